@@ -1,0 +1,3 @@
+module meshlog.dev/deploy/e2e
+
+go 1.26

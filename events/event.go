@@ -1,0 +1,147 @@
+package events
+
+import (
+	"time"
+)
+
+// Event is one fact: state, never a patch.
+type Event struct {
+	// ID makes retries harmless: source/instance/session/pseq for what a
+	// watcher sends, a random id for everybody else. A retry uses the same,
+	// nothing else ever does.
+	ID string
+	// Observed is when the writer saw it, by the writer's clock. For people.
+	Observed time.Time
+	// Actor is who caused it, where known.
+	Actor string
+	// Trace is the W3C traceparent of the change.
+	Trace string
+	// Body is one of *Object, *Begin, *Alive, *Overlay, *Segment.
+	Body Body
+}
+
+// Body is what an event says; the types of this package are all there are.
+type Body interface{ isBody() }
+
+func (*Object) isBody()  {}
+func (*Begin) isBody()   {}
+func (*Alive) isBody()   {}
+func (*Overlay) isBody() {}
+func (*Segment) isBody() {}
+
+// Op is what an Object event does to its key.
+type Op uint8
+
+// The two things that can happen to a key.
+const (
+	Put    Op = 1 // the payload is the full value
+	Delete Op = 2 // the key is gone
+)
+
+// Payload is a value as it was received: a protobuf type URL and its bytes,
+// which are hashed and kept but never marshalled again.
+type Payload struct {
+	Type  string
+	Bytes []byte
+}
+
+// Object is the new value of a key, or its end.
+type Object struct {
+	Key     Key
+	Op      Op
+	Payload Payload // zero in a Delete
+	// SourceVersion is the source's own version of the object.
+	SourceVersion string
+	// Created is the creation time at the source; zero where it has none.
+	Created time.Time
+	// Origin is where a person finds it: "file:line", a field manager.
+	Origin string
+	// Session, Pseq (from 1) and Low are the place in the watcher's session:
+	// every record of it with a Pseq below Low is acknowledged.
+	Session string
+	Pseq    uint64
+	Low     uint64
+	// Batch is set where several objects are applied at once.
+	Batch Batch
+}
+
+// Batch ties the objects of one change set. Total 0 means none.
+type Batch struct {
+	ID    string
+	Index uint32 // from 0
+	Total uint32
+}
+
+// Begin opens a session for a shard (sync.begin).
+type Begin struct {
+	Shard   Shard
+	Session string
+	// Holder is the stable name of the process that speaks.
+	Holder string
+}
+
+// Alive is the heartbeat of a session (sync.alive).
+type Alive struct {
+	Shard   Shard
+	Session string
+	Low     uint64 // as in Object
+	// Digest is over all keys of the shard as the watcher sees them.
+	Digest Digest
+	// Listed are the digest buckets whose keys were sent while listing; it
+	// counts in the first Alive of a session only.
+	Listed BucketSet
+	// Partial says that something could not be read.
+	Partial bool
+}
+
+// OverlayKind says whose word an overlay is.
+type OverlayKind uint8
+
+// The kinds of overlays.
+const (
+	Rollback OverlayKind = 1 // an operator serves earlier values
+	Hold     OverlayKind = 2 // the guard keeps what a mass loss would remove
+)
+
+// Overlay lays values over the world until its base is replaced, key by key.
+type Overlay struct {
+	ID     string // used once: a removed id never comes back
+	Kind   OverlayKind
+	Reason string
+	Values []OverlayValue
+	Remove bool // takes the overlay of this ID away
+}
+
+// OverlayValue is what is served for Key while its source offers Base.
+type OverlayValue struct {
+	Key     Key
+	Base    Hash     // content hash of what is offered; zero: nothing is
+	Payload *Payload // nil: the key is not served
+	Created time.Time
+}
+
+// Segment says what counts from here on (segment.begin).
+type Segment struct {
+	Epoch uint64
+	Build string
+	// Base is the fold checkpoint that counts, in the blob store and durable
+	// before this record.
+	Base Hash
+	// Head is the head of VERSIONS that the writer saw; zero for none.
+	Head Position
+	// VersionsSeq is the last sequence of VERSIONS that the writer saw.
+	VersionsSeq uint64
+}
+
+// Record is an event with its place on the log.
+type Record struct {
+	Seq  uint64
+	Time time.Time // the server's clock; not for ordering
+	// Hash is over the record's bytes and Time: two logs that agree in it at
+	// one Seq hold the same record there.
+	Hash  Hash
+	Event Event
+	// Err says why Event could not be decoded; Event is zero then. Such a
+	// record takes its place and changes nothing.
+	Err error
+}

@@ -1,0 +1,112 @@
+package events
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"hash"
+	"math/bits"
+	"time"
+)
+
+// Hash is a SHA-256 sum.
+type Hash [sha256.Size]byte
+
+// IsZero says whether h is the hash of nothing.
+func (h Hash) IsZero() bool { return h == Hash{} }
+
+// String is lower-case hex.
+func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// ContentHash covers key, payload type, payload bytes and creation time, and
+// nothing else: two events with the same one say the same.
+func ContentHash(k Key, p Payload, created time.Time) Hash {
+	h := sha256.New()
+	for _, s := range []string{k.Source, k.Instance, k.Kind, k.Namespace, k.Name, p.Type} {
+		writeField(h, []byte(s))
+	}
+	writeField(h, p.Bytes)
+	var t [8]byte
+	if !created.IsZero() {
+		binary.BigEndian.PutUint64(t[:], uint64(created.UnixNano()))
+	}
+	writeField(h, t[:])
+	return Hash(h.Sum(nil))
+}
+
+func writeField(h hash.Hash, b []byte) {
+	var n [8]byte
+	binary.BigEndian.PutUint64(n[:], uint64(len(b)))
+	h.Write(n[:])
+	h.Write(b)
+}
+
+// Buckets is how many digest buckets a shard has.
+const Buckets = 1024
+
+// Bucket is the digest bucket of a key.
+func Bucket(k Key) int {
+	h := sha256.New()
+	for _, s := range []string{k.Kind, k.Namespace, k.Name} {
+		writeField(h, []byte(s))
+	}
+	return int(binary.BigEndian.Uint16(h.Sum(nil)) % Buckets)
+}
+
+// Digest sums up a set of content hashes: equal sets have equal digests in
+// whatever order they were made. The zero Digest is that of the empty set. It
+// uncovers losses and is no proof against an adversary.
+type Digest [16]byte
+
+// With is d with content hash h added if it was not in, taken out if it was.
+func (d Digest) With(h Hash) Digest {
+	for i := range d {
+		d[i] ^= h[i]
+	}
+	return d
+}
+
+// ShardDigests are the digests of all buckets of a shard.
+type ShardDigests [Buckets]Digest
+
+// Toggle adds or takes out what k and its content hash are.
+func (s *ShardDigests) Toggle(k Key, h Hash) {
+	b := Bucket(k)
+	s[b] = s[b].With(h)
+}
+
+// Sum is the digest of the whole shard.
+func (s *ShardDigests) Sum() Digest {
+	h := sha256.New()
+	for i := range s {
+		h.Write(s[i][:])
+	}
+	return Digest(h.Sum(nil)[:16])
+}
+
+// BucketSet is a set of digest buckets.
+type BucketSet [Buckets / 64]uint64
+
+// Add puts bucket b into the set.
+func (s *BucketSet) Add(b int) { s[b/64] |= 1 << (b % 64) }
+
+// Has says whether bucket b is in the set.
+func (s *BucketSet) Has(b int) bool { return s[b/64]&(1<<(b%64)) != 0 }
+
+// Len is how many buckets are in the set.
+func (s *BucketSet) Len() int {
+	n := 0
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// AllBuckets is the set of all buckets.
+func AllBuckets() BucketSet {
+	var s BucketSet
+	for i := range s {
+		s[i] = ^uint64(0)
+	}
+	return s
+}

@@ -1,0 +1,5 @@
+module meshlog.dev/proto
+
+go 1.26
+
+require google.golang.org/protobuf v1.36.12

@@ -1,0 +1,3 @@
+module meshlog.dev/services
+
+go 1.26
