@@ -131,6 +131,9 @@ type Segment struct {
 	Head Position
 	// VersionsSeq is the last sequence of VERSIONS that the writer saw.
 	VersionsSeq uint64
+	// EpochRecord is the Seq of the record that began the epoch; 0 where this
+	// one does.
+	EpochRecord uint64
 }
 
 // Record is an event with its place on the log.

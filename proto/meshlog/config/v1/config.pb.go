@@ -29,7 +29,7 @@ const (
 // an Envoy resource served as it is.
 type Resource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which proxies get it; absent: all of the object's namespace's reach.
+	// Which proxies get it; absent: all.
 	Nodes *NodeSelector `protobuf:"bytes,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	// The resource: a Cluster, ClusterLoadAssignment, Listener or
 	// RouteConfiguration, with "@type" in JSON and YAML.

@@ -937,7 +937,9 @@ type Segment struct {
 	HeadEpoch uint64 `protobuf:"varint,4,opt,name=head_epoch,json=headEpoch,proto3" json:"head_epoch,omitempty"`
 	HeadSeq   uint64 `protobuf:"varint,5,opt,name=head_seq,json=headSeq,proto3" json:"head_seq,omitempty"`
 	// Last sequence of the stream MESHLOG_VERSIONS that the writer saw.
-	VersionsSeq   uint64 `protobuf:"varint,6,opt,name=versions_seq,json=versionsSeq,proto3" json:"versions_seq,omitempty"`
+	VersionsSeq uint64 `protobuf:"varint,6,opt,name=versions_seq,json=versionsSeq,proto3" json:"versions_seq,omitempty"`
+	// The record that began the epoch; 0: this one does.
+	EpochRecord   uint64 `protobuf:"varint,7,opt,name=epoch_record,json=epochRecord,proto3" json:"epoch_record,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1014,6 +1016,13 @@ func (x *Segment) GetVersionsSeq() uint64 {
 	return 0
 }
 
+func (x *Segment) GetEpochRecord() uint64 {
+	if x != nil {
+		return x.EpochRecord
+	}
+	return 0
+}
+
 var File_meshlog_event_v1_event_proto protoreflect.FileDescriptor
 
 const file_meshlog_event_v1_event_proto_rawDesc = "" +
@@ -1079,7 +1088,7 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x04base\x18\x02 \x01(\fR\x04base\x12.\n" +
 	"\apayload\x18\x03 \x01(\v2\x14.google.protobuf.AnyR\apayload\x12;\n" +
 	"\vcreate_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"\xa6\x01\n" +
+	"createTime\"\xc9\x01\n" +
 	"\aSegment\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x12\n" +
@@ -1087,7 +1096,8 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"head_epoch\x18\x04 \x01(\x04R\theadEpoch\x12\x19\n" +
 	"\bhead_seq\x18\x05 \x01(\x04R\aheadSeq\x12!\n" +
-	"\fversions_seq\x18\x06 \x01(\x04R\vversionsSeq*3\n" +
+	"\fversions_seq\x18\x06 \x01(\x04R\vversionsSeq\x12!\n" +
+	"\fepoch_record\x18\a \x01(\x04R\vepochRecord*3\n" +
 	"\x02Op\x12\x12\n" +
 	"\x0eOP_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +

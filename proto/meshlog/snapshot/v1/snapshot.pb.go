@@ -1206,8 +1206,13 @@ type FoldMeta struct {
 	SegmentBuild       string                 `protobuf:"bytes,3,opt,name=segment_build,json=segmentBuild,proto3" json:"segment_build,omitempty"`
 	SegmentHead        *Version               `protobuf:"bytes,4,opt,name=segment_head,json=segmentHead,proto3" json:"segment_head,omitempty"`
 	SegmentVersionsSeq uint64                 `protobuf:"varint,5,opt,name=segment_versions_seq,json=segmentVersionsSeq,proto3" json:"segment_versions_seq,omitempty"`
-	// Hash of the record at position.
-	RecordHash    []byte `protobuf:"bytes,6,opt,name=record_hash,json=recordHash,proto3" json:"record_hash,omitempty"`
+	// Hash of the record at position, with the server's time.
+	RecordHash []byte                 `protobuf:"bytes,6,opt,name=record_hash,json=recordHash,proto3" json:"record_hash,omitempty"`
+	RecordTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
+	// The record that began the epoch.
+	EpochRecord uint64 `protobuf:"varint,8,opt,name=epoch_record,json=epochRecord,proto3" json:"epoch_record,omitempty"`
+	// Records so far that could not be decoded.
+	Undecoded     uint64 `protobuf:"varint,9,opt,name=undecoded,proto3" json:"undecoded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1284,6 +1289,27 @@ func (x *FoldMeta) GetRecordHash() []byte {
 	return nil
 }
 
+func (x *FoldMeta) GetRecordTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RecordTime
+	}
+	return nil
+}
+
+func (x *FoldMeta) GetEpochRecord() uint64 {
+	if x != nil {
+		return x.EpochRecord
+	}
+	return 0
+}
+
+func (x *FoldMeta) GetUndecoded() uint64 {
+	if x != nil {
+		return x.Undecoded
+	}
+	return 0
+}
+
 // FoldKey is what the fold knows of one key.
 type FoldKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1294,7 +1320,7 @@ type FoldKey struct {
 	OfferedGood bool   `protobuf:"varint,3,opt,name=offered_good,json=offeredGood,proto3" json:"offered_good,omitempty"`
 	HasGood     bool   `protobuf:"varint,4,opt,name=has_good,json=hasGood,proto3" json:"has_good,omitempty"`
 	LastPseq    uint64 `protobuf:"varint,5,opt,name=last_pseq,json=lastPseq,proto3" json:"last_pseq,omitempty"`
-	// Sequence of the record that offered it.
+	// Sequence of the last record that spoke of the key.
 	Seq         uint64        `protobuf:"varint,6,opt,name=seq,proto3" json:"seq,omitempty"`
 	Origin      string        `protobuf:"bytes,7,opt,name=origin,proto3" json:"origin,omitempty"`
 	Diagnostics []*Diagnostic `protobuf:"bytes,8,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
@@ -1405,12 +1431,17 @@ type FoldShard struct {
 	Synced  bool                   `protobuf:"varint,4,opt,name=synced,proto3" json:"synced,omitempty"`
 	Partial bool                   `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
 	// Why a new listing is wanted; empty: none is.
-	Need          string   `protobuf:"bytes,6,opt,name=need,proto3" json:"need,omitempty"`
-	Floor         uint64   `protobuf:"varint,7,opt,name=floor,proto3" json:"floor,omitempty"`
-	Seen          []uint64 `protobuf:"varint,8,rep,packed,name=seen,proto3" json:"seen,omitempty"`
-	Hole          bool     `protobuf:"varint,9,opt,name=hole,proto3" json:"hole,omitempty"`
-	Seq           uint64   `protobuf:"varint,10,opt,name=seq,proto3" json:"seq,omitempty"`
-	Strangers     uint64   `protobuf:"varint,11,opt,name=strangers,proto3" json:"strangers,omitempty"`
+	Need  string   `protobuf:"bytes,6,opt,name=need,proto3" json:"need,omitempty"`
+	Floor uint64   `protobuf:"varint,7,opt,name=floor,proto3" json:"floor,omitempty"`
+	Seen  []uint64 `protobuf:"varint,8,rep,packed,name=seen,proto3" json:"seen,omitempty"`
+	Hole  bool     `protobuf:"varint,9,opt,name=hole,proto3" json:"hole,omitempty"`
+	// The last record that counted.
+	Seq uint64 `protobuf:"varint,10,opt,name=seq,proto3" json:"seq,omitempty"`
+	// Records of other sessions than the one begun last.
+	Strangers uint64 `protobuf:"varint,11,opt,name=strangers,proto3" json:"strangers,omitempty"`
+	// The record that began the session: a FoldKey's last_pseq counts only if
+	// the key's seq is above it.
+	BeginSeq      uint64 `protobuf:"varint,12,opt,name=begin_seq,json=beginSeq,proto3" json:"begin_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1518,6 +1549,13 @@ func (x *FoldShard) GetSeq() uint64 {
 func (x *FoldShard) GetStrangers() uint64 {
 	if x != nil {
 		return x.Strangers
+	}
+	return 0
+}
+
+func (x *FoldShard) GetBeginSeq() uint64 {
+	if x != nil {
+		return x.BeginSeq
 	}
 	return 0
 }
@@ -1727,7 +1765,7 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05shard\x18\x03 \x01(\v2\x1e.meshlog.snapshot.v1.FoldShardH\x00R\x05shard\x129\n" +
 	"\x06staged\x18\x04 \x01(\v2\x1f.meshlog.snapshot.v1.FoldStagedH\x00R\x06staged\x12<\n" +
 	"\aoverlay\x18\x05 \x01(\v2 .meshlog.snapshot.v1.FoldOverlayH\x00R\aoverlayB\x05\n" +
-	"\x03row\"\x93\x02\n" +
+	"\x03row\"\x91\x03\n" +
 	"\bFoldMeta\x128\n" +
 	"\bposition\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\bposition\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12#\n" +
@@ -1735,7 +1773,11 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\fsegment_head\x18\x04 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\vsegmentHead\x120\n" +
 	"\x14segment_versions_seq\x18\x05 \x01(\x04R\x12segmentVersionsSeq\x12\x1f\n" +
 	"\vrecord_hash\x18\x06 \x01(\fR\n" +
-	"recordHash\"\xd2\x02\n" +
+	"recordHash\x12;\n" +
+	"\vrecord_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"recordTime\x12!\n" +
+	"\fepoch_record\x18\b \x01(\x04R\vepochRecord\x12\x1c\n" +
+	"\tundecoded\x18\t \x01(\x04R\tundecoded\"\xd2\x02\n" +
 	"\aFoldKey\x124\n" +
 	"\aoffered\x18\x01 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\aoffered\x12.\n" +
 	"\x04good\x18\x02 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\x04good\x12!\n" +
@@ -1745,7 +1787,7 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x03seq\x18\x06 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06origin\x18\a \x01(\tR\x06origin\x12A\n" +
 	"\vdiagnostics\x18\b \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x12\x19\n" +
-	"\bgood_seq\x18\t \x01(\x04R\agoodSeq\"\x8b\x02\n" +
+	"\bgood_seq\x18\t \x01(\x04R\agoodSeq\"\xa8\x02\n" +
 	"\tFoldShard\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x18\n" +
@@ -1758,7 +1800,8 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x04hole\x18\t \x01(\bR\x04hole\x12\x10\n" +
 	"\x03seq\x18\n" +
 	" \x01(\x04R\x03seq\x12\x1c\n" +
-	"\tstrangers\x18\v \x01(\x04R\tstrangers\"4\n" +
+	"\tstrangers\x18\v \x01(\x04R\tstrangers\x12\x1b\n" +
+	"\tbegin_seq\x18\f \x01(\x04R\bbeginSeq\"4\n" +
 	"\n" +
 	"FoldStaged\x12\x14\n" +
 	"\x05event\x18\x01 \x01(\fR\x05event\x12\x10\n" +
@@ -1841,15 +1884,16 @@ var file_meshlog_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	20, // 25: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
 	1,  // 26: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
 	1,  // 27: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
-	12, // 28: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
-	12, // 29: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
-	6,  // 30: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	13, // 31: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	21, // 28: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
+	12, // 29: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
+	12, // 30: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
+	6,  // 31: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	13, // 32: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_snapshot_v1_snapshot_proto_init() }
