@@ -1,8 +1,9 @@
 module meshlog.dev/events
 
-go 1.26
+go 1.26.0
 
 require (
+	github.com/google/go-cmp v0.7.0
 	google.golang.org/protobuf v1.36.12
 	meshlog.dev/proto v0.0.0
 )

@@ -15,6 +15,9 @@ var (
 	ErrReconnected = errors.New("the connection to the log was renewed")
 	// ErrFull: the log takes no more; nothing was appended. Keep and retry.
 	ErrFull = errors.New("the log is full")
+	// ErrInvalid: an event says something that cannot be, or one ID occurs
+	// twice; nothing was appended, and nothing will be by trying again.
+	ErrInvalid = errors.New("invalid event")
 	// ErrTooLarge: an event, or the batch, is larger than the log takes.
 	ErrTooLarge = errors.New("too large for the log")
 	// ErrNotFound: no such record.

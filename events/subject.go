@@ -1,7 +1,13 @@
 package events
 
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
 // Subject is where an event lies on the log, without the prefix
-// "meshlog.ev.<domain>." that a driver puts before it:
+// "meshlog.ev.<domain>." that a driver puts before it (see In):
 //
 //	<source>.<instance>.<kind>.<namespace>   objects; no namespace is "_"
 //	<source>.<instance>._ctl                 begin and alive of a shard
@@ -10,8 +16,9 @@ package events
 //
 // In a token [A-Za-z0-9_-] stand for themselves, every other byte is =HH
 // (upper-case hex), an empty token is "=", and a first "_" of a name is
-// escaped, so that names never meet reserved tokens. The object's name is in
-// the event, not in the subject: subjects cost the server memory.
+// escaped, so that names never meet reserved tokens. That makes one subject
+// for one meaning and back. The object's name is in the event, not in the
+// subject: subjects cost the server memory.
 type Subject string
 
 // The subjects that belong to no shard.
@@ -20,3 +27,187 @@ const (
 	BuilderOverlaySubject  Subject = "_builder.overlay"
 	OperatorOverlaySubject Subject = "_operator.overlay"
 )
+
+const (
+	// subjectPrefix is before every subject on the bus.
+	subjectPrefix = "meshlog.ev."
+	controlToken  = "_ctl"
+	noNamespace   = "_"
+	// maxSubject leaves room for what the bus puts around a subject in a
+	// control line of 4096 bytes.
+	maxSubject = 1024
+)
+
+// ObjectSubject is where the objects of k's shard, kind and namespace lie.
+func ObjectSubject(k Key) Subject {
+	namespace := noNamespace
+	if k.Namespace != "" {
+		namespace = escape(k.Namespace)
+	}
+	return Subject(escape(k.Source) + "." + escape(k.Instance) + "." + escape(k.Kind) + "." + namespace)
+}
+
+// ControlSubject is where begin and alive of a shard lie.
+func ControlSubject(s Shard) Subject {
+	return Subject(escape(s.Source) + "." + escape(s.Instance) + "." + controlToken)
+}
+
+// SubjectOf is where e lies. It fails for an event without a body, and for one
+// whose names make a subject that no server takes.
+//
+// Holds are the builder's word, everything else said by overlays is an
+// operator's, their removal included: approving a hold removes it.
+func SubjectOf(e Event) (Subject, error) {
+	var s Subject
+	switch b := e.Body.(type) {
+	case *Object:
+		s = ObjectSubject(b.Key)
+	case *Begin:
+		s = ControlSubject(b.Shard)
+	case *Alive:
+		s = ControlSubject(b.Shard)
+	case *Overlay:
+		if s = OperatorOverlaySubject; b.Kind == Hold {
+			s = BuilderOverlaySubject
+		}
+	case *Segment:
+		s = SegmentSubject
+	default:
+		return "", errors.New("body: is missing")
+	}
+	if len(s) > maxSubject {
+		return "", fmt.Errorf("key: source, instance, kind and namespace make a subject of %d bytes; at most %d are allowed", len(s), maxSubject)
+	}
+	return s, nil
+}
+
+// SubjectClass says which form of the grammar a subject has.
+type SubjectClass uint8
+
+// The forms of subjects.
+const (
+	ObjectClass   SubjectClass = iota + 1 // objects of a shard, kind and namespace
+	ControlClass                          // begin and alive of a shard
+	BuilderClass                          // SegmentSubject, BuilderOverlaySubject
+	OperatorClass                         // OperatorOverlaySubject
+)
+
+// SubjectParts is a subject taken apart.
+type SubjectParts struct {
+	Class     SubjectClass
+	Shard     Shard  // of ObjectClass and ControlClass
+	Kind      string // of ObjectClass
+	Namespace string // of ObjectClass
+}
+
+// ParseSubject takes s apart. It accepts exactly what the functions above
+// return, so one thing never has two subjects.
+func ParseSubject(s Subject) (SubjectParts, error) {
+	switch s {
+	case SegmentSubject, BuilderOverlaySubject:
+		return SubjectParts{Class: BuilderClass}, nil
+	case OperatorOverlaySubject:
+		return SubjectParts{Class: OperatorClass}, nil
+	}
+	tokens := strings.Split(string(s), ".")
+	control := len(tokens) == 3 && tokens[2] == controlToken
+	if !control && len(tokens) != 4 {
+		return SubjectParts{}, fmt.Errorf("subject %q: want <source>.<instance>.<kind>.<namespace> or <source>.<instance>.%s", s, controlToken)
+	}
+	names := tokens
+	if control || tokens[3] == noNamespace {
+		names = tokens[:len(tokens)-1]
+	}
+	var n [4]string
+	for i, token := range names {
+		var err error
+		if n[i], err = unescape(token); err != nil {
+			return SubjectParts{}, fmt.Errorf("subject %q: token %q: %w", s, token, err)
+		}
+	}
+	shard := Shard{Source: n[0], Instance: n[1]}
+	if control {
+		return SubjectParts{Class: ControlClass, Shard: shard}, nil
+	}
+	if len(names) == 4 && n[3] == "" {
+		return SubjectParts{}, fmt.Errorf("subject %q: no namespace is written %q", s, noNamespace)
+	}
+	return SubjectParts{Class: ObjectClass, Shard: shard, Kind: n[2], Namespace: n[3]}, nil
+}
+
+// In is the whole subject on a bus that carries the mesh called domain.
+func (s Subject) In(domain string) string {
+	return subjectPrefix + escape(domain) + "." + string(s)
+}
+
+// CutDomain takes apart what In returned.
+func CutDomain(full string) (domain string, s Subject, err error) {
+	rest, ok := strings.CutPrefix(full, subjectPrefix)
+	token, subject, ok2 := strings.Cut(rest, ".")
+	if !ok || !ok2 {
+		return "", "", fmt.Errorf("subject %q: want %s<domain>.<subject>", full, subjectPrefix)
+	}
+	if domain, err = unescape(token); err != nil {
+		return "", "", fmt.Errorf("subject %q: domain %q: %w", full, token, err)
+	}
+	return domain, Subject(subject), nil
+}
+
+// AllSubjects is the wildcard that covers the log of the mesh called domain.
+func AllSubjects(domain string) string {
+	return Subject(">").In(domain)
+}
+
+const upperHex = "0123456789ABCDEF"
+
+// escape makes one token of any name, as Subject says.
+func escape(name string) string {
+	if name == "" {
+		return "="
+	}
+	var b strings.Builder
+	for i := range len(name) {
+		c := name[i]
+		if plain(c) && (i > 0 || c != '_') {
+			b.WriteByte(c)
+			continue
+		}
+		b.WriteByte('=')
+		b.WriteByte(upperHex[c>>4])
+		b.WriteByte(upperHex[c&0xf])
+	}
+	return b.String()
+}
+
+// unescape is the reverse of escape, and refuses what escape does not make.
+func unescape(token string) (string, error) {
+	if token == "=" {
+		return "", nil
+	}
+	var b strings.Builder
+	for i := 0; i < len(token); i++ {
+		c := token[i]
+		if c != '=' {
+			b.WriteByte(c)
+			continue
+		}
+		if i+2 >= len(token) {
+			return "", errors.New("ends within an escape")
+		}
+		hi := strings.IndexByte(upperHex, token[i+1])
+		lo := strings.IndexByte(upperHex, token[i+2])
+		if hi < 0 || lo < 0 {
+			return "", errors.New("has an escape that is not =HH in upper-case hex")
+		}
+		b.WriteByte(byte(hi<<4 | lo))
+		i += 2
+	}
+	if escape(b.String()) != token {
+		return "", errors.New("is reserved, or not in its one escaped form")
+	}
+	return b.String(), nil
+}
+
+func plain(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-'
+}

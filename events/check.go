@@ -1,0 +1,215 @@
+package events
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// check says what is wrong with an event, naming the field as the schema does.
+// Encode and Decode both ask it: what cannot be read is not written either.
+func check(e Event) error {
+	if err := checkID(e.ID); err != nil {
+		return err
+	}
+	err := firstError(
+		checkTime("observed_time", e.Observed),
+		text("actor", e.Actor),
+		text("traceparent", e.Trace),
+	)
+	if err != nil {
+		return err
+	}
+	switch b := e.Body.(type) {
+	case *Object:
+		err = checkObject(b)
+	case *Begin:
+		err = firstError(
+			checkShard("begin.shard", b.Shard),
+			required("begin.session", b.Session),
+			required("begin.holder", b.Holder),
+		)
+	case *Alive:
+		err = firstError(
+			checkShard("alive.shard", b.Shard),
+			required("alive.session", b.Session),
+		)
+	case *Overlay:
+		err = checkOverlay(b)
+	case *Segment:
+		err = checkSegment(b)
+	default:
+		err = errors.New("body: is missing")
+	}
+	if err != nil {
+		return err
+	}
+	_, err = SubjectOf(e)
+	return err
+}
+
+// checkID keeps to what a message header carries unchanged: a retry is known
+// by comparing ids.
+func checkID(id string) error {
+	if id == "" {
+		return errors.New("id: is missing")
+	}
+	if strings.TrimSpace(id) != id {
+		return errors.New("id: begins or ends with a space")
+	}
+	if i := strings.IndexFunc(id, func(r rune) bool { return r < ' ' || r == 0x7f }); i >= 0 {
+		return fmt.Errorf("id: has a control character at byte %d", i)
+	}
+	return text("id", id)
+}
+
+func checkObject(o *Object) error {
+	err := firstError(
+		checkKey("object.key", o.Key),
+		text("object.payload.type_url", o.Payload.Type),
+		text("object.source_version", o.SourceVersion),
+		checkTime("object.create_time", o.Created),
+		text("object.origin", o.Origin),
+		required("object.session", o.Session),
+	)
+	if err != nil {
+		return err
+	}
+	switch o.Op {
+	case Put:
+		if o.Payload.Type == "" {
+			return errors.New("object.payload.type_url: is missing in a PUT")
+		}
+	case Delete:
+		if o.Payload.Type != "" || len(o.Payload.Bytes) != 0 {
+			return errors.New("object.payload: must be absent in a DELETE")
+		}
+	default:
+		return fmt.Errorf("object.op: %d is neither PUT nor DELETE", o.Op)
+	}
+	if o.Pseq == 0 {
+		return errors.New("object.pseq: is missing; it counts from 1")
+	}
+	if o.Low > o.Pseq {
+		return fmt.Errorf("object.low: %d is above pseq %d, which is not acknowledged yet", o.Low, o.Pseq)
+	}
+	return checkBatch(o.Batch)
+}
+
+func checkBatch(b Batch) error {
+	if b.Total == 0 {
+		if b != (Batch{}) {
+			return errors.New("object.batch.total: must be at least 1")
+		}
+		return nil
+	}
+	if b.Index >= b.Total {
+		return fmt.Errorf("object.batch.index: %d is not below the total of %d", b.Index, b.Total)
+	}
+	return required("object.batch.id", b.ID)
+}
+
+func checkOverlay(o *Overlay) error {
+	if err := firstError(required("overlay.id", o.ID), text("overlay.reason", o.Reason)); err != nil {
+		return err
+	}
+	if o.Remove {
+		if o.Kind != 0 || len(o.Values) != 0 {
+			return errors.New("overlay.remove: kind and values must be empty in a removal")
+		}
+		return nil
+	}
+	if o.Kind != Rollback && o.Kind != Hold {
+		return fmt.Errorf("overlay.kind: %d is neither ROLLBACK nor HOLD", o.Kind)
+	}
+	if len(o.Values) == 0 {
+		return errors.New("overlay.values: is empty")
+	}
+	seen := make(map[Key]bool, len(o.Values))
+	for i, v := range o.Values {
+		field := fmt.Sprintf("overlay.values[%d]", i)
+		err := firstError(
+			checkKey(field+".key", v.Key),
+			checkTime(field+".create_time", v.Created),
+		)
+		if err != nil {
+			return err
+		}
+		if v.Payload != nil {
+			if err := required(field+".payload.type_url", v.Payload.Type); err != nil {
+				return err
+			}
+		}
+		if seen[v.Key] {
+			return fmt.Errorf("%s.key: %s occurs twice", field, v.Key)
+		}
+		seen[v.Key] = true
+	}
+	return nil
+}
+
+func checkSegment(s *Segment) error {
+	if s.Epoch == 0 {
+		return errors.New("segment.epoch: is missing; epochs count from 1")
+	}
+	if s.Head.Epoch == 0 && s.Head.Seq != 0 {
+		return errors.New("segment.head_epoch: is missing beside head_seq")
+	}
+	return required("segment.build", s.Build)
+}
+
+// checkKey leaves the namespace free: not everything has one.
+func checkKey(field string, k Key) error {
+	return firstError(
+		required(field+".source", k.Source),
+		required(field+".instance", k.Instance),
+		required(field+".kind", k.Kind),
+		text(field+".namespace", k.Namespace),
+		required(field+".name", k.Name),
+	)
+}
+
+func checkShard(field string, s Shard) error {
+	return firstError(
+		required(field+".source", s.Source),
+		required(field+".instance", s.Instance),
+	)
+}
+
+func checkTime(field string, t time.Time) error {
+	if t.IsZero() {
+		return nil
+	}
+	if err := timestamppb.New(t).CheckValid(); err != nil {
+		return fmt.Errorf("%s: %w", field, err)
+	}
+	return nil
+}
+
+func required(field, value string) error {
+	if value == "" {
+		return fmt.Errorf("%s: is missing", field)
+	}
+	return text(field, value)
+}
+
+func text(field, value string) error {
+	if !utf8.ValidString(value) {
+		return fmt.Errorf("%s: %q is not UTF-8", field, value)
+	}
+	return nil
+}
+
+// firstError is the first error there is.
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,337 @@
+package events
+
+import (
+	"bytes"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	eventv1 "meshlog.dev/proto/meshlog/event/v1"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+var (
+	exampleTime = time.Date(2026, 3, 14, 15, 9, 26, 535897932, time.UTC)
+	exampleKey  = Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "shop", Name: "web"}
+)
+
+// examples has one event for every form, all fields set, in a fixed order.
+func examples() []struct {
+	name  string
+	event Event
+} {
+	envelope := func(body Body) Event {
+		return Event{
+			ID: "file/default/s1/7", Observed: exampleTime, Actor: "jane",
+			Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Body: body,
+		}
+	}
+	shard := exampleKey.Shard()
+	var listed BucketSet
+	listed.Add(0)
+	listed.Add(9)
+	listed.Add(1023)
+	payload := Payload{Type: "type.googleapis.com/x.Y", Bytes: []byte{0, 1, 0xff}}
+	return []struct {
+		name  string
+		event Event
+	}{
+		{"put", envelope(&Object{
+			Key: exampleKey, Op: Put, Payload: payload,
+			SourceVersion: "42", Created: exampleTime.Add(-time.Hour), Origin: "web.yaml:3",
+			Session: "s1", Pseq: 7, Low: 5, Batch: Batch{ID: "b", Index: 1, Total: 2},
+		})},
+		{"put-empty-payload", Event{ID: "x", Body: &Object{
+			Key: exampleKey, Op: Put, Payload: Payload{Type: "t"}, Session: "s1", Pseq: 1,
+		}}},
+		{"delete", envelope(&Object{Key: exampleKey, Op: Delete, Session: "s1", Pseq: 8, Low: 8})},
+		{"begin", envelope(&Begin{Shard: shard, Session: "s1", Holder: "host-1"})},
+		{"alive", envelope(&Alive{Shard: shard, Session: "s1", Low: 9, Digest: Digest{1, 2, 15: 3}, Listed: listed, Partial: true})},
+		{"alive-nothing-listed", envelope(&Alive{Shard: shard, Session: "s1"})},
+		{"rollback", envelope(&Overlay{ID: "o1", Kind: Rollback, Reason: "bad canary", Values: []OverlayValue{
+			{Key: exampleKey, Base: Hash{1, 31: 2}, Payload: &payload, Created: exampleTime},
+			{Key: Key{Source: "a", Instance: "b", Kind: "c", Name: "d"}},
+		}})},
+		{"hold", envelope(&Overlay{ID: "o2", Kind: Hold, Values: []OverlayValue{{Key: exampleKey, Payload: &payload}}})},
+		{"overlay-removed", envelope(&Overlay{ID: "o2", Reason: "approved", Remove: true})},
+		{"segment", envelope(&Segment{Epoch: 3, Build: "v1", Base: Hash{9}, Head: Position{Epoch: 2, Seq: 100}, VersionsSeq: 17})},
+		{"segment-first", envelope(&Segment{Epoch: 1, Build: "v1"})},
+	}
+}
+
+func TestGoldenBytes(t *testing.T) {
+	const file = "testdata/events.golden"
+	var got strings.Builder
+	got.WriteString("# name, hex of Encode, RecordHash at " + exampleTime.Format(time.RFC3339Nano) + "\n")
+	for _, x := range examples() {
+		raw, err := Encode(x.event)
+		if err != nil {
+			t.Fatalf("%s: %v", x.name, err)
+		}
+		fmt.Fprintf(&got, "%s %x %s\n", x.name, raw, RecordHash(raw, exampleTime))
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("bytes on the log changed; records written before would be read otherwise.\n"+
+			"Run go test . -update if that is meant (-%s +now):\n%s", file, diff)
+	}
+}
+
+// TestGoldenRead reads the bytes of the file, not those of this build.
+func TestGoldenRead(t *testing.T) {
+	b, err := os.ReadFile("testdata/events.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := map[string][]byte{}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); f[0] != "#" {
+			if raw[f[0]], err = hex.DecodeString(f[1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, x := range examples() {
+		got, err := Decode(raw[x.name])
+		if err != nil {
+			t.Errorf("%s: %v", x.name, err)
+		}
+		if diff := cmp.Diff(x.event, got); diff != "" {
+			t.Errorf("%s: (-written +read):\n%s", x.name, diff)
+		}
+	}
+}
+
+func TestDecodeKeepsNothingOfRaw(t *testing.T) {
+	raw, err := Encode(examples()[0].event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := Decode(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(raw)
+	if diff := cmp.Diff(examples()[0].event, e); diff != "" {
+		t.Errorf("changed with raw:\n%s", diff)
+	}
+}
+
+func TestDecodeSkipsUnknownFields(t *testing.T) {
+	raw, err := Encode(examples()[0].event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = protowire.AppendTag(raw, 500, protowire.BytesType)
+	raw = protowire.AppendString(raw, "of a newer build")
+	if _, err := Decode(raw); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEncodeRefuses changes one thing in an event that is right.
+func TestEncodeRefuses(t *testing.T) {
+	object := func(change func(*Object)) Event {
+		o := &Object{Key: exampleKey, Op: Put, Payload: Payload{Type: "t"}, Session: "s", Pseq: 3, Low: 2}
+		change(o)
+		return Event{ID: "x", Body: o}
+	}
+	overlay := func(change func(*Overlay)) Event {
+		o := &Overlay{ID: "o", Kind: Hold, Values: []OverlayValue{{Key: exampleKey}}}
+		change(o)
+		return Event{ID: "x", Body: o}
+	}
+	shard := exampleKey.Shard()
+	tests := []struct {
+		want  string // in the error
+		event Event
+	}{
+		{"id: is missing", Event{Body: &Begin{}}},
+		{"id: begins or ends", Event{ID: "x ", Body: &Begin{}}},
+		{"id: has a control character at byte 1", Event{ID: "x\ny", Body: &Begin{}}},
+		{"observed_time", Event{ID: "x", Observed: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), Body: &Begin{}}},
+		{"body: is missing", Event{ID: "x"}},
+		{"object.key.source", object(func(o *Object) { o.Key.Source = "" })},
+		{"object.key.instance", object(func(o *Object) { o.Key.Instance = "" })},
+		{"object.key.kind", object(func(o *Object) { o.Key.Kind = "" })},
+		{"object.key.name", object(func(o *Object) { o.Key.Name = "" })},
+		{"object.op: 0", object(func(o *Object) { o.Op = 0 })},
+		{"object.payload.type_url", object(func(o *Object) { o.Payload.Type = "" })},
+		{"object.payload: must be absent", object(func(o *Object) { o.Op = Delete })},
+		{"object.session", object(func(o *Object) { o.Session = "" })},
+		{"object.pseq", object(func(o *Object) { o.Pseq = 0 })},
+		{"object.low: 4", object(func(o *Object) { o.Low = 4 })},
+		{"object.create_time", object(func(o *Object) { o.Created = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC) })},
+		{"object.batch.total", object(func(o *Object) { o.Batch.ID = "b" })},
+		{"object.batch.index: 2", object(func(o *Object) { o.Batch = Batch{ID: "b", Index: 2, Total: 2} })},
+		{"object.batch.id", object(func(o *Object) { o.Batch.Total = 1 })},
+		{"object.key.name: \"\\xff\" is not UTF-8", object(func(o *Object) { o.Key.Name = "\xff" })},
+		{"subject of 5018 bytes", object(func(o *Object) { o.Key.Kind = strings.Repeat("k", 5000) })},
+		{"begin.shard.source", Event{ID: "x", Body: &Begin{Session: "s", Holder: "h"}}},
+		{"begin.session", Event{ID: "x", Body: &Begin{Shard: shard, Holder: "h"}}},
+		{"begin.holder", Event{ID: "x", Body: &Begin{Shard: shard, Session: "s"}}},
+		{"alive.shard.instance", Event{ID: "x", Body: &Alive{Shard: Shard{Source: "file"}, Session: "s"}}},
+		{"alive.session", Event{ID: "x", Body: &Alive{Shard: shard}}},
+		{"overlay.id", overlay(func(o *Overlay) { o.ID = "" })},
+		{"overlay.kind", overlay(func(o *Overlay) { o.Kind = 0 })},
+		{"overlay.values: is empty", overlay(func(o *Overlay) { o.Values = nil })},
+		{"overlay.values[0].key.name", overlay(func(o *Overlay) { o.Values[0].Key.Name = "" })},
+		{"overlay.values[0].payload.type_url", overlay(func(o *Overlay) { o.Values[0].Payload = &Payload{} })},
+		{"overlay.values[1].key: Resource shop/web (file/default) occurs twice", overlay(func(o *Overlay) { o.Values = append(o.Values, o.Values[0]) })},
+		{"overlay.remove", overlay(func(o *Overlay) { o.Remove = true })},
+		{"segment.epoch", Event{ID: "x", Body: &Segment{Build: "b"}}},
+		{"segment.build", Event{ID: "x", Body: &Segment{Epoch: 1}}},
+		{"segment.head_epoch", Event{ID: "x", Body: &Segment{Epoch: 1, Build: "b", Head: Position{Seq: 1}}}},
+	}
+	for _, test := range tests {
+		if raw, err := Encode(test.event); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: Encode = %x, %v", test.want, raw, err)
+		}
+	}
+}
+
+// TestDecodeRefuses changes bytes that Encode never writes.
+func TestDecodeRefuses(t *testing.T) {
+	tests := []struct {
+		example string
+		want    string
+		change  func(*eventv1.Event)
+	}{
+		{"put", "body: there is none", func(m *eventv1.Event) { m.Body = nil }},
+		{"put", "observed_time: proto", func(m *eventv1.Event) { m.ObservedTime.Nanos = -1 }},
+		{"put", "object.op: 7", func(m *eventv1.Event) { m.GetObject().Op = 7 }},
+		{"put", "object.payload: is missing", func(m *eventv1.Event) { m.GetObject().Payload = nil }},
+		{"delete", "object.payload: must be absent", func(m *eventv1.Event) { m.GetObject().Payload = payloadToProto(Payload{}) }},
+		{"put", "object.batch.total", func(m *eventv1.Event) { m.GetObject().Batch.Total = 0 }},
+		{"put", "object.create_time: is the zero time", func(m *eventv1.Event) {
+			m.GetObject().CreateTime.Seconds, m.GetObject().CreateTime.Nanos = -62135596800, 0
+		}},
+		{"put", "object.key.source", func(m *eventv1.Event) { m.GetObject().Key = nil }},
+		{"begin", "begin.shard.source", func(m *eventv1.Event) { m.GetBegin().Shard = nil }},
+		{"alive", "alive.digest: has 3 bytes", func(m *eventv1.Event) { m.GetAlive().Digest = []byte{1, 2, 3} }},
+		{"alive", "alive.digest: has 17 bytes", func(m *eventv1.Event) { m.GetAlive().Digest = make([]byte, 17) }},
+		{"alive", "alive.listed: has 1 bytes", func(m *eventv1.Event) { m.GetAlive().Listed = []byte{1} }},
+		{"hold", "overlay.kind: 9", func(m *eventv1.Event) { m.GetOverlay().Kind = 9 }},
+		{"rollback", "overlay.values[0].base: has 1 bytes", func(m *eventv1.Event) { m.GetOverlay().Values[0].Base = []byte{1} }},
+		{"rollback", "overlay.values[0].create_time", func(m *eventv1.Event) { m.GetOverlay().Values[0].CreateTime.Nanos = -1 }},
+		{"segment", "segment.base: has 33 bytes", func(m *eventv1.Event) { m.GetSegment().Base = make([]byte, 33) }},
+	}
+	byName := map[string]Event{}
+	for _, x := range examples() {
+		byName[x.name] = x.event
+	}
+	for _, test := range tests {
+		m := toProto(byName[test.example])
+		test.change(m)
+		raw, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Decode(raw); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: Decode = %v", test.want, err)
+		}
+	}
+	if _, err := Decode([]byte("\xffno event")); err == nil {
+		t.Error("Decode takes anything")
+	}
+}
+
+func TestDecodeRecord(t *testing.T) {
+	raw, err := Encode(examples()[0].event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := exampleTime.In(time.FixedZone("x", 3600))
+	want := Record{Seq: 5, Time: exampleTime, Hash: RecordHash(raw, exampleTime), Event: examples()[0].event}
+	if diff := cmp.Diff(want, DecodeRecord(5, local, raw)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	bad := DecodeRecord(6, exampleTime, []byte("junk"))
+	if bad.Err == nil || bad.Seq != 6 || bad.Event.Body != nil || bad.Hash != RecordHash([]byte("junk"), exampleTime) {
+		t.Errorf("of junk: %+v", bad)
+	}
+	if RecordHash(raw, exampleTime) == RecordHash(raw, exampleTime.Add(1)) {
+		t.Error("the server's time is not in the hash")
+	}
+}
+
+// FuzzDecode: no bytes make it panic, and what it takes is written and read
+// again as the same, always in the same bytes.
+func FuzzDecode(f *testing.F) {
+	for _, x := range examples() {
+		raw, err := Encode(x.event)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		e, err := Decode(raw)
+		if err != nil {
+			return
+		}
+		once, err := Encode(e)
+		if err != nil {
+			t.Fatalf("Decode took what Encode refuses: %v", err)
+		}
+		again, err := Decode(once)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(e, again); diff != "" {
+			t.Fatal(diff)
+		}
+		twice, err := Encode(again)
+		if err != nil || !bytes.Equal(once, twice) {
+			t.Fatalf("%x and %x of one event (%v)", once, twice, err)
+		}
+	})
+}
+
+func BenchmarkEncode(b *testing.B) {
+	e := benchEvent()
+	for b.Loop() {
+		if _, err := Encode(e); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	raw, err := Encode(benchEvent())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(raw)))
+	for b.Loop() {
+		if _, err := Decode(raw); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// benchEvent is an object of 1 KB.
+func benchEvent() Event {
+	e := examples()[0].event
+	o := *e.Body.(*Object)
+	o.Payload.Bytes = bytes.Repeat([]byte("x"), 1024)
+	e.Body = &o
+	return e
+}

@@ -1,0 +1,33 @@
+package events
+
+import "fmt"
+
+// Message is an event as a driver puts it on a log.
+type Message struct {
+	ID      string
+	Subject Subject
+	Data    []byte // as Encode returned it
+}
+
+// Messages encodes events for one append. No two of them may have one ID: a
+// log would take the second for a retry of the first. The error is ErrInvalid.
+func Messages(events []Event) ([]Message, error) {
+	messages := make([]Message, len(events))
+	seen := make(map[string]bool, len(events))
+	for i, e := range events {
+		data, err := Encode(e)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+		if seen[e.ID] {
+			return nil, fmt.Errorf("%w: event %q occurs twice in one append", ErrInvalid, e.ID)
+		}
+		seen[e.ID] = true
+		subject, err := SubjectOf(e)
+		if err != nil {
+			return nil, fmt.Errorf("%w: event %q: %w", ErrInvalid, e.ID, err)
+		}
+		messages[i] = Message{ID: e.ID, Subject: subject, Data: data}
+	}
+	return messages, nil
+}
