@@ -1,0 +1,182 @@
+package kind
+
+import (
+	"cmp"
+	"fmt"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"unicode"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	maglevv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/maglev/v3"
+	ringhashv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/ring_hash/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+)
+
+const (
+	maxProblems = 20 // of one object; more help nobody
+	maxNesting  = 16 // of Any in Any; real configurations have five
+)
+
+// checker gathers the problems of one object.
+type checker struct{ problems []Problem }
+
+func (c *checker) add(field, reason, advice string) {
+	c.problems = append(c.problems, Problem{Field: field, Reason: reason, Advice: advice})
+}
+
+// result is one problem a field, the first that was found there.
+func (c *checker) result() []Problem {
+	slices.SortStableFunc(c.problems, func(a, b Problem) int { return cmp.Compare(a.Field, b.Field) })
+	c.problems = slices.CompactFunc(c.problems, func(a, b Problem) bool { return a.Field == b.Field })
+	if more := len(c.problems) - maxProblems; more > 0 {
+		last := Problem{Reason: fmt.Sprintf("and %d more problems", more)}
+		last.Warning = !slices.ContainsFunc(c.problems[maxProblems:], func(p Problem) bool { return !p.Warning })
+		c.problems = append(c.problems[:maxProblems:maxProblems], last)
+	}
+	return c.problems
+}
+
+// message checks m and all in it, messages in Any included, for what their own
+// validation does not find and Envoy refuses late.
+func (c *checker) message(path string, m protoreflect.Message, nesting int) {
+	switch m := m.Interface().(type) {
+	case *anypb.Any:
+		c.any(path, m, nesting)
+		return
+	case *durationpb.Duration:
+		c.duration(path, m)
+		return
+	case *matcherv3.RegexMatcher:
+		c.regex(path+".regex", m.GetRegex())
+	case *routev3.RouteConfiguration:
+		c.routes(path, m)
+	case *routev3.WeightedCluster:
+		c.weights(path, m)
+	case *clusterv3.Cluster:
+		c.cluster(path, m)
+	case *ringhashv3.RingHash:
+		c.ring(path, m.GetMinimumRingSize(), m.GetMaximumRingSize())
+	case *clusterv3.Cluster_MaglevLbConfig:
+		c.prime(path+".table_size", m.GetTableSize().GetValue())
+	case *maglevv3.Maglev:
+		c.prime(path+".table_size", m.GetTableSize().GetValue())
+	}
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		c.field(path+"."+string(fd.Name()), fd, v, nesting)
+		return true
+	})
+}
+
+func (c *checker) field(path string, fd protoreflect.FieldDescriptor, v protoreflect.Value, nesting int) {
+	switch {
+	case fd.IsMap():
+		if fd.MapValue().Message() == nil {
+			return
+		}
+		v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+			c.message(fmt.Sprintf("%s[%q]", path, k.String()), v.Message(), nesting)
+			return true
+		})
+	case fd.Message() == nil:
+	case fd.IsList():
+		for i := range v.List().Len() {
+			c.message(fmt.Sprintf("%s[%d]", path, i), v.List().Get(i).Message(), nesting)
+		}
+	default:
+		c.message(path, v.Message(), nesting)
+	}
+}
+
+// any checks what is in a; its path stays that of a, as in JSON.
+func (c *checker) any(path string, a *anypb.Any, nesting int) {
+	if nesting == maxNesting {
+		c.add(path, fmt.Sprintf("more than %d messages within each other", maxNesting), "nest less deeply")
+		return
+	}
+	m, err := a.UnmarshalNew()
+	if err != nil {
+		c.add(path, fmt.Sprintf("type %q: %v", a.GetTypeUrl(), err),
+			"use a type of Envoy's v3 API as @type; for one that meshlog does not know, wrap it in type.googleapis.com/xds.type.v3.TypedStruct")
+		return
+	}
+	c.generated(path, m)
+	c.message(path, m.ProtoReflect(), nesting+1)
+}
+
+// validator is what protoc-gen-validate generates.
+type validator interface{ ValidateAll() error }
+
+// generated runs the validation that was generated with m's type, which covers
+// all messages in m but those in an Any.
+func (c *checker) generated(path string, m proto.Message) {
+	if v, ok := m.(validator); ok {
+		c.flatten(path, v.ValidateAll())
+	}
+}
+
+// flatten turns the errors of protoc-gen-validate into problems with paths.
+func (c *checker) flatten(path string, err error) {
+	if err == nil {
+		return
+	}
+	if list, ok := err.(interface{ AllErrors() []error }); ok {
+		for _, e := range list.AllErrors() {
+			c.flatten(path, e)
+		}
+		return
+	}
+	e, ok := err.(interface {
+		Field() string
+		Reason() string
+		Cause() error
+	})
+	if !ok {
+		c.add(path, err.Error(), "")
+		return
+	}
+	path += "." + snake(e.Field())
+	if e.Cause() != nil {
+		c.flatten(path, e.Cause())
+		return
+	}
+	c.add(path, e.Reason(), "see this field in Envoy's API reference")
+}
+
+// snake turns the name of a Go field, "LbEndpoints[2]", into that of the
+// protobuf field, "lb_endpoints[2]".
+func snake(field string) string {
+	name, index, _ := strings.Cut(field, "[")
+	var b strings.Builder
+	for i, r := range name {
+		if unicode.IsUpper(r) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	if index != "" {
+		b.WriteString("[" + index)
+	}
+	return b.String()
+}
+
+func (c *checker) duration(path string, d *durationpb.Duration) {
+	if err := d.CheckValid(); err != nil {
+		c.add(path, err.Error(), "write it in seconds, like 1.5s")
+	} else if d.AsDuration() < 0 {
+		c.add(path, fmt.Sprintf("%s is negative", d.AsDuration()), "use 0s or more")
+	}
+}
+
+func (c *checker) regex(path, expr string) {
+	if _, err := syntax.Parse(expr, syntax.Perl); err != nil {
+		c.add(path, err.Error(), "write it in RE2 syntax, which has no look-around and no back references")
+	}
+}
