@@ -63,7 +63,7 @@ func examples() []struct {
 		}})},
 		{"hold", envelope(&Overlay{ID: "o2", Kind: Hold, Values: []OverlayValue{{Key: exampleKey, Payload: &payload}}})},
 		{"overlay-removed", envelope(&Overlay{ID: "o2", Reason: "approved", Remove: true})},
-		{"segment", envelope(&Segment{Epoch: 3, Build: "v1", Base: Hash{9}, Head: Position{Epoch: 2, Seq: 100}, VersionsSeq: 17})},
+		{"segment", envelope(&Segment{Epoch: 3, Build: "v1", Base: Hash{9}, Head: Position{Epoch: 2, Seq: 100}, VersionsSeq: 17, EpochRecord: 99})},
 		{"segment-first", envelope(&Segment{Epoch: 1, Build: "v1"})},
 	}
 }
