@@ -1,0 +1,269 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+)
+
+// HashFrom reads a hash from the wire; no bytes are the zero Hash.
+func HashFrom(b []byte) (Hash, error) {
+	switch len(b) {
+	case 0:
+		return Hash{}, nil
+	case len(Hash{}):
+		return Hash(b), nil
+	}
+	return Hash{}, fmt.Errorf("hash of %d bytes, want %d", len(b), len(Hash{}))
+}
+
+// RootOf is the root that a manifest names; the zero Hash where it names none
+// that can be read.
+func RootOf(m *Manifest) Hash {
+	h, _ := HashFrom(m.GetRoot())
+	return h
+}
+
+// PreviousOf is the version that a manifest follows, and its root.
+func PreviousOf(m *Manifest) (Version, Hash) {
+	h, _ := HashFrom(m.GetPreviousRoot())
+	return VersionOf(m.GetPrevious()), h
+}
+
+// marshal makes the same bytes of the same message.
+func marshal(m proto.Message) ([]byte, error) {
+	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
+}
+
+// CheckManifest says what keeps m from being a manifest.
+func CheckManifest(m *Manifest) error {
+	v, prev := VersionOf(m.GetVersion()), VersionOf(m.GetPrevious())
+	if v.IsZero() {
+		return errors.New("manifest: version: is missing")
+	}
+	if !prev.Less(v) {
+		return fmt.Errorf("manifest %s: previous: is %s, must be smaller", v, prev)
+	}
+	if len(m.GetRoot()) != len(Hash{}) {
+		return fmt.Errorf("manifest %s: root: has %d bytes, want %d", v, len(m.GetRoot()), len(Hash{}))
+	}
+	if _, err := HashFrom(m.GetPreviousRoot()); err != nil {
+		return fmt.Errorf("manifest %s: previous_root: %w", v, err)
+	}
+	for name, c := range map[string]*snapshotv1.Checkpoint{"checkpoint": m.GetCheckpoint(), "fold_checkpoint": m.GetFoldCheckpoint()} {
+		if err := checkRefs(c); err != nil {
+			return fmt.Errorf("manifest %s: %s: %w", v, name, err)
+		}
+	}
+	return nil
+}
+
+// EncodeManifest writes m; equal manifests give equal bytes.
+func EncodeManifest(m *Manifest) ([]byte, error) {
+	if err := CheckManifest(m); err != nil {
+		return nil, err
+	}
+	return marshal(m)
+}
+
+// DecodeManifest reads what EncodeManifest wrote. It keeps nothing of b.
+func DecodeManifest(b []byte) (*Manifest, error) {
+	m := new(Manifest)
+	if err := proto.Unmarshal(b, m); err != nil {
+		return nil, fmt.Errorf("manifest: %w", err)
+	}
+	return m, CheckManifest(m)
+}
+
+// EncodeDelta writes d; equal deltas give equal bytes.
+func EncodeDelta(d Delta) ([]byte, error) {
+	p, err := deltaProto(d)
+	if err != nil {
+		return nil, err
+	}
+	return marshal(p)
+}
+
+// DecodeDelta reads what EncodeDelta wrote. It keeps nothing of b.
+func DecodeDelta(b []byte) (Delta, error) {
+	p := new(snapshotv1.Delta)
+	if err := proto.Unmarshal(b, p); err != nil {
+		return Delta{}, fmt.Errorf("delta: %w", err)
+	}
+	return deltaOf(p)
+}
+
+// EncodeUpdate writes u whole, or, where blob is not zero, with the name of
+// the blob that holds its encoded delta. Equal updates give equal bytes.
+func EncodeUpdate(u Update, blob Hash) ([]byte, error) {
+	if err := CheckManifest(u.Manifest); err != nil {
+		return nil, err
+	}
+	p := &snapshotv1.Update{Manifest: u.Manifest}
+	if !blob.IsZero() {
+		p.DeltaBlob = blob[:]
+		return marshal(p)
+	}
+	d, err := deltaProto(u.Delta)
+	if err != nil {
+		return nil, fmt.Errorf("version %s: %w", VersionOf(u.Manifest.GetVersion()), err)
+	}
+	p.Delta = d
+	return marshal(p)
+}
+
+// DecodeUpdate reads what EncodeUpdate wrote. Where blob is not zero, the
+// delta is empty and that blob is the encoded one. It keeps nothing of b.
+func DecodeUpdate(b []byte) (u Update, blob Hash, err error) {
+	p := new(snapshotv1.Update)
+	if err := proto.Unmarshal(b, p); err != nil {
+		return Update{}, Hash{}, fmt.Errorf("update: %w", err)
+	}
+	if err := CheckManifest(p.GetManifest()); err != nil {
+		return Update{}, Hash{}, fmt.Errorf("update: %w", err)
+	}
+	v := VersionOf(p.GetManifest().GetVersion())
+	if p.Delta != nil && len(p.DeltaBlob) > 0 {
+		return Update{}, Hash{}, fmt.Errorf("update %s: delta_blob: there is a delta too", v)
+	}
+	if blob, err = HashFrom(p.GetDeltaBlob()); err != nil {
+		return Update{}, Hash{}, fmt.Errorf("update %s: delta_blob: %w", v, err)
+	}
+	if p.Delta == nil && blob.IsZero() {
+		return Update{}, Hash{}, fmt.Errorf("update %s: delta: is missing", v)
+	}
+	d, err := deltaOf(p.GetDelta())
+	if err != nil {
+		return Update{}, Hash{}, fmt.Errorf("update %s: %w", v, err)
+	}
+	return Update{Manifest: p.Manifest, Delta: d}, blob, nil
+}
+
+// EncodeCheckpoint writes c; equal checkpoints give equal bytes. A checkpoint
+// that is a blob itself, such as the base of a segment, is kept so.
+func EncodeCheckpoint(c *snapshotv1.Checkpoint) ([]byte, error) {
+	if err := checkRefs(c); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	return marshal(c)
+}
+
+// DecodeCheckpoint reads what EncodeCheckpoint wrote. It keeps nothing of b.
+func DecodeCheckpoint(b []byte) (*snapshotv1.Checkpoint, error) {
+	c := new(snapshotv1.Checkpoint)
+	if err := proto.Unmarshal(b, c); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	if err := checkRefs(c); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	return c, nil
+}
+
+func checkRefs(c *snapshotv1.Checkpoint) error {
+	for i, ref := range c.GetChunks() {
+		if len(ref.GetHash()) != len(Hash{}) {
+			return fmt.Errorf("chunks[%d].hash: has %d bytes, want %d", i, len(ref.GetHash()), len(Hash{}))
+		}
+	}
+	return nil
+}
+
+// Check says what keeps d from being a Delta: rows out of order, or a key that
+// comes twice.
+func (d Delta) Check() error {
+	for i := 1; i < len(d.Put); i++ {
+		if d.Put[i-1].Key >= d.Put[i].Key {
+			return fmt.Errorf("delta: put[%d]: %q must come before %q, and once", i, d.Put[i].Key, d.Put[i-1].Key)
+		}
+	}
+	for i := 1; i < len(d.Remove); i++ {
+		if d.Remove[i-1] >= d.Remove[i] {
+			return fmt.Errorf("delta: remove[%d]: %q must come before %q, and once", i, d.Remove[i], d.Remove[i-1])
+		}
+	}
+	put := d.Put
+	for i, key := range d.Remove {
+		n, found := slices.BinarySearchFunc(put, key, compareRow)
+		if found {
+			return fmt.Errorf("delta: remove[%d]: %q is put as well", i, key)
+		}
+		put = put[n:]
+	}
+	return nil
+}
+
+func deltaProto(d Delta) (*snapshotv1.Delta, error) {
+	if err := d.Check(); err != nil {
+		return nil, err
+	}
+	return &snapshotv1.Delta{Put: rowsProto(d.Put), Remove: d.Remove}, nil
+}
+
+func deltaOf(p *snapshotv1.Delta) (Delta, error) {
+	d := Delta{Put: rowsOf(p.GetPut()), Remove: p.GetRemove()}
+	return d, d.Check()
+}
+
+func rowsProto(rows []Row) []*snapshotv1.Row {
+	all := make([]snapshotv1.Row, len(rows))
+	ps := make([]*snapshotv1.Row, len(rows))
+	for i, row := range rows {
+		all[i].Key, all[i].Value = row.Key, row.Value
+		ps[i] = &all[i]
+	}
+	return ps
+}
+
+func rowsOf(ps []*snapshotv1.Row) []Row {
+	if len(ps) == 0 {
+		return nil
+	}
+	rows := make([]Row, len(ps))
+	for i, p := range ps {
+		rows[i] = Row{p.GetKey(), p.GetValue()}
+	}
+	return rows
+}
+
+// Check says what keeps u from being published.
+func (u Update) Check() error {
+	if err := CheckManifest(u.Manifest); err != nil {
+		return err
+	}
+	if err := u.Delta.Check(); err != nil {
+		return fmt.Errorf("version %s: %w", VersionOf(u.Manifest.GetVersion()), err)
+	}
+	return nil
+}
+
+// Check says what keeps c from being committed after latest, the newest version
+// so far (zero for none). Stores ask it before they write.
+func (c Commit) Check(latest Stored) error {
+	if err := CheckManifest(c.Manifest); err != nil {
+		return err
+	}
+	v := VersionOf(c.Manifest.GetVersion())
+	if !latest.Version().Less(v) {
+		return fmt.Errorf("version %s: must be greater than %s, the latest", v, latest.Version())
+	}
+	if root := c.Snapshot.Root(); !bytes.Equal(c.Manifest.GetRoot(), root[:]) {
+		return fmt.Errorf("version %s: the manifest has root %s, the content %s: %w", v, RootOf(c.Manifest), root, ErrCorrupt)
+	}
+	if err := c.Delta.Check(); err != nil {
+		return fmt.Errorf("version %s: %w", v, err)
+	}
+	if root := latest.Snapshot.With(c.Delta).Root(); root != c.Snapshot.Root() {
+		return fmt.Errorf("version %s: the delta leads from %s to root %s, the content has %s: %w",
+			v, latest.Version(), root, c.Snapshot.Root(), ErrCorrupt)
+	}
+	if err := c.Side.Check(); err != nil {
+		return fmt.Errorf("version %s: side table: %w", v, err)
+	}
+	return nil
+}

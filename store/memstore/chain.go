@@ -1,0 +1,230 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+
+	"meshlog.dev/store"
+	"meshlog.dev/store/internal/link"
+)
+
+// Chain is a version chain. It implements store.Publisher and store.Chain, and
+// can have the accidents that a real one has: Rewind, Expire, Reconnect.
+type Chain struct {
+	mu         sync.Mutex
+	generation uint64
+	seq        uint64         // of the last message
+	messages   []store.Update // the last ones, up to seq
+	blobs      map[store.Hash][]byte
+	changed    chan struct{} // closed at the next change of what is above
+}
+
+// NewChain returns a chain that was never written.
+func NewChain() *Chain {
+	return &Chain{generation: 1, blobs: make(map[store.Hash][]byte), changed: make(chan struct{})}
+}
+
+// Rewind takes back all messages after seq, as if they had never been, and
+// renews the connection. Where the last ones have expired already, none is
+// left.
+func (c *Chain) Rewind(seq uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if seq < c.seq {
+		gone := min(c.seq-seq, uint64(len(c.messages)))
+		c.messages = slices.Clip(c.messages[:uint64(len(c.messages))-gone])
+		c.seq = seq
+	}
+	c.generation++
+	c.signal()
+}
+
+// Expire drops all messages, as their age does: there is no head any more, but
+// the last sequence stays.
+func (c *Chain) Expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.messages = nil
+	c.signal()
+}
+
+// Reconnect renews the connection.
+func (c *Chain) Reconnect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.generation++
+	c.signal()
+}
+
+func (c *Chain) signal() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Generation implements store.Publisher.
+func (c *Chain) Generation() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.generation
+}
+
+// Head implements store.Publisher.
+func (c *Chain) Head(ctx context.Context) (store.Head, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Head{}, fmt.Errorf("read the head of the version chain: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.head(), nil
+}
+
+func (c *Chain) head() store.Head {
+	h := store.Head{Seq: c.seq}
+	if n := len(c.messages); n > 0 {
+		h.Manifest = c.messages[n-1].Manifest
+	}
+	return h
+}
+
+// Publish implements store.Publisher.
+func (c *Chain) Publish(ctx context.Context, u store.Update, expect, generation uint64) (uint64, error) {
+	v := store.VersionOf(u.Manifest.GetVersion())
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("publish version %s: %w", v, err)
+	}
+	if err := u.Check(); err != nil {
+		return 0, fmt.Errorf("publish: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if generation != c.generation {
+		return 0, fmt.Errorf("publish version %s: %w", v, store.ErrReconnected)
+	}
+	if expect != c.seq {
+		return 0, fmt.Errorf("publish version %s after sequence %d: the last is %d: %w", v, expect, c.seq, store.ErrConflict)
+	}
+	c.seq++
+	c.messages = append(c.messages, u)
+	c.signal()
+	return c.seq, nil
+}
+
+// PutBlob implements store.Blobs.
+func (c *Chain) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
+	h := store.HashOf(b)
+	if err := ctx.Err(); err != nil {
+		return h, fmt.Errorf("put blob %s: %w", h, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.blobs[h]; !ok {
+		c.blobs[h] = slices.Clone(b)
+	}
+	return h, nil
+}
+
+// GetBlob implements store.Blobs.
+func (c *Chain) GetBlob(ctx context.Context, h store.Hash) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("get blob %s: %w", h, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b, ok := c.blobs[h]
+	if !ok {
+		return nil, fmt.Errorf("get blob %s: %w", h, store.ErrNotFound)
+	}
+	return slices.Clone(b), nil
+}
+
+// run is the messages as they are now; nobody writes to them.
+func (c *Chain) run() []store.Update {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.messages[:len(c.messages):len(c.messages)]
+}
+
+// Fetch implements store.Chain.
+func (c *Chain) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+	return link.Fetch(ctx, c, func(yield func(store.Update, error) bool) {
+		for _, u := range slices.Backward(c.run()) {
+			if !yield(u, nil) {
+				return
+			}
+		}
+	}, v)
+}
+
+// History implements store.Chain.
+func (c *Chain) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
+	return func(yield func(*store.Manifest, error) bool) {
+		for _, u := range slices.Backward(c.run()) {
+			if err := ctx.Err(); err != nil {
+				yield(nil, fmt.Errorf("read the version chain: %w", err))
+				return
+			}
+			if !yield(u.Manifest, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Follow implements store.Chain; the Follower is a *ChainFollower.
+func (c *Chain) Follow(ctx context.Context) (store.Follower, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("follow the version chain: %w", err)
+	}
+	return c.Follower(), nil
+}
+
+// Follower is Follow with the follower's own type.
+func (c *Chain) Follower() *ChainFollower { return &ChainFollower{chain: c} }
+
+// ChainFollower follows a Chain. It implements store.Follower.
+type ChainFollower struct {
+	chain *Chain
+	judge link.Judge
+}
+
+// Poll is Next for those who cannot block: it says whether there was something
+// to return.
+func (f *ChainFollower) Poll(have store.Version, root store.Hash) ([]store.Update, bool, error) {
+	links, _, err := f.poll(have, root)
+	return links, len(links) > 0, err
+}
+
+func (f *ChainFollower) poll(have store.Version, root store.Hash) ([]store.Update, <-chan struct{}, error) {
+	f.chain.mu.Lock()
+	defer f.chain.mu.Unlock()
+	ahead, err := f.judge.Ahead(f.chain.head(), have, root)
+	if err != nil || !ahead {
+		return nil, f.chain.changed, err
+	}
+	run := f.chain.messages
+	if links := link.From(run, have, root); links != nil {
+		return slices.Clone(links), nil, nil
+	}
+	return slices.Clone(run[len(run)-1:]), nil, nil
+}
+
+// Next implements store.Follower.
+func (f *ChainFollower) Next(ctx context.Context, have store.Version, root store.Hash) ([]store.Update, error) {
+	for {
+		links, changed, err := f.poll(have, root)
+		if err != nil || len(links) > 0 {
+			return links, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("follow the version chain: %w", ctx.Err())
+		}
+	}
+}
+
+// Close implements store.Follower.
+func (f *ChainFollower) Close() error { return nil }

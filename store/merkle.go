@@ -1,0 +1,66 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// The tree has two levels of fanOut below the root: 4096 buckets of keys. Its
+// shape is fixed, so that the root depends on the rows alone.
+const (
+	fanOutBits = 6
+	fanOut     = 1 << fanOutBits
+)
+
+// First bytes of what is hashed, so that no leaf can pass for a node.
+const (
+	leafTag   = 0
+	bucketTag = 1
+	midTag    = 2
+	rootTag   = 3
+)
+
+// slotOf says where a key lives. It goes by SHA-256 so that nobody can choose
+// names that crowd one bucket.
+func slotOf(key string) (mid, bucket int) {
+	sum := sha256.Sum256([]byte(key))
+	slot := binary.BigEndian.Uint16(sum[:])
+	return int(slot >> (16 - fanOutBits)), int(slot>>(16-2*fanOutBits)) & (fanOut - 1)
+}
+
+// leafHash covers a row: the hash of the value has a fixed length, so no other
+// key and value give the same bytes.
+func leafHash(key string, value []byte) Hash {
+	sum := sha256.Sum256(value)
+	b := make([]byte, 0, 256)
+	b = append(b, leafTag)
+	b = append(b, sum[:]...)
+	b = append(b, key...)
+	return HashOf(b)
+}
+
+// bucketHash covers the leaves of a bucket, in the order of their keys; the
+// empty bucket has the zero Hash.
+func bucketHash(leaves []*leaf) Hash {
+	if len(leaves) == 0 {
+		return Hash{}
+	}
+	b := make([]byte, 1, 1+len(leaves)*sha256.Size)
+	b[0] = bucketTag
+	for _, l := range leaves {
+		b = append(b, l.hash[:]...)
+	}
+	return HashOf(b)
+}
+
+// nodeHash covers the children of a node, the empty ones with the zero Hash. A
+// node without children is not there and has the zero Hash itself.
+func nodeHash(tag byte, child func(i int) Hash) Hash {
+	var b [1 + fanOut*sha256.Size]byte
+	b[0] = tag
+	for i := range fanOut {
+		h := child(i)
+		copy(b[1+i*sha256.Size:], h[:])
+	}
+	return HashOf(b[:])
+}
