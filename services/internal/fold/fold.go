@@ -1,52 +1,34 @@
 package fold
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"iter"
+	"maps"
+	"slices"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/model"
 )
 
-// Errors of Apply and Restore, to be tested with errors.Is. The fold is
-// unchanged after any of them.
+// Errors of Apply, Restore and of the makers of bases, to be tested with
+// errors.Is. The fold is unchanged after any of them.
 var (
 	// ErrOrder: the record is not the one after the last.
 	ErrOrder = errors.New("record out of order")
 	// ErrNeedsBase: NeedsBase names a base and none was given.
 	ErrNeedsBase = errors.New("the segment's base is missing")
-	// ErrCorrupt: rows of a base or a checkpoint are not what a fold writes.
+	// ErrCorrupt: rows are not what a fold writes.
 	ErrCorrupt = errors.New("not rows of a fold")
 	// ErrOtherBuild: the checkpoint was made by another build; it is no
 	// ground to go on from.
 	ErrOtherBuild = errors.New("the checkpoint was made by another build")
 )
-
-// Judge says what values are worth. Its answers depend on its arguments only.
-type Judge interface {
-	// Judge says what is wrong with v, and whether it may be served all the
-	// same. Key and Origin of the diagnostics are filled in by the fold.
-	Judge(k model.Key, v model.Value) (problems []model.Diagnostic, good bool)
-	// EndpointsOnly says whether the two differ in endpoints only. nil: the
-	// key has no value there.
-	EndpointsOnly(k model.Key, old, new *model.Value) bool
-}
-
-// Row is a row of a fold's checkpoint: the bytes of a snapshotv1.FoldRow.
-type Row struct {
-	Key   string
-	Value []byte
-}
-
-// Checkpoint is what a fold's checkpoint needs to be up to date.
-type Checkpoint struct {
-	// Reset says that Put is all there is: earlier rows are void.
-	Reset  bool
-	Put    []Row    // sorted by key
-	Remove []string // sorted
-}
 
 // Need is a shard of which the fold wants a new listing.
 type Need struct {
@@ -56,124 +38,279 @@ type Need struct {
 	Reason  string
 }
 
-// Segment is the stretch of the log in which a fold stands.
-type Segment struct {
-	Epoch uint64
-	Build string
-	// Head is the head of VERSIONS that the segment's writer saw.
-	Head events.Position
-	// VersionsSeq is the last sequence of VERSIONS that its writer saw.
-	VersionsSeq uint64
-	// EpochRecord is the record that began the epoch.
-	EpochRecord uint64
-}
-
 // Counts are for people and metrics.
 type Counts struct {
 	Keys      int    // offered
 	Overlays  int    // that still lie over something
 	Strangers uint64 // records of other sessions than the one begun last, in this epoch
-	Undecoded uint64 // records that could not be decoded, since the log began
+	Undecoded uint64 // records that could not be decoded, in this epoch
 }
-
-// Fold is what the records up to a position say.
-type Fold struct{}
 
 // Option changes a Fold; there are none for production.
 type Option func(*Fold)
 
 // New returns the fold of the empty log.
-func New(build string, j Judge, opts ...Option) *Fold { panic("to come") }
+func New(build string, j Judge, opts ...Option) *Fold {
+	f := &Fold{build: build, judge: j, rules: allRules(), state: newState()}
+	f.unsaved.rewrite()
+	for _, opt := range opts {
+		opt(f)
+	}
+	return f
+}
 
-// Restore returns the fold whose checkpoint the rows are, in any order. It
-// goes on exactly as the fold that wrote them.
+// Restore returns the fold whose Rows are given, in any order. It goes on
+// exactly as the fold that wrote them; its first Checkpoint holds what changed
+// since (after Rewrite: everything). Without rows it is New.
 func Restore(build string, j Judge, rows iter.Seq2[string, []byte], opts ...Option) (*Fold, error) {
-	panic("to come")
+	f := New(build, j, opts...)
+	var meta *snapshotv1.FoldMeta
+	any := false
+	s, err := f.parse(func(yield func(string, []byte) bool) {
+		for key, b := range rows {
+			any = true
+			if key == metaRow {
+				var r snapshotv1.FoldRow
+				if proto.Unmarshal(b, &r) == nil {
+					meta = r.GetMeta()
+				}
+			}
+			if !yield(key, b) {
+				return
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !any:
+		return f, nil
+	case meta == nil:
+		return nil, fmt.Errorf("%w: the row of the position is missing", ErrCorrupt)
+	case meta.GetBuild() != build:
+		return nil, fmt.Errorf("%w: by %s, this is %s", ErrOtherBuild, meta.GetBuild(), build)
+	case len(meta.GetRecordHash()) != len(f.recordHash):
+		return nil, fmt.Errorf("%w: the hash of the record has %d bytes", ErrCorrupt, len(meta.GetRecordHash()))
+	}
+	f.state = s
+	f.seq = meta.GetPosition().GetSeq()
+	f.recordHash = events.Hash(meta.GetRecordHash())
+	if meta.GetRecordTime() != nil {
+		f.recordTime = meta.GetRecordTime().AsTime()
+	}
+	f.segment = Segment{
+		Epoch:       meta.GetPosition().GetEpoch(),
+		Build:       meta.GetSegmentBuild(),
+		Head:        events.Position{Epoch: meta.GetSegmentHead().GetEpoch(), Seq: meta.GetSegmentHead().GetSeq()},
+		VersionsSeq: meta.GetSegmentVersionsSeq(),
+		EpochRecord: meta.GetEpochRecord(),
+	}
+	f.unsaved.forget()
+	return f, nil
 }
 
 // NeedsBase says which base, if any, Apply must be given with rec.
-func (f *Fold) NeedsBase(rec events.Record) (events.Hash, bool) { panic("to come") }
+func (f *Fold) NeedsBase(rec events.Record) (events.Hash, bool) {
+	if g, ok := rec.Event.Body.(*events.Segment); ok && f.valid(g) {
+		return g.Base, !g.Base.IsZero()
+	}
+	return events.Hash{}, false
+}
 
 // Apply takes the next record, and says what it changed and what is wrong
 // with it. base are the rows of the base that NeedsBase named, else nil.
 //
 // Records come densely in the order of Seq. Only a segment that begins a
-// greater epoch may come from anywhere: what was before does not count.
+// greater epoch may come from anywhere: what was before it does not count.
 func (f *Fold) Apply(rec events.Record, base iter.Seq2[string, []byte]) (model.Change, []model.Diagnostic, error) {
-	panic("to come")
+	if rec.Seq != f.seq+1 && !f.beginsEpoch(rec) {
+		return model.Change{}, nil, fmt.Errorf("%w: %d after %d", ErrOrder, rec.Seq, f.seq)
+	}
+	if h, needs := f.NeedsBase(rec); !needs {
+		base = nil
+	} else if base == nil {
+		return model.Change{}, nil, fmt.Errorf("%w: record %d names %s", ErrNeedsBase, rec.Seq, h)
+	}
+	s := &step{Fold: f, seq: rec.Seq}
+	g, isSegment := rec.Event.Body.(*events.Segment)
+	switch {
+	case rec.Err != nil:
+		f.undecoded++
+		s.warn("undecoded", fmt.Sprintf("record %d: %v", rec.Seq, rec.Err), "", "the record changes nothing")
+	case isSegment && f.valid(g):
+		if err := s.segmentRecord(g, base); err != nil {
+			return model.Change{}, nil, err
+		}
+	case isSegment:
+		s.warn("segment-void", fmt.Sprintf("record %d: a segment of epoch %d within epoch %d", rec.Seq, g.Epoch, f.segment.Epoch),
+			"", "the record changes nothing")
+	default:
+		s.event(rec.Event)
+	}
+	f.seq, f.recordHash, f.recordTime = rec.Seq, rec.Hash, rec.Time
+	return s.finish(), s.problems, nil
 }
 
 // Position is the last record that the fold contains.
-func (f *Fold) Position() events.Position { panic("to come") }
+func (f *Fold) Position() events.Position {
+	return events.Position{Epoch: f.segment.Epoch, Seq: f.seq}
+}
 
 // RecordHash is the hash of that record, with the server's time.
-func (f *Fold) RecordHash() events.Hash { panic("to come") }
+func (f *Fold) RecordHash() events.Hash { return f.recordHash }
 
 // RecordTime is the server's time of that record.
-func (f *Fold) RecordTime() time.Time { panic("to come") }
+func (f *Fold) RecordTime() time.Time { return f.recordTime }
 
 // Segment is where the fold stands; zero before the first segment.
-func (f *Fold) Segment() Segment { panic("to come") }
+func (f *Fold) Segment() Segment { return f.segment }
 
 // Mine says whether the segment is of the fold's own build: else its owner
 // must not publish.
-func (f *Fold) Mine() bool { panic("to come") }
+func (f *Fold) Mine() bool { return f.segment.Build == f.build }
 
-// Waiting says, for people, for which required sources nothing may be
-// published yet. It is empty when the fold is ready.
-func (f *Fold) Waiting(p model.Policy) []string { panic("to come") }
+// Waiting says, for people, which required sources keep versions from being
+// published. It is empty when the fold is ready.
+func (f *Fold) Waiting(p model.Policy) []string {
+	if !f.rules.gate {
+		return nil
+	}
+	var waiting []string
+	for _, r := range p.Required {
+		sh := f.shards[r.Shard]
+		switch {
+		case sh == nil || !sh.synced && !sh.partial:
+			waiting = append(waiting, fmt.Sprintf("%s has listed nothing in epoch %d", r.Shard, f.segment.Epoch))
+		case !sh.synced && !r.AcceptPartial:
+			waiting = append(waiting, fmt.Sprintf("%s could list only a part, and the MeshPolicy does not accept that", r.Shard))
+		}
+	}
+	return waiting
+}
+
+// inOrder is the shards, sorted.
+func (f *Fold) inOrder() []*shard {
+	return slices.SortedFunc(maps.Values(f.shards), func(a, b *shard) int {
+		return cmp.Or(cmp.Compare(a.name.Source, b.name.Source), cmp.Compare(a.name.Instance, b.name.Instance))
+	})
+}
 
 // Needs are the shards that must list again, sorted.
-func (f *Fold) Needs() []Need { panic("to come") }
+func (f *Fold) Needs() []Need {
+	var needs []Need
+	for _, sh := range f.inOrder() {
+		if sh.need != "" {
+			needs = append(needs, Need{Shard: sh.name, Session: sh.session, Reason: sh.need})
+		}
+	}
+	return needs
+}
 
 // Digests are those of the shard's offered keys, for the watcher that began
-// the session; false while the fold has not read that begin.
-func (f *Fold) Digests(s model.Shard, session string) (*events.ShardDigests, bool) {
-	panic("to come")
+// the session; false unless that is the one begun last.
+func (f *Fold) Digests(name model.Shard, session string) (*events.ShardDigests, bool) {
+	sh := f.shards[name]
+	if sh == nil || session == "" || sh.session != session {
+		return nil, false
+	}
+	digests := sh.digests
+	return &digests, true
 }
 
 // Watermark is how far each shard is contained, sorted.
-func (f *Fold) Watermark() []*snapshotv1.Watermark { panic("to come") }
-
-// Diagnostics are what is wrong with what is offered now, sorted.
-func (f *Fold) Diagnostics() []model.Diagnostic { panic("to come") }
-
-// Counts counts.
-func (f *Fold) Counts() Counts { panic("to come") }
-
-// Content yields all content rows, sorted by key: the last good values and
-// the overlays.
-func (f *Fold) Content() iter.Seq2[string, []byte] { panic("to come") }
-
-// Offered is the content hash of what the source offers for k, good or not.
-func (f *Fold) Offered(k model.Key) (events.Hash, bool) { panic("to come") }
-
-// Held says whether an overlay of kind Hold lies over k.
-func (f *Fold) Held(k model.Key) bool { panic("to come") }
-
-// CountKeys is how many keys the shard offers.
-func (f *Fold) CountKeys(s model.Shard) int { panic("to come") }
-
-// Checkpoint returns what changed in the fold's rows since the last call.
-func (f *Fold) Checkpoint() Checkpoint { panic("to come") }
-
-// Rewrite makes the next Checkpoint a whole one: the earlier ones were not
-// written, or to another place.
-func (f *Fold) Rewrite() { panic("to come") }
-
-// Rows yields the whole checkpoint, sorted by key.
-func (f *Fold) Rows() iter.Seq2[string, []byte] { panic("to come") }
-
-// EpochBase yields the base with which a greater epoch begins from here,
-// sorted by key: offered and last good values and overlays, no sessions. head
-// and its content rows are the published head as far as there is one; a fold
-// that is behind it takes values and overlays from it.
-func (f *Fold) EpochBase(head events.Position, content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
-	panic("to come")
+func (f *Fold) Watermark() []*snapshotv1.Watermark {
+	var marks []*snapshotv1.Watermark
+	for _, sh := range f.inOrder() {
+		marks = append(marks, &snapshotv1.Watermark{
+			Source: sh.name.Source, Instance: sh.name.Instance, Seq: sh.seq, Synced: sh.synced, Partial: sh.partial,
+		})
+	}
+	return marks
 }
 
-// BuildBase yields the base with which another build takes over within an
-// epoch: the values of the published head, whose content rows are given.
-func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
-	panic("to come")
+// Diagnostics are what is wrong with what is offered now, sorted.
+func (f *Fold) Diagnostics() []model.Diagnostic {
+	var all []model.Diagnostic
+	for _, e := range f.troubled {
+		all = append(all, e.diagnostics()...)
+	}
+	slices.SortFunc(all, model.Diagnostic.Compare)
+	return all
+}
+
+// Counts counts.
+func (f *Fold) Counts() Counts {
+	c := Counts{Overlays: len(f.overlays), Undecoded: f.undecoded}
+	for _, sh := range f.shards {
+		c.Keys += len(sh.entries) - len(sh.buried)
+		c.Strangers += sh.strangers
+	}
+	return c
+}
+
+// Offered is the content hash of what the source offers for k, good or not.
+func (f *Fold) Offered(k model.Key) (events.Hash, bool) {
+	h := f.offeredHash(k)
+	return h, !h.IsZero()
+}
+
+// Held says whether a hold lies over k.
+func (f *Fold) Held(k model.Key) bool {
+	return slices.ContainsFunc(f.over[k], func(o *overlay) bool { return o.Kind == model.Hold })
+}
+
+// CountKeys is how many keys the shard offers.
+func (f *Fold) CountKeys(name model.Shard) int {
+	sh := f.shards[name]
+	if sh == nil {
+		return 0
+	}
+	return len(sh.entries) - len(sh.buried)
+}
+
+// contentRow is an entry or an overlay as a row of the content.
+type contentRow struct {
+	entry   *entry
+	overlay *overlay
+}
+
+func (c contentRow) bytes() []byte {
+	if c.entry != nil {
+		return model.MarshalValue(c.entry.good.Value)
+	}
+	return model.MarshalOverlay(c.overlay.full())
+}
+
+// contentRows yields what the content is made of, sorted by row.
+func (f *Fold) contentRows() iter.Seq2[string, contentRow] {
+	rows := map[string]contentRow{}
+	for id, o := range f.overlays {
+		rows[model.OverlayRow(id)] = contentRow{overlay: o}
+	}
+	for _, sh := range f.shards {
+		for _, e := range sh.entries {
+			if e.good != nil {
+				rows[e.row] = contentRow{entry: e}
+			}
+		}
+	}
+	return func(yield func(string, contentRow) bool) {
+		for _, row := range slices.Sorted(maps.Keys(rows)) {
+			if !yield(row, rows[row]) {
+				return
+			}
+		}
+	}
+}
+
+// Content yields all content rows, sorted by key: the last good values and
+// the overlays. The fold must not change meanwhile.
+func (f *Fold) Content() iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for row, c := range f.contentRows() {
+			if !yield(row, c.bytes()) {
+				return
+			}
+		}
+	}
 }

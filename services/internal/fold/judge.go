@@ -1,0 +1,87 @@
+package fold
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/internal/model"
+)
+
+// Judge says what values are worth. Its answers depend on its arguments only.
+type Judge interface {
+	// Judge says what is wrong with v, and whether it may be served all the
+	// same. The fold fills in Key, Origin and Effect of the diagnostics.
+	Judge(k model.Key, v model.Value) (problems []model.Diagnostic, good bool)
+	// EndpointsOnly says whether the two differ in endpoints only. nil: the
+	// key has no value there.
+	EndpointsOnly(k model.Key, old, new *model.Value) bool
+}
+
+// KindJudge judges by the table of kinds: the Judge of production.
+type KindJudge struct{}
+
+// Judge decodes and validates v as its kind says.
+func (KindJudge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bool) {
+	kd, ok := kind.ByName(k.Kind)
+	if !ok {
+		return []model.Diagnostic{{
+			Severity: model.Error, Code: "unknown-kind",
+			Reason: fmt.Sprintf("this build knows no kind %q", k.Kind),
+			Advice: "run a newer build, or remove the object at its source",
+		}}, false
+	}
+	m, err := kd.Decode(v.Type, v.Bytes)
+	if err != nil {
+		return []model.Diagnostic{{
+			Severity: model.Error, Code: "undecoded", Reason: err.Error(), Advice: "correct the object at its source",
+		}}, false
+	}
+	problems := misplaced(kd, k)
+	good := true
+	for _, p := range kd.Validate(m) {
+		d := model.Diagnostic{Severity: model.Warning, Code: "invalid", Field: p.Field, Reason: p.Reason, Advice: p.Advice}
+		if !p.Warning {
+			d.Severity, good = model.Error, false
+		}
+		problems = append(problems, d)
+	}
+	return problems, good
+}
+
+// misplaced warns of an object that nothing will ever look at.
+func misplaced(kd *kind.Kind, k model.Key) []model.Diagnostic {
+	d := model.Diagnostic{Severity: model.Warning, Code: "ignored"}
+	switch {
+	case kd.Only != "" && k.Name != kd.Only:
+		d.Field, d.Reason = "metadata.name", fmt.Sprintf("only the %s named %q counts", kd.Name, kd.Only)
+		d.Advice = "rename or remove it"
+	case !kd.Namespaced && k.Namespace != "":
+		d.Field, d.Reason = "metadata.namespace", fmt.Sprintf("a %s has no namespace", kd.Name)
+		d.Advice = "leave the namespace out"
+	default:
+		return nil
+	}
+	return []model.Diagnostic{d}
+}
+
+// EndpointsOnly asks the kind; what cannot be decoded is no endpoint.
+func (KindJudge) EndpointsOnly(k model.Key, old, new *model.Value) bool {
+	kd, ok := kind.ByName(k.Kind)
+	if !ok {
+		return false
+	}
+	var messages [2]proto.Message
+	for i, v := range []*model.Value{old, new} {
+		if v == nil {
+			continue
+		}
+		m, err := kd.Decode(v.Type, v.Bytes)
+		if err != nil {
+			return false
+		}
+		messages[i] = m
+	}
+	return kd.EndpointsOnly(messages[0], messages[1])
+}
