@@ -1,0 +1,228 @@
+package manifest
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxJSON bounds what aliases of aliases can blow a document up to.
+const maxJSON = 16 << 20
+
+// entry is a key of a mapping with its value, aliases resolved.
+type entry struct {
+	key   string
+	at    *yaml.Node // the key
+	value *yaml.Node
+}
+
+func find(fields []entry, key string) *yaml.Node {
+	for _, f := range fields {
+		if f.key == key {
+			return f.value
+		}
+	}
+	return nil
+}
+
+// fields are the entries of a mapping in the order of the file, then those of
+// its merge keys ("<<") that it does not have itself.
+func (r reader) fields(n *yaml.Node, path string) ([]entry, *Error) {
+	return r.merged(n, path, 0)
+}
+
+const maxMerges = 32 // of a merge key in a merge key
+
+func (r reader) merged(n *yaml.Node, path string, depth int) ([]entry, *Error) {
+	n = resolve(n)
+	if n.Kind != yaml.MappingNode {
+		return nil, r.fail(n, path, "write fields under it, each on a line, indented", "is %s, not a mapping", describe(n))
+	}
+	if depth > maxMerges {
+		return nil, r.fail(n, path, "take the merge keys (<<) apart", "merge keys refer to each other more than %d deep", maxMerges)
+	}
+	seen := make(map[string]*yaml.Node, len(n.Content)/2)
+	var out []entry
+	var merges []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], resolve(n.Content[i+1])
+		name := resolve(k)
+		switch {
+		case name.Kind != yaml.ScalarNode || name.ShortTag() == "!!null":
+			return nil, r.fail(k, path, "use a text as key", "a key is %s", describe(name))
+		case name.ShortTag() == "!!merge":
+			merges = append(merges, v)
+		case seen[name.Value] != nil:
+			return nil, r.fail(k, join(path, name.Value), "leave one of them", "key %q is there twice, first on line %d", name.Value, r.start+seen[name.Value].Line)
+		default:
+			seen[name.Value] = k
+			out = append(out, entry{key: name.Value, at: k, value: v})
+		}
+	}
+	for _, m := range merges {
+		from := []*yaml.Node{m}
+		if m.Kind == yaml.SequenceNode {
+			from = m.Content
+		}
+		for _, m := range from {
+			more, err := r.merged(m, path, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			for _, e := range more {
+				if seen[e.key] == nil {
+					seen[e.key] = e.at
+					out = append(out, e)
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+func resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// encoder writes JSON, each key and each element on a line of its own.
+type encoder struct {
+	reader
+	out   []byte
+	open  []*yaml.Node // the collections around, to find one that holds itself
+	line  int          // lines written before the current one
+	place func(line int, path string, n *yaml.Node)
+}
+
+func (e *encoder) newline() {
+	e.out = append(e.out, '\n')
+	e.line++
+}
+
+// at tells whoever asked what is on the current line.
+func (e *encoder) at(path string, n *yaml.Node) {
+	if e.place != nil {
+		e.place(e.line+1, path, n)
+	}
+}
+
+func (e *encoder) value(n *yaml.Node, path string) *Error {
+	n = resolve(n)
+	if len(e.out) > maxJSON {
+		return e.fail(n, path, "use fewer aliases", "the document unfolds to more than %d MiB", maxJSON>>20)
+	}
+	if n.Kind == yaml.ScalarNode {
+		return e.scalar(n, path)
+	}
+	for _, o := range e.open {
+		if o == n {
+			return e.fail(n, path, "break the circle of anchors and aliases", "contains itself")
+		}
+	}
+	e.open = append(e.open, n)
+	defer func() { e.open = e.open[:len(e.open)-1] }()
+	if n.Kind == yaml.SequenceNode {
+		return e.list(n, path)
+	}
+	return e.mapping(n, path)
+}
+
+func (e *encoder) list(n *yaml.Node, path string) *Error {
+	e.out = append(e.out, '[')
+	for i, item := range n.Content {
+		if i > 0 {
+			e.out = append(e.out, ',')
+		}
+		e.newline()
+		p := fmt.Sprintf("%s[%d]", path, i)
+		e.at(p, item)
+		if err := e.value(item, p); err != nil {
+			return err
+		}
+	}
+	e.out = append(e.out, ']')
+	return nil
+}
+
+func (e *encoder) mapping(n *yaml.Node, path string) *Error {
+	fields, err := e.fields(n, path)
+	if err != nil {
+		return err
+	}
+	e.out = append(e.out, '{')
+	for i, f := range fields {
+		if i > 0 {
+			e.out = append(e.out, ',')
+		}
+		e.newline()
+		p := join(path, f.key)
+		e.at(p, f.at)
+		e.out = append(append(e.out, quote(f.key)...), ':', ' ')
+		if err := e.value(f.value, p); err != nil {
+			return err
+		}
+	}
+	e.out = append(e.out, '}')
+	return nil
+}
+
+func (e *encoder) scalar(n *yaml.Node, path string) *Error {
+	switch n.ShortTag() {
+	case "!!null":
+		e.out = append(e.out, "null"...)
+	case "!!bool", "!!int", "!!float":
+		b, err := number(n)
+		if err != nil {
+			return e.fail(n, path, "write a number or true or false; quote a text", "%q: %v", n.Value, err)
+		}
+		e.out = append(e.out, b...)
+	default: // texts, and what protobuf's JSON writes as such: times, base64
+		e.out = append(e.out, quote(n.Value)...)
+	}
+	return nil
+}
+
+// number is a number or truth value as it was written where JSON knows the
+// form, which keeps all digits.
+func number(n *yaml.Node) ([]byte, error) {
+	if strings.IndexByte("-0123456789tf", (n.Value + " ")[0]) >= 0 && json.Valid([]byte(n.Value)) {
+		return []byte(n.Value), nil
+	}
+	var v any
+	if err := n.Decode(&v); err != nil {
+		return nil, err
+	}
+	if f, ok := v.(float64); ok {
+		switch {
+		case math.IsNaN(f):
+			return []byte(`"NaN"`), nil
+		case math.IsInf(f, 1):
+			return []byte(`"Infinity"`), nil
+		case math.IsInf(f, -1):
+			return []byte(`"-Infinity"`), nil
+		}
+	}
+	return json.Marshal(v)
+}
+
+func quote(s string) []byte {
+	b, _ := json.Marshal(s) // of a string it never fails
+	return b
+}
+
+// join is the path of a key below path; one that is no plain name is quoted.
+func join(path, key string) string {
+	switch {
+	case key == "" || strings.ContainsAny(key, `.[]" `):
+		return path + "[" + strconv.Quote(key) + "]"
+	case path == "":
+		return key
+	}
+	return path + "." + key
+}

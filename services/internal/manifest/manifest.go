@@ -1,0 +1,250 @@
+// Package manifest reads files of objects: YAML or JSON, any number of
+// documents a file, lists of kind List, anchors and merge keys. What it
+// returns knows on which line of the file each field stands.
+//
+// Documents are split at their "---" lines before anything is parsed, so that
+// an error in one never hides the others.
+//
+// It is pure, and knows nothing of kinds.
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Document is one object of a file.
+type Document struct {
+	APIVersion string
+	Kind       string
+	Metadata   Metadata
+	// Spec is JSON, laid out so that Place finds the line of each value.
+	Spec []byte
+	// Line is where the object begins in its file, from 1.
+	Line int
+	// Err says why the object cannot be used; nil: it can. What was read
+	// before the error is in the other fields: where Kind and Metadata.Name
+	// are set, it is known which object is broken.
+	Err *Error
+
+	node  *yaml.Node // the object; nil after a syntax error
+	start int        // lines of the file before the one that node calls 1
+}
+
+// Metadata is what every object may say about itself.
+type Metadata struct {
+	Name            string
+	Namespace       string
+	Labels          map[string]string
+	Annotations     map[string]string
+	Created         time.Time // creationTimestamp; zero if there is none
+	ResourceVersion string
+}
+
+// Error is something wrong in a document.
+type Error struct {
+	Line   int    // in the file, from 1
+	Field  string // path of the field; empty where it is not about one
+	Reason string
+	Advice string
+}
+
+// Error is line, field and reason.
+func (e *Error) Error() string {
+	if e.Field == "" {
+		return fmt.Sprintf("line %d: %s", e.Line, e.Reason)
+	}
+	return fmt.Sprintf("line %d: %s: %s", e.Line, e.Field, e.Reason)
+}
+
+// Parse reads a file. Documents are in the order of the file; those without
+// content are left out.
+func Parse(file []byte) []Document {
+	var docs []Document
+	for _, c := range split(file) {
+		docs = append(docs, c.parse()...)
+	}
+	return docs
+}
+
+// chunk is the text between two "---" lines, with the first of them.
+type chunk struct {
+	text  []byte
+	start int // lines before it
+}
+
+func split(file []byte) []chunk {
+	var chunks []chunk
+	var c chunk
+	line := 0
+	for l := range bytes.Lines(file) {
+		if isSeparator(l) && len(c.text) > 0 {
+			chunks = append(chunks, c)
+			c = chunk{start: line}
+		}
+		c.text = append(c.text, l...)
+		line++
+	}
+	chunks = append(chunks, c)
+	return slices.DeleteFunc(chunks, chunk.isEmpty)
+}
+
+// isSeparator knows the one line that YAML allows nowhere else, not even in a
+// quoted or literal text.
+func isSeparator(line []byte) bool {
+	rest, ok := bytes.CutPrefix(line, []byte("---"))
+	return ok && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
+}
+
+// isEmpty says that there are only comments and directives.
+func (c chunk) isEmpty() bool {
+	for l := range bytes.Lines(c.text) {
+		l = bytes.TrimSpace(bytes.TrimPrefix(l, []byte("---")))
+		if len(l) > 0 && l[0] != '#' && l[0] != '%' && string(l) != "..." {
+			return false
+		}
+	}
+	return true
+}
+
+func (c chunk) parse() []Document {
+	if json.Valid(c.text) {
+		c.text = unescape(c.text)
+	}
+	nodes, err := decode(c.text)
+	var docs []Document
+	for _, n := range nodes {
+		docs = append(docs, c.objects(n)...)
+	}
+	if err != nil {
+		e := c.syntaxError(err)
+		docs = append(docs, Document{Line: c.start + c.first(), Err: e})
+	}
+	return docs
+}
+
+// decode returns the documents before the first syntax error, and that.
+func decode(text []byte) ([]*yaml.Node, error) {
+	var nodes []*yaml.Node
+	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var n yaml.Node
+		switch err := d.Decode(&n); {
+		case errors.Is(err, io.EOF):
+			return nodes, nil
+		case err != nil:
+			return nodes, err
+		case len(n.Content) == 1 && n.Content[0].ShortTag() != "!!null":
+			nodes = append(nodes, n.Content[0])
+		}
+	}
+}
+
+// first is the first line with content, from 1.
+func (c chunk) first() int {
+	n := 1
+	for l := range bytes.Lines(c.text) {
+		if l = bytes.TrimSpace(l); len(l) > 0 && l[0] != '#' && string(l) != "---" {
+			return n
+		}
+		n++
+	}
+	return 1
+}
+
+var yamlPrefix = regexp.MustCompile(`^(?:yaml: )?(?:line \d+: )?`)
+
+// syntaxError finds the line of a syntax error: the parser names that of the
+// collection around it. It is the last of the shortest beginning of the text
+// that has the same error.
+func (c chunk) syntaxError(err error) *Error {
+	lines := bytes.SplitAfter(c.text, []byte("\n"))
+	n := sort.Search(len(lines), func(n int) bool {
+		_, e := decode(bytes.Join(lines[:n], nil))
+		return e != nil && e.Error() == err.Error()
+	})
+	for n = min(n, len(lines)); n > 1 && len(bytes.TrimSpace(lines[n-1])) == 0; n-- {
+	}
+	return &Error{
+		Line:   c.start + max(n, 1),
+		Reason: yamlPrefix.ReplaceAllString(err.Error(), ""),
+		Advice: "correct the YAML there or in the lines above",
+	}
+}
+
+var jsonEscape = regexp.MustCompile(`\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)`)
+
+// unescape resolves the two escapes that JSON has and this YAML has not: "\/"
+// and surrogate pairs.
+func unescape(text []byte) []byte {
+	return jsonEscape.ReplaceAllFunc(text, func(m []byte) []byte {
+		var s string
+		if (string(m) == `\/` || len(m) > 2) && json.Unmarshal([]byte(`"`+string(m)+`"`), &s) == nil {
+			return []byte(s)
+		}
+		return m
+	})
+}
+
+// objects are what a document holds: itself, or the items of a list.
+func (c chunk) objects(n *yaml.Node) []Document {
+	if kind := scalar(n, "kind"); kind != "List" || scalar(n, "apiVersion") != "v1" {
+		return []Document{object(n, c.start)}
+	}
+	items := field(n, "items")
+	if items == nil || items.Kind != yaml.SequenceNode {
+		return []Document{{Line: c.start + n.Line, Err: &Error{
+			Line: c.start + n.Line, Field: "items", Reason: "a List has a list of items",
+			Advice: "write the objects under items, each with a leading -",
+		}}}
+	}
+	var docs []Document
+	for _, item := range items.Content {
+		docs = append(docs, object(item, c.start))
+	}
+	return docs
+}
+
+// field is the value of a key of a mapping; nil if there is none.
+func field(n *yaml.Node, key string) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if n.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return n.Content[i+1]
+		}
+	}
+	return nil
+}
+
+func scalar(n *yaml.Node, key string) string {
+	if v := field(n, key); v != nil && v.Kind == yaml.ScalarNode {
+		return v.Value
+	}
+	return ""
+}
+
+// Text is the object as YAML, for people; equal objects have equal ones.
+func (d *Document) Text() []byte {
+	if d.node == nil {
+		return nil
+	}
+	b, err := yaml.Marshal(d.node)
+	if err != nil {
+		return nil
+	}
+	return b
+}

@@ -1,0 +1,147 @@
+package manifest
+
+import (
+	"fmt"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// object reads the envelope of an object and turns its spec into JSON.
+func object(n *yaml.Node, start int) Document {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	d := Document{Line: start + n.Line, node: n, start: start}
+	r := reader{start: start}
+	d.Err = r.object(n, &d)
+	return d
+}
+
+type reader struct{ start int }
+
+func (r reader) fail(n *yaml.Node, field, advice, format string, args ...any) *Error {
+	return &Error{Line: r.start + n.Line, Field: field, Reason: fmt.Sprintf(format, args...), Advice: advice}
+}
+
+func (r reader) object(n *yaml.Node, d *Document) *Error {
+	if n.Kind != yaml.MappingNode {
+		return r.fail(n, "", "begin the document with apiVersion, kind and metadata", "an object is a mapping, not %s", describe(n))
+	}
+	top, err := r.fields(n, "")
+	if err != nil {
+		return err
+	}
+	if err := r.text(n, top, "apiVersion", "apiVersion", &d.APIVersion); err != nil {
+		return err
+	}
+	if err := r.text(n, top, "kind", "kind", &d.Kind); err != nil {
+		return err
+	}
+	if err := r.metadata(n, top, d); err != nil {
+		return err
+	}
+	for _, f := range top {
+		switch f.key {
+		case "apiVersion", "kind", "metadata", "spec", "status":
+		default:
+			return r.fail(f.at, f.key, "an object has apiVersion, kind, metadata and spec; what it says stands under spec", "unknown field %q", f.key)
+		}
+	}
+	d.Spec = []byte("{}")
+	if spec := find(top, "spec"); spec != nil && spec.ShortTag() != "!!null" {
+		e := encoder{reader: r}
+		if err := e.value(spec, "spec"); err != nil {
+			return err
+		}
+		d.Spec = e.out
+	}
+	return nil
+}
+
+func (r reader) metadata(n *yaml.Node, top []entry, d *Document) *Error {
+	m := find(top, "metadata")
+	if m == nil {
+		return r.fail(n, "metadata.name", "give the object a name", "is missing")
+	}
+	meta, err := r.fields(m, "metadata")
+	if err != nil {
+		return err
+	}
+	var md Metadata
+	if find(meta, "namespace") != nil {
+		if err := r.text(m, meta, "metadata.namespace", "namespace", &md.Namespace); err != nil {
+			return err
+		}
+	}
+	if err := r.text(m, meta, "metadata.name", "name", &md.Name); err != nil {
+		return err
+	}
+	d.Metadata = md // the key is known from here on
+	if d.Metadata.Labels, err = r.texts(meta, "labels"); err != nil {
+		return err
+	}
+	if d.Metadata.Annotations, err = r.texts(meta, "annotations"); err != nil {
+		return err
+	}
+	if v := find(meta, "resourceVersion"); v != nil {
+		d.Metadata.ResourceVersion = v.Value
+	}
+	if v := find(meta, "creationTimestamp"); v != nil && v.ShortTag() != "!!null" {
+		t, err := time.Parse(time.RFC3339, v.Value)
+		if err != nil {
+			return r.fail(v, "metadata.creationTimestamp", "write it like 2026-01-31T12:00:00Z, or leave it out", "%q is no time", v.Value)
+		}
+		d.Metadata.Created = t.UTC()
+	}
+	return nil
+}
+
+// text reads a field that has to be there and to be a text that is not empty.
+func (r reader) text(parent *yaml.Node, fields []entry, path, key string, to *string) *Error {
+	v := find(fields, key)
+	switch {
+	case v == nil || v.ShortTag() == "!!null":
+		return r.fail(parent, path, "add it", "is missing")
+	case v.Kind != yaml.ScalarNode || v.ShortTag() != "!!str":
+		return r.fail(v, path, "write a text; quote it if it looks like a number", "is %s", describe(v))
+	case v.Value == "":
+		return r.fail(v, path, "fill it in", "is empty")
+	}
+	*to = v.Value
+	return nil
+}
+
+func (r reader) texts(meta []entry, key string) (map[string]string, *Error) {
+	m := find(meta, key)
+	if m == nil || m.ShortTag() == "!!null" {
+		return nil, nil
+	}
+	path := "metadata." + key
+	fields, err := r.fields(m, path)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]string, len(fields))
+	for _, f := range fields {
+		if f.value.Kind != yaml.ScalarNode || f.value.ShortTag() != "!!str" {
+			return nil, r.fail(f.value, join(path, f.key), "write a text; quote it if it looks like a number", "is %s", describe(f.value))
+		}
+		out[f.key] = f.value.Value
+	}
+	return out, nil
+}
+
+func describe(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "a mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.ShortTag() == "!!null":
+		return "nothing"
+	case n.ShortTag() == "!!str":
+		return "a text"
+	}
+	return fmt.Sprintf("%s, which YAML does not take for a text", n.Value)
+}
