@@ -1,0 +1,338 @@
+package eventstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"meshlog.dev/events"
+)
+
+var appendTests = []test{
+	{"dense sequences", testDense},
+	{"batches are whole and in order", testBatches},
+	{"what is no batch", testNoBatch},
+	{"invalid events", testInvalid},
+	{"fence on a subject", testFenceSubject},
+	{"fence on the log", testFenceLog},
+	{"fence on another subject", testFenceOther},
+	{"fence on a generation", testFenceGeneration},
+	{"a lost fence leaves nothing behind", testLostFence},
+	{"retries", testRetries},
+	{"retries after others wrote", testLateRetries},
+	{"append each", testAppendEach},
+	{"too large", testTooLarge},
+	{"full", testFull},
+	{"racers", testRacers},
+	{"cancelled", testAppendCancelled},
+	{"closed", testAppendClosed},
+}
+
+func testDense(t *testing.T, d Driver) {
+	want := puts("a", 5, "x")
+	for i, e := range want {
+		if seq := mustAppend(t, d.Log, e); seq != uint64(i+1) {
+			t.Fatalf("append %d got seq %d", i+1, seq)
+		}
+	}
+	wantLog(t, d.Log, want...)
+}
+
+func testBatches(t *testing.T, d Driver) {
+	first := put("a", 1, "x")
+	mustAppend(t, d.Log, first)
+	batch := puts("b", 3, "y")
+	batch[1] = put("b", 2, "z") // of several subjects
+	if seq := mustAppend(t, d.Log, batch...); seq != 4 {
+		t.Fatalf("the batch ends at %d, want 4", seq)
+	}
+	wantLog(t, d.Log, append([]events.Event{first}, batch...)...)
+
+	largest := puts("c", events.MaxBatch, "x")
+	if seq := mustAppend(t, d.Log, largest...); seq != 4+events.MaxBatch {
+		t.Fatalf("the batch ends at %d", seq)
+	}
+}
+
+func testNoBatch(t *testing.T, d Driver) {
+	_, err := d.Log.Append(t.Context(), nil, events.Fence{})
+	wantErr(t, "append nothing", err, events.ErrInvalid)
+	_, err = d.Log.Append(t.Context(), puts("a", events.MaxBatch+1, "x"), events.Fence{})
+	wantErr(t, "append too many", err, events.ErrTooLarge)
+	if err := d.Log.AppendEach(t.Context(), nil); err != nil {
+		t.Fatalf("append each of none: %v", err)
+	}
+	wantLog(t, d.Log)
+}
+
+func testInvalid(t *testing.T, d Driver) {
+	nameless := put("a", 1, "x")
+	nameless.Body.(*events.Object).Key.Name = ""
+	twice := append(puts("b", 2, "x"), put("b", 1, "x"))
+	for name, batch := range map[string][]events.Event{
+		"a field is missing":              {nameless},
+		"a field is missing in the last":  {put("a", 2, "x"), nameless},
+		"one ID occurs twice in one call": twice,
+	} {
+		_, err := d.Log.Append(t.Context(), batch, events.Fence{})
+		wantErr(t, name, err, events.ErrInvalid)
+		wantErr(t, name, d.Log.AppendEach(t.Context(), batch), events.ErrInvalid)
+	}
+	wantLog(t, d.Log)
+}
+
+func testFenceSubject(t *testing.T, d Driver) {
+	a := puts("a", 5, "x")
+	appendFenced(t, d.Log, 1, onSubject(t, a[0], 0), a[0])
+	mustAppend(t, d.Log, put("b", 1, "other"))
+	appendFenced(t, d.Log, 3, onSubject(t, a[1], 1), a[1])
+	appendFenced(t, d.Log, 6, onSubject(t, a[2], 3), a[2:]...)
+
+	for _, seq := range []uint64{0, 1, 5, 7} {
+		_, err := d.Log.Append(t.Context(), puts("c", 1, "x"), onSubject(t, a[0], seq))
+		wantErr(t, fmt.Sprint("fence at ", seq), err, events.ErrConflict)
+	}
+	wantBounds(t, d.Log, 1, 6)
+}
+
+func testFenceLog(t *testing.T, d Driver) {
+	a := puts("a", 4, "x")
+	appendFenced(t, d.Log, 1, onLog(0), a[0])
+	appendFenced(t, d.Log, 2, onLog(1), a[1])
+	appendFenced(t, d.Log, 4, onLog(2), a[2:]...)
+	for _, seq := range []uint64{0, 3, 5} {
+		_, err := d.Log.Append(t.Context(), puts("b", 2, "y"), onLog(seq))
+		wantErr(t, fmt.Sprint("fence at ", seq), err, events.ErrConflict)
+	}
+	wantBounds(t, d.Log, 1, 4)
+}
+
+// testFenceOther: a fence may be on a subject to which nothing is written.
+func testFenceOther(t *testing.T, d Driver) {
+	guard := put("guard", 1, "guard")
+	fence := onSubject(t, guard, 0)
+	appendFenced(t, d.Log, 2, fence, puts("a", 2, "x")...)
+	appendFenced(t, d.Log, 3, fence, put("b", 1, "x"))
+	mustAppend(t, d.Log, guard)
+	for _, batch := range [][]events.Event{puts("c", 1, "x"), puts("d", 2, "x")} {
+		_, err := d.Log.Append(t.Context(), batch, fence)
+		wantErr(t, "append", err, events.ErrConflict)
+	}
+	fence.Seq = 4
+	appendFenced(t, d.Log, 6, fence, puts("d", 2, "x")...)
+}
+
+func testFenceGeneration(t *testing.T, d Driver) {
+	before := d.Log.Generation()
+	if before == 0 {
+		t.Fatal("generation 0")
+	}
+	mustAppend(t, d.Log, put("a", 1, "x"))
+	d.Reconnect()
+	if d.Log.Generation() == before {
+		t.Fatal("the generation outlives the connection")
+	}
+	batch := puts("b", 2, "x")
+	for _, fence := range []events.Fence{{}, onSubject(t, batch[0], 1), onLog(1)} {
+		fence.Generation = before
+		_, err := d.Log.Append(t.Context(), batch, fence)
+		wantErr(t, "append", err, events.ErrReconnected)
+		_, err = d.Log.Append(t.Context(), batch[:1], fence)
+		wantErr(t, "append", err, events.ErrReconnected)
+	}
+	wantBounds(t, d.Log, 1, 1)
+	fence := onLog(1)
+	fence.Generation = d.Log.Generation()
+	appendFenced(t, d.Log, 3, fence, batch...)
+}
+
+func testLostFence(t *testing.T, d Driver) {
+	mustAppend(t, d.Log, put("a", 1, "x"))
+	for i, batch := range [][]events.Event{puts("b", 3, "x"), puts("c", 1, "x")} {
+		for _, fence := range []events.Fence{onSubject(t, batch[0], 99), onLog(99)} {
+			_, err := d.Log.Append(t.Context(), batch, fence)
+			wantErr(t, "append", err, events.ErrConflict)
+		}
+		_, err := d.Log.Last(t.Context(), subjectOf(t, put("never", 1, "never")))
+		wantErr(t, "last", err, events.ErrNotFound)
+		wantBounds(t, d.Log, 1, uint64(1+3*i))
+		// The ids are not used up by it.
+		mustAppend(t, d.Log, batch...)
+	}
+	wantBounds(t, d.Log, 1, 5)
+}
+
+// retryCases are appends in every combination of size and fence.
+func retryCases(t *testing.T, d Driver, again func(name string, batch []events.Event, fence events.Fence, seq uint64)) {
+	for _, size := range []int{1, 3} {
+		for kind := range 3 {
+			name := fmt.Sprintf("%d events, fence %d", size, kind)
+			batch := puts(name, size, name)
+			bounds, err := d.Log.Bounds(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			fence := []events.Fence{{}, onSubject(t, batch[0], 0), onLog(bounds.Last)}[kind]
+			ack, err := d.Log.Append(t.Context(), batch, fence)
+			if err != nil || ack.Duplicate {
+				t.Fatalf("%s: %+v, %v", name, ack, err)
+			}
+			again(name, batch, fence, ack.Seq)
+		}
+	}
+}
+
+// testRetries sends again what was appended, as after a lost answer.
+func testRetries(t *testing.T, d Driver) {
+	retryCases(t, d, func(name string, batch []events.Event, fence events.Fence, seq uint64) {
+		for range 2 {
+			wantDuplicate(t, d.Log, name, batch, fence, seq)
+		}
+		wantBounds(t, d.Log, 1, seq)
+	})
+}
+
+// testLateRetries: when the retry comes, others have written to the subject.
+func testLateRetries(t *testing.T, d Driver) {
+	retryCases(t, d, func(name string, batch []events.Event, fence events.Fence, seq uint64) {
+		last := mustAppend(t, d.Log, puts(name+", others", 2, name)...)
+		wantDuplicate(t, d.Log, name, batch, fence, seq)
+		wantBounds(t, d.Log, 1, last)
+	})
+}
+
+func testAppendEach(t *testing.T, d Driver) {
+	all := puts("a", 1200, "x")
+	for range 2 { // the second time is a retry
+		if err := d.Log.AppendEach(t.Context(), all); err != nil {
+			t.Fatal(err)
+		}
+		wantBounds(t, d.Log, 1, 1200)
+	}
+	missing := map[string]bool{}
+	for _, e := range all {
+		missing[e.ID] = true
+	}
+	for _, r := range readTo(t, d.Log, 0, 1200) {
+		if !missing[r.Event.ID] {
+			t.Fatalf("%q is on the log twice, or was never appended", r.Event.ID)
+		}
+		delete(missing, r.Event.ID)
+	}
+}
+
+func testTooLarge(t *testing.T, d Driver) {
+	fits := large("fits", 400<<10)
+	mustAppend(t, d.Log, fits)
+	for _, size := range []int{513 << 10, 2 << 20} {
+		big := large(fmt.Sprint(size), size)
+		for _, batch := range [][]events.Event{{big}, {put("a", 1, "x"), big}, {big, put("a", 1, "x")}} {
+			_, err := d.Log.Append(t.Context(), batch, events.Fence{})
+			wantErr(t, fmt.Sprint("append ", size), err, events.ErrTooLarge)
+		}
+		wantErr(t, "append each", d.Log.AppendEach(t.Context(), []events.Event{big}), events.ErrTooLarge)
+	}
+	wantLog(t, d.Log, fits)
+}
+
+func testFull(t *testing.T, d Driver) {
+	a := put("a", 1, "x")
+	mustAppend(t, d.Log, a)
+	d.SetFull(true)
+	batch := puts("b", 3, "x")
+	_, err := d.Log.Append(t.Context(), batch[:1], events.Fence{})
+	wantErr(t, "append", err, events.ErrFull)
+	_, err = d.Log.Append(t.Context(), batch, events.Fence{})
+	wantErr(t, "append a batch", err, events.ErrFull)
+	wantErr(t, "append each", d.Log.AppendEach(t.Context(), batch), events.ErrFull)
+	wantLog(t, d.Log, a)
+
+	d.SetFull(false)
+	mustAppend(t, d.Log, batch...)
+	wantLog(t, d.Log, append([]events.Event{a}, batch...)...)
+}
+
+// testRacers: of many who saw the same, one writes.
+func testRacers(t *testing.T, d Driver) {
+	const racers = 12
+	last := uint64(0)
+	for round := range 6 {
+		size := 1 + round%2*2
+		batches := make([][]events.Event, racers)
+		for i := range batches {
+			batches[i] = puts(fmt.Sprintf("%d-%d", round, i), size, "x")
+		}
+		fence := onLog(last)
+		if round%3 == 0 {
+			fence = onSubject(t, batches[0][0], last)
+		}
+		errs := make([]error, racers)
+		var wg sync.WaitGroup
+		for i := range racers {
+			wg.Go(func() { _, errs[i] = d.Log.Append(t.Context(), batches[i], fence) })
+		}
+		wg.Wait()
+		winner := -1
+		for i, err := range errs {
+			switch {
+			case err == nil && winner < 0:
+				winner = i
+			case err == nil:
+				t.Fatalf("round %d: racers %d and %d have both won", round, winner, i)
+			case !errors.Is(err, events.ErrConflict):
+				t.Fatalf("round %d: racer %d: %v", round, i, err)
+			}
+		}
+		if winner < 0 {
+			t.Fatalf("round %d: nobody has won", round)
+		}
+		last += uint64(size)
+		wantBounds(t, d.Log, 1, last)
+		r, err := d.Log.Get(t.Context(), last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantRecord(t, r, last, batches[winner][size-1])
+	}
+}
+
+func testAppendCancelled(t *testing.T, d Driver) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := d.Log.Append(ctx, puts("a", 1, "x"), events.Fence{})
+	wantErr(t, "append", err, context.Canceled)
+	_, err = d.Log.Append(ctx, puts("a", 2, "x"), onLog(0))
+	wantErr(t, "append a batch", err, context.Canceled)
+	wantErr(t, "append each", d.Log.AppendEach(ctx, puts("a", 2, "x")), context.Canceled)
+}
+
+func testAppendClosed(t *testing.T, d Driver) {
+	if err := d.Log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Log.Append(t.Context(), puts("a", 1, "x"), events.Fence{})
+	wantErr(t, "append", err, events.ErrClosed)
+	wantErr(t, "append each", d.Log.AppendEach(t.Context(), puts("a", 1, "x")), events.ErrClosed)
+	if err := d.Log.Close(); err != nil {
+		t.Fatalf("closed again: %v", err)
+	}
+}
+
+// appendFenced appends with a fence that holds, and checks where it ends.
+func appendFenced(t *testing.T, l Log, want uint64, fence events.Fence, batch ...events.Event) {
+	t.Helper()
+	ack, err := l.Append(t.Context(), batch, fence)
+	if err != nil || ack.Duplicate || ack.Seq != want {
+		t.Fatalf("append of %d at fence %+v: %+v, %v, want seq %d", len(batch), fence, ack, err, want)
+	}
+}
+
+func wantDuplicate(t *testing.T, l Log, name string, batch []events.Event, fence events.Fence, seq uint64) {
+	t.Helper()
+	ack, err := l.Append(t.Context(), batch, fence)
+	if err != nil || !ack.Duplicate || ack.Seq != 0 && ack.Seq != seq {
+		t.Fatalf("%s: retry: %+v, %v; appended at %d", name, ack, err, seq)
+	}
+}

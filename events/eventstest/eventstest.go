@@ -1,0 +1,175 @@
+// Package eventstest is what every log must do: one suite that all drivers
+// pass. Whatever differs between two drivers and is not told by their
+// documentation is missing here.
+package eventstest
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/events"
+)
+
+// Log is what is examined. After Close everything answers ErrClosed.
+type Log interface {
+	events.Appender
+	events.Reader
+	Close() error
+}
+
+// Driver is a log under test, with what the suite does to it behind its
+// back. Each call returns once the log shows the effect.
+type Driver struct {
+	Log Log
+	// AppendRaw puts bytes on the log that are no event.
+	AppendRaw func(s events.Subject, raw []byte)
+	// Trim drops the records before seq first.
+	Trim func(first uint64)
+	// Rewind drops the records after seq last, and the connection.
+	Rewind func(last uint64)
+	// Reconnect renews the connection; the log stays as it is.
+	Reconnect func()
+	// SetFull makes the log refuse what would make it larger, or take it again.
+	SetFull func(full bool)
+	// Acked is what was acknowledged under a follower's name.
+	Acked func(name string) uint64
+}
+
+// Run examines the logs that open returns; each is new and empty. open closes
+// with t.Cleanup what it started.
+func Run(t *testing.T, open func(t *testing.T) Driver) {
+	groups := []struct {
+		name  string
+		tests []test
+	}{{"append", appendTests}, {"read", readTests}, {"follow", followTests}}
+	for _, g := range groups {
+		for _, test := range g.tests {
+			t.Run(g.name+"/"+test.name, func(t *testing.T) { test.run(t, open(t)) })
+		}
+	}
+}
+
+type test struct {
+	name string
+	run  func(*testing.T, Driver)
+}
+
+var (
+	shard    = events.Shard{Source: "test", Instance: "one"}
+	observed = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+)
+
+// put is the n-th object of a session: its ID comes from both, its key's
+// namespace says under which subject it lies.
+func put(session string, n int, namespace string) events.Event {
+	return events.Event{
+		ID:       fmt.Sprintf("%s/%s/%d", shard, session, n),
+		Observed: observed,
+		Body: &events.Object{
+			Key:     events.Key{Source: shard.Source, Instance: shard.Instance, Kind: "Thing", Namespace: namespace, Name: "n" + strconv.Itoa(n)},
+			Op:      events.Put,
+			Payload: events.Payload{Type: "example.com/thing", Bytes: fmt.Appendf(nil, "%s %d", session, n)},
+			Session: session,
+			Pseq:    uint64(n),
+			Low:     1,
+		},
+	}
+}
+
+// puts are the objects 1 to n of a session.
+func puts(session string, n int, namespace string) []events.Event {
+	batch := make([]events.Event, n)
+	for i := range batch {
+		batch[i] = put(session, i+1, namespace)
+	}
+	return batch
+}
+
+// large is an event with a payload of n bytes.
+func large(id string, n int) events.Event {
+	e := put(id, 1, "large")
+	e.Body.(*events.Object).Payload.Bytes = make([]byte, n)
+	return e
+}
+
+func subjectOf(t *testing.T, e events.Event) events.Subject {
+	t.Helper()
+	s, err := events.SubjectOf(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func onSubject(t *testing.T, e events.Event, seq uint64) events.Fence {
+	t.Helper()
+	return events.Fence{Kind: events.FenceSubject, Subject: subjectOf(t, e), Seq: seq}
+}
+
+func onLog(seq uint64) events.Fence {
+	return events.Fence{Kind: events.FenceLog, Seq: seq}
+}
+
+// mustAppend appends what nothing stands against, and returns its last Seq.
+func mustAppend(t *testing.T, l Log, batch ...events.Event) uint64 {
+	t.Helper()
+	ack, err := l.Append(t.Context(), batch, events.Fence{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ack.Duplicate {
+		t.Fatalf("append of %s: called a duplicate", batch[0].ID)
+	}
+	return ack.Seq
+}
+
+// wantBounds compares what the log says of itself.
+func wantBounds(t *testing.T, l Log, first, last uint64) {
+	t.Helper()
+	got, err := l.Bounds(t.Context())
+	if want := (events.Bounds{First: first, Last: last}); got != want || err != nil {
+		t.Fatalf("bounds = %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// wantLog compares all that is on the log from 1 on with want, in order.
+func wantLog(t *testing.T, l Log, want ...events.Event) {
+	t.Helper()
+	wantBounds(t, l, 1, uint64(len(want)))
+	for i, e := range want {
+		r, err := l.Get(t.Context(), uint64(i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantRecord(t, r, uint64(i+1), e)
+	}
+}
+
+func wantRecord(t *testing.T, r events.Record, seq uint64, e events.Event) {
+	t.Helper()
+	if r.Seq != seq || r.Err != nil {
+		t.Fatalf("record %d: Seq = %d, Err = %v", seq, r.Seq, r.Err)
+	}
+	if diff := cmp.Diff(e, r.Event); diff != "" {
+		t.Fatalf("record %d (-appended +read):\n%s", seq, diff)
+	}
+	raw, err := events.Encode(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Time.IsZero() || r.Hash != events.RecordHash(raw, r.Time) {
+		t.Fatalf("record %d: time %v, hash %s", seq, r.Time, r.Hash)
+	}
+}
+
+func wantErr(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("%s: error is %v, want %v", what, err, want)
+	}
+}

@@ -1,0 +1,300 @@
+package eventstest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"meshlog.dev/events"
+)
+
+var followTests = []test{
+	{"from any place", testFollowFrom},
+	{"what comes", testFollowTail},
+	{"blocks until there is a record", testFollowBlocks},
+	{"more than fits in one read", testFollowMany},
+	{"several followers", testFollowSeveral},
+	{"gap", testFollowGap},
+	{"rewound", testFollowRewound},
+	{"reconnected", testFollowReconnected},
+	{"names", testFollowNames},
+	{"cancelled", testFollowCancelled},
+	{"closed", testFollowClosed},
+	{"log closed", testFollowLogClosed},
+}
+
+func testFollowFrom(t *testing.T, d Driver) {
+	want := append(puts("a", 4, "x"), puts("b", 3, "y")...)
+	mustAppend(t, d.Log, want[:4]...)
+	mustAppend(t, d.Log, want[4:]...)
+	for after := range want {
+		for i, r := range readTo(t, d.Log, uint64(after), uint64(len(want))) {
+			wantRecord(t, r, uint64(after+i+1), want[after+i])
+		}
+	}
+}
+
+func testFollowTail(t *testing.T, d Driver) {
+	f := follow(t, d.Log, 0, "")
+	for i, e := range puts("a", 20, "x") {
+		mustAppend(t, d.Log, e)
+		records := next(t, f)
+		if len(records) != 1 {
+			t.Fatalf("%d records, want 1", len(records))
+		}
+		wantRecord(t, records[0], uint64(i+1), e)
+	}
+}
+
+func testFollowBlocks(t *testing.T, d Driver) {
+	mustAppend(t, d.Log, put("a", 1, "x"))
+	f := follow(t, d.Log, 1, "")
+	type result struct {
+		records []events.Record
+		err     error
+	}
+	got := make(chan result, 1)
+	go func() {
+		records, err := f.Next(t.Context())
+		got <- result{records, err}
+	}()
+	e := put("a", 2, "x")
+	mustAppend(t, d.Log, e)
+	r := <-got
+	if r.err != nil || len(r.records) != 1 {
+		t.Fatalf("next = %d records, %v", len(r.records), r.err)
+	}
+	wantRecord(t, r.records[0], 2, e)
+}
+
+func testFollowMany(t *testing.T, d Driver) {
+	const n = 3000
+	if err := d.Log.AppendEach(t.Context(), puts("a", n, "x")); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []events.Event{large("l1", 300<<10), large("l2", 400<<10), large("l3", 10)} {
+		mustAppend(t, d.Log, e)
+	}
+	readTo(t, d.Log, 0, n+3)
+	readTo(t, d.Log, n/2, n+3)
+}
+
+func testFollowSeveral(t *testing.T, d Driver) {
+	const n, followers = 200, 4
+	results := make([][]events.Record, followers)
+	errs := make([]error, followers)
+	var wg sync.WaitGroup
+	for i := range followers {
+		name := ""
+		if i%2 == 1 {
+			name = fmt.Sprint("follower-", i)
+		}
+		f := follow(t, d.Log, 0, name)
+		wg.Go(func() {
+			for len(results[i]) < n && errs[i] == nil {
+				var records []events.Record
+				records, errs[i] = f.Next(t.Context())
+				results[i] = append(results[i], records...)
+			}
+		})
+	}
+	want := puts("a", n, "x")
+	for i := 0; i < n; i += 10 {
+		mustAppend(t, d.Log, want[i:i+10]...)
+	}
+	wg.Wait()
+	for i := range followers {
+		if errs[i] != nil || len(results[i]) != n {
+			t.Fatalf("follower %d: %d records, %v", i, len(results[i]), errs[i])
+		}
+		for j, r := range results[i] {
+			wantRecord(t, r, uint64(j+1), want[j])
+		}
+	}
+}
+
+func testFollowGap(t *testing.T, d Driver) {
+	mustAppend(t, d.Log, puts("a", 5, "x")...)
+	d.Trim(4)
+	for _, after := range []uint64{0, 2} {
+		_, err := follow(t, d.Log, after, "").Next(t.Context())
+		wantErr(t, fmt.Sprint("after ", after), err, events.ErrGap)
+		_, err = follow(t, d.Log, after, "named").Next(t.Context())
+		wantErr(t, fmt.Sprint("after ", after, ", named"), err, events.ErrGap)
+	}
+	if got := readTo(t, d.Log, 3, 5); len(got) != 2 {
+		t.Fatalf("from the first that is there: %d records", len(got))
+	}
+}
+
+func testFollowRewound(t *testing.T, d Driver) {
+	a := puts("a", 6, "x")
+	mustAppend(t, d.Log, a...)
+	f := follow(t, d.Log, 6, "")
+	_, err := follow(t, d.Log, 7, "").Next(t.Context())
+	wantErr(t, "beyond the end", err, events.ErrRewound)
+
+	d.Rewind(4)
+	wantBounds(t, d.Log, 1, 4)
+	_, err = f.Next(t.Context())
+	wantErr(t, "a follower from before", err, events.ErrReconnected)
+	_, err = follow(t, d.Log, 6, "").Next(t.Context())
+	wantErr(t, "follow", err, events.ErrRewound)
+	_, err = follow(t, d.Log, 6, "named").Next(t.Context())
+	wantErr(t, "follow, named", err, events.ErrRewound)
+
+	// What was dropped is not known any more; what comes takes its place.
+	f = follow(t, d.Log, 4, "")
+	mustAppend(t, d.Log, a[5])
+	wantRecord(t, next(t, f)[0], 5, a[5])
+}
+
+func testFollowReconnected(t *testing.T, d Driver) {
+	mustAppend(t, d.Log, put("a", 1, "x"))
+	f := follow(t, d.Log, 1, "")
+	blocked := make(chan error, 1)
+	go func() {
+		_, err := f.Next(t.Context())
+		blocked <- err
+	}()
+	d.Reconnect()
+	wantErr(t, "next", <-blocked, events.ErrReconnected)
+	_, err := f.Next(t.Context())
+	wantErr(t, "next again", err, events.ErrReconnected)
+
+	f = follow(t, d.Log, 1, "")
+	e := put("a", 2, "x")
+	mustAppend(t, d.Log, e)
+	wantRecord(t, next(t, f)[0], 2, e)
+}
+
+func testFollowNames(t *testing.T, d Driver) {
+	const name = "builder-1.eu" // as people name things
+	want := puts("a", 10, "x")
+	mustAppend(t, d.Log, want...)
+	f := follow(t, d.Log, 0, name)
+	for read := 0; read < 7; {
+		read += len(next(t, f))
+	}
+	for _, seq := range []uint64{2, 7} {
+		if err := f.Ack(t.Context(), seq); err != nil {
+			t.Fatal(err)
+		}
+		if got := d.Acked(name); got != seq {
+			t.Fatalf("acknowledged %d, shown is %d", seq, got)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// The caller's cursor decides, before and after what was acknowledged.
+	for _, after := range []uint64{3, 9} {
+		f := follow(t, d.Log, after, name)
+		wantRecord(t, next(t, f)[0], after+1, want[after])
+		if err := f.Ack(t.Context(), after+1); err != nil {
+			t.Fatal(err)
+		}
+		if got := d.Acked(name); got != after+1 {
+			t.Fatalf("acknowledged %d, shown is %d", after+1, got)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Without a name there is nothing to keep.
+	f = follow(t, d.Log, 0, "")
+	next(t, f)
+	if err := f.Ack(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testFollowCancelled: who stops waiting loses nothing.
+func testFollowCancelled(t *testing.T, d Driver) {
+	mustAppend(t, d.Log, put("a", 1, "x"))
+	f := follow(t, d.Log, 1, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error, 1)
+	go func() {
+		_, err := f.Next(ctx)
+		stopped <- err
+	}()
+	cancel()
+	wantErr(t, "next", <-stopped, context.Canceled)
+	e := put("a", 2, "x")
+	mustAppend(t, d.Log, e)
+	_, err := f.Next(ctx)
+	wantErr(t, "next", err, context.Canceled)
+	wantRecord(t, next(t, f)[0], 2, e)
+}
+
+func testFollowClosed(t *testing.T, d Driver) {
+	mustAppend(t, d.Log, put("a", 1, "x"))
+	for _, name := range []string{"", "named"} {
+		f := follow(t, d.Log, 0, name)
+		for range 2 {
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := f.Next(t.Context())
+		wantErr(t, "next", err, events.ErrClosed)
+		wantErr(t, "ack", f.Ack(t.Context(), 1), events.ErrClosed)
+	}
+}
+
+func testFollowLogClosed(t *testing.T, d Driver) {
+	f := follow(t, d.Log, 0, "")
+	blocked := make(chan error, 1)
+	go func() {
+		_, err := f.Next(t.Context())
+		blocked <- err
+	}()
+	if err := d.Log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, "next", <-blocked, events.ErrClosed)
+}
+
+func follow(t *testing.T, l Log, after uint64, name string) events.Follower {
+	t.Helper()
+	f, err := l.Follow(t.Context(), after, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// next returns what the next read gives: at least one record.
+func next(t *testing.T, f events.Follower) []events.Record {
+	t.Helper()
+	records, err := f.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(records) == 0 {
+		t.Fatal("next returned nothing")
+	}
+	return records
+}
+
+// readTo follows the log from after up to last, and checks that it is dense.
+func readTo(t *testing.T, l Log, after, last uint64) []events.Record {
+	t.Helper()
+	f := follow(t, l, after, "")
+	var all []events.Record
+	for after+uint64(len(all)) < last {
+		all = append(all, next(t, f)...)
+	}
+	for i, r := range all {
+		if r.Seq != after+uint64(i)+1 {
+			t.Fatalf("record %d follows %d", r.Seq, after+uint64(i))
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

@@ -1,0 +1,117 @@
+package eventstest
+
+import (
+	"context"
+	"testing"
+
+	"meshlog.dev/events"
+)
+
+var readTests = []test{
+	{"an empty log", testEmpty},
+	{"last under a subject", testLast},
+	{"after trimming", testTrimmed},
+	{"undecodable", testUndecodable},
+	{"cancelled", testReadCancelled},
+	{"closed", testReadClosed},
+}
+
+func testEmpty(t *testing.T, d Driver) {
+	wantBounds(t, d.Log, 1, 0)
+	for _, seq := range []uint64{0, 1, 1 << 62} {
+		_, err := d.Log.Get(t.Context(), seq)
+		wantErr(t, "get", err, events.ErrNotFound)
+	}
+	_, err := d.Log.Last(t.Context(), events.SegmentSubject)
+	wantErr(t, "last", err, events.ErrNotFound)
+}
+
+func testLast(t *testing.T, d Driver) {
+	a, b := puts("a", 3, "x"), puts("b", 2, "y")
+	mustAppend(t, d.Log, a...)
+	mustAppend(t, d.Log, b...)
+	r, err := d.Log.Last(t.Context(), subjectOf(t, a[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRecord(t, r, 3, a[2])
+	if r, err = d.Log.Last(t.Context(), subjectOf(t, b[0])); err != nil {
+		t.Fatal(err)
+	}
+	wantRecord(t, r, 5, b[1])
+	_, err = d.Log.Last(t.Context(), subjectOf(t, put("c", 1, "z")))
+	wantErr(t, "last under a subject without records", err, events.ErrNotFound)
+}
+
+func testTrimmed(t *testing.T, d Driver) {
+	gone, kept := puts("a", 3, "gone"), puts("b", 3, "kept")
+	mustAppend(t, d.Log, gone...)
+	mustAppend(t, d.Log, kept...)
+	d.Trim(4)
+	wantBounds(t, d.Log, 4, 6)
+	_, err := d.Log.Get(t.Context(), 3)
+	wantErr(t, "get what is gone", err, events.ErrNotFound)
+	_, err = d.Log.Last(t.Context(), subjectOf(t, gone[0]))
+	wantErr(t, "last of what is gone", err, events.ErrNotFound)
+	r, err := d.Log.Get(t.Context(), 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRecord(t, r, 4, kept[0])
+
+	// The log counts on; a subject of which all is gone counts as unwritten.
+	_, err = d.Log.Append(t.Context(), puts("c", 1, "gone"), onSubject(t, gone[0], 3))
+	wantErr(t, "append", err, events.ErrConflict)
+	appendFenced(t, d.Log, 7, onSubject(t, gone[0], 0), puts("d", 1, "gone")...)
+	appendFenced(t, d.Log, 8, onLog(7), puts("e", 1, "x")...)
+}
+
+func testUndecodable(t *testing.T, d Driver) {
+	a := puts("a", 2, "x")
+	mustAppend(t, d.Log, a[0])
+	d.AppendRaw(subjectOf(t, a[0]), []byte("no event"))
+	mustAppend(t, d.Log, a[1])
+
+	r, err := d.Log.Get(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Seq != 2 || r.Err == nil || r.Event.Body != nil || r.Hash != events.RecordHash([]byte("no event"), r.Time) {
+		t.Fatalf("record = %+v", r)
+	}
+	records := readTo(t, d.Log, 0, 3)
+	wantRecord(t, records[0], 1, a[0])
+	if records[1].Err == nil || records[1].Hash != r.Hash {
+		t.Fatalf("followed: %+v, got: %+v", records[1], r)
+	}
+	wantRecord(t, records[2], 3, a[1])
+}
+
+func testReadCancelled(t *testing.T, d Driver) {
+	mustAppend(t, d.Log, put("a", 1, "x"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := d.Log.Get(ctx, 1)
+	wantErr(t, "get", err, context.Canceled)
+	_, err = d.Log.Last(ctx, events.SegmentSubject)
+	wantErr(t, "last", err, context.Canceled)
+	_, err = d.Log.Bounds(ctx)
+	wantErr(t, "bounds", err, context.Canceled)
+	_, err = d.Log.Follow(ctx, 0, "")
+	wantErr(t, "follow", err, context.Canceled)
+}
+
+func testReadClosed(t *testing.T, d Driver) {
+	mustAppend(t, d.Log, put("a", 1, "x"))
+	if err := d.Log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Log.Get(t.Context(), 1)
+	wantErr(t, "get", err, events.ErrClosed)
+	_, err = d.Log.Last(t.Context(), events.SegmentSubject)
+	wantErr(t, "last", err, events.ErrClosed)
+	_, err = d.Log.Bounds(t.Context())
+	wantErr(t, "bounds", err, events.ErrClosed)
+	_, err = d.Log.Follow(t.Context(), 0, "")
+	wantErr(t, "follow", err, events.ErrClosed)
+}

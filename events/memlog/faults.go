@@ -1,0 +1,103 @@
+package memlog
+
+import "meshlog.dev/events"
+
+// Rewind drops the records after seq last, as a log does that was restored
+// from a backup, and what was known of their ids with them. Like a restart of
+// the server it renews the Generation.
+func (l *Log) Rewind(last uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if last < l.last() {
+		keep := uint64(0)
+		if last >= l.first {
+			keep = last + 1 - l.first
+		}
+		l.drop(l.records[keep:])
+		l.records = l.records[:keep]
+		l.first = min(l.first, last+1)
+	}
+	l.generation++
+	l.wake()
+}
+
+// Trim drops the records before seq first, as retention does.
+func (l *Log) Trim(first uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if first <= l.first {
+		return
+	}
+	n := min(first-l.first, uint64(len(l.records)))
+	l.drop(l.records[:n])
+	l.records = l.records[n:]
+	l.first += n
+	l.wake()
+}
+
+// drop forgets records that are about to go.
+func (l *Log) drop(gone []stored) {
+	for _, r := range gone {
+		l.bytes -= r.size
+		if l.seen[r.id] == r.record.Seq {
+			delete(l.seen, r.id)
+		}
+	}
+}
+
+// Reconnect renews the Generation.
+func (l *Log) Reconnect() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.generation++
+	l.wake()
+}
+
+// ExpireDedupe forgets the ids of all records: a retry is appended again
+// unless its fence says otherwise.
+func (l *Log) ExpireDedupe() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.seen)
+}
+
+// SetMaxBytes limits the bytes of all records: what does not fit is refused
+// with ErrFull, what is there stays. 0 is no limit.
+func (l *Log) SetMaxBytes(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.maxBytes = n
+}
+
+// Bytes is the size of all records.
+func (l *Log) Bytes() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bytes
+}
+
+// AppendRaw puts bytes on the log that no event made, and returns their Seq.
+func (l *Log) AppendRaw(subject events.Subject, data []byte) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.store(events.Message{Subject: subject, Data: data})
+	return l.last()
+}
+
+// Acked is what was acknowledged last under a follower's name.
+func (l *Log) Acked(name string) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.acked[name]
+}
+
+// Close ends the log and wakes its followers.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.closed = true
+		l.wake()
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+// Package memlog is the log in memory, for tests and simulation. It promises
+// what natslog promises and passes the same suite; what it can do besides are
+// the faults of a real log, on demand: it can be rewound, trimmed, filled, and
+// forget the ids it has seen.
+//
+// It starts no goroutine and reads no clock, and only Follower.Next ever
+// blocks: in a single-threaded simulation read with [Log.ReadAfter].
+package memlog
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"meshlog.dev/events"
+)
+
+// MaxEvent is how many bytes of one event a Log takes, as natslog does.
+const MaxEvent = 512 << 10
+
+// maxRead is how many records one Next returns at most.
+const maxRead = 256
+
+// Log is a log in memory. It is safe for concurrent use. The zero Log is not
+// ready; see New.
+type Log struct {
+	now func() time.Time
+
+	mu         sync.Mutex
+	closed     bool
+	generation uint64
+	first      uint64   // Seq of records[0]
+	records    []stored // dense
+	bytes      int      // of all records
+	maxBytes   int      // 0: no limit
+	seen       map[string]uint64
+	acked      map[string]uint64
+	changed    chan struct{} // closed and renewed whenever a follower should look again
+}
+
+type stored struct {
+	id      string
+	subject events.Subject
+	size    int
+	record  events.Record
+}
+
+// New returns an empty log. now is the server's clock.
+func New(now func() time.Time) *Log {
+	return &Log{
+		now:        now,
+		generation: 1,
+		first:      1,
+		seen:       map[string]uint64{},
+		acked:      map[string]uint64{},
+		changed:    make(chan struct{}),
+	}
+}
+
+// Append implements events.Appender.
+//
+// A batch of which some events are on the log and others are not is no retry
+// but a mistake of its caller; it is refused with ErrInvalid.
+func (l *Log) Append(ctx context.Context, batch []events.Event, fence events.Fence) (events.Ack, error) {
+	if len(batch) == 0 {
+		return events.Ack{}, fmt.Errorf("append: %w: there is none", events.ErrInvalid)
+	}
+	if len(batch) > events.MaxBatch {
+		return events.Ack{}, fmt.Errorf("append %d events: %w: at most %d in one batch", len(batch), events.ErrTooLarge, events.MaxBatch)
+	}
+	messages, err := encode(batch)
+	if err != nil {
+		return events.Ack{}, fmt.Errorf("append: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return events.Ack{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ack, err := l.append(messages, fence)
+	if err != nil {
+		return events.Ack{}, fmt.Errorf("append %s: %w", batch[0].ID, err)
+	}
+	return ack, nil
+}
+
+// AppendEach implements events.Appender.
+func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
+	messages, err := encode(batch)
+	if err != nil {
+		return fmt.Errorf("append: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range messages {
+		if _, err := l.append(messages[i:i+1], events.Fence{}); err != nil {
+			return fmt.Errorf("append %s: %w", messages[i].ID, err)
+		}
+	}
+	return nil
+}
+
+func encode(batch []events.Event) ([]events.Message, error) {
+	messages, err := events.Messages(batch)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range messages {
+		if len(m.Data) > MaxEvent {
+			return nil, fmt.Errorf("event %q: %w: it has %d bytes, %d are allowed", m.ID, events.ErrTooLarge, len(m.Data), MaxEvent)
+		}
+	}
+	return messages, nil
+}
+
+// append needs l.mu.
+func (l *Log) append(messages []events.Message, fence events.Fence) (events.Ack, error) {
+	if l.closed {
+		return events.Ack{}, events.ErrClosed
+	}
+	if fence.Generation != 0 && fence.Generation != l.generation {
+		return events.Ack{}, events.ErrReconnected
+	}
+	if ack, err := l.duplicate(messages); err != nil || ack.Duplicate {
+		return ack, err
+	}
+	if !l.holds(fence) {
+		// Whose id is forgotten may be there all the same.
+		if seq := l.find(messages[len(messages)-1].ID, fence.Seq); seq != 0 {
+			return events.Ack{Seq: seq, Duplicate: true}, nil
+		}
+		return events.Ack{}, events.ErrConflict
+	}
+	size := 0
+	for _, m := range messages {
+		size += len(m.Data)
+	}
+	if l.maxBytes > 0 && l.bytes+size > l.maxBytes {
+		return events.Ack{}, events.ErrFull
+	}
+	for _, m := range messages {
+		l.store(m)
+	}
+	return events.Ack{Seq: l.last()}, nil
+}
+
+// duplicate answers what was appended before, as far as ids are remembered.
+func (l *Log) duplicate(messages []events.Message) (events.Ack, error) {
+	known := 0
+	for _, m := range messages {
+		if _, ok := l.seen[m.ID]; ok {
+			known++
+		}
+	}
+	switch known {
+	case 0:
+		return events.Ack{}, nil
+	case len(messages):
+		return events.Ack{Seq: l.seen[messages[known-1].ID], Duplicate: true}, nil
+	}
+	return events.Ack{}, fmt.Errorf("%w: %d of the batch's %d are on the log already", events.ErrInvalid, known, len(messages))
+}
+
+func (l *Log) holds(fence events.Fence) bool {
+	switch fence.Kind {
+	case events.FenceSubject:
+		return l.head(fence.Subject) == fence.Seq
+	case events.FenceLog:
+		return l.last() == fence.Seq
+	}
+	return true
+}
+
+func (l *Log) store(m events.Message) {
+	seq := l.last() + 1
+	l.records = append(l.records, stored{
+		id:      m.ID,
+		subject: m.Subject,
+		size:    len(m.Data),
+		record:  events.DecodeRecord(seq, l.now(), m.Data),
+	})
+	l.bytes += len(m.Data)
+	if m.ID != "" {
+		l.seen[m.ID] = seq
+	}
+	l.wake()
+}
+
+func (l *Log) wake() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *Log) last() uint64 { return l.first + uint64(len(l.records)) - 1 }
+
+// head is the Seq of the newest record under a subject, 0 for none.
+func (l *Log) head(s events.Subject) uint64 {
+	for i, r := range slices.Backward(l.records) {
+		if r.subject == s {
+			return l.first + uint64(i)
+		}
+	}
+	return 0
+}
+
+// find is the Seq of the record with that id after seq, 0 for none.
+func (l *Log) find(id string, after uint64) uint64 {
+	for i, r := range slices.Backward(l.records) {
+		seq := l.first + uint64(i)
+		if seq <= after {
+			break
+		}
+		if r.id == id {
+			return seq
+		}
+	}
+	return 0
+}
