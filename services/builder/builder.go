@@ -1,0 +1,358 @@
+package builder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/store"
+)
+
+// How often what, and how much.
+const (
+	tickEvery    = time.Second
+	saveEvery    = 10 * time.Second // the fold is filed without a version
+	retryFirst   = 50 * time.Millisecond
+	retryMost    = 2 * time.Second
+	maxBacklog   = 100_000 // records that a standby keeps before it stops reading
+	consumerName = "builder-"
+)
+
+// Options are what a Builder needs beside its Machine's Config.
+type Options struct {
+	Config
+	Holdoff Holdoff // DefaultHoldoff if zero
+	// Lease says true when this builder has become the leader, false when it
+	// no longer is.
+	Lease <-chan bool
+	// Resign gives the lease up, because this builder's file takes nothing;
+	// nil: it never does.
+	Resign func()
+	// Ticks are the leader's, as heard on the bus.
+	Ticks <-chan *reportv1.Tick
+	// Mismatches are versions that frontends have and the chain has not.
+	Mismatches <-chan store.Version
+	// Changed is called after each version and each change of leadership,
+	// from the builder's goroutine; it must not block.
+	Changed func()
+}
+
+// Builder is a Machine with goroutines, clock and select.
+type Builder struct {
+	o       Options
+	asks    chan digestAsk
+	report  atomic.Pointer[reportv1.BuilderReport]
+	records chan reading
+	heads   chan struct{}
+	written chan Checkpointed
+
+	// The rest belongs to the goroutine of own.
+	m        *Machine
+	readers  *errgroup.Group    // of the connection
+	hangUp   context.CancelFunc // ends the connection; nil: there is none
+	retry    time.Duration
+	acks     events.Follower
+	acked    uint64
+	work     *errgroup.Group // checkpoints
+	workCtx  context.Context
+	first    time.Time // when the first, and the newest, pending change came
+	last     time.Time
+	pending  int             // how many there were then
+	building time.Duration   // what the last build took
+	tried    events.Position // of the last commit
+}
+
+type reading struct {
+	recs []events.Record
+	err  error
+}
+
+type digestAsk struct {
+	shard   events.Shard
+	session string
+	answer  chan *events.ShardDigests
+}
+
+// New makes a Builder. It starts nothing.
+func New(o Options) *Builder {
+	if o.Holdoff == (Holdoff{}) {
+		o.Holdoff = DefaultHoldoff()
+	}
+	if o.Changed == nil {
+		o.Changed = func() {}
+	}
+	b := &Builder{o: o, asks: make(chan digestAsk), records: make(chan reading), heads: make(chan struct{}, 1), written: make(chan Checkpointed)}
+	b.report.Store(&reportv1.BuilderReport{Builder: o.ID, Build: o.Build})
+	return b
+}
+
+// Report is everything the builder has to say. Safe for concurrent use; the
+// result must not be changed.
+func (b *Builder) Report() *reportv1.BuilderReport { return b.report.Load() }
+
+// Digests answers a watcher; see Machine.Digests. Safe for concurrent use.
+func (b *Builder) Digests(ctx context.Context, s events.Shard, session string) (*events.ShardDigests, bool) {
+	ask := digestAsk{s, session, make(chan *events.ShardDigests, 1)}
+	select {
+	case b.asks <- ask:
+	case <-ctx.Done():
+		return nil, false
+	}
+	select {
+	case d := <-ask.answer:
+		return d, d != nil
+	case <-ctx.Done():
+		return nil, false
+	}
+}
+
+// Run builds until ctx is done. It returns an error only where nothing can be
+// built at all.
+func (b *Builder) Run(ctx context.Context) error {
+	work, workCtx := errgroup.WithContext(ctx)
+	b.work, b.workCtx = work, workCtx
+	if b.o.Checkpoints == nil {
+		b.o.Checkpoints = &checkpointer{b: b}
+	}
+	m, err := Open(ctx, b.o.Config)
+	if err != nil {
+		return err
+	}
+	b.m = m
+	work.Go(func() error { return b.own(workCtx) })
+	if err := work.Wait(); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return ctx.Err()
+}
+
+// own is the goroutine that owns the Machine: one select, one thing at a time.
+func (b *Builder) own(ctx context.Context) error {
+	defer b.disconnect()
+	connect := time.NewTimer(0)
+	due := time.NewTimer(time.Hour)
+	tick := time.NewTicker(tickEvery)
+	save := time.NewTicker(saveEvery)
+	defer tick.Stop()
+	defer save.Stop()
+	defer due.Stop()
+	defer connect.Stop()
+	for {
+		records := b.records
+		if b.m.Backlog() > maxBacklog {
+			records = nil // the leader has published nothing for long: let the log keep them
+		}
+		var err error
+		select {
+		case <-ctx.Done():
+			return b.close(ctx)
+		case <-connect.C: // no connection: compare with log and chain, then read
+			err = b.connect(ctx)
+		case r := <-records: // the log has more, or reading ended
+			if err = r.err; err == nil {
+				err = b.m.Read(ctx, r.recs)
+			}
+		case <-b.heads: // the chain has a newer version: another builder's
+			err = b.m.Head(ctx)
+		case held := <-b.o.Lease: // the first thing a new leader does is fold what it kept
+			b.m.Lead(held)
+			b.tried = events.Position{}
+			b.o.Changed()
+			if err = b.m.Advance(ctx); b.hangUp == nil {
+				connect.Reset(0)
+			}
+		case t := <-b.o.Ticks: // the leader says how far the head is right
+			b.m.StandsTo(store.VersionOf(t.GetHead()), t.GetPosition().GetSeq())
+			err = b.m.Advance(ctx)
+		case v := <-b.o.Mismatches: // a frontend has what the chain has not
+			b.m.WantEpoch(v)
+			b.tried = events.Position{}
+		case c := <-b.written: // a checkpoint is durable
+			b.m.Checkpointed(c)
+		case ask := <-b.asks: // a watcher lists
+			ask.answer <- b.digests(ask)
+		case <-save.C: // nothing published for a while: keep a restart short
+			err = b.m.SaveFold(ctx)
+		case <-tick.C:
+			err = b.tick(ctx)
+		case <-due.C: // quiet: publish
+			err = b.commit(ctx)
+		}
+		if err == nil && b.hangUp != nil && b.m.Stale() {
+			err = events.ErrReconnected
+		}
+		if err != nil && ctx.Err() == nil {
+			b.lost(err)
+			connect.Reset(b.retry)
+		}
+		due.Reset(b.dueIn())
+		b.acknowledge(ctx)
+		b.report.Store(b.m.Report())
+	}
+}
+
+// commit publishes, as far as there is a connection, and times the build.
+func (b *Builder) commit(ctx context.Context) error {
+	b.pending = 0
+	if b.hangUp == nil {
+		return nil
+	}
+	b.tried = b.m.Position()
+	start := time.Now()
+	published, err := b.m.Commit(ctx)
+	if published {
+		b.building = time.Since(start)
+		b.o.Changed()
+	}
+	if b.m.saveErr != nil && b.o.Resign != nil {
+		b.o.Resign()
+	}
+	return err
+}
+
+// dueIn is how long until the next commit: by the holdoff while something is
+// pending, at once where a commit would get on, else a second. A commit that
+// did not get on at a position (it put a segment or a hold on the log, say) is
+// not tried again there before that second is over.
+func (b *Builder) dueIn() time.Duration {
+	if b.hangUp == nil || b.m.Backlog() > 0 || b.tried == b.m.Position() {
+		return tickEvery
+	}
+	changed, only, some := b.m.Pending()
+	if !changed {
+		b.pending = 0
+		if b.m.GetsOn() {
+			return 0
+		}
+		return tickEvery
+	}
+	now := time.Now()
+	if b.pending == 0 {
+		b.first = now
+	}
+	if n := len(b.m.changes); n != b.pending {
+		b.last, b.pending = now, n
+	}
+	return max(0, b.o.Holdoff.due(b.first, b.last, only, some, b.building).Sub(now))
+}
+
+func (b *Builder) tick(ctx context.Context) error {
+	if b.hangUp == nil {
+		return nil
+	}
+	return b.m.Tick(ctx)
+}
+
+func (b *Builder) digests(a digestAsk) *events.ShardDigests {
+	d, _ := b.m.Digests(a.shard, a.session)
+	return d
+}
+
+// connect compares with the log and the chain and starts reading both.
+func (b *Builder) connect(ctx context.Context) error {
+	b.disconnect()
+	after, err := b.m.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	recs, err := b.o.Log.Follow(ctx, after, consumerName+b.o.ID)
+	if err != nil {
+		return fmt.Errorf("follow the log: %w", err)
+	}
+	heads, err := b.o.Feed.Follow(ctx)
+	if err != nil {
+		return errors.Join(fmt.Errorf("follow the version chain: %w", err), recs.Close())
+	}
+	readCtx, hangUp := context.WithCancel(ctx)
+	b.hangUp, b.acks, b.acked, b.retry = hangUp, recs, 0, 0
+	b.readers = &errgroup.Group{}
+	b.readers.Go(func() error { return b.readLog(readCtx, recs) })
+	have, root := b.m.HeadVersion()
+	b.readers.Go(func() error { return b.readChain(readCtx, heads, have, root) })
+	return nil
+}
+
+// readLog hands on what the log has, until the connection ends.
+func (b *Builder) readLog(ctx context.Context, f events.Follower) error {
+	for {
+		recs, err := f.Next(ctx)
+		select {
+		case b.records <- reading{recs, err}:
+		case <-ctx.Done():
+			return nil
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// readChain tells of newer versions, until the connection ends.
+func (b *Builder) readChain(ctx context.Context, f store.Follower, have store.Version, root store.Hash) error {
+	for {
+		links, err := f.Next(ctx, have, root)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			// The chain is not what it was: Connect finds out what that means.
+			select {
+			case b.records <- reading{err: fmt.Errorf("follow the version chain: %w", err)}:
+			case <-ctx.Done():
+			}
+			return nil
+		}
+		newest := links[len(links)-1].Manifest
+		have, root = store.VersionOf(newest.GetVersion()), store.RootOf(newest)
+		select {
+		case b.heads <- struct{}{}:
+		default: // one is waiting already
+		}
+	}
+}
+
+// lost ends a connection that failed; the next attempt waits a little longer
+// each time.
+func (b *Builder) lost(err error) {
+	if !errors.Is(err, ErrWait) || b.retry == 0 {
+		b.o.Logger.Warn("builder: connecting again", "err", err)
+	}
+	b.disconnect()
+	b.retry = min(max(2*b.retry, retryFirst), retryMost)
+}
+
+func (b *Builder) disconnect() {
+	if b.hangUp == nil {
+		return
+	}
+	b.hangUp()
+	b.readers.Wait()
+	b.acks.Close()
+	b.hangUp = nil
+}
+
+// acknowledge tells the log how far the file goes. It is for operators to see:
+// the cursor that counts is in the file.
+func (b *Builder) acknowledge(ctx context.Context) {
+	at := b.m.Filed().Seq
+	if b.hangUp == nil || at <= b.acked || b.m.Filed().Epoch != b.m.Position().Epoch {
+		return
+	}
+	if err := b.acks.Ack(ctx, at); err == nil {
+		b.acked = at
+	}
+}
+
+// close files the fold, so that the next start reads nothing twice.
+func (b *Builder) close(ctx context.Context) error {
+	b.disconnect()
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return errors.Join(b.m.SaveFold(grace), ctx.Err())
+}

@@ -1,0 +1,55 @@
+package builder
+
+import (
+	"context"
+
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/store"
+)
+
+// checkpointer writes checkpoints beside the goroutine that owns the Machine:
+// snapshots are immutable, and the file has the fold as of one transaction.
+type checkpointer struct {
+	b       *Builder
+	content store.CheckpointWriter
+}
+
+// Content implements Checkpoints.
+func (c *checkpointer) Content(v store.Version, s *store.Snapshot) {
+	c.do(func(ctx context.Context) Checkpointed {
+		cp, err := c.content.Write(ctx, c.b.o.Feed, s, v)
+		return Checkpointed{Content: cp, Err: err}
+	})
+}
+
+// Fold implements Checkpoints.
+func (c *checkpointer) Fold() {
+	at := store.Version(c.b.m.Filed())
+	c.do(func(ctx context.Context) Checkpointed {
+		cp, err := c.fold(ctx, at)
+		return Checkpointed{Fold: cp, Err: err}
+	})
+}
+
+func (c *checkpointer) fold(ctx context.Context, at store.Version) (*snapshotv1.Checkpoint, error) {
+	var rows []store.Row
+	for r, err := range c.b.o.Store.Side(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, r)
+	}
+	return store.WriteRows(ctx, c.b.o.Feed, rows, at)
+}
+
+// do runs f and hands its outcome back to the owner. At most one is under way.
+func (c *checkpointer) do(f func(context.Context) Checkpointed) {
+	c.b.work.Go(func() error {
+		done := f(c.b.workCtx)
+		select {
+		case c.b.written <- done:
+		case <-c.b.workCtx.Done():
+		}
+		return nil
+	})
+}

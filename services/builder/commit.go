@@ -1,0 +1,264 @@
+package builder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshlog.dev/events"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// How much of a version its manifest names; the rest is counted.
+const (
+	maxChanges     = 1000
+	maxDiagnostics = 1000
+)
+
+// Commit publishes the position of the fold if the world there is worth a
+// version; or does what has to come first, a segment or a hold, whose record
+// then comes back by the log. A standby does nothing.
+//
+// The order is: fold (done) - publish, fenced - file - acknowledge (the
+// caller). A version exists once the chain has it; the file never holds one
+// that was not published.
+func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
+	if !m.leader || len(m.ahead) > 0 {
+		return false, nil
+	}
+	if say := m.mustSay(); say != nil {
+		return false, say(ctx)
+	}
+	if err := m.build(); err != nil {
+		// Nothing was published: the version before it serves on.
+		return false, nil
+	}
+	if m.waiting = m.fold.Waiting(m.world.Policy()); len(m.waiting) > 0 || !m.worthAVersion() {
+		return false, nil
+	}
+	before, err := m.contentOfHead(ctx)
+	if err != nil {
+		return false, err
+	}
+	delta := store.Diff(before, m.content)
+	if held, err := m.guard(ctx, before, delta); held || err != nil {
+		return false, err
+	}
+	return m.publish(ctx, delta)
+}
+
+// mustSay is what has to be said on the log before anything is published: that
+// this build speaks, or that an epoch begins of which the chain then knows.
+func (m *Machine) mustSay() func(context.Context) error {
+	epoch := func(reason string) func(context.Context) error {
+		return func(ctx context.Context) error { return m.beginEpoch(ctx, reason, true) }
+	}
+	at, seg, head := m.fold.Position(), m.fold.Segment(), m.head
+	switch {
+	case at.Epoch == 0:
+		return epoch("the log has none yet")
+	case m.wantEpoch.Epoch >= at.Epoch:
+		return epoch("a frontend has a version that is not on the chain")
+	case head.Manifest == nil && head.Seq > 0 && seg.VersionsSeq != head.Seq:
+		return epoch("the versions expired or were lost")
+	case seg.Build != m.cfg.Build,
+		head.Manifest != nil && head.Manifest.GetBuild() != m.cfg.Build &&
+			seg.Head != events.Position(head.Version()) && head.Version().Epoch >= at.Epoch:
+		return m.beginSegment
+	}
+	return nil
+}
+
+// GetsOn says whether a Commit would have something to say although no record
+// changed anything: a source became SYNCED, the lease was won.
+func (m *Machine) GetsOn() bool {
+	if !m.leader || len(m.ahead) > 0 {
+		return false
+	}
+	return m.mustSay() != nil || m.worthAVersion() && len(m.fold.Waiting(m.world.Policy())) == 0
+}
+
+// build brings the world up to date with the content, and builds from it what
+// frontends will build. It never leaves a world half changed.
+func (m *Machine) build() (err error) {
+	if len(m.changes) == 0 {
+		return m.buildErr
+	}
+	var c model.Change
+	for _, next := range m.changes {
+		if next.Reset {
+			c = model.Change{Reset: true}
+		}
+		c.Rows = append(c.Rows, next.Rows...)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+		if m.buildErr = err; err != nil {
+			m.stats.BuildErrors++
+			m.log.Error("the world could not be built, the version before serves on", "position", m.fold.Position(), "err", err)
+		}
+	}()
+	world, keys, err := m.world.Apply(c)
+	if err != nil {
+		return fmt.Errorf("world: %w", err)
+	}
+	problems, err := m.cfg.Gate(world, keys)
+	if err != nil {
+		return fmt.Errorf("gate: %w", err)
+	}
+	m.world, m.problems, m.changes = world, problems, nil
+	return nil
+}
+
+// worthAVersion says whether the head does not say it all.
+func (m *Machine) worthAVersion() bool {
+	head, at := m.head.Manifest, store.Version(m.fold.Position())
+	if head == nil {
+		return true
+	}
+	if !m.head.Version().Less(at) {
+		return false
+	}
+	return m.head.Version().Epoch != at.Epoch || head.GetBuild() != m.cfg.Build || store.RootOf(head) != m.content.Root()
+}
+
+// publish puts the version on the chain and then into the file.
+func (m *Machine) publish(ctx context.Context, delta store.Delta) (bool, error) {
+	man := m.manifest(delta)
+	m.since.built = m.cfg.Now()
+	seq, err := m.cfg.Feed.Publish(ctx, store.Update{Manifest: man, Delta: delta}, m.head.Seq, m.feedGen)
+	// A crash here, or a lost answer, leaves a version on the chain and not in
+	// the file: whoever folds to its position compares and files it.
+	switch {
+	case errors.Is(err, store.ErrConflict):
+		m.stats.Conflicts++
+		return false, m.readHead(ctx)
+	case errors.Is(err, store.ErrReconnected):
+		return false, err
+	case err != nil:
+		if rerr := m.readHead(ctx); rerr != nil {
+			return false, errors.Join(err, rerr)
+		}
+		if m.head.Version() != store.VersionOf(man.GetVersion()) {
+			return false, fmt.Errorf("publish %s: %w", store.VersionOf(man.GetVersion()), err)
+		}
+	default:
+		m.setHead(store.Head{Manifest: man, Seq: seq})
+	}
+	m.published(man)
+	// From here on as after a restart: the fold stands where the head is.
+	return true, m.compare(ctx)
+}
+
+func (m *Machine) published(man *store.Manifest) {
+	m.stats.Versions++
+	m.timing(man)
+	clear(m.causes)
+	m.since = timing{}
+	m.ckpt.sent(man)
+	m.log.Info("published", "version", m.head.Version(), "changes", man.GetChangeCount(), "root", store.RootOf(man).String()[:12])
+	if m.cfg.Checkpoints != nil {
+		m.ckpt.start(m.cfg.Checkpoints, m.head.Version(), m.content)
+	}
+}
+
+// persist brings the file to the head, where the fold stands at it: version,
+// fold and cursor in one transaction.
+func (m *Machine) persist(ctx context.Context) error {
+	if !m.stored.Version().Less(m.head.Version()) {
+		return nil
+	}
+	side, err := m.side(ctx)
+	if err == nil {
+		err = m.cfg.Store.Commit(ctx, m.stored.Version(), store.Commit{
+			Manifest: m.head.Manifest,
+			Snapshot: m.content,
+			Delta:    store.Diff(m.stored.Snapshot, m.content),
+			Side:     side,
+		})
+	}
+	// A crash here leaves the file whole, and records that are read again.
+	if m.saved(err) {
+		m.stored = store.Stored{Manifest: m.head.Manifest, Snapshot: m.content}
+	}
+	return ctx.Err()
+}
+
+// SaveFold puts the fold into the file between versions, so that a restart
+// reads less of the log.
+func (m *Machine) SaveFold(ctx context.Context) error {
+	side, err := m.side(ctx)
+	if err == nil && !side.IsEmpty() {
+		err = m.cfg.Store.SaveSide(ctx, side)
+	}
+	m.saved(err)
+	return ctx.Err()
+}
+
+// side is what changed in the fold since it was last filed.
+func (m *Machine) side(ctx context.Context) (store.Delta, error) {
+	c := m.fold.Checkpoint()
+	d := store.Delta{Remove: c.Remove}
+	for _, r := range c.Put {
+		d.Put = append(d.Put, store.Row(r))
+	}
+	if !c.Reset {
+		return d, nil
+	}
+	// A crash behind this leaves a file without a fold: the log is read anew.
+	return d, m.cfg.Store.ClearSide(ctx)
+}
+
+// saved notes whether the file took what it was given. A builder whose file
+// does not publishes on from memory; its lease is its owner's to give up.
+func (m *Machine) saved(err error) bool {
+	if err != nil {
+		m.fold.Rewrite()
+		if m.saveErr == nil {
+			m.log.Error("the builder's file takes nothing, it goes on from memory", "err", err)
+		}
+	}
+	m.saveErr = err
+	if err == nil {
+		m.filed = m.fold.Position()
+	}
+	return err == nil
+}
+
+// manifest says everything of the version at the fold's position.
+func (m *Machine) manifest(delta store.Delta) *store.Manifest {
+	hash, root := m.fold.RecordHash(), m.content.Root()
+	man := &store.Manifest{
+		Version:     store.Version(m.fold.Position()).Proto(),
+		RecordHash:  hash[:],
+		RecordTime:  timestamppb.New(m.fold.RecordTime()),
+		Root:        root[:],
+		Build:       m.cfg.Build,
+		Watermark:   m.fold.Watermark(),
+		ChangeCount: uint32(len(delta.Put) + len(delta.Remove)),
+		PublishTime: timestamppb.New(m.cfg.Now()),
+		Publisher:   m.cfg.ID,
+	}
+	if m.head.Manifest != nil {
+		man.Previous, man.PreviousRoot = m.head.Manifest.GetVersion(), m.head.Manifest.GetRoot()
+	}
+	for _, r := range delta.Put[:min(len(delta.Put), maxChanges)] {
+		man.Changes = append(man.Changes, &snapshotv1.KeyChange{Key: r.Key, Seq: m.causes[r.Key]})
+	}
+	for _, k := range delta.Remove[:min(len(delta.Remove), maxChanges-len(man.Changes))] {
+		man.Changes = append(man.Changes, &snapshotv1.KeyChange{Key: k, Removed: true, Seq: m.causes[k]})
+	}
+	for _, d := range m.Diagnostics() {
+		if len(man.Diagnostics) < maxDiagnostics {
+			man.Diagnostics = append(man.Diagnostics, d.Proto())
+		}
+	}
+	m.ckpt.into(man)
+	return man
+}

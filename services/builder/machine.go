@@ -1,0 +1,354 @@
+package builder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/fold"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// Config is what a Machine works with. All fields without a default are
+// required.
+type Config struct {
+	// ID names this builder, Build its program: worlds of one build are equal
+	// wherever the log is.
+	ID, Build string
+
+	Log   Log
+	Feed  Feed
+	Store store.Store
+	Fleet Fleet
+	Judge fold.Judge
+	// Gate is GateNone if nil.
+	Gate Gate
+	// Checkpoints may be nil: none are written.
+	Checkpoints Checkpoints
+	Now         func() time.Time // default time.Now
+	NewID       func() string    // ids of events; default 128 random bits
+	Logger      *slog.Logger
+	// FoldOptions are for simulations.
+	FoldOptions []fold.Option
+}
+
+// Machine is a builder without goroutine, clock and select: each method is one
+// step. One goroutine uses it.
+type Machine struct {
+	cfg Config
+	log *slog.Logger
+
+	// What the log says.
+	fold    *fold.Fold
+	content *store.Snapshot // what the fold holds
+	ahead   []events.Record // read, not folded yet: a standby keeps behind the head
+
+	// What is being built: the world lags the content by changes.
+	world    *model.World
+	changes  []model.Change
+	causes   map[string]uint64  // row: the record that changed it since the head
+	problems []model.Diagnostic // of the last build
+	buildErr error
+	since    timing // of the first record since the head that changed anything
+
+	// What the chain says.
+	head        store.Head
+	headContent store.Stored // content of head, once it was needed
+	standsTo    uint64       // the head is right for the log up to here: the leader's tick
+
+	// What the file says.
+	stored  store.Stored
+	filed   events.Position // of the fold in the file
+	saveErr error           // why the file is behind
+
+	// The connections in which all this was learned.
+	logGen, feedGen uint64
+
+	leader    bool
+	wantEpoch events.Position // a frontend's report: begin an epoch above it
+	refused   error           // same build, same position, another root: never lead again
+	waiting   []string        // why nothing is published
+	ckpt      checkpoints
+	timings   []*reportv1.StageTiming
+	stats     Stats
+}
+
+// Stats count what happened since the start.
+type Stats struct {
+	Records, Versions, Compared, Segments, Holds, Conflicts, Recovered, BuildErrors uint64
+}
+
+// Open makes a Machine from what its store holds; a file made by another build
+// is no base.
+func Open(ctx context.Context, cfg Config) (*Machine, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.NewID == nil {
+		cfg.NewID = randomID
+	}
+	if cfg.Gate == nil {
+		cfg.Gate = gateNone
+	}
+	m := &Machine{cfg: cfg, log: cfg.Logger.With("builder", cfg.ID), world: model.NewWorld(), causes: map[string]uint64{}}
+	stored, err := cfg.Store.Latest(ctx)
+	if err != nil && !errors.Is(err, store.ErrEmpty) {
+		return nil, fmt.Errorf("latest version in the builder's store: %w", err)
+	}
+	m.stored = stored
+	rows := map[string][]byte{}
+	for row, err := range cfg.Store.Side(ctx) {
+		if err != nil {
+			return nil, fmt.Errorf("fold in the builder's store: %w", err)
+		}
+		rows[row.Key] = row.Value
+	}
+	if m.fold, err = m.restore(rows); err != nil {
+		m.log.Warn("the fold in the store is no base, the log is read anew", "reason", err)
+		m.fold = fold.New(cfg.Build, cfg.Judge, cfg.FoldOptions...)
+		m.fold.Rewrite()
+	}
+	m.filed = m.fold.Position()
+	m.reset(m.fold.Content())
+	return m, nil
+}
+
+func (m *Machine) restore(rows map[string][]byte) (*fold.Fold, error) {
+	if len(rows) == 0 {
+		return fold.New(m.cfg.Build, m.cfg.Judge, m.cfg.FoldOptions...), nil
+	}
+	return fold.Restore(m.cfg.Build, m.cfg.Judge, sortedRows(rows), m.cfg.FoldOptions...)
+}
+
+// Lead says whether this builder holds the lease.
+func (m *Machine) Lead(held bool) {
+	if held && m.refused != nil {
+		m.log.Error("this builder does not lead", "reason", m.refused)
+		held = false
+	}
+	if held != m.leader {
+		m.log.Info("lease", "held", held)
+	}
+	m.leader = held
+}
+
+// WantEpoch takes a frontend's report that the chain was rewound below v.
+func (m *Machine) WantEpoch(v store.Version) {
+	p := events.Position(v)
+	if m.wantEpoch.Less(p) {
+		m.wantEpoch = p
+	}
+}
+
+// StandsTo takes the leader's tick: its head is right for the log up to seq.
+func (m *Machine) StandsTo(head store.Version, seq uint64) {
+	if head == m.head.Version() && seq > m.standsTo {
+		m.standsTo = seq
+	}
+}
+
+// Stale says that a connection was renewed: Connect must come next.
+func (m *Machine) Stale() bool {
+	return m.logGen != m.cfg.Log.Generation() || m.feedGen != m.cfg.Feed.Generation()
+}
+
+// Connect compares what this builder has with the log and with the chain, and
+// returns the position from which to read the log. It comes first, and again
+// whenever Stale says so or a step failed. ErrWait says that the log was
+// rewound and another builder has to begin the next epoch.
+func (m *Machine) Connect(ctx context.Context) (after uint64, err error) {
+	m.logGen, m.feedGen = m.cfg.Log.Generation(), m.cfg.Feed.Generation()
+	m.ahead = nil
+	if err := m.readHead(ctx); err != nil {
+		return 0, err
+	}
+	reason, err := m.rewound(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if reason == "" {
+		return m.fold.Position().Seq, nil
+	}
+	m.stats.Recovered++
+	m.log.Warn("the log is not the one that was read", "reason", reason, "position", m.fold.Position(), "head", m.head.Version())
+	resumed, err := m.resume(ctx)
+	if err != nil || resumed {
+		return m.fold.Position().Seq, err
+	}
+	if !m.leader {
+		return 0, ErrWait
+	}
+	if err := m.beginEpoch(ctx, reason, false); err != nil {
+		return 0, err
+	}
+	if resumed, err = m.resume(ctx); err == nil && !resumed {
+		err = ErrWait
+	}
+	return m.fold.Position().Seq, err
+}
+
+// ErrWait says that this builder cannot go on until another one has acted.
+var ErrWait = errors.New("waiting for a new epoch")
+
+// readHead asks the chain for its head.
+func (m *Machine) readHead(ctx context.Context) error {
+	h, err := m.cfg.Feed.Head(ctx)
+	if err != nil {
+		return fmt.Errorf("head of the version chain: %w", err)
+	}
+	m.setHead(h)
+	return nil
+}
+
+func (m *Machine) setHead(h store.Head) {
+	if h.Version() != m.head.Version() {
+		m.standsTo = 0
+	}
+	m.head = h
+}
+
+// Head reads the head anew, because the chain told of a newer one, and folds
+// what may be folded then.
+func (m *Machine) Head(ctx context.Context) error {
+	if err := m.readHead(ctx); err != nil {
+		return err
+	}
+	return m.Advance(ctx)
+}
+
+// HeadVersion is the head as far as it is known, with its root.
+func (m *Machine) HeadVersion() (store.Version, store.Hash) {
+	if m.head.Manifest == nil {
+		return store.Version{}, store.Hash{}
+	}
+	return m.head.Version(), store.RootOf(m.head.Manifest)
+}
+
+// Position is where the fold stands.
+func (m *Machine) Position() events.Position { return m.fold.Position() }
+
+// Filed is the position up to which the file holds everything: what may be
+// acknowledged to the log.
+func (m *Machine) Filed() events.Position { return m.filed }
+
+// Read takes records, dense and in order, and folds them: a leader all, a
+// standby as far as the head, whose root it compares.
+func (m *Machine) Read(ctx context.Context, recs []events.Record) error {
+	m.ahead = append(m.ahead, recs...)
+	return m.Advance(ctx)
+}
+
+// Backlog is how many records were read and not folded.
+func (m *Machine) Backlog() int { return len(m.ahead) }
+
+// Advance folds what may be folded by now.
+func (m *Machine) Advance(ctx context.Context) error {
+	if err := m.compare(ctx); err != nil {
+		return err
+	}
+	for len(m.ahead) > 0 && m.mayFold(m.ahead[0].Seq) {
+		if err := m.apply(ctx, m.ahead[0]); err != nil {
+			return err
+		}
+		m.ahead = m.ahead[1:]
+		if err := m.compare(ctx); err != nil {
+			return err
+		}
+	}
+	if len(m.ahead) == 0 {
+		m.ahead = nil
+	}
+	return nil
+}
+
+// mayFold says whether the record at seq may be folded: a standby stays where it
+// can still compare what the leader publishes next.
+func (m *Machine) mayFold(seq uint64) bool {
+	return m.leader || m.head.Manifest == nil || seq <= max(m.head.Version().Seq, m.standsTo)
+}
+
+// apply folds one record.
+func (m *Machine) apply(ctx context.Context, rec events.Record) error {
+	base, err := m.baseOf(ctx, rec)
+	if err != nil {
+		return err
+	}
+	change, diags, err := m.fold.Apply(rec, base)
+	if err != nil {
+		return fmt.Errorf("fold record %d: %w", rec.Seq, err)
+	}
+	for _, d := range diags {
+		m.log.Warn("problem in user data", "object", d.Key, "origin", d.Origin, "field", d.Field, "reason", d.Reason)
+	}
+	m.stats.Records++
+	m.change(rec, change)
+	return nil
+}
+
+// change brings the content up to date with the fold.
+func (m *Machine) change(rec events.Record, c model.Change) {
+	if c.IsEmpty() {
+		return
+	}
+	if m.since.read.IsZero() {
+		m.since = timing{observed: rec.Event.Observed, logged: rec.Time, read: m.cfg.Now()}
+	}
+	if c.Reset {
+		m.reset(m.fold.Content())
+		return
+	}
+	for _, r := range c.Rows {
+		m.causes[r.Row] = r.Seq
+	}
+	m.content = m.content.With(deltaOf(c))
+	m.changes = append(m.changes, c)
+}
+
+// Pending says whether records changed anything since the last build of the
+// world, and whether that was endpoints only, or endpoints too.
+func (m *Machine) Pending() (changed, only, some bool) {
+	only = true
+	for _, c := range m.changes {
+		changed = true
+		only = only && c.EndpointsOnly
+		some = some || c.EndpointsOnly
+	}
+	return changed, changed && only, some
+}
+
+// compare holds the root of a standby against that of the head, where the
+// fold stands at the head's position.
+func (m *Machine) compare(ctx context.Context) error {
+	if m.head.Manifest == nil || m.refused != nil || events.Position(m.head.Version()) != m.fold.Position() {
+		return nil
+	}
+	man := m.head.Manifest
+	if man.GetBuild() != m.cfg.Build || !m.fold.Mine() {
+		return nil
+	}
+	if root := store.RootOf(man); root != m.content.Root() {
+		m.refused = fmt.Errorf("version %s of build %s, published by %s, has root %s; here it is %s: one of the two machines is not to be trusted",
+			m.head.Version(), man.GetBuild(), man.GetPublisher(), root, m.content.Root())
+		m.log.Error("the same log came to another content", "reason", m.refused)
+		m.Lead(false)
+		return nil
+	}
+	m.headContent = store.Stored{Manifest: man, Snapshot: m.content}
+	if man.GetPublisher() != m.cfg.ID {
+		m.stats.Compared++
+	}
+	return m.persist(ctx)
+}
+
+func deltaOf(c model.Change) store.Delta {
+	last := map[string][]byte{}
+	for _, r := range c.Rows {
+		last[r.Row] = r.Value
+	}
+	return deltaFrom(last)
+}

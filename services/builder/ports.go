@@ -1,0 +1,52 @@
+package builder
+
+import (
+	"context"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// Log is the log as a builder needs it.
+type Log interface {
+	events.Appender
+	events.Reader
+}
+
+// Feed is the version chain as a builder needs it.
+type Feed interface {
+	store.Publisher
+	store.Chain
+}
+
+// Fleet is what a leader says to the other processes; nothing of it lasts, and
+// a lost word is said again.
+type Fleet interface {
+	// Tick says where the head is.
+	Tick(ctx context.Context, t *reportv1.Tick) error
+	// AskListing asks the watcher of a shard to list again.
+	AskListing(ctx context.Context, r *reportv1.ListingRequest) error
+}
+
+// Gate builds what frontends will build from a world, before it is published.
+// An error keeps the version from being published.
+type Gate func(w *model.World, changed []model.Key) ([]model.Diagnostic, error)
+
+// Checkpoints writes whole contents to the blobs. The Machine starts them and
+// takes what comes back; where the work is done is its owner's business.
+type Checkpoints interface {
+	// Content writes the content of a version.
+	Content(v store.Version, s *store.Snapshot)
+	// Fold writes the fold that the store's side table holds.
+	Fold()
+}
+
+// Checkpointed is what a checkpoint came to.
+type Checkpointed struct {
+	Content *snapshotv1.Checkpoint
+	Fold    *snapshotv1.Checkpoint
+	Err     error
+}

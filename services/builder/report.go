@@ -1,0 +1,109 @@
+package builder
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// keptTimings is how many versions' timings a report carries.
+const keptTimings = 256
+
+// timing notes what the version cost at each stage.
+func (m *Machine) timing(man *store.Manifest) {
+	t := &reportv1.StageTiming{
+		Version:   man.GetVersion(),
+		Observed:  timestamppb.New(m.since.observed),
+		Logged:    timestamppb.New(m.since.logged),
+		Read:      timestamppb.New(m.since.read),
+		Built:     timestamppb.New(m.since.built),
+		Published: timestamppb.New(m.cfg.Now()),
+	}
+	if len(m.timings) == keptTimings {
+		m.timings = slices.Delete(m.timings, 0, 1)
+	}
+	m.timings = append(m.timings, t)
+}
+
+// Diagnostics are all problems in user data at the fold's position, sorted.
+func (m *Machine) Diagnostics() []model.Diagnostic {
+	all := slices.Concat(m.fold.Diagnostics(), m.world.Diagnostics(), m.problems)
+	slices.SortFunc(all, model.Diagnostic.Compare)
+	return slices.Compact(all)
+}
+
+// Digests are the bucket digests of a shard, for the watcher that began the
+// session. Only the leader's word counts.
+func (m *Machine) Digests(s events.Shard, session string) (*events.ShardDigests, bool) {
+	if !m.leader {
+		return nil, false
+	}
+	return m.fold.Digests(model.Shard(s), session)
+}
+
+// Tick is what a leader says once a second: where the head is, up to where it
+// is right, and which shards must list again.
+func (m *Machine) Tick(ctx context.Context) error {
+	if !m.leader {
+		return nil
+	}
+	standsTo := m.head.Version()
+	if len(m.changes) == 0 && !m.worthAVersion() {
+		standsTo = store.Version(m.fold.Position())
+	}
+	t := &reportv1.Tick{Leader: m.cfg.ID, Head: m.head.Version().Proto(), VersionsSeq: m.head.Seq, Position: standsTo.Proto()}
+	if m.head.Manifest != nil {
+		t.Root = m.head.Manifest.GetRoot()
+	}
+	if err := m.cfg.Fleet.Tick(ctx, t); err != nil {
+		return fmt.Errorf("tick: %w", err)
+	}
+	for _, n := range m.fold.Needs() {
+		r := &reportv1.ListingRequest{Source: n.Shard.Source, Instance: n.Shard.Instance, Session: n.Session, Reason: n.Reason}
+		if err := m.cfg.Fleet.AskListing(ctx, r); err != nil {
+			return fmt.Errorf("ask %s to list: %w", n.Shard, err)
+		}
+	}
+	return nil
+}
+
+// Stats counts what happened since the start.
+func (m *Machine) Stats() Stats { return m.stats }
+
+// Report is everything the builder has to say.
+func (m *Machine) Report() *reportv1.BuilderReport {
+	r := &reportv1.BuilderReport{
+		Builder: m.cfg.ID, Build: m.cfg.Build, Time: timestamppb.New(m.cfg.Now()), Leader: m.leader,
+		Position: store.Version(m.fold.Position()).Proto(), Head: m.head.Version().Proto(),
+		LogLastSeq: m.fold.Position().Seq + uint64(len(m.ahead)), Compared: m.stats.Compared,
+		Waiting: m.waiting, Timings: slices.Clone(m.timings), Holds: m.holds(),
+	}
+	for _, err := range []error{m.refused, m.buildErr, m.saveErr} {
+		if err != nil && r.Error == "" {
+			r.Error = err.Error()
+		}
+	}
+	return r
+}
+
+// holds are the mass losses that wait for an approval.
+func (m *Machine) holds() []*reportv1.Hold {
+	var out []*reportv1.Hold
+	for _, o := range m.fold.Holds() {
+		if len(o.Values) == 0 {
+			continue
+		}
+		s := o.Values[0].Key.Shard()
+		out = append(out, &reportv1.Hold{Id: o.ID, Source: s.Source, Instance: s.Instance, Keys: uint32(len(o.Values)), Reason: o.Reason})
+	}
+	return out
+}
+
+func gateNone(*model.World, []model.Key) ([]model.Diagnostic, error) { return nil, nil }

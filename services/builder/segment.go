@@ -1,0 +1,255 @@
+package builder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/fold"
+	"meshlog.dev/store"
+)
+
+// rewound says why the log is not the one that the fold and the head of the
+// chain were made from; empty if it is.
+func (m *Machine) rewound(ctx context.Context) (string, error) {
+	bounds, err := m.cfg.Log.Bounds(ctx)
+	if err != nil {
+		return "", fmt.Errorf("bounds of the log: %w", err)
+	}
+	at := m.fold.Position().Seq
+	switch {
+	case at > bounds.Last:
+		return fmt.Sprintf("it ends at %d, read was up to %d", bounds.Last, at), nil
+	case at+1 < bounds.First:
+		return fmt.Sprintf("it starts at %d, read was up to %d", bounds.First, at), nil
+	case at >= bounds.First:
+		rec, err := m.cfg.Log.Get(ctx, at)
+		if err != nil {
+			return "", fmt.Errorf("record %d of the log: %w", at, err)
+		}
+		if rec.Hash != m.fold.RecordHash() {
+			return fmt.Sprintf("record %d is another than the one that was read", at), nil
+		}
+	}
+	return m.headUnknown(ctx, bounds)
+}
+
+// headUnknown says why the head of the chain cannot come from this log. A head
+// of an earlier epoch than the log's newest is explained by that epoch.
+func (m *Machine) headUnknown(ctx context.Context, bounds events.Bounds) (string, error) {
+	head := m.head.Version()
+	if head.IsZero() || head.Seq < bounds.First {
+		return "", nil
+	}
+	if head.Seq <= bounds.Last {
+		rec, err := m.cfg.Log.Get(ctx, head.Seq)
+		if err != nil {
+			return "", fmt.Errorf("record %d of the log: %w", head.Seq, err)
+		}
+		if want, err := store.HashFrom(m.head.Manifest.GetRecordHash()); err == nil && rec.Hash == events.Hash(want) {
+			return "", nil
+		}
+	}
+	seg, _, err := m.newestEpoch(ctx)
+	if err != nil {
+		return "", err
+	}
+	if seg != nil && seg.Epoch > head.Epoch {
+		return "", nil
+	}
+	return fmt.Sprintf("it does not hold the record of the head %s", head), nil
+}
+
+// newestEpoch finds the segment record that began the newest epoch of the log;
+// nil if there is none.
+func (m *Machine) newestEpoch(ctx context.Context) (*events.Segment, events.Record, error) {
+	rec, err := m.cfg.Log.Last(ctx, events.SegmentSubject)
+	if errors.Is(err, events.ErrNotFound) {
+		return nil, events.Record{}, nil
+	}
+	if err != nil {
+		return nil, rec, fmt.Errorf("last segment of the log: %w", err)
+	}
+	seg, ok := rec.Event.Body.(*events.Segment)
+	if ok && seg.EpochRecord != 0 {
+		if rec, err = m.cfg.Log.Get(ctx, seg.EpochRecord); err != nil {
+			return nil, rec, fmt.Errorf("record %d, which began epoch %d: %w", seg.EpochRecord, seg.Epoch, err)
+		}
+		seg, ok = rec.Event.Body.(*events.Segment)
+	}
+	if !ok {
+		return nil, rec, fmt.Errorf("record %d lies under %s and is no segment: %w", rec.Seq, events.SegmentSubject, errors.Join(rec.Err))
+	}
+	return seg, rec, nil
+}
+
+// resume goes on at the newest epoch of the log, if that is newer than the
+// fold's: what was before it does not count any more.
+func (m *Machine) resume(ctx context.Context) (bool, error) {
+	seg, rec, err := m.newestEpoch(ctx)
+	if err != nil || seg == nil || seg.Epoch <= m.fold.Position().Epoch {
+		return false, err
+	}
+	base, err := m.readBase(ctx, seg.Base)
+	if err != nil {
+		return false, err
+	}
+	change, _, err := m.fold.Apply(rec, base)
+	if err != nil {
+		return false, fmt.Errorf("resume at record %d: %w", rec.Seq, err)
+	}
+	m.ahead = nil
+	m.change(rec, change)
+	m.log.Info("resumed", "position", m.fold.Position())
+	return true, nil
+}
+
+// baseOf fetches what a segment record stands on.
+func (m *Machine) baseOf(ctx context.Context, rec events.Record) (iter.Seq2[string, []byte], error) {
+	h, ok := m.fold.NeedsBase(rec)
+	if !ok {
+		return nil, nil
+	}
+	return m.readBase(ctx, h)
+}
+
+func (m *Machine) readBase(ctx context.Context, h events.Hash) (iter.Seq2[string, []byte], error) {
+	if h.IsZero() {
+		return rowSeq(nil), nil
+	}
+	b, err := m.cfg.Feed.GetBlob(ctx, store.Hash(h))
+	if err != nil {
+		return nil, fmt.Errorf("base %s of a segment: %w", h, err)
+	}
+	c, err := store.DecodeCheckpoint(b)
+	if err != nil {
+		return nil, fmt.Errorf("base %s of a segment: %w", h, err)
+	}
+	rows, err := store.ReadRows(ctx, m.cfg.Feed, c)
+	if err != nil {
+		return nil, fmt.Errorf("base %s of a segment: %w", h, err)
+	}
+	return rowSeq(rows), nil
+}
+
+// writeBase makes rows durable and returns their name.
+func (m *Machine) writeBase(ctx context.Context, rows iter.Seq2[string, []byte]) (events.Hash, error) {
+	var all []store.Row
+	for k, v := range rows {
+		all = append(all, store.Row{Key: k, Value: v})
+	}
+	if len(all) == 0 {
+		return events.Hash{}, nil
+	}
+	c, err := store.WriteRows(ctx, m.cfg.Feed, all, store.Version(m.fold.Position()))
+	if err != nil {
+		return events.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
+	}
+	b, err := store.EncodeCheckpoint(c)
+	if err != nil {
+		return events.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
+	}
+	h, err := m.cfg.Feed.PutBlob(ctx, b)
+	if err != nil {
+		return events.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
+	}
+	return events.Hash(h), nil
+}
+
+// beginEpoch puts a greater epoch on the log: what counts from there is this
+// fold's state or, where the fold is behind the head, the head's.
+func (m *Machine) beginEpoch(ctx context.Context, reason string, readAll bool) error {
+	known := max(m.fold.Position().Epoch, m.head.Version().Epoch, m.wantEpoch.Epoch)
+	seg, _, err := m.newestEpoch(ctx)
+	if err != nil {
+		return err
+	}
+	if seg != nil {
+		known = max(known, seg.Epoch)
+	}
+	head, err := m.contentOfHead(ctx)
+	if err != nil {
+		return err
+	}
+	rows, err := m.fold.EpochBase(events.Position(m.head.Version()), contentSeq(head))
+	if err != nil {
+		return fmt.Errorf("base of an epoch from head %s: %w", m.head.Version(), err)
+	}
+	epoch := max(known+1, uint64(m.cfg.Now().Unix()))
+	m.log.Warn("a new epoch begins", "epoch", epoch, "reason", reason, "head", m.head.Version())
+	return m.segment(ctx, events.Segment{Epoch: epoch}, rows, readAll)
+}
+
+// beginSegment puts on the log that this build speaks from here on; what the
+// head serves becomes last good.
+func (m *Machine) beginSegment(ctx context.Context) error {
+	head, err := m.contentOfHead(ctx)
+	if err != nil {
+		return err
+	}
+	rows, err := fold.BuildBase(contentSeq(head))
+	if err != nil {
+		return fmt.Errorf("base of a segment from head %s: %w", m.head.Version(), err)
+	}
+	m.log.Info("a new segment begins", "epoch", m.fold.Position().Epoch, "build", m.cfg.Build, "was", m.fold.Segment().Build)
+	return m.segment(ctx, events.Segment{Epoch: m.fold.Position().Epoch, EpochRecord: m.fold.Segment().EpochRecord}, rows, true)
+}
+
+// segment appends a segment record. The fence is the end of the log as it is
+// now; who begins a segment on a log that is the one that was read has read it
+// to the end, and nothing may come between.
+func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq2[string, []byte], readAll bool) error {
+	bounds, err := m.cfg.Log.Bounds(ctx)
+	if err != nil {
+		return fmt.Errorf("bounds of the log: %w", err)
+	}
+	if readAll && bounds.Last != m.fold.Position().Seq {
+		return nil // records are on their way: read them first
+	}
+	// Durable first. A crash behind this leaves blobs that nobody names.
+	if seg.Base, err = m.writeBase(ctx, rows); err != nil {
+		return err
+	}
+	seg.Build, seg.Head, seg.VersionsSeq = m.cfg.Build, events.Position(m.head.Version()), m.head.Seq
+	ev := events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: &seg}
+	fence := events.Fence{Kind: events.FenceLog, Seq: bounds.Last, Generation: m.logGen}
+	// A crash behind this leaves a segment that counts for all; whoever leads
+	// next reads it.
+	_, err = m.cfg.Log.Append(ctx, []events.Event{ev}, fence)
+	if errors.Is(err, events.ErrConflict) {
+		m.stats.Conflicts++
+		return nil // somebody wrote: read on, and see whether it is still wanted
+	}
+	if err != nil {
+		return fmt.Errorf("append segment of epoch %d: %w", seg.Epoch, err)
+	}
+	m.stats.Segments++
+	return nil
+}
+
+// contentOfHead is the content of the head, from whoever has it nearest.
+func (m *Machine) contentOfHead(ctx context.Context) (*store.Snapshot, error) {
+	v := m.head.Version()
+	if m.head.Manifest == nil {
+		return nil, nil
+	}
+	root := store.RootOf(m.head.Manifest)
+	for _, near := range []store.Stored{m.headContent, m.stored} {
+		if near.Manifest != nil && near.Version() == v && near.Snapshot.Root() == root {
+			m.headContent = store.Stored{Manifest: m.head.Manifest, Snapshot: near.Snapshot}
+			return near.Snapshot, nil
+		}
+	}
+	if m.content.Root() == root {
+		m.headContent = store.Stored{Manifest: m.head.Manifest, Snapshot: m.content}
+		return m.content, nil
+	}
+	far, err := m.cfg.Feed.Fetch(ctx, v)
+	if err != nil {
+		return nil, fmt.Errorf("content of head %s: %w", v, err)
+	}
+	m.headContent = far
+	return far.Snapshot, nil
+}
