@@ -1,0 +1,69 @@
+package bus
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// FileName is the name of the bus file within a data directory.
+const FileName = "bus"
+
+// File is the content of a bus file.
+type File struct {
+	URL   string `yaml:"url"`
+	Token string `yaml:"token"`
+	// PID of the process that runs the server.
+	PID int `yaml:"pid"`
+}
+
+// ErrNoBusFile says that no server runs on a data directory, or that it is
+// still starting.
+var ErrNoBusFile = errors.New("nothing runs on this data directory")
+
+// ReadBusFile reads the bus file at path; ErrNoBusFile if there is none.
+func ReadBusFile(path string) (File, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return File{}, fmt.Errorf("bus file %s: %w", path, ErrNoBusFile)
+	}
+	if err != nil {
+		return File{}, fmt.Errorf("bus file: %w", err)
+	}
+	var f File
+	d := yaml.NewDecoder(bytes.NewReader(b))
+	d.KnownFields(true)
+	if err := d.Decode(&f); err != nil {
+		return File{}, fmt.Errorf("bus file %s: %w", path, err)
+	}
+	if f.URL == "" {
+		return File{}, fmt.Errorf("bus file %s: url: is missing; is this the file that `meshlog up` writes?", path)
+	}
+	return f, nil
+}
+
+// write puts the file at path, whole or not at all.
+func (f File) write(path string) error {
+	b, err := yaml.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("bus file: %w", err)
+	}
+	b = append([]byte("# Where the bus is, and the token that opens it.\n"), b...)
+	tmp, err := os.CreateTemp(filepath.Dir(path), FileName+".*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("bus file: %w", err)
+	}
+	_, err = tmp.Write(b)
+	if err = errors.Join(err, tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("bus file: %w", err), os.Remove(tmp.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+)
+
+// Fleet is what the processes of one mesh tell each other over core subjects:
+// soft state, said again and again, kept by nobody. It is safe for concurrent
+// use.
+type Fleet struct {
+	nc     *nats.Conn
+	prefix string
+	log    *slog.Logger
+}
+
+// NewFleet returns the fleet of the mesh called domain.
+func NewFleet(nc *nats.Conn, domain string, log *slog.Logger) *Fleet {
+	return &Fleet{nc: nc, prefix: "meshlog.fleet." + token(domain) + ".", log: log}
+}
+
+// Tick says where the head is; the leader does, once a second.
+func (f *Fleet) Tick(_ context.Context, t *reportv1.Tick) error {
+	return f.publish("tick", t)
+}
+
+// Ticks hands on the leader's ticks until ctx is done.
+func (f *Fleet) Ticks(ctx context.Context, handle func(*reportv1.Tick)) error {
+	return listen(ctx, f, "tick", func(_ *nats.Msg, t *reportv1.Tick) { handle(t) })
+}
+
+// AskListing asks the watchers of a shard to list again.
+func (f *Fleet) AskListing(_ context.Context, r *reportv1.ListingRequest) error {
+	return f.publish(listingSubject(events.Shard{Source: r.GetSource(), Instance: r.GetInstance()}), r)
+}
+
+// ListingRequests hands on what AskListing asks of a shard until ctx is done.
+func (f *Fleet) ListingRequests(ctx context.Context, shard events.Shard, handle func(*reportv1.ListingRequest)) error {
+	return listen(ctx, f, listingSubject(shard), func(_ *nats.Msg, r *reportv1.ListingRequest) { handle(r) })
+}
+
+func listingSubject(s events.Shard) string {
+	return "listing." + token(s.Source) + "." + token(s.Instance)
+}
+
+// Digests waits at most digestWait for the leader's answer, and asks again
+// every digestRetry: the leader may not have read the session's begin yet.
+const (
+	digestWait  = 3 * time.Second
+	digestRetry = 200 * time.Millisecond
+)
+
+// ErrNoAnswer says that no leader answered in time.
+var ErrNoAnswer = errors.New("no leader answered")
+
+// Digests asks the leader for the bucket digests of a shard, as its fold has
+// them offered after the begin of that session. It takes up to 3 s, and then
+// returns ErrNoAnswer.
+func (f *Fleet) Digests(ctx context.Context, shard events.Shard, session string) (*events.ShardDigests, error) {
+	b, err := proto.Marshal(&reportv1.DigestRequest{Source: shard.Source, Instance: shard.Instance, Session: session})
+	if err != nil {
+		return nil, fmt.Errorf("ask for digests of %s: %w", shard, err)
+	}
+	inbox := f.nc.NewInbox()
+	sub, err := f.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, fmt.Errorf("ask for digests of %s: %w", shard, err)
+	}
+	defer sub.Unsubscribe()
+	deadline := time.Now().Add(digestWait)
+	for time.Now().Before(deadline) {
+		if err := f.nc.PublishRequest(f.prefix+"digests", inbox, b); err != nil {
+			return nil, fmt.Errorf("ask for digests of %s: %w", shard, err)
+		}
+		d, err := f.digestReply(ctx, sub)
+		if d != nil || err != nil {
+			return d, err
+		}
+	}
+	return nil, fmt.Errorf("ask for digests of %s: %w", shard, ErrNoAnswer)
+}
+
+// digestReply waits until it is time to ask again. Both results are nil then.
+func (f *Fleet) digestReply(ctx context.Context, sub *nats.Subscription) (*events.ShardDigests, error) {
+	try, cancel := context.WithTimeout(ctx, digestRetry)
+	defer cancel()
+	for {
+		m, err := sub.NextMsgWithContext(try)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, context.DeadlineExceeded):
+			return nil, nil
+		case errors.Is(err, nats.ErrNoResponders):
+			// Nobody listens yet: wait the rest of the time.
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("wait for digests: %w", err)
+		}
+		var r reportv1.DigestReply
+		if err := proto.Unmarshal(m.Data, &r); err != nil {
+			return nil, fmt.Errorf("digests: %w", err)
+		}
+		if !r.GetKnown() {
+			continue
+		}
+		return decodeDigests(r.GetDigests())
+	}
+}
+
+// ServeDigests answers Digests until ctx is done. known is false where this
+// process does not lead, or has not read the session's begin: another may
+// answer, or the watcher asks again.
+func (f *Fleet) ServeDigests(
+	ctx context.Context, lookup func(shard events.Shard, session string) (d *events.ShardDigests, known bool),
+) error {
+	return listen(ctx, f, "digests", func(m *nats.Msg, r *reportv1.DigestRequest) {
+		d, known := lookup(events.Shard{Source: r.GetSource(), Instance: r.GetInstance()}, r.GetSession())
+		if !known {
+			return
+		}
+		b, err := proto.Marshal(&reportv1.DigestReply{Known: true, Digests: encodeDigests(d)})
+		if err == nil {
+			err = m.Respond(b)
+		}
+		if err != nil {
+			f.log.Warn("digests not answered", "source", r.GetSource(), "instance", r.GetInstance(), "error", err)
+		}
+	})
+}
+
+func encodeDigests(d *events.ShardDigests) []byte {
+	var b []byte
+	for i := range d {
+		b = append(b, d[i][:]...)
+	}
+	return b
+}
+
+func decodeDigests(b []byte) (*events.ShardDigests, error) {
+	var d events.ShardDigests
+	if len(b) != len(d)*len(d[0]) {
+		return nil, fmt.Errorf("digests: %d bytes, want %d", len(b), len(d)*len(d[0]))
+	}
+	for i := range d {
+		copy(d[i][:], b[i*len(d[i]):])
+	}
+	return &d, nil
+}
+
+func (f *Fleet) publish(subject string, m proto.Message) error {
+	b, err := proto.Marshal(m)
+	if err == nil {
+		err = f.nc.Publish(f.prefix+subject, b)
+	}
+	if err != nil {
+		return fmt.Errorf("publish %s: %w", subject, err)
+	}
+	return nil
+}
+
+// listen hands on what comes under a subject, one after the other, until ctx
+// is done or the connection is closed. What a slow handle misses is said
+// again by its sender.
+func listen[M any, P interface {
+	*M
+	proto.Message
+}](ctx context.Context, f *Fleet, subject string, handle func(*nats.Msg, P)) error {
+	sub, err := f.nc.SubscribeSync(f.prefix + subject)
+	if err != nil {
+		return fmt.Errorf("listen to %s: %w", subject, err)
+	}
+	defer sub.Unsubscribe()
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if errors.Is(err, nats.ErrSlowConsumer) {
+			continue // said once per overflow; the connection has logged it
+		}
+		if err != nil {
+			return fmt.Errorf("listen to %s: %w", subject, err)
+		}
+		p := P(new(M))
+		if err := proto.Unmarshal(m.Data, p); err != nil {
+			f.log.Warn("unreadable message", "subject", m.Subject, "error", err)
+			continue
+		}
+		handle(m, p)
+	}
+}

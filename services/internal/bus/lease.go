@@ -1,0 +1,243 @@
+package bus
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// DefaultLeaseTTL is how long a lease outlives a holder that died.
+const DefaultLeaseTTL = 6 * time.Second
+
+// releaseTimeout bounds what a process that ends waits for the bus.
+const releaseTimeout = 2 * time.Second
+
+// LeaseOptions say which lease is wanted, and by whom.
+type LeaseOptions struct {
+	Domain string        // the mesh
+	Holder string        // the name of this process, shown to people
+	TTL    time.Duration // whole seconds; DefaultLeaseTTL if 0
+	Log    *slog.Logger
+}
+
+// Lease is the lease of the leading builder of a mesh: at most one process at
+// a time believes that it holds it, but for a pause of that process or of its
+// clock. It is for liveness; whatever must hold is fenced where it is written.
+//
+// It is a key of the bucket meshlog_lease that expires with its last renewal.
+// The holder renews it three times per TTL and deletes it when it ends; the
+// others wait for the deletion, or for a TTL without a renewal.
+type Lease struct {
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	key     string
+	subject string
+	run     string // tells this Lease's own renewals from a namesake's
+	o       LeaseOptions
+}
+
+const (
+	leaseBucket = "meshlog_lease"
+	leaseRun    = "Meshlog-Run"
+	kvOperation = "KV-Operation" // of the library: set where a key was deleted
+)
+
+// NewLease returns the lease of the builders of a mesh. EnsureStreams has made
+// its bucket.
+func NewLease(nc *nats.Conn, o LeaseOptions) (*Lease, error) {
+	if o.TTL == 0 {
+		o.TTL = DefaultLeaseTTL
+	}
+	// A call that takes longer than a third of the TTL is of no use to a holder.
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(o.TTL/3))
+	if err != nil {
+		return nil, fmt.Errorf("lease: %w", err)
+	}
+	key := "builder." + token(o.Domain)
+	return &Lease{
+		nc: nc, js: js, key: key, subject: "$KV." + leaseBucket + "." + key, run: rand.Text(), o: o,
+	}, nil
+}
+
+// ensureLeases makes the bucket of the leases.
+func ensureLeases(ctx context.Context, js jetstream.JetStream, replicas int) error {
+	_, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: leaseBucket, Description: "who leads", History: 1, Replicas: replicas,
+		LimitMarkerTTL: time.Second, // allows a TTL per key
+	})
+	if err != nil {
+		return fmt.Errorf("bucket %s: %w", leaseBucket, err)
+	}
+	return nil
+}
+
+// Run acquires the lease, renews it, and acquires it again when it was lost,
+// until ctx is done. It calls onChange, which must not block, whenever the
+// answer to "is it held?" changes; the last call is with false, and the lease
+// is given away after it. Trouble with the bus is logged and lived with.
+func (l *Lease) Run(ctx context.Context, onChange func(held bool)) error {
+	// A plain subscription on the key's subject sees every renewal and
+	// deletion, and costs the server nothing that lasts. An overflow loses
+	// news, which only makes us ask earlier or later.
+	news := make(chan *nats.Msg, 16)
+	sub, err := l.nc.ChanSubscribe(l.subject, news)
+	if err != nil {
+		return fmt.Errorf("lease: %w", err)
+	}
+	defer sub.Unsubscribe()
+
+	var said string
+	for {
+		asked := time.Now()
+		revision, err := l.acquire(ctx)
+		switch {
+		case err == nil:
+			l.o.Log.Info("leading")
+			onChange(true)
+			revision, err = l.hold(ctx, revision, asked, news)
+			onChange(false)
+			if ctx.Err() != nil {
+				return errors.Join(ctx.Err(), l.release(ctx, revision))
+			}
+			l.o.Log.Warn("no longer leading", "error", err)
+			continue
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err.Error() != said:
+			said = err.Error()
+			l.o.Log.Info("standing by", "reason", err)
+		}
+		if err := l.await(ctx, news); err != nil {
+			return err
+		}
+	}
+}
+
+// errHeld says that another process holds the lease.
+type errHeld struct{ holder string }
+
+func (e errHeld) Error() string { return "the lease is held by " + e.holder }
+
+// acquire takes the lease if it is free, and returns the key's revision.
+func (l *Lease) acquire(ctx context.Context) (uint64, error) {
+	revision, err := l.look(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return l.put(ctx, revision)
+}
+
+// look returns the key's revision if the lease is free or ours, which it also
+// is where the answer to an earlier put was lost; else it returns errHeld.
+func (l *Lease) look(ctx context.Context) (uint64, error) {
+	stream, err := l.js.Stream(ctx, "KV_"+leaseBucket)
+	if err != nil {
+		return 0, fmt.Errorf("bucket %s: %w", leaseBucket, err)
+	}
+	last, err := stream.GetLastMsgForSubject(ctx, l.subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the lease: %w", err)
+	}
+	gone := last.Header.Get(kvOperation) != "" || last.Header.Get(jetstream.MarkerReasonHeader) != ""
+	if gone || last.Header.Get(leaseRun) == l.run {
+		return last.Sequence, nil
+	}
+	return 0, errHeld{holder: string(last.Data)}
+}
+
+// put writes the key if its revision is still the one given; it then lives for
+// a TTL. (KeyValue.Update would take its TTL away.)
+func (l *Lease) put(ctx context.Context, revision uint64) (uint64, error) {
+	m := nats.NewMsg(l.subject)
+	m.Data = []byte(l.o.Holder)
+	m.Header.Set(leaseRun, l.run)
+	ack, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgTTL(l.o.TTL), jetstream.WithExpectLastSequencePerSubject(revision))
+	if err != nil {
+		return 0, fmt.Errorf("write the lease: %w", err)
+	}
+	return ack.Sequence, nil
+}
+
+// release deletes the key, which tells the others.
+func (l *Lease) release(ctx context.Context, revision uint64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	m := nats.NewMsg(l.subject)
+	m.Header.Set(kvOperation, "DEL")
+	if _, err := l.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(revision)); err != nil {
+		return fmt.Errorf("release the lease: %w", err)
+	}
+	return nil
+}
+
+// hold renews the lease until it is lost or ctx is done, and returns the key's
+// last known revision. since is when the lease was asked for: it may have
+// expired a TTL later.
+func (l *Lease) hold(ctx context.Context, revision uint64, since time.Time, news <-chan *nats.Msg) (uint64, error) {
+	renew := time.NewTicker(l.o.TTL / 3)
+	defer renew.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return revision, ctx.Err()
+		case <-news: // our own renewals
+			continue
+		case <-renew.C:
+		}
+		asked := time.Now()
+		next, err := l.renew(ctx, revision, since.Add(l.o.TTL))
+		switch {
+		case err == nil:
+			revision, since = next, asked
+		case errors.As(err, new(errHeld)), !time.Now().Before(since.Add(l.o.TTL)):
+			return revision, err
+		}
+	}
+}
+
+// renew puts the key anew. A conflict is looked into: it may be with an
+// earlier put of ours.
+func (l *Lease) renew(ctx context.Context, revision uint64, deadline time.Time) (uint64, error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	next, err := l.put(ctx, revision)
+	if err == nil || !isConflict(err) {
+		return next, err
+	}
+	return l.acquire(ctx)
+}
+
+// isConflict tells a fence that did not hold; R1 and R3 have a code each.
+func isConflict(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+}
+
+// await blocks until it is worth asking for the lease again.
+func (l *Lease) await(ctx context.Context, news <-chan *nats.Msg) error {
+	ask := time.NewTimer(l.o.TTL / 3)
+	defer ask.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case m := <-news:
+			if m.Header.Get(kvOperation) != "" {
+				return nil // given away
+			}
+			ask.Reset(l.o.TTL) // renewed: it lives at least that long
+		case <-ask.C:
+			return nil
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func leaseServer(t *testing.T) *Server {
+	t.Helper()
+	s := startServer(t, t.TempDir())
+	js, err := jetstream.New(connect(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ensureLeases(t.Context(), js, 1); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// candidate is a process that wants the lease.
+type candidate struct {
+	lease *Lease
+	held  chan bool
+	stop  func() // ends Run and waits for it
+	nc    *nats.Conn
+}
+
+func newCandidate(t *testing.T, s *Server, name string, ttl time.Duration) *candidate {
+	t.Helper()
+	nc := connect(t, s)
+	l, err := NewLease(nc, LeaseOptions{Domain: "a mesh", Holder: name, TTL: ttl, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &candidate{lease: l, held: make(chan bool, 8), nc: nc}
+}
+
+func (c *candidate) start(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := c.lease.Run(ctx, func(held bool) { c.held <- held }); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	c.stop = func() { cancel(); wg.Wait() }
+	t.Cleanup(c.stop)
+}
+
+func (c *candidate) expect(t *testing.T, want bool) {
+	t.Helper()
+	select {
+	case got := <-c.held:
+		if got != want {
+			t.Fatalf("held = %v, want %v", got, want)
+		}
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
+	}
+}
+
+// A holder that ends hands over at once: the TTL is far longer than a test.
+func TestLeaseReleased(t *testing.T) {
+	s := leaseServer(t)
+	a := newCandidate(t, s, "a", time.Hour)
+	b := newCandidate(t, s, "b", time.Hour)
+	a.start(t)
+	a.expect(t, true)
+	b.start(t)
+	a.stop()
+	a.expect(t, false)
+	b.expect(t, true)
+	if len(a.held) != 0 {
+		t.Error("a changed its mind")
+	}
+}
+
+// A holder that dies is replaced after the TTL; one that is cut off knows.
+func TestLeaseExpires(t *testing.T) {
+	const ttl = time.Second // the least that the server takes
+	s := leaseServer(t)
+	a := newCandidate(t, s, "a", ttl)
+	b := newCandidate(t, s, "b", ttl)
+	a.start(t)
+	a.expect(t, true)
+	b.start(t)
+	cut := time.Now()
+	a.nc.Close()
+	a.expect(t, false)
+	lost := time.Since(cut)
+	b.expect(t, true)
+	taken := time.Since(cut)
+	t.Logf("a knew after %v, b held after %v", lost, taken)
+	if lost > ttl+ttl/2 {
+		t.Errorf("a believed in its lease for %v after it was cut off", lost)
+	}
+}
+
+func TestLeaseIsRenewed(t *testing.T) {
+	const ttl = time.Second
+	s := leaseServer(t)
+	a := newCandidate(t, s, "a", ttl)
+	renewals := make(chan *nats.Msg, 8)
+	nc := connect(t, s)
+	if _, err := nc.ChanSubscribe(a.lease.subject, renewals); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	a.start(t)
+	a.expect(t, true)
+	for range 5 { // 5/3 of the TTL
+		if m := <-renewals; string(m.Data) != "a" {
+			t.Fatalf("renewal by %q", m.Data)
+		}
+	}
+	if len(a.held) != 0 {
+		t.Error("a lost its lease")
+	}
+}
+
+// What a holder wrote without hearing of it is its own, also afterwards.
+func TestLeaseAfterLostAnswer(t *testing.T) {
+	a := newCandidate(t, leaseServer(t), "a", time.Hour)
+	ctx := t.Context()
+	first, err := a.lease.acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unheard, err := a.lease.put(ctx, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := a.lease.renew(ctx, first, time.Now().Add(time.Minute))
+	if err != nil || got <= unheard {
+		t.Errorf("renew after a lost answer: revision %d, %v; want one above %d", got, err, unheard)
+	}
+}
+
+// A namesake, or an operator, that writes the key takes the lease away.
+func TestLeaseTakenAway(t *testing.T) {
+	s := leaseServer(t)
+	a := newCandidate(t, s, "a", time.Second)
+	a.start(t)
+	a.expect(t, true)
+	js, err := jetstream.New(connect(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(t.Context(), a.lease.subject, []byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	a.expect(t, false)
+}

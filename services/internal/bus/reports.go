@@ -1,0 +1,196 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+)
+
+// A report is said on change, at most once per reportPause, and every
+// reportInterval: whoever starts to listen knows everybody after that.
+const (
+	reportPause    = time.Second
+	reportInterval = 10 * time.Second
+	// askQuiet is how long Reports waits for one more report.
+	askQuiet = 300 * time.Millisecond
+)
+
+// Reporter publishes the report of one process: whole every time.
+type Reporter struct {
+	fleet   *Fleet
+	subject string
+	report  func() proto.Message
+	// urgent says that next must not wait for its turn after last.
+	urgent  func(last, next proto.Message) bool
+	changed chan struct{}
+}
+
+// FrontendReporter reports what report returns; Run calls it. A new chain
+// mismatch is said at once.
+func (f *Fleet) FrontendReporter(id string, report func() *reportv1.FrontendReport) *Reporter {
+	r := f.reporter("report.frontend."+token(id), func() proto.Message { return report() })
+	r.urgent = func(last, next proto.Message) bool {
+		was, _ := last.(*reportv1.FrontendReport)
+		is := next.(*reportv1.FrontendReport).GetChainMismatch()
+		return is != nil && !proto.Equal(is, was.GetChainMismatch())
+	}
+	return r
+}
+
+// WatcherReporter reports for the watcher of a shard; twins differ in their
+// holder.
+func (f *Fleet) WatcherReporter(holder string, s events.Shard, report func() *reportv1.WatcherReport) *Reporter {
+	return f.reporter("report.watcher."+token(holder)+"."+token(s.Source)+"."+token(s.Instance),
+		func() proto.Message { return report() })
+}
+
+// BuilderReporter reports for a builder.
+func (f *Fleet) BuilderReporter(id string, report func() *reportv1.BuilderReport) *Reporter {
+	return f.reporter("report.builder."+token(id), func() proto.Message { return report() })
+}
+
+func (f *Fleet) reporter(subject string, report func() proto.Message) *Reporter {
+	return &Reporter{
+		fleet: f, subject: subject, report: report, changed: make(chan struct{}, 1),
+		urgent: func(_, _ proto.Message) bool { return false },
+	}
+}
+
+// Changed says that the report is not what it was. It never blocks.
+func (r *Reporter) Changed() {
+	select {
+	case r.changed <- struct{}{}:
+	default: // said already
+	}
+}
+
+// Run reports until ctx is done, and then once more.
+func (r *Reporter) Run(ctx context.Context) error {
+	asked := make(chan *nats.Msg, 1)
+	sub, err := r.fleet.nc.ChanSubscribe(r.fleet.prefix+"ask", asked)
+	if err != nil {
+		return fmt.Errorf("listen to ask: %w", err)
+	}
+	defer sub.Unsubscribe()
+
+	interval := time.NewTicker(reportInterval)
+	defer interval.Stop()
+	var (
+		last    proto.Message
+		pending = true           // something is to be said
+		pause   <-chan time.Time // nil: it may be said now
+	)
+	say := func(m proto.Message) {
+		r.publish(m)
+		last, pending, pause = m, false, time.After(reportPause)
+	}
+	for {
+		if pending {
+			if m := r.report(); pause == nil || r.urgent(last, m) {
+				say(m)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			r.publish(r.report())
+			return ctx.Err()
+		case <-r.changed:
+			pending = true
+		case <-pause:
+			pause = nil
+		case <-interval.C:
+			say(r.report())
+		case <-asked:
+			say(r.report())
+		}
+	}
+}
+
+// publish says m. What cannot be said now is said with the next report; why it
+// could not is logged where the connection is.
+func (r *Reporter) publish(m proto.Message) {
+	if err := r.fleet.publish(r.subject, m); err != nil {
+		r.fleet.log.Debug("report not published", "error", err)
+	}
+}
+
+// FrontendReports hands on the reports of all frontends until ctx is done.
+func (f *Fleet) FrontendReports(ctx context.Context, handle func(*reportv1.FrontendReport)) error {
+	return listen(ctx, f, "report.frontend.*", func(_ *nats.Msg, r *reportv1.FrontendReport) { handle(r) })
+}
+
+// Reports are the reports of a fleet, sorted by name.
+type Reports struct {
+	Frontends []*reportv1.FrontendReport
+	Watchers  []*reportv1.WatcherReport
+	Builders  []*reportv1.BuilderReport
+}
+
+// Reports asks everybody to report and gathers the answers, until none has
+// come for 300 ms.
+func (f *Fleet) Reports(ctx context.Context) (*Reports, error) {
+	sub, err := f.nc.SubscribeSync(f.prefix + "report.>")
+	if err != nil {
+		return nil, fmt.Errorf("listen to reports: %w", err)
+	}
+	defer sub.Unsubscribe()
+	if err := f.nc.Publish(f.prefix+"ask", nil); err != nil {
+		return nil, fmt.Errorf("ask for reports: %w", err)
+	}
+	latest := map[string]*nats.Msg{}
+	for {
+		m, err := nextWithin(ctx, sub, askQuiet)
+		if err != nil {
+			return nil, fmt.Errorf("gather reports: %w", err)
+		}
+		if m == nil {
+			return f.decodeReports(latest)
+		}
+		latest[m.Subject] = m
+	}
+}
+
+// nextWithin is the next message; nil if none comes within d.
+func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*nats.Msg, error) {
+	quiet, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	m, err := sub.NextMsgWithContext(quiet)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, nil
+	}
+	return m, err
+}
+
+func (f *Fleet) decodeReports(latest map[string]*nats.Msg) (*Reports, error) {
+	var r Reports
+	for _, subject := range slices.Sorted(maps.Keys(latest)) {
+		var m proto.Message
+		switch rest := strings.TrimPrefix(subject, f.prefix+"report."); {
+		case strings.HasPrefix(rest, "frontend."):
+			p := new(reportv1.FrontendReport)
+			r.Frontends, m = append(r.Frontends, p), p
+		case strings.HasPrefix(rest, "watcher."):
+			p := new(reportv1.WatcherReport)
+			r.Watchers, m = append(r.Watchers, p), p
+		case strings.HasPrefix(rest, "builder."):
+			p := new(reportv1.BuilderReport)
+			r.Builders, m = append(r.Builders, p), p
+		default:
+			continue // of a later version of meshlog
+		}
+		if err := proto.Unmarshal(latest[subject].Data, m); err != nil {
+			return nil, fmt.Errorf("report under %s: %w", subject, err)
+		}
+	}
+	return &r, nil
+}

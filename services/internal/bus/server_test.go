@@ -1,0 +1,230 @@
+package bus
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func startServer(t *testing.T, dir string) *Server {
+	t.Helper()
+	s, err := StartServer(ServerOptions{Dir: dir, Listen: "127.0.0.1:0", Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func connect(t *testing.T, s *Server) *nats.Conn {
+	t.Helper()
+	nc, err := Connect(ConnectOptions{Server: s, Name: t.Name(), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func TestServerWritesBusFile(t *testing.T) {
+	dir := t.TempDir()
+	s := startServer(t, dir)
+	path := filepath.Join(dir, FileName)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("%s has mode %v, want 0600: it holds the token", path, info.Mode().Perm())
+	}
+	f, err := ReadBusFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (File{URL: s.URL(), Token: s.Token(), PID: os.Getpid()}); f != want {
+		t.Errorf("bus file = %+v, want %+v", f, want)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadBusFile(path); !errors.Is(err, ErrNoBusFile) {
+		t.Errorf("after Close: ReadBusFile: %v, want ErrNoBusFile", err)
+	}
+}
+
+func TestServerKeepsStreams(t *testing.T) {
+	dir := t.TempDir()
+	for i, want := range []uint64{1, 2} {
+		s := startServer(t, dir)
+		nc := connect(t, s)
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "T", Subjects: []string{"t"}}); err != nil {
+			t.Fatal(err)
+		}
+		ack, err := js.Publish(t.Context(), "t", []byte("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ack.Sequence != want {
+			t.Errorf("start %d: sequence %d, want %d", i, ack.Sequence, want)
+		}
+		nc.Close()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestServerRefuses(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	used := t.TempDir()
+	startServer(t, used)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, c := range []struct {
+		name string
+		o    ServerOptions
+		want []string
+	}{
+		{"directory in use", ServerOptions{Dir: used, Listen: "127.0.0.1:0"}, []string{used, "in use by another process", "stop it"}},
+		{"port in use", ServerOptions{Dir: t.TempDir(), Listen: taken.Addr().String()}, []string{taken.Addr().String(), "address already in use"}},
+		{"no address", ServerOptions{Dir: t.TempDir(), Listen: "localhost"}, []string{"listen address of the bus", "localhost", "missing port"}},
+		{"directory is a file", ServerOptions{Dir: file}, []string{file, "not a directory"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.o.Log = quiet
+			s, err := StartServer(c.o)
+			if err == nil {
+				s.Close()
+				t.Fatal("started")
+			}
+			for _, w := range c.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("error %q does not say %q", err, w)
+				}
+			}
+		})
+	}
+}
+
+func TestConnect(t *testing.T) {
+	dir := t.TempDir()
+	s := startServer(t, dir)
+	good, bad := filepath.Join(dir, "good"), filepath.Join(dir, "bad")
+	for path, token := range map[string]string{good: s.Token() + "\n", bad: "nonsense\n"} {
+		if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		o    ConnectOptions
+		want string // empty: it connects
+	}{
+		{"in process", ConnectOptions{Server: s}, ""},
+		{"bus file", ConnectOptions{URL: filepath.Join(dir, FileName)}, ""},
+		{"token file", ConnectOptions{URL: s.URL(), TokenFile: good}, ""},
+		{"wrong token", ConnectOptions{URL: s.URL(), TokenFile: bad}, "Authorization Violation; it takes another token"},
+		{"no token", ConnectOptions{URL: s.URL()}, "Authorization Violation; it takes another token"},
+		{"no token file", ConnectOptions{URL: s.URL(), TokenFile: good + "x"}, "goodx: no such file"},
+		{"no bus file", ConnectOptions{URL: filepath.Join(dir, "nowhere")}, "nothing runs on this data directory"},
+		{"nobody there", ConnectOptions{URL: "nats://127.0.0.1:1"}, "127.0.0.1:1: nats: no servers available for connection; is it running there?"},
+		{"nowhere", ConnectOptions{}, "give --bus"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.o.Name, c.o.Log = "a test. *", quiet
+			nc, err := Connect(c.o)
+			if err == nil {
+				err = nc.Flush()
+				nc.Close()
+			}
+			switch {
+			case c.want == "" && err != nil:
+				t.Error(err)
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("error %v does not say %q", err, c.want)
+			}
+		})
+	}
+}
+
+// A bus file is read anew for each attempt: the server that comes back listens
+// elsewhere, and takes another token.
+func TestReconnectAfterServerRestart(t *testing.T) {
+	dir := t.TempDir()
+	first := startServer(t, dir)
+	o := ConnectOptions{URL: filepath.Join(dir, FileName), Name: "reader", Log: quiet}
+	nc, err := Connect(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	renewed := make(chan struct{})
+	nc.SetReconnectHandler(func(*nats.Conn) { close(renewed) })
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := startServer(t, dir)
+	select {
+	case <-renewed:
+	case <-t.Context().Done():
+		t.Fatal("not reconnected")
+	}
+	if second.Token() == first.Token() {
+		t.Error("the restarted server takes the old token")
+	}
+}
+
+func TestConnectWait(t *testing.T) {
+	dir := t.TempDir()
+	o := ConnectOptions{URL: filepath.Join(dir, FileName), Name: "early"}
+	tried := make(chan struct{}, 1)
+	o.Log = slog.New(slog.NewTextHandler(signalWriter(tried), nil))
+	connected := make(chan error, 1)
+	go func() {
+		nc, err := ConnectWait(t.Context(), o)
+		if err == nil {
+			nc.Close()
+		}
+		connected <- err
+	}()
+	<-tried // nothing runs there, and it said so
+	startServer(t, dir)
+	if err := <-connected; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// signalWriter signals each write, if anybody listens.
+type signalWriter chan<- struct{}
+
+func (w signalWriter) Write(b []byte) (int, error) {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
