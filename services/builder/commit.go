@@ -37,7 +37,7 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 		// Nothing was published: the version before it serves on.
 		return false, nil
 	}
-	if m.waiting = m.fold.Waiting(m.world.Policy()); len(m.waiting) > 0 || !m.worthAVersion() {
+	if m.waiting = m.waits(); len(m.waiting) > 0 || !m.worthAVersion() {
 		return false, nil
 	}
 	before, err := m.contentOfHead(ctx)
@@ -73,13 +73,25 @@ func (m *Machine) mustSay() func(context.Context) error {
 	return nil
 }
 
+// waits is for which sources nothing is published yet. Where no policy says
+// which are required, an epoch's first version waits for all that are listing:
+// a world that is known in part replaces none.
+func (m *Machine) waits() []string {
+	policy := m.world.Policy()
+	waiting := m.fold.Waiting(policy)
+	if len(policy.Required) == 0 && m.head.Version().Epoch != m.fold.Position().Epoch {
+		waiting = append(waiting, m.fold.FirstListings()...)
+	}
+	return waiting
+}
+
 // GetsOn says whether a Commit would have something to say although no record
 // changed anything: a source became SYNCED, the lease was won.
 func (m *Machine) GetsOn() bool {
 	if !m.leader || len(m.ahead) > 0 {
 		return false
 	}
-	return m.mustSay() != nil || m.worthAVersion() && len(m.fold.Waiting(m.world.Policy())) == 0
+	return m.mustSay() != nil || m.worthAVersion() && len(m.waits()) == 0
 }
 
 // build brings the world up to date with the content, and builds from it what

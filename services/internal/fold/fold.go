@@ -170,12 +170,17 @@ func (f *Fold) Segment() Segment { return f.segment }
 func (f *Fold) Mine() bool { return f.segment.Build == f.build }
 
 // Waiting says, for people, which required sources keep versions from being
-// published. It is empty when the fold is ready.
+// published. It is empty when the fold is ready. Where the policy requires
+// none, one source at least must have listed.
 func (f *Fold) Waiting(p model.Policy) []string {
 	if !f.rules.gate {
 		return nil
 	}
 	var waiting []string
+	listed := func(sh *shard) bool { return sh.synced || sh.partial }
+	if len(p.Required) == 0 && !slices.ContainsFunc(f.inOrder(), listed) {
+		waiting = append(waiting, fmt.Sprintf("no source has listed anything in epoch %d", f.segment.Epoch))
+	}
 	for _, r := range p.Required {
 		sh := f.shards[r.Shard]
 		switch {
@@ -186,6 +191,17 @@ func (f *Fold) Waiting(p model.Policy) []string {
 		}
 	}
 	return waiting
+}
+
+// FirstListings says, for people, which sources have begun to list for the
+// first time in this epoch.
+func (f *Fold) FirstListings() (listing []string) {
+	for _, sh := range f.inOrder() {
+		if sh.listing && !sh.synced && !sh.partial {
+			listing = append(listing, fmt.Sprintf("%s is listing", sh.name))
+		}
+	}
+	return listing
 }
 
 // inOrder is the shards, sorted.
