@@ -1,0 +1,110 @@
+# meshlog. `make help` says what there is; tools are pinned in
+# deploy/tools/versions.env and installed on first use.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# How long each fuzz test runs, and how many schedules of failures `sim` tries.
+FUZZTIME ?= 30s
+SEEDS ?= 1000
+
+# Every module of go.work. e2e drives what `build` leaves in bin/, which go's
+# test cache does not see: it is kept apart and never cached.
+MODULES := proto events store services deploy/e2e
+UNITS := ./proto/... ./events/... ./store/... ./services/...
+E2E := ./deploy/e2e/...
+
+TOOL := deploy/tools/get
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## All programs, into bin/
+	@mkdir -p bin
+	go build -o bin/ ./services/cmd/...
+
+.PHONY: tools
+tools: ## Fetch what tests and the demo run besides bin/: Envoy and a NATS server
+	@$(TOOL) envoy
+	@$(TOOL) nats-server
+
+.PHONY: test
+test: build tools ## All tests, those with a real Envoy and NATS server included
+	go test -p 2 $(UNITS)
+	go test -p 2 -count=1 $(E2E)
+
+.PHONY: race
+race: ## The modules' tests under the race detector
+	go test -p 2 -race $(UNITS)
+
+.PHONY: check
+check: check-tree lint check-proto check-modules ## All that must hold besides tests
+
+.PHONY: check-tree
+check-tree: # Formatting; nothing unfinished, no path of one machine.
+	@echo 'check: tree'
+	@out=$$(git ls-files -- '*.go' | xargs gofmt -l); [ -z "$$out" ] || { echo "not gofmt'ed: $$out"; exit 1; }
+	@! git grep -nE 'TO[D]O|FIX[M]E|XX[X]' -- . ':!LICENSE' || { echo 'finish it, or take the word away'; exit 1; }
+	@! git grep -nE '/(home|root|Users)/[A-Za-z0-9_.]' -- . || { echo 'a path of one machine does not belong in the tree'; exit 1; }
+	@! git grep -nF -e '$(CURDIR)/' -- . || { echo 'a path of this machine does not belong in the tree'; exit 1; }
+
+.PHONY: lint
+lint: ## golangci-lint over every module
+	@echo 'check: lint'
+	@$$($(TOOL) golangci-lint) run $$(go list -m -f '{{.Dir}}/...')
+
+.PHONY: check-proto
+check-proto: # The words on the wire: style, compatibility, and the Go made of them.
+	@echo 'check: proto'
+	@cd proto && buf=$$(../$(TOOL) buf) && $$buf lint && $$buf breaking --against image.binpb
+	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	$(MAKE) --no-print-directory generate OUT="$$tmp"; \
+	for f in $$(cd "$$tmp" && find . -name '*.go'); do \
+	  diff -u "proto/$$f" "$$tmp/$$f" >/dev/null || { echo "proto/$$f is not what its .proto says: make generate"; exit 1; }; done; \
+	for f in $$(git ls-files 'proto/*.pb.go'); do \
+	  [ -e "$$tmp/$${f#proto/}" ] || { echo "$$f has no .proto any more: remove it"; exit 1; }; done
+
+.PHONY: check-modules
+check-modules: # Each module stands alone, and its go.mod says exactly what it needs.
+	@for m in $(MODULES); do echo "check: $$m"; \
+	  (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...); done
+
+.PHONY: generate
+generate: OUT := .
+generate: ## Go from proto/
+	@cd proto && buf=$$(../$(TOOL) buf) && plugin=$$(../$(TOOL) protoc-gen-go) && \
+	PATH="$$(dirname "$$plugin"):$$PATH" $$buf generate -o '$(OUT)'
+
+.PHONY: image
+image: ## Accept the .proto files as they are: later ones may not break them
+	@cd proto && $$(../$(TOOL) buf) build --exclude-source-info -o image.binpb
+
+.PHONY: golden
+golden: ## Rewrite the golden files; look at the diff
+	@for d in $$(git grep -lE 'flag\.Bool\("update"' -- '*_test.go' | xargs -r -n1 dirname | sort -u); do \
+	  go test "./$$d" -update; done
+
+.PHONY: fuzz
+fuzz: ## Each fuzz test for FUZZTIME (30s)
+	@git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | while IFS=: read -r file func; do \
+	  go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME); done
+
+.PHONY: sim
+sim: ## SEEDS (1000) schedules of failures against the real parts
+	go test ./services/internal/faultsim -count=1 -timeout 0 -run '^TestSim' -v -args -seeds=$(SEEDS)
+
+.PHONY: bench
+bench: build tools ## Benchmarks; save to ACK, stage by stage
+	go test -p 1 -run '^$$' -bench . -benchmem $(UNITS)
+	go run ./deploy/e2e/bench
+
+.PHONY: demo
+demo: build tools ## A canary through a real Envoy, then everything dies and it goes on
+	@go run ./deploy/e2e/demo
+
+.PHONY: tidy
+tidy: ## go mod tidy in every module, gofmt over all
+	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy); done
+	@git ls-files -- '*.go' | xargs gofmt -w
