@@ -26,7 +26,7 @@ type Config struct {
 	Store store.Store
 	Fleet Fleet
 	Judge fold.Judge
-	// Gate is GateNone if nil.
+	// Gate is NewGate's if nil.
 	Gate Gate
 	// Checkpoints may be nil: none are written.
 	Checkpoints Checkpoints
@@ -93,7 +93,7 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 		cfg.NewID = randomID
 	}
 	if cfg.Gate == nil {
-		cfg.Gate = gateNone
+		cfg.Gate = NewGate()
 	}
 	m := &Machine{cfg: cfg, log: cfg.Logger.With("builder", cfg.ID), world: model.NewWorld(), causes: map[string]uint64{}}
 	stored, err := cfg.Store.Latest(ctx)
@@ -165,6 +165,9 @@ func (m *Machine) Connect(ctx context.Context) (after uint64, err error) {
 	m.logGen, m.feedGen = m.cfg.Log.Generation(), m.cfg.Feed.Generation()
 	m.ahead = nil
 	if err := m.readHead(ctx); err != nil {
+		return 0, err
+	}
+	if err := m.skipExpired(ctx); err != nil {
 		return 0, err
 	}
 	reason, err := m.rewound(ctx)

@@ -105,5 +105,3 @@ func (m *Machine) holds() []*reportv1.Hold {
 	}
 	return out
 }
-
-func gateNone(*model.World, []model.Key) ([]model.Diagnostic, error) { return nil, nil }

@@ -36,6 +36,41 @@ func (m *Machine) rewound(ctx context.Context) (string, error) {
 	return m.headUnknown(ctx, bounds)
 }
 
+// skipExpired goes on from a fold checkpoint of this build where the log no
+// longer has the records behind the fold. Without one the log counts as lost.
+func (m *Machine) skipExpired(ctx context.Context) error {
+	bounds, err := m.cfg.Log.Bounds(ctx)
+	if err != nil {
+		return fmt.Errorf("bounds of the log: %w", err)
+	}
+	if m.fold.Position().Seq+1 >= bounds.First {
+		return nil
+	}
+	for man, err := range m.cfg.Feed.History(ctx) {
+		if err != nil {
+			return fmt.Errorf("look for a checkpoint of the fold: %w", err)
+		}
+		at := store.VersionOf(man.GetFoldCheckpoint().GetVersion())
+		if man.GetBuild() != m.cfg.Build || at.IsZero() || at.Seq+1 < bounds.First {
+			continue
+		}
+		rows, err := store.ReadRows(ctx, m.cfg.Feed, man.GetFoldCheckpoint())
+		if err != nil {
+			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
+		}
+		f, err := fold.Restore(m.cfg.Build, m.cfg.Judge, rowSeq(rows), m.cfg.FoldOptions...)
+		if err != nil {
+			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
+		}
+		m.log.Info("the log starts behind the fold, a checkpoint serves", "first", bounds.First, "checkpoint", f.Position())
+		f.Rewrite()
+		m.fold = f
+		m.reset(f.Content())
+		return nil
+	}
+	return nil
+}
+
 // headUnknown says why the head of the chain cannot come from this log. A head
 // of an earlier epoch than the log's newest is explained by that epoch.
 func (m *Machine) headUnknown(ctx context.Context, bounds events.Bounds) (string, error) {
