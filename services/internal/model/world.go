@@ -1,11 +1,20 @@
 package model
 
 import (
+	"cmp"
+	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
+)
+
+const (
+	policyKind  = "MeshPolicy"
+	configKind  = "MeshConfig"
+	countedName = "default" // of both: the one that counts, without namespace
 )
 
 // Object is what is served for a key, decoded.
@@ -16,37 +25,168 @@ type Object struct {
 	Message proto.Message // must not be changed
 }
 
-// World is the effective world at a position: per object the copy that wins.
-// It is immutable.
-type World struct{}
+// World is the effective world at a position: per key the last good value, or
+// what an overlay says instead, and per object the copy that wins. It is
+// immutable; versions share what did not change.
+type World struct {
+	places   table[Key, *place]
+	overlays map[string]Overlay
+	kinds    map[string]table[name, []*Object] // copies of an object, the winner first; never empty
+
+	// What Diagnostics speaks of.
+	contested table[identity, struct{}] // objects of several copies
+	opaque    table[Key, string]        // values that this build cannot read, and why
+	unknown   map[string]struct{}       // rows that are neither values nor overlays
+
+	policy Policy
+	config *meshconfig.MeshConfig
+}
+
+// place is what the content says of one key. It is immutable.
+type place struct {
+	good    *Value
+	words   []word  // of overlays, the one that counts first
+	object  *Object // nil: not served
+	problem string  // why this build cannot read what is to be served
+}
+
+// word is what one overlay says of a key.
+type word struct {
+	overlay *Overlay
+	value   *Value // nil: not served
+}
+
+// name is an object's within its kind.
+type name struct{ namespace, name string }
+
+// identity is what the copies of one object have in common.
+type identity struct {
+	kind string
+	name
+}
+
+func hashName(n name) uint64         { return hashStrings(n.namespace, n.name) }
+func hashIdentity(i identity) uint64 { return hashStrings(i.kind, i.namespace, i.name.name) }
+func identityOf(k Key) identity      { return identity{k.Kind, name{k.Namespace, k.Name}} }
 
 // NewWorld returns the empty world.
-func NewWorld() *World { panic("to come") }
-
-// Apply returns the world after a change, and the keys of the objects that
-// are served otherwise than before: changed, new, gone, or no longer (or only
-// now) the copy that wins. Sorted. The error means that rows are not what a
-// fold writes.
-func (w *World) Apply(c Change) (*World, []Key, error) { panic("to come") }
+func NewWorld() *World {
+	return &World{
+		places:    newTable[Key, *place](hashKey),
+		contested: newTable[identity, struct{}](hashIdentity),
+		opaque:    newTable[Key, string](hashKey),
+		policy:    policyOf(nil),
+		config:    meshConfigOf(nil, policyOf(nil)),
+	}
+}
 
 // Objects yields the winning objects of a kind, sorted by namespace and name.
-func (w *World) Objects(kind string) iter.Seq[Object] { panic("to come") }
+func (w *World) Objects(kind string) iter.Seq[Object] {
+	return func(yield func(Object) bool) {
+		t, ok := w.kinds[kind]
+		if !ok {
+			return
+		}
+		winners := make([]*Object, 0, t.n)
+		for _, copies := range t.all() {
+			winners = append(winners, copies[0])
+		}
+		slices.SortFunc(winners, func(a, b *Object) int {
+			return cmp.Or(cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
+		})
+		for _, o := range winners {
+			if !yield(*o) {
+				return
+			}
+		}
+	}
+}
 
 // Object returns the winning object of that kind and name.
-func (w *World) Object(kind, namespace, name string) (Object, bool) { panic("to come") }
+func (w *World) Object(kind, namespace, objectName string) (Object, bool) {
+	if copies := w.copies(identity{kind, name{namespace, objectName}}); len(copies) > 0 {
+		return *copies[0], true
+	}
+	return Object{}, false
+}
 
 // Served returns the object of that very key if it is the one that wins.
-func (w *World) Served(k Key) (Object, bool) { panic("to come") }
+func (w *World) Served(k Key) (Object, bool) {
+	o, ok := w.Object(k.Kind, k.Namespace, k.Name)
+	if !ok || o.Key != k {
+		return Object{}, false
+	}
+	return o, true
+}
 
-// Policy is the MeshPolicy that counts.
-func (w *World) Policy() Policy { panic("to come") }
+func (w *World) copies(id identity) []*Object {
+	if t, ok := w.kinds[id.kind]; ok {
+		return t.get(id.name)
+	}
+	return nil
+}
 
-// MeshConfig is Istio's, with defaults; it must not be changed.
-func (w *World) MeshConfig() *meshconfig.MeshConfig { panic("to come") }
+// Policy is the MeshPolicy that counts: the one named default, without a
+// namespace; of several copies the one that wins by the default priority.
+func (w *World) Policy() Policy {
+	p := w.policy
+	p.SourcePriority, p.Required = slices.Clone(p.SourcePriority), slices.Clone(p.Required)
+	return p
+}
+
+// MeshConfig is Istio's, with its defaults; it must not be changed.
+func (w *World) MeshConfig() *meshconfig.MeshConfig { return w.config }
+
+// Opaque is how many rows this build cannot read. They harm nothing.
+func (w *World) Opaque() int { return w.opaque.n + len(w.unknown) }
 
 // Diagnostics are about what is not served: copies that lose, and values that
 // this build cannot read. Sorted.
-func (w *World) Diagnostics() []Diagnostic { panic("to come") }
+func (w *World) Diagnostics() []Diagnostic {
+	var all []Diagnostic
+	for k, problem := range w.opaque.all() {
+		all = append(all, Diagnostic{
+			Severity: Warning, Code: "unreadable", Key: k, Reason: problem,
+			Advice: "run the build that published it", Effect: "this build serves without it",
+		})
+	}
+	for row := range w.unknown {
+		all = append(all, Diagnostic{
+			Severity: Warning, Code: "unreadable", Reason: fmt.Sprintf("row %q is of no kind that this build knows", row),
+			Advice: "run the build that published it", Effect: "this build serves without it",
+		})
+	}
+	for id := range w.contested.all() {
+		copies := w.copies(id)
+		for _, o := range copies[1:] {
+			all = append(all, Diagnostic{
+				Severity: Warning, Code: "conflict", Key: o.Key,
+				Reason: w.whyLost(copies[0], o),
+				Advice: "remove one of the copies, or order the sources in source_priority of MeshPolicy default",
+				Effect: "this copy is not served",
+			})
+		}
+	}
+	slices.SortFunc(all, Diagnostic.Compare)
+	return all
+}
 
-// Opaque is how many rows this build cannot read.
-func (w *World) Opaque() int { panic("to come") }
+// priority is by which sources copies of a kind win. Of the policy itself it
+// cannot be the policy's own.
+func (w *World) priority(kind string) []string {
+	if kind == policyKind {
+		return DefaultPolicy().SourcePriority
+	}
+	return w.policy.SourcePriority
+}
+
+func (w *World) whyLost(winner, loser *Object) string {
+	how := "comes first by name"
+	switch {
+	case winsBySource(w.priority(loser.Key.Kind), winner.Key.Source, loser.Key.Source) != 0:
+		how = "comes first by source priority"
+	case winsByAge(winner.Created, loser.Created) != 0:
+		how = "is older"
+	}
+	return fmt.Sprintf("the copy of %s wins: it %s", winner.Key.Shard(), how)
+}

@@ -1,0 +1,344 @@
+package model
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	"meshlog.dev/services/internal/kind"
+)
+
+// Apply returns the world after a change, and the keys of the objects that
+// are served otherwise than before: changed, new, gone, or no longer (or only
+// now) the copy that wins; sorted. It costs what the change costs, not what
+// the world does; a Reset costs the world. The error means that rows are not
+// what a fold writes; the world is as it was.
+func (w *World) Apply(c Change) (*World, []Key, error) {
+	rows := make(map[string][]byte, len(c.Rows))
+	for _, r := range c.Rows {
+		rows[r.Row] = r.Value // the last one counts
+	}
+	if c.Reset {
+		w.removeOthers(rows)
+	}
+	n := &next{
+		World: *w, was: w,
+		places: w.places.edit(), contested: w.contested.edit(), opaque: w.opaque.edit(),
+		touched: map[Key]struct{}{}, moved: map[identity]struct{}{},
+	}
+	for row, value := range rows {
+		if err := n.row(row, value); err != nil {
+			return nil, nil, err
+		}
+	}
+	for k := range n.touched {
+		n.serve(k)
+	}
+	changed := n.settle()
+	made := n.World // a copy: n holds on to w
+	made.places, made.contested, made.opaque = n.places.table, n.contested.table, n.opaque.table
+	return &made, changed, nil
+}
+
+// removeOthers adds the end of every row of w that is not in rows.
+func (w *World) removeOthers(rows map[string][]byte) {
+	end := func(row string) {
+		if _, ok := rows[row]; !ok {
+			rows[row] = nil
+		}
+	}
+	for k, p := range w.places.all() {
+		if p.good != nil {
+			end(k.Row())
+		}
+	}
+	for id := range w.overlays {
+		end(OverlayRow(id))
+	}
+	for row := range w.unknown {
+		end(row)
+	}
+}
+
+// next is a World being made.
+type next struct {
+	World
+	was       *World
+	places    *edit[Key, *place]
+	contested *edit[identity, struct{}]
+	opaque    *edit[Key, string]
+	edits     map[string]*edit[name, []*Object] // of kinds
+
+	touched map[Key]struct{}      // keys of which rows changed
+	moved   map[identity]struct{} // objects of which copies changed
+}
+
+// row takes one row; nil: it is gone.
+func (n *next) row(row string, b []byte) error {
+	if !strings.HasPrefix(row, valuePrefix) && !strings.HasPrefix(row, overlayPrefix) {
+		n.unknown = maps.Clone(n.unknown)
+		if b == nil {
+			delete(n.unknown, row)
+			return nil
+		}
+		if n.unknown == nil {
+			n.unknown = map[string]struct{}{}
+		}
+		n.unknown[row] = struct{}{}
+		return nil
+	}
+	k, id, err := ParseRow(row)
+	if err != nil {
+		return err
+	}
+	if id != "" {
+		return n.overlay(id, b)
+	}
+	p := n.place(k)
+	p.good = nil
+	if b != nil {
+		v, err := UnmarshalValue(b)
+		if err != nil {
+			return fmt.Errorf("%s: %w", k, err)
+		}
+		p.good = &v
+	}
+	n.setPlace(k, p)
+	return nil
+}
+
+// place is a copy of what is known of k.
+func (n *next) place(k Key) place {
+	if p := n.places.get(k); p != nil {
+		return *p
+	}
+	return place{}
+}
+
+func (n *next) setPlace(k Key, p place) {
+	n.places.set(k, &p)
+	n.touched[k] = struct{}{}
+}
+
+// overlay takes the row of an overlay in place of what its id said before.
+func (n *next) overlay(id string, b []byte) error {
+	for _, v := range n.overlays[id].Values {
+		p := n.place(v.Key)
+		p.words = slices.DeleteFunc(slices.Clone(p.words), func(x word) bool { return x.overlay.ID == id })
+		n.setPlace(v.Key, p)
+	}
+	overlays := maps.Clone(n.overlays)
+	if overlays == nil {
+		overlays = map[string]Overlay{}
+	}
+	n.overlays = overlays
+	delete(overlays, id)
+	if b == nil {
+		return nil
+	}
+	o, err := UnmarshalOverlay(id, b)
+	if err != nil {
+		return err
+	}
+	overlays[id] = o
+	for _, v := range o.Values {
+		p := n.place(v.Key)
+		p.words = append(slices.Clone(p.words), word{&o, v.Value})
+		slices.SortFunc(p.words, compareWords)
+		n.setPlace(v.Key, p)
+	}
+	return nil
+}
+
+// compareWords orders what overlays say of one key, the one that counts first:
+// an operator's word before a hold's, then the later, then the greater id.
+func compareWords(a, b word) int {
+	return cmp.Or(
+		cmp.Compare(a.overlay.Kind, b.overlay.Kind), // Rollback, then Hold
+		b.overlay.Observed.Compare(a.overlay.Observed),
+		cmp.Compare(b.overlay.ID, a.overlay.ID),
+	)
+}
+
+// serve finds out what is served for k now.
+func (n *next) serve(k Key) {
+	p := n.place(k)
+	v := p.good
+	if len(p.words) > 0 {
+		v = p.words[0].value
+	}
+	old := p.object
+	if old != nil && v != nil && sameValue(old.Value, *v) {
+		return
+	}
+	p.object, p.problem = decode(k, v)
+	switch {
+	case p.good == nil && len(p.words) == 0:
+		n.places.remove(k)
+	default:
+		n.places.set(k, &p)
+	}
+	if p.problem != "" {
+		n.opaque.set(k, p.problem)
+	} else {
+		n.opaque.remove(k)
+	}
+	if old == nil && p.object == nil {
+		return
+	}
+	id := identityOf(k)
+	copies := slices.DeleteFunc(slices.Clone(n.current(id)), func(o *Object) bool { return o.Key == k })
+	if p.object != nil {
+		copies = append(copies, p.object)
+	}
+	n.setCopies(id, copies)
+}
+
+func sameValue(a, b Value) bool {
+	return a.Type == b.Type && a.Created.Equal(b.Created) && bytes.Equal(a.Bytes, b.Bytes)
+}
+
+// decode reads v as an object of k's kind, or says why it cannot.
+func decode(k Key, v *Value) (*Object, string) {
+	if v == nil {
+		return nil, ""
+	}
+	kd, ok := kind.ByName(k.Kind)
+	if !ok {
+		return nil, fmt.Sprintf("this build knows no kind %q", k.Kind)
+	}
+	m, err := kd.Decode(v.Type, v.Bytes)
+	if err != nil {
+		return nil, err.Error()
+	}
+	return &Object{Key: k, Created: v.Created, Value: *v, Message: m}, ""
+}
+
+// current is the copies of an object as they are by now.
+func (n *next) current(id identity) []*Object {
+	if e, ok := n.edits[id.kind]; ok {
+		return e.get(id.name)
+	}
+	return n.copies(id)
+}
+
+// setCopies says which copies of an object there are now, in any order.
+func (n *next) setCopies(id identity, copies []*Object) {
+	e, ok := n.edits[id.kind]
+	if !ok {
+		t, ok := n.kinds[id.kind]
+		if !ok {
+			t = newTable[name, []*Object](hashName)
+		}
+		if n.edits == nil {
+			n.edits = map[string]*edit[name, []*Object]{}
+		}
+		e = t.edit()
+		n.edits[id.kind] = e
+	}
+	if len(copies) == 0 {
+		e.remove(id.name)
+	} else {
+		e.set(id.name, copies)
+	}
+	if len(copies) > 1 {
+		n.contested.set(id, struct{}{})
+	} else {
+		n.contested.remove(id)
+	}
+	n.moved[id] = struct{}{}
+}
+
+// settle finds the policy, then the winners, and returns the keys of what is
+// served otherwise than before.
+func (n *next) settle() []Key {
+	policy := identity{policyKind, name{"", countedName}}
+	if _, ok := n.moved[policy]; ok {
+		n.order(policy)
+		n.policy = policyOf(message[*configv1.MeshPolicy](n.current(policy)))
+	}
+	if !slices.Equal(n.policy.SourcePriority, n.was.policy.SourcePriority) {
+		for id := range n.contested.all() {
+			n.setCopies(id, slices.Clone(n.current(id)))
+		}
+	}
+	changed := map[Key]struct{}{}
+	for id := range n.moved {
+		n.order(id)
+		was, is := winner(n.was.copies(id)), winner(n.current(id))
+		if was == is {
+			continue
+		}
+		for _, o := range []*Object{was, is} {
+			if o != nil {
+				changed[o.Key] = struct{}{}
+			}
+		}
+	}
+	n.closeKinds()
+	config := identity{configKind, name{"", countedName}}
+	if _, ok := n.moved[config]; ok || n.policy.RootNamespace != n.was.policy.RootNamespace {
+		n.config = meshConfigOf(message[*meshconfig.MeshConfig](n.copies(config)), n.policy)
+	}
+	keys := slices.Collect(maps.Keys(changed))
+	slices.SortFunc(keys, compareKeys)
+	return keys
+}
+
+// order puts the copy that wins first. The slice is not yet shared.
+func (n *next) order(id identity) {
+	priority := n.priority(id.kind)
+	slices.SortFunc(n.current(id), func(a, b *Object) int { return wins(priority, a.Key, a.Created, b.Key, b.Created) })
+}
+
+// closeKinds makes what was edited the world's.
+func (n *next) closeKinds() {
+	if len(n.edits) == 0 {
+		return
+	}
+	kinds := maps.Clone(n.kinds)
+	if kinds == nil {
+		kinds = map[string]table[name, []*Object]{}
+	}
+	for k, e := range n.edits {
+		kinds[k] = e.table
+		if e.n == 0 {
+			delete(kinds, k)
+		}
+	}
+	n.kinds = kinds
+}
+
+func winner(copies []*Object) *Object {
+	if len(copies) == 0 {
+		return nil
+	}
+	return copies[0]
+}
+
+// message is the winner's, or nil.
+func message[M proto.Message](copies []*Object) M {
+	var none M
+	if len(copies) == 0 {
+		return none
+	}
+	m, _ := copies[0].Message.(M)
+	return m
+}
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(
+		cmp.Compare(a.Kind, b.Kind),
+		cmp.Compare(a.Namespace, b.Namespace),
+		cmp.Compare(a.Name, b.Name),
+		cmp.Compare(a.Source, b.Source),
+		cmp.Compare(a.Instance, b.Instance),
+	)
+}
