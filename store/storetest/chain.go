@@ -1,0 +1,536 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/store"
+)
+
+// Feed is a version chain, to be written and read.
+type Feed interface {
+	store.Publisher
+	store.Chain
+}
+
+// Bus is where a chain lies, with the accidents that may happen to it.
+type Bus interface {
+	// Open connects another user of the chain.
+	Open(t *testing.T) Feed
+	// Renew renews the connection of a feed. What happened meanwhile, the
+	// feed has not seen.
+	Renew(t *testing.T, f Feed)
+	// Expire drops all messages; the last sequence stays.
+	Expire(t *testing.T)
+	// Image takes a copy of the chain as it is now. The function that it
+	// returns brings it back, and renews all connections.
+	Image(t *testing.T) (rewind func())
+}
+
+// Chains runs the suite on chains; each test has a new one, from newBus.
+func Chains(t *testing.T, newBus func(t *testing.T) Bus) {
+	for _, tt := range []struct {
+		name string
+		test func(t *testing.T, bus Bus)
+	}{
+		{"NeverWritten", testNeverWritten},
+		{"Publish", testPublish},
+		{"Refused", testPublishRefused},
+		{"OneChain", testOneChain},
+		{"Blobs", testBlobs},
+		{"LargeDelta", testLargeDelta},
+		{"Fetch", testFetch},
+		{"FetchLost", testFetchLost},
+		{"History", testHistory},
+		{"FollowFromZero", testFollowFromZero},
+		{"FollowFromNear", testFollowFromNear},
+		{"FollowFromFar", testFollowFromFar},
+		{"FollowFromElsewhere", testFollowFromElsewhere},
+		{"FollowLive", testFollowLive},
+		{"FollowCancelled", testFollowCancelled},
+		{"MismatchAhead", testMismatchAhead},
+		{"MismatchContent", testMismatchContent},
+		{"Expired", testExpired},
+		{"Reconnect", testReconnect},
+		{"Rewind", testRewind},
+	} {
+		t.Run(tt.name, func(t *testing.T) { tt.test(t, newBus(t)) })
+	}
+}
+
+// publish appends versions after prev.
+func publish(t *testing.T, f Feed, prev store.Stored, versions ...store.Stored) {
+	t.Helper()
+	for _, v := range versions {
+		head, err := f.Head(t.Context())
+		must(t, err)
+		seq, err := f.Publish(t.Context(), updateOf(prev, v), head.Seq, f.Generation())
+		must(t, err)
+		if seq != head.Seq+1 {
+			t.Fatalf("publish after sequence %d returned %d", head.Seq, seq)
+		}
+		prev = v
+	}
+}
+
+func wantHead(t *testing.T, f Feed, seq uint64, want store.Stored) {
+	t.Helper()
+	head, err := f.Head(t.Context())
+	must(t, err)
+	if head.Seq != seq || head.Version() != want.Version() {
+		t.Fatalf("head is %s at sequence %d, want %s at %d", head.Version(), head.Seq, want.Version(), seq)
+	}
+	if want.Manifest != nil {
+		same(t, "head", store.Stored{Manifest: head.Manifest, Snapshot: want.Snapshot}, want)
+	}
+}
+
+// follower is a frontend in its smallest form.
+type follower struct {
+	store.Follower
+	have store.Stored
+}
+
+func follow(t *testing.T, f Feed, have store.Stored) *follower {
+	t.Helper()
+	fo, err := f.Follow(t.Context())
+	must(t, err)
+	t.Cleanup(func() { fo.Close() })
+	return &follower{fo, have}
+}
+
+func (f *follower) next(t *testing.T) ([]store.Update, error) {
+	return f.Next(t.Context(), f.have.Version(), f.have.Snapshot.Root())
+}
+
+// wantLinks fails unless Next returns links that lead exactly through versions.
+func (f *follower) wantLinks(t *testing.T, versions ...store.Stored) {
+	t.Helper()
+	links, err := f.next(t)
+	must(t, err)
+	if len(links) != len(versions) {
+		t.Fatalf("next from %s: %d links, want %d", f.have.Version(), len(links), len(versions))
+	}
+	for i, u := range links {
+		prev, root := store.PreviousOf(u.Manifest)
+		if prev != f.have.Version() || root != f.have.Snapshot.Root() {
+			t.Fatalf("link %d leads from %s, want from %s", i, prev, f.have.Version())
+		}
+		f.have = store.Stored{Manifest: u.Manifest, Snapshot: f.have.Snapshot.With(u.Delta)}
+		same(t, "after "+f.have.Version().String(), f.have, versions[i])
+	}
+}
+
+// wantNewest fails unless Next returns only the link to want, which does not
+// lead from have; then it fetches that.
+func (f *follower) wantNewest(t *testing.T, chain store.Chain, want store.Stored) {
+	t.Helper()
+	links, err := f.next(t)
+	must(t, err)
+	if len(links) != 1 || store.VersionOf(links[0].Manifest.GetVersion()) != want.Version() {
+		t.Fatalf("next from %s: %d links, want the one to %s only", f.have.Version(), len(links), want.Version())
+	}
+	f.have, err = chain.Fetch(t.Context(), want.Version())
+	must(t, err)
+	same(t, "fetched", f.have, want)
+}
+
+func testNeverWritten(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	wantHead(t, f, 0, store.Stored{})
+	if f.Generation() == 0 {
+		t.Error("the generation is 0")
+	}
+	if _, err := f.Fetch(t.Context(), store.Version{Epoch: 1, Seq: 1}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("fetch: %v, want ErrNotFound", err)
+	}
+	for range f.History(t.Context()) {
+		t.Error("the history of a chain that was never written is not empty")
+	}
+}
+
+func testPublish(t *testing.T, bus Bus) {
+	f, other := bus.Open(t), bus.Open(t)
+	v := history(3)
+	publish(t, f, store.Stored{}, v[0])
+	wantHead(t, f, 1, v[0])
+	publish(t, other, v[0], v[1])
+	wantHead(t, f, 2, v[1])
+	for _, expect := range []uint64{0, 1, 3} {
+		if _, err := f.Publish(t.Context(), updateOf(v[1], v[2]), expect, f.Generation()); !errors.Is(err, store.ErrConflict) {
+			t.Errorf("publish after sequence %d of 2: %v, want ErrConflict", expect, err)
+		}
+	}
+	wantHead(t, other, 2, v[1])
+}
+
+func testPublishRefused(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(1)[0]
+	for name, u := range map[string]store.Update{
+		"no manifest":       {},
+		"no version":        {Manifest: &store.Manifest{Root: v.Manifest.Root}},
+		"no root":           {Manifest: &store.Manifest{Version: v.Manifest.Version}},
+		"rows out of order": {Manifest: v.Manifest, Delta: store.Delta{Remove: []string{"b", "a"}}},
+	} {
+		if _, err := f.Publish(t.Context(), u, 0, f.Generation()); err == nil {
+			t.Errorf("%s: was published", name)
+		}
+	}
+	wantHead(t, f, 0, store.Stored{})
+}
+
+// Many publishers make one chain: each version follows the one before it.
+func testOneChain(t *testing.T, bus Bus) {
+	const publishers, each = 4, 8
+	feeds := make([]Feed, publishers)
+	for i := range feeds {
+		feeds[i] = bus.Open(t)
+	}
+	var wg sync.WaitGroup
+	for i, f := range feeds {
+		wg.Go(func() {
+			for n := 0; n < each; {
+				head, err := f.Head(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				var prev store.Stored
+				if head.Manifest != nil {
+					if prev, err = f.Fetch(t.Context(), head.Version()); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				v := next(prev, store.Version{Epoch: 1, Seq: head.Seq + 1}, rows{fmt.Sprintf("p%d", i): is("%d", n)})
+				_, err = f.Publish(t.Context(), updateOf(prev, v), head.Seq, f.Generation())
+				switch {
+				case err == nil:
+					n++
+				case !errors.Is(err, store.ErrConflict):
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var last *store.Manifest
+	n := 0
+	for m, err := range feeds[0].History(t.Context()) {
+		must(t, err)
+		if prev, root := store.PreviousOf(last); last != nil && (prev != store.VersionOf(m.GetVersion()) || root != store.RootOf(m)) {
+			t.Fatalf("%s follows %s in the chain, but was made after %s", store.VersionOf(last.GetVersion()), store.VersionOf(m.GetVersion()), prev)
+		}
+		last = m
+		n++
+	}
+	if n != publishers*each {
+		t.Errorf("%d versions in the chain, want %d", n, publishers*each)
+	}
+}
+
+func testBlobs(t *testing.T, bus Bus) {
+	f, other := bus.Open(t), bus.Open(t)
+	large := bytes.Repeat([]byte("0123456789abcde"), 200_000)
+	for _, b := range [][]byte{{}, []byte("blob"), []byte("blob"), large} {
+		h, err := f.PutBlob(t.Context(), b)
+		must(t, err)
+		if h != store.HashOf(b) {
+			t.Errorf("blob of %d bytes has name %s, want its hash", len(b), h)
+		}
+		got, err := other.GetBlob(t.Context(), h)
+		must(t, err)
+		if !bytes.Equal(got, b) {
+			t.Errorf("blob of %d bytes came back with %d, or others", len(b), len(got))
+		}
+	}
+	if _, err := f.GetBlob(t.Context(), store.HashOf([]byte("other"))); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a blob that is not there: %v, want ErrNotFound", err)
+	}
+}
+
+func testLargeDelta(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(2)
+	big := rows{}
+	for i := range 3000 {
+		big[fmt.Sprintf("big%d", i)] = is("%01000d", i)
+	}
+	large := next(v[1], store.Version{Epoch: 1, Seq: 3}, big)
+	after := next(large, store.Version{Epoch: 1, Seq: 4}, rows{"small": is("")})
+	live := follow(t, f, v[0])
+	publish(t, f, store.Stored{}, v[0], v[1])
+	live.wantLinks(t, v[1])
+	publish(t, f, v[1], large)
+	live.wantLinks(t, large)
+	publish(t, f, large, after)
+	live.wantLinks(t, after)
+	follow(t, f, v[1]).wantLinks(t, large, after)
+	follow(t, f, store.Stored{}).wantNewest(t, f, after)
+}
+
+// withCheckpoint is v with its content in the blobs of f.
+func withCheckpoint(t *testing.T, f Feed, v store.Stored) store.Stored {
+	t.Helper()
+	c, err := new(store.CheckpointWriter).Write(t.Context(), f, v.Snapshot, v.Version())
+	must(t, err)
+	v.Manifest.Checkpoint = c
+	return v
+}
+
+func testFetch(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(90)
+	v[40] = withCheckpoint(t, f, v[40])
+	v[89] = withCheckpoint(t, f, v[89])
+	publish(t, f, store.Stored{}, v...)
+	for _, i := range []int{0, 1, 39, 40, 41, 88, 89} {
+		got, err := f.Fetch(t.Context(), v[i].Version())
+		must(t, err)
+		same(t, "fetched", got, v[i])
+	}
+	for _, no := range []store.Version{{}, {Epoch: 1}, {Epoch: 1, Seq: 91}, {Epoch: 2, Seq: 1}} {
+		if _, err := f.Fetch(t.Context(), no); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("fetch of %s, which is not there: %v, want ErrNotFound", no, err)
+		}
+	}
+}
+
+// What cannot be made whole, or has another root, is an error.
+func testFetchLost(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(4)
+	lost := store.HashOf([]byte("lost"))
+	v[2].Manifest.Checkpoint = &snapshotv1.Checkpoint{Rows: 1, Chunks: []*snapshotv1.ChunkRef{{Hash: lost[:], Size: 4}}}
+	publish(t, f, v[0], v[1]) // the first one is not on the chain
+	publish(t, f, v[1], v[2], v[3])
+	for _, i := range []int{1, 2, 3} {
+		if _, err := f.Fetch(t.Context(), v[i].Version()); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("fetch of %s, of which something is lost: %v, want ErrNotFound", v[i].Version(), err)
+		}
+	}
+	wrong := withCheckpoint(t, f, next(v[3], store.Version{Epoch: 1, Seq: 5}, rows{"a": is("1")}))
+	wrong.Manifest.Root = bytes.Repeat([]byte{1}, 32)
+	publish(t, f, v[3], wrong)
+	if _, err := f.Fetch(t.Context(), wrong.Version()); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("fetch of a version with another root than its content: %v, want ErrCorrupt", err)
+	}
+}
+
+func testHistory(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(150)
+	publish(t, f, store.Stored{}, v...)
+	n := len(v)
+	for m, err := range f.History(t.Context()) {
+		must(t, err)
+		n--
+		if n < 0 || store.VersionOf(m.GetVersion()) != v[n].Version() {
+			t.Fatalf("history has %s, not expected there", store.VersionOf(m.GetVersion()))
+		}
+	}
+	if n != 0 {
+		t.Errorf("history ends before the first %d versions", n)
+	}
+	for range f.History(t.Context()) {
+		break
+	}
+}
+
+func testFollowFromZero(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(5)
+	publish(t, f, store.Stored{}, v[:4]...)
+	fo := follow(t, f, store.Stored{})
+	fo.wantNewest(t, f, v[3])
+	publish(t, f, v[3], v[4])
+	fo.wantLinks(t, v[4])
+}
+
+func testFollowFromNear(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(40)
+	publish(t, f, store.Stored{}, v...)
+	for _, i := range []int{38, 37, 20, 0} {
+		follow(t, f, v[i]).wantLinks(t, v[i+1:]...)
+	}
+}
+
+func testFollowFromFar(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(400)
+	publish(t, f, store.Stored{}, v...)
+	follow(t, f, v[0]).wantNewest(t, f, v[399])
+	follow(t, f, v[100]).wantNewest(t, f, v[399])
+	follow(t, f, v[300]).wantLinks(t, v[301:]...)
+}
+
+// Who has what was never on this chain fetches.
+func testFollowFromElsewhere(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(4)
+	v = append(v, next(v[3], store.Version{Epoch: 5, Seq: 1}, rows{"epoch": is("5")}))
+	publish(t, f, store.Stored{}, v...)
+	for name, have := range map[string]store.Stored{
+		"another epoch":   next(store.Stored{}, store.Version{Epoch: 2, Seq: 1}, rows{"a": is("1")}),
+		"another content": next(store.Stored{}, v[2].Version(), rows{"a": is("1")}),
+		"between two":     next(v[3], store.Version{Epoch: 4, Seq: 9}, rows{"a": is("1")}),
+	} {
+		t.Run(name, func(t *testing.T) { follow(t, f, have).wantNewest(t, f, v[4]) })
+	}
+	// The chain goes on over epochs where one was made after the other.
+	follow(t, f, v[2]).wantLinks(t, v[3], v[4])
+}
+
+func testFollowLive(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(60)
+	readers := []*follower{follow(t, f, v[0]), follow(t, bus.Open(t), v[0]), follow(t, bus.Open(t), v[0])}
+	publish(t, f, store.Stored{}, v[0])
+	var wg sync.WaitGroup
+	for i, fo := range readers {
+		wg.Go(func() {
+			for seen := 1; seen < len(v); {
+				links, err := fo.next(t)
+				if err != nil {
+					t.Errorf("reader %d: %v", i, err)
+					return
+				}
+				for _, u := range links {
+					fo.have = store.Stored{Manifest: u.Manifest, Snapshot: fo.have.Snapshot.With(u.Delta)}
+					if fo.have.Version() != v[seen].Version() || fo.have.Snapshot.Root() != v[seen].Snapshot.Root() {
+						t.Errorf("reader %d: link to %s, root %s; want %s, root %s", i,
+							fo.have.Version(), fo.have.Snapshot.Root(), v[seen].Version(), v[seen].Snapshot.Root())
+						return
+					}
+					seen++
+				}
+			}
+		})
+	}
+	publish(t, f, v[0], v[1:]...)
+	wg.Wait()
+}
+
+func testFollowCancelled(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(1)
+	publish(t, f, store.Stored{}, v...)
+	fo := follow(t, f, v[0])
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := fo.Next(ctx, v[0].Version(), v[0].Snapshot.Root())
+		done <- err
+	}()
+	cancel()
+	if err := receive(t, done); !errors.Is(err, context.Canceled) {
+		t.Errorf("next: %v, want it to end with its context", err)
+	}
+}
+
+// Who is ahead of the head is told once.
+func testMismatchAhead(t *testing.T, bus Bus) { mismatch(t, bus, history(4)[3]) }
+
+// So is who has another content at the head's version.
+func testMismatchContent(t *testing.T, bus Bus) {
+	mismatch(t, bus, next(store.Stored{}, history(3)[2].Version(), rows{"a": is("1")}))
+}
+
+func mismatch(t *testing.T, bus Bus, have store.Stored) {
+	f := bus.Open(t)
+	v := history(3)
+	publish(t, f, store.Stored{}, v...)
+	fo := follow(t, f, have)
+	fo.wantMismatch(t, v[2])
+	after := next(v[2], store.Version{Epoch: 2, Seq: 1}, rows{"b": is("")})
+	publish(t, f, v[2], after)
+	fo.wantNewest(t, f, after) // no second word of the old head
+}
+
+func (f *follower) wantMismatch(t *testing.T, head store.Stored) {
+	t.Helper()
+	_, err := f.next(t)
+	var m *store.MismatchError
+	if !errors.As(err, &m) {
+		t.Fatalf("next: %v, want a MismatchError", err)
+	}
+	want := store.MismatchError{Have: f.have.Version(), Root: f.have.Snapshot.Root(), Head: head.Version(), HeadRoot: head.Snapshot.Root()}
+	if *m != want {
+		t.Fatalf("next: %v; want %v", m, &want)
+	}
+}
+
+func testExpired(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(5)
+	publish(t, f, store.Stored{}, v[:3]...)
+	fo := follow(t, f, v[2])
+	bus.Expire(t)
+	wantHead(t, f, 3, store.Stored{})
+	if _, err := f.Fetch(t.Context(), v[2].Version()); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("fetch of an expired version: %v, want ErrNotFound", err)
+	}
+	for range f.History(t.Context()) {
+		t.Error("the history of a chain that has expired is not empty")
+	}
+	if _, err := f.Publish(t.Context(), updateOf(v[2], v[3]), 0, f.Generation()); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("publish as if the chain had never been written: %v, want ErrConflict", err)
+	}
+	// An epoch begins; its first version has a checkpoint.
+	begin := withCheckpoint(t, f, next(v[2], store.Version{Epoch: 9, Seq: 5}, rows{"epoch": is("9")}))
+	publish(t, f, v[2], begin)
+	wantHead(t, f, 4, begin)
+	fo.wantLinks(t, begin)
+	follow(t, f, v[1]).wantNewest(t, f, begin)
+}
+
+func testReconnect(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(4)
+	publish(t, f, store.Stored{}, v[0], v[1])
+	fo := follow(t, f, v[0])
+	fo.wantLinks(t, v[1])
+	was := f.Generation()
+	bus.Renew(t, f)
+	if f.Generation() == was {
+		t.Error("the connection was renewed, the generation is the same")
+	}
+	if _, err := f.Publish(t.Context(), updateOf(v[1], v[2]), 2, was); !errors.Is(err, store.ErrReconnected) {
+		t.Errorf("publish with the generation before: %v, want ErrReconnected", err)
+	}
+	wantHead(t, f, 2, v[1])
+	publish(t, f, v[1], v[2], v[3])
+	fo.wantLinks(t, v[2], v[3])
+}
+
+func testRewind(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(5)
+	publish(t, f, store.Stored{}, v[0], v[1])
+	rewind := bus.Image(t)
+	publish(t, f, v[1], v[2], v[3])
+	fo := follow(t, f, v[1])
+	fo.wantLinks(t, v[2], v[3])
+	was := f.Generation()
+	rewind()
+	if f.Generation() == was {
+		t.Error("the chain was rewound, the generation is the same")
+	}
+	wantHead(t, f, 2, v[1])
+	fo.wantMismatch(t, v[1])
+	// The same sequences come again, with other messages.
+	again := next(v[1], store.Version{Epoch: 2, Seq: 3}, rows{"again": is("1")})
+	publish(t, f, v[1], again)
+	fo.wantNewest(t, f, again)
+	then := next(again, store.Version{Epoch: 2, Seq: 4}, rows{"again": is("2")})
+	publish(t, f, again, then)
+	fo.wantLinks(t, then)
+}
