@@ -121,10 +121,10 @@ func (f *Fleet) digestReply(ctx context.Context, sub *nats.Subscription) (*event
 // process does not lead, or has not read the session's begin: another may
 // answer, or the watcher asks again.
 func (f *Fleet) ServeDigests(
-	ctx context.Context, lookup func(shard events.Shard, session string) (d *events.ShardDigests, known bool),
+	ctx context.Context, lookup func(ctx context.Context, shard events.Shard, session string) (d *events.ShardDigests, known bool),
 ) error {
 	return listen(ctx, f, "digests", func(m *nats.Msg, r *reportv1.DigestRequest) {
-		d, known := lookup(events.Shard{Source: r.GetSource(), Instance: r.GetInstance()}, r.GetSession())
+		d, known := lookup(ctx, events.Shard{Source: r.GetSource(), Instance: r.GetInstance()}, r.GetSession())
 		if !known {
 			return
 		}

@@ -42,14 +42,14 @@ func TestDigests(t *testing.T) {
 	other := NewFleet(connect(t, s), "other", quiet)
 
 	run(t, func(ctx context.Context) error {
-		return standby.ServeDigests(ctx, func(events.Shard, string) (*events.ShardDigests, bool) { return nil, false })
+		return standby.ServeDigests(ctx, func(context.Context, events.Shard, string) (*events.ShardDigests, bool) { return nil, false })
 	})
 	run(t, func(ctx context.Context) error {
-		return other.ServeDigests(ctx, func(events.Shard, string) (*events.ShardDigests, bool) { return new(events.ShardDigests), true })
+		return other.ServeDigests(ctx, func(context.Context, events.Shard, string) (*events.ShardDigests, bool) { return new(events.ShardDigests), true })
 	})
 	asked := 0
 	run(t, func(ctx context.Context) error {
-		return leader.ServeDigests(ctx, func(s events.Shard, session string) (*events.ShardDigests, bool) {
+		return leader.ServeDigests(ctx, func(_ context.Context, s events.Shard, session string) (*events.ShardDigests, bool) {
 			asked++ // at first the leader has not read the begin
 			return &want, s == shard && session == "s1" && asked > 1
 		})

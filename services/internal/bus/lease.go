@@ -39,6 +39,7 @@ type Lease struct {
 	key     string
 	subject string
 	run     string // tells this Lease's own renewals from a namesake's
+	resign  chan struct{}
 	o       LeaseOptions
 }
 
@@ -61,7 +62,7 @@ func NewLease(nc *nats.Conn, o LeaseOptions) (*Lease, error) {
 	}
 	key := "builder." + token(o.Domain)
 	return &Lease{
-		nc: nc, js: js, key: key, subject: "$KV." + leaseBucket + "." + key, run: rand.Text(), o: o,
+		nc: nc, js: js, key: key, subject: "$KV." + leaseBucket + "." + key, run: rand.Text(), resign: make(chan struct{}, 1), o: o,
 	}, nil
 }
 
@@ -102,7 +103,7 @@ func (l *Lease) Run(ctx context.Context, onChange func(held bool)) error {
 			onChange(true)
 			revision, err = l.hold(ctx, revision, asked, news)
 			onChange(false)
-			if ctx.Err() != nil {
+			if ctx.Err() != nil && revision != 0 {
 				return errors.Join(ctx.Err(), l.release(ctx, revision))
 			}
 			l.o.Log.Warn("no longer leading", "error", err)
@@ -116,6 +117,15 @@ func (l *Lease) Run(ctx context.Context, onChange func(held bool)) error {
 		if err := l.await(ctx, news); err != nil {
 			return err
 		}
+	}
+}
+
+// Resign gives the lease to anybody who wants it: it is no longer renewed, but
+// the holder goes on until another one has taken it. It never blocks.
+func (l *Lease) Resign() {
+	select {
+	case l.resign <- struct{}{}:
+	default: // asked already
 	}
 }
 
@@ -180,7 +190,7 @@ func (l *Lease) release(ctx context.Context, revision uint64) error {
 }
 
 // hold renews the lease until it is lost or ctx is done, and returns the key's
-// last known revision. since is when the lease was asked for: it may have
+// last known revision; 0 if it was given away already. since is when the lease was asked for: it may have
 // expired a TTL later.
 func (l *Lease) hold(ctx context.Context, revision uint64, since time.Time, news <-chan *nats.Msg) (uint64, error) {
 	renew := time.NewTicker(l.o.TTL / 3)
@@ -191,6 +201,11 @@ func (l *Lease) hold(ctx context.Context, revision uint64, since time.Time, news
 			return revision, ctx.Err()
 		case <-news: // our own renewals
 			continue
+		case <-l.resign:
+			if err := l.release(ctx, revision); err != nil {
+				l.o.Log.Warn("lease left to expire", "error", err)
+			}
+			return 0, l.outlast(ctx, news)
 		case <-renew.C:
 		}
 		asked := time.Now()
@@ -200,6 +215,26 @@ func (l *Lease) hold(ctx context.Context, revision uint64, since time.Time, news
 			revision, since = next, asked
 		case errors.As(err, new(errHeld)), !time.Now().Before(since.Add(l.o.TTL)):
 			return revision, err
+		}
+	}
+}
+
+// outlast blocks until somebody else holds the lease.
+func (l *Lease) outlast(ctx context.Context, news <-chan *nats.Msg) error {
+	look := time.NewTicker(l.o.TTL / 3)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case m := <-news:
+			if m.Header.Get(kvOperation) == "" && m.Header.Get(leaseRun) != l.run {
+				return errHeld{holder: string(m.Data)}
+			}
+		case <-look.C:
+			if _, err := l.look(ctx); errors.As(err, new(errHeld)) {
+				return err
+			}
 		}
 	}
 }

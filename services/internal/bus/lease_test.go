@@ -161,3 +161,18 @@ func TestLeaseTakenAway(t *testing.T) {
 	}
 	a.expect(t, false)
 }
+
+// A holder that resigns goes on until another one takes over.
+func TestLeaseResign(t *testing.T) {
+	s := leaseServer(t)
+	a := newCandidate(t, s, "a", time.Hour)
+	b := newCandidate(t, s, "b", time.Hour)
+	a.start(t)
+	a.expect(t, true)
+	a.lease.Resign()
+	b.start(t)
+	b.expect(t, true)
+	a.expect(t, false)
+	b.stop()
+	a.expect(t, true)
+}
