@@ -58,8 +58,9 @@ type Machine struct {
 
 	// What the chain says.
 	head        store.Head
-	headContent store.Stored // content of head, once it was needed
-	standsTo    uint64       // the head is right for the log up to here: the leader's tick
+	headContent store.Stored  // content of head, once it was needed
+	compared    store.Version // the last head whose root was compared
+	standsTo    uint64        // the head is right for the log up to here: the leader's tick
 
 	// What the file says.
 	stored  store.Stored
@@ -164,6 +165,11 @@ func (m *Machine) Stale() bool {
 func (m *Machine) Connect(ctx context.Context) (after uint64, err error) {
 	m.logGen, m.feedGen = m.cfg.Log.Generation(), m.cfg.Feed.Generation()
 	m.ahead = nil
+	defer func() {
+		if err != nil {
+			m.logGen, m.feedGen = 0, 0
+		}
+	}()
 	if err := m.readHead(ctx); err != nil {
 		return 0, err
 	}
@@ -342,7 +348,8 @@ func (m *Machine) compare(ctx context.Context) error {
 		return nil
 	}
 	m.headContent = store.Stored{Manifest: man, Snapshot: m.content}
-	if man.GetPublisher() != m.cfg.ID {
+	if man.GetPublisher() != m.cfg.ID && m.compared != m.head.Version() {
+		m.compared = m.head.Version()
 		m.stats.Compared++
 	}
 	return m.persist(ctx)

@@ -1,0 +1,386 @@
+package builder
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/events"
+	"meshlog.dev/store"
+	"meshlog.dev/store/memstore"
+)
+
+func wantServed(t *testing.T, r *rig, want map[string]string) {
+	t.Helper()
+	if diff := cmp.Diff(want, r.served()); diff != "" {
+		t.Errorf("what the head serves (-want +got):\n%s", diff)
+	}
+}
+
+func TestNothingIsPublishedBeforeASourceHasListed(t *testing.T) {
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.offered[key("a")] = events.Payload{Type: "type.test/thing", Bytes: []byte("good 1")}
+	r.session++
+	r.append(&events.Begin{Shard: shard, Session: r.sessionName(), Holder: "test"})
+	r.object(key("a"), events.Put, r.offered[key("a")])
+	b.settle()
+	if got := r.versions(); len(got) != 0 {
+		t.Fatalf("published %v while the source still lists", got)
+	}
+	r.alive(events.AllBuckets())
+	b.settle()
+	wantServed(t, r, map[string]string{"a": "good 1"})
+}
+
+func TestAVersionNamesWhatChangedAndWhy(t *testing.T) {
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.list()
+	r.put("a", "good 1")
+	b.settle()
+	r.put("a", "good 2")
+	r.put("bad", "spoilt")
+	b.settle()
+	all := r.versions()
+	last := all[len(all)-1]
+	changes := last.GetChanges()
+	if len(changes) != 1 || changes[0].GetKey() != "v/file/default/Thing/default/a" || changes[0].GetSeq() != last.GetVersion().GetSeq()-1 {
+		t.Errorf("changes = %v, want key a by the record before the version's last", changes)
+	}
+	if ds := last.GetDiagnostics(); len(ds) == 0 || ds[0].GetObject() != "Thing default/bad (file/default)" || ds[0].GetReason() != "not good" {
+		t.Errorf("diagnostics = %v, want that of bad first", ds)
+	}
+	if len(last.GetWatermark()) != 1 || !last.GetWatermark()[0].GetSynced() {
+		t.Errorf("watermark = %v, want file/default synced", last.GetWatermark())
+	}
+}
+
+func TestOnlyAChangedWorldIsPublished(t *testing.T) {
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.list()
+	r.put("a", "good 1")
+	b.settle()
+	n := len(r.versions())
+	r.alive(events.BucketSet{})
+	r.put("a", "good 1")
+	b.settle()
+	if got := len(r.versions()); got != n {
+		t.Errorf("%d versions after events that change nothing, want %d", got, n)
+	}
+}
+
+// accident does to one call what a crash or a lost answer does.
+type accident func(do func() error) error
+
+var errLost = errors.New("the answer was lost")
+
+type faultyFeed struct {
+	Feed
+	publish accident
+}
+
+func (f *faultyFeed) Publish(ctx context.Context, u store.Update, expect, gen uint64) (seq uint64, err error) {
+	err = f.publish(func() (err error) {
+		seq, err = f.Feed.Publish(ctx, u, expect, gen)
+		return err
+	})
+	return seq, err
+}
+
+type faultyStore struct {
+	store.Store
+	commit accident
+}
+
+func (f *faultyStore) Commit(ctx context.Context, prev store.Version, c store.Commit) error {
+	return f.commit(func() error { return f.Store.Commit(ctx, prev, c) })
+}
+
+// TestCommitCrashPairs drives each step of the commit order through both ways
+// to fail: not done, and done but not known to be.
+func TestCommitCrashPairs(t *testing.T) {
+	whole := func(do func() error) error { return do() }
+	never := func(func() error) error { return errLost }
+	unknown := func(do func() error) error { return errors.Join(do(), errLost) }
+	for _, c := range []struct {
+		name            string
+		publish, commit accident
+	}{
+		{"publish fails", never, whole},
+		{"publish succeeds, the answer is lost", unknown, whole},
+		{"the file fails", whole, never},
+		{"the file succeeds, the answer is lost", whole, unknown},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t)
+			file := &memstore.File{}
+			config := r.config("b0", "one", file)
+			feed, files := &faultyFeed{config.Feed, whole}, &faultyStore{config.Store, whole}
+			config.Feed, config.Store = feed, files
+			b := r.start(config, true)
+			b.settle()
+			r.list()
+			r.put("a", "good 1")
+			b.settle()
+
+			feed.publish, files.commit = c.publish, c.commit
+			r.put("a", "good 2")
+			b.step() // fails, or does not know: the process dies here
+			b = r.start(r.config("b0", "one", file), true)
+			b.settle()
+			wantServed(t, r, map[string]string{"a": "good 2"})
+			r.put("a", "good 3")
+			b.settle()
+			wantServed(t, r, map[string]string{"a": "good 3"})
+			r.versions()
+			kept, err := memstore.Open(file, store.Retention{}).Latest(t.Context())
+			if head, _ := r.chain.Head(t.Context()); err != nil || kept.Version() != head.Version() {
+				t.Errorf("the file has %v (%v), the head is %v", kept.Version(), err, head.Version())
+			}
+		})
+	}
+}
+
+func TestTwoLeadersMakeOneChain(t *testing.T) {
+	r := newRig(t)
+	a := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b := r.start(r.config("b1", "one", &memstore.File{}), true)
+	a.settle()
+	r.list()
+	for i := range 20 {
+		r.put("a", fmt.Sprintf("good %d", i))
+		first, second := a, b
+		if i%3 == 0 {
+			first, second = b, a
+		}
+		for range 3 {
+			if err := first.step(); err != nil {
+				t.Fatal(err)
+			}
+			if err := second.step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	a.settle()
+	b.settle()
+	wantServed(t, r, map[string]string{"a": "good 19"})
+	if len(r.versions()) < 20 {
+		t.Errorf("%d versions, want at least 20", len(r.versions()))
+	}
+	ra, rb := a.content.Root(), b.content.Root()
+	if !bytes.Equal(ra[:], rb[:]) {
+		t.Error("two leaders came to two contents")
+	}
+}
+
+func TestStandbyComparesEveryRootAndTakesOverWarm(t *testing.T) {
+	r := newRig(t)
+	leader := r.start(r.config("b0", "one", &memstore.File{}), true)
+	standby := r.start(r.config("b1", "one", &memstore.File{}), false)
+	leader.settle()
+	standby.settle()
+	r.list()
+	const changes = 10
+	for i := range changes {
+		r.put("a", fmt.Sprintf("good %d", i))
+		leader.settle()
+		standby.settle()
+	}
+	if got, want := standby.Stats().Compared, uint64(len(r.versions())); got != want {
+		t.Errorf("compared %d roots, want %d", got, want)
+	}
+	r.put("a", "good last") // the leader is dead by now
+	standby.settle()
+	if standby.Backlog() == 0 {
+		t.Error("the standby folded past the head: it cannot compare what the leader publishes next")
+	}
+	standby.Lead(true)
+	standby.settle()
+	wantServed(t, r, map[string]string{"a": "good last"})
+}
+
+func TestAnotherRootOfTheSameBuildNeverLeads(t *testing.T) {
+	r := newRig(t)
+	leader := r.start(r.config("b0", "one", &memstore.File{}), true)
+	config := r.config("b1", "one", &memstore.File{})
+	config.Judge = judge{"a build that is broken"}
+	standby := r.start(config, false)
+	leader.settle()
+	standby.settle()
+	r.list()
+	r.put("a", "only for one")
+	leader.settle()
+	standby.settle()
+	standby.Lead(true)
+	if standby.leader {
+		t.Error("a builder that came to another content leads")
+	}
+	if got := standby.Report().GetError(); got == "" {
+		t.Error("the report does not say why it does not lead")
+	}
+}
+
+func TestAnotherBuildKeepsWhatItCannotUse(t *testing.T) {
+	r := newRig(t)
+	a := r.start(r.config("b0", "one", &memstore.File{}), true)
+	a.settle()
+	r.list()
+	r.put("a", "good 1")
+	r.put("b", "good 1")
+	a.settle()
+	r.put("a", "2 for one")
+	a.settle()
+	b := r.start(r.config("b1", "two", &memstore.File{}), true)
+	b.settle()
+	wantServed(t, r, map[string]string{"a": "2 for one", "b": "good 1"})
+	r.put("a", "3 for two")
+	b.settle()
+	wantServed(t, r, map[string]string{"a": "3 for two", "b": "good 1"})
+	all := r.versions()
+	if got := all[len(all)-1].GetBuild(); got != "two" {
+		t.Errorf("the head is by build %q, want two", got)
+	}
+}
+
+func TestGuardHoldsAMassLossUntilApproved(t *testing.T) {
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.list()
+	for i := range 10 {
+		r.put(fmt.Sprint("k", i), "good")
+	}
+	b.settle()
+	clear(r.offered)
+	r.list()
+	b.settle()
+	holds := b.Report().GetHolds()
+	if len(holds) != 1 || holds[0].GetKeys() != 10 {
+		t.Fatalf("holds = %v, want one of 10 keys", holds)
+	}
+	wantServed(t, r, map[string]string{"overlay": holds[0].GetId()})
+	r.append(&events.Overlay{ID: holds[0].GetId(), Remove: true})
+	b.settle()
+	wantServed(t, r, map[string]string{})
+	if got := b.Stats().Holds; got != 1 {
+		t.Errorf("%d holds were made, want 1", got)
+	}
+}
+
+func TestAHoldApprovedBeforeItWasPublishedIsNotMadeAgain(t *testing.T) {
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.list()
+	for i := range 10 {
+		r.put(fmt.Sprint("k", i), "good")
+	}
+	b.settle()
+	clear(r.offered)
+	r.list()
+	if err := b.step(); err != nil { // the hold is on the log, and read by nobody yet
+		t.Fatal(err)
+	}
+	rec, err := r.log.Last(t.Context(), events.BuilderOverlaySubject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.append(&events.Overlay{ID: rec.Event.Body.(*events.Overlay).ID, Remove: true})
+	b.settle()
+	wantServed(t, r, map[string]string{})
+}
+
+func TestARewoundLogBeginsAnEpochAndEverySourceListsAnew(t *testing.T) {
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.list()
+	r.put("a", "good 1")
+	b.settle()
+	before, _ := r.log.Bounds(t.Context())
+	r.put("b", "good 1")
+	b.settle()
+	was := b.Position()
+	r.log.Rewind(before.Last)
+	b.settle()
+	if got := b.Position().Epoch; got <= was.Epoch {
+		t.Errorf("epoch %d after the log was rewound, want more than %d", got, was.Epoch)
+	}
+	b.Tick(t.Context())
+	if len(r.fleet.asked) == 0 {
+		t.Error("no source was asked to list anew")
+	}
+	wantServed(t, r, map[string]string{"a": "good 1", "b": "good 1"})
+	r.list()
+	b.settle()
+	wantServed(t, r, map[string]string{"a": "good 1", "b": "good 1"})
+	r.versions()
+}
+
+func TestAStandbyThatFindsTheLogRewoundWaitsForTheLeader(t *testing.T) {
+	r := newRig(t)
+	leader := r.start(r.config("b0", "one", &memstore.File{}), true)
+	standby := r.start(r.config("b1", "one", &memstore.File{}), false)
+	leader.settle()
+	r.list()
+	r.put("a", "good 1")
+	leader.settle()
+	standby.settle()
+	bounds, _ := r.log.Bounds(t.Context())
+	r.log.Rewind(bounds.Last - 1)
+	if err := standby.step(); !errors.Is(err, ErrWait) {
+		t.Fatalf("standby: %v, want ErrWait", err)
+	}
+	leader.settle()
+	standby.settle()
+	if standby.Position().Epoch != leader.Position().Epoch {
+		t.Errorf("standby in epoch %d, leader in %d", standby.Position().Epoch, leader.Position().Epoch)
+	}
+}
+
+func TestExpiredVersionsBeginAnEpoch(t *testing.T) {
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.list()
+	r.put("a", "good 1")
+	b.settle()
+	was := b.Position().Epoch
+	r.chain.Expire()
+	b.settle()
+	r.list()
+	b.settle()
+	wantServed(t, r, map[string]string{"a": "good 1"})
+	head, _ := r.chain.Head(t.Context())
+	if head.Version().Epoch <= was {
+		t.Errorf("head %v after the versions expired, want an epoch above %d", head.Version(), was)
+	}
+}
+
+func TestAFrontendAboveTheHeadMakesAnEpochBegin(t *testing.T) {
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.list()
+	r.put("a", "good 1")
+	b.settle()
+	head, _ := r.chain.Head(t.Context())
+	b.WantEpoch(store.Version{Epoch: head.Version().Epoch, Seq: head.Version().Seq + 5})
+	b.settle()
+	r.list()
+	b.settle()
+	after, _ := r.chain.Head(t.Context())
+	if after.Version().Epoch <= head.Version().Epoch {
+		t.Errorf("head %v after a frontend reported a newer one than %v", after.Version(), head.Version())
+	}
+}
