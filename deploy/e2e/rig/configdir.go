@@ -1,0 +1,34 @@
+package rig
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// ConfigDir is a watched directory as a user's editor writes to it.
+type ConfigDir struct{ Path string }
+
+// NewConfigDir makes dir/config.
+func NewConfigDir(dir string) (*ConfigDir, error) {
+	c := &ConfigDir{Path: filepath.Join(dir, "config")}
+	return c, os.MkdirAll(c.Path, 0o700)
+}
+
+// Save replaces a file at once, and returns the moment at which that happened.
+func (c *ConfigDir) Save(name, text string) (time.Time, error) {
+	// Beside the watched directory: only the rename is seen.
+	next := filepath.Join(filepath.Dir(c.Path), ".next-"+name)
+	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+		return time.Time{}, err
+	}
+	at := time.Now()
+	if err := os.Rename(next, filepath.Join(c.Path, name)); err != nil {
+		return time.Time{}, fmt.Errorf("save %s: %w", name, err)
+	}
+	return at, nil
+}
+
+// Remove removes a file.
+func (c *ConfigDir) Remove(name string) error { return os.Remove(filepath.Join(c.Path, name)) }

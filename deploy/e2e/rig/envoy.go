@@ -1,0 +1,223 @@
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// EnvoyConfig says how an Envoy joins.
+type EnvoyConfig struct {
+	// Node id, and the name of its process; unique among those that share Dir.
+	Node string
+	// Cluster of the node.
+	Cluster string
+	// XDS are the ports of the frontends, one at least.
+	XDS []int
+	// Dir takes its bootstrap, log and admin address.
+	Dir string
+}
+
+// Envoy is an Envoy that runs with deploy/envoy/sotw.yaml.
+type Envoy struct {
+	*Process
+	admin string // host:port
+}
+
+// StartEnvoy starts Envoy and waits until its admin interface answers; it
+// is then not yet Ready.
+func StartEnvoy(ctx context.Context, c EnvoyConfig) (*Envoy, error) {
+	bin, err := Tool(ctx, "envoy")
+	if err != nil {
+		return nil, err
+	}
+	boot, err := bootstrap(c)
+	if err != nil {
+		return nil, err
+	}
+	adminPath := filepath.Join(c.Dir, c.Node+".admin")
+	if err := os.Remove(adminPath); err != nil && !os.IsNotExist(err) {
+		return nil, err
+	}
+	p, err := Start(c.Node, c.Dir, []string{
+		bin, "-c", boot, "--service-node", c.Node, "--service-cluster", c.Cluster,
+		"--admin-address-path", adminPath,
+		// Two on one machine, neither the other's successor.
+		"--disable-hot-restart",
+		"--concurrency", "1", "--log-level", "warning", "--drain-time-s", "1",
+	})
+	if err != nil {
+		return nil, err
+	}
+	e := &Envoy{Process: p}
+	err = p.UntilAlive(ctx, "Envoy's admin interface", func(ctx context.Context) error {
+		b, err := os.ReadFile(adminPath)
+		if err != nil {
+			return err
+		}
+		e.admin = string(b)
+		_, err = e.get(ctx, "/server_info")
+		return err
+	})
+	if err != nil {
+		p.Kill()
+		return nil, err
+	}
+	return e, nil
+}
+
+// bootstrap writes deploy/envoy/sotw.yaml with the ports of c.
+func bootstrap(c EnvoyConfig) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	b, err := os.ReadFile(filepath.Join(root, "deploy", "envoy", "sotw.yaml"))
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		switch {
+		case strings.Contains(line, "port_value: 15000"):
+			out.WriteString(strings.Replace(line, "15000", "0", 1))
+		case strings.Contains(line, "port_value: 15010"):
+			for _, port := range c.XDS {
+				out.WriteString(strings.Replace(line, "15010", strconv.Itoa(port), 1))
+			}
+		default:
+			out.WriteString(line)
+		}
+	}
+	path := filepath.Join(c.Dir, c.Node+".yaml")
+	return path, os.WriteFile(path, []byte(out.String()), 0o600)
+}
+
+// ValidateBootstrap asks Envoy what it thinks of a bootstrap file, with
+// another laid over it if overlay is not empty.
+func ValidateBootstrap(ctx context.Context, path, overlay string) error {
+	bin, err := Tool(ctx, "envoy")
+	if err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, bin, "--mode", "validate", "-c", path, "--config-yaml", overlay).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("validate %s: %w\n%s", path, err, out)
+	}
+	return nil
+}
+
+// Admin is the address of the admin interface, host:port.
+func (e *Envoy) Admin() string { return e.admin }
+
+// Ready waits until Envoy has its first configuration and serves.
+func (e *Envoy) Ready(ctx context.Context) error {
+	return e.UntilAlive(ctx, e.Name+" to be ready", func(ctx context.Context) error {
+		_, err := e.get(ctx, "/ready")
+		return err
+	})
+}
+
+// Listening waits until a listener with that port is active.
+func (e *Envoy) Listening(ctx context.Context, port int) error {
+	want := ":" + strconv.Itoa(port)
+	return e.UntilAlive(ctx, e.Name+" to listen on port "+strconv.Itoa(port), func(ctx context.Context) error {
+		b, err := e.get(ctx, "/listeners")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(b)) {
+			if strings.HasSuffix(strings.TrimSpace(line), want) {
+				return nil
+			}
+		}
+		return fmt.Errorf("listeners: %q", b)
+	})
+}
+
+// Stat is the value of one counter or gauge.
+func (e *Envoy) Stat(ctx context.Context, name string) (int, error) {
+	b, err := e.get(ctx, "/stats?usedonly&format=json&filter=^"+name+"$")
+	if err != nil {
+		return 0, err
+	}
+	var reply struct {
+		Stats []struct {
+			Name  string
+			Value int
+		}
+	}
+	if err := json.Unmarshal(b, &reply); err != nil {
+		return 0, fmt.Errorf("stats of %s: %w", e.Name, err)
+	}
+	for _, s := range reply.Stats {
+		if s.Name == name {
+			return s.Value, nil
+		}
+	}
+	return 0, nil // never touched
+}
+
+// Connected waits until Envoy has (or, with false, has no) stream to a
+// frontend.
+func (e *Envoy) Connected(ctx context.Context, want bool) error {
+	what := e.Name + " to be connected"
+	if !want {
+		what = e.Name + " to notice that the frontend is gone"
+	}
+	return e.UntilAlive(ctx, what, func(ctx context.Context) error {
+		n, err := e.Stat(ctx, "control_plane.connected_state")
+		if err == nil && (n == 1) != want {
+			err = fmt.Errorf("control_plane.connected_state is %d", n)
+		}
+		return err
+	})
+}
+
+// Rejected is how many responses Envoy has rejected in its life, of all types.
+func (e *Envoy) Rejected(ctx context.Context) (int, error) {
+	b, err := e.get(ctx, "/stats?usedonly&filter=update_rejected$")
+	if err != nil {
+		return 0, err
+	}
+	total := 0
+	for line := range strings.Lines(string(b)) {
+		_, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			return 0, fmt.Errorf("stats of %s: %q", e.Name, line)
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// get asks the admin interface; any code but 200 is an error.
+func (e *Envoy) get(ctx context.Context, path string) ([]byte, error) {
+	return httpGet(ctx, "http://"+e.admin+path)
+}
+
+// httpGet is the body of an answer with code 200.
+func httpGet(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s: %s", url, resp.Status, strings.TrimSpace(string(b)))
+	}
+	return b, err
+}

@@ -1,0 +1,142 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Tally is what came back of a number of requests.
+type Tally struct {
+	Sent     int
+	Backends map[string]int // answers with code 200, by who gave them
+	Statuses map[int]int    // other answers, by code
+	Failed   int            // without an answer
+	LastErr  error          // of those
+}
+
+// Share is the part of all requests that a backend answered, in percent.
+func (t Tally) Share(backend string) float64 {
+	if t.Sent == 0 {
+		return 0
+	}
+	return 100 * float64(t.Backends[backend]) / float64(t.Sent)
+}
+
+// Err is nil if every request was answered with code 200.
+func (t Tally) Err() error {
+	var bad []string
+	for _, code := range slices.Sorted(maps.Keys(t.Statuses)) {
+		bad = append(bad, fmt.Sprintf("%d answered with %d", t.Statuses[code], code))
+	}
+	if t.Failed > 0 {
+		bad = append(bad, fmt.Sprintf("%d without an answer (%v)", t.Failed, t.LastErr))
+	}
+	if t.Sent == 0 {
+		bad = append(bad, "none was sent")
+	}
+	if bad == nil {
+		return nil
+	}
+	return fmt.Errorf("of %d requests: %s", t.Sent, strings.Join(bad, ", "))
+}
+
+func (t *Tally) add(backend string, status int, err error) {
+	t.Sent++
+	switch {
+	case err != nil:
+		t.Failed++
+		t.LastErr = err
+	case status == http.StatusOK:
+		t.Backends[backend]++
+	default:
+		t.Statuses[status]++
+	}
+}
+
+func newTally() Tally { return Tally{Backends: map[string]int{}, Statuses: map[int]int{}} }
+
+func newClient(conns int) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{MaxIdleConnsPerHost: conns, MaxConnsPerHost: conns},
+		Timeout:   5 * time.Second,
+	}
+}
+
+// Send sends n requests, one after the other, over one kept connection.
+func Send(ctx context.Context, url string, n int) Tally {
+	client := newClient(1)
+	defer client.CloseIdleConnections()
+	t := newTally()
+	for range n {
+		if ctx.Err() != nil {
+			break
+		}
+		t.add(ask(ctx, client, url))
+	}
+	return t
+}
+
+// Load is a steady stream of requests.
+type Load struct {
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu    sync.Mutex
+	tally Tally
+}
+
+// pause lies between two requests of one connection of a Load.
+const pause = 2 * time.Millisecond
+
+// StartLoad sends requests over conns kept connections until Stop, or until
+// ctx ends: it must have a deadline.
+func StartLoad(ctx context.Context, url string, conns int) (*Load, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		return nil, fmt.Errorf("load on %s: the context has no deadline", url)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	l := &Load{cancel: cancel, tally: newTally()}
+	client := newClient(conns)
+	for range conns {
+		l.wg.Go(func() {
+			defer client.CloseIdleConnections()
+			tick := time.NewTicker(pause)
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+				// The request is finished although the load was stopped.
+				backend, status, err := ask(context.WithoutCancel(ctx), client, url)
+				l.mu.Lock()
+				l.tally.add(backend, status, err)
+				l.mu.Unlock()
+			}
+		})
+	}
+	return l, nil
+}
+
+// Reset returns what came back so far, or since the last Reset.
+func (l *Load) Reset() Tally {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.tally
+	l.tally = newTally()
+	return t
+}
+
+// Stop ends the load and returns what came back since the last Reset.
+func (l *Load) Stop() Tally {
+	l.cancel()
+	l.wg.Wait()
+	return l.Reset()
+}

@@ -1,0 +1,119 @@
+package rig
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// grace is how long a process may take to end after SIGTERM.
+const grace = 10 * time.Second
+
+// Process is a program that runs. Its methods may be called from any
+// goroutine.
+type Process struct {
+	Name string
+	// LogPath has everything it prints; a process of the same name and
+	// directory that is started later appends.
+	LogPath string
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed once it has ended
+	err  error         // how; read after done
+}
+
+// Start runs argv. Its output goes to dir/name.log. The process is in a
+// process group of its own, so that Ctrl-C reaches only the one who started
+// it, and dies with that one.
+func Start(name, dir string, argv []string, env ...string) (*Process, error) {
+	p := &Process{Name: name, LogPath: filepath.Join(dir, name+".log"), done: make(chan struct{})}
+	log, err := os.OpenFile(p.LogPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() // the child has its own
+	p.cmd = exec.Command(argv[0], argv[1:]...)
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = sysProcAttr()
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	// Ends with the process, which its owner ends.
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// PID is the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed once the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Running is nil, or an error that says how the process ended and what it
+// printed last.
+func (p *Process) Running() error {
+	select {
+	case <-p.done:
+		return fmt.Errorf("%s has ended (%s); it said last:\n%s", p.Name, p.cmd.ProcessState, p.Tail(10))
+	default:
+		return nil
+	}
+}
+
+// Stop asks the process to end and waits until it has. It is an error if it
+// ends with another code than 0, or not within ten seconds: then it is killed.
+// A process that has ended already is stopped.
+func (p *Process) Stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only if it has ended
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+		p.Kill()
+		return fmt.Errorf("%s did not end within %s of SIGTERM and was killed; it said last:\n%s", p.Name, grace, p.Tail(10))
+	}
+	if p.err != nil {
+		return fmt.Errorf("%s ended badly: %w; it said last:\n%s", p.Name, p.err, p.Tail(10))
+	}
+	return nil
+}
+
+// Kill ends the process at once, as a crash would, and waits until it is gone.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // fails only if it has ended
+	<-p.done
+}
+
+// Tail is the last lines that the process printed.
+func (p *Process) Tail(lines int) string {
+	b, err := os.ReadFile(p.LogPath)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(string(bytes.TrimRight(b, "\n")), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// UntilAlive is Until for something that p does: it gives up when p ends.
+func (p *Process) UntilAlive(ctx context.Context, what string, check func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	return Until(ctx, what, func(ctx context.Context) error {
+		if err := p.Running(); err != nil {
+			cancel(err)
+			return err
+		}
+		return check(ctx)
+	})
+}

@@ -1,0 +1,101 @@
+// Package rig runs the real parts that tests, the demo and the bench drive
+// from outside: the programs in bin/, a NATS server, Envoy, backends behind it
+// and clients before it. It knows of meshlog what a user knows: files, flags,
+// ports and `-o json`.
+//
+// Whatever is started belongs to the one who started it, who ends it. All
+// traffic stays on loopback.
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Root is the directory of the workspace: the one with go.work, at or above
+// the working directory.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir, nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", errors.New("no go.work at or above the working directory: run this inside the meshlog tree")
+		}
+		dir = up
+	}
+}
+
+// Bin is the path of a program of ours.
+func Bin(name string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(root, "bin", name)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("bin/%s is not there: run `make build` first", name)
+	}
+	return path, nil
+}
+
+// Tool is the path of a pinned tool of others, fetched first where it is
+// missing: "envoy", "nats-server".
+func Tool(ctx context.Context, name string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "deploy", "tools", "get"), name)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("get %s: %w", name, err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// FreePort is a TCP port on loopback that nobody listened on a moment ago.
+func FreePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Until asks check every few milliseconds until it returns nil. Where ctx ends
+// first, the error names what was waited for and what check said last.
+func Until(ctx context.Context, what string, check func(context.Context) error) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	last := errors.New("not asked yet")
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		// A check that ctx cut short knows less than the one before.
+		if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w: %w", what, context.Cause(ctx), last)
+		case <-tick.C:
+		}
+	}
+}
