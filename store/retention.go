@@ -11,16 +11,14 @@ type Retention struct {
 	Age time.Duration
 }
 
-// Keeps says whether a version is kept when newer versions are there, of which
-// latest is the last.
-func (r Retention) Keeps(m *Manifest, newer int, latest *Manifest) bool {
+// Keeps says whether a version is kept when so many newer ones are there, and
+// its record is so far behind that of the latest.
+func (r Retention) Keeps(newer int, behind time.Duration) bool {
 	switch {
 	case newer == 0:
 		return true
 	case r.Versions > 0 && newer >= r.Versions:
 		return false
-	case r.Age > 0 && latest.GetRecordTime().AsTime().Sub(m.GetRecordTime().AsTime()) > r.Age:
-		return false
 	}
-	return true
+	return r.Age == 0 || behind <= r.Age
 }

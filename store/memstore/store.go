@@ -104,8 +104,9 @@ func (s *Store) Commit(ctx context.Context, prev store.Version, c store.Commit) 
 // drop forgets the versions that r does not keep.
 func (f *File) drop(r store.Retention) {
 	last := len(f.versions) - 1
+	latest := f.versions[last].Manifest.GetRecordTime().AsTime()
 	first := 0
-	for first < last && !r.Keeps(f.versions[first].Manifest, last-first, f.versions[last].Manifest) {
+	for !r.Keeps(last-first, latest.Sub(f.versions[first].Manifest.GetRecordTime().AsTime())) {
 		first++
 	}
 	f.versions = slices.Delete(f.versions, 0, first)

@@ -1,0 +1,100 @@
+package bolt
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"go.etcd.io/bbolt"
+
+	"meshlog.dev/store"
+)
+
+// The buckets of the file.
+var (
+	// rowsBucket has the content of the latest version: key -> value. The root
+	// in the manifest covers it.
+	rowsBucket = []byte("rows")
+	// versionsBucket has the manifests: version -> Manifest.
+	versionsBucket = []byte("versions")
+	// undoBucket has what leads back from a version to the one kept before it:
+	// version -> Delta.
+	undoBucket = []byte("undo")
+	// sideBucket has the side table: key -> value.
+	sideBucket = []byte("side")
+	// metaBucket has the format, and for each of the three buckets before its
+	// digest, by name: the exclusive or of the hashes of its rows.
+	metaBucket = []byte("meta")
+	formatKey  = []byte("format")
+	// digested are the buckets that only a digest covers.
+	digested = [][]byte{versionsBucket, undoBucket, sideBucket}
+)
+
+// format is the layout of the buckets. A file of another one is set aside.
+const format = "1"
+
+// versionKey sorts as versions do.
+func versionKey(v store.Version) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, v.Epoch), v.Seq)
+}
+
+// digest changes with every row of a bucket, and costs O(1) per change.
+type digest store.Hash
+
+// flip puts a row in, or takes one out.
+func (d *digest) flip(key, value []byte) {
+	b := binary.BigEndian.AppendUint64(nil, uint64(len(key)))
+	b = append(append(b, key...), value...)
+	h := store.HashOf(b)
+	for i := range d {
+		d[i] ^= h[i]
+	}
+}
+
+// changer changes a bucket and its digest, within one transaction.
+type changer struct {
+	bucket *bbolt.Bucket
+	meta   *bbolt.Bucket
+	name   []byte
+	digest digest
+}
+
+func change(tx *bbolt.Tx, name []byte) *changer {
+	c := &changer{bucket: tx.Bucket(name), meta: tx.Bucket(metaBucket), name: name}
+	copy(c.digest[:], c.meta.Get(name))
+	return c
+}
+
+func (c *changer) put(key, value []byte) error {
+	if old := c.bucket.Get(key); old != nil {
+		c.digest.flip(key, old)
+	}
+	c.digest.flip(key, value)
+	return c.bucket.Put(key, value)
+}
+
+func (c *changer) remove(key []byte) error {
+	old := c.bucket.Get(key)
+	if old == nil {
+		return nil
+	}
+	c.digest.flip(key, old)
+	return c.bucket.Delete(key)
+}
+
+// apply applies d.
+func (c *changer) apply(d store.Delta) error {
+	for _, key := range d.Remove {
+		if err := c.remove([]byte(key)); err != nil {
+			return fmt.Errorf("row %q: %w", key, err)
+		}
+	}
+	for _, row := range d.Put {
+		if err := c.put([]byte(row.Key), row.Value); err != nil {
+			return fmt.Errorf("row %q: %w", row.Key, err)
+		}
+	}
+	return nil
+}
+
+// done writes the digest; nothing may be changed after it.
+func (c *changer) done() error { return c.meta.Put(c.name, c.digest[:]) }

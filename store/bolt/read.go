@@ -1,0 +1,289 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"meshlog.dev/store"
+)
+
+// load makes the buckets of a new file, or reads and checks the whole of an
+// old one. An error that lies in the file is a damage.
+func (s *Store) load() error {
+	fresh := false
+	err := guard(func() error {
+		return s.db.View(func(tx *bbolt.Tx) (err error) {
+			if k, _ := tx.Cursor().First(); k == nil {
+				fresh = true
+				return nil
+			}
+			if err := checkFormat(tx); err != nil {
+				return err
+			}
+			for _, name := range digested {
+				if err := checkDigest(tx, name); err != nil {
+					return err
+				}
+			}
+			if s.kept, err = readKept(tx); err != nil {
+				return err
+			}
+			s.latest, err = readLatest(tx)
+			return err
+		})
+	})
+	if err != nil {
+		return damage{err}
+	}
+	if !fresh {
+		return nil
+	}
+	return guard(func() error { return s.db.Update(makeBuckets) })
+}
+
+func makeBuckets(tx *bbolt.Tx) error {
+	for _, name := range append([][]byte{rowsBucket, metaBucket}, digested...) {
+		if _, err := tx.CreateBucket(name); err != nil {
+			return fmt.Errorf("make bucket %s: %w", name, err)
+		}
+	}
+	return tx.Bucket(metaBucket).Put(formatKey, []byte(format))
+}
+
+func checkFormat(tx *bbolt.Tx) error {
+	b := tx.Bucket(metaBucket)
+	if b == nil {
+		return errors.New("it is no store")
+	}
+	if got := b.Get(formatKey); string(got) != format {
+		return fmt.Errorf("its format is %q, this build has %q", got, format)
+	}
+	return nil
+}
+
+func checkDigest(tx *bbolt.Tx, name []byte) error {
+	bucket := tx.Bucket(name)
+	if bucket == nil {
+		return fmt.Errorf("bucket %s is missing", name)
+	}
+	var got, want digest
+	copy(want[:], tx.Bucket(metaBucket).Get(name))
+	err := bucket.ForEach(func(k, v []byte) error {
+		got.flip(k, v)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if got != want {
+		return fmt.Errorf("bucket %s: %w", name, store.ErrCorrupt)
+	}
+	return nil
+}
+
+// kept is what retention must know of a version.
+type kept struct {
+	version store.Version
+	time    time.Time // of its record
+}
+
+// readKept reads all manifests.
+func readKept(tx *bbolt.Tx) ([]kept, error) {
+	var all []kept
+	err := tx.Bucket(versionsBucket).ForEach(func(k, v []byte) error {
+		m, err := decodeManifest(k, v)
+		if err != nil {
+			return err
+		}
+		all = append(all, keptOf(m))
+		return nil
+	})
+	return all, err
+}
+
+func keptOf(m *store.Manifest) kept {
+	return kept{store.VersionOf(m.GetVersion()), m.GetRecordTime().AsTime()}
+}
+
+// readLatest reads the latest version; zero if there is none.
+func readLatest(tx *bbolt.Tx) (store.Stored, error) {
+	rows := tx.Bucket(rowsBucket)
+	if rows == nil {
+		return store.Stored{}, fmt.Errorf("bucket %s is missing", rowsBucket)
+	}
+	var d store.Delta
+	err := rows.ForEach(func(k, v []byte) error {
+		d.Put = append(d.Put, store.Row{Key: string(k), Value: bytes.Clone(v)})
+		return nil
+	})
+	if err != nil {
+		return store.Stored{}, err
+	}
+	latest := store.Stored{Snapshot: (*store.Snapshot)(nil).With(d)}
+	if k, v := tx.Bucket(versionsBucket).Cursor().Last(); k != nil {
+		if latest.Manifest, err = decodeManifest(k, v); err != nil {
+			return store.Stored{}, err
+		}
+	}
+	if got, want := latest.Snapshot.Root(), store.RootOf(latest.Manifest); got != want {
+		return store.Stored{}, fmt.Errorf("version %s has root %s, its manifest says %s: %w", latest.Version(), got, want, store.ErrCorrupt)
+	}
+	return latest, nil
+}
+
+func decodeManifest(k, v []byte) (*store.Manifest, error) {
+	m, err := store.DecodeManifest(v)
+	if err != nil {
+		return nil, fmt.Errorf("version %x: %w", k, err)
+	}
+	if !bytes.Equal(k, versionKey(store.VersionOf(m.GetVersion()))) {
+		return nil, fmt.Errorf("version %x: the manifest is of %s: %w", k, store.VersionOf(m.GetVersion()), store.ErrCorrupt)
+	}
+	return m, nil
+}
+
+// Latest implements store.Reader. It does no IO.
+func (s *Store) Latest(ctx context.Context) (store.Stored, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return store.Stored{}, fmt.Errorf("read the latest version: %w", errClosed)
+	case ctx.Err() != nil:
+		return store.Stored{}, fmt.Errorf("read the latest version: %w", ctx.Err())
+	case s.latest.Manifest == nil:
+		return store.Stored{}, store.ErrEmpty
+	}
+	return s.latest, nil
+}
+
+func (s *Store) last() store.Stored {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.latest
+}
+
+// At implements store.Reader. It goes back from the latest version, one
+// version after the other.
+func (s *Store) At(ctx context.Context, v store.Version) (store.Stored, error) {
+	latest := s.last()
+	var m *store.Manifest
+	var undo [][]byte // the newest first
+	err := s.view(ctx, func(tx *bbolt.Tx) (err error) {
+		key := versionKey(v)
+		b := tx.Bucket(versionsBucket).Get(key)
+		if b == nil || latest.Version().Less(v) {
+			return store.ErrNotFound
+		}
+		if m, err = decodeManifest(key, b); err != nil {
+			return err
+		}
+		c, from := tx.Bucket(undoBucket).Cursor(), versionKey(latest.Version())
+		k, d := c.Seek(from)
+		if !bytes.Equal(k, from) {
+			return nil // latest is the oldest one too
+		}
+		for ; bytes.Compare(k, key) > 0; k, d = c.Prev() {
+			undo = append(undo, bytes.Clone(d))
+		}
+		return nil
+	})
+	if err != nil {
+		return store.Stored{}, fmt.Errorf("read version %s: %w", v, err)
+	}
+	snapshot := latest.Snapshot
+	for _, b := range undo {
+		d, err := store.DecodeDelta(b)
+		if err != nil {
+			return store.Stored{}, fmt.Errorf("read version %s: %w: %w", v, store.ErrCorrupt, err)
+		}
+		snapshot = snapshot.With(d)
+	}
+	if root := snapshot.Root(); root != store.RootOf(m) {
+		return store.Stored{}, fmt.Errorf("read version %s: it has root %s, its manifest says %s: %w", v, root, store.RootOf(m), store.ErrCorrupt)
+	}
+	return store.Stored{Manifest: m, Snapshot: snapshot}, nil
+}
+
+// manifestsAtOnce is how many manifests are read in one transaction.
+const manifestsAtOnce = 64
+
+// Manifests implements store.Reader. Versions that come or go while it runs may
+// be yielded or not.
+func (s *Store) Manifests(ctx context.Context) iter.Seq2[*store.Manifest, error] {
+	return func(yield func(*store.Manifest, error) bool) {
+		var before []byte // the key of the last one yielded
+		for {
+			run, err := s.manifestsBefore(ctx, before)
+			if err != nil {
+				yield(nil, fmt.Errorf("list versions: %w", err))
+				return
+			}
+			for _, m := range run {
+				if !yield(m, nil) {
+					return
+				}
+				before = versionKey(store.VersionOf(m.GetVersion()))
+			}
+			if len(run) < manifestsAtOnce {
+				return
+			}
+		}
+	}
+}
+
+// manifestsBefore reads the next manifests before a key, or, if it is nil, the
+// newest ones; newest first.
+func (s *Store) manifestsBefore(ctx context.Context, key []byte) ([]*store.Manifest, error) {
+	var run []*store.Manifest
+	err := s.view(ctx, func(tx *bbolt.Tx) error {
+		c := tx.Bucket(versionsBucket).Cursor()
+		k, v := c.Last()
+		if key != nil {
+			if k, _ = c.Seek(key); k != nil {
+				k, v = c.Prev()
+			}
+		}
+		for ; k != nil && len(run) < manifestsAtOnce; k, v = c.Prev() {
+			m, err := decodeManifest(k, v)
+			if err != nil {
+				return err
+			}
+			run = append(run, m)
+		}
+		return nil
+	})
+	return run, err
+}
+
+// Watch implements store.Reader.
+func (s *Store) Watch(ctx context.Context) <-chan store.Version { return s.hub.Watch(ctx) }
+
+// Side implements store.Reader. It reads the whole table before it yields the
+// first row.
+func (s *Store) Side(ctx context.Context) iter.Seq2[store.Row, error] {
+	return func(yield func(store.Row, error) bool) {
+		var rows []store.Row
+		err := s.view(ctx, func(tx *bbolt.Tx) error {
+			return tx.Bucket(sideBucket).ForEach(func(k, v []byte) error {
+				rows = append(rows, store.Row{Key: string(k), Value: bytes.Clone(v)})
+				return nil
+			})
+		})
+		if err != nil {
+			yield(store.Row{}, fmt.Errorf("read the side table: %w", err))
+			return
+		}
+		for _, row := range rows {
+			if !yield(row, nil) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,12 @@
+//go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
+
+package bolt
+
+import (
+	"os"
+	"syscall"
+)
+
+// unlock gives back bbolt's lock on f. To close f is not enough: its mapping
+// keeps the lock.
+func unlock(f *os.File) { _ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }

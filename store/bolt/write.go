@@ -1,0 +1,176 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/bbolt"
+
+	"meshlog.dev/store"
+)
+
+// Commit implements store.Writer: one transaction, synced to the disk.
+func (s *Store) Commit(ctx context.Context, prev store.Version, c store.Commit) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	v := store.VersionOf(c.Manifest.GetVersion())
+	latest := s.last()
+	if latest.Version() != prev {
+		return fmt.Errorf("commit version %s after %s: the latest is %s: %w", v, prev, latest.Version(), store.ErrConflict)
+	}
+	if err := c.Check(latest); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	gone, kept := s.plan(c.Manifest)
+	err := s.update(ctx, func(tx *bbolt.Tx) error { return write(tx, latest, c, gone) })
+	if err != nil {
+		err = fmt.Errorf("commit version %s: %w", v, err)
+		if !s.has(ctx, v) {
+			return err
+		}
+		// The disk failed after the file had the version: it is there.
+	}
+	s.kept = kept
+	s.mu.Lock()
+	s.latest = store.Stored{Manifest: c.Manifest, Snapshot: c.Snapshot}
+	s.mu.Unlock()
+	s.hub.Send(v)
+	return err
+}
+
+// plan says which versions go when the one of m comes, and which there are then.
+func (s *Store) plan(m *store.Manifest) (gone, stay []kept) {
+	latest := keptOf(m)
+	stay = append(slices.Clone(s.kept), latest)
+	n := 0
+	for !s.retention.Keeps(len(stay)-1-n, latest.time.Sub(stay[n].time)) {
+		n++
+	}
+	return stay[:n], stay[n:]
+}
+
+// has says whether the file has version v.
+func (s *Store) has(ctx context.Context, v store.Version) bool {
+	found := false
+	err := s.view(context.WithoutCancel(ctx), func(tx *bbolt.Tx) error {
+		found = tx.Bucket(versionsBucket).Get(versionKey(v)) != nil
+		return nil
+	})
+	return err == nil && found
+}
+
+func write(tx *bbolt.Tx, latest store.Stored, c store.Commit, gone []kept) error {
+	rows := tx.Bucket(rowsBucket)
+	for _, key := range c.Delta.Remove {
+		if err := rows.Delete([]byte(key)); err != nil {
+			return fmt.Errorf("row %q: %w", key, err)
+		}
+	}
+	for _, row := range c.Delta.Put {
+		if err := rows.Put([]byte(row.Key), row.Value); err != nil {
+			return fmt.Errorf("row %q: %w", row.Key, err)
+		}
+	}
+	side := change(tx, sideBucket)
+	if err := side.apply(c.Side); err != nil {
+		return fmt.Errorf("side table: %w", err)
+	}
+	if err := side.done(); err != nil {
+		return err
+	}
+	return writeVersion(tx, latest, c, gone)
+}
+
+// writeVersion adds the manifest, and the way back to latest, and forgets the
+// versions that are to go, oldest first.
+func writeVersion(tx *bbolt.Tx, latest store.Stored, c store.Commit, gone []kept) error {
+	versions, undo := change(tx, versionsBucket), change(tx, undoBucket)
+	key := versionKey(store.VersionOf(c.Manifest.GetVersion()))
+	b, err := store.EncodeManifest(c.Manifest)
+	if err != nil {
+		return err
+	}
+	if err := versions.put(key, b); err != nil {
+		return err
+	}
+	if latest.Manifest != nil {
+		back, err := store.EncodeDelta(store.Diff(c.Snapshot, latest.Snapshot))
+		if err != nil {
+			return err
+		}
+		if err := undo.put(key, back); err != nil {
+			return err
+		}
+	}
+	for _, k := range gone {
+		if err := versions.remove(versionKey(k.version)); err != nil {
+			return err
+		}
+	}
+	if len(gone) > 0 {
+		if err := forgetBack(versions.bucket, undo); err != nil {
+			return err
+		}
+	}
+	if err := versions.done(); err != nil {
+		return err
+	}
+	return undo.done()
+}
+
+// forgetBack removes what leads back to versions that are gone: that of the
+// oldest one that stays, and what is older.
+func forgetBack(versions *bbolt.Bucket, undo *changer) error {
+	oldest, _ := versions.Cursor().First()
+	oldest = bytes.Clone(oldest)
+	for {
+		k, _ := undo.bucket.Cursor().First()
+		if k == nil || bytes.Compare(k, oldest) > 0 {
+			return nil
+		}
+		if err := undo.remove(bytes.Clone(k)); err != nil {
+			return err
+		}
+	}
+}
+
+// SaveSide implements store.Writer.
+func (s *Store) SaveSide(ctx context.Context, d store.Delta) error {
+	if err := d.Check(); err != nil {
+		return fmt.Errorf("save the side table: %w", err)
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	err := s.update(ctx, func(tx *bbolt.Tx) error {
+		side := change(tx, sideBucket)
+		if err := side.apply(d); err != nil {
+			return err
+		}
+		return side.done()
+	})
+	if err != nil {
+		return fmt.Errorf("save the side table: %w", err)
+	}
+	return nil
+}
+
+// ClearSide implements store.Writer.
+func (s *Store) ClearSide(ctx context.Context) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	err := s.update(ctx, func(tx *bbolt.Tx) error {
+		if err := tx.DeleteBucket(sideBucket); err != nil {
+			return err
+		}
+		if _, err := tx.CreateBucket(sideBucket); err != nil {
+			return err
+		}
+		return tx.Bucket(metaBucket).Delete(sideBucket)
+	})
+	if err != nil {
+		return fmt.Errorf("clear the side table: %w", err)
+	}
+	return nil
+}
