@@ -31,3 +31,15 @@ func Messages(events []Event) ([]Message, error) {
 	}
 	return messages, nil
 }
+
+// BatchMessages is Messages for one Append: there must be at least one event,
+// else the error is ErrInvalid, and at most MaxBatch, else ErrTooLarge.
+func BatchMessages(batch []Event) ([]Message, error) {
+	if len(batch) == 0 {
+		return nil, fmt.Errorf("%w: the batch is empty", ErrInvalid)
+	}
+	if len(batch) > MaxBatch {
+		return nil, fmt.Errorf("%w: the batch has %d events, at most %d are allowed", ErrTooLarge, len(batch), MaxBatch)
+	}
+	return Messages(batch)
+}

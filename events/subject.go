@@ -42,14 +42,14 @@ const (
 func ObjectSubject(k Key) Subject {
 	namespace := noNamespace
 	if k.Namespace != "" {
-		namespace = escape(k.Namespace)
+		namespace = Token(k.Namespace)
 	}
-	return Subject(escape(k.Source) + "." + escape(k.Instance) + "." + escape(k.Kind) + "." + namespace)
+	return Subject(Token(k.Source) + "." + Token(k.Instance) + "." + Token(k.Kind) + "." + namespace)
 }
 
 // ControlSubject is where begin and alive of a shard lie.
 func ControlSubject(s Shard) Subject {
-	return Subject(escape(s.Source) + "." + escape(s.Instance) + "." + controlToken)
+	return Subject(Token(s.Source) + "." + Token(s.Instance) + "." + controlToken)
 }
 
 // SubjectOf is where e lies. It fails for an event without a body, and for one
@@ -121,7 +121,7 @@ func ParseSubject(s Subject) (SubjectParts, error) {
 	var n [4]string
 	for i, token := range names {
 		var err error
-		if n[i], err = unescape(token); err != nil {
+		if n[i], err = ParseToken(token); err != nil {
 			return SubjectParts{}, fmt.Errorf("subject %q: token %q: %w", s, token, err)
 		}
 	}
@@ -137,7 +137,7 @@ func ParseSubject(s Subject) (SubjectParts, error) {
 
 // In is the whole subject on a bus that carries the mesh called domain.
 func (s Subject) In(domain string) string {
-	return subjectPrefix + escape(domain) + "." + string(s)
+	return subjectPrefix + Token(domain) + "." + string(s)
 }
 
 // CutDomain takes apart what In returned.
@@ -147,7 +147,7 @@ func CutDomain(full string) (domain string, s Subject, err error) {
 	if !ok || !ok2 {
 		return "", "", fmt.Errorf("subject %q: want %s<domain>.<subject>", full, subjectPrefix)
 	}
-	if domain, err = unescape(token); err != nil {
+	if domain, err = ParseToken(token); err != nil {
 		return "", "", fmt.Errorf("subject %q: domain %q: %w", full, token, err)
 	}
 	return domain, Subject(subject), nil
@@ -160,8 +160,9 @@ func AllSubjects(domain string) string {
 
 const upperHex = "0123456789ABCDEF"
 
-// escape makes one token of any name, as Subject says.
-func escape(name string) string {
+// Token makes one token of any name, as Subject says. It is a valid token of a
+// NATS subject, and a valid name of a consumer.
+func Token(name string) string {
 	if name == "" {
 		return "="
 	}
@@ -179,8 +180,8 @@ func escape(name string) string {
 	return b.String()
 }
 
-// unescape is the reverse of escape, and refuses what escape does not make.
-func unescape(token string) (string, error) {
+// ParseToken is the reverse of Token, and refuses what Token does not make.
+func ParseToken(token string) (string, error) {
 	if token == "=" {
 		return "", nil
 	}
@@ -202,7 +203,7 @@ func unescape(token string) (string, error) {
 		b.WriteByte(byte(hi<<4 | lo))
 		i += 2
 	}
-	if escape(b.String()) != token {
+	if Token(b.String()) != token {
 		return "", errors.New("is reserved, or not in its one escaped form")
 	}
 	return b.String(), nil

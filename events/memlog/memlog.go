@@ -64,13 +64,10 @@ func New(now func() time.Time) *Log {
 // A batch of which some events are on the log and others are not is no retry
 // but a mistake of its caller; it is refused with ErrInvalid.
 func (l *Log) Append(ctx context.Context, batch []events.Event, fence events.Fence) (events.Ack, error) {
-	if len(batch) == 0 {
-		return events.Ack{}, fmt.Errorf("append: %w: there is none", events.ErrInvalid)
+	messages, err := events.BatchMessages(batch)
+	if err == nil {
+		err = checkSize(messages)
 	}
-	if len(batch) > events.MaxBatch {
-		return events.Ack{}, fmt.Errorf("append %d events: %w: at most %d in one batch", len(batch), events.ErrTooLarge, events.MaxBatch)
-	}
-	messages, err := encode(batch)
 	if err != nil {
 		return events.Ack{}, fmt.Errorf("append: %w", err)
 	}
@@ -88,7 +85,10 @@ func (l *Log) Append(ctx context.Context, batch []events.Event, fence events.Fen
 
 // AppendEach implements events.Appender.
 func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
-	messages, err := encode(batch)
+	messages, err := events.Messages(batch)
+	if err == nil {
+		err = checkSize(messages)
+	}
 	if err != nil {
 		return fmt.Errorf("append: %w", err)
 	}
@@ -105,17 +105,13 @@ func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
 	return nil
 }
 
-func encode(batch []events.Event) ([]events.Message, error) {
-	messages, err := events.Messages(batch)
-	if err != nil {
-		return nil, err
-	}
+func checkSize(messages []events.Message) error {
 	for _, m := range messages {
 		if len(m.Data) > MaxEvent {
-			return nil, fmt.Errorf("event %q: %w: it has %d bytes, %d are allowed", m.ID, events.ErrTooLarge, len(m.Data), MaxEvent)
+			return fmt.Errorf("event %q: %w: it has %d bytes, %d are allowed", m.ID, events.ErrTooLarge, len(m.Data), MaxEvent)
 		}
 	}
-	return messages, nil
+	return nil
 }
 
 // append needs l.mu.
