@@ -196,6 +196,9 @@ func (f *Fold) Waiting(p model.Policy) []string {
 // FirstListings says, for people, which sources have begun to list for the
 // first time in this epoch.
 func (f *Fold) FirstListings() (listing []string) {
+	if !f.rules.gate {
+		return nil
+	}
 	for _, sh := range f.inOrder() {
 		if sh.listing && !sh.synced && !sh.partial {
 			listing = append(listing, fmt.Sprintf("%s is listing", sh.name))

@@ -268,6 +268,8 @@ func (e *entry) effect() string {
 	switch {
 	case e.good == nil:
 		return "the object is not served"
+	case e.good == e.offered && slices.ContainsFunc(e.problems, func(d model.Diagnostic) bool { return d.Severity == model.Error }):
+		return "it is served all the same: another build published it as good"
 	case e.good == e.offered:
 		return ""
 	case e.goodSeq == 0:

@@ -1,0 +1,127 @@
+package fold
+
+import (
+	"flag"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/model"
+)
+
+var update = flag.Bool("update", false, "rewrite what the scenarios expect")
+
+// Each file of testdata is a scenario: a comment that cites the rule, "log",
+// and "told", what the fold does with it. A file "rules" names the rules of
+// shared/model without which another thing would be told.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sections := map[string]string{}
+			for _, f := range archive.Files {
+				sections[f.Name] = string(f.Data)
+			}
+			got := run(t, New("A", testJudge("A")), sections["log"], checkRestored(t))
+			for _, rule := range strings.Fields(sections["rules"]) {
+				without := run(t, New("A", testJudge("A"), WithoutRule(rule)), sections["log"], nil)
+				if without == got {
+					t.Errorf("without the rule %s the scenario goes the same way", rule)
+				}
+			}
+			if *update {
+				rewrite(t, file, archive, got)
+				return
+			}
+			if diff := cmp.Diff(sections["told"], got); diff != "" {
+				t.Errorf("told otherwise (-want +got); -update accepts it:\n%s", diff)
+			}
+		})
+	}
+}
+
+// rewrite writes the archive with what was told; sections that mean nothing
+// are dropped.
+func rewrite(t *testing.T, file string, archive *txtar.Archive, told string) {
+	t.Helper()
+	next := &txtar.Archive{Comment: archive.Comment}
+	for _, f := range archive.Files {
+		if f.Name == "log" || f.Name == "rules" {
+			next.Files = append(next.Files, f)
+		}
+	}
+	next.Files = append(next.Files, txtar.File{Name: "told", Data: []byte(told)})
+	if err := os.WriteFile(file, txtar.Format(next), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkRestored checks that a fold restored from the rows of the one at hand
+// does the same with the next record, to the byte; and that those rows are the
+// ones that its checkpoints add up to.
+func checkRestored(t *testing.T) func(*Fold, events.Record, iter.Seq2[string, []byte]) {
+	saved := table{}
+	return func(f *Fold, rec events.Record, base iter.Seq2[string, []byte]) {
+		t.Helper()
+		if rec.Seq%3 != 0 { // now and then
+			saved.apply(f.Checkpoint())
+			if diff := diffRows(collect(f.Rows()), collect(saved.rows())); diff != "" {
+				t.Fatalf("before %d: checkpoints do not add up to the rows:\n%s", rec.Seq, diff)
+			}
+		}
+		restored := restore(t, f)
+		twin := restore(t, f)
+		compareStep(t, rec, base, twin, restored)
+		live := restore(t, twin) // what the record left can be restored, too
+		if diff := diffRows(collect(twin.Rows()), collect(live.Rows())); diff != "" {
+			t.Fatalf("after %d: %s", rec.Seq, diff)
+		}
+	}
+}
+
+func restore(t *testing.T, f *Fold) *Fold {
+	t.Helper()
+	restored, err := Restore(f.build, f.judge, each(collect(f.Rows())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored.rules = f.rules
+	return restored
+}
+
+// compareStep applies a record to two folds that must not differ.
+func compareStep(t *testing.T, rec events.Record, base iter.Seq2[string, []byte], a, b *Fold) {
+	t.Helper()
+	changeA, problemsA, errA := a.Apply(rec, base)
+	changeB, problemsB, errB := b.Apply(rec, base)
+	if (errA == nil) != (errB == nil) {
+		t.Fatalf("record %d: %v, %v", rec.Seq, errA, errB)
+	}
+	if diff := cmp.Diff(changeA, changeB); diff != "" {
+		t.Fatalf("record %d: changes differ:\n%s", rec.Seq, diff)
+	}
+	if diff := cmp.Diff(problemsA, problemsB); diff != "" {
+		t.Fatalf("record %d: diagnostics differ:\n%s", rec.Seq, diff)
+	}
+	if diff := diffRows(collect(a.Rows()), collect(b.Rows())); diff != "" {
+		t.Fatalf("record %d: rows differ:\n%s", rec.Seq, diff)
+	}
+	if diff := cmp.Diff(writeState(a), writeState(b)); diff != "" {
+		t.Fatalf("record %d: states differ:\n%s", rec.Seq, diff)
+	}
+}
+
+func shardA() model.Shard { return model.Shard{Source: "file", Instance: "a"} }
