@@ -1,0 +1,105 @@
+package stream
+
+import (
+	"time"
+
+	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// EventKind says what happened on a stream.
+type EventKind uint8
+
+// What may happen.
+const (
+	// Acked: a response was applied.
+	Acked EventKind = iota
+	// Nacked: a response was rejected, in part at least.
+	Nacked
+	// Stale: a request did not answer the last response of its type.
+	Stale
+	// Unsupported: a type was requested that is not served.
+	Unsupported
+	// Downgrade: a client that named unknown versions was answered although
+	// the head is not known; it may have had newer ones.
+	Downgrade
+	// Unmatched: the clusters that a resuming client has are not known, so the
+	// first answer may remove some.
+	Unmatched
+	// Suspect: CDS was sent although nobody asked.
+	Suspect
+)
+
+// Event is something that happened.
+type Event struct {
+	Kind EventKind
+	Type model.ResourceType
+	// World is the version of the response that was answered, Published when
+	// it was published, Sent when it was sent here.
+	World     store.Version
+	Published time.Time
+	Sent      time.Time
+	Nack      Nack
+	Detail    string // the type URL of Unsupported
+}
+
+// Status is what is known of the client. It is a copy.
+type Status struct {
+	// View is what it should have.
+	View  content.View
+	Types []TypeStatus
+	// Held is how many clusters stay although they are gone.
+	Held int
+}
+
+// TypeStatus is the state of one type.
+type TypeStatus struct {
+	Type model.ResourceType
+	// The latest version of the world that was sent, and that was applied, the
+	// latter up to the one whose content is no other.
+	Sent, Acked               store.Version
+	SentVersion, AckedVersion string
+	SentTime, AckedTime       time.Time
+	// SentAll and AckedAll say that the client was sent, and has applied, all
+	// that View holds for it.
+	SentAll, AckedAll bool
+	Resources         int
+	Nacks             int   // so far
+	Nack              *Nack // that still stands
+	// Unanswered is since when a response waits for its answer; zero: none.
+	Unanswered time.Time
+}
+
+// Status says how the client stands.
+func (s *Stream) Status() Status {
+	st := Status{View: s.view, Held: len(s.held)}
+	for _, w := range s.watches {
+		if w == nil {
+			continue
+		}
+		t := w.status
+		t.Type = w.t
+		t.Resources = len(w.entries)
+		if w.full() {
+			t.Resources = len(w.sent)
+		}
+		if w.nack != nil {
+			n := *w.nack
+			t.Nack = &n
+		}
+		if len(w.sentOut) > 0 {
+			t.Unanswered = w.sentOut[0].at
+		}
+		t.SentAll = !w.unresolved && !w.dirty && len(w.holds) == 0
+		t.AckedAll = t.SentAll && w.applied()
+		if t.SentAll {
+			t.Sent = s.view.Version
+		}
+		if t.AckedAll {
+			t.Acked = s.view.Version
+		}
+		st.Types = append(st.Types, t)
+	}
+	return st
+}

@@ -1,0 +1,296 @@
+package stream
+
+import (
+	"iter"
+	"strconv"
+	"time"
+
+	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/internal/model"
+)
+
+// Times that are not the user's to set.
+const (
+	// silence is after what time a resuming client that needs nothing is sent
+	// a message without content: none at all would double its backoff (E29).
+	silence = 250 * time.Millisecond
+	// missingCDS is how long a resuming client may take to ask for CDS after
+	// other types before it is sent CDS all the same (E16).
+	missingCDS = time.Second
+	// suspectAfter and suspectSecrets are when CDS that is neither ACKed nor
+	// NACKed is sent again (E16); the latter where a cluster waits for secrets.
+	suspectAfter   = 20 * time.Second
+	suspectSecrets = 35 * time.Second
+	// warmWait is how long listeners and routes wait for the ACK of clusters
+	// that need more than their endpoints to be warm (E27).
+	warmWait = 5 * time.Second
+)
+
+// Request is what a stream needs of a DiscoveryRequest.
+type Request struct {
+	TypeURL string
+	Version string
+	Nonce   string
+	Names   []string
+	// Rejected says that error_detail is set; Error is its message.
+	Rejected bool
+	Error    string
+}
+
+// Response is a DiscoveryResponse to be sent.
+type Response struct {
+	Type      model.ResourceType
+	Version   string
+	Nonce     string
+	Resources []*content.Resource
+}
+
+// Config of a Stream.
+type Config struct {
+	// GRPC says that the client is a gRPC library.
+	GRPC bool
+	// Linger is how long a removed cluster stays at least.
+	Linger time.Duration
+	// Past yields what the client would have been served at earlier versions,
+	// newest first.
+	Past iter.Seq[content.View]
+	// Observe is told what happens; it must not call the Stream.
+	Observe func(Event)
+}
+
+// Stream is the state of one stream.
+type Stream struct {
+	cfg     Config
+	view    content.View
+	watches [model.ResourceTypes]*watch // nil: not requested on this stream
+	nonce   uint64
+	held    []held // clusters gone from the view, not yet from the client; sorted by name
+
+	started time.Time // of the first request
+	resumed bool      // the client came with versions
+	spoken  bool      // something was sent
+	// cdsCurrent says that the client's clusters are as they should be and
+	// that none were sent on this stream.
+	cdsCurrent bool
+	// gateUntil is until when listeners and routes wait for clusters to warm.
+	gateUntil time.Time
+	head      headCheck
+}
+
+// New returns the state of a stream on which nothing was requested yet.
+func New(cfg Config, view content.View) *Stream {
+	if cfg.Past == nil {
+		cfg.Past = func(func(content.View) bool) {}
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(Event) {}
+	}
+	return &Stream{cfg: cfg, view: view}
+}
+
+// Update says what is served now; it is never older than what was before.
+func (s *Stream) Update(now time.Time, v content.View) {
+	old := s.view
+	s.view = v
+	if old.Sets[model.CDS] != v.Sets[model.CDS] {
+		s.holdRemoved(now, old)
+	}
+	for t, w := range s.watches {
+		if w != nil && (old.Sets[t] != v.Sets[t] || old.Sets[model.CDS] != v.Sets[model.CDS]) {
+			w.dirty = true
+			w.lift(v.Sets[t])
+		}
+	}
+}
+
+// Request takes in a request.
+func (s *Stream) Request(now time.Time, r Request) {
+	if r.TypeURL == "" {
+		return // E4
+	}
+	t, ok := model.ResourceTypeOf(r.TypeURL)
+	if !ok {
+		s.cfg.Observe(Event{Kind: Unsupported, Detail: r.TypeURL})
+		return
+	}
+	if s.started.IsZero() {
+		s.started = now
+	}
+	w := s.watches[t]
+	if w == nil {
+		s.subscribe(now, t, r)
+		return
+	}
+	switch {
+	case r.Nonce == "":
+		// A subscription on a type of which nothing was sent (E10), or one
+		// that crossed a response; never a new start.
+	case r.Nonce == w.lastNonce:
+		s.settle(now, w, r)
+	default:
+		// Older than the last response: its names come again with the answer
+		// to that one.
+		s.cfg.Observe(Event{Kind: Stale, Type: t})
+		s.settle(now, w, r)
+		return
+	}
+	w.setNames(r.Names)
+}
+
+// subscribe takes in the first request of a type.
+func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
+	w := &watch{t: t, claimed: r.Version, unresolved: true, dirty: true}
+	w.firstNames(r.Names)
+	s.watches[t] = w
+	s.resumed = s.resumed || r.Version != ""
+	s.check(now, w)
+	s.resolve(now)
+}
+
+// Next returns the next response to be sent, if there is one. It counts as
+// sent.
+func (s *Stream) Next(now time.Time) (Response, bool) {
+	s.advance(now)
+	if s.head.waiting {
+		return s.sayNothing(now)
+	}
+	s.releaseHeld(now)
+	for t := range model.ResourceTypes {
+		if t >= model.LDS && now.Before(s.gateUntil) {
+			break
+		}
+		if w := s.watches[t]; w != nil && !w.unresolved {
+			if r, ok := s.push(now, w); ok {
+				return r, true
+			}
+		}
+	}
+	return s.sayNothing(now)
+}
+
+func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
+	if !w.dirty {
+		return Response{}, false
+	}
+	if w.full() {
+		return s.pushFull(now, w)
+	}
+	return s.pushNamed(now, w)
+}
+
+// sayNothing returns a message without content where the stream would be
+// wholly silent.
+func (s *Stream) sayNothing(now time.Time) (Response, bool) {
+	if !s.silentTooLong(now) {
+		return Response{}, false
+	}
+	r := Response{Type: model.EDS, Version: content.Sum{}.String(), Nonce: s.nextNonce()}
+	if w := s.watches[model.EDS]; w != nil {
+		w.lastNonce = r.Nonce
+		if r.Version = w.claimed; !w.unresolved || r.Version == "" {
+			r.Version = s.version(w, r.Nonce)
+		}
+	}
+	s.spoken = true
+	return r, true
+}
+
+func (s *Stream) silentTooLong(now time.Time) bool {
+	return !s.spoken && s.resumed && !s.cfg.GRPC && !now.Before(s.silentAt())
+}
+
+func (s *Stream) silentAt() time.Time {
+	if s.head.waiting && s.head.away {
+		return s.started
+	}
+	if s.head.waiting {
+		return s.head.until
+	}
+	if w := s.watches[model.EDS]; w != nil && !w.unresolved && s.cdsCurrent {
+		return s.started // its answer without content
+	}
+	return s.started.Add(silence)
+}
+
+func (s *Stream) nextNonce() string {
+	s.nonce++
+	return strconv.FormatUint(s.nonce, 10)
+}
+
+// Wake returns when Next is to be asked again although nothing happened; the
+// zero time: never.
+func (s *Stream) Wake() time.Time {
+	var at time.Time
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	if s.started.IsZero() {
+		return at
+	}
+	if s.head.waiting {
+		earlier(s.head.until)
+	} else {
+		earlier(s.gateUntil)
+		earlier(s.suspectAt())
+		earlier(s.missingCDSAt())
+		for _, h := range s.held {
+			if !h.lingered {
+				earlier(h.since.Add(s.cfg.Linger))
+			}
+		}
+	}
+	if !s.spoken && s.resumed && !s.cfg.GRPC {
+		earlier(s.silentAt())
+	}
+	return at
+}
+
+// advance does what is due by now.
+func (s *Stream) advance(now time.Time) {
+	if s.started.IsZero() {
+		return
+	}
+	if s.head.waiting && !now.Before(s.head.until) {
+		s.cfg.Observe(Event{Kind: Downgrade})
+		s.settled(now)
+	}
+	if !s.gateUntil.IsZero() && !now.Before(s.gateUntil) {
+		s.gateUntil = time.Time{}
+	}
+	if at := s.missingCDSAt(); !at.IsZero() && !now.Before(at) {
+		// Unsolicited, in full: a no-op where all is well (E9, E16, E23).
+		s.cfg.Observe(Event{Kind: Suspect, Type: model.CDS})
+		s.watches[model.CDS] = &watch{t: model.CDS, wildcard: true, owed: true, dirty: true}
+	}
+	if at := s.suspectAt(); !at.IsZero() && !now.Before(at) {
+		s.cfg.Observe(Event{Kind: Suspect, Type: model.CDS})
+		w := s.watches[model.CDS]
+		w.owed, w.dirty, w.suspected = true, true, true
+	}
+}
+
+// missingCDSAt is when CDS is sent to a client that resumes without asking for
+// it; zero: not at all.
+func (s *Stream) missingCDSAt() time.Time {
+	asked := s.watches[model.EDS] != nil || s.watches[model.LDS] != nil
+	if s.head.waiting || s.cfg.GRPC || !s.resumed || !asked || s.watches[model.CDS] != nil {
+		return time.Time{}
+	}
+	return s.started.Add(missingCDS)
+}
+
+// suspectAt is when CDS without an answer is sent again, once; zero: not at
+// all.
+func (s *Stream) suspectAt() time.Time {
+	w := s.watches[model.CDS]
+	if w == nil || w.suspected || len(w.sentOut) == 0 || s.cfg.GRPC {
+		return time.Time{}
+	}
+	last := w.sentOut[len(w.sentOut)-1]
+	if last.secrets {
+		return last.at.Add(suspectSecrets)
+	}
+	return last.at.Add(suspectAfter)
+}
