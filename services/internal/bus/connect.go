@@ -16,6 +16,10 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// Conn is a connection; an alias, so that who only hands one on need not import
+// the client.
+type Conn = nats.Conn
+
 // ConnectOptions say where the bus is and who calls. Credentials in files are
 // read anew for every connection, so that they may be replaced.
 type ConnectOptions struct {
@@ -53,7 +57,7 @@ const (
 
 // Connect makes one attempt. The connection is renewed by itself for ever;
 // the caller closes it.
-func Connect(o ConnectOptions) (*nats.Conn, error) {
+func Connect(o ConnectOptions) (*Conn, error) {
 	urls, opts, err := o.nats()
 	if err != nil {
 		return nil, err
@@ -65,22 +69,35 @@ func Connect(o ConnectOptions) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// ConnectWait is Connect, again and again until it succeeds or ctx is done; it
-// logs each new reason of a failure once.
-func ConnectWait(ctx context.Context, o ConnectOptions) (*nats.Conn, error) {
+// ConnectWait is Connect, tried until it succeeds or ctx is done.
+func ConnectWait(ctx context.Context, o ConnectOptions) (nc *Conn, err error) {
+	err = Retry(ctx, o.Log, func(context.Context) error {
+		nc, err = Connect(o)
+		return err
+	})
+	return nc, err
+}
+
+// Retry calls f until it succeeds or ctx is done, with pauses that grow, and
+// logs each new reason of a failure once. A bus that has just started answers
+// errors for some seconds.
+func Retry(ctx context.Context, log *slog.Logger, f func(context.Context) error) error {
 	said := ""
 	for wait := firstRetry; ; wait = min(2*wait, retryAtMost) {
-		nc, err := Connect(o)
+		err := f(ctx)
 		if err == nil {
-			return nc, nil
+			return nil
+		}
+		if ctx.Err() != nil {
+			return errors.Join(ctx.Err(), err)
 		}
 		if err.Error() != said {
 			said = err.Error()
-			o.Log.Warn("no connection yet; trying on", "error", err)
+			log.Warn("trying on", "error", err)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), err)
+			return errors.Join(ctx.Err(), err)
 		case <-time.After(wait):
 		}
 	}

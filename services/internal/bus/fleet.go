@@ -24,7 +24,7 @@ type Fleet struct {
 }
 
 // NewFleet returns the fleet of the mesh called domain.
-func NewFleet(nc *nats.Conn, domain string, log *slog.Logger) *Fleet {
+func NewFleet(nc *Conn, domain string, log *slog.Logger) *Fleet {
 	return &Fleet{nc: nc, prefix: "meshlog.fleet." + token(domain) + ".", log: log}
 }
 

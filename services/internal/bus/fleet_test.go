@@ -45,7 +45,9 @@ func TestDigests(t *testing.T) {
 		return standby.ServeDigests(ctx, func(context.Context, events.Shard, string) (*events.ShardDigests, bool) { return nil, false })
 	})
 	run(t, func(ctx context.Context) error {
-		return other.ServeDigests(ctx, func(context.Context, events.Shard, string) (*events.ShardDigests, bool) { return new(events.ShardDigests), true })
+		return other.ServeDigests(ctx, func(context.Context, events.Shard, string) (*events.ShardDigests, bool) {
+			return new(events.ShardDigests), true
+		})
 	})
 	asked := 0
 	run(t, func(ctx context.Context) error {

@@ -15,8 +15,8 @@ import (
 // DefaultLeaseTTL is how long a lease outlives a holder that died.
 const DefaultLeaseTTL = 6 * time.Second
 
-// releaseTimeout bounds what a process that ends waits for the bus.
-const releaseTimeout = 2 * time.Second
+// callTimeout bounds a call that has no other bound.
+const callTimeout = 2 * time.Second
 
 // LeaseOptions say which lease is wanted, and by whom.
 type LeaseOptions struct {
@@ -49,9 +49,9 @@ const (
 	kvOperation = "KV-Operation" // of the library: set where a key was deleted
 )
 
-// NewLease returns the lease of the builders of a mesh. EnsureStreams has made
+// NewLease returns the lease of the builders of a mesh. EnsureLeases has made
 // its bucket.
-func NewLease(nc *nats.Conn, o LeaseOptions) (*Lease, error) {
+func NewLease(nc *Conn, o LeaseOptions) (*Lease, error) {
 	if o.TTL == 0 {
 		o.TTL = DefaultLeaseTTL
 	}
@@ -66,9 +66,13 @@ func NewLease(nc *nats.Conn, o LeaseOptions) (*Lease, error) {
 	}, nil
 }
 
-// ensureLeases makes the bucket of the leases.
-func ensureLeases(ctx context.Context, js jetstream.JetStream, replicas int) error {
-	_, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+// EnsureLeases makes the bucket of the leases where it is missing.
+func EnsureLeases(ctx context.Context, nc *Conn, replicas int) error {
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(callTimeout))
+	if err != nil {
+		return fmt.Errorf("bucket %s: %w", leaseBucket, err)
+	}
+	_, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket: leaseBucket, Description: "who leads", History: 1, Replicas: replicas,
 		LimitMarkerTTL: time.Second, // allows a TTL per key
 	})
@@ -179,7 +183,7 @@ func (l *Lease) put(ctx context.Context, revision uint64) (uint64, error) {
 
 // release deletes the key, which tells the others.
 func (l *Lease) release(ctx context.Context, revision uint64) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	m := nats.NewMsg(l.subject)
 	m.Header.Set(kvOperation, "DEL")

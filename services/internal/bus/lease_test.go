@@ -14,11 +14,7 @@ import (
 func leaseServer(t *testing.T) *Server {
 	t.Helper()
 	s := startServer(t, t.TempDir())
-	js, err := jetstream.New(connect(t, s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ensureLeases(t.Context(), js, 1); err != nil {
+	if err := EnsureLeases(t.Context(), connect(t, s), 1); err != nil {
 		t.Fatal(err)
 	}
 	return s

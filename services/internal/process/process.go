@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 )
 
@@ -90,8 +89,7 @@ func noArgs(_ *cobra.Command, args []string) error {
 	return &UsageError{fmt.Errorf("unexpected argument %q: settings are flags", args[0])}
 }
 
-// run runs the process and its admin server; the server is there to the end,
-// so that a drain can be watched.
+// run runs the process and its admin server.
 func run(ctx context.Context, spec Spec, c common, log *slog.Logger) error {
 	build, err := Build()
 	if err != nil {
@@ -106,29 +104,12 @@ func run(ctx context.Context, spec Spec, c common, log *slog.Logger) error {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal kills
 
-	// The process's end ends the admin server; its failure the process.
-	g, adminCtx := errgroup.WithContext(context.WithoutCancel(ctx))
-	adminCtx, stopAdmin := context.WithCancel(adminCtx)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	g.Go(func() error {
-		defer cancel()
-		return ended(admin.Run(adminCtx, log), adminCtx)
-	})
-	g.Go(func() error {
-		defer stopAdmin()
-		return ended(spec.Run(ctx, &Process{Build: build, Log: log, Admin: admin}), ctx)
-	})
-	err = g.Wait()
+	err = RunStages(ctx,
+		Stage{func(ctx context.Context) error { return spec.Run(ctx, &Process{Build: build, Log: log, Admin: admin}) }},
+		// Last, so that the end can be watched.
+		Stage{func(ctx context.Context) error { return admin.Run(ctx, log) }},
+	)
 	log.Info("ended", "error", err)
-	return err
-}
-
-// ended is err, or nil if it only says that the process was told to end.
-func ended(err error, ctx context.Context) error {
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return nil
-	}
 	return err
 }
 
