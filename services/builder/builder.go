@@ -66,6 +66,7 @@ type Builder struct {
 	pending  int             // how many there were then
 	building time.Duration   // what the last build took
 	tried    events.Position // of the last commit
+	triedAt  time.Time
 }
 
 type reading struct {
@@ -203,8 +204,8 @@ func (b *Builder) commit(ctx context.Context) error {
 	if b.hangUp == nil {
 		return nil
 	}
-	b.tried = b.m.Position()
 	start := time.Now()
+	b.tried, b.triedAt = b.m.Position(), start
 	published, err := b.m.Commit(ctx)
 	if published {
 		b.building = time.Since(start)
@@ -221,10 +222,16 @@ func (b *Builder) commit(ctx context.Context) error {
 // did not get on at a position (it put a segment or a hold on the log, say) is
 // not tried again there before that second is over.
 func (b *Builder) dueIn() time.Duration {
-	if b.hangUp == nil || b.m.Backlog() > 0 || b.tried == b.m.Position() {
+	if b.hangUp == nil || b.m.Backlog() > 0 {
 		return tickEvery
 	}
+	if b.tried == b.m.Position() {
+		return max(0, time.Until(b.triedAt.Add(tickEvery)))
+	}
 	changed, only, some := b.m.Pending()
+	if b.m.Speaks() {
+		return 0
+	}
 	if !changed {
 		b.pending = 0
 		if b.m.GetsOn() {

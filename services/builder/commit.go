@@ -85,13 +85,14 @@ func (m *Machine) waits() []string {
 	return waiting
 }
 
-// GetsOn says whether a Commit would have something to say although no record
-// changed anything: a source became SYNCED, the lease was won.
+// Speaks says whether this builder has something to say on the log before
+// anything is published.
+func (m *Machine) Speaks() bool { return m.leader && len(m.ahead) == 0 && m.mustSay() != nil }
+
+// GetsOn says whether a Commit would publish although no record changed
+// anything: a source became SYNCED, the lease was won.
 func (m *Machine) GetsOn() bool {
-	if !m.leader || len(m.ahead) > 0 {
-		return false
-	}
-	return m.mustSay() != nil || m.worthAVersion() && len(m.waits()) == 0
+	return m.leader && len(m.ahead) == 0 && m.worthAVersion() && len(m.waits()) == 0
 }
 
 // build brings the world up to date with the content, and builds from it what

@@ -241,6 +241,12 @@ func (m *Machine) HeadVersion() (store.Version, store.Hash) {
 // Position is where the fold stands.
 func (m *Machine) Position() events.Position { return m.fold.Position() }
 
+// Folded is the hash of the record at Position, and the root of the content
+// there.
+func (m *Machine) Folded() (record events.Hash, root store.Hash) {
+	return m.fold.RecordHash(), m.content.Root()
+}
+
 // Filed is the position up to which the file holds everything: what may be
 // acknowledged to the log.
 func (m *Machine) Filed() events.Position { return m.filed }
@@ -339,6 +345,9 @@ func (m *Machine) compare(ctx context.Context) error {
 	man := m.head.Manifest
 	if man.GetBuild() != m.cfg.Build || !m.fold.Mine() {
 		return nil
+	}
+	if h, err := store.HashFrom(man.GetRecordHash()); err != nil || events.Hash(h) != m.fold.RecordHash() {
+		return nil // of a log that was rewound since: a later epoch explains the head
 	}
 	if root := store.RootOf(man); root != m.content.Root() {
 		m.refused = fmt.Errorf("version %s of build %s, published by %s, has root %s; here it is %s: one of the two machines is not to be trusted",

@@ -1,0 +1,168 @@
+package builder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/events"
+	"meshlog.dev/store"
+	"meshlog.dev/store/memstore"
+)
+
+// run starts a Builder; it is stopped and waited for when the test ends.
+func (r *rig) run(o Options) *Builder {
+	r.t.Helper()
+	b := New(o)
+	ctx, stop := context.WithCancel(r.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	r.t.Cleanup(func() {
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			r.t.Errorf("builder %s ended with %v", o.ID, err)
+		}
+	})
+	return b
+}
+
+// next waits for a version newer than what the caller has.
+func next(t *testing.T, chain *memstore.Chain, have *store.Manifest) *store.Manifest {
+	t.Helper()
+	f, err := chain.Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute) // of the bubble's clock
+	defer stop()
+	links, err := f.Next(ctx, store.VersionOf(have.GetVersion()), store.RootOf(have))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return links[len(links)-1].Manifest
+}
+
+// leads is a lease that is held from the start.
+func leads() <-chan bool {
+	c := make(chan bool, 1)
+	c <- true
+	return c
+}
+
+// TestRunWaitsTheHoldoff holds that changes that come one after the other
+// become one version once it is quiet, and that time is what decides.
+func TestRunWaitsTheHoldoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.run(Options{Config: r.config("b0", "one", &memstore.File{}), Lease: leads()})
+		synctest.Wait()
+		r.list()
+		r.put("a", "good 0")
+		first := next(t, r.chain, nil)
+		start := time.Now()
+		for i := range 5 {
+			r.put("a", fmt.Sprint("good ", i+1))
+			time.Sleep(5 * time.Millisecond) // of the bubble's clock
+		}
+		second := next(t, r.chain, first)
+		if took, want := time.Since(start), 40*time.Millisecond; took != want {
+			t.Errorf("the version came %v after the first of five changes, want %v: quiet for 20 ms since the last", took, want)
+		}
+		if second.GetVersion().GetSeq() != r.bounds().Last {
+			t.Errorf("version %v, want one that contains all of the log up to %d", second.GetVersion(), r.bounds().Last)
+		}
+		wantServed(t, r, map[string]string{"a": "good 5"})
+	})
+}
+
+func (r *rig) bounds() events.Bounds {
+	r.t.Helper()
+	b, err := r.log.Bounds(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return b
+}
+
+// TestRunHandsOver moves the lease from one builder to another.
+func TestRunHandsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		leaseA, leaseB := make(chan bool, 1), make(chan bool, 1)
+		leaseA <- true
+		a := r.run(Options{Config: r.config("b0", "one", &memstore.File{}), Lease: leaseA})
+		b := r.run(Options{Config: r.config("b1", "one", &memstore.File{}), Lease: leaseB})
+		synctest.Wait()
+		r.list()
+		r.put("a", "good 1")
+		v := next(t, r.chain, nil)
+		leaseA <- false
+		leaseB <- true
+		synctest.Wait()
+		r.put("a", "good 2")
+		v = next(t, r.chain, v)
+		synctest.Wait()
+		head, err := r.chain.Head(t.Context())
+		if err != nil || head.Manifest.GetPublisher() != "b1" {
+			t.Errorf("version %v was published by %q (%v), want b1", v.GetVersion(), head.Manifest.GetPublisher(), err)
+		}
+		if !b.Report().GetLeader() || a.Report().GetLeader() {
+			t.Errorf("leaders: b0 %v, b1 %v; want b1 alone", a.Report().GetLeader(), b.Report().GetLeader())
+		}
+		if got := b.Report().GetCompared(); got == 0 {
+			t.Error("the standby compared nothing before it took over")
+		}
+		wantServed(t, r, map[string]string{"a": "good 2"})
+	})
+}
+
+// TestRunSurvivesARewoundLog takes records back under a running builder.
+func TestRunSurvivesARewoundLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		b := r.run(Options{Config: r.config("b0", "one", &memstore.File{}), Lease: leads()})
+		synctest.Wait()
+		r.list()
+		r.put("a", "good 1")
+		v := next(t, r.chain, nil)
+		r.log.Rewind(r.bounds().Last - 1)
+		time.Sleep(5 * time.Second)
+		r.list()
+		v = next(t, r.chain, v)
+		if v.GetVersion().GetEpoch() < uint64(r.now.Unix())-60 || b.Report().GetPosition().GetEpoch() != v.GetVersion().GetEpoch() {
+			t.Errorf("version %v, builder at %v: want both in a new epoch", v.GetVersion(), b.Report().GetPosition())
+		}
+		if diff := cmp.Diff(map[string]string{"a": "good 1"}, r.served()); diff != "" {
+			t.Errorf("served (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestDigestsAreTheLeadersWord asks while nobody, and then while somebody, leads.
+func TestDigestsAreTheLeadersWord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		lease := make(chan bool, 1)
+		b := r.run(Options{Config: r.config("b0", "one", &memstore.File{}), Lease: lease})
+		r.list()
+		synctest.Wait()
+		if _, ok := b.Digests(t.Context(), shard, r.sessionName()); ok {
+			t.Error("a standby answered")
+		}
+		lease <- true
+		synctest.Wait()
+		// The first epoch has no sessions yet: the source begins again.
+		r.list()
+		r.put("a", "good")
+		synctest.Wait()
+		d, ok := b.Digests(t.Context(), shard, r.sessionName())
+		if !ok || d.Sum() != r.digest() {
+			t.Errorf("digests known %v, want those of what the source offers", ok)
+		}
+	})
+}
