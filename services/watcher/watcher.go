@@ -42,7 +42,7 @@ type Sink interface {
 
 // Listing is everything that a source holds.
 type Listing struct {
-	Objects []Object
+	Objects []Object // no key twice
 	// Partial says that something could not be read: Objects is applied, and
 	// nothing is removed.
 	Partial bool

@@ -1,0 +1,296 @@
+package watcher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/events"
+	"meshlog.dev/events/memlog"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/watcher"
+)
+
+// shaky is a log of which single appends can be made to go wrong.
+type shaky struct {
+	watcher.Log
+	// before and after run around each append; an error is what the caller
+	// gets: from before without, from after with the events on the log.
+	before, after func(batch []events.Event) error
+}
+
+func (l *shaky) around(batch []events.Event, do func() error) error {
+	if l.before != nil {
+		if err := l.before(batch); err != nil {
+			return err
+		}
+	}
+	err := do()
+	if err == nil && l.after != nil {
+		err = l.after(batch)
+	}
+	return err
+}
+
+func (l *shaky) Append(ctx context.Context, batch []events.Event, fence events.Fence) (ack events.Ack, err error) {
+	err = l.around(batch, func() error { ack, err = l.Log.Append(ctx, batch, fence); return err })
+	return ack, err
+}
+
+func (l *shaky) AppendEach(ctx context.Context, batch []events.Event) error {
+	return l.around(batch, func() error { return l.Log.AppendEach(ctx, batch) })
+}
+
+func (l *shaky) wrap(log watcher.Log) watcher.Log { l.Log = log; return l }
+
+// TestLostReply loses the reply, or the request, of every append in turn: the
+// log ends up the same.
+func TestLostReply(t *testing.T) {
+	want := []string{
+		"begin a-1 by a", "put x=1 pseq 1 low 1", "put y=1 pseq 2 low 1", "alive a-1 low 3 listed 1024",
+		"put x=2 pseq 3 low 3", "delete x pseq 4 low 4 batch 0/2", "put y=2 pseq 5 low 4 batch 1/2",
+		"alive a-1 low 6 listed 0",
+	}
+	for n := range 6 {
+		for _, reply := range []bool{false, true} {
+			t.Run(fmt.Sprintf("append %d, reply %t", n, reply), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					count := 0
+					lose := func([]events.Event) error {
+						if count++; count == n+1 {
+							return errors.New("timeout")
+						}
+						return nil
+					}
+					l := &shaky{before: lose}
+					if reply {
+						l = &shaky{after: lose}
+					}
+					s := newSource(map[string]string{"x": "1", "y": "1"})
+					r := start(t, s, options{faulty: l.wrap})
+					time.Sleep(time.Second)
+					s.change("x=2")
+					time.Sleep(time.Second)
+					s.change("x=", "y=2")
+					time.Sleep(10 * time.Second)
+					r.want(0, want...)
+					_ = r.stop()
+				})
+			})
+		}
+	}
+}
+
+// TestCoalesce: while an append is on its way, of what changes only the last
+// waits.
+func TestCoalesce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		l := &shaky{before: func(b []events.Event) error {
+			if o, ok := b[0].Body.(*events.Object); ok && o.Pseq == 2 {
+				<-gate
+			}
+			return nil
+		}}
+		s := newSource(map[string]string{"x": "1"})
+		r := start(t, s, options{faulty: l.wrap})
+		s.change("x=2")
+		synctest.Wait()
+		for _, c := range []string{"x=3", "y=1", "x=4", "y=", "z=1", "x=5"} {
+			s.change(c)
+		}
+		synctest.Wait()
+		r.want(3)
+		close(gate)
+		r.want(3, "put x=2 pseq 2 low 2", "put x=5 pseq 3 low 3", "put z=1 pseq 4 low 3")
+		_ = r.stop()
+	})
+}
+
+func TestFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(map[string]string{"x": "1"})
+		r := start(t, s, options{})
+		r.log.SetMaxBytes(r.log.Bytes())
+		s.change("x=2")
+		synctest.Wait()
+		s.change("x=3")
+		s.change("y=1", "z=1")
+		time.Sleep(time.Minute)
+		r.want(3)
+		if r.state().Pending != 3 {
+			t.Errorf("state %+v", r.state())
+		}
+		r.log.SetMaxBytes(0)
+		time.Sleep(5 * time.Second)
+		r.want(3, "put x=2 pseq 2 low 2",
+			"put x=3 pseq 3 low 3 batch 0/3", "put y=1 pseq 4 low 3 batch 1/3", "put z=1 pseq 5 low 3 batch 2/3",
+			"alive a-1 low 6 listed 0")
+		_ = r.stop()
+	})
+}
+
+func TestTooLarge(t *testing.T) {
+	huge := strings.Repeat("x", memlog.MaxEvent)
+	for _, c := range []struct {
+		name string
+		run  func(s *source)
+	}{
+		{"alone", func(s *source) { s.change("x=" + huge); synctest.Wait(); s.change("y=2") }},
+		{"in a set", func(s *source) { s.change("x="+huge, "y=2") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSource(map[string]string{"x": "1", "y": "1"})
+				r := start(t, s, options{})
+				c.run(s)
+				synctest.Wait()
+				rec, err := r.log.Get(t.Context(), 5)
+				if err != nil {
+					t.Fatal(err)
+				}
+				o := rec.Event.Body.(*events.Object)
+				var u registryv1.Undecoded
+				if err := proto.Unmarshal(o.Payload.Bytes, &u); err != nil || o.Key.Name != "x" || !strings.Contains(u.GetError(), "more than the log takes") {
+					t.Errorf("put %s: %s %v, %v", o.Key, o.Payload.Type, &u, err)
+				}
+				if rec, err = r.log.Get(t.Context(), 6); err != nil || rec.Event.Body.(*events.Object).Key.Name != "y" {
+					t.Errorf("the other one: %+v, %v", rec, err)
+				}
+				_ = r.stop()
+			})
+		})
+	}
+}
+
+// TestTakeover: a twin waits for 30 s of silence.
+func TestTakeover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		objects := map[string]string{"x": "1"}
+		a := start(t, newSource(objects), options{})
+		b := start(t, newSource(objects), options{holder: "b", log: a.log})
+		time.Sleep(45 * time.Second)
+		synctest.Wait()
+		if b.state().Phase != watcher.PhaseStandby || a.state().Phase != watcher.PhaseFollowing {
+			t.Fatalf("a is %s, b is %s", a.state().Phase, b.state().Phase)
+		}
+		_ = a.stop() // 5 s after its last word
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if b.state().Phase != watcher.PhaseStandby {
+			t.Fatalf("after 25 s of silence b is %s", b.state().Phase)
+		}
+		time.Sleep(7 * time.Second)
+		b.want(7, "begin b-1 by b", "put x=1 pseq 1 low 1", "alive b-1 low 2 listed 1024")
+
+		again := start(t, newSource(objects), options{log: a.log})
+		synctest.Wait()
+		if again.state().Phase != watcher.PhaseStandby {
+			t.Errorf("a is back and is %s", again.state().Phase)
+		}
+		_ = b.stop()
+		_ = again.stop()
+	})
+}
+
+// TestTwinStartsLate: the server's clock tells how long nobody spoke.
+func TestTwinStartsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, newSource(map[string]string{}), options{})
+		_ = a.stop()
+		time.Sleep(time.Minute)
+		a.log.AppendRaw("_operator.overlay", []byte("whatever is newer"))
+		b := start(t, newSource(map[string]string{}), options{holder: "b", log: a.log})
+		b.want(3, "begin b-1 by b", "alive b-1 low 1 listed 1024")
+		_ = b.stop()
+	})
+}
+
+// TestRestart: a holder that comes back begins at once.
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, newSource(map[string]string{}), options{})
+		_ = a.stop()
+		again := start(t, newSource(map[string]string{}), options{id: "again", log: a.log})
+		again.want(2, "begin again-1 by a", "alive again-1 low 1 listed 1024")
+		_ = again.stop()
+	})
+}
+
+// TestFenceLost: who finds that another one spoke stands by.
+func TestFenceLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(map[string]string{})
+		r := start(t, s, options{})
+		_, err := r.log.Append(t.Context(), []events.Event{{ID: "other", Body: &events.Begin{Shard: shard, Session: "other", Holder: "a"}}}, events.Fence{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		if r.state().Phase != watcher.PhaseStandby {
+			t.Errorf("state %+v", r.state())
+		}
+		r.want(3)
+		time.Sleep(30 * time.Second)
+		r.want(3, "begin a-2 by a", "alive a-2 low 1 listed 1024")
+		_ = r.stop()
+	})
+}
+
+// TestLongListing: a holder that has been listing for long is not silent.
+func TestLongListing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &shaky{after: func(b []events.Event) error {
+			if len(b) > 1 {
+				time.Sleep(12 * time.Second)
+			}
+			return nil
+		}}
+		objects := map[string]string{}
+		for i := range 5 * 4096 {
+			objects[fmt.Sprint(i)] = "1"
+		}
+		a := start(t, newSource(objects), options{faulty: slow.wrap})
+		b := start(t, newSource(objects), options{holder: "b", log: a.log})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if a.state().Phase != watcher.PhaseFollowing || b.state().Phase != watcher.PhaseStandby {
+			t.Errorf("a is %s, b is %s", a.state().Phase, b.state().Phase)
+		}
+		_ = a.stop()
+		_ = b.stop()
+	})
+}
+
+// TestRewind: after the log was rewound, who spoke last on it begins at once.
+func TestRewind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(map[string]string{"x": "1"})
+		r := start(t, s, options{})
+		time.Sleep(35 * time.Second)
+		r.log.Rewind(4)
+		time.Sleep(6 * time.Second)
+		r.want(4, "begin a-2 by a", "put x=1 pseq 1 low 1", "alive a-2 low 2 listed 1024")
+		_ = r.stop()
+	})
+}
+
+func TestLogClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(map[string]string{"x": "1"})
+		r := start(t, s, options{})
+		_ = r.log.Close()
+		s.change("x=2")
+		synctest.Wait()
+		if err := r.stop(); !errors.Is(err, events.ErrClosed) {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+}

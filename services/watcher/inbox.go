@@ -1,0 +1,172 @@
+package watcher
+
+import (
+	"context"
+	"time"
+
+	"meshlog.dev/services/internal/model"
+)
+
+// Inbox is where a Publisher learns of everything that happens, time included.
+// One goroutine uses it. Run makes its own; a simulation brings another.
+type Inbox interface {
+	Now() time.Time
+	// Watch runs the watcher from the start. What an earlier run said, and
+	// requests for a listing that came before, are not heard any more.
+	Watch(ctx context.Context)
+	// Rest ends the watcher's run.
+	Rest()
+	// Wait returns the next input, or nil once it is until. With an until that
+	// is not in the future it returns what is there. The error is ctx's.
+	Wait(ctx context.Context, until time.Time) (Input, error)
+}
+
+// Input is one of Listed, Changed, Reported, Ended and Requested.
+type Input interface{ isInput() }
+
+// What a run of the watcher says.
+type (
+	Listed   struct{ Listing Listing }
+	Changed  struct{ Set []Object }
+	Reported struct {
+		Origin      string
+		Diagnostics []model.Diagnostic
+	}
+	// Ended is the last of a run, with what Watcher.Run returned.
+	Ended struct{ Err error }
+)
+
+// Requested asks for a new listing.
+type Requested struct{ Reason string }
+
+func (Listed) isInput()    {}
+func (Changed) isInput()   {}
+func (Reported) isInput()  {}
+func (Ended) isInput()     {}
+func (Requested) isInput() {}
+
+// queued is how many inputs of a run wait; then its sink blocks.
+const queued = 64
+
+// inbox is the Inbox of a process.
+type inbox struct {
+	watcher  Watcher
+	requests <-chan string
+
+	// The run under way; all nil if there is none.
+	inputs chan Input
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+func newInbox(w Watcher, requests <-chan string) *inbox {
+	return &inbox{watcher: w, requests: requests}
+}
+
+func (b *inbox) Now() time.Time { return time.Now() }
+
+func (b *inbox) Watch(ctx context.Context) {
+	b.Rest()
+	b.dropRequests()
+	ctx, b.cancel = context.WithCancel(ctx)
+	inputs, ended := make(chan Input, queued), make(chan struct{})
+	b.inputs, b.ended = inputs, ended
+	go func() {
+		defer close(ended)
+		s := sink{inputs, ctx.Done()}
+		err := b.watcher.Run(ctx, s)
+		_ = s.put(ctx, Ended{err}) // when ctx is done nobody wants to hear it
+	}()
+}
+
+func (b *inbox) dropRequests() {
+	for {
+		select {
+		case _, ok := <-b.requests:
+			if !ok {
+				b.requests = nil
+			}
+		default:
+			return
+		}
+	}
+}
+
+func (b *inbox) Rest() {
+	if b.cancel == nil {
+		return
+	}
+	b.cancel()
+	<-b.ended
+	b.inputs, b.cancel, b.ended = nil, nil, nil
+}
+
+func (b *inbox) Wait(ctx context.Context, until time.Time) (Input, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d := time.Until(until)
+	if d <= 0 {
+		select {
+		case in := <-b.inputs:
+			return in, nil
+		case reason, ok := <-b.requests:
+			return b.requested(reason, ok), nil
+		default:
+			return nil, nil
+		}
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case in := <-b.inputs:
+		return in, nil
+	case reason, ok := <-b.requests:
+		return b.requested(reason, ok), nil
+	case <-timer.C:
+		return nil, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// requested knows a channel that was closed: nothing comes from it any more.
+func (b *inbox) requested(reason string, ok bool) Input {
+	if !ok {
+		b.requests = nil
+		return nil
+	}
+	return Requested{reason}
+}
+
+// sink is what one run of the watcher speaks to.
+type sink struct {
+	inputs chan<- Input
+	done   <-chan struct{} // of the run
+}
+
+func (s sink) List(ctx context.Context, l Listing) error {
+	return s.put(ctx, Listed{l})
+}
+
+func (s sink) Change(ctx context.Context, set []Object) error {
+	return s.put(ctx, Changed{set})
+}
+
+func (s sink) Problems(origin string, ds []model.Diagnostic) {
+	select {
+	case s.inputs <- Reported{origin, ds}:
+	case <-s.done:
+	}
+}
+
+func (s sink) put(ctx context.Context, in Input) error {
+	select {
+	case s.inputs <- in:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.done:
+		return context.Canceled
+	}
+}

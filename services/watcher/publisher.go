@@ -1,0 +1,264 @@
+package watcher
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/model"
+)
+
+const (
+	// silence is how long a holder says nothing until a twin takes over.
+	silence = 30 * time.Second
+	// standbyPoll is how often who stands by looks.
+	standbyPoll = 2 * time.Second
+	// heartbeat is the time between two Alives.
+	heartbeat = 10 * time.Second
+	// The pause before a source that failed, and an append whose outcome is
+	// open, is tried again grows between these.
+	minSourcePause, maxSourcePause = 250 * time.Millisecond, 30 * time.Second
+	minRetryPause, maxRetryPause   = 50 * time.Millisecond, 5 * time.Second
+	// idle is a time at which to look again when nothing is due.
+	idle = time.Hour
+)
+
+// Publisher speaks for a shard: it stands by, begins sessions, lists, and
+// publishes changes. It is sequential code whose only contacts with the world
+// are its Log, its Leader and its Inbox.
+type Publisher struct {
+	cfg Config
+	in  Inbox
+	log *slog.Logger
+
+	// The names of this publisher's sessions begin with id.
+	id       string
+	sessions int
+	// lost says that somebody else spoke where this one was about to.
+	lost bool
+
+	session session
+	source  source
+
+	state State
+}
+
+// session is what ends with one.
+type session struct {
+	name    string
+	ctl     uint64 // the last control record of the shard, which is its own
+	pseq    uint64 // the last one used
+	alives  int
+	beat    time.Time // when the next Alive is due
+	partial bool
+	// over says why the session is to end; empty: it is not.
+	over string
+
+	said    shadow
+	waiting backlog
+	// refused are objects that no log takes, with why.
+	refused map[events.Key]string
+}
+
+// source is how the watcher is doing.
+type source struct {
+	started  time.Time // of the run under way or the last one
+	restart  time.Time // when to run it again; zero: it runs
+	pause    time.Duration
+	err      error // why the last run ended; nil: it runs, or is to be run again
+	problems map[string][]model.Diagnostic
+}
+
+// NewPublisher returns a publisher that hears of the world by in.
+func NewPublisher(cfg Config, in Inbox) *Publisher {
+	if cfg.NewID == nil {
+		cfg.NewID = rand.Text
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Publisher{
+		cfg: cfg, in: in, id: cfg.NewID(),
+		log: cfg.Logger.With("shard", cfg.Shard.String(), "holder", cfg.Holder),
+	}
+}
+
+// Run publishes until ctx is done or the log is closed, and returns why.
+func (p *Publisher) Run(ctx context.Context) error {
+	for {
+		head, err := p.standBy(ctx)
+		if err != nil {
+			return err
+		}
+		err = p.speak(ctx, head)
+		switch {
+		case errors.Is(err, events.ErrConflict):
+			p.in.Rest()
+			p.log.Warn("another holder speaks", "session", p.session.name)
+			p.lost, p.session, p.source = true, session{}, source{}
+		case errors.Is(err, errAbandoned):
+			p.log.Error("the session is given up", "session", p.session.name, "error", err)
+			if err := p.sleep(ctx, p.in.Now().Add(maxRetryPause)); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// standBy waits until this publisher may begin a session, and returns the last
+// control record of the shard, 0 for none.
+func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
+	var seen uint64     // the newest record of the other holder
+	var spoke time.Time // when that was, by this clock
+	for {
+		head, err := p.cfg.Log.Last(ctx, events.ControlSubject(p.cfg.Shard))
+		if errors.Is(err, events.ErrNotFound) {
+			return 0, nil
+		}
+		if err == nil && p.mayBegin(head) {
+			return head.Seq, nil
+		}
+		var said uint64
+		var ago time.Duration
+		if err == nil {
+			said, ago, err = p.lastWord(ctx, head)
+		}
+		now := p.in.Now()
+		switch {
+		case ctx.Err() != nil:
+			return 0, ctx.Err()
+		case errors.Is(err, events.ErrClosed):
+			return 0, err
+		case err != nil:
+			p.log.Warn("cannot read the log", "error", err)
+			seen = 0 // how long the other one was silent meanwhile is not known
+		case said > seen:
+			seen, spoke = said, now.Add(-ago)
+		}
+		if seen != 0 && now.Sub(spoke) >= silence {
+			return head.Seq, nil
+		}
+		p.tell(PhaseStandby)
+		if err := p.sleep(ctx, now.Add(standbyPoll)); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// mayBegin says that nobody else spoke last: head is of a session of this
+// publisher, or of an earlier life of its holder.
+func (p *Publisher) mayBegin(head events.Record) bool {
+	if head.Err != nil {
+		return false
+	}
+	holder := head.Event.Actor
+	if b, ok := head.Event.Body.(*events.Begin); ok {
+		holder = b.Holder
+	}
+	return strings.HasPrefix(sessionOf(head), p.id+"-") || !p.lost && holder == p.cfg.Holder
+}
+
+// lastWord is the newest record known of the session of head, and how long
+// before the newest record of the log it was put there, by the server's clock.
+func (p *Publisher) lastWord(ctx context.Context, head events.Record) (uint64, time.Duration, error) {
+	b, err := p.cfg.Log.Bounds(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	if b.Last <= head.Seq {
+		return head.Seq, 0, nil
+	}
+	newest, err := p.cfg.Log.Get(ctx, b.Last)
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case sessionOf(newest) == sessionOf(head):
+		return newest.Seq, 0, nil // listing: it speaks, though not here
+	}
+	return head.Seq, newest.Time.Sub(head.Time), nil
+}
+
+func sessionOf(r events.Record) string {
+	switch b := r.Event.Body.(type) {
+	case *events.Object:
+		return b.Session
+	case *events.Begin:
+		return b.Session
+	case *events.Alive:
+		return b.Session
+	}
+	return ""
+}
+
+// sleep waits until a time; what comes meanwhile is not lost.
+func (p *Publisher) sleep(ctx context.Context, until time.Time) error {
+	for p.in.Now().Before(until) {
+		in, err := p.in.Wait(ctx, until)
+		if err != nil {
+			return err
+		}
+		p.hear(in)
+	}
+	return nil
+}
+
+// tell hands the state on if it is new.
+func (p *Publisher) tell(phase Phase) {
+	if p.cfg.OnState == nil {
+		return
+	}
+	s := State{
+		Phase: phase, Session: p.session.name, Keys: len(p.session.said.hashes),
+		Pending: p.session.waiting.len(), Partial: p.session.partial, Diagnostics: p.diagnostics(),
+	}
+	if s.equal(p.state) {
+		return
+	}
+	if s.Phase != p.state.Phase {
+		p.log.Info("watcher is "+string(s.Phase), "session", s.Session, "keys", s.Keys, "partial", s.Partial)
+	}
+	p.state = s
+	p.cfg.OnState(s)
+}
+
+func (s State) equal(t State) bool {
+	return s.Phase == t.Phase && s.Session == t.Session && s.Keys == t.Keys && s.Pending == t.Pending &&
+		s.Partial == t.Partial && slices.Equal(s.Diagnostics, t.Diagnostics)
+}
+
+func (p *Publisher) diagnostics() []model.Diagnostic {
+	var ds []model.Diagnostic
+	for _, more := range p.source.problems {
+		ds = append(ds, more...)
+	}
+	for k, why := range p.session.refused {
+		ds = append(ds, model.Diagnostic{
+			Severity: model.Error, Code: "refused", Key: model.Key(k), Reason: why,
+			Advice: "shorten the name or the namespace", Effect: "the object is left out",
+		})
+	}
+	if p.source.err != nil {
+		ds = append(ds, model.Diagnostic{
+			Severity: model.Error, Code: "source-down", Reason: p.source.err.Error(),
+			Advice: "make the source readable; it is tried again by itself",
+			Effect: "all objects of " + p.cfg.Shard.String() + " stay as they are",
+		})
+	}
+	slices.SortFunc(ds, func(a, b model.Diagnostic) int {
+		return cmp.Or(a.Compare(b), cmp.Compare(a.Origin, b.Origin))
+	})
+	return ds
+}
+
+// compareKeys orders the keys of one shard.
+func compareKeys(a, b events.Key) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}

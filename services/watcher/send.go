@@ -1,0 +1,243 @@
+package watcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/events"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+)
+
+// undecoded is the type of a payload that is offered and never good.
+const undecoded = "type.googleapis.com/meshlog.registry.v1.Undecoded"
+
+// maxKey is how large an event without payload may be.
+const maxKey = 4096
+
+// change takes an object in. One that no log takes is refused, for the others'
+// sake.
+func (p *Publisher) change(o Object) (change, bool) {
+	c := change{key: p.key(o), object: o}
+	if !o.Delete {
+		c.hash = events.ContentHash(c.key, o.Payload, o.Created)
+	}
+	if _, ok := p.session.said.hashes[c.key]; ok {
+		return c, true
+	}
+	bare := p.event(change{key: c.key}, 1, 1, events.Batch{})
+	b, err := events.Encode(bare)
+	if err == nil && len(b) > maxKey {
+		err = fmt.Errorf("name and namespace have more than %d bytes", maxKey)
+	}
+	if err != nil {
+		p.session.refused[c.key] = err.Error()
+		return change{}, false
+	}
+	delete(p.session.refused, c.key)
+	return c, true
+}
+
+// event is what the log is told of c.
+func (p *Publisher) event(c change, pseq, low uint64, batch events.Batch) events.Event {
+	o := &events.Object{
+		Key: c.key, Op: events.Delete,
+		SourceVersion: strings.ToValidUTF8(c.object.SourceVersion, "?"),
+		Origin:        strings.ToValidUTF8(c.object.Origin, "?"),
+		Session:       p.session.name, Pseq: pseq, Low: low, Batch: batch,
+	}
+	if !c.hash.IsZero() {
+		o.Op, o.Payload, o.Created = events.Put, c.object.Payload, c.object.Created
+	}
+	return events.Event{
+		ID:       fmt.Sprintf("%s/%s/%d", p.cfg.Shard, p.session.name, pseq),
+		Observed: c.object.Observed,
+		Actor:    strings.ToValidUTF8(c.object.Actor, "?"),
+		Body:     o,
+	}
+}
+
+// flush sends the backlog, and returns once it is acknowledged: of a key at
+// most one event is on its way.
+func (p *Publisher) flush(ctx context.Context) error {
+	changes, atomic := p.session.waiting.take()
+	for _, c := range changes {
+		p.session.said.set(c.key, c.hash)
+	}
+	if atomic && len(changes) > 1 {
+		return p.sendBatch(ctx, changes)
+	}
+	return p.sendEach(ctx, changes)
+}
+
+// sendEach sends changes of different keys, each on its own.
+func (p *Publisher) sendEach(ctx context.Context, changes []change) error {
+	low := p.session.pseq + 1
+	group := make([]events.Event, len(changes))
+	for i, c := range changes {
+		p.session.pseq++
+		group[i] = p.event(c, p.session.pseq, low, events.Batch{})
+	}
+	return p.persist(ctx, func() error {
+		err := p.cfg.Log.AppendEach(ctx, group)
+		if !isRefusal(err) {
+			return err
+		}
+		for i := range group {
+			if err := p.appendChunk(ctx, group[i:i+1]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// sendBatch sends changes that are applied as one: in chunks that are atomic
+// each, and acknowledged before the next.
+func (p *Publisher) sendBatch(ctx context.Context, changes []change) error {
+	first := p.session.pseq + 1
+	batch := events.Batch{ID: fmt.Sprintf("%s/%d", p.session.name, first), Total: uint32(len(changes))}
+	var all []events.Event
+	for i, c := range changes {
+		p.session.pseq++
+		batch.Index = uint32(i)
+		low := first + uint64(i/events.MaxBatch*events.MaxBatch)
+		all = append(all, p.event(c, p.session.pseq, low, batch))
+	}
+	for chunk := range slices.Chunk(all, events.MaxBatch) {
+		if err := p.persist(ctx, func() error { return p.appendChunk(ctx, chunk) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendChunk appends events as one. What the log refuses for its size is
+// appended in halves (the batch is applied when all of it is there), and in
+// the end by a payload that says so.
+func (p *Publisher) appendChunk(ctx context.Context, chunk []events.Event) error {
+	_, err := p.cfg.Log.Append(ctx, chunk, events.Fence{})
+	switch {
+	case errors.Is(err, events.ErrTooLarge) && len(chunk) > 1:
+		half := len(chunk) / 2
+		if err := p.appendChunk(ctx, chunk[:half]); err != nil {
+			return err
+		}
+		return p.appendChunk(ctx, chunk[half:])
+	case isRefusal(err):
+		if !p.replace(chunk, err) {
+			return fmt.Errorf("%w: %w", errAbandoned, err)
+		}
+		return p.appendChunk(ctx, chunk)
+	}
+	return err
+}
+
+// errAbandoned says that the session cannot go on as it is: a new one can.
+var errAbandoned = errors.New("the log refuses what must be said")
+
+// isRefusal says that trying again is of no use.
+func isRefusal(err error) bool {
+	return errors.Is(err, events.ErrTooLarge) || errors.Is(err, events.ErrInvalid)
+}
+
+// replace puts what says why an object is not on the log in the place of each
+// event that the log refuses. It keeps the object's last good value, and is
+// reported with the object.
+func (p *Publisher) replace(chunk []events.Event, refusal error) bool {
+	replaced := false
+	for i, e := range chunk {
+		o := e.Body.(*events.Object)
+		reason := fmt.Sprintf("the object has %d bytes, more than the log takes: make it smaller or split it", len(o.Payload.Bytes))
+		if !errors.Is(refusal, events.ErrTooLarge) {
+			if _, err := events.Encode(e); err == nil {
+				continue
+			}
+			reason = "the object says something that the log cannot carry"
+		}
+		if o.Op != events.Put || o.Payload.Type == undecoded {
+			return false
+		}
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&registryv1.Undecoded{Error: reason})
+		if err != nil {
+			return false
+		}
+		put := *o
+		put.Payload, put.Created = events.Payload{Type: undecoded, Bytes: b}, time.Time{}
+		chunk[i].Body = &put
+		p.session.said.set(put.Key, events.ContentHash(put.Key, put.Payload, put.Created))
+		p.log.Warn("object replaced by a notice", "key", put.Key.String(), "error", refusal)
+		replaced = true
+	}
+	return replaced
+}
+
+// alive says that the session lives, and what its shard holds by now; the
+// first one closes the listing. Nothing is on its way when it is called.
+func (p *Publisher) alive(ctx context.Context, listed events.BucketSet) error {
+	s := &p.session
+	s.alives++
+	err := p.control(ctx, fmt.Sprintf("%s/alive/%d", s.name, s.alives), &events.Alive{
+		Shard: p.cfg.Shard, Session: s.name, Low: s.pseq + 1,
+		Digest: s.said.digests.Sum(), Listed: listed, Partial: s.partial,
+	})
+	s.beat = p.in.Now().Add(heartbeat)
+	return err
+}
+
+// control appends a begin or alive, fenced on the one before. The error is
+// ErrConflict when somebody else spoke meanwhile.
+func (p *Publisher) control(ctx context.Context, id string, body events.Body) error {
+	subject := events.ControlSubject(p.cfg.Shard)
+	e := events.Event{
+		ID: fmt.Sprintf("%s/%s", p.cfg.Shard, id), Observed: p.in.Now(),
+		Actor: p.cfg.Holder, // by which an Alive is known as its holder's
+		Body:  body,
+	}
+	fence := events.Fence{Kind: events.FenceSubject, Subject: subject, Seq: p.session.ctl}
+	return p.persist(ctx, func() error {
+		ack, err := p.cfg.Log.Append(ctx, []events.Event{e}, fence)
+		if err == nil && ack.Seq != 0 {
+			p.session.ctl = ack.Seq
+			return nil
+		}
+		// Whatever was answered: it is on the log if it is the last there.
+		head, lastErr := p.cfg.Log.Last(ctx, subject)
+		switch {
+		case lastErr == nil && head.Event.ID == e.ID:
+			p.session.ctl = head.Seq
+			return nil
+		case err != nil:
+			return err
+		case lastErr == nil || errors.Is(lastErr, events.ErrNotFound):
+			return events.ErrConflict
+		}
+		return lastErr
+	})
+}
+
+// persist tries until try succeeds or fails for good. Changes are heard, and
+// wait, meanwhile.
+func (p *Publisher) persist(ctx context.Context, try func() error) error {
+	for pause := minRetryPause; ; pause = min(2*pause, maxRetryPause) {
+		err := try()
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, events.ErrConflict), errors.Is(err, events.ErrClosed), errors.Is(err, errAbandoned), isRefusal(err):
+			return err
+		}
+		p.log.Warn("cannot append; trying again", "error", err, "session", p.session.name)
+		p.tell(p.state.Phase)
+		if err := p.sleep(ctx, p.in.Now().Add(pause)); err != nil {
+			return err
+		}
+	}
+}

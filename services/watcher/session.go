@@ -1,0 +1,296 @@
+package watcher
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/model"
+)
+
+// speak begins a session, fenced on the last control record of the shard that
+// was seen, and speaks until the session is over. The error is ErrConflict when
+// somebody else spoke for the shard.
+func (p *Publisher) speak(ctx context.Context, head uint64) error {
+	if err := p.begin(ctx, head); err != nil {
+		return err
+	}
+	l, err := p.awaitListing(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.list(ctx, l); err != nil {
+		return err
+	}
+	if err := p.follow(ctx); err != nil {
+		return err
+	}
+	p.log.Info("session ends", "session", p.session.name, "reason", p.session.over)
+	return nil
+}
+
+// begin opens a session. What the source holds is read afterwards: never older
+// than what was said before.
+func (p *Publisher) begin(ctx context.Context, head uint64) error {
+	p.sessions++
+	p.session = session{
+		name: fmt.Sprintf("%s-%d", p.id, p.sessions), ctl: head,
+		said: newShadow(), refused: map[events.Key]string{},
+	}
+	err := p.control(ctx, p.session.name+"/begin", &events.Begin{
+		Shard: p.cfg.Shard, Session: p.session.name, Holder: p.cfg.Holder,
+	})
+	if err != nil {
+		return err
+	}
+	p.lost = false
+	p.watch(ctx)
+	p.tell(PhaseListing)
+	return nil
+}
+
+// watch runs the watcher from the start.
+func (p *Publisher) watch(ctx context.Context) {
+	p.source.started, p.source.restart, p.source.problems = p.in.Now(), time.Time{}, nil
+	p.in.Watch(ctx)
+}
+
+// awaitListing waits for the listing, however long the source is down: a twin
+// that reads it may take over meanwhile.
+func (p *Publisher) awaitListing(ctx context.Context) (Listing, error) {
+	for {
+		until := p.in.Now().Add(idle)
+		if r := p.source.restart; !r.IsZero() {
+			until = r
+		}
+		in, err := p.in.Wait(ctx, until)
+		if err != nil {
+			return Listing{}, err
+		}
+		if l, ok := in.(Listed); ok {
+			p.source.err = nil
+			return l.Listing, nil
+		}
+		p.hear(in)
+		if r := p.source.restart; !r.IsZero() && !p.in.Now().Before(r) {
+			p.watch(ctx)
+		}
+		if p.source.err != nil {
+			p.tell(PhaseDown)
+		}
+	}
+}
+
+// list sends what the leader does not hold, and closes the listing.
+func (p *Publisher) list(ctx context.Context, l Listing) error {
+	p.tell(PhaseListing)
+	changes := make(map[events.Key]change, len(l.Objects))
+	for _, o := range l.Objects {
+		if c, ok := p.change(o); ok {
+			changes[c.key] = c
+			p.session.said.set(c.key, c.hash)
+		}
+	}
+	p.session.partial = l.Partial
+	listed := events.AllBuckets()
+	if !l.Partial {
+		listed = p.differing(ctx)
+	}
+	var send []change
+	for k, c := range changes {
+		if listed.Has(events.Bucket(k)) {
+			send = append(send, c)
+		}
+	}
+	slices.SortFunc(send, func(a, b change) int { return compareKeys(a.key, b.key) })
+	for group := range slices.Chunk(send, listGroup) {
+		if err := p.sendEach(ctx, group); err != nil {
+			return err
+		}
+	}
+	if p.session.over != "" {
+		return nil
+	}
+	p.log.Info("listed", "session", p.session.name, "keys", len(changes), "sent", len(send), "partial", l.Partial)
+	return p.alive(ctx, listed)
+}
+
+// listGroup bounds how much of a listing is unacknowledged at once.
+const listGroup = 4096
+
+// differing are the buckets in which the leader holds something else; all of
+// them if it does not answer.
+func (p *Publisher) differing(ctx context.Context) events.BucketSet {
+	held, err := p.cfg.Leader.Digests(ctx, p.cfg.Shard, p.session.name)
+	if err != nil {
+		p.log.Info("list everything: no digests from the leader", "error", err)
+		return events.AllBuckets()
+	}
+	var differ events.BucketSet
+	for b := range held {
+		if held[b] != p.session.said.digests[b] {
+			differ.Add(b)
+		}
+	}
+	return differ
+}
+
+// follow publishes what changes until the session is to end.
+func (p *Publisher) follow(ctx context.Context) error {
+	for {
+		p.tell(p.phase())
+		if err := p.gather(ctx); err != nil {
+			return err
+		}
+		now := p.in.Now()
+		restart := p.source.restart
+		due := !restart.IsZero() && !now.Before(restart)
+		switch {
+		case due && p.session.partial && p.source.err == nil:
+			p.session.over = "what could not be read can be read"
+			return nil
+		case due:
+			p.watch(ctx)
+		case p.session.over != "":
+			return nil
+		case p.session.waiting.len() > 0:
+			if err := p.flush(ctx); err != nil {
+				return err
+			}
+		case !now.Before(p.session.beat):
+			if err := p.alive(ctx, events.BucketSet{}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (p *Publisher) phase() Phase {
+	if p.source.err != nil {
+		return PhaseDown
+	}
+	return PhaseFollowing
+}
+
+// gathered is how many inputs are taken before what they say is sent.
+const gathered = 256
+
+// gather waits until there is something to do, and takes all that is there.
+func (p *Publisher) gather(ctx context.Context) error {
+	until := p.session.beat
+	if r := p.source.restart; !r.IsZero() && r.Before(until) {
+		until = r
+	}
+	if p.session.waiting.len() > 0 || p.session.over != "" {
+		until = p.in.Now()
+	}
+	for range gathered {
+		in, err := p.in.Wait(ctx, until)
+		if in == nil || err != nil {
+			return err
+		}
+		p.hear(in)
+		until = p.in.Now()
+	}
+	return nil
+}
+
+// hear takes in what the inbox says; without a session there is nothing to it.
+func (p *Publisher) hear(in Input) {
+	if p.session.name == "" {
+		return
+	}
+	switch in := in.(type) {
+	case Listed:
+		p.source.err = nil
+		p.relisted(in.Listing)
+	case Changed:
+		p.changed(in.Set)
+	case Reported:
+		if p.source.problems == nil {
+			p.source.problems = map[string][]model.Diagnostic{}
+		}
+		p.source.problems[in.Origin] = in.Diagnostics
+	case Ended:
+		p.ended(in.Err)
+	case Requested:
+		if !p.session.beat.IsZero() { // else a listing is under way
+			p.session.over = "asked to list again: " + in.Reason
+		}
+	}
+}
+
+// ended sets when the watcher runs again: at once if it wants to, after a
+// pause that grows if its source is down or it wants to all the time.
+func (p *Publisher) ended(err error) {
+	s := &p.source
+	now := p.in.Now()
+	lived := now.Sub(s.started)
+	if err == nil && lived >= minSourcePause {
+		s.err, s.restart, s.pause = nil, now, 0
+		return
+	}
+	if s.pause == 0 || lived >= maxSourcePause {
+		s.pause = minSourcePause
+	} else {
+		s.pause = min(2*s.pause, maxSourcePause)
+	}
+	s.err, s.restart = err, now.Add(s.pause)
+	if err != nil {
+		p.log.Error("source is down", "error", err, "again_in", s.pause)
+	}
+}
+
+// changed queues a change set, without what is known already.
+func (p *Publisher) changed(set []Object) {
+	n := 0
+	for _, o := range set {
+		if c, ok := p.change(o); ok && p.queue(c) {
+			n++
+		}
+	}
+	p.session.waiting.atomic = p.session.waiting.atomic || n > 1
+}
+
+// queue puts c into the backlog unless it changes nothing.
+func (p *Publisher) queue(c change) bool {
+	s := &p.session
+	said, known := s.said.hashes[c.key]
+	if said == c.hash && (known || !s.partial) {
+		s.waiting.drop(c.key)
+		return false
+	}
+	if w, ok := s.waiting.changes[c.key]; ok && w.hash == c.hash {
+		return false
+	}
+	s.waiting.put(c)
+	return true
+}
+
+// relisted makes a change set of a listing within the session: of what is
+// there, and of what is there no more.
+func (p *Publisher) relisted(l Listing) {
+	s := &p.session
+	if s.partial && !l.Partial {
+		s.over = "what could not be read can be read"
+		return
+	}
+	s.partial = s.partial || l.Partial
+	set := l.Objects
+	if !l.Partial {
+		listed := make(map[events.Key]bool, len(l.Objects))
+		for _, o := range l.Objects {
+			listed[p.key(o)] = true
+		}
+		for _, k := range absent(&s.said, &s.waiting, listed) {
+			set = append(set, Object{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Delete: true, Observed: p.in.Now()})
+		}
+	}
+	p.changed(set)
+}
+
+func (p *Publisher) key(o Object) events.Key {
+	return events.Key{Source: p.cfg.Shard.Source, Instance: p.cfg.Shard.Instance, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
+}

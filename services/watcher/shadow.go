@@ -1,0 +1,90 @@
+package watcher
+
+import (
+	"maps"
+	"slices"
+
+	"meshlog.dev/events"
+)
+
+// shadow is what a session said of its shard: what the log holds of it once
+// all is acknowledged.
+type shadow struct {
+	hashes  map[events.Key]events.Hash
+	digests events.ShardDigests
+}
+
+func newShadow() shadow { return shadow{hashes: map[events.Key]events.Hash{}} }
+
+// set makes h the content of k; the zero Hash: k is gone.
+func (s *shadow) set(k events.Key, h events.Hash) {
+	if old, ok := s.hashes[k]; ok {
+		s.digests.Toggle(k, old)
+		delete(s.hashes, k)
+	}
+	if !h.IsZero() {
+		s.digests.Toggle(k, h)
+		s.hashes[k] = h
+	}
+}
+
+// change is an object on its way to the log.
+type change struct {
+	key    events.Key
+	hash   events.Hash // zero in a delete
+	object Object
+}
+
+// backlog is what was seen and not yet sent: of each key the last. Change sets
+// that wait together become one, for to show less in between is always right.
+type backlog struct {
+	changes map[events.Key]change
+	order   []events.Key // each key once, as they came first
+	atomic  bool         // a set of several objects is in it
+}
+
+func (b *backlog) len() int { return len(b.changes) }
+
+func (b *backlog) put(c change) {
+	if b.changes == nil {
+		b.changes = map[events.Key]change{}
+	}
+	if _, ok := b.changes[c.key]; !ok {
+		b.order = append(b.order, c.key)
+	}
+	b.changes[c.key] = c
+}
+
+func (b *backlog) drop(k events.Key) {
+	if _, ok := b.changes[k]; !ok {
+		return
+	}
+	delete(b.changes, k)
+	b.order = slices.DeleteFunc(b.order, func(o events.Key) bool { return o == k })
+	if len(b.changes) == 0 {
+		*b = backlog{}
+	}
+}
+
+// take empties the backlog.
+func (b *backlog) take() (changes []change, atomic bool) {
+	for _, k := range b.order {
+		changes = append(changes, b.changes[k])
+	}
+	atomic = b.atomic
+	*b = backlog{}
+	return changes, atomic
+}
+
+// absent are the keys that are neither in a listing nor about to go, sorted.
+func absent(s *shadow, b *backlog, listed map[events.Key]bool) []events.Key {
+	gone := map[events.Key]bool{}
+	for k := range s.hashes {
+		gone[k] = !listed[k]
+	}
+	for k := range b.changes {
+		gone[k] = !listed[k]
+	}
+	maps.DeleteFunc(gone, func(_ events.Key, is bool) bool { return !is })
+	return slices.SortedFunc(maps.Keys(gone), compareKeys)
+}
