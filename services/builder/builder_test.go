@@ -47,6 +47,27 @@ func next(t *testing.T, chain *memstore.Chain, have *store.Manifest) *store.Mani
 	return links[len(links)-1].Manifest
 }
 
+// segments waits until n segments are on the log.
+func (r *rig) segments(n int) {
+	r.t.Helper()
+	f, err := r.log.Follow(r.t.Context(), 0, "")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer f.Close()
+	for n > 0 {
+		recs, err := f.Next(r.t.Context())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for _, rec := range recs {
+			if _, ok := rec.Event.Body.(*events.Segment); ok {
+				n--
+			}
+		}
+	}
+}
+
 // leads is a lease that is held from the start.
 func leads() <-chan bool {
 	c := make(chan bool, 1)
@@ -60,7 +81,7 @@ func TestRunWaitsTheHoldoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.run(Options{Config: r.config("b0", "one", &memstore.File{}), Lease: leads()})
-		synctest.Wait()
+		r.segments(1)
 		r.list()
 		r.put("a", "good 0")
 		first := next(t, r.chain, nil)
@@ -97,7 +118,7 @@ func TestRunHandsOver(t *testing.T) {
 		leaseA <- true
 		a := r.run(Options{Config: r.config("b0", "one", &memstore.File{}), Lease: leaseA})
 		b := r.run(Options{Config: r.config("b1", "one", &memstore.File{}), Lease: leaseB})
-		synctest.Wait()
+		r.segments(1)
 		r.list()
 		r.put("a", "good 1")
 		v := next(t, r.chain, nil)
@@ -126,15 +147,15 @@ func TestRunSurvivesARewoundLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		b := r.run(Options{Config: r.config("b0", "one", &memstore.File{}), Lease: leads()})
-		synctest.Wait()
+		r.segments(1)
 		r.list()
 		r.put("a", "good 1")
 		v := next(t, r.chain, nil)
 		r.log.Rewind(r.bounds().Last - 1)
-		time.Sleep(5 * time.Second)
+		r.segments(2) // the first is the old epoch's
 		r.list()
 		v = next(t, r.chain, v)
-		if v.GetVersion().GetEpoch() < uint64(r.now.Unix())-60 || b.Report().GetPosition().GetEpoch() != v.GetVersion().GetEpoch() {
+		if v.GetVersion().GetEpoch() < uint64(r.clock().Unix())-60 || b.Report().GetPosition().GetEpoch() != v.GetVersion().GetEpoch() {
 			t.Errorf("version %v, builder at %v: want both in a new epoch", v.GetVersion(), b.Report().GetPosition())
 		}
 		if diff := cmp.Diff(map[string]string{"a": "good 1"}, r.served()); diff != "" {
@@ -155,7 +176,7 @@ func TestDigestsAreTheLeadersWord(t *testing.T) {
 			t.Error("a standby answered")
 		}
 		lease <- true
-		synctest.Wait()
+		r.segments(1)
 		// The first epoch has no sessions yet: the source begins again.
 		r.list()
 		r.put("a", "good")

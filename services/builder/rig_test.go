@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,9 +23,11 @@ type rig struct {
 	t     *testing.T
 	log   *memlog.Log
 	chain *memstore.Chain
-	now   time.Time
-	ids   int
 	fleet fleet
+
+	mu  sync.Mutex // over what builders use too
+	now time.Time
+	ids int
 
 	session int
 	pseq    uint64
@@ -32,16 +35,15 @@ type rig struct {
 }
 
 type fleet struct {
-	ticks []*reportv1.Tick
+	mu    sync.Mutex
 	asked []*reportv1.ListingRequest
 }
 
-func (f *fleet) Tick(_ context.Context, t *reportv1.Tick) error {
-	f.ticks = append(f.ticks, t)
-	return nil
-}
+func (f *fleet) Tick(context.Context, *reportv1.Tick) error { return nil }
 
 func (f *fleet) AskListing(_ context.Context, r *reportv1.ListingRequest) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.asked = append(f.asked, r)
 	return nil
 }
@@ -66,11 +68,18 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) clock() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.now = r.now.Add(time.Millisecond)
 	return r.now
 }
 
-func (r *rig) id() string { r.ids++; return fmt.Sprintf("id%d", r.ids) }
+func (r *rig) id() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ids++
+	return fmt.Sprintf("id%d", r.ids)
+}
 
 // config is that of a builder; a test may change it before start.
 func (r *rig) config(id, build string, file *memstore.File) Config {
