@@ -67,6 +67,7 @@ type Builder struct {
 	building time.Duration   // what the last build took
 	tried    events.Position // of the last commit
 	triedAt  time.Time
+	resigned bool
 }
 
 type reading struct {
@@ -211,10 +212,18 @@ func (b *Builder) commit(ctx context.Context) error {
 		b.building = time.Since(start)
 		b.o.Changed()
 	}
-	if b.m.saveErr != nil && b.o.Resign != nil {
+	b.resign()
+	return err
+}
+
+// resign gives the lease up once when the file takes nothing any more. Alone,
+// this builder is leader again soon, and publishes on from memory.
+func (b *Builder) resign() {
+	failed := b.m.saveErr != nil
+	if failed && !b.resigned && b.o.Resign != nil {
 		b.o.Resign()
 	}
-	return err
+	b.resigned = failed
 }
 
 // dueIn is how long until the next commit: by the holdoff while something is
@@ -228,11 +237,11 @@ func (b *Builder) dueIn() time.Duration {
 	if b.tried == b.m.Position() {
 		return max(0, time.Until(b.triedAt.Add(tickEvery)))
 	}
-	changed, only, some := b.m.Pending()
+	n, only, some := b.m.Pending()
 	if b.m.Speaks() {
 		return 0
 	}
-	if !changed {
+	if n == 0 {
 		b.pending = 0
 		if b.m.GetsOn() {
 			return 0
@@ -243,7 +252,7 @@ func (b *Builder) dueIn() time.Duration {
 	if b.pending == 0 {
 		b.first = now
 	}
-	if n := len(b.m.changes); n != b.pending {
+	if n != b.pending {
 		b.last, b.pending = now, n
 	}
 	return max(0, b.o.Holdoff.due(b.first, b.last, only, some, b.building).Sub(now))

@@ -9,7 +9,6 @@ import (
 
 	"meshlog.dev/events"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
-	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
 
@@ -44,7 +43,7 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	delta := store.Diff(before, m.content)
+	delta := store.Diff(before, m.current())
 	if held, err := m.guard(ctx, before, delta); held || err != nil {
 		return false, err
 	}
@@ -98,15 +97,8 @@ func (m *Machine) GetsOn() bool {
 // build brings the world up to date with the content, and builds from it what
 // frontends will build. It never leaves a world half changed.
 func (m *Machine) build() (err error) {
-	if len(m.changes) == 0 {
+	if m.unbuilt.records == 0 {
 		return m.buildErr
-	}
-	var c model.Change
-	for _, next := range m.changes {
-		if next.Reset {
-			c = model.Change{Reset: true}
-		}
-		c.Rows = append(c.Rows, next.Rows...)
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -117,7 +109,7 @@ func (m *Machine) build() (err error) {
 			m.log.Error("the world could not be built, the version before serves on", "position", m.fold.Position(), "err", err)
 		}
 	}()
-	world, keys, err := m.world.Apply(c)
+	world, keys, err := m.world.Apply(m.unbuilt.change())
 	if err != nil {
 		return fmt.Errorf("world: %w", err)
 	}
@@ -125,7 +117,7 @@ func (m *Machine) build() (err error) {
 	if err != nil {
 		return fmt.Errorf("gate: %w", err)
 	}
-	m.world, m.problems, m.changes = world, problems, nil
+	m.world, m.problems, m.unbuilt = world, problems, unbuilt{}
 	return nil
 }
 
@@ -138,7 +130,7 @@ func (m *Machine) worthAVersion() bool {
 	if !m.head.Version().Less(at) {
 		return false
 	}
-	return m.head.Version().Epoch != at.Epoch || head.GetBuild() != m.cfg.Build || store.RootOf(head) != m.content.Root()
+	return m.head.Version().Epoch != at.Epoch || head.GetBuild() != m.cfg.Build || store.RootOf(head) != m.current().Root()
 }
 
 // publish puts the version on the chain and then into the file.
@@ -172,12 +164,10 @@ func (m *Machine) publish(ctx context.Context, delta store.Delta) (bool, error) 
 func (m *Machine) published(man *store.Manifest) {
 	m.stats.Versions++
 	m.timing(man)
-	clear(m.causes)
-	m.since = timing{}
 	m.ckpt.sent(man)
-	m.log.Info("published", "version", m.head.Version(), "changes", man.GetChangeCount(), "root", store.RootOf(man).String()[:12])
+	m.log.Debug("published", "version", m.head.Version(), "changes", man.GetChangeCount(), "root", store.RootOf(man).String()[:12])
 	if m.cfg.Checkpoints != nil {
-		m.ckpt.start(m.cfg.Checkpoints, m.head.Version(), m.content)
+		m.ckpt.start(m.cfg.Checkpoints, m.head.Version(), m.current())
 	}
 }
 
@@ -191,14 +181,14 @@ func (m *Machine) persist(ctx context.Context) error {
 	if err == nil {
 		err = m.cfg.Store.Commit(ctx, m.stored.Version(), store.Commit{
 			Manifest: m.head.Manifest,
-			Snapshot: m.content,
-			Delta:    store.Diff(m.stored.Snapshot, m.content),
+			Snapshot: m.current(),
+			Delta:    store.Diff(m.stored.Snapshot, m.current()),
 			Side:     side,
 		})
 	}
 	// A crash here leaves the file whole, and records that are read again.
 	if m.saved(err) {
-		m.stored = store.Stored{Manifest: m.head.Manifest, Snapshot: m.content}
+		m.stored = store.Stored{Manifest: m.head.Manifest, Snapshot: m.current()}
 	}
 	return ctx.Err()
 }
@@ -246,7 +236,7 @@ func (m *Machine) saved(err error) bool {
 
 // manifest says everything of the version at the fold's position.
 func (m *Machine) manifest(delta store.Delta) *store.Manifest {
-	hash, root := m.fold.RecordHash(), m.content.Root()
+	hash, root := m.fold.RecordHash(), m.current().Root()
 	man := &store.Manifest{
 		Version:     store.Version(m.fold.Position()).Proto(),
 		RecordHash:  hash[:],

@@ -45,12 +45,13 @@ type Machine struct {
 
 	// What the log says.
 	fold    *fold.Fold
-	content *store.Snapshot // what the fold holds
-	ahead   []events.Record // read, not folded yet: a standby keeps behind the head
+	content *store.Snapshot   // what the fold holds, but for the rows of behind
+	behind  map[string][]byte // nil: removed
+	ahead   []events.Record   // read, not folded yet: a standby keeps behind the head
 
-	// What is being built: the world lags the content by changes.
+	// What is being built: the world lags the fold by what is unbuilt.
 	world    *model.World
-	changes  []model.Change
+	unbuilt  unbuilt
 	causes   map[string]uint64  // row: the record that changed it since the head
 	problems []model.Diagnostic // of the last build
 	buildErr error
@@ -96,7 +97,7 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 	if cfg.Gate == nil {
 		cfg.Gate = NewGate()
 	}
-	m := &Machine{cfg: cfg, log: cfg.Logger.With("builder", cfg.ID), world: model.NewWorld(), causes: map[string]uint64{}}
+	m := &Machine{cfg: cfg, log: cfg.Logger.With("builder", cfg.ID), world: model.NewWorld(), behind: map[string][]byte{}, causes: map[string]uint64{}}
 	stored, err := cfg.Store.Latest(ctx)
 	if err != nil && !errors.Is(err, store.ErrEmpty) {
 		return nil, fmt.Errorf("latest version in the builder's store: %w", err)
@@ -244,7 +245,7 @@ func (m *Machine) Position() events.Position { return m.fold.Position() }
 // Folded is the hash of the record at Position, and the root of the content
 // there.
 func (m *Machine) Folded() (record events.Hash, root store.Hash) {
-	return m.fold.RecordHash(), m.content.Root()
+	return m.fold.RecordHash(), m.current().Root()
 }
 
 // Filed is the position up to which the file holds everything: what may be
@@ -318,22 +319,26 @@ func (m *Machine) change(rec events.Record, c model.Change) {
 		return
 	}
 	for _, r := range c.Rows {
-		m.causes[r.Row] = r.Seq
+		m.causes[r.Row], m.behind[r.Row] = r.Seq, r.Value
 	}
-	m.content = m.content.With(deltaOf(c))
-	m.changes = append(m.changes, c)
+	m.unbuilt.add(c)
 }
 
-// Pending says whether records changed anything since the last build of the
-// world, and whether that was endpoints only, or endpoints too.
-func (m *Machine) Pending() (changed, only, some bool) {
-	only = true
-	for _, c := range m.changes {
-		changed = true
-		only = only && c.EndpointsOnly
-		some = some || c.EndpointsOnly
+// current is the content of the fold. It is brought up to date when it is
+// looked at: a long stretch of the log costs one change of it.
+func (m *Machine) current() *store.Snapshot {
+	if len(m.behind) > 0 {
+		m.content = m.content.With(deltaFrom(m.behind))
+		clear(m.behind)
 	}
-	return changed, changed && only, some
+	return m.content
+}
+
+// Pending says how many records changed anything since the world was built
+// last, and whether that was endpoints only, or endpoints too.
+func (m *Machine) Pending() (records int, only, some bool) {
+	u := &m.unbuilt
+	return u.records, u.endpoints == u.records, u.endpoints > 0
 }
 
 // compare holds the root of a standby against that of the head, where the
@@ -349,25 +354,23 @@ func (m *Machine) compare(ctx context.Context) error {
 	if h, err := store.HashFrom(man.GetRecordHash()); err != nil || events.Hash(h) != m.fold.RecordHash() {
 		return nil // of a log that was rewound since: a later epoch explains the head
 	}
-	if root := store.RootOf(man); root != m.content.Root() {
+	if root := store.RootOf(man); root != m.current().Root() {
 		m.refused = fmt.Errorf("version %s of build %s, published by %s, has root %s; here it is %s: one of the two machines is not to be trusted",
-			m.head.Version(), man.GetBuild(), man.GetPublisher(), root, m.content.Root())
+			m.head.Version(), man.GetBuild(), man.GetPublisher(), root, m.current().Root())
 		m.log.Error("the same log came to another content", "reason", m.refused)
 		m.Lead(false)
 		return nil
 	}
-	m.headContent = store.Stored{Manifest: man, Snapshot: m.content}
+	m.headContent = store.Stored{Manifest: man, Snapshot: m.current()}
+	clear(m.causes)
+	m.since = timing{}
 	if man.GetPublisher() != m.cfg.ID && m.compared != m.head.Version() {
 		m.compared = m.head.Version()
 		m.stats.Compared++
 	}
-	return m.persist(ctx)
-}
-
-func deltaOf(c model.Change) store.Delta {
-	last := map[string][]byte{}
-	for _, r := range c.Rows {
-		last[r.Row] = r.Value
+	// A standby builds what the leader built, so as to be warm.
+	if err := m.build(); err != nil && ctx.Err() != nil {
+		return err
 	}
-	return deltaFrom(last)
+	return m.persist(ctx)
 }

@@ -55,7 +55,7 @@ func (m *Machine) Tick(ctx context.Context) error {
 		return nil
 	}
 	standsTo := m.head.Version()
-	if len(m.changes) == 0 && !m.worthAVersion() {
+	if m.unbuilt.records == 0 && !m.worthAVersion() {
 		standsTo = store.Version(m.fold.Position())
 	}
 	t := &reportv1.Tick{Leader: m.cfg.ID, Head: m.head.Version().Proto(), VersionsSeq: m.head.Seq, Position: standsTo.Proto()}

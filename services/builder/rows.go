@@ -63,7 +63,43 @@ func (m *Machine) reset(rows iter.Seq2[string, []byte]) {
 		c.Rows = append(c.Rows, model.RowChange{Row: k, Value: v})
 	}
 	m.content = (*store.Snapshot)(nil).With(d)
-	m.changes = []model.Change{c}
+	clear(m.behind)
+	m.unbuilt = unbuilt{}
+	m.unbuilt.add(c)
+}
+
+// unbuilt is what a world lags behind a fold. It is bounded by the content,
+// however much of the log it stands for.
+type unbuilt struct {
+	reset     bool
+	rows      map[string]model.RowChange // the newest of each
+	records   int                        // that changed something
+	endpoints int                        // of these, endpoints only
+}
+
+func (u *unbuilt) add(c model.Change) {
+	if u.rows == nil || c.Reset {
+		u.rows = map[string]model.RowChange{}
+	}
+	u.reset = u.reset || c.Reset
+	u.records++
+	if c.EndpointsOnly {
+		u.endpoints++
+	}
+	for _, r := range c.Rows {
+		u.rows[r.Row] = r
+	}
+}
+
+// change is all of it as one.
+func (u *unbuilt) change() model.Change {
+	c := model.Change{Reset: u.reset, EndpointsOnly: u.endpoints == u.records}
+	for _, row := range slices.Sorted(maps.Keys(u.rows)) {
+		if r := u.rows[row]; r.Value != nil || !u.reset {
+			c.Rows = append(c.Rows, r)
+		}
+	}
+	return c
 }
 
 func randomID() string {

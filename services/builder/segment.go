@@ -277,9 +277,9 @@ func (m *Machine) contentOfHead(ctx context.Context) (*store.Snapshot, error) {
 			return near.Snapshot, nil
 		}
 	}
-	if m.content.Root() == root {
-		m.headContent = store.Stored{Manifest: m.head.Manifest, Snapshot: m.content}
-		return m.content, nil
+	if here := m.current(); here.Root() == root {
+		m.headContent = store.Stored{Manifest: m.head.Manifest, Snapshot: here}
+		return here, nil
 	}
 	far, err := m.cfg.Feed.Fetch(ctx, v)
 	if err != nil {
