@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -29,19 +30,19 @@ func (e *UsageError) Unwrap() error { return e.Err }
 // ApplySettings sets the flags that were not given on the command line from
 // their variables and, where those are unset, from the settings file that the
 // flag "settings" names. All errors are *UsageError.
-func ApplySettings(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
+func ApplySettings(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
 	var errs []error
-	fs.VisitAll(func(f *pflag.Flag) {
+	flags.VisitAll(func(f *pflag.Flag) {
 		value, ok := lookupEnv(EnvName(f.Name))
 		if f.Changed || !ok {
 			return
 		}
-		if err := fs.Set(f.Name, value); err != nil {
+		if err := flags.Set(f.Name, value); err != nil {
 			errs = append(errs, fmt.Errorf("environment: %s=%q: %w", EnvName(f.Name), value, errors.Unwrap(err)))
 		}
 	})
-	if f := fs.Lookup(settingsFlag); f != nil && f.Value.String() != "" {
-		errs = append(errs, applyFile(fs, f.Value.String())...)
+	if f := flags.Lookup(settingsFlag); f != nil && f.Value.String() != "" {
+		errs = append(errs, applyFile(flags, f.Value.String())...)
 	}
 	if len(errs) > 0 {
 		return &UsageError{errors.Join(errs...)}
@@ -55,7 +56,7 @@ func EnvName(flag string) string {
 }
 
 // applyFile sets the flags that nothing else has set from a file.
-func applyFile(fs *pflag.FlagSet, path string) []error {
+func applyFile(flags *pflag.FlagSet, path string) []error {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return []error{fmt.Errorf("settings: %w", err)}
@@ -74,15 +75,15 @@ func applyFile(fs *pflag.FlagSet, path string) []error {
 	var errs []error
 	for i := 0; i < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]
-		if err := applyEntry(fs, key.Value, value); err != nil {
+		if err := applyEntry(flags, key.Value, value); err != nil {
 			errs = append(errs, fmt.Errorf("settings %s:%d: %s: %w", path, key.Line, key.Value, err))
 		}
 	}
 	return errs
 }
 
-func applyEntry(fs *pflag.FlagSet, name string, node *yaml.Node) error {
-	f := fs.Lookup(name)
+func applyEntry(flags *pflag.FlagSet, name string, node *yaml.Node) error {
+	f := flags.Lookup(name)
 	if f == nil || name == settingsFlag || name == "help" {
 		return errors.New("no such setting; --help lists them")
 	}
@@ -104,8 +105,25 @@ func applyEntry(fs *pflag.FlagSet, name string, node *yaml.Node) error {
 	if f.Changed {
 		return nil
 	}
-	if err := fs.Set(name, value); err != nil {
+	if err := flags.Set(name, value); err != nil {
 		return fmt.Errorf("%q: %w", value, errors.Unwrap(err))
+	}
+	return nil
+}
+
+// CheckConfig says what is wrong with the directory that --config names.
+func CheckConfig(dir string) error {
+	if dir == "" {
+		return errors.New("--config is missing: give the directory of YAML to serve")
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("--config: %w; make the directory, it may be empty", err)
+	case err != nil:
+		return fmt.Errorf("--config: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("--config %s: not a directory", dir)
 	}
 	return nil
 }

@@ -1,0 +1,186 @@
+// Package builderup puts a process's builder together: its file, the streams
+// that it makes, the lease, and what it says to the fleet.
+package builderup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"meshlog.dev/events/natslog"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/builder"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/fold"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/store"
+	"meshlog.dev/store/bolt"
+	"meshlog.dev/store/natsfeed"
+)
+
+// Options say where a builder works.
+type Options struct {
+	Domain string
+	// ID names the builder, stable over restarts.
+	ID string
+	// Data is the data directory; the builder's file is File(Data).
+	Data string
+	// Replicas is how many servers keep the streams: 1, or 3 on a cluster.
+	Replicas int
+	// History is how long the log and the versions are kept.
+	History time.Duration
+	Connect func(context.Context) (*bus.Conn, error)
+	Process *process.Process
+}
+
+// File is the builder's file in a data directory.
+func File(data string) string { return filepath.Join(data, "builder", "versions.db") }
+
+// How much is kept.
+const (
+	keptVersions = 1024     // in the builder's own file
+	maxLogBytes  = 20 << 30 // of the log; it takes nothing more then
+	// DefaultHistory is what Options.History is where nothing else is said.
+	DefaultHistory = 8 * 24 * time.Hour
+)
+
+// Run builds, or stands by, until ctx is done.
+func Run(ctx context.Context, o Options) error {
+	log := o.Process.Log.With("role", "builder")
+
+	// Its own file: a cache of what it has published and folded.
+	file := File(o.Data)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	versions, damaged, err := bolt.Open(file, bolt.Options{Retention: store.Retention{Versions: keptVersions, Age: o.History}})
+	if err != nil {
+		return err
+	}
+	defer versions.Close()
+	if damaged != nil {
+		log.Warn("the builder starts from the bus", "file", file, "reason", damaged)
+	}
+
+	nc, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	var events *natslog.Log
+	var chain *natsfeed.Feed
+	err = bus.Retry(ctx, log, func(ctx context.Context) error {
+		events, chain, err = o.open(ctx, nc)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+
+	lease, err := bus.NewLease(nc, bus.LeaseOptions{Domain: o.Domain, Holder: o.ID, Log: log})
+	if err != nil {
+		return err
+	}
+	fleet := bus.NewFleet(nc, o.Domain, log)
+	ticks := make(chan *reportv1.Tick, 1)
+	mismatches := make(chan store.Version, 16)
+	held := make(chan bool, 1)
+	var reporter *bus.Reporter
+	b := builder.New(builder.Options{
+		Config: builder.Config{
+			ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions, Fleet: fleet,
+			Judge: fold.KindJudge{}, Gate: builder.NewGate(), Logger: log,
+		},
+		Lease: held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches,
+		Changed: func() { reporter.Changed() },
+	})
+	reporter = fleet.BuilderReporter(o.ID, b.Report)
+	o.Process.Admin.Ready("builder", func() error { return ready(b.Report()) })
+	o.Process.Admin.Report("builder", func() any { return b.Report() })
+
+	return process.RunStages(ctx,
+		// Folds the log, and publishes while it leads.
+		process.Stage{b.Run},
+		process.Stage{
+			// Leads, or stands by; gives the lease away once the builder has ended.
+			func(ctx context.Context) error {
+				return lease.Run(ctx, func(h bool) { latest(held, h) })
+			},
+			// Tells watchers that list what is known of their shard.
+			func(ctx context.Context) error { return fleet.ServeDigests(ctx, b.Digests) },
+			// Hears from the leader how far its head is right.
+			func(ctx context.Context) error {
+				return fleet.Ticks(ctx, func(t *reportv1.Tick) {
+					latest(ticks, t)
+					chain.Hint(store.VersionOf(t.GetHead()), t.GetVersionsSeq())
+				})
+			},
+			// Hears from frontends that the chain was rewound.
+			func(ctx context.Context) error {
+				return fleet.FrontendReports(ctx, func(r *reportv1.FrontendReport) {
+					if m := r.GetChainMismatch(); m != nil {
+						latest(mismatches, store.VersionOf(m.GetOwn()))
+					}
+				})
+			},
+			// Says how it stands.
+			reporter.Run,
+		},
+	)
+}
+
+// open makes the streams where they are missing, and opens log and chain.
+func (o *Options) open(ctx context.Context, nc *bus.Conn) (*natslog.Log, *natsfeed.Feed, error) {
+	_, err := natslog.EnsureStream(ctx, nc, natslog.StreamOptions{
+		Options: natslog.Options{Domain: o.Domain}, Replicas: o.Replicas, MaxAge: o.History, MaxBytes: maxLogBytes,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := natsfeed.EnsureStreams(ctx, nc, natsfeed.StreamOptions{Replicas: o.Replicas, MaxAge: o.History}); err != nil {
+		return nil, nil, err
+	}
+	chain, err := natsfeed.Open(ctx, nc, natsfeed.Options{Domain: o.Domain})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := bus.EnsureLeases(ctx, nc, o.Replicas); err != nil {
+		return nil, nil, err
+	}
+	log, err := natslog.Open(ctx, nc, natslog.Options{Domain: o.Domain})
+	return log, chain, err
+}
+
+// latest puts v into a channel with room, in the place of the oldest that
+// nobody has taken yet. Only one goroutine puts into c.
+func latest[T any](c chan T, v T) {
+	for {
+		select {
+		case c <- v:
+			return
+		default:
+		}
+		select {
+		case <-c:
+		default:
+		}
+	}
+}
+
+// ready says why a builder does not do its job.
+func ready(r *reportv1.BuilderReport) error {
+	switch {
+	case r.GetError() != "":
+		return errors.New(r.GetError())
+	case r.GetPosition().GetSeq() == 0:
+		return errors.New("has read nothing of the log yet")
+	case r.GetLeader() && len(r.GetWaiting()) > 0:
+		return errors.New(strings.Join(r.GetWaiting(), "; "))
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+// Package frontendup puts a process's frontend together: its file, and, as
+// soon as there is a bus, the version chain and its reports.
+package frontendup
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"meshlog.dev/services/frontend"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/store"
+	"meshlog.dev/store/bolt"
+)
+
+// Options say where a frontend works.
+type Options struct {
+	Domain string
+	// ID names the frontend, stable over restarts.
+	ID string
+	// Data is the data directory; the frontend's file is File(Data).
+	Data string
+	// Listeners take xDS; Run closes them.
+	Listeners []net.Listener
+	// Connect blocks until there is a bus; the frontend serves meanwhile. nil:
+	// there is none, and what the file has is served.
+	Connect func(context.Context) (*bus.Conn, error)
+	Process *process.Process
+}
+
+// File is the frontend's file in a data directory.
+func File(data string) string { return filepath.Join(data, "frontend", "versions.db") }
+
+// keptVersions is how many versions stay in the file: those in which a client
+// that comes back may still be.
+const keptVersions = 256
+
+// Listen listens for xDS.
+func Listen(addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("xDS: %w; give another address with --listen", err)
+	}
+	return l, nil
+}
+
+// Run serves until ctx is done and the streams have ended.
+func Run(ctx context.Context, o Options) error {
+	log := o.Process.Log.With("role", "frontend")
+
+	// Its own file: whatever else is dead, it serves from there.
+	file := File(o.Data)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	versions, damaged, err := bolt.Open(file, bolt.Options{Retention: store.Retention{Versions: keptVersions}})
+	if err != nil {
+		return err
+	}
+	defer versions.Close()
+	if damaged != nil {
+		log.Warn("the frontend starts from the bus", "file", file, "reason", damaged)
+	}
+
+	metrics := frontend.NewMetrics()
+	o.Process.Admin.Register(metrics)
+	reports := &lateReporter{}
+	config := frontend.Config{
+		ID: o.ID, Build: o.Process.Build, Store: versions, Listeners: o.Listeners,
+		Logger: log, Metrics: metrics, OnChange: reports.changed,
+	}
+	var beside process.Stage
+	if o.Connect != nil {
+		chain := newLateChain()
+		config.Chain, config.Head, config.Connected = chain, chain.Head, chain.connected
+		// Connects, reads the chain from then on, and reports.
+		beside = process.Stage{func(ctx context.Context) error { return o.join(ctx, log, chain, reports) }}
+	}
+	server, err := frontend.New(config)
+	if err != nil {
+		return err
+	}
+	reports.report = server.Report
+	o.Process.Admin.Ready("frontend", server.Ready)
+	o.Process.Admin.Report("frontend", func() any { return server.Report() })
+	return process.RunStages(ctx, process.Stage{server.Run}, beside)
+}

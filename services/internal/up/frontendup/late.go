@@ -1,0 +1,131 @@
+package frontendup
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"sync/atomic"
+
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/store"
+	"meshlog.dev/store/natsfeed"
+)
+
+// join connects to the bus, gives chain and reports what they wait for, and
+// reports until ctx is done.
+func (o *Options) join(ctx context.Context, log *slog.Logger, chain *lateChain, reports *lateReporter) error {
+	nc, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	// A builder makes the stream; wait for the first one.
+	var feed *natsfeed.Feed
+	err = bus.Retry(ctx, log, func(ctx context.Context) error {
+		feed, err = natsfeed.Open(ctx, nc, natsfeed.Options{Domain: o.Domain})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	fleet := bus.NewFleet(nc, o.Domain, log)
+	reporter := fleet.FrontendReporter(o.ID, reports.report)
+	reports.reporter.Store(reporter)
+	chain.open(nc, feed)
+	return process.RunStages(ctx, process.Stage{
+		reporter.Run,
+		// Hears from the leader where the head is, in case its last word was lost.
+		func(ctx context.Context) error {
+			return fleet.Ticks(ctx, func(t *reportv1.Tick) {
+				feed.Hint(store.VersionOf(t.GetHead()), t.GetVersionsSeq())
+			})
+		},
+	})
+}
+
+// lateChain is the version chain of a bus that may not be there yet: it blocks
+// until it is, and blocks nobody who starts.
+type lateChain struct {
+	ready chan struct{} // closed once the rest is set
+	nc    *bus.Conn
+	feed  *natsfeed.Feed
+}
+
+func newLateChain() *lateChain { return &lateChain{ready: make(chan struct{})} }
+
+// open is called once.
+func (c *lateChain) open(nc *bus.Conn, feed *natsfeed.Feed) {
+	c.nc, c.feed = nc, feed
+	close(c.ready)
+}
+
+func (c *lateChain) wait(ctx context.Context) error {
+	select {
+	case <-c.ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Follow implements store.Chain.
+func (c *lateChain) Follow(ctx context.Context) (store.Follower, error) {
+	if err := c.wait(ctx); err != nil {
+		return nil, err
+	}
+	return c.feed.Follow(ctx)
+}
+
+// Fetch implements store.Chain.
+func (c *lateChain) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+	if err := c.wait(ctx); err != nil {
+		return store.Stored{}, err
+	}
+	return c.feed.Fetch(ctx, v)
+}
+
+// History implements store.Chain.
+func (c *lateChain) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
+	return func(yield func(*store.Manifest, error) bool) {
+		if err := c.wait(ctx); err != nil {
+			yield(nil, err)
+			return
+		}
+		c.feed.History(ctx)(yield)
+	}
+}
+
+var errAway = errors.New("the bus is away")
+
+// Head asks for the chain's head. It never waits for a bus.
+func (c *lateChain) Head(ctx context.Context) (store.Head, error) {
+	if !c.connected() {
+		return store.Head{}, errAway
+	}
+	return c.feed.Head(ctx)
+}
+
+func (c *lateChain) connected() bool {
+	select {
+	case <-c.ready:
+		return c.nc.IsConnected()
+	default:
+		return false
+	}
+}
+
+// lateReporter hands changes to a reporter that may not be there yet; one that
+// comes reports all there is.
+type lateReporter struct {
+	report   func() *reportv1.FrontendReport
+	reporter atomic.Pointer[bus.Reporter]
+}
+
+func (r *lateReporter) changed() {
+	if reporter := r.reporter.Load(); reporter != nil {
+		reporter.Changed()
+	}
+}

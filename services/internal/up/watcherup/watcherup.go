@@ -1,0 +1,120 @@
+// Package watcherup puts a process's watcher together: its connection, the
+// log, the leader's answers, and its reports.
+package watcherup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshlog.dev/events"
+	"meshlog.dev/events/natslog"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/watcher"
+)
+
+// Options say what is watched, and for whom.
+type Options struct {
+	Domain string
+	Shard  events.Shard
+	// Holder names this process: stable over restarts, other than its twin's.
+	Holder  string
+	Watcher watcher.Watcher
+	Connect func(context.Context) (*bus.Conn, error)
+	Process *process.Process
+}
+
+// Run watches until ctx is done.
+func Run(ctx context.Context, o Options) error {
+	w := &running{Options: o, log: o.Process.Log.With("shard", o.Shard.String())}
+	w.state.Store(&watcher.State{})
+	o.Process.Admin.Ready("watcher "+o.Shard.String(), w.ready)
+	o.Process.Admin.Report("watcher-"+o.Shard.Source+"-"+o.Shard.Instance, func() any { return w.report() })
+
+	nc, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	// A builder makes the stream; wait for the first one.
+	var log *natslog.Log
+	err = bus.Retry(ctx, w.log, func(ctx context.Context) error {
+		log, err = natslog.Open(ctx, nc, natslog.Options{Domain: o.Domain})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+
+	fleet := bus.NewFleet(nc, o.Domain, w.log)
+	reporter := fleet.WatcherReporter(o.Holder, o.Shard, w.report)
+	requests := make(chan string, 1)
+	return process.RunStages(ctx,
+		// Sees what the source holds, and puts what changed on the log.
+		process.Stage{func(ctx context.Context) error {
+			return watcher.Run(ctx, watcher.Config{
+				Shard: o.Shard, Holder: o.Holder, Watcher: o.Watcher, Log: log, Leader: fleet,
+				Logger: w.log, ListingRequests: requests,
+				OnState: func(s watcher.State) { w.state.Store(&s); reporter.Changed() },
+			})
+		}},
+		process.Stage{
+			// Hears that the leader wants a new listing.
+			func(ctx context.Context) error {
+				return fleet.ListingRequests(ctx, o.Shard, func(r *reportv1.ListingRequest) { w.request(r, requests) })
+			},
+			// Says how it stands.
+			reporter.Run,
+		},
+	)
+}
+
+// running is a watcher that runs.
+type running struct {
+	Options
+	log   *slog.Logger
+	state atomic.Pointer[watcher.State]
+}
+
+// request hands on a request that is about the present session; one about an
+// earlier session is fulfilled.
+func (w *running) request(r *reportv1.ListingRequest, requests chan<- string) {
+	if r.GetSession() != w.state.Load().Session {
+		return
+	}
+	select {
+	case requests <- r.GetReason():
+	default: // asked already; the leader asks again
+	}
+}
+
+func (w *running) ready() error {
+	switch s := w.state.Load(); s.Phase {
+	case watcher.PhaseFollowing, watcher.PhaseStandby:
+		return nil
+	case "":
+		return errors.New("no connection to the log yet")
+	default:
+		return fmt.Errorf("%s", s.Phase)
+	}
+}
+
+func (w *running) report() *reportv1.WatcherReport {
+	s := w.state.Load()
+	r := &reportv1.WatcherReport{
+		Source: w.Shard.Source, Instance: w.Shard.Instance, Holder: w.Holder, Build: w.Process.Build,
+		Time: timestamppb.Now(), State: string(s.Phase), Session: s.Session,
+		Keys: uint64(s.Keys), Partial: s.Partial, Pending: uint64(s.Pending),
+	}
+	for _, d := range s.Diagnostics {
+		r.Diagnostics = append(r.Diagnostics, d.Proto())
+	}
+	return r
+}
