@@ -1,0 +1,201 @@
+package faultsim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/builder"
+	"meshlog.dev/store"
+	"meshlog.dev/store/memstore"
+)
+
+// builderProc is a builder.Machine and a driver that does, one turn at a time
+// and in any order, what Builder.own does in its select.
+type builderProc struct {
+	proc
+	disk  *disk
+	build string
+	lead  bool // holds the lease
+
+	// What came in.
+	ticks []*reportv1.Tick
+	wants []store.Version
+
+	// Of one life.
+	m         *builder.Machine // nil: not open
+	log       *logPort
+	told      bool // of lead
+	connected bool
+	gen       uint64 // of the log, when connected
+	cursor    uint64
+	read      []events.Record // read and not handed on
+	chain     *memstore.ChainFollower
+	have      store.Version // the last link that chain told of
+	root      store.Hash
+	news      bool // chain told of a link
+	tried     events.Position
+	triedAt   time.Time
+	tickedAt  time.Time
+}
+
+func newBuilder(s *sim, name string) *builderProc {
+	b := &builderProc{proc: proc{s: s, name: name}, disk: newDisk(), build: buildA}
+	b.body = b.run
+	return b
+}
+
+func (b *builderProc) run() {
+	defer func() { b.m = nil }()
+	ctx := context.Background()
+	b.log = &logPort{proc: &b.proc, read: map[uint64]events.Hash{}}
+	b.m, b.told, b.connected, b.ticks, b.wants = nil, false, false, nil, nil
+	b.tried, b.triedAt, b.tickedAt = events.Position{}, time.Time{}, b.s.time()
+	m, err := builder.Open(ctx, builder.Config{
+		ID: b.name, Build: b.build,
+		Log: b.log, Feed: &feedPort{&b.proc}, Store: b.open(b.disk, b.build), Fleet: fleetPort{&b.proc},
+		Judge: judge{build: b.build},
+		Now:   b.s.time, NewID: b.newID, Logger: b.s.logger(b.name),
+		FoldOptions: b.s.foldOptions(),
+	})
+	if err != nil {
+		panic(fmt.Sprintf("%s does not open: %v", b.name, err))
+	}
+	b.m = m
+	for {
+		b.pause()
+		err := b.turn(ctx)
+		if err == nil && b.connected && m.Stale() {
+			err = events.ErrReconnected
+		}
+		if err != nil {
+			b.s.note("%s: %v", b.name, err)
+			b.connected = false
+		}
+		b.s.sawRoot(b.build, m)
+	}
+}
+
+// turn does one of the things that there are to do.
+func (b *builderProc) turn(ctx context.Context) error {
+	var ready []func(context.Context) error
+	when := func(is bool, do func(context.Context) error) {
+		if is {
+			ready = append(ready, do)
+		}
+	}
+	now := b.s.time()
+	when(!b.connected, b.connect)
+	if b.connected {
+		b.fetch()
+		when(len(b.read) > 0, b.hand)
+		b.poll()
+		when(b.news, func(ctx context.Context) error { b.news = false; return b.m.Head(ctx) })
+		when(now.Sub(b.tickedAt) >= time.Second, func(ctx context.Context) error { b.tickedAt = now; return b.m.Tick(ctx) })
+		when(b.due(now), b.commit)
+	}
+	when(b.told != b.lead, b.lease)
+	when(len(b.ticks) > 0, b.hear)
+	when(len(b.wants) > 0, b.want)
+	when(b.s.rnd.IntN(40) == 0, b.m.SaveFold)
+	if len(ready) == 0 {
+		return nil
+	}
+	return ready[b.s.rnd.IntN(len(ready))](ctx)
+}
+
+func (b *builderProc) connect(ctx context.Context) error {
+	b.read, b.news = nil, false
+	after, err := b.m.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	b.connected, b.gen, b.cursor = true, b.s.log.Generation(), after
+	b.chain = b.s.chain.Follower()
+	b.have, b.root = b.m.HeadVersion()
+	return nil
+}
+
+// fetch is the goroutine that reads the log: it may have read what the log no
+// longer has.
+func (b *builderProc) fetch() {
+	if len(b.read) > 0 || b.gen != b.s.log.Generation() {
+		return
+	}
+	recs, err := b.s.log.ReadAfter(b.cursor, 1+b.s.rnd.IntN(6))
+	if err != nil {
+		b.s.note("%s reads the log: %v", b.name, err)
+		b.connected = false
+		return
+	}
+	if len(recs) > 0 {
+		b.read, b.cursor = recs, recs[len(recs)-1].Seq
+	}
+}
+
+func (b *builderProc) hand(ctx context.Context) error {
+	recs := b.read
+	b.read = nil
+	for _, r := range recs {
+		b.log.read[r.Seq] = r.Hash
+	}
+	return b.m.Read(ctx, recs)
+}
+
+// poll is the goroutine that follows the chain.
+func (b *builderProc) poll() {
+	links, ok, err := b.chain.Poll(b.have, b.root)
+	if err != nil {
+		b.s.note("%s: %v", b.name, err)
+		b.connected = false
+		return
+	}
+	if ok {
+		newest := links[len(links)-1].Manifest
+		b.have, b.root, b.news = store.VersionOf(newest.GetVersion()), store.RootOf(newest), true
+	}
+}
+
+func (b *builderProc) lease(ctx context.Context) error {
+	b.told = b.lead
+	b.m.Lead(b.lead)
+	b.tried = events.Position{}
+	return b.m.Advance(ctx)
+}
+
+func (b *builderProc) hear(ctx context.Context) error {
+	t := b.ticks[0]
+	b.ticks = b.ticks[1:]
+	b.m.StandsTo(store.VersionOf(t.GetHead()), t.GetPosition().GetSeq())
+	return b.m.Advance(ctx)
+}
+
+func (b *builderProc) want(context.Context) error {
+	b.m.WantEpoch(b.wants[0])
+	b.wants = b.wants[1:]
+	b.tried = events.Position{}
+	return nil
+}
+
+// due is Builder.dueIn, with a holdoff as long as the dice say.
+func (b *builderProc) due(now time.Time) bool {
+	if b.m.Backlog() > 0 || b.tried == b.m.Position() {
+		return now.Sub(b.triedAt) >= time.Second
+	}
+	if records, _, _ := b.m.Pending(); records > 0 {
+		return b.s.rnd.IntN(3) == 0
+	}
+	return b.m.Speaks() || b.m.GetsOn() || now.Sub(b.triedAt) >= time.Second
+}
+
+func (b *builderProc) commit(ctx context.Context) error {
+	b.tried, b.triedAt = b.m.Position(), b.s.time()
+	_, err := b.m.Commit(ctx)
+	if errors.Is(err, context.Canceled) {
+		panic("sim: nobody cancels a context here")
+	}
+	return err
+}

@@ -1,0 +1,136 @@
+package faultsim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/model"
+)
+
+// operatorProc rolls single configs back to earlier published values, deletes
+// rollbacks, and approves holds.
+type operatorProc struct {
+	proc
+	log *logPort
+}
+
+// rollback is an overlay that the operator made and did not delete.
+type rollback struct {
+	id   string
+	key  model.Key
+	base value // what was served when it was made
+	at   int   // how many values the key had had
+	same bool  // base was what the source had
+	seq  uint64
+
+	acked bool // the log has it
+	shown bool // a version had it
+}
+
+func newOperator(s *sim) *operatorProc {
+	o := &operatorProc{proc: proc{s: s, name: "op"}}
+	o.log = &logPort{proc: &o.proc}
+	o.body = o.run
+	return o
+}
+
+func (o *operatorProc) run() {
+	for {
+		o.pause()
+		if o.s.faults && o.s.rnd.Float64() < .03 {
+			o.act()
+		}
+	}
+}
+
+func (o *operatorProc) act() {
+	s := o.s
+	head := s.head()
+	if head == nil {
+		return
+	}
+	switch x := s.rnd.Float64(); {
+	case x < .45 && len(head.holds) > 0:
+		o.remove(head.holds[s.rnd.IntN(len(head.holds))].id)
+	case x < .6 && len(s.rollbacks) > 0:
+		o.remove(slices.Sorted(maps.Keys(s.rollbacks))[s.rnd.IntN(len(s.rollbacks))])
+	default:
+		o.rollBack(head)
+	}
+}
+
+func (o *operatorProc) remove(id string) {
+	o.s.unsure[id] = true
+	if o.append(&events.Overlay{ID: id, Remove: true}) != 0 {
+		delete(o.s.rollbacks, id)
+	} else {
+		o.giveUp(id)
+	}
+}
+
+// rollBack serves an earlier value of a config that nothing lies over.
+func (o *operatorProc) rollBack(head *version) {
+	s := o.s
+	busy := head.held()
+	for _, r := range s.rollbacks {
+		busy[r.key] = true
+	}
+	var free []model.Key
+	for _, k := range sortedKeys(head.eff) {
+		if k.Kind == config && !busy[k] {
+			free = append(free, k)
+		}
+	}
+	if len(free) == 0 {
+		return
+	}
+	k := free[s.rnd.IntN(len(free))]
+	base := head.eff[k]
+	earlier := map[value]bool{}
+	for _, v := range s.chainVersions() {
+		if was := v.eff[k]; was != base {
+			earlier[was] = true
+		}
+	}
+	if len(earlier) == 0 {
+		return
+	}
+	values := slices.Sorted(maps.Keys(earlier))
+	v := events.OverlayValue{Key: events.Key(k), Base: hashOf(k, base)}
+	if to := values[s.rnd.IntN(len(values))]; to != 0 {
+		p := to.payload()
+		v.Payload = &p
+	}
+	src := s.sourceOf(k)
+	r := &rollback{id: o.newID(), key: k, base: base, at: len(src.hist[k]), same: src.truth[k] == base}
+	s.rollbacks[r.id] = r
+	s.note("op rolls %s back from %d (%s)", short(k), base, r.id)
+	r.seq = o.append(&events.Overlay{ID: r.id, Kind: events.Rollback, Reason: "bad", Values: []events.OverlayValue{v}})
+	if r.acked = r.seq != 0; !r.acked {
+		o.giveUp(r.id)
+	}
+}
+
+// giveUp forgets an overlay of which nobody knows whether the log has it.
+func (o *operatorProc) giveUp(id string) {
+	delete(o.s.rollbacks, id)
+	o.s.unsure[id] = true
+}
+
+// append returns the place of the record, 0 if none is known.
+func (o *operatorProc) append(b *events.Overlay) uint64 {
+	ev := events.Event{ID: o.newID(), Body: b, Actor: o.name}
+	for range 5 {
+		ack, err := o.log.Append(context.Background(), []events.Event{ev}, events.Fence{})
+		if err == nil {
+			if ack.Seq == 0 {
+				panic(fmt.Sprintf("sim: memlog does not say where %s is", ev.ID))
+			}
+			return ack.Seq
+		}
+	}
+	return 0
+}

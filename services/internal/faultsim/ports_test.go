@@ -1,0 +1,217 @@
+package faultsim
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/store"
+	"meshlog.dev/store/memstore"
+)
+
+// logPort is the log as one process reaches it.
+type logPort struct {
+	*proc
+	// read is the hash of every record that the process has read, for the
+	// mutation that trusts its cursor.
+	read map[uint64]events.Hash
+}
+
+func (l *logPort) Append(ctx context.Context, batch []events.Event, fence events.Fence) (events.Ack, error) {
+	batch, fence = l.s.mutateAppend(batch, fence)
+	return call(l.proc, "append "+describe(batch), func() (events.Ack, error) {
+		if l.s.without["dedupe"] {
+			l.s.log.ExpireDedupe()
+		}
+		return l.s.log.Append(ctx, batch, fence)
+	})
+}
+
+// AppendEach delivers in any order.
+func (l *logPort) AppendEach(ctx context.Context, batch []events.Event) error {
+	var failed error
+	for _, i := range l.s.rnd.Perm(len(batch)) {
+		if _, err := l.Append(ctx, batch[i:i+1], events.Fence{}); err != nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+func (l *logPort) Generation() uint64 { return l.s.log.Generation() }
+
+func (l *logPort) Bounds(ctx context.Context) (events.Bounds, error) {
+	return ask(l.proc, "bounds of the log", func() (events.Bounds, error) { return l.s.log.Bounds(ctx) })
+}
+
+func (l *logPort) Get(ctx context.Context, seq uint64) (events.Record, error) {
+	return ask(l.proc, fmt.Sprintf("get record %d", seq), func() (events.Record, error) {
+		rec, err := l.s.log.Get(ctx, seq)
+		if h, ok := l.read[seq]; ok && l.s.without["cursor"] {
+			rec.Hash = h
+		}
+		return rec, err
+	})
+}
+
+func (l *logPort) Last(ctx context.Context, subject events.Subject) (events.Record, error) {
+	return ask(l.proc, "last of "+string(subject), func() (events.Record, error) { return l.s.log.Last(ctx, subject) })
+}
+
+// Follow blocks, and nothing may block here.
+func (l *logPort) Follow(context.Context, uint64, string) (events.Follower, error) {
+	panic("sim: a driver reads with memlog's ReadAfter")
+}
+
+func describe(batch []events.Event) string {
+	text := ""
+	for i, e := range batch {
+		if i > 0 {
+			text += " "
+		}
+		switch b := e.Body.(type) {
+		case *events.Object:
+			v := value(0)
+			if b.Op == events.Put && b.Key != events.Key(policyKey) {
+				v = valueFrom(b.Payload.Bytes)
+			}
+			text += fmt.Sprintf("%s/%s/%s=%d p%d low%d", b.Key.Source, b.Key.Kind, b.Key.Name, v, b.Pseq, b.Low)
+			if b.Batch.Total > 0 {
+				text += fmt.Sprintf(" [%d/%d]", b.Batch.Index+1, b.Batch.Total)
+			}
+		case *events.Begin:
+			text += "begin " + b.Session
+		case *events.Alive:
+			text += fmt.Sprintf("alive %s low%d", b.Session, b.Low)
+			if b.Partial {
+				text += " partial"
+			}
+		case *events.Overlay:
+			text += "overlay " + b.ID
+			if b.Remove {
+				text += " removed"
+			}
+		case *events.Segment:
+			text += fmt.Sprintf("segment of %s in epoch %d", b.Build, b.Epoch)
+		}
+	}
+	return text
+}
+
+// feedPort is the version chain as one process reaches it.
+type feedPort struct{ *proc }
+
+func (f *feedPort) Generation() uint64 { return f.s.chain.Generation() }
+
+func (f *feedPort) Head(ctx context.Context) (store.Head, error) {
+	return ask(f.proc, "head", func() (store.Head, error) { return f.s.chain.Head(ctx) })
+}
+
+func (f *feedPort) Publish(ctx context.Context, u store.Update, expect, generation uint64) (uint64, error) {
+	v := store.VersionOf(u.Manifest.GetVersion())
+	return call(f.proc, "publish "+v.String(), func() (uint64, error) {
+		if f.s.without["vfence"] {
+			h, err := f.s.chain.Head(ctx)
+			if err != nil {
+				return 0, err
+			}
+			expect = h.Seq
+		}
+		seq, err := f.s.chain.Publish(ctx, u, expect, generation)
+		if err == nil {
+			f.s.published(u, seq)
+		}
+		return seq, err
+	})
+}
+
+func (f *feedPort) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
+	return call(f.proc, "put blob", func() (store.Hash, error) { return f.s.chain.PutBlob(ctx, b) })
+}
+
+// GetBlob takes no time: store.ReadRows asks from goroutines of its own.
+func (f *feedPort) GetBlob(ctx context.Context, h store.Hash) ([]byte, error) {
+	return f.s.chain.GetBlob(ctx, h)
+}
+
+func (f *feedPort) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+	return ask(f.proc, "fetch "+v.String(), func() (store.Stored, error) { return f.s.chain.Fetch(ctx, v) })
+}
+
+func (f *feedPort) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
+	f.pause()
+	return f.s.chain.History(ctx)
+}
+
+func (f *feedPort) Follow(context.Context) (store.Follower, error) {
+	panic("sim: a driver polls memstore's Follower")
+}
+
+// disk is what a process leaves behind when it dies.
+type disk struct {
+	file  *memstore.File
+	stale *memstore.File // as it was before the last version
+}
+
+func newDisk() *disk { return &disk{new(memstore.File), new(memstore.File)} }
+
+func (d *disk) lose()    { d.file = new(memstore.File) }
+func (d *disk) restore() { d.file = d.stale.Clone() }
+
+// storePort is a process's own store. Reading it takes no time.
+type storePort struct {
+	store.Store
+	*proc
+	disk  *disk
+	build string // of the fold beside the versions; empty: there is none
+}
+
+func (p *proc) open(d *disk, build string) *storePort {
+	return &storePort{memstore.Open(d.file, store.Retention{Versions: 8}), p, d, build}
+}
+
+// filed keeps the fold for a replay in the end.
+func (s *storePort) filed(err error) error {
+	if err == nil && s.build != "" {
+		s.s.replayed = append(s.s.replayed, checkpoint{s.build, s.disk.file.Clone()})
+	}
+	return err
+}
+
+func (s *storePort) Commit(ctx context.Context, prev store.Version, c store.Commit) error {
+	return do(s.proc, "files "+store.VersionOf(c.Manifest.GetVersion()).String(), func() error {
+		s.disk.stale = s.disk.file.Clone()
+		return s.filed(s.Store.Commit(ctx, prev, c))
+	})
+}
+
+func (s *storePort) SaveSide(ctx context.Context, d store.Delta) error {
+	return do(s.proc, "files its fold", func() error { return s.filed(s.Store.SaveSide(ctx, d)) })
+}
+
+func (s *storePort) ClearSide(ctx context.Context) error {
+	return do(s.proc, "clears its fold", func() error { return s.Store.ClearSide(ctx) })
+}
+
+// fleetPort is what a builder says to the others.
+type fleetPort struct{ *proc }
+
+func (f fleetPort) Tick(_ context.Context, t *reportv1.Tick) error {
+	for _, b := range f.s.builders {
+		if f.s.heard() {
+			b.ticks = append(b.ticks, t)
+		}
+	}
+	return nil
+}
+
+func (f fleetPort) AskListing(_ context.Context, r *reportv1.ListingRequest) error {
+	for _, w := range f.s.watchers {
+		if w.shard.Source == r.GetSource() && f.s.heard() {
+			w.asked(r)
+		}
+	}
+	return nil
+}

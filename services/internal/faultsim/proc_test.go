@@ -1,0 +1,168 @@
+package faultsim
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"runtime/debug"
+)
+
+// proc is a process of the system as a coroutine: real sequential code that
+// gives way at every step of IO. It can be stopped there for as long as the
+// scheduler likes, and killed.
+type proc struct {
+	s    *sim
+	name string
+	// body is the process from its start on; it ends by being killed, or to
+	// be started anew.
+	body func()
+	// twin is another goroutine of the same process; nil: there is none. The
+	// two die together.
+	twin *proc
+
+	next  func() (struct{}, bool) // nil: not running
+	stop  func()
+	yield func(struct{}) bool
+	dying bool
+	// paused counts the times that the process gave way; at the killAt-th it
+	// is killed.
+	paused, killAt int
+}
+
+// killed unwinds the stack of a process that is killed.
+type killed struct{}
+
+// crash is a panic of the code under test.
+type crash struct {
+	reason any
+	stack  []byte
+}
+
+// step lets the process run until it next gives way.
+func (p *proc) step() {
+	if p.next == nil {
+		p.next, p.stop = iter.Pull(p.run)
+	}
+	if _, alive := p.next(); !alive {
+		p.next = nil
+		return
+	}
+	if p.paused == p.killAt {
+		p.kill("at this step")
+	}
+}
+
+func (p *proc) run(yield func(struct{}) bool) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil, killed:
+		case violation:
+			panic(r)
+		default:
+			panic(crash{r, debug.Stack()})
+		}
+	}()
+	p.yield, p.dying = yield, false
+	p.body()
+}
+
+// pause gives way. It does not return if the process is killed meanwhile.
+func (p *proc) pause() {
+	p.paused++
+	if !p.yield(struct{}{}) {
+		p.dying = true
+		panic(killed{})
+	}
+}
+
+// kill ends the process as SIGKILL does: what it would do next is not done.
+func (p *proc) kill(why string) {
+	p.s.note("%s killed %s", p.name, why)
+	p.exit()
+	if p.twin != nil {
+		p.twin.exit()
+	}
+}
+
+func (p *proc) exit() {
+	if p.next != nil {
+		p.stop()
+		p.next = nil
+	}
+}
+
+var (
+	errKilled  = errors.New("sim: this process is dead")
+	errUnknown = errors.New("sim: no answer came in time")
+)
+
+// call is a request that changes something. It may be delivered or not, late,
+// and its answer may be lost.
+func call[T any](p *proc, what string, act func() (T, error)) (T, error) {
+	var none T
+	if p.dying {
+		return none, errKilled
+	}
+	s := p.s
+	p.pause()
+	x := 1.0
+	if s.faults {
+		x = s.rnd.Float64()
+	}
+	switch {
+	case x < .06:
+		s.note("%s %s: lost", p.name, what)
+		return none, fmt.Errorf("%s: %w", what, errUnknown)
+	case x < .14 && s.has("delay"):
+		s.note("%s %s: late", p.name, what)
+		s.net = append(s.net, late{p.name + " " + what, func() error { _, err := act(); return err }})
+		return none, fmt.Errorf("%s: %w", what, errUnknown)
+	}
+	answer, err := act()
+	if x < .20 {
+		s.note("%s %s: answer lost (%s)", p.name, what, outcome(err))
+		return none, fmt.Errorf("%s: %w", what, errUnknown)
+	}
+	s.note("%s %s: %s", p.name, what, outcome(err))
+	p.pause()
+	return answer, err
+}
+
+// ask is a request that changes nothing; now and then there is no answer.
+func ask[T any](p *proc, what string, act func() (T, error)) (T, error) {
+	var none T
+	if p.dying {
+		return none, errKilled
+	}
+	p.pause()
+	if p.s.faults && p.s.rnd.Float64() < .02 {
+		p.s.note("%s %s: no answer", p.name, what)
+		return none, fmt.Errorf("%s: %w", what, errUnknown)
+	}
+	return act()
+}
+
+// do is a step on the process's own disk.
+func do(p *proc, what string, act func() error) error {
+	if p.dying {
+		return errKilled
+	}
+	p.pause()
+	err := act()
+	p.s.note("%s %s: %s", p.name, what, outcome(err))
+	p.pause()
+	return err
+}
+
+func outcome(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return err.Error()
+}
+
+// late is a request that outlived its caller's patience.
+type late struct {
+	what string
+	act  func() error
+}

@@ -1,0 +1,255 @@
+package faultsim
+
+import (
+	"errors"
+	"fmt"
+
+	"meshlog.dev/events"
+)
+
+// How long a schedule is, in units of time, and how many steps one has.
+const (
+	faultTime  = 260
+	faultSteps = 60 // of all processes together
+	settleTime = 900
+	calmSteps  = 5   // of each process
+	checkEvery = 50  // while it settles
+	restless   = 200 // from when on sessions must have come to rest
+	mostBegins = 7   // that are no sign of unrest
+)
+
+// run runs one schedule; what does not hold comes back as an error.
+func run(p plan) (s *sim, err error) {
+	s = newSim(p)
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case violation:
+			err = r
+		case crash:
+			err = fmt.Errorf("panic: %v\n%s", r.reason, r.stack)
+		default:
+			panic(r)
+		}
+		s.close()
+	}()
+	s.storm()
+	s.calm()
+	s.final()
+	s.note("end: the dice would say %d", s.rnd.Uint64())
+	return s, nil
+}
+
+// storm is the time in which faults strike.
+func (s *sim) storm() {
+	for range 3 {
+		for _, src := range s.sources {
+			src.op()
+		}
+	}
+	for s.now = range faultTime {
+		switch x := s.rnd.Float64(); {
+		case x < .05:
+			s.sources[s.rnd.IntN(sources)].op()
+		case x < .13:
+			s.strike()
+		default:
+			for range faultSteps {
+				s.procs[s.rnd.IntN(len(s.procs))].step()
+			}
+		}
+	}
+}
+
+// strike lets one fault happen, if it is one of the plan's.
+func (s *sim) strike() {
+	rnd := s.rnd
+	switch x := rnd.Float64(); {
+	case x < .25:
+		if s.has("crash") {
+			s.procs[rnd.IntN(len(s.procs))].kill("")
+		}
+	case x < .33:
+		if s.has("files") {
+			s.loseFile()
+		}
+	case x < .42:
+		if s.has("twolead") {
+			b := s.builders[rnd.IntN(len(s.builders))]
+			b.lead = !b.lead
+			s.note("%s leads: %t", b.name, b.lead)
+		}
+	case x < .50:
+		if s.has("partial") {
+			s.breakSource()
+		}
+	case x < .56:
+		if s.has("window") {
+			s.log.ExpireDedupe()
+			s.note("the log forgets ids")
+		}
+	case x < .60:
+		if s.has("build") {
+			s.builders[rnd.IntN(len(s.builders))].upgrade()
+		}
+	case x < .63:
+		if last := s.last(); s.has("rewind") && last > policyRecords+8 {
+			back := []uint64{1, 2, 3, 5, 9, 15}[rnd.IntN(6)]
+			s.rewind(max(policyRecords, last-min(last, back)), rnd.Float64() < .35)
+		}
+	case x < .85:
+		if len(s.net) > 0 {
+			s.deliver(rnd.IntN(len(s.net)))
+		}
+	case x < .88:
+		if s.has("expire") && len(s.versions) > 0 {
+			s.chain.Expire()
+			s.expired = len(s.versions)
+			s.note("VERSIONS expires")
+		}
+	case x < .89:
+		if len(s.net) > 0 {
+			s.net = s.net[1:]
+		}
+	case x < .92:
+		if s.has("delay") {
+			s.log.Reconnect()
+			s.note("the connections to the log are renewed")
+		}
+	}
+}
+
+func (s *sim) loseFile() {
+	disks, procs := []*disk{}, []*proc{}
+	for _, f := range s.frontends {
+		disks, procs = append(disks, f.disk), append(procs, &f.proc)
+	}
+	for _, b := range s.builders {
+		disks, procs = append(disks, b.disk), append(procs, &b.proc)
+	}
+	i := s.rnd.IntN(len(disks))
+	if s.rnd.Float64() < .4 {
+		procs[i].kill("and its file lost")
+		disks[i].lose()
+	} else {
+		procs[i].kill("and its file an older one")
+		disks[i].restore()
+	}
+}
+
+func (s *sim) breakSource() {
+	src := s.sources[s.rnd.IntN(sources)]
+	if s.rnd.IntN(2) == 0 {
+		src.down = !src.down
+	} else {
+		src.partial = !src.partial
+	}
+	if src.partial {
+		s.batches, s.noBatches = nil, true
+	}
+	s.note("source %d: down %t, partial %t", src.n, src.down, src.partial)
+}
+
+// upgrade replaces the program of a builder by the other build.
+func (b *builderProc) upgrade() {
+	if b.build == buildA {
+		b.build = buildB
+	} else {
+		b.build = buildA
+	}
+	b.kill("for build " + b.build)
+}
+
+// deliver lets a late request arrive.
+func (s *sim) deliver(i int) {
+	l := s.net[i]
+	s.net = append(s.net[:i:i], s.net[i+1:]...)
+	err := l.act()
+	if errors.Is(err, events.ErrInvalid) {
+		panic(fmt.Sprintf("sim: %s: %v", l.what, err))
+	}
+	s.note("arrives late: %s: %s", l.what, outcome(err))
+}
+
+// calm lets the system settle: nothing strikes any more, though a twin may stay
+// dead and the source that is not required away.
+func (s *sim) calm() {
+	rnd := s.rnd
+	s.faults = false
+	s.note("---- faults stop")
+	for len(s.net) > 0 {
+		if rnd.IntN(2) == 0 {
+			s.deliver(0)
+		} else {
+			s.net = s.net[1:]
+		}
+	}
+	for _, src := range s.sources {
+		src.down, src.partial = false, false
+	}
+	if s.has("net") && rnd.Float64() < .15 {
+		s.sources[1].down = true
+		s.note("source 1 stays down")
+	}
+	if s.has("partial") && rnd.Float64() < .1 {
+		s.sources[1].partial = true
+		s.batches = nil
+		s.note("source 1 stays partial")
+	}
+	procs := s.procs
+	if dead := rnd.IntN(3); dead < 2 {
+		s.watchers[dead].kill("for good")
+		procs = append(append([]*proc{}, procs[:dead]...), procs[dead+1:]...)
+	}
+	leader := s.builders[rnd.IntN(len(s.builders))]
+	for _, b := range s.builders {
+		b.lead = b == leader
+	}
+	s.settle(procs)
+}
+
+func (s *sim) settle(procs []*proc) {
+	quiet, begins := 0, 0
+	for i := range settleTime {
+		s.turn(procs)
+		if i == restless {
+			begins = s.begins()
+		}
+		if i > restless && i%checkEvery == 0 {
+			if s.unsettled() == nil {
+				quiet++
+			} else {
+				quiet = 0
+			}
+			if quiet == 3 {
+				break
+			}
+		}
+	}
+	if err := s.unsettled(); err != nil {
+		panic(*err)
+	}
+	if n := s.begins() - begins; n > mostBegins {
+		fail("L1", "sessions never stop being restarted: %d were begun while nothing happened", n)
+	}
+}
+
+// turn lets a unit of time pass without faults.
+func (s *sim) turn(procs []*proc) {
+	s.now++
+	for range calmSteps {
+		for _, p := range procs {
+			p.step()
+		}
+	}
+}
+
+func (s *sim) begins() int {
+	n := 0
+	for _, r := range s.records() {
+		if _, ok := r.Event.Body.(*events.Begin); ok {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,111 @@
+package faultsim
+
+import (
+	"fmt"
+	"slices"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/watcher"
+)
+
+// source is the truth of one source: a list of operations, each of which is a
+// set of changes that belong together.
+type source struct {
+	s     *sim
+	n     int
+	truth map[model.Key]value
+	hist  map[model.Key][]value // 0: the key was removed
+	ops   [][]change
+
+	down, partial bool
+}
+
+// change is what became of a key; no value: it is gone.
+type change struct {
+	key   model.Key
+	value value
+}
+
+func (c change) String() string { return fmt.Sprintf("%s=%d", short(c.key), c.value) }
+
+func newSource(s *sim, n int) *source {
+	return &source{s: s, n: n, truth: map[model.Key]value{}, hist: map[model.Key][]value{}}
+}
+
+// op lets something happen at the source.
+func (o *source) op() {
+	set := o.draw()
+	batch := len(set) > 1
+	for _, c := range set {
+		o.hist[c.key] = append(o.hist[c.key], c.value)
+		if c.value == 0 {
+			delete(o.truth, c.key)
+			batch = false
+		} else {
+			o.truth[c.key] = c.value
+		}
+	}
+	o.ops = append(o.ops, set)
+	if batch && !o.s.noBatches {
+		o.s.batches = append(o.s.batches, set)
+	}
+	o.s.note("source %d: %v", o.n, set)
+}
+
+func (o *source) draw() []change {
+	rnd := o.s.rnd
+	switch {
+	case rnd.Float64() < .3: // one save of several configs
+		var set []change
+		for _, n := range rnd.Perm(perKind)[:2+rnd.IntN(perKind-1)] {
+			set = append(set, change{keyOf(o.n, config, n), o.s.newValue(goodValue)})
+		}
+		return set
+	case len(o.truth) > 3 && rnd.Float64() < .12: // a mass removal
+		var set []change
+		for _, k := range sortedKeys(o.truth)[:4] {
+			set = append(set, change{key: k})
+		}
+		return set
+	}
+	k := keyOf(o.n, []string{endpoint, config}[rnd.IntN(2)], rnd.IntN(perKind))
+	old := slices.DeleteFunc(slices.Clone(o.hist[k]), func(v value) bool { return v == 0 })
+	switch {
+	case o.truth[k] != 0 && rnd.Float64() < .25:
+		return []change{{key: k}}
+	case len(old) > 0 && rnd.Float64() < .4: // A, B, A
+		last := old[max(0, len(old)-3):]
+		return []change{{k, last[rnd.IntN(len(last))]}}
+	case o.s.has("bad") && k.Kind == config:
+		return []change{{k, o.s.newValue([]int{0, 0, 0, 0, 1, 2, 3, 4}[rnd.IntN(8)])}}
+	}
+	return []change{{k, o.s.newValue(goodValue)}}
+}
+
+// list is what can be read now, and up to which operation that is.
+func (o *source) list() (l watcher.Listing, off int) {
+	l.Partial = o.partial
+	for _, k := range sortedKeys(o.truth) {
+		if o.partial && k.Name >= "2" {
+			continue
+		}
+		l.Objects = append(l.Objects, object(change{k, o.truth[k]}))
+	}
+	return l, len(o.ops)
+}
+
+func object(c change) watcher.Object {
+	o := watcher.Object{Kind: c.key.Kind, Namespace: c.key.Namespace, Name: c.key.Name, Delete: c.value == 0}
+	if c.value != 0 {
+		o.Payload = c.value.payload()
+	}
+	return o
+}
+
+func hashOf(k model.Key, v value) events.Hash {
+	if v == 0 {
+		return events.Hash{}
+	}
+	return events.ContentHash(events.Key(k), v.payload(), noTime)
+}

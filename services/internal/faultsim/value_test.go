@@ -1,0 +1,140 @@
+package faultsim
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/events"
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	"meshlog.dev/services/internal/fold"
+	"meshlog.dev/services/internal/model"
+)
+
+// value is what a source says of a key: 8*n + flag, n unique. 0 is no value.
+type value int
+
+// The flags of values.
+const (
+	goodValue    = iota
+	onlyB        // good for build B alone
+	onlyA        // good for build A alone
+	invalidValue // decoded, and wrong
+	rawValue     // what the watcher could not decode
+	flags        = 8
+)
+
+// The two builds of builders.
+const (
+	buildA = "A"
+	buildB = "B"
+)
+
+func (v value) flag() int { return int(v) % flags }
+
+// good says whether a build serves v.
+func (v value) good(build string) bool {
+	return v.flag() == goodValue || v.flag() == onlyB && build == buildB || v.flag() == onlyA && build == buildA
+}
+
+func (v value) payload() events.Payload {
+	typ := "sim/Value"
+	if v.flag() == rawValue {
+		typ = "sim/Raw"
+	}
+	return events.Payload{Type: typ, Bytes: strconv.AppendInt(nil, int64(v), 10)}
+}
+
+func valueFrom(b []byte) value {
+	n, err := strconv.Atoi(string(b))
+	if err != nil {
+		panic(fmt.Sprintf("value %q: %v", b, err))
+	}
+	return value(n)
+}
+
+// judge knows the values of the sources; the mesh's policy it leaves to the
+// judge of production.
+type judge struct {
+	fold.KindJudge
+	build string
+}
+
+func (j judge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bool) {
+	if k == policyKey {
+		return j.KindJudge.Judge(k, v)
+	}
+	if valueFrom(v.Bytes).good(j.build) {
+		return nil, true
+	}
+	return []model.Diagnostic{{Severity: model.Error, Code: "invalid", Reason: "not for build " + j.build}}, false
+}
+
+func (judge) EndpointsOnly(k model.Key, _, _ *model.Value) bool { return k.Kind == endpoint }
+
+// The kinds of keys: endpoints change one by one, configs in batches too.
+const (
+	endpoint = "Endpoint"
+	config   = "Config"
+	perKind  = 4 // keys of each kind in a source
+)
+
+// sources is how many there are; the first one is required.
+const sources = 2
+
+// massLoss is how many keys of a source may not go at once.
+const massLoss = 3
+
+func shardOf(source int) model.Shard {
+	return model.Shard{Source: "sim" + strconv.Itoa(source), Instance: "default"}
+}
+
+func keyOf(source int, kind string, n int) model.Key {
+	sh := shardOf(source)
+	return model.Key{Source: sh.Source, Instance: sh.Instance, Kind: kind, Namespace: "s" + strconv.Itoa(source), Name: strconv.Itoa(n)}
+}
+
+func compareKeys(a, b model.Key) int {
+	return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+}
+
+func sortedKeys[V any](m map[model.Key]V) []model.Key {
+	return slices.SortedFunc(maps.Keys(m), compareKeys)
+}
+
+func short(k model.Key) string { return k.Source + "/" + k.Kind + "/" + k.Name }
+
+// policyKey is the MeshPolicy. No source speaks for it: like `up` where a mesh
+// has none, the simulation appends it first of all.
+var policyKey = model.Key{Source: "mesh", Instance: "default", Kind: "MeshPolicy", Name: "default"}
+
+// policyRecords is how many records the policy takes; no rewind takes it away.
+const policyRecords = 3
+
+// policy requires the first source, and lets the guard hold small losses.
+func policy(without map[string]bool) []events.Event {
+	p := &configv1.MeshPolicy{
+		RequiredSources: []*configv1.RequiredSource{{Source: shardOf(0).Source, Instance: shardOf(0).Instance}},
+		Guard:           &configv1.Guard{MinKeys: massLoss, MaxLossPercent: 1, Disabled: without["guard"]},
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
+	if err != nil {
+		panic(err)
+	}
+	k := events.Key(policyKey)
+	o := &events.Object{
+		Key: k, Op: events.Put, Session: "policy", Pseq: 1, Low: 1,
+		Payload: events.Payload{Type: "type.googleapis.com/" + string(p.ProtoReflect().Descriptor().FullName()), Bytes: b},
+	}
+	var digests events.ShardDigests
+	digests.Toggle(k, events.ContentHash(k, o.Payload, o.Created))
+	return []events.Event{
+		{ID: "policy-0", Body: &events.Begin{Shard: k.Shard(), Session: "policy", Holder: "mesh"}},
+		{ID: "policy-1", Body: o},
+		{ID: "policy-2", Body: &events.Alive{Shard: k.Shard(), Session: "policy", Low: 2, Digest: digests.Sum(), Listed: events.AllBuckets()}},
+	}
+}

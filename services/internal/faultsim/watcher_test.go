@@ -1,0 +1,159 @@
+package faultsim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/watcher"
+)
+
+// watcherProc is a watcher.Publisher. It is its Inbox too, with the source's
+// own watch behind it, and its Leader.
+type watcherProc struct {
+	proc
+	src   *source
+	shard events.Shard
+	log   *logPort
+	skew  time.Duration // of its clock: it was stopped, or the other one was
+
+	requests []string
+
+	// The run of the source's watch.
+	running bool
+	listed  bool
+	partial bool            // could not list everything
+	early   []watcher.Input // said before it was waited for
+	off     int             // operations of the source that were seen
+}
+
+func newWatcher(s *sim, name string, src *source) *watcherProc {
+	w := &watcherProc{proc: proc{s: s, name: name}, src: src, shard: events.Shard(shardOf(src.n))}
+	w.log = &logPort{proc: &w.proc}
+	w.body = w.run
+	return w
+}
+
+func (w *watcherProc) run() {
+	w.requests, w.skew = nil, 0
+	w.Rest()
+	p := watcher.NewPublisher(watcher.Config{
+		Shard: w.shard, Holder: w.name, Log: w.log, Leader: w, NewID: w.newID, Logger: w.s.logger(w.name),
+	}, w)
+	panic(fmt.Sprintf("%s ends: %v", w.name, p.Run(context.Background())))
+}
+
+// asked takes the leader's wish for a new listing.
+func (w *watcherProc) asked(r *reportv1.ListingRequest) {
+	if w.next != nil && len(w.requests) < 4 {
+		w.requests = append(w.requests, r.GetReason())
+	}
+}
+
+// Now implements watcher.Inbox.
+func (w *watcherProc) Now() time.Time { return w.s.time().Add(w.skew) }
+
+// Watch implements watcher.Inbox.
+func (w *watcherProc) Watch(context.Context) {
+	w.Rest()
+	w.running, w.requests = true, nil
+	if w.s.rnd.IntN(2) == 0 {
+		w.early = append(w.early, w.input())
+	}
+}
+
+// Rest implements watcher.Inbox.
+func (w *watcherProc) Rest() { w.running, w.listed, w.partial, w.early = false, false, false, nil }
+
+// Wait implements watcher.Inbox.
+func (w *watcherProc) Wait(_ context.Context, until time.Time) (watcher.Input, error) {
+	for {
+		if w.dying {
+			return nil, errKilled
+		}
+		w.pause()
+		if w.s.faults && w.s.rnd.IntN(250) == 0 {
+			w.s.note("%s: its clock jumps", w.name)
+			w.skew += 31 * time.Second
+		}
+		if len(w.early) > 0 {
+			in := w.early[0]
+			w.early = w.early[1:]
+			return in, nil
+		}
+		if in := w.input(); in != nil {
+			return in, nil
+		}
+		if !w.Now().Before(until) {
+			return nil, nil
+		}
+		if len(w.requests) > 0 {
+			r := w.requests[0]
+			w.requests = w.requests[1:]
+			return watcher.Requested{Reason: r}, nil
+		}
+	}
+}
+
+var errDown = errors.New("the source is down")
+
+// input is what the source's watch says next; nil: nothing.
+func (w *watcherProc) input() watcher.Input {
+	src := w.src
+	ended := func(err error) watcher.Input {
+		w.s.note("%s: its watch ends: %s", w.name, outcome(err))
+		w.running = false
+		return watcher.Ended{Err: err}
+	}
+	switch {
+	case !w.running:
+		return nil
+	case !w.listed && src.down:
+		return ended(errDown)
+	case !w.listed:
+		var l watcher.Listing
+		l, w.off = src.list()
+		w.listed, w.partial = true, l.Partial
+		w.s.note("%s lists %d, partial %t", w.name, len(l.Objects), l.Partial)
+		return watcher.Listed{Listing: l}
+	case src.down && w.s.faults && w.s.rnd.IntN(20) == 0:
+		return ended(errDown)
+	case src.down:
+		return nil
+	case w.partial && !src.partial:
+		return ended(nil)
+	case w.off == len(src.ops):
+		return nil
+	case w.s.faults && w.s.rnd.IntN(10) == 0:
+		return ended(nil)
+	}
+	set := src.ops[w.off]
+	w.off++
+	var objects []watcher.Object
+	for _, c := range set {
+		objects = append(objects, object(c))
+	}
+	return watcher.Changed{Set: objects}
+}
+
+// Digests implements watcher.Leader.
+func (w *watcherProc) Digests(_ context.Context, shard events.Shard, session string) (*events.ShardDigests, error) {
+	for range 8 { // 3 s
+		if w.dying {
+			return nil, errKilled
+		}
+		w.pause()
+		for _, b := range w.s.builders {
+			if b.m == nil || !w.s.heard() {
+				continue
+			}
+			if d, ok := b.m.Digests(shard, session); ok {
+				return d, nil
+			}
+		}
+	}
+	return nil, errUnknown
+}
