@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
@@ -17,6 +18,10 @@ import (
 // buckets; a bucket is never split. So chunks depend on the content alone, and
 // equal parts of two contents are one blob.
 const chunkSize = 1 << 20
+
+// readsAtOnce is how many chunks are read at the same time: a cold start waits
+// for them, and each is a round trip.
+const readsAtOnce = 8
 
 // CheckpointWriter writes snapshots as chunks into blobs. It remembers the
 // last one that it wrote: of the next, only what is not shared with it is
@@ -117,14 +122,22 @@ func WriteRows(ctx context.Context, blobs Blobs, rows []Row, v Version) (*snapsh
 // ReadRows is ReadCheckpoint for those who want no Snapshot: the rows, sorted by
 // key.
 func ReadRows(ctx context.Context, blobs Blobs, c *snapshotv1.Checkpoint) ([]Row, error) {
-	var rows []Row
-	for i, ref := range c.GetChunks() {
-		chunk, err := getChunk(ctx, blobs, ref)
-		if err != nil {
-			return nil, fmt.Errorf("checkpoint of version %s: chunk %d of %d: %w", VersionOf(c.GetVersion()), i+1, len(c.GetChunks()), err)
+	chunks := make([][]Row, len(c.GetChunks()))
+	read := func(ctx context.Context, i int) (err error) {
+		if chunks[i], err = getChunk(ctx, blobs, c.GetChunks()[i]); err != nil {
+			return fmt.Errorf("checkpoint of version %s: chunk %d of %d: %w", VersionOf(c.GetVersion()), i+1, len(chunks), err)
 		}
-		rows = append(rows, chunk...)
+		return nil
 	}
+	reads, ctx := errgroup.WithContext(ctx)
+	reads.SetLimit(readsAtOnce)
+	for i := range chunks {
+		reads.Go(func() error { return read(ctx, i) })
+	}
+	if err := reads.Wait(); err != nil {
+		return nil, err
+	}
+	rows := slices.Concat(chunks...)
 	if uint64(len(rows)) != c.GetRows() {
 		return nil, fmt.Errorf("checkpoint of version %s: %d rows, want %d: %w", VersionOf(c.GetVersion()), len(rows), c.GetRows(), ErrCorrupt)
 	}

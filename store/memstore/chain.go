@@ -149,9 +149,10 @@ func (c *Chain) run() []store.Update {
 
 // Fetch implements store.Chain.
 func (c *Chain) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
-	return link.Fetch(ctx, c, func(yield func(store.Update, error) bool) {
+	return link.Fetch(ctx, c, func(yield func(link.Message, error) bool) {
 		for _, u := range slices.Backward(c.run()) {
-			if !yield(u, nil) {
+			delta := func(ctx context.Context) (store.Delta, error) { return u.Delta, ctx.Err() }
+			if !yield(link.Message{Manifest: u.Manifest, Delta: delta}, nil) {
 				return
 			}
 		}
@@ -205,10 +206,16 @@ func (f *ChainFollower) poll(have store.Version, root store.Hash) ([]store.Updat
 		return nil, f.chain.changed, err
 	}
 	run := f.chain.messages
-	if links := link.From(run, have, root); links != nil {
-		return slices.Clone(links), nil, nil
+	run = run[max(0, len(run)-link.Max):]
+	manifests := make([]*store.Manifest, len(run))
+	for i, u := range run {
+		manifests[i] = u.Manifest
 	}
-	return slices.Clone(run[len(run)-1:]), nil, nil
+	i := link.From(manifests, have, root)
+	if i < 0 {
+		i = len(run) - 1
+	}
+	return slices.Clone(run[i:]), nil, nil
 }
 
 // Next implements store.Follower.

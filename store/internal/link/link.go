@@ -1,5 +1,6 @@
-// Package link decides what a follower of the version chain is told. It is the
-// same for every chain; how the messages come is the chain's own.
+// Package link decides what a follower of the version chain is told, and how
+// the content of a version is put together. It is the same for every chain;
+// how the messages come is the chain's own.
 package link
 
 import "meshlog.dev/store"
@@ -8,22 +9,22 @@ import "meshlog.dev/store"
 // whole content is the shorter way.
 const Max = 256
 
-// From returns the end of run that leads from have with its root to run's last
-// update, or nil if there is none. run is a stretch of the chain, oldest first.
-func From(run []store.Update, have store.Version, root store.Hash) []store.Update {
+// From returns where in run the links begin that lead from have with its root
+// to run's last manifest, or -1 if there are none. run is a stretch of the
+// chain, oldest first.
+func From(run []*store.Manifest, have store.Version, root store.Hash) int {
 	if have.IsZero() {
-		return nil
+		return -1
 	}
 	for i := len(run) - 1; i >= 0 && len(run)-i <= Max; i-- {
-		v, r := store.PreviousOf(run[i].Manifest)
-		if v == have && r == root {
-			return run[i:]
+		if v, r := store.PreviousOf(run[i]); v == have && r == root {
+			return i
 		}
-		if i > 0 && !Follows(run[i-1].Manifest, run[i].Manifest) {
-			return nil
+		if i > 0 && !Follows(run[i-1], run[i]) {
+			return -1
 		}
 	}
-	return nil
+	return -1
 }
 
 // Follows says whether next was made from the content of m.
@@ -32,29 +33,34 @@ func Follows(m, next *store.Manifest) bool {
 	return v == store.VersionOf(m.GetVersion()) && r == store.RootOf(m)
 }
 
-// Judge compares heads of the chain with what its follower has. It reports a
-// mismatch once per head. The zero Judge is ready.
+// Mismatch says whether head and what a follower has cannot both be right: the
+// error is nil or a *store.MismatchError.
+func Mismatch(head store.Head, have store.Version, root store.Hash) error {
+	v, r := head.Version(), store.RootOf(head.Manifest)
+	if head.Manifest == nil || have.Less(v) || v == have && r == root {
+		return nil
+	}
+	return &store.MismatchError{Have: have, Head: v, Root: root, HeadRoot: r}
+}
+
+// Judge reports mismatches, once per head. The zero Judge is ready.
 type Judge struct {
-	seq     uint64
+	seq     uint64 // of the last head that was reported, with its
 	version store.Version
 	root    store.Hash
 }
 
 // Ahead says whether head is a version to go to. The error is a
-// *store.MismatchError.
+// *store.MismatchError, the first time.
 func (j *Judge) Ahead(head store.Head, have store.Version, root store.Hash) (bool, error) {
-	if head.Manifest == nil {
+	err := Mismatch(head, have, root)
+	if err == nil {
+		return have.Less(head.Version()), nil
+	}
+	now := Judge{head.Seq, head.Version(), store.RootOf(head.Manifest)}
+	if *j == now {
 		return false, nil
 	}
-	v, r := head.Version(), store.RootOf(head.Manifest)
-	switch {
-	case have.Less(v):
-		return true, nil
-	case v == have && r == root:
-		return false, nil
-	case *j == Judge{head.Seq, v, r}:
-		return false, nil
-	}
-	*j = Judge{head.Seq, v, r}
-	return false, &store.MismatchError{Have: have, Head: v, Root: root, HeadRoot: r}
+	*j = now
+	return false, err
 }

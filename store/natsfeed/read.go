@@ -1,0 +1,175 @@
+package natsfeed
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+
+	"meshlog.dev/store"
+	"meshlog.dev/store/internal/link"
+)
+
+// window is how many messages are read with one request at most.
+const window = 64
+
+// message is one version as it lies in the stream.
+type message struct {
+	seq    uint64
+	update store.Update
+	blob   store.Hash // has the delta, if it is not zero
+}
+
+func decode(seq uint64, data []byte) (message, error) {
+	u, blob, err := store.DecodeUpdate(data)
+	if err != nil {
+		return message{}, fmt.Errorf("message %d of %s: %w", seq, Stream, err)
+	}
+	return message{seq, u, blob}, nil
+}
+
+// delta is the whole delta, which is read from the blobs if it is there.
+func (f *Feed) delta(ctx context.Context, m message) (store.Delta, error) {
+	if m.blob.IsZero() {
+		return m.update.Delta, nil
+	}
+	b, err := f.GetBlob(ctx, m.blob)
+	if err != nil {
+		return store.Delta{}, err
+	}
+	return store.DecodeDelta(b)
+}
+
+// Fetch implements store.Chain.
+func (f *Feed) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+	back := func(yield func(link.Message, error) bool) {
+		for m, err := range f.back(ctx) {
+			delta := func(ctx context.Context) (store.Delta, error) { return f.delta(ctx, m) }
+			if !yield(link.Message{Manifest: m.update.Manifest, Delta: delta}, err) {
+				return
+			}
+		}
+	}
+	return link.Fetch(ctx, f, back, v)
+}
+
+// History implements store.Chain.
+func (f *Feed) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
+	return func(yield func(*store.Manifest, error) bool) {
+		for m, err := range f.back(ctx) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(m.update.Manifest, nil) {
+				return
+			}
+		}
+	}
+}
+
+// back yields the chain, newest first. It ends with the first error.
+func (f *Feed) back(ctx context.Context) iter.Seq2[message, error] {
+	return func(yield func(message, error) bool) {
+		info, err := f.stream.Info(ctx)
+		if err != nil {
+			yield(message{}, fmt.Errorf("read the version chain: stream %s: %w", Stream, err))
+			return
+		}
+		first, last := max(info.State.FirstSeq, 1), info.State.LastSeq
+		for n := uint64(1); last >= first; n = min(4*n, window) { // often one is enough
+			from := max(first, last-min(n, last)+1)
+			run, err := f.between(ctx, from, last)
+			if err != nil {
+				yield(message{}, fmt.Errorf("read the version chain: %w", err))
+				return
+			}
+			for _, m := range slices.Backward(run) {
+				if !yield(m, nil) {
+					return
+				}
+			}
+			last = from - 1
+		}
+	}
+}
+
+// between reads the messages of this domain from sequence from to sequence to,
+// oldest first.
+func (f *Feed) between(ctx context.Context, from, to uint64) ([]message, error) {
+	var all []message
+	for from <= to {
+		run, err := f.direct(ctx, Stream, f.subject, from, int(min(to-from+1, window)))
+		if err != nil {
+			return nil, err
+		}
+		if len(run) == 0 {
+			return all, nil
+		}
+		for _, r := range run {
+			if r.seq > to {
+				return all, nil
+			}
+			m, err := decode(r.seq, r.data)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, m)
+		}
+		from = run[len(run)-1].seq + 1
+	}
+	return all, nil
+}
+
+// raw is a message of any stream.
+type raw struct {
+	seq  uint64
+	data []byte
+}
+
+// direct reads up to n messages on subject, from sequence from on, by Direct
+// Get. The server may end the run earlier, where it has become large. What is
+// asked for is answered whole or is an error: a run is never cut short because
+// an answer did not come.
+func (f *Feed) direct(ctx context.Context, stream, subject string, from uint64, n int) ([]raw, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	request, err := json.Marshal(map[string]any{"seq": from, "next_by_subj": subject, "batch": n})
+	if err != nil {
+		return nil, err
+	}
+	inbox := f.nc.NewRespInbox()
+	sub, err := f.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, fmt.Errorf("direct get from %s: %w", stream, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only where the connection is closed
+	if err := f.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, request); err != nil {
+		return nil, fmt.Errorf("direct get from %s: %w", stream, err)
+	}
+	var run []raw
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("direct get from %s, sequence %d: %w", stream, from, err)
+		}
+		switch status := m.Header.Get("Status"); status {
+		case "":
+			seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
+			if err != nil {
+				return nil, fmt.Errorf("direct get from %s: answer without a sequence: %w", stream, err)
+			}
+			run = append(run, raw{seq, m.Data})
+		case "204", "404": // the end; nothing there
+			return run, nil
+		case "503":
+			return nil, fmt.Errorf("direct get from %s: %w", stream, nats.ErrNoResponders)
+		default:
+			return nil, fmt.Errorf("direct get from %s: status %s %s", stream, status, m.Header.Get("Description"))
+		}
+	}
+}
