@@ -3,13 +3,52 @@ package frontend
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
 
-	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/replica"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+const (
+	maxRequest       = 64 << 20 // a client with 30,000 clusters sends 5 MB (E39)
+	maxStreams       = 100_000
+	keepaliveTime    = 30 * time.Second
+	keepaliveTimeout = 10 * time.Second
+	// stopTimeout is how long the transport may take to end after the drain.
+	stopTimeout = time.Second
 )
 
 // Server is a frontend.
 type Server struct {
-	cfg Config
+	cfg     Config
+	replica *replica.Replica
+	cache   *content.Cache
+	heads   heads
+	limiter *limiter
+	health  *health.Server
+	streams sync.WaitGroup // goroutines of streams, apart from their handlers
+
+	mu       sync.Mutex // protects what follows
+	conns    map[*conn]struct{}
+	draining bool
+	mismatch *store.MismatchError
+
+	ready atomic.Bool
 }
 
 // New makes a frontend; Run starts it.
@@ -21,21 +60,195 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics()
 	}
-	return &Server{cfg: cfg}, nil
+	if cfg.OnChange == nil {
+		cfg.OnChange = func() {}
+	}
+	s := &Server{
+		cfg:     cfg,
+		cache:   content.New(),
+		heads:   heads{ask: cfg.Head},
+		limiter: newLimiter(cfg.Limits.StreamsPerSecond),
+		health:  health.NewServer(),
+		conns:   make(map[*conn]struct{}),
+	}
+	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
+	s.replica = replica.New(replica.Config{
+		Store: cfg.Store, Logger: cfg.Logger,
+		Serve: s.serveState, OnMismatch: s.rewound, OnChange: s.persistedChanged,
+	})
+	return s, nil
 }
 
-// Run serves until ctx is done and every stream has ended.
+// Run serves until ctx is done, and then until every stream was ended, spread
+// over the drain's time. It returns an error only if it cannot serve.
 func (s *Server) Run(ctx context.Context) error {
-	<-ctx.Done()
+	if err := s.replica.Load(ctx); err != nil {
+		return fmt.Errorf("frontend: %w", err)
+	}
+	server := grpc.NewServer(
+		grpc.ForceServerCodecV2(codec{}),
+		grpc.MaxRecvMsgSize(maxRequest),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.SharedWriteBuffer(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
+	)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, &ads{server: s})
+	healthv1.RegisterHealthServer(server, s.health)
+
+	// What works goes on while streams are drained.
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g, work := errgroup.WithContext(work)
+	g.Go(func() error { return s.replica.Run(work, s.cfg.Chain) })
+	for _, l := range s.cfg.Listeners {
+		g.Go(func() error {
+			if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+				return fmt.Errorf("frontend: serve on %s: %w", l.Addr(), err)
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+			s.drain(work)
+		case <-work.Done(): // a listener failed
+		}
+		stopServer(server)
+		stop()
+		return nil
+	})
+	err := g.Wait()
+	s.streams.Wait()
+	return err
+}
+
+func stopServer(server *grpc.Server) {
+	hard := time.AfterFunc(stopTimeout, server.Stop)
+	defer hard.Stop()
+	server.GracefulStop()
+}
+
+// drain takes no more streams and ends those that are there, one after the
+// other, so that they do not all come to the next frontend at once (I38).
+func (s *Server) drain(ctx context.Context) {
+	s.health.Shutdown()
+	s.mu.Lock()
+	s.draining = true
+	conns := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	s.cfg.OnChange()
+	for i, c := range conns {
+		close(c.end)
+		if i < len(conns)-1 && !sleep(ctx, s.cfg.Limits.Drain/time.Duration(len(conns))) {
+			return
+		}
+	}
+}
+
+// admit says whether a new stream is taken.
+func (s *Server) admit() error {
+	if err := s.Ready(); err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	if !s.limiter.allow(time.Now()) {
+		return status.Errorf(codes.Unavailable, "more than %d new streams in a second; try another frontend, or later", s.cfg.Limits.StreamsPerSecond)
+	}
 	return nil
 }
 
-// Ready is nil when the first version is served, else it says what is missing.
-func (s *Server) Ready() error {
-	return errors.New("no version yet")
+func (s *Server) register(c *conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return status.Error(codes.Unavailable, errDraining.Error())
+	}
+	s.conns[c] = struct{}{}
+	s.cfg.Metrics.Streams.Set(float64(len(s.conns)))
+	return nil
 }
 
-// Report says everything that the frontend has to say.
-func (s *Server) Report() *reportv1.FrontendReport {
-	return &reportv1.FrontendReport{Frontend: s.cfg.ID, Build: s.cfg.Build}
+func (s *Server) unregister(c *conn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.cfg.Metrics.Streams.Set(float64(len(s.conns)))
+	s.mu.Unlock()
+	s.cfg.OnChange()
+}
+
+var errDraining = errors.New("the frontend is going away")
+
+// Ready is nil when the first version is served, else it says what is missing.
+func (s *Server) Ready() error {
+	s.mu.Lock()
+	draining := s.draining
+	s.mu.Unlock()
+	switch {
+	case draining:
+		return errDraining
+	case !s.ready.Load():
+		return errors.New("no version yet: the own store has none, and none has come from the version chain")
+	}
+	return nil
+}
+
+// serveState makes a version of the world what is served.
+func (s *Server) serveState(st *replica.State, changed []model.Input) {
+	v := st.Version()
+	s.cache.Update(v, st.Manifest.GetPublishTime().AsTime(), st.PushContext, changed)
+	s.cfg.Metrics.Version.WithLabelValues("epoch").Set(float64(v.Epoch))
+	s.cfg.Metrics.Version.WithLabelValues("seq").Set(float64(v.Seq))
+	s.cfg.Metrics.Persisted.Set(0)
+	if !s.ready.Swap(true) {
+		s.cfg.Logger.Info("serving", "version", v)
+		s.health.SetServingStatus("", healthv1.HealthCheckResponse_SERVING)
+	}
+	s.mu.Lock()
+	s.mismatch = nil // of a version that is served no more
+	conns := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.signal()
+	}
+	s.cfg.OnChange()
+}
+
+func (s *Server) rewound(err *store.MismatchError) {
+	s.mu.Lock()
+	s.mismatch = err
+	s.mu.Unlock()
+	s.cfg.OnChange()
+}
+
+func (s *Server) persistedChanged() {
+	persisted := 0.0
+	if s.replica.Persisted() {
+		persisted = 1
+	}
+	s.cfg.Metrics.Persisted.Set(persisted)
+	s.cfg.OnChange()
+}
+
+// ads is the service of aggregated discovery.
+type ads struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	server *Server
+}
+
+// StreamAggregatedResources is state of the world.
+func (a *ads) StreamAggregatedResources(gs discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return a.server.serve(gs)
+}
+
+// DeltaAggregatedResources is not served yet.
+func (a *ads) DeltaAggregatedResources(discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return status.Error(codes.Unimplemented, "incremental xDS is not served: set api_type GRPC, not DELTA_GRPC, in Envoy's ads_config")
 }

@@ -1,0 +1,254 @@
+package frontend_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	. "meshlog.dev/services/frontend/frontendtest"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+	"meshlog.dev/store/memstore"
+)
+
+// shop is a mesh with one listener, whose routes send everything to v1.
+func shop(t *testing.T) *Mesh {
+	m := NewMesh(t)
+	m.Publish(
+		Put("v1", Cluster("v1", 1)), Put("v1-endpoints", Endpoints("v1", 8001)),
+		Put("listener", Listener("http", 10000, "routes")),
+		Put("routes", Routes("routes", To("v1", 100))),
+	)
+	return m
+}
+
+func bootShop(e *envoy) { e.boot([]string{"v1"}, []string{"v1"}, "http", "routes") }
+
+func TestCanary(t *testing.T) {
+	mesh := shop(t)
+	f := start(t, "f1", mesh)
+	e := f.connect(node("web-1", "web"))
+	bootShop(e)
+
+	// A new cluster comes with its endpoints before the route that names it.
+	mesh.Publish(
+		Put("v2", Cluster("v2", 1)), Put("v2-endpoints", Endpoints("v2", 8002)),
+		Put("routes", Routes("routes", To("v1", 90), To("v2", 10))),
+	)
+	e.ack(e.expect(model.CDS, "v1", "v2"))
+	e.ack(e.expect(model.EDS, "v2"), "v1", "v2")
+	e.ack(e.expect(model.RDS, "routes"))
+
+	// A shift of weights is one response.
+	v := mesh.Publish(Put("routes", Routes("routes", To("v1", 0), To("v2", 100))))
+	r := e.expect(model.RDS, "routes")
+	if got := weights(t, r); got != "v1=0 v2=100" {
+		t.Errorf("weights %s", got)
+	}
+	e.ack(r)
+
+	report := f.until("all is acknowledged", func(r *reportv1.FrontendReport) bool {
+		if len(r.GetProxies()) != 1 || len(r.GetProxies()[0].GetTypes()) != 4 {
+			return false
+		}
+		for _, t := range r.GetProxies()[0].GetTypes() {
+			if store.VersionOf(t.GetAcked()) != v {
+				return false
+			}
+		}
+		return true
+	})
+	p := report.GetProxies()[0]
+	if got := []string{p.GetId(), p.GetCluster(), p.GetType(), p.GetNamespace(), p.GetGroup()}; !cmp.Equal(got, []string{"web-1", "web", "router", "default", "*"}) {
+		t.Errorf("proxy %v", got)
+	}
+}
+
+func weights(t *testing.T, r *discoveryv3.DiscoveryResponse) string {
+	t.Helper()
+	var rc routev3.RouteConfiguration
+	if err := r.GetResources()[0].UnmarshalTo(&rc); err != nil {
+		t.Fatal(err)
+	}
+	var shares []string
+	for _, c := range rc.GetVirtualHosts()[0].GetRoutes()[0].GetRoute().GetWeightedClusters().GetClusters() {
+		shares = append(shares, fmt.Sprintf("%s=%d", c.GetName(), c.GetWeight().GetValue()))
+	}
+	return strings.Join(shares, " ")
+}
+
+// A removed cluster leaves after the routes that dropped it are applied, and
+// after it has lingered.
+func TestRemoval(t *testing.T) {
+	mesh := shop(t)
+	f := start(t, "f1", mesh, withLinger(time.Millisecond))
+	e := f.connect(node("web-1", "web"))
+	bootShop(e)
+	mesh.Publish(
+		Remove("v1"), Remove("v1-endpoints"), Put("v2", Cluster("v2", 1)), Put("v2-endpoints", Endpoints("v2", 8002)),
+		Put("routes", Routes("routes", To("v2", 100))),
+	)
+	e.ack(e.expect(model.CDS, "v1", "v2"))
+	e.ack(e.expect(model.EDS, "v2"), "v1", "v2")
+	e.ack(e.expect(model.RDS, "routes"))
+	e.ack(e.expect(model.CDS, "v2"))
+}
+
+func TestReject(t *testing.T) {
+	mesh := shop(t)
+	f := start(t, "f1", mesh)
+	e := f.connect(node("web-1", "web"))
+	bootShop(e)
+	good := e.versions[model.CDS]
+
+	mesh.Publish(
+		Put("v1", Cluster("v1", 2)), Put("v2", Cluster("v2", 1)), Put("v2-endpoints", Endpoints("v2", 8002)),
+	)
+	r := e.expect(model.CDS, "v1", "v2")
+	e.expect(model.EDS, "v1", "v2")
+	e.nack(r, "Error adding/updating cluster(s) v1: it is bad")
+	// The good one is served, and v1 as it was.
+	r = e.expect(model.CDS, "v1", "v2")
+	if r.GetVersionInfo()[:5] != "nack-" {
+		t.Errorf("version %s", r.GetVersionInfo())
+	}
+	report := f.until("a NACK", func(r *reportv1.FrontendReport) bool { return nackOf(r) != nil })
+	if got := nackOf(report); !cmp.Equal(got.GetResources(), []string{"v1"}) || got.GetMessage() == "" {
+		t.Errorf("NACK %v", got)
+	}
+	e.expect(model.EDS, "v1")
+	e.ack(r)
+	if e.versions[model.CDS] == good {
+		t.Error("the version is the one from before")
+	}
+
+	// Another content lifts it.
+	mesh.Publish(Put("v1", Cluster("v1", 3)))
+	e.ack(e.expect(model.CDS, "v1", "v2"))
+	f.until("no NACK", func(r *reportv1.FrontendReport) bool { return nackOf(r) == nil })
+}
+
+func nackOf(r *reportv1.FrontendReport) *reportv1.Nack {
+	for _, p := range r.GetProxies() {
+		for _, t := range p.GetTypes() {
+			if t.GetNack() != nil {
+				return t.GetNack()
+			}
+		}
+	}
+	return nil
+}
+
+// Two frontends and every restart name the same content with the same
+// versions, so a client that comes again is sent nothing but a message without
+// content (E29).
+func TestReconnect(t *testing.T) {
+	mesh := shop(t)
+	file := &memstore.File{}
+	f1 := start(t, "f1", mesh, withStore(file))
+	e := f1.connect(node("web-1", "web"))
+	bootShop(e)
+	f1.persisted()
+	f1.end()
+
+	for name, again := range map[string]*rig{
+		"another":                start(t, "f2", mesh),
+		"restart, all else dead": start(t, "f1", mesh, withStore(file), withoutChain),
+	} {
+		again.until(name, func(r *reportv1.FrontendReport) bool { return r.GetServing() != nil })
+		e = e.reconnect(again)
+		e.ask(model.CDS)
+		e.ask(model.EDS, "v1")
+		e.ask(model.LDS)
+		e.ask(model.RDS, "routes")
+		e.ack(e.expect(model.EDS))
+	}
+	// Nothing else came: the next response is that of the next change.
+	last := start(t, "f3", mesh)
+	last.serves(mesh.Last().Version())
+	e = e.reconnect(last)
+	e.ask(model.CDS)
+	e.ask(model.EDS, "v1")
+	e.ask(model.LDS)
+	e.ask(model.RDS, "routes")
+	e.ack(e.expect(model.EDS))
+	mesh.Publish(Put("v1-endpoints", Endpoints("v1", 8001, 8003)))
+	e.ack(e.expect(model.EDS, "v1"))
+}
+
+// A client that knows more than a frontend is answered when that has caught
+// up, never with what is older.
+func TestNeverOlderAfterNewer(t *testing.T) {
+	mesh := shop(t)
+	behind := NewMesh(t) // a chain that ends before the other
+	behind.Publish(
+		Put("v1", Cluster("v1", 1)), Put("v1-endpoints", Endpoints("v1", 8001)),
+		Put("listener", Listener("http", 10000, "routes")),
+		Put("routes", Routes("routes", To("v1", 100))),
+	)
+	ahead := start(t, "f1", mesh)
+	e := ahead.connect(node("web-1", "web"))
+	bootShop(e)
+	change := Put("v1", Cluster("v1", 7))
+	mesh.Publish(change)
+	e.ack(e.expect(model.CDS, "v1"))
+	e.ack(e.expect(model.EDS, "v1"))
+
+	late := start(t, "f2", behind, withHead(mesh))
+	late.serves(behind.Last().Version())
+	e = e.reconnect(late)
+	e.ask(model.CDS)
+	behind.Publish(change) // the frontend learns of it only now
+	e.ask(model.EDS, "v1")
+	e.ack(e.expect(model.EDS))
+}
+
+func TestGroups(t *testing.T) {
+	mesh := NewMesh(t)
+	mesh.Publish(
+		Put("all", Cluster("all", 1)),
+		PutFor("web", Group("web"), Cluster("web", 1)),
+		PutFor("api", Group("api"), Cluster("api", 1)),
+	)
+	f := start(t, "f1", mesh)
+	for cluster, want := range map[string][]string{"web": {"all", "web"}, "api": {"all", "api"}, "other": {"all"}} {
+		e := f.connect(node(cluster+"-1", cluster))
+		e.ask(model.CDS)
+		e.ack(e.expect(model.CDS, want...))
+	}
+}
+
+func TestDrain(t *testing.T) {
+	mesh := shop(t)
+	f := start(t, "f1", mesh)
+	e := f.connect(node("web-1", "web"))
+	bootShop(e)
+	f.stop()
+	_, err := e.stream.Recv()
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("the stream ends with %v, want UNAVAILABLE", err)
+	}
+	f.end()
+	if f.server.Ready() == nil {
+		t.Error("ready after the end")
+	}
+}
+
+func TestNodeMissing(t *testing.T) {
+	f := start(t, "f1", shop(t))
+	f.until("serving", func(r *reportv1.FrontendReport) bool { return r.GetServing() != nil })
+	e := f.connect(nil)
+	e.ask(model.CDS)
+	_, err := e.stream.Recv()
+	if status.Code(err) != codes.InvalidArgument {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,56 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"meshlog.dev/store"
+)
+
+// Persist writes what is served to the store, if it is not there: the latest
+// version alone, whatever came between.
+func (r *Replica) Persist(ctx context.Context) error {
+	st := r.state.Load()
+	if st == nil {
+		return nil
+	}
+	err := r.persist(ctx, st)
+	if errors.Is(err, store.ErrConflict) {
+		r.storedKnown = false
+		err = r.persist(ctx, st)
+	}
+	if err != nil {
+		// Whether it was written is open.
+		r.storedKnown = false
+		r.setPersisted(false)
+		return fmt.Errorf("persist: %w", err)
+	}
+	r.stored, r.storedKnown = store.Stored{Manifest: st.Manifest, Snapshot: st.Snapshot}, true
+	r.setPersisted(r.state.Load() == st)
+	return nil
+}
+
+func (r *Replica) persist(ctx context.Context, st *State) error {
+	if !r.storedKnown {
+		latest, err := r.cfg.Store.Latest(ctx)
+		if err != nil && !errors.Is(err, store.ErrEmpty) {
+			return err
+		}
+		r.stored, r.storedKnown = latest, true
+	}
+	if r.stored.Version() == st.Version() && r.stored.Snapshot.Root() == st.Root() {
+		return nil
+	}
+	return r.cfg.Store.Commit(ctx, r.stored.Version(), store.Commit{
+		Manifest: st.Manifest,
+		Snapshot: st.Snapshot,
+		Delta:    store.Diff(r.stored.Snapshot, st.Snapshot),
+	})
+}
+
+func (r *Replica) setPersisted(is bool) {
+	if r.persisted.Swap(is) != is {
+		r.cfg.OnChange()
+	}
+}

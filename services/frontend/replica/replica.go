@@ -1,0 +1,219 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// State is the world at one version. It is immutable.
+type State struct {
+	Manifest    *store.Manifest
+	Snapshot    *store.Snapshot
+	World       *model.World
+	PushContext *model.PushContext
+}
+
+// Version is the state's version.
+func (s *State) Version() store.Version {
+	if s == nil {
+		return store.Version{}
+	}
+	return store.VersionOf(s.Manifest.GetVersion())
+}
+
+// Root covers the state's content.
+func (s *State) Root() store.Hash {
+	if s == nil {
+		return store.Hash{}
+	}
+	return s.Snapshot.Root()
+}
+
+func (s *State) snapshot() *store.Snapshot {
+	if s == nil {
+		return nil
+	}
+	return s.Snapshot
+}
+
+// Config of a Replica.
+type Config struct {
+	// Store is the replica's own.
+	Store store.Store
+	// Serve is called with every new state and the inputs of generation that
+	// differ from the state before, by the caller of Load or Step.
+	Serve func(st *State, changed []model.Input)
+	// OnMismatch is told when the chain's head and what is served cannot both
+	// be right.
+	OnMismatch func(*store.MismatchError)
+	// OnChange is told when Persisted says something else.
+	OnChange func()
+	Logger   *slog.Logger
+}
+
+// Replica follows the version chain. Load and Step are called by one
+// goroutine, Persist by one that may be another; Run does both. The other
+// methods are safe for concurrent use.
+type Replica struct {
+	cfg   Config
+	state atomic.Pointer[State]
+
+	// Of the goroutine that calls Persist.
+	stored      store.Stored // the latest in Store
+	storedKnown bool
+	failing     bool // the last Persist failed
+
+	persisted atomic.Bool
+	newer     chan struct{} // something to persist; latest wins
+}
+
+// New returns a replica that has nothing yet.
+func New(cfg Config) *Replica {
+	if cfg.Serve == nil {
+		cfg.Serve = func(*State, []model.Input) {}
+	}
+	if cfg.OnMismatch == nil {
+		cfg.OnMismatch = func(*store.MismatchError) {}
+	}
+	if cfg.OnChange == nil {
+		cfg.OnChange = func() {}
+	}
+	return &Replica{cfg: cfg, newer: make(chan struct{}, 1)}
+}
+
+// State is what is served; nil: nothing yet.
+func (r *Replica) State() *State { return r.state.Load() }
+
+// Persisted says whether what is served is in the replica's own store.
+func (r *Replica) Persisted() bool { return r.persisted.Load() }
+
+// Load serves what the store has. A store that cannot be read is as good as an
+// empty one: what it had comes from the chain again.
+func (r *Replica) Load(ctx context.Context) error {
+	latest, err := r.cfg.Store.Latest(ctx)
+	switch {
+	case errors.Is(err, store.ErrEmpty):
+		return nil
+	case ctx.Err() != nil:
+		return err
+	case err != nil:
+		r.cfg.Logger.Warn("the own store cannot be read; starting without it", "error", err)
+		return nil
+	}
+	if latest.Snapshot.Root() != store.RootOf(latest.Manifest) {
+		r.cfg.Logger.Warn("the own store has other content than its manifest says; starting without it", "version", latest.Version())
+		return nil
+	}
+	r.serve(latest.Manifest, latest.Snapshot)
+	return nil
+}
+
+// Fetch gets the whole content of a version: store.Chain has one.
+type Fetch func(context.Context, store.Version) (store.Stored, error)
+
+// Step goes to the version of the last link. Where the links do not lead there
+// from what is served, or not to the root that they promise, the whole content
+// is fetched. An error leaves everything as it was.
+func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) error {
+	if len(links) == 0 {
+		return nil
+	}
+	target := links[len(links)-1].Manifest
+	have := r.state.Load()
+	version := store.VersionOf(target.GetVersion())
+	if !have.Version().Less(version) {
+		return nil
+	}
+	if snapshot, ok := follow(have, links); ok {
+		r.serve(target, snapshot)
+		return nil
+	}
+	whole, err := fetch(ctx, version)
+	if err != nil {
+		return fmt.Errorf("go to version %s: %w", version, err)
+	}
+	if root := whole.Snapshot.Root(); root != store.RootOf(whole.Manifest) || !have.Version().Less(whole.Version()) {
+		return fmt.Errorf("go to version %s: fetched version %s with root %s: %w", version, whole.Version(), root, store.ErrCorrupt)
+	}
+	r.serve(whole.Manifest, whole.Snapshot)
+	return nil
+}
+
+// follow applies links that lead on from st, each to its root.
+func follow(st *State, links []store.Update) (*store.Snapshot, bool) {
+	if st == nil {
+		return nil, false
+	}
+	snapshot, version, root := st.Snapshot, st.Version(), st.Root()
+	for _, l := range links {
+		if v, r := store.PreviousOf(l.Manifest); v != version || r != root {
+			return nil, false
+		}
+		snapshot = snapshot.With(l.Delta)
+		version, root = store.VersionOf(l.Manifest.GetVersion()), store.RootOf(l.Manifest)
+		if snapshot.Root() != root {
+			return nil, false
+		}
+	}
+	return snapshot, true
+}
+
+// serve makes a version what is served. It costs what the difference to the
+// version before costs, whichever way it came, across epochs too.
+func (r *Replica) serve(m *store.Manifest, snapshot *store.Snapshot) {
+	have := r.state.Load()
+	delta := store.Diff(have.snapshot(), snapshot)
+	next := &State{Manifest: m, Snapshot: snapshot}
+	world, pc := model.NewWorld(), (*model.PushContext)(nil)
+	if have != nil {
+		world, pc = have.World, have.PushContext
+	} else {
+		pc = model.NewPushContext(world)
+	}
+	var keys []model.Key
+	next.World, keys = r.apply(world, delta)
+	var changed []model.Input
+	next.PushContext, changed = pc.Next(next.World, keys)
+	r.state.Store(next)
+	r.persisted.Store(false)
+	r.cfg.Serve(next, changed)
+	select {
+	case r.newer <- struct{}{}:
+	default: // it is told already
+	}
+}
+
+// apply takes rows into the world. A row that cannot be read never stops the
+// rest: it is left out.
+func (r *Replica) apply(w *model.World, d store.Delta) (*model.World, []model.Key) {
+	rows := make([]model.RowChange, 0, len(d.Put)+len(d.Remove))
+	for _, row := range d.Put {
+		rows = append(rows, model.RowChange{Row: row.Key, Value: row.Value})
+	}
+	for _, row := range d.Remove {
+		rows = append(rows, model.RowChange{Row: row})
+	}
+	next, keys, err := w.Apply(model.Change{Rows: rows})
+	if err == nil {
+		return next, keys
+	}
+	next, keys = w, nil
+	for _, row := range rows {
+		after, changed, err := next.Apply(model.Change{Rows: []model.RowChange{row}})
+		if err != nil {
+			r.cfg.Logger.Error("a row of the published world cannot be read; serving without it", "row", row.Row, "error", err)
+			// What was there under that key before is not served either.
+			if after, changed, err = next.Apply(model.Change{Rows: []model.RowChange{{Row: row.Row}}}); err != nil {
+				continue
+			}
+		}
+		next, keys = after, append(keys, changed...)
+	}
+	return next, keys
+}

@@ -1,0 +1,125 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"meshlog.dev/store"
+)
+
+const (
+	// persistEvery is how far the store may lag behind what is served, apart
+	// from the time of one commit.
+	persistEvery = 250 * time.Millisecond
+	// retryFirst to retryMost is the pause after the chain, or the disk, has
+	// failed.
+	retryFirst = 100 * time.Millisecond
+	retryMost  = 5 * time.Second
+)
+
+// Run follows the chain (nil: there is none) and persists what comes, until
+// ctx is done. Load comes before it. Nothing that the chain or the store do
+// ends it.
+func (r *Replica) Run(ctx context.Context, chain store.Chain) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.persistAll(ctx) })
+	if chain != nil {
+		g.Go(func() error { return r.follow(ctx, chain) })
+	}
+	return g.Wait()
+}
+
+// follow follows the chain, through every failure.
+func (r *Replica) follow(ctx context.Context, chain store.Chain) error {
+	pause := retryFirst
+	for ctx.Err() == nil {
+		before := r.state.Load()
+		err := r.followOnce(ctx, chain)
+		if ctx.Err() != nil {
+			break
+		}
+		if r.state.Load() != before {
+			pause = retryFirst
+		}
+		r.cfg.Logger.Warn("following the version chain failed; serving what is here", "error", err, "retry", pause)
+		wait(ctx, pause)
+		pause = min(2*pause, retryMost)
+	}
+	return nil
+}
+
+func (r *Replica) followOnce(ctx context.Context, chain store.Chain) error {
+	follower, err := chain.Follow(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := follower.Close(); err != nil {
+			r.cfg.Logger.Debug("closing the follower of the version chain", "error", err)
+		}
+	}()
+	for {
+		have := r.state.Load()
+		links, err := follower.Next(ctx, have.Version(), have.Root())
+		if rewound := (*store.MismatchError)(nil); errors.As(err, &rewound) {
+			r.cfg.Logger.Error("the version chain was rewound", "error", err)
+			r.cfg.OnMismatch(rewound)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := r.Step(ctx, links, chain.Fetch); err != nil {
+			return err
+		}
+	}
+}
+
+// persistAll writes what is served, beside serving it.
+func (r *Replica) persistAll(ctx context.Context) error {
+	pause := retryFirst
+	for {
+		select {
+		case <-ctx.Done():
+			// The last versions are written too, if the disk takes them.
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			if err := r.Persist(last); err != nil {
+				r.cfg.Logger.Warn("what is served is not in the own store", "error", err)
+			}
+			return nil
+		case <-r.newer:
+		}
+		err := r.Persist(ctx)
+		switch {
+		case err == nil:
+			if r.failing {
+				r.cfg.Logger.Info("what is served is in the own store again")
+			}
+			r.failing, pause = false, retryFirst
+			wait(ctx, persistEvery)
+			continue
+		case !r.failing && ctx.Err() == nil:
+			r.failing = true
+			r.cfg.Logger.Error("what is served is not in the own store; serving on", "error", err)
+		}
+		wait(ctx, pause)
+		pause = min(2*pause, retryMost)
+		select {
+		case r.newer <- struct{}{}: // try again
+		default:
+		}
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

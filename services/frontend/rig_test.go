@@ -1,0 +1,262 @@
+package frontend_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	statusv1 "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/frontend"
+	"meshlog.dev/services/frontend/frontendtest"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+	"meshlog.dev/store/memstore"
+)
+
+// waitLimit is how long a test waits for what must come.
+const waitLimit = 20 * time.Second
+
+// rig is a running frontend.
+type rig struct {
+	t       *testing.T
+	server  *frontend.Server
+	address string
+	stop    context.CancelFunc
+	done    chan error
+	changed chan struct{}
+}
+
+type option func(*frontend.Config)
+
+func withStore(f *memstore.File) option {
+	return func(c *frontend.Config) { c.Store = memstore.Open(f, store.Retention{}) }
+}
+
+func withoutChain(c *frontend.Config) { c.Chain, c.Head = nil, nil }
+
+func withLinger(d time.Duration) option {
+	return func(c *frontend.Config) { c.Limits.Linger = d }
+}
+
+// start runs a frontend on the mesh's chain until the test ends, or stop.
+func start(t *testing.T, id string, mesh *frontendtest.Mesh, options ...option) *rig {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, address: l.Addr().String(), done: make(chan error, 1), changed: make(chan struct{}, 1)}
+	cfg := frontend.Config{
+		ID: id, Build: "test", Listeners: []net.Listener{l}, Logger: slog.New(slog.DiscardHandler),
+		Store: memstore.Open(&memstore.File{}, store.Retention{}),
+		Chain: mesh.Chain, Head: mesh.Chain.Head,
+		Limits: frontend.Limits{Drain: 10 * time.Millisecond},
+		OnChange: func() {
+			select {
+			case r.changed <- struct{}{}:
+			default:
+			}
+		},
+	}
+	for _, o := range options {
+		o(&cfg)
+	}
+	if r.server, err = frontend.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.stop = cancel
+	go func() { r.done <- r.server.Run(ctx) }()
+	t.Cleanup(func() { r.end() })
+	if mesh.Last().Manifest != nil {
+		r.until("a version", func(f *reportv1.FrontendReport) bool { return f.GetServing() != nil })
+	}
+	return r
+}
+
+// end stops the frontend and waits for it.
+func (r *rig) end() {
+	r.t.Helper()
+	r.stop()
+	select {
+	case err := <-r.done:
+		if err != nil {
+			r.t.Errorf("Run: %v", err)
+		}
+		r.done <- nil // it may be asked again
+	case <-time.After(waitLimit):
+		r.t.Fatal("Run does not end")
+	}
+}
+
+// until waits until the frontend's report says so.
+func (r *rig) until(what string, is func(*reportv1.FrontendReport) bool) *reportv1.FrontendReport {
+	r.t.Helper()
+	limit := time.After(waitLimit)
+	for {
+		if report := r.server.Report(); is(report) {
+			return report
+		}
+		select {
+		case <-r.changed:
+		case <-limit:
+			r.t.Fatalf("never: %s; report: %v", what, r.server.Report())
+		}
+	}
+}
+
+func (r *rig) serves(v store.Version) {
+	r.t.Helper()
+	r.until("serving "+v.String(), func(f *reportv1.FrontendReport) bool { return store.VersionOf(f.GetServing()) == v })
+}
+
+func (r *rig) persisted() {
+	r.t.Helper()
+	r.until("persisted", func(f *reportv1.FrontendReport) bool { return f.GetPersisted() })
+}
+
+// envoy is a client that speaks as Envoy does.
+type envoy struct {
+	t        *testing.T
+	stream   discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+	node     *corev3.Node
+	versions map[model.ResourceType]string // that it has applied
+	names    map[model.ResourceType][]string
+}
+
+func node(id, cluster string) *corev3.Node {
+	return &corev3.Node{Id: id, Cluster: cluster, UserAgentName: "envoy"}
+}
+
+func (r *rig) connect(n *corev3.Node) *envoy {
+	r.t.Helper()
+	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+	r.t.Cleanup(func() { cancel(); _ = conn.Close() })
+	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return &envoy{
+		t: r.t, stream: s, node: n,
+		versions: map[model.ResourceType]string{}, names: map[model.ResourceType][]string{},
+	}
+}
+
+// reconnect is the same Envoy on another stream.
+func (e *envoy) reconnect(r *rig) *envoy {
+	e.t.Helper()
+	next := r.connect(e.node)
+	next.versions, next.names = e.versions, e.names
+	return next
+}
+
+// ask sends the first request of a type.
+func (e *envoy) ask(t model.ResourceType, names ...string) {
+	e.t.Helper()
+	e.names[t] = names
+	e.send(&discoveryv3.DiscoveryRequest{TypeUrl: t.URL(), VersionInfo: e.versions[t], ResourceNames: names, Node: e.node})
+}
+
+func (e *envoy) send(r *discoveryv3.DiscoveryRequest) {
+	e.t.Helper()
+	if err := e.stream.Send(r); err != nil {
+		e.t.Fatalf("send: %v", err)
+	}
+}
+
+// receive waits for the next response.
+func (e *envoy) receive() *discoveryv3.DiscoveryResponse {
+	e.t.Helper()
+	r, err := e.stream.Recv()
+	if err != nil {
+		e.t.Fatalf("receive: %v", err)
+	}
+	return r
+}
+
+// ack accepts a response; names are what is subscribed from then on.
+func (e *envoy) ack(r *discoveryv3.DiscoveryResponse, names ...string) {
+	e.t.Helper()
+	t, _ := model.ResourceTypeOf(r.GetTypeUrl())
+	if names != nil {
+		e.names[t] = names
+	}
+	e.versions[t] = r.GetVersionInfo()
+	e.send(&discoveryv3.DiscoveryRequest{
+		TypeUrl: r.GetTypeUrl(), VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce(), ResourceNames: e.names[t],
+	})
+}
+
+func (e *envoy) nack(r *discoveryv3.DiscoveryResponse, message string) {
+	e.t.Helper()
+	t, _ := model.ResourceTypeOf(r.GetTypeUrl())
+	e.send(&discoveryv3.DiscoveryRequest{
+		TypeUrl: r.GetTypeUrl(), VersionInfo: e.versions[t], ResponseNonce: r.GetNonce(), ResourceNames: e.names[t],
+		ErrorDetail: &statusv1.Status{Code: 13, Message: message},
+	})
+}
+
+// expect receives a response of a type that holds these names, and returns it.
+func (e *envoy) expect(t model.ResourceType, names ...string) *discoveryv3.DiscoveryResponse {
+	e.t.Helper()
+	r := e.receive()
+	if diff := cmp.Diff(fmt.Sprintf("%s %v", t, names), describe(r)); diff != "" {
+		e.t.Fatalf("response (-want +got):\n%s", diff)
+	}
+	return r
+}
+
+func describe(r *discoveryv3.DiscoveryResponse) string {
+	t, _ := model.ResourceTypeOf(r.GetTypeUrl())
+	names := []string{}
+	for _, a := range r.GetResources() {
+		m, err := a.UnmarshalNew()
+		if err != nil {
+			return err.Error()
+		}
+		for _, field := range []string{"name", "cluster_name"} {
+			fields := m.ProtoReflect().Descriptor().Fields()
+			for i := range fields.Len() {
+				if string(fields.Get(i).Name()) == field {
+					names = append(names, m.ProtoReflect().Get(fields.Get(i)).String())
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	return strings.TrimSpace(fmt.Sprintf("%s %v", t, names))
+}
+
+// boot brings a new Envoy to where it has one listener with its routes.
+func (e *envoy) boot(clusters, endpoints []string, listener, routes string) {
+	e.t.Helper()
+	e.ask(model.CDS)
+	e.ack(e.expect(model.CDS, clusters...))
+	e.ask(model.EDS, endpoints...)
+	e.ack(e.expect(model.EDS, endpoints...))
+	e.ask(model.LDS)
+	e.ack(e.expect(model.LDS, listener))
+	e.ask(model.RDS, routes)
+	e.ack(e.expect(model.RDS, routes))
+}
+
+// withHead asks another mesh's chain for the head.
+func withHead(m *frontendtest.Mesh) option {
+	return func(c *frontend.Config) { c.Head = m.Chain.Head }
+}
