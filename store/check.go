@@ -1,0 +1,129 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+)
+
+// CheckManifest says what keeps m from being a manifest.
+func CheckManifest(m *Manifest) error {
+	v, prev := VersionOf(m.GetVersion()), VersionOf(m.GetPrevious())
+	if v.IsZero() {
+		return errors.New("manifest: version: is missing")
+	}
+	if !prev.Less(v) {
+		return fmt.Errorf("manifest %s: previous: is %s, must be smaller", v, prev)
+	}
+	if len(m.GetRoot()) != len(Hash{}) {
+		return fmt.Errorf("manifest %s: root: has %d bytes, want %d", v, len(m.GetRoot()), len(Hash{}))
+	}
+	if _, err := HashFrom(m.GetPreviousRoot()); err != nil {
+		return fmt.Errorf("manifest %s: previous_root: %w", v, err)
+	}
+	if err := checkRefs(m.GetCheckpoint()); err != nil {
+		return fmt.Errorf("manifest %s: checkpoint: %w", v, err)
+	}
+	if err := checkRefs(m.GetFoldCheckpoint()); err != nil {
+		return fmt.Errorf("manifest %s: fold_checkpoint: %w", v, err)
+	}
+	return nil
+}
+
+func checkRefs(c *snapshotv1.Checkpoint) error {
+	for i, ref := range c.GetChunks() {
+		if len(ref.GetHash()) != len(Hash{}) {
+			return fmt.Errorf("chunks[%d].hash: has %d bytes, want %d", i, len(ref.GetHash()), len(Hash{}))
+		}
+	}
+	return nil
+}
+
+// Check says what keeps d from being a Delta: rows out of order, or a key that
+// comes twice.
+func (d Delta) Check() error {
+	for i := 1; i < len(d.Put); i++ {
+		if d.Put[i-1].Key >= d.Put[i].Key {
+			return fmt.Errorf("delta: put[%d]: %q must come before %q, and once", i, d.Put[i].Key, d.Put[i-1].Key)
+		}
+	}
+	for i := 1; i < len(d.Remove); i++ {
+		if d.Remove[i-1] >= d.Remove[i] {
+			return fmt.Errorf("delta: remove[%d]: %q must come before %q, and once", i, d.Remove[i], d.Remove[i-1])
+		}
+	}
+	put := d.Put
+	for i, key := range d.Remove {
+		n, found := slices.BinarySearchFunc(put, key, compareRow)
+		if found {
+			return fmt.Errorf("delta: remove[%d]: %q is put as well", i, key)
+		}
+		put = put[n:]
+	}
+	return nil
+}
+
+// leads says whether d leads from one snapshot to another. It hashes no values.
+func (d Delta) leads(from, to *Snapshot) bool {
+	for _, row := range d.Put {
+		if value, ok := to.Get(row.Key); !ok || !bytes.Equal(value, row.Value) {
+			return false
+		}
+	}
+	for _, key := range d.Remove {
+		if _, ok := to.Get(key); ok {
+			return false
+		}
+	}
+	need := Diff(from, to)
+	for _, row := range need.Put {
+		if _, ok := slices.BinarySearchFunc(d.Put, row.Key, compareRow); !ok {
+			return false
+		}
+	}
+	for _, key := range need.Remove {
+		if _, ok := slices.BinarySearch(d.Remove, key); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// Check says what keeps u from being published.
+func (u Update) Check() error {
+	if err := CheckManifest(u.Manifest); err != nil {
+		return err
+	}
+	if err := u.Delta.Check(); err != nil {
+		return fmt.Errorf("version %s: %w", VersionOf(u.Manifest.GetVersion()), err)
+	}
+	return nil
+}
+
+// Check says what keeps c from being committed after latest, the newest version
+// so far (zero for none). Stores ask it before they write.
+func (c Commit) Check(latest Stored) error {
+	if err := CheckManifest(c.Manifest); err != nil {
+		return err
+	}
+	v := VersionOf(c.Manifest.GetVersion())
+	if !latest.Version().Less(v) {
+		return fmt.Errorf("version %s: must be greater than %s, the latest", v, latest.Version())
+	}
+	if root := c.Snapshot.Root(); !bytes.Equal(c.Manifest.GetRoot(), root[:]) {
+		return fmt.Errorf("version %s: the manifest has root %s, the content %s: %w", v, RootOf(c.Manifest), root, ErrCorrupt)
+	}
+	if err := c.Delta.Check(); err != nil {
+		return fmt.Errorf("version %s: %w", v, err)
+	}
+	if !c.Delta.leads(latest.Snapshot, c.Snapshot) {
+		return fmt.Errorf("version %s: the delta does not lead from %s to the content: %w", v, latest.Version(), ErrCorrupt)
+	}
+	if err := c.Side.Check(); err != nil {
+		return fmt.Errorf("version %s: side table: %w", v, err)
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package store_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestImportLaw holds who may import what. A ban is on what a package imports,
+// directly or not; tests may import more.
+func TestImportLaw(t *testing.T) {
+	const module = "meshlog.dev/store"
+	laws := []struct {
+		ban    string
+		except string // the package that may
+		reason string
+	}{
+		{"meshlog.dev/events", "", "log and store meet in the builder, nowhere else"},
+		{"meshlog.dev/services", "", "what is kept knows nothing of who keeps it"},
+		{"go.etcd.io/bbolt", module + "/bolt", "another file format must cost one package"},
+		{"github.com/nats-io/nats.go", module + "/natsfeed", "another bus must cost one package"},
+		{"github.com/nats-io/nats-server", "", "a server is started by processes and tests only"},
+		{"testing", module + "/storetest", "no process carries test code"},
+	}
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Deps " "}}`, module+"/...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	packages := 0
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		packages++
+		for _, law := range laws {
+			if fields[0] == law.except {
+				continue
+			}
+			for _, dep := range fields[1:] {
+				if dep == law.ban || strings.HasPrefix(dep, law.ban+"/") {
+					t.Errorf("%s imports %s: %s", fields[0], dep, law.reason)
+				}
+			}
+		}
+	}
+	if packages < 6 {
+		t.Errorf("only %d packages were looked at", packages)
+	}
+}

@@ -1,0 +1,514 @@
+package natsfeed_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"meshlog.dev/store"
+	"meshlog.dev/store/natsfeed"
+)
+
+// version is 1.seq after prev, with one row changed to value.
+func version(prev store.Stored, seq uint64, value []byte) (store.Stored, store.Update) {
+	d := store.Delta{Put: []store.Row{{Key: "counter", Value: fmt.Append(nil, seq)}, {Key: "value", Value: value}}}
+	s := prev.Snapshot.With(d)
+	root, was := s.Root(), prev.Snapshot.Root()
+	m := &store.Manifest{Version: store.Version{Epoch: 1, Seq: seq}.Proto(), Root: root[:]}
+	if prev.Manifest != nil {
+		m.Previous, m.PreviousRoot = prev.Version().Proto(), was[:]
+	}
+	return store.Stored{Manifest: m, Snapshot: s}, store.Update{Manifest: m, Delta: store.Diff(prev.Snapshot, s)}
+}
+
+// publish appends the next version after prev.
+func publish(t testing.TB, f *natsfeed.Feed, prev store.Stored, seq uint64, value []byte) store.Stored {
+	t.Helper()
+	v, u := version(prev, seq, value)
+	head, err := f.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Publish(t.Context(), u, head.Seq, f.Generation()); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func next(t testing.TB, fo store.Follower, have store.Stored) []store.Update {
+	t.Helper()
+	links, err := fo.Next(t.Context(), have.Version(), have.Snapshot.Root())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return links
+}
+
+// wantNext fails unless the links lead from have to want.
+func wantNext(t testing.TB, fo store.Follower, have, want store.Stored) {
+	t.Helper()
+	s := have.Snapshot
+	for _, u := range next(t, fo, have) {
+		s = s.With(u.Delta)
+	}
+	if s.Root() != want.Snapshot.Root() {
+		t.Fatalf("links from %s lead to root %s, want version %s with %s", have.Version(), s.Root(), want.Version(), want.Snapshot.Root())
+	}
+}
+
+func TestEnsureStreams(t *testing.T) {
+	b := newBus(t)
+	nc := b.connect(t)
+	created, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{})
+	if err != nil || created {
+		t.Errorf("a second time: created %t, %v", created, err)
+	}
+	js := jetStream(t, nc)
+	s, err := js.Stream(t.Context(), natsfeed.Stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Purge(t.Context()); err == nil {
+		t.Error("the stream can be purged")
+	}
+	for field, spoil := range map[string]func(c *jetstream.StreamConfig){
+		"allow_direct": func(c *jetstream.StreamConfig) { c.AllowDirect = false },
+		"republish":    func(c *jetstream.StreamConfig) { c.RePublish = nil },
+	} {
+		config := s.CachedInfo().Config
+		spoil(&config)
+		if err := js.DeleteStream(t.Context(), natsfeed.Stream); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.CreateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{}); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("a stream without %s: %v", field, err)
+		}
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	b := newBus(t)
+	nc := b.connect(t)
+	for _, domain := range []string{"a.b", "*", ">", "a b", "\x00"} {
+		if _, err := natsfeed.Open(t.Context(), nc, natsfeed.Options{Domain: domain}); err == nil {
+			t.Errorf("domain %q was opened", domain)
+		}
+	}
+	if err := jetStream(t, nc).DeleteStream(t.Context(), natsfeed.Stream); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := natsfeed.Open(t.Context(), nc, natsfeed.Options{}); err == nil || !strings.Contains(err.Error(), natsfeed.Stream) {
+		t.Errorf("open without the stream: %v", err)
+	}
+}
+
+// Two domains have one stream, and a chain each.
+func TestDomains(t *testing.T) {
+	b := newBus(t)
+	one, nc := b.open(t)
+	two, err := natsfeed.Open(t.Context(), nc, natsfeed.Options{Domain: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v1, v2 []store.Stored
+	var last1, last2 store.Stored
+	for seq := range uint64(5) {
+		last1 = publish(t, one, last1, seq+1, []byte("one"))
+		last2 = publish(t, two, last2, seq+1, []byte("two"))
+		v1, v2 = append(v1, last1), append(v2, last2)
+	}
+	for f, v := range map[*natsfeed.Feed][]store.Stored{one: v1, two: v2} {
+		got, err := f.Fetch(t.Context(), v[4].Version())
+		if err != nil || got.Snapshot.Root() != v[4].Snapshot.Root() {
+			t.Errorf("fetch: %s, %v", got.Version(), err)
+		}
+		fo, err := f.Follow(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantNext(t, fo, v[1], v[4])
+		if err := fo.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A delta that is too large for a message is a blob, and so is not in it.
+func TestLargeDeltaIsABlob(t *testing.T) {
+	b := newBus(t)
+	f, nc := b.open(t)
+	fo, err := f.Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fo.Close()
+	first := publish(t, f, store.Stored{}, 1, nil)
+	next(t, fo, store.Stored{})
+	value := make([]byte, 5<<20)
+	for i := range value {
+		value[i] = byte(rand.IntN(256))
+	}
+	for i, size := range []int{400 << 10, 600 << 10, 5 << 20} {
+		second := publish(t, f, first, uint64(i+2), value[:size])
+		wantNext(t, fo, first, second)
+		first = second
+	}
+	js := jetStream(t, nc)
+	blobs, err := js.ObjectStore(t.Context(), natsfeed.BlobBucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := blobs.List(t.Context())
+	if err != nil || len(objects) != 2 {
+		t.Errorf("%d blobs, %v; want one for each of the two large deltas", len(objects), err)
+	}
+}
+
+// The same blob is kept once, and its chunks are.
+func TestBlobIsKeptOnce(t *testing.T) {
+	b := newBus(t)
+	f, nc := b.open(t)
+	blob := bytes.Repeat([]byte("x"), 300<<10)
+	for range 3 {
+		if _, err := f.PutBlob(t.Context(), blob); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := jetStream(t, nc).Stream(t.Context(), "OBJ_"+natsfeed.BlobBucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := s.CachedInfo().State.Msgs; n != 4 { // three chunks and what is said of them
+		t.Errorf("%d messages for one blob, want 4", n)
+	}
+}
+
+// A blob with other bytes than its name says is not given out.
+func TestBlobIsVerified(t *testing.T) {
+	b := newBus(t)
+	f, nc := b.open(t)
+	blobs, err := jetStream(t, nc).ObjectStore(t.Context(), natsfeed.BlobBucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := store.HashOf([]byte("right"))
+	if _, err := blobs.PutString(t.Context(), h.String(), "wrong"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.GetBlob(t.Context(), h); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("get: %v, want ErrCorrupt", err)
+	}
+}
+
+// Whatever a reader does, the server keeps nothing for it.
+func TestNoConsumers(t *testing.T) {
+	b := newBus(t)
+	f, nc := b.open(t)
+	fo, err := f.Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fo.Close()
+	first := publish(t, f, store.Stored{}, 1, nil)
+	last := first
+	for seq := range uint64(100) {
+		last = publish(t, f, last, seq+2, []byte{byte(seq)})
+	}
+	last = publish(t, f, last, 200, make([]byte, 1<<20))
+	wantNext(t, fo, first, last)
+	if _, err := f.Fetch(t.Context(), last.Version()); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range f.History(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	js := jetStream(t, nc)
+	for _, name := range []string{natsfeed.Stream, "OBJ_" + natsfeed.BlobBucket} {
+		s, err := js.Stream(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := s.CachedInfo().State.Consumers; n != 0 {
+			t.Errorf("stream %s has %d consumers", name, n)
+		}
+	}
+}
+
+// The live message of the last version is lost: the follower does not know, is
+// told by a hint, and looks.
+func TestHint(t *testing.T) {
+	b := newBus(t)
+	b.mute(t) // no live messages at all
+	f, _ := b.open(t)
+	first := publish(t, f, store.Stored{}, 1, nil)
+	fo, err := f.Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fo.Close()
+	next(t, fo, store.Stored{})
+
+	type result struct {
+		links []store.Update
+		err   error
+	}
+	results := make(chan result, 1)
+	go func() {
+		links, err := fo.Next(t.Context(), first.Version(), first.Snapshot.Root())
+		results <- result{links, err}
+	}()
+	second := publish(t, f, first, 2, nil)
+	third := publish(t, f, second, 3, nil)
+	f.Hint(first.Version(), 1) // nothing new
+	f.Hint(third.Version(), 3)
+	got := <-results
+	if got.err != nil || len(got.links) != 2 || store.VersionOf(got.links[1].Manifest.GetVersion()) != third.Version() {
+		t.Fatalf("next after a hint: %d links, %v", len(got.links), got.err)
+	}
+}
+
+// mute lets the server repeat the messages on subjects that nobody hears.
+func (b *bus) mute(t testing.TB) {
+	t.Helper()
+	js := jetStream(t, b.connect(t))
+	s, err := js.Stream(t.Context(), natsfeed.Stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := s.CachedInfo().Config
+	config.RePublish.Destination = "elsewhere.>"
+	if _, err := js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// More comes than a follower has room for while it does not look.
+func TestSlowFollower(t *testing.T) {
+	b := newBus(t)
+	f, _ := b.open(t)
+	first := publish(t, f, store.Stored{}, 1, nil)
+	fo, err := f.Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fo.Close()
+	next(t, fo, store.Stored{})
+	last := first
+	for seq := range uint64(200) {
+		last = publish(t, f, last, seq+2, nil)
+	}
+	have := first
+	for have.Version() != last.Version() {
+		s := have.Snapshot
+		var m *store.Manifest
+		for _, u := range next(t, fo, have) {
+			s, m = s.With(u.Delta), u.Manifest
+		}
+		have = store.Stored{Manifest: m, Snapshot: s}
+		if have.Snapshot.Root() != store.RootOf(m) {
+			t.Fatalf("the links do not lead to %s", have.Version())
+		}
+		f.Hint(last.Version(), 201) // as the leader says every second
+	}
+}
+
+// The server is stopped and started between all steps.
+func TestServerRestarts(t *testing.T) {
+	b := newBus(t)
+	f, _ := b.open(t)
+	reader, _ := b.open(t)
+	fo, err := reader.Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fo.Close()
+	nothing := func() {}
+	first := publish(t, f, store.Stored{}, 1, nil)
+	b.restart(t, nothing)
+	if v := store.VersionOf(next(t, fo, store.Stored{})[0].Manifest.GetVersion()); v != first.Version() {
+		t.Fatalf("next returned %s", v)
+	}
+	b.restart(t, nothing)
+	last := first
+	for seq := range uint64(5) {
+		was := f.Generation()
+		b.restart(t, nothing)
+		v, u := version(last, seq+2, make([]byte, seq*200<<10))
+		if _, err := f.Publish(t.Context(), u, seq+1, was); !errors.Is(err, store.ErrReconnected) {
+			t.Fatalf("publish of the generation before: %v, want ErrReconnected", err)
+		}
+		if _, err := f.Publish(t.Context(), u, seq+1, f.Generation()); err != nil {
+			t.Fatal(err)
+		}
+		b.restart(t, nothing)
+		wantNext(t, fo, last, v)
+		last = v
+	}
+	b.restart(t, nothing)
+	got, err := reader.Fetch(t.Context(), last.Version())
+	if err != nil || got.Snapshot.Root() != last.Snapshot.Root() {
+		t.Fatalf("fetch: %s, %v", got.Version(), err)
+	}
+}
+
+// A reader that waits while the server is away goes on when it is back.
+func TestRestartWhileNextWaits(t *testing.T) {
+	b := newBus(t)
+	f, _ := b.open(t)
+	first := publish(t, f, store.Stored{}, 1, nil)
+	fo, err := f.Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fo.Close()
+	next(t, fo, store.Stored{})
+	_, u := version(first, 2, nil)
+	done := make(chan error, 1)
+	go func() {
+		for {
+			links, err := fo.Next(t.Context(), first.Version(), first.Snapshot.Root())
+			if err == nil && len(links) != 1 {
+				err = fmt.Errorf("%d links", len(links))
+			}
+			if err == nil || t.Context().Err() != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	b.restart(t, func() {})
+	if _, err := f.Publish(t.Context(), u, 1, f.Generation()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClosedConnection(t *testing.T) {
+	b := newBus(t)
+	f, nc := b.open(t)
+	v := publish(t, f, store.Stored{}, 1, nil)
+	fo, err := f.Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next(t, fo, store.Stored{})
+	nc.Close()
+	if _, err := fo.Next(t.Context(), v.Version(), v.Snapshot.Root()); !errors.Is(err, nats.ErrConnectionClosed) {
+		t.Errorf("next: %v, want ErrConnectionClosed", err)
+	}
+	if err := fo.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := f.Head(t.Context()); err == nil {
+		t.Error("head over a closed connection")
+	}
+	// No answer is an error, never "not there".
+	if _, err := f.Fetch(t.Context(), v.Version()); err == nil || errors.Is(err, store.ErrNotFound) {
+		t.Errorf("fetch over a closed connection: %v", err)
+	}
+}
+
+// The same over TCP, as separate processes do it.
+func TestTCP(t *testing.T) {
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, NoLog: true, NoSigs: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	defer func() { s.Shutdown(); s.WaitForShutdown() }()
+	if !s.ReadyForConnections(time.Minute) {
+		t.Fatal("the server does not start")
+	}
+	nc, err := nats.Connect(s.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{MaxAge: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := natsfeed.Open(t.Context(), nc, natsfeed.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fo, err := f.Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fo.Close()
+	first := publish(t, f, store.Stored{}, 1, nil)
+	next(t, fo, store.Stored{})
+	second := publish(t, f, first, 2, make([]byte, 2<<20))
+	wantNext(t, fo, first, second)
+}
+
+func BenchmarkPublishToNext(b *testing.B) {
+	for _, size := range []int{1 << 10, 100 << 10} {
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+			bus := newBus(b)
+			f, _ := bus.open(b)
+			reader, _ := bus.open(b)
+			fo, err := reader.Follow(b.Context())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer fo.Close()
+			last := publish(b, f, store.Stored{}, 1, nil)
+			next(b, fo, store.Stored{})
+
+			// The reader takes the time when Next returns.
+			at := make(chan time.Time)
+			ctx, cancel := context.WithCancel(b.Context())
+			done := make(chan struct{})
+			defer func() { cancel(); <-done }()
+			go func() {
+				defer close(done)
+				have := last
+				for {
+					links, err := fo.Next(ctx, have.Version(), have.Snapshot.Root())
+					now := time.Now()
+					if err != nil {
+						return
+					}
+					for _, u := range links {
+						have = store.Stored{Manifest: u.Manifest, Snapshot: have.Snapshot.With(u.Delta)}
+					}
+					at <- now
+				}
+			}()
+			value := make([]byte, size)
+			var spent time.Duration
+			seq := uint64(1)
+			for b.Loop() {
+				seq++
+				value[0] = byte(seq)
+				v, u := version(last, seq, bytes.Clone(value))
+				from := time.Now()
+				if _, err := f.Publish(b.Context(), u, seq-1, f.Generation()); err != nil {
+					b.Fatal(err)
+				}
+				spent += (<-at).Sub(from)
+				last = v
+			}
+			b.ReportMetric(float64(spent.Microseconds())/float64(b.N), "us/publish-to-next")
+		})
+	}
+}
