@@ -30,5 +30,11 @@ func (c *ConfigDir) Save(name, text string) (time.Time, error) {
 	return at, nil
 }
 
+// Read is what a file says.
+func (c *ConfigDir) Read(name string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(c.Path, name))
+	return string(b), err
+}
+
 // Remove removes a file.
 func (c *ConfigDir) Remove(name string) error { return os.Remove(filepath.Join(c.Path, name)) }

@@ -125,20 +125,10 @@ func (e *Envoy) Ready(ctx context.Context) error {
 	})
 }
 
-// Listening waits until a listener with that port is active.
+// Listening waits until Envoy takes connections on a port.
 func (e *Envoy) Listening(ctx context.Context, port int) error {
-	want := ":" + strconv.Itoa(port)
-	return e.UntilAlive(ctx, e.Name+" to listen on port "+strconv.Itoa(port), func(ctx context.Context) error {
-		b, err := e.get(ctx, "/listeners")
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(b)) {
-			if strings.HasSuffix(strings.TrimSpace(line), want) {
-				return nil
-			}
-		}
-		return fmt.Errorf("listeners: %q", b)
+	return e.UntilAlive(ctx, fmt.Sprintf("%s to listen on port %d", e.Name, port), func(ctx context.Context) error {
+		return dial(ctx, loopback(port))
 	})
 }
 
@@ -179,6 +169,15 @@ func (e *Envoy) Connected(ctx context.Context, want bool) error {
 		}
 		return err
 	})
+}
+
+// ConfigDump is all that Envoy has been told.
+func (e *Envoy) ConfigDump(ctx context.Context, into any) error {
+	b, err := e.get(ctx, "/config_dump?include_eds")
+	if err != nil {
+		return err
+	}
+	return decode("/config_dump of "+e.Name, b, into)
 }
 
 // Rejected is how many responses Envoy has rejected in its life, of all types.

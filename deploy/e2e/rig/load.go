@@ -125,6 +125,13 @@ func StartLoad(ctx context.Context, url string, conns int) (*Load, error) {
 	return l, nil
 }
 
+// Sent is how many requests came back so far, or since the last Reset.
+func (l *Load) Sent() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tally.Sent
+}
+
 // Reset returns what came back so far, or since the last Reset.
 func (l *Load) Reset() Tally {
 	l.mu.Lock()

@@ -23,6 +23,10 @@ type Process struct {
 	// directory that is started later appends.
 	LogPath string
 
+	dir  string
+	argv []string
+	env  []string
+
 	cmd  *exec.Cmd
 	done chan struct{} // closed once it has ended
 	err  error         // how; read after done
@@ -32,7 +36,10 @@ type Process struct {
 // process group of its own, so that Ctrl-C reaches only the one who started
 // it, and dies with that one.
 func Start(name, dir string, argv []string, env ...string) (*Process, error) {
-	p := &Process{Name: name, LogPath: filepath.Join(dir, name+".log"), done: make(chan struct{})}
+	p := &Process{
+		Name: name, LogPath: filepath.Join(dir, name+".log"),
+		dir: dir, argv: argv, env: env, done: make(chan struct{}),
+	}
 	log, err := os.OpenFile(p.LogPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
@@ -52,6 +59,10 @@ func Start(name, dir string, argv []string, env ...string) (*Process, error) {
 	}()
 	return p, nil
 }
+
+// Again runs the same program with the same arguments once more. The process
+// itself must have ended.
+func (p *Process) Again() (*Process, error) { return Start(p.Name, p.dir, p.argv, p.env...) }
 
 // PID is the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }

@@ -77,6 +77,16 @@ func FreePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
+// dial says whether something takes connections on an address.
+func dial(ctx context.Context, addr string) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
 // Until asks check every few milliseconds until it returns nil. Where ctx ends
 // first, the error names what was waited for and what check said last.
 func Until(ctx context.Context, what string, check func(context.Context) error) error {

@@ -22,12 +22,12 @@ func TestMain(m *testing.M) {
 	case "":
 		os.Exit(m.Run())
 	case "ends":
-		fmt.Println("cannot go on")
+		fmt.Fprintln(os.Stdout, "cannot go on")
 		os.Exit(3)
 	default:
 		term := make(chan os.Signal, 1)
 		signal.Notify(term, syscall.SIGTERM)
-		fmt.Println("up")
+		fmt.Fprintln(os.Stdout, "up")
 		<-term
 		if os.Getenv("RIG_CHILD") == "orderly" {
 			os.Exit(0)

@@ -1,0 +1,203 @@
+// Bench measures what one change costs, from the save of a file to Envoy's
+// acknowledgement, stage by stage: with everything in one process, and with
+// every part on its own. Beside it stands the floor: what NATS and the disk
+// alone cost. `make bench` builds what it needs and runs it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"meshlog.dev/deploy/e2e/floor"
+	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/e2e/shop"
+)
+
+// changes is how many are measured, one after the other.
+const changes = 200
+
+// patience is how long all of it may take.
+const patience = 5 * time.Minute
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the bench did not end within %s", patience))
+	defer cancel()
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		cancel()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, w io.Writer) error {
+	base, err := bus(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\nFloor: two synced publishes, one read, one delivery, %d times\n\n", changes)
+	report(w, []stage{{"floor", base}})
+
+	for _, a := range []struct {
+		name  string
+		start func(ctx context.Context, dir, config string) (*rig.Mesh, error)
+	}{
+		{"one process (meshlog up)", rig.Up},
+		{"separate processes", func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
+			return rig.Apart(ctx, dir, config, 1, 1)
+		}},
+	} {
+		stages, err := measure(ctx, a.start)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "\nSave to ACK, %s: %d changes of a route's weights\n\n", a.name, changes)
+		report(w, stages)
+		toWire := stages[len(stages)-2].took
+		fmt.Fprintf(w, "\n  save to first byte is %.1f times the floor (p50), %.1f times (p99); both have the holdoff in them\n",
+			ratio(toWire, base, 50), ratio(toWire, base, 99))
+	}
+	return nil
+}
+
+// bus measures the floor.
+func bus(ctx context.Context) (_ []time.Duration, err error) {
+	dir, err := os.MkdirTemp("", "meshlog-floor-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	nats, err := rig.StartNATS(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer nats.Kill()
+	return floor.Measure(ctx, nats.URL(), nats.Token, changes)
+}
+
+// stage is how long one part of the way took, for each change.
+type stage struct {
+	name string
+	took []time.Duration
+}
+
+func report(w io.Writer, stages []stage) {
+	fmt.Fprintf(w, "  %-44s %10s %10s\n", "", "p50", "p99")
+	for _, s := range stages {
+		fmt.Fprintf(w, "  %-44s %10s %10s\n", s.name, show(percentile(s.took, 50)), show(percentile(s.took, 99)))
+	}
+}
+
+func show(d time.Duration) string {
+	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
+}
+
+func ratio(a, b []time.Duration, p int) float64 {
+	return float64(percentile(a, p)) / float64(percentile(b, p))
+}
+
+// percentile is the smallest value that p percent do not exceed.
+func percentile(took []time.Duration, p int) time.Duration {
+	sorted := slices.Sorted(slices.Values(took))
+	return sorted[max(0, (len(sorted)*p+99)/100-1)]
+}
+
+// change is the moments of one.
+type change struct {
+	saved                                    time.Time
+	observed, logged, read, built, published time.Time // as the builder saw them
+	sent, acked                              time.Time // as the frontend saw them
+}
+
+// spans are the parts of the way, in order, and two sums.
+var spans = []struct {
+	name     string
+	from, to func(change) time.Time
+}{
+	{"save -> observed by the watcher", func(c change) time.Time { return c.saved }, func(c change) time.Time { return c.observed }},
+	{"observed -> on the log, synced", func(c change) time.Time { return c.observed }, func(c change) time.Time { return c.logged }},
+	{"on the log -> read by the builder", func(c change) time.Time { return c.logged }, func(c change) time.Time { return c.read }},
+	{"read -> built (the holdoff is in here)", func(c change) time.Time { return c.read }, func(c change) time.Time { return c.built }},
+	{"built -> published, synced", func(c change) time.Time { return c.built }, func(c change) time.Time { return c.published }},
+	{"published -> first byte from the frontend", func(c change) time.Time { return c.published }, func(c change) time.Time { return c.sent }},
+	{"first byte -> Envoy's ACK", func(c change) time.Time { return c.sent }, func(c change) time.Time { return c.acked }},
+	{"save -> first byte", func(c change) time.Time { return c.saved }, func(c change) time.Time { return c.sent }},
+	{"save -> ACK", func(c change) time.Time { return c.saved }, func(c change) time.Time { return c.acked }},
+}
+
+// measure runs a mesh and an Envoy, and saves changes one after the other.
+func measure(ctx context.Context, start func(ctx context.Context, dir, config string) (*rig.Mesh, error)) (_ []stage, err error) {
+	dir, err := os.MkdirTemp("", "meshlog-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	s, err := shop.New(dir, []int{1}, []int{2}) // no request is sent
+	if err != nil {
+		return nil, err
+	}
+	mesh, err := start(ctx, dir, s.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer mesh.End()
+	envoy, err := mesh.Join(ctx, "envoy-1", "demo", s.Port)
+	if err != nil {
+		return nil, err
+	}
+	defer envoy.Kill()
+
+	all := map[rig.Version]*change{}
+	for i := range changes {
+		c, version, err := save(ctx, s, mesh, i)
+		if err != nil {
+			return nil, fmt.Errorf("change %d: %w", i, err)
+		}
+		all[version] = &c
+	}
+	return staged(ctx, mesh, all)
+}
+
+// save makes one change, and waits until Envoy has acknowledged it.
+func save(ctx context.Context, s *shop.Shop, mesh *rig.Mesh, i int) (change, rig.Version, error) {
+	v2 := 1 + i%99 // another weight each time
+	saved, err := s.Weights(100-v2, v2)
+	if err != nil {
+		return change{}, rig.Version{}, err
+	}
+	t, err := mesh.Acked(ctx, "envoy-1", rig.RouteConfiguration, saved)
+	return change{saved: saved, sent: t.SentTime, acked: t.AckedTime}, t.Sent, err
+}
+
+// staged adds what the builder noted, and turns changes into stages.
+func staged(ctx context.Context, mesh *rig.Mesh, all map[rig.Version]*change) ([]stage, error) {
+	var r rig.BuilderReport
+	if err := mesh.Builders[0].Debug(ctx, "builder", &r); err != nil {
+		return nil, err
+	}
+	for _, t := range r.Timings {
+		if c, ok := all[t.Version]; ok {
+			c.observed, c.logged, c.read, c.built, c.published = t.Observed, t.Logged, t.Read, t.Built, t.Published
+		}
+	}
+	out := make([]stage, len(spans))
+	for v, c := range all {
+		if c.published.IsZero() {
+			return nil, fmt.Errorf("%s has no timings of version %s any more", r.Builder, v)
+		}
+		for i, s := range spans {
+			out[i].name = s.name
+			out[i].took = append(out[i].took, s.to(*c).Sub(s.from(*c)))
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/e2e/shop"
+)
+
+// broken is a way to break the routes.
+type broken struct {
+	what, old, new string
+	field          string // that is named in the report
+}
+
+var brokenRoutes = []broken{
+	{"a field that does not exist", "weighted_clusters:", "wieghted_clusters:", "wieghted_clusters"},
+	{"a value of another type", "weight: 90", "weight: plenty", "weight"},
+	{"no YAML", "domains: [\"*\"]", "domains: [\"*\"", ""},
+	{"what Envoy would reject", "domains: [\"*\"]", "domains: []", "domains"},
+}
+
+// A broken file is reported with file, line, field and reason, keeps its last
+// good value, and harms nothing else.
+func brokenFiles(f *fixture) {
+	f.shift(50, 50)
+	good := f.read(shop.Routes)
+	f.during("a file is broken", func() {
+		for _, b := range brokenRoutes {
+			text := strings.Replace(good, b.old, b.new, 1)
+			line := 1 + strings.Count(text[:strings.Index(text, b.new)], "\n")
+			f.save(shop.Routes, text)
+			d := f.reported(b.what, fmt.Sprintf("%s:%d", shop.Routes, line))
+			if !strings.Contains(d.Field, b.field) || d.Reason == "" || d.Advice == "" {
+				f.Errorf("%s: field %q, reason %q, advice %q; want field %q and both others", b.what, d.Field, d.Reason, d.Advice, b.field)
+			}
+			f.share(shop.V2, 50)
+		}
+		// A good document beside a broken one is served.
+		f.saved(f.shop.Endpoints([]int{f.v1.Port}, []int{f.v2.Port, f.v1.Port}))(rig.ClusterLoadAssignment)
+		f.settle()
+		f.share(shop.V1, 75)
+		f.saved(f.shop.Endpoints([]int{f.v1.Port}, []int{f.v2.Port}))(rig.ClusterLoadAssignment)
+
+		f.shift(0, 100)
+		f.share(shop.V2, 100)
+	})
+	f.must(rig.Until(f.ctx, "no diagnostics", func(ctx context.Context) error {
+		ds, err := f.diagnostics(ctx)
+		if err == nil && len(ds) > 0 {
+			err = fmt.Errorf("diagnostics: %+v", ds)
+		}
+		return err
+	}))
+}
+
+// reported waits until there is a diagnostic about file:line, the only one.
+func (f *fixture) reported(what, origin string) rig.Diagnostic {
+	f.Helper()
+	var found rig.Diagnostic
+	f.must(rig.Until(f.ctx, "a diagnostic of "+origin+" ("+what+")", func(ctx context.Context) error {
+		ds, err := f.diagnostics(ctx)
+		if err != nil {
+			return err
+		}
+		if len(ds) != 1 || !strings.HasSuffix(ds[0].Origin, origin) {
+			return fmt.Errorf("diagnostics: %+v", ds)
+		}
+		found = ds[0]
+		return nil
+	}))
+	return found
+}
+
+func (f *fixture) diagnostics(ctx context.Context) ([]rig.Diagnostic, error) {
+	var ds []rig.Diagnostic
+	err := f.mesh.CLI(ctx, &ds, "diagnostics")
+	return ds, err
+}
+
+func (f *fixture) read(name string) string {
+	f.Helper()
+	text, err := f.shop.Read(name)
+	f.must(err)
+	return text
+}
+
+func (f *fixture) save(name, text string) {
+	f.Helper()
+	_, err := f.shop.Save(name, text)
+	f.must(err)
+}

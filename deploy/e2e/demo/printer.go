@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"io"
+)
+
+// printer writes the demo's pages. A failed write to a terminal is nothing to
+// act on.
+type printer struct {
+	w       io.Writer
+	colours bool
+}
+
+const (
+	bold  = "1"
+	green = "32"
+	faint = "2"
+)
+
+func (p *printer) paint(colour, text string) string {
+	if !p.colours {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}
+
+// chapter begins a part.
+func (p *printer) chapter(title string) { fmt.Fprintf(p.w, "\n%s\n\n", p.paint(bold, title)) }
+
+// where says what runs where.
+func (p *printer) where(what, does, place string) {
+	fmt.Fprintf(p.w, "  %-12s %-52s %s\n", what, does, p.paint(faint, place))
+}
+
+// holds says what was seen to hold.
+func (p *printer) holds(format string, args ...any) {
+	fmt.Fprintf(p.w, "  %s %s\n", p.paint(green, "ok"), fmt.Sprintf(format, args...))
+}
+
+// note says something in passing.
+func (p *printer) note(format string, args ...any) {
+	fmt.Fprintf(p.w, "  %s\n", fmt.Sprintf(format, args...))
+}
+
+const row = "  %-9s %-16s %-54s %-12s %s\n"
+
+// columns heads a table of canary steps.
+func (p *printer) columns() {
+	fmt.Fprint(p.w, p.paint(faint, fmt.Sprintf(row, "weights", "version", "caused by", "save to ACK", "measured")))
+}
+
+// line is one step.
+func (p *printer) line(weights, version, cause, toACK, measured string) {
+	fmt.Fprintf(p.w, row, weights, version, cause, toACK, measured)
+}

@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/e2e/shop"
+)
+
+// All frontends are restarted while nothing else is alive: they serve from
+// their files, and Envoy does not notice.
+func TestFrontendsRestartAlone(t *testing.T) {
+	f := start(t, apart(1, 2))
+	f.shift(0, 100)
+	f.during("all frontends restart with everything else down", func() {
+		f.mesh.Watcher.Kill()
+		f.mesh.Builders[0].Kill()
+		f.mesh.NATS.Kill()
+		f.share(shop.V2, 100)
+		for _, s := range f.mesh.Frontends {
+			f.must(s.Stop())
+		}
+		f.must(f.envoy.Connected(f.ctx, false))
+		f.share(shop.V2, 100)
+		for _, s := range f.mesh.Frontends {
+			f.must(s.Restart())
+		}
+		for _, s := range f.mesh.Frontends {
+			f.must(s.Ready(f.ctx))
+		}
+		f.must(f.envoy.Connected(f.ctx, true))
+		f.share(shop.V2, 100)
+	})
+	f.nothingRejected()
+}
+
+// The leading builder is killed: a standby takes over, and a change arrives.
+func TestBuilderLeaderKilled(t *testing.T) {
+	f := start(t, apart(2, 1))
+	f.shift(50, 50)
+	f.during("the leader is killed", func() {
+		leader := f.leader()
+		leader.Kill()
+		f.shift(0, 100)
+		f.share(shop.V2, 100)
+
+		// It comes back as a standby, which has compared what it stood by for.
+		f.must(leader.Restart())
+		f.must(leader.Ready(f.ctx))
+		f.shift(100, 0)
+		f.share(shop.V1, 100)
+	})
+	f.nothingRejected()
+}
+
+// leader waits until one builder leads and another has compared its work.
+func (f *fixture) leader() *rig.Server {
+	f.Helper()
+	var leader *rig.Server
+	f.must(rig.Until(f.ctx, "a leader and a warm standby", func(ctx context.Context) error {
+		leader = nil
+		var compared uint64
+		for _, s := range f.mesh.Builders {
+			var r rig.BuilderReport
+			if err := s.Debug(ctx, "builder", &r); err != nil {
+				return err
+			}
+			if r.Error != "" {
+				return fmt.Errorf("%s: %s", r.Builder, r.Error)
+			}
+			if r.Leader {
+				leader = s
+			} else {
+				compared += r.Compared
+			}
+		}
+		if leader == nil || compared == 0 {
+			return fmt.Errorf("leader %v, %d versions compared", leader, compared)
+		}
+		return nil
+	}))
+	return leader
+}
+
+// The watcher is killed, and a file changes before it is back: nothing is
+// taken away meanwhile, and the change arrives.
+func TestWatcherKilled(t *testing.T) {
+	f := start(t, apart(1, 1))
+	f.shift(50, 50)
+	f.during("the watcher is killed", func() {
+		f.mesh.Watcher.Kill()
+		ack := f.saved(f.shop.Weights(0, 100))
+		f.share(shop.V2, 50) // nobody has seen the change
+		f.must(f.mesh.Watcher.Restart())
+		f.must(f.mesh.Watcher.Ready(f.ctx))
+		ack(rig.RouteConfiguration)
+		f.settle()
+		f.share(shop.V2, 100)
+		f.shift(100, 0)
+		f.share(shop.V1, 100)
+	})
+	f.nothingRejected()
+}
+
+// The NATS server is killed and comes back: a change made meanwhile arrives.
+func TestNATSKilled(t *testing.T) {
+	f := start(t, apart(2, 2))
+	f.shift(50, 50)
+	f.during("the NATS server is killed", func() {
+		f.mesh.NATS.Kill()
+		ack := f.saved(f.shop.Weights(0, 100))
+		f.share(shop.V2, 50) // the change has no way in
+		f.must(f.mesh.NATS.Restart(f.ctx))
+		ack(rig.RouteConfiguration)
+		f.settle()
+		f.share(shop.V2, 100)
+	})
+	f.nothingRejected()
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}

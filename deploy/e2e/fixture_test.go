@@ -1,0 +1,154 @@
+// Package e2e tests the programs in bin/ from outside, with a real NATS server
+// and a real Envoy: what a file that is saved does to the requests that flow,
+// and what they feel when something dies.
+package e2e
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/e2e/shop"
+)
+
+// patience bounds each test.
+const patience = time.Minute
+
+// node is the Envoy of a test.
+const node = "envoy-1"
+
+// fixture is the shop, served by an Envoy that a mesh configures.
+type fixture struct {
+	*testing.T
+	ctx    context.Context
+	shop   *shop.Shop
+	v1, v2 *rig.Backend
+	mesh   *rig.Mesh
+	envoy  *rig.Envoy
+}
+
+// arrangement starts a mesh on a directory of configuration.
+type arrangement func(ctx context.Context, dir, config string) (*rig.Mesh, error)
+
+// apart is every part on its own.
+func apart(builders, frontends int) arrangement {
+	return func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
+		return rig.Apart(ctx, dir, config, builders, frontends)
+	}
+}
+
+func start(t *testing.T, arranged arrangement) *fixture {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	f := &fixture{T: t, ctx: ctx}
+	f.v1, f.v2 = f.backend(shop.V1), f.backend(shop.V2)
+	dir := t.TempDir()
+	var err error
+	if f.shop, err = shop.New(dir, []int{f.v1.Port}, []int{f.v2.Port}); err != nil {
+		t.Fatal(err)
+	}
+	if f.mesh, err = arranged(ctx, dir, f.shop.Path); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.mesh.End)
+	if f.envoy, err = f.mesh.Join(ctx, node, "demo", f.shop.Port); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.envoy.Kill)
+	t.Cleanup(f.explain)
+	return f
+}
+
+// explain shows what the parts said last if the test has failed.
+func (f *fixture) explain() {
+	if !f.Failed() {
+		return
+	}
+	f.Logf("%s said last:\n%s", f.envoy.Name, f.envoy.Tail(15))
+	for _, s := range f.mesh.Servers() {
+		f.Logf("%s said last:\n%s", s.Name, s.Tail(15))
+	}
+}
+
+func (f *fixture) backend(name string) *rig.Backend {
+	f.Helper()
+	b, err := rig.StartBackend(name)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(b.Stop)
+	return b
+}
+
+// during runs what happens while requests flow, and demands that every one of
+// them is answered.
+func (f *fixture) during(what string, happens func()) {
+	f.Helper()
+	load, err := rig.StartLoad(f.ctx, f.shop.URL(), 4)
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer load.Stop()
+	happens()
+	if err := load.Stop().Err(); err != nil {
+		f.Errorf("requests while %s: %v", what, err)
+	}
+}
+
+// saved waits until Envoy has acknowledged what a save changed.
+func (f *fixture) saved(at time.Time, err error) func(typeURL string) rig.TypeReport {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+	return func(typeURL string) rig.TypeReport {
+		f.Helper()
+		t, err := f.mesh.Acked(f.ctx, node, typeURL, at)
+		if err != nil {
+			f.Fatal(err)
+		}
+		return t
+	}
+}
+
+// shift moves requests by weight, and waits until they have moved.
+func (f *fixture) shift(v1, v2 int) rig.TypeReport {
+	f.Helper()
+	t := f.saved(f.shop.Weights(v1, v2))(rig.RouteConfiguration)
+	f.settle()
+	return t
+}
+
+// settle lets the requests pass that Envoy's worker takes up before it hears
+// from its main thread what that has acknowledged.
+func (f *fixture) settle() {
+	f.Helper()
+	if err := rig.Send(f.ctx, f.shop.URL(), 20).Err(); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// share sends requests and demands that a backend answers so many percent of
+// them, give or take six: five standard deviations and more.
+func (f *fixture) share(backend string, want float64) {
+	f.Helper()
+	t := rig.Send(f.ctx, f.shop.URL(), 2000)
+	if err := t.Err(); err != nil {
+		f.Error(err)
+	}
+	got := t.Share(backend)
+	exact := want == 0 || want == 100
+	if exact && got != want || got < want-6 || got > want+6 {
+		f.Errorf("%s answered %.1f %% of %d requests, want %.0f %%", backend, got, t.Sent, want)
+	}
+}
+
+// nothingRejected demands that Envoy took all it was ever sent.
+func (f *fixture) nothingRejected() {
+	f.Helper()
+	if n, err := f.envoy.Rejected(f.ctx); err != nil || n != 0 {
+		f.Errorf("%s rejected %d responses, %v", node, n, err)
+	}
+}

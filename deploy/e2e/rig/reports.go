@@ -1,0 +1,110 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// The types of xDS.
+const (
+	Cluster               = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	ClusterLoadAssignment = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	Listener              = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	RouteConfiguration    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+)
+
+// Version names a published world, as JSON says it.
+type Version struct {
+	Epoch uint64 `json:"epoch,string"`
+	Seq   uint64 `json:"seq,string"`
+}
+
+// String is EPOCH.SEQ.
+func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Epoch, v.Seq) }
+
+// FrontendReport is what a frontend says of itself (/debug/frontend).
+type FrontendReport struct {
+	Frontend string
+	Serving  Version
+	Proxies  []struct {
+		ID    string
+		Types []TypeReport
+	}
+}
+
+// TypeReport is the state of one type on the stream of one proxy.
+type TypeReport struct {
+	TypeURL             string
+	Sent, Acked         Version
+	SentTime, AckedTime time.Time
+	Nack                *struct {
+		Version, Message string
+		Resources        []string
+	}
+}
+
+// BuilderReport is what a builder says of itself (/debug/builder).
+type BuilderReport struct {
+	Builder  string
+	Leader   bool
+	Head     Version
+	Compared uint64 `json:",string"`
+	Error    string
+	Timings  []StageTiming
+}
+
+// StageTiming is what one version cost the builder.
+type StageTiming struct {
+	Version                                  Version
+	Observed, Logged, Read, Built, Published time.Time
+}
+
+// find is the state of a type with a proxy.
+func (r *FrontendReport) find(proxy, typeURL string) (TypeReport, error) {
+	for _, p := range r.Proxies {
+		if p.ID != proxy {
+			continue
+		}
+		i := slices.IndexFunc(p.Types, func(t TypeReport) bool { return t.TypeURL == typeURL })
+		if i < 0 {
+			return TypeReport{}, fmt.Errorf("%s has not asked for %s", proxy, typeURL)
+		}
+		return p.Types[i], nil
+	}
+	return TypeReport{}, fmt.Errorf("%s is not connected to %s", proxy, r.Frontend)
+}
+
+// acked is the state of a type with a proxy, if that has acknowledged at or
+// after since what it was sent last.
+func (s *Server) acked(ctx context.Context, proxy, typeURL string, since time.Time) (TypeReport, error) {
+	if err := s.Running(); err != nil {
+		return TypeReport{}, err
+	}
+	var r FrontendReport
+	if err := s.Debug(ctx, "frontend", &r); err != nil {
+		return TypeReport{}, err
+	}
+	t, err := r.find(proxy, typeURL)
+	switch {
+	case err != nil:
+	case t.Nack != nil:
+		err = fmt.Errorf("rejected: %s", t.Nack.Message)
+	case t.AckedTime.Before(since) || t.AckedTime.Before(t.SentTime):
+		err = fmt.Errorf("sent version %s, acknowledged %s", t.Sent, t.Acked)
+	}
+	return t, err
+}
+
+// Diagnostic is a problem in what a user wrote (meshlog diagnostics).
+type Diagnostic struct {
+	Severity, Code, Object, Origin, Field, Reason, Advice, Effect string
+}
+
+// Event is one fact on the log (meshlog log).
+type Event struct {
+	Version Version
+	Key     struct{ Source, Instance, Kind, Namespace, Name string }
+	Origin  string
+}

@@ -1,0 +1,115 @@
+// Package shop is the configuration of the demo, deploy/e2e/demo/config, on
+// free ports: a listener, a route by weight to two versions, their endpoints.
+package shop
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+// The two versions, as the files name them.
+const (
+	V1 = "shop-v1"
+	V2 = "shop-v2"
+)
+
+// The files of the configuration.
+const (
+	listenerFile = "listener.yaml"
+	// Routes is the file with the weights.
+	Routes = "routes.yaml"
+	// Versions is the file with clusters and endpoints.
+	Versions = "shop.yaml"
+)
+
+// Shop is a copy of the configuration in a watched directory.
+type Shop struct {
+	*rig.ConfigDir
+	// Port is where Envoy takes requests.
+	Port int
+	from string
+}
+
+// New copies the configuration to dir/config, with the endpoints' ports.
+func New(dir string, v1, v2 []int) (*Shop, error) {
+	root, err := rig.Root()
+	if err != nil {
+		return nil, err
+	}
+	s := &Shop{from: filepath.Join(root, "deploy", "e2e", "demo", "config")}
+	if s.Port, err = rig.FreePort(); err != nil {
+		return nil, err
+	}
+	if s.ConfigDir, err = rig.NewConfigDir(dir); err != nil {
+		return nil, err
+	}
+	if _, err := s.save(listenerFile, 10000, s.Port); err != nil {
+		return nil, err
+	}
+	if _, err := s.Weights(90, 10); err != nil {
+		return nil, err
+	}
+	_, err = s.Endpoints(v1, v2)
+	return s, err
+}
+
+// URL is where Envoy takes requests.
+func (s *Shop) URL() string { return fmt.Sprintf("http://127.0.0.1:%d/", s.Port) }
+
+// Weights saves the routes with new weights, and returns when.
+func (s *Shop) Weights(v1, v2 int) (time.Time, error) {
+	text, err := s.read(Routes)
+	if err != nil {
+		return time.Time{}, err
+	}
+	for name, w := range map[string][2]int{V1: {90, v1}, V2: {10, v2}} {
+		text = strings.Replace(text,
+			fmt.Sprintf("{name: %s, weight: %d}", name, w[0]),
+			fmt.Sprintf("{name: %s, weight: %d}", name, w[1]), 1)
+	}
+	return s.Save(Routes, text)
+}
+
+// Endpoints saves the versions with the ports of their endpoints, and returns
+// when.
+func (s *Shop) Endpoints(v1, v2 []int) (time.Time, error) {
+	text, err := s.read(Versions)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return s.Save(Versions, ports(ports(text, 8081, v1), 8082, v2))
+}
+
+func (s *Shop) save(name string, old int, now ...int) (time.Time, error) {
+	text, err := s.read(name)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return s.Save(name, ports(text, old, now))
+}
+
+func (s *Shop) read(name string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(s.from, name))
+	return string(b), err
+}
+
+// ports repeats the line with the port old for each of now.
+func ports(text string, old int, now []int) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		was := fmt.Sprintf("port_value: %d}", old)
+		if !strings.Contains(line, was) {
+			out.WriteString(line)
+			continue
+		}
+		for _, port := range now {
+			out.WriteString(strings.Replace(line, was, fmt.Sprintf("port_value: %d}", port), 1))
+		}
+	}
+	return out.String()
+}

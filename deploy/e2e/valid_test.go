@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+// object is JSON of whatever form.
+type object = map[string]any
+
+// What Envoy was sent is a configuration that Envoy, asked again from the
+// start, calls valid as a whole.
+func generatedIsValid(f *fixture) {
+	var dump struct{ Configs []object }
+	f.must(f.envoy.ConfigDump(f.ctx, &dump))
+	routes := map[string]object{}
+	var listeners, clusters []object
+	for _, config := range dump.Configs {
+		for _, r := range list(config["dynamic_route_configs"]) {
+			route := inner(r["route_config"])
+			routes[route["name"].(string)] = route
+		}
+		for _, l := range list(config["dynamic_listeners"]) {
+			listeners = append(listeners, inner(l["active_state"].(object)["listener"]))
+		}
+		for _, c := range list(config["dynamic_active_clusters"]) {
+			clusters = append(clusters, inner(c["cluster"]))
+		}
+		for _, c := range list(config["static_clusters"]) {
+			clusters = append(clusters, inner(c["cluster"])) // that of the frontends
+		}
+	}
+	if len(routes) != 1 || len(listeners) != 1 || len(clusters) != 3 {
+		f.Fatalf("Envoy has %d routes, %d listeners, %d clusters", len(routes), len(listeners), len(clusters))
+	}
+	for _, l := range listeners {
+		inlineRoutes(f, l, routes)
+	}
+	b, err := json.Marshal(object{
+		"node":             object{"id": node, "cluster": "demo"},
+		"static_resources": object{"listeners": listeners, "clusters": clusters},
+		"dynamic_resources": object{"ads_config": object{
+			"api_type": "GRPC", "transport_api_version": "V3",
+			"grpc_services": []object{{"envoy_grpc": object{"cluster_name": "meshlog"}}},
+		}},
+	})
+	f.must(err)
+	path := filepath.Join(f.TempDir(), "generated.json")
+	f.must(os.WriteFile(path, b, 0o600))
+	f.must(rig.ValidateBootstrap(f.ctx, path, ""))
+}
+
+// inlineRoutes puts the routes of a listener where it names them.
+func inlineRoutes(f *fixture, listener object, routes map[string]object) {
+	for _, chain := range list(listener["filter_chains"]) {
+		for _, filter := range list(chain["filters"]) {
+			manager := filter["typed_config"].(object)
+			rds := manager["rds"].(object)
+			route, ok := routes[rds["route_config_name"].(string)]
+			if !ok {
+				f.Fatalf("no routes %q", rds["route_config_name"])
+			}
+			delete(manager, "rds")
+			manager["route_config"] = route
+		}
+	}
+}
+
+// list is a JSON list of objects; an absent one is empty.
+func list(v any) []object {
+	items, _ := v.([]any)
+	out := make([]object, len(items))
+	for i := range items {
+		out[i] = items[i].(object)
+	}
+	return out
+}
+
+// inner is the message within an Any.
+func inner(v any) object {
+	m := v.(object)
+	delete(m, "@type")
+	return m
+}
