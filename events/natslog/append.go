@@ -27,6 +27,8 @@ const (
 // Codes of the server's errors, as they are named there.
 const (
 	codeAccountResourcesExceeded = 10002
+	codeNoSuitablePeers          = 10005
+	codeClusterNotAvailable      = 10008
 	codeInsufficientResources    = 10023
 	codeStorageResourcesExceeded = 10047
 	codeMessageExceedsMaximum    = 10054

@@ -156,6 +156,13 @@ func (r *rig) acked(name string) uint64 {
 // runServer runs a server as it runs in production: synced before it answers.
 func runServer(t testing.TB, o *server.Options) *server.Server {
 	t.Helper()
+	s := startServer(t, o)
+	waitReady(t, s)
+	return s
+}
+
+func startServer(t testing.TB, o *server.Options) *server.Server {
+	t.Helper()
 	o.NoSigs = true
 	o.NoLog = true
 	o.JetStream = true
@@ -169,10 +176,14 @@ func runServer(t testing.TB, o *server.Options) *server.Server {
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
+	return s
+}
+
+func waitReady(t testing.TB, s *server.Server) {
+	t.Helper()
 	if !s.ReadyForConnections(30 * time.Second) {
 		t.Fatal("the server does not get ready")
 	}
-	return s
 }
 
 var clients atomic.Int64

@@ -22,6 +22,8 @@ const (
 	// maxConsumers is said because the server's default is no more than 1000
 	// and may change; builders and people who look are few.
 	maxConsumers = 512
+	// startingPause is between two looks at a cluster that is starting.
+	startingPause = 100 * time.Millisecond
 )
 
 // StreamOptions say how a stream is made.
@@ -38,13 +40,30 @@ type StreamOptions struct {
 
 // EnsureStream makes the stream of a log, or gives an existing one the
 // settings that a log needs. It says whether there was none. A cluster that
-// just started may answer errors for some seconds: try again.
+// just started cannot make streams for some seconds; EnsureStream tries again
+// until ctx ends, so give it a deadline.
 func EnsureStream(ctx context.Context, nc *nats.Conn, o StreamOptions) (created bool, err error) {
 	o.Options = o.withDefaults()
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
+	js, err := jetstream.New(nc)
 	if err != nil {
 		return false, fmt.Errorf("make stream %s: %w", o.Stream, err)
 	}
+	for {
+		created, err = ensure(ctx, js, o)
+		if err == nil || !starting(err) {
+			return created, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, err
+		case <-time.After(startingPause):
+		}
+	}
+}
+
+func ensure(ctx context.Context, js jetstream.JetStream, o StreamOptions) (created bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	s, err := js.Stream(ctx, o.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		_, err = js.CreateStream(ctx, o.config(jetstream.StreamConfig{}))
@@ -68,6 +87,16 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, o StreamOptions) (created 
 		return false, fmt.Errorf("change the settings of stream %s: %w", o.Stream, err)
 	}
 	return false, nil
+}
+
+// starting says whether err is what a cluster answers, or does not answer,
+// until it has a leader that knows the others.
+func starting(err error) bool {
+	switch errorCode(err) {
+	case codeNoSuitablePeers, codeClusterNotAvailable:
+		return true
+	}
+	return errors.Is(err, context.DeadlineExceeded)
 }
 
 // config changes c to what a log needs, and keeps what is none of its business

@@ -1,0 +1,50 @@
+package events_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestImports holds the import law: what a package may not bring along, and
+// why. Tests are free.
+func TestImports(t *testing.T) {
+	const root = "meshlog.dev/events"
+	bans := []struct {
+		prefix string
+		reason string
+		except []string // packages that may
+	}{
+		{"meshlog.dev/store", "events and store never meet but in the builder", nil},
+		{"meshlog.dev/services", "the log knows nothing of what is made from it", nil},
+		{"github.com/nats-io/nats-server", "a server is run by services/internal/bus; a client links none", nil},
+		{"github.com/nats-io", "only natslog speaks NATS: the fold and every tool import events", []string{root + "/natslog"}},
+		{"github.com/synadia-io", "only natslog speaks NATS: the fold and every tool import events", []string{root + "/natslog"}},
+		{"google.golang.org/grpc", "nothing here serves", nil},
+		{"k8s.io", "client-go is linked into watcher-kube and the CLI only", nil},
+		{"net/http", "nothing here serves", []string{root + "/natslog"}},
+		{"testing", "a test's tools do not belong into a process", []string{root + "/eventstest"}},
+		{root + "/natslog", "drivers are named by programs, never by each other or the suite", []string{root + "/natslog"}},
+		{root + "/memlog", "drivers are named by programs, never by each other or the suite", []string{root + "/memlog"}},
+	}
+	for _, pkg := range goList(t, root+"/...") {
+		for _, dep := range goList(t, "-deps", pkg) {
+			for _, ban := range bans {
+				if slices.Contains(ban.except, pkg) || dep != ban.prefix && !strings.HasPrefix(dep, ban.prefix+"/") {
+					continue
+				}
+				t.Errorf("%s brings along %s: %s", pkg, dep, ban.reason)
+			}
+		}
+	}
+}
+
+func goList(t *testing.T, args ...string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...).Output()
+	if err != nil {
+		t.Fatalf("go list %s: %v (it needs the go command in PATH)", strings.Join(args, " "), err)
+	}
+	return strings.Fields(string(out))
+}

@@ -1,0 +1,271 @@
+package natslog_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"meshlog.dev/events"
+	"meshlog.dev/events/natslog"
+)
+
+func begin(n int) events.Event {
+	return events.Event{
+		ID:   fmt.Sprint("begin-", n),
+		Body: &events.Begin{Shard: events.Shard{Source: "s", Instance: "i"}, Session: fmt.Sprint(n), Holder: "h"},
+	}
+}
+
+func begins(from, to int) []events.Event {
+	var batch []events.Event
+	for n := from; n <= to; n++ {
+		batch = append(batch, begin(n))
+	}
+	return batch
+}
+
+// TestServerRestart: over TCP, with the directory kept.
+func TestServerRestart(t *testing.T) {
+	o := &server.Options{Host: "127.0.0.1", Port: -1, StoreDir: t.TempDir()}
+	s := runServer(t, o)
+	nc := connect(t, s)
+	l := newRig(t, nc, natslog.StreamOptions{}).log
+	batch := begins(1, 3)
+	fence := events.Fence{Kind: events.FenceLog, Generation: l.Generation()}
+	if _, err := l.Append(t.Context(), batch, fence); err != nil {
+		t.Fatal(err)
+	}
+	before, err := l.Get(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := l.Follow(t.Context(), 3, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	next := make(chan error, 1)
+	go func() {
+		_, err := f.Next(t.Context())
+		next <- err
+	}()
+
+	status := nc.StatusChanged(nats.RECONNECTING, nats.CONNECTED)
+	defer nc.RemoveStatusListener(status)
+	port := s.Addr().String()
+	s.Shutdown()
+	s.WaitForShutdown()
+	<-status
+	if _, err := l.Append(t.Context(), begins(4, 4), events.Fence{}); err == nil || errors.Is(err, events.ErrConflict) {
+		t.Errorf("append without a server: %v", err)
+	}
+	again := &server.Options{Host: "127.0.0.1", StoreDir: o.StoreDir}
+	if _, err := fmt.Sscanf(port, "127.0.0.1:%d", &again.Port); err != nil {
+		t.Fatal(err)
+	}
+	runServer(t, again)
+	<-status
+
+	if err := <-next; !errors.Is(err, events.ErrReconnected) {
+		t.Errorf("a follower over the restart: %v", err)
+	}
+	if _, err := l.Append(t.Context(), batch, fence); !errors.Is(err, events.ErrReconnected) {
+		t.Errorf("append with the old generation: %v", err)
+	}
+	for _, retry := range []events.Fence{{}, {Kind: events.FenceLog}} {
+		if ack, err := l.Append(t.Context(), batch, retry); err != nil || ack != (events.Ack{Seq: 3, Duplicate: true}) {
+			t.Errorf("retry after the restart: %+v, %v", ack, err)
+		}
+	}
+	after, err := l.Get(t.Context(), 3)
+	if err != nil || after.Hash != before.Hash {
+		t.Errorf("the record has hash %s, %v, before the restart it had %s", after.Hash, err, before.Hash)
+	}
+	if ack, err := l.Append(t.Context(), begins(4, 4), events.Fence{Kind: events.FenceLog, Seq: 3}); err != nil || ack.Seq != 4 {
+		t.Errorf("append: %+v, %v", ack, err)
+	}
+}
+
+// TestConsumerDeleted takes the consumer from under a follower.
+func TestConsumerDeleted(t *testing.T) {
+	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
+	r := newRig(t, connect(t, s, nats.InProcessServer(s)), natslog.StreamOptions{Options: natslog.Options{Stream: natslog.DefaultStream}})
+	f, err := r.log.Follow(t.Context(), 0, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for n := 1; n <= 6; n += 2 {
+		if _, err := r.log.Append(t.Context(), begins(n, n+1), events.Fence{}); err != nil {
+			t.Fatal(err)
+		}
+		for want := uint64(n); want <= uint64(n+1); {
+			records, err := f.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, got := range records {
+				if got.Seq != want {
+					t.Fatalf("record %d, want %d", got.Seq, want)
+				}
+				want++
+			}
+		}
+		stream, err := r.js.Stream(t.Context(), r.o.Stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := stream.ConsumerNames(t.Context())
+		for name := range names.Name() {
+			if err := stream.DeleteConsumer(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if names.Err() != nil {
+			t.Fatal(names.Err())
+		}
+	}
+}
+
+// TestFollowerLeavesNothing: no consumer outlives its follower but the one
+// that bears a name.
+func TestFollowerLeavesNothing(t *testing.T) {
+	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
+	r := newRig(t, connect(t, s, nats.InProcessServer(s)), natslog.StreamOptions{Options: natslog.Options{Stream: natslog.DefaultStream}})
+	deleted, err := r.nc.SubscribeSync("$JS.EVENT.ADVISORY.CONSUMER.DELETED." + r.o.Stream + ".*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", "builder"} {
+		f, err := r.log.Follow(t.Context(), 0, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		m, err := deleted.NextMsgWithContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(m.Subject, ".read-") {
+			t.Errorf("%s", m.Subject)
+		}
+	}
+	if _, err := r.js.Consumer(t.Context(), r.o.Stream, "builder"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEnsureStream(t *testing.T) {
+	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
+	nc := connect(t, s, nats.InProcessServer(s))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := jetstream.StreamConfig{
+		Name:               "MESHLOG_EVENTS",
+		Subjects:           []string{"meshlog.ev.mesh.>"},
+		Retention:          jetstream.LimitsPolicy,
+		Storage:            jetstream.FileStorage,
+		Discard:            jetstream.DiscardNew,
+		Replicas:           1,
+		MaxConsumers:       512,
+		MaxMsgs:            -1,
+		MaxMsgsPerSubject:  -1,
+		MaxBytes:           -1,
+		MaxMsgSize:         512 << 10,
+		Duplicates:         2 * time.Minute,
+		AllowDirect:        true,
+		AllowAtomicPublish: true,
+		DenyDelete:         true,
+		DenyPurge:          true,
+	}
+	steps := []struct {
+		o       natslog.StreamOptions
+		created bool
+		change  func()
+	}{
+		{natslog.StreamOptions{}, true, func() {}},
+		{natslog.StreamOptions{}, false, func() {}},
+		{natslog.StreamOptions{MaxAge: time.Hour, MaxBytes: 1 << 30}, false, func() { want.MaxAge, want.MaxBytes = time.Hour, 1<<30 }},
+		{natslog.StreamOptions{MaxAge: time.Minute}, false, func() { want.MaxAge, want.MaxBytes, want.Duplicates = time.Minute, -1, time.Minute }},
+	}
+	for i, step := range steps {
+		step.change()
+		created, err := natslog.EnsureStream(t.Context(), nc, step.o)
+		if err != nil || created != step.created {
+			t.Fatalf("step %d: EnsureStream = %v, %v", i, created, err)
+		}
+		stream, err := js.Stream(t.Context(), "MESHLOG_EVENTS")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, stream.CachedInfo().Config, cmpopts.IgnoreFields(jetstream.StreamConfig{}, "Metadata", "ConsumerLimits")); diff != "" {
+			t.Errorf("step %d: settings (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
+	nc := connect(t, s, nats.InProcessServer(s))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []jetstream.StreamConfig{
+		{Name: "OTHER", Subjects: []string{"meshlog.ev.other.>"}, AllowAtomicPublish: true},
+		{Name: "SHARED", Subjects: []string{"meshlog.ev.a.>", "more"}, AllowAtomicPublish: true},
+		{Name: "SINGLE", Subjects: []string{"meshlog.ev.b.>"}},
+		{Name: "QUEUE", Subjects: []string{"meshlog.ev.c.>"}, AllowAtomicPublish: true, Retention: jetstream.WorkQueuePolicy},
+		{Name: "LATEST", Subjects: []string{"meshlog.ev.d.>"}, AllowAtomicPublish: true, MaxMsgsPerSubject: 1},
+	} {
+		if _, err := js.CreateStream(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := []struct {
+		o    natslog.Options
+		want string
+	}{
+		{natslog.Options{}, "open log MESHLOG_EVENTS: there is no such stream"},
+		{natslog.Options{Stream: "OTHER"}, `is "mesh" the right domain?`},
+		{natslog.Options{Stream: "SHARED", Domain: "a"}, `a log has "meshlog.ev.a.>" to itself`},
+		{natslog.Options{Stream: "SINGLE", Domain: "b"}, "set allow_atomic"},
+		{natslog.Options{Stream: "QUEUE", Domain: "c"}, "set limits"},
+		{natslog.Options{Stream: "LATEST", Domain: "d"}, "unset max_msgs_per_subject"},
+	}
+	for _, test := range tests {
+		if _, err := natslog.Open(t.Context(), nc, test.o); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("Open(%+v): %v, want %q", test.o, err, test.want)
+		}
+	}
+}
+
+// TestNoAnswer: that a server is slow is not the caller's deadline.
+func TestNoAnswer(t *testing.T) {
+	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
+	nc := connect(t, s, nats.InProcessServer(s))
+	l := newRig(t, nc, natslog.StreamOptions{}).log
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	<-ctx.Done()
+	if _, err := l.Bounds(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("bounds after the deadline: %v", err)
+	}
+	nc.Close()
+	if _, err := l.Bounds(t.Context()); !errors.Is(err, events.ErrClosed) {
+		t.Errorf("bounds on a closed connection: %v", err)
+	}
+}

@@ -1,0 +1,59 @@
+package natslog
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"meshlog.dev/events"
+)
+
+// TestSilence: a consumer that says nothing is replaced. This one is silent
+// because it was never asked for anything.
+func TestSilence(t *testing.T) {
+	t.Parallel() // it waits for the silence to last
+	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	defer s.WaitForShutdown()
+	defer s.Shutdown()
+	nc, err := nats.Connect("", nats.InProcessServer(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := EnsureStream(t.Context(), nc, StreamOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Open(t.Context(), nc, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := l.Follow(t.Context(), 0, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	f := opened.(*follower)
+	silent := f.reader
+	if err := silent.sub.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+
+	e := events.Event{ID: "x", Body: &events.Begin{Shard: events.Shard{Source: "s", Instance: "i"}, Session: "1", Holder: "h"}}
+	if _, err := l.Append(t.Context(), []events.Event{e}, events.Fence{}); err != nil {
+		t.Fatal(err)
+	}
+	since := time.Now()
+	records, err := f.Next(t.Context())
+	if err != nil || len(records) != 1 || records[0].Seq != 1 {
+		t.Fatalf("next = %+v, %v", records, err)
+	}
+	if f.reader == silent || time.Since(since) < silence {
+		t.Errorf("the record came after %s, from the first consumer: %v", time.Since(since), f.reader == silent)
+	}
+}
