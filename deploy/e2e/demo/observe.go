@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
+	"strings"
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
@@ -24,20 +24,20 @@ func (s *stage) applied(ctx context.Context, saved time.Time) (change, error) {
 		return change{}, err
 	}
 	c := change{version: t.Sent, toACK: t.AckedTime.Sub(saved)}
-	c.cause, err = s.cause(ctx)
+	c.cause, err = s.cause(ctx, t.Sent)
 	return c, err
 }
 
-// cause is the last event about the routes.
-func (s *stage) cause(ctx context.Context) (string, error) {
-	var events []rig.Event
-	if err := s.mesh.CLI(ctx, &events, "log", "--last", "20"); err != nil {
+// cause is what the log says of the change of the routes that a version has.
+func (s *stage) cause(ctx context.Context, version rig.Version) (string, error) {
+	var v rig.Published
+	if err := s.mesh.CLI(ctx, &v, "versions", version.String()); err != nil {
 		return "", err
 	}
-	for i := len(events) - 1; i >= 0; i-- {
-		if e := events[i]; e.Key.Name == "routes" {
-			return fmt.Sprintf("%s %s %s/%s", filepath.Base(e.Origin), e.Key.Kind, e.Key.Namespace, e.Key.Name), nil
+	for _, c := range v.Changes {
+		if strings.Contains(c.Object, "demo/routes") {
+			return fmt.Sprintf("#%d %s: %s", c.Seq, c.Cause, c.Object), nil
 		}
 	}
-	return "", fmt.Errorf("the log has no event about the routes")
+	return "", fmt.Errorf("version %s does not say that it changes the routes: %+v", version, v.Changes)
 }

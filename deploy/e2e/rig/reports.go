@@ -102,9 +102,16 @@ type Diagnostic struct {
 	Severity, Code, Object, Origin, Field, Reason, Advice, Effect string
 }
 
-// Event is one fact on the log (meshlog log).
-type Event struct {
-	Version Version
-	Key     struct{ Source, Instance, Kind, Namespace, Name string }
-	Origin  string
+// Published is a version and what brought it about (meshlog versions VERSION).
+type Published struct {
+	Version string
+	Changes []Change
+}
+
+// Change is an object that differs in a version, and the record that says so.
+type Change struct {
+	Object  string
+	Removed bool
+	Seq     uint64
+	Cause   string
 }
