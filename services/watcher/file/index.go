@@ -1,0 +1,244 @@
+package file
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/watcher"
+)
+
+// index is what all files say together. It is pure.
+type index struct {
+	files map[string]*file
+	// claims are the entries of each key in all files, the winner first: by
+	// name of the file, then by line.
+	claims map[key][]claim
+	said   map[key]watcher.Object // as changes told it last
+
+	// Since changes and problems were asked last.
+	touched    map[key]bool
+	reread     map[string]bool
+	reported   map[string]bool // files that have problems
+	wasPartial bool            // the listing was
+	// shrunk counts the times that a good file had less objects than before.
+	shrunk int
+}
+
+type file struct {
+	sum [sha256.Size]byte // of what was read last; zero: it could not be
+	content
+	// unknown says that the file was broken when all was listed, and is: what
+	// it held before is not known.
+	unknown bool
+}
+
+type claim struct {
+	file string
+	entry
+}
+
+func newIndex() *index {
+	return &index{
+		files: map[string]*file{}, claims: map[key][]claim{}, said: map[key]watcher.Object{},
+		touched: map[key]bool{}, reread: map[string]bool{}, reported: map[string][]model.Diagnostic{},
+	}
+}
+
+// set takes in what a file says. While it is broken it keeps the objects that
+// it held before.
+func (x *index) set(name string, data []byte) {
+	sum := sha256.Sum256(data)
+	old := x.files[name]
+	if old != nil && old.sum == sum {
+		return
+	}
+	f := &file{sum: sum, content: parse(name, data)}
+	if old != nil {
+		has := map[key]bool{}
+		for _, e := range f.entries {
+			has[e.key] = true
+		}
+		missing := slices.DeleteFunc(slices.Clone(old.entries), func(e entry) bool { return has[e.key] })
+		switch {
+		case f.broken:
+			f.entries = append(f.entries, missing...)
+		case len(missing) > 0:
+			x.shrunk++
+		}
+		f.unknown = old.unknown && f.broken
+	}
+	x.replace(name, f)
+}
+
+// fail takes in that a file or a directory cannot be read.
+func (x *index) fail(name string, err error) {
+	f := &file{content: content{broken: true, problems: []model.Diagnostic{{
+		Severity: model.Error, Code: "unreadable", Origin: filepath.ToSlash(name), Reason: err.Error(),
+		Advice: "make it readable, or remove it", Effect: "what it held before stays; nothing of it is removed",
+	}}}}
+	if old := x.files[name]; old != nil {
+		f.entries, f.unknown = old.entries, old.unknown
+	}
+	x.replace(name, f)
+}
+
+// remove takes in that a file is gone.
+func (x *index) remove(name string) {
+	if x.files[name] != nil {
+		x.replace(name, nil)
+	}
+}
+
+// keep removes the files that a walk did not find, but for those in
+// directories that could not be read.
+func (x *index) keep(f found) {
+	is := map[string]bool{}
+	for _, name := range f.files {
+		is[name] = true
+	}
+	for name := range x.files {
+		_, failed := f.unreadable[name]
+		hidden := false
+		for dir := range f.unreadable {
+			hidden = hidden || strings.HasPrefix(name, dir+string(filepath.Separator))
+		}
+		if !is[name] && !failed && !hidden {
+			x.remove(name)
+		}
+	}
+}
+
+func (x *index) replace(name string, f *file) {
+	if old := x.files[name]; old != nil {
+		for _, e := range old.entries {
+			x.touch(e.key)
+			x.claims[e.key] = slices.DeleteFunc(x.claims[e.key], func(c claim) bool { return c.file == name })
+		}
+	}
+	x.reread[name] = true
+	if f == nil {
+		delete(x.files, name)
+		return
+	}
+	x.files[name] = f
+	for _, e := range f.entries {
+		claims := append(x.claims[e.key], claim{name, e})
+		slices.SortStableFunc(claims, func(a, b claim) int {
+			return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line))
+		})
+		x.claims[e.key] = claims
+		x.touch(e.key)
+	}
+}
+
+// touch remembers that a key is to be compared, and its files' problems.
+func (x *index) touch(k key) {
+	x.touched[k] = true
+	for _, c := range x.claims[k] {
+		x.reread[c.file] = true
+	}
+}
+
+// listed says that what is known now is the listing.
+func (x *index) listed() {
+	for _, f := range x.files {
+		f.unknown = f.broken
+	}
+	x.wasPartial = x.partial()
+}
+
+// partial says that something is not known that was there to be listed.
+func (x *index) partial() bool {
+	for _, f := range x.files {
+		if f.unknown {
+			return true
+		}
+	}
+	return false
+}
+
+// readable says that what could not be listed can be.
+func (x *index) readable() bool { return x.wasPartial && !x.partial() }
+
+// changes are what differs from what changes returned before, sorted by key.
+func (x *index) changes(observed time.Time) []watcher.Object {
+	var set []watcher.Object
+	for k := range x.touched {
+		old, was := x.said[k]
+		claims := x.claims[k]
+		if len(claims) == 0 {
+			delete(x.claims, k)
+			if was {
+				delete(x.said, k)
+				set = append(set, watcher.Object{
+					Kind: k.kind, Namespace: k.namespace, Name: k.name, Delete: true,
+					Origin: old.Origin, Actor: old.Actor, Observed: observed,
+				})
+			}
+			continue
+		}
+		o := claims[0].object
+		if was && same(old, o) {
+			continue
+		}
+		x.said[k] = o
+		o.Observed = observed
+		set = append(set, o)
+	}
+	clear(x.touched)
+	slices.SortFunc(set, func(a, b watcher.Object) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return set
+}
+
+func same(a, b watcher.Object) bool {
+	return a.Payload.Type == b.Payload.Type && bytes.Equal(a.Payload.Bytes, b.Payload.Bytes) && a.Created.Equal(b.Created)
+}
+
+// problems are those of the files that have others than before.
+func (x *index) problems() map[string][]model.Diagnostic {
+	all := map[string][]model.Diagnostic{}
+	for name := range x.reread {
+		f := x.files[name]
+		if f == nil {
+			f = &file{}
+		}
+		ds := slices.Clone(f.problems)
+		for _, e := range f.entries {
+			if d, lost := x.conflict(name, e); lost {
+				ds = append(ds, d)
+			}
+		}
+		if !slices.Equal(ds, x.reported[name]) {
+			all[filepath.ToSlash(name)] = ds
+			x.reported[name] = ds
+		}
+		if len(ds) == 0 {
+			delete(x.reported, name)
+		}
+	}
+	clear(x.reread)
+	return all
+}
+
+// conflict says that another place has the say about the key of e.
+func (x *index) conflict(name string, e entry) (model.Diagnostic, bool) {
+	first := x.claims[e.key][0]
+	if first.file == name && first.line == e.line {
+		return model.Diagnostic{}, false
+	}
+	return model.Diagnostic{
+		Severity: model.Error, Code: "duplicate", Key: model.Key{Kind: e.key.kind, Namespace: e.key.namespace, Name: e.key.name},
+		Origin: fmt.Sprintf("%s:%d", filepath.ToSlash(name), e.line), Field: "metadata.name",
+		Reason: fmt.Sprintf("%s is in %s:%d already", e.key, filepath.ToSlash(first.file), first.line),
+		Advice: "rename or remove one of them", Effect: "the one in " + filepath.ToSlash(first.file) + " counts",
+	}, true
+}
