@@ -303,8 +303,29 @@ func TestKindJudge(t *testing.T) {
 			t.Errorf("%s: good %v (-want +got):\n%s", test.name, good, diff)
 		}
 	}
-	if (KindJudge{}).EndpointsOnly(model.Key{Kind: "Gizmo"}, nil, nil) {
-		t.Error("a kind that nobody knows is endpoints only")
+}
+
+func TestKindJudgeEndpointsOnly(t *testing.T) {
+	value := func(p events.Payload) *model.Value { return &model.Value{Type: p.Type, Bytes: p.Bytes} }
+	hosts, others, backend := value(assignment(t, 1)), value(assignment(t, 2)), value(cluster(t, 1, ""))
+	junk := &model.Value{Type: hosts.Type, Bytes: []byte{0xff}}
+	for _, test := range []struct {
+		name     string
+		kind     string
+		old, new *model.Value
+		want     bool
+	}{
+		{"other hosts", "Resource", hosts, others, true},
+		{"the first", "Resource", nil, hosts, true},
+		{"gone", "Resource", hosts, nil, true},
+		{"a cluster", "Resource", backend, backend, false},
+		{"another type", "Resource", hosts, backend, false},
+		{"unreadable", "Resource", junk, hosts, false},
+		{"no kind", "Gizmo", hosts, others, false},
+	} {
+		if got := (KindJudge{}).EndpointsOnly(model.Key{Kind: test.kind}, test.old, test.new); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
+		}
 	}
 }
 

@@ -98,7 +98,7 @@ func full(b *testing.B, j Judge, payloads []events.Payload) (*Fold, uint64) {
 	return f, seq
 }
 
-func resource(b *testing.B, m proto.Message) events.Payload {
+func resource(b testing.TB, m proto.Message) events.Payload {
 	b.Helper()
 	inner, err := anypb.New(m)
 	if err != nil {
@@ -111,7 +111,7 @@ func resource(b *testing.B, m proto.Message) events.Payload {
 	return events.Payload{Type: "type.googleapis.com/meshlog.config.v1.Resource", Bytes: raw}
 }
 
-func cluster(b *testing.B, i int, filler string) events.Payload {
+func cluster(b testing.TB, i int, filler string) events.Payload {
 	return resource(b, &clusterv3.Cluster{
 		Name:                 fmt.Sprint("cluster-", i),
 		AltStatName:          filler,
@@ -123,7 +123,7 @@ func cluster(b *testing.B, i int, filler string) events.Payload {
 	})
 }
 
-func assignment(b *testing.B, i int) events.Payload {
+func assignment(b testing.TB, i int) events.Payload {
 	group := &endpointv3.LocalityLbEndpoints{}
 	for host := range 4 {
 		group.LbEndpoints = append(group.LbEndpoints, &endpointv3.LbEndpoint{

@@ -113,22 +113,29 @@ func (sh *shard) listingDigest(listed *events.BucketSet) events.Digest {
 	}
 	inOrder := slices.Clone(sh.staged)
 	slices.SortStableFunc(inOrder, byPseq)
-	now := make(map[events.Key]events.Hash, len(inOrder))
+	type word struct {
+		hash events.Hash
+		pseq uint64
+	}
+	said := make(map[events.Key]word, len(inOrder))
 	for _, r := range inOrder {
 		o := r.object()
 		b := events.Bucket(o.Key)
-		old, ok := now[o.Key]
-		if !ok && !listed.Has(b) {
+		before, again := said[o.Key]
+		switch {
+		case again && before.pseq == o.Pseq:
+			continue // speak will drop it
+		case !again && !listed.Has(b):
 			if e := sh.entries[model.Key(o.Key)]; e != nil {
-				old = hashOf(e.offered)
+				before.hash = hashOf(e.offered)
 			}
 		}
-		var h events.Hash
+		now := word{pseq: o.Pseq}
 		if o.Op == events.Put {
-			h = events.ContentHash(o.Key, o.Payload, o.Created)
+			now.hash = events.ContentHash(o.Key, o.Payload, o.Created)
 		}
-		digests[b] = digests[b].With(old).With(h) // a zero hash changes nothing
-		now[o.Key] = h
+		digests[b] = digests[b].With(before.hash).With(now.hash) // a zero hash changes nothing
+		said[o.Key] = now
 	}
 	return digests.Sum()
 }

@@ -5,12 +5,26 @@ import (
 	"slices"
 )
 
-// table is a map of which versions share what they have in common: editing one
-// copies only the buckets that change. A table that nobody edits is immutable.
+// table is an immutable map; the tables that are made from one another share
+// what they have in common. It is a tree by the bits of the keys' hashes: a
+// change copies the few nodes that lead to its key.
 type table[K comparable, V any] struct {
-	buckets [][]pair[K, V]
-	n       int
-	hash    func(K) uint64
+	root *node[K, V]
+	n    int
+	hash func(K) uint64
+}
+
+const (
+	fanBits  = 4  // of the hash, consumed by each level
+	maxLeaf  = 16 // pairs in a leaf before it becomes a fork
+	hashBits = 64
+)
+
+// node is a fork (kids) or a leaf (pairs); nil is an empty leaf.
+type node[K comparable, V any] struct {
+	owner *byte // the edit that may write to it
+	kids  []*node[K, V]
+	pairs []pair[K, V]
 }
 
 type pair[K comparable, V any] struct {
@@ -18,105 +32,148 @@ type pair[K comparable, V any] struct {
 	value V
 }
 
-// perBucket is how many entries a bucket has, on average, when a table grows.
-const perBucket = 8
-
 func newTable[K comparable, V any](hash func(K) uint64) table[K, V] {
-	return table[K, V]{buckets: make([][]pair[K, V], 1), hash: hash}
+	return table[K, V]{hash: hash}
 }
 
-func (t *table[K, V]) bucket(k K) int { return int(t.hash(k) % uint64(len(t.buckets))) }
+// kid is which one leads to a key of hash h at a depth.
+func kid(h uint64, depth int) int { return int(h >> (fanBits * depth) & (1<<fanBits - 1)) }
 
 func (t *table[K, V]) get(k K) V {
-	for _, p := range t.buckets[t.bucket(k)] {
-		if p.key == k {
-			return p.value
+	n, h := t.root, t.hash(k)
+	for depth := 0; n != nil && n.kids != nil; depth++ {
+		n = n.kids[kid(h, depth)]
+	}
+	if n != nil {
+		if i := n.index(k); i >= 0 {
+			return n.pairs[i].value
 		}
 	}
 	var none V
 	return none
 }
 
-// all yields everything, in no order.
+func (n *node[K, V]) index(k K) int {
+	return slices.IndexFunc(n.pairs, func(p pair[K, V]) bool { return p.key == k })
+}
+
+// all yields everything, in no order that means anything.
 func (t *table[K, V]) all() iter.Seq2[K, V] {
-	return func(yield func(K, V) bool) {
-		for _, b := range t.buckets {
-			for _, p := range b {
-				if !yield(p.key, p.value) {
-					return
-				}
-			}
+	return func(yield func(K, V) bool) { t.root.each(yield) }
+}
+
+func (n *node[K, V]) each(yield func(K, V) bool) bool {
+	if n == nil {
+		return true
+	}
+	for _, p := range n.pairs {
+		if !yield(p.key, p.value) {
+			return false
 		}
 	}
+	for _, c := range n.kids {
+		if !c.each(yield) {
+			return false
+		}
+	}
+	return true
 }
 
 // edit is a table being changed; the one that it was made from stays as it is.
+// Its table may be taken once, when no more changes come.
 type edit[K comparable, V any] struct {
 	table[K, V]
-	owned map[int]bool // buckets that nobody else has; nil: not even the slice of buckets
+	token *byte // marks the nodes that nobody else has
 }
 
-func (t table[K, V]) edit() *edit[K, V] { return &edit[K, V]{table: t} }
+func (t table[K, V]) edit() *edit[K, V] { return &edit[K, V]{t, new(byte)} }
 
-// own makes the bucket of k one that may be written.
-func (e *edit[K, V]) own(k K) int {
-	if e.owned == nil {
-		e.buckets, e.owned = slices.Clone(e.buckets), map[int]bool{}
+// own is n, or a copy of it, that may be written.
+func (e *edit[K, V]) own(n *node[K, V]) *node[K, V] {
+	switch {
+	case n == nil:
+		return &node[K, V]{owner: e.token}
+	case n.owner == e.token:
+		return n
 	}
-	i := e.bucket(k)
-	if !e.owned[i] {
-		e.buckets[i], e.owned[i] = slices.Clone(e.buckets[i]), true
-	}
-	return i
+	return &node[K, V]{e.token, slices.Clone(n.kids), slices.Clone(n.pairs)}
 }
 
-func (e *edit[K, V]) set(k K, v V) {
-	i := e.own(k)
-	for j := range e.buckets[i] {
-		if e.buckets[i][j].key == k {
-			e.buckets[i][j].value = v
-			return
+func (e *edit[K, V]) set(k K, v V) { e.root = e.insert(e.root, 0, e.hash(k), k, v) }
+
+func (e *edit[K, V]) insert(n *node[K, V], depth int, h uint64, k K, v V) *node[K, V] {
+	n = e.own(n)
+	if n.kids != nil {
+		i := kid(h, depth)
+		n.kids[i] = e.insert(n.kids[i], depth+1, h, k, v)
+		return n
+	}
+	if i := n.index(k); i >= 0 {
+		n.pairs[i].value = v
+		return n
+	}
+	n.pairs = append(n.pairs, pair[K, V]{k, v})
+	e.n++
+	if len(n.pairs) > maxLeaf && fanBits*(depth+1) < hashBits {
+		e.fork(n, depth)
+	}
+	return n
+}
+
+// fork makes a fork of a leaf that is too large.
+func (e *edit[K, V]) fork(n *node[K, V], depth int) {
+	n.kids = make([]*node[K, V], 1<<fanBits)
+	for _, p := range n.pairs {
+		i := kid(e.hash(p.key), depth)
+		n.kids[i] = e.own(n.kids[i])
+		n.kids[i].pairs = append(n.kids[i].pairs, p)
+	}
+	n.pairs = nil
+}
+
+func (e *edit[K, V]) remove(k K) { e.root = e.cut(e.root, 0, e.hash(k), k) }
+
+// cut returns n without k: n itself where k is not there, nil where nothing is
+// left of a leaf.
+func (e *edit[K, V]) cut(n *node[K, V], depth int, h uint64, k K) *node[K, V] {
+	if n == nil {
+		return nil
+	}
+	if n.kids != nil {
+		i := kid(h, depth)
+		c := e.cut(n.kids[i], depth+1, h, k)
+		if c != n.kids[i] {
+			n = e.own(n)
+			n.kids[i] = c
 		}
+		return n
 	}
-	e.buckets[i] = append(e.buckets[i], pair[K, V]{k, v})
-	if e.n++; e.n > perBucket*len(e.buckets) {
-		e.grow()
+	i := n.index(k)
+	if i < 0 {
+		return n
 	}
-}
-
-func (e *edit[K, V]) remove(k K) {
-	is := func(p pair[K, V]) bool { return p.key == k }
-	if !slices.ContainsFunc(e.buckets[e.bucket(k)], is) {
-		return
-	}
-	i := e.own(k)
-	e.buckets[i] = slices.DeleteFunc(e.buckets[i], is)
 	e.n--
+	if len(n.pairs) == 1 {
+		return nil
+	}
+	n = e.own(n)
+	n.pairs = slices.Delete(n.pairs, i, i+1)
+	return n
 }
 
-// grow spreads the entries over four times the buckets, all of them new.
-func (e *edit[K, V]) grow() {
-	old := e.table
-	e.buckets = make([][]pair[K, V], 4*len(old.buckets))
-	for i := range e.buckets {
-		e.owned[i] = true
-	}
-	for k, v := range old.all() {
-		i := e.bucket(k)
-		e.buckets[i] = append(e.buckets[i], pair[K, V]{k, v})
-	}
-}
-
-// hashStrings is FNV-1a, with the lengths mixed in by a separator.
+// hashStrings is FNV-1a with its bits mixed; what separates the strings is in
+// no UTF-8 text.
 func hashStrings(parts ...string) uint64 {
 	h := uint64(14695981039346656037)
 	for _, s := range parts {
 		for i := range len(s) {
 			h = (h ^ uint64(s[i])) * 1099511628211
 		}
-		h = (h ^ 0xff) * 1099511628211 // in no UTF-8 text
+		h = (h ^ 0xff) * 1099511628211
 	}
-	return h
+	h ^= h >> 32
+	h *= 0xd6e8feb86659fd93
+	return h ^ h>>32
 }
 
 func hashKey(k Key) uint64 { return hashStrings(k.Source, k.Instance, k.Kind, k.Namespace, k.Name) }

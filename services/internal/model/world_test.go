@@ -443,31 +443,44 @@ func differing(a, b *World) []string {
 }
 
 func TestTable(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 1))
-	w, want := newTable[string, int](func(s string) uint64 { return hashStrings(s) }), map[string]int{}
-	for step := range 300 {
-		before := maps.Collect(w.all())
-		e := w.edit()
-		for range r.IntN(20) {
-			k := fmt.Sprint(r.IntN(1000))
-			if r.IntN(3) == 0 {
-				e.remove(k)
-				delete(want, k)
-			} else {
-				e.set(k, step)
-				want[k] = step
+	for name, hash := range map[string]func(string) uint64{
+		"spread":  func(s string) uint64 { return hashStrings(s) },
+		"collide": func(s string) uint64 { return uint64(len(s)) },
+	} {
+		r := rand.New(rand.NewPCG(1, 1))
+		table, want := newTable[string, int](hash), map[string]int{}
+		for step := range 300 {
+			before := maps.Collect(table.all())
+			e := table.edit()
+			for range r.IntN(20) {
+				k := fmt.Sprint(r.IntN(500))
+				if r.IntN(3) == 0 {
+					e.remove(k)
+					delete(want, k)
+				} else {
+					e.set(k, step)
+					want[k] = step
+				}
+			}
+			if !maps.Equal(before, maps.Collect(table.all())) {
+				t.Fatalf("%s: an edit changed the table that it was made from", name)
+			}
+			table = e.table
+			if !maps.Equal(want, maps.Collect(table.all())) || table.n != len(want) {
+				t.Fatalf("%s, step %d: %d entries, want %d", name, step, table.n, len(want))
+			}
+			for k, v := range want {
+				if table.get(k) != v {
+					t.Fatalf("%s, step %d: %s is %d, want %d", name, step, k, table.get(k), v)
+				}
 			}
 		}
-		if !maps.Equal(before, maps.Collect(w.all())) {
-			t.Fatal("an edit changed the table that it was made from")
+		for range table.all() {
+			break // leaves early
 		}
-		w = e.table
-		if !maps.Equal(want, maps.Collect(w.all())) || w.n != len(want) {
-			t.Fatalf("step %d: %d entries, want %d", step, w.n, len(want))
+		if got := table.get("none"); got != 0 {
+			t.Errorf("%s: something of nothing: %d", name, got)
 		}
-	}
-	if got := w.get("none"); got != 0 {
-		t.Errorf("something of nothing: %d", got)
 	}
 }
 

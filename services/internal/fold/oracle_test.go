@@ -1,0 +1,327 @@
+package fold
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/model"
+)
+
+// oracle is class Fold of shared/model, line by line: slow, and without
+// anything that is kept up to date on the side.
+type oracle struct {
+	judge         testJudge
+	epoch, record uint64 // and the record that began it
+	offered, good map[model.Key]*value
+	over          map[string]map[model.Key]model.OverlayValue
+	gone          map[string]bool
+	shards        map[model.Shard]*oracleShard
+}
+
+type oracleShard struct {
+	session                     string
+	listing, synced, need, hole bool
+	staged                      []*events.Object
+	last                        map[model.Key]uint64
+	seen                        map[uint64]bool
+	floor                       uint64
+}
+
+func newOracle(judge testJudge) *oracle {
+	return &oracle{
+		judge: judge, offered: map[model.Key]*value{}, good: map[model.Key]*value{},
+		over: map[string]map[model.Key]model.OverlayValue{}, gone: map[string]bool{}, shards: map[model.Shard]*oracleShard{},
+	}
+}
+
+func (o *oracle) shard(s events.Shard) *oracleShard {
+	x := o.shards[model.Shard(s)]
+	if x == nil {
+		x = &oracleShard{last: map[model.Key]uint64{}, seen: map[uint64]bool{}}
+		o.shards[model.Shard(s)] = x
+	}
+	return x
+}
+
+func (x *oracleShard) isHole(pseq, low uint64) bool {
+	if pseq > x.floor {
+		x.seen[pseq] = true
+	}
+	for x.seen[x.floor+1] {
+		x.floor++
+	}
+	x.hole = x.hole || low > 0 && x.floor < low-1
+	x.need = x.need || x.hole
+	return x.hole
+}
+
+func (o *oracle) put(k model.Key, v *value) {
+	for id, vals := range o.over {
+		if was, ok := vals[k]; ok && was.Base != hashOf(v) {
+			if delete(vals, k); len(vals) == 0 {
+				delete(o.over, id)
+			}
+		}
+	}
+	if v == nil {
+		delete(o.offered, k)
+		delete(o.good, k)
+		return
+	}
+	o.offered[k] = v
+	if _, good := o.judge.Judge(k, v.Value); good {
+		o.good[k] = v
+	}
+}
+
+func valueOf(ob *events.Object) *value {
+	if ob.Op == events.Delete {
+		return nil
+	}
+	return newValue(model.Key(ob.Key), model.Value{Type: ob.Payload.Type, Bytes: ob.Payload.Bytes, Created: ob.Created})
+}
+
+func (o *oracle) data(x *oracleShard, records []*events.Object) {
+	for _, r := range records {
+		k := model.Key(r.Key)
+		if last, ok := x.last[k]; ok && last >= r.Pseq {
+			continue
+		}
+		x.last[k] = r.Pseq
+		o.put(k, valueOf(r))
+	}
+}
+
+func (o *oracle) apply(rec events.Record, base iter.Seq2[string, []byte]) {
+	switch b := rec.Event.Body.(type) {
+	case *events.Object:
+		o.object(o.shard(b.Key.Shard()), b)
+	case *events.Begin:
+		x := o.shard(b.Shard)
+		*x = oracleShard{session: b.Session, listing: true, synced: x.synced, last: map[model.Key]uint64{}, seen: map[uint64]bool{}}
+	case *events.Alive:
+		x := o.shard(b.Shard)
+		if x.session != b.Session {
+			x.need = true
+		} else if !x.isHole(0, b.Low) {
+			o.alive(x, b)
+		}
+	case *events.Overlay:
+		o.overlay(b)
+	case *events.Segment:
+		o.segment(rec.Seq, b, base)
+	}
+}
+
+func (o *oracle) object(x *oracleShard, b *events.Object) {
+	switch {
+	case x.session != b.Session || x.isHole(b.Pseq, b.Low):
+	case x.listing:
+		x.staged = append(x.staged, b)
+	case b.Batch.Total > 0:
+		x.staged = slices.DeleteFunc(x.staged, func(e *events.Object) bool {
+			return e.Batch.ID != b.Batch.ID || e.Batch.Index == b.Batch.Index
+		})
+		if x.staged = append(x.staged, b); len(x.staged) == int(b.Batch.Total) {
+			all := inPseqOrder(x.staged)
+			x.staged = nil
+			o.data(x, all)
+		}
+	default:
+		o.data(x, []*events.Object{b})
+	}
+}
+
+func inPseqOrder(records []*events.Object) []*events.Object {
+	return slices.SortedStableFunc(slices.Values(records), func(a, b *events.Object) int { return int(a.Pseq) - int(b.Pseq) })
+}
+
+func (o *oracle) alive(x *oracleShard, a *events.Alive) {
+	if !x.listing && a.Digest == (events.Digest{}) {
+		return // not in shared/model: there, each has a digest
+	}
+	mine, saw := map[model.Key]*value{}, map[model.Key]*value{}
+	for k, v := range o.offered {
+		if k.Shard() == model.Shard(a.Shard) {
+			mine[k] = v
+			if !x.listing || !a.Listed.Has(events.Bucket(events.Key(k))) {
+				saw[k] = v
+			}
+		}
+	}
+	ok := true
+	if !a.Partial {
+		last := map[model.Key]uint64{}
+		for _, r := range inPseqOrder(x.staged) {
+			// Of one pseq the first counts, as in data; there are none of
+			// these in shared/model.
+			if k := model.Key(r.Key); x.listing && last[k] != r.Pseq {
+				saw[k], last[k] = valueOf(r), r.Pseq
+			}
+		}
+		maps.DeleteFunc(saw, func(_ model.Key, v *value) bool { return v == nil })
+		var digests events.ShardDigests
+		for k, v := range saw {
+			digests.Toggle(events.Key(k), v.hash)
+		}
+		ok = digests.Sum() == a.Digest
+		x.synced, x.need = x.synced || ok, x.need || !ok
+	}
+	if ok && x.listing {
+		staged := x.staged
+		x.listing, x.staged = false, nil
+		o.data(x, staged)
+		if !a.Partial {
+			for k := range mine {
+				if saw[k] == nil {
+					o.put(k, nil)
+				}
+			}
+		}
+	}
+}
+
+func (o *oracle) overlay(b *events.Overlay) {
+	if b.Remove {
+		delete(o.over, b.ID)
+		o.gone[b.ID] = true
+		return
+	}
+	if o.gone[b.ID] {
+		return
+	}
+	vals := map[model.Key]model.OverlayValue{}
+	for _, v := range b.Values {
+		if k := model.Key(v.Key); hashOf(o.offered[k]) == v.Base {
+			vals[k] = model.OverlayValue{Key: k, Base: v.Base}
+		}
+	}
+	if len(vals) > 0 {
+		o.over[b.ID] = vals
+	}
+}
+
+func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, []byte]) {
+	if g.EpochRecord == 0 && g.Epoch <= o.epoch || g.EpochRecord != 0 && (g.Epoch != o.epoch || g.EpochRecord != o.record) {
+		return
+	}
+	base := newState()
+	if rows != nil {
+		base, _ = (&Fold{}).parse(rows)
+	}
+	was := map[model.Key]*value{}
+	for _, sh := range base.shards {
+		for k, e := range sh.entries {
+			if e.good != nil {
+				was[k] = e.good
+			}
+		}
+	}
+	if g.EpochRecord == 0 {
+		judge := o.judge
+		*o = *newOracle(judge)
+		o.epoch, o.record = g.Epoch, seq
+		for name, sh := range base.shards {
+			o.shard(events.Shard(name)).need = true
+			for k, e := range sh.entries {
+				if e.offered != nil {
+					o.offered[k] = e.offered
+				}
+			}
+		}
+		for id, over := range base.overlays {
+			o.over[id] = over.values
+		}
+		for id := range base.gone {
+			o.gone[id] = true
+		}
+	}
+	o.good = map[model.Key]*value{}
+	for k, v := range o.offered {
+		if w := was[k]; w != nil {
+			o.good[k] = w
+		}
+		if _, good := o.judge.Judge(k, v.Value); good {
+			o.good[k] = v
+		}
+	}
+}
+
+// known is all that the two have in common.
+type known struct {
+	Offered, Good map[string]string
+	Over          map[string][]string
+	Gone          []string
+	Shards        map[string]string
+}
+
+func (o *oracle) known() known {
+	n := known{map[string]string{}, map[string]string{}, map[string][]string{}, slices.Sorted(maps.Keys(o.gone)), map[string]string{}}
+	for k, v := range o.offered {
+		n.Offered[k.Row()] = string(v.Bytes)
+	}
+	for k, v := range o.good {
+		n.Good[k.Row()] = string(v.Bytes)
+	}
+	for id, vals := range o.over {
+		n.Over[id] = overlaid(vals)
+	}
+	for name, x := range o.shards {
+		n.Shards[name.String()] = fmt.Sprint(x.session, x.listing, x.synced, x.need, x.hole, len(x.staged))
+	}
+	return n
+}
+
+func overlaid(vals map[model.Key]model.OverlayValue) (rows []string) {
+	for k := range vals {
+		rows = append(rows, k.Row())
+	}
+	slices.Sort(rows)
+	return rows
+}
+
+func (f *Fold) known() known {
+	n := known{map[string]string{}, map[string]string{}, map[string][]string{}, slices.Sorted(maps.Keys(f.gone)), map[string]string{}}
+	for name, sh := range f.shards {
+		n.Shards[name.String()] = fmt.Sprint(sh.session, sh.listing, sh.synced, sh.need != "", sh.hole, len(sh.staged))
+		for _, e := range sh.entries {
+			if e.offered != nil {
+				n.Offered[e.row] = string(e.offered.Bytes)
+			}
+			if e.good != nil {
+				n.Good[e.row] = string(e.good.Bytes)
+			}
+		}
+	}
+	for id, o := range f.overlays {
+		n.Over[id] = overlaid(o.values)
+	}
+	return n
+}
+
+// TestOracle: the fold is the one of shared/model.
+func TestOracle(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		a := newAuthor(r.IntN)
+		f, o := New("A", testJudge("A")), newOracle("A")
+		for range 100 {
+			rec := a.next(f)
+			base := a.baseOf(f, rec)
+			if _, _, err := f.Apply(rec, base); err != nil {
+				t.Fatal(err)
+			}
+			o.apply(rec, base)
+			if diff := cmp.Diff(o.known(), f.known()); diff != "" {
+				t.Fatalf("seed %d, record %d, %T (-model +fold):\n%s", seed, rec.Seq, rec.Event.Body, diff)
+			}
+		}
+	}
+}
