@@ -25,8 +25,8 @@ type index struct {
 	// Since changes and problems were asked last.
 	touched    map[key]bool
 	reread     map[string]bool
-	reported   map[string]bool // files that have problems
-	wasPartial bool            // the listing was
+	reported   map[string][]model.Diagnostic // what problems returned
+	wasPartial bool                          // the listing was
 	// shrunk counts the times that a good file had less objects than before.
 	shrunk int
 }
