@@ -243,11 +243,6 @@ func TestQuestions(t *testing.T) {
 	if holds := f.Holds(); len(holds) != 1 || holds[0].ID != "h1" || len(holds[0].Values) != 1 {
 		t.Errorf("holds %v", holds)
 	}
-	for id, want := range map[string]bool{"h1": true, "h2": true, "h3": false} {
-		if used := f.OverlayUsed(id); used != want {
-			t.Errorf("overlay %s used: %v", id, used)
-		}
-	}
 	digests, ok := f.Digests(shardA(), "s1")
 	if !ok || digests.Sum() != f.shards[shardA()].digests.Sum() {
 		t.Errorf("digests: %v", ok)

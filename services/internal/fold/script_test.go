@@ -231,7 +231,9 @@ func (w words) object() *events.Object {
 	}
 	if b, ok := w.options["batch"]; ok {
 		o.Batch.ID, b, _ = strings.Cut(b, ":")
-		fmt.Sscanf(b, "%d/%d", &o.Batch.Index, &o.Batch.Total)
+		if _, err := fmt.Sscanf(b, "%d/%d", &o.Batch.Index, &o.Batch.Total); err != nil {
+			panic(err)
+		}
 	}
 	return o
 }
