@@ -257,11 +257,7 @@ func (m *Machine) manifest(delta store.Delta) *store.Manifest {
 	for _, k := range delta.Remove[:min(len(delta.Remove), maxChanges-len(man.Changes))] {
 		man.Changes = append(man.Changes, &snapshotv1.KeyChange{Key: k, Removed: true, Seq: m.causes[k]})
 	}
-	for _, d := range m.Diagnostics() {
-		if len(man.Diagnostics) < maxDiagnostics {
-			man.Diagnostics = append(man.Diagnostics, d.Proto())
-		}
-	}
+	man.Diagnostics = m.diagnosticProtos()
 	m.ckpt.into(man)
 	return man
 }

@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/events"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
@@ -37,6 +38,16 @@ func (m *Machine) Diagnostics() []model.Diagnostic {
 	all := slices.Concat(m.fold.Diagnostics(), m.world.Diagnostics(), m.problems)
 	slices.SortFunc(all, model.Diagnostic.Compare)
 	return slices.Compact(all)
+}
+
+// diagnosticProtos are the first of them on the wire.
+func (m *Machine) diagnosticProtos() []*snapshotv1.Diagnostic {
+	all := m.Diagnostics()
+	var out []*snapshotv1.Diagnostic
+	for _, d := range all[:min(len(all), maxDiagnostics)] {
+		out = append(out, d.Proto())
+	}
+	return out
 }
 
 // Digests are the bucket digests of a shard, for the watcher that began the
@@ -84,6 +95,7 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 		Position: store.Version(m.fold.Position()).Proto(), Head: m.head.Version().Proto(),
 		LogLastSeq: m.fold.Position().Seq + uint64(len(m.ahead)), Compared: m.stats.Compared,
 		Waiting: m.waiting, Timings: slices.Clone(m.timings), Holds: m.holds(),
+		Diagnostics: m.diagnosticProtos(),
 	}
 	for _, err := range []error{m.refused, m.buildErr, m.saveErr} {
 		if err != nil && r.Error == "" {

@@ -731,7 +731,9 @@ type BuilderReport struct {
 	Timings []*StageTiming `protobuf:"bytes,10,rep,name=timings,proto3" json:"timings,omitempty"`
 	Error   string         `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
 	// Holds that wait for an approval.
-	Holds         []*Hold `protobuf:"bytes,12,rep,name=holds,proto3" json:"holds,omitempty"`
+	Holds []*Hold `protobuf:"bytes,12,rep,name=holds,proto3" json:"holds,omitempty"`
+	// The problems that stand at position; no more than the first 1000.
+	Diagnostics   []*v1.Diagnostic `protobuf:"bytes,13,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -846,6 +848,13 @@ func (x *BuilderReport) GetError() string {
 func (x *BuilderReport) GetHolds() []*Hold {
 	if x != nil {
 		return x.Holds
+	}
+	return nil
+}
+
+func (x *BuilderReport) GetDiagnostics() []*v1.Diagnostic {
+	if x != nil {
+		return x.Diagnostics
 	}
 	return nil
 }
@@ -1265,7 +1274,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\apartial\x18\t \x01(\bR\apartial\x12\x18\n" +
 	"\apending\x18\n" +
 	" \x01(\x04R\apending\x12A\n" +
-	"\vdiagnostics\x18\v \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\"\xca\x03\n" +
+	"\vdiagnostics\x18\v \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\"\x8d\x04\n" +
 	"\rBuilderReport\x12\x18\n" +
 	"\abuilder\x18\x01 \x01(\tR\abuilder\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -1280,7 +1289,8 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\atimings\x18\n" +
 	" \x03(\v2\x1e.meshlog.report.v1.StageTimingR\atimings\x12\x14\n" +
 	"\x05error\x18\v \x01(\tR\x05error\x12-\n" +
-	"\x05holds\x18\f \x03(\v2\x17.meshlog.report.v1.HoldR\x05holds\"v\n" +
+	"\x05holds\x18\f \x03(\v2\x17.meshlog.report.v1.HoldR\x05holds\x12A\n" +
+	"\vdiagnostics\x18\r \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\"v\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
@@ -1362,17 +1372,18 @@ var file_meshlog_report_v1_report_proto_depIdxs = []int32{
 	13, // 20: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
 	9,  // 21: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
 	8,  // 22: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	13, // 23: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	14, // 24: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	14, // 25: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	14, // 26: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	14, // 27: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	14, // 28: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	15, // 23: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	13, // 24: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	14, // 25: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	14, // 26: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	14, // 27: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	14, // 28: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	14, // 29: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }

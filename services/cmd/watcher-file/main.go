@@ -1,0 +1,53 @@
+// Watcher-file puts the objects in a directory of YAML on the log.
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/up/watcherup"
+	"meshlog.dev/services/watcher/file"
+)
+
+type settings struct {
+	process.Bus
+	Config   string // the directory, subdirectories included
+	Instance string // tells this directory from others
+}
+
+func (s *settings) Flags(fs *pflag.FlagSet) {
+	s.Bus.Flags(fs)
+	fs.StringVar(&s.Config, "config", "", "`directory` of YAML to watch, subdirectories included")
+	fs.StringVar(&s.Instance, "instance", "default", "`name` that tells this directory from those of other watchers")
+}
+
+func (s *settings) Check() error {
+	if s.Instance == "" {
+		return errors.New("--instance is empty")
+	}
+	return errors.Join(process.CheckConfig(s.Config), s.Bus.Check())
+}
+
+func main() {
+	s := &settings{Bus: process.DefaultBus()}
+	os.Exit(process.Main(process.Command(process.Spec{
+		Use: "watcher-file", Short: "Puts the objects in a directory of YAML on the log", Settings: s,
+		Long:    "Watches a directory of YAML and puts what changes on the log. A twin of the same --instance stands by.",
+		Example: "  watcher-file --bus nats://127.0.0.1:4222 --bus-token-file token --config mesh/ --id watcher-1",
+		Run: func(ctx context.Context, p *process.Process) error {
+			return watcherup.Run(ctx, watcherup.Options{
+				Domain: s.Domain, Shard: events.Shard{Source: "file", Instance: s.Instance}, Holder: s.ID,
+				Watcher: file.New(s.Config), Process: p,
+				Connect: func(ctx context.Context) (*bus.Conn, error) {
+					return bus.ConnectWait(ctx, s.Options("watcher-file", p))
+				},
+			})
+		},
+	})))
+}

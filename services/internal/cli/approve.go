@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os/user"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/store"
+)
+
+// holdView is a hold as it is printed whole.
+type holdView struct {
+	ID       string `json:"id"`
+	Source   string `json:"source"`
+	Instance string `json:"instance"`
+	Keys     uint32 `json:"keys"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+// approvedView is what an approval came to.
+type approvedView struct {
+	Hold    string `json:"hold"`
+	Seq     uint64 `json:"seq"`     // of the approval
+	Version string `json:"version"` // that shows it
+}
+
+func approveCommand() *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use: "approve [HOLD]", Short: "Shows what the guard holds back, or lets it through", Args: args(0, 1, ""),
+		Long: `Shows what the guard holds back, or lets one of it through.
+
+Where a source loses much at once, the guard goes on serving what is gone, until
+somebody approves the loss. An approval is a record of the log like any other.`,
+		Example: `  meshlog approve --data data/
+  meshlog approve --data data/ 1.42-file/default`,
+	}
+	t := targetFlags(cmd)
+	format := outputFlag(cmd)
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for a version that shows it")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		defer func() { err = errors.Join(err, t.close()) }()
+		out, err := newOutput(cmd, *format)
+		if err != nil {
+			return err
+		}
+		nc, err := t.connect()
+		if err != nil {
+			return err
+		}
+		reports, err := t.fleet(nc).Reports(cmd.Context())
+		if err != nil {
+			return err
+		}
+		holds := viewHolds(newest(reports.Builders))
+		if len(args) == 0 {
+			return out.print(holds, func() error { return showHolds(holds, out) })
+		}
+		if !hasHold(holds, args[0]) {
+			return notFound("hold %q: the guard holds nothing of this name back; `meshlog approve` lists what it does", args[0])
+		}
+		log, err := t.log(cmd.Context(), nc)
+		if err != nil {
+			return err
+		}
+		chain, err := t.chain(cmd.Context(), nc)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+		defer cancel()
+		v, err := approve(ctx, log, chain, args[0])
+		if err != nil {
+			return err
+		}
+		return out.print(v, func() error {
+			return out.line("Approved: version %s no longer holds %s back.", v.Version, v.Hold)
+		})
+	}
+	return cmd
+}
+
+func viewHolds(r *reportv1.BuilderReport) []holdView {
+	views := []holdView{}
+	for _, h := range r.GetHolds() {
+		views = append(views, holdView{h.GetId(), h.GetSource(), h.GetInstance(), h.GetKeys(), h.GetReason()})
+	}
+	return views
+}
+
+func hasHold(holds []holdView, id string) bool {
+	for _, h := range holds {
+		if h.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
+func showHolds(holds []holdView, out *output) error {
+	if len(holds) == 0 {
+		return out.line("The guard holds nothing back.")
+	}
+	t := table{head: []string{"HOLD", "SOURCE", "KEYS", "REASON"}}
+	for _, h := range holds {
+		t.add(h.ID, h.Source+"/"+h.Instance, h.Keys, h.Reason)
+	}
+	return out.table(&t, true)
+}
+
+// approve removes a hold and waits until a version shows it.
+func approve(ctx context.Context, log events.Appender, chain store.Chain, id string) (approvedView, error) {
+	e := events.Event{
+		ID: "approve/" + rand.Text(), Observed: time.Now(), Actor: operator(),
+		Body: &events.Overlay{ID: id, Remove: true},
+	}
+	ack, err := log.Append(ctx, []events.Event{e}, events.Fence{})
+	if err != nil {
+		return approvedView{}, fmt.Errorf("approve %s: %w", id, err)
+	}
+	f, err := chain.Follow(ctx)
+	if err != nil {
+		return approvedView{}, fmt.Errorf("approved %s at %d, but the version chain cannot be followed: %w", id, ack.Seq, err)
+	}
+	defer f.Close()
+	var have store.Version
+	var root store.Hash
+	for have.Seq < ack.Seq {
+		links, err := f.Next(ctx, have, root)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return approvedView{}, fmt.Errorf("approved %s at %d, but no version shows it yet; /readyz of the builder says what it waits for", id, ack.Seq)
+		}
+		if err != nil {
+			return approvedView{}, fmt.Errorf("approved %s at %d, but the version chain cannot be followed: %w", id, ack.Seq, err)
+		}
+		newest := links[len(links)-1].Manifest
+		have, root = store.VersionOf(newest.GetVersion()), store.RootOf(newest)
+	}
+	return approvedView{Hold: id, Seq: ack.Seq, Version: have.String()}, nil
+}
+
+// operator is who sits at the terminal.
+func operator() string {
+	u, err := user.Current()
+	if err != nil {
+		return "operator"
+	}
+	return u.Username
+}

@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"sigs.k8s.io/yaml"
+)
+
+// output is how a command prints.
+type output struct {
+	w      io.Writer
+	format string // table, json, yaml
+	color  bool
+}
+
+// outputFlag binds -o.
+func outputFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().StringP("output", "o", "table", "how to print: table, json or yaml")
+}
+
+func newOutput(cmd *cobra.Command, format string) (*output, error) {
+	switch format {
+	case "table", "json", "yaml":
+	default:
+		return nil, usage("--output %q: want table, json or yaml", format)
+	}
+	o := &output{w: cmd.OutOrStdout(), format: format}
+	f, isFile := o.w.(*os.File)
+	o.color = isFile && term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == ""
+	return o, nil
+}
+
+// print prints v, or as a table what the function says.
+func (o *output) print(v any, asTable func() error) error {
+	switch o.format {
+	case "json":
+		e := json.NewEncoder(o.w)
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(v)
+	case "yaml":
+		b, err := yaml.Marshal(v)
+		if err == nil {
+			_, err = o.w.Write(b)
+		}
+		return err
+	}
+	return asTable()
+}
+
+// next prints one of a stream of values: a line of JSON, or a document of YAML.
+func (o *output) next(v any) error {
+	if o.format == "json" {
+		e := json.NewEncoder(o.w)
+		e.SetEscapeHTML(false)
+		return e.Encode(v)
+	}
+	b, err := yaml.Marshal(v)
+	if err == nil {
+		_, err = fmt.Fprintf(o.w, "---\n%s", b)
+	}
+	return err
+}
+
+// The colours of a terminal.
+const (
+	red    = "31"
+	yellow = "33"
+	green  = "32"
+	faint  = "2"
+)
+
+// cell is one entry of a table.
+type cell struct{ text, color string }
+
+// table is aligned columns.
+type table struct {
+	head   []string
+	rows   [][]cell
+	widths []int // at least these; nil: as the rows need
+}
+
+// add adds a row of strings and cells; what is empty is shown as "-".
+func (t *table) add(columns ...any) {
+	row := make([]cell, len(columns))
+	for i, c := range columns {
+		switch c := c.(type) {
+		case cell:
+			row[i] = c
+		default:
+			row[i] = cell{text: fmt.Sprint(c)}
+		}
+		if row[i].text == "" {
+			row[i].text = "-"
+		}
+	}
+	t.rows = append(t.rows, row)
+}
+
+// table prints t; head says whether with its head.
+func (o *output) table(t *table, head bool) error {
+	rows := t.rows
+	if head {
+		first := make([]cell, len(t.head))
+		for i, h := range t.head {
+			first[i] = cell{h, faint}
+		}
+		rows = append([][]cell{first}, rows...)
+	}
+	widths := make([]int, len(t.head))
+	copy(widths, t.widths)
+	for _, row := range rows {
+		for i, c := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		for i, c := range row {
+			text := c.text
+			if i < len(row)-1 {
+				text += strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c.text)+2)
+			}
+			b.WriteString(o.paint(text, c.color))
+		}
+		b.WriteByte('\n')
+	}
+	t.widths = widths
+	_, err := io.WriteString(o.w, b.String())
+	return err
+}
+
+func (o *output) paint(s, color string) string {
+	if !o.color || color == "" {
+		return s
+	}
+	return "\x1b[" + color + "m" + s + "\x1b[0m"
+}
+
+func (o *output) line(format string, args ...any) error {
+	_, err := fmt.Fprintf(o.w, format+"\n", args...)
+	return err
+}
+
+// clock is a time as people read it, in their own zone.
+func clock(t time.Time) string {
+	if t.IsZero() || t.Unix() == 0 {
+		return ""
+	}
+	return t.Local().Format("2006-01-02 15:04:05.000")
+}
+
+// span is a duration in few digits.
+func span(d time.Duration) string {
+	switch {
+	case d < 0:
+		return ""
+	case d < 10*time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+func short(hex string) string {
+	if len(hex) > 12 {
+		return hex[:12]
+	}
+	return hex
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

@@ -1,0 +1,283 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshlog.dev/events"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// versionView is a version as it is printed whole.
+type versionView struct {
+	Version       string          `json:"version"`
+	Time          time.Time       `json:"time"` // of its last record, by the server's clock
+	Previous      string          `json:"previous,omitempty"`
+	Positions     uint64          `json:"positions"` // records since the previous version
+	ChangeCount   uint32          `json:"changeCount"`
+	Changes       []changeView    `json:"changes,omitempty"`
+	PublishedAt   *time.Time      `json:"publishedAt,omitempty"`
+	PublishMillis float64         `json:"publishMillis"` // from the last record to the publish
+	Publisher     string          `json:"publisher,omitempty"`
+	Build         string          `json:"build"`
+	Root          string          `json:"root"`
+	RecordHash    string          `json:"recordHash"`
+	Checkpoint    bool            `json:"checkpoint,omitempty"`
+	Watermark     []watermarkView `json:"watermark,omitempty"`
+	Diagnostics   map[string]int  `json:"diagnostics,omitempty"` // by severity
+}
+
+type changeView struct {
+	Object  string `json:"object"`
+	Removed bool   `json:"removed,omitempty"`
+	Seq     uint64 `json:"seq,omitempty"`   // the record that caused it
+	Cause   string `json:"cause,omitempty"` // what that record says
+}
+
+type watermarkView struct {
+	Source   string `json:"source"`
+	Instance string `json:"instance"`
+	Seq      uint64 `json:"seq"`
+	Synced   bool   `json:"synced"`
+	Partial  bool   `json:"partial,omitempty"`
+}
+
+func versionsCommand() *cobra.Command {
+	var n int
+	cmd := &cobra.Command{
+		Use: "versions [VERSION]", Short: "Shows what was published, and why", Args: args(0, 1, ""),
+		Long: `Shows the published versions, the newest first; or one version whole.
+
+A version is a position of the log, EPOCH.SEQ: it contains every record up to
+there. POSITIONS is how many records it spans, CAUSE the record that changed
+something (` + "`meshlog log --from SEQ`" + ` shows it), LATENCY how long after its last
+record it was published.
+
+Where nothing runs on --data, a copy of the file that was left there is read.`,
+		Example: `  meshlog versions --data data/
+  meshlog versions --data data/ 1.42
+  meshlog versions --data data/ -n 1 -o json`,
+	}
+	t := targetFlags(cmd)
+	format := outputFlag(cmd)
+	cmd.Flags().IntVarP(&n, "tail", "n", 20, "how many of the newest versions; -1 for all")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		defer func() { err = errors.Join(err, t.close()) }()
+		out, err := newOutput(cmd, *format)
+		if err != nil {
+			return err
+		}
+		if len(args) == 0 {
+			p, err := t.versions(cmd)
+			if err != nil {
+				return err
+			}
+			return listVersions(p, n, out)
+		}
+		v, err := store.ParseVersion(args[0])
+		if err != nil {
+			return usage("%w", err)
+		}
+		p, err := t.versions(cmd)
+		if err != nil {
+			return err
+		}
+		view, err := findVersion(p, v)
+		if err != nil {
+			return err
+		}
+		if p.nc != nil {
+			log, err := t.log(cmd.Context(), p.nc)
+			if err != nil {
+				return err
+			}
+			view.explain(cmd.Context(), log)
+		}
+		return out.print(view, func() error { return showVersion(view, out) })
+	}
+	return cmd
+}
+
+func listVersions(p *published, n int, out *output) error {
+	views := []*versionView{}
+	for m, err := range p.manifests {
+		if err != nil {
+			return err
+		}
+		if n >= 0 && len(views) >= n {
+			break
+		}
+		views = append(views, viewVersion(m))
+	}
+	return out.print(views, func() error {
+		t := table{head: []string{"VERSION", "TIME", "POSITIONS", "KEYS", "CAUSE", "LATENCY", "ROOT", "BUILD"}}
+		for _, v := range views {
+			t.add(v.Version, clock(v.Time), v.Positions, v.ChangeCount, v.cause(), v.latency(), short(v.Root), v.Build)
+		}
+		return out.table(&t, true)
+	})
+}
+
+func findVersion(p *published, v store.Version) (*versionView, error) {
+	for m, err := range p.manifests {
+		if err != nil {
+			return nil, err
+		}
+		if store.VersionOf(m.GetVersion()) == v {
+			return viewVersion(m), nil
+		}
+	}
+	return nil, notFound("version %s: never published, or no longer kept; `meshlog versions` lists them", v)
+}
+
+func viewVersion(m *store.Manifest) *versionView {
+	v := &versionView{
+		Version: store.VersionOf(m.GetVersion()).String(), Time: m.GetRecordTime().AsTime(),
+		Positions: m.GetVersion().GetSeq(), ChangeCount: m.GetChangeCount(),
+		Publisher: m.GetPublisher(), Build: m.GetBuild(), Root: store.RootOf(m).String(),
+		RecordHash: fmt.Sprintf("%x", m.GetRecordHash()), Checkpoint: m.GetCheckpoint() != nil,
+	}
+	if p := store.VersionOf(m.GetPrevious()); !p.IsZero() {
+		v.Previous = p.String()
+		if p.Epoch == m.GetVersion().GetEpoch() {
+			v.Positions -= p.Seq
+		}
+	}
+	if m.GetPublishTime() != nil {
+		v.PublishedAt = when(m.GetPublishTime().AsTime())
+		v.PublishMillis = float64(v.PublishedAt.Sub(v.Time).Microseconds()) / 1000
+	}
+	for _, c := range m.GetChanges() {
+		v.Changes = append(v.Changes, changeView{Object: rowName(c.GetKey()), Removed: c.GetRemoved(), Seq: c.GetSeq()})
+	}
+	for _, w := range m.GetWatermark() {
+		v.Watermark = append(v.Watermark, watermarkView{w.GetSource(), w.GetInstance(), w.GetSeq(), w.GetSynced(), w.GetPartial()})
+	}
+	for _, d := range m.GetDiagnostics() {
+		if v.Diagnostics == nil {
+			v.Diagnostics = map[string]int{}
+		}
+		v.Diagnostics[severity(d.GetSeverity())]++
+	}
+	return v
+}
+
+// rowName is the object of a content row, for people.
+func rowName(row string) string {
+	key, overlay, err := model.ParseRow(row)
+	switch {
+	case err != nil:
+		return row
+	case overlay != "":
+		return "overlay " + overlay
+	}
+	return key.String()
+}
+
+func severity(s snapshotv1.Severity) string { return model.Severity(s).String() }
+
+// cause names the records that changed something, in short.
+func (v *versionView) cause() string {
+	if len(v.Changes) == 0 {
+		return ""
+	}
+	var seqs []string
+	seen := map[uint64]bool{}
+	for _, c := range v.Changes {
+		if c.Seq != 0 && !seen[c.Seq] {
+			seen[c.Seq] = true
+			seqs = append(seqs, fmt.Sprint(c.Seq))
+		}
+	}
+	s := v.Changes[0].Object
+	if more := int(v.ChangeCount) - 1; more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	switch {
+	case len(seqs) == 0:
+		return s
+	case len(seqs) > 3:
+		return s + ", #" + strings.Join(seqs[:3], " #") + " ..."
+	}
+	return s + ", #" + strings.Join(seqs, " #")
+}
+
+func (v *versionView) latency() string {
+	if v.PublishedAt == nil {
+		return ""
+	}
+	return span(v.PublishedAt.Sub(v.Time))
+}
+
+// explain asks the log for the records that caused the changes; what it no
+// longer has stays unexplained.
+func (v *versionView) explain(ctx context.Context, log events.Reader) {
+	known := map[uint64]string{}
+	for i := range v.Changes {
+		c := &v.Changes[i]
+		if c.Seq == 0 {
+			continue
+		}
+		text, ok := known[c.Seq]
+		if !ok {
+			if r, err := log.Get(ctx, c.Seq); err == nil {
+				what, _, detail, by := summary(r)
+				text = strings.TrimSpace(what + " " + detail)
+				if by != "" {
+					text += " by " + by
+				}
+			}
+			known[c.Seq] = text
+		}
+		c.Cause = text
+	}
+}
+
+func showVersion(v *versionView, out *output) error {
+	rows := [][2]string{
+		{"version", v.Version}, {"previous", v.Previous}, {"time", clock(v.Time)},
+		{"published", fmt.Sprintf("%s by %s", v.latency(), v.Publisher)}, {"positions", fmt.Sprint(v.Positions)},
+		{"build", v.Build}, {"root", v.Root}, {"record", v.RecordHash},
+	}
+	for _, w := range v.Watermark {
+		state := "synced"
+		if !w.Synced {
+			state = "not synced"
+		}
+		if w.Partial {
+			state += ", partial"
+		}
+		rows = append(rows, [2]string{w.Source + "/" + w.Instance, fmt.Sprintf("up to %d, %s", w.Seq, state)})
+	}
+	for _, s := range []string{"error", "warning", "info"} {
+		if n := v.Diagnostics[s]; n > 0 {
+			rows = append(rows, [2]string{s + "s", fmt.Sprintf("%d; `meshlog diagnostics` shows those that stand now", n)})
+		}
+	}
+	facts := table{head: []string{"", ""}}
+	for _, r := range rows {
+		facts.add(cell{r[0], faint}, r[1])
+	}
+	if err := out.table(&facts, false); err != nil {
+		return err
+	}
+	if err := out.line("\n%s changed", plural(int(v.ChangeCount), "key", "keys")); err != nil {
+		return err
+	}
+	changes := table{head: []string{"", "OBJECT", "SEQ", "CAUSE"}}
+	for _, c := range v.Changes {
+		sign := cell{"+", green}
+		if c.Removed {
+			sign = cell{"-", red}
+		}
+		changes.add(sign, c.Object, c.Seq, c.Cause)
+	}
+	return out.table(&changes, len(changes.rows) > 0)
+}

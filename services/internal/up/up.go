@@ -1,0 +1,124 @@
+// Package up is all of meshlog in one process: the one wiring function.
+//
+//	DIR ──> watcher/file ──> log ──> builder ──> version chain ──> frontend ──> Envoys
+//	        policy ────────>  └──────────── embedded bus ──┘
+//
+// Each role has its own connection to the bus, its own file and its own
+// reports, as if it were alone; builderup, frontendup and watcherup put them
+// together for `up` and for the separate processes alike.
+package up
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/spf13/pflag"
+
+	"meshlog.dev/events"
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/up/builderup"
+	"meshlog.dev/services/internal/up/frontendup"
+	"meshlog.dev/services/internal/up/watcherup"
+	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/file"
+)
+
+// Settings of `meshlog up`.
+type Settings struct {
+	// Config is the directory of YAML that is watched, subdirectories
+	// included.
+	Config string
+	// Data is the data directory, made where it is missing: nats/ is the bus,
+	// builder/ and frontend/ hold a file each, bus says where the bus is.
+	Data string
+	// Listen is where xDS is served.
+	Listen string
+	// BusListen is where the bus listens, for the CLI and for processes of
+	// their own; port 0 takes a free one.
+	BusListen string
+}
+
+// Flags binds the settings.
+func (s *Settings) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&s.Config, "config", "", "`directory` of YAML to watch, subdirectories included")
+	fs.StringVar(&s.Data, "data", "", "data `directory`; made where it is missing")
+	fs.StringVar(&s.Listen, "listen", "127.0.0.1:15010", "`address` for xDS over gRPC, without TLS")
+	fs.StringVar(&s.BusListen, "bus-listen", "127.0.0.1:0", "`address` of the bus, for the CLI and other processes; port 0 takes a free one")
+}
+
+// Check says what is missing.
+func (s *Settings) Check() error {
+	if s.Data == "" {
+		return errors.New("--data is missing: give a directory for what meshlog keeps; it is made where it is missing")
+	}
+	return process.CheckConfig(s.Config)
+}
+
+// id names each role of the process: there is one of each on a data directory.
+const id = "up"
+
+// Run is `meshlog up`.
+func Run(ctx context.Context, p *process.Process, s *Settings) error {
+	// Listen first: a port in use is said before anything is touched.
+	xds, err := frontendup.Listen(s.Listen)
+	if err != nil {
+		return err
+	}
+	defer xds.Close()
+
+	// The bus: a NATS server in this process, on DATA/nats. The last to end.
+	server, err := bus.StartServer(bus.ServerOptions{Dir: s.Data, Listen: s.BusListen, Log: p.Log.With("role", "bus")})
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	connect := func(name string) func(context.Context) (*bus.Conn, error) {
+		return func(context.Context) (*bus.Conn, error) {
+			return bus.Connect(bus.ConnectOptions{Server: server, Name: name, Log: p.Log.With("role", name)})
+		}
+	}
+
+	// What is watched: the directory, and the policy that requires both. A
+	// broken file keeps only itself from being served.
+	files := events.Shard{Source: "file", Instance: "default"}
+	own := events.Shard{Source: "up", Instance: "default"}
+	policy, err := newPolicySource(
+		&configv1.RequiredSource{Source: files.Source, Instance: files.Instance, AcceptPartial: true},
+		&configv1.RequiredSource{Source: own.Source, Instance: own.Instance},
+	)
+	if err != nil {
+		return err
+	}
+	watch := func(shard events.Shard, w watcher.Watcher) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return watcherup.Run(ctx, watcherup.Options{
+				Domain: process.DefaultDomain, Shard: shard, Holder: id, Watcher: w,
+				Connect: connect("watcher " + shard.String()), Process: p,
+			})
+		}
+	}
+
+	p.Log.Info("up", "config", s.Config, "data", s.Data, "xds", xds.Addr().String(), "bus", server.URL())
+	return process.RunStages(ctx,
+		// version chain -> frontend -> Envoys. It drains first: while its
+		// streams end, everything behind it is still there.
+		process.Stage{func(ctx context.Context) error {
+			return frontendup.Run(ctx, frontendup.Options{
+				Domain: process.DefaultDomain, ID: id, Data: s.Data, Listeners: []net.Listener{xds},
+				Connect: connect("frontend"), Process: p,
+			})
+		}},
+		// log -> builder -> version chain. The leader, and the only one.
+		process.Stage{func(ctx context.Context) error {
+			return builderup.Run(ctx, builderup.Options{
+				Domain: process.DefaultDomain, ID: id, Data: s.Data, Replicas: 1, History: builderup.DefaultHistory,
+				Connect: connect("builder"), Process: p,
+			})
+		}},
+		// sources -> watchers -> log.
+		process.Stage{watch(files, file.New(s.Config)), watch(own, policy)},
+	)
+}
