@@ -65,10 +65,10 @@ func New(build string, j Judge, opts ...Option) *Fold {
 func Restore(build string, j Judge, rows iter.Seq2[string, []byte], opts ...Option) (*Fold, error) {
 	f := New(build, j, opts...)
 	var meta *snapshotv1.FoldMeta
-	any := false
+	empty := true
 	s, err := f.parse(func(yield func(string, []byte) bool) {
 		for key, b := range rows {
-			any = true
+			empty = false
 			if key == metaRow {
 				var r snapshotv1.FoldRow
 				if proto.Unmarshal(b, &r) == nil {
@@ -83,7 +83,7 @@ func Restore(build string, j Judge, rows iter.Seq2[string, []byte], opts ...Opti
 	switch {
 	case err != nil:
 		return nil, err
-	case !any:
+	case empty:
 		return f, nil
 	case meta == nil:
 		return nil, fmt.Errorf("%w: the row of the position is missing", ErrCorrupt)

@@ -1211,7 +1211,7 @@ type FoldMeta struct {
 	RecordTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
 	// The record that began the epoch.
 	EpochRecord uint64 `protobuf:"varint,8,opt,name=epoch_record,json=epochRecord,proto3" json:"epoch_record,omitempty"`
-	// Records so far that could not be decoded.
+	// Records of the epoch that could not be decoded.
 	Undecoded     uint64 `protobuf:"varint,9,opt,name=undecoded,proto3" json:"undecoded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
