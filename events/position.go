@@ -24,6 +24,9 @@ func (p Position) IsZero() bool { return p == Position{} }
 // String is epoch.seq.
 func (p Position) String() string { return fmt.Sprintf("%d.%d", p.Epoch, p.Seq) }
 
+// MarshalText is String: in logs and JSON a position is one word.
+func (p Position) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
 // ParsePosition reads what String printed.
 func ParsePosition(s string) (Position, error) {
 	var p Position

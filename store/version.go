@@ -27,6 +27,9 @@ func (v Version) IsZero() bool { return v == Version{} }
 // String is epoch.seq.
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Epoch, v.Seq) }
 
+// MarshalText is String: in logs and JSON a version is one word.
+func (v Version) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
 // Proto is v on the wire.
 func (v Version) Proto() *snapshotv1.Version {
 	return &snapshotv1.Version{Epoch: v.Epoch, Seq: v.Seq}

@@ -38,37 +38,51 @@ func (m *Machine) guard(ctx context.Context, before *store.Snapshot, delta store
 		if len(keys) < policy.MinKeys || len(keys)*100 < policy.MaxLossPercent*total {
 			continue
 		}
-		id := fmt.Sprintf("hold-%d-%s-%s-%s", m.fold.Position().Epoch, m.head.Version(), shard.Source, shard.Instance)
-		if m.fold.OverlayUsed(id) || !slices.ContainsFunc(keys, func(k model.Key) bool { return !m.fold.Held(k) }) {
-			continue // held already, or approved before it was ever published
+		o := &events.Overlay{
+			ID:     fmt.Sprintf("hold-%d-%s-%s-%s", m.fold.Position().Epoch, m.head.Version(), shard.Source, shard.Instance),
+			Kind:   events.Hold,
+			Reason: fmt.Sprintf("%s lost %d of its %d objects at once", shard, len(keys), total),
 		}
-		reason := fmt.Sprintf("%s lost %d of its %d objects at once", shard, len(keys), total)
-		return true, m.hold(ctx, id, reason, keys, before)
+		if o.Values, err = served(before, keys); err != nil {
+			return false, fmt.Errorf("content of head %s: %w", m.head.Version(), err)
+		}
+		unheld := func(v events.OverlayValue) bool { return !m.fold.Held(model.Key(v.Key)) }
+		if m.fold.OverlayRemoved(o.ID) || !slices.ContainsFunc(o.Values, unheld) {
+			continue // approved before it was ever published, or held already
+		}
+		// Of a hold that is on the log and not published yet, the next one with
+		// its id takes the place: more was lost meanwhile.
+		return true, m.hold(ctx, o)
 	}
 	return false, nil
 }
 
-// hold appends the overlay. Its fence: no other builder's word came between.
-func (m *Machine) hold(ctx context.Context, id, reason string, keys []model.Key, before *store.Snapshot) error {
-	o := &events.Overlay{ID: id, Kind: events.Hold, Reason: reason}
-	over, err := overlaid(before)
+// served are the values that content serves for keys; those that an overlay
+// keeps from being served are left out.
+func served(content *store.Snapshot, keys []model.Key) ([]events.OverlayValue, error) {
+	over, err := overlaid(content)
 	if err != nil {
-		return fmt.Errorf("content of head %s: %w", m.head.Version(), err)
+		return nil, err
 	}
+	var values []events.OverlayValue
 	for _, k := range keys {
 		v, ok := over[k]
 		if !ok {
-			if v, err = valueIn(before, k); err != nil {
-				return fmt.Errorf("content of head %s: %w", m.head.Version(), err)
+			if v, err = valueIn(content, k); err != nil {
+				return nil, err
 			}
 		}
-		if v == nil {
-			continue // an overlay kept it from being served
+		if v != nil {
+			values = append(values, events.OverlayValue{
+				Key: events.Key(k), Payload: &events.Payload{Type: v.Type, Bytes: v.Bytes}, Created: v.Created,
+			})
 		}
-		o.Values = append(o.Values, events.OverlayValue{
-			Key: events.Key(k), Payload: &events.Payload{Type: v.Type, Bytes: v.Bytes}, Created: v.Created,
-		})
 	}
+	return values, nil
+}
+
+// hold appends the overlay. Its fence: no other builder's word came between.
+func (m *Machine) hold(ctx context.Context, o *events.Overlay) error {
 	var last uint64
 	rec, err := m.cfg.Log.Last(ctx, events.BuilderOverlaySubject)
 	if err == nil {
@@ -84,10 +98,10 @@ func (m *Machine) hold(ctx context.Context, id, reason string, keys []model.Key,
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("append hold %s: %w", id, err)
+		return fmt.Errorf("append hold %s: %w", o.ID, err)
 	}
 	m.stats.Holds++
-	m.log.Warn("a mass loss is held until it is approved", "hold", id, "reason", reason, "advice", "see `meshlog approve`")
+	m.log.Warn("a mass loss is held until it is approved", "hold", o.ID, "reason", o.Reason, "advice", "see `meshlog approve`")
 	return nil
 }
 

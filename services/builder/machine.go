@@ -311,7 +311,7 @@ func (m *Machine) change(rec events.Record, c model.Change) {
 	if c.IsEmpty() {
 		return
 	}
-	if m.since.read.IsZero() {
+	if m.since.read.IsZero() && !c.Reset {
 		m.since = timing{observed: rec.Event.Observed, logged: rec.Time, read: m.cfg.Now()}
 	}
 	if c.Reset {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -83,16 +84,24 @@ type running struct {
 	state atomic.Pointer[watcher.State]
 }
 
-// request hands on a request that is about the present session; one about an
-// earlier session is fulfilled.
+// request hands on a request, but for one about an earlier session of this
+// watcher: that is fulfilled. One about nobody's session, or about another
+// watcher's, concerns whoever speaks now.
 func (w *running) request(r *reportv1.ListingRequest, requests chan<- string) {
-	if r.GetSession() != w.state.Load().Session {
+	about, present := r.GetSession(), w.state.Load().Session
+	if about != "" && about != present && life(about) == life(present) {
 		return
 	}
 	select {
 	case requests <- r.GetReason():
 	default: // asked already; the leader asks again
 	}
+}
+
+// life is the part of a session's name that a watcher keeps until it ends.
+func life(session string) string {
+	id, _, _ := strings.Cut(session, "-")
+	return id
 }
 
 func (w *running) ready() error {
