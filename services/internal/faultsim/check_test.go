@@ -164,11 +164,11 @@ func (s *sim) published(u store.Update, seq uint64) {
 		fail("M4", "version %s after %s", v.v, s.versions[len(s.versions)-1].v)
 	case head != nil && prev != head.v:
 		fail("M4", "version %s was made from %s, but the head is %s", v.v, prev, head.v)
-	case head == nil && !prev.IsZero():
-		fail("M4", "version %s was made from %s, but there is no head", v.v, prev)
-	}
-	if head != nil {
-		v.content = head.content
+	case prev.IsZero():
+	case len(s.versions) == 0 || prev != s.versions[len(s.versions)-1].v:
+		fail("M4", "version %s was made from %s, which is not the last", v.v, prev)
+	default:
+		v.content = s.versions[len(s.versions)-1].content
 	}
 	v.content = v.content.With(u.Delta)
 	root := store.RootOf(u.Manifest)
@@ -243,7 +243,8 @@ func (s *sim) checkGuard(v *version) {
 		for _, k := range sortedKeys(before.src) {
 			if _, still := v.src[k]; !still && k.Shard() == shardOf(n) {
 				lost = append(lost, k)
-				unheld = unheld || !held[k]
+				_, served := before.eff[k]
+				unheld = unheld || served && !held[k]
 			}
 		}
 		if len(lost) >= massLoss && unheld {

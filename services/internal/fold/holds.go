@@ -7,12 +7,11 @@ import (
 	"meshlog.dev/services/internal/model"
 )
 
-// OverlayUsed says whether an overlay of that id lies over something, or was
-// removed: appending it again would change nothing.
-func (f *Fold) OverlayUsed(id string) bool {
+// OverlayRemoved says whether an overlay of that id was removed: appending it
+// again would change nothing.
+func (f *Fold) OverlayRemoved(id string) bool {
 	_, gone := f.gone[id]
-	_, lies := f.overlays[id]
-	return gone || lies
+	return gone
 }
 
 // Holds are the overlays by which a guard keeps what a source lost, sorted by
