@@ -47,17 +47,20 @@ func TestCheckpoint(t *testing.T) {
 		name   string
 		rows   int
 		size   int
-		chunks int // for one row after the other, as is
+		chunks int
 	}{
 		{"empty", 0, 0, 0},
 		{"small", 1000, 100, 1},
-		{"by mid", 2000, 1000, 64},
-		{"by bucket", 20_000, 5000, 4063},
+		{"a chunk for each node", 2000, 1000, 64},
+		{"one node in buckets", 2000, 400, 63 + 34},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rows := make(map[string]string)
 			for i := range tt.rows {
 				rows[fmt.Sprintf("k%d", i)] = strings.Repeat(string(rune('a'+i%20)), tt.size)
+			}
+			if tt.name == "one node in buckets" {
+				rows["large"] = strings.Repeat("large", 300_000)
 			}
 			s := build(rows)
 			kept := newBlobs()

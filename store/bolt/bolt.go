@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"meshlog.dev/store"
 	"meshlog.dev/store/internal/watch"
@@ -171,7 +172,7 @@ func check(path string) error {
 func openError(path string, err error) error {
 	var system interface{ Timeout() bool } // *os.PathError, syscall.Errno
 	switch {
-	case errors.Is(err, bbolt.ErrTimeout):
+	case errors.Is(err, bbolterrors.ErrTimeout):
 		return lockedError(path)
 	case errors.As(err, &system):
 		return err

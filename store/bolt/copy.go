@@ -42,11 +42,10 @@ func OpenCopy(path string) (*Copy, error) {
 			break
 		}
 	}
-	os.RemoveAll(dir)
 	if errors.As(err, &bad) {
-		return nil, fmt.Errorf("copy %s: it is damaged, or changes faster than it can be copied; stop its owner and try again: %w", path, bad.reason)
+		err = fmt.Errorf("it is damaged, or changes faster than it can be copied; stop its owner and try again: %w", bad.reason)
 	}
-	return nil, fmt.Errorf("copy %s: %w", path, err)
+	return nil, errors.Join(fmt.Errorf("copy %s: %w", path, err), os.RemoveAll(dir))
 }
 
 func copyFile(to, from string) error {

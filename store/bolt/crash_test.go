@@ -7,11 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -19,17 +19,27 @@ import (
 	"meshlog.dev/store/bolt"
 )
 
-// committerEnv makes the test binary a process that commits to a file until it
-// is killed.
-const committerEnv = "MESHLOG_TEST_COMMIT_TO"
+// The test binary is also a process that commits to the file of committerEnv
+// until it is killed, or one that commits to the file of fullDiskEnv while the
+// disk is full.
+const (
+	committerEnv = "MESHLOG_TEST_COMMIT_TO"
+	fullDiskEnv  = "MESHLOG_TEST_FULL_DISK"
+)
 
 func TestMain(m *testing.M) {
-	if path := os.Getenv(committerEnv); path != "" {
-		if err := commitForever(path); err != nil {
-			fmt.Println(err)
+	run := func(path string, f func(path string) error) {
+		if path == "" {
+			return
+		}
+		if err := f(path); err != nil {
+			fmt.Fprintln(os.Stdout, err)
 			os.Exit(1)
 		}
+		os.Exit(0)
 	}
+	run(os.Getenv(committerEnv), commitForever)
+	run(os.Getenv(fullDiskEnv), commitToFullDisk)
 	os.Exit(m.Run())
 }
 
@@ -52,7 +62,7 @@ func commitForever(path string) error {
 			return err
 		}
 		latest = next
-		fmt.Println(latest.Version())
+		fmt.Fprintln(os.Stdout, latest.Version())
 	}
 }
 
@@ -65,40 +75,46 @@ func numbered(seq uint64) store.Delta {
 	return d
 }
 
-// A process is killed while it commits, again and again: what it said was
-// committed is there, and whole.
-func TestKilled(t *testing.T) {
-	d := newDisk(t)
+// startCommitter starts a process that commits to d, and says what.
+func startCommitter(t *testing.T, d disk) (*exec.Cmd, *bufio.Scanner) {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var last store.Version
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), committerEnv+"="+d.path)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, bufio.NewScanner(out)
+}
+
+// A process is killed while it commits, again and again: what it said was
+// committed is there, and whole.
+func TestKilled(t *testing.T) {
+	d := newDisk(t)
 	for round := range 8 {
-		cmd := exec.Command(exe)
-		cmd.Env = append(os.Environ(), committerEnv+"="+d.path)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		said := bufio.NewScanner(out)
+		cmd, lines := startCommitter(t, d)
 		for range 5 + round {
-			if !said.Scan() {
+			if !lines.Scan() {
 				t.Fatalf("round %d: the process ended by itself: %v", round, cmd.Wait())
 			}
 		}
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		line := said.Text()
-		for said.Scan() {
-			line = said.Text()
+		line := lines.Text()
+		for lines.Scan() {
+			line = lines.Text()
 		}
 		_ = cmd.Wait() // it was killed
-		if last, err = store.ParseVersion(line); err != nil {
+		last, err := store.ParseVersion(line)
+		if err != nil {
 			t.Fatal(err)
 		}
 
@@ -128,74 +144,108 @@ func TestKilled(t *testing.T) {
 }
 
 // The disk is full from a certain byte on, for each page in turn: the commit
-// fails, what was there can be read, and once there is room again, commits go on.
+// fails, what was there can be read, and once there is room again, commits go
+// on. It is tried in a process of its own, as the limit is one of the process.
 func TestDiskFull(t *testing.T) {
-	signal.Ignore(syscall.SIGXFSZ)
-	defer signal.Reset(syscall.SIGXFSZ)
 	d := newDisk(t)
-	file, _ := full(t, d)
-	page := int64(os.Getpagesize())
-	failed := 0
-	for limit := page; limit < int64(len(file)); limit += page {
-		d.write(t, file)
-		s := d.Open(t, store.Retention{})
-		before := dump(t, s)
-		latest, err := s.Latest(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		next, c := version(latest, latest.Version().Seq+1, numbered(1))
-		c.Side = numbered(2)
-
-		restore := limitFiles(t, uint64(limit))
-		err = s.Commit(t.Context(), latest.Version(), c)
-		restore()
-
-		if err != nil {
-			failed++
-			if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrCorrupt) {
-				t.Errorf("limit %d: commit: %v", limit, err)
-			}
-			if got := dump(t, s); got != before {
-				t.Errorf("limit %d: after a commit that failed the store says something else", limit)
-			}
-			if err := s.Commit(t.Context(), latest.Version(), c); err != nil {
-				t.Errorf("limit %d: commit when there is room again: %v", limit, err)
-			}
-		}
-		if got, err := s.Latest(t.Context()); err != nil || got.Version() != next.Version() {
-			t.Errorf("limit %d: latest is %s, %v", limit, got.Version(), err)
-		}
-		after := dump(t, s)
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		s = d.Open(t, store.Retention{})
-		if got := dump(t, s); got != after {
-			t.Errorf("limit %d: opened again, the store says something else", limit)
-		}
-		s.Close()
+	full(t, d)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if failed < 10 {
-		t.Errorf("only %d commits failed: the limit does not limit", failed)
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), fullDiskEnv+"="+d.path)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 }
 
-// limitFiles makes writes beyond a file's first n bytes fail, until restore.
-func limitFiles(t *testing.T, n uint64) (restore func()) {
-	t.Helper()
-	var was syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
-		t.Fatal(err)
+func commitToFullDisk(path string) error {
+	signal.Ignore(syscall.SIGXFSZ)
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return err
 	}
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: n, Max: was.Max}); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
-			t.Fatal(err)
+	page, failed := os.Getpagesize(), 0
+	for limit := page; limit < len(file); limit += page {
+		if err := os.WriteFile(path, file, 0o600); err != nil {
+			return err
+		}
+		full, err := commitWithLimit(path, uint64(limit))
+		if err != nil {
+			return fmt.Errorf("full from byte %d on: %w", limit, err)
+		}
+		if full {
+			failed++
 		}
 	}
+	if failed < 10 {
+		return fmt.Errorf("only %d commits failed: the limit does not limit", failed)
+	}
+	return nil
+}
+
+// commitWithLimit commits while nothing can be written beyond the file's first
+// bytes, and says whether that failed; then it commits again.
+func commitWithLimit(path string, limit uint64) (failed bool, err error) {
+	ctx := context.Background()
+	s, _, err := bolt.Open(path, bolt.Options{})
+	if err != nil {
+		return false, err
+	}
+	before, err := said(ctx, s)
+	if err != nil {
+		return false, err
+	}
+	latest, err := s.Latest(ctx)
+	if err != nil {
+		return false, err
+	}
+	next, c := version(latest, latest.Version().Seq+1, numbered(1))
+	c.Side = numbered(2)
+
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
+		return false, err
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: limit, Max: was.Max}); err != nil {
+		return false, err
+	}
+	failure := s.Commit(ctx, latest.Version(), c)
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
+		return false, err
+	}
+
+	if failure != nil {
+		if !errors.Is(failure, syscall.EFBIG) && !strings.Contains(failure.Error(), syscall.EFBIG.Error()) {
+			return false, fmt.Errorf("commit: %w, want it to say that the file cannot grow", failure)
+		}
+		if got, err := said(ctx, s); err != nil || got != before {
+			return false, fmt.Errorf("after a commit that failed the store says something else: %w", err)
+		}
+		if err := s.Commit(ctx, latest.Version(), c); err != nil {
+			return false, fmt.Errorf("commit when there is room again: %w", err)
+		}
+	}
+	after, err := said(ctx, s)
+	if err != nil {
+		return false, err
+	}
+	if err := s.Close(); err != nil {
+		return false, err
+	}
+	s, aside, err := bolt.Open(path, bolt.Options{})
+	if err != nil || aside != nil {
+		return false, fmt.Errorf("open again: set aside %v, %w", aside, err)
+	}
+	defer s.Close()
+	if got, err := s.Latest(ctx); err != nil || got.Version() != next.Version() {
+		return false, fmt.Errorf("latest is %s: %w", got.Version(), err)
+	}
+	if got, err := said(ctx, s); err != nil || got != after {
+		return false, fmt.Errorf("opened again, the store says something else: %w", err)
+	}
+	return failure != nil, nil
 }
 
 // A copy can be read while the owner has the file, and after it was killed.
@@ -237,31 +287,29 @@ func TestOpenCopy(t *testing.T) {
 // A copy taken while the owner commits is whole.
 func TestOpenCopyOfBusyFile(t *testing.T) {
 	d := newDisk(t)
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), committerEnv+"="+d.path)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Wait()
-	defer cmd.Process.Kill()
-	if said := bufio.NewScanner(out); !said.Scan() {
+	cmd, lines := startCommitter(t, d)
+	if !lines.Scan() {
 		t.Fatal("the process ended by itself")
 	}
-	go io.Copy(io.Discard, out) // ends with the process
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for lines.Scan() { // so that it goes on
+		}
+	})
 	for range 5 {
 		c, err := bolt.OpenCopy(d.path)
 		if err != nil {
-			t.Fatal(err)
+			t.Error(err)
+			break
 		}
 		dump(t, c)
-		c.Close()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
 	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	_ = cmd.Wait() // it was killed
 }

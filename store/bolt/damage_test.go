@@ -2,6 +2,7 @@ package bolt_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -65,27 +66,41 @@ func randomRows(rnd *rand.Rand, n int) store.Delta {
 	return store.Diff(nil, s)
 }
 
-// dump hashes all that a store says.
+// dump is said, in a test.
 func dump(t *testing.T, s store.Reader) string {
 	t.Helper()
-	h := sha256.New()
-	for m, err := range s.Manifests(t.Context()) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		v, err := s.At(t.Context(), store.VersionOf(m.GetVersion()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintln(h, v.Version(), v.Manifest, v.Snapshot.Len(), v.Snapshot.Root())
+	sum, err := said(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for row, err := range s.Side(t.Context()) {
+	return sum
+}
+
+// said hashes all that a store says.
+func said(ctx context.Context, s store.Reader) (string, error) {
+	h := sha256.New()
+	for m, err := range s.Manifests(ctx) {
 		if err != nil {
-			t.Fatal(err)
+			return "", err
+		}
+		v, err := s.At(ctx, store.VersionOf(m.GetVersion()))
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintln(h, v.Version(), v.Snapshot.Len(), v.Snapshot.Root())
+		b, err := store.EncodeManifest(v.Manifest)
+		if err != nil {
+			return "", err
+		}
+		h.Write(b)
+	}
+	for row, err := range s.Side(ctx) {
+		if err != nil {
+			return "", err
 		}
 		fmt.Fprintf(h, "%q %q\n", row.Key, row.Value)
 	}
-	return fmt.Sprintf("%x", h.Sum(nil))
+	return fmt.Sprintf("%x", h.Sum(nil)), nil
 }
 
 // full makes a file with trees of two levels, and returns its bytes as far as

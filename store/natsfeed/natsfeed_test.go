@@ -18,9 +18,9 @@ import (
 )
 
 // bus is a NATS server of the test's own, which may be stopped and started.
+// Connections to it are made within the process.
 type bus struct {
-	dir  string
-	port int // server.DefaultPort: none, connections are made in the process
+	dir string
 
 	mu     sync.Mutex
 	server *server.Server
@@ -151,8 +151,7 @@ func (b *bus) restart(t testing.TB, do func()) {
 	})
 }
 
-// Expire purges the stream. Streams are made so that they cannot be purged:
-// this one is made again.
+// Expire purges the stream, which must be purgeable.
 func (b *bus) Expire(t *testing.T) {
 	t.Helper()
 	js := jetStream(t, b.connect(t))
@@ -174,7 +173,7 @@ func jetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
-// purgeable makes the stream anew, so that Expire may purge it.
+// purgeable makes the stream anew: as it is made for use, it cannot be purged.
 func (b *bus) purgeable(t testing.TB) {
 	t.Helper()
 	js := jetStream(t, b.connect(t))
