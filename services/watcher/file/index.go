@@ -27,8 +27,7 @@ type index struct {
 	reread     map[string]bool
 	reported   map[string][]model.Diagnostic // what problems returned
 	wasPartial bool                          // the listing was
-	// shrunk counts the times that a good file had less objects than before.
-	shrunk int
+	broke      bool                          // a file that was good, or not there, is broken
 }
 
 type file struct {
@@ -65,12 +64,8 @@ func (x *index) set(name string, data []byte) {
 		for _, e := range f.entries {
 			has[e.key] = true
 		}
-		missing := slices.DeleteFunc(slices.Clone(old.entries), func(e entry) bool { return has[e.key] })
-		switch {
-		case f.broken:
-			f.entries = append(f.entries, missing...)
-		case len(missing) > 0:
-			x.shrunk++
+		if f.broken {
+			f.entries = append(f.entries, slices.DeleteFunc(slices.Clone(old.entries), func(e entry) bool { return has[e.key] })...)
 		}
 		f.unknown = old.unknown && f.broken
 	}
@@ -123,6 +118,7 @@ func (x *index) replace(name string, f *file) {
 		}
 	}
 	x.reread[name] = true
+	x.broke = x.broke || f != nil && f.broken && (x.files[name] == nil || !x.files[name].broken)
 	if f == nil {
 		delete(x.files, name)
 		return
@@ -164,6 +160,17 @@ func (x *index) partial() bool {
 	return false
 }
 
+// unsettled says that objects would go, or that a file broke, since changes
+// was asked.
+func (x *index) unsettled() bool {
+	for k := range x.touched {
+		if _, was := x.said[k]; was && len(x.claims[k]) == 0 {
+			return true
+		}
+	}
+	return x.broke
+}
+
 // readable says that what could not be listed can be.
 func (x *index) readable() bool { return x.wasPartial && !x.partial() }
 
@@ -193,6 +200,7 @@ func (x *index) changes(observed time.Time) []watcher.Object {
 		set = append(set, o)
 	}
 	clear(x.touched)
+	x.broke = false
 	slices.SortFunc(set, func(a, b watcher.Object) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

@@ -19,7 +19,7 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// The time that changes are gathered before they are read.
+// The time that changes are gathered before they are published.
 const (
 	// quiet has to pass without another change: a file that is written comes
 	// as several changes, and one save of an editor or a checkout touches
@@ -27,8 +27,9 @@ const (
 	quiet = 2 * time.Millisecond
 	// longest bounds the wait when changes never pause.
 	longest = 50 * time.Millisecond
-	// settle is the quiet that a file needs of which a save left less objects
-	// than before: it may be half-written, and nobody waits for a removal.
+	// settle is the quiet after which it is believed that objects are gone, or
+	// that a file is broken: a program may be about to write it, or to put
+	// another one in its place. Nobody waits for a removal.
 	settle, settleLongest = 100 * time.Millisecond, time.Second
 )
 
@@ -82,20 +83,14 @@ func (r *run) list(ctx context.Context) error {
 // be listed can be.
 func (r *run) step(ctx context.Context) (done bool, err error) {
 	var c changes
-	if err := r.gather(ctx, &c, quiet, longest); err != nil {
-		return false, err
-	}
-	shrunk, err := r.read(c)
-	if err != nil {
-		return false, err
-	}
-	if shrunk {
-		if err := r.gather(ctx, &c, settle, settleLongest); err != nil {
+	for more := true; more; {
+		if err := r.gather(ctx, &c); err != nil {
 			return false, err
 		}
-		if _, err := r.read(c); err != nil {
+		if err := r.read(c); err != nil {
 			return false, err
 		}
+		more = r.index.unsettled() && time.Since(c.first) < settleLongest && time.Since(c.last) < settle
 	}
 	// Whoever removes the directory removes its files first.
 	if err := r.tree.check(); err != nil {
@@ -112,17 +107,18 @@ func (r *run) step(ctx context.Context) (done bool, err error) {
 
 // changes are what is known to have changed.
 type changes struct {
-	first time.Time // when the first was seen; zero: none was
-	paths map[string]bool
-	all   bool // some were missed
+	first, last time.Time // when the first and last were seen; zero: none was
+	paths       map[string]bool
+	all         bool // some were missed
 }
 
-// gather waits for a first change, unless c has one, and then until there is
-// none for the time of pause.
-func (r *run) gather(ctx context.Context, c *changes, pause, most time.Duration) error {
+// gather waits until there is a change, and then until there is none for a
+// while. If c has changes it waits for another one no longer than they take to
+// settle.
+func (r *run) gather(ctx context.Context, c *changes) error {
 	var paused, end <-chan time.Time
 	if !c.first.IsZero() {
-		paused, end = time.After(pause), time.After(most)
+		paused = time.After(time.Until(c.last.Add(settle)))
 	}
 	for {
 		select {
@@ -149,35 +145,36 @@ func (r *run) gather(ctx context.Context, c *changes, pause, most time.Duration)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		c.last = time.Now()
 		if c.first.IsZero() {
-			c.first, end = time.Now(), time.After(most)
+			c.first = c.last
 		}
-		paused = time.After(pause)
+		if end == nil {
+			end = time.After(longest)
+		}
+		paused = time.After(quiet)
 	}
 }
 
-// read takes in what changed. Shrunk: a file that is still there, and is not
-// broken, holds less objects than before.
-func (r *run) read(c changes) (shrunk bool, err error) {
+// read takes in what changed.
+func (r *run) read(c changes) error {
 	files := map[string]bool{}
+	all := c.all
 	for path := range c.paths {
-		what, name := r.tree.classify(path)
-		switch what {
+		switch what, name := r.tree.classify(path); what {
 		case treeChanged:
-			c.all = true
+			all = true
 		case fileChanged:
 			files[name] = true
 		}
 	}
-	before := r.index.shrunk
-	if c.all {
-		err = r.readAll()
-	} else {
-		for name := range files {
-			r.readFile(name)
-		}
+	if all {
+		return r.readAll()
 	}
-	return r.index.shrunk > before, err
+	for name := range files {
+		r.readFile(name)
+	}
+	return nil
 }
 
 // readAll walks the tree and reads all files.

@@ -132,9 +132,14 @@ func (r *rig) marker(n int) {
 	r.want(fmt.Sprintf("change\n  Resource default/marker-%d zz-marker-%d.yaml:1 ", n, n))
 }
 
+// write puts a file there at once.
 func (r *rig) write(name, content string) {
 	r.t.Helper()
-	if err := os.WriteFile(filepath.Join(r.dir, name), []byte(content), 0o644); err != nil {
+	tmp := filepath.Join(r.dir, ".tmp")
+	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.Rename(tmp, filepath.Join(r.dir, name)); err != nil {
 		r.t.Fatal(err)
 	}
 }

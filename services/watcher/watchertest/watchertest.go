@@ -1,0 +1,280 @@
+// Package watchertest is the acceptance suite of watchers: what
+// watcher.Watcher promises, tried on any source that a test can play on.
+package watchertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/watcher"
+)
+
+// Source is a source that holds objects under names. Its functions return
+// once the source itself knows; the watcher may learn of it later.
+type Source struct {
+	// Watcher is a new watcher of the source.
+	Watcher func() watcher.Watcher
+	// Put makes the object of that name say value; Delete removes it.
+	Put    func(name, value string)
+	Delete func(name string)
+	// PutAll puts several objects at once, by name.
+	PutAll func(values map[string]string)
+	// Down makes the source unreadable as a whole; Up ends that, with the
+	// objects that were there before.
+	Down, Up func()
+}
+
+// Run runs the suite, each test on a source of its own that holds nothing.
+func Run(t *testing.T, source func(t *testing.T) Source) {
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, s Source)
+	}{
+		{"ListsFirst", listsFirst},
+		{"ListsWhatIsThereWhenItRuns", listsNow},
+		{"ChangesCarryState", changesCarryState},
+		{"AtOnce", atOnce},
+		{"NothingNew", nothingNew},
+		{"EndsWithContext", endsWithContext},
+		{"EndsWithSink", endsWithSink},
+		{"DownAtStart", downAtStart},
+		{"GoesDown", goesDown},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, source(t)) })
+	}
+}
+
+func listsFirst(t *testing.T, s Source) {
+	s.Put("a", "1")
+	s.Put("b", "1")
+	r := start(t, s.Watcher())
+	l := r.list()
+	if len(l.Objects) != 2 || l.Partial {
+		t.Fatalf("listed %s, partial %t; want two objects", describe(l.Objects), l.Partial)
+	}
+	for i, o := range l.Objects {
+		if o.Delete || o.Kind == "" || o.Name == "" || o.Payload.Type == "" || o.Origin == "" || o.Observed.IsZero() {
+			t.Errorf("object %d lacks something: %+v", i, o)
+		}
+	}
+}
+
+func listsNow(t *testing.T, s Source) {
+	w := s.Watcher()
+	s.Put("a", "1")
+	r := start(t, w)
+	first := r.list()
+	r.stop()
+	s.Put("a", "2")
+	r = start(t, w)
+	if again := r.list(); len(first.Objects) != 1 || len(again.Objects) != 1 || same(first.Objects[0], again.Objects[0]) {
+		t.Errorf("listed %s, then %s; want the object with another content", describe(first.Objects), describe(again.Objects))
+	}
+}
+
+func changesCarryState(t *testing.T, s Source) {
+	s.Put("a", "1")
+	r := start(t, s.Watcher())
+	was := r.list().Objects[0]
+	s.Put("a", "2")
+	changed := r.change(1)[0]
+	if changed.Delete || changed.Name != was.Name || same(changed, was) {
+		t.Errorf("changed to %s, was %s", describe([]watcher.Object{changed}), describe([]watcher.Object{was}))
+	}
+	s.Put("a", "1")
+	if back := r.change(1)[0]; !same(back, was) {
+		t.Errorf("changed back to %+v, was %+v", back, was)
+	}
+	s.Put("b", "1")
+	if made := r.change(1)[0]; made.Delete || made.Name == was.Name {
+		t.Errorf("made %s", describe([]watcher.Object{made}))
+	}
+	s.Delete("a")
+	gone := r.change(1)[0]
+	if !gone.Delete || gone.Kind != was.Kind || gone.Namespace != was.Namespace || gone.Name != was.Name || gone.Payload.Type != "" {
+		t.Errorf("deleted %+v, was %+v", gone, was)
+	}
+}
+
+func atOnce(t *testing.T, s Source) {
+	r := start(t, s.Watcher())
+	r.list()
+	values := map[string]string{}
+	for i := range 20 {
+		values[fmt.Sprint("n", i)] = "1"
+	}
+	s.PutAll(values)
+	r.change(20)
+}
+
+func nothingNew(t *testing.T, s Source) {
+	s.Put("a", "1")
+	r := start(t, s.Watcher())
+	was := r.list().Objects[0]
+	s.Put("a", "1")
+	s.Put("b", "1")
+	if set := r.change(1); set[0].Name == was.Name {
+		t.Errorf("what did not change was said again: %s", describe(set))
+	}
+}
+
+func endsWithContext(t *testing.T, s Source) {
+	r := start(t, s.Watcher())
+	r.list()
+	r.cancel()
+	if err := <-r.ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run returned %v after its context was done", err)
+	}
+}
+
+func endsWithSink(t *testing.T, s Source) {
+	over := errors.New("the session is over")
+	if err := s.Watcher().Run(t.Context(), &sink{list: func(watcher.Listing) error { return over }}); !errors.Is(err, over) {
+		t.Errorf("Run returned %v when List failed", err)
+	}
+	err := s.Watcher().Run(t.Context(), &sink{
+		list:   func(watcher.Listing) error { s.Put("a", "1"); return nil },
+		change: func([]watcher.Object) error { return over },
+	})
+	if !errors.Is(err, over) {
+		t.Errorf("Run returned %v when Change failed", err)
+	}
+}
+
+func downAtStart(t *testing.T, s Source) {
+	s.Put("a", "1")
+	s.Down()
+	r := start(t, s.Watcher())
+	r.fails()
+	s.Up()
+	r = start(t, s.Watcher())
+	if l := r.list(); len(l.Objects) != 1 || l.Partial {
+		t.Errorf("listed %s, partial %t", describe(l.Objects), l.Partial)
+	}
+}
+
+// goesDown: a source that goes away says nothing about its objects.
+func goesDown(t *testing.T, s Source) {
+	for i := range 10 {
+		s.Put(fmt.Sprint("n", i), "1")
+	}
+	r := start(t, s.Watcher())
+	r.list()
+	s.Down()
+	r.fails()
+}
+
+// runner is a run of a watcher, which ends with the test.
+type runner struct {
+	t      *testing.T
+	cancel context.CancelFunc
+	said   chan any // watcher.Listing or []watcher.Object
+	ended  chan error
+}
+
+func start(t *testing.T, w watcher.Watcher) *runner {
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &runner{t: t, cancel: cancel, said: make(chan any), ended: make(chan error, 1)}
+	say := func(what any) error {
+		select {
+		case r.said <- what:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.ended <- w.Run(ctx, &sink{
+			list:   func(l watcher.Listing) error { return say(l) },
+			change: func(set []watcher.Object) error { return say(set) },
+		})
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return r
+}
+
+func (r *runner) stop() {
+	r.cancel()
+	<-r.ended
+}
+
+// list is the listing, which has to come first.
+func (r *runner) list() watcher.Listing {
+	r.t.Helper()
+	select {
+	case what := <-r.said:
+		if l, ok := what.(watcher.Listing); ok {
+			return l
+		}
+		r.t.Fatalf("the watcher said %v before it listed", what)
+	case err := <-r.ended:
+		r.t.Fatalf("Run returned %v before it listed", err)
+	}
+	return watcher.Listing{}
+}
+
+// change is the next change set, of n objects.
+func (r *runner) change(n int) []watcher.Object {
+	r.t.Helper()
+	select {
+	case what := <-r.said:
+		set, ok := what.([]watcher.Object)
+		if !ok {
+			r.t.Fatalf("the watcher listed a second time")
+		}
+		if len(set) != n {
+			r.t.Fatalf("a change of %d objects, want %d: %s", len(set), n, describe(set))
+		}
+		return set
+	case err := <-r.ended:
+		r.t.Fatalf("Run returned %v", err)
+	}
+	return nil
+}
+
+// fails waits for the run to end with an error that is not its context's, and
+// without a word.
+func (r *runner) fails() {
+	r.t.Helper()
+	select {
+	case what := <-r.said:
+		r.t.Fatalf("the source is down, and the watcher said %v", what)
+	case err := <-r.ended:
+		if err == nil || errors.Is(err, context.Canceled) {
+			r.t.Fatalf("the source is down, and Run returned %v", err)
+		}
+	}
+}
+
+// sink is a watcher.Sink made of functions.
+type sink struct {
+	list   func(watcher.Listing) error
+	change func([]watcher.Object) error
+}
+
+func (s *sink) List(_ context.Context, l watcher.Listing) error      { return s.list(l) }
+func (s *sink) Change(_ context.Context, set []watcher.Object) error { return s.change(set) }
+func (s *sink) Problems(string, []model.Diagnostic)                  {}
+
+func same(a, b watcher.Object) bool {
+	return a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name &&
+		a.Payload.Type == b.Payload.Type && slices.Equal(a.Payload.Bytes, b.Payload.Bytes) && a.Created.Equal(b.Created)
+}
+
+func describe(set []watcher.Object) string {
+	var names []string
+	for _, o := range set {
+		op := "put"
+		if o.Delete {
+			op = "delete"
+		}
+		names = append(names, fmt.Sprintf("%s %s %s/%s", op, o.Kind, o.Namespace, o.Name))
+	}
+	return fmt.Sprint(names)
+}
