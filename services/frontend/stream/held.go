@@ -13,7 +13,7 @@ import (
 // until nothing there can use it any more, with its endpoints.
 type held struct {
 	cluster   *content.Resource
-	endpoints *content.Resource // nil: none of its own
+	endpoints *content.Resource // the newest; nil: none of its own
 	since     time.Time
 	lingered  bool
 }
@@ -43,6 +43,18 @@ func (s *Stream) holdRemoved(now time.Time, before content.View) {
 		s.held = append(s.held, h)
 	}
 	slices.SortFunc(s.held, func(a, b held) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
+	s.refreshHeld(s.view.Sets[model.EDS])
+}
+
+// refreshHeld keeps the newest endpoints of held clusters, which may be gone
+// after them.
+func (s *Stream) refreshHeld(endpoints *content.Set) {
+	for i := range s.held {
+		h := &s.held[i]
+		if r := endpoints.Find(h.cluster.Facts.Endpoints); r != nil {
+			h.endpoints = r
+		}
+	}
 }
 
 // heldResource is a held cluster, or the endpoints of one.

@@ -177,12 +177,22 @@ func (s *Stream) due(w *watch, e *entry) bool {
 		return true
 	}
 	r := s.want(w, e.name)
-	if r == nil && w.t == model.RDS {
+	switch {
+	case r != nil || e.sent == nil:
+		return !r.Same(e.sent)
+	case w.t == model.RDS:
 		// A route configuration that is gone serves on where it is still used
 		// (E6): nothing takes its place.
 		return false
 	}
-	return !r.Same(e.sent)
+	return s.clusterWaitsFor(e.name)
+}
+
+// clusterWaitsFor says whether the client has a cluster with these endpoints,
+// as far as that is known.
+func (s *Stream) clusterWaitsFor(endpoints string) bool {
+	w := s.watches[model.CDS]
+	return w == nil || slices.ContainsFunc(w.sent, func(r *content.Resource) bool { return r.Facts.Endpoints == endpoints })
 }
 
 func (s *Stream) respond(now time.Time, w *watch, o outstanding, resources []*content.Resource) Response {

@@ -83,7 +83,7 @@ func (w *watch) applied() bool {
 		return false
 	}
 	if w.full() {
-		return w.everGot && w.ackedSum == w.sentSum
+		return !w.wildcard && len(w.names) == 0 || w.everGot && w.ackedSum == w.sentSum
 	}
 	return !slices.ContainsFunc(w.entries, func(e entry) bool { return !e.applied || !e.acked.Same(e.sent) })
 }
@@ -172,8 +172,13 @@ func (w *watch) holdBack(bad item, good *content.Resource) {
 		w.holds = make(map[string]hold)
 	}
 	w.holds[bad.name] = hold{bad: bad.resource, good: good}
-	if e := w.entry(bad.name); e != nil && good == nil {
+	e := w.entry(bad.name)
+	switch {
+	case e == nil:
+	case good == nil:
 		e.owed = true // the empty resource, so that nothing waits for it
+	default:
+		e.sent = good // it is what the client still has
 	}
 }
 

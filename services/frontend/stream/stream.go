@@ -95,6 +95,7 @@ func (s *Stream) Update(now time.Time, v content.View) {
 	if old.Sets[model.CDS] != v.Sets[model.CDS] {
 		s.holdRemoved(now, old)
 	}
+	s.refreshHeld(v.Sets[model.EDS])
 	for t, w := range s.watches {
 		if w != nil && (old.Sets[t] != v.Sets[t] || old.Sets[model.CDS] != v.Sets[model.CDS]) {
 			w.dirty = true

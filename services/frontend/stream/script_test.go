@@ -1,0 +1,328 @@
+package stream_test
+
+import (
+	"fmt"
+	"iter"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// TestScripts runs every section of testdata/*.txtar: what a client says, what
+// is served, and what must be sent. Lines:
+//
+//	grpc                        the client is a gRPC library
+//	world N: cds a@1 b@1!dns; eds a@1; lds l@1>a; rds r@1>a,b
+//	                            what is served from here on; NAME@CONTENT>CLUSTERS;
+//	                            !dns, !sds and !static are clusters without EDS
+//	ask TYPE [names] [version=N|version=TEXT]
+//	                            the first request of a type; with the version
+//	                            that the content of world N has
+//	get TYPE resources          what must be sent next; NAME@0 is the empty one
+//	ack TYPE [names]            the last response of a type is accepted
+//	ack-late TYPE               the one before it is
+//	nack TYPE message           the last response is rejected
+//	nack-late TYPE message      the one before it is
+//	sticky TYPE message         it is accepted, with the error of an earlier one
+//	again TYPE [names]          a request with the nonce of the one before
+//	bare TYPE [names]           a request without nonce
+//	wait DURATION
+//	head confirmed|away         what the head check says
+//	held names                  clusters that are gone and stay
+//	event NAME                  what must have been observed since the last one
+//
+// Nothing else may be sent. A line that ends with " &" goes on before what it
+// brings is looked at.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("testdata: %v, %v", files, err)
+	}
+	for _, file := range files {
+		ar, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, section := range ar.Files {
+			t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar")+"/"+section.Name, func(t *testing.T) {
+				runScript(t, string(section.Data))
+			})
+		}
+	}
+}
+
+func runScript(t *testing.T, text string) {
+	r := newScript()
+	for i, line := range strings.Split(text, "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		hasty := strings.HasSuffix(line, " &")
+		line = strings.TrimSuffix(line, " &")
+		if !strings.HasPrefix(line, "get ") && !strings.HasPrefix(line, "event ") && !r.hasty {
+			if err := r.quiet(); err != nil {
+				t.Fatalf("before line %d, %q: %v", i+1, line, err)
+			}
+		}
+		r.hasty = hasty
+		if err := r.line(line); err != nil {
+			t.Fatalf("line %d, %q: %v", i+1, line, err)
+		}
+	}
+	if err := r.quiet(); err != nil {
+		t.Fatalf("at the end: %v", err)
+	}
+}
+
+// script drives a Stream.
+type script struct {
+	cfg    stream.Config
+	stream *stream.Stream
+	now    time.Time
+	worlds []content.View // by number, from 1
+	text   map[content.Sum]string
+	last   map[model.ResourceType][]stream.Response
+	names  map[model.ResourceType][]string
+	// the version that the client has of each type
+	version map[model.ResourceType]string
+	events  []string
+	hasty   bool
+}
+
+func newScript() *script {
+	r := &script{
+		now: time.Unix(1_000_000, 0), text: map[content.Sum]string{},
+		last: map[model.ResourceType][]stream.Response{}, names: map[model.ResourceType][]string{},
+		version: map[model.ResourceType]string{},
+	}
+	r.cfg = stream.Config{Linger: 30 * time.Second, Past: r.past(), Observe: func(e stream.Event) {
+		r.events = append(r.events, [...]string{"Acked", "Nacked", "Stale", "Unsupported", "Downgrade", "Unmatched", "Suspect"}[e.Kind])
+	}}
+	return r
+}
+
+// past is the worlds before the current one.
+func (r *script) past() iter.Seq[content.View] {
+	return func(yield func(content.View) bool) {
+		for i := len(r.worlds) - 2; i >= 0; i-- {
+			if !yield(r.worlds[i]) {
+				return
+			}
+		}
+	}
+}
+
+func (r *script) quiet() error {
+	if r.stream == nil {
+		return nil
+	}
+	if got, ok := r.stream.Next(r.now); ok {
+		return fmt.Errorf("unexpected: %s", r.print(got))
+	}
+	if at := r.stream.Wake(); !at.IsZero() && !at.After(r.now) {
+		return fmt.Errorf("nothing to do, and yet it wants to be woken at once")
+	}
+	return nil
+}
+
+func (r *script) line(line string) error {
+	words := strings.Fields(line)
+	rest := strings.TrimSpace(strings.TrimPrefix(line, words[0]))
+	switch words[0] {
+	case "grpc":
+		r.cfg.GRPC = true
+		return nil
+	case "world":
+		_, def, _ := strings.Cut(rest, ":")
+		return r.world(def)
+	case "wait":
+		d, err := time.ParseDuration(rest)
+		r.now = r.now.Add(d)
+		return err
+	case "head":
+		if !r.stream.WantsHead() {
+			return fmt.Errorf("it does not want to know the head")
+		}
+		if rest == "away" {
+			r.stream.HeadAway()
+		} else {
+			r.stream.HeadConfirmed(r.now)
+		}
+		return nil
+	case "held":
+		if got := r.stream.Status().Held; got != len(words)-1 {
+			return fmt.Errorf("%d are held", got)
+		}
+		return nil
+	case "event":
+		defer func() { r.events = nil }()
+		if !slices.Contains(r.events, rest) {
+			return fmt.Errorf("observed %v", r.events)
+		}
+		return nil
+	}
+	return r.talk(words)
+}
+
+func (r *script) talk(words []string) error {
+	t := slices.IndexFunc([]string{"CDS", "EDS", "LDS", "RDS"}, func(s string) bool { return s == words[1] })
+	if t < 0 {
+		return fmt.Errorf("no type %s", words[1])
+	}
+	return r.talkOf(words[0], model.ResourceType(t), words[2:])
+}
+
+func (r *script) talkOf(verb string, t model.ResourceType, args []string) error {
+	req := stream.Request{TypeURL: t.URL(), Version: r.version[t], Names: r.names[t]}
+	back := 1
+	if strings.HasSuffix(verb, "-late") || verb == "again" {
+		back = 2
+	}
+	var answered stream.Response
+	if n := len(r.last[t]); verb != "ask" && verb != "get" && verb != "bare" {
+		if n < back {
+			return fmt.Errorf("only %d responses so far", n)
+		}
+		answered = r.last[t][n-back]
+		req.Nonce = answered.Nonce
+	}
+	switch verb {
+	case "get":
+		got, ok := r.stream.Next(r.now)
+		if !ok {
+			return fmt.Errorf("nothing is sent")
+		}
+		r.last[got.Type] = append(r.last[got.Type], got)
+		if want := strings.TrimSpace(t.String() + " " + strings.Join(args, " ")); r.print(got) != want {
+			return fmt.Errorf("got %s", r.print(got))
+		}
+		return nil
+	case "ask":
+		r.ask(&req, t, args)
+	case "ack", "ack-late", "sticky":
+		req.Version = answered.Version
+		r.version[t] = answered.Version
+		if verb == "sticky" {
+			req.Rejected, req.Error = true, strings.Join(args, " ")
+		} else {
+			rename(&req, args)
+		}
+	case "nack", "nack-late":
+		req.Rejected, req.Error = true, strings.Join(args, " ")
+	case "again", "bare":
+		rename(&req, args)
+	default:
+		return fmt.Errorf("no command %s", verb)
+	}
+	r.names[t] = req.Names
+	r.stream.Request(r.now, req)
+	return nil
+}
+
+// rename changes the names of a request; "none" is none.
+func rename(req *stream.Request, names []string) {
+	switch {
+	case slices.Equal(names, []string{"none"}):
+		req.Names = nil
+	case len(names) > 0:
+		req.Names = names
+	}
+}
+
+func (r *script) ask(req *stream.Request, t model.ResourceType, args []string) {
+	if r.stream == nil {
+		r.stream = stream.New(r.cfg, r.worlds[len(r.worlds)-1])
+	}
+	req.Names = nil
+	for _, a := range args {
+		version, is := strings.CutPrefix(a, "version=")
+		if !is {
+			req.Names = append(req.Names, a)
+			continue
+		}
+		req.Version = version
+		var n int
+		if _, err := fmt.Sscanf(version, "%d", &n); err == nil {
+			set := r.worlds[n-1].Sets[t]
+			if req.Version = set.Sum.String(); len(req.Names) > 0 {
+				req.Version = set.SumOf(req.Names).String()
+			}
+		}
+	}
+	r.version[t] = req.Version
+}
+
+// world reads what is served.
+func (r *script) world(def string) error {
+	v := content.View{Version: store.Version{Epoch: 1, Seq: uint64(len(r.worlds) + 1)}}
+	for t := range model.ResourceTypes {
+		v.Sets[t] = &content.Set{}
+	}
+	for part := range strings.SplitSeq(def, ";") {
+		words := strings.Fields(part)
+		if len(words) == 0 {
+			continue
+		}
+		t := model.ResourceType(slices.Index([]string{"cds", "eds", "lds", "rds"}, words[0]))
+		set := v.Sets[t]
+		for _, w := range words[1:] {
+			res := r.resource(t, w)
+			set.Resources = append(set.Resources, res)
+			set.Sum = set.Sum.Add(res.Sum)
+		}
+		slices.SortFunc(set.Resources, func(a, b *content.Resource) int { return strings.Compare(a.Name, b.Name) })
+		if n := len(r.worlds); n > 0 && r.worlds[n-1].Sets[t].Sum == set.Sum {
+			v.Sets[t] = r.worlds[n-1].Sets[t] // as the cache does
+		}
+	}
+	r.worlds = append(r.worlds, v)
+	if r.stream != nil {
+		r.stream.Update(r.now, v)
+	}
+	return nil
+}
+
+func (r *script) resource(t model.ResourceType, word string) *content.Resource {
+	id, clusters, _ := strings.Cut(word, ">")
+	id, how, _ := strings.Cut(id, "!")
+	name, _, _ := strings.Cut(id, "@")
+	res := &content.Resource{Name: name, Sum: content.Absent(t.String() + id)}
+	r.text[res.Sum] = id
+	if clusters != "" {
+		res.Facts.Clusters = strings.Split(clusters, ",")
+		slices.Sort(res.Facts.Clusters)
+	}
+	if t == model.CDS {
+		switch how {
+		case "dns":
+			res.Facts.SlowWarm = true
+		case "sds":
+			res.Facts.SlowWarm, res.Facts.Secrets, res.Facts.Endpoints = true, true, name
+		case "":
+			res.Facts.Endpoints = name
+		}
+	}
+	return res
+}
+
+func (r *script) print(resp stream.Response) string {
+	words := []string{resp.Type.String()}
+	for _, res := range resp.Resources {
+		id, ok := r.text[res.Sum]
+		if !ok {
+			id = res.Name + "@0"
+		}
+		words = append(words, id)
+	}
+	return strings.Join(words, " ")
+}
