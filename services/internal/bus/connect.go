@@ -49,7 +49,8 @@ const (
 	reconnectTLS   = time.Second
 	pingInterval   = 5 * time.Second
 	pingsMissed    = 2
-	firstRetry     = 250 * time.Millisecond
+	firstRetry     = 50 * time.Millisecond
+	silentRetry    = time.Second
 	retryAtMost    = 5 * time.Second
 	drainTimeout   = 2 * time.Second
 	inboxPrefixFmt = "_IN.%s"
@@ -79,8 +80,8 @@ func ConnectWait(ctx context.Context, o ConnectOptions) (nc *Conn, err error) {
 }
 
 // Retry calls f until it succeeds or ctx is done, with pauses that grow, and
-// logs each new reason of a failure once. A bus that has just started answers
-// errors for some seconds.
+// logs each new reason of a failure that lasts. A bus that has just started
+// answers errors for some seconds.
 func Retry(ctx context.Context, log *slog.Logger, f func(context.Context) error) error {
 	said := ""
 	for wait := firstRetry; ; wait = min(2*wait, retryAtMost) {
@@ -88,10 +89,7 @@ func Retry(ctx context.Context, log *slog.Logger, f func(context.Context) error)
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() != nil {
-			return errors.Join(ctx.Err(), err)
-		}
-		if err.Error() != said {
+		if wait > silentRetry && err.Error() != said {
 			said = err.Error()
 			log.Warn("trying on", "error", err)
 		}

@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -8,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -200,9 +204,7 @@ func TestReconnectAfterServerRestart(t *testing.T) {
 
 func TestConnectWait(t *testing.T) {
 	dir := t.TempDir()
-	o := ConnectOptions{URL: filepath.Join(dir, FileName), Name: "early"}
-	tried := make(chan struct{}, 1)
-	o.Log = slog.New(slog.NewTextHandler(signalWriter(tried), nil))
+	o := ConnectOptions{URL: filepath.Join(dir, FileName), Name: "early", Log: quiet}
 	connected := make(chan error, 1)
 	go func() {
 		nc, err := ConnectWait(t.Context(), o)
@@ -211,20 +213,43 @@ func TestConnectWait(t *testing.T) {
 		}
 		connected <- err
 	}()
-	<-tried // nothing runs there, and it said so
 	startServer(t, dir)
 	if err := <-connected; err != nil {
 		t.Fatal(err)
 	}
 }
 
-// signalWriter signals each write, if anybody listens.
-type signalWriter chan<- struct{}
+// What lasts is said, once for each reason; what passes is not.
+func TestRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&said, nil))
+		start := time.Now()
+		err := Retry(t.Context(), log, func(context.Context) error {
+			switch age := time.Since(start); {
+			case age < time.Second:
+				return errors.New("starting")
+			case age < 10*time.Second:
+				return errors.New("no leader")
+			case age < 20*time.Second:
+				return errors.New("no stream")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := said.String()
+		if strings.Contains(got, "starting") || strings.Count(got, "no leader") != 1 || strings.Count(got, "no stream") != 1 {
+			t.Errorf("said:\n%s", got)
+		}
 
-func (w signalWriter) Write(b []byte) (int, error) {
-	select {
-	case w <- struct{}{}:
-	default:
-	}
-	return len(b), nil
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		broken := errors.New("broken")
+		err = Retry(ctx, quiet, func(context.Context) error { return broken })
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, broken) {
+			t.Errorf("Retry without end = %v, want the context's error and the last one", err)
+		}
+	})
 }

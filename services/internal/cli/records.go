@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -213,9 +214,9 @@ func summary(r events.Record) (what, object, detail, by string) {
 			detail += fmt.Sprintf(" (%d of %d)", b.Batch.Index+1, b.Batch.Total)
 		}
 	case *events.Begin:
-		what, object, detail = "BEGIN", b.Shard.String(), "session "+b.Session+" of "+b.Holder
+		what, object, detail = "BEGIN", b.Shard.String(), "session "+shortSession(b.Session)
 	case *events.Alive:
-		what, object, detail = "ALIVE", b.Shard.String(), "session "+b.Session
+		what, object, detail = "ALIVE", b.Shard.String(), "session "+shortSession(b.Session)
 		if n := b.Listed.Len(); n > 0 {
 			detail += fmt.Sprintf(", listed %d of %d buckets", n, events.Buckets)
 		}
@@ -233,4 +234,13 @@ func summary(r events.Record) (what, object, detail, by string) {
 		what, object, detail = "SEGMENT", fmt.Sprintf("epoch %d", b.Epoch), "build "+b.Build
 	}
 	return what, object, detail, by
+}
+
+// shortSession tells a session from those of its neighbours.
+func shortSession(s string) string {
+	random, n, ok := strings.Cut(s, "-")
+	if !ok || len(random) < 7 {
+		return s
+	}
+	return random[:6] + "-" + n
 }

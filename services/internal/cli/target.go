@@ -58,6 +58,9 @@ func (t *target) connect() (*bus.Conn, error) {
 		o.URL = filepath.Join(t.data, bus.FileName)
 	}
 	nc, err := bus.Connect(o)
+	if errors.Is(err, bus.ErrNoBusFile) && o.URL != t.bus.URL {
+		return nil, fmt.Errorf("%s: %w; start `meshlog up` on it", t.data, bus.ErrNoBusFile)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -70,10 +70,14 @@ func (a *Admin) Report(name string, report func() any) {
 }
 
 // NotReady says what is missing, one line for each reason; nil if nothing is.
+// A process of which no part has said what it needs is starting.
 func (a *Admin) NotReady() error {
 	a.mu.Lock()
 	checks := maps.Clone(a.ready)
 	a.mu.Unlock()
+	if len(checks) == 0 {
+		return errors.New("starting")
+	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(checks)) {
 		if err := checks[name](); err != nil {
@@ -155,7 +159,11 @@ func (a *Admin) report(w http.ResponseWriter, r *http.Request) {
 
 func marshal(v any) ([]byte, error) {
 	if m, ok := v.(proto.Message); ok {
-		return protojson.MarshalOptions{Multiline: true}.Marshal(m)
+		b, err := protojson.Marshal(m)
+		if err != nil {
+			return nil, err
+		}
+		v = json.RawMessage(b) // protojson's own spaces are random
 	}
 	return json.MarshalIndent(v, "", "  ")
 }

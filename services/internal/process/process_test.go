@@ -52,6 +52,9 @@ func TestAdmin(t *testing.T) {
 	down := errors.New("no version yet")
 	count := prometheus.NewCounter(prometheus.CounterOpts{Name: "meshlog_test_total"})
 	err := execute(t, Spec{Use: "test", Settings: none{}, Run: func(_ context.Context, p *Process) error {
+		if code, body := get(t, p.Admin, "/readyz"); code != 503 || body != "starting\n" {
+			t.Errorf("GET /readyz at first = %d %q, want 503", code, body)
+		}
 		ready := down
 		p.Admin.Ready("frontend", func() error { return ready })
 		p.Admin.Ready("bus", func() error { return nil })

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 
@@ -33,7 +32,7 @@ type Options struct {
 
 // Run watches until ctx is done.
 func Run(ctx context.Context, o Options) error {
-	w := &running{Options: o, log: o.Process.Log.With("shard", o.Shard.String())}
+	w := &running{Options: o}
 	w.state.Store(&watcher.State{})
 	o.Process.Admin.Ready("watcher "+o.Shard.String(), w.ready)
 	o.Process.Admin.Report("watcher-"+o.Shard.Source+"-"+o.Shard.Instance, func() any { return w.report() })
@@ -43,10 +42,9 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer nc.Close()
-	// A builder makes the stream; wait for the first one.
 	var log *natslog.Log
-	err = bus.Retry(ctx, w.log, func(ctx context.Context) error {
-		log, err = natslog.Open(ctx, nc, natslog.Options{Domain: o.Domain})
+	err = bus.Retry(ctx, o.Process.Log.With("shard", o.Shard.String()), func(ctx context.Context) error {
+		log, err = openLog(ctx, nc, o.Domain)
 		return err
 	})
 	if err != nil {
@@ -54,7 +52,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer log.Close()
 
-	fleet := bus.NewFleet(nc, o.Domain, w.log)
+	fleet := bus.NewFleet(nc, o.Domain, o.Process.Log)
 	reporter := fleet.WatcherReporter(o.Holder, o.Shard, w.report)
 	requests := make(chan string, 1)
 	return process.RunStages(ctx,
@@ -62,7 +60,7 @@ func Run(ctx context.Context, o Options) error {
 		process.Stage{func(ctx context.Context) error {
 			return watcher.Run(ctx, watcher.Config{
 				Shard: o.Shard, Holder: o.Holder, Watcher: o.Watcher, Log: log, Leader: fleet,
-				Logger: w.log, ListingRequests: requests,
+				Logger: o.Process.Log, ListingRequests: requests,
 				OnState: func(s watcher.State) { w.state.Store(&s); reporter.Changed() },
 			})
 		}},
@@ -77,10 +75,26 @@ func Run(ctx context.Context, o Options) error {
 	)
 }
 
+// openLog opens the log once a builder has begun it: what is listed before the
+// first epoch is listed again in it.
+func openLog(ctx context.Context, nc *bus.Conn, domain string) (*natslog.Log, error) {
+	log, err := natslog.Open(ctx, nc, natslog.Options{Domain: domain})
+	if err != nil {
+		return nil, err
+	}
+	bounds, err := log.Bounds(ctx)
+	if err == nil && bounds.Last == 0 {
+		err = errors.New("the log is empty: a builder begins it")
+	}
+	if err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	return log, nil
+}
+
 // running is a watcher that runs.
 type running struct {
 	Options
-	log   *slog.Logger
 	state atomic.Pointer[watcher.State]
 }
 
