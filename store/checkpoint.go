@@ -25,8 +25,11 @@ const readsAtOnce = 8
 
 // CheckpointWriter writes snapshots as chunks into blobs. It remembers the
 // last one that it wrote: of the next, only what is not shared with it is
-// encoded and put. The zero CheckpointWriter is ready; one goroutine uses it,
-// always with the same blobs.
+// encoded and put. The zero CheckpointWriter is ready; one goroutine uses it.
+//
+// It takes for granted that what it put is still there. With other blobs, or
+// ones that may have lost something (the connection to the chain was renewed),
+// begin with a new one.
 type CheckpointWriter struct {
 	refs map[any]*snapshotv1.ChunkRef // of the last one, by the *Snapshot, *mid or *bucket that is the chunk
 }
@@ -87,7 +90,7 @@ func putChunk(ctx context.Context, blobs Blobs, seq iter.Seq[Row]) (*snapshotv1.
 	rows := slices.SortedFunc(seq, compareRows)
 	b, err := marshal(&snapshotv1.Chunk{Rows: rowsProto(rows)})
 	if err != nil {
-		return nil, fmt.Errorf("chunk from row %q: %w", rows[0].Key, err)
+		return nil, fmt.Errorf("chunk of rows %q to %q: %w", rows[0].Key, rows[len(rows)-1].Key, err)
 	}
 	h, err := blobs.PutBlob(ctx, b)
 	if err != nil {
@@ -129,13 +132,19 @@ func ReadRows(ctx context.Context, blobs Blobs, c *snapshotv1.Checkpoint) ([]Row
 		}
 		return nil
 	}
-	reads, ctx := errgroup.WithContext(ctx)
-	reads.SetLimit(readsAtOnce)
-	for i := range chunks {
-		reads.Go(func() error { return read(ctx, i) })
-	}
-	if err := reads.Wait(); err != nil {
-		return nil, err
+	if len(chunks) == 1 { // by the caller itself: a small content needs no other goroutine
+		if err := read(ctx, 0); err != nil {
+			return nil, err
+		}
+	} else {
+		reads, ctx := errgroup.WithContext(ctx)
+		reads.SetLimit(readsAtOnce)
+		for i := range chunks {
+			reads.Go(func() error { return read(ctx, i) })
+		}
+		if err := reads.Wait(); err != nil {
+			return nil, err
+		}
 	}
 	rows := slices.Concat(chunks...)
 	if uint64(len(rows)) != c.GetRows() {

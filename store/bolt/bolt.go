@@ -110,10 +110,7 @@ func open(path string, o Options) (*Store, error) {
 		s.Close()
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	if err := writeOwner(path); err != nil {
-		s.Close()
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
+	writeOwner(path)
 	if v := s.latest.Version(); !v.IsZero() {
 		s.hub.Send(v)
 	}
@@ -162,7 +159,7 @@ func check(path string) error {
 		return err
 	}
 	if err := checkPages(s.file, info.Size(), s.db.Info().PageSize); err != nil {
-		return damage{err}
+		return openError(path, err)
 	}
 	return nil
 }

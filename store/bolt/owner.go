@@ -10,12 +10,13 @@ import (
 )
 
 // The file's lock is what counts; the owner file beside it is for people, to
-// find the process that has it. One that is left over harms nothing.
+// find the process that has it. One that is left over harms nothing, and one
+// that cannot be written, as on a full disk, is done without.
 
 func ownerPath(path string) string { return path + ".owner" }
 
-func writeOwner(path string) error {
-	return os.WriteFile(ownerPath(path), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600)
+func writeOwner(path string) {
+	_ = os.WriteFile(ownerPath(path), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600)
 }
 
 func removeOwner(path string) { _ = os.Remove(ownerPath(path)) }
