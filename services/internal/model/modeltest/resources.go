@@ -1,4 +1,4 @@
-package frontendtest
+package modeltest
 
 import (
 	"time"
