@@ -46,7 +46,7 @@ check: check-tree lint check-proto check-modules ## All that must hold besides t
 check-tree: # Formatting; nothing unfinished, no path of one machine.
 	@echo 'check: tree'
 	@out=$$(git ls-files -- '*.go' | xargs gofmt -l); [ -z "$$out" ] || { echo "not gofmt'ed: $$out"; exit 1; }
-	@! git grep -nE 'TO[D]O|FIX[M]E|XX[X]' -- . ':!LICENSE' || { echo 'finish it, or take the word away'; exit 1; }
+	@! git grep -nwE 'TO[D]O|FIX[M]E|XX[X]' -- . ':!LICENSE' || { echo 'finish it, or take the word away'; exit 1; }
 	@! git grep -nE '/(home|root|Users)/[A-Za-z0-9_.]' -- . || { echo 'a path of one machine does not belong in the tree'; exit 1; }
 	@! git grep -nF -e '$(CURDIR)/' -- . || { echo 'a path of this machine does not belong in the tree'; exit 1; }
 

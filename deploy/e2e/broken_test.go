@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -13,13 +14,14 @@ import (
 type broken struct {
 	what, old, new string
 	field          string // that is named in the report
+	at             string // is in the line that is named; empty: new
 }
 
 var brokenRoutes = []broken{
-	{"a field that does not exist", "weighted_clusters:", "wieghted_clusters:", "wieghted_clusters"},
-	{"a value of another type", "weight: 90", "weight: plenty", "weight"},
-	{"no YAML", "domains: [\"*\"]", "domains: [\"*\"", ""},
-	{"what Envoy would reject", "domains: [\"*\"]", "domains: []", "domains"},
+	{"a field that does not exist", "weighted_clusters:", "wieghted_clusters:", "wieghted_clusters", ""},
+	{"a value of another type", "weight: 50}", "weight: plenty}", "weight", ""},
+	{"no YAML", "domains: [\"*\"]", "domains: [\"*\"", "", ""},
+	{"what Envoy would reject", "domains: [\"*\"]", "domains: []", "domains", "apiVersion"},
 }
 
 // A broken file is reported with file, line, field and reason, keeps its last
@@ -30,13 +32,15 @@ func brokenFiles(f *fixture) {
 	f.during("a file is broken", func() {
 		for _, b := range brokenRoutes {
 			text := strings.Replace(good, b.old, b.new, 1)
-			line := 1 + strings.Count(text[:strings.Index(text, b.new)], "\n")
+			line := 1 + strings.Count(text[:strings.Index(text, cmp.Or(b.at, b.new))], "\n")
 			f.save(shop.Routes, text)
 			d := f.reported(b.what, fmt.Sprintf("%s:%d", shop.Routes, line))
-			if !strings.Contains(d.Field, b.field) || d.Reason == "" || d.Advice == "" {
+			if !strings.Contains(d.Field+": "+d.Reason, b.field) || d.Reason == "" || d.Advice == "" {
 				f.Errorf("%s: field %q, reason %q, advice %q; want field %q and both others", b.what, d.Field, d.Reason, d.Advice, b.field)
 			}
 			f.share(shop.V2, 50)
+			f.save(shop.Routes, good)
+			f.undiagnosed()
 		}
 		// A good document beside a broken one is served.
 		f.saved(f.shop.Endpoints([]int{f.v1.Port}, []int{f.v2.Port, f.v1.Port}))(rig.ClusterLoadAssignment)
@@ -47,6 +51,12 @@ func brokenFiles(f *fixture) {
 		f.shift(0, 100)
 		f.share(shop.V2, 100)
 	})
+	f.undiagnosed()
+}
+
+// undiagnosed waits until nothing is wrong.
+func (f *fixture) undiagnosed() {
+	f.Helper()
 	f.must(rig.Until(f.ctx, "no diagnostics", func(ctx context.Context) error {
 		ds, err := f.diagnostics(ctx)
 		if err == nil && len(ds) > 0 {
