@@ -196,14 +196,6 @@ func (m *Machine) writeBase(ctx context.Context, rows iter.Seq2[string, []byte])
 // beginEpoch puts a greater epoch on the log: what counts from there is this
 // fold's state or, where the fold is behind the head, the head's.
 func (m *Machine) beginEpoch(ctx context.Context, reason string, readAll bool) error {
-	known := max(m.fold.Position().Epoch, m.head.Version().Epoch, m.wantEpoch.Epoch)
-	seg, _, err := m.newestEpoch(ctx)
-	if err != nil {
-		return err
-	}
-	if seg != nil {
-		known = max(known, seg.Epoch)
-	}
 	head, err := m.contentOfHead(ctx)
 	if err != nil {
 		return err
@@ -212,9 +204,8 @@ func (m *Machine) beginEpoch(ctx context.Context, reason string, readAll bool) e
 	if err != nil {
 		return fmt.Errorf("base of an epoch from head %s: %w", m.head.Version(), err)
 	}
-	epoch := max(known+1, uint64(m.cfg.Now().Unix()))
-	m.log.Warn("a new epoch begins", "epoch", epoch, "reason", reason, "head", m.head.Version())
-	return m.segment(ctx, events.Segment{Epoch: epoch}, rows, readAll)
+	m.log.Warn("a new epoch begins", "reason", reason, "position", m.fold.Position(), "head", m.head.Version())
+	return m.segment(ctx, events.Segment{}, rows, readAll)
 }
 
 // beginSegment puts on the log that this build speaks from here on; what the
@@ -232,10 +223,14 @@ func (m *Machine) beginSegment(ctx context.Context) error {
 	return m.segment(ctx, events.Segment{Epoch: m.fold.Position().Epoch, EpochRecord: m.fold.Segment().EpochRecord}, rows, true)
 }
 
-// segment appends a segment record. The fence is the end of the log as it is
-// now; who begins a segment on a log that is the one that was read has read it
-// to the end, and nothing may come between.
-func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq2[string, []byte], readAll bool) error {
+// segment appends a segment record; one without Epoch begins a greater one. The
+// fence is the end of the log; who begins a segment on a log that is the one
+// that was read has read it to the end, and nothing may come between.
+func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq2[string, []byte], readAll bool) (err error) {
+	// Durable first. A crash behind this leaves blobs that nobody names.
+	if seg.Base, err = m.writeBase(ctx, rows); err != nil {
+		return err
+	}
 	bounds, err := m.cfg.Log.Bounds(ctx)
 	if err != nil {
 		return fmt.Errorf("bounds of the log: %w", err)
@@ -243,9 +238,12 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 	if readAll && bounds.Last != m.fold.Position().Seq {
 		return nil // records are on their way: read them first
 	}
-	// Durable first. A crash behind this leaves blobs that nobody names.
-	if seg.Base, err = m.writeBase(ctx, rows); err != nil {
-		return err
+	if seg.Epoch == 0 {
+		// After bounds: what another builder began before them is below this
+		// epoch, and what it begins after them breaks the fence.
+		if seg.Epoch, err = m.nextEpoch(ctx); err != nil {
+			return err
+		}
 	}
 	seg.Build, seg.Head, seg.VersionsSeq = m.cfg.Build, events.Position(m.head.Version()), m.head.Seq
 	ev := events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: &seg}
@@ -262,6 +260,19 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 	}
 	m.stats.Segments++
 	return nil
+}
+
+// nextEpoch is greater than every epoch that is known here or on the log.
+func (m *Machine) nextEpoch(ctx context.Context) (uint64, error) {
+	known := max(m.fold.Position().Epoch, m.head.Version().Epoch, m.wantEpoch.Epoch)
+	seg, _, err := m.newestEpoch(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if seg != nil {
+		known = max(known, seg.Epoch)
+	}
+	return max(known+1, uint64(m.cfg.Now().Unix())), nil
 }
 
 // contentOfHead is the content of the head, from whoever has it nearest.

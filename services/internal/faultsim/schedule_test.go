@@ -104,6 +104,7 @@ func (s *sim) strike() {
 	case x < .88:
 		if s.has("expire") && len(s.versions) > 0 {
 			s.chain.Expire()
+			s.chain.Reconnect()
 			s.expired = len(s.versions)
 			s.note("VERSIONS expires")
 		}
