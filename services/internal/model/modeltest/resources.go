@@ -9,6 +9,8 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -38,6 +40,17 @@ func DNSCluster(name string) *clusterv3.Cluster {
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS},
 		LoadAssignment:       Endpoints(name, 80),
 	}
+}
+
+// SecretCluster is a cluster that waits for a secret.
+func SecretCluster(name string) *clusterv3.Cluster {
+	c := Cluster(name, 1)
+	c.TransportSocket = &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{
+		TypedConfig: packed(&tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: "cert", SdsConfig: adsSource}},
+		}}),
+	}}
+	return c
 }
 
 // Endpoints is a cluster's endpoints: ports of 127.0.0.1.
@@ -74,6 +87,20 @@ func Listener(name string, port uint32, routes string) *listenerv3.Listener {
 	}
 }
 
+// TCPListener is a listener that forwards connections to a cluster.
+func TCPListener(name string, port uint32, cluster string) *listenerv3.Listener {
+	return &listenerv3.Listener{
+		Name:    name,
+		Address: address(port),
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name: "tcp",
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(&tcpv3.TcpProxy{
+				StatPrefix: name, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
+			})},
+		}}}},
+	}
+}
+
 // Weight is a share of requests for a cluster.
 type Weight struct {
 	Cluster string
@@ -98,6 +125,16 @@ func Routes(name string, weights ...Weight) *routev3.RouteConfiguration {
 			}},
 		}},
 	}}}
+}
+
+// MirrorRoutes sends everything to a cluster, and a copy to another.
+func MirrorRoutes(name, cluster, mirror string) *routev3.RouteConfiguration {
+	rc := Routes(name)
+	rc.VirtualHosts[0].Routes[0].Action = &routev3.Route_Route{Route: &routev3.RouteAction{
+		ClusterSpecifier:      &routev3.RouteAction_Cluster{Cluster: cluster},
+		RequestMirrorPolicies: []*routev3.RouteAction_RequestMirrorPolicy{{Cluster: mirror}},
+	}}
+	return rc
 }
 
 func packed(m proto.Message) *anypb.Any {

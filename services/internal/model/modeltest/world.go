@@ -58,15 +58,19 @@ func Key(object string) model.Key {
 func (c Change) Row() model.RowChange {
 	row := model.RowChange{Row: c.key.Row()}
 	if c.resource != nil {
-		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(c.resource)
-		if err != nil {
-			panic(err)
-		}
 		row.Value = model.MarshalValue(model.Value{
-			Type: "type.googleapis.com/meshlog.config.v1.Resource", Bytes: b, Created: c.created,
+			Type: "type.googleapis.com/meshlog.config.v1.Resource", Bytes: marshal(c.resource), Created: c.created,
 		})
 	}
 	return row
+}
+
+func marshal(m proto.Message) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return b
 }
 
 // Rows is what changes mean for a world.
@@ -91,14 +95,15 @@ func PushContext(t testing.TB, changes ...Change) *model.PushContext {
 	return model.NewPushContext(w)
 }
 
+// Row is the row of the object of that name.
+func Row(object string, r *configv1.Resource) model.RowChange {
+	return Change{key: Key(object), resource: r}.Row()
+}
+
 // Policy is the row of the MeshPolicy that counts.
 func Policy(p *configv1.MeshPolicy) model.RowChange {
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
-	if err != nil {
-		panic(err)
-	}
 	key := model.Key{Source: "file", Instance: "default", Kind: "MeshPolicy", Name: "default"}
 	return model.RowChange{Row: key.Row(), Value: model.MarshalValue(model.Value{
-		Type: "type.googleapis.com/meshlog.config.v1.MeshPolicy", Bytes: b,
+		Type: "type.googleapis.com/meshlog.config.v1.MeshPolicy", Bytes: marshal(p),
 	})}
 }

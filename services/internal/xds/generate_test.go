@@ -1,0 +1,124 @@
+package xds_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	"meshlog.dev/services/internal/model"
+	. "meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/services/internal/xds"
+)
+
+func generate(pc *model.PushContext, cluster string, t model.ResourceType) xds.Result {
+	return xds.Generate(pc, model.Classify(pc, &model.Proxy{Cluster: cluster}), t)
+}
+
+func TestGenerate(t *testing.T) {
+	pc := PushContext(t,
+		Put("b", Cluster("b", 1)), Put("a", Cluster("a", 1)),
+		PutFor("edge", Group("edge"), Cluster("a", 2)), // loses: "a" comes before "edge"
+		PutFor("c", Group("edge"), Cluster("c", 1)),
+		PutFor("d", Group("other"), Cluster("d", 1)),
+		Put("endpoints", Endpoints("a", 1)),
+	)
+	got := generate(pc, "edge", model.CDS)
+	var names []string
+	for _, r := range got.Resources {
+		names = append(names, r.Name)
+	}
+	if diff := cmp.Diff([]string{"a", "b", "c"}, names); diff != "" {
+		t.Errorf("names (-want +got):\n%s", diff)
+	}
+	want, err := proto.Marshal(Cluster("a", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got.Resources[0].Value, want) {
+		t.Error("a is not that of the object that wins")
+	}
+	inputs := []model.Input{{Type: model.CDS, Selector: "*"}, {Type: model.CDS, Selector: `cluster="edge"`}}
+	if diff := cmp.Diff(inputs, got.Inputs); diff != "" {
+		t.Errorf("inputs (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(got, generate(pc, "edge", model.CDS)); diff != "" {
+		t.Errorf("generated twice:\n%s", diff)
+	}
+}
+
+// The bytes are those on the log, fields that this build does not know
+// included.
+func TestBytesAreUntouched(t *testing.T) {
+	value, err := proto.Marshal(Cluster("a", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	value = protowire.AppendTag(value, 9999, protowire.VarintType)
+	value = protowire.AppendVarint(value, 7)
+	w, _, err := model.NewWorld().Apply(model.Change{Rows: []model.RowChange{Row("a", &configv1.Resource{
+		Resource: &anypb.Any{TypeUrl: model.CDS.URL(), Value: value},
+	})}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := generate(model.NewPushContext(w), "", model.CDS)
+	if len(got.Resources) != 1 || !bytes.Equal(got.Resources[0].Value, value) {
+		t.Errorf("got %v", got.Resources)
+	}
+}
+
+func TestInspect(t *testing.T) {
+	named := Cluster("a", 1)
+	named.EdsClusterConfig.ServiceName = "other"
+	for name, test := range map[string]struct {
+		t       model.ResourceType
+		message proto.Message
+		want    xds.Facts
+	}{
+		"EDS":                   {model.CDS, Cluster("a", 1), xds.Facts{Endpoints: "a"}},
+		"EDS by another name":   {model.CDS, named, xds.Facts{Endpoints: "other"}},
+		"DNS":                   {model.CDS, DNSCluster("a"), xds.Facts{SlowWarm: true}},
+		"secrets":               {model.CDS, SecretCluster("a"), xds.Facts{Endpoints: "a", SlowWarm: true, Secrets: true}},
+		"endpoints":             {model.EDS, Endpoints("a", 1), xds.Facts{}},
+		"weighted routes":       {model.RDS, Routes("r", To("b", 1), To("a", 0), To("b", 2)), xds.Facts{Clusters: []string{"a", "b"}}},
+		"a listener with RDS":   {model.LDS, Listener("l", 1, "r"), xds.Facts{}},
+		"a listener with TCP":   {model.LDS, TCPListener("l", 1, "a"), xds.Facts{Clusters: []string{"a"}}},
+		"mirrors, single names": {model.RDS, MirrorRoutes("r", "a", "b"), xds.Facts{Clusters: []string{"a", "b"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, err := proto.Marshal(test.message)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := xds.Inspect(test.t, b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+	if _, err := xds.Inspect(model.CDS, []byte{0xff}); err == nil {
+		t.Error("nonsense has no error")
+	}
+}
+
+func BenchmarkClassifyGenerate(b *testing.B) {
+	var changes []Change
+	for i := range 1000 {
+		name := string(rune('a'+i%26)) + string(rune('a'+i/26%26)) + string(rune('a'+i/676))
+		changes = append(changes, Put(name, Cluster(name, 1)))
+	}
+	pc := PushContext(b, changes...)
+	p := &model.Proxy{Cluster: "edge"}
+	b.ReportAllocs()
+	for b.Loop() {
+		xds.Generate(pc, model.Classify(pc, p), model.CDS)
+	}
+}
