@@ -74,11 +74,11 @@ func TestLostReply(t *testing.T) {
 					}
 					s := newSource(map[string]string{"x": "1", "y": "1"})
 					r := start(t, s, options{faulty: l.wrap})
-					time.Sleep(time.Second)
+					pass(time.Second)
 					s.change("x=2")
-					time.Sleep(time.Second)
+					pass(time.Second)
 					s.change("x=", "y=2")
-					time.Sleep(10 * time.Second)
+					pass(10 * time.Second)
 					r.want(0, want...)
 					_ = r.stop()
 				})
@@ -122,13 +122,13 @@ func TestFull(t *testing.T) {
 		synctest.Wait()
 		s.change("x=3")
 		s.change("y=1", "z=1")
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		r.want(3)
-		if r.state().Pending != 3 {
-			t.Errorf("state %+v", r.state())
+		if s := r.state(); s.Pending != 4 || len(s.Diagnostics) != 1 || !strings.Contains(s.Diagnostics[0].Reason, "full") {
+			t.Errorf("state %+v", s)
 		}
 		r.log.SetMaxBytes(0)
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		r.want(3, "put x=2 pseq 2 low 2",
 			"put x=3 pseq 3 low 3 batch 0/3", "put y=1 pseq 4 low 3 batch 1/3", "put z=1 pseq 5 low 3 batch 2/3",
 			"alive a-1 low 6 listed 0")
@@ -175,18 +175,18 @@ func TestTakeover(t *testing.T) {
 		objects := map[string]string{"x": "1"}
 		a := start(t, newSource(objects), options{})
 		b := start(t, newSource(objects), options{holder: "b", log: a.log})
-		time.Sleep(45 * time.Second)
+		pass(45 * time.Second)
 		synctest.Wait()
 		if b.state().Phase != watcher.PhaseStandby || a.state().Phase != watcher.PhaseFollowing {
 			t.Fatalf("a is %s, b is %s", a.state().Phase, b.state().Phase)
 		}
 		_ = a.stop() // 5 s after its last word
-		time.Sleep(20 * time.Second)
+		pass(20 * time.Second)
 		synctest.Wait()
 		if b.state().Phase != watcher.PhaseStandby {
 			t.Fatalf("after 25 s of silence b is %s", b.state().Phase)
 		}
-		time.Sleep(7 * time.Second)
+		pass(7 * time.Second)
 		b.want(7, "begin b-1 by b", "put x=1 pseq 1 low 1", "alive b-1 low 2 listed 1024")
 
 		again := start(t, newSource(objects), options{log: a.log})
@@ -204,7 +204,7 @@ func TestTwinStartsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := start(t, newSource(map[string]string{}), options{})
 		_ = a.stop()
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		a.log.AppendRaw("_operator.overlay", []byte("whatever is newer"))
 		b := start(t, newSource(map[string]string{}), options{holder: "b", log: a.log})
 		b.want(3, "begin b-1 by b", "alive b-1 low 1 listed 1024")
@@ -232,13 +232,13 @@ func TestFenceLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(11 * time.Second)
+		pass(11 * time.Second)
 		synctest.Wait()
 		if r.state().Phase != watcher.PhaseStandby {
 			t.Errorf("state %+v", r.state())
 		}
 		r.want(3)
-		time.Sleep(30 * time.Second)
+		pass(30 * time.Second)
 		r.want(3, "begin a-2 by a", "alive a-2 low 1 listed 1024")
 		_ = r.stop()
 	})
@@ -249,7 +249,7 @@ func TestLongListing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := &shaky{after: func(b []events.Event) error {
 			if len(b) > 1 {
-				time.Sleep(12 * time.Second)
+				pass(12 * time.Second)
 			}
 			return nil
 		}}
@@ -259,7 +259,7 @@ func TestLongListing(t *testing.T) {
 		}
 		a := start(t, newSource(objects), options{faulty: slow.wrap})
 		b := start(t, newSource(objects), options{holder: "b", log: a.log})
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		synctest.Wait()
 		if a.state().Phase != watcher.PhaseFollowing || b.state().Phase != watcher.PhaseStandby {
 			t.Errorf("a is %s, b is %s", a.state().Phase, b.state().Phase)
@@ -274,9 +274,9 @@ func TestRewind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(map[string]string{"x": "1"})
 		r := start(t, s, options{})
-		time.Sleep(35 * time.Second)
+		pass(35 * time.Second)
 		r.log.Rewind(4)
-		time.Sleep(6 * time.Second)
+		pass(6 * time.Second)
 		r.want(4, "begin a-2 by a", "put x=1 pseq 1 low 1", "alive a-2 low 2 listed 1024")
 		_ = r.stop()
 	})

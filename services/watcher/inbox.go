@@ -24,17 +24,20 @@ type Inbox interface {
 // Input is one of Listed, Changed, Reported, Ended and Requested.
 type Input interface{ isInput() }
 
-// What a run of the watcher says.
-type (
-	Listed   struct{ Listing Listing }
-	Changed  struct{ Set []Object }
-	Reported struct {
-		Origin      string
-		Diagnostics []model.Diagnostic
-	}
-	// Ended is the last of a run, with what Watcher.Run returned.
-	Ended struct{ Err error }
-)
+// Listed is Sink.List.
+type Listed struct{ Listing Listing }
+
+// Changed is Sink.Change.
+type Changed struct{ Set []Object }
+
+// Reported is Sink.Problems.
+type Reported struct {
+	Origin      string
+	Diagnostics []model.Diagnostic
+}
+
+// Ended is the last of a run, with what Watcher.Run returned.
+type Ended struct{ Err error }
 
 // Requested asks for a new listing.
 type Requested struct{ Reason string }

@@ -45,6 +45,7 @@ type Publisher struct {
 
 	session session
 	source  source
+	stuck   error // why an append is tried again; nil: none is
 
 	state State
 }
@@ -61,6 +62,7 @@ type session struct {
 	over string
 
 	said    shadow
+	sending int // changes on their way
 	waiting backlog
 	// refused are objects that no log takes, with why.
 	refused map[events.Key]string
@@ -180,7 +182,7 @@ func (p *Publisher) lastWord(ctx context.Context, head events.Record) (uint64, t
 	switch {
 	case err != nil:
 		return 0, 0, err
-	case sessionOf(newest) == sessionOf(head):
+	case sessionOf(head) != "" && sessionOf(newest) == sessionOf(head):
 		return newest.Seq, 0, nil // listing: it speaks, though not here
 	}
 	return head.Seq, newest.Time.Sub(head.Time), nil
@@ -217,7 +219,7 @@ func (p *Publisher) tell(phase Phase) {
 	}
 	s := State{
 		Phase: phase, Session: p.session.name, Keys: len(p.session.said.hashes),
-		Pending: p.session.waiting.len(), Partial: p.session.partial, Diagnostics: p.diagnostics(),
+		Pending: p.session.waiting.len() + p.session.sending, Partial: p.session.partial, Diagnostics: p.diagnostics(),
 	}
 	if s.equal(p.state) {
 		return
@@ -250,6 +252,13 @@ func (p *Publisher) diagnostics() []model.Diagnostic {
 			Severity: model.Error, Code: "source-down", Reason: p.source.err.Error(),
 			Advice: "make the source readable; it is tried again by itself",
 			Effect: "all objects of " + p.cfg.Shard.String() + " stay as they are",
+		})
+	}
+	if p.stuck != nil {
+		ds = append(ds, model.Diagnostic{
+			Severity: model.Error, Code: "log", Reason: p.stuck.Error(),
+			Advice: "see to the log; what changed is kept, and sent when it takes it",
+			Effect: "changes wait",
 		})
 	}
 	slices.SortFunc(ds, func(a, b model.Diagnostic) int {

@@ -219,6 +219,9 @@ func (r *rig) records(after uint64) string {
 	return b.String()
 }
 
+// pass lets time pass: that of the bubble, which passes when all is waiting.
+func pass(d time.Duration) { <-time.After(d) }
+
 func (r *rig) want(after uint64, lines ...string) {
 	r.t.Helper()
 	synctest.Wait()
@@ -347,9 +350,9 @@ func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(map[string]string{"x": "1"})
 		r := start(t, s, options{})
-		time.Sleep(5 * time.Second) // of the bubble's time
+		pass(5 * time.Second)
 		s.change("x=2")
-		time.Sleep(16 * time.Second)
+		pass(16 * time.Second)
 		r.want(3, "put x=2 pseq 2 low 2", "alive a-1 low 3 listed 0", "alive a-1 low 3 listed 0")
 		if got := r.lastAlive().Digest; got != s.digest() {
 			t.Errorf("digest %x, want %x", got, s.digest())
@@ -366,7 +369,7 @@ func TestPartial(t *testing.T) {
 		r.want(0, "begin a-1 by a", "put x=1 pseq 1 low 1", "alive a-1 low 2 listed 1024 partial")
 		s.change("unknown=") // a delete of what could not be listed
 		r.want(3, "delete unknown pseq 2 low 2")
-		time.Sleep(time.Second)
+		pass(time.Second)
 		s.set(func(s *source) { s.partial = false })
 		s.end(nil) // readable again
 		r.want(4, "begin a-2 by a", "alive a-2 low 1 listed 0")
@@ -392,7 +395,7 @@ func TestSourceDown(t *testing.T) {
 		down := errors.New("open /etc/mesh: no such file or directory")
 		s.set(func(s *source) { s.down = down })
 		s.end(down)
-		time.Sleep(21 * time.Second)
+		pass(21 * time.Second)
 		synctest.Wait()
 		r.want(5, "alive a-1 low 4 listed 0", "alive a-1 low 4 listed 0")
 		if r.state().Phase != watcher.PhaseDown || len(r.state().Diagnostics) != 1 || !strings.Contains(r.state().Diagnostics[0].Reason, "no such file") {
@@ -404,7 +407,7 @@ func TestSourceDown(t *testing.T) {
 			}
 			s.down, s.objects = nil, map[string]string{"y": "1", "z": "2"}
 		})
-		time.Sleep(30 * time.Second)
+		pass(30 * time.Second)
 		r.want(7, "alive a-1 low 4 listed 0", "put z=2 pseq 4 low 4 batch 0/2", "delete x pseq 5 low 4 batch 1/2",
 			"alive a-1 low 6 listed 0", "alive a-1 low 6 listed 0")
 		if r.state().Phase != watcher.PhaseFollowing || len(r.state().Diagnostics) != 0 {
@@ -424,7 +427,7 @@ func TestSourceDownAtStart(t *testing.T) {
 			t.Errorf("state %+v", r.state())
 		}
 		s.set(func(s *source) { s.down = nil })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		r.want(1, "put x=1 pseq 1 low 1", "alive a-1 low 2 listed 1024")
 		_ = r.stop()
 	})

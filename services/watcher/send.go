@@ -69,6 +69,8 @@ func (p *Publisher) flush(ctx context.Context) error {
 	for _, c := range changes {
 		p.session.said.set(c.key, c.hash)
 	}
+	p.session.sending = len(changes)
+	defer func() { p.session.sending = 0 }()
 	if atomic && len(changes) > 1 {
 		return p.sendBatch(ctx, changes)
 	}
@@ -224,6 +226,7 @@ func (p *Publisher) control(ctx context.Context, id string, body events.Body) er
 // persist tries until try succeeds or fails for good. Changes are heard, and
 // wait, meanwhile.
 func (p *Publisher) persist(ctx context.Context, try func() error) error {
+	defer func() { p.stuck = nil }()
 	for pause := minRetryPause; ; pause = min(2*pause, maxRetryPause) {
 		err := try()
 		switch {
@@ -234,7 +237,10 @@ func (p *Publisher) persist(ctx context.Context, try func() error) error {
 		case errors.Is(err, events.ErrConflict), errors.Is(err, events.ErrClosed), errors.Is(err, errAbandoned), isRefusal(err):
 			return err
 		}
-		p.log.Warn("cannot append; trying again", "error", err, "session", p.session.name)
+		if p.stuck == nil {
+			p.log.Warn("cannot append; trying again", "error", err, "session", p.session.name)
+		}
+		p.stuck = err
 		p.tell(p.state.Phase)
 		if err := p.sleep(ctx, p.in.Now().Add(pause)); err != nil {
 			return err

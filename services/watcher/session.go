@@ -254,7 +254,8 @@ func (p *Publisher) changed(set []Object) {
 	p.session.waiting.atomic = p.session.waiting.atomic || n > 1
 }
 
-// queue puts c into the backlog unless it changes nothing.
+// queue puts c into the backlog, and takes it out if it changes nothing. It
+// says whether c is there.
 func (p *Publisher) queue(c change) bool {
 	s := &p.session
 	said, known := s.said.hashes[c.key]
@@ -262,10 +263,9 @@ func (p *Publisher) queue(c change) bool {
 		s.waiting.drop(c.key)
 		return false
 	}
-	if w, ok := s.waiting.changes[c.key]; ok && w.hash == c.hash {
-		return false
+	if w, ok := s.waiting.changes[c.key]; !ok || w.hash != c.hash {
+		s.waiting.put(c)
 	}
-	s.waiting.put(c)
 	return true
 }
 
@@ -278,7 +278,7 @@ func (p *Publisher) relisted(l Listing) {
 		return
 	}
 	s.partial = s.partial || l.Partial
-	set := l.Objects
+	set := slices.Clone(l.Objects)
 	if !l.Partial {
 		listed := make(map[events.Key]bool, len(l.Objects))
 		for _, o := range l.Objects {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp/syntax"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -44,71 +45,94 @@ func (c *checker) result() []Problem {
 	return c.problems
 }
 
+// path leads to a message. It is written out only where there is a problem.
+type path struct {
+	up    *path
+	name  string // of a field
+	index int    // of an element, where key and name are empty
+	key   string // of a map's value, quoted
+}
+
+// String is as the user writes it: spec.list[2].map["key"].
+func (p *path) String() string {
+	switch {
+	case p.up == nil:
+		return p.name
+	case p.name != "":
+		return p.up.String() + "." + p.name
+	case p.key != "":
+		return p.up.String() + "[" + p.key + "]"
+	}
+	return fmt.Sprintf("%s[%d]", p.up, p.index)
+}
+
 // message checks m and all in it, messages in Any included, for what their own
 // validation does not find and Envoy refuses late.
-func (c *checker) message(path string, m protoreflect.Message, nesting int) {
+func (c *checker) message(at *path, m protoreflect.Message, nesting int) {
 	switch m := m.Interface().(type) {
 	case *anypb.Any:
-		c.any(path, m, nesting)
+		c.any(at, m, nesting)
 		return
 	case *durationpb.Duration:
-		c.duration(path, m)
+		c.duration(at, m)
 		return
 	case *matcherv3.RegexMatcher:
-		c.regex(path+".regex", m.GetRegex())
+		c.regex(at, m.GetRegex())
 	case *routev3.RouteConfiguration:
-		c.routes(path, m)
+		c.routes(at, m)
 	case *routev3.WeightedCluster:
-		c.weights(path, m)
+		c.weights(at, m)
 	case *clusterv3.Cluster:
-		c.cluster(path, m)
+		c.cluster(at, m)
 	case *ringhashv3.RingHash:
-		c.ring(path, m.GetMinimumRingSize(), m.GetMaximumRingSize())
+		c.ring(at, m.GetMinimumRingSize(), m.GetMaximumRingSize())
 	case *clusterv3.Cluster_MaglevLbConfig:
-		c.prime(path+".table_size", m.GetTableSize().GetValue())
+		c.prime(at, m.GetTableSize().GetValue())
 	case *maglevv3.Maglev:
-		c.prime(path+".table_size", m.GetTableSize().GetValue())
+		c.prime(at, m.GetTableSize().GetValue())
 	}
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		c.field(path+"."+string(fd.Name()), fd, v, nesting)
+		if fd.Message() != nil {
+			c.field(&path{up: at, name: string(fd.Name())}, fd, v, nesting)
+		}
 		return true
 	})
 }
 
-func (c *checker) field(path string, fd protoreflect.FieldDescriptor, v protoreflect.Value, nesting int) {
+// field checks the messages in a field of messages.
+func (c *checker) field(at *path, fd protoreflect.FieldDescriptor, v protoreflect.Value, nesting int) {
 	switch {
 	case fd.IsMap():
 		if fd.MapValue().Message() == nil {
 			return
 		}
 		v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-			c.message(fmt.Sprintf("%s[%q]", path, k.String()), v.Message(), nesting)
+			c.message(&path{up: at, key: strconv.Quote(k.String())}, v.Message(), nesting)
 			return true
 		})
-	case fd.Message() == nil:
 	case fd.IsList():
 		for i := range v.List().Len() {
-			c.message(fmt.Sprintf("%s[%d]", path, i), v.List().Get(i).Message(), nesting)
+			c.message(&path{up: at, index: i}, v.List().Get(i).Message(), nesting)
 		}
 	default:
-		c.message(path, v.Message(), nesting)
+		c.message(at, v.Message(), nesting)
 	}
 }
 
 // any checks what is in a; its path stays that of a, as in JSON.
-func (c *checker) any(path string, a *anypb.Any, nesting int) {
+func (c *checker) any(at *path, a *anypb.Any, nesting int) {
 	if nesting == maxNesting {
-		c.add(path, fmt.Sprintf("more than %d messages within each other", maxNesting), "nest less deeply")
+		c.add(at.String(), fmt.Sprintf("more than %d messages within each other", maxNesting), "nest less deeply")
 		return
 	}
 	m, err := a.UnmarshalNew()
 	if err != nil {
-		c.add(path, fmt.Sprintf("type %q: %v", a.GetTypeUrl(), err),
+		c.add(at.String(), fmt.Sprintf("type %q: %v", a.GetTypeUrl(), err),
 			"use a type of Envoy's v3 API as @type; for one that meshlog does not know, wrap it in type.googleapis.com/xds.type.v3.TypedStruct")
 		return
 	}
-	c.generated(path, m)
-	c.message(path, m.ProtoReflect(), nesting+1)
+	c.generated(at, m)
+	c.message(at, m.ProtoReflect(), nesting+1)
 }
 
 // validator is what protoc-gen-validate generates.
@@ -116,17 +140,16 @@ type validator interface{ ValidateAll() error }
 
 // generated runs the validation that was generated with m's type, which covers
 // all messages in m but those in an Any.
-func (c *checker) generated(path string, m proto.Message) {
+func (c *checker) generated(at *path, m proto.Message) {
 	if v, ok := m.(validator); ok {
-		c.flatten(path, v.ValidateAll())
+		if err := v.ValidateAll(); err != nil {
+			c.flatten(at.String(), err)
+		}
 	}
 }
 
 // flatten turns the errors of protoc-gen-validate into problems with paths.
 func (c *checker) flatten(path string, err error) {
-	if err == nil {
-		return
-	}
 	if list, ok := err.(interface{ AllErrors() []error }); ok {
 		for _, e := range list.AllErrors() {
 			c.flatten(path, e)
@@ -167,16 +190,16 @@ func snake(field string) string {
 	return b.String()
 }
 
-func (c *checker) duration(path string, d *durationpb.Duration) {
+func (c *checker) duration(at *path, d *durationpb.Duration) {
 	if err := d.CheckValid(); err != nil {
-		c.add(path, err.Error(), "write it in seconds, like 1.5s")
+		c.add(at.String(), err.Error(), "write it in seconds, like 1.5s")
 	} else if d.AsDuration() < 0 {
-		c.add(path, fmt.Sprintf("%s is negative", d.AsDuration()), "use 0s or more")
+		c.add(at.String(), fmt.Sprintf("%s is negative", d.AsDuration()), "use 0s or more")
 	}
 }
 
-func (c *checker) regex(path, expr string) {
+func (c *checker) regex(at *path, expr string) {
 	if _, err := syntax.Parse(expr, syntax.Perl); err != nil {
-		c.add(path, err.Error(), "write it in RE2 syntax, which has no look-around and no back references")
+		c.add(at.String()+".regex", err.Error(), "write it in RE2 syntax, which has no look-around and no back references")
 	}
 }

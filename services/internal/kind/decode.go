@@ -74,6 +74,8 @@ func (k *Kind) Encode(m proto.Message) ([]byte, error) {
 // 3:7): reason", with a space that is sometimes a no-break one.
 var position = regexp.MustCompile(`^proto: (?:syntax error )?\(line (\d+):(\d+)\): `)
 
+const maxReason = 300
+
 func syntaxError(err error) *SyntaxError {
 	e := &SyntaxError{}
 	s := strings.ReplaceAll(err.Error(), "\u00a0", " ")
@@ -83,5 +85,8 @@ func syntaxError(err error) *SyntaxError {
 		s = s[at[1]:]
 	}
 	e.Reason = strings.TrimPrefix(s, "proto: ")
+	if len(e.Reason) > maxReason { // it repeats the value
+		e.Reason = strings.ToValidUTF8(e.Reason[:maxReason], "") + " ..."
+	}
 	return e
 }

@@ -45,12 +45,13 @@ func validateResource(m proto.Message) []Problem {
 		c.add(resourceField, fmt.Sprintf("type %q: %v", a.GetTypeUrl(), err), "use "+resourceTypes)
 		return c.result()
 	}
+	root := &path{name: resourceField}
 	switch r := inner.(type) {
 	case *clusterv3.Cluster:
 		c.named("name", r.GetName())
 	case *endpointv3.ClusterLoadAssignment:
 		c.named("cluster_name", r.GetClusterName())
-		c.addresses(resourceField, r)
+		c.addresses(root, r)
 	case *listenerv3.Listener:
 		c.named("name", r.GetName())
 	case *routev3.RouteConfiguration:
@@ -59,8 +60,8 @@ func validateResource(m proto.Message) []Problem {
 		c.add(resourceField, fmt.Sprintf("%s is not served as it is", inner.ProtoReflect().Descriptor().FullName()), "use "+resourceTypes)
 		return c.result()
 	}
-	c.generated(resourceField, inner)
-	c.message(resourceField, inner.ProtoReflect(), 1)
+	c.generated(root, inner)
+	c.message(root, inner.ProtoReflect(), 1)
 	return c.result()
 }
 
@@ -74,45 +75,50 @@ func (c *checker) named(field, name string) {
 
 // addresses checks endpoints that Envoy takes as they are, without DNS: it
 // refuses the whole response that brings a host name.
-func (c *checker) addresses(path string, l *endpointv3.ClusterLoadAssignment) {
+func (c *checker) addresses(at *path, l *endpointv3.ClusterLoadAssignment) {
 	for i, loc := range l.GetEndpoints() {
 		for j, lb := range loc.GetLbEndpoints() {
-			field := fmt.Sprintf("%s.endpoints[%d].lb_endpoints[%d].endpoint", path, i, j)
-			c.address(field+".address", lb.GetEndpoint().GetAddress())
+			c.address(lb.GetEndpoint().GetAddress(), func() string {
+				return fmt.Sprintf("%s.endpoints[%d].lb_endpoints[%d].endpoint", at, i, j)
+			})
 			for k, a := range lb.GetEndpoint().GetAdditionalAddresses() {
-				c.address(fmt.Sprintf("%s.additional_addresses[%d].address", field, k), a.GetAddress())
+				c.address(a.GetAddress(), func() string {
+					return fmt.Sprintf("%s.endpoints[%d].lb_endpoints[%d].endpoint.additional_addresses[%d]", at, i, j, k)
+				})
 			}
 		}
 	}
 }
 
-func (c *checker) address(path string, a *corev3.Address) {
+// address checks the field address of what is at in.
+func (c *checker) address(a *corev3.Address, in func() string) {
 	s := a.GetSocketAddress()
 	if s == nil || s.GetResolverName() != "" {
 		return
 	}
 	if _, err := netip.ParseAddr(s.GetAddress()); err != nil {
-		c.add(path+".socket_address.address", fmt.Sprintf("%q is no IP address", s.GetAddress()),
+		c.add(in()+".address.socket_address.address", fmt.Sprintf("%q is no IP address", s.GetAddress()),
 			"use an IP address here, or a cluster of type STRICT_DNS for a host name")
 	}
 	if s.GetNamedPort() != "" {
-		c.add(path+".socket_address.named_port", "needs a resolver", "use port_value")
+		c.add(in()+".address.socket_address.named_port", "needs a resolver", "use port_value")
 	}
 }
 
-func (c *checker) cluster(path string, cl *clusterv3.Cluster) {
+func (c *checker) cluster(at *path, cl *clusterv3.Cluster) {
 	if _, custom := cl.GetClusterDiscoveryType().(*clusterv3.Cluster_ClusterType); !custom {
 		switch load := cl.GetLoadAssignment(); cl.GetType() {
 		case clusterv3.Cluster_STATIC:
-			c.addresses(path+".load_assignment", load)
+			c.addresses(&path{up: at, name: "load_assignment"}, load)
 		case clusterv3.Cluster_LOGICAL_DNS:
 			if l := load.GetEndpoints(); len(l) != 1 || len(l[0].GetLbEndpoints()) != 1 {
-				c.add(path+".load_assignment", "a cluster of type LOGICAL_DNS has exactly one endpoint", "leave one endpoint, or use STRICT_DNS")
+				c.add(at.String()+".load_assignment", "a cluster of type LOGICAL_DNS has exactly one endpoint", "leave one endpoint, or use STRICT_DNS")
 			}
 		}
 	}
-	ring := cl.GetRingHashLbConfig()
-	c.ring(path+".ring_hash_lb_config", ring.GetMinimumRingSize(), ring.GetMaximumRingSize())
+	if ring := cl.GetRingHashLbConfig(); ring != nil {
+		c.ring(&path{up: at, name: "ring_hash_lb_config"}, ring.GetMinimumRingSize(), ring.GetMaximumRingSize())
+	}
 }
 
 // Envoy's sizes of a hash ring where none are set.
@@ -121,7 +127,7 @@ const (
 	defaultMaxRing = 8 << 20
 )
 
-func (c *checker) ring(path string, low, high *wrapperspb.UInt64Value) {
+func (c *checker) ring(at *path, low, high *wrapperspb.UInt64Value) {
 	minimum, maximum := uint64(defaultMinRing), uint64(defaultMaxRing)
 	if low != nil {
 		minimum = low.GetValue()
@@ -130,43 +136,45 @@ func (c *checker) ring(path string, low, high *wrapperspb.UInt64Value) {
 		maximum = high.GetValue()
 	}
 	if minimum > maximum {
-		c.add(path+".minimum_ring_size", fmt.Sprintf("%d is above the maximum of %d", minimum, maximum),
+		c.add(at.String()+".minimum_ring_size", fmt.Sprintf("%d is above the maximum of %d", minimum, maximum),
 			fmt.Sprintf("minimum_ring_size (default %d) must not exceed maximum_ring_size", defaultMinRing))
 	}
 }
 
-func (c *checker) prime(path string, n uint64) {
+func (c *checker) prime(at *path, n uint64) {
 	if n != 0 && !new(big.Int).SetUint64(n).ProbablyPrime(0) {
-		c.add(path, fmt.Sprintf("%d is no prime number", n), "use a prime such as 65537")
+		c.add(at.String()+".table_size", fmt.Sprintf("%d is no prime number", n), "use a prime such as 65537")
 	}
 }
 
-func (c *checker) weights(path string, w *routev3.WeightedCluster) {
+func (c *checker) weights(at *path, w *routev3.WeightedCluster) {
 	var sum uint64
 	for _, cl := range w.GetClusters() {
 		sum += uint64(cl.GetWeight().GetValue())
 	}
 	if sum == 0 || sum > math.MaxUint32 {
-		c.add(path+".clusters", fmt.Sprintf("the weights add up to %d", sum), "give weights with a sum from 1 to 4294967295")
+		c.add(at.String()+".clusters", fmt.Sprintf("the weights add up to %d", sum), "give weights with a sum from 1 to 4294967295")
 	}
 }
 
 // routes finds what Envoy refuses when it builds the route table.
-func (c *checker) routes(path string, r *routev3.RouteConfiguration) {
+func (c *checker) routes(at *path, r *routev3.RouteConfiguration) {
 	names, domains := map[string]int{}, map[string]string{}
 	for i, vh := range r.GetVirtualHosts() {
-		field := fmt.Sprintf("%s.virtual_hosts[%d]", path, i)
+		host := fmt.Sprintf("virtual_hosts[%d]", i)
 		if first, dup := names[vh.GetName()]; dup {
-			c.add(field+".name", fmt.Sprintf("%q is the name of virtual_hosts[%d] already", vh.GetName(), first), "give each virtual host its own name")
+			c.add(fmt.Sprintf("%s.%s.name", at, host),
+				fmt.Sprintf("%q is the name of virtual_hosts[%d] already", vh.GetName(), first), "give each virtual host its own name")
 		} else {
 			names[vh.GetName()] = i
 		}
 		for j, d := range vh.GetDomains() {
-			at := fmt.Sprintf("%s.domains[%d]", field, j)
+			field := fmt.Sprintf("%s.domains[%d]", host, j)
 			if first, dup := domains[strings.ToLower(d)]; dup {
-				c.add(at, fmt.Sprintf("domain %q is taken by %s", d, strings.TrimPrefix(first, path+".")), "domains are compared without case and may come once in a RouteConfiguration")
+				c.add(fmt.Sprintf("%s.%s", at, field),
+					fmt.Sprintf("domain %q is taken by %s", d, first), "domains are compared without case and may come once in a RouteConfiguration")
 			} else {
-				domains[strings.ToLower(d)] = at
+				domains[strings.ToLower(d)] = field
 			}
 		}
 	}

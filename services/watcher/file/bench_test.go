@@ -2,6 +2,7 @@ package file_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -51,7 +52,9 @@ func BenchmarkSave(b *testing.B) {
 			}
 			b.ReportMetric(float64(total.Microseconds())/float64(n), "µs/save")
 			cancel()
-			<-ended
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				b.Error(err)
+			}
 		})
 	}
 }

@@ -49,7 +49,7 @@ type content struct {
 
 // parse reads a file. It is pure.
 func parse(name string, data []byte) content {
-	p := parser{name: filepath.ToSlash(name)}
+	p := parser{name: origin(name)}
 	if len(data) == 0 {
 		p.unclear("unreadable", &manifest.Error{
 			Line: 1, Reason: "the file is empty, as one that is being written",
@@ -62,6 +62,9 @@ func parse(name string, data []byte) content {
 	}
 	return p.content
 }
+
+// origin is the name of a file as people and the log see it.
+func origin(name string) string { return strings.ToValidUTF8(filepath.ToSlash(name), "?") }
 
 type parser struct {
 	name string

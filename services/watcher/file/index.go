@@ -75,7 +75,7 @@ func (x *index) set(name string, data []byte) {
 // fail takes in that a file or a directory cannot be read.
 func (x *index) fail(name string, err error) {
 	f := &file{content: content{broken: true, problems: []model.Diagnostic{{
-		Severity: model.Error, Code: "unreadable", Origin: filepath.ToSlash(name), Reason: err.Error(),
+		Severity: model.Error, Code: "unreadable", Origin: origin(name), Reason: err.Error(),
 		Advice: "make it readable, or remove it", Effect: "what it held before stays; nothing of it is removed",
 	}}}}
 	if old := x.files[name]; old != nil {
@@ -226,7 +226,7 @@ func (x *index) problems() map[string][]model.Diagnostic {
 			}
 		}
 		if !slices.Equal(ds, x.reported[name]) {
-			all[filepath.ToSlash(name)] = ds
+			all[origin(name)] = ds
 			x.reported[name] = ds
 		}
 		if len(ds) == 0 {
@@ -245,8 +245,8 @@ func (x *index) conflict(name string, e entry) (model.Diagnostic, bool) {
 	}
 	return model.Diagnostic{
 		Severity: model.Error, Code: "duplicate", Key: model.Key{Kind: e.key.kind, Namespace: e.key.namespace, Name: e.key.name},
-		Origin: fmt.Sprintf("%s:%d", filepath.ToSlash(name), e.line), Field: "metadata.name",
-		Reason: fmt.Sprintf("%s is in %s:%d already", e.key, filepath.ToSlash(first.file), first.line),
-		Advice: "rename or remove one of them", Effect: "the one in " + filepath.ToSlash(first.file) + " counts",
+		Origin: fmt.Sprintf("%s:%d", origin(name), e.line), Field: "metadata.name",
+		Reason: fmt.Sprintf("%s is in %s:%d already", e.key, origin(first.file), first.line),
+		Advice: "rename or remove one of them", Effect: "the one in " + origin(first.file) + " counts",
 	}, true
 }

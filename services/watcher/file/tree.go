@@ -141,7 +141,9 @@ func (w *walker) entry(name, real string, e fs.DirEntry) error {
 			var info fs.FileInfo
 			if info, err = os.Stat(target); err == nil {
 				mode, real = info.Mode(), target
-				w.links[filepath.Dir(target)] = w.links[filepath.Dir(target)] || !mode.IsDir()
+				if !mode.IsDir() {
+					w.links[filepath.Dir(target)] = true
+				}
 			}
 		}
 		if err != nil && wanted(name) {

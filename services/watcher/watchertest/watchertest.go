@@ -125,10 +125,7 @@ func nothingNew(t *testing.T, s Source) {
 func endsWithContext(t *testing.T, s Source) {
 	r := start(t, s.Watcher())
 	r.list()
-	r.cancel()
-	if err := <-r.ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("Run returned %v after its context was done", err)
-	}
+	r.stop()
 }
 
 func endsWithSink(t *testing.T, s Source) {
@@ -200,8 +197,11 @@ func start(t *testing.T, w watcher.Watcher) *runner {
 }
 
 func (r *runner) stop() {
+	r.t.Helper()
 	r.cancel()
-	<-r.ended
+	if err := <-r.ended; !errors.Is(err, context.Canceled) {
+		r.t.Errorf("Run returned %v after its context was done", err)
+	}
 }
 
 // list is the listing, which has to come first.
