@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,6 +23,9 @@ const (
 	maxPending = 4096
 	// batchHeaders is more than the headers of an atomic batch take.
 	batchHeaders = 256
+	// sendAttempts and sendPause are for a stream that nobody serves.
+	sendAttempts = 10
+	sendPause    = 100 * time.Millisecond
 )
 
 // Codes of the server's errors, as they are named there.
@@ -59,14 +63,7 @@ func (l *Log) append(ctx context.Context, messages []events.Message, fence event
 		return events.Ack{}, err
 	}
 	l.fence(msgs[0], fence)
-	// In this order: while it is not connected the generation is the old one.
-	if fence.Generation != 0 && fence.Generation != l.Generation() {
-		return events.Ack{}, events.ErrReconnected
-	}
-	if err := l.ready(ctx); err != nil {
-		return events.Ack{}, err
-	}
-	ack, err := l.publish(ctx, msgs)
+	ack, err := l.send(ctx, msgs, fence.Generation)
 	if err == nil {
 		return ack, nil
 	}
@@ -77,6 +74,30 @@ func (l *Log) append(ctx context.Context, messages []events.Message, fence event
 		return l.duplicate(ctx, messages), nil
 	}
 	return events.Ack{}, l.explain(ctx, refusal(err))
+}
+
+// send publishes, and waits a little for a stream that nobody serves at the
+// moment, between two leaders or when it was just made. A generation other
+// than 0 must be the connection's.
+func (l *Log) send(ctx context.Context, msgs []*nats.Msg, generation uint64) (ack events.Ack, err error) {
+	for range sendAttempts {
+		// In this order: while it is not connected the generation is the old one.
+		if generation != 0 && generation != l.Generation() {
+			return events.Ack{}, events.ErrReconnected
+		}
+		if err := l.ready(ctx); err != nil {
+			return events.Ack{}, err
+		}
+		ack, err = l.publish(ctx, msgs)
+		if !errors.Is(err, nats.ErrNoResponders) && !errors.Is(err, jetstream.ErrNoStreamResponse) {
+			return ack, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(sendPause):
+		}
+	}
+	return events.Ack{}, err
 }
 
 // publish sends one message, or several as an atomic batch.

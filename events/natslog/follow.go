@@ -21,6 +21,9 @@ const (
 	// nobody answers; the next attempt is placed anew.
 	createTimeout  = 2 * time.Second
 	createAttempts = 3
+	// bookmarkTimeout and bookmarkAttempts: an election passes meanwhile.
+	bookmarkTimeout  = time.Second
+	bookmarkAttempts = 5
 )
 
 // follower reads the log with one consumer after the other. What it promises
@@ -245,16 +248,25 @@ func (f *follower) makeBookmark(ctx context.Context) error {
 	return f.moveBookmark(ctx, f.cursor)
 }
 
+// moveBookmark tries a few times: a consumer that has no leader at the moment
+// gives no answer.
 func (f *follower) moveBookmark(ctx context.Context, seq uint64) error {
 	if err := f.log.ready(ctx); err != nil {
 		return err
 	}
-	rctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	if _, err := f.log.js.ResetConsumerToSequence(rctx, f.log.stream, f.name, seq+1); err != nil {
-		return fmt.Errorf("move consumer %s: %w", f.name, f.log.explain(ctx, err))
+	var err error
+	for range bookmarkAttempts {
+		rctx, cancel := context.WithTimeout(ctx, bookmarkTimeout)
+		_, err = f.log.js.ResetConsumerToSequence(rctx, f.log.stream, f.name, seq+1)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
 	}
-	return nil
+	return fmt.Errorf("move consumer %s: %w", f.name, f.log.explain(ctx, err))
 }
 
 // Close implements events.Follower.

@@ -39,9 +39,10 @@ type StreamOptions struct {
 }
 
 // EnsureStream makes the stream of a log, or gives an existing one the
-// settings that a log needs. It says whether there was none. A cluster that
-// just started cannot make streams for some seconds; EnsureStream tries again
-// until ctx ends, so give it a deadline.
+// settings that a log needs. It says whether it made one; when the server's
+// answer to that was lost it says no, so whoever has to be sure asks for the
+// Bounds too. A cluster that just started cannot make streams for some
+// seconds; EnsureStream tries again until ctx ends, so give it a deadline.
 func EnsureStream(ctx context.Context, nc *nats.Conn, o StreamOptions) (created bool, err error) {
 	o.Options = o.withDefaults()
 	js, err := jetstream.New(nc)
