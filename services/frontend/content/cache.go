@@ -101,6 +101,13 @@ func (c *Cache) Version() store.Version {
 	return c.current.version
 }
 
+// Sets is how many sets are kept: one for each class and type in use.
+func (c *Cache) Sets() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.sets)
+}
+
 // Client is one proxy's place in a Cache. One goroutine uses it; Current may
 // be called by any.
 type Client struct {

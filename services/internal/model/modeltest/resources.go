@@ -144,3 +144,8 @@ func packed(m proto.Message) *anypb.Any {
 	}
 	return a
 }
+
+// EmptyRoutes is a route configuration without routes.
+func EmptyRoutes(name string) *routev3.RouteConfiguration {
+	return &routev3.RouteConfiguration{Name: name}
+}

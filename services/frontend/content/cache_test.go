@@ -1,0 +1,196 @@
+package content_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/internal/model"
+	. "meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/store"
+)
+
+// world is a cache, and the world that it serves.
+type world struct {
+	*content.Cache
+	t     testing.TB
+	world *model.World
+	pc    *model.PushContext
+	seq   uint64
+}
+
+func newWorld(t testing.TB, changes ...Change) *world {
+	w := &world{Cache: content.New(), t: t, world: model.NewWorld()}
+	w.pc = model.NewPushContext(w.world)
+	w.change(changes...)
+	return w
+}
+
+func (w *world) change(changes ...Change) {
+	w.t.Helper()
+	next, keys, err := w.world.Apply(Rows(changes...))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var inputs []model.Input
+	w.world = next
+	w.pc, inputs = w.pc.Next(next, keys)
+	w.seq++
+	w.Update(store.Version{Epoch: 1, Seq: w.seq}, time.Time{}, w.pc, inputs)
+}
+
+func (w *world) join(cluster string) *content.Client {
+	return w.Join(&model.Proxy{ID: cluster, Cluster: cluster})
+}
+
+func names(s *content.Set) []string {
+	var out []string
+	for _, r := range s.Resources {
+		out = append(out, r.Name)
+	}
+	return out
+}
+
+func TestClassesShareContent(t *testing.T) {
+	w := newWorld(t, Put("a", Cluster("a", 1)), PutFor("b", Group("m"), Cluster("b", 1)), Put("e", Endpoints("a", 1)))
+	m, m2, n := w.join("m").View(), w.join("m").View(), w.join("n").View()
+	if m.Sets != m2.Sets {
+		t.Error("proxies of one class have different sets")
+	}
+	if m.Sets[model.CDS] == n.Sets[model.CDS] {
+		t.Error("proxies of different classes have one set")
+	}
+	if m.Sets[model.EDS] != n.Sets[model.EDS] {
+		t.Error("classes differ in clusters only, and their endpoints are not one set")
+	}
+	if m.Sets[model.CDS].Find("a") != n.Sets[model.CDS].Find("a") {
+		t.Error("one content is encoded twice")
+	}
+	if diff := cmp.Diff([]string{"a", "b"}, names(m.Sets[model.CDS])); diff != "" {
+		t.Errorf("m's clusters (-want +got):\n%s", diff)
+	}
+}
+
+func TestUpdateTouchesWhatItChanges(t *testing.T) {
+	w := newWorld(t, Put("a", Cluster("a", 1)), PutFor("b", Group("m"), Cluster("b", 1)), Put("e", Endpoints("a", 1)))
+	m, n := w.join("m"), w.join("n")
+	before, other := m.View(), n.View()
+	w.change(PutFor("b", Group("m"), Cluster("b", 2)))
+	after := m.View()
+	if after.Sets[model.CDS] == before.Sets[model.CDS] {
+		t.Error("the class that has read it is as before")
+	}
+	if after.Sets[model.EDS] != before.Sets[model.EDS] || n.View().Sets != other.Sets {
+		t.Error("what has not read it was made anew")
+	}
+	if after.Sets[model.CDS].Find("a") != before.Sets[model.CDS].Find("a") {
+		t.Error("what has not changed was encoded anew")
+	}
+	if got := n.View().Version; got.Seq != 2 {
+		t.Errorf("version %s", got)
+	}
+	// There and back is the same version again.
+	w.change(PutFor("b", Group("m"), Cluster("b", 1)))
+	if got, want := m.View().Sets[model.CDS].Sum, before.Sets[model.CDS].Sum; got != want {
+		t.Errorf("sum %s, want that of the same content before, %s", got, want)
+	}
+}
+
+// A proxy whose class changes with the selectors is of the new one at once,
+// and a class that nobody is of is dropped.
+func TestClassesComeAndGo(t *testing.T) {
+	w := newWorld(t, Put("a", Cluster("a", 1)))
+	m := w.join("m")
+	m.View()
+	w.change(PutFor("b", Group("m"), Cluster("b", 1)))
+	if diff := cmp.Diff([]string{"a", "b"}, names(m.View().Sets[model.CDS])); diff != "" {
+		t.Errorf("clusters (-want +got):\n%s", diff)
+	}
+	if got := w.Sets(); got != 4 {
+		t.Errorf("%d sets for one class of four types", got)
+	}
+	m.Leave()
+	if got := w.Sets(); got != 0 {
+		t.Errorf("%d sets for nobody", got)
+	}
+}
+
+func TestPast(t *testing.T) {
+	w := newWorld(t, Put("a", Cluster("a", 1)))
+	m := w.join("m")
+	want := []content.Sum{m.View().Sets[model.CDS].Sum}
+	w.change(Put("b", Cluster("b", 1)))
+	want = append([]content.Sum{m.View().Sets[model.CDS].Sum}, want...)
+	w.change(Remove("a"))
+	var got []content.Sum
+	for v := range m.Past() {
+		got = append(got, v.Sets[model.CDS].Sum)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("past, newest first (-want +got):\n%s", diff)
+	}
+}
+
+// Versions depend on content alone.
+func TestVersionsAreEqualEverywhere(t *testing.T) {
+	one := newWorld(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)), Put("r", Routes("r", To("a", 1))))
+	two := newWorld(t, Put("x", Cluster("x", 1)))
+	two.change(Put("b", Cluster("b", 9)), Put("r", Routes("r", To("a", 1))))
+	two.change(Remove("x"), Put("b", Cluster("b", 1)), Put("a", Cluster("a", 1)))
+	v, w := one.join("m").View(), two.join("m").View()
+	for t2 := range model.ResourceTypes {
+		if v.Sets[t2].Sum != w.Sets[t2].Sum {
+			t.Errorf("%s: %s and %s", t2, v.Sets[t2].Sum, w.Sets[t2].Sum)
+		}
+	}
+	set := v.Sets[model.CDS]
+	if set.SumOf([]string{"b", "a"}) != set.Sum {
+		t.Error("a subscription to all names has another sum than the set")
+	}
+	if set.SumOf([]string{"a"}) == set.SumOf([]string{"a", "x"}) {
+		t.Error("a name that is not there does not count")
+	}
+}
+
+// Encoded is one field of a DiscoveryResponse, with the bytes on the log.
+func TestEncoded(t *testing.T) {
+	w := newWorld(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 2)))
+	var wire []byte
+	for _, r := range w.join("m").View().Sets[model.CDS].Resources {
+		wire = append(wire, r.Encoded...)
+	}
+	wire = append(wire, content.Empty(model.RDS, "nowhere").Encoded...)
+	var got discoveryv3.DiscoveryResponse
+	if err := proto.Unmarshal(wire, &got); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []proto.Message{Cluster("a", 1), Cluster("b", 2), EmptyRoutes("nowhere")} {
+		m, err := got.GetResources()[i].UnmarshalNew()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !proto.Equal(want, m) {
+			t.Errorf("got %v, want %v", m, want)
+		}
+	}
+}
+
+func BenchmarkUpdateOneOfMany(b *testing.B) {
+	var changes []Change
+	for i := range 1000 {
+		changes = append(changes, Put(fmt.Sprint("e", i), Endpoints(fmt.Sprint("c", i), 1)))
+	}
+	w := newWorld(b, changes...)
+	w.join("m").View()
+	i := uint32(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		i++
+		w.change(Put("e7", Endpoints("c7", 1+i%60000)))
+	}
+}

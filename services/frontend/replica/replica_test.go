@@ -1,0 +1,374 @@
+package replica_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/services/frontend/frontendtest"
+	"meshlog.dev/services/frontend/replica"
+	"meshlog.dev/services/internal/model"
+	. "meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/store"
+	"meshlog.dev/store/memstore"
+)
+
+// rig is a replica that is driven step by step.
+type rig struct {
+	*replica.Replica
+	t        *testing.T
+	mesh     *frontendtest.Mesh
+	follower *memstore.ChainFollower
+	fetched  int
+	served   []store.Version
+	changed  [][]model.Input
+}
+
+func newRig(t *testing.T, mesh *frontendtest.Mesh, s store.Store) *rig {
+	r := &rig{t: t, mesh: mesh, follower: mesh.Chain.Follower()}
+	r.Replica = replica.New(replica.Config{
+		Store: s, Logger: slog.New(slog.DiscardHandler),
+		Serve: func(st *replica.State, changed []model.Input) {
+			r.served, r.changed = append(r.served, st.Version()), append(r.changed, changed)
+		},
+	})
+	return r
+}
+
+func file(f *memstore.File) store.Store { return memstore.Open(f, store.Retention{}) }
+
+func (r *rig) fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+	r.fetched++
+	return r.mesh.Chain.Fetch(ctx, v)
+}
+
+// step takes what the chain has.
+func (r *rig) step() error {
+	links, ok, err := r.follower.Poll(r.State().Version(), r.State().Root())
+	if err != nil || !ok {
+		return err
+	}
+	return r.Step(r.t.Context(), links, r.fetch)
+}
+
+func (r *rig) mustStep() {
+	r.t.Helper()
+	if err := r.step(); err != nil {
+		r.t.Fatal(err)
+	}
+	if got, want := r.State().Root(), r.mesh.Last().Snapshot.Root(); got != want {
+		r.t.Fatalf("root %s, want %s", got, want)
+	}
+}
+
+func clusters(st *replica.State) []string {
+	var out []string
+	for _, r := range st.PushContext.Raw(model.Input{Type: model.CDS, Selector: "*"}) {
+		out = append(out, r.Name)
+	}
+	return out
+}
+
+func TestFollow(t *testing.T) {
+	mesh := frontendtest.NewMesh(t)
+	r := newRig(t, mesh, file(&memstore.File{}))
+	mesh.Publish(Put("a", Cluster("a", 1)))
+	r.mustStep()
+	mesh.Publish(Put("b", Cluster("b", 1)))
+	mesh.Publish(Put("e", Endpoints("b", 1)))
+	r.mustStep()
+	if r.fetched != 1 {
+		t.Errorf("fetched %d times; only the first version needs it", r.fetched)
+	}
+	if diff := cmp.Diff([]string{"a", "b"}, clusters(r.State())); diff != "" {
+		t.Error(diff)
+	}
+	want := []model.Input{{Type: model.CDS, Selector: "*"}, {Type: model.EDS, Selector: "*"}}
+	if diff := cmp.Diff(want, r.changed[1]); diff != "" {
+		t.Errorf("changed inputs (-want +got):\n%s", diff)
+	}
+	if len(r.served) != 2 {
+		t.Errorf("served %v; versions that came together are one step", r.served)
+	}
+}
+
+func TestColdStart(t *testing.T) {
+	mesh, f := frontendtest.NewMesh(t), &memstore.File{}
+	mesh.Publish(Put("a", Cluster("a", 1)))
+	r := newRig(t, mesh, file(f))
+	r.mustStep()
+	if r.Persisted() {
+		t.Error("persisted before Persist")
+	}
+	if err := r.Persist(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !r.Persisted() {
+		t.Error("not persisted")
+	}
+	again := newRig(t, frontendtest.NewMesh(t), file(f)) // a chain that has nothing
+	if err := again.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if again.State().Version() != r.State().Version() || again.State().Root() != r.State().Root() {
+		t.Errorf("loaded %s, want %s", again.State().Version(), r.State().Version())
+	}
+	if err := again.Persist(t.Context()); err != nil || !again.Persisted() {
+		t.Errorf("what was loaded is persisted: %v, %v", again.Persisted(), err)
+	}
+}
+
+// Latest wins: what came between two Persists is skipped.
+func TestPersistSkips(t *testing.T) {
+	mesh, f := frontendtest.NewMesh(t), &memstore.File{}
+	r := newRig(t, mesh, file(f))
+	for _, name := range []string{"a", "b", "c"} {
+		mesh.Publish(Put(name, Cluster(name, 1)))
+		r.mustStep()
+		if name == "b" {
+			continue
+		}
+		if err := r.Persist(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := 0
+	for _, err := range file(f).Manifests(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept++
+	}
+	if latest, _ := file(f).Latest(t.Context()); latest.Version() != r.State().Version() || kept != 2 {
+		t.Errorf("%d versions up to %s", kept, latest.Version())
+	}
+}
+
+// A link that does not have the root that it promises, or does not lead on
+// from what is served, is not believed: the whole is fetched.
+func TestLinksAreProved(t *testing.T) {
+	for name, break_ := range map[string]func(*store.Update){
+		"another delta": func(u *store.Update) { u.Delta = store.Delta{Remove: []string{"v/x"}} },
+		"another base":  func(u *store.Update) { u.Manifest.PreviousRoot = make([]byte, 32) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			mesh := frontendtest.NewMesh(t)
+			r := newRig(t, mesh, file(&memstore.File{}))
+			mesh.Publish(Put("a", Cluster("a", 1)))
+			r.mustStep()
+			mesh.Publish(Put("b", Cluster("b", 1)))
+			links, _, err := r.follower.Poll(r.State().Version(), r.State().Root())
+			if err != nil {
+				t.Fatal(err)
+			}
+			u := links[0]
+			u.Manifest = cloneManifest(u.Manifest)
+			break_(&u)
+			if err := r.Step(t.Context(), []store.Update{u}, r.fetch); err != nil {
+				t.Fatal(err)
+			}
+			if r.fetched != 2 || r.State().Root() != mesh.Last().Snapshot.Root() {
+				t.Errorf("fetched %d times, root %s", r.fetched, r.State().Root())
+			}
+		})
+	}
+}
+
+func TestOnlyGreaterVersions(t *testing.T) {
+	mesh := frontendtest.NewMesh(t)
+	r := newRig(t, mesh, file(&memstore.File{}))
+	mesh.Publish(Put("a", Cluster("a", 1)))
+	mesh.Publish(Put("b", Cluster("b", 1)))
+	r.mustStep()
+	have := r.State()
+
+	// The same version, with other content.
+	other := frontendtest.NewMesh(t)
+	other.Publish(Put("x", Cluster("x", 1)))
+	other.Publish(Put("y", Cluster("y", 1)))
+	links, _, err := other.Chain.Follower().Poll(store.Version{}, store.Hash{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Step(t.Context(), links, other.Chain.Fetch); err != nil || r.State() != have {
+		t.Errorf("went to %s: %v", r.State().Version(), err)
+	}
+
+	// A fetch that brings something else than was asked for.
+	mesh.Publish(Put("c", Cluster("c", 1)))
+	links, _, err = r.follower.Poll(store.Version{}, store.Hash{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := func(ctx context.Context, _ store.Version) (store.Stored, error) {
+		s, err := mesh.Chain.Fetch(ctx, mesh.Last().Version())
+		s.Snapshot = s.Snapshot.With(store.Delta{Remove: []string{Key("a").Row()}})
+		return s, err
+	}
+	links[0].Manifest = cloneManifest(links[0].Manifest)
+	links[0].Manifest.Previous = nil
+	if err := r.Step(t.Context(), links, bad); !errors.Is(err, store.ErrCorrupt) || r.State() != have {
+		t.Errorf("went to %s: %v", r.State().Version(), err)
+	}
+}
+
+// Across epochs the difference is what changes, not everything.
+func TestEpoch(t *testing.T) {
+	mesh := frontendtest.NewMesh(t)
+	r := newRig(t, mesh, file(&memstore.File{}))
+	mesh.Publish(Put("a", Cluster("a", 1)), Put("e", Endpoints("a", 1)))
+	r.mustStep()
+	mesh.Epoch()
+	mesh.Publish(Put("e", Endpoints("a", 2)))
+	if err := r.Step(t.Context(), mustPoll(t, mesh), r.fetch); err != nil {
+		t.Fatal(err)
+	}
+	want := []model.Input{{Type: model.EDS, Selector: "*"}}
+	if diff := cmp.Diff(want, r.changed[1]); diff != "" {
+		t.Errorf("changed inputs (-want +got):\n%s", diff)
+	}
+}
+
+func mustPoll(t *testing.T, mesh *frontendtest.Mesh) []store.Update {
+	t.Helper()
+	links, ok, err := mesh.Chain.Follower().Poll(store.Version{}, store.Hash{})
+	if err != nil || !ok {
+		t.Fatalf("poll: %v, %v", ok, err)
+	}
+	return links
+}
+
+// A row that cannot be read never stops the rest.
+func TestUnreadableRow(t *testing.T) {
+	mesh := frontendtest.NewMesh(t)
+	r := newRig(t, mesh, file(&memstore.File{}))
+	bad := Put("b", Cluster("b", 1)).Row()
+	bad.Value = []byte{0xff}
+	mesh.PublishRows(Put("a", Cluster("a", 1)).Row(), bad, Put("c", Cluster("c", 1)).Row())
+	r.mustStep()
+	if diff := cmp.Diff([]string{"a", "c"}, clusters(r.State())); diff != "" {
+		t.Error(diff)
+	}
+	mesh.Publish(Put("b", Cluster("b", 2)))
+	r.mustStep()
+	if diff := cmp.Diff([]string{"a", "b", "c"}, clusters(r.State())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// failing is a store whose disk is full for a while, or whose answer is lost.
+type failing struct {
+	store.Store
+	fail bool
+	lost bool // the commit is made all the same
+}
+
+func (f *failing) Commit(ctx context.Context, prev store.Version, c store.Commit) error {
+	if !f.fail {
+		return f.Store.Commit(ctx, prev, c)
+	}
+	if f.lost {
+		if err := f.Store.Commit(ctx, prev, c); err != nil {
+			return err
+		}
+	}
+	return errors.New("no space left on device")
+}
+
+func TestDiskFails(t *testing.T) {
+	for name, lost := range map[string]bool{"nothing written": false, "written, answer lost": true} {
+		t.Run(name, func(t *testing.T) {
+			mesh := frontendtest.NewMesh(t)
+			disk := &failing{Store: file(&memstore.File{}), fail: true, lost: lost}
+			r := newRig(t, mesh, disk)
+			mesh.Publish(Put("a", Cluster("a", 1)))
+			r.mustStep()
+			if err := r.Persist(t.Context()); err == nil || !strings.Contains(err.Error(), "persist") || r.Persisted() {
+				t.Errorf("persisted %v: %v", r.Persisted(), err)
+			}
+			mesh.Publish(Put("b", Cluster("b", 1)))
+			r.mustStep() // it serves on
+			disk.fail = false
+			if err := r.Persist(t.Context()); err != nil || !r.Persisted() {
+				t.Errorf("persisted %v: %v", r.Persisted(), err)
+			}
+		})
+	}
+}
+
+// unreadable is a store that cannot be read.
+type unreadable struct{ store.Store }
+
+func (unreadable) Latest(context.Context) (store.Stored, error) {
+	return store.Stored{}, store.ErrCorrupt
+}
+
+func TestUnreadableStore(t *testing.T) {
+	mesh := frontendtest.NewMesh(t)
+	mesh.Publish(Put("a", Cluster("a", 1)))
+	r := newRig(t, mesh, unreadable{file(&memstore.File{})})
+	if err := r.Load(t.Context()); err != nil || r.State() != nil {
+		t.Errorf("loaded %s: %v", r.State().Version(), err)
+	}
+	r.mustStep()
+}
+
+// Run: the first version is in the store at once, those after it 250 ms later
+// at most, and a rewound chain is reported once.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh, f := frontendtest.NewMesh(t), &memstore.File{}
+		var rewound []*store.MismatchError
+		r := replica.New(replica.Config{
+			Store: file(f), Logger: slog.New(slog.DiscardHandler),
+			OnMismatch: func(err *store.MismatchError) { rewound = append(rewound, err) },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx, mesh.Chain) }()
+		stored := func() store.Version {
+			latest, _ := file(f).Latest(t.Context())
+			return latest.Version()
+		}
+
+		first := mesh.Publish(Put("a", Cluster("a", 1)))
+		synctest.Wait()
+		if stored() != first {
+			t.Errorf("stored %s, want %s", stored(), first)
+		}
+		mesh.Publish(Put("b", Cluster("b", 1)))
+		third := mesh.Publish(Put("c", Cluster("c", 1)))
+		synctest.Wait()
+		if stored() != first || r.State().Version() != third || r.Persisted() {
+			t.Errorf("stored %s at once; served %s; persisted %v", stored(), r.State().Version(), r.Persisted())
+		}
+		<-time.After(250 * time.Millisecond) // of the bubble's time
+		synctest.Wait()
+		if stored() != third || !r.Persisted() {
+			t.Errorf("stored %s after 250 ms, want %s", stored(), third)
+		}
+
+		mesh.Chain.Rewind(2)
+		synctest.Wait()
+		if len(rewound) != 1 || rewound[0].Have != third {
+			t.Errorf("reported %v", rewound)
+		}
+		if r.State().Version() != third {
+			t.Errorf("went back to %s", r.State().Version())
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func cloneManifest(m *store.Manifest) *store.Manifest {
+	return &store.Manifest{Version: m.GetVersion(), Root: m.GetRoot(), Previous: m.GetPrevious(), PreviousRoot: m.GetPreviousRoot()}
+}
