@@ -29,13 +29,13 @@ func check(e Event) error {
 		err = checkObject(b)
 	case *Begin:
 		err = firstError(
-			checkShard("begin.shard", b.Shard),
+			within("begin.shard", checkShard(b.Shard)),
 			required("begin.session", b.Session),
 			required("begin.holder", b.Holder),
 		)
 	case *Alive:
 		err = firstError(
-			checkShard("alive.shard", b.Shard),
+			within("alive.shard", checkShard(b.Shard)),
 			required("alive.session", b.Session),
 		)
 	case *Overlay:
@@ -69,7 +69,7 @@ func checkID(id string) error {
 
 func checkObject(o *Object) error {
 	err := firstError(
-		checkKey("object.key", o.Key),
+		within("object.key", checkKey(o.Key)),
 		text("object.payload.type_url", o.Payload.Type),
 		text("object.source_version", o.SourceVersion),
 		checkTime("object.create_time", o.Created),
@@ -131,25 +131,27 @@ func checkOverlay(o *Overlay) error {
 	}
 	seen := make(map[Key]bool, len(o.Values))
 	for i, v := range o.Values {
-		field := fmt.Sprintf("overlay.values[%d]", i)
-		err := firstError(
-			checkKey(field+".key", v.Key),
-			checkTime(field+".create_time", v.Created),
-		)
+		err := checkOverlayValue(v)
+		if err == nil && seen[v.Key] {
+			err = fmt.Errorf("key: %s occurs twice", v.Key)
+		}
 		if err != nil {
-			return err
-		}
-		if v.Payload != nil {
-			if err := required(field+".payload.type_url", v.Payload.Type); err != nil {
-				return err
-			}
-		}
-		if seen[v.Key] {
-			return fmt.Errorf("%s.key: %s occurs twice", field, v.Key)
+			return within(fmt.Sprintf("overlay.values[%d]", i), err)
 		}
 		seen[v.Key] = true
 	}
 	return nil
+}
+
+func checkOverlayValue(v OverlayValue) error {
+	err := firstError(
+		within("key", checkKey(v.Key)),
+		checkTime("create_time", v.Created),
+	)
+	if err == nil && v.Payload != nil {
+		err = required("payload.type_url", v.Payload.Type)
+	}
+	return err
 }
 
 func checkSegment(s *Segment) error {
@@ -163,21 +165,29 @@ func checkSegment(s *Segment) error {
 }
 
 // checkKey leaves the namespace free: not everything has one.
-func checkKey(field string, k Key) error {
+func checkKey(k Key) error {
 	return firstError(
-		required(field+".source", k.Source),
-		required(field+".instance", k.Instance),
-		required(field+".kind", k.Kind),
-		text(field+".namespace", k.Namespace),
-		required(field+".name", k.Name),
+		required("source", k.Source),
+		required("instance", k.Instance),
+		required("kind", k.Kind),
+		text("namespace", k.Namespace),
+		required("name", k.Name),
 	)
 }
 
-func checkShard(field string, s Shard) error {
+func checkShard(s Shard) error {
 	return firstError(
-		required(field+".source", s.Source),
-		required(field+".instance", s.Instance),
+		required("source", s.Source),
+		required("instance", s.Instance),
 	)
+}
+
+// within puts the name of what holds it before the field that err names.
+func within(field string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s.%w", field, err)
 }
 
 func checkTime(field string, t time.Time) error {

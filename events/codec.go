@@ -286,22 +286,29 @@ func overlayFromProto(m *eventv1.Overlay) (*Overlay, error) {
 		return nil, fmt.Errorf("overlay.kind: %d is none that this build knows", m.GetKind())
 	}
 	for i, mv := range m.GetValues() {
-		field := fmt.Sprintf("overlay.values[%d]", i)
-		v := OverlayValue{Key: keyFromProto(mv.GetKey())}
-		var err error
-		if v.Base, err = hashFromProto(field+".base", mv.GetBase()); err != nil {
-			return nil, err
-		}
-		if v.Created, err = fromTimestamp(field+".create_time", mv.GetCreateTime()); err != nil {
-			return nil, err
-		}
-		if mv.GetPayload() != nil {
-			p := payloadFromProto(mv.GetPayload())
-			v.Payload = &p
+		v, err := overlayValueFromProto(mv)
+		if err != nil {
+			return nil, within(fmt.Sprintf("overlay.values[%d]", i), err)
 		}
 		o.Values = append(o.Values, v)
 	}
 	return o, nil
+}
+
+func overlayValueFromProto(m *eventv1.OverlayValue) (OverlayValue, error) {
+	v := OverlayValue{Key: keyFromProto(m.GetKey())}
+	var err error
+	if v.Base, err = hashFromProto("base", m.GetBase()); err != nil {
+		return v, err
+	}
+	if v.Created, err = fromTimestamp("create_time", m.GetCreateTime()); err != nil {
+		return v, err
+	}
+	if m.GetPayload() != nil {
+		p := payloadFromProto(m.GetPayload())
+		v.Payload = &p
+	}
+	return v, nil
 }
 
 func segmentFromProto(m *eventv1.Segment) (*Segment, error) {
