@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/frontend/frontendtest"
 	"meshlog.dev/services/internal/model"
 	. "meshlog.dev/services/internal/model/modeltest"
 	"meshlog.dev/store"
@@ -21,8 +20,8 @@ import (
 )
 
 // shop is a mesh with one listener, whose routes send everything to v1.
-func shop(t *testing.T) *frontendtest.Mesh {
-	m := frontendtest.NewMesh(t)
+func shop(t testing.TB) *mesh {
+	m := newMesh(t)
 	m.Publish(
 		Put("v1", Cluster("v1", 1)), Put("v1-endpoints", Endpoints("v1", 8001)),
 		Put("listener", Listener("http", 10000, "routes")),
@@ -189,7 +188,7 @@ func TestReconnect(t *testing.T) {
 // up, never with what is older.
 func TestNeverOlderAfterNewer(t *testing.T) {
 	mesh := shop(t)
-	behind := frontendtest.NewMesh(t) // a chain that ends before the other
+	behind := newMesh(t) // a chain that ends before the other
 	behind.Publish(
 		Put("v1", Cluster("v1", 1)), Put("v1-endpoints", Endpoints("v1", 8001)),
 		Put("listener", Listener("http", 10000, "routes")),
@@ -213,7 +212,7 @@ func TestNeverOlderAfterNewer(t *testing.T) {
 }
 
 func TestGroups(t *testing.T) {
-	mesh := frontendtest.NewMesh(t)
+	mesh := newMesh(t)
 	mesh.Publish(
 		Put("all", Cluster("all", 1)),
 		PutFor("web", Group("web"), Cluster("web", 1)),

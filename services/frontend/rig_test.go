@@ -28,9 +28,20 @@ import (
 // waitLimit is how long a test waits for what must come.
 const waitLimit = 20 * time.Second
 
+// mesh is a world on a chain in memory.
+type mesh struct {
+	*frontendtest.Mesh
+	chain *memstore.Chain
+}
+
+func newMesh(t testing.TB) *mesh {
+	c := memstore.NewChain()
+	return &mesh{frontendtest.NewMesh(t, c), c}
+}
+
 // rig is a running frontend.
 type rig struct {
-	t       *testing.T
+	t       testing.TB
 	server  *frontend.Server
 	address string
 	stop    context.CancelFunc
@@ -51,7 +62,7 @@ func withLinger(d time.Duration) option {
 }
 
 // start runs a frontend on the mesh's chain until the test ends, or stop.
-func start(t *testing.T, id string, mesh *frontendtest.Mesh, options ...option) *rig {
+func start(t testing.TB, id string, mesh *mesh, options ...option) *rig {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -61,7 +72,7 @@ func start(t *testing.T, id string, mesh *frontendtest.Mesh, options ...option) 
 	cfg := frontend.Config{
 		ID: id, Build: "test", Listeners: []net.Listener{l}, Logger: slog.New(slog.DiscardHandler),
 		Store: memstore.Open(&memstore.File{}, store.Retention{}),
-		Chain: mesh.Chain, Head: mesh.Chain.Head,
+		Chain: mesh.chain, Head: mesh.chain.Head,
 		Limits: frontend.Limits{Drain: 10 * time.Millisecond},
 		OnChange: func() {
 			select {
@@ -129,7 +140,7 @@ func (r *rig) persisted() {
 
 // envoy is a client that speaks as Envoy does.
 type envoy struct {
-	t        *testing.T
+	t        testing.TB
 	stream   discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	node     *corev3.Node
 	versions map[model.ResourceType]string // that it has applied
@@ -257,6 +268,6 @@ func (e *envoy) boot(clusters, endpoints []string, listener, routes string) {
 }
 
 // withHead asks another mesh's chain for the head.
-func withHead(m *frontendtest.Mesh) option {
-	return func(c *frontend.Config) { c.Head = m.Chain.Head }
+func withHead(m *mesh) option {
+	return func(c *frontend.Config) { c.Head = m.chain.Head }
 }

@@ -13,22 +13,20 @@ import (
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/model/modeltest"
 	"meshlog.dev/store"
-	"meshlog.dev/store/memstore"
 )
 
-// Mesh is a world, published version by version on a chain in memory.
+// Mesh is a world, published version by version.
 type Mesh struct {
-	Chain *memstore.Chain
-
 	t        testing.TB
+	chain    store.Publisher
 	epoch    uint64
 	last     store.Stored
 	sequence uint64
 }
 
-// NewMesh returns a mesh without a version.
-func NewMesh(t testing.TB) *Mesh {
-	return &Mesh{Chain: memstore.NewChain(), t: t, epoch: 1}
+// NewMesh returns a mesh without a version, which is published on chain.
+func NewMesh(t testing.TB, chain store.Publisher) *Mesh {
+	return &Mesh{t: t, chain: chain, epoch: 1}
 }
 
 // Publish makes the next version.
@@ -55,9 +53,9 @@ func (m *Mesh) PublishRows(rows ...model.RowChange) store.Version {
 	slices.Sort(d.Remove)
 	slices.SortFunc(d.Put, func(a, b store.Row) int { return strings.Compare(a.Key, b.Key) })
 	u, stored := m.Next(d)
-	head, err := m.Chain.Head(context.Background())
+	head, err := m.chain.Head(context.Background())
 	if err == nil {
-		_, err = m.Chain.Publish(context.Background(), u, head.Seq, m.Chain.Generation())
+		_, err = m.chain.Publish(context.Background(), u, head.Seq, m.chain.Generation())
 	}
 	if err != nil {
 		m.t.Fatalf("publish version %s: %v", stored.Version(), err)

@@ -19,19 +19,30 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
+// mesh is a world on a chain in memory.
+type mesh struct {
+	*frontendtest.Mesh
+	chain *memstore.Chain
+}
+
+func newMesh(t testing.TB) *mesh {
+	c := memstore.NewChain()
+	return &mesh{frontendtest.NewMesh(t, c), c}
+}
+
 // rig is a replica that is driven step by step.
 type rig struct {
 	*replica.Replica
 	t        *testing.T
-	mesh     *frontendtest.Mesh
+	mesh     *mesh
 	follower *memstore.ChainFollower
 	fetched  int
 	served   []store.Version
 	changed  [][]model.Input
 }
 
-func newRig(t *testing.T, mesh *frontendtest.Mesh, s store.Store) *rig {
-	r := &rig{t: t, mesh: mesh, follower: mesh.Chain.Follower()}
+func newRig(t *testing.T, mesh *mesh, s store.Store) *rig {
+	r := &rig{t: t, mesh: mesh, follower: mesh.chain.Follower()}
 	r.Replica = replica.New(replica.Config{
 		Store: s, Logger: slog.New(slog.DiscardHandler),
 		Serve: func(st *replica.State, changed []model.Input) {
@@ -45,7 +56,7 @@ func file(f *memstore.File) store.Store { return memstore.Open(f, store.Retentio
 
 func (r *rig) fetch(ctx context.Context, v store.Version) (store.Stored, error) {
 	r.fetched++
-	return r.mesh.Chain.Fetch(ctx, v)
+	return r.mesh.chain.Fetch(ctx, v)
 }
 
 // step takes what the chain has.
@@ -76,7 +87,7 @@ func clusters(st *replica.State) []string {
 }
 
 func TestFollow(t *testing.T) {
-	mesh := frontendtest.NewMesh(t)
+	mesh := newMesh(t)
 	r := newRig(t, mesh, file(&memstore.File{}))
 	mesh.Publish(Put("a", Cluster("a", 1)))
 	r.mustStep()
@@ -99,7 +110,7 @@ func TestFollow(t *testing.T) {
 }
 
 func TestColdStart(t *testing.T) {
-	mesh, f := frontendtest.NewMesh(t), &memstore.File{}
+	mesh, f := newMesh(t), &memstore.File{}
 	mesh.Publish(Put("a", Cluster("a", 1)))
 	r := newRig(t, mesh, file(f))
 	r.mustStep()
@@ -112,7 +123,7 @@ func TestColdStart(t *testing.T) {
 	if !r.Persisted() {
 		t.Error("not persisted")
 	}
-	again := newRig(t, frontendtest.NewMesh(t), file(f)) // a chain that has nothing
+	again := newRig(t, newMesh(t), file(f)) // a chain that has nothing
 	if err := again.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +137,7 @@ func TestColdStart(t *testing.T) {
 
 // Latest wins: what came between two Persists is skipped.
 func TestPersistSkips(t *testing.T) {
-	mesh, f := frontendtest.NewMesh(t), &memstore.File{}
+	mesh, f := newMesh(t), &memstore.File{}
 	r := newRig(t, mesh, file(f))
 	for _, name := range []string{"a", "b", "c"} {
 		mesh.Publish(Put(name, Cluster(name, 1)))
@@ -158,7 +169,7 @@ func TestLinksAreProved(t *testing.T) {
 		"another base":  func(u *store.Update) { u.Manifest.PreviousRoot = make([]byte, 32) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			mesh := frontendtest.NewMesh(t)
+			mesh := newMesh(t)
 			r := newRig(t, mesh, file(&memstore.File{}))
 			mesh.Publish(Put("a", Cluster("a", 1)))
 			r.mustStep()
@@ -181,7 +192,7 @@ func TestLinksAreProved(t *testing.T) {
 }
 
 func TestOnlyGreaterVersions(t *testing.T) {
-	mesh := frontendtest.NewMesh(t)
+	mesh := newMesh(t)
 	r := newRig(t, mesh, file(&memstore.File{}))
 	mesh.Publish(Put("a", Cluster("a", 1)))
 	mesh.Publish(Put("b", Cluster("b", 1)))
@@ -189,14 +200,14 @@ func TestOnlyGreaterVersions(t *testing.T) {
 	have := r.State()
 
 	// The same version, with other content.
-	other := frontendtest.NewMesh(t)
+	other := newMesh(t)
 	other.Publish(Put("x", Cluster("x", 1)))
 	other.Publish(Put("y", Cluster("y", 1)))
-	links, _, err := other.Chain.Follower().Poll(store.Version{}, store.Hash{})
+	links, _, err := other.chain.Follower().Poll(store.Version{}, store.Hash{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Step(t.Context(), links, other.Chain.Fetch); err != nil || r.State() != have {
+	if err := r.Step(t.Context(), links, other.chain.Fetch); err != nil || r.State() != have {
 		t.Errorf("went to %s: %v", r.State().Version(), err)
 	}
 
@@ -207,7 +218,7 @@ func TestOnlyGreaterVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad := func(ctx context.Context, _ store.Version) (store.Stored, error) {
-		s, err := mesh.Chain.Fetch(ctx, mesh.Last().Version())
+		s, err := mesh.chain.Fetch(ctx, mesh.Last().Version())
 		s.Snapshot = s.Snapshot.With(store.Delta{Remove: []string{Key("a").Row()}})
 		return s, err
 	}
@@ -220,7 +231,7 @@ func TestOnlyGreaterVersions(t *testing.T) {
 
 // Across epochs the difference is what changes, not everything.
 func TestEpoch(t *testing.T) {
-	mesh := frontendtest.NewMesh(t)
+	mesh := newMesh(t)
 	r := newRig(t, mesh, file(&memstore.File{}))
 	mesh.Publish(Put("a", Cluster("a", 1)), Put("e", Endpoints("a", 1)))
 	r.mustStep()
@@ -235,9 +246,9 @@ func TestEpoch(t *testing.T) {
 	}
 }
 
-func mustPoll(t *testing.T, mesh *frontendtest.Mesh) []store.Update {
+func mustPoll(t *testing.T, mesh *mesh) []store.Update {
 	t.Helper()
-	links, ok, err := mesh.Chain.Follower().Poll(store.Version{}, store.Hash{})
+	links, ok, err := mesh.chain.Follower().Poll(store.Version{}, store.Hash{})
 	if err != nil || !ok {
 		t.Fatalf("poll: %v, %v", ok, err)
 	}
@@ -246,7 +257,7 @@ func mustPoll(t *testing.T, mesh *frontendtest.Mesh) []store.Update {
 
 // A row that cannot be read never stops the rest.
 func TestUnreadableRow(t *testing.T) {
-	mesh := frontendtest.NewMesh(t)
+	mesh := newMesh(t)
 	r := newRig(t, mesh, file(&memstore.File{}))
 	bad := Put("b", Cluster("b", 1)).Row()
 	bad.Value = []byte{0xff}
@@ -284,7 +295,7 @@ func (f *failing) Commit(ctx context.Context, prev store.Version, c store.Commit
 func TestDiskFails(t *testing.T) {
 	for name, lost := range map[string]bool{"nothing written": false, "written, answer lost": true} {
 		t.Run(name, func(t *testing.T) {
-			mesh := frontendtest.NewMesh(t)
+			mesh := newMesh(t)
 			disk := &failing{Store: file(&memstore.File{}), fail: true, lost: lost}
 			r := newRig(t, mesh, disk)
 			mesh.Publish(Put("a", Cluster("a", 1)))
@@ -310,7 +321,7 @@ func (unreadable) Latest(context.Context) (store.Stored, error) {
 }
 
 func TestUnreadableStore(t *testing.T) {
-	mesh := frontendtest.NewMesh(t)
+	mesh := newMesh(t)
 	mesh.Publish(Put("a", Cluster("a", 1)))
 	r := newRig(t, mesh, unreadable{file(&memstore.File{})})
 	if err := r.Load(t.Context()); err != nil || r.State() != nil {
@@ -323,7 +334,7 @@ func TestUnreadableStore(t *testing.T) {
 // at most, and a rewound chain is reported once.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mesh, f := frontendtest.NewMesh(t), &memstore.File{}
+		mesh, f := newMesh(t), &memstore.File{}
 		var rewound []*store.MismatchError
 		r := replica.New(replica.Config{
 			Store: file(f), Logger: slog.New(slog.DiscardHandler),
@@ -331,7 +342,7 @@ func TestRun(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- r.Run(ctx, mesh.Chain) }()
+		go func() { done <- r.Run(ctx, mesh.chain) }()
 		stored := func() store.Version {
 			latest, _ := file(f).Latest(t.Context())
 			return latest.Version()
@@ -354,7 +365,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("stored %s after 250 ms, want %s", stored(), third)
 		}
 
-		mesh.Chain.Rewind(2)
+		mesh.chain.Rewind(2)
 		synctest.Wait()
 		if len(rewound) != 1 || rewound[0].Have != third {
 			t.Errorf("reported %v", rewound)
