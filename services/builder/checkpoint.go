@@ -8,8 +8,9 @@ import (
 )
 
 // A content checkpoint is written after so many versions, so that a frontend
-// that was away reads few deltas; a fold checkpoint after more, so that a
-// replay reads little of the log.
+// that was away reads few deltas, and at least every quarter of the time for
+// which the chain keeps them, so that there always is one to begin from; a
+// fold checkpoint after more, so that a replay reads little of the log.
 const (
 	versionsPerCheckpoint     = 256
 	versionsPerFoldCheckpoint = 1024
@@ -20,12 +21,18 @@ const (
 type checkpoints struct {
 	sinceContent, sinceFold int
 	busy                    bool
+	next                    time.Time // when a content checkpoint is due at the latest
 	content, fold           *snapshotv1.Checkpoint
 }
 
 // into puts what was written into the next manifest.
 func (c *checkpoints) into(man *store.Manifest) {
 	man.Checkpoint, man.FoldCheckpoint = c.content, c.fold
+}
+
+// forget drops what is not out yet: an epoch begins, and it may be lost.
+func (c *checkpoints) forget() {
+	c.content, c.fold, c.next = nil, nil, time.Time{}
 }
 
 // sent says that a manifest went out.
@@ -41,11 +48,11 @@ func (c *checkpoints) sent(man *store.Manifest) {
 }
 
 // start starts what is due.
-func (c *checkpoints) start(w Checkpoints, v store.Version, s *store.Snapshot) {
+func (c *checkpoints) start(w Checkpoints, v store.Version, s *store.Snapshot, now time.Time, history time.Duration) {
 	switch {
 	case c.busy:
-	case c.sinceContent >= versionsPerCheckpoint:
-		c.busy, c.sinceContent = true, 0
+	case c.sinceContent >= versionsPerCheckpoint, !now.Before(c.next):
+		c.busy, c.sinceContent, c.next = true, 0, now.Add(history/4)
 		w.Content(v, s)
 	case c.sinceFold >= versionsPerFoldCheckpoint:
 		c.busy, c.sinceFold = true, 0
@@ -60,13 +67,18 @@ func (m *Machine) Checkpointed(c Checkpointed) {
 		m.log.Warn("checkpoint", "err", c.Err)
 		return
 	}
-	if c.Content != nil {
+	// What an epoch before wrote may have been lost with it.
+	if c.Content != nil && m.ofThisEpoch(c.Content) {
 		m.ckpt.content = c.Content
 	}
-	if c.Fold != nil {
+	if c.Fold != nil && m.ofThisEpoch(c.Fold) {
 		m.ckpt.fold = c.Fold
 	}
 }
 
+func (m *Machine) ofThisEpoch(c *snapshotv1.Checkpoint) bool {
+	return c.GetVersion().GetEpoch() == m.fold.Position().Epoch
+}
+
 // timing is when what led to a version passed which stage.
-type timing struct{ observed, logged, read, built time.Time }
+type timing struct{ observed, logged, read, due, built time.Time }

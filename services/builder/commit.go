@@ -32,6 +32,7 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 	if say := m.mustSay(); say != nil {
 		return false, say(ctx)
 	}
+	m.since.due = m.cfg.Now()
 	if err := m.build(); err != nil {
 		// Nothing was published: the version before it serves on.
 		return false, nil
@@ -167,7 +168,7 @@ func (m *Machine) published(man *store.Manifest) {
 	m.ckpt.sent(man)
 	m.log.Debug("published", "version", m.head.Version(), "changes", man.GetChangeCount(), "root", store.RootOf(man).String()[:12])
 	if m.cfg.Checkpoints != nil {
-		m.ckpt.start(m.cfg.Checkpoints, m.head.Version(), m.current())
+		m.ckpt.start(m.cfg.Checkpoints, m.head.Version(), m.current(), m.cfg.Now(), m.cfg.History)
 	}
 }
 

@@ -24,6 +24,7 @@ func (m *Machine) timing(man *store.Manifest) {
 		Observed:  timestamppb.New(m.since.observed),
 		Logged:    timestamppb.New(m.since.logged),
 		Read:      timestamppb.New(m.since.read),
+		Due:       timestamppb.New(m.since.due),
 		Built:     timestamppb.New(m.since.built),
 		Published: timestamppb.New(m.cfg.Now()),
 	}

@@ -58,7 +58,7 @@ type BuilderReport struct {
 // StageTiming is what one version cost the builder.
 type StageTiming struct {
 	Version                                  Version
-	Observed, Logged, Read, Built, Published time.Time
+	Observed, Logged, Read, Due, Built, Published time.Time
 }
 
 // find is the state of a type with a proxy.

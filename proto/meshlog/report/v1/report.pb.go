@@ -938,11 +938,13 @@ func (x *Hold) GetReason() string {
 
 // StageTiming is what one version cost at each stage of the builder.
 type StageTiming struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       *v1.Version            `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	Observed      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=observed,proto3" json:"observed,omitempty"`
-	Logged        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=logged,proto3" json:"logged,omitempty"`
-	Read          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=read,proto3" json:"read,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Version  *v1.Version            `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Observed *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=observed,proto3" json:"observed,omitempty"`
+	Logged   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=logged,proto3" json:"logged,omitempty"`
+	Read     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=read,proto3" json:"read,omitempty"`
+	// The holdoff was over.
+	Due           *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=due,proto3" json:"due,omitempty"`
 	Built         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=built,proto3" json:"built,omitempty"`
 	Published     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=published,proto3" json:"published,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1003,6 +1005,13 @@ func (x *StageTiming) GetLogged() *timestamppb.Timestamp {
 func (x *StageTiming) GetRead() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Read
+	}
+	return nil
+}
+
+func (x *StageTiming) GetDue() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Due
 	}
 	return nil
 }
@@ -1296,12 +1305,13 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x03 \x01(\tR\binstance\x12\x12\n" +
 	"\x04keys\x18\x04 \x01(\rR\x04keys\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xcd\x02\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xfb\x02\n" +
 	"\vStageTiming\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x126\n" +
 	"\bobserved\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bobserved\x122\n" +
 	"\x06logged\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06logged\x12.\n" +
-	"\x04read\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04read\x120\n" +
+	"\x04read\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04read\x12,\n" +
+	"\x03due\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x120\n" +
 	"\x05built\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05built\x128\n" +
 	"\tpublished\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tpublished\"]\n" +
 	"\rDigestRequest\x12\x16\n" +
@@ -1377,13 +1387,14 @@ var file_meshlog_report_v1_report_proto_depIdxs = []int32{
 	14, // 25: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
 	14, // 26: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
 	14, // 27: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	14, // 28: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	14, // 29: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	14, // 28: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	14, // 29: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	14, // 30: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }
