@@ -83,6 +83,9 @@ func New(cfg Config) (*Server, error) {
 // over the drain's time. It returns an error only if it cannot serve.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.replica.Load(ctx); err != nil {
+		for _, l := range s.cfg.Listeners {
+			err = errors.Join(err, l.Close())
+		}
 		return fmt.Errorf("frontend: %w", err)
 	}
 	server := grpc.NewServer(
