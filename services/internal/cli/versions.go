@@ -271,13 +271,13 @@ func showVersion(v *versionView, out *output) error {
 	if err := out.line("\n%s changed", plural(int(v.ChangeCount), "key", "keys")); err != nil {
 		return err
 	}
-	changes := table{head: []string{"", "OBJECT", "SEQ", "CAUSE"}}
+	changes := table{head: []string{"OBJECT", "CHANGE", "SEQ", "CAUSE"}}
 	for _, c := range v.Changes {
-		sign := cell{"+", green}
+		change := cell{"put", green}
 		if c.Removed {
-			sign = cell{"-", red}
+			change = cell{"removed", red}
 		}
-		changes.add(sign, c.Object, c.Seq, c.Cause)
+		changes.add(c.Object, change, c.Seq, c.Cause)
 	}
 	return out.table(&changes, len(changes.rows) > 0)
 }

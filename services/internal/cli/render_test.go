@@ -1,0 +1,253 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshlog.dev/events"
+	"meshlog.dev/events/memlog"
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/store"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/*.golden")
+
+func TestMain(m *testing.M) {
+	time.Local = time.UTC // tables show the reader's zone
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+var at = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func stamp(after time.Duration) *timestamppb.Timestamp { return timestamppb.New(at.Add(after)) }
+
+// golden compares what is printed in each format with testdata/<name>.golden.
+func golden(t *testing.T, name string, print func(*output) error) {
+	t.Helper()
+	var got bytes.Buffer
+	for _, format := range []string{"table", "json", "yaml"} {
+		got.WriteString("-- " + format + " --\n")
+		if err := print(&output{w: &got, format: format}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(path, got.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; `go test -update` writes it", err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("%s (`go test -update` rewrites it): %s", path, diff)
+	}
+}
+
+func TestPrintVersions(t *testing.T) {
+	manifests := []*store.Manifest{
+		{
+			Version: &snapshotv1.Version{Epoch: 1, Seq: 42}, Previous: &snapshotv1.Version{Epoch: 1, Seq: 12},
+			RecordTime: stamp(time.Minute), PublishTime: stamp(time.Minute + 4*time.Millisecond),
+			Root: bytes.Repeat([]byte{0xab}, 32), RecordHash: []byte{1, 2, 3}, Build: "0.1.0+abc", Publisher: "builder-1",
+			Changes: []*snapshotv1.KeyChange{
+				{Key: "v/file/default/Resource/demo/routes", Seq: 41},
+				{Key: "o/hold-1", Removed: true, Seq: 42},
+			},
+			ChangeCount: 2,
+			Watermark:   []*snapshotv1.Watermark{{Source: "file", Instance: "default", Seq: 41, Synced: true, Partial: true}},
+			Diagnostics: []*snapshotv1.Diagnostic{{Severity: snapshotv1.Severity_SEVERITY_ERROR}},
+		},
+		{
+			Version: &snapshotv1.Version{Epoch: 1, Seq: 12}, RecordTime: stamp(0), Build: "0.1.0+abc",
+			Root: bytes.Repeat([]byte{0xcd}, 32),
+		},
+	}
+	p := &published{manifests: func(yield func(*store.Manifest, error) bool) {
+		for _, m := range manifests {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}}
+	golden(t, "versions", func(o *output) error { return listVersions(p, -1, o) })
+
+	v, err := findVersion(p, store.Version{Epoch: 1, Seq: 42})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Changes[0].Cause = "PUT routes.yaml:2 by file"
+	golden(t, "version", func(o *output) error {
+		return o.print(v, func() error { return showVersion(v, o) })
+	})
+}
+
+func TestPrintProxies(t *testing.T) {
+	cds, lds, rds := xdsTypes[0].url, xdsTypes[2].url, xdsTypes[3].url
+	v := func(seq uint64) *snapshotv1.Version { return &snapshotv1.Version{Epoch: 1, Seq: seq} }
+	reports := []*reportv1.FrontendReport{
+		{Frontend: "f2", Leaving: true, Proxies: []*reportv1.ProxyReport{{Id: "gone"}}},
+		{Frontend: "f1", Serving: v(42), Proxies: []*reportv1.ProxyReport{{
+			Id: "envoy-1", Cluster: "demo", Type: "router", Group: "demo", ConnectedSince: stamp(0),
+			Types: []*reportv1.TypeReport{
+				{TypeUrl: cds, Sent: v(42), Acked: v(42), SentVersion: "a", AckedVersion: "a", SentTime: stamp(0), AckedTime: stamp(time.Second), Resources: 3},
+				{TypeUrl: lds, Sent: v(42), Acked: v(12), SentVersion: "b", AckedVersion: "a", SentTime: stamp(50 * time.Second), AckedTime: stamp(0)},
+				{
+					TypeUrl: rds, Sent: v(42), SentVersion: "b", SentTime: stamp(0),
+					Nack: &reportv1.Nack{Message: "no such cluster", Time: stamp(30 * time.Second), Resources: []string{"routes"}},
+				},
+			},
+		}}},
+	}
+	views, err := viewProxies(reports, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "proxy-status", func(o *output) error {
+		return o.print(views, func() error { return showProxies(views, at.Add(time.Minute), o) })
+	})
+}
+
+func TestPrintDiagnostics(t *testing.T) {
+	ds := []*snapshotv1.Diagnostic{
+		{
+			Severity: snapshotv1.Severity_SEVERITY_ERROR, Code: "undecoded", Object: "Resource demo/routes (file/default)",
+			Origin: "routes.yaml:7", Field: "spec.resource.name", Reason: "unknown field", Advice: "correct it", Effect: "the last good value serves",
+		},
+		{Severity: snapshotv1.Severity_SEVERITY_WARNING, Code: "conflict", Object: "Resource demo/x (file/b)", Reason: "file/a has it too"},
+	}
+	golden(t, "diagnostics", func(o *output) error {
+		return o.print(viewDiagnostics(ds), func() error { return showDiagnostics(ds, o) })
+	})
+}
+
+func TestPrintHolds(t *testing.T) {
+	holds := viewHolds(&reportv1.BuilderReport{Holds: []*reportv1.Hold{
+		{Id: "hold-1", Source: "file", Instance: "default", Keys: 10, Reason: "file/default lost 10 of its 11 objects at once"},
+	}})
+	golden(t, "approve", func(o *output) error { return o.print(holds, func() error { return showHolds(holds, o) }) })
+}
+
+// exampleLog has one record of each sort.
+func exampleLog(t *testing.T) events.Reader {
+	t.Helper()
+	k, _ := kind.ByName("MeshPolicy")
+	payload, err := k.Encode(&configv1.MeshPolicy{RootNamespace: "istio-system"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := events.Shard{Source: "file", Instance: "default"}
+	key := events.Key{Source: "file", Instance: "default", Kind: "MeshPolicy", Name: "default"}
+	var listed events.BucketSet
+	listed.Add(7)
+	log := memlog.New(func() time.Time { return at })
+	for i, body := range []events.Body{
+		&events.Segment{Epoch: 1, Build: "0.1.0+abc"},
+		&events.Begin{Shard: file, Session: "ABCDEFGHIJ-1", Holder: "watcher-1"},
+		&events.Object{
+			Key: key, Op: events.Put, Payload: events.Payload{Type: k.TypeURL, Bytes: payload}, Origin: "policy.yaml:1",
+			Session: "ABCDEFGHIJ-1", Pseq: 1, Low: 1,
+		},
+		&events.Alive{Shard: file, Session: "ABCDEFGHIJ-1", Low: 2, Listed: listed},
+		&events.Alive{Shard: file, Session: "ABCDEFGHIJ-1", Low: 2},
+		&events.Object{
+			Key: key, Op: events.Delete, Origin: "policy.yaml:1", Session: "ABCDEFGHIJ-1", Pseq: 2, Low: 2,
+			Batch: events.Batch{ID: "b", Index: 0, Total: 2},
+		},
+		&events.Overlay{ID: "hold-1", Kind: events.Hold, Reason: "much is lost", Values: []events.OverlayValue{{Key: key}}},
+		&events.Overlay{ID: "hold-1", Remove: true},
+	} {
+		e := events.Event{ID: string(rune('a' + i)), Observed: at, Actor: "me", Body: body}
+		if _, err := log.Append(t.Context(), []events.Event{e}, events.Fence{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return log
+}
+
+func TestPrintLog(t *testing.T) {
+	log := exampleLog(t)
+	golden(t, "log", func(o *output) error {
+		return showLog(t.Context(), log, logOptions{tail: -1}, o)
+	})
+}
+
+func TestLogFilters(t *testing.T) {
+	log := exampleLog(t)
+	for _, c := range []struct {
+		name string
+		o    logOptions
+		want []uint64
+	}{
+		{"all", logOptions{tail: -1}, []uint64{1, 2, 3, 4, 6, 7, 8}},
+		{"heartbeats", logOptions{tail: -1, heartbeats: true}, []uint64{1, 2, 3, 4, 5, 6, 7, 8}},
+		{"tail", logOptions{tail: 2}, []uint64{7, 8}},
+		{"tail of a filter", logOptions{tail: 1, kinds: []string{"MeshPolicy"}}, []uint64{6}},
+		{"nothing", logOptions{tail: 0}, nil},
+		{"from", logOptions{tail: 1, from: "1.6"}, []uint64{6, 7, 8}},
+		{"from to", logOptions{from: "2", to: "3"}, []uint64{2, 3}},
+		{"beyond", logOptions{from: "99"}, nil},
+		{"source", logOptions{tail: -1, sources: []string{"file"}}, []uint64{2, 3, 4, 6}},
+		{"shard", logOptions{tail: -1, sources: []string{"file/default"}, names: []string{"default"}}, []uint64{3, 6}},
+		{"nobody", logOptions{tail: -1, namespaces: []string{"x"}}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var b bytes.Buffer
+			if err := showLog(t.Context(), log, c.o, &output{w: &b, format: "json"}); err != nil {
+				t.Fatal(err)
+			}
+			var got []uint64
+			for _, v := range decode[[]recordView](t, b.Bytes()) {
+				got = append(got, v.Seq)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Followed records stand below each other, whenever they come.
+func TestLogFollow(t *testing.T) {
+	log := exampleLog(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &cancelAfter{lines: 2, cancel: cancel}
+	err := showLog(ctx, log, logOptions{tail: 1, follow: true}, &output{w: w, format: "table"})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	want := "SEQ  TIME                     WHAT    OBJECT  FROM  BY\n8    2026-11-21 12:00:00.000  REMOVE  hold-1  -     me\n"
+	if diff := cmp.Diff(want, w.printed.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// cancelAfter gives up after some lines.
+type cancelAfter struct {
+	printed bytes.Buffer
+	lines   int
+	cancel  func()
+}
+
+func (w *cancelAfter) Write(b []byte) (int, error) {
+	n, err := w.printed.Write(b)
+	if bytes.Count(w.printed.Bytes(), []byte("\n")) >= w.lines {
+		w.cancel()
+	}
+	return n, err
+}
