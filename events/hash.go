@@ -26,11 +26,11 @@ func ContentHash(k Key, p Payload, created time.Time) Hash {
 		writeField(h, []byte(s))
 	}
 	writeField(h, p.Bytes)
-	var t [8]byte
+	var t []byte // none: the source has no creation time
 	if !created.IsZero() {
-		binary.BigEndian.PutUint64(t[:], uint64(created.UnixNano()))
+		t = binary.BigEndian.AppendUint64(nil, uint64(created.UnixNano()))
 	}
-	writeField(h, t[:])
+	writeField(h, t)
 	return Hash(h.Sum(nil))
 }
 

@@ -194,7 +194,6 @@ func (b *Builder) own(ctx context.Context) error {
 			connect.Reset(b.retry)
 		}
 		due.Reset(b.dueIn())
-		b.acknowledge(ctx)
 		b.report.Store(b.m.Report())
 	}
 }
@@ -262,6 +261,7 @@ func (b *Builder) tick(ctx context.Context) error {
 	if b.hangUp == nil {
 		return nil
 	}
+	b.acknowledge(ctx)
 	return b.m.Tick(ctx)
 }
 
@@ -353,8 +353,8 @@ func (b *Builder) disconnect() {
 	b.hangUp = nil
 }
 
-// acknowledge tells the log how far the file goes. It is for operators to see:
-// the cursor that counts is in the file.
+// acknowledge tells the log how far the file goes. It is for operators to see,
+// and costs the server a synced write: the cursor that counts is in the file.
 func (b *Builder) acknowledge(ctx context.Context) {
 	at := b.m.Filed().Seq
 	if b.hangUp == nil || at <= b.acked || b.m.Filed().Epoch != b.m.Position().Epoch {

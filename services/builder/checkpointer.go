@@ -10,14 +10,21 @@ import (
 // checkpointer writes checkpoints beside the goroutine that owns the Machine:
 // snapshots are immutable, and the file has the fold as of one transaction.
 type checkpointer struct {
-	b       *Builder
-	content store.CheckpointWriter
+	b *Builder
+	// writer remembers what it wrote in one connection: after another one the
+	// blobs may be gone.
+	writer     *store.CheckpointWriter
+	generation uint64
 }
 
 // Content implements Checkpoints.
 func (c *checkpointer) Content(v store.Version, s *store.Snapshot) {
+	if g := c.b.o.Feed.Generation(); c.writer == nil || g != c.generation {
+		c.writer, c.generation = &store.CheckpointWriter{}, g
+	}
+	w := c.writer
 	c.do(func(ctx context.Context) Checkpointed {
-		cp, err := c.content.Write(ctx, c.b.o.Feed, s, v)
+		cp, err := w.Write(ctx, c.b.o.Feed, s, v)
 		return Checkpointed{Content: cp, Err: err}
 	})
 }

@@ -30,9 +30,11 @@ type Config struct {
 	Gate Gate
 	// Checkpoints may be nil: none are written.
 	Checkpoints Checkpoints
-	Now         func() time.Time // default time.Now
-	NewID       func() string    // ids of events; default 128 random bits
-	Logger      *slog.Logger
+	// History is how long log and chain are kept; default 8 days.
+	History time.Duration
+	Now     func() time.Time // default time.Now
+	NewID   func() string    // ids of events; default 128 random bits
+	Logger  *slog.Logger
 	// FoldOptions are for simulations.
 	FoldOptions []fold.Option
 }
@@ -93,6 +95,9 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 	}
 	if cfg.NewID == nil {
 		cfg.NewID = randomID
+	}
+	if cfg.History == 0 {
+		cfg.History = 8 * 24 * time.Hour
 	}
 	if cfg.Gate == nil {
 		cfg.Gate = NewGate()

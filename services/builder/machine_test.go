@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -382,5 +383,35 @@ func TestAFrontendAboveTheHeadMakesAnEpochBegin(t *testing.T) {
 	after, _ := r.chain.Head(t.Context())
 	if after.Version().Epoch <= head.Version().Epoch {
 		t.Errorf("head %v after a frontend reported a newer one than %v", after.Version(), head.Version())
+	}
+}
+
+// written collects what checkpoints a Machine asks for.
+type written struct{ content []store.Version }
+
+func (w *written) Content(v store.Version, _ *store.Snapshot) { w.content = append(w.content, v) }
+func (w *written) Fold()                                      {}
+
+func TestACheckpointIsWrittenEveryQuarterOfTheHistory(t *testing.T) {
+	r := newRig(t)
+	w := &written{}
+	config := r.config("b0", "one", &memstore.File{})
+	config.Checkpoints, config.History = w, 4*time.Hour
+	b := r.start(config, true)
+	b.settle()
+	r.list()
+	for i := range 3 {
+		r.put("a", fmt.Sprint("good ", i))
+		b.settle()
+		b.Checkpointed(Checkpointed{})
+	}
+	if len(w.content) != 1 {
+		t.Fatalf("%d checkpoints of 3 versions in a moment, want 1: that of the first", len(w.content))
+	}
+	r.now = r.now.Add(time.Hour)
+	r.put("a", "good later")
+	b.settle()
+	if head, _ := r.chain.Head(t.Context()); len(w.content) != 2 || w.content[1] != head.Version() {
+		t.Errorf("checkpoints of %v an hour later, want one of the head %v", w.content, head.Version())
 	}
 }

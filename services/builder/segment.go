@@ -137,6 +137,7 @@ func (m *Machine) resume(ctx context.Context) (bool, error) {
 	}
 	m.ahead = nil
 	m.change(rec, change)
+	m.ckpt.forget()
 	m.log.Info("resumed", "position", m.fold.Position())
 	return true, nil
 }

@@ -45,6 +45,7 @@ func Chains(t *testing.T, newBus func(t *testing.T) Bus) {
 		{"Blobs", testBlobs},
 		{"LargeDelta", testLargeDelta},
 		{"Fetch", testFetch},
+		{"FetchLateCheckpoint", testFetchLateCheckpoint},
 		{"FetchLost", testFetchLost},
 		{"History", testHistory},
 		{"FollowFromZero", testFollowFromZero},
@@ -300,6 +301,24 @@ func testFetch(t *testing.T, bus Bus) {
 		if _, err := f.Fetch(t.Context(), no); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("fetch of %s, which is not there: %v, want ErrNotFound", no, err)
 		}
+	}
+}
+
+// A checkpoint is written beside the chain: it comes with a later manifest than
+// the one of its version, which may have expired by then.
+func testFetchLateCheckpoint(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(12)
+	v[6].Manifest.Checkpoint = withCheckpoint(t, f, v[4]).Manifest.GetCheckpoint()
+	v[4].Manifest.Checkpoint = nil
+	publish(t, f, v[4], v[5:]...) // the first five are not on the chain
+	for i := 6; i < len(v); i++ {
+		got, err := f.Fetch(t.Context(), v[i].Version())
+		must(t, err)
+		same(t, "fetched", got, v[i])
+	}
+	if _, err := f.Fetch(t.Context(), v[5].Version()); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("fetch of %s, before the checkpoint came: %v, want ErrNotFound", v[5].Version(), err)
 	}
 }
 

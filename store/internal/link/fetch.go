@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 )
 
@@ -19,27 +20,34 @@ type Message struct {
 // Fetch makes the content of v: the nearest checkpoint at or before it, and
 // the deltas from there. back yields the chain, newest first.
 func Fetch(ctx context.Context, blobs store.Blobs, back iter.Seq2[Message, error], v store.Version) (store.Stored, error) {
-	links, err := toCheckpoint(back, v)
+	from, err := toCheckpoint(back, v)
 	if err != nil {
 		return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, err)
 	}
-	var at store.Stored
-	for _, l := range slices.Backward(links) {
-		if at.Manifest == nil && l.Manifest.GetCheckpoint() != nil {
-			at.Snapshot, err = store.ReadCheckpoint(ctx, blobs, l.Manifest.GetCheckpoint())
-		} else {
-			at.Snapshot, err = with(ctx, at.Snapshot, l)
-		}
-		if err != nil {
+	at := store.Stored{Manifest: from.manifest}
+	if from.checkpoint != nil {
+		if at.Snapshot, err = store.ReadCheckpoint(ctx, blobs, from.checkpoint); err != nil {
 			return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, err)
 		}
-		at.Manifest = l.Manifest
-		if got, want := at.Snapshot.Root(), store.RootOf(l.Manifest); got != want {
-			return store.Stored{}, fmt.Errorf("fetch version %s: version %s has root %s, its manifest says %s: %w",
-				v, at.Version(), got, want, store.ErrCorrupt)
+	}
+	for _, l := range slices.Backward(from.links) {
+		if at.Snapshot, err = with(ctx, at.Snapshot, l); err != nil {
+			return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, err)
+		}
+		if err := check(at.Snapshot, l.Manifest); err != nil {
+			return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, err)
 		}
 	}
-	return at, nil
+	return at, check(at.Snapshot, at.Manifest)
+}
+
+// check holds a content against what its manifest says.
+func check(s *store.Snapshot, m *store.Manifest) error {
+	if got, want := s.Root(), store.RootOf(m); got != want {
+		return fmt.Errorf("version %s has root %s, its manifest says %s: %w",
+			store.VersionOf(m.GetVersion()), got, want, store.ErrCorrupt)
+	}
+	return nil
 }
 
 func with(ctx context.Context, s *store.Snapshot, l Message) (*store.Snapshot, error) {
@@ -50,30 +58,54 @@ func with(ctx context.Context, s *store.Snapshot, l Message) (*store.Snapshot, e
 	return s.With(d), nil
 }
 
-// toCheckpoint returns the messages from v back to the first one that needs
-// none before it, newest first: it has a checkpoint, or was made from nothing.
-func toCheckpoint(back iter.Seq2[Message, error], v store.Version) ([]Message, error) {
-	var links []Message
+// way is how to come to a version: from a checkpoint (nil: from nothing) by
+// links, newest first.
+type way struct {
+	manifest   *store.Manifest // of the version
+	checkpoint *snapshotv1.Checkpoint
+	links      []Message
+}
+
+// toCheckpoint goes back from v to what needs nothing before it: a version that
+// was made from nothing, or one of which a manifest on the way has the
+// checkpoint. A checkpoint is written beside the chain and comes with a later
+// manifest than the one of its version.
+func toCheckpoint(back iter.Seq2[Message, error], v store.Version) (way, error) {
+	var w way
 	for l, err := range back {
 		if err != nil {
-			return nil, err
+			return way{}, err
 		}
 		at := store.VersionOf(l.Manifest.GetVersion())
 		switch {
-		case len(links) > 0 && !Follows(l.Manifest, links[len(links)-1].Manifest):
-			return nil, fmt.Errorf("what version %s follows is not there: %w", store.VersionOf(links[len(links)-1].Manifest.GetVersion()), store.ErrNotFound)
-		case len(links) == 0 && v.Less(at):
+		case w.manifest == nil && v.Less(at):
 			continue
-		case len(links) == 0 && at != v:
-			return nil, store.ErrNotFound
+		case w.manifest == nil && at != v:
+			return way{}, store.ErrNotFound
+		case w.manifest == nil:
+			w.manifest = l.Manifest
+		case !Follows(l.Manifest, w.links[len(w.links)-1].Manifest):
+			return way{}, fmt.Errorf("what version %s follows is not there: %w",
+				store.VersionOf(w.links[len(w.links)-1].Manifest.GetVersion()), store.ErrNotFound)
 		}
-		links = append(links, l)
-		if prev, _ := store.PreviousOf(l.Manifest); prev.IsZero() || l.Manifest.GetCheckpoint() != nil {
-			return links, nil
+		if w.checkpoint == nil {
+			w.checkpoint = l.Manifest.GetCheckpoint()
+		}
+		if w.checkpoint != nil && store.VersionOf(w.checkpoint.GetVersion()) == at {
+			return w, nil
+		}
+		w.links = append(w.links, l)
+		prev, _ := store.PreviousOf(l.Manifest)
+		switch {
+		case prev.IsZero():
+			w.checkpoint = nil
+			return w, nil
+		case w.checkpoint != nil && store.VersionOf(w.checkpoint.GetVersion()) == prev:
+			return w, nil
 		}
 	}
-	if len(links) > 0 {
-		return nil, fmt.Errorf("no checkpoint at or before it is there: %w", store.ErrNotFound)
+	if w.manifest == nil {
+		return way{}, store.ErrNotFound
 	}
-	return nil, store.ErrNotFound
+	return way{}, fmt.Errorf("no checkpoint at or before it is there: %w", store.ErrNotFound)
 }
