@@ -98,11 +98,13 @@ sim: ## SEEDS (1000) schedules of failures against the real parts
 .PHONY: bench
 bench: build tools ## Benchmarks; save to ACK, stage by stage
 	go test -p 1 -run '^$$' -bench . -benchmem $(UNITS)
-	go run ./deploy/e2e/bench
+	go build -o bin/ ./deploy/e2e/bench
+	bin/bench
 
 .PHONY: demo
 demo: build tools ## A canary through a real Envoy, then everything dies and it goes on
-	@go run ./deploy/e2e/demo
+	@go build -o bin/ ./deploy/e2e/demo
+	@bin/demo
 
 .PHONY: tidy
 tidy: ## go mod tidy in every module, gofmt over all

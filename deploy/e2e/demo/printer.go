@@ -30,7 +30,7 @@ func (p *printer) chapter(title string) { fmt.Fprintf(p.w, "\n%s\n\n", p.paint(b
 
 // where says what runs where.
 func (p *printer) where(what, does, place string) {
-	fmt.Fprintf(p.w, "  %-12s %-52s %s\n", what, does, p.paint(faint, place))
+	fmt.Fprintf(p.w, "  %-12s %-56s %s\n", what, does, p.paint(faint, place))
 }
 
 // holds says what was seen to hold.
@@ -43,14 +43,14 @@ func (p *printer) note(format string, args ...any) {
 	fmt.Fprintf(p.w, "  %s\n", fmt.Sprintf(format, args...))
 }
 
-const row = "  %-9s %-16s %-54s %-12s %s\n"
+const row = "  %-9s %-18s %-13s %-26s %s\n"
 
 // columns heads a table of canary steps.
 func (p *printer) columns() {
-	fmt.Fprint(p.w, p.paint(faint, fmt.Sprintf(row, "weights", "version", "caused by", "save to ACK", "measured")))
+	fmt.Fprint(p.w, p.paint(faint, fmt.Sprintf(row, "weights", "version", "save to ACK", "measured", "caused by")))
 }
 
 // line is one step.
-func (p *printer) line(weights, version, cause, toACK, measured string) {
-	fmt.Fprintf(p.w, row, weights, version, cause, toACK, measured)
+func (p *printer) line(weights, version, toACK, measured, cause string) {
+	fmt.Fprintf(p.w, row, weights, version, toACK, measured, cause)
 }

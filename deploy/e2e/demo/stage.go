@@ -61,39 +61,32 @@ func (s *stage) set(ctx context.Context) (err error) {
 func (s *stage) up() *rig.Server { return s.mesh.Frontends[0] }
 
 // split measures the steady load and says whether it is what the weights say.
-func (s *stage) split(ctx context.Context, load *rig.Load, v1, v2 int) (string, error) {
-	// The requests that were on their way when the routes changed.
-	if _, err := s.requests(ctx, load, 10*conns); err != nil {
-		return "", err
-	}
-	t, err := s.requests(ctx, load, sample)
-	if err != nil {
-		return "", err
-	}
-	got := fmt.Sprintf("%5.1f / %5.1f %% of %d", t.Share(shop.V1), t.Share(shop.V2), t.Sent)
-	if math.Abs(t.Share(shop.V1)-float64(v1)) > tolerance || math.Abs(t.Share(shop.V2)-float64(v2)) > tolerance {
-		return "", fmt.Errorf("weights %d/%d, measured %s requests", v1, v2, got)
-	}
-	return got, nil
-}
-
-// requests waits until the load has sent n more; each must have been answered.
-func (s *stage) requests(ctx context.Context, load *rig.Load, n int) (rig.Tally, error) {
-	total := load.Reset() // of before; what failed there counts too
-	if total.Sent > 0 && total.Err() != nil {
-		return total, total.Err()
-	}
-	err := rig.Until(ctx, fmt.Sprintf("%d requests", n), func(context.Context) error {
-		if sent := load.Sent(); sent < n {
-			return fmt.Errorf("%d were sent", sent)
+// It returns what it measured, and how many requests were sent meanwhile.
+func (s *stage) split(ctx context.Context, load *rig.Load, v1, v2 int) (measured string, sent int, err error) {
+	// Those from before the routes changed, and those that were on their way
+	// just then, are no part of the sample.
+	var t rig.Tally
+	for _, n := range []int{1, 10 * conns, sample} {
+		err := rig.Until(ctx, fmt.Sprintf("%d requests", n), func(context.Context) error {
+			if got := load.Sent(); got < n {
+				return fmt.Errorf("%d were sent", got)
+			}
+			return nil
+		})
+		if err != nil {
+			return "", 0, err
 		}
-		return nil
-	})
-	if err != nil {
-		return rig.Tally{}, err
+		t = load.Reset()
+		if err := t.Err(); err != nil {
+			return "", 0, err
+		}
+		sent += t.Sent
 	}
-	t := load.Reset()
-	return t, t.Err()
+	measured = fmt.Sprintf("%5.1f / %5.1f %% of %d", t.Share(shop.V1), t.Share(shop.V2), t.Sent)
+	if math.Abs(t.Share(shop.V1)-float64(v1)) > tolerance || math.Abs(t.Share(shop.V2)-float64(v2)) > tolerance {
+		return "", 0, fmt.Errorf("weights %d/%d, measured %s requests", v1, v2, measured)
+	}
+	return measured, sent, nil
 }
 
 // end stops what still runs, the first to start last.

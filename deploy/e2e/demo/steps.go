@@ -19,7 +19,7 @@ func (s *stage) canary(ctx context.Context) error {
 		return err
 	}
 	defer load.Stop()
-	total := 0
+	total := 0 // of requests
 	for i, w := range []struct{ v1, v2 int }{{90, 10}, {50, 50}, {0, 100}} {
 		var saved time.Time // the first weights were there at the start
 		if i > 0 {
@@ -31,21 +31,22 @@ func (s *stage) canary(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		measured, err := s.split(ctx, load, w.v1, w.v2)
+		measured, sent, err := s.split(ctx, load, w.v1, w.v2)
 		if err != nil {
 			return err
 		}
+		total += sent
 		toACK := "at start"
 		if i > 0 {
 			toACK = c.toACK.Round(100 * time.Microsecond).String()
 		}
-		s.line(fmt.Sprintf("%d/%d", w.v1, w.v2), c.version.String(), c.cause, toACK, measured)
-		total += sample
+		s.line(fmt.Sprintf("%d/%d", w.v1, w.v2), c.version.String(), toACK, measured, c.cause)
 	}
-	if t := load.Stop(); t.Sent > 0 && t.Err() != nil {
-		return t.Err()
+	last := load.Stop()
+	if last.Sent > 0 && last.Err() != nil {
+		return last.Err()
 	}
-	s.holds("every request was answered, also those under way when the routes changed")
+	s.holds("all %d requests were answered, also those under way when the routes changed", total+last.Sent)
 	return s.unrejected(ctx, s.envoy)
 }
 
@@ -107,6 +108,9 @@ func (s *stage) again(ctx context.Context) error {
 		return err
 	}
 	if err := s.up().Ready(ctx); err != nil {
+		return err
+	}
+	if err := s.envoy.Connected(ctx, true); err != nil {
 		return err
 	}
 	s.note("curl %s", s.shop.URL())

@@ -57,7 +57,7 @@ type BuilderReport struct {
 
 // StageTiming is what one version cost the builder.
 type StageTiming struct {
-	Version                                  Version
+	Version                                       Version
 	Observed, Logged, Read, Due, Built, Published time.Time
 }
 
