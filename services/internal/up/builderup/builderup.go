@@ -94,7 +94,7 @@ func Run(ctx context.Context, o Options) error {
 	b := builder.New(builder.Options{
 		Config: builder.Config{
 			ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions, Fleet: fleet,
-			Judge: fold.KindJudge{}, Gate: builder.NewGate(), Logger: log,
+			Judge: fold.KindJudge{}, Gate: builder.NewGate(), History: o.History, Logger: log,
 		},
 		Lease: held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches,
 		Changed: func() { reporter.Changed() },
