@@ -25,6 +25,7 @@ type index struct {
 	// Since changes and problems were asked last.
 	touched    map[key]bool
 	reread     map[string]bool
+	removed    map[string]*file              // files that are gone, for now
 	reported   map[string][]model.Diagnostic // what problems returned
 	wasPartial bool                          // the listing was
 	broke      bool                          // a file that was good, or not there, is broken
@@ -46,7 +47,7 @@ type claim struct {
 func newIndex() *index {
 	return &index{
 		files: map[string]*file{}, claims: map[key][]claim{}, said: map[key]watcher.Object{},
-		touched: map[key]bool{}, reread: map[string]bool{}, reported: map[string][]model.Diagnostic{},
+		touched: map[key]bool{}, removed: map[string]*file{}, reread: map[string]bool{}, reported: map[string][]model.Diagnostic{},
 	}
 }
 
@@ -54,10 +55,10 @@ func newIndex() *index {
 // it held before.
 func (x *index) set(name string, data []byte) {
 	sum := sha256.Sum256(data)
-	old := x.files[name]
-	if old != nil && old.sum == sum {
+	if now := x.files[name]; now != nil && now.sum == sum {
 		return
 	}
+	old := x.before(name)
 	f := &file{sum: sum, content: parse(name, data)}
 	if old != nil {
 		has := map[key]bool{}
@@ -78,7 +79,7 @@ func (x *index) fail(name string, err error) {
 		Severity: model.Error, Code: "unreadable", Origin: origin(name), Reason: err.Error(),
 		Advice: "make it readable, or remove it", Effect: "what it held before stays; nothing of it is removed",
 	}}}}
-	if old := x.files[name]; old != nil {
+	if old := x.before(name); old != nil {
 		f.entries, f.unknown = old.entries, old.unknown
 	}
 	x.replace(name, f)
@@ -86,9 +87,18 @@ func (x *index) fail(name string, err error) {
 
 // remove takes in that a file is gone.
 func (x *index) remove(name string) {
-	if x.files[name] != nil {
+	if f := x.files[name]; f != nil {
+		x.removed[name] = f
 		x.replace(name, nil)
 	}
+}
+
+// before is what a file held, also if it was gone for a moment.
+func (x *index) before(name string) *file {
+	if f := x.files[name]; f != nil {
+		return f
+	}
+	return x.removed[name]
 }
 
 // keep removes the files that a walk did not find, but for those in
@@ -118,7 +128,9 @@ func (x *index) replace(name string, f *file) {
 		}
 	}
 	x.reread[name] = true
-	x.broke = x.broke || f != nil && f.broken && (x.files[name] == nil || !x.files[name].broken)
+	if old := x.before(name); f != nil && f.broken && (old == nil || !old.broken) {
+		x.broke = true
+	}
 	if f == nil {
 		delete(x.files, name)
 		return
@@ -200,6 +212,7 @@ func (x *index) changes(observed time.Time) []watcher.Object {
 		set = append(set, o)
 	}
 	clear(x.touched)
+	clear(x.removed)
 	x.broke = false
 	slices.SortFunc(set, func(a, b watcher.Object) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))

@@ -29,15 +29,19 @@ const (
 	longest = 50 * time.Millisecond
 	// settle is the quiet after which it is believed that objects are gone, or
 	// that a file is broken: a program may be about to write it, or to put
-	// another one in its place. Nobody waits for a removal.
-	settle, settleLongest = 100 * time.Millisecond, time.Second
+	// another one in its place. Nobody waits for a removal. Ten of it bound
+	// the wait.
+	settle = 100 * time.Millisecond
 )
 
 // Watcher watches one directory.
-type Watcher struct{ dir string }
+type Watcher struct {
+	dir    string
+	settle time.Duration
+}
 
 // New returns a watcher of a directory, which need not be there yet.
-func New(dir string) *Watcher { return &Watcher{dir: dir} }
+func New(dir string) *Watcher { return &Watcher{dir: dir, settle: settle} }
 
 // Run implements watcher.Watcher. The source is down while the directory is
 // not there or cannot be read.
@@ -47,7 +51,7 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 		return fmt.Errorf("watch %s: %w", w.dir, err)
 	}
 	defer notify.Close()
-	r := run{tree: newTree(w.dir, notify), index: newIndex(), sink: sink}
+	r := run{tree: newTree(w.dir, notify), index: newIndex(), sink: sink, settle: w.settle}
 	if err := r.list(ctx); err != nil {
 		return err
 	}
@@ -61,9 +65,10 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 
 // run is one Run.
 type run struct {
-	tree  *tree
-	index *index
-	sink  watcher.Sink
+	tree   *tree
+	index  *index
+	sink   watcher.Sink
+	settle time.Duration
 }
 
 func (r *run) list(ctx context.Context) error {
@@ -84,13 +89,13 @@ func (r *run) list(ctx context.Context) error {
 func (r *run) step(ctx context.Context) (done bool, err error) {
 	var c changes
 	for more := true; more; {
-		if err := r.gather(ctx, &c); err != nil {
+		if more, err = r.gather(ctx, &c); err != nil {
 			return false, err
 		}
 		if err := r.read(c); err != nil {
 			return false, err
 		}
-		more = r.index.unsettled() && time.Since(c.first) < settleLongest && time.Since(c.last) < settle
+		more = more && r.index.unsettled() && time.Since(c.first) < 10*r.settle
 	}
 	// Whoever removes the directory removes its files first.
 	if err := r.tree.check(); err != nil {
@@ -107,52 +112,81 @@ func (r *run) step(ctx context.Context) (done bool, err error) {
 
 // changes are what is known to have changed.
 type changes struct {
-	first, last time.Time // when the first and last were seen; zero: none was
-	paths       map[string]bool
-	all         bool // some were missed
+	first time.Time // when the first was seen; zero: none was
+	paths map[string]bool
+	all   bool // some were missed
 }
 
 // gather waits until there is a change, and then until there is none for a
-// while. If c has changes it waits for another one no longer than they take to
-// settle.
-func (r *run) gather(ctx context.Context, c *changes) error {
-	var paused, end <-chan time.Time
+// while. If c has changes already it waits no longer than they take to settle;
+// no more then says that none came.
+func (r *run) gather(ctx context.Context, c *changes) (more bool, err error) {
+	var patience <-chan time.Time
 	if !c.first.IsZero() {
-		paused = time.After(time.Until(c.last.Add(settle)))
+		patience = time.After(r.settle)
 	}
+	var end time.Time
 	for {
-		select {
-		case e, ok := <-r.tree.notify.Events:
-			if !ok {
-				return errors.New("the file system's notifications ended")
-			}
-			if e.Name == "" {
-				continue
-			}
-			if c.paths == nil {
-				c.paths = map[string]bool{}
-			}
-			c.paths[e.Name] = true
-		case err := <-r.tree.notify.Errors:
-			if !errors.Is(err, fsnotify.ErrEventOverflow) {
-				return fmt.Errorf("watch %s: %w", r.tree.dir, err)
-			}
-			c.all = true
-		case <-paused:
-			return nil
-		case <-end:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
+		came, err := r.next(ctx, c, patience)
+		if err != nil || !came {
+			return more, err
 		}
-		c.last = time.Now()
-		if c.first.IsZero() {
-			c.first = c.last
+		now := time.Now()
+		if !more {
+			more, end = true, now.Add(longest)
 		}
-		if end == nil {
-			end = time.After(longest)
+		if now.After(end) {
+			return true, nil
 		}
-		paused = time.After(quiet)
+		patience = time.After(quiet)
+	}
+}
+
+// next waits for a change until patience ends.
+func (r *run) next(ctx context.Context, c *changes, patience <-chan time.Time) (came bool, err error) {
+	select {
+	case e, ok := <-r.tree.notify.Events:
+		return c.add(e, ok)
+	case err := <-r.tree.notify.Errors:
+		return c.miss(err)
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-patience:
+	}
+	// This may be late: what came before counts.
+	select {
+	case e, ok := <-r.tree.notify.Events:
+		return c.add(e, ok)
+	case err := <-r.tree.notify.Errors:
+		return c.miss(err)
+	default:
+		return false, nil
+	}
+}
+
+func (c *changes) add(e fsnotify.Event, ok bool) (bool, error) {
+	if !ok {
+		return false, errors.New("the file system's notifications ended")
+	}
+	c.start()
+	if e.Name != "" {
+		c.paths[e.Name] = true
+	}
+	return true, nil
+}
+
+func (c *changes) miss(err error) (bool, error) {
+	if !errors.Is(err, fsnotify.ErrEventOverflow) {
+		return false, fmt.Errorf("the file system's notifications: %w", err)
+	}
+	c.start()
+	c.all = true
+	return true, nil
+}
+
+func (c *changes) start() {
+	if c.first.IsZero() {
+		c.first, c.paths = time.Now(), map[string]bool{}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
@@ -34,9 +35,14 @@ type rig struct {
 
 func start(t *testing.T, dir string) *rig {
 	t.Helper()
+	return startWatcher(t, dir, file.New(dir))
+}
+
+func startWatcher(t *testing.T, dir string, w *file.Watcher) *rig {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &rig{t: t, dir: dir, said: make(chan said, 1000), end: make(chan error, 1), stop: cancel}
-	go func() { r.end <- file.New(dir).Run(ctx, r) }()
+	go func() { r.end <- w.Run(ctx, r) }()
 	t.Cleanup(cancel)
 	return r
 }
@@ -108,7 +114,13 @@ func (r *rig) want(words ...string) {
 				r.t.Fatalf("(-want +got):\n%s", diff)
 			}
 		case err := <-r.end:
-			r.t.Fatalf("Run returned %v; want %s", err, w)
+			r.end <- err
+			if len(r.said) == 0 {
+				r.t.Fatalf("Run returned %v; want %s", err, w)
+			}
+			if diff := cmp.Diff(w, string(<-r.said)); diff != "" {
+				r.t.Fatalf("(-want +got):\n%s", diff)
+			}
 		}
 	}
 }
@@ -119,6 +131,9 @@ func (r *rig) wantEnd(reason string) {
 	case got := <-r.said:
 		r.t.Fatalf("got %s, want the end", got)
 	case err := <-r.end:
+		if len(r.said) > 0 {
+			r.t.Fatalf("got %s, want the end", <-r.said)
+		}
 		if reason == "" && err != nil || reason != "" && (err == nil || !strings.Contains(err.Error(), reason)) {
 			r.t.Fatalf("Run returned %v, want %s", err, reason)
 		}
@@ -244,7 +259,8 @@ func TestSaves(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := start(t, dirWith(t, "a.yaml", policy("a", "0")))
+			dir := dirWith(t, "a.yaml", policy("a", "0"))
+			r := startWatcher(t, dir, file.NewPatient(dir, time.Hour))
 			r.want("list\n  Resource default/a a.yaml:1 ")
 			for i := range 3 {
 				r.do(c.save(r, policy("a", fmt.Sprint(i+1))))
@@ -345,8 +361,8 @@ func TestUnreadable(t *testing.T) {
 	}
 	r := start(t, dir)
 	r.want("list partial\n  Resource default/a a.yaml:1 ", "problems b.yaml\n  error unreadable b.yaml : no such file or directory")
-	r.do(os.Remove(r.path("a.yaml")))
-	r.do(os.Symlink("nowhere", r.path("a.yaml")))
+	r.do(os.Symlink("nowhere", r.path(".link")))
+	r.do(os.Rename(r.path(".link"), r.path("a.yaml")))
 	r.want("problems a.yaml\n  error unreadable a.yaml : no such file or directory") // and a stays
 	r.do(os.Remove(r.path("b.yaml")))
 	r.want("problems b.yaml")
