@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"meshlog.dev/events"
 )
 
 // Conn is a connection; an alias, so that who only hands one on need not import
@@ -131,7 +133,7 @@ func (o ConnectOptions) nats() (urls string, opts []nats.Option, err error) {
 		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsMissed),
 		nats.ReconnectBufSize(-1), // a publish without a connection fails at once
 		nats.DrainTimeout(drainTimeout),
-		nats.CustomInboxPrefix(fmt.Sprintf(inboxPrefixFmt, token(o.Name))),
+		nats.CustomInboxPrefix(fmt.Sprintf(inboxPrefixFmt, events.Token(o.Name))),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			subject := ""
 			if sub != nil {
@@ -250,9 +252,3 @@ func readToken(path string) (string, error) {
 	}
 	return t, nil
 }
-
-var tokenEscape = strings.NewReplacer("%", "=", ".", "=2E", "+", "=20", "~", "=7E")
-
-// token makes one token of a subject, or of a key, of any name: what is not a
-// letter, a digit, "-" or "_" becomes =HH.
-func token(name string) string { return tokenEscape.Replace(url.QueryEscape(name)) }

@@ -25,7 +25,7 @@ type Fleet struct {
 
 // NewFleet returns the fleet of the mesh called domain.
 func NewFleet(nc *Conn, domain string, log *slog.Logger) *Fleet {
-	return &Fleet{nc: nc, prefix: "meshlog.fleet." + token(domain) + ".", log: log}
+	return &Fleet{nc: nc, prefix: "meshlog.fleet." + events.Token(domain) + ".", log: log}
 }
 
 // Tick says where the head is; the leader does, once a second.
@@ -49,7 +49,7 @@ func (f *Fleet) ListingRequests(ctx context.Context, shard events.Shard, handle 
 }
 
 func listingSubject(s events.Shard) string {
-	return "listing." + token(s.Source) + "." + token(s.Instance)
+	return "listing." + events.Token(s.Source) + "." + events.Token(s.Instance)
 }
 
 // Digests waits at most digestWait for the leader's answer, and asks again

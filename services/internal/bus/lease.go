@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"meshlog.dev/events"
 )
 
 // DefaultLeaseTTL is how long a lease outlives a holder that died.
@@ -60,7 +62,7 @@ func NewLease(nc *Conn, o LeaseOptions) (*Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lease: %w", err)
 	}
-	key := "builder." + token(o.Domain)
+	key := "builder." + events.Token(o.Domain)
 	return &Lease{
 		nc: nc, js: js, key: key, subject: "$KV." + leaseBucket + "." + key, run: rand.Text(), resign: make(chan struct{}, 1), o: o,
 	}, nil

@@ -38,7 +38,7 @@ type Reporter struct {
 // FrontendReporter reports what report returns; Run calls it. A new chain
 // mismatch is said at once.
 func (f *Fleet) FrontendReporter(id string, report func() *reportv1.FrontendReport) *Reporter {
-	r := f.reporter("report.frontend."+token(id), func() proto.Message { return report() })
+	r := f.reporter("report.frontend."+events.Token(id), func() proto.Message { return report() })
 	r.urgent = func(last, next proto.Message) bool {
 		was, _ := last.(*reportv1.FrontendReport)
 		is := next.(*reportv1.FrontendReport).GetChainMismatch()
@@ -50,13 +50,13 @@ func (f *Fleet) FrontendReporter(id string, report func() *reportv1.FrontendRepo
 // WatcherReporter reports for the watcher of a shard; twins differ in their
 // holder.
 func (f *Fleet) WatcherReporter(holder string, s events.Shard, report func() *reportv1.WatcherReport) *Reporter {
-	return f.reporter("report.watcher."+token(holder)+"."+token(s.Source)+"."+token(s.Instance),
+	return f.reporter("report.watcher."+events.Token(holder)+"."+events.Token(s.Source)+"."+events.Token(s.Instance),
 		func() proto.Message { return report() })
 }
 
 // BuilderReporter reports for a builder.
 func (f *Fleet) BuilderReporter(id string, report func() *reportv1.BuilderReport) *Reporter {
-	return f.reporter("report.builder."+token(id), func() proto.Message { return report() })
+	return f.reporter("report.builder."+events.Token(id), func() proto.Message { return report() })
 }
 
 func (f *Fleet) reporter(subject string, report func() proto.Message) *Reporter {
