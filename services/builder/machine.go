@@ -182,29 +182,40 @@ func (m *Machine) Connect(ctx context.Context) (after uint64, err error) {
 	if err := m.skipExpired(ctx); err != nil {
 		return 0, err
 	}
-	reason, err := m.rewound(ctx)
-	if err != nil {
-		return 0, err
+	for {
+		reason, err := m.rewound(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if reason == "" {
+			return m.fold.Position().Seq, nil
+		}
+		m.stats.Recovered++
+		m.log.Warn("the log is not the one that was read", "reason", reason, "position", m.fold.Position(), "head", m.head.Version())
+		if err := m.recover(ctx, reason); err != nil {
+			return 0, err
+		}
 	}
-	if reason == "" {
-		return m.fold.Position().Seq, nil
-	}
-	m.stats.Recovered++
-	m.log.Warn("the log is not the one that was read", "reason", reason, "position", m.fold.Position(), "head", m.head.Version())
-	resumed, err := m.resume(ctx)
-	if err != nil || resumed {
-		return m.fold.Position().Seq, err
+}
+
+// recover goes on in the newest epoch of the log, which the leader begins if
+// there is none newer than the fold's. Whether the head comes from there is for
+// the caller to look at again.
+func (m *Machine) recover(ctx context.Context, reason string) error {
+	if resumed, err := m.resume(ctx); err != nil || resumed {
+		return err
 	}
 	if !m.leader {
-		return 0, ErrWait
+		return ErrWait
 	}
 	if err := m.beginEpoch(ctx, reason, false); err != nil {
-		return 0, err
+		return err
 	}
-	if resumed, err = m.resume(ctx); err == nil && !resumed {
+	resumed, err := m.resume(ctx)
+	if err == nil && !resumed {
 		err = ErrWait
 	}
-	return m.fold.Position().Seq, err
+	return err
 }
 
 // ErrWait says that this builder cannot go on until another one has acted.
