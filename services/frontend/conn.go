@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"sync/atomic"
@@ -140,7 +141,7 @@ func (c *conn) run(ctx context.Context) error {
 		case a := <-c.heads:
 			c.answered(a)
 		case err := <-c.received:
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				return nil // the client is done
 			}
 			return err

@@ -164,7 +164,7 @@ func TestPersistSkips(t *testing.T) {
 // A link that does not have the root that it promises, or does not lead on
 // from what is served, is not believed: the whole is fetched.
 func TestLinksAreProved(t *testing.T) {
-	for name, break_ := range map[string]func(*store.Update){
+	for name, spoil := range map[string]func(*store.Update){
 		"another delta": func(u *store.Update) { u.Delta = store.Delta{Remove: []string{"v/x"}} },
 		"another base":  func(u *store.Update) { u.Manifest.PreviousRoot = make([]byte, 32) },
 	} {
@@ -180,7 +180,7 @@ func TestLinksAreProved(t *testing.T) {
 			}
 			u := links[0]
 			u.Manifest = cloneManifest(u.Manifest)
-			break_(&u)
+			spoil(&u)
 			if err := r.Step(t.Context(), []store.Update{u}, r.fetch); err != nil {
 				t.Fatal(err)
 			}

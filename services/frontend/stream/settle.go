@@ -103,7 +103,7 @@ func unsettled(earlier []outstanding, o outstanding) []item {
 
 func (w *watch) sendAgain(items []item, alone bool) {
 	for _, it := range items {
-		if e := w.entry(it.name); e != nil && !(e.applied && e.acked.Same(it.resource)) {
+		if e := w.entry(it.name); e != nil && (!e.applied || !e.acked.Same(it.resource)) {
 			e.owed, e.alone = true, alone
 		}
 	}

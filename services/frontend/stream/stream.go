@@ -122,11 +122,11 @@ func (s *Stream) Request(now time.Time, r Request) {
 		s.subscribe(now, t, r)
 		return
 	}
-	switch {
-	case r.Nonce == "":
+	switch r.Nonce {
+	case "":
 		// A subscription on a type of which nothing was sent (E10), or one
 		// that crossed a response; never a new start.
-	case r.Nonce == w.lastNonce:
+	case w.lastNonce:
 		s.settle(now, w, r)
 	default:
 		// Older than the last response: its names come again with the answer
