@@ -53,7 +53,7 @@ check-tree: # Formatting; nothing unfinished, no path of one machine.
 .PHONY: lint
 lint: ## golangci-lint over every module
 	@echo 'check: lint'
-	@$$($(TOOL) golangci-lint) run $$(go list -m -f '{{.Dir}}/...')
+	@$$($(TOOL) golangci-lint) run --allow-serial-runners $$(go list -m -f '{{.Dir}}/...')
 
 .PHONY: check-proto
 check-proto: # The words on the wire: style, compatibility, and the Go made of them.
@@ -93,7 +93,7 @@ fuzz: ## Each fuzz test for FUZZTIME (30s)
 
 .PHONY: sim
 sim: ## SEEDS (1000) schedules of failures against the real parts
-	go test ./services/internal/faultsim -count=1 -timeout 0 -run '^TestSim' -v -args -seeds=$(SEEDS)
+	go test ./services/internal/faultsim -count=1 -timeout 0 -run '^TestSim$$' -v -args -seeds=$(SEEDS)
 
 .PHONY: bench
 bench: build tools ## Benchmarks; save to ACK, stage by stage
