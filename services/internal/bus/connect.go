@@ -81,6 +81,20 @@ func ConnectWait(ctx context.Context, o ConnectOptions) (nc *Conn, err error) {
 	return nc, err
 }
 
+// ErrNotConnected says that there is no connection to the bus now.
+var ErrNotConnected = errors.New("no connection to the bus")
+
+// Ready says why a connection is of no use now; nil if it is.
+func Ready(nc *Conn) error {
+	switch {
+	case nc.IsConnected():
+		return nil
+	case nc.LastError() != nil:
+		return fmt.Errorf("%w: %w", ErrNotConnected, nc.LastError())
+	}
+	return ErrNotConnected
+}
+
 // Retry calls f until it succeeds or ctx is done, with pauses that grow, and
 // logs each new reason of a failure that lasts. A bus that has just started
 // answers errors for some seconds.

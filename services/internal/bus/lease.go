@@ -32,8 +32,8 @@ type LeaseOptions struct {
 // a time believes that it holds it, but for a pause of that process or of its
 // clock. It is for liveness; whatever must hold is fenced where it is written.
 //
-// It is a key of the bucket meshlog_lease that expires with its last renewal.
-// The holder renews it three times per TTL and deletes it when it ends; the
+// It is a key of the bucket meshlog_lease that expires a TTL after its last
+// renewal. The holder renews it three times per TTL and deletes it when it ends; the
 // others wait for the deletion, or for a TTL without a renewal.
 type Lease struct {
 	nc      *nats.Conn
@@ -199,7 +199,7 @@ func (l *Lease) release(ctx context.Context, revision uint64) error {
 // last known revision; 0 if it was given away already. since is when the lease was asked for: it may have
 // expired a TTL later.
 func (l *Lease) hold(ctx context.Context, revision uint64, since time.Time, news <-chan *nats.Msg) (uint64, error) {
-	renew := time.NewTicker(l.o.TTL / 3)
+	renew := time.NewTimer(l.o.TTL / 3)
 	defer renew.Stop()
 	for {
 		select {
@@ -219,8 +219,11 @@ func (l *Lease) hold(ctx context.Context, revision uint64, since time.Time, news
 		switch {
 		case err == nil:
 			revision, since = next, asked
+			renew.Reset(l.o.TTL / 3)
 		case errors.As(err, new(errHeld)), !time.Now().Before(since.Add(l.o.TTL)):
 			return revision, err
+		default: // there is time to try again
+			renew.Reset(l.o.TTL / 12)
 		}
 	}
 }

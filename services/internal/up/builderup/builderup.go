@@ -3,6 +3,7 @@
 package builderup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,6 +52,7 @@ const (
 // Run builds, or stands by, until ctx is done.
 func Run(ctx context.Context, o Options) error {
 	log := o.Process.Log.With("role", "builder")
+	o.Process.Admin.Ready("builder", func() error { return bus.ErrNotConnected })
 
 	// Its own file: a cache of what it has published and folded.
 	file := File(o.Data)
@@ -100,7 +102,7 @@ func Run(ctx context.Context, o Options) error {
 		Changed: func() { reporter.Changed() },
 	})
 	reporter = fleet.BuilderReporter(o.ID, b.Report)
-	o.Process.Admin.Ready("builder", func() error { return ready(b.Report()) })
+	o.Process.Admin.Ready("builder", func() error { return cmp.Or(bus.Ready(nc), ready(b.Report())) })
 	o.Process.Admin.Report("builder", func() any { return b.Report() })
 
 	return process.RunStages(ctx,

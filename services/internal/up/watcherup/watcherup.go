@@ -42,6 +42,8 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer nc.Close()
+	w.nc.Store(nc)
+
 	var log *natslog.Log
 	err = bus.Retry(ctx, o.Process.Log.With("shard", o.Shard.String()), func(ctx context.Context) error {
 		log, err = openLog(ctx, nc, o.Domain)
@@ -95,6 +97,7 @@ func openLog(ctx context.Context, nc *bus.Conn, domain string) (*natslog.Log, er
 // running is a watcher that runs.
 type running struct {
 	Options
+	nc    atomic.Pointer[bus.Conn]
 	state atomic.Pointer[watcher.State]
 }
 
@@ -119,13 +122,20 @@ func life(session string) string {
 }
 
 func (w *running) ready() error {
+	nc := w.nc.Load()
+	if nc == nil {
+		return bus.ErrNotConnected
+	}
+	if err := bus.Ready(nc); err != nil {
+		return err
+	}
 	switch s := w.state.Load(); s.Phase {
 	case watcher.PhaseFollowing, watcher.PhaseStandby:
 		return nil
 	case "":
-		return errors.New("no connection to the log yet")
+		return errors.New("waits for a builder to begin the log")
 	default:
-		return fmt.Errorf("%s", s.Phase)
+		return fmt.Errorf("is %s", s.Phase)
 	}
 }
 
