@@ -2,7 +2,9 @@ package frontend_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -186,7 +188,8 @@ func (e *envoy) ask(t model.ResourceType, names ...string) {
 
 func (e *envoy) send(r *discoveryv3.DiscoveryRequest) {
 	e.t.Helper()
-	if err := e.stream.Send(r); err != nil {
+	// When the stream has ended, receiving says why.
+	if err := e.stream.Send(r); err != nil && !errors.Is(err, io.EOF) {
 		e.t.Fatalf("send: %v", err)
 	}
 }
