@@ -24,6 +24,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/up/frontendup"
 )
 
 const broken = "apiVersion: envoy.meshlog.dev/v1\nkind: Resource\nmetadata: {name: broken}\nspec:\n  resource: {nonsense: 1}\n"
@@ -184,8 +185,43 @@ func TestApprove(t *testing.T) {
 	if !strings.Contains(stderr, "Nothing runs on "+m.data) {
 		t.Errorf("standard error does not say that this is a copy: %q", stderr)
 	}
+	m.servesAlone(t)
 	if _, _, err := m.meshlog(t, nil, "log"); err == nil || !strings.Contains(err.Error(), "nothing runs on this data directory; start `meshlog up` on it") {
 		t.Errorf("log of a stopped mesh: %v", err)
+	}
+}
+
+// servesAlone starts a frontend on what was left, with nothing else alive.
+func (m *mesh) servesAlone(t *testing.T) {
+	t.Helper()
+	xds, err := frontendup.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := process.NewAdmin("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	said := newLogEvents()
+	go func() {
+		ended <- frontendup.Run(ctx, frontendup.Options{
+			ID: "alone", Data: m.data, Listeners: []net.Listener{xds},
+			Process: &process.Process{Build: "test", Log: slog.New(said), Admin: admin},
+		})
+	}()
+	said.wait(t, "serving", "version")
+	e := connectEnvoy(t, xds.Addr().String())
+	e.ask(t, xdsTypes[0].url, nil)
+	if r := e.answer(t, ""); len(r.GetResources()) != 1 {
+		t.Errorf("a frontend on what was left serves %d clusters, want shop alone", len(r.GetResources()))
+	}
+	e.close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("frontend: %v", err)
 	}
 }
 
@@ -265,7 +301,7 @@ func TestProxyStatus(t *testing.T) {
 // envoy is a client that speaks as Envoy does.
 type envoy struct {
 	stream grpc.BidiStreamingClient[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
-	last   *discoveryv3.DiscoveryResponse
+	close  func() error
 }
 
 func connectEnvoy(t *testing.T, addr string) *envoy {
@@ -279,7 +315,7 @@ func connectEnvoy(t *testing.T, addr string) *envoy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &envoy{stream: stream}
+	return &envoy{stream: stream, close: conn.Close}
 }
 
 func (e *envoy) ask(t *testing.T, typeURL string, names []string) {
@@ -293,7 +329,7 @@ func (e *envoy) ask(t *testing.T, typeURL string, names []string) {
 }
 
 // answer takes the next response and ACKs it or, with a complaint, NACKs it.
-func (e *envoy) answer(t *testing.T, complaint string) {
+func (e *envoy) answer(t *testing.T, complaint string) *discoveryv3.DiscoveryResponse {
 	t.Helper()
 	r, err := e.stream.Recv()
 	if err != nil {
@@ -306,6 +342,7 @@ func (e *envoy) answer(t *testing.T, complaint string) {
 	if err := e.stream.Send(req); err != nil {
 		t.Fatal(err)
 	}
+	return r
 }
 
 func TestUpRefuses(t *testing.T) {

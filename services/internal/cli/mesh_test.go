@@ -26,9 +26,10 @@ type mesh struct {
 // logEvents hands on log lines: they are how a test learns that something has
 // happened.
 type logEvents struct {
-	slog.Handler
 	lines chan slog.Record
 }
+
+func newLogEvents() *logEvents { return &logEvents{lines: make(chan slog.Record, 10_000)} }
 
 func (e *logEvents) Enabled(context.Context, slog.Level) bool { return true }
 func (e *logEvents) WithAttrs([]slog.Attr) slog.Handler       { return e }
@@ -75,7 +76,7 @@ func writeConfig(t *testing.T, dir string, files map[string]string) {
 // start runs `meshlog up` until it serves its first version.
 func start(t *testing.T, files map[string]string) *mesh {
 	t.Helper()
-	m := &mesh{config: t.TempDir(), data: t.TempDir(), events: &logEvents{lines: make(chan slog.Record, 10_000)}}
+	m := &mesh{config: t.TempDir(), data: t.TempDir(), events: newLogEvents()}
 	writeConfig(t, m.config, files)
 	admin, err := process.NewAdmin("127.0.0.1:0")
 	if err != nil {

@@ -154,7 +154,7 @@ func (a *Admin) report(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Write(b)
+	fmt.Fprintf(w, "%s\n", b)
 }
 
 func marshal(v any) ([]byte, error) {
