@@ -43,10 +43,9 @@ func brokenFiles(f *fixture) {
 			f.undiagnosed()
 		}
 		// A good document beside a broken one is served.
-		f.saved(f.shop.Endpoints([]int{f.v1.Port}, []int{f.v2.Port, f.v1.Port}))(rig.ClusterLoadAssignment)
-		f.settle()
+		f.endpoints([]int{f.v1.Port}, []int{f.v2.Port, f.v1.Port})
 		f.share(shop.V1, 75)
-		f.saved(f.shop.Endpoints([]int{f.v1.Port}, []int{f.v2.Port}))(rig.ClusterLoadAssignment)
+		f.endpoints([]int{f.v1.Port}, []int{f.v2.Port})
 
 		f.shift(0, 100)
 		f.share(shop.V2, 100)

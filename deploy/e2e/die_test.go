@@ -91,12 +91,11 @@ func TestWatcherKilled(t *testing.T) {
 	f.shift(50, 50)
 	f.during("the watcher is killed", func() {
 		f.mesh.Watcher.Kill()
-		ack := f.saved(f.shop.Weights(0, 100))
+		f.weigh(0, 100)
 		f.share(shop.V2, 50) // nobody has seen the change
 		f.must(f.mesh.Watcher.Restart())
 		f.must(f.mesh.Watcher.Ready(f.ctx))
-		ack(rig.RouteConfiguration)
-		f.settle()
+		f.acked(rig.RouteConfiguration)
 		f.share(shop.V2, 100)
 		f.shift(100, 0)
 		f.share(shop.V1, 100)
@@ -110,19 +109,29 @@ func TestNATSKilled(t *testing.T) {
 	f.shift(50, 50)
 	f.during("the NATS server is killed", func() {
 		f.mesh.NATS.Kill()
-		ack := f.saved(f.shop.Weights(0, 100))
+		f.weigh(0, 100)
 		f.share(shop.V2, 50) // the change has no way in
 		f.must(f.mesh.NATS.Restart(f.ctx))
-		ack(rig.RouteConfiguration)
-		f.settle()
+		f.acked(rig.RouteConfiguration)
 		f.share(shop.V2, 100)
 	})
 	f.nothingRejected()
 }
 
-func (f *fixture) must(err error) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
+// The one process is killed, with the bus in it, and comes back: a change made
+// meanwhile arrives.
+func TestUpKilled(t *testing.T) {
+	f := start(t, rig.Up)
+	f.shift(50, 50)
+	f.during("meshlog up is killed", func() {
+		up := f.mesh.Frontends[0]
+		up.Kill()
+		f.weigh(0, 100)
+		f.share(shop.V2, 50) // nobody has seen the change
+		f.must(up.Restart())
+		f.must(up.Ready(f.ctx))
+		f.acked(rig.RouteConfiguration)
+		f.share(shop.V2, 100)
+	})
+	f.nothingRejected()
 }

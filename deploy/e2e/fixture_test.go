@@ -26,6 +26,8 @@ type fixture struct {
 	v1, v2 *rig.Backend
 	mesh   *rig.Mesh
 	envoy  *rig.Envoy
+	// seen is the newest version that Envoy is known to have.
+	seen rig.Version
 }
 
 // arrangement starts a mesh on a directory of configuration.
@@ -58,6 +60,9 @@ func start(t *testing.T, arranged arrangement) *fixture {
 	}
 	t.Cleanup(f.envoy.Kill)
 	t.Cleanup(f.explain)
+	first, err := f.mesh.Acked(ctx, node, rig.RouteConfiguration, rig.Version{})
+	f.must(err)
+	f.seen = first.Acked
 	return f
 }
 
@@ -97,28 +102,36 @@ func (f *fixture) during(what string, happens func()) {
 	}
 }
 
-// saved waits until Envoy has acknowledged what a save changed.
-func (f *fixture) saved(at time.Time, err error) func(typeURL string) rig.TypeReport {
+// acked waits until Envoy has acknowledged what a save changed, in a version
+// newer than any before.
+func (f *fixture) acked(typeURL string) {
 	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
-	return func(typeURL string) rig.TypeReport {
-		f.Helper()
-		t, err := f.mesh.Acked(f.ctx, node, typeURL, at)
-		if err != nil {
-			f.Fatal(err)
-		}
-		return t
-	}
+	t, err := f.mesh.Acked(f.ctx, node, typeURL, f.seen)
+	f.must(err)
+	f.seen = t.Acked
+	f.settle()
 }
 
-// shift moves requests by weight, and waits until they have moved.
-func (f *fixture) shift(v1, v2 int) rig.TypeReport {
+// weigh saves new weights.
+func (f *fixture) weigh(v1, v2 int) {
 	f.Helper()
-	t := f.saved(f.shop.Weights(v1, v2))(rig.RouteConfiguration)
-	f.settle()
-	return t
+	_, err := f.shop.Weights(v1, v2)
+	f.must(err)
+}
+
+// shift saves new weights, and waits until requests have moved.
+func (f *fixture) shift(v1, v2 int) {
+	f.Helper()
+	f.weigh(v1, v2)
+	f.acked(rig.RouteConfiguration)
+}
+
+// endpoints saves where the versions run, and waits until requests go there.
+func (f *fixture) endpoints(v1, v2 []int) {
+	f.Helper()
+	_, err := f.shop.Endpoints(v1, v2)
+	f.must(err)
+	f.acked(rig.ClusterLoadAssignment)
 }
 
 // settle lets the requests pass that Envoy's worker takes up before it hears
@@ -150,5 +163,12 @@ func (f *fixture) nothingRejected() {
 	f.Helper()
 	if n, err := f.envoy.Rejected(f.ctx); err != nil || n != 0 {
 		f.Errorf("%s rejected %d responses, %v", node, n, err)
+	}
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
 	}
 }

@@ -41,11 +41,9 @@ func endpoints(f *fixture) {
 	both, one := []int{f.v1.Port, twin.Port}, []int{f.v1.Port}
 	v2 := []int{f.v2.Port}
 	f.during("an endpoint comes and goes", func() {
-		f.saved(f.shop.Endpoints(both, v2))(rig.ClusterLoadAssignment)
-		f.settle()
+		f.endpoints(both, v2)
 		f.share(twin.Name, 50)
-		f.saved(f.shop.Endpoints(one, v2))(rig.ClusterLoadAssignment)
-		f.settle()
+		f.endpoints(one, v2)
 		before := twin.Served()
 		f.share(shop.V1, 100)
 		if n := twin.Served() - before; n != 0 {

@@ -159,25 +159,31 @@ func measure(ctx context.Context, start func(ctx context.Context, dir, config st
 	}
 	defer envoy.Kill()
 
+	first, err := mesh.Acked(ctx, "envoy-1", rig.RouteConfiguration, rig.Version{})
+	if err != nil {
+		return nil, err
+	}
+	at := first.Acked
 	all := map[rig.Version]*change{}
 	for i := range changes {
-		c, version, err := save(ctx, s, mesh, i)
+		c, version, err := save(ctx, s, mesh, i, at)
 		if err != nil {
 			return nil, fmt.Errorf("change %d: %w", i, err)
 		}
-		all[version] = &c
+		all[version], at = &c, version
 	}
 	return staged(ctx, mesh, all)
 }
 
-// save makes one change, and waits until Envoy has acknowledged it.
-func save(ctx context.Context, s *shop.Shop, mesh *rig.Mesh, i int) (change, rig.Version, error) {
+// save makes one change, and waits until Envoy has acknowledged a version newer
+// than before.
+func save(ctx context.Context, s *shop.Shop, mesh *rig.Mesh, i int, before rig.Version) (change, rig.Version, error) {
 	v2 := 1 + i%99 // another weight each time
 	saved, err := s.Weights(100-v2, v2)
 	if err != nil {
 		return change{}, rig.Version{}, err
 	}
-	t, err := mesh.Acked(ctx, "envoy-1", rig.RouteConfiguration, saved)
+	t, err := mesh.Acked(ctx, "envoy-1", rig.RouteConfiguration, before)
 	return change{saved: saved, sent: t.SentTime, acked: t.AckedTime}, t.Sent, err
 }
 

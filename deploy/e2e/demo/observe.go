@@ -16,10 +16,10 @@ type change struct {
 	toACK   time.Duration
 }
 
-// applied waits until Envoy has acknowledged the routes that were saved, and
-// says what brought them there.
-func (s *stage) applied(ctx context.Context, saved time.Time) (change, error) {
-	t, err := s.mesh.Acked(ctx, s.envoy.Name, rig.RouteConfiguration, saved)
+// applied waits until Envoy has acknowledged routes newer than before, and says
+// what brought them there.
+func (s *stage) applied(ctx context.Context, saved time.Time, before rig.Version) (change, error) {
+	t, err := s.mesh.Acked(ctx, s.envoy.Name, rig.RouteConfiguration, before)
 	if err != nil {
 		return change{}, err
 	}

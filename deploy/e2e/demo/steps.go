@@ -20,6 +20,7 @@ func (s *stage) canary(ctx context.Context) error {
 	}
 	defer load.Stop()
 	total := 0 // of requests
+	var at rig.Version
 	for i, w := range []struct{ v1, v2 int }{{90, 10}, {50, 50}, {0, 100}} {
 		var saved time.Time // the first weights were there at the start
 		if i > 0 {
@@ -27,10 +28,11 @@ func (s *stage) canary(ctx context.Context) error {
 				return err
 			}
 		}
-		c, err := s.applied(ctx, saved)
+		c, err := s.applied(ctx, saved, at)
 		if err != nil {
 			return err
 		}
+		at = c.version
 		measured, sent, err := s.split(ctx, load, w.v1, w.v2)
 		if err != nil {
 			return err

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // Server is one of our programs, with the ports that it was given.
@@ -198,15 +197,15 @@ func (m *Mesh) Join(ctx context.Context, node, cluster string, port int) (*Envoy
 	return e, nil
 }
 
-// Acked waits until a proxy has acknowledged, at or after since, what it was
-// sent last of a type, by whichever frontend it is connected to.
-func (m *Mesh) Acked(ctx context.Context, proxy, typeURL string, since time.Time) (TypeReport, error) {
+// Acked waits until a proxy has acknowledged what it was sent last of a type,
+// by whichever frontend it is connected to, and that is newer than before.
+func (m *Mesh) Acked(ctx context.Context, proxy, typeURL string, before Version) (TypeReport, error) {
 	var t TypeReport
 	err := Until(ctx, proxy+" to acknowledge "+typeURL, func(ctx context.Context) error {
 		var errs []error
 		for _, f := range m.Frontends {
 			var err error
-			if t, err = f.acked(ctx, proxy, typeURL, since); err == nil {
+			if t, err = f.acked(ctx, proxy, typeURL, before); err == nil {
 				return nil
 			}
 			errs = append(errs, fmt.Errorf("%s: %w", f.Name, err))

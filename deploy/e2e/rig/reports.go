@@ -21,6 +21,11 @@ type Version struct {
 	Seq   uint64 `json:"seq,string"`
 }
 
+// After says whether v is newer than w.
+func (v Version) After(w Version) bool {
+	return v.Epoch > w.Epoch || v.Epoch == w.Epoch && v.Seq > w.Seq
+}
+
 // String is EPOCH.SEQ.
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Epoch, v.Seq) }
 
@@ -76,9 +81,9 @@ func (r *FrontendReport) find(proxy, typeURL string) (TypeReport, error) {
 	return TypeReport{}, fmt.Errorf("%s is not connected to %s", proxy, r.Frontend)
 }
 
-// acked is the state of a type with a proxy, if that has acknowledged at or
-// after since what it was sent last.
-func (s *Server) acked(ctx context.Context, proxy, typeURL string, since time.Time) (TypeReport, error) {
+// acked is the state of a type with a proxy, if that has acknowledged what it
+// was sent last, and that is newer than before.
+func (s *Server) acked(ctx context.Context, proxy, typeURL string, before Version) (TypeReport, error) {
 	if err := s.Running(); err != nil {
 		return TypeReport{}, err
 	}
@@ -91,7 +96,7 @@ func (s *Server) acked(ctx context.Context, proxy, typeURL string, since time.Ti
 	case err != nil:
 	case t.Nack != nil:
 		err = fmt.Errorf("rejected: %s", t.Nack.Message)
-	case t.AckedTime.Before(since) || t.AckedTime.Before(t.SentTime):
+	case !t.Acked.After(before) || t.AckedTime.Before(t.SentTime):
 		err = fmt.Errorf("sent version %s, acknowledged %s", t.Sent, t.Acked)
 	}
 	return t, err
