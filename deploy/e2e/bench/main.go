@@ -20,7 +20,7 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// changes is how many are measured, one after the other.
+// changes is how many are measured in each arrangement, one after the other.
 const changes = 200
 
 // patience is how long all of it may take.
@@ -31,7 +31,7 @@ func main() {
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the bench did not end within %s", patience))
 	defer cancel()
-	if err := run(ctx, os.Stdout); err != nil {
+	if err := run(ctx, os.Stdout, changes); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		stop()
 		cancel()
@@ -39,12 +39,13 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, w io.Writer) error {
-	base, err := bus(ctx)
+// run measures n changes in each arrangement.
+func run(ctx context.Context, w io.Writer, n int) error {
+	base, err := bus(ctx, n)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\nFloor: two synced publishes, one read, one delivery, %d times\n\n", changes)
+	fmt.Fprintf(w, "\nFloor: two synced publishes, one read, one delivery, %d times\n\n", n)
 	report(w, []stage{{"floor", base}})
 
 	for _, a := range []struct {
@@ -56,11 +57,11 @@ func run(ctx context.Context, w io.Writer) error {
 			return rig.Apart(ctx, dir, config, 1, 1)
 		}},
 	} {
-		stages, err := measure(ctx, a.start)
+		stages, err := measure(ctx, a.start, n)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "\nSave to ACK, %s: %d changes of a route's weights\n\n", a.name, changes)
+		fmt.Fprintf(w, "\nSave to ACK, %s: %d changes of a route's weights\n\n", a.name, n)
 		report(w, stages)
 		last := stages[len(stages)-1]
 		fmt.Fprintf(w, "\n  %s: %.1f times the floor at p50, %.1f times at p99\n", last.name, ratio(last.took, base, 50), ratio(last.took, base, 99))
@@ -69,7 +70,7 @@ func run(ctx context.Context, w io.Writer) error {
 }
 
 // bus measures the floor.
-func bus(ctx context.Context) (_ []time.Duration, err error) {
+func bus(ctx context.Context, n int) (_ []time.Duration, err error) {
 	dir, err := os.MkdirTemp("", "meshlog-floor-")
 	if err != nil {
 		return nil, err
@@ -80,7 +81,7 @@ func bus(ctx context.Context) (_ []time.Duration, err error) {
 		return nil, err
 	}
 	defer nats.Kill()
-	return floor.Measure(ctx, nats.URL(), nats.Token, changes)
+	return floor.Measure(ctx, nats.URL(), nats.Token, n)
 }
 
 // stage is how long one part of the way took, for each change.
@@ -138,7 +139,7 @@ var spans = []struct {
 }
 
 // measure runs a mesh and an Envoy, and saves changes one after the other.
-func measure(ctx context.Context, start func(ctx context.Context, dir, config string) (*rig.Mesh, error)) (_ []stage, err error) {
+func measure(ctx context.Context, start func(ctx context.Context, dir, config string) (*rig.Mesh, error), n int) (_ []stage, err error) {
 	dir, err := os.MkdirTemp("", "meshlog-bench-")
 	if err != nil {
 		return nil, err
@@ -165,7 +166,7 @@ func measure(ctx context.Context, start func(ctx context.Context, dir, config st
 	}
 	at := first.Acked
 	all := map[rig.Version]*change{}
-	for i := range changes {
+	for i := range n {
 		c, version, err := save(ctx, s, mesh, i, at)
 		if err != nil {
 			return nil, fmt.Errorf("change %d: %w", i, err)
