@@ -34,8 +34,10 @@ func newSource(s *sim, n int) *source {
 }
 
 // op lets something happen at the source.
-func (o *source) op() {
-	set := o.draw()
+func (o *source) op() { o.set(o.draw()...) }
+
+// set makes changes that belong together.
+func (o *source) set(set ...change) {
 	batch := len(set) > 1
 	for _, c := range set {
 		o.hist[c.key] = append(o.hist[c.key], c.value)
