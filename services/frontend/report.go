@@ -100,8 +100,8 @@ func (c *conn) observe(e stream.Event) {
 	name := e.Type.String()
 	switch e.Kind {
 	case stream.Acked:
-		if published := e.Published; published.Unix() > 0 {
-			m.Convergence.WithLabelValues(name).Observe(max(0, time.Since(published).Seconds()))
+		if !e.Published.IsZero() {
+			m.Convergence.WithLabelValues(name).Observe(max(0, time.Since(e.Published).Seconds()))
 		}
 		c.news = true
 	case stream.Nacked:

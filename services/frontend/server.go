@@ -202,7 +202,11 @@ func (s *Server) Ready() error {
 // serveState makes a version of the world what is served.
 func (s *Server) serveState(st *replica.State, changed []model.Input) {
 	v := st.Version()
-	s.cache.Update(v, st.Manifest.GetPublishTime().AsTime(), st.PushContext, changed)
+	var published time.Time
+	if p := st.Manifest.GetPublishTime(); p != nil {
+		published = p.AsTime()
+	}
+	s.cache.Update(v, published, st.PushContext, changed)
 	s.cfg.Metrics.Version.WithLabelValues("epoch").Set(float64(v.Epoch))
 	s.cfg.Metrics.Version.WithLabelValues("seq").Set(float64(v.Seq))
 	s.cfg.Metrics.Persisted.Set(0)

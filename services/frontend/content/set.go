@@ -128,6 +128,6 @@ func Search(resources []*Resource, name string) (int, bool) {
 // does not change, its Sets are the same pointers in later versions.
 type View struct {
 	Version   store.Version
-	Published time.Time // by the clock of the leader; for people
+	Published time.Time // by the clock of the leader, for people; zero: not said
 	Sets      [model.ResourceTypes]*Set
 }

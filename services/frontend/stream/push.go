@@ -198,7 +198,10 @@ func (s *Stream) clusterWaitsFor(endpoints string) bool {
 func (s *Stream) respond(now time.Time, w *watch, o outstanding, resources []*content.Resource) Response {
 	o.nonce, o.at = s.nextNonce(), now
 	o.version = s.version(w, o.nonce)
-	o.world, o.made = s.view.Version, s.view.Published
+	o.world = s.view.Version
+	if w.fresh {
+		o.made, w.fresh = s.view.Published, false
+	}
 	w.lastNonce = o.nonce
 	w.remember(o)
 	w.status.Sent, w.status.SentVersion, w.status.SentTime = o.world, o.version, now

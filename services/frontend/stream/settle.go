@@ -53,7 +53,7 @@ func (s *Stream) settle(now time.Time, w *watch, r Request) {
 }
 
 func (s *Stream) accept(now time.Time, w *watch, o outstanding) {
-	w.status.Acked, w.status.AckedVersion, w.status.AckedTime = o.world, o.version, now
+	w.status.AckedVersion, w.status.AckedTime = o.version, now
 	s.cfg.Observe(Event{Kind: Acked, Type: w.t, World: o.world, Published: o.made, Sent: o.at})
 	whole := true
 	if w.full() {
@@ -71,9 +71,10 @@ func (s *Stream) accept(now time.Time, w *watch, o outstanding) {
 	}
 	if whole {
 		w.tainted = false
-		if len(w.holds) == 0 {
-			w.nack = nil
-		}
+	}
+	if whole && len(w.holds) == 0 {
+		w.nack = nil
+		w.status.Acked = o.world
 	}
 }
 

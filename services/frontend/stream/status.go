@@ -35,8 +35,9 @@ const (
 type Event struct {
 	Kind EventKind
 	Type model.ResourceType
-	// World is the version of the response that was answered, Published when
-	// it was published, Sent when it was sent here.
+	// World is the version of the response that was answered, Sent when it was
+	// sent here, and Published when that version was published: zero where it
+	// did not cause the response (a first answer, a removal that lingered).
 	World     store.Version
 	Published time.Time
 	Sent      time.Time

@@ -99,6 +99,7 @@ func (s *Stream) Update(now time.Time, v content.View) {
 	for t, w := range s.watches {
 		if w != nil && (old.Sets[t] != v.Sets[t] || old.Sets[model.CDS] != v.Sets[model.CDS]) {
 			w.dirty = true
+			w.fresh = w.fresh || old.Sets[t] != v.Sets[t] && !w.unresolved
 			w.lift(v.Sets[t])
 		}
 	}

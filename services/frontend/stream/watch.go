@@ -40,6 +40,7 @@ type watch struct {
 	lastNonce string
 	sentOut   []outstanding // without an answer so far, oldest first
 	suspected bool          // CDS was sent again since its last answer
+	fresh     bool          // a new version changed the type, and nothing was sent since
 
 	// After a NACK, until a full set is ACKed.
 	tainted bool
@@ -68,7 +69,7 @@ type outstanding struct {
 	version string
 	at      time.Time
 	world   store.Version
-	made    time.Time // when that version was published
+	made    time.Time // when that version was published; zero: it did not cause the response
 	list    []*content.Resource
 	sum     content.Sum
 	items   []item // of EDS and RDS
