@@ -27,8 +27,8 @@ build: ## All programs, into bin/
 
 .PHONY: tools
 tools: ## Fetch what tests and the demo run besides bin/: Envoy and a NATS server
-	@$(TOOL) envoy
-	@$(TOOL) nats-server
+	@$(TOOL) envoy >/dev/null
+	@$(TOOL) nats-server >/dev/null
 
 .PHONY: test
 test: build tools ## All tests, those with a real Envoy and NATS server included
