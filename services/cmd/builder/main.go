@@ -20,6 +20,7 @@ type settings struct {
 	Data     string        // holds builder/versions.db; another for each builder
 	Replicas int           // how many servers of the bus keep the streams: 1 or 3
 	History  time.Duration // how long the log and the versions are kept
+	LogMiB   int64         // how large the log may grow; the bus sets that aside
 }
 
 func (s *settings) Flags(fs *pflag.FlagSet) {
@@ -27,18 +28,15 @@ func (s *settings) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Data, "data", "", "data `directory`, another for each builder; made where it is missing")
 	fs.IntVar(&s.Replicas, "replicas", 1, "how many servers of the bus keep the streams: 1, or 3 on a cluster")
 	fs.DurationVar(&s.History, "history", builderup.DefaultHistory, "how long the log and the versions are kept")
+	fs.Int64Var(&s.LogMiB, "log-mib", builderup.DefaultLogBytes>>20, "how many `MiB` the log may grow to, which the bus sets aside")
 }
 
 func (s *settings) Check() error {
-	switch {
-	case s.Data == "":
-		return errors.New("--data is missing: give a directory; it is made where it is missing")
-	case s.Replicas != 1 && s.Replicas != 3:
-		return errors.New("--replicas: want 1, or 3 on a cluster of NATS servers")
-	case s.History < time.Hour:
-		return errors.New("--history: want an hour at least")
+	var err error
+	if s.Replicas != 1 && s.Replicas != 3 || s.History < time.Hour || s.LogMiB < 1 {
+		err = errors.New("--replicas, --history, --log-mib: want 1 or 3, an hour at least, a MiB at least")
 	}
-	return s.Bus.Check()
+	return errors.Join(process.CheckData(s.Data), s.Bus.Check(), err)
 }
 
 func main() {
@@ -49,7 +47,8 @@ func main() {
 		Example: "  builder --bus nats://127.0.0.1:4222 --bus-token-file token --data /var/lib/meshlog/builder-1 --id builder-1",
 		Run: func(ctx context.Context, p *process.Process) error {
 			return builderup.Run(ctx, builderup.Options{
-				Domain: s.Domain, ID: s.ID, Data: s.Data, Replicas: s.Replicas, History: s.History, Process: p,
+				Domain: s.Domain, ID: s.ID, Data: s.Data, Process: p,
+				Replicas: s.Replicas, History: s.History, LogBytes: s.LogMiB << 20,
 				Connect: func(ctx context.Context) (*bus.Conn, error) {
 					return bus.ConnectWait(ctx, s.Options("builder", p))
 				},

@@ -28,13 +28,10 @@ func (s *settings) Flags(fs *pflag.FlagSet) {
 }
 
 func (s *settings) Check() error {
-	if s.Data == "" {
-		return errors.New("--data is missing: give a directory; it is made where it is missing")
+	if s.URL == "" && s.ID != "" { // no bus: the file will do
+		return process.CheckData(s.Data)
 	}
-	if s.URL == "" && s.ID != "" {
-		return nil
-	}
-	return s.Bus.Check()
+	return errors.Join(process.CheckData(s.Data), s.Bus.Check())
 }
 
 func main() {

@@ -59,6 +59,9 @@ somebody approves the loss. An approval is a record of the log like any other.`,
 		if err != nil {
 			return err
 		}
+		if len(reports.Builders) == 0 {
+			return errors.New("no builder reports, so it is not known what is held back; is one running?")
+		}
 		holds := viewHolds(newest(reports.Builders))
 		if len(args) == 0 {
 			return out.print(holds, func() error { return showHolds(holds, out) })

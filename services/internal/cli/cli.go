@@ -40,6 +40,13 @@ serves versions to Envoys.
 Each flag can be set by a variable: --data by MESHLOG_DATA.`,
 		Example: `  meshlog up --config mesh/ --data data/
   meshlog log --data data/ --follow`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("unknown command %q", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			return process.ApplySettings(cmd.Flags(), os.LookupEnv)
 		},

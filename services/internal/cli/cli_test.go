@@ -260,7 +260,7 @@ func (m *mesh) follow(t *testing.T) *json.Decoder {
 	go func() {
 		defer close(ended)
 		err := cmd.ExecuteContext(ctx)
-		if !errors.Is(err, context.Canceled) && !errors.Is(err, io.ErrClosedPipe) {
+		if err != nil && !errors.Is(err, io.ErrClosedPipe) {
 			t.Errorf("log --follow: %v", err)
 		}
 		w.CloseWithError(io.EOF)

@@ -82,18 +82,18 @@ func standing(cmd *cobra.Command, t *target) ([]*snapshotv1.Diagnostic, error) {
 		return nil, err
 	}
 	if p.nc == nil {
-		for m, err := range p.manifests {
-			return m.GetDiagnostics(), err
-		}
-		return nil, nil
+		return lastVersion(p)
 	}
 	reports, err := t.fleet(p.nc).Reports(cmd.Context())
 	if err != nil {
 		return nil, err
 	}
-	var ds []*snapshotv1.Diagnostic
-	if b := newest(reports.Builders); b != nil {
-		ds = b.GetDiagnostics()
+	ds := newest(reports.Builders).GetDiagnostics()
+	if len(reports.Builders) == 0 {
+		fmt.Fprintln(cmd.ErrOrStderr(), "No builder reports; these are the problems of the last version.")
+		if ds, err = lastVersion(p); err != nil {
+			return nil, err
+		}
 	}
 	for _, w := range reports.Watchers {
 		ds = append(ds, w.GetDiagnostics()...)
@@ -102,6 +102,14 @@ func standing(cmd *cobra.Command, t *target) ([]*snapshotv1.Diagnostic, error) {
 		return cmp.Or(cmp.Compare(b.GetSeverity(), a.GetSeverity()), cmp.Compare(a.GetOrigin(), b.GetOrigin()))
 	})
 	return ds, nil
+}
+
+// lastVersion are the problems of the last version.
+func lastVersion(p *published) ([]*snapshotv1.Diagnostic, error) {
+	for m, err := range p.manifests {
+		return m.GetDiagnostics(), err
+	}
+	return nil, nil
 }
 
 // newest is the builder that leads or, between leaders, has read most.

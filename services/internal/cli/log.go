@@ -171,9 +171,23 @@ func read(ctx context.Context, log events.Reader, from, to uint64, matches func(
 
 var errEnough = errors.New("enough")
 
-// follow hands on all records after one, until handle returns an error.
-func follow(ctx context.Context, log events.Reader, after uint64, handle func([]events.Record) error) (err error) {
-	f, err := log.Follow(ctx, after, "")
+// follow hands on all records after one, over any number of connections, until
+// handle returns an error or ctx is done.
+func follow(ctx context.Context, log events.Reader, after uint64, handle func([]events.Record) error) error {
+	for {
+		err := followOnce(ctx, log, &after, handle)
+		switch {
+		case errors.Is(err, events.ErrReconnected):
+		case ctx.Err() != nil:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+func followOnce(ctx context.Context, log events.Reader, after *uint64, handle func([]events.Record) error) (err error) {
+	f, err := log.Follow(ctx, *after, "")
 	if err != nil {
 		return err
 	}
@@ -183,6 +197,7 @@ func follow(ctx context.Context, log events.Reader, after uint64, handle func([]
 		if err != nil {
 			return fmt.Errorf("read the log: %w", err)
 		}
+		*after = recs[len(recs)-1].Seq
 		if err := handle(recs); err != nil {
 			return err
 		}

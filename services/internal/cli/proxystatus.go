@@ -90,6 +90,9 @@ Frontends are asked over the bus. One that does not answer is left out.`,
 		if err != nil {
 			return err
 		}
+		if len(reports.Frontends) == 0 {
+			return errors.New("no frontend reports; is one running, and connected to this bus?")
+		}
 		views, err := viewProxies(reports.Frontends, frontends, args)
 		if err != nil {
 			return err

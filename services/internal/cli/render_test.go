@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -227,8 +226,7 @@ func TestLogFollow(t *testing.T) {
 	log := exampleLog(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &cancelAfter{lines: 2, cancel: cancel}
-	err := showLog(ctx, log, logOptions{tail: 1, follow: true}, &output{w: w, format: "table"})
-	if !errors.Is(err, context.Canceled) {
+	if err := showLog(ctx, log, logOptions{tail: 1, follow: true}, &output{w: w, format: "table"}); err != nil {
 		t.Fatal(err)
 	}
 	want := "SEQ  TIME                     WHAT    OBJECT  FROM  BY\n8    2026-11-21 12:00:00.000  REMOVE  hold-1  -     me\n"

@@ -100,10 +100,6 @@ func run(ctx context.Context, spec Spec, c common, log *slog.Logger) error {
 		return err
 	}
 	log.Info("started", "build", build, "admin", admin.Addr())
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal kills
-
 	err = RunStages(ctx,
 		Stage{func(ctx context.Context) error { return spec.Run(ctx, &Process{Build: build, Log: log, Admin: admin}) }},
 		// Last, so that the end can be watched.
@@ -129,11 +125,21 @@ func newLogger(w io.Writer, c common) (*slog.Logger, error) {
 	return nil, fmt.Errorf("--log-format %q: want text, json or auto", c.logForm)
 }
 
-// Main runs a command and returns the process's exit code.
+// untilSignal is ctx until the process is told to end.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal kills
+	return ctx, stop
+}
+
+// Main runs a command until it ends or the process is told to, and returns the
+// exit code.
 func Main(cmd *cobra.Command) int {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{err} })
-	err := cmd.Execute()
+	ctx, stop := untilSignal(context.Background())
+	defer stop()
+	err := cmd.ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}

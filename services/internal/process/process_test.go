@@ -45,7 +45,9 @@ func execute(t *testing.T, spec Spec, args ...string) error {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetErr(io.Discard)
 	cmd.SetArgs(append([]string{"--admin", "127.0.0.1:0"}, args...))
-	return cmd.ExecuteContext(t.Context())
+	ctx, stop := untilSignal(t.Context())
+	defer stop()
+	return cmd.ExecuteContext(ctx)
 }
 
 func TestAdmin(t *testing.T) {

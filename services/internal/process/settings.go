@@ -127,3 +127,11 @@ func CheckConfig(dir string) error {
 	}
 	return nil
 }
+
+// CheckData says what is wrong with what --data says.
+func CheckData(dir string) error {
+	if dir == "" {
+		return errors.New("--data is missing: give a directory; it is made where it is missing")
+	}
+	return nil
+}

@@ -51,10 +51,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 
 // Check says what is missing.
 func (s *Settings) Check() error {
-	if s.Data == "" {
-		return errors.New("--data is missing: give a directory for what meshlog keeps; it is made where it is missing")
-	}
-	return process.CheckConfig(s.Config)
+	return errors.Join(process.CheckConfig(s.Config), process.CheckData(s.Data))
 }
 
 // id names each role of the process: there is one of each on a data directory.
@@ -114,7 +111,8 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		// log -> builder -> version chain. The leader, and the only one.
 		process.Stage{func(ctx context.Context) error {
 			return builderup.Run(ctx, builderup.Options{
-				Domain: process.DefaultDomain, ID: id, Data: s.Data, Replicas: 1, History: builderup.DefaultHistory,
+				Domain: process.DefaultDomain, ID: id, Data: s.Data, Replicas: 1,
+				History: builderup.DefaultHistory, LogBytes: builderup.DefaultLogBytes,
 				Connect: connect("builder"), Process: p,
 			})
 		}},

@@ -34,20 +34,24 @@ type Options struct {
 	Replicas int
 	// History is how long the log and the versions are kept.
 	History time.Duration
-	Connect func(context.Context) (*bus.Conn, error)
-	Process *process.Process
+	// LogBytes is how large the log may grow, which the bus sets aside; it
+	// takes nothing more then.
+	LogBytes int64
+	Connect  func(context.Context) (*bus.Conn, error)
+	Process  *process.Process
 }
 
 // File is the builder's file in a data directory.
 func File(data string) string { return filepath.Join(data, "builder", "versions.db") }
 
-// How much is kept.
+// What Options are where nothing else is said.
 const (
-	keptVersions = 1024     // in the builder's own file
-	maxLogBytes  = 20 << 30 // of the log; it takes nothing more then
-	// DefaultHistory is what Options.History is where nothing else is said.
-	DefaultHistory = 8 * 24 * time.Hour
+	DefaultHistory  = 8 * 24 * time.Hour
+	DefaultLogBytes = 4 << 30
 )
+
+// keptVersions is how many versions stay in the builder's own file.
+const keptVersions = 1024
 
 // Run builds, or stands by, until ctx is done.
 func Run(ctx context.Context, o Options) error {
@@ -139,7 +143,7 @@ func Run(ctx context.Context, o Options) error {
 // open makes the streams where they are missing, and opens log and chain.
 func (o *Options) open(ctx context.Context, nc *bus.Conn) (*natslog.Log, *natsfeed.Feed, error) {
 	_, err := natslog.EnsureStream(ctx, nc, natslog.StreamOptions{
-		Options: natslog.Options{Domain: o.Domain}, Replicas: o.Replicas, MaxAge: o.History, MaxBytes: maxLogBytes,
+		Options: natslog.Options{Domain: o.Domain}, Replicas: o.Replicas, MaxAge: o.History, MaxBytes: o.LogBytes,
 	})
 	if err != nil {
 		return nil, nil, err
