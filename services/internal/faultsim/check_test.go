@@ -333,7 +333,29 @@ func (s *sim) unsettled() *violation {
 			return no("M5", "%s is at %s, root %.12s; the head is %s, root %.12s", f.name, at, root, head.v, head.content.Root())
 		}
 	}
+	if err := s.unfiled(head); err != nil {
+		return err
+	}
 	return s.unruly(head)
+}
+
+// unfiled says whose file lacks what it serves, or has published. The model has
+// no name for it: D1.
+func (s *sim) unfiled(head *version) *violation {
+	no := func(name string) *violation {
+		return &violation{"D1", fmt.Sprintf("%s has no file of %s", name, head.v)}
+	}
+	for _, f := range s.frontends {
+		if !f.replica.Persisted() {
+			return no(f.name)
+		}
+	}
+	for _, b := range s.builders {
+		if b.lead && b.m != nil && b.build == head.manifest.GetBuild() && b.m.Filed().Less(events.Position(head.v)) {
+			return no(b.name)
+		}
+	}
+	return nil
 }
 
 // unlike is M1: what is served is what the source has.

@@ -78,6 +78,9 @@ func (o *operatorProc) rollBack(head *version) {
 	for _, r := range s.rollbacks {
 		busy[r.key] = true
 	}
+	for k := range head.rolled {
+		busy[k] = true
+	}
 	var free []model.Key
 	for _, k := range sortedKeys(head.eff) {
 		if k.Kind == config && !busy[k] {

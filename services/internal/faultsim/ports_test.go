@@ -22,6 +22,9 @@ type logPort struct {
 func (l *logPort) Append(ctx context.Context, batch []events.Event, fence events.Fence) (events.Ack, error) {
 	batch, fence = l.s.mutateAppend(batch, fence)
 	return call(l.proc, "append "+describe(batch), func() (events.Ack, error) {
+		if len(batch) > l.s.most {
+			return events.Ack{}, events.ErrTooLarge
+		}
 		if l.s.without["dedupe"] {
 			l.s.log.ExpireDedupe()
 		}

@@ -94,6 +94,7 @@ func (p *proc) exit() {
 var (
 	errKilled  = errors.New("sim: this process is dead")
 	errUnknown = errors.New("sim: no answer came in time")
+	errDisk    = errors.New("sim: the disk fails")
 )
 
 // call is a request that changes something. It may be delivered or not, late,
@@ -142,15 +143,28 @@ func ask[T any](p *proc, what string, act func() (T, error)) (T, error) {
 	return act()
 }
 
-// do is a step on the process's own disk.
+// do is a step on the process's own disk. If it fails, it may have been done or
+// not.
 func do(p *proc, what string, act func() error) error {
 	if p.dying {
 		return errKilled
 	}
 	p.pause()
+	x := 1.0
+	if p.s.faults && p.s.has("disk") {
+		x = p.s.rnd.Float64()
+	}
+	if x < .02 {
+		p.s.note("%s %s: not done", p.name, what)
+		return fmt.Errorf("%s: %w", what, errDisk)
+	}
 	err := act()
 	p.s.note("%s %s: %s", p.name, what, outcome(err))
 	p.pause()
+	if x < .04 && err == nil {
+		p.s.note("%s %s: done, but it looks failed", p.name, what)
+		return fmt.Errorf("%s: %w", what, errDisk)
+	}
 	return err
 }
 

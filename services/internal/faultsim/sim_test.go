@@ -29,13 +29,13 @@ type plan struct {
 // The sets of faults by name.
 var faultSets = map[string][]string{
 	"all":      allFaults,
-	"norewind": {"crash", "delay", "op", "build", "bad", "partial", "twolead", "files", "window", "net"},
+	"norewind": {"crash", "delay", "op", "build", "bad", "partial", "twolead", "files", "window", "net", "small", "disk"},
 	"expire":   append([]string{"expire"}, allFaults...),
 	"rewind":   {"crash", "rewind", "op"},
-	"session":  {"crash", "delay", "window", "files"},
+	"session":  {"crash", "delay", "window", "files", "small"},
 }
 
-var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "partial", "twolead", "files", "window", "net"}
+var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "partial", "twolead", "files", "window", "net", "small", "disk"}
 
 // tick is how long a unit of time is; a session's heartbeat comes every 25.
 const tick = 400 * time.Millisecond
@@ -59,6 +59,7 @@ type sim struct {
 	values int
 	faults bool   // they strike
 	net    []late // requests that are still on their way
+	most   int    // events that the log takes at once
 
 	log       *memlog.Log
 	chain     *memstore.Chain
@@ -112,6 +113,9 @@ func newSim(p plan) *sim {
 		s.procs = append(s.procs, &newOperator(s).proc)
 	}
 	s.builders[0].lead = true
+	if s.most = events.MaxBatch; s.has("small") && s.rnd.IntN(3) == 0 {
+		s.most = 2
+	}
 	if _, err := s.log.Append(context.Background(), policy(s.without), events.Fence{}); err != nil {
 		panic(fmt.Sprintf("sim: the policy: %v", err))
 	}
