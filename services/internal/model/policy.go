@@ -28,6 +28,11 @@ type Policy struct {
 	DomainSuffix  string
 }
 
+// DefaultsSource is the source whose MeshPolicy gives way to anybody else's: the
+// one that `meshlog up` speaks for. No priority names it, so it comes last, and
+// nobody has to hear that it lost.
+const DefaultsSource = "up"
+
 // RequiredSource is a shard that must be SYNCED before a version.
 type RequiredSource struct {
 	Shard

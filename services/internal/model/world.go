@@ -159,6 +159,9 @@ func (w *World) Diagnostics() []Diagnostic {
 	for id := range w.contested.all() {
 		copies := w.copies(id)
 		for _, o := range copies[1:] {
+			if o.Key.Kind == policyKind && o.Key.Source == DefaultsSource {
+				continue // it is there to give way
+			}
 			all = append(all, Diagnostic{
 				Severity: Warning, Code: "conflict", Key: o.Key,
 				Reason: w.whyLost(copies[0], o),

@@ -497,3 +497,27 @@ func BenchmarkWorldApply(b *testing.B) {
 		w, _ = worldApply(b, w, rowOf(k, thing(b, fmt.Sprint("n", i), 0)))
 	}
 }
+
+// TestDefaultMeshPolicyGivesWaySilently holds that whoever writes a MeshPolicy
+// is not told that `meshlog up` had one for want of it.
+func TestDefaultMeshPolicyGivesWaySilently(t *testing.T) {
+	row := func(source string) RowChange {
+		k := Key{Source: source, Instance: "default", Kind: "MeshPolicy", Name: "default"}
+		b, err := proto.Marshal(&configv1.MeshPolicy{DomainSuffix: source + ".test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := Value{Type: "type.googleapis.com/meshlog.config.v1.MeshPolicy", Bytes: b}
+		return RowChange{Row: k.Row(), Value: MarshalValue(v)}
+	}
+	w, _, err := NewWorld().Apply(Change{Rows: []RowChange{row("up"), row("file")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := w.Policy().DomainSuffix; got != "file.test" {
+		t.Errorf("the policy of %s counts, want that of the file", got)
+	}
+	if ds := w.Diagnostics(); len(ds) != 0 {
+		t.Errorf("diagnostics %v, want none", ds)
+	}
+}

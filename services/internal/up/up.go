@@ -18,6 +18,7 @@ import (
 	"meshlog.dev/events"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/builderup"
 	"meshlog.dev/services/internal/up/frontendup"
@@ -81,7 +82,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 	// What is watched: the directory, and the policy that requires both. A
 	// broken file keeps only itself from being served.
 	files := events.Shard{Source: "file", Instance: "default"}
-	own := events.Shard{Source: "up", Instance: "default"}
+	own := events.Shard{Source: model.DefaultsSource, Instance: "default"}
 	policy, err := newPolicySource(
 		&configv1.RequiredSource{Source: files.Source, Instance: files.Instance, AcceptPartial: true},
 		&configv1.RequiredSource{Source: own.Source, Instance: own.Instance},
