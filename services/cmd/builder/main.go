@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/builderup"
 )
@@ -49,9 +48,7 @@ func main() {
 			return builderup.Run(ctx, builderup.Options{
 				Domain: s.Domain, ID: s.ID, Data: s.Data, Process: p,
 				Replicas: s.Replicas, History: s.History, LogBytes: s.LogMiB << 20,
-				Connect: func(ctx context.Context) (*bus.Conn, error) {
-					return bus.ConnectWait(ctx, s.Options("builder", p))
-				},
+				Connect: s.Connect("builder", p),
 			})
 		},
 	})))

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/frontendup"
 )
@@ -50,12 +49,9 @@ func run(ctx context.Context, p *process.Process, s *settings) error {
 		return err
 	}
 	defer xds.Close()
-	o := frontendup.Options{Domain: s.Domain, ID: s.ID, Data: s.Data, Listeners: []net.Listener{xds}, Process: p}
-	if s.URL != "" {
-		o.Connect = func(ctx context.Context) (*bus.Conn, error) {
-			return bus.ConnectWait(ctx, s.Options("frontend", p))
-		}
-	}
-	p.Log.Info("serving", "xds", xds.Addr().String(), "data", s.Data, "bus", s.URL)
-	return frontendup.Run(ctx, o)
+	p.Log.Info("listening", "xds", xds.Addr().String(), "data", s.Data, "bus", s.URL)
+	return frontendup.Run(ctx, frontendup.Options{
+		Domain: s.Domain, ID: s.ID, Data: s.Data, Listeners: []net.Listener{xds},
+		Connect: s.Connect("frontend", p), Process: p,
+	})
 }

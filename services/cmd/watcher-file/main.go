@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"meshlog.dev/events"
-	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/watcherup"
 	"meshlog.dev/services/watcher/file"
@@ -44,9 +43,7 @@ func main() {
 			return watcherup.Run(ctx, watcherup.Options{
 				Domain: s.Domain, Shard: events.Shard{Source: "file", Instance: s.Instance}, Holder: s.ID,
 				Watcher: file.New(s.Config), Process: p,
-				Connect: func(ctx context.Context) (*bus.Conn, error) {
-					return bus.ConnectWait(ctx, s.Options("watcher-file", p))
-				},
+				Connect: s.Connect("watcher-file", p),
 			})
 		},
 	})))

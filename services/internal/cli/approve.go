@@ -40,7 +40,7 @@ func approveCommand() *cobra.Command {
 Where a source loses much at once, the guard goes on serving what is gone, until
 somebody approves the loss. An approval is a record of the log like any other.`,
 		Example: `  meshlog approve --data data/
-  meshlog approve --data data/ 1.42-file/default`,
+  meshlog approve --data data/ hold-1-1.42-file-default`,
 	}
 	t := targetFlags(cmd)
 	format := outputFlag(cmd)

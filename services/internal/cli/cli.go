@@ -36,8 +36,10 @@ serves versions to Envoys.
   meshlog versions       shows what was published, and why
   meshlog proxy-status   shows who has applied it
   meshlog diagnostics    shows what is wrong with what came in
+  meshlog approve        shows what the guard holds back, or lets it through
 
-Each flag can be set by a variable: --data by MESHLOG_DATA.`,
+Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
+1 failed, 2 called in a wrong way, 3 what was asked for does not exist.`,
 		Example: `  meshlog up --config mesh/ --data data/
   meshlog log --data data/ --follow`,
 		Args: func(_ *cobra.Command, args []string) error {

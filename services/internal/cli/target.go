@@ -34,6 +34,7 @@ type target struct {
 func targetFlags(cmd *cobra.Command) *target {
 	t := &target{bus: process.DefaultBus()}
 	cmd.Flags().StringVar(&t.data, "data", "", "data `directory` of `meshlog up`")
+	t.bus.ID = strconv.Itoa(os.Getpid())
 	t.bus.Flags(cmd.Flags())
 	if err := cmd.Flags().MarkHidden("id"); err != nil {
 		panic(err) // it was bound above
@@ -46,11 +47,7 @@ func (t *target) close() error { return closeAll(t.closers) }
 
 // connect connects to the bus.
 func (t *target) connect() (*bus.Conn, error) {
-	o := bus.ConnectOptions{
-		URL: t.bus.URL, TokenFile: t.bus.TokenFile, CredsFile: t.bus.CredsFile,
-		CAFile: t.bus.CAFile, CertFile: t.bus.CertFile, KeyFile: t.bus.KeyFile,
-		Name: "meshlog-" + strconv.Itoa(os.Getpid()), Log: slog.New(slog.DiscardHandler),
-	}
+	o := t.bus.Options("meshlog", slog.New(slog.DiscardHandler))
 	switch {
 	case o.URL == "" && t.data == "":
 		return nil, usage("which mesh? Give --data DIR, the data directory of `meshlog up` (or set MESHLOG_DATA), or --bus URL")

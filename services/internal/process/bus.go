@@ -1,7 +1,9 @@
 package process
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"os"
 
 	"github.com/spf13/pflag"
@@ -61,11 +63,23 @@ func (b *Bus) Check() error {
 	return nil
 }
 
-// Options are the settings as a connection takes them.
-func (b *Bus) Options(name string, p *Process) bus.ConnectOptions {
+// Options are the settings as a connection takes them, for a process or command
+// of this name.
+func (b *Bus) Options(name string, log *slog.Logger) bus.ConnectOptions {
 	return bus.ConnectOptions{
 		URL: b.URL, TokenFile: b.TokenFile, CredsFile: b.CredsFile,
 		CAFile: b.CAFile, CertFile: b.CertFile, KeyFile: b.KeyFile,
-		Name: name + "-" + b.ID, Log: p.Log,
+		Name: name + "-" + b.ID, Log: log,
+	}
+}
+
+// Connect returns what connects a process of this name, and goes on trying
+// until it has; nil without a URL.
+func (b *Bus) Connect(name string, p *Process) func(context.Context) (*bus.Conn, error) {
+	if b.URL == "" {
+		return nil
+	}
+	return func(ctx context.Context) (*bus.Conn, error) {
+		return bus.ConnectWait(ctx, b.Options(name, p.Log))
 	}
 }
