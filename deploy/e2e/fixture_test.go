@@ -55,7 +55,7 @@ func start(t *testing.T, arranged arrangement) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.mesh.End)
-	if f.envoy, err = f.mesh.Join(ctx, node, "demo", f.shop.Port); err != nil {
+	if f.envoy, err = f.mesh.Join(ctx, rig.EnvoyConfig{Node: node, Cluster: "demo"}, f.shop.Port); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.envoy.Kill)

@@ -20,6 +20,7 @@ func TestServe(t *testing.T) {
 			brokenFiles(f)
 			f.nothingRejected()
 			generatedIsValid(f)
+			istioNode(f)
 		})
 	}
 }

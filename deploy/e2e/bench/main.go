@@ -154,7 +154,7 @@ func measure(ctx context.Context, start func(ctx context.Context, dir, config st
 		return nil, err
 	}
 	defer mesh.End()
-	envoy, err := mesh.Join(ctx, "envoy-1", "demo", s.Port)
+	envoy, err := mesh.Join(ctx, rig.EnvoyConfig{Node: "envoy-1", Cluster: "demo"}, s.Port)
 	if err != nil {
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func (s *stage) set(ctx context.Context) (err error) {
 	if s.mesh, err = rig.Up(ctx, s.dir, s.shop.Path); err != nil {
 		return err
 	}
-	if s.envoy, err = s.mesh.Join(ctx, "envoy-1", "demo", s.shop.Port); err != nil {
+	if s.envoy, err = s.mesh.Join(ctx, rig.EnvoyConfig{Node: "envoy-1", Cluster: "demo"}, s.shop.Port); err != nil {
 		return err
 	}
 	up := s.up()

@@ -93,7 +93,7 @@ func (s *stage) fromDisk(ctx context.Context) (err error) {
 	if err := s.envoy.Stop(); err != nil {
 		return err
 	}
-	if s.envoy, err = s.mesh.Join(ctx, "envoy-2", "demo", s.shop.Port); err != nil {
+	if s.envoy, err = s.mesh.Join(ctx, rig.EnvoyConfig{Node: "envoy-2", Cluster: "demo"}, s.shop.Port); err != nil {
 		return err
 	}
 	s.holds("envoy-2 has joined in place of envoy-1 and knows only what the frontend read from disk (pid %d)", s.envoy.PID())

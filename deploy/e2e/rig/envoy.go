@@ -19,6 +19,9 @@ type EnvoyConfig struct {
 	Node string
 	// Cluster of the node.
 	Cluster string
+	// Overlay is YAML that is laid over the bootstrap; if it is not empty, it
+	// says the node's id and cluster.
+	Overlay string
 	// XDS are the ports of the frontends, one at least.
 	XDS []int
 	// Dir takes its bootstrap, log and admin address.
@@ -46,13 +49,16 @@ func StartEnvoy(ctx context.Context, c EnvoyConfig) (*Envoy, error) {
 	if err := os.Remove(adminPath); err != nil && !os.IsNotExist(err) {
 		return nil, err
 	}
-	p, err := Start(c.Node, c.Dir, []string{
-		bin, "-c", boot, "--service-node", c.Node, "--service-cluster", c.Cluster,
-		"--admin-address-path", adminPath,
+	node := []string{"--service-node", c.Node, "--service-cluster", c.Cluster}
+	if c.Overlay != "" {
+		node = []string{"--config-yaml", c.Overlay}
+	}
+	p, err := Start(c.Node, c.Dir, append([]string{
+		bin, "-c", boot, "--admin-address-path", adminPath,
 		// Two on one machine, neither the other's successor.
 		"--disable-hot-restart",
 		"--concurrency", "1", "--log-level", "warning", "--drain-time-s", "1",
-	})
+	}, node...))
 	if err != nil {
 		return nil, err
 	}

@@ -177,9 +177,9 @@ func (m *Mesh) End() {
 }
 
 // Join starts an Envoy that knows all frontends, and waits until it takes
-// requests on a port.
-func (m *Mesh) Join(ctx context.Context, node, cluster string, port int) (*Envoy, error) {
-	c := EnvoyConfig{Node: node, Cluster: cluster, Dir: m.dir}
+// requests on a port. It sets the XDS and Dir of c.
+func (m *Mesh) Join(ctx context.Context, c EnvoyConfig, port int) (*Envoy, error) {
+	c.Dir, c.XDS = m.dir, nil
 	for _, f := range m.Frontends {
 		c.XDS = append(c.XDS, f.XDS)
 	}
