@@ -218,7 +218,9 @@ func (m *mesh) servesAlone(t *testing.T) {
 	if r := e.answer(t, ""); len(r.GetResources()) != 1 {
 		t.Errorf("a frontend on what was left serves %d clusters, want shop alone", len(r.GetResources()))
 	}
-	e.close()
+	if err := e.close(); err != nil {
+		t.Error(err)
+	}
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("frontend: %v", err)
