@@ -97,7 +97,8 @@ sim: ## SEEDS (1000) schedules of failures against the real parts
 
 .PHONY: bench
 bench: build tools ## Benchmarks; save to ACK, stage by stage
-	go test -p 1 -run '^$$' -bench . -benchmem $(UNITS)
+	@for d in $$(git grep -lE '^func Benchmark' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
+	  go test "./$$d" -run '^$$' -bench . -benchmem; done
 	go build -o bin/ ./deploy/e2e/bench
 	bin/bench
 
