@@ -18,6 +18,7 @@ import (
 const (
 	tickEvery    = time.Second
 	saveEvery    = 10 * time.Second // the fold is filed without a version
+	reportEvery  = 50 * time.Millisecond
 	retryFirst   = 50 * time.Millisecond
 	retryMost    = 2 * time.Second
 	maxBacklog   = 100_000 // records that a standby keeps before it stops reading
@@ -66,7 +67,8 @@ type Builder struct {
 	pending  int             // how many there were then
 	building time.Duration   // what the last build took
 	tried    events.Position // of the last commit
-	triedAt  time.Time
+	triedAt  time.Time       // zero: a try is worth it
+	news     bool            // a version, or a change of leadership, to be told
 	resigned bool
 }
 
@@ -145,7 +147,9 @@ func (b *Builder) own(ctx context.Context) error {
 	defer save.Stop()
 	defer due.Stop()
 	defer connect.Stop()
-	for {
+	refresh := time.NewTimer(reportEvery)
+	defer refresh.Stop()
+	for armed := true; ; {
 		records := b.records
 		if b.m.Backlog() > maxBacklog {
 			records = nil // the leader has published nothing for long: let the log keep them
@@ -164,8 +168,7 @@ func (b *Builder) own(ctx context.Context) error {
 			err = b.m.Head(ctx)
 		case held := <-b.o.Lease: // the first thing a new leader does is fold what it kept
 			b.m.Lead(held)
-			b.tried = events.Position{}
-			b.o.Changed()
+			b.triedAt, b.news = time.Time{}, true
 			if err = b.m.Advance(ctx); b.hangUp == nil {
 				connect.Reset(0)
 			}
@@ -174,7 +177,7 @@ func (b *Builder) own(ctx context.Context) error {
 			err = b.m.Advance(ctx)
 		case v := <-b.o.Mismatches: // a frontend has what the chain has not
 			b.m.WantEpoch(v)
-			b.tried = events.Position{}
+			b.triedAt = time.Time{}
 		case c := <-b.written: // a checkpoint is durable
 			b.m.Checkpointed(c)
 		case ask := <-b.asks: // a watcher lists
@@ -185,6 +188,10 @@ func (b *Builder) own(ctx context.Context) error {
 			err = b.tick(ctx)
 		case <-due.C: // quiet: publish
 			err = b.commit(ctx)
+		case <-refresh.C: // what happened lately, as people may ask for it
+			b.report.Store(b.m.Report())
+			armed = false
+			continue
 		}
 		if err == nil && b.hangUp != nil && b.m.Stale() {
 			err = events.ErrReconnected
@@ -194,7 +201,14 @@ func (b *Builder) own(ctx context.Context) error {
 			connect.Reset(b.retry)
 		}
 		due.Reset(b.dueIn())
-		b.report.Store(b.m.Report())
+		if b.news {
+			b.report.Store(b.m.Report())
+			b.news = false
+			b.o.Changed()
+		} else if !armed {
+			refresh.Reset(reportEvery)
+			armed = true
+		}
 	}
 }
 
@@ -209,7 +223,7 @@ func (b *Builder) commit(ctx context.Context) error {
 	published, err := b.m.Commit(ctx)
 	if published {
 		b.building = time.Since(start)
-		b.o.Changed()
+		b.news = true
 	}
 	b.resign()
 	return err
@@ -233,7 +247,7 @@ func (b *Builder) dueIn() time.Duration {
 	if b.hangUp == nil || b.m.Backlog() > 0 {
 		return tickEvery
 	}
-	if b.tried == b.m.Position() {
+	if !b.triedAt.IsZero() && b.tried == b.m.Position() {
 		return max(0, time.Until(b.triedAt.Add(tickEvery)))
 	}
 	n, only, some := b.m.Pending()

@@ -88,7 +88,7 @@ func TestRunWaitsTheHoldoff(t *testing.T) {
 		start := time.Now()
 		for i := range 5 {
 			r.put("a", fmt.Sprint("good ", i+1))
-			time.Sleep(5 * time.Millisecond) // of the bubble's clock
+			<-time.After(5 * time.Millisecond) // of the bubble's clock
 		}
 		second := next(t, r.chain, first)
 		if took, want := time.Since(start), 40*time.Millisecond; took != want {
@@ -155,6 +155,7 @@ func TestRunSurvivesARewoundLog(t *testing.T) {
 		r.segments(2) // the first is the old epoch's
 		r.list()
 		v = next(t, r.chain, v)
+		<-time.After(time.Second) // of the bubble's clock: the report is told
 		if v.GetVersion().GetEpoch() < uint64(r.clock().Unix())-60 || b.Report().GetPosition().GetEpoch() != v.GetVersion().GetEpoch() {
 			t.Errorf("version %v, builder at %v: want both in a new epoch", v.GetVersion(), b.Report().GetPosition())
 		}
