@@ -13,7 +13,7 @@ import (
 )
 
 // patience bounds each test.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // node is the Envoy of a test.
 const node = "envoy-1"
