@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,13 +56,11 @@ type Builder struct {
 
 	// The rest belongs to the goroutine of own.
 	m        *Machine
-	readers  *errgroup.Group    // of the connection
+	readers  sync.WaitGroup     // of the connection
 	hangUp   context.CancelFunc // ends the connection; nil: there is none
 	retry    time.Duration
 	acks     events.Follower
 	acked    uint64
-	work     *errgroup.Group // checkpoints
-	workCtx  context.Context
 	first    time.Time // when the first, and the newest, pending change came
 	last     time.Time
 	pending  int             // how many there were then
@@ -120,9 +119,10 @@ func (b *Builder) Digests(ctx context.Context, s events.Shard, session string) (
 // built at all.
 func (b *Builder) Run(ctx context.Context) error {
 	work, workCtx := errgroup.WithContext(ctx)
-	b.work, b.workCtx = work, workCtx
 	if b.o.Checkpoints == nil {
-		b.o.Checkpoints = &checkpointer{b: b}
+		b.o.Checkpoints = &checkpointer{b: b, spawn: func(f func(context.Context)) {
+			work.Go(func() error { f(workCtx); return nil })
+		}}
 	}
 	m, err := Open(ctx, b.o.Config)
 	if err != nil {
@@ -301,34 +301,33 @@ func (b *Builder) connect(ctx context.Context) error {
 	}
 	readCtx, hangUp := context.WithCancel(ctx)
 	b.hangUp, b.acks, b.acked, b.retry = hangUp, recs, 0, 0
-	b.readers = &errgroup.Group{}
-	b.readers.Go(func() error { return b.readLog(readCtx, recs) })
+	b.readers.Go(func() { b.readLog(readCtx, recs) })
 	have, root := b.m.HeadVersion()
-	b.readers.Go(func() error { return b.readChain(readCtx, heads, have, root) })
+	b.readers.Go(func() { b.readChain(readCtx, heads, have, root) })
 	return nil
 }
 
 // readLog hands on what the log has, until the connection ends.
-func (b *Builder) readLog(ctx context.Context, f events.Follower) error {
+func (b *Builder) readLog(ctx context.Context, f events.Follower) {
 	for {
 		recs, err := f.Next(ctx)
 		select {
 		case b.records <- reading{recs, err}:
 		case <-ctx.Done():
-			return nil
+			return
 		}
 		if err != nil {
-			return nil
+			return
 		}
 	}
 }
 
 // readChain tells of newer versions, until the connection ends.
-func (b *Builder) readChain(ctx context.Context, f store.Follower, have store.Version, root store.Hash) error {
+func (b *Builder) readChain(ctx context.Context, f store.Follower, have store.Version, root store.Hash) {
 	for {
 		links, err := f.Next(ctx, have, root)
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
 		if err != nil {
 			// The chain is not what it was: Connect finds out what that means.
@@ -336,7 +335,7 @@ func (b *Builder) readChain(ctx context.Context, f store.Follower, have store.Ve
 			case b.records <- reading{err: fmt.Errorf("follow the version chain: %w", err)}:
 			case <-ctx.Done():
 			}
-			return nil
+			return
 		}
 		newest := links[len(links)-1].Manifest
 		have, root = store.VersionOf(newest.GetVersion()), store.RootOf(newest)

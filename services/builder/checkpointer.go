@@ -10,7 +10,8 @@ import (
 // checkpointer writes checkpoints beside the goroutine that owns the Machine:
 // snapshots are immutable, and the file has the fold as of one transaction.
 type checkpointer struct {
-	b *Builder
+	b     *Builder
+	spawn func(func(context.Context)) // of the Builder's Run, which waits for it
 	// writer remembers what it wrote in one connection: after another one the
 	// blobs may be gone.
 	writer     *store.CheckpointWriter
@@ -51,12 +52,11 @@ func (c *checkpointer) fold(ctx context.Context, at store.Version) (*snapshotv1.
 
 // do runs f and hands its outcome back to the owner. At most one is under way.
 func (c *checkpointer) do(f func(context.Context) Checkpointed) {
-	c.b.work.Go(func() error {
-		done := f(c.b.workCtx)
+	c.spawn(func(ctx context.Context) {
+		done := f(ctx)
 		select {
 		case c.b.written <- done:
-		case <-c.b.workCtx.Done():
+		case <-ctx.Done():
 		}
-		return nil
 	})
 }

@@ -190,6 +190,8 @@ func (m *Machine) persist(ctx context.Context) error {
 	// A crash here leaves the file whole, and records that are read again.
 	if m.saved(err) {
 		m.stored = store.Stored{Manifest: m.head.Manifest, Snapshot: m.current()}
+	} else if latest, err := m.cfg.Store.Latest(ctx); err == nil {
+		m.stored = latest // what failed may be there all the same
 	}
 	return ctx.Err()
 }

@@ -135,7 +135,7 @@ func TestCommitCrashPairs(t *testing.T) {
 
 			feed.publish, files.commit = c.publish, c.commit
 			r.put("a", "good 2")
-			b.step() // fails, or does not know: the process dies here
+			_ = b.step() // fails, or does not know: the process dies here
 			b = r.start(r.config("b0", "one", file), true)
 			b.settle()
 			wantServed(t, r, map[string]string{"a": "good 2"})
@@ -317,7 +317,9 @@ func TestARewoundLogBeginsAnEpochAndEverySourceListsAnew(t *testing.T) {
 	if got := b.Position().Epoch; got <= was.Epoch {
 		t.Errorf("epoch %d after the log was rewound, want more than %d", got, was.Epoch)
 	}
-	b.Tick(t.Context())
+	if err := b.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if len(r.fleet.asked) == 0 {
 		t.Error("no source was asked to list anew")
 	}

@@ -191,18 +191,12 @@ func (r *rig) object(k events.Key, op events.Op, p events.Payload) {
 	r.append(&events.Object{Key: k, Op: op, Payload: p, Session: r.sessionName(), Pseq: r.pseq, Low: r.pseq})
 }
 
-// put and remove change what the source offers.
+// put changes what the source offers.
 func (r *rig) put(name, value string) {
 	r.t.Helper()
 	p := events.Payload{Type: "type.test/thing", Bytes: []byte(value)}
 	r.offered[key(name)] = p
 	r.object(key(name), events.Put, p)
-}
-
-func (r *rig) remove(name string) {
-	r.t.Helper()
-	delete(r.offered, key(name))
-	r.object(key(name), events.Delete, events.Payload{})
 }
 
 // served is what the chain's head serves, by name.
