@@ -351,7 +351,13 @@ func (s *sim) unfiled(head *version) *violation {
 		}
 	}
 	for _, b := range s.builders {
-		if b.lead && b.m != nil && b.build == head.manifest.GetBuild() && b.m.Filed().Less(events.Position(head.v)) {
+		if !b.lead || b.m == nil || b.build != head.manifest.GetBuild() {
+			continue
+		}
+		if problem := b.m.Report().GetError(); problem != "" {
+			return &violation{"D1", b.name + ": " + problem}
+		}
+		if b.m.Filed().Less(events.Position(head.v)) {
 			return no(b.name)
 		}
 	}

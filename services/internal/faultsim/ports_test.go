@@ -2,6 +2,7 @@ package faultsim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 
@@ -169,10 +170,13 @@ type storePort struct {
 	*proc
 	disk  *disk
 	build string // of the fold beside the versions; empty: there is none
+	// lost counts the commits in a row that took another version for the
+	// latest than the file has.
+	lost int
 }
 
 func (p *proc) open(d *disk, build string) *storePort {
-	return &storePort{memstore.Open(d.file, store.Retention{Versions: 8}), p, d, build}
+	return &storePort{memstore.Open(d.file, store.Retention{Versions: 8}), p, d, build, 0}
 }
 
 // filed keeps the fold for a replay in the end.
@@ -186,7 +190,14 @@ func (s *storePort) filed(err error) error {
 func (s *storePort) Commit(ctx context.Context, prev store.Version, c store.Commit) error {
 	return do(s.proc, "files "+store.VersionOf(c.Manifest.GetVersion()).String(), func() error {
 		s.disk.stale = s.disk.file.Clone()
-		return s.filed(s.Store.Commit(ctx, prev, c))
+		err := s.Store.Commit(ctx, prev, c)
+		if s.lost++; !errors.Is(err, store.ErrConflict) {
+			s.lost = 0
+		}
+		if s.lost == 3 {
+			fail("D1", "%s does not know what its own file holds: %v", s.name, err)
+		}
+		return s.filed(err)
 	})
 }
 

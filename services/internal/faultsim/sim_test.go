@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,6 +84,9 @@ func newSim(p plan) *sim {
 	}
 	s.has = func(fault string) bool { return has[fault] }
 	for _, r := range p.without {
+		if portRules[r] == "" && !slices.Contains(foldRules, r) {
+			panic(fmt.Sprintf("sim: no rule %q can be taken away", r))
+		}
 		s.without[r] = true
 	}
 	if p.trace {
@@ -163,9 +167,8 @@ func (s *sim) logger(name string) *slog.Logger {
 }
 
 type tracer struct {
-	s     *sim
-	name  string
-	attrs string
+	s    *sim
+	name string
 }
 
 func (t *tracer) Enabled(context.Context, slog.Level) bool { return true }
