@@ -19,7 +19,6 @@ import (
 const (
 	tickEvery    = time.Second
 	saveEvery    = 10 * time.Second // the fold is filed without a version
-	reportEvery  = 50 * time.Millisecond
 	retryFirst   = 50 * time.Millisecond
 	retryMost    = 2 * time.Second
 	maxBacklog   = 100_000 // records that a standby keeps before it stops reading
@@ -49,6 +48,7 @@ type Options struct {
 type Builder struct {
 	o       Options
 	asks    chan digestAsk
+	wants   chan chan *reportv1.BuilderReport
 	report  atomic.Pointer[reportv1.BuilderReport]
 	records chan reading
 	heads   chan struct{}
@@ -90,14 +90,31 @@ func New(o Options) *Builder {
 	if o.Changed == nil {
 		o.Changed = func() {}
 	}
-	b := &Builder{o: o, asks: make(chan digestAsk), records: make(chan reading), heads: make(chan struct{}, 1), written: make(chan Checkpointed)}
+	b := &Builder{o: o, asks: make(chan digestAsk), wants: make(chan chan *reportv1.BuilderReport), records: make(chan reading), heads: make(chan struct{}, 1), written: make(chan Checkpointed)}
 	b.report.Store(&reportv1.BuilderReport{Builder: o.ID, Build: o.Build})
 	return b
 }
 
-// Report is everything the builder has to say. Safe for concurrent use; the
-// result must not be changed.
-func (b *Builder) Report() *reportv1.BuilderReport { return b.report.Load() }
+// reportWithin is how long a question waits for the Machine's goroutine, which
+// may wait for the bus.
+const reportWithin = 100 * time.Millisecond
+
+// Report is everything the builder has to say: as of now or, while the builder
+// is busy, as of the last time that somebody asked. Safe for concurrent use;
+// the result must not be changed.
+func (b *Builder) Report() *reportv1.BuilderReport {
+	late := time.NewTimer(reportWithin)
+	defer late.Stop()
+	answer := make(chan *reportv1.BuilderReport, 1)
+	select {
+	case b.wants <- answer:
+		r := <-answer
+		b.report.Store(r)
+		return r
+	case <-late.C:
+		return b.report.Load()
+	}
+}
 
 // Digests answers a watcher; see Machine.Digests. Safe for concurrent use.
 func (b *Builder) Digests(ctx context.Context, s events.Shard, session string) (*events.ShardDigests, bool) {
@@ -147,9 +164,7 @@ func (b *Builder) own(ctx context.Context) error {
 	defer save.Stop()
 	defer due.Stop()
 	defer connect.Stop()
-	refresh := time.NewTimer(reportEvery)
-	defer refresh.Stop()
-	for armed := true; ; {
+	for {
 		records := b.records
 		if b.m.Backlog() > maxBacklog {
 			records = nil // the leader has published nothing for long: let the log keep them
@@ -188,10 +203,8 @@ func (b *Builder) own(ctx context.Context) error {
 			err = b.tick(ctx)
 		case <-due.C: // quiet: publish
 			err = b.commit(ctx)
-		case <-refresh.C: // what happened lately, as people may ask for it
-			b.report.Store(b.m.Report())
-			armed = false
-			continue
+		case answer := <-b.wants: // somebody asks how it is going
+			answer <- b.m.Report()
 		}
 		if err == nil && b.hangUp != nil && b.m.Stale() {
 			err = events.ErrReconnected
@@ -202,12 +215,8 @@ func (b *Builder) own(ctx context.Context) error {
 		}
 		due.Reset(b.dueIn())
 		if b.news {
-			b.report.Store(b.m.Report())
 			b.news = false
 			b.o.Changed()
-		} else if !armed {
-			refresh.Reset(reportEvery)
-			armed = true
 		}
 	}
 }

@@ -155,7 +155,6 @@ func TestRunSurvivesARewoundLog(t *testing.T) {
 		r.segments(2) // the first is the old epoch's
 		r.list()
 		v = next(t, r.chain, v)
-		<-time.After(time.Second) // of the bubble's clock: the report is told
 		if v.GetVersion().GetEpoch() < uint64(r.clock().Unix())-60 || b.Report().GetPosition().GetEpoch() != v.GetVersion().GetEpoch() {
 			t.Errorf("version %v, builder at %v: want both in a new epoch", v.GetVersion(), b.Report().GetPosition())
 		}
