@@ -28,11 +28,12 @@ type index struct {
 	removed    map[string]*file              // files that are gone, for now
 	reported   map[string][]model.Diagnostic // what problems returned
 	wasPartial bool                          // the listing was
-	broke      bool                          // a file that was good, or not there, is broken
+	doubted    map[string]bool               // files that are broken and were good, or not there; and those that may be half written
 }
 
 type file struct {
 	sum [sha256.Size]byte // of what was read last; zero: it could not be
+	cut bool              // it ends within a line
 	content
 	// unknown says that the file was broken when all was listed, and is: what
 	// it held before is not known.
@@ -47,7 +48,7 @@ type claim struct {
 func newIndex() *index {
 	return &index{
 		files: map[string]*file{}, claims: map[key][]claim{}, said: map[key]watcher.Object{},
-		touched: map[key]bool{}, removed: map[string]*file{}, reread: map[string]bool{}, reported: map[string][]model.Diagnostic{},
+		touched: map[key]bool{}, removed: map[string]*file{}, doubted: map[string]bool{}, reread: map[string]bool{}, reported: map[string][]model.Diagnostic{},
 	}
 }
 
@@ -59,7 +60,7 @@ func (x *index) set(name string, data []byte) {
 		return
 	}
 	old := x.before(name)
-	f := &file{sum: sum, content: parse(name, data)}
+	f := &file{sum: sum, cut: cut(data), content: parse(name, data)}
 	if old != nil {
 		has := map[key]bool{}
 		for _, e := range f.entries {
@@ -71,6 +72,13 @@ func (x *index) set(name string, data []byte) {
 		f.unknown = old.unknown && f.broken
 	}
 	x.replace(name, f)
+}
+
+// cut says that a file ends within a line, as one that is being written: what
+// is there of it may well be good YAML, a route without its second half. JSON
+// is not good before it is whole.
+func cut(data []byte) bool {
+	return !bytes.HasSuffix(data, []byte("\n")) && !bytes.HasPrefix(data, []byte("{"))
 }
 
 // fail takes in that a file or a directory cannot be read.
@@ -128,8 +136,12 @@ func (x *index) replace(name string, f *file) {
 		}
 	}
 	x.reread[name] = true
-	if old := x.before(name); f != nil && f.broken && (old == nil || !old.broken) {
-		x.broke = true
+	old := x.before(name)
+	broke := f != nil && f.broken && (old == nil || !old.broken || x.doubted[name])
+	if broke || f != nil && f.cut {
+		x.doubted[name] = true
+	} else {
+		delete(x.doubted, name)
 	}
 	if f == nil {
 		delete(x.files, name)
@@ -172,15 +184,15 @@ func (x *index) partial() bool {
 	return false
 }
 
-// unsettled says that objects would go, or that a file broke, since changes
-// was asked.
+// unsettled says that objects would go, that a file broke, or that one may be
+// half written, since changes was asked.
 func (x *index) unsettled() bool {
 	for k := range x.touched {
 		if _, was := x.said[k]; was && len(x.claims[k]) == 0 {
 			return true
 		}
 	}
-	return x.broke
+	return len(x.doubted) > 0
 }
 
 // readable says that what could not be listed can be.
@@ -213,7 +225,7 @@ func (x *index) changes(observed time.Time) []watcher.Object {
 	}
 	clear(x.touched)
 	clear(x.removed)
-	x.broke = false
+	clear(x.doubted)
 	slices.SortFunc(set, func(a, b watcher.Object) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

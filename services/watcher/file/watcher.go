@@ -28,9 +28,9 @@ const (
 	// longest bounds the wait when changes never pause.
 	longest = 50 * time.Millisecond
 	// settle is the quiet after which it is believed that objects are gone, or
-	// that a file is broken: a program may be about to write it, or to put
-	// another one in its place. Nobody waits for a removal. Ten of it bound
-	// the wait.
+	// that a file is broken or ends within a line: a program may be about to
+	// write it, or to put another one in its place. Nobody waits for a removal.
+	// Ten of it bound the wait.
 	settle = 100 * time.Millisecond
 )
 
@@ -75,6 +75,13 @@ func (r *run) list(ctx context.Context) error {
 	if err := r.readAll(); err != nil {
 		return err
 	}
+	if r.index.unsettled() {
+		var c changes
+		c.start()
+		if err := r.await(ctx, &c); err != nil {
+			return err
+		}
+	}
 	r.index.listed()
 	l := watcher.Listing{Objects: r.index.changes(time.Now()), Partial: r.index.partial()}
 	if err := r.sink.List(ctx, l); err != nil {
@@ -88,14 +95,8 @@ func (r *run) list(ctx context.Context) error {
 // be listed can be.
 func (r *run) step(ctx context.Context) (done bool, err error) {
 	var c changes
-	for more := true; more; {
-		if more, err = r.gather(ctx, &c); err != nil {
-			return false, err
-		}
-		if err := r.read(c); err != nil {
-			return false, err
-		}
-		more = more && r.index.unsettled() && time.Since(c.first) < 10*r.settle
+	if err := r.await(ctx, &c); err != nil {
+		return false, err
 	}
 	// Whoever removes the directory removes its files first.
 	if err := r.tree.check(); err != nil {
@@ -108,6 +109,21 @@ func (r *run) step(ctx context.Context) (done bool, err error) {
 	}
 	r.report()
 	return r.index.readable(), nil
+}
+
+// await waits until there are changes, and until what they come to is believed.
+func (r *run) await(ctx context.Context, c *changes) error {
+	for more := true; more; {
+		var err error
+		if more, err = r.gather(ctx, c); err != nil {
+			return err
+		}
+		if err := r.read(*c); err != nil {
+			return err
+		}
+		more = more && r.index.unsettled() && time.Since(c.first) < 10*r.settle
+	}
+	return nil
 }
 
 // changes are what is known to have changed.

@@ -270,6 +270,32 @@ func TestSaves(t *testing.T) {
 	}
 }
 
+// TestHalfWritten: a file that ends within a line may be half written; it is
+// waited for, when it changes as when all is listed.
+func TestHalfWritten(t *testing.T) {
+	whole := docs(policy("a", "1"), policy("b", "1"))
+	half, _, _ := strings.Cut(whole, "\nspec: {nodes: {cluster: \"1\"}}\n---") // good YAML, and b is not there
+	for _, c := range []struct{ name, before, first string }{
+		{"changed", docs(policy("a", "0"), policy("b", "0")), "list"},
+		{"listed", half, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := dirWith(t, "a.yaml", c.before)
+			r := startWatcher(t, dir, file.NewPatient(dir, time.Hour))
+			both := "\n  Resource default/a a.yaml:1 \n  Resource default/b a.yaml:6 "
+			next := "list"
+			if c.first != "" {
+				r.want(c.first + both)
+				next = "change"
+			}
+			r.do(os.WriteFile(r.path("a.yaml"), []byte(half), 0o644))
+			r.do(os.WriteFile(r.path("a.yaml"), []byte(whole), 0o644))
+			r.want(next + both)
+			r.marker(1)
+		})
+	}
+}
+
 // TestManyFiles: one save of many files is one change set.
 func TestManyFiles(t *testing.T) {
 	r := start(t, dirWith(t))
