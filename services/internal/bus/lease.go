@@ -41,6 +41,7 @@ type Lease struct {
 	key     string
 	subject string
 	run     string // tells this Lease's own renewals from a namesake's
+	begun   bool   // it was looked for once
 	resign  chan struct{}
 	o       LeaseOptions
 }
@@ -150,7 +151,9 @@ func (l *Lease) acquire(ctx context.Context) (uint64, error) {
 }
 
 // look returns the key's revision if the lease is free or ours, which it also
-// is where the answer to an earlier put was lost; else it returns errHeld.
+// is where the answer to an earlier put was lost, and at the first look where
+// it is our holder's: an earlier life's of this process. Else it returns
+// errHeld.
 func (l *Lease) look(ctx context.Context) (uint64, error) {
 	stream, err := l.js.Stream(ctx, "KV_"+leaseBucket)
 	if err != nil {
@@ -164,7 +167,9 @@ func (l *Lease) look(ctx context.Context) (uint64, error) {
 		return 0, fmt.Errorf("read the lease: %w", err)
 	}
 	gone := last.Header.Get(kvOperation) != "" || last.Header.Get(jetstream.MarkerReasonHeader) != ""
-	if gone || last.Header.Get(leaseRun) == l.run {
+	ours := last.Header.Get(leaseRun) == l.run || !l.begun && string(last.Data) == l.o.Holder
+	l.begun = true
+	if gone || ours {
 		return last.Sequence, nil
 	}
 	return 0, errHeld{holder: string(last.Data)}
