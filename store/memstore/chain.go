@@ -51,6 +51,17 @@ func (c *Chain) Expire() {
 	c.signal()
 }
 
+// Trim drops the messages up to seq, as their age does.
+func (c *Chain) Trim(seq uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := c.seq - uint64(len(c.messages)) + 1
+	if seq >= first {
+		c.messages = c.messages[min(seq+1-first, uint64(len(c.messages))):]
+	}
+	c.signal()
+}
+
 // Reconnect renews the connection.
 func (c *Chain) Reconnect() {
 	c.mu.Lock()

@@ -17,13 +17,15 @@ import (
 // and in any order, what Builder.own does in its select.
 type builderProc struct {
 	proc
-	disk  *disk
-	build string
-	lead  bool // holds the lease
+	writer proc // the goroutine that writes checkpoints
+	disk   *disk
+	build  string
+	lead   bool // holds the lease
 
 	// What came in.
-	ticks []*reportv1.Tick
-	wants []store.Version
+	ticks   []*reportv1.Tick
+	wants   []store.Version
+	written []builder.Checkpointed
 
 	// Of one life.
 	m         *builder.Machine // nil: not open
@@ -40,11 +42,17 @@ type builderProc struct {
 	tried     events.Position
 	triedAt   time.Time
 	tickedAt  time.Time
+	write     func(store.Blobs) builder.Checkpointed // nil: nothing is to be written
+	writes    store.CheckpointWriter
 }
 
+// kept makes a checkpoint due every 15 s.
+const kept = time.Minute
+
 func newBuilder(s *sim, name string) *builderProc {
-	b := &builderProc{proc: proc{s: s, name: name}, disk: newDisk(), build: buildA}
-	b.body = b.run
+	b := &builderProc{proc: proc{s: s, name: name}, writer: proc{s: s, name: name + "/checkpoints"}, disk: newDisk(), build: buildA}
+	b.body, b.writer.body = b.run, b.checkpoint
+	b.twin, b.writer.twin = &b.writer, &b.proc
 	return b
 }
 
@@ -54,12 +62,13 @@ func (b *builderProc) run() {
 	b.log = &logPort{proc: &b.proc, read: map[uint64]events.Hash{}}
 	b.m, b.told, b.connected, b.ticks, b.wants = nil, false, false, nil, nil
 	b.tried, b.triedAt, b.tickedAt = events.Position{}, time.Time{}, b.s.time()
+	b.written, b.write, b.writes = nil, nil, store.CheckpointWriter{}
 	m, err := builder.Open(ctx, builder.Config{
 		ID: b.name, Build: b.build,
 		Log: b.log, Feed: &feedPort{&b.proc}, Store: b.open(b.disk, b.build), Fleet: fleetPort{&b.proc},
 		Judge: judge{build: b.build},
 		Now:   b.s.time, NewID: b.newID, Logger: b.s.logger(b.name),
-		FoldOptions: b.s.foldOptions(),
+		Checkpoints: b, History: kept, FoldOptions: b.s.foldOptions(),
 	})
 	if err != nil {
 		panic(fmt.Sprintf("%s does not open: %v", b.name, err))
@@ -100,6 +109,11 @@ func (b *builderProc) turn(ctx context.Context) error {
 	when(b.told != b.lead, b.lease)
 	when(len(b.ticks) > 0, b.hear)
 	when(len(b.wants) > 0, b.want)
+	when(len(b.written) > 0, func(context.Context) error {
+		b.m.Checkpointed(b.written[0])
+		b.written = b.written[1:]
+		return nil
+	})
 	when(b.s.rnd.IntN(40) == 0, b.m.SaveFold)
 	if len(ready) == 0 {
 		return nil
@@ -198,4 +212,26 @@ func (b *builderProc) commit(ctx context.Context) error {
 		panic("sim: nobody cancels a context here")
 	}
 	return err
+}
+
+// Content implements builder.Checkpoints.
+func (b *builderProc) Content(v store.Version, s *store.Snapshot) {
+	b.write = func(blobs store.Blobs) builder.Checkpointed {
+		c, err := b.writes.Write(context.Background(), blobs, s, v)
+		return builder.Checkpointed{Content: c, Err: err}
+	}
+}
+
+// Fold implements builder.Checkpoints; no schedule is long enough for one.
+func (b *builderProc) Fold() { panic("sim: a checkpoint of the fold") }
+
+// checkpoint is the goroutine that writes.
+func (b *builderProc) checkpoint() {
+	for {
+		b.writer.pause()
+		if write := b.write; write != nil && b.m != nil {
+			b.write = nil
+			b.written = append(b.written, write(&feedPort{&b.writer}))
+		}
+	}
 }

@@ -2,14 +2,16 @@ package faultsim
 
 import (
 	"fmt"
+	"slices"
 
 	"meshlog.dev/events"
+	"meshlog.dev/store"
 )
 
 // How long a schedule is, in units of time, and how many steps one has.
 const (
 	faultTime  = 260
-	faultSteps = 60 // of all processes together
+	faultSteps = 75 // of all processes together
 	settleTime = 900
 	calmSteps  = 5   // of each process
 	checkEvery = 50  // while it settles
@@ -96,9 +98,13 @@ func (s *sim) strike() {
 			back := []uint64{1, 2, 3, 5, 9, 15}[rnd.IntN(6)]
 			s.rewind(max(policyRecords, last-min(last, back)), rnd.Float64() < .35)
 		}
-	case x < .85:
+	case x < .82:
 		if len(s.net) > 0 {
 			s.deliver(rnd.IntN(len(s.net)))
+		}
+	case x < .85:
+		if s.has("trim") {
+			s.trim()
 		}
 	case x < .88:
 		if s.has("expire") && len(s.versions) > 0 {
@@ -134,6 +140,25 @@ func (s *sim) loseFile() {
 	} else {
 		procs[i].kill("and its file an older one")
 		disks[i].restore()
+	}
+}
+
+// trim lets retention take of VERSIONS what the newest checkpoint on it makes
+// dispensable.
+func (s *sim) trim() {
+	for _, v := range slices.Backward(s.chainVersions()) {
+		c := v.manifest.GetCheckpoint()
+		if c == nil {
+			continue
+		}
+		for i, old := range s.versions {
+			if old.v == store.VersionOf(c.GetVersion()) {
+				s.note("VERSIONS begins behind %s", old.v)
+				s.chain.Trim(uint64(i) + 1)
+				s.expired = max(s.expired, i+1)
+			}
+		}
+		return
 	}
 }
 

@@ -30,13 +30,13 @@ type plan struct {
 // The sets of faults by name.
 var faultSets = map[string][]string{
 	"all":      allFaults,
-	"norewind": {"crash", "delay", "op", "build", "bad", "partial", "twolead", "files", "window", "net", "small", "disk"},
+	"norewind": {"crash", "delay", "op", "build", "bad", "partial", "twolead", "files", "window", "net", "small", "disk", "trim"},
 	"expire":   append([]string{"expire"}, allFaults...),
 	"rewind":   {"crash", "rewind", "op"},
 	"session":  {"crash", "delay", "window", "files", "small"},
 }
 
-var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "partial", "twolead", "files", "window", "net", "small", "disk"}
+var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "partial", "twolead", "files", "window", "net", "small", "disk", "trim"}
 
 // tick is how long a unit of time is; a session's heartbeat comes every 25.
 const tick = 400 * time.Millisecond
@@ -108,7 +108,7 @@ func newSim(p plan) *sim {
 		s.procs = append(s.procs, &w.proc)
 	}
 	for _, b := range s.builders {
-		s.procs = append(s.procs, &b.proc)
+		s.procs = append(s.procs, &b.proc, &b.writer)
 	}
 	for _, f := range s.frontends {
 		s.procs = append(s.procs, &f.proc, &f.persister)
