@@ -132,7 +132,11 @@ func (s *Stream) reject(now time.Time, w *watch, o outstanding, earlier []outsta
 	}
 	if !w.full() {
 		// EDS and RDS: all else in the response is unknown (E12, E13). Where
-		// nobody is named, one by one.
+		// nobody is named, one by one. A client that rejects what it has, or
+		// the empty resource, is not sent that again: it would for ever.
+		if len(suspects) == 0 {
+			all = unsettled(earlier, o)
+		}
 		rest := slices.DeleteFunc(all, func(it item) bool { return slices.Contains(culprits, it) })
 		w.sendAgain(rest, len(culprits) == 0 && len(suspects) > 1)
 	}
