@@ -41,7 +41,6 @@ type Lease struct {
 	key     string
 	subject string
 	run     string // tells this Lease's own renewals from a namesake's
-	begun   bool   // it was looked for once
 	resign  chan struct{}
 	o       LeaseOptions
 }
@@ -151,10 +150,9 @@ func (l *Lease) acquire(ctx context.Context) (uint64, error) {
 }
 
 // look returns the key's revision if the lease is free or ours, which it also
-// is where the answer to an earlier put was lost, and at the first look where
-// it is our holder's: an earlier life's of this process. Else it returns
-// errHeld.
-func (l *Lease) look(ctx context.Context) (uint64, error) {
+// is where the answer to an earlier put was lost, or with inherit where it is
+// of our name; else it returns errHeld.
+func (l *Lease) look(ctx context.Context, inherit bool) (uint64, error) {
 	stream, err := l.js.Stream(ctx, "KV_"+leaseBucket)
 	if err != nil {
 		return 0, fmt.Errorf("bucket %s: %w", leaseBucket, err)
@@ -167,8 +165,7 @@ func (l *Lease) look(ctx context.Context) (uint64, error) {
 		return 0, fmt.Errorf("read the lease: %w", err)
 	}
 	gone := last.Header.Get(kvOperation) != "" || last.Header.Get(jetstream.MarkerReasonHeader) != ""
-	ours := last.Header.Get(leaseRun) == l.run || !l.begun && string(last.Data) == l.o.Holder
-	l.begun = true
+	ours := last.Header.Get(leaseRun) == l.run || inherit && string(last.Data) == l.o.Holder
 	if gone || ours {
 		return last.Sequence, nil
 	}

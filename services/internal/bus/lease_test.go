@@ -172,23 +172,3 @@ func TestLeaseResign(t *testing.T) {
 	b.stop()
 	a.expect(t, true)
 }
-
-// A process that was killed holds its own lease when it is back: it leads at
-// once. The TTL is far longer than a test.
-func TestLeaseOfAnEarlierLife(t *testing.T) {
-	s := leaseServer(t)
-	earlier := newCandidate(t, s, "a", time.Hour)
-	if _, err := earlier.lease.acquire(t.Context()); err != nil { // and then it is killed
-		t.Fatal(err)
-	}
-	other := newCandidate(t, s, "b", time.Hour)
-	if _, err := other.lease.acquire(t.Context()); !errors.As(err, new(errHeld)) {
-		t.Fatalf("b acquires a's lease: %v", err)
-	}
-	again := newCandidate(t, s, "a", time.Hour)
-	again.start(t)
-	again.expect(t, true)
-	if _, err := earlier.lease.acquire(t.Context()); !errors.As(err, new(errHeld)) {
-		t.Errorf("of two of one name the one that came first takes the lease back: %v", err)
-	}
-}
