@@ -34,7 +34,8 @@ type LeaseOptions struct {
 //
 // It is a key of the bucket meshlog_lease that expires a TTL after its last
 // renewal. The holder renews it three times per TTL and deletes it when it ends; the
-// others wait for the deletion, or for a TTL without a renewal.
+// others wait for the deletion, or for a TTL without a renewal. A process that
+// starts takes over at once from one of its name, which it is the return of.
 type Lease struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
@@ -99,10 +100,15 @@ func (l *Lease) Run(ctx context.Context, onChange func(held bool)) error {
 	}
 	defer sub.Unsubscribe()
 
+	// Once: two processes of one name must not take it from each other for ever.
+	inherit := true
 	var said string
 	for {
 		asked := time.Now()
-		revision, err := l.acquire(ctx)
+		revision, err := l.acquire(ctx, inherit)
+		if err == nil || errors.As(err, new(errHeld)) {
+			inherit = false
+		}
 		switch {
 		case err == nil:
 			l.o.Log.Info("leading")
@@ -140,9 +146,11 @@ type errHeld struct{ holder string }
 
 func (e errHeld) Error() string { return "the lease is held by " + e.holder }
 
-// acquire takes the lease if it is free, and returns the key's revision.
-func (l *Lease) acquire(ctx context.Context) (uint64, error) {
-	revision, err := l.look(ctx)
+// acquire takes the lease if it is free, and returns the key's revision. With
+// inherit, that of an earlier process of our name is free: it has died, for
+// names are unique.
+func (l *Lease) acquire(ctx context.Context, inherit bool) (uint64, error) {
+	revision, err := l.look(ctx, inherit)
 	if err != nil {
 		return 0, err
 	}
@@ -243,7 +251,7 @@ func (l *Lease) outlast(ctx context.Context, news <-chan *nats.Msg) error {
 				return errHeld{holder: string(m.Data)}
 			}
 		case <-look.C:
-			if _, err := l.look(ctx); errors.As(err, new(errHeld)) {
+			if _, err := l.look(ctx, false); errors.As(err, new(errHeld)) {
 				return err
 			}
 		}
@@ -259,7 +267,7 @@ func (l *Lease) renew(ctx context.Context, revision uint64, deadline time.Time) 
 	if err == nil || !isConflict(err) {
 		return next, err
 	}
-	return l.acquire(ctx)
+	return l.acquire(ctx, false)
 }
 
 // isConflict tells a fence that did not hold; R1 and R3 have a code each.

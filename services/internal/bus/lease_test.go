@@ -128,7 +128,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 func TestLeaseAfterLostAnswer(t *testing.T) {
 	a := newCandidate(t, leaseServer(t), "a", time.Hour)
 	ctx := t.Context()
-	first, err := a.lease.acquire(ctx)
+	first, err := a.lease.acquire(ctx, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +156,26 @@ func TestLeaseTakenAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.expect(t, false)
+}
+
+// A holder that was killed and is back leads at once, without the TTL; one that
+// only has its name, and was there before, does not take it back.
+func TestLeaseInherited(t *testing.T) {
+	s := leaseServer(t)
+	killed := newCandidate(t, s, "a", time.Hour)
+	if _, err := killed.lease.acquire(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	other := newCandidate(t, s, "b", time.Hour)
+	if _, err := other.lease.acquire(t.Context(), true); !errors.As(err, new(errHeld)) {
+		t.Errorf("another one takes it: %v", err)
+	}
+	back := newCandidate(t, s, "a", time.Hour)
+	back.start(t)
+	back.expect(t, true)
+	if _, err := killed.lease.acquire(t.Context(), false); !errors.As(err, new(errHeld)) {
+		t.Errorf("the one that was there before takes it back: %v", err)
+	}
 }
 
 // A holder that resigns goes on until another one takes over.
