@@ -1,6 +1,7 @@
 package fold
 
 import (
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -34,9 +35,11 @@ func (KindJudge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bool) {
 	}
 	m, err := kd.Decode(v.Type, v.Bytes)
 	if err != nil {
-		return []model.Diagnostic{{
-			Severity: model.Error, Code: "undecoded", Reason: err.Error(), Advice: "correct the object at its source",
-		}}, false
+		d := model.Diagnostic{Severity: model.Error, Code: "undecoded", Reason: err.Error(), Advice: "correct the object at its source"}
+		if said := (*kind.UndecodedError)(nil); errors.As(err, &said) {
+			d.Field, d.Reason = said.Field, said.Reason
+		}
+		return []model.Diagnostic{d}, false
 	}
 	problems := misplaced(kd, k)
 	good := true

@@ -16,8 +16,22 @@ import (
 // under the key of the object and never good.
 const Undecoded = typePrefix + "meshlog.registry.v1.Undecoded"
 
+// UndecodedError is what a watcher said of an object that it could not decode.
+type UndecodedError struct {
+	Field  string // path; empty where not known
+	Reason string
+}
+
+// Error implements error.
+func (e *UndecodedError) Error() string {
+	if e.Field == "" {
+		return e.Reason
+	}
+	return e.Field + ": " + e.Reason
+}
+
 // Decode reads a payload of the log. For one that a watcher could not decode,
-// the error is the watcher's.
+// the error is an *UndecodedError.
 func (k *Kind) Decode(typeURL string, b []byte) (proto.Message, error) {
 	switch typeURL {
 	case k.TypeURL:
@@ -31,7 +45,7 @@ func (k *Kind) Decode(typeURL string, b []byte) (proto.Message, error) {
 		if err := proto.Unmarshal(b, &u); err != nil {
 			return nil, fmt.Errorf("%s: %w", typeURL, err)
 		}
-		return nil, fmt.Errorf("%s", u.GetError())
+		return nil, &UndecodedError{Field: u.GetField(), Reason: u.GetError()}
 	}
 	return nil, fmt.Errorf("a %s holds %s, not %q", k.Name, k.TypeURL, typeURL)
 }

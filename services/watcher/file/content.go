@@ -144,11 +144,10 @@ func encode(k *kind.Kind, d *manifest.Document) (events.Payload, *manifest.Error
 // undecoded says no line, so that moving an object in its file changes
 // nothing; the object's origin does.
 func undecoded(d *manifest.Document, bad *manifest.Error) events.Payload {
-	reason := bad.Reason
-	if bad.Field != "" {
-		reason = bad.Field + ": " + reason
+	u := &registryv1.Undecoded{
+		Data: d.Text(), MediaType: "application/yaml",
+		Field: strings.ToValidUTF8(bad.Field, "?"), Error: strings.ToValidUTF8(bad.Reason, "?"),
 	}
-	u := &registryv1.Undecoded{Data: d.Text(), MediaType: "application/yaml", Error: strings.ToValidUTF8(reason, "?")}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(u)
 	if err != nil { // texts and bytes: it cannot be
 		b = nil

@@ -91,7 +91,7 @@ func text(o watcher.Object) string {
 		if err := proto.Unmarshal(o.Payload.Bytes, &u); err != nil {
 			return err.Error()
 		}
-		return "undecoded: " + u.GetError()
+		return "undecoded: " + u.GetField() + ": " + u.GetError()
 	}
 	k, _ := kind.ByName(o.Kind)
 	m, err := k.Decode(o.Payload.Type, o.Payload.Bytes)

@@ -93,8 +93,10 @@ type Undecoded struct {
 	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
 	// "application/yaml", "application/json".
 	MediaType string `protobuf:"bytes,2,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
-	// What the watcher could not do, with line and field where known.
-	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// What the watcher could not do.
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// Path of the field, where known.
+	Field         string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -150,6 +152,13 @@ func (x *Undecoded) GetError() string {
 	return ""
 }
 
+func (x *Undecoded) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
 var File_meshlog_registry_v1_registry_proto protoreflect.FileDescriptor
 
 const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
@@ -159,12 +168,13 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04json\x18\x03 \x01(\fR\x04json\"T\n" +
+	"\x04json\x18\x03 \x01(\fR\x04json\"j\n" +
 	"\tUndecoded\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x1d\n" +
 	"\n" +
 	"media_type\x18\x02 \x01(\tR\tmediaType\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05errorB2Z0meshlog.dev/proto/meshlog/registry/v1;registryv1b\x06proto3"
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x14\n" +
+	"\x05field\x18\x04 \x01(\tR\x05fieldB2Z0meshlog.dev/proto/meshlog/registry/v1;registryv1b\x06proto3"
 
 var (
 	file_meshlog_registry_v1_registry_proto_rawDescOnce sync.Once
