@@ -177,6 +177,8 @@ func (c *conn) push(ctx context.Context) error {
 		if !ok {
 			return nil
 		}
+		// What the client said before is known before it hears of it.
+		c.publish()
 		if err := c.send(ctx, r); err != nil {
 			return err
 		}
