@@ -122,7 +122,8 @@ func (m *Machine) build() (err error) {
 	return nil
 }
 
-// worthAVersion says whether the head does not say it all.
+// worthAVersion says whether the head does not say it all; or has stood for so
+// long that the chain, which forgets what is old, needs to hear it again.
 func (m *Machine) worthAVersion() bool {
 	head, at := m.head.Manifest, store.Version(m.fold.Position())
 	if head == nil {
@@ -131,7 +132,8 @@ func (m *Machine) worthAVersion() bool {
 	if !m.head.Version().Less(at) {
 		return false
 	}
-	return m.head.Version().Epoch != at.Epoch || head.GetBuild() != m.cfg.Build || store.RootOf(head) != m.current().Root()
+	return m.head.Version().Epoch != at.Epoch || head.GetBuild() != m.cfg.Build || store.RootOf(head) != m.current().Root() ||
+		m.cfg.Now().Sub(head.GetPublishTime().AsTime()) >= m.cfg.History/4
 }
 
 // publish puts the version on the chain and then into the file.

@@ -417,3 +417,46 @@ func TestACheckpointIsWrittenEveryQuarterOfTheHistory(t *testing.T) {
 		t.Errorf("checkpoints of %v an hour later, want one of the head %v", w.content, head.Version())
 	}
 }
+
+func TestAHeadThatStandsForLongIsSaidAgain(t *testing.T) {
+	r := newRig(t)
+	config := r.config("b0", "one", &memstore.File{})
+	config.History = 4 * time.Hour
+	b := r.start(config, true)
+	b.settle()
+	r.list()
+	r.put("a", "good 1")
+	b.settle()
+	n := len(r.versions())
+	r.now = r.now.Add(time.Hour)
+	r.alive(events.BucketSet{})
+	b.settle()
+	all := r.versions()
+	if len(all) != n+1 || all[n].GetChangeCount() != 0 {
+		t.Errorf("%d versions an hour later, want %d: the head again, with nothing changed", len(all), n+1)
+	}
+}
+
+func TestAHeadThatExpiredUnderALeaderIsNoticed(t *testing.T) {
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.list()
+	r.put("a", "good 1")
+	b.settle()
+	was := b.Position().Epoch
+	r.chain.Expire()
+	if err := b.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !b.Speaks() {
+		t.Fatal("the leader has nothing to say although its head is gone")
+	}
+	b.settle()
+	r.list()
+	b.settle()
+	if got := b.Position().Epoch; got <= was {
+		t.Errorf("epoch %d, want one above %d", got, was)
+	}
+	wantServed(t, r, map[string]string{"a": "good 1"})
+}

@@ -61,10 +61,14 @@ func (m *Machine) Digests(s events.Shard, session string) (*events.ShardDigests,
 }
 
 // Tick is what a leader says once a second: where the head is, up to where it
-// is right, and which shards must list again.
+// is right, and which shards must list again. It looks at the head anew: one
+// that expired sends no word.
 func (m *Machine) Tick(ctx context.Context) error {
 	if !m.leader {
 		return nil
+	}
+	if err := m.readHead(ctx); err != nil {
+		return err
 	}
 	standsTo := m.head.Version()
 	if m.unbuilt.records == 0 && !m.worthAVersion() {
