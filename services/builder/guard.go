@@ -38,24 +38,49 @@ func (m *Machine) guard(ctx context.Context, before *store.Snapshot, delta store
 		if len(keys) < policy.MinKeys || len(keys)*100 < policy.MaxLossPercent*total {
 			continue
 		}
-		o := &events.Overlay{
-			ID:     fmt.Sprintf("hold-%d-%s-%s-%s", m.fold.Position().Epoch, m.head.Version(), shard.Source, shard.Instance),
-			Kind:   events.Hold,
-			Reason: fmt.Sprintf("%s lost %d of its %d objects at once", shard, len(keys), total),
-		}
-		if o.Values, err = served(before, keys); err != nil {
+		id := fmt.Sprintf("hold-%d-%s-%s-%s", m.fold.Position().Epoch, m.head.Version(), shard.Source, shard.Instance)
+		values, err := served(before, keys)
+		if err != nil {
 			return false, fmt.Errorf("content of head %s: %w", m.head.Version(), err)
 		}
 		unheld := func(v events.OverlayValue) bool { return !m.fold.Held(model.Key(v.Key)) }
-		if m.fold.OverlayRemoved(o.ID) || !slices.ContainsFunc(o.Values, unheld) {
+		if m.fold.OverlayRemoved(id) || !slices.ContainsFunc(values, unheld) {
 			continue // approved before it was ever published, or held already
 		}
 		// Of a hold that is on the log and not published yet, the next one with
 		// its id takes the place: more was lost meanwhile.
-		return true, m.hold(ctx, o)
+		return true, m.hold(ctx, id, fmt.Sprintf("%s lost %d of its %d objects at once", shard, len(keys), total), values)
 	}
+	m.holdErr = nil
 	return false, nil
 }
+
+// maxHold is how many bytes of values one overlay carries: what it has besides
+// must fit into a message with them.
+const maxHold = 400 << 10
+
+// parts are overlays of one hold, each of which fits into a message: the first
+// has the hold's id, the others id/2, id/3 and so on.
+func parts(id, reason string, values []events.OverlayValue) []*events.Overlay {
+	var all []*events.Overlay
+	size := 0
+	for _, v := range values {
+		n := len(v.Payload.Bytes) + len(model.Key(v.Key).Row()) + len(v.Payload.Type)
+		if size += n; len(all) == 0 || size > maxHold {
+			o := &events.Overlay{ID: id, Kind: events.Hold, Reason: reason}
+			if len(all) > 0 {
+				o.ID = fmt.Sprintf("%s%s%d", id, partOf, len(all)+1)
+			}
+			all, size = append(all, o), n
+		}
+		last := all[len(all)-1]
+		last.Values = append(last.Values, v)
+	}
+	return all
+}
+
+// partOf stands between a hold's id and the number of a part.
+const partOf = "/"
 
 // served are the values that content serves for keys; those that an overlay
 // keeps from being served are left out.
@@ -81,8 +106,9 @@ func served(content *store.Snapshot, keys []model.Key) ([]events.OverlayValue, e
 	return values, nil
 }
 
-// hold appends the overlay. Its fence: no other builder's word came between.
-func (m *Machine) hold(ctx context.Context, o *events.Overlay) error {
+// hold appends the overlays of a hold, all of them or none. Their fence: no
+// other builder's word came between.
+func (m *Machine) hold(ctx context.Context, id, reason string, values []events.OverlayValue) error {
 	var last uint64
 	rec, err := m.cfg.Log.Last(ctx, events.BuilderOverlaySubject)
 	if err == nil {
@@ -90,18 +116,28 @@ func (m *Machine) hold(ctx context.Context, o *events.Overlay) error {
 	} else if !errors.Is(err, events.ErrNotFound) {
 		return fmt.Errorf("last overlay on the log: %w", err)
 	}
-	ev := events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: o}
+	var batch []events.Event
+	for _, o := range parts(id, reason, values) {
+		batch = append(batch, events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: o})
+	}
 	fence := events.Fence{Kind: events.FenceSubject, Subject: events.BuilderOverlaySubject, Seq: last, Generation: m.logGen}
-	_, err = m.cfg.Log.Append(ctx, []events.Event{ev}, fence)
-	if errors.Is(err, events.ErrConflict) {
+	_, err = m.cfg.Log.Append(ctx, batch, fence)
+	switch {
+	case errors.Is(err, events.ErrConflict):
 		m.stats.Conflicts++
 		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("append hold %s: %w", o.ID, err)
+	case errors.Is(err, events.ErrTooLarge), errors.Is(err, events.ErrInvalid):
+		// Nothing can be put on the log, and nothing may be lost unheld.
+		if m.holdErr == nil {
+			m.log.Error("a mass loss can neither be held nor published", "hold", id, "reason", reason, "err", err)
+		}
+		m.holdErr = fmt.Errorf("%s, and what was lost is too large to be held: nothing is published until it is back, or until MeshPolicy default disables the guard: %w", reason, err)
+		return nil
+	case err != nil:
+		return fmt.Errorf("append hold %s: %w", id, err)
 	}
 	m.stats.Holds++
-	m.log.Warn("a mass loss is held until it is approved", "hold", o.ID, "reason", o.Reason, "advice", "see `meshlog approve`")
+	m.log.Warn("a mass loss is held until it is approved", "hold", id, "reason", reason, "advice", "see `meshlog approve`")
 	return nil
 }
 

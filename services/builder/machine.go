@@ -57,6 +57,7 @@ type Machine struct {
 	causes   map[string]uint64  // row: the record that changed it since the head
 	problems []model.Diagnostic // of the last build
 	buildErr error
+	holdErr  error  // why a mass loss could not be held
 	since    timing // of the first record since the head that changed anything
 
 	// What the chain says.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -459,4 +460,40 @@ func TestAHeadThatExpiredUnderALeaderIsNoticed(t *testing.T) {
 		t.Errorf("epoch %d, want one above %d", got, was)
 	}
 	wantServed(t, r, map[string]string{"a": "good 1"})
+}
+
+func TestAHoldMayBeLargerThanAMessage(t *testing.T) {
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.list()
+	big := "good" + strings.Repeat("x", 100<<10)
+	for i := range 20 {
+		r.put(fmt.Sprint("k", i), big)
+	}
+	b.settle()
+	clear(r.offered)
+	r.list()
+	b.settle()
+	holds := b.Report().GetHolds()
+	if len(holds) != 1 || holds[0].GetKeys() != 20 || len(holds[0].GetParts()) < 5 {
+		t.Fatalf("holds = %v, want one of 20 keys in several parts", holds)
+	}
+	r.put("new", "good")
+	b.settle()
+	if got := r.served()["new"]; got != "good" {
+		t.Error("nothing else is published while the loss is held")
+	}
+	var batch []events.Event
+	for _, part := range holds[0].GetParts() {
+		batch = append(batch, events.Event{ID: r.id(), Body: &events.Overlay{ID: part, Remove: true}})
+	}
+	if _, err := r.log.Append(t.Context(), batch, events.Fence{}); err != nil {
+		t.Fatal(err)
+	}
+	b.settle()
+	wantServed(t, r, map[string]string{"new": "good"})
+	if got := b.Stats().Holds; got != 1 {
+		t.Errorf("%d holds were made, want 1", got)
+	}
 }

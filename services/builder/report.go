@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -102,7 +103,7 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 		Waiting: m.waiting, Timings: slices.Clone(m.timings), Holds: m.holds(),
 		Diagnostics: m.diagnosticProtos(),
 	}
-	for _, err := range []error{m.refused, m.buildErr, m.saveErr} {
+	for _, err := range []error{m.refused, m.buildErr, m.holdErr, m.saveErr} {
 		if err != nil && r.Error == "" {
 			r.Error = err.Error()
 		}
@@ -113,12 +114,21 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 // holds are the mass losses that wait for an approval.
 func (m *Machine) holds() []*reportv1.Hold {
 	var out []*reportv1.Hold
+	byID := map[string]*reportv1.Hold{}
 	for _, o := range m.fold.Holds() {
 		if len(o.Values) == 0 {
 			continue
 		}
-		s := o.Values[0].Key.Shard()
-		out = append(out, &reportv1.Hold{Id: o.ID, Source: s.Source, Instance: s.Instance, Keys: uint32(len(o.Values)), Reason: o.Reason})
+		id, _, _ := strings.Cut(o.ID, partOf)
+		h := byID[id]
+		if h == nil {
+			s := o.Values[0].Key.Shard()
+			h = &reportv1.Hold{Id: id, Source: s.Source, Instance: s.Instance, Reason: o.Reason}
+			byID[id] = h
+			out = append(out, h)
+		}
+		h.Keys += uint32(len(o.Values))
+		h.Parts = append(h.Parts, o.ID)
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/user"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,8 @@ type holdView struct {
 	Instance string `json:"instance"`
 	Keys     uint32 `json:"keys"`
 	Reason   string `json:"reason,omitempty"`
+
+	parts []string // the overlays it consists of
 }
 
 // approvedView is what an approval came to.
@@ -66,7 +69,8 @@ somebody approves the loss. An approval is a record of the log like any other.`,
 		if len(args) == 0 {
 			return out.print(holds, func() error { return showHolds(holds, out) })
 		}
-		if !hasHold(holds, args[0]) {
+		i := slices.IndexFunc(holds, func(h holdView) bool { return h.ID == args[0] })
+		if i < 0 {
 			return notFound("hold %q: the guard holds nothing of this name back; `meshlog approve` lists what it does", args[0])
 		}
 		log, err := t.log(cmd.Context(), nc)
@@ -79,7 +83,7 @@ somebody approves the loss. An approval is a record of the log like any other.`,
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 		defer cancel()
-		v, err := approve(ctx, log, chain, args[0])
+		v, err := approve(ctx, log, chain, holds[i])
 		if err != nil {
 			return err
 		}
@@ -93,18 +97,9 @@ somebody approves the loss. An approval is a record of the log like any other.`,
 func viewHolds(r *reportv1.BuilderReport) []holdView {
 	views := []holdView{}
 	for _, h := range r.GetHolds() {
-		views = append(views, holdView{h.GetId(), h.GetSource(), h.GetInstance(), h.GetKeys(), h.GetReason()})
+		views = append(views, holdView{h.GetId(), h.GetSource(), h.GetInstance(), h.GetKeys(), h.GetReason(), h.GetParts()})
 	}
 	return views
-}
-
-func hasHold(holds []holdView, id string) bool {
-	for _, h := range holds {
-		if h.ID == id {
-			return true
-		}
-	}
-	return false
 }
 
 func showHolds(holds []holdView, out *output) error {
@@ -118,13 +113,17 @@ func showHolds(holds []holdView, out *output) error {
 	return out.table(&t, true)
 }
 
-// approve removes a hold and waits until a version shows it.
-func approve(ctx context.Context, log events.Appender, chain store.Chain, id string) (approvedView, error) {
-	e := events.Event{
-		ID: "approve/" + rand.Text(), Observed: time.Now(), Actor: operator(),
-		Body: &events.Overlay{ID: id, Remove: true},
+// approve removes a hold, all parts at once, and waits until a version shows it.
+func approve(ctx context.Context, log events.Appender, chain store.Chain, hold holdView) (approvedView, error) {
+	id := hold.ID
+	var batch []events.Event
+	for _, part := range hold.parts {
+		batch = append(batch, events.Event{
+			ID: "approve/" + rand.Text(), Observed: time.Now(), Actor: operator(),
+			Body: &events.Overlay{ID: part, Remove: true},
+		})
 	}
-	ack, err := log.Append(ctx, []events.Event{e}, events.Fence{})
+	ack, err := log.Append(ctx, batch, events.Fence{})
 	if err != nil {
 		return approvedView{}, fmt.Errorf("approve %s: %w", id, err)
 	}

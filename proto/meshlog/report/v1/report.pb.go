@@ -861,12 +861,14 @@ func (x *BuilderReport) GetDiagnostics() []*v1.Diagnostic {
 
 // Hold is a mass loss that waits for `meshlog approve`.
 type Hold struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Source        string                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
-	Instance      string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
-	Keys          uint32                 `protobuf:"varint,4,opt,name=keys,proto3" json:"keys,omitempty"`
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Id       string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Source   string                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	Instance string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
+	Keys     uint32                 `protobuf:"varint,4,opt,name=keys,proto3" json:"keys,omitempty"`
+	Reason   string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The overlays that it consists of: one may be too large for a message.
+	Parts         []string `protobuf:"bytes,6,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -934,6 +936,13 @@ func (x *Hold) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *Hold) GetParts() []string {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
 }
 
 // StageTiming is what one version cost at each stage of the builder.
@@ -1299,13 +1308,14 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	" \x03(\v2\x1e.meshlog.report.v1.StageTimingR\atimings\x12\x14\n" +
 	"\x05error\x18\v \x01(\tR\x05error\x12-\n" +
 	"\x05holds\x18\f \x03(\v2\x17.meshlog.report.v1.HoldR\x05holds\x12A\n" +
-	"\vdiagnostics\x18\r \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\"v\n" +
+	"\vdiagnostics\x18\r \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\"\x8c\x01\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x03 \x01(\tR\binstance\x12\x12\n" +
 	"\x04keys\x18\x04 \x01(\rR\x04keys\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xfb\x02\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05parts\x18\x06 \x03(\tR\x05parts\"\xfb\x02\n" +
 	"\vStageTiming\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x126\n" +
 	"\bobserved\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bobserved\x122\n" +
