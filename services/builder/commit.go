@@ -63,7 +63,8 @@ func (m *Machine) mustSay() func(context.Context) error {
 		return epoch("the log has none yet")
 	case m.wantEpoch.Epoch >= at.Epoch:
 		return epoch("a frontend has a version that is not on the chain")
-	case head.Manifest == nil && head.Seq > 0 && seg.VersionsSeq != head.Seq:
+	case head.Manifest == nil && head.Seq > 0 && seg.VersionsSeq != head.Seq,
+		head.Manifest == nil && head.Seq == 0 && (seg.VersionsSeq > 0 || m.stored.Version().Epoch == at.Epoch):
 		return epoch("the versions expired or were lost")
 	case seg.Build != m.cfg.Build,
 		head.Manifest != nil && head.Manifest.GetBuild() != m.cfg.Build &&

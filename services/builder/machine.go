@@ -78,6 +78,7 @@ type Machine struct {
 	wantEpoch events.Position // a frontend's report: begin an epoch above it
 	refused   error           // same build, same position, another root: never lead again
 	waiting   []string        // why nothing is published
+	warned    int             // problems of what was read last
 	ckpt      checkpoints
 	timings   []*reportv1.StageTiming
 	stats     Stats
@@ -273,8 +274,16 @@ func (m *Machine) Filed() events.Position { return m.filed }
 // standby as far as the head, whose root it compares.
 func (m *Machine) Read(ctx context.Context, recs []events.Record) error {
 	m.ahead = append(m.ahead, recs...)
-	return m.Advance(ctx)
+	m.warned = 0
+	err := m.Advance(ctx)
+	if more := m.warned - maxWarned; more > 0 {
+		m.log.Warn("more problems in user data", "count", more, "advice", "see `meshlog diagnostics`")
+	}
+	return err
 }
+
+// maxWarned is how many problems are logged one by one of what is read at once.
+const maxWarned = 10
 
 // Backlog is how many records were read and not folded.
 func (m *Machine) Backlog() int { return len(m.ahead) }
@@ -316,6 +325,9 @@ func (m *Machine) apply(ctx context.Context, rec events.Record) error {
 		return fmt.Errorf("fold record %d: %w", rec.Seq, err)
 	}
 	for _, d := range diags {
+		if m.warned++; m.warned > maxWarned {
+			continue // the rest is counted
+		}
 		m.log.Warn("problem in user data", "object", d.Key, "origin", d.Origin, "field", d.Field, "reason", d.Reason)
 	}
 	m.stats.Records++

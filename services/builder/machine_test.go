@@ -497,3 +497,28 @@ func TestAHoldMayBeLargerThanAMessage(t *testing.T) {
 		t.Errorf("%d holds were made, want 1", got)
 	}
 }
+
+func TestLostVersionsBeginAnEpoch(t *testing.T) {
+	r := newRig(t)
+	file := &memstore.File{}
+	b := r.start(r.config("b0", "one", file), true)
+	b.settle()
+	r.list()
+	r.put("a", "good 1")
+	b.settle()
+	was := b.Position().Epoch
+	r.chain = memstore.NewChain() // somebody removed the stream
+	for _, f := range []*memstore.File{file, {}} {
+		b = r.start(r.config("b0", "one", f), true)
+		b.settle()
+		r.list()
+		b.settle()
+		wantServed(t, r, map[string]string{"a": "good 1"})
+		if got := b.Position().Epoch; got <= was {
+			t.Errorf("epoch %d after the versions were lost, want one above %d", got, was)
+		}
+		if b.Stats().Segments > 1 {
+			t.Errorf("%d epochs were begun, want 1", b.Stats().Segments)
+		}
+	}
+}

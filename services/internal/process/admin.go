@@ -37,7 +37,7 @@ type Admin struct {
 func NewAdmin(addr string) (*Admin, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("admin server: %w", err)
+		return nil, fmt.Errorf("admin server: %w; give another address with --admin", err)
 	}
 	a := &Admin{
 		listener: l, registry: prometheus.NewRegistry(),
