@@ -39,6 +39,8 @@ type Options struct {
 	Ticks <-chan *reportv1.Tick
 	// Mismatches are versions that frontends have and the chain has not.
 	Mismatches <-chan store.Version
+	// Metrics are NewMetrics' if nil.
+	Metrics *Metrics
 	// Changed is called after each version and each change of leadership,
 	// from the builder's goroutine; it must not block.
 	Changed func()
@@ -86,6 +88,9 @@ type digestAsk struct {
 func New(o Options) *Builder {
 	if o.Holdoff == (Holdoff{}) {
 		o.Holdoff = DefaultHoldoff()
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
 	}
 	if o.Changed == nil {
 		o.Changed = func() {}
@@ -214,6 +219,7 @@ func (b *Builder) own(ctx context.Context) error {
 			connect.Reset(b.retry)
 		}
 		due.Reset(b.dueIn())
+		b.o.Metrics.observe(b.m)
 		if b.news {
 			b.news = false
 			b.o.Changed()
@@ -232,6 +238,7 @@ func (b *Builder) commit(ctx context.Context) error {
 	published, err := b.m.Commit(ctx)
 	if published {
 		b.building = time.Since(start)
+		b.o.Metrics.Build.Observe(b.building.Seconds())
 		b.news = true
 	}
 	b.resign()

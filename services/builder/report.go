@@ -1,6 +1,7 @@
 package builder
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -103,12 +104,15 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 		Waiting: m.waiting, Timings: slices.Clone(m.timings), Holds: m.holds(),
 		Diagnostics: m.diagnosticProtos(),
 	}
-	for _, err := range []error{m.refused, m.buildErr, m.holdErr, m.saveErr} {
-		if err != nil && r.Error == "" {
-			r.Error = err.Error()
-		}
+	if err := m.failure(); err != nil {
+		r.Error = err.Error()
 	}
 	return r
+}
+
+// failure is the worst of what is wrong with this builder; nil: nothing is.
+func (m *Machine) failure() error {
+	return cmp.Or(m.refused, m.buildErr, m.holdErr, m.saveErr)
 }
 
 // holds are the mass losses that wait for an approval.

@@ -97,12 +97,14 @@ func Run(ctx context.Context, o Options) error {
 	mismatches := make(chan store.Version, 16)
 	held := make(chan bool, 1)
 	var reporter *bus.Reporter
+	metrics := builder.NewMetrics()
+	o.Process.Admin.Register(metrics)
 	b := builder.New(builder.Options{
 		Config: builder.Config{
 			ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions, Fleet: fleet,
 			Judge: fold.KindJudge{}, Gate: builder.NewGate(), History: o.History, Logger: log,
 		},
-		Lease: held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches,
+		Lease: held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Metrics: metrics,
 		Changed: func() { reporter.Changed() },
 	})
 	reporter = fleet.BuilderReporter(o.ID, b.Report)
