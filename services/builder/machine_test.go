@@ -41,12 +41,7 @@ func TestNothingIsPublishedBeforeASourceHasListed(t *testing.T) {
 }
 
 func TestAVersionNamesWhatChangedAndWhy(t *testing.T) {
-	r := newRig(t)
-	b := r.start(r.config("b0", "one", &memstore.File{}), true)
-	b.settle()
-	r.list()
-	r.put("a", "good 1")
-	b.settle()
+	r, b := servingA(t)
 	r.put("a", "good 2")
 	r.put("bad", "spoilt")
 	b.settle()
@@ -65,12 +60,7 @@ func TestAVersionNamesWhatChangedAndWhy(t *testing.T) {
 }
 
 func TestOnlyAChangedWorldIsPublished(t *testing.T) {
-	r := newRig(t)
-	b := r.start(r.config("b0", "one", &memstore.File{}), true)
-	b.settle()
-	r.list()
-	r.put("a", "good 1")
-	b.settle()
+	r, b := servingA(t)
 	n := len(r.versions())
 	r.alive(events.BucketSet{})
 	r.put("a", "good 1")
@@ -255,16 +245,7 @@ func TestAnotherBuildKeepsWhatItCannotUse(t *testing.T) {
 }
 
 func TestGuardHoldsAMassLossUntilApproved(t *testing.T) {
-	r := newRig(t)
-	b := r.start(r.config("b0", "one", &memstore.File{}), true)
-	b.settle()
-	r.list()
-	for i := range 10 {
-		r.put(fmt.Sprint("k", i), "good")
-	}
-	b.settle()
-	clear(r.offered)
-	r.list()
+	r, b := losingTen(t)
 	b.settle()
 	holds := b.Report().GetHolds()
 	if len(holds) != 1 || holds[0].GetKeys() != 10 {
@@ -280,16 +261,7 @@ func TestGuardHoldsAMassLossUntilApproved(t *testing.T) {
 }
 
 func TestAHoldApprovedBeforeItWasPublishedIsNotMadeAgain(t *testing.T) {
-	r := newRig(t)
-	b := r.start(r.config("b0", "one", &memstore.File{}), true)
-	b.settle()
-	r.list()
-	for i := range 10 {
-		r.put(fmt.Sprint("k", i), "good")
-	}
-	b.settle()
-	clear(r.offered)
-	r.list()
+	r, b := losingTen(t)
 	if err := b.step(); err != nil { // the hold is on the log, and read by nobody yet
 		t.Fatal(err)
 	}
@@ -303,12 +275,7 @@ func TestAHoldApprovedBeforeItWasPublishedIsNotMadeAgain(t *testing.T) {
 }
 
 func TestARewoundLogBeginsAnEpochAndEverySourceListsAnew(t *testing.T) {
-	r := newRig(t)
-	b := r.start(r.config("b0", "one", &memstore.File{}), true)
-	b.settle()
-	r.list()
-	r.put("a", "good 1")
-	b.settle()
+	r, b := servingA(t)
 	before, _ := r.log.Bounds(t.Context())
 	r.put("b", "good 1")
 	b.settle()
@@ -353,12 +320,7 @@ func TestAStandbyThatFindsTheLogRewoundWaitsForTheLeader(t *testing.T) {
 }
 
 func TestExpiredVersionsBeginAnEpoch(t *testing.T) {
-	r := newRig(t)
-	b := r.start(r.config("b0", "one", &memstore.File{}), true)
-	b.settle()
-	r.list()
-	r.put("a", "good 1")
-	b.settle()
+	r, b := servingA(t)
 	was := b.Position().Epoch
 	r.chain.Expire()
 	b.settle()
@@ -372,12 +334,7 @@ func TestExpiredVersionsBeginAnEpoch(t *testing.T) {
 }
 
 func TestAFrontendAboveTheHeadMakesAnEpochBegin(t *testing.T) {
-	r := newRig(t)
-	b := r.start(r.config("b0", "one", &memstore.File{}), true)
-	b.settle()
-	r.list()
-	r.put("a", "good 1")
-	b.settle()
+	r, b := servingA(t)
 	head, _ := r.chain.Head(t.Context())
 	b.WantEpoch(store.Version{Epoch: head.Version().Epoch, Seq: head.Version().Seq + 5})
 	b.settle()
@@ -439,12 +396,7 @@ func TestAHeadThatStandsForLongIsSaidAgain(t *testing.T) {
 }
 
 func TestAHeadThatExpiredUnderALeaderIsNoticed(t *testing.T) {
-	r := newRig(t)
-	b := r.start(r.config("b0", "one", &memstore.File{}), true)
-	b.settle()
-	r.list()
-	r.put("a", "good 1")
-	b.settle()
+	r, b := servingA(t)
 	was := b.Position().Epoch
 	r.chain.Expire()
 	if err := b.Tick(t.Context()); err != nil {

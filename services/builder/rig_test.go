@@ -144,6 +144,35 @@ func (d *driver) settle() {
 	}
 }
 
+// servingA is a leader that has published the object a.
+func servingA(t *testing.T) (*rig, *driver) {
+	t.Helper()
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.list()
+	r.put("a", "good 1")
+	b.settle()
+	return r, b
+}
+
+// losingTen is a leader that has published ten objects, none of which its
+// source offers any more.
+func losingTen(t *testing.T) (*rig, *driver) {
+	t.Helper()
+	r := newRig(t)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
+	b.settle()
+	r.list()
+	for i := range 10 {
+		r.put(fmt.Sprint("k", i), "good")
+	}
+	b.settle()
+	clear(r.offered)
+	r.list()
+	return r, b
+}
+
 var shard = events.Shard{Source: "file", Instance: "default"}
 
 func key(name string) events.Key {
