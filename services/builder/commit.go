@@ -42,13 +42,33 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 	}
 	before, err := m.contentOfHead(ctx)
 	if err != nil {
-		return false, err
+		if err := m.unlessLost(err); err != nil {
+			return false, err
+		}
+		// No delta leads on from there, and nothing says what would be lost.
+		if err := m.bringWhole(ctx); err != nil {
+			return false, err
+		}
+		return m.publish(ctx, store.Diff(nil, m.current()))
 	}
 	delta := store.Diff(before, m.current())
 	if held, err := m.guard(ctx, before, delta); held || err != nil {
 		return false, err
 	}
+	if m.head.Manifest != nil && m.head.Version().Epoch != m.fold.Position().Epoch {
+		// What the chain lost may be what its head was made of.
+		if err := m.bringWhole(ctx); err != nil {
+			return false, err
+		}
+	}
 	return m.publish(ctx, delta)
+}
+
+// bringWhole makes the next version bring its whole content along.
+func (m *Machine) bringWhole(ctx context.Context) error {
+	c, err := new(store.CheckpointWriter).Write(ctx, m.cfg.Feed, m.current(), store.Version(m.fold.Position()))
+	m.ckpt.content = c
+	return err
 }
 
 // mustSay is what has to be said on the log before anything is published: that

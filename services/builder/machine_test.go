@@ -474,3 +474,23 @@ func TestLostVersionsBeginAnEpoch(t *testing.T) {
 		}
 	}
 }
+
+// TestAHeadWhoseContentIsLostStopsNothing takes the versions before the head
+// away from a builder that has no file: nobody knows what the head served.
+func TestAHeadWhoseContentIsLostStopsNothing(t *testing.T) {
+	r, b := servingA(t)
+	r.put("a", "2 for one")
+	r.put("b", "good 1")
+	b.settle()
+	head, err := r.chain.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.chain.Trim(head.Seq - 1)
+	b = r.start(r.config("b1", "two", &memstore.File{}), true)
+	b.settle()
+	wantServed(t, r, map[string]string{"b": "good 1"})
+	r.put("a", "good 3")
+	b.settle()
+	wantServed(t, r, map[string]string{"a": "good 3", "b": "good 1"})
+}

@@ -198,7 +198,7 @@ func (m *Machine) writeBase(ctx context.Context, rows iter.Seq2[string, []byte])
 // fold's state or, where the fold is behind the head, the head's.
 func (m *Machine) beginEpoch(ctx context.Context, reason string, readAll bool) error {
 	head, err := m.contentOfHead(ctx)
-	if err != nil {
+	if err = m.unlessLost(err); err != nil {
 		return err
 	}
 	rows, err := m.fold.EpochBase(events.Position(m.head.Version()), contentSeq(head))
@@ -213,7 +213,7 @@ func (m *Machine) beginEpoch(ctx context.Context, reason string, readAll bool) e
 // head serves becomes last good.
 func (m *Machine) beginSegment(ctx context.Context) error {
 	head, err := m.contentOfHead(ctx)
-	if err != nil {
+	if err = m.unlessLost(err); err != nil {
 		return err
 	}
 	rows, err := fold.BuildBase(contentSeq(head))
@@ -274,6 +274,16 @@ func (m *Machine) nextEpoch(ctx context.Context) (uint64, error) {
 		known = max(known, seg.Epoch)
 	}
 	return max(known+1, uint64(m.cfg.Now().Unix())), nil
+}
+
+// unlessLost is err, but nil where it says that nobody has the content of the
+// head any more: then what is folded here is the best that there is.
+func (m *Machine) unlessLost(err error) error {
+	if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrCorrupt) {
+		return err
+	}
+	m.log.Error("the content of the head is lost, this builder goes on without it", "head", m.head.Version(), "err", err)
+	return nil
 }
 
 // contentOfHead is the content of the head, from whoever has it nearest.
