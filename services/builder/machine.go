@@ -76,9 +76,10 @@ type Machine struct {
 
 	leader    bool
 	wantEpoch events.Position // a frontend's report: begin an epoch above it
-	refused   error           // same build, same position, another root: never lead again
-	waiting   []string        // why nothing is published
-	warned    int             // problems of what was read last
+	heard     heard
+	refused   error    // same build, same position, another root: never lead again
+	waiting   []string // why nothing is published
+	warned    int      // problems of what was read last
 	ckpt      checkpoints
 	timings   []*reportv1.StageTiming
 	stats     Stats

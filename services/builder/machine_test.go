@@ -494,3 +494,24 @@ func TestAHeadWhoseContentIsLostStopsNothing(t *testing.T) {
 	b.settle()
 	wantServed(t, r, map[string]string{"a": "good 3", "b": "good 1"})
 }
+
+// TestAnOverlayBetweenARewindAndItsEpochCounts: an operator's word that was
+// acknowledged is never lost, though nobody folded it.
+func TestAnOverlayBetweenARewindAndItsEpochCounts(t *testing.T) {
+	r, b := servingA(t)
+	common := r.bounds().Last
+	r.put("b", "good 1")
+	b.settle()
+	r.log.Rewind(common)
+	k := key("a")
+	base := events.ContentHash(k, r.offered[k], time.Time{})
+	r.append(&events.Overlay{ID: "op", Kind: events.Rollback, Values: []events.OverlayValue{
+		{Key: k, Base: base, Payload: &events.Payload{Type: "type.test/thing", Bytes: []byte("good 0")}},
+	}})
+	b.settle()
+	r.list()
+	b.settle()
+	if got := r.served()["overlay"]; got != "op" {
+		t.Errorf("the overlay of the epoch is %q, want op", got)
+	}
+}

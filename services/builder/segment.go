@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 
 	"meshlog.dev/events"
 	"meshlog.dev/services/internal/fold"
@@ -205,6 +206,11 @@ func (m *Machine) beginEpoch(ctx context.Context, reason string, readAll bool) e
 	if err != nil {
 		return fmt.Errorf("base of an epoch from head %s: %w", m.head.Version(), err)
 	}
+	if !readAll {
+		if err := m.hear(ctx); err != nil {
+			return err
+		}
+	}
 	m.log.Warn("a new epoch begins", "reason", reason, "position", m.fold.Position(), "head", m.head.Version())
 	return m.segment(ctx, events.Segment{}, rows, readAll)
 }
@@ -226,7 +232,9 @@ func (m *Machine) beginSegment(ctx context.Context) error {
 
 // segment appends a segment record; one without Epoch begins a greater one. The
 // fence is the end of the log; who begins a segment on a log that is the one
-// that was read has read it to the end, and nothing may come between.
+// that was read has read it to the end, and nothing may come between. On
+// another log, what operators and guards said that was not read is said again
+// with the segment; sources list anew anyway.
 func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq2[string, []byte], readAll bool) (err error) {
 	// Durable first. A crash behind this leaves blobs that nobody names.
 	if seg.Base, err = m.writeBase(ctx, rows); err != nil {
@@ -236,7 +244,13 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 	if err != nil {
 		return fmt.Errorf("bounds of the log: %w", err)
 	}
-	if readAll && bounds.Last != m.fold.Position().Seq {
+	var again []events.Event
+	switch {
+	case !readAll:
+		if again, err = m.heardUpTo(ctx, bounds.Last); err != nil {
+			return err
+		}
+	case bounds.Last != m.fold.Position().Seq:
 		return nil // records are on their way: read them first
 	}
 	if seg.Epoch == 0 {
@@ -251,7 +265,13 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 	fence := events.Fence{Kind: events.FenceLog, Seq: bounds.Last, Generation: m.logGen}
 	// A crash behind this leaves a segment that counts for all; whoever leads
 	// next reads it.
-	_, err = m.cfg.Log.Append(ctx, []events.Event{ev}, fence)
+	_, err = m.cfg.Log.Append(ctx, append([]events.Event{ev}, again...), fence)
+	if errors.Is(err, events.ErrTooLarge) && len(again) > 0 {
+		// Then one after the other. A crash in between loses the rest of them.
+		if _, err = m.cfg.Log.Append(ctx, []events.Event{ev}, fence); err == nil {
+			err = m.cfg.Log.AppendEach(ctx, again)
+		}
+	}
 	if errors.Is(err, events.ErrConflict) {
 		m.stats.Conflicts++
 		return nil // somebody wrote: read on, and see whether it is still wanted
@@ -261,6 +281,82 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 	}
 	m.stats.Segments++
 	return nil
+}
+
+// lastCommon is the newest record of the log that a version in the file is
+// known to contain; the one before the log's first if there is none.
+func (m *Machine) lastCommon(ctx context.Context) (uint64, error) {
+	bounds, err := m.cfg.Log.Bounds(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("bounds of the log: %w", err)
+	}
+	for man, err := range m.cfg.Store.Manifests(ctx) {
+		if err != nil {
+			return 0, fmt.Errorf("versions in the builder's store: %w", err)
+		}
+		seq := man.GetVersion().GetSeq()
+		if seq < bounds.First || seq > bounds.Last {
+			continue
+		}
+		rec, err := m.cfg.Log.Get(ctx, seq)
+		if err != nil {
+			return 0, fmt.Errorf("record %d of the log: %w", seq, err)
+		}
+		if want, err := store.HashFrom(man.GetRecordHash()); err == nil && rec.Hash == events.Hash(want) {
+			return seq, nil
+		}
+	}
+	return bounds.First - 1, nil
+}
+
+// heard are the overlays and their removals on a log that is not the one that
+// was read.
+type heard struct {
+	generation uint64
+	upTo       uint64
+	words      []events.Event
+}
+
+// hear reads the overlays of the log behind the last record that is known to be
+// in the fold. It takes a while; an attempt that fails goes on where it was.
+func (m *Machine) hear(ctx context.Context) error {
+	if m.heard.generation != m.logGen {
+		common, err := m.lastCommon(ctx)
+		if err != nil {
+			return err
+		}
+		m.heard = heard{generation: m.logGen, upTo: common}
+	}
+	bounds, err := m.cfg.Log.Bounds(ctx)
+	if err != nil {
+		return fmt.Errorf("bounds of the log: %w", err)
+	}
+	_, err = m.heardUpTo(ctx, bounds.Last)
+	return err
+}
+
+// heardUpTo is what was heard up to a record, as new events. What is known
+// already changes nothing when it is said again.
+func (m *Machine) heardUpTo(ctx context.Context, last uint64) ([]events.Event, error) {
+	for m.heard.upTo < last {
+		rec, err := m.cfg.Log.Get(ctx, m.heard.upTo+1)
+		if err != nil {
+			return nil, fmt.Errorf("record %d of the log: %w", m.heard.upTo+1, err)
+		}
+		m.heard.upTo++
+		if o, ok := rec.Event.Body.(*events.Overlay); ok {
+			// Of one id the last word counts.
+			m.heard.words = slices.DeleteFunc(m.heard.words, func(e events.Event) bool { return e.Body.(*events.Overlay).ID == o.ID })
+			m.heard.words = append(m.heard.words, rec.Event)
+		}
+	}
+	// With the segment they are one append; what is older than that many words
+	// of operators is in versions long since.
+	again := slices.Clone(m.heard.words[max(0, len(m.heard.words)-(events.MaxBatch-1)):])
+	for i := range again {
+		again[i].ID = m.cfg.NewID()
+	}
+	return again, nil
 }
 
 // nextEpoch is greater than every epoch that is known here or on the log.
