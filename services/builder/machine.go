@@ -77,6 +77,7 @@ type Machine struct {
 	leader    bool
 	wantEpoch events.Position // a frontend's report: begin an epoch above it
 	heard     heard
+	missing   missing
 	refused   error    // same build, same position, another root: never lead again
 	waiting   []string // why nothing is published
 	warned    int      // problems of what was read last

@@ -488,6 +488,10 @@ func TestAHeadWhoseContentIsLostStopsNothing(t *testing.T) {
 	}
 	r.chain.Trim(head.Seq - 1)
 	b = r.start(r.config("b1", "two", &memstore.File{}), true)
+	if err := b.step(); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("at first: %v, want ErrNotFound: a checkpoint may be on its way", err)
+	}
+	r.now = r.now.Add(lostAfter)
 	b.settle()
 	wantServed(t, r, map[string]string{"b": "good 1"})
 	r.put("a", "good 3")

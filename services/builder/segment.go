@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"time"
 
 	"meshlog.dev/events"
 	"meshlog.dev/services/internal/fold"
@@ -295,14 +296,31 @@ func (m *Machine) nextEpoch(ctx context.Context) (uint64, error) {
 	return max(known+1, uint64(m.cfg.Now().Unix())), nil
 }
 
-// unlessLost is err, but nil where it says that nobody has the content of the
-// head any more: then what is folded here is the best that there is.
+// lostAfter is how long the content of a head is looked for: a checkpoint may be
+// on its way.
+const lostAfter = 30 * time.Second
+
+// unlessLost is err, but nil where for long nobody had the content of the head:
+// then what is folded here is the best that there is.
 func (m *Machine) unlessLost(err error) error {
 	if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrCorrupt) {
 		return err
 	}
+	now := m.cfg.Now()
+	if m.missing.head != m.head.Version() {
+		m.missing = missing{m.head.Version(), now}
+	}
+	if now.Sub(m.missing.since) < lostAfter {
+		return err
+	}
 	m.log.Error("the content of the head is lost, this builder goes on without it", "head", m.head.Version(), "err", err)
 	return nil
+}
+
+// missing is a head whose content was not found, and since when.
+type missing struct {
+	head  store.Version
+	since time.Time
 }
 
 // contentOfHead is the content of the head, from whoever has it nearest.
@@ -313,7 +331,7 @@ func (m *Machine) contentOfHead(ctx context.Context) (*store.Snapshot, error) {
 	}
 	root := store.RootOf(m.head.Manifest)
 	for _, near := range []store.Stored{m.headContent, m.stored} {
-		if near.Manifest != nil && near.Version() == v && near.Snapshot.Root() == root {
+		if near.Manifest != nil && near.Snapshot.Root() == root {
 			m.headContent = store.Stored{Manifest: m.head.Manifest, Snapshot: near.Snapshot}
 			return near.Snapshot, nil
 		}

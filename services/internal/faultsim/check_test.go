@@ -171,6 +171,14 @@ func (s *sim) published(u store.Update, seq uint64) {
 		v.content = s.versions[len(s.versions)-1].content
 	}
 	v.content = v.content.With(u.Delta)
+	if c := u.Manifest.GetCheckpoint(); c != nil && store.VersionOf(c.GetVersion()) == v.v {
+		// It brings its content along; whoever its delta does not lead there
+		// fetches it.
+		var err error
+		if v.content, err = store.ReadCheckpoint(context.Background(), s.chain, c); err != nil {
+			fail("M2", "version %s brings a content that cannot be read: %v", v.v, err)
+		}
+	}
 	root := store.RootOf(u.Manifest)
 	if v.content.Root() != root {
 		fail("M2", "version %s has root %.12s; its delta leads to %.12s", v.v, root, v.content.Root())
