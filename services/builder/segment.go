@@ -256,7 +256,7 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 	if seg.Epoch == 0 {
 		// After bounds: what another builder began before them is below this
 		// epoch, and what it begins after them breaks the fence.
-		if seg.Epoch, err = m.nextEpoch(ctx); err != nil {
+		if seg.Epoch, err = m.nextEpoch(ctx); err != nil || seg.Epoch == 0 {
 			return err
 		}
 	}
@@ -283,16 +283,16 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 	return nil
 }
 
-// nextEpoch is greater than every epoch that is known here or on the log.
+// nextEpoch is greater than every epoch that is known here or on the log; 0
+// where the log has one by now that is newer than the fold's: it is to be gone
+// on with.
 func (m *Machine) nextEpoch(ctx context.Context) (uint64, error) {
-	known := max(m.fold.Position().Epoch, m.head.Version().Epoch, m.wantEpoch.Epoch)
+	here := m.fold.Position().Epoch
 	seg, _, err := m.newestEpoch(ctx)
-	if err != nil {
+	if err != nil || seg != nil && seg.Epoch > here {
 		return 0, err
 	}
-	if seg != nil {
-		known = max(known, seg.Epoch)
-	}
+	known := max(here, m.head.Version().Epoch, m.wantEpoch.Epoch)
 	return max(known+1, uint64(m.cfg.Now().Unix())), nil
 }
 
