@@ -25,7 +25,7 @@ type index struct {
 	// Since changes and problems were asked last.
 	touched    map[key]bool
 	reread     map[string]bool
-	removed    map[string]*file              // files that are gone, for now
+	removed    map[string]*file              // files that are gone and may come back
 	reported   map[string][]model.Diagnostic // what problems returned
 	wasPartial bool                          // the listing was
 	doubted    map[string]bool               // files that are broken and were good, or not there; and those that may be half written
