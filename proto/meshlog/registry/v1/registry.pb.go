@@ -23,6 +23,60 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Health of an endpoint.
+type Health int32
+
+const (
+	Health_HEALTH_UNSPECIFIED Health = 0 // healthy
+	Health_HEALTH_HEALTHY     Health = 1
+	Health_HEALTH_UNHEALTHY   Health = 2
+	// Takes no new sessions.
+	Health_HEALTH_DRAINING Health = 3
+)
+
+// Enum value maps for Health.
+var (
+	Health_name = map[int32]string{
+		0: "HEALTH_UNSPECIFIED",
+		1: "HEALTH_HEALTHY",
+		2: "HEALTH_UNHEALTHY",
+		3: "HEALTH_DRAINING",
+	}
+	Health_value = map[string]int32{
+		"HEALTH_UNSPECIFIED": 0,
+		"HEALTH_HEALTHY":     1,
+		"HEALTH_UNHEALTHY":   2,
+		"HEALTH_DRAINING":    3,
+	}
+)
+
+func (x Health) Enum() *Health {
+	p := new(Health)
+	*p = x
+	return p
+}
+
+func (x Health) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Health) Descriptor() protoreflect.EnumDescriptor {
+	return file_meshlog_registry_v1_registry_proto_enumTypes[0].Descriptor()
+}
+
+func (Health) Type() protoreflect.EnumType {
+	return &file_meshlog_registry_v1_registry_proto_enumTypes[0]
+}
+
+func (x Health) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Health.Descriptor instead.
+func (Health) EnumDescriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{0}
+}
+
 // Object is an object of a known kind without a protobuf type, as JSON.
 type Object struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -159,6 +213,675 @@ func (x *Undecoded) GetField() string {
 	return ""
 }
 
+// Service is a name in a registry under which endpoints are reached. The
+// object's name and namespace are the event's.
+type Service struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The host by which it is called; empty for a Kubernetes Service:
+	// name.namespace.svc.<domain suffix>.
+	Hostname string `protobuf:"bytes,1,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	// Replaces MeshPolicy's domain suffix in that.
+	DomainSuffix string `protobuf:"bytes,2,opt,name=domain_suffix,json=domainSuffix,proto3" json:"domain_suffix,omitempty"`
+	// Virtual IPs, in the source's order; those that are only there for the
+	// outside (external IPs, load balancer) are not among them.
+	Addresses []string       `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Ports     []*ServicePort `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
+	// No virtual IP: clients find the endpoints by themselves.
+	Headless bool `protobuf:"varint,5,opt,name=headless,proto3" json:"headless,omitempty"`
+	// Stands for another host (ExternalName) and has nothing else.
+	ExternalName string            `protobuf:"bytes,6,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
+	Labels       map[string]string `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Of the workloads that are its endpoints; empty: none are selected.
+	Selector map[string]string `protobuf:"bytes,8,rep,name=selector,proto3" json:"selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Who may see it: namespaces, ".", "*", "~"; empty: the mesh's default.
+	ExportTo []string `protobuf:"bytes,9,rep,name=export_to,json=exportTo,proto3" json:"export_to,omitempty"`
+	// Endpoints count as healthy before they are ready.
+	PublishNotReadyAddresses bool `protobuf:"varint,10,opt,name=publish_not_ready_addresses,json=publishNotReadyAddresses,proto3" json:"publish_not_ready_addresses,omitempty"`
+	// Only endpoints on the caller's node.
+	InternalTrafficLocal bool `protobuf:"varint,11,opt,name=internal_traffic_local,json=internalTrafficLocal,proto3" json:"internal_traffic_local,omitempty"`
+	// PreferSameZone, PreferSameNode or empty.
+	TrafficDistribution string `protobuf:"bytes,12,opt,name=traffic_distribution,json=trafficDistribution,proto3" json:"traffic_distribution,omitempty"`
+	// Service accounts beside those of its endpoints.
+	ServiceAccounts []string `protobuf:"bytes,13,rep,name=service_accounts,json=serviceAccounts,proto3" json:"service_accounts,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Service) Reset() {
+	*x = Service{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Service) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Service) ProtoMessage() {}
+
+func (x *Service) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Service.ProtoReflect.Descriptor instead.
+func (*Service) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Service) GetHostname() string {
+	if x != nil {
+		return x.Hostname
+	}
+	return ""
+}
+
+func (x *Service) GetDomainSuffix() string {
+	if x != nil {
+		return x.DomainSuffix
+	}
+	return ""
+}
+
+func (x *Service) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Service) GetPorts() []*ServicePort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *Service) GetHeadless() bool {
+	if x != nil {
+		return x.Headless
+	}
+	return false
+}
+
+func (x *Service) GetExternalName() string {
+	if x != nil {
+		return x.ExternalName
+	}
+	return ""
+}
+
+func (x *Service) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Service) GetSelector() map[string]string {
+	if x != nil {
+		return x.Selector
+	}
+	return nil
+}
+
+func (x *Service) GetExportTo() []string {
+	if x != nil {
+		return x.ExportTo
+	}
+	return nil
+}
+
+func (x *Service) GetPublishNotReadyAddresses() bool {
+	if x != nil {
+		return x.PublishNotReadyAddresses
+	}
+	return false
+}
+
+func (x *Service) GetInternalTrafficLocal() bool {
+	if x != nil {
+		return x.InternalTrafficLocal
+	}
+	return false
+}
+
+func (x *Service) GetTrafficDistribution() string {
+	if x != nil {
+		return x.TrafficDistribution
+	}
+	return ""
+}
+
+func (x *Service) GetServiceAccounts() []string {
+	if x != nil {
+		return x.ServiceAccounts
+	}
+	return nil
+}
+
+// ServicePort is a port of a Service.
+type ServicePort struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Name   string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// As the source says it (appProtocol); empty: the name's prefix counts.
+	AppProtocol string `protobuf:"bytes,3,opt,name=app_protocol,json=appProtocol,proto3" json:"app_protocol,omitempty"`
+	// TCP or UDP; empty: TCP.
+	Transport string `protobuf:"bytes,4,opt,name=transport,proto3" json:"transport,omitempty"`
+	// Of the endpoints; 0: by name, or the same.
+	TargetPort     uint32 `protobuf:"varint,5,opt,name=target_port,json=targetPort,proto3" json:"target_port,omitempty"`
+	TargetPortName string `protobuf:"bytes,6,opt,name=target_port_name,json=targetPortName,proto3" json:"target_port_name,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ServicePort) Reset() {
+	*x = ServicePort{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServicePort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServicePort) ProtoMessage() {}
+
+func (x *ServicePort) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServicePort.ProtoReflect.Descriptor instead.
+func (*ServicePort) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ServicePort) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ServicePort) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServicePort) GetAppProtocol() string {
+	if x != nil {
+		return x.AppProtocol
+	}
+	return ""
+}
+
+func (x *ServicePort) GetTransport() string {
+	if x != nil {
+		return x.Transport
+	}
+	return ""
+}
+
+func (x *ServicePort) GetTargetPort() uint32 {
+	if x != nil {
+		return x.TargetPort
+	}
+	return 0
+}
+
+func (x *ServicePort) GetTargetPortName() string {
+	if x != nil {
+		return x.TargetPortName
+	}
+	return ""
+}
+
+// Endpoints is some of the endpoints of one Service of the same namespace: a
+// Kubernetes EndpointSlice, or what a registry lists as one.
+type Endpoints struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The Service's object name.
+	Service       string          `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Ports         []*EndpointPort `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
+	Endpoints     []*Endpoint     `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Endpoints) Reset() {
+	*x = Endpoints{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Endpoints) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Endpoints) ProtoMessage() {}
+
+func (x *Endpoints) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
+func (*Endpoints) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Endpoints) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *Endpoints) GetPorts() []*EndpointPort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *Endpoints) GetEndpoints() []*Endpoint {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+// EndpointPort is a port that all endpoints of a slice listen on.
+type EndpointPort struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As the Service calls the port; empty where it has only one.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Number        uint32 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	AppProtocol   string `protobuf:"bytes,3,opt,name=app_protocol,json=appProtocol,proto3" json:"app_protocol,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndpointPort) Reset() {
+	*x = EndpointPort{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndpointPort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndpointPort) ProtoMessage() {}
+
+func (x *EndpointPort) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndpointPort.ProtoReflect.Descriptor instead.
+func (*EndpointPort) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *EndpointPort) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *EndpointPort) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *EndpointPort) GetAppProtocol() string {
+	if x != nil {
+		return x.AppProtocol
+	}
+	return ""
+}
+
+// Endpoint is one place where a service is reached.
+type Endpoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// IPs of one workload, the first counts most; never host names.
+	Addresses []string          `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Health    Health            `protobuf:"varint,2,opt,name=health,proto3,enum=meshlog.registry.v1.Health" json:"health,omitempty"`
+	Labels    map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Locality  *Locality         `protobuf:"bytes,4,opt,name=locality,proto3" json:"locality,omitempty"`
+	// Relative to the others; 0: 1.
+	Weight         uint32 `protobuf:"varint,5,opt,name=weight,proto3" json:"weight,omitempty"`
+	Network        string `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"`
+	ServiceAccount string `protobuf:"bytes,7,opt,name=service_account,json=serviceAccount,proto3" json:"service_account,omitempty"`
+	// The node it runs on.
+	Node string `protobuf:"bytes,8,opt,name=node,proto3" json:"node,omitempty"`
+	// The workload it belongs to: an object's name in the same namespace.
+	Workload string `protobuf:"bytes,9,opt,name=workload,proto3" json:"workload,omitempty"`
+	// It speaks Istio's mutual TLS.
+	MutualTls     bool `protobuf:"varint,10,opt,name=mutual_tls,json=mutualTls,proto3" json:"mutual_tls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Endpoint) Reset() {
+	*x = Endpoint{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Endpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Endpoint) ProtoMessage() {}
+
+func (x *Endpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
+func (*Endpoint) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Endpoint) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Endpoint) GetHealth() Health {
+	if x != nil {
+		return x.Health
+	}
+	return Health_HEALTH_UNSPECIFIED
+}
+
+func (x *Endpoint) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Endpoint) GetLocality() *Locality {
+	if x != nil {
+		return x.Locality
+	}
+	return nil
+}
+
+func (x *Endpoint) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *Endpoint) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *Endpoint) GetServiceAccount() string {
+	if x != nil {
+		return x.ServiceAccount
+	}
+	return ""
+}
+
+func (x *Endpoint) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Endpoint) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *Endpoint) GetMutualTls() bool {
+	if x != nil {
+		return x.MutualTls
+	}
+	return false
+}
+
+// Locality is where something runs.
+type Locality struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Region        string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	Zone          string                 `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
+	SubZone       string                 `protobuf:"bytes,3,opt,name=sub_zone,json=subZone,proto3" json:"sub_zone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Locality) Reset() {
+	*x = Locality{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Locality) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Locality) ProtoMessage() {}
+
+func (x *Locality) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Locality.ProtoReflect.Descriptor instead.
+func (*Locality) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Locality) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *Locality) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *Locality) GetSubZone() string {
+	if x != nil {
+		return x.SubZone
+	}
+	return ""
+}
+
+// Workload is something that runs and may be selected: a Pod.
+type Workload struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Addresses      []string               `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Labels         map[string]string      `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	ServiceAccount string                 `protobuf:"bytes,3,opt,name=service_account,json=serviceAccount,proto3" json:"service_account,omitempty"`
+	Node           string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	Locality       *Locality              `protobuf:"bytes,5,opt,name=locality,proto3" json:"locality,omitempty"`
+	Network        string                 `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"`
+	MutualTls      bool                   `protobuf:"varint,7,opt,name=mutual_tls,json=mutualTls,proto3" json:"mutual_tls,omitempty"`
+	HostNetwork    bool                   `protobuf:"varint,8,opt,name=host_network,json=hostNetwork,proto3" json:"host_network,omitempty"`
+	Health         Health                 `protobuf:"varint,9,opt,name=health,proto3,enum=meshlog.registry.v1.Health" json:"health,omitempty"`
+	// Ports of containers by name.
+	Ports         map[string]uint32 `protobuf:"bytes,10,rep,name=ports,proto3" json:"ports,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Workload) Reset() {
+	*x = Workload{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Workload) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Workload) ProtoMessage() {}
+
+func (x *Workload) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Workload.ProtoReflect.Descriptor instead.
+func (*Workload) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Workload) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Workload) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Workload) GetServiceAccount() string {
+	if x != nil {
+		return x.ServiceAccount
+	}
+	return ""
+}
+
+func (x *Workload) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Workload) GetLocality() *Locality {
+	if x != nil {
+		return x.Locality
+	}
+	return nil
+}
+
+func (x *Workload) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *Workload) GetMutualTls() bool {
+	if x != nil {
+		return x.MutualTls
+	}
+	return false
+}
+
+func (x *Workload) GetHostNetwork() bool {
+	if x != nil {
+		return x.HostNetwork
+	}
+	return false
+}
+
+func (x *Workload) GetHealth() Health {
+	if x != nil {
+		return x.Health
+	}
+	return Health_HEALTH_UNSPECIFIED
+}
+
+func (x *Workload) GetPorts() map[string]uint32 {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
 var File_meshlog_registry_v1_registry_proto protoreflect.FileDescriptor
 
 const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
@@ -174,7 +897,89 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
 	"media_type\x18\x02 \x01(\tR\tmediaType\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x14\n" +
-	"\x05field\x18\x04 \x01(\tR\x05fieldB2Z0meshlog.dev/proto/meshlog/registry/v1;registryv1b\x06proto3"
+	"\x05field\x18\x04 \x01(\tR\x05field\"\xd3\x05\n" +
+	"\aService\x12\x1a\n" +
+	"\bhostname\x18\x01 \x01(\tR\bhostname\x12#\n" +
+	"\rdomain_suffix\x18\x02 \x01(\tR\fdomainSuffix\x12\x1c\n" +
+	"\taddresses\x18\x03 \x03(\tR\taddresses\x126\n" +
+	"\x05ports\x18\x04 \x03(\v2 .meshlog.registry.v1.ServicePortR\x05ports\x12\x1a\n" +
+	"\bheadless\x18\x05 \x01(\bR\bheadless\x12#\n" +
+	"\rexternal_name\x18\x06 \x01(\tR\fexternalName\x12@\n" +
+	"\x06labels\x18\a \x03(\v2(.meshlog.registry.v1.Service.LabelsEntryR\x06labels\x12F\n" +
+	"\bselector\x18\b \x03(\v2*.meshlog.registry.v1.Service.SelectorEntryR\bselector\x12\x1b\n" +
+	"\texport_to\x18\t \x03(\tR\bexportTo\x12=\n" +
+	"\x1bpublish_not_ready_addresses\x18\n" +
+	" \x01(\bR\x18publishNotReadyAddresses\x124\n" +
+	"\x16internal_traffic_local\x18\v \x01(\bR\x14internalTrafficLocal\x121\n" +
+	"\x14traffic_distribution\x18\f \x01(\tR\x13trafficDistribution\x12)\n" +
+	"\x10service_accounts\x18\r \x03(\tR\x0fserviceAccounts\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a;\n" +
+	"\rSelectorEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc5\x01\n" +
+	"\vServicePort\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
+	"\fapp_protocol\x18\x03 \x01(\tR\vappProtocol\x12\x1c\n" +
+	"\ttransport\x18\x04 \x01(\tR\ttransport\x12\x1f\n" +
+	"\vtarget_port\x18\x05 \x01(\rR\n" +
+	"targetPort\x12(\n" +
+	"\x10target_port_name\x18\x06 \x01(\tR\x0etargetPortName\"\x9b\x01\n" +
+	"\tEndpoints\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x127\n" +
+	"\x05ports\x18\x02 \x03(\v2!.meshlog.registry.v1.EndpointPortR\x05ports\x12;\n" +
+	"\tendpoints\x18\x03 \x03(\v2\x1d.meshlog.registry.v1.EndpointR\tendpoints\"]\n" +
+	"\fEndpointPort\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\rR\x06number\x12!\n" +
+	"\fapp_protocol\x18\x03 \x01(\tR\vappProtocol\"\xc0\x03\n" +
+	"\bEndpoint\x12\x1c\n" +
+	"\taddresses\x18\x01 \x03(\tR\taddresses\x123\n" +
+	"\x06health\x18\x02 \x01(\x0e2\x1b.meshlog.registry.v1.HealthR\x06health\x12A\n" +
+	"\x06labels\x18\x03 \x03(\v2).meshlog.registry.v1.Endpoint.LabelsEntryR\x06labels\x129\n" +
+	"\blocality\x18\x04 \x01(\v2\x1d.meshlog.registry.v1.LocalityR\blocality\x12\x16\n" +
+	"\x06weight\x18\x05 \x01(\rR\x06weight\x12\x18\n" +
+	"\anetwork\x18\x06 \x01(\tR\anetwork\x12'\n" +
+	"\x0fservice_account\x18\a \x01(\tR\x0eserviceAccount\x12\x12\n" +
+	"\x04node\x18\b \x01(\tR\x04node\x12\x1a\n" +
+	"\bworkload\x18\t \x01(\tR\bworkload\x12\x1d\n" +
+	"\n" +
+	"mutual_tls\x18\n" +
+	" \x01(\bR\tmutualTls\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
+	"\bLocality\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
+	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +
+	"\bsub_zone\x18\x03 \x01(\tR\asubZone\"\xa9\x04\n" +
+	"\bWorkload\x12\x1c\n" +
+	"\taddresses\x18\x01 \x03(\tR\taddresses\x12A\n" +
+	"\x06labels\x18\x02 \x03(\v2).meshlog.registry.v1.Workload.LabelsEntryR\x06labels\x12'\n" +
+	"\x0fservice_account\x18\x03 \x01(\tR\x0eserviceAccount\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x129\n" +
+	"\blocality\x18\x05 \x01(\v2\x1d.meshlog.registry.v1.LocalityR\blocality\x12\x18\n" +
+	"\anetwork\x18\x06 \x01(\tR\anetwork\x12\x1d\n" +
+	"\n" +
+	"mutual_tls\x18\a \x01(\bR\tmutualTls\x12!\n" +
+	"\fhost_network\x18\b \x01(\bR\vhostNetwork\x123\n" +
+	"\x06health\x18\t \x01(\x0e2\x1b.meshlog.registry.v1.HealthR\x06health\x12>\n" +
+	"\x05ports\x18\n" +
+	" \x03(\v2(.meshlog.registry.v1.Workload.PortsEntryR\x05ports\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a8\n" +
+	"\n" +
+	"PortsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01*_\n" +
+	"\x06Health\x12\x16\n" +
+	"\x12HEALTH_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eHEALTH_HEALTHY\x10\x01\x12\x14\n" +
+	"\x10HEALTH_UNHEALTHY\x10\x02\x12\x13\n" +
+	"\x0fHEALTH_DRAINING\x10\x03B2Z0meshlog.dev/proto/meshlog/registry/v1;registryv1b\x06proto3"
 
 var (
 	file_meshlog_registry_v1_registry_proto_rawDescOnce sync.Once
@@ -188,17 +993,43 @@ func file_meshlog_registry_v1_registry_proto_rawDescGZIP() []byte {
 	return file_meshlog_registry_v1_registry_proto_rawDescData
 }
 
-var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_meshlog_registry_v1_registry_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_meshlog_registry_v1_registry_proto_goTypes = []any{
-	(*Object)(nil),    // 0: meshlog.registry.v1.Object
-	(*Undecoded)(nil), // 1: meshlog.registry.v1.Undecoded
+	(Health)(0),          // 0: meshlog.registry.v1.Health
+	(*Object)(nil),       // 1: meshlog.registry.v1.Object
+	(*Undecoded)(nil),    // 2: meshlog.registry.v1.Undecoded
+	(*Service)(nil),      // 3: meshlog.registry.v1.Service
+	(*ServicePort)(nil),  // 4: meshlog.registry.v1.ServicePort
+	(*Endpoints)(nil),    // 5: meshlog.registry.v1.Endpoints
+	(*EndpointPort)(nil), // 6: meshlog.registry.v1.EndpointPort
+	(*Endpoint)(nil),     // 7: meshlog.registry.v1.Endpoint
+	(*Locality)(nil),     // 8: meshlog.registry.v1.Locality
+	(*Workload)(nil),     // 9: meshlog.registry.v1.Workload
+	nil,                  // 10: meshlog.registry.v1.Service.LabelsEntry
+	nil,                  // 11: meshlog.registry.v1.Service.SelectorEntry
+	nil,                  // 12: meshlog.registry.v1.Endpoint.LabelsEntry
+	nil,                  // 13: meshlog.registry.v1.Workload.LabelsEntry
+	nil,                  // 14: meshlog.registry.v1.Workload.PortsEntry
 }
 var file_meshlog_registry_v1_registry_proto_depIdxs = []int32{
-	0, // [0:0] is the sub-list for method output_type
-	0, // [0:0] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	4,  // 0: meshlog.registry.v1.Service.ports:type_name -> meshlog.registry.v1.ServicePort
+	10, // 1: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
+	11, // 2: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
+	6,  // 3: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
+	7,  // 4: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
+	0,  // 5: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
+	12, // 6: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
+	8,  // 7: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
+	13, // 8: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
+	8,  // 9: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
+	0,  // 10: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
+	14, // 11: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_registry_v1_registry_proto_init() }
@@ -211,13 +1042,14 @@ func file_meshlog_registry_v1_registry_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_registry_v1_registry_proto_rawDesc), len(file_meshlog_registry_v1_registry_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   2,
+			NumEnums:      1,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_meshlog_registry_v1_registry_proto_goTypes,
 		DependencyIndexes: file_meshlog_registry_v1_registry_proto_depIdxs,
+		EnumInfos:         file_meshlog_registry_v1_registry_proto_enumTypes,
 		MessageInfos:      file_meshlog_registry_v1_registry_proto_msgTypes,
 	}.Build()
 	File_meshlog_registry_v1_registry_proto = out.File
