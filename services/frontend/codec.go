@@ -73,10 +73,13 @@ func (r *response) buffers() mem.BufferSlice {
 		inner := protowire.AppendTag(nil, controlPlaneIdentifier, protowire.BytesType)
 		text(responseControlPlane, string(protowire.AppendString(inner, r.identifier)))
 	}
-	buffers := make(mem.BufferSlice, 0, 1+len(r.Resources))
+	buffers := make(mem.BufferSlice, 0, 1+2*len(r.Resources))
 	buffers = append(buffers, mem.SliceBuffer(head))
 	for _, resource := range r.Resources {
-		buffers = append(buffers, mem.SliceBuffer(resource.Encoded))
+		buffers = append(buffers, mem.SliceBuffer(resource.Head))
+		for _, p := range resource.Pieces {
+			buffers = append(buffers, mem.SliceBuffer(p.Value))
+		}
 	}
 	return buffers
 }

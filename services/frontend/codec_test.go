@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
 )
 
 func TestDecodeRequest(t *testing.T) {
@@ -60,7 +60,7 @@ func FuzzDecodeRequest(f *testing.F) {
 
 func TestEncodeResponse(t *testing.T) {
 	r := &response{stream.Response{
-		Type: model.EDS, Version: "v", Nonce: "7", Resources: []*content.Resource{content.Empty(model.EDS, "a"), content.Empty(model.EDS, "b")},
+		Type: model.EDS, Version: "v", Nonce: "7", Resources: []*xds.Resource{xds.Empty(model.EDS, "a"), xds.Empty(model.EDS, "b")},
 	}, "f1"}
 	buffers, err := codec{}.Marshal(r)
 	if err != nil {

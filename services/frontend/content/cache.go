@@ -22,7 +22,6 @@ type Cache struct {
 	current point
 	past    []point // newest first
 	sets    map[key]*entry
-	interned
 }
 
 // point is a version of the world.
@@ -41,7 +40,7 @@ type key struct {
 // entry is the content of one key; it lives while clients are of its class.
 type entry struct {
 	key    key
-	set    *Set
+	set    *xds.Set
 	inputs []model.Input
 	users  int
 }
@@ -49,9 +48,8 @@ type entry struct {
 // New returns a cache of the empty world.
 func New() *Cache {
 	return &Cache{
-		current:  point{pc: model.NewPushContext(model.NewWorld())},
-		sets:     make(map[key]*entry),
-		interned: interned{byKey: make(map[internKey]*Resource)},
+		current: point{pc: model.NewPushContext(model.NewWorld())},
+		sets:    make(map[key]*entry),
 	}
 }
 
@@ -77,17 +75,12 @@ func (c *Cache) Update(v store.Version, published time.Time, pc *model.PushConte
 			e.set, e.inputs = c.generate(pc, k, e.set)
 		}
 	}
-	c.sweep(c.sets)
 }
 
 // generate makes the content of k. Where it is equal to old it is old.
-func (c *Cache) generate(pc *model.PushContext, k key, old *Set) (*Set, []model.Input) {
+func (c *Cache) generate(pc *model.PushContext, k key, old *xds.Set) (*xds.Set, []model.Input) {
 	result := xds.Generate(pc, k.class, k.t)
-	set := &Set{Resources: make([]*Resource, len(result.Resources))}
-	for i, r := range result.Resources {
-		set.Resources[i] = c.intern(k.t, r)
-		set.Sum = set.Sum.Add(set.Resources[i].Sum)
-	}
+	set := result.Set
 	if old != nil && old.Sum == set.Sum {
 		set = old
 	}

@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/internal/model"
 	. "meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/services/internal/xds"
 	"meshlog.dev/store"
 )
 
@@ -48,7 +49,7 @@ func (w *world) join(cluster string) *content.Client {
 	return w.Join(&model.Proxy{ID: cluster, Cluster: cluster})
 }
 
-func names(s *content.Set) []string {
+func names(s *xds.Set) []string {
 	var out []string
 	for _, r := range s.Resources {
 		out = append(out, r.Name)
@@ -123,11 +124,11 @@ func TestClassesComeAndGo(t *testing.T) {
 func TestPast(t *testing.T) {
 	w := newWorld(t, Put("a", Cluster("a", 1)))
 	m := w.join("m")
-	want := []content.Sum{m.View().Sets[model.CDS].Sum}
+	want := []xds.Sum{m.View().Sets[model.CDS].Sum}
 	w.change(Put("b", Cluster("b", 1)))
-	want = append([]content.Sum{m.View().Sets[model.CDS].Sum}, want...)
+	want = append([]xds.Sum{m.View().Sets[model.CDS].Sum}, want...)
 	w.change(Remove("a"))
-	var got []content.Sum
+	var got []xds.Sum
 	for v := range m.Past() {
 		got = append(got, v.Sets[model.CDS].Sum)
 	}
@@ -162,9 +163,10 @@ func TestEncoded(t *testing.T) {
 	w := newWorld(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 2)))
 	var wire []byte
 	for _, r := range w.join("m").View().Sets[model.CDS].Resources {
-		wire = append(wire, r.Encoded...)
+		wire = append(append(wire, r.Head...), r.Value()...)
 	}
-	wire = append(wire, content.Empty(model.RDS, "nowhere").Encoded...)
+	empty := xds.Empty(model.RDS, "nowhere")
+	wire = append(append(wire, empty.Head...), empty.Value()...)
 	var got discoveryv3.DiscoveryResponse
 	if err := proto.Unmarshal(wire, &got); err != nil {
 		t.Fatal(err)

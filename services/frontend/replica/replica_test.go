@@ -80,7 +80,7 @@ func (r *rig) mustStep() {
 
 func clusters(st *replica.State) []string {
 	var out []string
-	for _, r := range st.PushContext.Raw(model.Input{Type: model.CDS, Selector: "*"}) {
+	for _, r := range st.PushContext.Raw(model.RawInput(model.CDS, "*")) {
 		out = append(out, r.Name)
 	}
 	return out
@@ -100,7 +100,7 @@ func TestFollow(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b"}, clusters(r.State())); diff != "" {
 		t.Error(diff)
 	}
-	want := []model.Input{{Type: model.CDS, Selector: "*"}, {Type: model.EDS, Selector: "*"}}
+	want := []model.Input{model.RawInput(model.CDS, "*"), model.RawInput(model.EDS, "*")}
 	if diff := cmp.Diff(want, r.changed[1]); diff != "" {
 		t.Errorf("changed inputs (-want +got):\n%s", diff)
 	}
@@ -240,7 +240,7 @@ func TestEpoch(t *testing.T) {
 	if err := r.Step(t.Context(), mustPoll(t, mesh), r.fetch); err != nil {
 		t.Fatal(err)
 	}
-	want := []model.Input{{Type: model.EDS, Selector: "*"}}
+	want := []model.Input{model.RawInput(model.EDS, "*")}
 	if diff := cmp.Diff(want, r.changed[1]); diff != "" {
 		t.Errorf("changed inputs (-want +got):\n%s", diff)
 	}

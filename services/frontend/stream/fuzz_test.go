@@ -11,6 +11,8 @@ import (
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/internal/xds/piece"
 	"meshlog.dev/store"
 )
 
@@ -49,7 +51,7 @@ type chaosClient struct {
 	now    time.Time
 	stream *stream.Stream
 	views  []content.View
-	number map[content.Sum]int // of contents: greater is newer
+	number map[xds.Sum]int // of contents: greater is newer
 	next   int
 
 	queue   [model.ResourceTypes][]stream.Response // not answered yet
@@ -64,7 +66,7 @@ type chaosClient struct {
 
 func chaos(t *testing.T, b []byte) {
 	c := &chaosClient{
-		t: t, bytes: b, now: time.Unix(1_000_000, 0), number: map[content.Sum]int{}, newest: map[string]int{},
+		t: t, bytes: b, now: time.Unix(1_000_000, 0), number: map[xds.Sum]int{}, newest: map[string]int{},
 	}
 	c.world()
 	cfg := stream.Config{GRPC: c.pick(5) == 0, Linger: 30 * time.Second, Past: func(yield func(content.View) bool) {
@@ -139,13 +141,13 @@ func (c *chaosClient) step() {
 func (c *chaosClient) world() {
 	v := content.View{Version: store.Version{Epoch: 1, Seq: uint64(len(c.views) + 1)}}
 	for t := range model.ResourceTypes {
-		v.Sets[t] = &content.Set{}
-		var old *content.Set
+		v.Sets[t] = &xds.Set{}
+		var old *xds.Set
 		if len(c.views) > 0 {
 			old = c.views[len(c.views)-1].Sets[t]
 		}
 		for _, name := range []string{"a", "b", "c", "d"} {
-			var r *content.Resource
+			var r *xds.Resource
 			if old != nil {
 				r = old.Find(name)
 			}
@@ -168,19 +170,21 @@ func (c *chaosClient) world() {
 	c.note("world %d", len(c.views))
 }
 
-func (c *chaosClient) resource(t model.ResourceType, name string) *content.Resource {
+func (c *chaosClient) resource(t model.ResourceType, name string) *xds.Resource {
 	c.next++
-	r := &content.Resource{Name: name, Sum: content.Absent(fmt.Sprint(t, name, c.next))}
+	var facts piece.Facts
+	r := &xds.Resource{Name: name, Sum: xds.Absent(fmt.Sprint(t, name, c.next))}
 	c.number[r.Sum] = c.next
 	switch t {
 	case model.CDS:
-		r.Facts.SlowWarm = c.pick(4) == 0
-		if !r.Facts.SlowWarm {
-			r.Facts.Endpoints = name
+		facts.SlowWarm = c.pick(4) == 0
+		if !facts.SlowWarm {
+			facts.Endpoints = name
 		}
 	case model.LDS, model.RDS:
-		r.Facts.Clusters = []string{[]string{"a", "b", "c", "d"}[c.pick(4)]}
+		facts.Clusters = []string{[]string{"a", "b", "c", "d"}[c.pick(4)]}
 	}
+	r.Pieces = []*xds.Encoded{{Facts: facts}}
 	return r
 }
 
@@ -259,7 +263,7 @@ func (c *chaosClient) take(r stream.Response) {
 	if r.Version == "" || r.Nonce == "" {
 		c.t.Errorf("a response without version or nonce (G15)")
 	}
-	if !slices.IsSortedFunc(r.Resources, func(a, b *content.Resource) int { return strings.Compare(a.Name, b.Name) }) {
+	if !slices.IsSortedFunc(r.Resources, func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) }) {
 		c.t.Errorf("not sorted: %v", words)
 	}
 	c.queue[r.Type] = append(c.queue[r.Type], r)

@@ -7,13 +7,14 @@ import (
 
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
 )
 
 // held is a cluster that is gone from the view and stays with the client
 // until nothing there can use it any more, with its endpoints.
 type held struct {
-	cluster   *content.Resource
-	endpoints *content.Resource // the newest; nil: none of its own
+	cluster   *xds.Resource
+	endpoints *xds.Resource // the newest; nil: none of its own
 	since     time.Time
 	lingered  bool
 }
@@ -37,8 +38,8 @@ func (s *Stream) holdRemoved(now time.Time, before content.View) {
 			}
 		}
 		h := held{cluster: r, since: now}
-		if r.Facts.Endpoints != "" {
-			h.endpoints = before.Sets[model.EDS].Find(r.Facts.Endpoints)
+		if r.Endpoints() != "" {
+			h.endpoints = before.Sets[model.EDS].Find(r.Endpoints())
 		}
 		s.held = append(s.held, h)
 	}
@@ -48,17 +49,17 @@ func (s *Stream) holdRemoved(now time.Time, before content.View) {
 
 // refreshHeld keeps the newest endpoints of held clusters, which may be gone
 // after them.
-func (s *Stream) refreshHeld(endpoints *content.Set) {
+func (s *Stream) refreshHeld(endpoints *xds.Set) {
 	for i := range s.held {
 		h := &s.held[i]
-		if r := endpoints.Find(h.cluster.Facts.Endpoints); r != nil {
+		if r := endpoints.Find(h.cluster.Endpoints()); r != nil {
 			h.endpoints = r
 		}
 	}
 }
 
 // heldResource is a held cluster, or the endpoints of one.
-func (s *Stream) heldResource(t model.ResourceType, name string) *content.Resource {
+func (s *Stream) heldResource(t model.ResourceType, name string) *xds.Resource {
 	for _, h := range s.held {
 		switch {
 		case t == model.CDS && h.cluster.Name == name:
@@ -118,12 +119,8 @@ func (s *Stream) routesApplied() bool {
 // refersTo says whether a listener or a subscribed route that the client has
 // names the cluster (E6).
 func (s *Stream) refersTo(cluster string) bool {
-	names := func(r *content.Resource) bool {
-		if r == nil {
-			return false
-		}
-		_, ok := slices.BinarySearch(r.Facts.Clusters, cluster)
-		return ok
+	names := func(r *xds.Resource) bool {
+		return r != nil && r.RefersTo(cluster)
 	}
 	if w := s.watches[model.LDS]; w != nil && slices.ContainsFunc(w.acked, names) {
 		return true

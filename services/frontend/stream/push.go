@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
 )
 
 // taint marks versions after a NACK: no canonical version looks like it, so
@@ -16,7 +16,7 @@ const taint = "nack-"
 
 // want is what the client should have of a name: nil for nothing, or the empty
 // resource.
-func (s *Stream) want(w *watch, name string) *content.Resource {
+func (s *Stream) want(w *watch, name string) *xds.Resource {
 	r := s.view.Sets[w.t].Find(name)
 	if r == nil {
 		r = s.heldResource(w.t, name)
@@ -28,10 +28,10 @@ func (s *Stream) want(w *watch, name string) *content.Resource {
 }
 
 // desired is what the client should have of CDS or LDS.
-func (s *Stream) desired(w *watch) ([]*content.Resource, content.Sum) {
+func (s *Stream) desired(w *watch) ([]*xds.Resource, xds.Sum) {
 	set := s.view.Sets[w.t]
 	if !w.wildcard {
-		list := make([]*content.Resource, 0, len(w.names))
+		list := make([]*xds.Resource, 0, len(w.names))
 		for _, n := range w.names {
 			if r := s.want(w, n); r != nil {
 				list = append(list, r)
@@ -47,9 +47,9 @@ func (s *Stream) desired(w *watch) ([]*content.Resource, content.Sum) {
 		for _, h := range s.held {
 			list = append(list, h.cluster)
 		}
-		slices.SortFunc(list, func(a, b *content.Resource) int { return strings.Compare(a.Name, b.Name) })
+		slices.SortFunc(list, func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
 	}
-	var sum content.Sum
+	var sum xds.Sum
 	kept := list[:0]
 	for _, r := range list {
 		if h, ok := w.holds[r.Name]; ok && h.bad.Same(r) {
@@ -66,7 +66,7 @@ func (s *Stream) desired(w *watch) ([]*content.Resource, content.Sum) {
 // version is the version, in a response of that nonce, of what the client
 // should have of the type.
 func (s *Stream) version(w *watch, nonce string) string {
-	var sum content.Sum
+	var sum xds.Sum
 	if w.full() {
 		_, sum = s.desired(w)
 	} else {
@@ -80,11 +80,11 @@ func (s *Stream) version(w *watch, nonce string) string {
 	return sum.String()
 }
 
-func (s *Stream) entrySum(w *watch, name string) content.Sum {
+func (s *Stream) entrySum(w *watch, name string) xds.Sum {
 	if r := s.want(w, name); r != nil {
 		return r.Sum
 	}
-	return content.Absent(name)
+	return xds.Absent(name)
 }
 
 // pushFull sends everything of CDS or LDS if that is not what was sent.
@@ -110,21 +110,21 @@ func (s *Stream) pushFull(now time.Time, w *watch) (Response, bool) {
 // endpoints of every added or changed cluster follow at once (E2), and what
 // may name a cluster that is slow to warm waits. It says whether an added
 // cluster waits for secrets.
-func (s *Stream) clustersSent(now time.Time, w *watch, list []*content.Resource) (secrets bool) {
+func (s *Stream) clustersSent(now time.Time, w *watch, list []*xds.Resource) (secrets bool) {
 	eds := s.watches[model.EDS]
 	cold := !w.everGot && w.claimed == ""
 	for _, r := range list {
-		i, had := content.Search(w.sent, r.Name)
+		i, had := xds.Search(w.sent, r.Name)
 		if had && w.sent[i].Same(r) {
 			continue
 		}
-		if name := r.Facts.Endpoints; name != "" && eds != nil {
+		if name := r.Endpoints(); name != "" && eds != nil {
 			// Only what is requested may be pushed to gRPC (G3); Envoy asks
 			// for it as soon as it has the cluster.
 			eds.owe(name, !s.cfg.GRPC)
 		}
-		secrets = secrets || r.Facts.Secrets
-		if r.Facts.SlowWarm && !had && !cold {
+		secrets = secrets || r.Secrets()
+		if r.SlowWarm() && !had && !cold {
 			s.gateUntil = now.Add(warmWait)
 		}
 	}
@@ -158,13 +158,13 @@ func (s *Stream) pushNamed(now time.Time, w *watch) (Response, bool) {
 		return Response{}, false
 	}
 	o := outstanding{items: make([]item, len(due))}
-	resources := make([]*content.Resource, len(due))
+	resources := make([]*xds.Resource, len(due))
 	for i, e := range due {
 		r := s.want(w, e.name)
 		o.items[i] = item{e.name, r}
 		e.sent, e.answered, e.owed, e.alone = r, true, false, false
 		if r == nil {
-			r = content.Empty(w.t, e.name)
+			r = xds.Empty(w.t, e.name)
 		}
 		resources[i] = r
 	}
@@ -192,10 +192,10 @@ func (s *Stream) due(w *watch, e *entry) bool {
 // as far as that is known.
 func (s *Stream) clusterWaitsFor(endpoints string) bool {
 	w := s.watches[model.CDS]
-	return w == nil || slices.ContainsFunc(w.sent, func(r *content.Resource) bool { return r.Facts.Endpoints == endpoints })
+	return w == nil || slices.ContainsFunc(w.sent, func(r *xds.Resource) bool { return r.Endpoints() == endpoints })
 }
 
-func (s *Stream) respond(now time.Time, w *watch, o outstanding, resources []*content.Resource) Response {
+func (s *Stream) respond(now time.Time, w *watch, o outstanding, resources []*xds.Resource) Response {
 	o.nonce, o.at = s.nextNonce(), now
 	o.version = s.version(w, o.nonce)
 	o.world = s.view.Version

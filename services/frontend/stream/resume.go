@@ -6,6 +6,7 @@ import (
 
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
 )
 
 // How long a client that names versions unknown here waits for its first
@@ -62,7 +63,7 @@ func (s *Stream) check(now time.Time, w *watch) {
 // known says whether the version that the client named tells that what it has
 // is not newer than what is served.
 func (s *Stream) known(w *watch) bool {
-	if w.claimed == "" || w.claimed == (content.Sum{}).String() || strings.HasPrefix(w.claimed, taint) ||
+	if w.claimed == "" || w.claimed == (xds.Sum{}).String() || strings.HasPrefix(w.claimed, taint) ||
 		w.claimed == w.versionAt(s.view) {
 		return true
 	}
@@ -78,12 +79,12 @@ func (w *watch) versionAt(v content.View) string {
 	case w.full():
 		return v.Sets[w.t].SumOf(w.names).String()
 	}
-	var sum content.Sum
+	var sum xds.Sum
 	for _, e := range w.entries {
 		if r := v.Sets[w.t].Find(e.name); r != nil {
 			sum = sum.Add(r.Sum)
 		} else {
-			sum = sum.Add(content.Absent(e.name))
+			sum = sum.Add(xds.Absent(e.name))
 		}
 	}
 	return sum.String()
@@ -156,7 +157,7 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 }
 
 // in is what the subscription holds in a view.
-func (w *watch) in(v content.View) ([]*content.Resource, content.Sum) {
+func (w *watch) in(v content.View) ([]*xds.Resource, xds.Sum) {
 	set := v.Sets[w.t]
 	if w.wildcard {
 		return set.Resources, set.Sum

@@ -14,6 +14,8 @@ import (
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/internal/xds/piece"
 	"meshlog.dev/store"
 )
 
@@ -90,7 +92,7 @@ type script struct {
 	stream *stream.Stream
 	now    time.Time
 	worlds []content.View // by number, from 1
-	text   map[content.Sum]string
+	text   map[xds.Sum]string
 	last   map[model.ResourceType][]stream.Response
 	names  map[model.ResourceType][]string
 	// the version that the client has of each type
@@ -101,7 +103,7 @@ type script struct {
 
 func newScript() *script {
 	r := &script{
-		now: time.Unix(1_000_000, 0), text: map[content.Sum]string{},
+		now: time.Unix(1_000_000, 0), text: map[xds.Sum]string{},
 		last: map[model.ResourceType][]stream.Response{}, names: map[model.ResourceType][]string{},
 		version: map[model.ResourceType]string{},
 	}
@@ -266,7 +268,7 @@ func (r *script) ask(req *stream.Request, t model.ResourceType, args []string) {
 func (r *script) world(def string) error {
 	v := content.View{Version: store.Version{Epoch: 1, Seq: uint64(len(r.worlds) + 1)}}
 	for t := range model.ResourceTypes {
-		v.Sets[t] = &content.Set{}
+		v.Sets[t] = &xds.Set{}
 	}
 	for part := range strings.SplitSeq(def, ";") {
 		words := strings.Fields(part)
@@ -280,7 +282,7 @@ func (r *script) world(def string) error {
 			set.Resources = append(set.Resources, res)
 			set.Sum = set.Sum.Add(res.Sum)
 		}
-		slices.SortFunc(set.Resources, func(a, b *content.Resource) int { return strings.Compare(a.Name, b.Name) })
+		slices.SortFunc(set.Resources, func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
 		if n := len(r.worlds); n > 0 && r.worlds[n-1].Sets[t].Sum == set.Sum {
 			v.Sets[t] = r.worlds[n-1].Sets[t] // as the cache does
 		}
@@ -292,26 +294,28 @@ func (r *script) world(def string) error {
 	return nil
 }
 
-func (r *script) resource(t model.ResourceType, word string) *content.Resource {
+func (r *script) resource(t model.ResourceType, word string) *xds.Resource {
 	id, clusters, _ := strings.Cut(word, ">")
 	id, how, _ := strings.Cut(id, "!")
 	name, _, _ := strings.Cut(id, "@")
-	res := &content.Resource{Name: name, Sum: content.Absent(t.String() + id)}
+	res := &xds.Resource{Name: name, Sum: xds.Absent(t.String() + id)}
 	r.text[res.Sum] = id
+	var facts piece.Facts
 	if clusters != "" {
-		res.Facts.Clusters = strings.Split(clusters, ",")
-		slices.Sort(res.Facts.Clusters)
+		facts.Clusters = strings.Split(clusters, ",")
+		slices.Sort(facts.Clusters)
 	}
 	if t == model.CDS {
 		switch how {
 		case "dns":
-			res.Facts.SlowWarm = true
+			facts.SlowWarm = true
 		case "sds":
-			res.Facts.SlowWarm, res.Facts.Secrets, res.Facts.Endpoints = true, true, name
+			facts.SlowWarm, facts.Secrets, facts.Endpoints = true, true, name
 		case "":
-			res.Facts.Endpoints = name
+			facts.Endpoints = name
 		}
 	}
+	res.Pieces = []*xds.Encoded{{Facts: facts}}
 	return res
 }
 

@@ -5,15 +5,15 @@ import (
 	"strings"
 	"time"
 
-	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
 )
 
 // hold is a resource that one client has rejected: until its content is
 // another, the client keeps what it last applied.
 type hold struct {
-	bad  *content.Resource
-	good *content.Resource // nil: nothing, or the empty resource
+	bad  *xds.Resource
+	good *xds.Resource // nil: nothing, or the empty resource
 }
 
 // Nack is a rejection that still stands.
@@ -159,20 +159,20 @@ func (s *Stream) rejected(now time.Time, w *watch, n Nack) {
 }
 
 // lastGood is what the client last applied of a name; nil: nothing.
-func (w *watch) lastGood(name string) *content.Resource {
+func (w *watch) lastGood(name string) *xds.Resource {
 	if !w.full() {
 		if e := w.entry(name); e != nil && e.applied {
 			return e.acked
 		}
 		return nil
 	}
-	if i, ok := content.Search(w.acked, name); ok {
+	if i, ok := xds.Search(w.acked, name); ok {
 		return w.acked[i]
 	}
 	return nil
 }
 
-func (w *watch) holdBack(bad item, good *content.Resource) {
+func (w *watch) holdBack(bad item, good *xds.Resource) {
 	if w.holds == nil {
 		w.holds = make(map[string]hold)
 	}
@@ -188,7 +188,7 @@ func (w *watch) holdBack(bad item, good *content.Resource) {
 }
 
 // lift ends the holds of resources whose content is another in set.
-func (w *watch) lift(set *content.Set) {
+func (w *watch) lift(set *xds.Set) {
 	for name, h := range w.holds {
 		if !h.bad.Same(set.Find(name)) {
 			delete(w.holds, name)

@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
 )
 
 // Times that are not the user's to set.
@@ -42,7 +43,7 @@ type Response struct {
 	Type      model.ResourceType
 	Version   string
 	Nonce     string
-	Resources []*content.Resource
+	Resources []*xds.Resource
 }
 
 // Config of a Stream.
@@ -186,7 +187,7 @@ func (s *Stream) sayNothing(now time.Time) (Response, bool) {
 	if !s.silentTooLong(now) {
 		return Response{}, false
 	}
-	r := Response{Type: model.EDS, Version: content.Sum{}.String(), Nonce: s.nextNonce()}
+	r := Response{Type: model.EDS, Version: xds.Sum{}.String(), Nonce: s.nextNonce()}
 	if w := s.watches[model.EDS]; w != nil {
 		w.lastNonce = r.Nonce
 		if r.Version = w.claimed; !w.unresolved || r.Version == "" {

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
 	"meshlog.dev/store"
 )
 
@@ -32,8 +32,8 @@ type watch struct {
 	owed    bool
 	everGot bool // a full response of CDS or LDS was sent, or is known to be there
 	// CDS and LDS: everything that was last sent, and last applied.
-	sent, acked       []*content.Resource
-	sentSum, ackedSum content.Sum
+	sent, acked       []*xds.Resource
+	sentSum, ackedSum xds.Sum
 	// EDS and RDS: by name, sorted.
 	entries []entry
 
@@ -55,7 +55,7 @@ type entry struct {
 	name string
 	// What was last sent, and last applied; nil: nothing, or the empty
 	// resource.
-	sent, acked *content.Resource
+	sent, acked *xds.Resource
 	answered    bool // something was sent, or is known to be there
 	applied     bool // acked is what the client has
 	owed        bool // to be sent even if it is what was sent
@@ -70,8 +70,8 @@ type outstanding struct {
 	at      time.Time
 	world   store.Version
 	made    time.Time // when that version was published; zero: it did not cause the response
-	list    []*content.Resource
-	sum     content.Sum
+	list    []*xds.Resource
+	sum     xds.Sum
 	items   []item // of EDS and RDS
 	secrets bool   // it adds a cluster that waits for secrets
 }
@@ -79,7 +79,7 @@ type outstanding struct {
 // item is one name in a response; a nil resource is the empty one.
 type item struct {
 	name     string
-	resource *content.Resource
+	resource *xds.Resource
 }
 
 // maxOutstanding bounds what is remembered of a client that never answers.
@@ -130,15 +130,15 @@ func (w *watch) setNames(names []string) {
 }
 
 // only is what of list is named, and the Sum of a subscription to names.
-func only(list []*content.Resource, names []string) ([]*content.Resource, content.Sum) {
-	var sum content.Sum
-	named := make([]*content.Resource, 0, len(names))
+func only(list []*xds.Resource, names []string) ([]*xds.Resource, xds.Sum) {
+	var sum xds.Sum
+	named := make([]*xds.Resource, 0, len(names))
 	for _, n := range names {
-		if i, ok := content.Search(list, n); ok {
+		if i, ok := xds.Search(list, n); ok {
 			named = append(named, list[i])
 			sum = sum.Add(list[i].Sum)
 		} else {
-			sum = sum.Add(content.Absent(n))
+			sum = sum.Add(xds.Absent(n))
 		}
 	}
 	return named, sum

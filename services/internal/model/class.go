@@ -67,17 +67,53 @@ type ProxyClass struct {
 	RDS RDSClass
 }
 
+// Client is what kind of client a proxy is, as far as it matters to what it is
+// served.
+type Client uint8
+
+// The kinds of clients.
+const (
+	ClientRouter Client = iota
+	ClientSidecar
+	ClientGRPC
+)
+
 // CDSClass is what Clusters depend on.
-type CDSClass struct{ Raw SelectorSet }
+type CDSClass struct {
+	Client Client
+	Scope  Scope // Services, Rules
+	Raw    SelectorSet
+}
 
 // EDSClass is what ClusterLoadAssignments depend on.
-type EDSClass struct{ Raw SelectorSet }
+type EDSClass struct {
+	Client Client
+	Scope  Scope // Services, Rules
+	Raw    SelectorSet
+}
 
 // LDSClass is what Listeners depend on.
-type LDSClass struct{ Raw SelectorSet }
+type LDSClass struct {
+	Client Client
+	Scope  Scope // Services, VirtualServices
+	// Gateways is which selectors of Gateways match a router.
+	Gateways SelectorSet
+	Raw      SelectorSet
+}
 
 // RDSClass is what RouteConfigurations depend on.
-type RDSClass struct{ Raw SelectorSet }
+type RDSClass struct {
+	Client Client
+	Scope  Scope // all
+	// Namespace is in which services are called by their bare names; empty
+	// where there are none.
+	Namespace string
+	// Sources is which sourceLabels and sourceNamespaces of VirtualServices
+	// match (VSM-10).
+	Sources  SelectorSet
+	Gateways SelectorSet
+	Raw      SelectorSet
+}
 
 // Only is c with what concerns other types than t left out: the class of t.
 func (c ProxyClass) Only(t ResourceType) ProxyClass {
@@ -135,10 +171,10 @@ func Classify(pc *PushContext, p *Proxy) ProxyClass {
 		}
 	}
 	return ProxyClass{
-		CDS: CDSClass{SelectorSet(sets[CDS].String())},
-		EDS: EDSClass{SelectorSet(sets[EDS].String())},
-		LDS: LDSClass{SelectorSet(sets[LDS].String())},
-		RDS: RDSClass{SelectorSet(sets[RDS].String())},
+		CDS: CDSClass{Raw: SelectorSet(sets[CDS].String())},
+		EDS: EDSClass{Raw: SelectorSet(sets[EDS].String())},
+		LDS: LDSClass{Raw: SelectorSet(sets[LDS].String())},
+		RDS: RDSClass{Raw: SelectorSet(sets[RDS].String())},
 	}
 }
 

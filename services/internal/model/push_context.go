@@ -1,7 +1,6 @@
 package model
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 )
@@ -22,7 +22,10 @@ const resourceKind = "Resource"
 // PushContext is the world as generation reads it: indexed, and immutable. A
 // successor shares with it what did not change.
 type PushContext struct {
-	priority  []string // of sources, as the policy says
+	priority     []string // of sources, as the policy says
+	mesh         *meshconfig.MeshConfig
+	domainSuffix string
+
 	raw       table[Key, *RawResource]
 	names     table[nameKey, []*RawResource] // the one that wins first
 	cells     map[cellKey]*cell
@@ -44,19 +47,15 @@ type RawResource struct {
 	Hash     [32]byte // SHA-256 of Value
 }
 
-// Input names a part of a PushContext that generation may read and that
-// changes as one.
-type Input struct {
-	Type     ResourceType
-	Selector string // text
-}
-
 type (
 	nameKey struct {
 		Type ResourceType
 		Name string
 	}
-	cellKey = Input
+	cellKey struct {
+		Type     ResourceType
+		Selector string
+	}
 	// cell is the raw resources of one type and selector, sorted by name, the
 	// winning one of each name.
 	cell struct{ resources []*RawResource }
@@ -70,8 +69,9 @@ func NewPushContext(w *World) *PushContext {
 	}
 	empty := &PushContext{
 		priority: w.Policy().SourcePriority,
-		raw:      newTable[Key, *RawResource](hashKey),
-		names:    newTable[nameKey, []*RawResource](hashNameKey),
+		mesh:     w.MeshConfig(), domainSuffix: w.Policy().DomainSuffix,
+		raw:   newTable[Key, *RawResource](hashKey),
+		names: newTable[nameKey, []*RawResource](hashNameKey),
 	}
 	pc, _ := empty.next(w, keys)
 	return pc
@@ -105,7 +105,7 @@ func (pc *PushContext) next(w *World, changed []Key) (*PushContext, []Input) {
 // that text, sorted by name, without those that lose their name to another of
 // the same selector. The result must not be changed.
 func (pc *PushContext) Raw(in Input) []*RawResource {
-	if c := pc.cells[in]; c != nil {
+	if c := pc.cells[cellKey{ResourceType(in.Kind - InputRaw), in.A}]; c != nil {
 		return c.resources
 	}
 	return nil
@@ -139,19 +139,15 @@ func (pc *PushContext) Diagnostics() []Diagnostic {
 func (pc *PushContext) inputs(o *PushContext) []Input {
 	var all []Input
 	for k := range pc.cells {
-		all = append(all, k)
+		all = append(all, RawInput(k.Type, k.Selector))
 	}
 	for k := range o.cells {
 		if _, both := pc.cells[k]; !both {
-			all = append(all, k)
+			all = append(all, RawInput(k.Type, k.Selector))
 		}
 	}
 	slices.SortFunc(all, compareInputs)
 	return all
-}
-
-func compareInputs(a, b Input) int {
-	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Selector, b.Selector))
 }
 
 func (pc *PushContext) compare(a, b *RawResource) int {

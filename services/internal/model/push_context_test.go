@@ -91,7 +91,7 @@ func TestConflicts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pc := PushContext(t, test.changes...)
-			if got := pc.Raw(model.Input{Type: model.CDS, Selector: "*"}); len(got) != 1 || got[0].Key.Name != test.winner {
+			if got := pc.Raw(model.RawInput(model.CDS, "*")); len(got) != 1 || got[0].Key.Name != test.winner {
 				t.Errorf("%d resources, the first of %v", len(got), got[0].Key)
 			}
 			var losers []string
@@ -195,7 +195,7 @@ func everyInput() []model.Input {
 			if g != "" {
 				s = fmt.Sprintf("cluster=%q", g)
 			}
-			all = append(all, model.Input{Type: t, Selector: s})
+			all = append(all, model.RawInput(t, s))
 		}
 	}
 	return all

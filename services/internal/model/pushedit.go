@@ -70,7 +70,7 @@ func (e *pushEdit) touch(r *RawResource) nameKey {
 
 func (e *pushEdit) done() (*PushContext, []Input) {
 	pc := &PushContext{
-		priority: e.from.priority, unread: e.unread, conflicts: e.from.conflicts,
+		priority: e.from.priority, mesh: e.from.mesh, domainSuffix: e.from.domainSuffix, unread: e.unread, conflicts: e.from.conflicts,
 		cells: e.from.cells, selectors: e.from.selectors,
 		raw: e.raw.table, names: e.names.table,
 	}
@@ -94,12 +94,12 @@ func (e *pushEdit) doneCells(pc *PushContext) []Input {
 	cells := cloneMap(e.from.cells)
 	regroup := false
 	for k, names := range e.cells {
-		old := e.from.Raw(k)
+		old := e.from.Raw(RawInput(k.Type, k.Selector))
 		next := e.cell(old, pc, k, names)
 		if slices.Equal(old, next.resources) {
 			continue
 		}
-		changed = append(changed, k)
+		changed = append(changed, RawInput(k.Type, k.Selector))
 		if len(next.resources) == 0 {
 			delete(cells, k)
 		} else {

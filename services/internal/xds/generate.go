@@ -5,48 +5,28 @@ import (
 	"strings"
 
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds/piece"
 )
 
-// Resource is one Envoy resource.
-type Resource struct {
-	Name  string
-	Value []byte   // the message; must not be changed
-	Hash  [32]byte // SHA-256 of Value
+// Parts says which parts the resources of type t for a class are made of, in
+// the order in which they count. It reads what decides which parts there are;
+// what is in them they read themselves.
+func Parts(r *model.Reader, class model.ProxyClass, t model.ResourceType) []piece.Part {
+	return rawParts(r, t, class.Raw(t))
 }
 
-// Result is all resources of one type for one class.
-type Result struct {
-	// Resources, sorted by name; no name comes twice.
-	Resources []Resource
-	// Inputs are what was read: while they are as they were, so is the
-	// result.
-	Inputs []model.Input
+// rawPart is a raw resource, served with the bytes that are on the log.
+type rawPart struct {
+	t        model.ResourceType
+	selector string
+	name     string
 }
 
-// Generate makes the resources of type t for a class.
-func Generate(pc *model.PushContext, class model.ProxyClass, t model.ResourceType) Result {
-	g := generator{pc: pc}
-	resources := g.raw(t, class.Raw(t))
-	return Result{Resources: resources, Inputs: g.inputs}
-}
-
-// generator notes what is read.
-type generator struct {
-	pc     *model.PushContext
-	inputs []model.Input
-}
-
-func (g *generator) read(in model.Input) []*model.RawResource {
-	g.inputs = append(g.inputs, in)
-	return g.pc.Raw(in)
-}
-
-// raw is the raw resources of the selectors that matched; their bytes are
-// those on the log.
-func (g *generator) raw(t model.ResourceType, selected model.SelectorSet) []Resource {
+// rawParts is the raw resources of the selectors that matched.
+func rawParts(r *model.Reader, t model.ResourceType, selected model.SelectorSet) []piece.Part {
 	var all []*model.RawResource
 	for _, s := range selected.Selectors() {
-		all = append(all, g.read(model.Input{Type: t, Selector: s})...)
+		all = append(all, r.Raw(t, s)...)
 	}
 	slices.SortFunc(all, func(a, b *model.RawResource) int {
 		switch {
@@ -54,15 +34,49 @@ func (g *generator) raw(t model.ResourceType, selected model.SelectorSet) []Reso
 			return strings.Compare(a.Name, b.Name)
 		case a == b:
 			return 0
-		case g.pc.Before(a, b):
+		case r.Before(a, b):
 			return -1
 		}
 		return 1
 	})
 	all = slices.CompactFunc(all, func(a, b *model.RawResource) bool { return a.Name == b.Name })
-	resources := make([]Resource, len(all))
-	for i, r := range all {
-		resources[i] = Resource{Name: r.Name, Value: r.Value, Hash: r.Hash}
+	parts := make([]piece.Part, len(all))
+	for i, raw := range all {
+		parts[i] = rawPart{t, raw.Selector.String(), raw.Name}
 	}
-	return resources
+	return parts
+}
+
+// Make implements piece.Part.
+func (p rawPart) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
+	raw := r.RawOne(p.t, p.selector, p.name)
+	if raw == nil {
+		return nil, nil
+	}
+	return []piece.Piece{{Name: p.name, Value: raw.Value}}, nil
+}
+
+// Result is what a class is served of one type.
+type Result struct {
+	Set *Set
+	// Inputs are what was read: while they are as they were, so is the Set.
+	Inputs      []model.Input
+	Diagnostics []model.Diagnostic
+}
+
+// Generate makes the resources of type t for a class, from nothing. A Catalog
+// comes to the same Set with less work.
+func Generate(pc *model.PushContext, class model.ProxyClass, t model.ResourceType) Result {
+	r := pc.Read()
+	var made []made
+	var problems []model.Diagnostic
+	for _, p := range Parts(r, class, t) {
+		pieces, ds := p.Make(r)
+		problems = append(problems, ds...)
+		for _, one := range pieces {
+			made = append(made, encode(t, one))
+		}
+	}
+	slices.SortFunc(problems, model.Diagnostic.Compare)
+	return Result{Set: assemble(t, made), Inputs: r.Inputs(), Diagnostics: problems}
 }

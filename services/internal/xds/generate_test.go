@@ -13,6 +13,7 @@ import (
 	"meshlog.dev/services/internal/model"
 	. "meshlog.dev/services/internal/model/modeltest"
 	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/internal/xds/piece"
 )
 
 func generate(pc *model.PushContext, cluster string, t model.ResourceType) xds.Result {
@@ -29,7 +30,7 @@ func TestGenerate(t *testing.T) {
 	)
 	got := generate(pc, "edge", model.CDS)
 	var names []string
-	for _, r := range got.Resources {
+	for _, r := range got.Set.Resources {
 		names = append(names, r.Name)
 	}
 	if diff := cmp.Diff([]string{"a", "b", "c"}, names); diff != "" {
@@ -39,14 +40,10 @@ func TestGenerate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(got.Resources[0].Value, want) {
+	if !bytes.Equal(got.Set.Resources[0].Value(), want) {
 		t.Error("a is not that of the object that wins")
 	}
-	inputs := []model.Input{{Type: model.CDS, Selector: "*"}, {Type: model.CDS, Selector: `cluster="edge"`}}
-	if diff := cmp.Diff(inputs, got.Inputs); diff != "" {
-		t.Errorf("inputs (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(got, generate(pc, "edge", model.CDS)); diff != "" {
+	if diff := cmp.Diff(got.Set.Sum, generate(pc, "edge", model.CDS).Set.Sum); diff != "" {
 		t.Errorf("generated twice:\n%s", diff)
 	}
 }
@@ -67,8 +64,8 @@ func TestBytesAreUntouched(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := generate(model.NewPushContext(w), "", model.CDS)
-	if len(got.Resources) != 1 || !bytes.Equal(got.Resources[0].Value, value) {
-		t.Errorf("got %v", got.Resources)
+	if len(got.Set.Resources) != 1 || !bytes.Equal(got.Set.Resources[0].Value(), value) {
+		t.Errorf("got %v", got.Set.Resources)
 	}
 }
 
@@ -78,24 +75,24 @@ func TestInspect(t *testing.T) {
 	for name, test := range map[string]struct {
 		t       model.ResourceType
 		message proto.Message
-		want    xds.Facts
+		want    piece.Facts
 	}{
-		"EDS":                   {model.CDS, Cluster("a", 1), xds.Facts{Endpoints: "a"}},
-		"EDS by another name":   {model.CDS, named, xds.Facts{Endpoints: "other"}},
-		"DNS":                   {model.CDS, DNSCluster("a"), xds.Facts{SlowWarm: true}},
-		"secrets":               {model.CDS, SecretCluster("a"), xds.Facts{Endpoints: "a", SlowWarm: true, Secrets: true}},
-		"endpoints":             {model.EDS, Endpoints("a", 1), xds.Facts{}},
-		"weighted routes":       {model.RDS, Routes("r", To("b", 1), To("a", 0), To("b", 2)), xds.Facts{Clusters: []string{"a", "b"}}},
-		"a listener with RDS":   {model.LDS, Listener("l", 1, "r"), xds.Facts{}},
-		"a listener with TCP":   {model.LDS, TCPListener("l", 1, "a"), xds.Facts{Clusters: []string{"a"}}},
-		"mirrors, single names": {model.RDS, MirrorRoutes("r", "a", "b"), xds.Facts{Clusters: []string{"a", "b"}}},
+		"EDS":                   {model.CDS, Cluster("a", 1), piece.Facts{Endpoints: "a"}},
+		"EDS by another name":   {model.CDS, named, piece.Facts{Endpoints: "other"}},
+		"DNS":                   {model.CDS, DNSCluster("a"), piece.Facts{SlowWarm: true}},
+		"secrets":               {model.CDS, SecretCluster("a"), piece.Facts{Endpoints: "a", SlowWarm: true, Secrets: true}},
+		"endpoints":             {model.EDS, Endpoints("a", 1), piece.Facts{}},
+		"weighted routes":       {model.RDS, Routes("r", To("b", 1), To("a", 0), To("b", 2)), piece.Facts{Clusters: []string{"a", "b"}}},
+		"a listener with RDS":   {model.LDS, Listener("l", 1, "r"), piece.Facts{}},
+		"a listener with TCP":   {model.LDS, TCPListener("l", 1, "a"), piece.Facts{Clusters: []string{"a"}}},
+		"mirrors, single names": {model.RDS, MirrorRoutes("r", "a", "b"), piece.Facts{Clusters: []string{"a", "b"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := proto.Marshal(test.message)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := xds.Inspect(test.t, b)
+			got, err := piece.Inspect(test.t, b)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,7 +101,7 @@ func TestInspect(t *testing.T) {
 			}
 		})
 	}
-	if _, err := xds.Inspect(model.CDS, []byte{0xff}); err == nil {
+	if _, err := piece.Inspect(model.CDS, []byte{0xff}); err == nil {
 		t.Error("nonsense has no error")
 	}
 }

@@ -1,0 +1,17 @@
+package content
+
+import (
+	"time"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/store"
+)
+
+// View is what one class is served at one version of the world. While content
+// does not change, its Sets are the same pointers in later versions.
+type View struct {
+	Version   store.Version
+	Published time.Time // by the clock of the leader, for people; zero: not said
+	Sets      [model.ResourceTypes]*xds.Set
+}

@@ -1,0 +1,177 @@
+package model
+
+import (
+	"cmp"
+	"slices"
+
+	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// Input names a part of a PushContext that generation may read and that
+// changes as one: while all inputs of a result are as they were, so is the
+// result.
+type Input struct {
+	Kind InputKind
+	// What of that kind: for InputRaw a selector, else names.
+	A, B string
+}
+
+// InputKind is a kind of inputs.
+type InputKind uint8
+
+// The kinds of inputs.
+const (
+	// InputRaw to InputRaw+ResourceTypes-1: which raw resources of a type have
+	// the selector A, and who of them wins.
+	InputRaw InputKind = iota
+	// InputRawOne: the raw resource B ("type name") of the selector A.
+	InputRawOne = InputKind(ResourceTypes) + iota
+	// InputServices: the services that scope A sees, with all that they say
+	// but their endpoints.
+	InputServices
+	// InputService: service B of namespace A, without its endpoints.
+	InputService
+	// InputEndpoints: the endpoints of service B of namespace A.
+	InputEndpoints
+	// InputVirtualServices: which VirtualServices scope A sees, and their heads.
+	InputVirtualServices
+	// InputVirtualService: what the VirtualService A/B says.
+	InputVirtualService
+	// InputRules: which DestinationRules scope A finds for which hosts.
+	InputRules
+	// InputRule: what the merged rule of namespace A and host B says.
+	InputRule
+	// InputGateways: the Gateways that have the selector A.
+	InputGateways
+	// InputMesh: MeshConfig, and what MeshPolicy says about names.
+	InputMesh
+)
+
+func compareInputs(a, b Input) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.A, b.A), cmp.Compare(a.B, b.B))
+}
+
+// RawInput is the raw resources of type t of a selector.
+func RawInput(t ResourceType, selector string) Input {
+	return Input{Kind: InputRaw + InputKind(t), A: selector}
+}
+
+// Reader reads a PushContext and notes what was read. Nothing that it returns
+// may be changed. It is for one goroutine.
+type Reader struct {
+	pc     *PushContext
+	inputs map[Input]struct{}
+}
+
+// Read returns a Reader that has read nothing.
+func (pc *PushContext) Read() *Reader {
+	return &Reader{pc: pc, inputs: make(map[Input]struct{})}
+}
+
+// Inputs is what was read, sorted.
+func (r *Reader) Inputs() []Input {
+	all := make([]Input, 0, len(r.inputs))
+	for in := range r.inputs {
+		all = append(all, in)
+	}
+	slices.SortFunc(all, compareInputs)
+	return all
+}
+
+func (r *Reader) note(in Input) { r.inputs[in] = struct{}{} }
+
+// Raw returns the raw resources of type t that have the selector of that text,
+// sorted by name, the winning one of each name.
+func (r *Reader) Raw(t ResourceType, selector string) []*RawResource {
+	in := RawInput(t, selector)
+	r.note(in)
+	return r.pc.Raw(in)
+}
+
+// RawOne returns what Raw does of one name, or nil: it changes less often.
+func (r *Reader) RawOne(t ResourceType, selector, name string) *RawResource {
+	r.note(Input{Kind: InputRawOne, A: selector, B: t.String() + " " + name})
+	return r.pc.rawOne(t, selector, name)
+}
+
+// Before says which of two raw resources wins a name that both have.
+func (r *Reader) Before(a, b *RawResource) bool { return r.pc.Before(a, b) }
+
+// Services returns what a scope sees, sorted by host name: one service a host
+// (VIS-3: the own namespace, then Kubernetes, then the oldest).
+func (r *Reader) Services(s Scope) []*Service {
+	r.note(Input{Kind: InputServices, A: s.Services})
+	return r.pc.servicesOf(s.Services)
+}
+
+// ServiceByHost returns the service of a host that a scope sees, or nil.
+func (r *Reader) ServiceByHost(s Scope, host string) *Service {
+	r.note(Input{Kind: InputServices, A: s.Services})
+	return r.pc.serviceByHost(s.Services, host)
+}
+
+// Service returns one service, or nil.
+func (r *Reader) Service(id ServiceID) *Service {
+	r.note(Input{Kind: InputService, A: id.Namespace, B: id.Hostname})
+	return r.pc.service(id)
+}
+
+// Endpoints returns those of a service; nil: none.
+func (r *Reader) Endpoints(id ServiceID) Endpoints {
+	r.note(Input{Kind: InputEndpoints, A: id.Namespace, B: id.Hostname})
+	return r.pc.endpointsOf(id)
+}
+
+// VirtualServices returns what a scope sees of those bound to a gateway
+// ("mesh", or namespace/name), the one that wins first (VS-5: the oldest).
+func (r *Reader) VirtualServices(s Scope, gateway string) []*VirtualServiceHead {
+	r.note(Input{Kind: InputVirtualServices, A: s.VirtualServices})
+	return r.pc.virtualServicesOf(s.VirtualServices, gateway)
+}
+
+// VirtualService returns what a VirtualService says, hosts of destinations in
+// full, delegates not yet merged; nil: it is gone.
+func (r *Reader) VirtualService(k Key) *networking.VirtualService {
+	r.note(Input{Kind: InputVirtualService, A: k.Namespace, B: k.Name})
+	return r.pc.virtualService(k)
+}
+
+// Rule returns which DestinationRules count for a host in a scope (DR-1):
+// serviceNamespace is that of the service, "" where there is none.
+func (r *Reader) Rule(s Scope, serviceNamespace, host string) (RuleID, bool) {
+	r.note(Input{Kind: InputRules, A: s.Rules})
+	return r.pc.ruleOf(s.Rules, serviceNamespace, host)
+}
+
+// DestinationRule returns what merged rules say (DR-2), and the objects that
+// they come from; nil: they are gone.
+func (r *Reader) DestinationRule(id RuleID) (*networking.DestinationRule, []Key) {
+	r.note(Input{Kind: InputRule, A: id.Namespace, B: id.Host})
+	return r.pc.rule(id)
+}
+
+// Gateway is a Gateway of networking.istio.io.
+type Gateway struct {
+	Key  Key
+	Spec *networking.Gateway
+}
+
+// Gateways returns the Gateways that have the selector of that text, the oldest
+// first (GW-2).
+func (r *Reader) Gateways(selector string) []Gateway {
+	r.note(Input{Kind: InputGateways, A: selector})
+	return r.pc.gatewaysOf(selector)
+}
+
+// Mesh returns MeshConfig with its defaults.
+func (r *Reader) Mesh() *meshconfig.MeshConfig {
+	r.note(Input{Kind: InputMesh})
+	return r.pc.mesh
+}
+
+// DomainSuffix is that of Kubernetes services: cluster.local.
+func (r *Reader) DomainSuffix() string {
+	r.note(Input{Kind: InputMesh})
+	return r.pc.domainSuffix
+}

@@ -1,0 +1,263 @@
+package xds
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds/piece"
+)
+
+// Sum identifies a set of named contents, in whatever order they are added:
+// adding one that is in takes it out. The zero Sum is that of the empty set.
+type Sum [16]byte
+
+// Add is s with o added, or taken out.
+func (s Sum) Add(o Sum) Sum {
+	for i := range s {
+		s[i] ^= o[i]
+	}
+	return s
+}
+
+// String is lower-case hex: the version on the wire.
+func (s Sum) String() string { return hex.EncodeToString(s[:]) }
+
+// sumOf is the Sum of one resource.
+func sumOf(name string, hash [32]byte) Sum {
+	b := make([]byte, 0, len(name)+1+len(hash))
+	b = append(append(append(b, name...), 0), hash[:]...)
+	h := sha256.Sum256(b)
+	return Sum(h[:len(Sum{})])
+}
+
+// Absent is the Sum of a name that is subscribed and not there.
+func Absent(name string) Sum { return sumOf(name, [32]byte{}) }
+
+// Encoded is an encoded piece. Equal pieces are one Encoded, as far as memory
+// goes. Nobody writes to it.
+type Encoded struct {
+	Value []byte
+	Hash  [32]byte // SHA-256 of Value
+	Facts piece.Facts
+}
+
+// Resource is an encoded resource: the bytes of its pieces, one behind the
+// other. Equal content is one Resource, as far as memory goes; compare with
+// Same. Nobody writes to it.
+type Resource struct {
+	Name string
+	// Sum is of the name and the content; as text it is the resource's version
+	// in delta.
+	Sum    Sum
+	Pieces []*Encoded
+	// Head and DeltaHead come before the pieces in the field "resources" of a
+	// DiscoveryResponse and of a DeltaDiscoveryResponse.
+	Head, DeltaHead []byte
+	size            int
+}
+
+// Same says whether two resources, either of which may be nil, are of equal
+// name and content.
+func (r *Resource) Same(o *Resource) bool {
+	return r == o || r != nil && o != nil && r.Sum == o.Sum
+}
+
+// Size is the message's size in bytes.
+func (r *Resource) Size() int { return r.size }
+
+// Value is the message, in one piece; it must not be changed.
+func (r *Resource) Value() []byte {
+	if len(r.Pieces) == 1 {
+		return r.Pieces[0].Value
+	}
+	values := make([][]byte, len(r.Pieces))
+	for i, p := range r.Pieces {
+		values[i] = p.Value
+	}
+	return bytes.Join(values, nil)
+}
+
+// Endpoints is the ClusterLoadAssignment that a Cluster waits for; empty: none.
+func (r *Resource) Endpoints() string {
+	for _, p := range r.Pieces {
+		if p.Facts.Endpoints != "" {
+			return p.Facts.Endpoints
+		}
+	}
+	return ""
+}
+
+// SlowWarm says that a Cluster needs more than its endpoints to be warm.
+func (r *Resource) SlowWarm() bool {
+	return slices.ContainsFunc(r.Pieces, func(p *Encoded) bool { return p.Facts.SlowWarm })
+}
+
+// Secrets says that a Cluster waits for secrets.
+func (r *Resource) Secrets() bool {
+	return slices.ContainsFunc(r.Pieces, func(p *Encoded) bool { return p.Facts.Secrets })
+}
+
+// RefersTo says whether a Listener or RouteConfiguration names a cluster.
+func (r *Resource) RefersTo(cluster string) bool {
+	return slices.ContainsFunc(r.Pieces, func(p *Encoded) bool {
+		_, ok := slices.BinarySearch(p.Facts.Clusters, cluster)
+		return ok
+	})
+}
+
+// Set is all resources of one type for one class, sorted by name. Nobody
+// writes to it.
+type Set struct {
+	Resources []*Resource
+	Sum       Sum
+}
+
+// Find returns the resource of that name, or nil.
+func (s *Set) Find(name string) *Resource {
+	if i, ok := Search(s.Resources, name); ok {
+		return s.Resources[i]
+	}
+	return nil
+}
+
+// SumOf is the Sum of a subscription to names.
+func (s *Set) SumOf(names []string) Sum {
+	var sum Sum
+	for _, name := range names {
+		if r := s.Find(name); r != nil {
+			sum = sum.Add(r.Sum)
+		} else {
+			sum = sum.Add(Absent(name))
+		}
+	}
+	return sum
+}
+
+// Search finds a name in resources that are sorted by name.
+func Search(resources []*Resource, name string) (int, bool) {
+	return slices.BinarySearchFunc(resources, name, func(r *Resource, name string) int { return strings.Compare(r.Name, name) })
+}
+
+// Empty is the answer to a subscribed name of EDS or RDS that is not there.
+func Empty(t model.ResourceType, name string) *Resource {
+	value := piece.Empty(t, name)
+	r := newResource(t, name, []*Encoded{{Value: value, Hash: sha256.Sum256(value)}})
+	r.Sum = Absent(name)
+	return r
+}
+
+// made is a piece with what it is a piece of.
+type made struct {
+	name    string
+	partial bool
+	*Encoded
+}
+
+func encode(t model.ResourceType, p piece.Piece) made {
+	value := p.Value
+	if p.Message != nil {
+		var err error
+		if value, err = (proto.MarshalOptions{Deterministic: true}).Marshal(p.Message); err != nil {
+			panic(fmt.Sprintf("%s %q: %v", t.Message(), p.Name, err)) // texts of the world are UTF-8
+		}
+	}
+	facts, err := piece.Inspect(t, value)
+	if err != nil {
+		// The fold lets nothing through that is no such message; without
+		// facts it is served all the same, in no special order.
+		facts = piece.Facts{}
+	}
+	return made{p.Name, p.Partial, &Encoded{Value: value, Hash: sha256.Sum256(value), Facts: facts}}
+}
+
+// assemble makes resources of pieces.
+func assemble(t model.ResourceType, all []made) *Set {
+	byName := map[string][]made{}
+	for _, m := range all {
+		if have := byName[m.name]; len(have) > 0 && (!have[0].partial || !m.partial) {
+			if have[0].partial {
+				byName[m.name] = []made{m}
+			}
+			continue
+		}
+		byName[m.name] = append(byName[m.name], m)
+	}
+	s := &Set{Resources: make([]*Resource, 0, len(byName))}
+	for name, pieces := range byName {
+		list := make([]*Encoded, len(pieces))
+		for i, p := range pieces {
+			list[i] = p.Encoded
+		}
+		r := newResource(t, name, list)
+		s.Resources = append(s.Resources, r)
+		s.Sum = s.Sum.Add(r.Sum)
+	}
+	slices.SortFunc(s.Resources, func(a, b *Resource) int { return strings.Compare(a.Name, b.Name) })
+	return s
+}
+
+func newResource(t model.ResourceType, name string, pieces []*Encoded) *Resource {
+	r := &Resource{Name: name, Pieces: pieces}
+	hash := pieces[0].Hash
+	if len(pieces) > 1 {
+		h := sha256.New()
+		for _, p := range pieces {
+			h.Write(p.Hash[:])
+		}
+		h.Sum(hash[:0])
+	}
+	for _, p := range pieces {
+		r.size += len(p.Value)
+	}
+	r.Sum = sumOf(name, hash)
+	r.Head = appendAny(nil, t, r.size)
+	r.DeltaHead = deltaHead(t, r)
+	return r
+}
+
+// Fields on the wire: "resources" of both responses, those of Any, and those of
+// Resource in delta.
+const (
+	resourcesField = 2
+
+	typeField, valueField = 1, 2
+
+	deltaVersionField, deltaAnyField, deltaNameField = 1, 2, 3
+)
+
+// appendAny appends a field 2, which is what holds the Any in both protocols,
+// up to where a value of that size begins.
+func appendAny(b []byte, t model.ResourceType, size int) []byte {
+	b = protowire.AppendTag(b, resourcesField, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(anySize(t, size)))
+	b = protowire.AppendTag(b, typeField, protowire.BytesType)
+	b = protowire.AppendString(b, t.URL())
+	b = protowire.AppendTag(b, valueField, protowire.BytesType)
+	return protowire.AppendVarint(b, uint64(size))
+}
+
+func anySize(t model.ResourceType, size int) int {
+	return protowire.SizeTag(typeField) + protowire.SizeBytes(len(t.URL())) + protowire.SizeTag(valueField) + protowire.SizeBytes(size)
+}
+
+func deltaHead(t model.ResourceType, r *Resource) []byte {
+	version := r.Sum.String()
+	body := protowire.SizeTag(deltaNameField) + protowire.SizeBytes(len(r.Name)) +
+		protowire.SizeTag(deltaVersionField) + protowire.SizeBytes(len(version)) +
+		protowire.SizeTag(deltaAnyField) + protowire.SizeBytes(anySize(t, r.size))
+	b := protowire.AppendTag(nil, resourcesField, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(body))
+	b = protowire.AppendTag(b, deltaNameField, protowire.BytesType)
+	b = protowire.AppendString(b, r.Name)
+	b = protowire.AppendTag(b, deltaVersionField, protowire.BytesType)
+	b = protowire.AppendString(b, version)
+	return appendAny(b, t, r.size)
+}
