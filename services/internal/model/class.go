@@ -96,6 +96,12 @@ type EDSClass struct {
 type LDSClass struct {
 	Client Client
 	Scope  Scope // Services, VirtualServices
+	// Bind says that nothing redirects a sidecar's connections, so that its
+	// listeners have ports of their own (LSN-12: INTERCEPTION_MODE NONE).
+	Bind bool
+	// Sources is which sourceLabels and sourceNamespaces of VirtualServices
+	// with routes for connections match (VST-3).
+	Sources SelectorSet
 	// Gateways is which selectors of Gateways match a router.
 	Gateways SelectorSet
 	Raw      SelectorSet

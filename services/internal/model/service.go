@@ -151,6 +151,12 @@ type VirtualServiceHead struct {
 	Gateways []string
 	// HTTP, TLS and TCP say which kinds of routes it has.
 	HTTP, TLS, TCP bool
+	// Destinations are the hosts that it names as destinations, mirrors
+	// included, in full. Sorted.
+	Destinations []string
+	// Sources are the selectors of sources that its matches name (VSM-10),
+	// those of SourceSelector but the empty one. Sorted.
+	Sources []string
 }
 
 // RuleID names DestinationRules of one host that are merged (DR-2).

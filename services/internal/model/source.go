@@ -1,0 +1,25 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// SourceSelector is the text of what a match of a VirtualService says of the
+// caller: equal conditions have equal texts, and no condition has the empty
+// one.
+func SourceSelector(labels map[string]string, namespace string) string {
+	parts := make([]string, 0, len(labels)+1)
+	for name, value := range labels {
+		parts = append(parts, fmt.Sprintf("%q=%q", name, value))
+	}
+	slices.Sort(parts)
+	if namespace != "" {
+		parts = append(parts, fmt.Sprintf("namespace %q", namespace))
+	}
+	return strings.Join(parts, " ")
+}
+
+// Has says whether the selector of that text is in the set.
+func (s SelectorSet) Has(text string) bool { return slices.Contains(s.Selectors(), text) }
