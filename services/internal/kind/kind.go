@@ -9,25 +9,31 @@ package kind
 //go:generate go run ./gen
 
 import (
+	"cmp"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
-
-	configv1 "meshlog.dev/proto/meshlog/config/v1"
-
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
 // Kind is one row of the table. Nobody writes to it.
 type Kind struct {
-	Group      string   // "envoy.meshlog.dev"
-	Versions   []string // accepted ones, the preferred first
-	Name       string   // "Resource"; unique in the table
+	Group    string   // "networking.istio.io"; empty for the core of Kubernetes
+	Versions []string // accepted ones, the preferred first
+	// Name is unique in the table and part of an object's key. It is the kind
+	// that a document names; of two groups with the same one, that of
+	// Kubernetes has the prefix "Kubernetes", as in Istio: KubernetesGateway.
+	Name string
+	// Document is the kind that a document names, where it is not Name.
+	Document   string
 	Namespaced bool
 	// Only is the one object name that counts; empty: all do.
 	Only string
 	// TypeURL of the payload on the log.
 	TypeURL string
+	// Form says how an object becomes a payload.
+	Form Form
+	// Meaning says what comes of it in this build.
+	Meaning Meaning
 	// Security says that the kind fails closed: a value that cannot be read
 	// never falls back silently.
 	Security bool
@@ -36,6 +42,32 @@ type Kind struct {
 	validate      func(proto.Message) []Problem
 	endpointsOnly func(old, new proto.Message) bool
 }
+
+// Form says how an object of a source becomes a payload.
+type Form uint8
+
+const (
+	// Spec: the payload is the object's spec, proto3 JSON.
+	Spec Form = iota
+	// Whole: the payload is a registry.v1.Object, which FromObject makes of
+	// the whole object; no schema is known, all fields are taken.
+	Whole
+	// Converted: what the payload says is taken from a Kubernetes object by
+	// internal/kubeconv.
+	Converted
+)
+
+// Meaning is what this build makes of the objects of a kind.
+type Meaning uint8
+
+const (
+	// NotYet: they are carried on the log and have no effect.
+	NotYet Meaning = iota
+	// Context: others are understood by them; alone they have no effect.
+	Context
+	// Served: proxies are configured by them.
+	Served
+)
 
 // Problem is something wrong in an object.
 type Problem struct {
@@ -47,37 +79,10 @@ type Problem struct {
 
 const typePrefix = "type.googleapis.com/"
 
-var table = []*Kind{
-	{
-		Group: "envoy.meshlog.dev", Versions: []string{"v1"}, Name: "Resource", Namespaced: true,
-		TypeURL:       typePrefix + "meshlog.config.v1.Resource",
-		new:           func() proto.Message { return new(configv1.Resource) },
-		validate:      validateResource,
-		endpointsOnly: resourceEndpointsOnly,
-	},
-	{
-		Group: "mesh.istio.io", Versions: []string{"v1alpha1"}, Name: "MeshConfig", Only: "default",
-		TypeURL:  typePrefix + "istio.mesh.v1alpha1.MeshConfig",
-		new:      func() proto.Message { return new(meshv1alpha1.MeshConfig) },
-		validate: validateMeshConfig,
-	},
-	{
-		Group: "meshlog.dev", Versions: []string{"v1"}, Name: "MeshPolicy", Only: "default",
-		TypeURL:  typePrefix + "meshlog.config.v1.MeshPolicy",
-		new:      func() proto.Message { return new(configv1.MeshPolicy) },
-		validate: validateMeshPolicy,
-	},
-}
-
 // All is the table, sorted by name.
 func All() []*Kind {
 	all := slices.Clone(table)
-	slices.SortFunc(all, func(a, b *Kind) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b *Kind) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 
@@ -86,10 +91,10 @@ func ByName(name string) (*Kind, bool) {
 	return find(func(k *Kind) bool { return k.Name == name })
 }
 
-// ByGVK finds a kind by group, version and name, as a document names it.
-func ByGVK(group, version, name string) (*Kind, bool) {
+// ByGVK finds a kind by group, version and kind, as a document names it.
+func ByGVK(group, version, document string) (*Kind, bool) {
 	return find(func(k *Kind) bool {
-		return k.Name == name && k.Group == group && slices.Contains(k.Versions, version)
+		return k.Group == group && k.DocumentKind() == document && slices.Contains(k.Versions, version)
 	})
 }
 
@@ -100,13 +105,26 @@ func find(is func(*Kind) bool) (*Kind, bool) {
 	return nil, false
 }
 
+// DocumentKind is what a document of this kind writes as kind.
+func (k *Kind) DocumentKind() string { return cmp.Or(k.Document, k.Name) }
+
 // APIVersion is what a document of this kind writes as apiVersion.
-func (k *Kind) APIVersion() string { return k.Group + "/" + k.Versions[0] }
+func (k *Kind) APIVersion() string {
+	if k.Group == coreGroup {
+		return k.Versions[0]
+	}
+	return k.Group + "/" + k.Versions[0]
+}
 
 // Validate says what is wrong in m, a message that Decode or DecodeJSON of
 // this kind returned; sorted, and cut after 20. Without a Problem that is more
 // than a warning the object is good.
-func (k *Kind) Validate(m proto.Message) []Problem { return k.validate(m) }
+func (k *Kind) Validate(m proto.Message) []Problem {
+	if k.validate == nil {
+		return nil
+	}
+	return k.validate(m)
+}
 
 // EndpointsOnly says whether going from old to new, either of which may be nil
 // for an object that was or is not there, changes nothing but endpoints.

@@ -25,8 +25,8 @@ func TestTable(t *testing.T) {
 			t.Errorf("ByName(%s) = %v, %t", k.Name, got, ok)
 		}
 		for _, v := range k.Versions {
-			if got, ok := kind.ByGVK(k.Group, v, k.Name); !ok || got != k {
-				t.Errorf("ByGVK(%s, %s, %s) = %v, %t", k.Group, v, k.Name, got, ok)
+			if got, ok := kind.ByGVK(k.Group, v, k.DocumentKind()); !ok || got != k {
+				t.Errorf("ByGVK(%s, %s, %s) = %v, %t", k.Group, v, k.DocumentKind(), got, ok)
 			}
 		}
 		m, err := k.Decode(k.TypeURL, nil)
