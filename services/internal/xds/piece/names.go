@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -28,4 +29,13 @@ func Any(m proto.Message) *anypb.Any {
 		panic(fmt.Sprintf("pack %T: %v", m, err)) // texts of the world are UTF-8
 	}
 	return a
+}
+
+// FromADS is where clients get what a resource asks for by name: from the same
+// stream.
+func FromADS() *corev3.ConfigSource {
+	return &corev3.ConfigSource{
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+	}
 }
