@@ -8,11 +8,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
 )
 
 // codec writes responses as lists of slices that all streams share, and reads
-// requests without what is not needed. Other messages are as usual.
+// requests without what is not needed and without making strings of names
+// (E28). Other messages are as usual.
 type codec struct{}
 
 var _ encoding.CodecV2 = codec{}
@@ -20,26 +24,54 @@ var _ encoding.CodecV2 = codec{}
 // Name implements encoding.CodecV2.
 func (codec) Name() string { return "proto" }
 
-// request is a DiscoveryRequest. Of the node, up to 61 KB which may come with
-// every request (E34), the bytes are kept only where they are wanted.
+// request is a DiscoveryRequest, or with delta a DeltaDiscoveryRequest. Its
+// names and its node are parts of the received message, which may be used again
+// by grpc after free; who does not call free leaves it to the garbage
+// collector. A request may be received into again.
+//
+// Of the node, up to 61 KB which may come with every request (E34), nothing is
+// looked at unless it is wanted.
 type request struct {
 	stream.Request
+	delta    bool // set by the receiver, like wantNode
 	wantNode bool
-	node     []byte // nil: there is none
+	node     []byte // nil: there is none, or it is not wanted
+	buffer   mem.Buffer
 }
 
-// response is a DiscoveryResponse.
+// free gives the received bytes back. Names, Unsubscribe, Initial and node
+// must not be used any more.
+func (r *request) free() {
+	if r.buffer != nil {
+		r.buffer.Free()
+	}
+	*r = request{delta: r.delta, wantNode: r.wantNode}
+}
+
+// response is a DiscoveryResponse or, if Delta is set, a
+// DeltaDiscoveryResponse.
 type response struct {
 	stream.Response
 	identifier string // of the frontend, for Envoy's stats
 }
 
-// Fields of DiscoveryRequest, DiscoveryResponse, ControlPlane and
-// google.rpc.Status.
-const (
-	requestVersion, requestNode, requestNames, requestType, requestNonce, requestError = 1, 2, 3, 4, 5, 6
+// fields are the numbers of a request's fields; zero: there is none.
+type fields struct {
+	version, node, names, unsubscribe, initial, typeURL, nonce, failure protowire.Number
+}
 
-	responseVersion, responseType, responseNonce, responseControlPlane = 1, 4, 5, 6
+var (
+	requestFields      = fields{version: 1, node: 2, names: 3, typeURL: 4, nonce: 5, failure: 6}
+	deltaRequestFields = fields{node: 1, typeURL: 2, names: 3, unsubscribe: 4, initial: 5, nonce: 6, failure: 7}
+)
+
+// Fields of both responses, of ControlPlane and of google.rpc.Status.
+const (
+	responseVersion, responseType, responseNonce = 1, 4, 5
+
+	responseControlPlane      = 6
+	deltaResponseRemoved      = 6
+	deltaResponseControlPlane = 7
 
 	controlPlaneIdentifier = 1
 	statusMessage          = 2
@@ -60,23 +92,24 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return nil, fmt.Errorf("cannot send a %T", v)
 }
 
+// buffers is the head, which is this response's own, and the resources, which
+// are the same slices for whoever is sent the same list.
 func (r *response) buffers() mem.BufferSlice {
-	var head []byte
-	text := func(field protowire.Number, s string) {
-		head = protowire.AppendTag(head, field, protowire.BytesType)
-		head = protowire.AppendString(head, s)
+	head := mem.SliceBuffer(r.head())
+	if r.Memo == nil {
+		return appendResources(mem.BufferSlice{head}, r.Delta, r.Resources)
 	}
-	text(responseVersion, r.Version)
-	text(responseType, r.Type.URL())
-	text(responseNonce, r.Nonce)
-	if r.identifier != "" {
-		inner := protowire.AppendTag(nil, controlPlaneIdentifier, protowire.BytesType)
-		text(responseControlPlane, string(protowire.AppendString(inner, r.identifier)))
-	}
-	buffers := make(mem.BufferSlice, 0, 1+2*len(r.Resources))
-	buffers = append(buffers, mem.SliceBuffer(head))
-	for _, resource := range r.Resources {
-		buffers = append(buffers, mem.SliceBuffer(resource.Head))
+	shared := r.Memo.Do(r.Delta, func() any { return appendResources(nil, r.Delta, r.Resources) }).(mem.BufferSlice)
+	return append(append(make(mem.BufferSlice, 0, 1+len(shared)), head), shared...)
+}
+
+func appendResources(buffers mem.BufferSlice, delta bool, resources []*xds.Resource) mem.BufferSlice {
+	for _, resource := range resources {
+		head := resource.Head
+		if delta {
+			head = resource.DeltaHead
+		}
+		buffers = append(buffers, mem.SliceBuffer(head))
 		for _, p := range resource.Pieces {
 			buffers = append(buffers, mem.SliceBuffer(p.Value))
 		}
@@ -84,56 +117,127 @@ func (r *response) buffers() mem.BufferSlice {
 	return buffers
 }
 
+func (r *response) head() []byte {
+	controlPlane := protowire.Number(responseControlPlane)
+	size := len(r.Version) + len(r.Type.URL()) + len(r.Nonce) + len(r.identifier) + 16
+	if r.Delta {
+		controlPlane = deltaResponseControlPlane
+		for _, name := range r.Removed {
+			size += len(name) + 4
+		}
+	}
+	head := make([]byte, 0, size)
+	text := func(field protowire.Number, s string) {
+		head = protowire.AppendTag(head, field, protowire.BytesType)
+		head = protowire.AppendString(head, s)
+	}
+	text(responseVersion, r.Version)
+	text(responseType, r.Type.URL())
+	text(responseNonce, r.Nonce)
+	for _, name := range r.Removed {
+		text(deltaResponseRemoved, name)
+	}
+	if r.identifier != "" {
+		head = protowire.AppendTag(head, controlPlane, protowire.BytesType)
+		head = protowire.AppendVarint(head, uint64(protowire.SizeTag(controlPlaneIdentifier)+protowire.SizeBytes(len(r.identifier))))
+		text(controlPlaneIdentifier, r.identifier)
+	}
+	return head
+}
+
 // Unmarshal implements encoding.CodecV2.
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	b := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer b.Free()
 	switch v := v.(type) {
 	case *request:
+		v.free()
+		v.buffer = b
 		return v.decode(b.ReadOnlyData())
 	case proto.Message:
+		defer b.Free()
 		return proto.Unmarshal(b.ReadOnlyData(), v)
 	}
+	b.Free()
 	return fmt.Errorf("cannot receive a %T", v)
 }
 
 func (r *request) decode(b []byte) error {
+	f := &requestFields
+	if r.delta {
+		f = &deltaRequestFields
+	}
 	for len(b) > 0 {
-		field, wire, n := protowire.ConsumeTag(b)
+		n := r.decodeNames(f, b)
+		if n == 0 {
+			n = r.decodeField(f, b)
+		}
 		if n < 0 {
-			return fmt.Errorf("DiscoveryRequest: %w", protowire.ParseError(n))
+			return fmt.Errorf("a request that is no protobuf message: %w", protowire.ParseError(n))
 		}
 		b = b[n:]
-		if wire != protowire.BytesType || field > requestError {
-			if n = protowire.ConsumeFieldValue(field, wire, b); n < 0 {
-				return fmt.Errorf("DiscoveryRequest: %w", protowire.ParseError(n))
-			}
-			b = b[n:]
-			continue
-		}
-		value, n := protowire.ConsumeBytes(b)
-		if n < 0 {
-			return fmt.Errorf("DiscoveryRequest: %w", protowire.ParseError(n))
-		}
-		b = b[n:]
-		switch field {
-		case requestVersion:
-			r.Version = string(value)
-		case requestNode:
-			if r.wantNode {
-				r.node = append([]byte{}, value...)
-			}
-		case requestNames:
-			r.Names = append(r.Names, string(value))
-		case requestType:
-			r.TypeURL = string(value)
-		case requestNonce:
-			r.Nonce = string(value)
-		case requestError:
-			r.Rejected, r.Error = true, errorMessage(value)
-		}
 	}
 	return nil
+}
+
+// decodeNames takes names off the front of b, as many as there are.
+func (r *request) decodeNames(f *fields, b []byte) int {
+	if w, n := names.Scan(b, f.names); n != 0 {
+		r.Names = r.Names.Join(w)
+		return n
+	}
+	if !r.delta {
+		return 0
+	}
+	if w, n := names.Scan(b, f.unsubscribe); n != 0 {
+		r.Unsubscribe = r.Unsubscribe.Join(w)
+		return n
+	}
+	w, n := names.Scan(b, f.initial)
+	r.Initial = r.Initial.Join(names.VersionsIn(w))
+	return n
+}
+
+func (r *request) decodeField(f *fields, b []byte) int {
+	field, wire, tag := protowire.ConsumeTag(b)
+	if tag < 0 {
+		return tag
+	}
+	if wire != protowire.BytesType {
+		n := protowire.ConsumeFieldValue(field, wire, b[tag:])
+		if n < 0 {
+			return n
+		}
+		return tag + n
+	}
+	value, n := protowire.ConsumeBytes(b[tag:])
+	if n < 0 {
+		return n
+	}
+	switch field {
+	case f.version:
+		r.Version = string(value)
+	case f.node:
+		if r.wantNode {
+			r.node = value
+		}
+	case f.typeURL:
+		r.TypeURL = typeURL(value)
+	case f.nonce:
+		r.Nonce = string(value)
+	case f.failure:
+		r.Rejected, r.Error = true, errorMessage(value)
+	}
+	return tag + n
+}
+
+// typeURL makes no string of what is known.
+func typeURL(b []byte) string {
+	for t := range model.ResourceTypes {
+		if url := t.URL(); url == string(b) {
+			return url
+		}
+	}
+	return string(b)
 }
 
 // errorMessage is the message of a google.rpc.Status.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
@@ -25,19 +26,35 @@ func TestDecodeRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := stream.Request{TypeURL: "t", Version: "v", Nonce: "7", Names: []string{"a", "b"}, Rejected: true, Error: "bad"}
+	want := stream.Request{TypeURL: "t", Version: "v", Nonce: "7", Names: names.Of("a", "b"), Rejected: true, Error: "bad"}
 	for _, wantNode := range []bool{true, false} {
 		got := request{wantNode: wantNode}
 		if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, &got); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, got.Request); diff != "" {
+		if diff := cmp.Diff(want, got.Request, cmp.Transformer("names", list), cmp.Transformer("versions", pairs)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 		if (got.node != nil) != wantNode {
 			t.Errorf("node %v where it is wanted: %v", got.node, wantNode)
 		}
 	}
+}
+
+func list(w names.Wire) []string {
+	var all []string
+	for n := range w.All() {
+		all = append(all, string(n))
+	}
+	return all
+}
+
+func pairs(v names.Versions) map[string]string {
+	all := map[string]string{}
+	for name, version := range v.All() {
+		all[string(name)] = string(version)
+	}
+	return all
 }
 
 func FuzzDecodeRequest(f *testing.F) {
@@ -52,7 +69,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		var got request
 		err := got.decode(b)
 		if valid && (err != nil || got.TypeURL != want.GetTypeUrl() || got.Version != want.GetVersionInfo() ||
-			got.Nonce != want.GetResponseNonce() || len(got.Names) != len(want.GetResourceNames())) {
+			got.Nonce != want.GetResponseNonce() || got.Names.Len() != len(want.GetResourceNames())) {
 			t.Errorf("%v, %+v; want %v", err, got, &want)
 		}
 	})
@@ -61,6 +78,7 @@ func FuzzDecodeRequest(f *testing.F) {
 func TestEncodeResponse(t *testing.T) {
 	r := &response{stream.Response{
 		Type: model.EDS, Version: "v", Nonce: "7", Resources: []*xds.Resource{xds.Empty(model.EDS, "a"), xds.Empty(model.EDS, "b")},
+		Memo: new(names.Memo),
 	}, "f1"}
 	buffers, err := codec{}.Marshal(r)
 	if err != nil {

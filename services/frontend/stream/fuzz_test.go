@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
@@ -120,7 +121,7 @@ func (c *chaosClient) step() {
 	case 9: // nonsense
 		r := stream.Request{
 			TypeURL: []string{"", "x", t.URL()}[c.pick(3)], Nonce: []string{"", "1", "7", "x"}[c.pick(4)],
-			Version: "?", Names: c.someNames(t), Rejected: c.pick(4) == 0, Error: "a b",
+			Version: "?", Names: names.Of(c.someNames(t)...), Rejected: c.pick(4) == 0, Error: "a b",
 		}
 		c.nacked = c.nacked || r.Rejected
 		c.note("> nonsense %+v", r)
@@ -216,7 +217,7 @@ func (c *chaosClient) ask(t model.ResourceType) {
 func (c *chaosClient) request(t model.ResourceType, nonce, rejected string) {
 	c.note("> %s version=%q nonce=%q names=%v rejected=%q", t, c.version[t], nonce, c.names[t], rejected)
 	c.stream.Request(c.now, stream.Request{
-		TypeURL: t.URL(), Version: c.version[t], Nonce: nonce, Names: c.names[t], Rejected: rejected != "", Error: rejected,
+		TypeURL: t.URL(), Version: c.version[t], Nonce: nonce, Names: names.Of(c.names[t]...), Rejected: rejected != "", Error: rejected,
 	})
 }
 

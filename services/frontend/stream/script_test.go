@@ -12,6 +12,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
@@ -108,7 +109,7 @@ func newScript() *script {
 		version: map[model.ResourceType]string{},
 	}
 	r.cfg = stream.Config{Linger: 30 * time.Second, Past: r.past(), Observe: func(e stream.Event) {
-		r.events = append(r.events, [...]string{"Acked", "Nacked", "Stale", "Unsupported", "Downgrade", "Unmatched", "Suspect"}[e.Kind])
+		r.events = append(r.events, [...]string{"Acked", "Nacked", "Stale", "Unsupported", "Downgrade", "Unmatched", "Suspect", "TooLarge", "Retaken"}[e.Kind])
 	}}
 	return r
 }
@@ -185,7 +186,8 @@ func (r *script) talk(words []string) error {
 }
 
 func (r *script) talkOf(verb string, t model.ResourceType, args []string) error {
-	req := stream.Request{TypeURL: t.URL(), Version: r.version[t], Names: r.names[t]}
+	req := stream.Request{TypeURL: t.URL(), Version: r.version[t]}
+	subscription := r.names[t]
 	back := 1
 	if strings.HasSuffix(verb, "-late") || verb == "again" {
 		back = 2
@@ -210,58 +212,59 @@ func (r *script) talkOf(verb string, t model.ResourceType, args []string) error 
 		}
 		return nil
 	case "ask":
-		r.ask(&req, t, args)
+		subscription = r.ask(&req, t, args)
 	case "ack", "ack-late", "sticky":
 		req.Version = answered.Version
 		r.version[t] = answered.Version
 		if verb == "sticky" {
 			req.Rejected, req.Error = true, strings.Join(args, " ")
 		} else {
-			rename(&req, args)
+			subscription = rename(subscription, args)
 		}
 	case "nack", "nack-late":
 		req.Rejected, req.Error = true, strings.Join(args, " ")
 	case "again", "bare":
-		rename(&req, args)
+		subscription = rename(subscription, args)
 	default:
 		return fmt.Errorf("no command %s", verb)
 	}
-	r.names[t] = req.Names
+	r.names[t], req.Names = subscription, names.Of(subscription...)
 	r.stream.Request(r.now, req)
 	return nil
 }
 
 // rename changes the names of a request; "none" is none.
-func rename(req *stream.Request, names []string) {
+func rename(have, names []string) []string {
 	switch {
 	case slices.Equal(names, []string{"none"}):
-		req.Names = nil
+		return nil
 	case len(names) > 0:
-		req.Names = names
+		return names
 	}
+	return have
 }
 
-func (r *script) ask(req *stream.Request, t model.ResourceType, args []string) {
+func (r *script) ask(req *stream.Request, t model.ResourceType, args []string) (subscription []string) {
 	if r.stream == nil {
 		r.stream = stream.New(r.cfg, r.worlds[len(r.worlds)-1])
 	}
-	req.Names = nil
 	for _, a := range args {
 		version, is := strings.CutPrefix(a, "version=")
 		if !is {
-			req.Names = append(req.Names, a)
+			subscription = append(subscription, a)
 			continue
 		}
 		req.Version = version
 		var n int
 		if _, err := fmt.Sscanf(version, "%d", &n); err == nil {
 			set := r.worlds[n-1].Sets[t]
-			if req.Version = set.Sum.String(); len(req.Names) > 0 {
-				req.Version = set.SumOf(req.Names).String()
+			if req.Version = set.Sum.String(); len(subscription) > 0 {
+				req.Version = set.SumOf(subscription).String()
 			}
 		}
 	}
 	r.version[t] = req.Version
+	return subscription
 }
 
 // world reads what is served.

@@ -29,6 +29,12 @@ const (
 	Unmatched
 	// Suspect: CDS was sent although nobody asked.
 	Suspect
+	// TooLarge: a response of CDS or LDS for a gRPC client is larger than it
+	// can receive, and is not sent (G11).
+	TooLarge
+	// Retaken: additions of clusters that were not ACKed for a minute were
+	// taken back and are offered again (E16).
+	Retaken
 )
 
 // Event is something that happened.
@@ -43,9 +49,11 @@ type Event struct {
 	Sent      time.Time
 	Nack      Nack
 	Detail    string // the type URL of Unsupported
+	Size      int    // of TooLarge, in bytes
 }
 
-// Status is what is known of the client. It is a copy.
+// Status is what is known of the client. It is a copy, made when it is asked
+// for.
 type Status struct {
 	// View is what it should have.
 	View  content.View

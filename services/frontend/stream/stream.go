@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
 )
@@ -27,29 +28,54 @@ const (
 	warmWait = 5 * time.Second
 )
 
-// Request is what a stream needs of a DiscoveryRequest.
+// Request is what a stream needs of a DiscoveryRequest, or of a
+// DeltaDiscoveryRequest where Config.Delta is set. The Stream keeps nothing of
+// Names, Unsubscribe and Initial: the bytes behind them may be used again when
+// Request has returned.
 type Request struct {
 	TypeURL string
-	Version string
+	Version string // not in delta
 	Nonce   string
-	Names   []string
+	// Names is the whole subscription; in delta, what is added to it.
+	Names names.Wire
+	// Unsubscribe is what leaves the subscription, in delta.
+	Unsubscribe names.Wire
+	// Initial is what the client has when it comes, in delta.
+	Initial names.Versions
 	// Rejected says that error_detail is set; Error is its message.
 	Rejected bool
 	Error    string
 }
 
-// Response is a DiscoveryResponse to be sent.
+// Response is a DiscoveryResponse to be sent, or a DeltaDiscoveryResponse.
+// Nobody writes to it.
 type Response struct {
-	Type      model.ResourceType
-	Version   string
-	Nonce     string
+	Type    model.ResourceType
+	Delta   bool
+	Version string // in delta the system_version_info, for people
+	Nonce   string
+	// Resources are sorted by name; many streams may share the slice.
 	Resources []*xds.Resource
+	// Memo is where the encoder keeps what it has made of Resources, for all
+	// streams that are sent the same slice; nil: this one alone.
+	Memo *names.Memo
+	// Removed is removed_resources, in delta.
+	Removed []string
 }
 
 // Config of a Stream.
 type Config struct {
 	// GRPC says that the client is a gRPC library.
 	GRPC bool
+	// Delta says that the stream speaks the incremental protocol.
+	Delta bool
+	// Only is the type of a stream that is for one type: requests may leave
+	// their type URL out, those of other types are not answered, and nothing
+	// is promised about the order of types (E33). Nil on ADS.
+	Only *model.ResourceType
+	// Names holds the subscriptions of all streams of a frontend; nil: this
+	// one has a Table of its own.
+	Names *names.Table
 	// Linger is how long a removed cluster stays at least.
 	Linger time.Duration
 	// Past yields what the client would have been served at earlier versions,
@@ -86,6 +112,9 @@ func New(cfg Config, view content.View) *Stream {
 	if cfg.Observe == nil {
 		cfg.Observe = func(Event) {}
 	}
+	if cfg.Names == nil {
+		cfg.Names = names.NewTable()
+	}
 	return &Stream{cfg: cfg, view: view}
 }
 
@@ -108,11 +137,14 @@ func (s *Stream) Update(now time.Time, v content.View) {
 
 // Request takes in a request.
 func (s *Stream) Request(now time.Time, r Request) {
+	if s.cfg.Only != nil && r.TypeURL == "" {
+		r.TypeURL = s.cfg.Only.URL()
+	}
 	if r.TypeURL == "" {
 		return // E4
 	}
 	t, ok := model.ResourceTypeOf(r.TypeURL)
-	if !ok {
+	if !ok || s.cfg.Only != nil && t != *s.cfg.Only {
 		s.cfg.Observe(Event{Kind: Unsupported, Detail: r.TypeURL})
 		return
 	}
@@ -137,13 +169,13 @@ func (s *Stream) Request(now time.Time, r Request) {
 		s.settle(now, w, r)
 		return
 	}
-	w.setNames(r.Names)
+	w.setNames(s.cfg.Names.Intern(r.Names).List())
 }
 
 // subscribe takes in the first request of a type.
 func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
 	w := &watch{t: t, claimed: r.Version, unresolved: true, dirty: true}
-	w.firstNames(r.Names)
+	w.firstNames(s.cfg.Names.Intern(r.Names).List())
 	s.watches[t] = w
 	s.resumed = s.resumed || r.Version != ""
 	s.check(now, w)
@@ -153,6 +185,9 @@ func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
 // Next returns the next response to be sent, if there is one. It counts as
 // sent.
 func (s *Stream) Next(now time.Time) (Response, bool) {
+	if s.cfg.Delta {
+		return Response{}, false // to come
+	}
 	s.advance(now)
 	if s.head.waiting {
 		return s.sayNothing(now)

@@ -1,0 +1,192 @@
+package names
+
+import (
+	"encoding/hex"
+	"hash/maphash"
+	"iter"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"meshlog.dev/services/internal/xds"
+)
+
+// seed of all hashes: they are compared within one process.
+var seed = maphash.MakeSeed()
+
+// Wire is names as they came, not parsed: a repeated string field of a number
+// below 16. The bytes are those of the received message, so a Wire is good as
+// long as these are. The zero Wire holds no names.
+type Wire struct {
+	raw   []byte
+	count int
+}
+
+// Scan takes the run of one repeated string field off the front of b. It
+// returns how many bytes that is; negative: b is not well formed.
+func Scan(b []byte, field protowire.Number) (Wire, int) {
+	tag := byte(protowire.EncodeTag(field, protowire.BytesType))
+	n, count := 0, 0
+	for n < len(b) && b[n] == tag {
+		size, ok := skip(b[n+1:])
+		if !ok {
+			return Wire{}, -1
+		}
+		n += 1 + size
+		count++
+	}
+	return Wire{b[:n:n], count}, n
+}
+
+// skip is the size of a length and what it is the length of.
+func skip(b []byte) (int, bool) {
+	if len(b) > 0 && b[0] < 0x80 && 1+int(b[0]) <= len(b) {
+		return 1 + int(b[0]), true
+	}
+	v, n := protowire.ConsumeBytes(b)
+	return len(protowire.AppendVarint(nil, uint64(len(v)))) + len(v), n >= 0
+}
+
+// Join is the names of both; the bytes are copied where both hold any.
+func (w Wire) Join(o Wire) Wire {
+	switch {
+	case w.count == 0:
+		return o
+	case o.count == 0:
+		return w
+	}
+	return Wire{append(append([]byte(nil), w.raw...), o.raw...), w.count + o.count}
+}
+
+// Of is a Wire of these names.
+func Of(names ...string) Wire {
+	var w Wire
+	for _, n := range names {
+		w.raw = protowire.AppendTag(w.raw, 1, protowire.BytesType)
+		w.raw = protowire.AppendString(w.raw, n)
+		w.count++
+	}
+	return w
+}
+
+// Len is how many names there are, doubles included.
+func (w Wire) Len() int { return w.count }
+
+// All yields the names in their order; doubles are not left out.
+func (w Wire) All() iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for b := w.raw; len(b) > 0; {
+			v, n := protowire.ConsumeBytes(b[1:])
+			if n < 0 || !yield(v) {
+				return
+			}
+			b = b[1+n:]
+		}
+	}
+}
+
+// Has says whether name is among them.
+func (w Wire) Has(name string) bool {
+	for n := range w.All() {
+		if string(n) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Mark tells names as they came from others, their order included.
+type Mark struct {
+	hash uint64
+	size int
+}
+
+// Mark is that of w. It costs a few microseconds for 40 KB.
+func (w Wire) Mark() Mark { return Mark{maphash.Bytes(seed, w.raw), len(w.raw)} }
+
+// Versions is initial_resource_versions as it came, not parsed: a map of names
+// to versions. Like a Wire it is good as long as the bytes are.
+type Versions struct{ entries Wire }
+
+// VersionsIn is the entries of a map, as they are on the wire.
+func VersionsIn(entries Wire) Versions { return Versions{entries} }
+
+// Join is the entries of both.
+func (v Versions) Join(o Versions) Versions { return Versions{v.entries.Join(o.entries)} }
+
+// With is v with the version of a name.
+func (v Versions) With(name, version string) Versions {
+	entry := protowire.AppendTag(nil, 1, protowire.BytesType)
+	entry = protowire.AppendString(entry, name)
+	entry = protowire.AppendTag(entry, 2, protowire.BytesType)
+	return Versions{v.entries.Join(Of(string(protowire.AppendString(entry, version))))}
+}
+
+// Len is how many entries there are.
+func (v Versions) Len() int { return v.entries.Len() }
+
+// Clone is v with bytes of its own.
+func (v Versions) Clone() Versions {
+	return Versions{Wire{append([]byte(nil), v.entries.raw...), v.entries.count}}
+}
+
+// All yields names and versions in the order in which they came.
+func (v Versions) All() iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, version []byte) bool) {
+		for entry := range v.entries.All() {
+			if name, version := readEntry(entry); !yield(name, version) {
+				return
+			}
+		}
+	}
+}
+
+func readEntry(b []byte) (name, version []byte) {
+	for len(b) > 0 {
+		field, wire, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return name, version
+		}
+		b = b[n:]
+		if wire != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(field, wire, b); n < 0 {
+				return name, version
+			}
+			b = b[n:]
+			continue
+		}
+		v, n := protowire.ConsumeBytes(b)
+		if n < 0 {
+			return name, version
+		}
+		b = b[n:]
+		switch field {
+		case 1:
+			name = v
+		case 2:
+			version = v
+		}
+	}
+	return name, version
+}
+
+// Sum is that of all the versions: equal to that of a set of resources if the
+// client has these and no others. Ok is false if a version is none of ours.
+func (v Versions) Sum() (sum xds.Sum, ok bool) {
+	for _, version := range v.All() {
+		s, ok := ParseSum(version)
+		if !ok {
+			return xds.Sum{}, false
+		}
+		sum = sum.Add(s)
+	}
+	return sum, true
+}
+
+// ParseSum reads the text of a Sum.
+func ParseSum(text []byte) (sum xds.Sum, ok bool) {
+	if len(text) != hex.EncodedLen(len(sum)) {
+		return sum, false
+	}
+	_, err := hex.Decode(sum[:], text)
+	return sum, err == nil
+}
