@@ -1,0 +1,207 @@
+package cluster
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds/piece"
+	"meshlog.dev/services/internal/xds/traffic"
+)
+
+// assignments is all ClusterLoadAssignments of one service: one a port, and
+// one a port and subset. One whose cluster a policy keeps from being of type
+// EDS is asked for by nobody.
+type assignments struct {
+	service model.ServiceID
+	rule    model.RuleID // zero: none
+}
+
+// Endpoints is what Envoys of a class get by EDS.
+func Endpoints(r *model.Reader, class model.EDSClass) []piece.Part {
+	services := r.Services(class.Scope)
+	parts := make([]piece.Part, 0, len(services))
+	for _, s := range services {
+		headless := s.Resolution == model.Passthrough && s.Kubernetes && class.Client == model.ClientRouter // SVC-3
+		if s.Resolution == model.Static || headless {
+			rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
+			parts = append(parts, assignments{s.ServiceID, rule})
+		}
+	}
+	return parts
+}
+
+// Make implements piece.Part.
+func (p assignments) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
+	s := r.Service(p.service)
+	if s == nil {
+		return nil, nil
+	}
+	m := maker{mesh: r.Mesh(), service: s, endpoints: r.Endpoints(p.service)}
+	if p.rule != (model.RuleID{}) {
+		m.rule, _ = r.DestinationRule(p.rule)
+	}
+	return m.assignments(), nil
+}
+
+// assignments are those of a service. One without endpoints is one all the
+// same (I16): Envoy keeps what it has of those that are left out.
+func (m *maker) assignments() []piece.Piece {
+	subsets := m.subsets()
+	pieces := make([]piece.Piece, 0, len(m.service.Ports)*(1+len(subsets)))
+	for _, port := range m.service.Ports {
+		add := func(subset string, labels map[string]string, policy traffic.Policy) {
+			name := piece.ClusterName(m.service.Hostname, subset, port.Number)
+			chosen := m.choose(port.Number, labels, panicThreshold(policy.Outliers) == 0)
+			pieces = append(pieces, piece.Piece{Name: name, Message: Assignment(name, chosen)})
+		}
+		add("", nil, traffic.Of(m.mesh, m.rule, port.Number))
+		for i, s := range subsets {
+			if s != nil {
+				add(s.GetName(), s.GetLabels(), traffic.OfSubset(m.mesh, m.rule, i, port.Number))
+			}
+		}
+	}
+	return pieces
+}
+
+// Labels of services whose clients stay with an endpoint (SVC-15).
+const (
+	sessionLabel       = "istio.io/persistent-session"
+	sessionHeaderLabel = "istio.io/persistent-session-header"
+)
+
+// choose is the endpoints of a port that have the labels of a subset. Those
+// that are not ready are sent where Envoy never uses them in panic, or where
+// somebody's session may be there (EPS-2); those that drain in the latter case
+// only (EPS-1).
+func (m *maker) choose(port uint32, labels map[string]string, noPanic bool) []model.Endpoint {
+	sessions := m.service.Labels[sessionLabel] != "" || m.service.Labels[sessionHeaderLabel] != ""
+	all := m.endpoints[port]
+	chosen := make([]model.Endpoint, 0, len(all))
+	for i := range all {
+		e := &all[i]
+		switch {
+		case e.Health == model.Draining && !sessions:
+		case e.Health == model.Unhealthy && !noPanic && !sessions:
+		case hasLabels(e.Labels, labels):
+			chosen = append(chosen, *e)
+		}
+	}
+	return chosen
+}
+
+func hasLabels(have, want map[string]string) bool {
+	for name, value := range want {
+		if v, ok := have[name]; !ok || v != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Assignment is the message that holds those endpoints, in groups by locality,
+// which are sorted (LOC-4, EPB-1). It sorts the endpoints.
+func Assignment(name string, endpoints []model.Endpoint) *endpointv3.ClusterLoadAssignment {
+	slices.SortStableFunc(endpoints, func(a, b model.Endpoint) int { return compareLocalities(a.Locality, b.Locality) })
+	scale := weightScale(endpoints)
+	a := &endpointv3.ClusterLoadAssignment{ClusterName: name}
+	var group *endpointv3.LocalityLbEndpoints
+	for i := range endpoints {
+		e := &endpoints[i]
+		if group == nil || endpoints[i-1].Locality != e.Locality {
+			group = &endpointv3.LocalityLbEndpoints{Locality: locality(e.Locality), LoadBalancingWeight: wrapperspb.UInt32(0)}
+			a.Endpoints = append(a.Endpoints, group)
+		}
+		weight := scale(e.Weight)
+		group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(e, weight))
+		group.LoadBalancingWeight.Value += weight
+	}
+	return a
+}
+
+func compareLocalities(a, b model.Locality) int {
+	if a == b {
+		return 0
+	}
+	return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.SubZone, b.SubZone))
+}
+
+// weightScale makes weights small enough that all together fit into the 32 bits
+// that Envoy allows their sum, and at least 1 (I21).
+func weightScale(endpoints []model.Endpoint) func(uint32) uint32 {
+	var sum uint64
+	for i := range endpoints {
+		sum += uint64(max(endpoints[i].Weight, 1))
+	}
+	if sum <= math.MaxUint32 {
+		return func(w uint32) uint32 { return max(w, 1) }
+	}
+	room := math.MaxUint32 - uint64(len(endpoints)) // each may be rounded up to 1
+	return func(w uint32) uint32 { return max(uint32(uint64(w)*room/sum), 1) }
+}
+
+func locality(l model.Locality) *corev3.Locality {
+	if l == (model.Locality{}) {
+		return nil
+	}
+	return &corev3.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.SubZone}
+}
+
+const unixScheme = "unix://"
+
+func lbEndpoint(e *model.Endpoint, weight uint32) *endpointv3.LbEndpoint {
+	lb := &endpointv3.LbEndpoint{
+		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address(e)}},
+		Metadata:       endpointMetadata(e),
+	}
+	switch e.Health {
+	case model.Unhealthy:
+		lb.HealthStatus = corev3.HealthStatus_UNHEALTHY
+	case model.Draining:
+		lb.HealthStatus = corev3.HealthStatus_DRAINING
+	}
+	if weight != 1 { // which is what no weight means
+		lb.LoadBalancingWeight = wrapperspb.UInt32(weight)
+	}
+	return lb
+}
+
+func address(e *model.Endpoint) *corev3.Address {
+	if path, ok := strings.CutPrefix(e.Address, unixScheme); ok {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: e.Address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: e.Port},
+	}}}
+}
+
+// endpointMetadata names the workload in Istio's form (EPS-6), for access logs:
+// name;namespace;canonical name;canonical revision;cluster.
+func endpointMetadata(e *model.Endpoint) *corev3.Metadata {
+	if e.Workload == "" {
+		return nil
+	}
+	name := firstLabel(e.Labels, e.Workload, "service.istio.io/canonical-name", "app.kubernetes.io/name", "app")
+	revision := firstLabel(e.Labels, "latest", "service.istio.io/canonical-revision", "app.kubernetes.io/version", "version")
+	text := e.Workload + ";" + e.WorkloadNamespace + ";" + name + ";" + revision + ";" + e.ClusterID
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		"istio": {Fields: map[string]*structpb.Value{"workload": structpb.NewStringValue(text)}},
+	}}
+}
+
+func firstLabel(labels map[string]string, otherwise string, names ...string) string {
+	for _, name := range names {
+		if v := labels[name]; v != "" {
+			return v
+		}
+	}
+	return otherwise
+}
