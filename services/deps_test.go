@@ -19,7 +19,7 @@ type law struct {
 
 var laws = []law{
 	{
-		who:    []string{module + "internal/model", module + "internal/fold", module + "internal/xds/...", module + "internal/kind"},
+		who:    []string{module + "internal/model", module + "internal/fold", module + "internal/xds/...", module + "internal/kind", module + "internal/kubeconv", module + "internal/document", module + "internal/manifest"},
 		never:  []string{"context", "os", "io/fs", "net", "log/...", "os/...", "math/rand/...", "crypto/rand", "syscall"},
 		direct: true,
 		reason: "pure packages do no IO, keep no clock or log, and throw no dice: same log, same bytes",
@@ -78,6 +78,12 @@ var laws = []law{
 		},
 		direct: true,
 		reason: "drivers are chosen where processes are put together, nowhere else",
+	},
+	{
+		who: []string{module + "frontend/...", module + "builder/...", module + "internal/model", module + "internal/fold",
+			module + "internal/xds/...", module + "internal/kind", module + "internal/manifest", module + "cmd/frontend", module + "cmd/builder"},
+		never:  []string{"k8s.io/...", "sigs.k8s.io/json/...", module + "internal/kubeconv", module + "internal/document"},
+		reason: "the log carries converted objects: only who reads Kubernetes objects pays for their types",
 	},
 	{
 		who:    []string{module + "..."},

@@ -116,8 +116,12 @@ var table = []*Kind{
 	of[extensions.TrafficExtension](Kind{
 		Group: extensionsGroup, Versions: []string{"v1alpha1"}, Name: "TrafficExtension", Namespaced: true,
 	}),
-	object(ingressGroup, v1, "Ingress", true),
-	object(ingressGroup, v1, "IngressClass", false),
+	of[registryv1.Object](Kind{
+		Group: ingressGroup, Versions: v1, Name: "Ingress", Namespaced: true, Form: Converted,
+	}),
+	of[registryv1.Object](Kind{
+		Group: ingressGroup, Versions: v1, Name: "IngressClass", Form: Converted,
+	}),
 	object(gatewayGroup, gatewayOlder, "GatewayClass", false),
 	of[registryv1.Object](Kind{
 		Group: gatewayGroup, Versions: gatewayOlder, Name: "KubernetesGateway", Document: "Gateway", Namespaced: true, Form: Whole,

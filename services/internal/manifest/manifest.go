@@ -28,8 +28,9 @@ type Document struct {
 	APIVersion string
 	Kind       string
 	Metadata   Metadata
-	// Spec is JSON, laid out so that Place finds the line of each value.
-	Spec []byte
+	// Object is all of it as JSON, and Spec the part under spec ("{}" where
+	// there is none), laid out so that Place finds the line of each value.
+	Object, Spec []byte
 	// Line is where the object begins in its file, from 1.
 	Line int
 	// Err says why the object cannot be used; nil: it can. What was read
@@ -37,8 +38,10 @@ type Document struct {
 	// are set, it is known which object is broken.
 	Err *Error
 
-	node  *yaml.Node // the object; nil after a syntax error
-	start int        // lines of the file before the one that node calls 1
+	node     *yaml.Node // the object; nil after a syntax error
+	top      []entry    // its fields
+	start    int        // lines of the file before the one that node calls 1
+	specLine int        // lines of Object before Spec
 }
 
 // Metadata is what every object may say about itself.

@@ -58,8 +58,8 @@ func dump(docs []manifest.Document) string {
 			fmt.Fprintf(&b, " %s %s", d.Metadata.ResourceVersion, d.Metadata.Created.Format(time.RFC3339))
 		}
 		b.WriteString("\n")
-		if d.Err != nil {
-			fmt.Fprintf(&b, "  %v; %s\n", d.Err, d.Err.Advice)
+		if err := first(d.Err, d.Unknown("also")); err != nil {
+			fmt.Fprintf(&b, "  %v; %s\n", err, err.Advice)
 			continue
 		}
 		for i, l := range strings.Split(string(d.Spec), "\n") {
@@ -68,6 +68,52 @@ func dump(docs []manifest.Document) string {
 		}
 	}
 	return b.String()
+}
+
+func first(a, b *manifest.Error) *manifest.Error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+func TestObject(t *testing.T) {
+	d := manifest.Parse([]byte(`# a comment
+apiVersion: v1
+kind: K
+metadata: {name: x}
+
+also:
+- a
+spec: {b: c}
+`))[0]
+	if d.Err != nil || d.Unknown("also") != nil {
+		t.Fatal(d.Err, d.Unknown("also"))
+	}
+	if err := d.Unknown(); err == nil || err.Line != 6 || err.Field != "also" {
+		t.Errorf("an unknown field: %v", err)
+	}
+	var got strings.Builder
+	for i, l := range strings.Split(string(d.Object), "\n") {
+		path, line := d.PlaceInObject(i + 1)
+		fmt.Fprintf(&got, "%s <- %s %d\n", l, path, line)
+	}
+	want := `{ <-  2
+"apiVersion": "v1", <- apiVersion 2
+"kind": "K", <- kind 3
+"metadata": { <- metadata 4
+"name": "x"}, <- metadata.name 4
+"also": [ <- also 6
+"a"], <- also[0] 7
+"spec": { <- spec 8
+"b": "c"}} <- spec.b 8
+`
+	if diff := cmp.Diff(want, got.String()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff("{\n\"b\": \"c\"}", string(d.Spec)); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func TestFieldLine(t *testing.T) {
@@ -94,6 +140,7 @@ spec:
 		{`spec.per_filter["envoy.filters.http.lua"].on`, 12},
 		{"spec.required", 5},
 		{"spec", 5},
+		{"metadata.name", 4},
 		{"", 2},
 	} {
 		if got := docs[0].FieldLine(c.field); got != c.want {
@@ -129,8 +176,8 @@ func FuzzParse(f *testing.F) {
 				}
 				continue
 			}
-			if !json.Valid(d.Spec) {
-				t.Errorf("spec is no JSON: %s", d.Spec)
+			if !json.Valid(d.Spec) || !json.Valid(d.Object) {
+				t.Errorf("no JSON: %s, %s", d.Spec, d.Object)
 			}
 			if d.Kind == "" || d.APIVersion == "" || d.Metadata.Name == "" {
 				t.Errorf("no error, and no key: %+v", d)

@@ -2,12 +2,13 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// object reads the envelope of an object and turns its spec into JSON.
+// object reads the envelope of an object and turns it into JSON.
 func object(n *yaml.Node, start int) Document {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -41,20 +42,54 @@ func (r reader) object(n *yaml.Node, d *Document) *Error {
 	if err := r.metadata(n, top, d); err != nil {
 		return err
 	}
-	for _, f := range top {
-		switch f.key {
-		case "apiVersion", "kind", "metadata", "spec", "status":
-		default:
-			return r.fail(f.at, f.key, "an object has apiVersion, kind, metadata and spec; what it says stands under spec", "unknown field %q", f.key)
-		}
+	d.top = top
+	e := encoder{reader: r}
+	if err := e.object(n, top, d); err != nil {
+		return err
 	}
-	d.Spec = []byte("{}")
-	if spec := find(top, "spec"); spec != nil && spec.ShortTag() != "!!null" {
-		e := encoder{reader: r}
-		if err := e.value(spec, "spec"); err != nil {
+	d.Object = e.out
+	return nil
+}
+
+// object writes the object, and remembers where its spec is.
+func (e *encoder) object(n *yaml.Node, top []entry, d *Document) *Error {
+	e.open = append(e.open, n)
+	e.out = append(e.out, '{')
+	from, to := 0, 0
+	for i, f := range top {
+		if i > 0 {
+			e.out = append(e.out, ',')
+		}
+		e.newline()
+		e.at(f.key, f.at)
+		e.out = append(append(e.out, quote(f.key)...), ':', ' ')
+		start, line := len(e.out), e.line
+		if err := e.value(f.value, f.key); err != nil {
 			return err
 		}
-		d.Spec = e.out
+		if f.key == "spec" && resolve(f.value).ShortTag() != "!!null" {
+			from, to, d.specLine = start, len(e.out), line
+		}
+	}
+	e.out = append(e.out, '}')
+	d.Spec = []byte("{}")
+	if to > 0 {
+		d.Spec = e.out[from:to:to]
+	}
+	return nil
+}
+
+// Unknown is the first field of the object beside apiVersion, kind, metadata,
+// spec, status and those that its kind has.
+func (d *Document) Unknown(known ...string) *Error {
+	for _, f := range d.top {
+		switch f.key {
+		case "apiVersion", "kind", "metadata", "spec", "status":
+			continue
+		}
+		if !slices.Contains(known, f.key) {
+			return reader{d.start}.fail(f.at, f.key, "an object has apiVersion, kind, metadata and spec; what it says stands under spec", "unknown field %q", f.key)
+		}
 	}
 	return nil
 }

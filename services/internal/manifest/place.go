@@ -9,9 +9,19 @@ import (
 // Place finds what a line of Spec holds, from 1: the path of the field, which
 // begins with "spec", and its line in the file.
 func (d *Document) Place(specLine int) (path string, line int) {
-	path, line = "spec", d.Line
+	path, line = d.PlaceInObject(d.specLine + specLine)
+	if path == "" {
+		path = "spec"
+	}
+	return path, line
+}
+
+// PlaceInObject finds what a line of Object holds, from 1: the path of the
+// field, which is empty for the object itself, and its line in the file.
+func (d *Document) PlaceInObject(objectLine int) (path string, line int) {
+	line = d.Line
 	d.visit(func(l int, p string, n *yaml.Node) {
-		if l == specLine {
+		if l == objectLine {
 			path, line = p, d.start+n.Line
 		}
 	})
@@ -32,23 +42,13 @@ func (d *Document) FieldLine(path string) int {
 	return line
 }
 
-// visit walks the spec as it was turned into JSON.
+// visit walks the object as it was turned into JSON.
 func (d *Document) visit(place func(line int, path string, n *yaml.Node)) {
-	if d.node == nil {
+	if len(d.top) == 0 {
 		return
 	}
-	r := reader{d.start}
-	top, err := r.fields(d.node, "")
-	if err != nil {
-		return
-	}
-	for _, f := range top {
-		if f.key == "spec" {
-			place(1, "spec", f.at)
-			e := encoder{reader: r, place: place}
-			_ = e.value(f.value, "spec") // what it says was said by Parse
-		}
-	}
+	e := encoder{reader: reader{d.start}, place: place}
+	_ = e.object(d.node, d.top, &Document{}) // what it says was said by Parse
 }
 
 // normal is path with a dot after each part, as it is compared.

@@ -12,14 +12,12 @@ import (
 
 	"meshlog.dev/events"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/internal/document"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/manifest"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/watcher"
 )
-
-// defaultNamespace is that of a namespaced object that names none.
-const defaultNamespace = "default"
 
 // key names an object of the directory.
 type key struct{ kind, namespace, name string }
@@ -72,73 +70,54 @@ type parser struct {
 }
 
 func (p *parser) document(d *manifest.Document) {
-	if d.Err != nil && (d.Kind == "" || d.Metadata.Name == "") {
-		p.unclear("syntax", d.Err)
-		return
-	}
-	group, version, ok := strings.Cut(d.APIVersion, "/")
-	if !ok {
-		group, version = "", d.APIVersion
-	}
-	k, ok := kind.ByGVK(group, version, d.Kind)
-	if !ok {
-		p.unknown(d, group)
-		return
-	}
-	of := key{k.Name, d.Metadata.Namespace, d.Metadata.Name}
+	o, err := document.Read(d)
+	var foreign *document.ForeignError
+	var bad *manifest.Error
 	switch {
-	case k.Namespaced && of.namespace == "":
-		of.namespace = defaultNamespace
-	case !k.Namespaced && of.namespace != "":
-		p.unclear("invalid", &manifest.Error{
-			Line: d.Line, Field: "metadata.namespace", Reason: "a " + k.Name + " has no namespace", Advice: "leave the namespace out",
-		})
+	case errors.As(err, &foreign):
+		p.foreign(d, foreign)
+		return
+	case errors.As(err, &bad) && o.Kind == nil:
+		p.unclear(codeOf(d, bad), bad)
 		return
 	}
-	if k.Only != "" && of.name != k.Only {
+	of := key{o.Kind.Name, o.Namespace, o.Name}
+	if only := o.Kind.Only; only != "" && of.name != only {
 		p.warn("no-effect", of, d.Line, "metadata.name",
-			fmt.Sprintf("the one %s that counts is named %q", k.Name, k.Only), "rename it, or remove it", "the object has no effect")
+			fmt.Sprintf("the one %s that counts is named %q", o.Kind.Name, only), "rename it, or remove it", "the object has no effect")
 	}
-	p.entries = append(p.entries, p.entry(k, of, d))
-}
-
-// entry decodes the object; one that cannot be decoded is offered as such, for
-// it to keep its last good value and to be reported with it.
-func (p *parser) entry(k *kind.Kind, of key, d *manifest.Document) entry {
 	e := entry{key: of, line: d.Line, object: watcher.Object{
-		Kind: of.kind, Namespace: of.namespace, Name: of.name, Created: d.Metadata.Created,
-		Origin: p.origin(d.Line), Actor: "file",
+		Kind: of.kind, Namespace: of.namespace, Name: of.name, Created: d.Metadata.Created, Actor: "file",
 	}}
-	payload, bad := encode(k, d)
-	if bad != nil {
-		e.object.Origin = p.origin(bad.Line)
-		payload = undecoded(d, bad)
-	}
-	e.object.Payload = payload
-	sum := sha256.Sum256(append([]byte(payload.Type), payload.Bytes...))
+	e.object.Payload, e.object.Origin = p.payload(d, o, bad)
+	sum := sha256.Sum256(append([]byte(e.object.Payload.Type), e.object.Payload.Bytes...))
 	e.object.SourceVersion = hex.EncodeToString(sum[:6])
-	return e
+	p.entries = append(p.entries, e)
 }
 
-func encode(k *kind.Kind, d *manifest.Document) (events.Payload, *manifest.Error) {
-	if d.Err != nil {
-		return events.Payload{}, d.Err
+// codeOf is the code of what is wrong with a document that may be any object's.
+func codeOf(d *manifest.Document, bad *manifest.Error) string {
+	switch {
+	case d.Err != nil:
+		return "syntax"
+	case bad.Field == "kind":
+		return "unknown-kind"
 	}
-	m, err := k.DecodeJSON(d.Spec)
-	if err != nil {
-		e := &manifest.Error{Line: d.Line, Field: "spec", Reason: err.Error()}
-		var syntax *kind.SyntaxError
-		if errors.As(err, &syntax) {
-			e.Reason = syntax.Reason
-			e.Field, e.Line = d.Place(syntax.Line)
+	return "invalid"
+}
+
+// payload is that of an object, and where to look for it: at the first thing
+// that is wrong in it. One that cannot be decoded is offered as such, for it
+// to keep its last good value and to be reported with it.
+func (p *parser) payload(d *manifest.Document, o document.Object, bad *manifest.Error) (events.Payload, string) {
+	if bad == nil {
+		b, err := o.Kind.Encode(o.Message)
+		if err == nil {
+			return events.Payload{Type: o.Kind.TypeURL, Bytes: b}, p.origin(document.FirstProblem(d, o))
 		}
-		return events.Payload{}, e
+		bad = &manifest.Error{Line: d.Line, Field: "spec", Reason: err.Error()}
 	}
-	b, err := k.Encode(m)
-	if err != nil {
-		return events.Payload{}, &manifest.Error{Line: d.Line, Field: "spec", Reason: err.Error()}
-	}
-	return events.Payload{Type: k.TypeURL, Bytes: b}, nil
+	return undecoded(d, bad), p.origin(bad.Line)
 }
 
 // undecoded says no line, so that moving an object in its file changes
@@ -155,32 +134,14 @@ func undecoded(d *manifest.Document, bad *manifest.Error) events.Payload {
 	return events.Payload{Type: kind.Undecoded, Bytes: b}
 }
 
-// unknown is a document of a kind that is not in the table: one of others that
-// happens to lie here, or one of ours with an error in the name of its kind.
-func (p *parser) unknown(d *manifest.Document, group string) {
-	named, isName := kind.ByName(d.Kind)
-	reason := fmt.Sprintf("apiVersion %s, kind %s is not known here", d.APIVersion, d.Kind)
-	advice := "use one of " + known()
-	ours := isName
-	for _, k := range kind.All() {
-		ours = ours || k.Group == group
+// foreign is a document that meshlog does not take in.
+func (p *parser) foreign(d *manifest.Document, why *document.ForeignError) {
+	of := key{d.Kind, d.Metadata.Namespace, d.Metadata.Name}
+	p.warn("unknown-kind", of, d.Line, "kind", why.Reason, why.Advice, "the object has no effect")
+	if why.Secret {
+		last := &p.problems[len(p.problems)-1]
+		last.Severity, last.Code = model.Error, "secret"
 	}
-	if isName {
-		advice = fmt.Sprintf("write apiVersion: %s", named.APIVersion())
-	}
-	if ours {
-		p.unclear("unknown-kind", &manifest.Error{Line: d.Line, Field: "kind", Reason: reason, Advice: advice})
-		return
-	}
-	p.warn("unknown-kind", key{d.Kind, d.Metadata.Namespace, d.Metadata.Name}, d.Line, "kind", reason, advice, "the object has no effect")
-}
-
-func known() string {
-	var names []string
-	for _, k := range kind.All() {
-		names = append(names, k.APIVersion()+" "+k.Name)
-	}
-	return strings.Join(names, ", ")
 }
 
 func (p *parser) origin(line int) string { return fmt.Sprintf("%s:%d", p.name, line) }

@@ -170,7 +170,8 @@ func (r *rig) path(name string) string { return filepath.Join(r.dir, name) }
 
 // policy is a document: a Resource, whose content shows only in what changes.
 func policy(name, content string) string {
-	return fmt.Sprintf("apiVersion: envoy.meshlog.dev/v1\nkind: Resource\nmetadata: {name: %s}\nspec: {nodes: {cluster: %q}}\n", name, content)
+	return fmt.Sprintf("apiVersion: envoy.meshlog.dev/v1\nkind: Resource\nmetadata: {name: %s}\n"+
+		"spec: {nodes: {cluster: %q}, resource: {\"@type\": type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment, clusterName: x}}\n", name, content)
 }
 
 func docs(ds ...string) string { return strings.Join(ds, "---\n") }

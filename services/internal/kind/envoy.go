@@ -1,0 +1,21 @@
+package kind
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+)
+
+// CheckEnvoy checks a generated resource of Envoy's API, or a part of one, for
+// all that Envoy would refuse and that can be known without the rest of its
+// configuration. Paths of fields begin with the name of the message.
+func CheckEnvoy(m proto.Message) []Problem {
+	c := checker{}
+	root := &path{name: string(m.ProtoReflect().Descriptor().Name())}
+	if l, ok := m.(*endpointv3.ClusterLoadAssignment); ok {
+		c.addresses(root, l)
+	}
+	c.generated(root, m)
+	c.message(root, m.ProtoReflect(), 1)
+	return c.result()
+}
