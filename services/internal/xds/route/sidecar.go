@@ -1,0 +1,252 @@
+package route
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds/piece"
+)
+
+// sidecarParts is what the RouteConfigurations of sidecars are made of.
+func sidecarParts(r *model.Reader, class model.RDSClass) []piece.Part {
+	b := &sidecar{r: r, class: class, suffix: r.DomainSuffix(), ports: map[uint32]*portHosts{}}
+	b.index(r.VirtualServices(class.Scope, Mesh))
+	for _, s := range r.Services(class.Scope) {
+		vs := b.virtualServiceOf(s.Hostname)
+		own := class.Namespace != "" && class.Namespace == namespaceOf(s.Hostname, b.suffix)
+		for _, p := range s.Ports {
+			if p.Protocol.IsHTTP() || p.Protocol == model.Sniffed {
+				b.addService(s, p, vs, own)
+			}
+		}
+	}
+	for port, hosts := range b.ports {
+		b.addOthers(port, hosts)
+	}
+	return b.parts()
+}
+
+// sidecar gathers the virtual hosts of a class of sidecars.
+type sidecar struct {
+	r      *model.Reader
+	class  model.RDSClass
+	suffix string
+
+	virtualServices []*model.VirtualServiceHead
+	exact           map[string]*model.VirtualServiceHead // by lower-case host
+	wildcards       []string                             // the most specific first
+	ports           map[uint32]*portHosts
+	alone           []piece.Part // of RouteConfigurations of one service
+	problems        []piece.Part
+}
+
+// portHosts is the virtual hosts of a port.
+type portHosts struct {
+	candidates []*candidate
+	services   map[string]bool    // lower-case hosts of services
+	applied    map[model.Key]bool // VirtualServices that decide about a service here
+}
+
+// index says which VirtualService counts for which host: the oldest (VS-5),
+// which comes first.
+func (b *sidecar) index(heads []*model.VirtualServiceHead) {
+	b.exact = make(map[string]*model.VirtualServiceHead, len(heads))
+	for _, h := range heads {
+		if !h.HTTP {
+			continue
+		}
+		b.virtualServices = append(b.virtualServices, h)
+		for i, host := range h.Hosts {
+			host = strings.ToLower(host)
+			if first, taken := b.exact[host]; taken {
+				if first != h {
+					b.problems = append(b.problems, problem{model.Diagnostic{
+						Severity: model.Warning, Code: "conflict", Key: h.Key, Field: field("spec.hosts", i),
+						Reason: fmt.Sprintf("%s is older and has host %q too", first.Key, host),
+						Advice: "put the routes of one host into one VirtualService", Effect: "sidecars use the older one for this host",
+					}})
+				}
+				continue
+			}
+			b.exact[host] = h
+			if isWildcard(host) {
+				b.wildcards = append(b.wildcards, host)
+			}
+		}
+	}
+	slices.SortFunc(b.wildcards, func(x, y string) int { return cmp.Or(cmp.Compare(len(y), len(x)), cmp.Compare(x, y)) })
+}
+
+// virtualServiceOf is the one that counts for a service: of its host, else of
+// the most specific wildcard (VS-1); nil: none.
+func (b *sidecar) virtualServiceOf(host string) *model.VirtualServiceHead {
+	host = strings.ToLower(host)
+	if vs := b.exact[host]; vs != nil {
+		return vs
+	}
+	for _, w := range b.wildcards {
+		if covers(w, host) {
+			return b.exact[w]
+		}
+	}
+	return nil
+}
+
+// candidate is a virtual host whose domains are not settled yet.
+type candidate struct {
+	virtualHost
+	service *model.Service // nil: a host of a VirtualService
+	lost    []string       // domains that others have
+}
+
+// senior says whether c keeps what o claims too: services before others, the
+// one from a registry, the older one.
+func (c *candidate) senior(o *candidate) bool {
+	if c.service == nil || o.service == nil {
+		return c.service != nil || o.service == nil && c.host < o.host
+	}
+	return Senior(c.service, o.service)
+}
+
+// Senior says whether a goes before b where only one of two services can be
+// had: one of a registry, the older one, the one whose name comes first.
+func Senior(a, b *model.Service) bool {
+	if a.Kubernetes != b.Kubernetes {
+		return a.Kubernetes
+	}
+	if !a.Created.Equal(b.Created) {
+		return !a.Created.IsZero() && (b.Created.IsZero() || a.Created.Before(b.Created))
+	}
+	return cmp.Or(cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Namespace, b.Namespace)) < 0
+}
+
+func (b *sidecar) addService(s *model.Service, p model.Port, vs *model.VirtualServiceHead, own bool) {
+	h := virtualHost{routes: ForPort(p.Number), service: s.ServiceID, host: s.Hostname, port: p.Number, own: own}
+	h.rule, _ = b.r.Rule(b.class.Scope, s.Namespace, s.Hostname)
+	if vs != nil {
+		b.route(&h, vs)
+	}
+	hosts := b.ports[p.Number]
+	if hosts == nil {
+		hosts = &portHosts{services: map[string]bool{}, applied: map[model.Key]bool{}}
+		b.ports[p.Number] = hosts
+	}
+	hosts.services[strings.ToLower(s.Hostname)] = true
+	if vs != nil {
+		hosts.applied[vs.Key] = true
+	}
+	hosts.candidates = append(hosts.candidates, &candidate{virtualHost: h, service: s})
+	if name, ok := Sniffed(s, p); ok {
+		h.routes, h.alone, h.own = name, true, false
+		b.alone = append(b.alone, head{name}, h)
+	}
+}
+
+// addOthers adds the hosts of VirtualServices that are no service of the port:
+// on port 80, and where the VirtualService has another host that is.
+func (b *sidecar) addOthers(port uint32, hosts *portHosts) {
+	for _, vs := range b.virtualServices {
+		if port != 80 && !hosts.applied[vs.Key] {
+			continue
+		}
+		for _, host := range vs.Hosts {
+			lower := strings.ToLower(host)
+			if b.exact[lower] != vs || hosts.services[lower] || isWildcard(lower) && hosts.any(lower) {
+				continue
+			}
+			h := virtualHost{routes: ForPort(port), host: host, port: port}
+			b.route(&h, vs)
+			hosts.candidates = append(hosts.candidates, &candidate{virtualHost: h})
+		}
+	}
+}
+
+// any says whether a wildcard stands for a service of the port.
+func (p *portHosts) any(wildcard string) bool {
+	for host := range p.services {
+		if covers(wildcard, host) {
+			return true
+		}
+	}
+	return false
+}
+
+// route lets a VirtualService decide about a virtual host.
+func (b *sidecar) route(h *virtualHost, vs *model.VirtualServiceHead) {
+	h.virtualService = vs.Key
+	h.sources = relevant(b.class.Sources, vs)
+	h.scope = narrow(b.r, b.class.Scope, vs)
+}
+
+// relevant is which of the sources that match the caller vs tells apart.
+func relevant(all model.SelectorSet, vs *model.VirtualServiceHead) model.SelectorSet {
+	if all == "" || len(vs.Sources) == 0 {
+		return ""
+	}
+	own := slices.DeleteFunc(all.Selectors(), func(s string) bool {
+		_, ok := slices.BinarySearch(vs.Sources, s)
+		return !ok
+	})
+	return model.SelectorSet(strings.Join(own, "\n"))
+}
+
+// narrow is scope as far as the destinations of vs look different from there:
+// where they do not, the view of everybody, which all classes share.
+func narrow(r *model.Reader, scope model.Scope, vs *model.VirtualServiceHead) model.Scope {
+	out := model.Scope{Services: scope.Services, Rules: scope.Rules}
+	same := func(o model.Scope) bool {
+		return !slices.ContainsFunc(vs.Destinations, func(host string) bool {
+			a, b := r.ServiceByHost(out, host), r.ServiceByHost(o, host)
+			if a != b {
+				return true
+			}
+			namespace := ""
+			if a != nil {
+				namespace = a.Namespace
+			}
+			x, foundX := r.Rule(out, namespace, host)
+			y, foundY := r.Rule(o, namespace, host)
+			return x != y || foundX != foundY
+		})
+	}
+	for _, o := range []model.Scope{{}, {Rules: scope.Rules}, {Services: scope.Services}} {
+		if same(o) {
+			return o
+		}
+	}
+	return out
+}
+
+// parts settles who has which domain, and puts everything in order.
+func (b *sidecar) parts() []piece.Part {
+	all := b.alone
+	ports := make([]uint32, 0, len(b.ports))
+	for port := range b.ports {
+		ports = append(ports, port)
+	}
+	slices.Sort(ports)
+	buffer := make([]string, 0, 32)
+	for _, port := range ports {
+		hosts := b.ports[port].candidates
+		slices.SortStableFunc(hosts, func(x, y *candidate) int { return cmp.Compare(x.host, y.host) })
+		c := claims{hosts: hosts, holder: make(map[string]claim, 6*len(hosts))}
+		c.holder["*"] = claim{-1, true} // catchAll's
+		for i, h := range hosts {
+			buffer = h.domains(buffer[:0], h.service, b.suffix)
+			for j, d := range buffer {
+				c.add(i, d, j == 0)
+			}
+		}
+		all = append(all, head{ForPort(port)})
+		for _, h := range hosts {
+			slices.Sort(h.lost)
+			h.without = strings.Join(h.lost, "\n")
+			all = append(all, h.virtualHost)
+		}
+		all = append(all, catchAll{ForPort(port)})
+	}
+	return append(all, b.problems...)
+}

@@ -1,0 +1,153 @@
+package route
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds/piece"
+)
+
+// virtualHost is one of a sidecar's: a service, or a host that only a
+// VirtualService knows.
+type virtualHost struct {
+	routes  string          // the RouteConfiguration
+	service model.ServiceID // zero: none
+	host    string
+	port    uint32
+	// own: the service is of the callers' namespace, who use its bare name.
+	own bool
+	// alone: nobody else's requests come here, whatever their host.
+	alone bool
+	// without is the domains that others have, a line each.
+	without string
+
+	// rule is that of the service, which counts where no VirtualService
+	// decides.
+	rule model.RuleID
+	// virtualService decides, if it is not zero, for callers who match
+	// sources and look from scope.
+	virtualService model.Key
+	sources        model.SelectorSet
+	scope          model.Scope
+}
+
+// Make implements piece.Part.
+func (h virtualHost) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
+	var service *model.Service
+	if h.service != (model.ServiceID{}) {
+		if service = r.Service(h.service); service == nil {
+			return nil, nil
+		}
+	}
+	domains, problems := h.settled(r, service)
+	if len(domains) == 0 {
+		return nil, problems
+	}
+	routes, found := h.translate(r)
+	problems = append(problems, found...)
+	if len(routes) == 0 {
+		if service == nil {
+			return nil, problems
+		}
+		routes = []*routev3.Route{h.fallback(r)}
+	}
+	return partialHost(h.routes, &routev3.VirtualHost{Name: hostPort(h.host, h.port), Domains: domains, Routes: routes}), problems
+}
+
+// domains appends what callers may write, the host first.
+func (h *virtualHost) domains(all []string, s *model.Service, suffix string) []string {
+	if s == nil {
+		return append(all, h.host)
+	}
+	return appendDomains(all, s, suffix, h.own)
+}
+
+// settled is the domains that are left to the virtual host.
+func (h *virtualHost) settled(r *model.Reader, s *model.Service) ([]string, []model.Diagnostic) {
+	if h.alone {
+		return []string{"*"}, nil
+	}
+	var problems []model.Diagnostic
+	lost := strings.Split(h.without, "\n")
+	seen := map[string]bool{}
+	domains := slices.DeleteFunc(h.domains(nil, s, r.DomainSuffix()), func(d string) bool {
+		lower := strings.ToLower(d)
+		twice := seen[lower]
+		seen[lower] = true
+		return twice || slices.Contains(lost, lower)
+	})
+	if h.without != "" {
+		key := h.virtualService
+		if s != nil {
+			key = s.Key
+		}
+		problems = []model.Diagnostic{{
+			Severity: model.Info, Code: "conflict", Key: key, Field: "spec.hosts",
+			Reason: fmt.Sprintf("on port %d %s means another host", h.port, strings.Join(lost, ", ")),
+			Advice: "call it by its full name", Effect: "requests to that name go to the other host",
+		}}
+	}
+	return domains, problems
+}
+
+// translate is what the VirtualService says; nothing if there is none.
+func (h *virtualHost) translate(r *model.Reader) ([]*routev3.Route, []model.Diagnostic) {
+	if h.virtualService == (model.Key{}) {
+		return nil, nil
+	}
+	vs := r.VirtualService(h.virtualService)
+	if vs == nil {
+		return nil, nil
+	}
+	return Translate(h.virtualService, vs, options(r, h.scope, h.port, Mesh, h.sources))
+}
+
+// options reads what translations depend on.
+func options(r *model.Reader, scope model.Scope, port uint32, gateway string, sources model.SelectorSet) Options {
+	o := Options{
+		Port: port, Gateway: gateway, Sources: sources, Mesh: r.Mesh(),
+		Service: func(host string) *model.Service { return r.ServiceByHost(scope, host) },
+	}
+	o.Rule = func(host string) *networking.DestinationRule {
+		namespace := ""
+		if s := o.Service(host); s != nil {
+			namespace = s.Namespace
+		}
+		id, ok := r.Rule(scope, namespace, host)
+		if !ok {
+			return nil
+		}
+		rule, _ := r.DestinationRule(id)
+		return rule
+	}
+	return o
+}
+
+// fallback is the route to a service about which no VirtualService decides.
+func (h *virtualHost) fallback(r *model.Reader) *routev3.Route {
+	var rule *networking.DestinationRule
+	if h.rule != (model.RuleID{}) {
+		rule, _ = r.DestinationRule(h.rule)
+	}
+	action := &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: piece.ClusterName(h.host, "", h.port)},
+		HashPolicy:       hashPolicy(hashOf(r.Mesh(), rule, "", h.port)),
+	}
+	(&translation{}).timeout(action, nil)
+	action.RetryPolicy = retryPolicy(r.Mesh().GetDefaultHttpRetryPolicy(), len(action.HashPolicy) > 0)
+	return &routev3.Route{
+		Name: "default", Match: everything(),
+		Action:    &routev3.Route_Route{Route: action},
+		Decorator: &routev3.Decorator{Operation: hostPort(h.host, h.port) + "/*"},
+	}
+}
+
+func hostPort(host string, port uint32) string {
+	return host + ":" + strconv.FormatUint(uint64(port), 10)
+}
