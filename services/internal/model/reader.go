@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -153,8 +154,9 @@ func (r *Reader) DestinationRule(id RuleID) (*networking.DestinationRule, []Key)
 
 // Gateway is a Gateway of networking.istio.io.
 type Gateway struct {
-	Key  Key
-	Spec *networking.Gateway
+	Key     Key
+	Created time.Time // those of several selectors are put in order by it
+	Spec    *networking.Gateway
 }
 
 // Gateways returns the Gateways that have the selector of that text, the oldest
