@@ -94,12 +94,6 @@ func namespaceOf(host, suffix string) string {
 // isWildcard says whether a host stands for many.
 func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 
-// covers says whether wildcard stands for host, which may be a narrower
-// wildcard.
-func covers(wildcard, host string) bool {
-	return len(host) > len(wildcard)-1 && strings.HasSuffix(host, wildcard[1:])
-}
-
 // claims is who holds which domain of one RouteConfiguration: no two virtual
 // hosts may have one, whatever its case (I33).
 type claims struct {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds/gateway"
 	"meshlog.dev/services/internal/xds/piece"
 )
 
@@ -88,7 +89,7 @@ func (b *sidecar) virtualServiceOf(host string) *model.VirtualServiceHead {
 		return vs
 	}
 	for _, w := range b.wildcards {
-		if covers(w, host) {
+		if gateway.Covers(w, host) {
 			return b.exact[w]
 		}
 	}
@@ -167,7 +168,7 @@ func (b *sidecar) addOthers(port uint32, hosts *portHosts) {
 // any says whether a wildcard stands for a service of the port.
 func (p *portHosts) any(wildcard string) bool {
 	for host := range p.services {
-		if covers(wildcard, host) {
+		if gateway.Covers(wildcard, host) {
 			return true
 		}
 	}
@@ -181,43 +182,49 @@ func (b *sidecar) route(h *virtualHost, vs *model.VirtualServiceHead) {
 	h.scope = narrow(b.r, b.class.Scope, vs)
 }
 
-// relevant is which of the sources that match the caller vs tells apart.
-func relevant(all model.SelectorSet, vs *model.VirtualServiceHead) model.SelectorSet {
-	if all == "" || len(vs.Sources) == 0 {
+// relevant is which of the sources that match the caller the VirtualServices
+// tell apart.
+func relevant(all model.SelectorSet, heads ...*model.VirtualServiceHead) model.SelectorSet {
+	if all == "" {
 		return ""
 	}
 	own := slices.DeleteFunc(all.Selectors(), func(s string) bool {
-		_, ok := slices.BinarySearch(vs.Sources, s)
-		return !ok
+		return !slices.ContainsFunc(heads, func(vs *model.VirtualServiceHead) bool { return slices.Contains(vs.Sources, s) })
 	})
 	return model.SelectorSet(strings.Join(own, "\n"))
 }
 
-// narrow is scope as far as the destinations of vs look different from there:
-// where they do not, the view of everybody, which all classes share.
-func narrow(r *model.Reader, scope model.Scope, vs *model.VirtualServiceHead) model.Scope {
-	out := model.Scope{Services: scope.Services, Rules: scope.Rules}
-	same := func(o model.Scope) bool {
-		return !slices.ContainsFunc(vs.Destinations, func(host string) bool {
-			a, b := r.ServiceByHost(out, host), r.ServiceByHost(o, host)
-			if a != b {
-				return true
-			}
-			namespace := ""
-			if a != nil {
-				namespace = a.Namespace
-			}
-			x, foundX := r.Rule(out, namespace, host)
-			y, foundY := r.Rule(o, namespace, host)
-			return x != y || foundX != foundY
-		})
-	}
+// narrow is scope as far as the destinations of the VirtualServices look
+// different from there: where they do not, it is the view of everybody, which
+// all classes share.
+func narrow(r *model.Reader, scope model.Scope, heads ...*model.VirtualServiceHead) model.Scope {
 	for _, o := range []model.Scope{{}, {Rules: scope.Rules}, {Services: scope.Services}} {
-		if same(o) {
+		if looksEqual(r, scope, o, heads) {
 			return o
 		}
 	}
-	return out
+	return model.Scope{Services: scope.Services, Rules: scope.Rules}
+}
+
+func looksEqual(r *model.Reader, a, b model.Scope, heads []*model.VirtualServiceHead) bool {
+	for _, vs := range heads {
+		for _, host := range vs.Destinations {
+			serviceA, serviceB := r.ServiceByHost(a, host), r.ServiceByHost(b, host)
+			if serviceA != serviceB {
+				return false
+			}
+			namespace := ""
+			if serviceA != nil {
+				namespace = serviceA.Namespace
+			}
+			ruleA, _ := r.Rule(a, namespace, host)
+			ruleB, _ := r.Rule(b, namespace, host)
+			if ruleA != ruleB {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // parts settles who has which domain, and puts everything in order.
