@@ -1,6 +1,3 @@
-// Package floor measures what no control plane with a durable log can go
-// below on a machine: what a NATS server and its disk alone cost for one
-// change.
 package floor
 
 import (

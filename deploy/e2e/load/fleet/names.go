@@ -1,0 +1,152 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Names are what a proxy asks for by name: what its clusters and listeners
+// refer to.
+type Names struct {
+	Endpoints []string // of EDS
+	Routes    []string // of RDS
+}
+
+// path leads to a field of a message, through messages in it. A protobuf
+// message is read here without its Go type: this module drives meshlog with
+// no code that meshlog has.
+type path []protowire.Number
+
+// Where names stand in the messages.
+var (
+	clusterName     = path{1}
+	clusterType     = path{2}
+	edsServiceName  = path{3, 2} // eds_cluster_config.service_name
+	anyType         = path{1}    // of google.protobuf.Any
+	anyValue        = path{2}
+	deltaValue      = path{2, 2}     // of Resource: resource.value
+	filterConfigs   = path{3, 3, 4}  // filter_chains.filters.typed_config
+	defaultConfigs  = path{25, 3, 4} // the same in default_filter_chain
+	managerRoutes   = path{3, 2}     // rds.route_config_name of an HttpConnectionManager
+	resourceMessage = map[Mode]path{SotW: anyValue, Delta: deltaValue}
+)
+
+const (
+	typeEDS     = 3 // Cluster.DiscoveryType
+	httpManager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+)
+
+// endpointNames are the names of EDS that clusters refer to.
+func endpointNames(m Mode, resources []byte) ([]string, error) {
+	var names []string
+	err := each(resources, func(r []byte) error {
+		for _, cluster := range find(r, resourceMessage[m]) {
+			if number(cluster, clusterType) != typeEDS {
+				continue
+			}
+			found := find(cluster, edsServiceName)
+			if len(found) == 0 {
+				found = find(cluster, clusterName)
+			}
+			if len(found) == 0 {
+				return errors.New("a cluster has no name")
+			}
+			names = append(names, string(found[0]))
+		}
+		return nil
+	})
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+// routeNames are the names of RDS that listeners refer to.
+func routeNames(m Mode, resources []byte) ([]string, error) {
+	var names []string
+	err := each(resources, func(r []byte) error {
+		for _, listener := range find(r, resourceMessage[m]) {
+			for _, filter := range slices.Concat(find(listener, filterConfigs), find(listener, defaultConfigs)) {
+				if t := find(filter, anyType); len(t) != 1 || string(t[0]) != httpManager {
+					continue
+				}
+				for _, manager := range find(filter, anyValue) {
+					for _, name := range find(manager, managerRoutes) {
+						names = append(names, string(name))
+					}
+				}
+			}
+		}
+		return nil
+	})
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+// each calls do with every resource of a response.
+func each(resources []byte, do func([]byte) error) error {
+	for len(resources) > 0 {
+		_, _, n := protowire.ConsumeTag(resources)
+		if n < 0 {
+			return fmt.Errorf("resources: %w", protowire.ParseError(n))
+		}
+		r, m := protowire.ConsumeBytes(resources[n:])
+		if m < 0 {
+			return fmt.Errorf("resources: %w", protowire.ParseError(m))
+		}
+		if err := do(r); err != nil {
+			return err
+		}
+		resources = resources[n+m:]
+	}
+	return nil
+}
+
+// find is every value of bytes at a path. What is no message has none.
+func find(b []byte, p path) [][]byte {
+	var out [][]byte
+	walk(b, p, func(wire protowire.Type, v []byte) {
+		if wire != protowire.BytesType {
+			return
+		}
+		if v, n := protowire.ConsumeBytes(v); n >= 0 {
+			out = append(out, v)
+		}
+	})
+	return out
+}
+
+// number is the last number at a path, 0 if there is none.
+func number(b []byte, p path) (out uint64) {
+	walk(b, p, func(wire protowire.Type, v []byte) {
+		if wire == protowire.VarintType {
+			out, _ = protowire.ConsumeVarint(v)
+		}
+	})
+	return out
+}
+
+// walk calls do with every encoded value at a path.
+func walk(b []byte, p path, do func(wire protowire.Type, value []byte)) {
+	for len(b) > 0 {
+		field, wire, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return
+		}
+		m := protowire.ConsumeFieldValue(field, wire, b[n:])
+		if m < 0 {
+			return
+		}
+		value := b[n : n+m]
+		b = b[n+m:]
+		switch {
+		case field != p[0]:
+		case len(p) == 1:
+			do(wire, value)
+		case wire == protowire.BytesType:
+			inner, _ := protowire.ConsumeBytes(value)
+			walk(inner, p[1:], do)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// window is how much a proxy lets a server send ahead: Envoy's own default.
+const window = 16 << 20
+
+func dial(target string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+target,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithDisableHealthCheck(), grpc.WithNoProxy(),
+	)
+}
+
+func open(ctx context.Context, conn *grpc.ClientConn, m Mode) (grpc.ClientStream, error) {
+	desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+	s, err := conn.NewStream(ctx, desc, m.method(), grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(1<<30))
+	if err != nil {
+		return nil, fmt.Errorf("open a stream to %s: %w", conn.Target(), err)
+	}
+	return s, nil
+}
+
+// proxy is one client. Its goroutine owns it.
+type proxy struct {
+	index  int
+	fleet  *Fleet
+	node   []byte
+	asked  Type // the last type that was asked for
+	synced bool // all types have been acknowledged
+}
+
+// run asks and acknowledges until ctx ends.
+func (p *proxy) run(ctx context.Context) error {
+	conn, err := dial(p.fleet.target)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stream, err := open(ctx, conn, p.fleet.mode)
+	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(p.fleet.phrases[CDS].first(p.fleet.mode, p.node)); err != nil {
+		return gone(err)
+	}
+	for {
+		// The first proxy is the witness of what all are sent.
+		r := response{keep: p.index == 0 && p.synced}
+		if err := stream.RecvMsg(&r); err != nil {
+			return gone(err)
+		}
+		if err := p.take(stream, &r); err != nil {
+			return gone(err)
+		}
+	}
+}
+
+// take acknowledges a response, and asks for the next type after the first
+// one of each.
+func (p *proxy) take(stream grpc.ClientStream, r *response) error {
+	f := p.fleet
+	t := typeOf(r.typeURL)
+	if t < 0 {
+		return fmt.Errorf("was sent %q, which it has not asked for", r.typeURL)
+	}
+	f.sent.Add(int64(r.size))
+	if err := stream.SendMsg(f.phrases[t].acknowledge(f.mode, r.version, r.nonce)); err != nil {
+		return err
+	}
+	if t == p.asked && t < RDS {
+		p.asked++
+		return stream.SendMsg(f.phrases[p.asked].first(f.mode, nil))
+	}
+	if p.synced || t == RDS {
+		p.synced = true
+		f.received(p.index, t, r, time.Now())
+	}
+	return nil
+}
+
+// gone says who ended the stream where grpc says EOF only.
+func gone(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errors.New("the server ended the stream")
+	}
+	return err
+}

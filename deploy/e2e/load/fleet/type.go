@@ -1,0 +1,34 @@
+package fleet
+
+import (
+	"slices"
+
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+// Type is one of the four types of xDS, in the order in which a proxy asks
+// for them.
+type Type int
+
+// The types.
+const (
+	CDS Type = iota
+	EDS
+	LDS
+	RDS
+	types = iota // how many there are
+)
+
+// Types are all types, in the order in which a proxy asks for them.
+func Types() []Type { return []Type{CDS, EDS, LDS, RDS} }
+
+// String is the short name of the type.
+func (t Type) String() string { return [...]string{"CDS", "EDS", "LDS", "RDS"}[t] }
+
+var urls = []string{rig.Cluster, rig.ClusterLoadAssignment, rig.Listener, rig.RouteConfiguration}
+
+// URL is the name of the type on the wire.
+func (t Type) URL() string { return urls[t] }
+
+// typeOf is -1 if a proxy has not asked for the type.
+func typeOf(url string) Type { return Type(slices.Index(urls, url)) }

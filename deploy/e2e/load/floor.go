@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"meshlog.dev/deploy/e2e/floor"
+	"meshlog.dev/deploy/e2e/load/fleet"
+	"meshlog.dev/deploy/e2e/load/world"
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+// floorCommand makes this program the floor's server: a process of its own, as
+// a frontend is.
+const floorCommand = "serve-floor"
+
+func serveFloor(ctx context.Context, args []string) error {
+	fs := flag.NewFlagSet(floorCommand, flag.ContinueOnError)
+	script := fs.String("script", "", "`file` with what is answered")
+	xds := fs.String("listen", "", "`address` of xDS")
+	admin := fs.String("admin", "", "`address` of changes and pprof")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	b, err := os.ReadFile(*script)
+	if err != nil {
+		return err
+	}
+	var s floor.Script
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("%s: %w", *script, err)
+	}
+	var listeners [2]net.Listener
+	for i, addr := range []string{*xds, *admin} {
+		if listeners[i], err = net.Listen("tcp", addr); err != nil {
+			return err
+		}
+	}
+	return floor.Serve(ctx, listeners[0], listeners[1], s)
+}
+
+// floorCases measures the floor for each number of proxies, with the bytes that
+// the frontend sent.
+func floorCases(ctx context.Context, dir string, w *world.World, r *results, f *figures) ([]*result, error) {
+	s := floor.Script{First: map[string][]byte{}, Change: map[string][]byte{
+		fleet.EDS.URL(): f.endpoint.resources, fleet.RDS.URL(): f.route.resources,
+	}}
+	for _, t := range fleet.Types() {
+		s.First[t.URL()] = r.lesson.Answers[t]
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	script := filepath.Join(dir, "floor.json")
+	if err := os.WriteFile(script, b, 0o600); err != nil {
+		return nil, err
+	}
+	var out []*result
+	for _, streams := range r.plan.streams {
+		c, err := floorCase(ctx, dir, script, w, r, streams)
+		if err != nil {
+			return nil, fmt.Errorf("%d proxies: %w", streams, err)
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// floorCase measures a fleet with a floor's server of its own.
+func floorCase(ctx context.Context, dir, script string, w *world.World, r *results, streams int) (*result, error) {
+	xds, err := rig.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	admin, err := rig.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p, err := rig.Start("floor", dir, []string{
+		self, floorCommand, "-script", script, "-listen", address(xds), "-admin", address(admin),
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer p.Kill()
+	err = p.UntilAlive(ctx, "the floor to listen", func(ctx context.Context) error { return collect(ctx, admin) })
+	if err != nil {
+		return nil, err
+	}
+	t := target{address: address(xds), pid: p.PID(), admin: admin}
+	t.change = func(ctx context.Context, of fleet.Type) (world.Change, error) {
+		at := fmt.Sprintf("http://%s/change?type=%s", address(admin), url.QueryEscape(of.URL()))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPut, at, nil)
+		if err != nil {
+			return world.Change{}, err
+		}
+		now := time.Now()
+		return world.Change{Saved: now}, do(req)
+	}
+	c, err := r.config(w, t, streams, 1)
+	if err != nil {
+		return nil, err
+	}
+	out := &result{streams: streams}
+	if out.figures, err = measure(ctx, t, c, r.plan.rounds); err != nil {
+		return nil, errors.Join(err, p.Running())
+	}
+	return out, nil
+}

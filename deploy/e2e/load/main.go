@@ -1,0 +1,104 @@
+// Load measures meshlog under many proxies: how long all of them take to get
+// everything at once, an endpoint that changed, a route that changed, and what
+// that costs the frontend. Beside it stands the floor: a server of grpc-go that
+// writes the same bytes and does nothing else. `make bench` builds what it
+// needs and runs it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"meshlog.dev/deploy/e2e/load/fleet"
+)
+
+const (
+	// patience is how long all of it may take.
+	patience = 5 * time.Minute
+	// most is how many proxies there may be: each is a connection, and a
+	// machine has so many ports and files.
+	most = 2000
+	// garbage makes this process collect less often: its memory is not
+	// measured, its share of the processors is.
+	garbage = 400
+)
+
+func main() {
+	debug.SetGCPercent(garbage)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the load run did not end within %s", patience))
+	defer cancel()
+	if err := command(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "load:", err)
+		stop()
+		cancel()
+		os.Exit(1)
+	}
+}
+
+// command is what the arguments say: a run, or the floor's server, which a run
+// starts.
+func command(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == floorCommand {
+		return serveFloor(ctx, args[1:])
+	}
+	p, err := parse(args)
+	if err != nil {
+		return err
+	}
+	r, err := run(ctx, p)
+	if err != nil {
+		return err
+	}
+	r.print(os.Stdout)
+	return nil
+}
+
+// parse reads flags.
+func parse(args []string) (plan, error) {
+	p := standard
+	fs := flag.NewFlagSet("load", flag.ContinueOnError)
+	fs.Func("streams", "how many proxies, as `N,N,...`; at most 2000", numbers(&p.streams))
+	fs.Func("classes", "over how many namespaces they are spread, as `N,N,...`", numbers(&p.classes))
+	fs.IntVar(&p.size.Services, "services", p.size.Services, "`services` in the mesh")
+	fs.IntVar(&p.size.Endpoints, "endpoints", p.size.Endpoints, "`endpoints` of each service")
+	fs.IntVar(&p.rounds, "rounds", p.rounds, "`changes` of each kind; at most 100")
+	fs.BoolVar(&p.size.Raw, "raw", false, "raw")
+	fs.Func("mode", "sotw or delta", func(s string) error {
+		for _, m := range []fleet.Mode{fleet.SotW, fleet.Delta} {
+			if s == m.String() {
+				p.mode = m
+				return nil
+			}
+		}
+		return errors.New("is neither sotw nor delta")
+	})
+	if err := fs.Parse(args); err != nil {
+		return p, err
+	}
+	return p, p.check()
+}
+
+func numbers(into *[]int) func(string) error {
+	return func(s string) error {
+		*into = nil
+		for field := range strings.SplitSeq(s, ",") {
+			n, err := strconv.Atoi(field)
+			if err != nil {
+				return err
+			}
+			*into = append(*into, n)
+		}
+		return nil
+	}
+}

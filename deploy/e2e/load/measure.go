@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"meshlog.dev/deploy/e2e/load/fleet"
+	"meshlog.dev/deploy/e2e/load/world"
+)
+
+// pause lies between two rounds, so that none meets the ACKs of the one
+// before.
+const pause = 250 * time.Millisecond
+
+// target is a server that is measured.
+type target struct {
+	address string // of xDS
+	pid     int
+	admin   int // port of its pprof
+	// change brings about a response of a type.
+	change func(ctx context.Context, t fleet.Type) (world.Change, error)
+}
+
+// figures are what a server took for a fleet.
+type figures struct {
+	first      []time.Duration // of each proxy, from when all connect to its last ACK
+	firstUsage usage
+	endpoint   changed
+	route      changed
+	idle       memory // before the first proxy
+	settled    memory // with all proxies, after all rounds
+	unexpected int64  // responses that nothing had brought about
+}
+
+// changed is the rounds of one kind of change.
+type changed struct {
+	rounds    []round
+	usage     usage
+	resources []byte // what the last of them sent to one proxy
+}
+
+// round is one change.
+type round struct {
+	saved time.Time
+	took  []time.Duration // of each proxy, from the save to its ACK; sorted
+}
+
+// measure connects a fleet to a server, and makes changes.
+func measure(ctx context.Context, t target, c fleet.Config, rounds int) (_ *figures, err error) {
+	f := &figures{}
+	if f.idle, err = settled(ctx, t.pid, t.admin); err != nil {
+		return nil, err
+	}
+	before, err := t.usage(0)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	proxies, wave := fleet.Connect(ctx, c)
+	defer proxies.Close()
+	if err := wave.Wait(ctx); err != nil {
+		return nil, fmt.Errorf("first sync: %w", err)
+	}
+	f.first = sorted(wave.Took(start))
+	if f.firstUsage, err = t.since(before, proxies.Bytes()); err != nil {
+		return nil, err
+	}
+	if f.endpoint, err = t.rounds(ctx, proxies, fleet.EDS, rounds); err != nil {
+		return nil, err
+	}
+	if f.route, err = t.rounds(ctx, proxies, fleet.RDS, rounds); err != nil {
+		return nil, err
+	}
+	f.unexpected = proxies.Unexpected()
+	f.settled, err = settled(ctx, t.pid, t.admin)
+	return f, err
+}
+
+// rounds makes n changes, one after the other.
+func (t target) rounds(ctx context.Context, proxies *fleet.Fleet, of fleet.Type, n int) (changed, error) {
+	c := changed{}
+	if err := wait(ctx, pause); err != nil {
+		return c, err
+	}
+	before, err := t.usage(proxies.Bytes())
+	if err != nil {
+		return c, err
+	}
+	for i := range n {
+		wave := proxies.Expect(of)
+		change, err := t.change(ctx, of)
+		if err != nil {
+			return c, err
+		}
+		if err := wave.Wait(ctx); err != nil {
+			return c, fmt.Errorf("change %d of %s: %w", i, of, err)
+		}
+		c.rounds = append(c.rounds, round{change.Saved, sorted(wave.Took(change.Saved))})
+		if c.resources, err = wave.Resources(change.Token); err != nil {
+			return c, fmt.Errorf("change %d: %w", i, err)
+		}
+		if err := wait(ctx, pause); err != nil {
+			return c, err
+		}
+	}
+	c.usage, err = t.since(before, proxies.Bytes())
+	return c, err
+}
+
+// all is how long every proxy took in every round.
+func (c changed) all() []time.Duration {
+	return c.but(func(round) time.Duration { return 0 })
+}
+
+// but is the same without a part of each round that does not count.
+func (c changed) but(part func(round) time.Duration) []time.Duration {
+	var all []time.Duration
+	for _, r := range c.rounds {
+		less := part(r)
+		for _, took := range r.took {
+			all = append(all, took-less)
+		}
+	}
+	return sorted(all)
+}
+
+// lasts is how long the last proxy of each round took.
+func (c changed) lasts() []time.Duration {
+	var out []time.Duration
+	for _, r := range c.rounds {
+		out = append(out, last(r.took))
+	}
+	return sorted(out)
+}
+
+func sorted(took []time.Duration) []time.Duration {
+	slices.Sort(took)
+	return took
+}
+
+// last is the longest of what is sorted.
+func last(took []time.Duration) time.Duration { return took[len(took)-1] }
+
+// percentile is the smallest value of what is sorted that p percent do not
+// exceed.
+func percentile(sorted []time.Duration, p int) time.Duration {
+	return sorted[max(0, (len(sorted)*p+99)/100-1)]
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"meshlog.dev/deploy/e2e/load/fleet"
+	"meshlog.dev/deploy/e2e/load/world"
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+// plan says what is measured.
+type plan struct {
+	size    world.Size
+	streams []int // numbers of proxies
+	classes []int // each with all of these numbers of namespaces
+	rounds  int   // changes of each kind
+	mode    fleet.Mode
+}
+
+// standard is what the figures of README are about.
+var standard = plan{
+	size:    world.Size{Services: 1001, Endpoints: 10, Rules: 100, Namespaces: 100},
+	streams: []int{100, 500},
+	classes: []int{1, 100},
+	rounds:  20,
+}
+
+func (p plan) check() error {
+	for _, n := range p.streams {
+		if n < 1 || n > most {
+			return fmt.Errorf("-streams %d: from 1 to %d", n, most)
+		}
+	}
+	for _, n := range p.classes {
+		if n < 1 || n > p.size.Namespaces {
+			return fmt.Errorf("-classes %d: from 1 to %d", n, p.size.Namespaces)
+		}
+	}
+	switch {
+	case p.rounds < 1 || p.rounds > 100:
+		return fmt.Errorf("-rounds %d: from 1 to 100", p.rounds)
+	case p.size.Services < 1 || p.size.Services > 20_000:
+		return fmt.Errorf("-services %d: from 1 to 20000", p.size.Services)
+	case p.size.Endpoints < 2 || p.size.Endpoints > 100:
+		return fmt.Errorf("-endpoints %d: from 2 to 100", p.size.Endpoints)
+	}
+	return nil
+}
+
+// results are the figures of a run.
+type results struct {
+	plan   plan
+	lesson *fleet.Lesson
+	cases  []*result // by number of proxies: the floor, then by classes
+}
+
+// result is what was measured of one fleet.
+type result struct {
+	streams int
+	classes int // 0: the floor
+	*figures
+	timings []rig.StageTiming // of the builder
+}
+
+// run measures it all.
+func run(ctx context.Context, p plan) (_ *results, err error) {
+	dir, err := os.MkdirTemp("", "meshlog-load-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	w, err := world.New(dir, p.size)
+	if err != nil {
+		return nil, err
+	}
+	mesh, err := rig.Apart(ctx, dir, w.Path, 1, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer mesh.End()
+	r := &results{plan: p}
+	if r.lesson, err = learn(ctx, mesh, w, p); err != nil {
+		return nil, err
+	}
+	var last *figures
+	for _, n := range p.streams {
+		for _, classes := range p.classes {
+			c, err := meshCase(ctx, mesh, w, r, n, classes)
+			if err != nil {
+				return nil, fmt.Errorf("%d proxies in %d classes: %w", n, classes, err)
+			}
+			r.cases = append(r.cases, c)
+			last = c.figures
+		}
+	}
+	mesh.End()
+	floors, err := floorCases(ctx, dir, w, r, last)
+	if err != nil {
+		return nil, fmt.Errorf("floor: %w", err)
+	}
+	r.cases = append(r.cases, floors...)
+	return r, nil
+}
+
+// learn finds out what there is to ask for.
+func learn(ctx context.Context, mesh *rig.Mesh, w *world.World, p plan) (*fleet.Lesson, error) {
+	node, err := fleet.Sidecar(0, w.Namespace(0))
+	if err != nil {
+		return nil, err
+	}
+	f := mesh.Frontends[0]
+	l, err := fleet.Learn(ctx, address(f.XDS), p.mode, node)
+	if err != nil {
+		return nil, err
+	}
+	if len(l.Names.Endpoints) < p.size.Services {
+		return nil, fmt.Errorf("%s knows %d services with endpoints, want %d or more", f.Name, len(l.Names.Endpoints), p.size.Services)
+	}
+	if len(l.Names.Routes) == 0 {
+		return nil, fmt.Errorf("no listener of %s refers to routes", f.Name)
+	}
+	return l, nil
+}
+
+func address(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
+// meshCase measures a fleet with a frontend that has just been started.
+func meshCase(ctx context.Context, mesh *rig.Mesh, w *world.World, r *results, streams, classes int) (*result, error) {
+	f := mesh.Frontends[0]
+	if err := f.Stop(); err != nil {
+		return nil, err
+	}
+	if err := f.Restart(); err != nil {
+		return nil, err
+	}
+	if err := f.Ready(ctx); err != nil {
+		return nil, err
+	}
+	t := target{address: address(f.XDS), pid: f.PID(), admin: f.Admin}
+	t.change = func(_ context.Context, of fleet.Type) (world.Change, error) {
+		if of == fleet.EDS {
+			return w.ChangeEndpoint()
+		}
+		return w.ChangeRoute()
+	}
+	c, err := r.config(w, t, streams, classes)
+	if err != nil {
+		return nil, err
+	}
+	out := &result{streams: streams, classes: classes}
+	if out.figures, err = measure(ctx, t, c, r.plan.rounds); err != nil {
+		return nil, errors.Join(err, f.Running())
+	}
+	out.timings, err = timings(ctx, mesh, out.figures)
+	return out, err
+}
+
+// config is a fleet, spread over as many namespaces as there are classes.
+func (r *results) config(w *world.World, t target, streams, classes int) (fleet.Config, error) {
+	c := fleet.Config{Target: t.address, Mode: r.plan.mode, Names: r.lesson.Names}
+	for i := range streams {
+		node, err := fleet.Sidecar(i, w.Namespace(i%classes))
+		if err != nil {
+			return c, err
+		}
+		c.Nodes = append(c.Nodes, node)
+	}
+	return c, nil
+}
+
+// timings are what the builder noted of the rounds.
+func timings(ctx context.Context, mesh *rig.Mesh, f *figures) ([]rig.StageTiming, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	builder := mesh.Builders[0]
+	var r rig.BuilderReport
+	// It says what it noted a moment later.
+	err := rig.Until(ctx, "the timings of "+builder.Name, func(ctx context.Context) error {
+		if err := builder.Debug(ctx, "builder", &r); err != nil {
+			return err
+		}
+		for _, round := range append(f.endpoint.rounds[:len(f.endpoint.rounds):len(f.endpoint.rounds)], f.route.rounds...) {
+			if _, err := round.timing(r.Timings); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return r.Timings, err
+}
+
+// timing is that of the version which a round brought about.
+func (r round) timing(all []rig.StageTiming) (rig.StageTiming, error) {
+	end := r.saved.Add(last(r.took))
+	for _, t := range all {
+		if t.Observed.After(r.saved) && t.Observed.Before(end) {
+			return t, nil
+		}
+	}
+	return rig.StageTiming{}, fmt.Errorf("none of %d is of the change saved at %s", len(all), r.saved.Format(time.TimeOnly))
+}

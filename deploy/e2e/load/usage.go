@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// tick is the unit of processor time in /proc: the kernel says so to all.
+const tick = 10 * time.Millisecond
+
+// cpuOf is the processor time that a process has used.
+func cpuOf(pid int) (time.Duration, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The second field, in parentheses, may hold spaces.
+	_, after, _ := strings.Cut(string(b), ") ")
+	fields := strings.Fields(after)
+	const user, system = 14 - 3, 15 - 3
+	if len(fields) <= system {
+		return 0, fmt.Errorf("/proc/%d/stat says %q", pid, b)
+	}
+	var ticks time.Duration
+	for _, f := range []string{fields[user], fields[system]} {
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+		}
+		ticks += time.Duration(n)
+	}
+	return ticks * tick, nil
+}
+
+// ownCPU is the processor time that this process has used.
+func ownCPU() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0 // cannot fail for SELF
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// usage is what a stretch of the run used.
+type usage struct {
+	server, own time.Duration // of processors
+	bytes       int64         // that all proxies were sent
+}
+
+// usage is what was used so far.
+func (t target) usage(bytes int64) (usage, error) {
+	server, err := cpuOf(t.pid)
+	return usage{server, ownCPU(), bytes}, err
+}
+
+// since is what was used since then.
+func (t target) since(then usage, bytes int64) (usage, error) {
+	now, err := t.usage(bytes)
+	return usage{now.server - then.server, now.own - then.own, now.bytes - then.bytes}, err
+}
+
+// memory is bytes of a process.
+type memory struct{ resident, peak int64 }
+
+func memoryOf(pid int) (m memory, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return m, err
+	}
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(line, ":")
+		into := map[string]*int64{"VmRSS": &m.resident, "VmHWM": &m.peak}[name]
+		if into == nil {
+			continue
+		}
+		kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+		if err != nil {
+			return m, fmt.Errorf("/proc/%d/status: %s: %w", pid, name, err)
+		}
+		*into = kb << 10
+	}
+	return m, nil
+}
+
+// How settled memory is looked at: it has not shrunk by a percent in a second.
+const (
+	settleStep  = 250 * time.Millisecond
+	settleSteps = 4  // without shrinking
+	settleMax   = 32 // steps in all
+)
+
+// settled is what a process holds once it has given back what it does not
+// need. Go collects garbage every two minutes where nothing happens; this asks
+// it to do so now.
+func settled(ctx context.Context, pid, admin int) (memory, error) {
+	if err := collect(ctx, admin); err != nil {
+		return memory{}, err
+	}
+	last, err := memoryOf(pid)
+	for step, still := 0, 0; err == nil && step < settleMax && still < settleSteps; step++ {
+		if err := wait(ctx, settleStep); err != nil {
+			return memory{}, err
+		}
+		var now memory
+		now, err = memoryOf(pid)
+		still++
+		if now.resident < last.resident*99/100 {
+			still = 0
+		}
+		last = now
+	}
+	return last, err
+}
+
+// collect asks a process for a heap profile, which collects garbage.
+func collect(ctx context.Context, admin int) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/heap?gc=1", admin), nil)
+	if err != nil {
+		return err
+	}
+	return do(req)
+}
+
+// do sends a request of which only success counts.
+func do(req *http.Request) error {
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", req.URL, res.Status)
+	}
+	return nil
+}
+
+// wait lets time pass.
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,85 @@
+package world
+
+import (
+	"fmt"
+	"strings"
+)
+
+// entry is a service with its endpoints, half of version v1 and half of v2.
+func (w *World) entry(s service, first string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: %s, namespace: %s}
+spec:
+  hosts: [%s]
+  addresses: [%s]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports:
+  - {number: 80, name: http, protocol: HTTP, targetPort: 8080}
+  endpoints:
+`, s.name(), w.namespaceOf(s), w.host(s), s.vip())
+	for i := range w.size.Endpoints {
+		address := s.endpoint(i)
+		if i == 0 {
+			address = first
+		}
+		fmt.Fprintf(&b, "  - {address: %s, labels: {app: %s, version: v%d}}\n", address, s.name(), 1+i%2)
+	}
+	return b.String()
+}
+
+// routes splits the requests for a service by weight.
+func (w *World) routes(s service, v1 int) string {
+	return fmt.Sprintf(`---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: %[1]s, namespace: %[2]s}
+spec:
+  hosts: [%[3]s]
+  http:
+  - match: [{headers: {x-canary: {exact: "yes"}}}]
+    route: [{destination: {host: %[3]s, subset: v2}}]
+  - timeout: 5s
+    retries: {attempts: 2, perTryTimeout: 2s, retryOn: "5xx,connect-failure"}
+    route:
+    - {destination: {host: %[3]s, subset: v1}, weight: %[4]d}
+    - {destination: {host: %[3]s, subset: v2}, weight: %[5]d}
+`, s.name(), w.namespaceOf(s), w.host(s), v1, 100-v1)
+}
+
+// subsets are the versions of a service, and how it is called.
+func (w *World) subsets(s service) string {
+	return fmt.Sprintf(`---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: %s, namespace: %s}
+spec:
+  host: %s
+  trafficPolicy:
+    connectionPool: {tcp: {maxConnections: 100, connectTimeout: 2s}, http: {http1MaxPendingRequests: 100}}
+    loadBalancer: {simple: LEAST_REQUEST}
+    outlierDetection: {consecutive5xxErrors: 5, interval: 10s, baseEjectionTime: 30s}
+  subsets:
+  - {name: v1, labels: {version: v1}}
+  - {name: v2, labels: {version: v2}}
+`, s.name(), w.namespaceOf(s), w.host(s))
+}
+
+// private is what only clients of a namespace see: how they call one service
+// that has no rule of its own.
+func (w *World) private(namespace int) string {
+	s := service(w.size.Rules + namespace%max(1, w.size.Services-w.size.Rules))
+	return fmt.Sprintf(`---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: private, namespace: %s}
+spec:
+  host: %s
+  exportTo: ["."]
+  trafficPolicy:
+    connectionPool: {tcp: {connectTimeout: %dms}}
+`, w.Namespace(namespace), w.host(s), 1000+namespace)
+}
