@@ -41,7 +41,7 @@ func (KindJudge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bool) {
 		}
 		return []model.Diagnostic{d}, false
 	}
-	problems := misplaced(kd, k)
+	problems := append(misplaced(kd, k), notYet(kd)...)
 	good := true
 	for _, p := range kd.Validate(m) {
 		d := model.Diagnostic{Severity: model.Warning, Code: "invalid", Field: p.Field, Reason: p.Reason, Advice: p.Advice}
@@ -65,6 +65,23 @@ func misplaced(kd *kind.Kind, k model.Key) []model.Diagnostic {
 		d.Advice = "leave the namespace out"
 	default:
 		return nil
+	}
+	return []model.Diagnostic{d}
+}
+
+// notYet warns of an object that is carried and does nothing so far.
+func notYet(kd *kind.Kind) []model.Diagnostic {
+	if kd.Meaning != kind.NotYet {
+		return nil
+	}
+	d := model.Diagnostic{
+		Severity: model.Warning, Code: "not-yet",
+		Reason: fmt.Sprintf("a %s is carried on the log and has no effect yet", kd.Name),
+		Advice: "nothing is to be done; do not rely on it",
+	}
+	if kd.Security {
+		d.Reason = fmt.Sprintf("NOT ENFORCED: a %s is carried on the log, and no proxy is told of it yet", kd.Name)
+		d.Advice = "protect the workloads by other means; what it forbids is allowed"
 	}
 	return []model.Diagnostic{d}
 }

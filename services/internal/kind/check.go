@@ -45,16 +45,16 @@ func (c *checker) result() []Problem {
 	return c.problems
 }
 
-// path leads to a message. It is written out only where there is a problem.
-type path struct {
-	up    *path
+// fieldPath leads to a message. It is written out only where there is a problem.
+type fieldPath struct {
+	up    *fieldPath
 	name  string // of a field
 	index int    // of an element, where key and name are empty
 	key   string // of a map's value, quoted
 }
 
 // String is as the user writes it: spec.list[2].map["key"].
-func (p *path) String() string {
+func (p *fieldPath) String() string {
 	switch {
 	case p.up == nil:
 		return p.name
@@ -68,7 +68,7 @@ func (p *path) String() string {
 
 // message checks m and all in it, messages in Any included, for what their own
 // validation does not find and Envoy refuses late.
-func (c *checker) message(at *path, m protoreflect.Message, nesting int) {
+func (c *checker) message(at *fieldPath, m protoreflect.Message, nesting int) {
 	switch m := m.Interface().(type) {
 	case *anypb.Any:
 		c.any(at, m, nesting)
@@ -93,26 +93,26 @@ func (c *checker) message(at *path, m protoreflect.Message, nesting int) {
 	}
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		if fd.Message() != nil {
-			c.field(&path{up: at, name: string(fd.Name())}, fd, v, nesting)
+			c.field(&fieldPath{up: at, name: string(fd.Name())}, fd, v, nesting)
 		}
 		return true
 	})
 }
 
 // field checks the messages in a field of messages.
-func (c *checker) field(at *path, fd protoreflect.FieldDescriptor, v protoreflect.Value, nesting int) {
+func (c *checker) field(at *fieldPath, fd protoreflect.FieldDescriptor, v protoreflect.Value, nesting int) {
 	switch {
 	case fd.IsMap():
 		if fd.MapValue().Message() == nil {
 			return
 		}
 		v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-			c.message(&path{up: at, key: strconv.Quote(k.String())}, v.Message(), nesting)
+			c.message(&fieldPath{up: at, key: strconv.Quote(k.String())}, v.Message(), nesting)
 			return true
 		})
 	case fd.IsList():
 		for i := range v.List().Len() {
-			c.message(&path{up: at, index: i}, v.List().Get(i).Message(), nesting)
+			c.message(&fieldPath{up: at, index: i}, v.List().Get(i).Message(), nesting)
 		}
 	default:
 		c.message(at, v.Message(), nesting)
@@ -120,7 +120,7 @@ func (c *checker) field(at *path, fd protoreflect.FieldDescriptor, v protoreflec
 }
 
 // any checks what is in a; its path stays that of a, as in JSON.
-func (c *checker) any(at *path, a *anypb.Any, nesting int) {
+func (c *checker) any(at *fieldPath, a *anypb.Any, nesting int) {
 	if nesting == maxNesting {
 		c.add(at.String(), fmt.Sprintf("more than %d messages within each other", maxNesting), "nest less deeply")
 		return
@@ -140,7 +140,7 @@ type validator interface{ ValidateAll() error }
 
 // generated runs the validation that was generated with m's type, which covers
 // all messages in m but those in an Any.
-func (c *checker) generated(at *path, m proto.Message) {
+func (c *checker) generated(at *fieldPath, m proto.Message) {
 	if v, ok := m.(validator); ok {
 		if err := v.ValidateAll(); err != nil {
 			c.flatten(at.String(), err)
@@ -190,7 +190,7 @@ func snake(field string) string {
 	return b.String()
 }
 
-func (c *checker) duration(at *path, d *durationpb.Duration) {
+func (c *checker) duration(at *fieldPath, d *durationpb.Duration) {
 	if err := d.CheckValid(); err != nil {
 		c.add(at.String(), err.Error(), "write it in seconds, like 1.5s")
 	} else if d.AsDuration() < 0 {
@@ -198,7 +198,7 @@ func (c *checker) duration(at *path, d *durationpb.Duration) {
 	}
 }
 
-func (c *checker) regex(at *path, expr string) {
+func (c *checker) regex(at *fieldPath, expr string) {
 	if _, err := syntax.Parse(expr, syntax.Perl); err != nil {
 		c.add(at.String()+".regex", err.Error(), "write it in RE2 syntax, which has no look-around and no back references")
 	}

@@ -65,11 +65,12 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("line %d:%d: %s", e.Line, e.Column, e.Reason)
 }
 
-// DecodeJSON reads the spec of an object: proto3 JSON, in which a field that
-// the type does not have is an error. The error is a *SyntaxError.
+// DecodeJSON reads the spec of an object of a kind in the form Spec: proto3
+// JSON, in which a field that the type does not have is an error, and durations
+// may be written as in Go ("5m"). The error is a *SyntaxError.
 func (k *Kind) DecodeJSON(spec []byte) (proto.Message, error) {
 	m := k.new()
-	if err := protojson.Unmarshal(spec, m); err != nil {
+	if err := protojson.Unmarshal(durations(spec, m.ProtoReflect().Descriptor()), m); err != nil {
 		return nil, syntaxError(err)
 	}
 	return m, nil

@@ -11,11 +11,11 @@ import (
 // configuration. Paths of fields begin with the name of the message.
 func CheckEnvoy(m proto.Message) []Problem {
 	c := checker{}
-	root := &path{name: string(m.ProtoReflect().Descriptor().Name())}
+	at := &fieldPath{name: string(m.ProtoReflect().Descriptor().Name())}
 	if l, ok := m.(*endpointv3.ClusterLoadAssignment); ok {
-		c.addresses(root, l)
+		c.addresses(at, l)
 	}
-	c.generated(root, m)
-	c.message(root, m.ProtoReflect(), 1)
+	c.generated(at, m)
+	c.message(at, m.ProtoReflect(), 1)
 	return c.result()
 }

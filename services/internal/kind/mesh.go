@@ -19,7 +19,7 @@ var (
 
 func validateMeshConfig(m proto.Message) []Problem {
 	c := checker{}
-	c.message(&path{name: "spec"}, m.ProtoReflect(), 0)
+	c.message(root, m.ProtoReflect(), 0)
 	return c.result()
 }
 

@@ -45,13 +45,13 @@ func validateResource(m proto.Message) []Problem {
 		c.add(resourceField, fmt.Sprintf("type %q: %v", a.GetTypeUrl(), err), "use "+resourceTypes)
 		return c.result()
 	}
-	root := &path{name: resourceField}
+	at := &fieldPath{name: resourceField}
 	switch r := inner.(type) {
 	case *clusterv3.Cluster:
 		c.named("name", r.GetName())
 	case *endpointv3.ClusterLoadAssignment:
 		c.named("cluster_name", r.GetClusterName())
-		c.addresses(root, r)
+		c.addresses(at, r)
 	case *listenerv3.Listener:
 		c.named("name", r.GetName())
 	case *routev3.RouteConfiguration:
@@ -60,8 +60,8 @@ func validateResource(m proto.Message) []Problem {
 		c.add(resourceField, fmt.Sprintf("%s is not served as it is", inner.ProtoReflect().Descriptor().FullName()), "use "+resourceTypes)
 		return c.result()
 	}
-	c.generated(root, inner)
-	c.message(root, inner.ProtoReflect(), 1)
+	c.generated(at, inner)
+	c.message(at, inner.ProtoReflect(), 1)
 	return c.result()
 }
 
@@ -75,7 +75,7 @@ func (c *checker) named(field, name string) {
 
 // addresses checks endpoints that Envoy takes as they are, without DNS: it
 // refuses the whole response that brings a host name.
-func (c *checker) addresses(at *path, l *endpointv3.ClusterLoadAssignment) {
+func (c *checker) addresses(at *fieldPath, l *endpointv3.ClusterLoadAssignment) {
 	for i, loc := range l.GetEndpoints() {
 		for j, lb := range loc.GetLbEndpoints() {
 			c.address(lb.GetEndpoint().GetAddress(), func() string {
@@ -105,11 +105,11 @@ func (c *checker) address(a *corev3.Address, in func() string) {
 	}
 }
 
-func (c *checker) cluster(at *path, cl *clusterv3.Cluster) {
+func (c *checker) cluster(at *fieldPath, cl *clusterv3.Cluster) {
 	if _, custom := cl.GetClusterDiscoveryType().(*clusterv3.Cluster_ClusterType); !custom {
 		switch load := cl.GetLoadAssignment(); cl.GetType() {
 		case clusterv3.Cluster_STATIC:
-			c.addresses(&path{up: at, name: "load_assignment"}, load)
+			c.addresses(&fieldPath{up: at, name: "load_assignment"}, load)
 		case clusterv3.Cluster_LOGICAL_DNS:
 			if l := load.GetEndpoints(); len(l) != 1 || len(l[0].GetLbEndpoints()) != 1 {
 				c.add(at.String()+".load_assignment", "a cluster of type LOGICAL_DNS has exactly one endpoint", "leave one endpoint, or use STRICT_DNS")
@@ -117,7 +117,7 @@ func (c *checker) cluster(at *path, cl *clusterv3.Cluster) {
 		}
 	}
 	if ring := cl.GetRingHashLbConfig(); ring != nil {
-		c.ring(&path{up: at, name: "ring_hash_lb_config"}, ring.GetMinimumRingSize(), ring.GetMaximumRingSize())
+		c.ring(&fieldPath{up: at, name: "ring_hash_lb_config"}, ring.GetMinimumRingSize(), ring.GetMaximumRingSize())
 	}
 }
 
@@ -127,7 +127,7 @@ const (
 	defaultMaxRing = 8 << 20
 )
 
-func (c *checker) ring(at *path, low, high *wrapperspb.UInt64Value) {
+func (c *checker) ring(at *fieldPath, low, high *wrapperspb.UInt64Value) {
 	minimum, maximum := uint64(defaultMinRing), uint64(defaultMaxRing)
 	if low != nil {
 		minimum = low.GetValue()
@@ -141,13 +141,13 @@ func (c *checker) ring(at *path, low, high *wrapperspb.UInt64Value) {
 	}
 }
 
-func (c *checker) prime(at *path, n uint64) {
+func (c *checker) prime(at *fieldPath, n uint64) {
 	if n != 0 && !new(big.Int).SetUint64(n).ProbablyPrime(0) {
 		c.add(at.String()+".table_size", fmt.Sprintf("%d is no prime number", n), "use a prime such as 65537")
 	}
 }
 
-func (c *checker) weights(at *path, w *routev3.WeightedCluster) {
+func (c *checker) weights(at *fieldPath, w *routev3.WeightedCluster) {
 	var sum uint64
 	for _, cl := range w.GetClusters() {
 		sum += uint64(cl.GetWeight().GetValue())
@@ -158,7 +158,7 @@ func (c *checker) weights(at *path, w *routev3.WeightedCluster) {
 }
 
 // routes finds what Envoy refuses when it builds the route table.
-func (c *checker) routes(at *path, r *routev3.RouteConfiguration) {
+func (c *checker) routes(at *fieldPath, r *routev3.RouteConfiguration) {
 	names, domains := map[string]int{}, map[string]string{}
 	for i, vh := range r.GetVirtualHosts() {
 		host := fmt.Sprintf("virtual_hosts[%d]", i)

@@ -42,24 +42,31 @@ var (
 var table = []*Kind{
 	of[networking.ServiceEntry](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "ServiceEntry", Namespaced: true, Meaning: Served,
+		validate: validateServiceEntry, endpointsOnly: serviceEntryEndpointsOnly,
 	}),
 	of[networking.WorkloadEntry](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "WorkloadEntry", Namespaced: true, Meaning: Served,
+		validate: validateWorkloadEntry, endpointsOnly: always,
 	}),
 	of[networking.VirtualService](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "VirtualService", Namespaced: true, Meaning: Served,
+		validate: validateVirtualService,
 	}),
 	of[networking.DestinationRule](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "DestinationRule", Namespaced: true, Meaning: Served,
+		validate: validateDestinationRule,
 	}),
 	of[networking.Gateway](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "Gateway", Namespaced: true, Meaning: Served,
+		validate: validateGateway,
 	}),
 	of[registryv1.Service](Kind{
 		Group: coreGroup, Versions: v1, Name: "Service", Namespaced: true, Form: Converted, Meaning: Served,
+		validate: validateService,
 	}),
 	of[registryv1.Endpoints](Kind{
 		Group: discoveryGroup, Versions: v1, Name: "EndpointSlice", Namespaced: true, Form: Converted, Meaning: Served,
+		validate: validateEndpoints, endpointsOnly: always,
 	}),
 	of[configv1.Resource](Kind{
 		Group: envoyGroup, Versions: v1, Name: "Resource", Namespaced: true, Meaning: Served,
@@ -77,6 +84,7 @@ var table = []*Kind{
 	// What others are told by; alone it says nothing to a proxy.
 	of[registryv1.Workload](Kind{
 		Group: coreGroup, Versions: v1, Name: "Pod", Namespaced: true, Form: Converted, Meaning: Context,
+		validate: validateWorkload, endpointsOnly: always,
 	}),
 	of[registryv1.Object](Kind{
 		Group: coreGroup, Versions: v1, Name: "Node", Form: Converted, Meaning: Context,
@@ -144,6 +152,9 @@ func of[T any, M interface {
 	k.TypeURL = typePrefix + string(k.new().ProtoReflect().Descriptor().FullName())
 	return &k
 }
+
+// always says that objects of the kind are endpoints.
+func always(_, _ proto.Message) bool { return true }
 
 // object is a kind that has no protobuf type.
 func object(group string, versions []string, name string, namespaced bool) *Kind {
