@@ -1,7 +1,6 @@
 package content
 
 import (
-	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -11,17 +10,21 @@ import (
 	"meshlog.dev/store"
 )
 
-// retained is how many versions before the current one can be recognised when
-// a resuming client names them.
-const retained = 16
-
 // Cache is what is served to all classes in use. It is safe for concurrent
 // use.
 type Cache struct {
-	mu      sync.Mutex
+	// building is held by who makes content, which may take long: a new
+	// version, or a class that nobody was of. It protects catalog, and what is
+	// current changes only under both locks.
+	building sync.Mutex
+	catalog  *xds.Catalog
+
+	mu      sync.Mutex // protects what follows; nothing is made under it
 	current point
 	past    []point // newest first
-	sets    map[key]*entry
+	entries map[key]*entry
+	idle    map[*entry]struct{} // without users; they go with the next version
+	clients map[*Client]struct{}
 }
 
 // point is a version of the world.
@@ -29,6 +32,8 @@ type point struct {
 	version   store.Version
 	published time.Time
 	pc        *model.PushContext
+	changed   []model.Input // from the point before
+	selectors uint64        // another number where proxies may be of other classes
 }
 
 // key is the class of one type.
@@ -37,27 +42,62 @@ type key struct {
 	class model.ProxyClass // Only(t)
 }
 
-// entry is the content of one key; it lives while clients are of its class.
+// entry is the content of one key.
 type entry struct {
-	key    key
-	set    *xds.Set
-	inputs []model.Input
-	users  int
+	key   key
+	users int
+	// history is its Sets, the current one first, as far back as the entry is
+	// there and versions are retained.
+	history []since
+	// watchers are its users by what they want to know of.
+	watchers map[watch]map[*Client]struct{}
 }
+
+// since is a Set, and the version in which it took its place or at which it
+// was first made.
+type since struct {
+	version store.Version
+	set     *xds.Set
+}
+
+func (e *entry) set() *xds.Set { return e.history[0].set }
 
 // New returns a cache of the empty world.
 func New() *Cache {
+	pc := model.NewPushContext(model.NewWorld())
 	return &Cache{
-		current: point{pc: model.NewPushContext(model.NewWorld())},
-		sets:    make(map[key]*entry),
+		catalog: xds.NewCatalog(pc),
+		current: point{pc: pc},
+		entries: make(map[key]*entry),
+		idle:    make(map[*entry]struct{}),
+		clients: make(map[*Client]struct{}),
 	}
 }
 
 // Update makes pc what is served. Changed are the inputs that differ from the
-// PushContext before it.
+// PushContext before it. Clients to whom it matters are woken.
 func (c *Cache) Update(v store.Version, published time.Time, pc *model.PushContext, changed []model.Input) {
+	for _, cl := range c.update(point{version: v, published: published, pc: pc, changed: changed}) {
+		cl.wake()
+	}
+}
+
+func (c *Cache) update(next point) []*Client {
+	c.building.Lock()
+	defer c.building.Unlock()
+	c.dropIdle()
+	changes := c.catalog.Update(next.pc, next.changed)
+	return c.swap(next, changes)
+}
+
+// swap makes what was built what is served, and returns who is to be told.
+func (c *Cache) swap(next point, changes []xds.Change) []*Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	same := c.current.pc.SameSelectors(next.pc)
+	if next.selectors = c.current.selectors; !same {
+		next.selectors++
+	}
 	if !c.current.version.IsZero() {
 		c.past = slices.Insert(c.past, 0, c.current)
 		if len(c.past) > retained {
@@ -65,26 +105,47 @@ func (c *Cache) Update(v store.Version, published time.Time, pc *model.PushConte
 			c.past = c.past[:retained]
 		}
 	}
-	c.current = point{v, published, pc}
-	touched := make(map[model.Input]bool, len(changed))
-	for _, in := range changed {
-		touched[in] = true
-	}
-	for k, e := range c.sets {
-		if slices.ContainsFunc(e.inputs, func(in model.Input) bool { return touched[in] }) {
-			e.set, e.inputs = c.generate(pc, k, e.set)
+	c.current = next
+	var woken []*Client
+	tell := func(cl *Client) {
+		if !cl.due {
+			cl.due = true
+			woken = append(woken, cl)
 		}
 	}
+	for _, change := range changes {
+		e := c.entries[key{change.Type, change.Class}]
+		e.history = slices.Insert(e.history, 0, since{next.version, change.Set})
+		for w, clients := range e.watchers {
+			if !w.wants(change.Names) {
+				continue
+			}
+			for cl := range clients {
+				tell(cl)
+			}
+		}
+	}
+	if !same {
+		for cl := range c.clients { // who may be of other classes now
+			tell(cl)
+		}
+	}
+	c.trim()
+	return woken
 }
 
-// generate makes the content of k. Where it is equal to old it is old.
-func (c *Cache) generate(pc *model.PushContext, k key, old *xds.Set) (*xds.Set, []model.Input) {
-	result := xds.Generate(pc, k.class, k.t)
-	set := result.Set
-	if old != nil && old.Sum == set.Sum {
-		set = old
+// dropIdle forgets the classes that nobody is of; building is held.
+func (c *Cache) dropIdle() {
+	c.mu.Lock()
+	idle := c.idle
+	c.idle = make(map[*entry]struct{})
+	for e := range idle {
+		delete(c.entries, e.key)
 	}
-	return set, result.Inputs
+	c.mu.Unlock()
+	for e := range idle {
+		c.catalog.Drop(e.key.class, e.key.t)
+	}
 }
 
 // Version is the version that is served; zero: none yet.
@@ -94,119 +155,10 @@ func (c *Cache) Version() store.Version {
 	return c.current.version
 }
 
-// Sets is how many sets are kept: one for each class and type in use.
+// Sets is how many sets are kept: one for each class and type in use at the
+// current version.
 func (c *Cache) Sets() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.sets)
-}
-
-// Client is one proxy's place in a Cache. One goroutine uses it; Current may
-// be called by any.
-type Client struct {
-	cache *Cache
-	proxy *model.Proxy
-
-	// guarded by cache.mu
-	seen    *model.PushContext // by which class was found
-	class   model.ProxyClass
-	entries [model.ResourceTypes]*entry
-}
-
-// Join makes a place for p; Leave gives it back.
-func (c *Cache) Join(p *model.Proxy) *Client {
-	return &Client{cache: c, proxy: p}
-}
-
-// Leave ends the client's use of the cache.
-func (cl *Client) Leave() {
-	cl.cache.mu.Lock()
-	defer cl.cache.mu.Unlock()
-	cl.release()
-	cl.seen = nil
-}
-
-// View is what the client's class is served now.
-func (cl *Client) View() View {
-	cl.cache.mu.Lock()
-	defer cl.cache.mu.Unlock()
-	cl.classify()
-	v := View{Version: cl.cache.current.version, Published: cl.cache.current.published}
-	for t := range model.ResourceTypes {
-		v.Sets[t] = cl.entries[t].set
-	}
-	return v
-}
-
-// Class is the class by which the client is served.
-func (cl *Client) Class() model.ProxyClass {
-	cl.cache.mu.Lock()
-	defer cl.cache.mu.Unlock()
-	cl.classify()
-	return cl.class
-}
-
-// Past yields what the client would have been served at the versions before
-// the current one, newest first, as far as they are retained.
-func (cl *Client) Past() iter.Seq[View] {
-	return func(yield func(View) bool) {
-		cl.cache.mu.Lock()
-		past := slices.Clone(cl.cache.past)
-		cl.cache.mu.Unlock()
-		for _, p := range past {
-			if !yield(cl.at(p)) {
-				return
-			}
-		}
-	}
-}
-
-func (cl *Client) at(p point) View {
-	class := model.Classify(p.pc, cl.proxy)
-	v := View{Version: p.version, Published: p.published}
-	cl.cache.mu.Lock()
-	defer cl.cache.mu.Unlock()
-	for t := range model.ResourceTypes {
-		v.Sets[t], _ = cl.cache.generate(p.pc, key{t, class.Only(t)}, nil)
-	}
-	return v
-}
-
-// classify finds the client's class anew where it may be another; mu is held.
-func (cl *Client) classify() {
-	c := cl.cache
-	pc := c.current.pc
-	if cl.seen != nil && cl.seen.SameSelectors(pc) {
-		cl.seen = pc
-		return
-	}
-	cl.seen = pc
-	cl.class = model.Classify(pc, cl.proxy)
-	var entries [model.ResourceTypes]*entry
-	for t := range model.ResourceTypes {
-		k := key{t, cl.class.Only(t)}
-		e := c.sets[k]
-		if e == nil {
-			e = &entry{key: k}
-			e.set, e.inputs = c.generate(pc, k, nil)
-			c.sets[k] = e
-		}
-		e.users++
-		entries[t] = e
-	}
-	cl.release()
-	cl.entries = entries
-}
-
-// release gives the entries back; mu is held.
-func (cl *Client) release() {
-	for t, e := range cl.entries {
-		if e == nil {
-			continue
-		}
-		if e.users--; e.users == 0 {
-			delete(cl.cache.sets, e.key)
-		}
-		cl.entries[t] = nil
-	}
+	return len(c.entries)
 }

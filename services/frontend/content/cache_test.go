@@ -103,7 +103,7 @@ func TestUpdateTouchesWhatItChanges(t *testing.T) {
 }
 
 // A proxy whose class changes with the selectors is of the new one at once,
-// and a class that nobody is of is dropped.
+// and a class that nobody is of is dropped with the next version.
 func TestClassesComeAndGo(t *testing.T) {
 	w := newWorld(t, Put("a", Cluster("a", 1)))
 	m := w.join("m")
@@ -112,10 +112,12 @@ func TestClassesComeAndGo(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b"}, names(m.View().Sets[model.CDS])); diff != "" {
 		t.Errorf("clusters (-want +got):\n%s", diff)
 	}
+	w.change()
 	if got := w.Sets(); got != 4 {
 		t.Errorf("%d sets for one class of four types", got)
 	}
 	m.Leave()
+	w.change(Put("c", Cluster("c", 1)))
 	if got := w.Sets(); got != 0 {
 		t.Errorf("%d sets for nobody", got)
 	}

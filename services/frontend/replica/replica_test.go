@@ -100,7 +100,10 @@ func TestFollow(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b"}, clusters(r.State())); diff != "" {
 		t.Error(diff)
 	}
-	want := []model.Input{model.RawInput(model.CDS, "*"), model.RawInput(model.EDS, "*")}
+	want := []model.Input{
+		model.RawInput(model.CDS, "*"), model.RawInput(model.EDS, "*"),
+		model.RawOneInput(model.CDS, "*", "b"), model.RawOneInput(model.EDS, "*", "b"),
+	}
 	if diff := cmp.Diff(want, r.changed[1]); diff != "" {
 		t.Errorf("changed inputs (-want +got):\n%s", diff)
 	}
@@ -240,7 +243,7 @@ func TestEpoch(t *testing.T) {
 	if err := r.Step(t.Context(), mustPoll(t, mesh), r.fetch); err != nil {
 		t.Fatal(err)
 	}
-	want := []model.Input{model.RawInput(model.EDS, "*")}
+	want := []model.Input{model.RawInput(model.EDS, "*"), model.RawOneInput(model.EDS, "*", "a")}
 	if diff := cmp.Diff(want, r.changed[1]); diff != "" {
 		t.Errorf("changed inputs (-want +got):\n%s", diff)
 	}

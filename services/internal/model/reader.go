@@ -58,6 +58,15 @@ func RawInput(t ResourceType, selector string) Input {
 	return Input{Kind: InputRaw + InputKind(t), A: selector}
 }
 
+// RawOneInput is the raw resource of type t, a selector and that name.
+func RawOneInput(t ResourceType, selector, name string) Input {
+	return Input{Kind: InputRawOne, A: selector, B: t.String() + " " + name}
+}
+
+func rawOneInput(t ResourceType, selector, name string) Input {
+	return Input{Kind: InputRawOne, A: selector, B: t.String() + " " + name}
+}
+
 // Reader reads a PushContext and notes what was read. Nothing that it returns
 // may be changed. It is for one goroutine.
 type Reader struct {
@@ -72,12 +81,7 @@ func (pc *PushContext) Read() *Reader {
 
 // Inputs is what was read, sorted.
 func (r *Reader) Inputs() []Input {
-	all := make([]Input, 0, len(r.inputs))
-	for in := range r.inputs {
-		all = append(all, in)
-	}
-	slices.SortFunc(all, compareInputs)
-	return all
+	return sortInputs(r.inputs)
 }
 
 func (r *Reader) note(in Input) { r.inputs[in] = struct{}{} }
@@ -85,71 +89,72 @@ func (r *Reader) note(in Input) { r.inputs[in] = struct{}{} }
 // Raw returns the raw resources of type t that have the selector of that text,
 // sorted by name, the winning one of each name.
 func (r *Reader) Raw(t ResourceType, selector string) []*RawResource {
-	in := RawInput(t, selector)
-	r.note(in)
-	return r.pc.Raw(in)
+	r.note(RawInput(t, selector))
+	return r.pc.raw.list(t, selector)
 }
 
 // RawOne returns what Raw does of one name, or nil: it changes less often.
 func (r *Reader) RawOne(t ResourceType, selector, name string) *RawResource {
-	r.note(Input{Kind: InputRawOne, A: selector, B: t.String() + " " + name})
+	r.note(RawOneInput(t, selector, name))
 	return r.pc.rawOne(t, selector, name)
 }
 
 // Before says which of two raw resources wins a name that both have.
-func (r *Reader) Before(a, b *RawResource) bool { return r.pc.Before(a, b) }
+func (r *Reader) Before(a, b *RawResource) bool { return r.pc.settings.compareRaw(a, b) < 0 }
 
 // Services returns what a scope sees, sorted by host name: one service a host
 // (VIS-3: the own namespace, then Kubernetes, then the oldest).
 func (r *Reader) Services(s Scope) []*Service {
 	r.note(Input{Kind: InputServices, A: s.Services})
-	return r.pc.servicesOf(s.Services)
+	return r.pc.services.list(s.Services)
 }
 
-// ServiceByHost returns the service of a host that a scope sees, or nil.
+// ServiceByHost returns the service of a host that a scope sees, for an alias
+// the one that it stands for (SVC-4), or nil.
 func (r *Reader) ServiceByHost(s Scope, host string) *Service {
 	r.note(Input{Kind: InputServices, A: s.Services})
-	return r.pc.serviceByHost(s.Services, host)
+	return r.pc.services.find(s.Services, host)
 }
 
 // Service returns one service, or nil.
 func (r *Reader) Service(id ServiceID) *Service {
 	r.note(Input{Kind: InputService, A: id.Namespace, B: id.Hostname})
-	return r.pc.service(id)
+	return r.pc.services.byID.get(id)
 }
 
 // Endpoints returns those of a service; nil: none.
 func (r *Reader) Endpoints(id ServiceID) Endpoints {
 	r.note(Input{Kind: InputEndpoints, A: id.Namespace, B: id.Hostname})
-	return r.pc.endpointsOf(id)
+	return r.pc.endpoints.byID.get(id)
 }
 
 // VirtualServices returns what a scope sees of those bound to a gateway
 // ("mesh", or namespace/name), the one that wins first (VS-5: the oldest).
 func (r *Reader) VirtualServices(s Scope, gateway string) []*VirtualServiceHead {
 	r.note(Input{Kind: InputVirtualServices, A: s.VirtualServices})
-	return r.pc.virtualServicesOf(s.VirtualServices, gateway)
+	return r.pc.virtualServices.list(s.VirtualServices, gateway)
 }
 
 // VirtualService returns what a VirtualService says, hosts of destinations in
 // full, delegates not yet merged; nil: it is gone.
 func (r *Reader) VirtualService(k Key) *networking.VirtualService {
 	r.note(Input{Kind: InputVirtualService, A: k.Namespace, B: k.Name})
-	return r.pc.virtualService(k)
+	return r.pc.virtualServices.spec(k)
 }
 
 // Rule returns which DestinationRules count for a host in a scope (DR-1):
-// serviceNamespace is that of the service, "" where there is none.
+// serviceNamespace is that of the service; with "", there being none, no rule
+// counts.
 func (r *Reader) Rule(s Scope, serviceNamespace, host string) (RuleID, bool) {
 	r.note(Input{Kind: InputRules, A: s.Rules})
-	return r.pc.ruleOf(s.Rules, serviceNamespace, host)
+	return r.pc.rules.find(s.Rules, serviceNamespace, host)
 }
 
 // DestinationRule returns what merged rules say (DR-2), and the objects that
 // they come from; nil: they are gone.
 func (r *Reader) DestinationRule(id RuleID) (*networking.DestinationRule, []Key) {
 	r.note(Input{Kind: InputRule, A: id.Namespace, B: id.Host})
-	return r.pc.rule(id)
+	return r.pc.rules.rule(id)
 }
 
 // Gateway is a Gateway of networking.istio.io.
@@ -163,7 +168,7 @@ type Gateway struct {
 // first (GW-2).
 func (r *Reader) Gateways(selector string) []Gateway {
 	r.note(Input{Kind: InputGateways, A: selector})
-	return r.pc.gatewaysOf(selector)
+	return r.pc.gateways.list(selector)
 }
 
 // Mesh returns MeshConfig with its defaults.
@@ -175,5 +180,5 @@ func (r *Reader) Mesh() *meshconfig.MeshConfig {
 // DomainSuffix is that of Kubernetes services: cluster.local.
 func (r *Reader) DomainSuffix() string {
 	r.note(Input{Kind: InputMesh})
-	return r.pc.domainSuffix
+	return r.pc.settings.domainSuffix
 }

@@ -55,28 +55,3 @@ func (p rawPart) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 	}
 	return []piece.Piece{{Name: p.name, Value: raw.Value}}, nil
 }
-
-// Result is what a class is served of one type.
-type Result struct {
-	Set *Set
-	// Inputs are what was read: while they are as they were, so is the Set.
-	Inputs      []model.Input
-	Diagnostics []model.Diagnostic
-}
-
-// Generate makes the resources of type t for a class, from nothing. A Catalog
-// comes to the same Set with less work.
-func Generate(pc *model.PushContext, class model.ProxyClass, t model.ResourceType) Result {
-	r := pc.Read()
-	var made []made
-	var problems []model.Diagnostic
-	for _, p := range Parts(r, class, t) {
-		pieces, ds := p.Make(r)
-		problems = append(problems, ds...)
-		for _, one := range pieces {
-			made = append(made, encode(t, one))
-		}
-	}
-	slices.SortFunc(problems, model.Diagnostic.Compare)
-	return Result{Set: assemble(t, made), Inputs: r.Inputs(), Diagnostics: problems}
-}

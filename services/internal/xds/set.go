@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/piece"
@@ -149,75 +147,28 @@ func Search(resources []*Resource, name string) (int, bool) {
 // Empty is the answer to a subscribed name of EDS or RDS that is not there.
 func Empty(t model.ResourceType, name string) *Resource {
 	value := piece.Empty(t, name)
-	r := newResource(t, name, []*Encoded{{Value: value, Hash: sha256.Sum256(value)}})
-	r.Sum = Absent(name)
-	return r
+	return newResource(t, name, Absent(name), []*Encoded{{Value: value, Hash: sha256.Sum256(value)}})
 }
 
-// made is a piece with what it is a piece of.
-type made struct {
-	name    string
-	partial bool
-	*Encoded
+// sumOfPieces is the Sum of the resource that pieces make.
+func sumOfPieces(name string, pieces []*Encoded) Sum {
+	if len(pieces) == 1 {
+		return sumOf(name, pieces[0].Hash)
+	}
+	h := sha256.New()
+	for _, p := range pieces {
+		h.Write(p.Hash[:])
+	}
+	var hash [32]byte
+	h.Sum(hash[:0])
+	return sumOf(name, hash)
 }
 
-func encode(t model.ResourceType, p piece.Piece) made {
-	value := p.Value
-	if p.Message != nil {
-		var err error
-		if value, err = (proto.MarshalOptions{Deterministic: true}).Marshal(p.Message); err != nil {
-			panic(fmt.Sprintf("%s %q: %v", t.Message(), p.Name, err)) // texts of the world are UTF-8
-		}
-	}
-	facts, err := piece.Inspect(t, value)
-	if err != nil {
-		// The fold lets nothing through that is no such message; without
-		// facts it is served all the same, in no special order.
-		facts = piece.Facts{}
-	}
-	return made{p.Name, p.Partial, &Encoded{Value: value, Hash: sha256.Sum256(value), Facts: facts}}
-}
-
-// assemble makes resources of pieces.
-func assemble(t model.ResourceType, all []made) *Set {
-	byName := map[string][]made{}
-	for _, m := range all {
-		if have := byName[m.name]; len(have) > 0 && (!have[0].partial || !m.partial) {
-			if have[0].partial {
-				byName[m.name] = []made{m}
-			}
-			continue
-		}
-		byName[m.name] = append(byName[m.name], m)
-	}
-	s := &Set{Resources: make([]*Resource, 0, len(byName))}
-	for name, pieces := range byName {
-		list := make([]*Encoded, len(pieces))
-		for i, p := range pieces {
-			list[i] = p.Encoded
-		}
-		r := newResource(t, name, list)
-		s.Resources = append(s.Resources, r)
-		s.Sum = s.Sum.Add(r.Sum)
-	}
-	slices.SortFunc(s.Resources, func(a, b *Resource) int { return strings.Compare(a.Name, b.Name) })
-	return s
-}
-
-func newResource(t model.ResourceType, name string, pieces []*Encoded) *Resource {
-	r := &Resource{Name: name, Pieces: pieces}
-	hash := pieces[0].Hash
-	if len(pieces) > 1 {
-		h := sha256.New()
-		for _, p := range pieces {
-			h.Write(p.Hash[:])
-		}
-		h.Sum(hash[:0])
-	}
+func newResource(t model.ResourceType, name string, sum Sum, pieces []*Encoded) *Resource {
+	r := &Resource{Name: name, Sum: sum, Pieces: pieces}
 	for _, p := range pieces {
 		r.size += len(p.Value)
 	}
-	r.Sum = sumOf(name, hash)
 	r.Head = appendAny(nil, t, r.size)
 	r.DeltaHead = deltaHead(t, r)
 	return r

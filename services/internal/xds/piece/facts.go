@@ -32,12 +32,20 @@ type Facts struct {
 	Clusters []string
 }
 
-// Inspect reads the facts of a resource of type t.
+// Inspect reads the facts of an encoded resource of type t.
 func Inspect(t model.ResourceType, value []byte) (Facts, error) {
+	if t == model.EDS {
+		return Facts{}, nil
+	}
 	m := newMessage(t)
 	if err := proto.Unmarshal(value, m); err != nil {
 		return Facts{}, fmt.Errorf("%s: %w", t.Message(), err)
 	}
+	return FactsOf(t, m), nil
+}
+
+// FactsOf is the facts of a resource of type t.
+func FactsOf(t model.ResourceType, m proto.Message) Facts {
 	var f Facts
 	switch t {
 	case model.CDS:
@@ -62,7 +70,7 @@ func Inspect(t model.ResourceType, value []byte) (Facts, error) {
 		slices.Sort(f.Clusters)
 		f.Clusters = slices.Compact(f.Clusters)
 	}
-	return f, nil
+	return f
 }
 
 // Empty is a resource of that name without content: the answer to a name that

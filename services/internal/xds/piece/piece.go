@@ -35,7 +35,6 @@ type Piece struct {
 	// nil then.
 	Value []byte
 	// Partial pieces of one name, in the order of their parts, are one
-	// resource. Of whole ones, or a whole one and partial ones, the first
-	// counts.
+	// resource. A whole one counts alone; of several the first.
 	Partial bool
 }

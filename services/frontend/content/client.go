@@ -1,0 +1,228 @@
+package content
+
+import (
+	"slices"
+
+	"meshlog.dev/services/frontend/names"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// Client is one proxy's place in a Cache. One goroutine uses it; Version may
+// be called by any.
+type Client struct {
+	cache *Cache
+	proxy *model.Proxy
+	wake  func()
+
+	// guarded by cache.mu
+	class     model.ProxyClass
+	selectors uint64 // by which class was found, if there are entries
+	entries   [model.ResourceTypes]*entry
+	watching  [model.ResourceTypes]watch
+	viewed    View
+	due       bool // woken, and View not called since
+}
+
+// watch is what a client wants to know of, of one type.
+type watch struct {
+	all   bool
+	names *names.Names
+}
+
+func (w watch) any() bool { return w.all || w.names.Len() > 0 }
+
+// wants says whether one of these names matters.
+func (w watch) wants(changed []string) bool {
+	return w.all || slices.ContainsFunc(changed, w.names.Has)
+}
+
+// Join makes a place for p, which is told of nothing yet; Leave gives it back.
+func (c *Cache) Join(p *model.Proxy) *Client {
+	cl := &Client{cache: c, proxy: p, wake: func() {}}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clients[cl] = struct{}{}
+	return cl
+}
+
+// Notify has wake called, by any goroutine, when View has something else to
+// say about what is watched than when it was last called; perhaps once more
+// after Leave. It must not block, nor call the Client. Notify is called before
+// Watch.
+func (cl *Client) Notify(wake func()) {
+	cl.cache.mu.Lock()
+	defer cl.cache.mu.Unlock()
+	cl.wake = wake
+}
+
+// Leave ends the client's use of the cache.
+func (cl *Client) Leave() {
+	cl.cache.mu.Lock()
+	defer cl.cache.mu.Unlock()
+	delete(cl.cache.clients, cl)
+	cl.release()
+}
+
+// Watch says by which names the client is subscribed to type t; nobody is
+// woken for others. Nothing is watched at first.
+func (cl *Client) Watch(t model.ResourceType, n *names.Names) { cl.watch(t, watch{names: n}) }
+
+// WatchAll says that the client is subscribed to all resources of type t.
+func (cl *Client) WatchAll(t model.ResourceType) { cl.watch(t, watch{all: true}) }
+
+func (cl *Client) watch(t model.ResourceType, w watch) {
+	c := cl.cache
+	c.mu.Lock()
+	if cl.watching[t] == w {
+		c.mu.Unlock()
+		return
+	}
+	e := cl.entries[t]
+	if e != nil {
+		e.unwatch(cl.watching[t], cl)
+		e.watch(w, cl)
+	}
+	cl.watching[t] = w
+	// What changed before it was watched woke nobody.
+	late := e != nil && !cl.due && w.any() && cl.viewed.Sets[t] != e.set()
+	cl.due = cl.due || late
+	c.mu.Unlock()
+	if late {
+		cl.wake()
+	}
+}
+
+// View is what the client's class is served now. It does not wait for a
+// version that is being built, unless the client is of a class that nobody was
+// of.
+func (cl *Client) View() View {
+	c := cl.cache
+	for {
+		c.mu.Lock()
+		now := c.current
+		if cl.entered() && cl.selectors == now.selectors {
+			v := cl.view()
+			c.mu.Unlock()
+			return v
+		}
+		c.mu.Unlock()
+		class := model.Classify(now.pc, cl.proxy)
+		if !cl.enter(now.selectors, class) {
+			c.found(now.selectors, class)
+		}
+	}
+}
+
+// entered says whether the client is of a class; mu is held.
+func (cl *Client) entered() bool { return cl.entries[0] != nil }
+
+// view is what is served now; mu is held.
+func (cl *Client) view() View {
+	v := View{Version: cl.cache.current.version, Published: cl.cache.current.published}
+	for t, e := range cl.entries {
+		v.Sets[t] = e.set()
+	}
+	cl.viewed, cl.due = v, false
+	return v
+}
+
+// enter makes the client one of a class, which was found by those selectors.
+// It says no if what this class is served has to be made.
+func (cl *Client) enter(selectors uint64, class model.ProxyClass) bool {
+	c := cl.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if selectors != c.current.selectors {
+		return true // the class is found anew
+	}
+	var entries [model.ResourceTypes]*entry
+	for t := range model.ResourceTypes {
+		if entries[t] = c.entries[key{t, class.Only(t)}]; entries[t] == nil {
+			return false
+		}
+	}
+	cl.release()
+	for t, e := range entries {
+		e.users++
+		delete(c.idle, e)
+		e.watch(cl.watching[t], cl)
+	}
+	cl.selectors, cl.class, cl.entries = selectors, class, entries
+	return true
+}
+
+// found makes what a class is served that was found by those selectors, while
+// they are current.
+func (c *Cache) found(selectors uint64, class model.ProxyClass) {
+	c.building.Lock()
+	defer c.building.Unlock()
+	c.mu.Lock()
+	current := c.current // until building is released
+	c.mu.Unlock()
+	if current.selectors != selectors {
+		return
+	}
+	for t := range model.ResourceTypes {
+		k := key{t, class.Only(t)}
+		set := c.catalog.Set(k.class, t)
+		c.mu.Lock()
+		if c.entries[k] == nil {
+			e := &entry{key: k, history: []since{{current.version, set}}, watchers: make(map[watch]map[*Client]struct{})}
+			c.entries[k] = e
+			c.idle[e] = struct{}{}
+		}
+		c.mu.Unlock()
+	}
+}
+
+// release gives the entries back; mu is held.
+func (cl *Client) release() {
+	for t, e := range cl.entries {
+		if e == nil {
+			continue
+		}
+		e.unwatch(cl.watching[t], cl)
+		if e.users--; e.users == 0 {
+			cl.cache.idle[e] = struct{}{}
+		}
+		cl.entries[t] = nil
+	}
+}
+
+// Class is the class by which the last View was made.
+func (cl *Client) Class() model.ProxyClass {
+	cl.cache.mu.Lock()
+	defer cl.cache.mu.Unlock()
+	return cl.class
+}
+
+// Version is the newest version that brought nothing to the client that its
+// last View does not have: the current one, unless it was woken since.
+func (cl *Client) Version() store.Version {
+	cl.cache.mu.Lock()
+	defer cl.cache.mu.Unlock()
+	if cl.due {
+		return cl.viewed.Version
+	}
+	return cl.cache.current.version
+}
+
+func (e *entry) watch(w watch, cl *Client) {
+	if !w.any() {
+		return
+	}
+	clients := e.watchers[w]
+	if clients == nil {
+		clients = map[*Client]struct{}{}
+		e.watchers[w] = clients
+	}
+	clients[cl] = struct{}{}
+}
+
+func (e *entry) unwatch(w watch, cl *Client) {
+	delete(e.watchers[w], cl)
+	if len(e.watchers[w]) == 0 {
+		delete(e.watchers, w)
+	}
+}

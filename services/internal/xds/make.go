@@ -1,0 +1,131 @@
+package xds
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds/piece"
+)
+
+// made is an encoded piece with what it is a piece of.
+type made struct {
+	name    string
+	partial bool
+	*Encoded
+}
+
+// output is what a part came to.
+type output struct {
+	pieces   []made
+	inputs   []model.Input // that were read, sorted
+	problems []model.Diagnostic
+	// failed says that making it panicked: what was made is not known.
+	failed bool
+}
+
+// makePart makes a part of type t. What Envoy would refuse is left out and
+// reported: every process leaves out the same.
+func makePart(pc *model.PushContext, t model.ResourceType, p piece.Part) (out output) {
+	r := pc.Read()
+	defer func() {
+		if v := recover(); v != nil {
+			inputs := r.Inputs()
+			out = output{inputs: inputs, failed: true, problems: []model.Diagnostic{panicked(t, fmt.Sprintf("%+v", p), v, inputs)}}
+		}
+	}()
+	pieces, problems := p.Make(r)
+	out = output{inputs: r.Inputs(), problems: problems, pieces: make([]made, 0, len(pieces))}
+	for _, one := range pieces {
+		if ds := check(t, one, out.inputs); len(ds) > 0 {
+			out.problems = append(out.problems, ds...)
+			continue
+		}
+		out.pieces = append(out.pieces, encode(t, one))
+	}
+	return out
+}
+
+// panicked reports an error of this program.
+func panicked(t model.ResourceType, what string, cause any, inputs []model.Input) model.Diagnostic {
+	return model.Diagnostic{
+		Severity: model.Error, Code: "internal",
+		Reason: fmt.Sprintf("making %s of %s%s panicked: %v", t, what, origin(inputs), cause),
+		Advice: "report this error; to go on, change the objects that it names",
+		Effect: "what was served of it before is served on",
+	}
+}
+
+// check says what Envoy would refuse in a generated piece. Raw resources were
+// checked when they came.
+func check(t model.ResourceType, p piece.Piece, inputs []model.Input) []model.Diagnostic {
+	if p.Message == nil {
+		return nil
+	}
+	var ds []model.Diagnostic
+	for _, problem := range kind.CheckEnvoy(p.Message) {
+		if problem.Warning {
+			continue
+		}
+		ds = append(ds, model.Diagnostic{
+			Severity: model.Error, Code: "refused", Field: problem.Field,
+			Reason: fmt.Sprintf("%s %q%s would be refused by Envoy: %s", t.Message(), p.Name, origin(inputs), problem.Reason),
+			Advice: "correct the objects that it is made of",
+			Effect: "it is not served",
+		})
+	}
+	return ds
+}
+
+// origin names the objects among inputs, for people.
+func origin(inputs []model.Input) string {
+	var names []string
+	for _, in := range inputs {
+		switch in.Kind {
+		case model.InputService:
+			names = append(names, "service "+in.B)
+		case model.InputVirtualService:
+			names = append(names, "VirtualService "+in.A+"/"+in.B)
+		case model.InputRule:
+			names = append(names, "DestinationRule of "+in.B+" in "+in.A)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ", made of " + strings.Join(slices.Compact(names), ", ") + ","
+}
+
+// encode encodes a piece. It panics on a message that cannot be marshalled,
+// which the texts of the world, UTF-8 all of them, do not bring about.
+func encode(t model.ResourceType, p piece.Piece) made {
+	if p.Message == nil {
+		// The fold lets nothing through that is no such message; without
+		// facts it is served all the same, in no special order.
+		facts, _ := piece.Inspect(t, p.Value)
+		return made{p.Name, p.Partial, &Encoded{Value: p.Value, Hash: sha256.Sum256(p.Value), Facts: facts}}
+	}
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Message)
+	if err != nil {
+		panic(fmt.Errorf("marshal %s %q: %w", t.Message(), p.Name, err))
+	}
+	return made{p.Name, p.Partial, &Encoded{Value: value, Hash: sha256.Sum256(value), Facts: piece.FactsOf(t, p.Message)}}
+}
+
+// join adds a piece to those of its name: partial ones are one resource, a
+// whole one counts alone, and of several the first. P says whether a piece is
+// partial.
+func join[P any](have []P, one P, partial func(P) bool) []P {
+	switch {
+	case len(have) == 0 || partial(have[0]) && partial(one):
+		return append(have, one)
+	case partial(have[0]):
+		return []P{one}
+	}
+	return have
+}

@@ -1,0 +1,54 @@
+package xds
+
+import (
+	"slices"
+	"strings"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds/piece"
+)
+
+// Result is what a class is served of one type.
+type Result struct {
+	Set         *Set
+	Diagnostics []model.Diagnostic // sorted, each once
+}
+
+// Generate makes the resources of type t for a class, from nothing. A Catalog
+// comes to the same Set with less work.
+func Generate(pc *model.PushContext, class model.ProxyClass, t model.ResourceType) Result {
+	return generate(pc, Parts, class, t)
+}
+
+// partsFunc is Parts, or what a test has in its place.
+type partsFunc func(*model.Reader, model.ProxyClass, model.ResourceType) []piece.Part
+
+func generate(pc *model.PushContext, parts partsFunc, class model.ProxyClass, t model.ResourceType) Result {
+	byName := map[string][]made{}
+	var problems []model.Diagnostic
+	seen := map[piece.Part]bool{}
+	for _, p := range parts(pc.Read(), class, t) {
+		if seen[p] {
+			continue
+		}
+		seen[p] = true
+		out := makePart(pc, t, p)
+		problems = append(problems, out.problems...)
+		for _, m := range out.pieces {
+			byName[m.name] = join(byName[m.name], m, func(m made) bool { return m.partial })
+		}
+	}
+	s := &Set{Resources: make([]*Resource, 0, len(byName))}
+	for name, all := range byName {
+		pieces := make([]*Encoded, len(all))
+		for i, m := range all {
+			pieces[i] = m.Encoded
+		}
+		r := newResource(t, name, sumOfPieces(name, pieces), pieces)
+		s.Resources = append(s.Resources, r)
+		s.Sum = s.Sum.Add(r.Sum)
+	}
+	slices.SortFunc(s.Resources, func(a, b *Resource) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(problems, model.Diagnostic.Compare)
+	return Result{Set: s, Diagnostics: slices.Compact(problems)}
+}
