@@ -24,6 +24,12 @@ type Service struct {
 	Addresses  []string
 	Ports      []Port // of the TCP family, by number
 	Resolution Resolution
+	// Headless: a Kubernetes service without a virtual IP, which sidecars pass
+	// through and routers find endpoints of (SVC-3).
+	Headless bool
+	// AliasOf is the host that this one stands for; such a service has nothing
+	// else and is listed nowhere (SVC-4).
+	AliasOf string
 	// External says that it is no part of the mesh (MESH_EXTERNAL).
 	External bool
 	// Labels are those of the object.

@@ -158,10 +158,8 @@ func (m *maker) discover(c *clusterv3.Cluster, port model.Port, subset *networki
 				UpstreamPortOverride: wrapperspb.UInt32(port.Target),
 			}}
 		}
-	case m.service.Resolution == model.DNS:
-		return m.resolve(c, clusterv3.Cluster_STRICT_DNS, port, subset)
-	case m.service.Resolution == model.DNSRoundRobin:
-		return m.resolve(c, clusterv3.Cluster_LOGICAL_DNS, port, subset)
+	case m.service.Resolution == model.DNS, m.service.Resolution == model.DNSRoundRobin:
+		return m.resolve(c, port, subset)
 	default:
 		setType(c, clusterv3.Cluster_EDS)
 		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: piece.FromADS()}
@@ -171,7 +169,7 @@ func (m *maker) discover(c *clusterv3.Cluster, port model.Port, subset *networki
 
 // headlessEDS says whether the endpoints of a headless service come by EDS: a
 // router is called by others' addresses, not by those of endpoints (SVC-3).
-func (m *maker) headlessEDS() bool { return m.router && m.service.Kubernetes }
+func (m *maker) headlessEDS() bool { return m.router && m.service.Headless }
 
 func setType(c *clusterv3.Cluster, t clusterv3.Cluster_DiscoveryType) {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: t}
@@ -195,7 +193,7 @@ func (m *maker) metadata(subset *networking.Subset) *corev3.Metadata {
 	if len(m.ruleKeys) > 0 {
 		key := m.ruleKeys[0]
 		fields["config"] = structpb.NewStringValue(
-			"/apis/networking.istio.io/v1/namespaces/" + key.Namespace + "/destination-rule/" + key.Name)
+			"/apis/networking.istio.io/v1alpha3/namespaces/" + key.Namespace + "/destination-rule/" + key.Name)
 	}
 	if subset != nil {
 		fields["subset"] = structpb.NewStringValue(subset.GetName())
@@ -232,7 +230,11 @@ type fixed struct{ name string }
 
 // Make implements piece.Part.
 func (p fixed) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
-	m := maker{mesh: r.Mesh()}
+	return []piece.Piece{{Name: p.name, Message: p.cluster(r.Mesh())}}, nil
+}
+
+func (p fixed) cluster(mesh *meshconfig.MeshConfig) *clusterv3.Cluster {
+	m := maker{mesh: mesh}
 	c := &clusterv3.Cluster{Name: p.name, ConnectTimeout: m.connectTimeout(nil)}
 	switch p.name {
 	case piece.BlackHoleCluster:
@@ -243,7 +245,7 @@ func (p fixed) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 		limit(c, traffic.Policy{})
 		c.TypedExtensionProtocolOptions = packOptions(asCaller(nil))
 	}
-	return []piece.Piece{{Name: c.GetName(), Message: c}}, nil
+	return c
 }
 
 func percent(value float64) *typev3.Percent { return &typev3.Percent{Value: value} }

@@ -6,20 +6,27 @@ import (
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	lookupv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
+	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds/piece"
 )
 
 // dnsJitter spreads the queries of many proxies.
 const dnsJitter = 100 * time.Millisecond
 
 // resolve makes c one whose endpoints are names (SE-6, SE-7, DR-28), which come
-// with it. It says whether there are any: Envoy would not take it without.
-func (m *maker) resolve(c *clusterv3.Cluster, t clusterv3.Cluster_DiscoveryType, port model.Port, subset *networking.Subset) bool {
-	var names []model.Endpoint
-	for _, e := range m.endpoints[port.Number] {
+// with it. It says whether there are any: there is nothing to wait for without.
+// The types STRICT_DNS and LOGICAL_DNS would do the same, but Envoy warns of
+// their settings and will remove them.
+func (m *maker) resolve(c *clusterv3.Cluster, port model.Port, subset *networking.Subset) bool {
+	roundRobin := m.service.Resolution == model.DNSRoundRobin
+	var names []*model.Endpoint
+	for i := range m.endpoints[port.Number] {
+		e := &m.endpoints[port.Number][i]
 		if hasLabels(e.Labels, subset.GetLabels()) && !strings.HasPrefix(e.Address, unixScheme) {
 			names = append(names, e)
 		}
@@ -32,7 +39,7 @@ func (m *maker) resolve(c *clusterv3.Cluster, t clusterv3.Cluster_DiscoveryType,
 		})
 		return false
 	}
-	if t == clusterv3.Cluster_LOGICAL_DNS && len(names) > 1 {
+	if roundRobin && len(names) > 1 {
 		m.report(model.Diagnostic{
 			Severity: model.Warning, Code: "invalid", Field: "spec.endpoints",
 			Reason: "with resolution DNS_ROUND_ROBIN there can be one endpoint only", Advice: "use resolution DNS, or remove the others",
@@ -40,13 +47,16 @@ func (m *maker) resolve(c *clusterv3.Cluster, t clusterv3.Cluster_DiscoveryType,
 		})
 		names = names[:1]
 	}
-	setType(c, t)
+	c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
+		Name: "envoy.clusters.dns",
+		TypedConfig: piece.Any(&dnsv3.DnsCluster{
+			DnsRefreshRate:               positive(m.mesh.GetDnsRefreshRate()),
+			RespectDnsTtl:                true,
+			DnsJitter:                    durationpb.New(dnsJitter),
+			DnsLookupFamily:              lookupv3.DnsLookupFamily_V4_PREFERRED,
+			AllAddressesInSingleEndpoint: roundRobin,
+		}),
+	}}
 	c.LoadAssignment = Assignment(c.GetName(), names)
-	// The newer extension envoy.clusters.dns has the same settings, but not
-	// in every Envoy that is supported.
-	c.DnsLookupFamily = clusterv3.Cluster_V4_PREFERRED
-	c.RespectDnsTtl = true                        //nolint:staticcheck // see above
-	c.DnsJitter = durationpb.New(dnsJitter)       //nolint:staticcheck // see above
-	c.DnsRefreshRate = m.mesh.GetDnsRefreshRate() //nolint:staticcheck // see above
 	return true
 }

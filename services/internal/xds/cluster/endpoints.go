@@ -29,7 +29,7 @@ func Endpoints(r *model.Reader, class model.EDSClass) []piece.Part {
 	services := r.Services(class.Scope)
 	parts := make([]piece.Part, 0, len(services))
 	for _, s := range services {
-		headless := s.Resolution == model.Passthrough && s.Kubernetes && class.Client == model.ClientRouter // SVC-3
+		headless := s.Headless && class.Client == model.ClientRouter // SVC-3
 		if s.Resolution == model.Static || headless {
 			rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
 			parts = append(parts, assignments{s.ServiceID, rule})
@@ -82,17 +82,17 @@ const (
 // that are not ready are sent where Envoy never uses them in panic, or where
 // somebody's session may be there (EPS-2); those that drain in the latter case
 // only (EPS-1).
-func (m *maker) choose(port uint32, labels map[string]string, noPanic bool) []model.Endpoint {
+func (m *maker) choose(port uint32, labels map[string]string, noPanic bool) []*model.Endpoint {
 	sessions := m.service.Labels[sessionLabel] != "" || m.service.Labels[sessionHeaderLabel] != ""
 	all := m.endpoints[port]
-	chosen := make([]model.Endpoint, 0, len(all))
+	chosen := make([]*model.Endpoint, 0, len(all))
 	for i := range all {
 		e := &all[i]
 		switch {
 		case e.Health == model.Draining && !sessions:
 		case e.Health == model.Unhealthy && !noPanic && !sessions:
 		case hasLabels(e.Labels, labels):
-			chosen = append(chosen, *e)
+			chosen = append(chosen, e)
 		}
 	}
 	return chosen
@@ -109,13 +109,12 @@ func hasLabels(have, want map[string]string) bool {
 
 // Assignment is the message that holds those endpoints, in groups by locality,
 // which are sorted (LOC-4, EPB-1). It sorts the endpoints.
-func Assignment(name string, endpoints []model.Endpoint) *endpointv3.ClusterLoadAssignment {
-	slices.SortStableFunc(endpoints, func(a, b model.Endpoint) int { return compareLocalities(a.Locality, b.Locality) })
+func Assignment(name string, endpoints []*model.Endpoint) *endpointv3.ClusterLoadAssignment {
+	slices.SortStableFunc(endpoints, func(a, b *model.Endpoint) int { return compareLocalities(a.Locality, b.Locality) })
 	scale := weightScale(endpoints)
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: name}
 	var group *endpointv3.LocalityLbEndpoints
-	for i := range endpoints {
-		e := &endpoints[i]
+	for i, e := range endpoints {
 		if group == nil || endpoints[i-1].Locality != e.Locality {
 			group = &endpointv3.LocalityLbEndpoints{Locality: locality(e.Locality), LoadBalancingWeight: wrapperspb.UInt32(0)}
 			a.Endpoints = append(a.Endpoints, group)
@@ -136,10 +135,10 @@ func compareLocalities(a, b model.Locality) int {
 
 // weightScale makes weights small enough that all together fit into the 32 bits
 // that Envoy allows their sum, and at least 1 (I21).
-func weightScale(endpoints []model.Endpoint) func(uint32) uint32 {
+func weightScale(endpoints []*model.Endpoint) func(uint32) uint32 {
 	var sum uint64
-	for i := range endpoints {
-		sum += uint64(max(endpoints[i].Weight, 1))
+	for _, e := range endpoints {
+		sum += uint64(max(e.Weight, 1))
 	}
 	if sum <= math.MaxUint32 {
 		return func(w uint32) uint32 { return max(w, 1) }

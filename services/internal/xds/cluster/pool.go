@@ -133,7 +133,7 @@ func (m *maker) httpOptions(port model.Port, policy traffic.Policy) map[string]*
 		o, set = asHTTP1(), false
 	}
 	o.CommonHttpProtocolOptions = commonOptions(policy.Pool)
-	o.UpstreamHttpProtocolOptions = automaticNames(policy.TLS)
+	o.UpstreamHttpProtocolOptions = m.automaticNames(policy.TLS)
 	o.OutlierDetection = errorCodes(policy.Outliers)
 	if !set && o.CommonHttpProtocolOptions == nil && o.UpstreamHttpProtocolOptions == nil && o.OutlierDetection == nil {
 		return nil

@@ -106,15 +106,20 @@ func (m *maker) validation(tls *networking.ClientTLSSettings) *tlsv3.CommonTlsCo
 		if crl := tls.GetCaCrl(); crl != "" {
 			v.Crl = file(crl)
 		}
-		names := tls.GetSubjectAltNames()
-		if len(names) == 0 {
-			names = m.service.SubjectAltNames // SE-12
-		}
-		for _, name := range names {
+		for _, name := range m.subjectAltNames(tls) {
 			v.MatchTypedSubjectAltNames = append(v.MatchTypedSubjectAltNames, subjectAltName(name))
 		}
 	}
 	return &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: v}
+}
+
+// subjectAltNames are those of which a certificate must have one; none: that of
+// the request's host.
+func (m *maker) subjectAltNames(tls *networking.ClientTLSSettings) []string {
+	if names := tls.GetSubjectAltNames(); len(names) > 0 {
+		return names
+	}
+	return m.service.SubjectAltNames // SE-12
 }
 
 // subjectAltName matches exactly that name.
@@ -135,8 +140,9 @@ func subjectAltName(name string) *tlsv3.SubjectAltNameMatcher {
 }
 
 // automaticNames takes what the rule leaves open from the request's host: the
-// name that is asked for, and that the certificate must have.
-func automaticNames(tls *networking.ClientTLSSettings) *corev3.UpstreamHttpProtocolOptions {
+// name that is asked for, and that the certificate must have. (The latter would
+// replace names that are said.)
+func (m *maker) automaticNames(tls *networking.ClientTLSSettings) *corev3.UpstreamHttpProtocolOptions {
 	switch tls.GetMode() {
 	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
 	default:
@@ -147,7 +153,7 @@ func automaticNames(tls *networking.ClientTLSSettings) *corev3.UpstreamHttpProto
 	}
 	return &corev3.UpstreamHttpProtocolOptions{
 		AutoSni:           true,
-		AutoSanValidation: len(tls.GetSubjectAltNames()) == 0 && !tls.GetInsecureSkipVerify().GetValue(),
+		AutoSanValidation: len(m.subjectAltNames(tls)) == 0 && !tls.GetInsecureSkipVerify().GetValue(),
 	}
 }
 
