@@ -35,6 +35,10 @@ func Sniffed(s *model.Service, p model.Port) (name string, ok bool) {
 // ForPort is the RouteConfiguration of a sidecar's port.
 func ForPort(port uint32) string { return strconv.FormatUint(uint64(port), 10) }
 
+// ForProxying is the RouteConfiguration of the listener to which callers send
+// requests as to a proxy.
+const ForProxying = "http_proxy"
+
 // head is what a RouteConfiguration says besides its virtual hosts (VS-10).
 type head struct{ routes string }
 

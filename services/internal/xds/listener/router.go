@@ -1,0 +1,121 @@
+package listener
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds/gateway"
+	"meshlog.dev/services/internal/xds/piece"
+)
+
+// routerParts is the listeners of routers: one a port of their Gateways
+// (GW-2, GW-3).
+func routerParts(r *model.Reader, class model.LDSClass) []piece.Part {
+	ports, problems := gateway.Ports(r, class.Gateways)
+	var parts []piece.Part
+	for _, p := range ports {
+		switch p.Kind {
+		case gateway.HTTP:
+			parts = append(parts, routerRequests{bind: p.Bind, port: p.Number, routes: p.Routes()})
+		case gateway.TCP:
+			parts = append(parts, tcpPart(r, class, p))
+		}
+	}
+	for _, d := range problems {
+		parts = append(parts, problem{d})
+	}
+	return parts
+}
+
+func routerListener(bind string, port uint32, filter *listenerv3.Filter) []piece.Piece {
+	name := listenerName(bind, port)
+	return []piece.Piece{{Name: name, Message: &listenerv3.Listener{
+		Name: name, Address: socket(bind, port), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		ListenerFiltersTimeout:               durationpb.New(0),
+		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1), // LSN-17
+		FilterChains:                         []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{filter}}},
+	}}}
+}
+
+// routerRequests is a router's listener for plain HTTP.
+type routerRequests struct {
+	bind   string
+	port   uint32
+	routes string
+}
+
+// Make implements piece.Part.
+func (q routerRequests) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
+	mesh := r.Mesh()
+	edge := func(m *hcmv3.HttpConnectionManager) { // GW-17
+		topology := mesh.GetDefaultConfig().GetGatewayTopology()
+		m.UseRemoteAddress = wrapperspb.Bool(true)
+		m.XffNumTrustedHops = topology.GetNumTrustedProxies()
+		m.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
+		m.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
+			Subject: wrapperspb.Bool(true), Cert: true, Dns: true, Uri: true,
+		}
+	}
+	name := listenerName(q.bind, q.port)
+	return routerListener(q.bind, q.port, manager(mesh, "outbound_"+name, q.routes, false, edge)), nil
+}
+
+// routerConnections is a router's listener for connections.
+type routerConnections struct {
+	bind string
+	port uint32
+	// virtualServices are those that may route it, the one that counts first
+	// in front: a line each, of the Gateway, a space and the row of the key.
+	virtualServices string
+	sources         model.SelectorSet
+	scope           model.Scope
+}
+
+func tcpPart(r *model.Reader, class model.LDSClass, p *gateway.Port) piece.Part {
+	part := routerConnections{bind: p.Bind, port: p.Number, scope: model.Scope{Services: class.Scope.Services}}
+	var lines, sources []string
+	for _, s := range p.Servers {
+		for _, vs := range r.VirtualServices(class.Scope, s.Gateway) {
+			if !vs.TCP || len(s.Intersect(vs.Key.Namespace, vs.Hosts)) == 0 {
+				continue
+			}
+			lines = append(lines, s.Gateway+" "+vs.Key.Row())
+			for _, source := range class.Sources.Selectors() {
+				if slices.Contains(vs.Sources, source) && !slices.Contains(sources, source) {
+					sources = append(sources, source)
+				}
+			}
+		}
+	}
+	slices.Sort(sources)
+	part.virtualServices, part.sources = strings.Join(lines, "\n"), model.SelectorSet(strings.Join(sources, "\n"))
+	return part
+}
+
+// Make implements piece.Part. Without a route that matches there is no
+// listener (VST-9).
+func (c routerConnections) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
+	for line := range strings.SplitSeq(c.virtualServices, "\n") {
+		name, row, ok := strings.Cut(line, " ")
+		if !ok {
+			continue
+		}
+		key, _, err := model.ParseRow(row)
+		if err != nil {
+			panic(fmt.Sprintf("row %q is a key's: %v", row, err))
+		}
+		t := &connector{r: r, key: key, port: c.port, gateway: name, sources: c.sources, scope: c.scope}
+		if _, filter := t.routes(r.VirtualService(key)); filter != nil {
+			return routerListener(c.bind, c.port, filter), t.problems
+		}
+	}
+	return nil, nil
+}
