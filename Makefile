@@ -96,11 +96,12 @@ sim: ## SEEDS (1000) schedules of failures against the real parts
 	go test ./services/internal/faultsim -count=1 -timeout 0 -run '^TestSim$$' -v -args -seeds=$(SEEDS)
 
 .PHONY: bench
-bench: build tools ## Benchmarks; save to ACK, stage by stage
+bench: build tools ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor
 	@for d in $$(git grep -lE '^func Benchmark' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 	  go test "./$$d" -run '^$$' -bench . -benchmem; done
-	go build -o bin/ ./deploy/e2e/bench
+	go build -o bin/ ./deploy/e2e/bench ./deploy/e2e/load
 	bin/bench
+	bin/load
 
 .PHONY: demo
 demo: build tools ## A canary through a real Envoy, then everything dies and it goes on

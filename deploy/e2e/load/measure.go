@@ -14,6 +14,10 @@ import (
 // before.
 const pause = 250 * time.Millisecond
 
+// warmups is how many changes come before those that count: the holdoff adapts
+// to how long the build before took, which was that of the whole world.
+const warmups = 1
+
 // target is a server that is measured.
 type target struct {
 	address string // of xDS
@@ -78,17 +82,18 @@ func measure(ctx context.Context, t target, c fleet.Config, rounds int) (_ *figu
 	return f, err
 }
 
-// rounds makes n changes, one after the other.
-func (t target) rounds(ctx context.Context, proxies *fleet.Fleet, of fleet.Type, n int) (changed, error) {
-	c := changed{}
-	if err := wait(ctx, pause); err != nil {
-		return c, err
-	}
-	before, err := t.usage(proxies.Bytes())
-	if err != nil {
-		return c, err
-	}
-	for i := range n {
+// rounds makes n changes that count, one after the other.
+func (t target) rounds(ctx context.Context, proxies *fleet.Fleet, of fleet.Type, n int) (c changed, err error) {
+	var before usage
+	for i := range warmups + n {
+		if err := wait(ctx, pause); err != nil {
+			return c, err
+		}
+		if i == warmups {
+			if before, err = t.usage(proxies.Bytes()); err != nil {
+				return c, err
+			}
+		}
 		wave := proxies.Expect(of)
 		change, err := t.change(ctx, of)
 		if err != nil {
@@ -97,13 +102,16 @@ func (t target) rounds(ctx context.Context, proxies *fleet.Fleet, of fleet.Type,
 		if err := wave.Wait(ctx); err != nil {
 			return c, fmt.Errorf("change %d of %s: %w", i, of, err)
 		}
-		c.rounds = append(c.rounds, round{change.Saved, sorted(wave.Took(change.Saved))})
 		if c.resources, err = wave.Resources(change.Token); err != nil {
-			return c, fmt.Errorf("change %d: %w", i, err)
+			return c, fmt.Errorf("change %d of %s: %w", i, of, err)
 		}
-		if err := wait(ctx, pause); err != nil {
-			return c, err
+		if i >= warmups {
+			c.rounds = append(c.rounds, round{change.Saved, sorted(wave.Took(change.Saved))})
 		}
+	}
+	// What the last round brings after its last ACK counts too.
+	if err := wait(ctx, pause); err != nil {
+		return c, err
 	}
 	c.usage, err = t.since(before, proxies.Bytes())
 	return c, err

@@ -1,33 +1,203 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
+
+	"meshlog.dev/deploy/e2e/load/fleet"
+	"meshlog.dev/deploy/e2e/rig"
 )
 
+// print says it all: figures, where the time of a change goes, targets.
 func (r *results) print(w io.Writer) {
 	slices.SortStableFunc(r.cases, func(a, b *result) int {
-		if a.streams != b.streams {
-			return a.streams - b.streams
-		}
-		return a.classes - b.classes
+		return cmp.Or(a.streams-b.streams, a.classes-b.classes)
 	})
-	fmt.Fprintf(w, "first sync %d bytes; names %d %d\n", r.lesson.Size(), len(r.lesson.Names.Endpoints), len(r.lesson.Names.Routes))
-	for t, a := range r.lesson.Answers {
-		fmt.Fprintln(w, t, len(a))
+	r.printWorld(w)
+	r.table(w, "", figureRows, func(*result) bool { return true })
+	measured := func(c *result) bool { return c.classes > 0 }
+	r.table(w, "Where the time of an endpoint change goes, p50 / p99 in ms", stageRows(endpointOf), measured)
+	r.table(w, "Where the time of a route change goes, p50 / p99 in ms", stageRows(routeOf), measured)
+	r.printTargets(w)
+}
+
+func (r *results) printWorld(w io.Writer) {
+	s := r.plan.size
+	fmt.Fprintf(w, "\nLoad: %d services x %d endpoints, %d with VirtualService and DestinationRule; %d changes of each kind; %s\n\n",
+		s.Services, s.Endpoints, s.Rules, r.plan.rounds, r.plan.mode)
+	var parts []string
+	for _, t := range fleet.Types() {
+		parts = append(parts, fmt.Sprintf("%s %s", t, bytes(int64(len(r.lesson.Answers[t])))))
 	}
+	fmt.Fprintf(w, "  A first sync is %s: %s; %d names of EDS, %d of RDS.\n", bytes(int64(r.lesson.Size())),
+		strings.Join(parts, ", "), len(r.lesson.Names.Endpoints), len(r.lesson.Names.Routes))
+	c := r.cases[len(r.cases)-1]
+	fmt.Fprintf(w, "  A change of an endpoint brings each proxy %s, of a route %s.\n",
+		bytes(int64(len(c.endpoint.resources))), bytes(int64(len(c.route.resources))))
+}
+
+// row is a line of a table; of a heading there are no figures.
+type row struct {
+	name string
+	of   func(*result) string
+}
+
+const (
+	nameWidth   = 42
+	figureWidth = 15
+)
+
+// table prints the cases that are wanted side by side.
+func (r *results) table(w io.Writer, title string, rows []row, want func(*result) bool) {
+	var cases []*result
 	for _, c := range r.cases {
-		fmt.Fprintf(w, "%d streams %d classes: first p50 %v last %v cpu %v own %v bytes %d\n", c.streams, c.classes, percentile(c.first, 50), last(c.first), c.firstUsage.server, c.firstUsage.own, c.firstUsage.bytes)
-		for _, ch := range []changed{c.endpoint, c.route} {
-			var hold time.Duration
-			if c.timings != nil {
-				t, _ := ch.rounds[0].timing(c.timings)
-				hold = t.Due.Sub(t.Read)
-			}
-			fmt.Fprintf(w, "   change %d bytes: p50 %v p99 %v  last p50 %v max %v  hold %v cpu %v own %v\n", len(ch.resources), percentile(ch.all(), 50), percentile(ch.all(), 99), percentile(ch.lasts(), 50), last(ch.lasts()), hold, ch.usage.server, ch.usage.own)
+		if want(c) {
+			cases = append(cases, c)
 		}
-		fmt.Fprintf(w, "   memory idle %d settled %d peak %d  a stream %d; unexpected %d\n", c.idle.resident, c.settled.resident, c.settled.peak, (c.settled.resident-c.idle.resident)/int64(c.streams), c.unexpected)
+	}
+	fmt.Fprintln(w)
+	if title != "" {
+		fmt.Fprintf(w, "%s\n\n", title)
+	}
+	line := func(name string, of func(*result) string) {
+		fmt.Fprintf(w, "  %-*s", nameWidth, name)
+		for _, c := range cases {
+			fmt.Fprintf(w, " %*s", figureWidth, of(c))
+		}
+		fmt.Fprintln(w)
+	}
+	line("", func(c *result) string { return fmt.Sprintf("%d proxies", c.streams) })
+	line("", (*result).name)
+	for _, row := range rows {
+		if row.of == nil {
+			fmt.Fprintf(w, "  %s\n", row.name)
+			continue
+		}
+		line(row.name, row.of)
+	}
+}
+
+func (c *result) name() string {
+	switch c.classes {
+	case 0:
+		return "floor"
+	case 1:
+		return "1 class"
+	default:
+		return fmt.Sprintf("%d classes", c.classes)
+	}
+}
+
+func endpointOf(c *result) *changed { return &c.endpoint }
+func routeOf(c *result) *changed    { return &c.route }
+
+var figureRows = slices.Concat(
+	[]row{
+		{"First sync, from all connecting at once", nil},
+		{"  half of the proxies have all four types", func(c *result) string { return ms(percentile(c.first, 50)) }},
+		{"  all have", func(c *result) string { return ms(last(c.first)) }},
+		{"  processor time, server", func(c *result) string { return ms(c.firstUsage.server) }},
+		{"  processor time, proxies", func(c *result) string { return ms(c.firstUsage.own) }},
+		{"  sent", func(c *result) string { return bytes(c.firstUsage.bytes) }},
+	},
+	changeRows("Endpoint change, save to ACK", endpointOf),
+	changeRows("Route change, save to ACK", routeOf),
+	[]row{
+		{"Memory, resident", nil},
+		{"  before the first proxy", func(c *result) string { return bytes(c.idle.resident) }},
+		{"  settled, with all of them", func(c *result) string { return bytes(c.settled.resident) }},
+		{"  the difference, a proxy", func(c *result) string { return bytes(c.perStream()) }},
+		{"  peak", func(c *result) string { return bytes(c.settled.peak) }},
+		{"Responses that nothing brought about", func(c *result) string { return fmt.Sprint(c.unexpected) }},
+	},
+)
+
+func changeRows(title string, of func(*result) *changed) []row {
+	return []row{
+		{title, nil},
+		{"  p50 of all proxies in all rounds", func(c *result) string { return ms(percentile(of(c).all(), 50)) }},
+		{"  p99", func(c *result) string { return ms(percentile(of(c).all(), 99)) }},
+		{"  the last proxy, p50 of all rounds", func(c *result) string { return ms(percentile(of(c).lasts(), 50)) }},
+		{"  the last proxy, longest", func(c *result) string { return ms(last(of(c).lasts())) }},
+		{"  p50, holdoff not counted", func(c *result) string { return ms(percentile(of(c).but(c.holdoff), 50)) }},
+		{"  p99, holdoff not counted", func(c *result) string { return ms(percentile(of(c).but(c.holdoff), 99)) }},
+		{"  processor time of a round, server", func(c *result) string { return ms(of(c).each(of(c).usage.server)) }},
+		{"  processor time of a round, proxies", func(c *result) string { return ms(of(c).each(of(c).usage.own)) }},
+	}
+}
+
+// perStream is what a proxy costs the server in memory. What is kept for all of
+// them is shared by as many.
+func (c *result) perStream() int64 {
+	return (c.settled.resident - c.idle.resident) / int64(c.streams)
+}
+
+// each is the share of one round.
+func (c *changed) each(all time.Duration) time.Duration {
+	return all / time.Duration(len(c.rounds))
+}
+
+// holdoff is how long the builder waited for more changes in a round.
+func (c *result) holdoff(r round) time.Duration {
+	t, err := r.timing(c.timings)
+	if err != nil {
+		return 0 // the floor waits for nothing
+	}
+	return t.Due.Sub(t.Read)
+}
+
+// stage is what the builder noted of a round.
+type stage = rig.StageTiming
+
+// stages are the parts of the way of one change, in order.
+var stages = []struct {
+	name string
+	took func(r round, t stage) time.Duration
+}{
+	{"save -> observed by the watcher", func(r round, t stage) time.Duration { return t.Observed.Sub(r.saved) }},
+	{"observed -> on the log, synced", func(_ round, t stage) time.Duration { return t.Logged.Sub(t.Observed) }},
+	{"on the log -> read by the builder", func(_ round, t stage) time.Duration { return t.Read.Sub(t.Logged) }},
+	{"read -> holdoff is over", func(_ round, t stage) time.Duration { return t.Due.Sub(t.Read) }},
+	{"holdoff is over -> built", func(_ round, t stage) time.Duration { return t.Built.Sub(t.Due) }},
+	{"built -> published, synced", func(_ round, t stage) time.Duration { return t.Published.Sub(t.Built) }},
+	// A frontend may have it before the builder hears that it is published.
+	{"published -> first proxy's ACK", func(r round, t stage) time.Duration { return r.saved.Add(r.took[0]).Sub(t.Published) }},
+	{"first -> last proxy's ACK", func(r round, _ stage) time.Duration { return last(r.took) - r.took[0] }},
+	{"save -> last proxy's ACK", func(r round, _ stage) time.Duration { return last(r.took) }},
+}
+
+func stageRows(of func(*result) *changed) []row {
+	var rows []row
+	for _, s := range stages {
+		rows = append(rows, row{s.name, func(c *result) string {
+			var took []time.Duration
+			for _, r := range of(c).rounds {
+				if t, err := r.timing(c.timings); err == nil {
+					took = append(took, s.took(r, t))
+				}
+			}
+			slices.Sort(took)
+			return fmt.Sprintf("%.1f / %.1f", inMS(percentile(took, 50)), inMS(percentile(took, 99)))
+		}})
+	}
+	return rows
+}
+
+func inMS(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", inMS(d)) }
+
+func bytes(n int64) string {
+	switch {
+	case n >= 1<<20:
+		return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	default:
+		return fmt.Sprintf("%d B", n)
 	}
 }

@@ -94,14 +94,17 @@ const (
 	settleStep  = 250 * time.Millisecond
 	settleSteps = 4  // without shrinking
 	settleMax   = 32 // steps in all
+	collections = 2  // a sync.Pool is empty after the second
 )
 
 // settled is what a process holds once it has given back what it does not
 // need. Go collects garbage every two minutes where nothing happens; this asks
 // it to do so now.
 func settled(ctx context.Context, pid, admin int) (memory, error) {
-	if err := collect(ctx, admin); err != nil {
-		return memory{}, err
+	for range collections {
+		if err := collect(ctx, admin); err != nil {
+			return memory{}, err
+		}
 	}
 	last, err := memoryOf(pid)
 	for step, still := 0, 0; err == nil && step < settleMax && still < settleSteps; step++ {

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"meshlog.dev/deploy/e2e/load/fleet"
+)
+
+// TestMain makes the test's own program the floor's server where a run starts
+// it.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == floorCommand {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// The program works; how fast, a test does not say.
+func TestRun(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	p, err := parse([]string{"-streams", "10", "-classes", "1,5", "-services", "50", "-rounds", "2", "-raw"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := run(ctx, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	r.print(&out)
+	if len(r.cases) != 3 {
+		t.Errorf("%d cases, want the floor, 1 class and 5", len(r.cases))
+	}
+	for _, c := range r.cases {
+		if got := len(c.first); got != 10 {
+			t.Errorf("%s: %d proxies have everything, want 10", c.name(), got)
+		}
+		for of, ch := range map[fleet.Type]changed{fleet.EDS: c.endpoint, fleet.RDS: c.route} {
+			if got := len(ch.all()); got != 2*10 {
+				t.Errorf("%s: %d responses to changes of %s, want 20", c.name(), got, of)
+			}
+			if len(ch.resources) == 0 || ch.usage.bytes < int64(len(ch.resources))*2*10 {
+				t.Errorf("%s: changes of %s: %d bytes for %d each", c.name(), of, ch.usage.bytes, len(ch.resources))
+			}
+		}
+		if c.unexpected != 0 {
+			t.Errorf("%s: %d responses that nothing had brought about", c.name(), c.unexpected)
+		}
+		if c.settled.resident <= 0 || c.settled.peak < c.settled.resident {
+			t.Errorf("%s: memory %+v", c.name(), c.settled)
+		}
+	}
+	for _, want := range []string{"A first sync is ", "save -> last proxy's ACK", "route change, p99", "memory a proxy"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestBounds(t *testing.T) {
+	for _, args := range []string{
+		"-streams 2001", "-streams 0", "-streams 5,,6", "-classes 101", "-rounds 101", "-services 20001", "-endpoints 1", "-mode both",
+	} {
+		if _, err := parse(strings.Fields(args)); err == nil {
+			t.Errorf("%s is taken", args)
+		}
+	}
+}
+
+func TestPercentile(t *testing.T) {
+	took := make([]time.Duration, 200)
+	for i := range took {
+		took[i] = time.Duration(i + 1)
+	}
+	for p, want := range map[int]time.Duration{1: 2, 50: 100, 99: 198, 100: 200} {
+		if got := percentile(took, p); got != want {
+			t.Errorf("p%d of 1 to 200 is %d, want %d", p, got, want)
+		}
+	}
+}
