@@ -102,7 +102,8 @@ func (c *Catalog) Drop(of model.ProxyClass, t model.ResourceType) {
 	delete(c.classes, k)
 	c.reads(cl.inputs, nil, func(r *readers) { delete(r.classes, cl) }, nil)
 	c.problems.replace(cl.problems, nil)
-	c.leave(cl.list, cl)
+	delete(cl.list.classes, cl)
+	c.abandon(cl.list)
 	c.sweepNames()
 }
 

@@ -84,6 +84,7 @@ func (e *edit) list(cl *class) {
 			e.moved = map[*class]moved{}
 		}
 		e.moved[cl] = moved{cl.list, cl.list.set}
+		delete(cl.list.classes, cl)
 	}
 	l.classes[cl] = struct{}{}
 	cl.list = l
@@ -158,8 +159,8 @@ func (e *edit) done() []Change {
 			changes = append(changes, Change{cl.key.of, cl.key.t, cl.list.set, Changed(was.set, cl.list.set)})
 		}
 	}
-	for cl, was := range e.moved {
-		e.leave(was.list, cl)
+	for _, was := range e.moved {
+		e.abandon(was.list)
 	}
 	e.sweepNames()
 	return changes
@@ -373,10 +374,9 @@ func (c *Catalog) splice(t model.ResourceType, s *Set, changes []change) (*Set, 
 	return next, names
 }
 
-// leave takes a class from a list, and drops what then nobody has.
-func (c *Catalog) leave(l *list, cl *class) {
-	delete(l.classes, cl)
-	if len(l.classes) > 0 {
+// abandon drops a list that no class has any more.
+func (c *Catalog) abandon(l *list) {
+	if len(l.classes) > 0 || c.lists[l.key] != l {
 		return
 	}
 	delete(c.lists, l.key)
