@@ -94,7 +94,7 @@ func (c *Cache) update(next point) []*Client {
 func (c *Cache) swap(next point, changes []xds.Change) []*Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	same := c.current.pc.SameSelectors(next.pc)
+	same := c.current.pc.SameClasses(next.pc)
 	if next.selectors = c.current.selectors; !same {
 		next.selectors++
 	}

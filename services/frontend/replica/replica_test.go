@@ -80,7 +80,7 @@ func (r *rig) mustStep() {
 
 func clusters(st *replica.State) []string {
 	var out []string
-	for _, r := range st.PushContext.Raw(model.RawInput(model.CDS, "*")) {
+	for _, r := range st.PushContext.Read().Raw(model.CDS, "*") {
 		out = append(out, r.Name)
 	}
 	return out
@@ -243,7 +243,7 @@ func TestEpoch(t *testing.T) {
 	if err := r.Step(t.Context(), mustPoll(t, mesh), r.fetch); err != nil {
 		t.Fatal(err)
 	}
-	want := []model.Input{model.RawInput(model.EDS, "*"), model.RawOneInput(model.EDS, "*", "a")}
+	want := []model.Input{model.RawOneInput(model.EDS, "*", "a")}
 	if diff := cmp.Diff(want, r.changed[1]); diff != "" {
 		t.Errorf("changed inputs (-want +got):\n%s", diff)
 	}

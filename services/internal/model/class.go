@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -141,47 +142,159 @@ func (c ProxyClass) Raw(t ResourceType) SelectorSet {
 	return [ResourceTypes]SelectorSet{CDS: c.CDS.Raw, EDS: c.EDS.Raw, LDS: c.LDS.Raw, RDS: c.RDS.Raw}[t]
 }
 
-// String is for people: the selectors that matched, whatever their type.
+// String is for people: what kind of client, what namespace's view of the mesh
+// it has where that is not everybody's, and the selectors that matched.
 func (c ProxyClass) String() string {
-	var all []string
-	seen := map[string]bool{}
-	for t := range ResourceTypes {
-		for _, s := range c.Raw(t).Selectors() {
-			if !seen[s] {
-				seen[s] = true
-				all = append(all, s)
+	words := []string{c.CDS.Client.String()}
+	for _, scope := range []string{c.RDS.Namespace, c.CDS.Scope.Services, c.LDS.Scope.VirtualServices, c.CDS.Scope.Rules} {
+		if scope != "" && !slices.Contains(words, scope) {
+			words = append(words, scope)
+		}
+	}
+	parts := []string{strings.Join(words, " ")}
+	add := func(set SelectorSet) {
+		for _, s := range set.Selectors() {
+			if !slices.Contains(parts, s) {
+				parts = append(parts, s)
 			}
 		}
 	}
-	if len(all) == 0 {
-		return "none"
+	add(c.LDS.Gateways)
+	add(c.LDS.Sources)
+	add(c.RDS.Sources)
+	for t := range ResourceTypes {
+		add(c.Raw(t))
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(parts, "; ")
+}
+
+// String is router, sidecar or gRPC.
+func (c Client) String() string {
+	switch c {
+	case ClientSidecar:
+		return "sidecar"
+	case ClientGRPC:
+		return "gRPC"
+	}
+	return "router"
+}
+
+// classOf is the class of a kind of client in a namespace, as far as the world
+// and not the proxy decides it.
+func (pc *PushContext) classOf(client Client, namespace string) ProxyClass {
+	scope := Scope{
+		Services:        pc.services.scopes.scope(namespace),
+		VirtualServices: pc.virtualServices.scopes.scope(namespace),
+		Rules:           pc.rules.scopes.scope(namespace),
+	}
+	clusters := Scope{Services: scope.Services, Rules: scope.Rules}
+	return ProxyClass{
+		CDS: CDSClass{Client: client, Scope: clusters},
+		EDS: EDSClass{Client: client, Scope: clusters},
+		LDS: LDSClass{Client: client, Scope: Scope{Services: scope.Services, VirtualServices: scope.VirtualServices}},
+		RDS: RDSClass{Client: client, Scope: scope, Namespace: pc.services.homes.scope(namespace)},
+	}
 }
 
 // Classify says which class p is of. It costs one match a distinct selector.
 func Classify(pc *PushContext, p *Proxy) ProxyClass {
-	var sets [ResourceTypes]strings.Builder
-	for _, s := range pc.selectors {
+	client := ClientRouter
+	switch {
+	case p.GRPC:
+		client = ClientGRPC
+	case p.Type == Sidecar:
+		client = ClientSidecar
+	}
+	c := pc.classOf(client, p.Namespace)
+	if client == ClientRouter {
+		c.LDS.Gateways = pc.gateways.selected(p)
+		c.RDS.Gateways = c.LDS.Gateways
+	}
+	c.LDS.Bind = client == ClientSidecar && p.text("INTERCEPTION_MODE") == "NONE"
+	c.LDS.Sources = pc.virtualServices.sourcesOf(LDS, p)
+	c.RDS.Sources = pc.virtualServices.sourcesOf(RDS, p)
+	raw := pc.raw.selected(p)
+	c.CDS.Raw, c.EDS.Raw, c.LDS.Raw, c.RDS.Raw = raw[CDS], raw[EDS], raw[LDS], raw[RDS]
+	return c
+}
+
+// Classes are those for which a world must be fit to be served: of each
+// namespace that sees something of its own, and of everybody, a router, a
+// sidecar and a gRPC client; and a router for each selector of Gateways. They
+// have no raw resources, which are what they are whoever gets them.
+func (pc *PushContext) Classes() []ProxyClass {
+	namespaces := []string{""}
+	for _, c := range []counter{pc.services.scopes, pc.services.homes, pc.virtualServices.scopes, pc.rules.scopes} {
+		namespaces = append(namespaces, c.names()...)
+	}
+	slices.Sort(namespaces)
+	var all []ProxyClass
+	for _, ns := range slices.Compact(namespaces) {
+		for _, client := range []Client{ClientRouter, ClientSidecar, ClientGRPC} {
+			all = append(all, pc.classOf(client, ns))
+		}
+	}
+	for _, s := range pc.gateways.selectors {
+		c := pc.classOf(ClientRouter, "")
+		c.LDS.Gateways, c.RDS.Gateways = SelectorSet(s.text), SelectorSet(s.text)
+		all = append(all, c)
+	}
+	return all
+}
+
+// selectorSet collects the texts of selectors, which come sorted.
+type selectorSet struct{ strings.Builder }
+
+func (s *selectorSet) add(text string) {
+	if s.Len() > 0 {
+		s.WriteByte('\n')
+	}
+	s.WriteString(text)
+}
+
+func (s *selectorSet) set() SelectorSet { return SelectorSet(s.String()) }
+
+// selected is by type the selectors of raw resources that match p.
+func (x *rawIndex) selected(p *Proxy) [ResourceTypes]SelectorSet {
+	var sets [ResourceTypes]selectorSet
+	for _, s := range x.selectors {
 		if !s.Matches(p) {
 			continue
 		}
 		for t := range ResourceTypes {
-			if _, used := pc.cells[cellKey{t, s.text}]; !used {
-				continue
+			if _, used := x.cells[cellKey{t, s.text}]; used {
+				sets[t].add(s.text)
 			}
-			if sets[t].Len() > 0 {
-				sets[t].WriteByte('\n')
-			}
-			sets[t].WriteString(s.text)
 		}
 	}
-	return ProxyClass{
-		CDS: CDSClass{Raw: SelectorSet(sets[CDS].String())},
-		EDS: EDSClass{Raw: SelectorSet(sets[EDS].String())},
-		LDS: LDSClass{Raw: SelectorSet(sets[LDS].String())},
-		RDS: RDSClass{Raw: SelectorSet(sets[RDS].String())},
+	var all [ResourceTypes]SelectorSet
+	for t := range sets {
+		all[t] = sets[t].set()
 	}
+	return all
+}
+
+// selected is the selectors of Gateways that match a router.
+func (x *gatewayIndex) selected(p *Proxy) SelectorSet {
+	var set selectorSet
+	for _, s := range x.selectors {
+		if matchLabels(s.labels, p.Labels) {
+			set.add(s.text)
+		}
+	}
+	return set.set()
+}
+
+// sourcesOf is the sources that p is one of, among those that decide about
+// resources of type t.
+func (x *virtualServiceIndex) sourcesOf(t ResourceType, p *Proxy) SelectorSet {
+	var set selectorSet
+	for _, m := range x.matches {
+		if x.sources[t].get(m.text) > 0 && m.matches(p) {
+			set.add(m.text)
+		}
+	}
+	return set.set()
 }
 
 func versionString(major, minor, patch uint32) string {

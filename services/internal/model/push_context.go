@@ -97,7 +97,7 @@ func (pc *PushContext) next(w *World, changed []Key) (*PushContext, []Input) {
 		case workloadEntryKind, workloadKind:
 			endpoints.workload(was, is)
 		case virtualServiceKind:
-			virtualServices.change(name{k.Namespace, k.Name}, w.served(w.winner(k)))
+			virtualServices.change(name{k.Namespace, k.Name}, w.winner(k))
 		case destinationRuleKind:
 			rules.change(was, is)
 		case gatewayKind:
@@ -128,7 +128,7 @@ func (pc *PushContext) every(inputs map[Input]struct{}) {
 	for k, c := range pc.raw.cells {
 		inputs[RawInput(k.Type, k.Selector)] = struct{}{}
 		for _, r := range c.resources {
-			inputs[rawOneInput(k.Type, k.Selector, r.Name)] = struct{}{}
+			inputs[RawOneInput(k.Type, k.Selector, r.Name)] = struct{}{}
 		}
 	}
 	for id := range pc.services.byID.all() {

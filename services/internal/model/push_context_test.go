@@ -91,7 +91,7 @@ func TestConflicts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pc := PushContext(t, test.changes...)
-			if got := pc.Raw(model.RawInput(model.CDS, "*")); len(got) != 1 || got[0].Key.Name != test.winner {
+			if got := pc.Read().Raw(model.CDS, "*"); len(got) != 1 || got[0].Key.Name != test.winner {
 				t.Errorf("%d resources, the first of %v", len(got), got[0].Key)
 			}
 			var losers []string
@@ -138,11 +138,11 @@ func TestNextIsRebuild(t *testing.T) {
 				t.Fatalf("seed %d: -rebuilt +incremental:\n%s", seed, diff)
 			}
 			for _, in := range everyInput() {
-				if !slices.Equal(print(before.Raw(in)), print(pc.Raw(in))) && !slices.Contains(inputs, in) {
+				if !slices.Equal(winners(raw(before, in)), winners(raw(pc, in))) && !slices.Contains(inputs, in) {
 					t.Fatalf("seed %d: %v changed and is not named", seed, in)
 				}
 			}
-			if !pc.SameSelectors(before) {
+			if !pc.SameClasses(before) {
 				continue
 			}
 			for _, p := range proxies() {
@@ -209,6 +209,18 @@ func proxies() []*model.Proxy {
 	return all
 }
 
+func raw(pc *model.PushContext, in model.Input) []*model.RawResource {
+	return pc.Read().Raw(model.ResourceType(in.Kind-model.InputRaw), in.A)
+}
+
+func winners(resources []*model.RawResource) []string {
+	out := []string{}
+	for _, r := range resources {
+		out = append(out, fmt.Sprintf("%s of %s", r.Name, r.Key))
+	}
+	return out
+}
+
 func print(resources []*model.RawResource) []string {
 	out := []string{}
 	for _, r := range resources {
@@ -220,7 +232,7 @@ func print(resources []*model.RawResource) []string {
 func dump(pc *model.PushContext) []string {
 	var out []string
 	for _, in := range everyInput() {
-		out = append(out, fmt.Sprint(in, " ", strings.Join(print(pc.Raw(in)), ", ")))
+		out = append(out, fmt.Sprint(in, " ", strings.Join(print(raw(pc, in)), ", ")))
 	}
 	for _, p := range proxies() {
 		out = append(out, model.Classify(pc, p).String())

@@ -2,7 +2,6 @@ package model
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -63,10 +62,6 @@ func RawOneInput(t ResourceType, selector, name string) Input {
 	return Input{Kind: InputRawOne, A: selector, B: t.String() + " " + name}
 }
 
-func rawOneInput(t ResourceType, selector, name string) Input {
-	return Input{Kind: InputRawOne, A: selector, B: t.String() + " " + name}
-}
-
 // Reader reads a PushContext and notes what was read. Nothing that it returns
 // may be changed. It is for one goroutine.
 type Reader struct {
@@ -96,7 +91,7 @@ func (r *Reader) Raw(t ResourceType, selector string) []*RawResource {
 // RawOne returns what Raw does of one name, or nil: it changes less often.
 func (r *Reader) RawOne(t ResourceType, selector, name string) *RawResource {
 	r.note(RawOneInput(t, selector, name))
-	return r.pc.rawOne(t, selector, name)
+	return r.pc.raw.one(t, selector, name)
 }
 
 // Before says which of two raw resources wins a name that both have.

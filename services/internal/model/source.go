@@ -23,3 +23,18 @@ func SourceSelector(labels map[string]string, namespace string) string {
 
 // Has says whether the selector of that text is in the set.
 func (s SelectorSet) Has(text string) bool { return slices.Contains(s.Selectors(), text) }
+
+// sourceMatch is what a match asks of the caller. Equal ones have equal texts.
+type sourceMatch struct {
+	labels    map[string]string
+	namespace string
+	text      string
+}
+
+func newSourceMatch(labels map[string]string, namespace string) *sourceMatch {
+	return &sourceMatch{labels, namespace, SourceSelector(labels, namespace)}
+}
+
+func (m *sourceMatch) matches(p *Proxy) bool {
+	return (m.namespace == "" || m.namespace == p.Namespace) && matchLabels(m.labels, p.Labels)
+}

@@ -31,7 +31,7 @@ type Object struct {
 type World struct {
 	places   table[Key, *place]
 	overlays map[string]Overlay
-	kinds    map[string]table[name, []*Object] // copies of an object, the winner first; never empty
+	kinds    map[string]table[name, []*Object] // copies of an object, the one that wins first; never empty
 
 	// What Diagnostics speaks of.
 	contested table[identity, struct{}] // objects of several copies
@@ -80,23 +80,41 @@ func NewWorld() *World {
 	}
 }
 
-// Objects yields the winning objects of a kind, sorted by namespace and name.
+// merged are the kinds of which every copy counts: what several registries
+// say of one name is put together by who reads it.
+var merged = []string{"Service", "EndpointSlice", "Pod"}
+
+func isMerged(kind string) bool { return slices.Contains(merged, kind) }
+
+// counting is those of the copies of an object that count.
+func counting(kind string, copies []*Object) []*Object {
+	if len(copies) > 1 && !isMerged(kind) {
+		return copies[:1]
+	}
+	return copies
+}
+
+// Objects yields the objects of a kind that count, sorted by namespace and
+// name: the winning copy of each, or of the kinds that registries tell of
+// (Service, EndpointSlice, Pod) every copy, the one that wins first.
 func (w *World) Objects(kind string) iter.Seq[Object] {
 	return func(yield func(Object) bool) {
 		t, ok := w.kinds[kind]
 		if !ok {
 			return
 		}
-		winners := make([]*Object, 0, t.n)
+		lists := make([][]*Object, 0, t.n)
 		for _, copies := range t.all() {
-			winners = append(winners, copies[0])
+			lists = append(lists, counting(kind, copies))
 		}
-		slices.SortFunc(winners, func(a, b *Object) int {
-			return cmp.Or(cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
+		slices.SortFunc(lists, func(a, b []*Object) int {
+			return cmp.Or(cmp.Compare(a[0].Key.Namespace, b[0].Key.Namespace), cmp.Compare(a[0].Key.Name, b[0].Key.Name))
 		})
-		for _, o := range winners {
-			if !yield(*o) {
-				return
+		for _, list := range lists {
+			for _, o := range list {
+				if !yield(*o) {
+					return
+				}
 			}
 		}
 	}
@@ -110,13 +128,30 @@ func (w *World) Object(kind, namespace, objectName string) (Object, bool) {
 	return Object{}, false
 }
 
-// Served returns the object of that very key if it is the one that wins.
+// Served returns the object of that very key if it counts, as those that
+// Objects yields do.
 func (w *World) Served(k Key) (Object, bool) {
-	o, ok := w.Object(k.Kind, k.Namespace, k.Name)
-	if !ok || o.Key != k {
-		return Object{}, false
+	if o := w.served(k); o != nil {
+		return *o, true
 	}
-	return o, true
+	return Object{}, false
+}
+
+func (w *World) served(k Key) *Object {
+	for _, o := range counting(k.Kind, w.copies(identityOf(k))) {
+		if o.Key == k {
+			return o
+		}
+	}
+	return nil
+}
+
+// winner is the winning copy of the object of k, or nil.
+func (w *World) winner(k Key) *Object {
+	if copies := w.copies(identityOf(k)); len(copies) > 0 {
+		return copies[0]
+	}
+	return nil
 }
 
 func (w *World) copies(id identity) []*Object {
@@ -157,6 +192,9 @@ func (w *World) Diagnostics() []Diagnostic {
 		})
 	}
 	for id := range w.contested.all() {
+		if isMerged(id.kind) {
+			continue
+		}
 		copies := w.copies(id)
 		for _, o := range copies[1:] {
 			if o.Key.Kind == policyKind && o.Key.Source == DefaultsSource {

@@ -17,7 +17,7 @@ import (
 
 // Apply returns the world after a change, and the keys of the objects that
 // are served otherwise than before: changed, new, gone, or no longer (or only
-// now) the copy that wins; sorted. It costs what the change costs, not what
+// now) a copy that counts; sorted. It costs what the change costs, not what
 // the world does; a Reset costs the world. The error means that rows are not
 // what a fold writes; the world is as it was.
 func (w *World) Apply(c Change) (*World, []Key, error) {
@@ -272,12 +272,14 @@ func (n *next) settle() []Key {
 	changed := map[Key]struct{}{}
 	for id := range n.moved {
 		n.order(id)
-		was, is := winner(n.was.copies(id)), winner(n.current(id))
-		if was == is {
-			continue
+		was, is := counting(id.kind, n.was.copies(id)), counting(id.kind, n.current(id))
+		for _, o := range was {
+			if !slices.Contains(is, o) {
+				changed[o.Key] = struct{}{}
+			}
 		}
-		for _, o := range []*Object{was, is} {
-			if o != nil {
+		for _, o := range is {
+			if !slices.Contains(was, o) {
 				changed[o.Key] = struct{}{}
 			}
 		}
@@ -314,13 +316,6 @@ func (n *next) closeKinds() {
 		}
 	}
 	n.kinds = kinds
-}
-
-func winner(copies []*Object) *Object {
-	if len(copies) == 0 {
-		return nil
-	}
-	return copies[0]
 }
 
 // message is the winner's, or nil.

@@ -1,0 +1,118 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+const gatewayKind = "Gateway"
+
+// gatewayIndex is the Gateways of the world, by what they select.
+type gatewayIndex struct {
+	bySelector groups[string, *gateway] // the oldest first
+	selectors  []*gatewaySelector       // sorted by text
+}
+
+// gateway is one Gateway. It is immutable.
+type gateway struct{ Gateway }
+
+// gatewaySelector says which routers have a Gateway (GW-1).
+type gatewaySelector struct {
+	labels map[string]string
+	text   string
+}
+
+func (g *gateway) key() Key { return g.Key }
+
+func newGatewayIndex() gatewayIndex {
+	return gatewayIndex{bySelector: newGroups[string, *gateway](hashString)}
+}
+
+// newGatewaySelector reads a selector; without labels it selects every router.
+func newGatewaySelector(labels map[string]string) *gatewaySelector {
+	if len(labels) == 0 {
+		return &gatewaySelector{nil, everyProxy}
+	}
+	parts := make([]string, 0, len(labels))
+	for k, v := range labels {
+		parts = append(parts, fmt.Sprintf("%s=%q", k, v))
+	}
+	slices.Sort(parts)
+	return &gatewaySelector{labels, strings.Join(parts, " ")}
+}
+
+func (x *gatewayIndex) list(selector string) []Gateway {
+	members := x.bySelector.get(selector)
+	if len(members) == 0 {
+		return nil
+	}
+	list := make([]Gateway, len(members))
+	for i, g := range members {
+		list[i] = g.Gateway
+	}
+	return list
+}
+
+// gatewayEdit makes one gatewayIndex from another.
+type gatewayEdit struct {
+	*transition
+	from       gatewayIndex
+	bySelector *groupsEdit[string, *gateway]
+}
+
+func (x gatewayIndex) edit(t *transition) *gatewayEdit {
+	return &gatewayEdit{transition: t, from: x, bySelector: x.bySelector.edit(func(a, b *gateway) int {
+		return wins(t.priority, a.Key, a.Created, b.Key, b.Created)
+	})}
+}
+
+// change takes in a Gateway; either may be nil.
+func (e *gatewayEdit) change(was, is *Object) {
+	for _, o := range []*Object{was, is} {
+		if o == nil {
+			continue
+		}
+		m, ok := o.Message.(*networking.Gateway)
+		if !ok {
+			continue
+		}
+		text := newGatewaySelector(m.GetSelector()).text
+		if o == was {
+			e.bySelector.drop(text, o.Key)
+		} else {
+			e.bySelector.put(text, &gateway{Gateway{o.Key, o.Created, m}})
+		}
+	}
+}
+
+func (e *gatewayEdit) done() gatewayIndex {
+	if len(e.bySelector.moved) == 0 {
+		return e.from
+	}
+	x := gatewayIndex{bySelector: e.bySelector.done(), selectors: e.from.selectors}
+	for text := range e.bySelector.moved {
+		was, is := e.from.bySelector.get(text), x.bySelector.get(text)
+		if slices.EqualFunc(was, is, func(a, b *gateway) bool { return a.Key == b.Key && sameMessage(a.Spec, b.Spec) }) {
+			continue
+		}
+		e.changed(Input{Kind: InputGateways, A: text})
+		if (len(was) == 0) != (len(is) == 0) {
+			e.reclassify(true)
+			x.selectors = withSelector(x.selectors, text, is)
+		}
+	}
+	return x
+}
+
+// withSelector is list with or without the selector of that text.
+func withSelector(list []*gatewaySelector, text string, members []*gateway) []*gatewaySelector {
+	list = slices.DeleteFunc(slices.Clone(list), func(s *gatewaySelector) bool { return s.text == text })
+	if len(members) > 0 {
+		list = append(list, newGatewaySelector(members[0].Spec.GetSelector()))
+	}
+	slices.SortFunc(list, func(a, b *gatewaySelector) int { return strings.Compare(a.text, b.text) })
+	return list
+}

@@ -1,0 +1,252 @@
+package model
+
+import (
+	"reflect"
+	"slices"
+)
+
+// serviceIndex is the services of the world and who sees which.
+type serviceIndex struct {
+	claims  groups[ServiceID, *claim]
+	byID    table[ServiceID, *Service]
+	byHost  groups[string, *Service]
+	views   table[string, *hostView]
+	aliases *aliasIndex
+	scopes  counter               // namespaces that see something else than everybody, by how many hosts
+	homes   counter               // namespaces with services of bare names
+	lists   map[string][]*Service // what scopes see, sorted by host; "" is everybody
+}
+
+func hashServiceID(id ServiceID) uint64 { return hashStrings(id.Namespace, id.Hostname) }
+func hashString(s string) uint64        { return hashStrings(s) }
+
+func (s *Service) key() Key { return s.Key }
+
+func newServiceIndex() serviceIndex {
+	return serviceIndex{
+		claims: newGroups[ServiceID, *claim](hashServiceID),
+		byID:   newTable[ServiceID, *Service](hashServiceID),
+		byHost: newGroups[string, *Service](hashString),
+		views:  newTable[string, *hostView](hashString),
+		scopes: newCounter(),
+		homes:  newCounter(),
+		lists:  map[string][]*Service{"": nil},
+	}
+}
+
+// scope is the namespace if it is counted, else everybody's scope.
+func (c counter) scope(namespace string) string {
+	if c.get(namespace) > 0 {
+		return namespace
+	}
+	return ""
+}
+
+func (x *serviceIndex) list(scope string) []*Service {
+	if list, ok := x.lists[scope]; ok {
+		return list
+	}
+	return x.lists[""]
+}
+
+func (x *serviceIndex) find(scope, host string) *Service {
+	view := x.views.get(host)
+	s := view.sees(scope)
+	if s == nil || s.AliasOf == "" {
+		return s
+	}
+	end := x.views.get(x.aliases.end(host)).sees(scope)
+	if end == nil || end.AliasOf != "" {
+		return nil
+	}
+	return end
+}
+
+// serviceEdit makes one serviceIndex from another.
+type serviceEdit struct {
+	*transition
+	from   serviceIndex
+	claims *groupsEdit[ServiceID, *claim]
+	// hosts are those of which the services differ.
+	hosts map[string]struct{}
+}
+
+func (x serviceIndex) edit(t *transition) *serviceEdit {
+	return &serviceEdit{transition: t, from: x, claims: x.claims.edit(t.compareClaims), hosts: make(map[string]struct{})}
+}
+
+// change takes in what is said by an object now; either may be nil.
+func (e *serviceEdit) change(was, is *Object) {
+	if was != nil {
+		for _, host := range e.settings.hosts(*was) {
+			e.claims.drop(ServiceID{was.Key.Namespace, host}, was.Key)
+		}
+	}
+	if is != nil {
+		for _, c := range e.settings.claims(*is) {
+			e.claims.put(c.service.ServiceID, c)
+		}
+	}
+}
+
+func (e *serviceEdit) done() serviceIndex {
+	if len(e.claims.moved) == 0 {
+		return e.from
+	}
+	x := e.from
+	x.claims = e.claims.done()
+	touched := make(map[ServiceID]struct{})
+	said := make(map[ServiceID]string)
+	for id := range e.claims.moved {
+		touched[id] = struct{}{}
+		target := ""
+		claims := x.claims.get(id)
+		if len(claims) > 0 {
+			target = claims[0].service.AliasOf
+			e.problem(about{"host", id.Namespace, id.Hostname}, claimProblems(claims))
+		} else {
+			e.problem(about{"host", id.Namespace, id.Hostname}, nil)
+		}
+		if old := e.from.byID.get(id); target != "" || old != nil && old.AliasOf != "" {
+			said[id] = target
+		}
+	}
+	if len(said) > 0 {
+		x.aliases = e.doneAliases(&x, said, touched)
+	}
+	e.doneServices(&x, touched)
+	e.doneHosts(&x)
+	return x
+}
+
+// doneAliases returns the new aliases, and touches the services of which they
+// are.
+func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, touched map[ServiceID]struct{}) *aliasIndex {
+	next := x.aliases.with(said)
+	for _, host := range x.aliases.changed(next) {
+		for _, s := range x.byHost.get(host) {
+			touched[s.ServiceID] = struct{}{}
+		}
+	}
+	for id := range said {
+		e.problem(about{"alias", id.Namespace, id.Hostname}, nil)
+	}
+	if x.aliases != nil {
+		for id := range x.aliases.said {
+			e.problem(about{"alias", id.Namespace, id.Hostname}, nil)
+		}
+	}
+	for id := range next.said {
+		if !next.looping(id.Hostname) {
+			continue
+		}
+		e.problem(about{"alias", id.Namespace, id.Hostname}, []Diagnostic{{
+			Severity: Warning, Code: "invalid", Key: x.claims.get(id)[0].service.Key, Field: "spec.externalName",
+			Reason: "host " + id.Hostname + " stands for itself by way of " + next.said[id],
+			Advice: "let one of the names stand for a service",
+			Effect: "the name is known to no proxy",
+		}})
+	}
+	return next
+}
+
+// doneServices makes the services anew that are touched.
+func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct{}) {
+	byID := x.byID.edit()
+	byHost := x.byHost.edit(e.compareServices)
+	for id := range touched {
+		old := byID.get(id)
+		var s *Service
+		if claims := x.claims.get(id); len(claims) > 0 {
+			s = mergeClaims(claims, x.aliases.aliases(id.Hostname))
+		}
+		if reflect.DeepEqual(old, s) {
+			continue
+		}
+		e.changed(Input{Kind: InputService, A: id.Namespace, B: id.Hostname})
+		if old != nil {
+			byHost.drop(id.Hostname, old.Key)
+		}
+		if s == nil {
+			byID.remove(id)
+			continue
+		}
+		byID.set(id, s)
+		byHost.put(id.Hostname, s)
+	}
+	x.byID, x.byHost = byID.table, byHost.done()
+	for host := range byHost.moved {
+		e.hosts[host] = struct{}{}
+	}
+}
+
+// doneHosts finds out who sees what under the hosts that changed.
+func (e *serviceEdit) doneHosts(x *serviceIndex) {
+	views := x.views.edit()
+	scopes, homes := x.scopes.edit(), x.homes.edit()
+	for host := range e.hosts {
+		was, is := views.get(host), viewHost(x.byHost.get(host))
+		scopes.add(-1, was.views()...)
+		scopes.add(1, is.views()...)
+		homes.add(-1, was.homes()...)
+		homes.add(1, is.homes()...)
+		if is == nil {
+			views.remove(host)
+		} else {
+			views.set(host, is)
+		}
+		e.problem(about{"view", "", host}, is.problems())
+	}
+	x.views = views.table
+	var came, left, settled, deserted []string
+	x.scopes, came, left = scopes.done()
+	x.homes, settled, deserted = homes.done()
+	e.reclassify(len(came)+len(left)+len(settled)+len(deserted) > 0)
+	e.doneLists(x, came, left)
+}
+
+// doneLists makes the lists anew that differ.
+func (e *serviceEdit) doneLists(x *serviceIndex, came, left []string) {
+	lists := make(map[string][]*Service, len(x.lists)+len(came))
+	for scope, list := range x.lists {
+		if !slices.Contains(left, scope) {
+			lists[scope] = list
+		}
+	}
+	for _, scope := range left {
+		e.changed(Input{Kind: InputServices, A: scope})
+	}
+	e.doneList(x, lists, "")
+	for scope := range x.lists {
+		if _, ok := lists[scope]; ok && scope != "" {
+			e.doneList(x, lists, scope)
+		}
+	}
+	for _, scope := range came {
+		lists[scope] = lists[""]
+		e.changed(Input{Kind: InputServices, A: scope})
+		e.doneList(x, lists, scope)
+	}
+	x.lists = lists
+}
+
+// doneList makes the list of one scope anew if it differs.
+func (e *serviceEdit) doneList(x *serviceIndex, lists map[string][]*Service, scope string) {
+	moved := make(map[string]*Service)
+	_, had := e.from.lists[scope]
+	for host := range e.hosts {
+		is := x.views.get(host).sees(scope)
+		was := e.from.views.get(host).sees(scope)
+		if !had {
+			was = x.views.get(host).sees("") // from which its list is made
+		}
+		if was != is {
+			moved[host] = is
+		}
+	}
+	if len(moved) == 0 {
+		return
+	}
+	e.changed(Input{Kind: InputServices, A: scope})
+	lists[scope] = editList(lists[scope], moved)
+}

@@ -1,0 +1,31 @@
+package model
+
+// transition is the step from one PushContext to its successor: what the parts
+// of both share, and where they put what they find.
+type transition struct {
+	*settings
+	inputs   map[Input]struct{}
+	problems *edit[about, []Diagnostic]
+	// other says that proxies may be of other classes than before.
+	other bool
+}
+
+// about is what problems are about, so that they can be replaced.
+type about struct{ what, namespace, name string }
+
+func hashAbout(a about) uint64 { return hashStrings(a.what, a.namespace, a.name) }
+
+// changed notes that an input differs.
+func (t *transition) changed(in Input) { t.inputs[in] = struct{}{} }
+
+// problem replaces what is known about something.
+func (t *transition) problem(a about, ds []Diagnostic) {
+	if len(ds) == 0 {
+		t.problems.remove(a)
+		return
+	}
+	t.problems.set(a, ds)
+}
+
+// reclassify notes whether proxies may be of other classes.
+func (t *transition) reclassify(other bool) { t.other = t.other || other }

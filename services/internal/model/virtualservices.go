@@ -1,0 +1,414 @@
+package model
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+const (
+	virtualServiceKind = "VirtualService"
+	// MeshGateway is the gateway of all sidecars (VS-2).
+	MeshGateway = "mesh"
+)
+
+// virtualServiceIndex is the VirtualServices of the world and who sees which.
+type virtualServiceIndex struct {
+	byName table[name, *virtualService]
+	// seen is what is bound to a gateway and seen from a scope, the one that
+	// wins first; only is what a namespace sees that not everybody does.
+	seen    groups[seenAt, *VirtualServiceHead]
+	only    groups[seenAt, *VirtualServiceHead]
+	scopes  counter                         // namespaces that see more than everybody
+	hosts   groups[string, *virtualService] // those of sidecars, by host
+	sources [ResourceTypes]counter          // texts of SourceSelector, by what matches of them decide
+	matches []*sourceMatch                  // that are counted there, sorted by text
+}
+
+// seenAt is a gateway, as a scope sees it.
+type seenAt struct{ scope, gateway string }
+
+// virtualService is one VirtualService. It is immutable.
+type virtualService struct {
+	*VirtualServiceHead
+	spec     *networking.VirtualService // with full names
+	exportTo Visibility
+	matches  [ResourceTypes][]*sourceMatch // of LDS and RDS
+}
+
+func (h *VirtualServiceHead) key() Key { return h.Key }
+
+func newVirtualServiceIndex() virtualServiceIndex {
+	hash := func(s seenAt) uint64 { return hashStrings(s.scope, s.gateway) }
+	x := virtualServiceIndex{
+		byName: newTable[name, *virtualService](hashName),
+		seen:   newGroups[seenAt, *VirtualServiceHead](hash),
+		only:   newGroups[seenAt, *VirtualServiceHead](hash),
+		scopes: newCounter(),
+		hosts:  newGroups[string, *virtualService](hashString),
+	}
+	for t := range x.sources {
+		x.sources[t] = newCounter()
+	}
+	return x
+}
+
+func (x *virtualServiceIndex) list(scope, gateway string) []*VirtualServiceHead {
+	return x.seen.get(seenAt{x.scopes.scope(scope), gateway})
+}
+
+// spec is what a VirtualService says, or nil.
+func (x *virtualServiceIndex) spec(k Key) *networking.VirtualService {
+	if v := x.byName.get(name{k.Namespace, k.Name}); v != nil {
+		return v.spec
+	}
+	return nil
+}
+
+// newVirtualService reads a VirtualService (VS-1 to VS-3).
+func (s *settings) newVirtualService(o Object, m *networking.VirtualService) *virtualService {
+	v := &virtualService{
+		VirtualServiceHead: &VirtualServiceHead{
+			Key: o.Key, Created: o.Created,
+			HTTP: len(m.GetHttp()) > 0, TLS: len(m.GetTls()) > 0, TCP: len(m.GetTcp()) > 0,
+		},
+		spec:     proto.Clone(m).(*networking.VirtualService),
+		exportTo: visibilityOf(m.GetExportTo(), s.virtualExport, o.Key.Namespace),
+	}
+	ns := o.Key.Namespace
+	for i, host := range m.GetHosts() {
+		v.spec.Hosts[i] = FQDN(host, ns, s.domainSuffix)
+	}
+	v.Hosts = v.spec.Hosts
+	v.Gateways = gatewayNames(m.GetGateways(), ns)
+	if len(v.Gateways) == 0 {
+		v.Gateways = []string{MeshGateway}
+	}
+	slices.Sort(v.Gateways)
+	v.Gateways = slices.Compact(v.Gateways)
+	v.spec.Gateways = v.Gateways
+	for _, d := range destinations(v.spec) {
+		d.Host = FQDN(d.GetHost(), ns, s.domainSuffix)
+		v.Destinations = append(v.Destinations, d.GetHost())
+	}
+	slices.Sort(v.Destinations)
+	v.Destinations = slices.Compact(v.Destinations)
+	v.readMatches(ns)
+	return v
+}
+
+// readMatches completes the names of gateways in matches, and collects the
+// sources that they ask for.
+func (v *virtualService) readMatches(namespace string) {
+	sources := func(t ResourceType, labels map[string]string, from string) {
+		if m := newSourceMatch(labels, from); m.text != "" {
+			v.matches[t] = append(v.matches[t], m)
+			v.Sources = append(v.Sources, m.text)
+		}
+	}
+	for _, r := range v.spec.GetHttp() {
+		for _, m := range r.GetMatch() {
+			m.Gateways = gatewayNames(m.GetGateways(), namespace)
+			sources(RDS, m.GetSourceLabels(), m.GetSourceNamespace())
+		}
+	}
+	for _, r := range v.spec.GetTls() {
+		for _, m := range r.GetMatch() {
+			m.Gateways = gatewayNames(m.GetGateways(), namespace)
+			sources(LDS, m.GetSourceLabels(), m.GetSourceNamespace())
+		}
+	}
+	for _, r := range v.spec.GetTcp() {
+		for _, m := range r.GetMatch() {
+			m.Gateways = gatewayNames(m.GetGateways(), namespace)
+			sources(LDS, m.GetSourceLabels(), m.GetSourceNamespace())
+		}
+	}
+	slices.Sort(v.Sources)
+	v.Sources = slices.Compact(v.Sources)
+}
+
+// gatewayNames is names of gateways in full: "mesh", or namespace/name.
+func gatewayNames(names []string, namespace string) []string {
+	var full []string
+	for _, n := range names {
+		ns, rest, qualified := strings.Cut(n, "/")
+		switch {
+		case n == MeshGateway:
+		case qualified && ns == ".":
+			n = namespace + "/" + rest
+		case qualified:
+		default:
+			n = gatewayByHost(n, namespace)
+		}
+		full = append(full, n)
+	}
+	return full
+}
+
+// gatewayByHost reads a gateway's name without a slash, which may be written
+// as a host: name.namespace.svc.cluster.local.
+func gatewayByHost(n, namespace string) string {
+	if parts := strings.Split(n, "."); len(parts) > 1 {
+		return parts[1] + "/" + parts[0]
+	}
+	return namespace + "/" + n
+}
+
+// destinations is all that m names a host in.
+func destinations(m *networking.VirtualService) []*networking.Destination {
+	var all []*networking.Destination
+	for _, r := range m.GetHttp() {
+		for _, d := range r.GetRoute() {
+			all = append(all, d.GetDestination())
+		}
+		all = append(all, r.GetMirror())
+		for _, d := range r.GetMirrors() {
+			all = append(all, d.GetDestination())
+		}
+	}
+	for _, r := range m.GetTls() {
+		for _, d := range r.GetRoute() {
+			all = append(all, d.GetDestination())
+		}
+	}
+	for _, r := range m.GetTcp() {
+		for _, d := range r.GetRoute() {
+			all = append(all, d.GetDestination())
+		}
+	}
+	return slices.DeleteFunc(all, func(d *networking.Destination) bool { return d == nil })
+}
+
+// places is where v is seen: "" for everybody, else by namespaces.
+func (v *virtualService) places() []string {
+	if len(v.Hosts) == 0 {
+		return nil // it is there to be delegated to (VS-4)
+	}
+	if v.exportTo.Public() {
+		return []string{""}
+	}
+	return v.exportTo.namespaces(v.Key.Namespace)
+}
+
+// sidecarHosts is the hosts of which v decides the routes of sidecars.
+func (v *virtualService) sidecarHosts() []string {
+	if !slices.Contains(v.Gateways, MeshGateway) {
+		return nil
+	}
+	return v.Hosts
+}
+
+// virtualServiceEdit makes one virtualServiceIndex from another.
+type virtualServiceEdit struct {
+	*transition
+	from    virtualServiceIndex
+	byName  *edit[name, *virtualService]
+	only    *groupsEdit[seenAt, *VirtualServiceHead]
+	hosts   *groupsEdit[string, *virtualService]
+	scopes  *counterEdit
+	sources [ResourceTypes]*counterEdit
+	matches map[string]*sourceMatch // that may be new
+	touched bool
+}
+
+func (x virtualServiceIndex) edit(t *transition) *virtualServiceEdit {
+	e := &virtualServiceEdit{
+		transition: t, from: x,
+		byName: x.byName.edit(),
+		only:   x.only.edit(t.compareHeads),
+		hosts: x.hosts.edit(func(a, b *virtualService) int {
+			return t.compareHeads(a.VirtualServiceHead, b.VirtualServiceHead)
+		}),
+		scopes:  x.scopes.edit(),
+		matches: make(map[string]*sourceMatch),
+	}
+	for t := range e.sources {
+		e.sources[t] = x.sources[t].edit()
+	}
+	return e
+}
+
+func (s *settings) compareHeads(a, b *VirtualServiceHead) int {
+	return wins(s.priority, a.Key, a.Created, b.Key, b.Created)
+}
+
+// change takes in a VirtualService as it is now; nil: it is gone.
+func (e *virtualServiceEdit) change(n name, is *Object) {
+	was := e.byName.get(n)
+	var v *virtualService
+	if is != nil {
+		if m, ok := is.Message.(*networking.VirtualService); ok {
+			v = e.newVirtualService(*is, m)
+		}
+	}
+	if was == nil && v == nil {
+		return
+	}
+	e.touched = true
+	if was != nil && v != nil && reflect.DeepEqual(was.VirtualServiceHead, v.VirtualServiceHead) {
+		v.VirtualServiceHead = was.VirtualServiceHead // and so it stays in the lists
+	}
+	if was == nil || v == nil || !proto.Equal(was.spec, v.spec) {
+		e.changed(Input{Kind: InputVirtualService, A: n.namespace, B: n.name})
+	}
+	e.count(was, -1)
+	e.count(v, 1)
+	if v == nil {
+		e.byName.remove(n)
+	} else {
+		e.byName.set(n, v)
+	}
+	if was != nil && v != nil && was.VirtualServiceHead == v.VirtualServiceHead && slices.Equal(was.exportTo, v.exportTo) {
+		return
+	}
+	if was != nil {
+		for _, place := range was.places() {
+			for _, g := range was.Gateways {
+				e.only.drop(seenAt{place, g}, was.Key)
+			}
+		}
+		for _, host := range was.sidecarHosts() {
+			e.hosts.drop(host, was.Key)
+		}
+	}
+	if v != nil {
+		for _, place := range v.places() {
+			for _, g := range v.Gateways {
+				e.only.put(seenAt{place, g}, v.VirtualServiceHead)
+			}
+		}
+		for _, host := range v.sidecarHosts() {
+			e.hosts.put(host, v)
+		}
+	}
+}
+
+// count counts what proxies are told apart by.
+func (e *virtualServiceEdit) count(v *virtualService, n int) {
+	if v == nil {
+		return
+	}
+	for _, place := range v.places() {
+		if place != "" {
+			e.scopes.add(n, place)
+		}
+	}
+	for t, matches := range v.matches {
+		for _, m := range matches {
+			e.sources[t].add(n, m.text)
+			e.matches[m.text] = m
+		}
+	}
+}
+
+func (e *virtualServiceEdit) done() virtualServiceIndex {
+	if !e.touched {
+		return e.from
+	}
+	x := e.from
+	x.byName = e.byName.table
+	e.doneSources(&x)
+	x.only, x.hosts = e.only.done(), e.hosts.done()
+	var came, left []string
+	x.scopes, came, left = e.scopes.done()
+	e.reclassify(len(came)+len(left) > 0)
+	e.doneSeen(&x, came, left)
+	for host := range e.hosts.moved {
+		e.problem(about{virtualServiceKind, "", host}, routeProblems(host, x.hosts.get(host)))
+	}
+	return x
+}
+
+// doneSources finds which sources are asked for.
+func (e *virtualServiceEdit) doneSources(x *virtualServiceIndex) {
+	differ := false
+	for t := range x.sources {
+		var came, left []string
+		x.sources[t], came, left = e.sources[t].done()
+		differ = differ || len(came)+len(left) > 0
+	}
+	if !differ {
+		return
+	}
+	e.reclassify(true)
+	for _, m := range x.matches {
+		e.matches[m.text] = m
+	}
+	x.matches = nil
+	for text, m := range e.matches {
+		if x.sources[LDS].get(text) > 0 || x.sources[RDS].get(text) > 0 {
+			x.matches = append(x.matches, m)
+		}
+	}
+	slices.SortFunc(x.matches, func(a, b *sourceMatch) int { return strings.Compare(a.text, b.text) })
+}
+
+// doneSeen makes the lists of scopes anew that differ.
+func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, came, left []string) {
+	remake := make(map[seenAt]struct{})
+	for at := range e.only.moved {
+		remake[at] = struct{}{}
+		if at.scope == "" {
+			for ns := range x.scopes.all() {
+				remake[seenAt{ns, at.gateway}] = struct{}{}
+			}
+		}
+	}
+	if len(came)+len(left) > 0 {
+		for at := range x.seen.all() {
+			if at.scope == "" {
+				for _, ns := range came {
+					remake[seenAt{ns, at.gateway}] = struct{}{}
+				}
+			} else if slices.Contains(left, at.scope) {
+				remake[at] = struct{}{}
+			}
+		}
+	}
+	seen := x.seen.table.edit()
+	for at := range remake {
+		var list []*VirtualServiceHead
+		if at.scope == "" || x.scopes.get(at.scope) > 0 {
+			list = slices.Clone(x.only.get(at))
+		}
+		if at.scope != "" && x.scopes.get(at.scope) > 0 {
+			list = append(list, x.only.get(seenAt{"", at.gateway})...)
+			slices.SortFunc(list, e.compareHeads)
+		}
+		if len(list) == 0 {
+			seen.remove(at)
+		} else {
+			seen.set(at, list)
+		}
+		e.changed(Input{Kind: InputVirtualServices, A: at.scope})
+	}
+	x.seen = groups[seenAt, *VirtualServiceHead]{seen.table}
+	for _, ns := range append(came, left...) {
+		e.changed(Input{Kind: InputVirtualServices, A: ns})
+	}
+}
+
+// routeProblems says which VirtualServices of a host do not count for the
+// sidecars that see an older one too (VS-5).
+func routeProblems(host string, list []*virtualService) []Diagnostic {
+	var ds []Diagnostic
+	for i, v := range list {
+		for _, winner := range list[:i] {
+			if !winner.exportTo.meets(winner.Key.Namespace, v.exportTo, v.Key.Namespace) {
+				continue
+			}
+			ds = append(ds, Diagnostic{
+				Severity: Warning, Code: "conflict", Key: v.Key, Field: "spec.hosts",
+				Reason: "the routes of host " + host + " for sidecars are already given by " + winner.Key.String(),
+				Advice: "put the routes into one VirtualService, or export them to different namespaces",
+				Effect: "sidecars that see both use the other one for this host",
+			})
+			break
+		}
+	}
+	return ds
+}
