@@ -5,14 +5,32 @@ import (
 	"strings"
 
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds/cluster"
+	"meshlog.dev/services/internal/xds/listener"
 	"meshlog.dev/services/internal/xds/piece"
+	"meshlog.dev/services/internal/xds/route"
 )
 
 // Parts says which parts the resources of type t for a class are made of, in
-// the order in which they count. It reads what decides which parts there are;
-// what is in them they read themselves.
+// the order in which they count: raw resources before those that are made. It
+// reads what decides which parts there are; what is in them they read
+// themselves.
 func Parts(r *model.Reader, class model.ProxyClass, t model.ResourceType) []piece.Part {
-	return rawParts(r, t, class.Raw(t))
+	return append(rawParts(r, t, class.Raw(t)), madeParts(r, class, t)...)
+}
+
+func madeParts(r *model.Reader, class model.ProxyClass, t model.ResourceType) []piece.Part {
+	switch t {
+	case model.CDS:
+		return cluster.Clusters(r, class.CDS)
+	case model.EDS:
+		return cluster.Endpoints(r, class.EDS)
+	case model.LDS:
+		return listener.Listeners(r, class.LDS)
+	case model.RDS:
+		return route.Routes(r, class.RDS)
+	}
+	return nil
 }
 
 // rawPart is a raw resource, served with the bytes that are on the log.

@@ -193,7 +193,7 @@ func (m *maker) metadata(subset *networking.Subset) *corev3.Metadata {
 	if len(m.ruleKeys) > 0 {
 		key := m.ruleKeys[0]
 		fields["config"] = structpb.NewStringValue(
-			"/apis/networking.istio.io/v1alpha3/namespaces/" + key.Namespace + "/destination-rule/" + key.Name)
+			"/apis/networking.istio.io/v1/namespaces/" + key.Namespace + "/destination-rule/" + key.Name)
 	}
 	if subset != nil {
 		fields["subset"] = structpb.NewStringValue(subset.GetName())
