@@ -37,9 +37,9 @@ func (t *translation) target(at string, d *networking.Destination) target {
 		if _, ok := service.Port(to.port); !ok {
 			t.warn(at+".port", fmt.Sprintf("service %q has no port %d", to.host, to.port), advice, effect)
 		}
-	}
-	if to.subset != "" && !hasSubset(t.Rule(d.GetHost()), to.subset) {
-		t.warn(at+".subset", fmt.Sprintf("no DestinationRule of %q has a subset %q", d.GetHost(), to.subset), advice, effect)
+		if to.subset != "" && !hasSubset(t.Rule(d.GetHost()), to.subset) {
+			t.warn(at+".subset", fmt.Sprintf("no DestinationRule of %q has a subset %q", d.GetHost(), to.subset), advice, effect)
+		}
 	}
 	return to
 }
@@ -132,6 +132,7 @@ func (t *translation) split(at string, action *routev3.RouteAction, shares, all 
 }
 
 // timeout sets how long a request may take; without one, for ever (VSA-9).
+// Envoys let a gRPC caller's own deadline count too, up to that.
 func (t *translation) timeout(action *routev3.RouteAction, d *durationpb.Duration) {
 	if d == nil {
 		d = durationpb.New(0)
@@ -139,9 +140,9 @@ func (t *translation) timeout(action *routev3.RouteAction, d *durationpb.Duratio
 	action.Timeout = d
 	if t.GRPC {
 		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{MaxStreamDuration: d}
-		return
+	} else {
+		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: d}
 	}
-	action.MaxGrpcTimeout = d //nolint:staticcheck // what replaces it limits the stream, not the request
 }
 
 // rewrite changes path and host (VSA-8).
