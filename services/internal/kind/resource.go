@@ -142,10 +142,12 @@ func (c *checker) ring(at *fieldPath, low, high *wrapperspb.UInt64Value) {
 }
 
 func (c *checker) prime(at *fieldPath, n uint64) {
-	if n != 0 && !new(big.Int).SetUint64(n).ProbablyPrime(0) {
+	if n != 0 && !isPrime(n) {
 		c.add(at.String()+".table_size", fmt.Sprintf("%d is no prime number", n), "use a prime such as 65537")
 	}
 }
+
+func isPrime(n uint64) bool { return new(big.Int).SetUint64(n).ProbablyPrime(0) }
 
 func (c *checker) weights(at *fieldPath, w *routev3.WeightedCluster) {
 	var sum uint64
