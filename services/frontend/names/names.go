@@ -1,7 +1,10 @@
-// Package names keeps subscriptions once: however many streams subscribe to a
-// set of names, the set is there once, and that two are equal is seen by their
-// pointers. Names that come again and again (E28) are recognised without
-// making strings of them.
+// Package names keeps once what many streams have: subscriptions, lists of
+// resources to be sent, and what has changed from one version to another.
+//
+// However many streams subscribe to a set of names, the set is there once, and
+// that two are equal is seen by their pointers. Names that come again and again
+// (E28) are recognised without making strings of them. All of it is given up
+// when the last stream that uses it has let go of it.
 package names
 
 import (
@@ -41,16 +44,22 @@ func (n *Names) Has(name string) bool {
 	return ok
 }
 
-// Table holds the sets that are in use; one that nobody refers to any more
-// leaves by itself. Any number of goroutines may use it.
+// Table holds what is in use. Any number of goroutines may use it.
 type Table struct {
-	mu   sync.Mutex
-	sets map[uint64][]weak.Pointer[Names]
+	mu     sync.Mutex
+	sets   map[uint64][]weak.Pointer[Names]
+	shared shared
 }
 
 // NewTable returns an empty Table.
 func NewTable() *Table {
-	return &Table{sets: map[uint64][]weak.Pointer[Names]{}}
+	return &Table{
+		sets: map[uint64][]weak.Pointer[Names]{},
+		shared: shared{
+			lists:   map[listKey]weak.Pointer[List]{},
+			changes: map[changesKey]weak.Pointer[Changes]{},
+		},
+	}
 }
 
 // Len is how many sets are in use, as far as the garbage collector knows.

@@ -1,11 +1,13 @@
 package stream
 
 import (
+	"iter"
 	"slices"
 	"strings"
 	"time"
 
 	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
 )
@@ -28,8 +30,8 @@ func (s *Stream) holdRemoved(now time.Time, before content.View) {
 	}
 	clusters := s.view.Sets[model.CDS]
 	s.held = slices.DeleteFunc(s.held, func(h held) bool { return clusters.Find(h.cluster.Name) != nil })
-	for _, r := range w.sent {
-		if clusters.Find(r.Name) != nil || s.heldResource(model.CDS, r.Name) != nil {
+	for _, r := range s.clustersGone(w) {
+		if s.heldResource(model.CDS, r.Name) != nil {
 			continue
 		}
 		if h, ok := w.holds[r.Name]; ok {
@@ -43,8 +45,40 @@ func (s *Stream) holdRemoved(now time.Time, before content.View) {
 		}
 		s.held = append(s.held, h)
 	}
+	if len(s.held) == 0 {
+		s.held = nil
+		return
+	}
 	slices.SortFunc(s.held, func(a, b held) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
 	s.refreshHeld(s.view.Sets[model.EDS])
+}
+
+// clustersGone is the clusters that were sent to the client and are not in the
+// view.
+func (s *Stream) clustersGone(w *watch) []*xds.Resource {
+	clusters := s.view.Sets[model.CDS]
+	var gone []*xds.Resource
+	if w.whole {
+		names.Compare(w.list, clusters.Resources, func(was, is *xds.Resource) {
+			if is == nil {
+				gone = append(gone, was)
+			}
+		})
+		return gone
+	}
+	if w.sent != nil && w.sent != clusters {
+		for _, r := range s.cfg.Names.Changes(w.sent, clusters).Gone {
+			if w.covers(r.Name) && w.entry(r.Name) == nil {
+				gone = append(gone, r)
+			}
+		}
+	}
+	for i := range w.entries {
+		if e := &w.entries[i]; e.sent != nil && clusters.Find(e.name) == nil {
+			gone = append(gone, e.sent)
+		}
+	}
+	return gone
 }
 
 // refreshHeld keeps the newest endpoints of held clusters, which may be gone
@@ -58,7 +92,26 @@ func (s *Stream) refreshHeld(endpoints *xds.Set) {
 	}
 }
 
-// heldResource is a held cluster, or the endpoints of one.
+// heldNames yields the names of which heldResource may know more than the view.
+func (s *Stream) heldNames(t model.ResourceType) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, h := range s.held {
+			if t == model.CDS && !yield(h.cluster.Name) || t == model.EDS && h.endpoints != nil && !yield(h.endpoints.Name) {
+				return
+			}
+		}
+		if w := s.watches[model.CDS]; t == model.EDS && w != nil {
+			for _, h := range w.holds {
+				if h.endpoints != nil && !yield(h.endpoints.Name) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// heldResource is a held cluster, or the endpoints of one, or those of one that
+// the client keeps because it rejected what came after it.
 func (s *Stream) heldResource(t model.ResourceType, name string) *xds.Resource {
 	for _, h := range s.held {
 		switch {
@@ -66,6 +119,13 @@ func (s *Stream) heldResource(t model.ResourceType, name string) *xds.Resource {
 			return h.cluster
 		case t == model.EDS && h.endpoints != nil && h.endpoints.Name == name:
 			return h.endpoints
+		}
+	}
+	if w := s.watches[model.CDS]; t == model.EDS && w != nil {
+		for _, h := range w.holds {
+			if h.endpoints != nil && h.endpoints.Name == name {
+				return h.endpoints
+			}
 		}
 	}
 	return nil
@@ -84,7 +144,7 @@ func (s *Stream) releaseHeld(now time.Time) {
 	}
 	applied := s.routesApplied()
 	kept := slices.DeleteFunc(slices.Clone(s.held), func(h held) bool {
-		if _, asked := slices.BinarySearch(w.names, h.cluster.Name); !w.wildcard && !asked {
+		if !w.covers(h.cluster.Name) {
 			return true
 		}
 		return h.lingered && applied && !s.refersTo(h.cluster.Name)
@@ -102,29 +162,60 @@ func (s *Stream) releaseHeld(now time.Time) {
 // routesApplied says whether the client has applied the listeners and routes
 // that it should have.
 func (s *Stream) routesApplied() bool {
-	if w := s.watches[model.LDS]; w != nil {
-		_, sum := s.desired(w)
-		if w.unresolved || !w.applied() || sum != w.sentSum {
-			return false
-		}
+	return s.appliedAll(s.watches[model.LDS]) && s.appliedAll(s.watches[model.RDS])
+}
+
+// appliedAll says whether the client has applied all that it should have of a
+// type.
+func (s *Stream) appliedAll(w *watch) bool {
+	switch {
+	case w == nil:
+		return true
+	case w.unresolved || !w.applied():
+		return false
+	case w.whole:
+		return s.desiredSum(w) == w.listSum
+	case w.empty():
+		return true
+	case w.sent != s.view.Sets[w.t] && s.changed(w):
+		return false
 	}
-	w := s.watches[model.RDS]
-	if w == nil {
+	return !slices.ContainsFunc(w.entries, func(e entry) bool { return s.due(w, &e) })
+}
+
+// changed says whether something subscribed is other than what was sent.
+func (s *Stream) changed(w *watch) bool {
+	if w.sent == nil {
 		return true
 	}
-	return !w.unresolved && w.applied() &&
-		!slices.ContainsFunc(w.entries, func(e entry) bool { return s.due(w, &e) })
+	ch := s.cfg.Names.Changes(w.sent, s.view.Sets[w.t])
+	due := func(r *xds.Resource) bool {
+		if !w.covers(r.Name) || w.entry(r.Name) != nil {
+			return false
+		}
+		e := w.implied(r.Name)
+		return s.due(w, &e)
+	}
+	return slices.ContainsFunc(ch.Resources, due) || slices.ContainsFunc(ch.Gone, due)
 }
 
 // refersTo says whether a listener or a subscribed route that the client has
 // names the cluster (E6).
 func (s *Stream) refersTo(cluster string) bool {
-	names := func(r *xds.Resource) bool {
-		return r != nil && r.RefersTo(cluster)
+	for _, w := range [...]*watch{s.watches[model.LDS], s.watches[model.RDS]} {
+		switch {
+		case w == nil:
+		case w.whole:
+			if slices.ContainsFunc(w.ackedList, func(r *xds.Resource) bool { return r.RefersTo(cluster) }) {
+				return true
+			}
+		default:
+			for r := range w.has() {
+				if r.RefersTo(cluster) {
+					return true
+				}
+			}
+		}
 	}
-	if w := s.watches[model.LDS]; w != nil && slices.ContainsFunc(w.acked, names) {
-		return true
-	}
-	w := s.watches[model.RDS]
-	return w != nil && slices.ContainsFunc(w.entries, func(e entry) bool { return names(e.acked) || names(e.sent) })
+	return false
 }

@@ -2,9 +2,9 @@ package stream
 
 import (
 	"slices"
-	"strings"
 	"time"
 
+	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
 )
@@ -13,6 +13,24 @@ import (
 // every frontend answers a client that names one whole. The nonce is in such a
 // version too, so that an ACK of one response cannot pass for that of another.
 const taint = "nack-"
+
+// maxGRPC is the size of the largest response that is sent to a gRPC client,
+// which can receive 4 MiB (G11); what is left is for the head.
+const maxGRPC = 4<<20 - 16<<10
+
+// push returns the next response of a type, if one is due.
+func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
+	if len(w.retake) > 0 {
+		return s.takeBack(now, w), true
+	}
+	if !w.dirty {
+		return Response{}, false
+	}
+	if w.whole {
+		return s.pushWhole(now, w)
+	}
+	return s.pushDue(now, w)
+}
 
 // want is what the client should have of a name: nil for nothing, or the empty
 // resource.
@@ -27,52 +45,96 @@ func (s *Stream) want(w *watch, name string) *xds.Resource {
 	return r
 }
 
-// desired is what the client should have of CDS or LDS.
-func (s *Stream) desired(w *watch) ([]*xds.Resource, xds.Sum) {
+// desiredSum is the Sum of what the client should have of CDS or LDS.
+func (s *Stream) desiredSum(w *watch) xds.Sum {
 	set := s.view.Sets[w.t]
 	if !w.wildcard {
-		list := make([]*xds.Resource, 0, len(w.names))
-		for _, n := range w.names {
-			if r := s.want(w, n); r != nil {
+		var sum xds.Sum
+		for _, name := range w.names.List() {
+			sum = sum.Add(names.SumOf(name, s.want(w, name)))
+		}
+		return sum
+	}
+	sum := set.Sum
+	change := func(was, is *xds.Resource) {
+		if was != nil {
+			sum = sum.Add(was.Sum)
+		}
+		if is != nil {
+			sum = sum.Add(is.Sum)
+		}
+	}
+	if w.t == model.CDS {
+		for _, h := range s.held {
+			change(nil, s.want(w, h.cluster.Name))
+		}
+	}
+	for name := range w.holds {
+		if r := set.Find(name); r != nil {
+			change(r, s.want(w, name))
+		}
+	}
+	return sum
+}
+
+// desiredList is what the client should have of CDS or LDS.
+func (s *Stream) desiredList(w *watch) []*xds.Resource {
+	set := s.view.Sets[w.t]
+	if !w.wildcard {
+		list := make([]*xds.Resource, 0, w.names.Len())
+		for _, name := range w.names.List() {
+			if r := s.want(w, name); r != nil {
 				list = append(list, r)
 			}
 		}
-		return only(list, w.names)
+		return list
 	}
-	if len(w.holds) == 0 && (w.t != model.CDS || len(s.held) == 0) {
-		return set.Resources, set.Sum
-	}
-	list := slices.Clone(set.Resources)
+	var own []*xds.Resource // held clusters, sorted
 	if w.t == model.CDS {
 		for _, h := range s.held {
-			list = append(list, h.cluster)
+			own = append(own, h.cluster)
 		}
-		slices.SortFunc(list, func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
 	}
-	var sum xds.Sum
+	if len(own) == 0 && len(w.holds) == 0 {
+		return set.Resources
+	}
+	list := merge(set.Resources, own)
 	kept := list[:0]
 	for _, r := range list {
-		if h, ok := w.holds[r.Name]; ok && h.bad.Same(r) {
-			r = h.good
+		if len(w.holds) > 0 {
+			r = s.want(w, r.Name)
 		}
 		if r != nil {
 			kept = append(kept, r)
-			sum = sum.Add(r.Sum)
 		}
 	}
-	return kept, sum
+	return kept
+}
+
+// merge makes one sorted list of two without common names.
+func merge(a, b []*xds.Resource) []*xds.Resource {
+	all := make([]*xds.Resource, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if a[0].Name < b[0].Name {
+			all, a = append(all, a[0]), a[1:]
+		} else {
+			all, b = append(all, b[0]), b[1:]
+		}
+	}
+	return append(append(all, a...), b...)
 }
 
 // version is the version, in a response of that nonce, of what the client
 // should have of the type.
 func (s *Stream) version(w *watch, nonce string) string {
 	var sum xds.Sum
-	if w.full() {
-		_, sum = s.desired(w)
-	} else {
-		for i := range w.entries {
-			sum = sum.Add(s.entrySum(w, w.entries[i].name))
-		}
+	switch {
+	case w.delta:
+		return s.view.Sets[w.t].Sum.String()
+	case w.whole:
+		sum = s.desiredSum(w)
+	default:
+		sum = s.subscriptionSum(w)
 	}
 	if w.tainted {
 		return taint + nonce + "-" + sum.String()
@@ -80,98 +142,98 @@ func (s *Stream) version(w *watch, nonce string) string {
 	return sum.String()
 }
 
-func (s *Stream) entrySum(w *watch, name string) xds.Sum {
-	if r := s.want(w, name); r != nil {
-		return r.Sum
+// subscriptionSum is the Sum of what the client should have of EDS or RDS, what
+// was pushed ahead included.
+func (s *Stream) subscriptionSum(w *watch) xds.Sum {
+	if w.sent == nil {
+		return w.names.SumIn(s.view.Sets[w.t])
 	}
-	return xds.Absent(name)
+	sum := w.sum
+	for i := range w.entries {
+		e := &w.entries[i]
+		sum = sum.Add(names.SumOf(e.name, s.want(w, e.name)))
+		if w.names.Has(e.name) {
+			sum = sum.Add(names.SumOf(e.name, w.sent.Find(e.name)))
+		}
+	}
+	return sum
 }
 
-// pushFull sends everything of CDS or LDS if that is not what was sent.
-func (s *Stream) pushFull(now time.Time, w *watch) (Response, bool) {
-	if !w.wildcard && len(w.names) == 0 {
+// pushWhole sends everything of CDS or LDS if that is not what was sent.
+func (s *Stream) pushWhole(now time.Time, w *watch) (Response, bool) {
+	if w.empty() {
 		w.dirty, w.owed = false, false
 		return Response{}, false
 	}
-	list, sum := s.desired(w)
-	if w.everGot && !w.owed && sum == w.sentSum {
+	s.nextTrial(w)
+	sum := s.desiredSum(w)
+	for w.everGot && !w.owed && sum == w.listSum {
+		if !s.nextTrial(w) {
+			w.dirty = false
+			return Response{}, false
+		}
+		sum = s.desiredSum(w)
+	}
+	if w.refused == sum && sum != (xds.Sum{}) {
 		w.dirty = false
 		return Response{}, false
 	}
-	o := outstanding{list: list, sum: sum}
-	if w.t == model.CDS {
-		o.secrets = s.clustersSent(now, w, list)
+	l := s.cfg.Names.List(w.t, sum, func() []*xds.Resource { return s.desiredList(w) })
+	if size := sizeOf(l.Resources); s.cfg.GRPC && size > maxGRPC {
+		w.refused, w.dirty = sum, false
+		s.cfg.Observe(Event{Kind: TooLarge, Type: w.t, Size: size})
+		return Response{}, false
 	}
-	w.sent, w.sentSum, w.everGot, w.owed, w.dirty = list, sum, true, false, false
-	return s.respond(now, w, o, list), true
+	w.refused = xds.Sum{}
+	o := outstanding{list: l.Resources, sum: sum}
+	if w.t == model.CDS {
+		cold := !w.everGot && w.claimed == ""
+		o.secrets = s.clustersSent(now, w, cold, func(each func(was, is *xds.Resource)) { names.Compare(w.list, l.Resources, each) })
+	}
+	w.list, w.listSum, w.everGot, w.owed, w.dirty = l.Resources, sum, true, false, false
+	return s.respond(now, w, o, &l.Memo), true
 }
 
-// clustersSent does what a response of CDS with that list brings with it: the
-// endpoints of every added or changed cluster follow at once (E2), and what
-// may name a cluster that is slow to warm waits. It says whether an added
-// cluster waits for secrets.
-func (s *Stream) clustersSent(now time.Time, w *watch, list []*xds.Resource) (secrets bool) {
-	eds := s.watches[model.EDS]
-	cold := !w.everGot && w.claimed == ""
+// sizeOf is how many bytes resources take in a response.
+func sizeOf(list []*xds.Resource) int {
+	size := 0
 	for _, r := range list {
-		i, had := xds.Search(w.sent, r.Name)
-		if had && w.sent[i].Same(r) {
-			continue
+		size += len(r.Head) + r.Size()
+	}
+	return size
+}
+
+// clustersSent does what a response of CDS brings with it: the endpoints of
+// every added or changed cluster follow at once (E2), and what may name one
+// that is slow to warm waits. It says whether an added one waits for secrets.
+func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, sent func(each func(was, is *xds.Resource))) (secrets bool) {
+	eds := s.watches[model.EDS]
+	var owed []string
+	sent(func(was, is *xds.Resource) {
+		if is == nil || was.Same(is) {
+			return
 		}
-		if name := r.Endpoints(); name != "" && eds != nil {
-			// Only what is requested may be pushed to gRPC (G3); Envoy asks
-			// for it as soon as it has the cluster.
-			eds.owe(name, !s.cfg.GRPC)
+		if name := is.Endpoints(); name != "" && eds != nil {
+			owed = append(owed, name)
 		}
-		secrets = secrets || r.Secrets()
-		if r.SlowWarm() && !had && !cold {
+		secrets = secrets || is.Secrets()
+		if is.SlowWarm() && was == nil && !cold {
 			s.gateUntil = now.Add(warmWait)
 		}
+	})
+	if len(owed) > 0 {
+		// Only what is requested may be pushed to gRPC (G3); Envoy asks for it
+		// as soon as it has the cluster.
+		eds.owe(owed, !s.cfg.GRPC)
 	}
 	s.cdsCurrent = false
-	w.suspected = w.suspected && w.owed
+	if !w.owed && w.suspected != takenBack {
+		w.suspected = unsuspected
+	}
 	return secrets
 }
 
-// pushNamed sends the names of EDS or RDS that are due.
-func (s *Stream) pushNamed(now time.Time, w *watch) (Response, bool) {
-	var due []*entry
-	var alone *entry
-	for i := range w.entries {
-		e := &w.entries[i]
-		switch {
-		case !s.due(w, e):
-		case !e.alone:
-			due = append(due, e)
-		case alone == nil:
-			alone = e
-		}
-	}
-	if len(due) == 0 && alone != nil {
-		if len(w.sentOut) > 0 {
-			return Response{}, false // its answer must not be mixed with another
-		}
-		due = []*entry{alone}
-	}
-	if len(due) == 0 {
-		w.dirty = false
-		return Response{}, false
-	}
-	o := outstanding{items: make([]item, len(due))}
-	resources := make([]*xds.Resource, len(due))
-	for i, e := range due {
-		r := s.want(w, e.name)
-		o.items[i] = item{e.name, r}
-		e.sent, e.answered, e.owed, e.alone = r, true, false, false
-		if r == nil {
-			r = xds.Empty(w.t, e.name)
-		}
-		resources[i] = r
-	}
-	return s.respond(now, w, o, resources), true
-}
-
-// due says whether a name is to be sent.
+// due says whether a name is to be sent, if only as removed.
 func (s *Stream) due(w *watch, e *entry) bool {
 	if e.owed || !e.answered {
 		return true
@@ -184,18 +246,38 @@ func (s *Stream) due(w *watch, e *entry) bool {
 		// A route configuration that is gone serves on where it is still used
 		// (E6): nothing takes its place.
 		return false
+	case w.t == model.EDS:
+		return s.clusterWaitsFor(e.name)
 	}
-	return s.clusterWaitsFor(e.name)
+	return true
 }
 
 // clusterWaitsFor says whether the client has a cluster with these endpoints,
 // as far as that is known.
 func (s *Stream) clusterWaitsFor(endpoints string) bool {
+	waits := func(r *xds.Resource) bool { return r != nil && r.Endpoints() == endpoints }
 	w := s.watches[model.CDS]
-	return w == nil || slices.ContainsFunc(w.sent, func(r *xds.Resource) bool { return r.Endpoints() == endpoints })
+	switch {
+	case w == nil && s.cfg.Only != nil:
+		// Clusters have a stream of their own, where one that is gone lingers.
+		clusters := s.view.Sets[model.CDS]
+		return waits(clusters.Find(endpoints)) || slices.ContainsFunc(clusters.Resources, waits)
+	case w == nil:
+		return true
+	case waits(w.sentOf(endpoints)):
+		return true
+	case w.whole:
+		return slices.ContainsFunc(w.list, waits)
+	}
+	for r := range w.has() {
+		if waits(r) {
+			return true
+		}
+	}
+	return false
 }
 
-func (s *Stream) respond(now time.Time, w *watch, o outstanding, resources []*xds.Resource) Response {
+func (s *Stream) respond(now time.Time, w *watch, o outstanding, memo *names.Memo) Response {
 	o.nonce, o.at = s.nextNonce(), now
 	o.version = s.version(w, o.nonce)
 	o.world = s.view.Version
@@ -204,7 +286,10 @@ func (s *Stream) respond(now time.Time, w *watch, o outstanding, resources []*xd
 	}
 	w.lastNonce = o.nonce
 	w.remember(o)
-	w.status.Sent, w.status.SentVersion, w.status.SentTime = o.world, o.version, now
+	w.status.sent, w.status.sentVersion, w.status.sentTime = o.world, o.version, now
 	s.spoken = true
-	return Response{Type: w.t, Version: o.version, Nonce: o.nonce, Resources: resources}
+	return Response{
+		Type: w.t, Delta: s.cfg.Delta, Version: o.version, Nonce: o.nonce,
+		Resources: o.list, Memo: memo, Removed: o.removed,
+	}
 }

@@ -60,9 +60,12 @@ func (s *Stream) check(now time.Time, w *watch) {
 	}
 }
 
-// known says whether the version that the client named tells that what it has
+// known says whether the versions that the client named tell that what it has
 // is not newer than what is served.
 func (s *Stream) known(w *watch) bool {
+	if s.cfg.Delta {
+		return s.knownVersions(w)
+	}
 	if w.claimed == "" || w.claimed == (xds.Sum{}).String() || strings.HasPrefix(w.claimed, taint) ||
 		w.claimed == w.versionAt(s.view) {
 		return true
@@ -73,21 +76,10 @@ func (s *Stream) known(w *watch) bool {
 
 // versionAt is the canonical version of the subscription in a view.
 func (w *watch) versionAt(v content.View) string {
-	switch {
-	case w.wildcard:
+	if w.wildcard {
 		return v.Sets[w.t].Sum.String()
-	case w.full():
-		return v.Sets[w.t].SumOf(w.names).String()
 	}
-	var sum xds.Sum
-	for _, e := range w.entries {
-		if r := v.Sets[w.t].Find(e.name); r != nil {
-			sum = sum.Add(r.Sum)
-		} else {
-			sum = sum.Add(xds.Absent(e.name))
-		}
-	}
-	return sum.String()
+	return w.names.SumIn(v.Sets[w.t]).String()
 }
 
 // pastOf is the newest earlier version in which the client's was the current
@@ -108,8 +100,13 @@ func (s *Stream) resolve(now time.Time) {
 		return
 	}
 	for _, w := range s.watches {
-		if w != nil && w.unresolved {
-			w.unresolved = false
+		if w == nil || !w.unresolved {
+			continue
+		}
+		w.unresolved = false
+		if s.cfg.Delta {
+			s.resolveDelta(now, w)
+		} else {
 			s.resolveOne(now, w)
 		}
 	}
@@ -124,16 +121,16 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 			if w.claimed != "" && w.t == model.CDS {
 				s.cfg.Observe(Event{Kind: Unmatched, Type: w.t})
 			}
-			w.owed = true
+			w.owed = w.whole
 			return // answered whole
 		}
 		has = past
 	}
 	// The client has what has holds. Of gRPC clients that is not known: they
 	// may have dropped a resource and kept the version (G4).
-	if w.full() {
-		w.sent, w.sentSum = w.in(has)
-		w.acked, w.ackedSum = w.sent, w.sentSum
+	if w.whole {
+		w.list, w.listSum = w.allIn(has)
+		w.ackedList, w.ackedSum = w.list, w.listSum
 		w.everGot = true
 		w.owed = !current || s.cfg.GRPC
 		if w.t == model.CDS {
@@ -141,23 +138,40 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 			s.cdsCurrent = !w.owed
 		}
 	} else {
+		w.acked = has.Sets[w.t]
 		// Endpoints are answered whole unless the clusters were asked for and
 		// are current (E9).
-		silent := current && !s.cfg.GRPC && (w.t != model.EDS || s.cdsCurrent)
-		for i := range w.entries {
-			e := &w.entries[i]
-			e.acked, e.applied = has.Sets[w.t].Find(e.name), true
-			e.sent, e.answered = e.acked, silent
+		if current && !s.cfg.GRPC && (w.t != model.EDS || s.cdsCurrent) {
+			w.sent, w.sum = w.acked, w.names.SumIn(w.acked)
+		} else if w.t == model.RDS {
+			w.keepGone(s.view.Sets[w.t])
 		}
 	}
 	if current {
-		w.status.Sent, w.status.SentVersion, w.status.SentTime = s.view.Version, w.claimed, now
-		w.status.Acked, w.status.AckedVersion, w.status.AckedTime = s.view.Version, w.claimed, now
+		s.isCurrent(now, w, w.claimed)
 	}
 }
 
-// in is what the subscription holds in a view.
-func (w *watch) in(v content.View) ([]*xds.Resource, xds.Sum) {
+// isCurrent notes that the client came with what is served.
+func (s *Stream) isCurrent(now time.Time, w *watch, version string) {
+	p := &w.status
+	p.sent, p.sentVersion, p.sentTime = s.view.Version, version, now
+	p.acked, p.ackedVersion, p.ackedTime = s.view.Version, version, now
+}
+
+// keepGone makes a first answer leave alone what the client has and the set
+// has not: where it is still used it serves on (E6).
+func (w *watch) keepGone(set *xds.Set) {
+	for r := range w.in(w.acked) {
+		if set.Find(r.Name) == nil {
+			e := w.except(r.Name)
+			e.sent, e.answered = r, true
+		}
+	}
+}
+
+// allIn is what the subscription to a whole type holds in a view.
+func (w *watch) allIn(v content.View) ([]*xds.Resource, xds.Sum) {
 	set := v.Sets[w.t]
 	if w.wildcard {
 		return set.Resources, set.Sum

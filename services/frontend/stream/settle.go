@@ -14,6 +14,12 @@ import (
 type hold struct {
 	bad  *xds.Resource
 	good *xds.Resource // nil: nothing, or the empty resource
+	// endpoints are those that good waits for, of a cluster: they stay while
+	// it does.
+	endpoints *xds.Resource
+	// trial: it may be good; it was in a rejected response, and is to be sent
+	// again with fewer others.
+	trial bool
 }
 
 // Nack is a rejection that still stands.
@@ -23,6 +29,9 @@ type Nack struct {
 	Time    time.Time
 	// Resources are the names it speaks of, as far as they are known.
 	Resources []string
+	// Bind says that the client could not listen on an address: nothing that
+	// the content is to blame for, and nothing that concerns other clients.
+	Bind bool
 }
 
 // settle takes in the answer to a response.
@@ -31,70 +40,69 @@ func (s *Stream) settle(now time.Time, w *watch, r Request) {
 	if i < 0 {
 		return // answered before; E2 repeats such a request
 	}
-	o, earlier := w.sentOut[i], slices.Clone(w.sentOut[:i])
-	w.sentOut = slices.Clone(w.sentOut[i+1:])
+	o := w.sentOut[i]
+	var earlier []outstanding
+	if i > 0 {
+		earlier = slices.Clone(w.sentOut[:i])
+	}
+	w.sentOut = slices.Delete(w.sentOut, 0, i+1)
 	w.dirty = true
 	if w.t == model.CDS && len(w.sentOut) == 0 {
-		s.gateUntil, w.suspected = time.Time{}, false
+		s.gateUntil, w.suspected = time.Time{}, unsuspected
 	}
-	if r.Rejected && r.Version != o.version {
-		s.reject(now, w, o, earlier, r.Error)
+	if r.Rejected && (s.cfg.Delta || r.Version != o.version) {
+		s.reject(now, w, &o, earlier, r.Error)
 		return
 	}
-	s.accept(now, w, o)
-	// Earlier responses are seen, not applied (E14, E15). Of CDS and LDS this
-	// one held everything; of the others what it did not hold comes again, if
-	// one was rejected in responses of its own.
-	again := unsettled(earlier, o)
-	w.sendAgain(again, r.Rejected)
+	// Earlier responses are seen, not applied (E14, E15). Of whole types this
+	// one held everything; of the others what it did not hold comes again.
+	again := unsettled(earlier, &o)
+	w.exceptItems(again)
+	s.accept(now, w, &o)
+	w.sendAgain(again)
 	if r.Rejected && len(again) > 0 {
 		s.rejected(now, w, Nack{Message: r.Error, Time: now})
 	}
 }
 
-func (s *Stream) accept(now time.Time, w *watch, o outstanding) {
-	w.status.AckedVersion, w.status.AckedTime = o.version, now
+func (s *Stream) accept(now time.Time, w *watch, o *outstanding) {
+	w.status.ackedVersion, w.status.ackedTime = o.version, now
 	s.cfg.Observe(Event{Kind: Acked, Type: w.t, World: o.world, Published: o.made, Sent: o.at})
 	whole := true
-	if w.full() {
-		w.acked, w.ackedSum = o.list, o.sum
+	if w.whole {
+		w.ackedList, w.ackedSum = o.list, o.sum
 		if !w.wildcard {
-			w.acked, w.ackedSum = only(o.list, w.names)
+			w.ackedList, w.ackedSum = only(o.list, w.names)
 		}
 	} else {
-		for _, it := range o.items {
-			if e := w.entry(it.name); e != nil {
-				e.acked, e.applied = it.resource, true
+		for i := range w.entries {
+			e := &w.entries[i]
+			if r, ok := o.find(e.name); ok {
+				e.acked, e.applied = r, true
 			}
+			e.owed, e.lost = e.owed || e.lost, false
+		}
+		if w.acked = o.set; len(w.sentOut) == 0 {
+			w.ledger.settle()
 		}
 		whole = w.applied()
 	}
+	whole = whole && len(w.trials) == 0
 	if whole {
-		w.tainted = false
+		w.tainted, w.tried = false, 0
 	}
 	if whole && len(w.holds) == 0 {
 		w.nack = nil
-		w.status.Acked = o.world
+		w.status.acked = o.world
 	}
-}
-
-// applied says whether the client has applied everything that it was sent.
-func (w *watch) applied() bool {
-	if len(w.sentOut) > 0 {
-		return false
-	}
-	if w.full() {
-		return !w.wildcard && len(w.names) == 0 || w.everGot && w.ackedSum == w.sentSum
-	}
-	return !slices.ContainsFunc(w.entries, func(e entry) bool { return !e.applied || !e.acked.Same(e.sent) })
 }
 
 // unsettled is the items of earlier responses that are not in o.
-func unsettled(earlier []outstanding, o outstanding) []item {
+func unsettled(earlier []outstanding, o *outstanding) []item {
 	var items []item
-	for _, e := range earlier {
-		for _, it := range e.items {
-			if !slices.ContainsFunc(o.items, func(x item) bool { return x.name == it.name }) {
+	for i := range earlier {
+		for _, it := range earlier[i].items() {
+			if _, in := o.find(it.name); !in {
 				items = append(items, it)
 			}
 		}
@@ -102,49 +110,67 @@ func unsettled(earlier []outstanding, o outstanding) []item {
 	return items
 }
 
-func (w *watch) sendAgain(items []item, alone bool) {
+// exceptItems makes entries of items while it is known what was applied of them.
+func (w *watch) exceptItems(items []item) {
+	if w.whole {
+		return
+	}
+	for _, it := range items {
+		if w.covers(it.name) {
+			w.except(it.name)
+		}
+	}
+}
+
+// sendAgain makes items to be sent again that the client may not have.
+func (w *watch) sendAgain(items []item) {
+	if w.whole {
+		return
+	}
 	for _, it := range items {
 		if e := w.entry(it.name); e != nil && (!e.applied || !e.acked.Same(it.resource)) {
-			e.owed, e.alone = true, alone
+			e.owed = true
 		}
 	}
 }
 
 // reject takes in a NACK of o. Nothing is sent again as it was: what is named
-// in the message is held back, and the rest is sent without it.
-func (s *Stream) reject(now time.Time, w *watch, o outstanding, earlier []outstanding, message string) {
-	items := o.items
-	if w.full() {
-		for _, r := range o.list {
-			items = append(items, item{r.Name, r})
-		}
-	}
-	all := append(unsettled(earlier, o), items...)
+// in the message is held back, and the rest is sent without it; where nobody is
+// named, the rest is sent in halves.
+func (s *Stream) reject(now time.Time, w *watch, o *outstanding, earlier []outstanding, message string) {
+	items := o.items()
+	missed := unsettled(earlier, o)
+	w.exceptItems(missed)
+	w.exceptItems(items)
 	suspects := slices.DeleteFunc(slices.Clone(items), func(it item) bool {
 		return it.resource == nil || w.lastGood(it.name).Same(it.resource)
 	})
 	culprits := mentioned(message, suspects)
-	if len(culprits) == 0 && len(suspects) == 1 {
+	if len(culprits) == 0 && (len(suspects) == 1 || w.tried >= maxTrials) {
 		culprits = suspects
 	}
 	for _, c := range culprits {
-		w.holdBack(c, w.lastGood(c.name))
+		s.holdBack(w, c, false)
 	}
-	if !w.full() {
-		// EDS and RDS: all else in the response is unknown (E12, E13). Where
-		// nobody is named, one by one. A client that rejects what it has, or
-		// the empty resource, is not sent that again: it would for ever.
-		if len(suspects) == 0 {
-			all = unsettled(earlier, o)
-		}
-		rest := slices.DeleteFunc(all, func(it item) bool { return slices.Contains(culprits, it) })
-		w.sendAgain(rest, len(culprits) == 0 && len(suspects) > 1)
+	if len(culprits) == 0 && len(suspects) > 1 {
+		s.try(w, suspects)
+	}
+	// Of EDS and RDS, and in delta, all else in the response is unknown (E12,
+	// E13, E26). A client that rejects what it has, or the empty resource, is
+	// not sent that again: it would for ever.
+	rest := missed
+	if len(suspects) > 0 {
+		rest = append(rest, items...)
+	}
+	w.sendAgain(slices.DeleteFunc(rest, func(it item) bool { _, held := w.holds[it.name]; return held }))
+	if !w.whole && len(w.sentOut) == 0 {
+		w.ledger.settle()
 	}
 	named := culprits
 	if len(named) == 0 {
 		named = mentioned(message, items)
 	}
-	n := Nack{Version: o.version, Message: message, Time: now}
+	n := Nack{Version: o.version, Message: message, Time: now, Bind: isBind(message)}
 	for _, it := range named {
 		n.Resources = append(n.Resources, it.name)
 	}
@@ -154,36 +180,34 @@ func (s *Stream) reject(now time.Time, w *watch, o outstanding, earlier []outsta
 func (s *Stream) rejected(now time.Time, w *watch, n Nack) {
 	w.tainted = true
 	w.nack = &n
-	w.status.Nacks++
-	s.cfg.Observe(Event{Kind: Nacked, Type: w.t, World: w.status.Sent, Nack: n, Sent: now})
+	w.status.nacks++
+	s.cfg.Observe(Event{Kind: Nacked, Type: w.t, World: w.status.sent, Nack: n, Sent: now})
 }
 
-// lastGood is what the client last applied of a name; nil: nothing.
-func (w *watch) lastGood(name string) *xds.Resource {
-	if !w.full() {
-		if e := w.entry(name); e != nil && e.applied {
-			return e.acked
-		}
-		return nil
-	}
-	if i, ok := xds.Search(w.acked, name); ok {
-		return w.acked[i]
-	}
-	return nil
+// isBind says whether a message of Envoy's is about an address on which it
+// cannot listen.
+func isBind(message string) bool {
+	return strings.Contains(message, "cannot bind") || strings.Contains(message, "Address already in use")
 }
 
-func (w *watch) holdBack(bad item, good *xds.Resource) {
+// holdBack keeps a resource from the client.
+func (s *Stream) holdBack(w *watch, bad item, trial bool) {
 	if w.holds == nil {
 		w.holds = make(map[string]hold)
 	}
-	w.holds[bad.name] = hold{bad: bad.resource, good: good}
+	good := w.lastGood(bad.name)
+	h := hold{bad: bad.resource, good: good, trial: trial}
+	if w.t == model.CDS && good != nil && good.Endpoints() != "" {
+		h.endpoints = s.view.Sets[model.EDS].Find(good.Endpoints())
+	}
+	w.holds[bad.name] = h
 	e := w.entry(bad.name)
 	switch {
-	case e == nil:
-	case good == nil:
-		e.owed = true // the empty resource, so that nothing waits for it
-	default:
+	case w.whole || e == nil:
+	case good != nil || trial:
 		e.sent = good // it is what the client still has
+	case w.t == model.EDS || w.t == model.RDS:
+		e.owed = true // the empty resource, so that nothing waits for it
 	}
 }
 

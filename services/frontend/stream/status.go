@@ -5,6 +5,7 @@ import (
 
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
 	"meshlog.dev/store"
 )
 
@@ -76,6 +77,9 @@ type TypeStatus struct {
 	Resources         int
 	Nacks             int   // so far
 	Nack              *Nack // that still stands
+	// TooLarge says that what the client should have is more than it can
+	// receive, and was not sent (G11).
+	TooLarge bool
 	// Unanswered is since when a response waits for its answer; zero: none.
 	Unanswered time.Time
 }
@@ -84,31 +88,41 @@ type TypeStatus struct {
 func (s *Stream) Status() Status {
 	st := Status{View: s.view, Held: len(s.held)}
 	for _, w := range s.watches {
-		if w == nil {
-			continue
+		if w != nil {
+			st.Types = append(st.Types, s.statusOf(w))
 		}
-		t := w.status
-		t.Type = w.t
-		t.Resources = len(w.entries)
-		if w.full() {
-			t.Resources = len(w.sent)
-		}
-		if w.nack != nil {
-			n := *w.nack
-			t.Nack = &n
-		}
-		if len(w.sentOut) > 0 {
-			t.Unanswered = w.sentOut[0].at
-		}
-		t.SentAll = !w.unresolved && !w.dirty && len(w.holds) == 0
-		t.AckedAll = t.SentAll && w.applied()
-		if t.SentAll {
-			t.Sent = s.view.Version
-		}
-		if t.AckedAll {
-			t.Acked = s.view.Version
-		}
-		st.Types = append(st.Types, t)
 	}
 	return st
+}
+
+func (s *Stream) statusOf(w *watch) TypeStatus {
+	t := TypeStatus{
+		Type: w.t,
+		Sent: w.status.sent, SentVersion: w.status.sentVersion, SentTime: w.status.sentTime,
+		Acked: w.status.acked, AckedVersion: w.status.ackedVersion, AckedTime: w.status.ackedTime,
+		Resources: w.names.Len(), Nacks: w.status.nacks,
+		TooLarge: w.refused != (xds.Sum{}),
+	}
+	switch {
+	case w.whole:
+		t.Resources = len(w.list)
+	case w.wildcard && w.sent != nil:
+		t.Resources = len(w.sent.Resources)
+	}
+	if w.nack != nil {
+		n := *w.nack
+		t.Nack = &n
+	}
+	if len(w.sentOut) > 0 {
+		t.Unanswered = w.sentOut[0].at
+	}
+	t.SentAll = !w.unresolved && !w.dirty && len(w.holds) == 0 && !t.TooLarge
+	t.AckedAll = t.SentAll && w.applied()
+	if t.SentAll {
+		t.Sent = s.view.Version
+	}
+	if t.AckedAll {
+		t.Acked = s.view.Version
+	}
+	return t
 }

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"iter"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,6 +24,9 @@ const (
 	// NACKed is sent again (E16); the latter where a cluster waits for secrets.
 	suspectAfter   = 20 * time.Second
 	suspectSecrets = 35 * time.Second
+	// retakeAfter is when additions of clusters that were not ACKed are taken
+	// back in delta, and offered again (E16).
+	retakeAfter = 60 * time.Second
 	// warmWait is how long listeners and routes wait for the ACK of clusters
 	// that need more than their endpoints to be warm (E27).
 	warmWait = 5 * time.Second
@@ -152,42 +156,50 @@ func (s *Stream) Request(now time.Time, r Request) {
 		s.started = now
 	}
 	w := s.watches[t]
-	if w == nil {
+	switch {
+	case w == nil:
 		s.subscribe(now, t, r)
-		return
-	}
-	switch r.Nonce {
-	case "":
-		// A subscription on a type of which nothing was sent (E10), or one
-		// that crossed a response; never a new start.
-	case w.lastNonce:
-		s.settle(now, w, r)
-	default:
+	case s.cfg.Delta:
+		if r.Nonce != "" {
+			s.settle(now, w, r)
+		}
+		s.resubscribe(w, r)
+	case r.Nonce != "" && r.Nonce != w.lastNonce:
 		// Older than the last response: its names come again with the answer
 		// to that one.
 		s.cfg.Observe(Event{Kind: Stale, Type: t})
 		s.settle(now, w, r)
-		return
+	default:
+		// Without a nonce it is a subscription on a type of which nothing was
+		// sent (E10), or one that crossed a response; never a new start.
+		if r.Nonce != "" {
+			s.settle(now, w, r)
+		}
+		w.subscribed(s.cfg.Names, r.Names, false)
 	}
-	w.setNames(s.cfg.Names.Intern(r.Names).List())
 }
 
 // subscribe takes in the first request of a type.
 func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
-	w := &watch{t: t, claimed: r.Version, unresolved: true, dirty: true}
-	w.firstNames(s.cfg.Names.Intern(r.Names).List())
+	w := &watch{t: t, claimed: r.Version, initial: r.Initial, unresolved: true, dirty: true}
+	w.delta, w.whole = s.cfg.Delta, !s.cfg.Delta && (t == model.CDS || t == model.LDS)
+	if s.cfg.Delta {
+		s.subscribeDelta(w, r)
+	} else {
+		w.subscribed(s.cfg.Names, r.Names, true)
+	}
 	s.watches[t] = w
-	s.resumed = s.resumed || r.Version != ""
+	s.resumed = s.resumed || r.Version != "" || r.Initial.Len() > 0
 	s.check(now, w)
 	s.resolve(now)
+	if w.unresolved {
+		w.initial = r.Initial.Clone()
+	}
 }
 
 // Next returns the next response to be sent, if there is one. It counts as
 // sent.
 func (s *Stream) Next(now time.Time) (Response, bool) {
-	if s.cfg.Delta {
-		return Response{}, false // to come
-	}
 	s.advance(now)
 	if s.head.waiting {
 		return s.sayNothing(now)
@@ -206,24 +218,19 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 	return s.sayNothing(now)
 }
 
-func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
-	if !w.dirty {
-		return Response{}, false
-	}
-	if w.full() {
-		return s.pushFull(now, w)
-	}
-	return s.pushNamed(now, w)
-}
-
 // sayNothing returns a message without content where the stream would be
 // wholly silent.
 func (s *Stream) sayNothing(now time.Time) (Response, bool) {
 	if !s.silentTooLong(now) {
 		return Response{}, false
 	}
-	r := Response{Type: model.EDS, Version: xds.Sum{}.String(), Nonce: s.nextNonce()}
-	if w := s.watches[model.EDS]; w != nil {
+	t := model.EDS
+	if s.cfg.Delta || s.cfg.Only != nil {
+		// Of a type that is asked for.
+		t = model.ResourceType(slices.IndexFunc(s.watches[:], func(w *watch) bool { return w != nil }))
+	}
+	r := Response{Type: t, Delta: s.cfg.Delta, Version: xds.Sum{}.String(), Nonce: s.nextNonce()}
+	if w := s.watches[t]; w != nil {
 		w.lastNonce = r.Nonce
 		if r.Version = w.claimed; !w.unresolved || r.Version == "" {
 			r.Version = s.version(w, r.Nonce)
@@ -244,7 +251,7 @@ func (s *Stream) silentAt() time.Time {
 	if s.head.waiting {
 		return s.head.until
 	}
-	if w := s.watches[model.EDS]; w != nil && !w.unresolved && s.cdsCurrent {
+	if w := s.watches[model.EDS]; s.cdsCurrent && (s.cfg.Delta || w != nil && !w.unresolved) {
 		return s.started // its answer without content
 	}
 	return s.started.Add(silence)
@@ -300,12 +307,12 @@ func (s *Stream) advance(now time.Time) {
 	if at := s.missingCDSAt(); !at.IsZero() && !now.Before(at) {
 		// Unsolicited, in full: a no-op where all is well (E9, E16, E23).
 		s.cfg.Observe(Event{Kind: Suspect, Type: model.CDS})
-		s.watches[model.CDS] = &watch{t: model.CDS, wildcard: true, owed: true, dirty: true}
+		w := &watch{t: model.CDS, whole: !s.cfg.Delta, dirty: true}
+		w.wildcard, w.delta = true, s.cfg.Delta
+		s.watches[model.CDS] = w
 	}
 	if at := s.suspectAt(); !at.IsZero() && !now.Before(at) {
-		s.cfg.Observe(Event{Kind: Suspect, Type: model.CDS})
-		w := s.watches[model.CDS]
-		w.owed, w.dirty, w.suspected = true, true, true
+		s.suspect(s.watches[model.CDS])
 	}
 }
 
@@ -313,22 +320,52 @@ func (s *Stream) advance(now time.Time) {
 // it; zero: not at all.
 func (s *Stream) missingCDSAt() time.Time {
 	asked := s.watches[model.EDS] != nil || s.watches[model.LDS] != nil
-	if s.head.waiting || s.cfg.GRPC || !s.resumed || !asked || s.watches[model.CDS] != nil {
+	if s.head.waiting || s.cfg.GRPC || s.cfg.Only != nil || !s.resumed || !asked || s.watches[model.CDS] != nil {
 		return time.Time{}
 	}
 	return s.started.Add(missingCDS)
 }
 
-// suspectAt is when CDS without an answer is sent again, once; zero: not at
-// all.
+// suspectAt is when something is done about CDS without an answer; zero:
+// nothing.
 func (s *Stream) suspectAt() time.Time {
 	w := s.watches[model.CDS]
-	if w == nil || w.suspected || len(w.sentOut) == 0 || s.cfg.GRPC {
+	if w == nil || len(w.sentOut) == 0 || s.cfg.GRPC {
 		return time.Time{}
 	}
 	last := w.sentOut[len(w.sentOut)-1]
-	if last.secrets {
+	switch {
+	case w.suspected == sentAgain && s.cfg.Delta:
+		return w.sentOut[0].at.Add(retakeAfter)
+	case w.suspected != unsuspected:
+		return time.Time{}
+	case last.secrets:
 		return last.at.Add(suspectSecrets)
 	}
 	return last.at.Add(suspectAfter)
+}
+
+// suspect does something about clusters that may be stuck with the client
+// (E16): they are sent again, in full, which is a no-op where all is well
+// (E23); in delta, later, those that it did not ACK are taken back and offered
+// again, but for those that resolve names, which may take long.
+func (s *Stream) suspect(w *watch) {
+	if w.suspected == unsuspected {
+		s.cfg.Observe(Event{Kind: Suspect, Type: model.CDS})
+		w.owed, w.dirty, w.suspected = true, true, sentAgain
+		return
+	}
+	w.suspected = takenBack
+	for i := range w.sentOut {
+		for _, r := range w.sentOut[i].list {
+			if r.Endpoints() != "" && w.lastGood(r.Name) == nil && w.sentOf(r.Name) != nil {
+				w.retake = append(w.retake, r.Name)
+			}
+		}
+	}
+	if len(w.retake) > 0 {
+		slices.Sort(w.retake)
+		w.retake = slices.Compact(w.retake)
+		s.cfg.Observe(Event{Kind: Retaken, Type: model.CDS})
+	}
 }

@@ -2,9 +2,9 @@ package stream
 
 import (
 	"slices"
-	"strings"
 	"time"
 
+	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
 	"meshlog.dev/store"
@@ -13,55 +13,66 @@ import (
 // watch is one type's subscription on a stream, and what is known of what the
 // client has.
 //
-// Of CDS and LDS a response always holds everything, of EDS and RDS what is
-// due (E1).
+// In state of the world a response of CDS or LDS holds everything that is
+// subscribed (whole); of EDS and RDS, and in delta, it holds what is due (E1)
+// and the ledger says what the client has.
 type watch struct {
-	t        model.ResourceType
-	wildcard bool
-	named    bool     // names were given on this stream
-	names    []string // of CDS and LDS without wildcard, sorted
+	t     model.ResourceType
+	whole bool
 
-	// Until it is known what to think of the version that the first request
+	ledger            // of whole types only the subscription
+	named  bool       // names were given on this stream
+	mark   names.Mark // of the subscription as it last came
+
+	// Until it is known what to think of the versions that the first request
 	// named, nothing is answered.
 	unresolved bool
 	claimed    string
+	initial    names.Versions
 
 	// dirty says that there may be something to send.
 	dirty bool
-	// owed says that CDS or LDS is to be answered even with what was sent.
-	owed    bool
-	everGot bool // a full response of CDS or LDS was sent, or is known to be there
-	// CDS and LDS: everything that was last sent, and last applied.
-	sent, acked       []*xds.Resource
-	sentSum, ackedSum xds.Sum
-	// EDS and RDS: by name, sorted.
-	entries []entry
+	// owed says that everything is to be sent, even if it was.
+	owed bool
+
+	// Of whole types: everything that was last sent, and last applied.
+	everGot           bool // a response was sent, or what it holds is known to be there
+	list, ackedList   []*xds.Resource
+	listSum, ackedSum xds.Sum
 
 	lastNonce string
 	sentOut   []outstanding // without an answer so far, oldest first
-	suspected bool          // CDS was sent again since its last answer
-	fresh     bool          // a new version changed the type, and nothing was sent since
+	suspected suspicion
+	retake    []string // additions to be taken back, and offered again
+	fresh     bool     // a new version changed the type, and nothing was sent since
+	refused   xds.Sum  // what was too large to be sent
 
 	// After a NACK, until a full set is ACKed.
 	tainted bool
 	holds   map[string]hold // resources held back from this client
+	trials  [][]string      // held back on trial: to be sent group by group
+	tried   int             // how many groups were, since the last full ACK
 	nack    *Nack
 
-	status TypeStatus
+	status progress
 }
 
-// entry is one subscribed name of EDS or RDS.
-type entry struct {
-	name string
-	// What was last sent, and last applied; nil: nothing, or the empty
-	// resource.
-	sent, acked *xds.Resource
-	answered    bool // something was sent, or is known to be there
-	applied     bool // acked is what the client has
-	owed        bool // to be sent even if it is what was sent
-	alone       bool // to be sent in a response of its own
-	ahead       bool // pushed before it was asked for
+// progress is the part of a TypeStatus that cannot be computed.
+type progress struct {
+	sent, acked               store.Version
+	sentVersion, ackedVersion string
+	sentTime, ackedTime       time.Time
+	nacks                     int
 }
+
+// suspicion is what was done about CDS without an answer.
+type suspicion uint8
+
+const (
+	unsuspected suspicion = iota
+	sentAgain
+	takenBack
+)
 
 // outstanding is a response without an answer.
 type outstanding struct {
@@ -71,142 +82,187 @@ type outstanding struct {
 	world   store.Version
 	made    time.Time // when that version was published; zero: it did not cause the response
 	list    []*xds.Resource
-	sum     xds.Sum
-	items   []item // of EDS and RDS
-	secrets bool   // it adds a cluster that waits for secrets
+	removed []string
+	sum     xds.Sum  // of whole types
+	set     *xds.Set // of others: ledger.sent as it was then
+	secrets bool     // it adds a cluster that waits for secrets
 }
 
-// item is one name in a response; a nil resource is the empty one.
+// item is one name in a response; a nil resource is the empty one, or none.
 type item struct {
 	name     string
 	resource *xds.Resource
 }
 
+// items is what the response holds.
+func (o *outstanding) items() []item {
+	all := make([]item, 0, len(o.list)+len(o.removed))
+	for _, r := range o.list {
+		all = append(all, item{r.Name, notEmpty(r)})
+	}
+	for _, name := range o.removed {
+		all = append(all, item{name, nil})
+	}
+	return all
+}
+
+// find returns what the response holds of a name.
+func (o *outstanding) find(name string) (*xds.Resource, bool) {
+	if i, ok := xds.Search(o.list, name); ok {
+		return notEmpty(o.list[i]), true
+	}
+	_, ok := slices.BinarySearch(o.removed, name)
+	return nil, ok
+}
+
+// notEmpty is r, or nil if it is the empty resource that answers an unknown
+// name.
+func notEmpty(r *xds.Resource) *xds.Resource {
+	if r.Sum == xds.Absent(r.Name) {
+		return nil
+	}
+	return r
+}
+
 // maxOutstanding bounds what is remembered of a client that never answers.
 const maxOutstanding = 32
 
-// full says whether every response of the type holds everything.
-func (w *watch) full() bool { return w.t == model.CDS || w.t == model.LDS }
-
-func (w *watch) firstNames(names []string) {
-	names = normalize(names)
-	w.named = len(names) > 0
-	if !w.full() {
-		w.setEntries(names)
-		return
-	}
-	w.wildcard = len(names) == 0 || slices.Contains(names, "*")
-	if !w.wildcard {
-		w.names = names
-	}
-}
-
-// setNames changes the subscription.
-func (w *watch) setNames(names []string) {
-	names = normalize(names)
-	if !w.full() {
-		w.setEntries(names)
-		return
-	}
-	wasNamed := w.named
-	w.named = w.named || len(names) > 0
-	switch {
-	case slices.Contains(names, "*"), len(names) == 0 && !wasNamed:
-		if !w.wildcard {
-			w.wildcard, w.names, w.owed, w.dirty = true, nil, true, true
-		}
-		return
-	case slices.Equal(names, w.names) && !w.wildcard:
-		return
-	}
-	// Empty after named is none (G4); a name that leaves is forgotten, one
-	// that comes is answered.
-	added := w.wildcard || slices.ContainsFunc(names, func(n string) bool { _, had := slices.BinarySearch(w.names, n); return !had })
-	w.wildcard, w.names = false, names
-	w.owed = w.owed || added && len(names) > 0
-	w.dirty = true
-	w.sent, w.sentSum = only(w.sent, names)
-	w.acked, w.ackedSum = only(w.acked, names)
-}
-
-// only is what of list is named, and the Sum of a subscription to names.
-func only(list []*xds.Resource, names []string) ([]*xds.Resource, xds.Sum) {
-	var sum xds.Sum
-	named := make([]*xds.Resource, 0, len(names))
-	for _, n := range names {
-		if i, ok := xds.Search(list, n); ok {
-			named = append(named, list[i])
-			sum = sum.Add(list[i].Sum)
-		} else {
-			sum = sum.Add(xds.Absent(n))
-		}
-	}
-	return named, sum
-}
-
-// setEntries makes names the subscription of EDS or RDS. A name that leaves
-// loses what was known of it; one that comes is answered, unless it was pushed
-// ahead.
-func (w *watch) setEntries(names []string) {
-	same := len(names) == len(w.entries)
-	for i := 0; same && i < len(names); i++ {
-		same = names[i] == w.entries[i].name
-		if same {
-			w.entries[i].ahead = false
-		}
-	}
-	if same {
-		return
-	}
-	old := w.entries
-	w.entries = make([]entry, 0, len(names))
-	for _, n := range names {
-		e := entry{name: n}
-		if i, ok := slices.BinarySearchFunc(old, n, compareEntry); ok {
-			e = old[i]
-			e.ahead = false
-		}
-		w.entries = append(w.entries, e)
-	}
-	w.dirty = true
-}
-
-func compareEntry(e entry, name string) int { return strings.Compare(e.name, name) }
-
-func (w *watch) entry(name string) *entry {
-	if i, ok := slices.BinarySearchFunc(w.entries, name, compareEntry); ok {
-		return &w.entries[i]
-	}
-	return nil
-}
-
-// owe marks a name to be sent; one that is not subscribed is added where that
-// is wanted.
-func (w *watch) owe(name string, ahead bool) {
-	i, ok := slices.BinarySearchFunc(w.entries, name, compareEntry)
-	if !ok {
-		if !ahead {
-			return
-		}
-		w.entries = slices.Insert(w.entries, i, entry{name: name, ahead: true})
-	}
-	w.entries[i].owed = true
-	w.dirty = true
-}
-
+// remember keeps a response until it is answered.
 func (w *watch) remember(o outstanding) {
 	if len(w.sentOut) == maxOutstanding {
+		if !w.whole {
+			for _, it := range w.sentOut[0].items() {
+				if w.covers(it.name) {
+					w.except(it.name).lost = true
+				}
+			}
+		}
 		w.sentOut = slices.Delete(w.sentOut, 0, 1)
 	}
 	w.sentOut = append(w.sentOut, o)
 }
 
-// normalize sorts names and drops doubles.
-func normalize(names []string) []string {
-	if slices.IsSorted(names) && len(slices.Compact(slices.Clone(names))) == len(names) {
-		return names
+// subscribed takes in the names of a request of state of the world.
+func (w *watch) subscribed(table *names.Table, wire names.Wire, first bool) {
+	mark := wire.Mark()
+	if !first && mark == w.mark {
+		w.dropAhead()
+		return
 	}
-	names = slices.Clone(names)
-	slices.Sort(names)
-	return slices.Compact(names)
+	w.mark = mark
+	n := table.Intern(wire)
+	if w.whole {
+		w.subscribeWhole(n, first)
+		return
+	}
+	if n == w.names && !first {
+		w.dropAhead()
+		return
+	}
+	w.subscribe(n)
+	w.dirty = true
+}
+
+// dropAhead forgets what was pushed ahead and not asked for.
+func (w *watch) dropAhead() {
+	if len(w.entries) > 0 {
+		w.forget(func(e *entry) bool { return e.ahead })
+	}
+}
+
+// subscribeWhole makes n the subscription of CDS or LDS.
+func (w *watch) subscribeWhole(n *names.Names, first bool) {
+	wasNamed := w.named
+	w.named = w.named || n.Len() > 0
+	if n.Has("*") || n.Len() == 0 && !wasNamed {
+		if !w.wildcard {
+			w.wildcard, w.names, w.dirty = true, nil, true
+			w.owed = w.owed || !first
+		}
+		return
+	}
+	if n == w.names && !w.wildcard {
+		return
+	}
+	// Empty after named is none (G4); a name that leaves is forgotten, one
+	// that comes is answered.
+	added := w.wildcard
+	compareNames(w.names.List(), n.List(), func(_ string, is bool) { added = added || is })
+	w.wildcard, w.names = false, n
+	w.owed = w.owed || !first && added && n.Len() > 0
+	w.dirty = true
+	w.list, w.listSum = only(w.list, n)
+	w.ackedList, w.ackedSum = only(w.ackedList, n)
+}
+
+// only is what of list is named, and the Sum of a subscription to n.
+func only(list []*xds.Resource, n *names.Names) ([]*xds.Resource, xds.Sum) {
+	var sum xds.Sum
+	named := make([]*xds.Resource, 0, n.Len())
+	n.Select(&xds.Set{Resources: list}, func(name string, r *xds.Resource) {
+		sum = sum.Add(names.SumOf(name, r))
+		if r != nil {
+			named = append(named, r)
+		}
+	})
+	return named, sum
+}
+
+// owe marks names to be sent; those that are not subscribed are added where
+// that is wanted.
+func (w *watch) owe(list []string, ahead bool) {
+	slices.Sort(list)
+	list = slices.DeleteFunc(slices.Compact(list), func(name string) bool {
+		if w.covers(name) {
+			return w.sent == nil // nothing is answered yet: all of it will be
+		}
+		return !ahead && w.entry(name) == nil
+	})
+	w.exceptAll(slices.Values(list))
+	for _, name := range list {
+		e := w.entry(name)
+		if !w.covers(name) && !e.ahead {
+			*e = entry{name: name, ahead: true}
+		}
+		e.owed = true
+	}
+	w.dirty = w.dirty || len(list) > 0
+}
+
+// sentOf is what the client was last sent of a name.
+func (w *watch) sentOf(name string) *xds.Resource {
+	if !w.whole {
+		return w.state(name).sent
+	}
+	if i, ok := xds.Search(w.list, name); ok {
+		return w.list[i]
+	}
+	return nil
+}
+
+// lastGood is what the client last applied of a name; nil: nothing.
+func (w *watch) lastGood(name string) *xds.Resource {
+	if !w.whole {
+		return w.state(name).acked
+	}
+	if i, ok := xds.Search(w.ackedList, name); ok {
+		return w.ackedList[i]
+	}
+	return nil
+}
+
+// empty says that nothing is subscribed.
+func (w *watch) empty() bool { return !w.wildcard && w.names.Len() == 0 }
+
+// applied says whether the client has applied everything that it was sent.
+func (w *watch) applied() bool {
+	switch {
+	case len(w.sentOut) > 0:
+		return false
+	case w.whole:
+		return w.empty() || w.everGot && w.ackedSum == w.listSum
+	case w.sent == nil:
+		return w.empty()
+	}
+	return !slices.ContainsFunc(w.entries, func(e entry) bool { return !e.applied || !e.acked.Same(e.sent) })
 }

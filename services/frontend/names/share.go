@@ -1,0 +1,156 @@
+package names
+
+import (
+	"runtime"
+	"sync"
+	"weak"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
+)
+
+// List is resources that many streams are sent. Nobody writes to Resources.
+type List struct {
+	Resources []*xds.Resource // sorted by name
+	Memo      Memo
+}
+
+// Changes is how one Set differs from an older one.
+type Changes struct {
+	List                 // those that are new or changed, as they are now
+	Old  []*xds.Resource // what they were, in the same places; nil: new
+	Gone []*xds.Resource // those that are there no more, as they were
+}
+
+type listKey struct {
+	t   model.ResourceType
+	sum xds.Sum
+}
+
+type changesKey struct{ old, new weak.Pointer[xds.Set] }
+
+// shared is what streams share while one of them uses it.
+type shared struct {
+	mu      sync.Mutex
+	lists   map[listKey]weak.Pointer[List]
+	changes map[changesKey]weak.Pointer[Changes]
+}
+
+// List returns the list of resources of that type and Sum; make makes it where
+// no stream has it.
+func (t *Table) List(of model.ResourceType, sum xds.Sum, make func() []*xds.Resource) *List {
+	s := &t.shared
+	key := listKey{of, sum}
+	s.mu.Lock()
+	l := s.lists[key].Value()
+	s.mu.Unlock()
+	if l != nil {
+		return l
+	}
+	l = &List{Resources: make()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if first := s.lists[key].Value(); first != nil {
+		return first
+	}
+	s.lists[key] = weak.Make(l)
+	runtime.AddCleanup(l, s.forgetList, key)
+	return l
+}
+
+func (s *shared) forgetList(key listKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lists[key].Value() == nil {
+		delete(s.lists, key)
+	}
+}
+
+// Changes returns how next differs from old.
+func (t *Table) Changes(old, next *xds.Set) *Changes {
+	s := &t.shared
+	key := changesKey{weak.Make(old), weak.Make(next)}
+	s.mu.Lock()
+	c := s.changes[key].Value()
+	s.mu.Unlock()
+	if c != nil {
+		return c
+	}
+	c = new(Changes)
+	Compare(old.Resources, next.Resources, func(was, is *xds.Resource) {
+		if is == nil {
+			c.Gone = append(c.Gone, was)
+			return
+		}
+		c.Resources = append(c.Resources, is)
+		c.Old = append(c.Old, was)
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if first := s.changes[key].Value(); first != nil {
+		return first
+	}
+	s.changes[key] = weak.Make(c)
+	runtime.AddCleanup(c, s.forgetChanges, key)
+	return c
+}
+
+func (s *shared) forgetChanges(key changesKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changes[key].Value() == nil {
+		delete(s.changes, key)
+	}
+}
+
+// Compare calls differ, in the order of names, for each name of which the two
+// sorted lists hold different contents; nil: it is not there.
+func Compare(old, next []*xds.Resource, differ func(was, is *xds.Resource)) {
+	for len(old) > 0 || len(next) > 0 {
+		switch {
+		case len(old) > 0 && len(next) > 0 && old[0] == next[0]:
+			old, next = old[1:], next[1:]
+		case len(next) == 0 || len(old) > 0 && old[0].Name < next[0].Name:
+			differ(old[0], nil)
+			old = old[1:]
+		case len(old) == 0 || next[0].Name < old[0].Name:
+			differ(nil, next[0])
+			next = next[1:]
+		default:
+			if !old[0].Same(next[0]) {
+				differ(old[0], next[0])
+			}
+			old, next = old[1:], next[1:]
+		}
+	}
+}
+
+// Select calls each with every name of n and its resource in set, or nil.
+func (n *Names) Select(set *xds.Set, each func(name string, r *xds.Resource)) {
+	left := set.Resources
+	for _, name := range n.List() {
+		for len(left) > 0 && left[0].Name < name {
+			left = left[1:]
+		}
+		if len(left) > 0 && left[0].Name == name {
+			each(name, left[0])
+		} else {
+			each(name, nil)
+		}
+	}
+}
+
+// SumIn is the Sum of a subscription to n in set.
+func (n *Names) SumIn(set *xds.Set) xds.Sum {
+	var sum xds.Sum
+	n.Select(set, func(name string, r *xds.Resource) { sum = sum.Add(SumOf(name, r)) })
+	return sum
+}
+
+// SumOf is the Sum of a subscribed name and its resource, or nil.
+func SumOf(name string, r *xds.Resource) xds.Sum {
+	if r == nil {
+		return xds.Absent(name)
+	}
+	return r.Sum
+}

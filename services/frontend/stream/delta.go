@@ -1,0 +1,220 @@
+package stream
+
+import (
+	"slices"
+	"time"
+
+	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/names"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
+)
+
+// wildcard is the name of all resources.
+const wildcard = "*"
+
+// subscribeDelta takes in the names of the first request of a type. Clusters
+// and listeners are all of them if none is named (E18).
+func (s *Stream) subscribeDelta(w *watch, r Request) {
+	all := w.t == model.CDS || w.t == model.LDS
+	w.wildcard = all && (r.Names.Len() == 0 || r.Names.Has(wildcard))
+	w.named = r.Names.Len() > 0
+	w.names = s.cfg.Names.Without(s.cfg.Names.Intern(r.Names), names.Of(wildcard))
+}
+
+// resubscribe takes in a change of the subscription. What is subscribed is
+// always answered, even if it was before.
+func (s *Stream) resubscribe(w *watch, r Request) {
+	all := w.t == model.CDS || w.t == model.LDS
+	if r.Unsubscribe.Len() > 0 {
+		s.unsubscribe(w, r.Unsubscribe)
+	}
+	if r.Names.Len() == 0 {
+		return
+	}
+	w.named, w.dirty = true, true
+	var asked []string
+	for name := range r.Names.All() {
+		if n := string(name); n != wildcard {
+			asked = append(asked, n)
+		} else if all && !w.wildcard {
+			w.wildcard, w.owed = true, w.sent != nil
+		}
+	}
+	w.subscribe(s.cfg.Names.With(w.names, names.Of(asked...)))
+	slices.Sort(asked)
+	w.ask(slices.Compact(asked))
+}
+
+// unsubscribe takes names out of the subscription; what is known of them is
+// forgotten, unless they are subscribed as some of all: then they are said
+// again.
+func (s *Stream) unsubscribe(w *watch, gone names.Wire) {
+	before := w.names
+	if gone.Has(wildcard) {
+		w.wildcard = false
+	}
+	w.subscribe(s.cfg.Names.Without(w.names, gone))
+	w.dirty = true
+	if !w.wildcard || w.sent == nil {
+		return
+	}
+	for name := range gone.All() {
+		if n := string(name); before.Has(n) {
+			w.except(n).owed = true
+		}
+	}
+}
+
+// knownVersions says whether every version that the client named is, or was,
+// served here.
+func (s *Stream) knownVersions(w *watch) bool {
+	if w.initial.Len() == 0 || w.hasAllOf(s.view.Sets[w.t]) {
+		return true
+	}
+	var past []content.View // found when they are needed
+	for name, version := range w.initial.All() {
+		if sum, ok := names.ParseSum(version); !ok || !s.servedEver(w.t, string(name), sum, &past) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Stream) servedEver(t model.ResourceType, name string, sum xds.Sum, past *[]content.View) bool {
+	if sum == (xds.Sum{}) || sum == xds.Absent(name) {
+		return true
+	}
+	if r := s.view.Sets[t].Find(name); r != nil && r.Sum == sum {
+		return true
+	}
+	return s.formerly(t, name, sum, past) != nil
+}
+
+// formerly is what was served of a name at an earlier version, if it has that
+// Sum.
+func (s *Stream) formerly(t model.ResourceType, name string, sum xds.Sum, past *[]content.View) *xds.Resource {
+	if *past == nil {
+		*past = slices.AppendSeq([]content.View{}, s.cfg.Past)
+	}
+	for _, v := range *past {
+		if r := v.Sets[t].Find(name); r != nil && r.Sum == sum {
+			return r
+		}
+	}
+	return nil
+}
+
+// hasAllOf says whether the client came with what the subscription holds in a
+// set, neither more nor less.
+func (w *watch) hasAllOf(set *xds.Set) bool {
+	sum, ok := w.initial.Sum()
+	if !ok {
+		return false
+	}
+	if !w.wildcard {
+		return sum == w.names.SumIn(set)
+	}
+	w.names.Select(set, func(name string, r *xds.Resource) { ok = ok && r != nil })
+	return ok && sum == set.Sum
+}
+
+// resolveDelta decides what the first answer is: what differs from what the
+// client came with. It removes no clusters (E7).
+func (s *Stream) resolveDelta(now time.Time, w *watch) {
+	initial := w.initial
+	w.initial = names.Versions{}
+	if initial.Len() == 0 {
+		return // everything
+	}
+	set := s.view.Sets[w.t]
+	// Endpoints are answered whole unless the clusters were asked for and are
+	// current (E9).
+	whole := s.cfg.GRPC || w.t == model.EDS && !s.cdsCurrent
+	w.initial = initial
+	current := w.hasAllOf(set)
+	w.initial = names.Versions{}
+	if current {
+		w.acked = set
+		if !whole {
+			w.sent = set
+		}
+		s.cdsCurrent = s.cdsCurrent || w.t == model.CDS && !whole
+		s.isCurrent(now, w, set.Sum.String())
+		return
+	}
+	s.resume(w, initial, set)
+	if whole {
+		w.sent = nil
+		for i := range w.entries {
+			e := &w.entries[i]
+			e.answered = e.sent != nil && set.Find(e.name) == nil
+		}
+	}
+	if w.t == model.CDS {
+		s.holdRemoved(now, s.view)
+		s.findEndpoints()
+	}
+}
+
+// findEndpoints looks for those of held clusters in earlier versions.
+func (s *Stream) findEndpoints() {
+	for i := range s.held {
+		h := &s.held[i]
+		name := h.cluster.Endpoints()
+		if name == "" || h.endpoints != nil {
+			continue
+		}
+		for v := range s.cfg.Past {
+			if h.endpoints = v.Sets[model.EDS].Find(name); h.endpoints != nil {
+				break
+			}
+		}
+	}
+}
+
+// resume makes the ledger say what the client came with. Where that is none of
+// what is served, or was, only its name is known.
+func (s *Stream) resume(w *watch, initial names.Versions, set *xds.Set) {
+	had := make(map[string]*xds.Resource, initial.Len())
+	var past []content.View
+	for name, version := range initial.All() {
+		n := string(name)
+		if !w.covers(n) {
+			continue
+		}
+		sum, _ := names.ParseSum(version)
+		r := set.Find(n)
+		if r == nil || r.Sum != sum {
+			r = s.formerly(w.t, n, sum, &past)
+		}
+		if r == nil && sum != xds.Absent(n) {
+			r = &xds.Resource{Name: n, Sum: sum}
+		}
+		had[n] = r
+	}
+	w.sent, w.acked = set, set
+	var differ []string
+	for r := range w.in(set) {
+		if was, has := had[r.Name]; !has || !was.Same(r) {
+			differ = append(differ, r.Name)
+		}
+	}
+	for _, name := range w.names.List() {
+		if _, has := had[name]; !has && set.Find(name) == nil {
+			differ = append(differ, name)
+		}
+	}
+	for name := range had {
+		if set.Find(name) == nil {
+			differ = append(differ, name)
+		}
+	}
+	slices.Sort(differ)
+	differ = slices.Compact(differ)
+	w.exceptAll(slices.Values(differ))
+	for _, name := range differ {
+		was, has := had[name]
+		*w.entry(name) = entry{name: name, sent: was, acked: was, answered: has, applied: has}
+	}
+}

@@ -1,0 +1,258 @@
+package stream
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"meshlog.dev/services/frontend/names"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
+)
+
+// batch is what goes into one response of a type of which responses hold what
+// is due.
+type batch struct {
+	list []*xds.Resource
+	// old is what was sent before of what is in list; nil: nothing of any.
+	old     []*xds.Resource
+	memo    *names.Memo // of list, where streams share it
+	removed []string
+}
+
+// pushDue sends what is due.
+func (s *Stream) pushDue(now time.Time, w *watch) (Response, bool) {
+	first := w.sent == nil
+	if w.empty() && !slices.ContainsFunc(w.entries, func(e entry) bool { return e.ahead }) {
+		w.dirty, w.owed = false, false
+		return Response{}, false
+	}
+	b := s.advanceTo(w, s.view.Sets[w.t])
+	s.oweAll(w)
+	b = s.takeEntries(w, b)
+	for len(b.list)+len(b.removed) == 0 && s.nextTrial(w) {
+		b = s.takeEntries(w, b)
+	}
+	if len(b.list)+len(b.removed) == 0 && !(first && w.wildcard) {
+		w.dirty = false
+		if len(w.sentOut) == 0 {
+			w.settle()
+		}
+		return Response{}, false
+	}
+	if s.cfg.GRPC {
+		b = w.postpone(b, first)
+	}
+	o := outstanding{list: b.list, removed: b.removed, set: w.sent}
+	if w.t == model.CDS {
+		o.secrets = s.clustersSent(now, w, first, func(each func(was, is *xds.Resource)) {
+			for i, r := range b.list {
+				if b.old == nil {
+					each(nil, r)
+				} else {
+					each(b.old[i], r)
+				}
+			}
+		})
+	}
+	w.owed = false
+	return s.respond(now, w, o, b.memo), true
+}
+
+// advanceTo makes set what was sent of names without an entry, and returns what
+// is to be sent for that to be true.
+func (s *Stream) advanceTo(w *watch, set *xds.Set) batch {
+	var b batch
+	switch {
+	case w.sent == nil:
+		b = s.firstAnswer(w, set)
+	case w.sent != set:
+		b = s.changes(w, set)
+	}
+	w.sent = set
+	return b
+}
+
+// firstAnswer is everything that is subscribed.
+func (s *Stream) firstAnswer(w *watch, set *xds.Set) batch {
+	for name := range w.holds {
+		if w.covers(name) {
+			w.except(name)
+		}
+	}
+	for name := range s.heldNames(w.t) {
+		if w.covers(name) {
+			w.except(name)
+		}
+	}
+	sum := set.Sum
+	if !w.wildcard {
+		w.sum = w.names.SumIn(set)
+		sum = w.sum
+	}
+	l := s.cfg.Names.List(w.t, sum, func() []*xds.Resource { return selected(w, set) })
+	if w.t == model.CDS || w.t == model.LDS {
+		// Names that are not there are removed (E22).
+		w.names.Select(set, func(name string, r *xds.Resource) {
+			if r == nil {
+				w.except(name).answered = false
+			}
+		})
+	}
+	if len(w.entries) == 0 {
+		return batch{list: l.Resources, memo: &l.Memo}
+	}
+	var b batch
+	for _, r := range l.Resources {
+		if w.entry(r.Name) == nil {
+			b.list = append(b.list, r)
+		}
+	}
+	return b
+}
+
+// selected is the subscribed resources in a set, of EDS and RDS with the empty
+// ones that answer unknown names.
+func selected(w *watch, set *xds.Set) []*xds.Resource {
+	if w.wildcard {
+		return set.Resources
+	}
+	list := make([]*xds.Resource, 0, w.names.Len())
+	w.names.Select(set, func(name string, r *xds.Resource) {
+		if r == nil && (w.t == model.EDS || w.t == model.RDS) {
+			r = xds.Empty(w.t, name)
+		}
+		if r != nil {
+			list = append(list, r)
+		}
+	})
+	return list
+}
+
+// changes is what is subscribed and differs from what was sent. What needs a
+// closer look gets an entry.
+func (s *Stream) changes(w *watch, set *xds.Set) batch {
+	ch := s.cfg.Names.Changes(w.sent, set)
+	for _, r := range ch.Gone {
+		if w.covers(r.Name) {
+			w.except(r.Name)
+			w.sum = w.sum.Add(r.Sum).Add(xds.Absent(r.Name))
+		}
+	}
+	all := true
+	for i, r := range ch.Resources {
+		if !w.wildcard && !w.names.Has(r.Name) {
+			all = false
+			continue
+		}
+		if _, held := w.holds[r.Name]; held {
+			w.except(r.Name)
+		}
+		w.sum = w.sum.Add(names.SumOf(r.Name, ch.Old[i])).Add(r.Sum)
+		all = all && w.entry(r.Name) == nil
+	}
+	if all {
+		return batch{list: ch.Resources, old: ch.Old, memo: &ch.Memo}
+	}
+	var b batch
+	for i, r := range ch.Resources {
+		if w.covers(r.Name) && w.entry(r.Name) == nil {
+			b.list, b.old = append(b.list, r), append(b.old, ch.Old[i])
+		}
+	}
+	return b
+}
+
+// oweAll makes entries of everything where all of it is to be sent again.
+func (s *Stream) oweAll(w *watch) {
+	if !w.owed {
+		return
+	}
+	w.exceptAll(func(yield func(string) bool) {
+		for r := range w.in(w.sent) {
+			if !yield(r.Name) {
+				return
+			}
+		}
+	})
+	for i := range w.entries {
+		w.entries[i].owed = true
+	}
+}
+
+// takeEntries adds the entries that are due to b.
+func (s *Stream) takeEntries(w *watch, b batch) batch {
+	if len(w.entries) == 0 {
+		return b
+	}
+	for i := range w.entries {
+		e := &w.entries[i]
+		if !s.due(w, e) {
+			continue
+		}
+		was, r := e.sent, s.want(w, e.name)
+		e.sent, e.answered, e.owed, e.lost = r, true, false, false
+		switch {
+		case r != nil && r.Pieces == nil:
+			// It stays with a resuming client although its content is not
+			// known here.
+		case r != nil || w.t == model.EDS || w.t == model.RDS:
+			if r == nil {
+				r = xds.Empty(w.t, e.name)
+			}
+			b = b.insert(r, was)
+		default:
+			b.removed = append(b.removed, e.name)
+		}
+	}
+	return b
+}
+
+// insert adds one resource to b, whose list is its own from then on.
+func (b batch) insert(r, was *xds.Resource) batch {
+	if b.memo != nil {
+		b.list, b.old, b.memo = slices.Clone(b.list), slices.Clone(b.old), nil
+	}
+	if b.old == nil {
+		b.old = make([]*xds.Resource, len(b.list))
+	}
+	i, in := slices.BinarySearchFunc(b.list, r.Name, func(r *xds.Resource, name string) int { return strings.Compare(r.Name, name) })
+	if in {
+		b.list[i] = r
+		return b
+	}
+	b.list, b.old = slices.Insert(b.list, i, r), slices.Insert(b.old, i, was)
+	return b
+}
+
+// postpone leaves out of b what makes it too large for a gRPC client.
+func (w *watch) postpone(b batch, first bool) batch {
+	size := 0
+	for i, r := range b.list {
+		if size += len(r.Head) + r.Size(); size <= maxGRPC || i == 0 {
+			continue
+		}
+		for j, late := range b.list[i:] {
+			e := w.except(late.Name)
+			e.owed, e.sent = true, nil
+			if b.old != nil {
+				e.sent = b.old[i+j]
+			}
+			e.answered = e.answered && !first
+		}
+		return batch{list: b.list[:i:i], old: b.old}
+	}
+	return b
+}
+
+// takeBack takes additions of clusters back that the client did not answer
+// (E16); they are offered again right after.
+func (s *Stream) takeBack(now time.Time, w *watch) Response {
+	o := outstanding{removed: w.retake, set: w.sent}
+	for _, name := range w.retake {
+		e := w.except(name)
+		e.sent, e.answered, e.owed = nil, true, false
+	}
+	w.retake, w.dirty = nil, true
+	return s.respond(now, w, o, nil)
+}

@@ -1,0 +1,47 @@
+package stream
+
+// maxTrials bounds how many groups are tried before everything that is still
+// suspected is held back.
+const maxTrials = 64
+
+// try holds suspects of a rejected response back, in halves that are sent again
+// one after the other, until the culprits are found: of whole types by leaving
+// the other half as it was, of the others in responses of their own.
+func (s *Stream) try(w *watch, suspects []item) {
+	half := (len(suspects) + 1) / 2
+	groups := make([][]string, 2)
+	for i, it := range suspects {
+		s.holdBack(w, it, true)
+		groups[i/half] = append(groups[i/half], it.name)
+	}
+	w.trials = append(groups, w.trials...)
+	w.dirty = true
+}
+
+// nextTrial releases the next group to be sent. Its answer must not be mixed
+// with another, so nothing may be without one. It says whether there is one.
+func (s *Stream) nextTrial(w *watch) bool {
+	for len(w.trials) > 0 && len(w.sentOut) == 0 {
+		group := w.trials[0]
+		if w.trials = w.trials[1:]; len(w.trials) == 0 {
+			w.trials = nil
+		}
+		any := false
+		for _, name := range group {
+			h, held := w.holds[name]
+			if !held || !h.trial {
+				continue // its content has changed meanwhile
+			}
+			delete(w.holds, name)
+			if !w.whole && w.covers(name) {
+				w.except(name).owed = true
+			}
+			any = true
+		}
+		if any {
+			w.tried++
+			return true
+		}
+	}
+	return false
+}
