@@ -8,6 +8,7 @@ import (
 	"meshlog.dev/services/internal/xds/cluster"
 	"meshlog.dev/services/internal/xds/listener"
 	"meshlog.dev/services/internal/xds/piece"
+	"meshlog.dev/services/internal/xds/proxyless"
 	"meshlog.dev/services/internal/xds/route"
 )
 
@@ -22,10 +23,19 @@ func Parts(r *model.Reader, class model.ProxyClass, t model.ResourceType) []piec
 func madeParts(r *model.Reader, class model.ProxyClass, t model.ResourceType) []piece.Part {
 	switch t {
 	case model.CDS:
+		if class.CDS.Client == model.ClientGRPC {
+			return proxyless.Clusters(r, class.CDS)
+		}
 		return cluster.Clusters(r, class.CDS)
 	case model.EDS:
+		if class.EDS.Client == model.ClientGRPC {
+			return proxyless.Endpoints(r, class.EDS)
+		}
 		return cluster.Endpoints(r, class.EDS)
 	case model.LDS:
+		if class.LDS.Client == model.ClientGRPC {
+			return proxyless.Listeners(r, class.LDS)
+		}
 		return listener.Listeners(r, class.LDS)
 	case model.RDS:
 		return route.Routes(r, class.RDS)

@@ -27,7 +27,7 @@ func (m *maker) resolve(c *clusterv3.Cluster, port model.Port, subset *networkin
 	var names []*model.Endpoint
 	for i := range m.endpoints[port.Number] {
 		e := &m.endpoints[port.Number][i]
-		if hasLabels(e.Labels, subset.GetLabels()) && !strings.HasPrefix(e.Address, unixScheme) {
+		if HasLabels(e, subset.GetLabels()) && !strings.HasPrefix(e.Address, unixScheme) {
 			names = append(names, e)
 		}
 	}

@@ -91,16 +91,17 @@ func (m *maker) choose(port uint32, labels map[string]string, noPanic bool) []*m
 		switch {
 		case e.Health == model.Draining && !sessions:
 		case e.Health == model.Unhealthy && !noPanic && !sessions:
-		case hasLabels(e.Labels, labels):
+		case HasLabels(e, labels):
 			chosen = append(chosen, e)
 		}
 	}
 	return chosen
 }
 
-func hasLabels(have, want map[string]string) bool {
-	for name, value := range want {
-		if v, ok := have[name]; !ok || v != value {
+// HasLabels says whether an endpoint is one of a subset with those labels.
+func HasLabels(e *model.Endpoint, labels map[string]string) bool {
+	for name, value := range labels {
+		if v, ok := e.Labels[name]; !ok || v != value {
 			return false
 		}
 	}

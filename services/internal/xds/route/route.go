@@ -11,13 +11,15 @@ import (
 	"meshlog.dev/services/internal/xds/piece"
 )
 
-// Routes says what the RouteConfigurations for a class of Envoys are made of.
+// Routes says what the RouteConfigurations for a class of clients are made of.
 func Routes(r *model.Reader, class model.RDSClass) []piece.Part {
 	switch class.Client {
 	case model.ClientSidecar:
 		return sidecarParts(r, class)
 	case model.ClientRouter:
 		return routerParts(r, class)
+	case model.ClientGRPC:
+		return grpcParts(r, class)
 	}
 	return nil
 }

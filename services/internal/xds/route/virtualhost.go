@@ -24,6 +24,8 @@ type virtualHost struct {
 	own bool
 	// alone: nobody else's requests come here, whatever their host.
 	alone bool
+	// grpc: they are those of gRPC clients.
+	grpc bool
 	// without is the domains that others have, a line each.
 	without string
 
@@ -105,7 +107,13 @@ func (h *virtualHost) translate(r *model.Reader) ([]*routev3.Route, []model.Diag
 	if vs == nil {
 		return nil, nil
 	}
-	return Translate(h.virtualService, vs, options(r, h.scope, h.port, Mesh, h.sources))
+	o := options(r, h.scope, h.port, Mesh, h.sources)
+	o.GRPC = h.grpc
+	routes, problems := Translate(h.virtualService, vs, o)
+	if h.grpc {
+		forGRPC(routes)
+	}
+	return routes, problems
 }
 
 // options reads what translations depend on.
@@ -139,7 +147,7 @@ func (h *virtualHost) fallback(r *model.Reader) *routev3.Route {
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: piece.ClusterName(h.host, "", h.port)},
 		HashPolicy:       hashPolicy(hashOf(r.Mesh(), rule, "", h.port)),
 	}
-	(&translation{}).timeout(action, nil)
+	(&translation{Options: Options{GRPC: h.grpc}}).timeout(action, nil)
 	action.RetryPolicy = retryPolicy(r.Mesh().GetDefaultHttpRetryPolicy(), len(action.HashPolicy) > 0)
 	return &routev3.Route{
 		Name: "default", Match: everything(),
