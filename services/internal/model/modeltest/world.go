@@ -1,4 +1,5 @@
-// Package modeltest makes small worlds of raw Envoy resources for tests.
+// Package modeltest makes small worlds for tests: of raw Envoy resources, of
+// services and endpoints, and of objects written as YAML.
 package modeltest
 
 import (
@@ -15,9 +16,9 @@ import (
 
 // Change is one object that is put, or removed.
 type Change struct {
-	key      model.Key
-	resource *configv1.Resource // nil: removed
-	created  time.Time
+	key     model.Key
+	message proto.Message // nil: removed
+	created time.Time
 }
 
 // Put gives an Envoy resource to every proxy, as the object of that name.
@@ -31,7 +32,7 @@ func PutFor(object string, nodes *configv1.NodeSelector, resource proto.Message)
 	if err != nil {
 		panic(err)
 	}
-	return Change{key: Key(object), resource: &configv1.Resource{Nodes: nodes, Resource: a}}
+	return Change{key: Key(object), message: &configv1.Resource{Nodes: nodes, Resource: a}}
 }
 
 // At is the change with a creation time.
@@ -46,6 +47,21 @@ func (c Change) From(source string) Change {
 	return c
 }
 
+// In is the change as another instance's of its source: another cluster's.
+func (c Change) In(instance string) Change {
+	c.key.Instance = instance
+	return c
+}
+
+// Gone is the removal of the change's object.
+func (c Change) Gone() Change {
+	c.message, c.created = nil, time.Time{}
+	return c
+}
+
+// Key is the key of the change's object.
+func (c Change) Key() model.Key { return c.key }
+
 // Remove removes the object of that name.
 func Remove(object string) Change { return Change{key: Key(object)} }
 
@@ -57,13 +73,15 @@ func Key(object string) model.Key {
 // Row is the change of a row of content.
 func (c Change) Row() model.RowChange {
 	row := model.RowChange{Row: c.key.Row()}
-	if c.resource != nil {
+	if c.message != nil {
 		row.Value = model.MarshalValue(model.Value{
-			Type: "type.googleapis.com/meshlog.config.v1.Resource", Bytes: marshal(c.resource), Created: c.created,
+			Type: typePrefix + string(c.message.ProtoReflect().Descriptor().FullName()), Bytes: marshal(c.message), Created: c.created,
 		})
 	}
 	return row
 }
+
+const typePrefix = "type.googleapis.com/"
 
 func marshal(m proto.Message) []byte {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
@@ -88,22 +106,25 @@ func Group(cluster string) *configv1.NodeSelector { return &configv1.NodeSelecto
 // PushContext is the world of those objects, indexed.
 func PushContext(t testing.TB, changes ...Change) *model.PushContext {
 	t.Helper()
+	return model.NewPushContext(World(t, changes...))
+}
+
+// World is the world of those objects.
+func World(t testing.TB, changes ...Change) *model.World {
+	t.Helper()
 	w, _, err := model.NewWorld().Apply(Rows(changes...))
 	if err != nil {
 		t.Fatal(fmt.Errorf("world: %w", err))
 	}
-	return model.NewPushContext(w)
+	return w
 }
 
 // Row is the row of the object of that name.
 func Row(object string, r *configv1.Resource) model.RowChange {
-	return Change{key: Key(object), resource: r}.Row()
+	return Change{key: Key(object), message: r}.Row()
 }
 
 // Policy is the row of the MeshPolicy that counts.
 func Policy(p *configv1.MeshPolicy) model.RowChange {
-	key := model.Key{Source: "file", Instance: "default", Kind: "MeshPolicy", Name: "default"}
-	return model.RowChange{Row: key.Row(), Value: model.MarshalValue(model.Value{
-		Type: "type.googleapis.com/meshlog.config.v1.MeshPolicy", Bytes: marshal(p),
-	})}
+	return Object("MeshPolicy", "", "default", p).Row()
 }
