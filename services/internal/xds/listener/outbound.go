@@ -143,7 +143,7 @@ func (o *outbound) addUnaddressed(u *user) {
 	}
 	name := serverName(u)
 	switch {
-	case u.service.Kubernetes && u.service.Resolution == model.Passthrough && !o.class.Bind:
+	case u.service.Headless && !o.class.Bind:
 		e.headless = append(e.headless, u.service)
 	case name != "":
 		c := condition{serverName: name}

@@ -42,7 +42,7 @@ func appendDomains(all []string, s *model.Service, suffix string, own bool) []st
 	for _, alias := range s.Aliases {
 		all = appendNames(all, alias, suffix, own)
 	}
-	if s.Kubernetes && s.Resolution == model.Passthrough { // SVC-3: its endpoints by name
+	if s.Headless { // SVC-3: its endpoints by name
 		for _, d := range slices.Clone(all[start:]) {
 			all = append(all, "*."+d)
 		}

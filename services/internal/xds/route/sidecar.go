@@ -2,7 +2,6 @@ package route
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -41,7 +40,6 @@ type sidecar struct {
 	wildcards       []string                             // the most specific first
 	ports           map[uint32]*portHosts
 	alone           []piece.Part // of RouteConfigurations of one service
-	problems        []piece.Part
 }
 
 // portHosts is the virtual hosts of a port.
@@ -60,16 +58,9 @@ func (b *sidecar) index(heads []*model.VirtualServiceHead) {
 			continue
 		}
 		b.virtualServices = append(b.virtualServices, h)
-		for i, host := range h.Hosts {
+		for _, host := range h.Hosts {
 			host = strings.ToLower(host)
-			if first, taken := b.exact[host]; taken {
-				if first != h {
-					b.problems = append(b.problems, problem{model.Diagnostic{
-						Severity: model.Warning, Code: "conflict", Key: h.Key, Field: field("spec.hosts", i),
-						Reason: fmt.Sprintf("%s is older and has host %q too", first.Key, host),
-						Advice: "put the routes of one host into one VirtualService", Effect: "sidecars use the older one for this host",
-					}})
-				}
+			if b.exact[host] != nil {
 				continue
 			}
 			b.exact[host] = h
@@ -255,5 +246,5 @@ func (b *sidecar) parts() []piece.Part {
 		}
 		all = append(all, catchAll{ForPort(port)})
 	}
-	return append(all, b.problems...)
+	return all
 }
