@@ -149,7 +149,7 @@ func unknown(d *manifest.Document, group string) error {
 	if len(names) > 0 && !isKubernetes(group) {
 		return &manifest.Error{Line: d.Line, Field: "kind", Reason: reason, Advice: "of this group use " + strings.Join(names, ", ")}
 	}
-	return &ForeignError{Reason: reason, Advice: "remove it if it is meant for meshlog's proxies; kinds of " + groups() + " are known"}
+	return &ForeignError{Reason: reason, Advice: "leave it if it is meant for others; meshlog reads Kubernetes' core and " + groups()}
 }
 
 // isCommon says that other groups have kinds of this name, too.

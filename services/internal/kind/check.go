@@ -33,9 +33,12 @@ func (c *checker) add(field, reason, advice string) {
 	c.problems = append(c.problems, Problem{Field: field, Reason: reason, Advice: advice})
 }
 
-// result is one problem a field, the first that was found there.
+// result is one problem a field, the first that was found there; a warning only
+// where there is no other.
 func (c *checker) result() []Problem {
-	slices.SortStableFunc(c.problems, func(a, b Problem) int { return cmp.Compare(a.Field, b.Field) })
+	slices.SortStableFunc(c.problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Field, b.Field), compareBool(a.Warning, b.Warning))
+	})
 	c.problems = slices.CompactFunc(c.problems, func(a, b Problem) bool { return a.Field == b.Field })
 	if more := len(c.problems) - maxProblems; more > 0 {
 		last := Problem{Reason: fmt.Sprintf("and %d more problems", more)}
@@ -43,6 +46,16 @@ func (c *checker) result() []Problem {
 		c.problems = append(c.problems[:maxProblems:maxProblems], last)
 	}
 	return c.problems
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 // fieldPath leads to a message. It is written out only where there is a problem.

@@ -1,8 +1,6 @@
 package kubeconv
 
 import (
-	"fmt"
-
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -17,10 +15,14 @@ type Lookup interface {
 }
 
 // EndpointSlice converts a slice (EPS-1, EPS-3), and what pods and nodes say of
-// its endpoints (POD-1, NOD-1) where in knows them.
+// its endpoints (POD-1, NOD-1) where in knows them. The error, an *Error, says
+// that it holds what is no endpoint.
 func EndpointSlice(s *discoveryv1.EndpointSlice, in Lookup) (*registryv1.Endpoints, error) {
 	if s.AddressType == discoveryv1.AddressTypeFQDN {
-		return nil, fmt.Errorf("addressType FQDN: endpoints are IP addresses here; for host names use a ServiceEntry with resolution DNS")
+		return nil, &Error{
+			Field:  "addressType",
+			Reason: "endpoints are IP addresses here; for host names write a ServiceEntry with resolution DNS",
+		}
 	}
 	out := &registryv1.Endpoints{Service: s.Labels[discoveryv1.LabelServiceName]}
 	for _, p := range s.Ports {
