@@ -1,0 +1,207 @@
+package scenario
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/fold"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/simulate"
+	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/watcher/file"
+)
+
+// stage is where a story takes place: files, the log made of them, its fold,
+// and the proxies that look at it.
+type stage struct {
+	t       *testing.T
+	files   map[string]string
+	objects map[events.Key]events.Payload // what the log holds
+	origins map[string][]model.Diagnostic // of files
+	fold    *fold.Fold
+	seq     uint64
+	pseq    uint64
+	world   *model.World
+	pc      *model.PushContext
+	before  *model.PushContext
+	catalog *xds.Catalog
+	proxies map[string]*model.Proxy
+}
+
+const (
+	build    = "scenario"
+	session  = "s"
+	source   = "file"
+	instance = "default"
+)
+
+func newStage(t *testing.T) *stage {
+	s := &stage{
+		t: t, files: map[string]string{}, objects: map[events.Key]events.Payload{}, origins: map[string][]model.Diagnostic{},
+		fold: fold.New(build, fold.KindJudge{}), world: model.NewWorld(), proxies: map[string]*model.Proxy{},
+	}
+	s.pc = model.NewPushContext(s.world)
+	s.before, s.catalog = s.pc, xds.NewCatalog(s.pc)
+	shard := events.Shard{Source: source, Instance: instance}
+	s.record(&events.Segment{Epoch: 1, Build: build})
+	s.record(&events.Begin{Shard: shard, Session: session, Holder: "scenario"})
+	var none events.ShardDigests
+	s.record(&events.Alive{Shard: shard, Session: session, Low: 1, Digest: none.Sum(), Listed: events.AllBuckets()})
+	return s
+}
+
+// record folds one record.
+func (s *stage) record(body events.Body) model.Change {
+	s.t.Helper()
+	s.seq++
+	c, _, err := s.fold.Apply(events.Record{Seq: s.seq, Time: time.Unix(int64(s.seq), 0), Event: events.Event{Body: body}}, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// put makes text what a file holds, and everything that follows from it.
+func (s *stage) put(name, text string) error {
+	if name == "" {
+		return fmt.Errorf("want a file's name")
+	}
+	s.files[name] = text
+	if text == "" {
+		delete(s.files, name)
+	}
+	next := map[events.Key]events.Payload{}
+	var all []events.Object
+	s.origins = map[string][]model.Diagnostic{}
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
+		objects, problems := file.Objects(name, []byte(s.files[name]))
+		s.origins[name] = problems
+		for _, o := range objects {
+			k := events.Key{Source: source, Instance: instance, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
+			next[k] = o.Payload
+			if old, ok := s.objects[k]; !ok || old.Type != o.Payload.Type || string(old.Bytes) != string(o.Payload.Bytes) {
+				all = append(all, events.Object{Key: k, Op: events.Put, Payload: o.Payload, Created: o.Created, Origin: o.Origin})
+			}
+		}
+	}
+	for k := range s.objects {
+		if _, ok := next[k]; !ok {
+			all = append(all, events.Object{Key: k, Op: events.Delete})
+		}
+	}
+	slices.SortFunc(all, func(a, b events.Object) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+	s.objects = next
+	s.publish(all)
+	return nil
+}
+
+// publish folds objects as one change set, and takes it into the world.
+func (s *stage) publish(all []events.Object) {
+	var rows []model.RowChange
+	for i := range all {
+		s.pseq++
+		o := all[i]
+		o.Session, o.Pseq, o.Low = session, s.pseq, s.pseq
+		rows = append(rows, s.record(&o).Rows...)
+	}
+	world, keys, err := s.world.Apply(model.Change{Rows: rows})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.before = s.pc
+	var changed []model.Input
+	s.pc, changed = s.pc.Next(world, keys)
+	s.world = world
+	s.catalog.Update(s.pc, changed)
+	s.check()
+}
+
+// define reads proxies.
+func (s *stage) define(text string) error {
+	for line := range strings.Lines(text) {
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		name, rest, ok := strings.Cut(line, ":")
+		words := strings.Fields(rest)
+		if !ok || len(words) == 0 {
+			return fmt.Errorf("%q: want NAME: NODE-ID [label=value ...]", strings.TrimSpace(line))
+		}
+		labels, metadata := map[string]any{}, map[string]any{}
+		for _, w := range words[1:] {
+			k, v, _ := strings.Cut(w, "=")
+			if m, ok := strings.CutPrefix(k, "@"); ok {
+				metadata[m] = v
+			} else {
+				labels[k] = v
+			}
+		}
+		metadata["LABELS"] = labels
+		if err := s.join(strings.TrimSpace(name), words[0], metadata, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) join(name, id string, metadata map[string]any, agent string) error {
+	m, err := structpb.NewStruct(metadata)
+	if err != nil {
+		return err
+	}
+	p, err := model.NewProxy(&corev3.Node{Id: id, Cluster: name, Metadata: m, UserAgentName: agent})
+	if err != nil {
+		return err
+	}
+	s.proxies[name] = p
+	return nil
+}
+
+// proxy finds one of the story's, or one of the usual.
+func (s *stage) proxy(name string) (*model.Proxy, error) {
+	if p := s.proxies[name]; p != nil {
+		return p, nil
+	}
+	kind, ns, _ := strings.Cut(name, ".")
+	if ns == "" {
+		ns = "default"
+	}
+	var err error
+	switch kind {
+	case "sidecar", "router":
+		err = s.join(name, fmt.Sprintf("%s~10.99.0.1~app.%s~%s.svc.cluster.local", kind, ns, ns), map[string]any{}, "envoy")
+	case "grpc":
+		err = s.join(name, "client", map[string]any{"NAMESPACE": ns}, "gRPC Go")
+	case "plain":
+		err = s.join(name, "edge-1", map[string]any{}, "envoy")
+	default:
+		err = fmt.Errorf("no proxy is called %q", name)
+	}
+	return s.proxies[name], err
+}
+
+// sets is what a proxy is served.
+func (s *stage) sets(pc *model.PushContext, p *model.Proxy) [model.ResourceTypes]*xds.Set {
+	class := model.Classify(pc, p)
+	var sets [model.ResourceTypes]*xds.Set
+	for t := range model.ResourceTypes {
+		sets[t] = xds.Generate(pc, class.Only(t), t).Set
+	}
+	return sets
+}
+
+func (s *stage) served(name string) (*simulate.Proxy, error) {
+	p, err := s.proxy(name)
+	if err != nil {
+		return nil, err
+	}
+	return simulate.NewProxy(s.sets(s.pc, p))
+}
