@@ -129,8 +129,7 @@ func (v *hostView) problems() []Diagnostic {
 	return ds
 }
 
-// aliasIndex is which host stands for which (SVC-4). It is immutable; nil is
-// an empty one.
+// aliasIndex is which host stands for which (SVC-4). It is immutable.
 type aliasIndex struct {
 	said   map[ServiceID]string // what each alias says, itself perhaps an alias
 	target map[string]string    // of a host that is an alias, its end
@@ -140,10 +139,7 @@ type aliasIndex struct {
 
 // with is the index after the given services said something else; "": no alias.
 func (x *aliasIndex) with(said map[ServiceID]string) *aliasIndex {
-	next := &aliasIndex{said: make(map[ServiceID]string), target: make(map[string]string), of: make(map[string][]string)}
-	if x != nil {
-		next.said = cloneMap(x.said)
-	}
+	next := &aliasIndex{said: cloneMap(x.said), target: make(map[string]string), of: make(map[string][]string)}
 	for id, target := range said {
 		if target == "" {
 			delete(next.said, id)
@@ -180,28 +176,16 @@ func (x *aliasIndex) with(said map[ServiceID]string) *aliasIndex {
 	return next
 }
 
-func (x *aliasIndex) aliases(host string) []string {
-	if x == nil {
-		return nil
-	}
-	return x.of[host]
-}
-
 // end is the host that a host stands for, or itself.
 func (x *aliasIndex) end(host string) string {
-	if x != nil {
-		if target, ok := x.target[host]; ok {
-			return target
-		}
+	if target, ok := x.target[host]; ok {
+		return target
 	}
 	return host
 }
 
 // looping says that a host is an alias that leads nowhere.
 func (x *aliasIndex) looping(host string) bool {
-	if x == nil {
-		return false
-	}
 	_, ok := slices.BinarySearch(x.loops, host)
 	return ok
 }
@@ -210,15 +194,13 @@ func (x *aliasIndex) looping(host string) bool {
 func (x *aliasIndex) changed(next *aliasIndex) []string {
 	var hosts []string
 	for host, list := range next.of {
-		if !slices.Equal(list, x.aliases(host)) {
+		if !slices.Equal(list, x.of[host]) {
 			hosts = append(hosts, host)
 		}
 	}
-	if x != nil {
-		for host := range x.of {
-			if _, ok := next.of[host]; !ok {
-				hosts = append(hosts, host)
-			}
+	for host := range x.of {
+		if _, ok := next.of[host]; !ok {
+			hosts = append(hosts, host)
 		}
 	}
 	return hosts

@@ -24,13 +24,14 @@ func (s *Service) key() Key { return s.Key }
 
 func newServiceIndex() serviceIndex {
 	return serviceIndex{
-		claims: newGroups[ServiceID, *claim](hashServiceID),
-		byID:   newTable[ServiceID, *Service](hashServiceID),
-		byHost: newGroups[string, *Service](hashString),
-		views:  newTable[string, *hostView](hashString),
-		scopes: newCounter(),
-		homes:  newCounter(),
-		lists:  map[string][]*Service{"": nil},
+		claims:  newGroups[ServiceID, *claim](hashServiceID),
+		byID:    newTable[ServiceID, *Service](hashServiceID),
+		byHost:  newGroups[string, *Service](hashString),
+		views:   newTable[string, *hostView](hashString),
+		aliases: new(aliasIndex),
+		scopes:  newCounter(),
+		homes:   newCounter(),
+		lists:   map[string][]*Service{"": nil},
 	}
 }
 
@@ -131,10 +132,8 @@ func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, to
 	for id := range said {
 		e.problem(about{"alias", id.Namespace, id.Hostname}, nil)
 	}
-	if x.aliases != nil {
-		for id := range x.aliases.said {
-			e.problem(about{"alias", id.Namespace, id.Hostname}, nil)
-		}
+	for id := range x.aliases.said {
+		e.problem(about{"alias", id.Namespace, id.Hostname}, nil)
 	}
 	for id := range next.said {
 		if !next.looping(id.Hostname) {
@@ -158,7 +157,7 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 		old := byID.get(id)
 		var s *Service
 		if claims := x.claims.get(id); len(claims) > 0 {
-			s = mergeClaims(claims, x.aliases.aliases(id.Hostname))
+			s = mergeClaims(claims, x.aliases.of[id.Hostname])
 		}
 		if reflect.DeepEqual(old, s) {
 			continue
