@@ -33,7 +33,7 @@ type point struct {
 	published time.Time
 	pc        *model.PushContext
 	changed   []model.Input // from the point before
-	selectors uint64        // another number where proxies may be of other classes
+	classes   uint64        // another number where proxies may be of other classes
 }
 
 // key is the class of one type.
@@ -95,8 +95,8 @@ func (c *Cache) swap(next point, changes []xds.Change) []*Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	same := c.current.pc.SameClasses(next.pc)
-	if next.selectors = c.current.selectors; !same {
-		next.selectors++
+	if next.classes = c.current.classes; !same {
+		next.classes++
 	}
 	if !c.current.version.IsZero() {
 		c.past = slices.Insert(c.past, 0, c.current)

@@ -16,12 +16,12 @@ type Client struct {
 	wake  func()
 
 	// guarded by cache.mu
-	class     model.ProxyClass
-	selectors uint64 // by which class was found, if there are entries
-	entries   [model.ResourceTypes]*entry
-	watching  [model.ResourceTypes]watch
-	viewed    View
-	due       bool // woken, and View not called since
+	class    model.ProxyClass
+	classes  uint64 // the point's by which class was found, if there are entries
+	entries  [model.ResourceTypes]*entry
+	watching [model.ResourceTypes]watch
+	viewed   View
+	due      bool // woken, and View not called since
 }
 
 // watch is what a client wants to know of, of one type.
@@ -101,15 +101,15 @@ func (cl *Client) View() View {
 	for {
 		c.mu.Lock()
 		now := c.current
-		if cl.entered() && cl.selectors == now.selectors {
+		if cl.entered() && cl.classes == now.classes {
 			v := cl.view()
 			c.mu.Unlock()
 			return v
 		}
 		c.mu.Unlock()
 		class := model.Classify(now.pc, cl.proxy)
-		if !cl.enter(now.selectors, class) {
-			c.found(now.selectors, class)
+		if !cl.enter(now.classes, class) {
+			c.found(now.classes, class)
 		}
 	}
 }
@@ -127,13 +127,13 @@ func (cl *Client) view() View {
 	return v
 }
 
-// enter makes the client one of a class, which was found by those selectors.
-// It says no if what this class is served has to be made.
-func (cl *Client) enter(selectors uint64, class model.ProxyClass) bool {
+// enter makes the client one of a class, which was found while classes were
+// these. It says no if what this class is served has to be made.
+func (cl *Client) enter(classes uint64, class model.ProxyClass) bool {
 	c := cl.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if selectors != c.current.selectors {
+	if classes != c.current.classes {
 		return true // the class is found anew
 	}
 	var entries [model.ResourceTypes]*entry
@@ -148,19 +148,18 @@ func (cl *Client) enter(selectors uint64, class model.ProxyClass) bool {
 		delete(c.idle, e)
 		e.watch(cl.watching[t], cl)
 	}
-	cl.selectors, cl.class, cl.entries = selectors, class, entries
+	cl.classes, cl.class, cl.entries = classes, class, entries
 	return true
 }
 
-// found makes what a class is served that was found by those selectors, while
-// they are current.
-func (c *Cache) found(selectors uint64, class model.ProxyClass) {
+// found makes what a class is served, unless classes are others by now.
+func (c *Cache) found(classes uint64, class model.ProxyClass) {
 	c.building.Lock()
 	defer c.building.Unlock()
 	c.mu.Lock()
 	current := c.current // until building is released
 	c.mu.Unlock()
-	if current.selectors != selectors {
+	if current.classes != classes {
 		return
 	}
 	for t := range model.ResourceTypes {

@@ -20,12 +20,12 @@ func (cl *Client) Past() iter.Seq[View] {
 	return func(yield func(View) bool) {
 		c := cl.cache
 		c.mu.Lock()
-		selectors, class, past := cl.selectors, cl.class, slices.Clone(c.past)
+		classes, class, past := cl.classes, cl.class, slices.Clone(c.past)
 		c.mu.Unlock()
 		remade := map[key][]since{}
 		for _, p := range past {
 			was := class
-			if p.selectors != selectors {
+			if p.classes != classes {
 				was = model.Classify(p.pc, cl.proxy)
 			}
 			v := View{Version: p.version, Published: p.published}

@@ -1,0 +1,303 @@
+package content
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/services/frontend/names"
+	"meshlog.dev/services/internal/model"
+	. "meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/store"
+)
+
+// mesh is a cache, and the world that it serves.
+type mesh struct {
+	*Cache
+	t     testing.TB
+	names *names.Table
+	world *model.World
+	pc    *model.PushContext
+	seq   uint64
+}
+
+func newMesh(t testing.TB, changes ...Change) *mesh {
+	m := &mesh{Cache: New(), t: t, world: model.NewWorld(), names: names.NewTable()}
+	m.pc = model.NewPushContext(m.world)
+	m.change(changes...)
+	return m
+}
+
+func (m *mesh) change(changes ...Change) {
+	m.t.Helper()
+	next, keys, err := m.world.Apply(Rows(changes...))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	var inputs []model.Input
+	m.world = next
+	m.pc, inputs = m.pc.Next(next, keys)
+	m.seq++
+	m.Update(store.Version{Epoch: 1, Seq: m.seq}, time.Time{}, m.pc, inputs)
+}
+
+// listener is a client that says when it was woken.
+type listener struct {
+	*Client
+	woken bool
+}
+
+func (m *mesh) join(cluster string) *listener {
+	l := &listener{Client: m.Join(&model.Proxy{ID: cluster, Cluster: cluster})}
+	l.Notify(func() { l.woken = true })
+	l.View()
+	return l
+}
+
+func (l *listener) was() bool {
+	was := l.woken
+	l.woken = false
+	return was
+}
+
+func TestWhoIsWoken(t *testing.T) {
+	m := newMesh(t, Put("a", Cluster("a", 1)), Put("ea", Endpoints("a", 1)), Put("eb", Endpoints("b", 1)),
+		PutFor("n", Group("n"), Cluster("n", 1)))
+	one, two := m.names.InternList([]string{"a", "absent"}), m.names.InternList([]string{"b"})
+	clients := map[string]*listener{}
+	for _, name := range []string{"all", "a", "b", "nothing", "left"} {
+		clients[name] = m.join("m")
+	}
+	clients["all"].WatchAll(model.CDS)
+	clients["a"].Watch(model.EDS, one)
+	clients["b"].Watch(model.EDS, two)
+	clients["left"].WatchAll(model.CDS)
+	clients["left"].Leave()
+	clients["n"] = m.join("n")
+	clients["n"].WatchAll(model.CDS)
+
+	for _, step := range []struct {
+		name    string
+		changes []Change
+		woken   []string
+	}{
+		{"nothing", nil, nil},
+		{"endpoints", []Change{Put("ea", Endpoints("a", 2))}, []string{"a"}},
+		{"those that were absent", []Change{Put("absent", Endpoints("absent", 2))}, []string{"a"}},
+		{"those that nobody watches", []Change{Put("ec", Endpoints("c", 2))}, nil},
+		{"both", []Change{Put("ea", Endpoints("a", 3)), Remove("eb")}, []string{"a", "b"}},
+		{"a cluster for all", []Change{Put("a", Cluster("a", 2))}, []string{"all", "n"}},
+		{"a cluster of one class", []Change{PutFor("n", Group("n"), Cluster("n", 2))}, []string{"n"}},
+		{"there and back", []Change{Put("ea", Endpoints("a", 4)), Put("ea", Endpoints("a", 3))}, nil},
+		{"selectors", []Change{PutFor("o", Group("o"), Cluster("o", 1))}, []string{"a", "all", "b", "n", "nothing"}},
+	} {
+		m.change(step.changes...)
+		var woken []string
+		for name, l := range clients {
+			if l.was() {
+				woken = append(woken, name)
+				l.View()
+			}
+		}
+		slices.Sort(woken)
+		if diff := cmp.Diff(step.woken, woken); diff != "" {
+			t.Errorf("%s: woken (-want +got):\n%s", step.name, diff)
+		}
+	}
+}
+
+// Who watches something that changed since it last looked is told at once.
+func TestWatchLate(t *testing.T) {
+	m := newMesh(t, Put("ea", Endpoints("a", 1)))
+	l := m.join("m")
+	m.change(Put("ea", Endpoints("a", 2)))
+	if l.was() {
+		t.Error("woken for what is not watched")
+	}
+	l.Watch(model.EDS, m.names.InternList([]string{"a"}))
+	if !l.was() {
+		t.Error("not told of what changed before it was watched")
+	}
+	l.View()
+	l.Watch(model.EDS, m.names.InternList([]string{"a", "b"}))
+	if l.was() {
+		t.Error("told of what it has")
+	}
+}
+
+// A client that is not woken has all of the current version that it watches.
+func TestClientVersion(t *testing.T) {
+	m := newMesh(t, Put("ea", Endpoints("a", 1)))
+	l := m.join("m")
+	l.Watch(model.EDS, m.names.InternList([]string{"a"}))
+	for _, step := range []struct {
+		change Change
+		look   bool
+		want   uint64
+	}{
+		{Put("eb", Endpoints("b", 1)), false, 2},
+		{Put("ea", Endpoints("a", 2)), false, 1},
+		{Put("eb", Endpoints("b", 2)), false, 1},
+		{Put("eb", Endpoints("b", 3)), true, 5},
+		{Put("eb", Endpoints("b", 4)), false, 6},
+	} {
+		m.change(step.change)
+		if step.look {
+			l.View()
+		}
+		if got := l.Version().Seq; got != step.want {
+			t.Errorf("at version %d: that of the client is %d, want %d", m.seq, got, step.want)
+		}
+	}
+}
+
+// What is served can be looked at while the next version is built.
+func TestViewDoesNotWait(t *testing.T) {
+	m := newMesh(t, Put("a", Cluster("a", 1)))
+	l := m.join("m")
+	m.building.Lock()
+	defer m.building.Unlock()
+	if got := l.View().Version.Seq; got != 1 {
+		t.Errorf("version %d", got)
+	}
+	late := m.Join(&model.Proxy{Cluster: "m"})
+	if got := late.View().Sets; got != l.View().Sets {
+		t.Error("a client of a class that is there has something else")
+	}
+	late.Leave()
+}
+
+// The past is that which was served, whoever was there then.
+func TestPastOfAnotherClass(t *testing.T) {
+	m := newMesh(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
+	witness := m.join("n")
+	var want []xds.Sum
+	for i := range 20 {
+		switch {
+		case i == 10:
+			m.change(PutFor("o", Group("o"), Cluster("o", 1)))
+		default:
+			m.change(Put("a", Cluster("a", 2+i)), PutFor("c", Group("n"), Cluster("c", i/7)))
+		}
+		want = slices.Insert(want, 0, witness.View().Sets[model.CDS].Sum)
+	}
+	want = want[1 : 1+retained]
+	sums := func(cl *Client) []xds.Sum {
+		var all []xds.Sum
+		for v := range cl.Past() {
+			all = append(all, v.Sets[model.CDS].Sum)
+		}
+		return all
+	}
+	late := m.Join(&model.Proxy{Cluster: "n"})
+	if diff := cmp.Diff(want, sums(witness.Client)); diff != "" {
+		t.Errorf("of who was there (-want +got):\n%s", diff)
+	}
+	witness.Leave()
+	m.change() // its class is forgotten
+	want = slices.Insert(want, 0, want[0])[:retained]
+	want[0] = late.View().Sets[model.CDS].Sum
+	for range 2 { // made, and then known
+		if diff := cmp.Diff(want, sums(late)); diff != "" {
+			t.Errorf("of who came later (-want +got):\n%s", diff)
+		}
+	}
+	a := late.View().Sets[model.CDS].Find("b")
+	for v := range late.Past() {
+		if v.Sets[model.CDS].Find("b") != a {
+			t.Fatal("what did not change is there twice")
+		}
+	}
+}
+
+// Versions come while clients join, watch, look and leave: nobody misses what
+// it watches, and every view is of one version.
+func TestNobodyMissesAnything(t *testing.T) {
+	m := newMesh(t)
+	objects := []string{"a", "b", "c", "d"}
+	// In every version, the endpoints of all names have the same port, and so
+	// do the clusters of all groups have the same timeout.
+	step := func(n int) {
+		var changes []Change
+		for _, o := range objects {
+			changes = append(changes, Put("e"+o, Endpoints(o, uint32(1+n))), Put(o, Cluster(o, 1+n)))
+		}
+		if n%3 > 0 { // selectors come and go
+			changes = append(changes, PutFor("g", Group("g"), Cluster("g", 1+n)))
+		} else {
+			changes = append(changes, Remove("g"))
+		}
+		m.change(changes...)
+	}
+	step(0)
+	var clients sync.WaitGroup
+	stop := make(chan struct{})
+	var views [8][]View
+	for i := range 8 {
+		r := rand.New(rand.NewPCG(uint64(i), 3))
+		clients.Go(func() {
+			for stopped := false; !stopped; {
+				wake := make(chan struct{}, 1)
+				cl := m.Join(&model.Proxy{Cluster: []string{"m", "g"}[i%2]})
+				cl.Notify(func() {
+					select {
+					case wake <- struct{}{}:
+					default:
+					}
+				})
+				v := cl.View()
+				views[i] = append(views[i], v)
+				name := objects[r.IntN(len(objects))]
+				cl.Watch(model.EDS, m.names.InternList([]string{name}))
+				for range 1 + r.IntN(6) {
+					select {
+					case <-wake:
+						next := cl.View()
+						if next.Version.Less(v.Version) {
+							t.Errorf("version %s after %s", next.Version, v.Version)
+						}
+						v = next
+						views[i] = append(views[i], v)
+					case <-stop:
+						stopped = true
+					}
+				}
+				select {
+				case <-wake:
+					v = cl.View()
+				default:
+				}
+				if stopped { // no version comes any more
+					if !v.Sets[model.EDS].Find(name).Same(cl.View().Sets[model.EDS].Find(name)) {
+						t.Errorf("a change of %s was missed at %s", name, v.Version)
+					}
+				}
+				cl.Leave()
+			}
+		})
+	}
+	witness := m.join("m")
+	sums := map[store.Version][2]xds.Sum{} // of clusters for group "m", and of all endpoints
+	for n := range 60 {
+		v := witness.View()
+		sums[v.Version] = [2]xds.Sum{v.Sets[model.CDS].Sum, v.Sets[model.EDS].Sum}
+		step(n)
+	}
+	close(stop)
+	clients.Wait()
+	v := witness.View()
+	sums[v.Version] = [2]xds.Sum{v.Sets[model.CDS].Sum, v.Sets[model.EDS].Sum}
+	for i, seen := range views {
+		for _, v := range seen {
+			want, group := sums[v.Version], []string{"m", "g"}[i%2]
+			if v.Sets[model.EDS].Sum != want[1] || group == "m" && v.Sets[model.CDS].Sum != want[0] {
+				t.Fatalf("a view of version %s is not of that version", v.Version)
+			}
+		}
+	}
+}
