@@ -56,7 +56,7 @@ func portParts(r *model.Reader, class model.RDSClass, p *gateway.Port) []piece.P
 			}
 		}
 	}
-	parts := []piece.Part{head{p.Routes()}}
+	parts := []piece.Part{head{routes: p.Routes()}}
 	if len(hosts) == 0 {
 		return append(parts, blackhole{p.Routes(), p.Number})
 	}

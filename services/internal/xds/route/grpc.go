@@ -35,7 +35,7 @@ func grpcParts(r *model.Reader, class model.RDSClass) []piece.Part {
 			if vs != nil {
 				b.route(&h, vs)
 			}
-			parts = append(parts, head{h.routes}, h)
+			parts = append(parts, head{routes: h.routes}, h)
 		}
 	}
 	return parts

@@ -42,7 +42,11 @@ func ForPort(port uint32) string { return strconv.FormatUint(uint64(port), 10) }
 const ForProxying = "http_proxy"
 
 // head is what a RouteConfiguration says besides its virtual hosts (VS-10).
-type head struct{ routes string }
+type head struct {
+	routes string
+	// ports: they count in the hosts of requests.
+	ports bool
+}
 
 // Make implements piece.Part.
 func (h head) Make(*model.Reader) ([]piece.Piece, []model.Diagnostic) {
@@ -50,7 +54,7 @@ func (h head) Make(*model.Reader) ([]piece.Piece, []model.Diagnostic) {
 		Name:                           h.routes,
 		ValidateClusters:               wrapperspb.Bool(false),
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(1 << 20),
-		IgnorePortInHostMatching:       true,
+		IgnorePortInHostMatching:       !h.ports,
 	}), nil
 }
 

@@ -133,7 +133,7 @@ func (b *sidecar) addService(s *model.Service, p model.Port, vs *model.VirtualSe
 	hosts.candidates = append(hosts.candidates, &candidate{virtualHost: h, service: s})
 	if name, ok := Sniffed(s, p); ok {
 		h.routes, h.alone, h.own = name, true, false
-		b.alone = append(b.alone, head{name}, h)
+		b.alone = append(b.alone, head{routes: name}, h)
 	}
 }
 
@@ -218,7 +218,7 @@ func looksEqual(r *model.Reader, a, b model.Scope, heads []*model.VirtualService
 	return true
 }
 
-// parts settles who has which domain, and puts everything in order.
+// parts puts everything in order.
 func (b *sidecar) parts() []piece.Part {
 	all := b.alone
 	ports := make([]uint32, 0, len(b.ports))
@@ -226,25 +226,50 @@ func (b *sidecar) parts() []piece.Part {
 		ports = append(ports, port)
 	}
 	slices.Sort(ports)
-	buffer := make([]string, 0, 32)
 	for _, port := range ports {
-		hosts := b.ports[port].candidates
-		slices.SortStableFunc(hosts, func(x, y *candidate) int { return cmp.Compare(x.host, y.host) })
-		c := claims{hosts: hosts, holder: make(map[string]claim, 6*len(hosts))}
-		c.holder["*"] = claim{-1, true} // catchAll's
-		for i, h := range hosts {
-			buffer = h.domains(buffer[:0], h.service, b.suffix)
-			for j, d := range buffer {
-				c.add(i, d, j == 0)
-			}
-		}
-		all = append(all, head{ForPort(port)})
-		for _, h := range hosts {
-			slices.Sort(h.lost)
-			h.without = strings.Join(h.lost, "\n")
-			all = append(all, h.virtualHost)
-		}
+		all = append(all, head{routes: ForPort(port)})
+		all = b.settle(all, b.ports[port].candidates)
 		all = append(all, catchAll{ForPort(port)})
+	}
+	if b.r.Mesh().GetProxyHttpPort() > 0 {
+		all = append(all, head{routes: ForProxying, ports: true})
+		all = b.settle(all, b.proxied(ports))
+		all = append(all, catchAll{ForProxying})
+	}
+	return all
+}
+
+// settle says who of the virtual hosts of one RouteConfiguration has which
+// domain, and appends them in order.
+func (b *sidecar) settle(all []piece.Part, hosts []*candidate) []piece.Part {
+	slices.SortStableFunc(hosts, func(x, y *candidate) int { return cmp.Or(cmp.Compare(x.host, y.host), cmp.Compare(x.port, y.port)) })
+	c := claims{hosts: hosts, holder: make(map[string]claim, 6*len(hosts))}
+	c.holder["*"] = claim{-1, true} // catchAll's
+	buffer := make([]string, 0, 32)
+	for i, h := range hosts {
+		buffer = h.domains(buffer[:0], h.service, b.suffix)
+		for _, d := range buffer {
+			c.add(i, d, h.isHost(d))
+		}
+	}
+	for _, h := range hosts {
+		slices.Sort(h.lost)
+		h.without = strings.Join(h.lost, "\n")
+		all = append(all, h.virtualHost)
+	}
+	return all
+}
+
+// proxied is the virtual hosts of all ports, for who uses the sidecar as a
+// proxy (LSN-13).
+func (b *sidecar) proxied(ports []uint32) []*candidate {
+	var all []*candidate
+	for _, port := range ports {
+		for _, h := range b.ports[port].candidates {
+			again := &candidate{virtualHost: h.virtualHost, service: h.service}
+			again.routes, again.withPort, again.without = ForProxying, true, ""
+			all = append(all, again)
+		}
 	}
 	return all
 }

@@ -26,6 +26,8 @@ type virtualHost struct {
 	alone bool
 	// grpc: they are those of gRPC clients.
 	grpc bool
+	// withPort: domains say the port, for other ports' hosts are there too.
+	withPort bool
 	// without is the domains that others have, a line each.
 	without string
 
@@ -65,9 +67,27 @@ func (h virtualHost) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 // domains appends what callers may write, the host first.
 func (h *virtualHost) domains(all []string, s *model.Service, suffix string) []string {
 	if s == nil {
-		return append(all, h.host)
+		all = append(all, h.host)
+	} else {
+		all = appendDomains(all, s, suffix, h.own)
 	}
-	return appendDomains(all, s, suffix, h.own)
+	if !h.withPort {
+		return all
+	}
+	bare := slices.Clone(all)
+	for i, d := range bare {
+		all[i] = hostPort(d, h.port)
+	}
+	if h.port == 80 {
+		all = append(all, bare...)
+	}
+	return all
+}
+
+// isHost says whether a domain is the host itself, not another form of it.
+func (h *virtualHost) isHost(domain string) bool {
+	rest, ok := strings.CutPrefix(domain, h.host)
+	return ok && (rest == "" || rest[0] == ':')
 }
 
 // settled is the domains that are left to the virtual host.
