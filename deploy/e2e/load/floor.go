@@ -48,36 +48,29 @@ func serveFloor(ctx context.Context, args []string) error {
 	return floor.Serve(ctx, listeners[0], listeners[1], s)
 }
 
-// floorCases measures the floor for each number of proxies, with the bytes that
-// the frontend sent.
-func floorCases(ctx context.Context, dir string, w *world.World, r *results, f *figures) ([]*result, error) {
+// script is what a frontend said to a proxy, as a file.
+func (r *results) script(dir string, said *result) (string, error) {
 	s := floor.Script{First: map[string][]byte{}, Change: map[string][]byte{
-		fleet.EDS.URL(): f.endpoint.resources, fleet.RDS.URL(): f.route.resources,
+		fleet.EDS.URL(): said.endpoint.resources, fleet.RDS.URL(): said.route.resources,
 	}}
 	for _, t := range fleet.Types() {
 		s.First[t.URL()] = r.lesson.Answers[t]
 	}
 	b, err := json.Marshal(s)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	script := filepath.Join(dir, "floor.json")
-	if err := os.WriteFile(script, b, 0o600); err != nil {
-		return nil, err
-	}
-	var out []*result
-	for _, streams := range r.plan.streams {
-		c, err := floorCase(ctx, dir, script, w, r, streams)
-		if err != nil {
-			return nil, fmt.Errorf("%d proxies: %w", streams, err)
-		}
-		out = append(out, c)
-	}
-	return out, nil
+	file := filepath.Join(dir, "floor.json")
+	return file, os.WriteFile(file, b, 0o600)
 }
 
-// floorCase measures a fleet with a floor's server of its own.
-func floorCase(ctx context.Context, dir, script string, w *world.World, r *results, streams int) (*result, error) {
+// floorCase measures the proxies of a case with a floor's server, which says
+// what the frontend had said.
+func floorCase(ctx context.Context, dir string, w *world.World, r *results, of *result) (*result, error) {
+	script, err := r.script(dir, of)
+	if err != nil {
+		return nil, err
+	}
 	xds, err := rig.FreePort()
 	if err != nil {
 		return nil, err
@@ -111,11 +104,11 @@ func floorCase(ctx context.Context, dir, script string, w *world.World, r *resul
 		now := time.Now()
 		return world.Change{Saved: now}, do(req)
 	}
-	c, err := r.config(w, t, streams, 1)
+	c, err := r.config(w, t, of.streams, of.classes)
 	if err != nil {
 		return nil, err
 	}
-	out := &result{streams: streams}
+	out := &result{streams: of.streams}
 	if out.figures, err = measure(ctx, t, c, r.plan.rounds); err != nil {
 		return nil, errors.Join(err, p.Running())
 	}

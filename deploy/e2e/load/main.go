@@ -73,7 +73,6 @@ func parse(args []string) (plan, error) {
 	fs.IntVar(&p.size.Services, "services", p.size.Services, "`services` in the mesh")
 	fs.IntVar(&p.size.Endpoints, "endpoints", p.size.Endpoints, "`endpoints` of each service")
 	fs.IntVar(&p.rounds, "rounds", p.rounds, "`changes` of each kind; at most 100")
-	fs.BoolVar(&p.size.Raw, "raw", false, "raw")
 	fs.Func("mode", "sotw or delta", func(s string) error {
 		for _, m := range []fleet.Mode{fleet.SotW, fleet.Delta} {
 			if s == m.String() {

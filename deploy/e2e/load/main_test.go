@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	p, err := parse([]string{"-streams", "10", "-classes", "1,5", "-services", "50", "-rounds", "2", "-raw"})
+	p, err := parse([]string{"-streams", "10", "-classes", "1,5", "-services", "50", "-rounds", "2"})
 	if err != nil {
 		t.Fatal(err)
 	}

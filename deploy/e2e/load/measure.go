@@ -35,6 +35,7 @@ type figures struct {
 	route      changed
 	idle       memory // before the first proxy
 	settled    memory // with all proxies, after all rounds
+	refused    int64  // streams that had to try again
 	unexpected int64  // responses that nothing had brought about
 }
 
@@ -77,7 +78,7 @@ func measure(ctx context.Context, t target, c fleet.Config, rounds int) (_ *figu
 	if f.route, err = t.rounds(ctx, proxies, fleet.RDS, rounds); err != nil {
 		return nil, err
 	}
-	f.unexpected = proxies.Unexpected()
+	f.refused, f.unexpected = proxies.Refused(), proxies.Unexpected()
 	f.settled, err = settled(ctx, t.pid, t.admin)
 	return f, err
 }

@@ -28,7 +28,7 @@ func (r *results) print(w io.Writer) {
 func (r *results) printWorld(w io.Writer) {
 	s := r.plan.size
 	fmt.Fprintf(w, "\nLoad: %d services x %d endpoints, %d with VirtualService and DestinationRule; %d changes of each kind; %s\n\n",
-		s.Services, s.Endpoints, s.Rules, r.plan.rounds, r.plan.mode)
+		s.Services, s.Endpoints, min(s.Rules, s.Services), r.plan.rounds, r.plan.mode)
 	var parts []string
 	for _, t := range fleet.Types() {
 		parts = append(parts, fmt.Sprintf("%s %s", t, bytes(int64(len(r.lesson.Answers[t])))))
@@ -102,6 +102,7 @@ var figureRows = slices.Concat(
 		{"  all have", func(c *result) string { return ms(last(c.first)) }},
 		{"  processor time, server", func(c *result) string { return ms(c.firstUsage.server) }},
 		{"  processor time, proxies", func(c *result) string { return ms(c.firstUsage.own) }},
+		{"  processor time, everybody else", func(c *result) string { return ms(c.firstUsage.others()) }},
 		{"  sent", func(c *result) string { return bytes(c.firstUsage.bytes) }},
 	},
 	changeRows("Endpoint change, save to ACK", endpointOf),
@@ -112,6 +113,7 @@ var figureRows = slices.Concat(
 		{"  settled, with all of them", func(c *result) string { return bytes(c.settled.resident) }},
 		{"  the difference, a proxy", func(c *result) string { return bytes(c.perStream()) }},
 		{"  peak", func(c *result) string { return bytes(c.settled.peak) }},
+		{"Streams that were refused at first", func(c *result) string { return fmt.Sprint(c.refused) }},
 		{"Responses that nothing brought about", func(c *result) string { return fmt.Sprint(c.unexpected) }},
 	},
 )
@@ -127,6 +129,7 @@ func changeRows(title string, of func(*result) *changed) []row {
 		{"  p99, holdoff not counted", func(c *result) string { return ms(percentile(of(c).but(c.holdoff), 99)) }},
 		{"  processor time of a round, server", func(c *result) string { return ms(of(c).each(of(c).usage.server)) }},
 		{"  processor time of a round, proxies", func(c *result) string { return ms(of(c).each(of(c).usage.own)) }},
+		{"  processor time of a round, everybody else", func(c *result) string { return ms(of(c).each(of(c).usage.others())) }},
 	}
 }
 

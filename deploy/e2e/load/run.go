@@ -86,24 +86,32 @@ func run(ctx context.Context, p plan) (_ *results, err error) {
 	if r.lesson, err = learn(ctx, mesh, w, p); err != nil {
 		return nil, err
 	}
-	var last *figures
 	for _, n := range p.streams {
-		for _, classes := range p.classes {
-			c, err := meshCase(ctx, mesh, w, r, n, classes)
-			if err != nil {
-				return nil, fmt.Errorf("%d proxies in %d classes: %w", n, classes, err)
-			}
-			r.cases = append(r.cases, c)
-			last = c.figures
+		if err := r.measure(ctx, dir, mesh, w, n); err != nil {
+			return nil, fmt.Errorf("%d proxies: %w", n, err)
 		}
 	}
-	mesh.End()
-	floors, err := floorCases(ctx, dir, w, r, last)
-	if err != nil {
-		return nil, fmt.Errorf("floor: %w", err)
-	}
-	r.cases = append(r.cases, floors...)
 	return r, nil
+}
+
+// measure measures so many proxies: in the first number of classes, then with
+// the floor, so that little time lies between, then in the other ones.
+func (r *results) measure(ctx context.Context, dir string, mesh *rig.Mesh, w *world.World, streams int) error {
+	for i, classes := range r.plan.classes {
+		c, err := meshCase(ctx, mesh, w, r, streams, classes)
+		if err != nil {
+			return fmt.Errorf("in %d classes: %w", classes, err)
+		}
+		r.cases = append(r.cases, c)
+		if i > 0 {
+			continue
+		}
+		if c, err = floorCase(ctx, dir, w, r, c); err != nil {
+			return fmt.Errorf("floor: %w", err)
+		}
+		r.cases = append(r.cases, c)
+	}
+	return nil
 }
 
 // learn finds out what there is to ask for.

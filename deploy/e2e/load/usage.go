@@ -48,22 +48,44 @@ func ownCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// machineCPU is the processor time that all processes have used.
+func machineCPU() (time.Duration, error) {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	var name string
+	var user, nice, system, idle, iowait, irq, softirq int64
+	if _, err := fmt.Sscan(string(b), &name, &user, &nice, &system, &idle, &iowait, &irq, &softirq); err != nil {
+		return 0, fmt.Errorf("/proc/stat: %w", err)
+	}
+	return time.Duration(user+nice+system+irq+softirq) * tick, nil
+}
+
 // usage is what a stretch of the run used.
 type usage struct {
-	server, own time.Duration // of processors
-	bytes       int64         // that all proxies were sent
+	server, own, machine time.Duration // of processors
+	bytes                int64         // that all proxies were sent
 }
+
+// others is the processor time of all but the server and the proxies: where
+// that is much, the figures are worth little.
+func (u usage) others() time.Duration { return max(0, u.machine-u.server-u.own) }
 
 // usage is what was used so far.
 func (t target) usage(bytes int64) (usage, error) {
 	server, err := cpuOf(t.pid)
-	return usage{server, ownCPU(), bytes}, err
+	if err != nil {
+		return usage{}, err
+	}
+	machine, err := machineCPU()
+	return usage{server, ownCPU(), machine, bytes}, err
 }
 
 // since is what was used since then.
 func (t target) since(then usage, bytes int64) (usage, error) {
 	now, err := t.usage(bytes)
-	return usage{now.server - then.server, now.own - then.own, now.bytes - then.bytes}, err
+	return usage{now.server - then.server, now.own - then.own, now.machine - then.machine, now.bytes - then.bytes}, err
 }
 
 // memory is bytes of a process.

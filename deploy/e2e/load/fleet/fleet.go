@@ -33,6 +33,7 @@ type Fleet struct {
 	wave       atomic.Pointer[Wave] // what is waited for
 	sent       atomic.Int64
 	unexpected atomic.Int64
+	refused    atomic.Int64
 }
 
 // Connect connects all proxies at once. The wave that it returns ends when the
@@ -75,6 +76,10 @@ func (f *Fleet) Bytes() int64 { return f.sent.Load() }
 // Unexpected is how many responses came after the first sync while no proxy
 // was to get one.
 func (f *Fleet) Unexpected() int64 { return f.unexpected.Load() }
+
+// Refused is how many streams a server turned away before it had sent anything.
+// Such a proxy comes again a moment later.
+func (f *Fleet) Refused() int64 { return f.refused.Load() }
 
 // Wave is one response of a type that every proxy is to get.
 type Wave struct {

@@ -5,11 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
+
+// comeback is how long a proxy that was refused stays away, on average.
+const comeback = 200 * time.Millisecond
 
 // window is how much a proxy lets a server send ahead: Envoy's own default.
 const window = 16 << 20
@@ -33,11 +40,13 @@ func open(ctx context.Context, conn *grpc.ClientConn, m Mode) (grpc.ClientStream
 
 // proxy is one client. Its goroutine owns it.
 type proxy struct {
-	index  int
-	fleet  *Fleet
-	node   []byte
-	asked  Type // the last type that was asked for
-	synced bool // all types have been acknowledged
+	index int
+	fleet *Fleet
+	node  []byte
+
+	asked    Type // the last type that was asked for
+	answered bool // the server has sent something
+	synced   bool // all types have been acknowledged
 }
 
 // run asks and acknowledges until ctx ends.
@@ -47,12 +56,40 @@ func (p *proxy) run(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
+	for {
+		err := p.converse(ctx, conn)
+		if p.answered || status.Code(err) != codes.Unavailable || conn.GetState() != connectivity.Ready {
+			return err
+		}
+		p.fleet.refused.Add(1)
+		if !sleep(ctx, rand.N(2*comeback)) {
+			return err
+		}
+	}
+}
+
+// sleep says whether ctx is still alive after d.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// converse opens a stream, and asks and acknowledges until it ends.
+func (p *proxy) converse(ctx context.Context, conn *grpc.ClientConn) error {
 	stream, err := open(ctx, conn, p.fleet.mode)
 	if err != nil {
 		return err
 	}
-	if err := stream.SendMsg(p.fleet.phrases[CDS].first(p.fleet.mode, p.node)); err != nil {
-		return gone(err)
+	first := p.fleet.phrases[CDS].first(p.fleet.mode, p.node)
+	// After EOF, receiving says why.
+	if err := stream.SendMsg(first); err != nil && !errors.Is(err, io.EOF) {
+		return err
 	}
 	for {
 		// The first proxy is the witness of what all are sent.
@@ -60,6 +97,7 @@ func (p *proxy) run(ctx context.Context) error {
 		if err := stream.RecvMsg(&r); err != nil {
 			return gone(err)
 		}
+		p.answered = true
 		if err := p.take(stream, &r); err != nil {
 			return gone(err)
 		}

@@ -19,7 +19,6 @@ type Size struct {
 	Rules int
 	// Namespaces is over how many the services are spread.
 	Namespaces int
-	Raw        bool
 }
 
 // World is a configuration that was written to a directory.
@@ -73,9 +72,6 @@ func New(dir string, size Size) (*World, error) {
 		return nil, err
 	}
 	w := &World{ConfigDir: c, size: size}
-	if size.Raw {
-		return w, w.writeRaw()
-	}
 	files := map[string]*strings.Builder{}
 	add := func(file, document string) {
 		if files[file] == nil {
@@ -122,11 +118,7 @@ func (w *World) ChangeEndpoint() (Change, error) {
 	w.saved++
 	s, _ := w.changing()
 	address := fmt.Sprintf("10.250.%d.%d", w.saved/250, w.saved%250+1)
-	text := w.entry(s, address)
-	if w.size.Raw {
-		text = w.rawEndpoints(s, address)
-	}
-	saved, err := w.Save(endpointsFile, text)
+	saved, err := w.Save(endpointsFile, w.entry(s, address))
 	return Change{saved, []byte(address)}, err
 }
 
@@ -135,11 +127,7 @@ func (w *World) ChangeRoute() (Change, error) {
 	w.saved++
 	_, s := w.changing()
 	v1 := 1 + w.saved%99
-	text := w.routes(s, v1)
-	if w.size.Raw {
-		text = w.rawRoutes(v1)
-	}
-	saved, err := w.Save(routesFile, text)
+	saved, err := w.Save(routesFile, w.routes(s, v1))
 	// WeightedCluster.ClusterWeight: name, then weight, a message of one number.
 	token := fmt.Appendf(nil, "outbound|80|v1|%s\x12\x02\x08%c", w.host(s), v1)
 	return Change{saved, token}, err
