@@ -162,7 +162,7 @@ func (c *Catalog) reads(before, now []model.Input, remove, add func(*readers)) {
 // changed. It is slow, and meant for tests.
 func (c *Catalog) Verify() error {
 	for k, p := range c.parts {
-		again := makePart(c.pc, k.t, k.part)
+		again := makePart(c.pc, k)
 		if !again.failed && !slices.EqualFunc(p.pieces, again.pieces, func(a given, b made) bool {
 			return a.of.text == b.name && a.partial == b.partial && a.Hash == b.Hash
 		}) {

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -48,13 +47,17 @@ type (
 		list *list
 		set  *Set
 	}
-	// dirty is a part that gives something else than before, and what this
-	// does to the lists that have it.
+	// dirty is a part that gives something else than before.
 	dirty struct {
 		*part
-		before []given
-		sole   []change // of names to which nobody else gives anything
-		shared []*name  // of the others
+		before  []given
+		touched []touched // each name once
+	}
+	// touched is a name to which a part gives something, or gave.
+	touched struct {
+		*name
+		given *given // nil: nothing now
+		more  bool   // than one piece
 	}
 	// change is the resource that a name is to have, or nil.
 	change struct {
@@ -75,7 +78,7 @@ func (e *edit) list(cl *class) {
 	if problems != nil && cl.list != nil {
 		return // its parts are as they were
 	}
-	l := e.listOf(cl.key.t, parts, cl.list)
+	l := e.listOf(cl.key, parts, cl.list)
 	if l == cl.list {
 		return
 	}
@@ -103,11 +106,12 @@ func (e *edit) partsOf(k classKey) (parts []piece.Part, inputs []model.Input, pr
 }
 
 // listOf finds the list of these parts, or makes one without a Set.
-func (e *edit) listOf(t model.ResourceType, of []piece.Part, base *list) *list {
+func (e *edit) listOf(k classKey, of []piece.Part, base *list) *list {
+	t, client := k.t, clientOf(k.of, k.t)
 	l := &list{key: listKey{t: t}, parts: make([]*part, 0, len(of)), classes: map[*class]struct{}{}}
 	ids := make([]byte, 0, 4*len(of))
 	for _, one := range of {
-		p := e.part(partKey{t, one})
+		p := e.part(partKey{t, client, one})
 		if l.has.has(p.id) {
 			continue // the first counts
 		}
@@ -175,37 +179,41 @@ func (e *edit) make() {
 	}
 	for t := range e.dirty {
 		for i := range e.dirty[t] {
-			e.sort(&e.dirty[t][i])
+			e.dirty[t][i].touch()
 		}
 	}
 }
 
-// sort finds out what a part does to the names to which it gives, or gave.
-func (e *edit) sort(d *dirty) {
-	sole := map[*name]*Resource{}
-	shared := map[*name]struct{}{}
+// touch finds out which names are touched.
+func (d *dirty) touch() {
+	at := make(map[*name]int, len(d.pieces))
 	for i := range d.pieces {
-		if g := &d.pieces[i]; g.of.pieces == 1 {
-			sole[g.of] = e.alone(g)
-		} else {
-			shared[g.of] = struct{}{}
+		g := &d.pieces[i]
+		if j, twice := at[g.of]; twice {
+			d.touched[j].more = true
+			continue
 		}
+		at[g.of] = len(d.touched)
+		d.touched = append(d.touched, touched{name: g.of, given: g})
 	}
 	for i := range d.before {
 		n := d.before[i].of
-		if _, given := sole[n]; given {
-			continue
-		}
-		if n.pieces == 0 {
-			sole[n] = nil
-		} else {
-			shared[n] = struct{}{}
+		if _, known := at[n]; !known {
+			at[n] = len(d.touched)
+			d.touched = append(d.touched, touched{name: n})
 		}
 	}
-	for n, r := range sole {
-		d.sole = append(d.sole, change{n.text, r})
-	}
-	d.shared = slices.Collect(maps.Keys(shared))
+}
+
+// fewGivers is up to how many parts that give to a name are looked at one by
+// one; names have one as a rule, or thousands.
+const fewGivers = 8
+
+// alone says whether no other part of a list gives anything to the name, and d
+// one piece at most.
+func (d *dirty) alone(n touched, l *list) bool {
+	return !n.more && len(n.givers) <= fewGivers &&
+		!slices.ContainsFunc(n.givers, func(p *part) bool { return p != d.part && l.has.has(p.id) })
 }
 
 // next is the Set of a list after some of its parts have changed, and the
@@ -215,18 +223,30 @@ func (e *edit) next(l *list) (*Set, []string) {
 		return l.set, nil
 	}
 	var changes []change
-	shared := map[*name]struct{}{}
+	var shared map[*name]struct{}
 	for i := range e.dirty[l.key.t] {
 		d := &e.dirty[l.key.t][i]
 		if !l.has.has(d.id) {
 			continue
 		}
-		changes = append(changes, d.sole...)
-		for _, n := range d.shared {
-			shared[n] = struct{}{}
+		for _, n := range d.touched {
+			switch {
+			case !d.alone(n, l):
+				if shared == nil {
+					shared = map[*name]struct{}{}
+				}
+				shared[n.name] = struct{}{}
+			case n.given != nil:
+				changes = append(changes, change{n.text, e.alone(n.given)})
+			default:
+				changes = append(changes, change{n.text, nil})
+			}
 		}
 	}
-	return e.splice(l.key.t, l.set, append(changes, e.collect(l, shared)...))
+	if len(shared) > 0 {
+		changes = append(changes, e.collect(l, shared)...)
+	}
+	return e.splice(l.key.t, l.set, changes)
 }
 
 // first makes the Set of a new list, from that of another one if they do not
@@ -286,9 +306,6 @@ func (e *edit) differing(l *list) (map[*name]struct{}, bool) {
 // collect puts the resources of these names together, as the parts of a list
 // give them; nil: of all names. Of a name to which nothing is given comes nil.
 func (e *edit) collect(l *list, names map[*name]struct{}) []change {
-	if names != nil && len(names) == 0 {
-		return nil
-	}
 	pieces := make(map[*name][]*given, len(names))
 	for _, p := range l.parts {
 		for i := range p.pieces {

@@ -1,14 +1,17 @@
 package xds
 
 import (
+	"slices"
+
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/piece"
 )
 
 type (
 	partKey struct {
-		t    model.ResourceType
-		part piece.Part
+		t      model.ResourceType
+		client model.Client // checks of what is made differ by it; see clientOf
+		part   piece.Part
 	}
 	// part is a Part with what came of it.
 	part struct {
@@ -34,7 +37,7 @@ type (
 	// name is that of resources of one type.
 	name struct {
 		nameKey
-		pieces int // that all parts together give to it
+		givers []*part // of each piece that is given to it, in any order
 	}
 )
 
@@ -60,7 +63,7 @@ func (c *Catalog) resource(of *name, pieces []*Encoded) *Resource {
 // make makes a part, for the first time or again. What was given before is
 // returned if it was other than now.
 func (c *Catalog) make(p *part) (before []given, differs bool) {
-	out := makePart(c.pc, p.key.t, p.key.part)
+	out := makePart(c.pc, p.key)
 	c.reads(p.inputs, out.inputs,
 		func(r *readers) { delete(r.parts, p) },
 		func(r *readers) { r.parts[p] = struct{}{} })
@@ -76,9 +79,11 @@ func (c *Catalog) make(p *part) (before []given, differs bool) {
 	before = p.pieces
 	p.pieces = make([]given, len(out.pieces))
 	for i, m := range out.pieces {
-		p.pieces[i] = given{of: c.name(nameKey{p.key.t, m.name}), partial: m.partial, Encoded: c.encoded(p.key.t, m.Encoded)}
+		n := c.name(nameKey{p.key.t, m.name})
+		n.givers = append(n.givers, p)
+		p.pieces[i] = given{of: n, partial: m.partial, Encoded: c.encoded(p.key.t, m.Encoded)}
 	}
-	c.forget(before)
+	c.forget(p, before)
 	return before, true
 }
 
@@ -105,22 +110,23 @@ func (c *Catalog) encoded(t model.ResourceType, e *Encoded) *Encoded {
 	return e
 }
 
-// name finds a name to which one more piece is given.
+// name finds a name.
 func (c *Catalog) name(k nameKey) *name {
 	n := c.names[k]
 	if n == nil {
 		n = &name{nameKey: k}
 		c.names[k] = n
 	}
-	n.pieces++
 	return n
 }
 
-// forget takes pieces from their names.
-func (c *Catalog) forget(pieces []given) {
+// forget takes the pieces of a part from their names.
+func (c *Catalog) forget(p *part, pieces []given) {
 	for i := range pieces {
 		n := pieces[i].of
-		if n.pieces--; n.pieces == 0 {
+		at, last := slices.Index(n.givers, p), len(n.givers)-1
+		n.givers[at], n.givers[last] = n.givers[last], nil
+		if n.givers = n.givers[:last]; last == 0 {
 			c.unnamed = append(c.unnamed, n)
 		}
 	}
@@ -129,7 +135,7 @@ func (c *Catalog) forget(pieces []given) {
 // sweepNames forgets the names to which nothing is given.
 func (c *Catalog) sweepNames() {
 	for _, n := range c.unnamed {
-		if n.pieces == 0 {
+		if len(n.givers) == 0 {
 			delete(c.names, n.nameKey)
 		}
 	}
@@ -152,7 +158,7 @@ func (c *Catalog) dropPart(p *part) {
 	delete(c.parts, p.key)
 	c.reads(p.inputs, nil, func(r *readers) { delete(r.parts, p) }, nil)
 	c.problems.replace(p.problems, nil)
-	c.forget(p.pieces)
+	c.forget(p, p.pieces)
 	c.ids.give(p.id)
 }
 

@@ -11,6 +11,7 @@ import (
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/piece"
+	"meshlog.dev/services/internal/xds/proxyless"
 )
 
 // made is an encoded piece with what it is a piece of.
@@ -29,24 +30,34 @@ type output struct {
 	failed bool
 }
 
-// makePart makes a part of type t. What Envoy would refuse is left out and
-// reported: every process leaves out the same.
-func makePart(pc *model.PushContext, t model.ResourceType, p piece.Part) (out output) {
+// clientOf is for what kind of client the resources of type t are checked:
+// gRPC's, or Envoys, of which routers stand for all.
+func clientOf(class model.ProxyClass, t model.ResourceType) model.Client {
+	clients := [...]model.Client{model.CDS: class.CDS.Client, model.EDS: class.EDS.Client, model.LDS: class.LDS.Client, model.RDS: class.RDS.Client}
+	if clients[t] == model.ClientGRPC {
+		return model.ClientGRPC
+	}
+	return model.ClientRouter
+}
+
+// makePart makes a part. What clients would refuse is left out and reported:
+// every process leaves out the same.
+func makePart(pc *model.PushContext, k partKey) (out output) {
 	r := pc.Read()
 	defer func() {
 		if v := recover(); v != nil {
 			inputs := r.Inputs()
-			out = output{inputs: inputs, failed: true, problems: []model.Diagnostic{panicked(t, fmt.Sprintf("%+v", p), v, inputs)}}
+			out = output{inputs: inputs, failed: true, problems: []model.Diagnostic{panicked(k.t, fmt.Sprintf("%+v", k.part), v, inputs)}}
 		}
 	}()
-	pieces, problems := p.Make(r)
+	pieces, problems := k.part.Make(r)
 	out = output{inputs: r.Inputs(), problems: problems, pieces: make([]made, 0, len(pieces))}
 	for _, one := range pieces {
-		if ds := check(t, one, out.inputs); len(ds) > 0 {
+		if ds := check(k, one, out.inputs); len(ds) > 0 {
 			out.problems = append(out.problems, ds...)
 			continue
 		}
-		out.pieces = append(out.pieces, encode(t, one))
+		out.pieces = append(out.pieces, encode(k.t, one))
 	}
 	return out
 }
@@ -61,23 +72,30 @@ func panicked(t model.ResourceType, what string, cause any, inputs []model.Input
 	}
 }
 
-// check says what Envoy would refuse in a generated piece. Raw resources were
+// check says what clients would refuse in a generated piece. Raw resources were
 // checked when they came.
-func check(t model.ResourceType, p piece.Piece, inputs []model.Input) []model.Diagnostic {
+func check(k partKey, p piece.Piece, inputs []model.Input) []model.Diagnostic {
 	if p.Message == nil {
 		return nil
 	}
 	var ds []model.Diagnostic
-	for _, problem := range kind.CheckEnvoy(p.Message) {
-		if problem.Warning {
-			continue
-		}
+	refused := func(by, field, reason string) {
 		ds = append(ds, model.Diagnostic{
-			Severity: model.Error, Code: "refused", Field: problem.Field,
-			Reason: fmt.Sprintf("%s %q%s would be refused by Envoy: %s", t.Message(), p.Name, origin(inputs), problem.Reason),
+			Severity: model.Error, Code: "refused", Field: field,
+			Reason: fmt.Sprintf("%s %q%s would be refused by %s: %s", k.t.Message(), p.Name, origin(inputs), by, reason),
 			Advice: "correct the objects that it is made of",
 			Effect: "it is not served",
 		})
+	}
+	for _, problem := range kind.CheckEnvoy(p.Message) {
+		if !problem.Warning {
+			refused("Envoy", problem.Field, problem.Reason)
+		}
+	}
+	if k.client == model.ClientGRPC {
+		for _, reason := range proxyless.Check(p.Message) {
+			refused("gRPC", "", reason)
+		}
 	}
 	return ds
 }

@@ -32,7 +32,7 @@ func generate(pc *model.PushContext, parts partsFunc, class model.ProxyClass, t 
 			continue
 		}
 		seen[p] = true
-		out := makePart(pc, t, p)
+		out := makePart(pc, partKey{t, clientOf(class, t), p})
 		problems = append(problems, out.problems...)
 		for _, m := range out.pieces {
 			byName[m.name] = join(byName[m.name], m, func(m made) bool { return m.partial })
