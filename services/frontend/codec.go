@@ -36,8 +36,15 @@ type request struct {
 	delta    bool // set by the receiver, like wantNode
 	wantNode bool
 	node     []byte // nil: there is none, or it is not wanted
-	buffer   mem.Buffer
+	// malformed says what is wrong with the message; an error of Unmarshal would
+	// reach the client as INTERNAL.
+	malformed error
+	buffer    mem.Buffer
 }
+
+// resumes says whether the client that begins with this request was served
+// before.
+func (r *request) resumes() bool { return r.Version != "" || r.Initial.Len() > 0 }
 
 // free gives the received bytes back. Names, Unsubscribe, Initial and node
 // must not be used any more.
@@ -152,7 +159,8 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	case *request:
 		v.free()
 		v.buffer = b
-		return v.decode(b.ReadOnlyData())
+		v.malformed = v.decode(b.ReadOnlyData())
+		return nil
 	case proto.Message:
 		defer b.Free()
 		return proto.Unmarshal(b.ReadOnlyData(), v)

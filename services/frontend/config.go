@@ -39,37 +39,59 @@ type Config struct {
 	Limits   Limits
 }
 
-// Limits of a frontend; a zero field is its default.
+// Limits of a frontend. DefaultLimits are those of one that was told nothing;
+// all but MaxAge must be positive.
 type Limits struct {
 	// StreamsPerSecond is how many new streams are taken in a second, with
-	// bursts of as many. More are refused with UNAVAILABLE. Default 500.
+	// bursts of as many. More wait, those of clients that were served before
+	// ahead of new ones, and are refused with UNAVAILABLE if they would wait
+	// long.
 	StreamsPerSecond int
+	// FirstAnswers is how many streams may be at their first answers at a
+	// time: sent, and not yet acknowledged, for 10 s at most. More wait in the
+	// same way.
+	FirstAnswers int
 	// SendTimeout ends a stream whose client takes longer than this to take a
-	// response. Default 30 s.
+	// response.
 	SendTimeout time.Duration
+	// MaxAge is after what time a stream is ended, give or take a tenth, so
+	// that clients spread over the frontends again; 0: never. The next stream
+	// of a client costs next to nothing.
+	MaxAge time.Duration
 	// Drain is the time over which streams are ended when Run's context is
-	// done. Default 3 s.
+	// done.
 	Drain time.Duration
 	// Linger is how long a removed cluster stays with a proxy at least; it
 	// must be longer than the longest delay that a filter (ext_authz, fault)
-	// may cause. Default 30 s.
+	// may cause.
 	Linger time.Duration
 }
 
-func (l Limits) withDefaults() Limits {
-	if l.StreamsPerSecond == 0 {
-		l.StreamsPerSecond = 500
+// DefaultLimits are not met by 500 proxies that come at once, and are by a
+// storm of thousands.
+func DefaultLimits() Limits {
+	return Limits{
+		StreamsPerSecond: 1000,
+		FirstAnswers:     1000,
+		SendTimeout:      30 * time.Second,
+		MaxAge:           30 * time.Minute,
+		Drain:            3 * time.Second,
+		Linger:           30 * time.Second,
 	}
-	if l.SendTimeout == 0 {
-		l.SendTimeout = 30 * time.Second
+}
+
+func (l Limits) check() error {
+	switch {
+	case l.StreamsPerSecond <= 0:
+		return errors.New("frontend: Limits.StreamsPerSecond must be positive: begin with DefaultLimits")
+	case l.FirstAnswers <= 0:
+		return errors.New("frontend: Limits.FirstAnswers must be positive: begin with DefaultLimits")
+	case l.SendTimeout <= 0, l.Drain <= 0, l.Linger <= 0:
+		return errors.New("frontend: Limits.SendTimeout, Drain and Linger must be positive: begin with DefaultLimits")
+	case l.MaxAge < 0:
+		return errors.New("frontend: Limits.MaxAge is negative: 0 is a stream that never ends")
 	}
-	if l.Drain == 0 {
-		l.Drain = 3 * time.Second
-	}
-	if l.Linger == 0 {
-		l.Linger = 30 * time.Second
-	}
-	return l
+	return nil
 }
 
 func (c *Config) check() error {
@@ -83,5 +105,5 @@ func (c *Config) check() error {
 	case c.Logger == nil:
 		return errors.New("frontend: Logger is nil")
 	}
-	return nil
+	return c.Limits.check()
 }

@@ -1,10 +1,11 @@
 package frontend
 
 import (
-	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,85 +22,86 @@ import (
 	"meshlog.dev/store"
 )
 
-// conn is one ADS stream. Its handler, the goroutine that grpc starts for it,
-// owns the state; one goroutine receives and one sends, and both end with the
-// stream.
+// firstAnswersFor is how long a stream counts as being at its first answers at
+// most.
+const firstAnswersFor = 10 * time.Second
+
+// conn is one stream. Its handler, the goroutine that grpc starts for it, waits
+// for the reason to end it; another goroutine receives. Who has the stream's
+// turn sends, in a goroutine that is there only while there is something to
+// send. Nobody waits for the client but in grpc, and when the handler has
+// returned grpc lets go of all of them.
 type conn struct {
 	server  *Server
 	grpc    grpc.ServerStream
+	over    chan error // why the stream ends: the first reason counts
+	mode    mode
 	proxy   *model.Proxy
 	address string
 	since   time.Time
+	resumes bool // the client was served before
+	client  *content.Client
 
-	wake chan struct{} // there is another view; latest wins
-	end  chan struct{} // closed by the drain
+	turn   turn
+	behind atomic.Bool // there is another view
 
-	requests chan stream.Request
-	received chan error // why receiving ended
-	out      chan *response
-	sent     chan error
-	heads    chan headAnswer
+	// Of who has the turn.
+	transmit func()   // c.send, made once
+	out      response // to be sent, if ready
+	ready    bool
+	limit    *time.Timer // ends the stream when one response takes too long
+	alarm    *time.Timer // wakes the stream
+	alarmAt  time.Time   // when alarm is due; zero: it is not set
 
-	// Of the handler.
-	client *content.Client
-	state  *stream.Stream
+	mu     sync.Mutex     // protects what follows
+	state  *stream.Stream // nil: not begun, or over
+	first  bool           // at its first answers
+	spoken bool           // something was sent
 	head   *store.Version // to be reached before a client that knows more is answered
-	asking bool
-	news   bool // something to report
+	asking bool           // for the head
+	news   bool           // something to report
 	class  model.ProxyClass
 	group  string // class, printed
-
-	status atomic.Pointer[connStatus] // for reports
 }
 
-type connStatus struct {
-	stream.Status
-	group string
-}
-
-type headAnswer struct {
-	version store.Version
-	err     error
-}
-
-// serve runs a stream. It returns when the client leaves, does not take what
-// it is sent, or the frontend drains.
-func (s *Server) serve(gs grpc.ServerStream) error {
+// serve runs a stream. It returns when the client leaves or does not take what
+// it is sent, when the stream is old, or when the frontend drains. It stays
+// small: its stack is there as long as the stream.
+func (s *Server) serve(gs grpc.ServerStream, m mode) error {
 	if err := s.admit(); err != nil {
-		s.cfg.Metrics.Refused.Inc()
+		s.cfg.Metrics.refused.Inc()
 		return err
 	}
-	first := request{wantNode: true}
-	if err := gs.RecvMsg(&first); err != nil {
+	c := &conn{server: s, grpc: gs, mode: m, since: time.Now(), over: make(chan error, 1)}
+	go c.run()
+	select {
+	case err := <-c.over:
 		return err
+	case <-gs.Context().Done():
+		return status.FromContextError(gs.Context().Err()).Err()
 	}
-	proxy, err := readNode(first.node)
-	if err != nil {
-		return status.Error(codes.InvalidArgument, err.Error())
+}
+
+// end ends the stream; err is what the client is to see.
+func (c *conn) end(err error) {
+	select {
+	case c.over <- err:
+	default: // it ends already
 	}
-	c := &conn{
-		server: s, grpc: gs, proxy: proxy, since: time.Now(),
-		wake: make(chan struct{}, 1), end: make(chan struct{}),
-		requests: make(chan stream.Request, 1), received: make(chan error, 1),
-		out: make(chan *response), sent: make(chan error, 1), heads: make(chan headAnswer, 1),
+}
+
+// receive receives a request. If there is none, the error is what the client is
+// to see: nil if it is done.
+func receive(gs grpc.ServerStream, r *request) (ok bool, err error) {
+	switch err := gs.RecvMsg(r); {
+	case errors.Is(err, io.EOF):
+		return false, nil
+	case err != nil:
+		return false, err
+	case r.malformed != nil:
+		return false, status.Error(codes.InvalidArgument, r.malformed.Error())
 	}
-	if p, ok := peer.FromContext(gs.Context()); ok {
-		c.address = addressOf(p.Addr)
-	}
-	if err := s.register(c); err != nil { // before the state is read (I6)
-		return err
-	}
-	defer s.unregister(c)
-	c.client = s.cache.Join(proxy)
-	defer c.client.Leave()
-	c.state = stream.New(stream.Config{
-		GRPC: proxy.GRPC, Linger: s.cfg.Limits.Linger, Past: c.client.Past(), Observe: c.observe,
-	}, c.client.View())
-	c.news = true
-	c.requests <- first.Request
-	s.streams.Go(c.receive)
-	s.streams.Go(c.transmit)
-	return c.run(gs.Context())
+	return true, nil
 }
 
 func readNode(b []byte) (*model.Proxy, error) {
@@ -120,192 +122,143 @@ func addressOf(a net.Addr) string {
 	return a.String()
 }
 
-// run is the stream's loop: one thing at a time, requests before pushes (I8).
-func (c *conn) run(ctx context.Context) error {
-	defer close(c.out)
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		if err := c.push(ctx); err != nil {
-			return err
-		}
-		c.askHead(ctx)
-		c.publish()
-		timer.Reset(untilWake(c.state.Wake()))
-		select {
-		case r := <-c.requests:
-			c.state.Request(time.Now(), r)
-		case <-c.wake:
-			c.update()
-		case <-timer.C:
-		case a := <-c.heads:
-			c.answered(a)
-		case err := <-c.received:
-			if errors.Is(err, io.EOF) {
-				return nil // the client is done
-			}
-			return err
-		case <-c.end:
-			return status.Error(codes.Unavailable, "the frontend is going away")
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		}
+// run is the stream from its first request to its end.
+func (c *conn) run() {
+	defer c.server.streams.Done()
+	r := &request{delta: c.mode.delta, wantNode: true}
+	if err := c.enter(r); err != nil {
+		c.end(err)
+		return
 	}
+	defer c.leave()
+	if age := c.server.cfg.Limits.MaxAge; age > 0 {
+		defer time.AfterFunc(jitter(age), c.aged).Stop()
+	}
+	c.end(c.take(r))
 }
 
-func untilWake(at time.Time) time.Duration {
-	if at.IsZero() {
-		return time.Hour
+// take takes requests in, of which r is the first, until there are no more.
+func (c *conn) take(r *request) (err error) {
+	defer c.server.recovered(func(failed error) { err = failed })
+	c.begin()
+	for ok := true; ok; ok, err = receive(c.grpc, r) {
+		c.request(r)
+		r.wantNode = false
+		r.free()
+		c.look()
 	}
-	return max(0, time.Until(at))
+	return err
 }
 
-// push sends what is to be sent. What comes in meanwhile counts before the
-// next response.
-func (c *conn) push(ctx context.Context) error {
-	for {
-		select {
-		case r := <-c.requests:
-			c.state.Request(time.Now(), r)
-			continue
-		case <-c.wake:
-			c.update()
-			continue
-		default:
-		}
-		r, ok := c.state.Next(time.Now())
-		if !ok {
-			return nil
-		}
-		// What the client said before is known before it hears of it.
-		c.publish()
-		if err := c.send(ctx, r); err != nil {
-			return err
-		}
+// enter receives the first request, which says who the client is, and waits
+// until the stream may begin. After an error there is nothing to leave.
+func (c *conn) enter(r *request) (err error) {
+	defer c.server.recovered(func(failed error) { err = failed })
+	ok, err := receive(c.grpc, r)
+	if !ok {
+		return err
 	}
-}
-
-// send gives a response to the transport, and up on a client that does not
-// take it.
-func (c *conn) send(ctx context.Context, r stream.Response) error {
-	m := c.server.cfg.Metrics
-	size := 0
-	for _, resource := range r.Resources {
-		size += resource.Size()
+	if c.proxy, err = readNode(r.node); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	start := time.Now()
-	limit := time.NewTimer(c.server.cfg.Limits.SendTimeout)
-	defer limit.Stop()
-	c.out <- &response{r, c.server.cfg.ID} // the sender is idle
-	select {
-	case err := <-c.sent:
-		if err != nil {
-			return err
-		}
-	case <-limit.C:
-		m.SendTimeout.Inc()
-		return status.Errorf(codes.Unavailable, "the client did not take a response in %s", c.server.cfg.Limits.SendTimeout)
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
+	if p, ok := peer.FromContext(c.grpc.Context()); ok {
+		c.address = addressOf(p.Addr)
 	}
-	name := r.Type.String()
-	m.Pushes.WithLabelValues(name).Inc()
-	m.Bytes.WithLabelValues(name).Observe(float64(size))
-	m.SendSeconds.Observe(time.Since(start).Seconds())
+	c.resumes = r.resumes()
+	if err := c.server.gate.enter(c.grpc.Context(), c.resumes); err != nil {
+		c.server.cfg.Metrics.refused.Inc()
+		return err
+	}
+	c.first = true
+	c.transmit = c.send
+	c.limit, c.alarm = stopped(c.tooSlow), stopped(c.wake)
+	c.server.register(c) // before the state is read (I6)
 	return nil
 }
 
-// transmit sends for the handler, which can give up waiting; grpc cannot.
-func (c *conn) transmit() {
-	for r := range c.out {
-		c.sent <- c.grpc.SendMsg(r)
-	}
-}
-
-// receive reads requests until the stream ends; grpc ends it when the handler
-// has returned.
-func (c *conn) receive() {
-	ctx := c.grpc.Context()
-	for {
-		var r request
-		if err := c.grpc.RecvMsg(&r); err != nil {
-			c.received <- err
-			return
-		}
-		select {
-		case c.requests <- r.Request:
-		case <-ctx.Done():
-			return
+// begin makes the stream's state. Who works for the stream meanwhile waits.
+func (c *conn) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.client = c.server.cache.Join(c.proxy)
+	c.client.Notify(c.changed)
+	for t := range model.ResourceTypes {
+		if c.mode.only == nil || t == *c.mode.only {
+			c.client.WatchAll(t)
 		}
 	}
+	c.state = stream.New(c.config(), c.client.View())
+	c.news = true
 }
 
-// askHead asks for the head of the chain where the client names versions that
-// are unknown here, until there is an answer.
-func (c *conn) askHead(ctx context.Context) {
-	if !c.state.WantsHead() || c.asking {
-		return
+func (c *conn) config() stream.Config {
+	return stream.Config{
+		GRPC: c.proxy.GRPC, Delta: c.mode.delta, Only: c.mode.only, Names: c.server.names,
+		Linger: c.server.cfg.Limits.Linger, Past: c.client.Past(), Observe: c.observe,
 	}
-	c.asking = true
-	c.server.streams.Go(func() {
-		for {
-			v, err := c.server.heads.head(ctx)
-			select {
-			case c.heads <- headAnswer{v, err}:
-			case <-ctx.Done():
-			}
-			if err == nil || !sleep(ctx, headRetry) {
-				return
-			}
+}
+
+// aged ends the stream because of its age: with OK, which no client minds
+// (E40), and never by GOAWAY, on which Envoy stays (E41).
+func (c *conn) aged() {
+	c.server.cfg.Metrics.aged.Inc()
+	c.end(nil)
+}
+
+// leave waits for who works for the stream, which has ended.
+func (c *conn) leave() {
+	c.server.unregister(c)
+	c.turn.end()
+	c.limit.Stop()
+	c.alarm.Stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answered()
+	c.state = nil
+	if c.client != nil {
+		c.client.Leave()
+	}
+}
+
+// stopped is a timer that is not set.
+func stopped(f func()) *time.Timer {
+	t := time.AfterFunc(time.Hour, f)
+	t.Stop()
+	return t
+}
+
+// jitter is d, give or take a tenth.
+func jitter(d time.Duration) time.Duration {
+	return d - d/10 + rand.N(d/5+1)
+}
+
+// request takes a request in.
+func (c *conn) request(r *request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state.Request(time.Now(), r.Request)
+	if c.first && c.spoken && c.through() {
+		c.answered()
+	}
+}
+
+// through says whether the client has answered its first answers; mu is held.
+// One that is new asks for its listeners after all that is large.
+func (c *conn) through() bool {
+	listeners := false
+	for _, t := range c.state.Status().Types {
+		if !t.Unanswered.IsZero() {
+			return false
 		}
-	})
+		listeners = listeners || t.Type == model.LDS
+	}
+	return listeners || c.resumes || c.mode.only != nil
 }
 
-// sleep waits for d. It says whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (c *conn) answered(a headAnswer) {
-	if a.err != nil {
-		c.state.HeadAway()
-		return
-	}
-	c.head = &a.version
-	c.update()
-}
-
-// update takes in what is served now.
-func (c *conn) update() {
-	now, view := time.Now(), c.client.View()
-	c.state.Update(now, view)
-	if c.head != nil && !view.Version.Less(*c.head) {
-		c.state.HeadConfirmed(now)
-	}
-}
-
-func (c *conn) signal() {
-	select {
-	case c.wake <- struct{}{}:
-	default: // it is told already
-	}
-}
-
-// publish makes the client's status known to reports.
-func (c *conn) publish() {
-	if class := c.client.Class(); c.group == "" || class != c.class {
-		c.class, c.group = class, class.String()
-	}
-	c.status.Store(&connStatus{c.state.Status(), c.group})
-	if c.news {
-		c.news = false
-		c.server.cfg.OnChange()
+// answered says that the first answers are over; mu is held.
+func (c *conn) answered() {
+	if c.first {
+		c.first = false
+		c.server.gate.leave()
 	}
 }

@@ -31,6 +31,56 @@ type heads struct {
 
 var errNobody = errors.New("there is no version chain to be asked")
 
+// askHead asks for the head of the chain where the client names versions that
+// are unknown here, until there is an answer; mu is held.
+func (c *conn) askHead() {
+	if !c.state.WantsHead() || c.asking {
+		return
+	}
+	c.asking = true
+	ctx := c.grpc.Context()
+	c.server.streams.Go(func() {
+		for {
+			v, err := c.server.heads.head(ctx)
+			c.headAnswered(v, err)
+			if err == nil || !sleep(ctx, headRetry) {
+				return
+			}
+		}
+	})
+}
+
+func (c *conn) headAnswered(v store.Version, err error) {
+	c.mu.Lock()
+	switch {
+	case err == nil:
+		c.head = &v
+	case c.state != nil:
+		c.state.HeadAway()
+	}
+	c.mu.Unlock()
+	c.changed()
+}
+
+// reached tells the state that the head is served, if it is; mu is held.
+func (c *conn) reached(now time.Time, served store.Version) {
+	if c.head != nil && !served.Less(*c.head) {
+		c.state.HeadConfirmed(now)
+	}
+}
+
+// sleep waits for d. It says whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // head is the chain's head now, or a little before.
 func (h *heads) head(ctx context.Context) (store.Version, error) {
 	if h.ask == nil {

@@ -1,11 +1,19 @@
 package frontend_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -14,6 +22,29 @@ import (
 	"meshlog.dev/services/internal/model"
 	. "meshlog.dev/services/internal/model/modeltest"
 )
+
+func withLimits(change func(*frontend.Limits)) option {
+	return func(c *frontend.Config) { change(&c.Limits) }
+}
+
+// counted is the sum of a metric over its labels.
+func (r *rig) counted(name string) (sum float64) {
+	r.t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(r.metrics)
+	families, err := registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
 
 // A frontend that serves nothing yet gives no first answer (G13).
 func TestNotReady(t *testing.T) {
@@ -34,64 +65,228 @@ func TestNotReady(t *testing.T) {
 }
 
 func TestStreamLimit(t *testing.T) {
-	f := start(t, "f1", shop(t), func(c *frontend.Config) { c.Limits.StreamsPerSecond = 1 })
-	for i := range 100 {
-		e := f.connect(node(fmt.Sprint("web-", i), "web"))
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.StreamsPerSecond = 2 }))
+		var streams []*envoy
+		for i := range 10 {
+			e := f.connect(node(fmt.Sprint("web-", i), "web"))
+			e.ask(model.CDS)
+			streams = append(streams, e)
+			synctest.Wait()
+		}
+		taken := 0
+		for _, e := range streams {
+			_, err := e.stream.Recv()
+			if err == nil {
+				taken++
+			} else if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "another frontend") {
+				t.Errorf("got %v, want UNAVAILABLE and what to do", err)
+			}
+		}
+		// Two at once, two in each of the two seconds that new ones wait.
+		if refused := f.counted("meshlog_frontend_streams_refused_total"); taken < 5 || taken > 6 || taken+int(refused) != 10 {
+			t.Errorf("%d taken, %v refused", taken, refused)
+		}
+	})
+}
+
+// A new client is at its first answers until it has its listeners; the next
+// one waits for that.
+func TestFirstAnswersLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.FirstAnswers = 1 }))
+		one, two := f.connect(node("web-1", "web")), f.connect(node("web-2", "web"))
+		one.ask(model.CDS)
+		one.ack(one.expect(model.CDS, "v1"))
+		two.ask(model.CDS)
+		synctest.Wait()
+		if in, waiting := f.counted("meshlog_frontend_first_answers"), f.counted("meshlog_frontend_streams_waiting"); in != 1 || waiting != 1 {
+			t.Errorf("%v at their first answers, %v waiting; want 1 and 1", in, waiting)
+		}
+		one.ask(model.EDS, "v1")
+		one.ack(one.expect(model.EDS, "v1"))
+		one.ask(model.LDS)
+		one.ack(one.expect(model.LDS, "http"))
+		two.ack(two.expect(model.CDS, "v1"))
+	})
+}
+
+// A client that resumes with all there is has its place for a moment only.
+func TestFirstAnswersOfResuming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.FirstAnswers = 1 }))
+		e := f.connect(node("web-1", "web"))
+		bootShop(e)
+		synctest.Wait()
+		e = e.reconnect(f)
 		e.ask(model.CDS)
-		_, err := e.stream.Recv()
-		if err == nil {
-			continue // the first one, and one more for every second that this takes
-		}
-		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "another frontend") {
-			t.Errorf("got %v, want UNAVAILABLE and what to do", err)
-		}
-		return
-	}
-	t.Error("100 streams at once are taken")
+		e.ask(model.EDS, "v1")
+		e.ack(e.expect(model.EDS))
+		other := f.connect(node("web-2", "web"))
+		other.ask(model.CDS)
+		other.ack(other.expect(model.CDS, "v1"))
+	})
 }
 
-// A client that does not take what it is sent loses its stream, and harms
-// nobody.
+// A client that never ACKs keeps its place for 10 s.
+func TestFirstAnswersBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.FirstAnswers = 1 }))
+		e := f.connect(node("web-1", "web"))
+		e.ask(model.CDS)
+		e.expect(model.CDS, "v1")
+		time.Sleep(9 * time.Second)
+		other := f.connect(node("web-2", "web"))
+		other.ask(model.CDS)
+		other.ack(other.expect(model.CDS, "v1"))
+	})
+}
+
+// A client that does not take what it is sent loses its stream, and costs
+// nobody else any time.
 func TestSlowClient(t *testing.T) {
-	mesh := newMesh(t)
-	big := Cluster("big", 1)
-	big.AltStatName = strings.Repeat("x", 1<<20)
-	mesh.Publish(Put("big", big), Put("e", Endpoints("big", 1)))
-	f := start(t, "f1", mesh, func(c *frontend.Config) { c.Limits.SendTimeout = 50 * time.Millisecond })
-	slow, other := f.connect(node("slow", "web")), f.connect(node("other", "web"))
-	slow.ask(model.CDS)
-	slow.ask(model.EDS, "big") // the second response does not fit the transport's window
-	f.until("one stream", func(r *reportv1.FrontendReport) bool { return len(r.GetProxies()) == 0 })
-	other.ask(model.CDS)
-	other.ack(other.expect(model.CDS, "big"))
+	synctest.Test(t, func(t *testing.T) {
+		mesh := newMesh(t)
+		big := Cluster("big", 1)
+		big.AltStatName = strings.Repeat("x", 1<<20)
+		mesh.Publish(Put("big", big), Put("e", Endpoints("big", 1)))
+		f := start(t, "f1", mesh)
+		slow, other := f.connect(node("slow", "web")), f.connect(node("other", "web"))
+		slow.ask(model.CDS)
+		slow.ask(model.EDS, "big") // the second response does not fit the transport's window
+		began := time.Now()
+		other.ask(model.CDS)
+		other.ack(other.expect(model.CDS, "big"))
+		other.ask(model.EDS, "big")
+		other.ack(other.expect(model.EDS, "big"))
+		for port := range uint32(10) {
+			mesh.Publish(Put("e", Endpoints("big", port+2)))
+			other.ack(other.expect(model.EDS, "big"))
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("a slow client costs another one %s", took)
+		}
+		f.until("one stream", func(r *reportv1.FrontendReport) bool { return len(r.GetProxies()) == 1 })
+		if took := time.Since(began); took != 30*time.Second || f.counted("pilot_xds_write_timeout") != 1 {
+			t.Errorf("a slow client is ended after %s, %v counted", took, f.counted("pilot_xds_write_timeout"))
+		}
+		mesh.Publish(Put("e", Endpoints("big", 99)))
+		other.ack(other.expect(model.EDS, "big"))
+	})
 }
 
-// BenchmarkPush is the change of one cluster's endpoints, from the chain to
-// 1000 streams that all watch it.
-func BenchmarkPush(b *testing.B) {
-	const streams = 1000
-	mesh := newMesh(b)
-	var changes []Change
-	for i := range 100 {
-		name := fmt.Sprint("c", i)
-		changes = append(changes, Put(name, Cluster(name, 1)), Put(name+"-endpoints", Endpoints(name, 1)))
+// frozen is a connection whose other end is gone without a word.
+type frozen struct {
+	net.Conn
+	gone chan struct{}
+	once sync.Once
+}
+
+func (c *frozen) freeze() { c.once.Do(func() { close(c.gone) }) }
+
+func (c *frozen) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	select {
+	case <-c.gone:
+		return 0, errors.Join(net.ErrClosed, err)
+	default:
+		return n, err
 	}
-	mesh.Publish(changes...)
-	f := start(b, "f1", mesh, func(c *frontend.Config) { c.Limits.StreamsPerSecond = 10 * streams })
-	clients := make([]*envoy, streams)
-	for i := range clients {
-		clients[i] = f.connect(node(fmt.Sprint("web-", i), "web"))
-		clients[i].ask(model.CDS)
-		clients[i].ack(clients[i].receive())
-		clients[i].ask(model.EDS, "c7")
-		clients[i].ack(clients[i].receive())
-	}
-	port := uint32(1)
-	for b.Loop() {
-		port = 1 + port%60000
-		mesh.Publish(Put("c7-endpoints", Endpoints("c7", port, port+1)))
-		for _, e := range clients {
-			e.ack(e.receive())
+}
+
+// Close leaves the frontend's end open.
+func (c *frozen) Close() error { return nil }
+
+// Of a client that is gone without a word its stream is ended by keepalive.
+func TestHalfOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := shop(t)
+		f := start(t, "f1", mesh)
+		var c *frozen
+		conn := f.dial(func(n net.Conn) net.Conn {
+			c = &frozen{Conn: n, gone: make(chan struct{})}
+			return c
+		})
+		e, other := connect(t, conn, node("gone", "web")), f.connect(node("other", "web"))
+		bootShop(e)
+		bootShop(other)
+		synctest.Wait()
+		c.freeze()
+		began := time.Now()
+		mesh.Publish(Put("v1-endpoints", Endpoints("v1", 8001, 8002)))
+		other.ack(other.expect(model.EDS, "v1"))
+		f.until("one stream", func(r *reportv1.FrontendReport) bool { return len(r.GetProxies()) == 1 })
+		if took := time.Since(began); took > 45*time.Second {
+			t.Errorf("ended after %s", took)
 		}
+		_ = c.Conn.Close()
+	})
+}
+
+func TestAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "f1", shop(t))
+		e := f.connect(node("web-1", "web"))
+		bootShop(e)
+		began := time.Now()
+		if _, err := e.stream.Recv(); !errors.Is(err, io.EOF) {
+			t.Errorf("the stream ends with %v, want OK", err)
+		}
+		if age := time.Since(began); age < 27*time.Minute || age > 33*time.Minute {
+			t.Errorf("the stream ends after %s", age)
+		}
+		// The next one is on the same connection, and costs next to nothing.
+		e = e.reconnect(f)
+		e.ask(model.CDS)
+		e.ask(model.EDS, "v1")
+		e.ack(e.expect(model.EDS))
+		if aged := f.counted("meshlog_frontend_streams_aged_total"); aged != 1 {
+			t.Errorf("%v counted", aged)
+		}
+	})
+}
+
+func TestNoAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := shop(t)
+		f := start(t, "f1", mesh, withLimits(func(l *frontend.Limits) { l.MaxAge = 0 }))
+		e := f.connect(node("web-1", "web"))
+		bootShop(e)
+		time.Sleep(24 * time.Hour)
+		mesh.Publish(Put("v1-endpoints", Endpoints("v1", 8001, 8002)))
+		e.ack(e.expect(model.EDS, "v1"))
+	})
+}
+
+// panics is a log that fails at a warning.
+type panics struct{ slog.Handler }
+
+func (panics) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+
+func (p panics) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn {
+		panic(r.Message)
 	}
+	return nil
+}
+
+// An error of the program costs the stream in which it happens, and no other.
+func TestPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := shop(t)
+		f := start(t, "f1", mesh, func(c *frontend.Config) { c.Logger = slog.New(panics{slog.DiscardHandler}) })
+		e, other := f.connect(node("web-1", "web")), f.connect(node("web-2", "web"))
+		bootShop(other)
+		e.ask(model.CDS)
+		e.nack(e.expect(model.CDS, "v1"), "no")
+		if _, err := e.stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "log") {
+			t.Errorf("the stream ends with %v, want UNAVAILABLE and where to look", err)
+		}
+		mesh.Publish(Put("v1-endpoints", Endpoints("v1", 8001, 8002)))
+		other.ack(other.expect(model.EDS, "v1"))
+		f.until("one stream", func(r *reportv1.FrontendReport) bool { return len(r.GetProxies()) == 1 })
+		if n := f.counted("meshlog_frontend_panics_total"); n != 1 {
+			t.Errorf("%v counted", n)
+		}
+	})
 }

@@ -60,12 +60,23 @@ func (c *conn) report() *reportv1.ProxyReport {
 		Id: c.proxy.ID, Cluster: c.proxy.Cluster, Type: string(c.proxy.Type), Namespace: c.proxy.Namespace,
 		UserAgent: c.proxy.UserAgent, ConnectedSince: timestamppb.New(c.since), Address: c.address,
 	}
-	st := c.status.Load()
-	if st == nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == nil {
 		return p // connected just now
 	}
-	p.Group = st.group
-	for _, t := range st.Types {
+	if class := c.client.Class(); c.group == "" || class != c.class {
+		c.class, c.group = class, class.String()
+	}
+	p.Group = c.group
+	has := c.client.Version() // newer than the last view where nothing was woken
+	for _, t := range c.state.Status().Types {
+		if t.SentAll {
+			t.Sent = has
+		}
+		if t.AckedAll {
+			t.Acked = has
+		}
 		p.Types = append(p.Types, typeReport(t))
 	}
 	return p
@@ -94,34 +105,48 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// observe counts and logs what happens on a stream.
+// refreshMetrics sets those metrics that somebody has to look for.
+func (s *Server) refreshMetrics() {
+	m := s.cfg.Metrics
+	m.classes.Set(float64(s.cache.Sets()))
+}
+
+// observe counts and logs what happens on a stream; mu is held.
 func (c *conn) observe(e stream.Event) {
-	m, log := c.server.cfg.Metrics, c.server.cfg.Logger.With("proxy", c.proxy.ID)
-	name := e.Type.String()
+	m := c.server.cfg.Metrics
+	warn := func(message string, args ...any) {
+		c.server.cfg.Logger.Warn(message, append([]any{"proxy", c.proxy.ID}, args...)...)
+	}
 	switch e.Kind {
 	case stream.Acked:
 		if !e.Published.IsZero() {
-			m.Convergence.WithLabelValues(name).Observe(max(0, time.Since(e.Published).Seconds()))
+			m.convergence[e.Type].Observe(max(0, time.Since(e.Published).Seconds()))
 		}
 		c.news = true
 	case stream.Nacked:
-		m.Rejects.WithLabelValues(name).Inc()
-		log.Warn("the proxy rejected a response", "type", name, "version", e.Nack.Version,
+		m.rejects[e.Type].Inc()
+		warn("the proxy rejected a response", "type", e.Type, "version", e.Nack.Version,
 			"world", e.World, "resources", e.Nack.Resources, "message", e.Nack.Message)
 		c.news = true
 	case stream.Stale:
-		m.Stale.WithLabelValues(name).Inc()
+		m.stale[e.Type].Inc()
 	case stream.Unsupported:
-		m.Unsupported.Inc()
-		log.Debug("a type that is not served was requested", "type", e.Detail)
+		m.unsupported.Inc()
+		c.server.cfg.Logger.Debug("a type that is not served was requested", "proxy", c.proxy.ID, "type", e.Detail)
 	case stream.Downgrade:
-		m.Downgrades.Inc()
-		log.Warn("the proxy knows versions that are unknown here, and the head of the version chain is not known; serving what is here")
+		m.downgrades.Inc()
+		warn("the proxy knows versions that are unknown here, and the head of the version chain is not known; serving what is here")
 	case stream.Unmatched:
-		m.Unmatched.Inc()
-		log.Info("the proxy's clusters are those of no retained version; they are replaced at once")
+		m.unmatched.Inc()
+		c.server.cfg.Logger.Info("the proxy's clusters are those of no retained version; they are replaced at once", "proxy", c.proxy.ID)
 	case stream.Suspect:
-		m.Suspects.Inc()
-		log.Warn("the proxy has not answered CDS, or not asked for it; sending it again")
+		m.suspects.Inc()
+		warn("the proxy has not answered CDS, or not asked for it; sending it again")
+	case stream.Retaken:
+		m.retaken.Inc()
+		warn("the proxy has not answered for new clusters; they are taken back and offered again")
+	case stream.TooLarge:
+		m.tooLarge[e.Type].Inc()
+		warn("a response is larger than a gRPC client takes, and is not sent: let it import less", "type", e.Type, "bytes", e.Size)
 	}
 }

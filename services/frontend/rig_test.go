@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ import (
 )
 
 // waitLimit is how long a test waits for what must come.
-const waitLimit = 20 * time.Second
+const waitLimit = 60 * time.Second
 
 // mesh is a world on a chain in memory.
 type mesh struct {
@@ -41,11 +42,53 @@ func newMesh(t testing.TB) *mesh {
 	return &mesh{frontendtest.NewMesh(t, c), c}
 }
 
+// pipes is a listener in memory, so that time can be a test's own.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+// dial connects; wrap, if there is one, is what the client has in its hands.
+func (p *pipes) dial(ctx context.Context, wrap func(net.Conn) net.Conn) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case p.conns <- server:
+		if wrap != nil {
+			client = wrap(client)
+		}
+		return client, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
+
 // rig is a running frontend.
 type rig struct {
 	t       testing.TB
 	server  *frontend.Server
-	address string
+	metrics *frontend.Metrics
+	pipes   *pipes
 	stop    context.CancelFunc
 	done    chan error
 	changed chan struct{}
@@ -66,16 +109,15 @@ func withLinger(d time.Duration) option {
 // start runs a frontend on the mesh's chain until the test ends, or stop.
 func start(t testing.TB, id string, mesh *mesh, options ...option) *rig {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{t: t, address: l.Addr().String(), done: make(chan error, 1), changed: make(chan struct{}, 1)}
+	r := &rig{t: t, metrics: frontend.NewMetrics(), pipes: newPipes(), done: make(chan error, 1), changed: make(chan struct{}, 1)}
+	limits := frontend.DefaultLimits()
+	limits.Drain = 10 * time.Millisecond
 	cfg := frontend.Config{
-		ID: id, Build: "test", Listeners: []net.Listener{l}, Logger: slog.New(slog.DiscardHandler),
-		Store: memstore.Open(&memstore.File{}, store.Retention{}),
-		Chain: mesh.chain, Head: mesh.chain.Head,
-		Limits: frontend.Limits{Drain: 10 * time.Millisecond},
+		ID: id, Build: "test", Listeners: []net.Listener{r.pipes}, Logger: slog.New(slog.DiscardHandler),
+		Metrics: r.metrics,
+		Store:   memstore.Open(&memstore.File{}, store.Retention{}),
+		Chain:   mesh.chain, Head: mesh.chain.Head,
+		Limits: limits,
 		OnChange: func() {
 			select {
 			case r.changed <- struct{}{}:
@@ -86,6 +128,7 @@ func start(t testing.TB, id string, mesh *mesh, options ...option) *rig {
 	for _, o := range options {
 		o(&cfg)
 	}
+	var err error
 	if r.server, err = frontend.New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -145,6 +188,7 @@ type envoy struct {
 	t        testing.TB
 	stream   discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	node     *corev3.Node
+	cancel   context.CancelFunc            // ends the stream
 	versions map[model.ResourceType]string // that it has applied
 	names    map[model.ResourceType][]string
 }
@@ -155,18 +199,33 @@ func node(id, cluster string) *corev3.Node {
 
 func (r *rig) connect(n *corev3.Node) *envoy {
 	r.t.Helper()
-	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	return connect(r.t, r.dial(nil), n)
+}
+
+// dial makes a connection; wrap, if there is one, is what the client has in
+// its hands.
+func (r *rig) dial(wrap func(net.Conn) net.Conn) *grpc.ClientConn {
+	r.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+r.pipes.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.pipes.dial(ctx, wrap) }))
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
-	r.t.Cleanup(func() { cancel(); _ = conn.Close() })
+	r.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func connect(t testing.TB, conn *grpc.ClientConn, n *corev3.Node) *envoy {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
 	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx, grpc.WaitForReady(true))
 	if err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return &envoy{
-		t: r.t, stream: s, node: n,
+		t: t, stream: s, node: n, cancel: cancel,
 		versions: map[model.ResourceType]string{}, names: map[model.ResourceType][]string{},
 	}
 }

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
@@ -39,7 +40,8 @@ type Server struct {
 	replica *replica.Replica
 	cache   *content.Cache
 	heads   heads
-	limiter *limiter
+	names   *names.Table
+	gate    *gate
 	health  *health.Server
 	streams sync.WaitGroup // goroutines of streams, apart from their handlers
 
@@ -56,7 +58,6 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	cfg.Limits = cfg.Limits.withDefaults()
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics()
 	}
@@ -64,13 +65,16 @@ func New(cfg Config) (*Server, error) {
 		cfg.OnChange = func() {}
 	}
 	s := &Server{
-		cfg:     cfg,
-		cache:   content.New(),
-		heads:   heads{ask: cfg.Head},
-		limiter: newLimiter(cfg.Limits.StreamsPerSecond),
-		health:  health.NewServer(),
-		conns:   make(map[*conn]struct{}),
+		cfg:    cfg,
+		cache:  content.New(),
+		heads:  heads{ask: cfg.Head},
+		names:  names.NewTable(),
+		gate:   newGate(cfg.Limits, cfg.Metrics),
+		health: health.NewServer(),
+		conns:  make(map[*conn]struct{}),
 	}
+	refresh := s.refreshMetrics
+	cfg.Metrics.refresh.Store(&refresh)
 	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
 	s.replica = replica.New(replica.Config{
 		Store: cfg.Store, Logger: cfg.Logger,
@@ -88,16 +92,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return fmt.Errorf("frontend: %w", err)
 	}
-	server := grpc.NewServer(
-		grpc.ForceServerCodecV2(codec{}),
-		grpc.MaxRecvMsgSize(maxRequest),
-		grpc.MaxSendMsgSize(math.MaxInt32),
-		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
-	)
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, &ads{server: s})
-	healthv1.RegisterHealthServer(server, s.health)
+	server := s.transport()
 
 	// What works goes on while streams are drained.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -127,6 +122,24 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
+// transport is the grpc server. Its buffers are as grpc has them: since they
+// are shared, other sizes save neither memory nor time (BenchmarkStreams).
+func (s *Server) transport() *grpc.Server {
+	server := grpc.NewServer(
+		grpc.ForceServerCodecV2(codec{}),
+		grpc.MaxRecvMsgSize(maxRequest),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
+	)
+	for _, service := range s.services() {
+		server.RegisterService(service, nil)
+	}
+	healthv1.RegisterHealthServer(server, s.health)
+	return server
+}
+
 func stopServer(server *grpc.Server) {
 	hard := time.AfterFunc(stopTimeout, server.Stop)
 	defer hard.Stop()
@@ -146,40 +159,46 @@ func (s *Server) drain(ctx context.Context) {
 	s.mu.Unlock()
 	s.cfg.OnChange()
 	for i, c := range conns {
-		close(c.end)
+		c.end(status.Error(codes.Unavailable, errDraining.Error()))
 		if i < len(conns)-1 && !sleep(ctx, s.cfg.Limits.Drain/time.Duration(len(conns))) {
 			return
 		}
 	}
 }
 
-// admit says whether a new stream is taken.
+// admit says whether a new stream is taken. If so, whoever runs it says to
+// streams when it has ended.
 func (s *Server) admit() error {
 	if err := s.Ready(); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	if !s.limiter.allow(time.Now()) {
-		return status.Errorf(codes.Unavailable, "more than %d new streams in a second; try another frontend, or later", s.cfg.Limits.StreamsPerSecond)
-	}
-	return nil
-}
-
-func (s *Server) register(c *conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining {
 		return status.Error(codes.Unavailable, errDraining.Error())
 	}
-	s.conns[c] = struct{}{}
-	s.cfg.Metrics.Streams.Set(float64(len(s.conns)))
+	s.streams.Add(1)
 	return nil
+}
+
+// register makes the stream one that is told of changes and ended by the
+// drain.
+func (s *Server) register(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		c.end(status.Error(codes.Unavailable, errDraining.Error()))
+	}
+	s.conns[c] = struct{}{}
+	s.cfg.Metrics.streams.Set(float64(len(s.conns)))
 }
 
 func (s *Server) unregister(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
-	s.cfg.Metrics.Streams.Set(float64(len(s.conns)))
+	s.cfg.Metrics.streams.Set(float64(len(s.conns)))
 	s.mu.Unlock()
+	s.cfg.Metrics.age.Observe(time.Since(c.since).Seconds())
 	s.cfg.OnChange()
 }
 
@@ -207,23 +226,16 @@ func (s *Server) serveState(st *replica.State, changed []model.Input) {
 		published = p.AsTime()
 	}
 	s.cache.Update(v, published, st.PushContext, changed)
-	s.cfg.Metrics.Version.WithLabelValues("epoch").Set(float64(v.Epoch))
-	s.cfg.Metrics.Version.WithLabelValues("seq").Set(float64(v.Seq))
-	s.cfg.Metrics.Persisted.Set(0)
+	s.cfg.Metrics.epoch.Set(float64(v.Epoch))
+	s.cfg.Metrics.seq.Set(float64(v.Seq))
+	s.cfg.Metrics.persisted.Set(0)
 	if !s.ready.Swap(true) {
 		s.cfg.Logger.Info("serving", "version", v)
 		s.health.SetServingStatus("", healthv1.HealthCheckResponse_SERVING)
 	}
 	s.mu.Lock()
 	s.mismatch = nil // of a version that is served no more
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
 	s.mu.Unlock()
-	for _, c := range conns {
-		c.signal()
-	}
 	s.cfg.OnChange()
 }
 
@@ -239,22 +251,18 @@ func (s *Server) persistedChanged() {
 	if s.replica.Persisted() {
 		persisted = 1
 	}
-	s.cfg.Metrics.Persisted.Set(persisted)
+	s.cfg.Metrics.persisted.Set(persisted)
 	s.cfg.OnChange()
 }
 
-// ads is the service of aggregated discovery.
-type ads struct {
-	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
-	server *Server
-}
-
-// StreamAggregatedResources is state of the world.
-func (a *ads) StreamAggregatedResources(gs discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return a.server.serve(gs)
-}
-
-// DeltaAggregatedResources is not served yet.
-func (a *ads) DeltaAggregatedResources(discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return status.Error(codes.Unimplemented, "incremental xDS is not served: set api_type GRPC, not DELTA_GRPC, in Envoy's ads_config")
+// recovered keeps an error of the program to the stream in which it happens;
+// failed is told what the client is to see (E40).
+func (s *Server) recovered(failed func(error)) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	s.cfg.Metrics.panics.Inc()
+	s.cfg.Logger.Error("an error of the program; the stream in which it happened is ended", "panic", p, "stack", string(debug.Stack()))
+	failed(status.Error(codes.Unavailable, "an error of the program; the frontend's log says more"))
 }

@@ -1,0 +1,62 @@
+package frontend_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"meshlog.dev/services/internal/model"
+)
+
+// BenchmarkStreams is what a stream costs a frontend that has settled, and
+// what a change of one service's endpoints costs for each stream that watches
+// it; the same of grpc alone.
+func BenchmarkStreams(b *testing.B) {
+	for _, streams := range []int{500, 2000} {
+		for _, floor := range []bool{true, false} {
+			for _, services := range []int{100, 1000} {
+				b.Run(fmt.Sprintf("streams=%d/services=%d/floor=%t", streams, services, floor), func(b *testing.B) {
+					benchmarkStreams(b, streams, childTask{Services: services, Floor: floor, Profile: os.Getenv("PROFILE")})
+				})
+			}
+		}
+	}
+}
+
+func benchmarkStreams(b *testing.B, streams int, task childTask) {
+	c := startChild(b, task)
+	before := c.do("settle")
+	var names []string
+	for i := range task.Services {
+		names = append(names, fmt.Sprint("c", i))
+	}
+	clients := make([]*envoy, streams)
+	for i := range clients {
+		e := c.connect(node(fmt.Sprint("web-", i), "web"))
+		e.ask(model.CDS)
+		e.ack(e.receive())
+		e.ask(model.EDS, names...)
+		e.ack(e.receive())
+		e.ask(model.LDS)
+		e.ack(e.receive())
+		e.ask(model.RDS, "routes")
+		e.ack(e.receive())
+		clients[i] = e
+	}
+	after := c.do("settle")
+	n := float64(streams)
+	cpu := c.do("cpu").CPU
+	rounds := 0
+	for b.Loop() {
+		rounds++
+		c.do("change")
+		for _, e := range clients {
+			e.ack(e.receive())
+		}
+	}
+	b.ReportMetric(float64(c.do("cpu").CPU-cpu)/float64(rounds)/n/1e3, "µs-cpu/stream")
+	b.ReportMetric((float64(after.RSS)-float64(before.RSS))/n, "rss-B/stream")
+	b.ReportMetric((float64(after.Heap)-float64(before.Heap))/n, "heap-B/stream")
+	b.ReportMetric((float64(after.Stack)-float64(before.Stack))/n, "stack-B/stream")
+	b.ReportMetric(float64(after.Goroutines-before.Goroutines)/n, "goroutines/stream")
+}

@@ -1,0 +1,309 @@
+package frontend_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"meshlog.dev/services/frontend"
+	"meshlog.dev/services/frontend/frontendtest"
+	. "meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/store"
+	"meshlog.dev/store/memstore"
+)
+
+// Benchmarks measure a server in a process of its own, so that what its clients
+// cost is not in the figures: this test program, run with childEnv set.
+const childEnv = "MESHLOG_FRONTEND_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) == "" {
+		os.Exit(m.Run())
+	}
+	if err := serveChild(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// childTask is the first line that a child reads.
+type childTask struct {
+	Services int
+	// Floor serves with nothing but grpc: each change is written to all
+	// streams as it is.
+	Floor bool
+	// Profile is where the CPU profile goes, from the first change on.
+	Profile string
+}
+
+// childStats is what a child says when it listens, and after each line.
+type childStats struct {
+	Address     string
+	CPU         time.Duration // so far
+	RSS         uint64        // this and what follows after "settle" only
+	Heap, Stack uint64
+	Goroutines  int
+}
+
+func serveChild(in io.Reader, out io.Writer) error {
+	lines, answers := bufio.NewScanner(in), json.NewEncoder(out)
+	var task childTask
+	if !lines.Scan() {
+		return lines.Err()
+	}
+	if err := json.Unmarshal(lines.Bytes(), &task); err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	serve := serveFrontend
+	if task.Floor {
+		serve = serveFloor
+	}
+	change, err := serve(l, task.Services)
+	if err != nil {
+		return err
+	}
+	profiling := false
+	s := childStats{Address: l.Addr().String()}
+	for {
+		s.CPU = cpuTime()
+		if err := answers.Encode(s); err != nil || !lines.Scan() {
+			pprof.StopCPUProfile()
+			return err
+		}
+		s = childStats{}
+		switch lines.Text() {
+		case "change":
+			if task.Profile != "" && !profiling {
+				profiling = true
+				f, err := os.Create(task.Profile)
+				if err != nil {
+					return err
+				}
+				if err := pprof.StartCPUProfile(f); err != nil {
+					return err
+				}
+			}
+			change()
+		case "settle":
+			runtime.GC()
+			debug.FreeOSMemory()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			s.Heap, s.Stack, s.Goroutines, s.RSS = m.HeapAlloc, m.StackInuse, runtime.NumGoroutine(), residentBytes()
+		}
+	}
+}
+
+// fatal is a testing.TB for what cannot go wrong outside of a test.
+type fatal struct{ testing.TB }
+
+func (fatal) Helper() {}
+
+func (fatal) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+
+// serveFrontend serves so many services, all by one listener, until the process
+// ends. Each change is one of the endpoints of the first service.
+func serveFrontend(l net.Listener, services int) (change func(), err error) {
+	chain := memstore.NewChain()
+	mesh := frontendtest.NewMesh(fatal{}, chain)
+	changes := []Change{Put("listener", Listener("http", 10000, "routes")), Put("routes", Routes("routes", To("c0", 1)))}
+	for i := range services {
+		name := fmt.Sprint("c", i)
+		changes = append(changes, Put(name, Cluster(name, 1)), Put(name+"-endpoints", Endpoints(name, 1)))
+	}
+	mesh.Publish(changes...)
+	limits := frontend.DefaultLimits()
+	limits.StreamsPerSecond, limits.FirstAnswers = 1e6, 1e6
+	serving := make(chan struct{}, 1)
+	s, err := frontend.New(frontend.Config{
+		ID: "f1", Build: "bench", Listeners: []net.Listener{l}, Logger: slog.New(slog.DiscardHandler),
+		Store: memstore.Open(&memstore.File{}, store.Retention{}), Chain: chain, Head: chain.Head,
+		Limits: limits,
+		OnChange: func() {
+			select {
+			case serving <- struct{}{}:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	go func() { panic(s.Run(context.Background())) }()
+	for s.Ready() != nil {
+		<-serving
+	}
+	port := uint32(1)
+	return func() {
+		port = 1 + port%60000
+		mesh.Publish(Put("c0-endpoints", Endpoints("c0", port, port+1)))
+	}, nil
+}
+
+// floor writes the same response to all streams.
+type floor struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	mu      sync.Mutex
+	streams map[chan *discoveryv3.DiscoveryResponse]bool
+}
+
+func serveFloor(l net.Listener, services int) (change func(), err error) {
+	f := &floor{streams: map[chan *discoveryv3.DiscoveryResponse]bool{}}
+	s := grpc.NewServer()
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, f)
+	go func() { panic(s.Serve(l)) }()
+	port := uint32(1)
+	return func() {
+		port = 1 + port%60000
+		a, err := anypb.New(Endpoints("c0", port, port+1))
+		if err != nil {
+			panic(err)
+		}
+		r := &discoveryv3.DiscoveryResponse{VersionInfo: strings.Repeat("v", 32), TypeUrl: a.TypeUrl, Nonce: fmt.Sprint(port), Resources: []*anypb.Any{a}}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for c := range f.streams {
+			c <- r
+		}
+	}, nil
+}
+
+// StreamAggregatedResources answers the first request of each type with
+// nothing.
+func (f *floor) StreamAggregatedResources(s discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	send := make(chan *discoveryv3.DiscoveryResponse, 16)
+	f.mu.Lock()
+	f.streams[send] = true
+	f.mu.Unlock()
+	go func() {
+		for {
+			r, err := s.Recv()
+			if err != nil {
+				return
+			}
+			if r.GetResponseNonce() == "" {
+				send <- &discoveryv3.DiscoveryResponse{VersionInfo: "v", Nonce: "n", TypeUrl: r.GetTypeUrl(), Resources: []*anypb.Any{{TypeUrl: r.GetTypeUrl()}}}
+			}
+		}
+	}()
+	for {
+		select {
+		case r := <-send:
+			if err := s.Send(r); err != nil {
+				return err
+			}
+		case <-s.Context().Done():
+			return nil
+		}
+	}
+}
+
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// residentBytes is the memory that the process has; 0 where the system does
+// not say.
+func residentBytes() uint64 {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	var size, resident uint64
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		return 0
+	}
+	return resident * uint64(os.Getpagesize())
+}
+
+// child is a server in a process of its own.
+type child struct {
+	b testing.TB
+
+	lines   io.Writer
+	answers *json.Decoder
+	address string
+}
+
+func startChild(b testing.TB, task childTask) *child {
+	b.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		var out io.Reader
+		if out, err = cmd.StdoutPipe(); err == nil {
+			c := &child{b: b, lines: in, answers: json.NewDecoder(out)}
+			if err = cmd.Start(); err == nil {
+				b.Cleanup(func() {
+					if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+						b.Error(err)
+					}
+				})
+				line, _ := json.Marshal(task)
+				c.address = c.do(string(line)).Address
+				return c
+			}
+		}
+	}
+	b.Fatal(err)
+	return nil
+}
+
+// connect connects to the child.
+func (c *child) connect(n *corev3.Node) *envoy {
+	c.b.Helper()
+	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		c.b.Fatal(err)
+	}
+	c.b.Cleanup(func() { _ = conn.Close() })
+	return connect(c.b, conn, n)
+}
+
+// do has the child do something, and returns how it is then.
+func (c *child) do(line string) childStats {
+	c.b.Helper()
+	var s childStats
+	if _, err := fmt.Fprintln(c.lines, line); err != nil {
+		c.b.Fatal(err)
+	}
+	if err := c.answers.Decode(&s); err != nil {
+		c.b.Fatal(err)
+	}
+	return s
+}

@@ -1,0 +1,56 @@
+package frontend
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"meshlog.dev/services/internal/model"
+)
+
+// mode is what the streams of a method speak.
+type mode struct {
+	delta bool
+	// only is the one type of the stream; nil: aggregated, all types.
+	only *model.ResourceType
+}
+
+// services are the discovery services: one of all types, and one for each. The
+// requests and responses of all are the same two pairs of messages, which the
+// codec knows.
+func (s *Server) services() []*grpc.ServiceDesc {
+	service := func(name, what string, only *model.ResourceType) *grpc.ServiceDesc {
+		d := &grpc.ServiceDesc{
+			ServiceName: name,
+			Streams: []grpc.StreamDesc{
+				s.method("Stream"+what, mode{only: only}),
+				s.method("Delta"+what, mode{delta: true, only: only}),
+			},
+		}
+		if only != nil {
+			d.Methods = []grpc.MethodDesc{{MethodName: "Fetch" + what, Handler: fetch}}
+		}
+		return d
+	}
+	of := func(t model.ResourceType) *model.ResourceType { return &t }
+	return []*grpc.ServiceDesc{
+		service("envoy.service.discovery.v3.AggregatedDiscoveryService", "AggregatedResources", nil),
+		service("envoy.service.cluster.v3.ClusterDiscoveryService", "Clusters", of(model.CDS)),
+		service("envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints", of(model.EDS)),
+		service("envoy.service.listener.v3.ListenerDiscoveryService", "Listeners", of(model.LDS)),
+		service("envoy.service.route.v3.RouteDiscoveryService", "Routes", of(model.RDS)),
+	}
+}
+
+func (s *Server) method(name string, m mode) grpc.StreamDesc {
+	return grpc.StreamDesc{
+		StreamName: name, ServerStreams: true, ClientStreams: true,
+		Handler: func(_ any, gs grpc.ServerStream) error { return s.serve(gs, m) },
+	}
+}
+
+func fetch(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
+	return nil, status.Error(codes.Unimplemented, "polling is not served: use a stream (api_type GRPC or DELTA_GRPC in Envoy's config source)")
+}

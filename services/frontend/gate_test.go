@@ -1,0 +1,122 @@
+package frontend
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// crowd is streams at a gate, and who was let in when.
+type crowd struct {
+	t     *testing.T
+	gate  *gate
+	start time.Time
+	wait  sync.WaitGroup
+	mu    sync.Mutex
+	log   []string
+}
+
+func newCrowd(t *testing.T, perSecond, places int) *crowd {
+	return &crowd{t: t, gate: newGate(Limits{StreamsPerSecond: perSecond, FirstAnswers: places}, NewMetrics()), start: time.Now()}
+}
+
+func (c *crowd) come(name string, resuming bool) { c.comeUntil(context.Background(), name, resuming) }
+
+func (c *crowd) comeUntil(ctx context.Context, name string, resuming bool) {
+	c.wait.Go(func() {
+		what := "in"
+		if err := c.gate.enter(ctx, resuming); err != nil {
+			what = status.Code(err).String()
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.log = append(c.log, fmt.Sprintf("%s %s %s", time.Since(c.start).Round(10*time.Millisecond), name, what))
+	})
+	synctest.Wait()
+}
+
+func (c *crowd) expect(want ...string) {
+	c.t.Helper()
+	c.wait.Wait()
+	slices.Sort(c.log)
+	if diff := cmp.Diff(want, c.log); diff != "" {
+		c.t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestGateRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, 2, 100)
+		c.come("cold0", false)
+		c.come("cold1", false)
+		time.Sleep(100 * time.Millisecond)
+		for i := range 6 {
+			c.come(fmt.Sprint("cold", 2+i), false)
+		}
+		c.come("back", true)
+		// As many at once as in a second; who resumes comes before who waits;
+		// who would wait too long is told so at once.
+		c.expect(
+			"0s cold0 in", "0s cold1 in", "1.5s cold3 in", "100ms cold6 Unavailable", "100ms cold7 Unavailable",
+			"1s cold2 in", "2.1s cold5 Unavailable", "2s cold4 in", "500ms back in")
+	})
+}
+
+func TestGatePlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, 1000, 1)
+		c.come("a", false)
+		c.come("b", false)
+		c.come("c", false)
+		time.Sleep(time.Second)
+		c.gate.leave() // a
+		time.Sleep(4 * time.Second)
+		c.expect("0s a in", "1s b in", "2s c Unavailable")
+	})
+}
+
+// Clients that were served before are held rather than refused (G12).
+func TestGateHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, 1000, 1)
+		c.come("a", true)
+		c.come("cold", false)
+		c.come("b", true)
+		time.Sleep(10 * time.Second)
+		c.gate.leave() // a
+		c.expect("0s a in", "10s b in", "2s cold Unavailable")
+	})
+}
+
+func TestGateGoneMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, 1000, 1)
+		c.come("a", false)
+		ctx, cancel := context.WithCancel(t.Context())
+		c.comeUntil(ctx, "b", false)
+		c.come("c", false)
+		cancel()
+		synctest.Wait()
+		c.gate.leave() // a
+		c.expect("0s a in", "0s b Canceled", "0s c in")
+		if c.gate.free != 0 {
+			t.Errorf("%d places free, want 0", c.gate.free)
+		}
+	})
+}
+
+func TestRefusalSaysWhatToDo(t *testing.T) {
+	err := newGate(Limits{StreamsPerSecond: 7, FirstAnswers: 8}, NewMetrics()).refusal()
+	want := "too many new streams: 7 begin in a second and 8 are at their first answers at a time; try another frontend, or later"
+	if s := status.Convert(err); s.Code() != codes.Unavailable || s.Message() != want {
+		t.Errorf("got %v", err)
+	}
+}
