@@ -82,7 +82,7 @@ func (m *maker) hash(c *clusterv3.Cluster, hash *networking.LoadBalancerSettings
 	}
 	size := hash.GetRingHash().GetMinimumRingSize()
 	if hash.GetRingHash() == nil {
-		size = hash.GetMinimumRingSize() //nolint:staticcheck // deprecated, and still in use
+		size = hash.GetMinimumRingSize()
 	}
 	switch {
 	case size == 0:
@@ -106,7 +106,7 @@ func (m *maker) hash(c *clusterv3.Cluster, hash *networking.LoadBalancerSettings
 func slowStart(b *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {
 	w := b.GetWarmup()
 	if w == nil {
-		window := positive(b.GetWarmupDurationSecs()) //nolint:staticcheck // deprecated, and still in use
+		window := positive(b.GetWarmupDurationSecs())
 		if window == nil {
 			return nil
 		}

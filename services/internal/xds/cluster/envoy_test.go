@@ -18,7 +18,6 @@ import (
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"golang.org/x/tools/txtar"
-	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"meshlog.dev/services/internal/xds/envoytest"
@@ -30,10 +29,7 @@ func TestEnvoyTakesRows(t *testing.T) {
 	files := newCertificates(t)
 	for name, router := range map[string]bool{"sidecar": false, "router": true} {
 		t.Run(name, func(t *testing.T) {
-			config := envoytest.Config{}
-			for _, c := range fixedClusters() {
-				config.Clusters = append(config.Clusters, c)
-			}
+			config := envoytest.Config{Clusters: fixedClusters()}
 			for _, path := range archives(t) {
 				a, err := txtar.ParseFile(path)
 				if err != nil {
@@ -119,7 +115,7 @@ func (d certificates) use(t *testing.T, s *corev3.TransportSocket) {
 	case *tlsv3.UpstreamTlsContext:
 		d.useIn(m.GetCommonTlsContext())
 	}
-	s.ConfigType = &corev3.TransportSocket_TypedConfig{TypedConfig: piece.Any(m.(proto.Message))}
+	s.ConfigType = &corev3.TransportSocket_TypedConfig{TypedConfig: piece.Any(m)}
 }
 
 func (d certificates) useIn(c *tlsv3.CommonTlsContext) {
