@@ -33,16 +33,17 @@ func (c *checker) add(field, reason, advice string) {
 	c.problems = append(c.problems, Problem{Field: field, Reason: reason, Advice: advice})
 }
 
-// result is one problem a field, the first that was found there; a warning only
-// where there is no other.
+// result is one problem a field, the first that was found there, by field; what
+// is only a warning comes last.
 func (c *checker) result() []Problem {
 	slices.SortStableFunc(c.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Field, b.Field), compareBool(a.Warning, b.Warning))
 	})
 	c.problems = slices.CompactFunc(c.problems, func(a, b Problem) bool { return a.Field == b.Field })
+	slices.SortStableFunc(c.problems, func(a, b Problem) int { return compareBool(a.Warning, b.Warning) })
 	if more := len(c.problems) - maxProblems; more > 0 {
 		last := Problem{Reason: fmt.Sprintf("and %d more problems", more)}
-		last.Warning = !slices.ContainsFunc(c.problems[maxProblems:], func(p Problem) bool { return !p.Warning })
+		last.Warning = c.problems[maxProblems].Warning
 		c.problems = append(c.problems[:maxProblems:maxProblems], last)
 	}
 	return c.problems

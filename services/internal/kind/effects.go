@@ -15,6 +15,9 @@ type NoEffect struct {
 	// Field is its path from the spec, without indices, as in protobuf's JSON;
 	// "field=VALUE" is one value of an enumeration or a text.
 	Field string
+	// As is how documents call the last part of Field, where they call it
+	// otherwise.
+	As string
 	// Instead is what happens.
 	Instead string
 }
@@ -28,14 +31,15 @@ var ineffective = newEffectTree(noEffects)
 // effectTree leads to the fields without effect, so that what has one is passed
 // over at the first step.
 type effectTree struct {
-	fields  map[protoreflect.Name]*effectTree
-	instead string            // of the field itself
-	values  map[string]string // of single values
+	fields map[string]*effectTree
+	row    *NoEffect            // of the field itself; nil: it has an effect
+	values map[string]*NoEffect // of single values
 }
 
 func newEffectTree(rows []NoEffect) map[string]*effectTree {
 	kinds := map[string]*effectTree{}
-	for _, row := range rows {
+	for i := range rows {
+		row := &rows[i]
 		at, ok := kinds[row.Kind]
 		if !ok {
 			at = &effectTree{}
@@ -43,23 +47,23 @@ func newEffectTree(rows []NoEffect) map[string]*effectTree {
 		}
 		field, value, one := strings.Cut(row.Field, "=")
 		for _, name := range strings.Split(field, ".") {
-			at = at.child(protoreflect.Name(name))
+			at = at.child(name)
 		}
 		if !one {
-			at.instead = row.Instead
+			at.row = row
 			continue
 		}
 		if at.values == nil {
-			at.values = map[string]string{}
+			at.values = map[string]*NoEffect{}
 		}
-		at.values[value] = row.Instead
+		at.values[value] = row
 	}
 	return kinds
 }
 
-func (t *effectTree) child(name protoreflect.Name) *effectTree {
+func (t *effectTree) child(name string) *effectTree {
 	if t.fields == nil {
-		t.fields = map[protoreflect.Name]*effectTree{}
+		t.fields = map[string]*effectTree{}
 	}
 	next, ok := t.fields[name]
 	if !ok {
@@ -78,16 +82,19 @@ func (c *checker) noEffect(kind string, m proto.Message) {
 
 func (c *checker) ineffective(at *fieldPath, t *effectTree, m protoreflect.Message) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		next := t.fields[protoreflect.Name(fd.JSONName())]
+		next := t.fields[fd.JSONName()]
 		if next == nil {
 			return true
 		}
 		field := at.field(fd.JSONName())
-		switch instead, one := next.values[text(fd, v)]; {
-		case next.instead != "":
-			c.warn(field, "do not rely on it", "has no effect yet: %s", next.instead)
-		case one:
-			c.warn(field, "do not rely on it", "%s has no effect yet: %s", text(fd, v), instead)
+		switch one := next.values[text(fd, v)]; {
+		case next.row != nil:
+			if next.row.As != "" {
+				field = at.field(next.row.As)
+			}
+			c.warn(field, "do not rely on it", "has no effect yet: %s", next.row.Instead)
+		case one != nil:
+			c.warn(field, "do not rely on it", "%s has no effect yet: %s", text(fd, v), one.Instead)
 		case fd.IsList():
 			for i := range v.List().Len() {
 				c.ineffective(field.item(i), next, v.List().Get(i).Message())

@@ -117,8 +117,8 @@ func (k *Kind) APIVersion() string {
 }
 
 // Validate says what is wrong in m, a message that Decode or DecodeJSON of
-// this kind returned; sorted, and cut after 20. Without a Problem that is more
-// than a warning the object is good.
+// this kind returned; what is only a warning last, and cut after 20. Without a
+// Problem that is more than a warning the object is good.
 func (k *Kind) Validate(m proto.Message) []Problem {
 	if k.validate == nil {
 		return nil

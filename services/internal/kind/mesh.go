@@ -20,6 +20,7 @@ var (
 func validateMeshConfig(m proto.Message) []Problem {
 	c := checker{}
 	c.message(root, m.ProtoReflect(), 0)
+	c.noEffect("MeshConfig", m)
 	return c.result()
 }
 

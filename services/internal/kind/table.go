@@ -86,12 +86,6 @@ var table = []*Kind{
 		Group: coreGroup, Versions: v1, Name: "Pod", Namespaced: true, Form: Converted, Meaning: Context,
 		validate: validateWorkload, endpointsOnly: always,
 	}),
-	of[registryv1.Object](Kind{
-		Group: coreGroup, Versions: v1, Name: "Node", Form: Converted, Meaning: Context,
-	}),
-	of[registryv1.Object](Kind{
-		Group: coreGroup, Versions: v1, Name: "Namespace", Form: Converted, Meaning: Context,
-	}),
 
 	// Carried on the log, without an effect so far.
 	of[networking.WorkloadGroup](Kind{
@@ -123,6 +117,12 @@ var table = []*Kind{
 	}),
 	of[extensions.TrafficExtension](Kind{
 		Group: extensionsGroup, Versions: []string{"v1alpha1"}, Name: "TrafficExtension", Namespaced: true,
+	}),
+	of[registryv1.Object](Kind{
+		Group: coreGroup, Versions: v1, Name: "Node", Form: Converted,
+	}),
+	of[registryv1.Object](Kind{
+		Group: coreGroup, Versions: v1, Name: "Namespace", Form: Converted,
 	}),
 	of[registryv1.Object](Kind{
 		Group: ingressGroup, Versions: v1, Name: "Ingress", Namespaced: true, Form: Converted,
