@@ -27,6 +27,10 @@ type gatewaySelector struct {
 
 func (g *gateway) key() Key { return g.Key }
 
+func (g *gateway) same(o *gateway) bool {
+	return g.Key == o.Key && g.Created.Equal(o.Created) && sameMessage(g.Spec, o.Spec)
+}
+
 func newGatewayIndex() gatewayIndex {
 	return gatewayIndex{bySelector: newGroups[string, *gateway](hashString)}
 }
@@ -95,7 +99,7 @@ func (e *gatewayEdit) done() gatewayIndex {
 	x := gatewayIndex{bySelector: e.bySelector.done(), selectors: e.from.selectors}
 	for text := range e.bySelector.moved {
 		was, is := e.from.bySelector.get(text), x.bySelector.get(text)
-		if slices.EqualFunc(was, is, func(a, b *gateway) bool { return a.Key == b.Key && sameMessage(a.Spec, b.Spec) }) {
+		if slices.EqualFunc(was, is, (*gateway).same) {
 			continue
 		}
 		e.changed(Input{Kind: InputGateways, A: text})

@@ -189,7 +189,7 @@ func walk(t *testing.T, seed uint64, steps int, visit func(before, after *model.
 // Whatever changes, what Next makes is what the world makes at once, and every
 // result of a Reader that differs has an input that is named.
 func TestNextIsRebuildOfEverything(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(10) {
 		pc := model.NewPushContext(model.NewWorld())
 		step := 0
 		walk(t, seed, 40, func(_, after *model.World, keys []model.Key) {

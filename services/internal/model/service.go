@@ -157,6 +157,9 @@ type VirtualServiceHead struct {
 	Gateways []string
 	// HTTP, TLS and TCP say which kinds of routes it has.
 	HTTP, TLS, TCP bool
+	// Delegates: some of its routes are what another VirtualService says
+	// (VS-4), with destinations and sources that are not listed here.
+	Delegates bool
 	// Destinations are the hosts that it names as destinations, mirrors
 	// included, in full. Sorted.
 	Destinations []string

@@ -110,6 +110,7 @@ func (v *virtualService) readMatches(namespace string) {
 		}
 	}
 	for _, r := range v.spec.GetHttp() {
+		v.Delegates = v.Delegates || r.GetDelegate() != nil
 		for _, m := range r.GetMatch() {
 			m.Gateways = gatewayNames(m.GetGateways(), namespace)
 			sources(RDS, m.GetSourceLabels(), m.GetSourceNamespace())
@@ -372,12 +373,11 @@ func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, came, left []strin
 	seen := x.seen.table.edit()
 	for at := range remake {
 		var list []*VirtualServiceHead
-		if at.scope == "" || x.scopes.get(at.scope) > 0 {
-			list = slices.Clone(x.only.get(at))
-		}
-		if at.scope != "" && x.scopes.get(at.scope) > 0 {
-			list = append(list, x.only.get(seenAt{"", at.gateway})...)
-			slices.SortFunc(list, e.compareHeads)
+		switch {
+		case at.scope == "":
+			list = x.only.get(at)
+		case x.scopes.get(at.scope) > 0:
+			list = e.mergeHeads(x.only.get(at), x.only.get(seenAt{"", at.gateway}))
 		}
 		if len(list) == 0 {
 			seen.remove(at)
@@ -390,6 +390,19 @@ func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, came, left []strin
 	for _, ns := range append(came, left...) {
 		e.changed(Input{Kind: InputVirtualServices, A: ns})
 	}
+}
+
+// mergeHeads is two lists in order as one.
+func (s *settings) mergeHeads(a, b []*VirtualServiceHead) []*VirtualServiceHead {
+	list := make([]*VirtualServiceHead, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if s.compareHeads(a[0], b[0]) < 0 {
+			list, a = append(list, a[0]), a[1:]
+		} else {
+			list, b = append(list, b[0]), b[1:]
+		}
+	}
+	return append(append(list, a...), b...)
 }
 
 // routeProblems says which VirtualServices of a host do not count for the
