@@ -3,6 +3,7 @@ package frontend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -80,16 +81,21 @@ func DefaultLimits() Limits {
 	}
 }
 
-func (l Limits) check() error {
+// Check says what is wrong with l.
+func (l Limits) Check() error {
 	switch {
 	case l.StreamsPerSecond <= 0:
-		return errors.New("frontend: Limits.StreamsPerSecond must be positive: begin with DefaultLimits")
+		return fmt.Errorf("%d streams per second: give a positive number", l.StreamsPerSecond)
 	case l.FirstAnswers <= 0:
-		return errors.New("frontend: Limits.FirstAnswers must be positive: begin with DefaultLimits")
-	case l.SendTimeout <= 0, l.Drain <= 0, l.Linger <= 0:
-		return errors.New("frontend: Limits.SendTimeout, Drain and Linger must be positive: begin with DefaultLimits")
+		return fmt.Errorf("first answers to %d streams at a time: give a positive number", l.FirstAnswers)
+	case l.SendTimeout <= 0:
+		return fmt.Errorf("a send timeout of %s: give a positive time", l.SendTimeout)
 	case l.MaxAge < 0:
-		return errors.New("frontend: Limits.MaxAge is negative: 0 is a stream that never ends")
+		return fmt.Errorf("a greatest stream age of %s: give a positive time, or 0 for streams that do not age", l.MaxAge)
+	case l.Drain <= 0:
+		return fmt.Errorf("a drain of %s: give a positive time", l.Drain)
+	case l.Linger <= 0:
+		return fmt.Errorf("a linger of %s: give a positive time", l.Linger)
 	}
 	return nil
 }
@@ -105,5 +111,8 @@ func (c *Config) check() error {
 	case c.Logger == nil:
 		return errors.New("frontend: Logger is nil")
 	}
-	return c.Limits.check()
+	if err := c.Limits.Check(); err != nil {
+		return fmt.Errorf("frontend: %w; begin with DefaultLimits", err)
+	}
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -72,8 +73,29 @@ func Connect(o ConnectOptions) (*Conn, error) {
 	return nc, nil
 }
 
+// CheckURL says what is wrong with the URL of ConnectOptions, which no waiting
+// makes right.
+func CheckURL(urls string) error {
+	if !strings.Contains(urls, "://") {
+		return nil // a bus file, which may come yet
+	}
+	for s := range strings.SplitSeq(urls, ",") {
+		u, err := url.Parse(strings.TrimSpace(s))
+		if err != nil {
+			return fmt.Errorf("address of the bus: %w", errors.Unwrap(err)) // without the URL: it may hold a password
+		}
+		if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) || u.Hostname() == "" {
+			return fmt.Errorf("address of the bus: %s is not one of a NATS server: give nats://HOST:PORT (or tls, ws, wss), several separated by commas", u.Redacted())
+		}
+	}
+	return nil
+}
+
 // ConnectWait is Connect, tried until it succeeds or ctx is done.
 func ConnectWait(ctx context.Context, o ConnectOptions) (nc *Conn, err error) {
+	if err := CheckURL(o.URL); err != nil {
+		return nil, err
+	}
 	err = Retry(ctx, o.Log, func(context.Context) error {
 		nc, err = Connect(o)
 		return err

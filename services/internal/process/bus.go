@@ -60,7 +60,7 @@ func (b *Bus) Check() error {
 	case b.Domain == "":
 		return errors.New("--domain is empty")
 	}
-	return nil
+	return bus.CheckURL(b.URL)
 }
 
 // Options are the settings as a connection takes them, for a process or command

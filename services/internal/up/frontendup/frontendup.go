@@ -28,6 +28,8 @@ type Options struct {
 	// Connect blocks until there is a bus; the frontend serves meanwhile. nil:
 	// there is none, and what the file has is served.
 	Connect func(context.Context) (*bus.Conn, error)
+	// Limits are frontend.DefaultLimits if they are not set.
+	Limits  frontend.Limits
 	Process *process.Process
 }
 
@@ -70,7 +72,10 @@ func Run(ctx context.Context, o Options) error {
 	reports := &lateReporter{}
 	config := frontend.Config{
 		ID: o.ID, Build: o.Process.Build, Store: versions, Listeners: o.Listeners,
-		Logger: log, Metrics: metrics, OnChange: reports.changed,
+		Logger: log, Metrics: metrics, OnChange: reports.changed, Limits: o.Limits,
+	}
+	if config.Limits == (frontend.Limits{}) {
+		config.Limits = frontend.DefaultLimits()
 	}
 	var beside process.Stage
 	if o.Connect != nil {
