@@ -45,7 +45,10 @@ func (KindJudge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bool) {
 	good := true
 	for _, p := range kd.Validate(m) {
 		d := model.Diagnostic{Severity: model.Warning, Code: "invalid", Field: p.Field, Reason: p.Reason, Advice: p.Advice}
-		if !p.Warning {
+		switch {
+		case p.NoEffect:
+			d.Code = "no-effect"
+		case !p.Warning:
 			d.Severity, good = model.Error, false
 		}
 		problems = append(problems, d)

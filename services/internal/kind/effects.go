@@ -92,9 +92,9 @@ func (c *checker) ineffective(at *fieldPath, t *effectTree, m protoreflect.Messa
 			if next.row.As != "" {
 				field = at.field(next.row.As)
 			}
-			c.warn(field, "do not rely on it", "has no effect yet: %s", next.row.Instead)
+			c.without(field, "has no effect yet: "+next.row.Instead)
 		case one != nil:
-			c.warn(field, "do not rely on it", "%s has no effect yet: %s", text(fd, v), one.Instead)
+			c.without(field, text(fd, v)+" has no effect yet: "+one.Instead)
 		case fd.IsList():
 			for i := range v.List().Len() {
 				c.ineffective(field.item(i), next, v.List().Get(i).Message())
@@ -103,6 +103,12 @@ func (c *checker) ineffective(at *fieldPath, t *effectTree, m protoreflect.Messa
 			c.ineffective(field, next, v.Message())
 		}
 		return true
+	})
+}
+
+func (c *checker) without(field *fieldPath, reason string) {
+	c.problems = append(c.problems, Problem{
+		Field: field.String(), Reason: reason, Advice: "do not rely on it", Warning: true, NoEffect: true,
 	})
 }
 

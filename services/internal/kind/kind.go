@@ -75,6 +75,8 @@ type Problem struct {
 	Reason  string
 	Advice  string // what to do
 	Warning bool   // the object counts all the same
+	// NoEffect says of a warning that the field does nothing in this build.
+	NoEffect bool
 }
 
 const typePrefix = "type.googleapis.com/"

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 )
@@ -20,6 +21,9 @@ var (
 func validateMeshConfig(m proto.Message) []Problem {
 	c := checker{}
 	c.message(root, m.ProtoReflect(), 0)
+	baseline, at := m.(*meshconfig.MeshConfig).GetDefaultTrafficPolicy(), root.field("defaultTrafficPolicy")
+	c.connectionPool(at.field("connectionPool"), baseline.GetConnectionPool())
+	c.outliers(at.field("outlierDetection"), baseline.GetOutlierDetection())
 	c.noEffect("MeshConfig", m)
 	return c.result()
 }

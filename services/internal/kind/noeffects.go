@@ -14,7 +14,6 @@ var noEffects = append([]NoEffect{
 	{Kind: "ServiceEntry", Field: "ports.protocol=UDP", Instead: "proxies leave UDP alone"},
 	{Kind: "ServiceEntry", Field: "endpoints.network", Instead: "the endpoint is called at its address, from every network"},
 	{Kind: "WorkloadEntry", Field: "network", Instead: "the endpoint is called at its address, from every network"},
-	{Kind: "VirtualService", Field: "http.delegate", Instead: "requests that match get 503"},
 	{Kind: "VirtualService", Field: "http.fault.delay.exponentialDelay", Instead: "requests are not delayed"},
 	{Kind: "VirtualService", Field: "http.fault.abort.http2Error", Instead: "requests are not aborted"},
 	{Kind: "VirtualService", Field: "tls", Instead: "TLS goes where it would without the route"},
