@@ -152,6 +152,7 @@ func (e *edit) done() []Change {
 		if l.set, names = e.next(l); l.set == before {
 			continue
 		}
+		changes = slices.Grow(changes, len(l.classes))
 		for cl := range l.classes {
 			if _, moved := e.moved[cl]; !moved {
 				changes = append(changes, Change{cl.key.of, cl.key.t, l.set, names})
@@ -306,16 +307,24 @@ func (e *edit) differing(l *list) (map[*name]struct{}, bool) {
 // collect puts the resources of these names together, as the parts of a list
 // give them; nil: of all names. Of a name to which nothing is given comes nil.
 func (e *edit) collect(l *list, names map[*name]struct{}) []change {
-	pieces := make(map[*name][]*given, len(names))
+	pieces := make(map[*name]*[]*given, len(names))
+	var last *name // pieces of one name come one behind the other
+	var of *[]*given
 	for _, p := range l.parts {
 		for i := range p.pieces {
 			g := &p.pieces[i]
-			if names != nil {
-				if _, asked := names[g.of]; !asked {
-					continue
+			if g.of != last {
+				if names != nil {
+					if _, asked := names[g.of]; !asked {
+						continue
+					}
+				}
+				if last, of = g.of, pieces[g.of]; of == nil {
+					of = new([]*given)
+					pieces[last] = of
 				}
 			}
-			pieces[g.of] = join(pieces[g.of], g, func(g *given) bool { return g.partial })
+			*of = join(*of, g, func(g *given) bool { return g.partial })
 		}
 	}
 	changes := make([]change, 0, max(len(names), len(pieces)))
@@ -325,12 +334,12 @@ func (e *edit) collect(l *list, names map[*name]struct{}) []change {
 		}
 	}
 	for n, of := range pieces {
-		if len(of) == 1 {
-			changes = append(changes, change{n.text, e.alone(of[0])})
+		if len(*of) == 1 {
+			changes = append(changes, change{n.text, e.alone((*of)[0])})
 			continue
 		}
-		all := make([]*Encoded, len(of))
-		for i, g := range of {
+		all := make([]*Encoded, len(*of))
+		for i, g := range *of {
 			all[i] = g.Encoded
 		}
 		changes = append(changes, change{n.text, e.resource(n, all)})
