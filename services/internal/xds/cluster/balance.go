@@ -1,35 +1,32 @@
 package cluster
 
 import (
-	"fmt"
-	"math/big"
-
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/traffic"
 )
 
 // balance sets how an endpoint is chosen, and which are left out (DR-9 to
 // DR-12).
-func (m *maker) balance(c *clusterv3.Cluster, policy traffic.Policy) {
+func balance(c *clusterv3.Cluster, policy traffic.Policy) {
 	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST {
 		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
 		c.OutlierDetection = outlierDetection(policy.Outliers)
 		return
 	}
 	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{
-		HealthyPanicThreshold: percent(float64(panicThreshold(policy.Outliers))),
+		// Envoy's own is 50. Here it is none unless a rule says it, so that
+		// endpoints may be sent that are not ready (EPS-2, I17).
+		HealthyPanicThreshold: percent(float64(policy.Outliers.GetMinHealthPercent())),
 	}
 	c.OutlierDetection = outlierDetection(policy.Outliers)
-	m.unsupportedBalancing(policy)
 
 	b := policy.Balancer
-	if hash := b.GetConsistentHash(); hash != nil {
-		m.hash(c, hash, policy.Fields.Balancer)
+	if b.GetConsistentHash() != nil {
+		hash(c, b.GetConsistentHash())
 		return
 	}
 	switch b.GetSimple() {
@@ -48,52 +45,24 @@ func (m *maker) balance(c *clusterv3.Cluster, policy traffic.Policy) {
 	}
 }
 
-// panicThreshold is the percentage of healthy endpoints below which the others
-// are used too. Envoy's own is 50; here it is none unless a rule says it, so
-// that endpoints may be sent that are not ready (EPS-2, I17).
-func panicThreshold(o *networking.OutlierDetection) int32 {
-	return within(o.GetMinHealthPercent(), 0, 100)
-}
-
-// Ring sizes: Istio's default, and the largest that Envoy takes.
-const (
-	defaultRing = 1024
-	maxRing     = 8 << 20
-	maxTable    = 5_000_011
-)
+// defaultRing is the smallest ring where the rule does not say one.
+const defaultRing = 1024
 
 // hash sets consistent hashing (DR-11); what is hashed stands in the routes.
-func (m *maker) hash(c *clusterv3.Cluster, hash *networking.LoadBalancerSettings_ConsistentHashLB, field string) {
-	if maglev := hash.GetMaglev(); maglev != nil {
+func hash(c *clusterv3.Cluster, by *networking.LoadBalancerSettings_ConsistentHashLB) {
+	if by.GetMaglev() != nil {
 		c.LbPolicy = clusterv3.Cluster_MAGLEV
-		size := maglev.GetTableSize()
-		switch {
-		case size == 0:
-		case size > maxTable || !new(big.Int).SetUint64(size).ProbablyPrime(0):
-			m.reportRule(model.Diagnostic{
-				Severity: model.Error, Code: "invalid", Field: field + ".consistentHash.maglev.tableSize",
-				Reason: fmt.Sprintf("%d is not a prime number up to %d", size, maxTable), Advice: "use one, such as 65537",
-				Effect: "Envoy's default of 65537 counts",
-			})
-		default:
+		if size := by.GetMaglev().GetTableSize(); size > 0 {
 			c.LbConfig = &clusterv3.Cluster_MaglevLbConfig_{MaglevLbConfig: &clusterv3.Cluster_MaglevLbConfig{TableSize: wrapperspb.UInt64(size)}}
 		}
 		return
 	}
-	size := hash.GetRingHash().GetMinimumRingSize()
-	if hash.GetRingHash() == nil {
-		size = hash.GetMinimumRingSize()
+	size := by.GetRingHash().GetMinimumRingSize()
+	if by.GetRingHash() == nil {
+		size = by.GetMinimumRingSize() //nolint:staticcheck // users still write it
 	}
-	switch {
-	case size == 0:
+	if size == 0 {
 		size = defaultRing
-	case size > maxRing:
-		m.reportRule(model.Diagnostic{
-			Severity: model.Error, Code: "invalid", Field: field + ".consistentHash.ringHash.minimumRingSize",
-			Reason: fmt.Sprintf("%d is more than %d, the largest that Envoy takes", size, maxRing), Advice: "make it smaller",
-			Effect: fmt.Sprintf("%d counts", maxRing),
-		})
-		size = maxRing
 	}
 	c.LbPolicy = clusterv3.Cluster_RING_HASH
 	c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{
@@ -117,7 +86,7 @@ func slowStart(b *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartC
 	}
 	s := &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: w.GetDuration()}
 	if w.GetMinimumPercent() != nil {
-		s.MinWeightPercent = percent(within(w.GetMinimumPercent().GetValue(), 0, 100))
+		s.MinWeightPercent = percent(w.GetMinimumPercent().GetValue())
 	}
 	if a := w.GetAggression().GetValue(); a > 0 {
 		s.Aggression = &corev3.RuntimeDouble{DefaultValue: a, RuntimeKey: "upstream.slow_start_aggression"}
@@ -140,7 +109,7 @@ func outlierDetection(o *networking.OutlierDetection) *clusterv3.OutlierDetectio
 	}
 	d.Interval, d.BaseEjectionTime = positive(o.GetInterval()), positive(o.GetBaseEjectionTime())
 	if n := o.GetMaxEjectionPercent(); n > 0 {
-		d.MaxEjectionPercent = wrapperspb.UInt32(uint32(min(n, 100)))
+		d.MaxEjectionPercent = wrapperspb.UInt32(uint32(n))
 	}
 	if o.GetSplitExternalLocalOriginErrors() {
 		d.SplitExternalLocalOriginErrors = true
@@ -158,24 +127,3 @@ func enforceIf(yes bool) *wrapperspb.UInt32Value {
 	}
 	return wrapperspb.UInt32(0)
 }
-
-// unsupportedBalancing reports what a rule says to no effect.
-func (m *maker) unsupportedBalancing(policy traffic.Policy) {
-	for _, setting := range []struct {
-		field string
-		set   bool
-	}{
-		{"localityLbSetting", policy.Balancer.GetLocalityLbSetting() != nil},
-		{"zoneAwareLbSetting", policy.Balancer.GetZoneAwareLbSetting() != nil},
-	} {
-		if setting.set {
-			m.reportRule(model.Diagnostic{
-				Severity: model.Warning, Code: "unsupported", Field: policy.Fields.Balancer + "." + setting.field,
-				Reason: "locality aware load balancing is not supported yet", Advice: "remove it",
-				Effect: "endpoints of all localities are used alike",
-			})
-		}
-	}
-}
-
-func within[T int32 | float64](n, low, high T) T { return max(low, min(n, high)) }

@@ -5,7 +5,6 @@
 package cluster
 
 import (
-	"fmt"
 	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -79,12 +78,7 @@ type maker struct {
 }
 
 func (m *maker) clusters() []piece.Piece {
-	if m.service.Resolution == model.DynamicDNS {
-		m.report(model.Diagnostic{
-			Severity: model.Warning, Code: "unsupported", Field: "spec.resolution",
-			Reason: "DYNAMIC_DNS is not supported yet", Advice: "name the hosts one by one with resolution DNS",
-			Effect: "the host has no clusters: requests for it get 503",
-		})
+	if m.service.Resolution == model.DynamicDNS { // SE-8: not yet
 		return nil
 	}
 	var pieces []piece.Piece
@@ -95,30 +89,11 @@ func (m *maker) clusters() []piece.Piece {
 	}
 	for _, port := range m.service.Ports {
 		add(m.cluster(port, nil, traffic.Of(m.mesh, m.rule, port.Number)))
-		for i, subset := range m.subsets() {
-			if subset != nil {
-				add(m.cluster(port, subset, traffic.OfSubset(m.mesh, m.rule, i, port.Number)))
-			}
+		for i, subset := range m.rule.GetSubsets() {
+			add(m.cluster(port, subset, traffic.OfSubset(m.mesh, m.rule, i, port.Number)))
 		}
 	}
 	return pieces
-}
-
-// subsets is those of the rule, nil where one has the name of an earlier one
-// (DR-29).
-func (m *maker) subsets() []*networking.Subset {
-	subsets := slices.Clone(m.rule.GetSubsets())
-	for i, s := range subsets {
-		if slices.ContainsFunc(subsets[:i], func(o *networking.Subset) bool { return o != nil && o.GetName() == s.GetName() }) {
-			subsets[i] = nil
-			m.reportRule(model.Diagnostic{
-				Severity: model.Warning, Code: "conflict", Field: fmt.Sprintf("subsets[%d].name", i),
-				Reason: fmt.Sprintf("there is another subset %q", s.GetName()), Advice: "rename or remove one of them",
-				Effect: "the first one counts",
-			})
-		}
-	}
-	return subsets
 }
 
 // cluster is that of a port and, unless nil, a subset (SVC-1, DR-4); nil if it
@@ -138,7 +113,7 @@ func (m *maker) cluster(port model.Port, subset *networking.Subset, policy traff
 	if !m.discover(c, port, subset, policy) {
 		return nil
 	}
-	m.balance(c, policy)
+	balance(c, policy)
 	limit(c, policy)
 	keepAlive(c, m.mesh, policy.Pool)
 	if options := m.httpOptions(port, policy); options != nil {
@@ -180,8 +155,8 @@ func setType(c *clusterv3.Cluster, t clusterv3.Cluster_DiscoveryType) {
 func (m *maker) failClosed(c *clusterv3.Cluster, policy traffic.Policy, why error) {
 	setType(c, clusterv3.Cluster_STATIC)
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName()}
-	m.reportRule(model.Diagnostic{
-		Severity: model.Error, Code: "unsupported", Field: policy.Fields.TLS, Reason: why.Error(),
+	m.report(model.Diagnostic{
+		Severity: model.Error, Code: "unsupported", Key: m.ruleKeys[0], Field: policy.Fields.TLS, Reason: why.Error(),
 		Advice: "use mode SIMPLE or MUTUAL with files, or DISABLE",
 		Effect: "the cluster has no endpoints, so that nothing is sent in the clear: requests get 503",
 	})
@@ -204,22 +179,8 @@ func (m *maker) metadata(subset *networking.Subset) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: fields}}}
 }
 
-// report adds a problem of the service's object.
+// report adds a problem once: each port and subset may have it.
 func (m *maker) report(d model.Diagnostic) {
-	d.Key = m.service.Key
-	m.add(d)
-}
-
-// reportRule adds a problem of the DestinationRule.
-func (m *maker) reportRule(d model.Diagnostic) {
-	if len(m.ruleKeys) > 0 {
-		d.Key = m.ruleKeys[0]
-	}
-	m.add(d)
-}
-
-// add adds a problem once: each port and subset may have it.
-func (m *maker) add(d model.Diagnostic) {
 	if !slices.Contains(m.problems, d) {
 		m.problems = append(m.problems, d)
 	}
@@ -241,7 +202,7 @@ func (p fixed) cluster(mesh *meshconfig.MeshConfig) *clusterv3.Cluster {
 		setType(c, clusterv3.Cluster_STATIC)
 	case piece.PassthroughCluster:
 		setType(c, clusterv3.Cluster_ORIGINAL_DST)
-		m.balance(c, traffic.Policy{})
+		balance(c, traffic.Policy{})
 		limit(c, traffic.Policy{})
 		c.TypedExtensionProtocolOptions = packOptions(asCaller(nil))
 	}

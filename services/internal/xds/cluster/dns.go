@@ -33,19 +33,14 @@ func (m *maker) resolve(c *clusterv3.Cluster, port model.Port, subset *networkin
 	}
 	if len(names) == 0 {
 		m.report(model.Diagnostic{
-			Severity: model.Warning, Code: "no-endpoints", Field: "spec.endpoints",
+			Severity: model.Warning, Code: "no-endpoints", Key: m.service.Key, Field: "spec.endpoints",
 			Reason: fmt.Sprintf("%s has no names to resolve", c.GetName()), Advice: "add endpoints",
 			Effect: "the cluster is left out: requests get 503",
 		})
 		return false
 	}
-	if roundRobin && len(names) > 1 {
-		m.report(model.Diagnostic{
-			Severity: model.Warning, Code: "invalid", Field: "spec.endpoints",
-			Reason: "with resolution DNS_ROUND_ROBIN there can be one endpoint only", Advice: "use resolution DNS, or remove the others",
-			Effect: fmt.Sprintf("only %s is used", names[0].Address),
-		})
-		names = names[:1]
+	if roundRobin {
+		names = names[:1] // of several ServiceEntries of one host
 	}
 	c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 		Name: "envoy.clusters.dns",

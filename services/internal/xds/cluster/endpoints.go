@@ -54,19 +54,17 @@ func (p assignments) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 // assignments are those of a service. One without endpoints is one all the
 // same (I16): Envoy keeps what it has of those that are left out.
 func (m *maker) assignments() []piece.Piece {
-	subsets := m.subsets()
+	subsets := m.rule.GetSubsets()
 	pieces := make([]piece.Piece, 0, len(m.service.Ports)*(1+len(subsets)))
 	for _, port := range m.service.Ports {
 		add := func(subset string, labels map[string]string, policy traffic.Policy) {
 			name := piece.ClusterName(m.service.Hostname, subset, port.Number)
-			chosen := m.choose(port.Number, labels, panicThreshold(policy.Outliers) == 0)
+			chosen := m.choose(port.Number, labels, policy.Outliers.GetMinHealthPercent() == 0)
 			pieces = append(pieces, piece.Piece{Name: name, Message: Assignment(name, chosen)})
 		}
 		add("", nil, traffic.Of(m.mesh, m.rule, port.Number))
 		for i, s := range subsets {
-			if s != nil {
-				add(s.GetName(), s.GetLabels(), traffic.OfSubset(m.mesh, m.rule, i, port.Number))
-			}
+			add(s.GetName(), s.GetLabels(), traffic.OfSubset(m.mesh, m.rule, i, port.Number))
 		}
 	}
 	return pieces

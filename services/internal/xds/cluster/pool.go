@@ -74,7 +74,7 @@ func retryBudget(b *networking.TrafficPolicy_RetryBudget) *clusterv3.CircuitBrea
 		BudgetInterval:      positive(b.GetBudgetInterval()),
 	}
 	if b.GetPercent() != nil {
-		budget.BudgetPercent = percent(within(b.GetPercent().GetValue(), 0, 100))
+		budget.BudgetPercent = percent(b.GetPercent().GetValue())
 	}
 	if n := b.GetMinRetryConcurrency(); n > 0 {
 		budget.MinRetryConcurrency = wrapperspb.UInt32(n)

@@ -68,9 +68,6 @@ func (m *maker) tlsSocket(port model.Port, policy traffic.Policy) (*corev3.Trans
 		ValidationContextType: m.validation(tls),
 	}
 	if tls.GetMode() == networking.ClientTLSSettings_MUTUAL {
-		if tls.GetClientCertificate() == "" || tls.GetPrivateKey() == "" {
-			return nil, errors.New("mode MUTUAL needs clientCertificate and privateKey")
-		}
 		common.TlsCertificates = []*tlsv3.TlsCertificate{{
 			CertificateChain: file(tls.GetClientCertificate()), PrivateKey: file(tls.GetPrivateKey()),
 		}}

@@ -37,6 +37,9 @@ func Check(m proto.Message) []string {
 	return c.problems
 }
 
+// maxRing is the largest ring that gRPC takes.
+const maxRing = 8 << 20
+
 type checker struct{ problems []string }
 
 func (c *checker) add(format string, args ...any) {

@@ -105,9 +105,11 @@ func TestCheckRoutes(t *testing.T) {
 		"a path of another kind": func(r *routes) {
 			first(r).Match.PathSpecifier = &routev3.RouteMatch_PathSeparatedPrefix{PathSeparatedPrefix: "/a"}
 		},
-		"no path":        func(r *routes) { first(r).Match.PathSpecifier = nil },
-		"metadata":       func(r *routes) { first(r).Match.DynamicMetadata = []*matcherv3.MetadataMatcher{{}} },
-		"unknown filter": func(r *routes) { first(r).TypedPerFilterConfig = map[string]*anypb.Any{"cors": piece.Any(&corsv3.CorsPolicy{})} },
+		"no path":  func(r *routes) { first(r).Match.PathSpecifier = nil },
+		"metadata": func(r *routes) { first(r).Match.DynamicMetadata = []*matcherv3.MetadataMatcher{{}} },
+		"unknown filter": func(r *routes) {
+			first(r).TypedPerFilterConfig = map[string]*anypb.Any{"cors": piece.Any(&corsv3.CorsPolicy{})}
+		},
 		"no retries": func(r *routes) {
 			first(r).GetRoute().RetryPolicy = &routev3.RetryPolicy{NumRetries: wrapperspb.UInt32(0)}
 		},

@@ -110,17 +110,13 @@ func (p assignments) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 
 // each calls f for all clusters of the service.
 func (m *maker) each(f func(name string, port model.Port, labels map[string]string, policy traffic.Policy)) {
-	seen := map[string]bool{}
 	for _, port := range m.service.Ports {
 		if !speaksGRPC(port) {
 			continue
 		}
 		f(piece.ClusterName(m.service.Hostname, "", port.Number), port, nil, traffic.Of(m.mesh, m.rule, port.Number))
 		for i, s := range m.rule.GetSubsets() {
-			if name := piece.ClusterName(m.service.Hostname, s.GetName(), port.Number); !seen[name] { // DR-29
-				seen[name] = true
-				f(name, port, s.GetLabels(), traffic.OfSubset(m.mesh, m.rule, i, port.Number))
-			}
+			f(piece.ClusterName(m.service.Hostname, s.GetName(), port.Number), port, s.GetLabels(), traffic.OfSubset(m.mesh, m.rule, i, port.Number))
 		}
 	}
 }
@@ -199,7 +195,7 @@ func (m *maker) balance(c *clusterv3.Cluster, policy traffic.Policy) {
 		c.LbPolicy = clusterv3.Cluster_RING_HASH
 		if size := hash.GetRingHash().GetMinimumRingSize(); size > 0 {
 			c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{
-				MinimumRingSize: wrapperspb.UInt64(min(size, maxRing)),
+				MinimumRingSize: wrapperspb.UInt64(size),
 			}}
 		}
 		return
@@ -211,9 +207,6 @@ func (m *maker) balance(c *clusterv3.Cluster, policy traffic.Policy) {
 		unsupported(simple.String())
 	}
 }
-
-// maxRing is the largest ring that gRPC takes.
-const maxRing = 8 << 20
 
 func (m *maker) assignments() []piece.Piece {
 	var pieces []piece.Piece
