@@ -31,6 +31,8 @@ type Port struct {
 	Number uint32
 	Bind   string // an IP
 	Kind   Kind
+	// GRPCWeb: one of its servers speaks gRPC-Web.
+	GRPCWeb bool
 	// Servers in the order in which they count; for TCP one.
 	Servers []Server
 }
@@ -181,9 +183,12 @@ func (m *merge) add(g model.Gateway, i int) {
 		return
 	}
 	if !served {
-		reject(".port.protocol", "TLS of routers is not supported yet: "+protocol, "use HTTP or TCP, or leave TLS to something in front")
+		if protocol != "HTTPS" && protocol != "TLS" { // of which users know that there are none yet
+			reject(".tls", "connections are not decrypted yet", "use HTTP or TCP without tls, or leave TLS to something in front")
+		}
 		return
 	}
+	p.GRPCWeb = p.GRPCWeb || protocol == "GRPC-WEB"
 	p.Servers = append(p.Servers, Server{
 		Gateway: g.Key.Namespace + "/" + g.Key.Name, Hosts: hosts(s.GetHosts(), g.Key.Namespace),
 		HTTPSRedirect: kind == HTTP && s.GetTls().GetHttpsRedirect(),

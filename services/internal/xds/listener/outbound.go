@@ -36,10 +36,11 @@ func sidecarParts(r *model.Reader, class model.LDSClass) []piece.Part {
 	var parts []piece.Part
 	if !class.Bind {
 		parts = append(parts, virtualOutbound{})
+		o.reserve(place{anyAddress, uint32(r.Mesh().GetProxyListenPort())})
 	}
 	if port := r.Mesh().GetProxyHttpPort(); port > 0 {
 		parts = append(parts, proxied{uint32(port)})
-		delete(o.entries, place{loopback, uint32(port)})
+		o.reserve(place{loopback, uint32(port)})
 	}
 	return append(append(parts, o.parts()...), o.problems...)
 }
@@ -52,6 +53,26 @@ type outbound struct {
 	virtualServices []*model.VirtualServiceHead
 	entries         map[place]*entry
 	problems        []piece.Part
+}
+
+func (o *outbound) report(key model.Key, field, reason, advice, effect string) {
+	o.problems = append(o.problems, problem{model.Diagnostic{
+		Severity: model.Warning, Code: "conflict", Key: key, Field: field, Reason: reason, Advice: advice, Effect: effect,
+	}})
+}
+
+// reserve keeps a place for the sidecar itself: no two listeners have one
+// address.
+func (o *outbound) reserve(at place) {
+	e := o.entries[at]
+	if e == nil {
+		return
+	}
+	delete(o.entries, at)
+	for _, s := range e.services {
+		o.report(s.Key, "spec.ports", fmt.Sprintf("port %d is that of sidecars themselves", at.port), "use another port",
+			"sidecars do not know the port")
+	}
 }
 
 // place is where a listener is.
@@ -72,6 +93,8 @@ type entry struct {
 	some map[condition]*user
 	// headless have those to their endpoints.
 	headless []*model.Service
+	// services are all of these and of those whose requests come here.
+	services []*model.Service
 }
 
 // user is a service's port.
@@ -86,19 +109,23 @@ type condition struct {
 	serverName string // lower case
 }
 
-func (o *outbound) entry(address string, port uint32) *entry {
+// entry is the one at a place, of which s is a user from now on.
+func (o *outbound) entry(address string, port uint32, s *model.Service) *entry {
 	at := place{address, port}
-	if o.entries[at] == nil {
-		o.entries[at] = &entry{place: at, some: map[condition]*user{}}
+	e := o.entries[at]
+	if e == nil {
+		e = &entry{place: at, some: map[condition]*user{}}
+		o.entries[at] = e
 	}
-	return o.entries[at]
+	e.services = append(e.services, s)
+	return e
 }
 
 // add finds the listeners of a service's port (LSN-5 to LSN-7, LSN-10).
 func (o *outbound) add(s *model.Service, p model.Port) {
 	u := &user{s, p}
 	if p.Protocol.IsHTTP() {
-		o.entry(o.wildcard, p.Number).addRequests(u, route.ForPort(p.Number))
+		o.entry(o.wildcard, p.Number, s).addRequests(u, route.ForPort(p.Number))
 		return
 	}
 	if o.class.Bind || len(s.Addresses) == 0 {
@@ -113,7 +140,7 @@ func (o *outbound) add(s *model.Service, p model.Port) {
 		case pre.IsSingleIP():
 			o.addAddress(u, pre)
 		default:
-			e := o.entry(o.wildcard, p.Number)
+			e := o.entry(o.wildcard, p.Number, s)
 			if p.Protocol == model.Sniffed {
 				e.addRequests(u, route.ForPort(p.Number))
 			}
@@ -126,7 +153,7 @@ func (o *outbound) add(s *model.Service, p model.Port) {
 // addAddress makes the service the only user of its address, unless a senior
 // one has it.
 func (o *outbound) addAddress(u *user, address netip.Prefix) {
-	e := o.entry(address.Addr().String(), u.port.Number)
+	e := o.entry(address.Addr().String(), u.port.Number, u.service)
 	if e.all != nil && e.all.service == u.service {
 		return
 	}
@@ -137,7 +164,7 @@ func (o *outbound) addAddress(u *user, address netip.Prefix) {
 // addUnaddressed puts a service that has no address of its own on the listener
 // that all share.
 func (o *outbound) addUnaddressed(u *user) {
-	e := o.entry(o.wildcard, u.port.Number)
+	e := o.entry(o.wildcard, u.port.Number, u.service)
 	if u.port.Protocol == model.Sniffed {
 		e.addRequests(u, route.ForPort(u.port.Number))
 	}
@@ -176,12 +203,9 @@ func (o *outbound) settle(have, u *user) *user {
 	if route.Senior(u.service, have.service) {
 		winner, loser = u, have
 	}
-	o.problems = append(o.problems, problem{model.Diagnostic{
-		Severity: model.Warning, Code: "conflict", Key: loser.service.Key, Field: "spec.ports",
-		Reason: fmt.Sprintf("connections to port %d of %s cannot be told from those to %s of %s",
-			loser.port.Number, loser.service.Hostname, winner.service.Hostname, winner.service.Key),
-		Advice: "give each an address, or another port", Effect: "sidecars send them to the older service",
-	}})
+	o.report(loser.service.Key, "spec.ports", fmt.Sprintf("connections to port %d of %s cannot be told from those to %s of %s",
+		loser.port.Number, loser.service.Hostname, winner.service.Hostname, winner.service.Key),
+		"give each an address, or another port", "sidecars send them to the older service")
 	return winner
 }
 

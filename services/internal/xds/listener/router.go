@@ -7,9 +7,11 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/gateway"
@@ -24,7 +26,7 @@ func routerParts(r *model.Reader, class model.LDSClass) []piece.Part {
 	for _, p := range ports {
 		switch p.Kind {
 		case gateway.HTTP:
-			parts = append(parts, routerRequests{bind: p.Bind, port: p.Number, routes: p.Routes()})
+			parts = append(parts, routerRequests{bind: p.Bind, port: p.Number, routes: p.Routes(), grpcWeb: p.GRPCWeb})
 		case gateway.TCP:
 			parts = append(parts, tcpPart(r, class, p))
 		}
@@ -35,37 +37,66 @@ func routerParts(r *model.Reader, class model.LDSClass) []piece.Part {
 	return parts
 }
 
-func routerListener(bind string, port uint32, filter *listenerv3.Filter) []piece.Piece {
+func routerListener(mesh *meshconfig.MeshConfig, bind string, port uint32, filter *listenerv3.Filter) []piece.Piece {
 	name := listenerName(bind, port)
-	return []piece.Piece{{Name: name, Message: &listenerv3.Listener{
+	l := &listenerv3.Listener{
 		Name: name, Address: socket(bind, port), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		ListenerFiltersTimeout:               durationpb.New(0),
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1), // LSN-17
 		FilterChains:                         []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{filter}}},
-	}}}
+	}
+	if topology(mesh).GetProxyProtocol() != nil {
+		l.ListenerFilters = []*listenerv3.ListenerFilter{
+			inspector("envoy.filters.listener.proxy_protocol", &proxyprotocolv3.ProxyProtocol{}),
+		}
+	}
+	return []piece.Piece{{Name: name, Message: l}}
 }
 
 // routerRequests is a router's listener for plain HTTP.
 type routerRequests struct {
-	bind   string
-	port   uint32
-	routes string
+	bind    string
+	port    uint32
+	routes  string
+	grpcWeb bool
 }
 
 // Make implements piece.Part.
 func (q routerRequests) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 	mesh := r.Mesh()
 	edge := func(m *hcmv3.HttpConnectionManager) { // GW-17
-		topology := mesh.GetDefaultConfig().GetGatewayTopology()
 		m.UseRemoteAddress = wrapperspb.Bool(true)
-		m.XffNumTrustedHops = topology.GetNumTrustedProxies()
-		m.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
-		m.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
-			Subject: wrapperspb.Bool(true), Cert: true, Dns: true, Uri: true,
+		m.XffNumTrustedHops = topology(mesh).GetNumTrustedProxies()
+		m.ForwardClientCertDetails = clientCertificates(topology(mesh).GetForwardClientCertDetails())
+		switch m.ForwardClientCertDetails {
+		case hcmv3.HttpConnectionManager_SANITIZE_SET, hcmv3.HttpConnectionManager_APPEND_FORWARD:
+			m.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
+				Subject: wrapperspb.Bool(true), Cert: true, Dns: true, Uri: true,
+			}
 		}
 	}
 	name := listenerName(q.bind, q.port)
-	return routerListener(q.bind, q.port, manager(mesh, "outbound_"+name, q.routes, false, edge)), nil
+	return routerListener(mesh, q.bind, q.port, manager(mesh, "outbound_"+name, q.routes, q.grpcWeb, edge)), nil
+}
+
+// topology is what stands in front of routers.
+func topology(mesh *meshconfig.MeshConfig) *meshconfig.Topology {
+	return mesh.GetDefaultConfig().GetGatewayTopology()
+}
+
+// clientCertificates says what becomes of the header about them.
+func clientCertificates(how meshconfig.ForwardClientCertDetails) hcmv3.HttpConnectionManager_ForwardClientCertDetails {
+	switch how {
+	case meshconfig.ForwardClientCertDetails_SANITIZE:
+		return hcmv3.HttpConnectionManager_SANITIZE
+	case meshconfig.ForwardClientCertDetails_FORWARD_ONLY:
+		return hcmv3.HttpConnectionManager_FORWARD_ONLY
+	case meshconfig.ForwardClientCertDetails_APPEND_FORWARD:
+		return hcmv3.HttpConnectionManager_APPEND_FORWARD
+	case meshconfig.ForwardClientCertDetails_ALWAYS_FORWARD_ONLY:
+		return hcmv3.HttpConnectionManager_ALWAYS_FORWARD_ONLY
+	}
+	return hcmv3.HttpConnectionManager_SANITIZE_SET
 }
 
 // routerConnections is a router's listener for connections.
@@ -114,7 +145,7 @@ func (c routerConnections) Make(r *model.Reader) ([]piece.Piece, []model.Diagnos
 		}
 		t := &connector{r: r, key: key, port: c.port, gateway: name, sources: c.sources, scope: c.scope}
 		if _, filter := t.routes(r.VirtualService(key)); filter != nil {
-			return routerListener(c.bind, c.port, filter), t.problems
+			return routerListener(r.Mesh(), c.bind, c.port, filter), t.problems
 		}
 	}
 	return nil, nil

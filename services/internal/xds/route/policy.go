@@ -162,13 +162,11 @@ func (t *translation) fault(at string, in *networking.HTTPFaultInjection) *fault
 		if share == nil {
 			share = &networking.Percent{Value: float64(d.GetPercent())} //nolint:staticcheck // users still write it
 		}
-		if d.GetFixedDelay() != nil {
+		if d.GetFixedDelay() != nil { // other delays have no effect
 			out.Delay = &commonfaultv3.FaultDelay{
 				Percentage:         fraction(share),
 				FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: d.GetFixedDelay()},
 			}
-		} else {
-			t.warn(at+".delay", "only fixedDelay has an effect", "use fixedDelay", "nothing is delayed")
 		}
 	}
 	if a := in.GetAbort(); a != nil {
@@ -184,8 +182,6 @@ func (t *translation) fault(at string, in *networking.HTTPFaultInjection) *fault
 			} else {
 				t.warn(at+".abort.grpcStatus", strconv.Quote(e.GrpcStatus)+" is no gRPC status", "write it like UNAVAILABLE", "nothing is aborted")
 			}
-		default:
-			t.warn(at+".abort", "only httpStatus and grpcStatus have an effect", "use one of them", "nothing is aborted")
 		}
 	}
 	if out.Delay == nil && out.Abort == nil {

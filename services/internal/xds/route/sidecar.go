@@ -180,7 +180,7 @@ func relevant(all model.SelectorSet, heads ...*model.VirtualServiceHead) model.S
 		return ""
 	}
 	own := slices.DeleteFunc(all.Selectors(), func(s string) bool {
-		return !slices.ContainsFunc(heads, func(vs *model.VirtualServiceHead) bool { return slices.Contains(vs.Sources, s) })
+		return !slices.ContainsFunc(heads, func(vs *model.VirtualServiceHead) bool { return vs.Delegates || slices.Contains(vs.Sources, s) })
 	})
 	return model.SelectorSet(strings.Join(own, "\n"))
 }
@@ -189,16 +189,20 @@ func relevant(all model.SelectorSet, heads ...*model.VirtualServiceHead) model.S
 // different from there: where they do not, it is the view of everybody, which
 // all classes share.
 func narrow(r *model.Reader, scope model.Scope, heads ...*model.VirtualServiceHead) model.Scope {
+	scope.VirtualServices = ""
 	for _, o := range []model.Scope{{}, {Rules: scope.Rules}, {Services: scope.Services}} {
 		if looksEqual(r, scope, o, heads) {
 			return o
 		}
 	}
-	return model.Scope{Services: scope.Services, Rules: scope.Rules}
+	return scope
 }
 
 func looksEqual(r *model.Reader, a, b model.Scope, heads []*model.VirtualServiceHead) bool {
 	for _, vs := range heads {
+		if vs.Delegates { // to whom is not known here
+			return a == b
+		}
 		for _, host := range vs.Destinations {
 			serviceA, serviceB := r.ServiceByHost(a, host), r.ServiceByHost(b, host)
 			if serviceA != serviceB {

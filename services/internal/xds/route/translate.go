@@ -43,6 +43,9 @@ type Options struct {
 	Service func(host string) *model.Service
 	// Rule finds the DestinationRule of a host; nil: there is none.
 	Rule func(host string) *networking.DestinationRule
+	// Delegate finds the VirtualService that another one names (VS-4); nil:
+	// there is none.
+	Delegate func(namespace, name string) *networking.VirtualService
 }
 
 // Translate is the routes that a VirtualService means, in their order; without
@@ -52,22 +55,37 @@ func Translate(key model.Key, vs *networking.VirtualService, o Options) ([]*rout
 	t := &translation{Options: o, key: key}
 	for i, in := range vs.GetHttp() {
 		at := field("spec.http", i)
-		matches := in.GetMatch()
-		if len(matches) == 0 {
-			matches = []*networking.HTTPMatchRequest{nil}
+		if in.GetDelegate() == nil {
+			if t.add(at, in) {
+				break
+			}
+			continue
 		}
-		for j, m := range matches {
-			if !t.applies(m) {
-				continue
-			}
-			out := t.route(at, field(at+".match", j), in, m)
-			t.routes = append(t.routes, out)
-			if catchesAll(out.GetMatch()) { // VSM-1: no request goes beyond it
-				return t.routes, t.problems
-			}
+		if slices.ContainsFunc(t.delegated(at+".delegate", in), func(leaf *networking.HTTPRoute) bool { return t.add(at+".delegate", leaf) }) {
+			break
 		}
 	}
 	return t.routes, t.problems
+}
+
+// add adds the routes that in means, and says whether they catch all requests
+// that come there: none goes on to what follows (VSM-1).
+func (t *translation) add(at string, in *networking.HTTPRoute) bool {
+	matches := in.GetMatch()
+	if len(matches) == 0 {
+		matches = []*networking.HTTPMatchRequest{nil}
+	}
+	for j, m := range matches {
+		if !t.applies(m) {
+			continue
+		}
+		out := t.route(at, field(at+".match", j), in, m)
+		t.routes = append(t.routes, out)
+		if catchesAll(out.GetMatch()) {
+			return true
+		}
+	}
+	return false
 }
 
 // translation is one VirtualService being translated.
@@ -119,9 +137,6 @@ func (t *translation) route(at, matchAt string, in *networking.HTTPRoute, m *net
 		t.redirect(at+".redirect", out, in.GetRedirect())
 	case in.GetDirectResponse() != nil:
 		directResponse(out, in.GetDirectResponse())
-	case in.GetDelegate() != nil:
-		t.warn(at+".delegate", "delegates are not supported yet", "write the delegate's routes here", "requests that match are answered with 503")
-		unavailable(out)
 	case len(in.GetRoute()) == 0:
 		t.warn(at, "says neither route, redirect nor directResponse", "add one of them", "requests that match are answered with 503")
 		unavailable(out)

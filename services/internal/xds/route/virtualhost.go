@@ -141,6 +141,9 @@ func options(r *model.Reader, scope model.Scope, port uint32, gateway string, so
 	o := Options{
 		Port: port, Gateway: gateway, Sources: sources, Mesh: r.Mesh(),
 		Service: func(host string) *model.Service { return r.ServiceByHost(scope, host) },
+		Delegate: func(namespace, name string) *networking.VirtualService {
+			return r.VirtualService(model.Key{Namespace: namespace, Name: name})
+		},
 	}
 	o.Rule = func(host string) *networking.DestinationRule {
 		namespace := ""

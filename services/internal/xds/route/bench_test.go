@@ -1,0 +1,79 @@
+package route_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/services/internal/xds/route"
+)
+
+// thousand is 1001 services in 100 namespaces; about 100 of them a
+// VirtualService decides.
+func thousand(b *testing.B) *model.PushContext {
+	var docs []string
+	for i := range 1001 {
+		docs = append(docs, fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: s%d, namespace: n%d}
+spec:
+  clusterIP: 10.96.%d.%d
+  ports: [{name: http, port: 80}]
+`, i, i%100, i/256, i%256))
+	}
+	for i := range 100 {
+		docs = append(docs, fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: s%[1]d, namespace: n%[1]d}
+spec:
+  hosts: [s%[1]d]
+  http:
+  - match: [{headers: {x-user: {exact: tester}}}]
+    route: [{destination: {host: s%[1]d, subset: v2}}]
+  - route:
+    - {destination: {host: s%[1]d, subset: v1}, weight: 90}
+    - {destination: {host: s%[1]d, subset: v2}, weight: 10}
+`, i), fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: s%[1]d, namespace: n%[1]d}
+spec:
+  host: s%[1]d
+  subsets:
+  - {name: v1, labels: {version: v1}}
+  - {name: v2, labels: {version: v2}}
+`, i))
+	}
+	return modeltest.PushContext(b, modeltest.YAML(b, strings.Join(docs, "---\n"))...)
+}
+
+func class(pc *model.PushContext, namespace string) model.RDSClass {
+	return model.Classify(pc, &model.Proxy{Type: model.Sidecar, Namespace: namespace}).RDS
+}
+
+func BenchmarkParts(b *testing.B) {
+	pc := thousand(b)
+	c := class(pc, "n1")
+	b.ReportAllocs()
+	for b.Loop() {
+		if n := len(route.Routes(pc.Read(), c)); n != 1003 {
+			b.Fatalf("%d parts", n)
+		}
+	}
+}
+
+func BenchmarkMake(b *testing.B) {
+	pc := thousand(b)
+	parts := route.Routes(pc.Read(), class(pc, "n1"))
+	for name, i := range map[string]int{"service": len(parts) - 2, "virtual service": 1} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if pieces, ds := parts[i].Make(pc.Read()); len(pieces) != 1 || len(ds) != 0 {
+					b.Fatalf("%v: %v", parts[i], ds)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,206 @@
+package route
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// delegated is what a route means that leaves its requests to another
+// VirtualService: its routes, as far as they are for requests that the root
+// hands over (VS-4).
+func (t *translation) delegated(at string, root *networking.HTTPRoute) []*networking.HTTPRoute {
+	namespace := root.GetDelegate().GetNamespace()
+	if namespace == "" {
+		namespace = t.key.Namespace
+	}
+	name := root.GetDelegate().GetName()
+	const effect = "the route is left out"
+	vs := t.Delegate(namespace, name)
+	switch {
+	case vs == nil:
+		t.warn(at, "there is no VirtualService "+namespace+"/"+name, "correct the name, or add it", effect)
+		return nil
+	case len(vs.GetHosts()) > 0:
+		t.warn(at, "VirtualService "+namespace+"/"+name+" has hosts of its own", "delegate to one without hosts", effect)
+		return nil
+	case !t.exported(vs, namespace):
+		t.warn(at, "VirtualService "+namespace+"/"+name+" is not exported to "+t.key.Namespace, "add the namespace to its exportTo", effect)
+		return nil
+	}
+	var all []*networking.HTTPRoute
+	for i, leaf := range vs.GetHttp() {
+		switch merged := mergeRoutes(root, leaf); {
+		case leaf.GetDelegate() != nil:
+			t.warn(at, "VirtualService "+namespace+"/"+name+" delegates, too", "delegate once only", "its route is left out")
+		case merged == nil:
+			t.warn(at, field("spec.http", i)+".match of VirtualService "+namespace+"/"+name+" is for requests that do not come there",
+				"match a part of what the root matches", "its route is left out")
+		default:
+			all = append(all, merged)
+		}
+	}
+	return all
+}
+
+// exported says whether the root's namespace may see a delegate.
+func (t *translation) exported(vs *networking.VirtualService, namespace string) bool {
+	to := vs.GetExportTo()
+	if len(to) == 0 {
+		to = t.Mesh.GetDefaultVirtualServiceExportTo()
+	}
+	return slices.Contains(to, "*") || slices.Contains(to, t.key.Namespace) ||
+		namespace == t.key.Namespace && !slices.Contains(to, "~")
+}
+
+// mergeRoutes is leaf with what only the root says; nil: no request is for
+// both.
+func mergeRoutes(root, leaf *networking.HTTPRoute) *networking.HTTPRoute {
+	matches, ok := mergeMatches(root.GetMatch(), leaf.GetMatch())
+	if !ok {
+		return nil
+	}
+	out := proto.Clone(leaf).(*networking.HTTPRoute)
+	out.Match, out.Name = matches, joinNames(root.GetName(), leaf.GetName())
+	inherit(&out.Rewrite, root.GetRewrite())
+	inherit(&out.DirectResponse, root.GetDirectResponse())
+	inherit(&out.Timeout, root.GetTimeout())
+	inherit(&out.Retries, root.GetRetries())
+	inherit(&out.Fault, root.GetFault())
+	inherit(&out.Mirror, root.GetMirror())
+	inherit(&out.MirrorPercent, root.GetMirrorPercent()) //nolint:staticcheck // users still write it
+	inherit(&out.MirrorPercentage, root.GetMirrorPercentage())
+	inherit(&out.CorsPolicy, root.GetCorsPolicy())
+	inherit(&out.Headers, root.GetHeaders())
+	if len(out.GetMirrors()) == 0 {
+		out.Mirrors = root.GetMirrors()
+	}
+	return out
+}
+
+func inherit[T any](leaf **T, root *T) {
+	if *leaf == nil {
+		*leaf = root
+	}
+}
+
+func joinNames(root, leaf string) string {
+	if root == "" || leaf == "" {
+		return root + leaf
+	}
+	return root + "-" + leaf
+}
+
+// mergeMatches is what both let through: each match of leaf must be within one
+// of root.
+func mergeMatches(root, leaf []*networking.HTTPMatchRequest) ([]*networking.HTTPMatchRequest, bool) {
+	if len(root) == 0 {
+		return leaf, true
+	}
+	if len(leaf) == 0 {
+		return root, true
+	}
+	var all []*networking.HTTPMatchRequest
+	for _, l := range leaf {
+		n := len(all)
+		for _, r := range root {
+			if within(r, l) {
+				all = append(all, mergeMatch(r, l))
+			}
+		}
+		if len(all) == n {
+			return nil, false
+		}
+	}
+	return all, true
+}
+
+func mergeMatch(root, leaf *networking.HTTPMatchRequest) *networking.HTTPMatchRequest {
+	out := proto.Clone(leaf).(*networking.HTTPMatchRequest)
+	out.Name = joinNames(root.GetName(), leaf.GetName())
+	inherit(&out.Uri, root.GetUri())
+	inherit(&out.Scheme, root.GetScheme())
+	inherit(&out.Method, root.GetMethod())
+	inherit(&out.Authority, root.GetAuthority())
+	out.Headers = union(root.GetHeaders(), leaf.GetHeaders())
+	out.WithoutHeaders = union(root.GetWithoutHeaders(), leaf.GetWithoutHeaders())
+	out.QueryParams = union(root.GetQueryParams(), leaf.GetQueryParams())
+	out.SourceLabels = union(root.GetSourceLabels(), leaf.GetSourceLabels())
+	if out.GetPort() == 0 {
+		out.Port = root.GetPort()
+	}
+	if out.GetSourceNamespace() == "" {
+		out.SourceNamespace = root.GetSourceNamespace()
+	}
+	if len(out.GetGateways()) == 0 {
+		out.Gateways = root.GetGateways()
+	}
+	if out.GetStatPrefix() == "" {
+		out.StatPrefix = root.GetStatPrefix()
+	}
+	return out
+}
+
+// union has what leaf says, and what only root says.
+func union[V any](root, leaf map[string]V) map[string]V {
+	if len(root) == 0 {
+		return leaf
+	}
+	all := maps.Clone(root)
+	maps.Copy(all, leaf)
+	return all
+}
+
+// within says whether leaf adds to root, and contradicts it nowhere.
+func within(root, leaf *networking.HTTPMatchRequest) bool {
+	same := func(a, b string) bool { return a == "" || b == "" || a == b }
+	labels := true
+	for k, v := range leaf.GetSourceLabels() {
+		if have, ok := root.GetSourceLabels()[k]; ok && have != v {
+			labels = false
+		}
+	}
+	return narrows(root.GetUri(), leaf.GetUri()) && narrows(root.GetScheme(), leaf.GetScheme()) &&
+		narrows(root.GetMethod(), leaf.GetMethod()) && narrows(root.GetAuthority(), leaf.GetAuthority()) &&
+		narrowsAll(root.GetHeaders(), leaf.GetHeaders()) &&
+		narrowsAll(root.GetWithoutHeaders(), leaf.GetWithoutHeaders()) &&
+		narrowsAll(root.GetQueryParams(), leaf.GetQueryParams()) &&
+		root.GetIgnoreUriCase() == leaf.GetIgnoreUriCase() &&
+		(root.GetPort() == 0 || leaf.GetPort() == 0 || root.GetPort() == leaf.GetPort()) &&
+		same(root.GetSourceNamespace(), leaf.GetSourceNamespace()) && labels &&
+		(len(root.GetGateways()) == 0 || !slices.ContainsFunc(leaf.GetGateways(), func(g string) bool { return !slices.Contains(root.GetGateways(), g) }))
+}
+
+func narrowsAll(root, leaf map[string]*networking.StringMatch) bool {
+	for k, l := range leaf {
+		if r, ok := root[k]; ok && !narrows(r, l) {
+			return false
+		}
+	}
+	return true
+}
+
+// narrows says whether every text that leaf matches is one that root matches;
+// what one of them leaves open is no contradiction. Of regexes that is not
+// known: they must be the only ones.
+func narrows(root, leaf *networking.StringMatch) bool {
+	if root.GetMatchType() == nil || leaf.GetMatchType() == nil {
+		return true
+	}
+	switch r := root.GetMatchType().(type) {
+	case *networking.StringMatch_Exact:
+		l, ok := leaf.GetMatchType().(*networking.StringMatch_Exact)
+		return ok && l.Exact == r.Exact
+	case *networking.StringMatch_Prefix:
+		switch l := leaf.GetMatchType().(type) {
+		case *networking.StringMatch_Exact:
+			return strings.HasPrefix(l.Exact, r.Prefix)
+		case *networking.StringMatch_Prefix:
+			return strings.HasPrefix(l.Prefix, r.Prefix)
+		}
+	}
+	return false
+}
