@@ -112,11 +112,13 @@ func (w *watch) hasAllOf(set *xds.Set) bool {
 	if !ok {
 		return false
 	}
+	// That the number is right is looked at too: what is in a sum twice is not
+	// in it.
 	if !w.wildcard {
-		return sum == w.names.SumIn(set)
+		return w.initial.Len() == w.names.Len() && sum == w.names.SumIn(set)
 	}
 	w.names.Select(set, func(name string, r *xds.Resource) { ok = ok && r != nil })
-	return ok && sum == set.Sum
+	return ok && w.initial.Len() == len(set.Resources) && sum == set.Sum
 }
 
 // resolveDelta decides what the first answer is: what differs from what the
@@ -166,7 +168,7 @@ func (s *Stream) findEndpoints() {
 			continue
 		}
 		for v := range s.cfg.Past {
-			if h.endpoints = v.Sets[model.EDS].Find(name); h.endpoints != nil {
+			if h.endpoints = s.lastEndpoints(v, name); h.endpoints != nil {
 				break
 			}
 		}

@@ -17,9 +17,10 @@ import (
 	"meshlog.dev/store"
 )
 
-// FuzzStream lets a client, what is served, and the time do anything: the
-// stream never panics, never loops, never sends older content after newer, and
-// in the end a client that accepts everything has everything.
+// FuzzStream lets a client of either protocol, what is served, and the time do
+// anything: the stream never panics, never loops, never sends older content
+// after newer, and in the end a client that accepts everything has everything
+// and nothing else.
 func FuzzStream(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(noise(seed, 200))
@@ -63,25 +64,43 @@ type chaosClient struct {
 	newest  map[string]int // by type and name: what was sent
 	nacked  bool
 	trace   []string
+
+	grpc, delta bool
+	only        *model.ResourceType
+	// odd: the client may say what makes no sense, so nobody knows what it has.
+	odd bool
+	// has is what the client has by name, and all of which types it wants all.
+	has [model.ResourceTypes]map[string]xds.Sum
+	all [model.ResourceTypes]bool
 }
 
 func chaos(t *testing.T, b []byte) {
 	c := &chaosClient{
 		t: t, bytes: b, now: time.Unix(1_000_000, 0), number: map[xds.Sum]int{}, newest: map[string]int{},
 	}
+	for t := range model.ResourceTypes {
+		c.has[t] = map[string]xds.Sum{}
+	}
 	c.world()
-	cfg := stream.Config{GRPC: c.pick(5) == 0, Linger: 30 * time.Second, Past: func(yield func(content.View) bool) {
+	c.grpc, c.delta, c.odd = c.pick(5) == 0, c.pick(2) == 0, c.pick(3) == 0
+	c.grpc = c.grpc && !c.delta
+	cfg := stream.Config{GRPC: c.grpc, Delta: c.delta, Linger: 30 * time.Second, Past: func(yield func(content.View) bool) {
 		for i := len(c.views) - 2; i >= 0; i-- {
 			if !yield(c.views[i]) {
 				return
 			}
 		}
 	}}
+	if c.pick(6) == 0 {
+		only := model.ResourceType(c.pick(int(model.ResourceTypes)))
+		cfg.Only, c.only = &only, &only
+	}
+	c.note("grpc %v delta %v odd %v only %v", c.grpc, c.delta, c.odd, cfg.Only)
 	c.stream = stream.New(cfg, c.views[0])
 	for len(c.bytes) > 0 && !t.Failed() {
 		c.step()
 	}
-	c.finish(cfg.GRPC)
+	c.finish()
 	if t.Failed() {
 		t.Log(strings.Join(c.trace, "\n"))
 	}
@@ -115,13 +134,16 @@ func (c *chaosClient) step() {
 		c.now = c.now.Add([]time.Duration{time.Millisecond, time.Second, 31 * time.Second}[c.pick(3)])
 	case 8: // another subscription
 		if c.asked[t] {
-			c.names[t] = c.someNames(t)
-			c.request(t, c.nonce[t], "")
+			c.resubscribe(t)
 		}
 	case 9: // nonsense
+		if !c.odd {
+			return
+		}
 		r := stream.Request{
 			TypeURL: []string{"", "x", t.URL()}[c.pick(3)], Nonce: []string{"", "1", "7", "x"}[c.pick(4)],
 			Version: "?", Names: names.Of(c.someNames(t)...), Rejected: c.pick(4) == 0, Error: "a b",
+			Unsubscribe: names.Of(c.someNames(t)...),
 		}
 		c.nacked = c.nacked || r.Rejected
 		c.note("> nonsense %+v", r)
@@ -209,16 +231,85 @@ func (c *chaosClient) ask(t model.ResourceType) {
 	c.asked[t] = true
 	c.names[t] = c.someNames(t)
 	set := c.views[c.pick(len(c.views))].Sets[t]
+	if c.delta {
+		c.askDelta(t, set)
+		return
+	}
 	version := []string{"", set.Sum.String(), set.SumOf(c.names[t]).String(), "ffff", "nack-2-ff"}[c.pick(5)]
+	wild := (t == model.CDS || t == model.LDS) && len(c.names[t]) == 0
+	for _, r := range set.Resources {
+		if wild && version == set.Sum.String() || slices.Contains(c.names[t], r.Name) && version == set.SumOf(c.names[t]).String() {
+			c.has[t][r.Name] = r.Sum
+		}
+	}
 	c.version[t] = version
 	c.request(t, "", "")
 }
 
+// askDelta is the first request of a type, with some of what set holds.
+func (c *chaosClient) askDelta(t model.ResourceType, set *xds.Set) {
+	c.all[t] = (t == model.CDS || t == model.LDS) && (len(c.names[t]) == 0 || c.pick(4) == 0)
+	sub := c.names[t]
+	if c.all[t] && len(sub) > 0 {
+		sub = append([]string{"*"}, sub...)
+	}
+	r := stream.Request{TypeURL: t.URL(), Names: names.Of(sub...)}
+	clear(c.has[t]) // what came unasked
+	how := c.pick(4)
+	for _, res := range set.Resources {
+		if how == 0 || !c.all[t] && !slices.Contains(c.names[t], res.Name) || how == 1 && c.pick(2) == 0 {
+			continue
+		}
+		sum := res.Sum
+		if how == 2 && c.pick(4) == 0 {
+			sum = xds.Absent(fmt.Sprint("unknown", c.next))
+		}
+		c.has[t][res.Name] = sum
+		r.Initial = r.Initial.With(res.Name, sum.String())
+	}
+	c.note("> %s ask %v all %v has %v", t, sub, c.all[t], c.has[t])
+	c.stream.Request(c.now, r)
+}
+
+// resubscribe changes the subscription.
+func (c *chaosClient) resubscribe(t model.ResourceType) {
+	if !c.delta {
+		c.names[t] = c.someNames(t)
+		named := len(c.names[t]) > 0
+		for name := range c.has[t] {
+			if named && !slices.Contains(c.names[t], name) {
+				delete(c.has[t], name)
+			}
+		}
+		c.request(t, c.nonce[t], "")
+		return
+	}
+	var add, drop []string
+	for _, n := range c.someNames(t) {
+		if c.pick(2) == 0 {
+			add = append(add, n)
+			if !slices.Contains(c.names[t], n) {
+				c.names[t] = append(slices.Clone(c.names[t]), n)
+			}
+			continue
+		}
+		drop = append(drop, n)
+		c.names[t] = slices.DeleteFunc(slices.Clone(c.names[t]), func(have string) bool { return have == n })
+		if !c.all[t] {
+			delete(c.has[t], n)
+		}
+	}
+	c.note("> %s sub %v unsub %v", t, add, drop)
+	c.stream.Request(c.now, stream.Request{TypeURL: t.URL(), Names: names.Of(add...), Unsubscribe: names.Of(drop...)})
+}
+
 func (c *chaosClient) request(t model.ResourceType, nonce, rejected string) {
 	c.note("> %s version=%q nonce=%q names=%v rejected=%q", t, c.version[t], nonce, c.names[t], rejected)
-	c.stream.Request(c.now, stream.Request{
-		TypeURL: t.URL(), Version: c.version[t], Nonce: nonce, Names: names.Of(c.names[t]...), Rejected: rejected != "", Error: rejected,
-	})
+	r := stream.Request{TypeURL: t.URL(), Nonce: nonce, Rejected: rejected != "", Error: rejected}
+	if !c.delta {
+		r.Version, r.Names = c.version[t], names.Of(c.names[t]...)
+	}
+	c.stream.Request(c.now, r)
 }
 
 func (c *chaosClient) answer(t model.ResourceType, reject bool) {
@@ -227,9 +318,10 @@ func (c *chaosClient) answer(t model.ResourceType, reject bool) {
 	}
 	r := c.queue[t][0]
 	c.queue[t] = c.queue[t][1:]
-	c.asked[t] = true
+	c.asked[t] = c.asked[t] || !c.delta
 	c.nonce[t] = r.Nonce
 	if !reject {
+		c.apply(r)
 		c.version[t] = r.Version
 		c.request(t, r.Nonce, "")
 		return
@@ -260,7 +352,7 @@ func (c *chaosClient) take(r stream.Response) {
 		}
 		c.newest[key] = max(c.newest[key], n)
 	}
-	c.note("< %s %v version=%s nonce=%s", r.Type, words, r.Version, r.Nonce)
+	c.note("< %s %v removed %v version=%s nonce=%s", r.Type, words, r.Removed, r.Version, r.Nonce)
 	if r.Version == "" || r.Nonce == "" {
 		c.t.Errorf("a response without version or nonce (G15)")
 	}
@@ -270,8 +362,56 @@ func (c *chaosClient) take(r stream.Response) {
 	c.queue[r.Type] = append(c.queue[r.Type], r)
 }
 
+// apply makes the client have what it is sent and wants.
+func (c *chaosClient) apply(r stream.Response) {
+	if len(r.Removed) > 0 && (!c.delta || r.Type == model.EDS || r.Type == model.RDS) {
+		c.t.Errorf("%s removed %v (E1)", r.Type, r.Removed)
+	}
+	if !c.delta && (r.Type == model.CDS || r.Type == model.LDS) {
+		clear(c.has[r.Type])
+	}
+	for _, res := range r.Resources {
+		if res.Pieces == nil {
+			c.t.Errorf("%s %s has no content", r.Type, res.Name)
+		}
+		wild := !c.delta && (r.Type == model.CDS || r.Type == model.LDS) && len(c.names[r.Type]) == 0
+		if wild || c.all[r.Type] || slices.Contains(c.names[r.Type], res.Name) {
+			c.has[r.Type][res.Name] = res.Sum
+		}
+	}
+	for _, name := range r.Removed {
+		delete(c.has[r.Type], name)
+	}
+}
+
+// compare says where the client has other things than it should.
+func (c *chaosClient) compare() {
+	view := c.views[len(c.views)-1]
+	for t := range model.ResourceTypes {
+		if !c.asked[t] || c.only != nil && t != *c.only {
+			continue
+		}
+		whole := t == model.CDS || t == model.LDS
+		wild := c.all[t] || !c.delta && whole && len(c.names[t]) == 0 && !c.grpc
+		if !c.delta && whole && len(c.names[t]) == 0 {
+			continue // all or none: that depends on what was asked before
+		}
+		for _, r := range view.Sets[t].Resources {
+			if (wild || slices.Contains(c.names[t], r.Name)) && c.has[t][r.Name] != r.Sum {
+				c.t.Errorf("%s %s: the client has %d, not %d", t, r.Name, c.number[c.has[t][r.Name]], c.number[r.Sum])
+			}
+		}
+		for name := range c.has[t] {
+			// A cluster may stay for a route that is gone and serves on.
+			if whole && view.Sets[t].Find(name) == nil && (t == model.LDS || c.stream.Status().Held == 0) {
+				c.t.Errorf("%s %s is gone, and the client has it", t, name)
+			}
+		}
+	}
+}
+
 // finish accepts everything: the stream comes to rest, and the client has all.
-func (c *chaosClient) finish(grpc bool) {
+func (c *chaosClient) finish() {
 	for round := 0; ; round++ {
 		if round == 200 {
 			c.t.Error("it does not come to rest")
@@ -305,5 +445,8 @@ func (c *chaosClient) finish(grpc bool) {
 		if !st.AckedAll {
 			c.t.Errorf("%s is not acknowledged", st.Type)
 		}
+	}
+	if !c.odd {
+		c.compare()
 	}
 }

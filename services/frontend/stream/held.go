@@ -40,8 +40,8 @@ func (s *Stream) holdRemoved(now time.Time, before content.View) {
 			}
 		}
 		h := held{cluster: r, since: now}
-		if r.Endpoints() != "" {
-			h.endpoints = before.Sets[model.EDS].Find(r.Endpoints())
+		if name := r.Endpoints(); name != "" {
+			h.endpoints = s.lastEndpoints(before, name)
 		}
 		s.held = append(s.held, h)
 	}
@@ -51,6 +51,17 @@ func (s *Stream) holdRemoved(now time.Time, before content.View) {
 	}
 	slices.SortFunc(s.held, func(a, b held) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
 	s.refreshHeld(s.view.Sets[model.EDS])
+}
+
+// lastEndpoints is the newest endpoints of a cluster that is gone: what was
+// sent on this stream, or else what there was before.
+func (s *Stream) lastEndpoints(before content.View, name string) *xds.Resource {
+	if eds := s.watches[model.EDS]; eds != nil && eds.covers(name) {
+		if e := eds.state(name); e.answered {
+			return e.sent
+		}
+	}
+	return before.Sets[model.EDS].Find(name)
 }
 
 // clustersGone is the clusters that were sent to the client and are not in the
@@ -210,9 +221,11 @@ func (s *Stream) refersTo(cluster string) bool {
 				return true
 			}
 		default:
-			for r := range w.has() {
-				if r.RefersTo(cluster) {
-					return true
+			for _, all := range [...]iter.Seq[*xds.Resource]{w.has(), w.had()} {
+				for r := range all {
+					if r.RefersTo(cluster) {
+						return true
+					}
 				}
 			}
 		}

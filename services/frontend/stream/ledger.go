@@ -186,29 +186,29 @@ func compareNames(old, next []string, differ func(name string, is bool)) {
 	}
 }
 
-// has yields the resources that the client may have: what it was sent, and
-// what it has applied.
+// had yields the resources that the client was sent.
+func (l *ledger) had() iter.Seq[*xds.Resource] {
+	return l.each(l.sent, func(e *entry) *xds.Resource { return e.sent })
+}
+
+// has yields the resources that the client has applied.
 func (l *ledger) has() iter.Seq[*xds.Resource] {
+	return l.each(l.acked, func(e *entry) *xds.Resource { return e.acked })
+}
+
+func (l *ledger) each(set *xds.Set, of func(*entry) *xds.Resource) iter.Seq[*xds.Resource] {
 	return func(yield func(*xds.Resource) bool) {
-		sets := []*xds.Set{l.sent, l.acked}
-		if l.sent == l.acked {
-			sets = sets[:1]
-		}
-		for _, set := range sets {
-			if set == nil {
-				continue
-			}
-			for r := range l.in(set) {
-				if l.entry(r.Name) == nil && !yield(r) {
-					return
-				}
-			}
-		}
 		for i := range l.entries {
-			for _, r := range [...]*xds.Resource{l.entries[i].sent, l.entries[i].acked} {
-				if r != nil && !yield(r) {
-					return
-				}
+			if r := of(&l.entries[i]); r != nil && !yield(r) {
+				return
+			}
+		}
+		if set == nil {
+			return
+		}
+		for r := range l.in(set) {
+			if l.entry(r.Name) == nil && !yield(r) {
+				return
 			}
 		}
 	}

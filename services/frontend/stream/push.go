@@ -269,7 +269,7 @@ func (s *Stream) clusterWaitsFor(endpoints string) bool {
 	case w.whole:
 		return slices.ContainsFunc(w.list, waits)
 	}
-	for r := range w.has() {
+	for r := range w.had() {
 		if waits(r) {
 			return true
 		}

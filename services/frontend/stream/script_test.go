@@ -24,13 +24,19 @@ import (
 // is served, and what must be sent. Lines:
 //
 //	grpc                        the client is a gRPC library
+//	delta                       the stream is incremental
+//	only TYPE                   the stream is for one type
 //	world N: cds a@1 b@1!dns; eds a@1; lds l@1>a; rds r@1>a,b
 //	                            what is served from here on; NAME@CONTENT>CLUSTERS;
 //	                            !dns, !sds and !static are clusters without EDS
-//	ask TYPE [names] [version=N|version=TEXT]
-//	                            the first request of a type; with the version
-//	                            that the content of world N has
-//	get TYPE resources          what must be sent next; NAME@0 is the empty one
+//	ask TYPE [names] [version=N|version=TEXT] [has=NAME@CONTENT]
+//	                            the first request of a type; with the version,
+//	                            in delta the versions, that the content of world
+//	                            N has; or with that of some content, in delta
+//	sub TYPE names              names are added, in delta
+//	unsub TYPE names            names leave, in delta
+//	get TYPE resources          what must be sent next; NAME@0 is the empty one,
+//	                            -NAME is removed
 //	ack TYPE [names]            the last response of a type is accepted
 //	ack-late TYPE               the one before it is
 //	nack TYPE message           the last response is rejected
@@ -42,6 +48,8 @@ import (
 //	head confirmed|away         what the head check says
 //	held names                  clusters that are gone and stay
 //	event NAME                  what must have been observed since the last one
+//	status TYPE sent|acked|waits
+//	                            all was sent, and applied, or not
 //
 // Nothing else may be sent. A line that ends with " &" goes on before what it
 // brings is looked at.
@@ -145,6 +153,9 @@ func (r *script) line(line string) error {
 	case "grpc":
 		r.cfg.GRPC = true
 		return nil
+	case "delta":
+		r.cfg.Delta = true
+		return nil
 	case "world":
 		_, def, _ := strings.Cut(rest, ":")
 		return r.world(def)
@@ -186,6 +197,13 @@ func (r *script) talk(words []string) error {
 }
 
 func (r *script) talkOf(verb string, t model.ResourceType, args []string) error {
+	switch verb {
+	case "only":
+		r.cfg.Only = &t
+		return nil
+	case "status":
+		return r.status(t, args[0])
+	}
 	req := stream.Request{TypeURL: t.URL(), Version: r.version[t]}
 	subscription := r.names[t]
 	back := 1
@@ -193,7 +211,7 @@ func (r *script) talkOf(verb string, t model.ResourceType, args []string) error 
 		back = 2
 	}
 	var answered stream.Response
-	if n := len(r.last[t]); verb != "ask" && verb != "get" && verb != "bare" {
+	if n := len(r.last[t]); !slices.Contains([]string{"ask", "get", "bare", "sub", "unsub"}, verb) {
 		if n < back {
 			return fmt.Errorf("only %d responses so far", n)
 		}
@@ -225,11 +243,35 @@ func (r *script) talkOf(verb string, t model.ResourceType, args []string) error 
 		req.Rejected, req.Error = true, strings.Join(args, " ")
 	case "again", "bare":
 		subscription = rename(subscription, args)
+	case "sub":
+		subscription = args
+	case "unsub":
+		req.Unsubscribe = names.Of(args...)
 	default:
 		return fmt.Errorf("no command %s", verb)
 	}
-	r.names[t], req.Names = subscription, names.Of(subscription...)
+	req.Names = names.Of(subscription...)
+	if r.cfg.Delta {
+		req.Version = ""
+	} else {
+		r.names[t] = subscription
+	}
 	r.stream.Request(r.now, req)
+	return nil
+}
+
+func (r *script) status(t model.ResourceType, want string) error {
+	for _, st := range r.stream.Status().Types {
+		got := "waits"
+		if st.AckedAll {
+			got = "acked"
+		} else if st.SentAll {
+			got = "sent"
+		}
+		if st.Type == t && got != want {
+			return fmt.Errorf("%s", got)
+		}
+	}
 	return nil
 }
 
@@ -249,6 +291,11 @@ func (r *script) ask(req *stream.Request, t model.ResourceType, args []string) (
 		r.stream = stream.New(r.cfg, r.worlds[len(r.worlds)-1])
 	}
 	for _, a := range args {
+		if has, is := strings.CutPrefix(a, "has="); is {
+			name, _, _ := strings.Cut(has, "@")
+			req.Initial = req.Initial.With(name, r.resource(t, has).Sum.String())
+			continue
+		}
 		version, is := strings.CutPrefix(a, "version=")
 		if !is {
 			subscription = append(subscription, a)
@@ -258,6 +305,7 @@ func (r *script) ask(req *stream.Request, t model.ResourceType, args []string) (
 		var n int
 		if _, err := fmt.Sscanf(version, "%d", &n); err == nil {
 			set := r.worlds[n-1].Sets[t]
+			req.Initial = initial(set, subscription)
 			if req.Version = set.Sum.String(); len(subscription) > 0 {
 				req.Version = set.SumOf(subscription).String()
 			}
@@ -265,6 +313,17 @@ func (r *script) ask(req *stream.Request, t model.ResourceType, args []string) (
 	}
 	r.version[t] = req.Version
 	return subscription
+}
+
+// initial is what a client says in delta that has what set holds of names.
+func initial(set *xds.Set, subscription []string) names.Versions {
+	var v names.Versions
+	for _, res := range set.Resources {
+		if len(subscription) == 0 || slices.Contains(subscription, "*") || slices.Contains(subscription, res.Name) {
+			v = v.With(res.Name, res.Sum.String())
+		}
+	}
+	return v
 }
 
 // world reads what is served.
@@ -330,6 +389,9 @@ func (r *script) print(resp stream.Response) string {
 			id = res.Name + "@0"
 		}
 		words = append(words, id)
+	}
+	for _, name := range resp.Removed {
+		words = append(words, "-"+name)
 	}
 	return strings.Join(words, " ")
 }

@@ -199,6 +199,9 @@ func (s *Stream) holdBack(w *watch, bad item, trial bool) {
 	h := hold{bad: bad.resource, good: good, trial: trial}
 	if w.t == model.CDS && good != nil && good.Endpoints() != "" {
 		h.endpoints = s.view.Sets[model.EDS].Find(good.Endpoints())
+		if eds := s.watches[model.EDS]; h.endpoints == nil && eds != nil {
+			h.endpoints = eds.lastGood(good.Endpoints())
+		}
 	}
 	w.holds[bad.name] = h
 	e := w.entry(bad.name)

@@ -157,7 +157,7 @@ func (s *Stream) Request(now time.Time, r Request) {
 	}
 	w := s.watches[t]
 	switch {
-	case w == nil:
+	case w == nil || w.unasked && r.Nonce == "" && s.cfg.Delta:
 		s.subscribe(now, t, r)
 	case s.cfg.Delta:
 		if r.Nonce != "" {
@@ -165,10 +165,11 @@ func (s *Stream) Request(now time.Time, r Request) {
 		}
 		s.resubscribe(w, r)
 	case r.Nonce != "" && r.Nonce != w.lastNonce:
-		// Older than the last response: its names come again with the answer
-		// to that one.
+		// Older than the last response: the names that it adds come again with
+		// the answer to that one.
 		s.cfg.Observe(Event{Kind: Stale, Type: t})
 		s.settle(now, w, r)
+		w.unsubscribed(s.cfg.Names, r.Names)
 	default:
 		// Without a nonce it is a subscription on a type of which nothing was
 		// sent (E10), or one that crossed a response; never a new start.
@@ -181,7 +182,9 @@ func (s *Stream) Request(now time.Time, r Request) {
 
 // subscribe takes in the first request of a type.
 func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
-	w := &watch{t: t, claimed: r.Version, initial: r.Initial, unresolved: true, dirty: true}
+	// A nonce here is that of a message without content, of a type that was
+	// not subscribed then.
+	w := &watch{t: t, claimed: r.Version, initial: r.Initial, lastNonce: r.Nonce, unresolved: true, dirty: true}
 	w.delta, w.whole = s.cfg.Delta, !s.cfg.Delta && (t == model.CDS || t == model.LDS)
 	if s.cfg.Delta {
 		s.subscribeDelta(w, r)
@@ -228,6 +231,16 @@ func (s *Stream) sayNothing(now time.Time) (Response, bool) {
 	if s.cfg.Delta || s.cfg.Only != nil {
 		// Of a type that is asked for.
 		t = model.ResourceType(slices.IndexFunc(s.watches[:], func(w *watch) bool { return w != nil }))
+	}
+	if w := s.watches[t]; w != nil && w.whole {
+		// Without content it would say that all is gone; sent again in full
+		// it says nothing (E23).
+		s.spoken = true
+		if w.unresolved {
+			return Response{}, false
+		}
+		w.owed = true
+		return s.pushWhole(now, w)
 	}
 	r := Response{Type: t, Delta: s.cfg.Delta, Version: xds.Sum{}.String(), Nonce: s.nextNonce()}
 	if w := s.watches[t]; w != nil {
@@ -307,7 +320,7 @@ func (s *Stream) advance(now time.Time) {
 	if at := s.missingCDSAt(); !at.IsZero() && !now.Before(at) {
 		// Unsolicited, in full: a no-op where all is well (E9, E16, E23).
 		s.cfg.Observe(Event{Kind: Suspect, Type: model.CDS})
-		w := &watch{t: model.CDS, whole: !s.cfg.Delta, dirty: true}
+		w := &watch{t: model.CDS, whole: !s.cfg.Delta, unasked: true, dirty: true}
 		w.wildcard, w.delta = true, s.cfg.Delta
 		s.watches[model.CDS] = w
 	}

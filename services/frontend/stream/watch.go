@@ -23,6 +23,8 @@ type watch struct {
 	ledger            // of whole types only the subscription
 	named  bool       // names were given on this stream
 	mark   names.Mark // of the subscription as it last came
+	// unasked: the client did not ask for the type, and was sent it (E16).
+	unasked bool
 
 	// Until it is known what to think of the versions that the first request
 	// named, nothing is answered.
@@ -160,6 +162,37 @@ func (w *watch) subscribed(table *names.Table, wire names.Wire, first bool) {
 		return
 	}
 	w.subscribe(n)
+	w.dirty = true
+}
+
+// unsubscribed takes in the names of a request that crossed a response. Those
+// that have left are forgotten: the client no longer has them, even if they
+// come again with its next request (G4).
+func (w *watch) unsubscribed(table *names.Table, wire names.Wire) {
+	if w.wildcard || wire.Mark() == w.mark {
+		return
+	}
+	left := table.Intern(wire)
+	var gone []string
+	compareNames(w.names.List(), left.List(), func(name string, added bool) {
+		if !added {
+			gone = append(gone, name)
+		}
+	})
+	if len(gone) == 0 {
+		return
+	}
+	w.mark = names.Mark{}
+	n := table.Without(w.names, names.Of(gone...))
+	if w.whole {
+		w.subscribeWhole(n, false)
+		return
+	}
+	ahead := slices.DeleteFunc(slices.Clone(w.entries), func(e entry) bool { return !e.ahead })
+	w.subscribe(n)
+	for _, e := range ahead {
+		*w.except(e.name) = e
+	}
 	w.dirty = true
 }
 

@@ -1,0 +1,202 @@
+package stream_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/names"
+	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/internal/xds/piece"
+	"meshlog.dev/store"
+)
+
+const meshSize = 1001
+
+// bigMesh is a view of meshSize clusters with their endpoints, some listeners
+// and a route configuration.
+func bigMesh() (content.View, []string) {
+	v := content.View{Version: store.Version{Epoch: 1, Seq: 1}}
+	for t := range model.ResourceTypes {
+		v.Sets[t] = &xds.Set{}
+	}
+	add := func(t model.ResourceType, name string, facts piece.Facts) {
+		r := &xds.Resource{Name: name, Sum: xds.Absent(t.String() + name), Head: make([]byte, 90), DeltaHead: make([]byte, 180)}
+		r.Pieces = []*xds.Encoded{{Value: make([]byte, 900), Facts: facts}}
+		v.Sets[t].Resources = append(v.Sets[t].Resources, r)
+		v.Sets[t].Sum = v.Sets[t].Sum.Add(r.Sum)
+	}
+	var all []string
+	for i := range meshSize {
+		name := fmt.Sprintf("outbound|8080||service-%04d.default.svc.cluster.local", i)
+		all = append(all, name)
+		add(model.CDS, name, piece.Facts{Endpoints: name})
+		add(model.EDS, name, piece.Facts{})
+	}
+	for i := range 20 {
+		add(model.LDS, fmt.Sprintf("0.0.0.0_%05d", i), piece.Facts{})
+	}
+	add(model.RDS, "80", piece.Facts{Clusters: all})
+	return v, all
+}
+
+// changed is v with new endpoints of one service.
+func changed(v content.View, name string, n int) content.View {
+	old := v.Sets[model.EDS]
+	set := &xds.Set{Resources: append([]*xds.Resource(nil), old.Resources...), Sum: old.Sum}
+	i, _ := xds.Search(set.Resources, name)
+	r := *set.Resources[i]
+	set.Sum = set.Sum.Add(r.Sum)
+	r.Sum = xds.Absent(fmt.Sprint(name, n))
+	set.Sum = set.Sum.Add(r.Sum)
+	set.Resources[i] = &r
+	v.Sets[model.EDS] = set
+	v.Version.Seq++
+	return v
+}
+
+// client is one that accepts everything.
+type client struct {
+	stream *stream.Stream
+	delta  bool
+	names  [model.ResourceTypes]names.Wire
+	now    time.Time
+}
+
+func newClient(table *names.Table, v content.View, all []string, delta bool) *client {
+	c := &client{delta: delta, now: time.Unix(1_000_000, 0)}
+	c.stream = stream.New(stream.Config{Linger: 30 * time.Second, Names: table, Delta: delta}, v)
+	c.names[model.EDS], c.names[model.RDS] = names.Of(all...), names.Of("80")
+	return c
+}
+
+func (c *client) connect() {
+	for t := range model.ResourceTypes {
+		c.stream.Request(c.now, stream.Request{TypeURL: t.URL(), Names: c.names[t]})
+		c.acceptAll()
+	}
+}
+
+func (c *client) acceptAll() (n int) {
+	for {
+		r, ok := c.stream.Next(c.now)
+		if !ok {
+			return n
+		}
+		n++
+		req := stream.Request{TypeURL: r.Type.URL(), Version: r.Version, Nonce: r.Nonce}
+		if !c.delta {
+			req.Names = c.names[r.Type]
+		}
+		c.stream.Request(c.now, req)
+	}
+}
+
+// TestSteadyStream says how many bytes a stream at rest keeps, be there many
+// names or few.
+func TestSteadyStream(t *testing.T) {
+	for _, delta := range []bool{false, true} {
+		t.Run(fmt.Sprintf("delta=%v", delta), func(t *testing.T) {
+			v, all := bigMesh()
+			table := names.NewTable()
+			const n = 1000
+			streams := make([]*stream.Stream, n)
+			warm := newClient(table, v, all, delta)
+			warm.connect()
+			before := heap()
+			for i := range streams {
+				c := newClient(table, v, all, delta)
+				c.connect()
+				v = changed(v, all[i], i)
+				c.stream.Update(c.now, v)
+				c.acceptAll()
+				c.stream.Update(c.now, v)
+				streams[i] = c.stream
+			}
+			for i, s := range streams {
+				c := newClient(table, v, all, delta)
+				c.stream = s
+				s.Update(c.now, v)
+				c.acceptAll()
+				for _, st := range s.Status().Types {
+					if !st.AckedAll {
+						t.Fatalf("stream %d: %s is not acknowledged", i, st.Type)
+					}
+				}
+			}
+			per := (heap() - before) / n
+			t.Logf("%d bytes a stream", per)
+			if per > 4<<10 {
+				t.Errorf("a stream at rest keeps %d bytes; at most 4 KiB is meant", per)
+			}
+			if sets := table.Len(); sets != 2 {
+				t.Errorf("%d sets of names", sets)
+			}
+			runtime.KeepAlive(streams)
+			runtime.KeepAlive(warm)
+		})
+	}
+}
+
+func heap() int {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// BenchmarkPushEndpointToStream is one changed ClusterLoadAssignment, pushed to
+// one of many streams and accepted.
+func BenchmarkPushEndpointToStream(b *testing.B) {
+	for _, delta := range []bool{false, true} {
+		b.Run(fmt.Sprintf("delta=%v", delta), func(b *testing.B) {
+			v, all := bigMesh()
+			c := newClient(names.NewTable(), v, all, delta)
+			c.connect()
+			views := []content.View{changed(v, all[500], 1), changed(v, all[500], 2)}
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				n++
+				c.stream.Update(c.now, views[n%2])
+				r, ok := c.stream.Next(c.now)
+				if !ok || len(r.Resources) != 1 {
+					b.Fatalf("%d resources", len(r.Resources))
+				}
+				req := stream.Request{TypeURL: r.Type.URL(), Version: r.Version, Nonce: r.Nonce}
+				if !delta {
+					req.Names = c.names[model.EDS]
+				}
+				c.stream.Request(c.now, req)
+				if _, ok := c.stream.Next(c.now); ok {
+					b.Fatal("more")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkFirstSync is a stream that comes, is sent everything, and accepts
+// it, after another of its class.
+func BenchmarkFirstSync(b *testing.B) {
+	for _, delta := range []bool{false, true} {
+		b.Run(fmt.Sprintf("delta=%v", delta), func(b *testing.B) {
+			v, all := bigMesh()
+			table := names.NewTable()
+			first := newClient(table, v, all, delta)
+			first.connect()
+			wire := first.names
+			b.ReportAllocs()
+			for b.Loop() {
+				c := &client{delta: delta, now: first.now, names: wire}
+				c.stream = stream.New(stream.Config{Linger: 30 * time.Second, Names: table, Delta: delta}, v)
+				c.connect()
+			}
+		})
+	}
+}
