@@ -250,10 +250,11 @@ func (m *maker) ruleKey() model.Key {
 	return m.ruleKeys[0]
 }
 
-// report adds a problem once: each port and subset may have it.
+// report adds a problem once: each port and subset may have it. It is but for
+// information: who has no gRPC clients is not to be bothered.
 func (m *maker) report(key model.Key, field, reason, advice, effect string) {
 	d := model.Diagnostic{
-		Severity: model.Warning, Code: "unsupported", Key: key, Field: field, Reason: reason, Advice: advice, Effect: effect,
+		Severity: model.Info, Code: "unsupported", Key: key, Field: field, Reason: reason, Advice: advice, Effect: effect,
 	}
 	if !slices.Contains(m.problems, d) {
 		m.problems = append(m.problems, d)
