@@ -18,8 +18,30 @@ import (
 // Names is a set of names. Sets of one Table are equal if their pointers are.
 // Nobody writes to it. A nil Names is the empty set.
 type Names struct {
-	list []string // sorted, without doubles
-	hash uint64   // of the names, in no order
+	list  []string // sorted, without doubles
+	print print
+}
+
+// print is what a set is recognised by, in whatever order its names come: the
+// sums of two hashes of each name, of seeds that nobody outside knows. That two
+// sets have one is less likely than that memory fails.
+type print struct {
+	a, b  uint64
+	count int
+}
+
+var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func (p print) add(name string) print {
+	return print{p.a + maphash.String(seeds[0], name), p.b + maphash.String(seeds[1], name), p.count + 1}
+}
+
+func (p print) addBytes(name []byte) print {
+	return print{p.a + maphash.Bytes(seeds[0], name), p.b + maphash.Bytes(seeds[1], name), p.count + 1}
+}
+
+func (p print) removeBytes(name []byte) print {
+	return print{p.a - maphash.Bytes(seeds[0], name), p.b - maphash.Bytes(seeds[1], name), p.count - 1}
 }
 
 // Len is how many names there are.
@@ -44,17 +66,40 @@ func (n *Names) Has(name string) bool {
 	return ok
 }
 
+func (n *Names) hasBytes(name []byte) bool {
+	_, ok := slices.BinarySearchFunc(n.List(), name, compareBytes)
+	return ok
+}
+
+// compareBytes makes no string of b, which comparisons do not need.
+func compareBytes(s string, b []byte) int {
+	switch {
+	case s == string(b):
+		return 0
+	case s < string(b):
+		return -1
+	}
+	return 1
+}
+
+func (n *Names) printed() print {
+	if n == nil {
+		return print{}
+	}
+	return n.print
+}
+
 // Table holds what is in use. Any number of goroutines may use it.
 type Table struct {
 	mu     sync.Mutex
-	sets   map[uint64][]weak.Pointer[Names]
+	sets   map[print]weak.Pointer[Names]
 	shared shared
 }
 
 // NewTable returns an empty Table.
 func NewTable() *Table {
 	return &Table{
-		sets: map[uint64][]weak.Pointer[Names]{},
+		sets: map[print]weak.Pointer[Names]{},
 		shared: shared{
 			lists:   map[listKey]weak.Pointer[List]{},
 			changes: map[changesKey]weak.Pointer[Changes]{},
@@ -67,8 +112,10 @@ func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := 0
-	for _, bucket := range t.sets {
-		n += len(bucket)
+	for _, p := range t.sets {
+		if p.Value() != nil {
+			n++
+		}
 	}
 	return n
 }
@@ -79,38 +126,14 @@ func (t *Table) Intern(w Wire) *Names {
 	if w.Len() == 0 {
 		return nil
 	}
-	var hash uint64
+	var p print
 	for name := range w.All() {
-		hash += maphash.Bytes(seed, name)
+		p = p.addBytes(name)
 	}
-	if n := t.find(hash, func(n *Names) bool { return n.holds(w) }); n != nil {
+	if n := t.find(p); n != nil {
 		return n
 	}
 	return t.InternList(w.strings())
-}
-
-// holds says whether w is the set; if its hash is.
-func (n *Names) holds(w Wire) bool {
-	if w.Len() != len(n.list) {
-		return false
-	}
-	for name := range w.All() {
-		if _, ok := slices.BinarySearchFunc(n.list, name, compareBytes); !ok {
-			return false
-		}
-	}
-	return true
-}
-
-// compareBytes makes no string of b, which comparisons do not need.
-func compareBytes(s string, b []byte) int {
-	switch {
-	case s == string(b):
-		return 0
-	case s < string(b):
-		return -1
-	}
-	return 1
 }
 
 // strings are the names in w, in one piece of memory.
@@ -134,63 +157,48 @@ func (t *Table) InternList(list []string) *Names {
 	if len(list) == 0 {
 		return nil
 	}
-	var hash uint64
+	var p print
 	for _, name := range list {
-		hash += maphash.String(seed, name)
+		p = p.add(name)
 	}
-	same := func(n *Names) bool { return slices.Equal(n.list, list) }
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.findLocked(hash, same); n != nil {
+	if n := t.sets[p].Value(); n != nil {
 		return n
 	}
-	n := &Names{list: list, hash: hash}
-	t.sets[hash] = append(t.sets[hash], weak.Make(n))
-	runtime.AddCleanup(n, t.forget, hash)
+	n := &Names{list: list, print: p}
+	t.sets[p] = weak.Make(n)
+	runtime.AddCleanup(n, t.forget, p)
 	return n
 }
 
-func (t *Table) find(hash uint64, same func(*Names) bool) *Names {
+func (t *Table) find(p print) *Names {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.findLocked(hash, same)
+	return t.sets[p].Value()
 }
 
-func (t *Table) findLocked(hash uint64, same func(*Names) bool) *Names {
-	for _, p := range t.sets[hash] {
-		if n := p.Value(); n != nil && same(n) {
-			return n
-		}
-	}
-	return nil
-}
-
-// forget drops what is left of sets of that hash.
-func (t *Table) forget(hash uint64) {
+// forget drops what is left of a set, unless it is there anew.
+func (t *Table) forget(p print) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	left := slices.DeleteFunc(t.sets[hash], func(p weak.Pointer[Names]) bool { return p.Value() == nil })
-	if len(left) == 0 {
-		delete(t.sets, hash)
-		return
+	if t.sets[p].Value() == nil {
+		delete(t.sets, p)
 	}
-	t.sets[hash] = left
 }
 
 // With is n and the names in added.
 func (t *Table) With(n *Names, added Wire) *Names {
-	hash, more := n.sum(), 0
+	p := n.printed()
 	for name := range added.All() {
 		if !n.hasBytes(name) {
-			hash += maphash.Bytes(seed, name)
-			more++
+			p = p.addBytes(name)
 		}
 	}
-	if more == 0 {
+	if p == n.printed() {
 		return n
 	}
-	same := func(o *Names) bool { return o.Len() == n.Len()+more && o.includes(n) && o.includesWire(added) }
-	if o := t.find(hash, same); o != nil {
+	if o := t.find(p); o != nil {
 		return o
 	}
 	return t.InternList(append(slices.Clone(n.List()), added.strings()...))
@@ -198,18 +206,16 @@ func (t *Table) With(n *Names, added Wire) *Names {
 
 // Without is n less the names in removed.
 func (t *Table) Without(n *Names, removed Wire) *Names {
-	hash, less := n.sum(), 0
+	p := n.printed()
 	for name := range removed.All() {
 		if n.hasBytes(name) {
-			hash -= maphash.Bytes(seed, name)
-			less++
+			p = p.removeBytes(name)
 		}
 	}
-	if less == 0 {
+	if p == n.printed() {
 		return n
 	}
-	same := func(o *Names) bool { return o.Len() == n.Len()-less && n.includes(o) && !o.hasAny(removed) }
-	if o := t.find(hash, same); o != nil {
+	if o := t.find(p); o != nil {
 		return o
 	}
 	gone := removed.strings()
@@ -218,48 +224,4 @@ func (t *Table) Without(n *Names, removed Wire) *Names {
 		_, is := slices.BinarySearch(gone, name)
 		return is
 	}))
-}
-
-func (n *Names) sum() uint64 {
-	if n == nil {
-		return 0
-	}
-	return n.hash
-}
-
-func (n *Names) hasBytes(name []byte) bool {
-	_, ok := slices.BinarySearchFunc(n.List(), name, compareBytes)
-	return ok
-}
-
-func (n *Names) includesWire(w Wire) bool {
-	for name := range w.All() {
-		if !n.hasBytes(name) {
-			return false
-		}
-	}
-	return true
-}
-
-func (n *Names) hasAny(w Wire) bool {
-	for name := range w.All() {
-		if n.hasBytes(name) {
-			return true
-		}
-	}
-	return false
-}
-
-// includes says whether every name of o is in n.
-func (n *Names) includes(o *Names) bool {
-	i := 0
-	for _, name := range o.List() {
-		for i < len(n.list) && n.list[i] < name {
-			i++
-		}
-		if i == len(n.list) || n.list[i] != name {
-			return false
-		}
-	}
-	return true
 }

@@ -10,9 +10,6 @@ import (
 	"meshlog.dev/services/internal/xds"
 )
 
-// seed of all hashes: they are compared within one process.
-var seed = maphash.MakeSeed()
-
 // Wire is names as they came, not parsed: a repeated string field of a number
 // below 16. The bytes are those of the received message, so a Wire is good as
 // long as these are. The zero Wire holds no names.
@@ -42,8 +39,8 @@ func skip(b []byte) (int, bool) {
 	if len(b) > 0 && b[0] < 0x80 && 1+int(b[0]) <= len(b) {
 		return 1 + int(b[0]), true
 	}
-	v, n := protowire.ConsumeBytes(b)
-	return len(protowire.AppendVarint(nil, uint64(len(v)))) + len(v), n >= 0
+	_, n := protowire.ConsumeBytes(b)
+	return n, n >= 0
 }
 
 // Join is the names of both; the bytes are copied where both hold any.
@@ -101,7 +98,7 @@ type Mark struct {
 }
 
 // Mark is that of w. It costs a few microseconds for 40 KB.
-func (w Wire) Mark() Mark { return Mark{maphash.Bytes(seed, w.raw), len(w.raw)} }
+func (w Wire) Mark() Mark { return Mark{maphash.Bytes(seeds[0], w.raw), len(w.raw)} }
 
 // Versions is initial_resource_versions as it came, not parsed: a map of names
 // to versions. Like a Wire it is good as long as the bytes are.
