@@ -1,10 +1,17 @@
 package file_test
 
 import (
+	gocmp "cmp"
 	"context"
+	"flag"
+	"fmt"
 	"os"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
@@ -28,9 +35,87 @@ func TestReadme(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := examples{t: t, cancel: cancel}
 	_ = file.New(dir).Run(ctx, &s)
-	if s.good != 4 {
-		t.Errorf("%d good objects in %d examples, want 4", s.good, len(blocks))
+	if s.good != 14 {
+		t.Errorf("%d good objects in %d examples, want 14", s.good, len(blocks))
 	}
+}
+
+var update = flag.Bool("update", false, "rewrite the README's tables")
+
+// TestReadmeTables holds that the README says of all kinds and fields what the
+// tables of package kind say.
+func TestReadmeTables(t *testing.T) {
+	const name, begin, end = "../README.md", "-update` -->\n", "<!-- /kinds -->"
+	readme, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, _ := strings.Cut(string(readme), begin)
+	got, after, ok := strings.Cut(rest, end)
+	if !ok {
+		t.Fatalf("%s has no %q", name, end)
+	}
+	want := kindTable() + "\nOf those that have one, these fields have none yet; trafficPolicy stands for those of ports and subsets too, defaultConfig for all in it but gatewayTopology:\n\n" + noEffectTable()
+	if *update {
+		if err := os.WriteFile(name, []byte(before+begin+want+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("run this test with -update (-want +got):\n%s", diff)
+	}
+}
+
+func kindTable() string {
+	effects := map[kind.Meaning]string{
+		kind.Served: "yes", kind.Context: "with others: endpoints and their labels", kind.NotYet: "none yet: carried on the log",
+	}
+	var b strings.Builder
+	b.WriteString("| Kind | apiVersion | Effect |\n|---|---|---|\n")
+	for _, k := range kind.All() {
+		versions := k.Versions
+		if k.Group != "" {
+			versions = slices.Clone(k.Versions)
+			versions[0] = k.APIVersion()
+		}
+		effect := effects[k.Meaning]
+		if k.Security && k.Meaning == kind.NotYet {
+			effect = "**not enforced yet**: carried on the log"
+		}
+		name := k.Name
+		if k.Document != "" {
+			name = k.Document + " (" + k.Name + ")"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, strings.Join(versions, ", "), effect)
+	}
+	return b.String()
+}
+
+func noEffectTable() string {
+	var b strings.Builder
+	b.WriteString("| Kind | Fields | Instead |\n|---|---|---|\n")
+	type same struct{ kind, instead string }
+	var order []same
+	fields := map[same][]string{}
+	for _, n := range kind.NoEffects() {
+		field := gocmp.Or(n.As, n.Field)
+		if strings.Contains(field, "portLevelSettings") || strings.HasPrefix(field, "subsets.trafficPolicy") {
+			continue // as trafficPolicy itself
+		}
+		if strings.HasPrefix(field, "defaultConfig.") {
+			field = "defaultConfig"
+		}
+		at := same{n.Kind, n.Instead}
+		if fields[at] == nil {
+			order = append(order, at)
+		}
+		if field = "`" + field + "`"; !slices.Contains(fields[at], field) {
+			fields[at] = append(fields[at], field)
+		}
+	}
+	for _, at := range order {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", at.kind, strings.Join(fields[at], ", "), at.instead)
+	}
+	return b.String()
 }
 
 type examples struct {
