@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -14,9 +13,6 @@ import (
 
 // print says it all: figures, where the time of a change goes, targets.
 func (r *results) print(w io.Writer) {
-	slices.SortStableFunc(r.cases, func(a, b *result) int {
-		return cmp.Or(a.streams-b.streams, a.classes-b.classes)
-	})
 	r.printWorld(w)
 	r.table(w, "", figureRows, func(*result) bool { return true })
 	measured := func(c *result) bool { return c.classes > 0 }
@@ -111,7 +107,13 @@ var figureRows = slices.Concat(
 		{"Memory, resident", nil},
 		{"  before the first proxy", func(c *result) string { return bytes(c.idle.resident) }},
 		{"  settled, with all of them", func(c *result) string { return bytes(c.settled.resident) }},
-		{"  the difference, a proxy", func(c *result) string { return bytes(c.perStream()) }},
+		{"  the difference, a proxy", func(c *result) string { return bytes(c.perProxy()) }},
+		{"  the same, to the fewest proxies", func(c *result) string {
+			if c.fewest == c {
+				return "-"
+			}
+			return bytes(c.perMoreProxy())
+		}},
 		{"  peak", func(c *result) string { return bytes(c.settled.peak) }},
 		{"Streams that were refused at first", func(c *result) string { return fmt.Sprint(c.refused) }},
 		{"Responses that nothing brought about", func(c *result) string { return fmt.Sprint(c.unexpected) }},
@@ -133,10 +135,20 @@ func changeRows(title string, of func(*result) *changed) []row {
 	}
 }
 
-// perStream is what a proxy costs the server in memory. What is kept for all of
+// perProxy is what a proxy costs the server in memory. What is kept for all of
 // them is shared by as many.
-func (c *result) perStream() int64 {
+func (c *result) perProxy() int64 {
 	return (c.settled.resident - c.idle.resident) / int64(c.streams)
+}
+
+// perMoreProxy is what each proxy costs that is there besides the fewest that
+// were measured: what is kept for all of them is not in there. With no fewer
+// ones it is perProxy.
+func (c *result) perMoreProxy() int64 {
+	if c.fewest == c {
+		return c.perProxy()
+	}
+	return (c.settled.resident - c.fewest.settled.resident) / int64(c.streams-c.fewest.streams)
 }
 
 // each is the share of one round.

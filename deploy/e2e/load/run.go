@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"meshlog.dev/deploy/e2e/load/fleet"
@@ -64,6 +66,7 @@ type result struct {
 	classes int // 0: the floor
 	*figures
 	timings []rig.StageTiming // of the builder
+	fewest  *result           // the case of as many classes with the fewest proxies
 }
 
 // run measures it all.
@@ -91,7 +94,20 @@ func run(ctx context.Context, p plan) (_ *results, err error) {
 			return nil, fmt.Errorf("%d proxies: %w", n, err)
 		}
 	}
+	r.order()
 	return r, nil
+}
+
+// order puts cases side by side as they are compared, and finds for each the
+// one with the fewest proxies.
+func (r *results) order() {
+	slices.SortStableFunc(r.cases, func(a, b *result) int {
+		return cmp.Or(a.streams-b.streams, a.classes-b.classes)
+	})
+	for _, c := range r.cases {
+		i := slices.IndexFunc(r.cases, func(other *result) bool { return other.classes == c.classes })
+		c.fewest = r.cases[i]
+	}
 }
 
 // measure measures so many proxies: in the first number of classes, then with
@@ -191,7 +207,7 @@ func timings(ctx context.Context, mesh *rig.Mesh, f *figures) ([]rig.StageTiming
 		if err := builder.Debug(ctx, "builder", &r); err != nil {
 			return err
 		}
-		for _, round := range append(f.endpoint.rounds[:len(f.endpoint.rounds):len(f.endpoint.rounds)], f.route.rounds...) {
+		for _, round := range slices.Concat(f.endpoint.rounds, f.route.rounds) {
 			if _, err := round.timing(r.Timings); err != nil {
 				return err
 			}

@@ -48,8 +48,8 @@ func (r *results) printTargets(w io.Writer) {
 			fmt.Fprintf(w, line, l.name, fmt.Sprintf("%d proxies", c.streams), c.name(), ms(ours), ms(base),
 				fmt.Sprintf("%.2fx", ratio), fmt.Sprintf("%.1fx", most), verdict(ratio <= most))
 		}
-		fmt.Fprintf(w, line, "memory a proxy", fmt.Sprintf("%d proxies", c.streams), c.name(), bytes(c.perStream()), bytes(floor.perStream()),
-			"", bytes(maxPerStream), verdict(c.perStream() <= maxPerStream))
+		fmt.Fprintf(w, line, "memory a proxy", fmt.Sprintf("%d proxies", c.streams), c.name(), bytes(c.perMoreProxy()), bytes(floor.perMoreProxy()),
+			"", bytes(maxPerStream), verdict(c.perMoreProxy() <= maxPerStream))
 	}
 }
 
