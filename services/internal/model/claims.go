@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -212,30 +213,37 @@ func mergeClaims(claims []*claim, aliases []string) *Service {
 }
 
 // claimProblems says which of the claims do not count.
-func claimProblems(claims []*claim) []Diagnostic {
+func (s *settings) claimProblems(claims []*claim) []Diagnostic {
 	winner := claims[0]
 	var ds []Diagnostic
 	for _, c := range claims[1:] {
 		if c.joins(winner) {
 			continue
 		}
-		reason := "which is older"
-		switch {
-		case winner.registry != nil && c.entry != nil:
-			reason = "which comes from a registry"
-		case winner.registry != nil:
-			reason = "of a source that comes first"
-		case winner.service.Key.Source != c.service.Key.Source:
-			reason = "of a source that comes first"
-		}
 		ds = append(ds, Diagnostic{
-			Severity: Warning, Code: "conflict", Key: c.service.Key, Field: "spec.hosts",
-			Reason: "host " + c.service.Hostname + " belongs to " + winner.service.Key.String() + ", " + reason,
+			Severity: Warning, Code: "conflict", Key: c.service.Key, Field: c.service.hostField(),
+			Reason: fmt.Sprintf("host %s belongs to %s, which %s", c.service.Hostname, winner.service.Key, s.whyServiceWins(winner.service, c.service)),
 			Advice: "use another host, or remove one of them",
 			Effect: "this one counts for nothing as far as this host goes",
 		})
 	}
 	return ds
+}
+
+// whyServiceWins says by what a wins over b.
+func (s *settings) whyServiceWins(a, b *Service) string {
+	if a.Kubernetes && !b.Kubernetes {
+		return "is a Service"
+	}
+	return whyWins(s.priority, a.Key, a.Created, b.Key, b.Created)
+}
+
+// hostField is the field of its object that gives the host.
+func (s *Service) hostField() string {
+	if s.Kubernetes {
+		return "metadata.name"
+	}
+	return "spec.hosts"
 }
 
 func sameMessage(a, b proto.Message) bool { return a == b || proto.Equal(a, b) }

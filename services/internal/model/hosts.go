@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -109,21 +110,21 @@ func (v *hostView) namespaces() []string {
 	return names
 }
 
-// problems says which services everybody might see and only some do.
-func (v *hostView) problems() []Diagnostic {
+// viewProblems says which services everybody might see and only some do.
+func (s *settings) viewProblems(v *hostView) []Diagnostic {
 	if v == nil {
 		return nil
 	}
 	var ds []Diagnostic
-	for _, s := range v.services {
-		if s == v.public || !s.ExportTo.Public() {
+	for _, loser := range v.services {
+		if loser == v.public || !loser.ExportTo.Public() {
 			continue
 		}
 		ds = append(ds, Diagnostic{
-			Severity: Warning, Code: "conflict", Key: s.Key, Field: "spec.hosts",
-			Reason: "host " + s.Hostname + " belongs to " + v.public.Key.String() + " for all other namespaces",
+			Severity: Warning, Code: "conflict", Key: loser.Key, Field: loser.hostField(),
+			Reason: fmt.Sprintf("host %s belongs to %s, which %s", loser.Hostname, v.public.Key, s.whyServiceWins(v.public, loser)),
 			Advice: "use another host, remove one of them, or export this one to its own namespace only",
-			Effect: "only proxies of namespace " + s.Namespace + " see this one",
+			Effect: "only proxies of namespace " + loser.Namespace + " see this one",
 		})
 	}
 	return ds

@@ -91,6 +91,17 @@ func wins(priority []string, a Key, aCreated time.Time, b Key, bCreated time.Tim
 	)
 }
 
+// whyWins says by what a wins over b, of which wins says that it does.
+func whyWins(priority []string, a Key, aCreated time.Time, b Key, bCreated time.Time) string {
+	switch {
+	case winsBySource(priority, a.Source, b.Source) != 0:
+		return "comes first by source priority"
+	case winsByAge(aCreated, bCreated) != 0:
+		return "is older"
+	}
+	return "comes first by name"
+}
+
 func winsBySource(priority []string, a, b string) int {
 	place := func(s string) int {
 		if i := slices.Index(priority, s); i >= 0 {

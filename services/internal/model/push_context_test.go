@@ -142,6 +142,15 @@ func TestNextIsRebuild(t *testing.T) {
 					t.Fatalf("seed %d: %v changed and is not named", seed, in)
 				}
 			}
+			for _, in := range everyInput() {
+				typ := model.ResourceType(in.Kind - model.InputRaw)
+				for _, name := range []string{"a", "b", "c"} {
+					was, is := before.Read().RawOne(typ, in.A, name), pc.Read().RawOne(typ, in.A, name)
+					if !slices.Equal(print(one(was)), print(one(is))) && !slices.Contains(inputs, model.RawOneInput(typ, in.A, name)) {
+						t.Fatalf("seed %d: %v %s changed and is not named", seed, in, name)
+					}
+				}
+			}
 			if !pc.SameClasses(before) {
 				continue
 			}
@@ -211,6 +220,13 @@ func proxies() []*model.Proxy {
 
 func raw(pc *model.PushContext, in model.Input) []*model.RawResource {
 	return pc.Read().Raw(model.ResourceType(in.Kind-model.InputRaw), in.A)
+}
+
+func one(r *model.RawResource) []*model.RawResource {
+	if r == nil {
+		return nil
+	}
+	return []*model.RawResource{r}
 }
 
 func winners(resources []*model.RawResource) []string {

@@ -104,7 +104,7 @@ func (e *serviceEdit) done() serviceIndex {
 		claims := x.claims.get(id)
 		if len(claims) > 0 {
 			target = claims[0].service.AliasOf
-			e.problem(about{"host", id.Namespace, id.Hostname}, claimProblems(claims))
+			e.problem(about{"host", id.Namespace, id.Hostname}, e.claimProblems(claims))
 		} else {
 			e.problem(about{"host", id.Namespace, id.Hostname}, nil)
 		}
@@ -194,7 +194,7 @@ func (e *serviceEdit) doneHosts(x *serviceIndex) {
 		} else {
 			views.set(host, is)
 		}
-		e.problem(about{"view", "", host}, is.problems())
+		e.problem(about{"view", "", host}, e.viewProblems(is))
 	}
 	x.views = views.table
 	var came, left, settled, deserted []string

@@ -277,5 +277,5 @@ func TestServicesOfSeveralClusters(t *testing.T) {
 	if got := pc.Read().Endpoints(s.ServiceID)[80][1].ClusterID; got != "two" {
 		t.Errorf("cluster %q", got)
 	}
-	expectProblems(t, pc, "x (spec.hosts): conflict")
+	expectProblems(t, pc, "x (metadata.name): conflict")
 }

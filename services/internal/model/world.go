@@ -222,12 +222,6 @@ func (w *World) priority(kind string) []string {
 }
 
 func (w *World) whyLost(winner, loser *Object) string {
-	how := "comes first by name"
-	switch {
-	case winsBySource(w.priority(loser.Key.Kind), winner.Key.Source, loser.Key.Source) != 0:
-		how = "comes first by source priority"
-	case winsByAge(winner.Created, loser.Created) != 0:
-		how = "is older"
-	}
+	how := whyWins(w.priority(loser.Key.Kind), winner.Key, winner.Created, loser.Key, loser.Created)
 	return fmt.Sprintf("the copy of %s wins: it %s", winner.Key.Shard(), how)
 }
