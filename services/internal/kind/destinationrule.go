@@ -30,7 +30,7 @@ func validateDestinationRule(m proto.Message) []Problem {
 			c.at(name, "give the subset a name", "is missing")
 		case names[s.GetName()]:
 			c.at(name, "give each subset a name of its own", "%q is there twice", s.GetName())
-		case !hostLabel.MatchString(s.GetName()):
+		case !isHostLabel(s.GetName()):
 			c.at(name, "use letters, digits and -", "%q is no name of a subset", s.GetName())
 		}
 		names[s.GetName()] = true

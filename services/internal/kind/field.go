@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/netip"
 	"path"
-	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strconv"
@@ -16,13 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-var (
-	hostLabel     = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`)
-	wildcardLabel = regexp.MustCompile(`^(\*|(\*-?)?[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?)$`)
-	labelValue    = regexp.MustCompile(`^([a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?)?$`)
-	labelKey      = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`)
-	unixPrefix    = "unix://"
-)
+const unixPrefix = "unix://"
 
 const maxHost = 255
 
@@ -43,6 +36,31 @@ func (c *checker) warn(p *fieldPath, advice, reason string, args ...any) {
 	c.problems = append(c.problems, Problem{Field: p.String(), Reason: fmt.Sprintf(reason, args...), Advice: advice, Warning: true})
 }
 
+// isName says whether s is a name of at most that many letters, digits and
+// characters of inner, which do not stand at its ends.
+func isName(s, inner string, most int) bool {
+	for i := range len(s) {
+		c := s[i]
+		alphanumeric := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alphanumeric && (i == 0 || i == len(s)-1 || strings.IndexByte(inner, c) < 0) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= most
+}
+
+func isHostLabel(s string) bool { return isName(s, "-", 63) }
+
+func isLabel(key, value string) bool {
+	if prefix, name, ok := strings.Cut(key, "/"); ok {
+		if !isName(prefix, "-.", 253) {
+			return false
+		}
+		key = name
+	}
+	return isName(key, "-_.", 63) && (value == "" || isName(value, "-_.", 63))
+}
+
 // isHost says whether s is a DNS name; with wildcard also one whose first
 // label is or begins with a star.
 func isHost(s string, wildcard bool) bool {
@@ -52,7 +70,13 @@ func isHost(s string, wildcard bool) bool {
 		return false
 	}
 	for i, l := range labels {
-		if !hostLabel.MatchString(l) && (i > 0 || !wildcard || !wildcardLabel.MatchString(l)) {
+		if i == 0 && wildcard && isWildcard(l) {
+			if l == "*" {
+				continue
+			}
+			l = strings.TrimPrefix(l[1:], "-")
+		}
+		if !isHostLabel(l) {
 			return false
 		}
 	}
@@ -149,7 +173,7 @@ func (c *checker) re2(p *fieldPath, expr string) {
 
 func (c *checker) labels(p *fieldPath, labels map[string]string) {
 	for _, k := range sortedKeys(labels) {
-		if v := labels[k]; !labelKey.MatchString(k) || !labelValue.MatchString(v) {
+		if v := labels[k]; !isLabel(k, v) {
 			c.at(p.entry(k), "use letters, digits, - _ and ., at most 63", "%q: %q is no label", k, v)
 		}
 	}

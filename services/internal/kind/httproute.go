@@ -422,7 +422,7 @@ func (c *checker) destination(at *fieldPath, d *networking.Destination) {
 	} else {
 		c.host(at.field("host"), d.GetHost(), true)
 	}
-	if s := d.GetSubset(); s != "" && !hostLabel.MatchString(s) {
+	if s := d.GetSubset(); s != "" && !isHostLabel(s) {
 		c.at(at.field("subset"), "use letters, digits and -", "%q is no name of a subset", s)
 	}
 	if d.GetPort() != nil {

@@ -3,7 +3,7 @@ package kind
 import meshconfig "istio.io/api/mesh/v1alpha1"
 
 const (
-	refused    = "connections are refused until it has"
+	refused    = "connections to the host are refused"
 	unopened   = "the server is not opened"
 	alike      = "endpoints of all localities are used alike"
 	untunneled = "connections go straight to the destination"

@@ -98,7 +98,7 @@ func (c *checker) portName(at *fieldPath, name string, taken map[string]bool) {
 		c.at(at, "give the port a name, like http-api", "is missing")
 	case taken[name]:
 		c.at(at, "give each port a name of its own", "%q is there twice", name)
-	case !hostLabel.MatchString(name):
+	case !isHostLabel(name):
 		c.at(at, "use letters, digits and -", "%q is no name of a port", name)
 	}
 }
