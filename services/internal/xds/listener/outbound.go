@@ -266,19 +266,10 @@ func (o *outbound) connections(listener string, u *user, c condition, fallback b
 	}
 	if vs := o.virtualServiceOf(u.service.Hostname); vs != nil {
 		part.virtualService = vs.Key
-		part.sources = relevant(o.class.Sources, vs)
-		part.scope = model.Scope{Services: o.class.Scope.Services}
+		part.sources = route.Relevant(o.class.Sources, vs)
+		part.scope = route.Narrow(o.r, model.Scope{Services: o.class.Scope.Services}, vs)
 	}
 	return part
-}
-
-// relevant is which of the sources that match the caller vs tells apart.
-func relevant(all model.SelectorSet, vs *model.VirtualServiceHead) model.SelectorSet {
-	if all == "" || len(vs.Sources) == 0 {
-		return ""
-	}
-	own := slices.DeleteFunc(all.Selectors(), func(s string) bool { return !slices.Contains(vs.Sources, s) })
-	return model.SelectorSet(strings.Join(own, "\n"))
 }
 
 // virtualServiceOf is the VirtualService that counts for a host: the oldest

@@ -2,7 +2,6 @@ package listener
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -16,6 +15,7 @@ import (
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/gateway"
 	"meshlog.dev/services/internal/xds/piece"
+	"meshlog.dev/services/internal/xds/route"
 )
 
 // routerParts is the listeners of routers: one a port of their Gateways
@@ -111,24 +111,21 @@ type routerConnections struct {
 }
 
 func tcpPart(r *model.Reader, class model.LDSClass, p *gateway.Port) piece.Part {
-	part := routerConnections{bind: p.Bind, port: p.Number, scope: model.Scope{Services: class.Scope.Services}}
-	var lines, sources []string
+	var lines []string
+	var heads []*model.VirtualServiceHead
 	for _, s := range p.Servers {
 		for _, vs := range r.VirtualServices(class.Scope, s.Gateway) {
-			if !vs.TCP || len(s.Intersect(vs.Key.Namespace, vs.Hosts)) == 0 {
-				continue
-			}
-			lines = append(lines, s.Gateway+" "+vs.Key.Row())
-			for _, source := range class.Sources.Selectors() {
-				if slices.Contains(vs.Sources, source) && !slices.Contains(sources, source) {
-					sources = append(sources, source)
-				}
+			if vs.TCP && len(s.Intersect(vs.Key.Namespace, vs.Hosts)) > 0 {
+				lines = append(lines, s.Gateway+" "+vs.Key.Row())
+				heads = append(heads, vs)
 			}
 		}
 	}
-	slices.Sort(sources)
-	part.virtualServices, part.sources = strings.Join(lines, "\n"), model.SelectorSet(strings.Join(sources, "\n"))
-	return part
+	return routerConnections{
+		bind: p.Bind, port: p.Number, virtualServices: strings.Join(lines, "\n"),
+		sources: route.Relevant(class.Sources, heads...),
+		scope:   route.Narrow(r, model.Scope{Services: class.Scope.Services}, heads...),
+	}
 }
 
 // Make implements piece.Part. Without a route that matches there is no

@@ -2,17 +2,21 @@ package route_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/services/internal/xds/piece"
 	"meshlog.dev/services/internal/xds/route"
 )
 
 // thousand is 1001 services in 100 namespaces; about 100 of them a
 // VirtualService decides.
-func thousand(b *testing.B) *model.PushContext {
+func thousand(b testing.TB) *model.PushContext {
 	var docs []string
 	for i := range 1001 {
 		docs = append(docs, fmt.Sprintf(`apiVersion: v1
@@ -50,6 +54,67 @@ spec:
 
 func class(pc *model.PushContext, namespace string) model.RDSClass {
 	return model.Classify(pc, &model.Proxy{Type: model.Sidecar, Namespace: namespace}).RDS
+}
+
+// Classes of several namespaces share all virtual hosts but those of their own
+// services, whatever else they see: a change makes one part anew for all.
+func TestClassesShareParts(t *testing.T) {
+	pc := modeltest.PushContext(t, modeltest.YAML(t, `apiVersion: v1
+kind: Service
+metadata: {name: a, namespace: n1}
+spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: a, namespace: n2}
+spec: {clusterIP: 10.0.0.2, ports: [{name: http, port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: a, namespace: n3}
+spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 80}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: private, namespace: n1}
+spec:
+  hosts: [private.internal]
+  exportTo: ["."]
+  ports: [{number: 81, name: http, protocol: HTTP}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: a, namespace: n3}
+spec:
+  hosts: [a]
+  http:
+  - match: [{sourceLabels: {app: web}}]
+    route: [{destination: {host: a}}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: private, namespace: n1}
+spec:
+  hosts: [private.internal]
+  exportTo: ["."]
+  http:
+  - match: [{sourceLabels: {app: cart}}]
+    route: [{destination: {host: private.internal}}]
+`)...)
+	has := map[piece.Part]bool{}
+	for _, p := range route.Routes(pc.Read(), class(pc, "n1")) {
+		has[p] = true
+	}
+	var only []string
+	for _, p := range route.Routes(pc.Read(), class(pc, "n2")) {
+		if !has[p] {
+			pieces, _ := p.Make(pc.Read())
+			only = append(only, pieces[0].Message.(*routev3.RouteConfiguration).GetVirtualHosts()[0].GetName())
+		}
+	}
+	if want := []string{"a.n1.svc.cluster.local:80", "a.n2.svc.cluster.local:80"}; !slices.Equal(only, want) {
+		t.Errorf("not shared: got %v, want %v", only, want)
+	}
 }
 
 func BenchmarkParts(b *testing.B) {

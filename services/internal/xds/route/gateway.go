@@ -98,8 +98,8 @@ func (h *routerCandidate) part(r *model.Reader, class model.RDSClass) piece.Part
 		heads[i] = b.vs
 	}
 	h.virtualServices = strings.Join(lines, "\n")
-	h.sources = relevant(class.Sources, heads...)
-	h.scope = narrow(r, class.Scope, heads...)
+	h.sources = Relevant(class.Sources, heads...)
+	h.scope = Narrow(r, class.Scope, heads...)
 	return h.routerHost
 }
 

@@ -38,6 +38,9 @@ type headers struct {
 }
 
 func headerChanges(in *networking.Headers) headers {
+	if in == nil {
+		return headers{}
+	}
 	h := headers{request: headerChange(in.GetRequest()), response: headerChange(in.GetResponse())}
 	for _, ops := range []map[string]string{in.GetRequest().GetAdd(), in.GetRequest().GetSet()} { // what is set wins
 		for _, name := range slices.Sorted(maps.Keys(ops)) {

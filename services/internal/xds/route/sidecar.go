@@ -169,13 +169,13 @@ func (p *portHosts) any(wildcard string) bool {
 // route lets a VirtualService decide about a virtual host.
 func (b *sidecar) route(h *virtualHost, vs *model.VirtualServiceHead) {
 	h.virtualService = vs.Key
-	h.sources = relevant(b.class.Sources, vs)
-	h.scope = narrow(b.r, b.class.Scope, vs)
+	h.sources = Relevant(b.class.Sources, vs)
+	h.scope = Narrow(b.r, b.class.Scope, vs)
 }
 
-// relevant is which of the sources that match the caller the VirtualServices
+// Relevant is which of the sources that match the caller the VirtualServices
 // tell apart.
-func relevant(all model.SelectorSet, heads ...*model.VirtualServiceHead) model.SelectorSet {
+func Relevant(all model.SelectorSet, heads ...*model.VirtualServiceHead) model.SelectorSet {
 	if all == "" {
 		return ""
 	}
@@ -185,10 +185,10 @@ func relevant(all model.SelectorSet, heads ...*model.VirtualServiceHead) model.S
 	return model.SelectorSet(strings.Join(own, "\n"))
 }
 
-// narrow is scope as far as the destinations of the VirtualServices look
+// Narrow is scope as far as the destinations of the VirtualServices look
 // different from there: where they do not, it is the view of everybody, which
 // all classes share.
-func narrow(r *model.Reader, scope model.Scope, heads ...*model.VirtualServiceHead) model.Scope {
+func Narrow(r *model.Reader, scope model.Scope, heads ...*model.VirtualServiceHead) model.Scope {
 	scope.VirtualServices = ""
 	for _, o := range []model.Scope{{}, {Rules: scope.Rules}, {Services: scope.Services}} {
 		if looksEqual(r, scope, o, heads) {

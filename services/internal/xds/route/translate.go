@@ -1,7 +1,6 @@
 package route
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -167,7 +166,7 @@ func (t *translation) operation(r *routev3.Route) string {
 
 // configMetadata says which object a route comes from (VSA-17).
 func configMetadata(key model.Key) *corev3.Metadata {
-	config := fmt.Sprintf("/apis/networking.istio.io/v1/namespaces/%s/virtual-service/%s", key.Namespace, key.Name)
+	config := "/apis/networking.istio.io/v1/namespaces/" + key.Namespace + "/virtual-service/" + key.Name
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 		"istio": {Fields: map[string]*structpb.Value{"config": structpb.NewStringValue(config)}},
 	}}
