@@ -71,7 +71,7 @@ type maker struct {
 	service   *model.Service
 	rule      *networking.DestinationRule // nil: none
 	ruleKeys  []model.Key                 // of the objects that it comes from
-	endpoints model.Endpoints             // of DNS services only
+	endpoints model.Endpoints             // read only where they are made use of
 	router    bool
 
 	problems []model.Diagnostic
