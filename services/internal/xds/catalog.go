@@ -19,6 +19,7 @@ import (
 type Catalog struct {
 	pc       *model.PushContext
 	generate partsFunc
+	dry      bool // nothing is put together
 
 	classes  map[classKey]*class
 	lists    map[listKey]*list
@@ -63,6 +64,14 @@ type (
 
 // NewCatalog returns a Catalog of pc in which no class is kept.
 func NewCatalog(pc *model.PushContext) *Catalog { return newCatalog(pc, Parts) }
+
+// NewDryCatalog returns a Catalog that makes the parts of its classes, to see
+// whether they can be made, and puts nothing together: its Sets are nil.
+func NewDryCatalog(pc *model.PushContext) *Catalog {
+	c := NewCatalog(pc)
+	c.dry = true
+	return c
+}
 
 func newCatalog(pc *model.PushContext, parts partsFunc) *Catalog {
 	c := &Catalog{
@@ -171,6 +180,9 @@ func (c *Catalog) Verify() error {
 		if !slices.Equal(p.problems, again.problems) {
 			return fmt.Errorf("%s of %+v: made again, it has other problems", k.t, k.part)
 		}
+	}
+	if c.dry {
+		return nil
 	}
 	for k, cl := range c.classes {
 		want := generate(c.pc, c.generate, k.of, k.t).Set

@@ -140,6 +140,19 @@ func (e *edit) listOf(k classKey, of []piece.Part, base *list) *list {
 func (e *edit) done() []Change {
 	e.make()
 	var changes []Change
+	if !e.dry {
+		changes = e.sets()
+	}
+	for _, was := range e.moved {
+		e.abandon(was.list)
+	}
+	e.sweepNames()
+	return changes
+}
+
+// sets puts together what changed.
+func (e *edit) sets() []Change {
+	var changes []Change
 	for _, l := range e.lists {
 		before := l.set
 		if before == nil {
@@ -164,17 +177,13 @@ func (e *edit) done() []Change {
 			changes = append(changes, Change{cl.key.of, cl.key.t, cl.list.set, Changed(was.set, cl.list.set)})
 		}
 	}
-	for _, was := range e.moved {
-		e.abandon(was.list)
-	}
-	e.sweepNames()
 	return changes
 }
 
 // make makes what is stale.
 func (e *edit) make() {
 	for p := range e.stale {
-		if before, differs := e.Catalog.make(p); differs {
+		if before, differs := e.Catalog.make(p); differs && !e.dry {
 			e.dirty[p.key.t] = append(e.dirty[p.key.t], dirty{part: p, before: before})
 		}
 	}
