@@ -101,16 +101,22 @@ func (f *server) serve(_ any, gs grpc.ServerStream) error {
 	}
 }
 
-// receive answers the first request of each type. Others are ACKs.
+// receive answers the first request of each type. Others are ACKs: once all
+// types were asked for, requests are not looked at.
 func (f *server) receive(gs grpc.ServerStream, st *stream) error {
 	typeField := protowire.Number(requestTypeSotW)
 	if method, _ := grpc.MethodFromServerStream(gs); strings.HasSuffix(method, "/DeltaAggregatedResources") {
 		typeField = requestTypeDelta
 	}
 	for {
-		r := request{field: typeField}
+		f.mu.Lock()
+		r := request{field: typeField, ignore: len(st.asked) == len(f.script.First)}
+		f.mu.Unlock()
 		if err := gs.RecvMsg(&r); err != nil {
 			return err
+		}
+		if r.ignore {
+			continue
 		}
 		f.mu.Lock()
 		first := !st.asked[r.typeURL]
@@ -159,8 +165,9 @@ func respond(typeURL, version string, resources []byte) mem.BufferSlice {
 	return mem.BufferSlice{mem.SliceBuffer(head), mem.SliceBuffer(resources)}
 }
 
-// request is what is read of one: its type.
+// request is what is read of one: its type, or nothing.
 type request struct {
+	ignore  bool
 	field   protowire.Number // where the type stands
 	typeURL string
 }
@@ -179,6 +186,9 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) { return v.(mem.BufferSlice
 // Unmarshal implements encoding.CodecV2.
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	r := v.(*request)
+	if r.ignore {
+		return nil
+	}
 	buffer := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buffer.Free()
 	for b := buffer.ReadOnlyData(); len(b) > 0; {

@@ -109,7 +109,7 @@ func floorCase(ctx context.Context, dir string, w *world.World, r *results, of *
 		return nil, err
 	}
 	out := &result{streams: of.streams}
-	if out.figures, err = measure(ctx, t, c, r.plan.rounds); err != nil {
+	if out.figures, err = measure(ctx, t, c, r.plan); err != nil {
 		return nil, errors.Join(err, p.Running())
 	}
 	return out, nil

@@ -28,6 +28,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.pause = 20 * time.Millisecond
 	r, err := run(ctx, p)
 	if err != nil {
 		t.Fatal(err)

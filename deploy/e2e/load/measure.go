@@ -10,10 +10,6 @@ import (
 	"meshlog.dev/deploy/e2e/load/world"
 )
 
-// pause lies between two rounds, so that none meets the ACKs of the one
-// before.
-const pause = 250 * time.Millisecond
-
 // warmups is how many changes come before those that count: the holdoff adapts
 // to how long the build before took, which was that of the whole world.
 const warmups = 1
@@ -53,9 +49,9 @@ type round struct {
 }
 
 // measure connects a fleet to a server, and makes changes.
-func measure(ctx context.Context, t target, c fleet.Config, rounds int) (_ *figures, err error) {
+func measure(ctx context.Context, t target, c fleet.Config, p plan) (_ *figures, err error) {
 	f := &figures{}
-	if f.idle, err = settled(ctx, t.pid, t.admin); err != nil {
+	if f.idle, err = t.settled(ctx, p.pause); err != nil {
 		return nil, err
 	}
 	before, err := t.usage(0)
@@ -72,22 +68,22 @@ func measure(ctx context.Context, t target, c fleet.Config, rounds int) (_ *figu
 	if f.firstUsage, err = t.since(before, proxies.Bytes()); err != nil {
 		return nil, err
 	}
-	if f.endpoint, err = t.rounds(ctx, proxies, fleet.EDS, rounds); err != nil {
+	if f.endpoint, err = t.rounds(ctx, proxies, fleet.EDS, p); err != nil {
 		return nil, err
 	}
-	if f.route, err = t.rounds(ctx, proxies, fleet.RDS, rounds); err != nil {
+	if f.route, err = t.rounds(ctx, proxies, fleet.RDS, p); err != nil {
 		return nil, err
 	}
 	f.refused, f.unexpected = proxies.Refused(), proxies.Unexpected()
-	f.settled, err = settled(ctx, t.pid, t.admin)
+	f.settled, err = t.settled(ctx, p.pause)
 	return f, err
 }
 
-// rounds makes n changes that count, one after the other.
-func (t target) rounds(ctx context.Context, proxies *fleet.Fleet, of fleet.Type, n int) (c changed, err error) {
+// rounds makes the changes of a type, one after the other.
+func (t target) rounds(ctx context.Context, proxies *fleet.Fleet, of fleet.Type, p plan) (c changed, err error) {
 	var before usage
-	for i := range warmups + n {
-		if err := wait(ctx, pause); err != nil {
+	for i := range warmups + p.rounds {
+		if err := wait(ctx, p.pause); err != nil {
 			return c, err
 		}
 		if i == warmups {
@@ -111,7 +107,7 @@ func (t target) rounds(ctx context.Context, proxies *fleet.Fleet, of fleet.Type,
 		}
 	}
 	// What the last round brings after its last ACK counts too.
-	if err := wait(ctx, pause); err != nil {
+	if err := wait(ctx, p.pause); err != nil {
 		return c, err
 	}
 	c.usage, err = t.since(before, proxies.Bytes())

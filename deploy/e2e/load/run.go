@@ -21,6 +21,9 @@ type plan struct {
 	classes []int // each with all of these numbers of namespaces
 	rounds  int   // changes of each kind
 	mode    fleet.Mode
+	// pause lies between two rounds, so that none meets the ACKs of the one
+	// before.
+	pause time.Duration
 }
 
 // standard is what the figures of README are about.
@@ -29,6 +32,7 @@ var standard = plan{
 	streams: []int{100, 500},
 	classes: []int{1, 100},
 	rounds:  20,
+	pause:   250 * time.Millisecond,
 }
 
 func (p plan) check() error {
@@ -176,7 +180,7 @@ func meshCase(ctx context.Context, mesh *rig.Mesh, w *world.World, r *results, s
 		return nil, err
 	}
 	out := &result{streams: streams, classes: classes}
-	if out.figures, err = measure(ctx, t, c, r.plan.rounds); err != nil {
+	if out.figures, err = measure(ctx, t, c, r.plan); err != nil {
 		return nil, errors.Join(err, f.Running())
 	}
 	out.timings, err = timings(ctx, mesh, out.figures)

@@ -111,30 +111,30 @@ func memoryOf(pid int) (m memory, err error) {
 	return m, nil
 }
 
-// How settled memory is looked at: it has not shrunk by a percent in a second.
+// How memory settles: it is looked at in steps, until it has not shrunk by a
+// percent in some of them.
 const (
-	settleStep  = 250 * time.Millisecond
 	settleSteps = 4  // without shrinking
-	settleMax   = 32 // steps in all
+	settleMax   = 32 // in all
 	collections = 2  // a sync.Pool is empty after the second
 )
 
-// settled is what a process holds once it has given back what it does not
+// settled is what the server holds once it has given back what it does not
 // need. Go collects garbage every two minutes where nothing happens; this asks
 // it to do so now.
-func settled(ctx context.Context, pid, admin int) (memory, error) {
+func (t target) settled(ctx context.Context, step time.Duration) (memory, error) {
 	for range collections {
-		if err := collect(ctx, admin); err != nil {
+		if err := collect(ctx, t.admin); err != nil {
 			return memory{}, err
 		}
 	}
-	last, err := memoryOf(pid)
-	for step, still := 0, 0; err == nil && step < settleMax && still < settleSteps; step++ {
-		if err := wait(ctx, settleStep); err != nil {
+	last, err := memoryOf(t.pid)
+	for n, still := 0, 0; err == nil && n < settleMax && still < settleSteps; n++ {
+		if err := wait(ctx, step); err != nil {
 			return memory{}, err
 		}
 		var now memory
-		now, err = memoryOf(pid)
+		now, err = memoryOf(t.pid)
 		still++
 		if now.resident < last.resident*99/100 {
 			still = 0
