@@ -28,11 +28,13 @@ import (
 //	only TYPE                   the stream is for one type
 //	world N: cds a@1 b@1!dns; eds a@1; lds l@1>a; rds r@1>a,b
 //	                            what is served from here on; NAME@CONTENT>CLUSTERS;
-//	                            !dns, !sds and !static are clusters without EDS
+//	                            !dns, !sds and !static are clusters without EDS,
+//	                            !big is of 1.5 MB
 //	ask TYPE [names] [version=N|version=TEXT] [has=NAME@CONTENT]
 //	                            the first request of a type; with the version,
 //	                            in delta the versions, that the content of world
-//	                            N has; or with that of some content, in delta
+//	                            N has; or with that of some content, in delta,
+//	                            NAME@0 being the empty one
 //	sub TYPE names              names are added, in delta
 //	unsub TYPE names            names leave, in delta
 //	get TYPE resources          what must be sent next; NAME@0 is the empty one,
@@ -292,8 +294,12 @@ func (r *script) ask(req *stream.Request, t model.ResourceType, args []string) (
 	}
 	for _, a := range args {
 		if has, is := strings.CutPrefix(a, "has="); is {
-			name, _, _ := strings.Cut(has, "@")
-			req.Initial = req.Initial.With(name, r.resource(t, has).Sum.String())
+			name, content, _ := strings.Cut(has, "@")
+			sum := xds.Absent(name)
+			if content != "0" {
+				sum = r.resource(t, has).Sum
+			}
+			req.Initial = req.Initial.With(name, sum.String())
 			continue
 		}
 		version, is := strings.CutPrefix(a, "version=")
@@ -378,6 +384,9 @@ func (r *script) resource(t model.ResourceType, word string) *xds.Resource {
 		}
 	}
 	res.Pieces = []*xds.Encoded{{Facts: facts}}
+	if how == "big" {
+		res.Head = make([]byte, 1_500_000)
+	}
 	return res
 }
 
