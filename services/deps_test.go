@@ -83,6 +83,7 @@ var laws = []law{
 	{
 		who: []string{module + "frontend/...", module + "builder/...", module + "internal/model", module + "internal/fold",
 			module + "internal/xds/...", module + "internal/kind", module + "internal/manifest", module + "cmd/frontend", module + "cmd/builder"},
+		except: []string{module + "frontend/frontendtest"},
 		never:  []string{"k8s.io/...", "sigs.k8s.io/json/...", module + "internal/kubeconv", module + "internal/document"},
 		reason: "the log carries converted objects: only who reads Kubernetes objects pays for their types",
 	},

@@ -112,7 +112,7 @@ func (c *checker) loadBalancer(at *fieldPath, lb *networking.LoadBalancerSetting
 }
 
 func (c *checker) warmup(at *fieldPath, lb *networking.LoadBalancerSettings) {
-	c.atLeast(at.field("warmupDurationSecs"), lb.GetWarmupDurationSecs(), time.Millisecond) //nolint:staticcheck // deprecated, and still in use
+	c.atLeast(at.field("warmupDurationSecs"), lb.GetWarmupDurationSecs(), time.Millisecond)
 	w := lb.GetWarmup()
 	if w == nil {
 		return

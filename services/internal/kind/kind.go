@@ -46,6 +46,7 @@ type Kind struct {
 // Form says how an object of a source becomes a payload.
 type Form uint8
 
+// Forms of kinds.
 const (
 	// Spec: the payload is the object's spec, proto3 JSON.
 	Spec Form = iota
@@ -60,6 +61,7 @@ const (
 // Meaning is what this build makes of the objects of a kind.
 type Meaning uint8
 
+// Meanings of kinds.
 const (
 	// NotYet: they are carried on the log and have no effect.
 	NotYet Meaning = iota

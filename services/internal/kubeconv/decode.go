@@ -114,7 +114,7 @@ func decode[T any](object []byte) (*T, error) {
 	}
 	for _, err := range strict {
 		e := &Error{Reason: err.Error()}
-		if at, ok := err.(json.FieldError); ok {
+		if at := json.FieldError(nil); errors.As(err, &at) {
 			e.Field = at.FieldPath()
 			e.Reason = "Kubernetes has no such field"
 		}
