@@ -13,6 +13,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/services/internal/model"
+	. "meshlog.dev/services/internal/model/modeltest"
 )
 
 // oracle finds what a namespace sees by looking at every object of the world
@@ -27,10 +28,10 @@ type oracle struct {
 func TestScopesAreSound(t *testing.T) {
 	for seed := range uint64(30) {
 		pc := model.NewPushContext(model.NewWorld())
-		walk(t, 1000+seed, 25, func(_, after *model.World, keys []model.Key) {
+		Walk(t, 1000+seed, 25, func(_, after *model.World, keys []model.Key) {
 			pc, _ = pc.Next(after, keys)
 			o := oracle{after, pc}
-			for _, ns := range append([]string{"elsewhere"}, namespaces...) {
+			for _, ns := range append([]string{"elsewhere"}, AnyNamespace...) {
 				r, s := pc.Read(), pc.Scope(ns)
 				if diff := gocmp.Diff(o.services(ns), services(r, s)); diff != "" {
 					t.Fatalf("seed %d: services of %s (-want +got):\n%s", seed, ns, diff)
