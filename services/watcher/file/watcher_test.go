@@ -520,3 +520,25 @@ type deaf struct{ err error }
 func (d deaf) List(context.Context, watcher.Listing) error    { return d.err }
 func (d deaf) Change(context.Context, []watcher.Object) error { return d.err }
 func (d deaf) Problems(string, []model.Diagnostic)            {}
+
+// TestFirstProblem holds that an invalid object is looked for where it is
+// invalid, and a valid one where it begins.
+func TestFirstProblem(t *testing.T) {
+	rule := func(size string) string {
+		return "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a}\nspec:\n  host: a\n" +
+			"  trafficPolicy:\n    loadBalancer:\n      consistentHash:\n        useSourceIp: true\n        maglev: {tableSize: " + size + "}\n"
+	}
+	r := start(t, dirWith(t, "a.yaml", rule("11")))
+	r.want("list\n  DestinationRule default/a a.yaml:1 ")
+	r.write("a.yaml", rule("10"))
+	r.want("change\n  DestinationRule default/a a.yaml:10 ")
+}
+
+// TestSecret holds that a key never gets to the log, and that the file it lies
+// in counts all the same.
+func TestSecret(t *testing.T) {
+	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: key}\nstringData: {tls.key: private}\n"
+	r := start(t, dirWith(t, "a.yaml", docs(secret, policy("a", "x"))))
+	r.want("list\n  Resource default/a a.yaml:6 ")
+	r.want("problems a.yaml\n  error secret a.yaml:1 kind: a Secret does not go on the log: whoever reads the log would read the key")
+}
