@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
@@ -62,6 +63,14 @@ type conn struct {
 	news   bool           // something to report
 	class  model.ProxyClass
 	group  string // class, printed
+
+	subscribed [model.ResourceTypes]subscription
+}
+
+// subscription is what the client wants to know of one type.
+type subscription struct {
+	all   bool
+	names *names.Names
 }
 
 // serve runs a stream. It returns when the client leaves or does not take what
@@ -182,11 +191,6 @@ func (c *conn) begin() {
 	defer c.mu.Unlock()
 	c.client = c.server.cache.Join(c.proxy)
 	c.client.Notify(c.changed)
-	for t := range model.ResourceTypes {
-		if c.mode.only == nil || t == *c.mode.only {
-			c.client.WatchAll(t)
-		}
-	}
 	c.state = stream.New(c.config(), c.client.View())
 	c.news = true
 }
@@ -237,8 +241,26 @@ func (c *conn) request(r *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.state.Request(time.Now(), r.Request)
+	c.subscribe()
 	if c.first && c.spoken && c.through() {
 		c.answered()
+	}
+}
+
+// subscribe has the stream woken when something changes to which the client is
+// subscribed, and not otherwise; mu is held.
+func (c *conn) subscribe() {
+	for t := range model.ResourceTypes {
+		var now subscription
+		if now.all, now.names = c.state.Subscription(t); now == c.subscribed[t] {
+			continue
+		}
+		c.subscribed[t] = now
+		if now.all {
+			c.client.WatchAll(t)
+		} else {
+			c.client.Watch(t, now.names)
+		}
 	}
 }
 

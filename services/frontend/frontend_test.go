@@ -255,3 +255,54 @@ func TestNodeMissing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Same snapshot, any frontend, any order of streams and of versions before it:
+// the same bytes and versions.
+func TestSameEverywhere(t *testing.T) {
+	mesh := newMesh(t)
+	early := start(t, "f1", mesh)
+	for i := range 5 {
+		c := fmt.Sprint("c", i)
+		v := mesh.Publish(
+			Put("routes", Routes("routes", To(c, 1))), Put("listener", Listener("http", uint32(10000+i), "routes")),
+			Put(c, Cluster(c, i)), Put(c+"-endpoints", Endpoints(c, uint32(i+1))),
+			PutFor("web", Group("web"), Cluster("web", i)),
+		)
+		early.serves(v)
+		e := early.connect(node(fmt.Sprint("web-", i), "web"))
+		e.ask(model.EDS, "c0")
+		e.receive()
+	}
+	mesh.Publish(Remove("c4"), Remove("c4-endpoints"), Put("routes", Routes("routes", To("c0", 1))))
+	late := start(t, "f2", mesh)
+	early.serves(mesh.Last().Version())
+	late.serves(mesh.Last().Version())
+
+	subscriptions := map[model.ResourceType][]string{
+		model.CDS: nil, model.EDS: {"c0", "c1", "c2", "nobody"}, model.LDS: nil, model.RDS: {"routes", "unknown"},
+	}
+	served := func(r *rig, types ...model.ResourceType) map[string]string {
+		got := map[string]string{}
+		e := r.connect(node("other", "web"))
+		for _, typ := range types {
+			e.ask(typ, subscriptions[typ]...)
+			a := e.receive()
+			for _, res := range a.GetResources() {
+				got[a.GetTypeUrl()] += string(res.GetValue())
+			}
+			got[a.GetTypeUrl()+" version"] = a.GetVersionInfo()
+			e.ack(a)
+		}
+		return got
+	}
+	want := served(early, model.CDS, model.EDS, model.LDS, model.RDS)
+	for name, got := range map[string]map[string]string{
+		"the other one":               served(late, model.CDS, model.EDS, model.LDS, model.RDS),
+		"the other one, other order":  served(late, model.RDS, model.LDS, model.CDS, model.EDS),
+		"the same one, another order": served(early, model.LDS, model.CDS, model.EDS, model.RDS),
+	} {
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}

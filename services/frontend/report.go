@@ -18,7 +18,7 @@ func (s *Server) Report() *reportv1.FrontendReport {
 		Frontend: s.cfg.ID, Build: s.cfg.Build, Time: timestamppb.Now(),
 		Persisted: s.replica.Persisted(),
 	}
-	if st := s.replica.State(); st != nil {
+	if st := s.serving.Load(); st != nil {
 		root := st.Root()
 		r.Serving, r.Root = st.Version().Proto(), root[:]
 	}

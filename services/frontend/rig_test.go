@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -186,7 +187,7 @@ func (r *rig) persisted() {
 // envoy is a client that speaks as Envoy does.
 type envoy struct {
 	t        testing.TB
-	stream   discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+	stream   grpc.BidiStreamingClient[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
 	node     *corev3.Node
 	cancel   context.CancelFunc            // ends the stream
 	versions map[model.ResourceType]string // that it has applied
@@ -208,6 +209,7 @@ func (r *rig) dial(wrap func(net.Conn) net.Conn) *grpc.ClientConn {
 	r.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+r.pipes.Addr().String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)), // as Envoy
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.pipes.dial(ctx, wrap) }))
 	if err != nil {
 		r.t.Fatal(err)
@@ -216,18 +218,32 @@ func (r *rig) dial(wrap func(net.Conn) net.Conn) *grpc.ClientConn {
 	return conn
 }
 
+// ads is the method of aggregated streams, state of the world.
+const ads = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+
 func connect(t testing.TB, conn *grpc.ClientConn, n *corev3.Node) *envoy {
+	t.Helper()
+	return connectTo(t, conn, ads, n)
+}
+
+// connectTo opens a stream of a method.
+func connectTo(t testing.TB, conn *grpc.ClientConn, method string, n *corev3.Node) *envoy {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx, grpc.WaitForReady(true))
+	return &envoy{
+		t: t, stream: open[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse](t, ctx, conn, method), node: n, cancel: cancel,
+		versions: map[model.ResourceType]string{}, names: map[model.ResourceType][]string{},
+	}
+}
+
+func open[Request, Response any](t testing.TB, ctx context.Context, conn *grpc.ClientConn, method string) grpc.BidiStreamingClient[Request, Response] {
+	t.Helper()
+	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &envoy{
-		t: t, stream: s, node: n, cancel: cancel,
-		versions: map[model.ResourceType]string{}, names: map[model.ResourceType][]string{},
-	}
+	return &grpc.GenericClientStream[Request, Response]{ClientStream: s}
 }
 
 // reconnect is the same Envoy on another stream.

@@ -92,6 +92,7 @@ func (c *conn) nextResponse(now time.Time) (r stream.Response, ok, news bool) {
 	}
 	if r, ok = c.state.Next(now); ok {
 		c.spoken = true
+		c.subscribe() // CDS may have been sent unasked
 	} else {
 		c.askHead()
 		c.setAlarm(now)

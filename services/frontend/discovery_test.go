@@ -1,0 +1,212 @@
+package frontend_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/model"
+	. "meshlog.dev/services/internal/model/modeltest"
+)
+
+// perType are the services of one type each.
+var perType = map[model.ResourceType]string{
+	model.CDS: "/envoy.service.cluster.v3.ClusterDiscoveryService/%sClusters",
+	model.EDS: "/envoy.service.endpoint.v3.EndpointDiscoveryService/%sEndpoints",
+	model.LDS: "/envoy.service.listener.v3.ListenerDiscoveryService/%sListeners",
+	model.RDS: "/envoy.service.route.v3.RouteDiscoveryService/%sRoutes",
+}
+
+// inShop is what there is of each type in a shop, and how it is asked for.
+var inShop = map[model.ResourceType]struct{ name, subscription string }{
+	model.CDS: {"v1", "*"}, model.EDS: {"v1", "v1"}, model.LDS: {"http", "*"}, model.RDS: {"routes", "routes"},
+}
+
+// deltaEnvoy is a client that speaks the incremental protocol.
+type deltaEnvoy struct {
+	t      testing.TB
+	stream grpc.BidiStreamingClient[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
+	node   *corev3.Node
+	has    map[model.ResourceType]map[string]string // versions by name
+}
+
+const deltaADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+
+func (r *rig) connectDelta(method string, n *corev3.Node) *deltaEnvoy {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r.t.Cleanup(cancel)
+	s := open[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse](r.t, ctx, r.dial(nil), method)
+	return &deltaEnvoy{t: r.t, stream: s, node: n, has: map[model.ResourceType]map[string]string{}}
+}
+
+// ask subscribes, and says what the client has.
+func (e *deltaEnvoy) ask(t model.ResourceType, names ...string) {
+	e.t.Helper()
+	e.send(&discoveryv3.DeltaDiscoveryRequest{
+		TypeUrl: t.URL(), ResourceNamesSubscribe: names, InitialResourceVersions: e.has[t], Node: e.node,
+	})
+}
+
+func (e *deltaEnvoy) send(r *discoveryv3.DeltaDiscoveryRequest) {
+	e.t.Helper()
+	if err := e.stream.Send(r); err != nil {
+		e.t.Fatalf("send: %v", err)
+	}
+}
+
+// expect receives a response of a type that holds these names, "-" before
+// removed ones, and accepts it.
+func (e *deltaEnvoy) expect(t model.ResourceType, names ...string) *discoveryv3.DeltaDiscoveryResponse {
+	e.t.Helper()
+	r, err := e.stream.Recv()
+	if err != nil {
+		e.t.Fatalf("receive: %v", err)
+	}
+	got := []string{}
+	if e.has[t] == nil {
+		e.has[t] = map[string]string{}
+	}
+	for _, res := range r.GetResources() {
+		got = append(got, res.GetName())
+		e.has[t][res.GetName()] = res.GetVersion()
+	}
+	for _, name := range r.GetRemovedResources() {
+		got = append(got, "-"+name)
+		delete(e.has[t], name)
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(append([]string{t.URL()}, names...), append([]string{r.GetTypeUrl()}, got...)); diff != "" {
+		e.t.Fatalf("response (-want +got):\n%s", diff)
+	}
+	e.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()})
+	return r
+}
+
+func TestPerType(t *testing.T) {
+	mesh := shop(t)
+	f := start(t, "f1", mesh)
+	for _, typ := range []model.ResourceType{model.CDS, model.EDS, model.LDS, model.RDS} {
+		method, resource := perType[typ], inShop[typ]
+		t.Run(typ.String(), func(t *testing.T) {
+			e := connectTo(t, f.dial(nil), fmt.Sprintf(method, "Stream"), node("web-1", "web"))
+			e.ask(typ, resource.subscription)
+			e.ack(e.expect(typ, resource.name))
+
+			d := f.connectDelta(fmt.Sprintf(method, "Delta"), node("web-1", "web"))
+			d.ask(typ, resource.subscription)
+			d.expect(typ, resource.name)
+
+			err := f.dial(nil).Invoke(t.Context(), fmt.Sprintf(method, "Fetch"), &discoveryv3.DiscoveryRequest{}, &emptypb.Empty{})
+			if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "DELTA_GRPC") {
+				t.Errorf("polling: got %v, want UNIMPLEMENTED and what to do", err)
+			}
+		})
+	}
+	// A change reaches both kinds of stream of its type.
+	e := connectTo(t, f.dial(nil), fmt.Sprintf(perType[model.EDS], "Stream"), node("web-2", "web"))
+	e.ask(model.EDS, "v1")
+	e.ack(e.expect(model.EDS, "v1"))
+	mesh.Publish(Put("v1-endpoints", Endpoints("v1", 8001, 8002)))
+	e.ack(e.expect(model.EDS, "v1"))
+}
+
+func TestDelta(t *testing.T) {
+	mesh := shop(t)
+	f := start(t, "f1", mesh)
+	e := f.connectDelta(deltaADS, node("web-1", "web"))
+	boot := func() {
+		e.ask(model.CDS, "*")
+		e.expect(model.CDS, "v1")
+		e.ask(model.EDS, "v1")
+		e.expect(model.EDS, "v1")
+		e.ask(model.LDS, "*")
+		e.expect(model.LDS, "http")
+		e.ask(model.RDS, "routes")
+		e.expect(model.RDS, "routes")
+	}
+	boot()
+	v := mesh.Publish(
+		Put("v2", Cluster("v2", 1)), Put("v2-endpoints", Endpoints("v2", 8002)),
+		Put("routes", Routes("routes", To("v1", 90), To("v2", 10))),
+	)
+	e.expect(model.CDS, "v2")
+	e.expect(model.EDS, "v2")
+	e.expect(model.RDS, "routes")
+	f.until("all is acknowledged", func(r *reportv1.FrontendReport) bool { return ackedAll(r, v.Seq) })
+
+	// Another frontend has nothing to say to who comes with all that.
+	other := start(t, "f2", mesh)
+	has := e.has
+	e = other.connectDelta(deltaADS, node("web-1", "web"))
+	e.has = has
+	e.ask(model.CDS, "*")
+	e.ask(model.EDS, "v1", "v2")
+	e.ask(model.LDS, "*")
+	e.ask(model.RDS, "routes")
+	if r, err := e.stream.Recv(); err != nil || len(r.GetResources())+len(r.GetRemovedResources()) != 0 {
+		t.Fatalf("got %v, %v; want an empty answer", r, err)
+	}
+}
+
+func ackedAll(r *reportv1.FrontendReport, seq uint64) bool {
+	for _, p := range r.GetProxies() {
+		for _, t := range p.GetTypes() {
+			if t.GetAcked().GetSeq() != seq {
+				return false
+			}
+		}
+	}
+	return len(r.GetProxies()) > 0
+}
+
+// What a request is not ends its stream, and no other on the connection.
+func TestMalformedRequest(t *testing.T) {
+	f := start(t, "f1", shop(t))
+	conn := f.dial(nil)
+	good, bad := connect(t, conn, node("web-1", "web")), connect(t, conn, node("web-2", "web"))
+	good.ask(model.CDS)
+	good.ack(good.expect(model.CDS, "v1"))
+	bad.ask(model.CDS)
+	bad.ack(bad.expect(model.CDS, "v1"))
+	raw := bad.stream.(*grpc.GenericClientStream[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse])
+	m := &emptypb.Empty{}
+	m.ProtoReflect().SetUnknown([]byte{0x0a, 0x7f}) // version_info of 127 bytes that are not there
+	if err := raw.SendMsg(m); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bad.stream.Recv(); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("got %v, want INVALID_ARGUMENT", err)
+	}
+	good.ask(model.LDS)
+	good.ack(good.expect(model.LDS, "http"))
+}
+
+// A client with 30,000 clusters asks for all their endpoints in one request
+// (E39).
+func TestLargeRequest(t *testing.T) {
+	mesh := newMesh(t)
+	name := strings.Repeat("n", 200)
+	mesh.Publish(Put("last", Cluster(name, 1)), Put("last-endpoints", Endpoints(name, 1)))
+	f := start(t, "f1", mesh)
+	e := f.connect(node("web-1", "web"))
+	names := []string{name}
+	for i := range 30_000 {
+		names = append(names, fmt.Sprintf("outbound|80|v%d|%0140d.default.svc.cluster.local", i, i))
+	}
+	e.ask(model.EDS, names...)
+	if got := len(e.receive().GetResources()); got != len(names) {
+		t.Errorf("%d resources, want %d", got, len(names))
+	}
+}
