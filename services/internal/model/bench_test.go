@@ -64,24 +64,44 @@ func BenchmarkNextOf(b *testing.B) {
 			return Object("DestinationRule", "ns007", "svc0", &networking.DestinationRule{Host: "svc0", Subsets: []*networking.Subset{{Name: fmt.Sprint(i)}}})
 		},
 		"service": func(i int) Change { return Service("ns007", "svc3", fmt.Sprint(1+i%60000)+" http") },
+		"hosts of a VirtualService": func(i int) Change {
+			return Object("VirtualService", "ns007", "svc0", &networking.VirtualService{Hosts: []string{fmt.Sprint("svc", i)}})
+		},
 	} {
-		b.Run(name, func(b *testing.B) {
-			w := publicMesh(b, 100)
-			pc := model.NewPushContext(w)
-			i := 0
-			b.ReportAllocs()
-			for b.Loop() {
-				b.StopTimer()
-				i++
-				next, keys, err := w.Apply(Rows(change(i)))
-				if err != nil {
-					b.Fatal(err)
-				}
-				w = next
-				b.StartTimer()
-				pc, _ = pc.Next(next, keys)
+		b.Run(name, func(b *testing.B) { benchmarkNext(b, publicMesh(b, 100), change) })
+		b.Run(name+", every namespace with a view of its own", func(b *testing.B) {
+			var private []Change
+			for i := range 100 {
+				ns := fmt.Sprintf("ns%03d", i)
+				private = append(private,
+					Object("Service", ns, "own", &registryv1.Service{ExportTo: []string{"."}}),
+					Object("VirtualService", ns, "own", &networking.VirtualService{Hosts: []string{"own"}, ExportTo: []string{"."}}),
+					Object("DestinationRule", ns, "own", &networking.DestinationRule{Host: "own", ExportTo: []string{"."}}),
+				)
 			}
+			w, _, err := publicMesh(b, 100).Apply(Rows(private...))
+			if err != nil {
+				b.Fatal(err)
+			}
+			benchmarkNext(b, w, change)
 		})
+	}
+}
+
+func benchmarkNext(b *testing.B, w *model.World, change func(i int) Change) {
+	pc := model.NewPushContext(w)
+	i := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		i++
+		next, keys, err := w.Apply(Rows(change(i)))
+		if err != nil {
+			b.Fatal(err)
+		}
+		w = next
+		b.StartTimer()
+		pc, _ = pc.Next(next, keys)
 	}
 }
 

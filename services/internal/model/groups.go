@@ -80,12 +80,12 @@ func newCounter() counter {
 
 // names is who is in it, sorted.
 func (c counter) names() []string {
-	all := make([]string, 0, c.n)
+	names := make([]string, 0, c.n)
 	for name := range c.all() {
-		all = append(all, name)
+		names = append(names, name)
 	}
-	slices.Sort(all)
-	return all
+	slices.Sort(names)
+	return names
 }
 
 // counterEdit is a counter being changed.

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -140,7 +141,7 @@ type aliasIndex struct {
 
 // with is the index after the given services said something else; "": no alias.
 func (x *aliasIndex) with(said map[ServiceID]string) *aliasIndex {
-	next := &aliasIndex{said: cloneMap(x.said), target: make(map[string]string), of: make(map[string][]string)}
+	next := &aliasIndex{said: maps.Clone(x.said), target: make(map[string]string), of: make(map[string][]string)}
 	for id, target := range said {
 		if target == "" {
 			delete(next.said, id)
@@ -211,30 +212,16 @@ func (x *aliasIndex) changed(next *aliasIndex) []string {
 // hosts; nil or an alias: none.
 func editList(list []*Service, moved map[string]*Service) []*Service {
 	next := make([]*Service, 0, len(list)+len(moved))
-	hosts := make([]string, 0, len(moved))
-	for host := range moved {
-		hosts = append(hosts, host)
-	}
-	slices.Sort(hosts)
-	add := func(host string) {
+	for _, host := range slices.Sorted(maps.Keys(moved)) {
+		i, found := slices.BinarySearchFunc(list, host, func(s *Service, host string) int { return strings.Compare(s.Hostname, host) })
+		next = append(next, list[:i]...)
+		if found {
+			i++
+		}
+		list = list[i:]
 		if s := moved[host]; s != nil && s.AliasOf == "" {
 			next = append(next, s)
 		}
 	}
-	for _, s := range list {
-		for len(hosts) > 0 && strings.Compare(hosts[0], s.Hostname) < 0 {
-			add(hosts[0])
-			hosts = hosts[1:]
-		}
-		if len(hosts) > 0 && hosts[0] == s.Hostname {
-			add(hosts[0])
-			hosts = hosts[1:]
-			continue
-		}
-		next = append(next, s)
-	}
-	for _, host := range hosts {
-		add(host)
-	}
-	return next
+	return append(next, list...)
 }

@@ -177,11 +177,3 @@ func (pc *PushContext) Diagnostics() []Diagnostic {
 	slices.SortFunc(all, Diagnostic.Compare)
 	return slices.Compact(all)
 }
-
-func cloneMap[K comparable, V any](m map[K]V) map[K]V {
-	c := make(map[K]V, len(m))
-	for k, v := range m {
-		c[k] = v
-	}
-	return c
-}

@@ -53,7 +53,11 @@ type (
 )
 
 func newRawIndex() rawIndex {
-	return rawIndex{byKey: newTable[Key, *RawResource](hashKey), names: newTable[nameKey, []*RawResource](hashNameKey)}
+	return rawIndex{
+		byKey: newTable[Key, *RawResource](hashKey),
+		names: newTable[nameKey, []*RawResource](hashNameKey),
+		cells: make(map[cellKey]*cell),
+	}
 }
 
 // list is the resources of a type and selector.

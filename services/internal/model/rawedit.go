@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -90,7 +91,7 @@ func (e *rawEdit) done() rawIndex {
 
 // doneCells makes the cells that differ, and names what differs in them.
 func (e *rawEdit) doneCells(x *rawIndex) {
-	cells := cloneMap(e.from.cells)
+	cells := maps.Clone(e.from.cells)
 	differ, regroup := false, false
 	for k, names := range e.cells {
 		old := e.from.list(k.Type, k.Selector)

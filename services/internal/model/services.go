@@ -28,7 +28,7 @@ func newServiceIndex() serviceIndex {
 		byID:    newTable[ServiceID, *Service](hashServiceID),
 		byHost:  newGroups[string, *Service](hashString),
 		views:   newTable[string, *hostView](hashString),
-		aliases: new(aliasIndex),
+		aliases: &aliasIndex{said: make(map[ServiceID]string)},
 		scopes:  newCounter(),
 		homes:   newCounter(),
 		lists:   map[string][]*Service{"": nil},
