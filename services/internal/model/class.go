@@ -112,7 +112,7 @@ type LDSClass struct {
 type RDSClass struct {
 	Client Client
 	Scope  Scope // all
-	// Namespace is in which services are called by their bare names; empty
+	// Namespace is in which sidecars call services by their bare names; empty
 	// where there are none.
 	Namespace string
 	// Sources is which sourceLabels and sourceNamespaces of VirtualServices
@@ -188,12 +188,16 @@ func (pc *PushContext) classOf(client Client, namespace string) ProxyClass {
 		Rules:           pc.rules.scopes.scope(namespace),
 	}
 	clusters := Scope{Services: scope.Services, Rules: scope.Rules}
-	return ProxyClass{
+	c := ProxyClass{
 		CDS: CDSClass{Client: client, Scope: clusters},
 		EDS: EDSClass{Client: client, Scope: clusters},
 		LDS: LDSClass{Client: client, Scope: Scope{Services: scope.Services, VirtualServices: scope.VirtualServices}},
-		RDS: RDSClass{Client: client, Scope: scope, Namespace: pc.services.homes.scope(namespace)},
+		RDS: RDSClass{Client: client, Scope: scope},
 	}
+	if client == ClientSidecar {
+		c.RDS.Namespace = pc.services.homes.scope(namespace)
+	}
+	return c
 }
 
 // Classify says which class p is of. It costs one match a distinct selector.
@@ -229,15 +233,22 @@ func (pc *PushContext) Classes() []ProxyClass {
 	}
 	slices.Sort(namespaces)
 	var all []ProxyClass
+	seen := make(map[ProxyClass]bool)
+	add := func(c ProxyClass) {
+		if !seen[c] {
+			seen[c] = true
+			all = append(all, c)
+		}
+	}
 	for _, ns := range slices.Compact(namespaces) {
 		for _, client := range []Client{ClientRouter, ClientSidecar, ClientGRPC} {
-			all = append(all, pc.classOf(client, ns))
+			add(pc.classOf(client, ns))
 		}
 	}
 	for _, s := range pc.gateways.selectors {
 		c := pc.classOf(ClientRouter, "")
 		c.LDS.Gateways, c.RDS.Gateways = SelectorSet(s.text), SelectorSet(s.text)
-		all = append(all, c)
+		add(c)
 	}
 	return all
 }

@@ -331,7 +331,7 @@ func TestClasses(t *testing.T) {
 		got = append(got, c.String())
 	}
 	want := []string{
-		"router", "sidecar", "gRPC", "router a", "sidecar a", "gRPC a", "router b", "sidecar b", "gRPC b", `router; istio="edge"`,
+		"router", "sidecar", "gRPC", "sidecar a", "router b", "sidecar b", "gRPC b", `router; istio="edge"`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
