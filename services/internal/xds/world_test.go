@@ -1,0 +1,117 @@
+package xds_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/services/internal/xds"
+)
+
+// kept is a Catalog that goes through a random world, and what it said that
+// the classes are served.
+type kept struct {
+	*xds.Catalog
+	pc   *model.PushContext
+	sets map[classOf]*xds.Set
+}
+
+type classOf struct {
+	t  model.ResourceType
+	of model.ProxyClass
+}
+
+// next goes on to a world, and says whether what changed was said to.
+func (k *kept) next(w *model.World, keys []model.Key) error {
+	var changed []model.Input
+	before := k.pc
+	k.pc, changed = k.pc.Next(w, keys)
+	for _, ch := range k.Update(k.pc, changed) {
+		c := classOf{ch.Type, ch.Class}
+		if want := xds.Changed(k.sets[c], ch.Set); !slices.Equal(want, ch.Names) || len(want) == 0 {
+			return fmt.Errorf("%v: it is said that %q changed; %q did", c, ch.Names, want)
+		}
+		k.sets[c] = ch.Set
+	}
+	if !k.pc.SameClasses(before) {
+		k.choose()
+	}
+	for c, set := range k.sets {
+		if k.Set(c.of, c.t) != set {
+			return fmt.Errorf("%v changed, and it was not said", c)
+		}
+	}
+	return nil
+}
+
+// verify verifies now and then: it is slow.
+func (k *kept) verify(step int) error {
+	if step%4 > 0 {
+		return nil
+	}
+	return k.Verify()
+}
+
+// choose keeps the classes of all kinds of proxies, and those for which the
+// world must be fit.
+func (k *kept) choose() {
+	sets := map[classOf]*xds.Set{}
+	classes := k.pc.Classes()
+	for _, p := range modeltest.AnyProxy() {
+		classes = append(classes, model.Classify(k.pc, p))
+	}
+	for _, of := range classes {
+		for t := range model.ResourceTypes {
+			c := classOf{t, of.Only(t)}
+			sets[c] = k.Set(c.of, t)
+		}
+	}
+	for c := range k.sets {
+		if sets[c] == nil {
+			k.Drop(c.of, c.t)
+		}
+	}
+	k.sets = sets
+}
+
+// Over random changes of everything, for every class: what is kept up to date
+// is what is made from nothing, byte for byte; a part that is made again
+// without any of its inputs having changed is what it was; and all that is
+// served is taken by its client.
+func TestKeptIsGenerated(t *testing.T) {
+	for seed := range uint64(6) {
+		pc := model.NewPushContext(model.NewWorld())
+		k := &kept{Catalog: xds.NewCatalog(pc), pc: pc, sets: map[classOf]*xds.Set{}}
+		k.choose()
+		step := 0
+		modeltest.Walk(t, 100+seed, 20, func(_, after *model.World, keys []model.Key) {
+			step++
+			if err := k.next(after, keys); err != nil {
+				t.Fatalf("seed %d, step %d: %v", seed, step, err)
+			}
+			if err := k.verify(step); err != nil {
+				t.Fatalf("seed %d, step %d: %v", seed, step, err)
+			}
+			rebuilt := model.NewPushContext(after)
+			fresh := xds.NewCatalog(rebuilt)
+			for c, set := range k.sets {
+				want := fresh.Set(c.of, c.t)
+				if names := xds.Changed(want, set); want.Sum != set.Sum || len(names) > 0 {
+					t.Fatalf("seed %d, step %d: %v: made of the same world by other steps, %q are others", seed, step, c, names)
+				}
+			}
+			if diff := cmp.Diff(fresh.Diagnostics(), k.Diagnostics()); diff != "" {
+				t.Fatalf("seed %d, step %d: problems (-from nothing +kept):\n%s", seed, step, diff)
+			}
+			for _, d := range k.Diagnostics() {
+				if d.Code == "refused" || d.Code == "internal" {
+					t.Errorf("seed %d, step %d: generated and not served: %+v", seed, step, d)
+				}
+			}
+		})
+	}
+}
