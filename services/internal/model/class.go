@@ -215,8 +215,8 @@ func Classify(pc *PushContext, p *Proxy) ProxyClass {
 		c.RDS.Gateways = c.LDS.Gateways
 	}
 	c.LDS.Bind = client == ClientSidecar && p.text("INTERCEPTION_MODE") == "NONE"
-	c.LDS.Sources = pc.virtualServices.sourcesOf(LDS, p)
-	c.RDS.Sources = pc.virtualServices.sourcesOf(RDS, p)
+	source := func(m *sourceMatch) bool { return m.matches(p) }
+	c.LDS.Sources, c.RDS.Sources = pc.virtualServices.sourcesOf(LDS, source), pc.virtualServices.sourcesOf(RDS, source)
 	raw := pc.raw.selected(p)
 	c.CDS.Raw, c.EDS.Raw, c.LDS.Raw, c.RDS.Raw = raw[CDS], raw[EDS], raw[LDS], raw[RDS]
 	return c
@@ -224,8 +224,10 @@ func Classify(pc *PushContext, p *Proxy) ProxyClass {
 
 // Classes are those for which a world must be fit to be served: of each
 // namespace that sees something of its own, and of everybody, a router, a
-// sidecar and a gRPC client; and a router for each selector of Gateways. They
-// have no raw resources, which are what they are whoever gets them.
+// sidecar and a gRPC client; routers for each selector of Gateways, as
+// everybody and as the Gateways' own namespaces see the mesh; and a sidecar
+// that is every source that VirtualServices ask for. They have no raw
+// resources, which are what they are whoever gets them.
 func (pc *PushContext) Classes() []ProxyClass {
 	namespaces := []string{""}
 	for _, c := range []counter{pc.services.scopes, pc.services.homes, pc.virtualServices.scopes, pc.rules.scopes} {
@@ -246,10 +248,20 @@ func (pc *PushContext) Classes() []ProxyClass {
 		}
 	}
 	for _, s := range pc.gateways.selectors {
-		c := pc.classOf(ClientRouter, "")
-		c.LDS.Gateways, c.RDS.Gateways = SelectorSet(s.text), SelectorSet(s.text)
-		add(c)
+		homes := []string{""}
+		for _, g := range pc.gateways.bySelector.get(s.text) {
+			homes = append(homes, g.Key.Namespace)
+		}
+		for _, ns := range homes {
+			c := pc.classOf(ClientRouter, ns)
+			c.LDS.Gateways, c.RDS.Gateways = SelectorSet(s.text), SelectorSet(s.text)
+			add(c)
+		}
 	}
+	every := pc.classOf(ClientSidecar, "")
+	anyone := func(*sourceMatch) bool { return true }
+	every.LDS.Sources, every.RDS.Sources = pc.virtualServices.sourcesOf(LDS, anyone), pc.virtualServices.sourcesOf(RDS, anyone)
+	add(every)
 	return all
 }
 
@@ -296,12 +308,12 @@ func (x *gatewayIndex) selected(p *Proxy) SelectorSet {
 	return set.set()
 }
 
-// sourcesOf is the sources that p is one of, among those that decide about
+// sourcesOf is the sources that a proxy is, among those that decide about
 // resources of type t.
-func (x *virtualServiceIndex) sourcesOf(t ResourceType, p *Proxy) SelectorSet {
+func (x *virtualServiceIndex) sourcesOf(t ResourceType, is func(*sourceMatch) bool) SelectorSet {
 	var set selectorSet
 	for _, m := range x.matches {
-		if x.sources[t].get(m.text) > 0 && m.matches(p) {
+		if x.sources[t].get(m.text) > 0 && is(m) {
 			set.add(m.text)
 		}
 	}

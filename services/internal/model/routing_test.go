@@ -325,13 +325,17 @@ func TestVSM10Sources(t *testing.T) {
 
 func TestClasses(t *testing.T) {
 	pc := PushContext(t, Service("a", "x", "80"), ruleIn("b", "r", "x.a.svc.cluster.local"),
-		Object("Gateway", "a", "g", &networking.Gateway{Selector: map[string]string{"istio": "edge"}}))
+		Object("Gateway", "b", "g", &networking.Gateway{Selector: map[string]string{"istio": "edge"}}),
+		routes("a", "v", &networking.VirtualService{Hosts: []string{"x"}, Http: []*networking.HTTPRoute{{
+			Match: []*networking.HTTPMatchRequest{{SourceNamespace: "c"}},
+		}}}))
 	var got []string
 	for _, c := range pc.Classes() {
 		got = append(got, c.String())
 	}
 	want := []string{
-		"router", "sidecar", "gRPC", "sidecar a", "router b", "sidecar b", "gRPC b", `router; istio="edge"`,
+		"router", "sidecar", "gRPC", "sidecar a", "router b", "sidecar b", "gRPC b", `router; istio="edge"`, `router b; istio="edge"`,
+		`sidecar; namespace "c"`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
