@@ -124,12 +124,12 @@ func (w *watch) hasAllOf(set *xds.Set) bool {
 // resolveDelta decides what the first answer is: what differs from what the
 // client came with. It removes no clusters (E7).
 func (s *Stream) resolveDelta(now time.Time, w *watch) {
-	initial := w.initial
+	initial, set := w.initial, s.view.Sets[w.t]
 	w.initial = names.Versions{}
+	defer w.mayHave(set)
 	if initial.Len() == 0 {
 		return // everything
 	}
-	set := s.view.Sets[w.t]
 	// Endpoints are answered whole unless the clusters were asked for and are
 	// current (E9).
 	whole := s.cfg.GRPC || w.t == model.EDS && !s.cdsCurrent
@@ -157,6 +157,19 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 		s.holdRemoved(now, s.view)
 		s.findEndpoints()
 	}
+}
+
+// mayHave makes what was sent unasked, and is gone, be removed.
+func (w *watch) mayHave(set *xds.Set) {
+	for _, r := range w.crossed {
+		if !w.covers(r.Name) || set.Find(r.Name) != nil {
+			continue
+		}
+		if e := w.except(r.Name); e.sent == nil {
+			*e = entry{name: r.Name, sent: r, acked: r, answered: true, applied: true}
+		}
+	}
+	w.crossed = nil
 }
 
 // findEndpoints looks for those of held clusters in earlier versions.

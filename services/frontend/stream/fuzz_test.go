@@ -20,7 +20,7 @@ import (
 // FuzzStream lets a client of either protocol, what is served, and the time do
 // anything: the stream never panics, never loops, never sends older content
 // after newer, and in the end a client that accepts everything has everything
-// and nothing else.
+// and nothing else, and one that rejects some contents has all others.
 func FuzzStream(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(noise(seed, 200))
@@ -69,6 +69,8 @@ type chaosClient struct {
 	only        *model.ResourceType
 	// odd: the client may say what makes no sense, so nobody knows what it has.
 	odd bool
+	// strict: the client rejects some contents, always, and no others.
+	strict bool
 	// has is what the client has by name, and all of which types it wants all.
 	has [model.ResourceTypes]map[string]xds.Sum
 	all [model.ResourceTypes]bool
@@ -84,6 +86,7 @@ func chaos(t *testing.T, b []byte) {
 	c.world()
 	c.grpc, c.delta, c.odd = c.pick(5) == 0, c.pick(2) == 0, c.pick(3) == 0
 	c.grpc = c.grpc && !c.delta
+	c.strict = !c.odd && c.pick(3) == 0
 	cfg := stream.Config{GRPC: c.grpc, Delta: c.delta, Linger: 30 * time.Second, Past: func(yield func(content.View) bool) {
 		for i := len(c.views) - 2; i >= 0; i-- {
 			if !yield(c.views[i]) {
@@ -95,7 +98,7 @@ func chaos(t *testing.T, b []byte) {
 		only := model.ResourceType(c.pick(int(model.ResourceTypes)))
 		cfg.Only, c.only = &only, &only
 	}
-	c.note("grpc %v delta %v odd %v only %v", c.grpc, c.delta, c.odd, cfg.Only)
+	c.note("grpc %v delta %v odd %v strict %v only %v", c.grpc, c.delta, c.odd, c.strict, cfg.Only)
 	c.stream = stream.New(cfg, c.views[0])
 	for len(c.bytes) > 0 && !t.Failed() {
 		c.step()
@@ -237,6 +240,9 @@ func (c *chaosClient) ask(t model.ResourceType) {
 	}
 	version := []string{"", set.Sum.String(), set.SumOf(c.names[t]).String(), "ffff", "nack-2-ff"}[c.pick(5)]
 	wild := (t == model.CDS || t == model.LDS) && len(c.names[t]) == 0
+	if c.strict && slices.ContainsFunc(set.Resources, c.isBad) {
+		version = ""
+	}
 	for _, r := range set.Resources {
 		if wild && version == set.Sum.String() || slices.Contains(c.names[t], r.Name) && version == set.SumOf(c.names[t]).String() {
 			c.has[t][r.Name] = r.Sum
@@ -257,7 +263,7 @@ func (c *chaosClient) askDelta(t model.ResourceType, set *xds.Set) {
 	clear(c.has[t]) // what came unasked
 	how := c.pick(4)
 	for _, res := range set.Resources {
-		if how == 0 || !c.all[t] && !slices.Contains(c.names[t], res.Name) || how == 1 && c.pick(2) == 0 {
+		if how == 0 || c.strict && c.isBad(res) || !c.all[t] && !slices.Contains(c.names[t], res.Name) || how == 1 && c.pick(2) == 0 {
 			continue
 		}
 		sum := res.Sum
@@ -320,6 +326,13 @@ func (c *chaosClient) answer(t model.ResourceType, reject bool) {
 	c.queue[t] = c.queue[t][1:]
 	c.asked[t] = c.asked[t] || !c.delta
 	c.nonce[t] = r.Nonce
+	if c.strict {
+		if bad := c.bad(r); len(bad) > 0 {
+			c.refuse(r, bad)
+			return
+		}
+		reject = false
+	}
 	if !reject {
 		c.apply(r)
 		c.version[t] = r.Version
@@ -328,6 +341,40 @@ func (c *chaosClient) answer(t model.ResourceType, reject bool) {
 	}
 	c.nacked = true
 	c.request(t, r.Nonce, []string{"b: is bad", "nobody is named", "a, c"}[c.pick(3)])
+}
+
+// bad is the names in a response with contents that a strict client rejects.
+func (c *chaosClient) bad(r stream.Response) (bad []string) {
+	for _, res := range r.Resources {
+		if c.isBad(res) {
+			bad = append(bad, res.Name)
+		}
+	}
+	return bad
+}
+
+func (c *chaosClient) isBad(r *xds.Resource) bool {
+	return c.number[r.Sum] != 0 && c.number[r.Sum]%4 == 0
+}
+
+// refuse rejects a response because of what is bad in it. Of the rest the
+// client may have applied nothing, all, or what came before (E11, E12, E13).
+func (c *chaosClient) refuse(r stream.Response, bad []string) {
+	c.nacked = true
+	message := "Unable to parse"
+	if c.pick(3) == 1 {
+		message = "Error adding/updating " + strings.Join(bad, ": why, ") + ": why"
+	}
+	how := c.pick(3)
+	for _, res := range r.Resources {
+		if how == 0 || how == 1 && res.Name >= bad[0] {
+			break
+		}
+		if !slices.Contains(bad, res.Name) && (c.all[r.Type] || slices.Contains(c.names[r.Type], res.Name)) {
+			c.has[r.Type][res.Name] = res.Sum
+		}
+	}
+	c.request(r.Type, r.Nonce, message)
 }
 
 // drain takes up to n responses.
@@ -397,6 +444,9 @@ func (c *chaosClient) compare() {
 			continue // all or none: that depends on what was asked before
 		}
 		for _, r := range view.Sets[t].Resources {
+			if c.strict && c.isBad(r) {
+				continue // held back
+			}
 			if (wild || slices.Contains(c.names[t], r.Name)) && c.has[t][r.Name] != r.Sum {
 				c.t.Errorf("%s %s: the client has %d, not %d", t, r.Name, c.number[c.has[t][r.Name]], c.number[r.Sum])
 			}
@@ -438,11 +488,11 @@ func (c *chaosClient) finish() {
 			return
 		}
 	}
-	if c.nacked {
+	if c.nacked && !c.strict {
 		return
 	}
 	for _, st := range c.stream.Status().Types {
-		if !st.AckedAll {
+		if !st.AckedAll && !c.nacked {
 			c.t.Errorf("%s is not acknowledged", st.Type)
 		}
 	}

@@ -235,6 +235,9 @@ func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, sent func(each
 
 // due says whether a name is to be sent, if only as removed.
 func (s *Stream) due(w *watch, e *entry) bool {
+	if w.holds[e.name].trial {
+		return false
+	}
 	if e.owed || !e.answered {
 		return true
 	}

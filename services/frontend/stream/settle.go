@@ -190,8 +190,11 @@ func isBind(message string) bool {
 	return strings.Contains(message, "cannot bind") || strings.Contains(message, "Address already in use")
 }
 
-// holdBack keeps a resource from the client.
+// holdBack keeps a resource from the client, if it is what it should have.
 func (s *Stream) holdBack(w *watch, bad item, trial bool) {
+	if !bad.resource.Same(s.want(w, bad.name)) {
+		return // there is another already
+	}
 	if w.holds == nil {
 		w.holds = make(map[string]hold)
 	}
@@ -206,8 +209,8 @@ func (s *Stream) holdBack(w *watch, bad item, trial bool) {
 	w.holds[bad.name] = h
 	e := w.entry(bad.name)
 	switch {
-	case w.whole || e == nil:
-	case good != nil || trial:
+	case w.whole || e == nil || trial: // on trial, the client may have it or not
+	case good != nil:
 		e.sent = good // it is what the client still has
 	case w.t == model.EDS || w.t == model.RDS:
 		e.owed = true // the empty resource, so that nothing waits for it

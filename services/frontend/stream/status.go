@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"meshlog.dev/services/frontend/content"
@@ -77,6 +79,8 @@ type TypeStatus struct {
 	Resources         int
 	Nacks             int   // so far
 	Nack              *Nack // that still stands
+	// HeldBack is what the client is not sent because it rejected it, sorted.
+	HeldBack []string
 	// TooLarge says that what the client should have is more than it can
 	// receive, and was not sent (G11).
 	TooLarge bool
@@ -112,6 +116,9 @@ func (s *Stream) statusOf(w *watch) TypeStatus {
 	if w.nack != nil {
 		n := *w.nack
 		t.Nack = &n
+	}
+	if len(w.holds) > 0 {
+		t.HeldBack = slices.Sorted(maps.Keys(w.holds))
 	}
 	if len(w.sentOut) > 0 {
 		t.Unanswered = w.sentOut[0].at

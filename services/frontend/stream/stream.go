@@ -186,6 +186,9 @@ func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
 	// not subscribed then.
 	w := &watch{t: t, claimed: r.Version, initial: r.Initial, lastNonce: r.Nonce, unresolved: true, dirty: true}
 	w.delta, w.whole = s.cfg.Delta, !s.cfg.Delta && (t == model.CDS || t == model.LDS)
+	if unasked := s.watches[t]; unasked != nil {
+		w.crossed = slices.Collect(unasked.had())
+	}
 	if s.cfg.Delta {
 		s.subscribeDelta(w, r)
 	} else {

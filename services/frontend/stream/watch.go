@@ -25,6 +25,9 @@ type watch struct {
 	mark   names.Mark // of the subscription as it last came
 	// unasked: the client did not ask for the type, and was sent it (E16).
 	unasked bool
+	// crossed is what was sent unasked, and may not have been there yet when
+	// the client asked.
+	crossed []*xds.Resource
 
 	// Until it is known what to think of the versions that the first request
 	// named, nothing is answered.
