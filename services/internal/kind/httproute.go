@@ -20,9 +20,20 @@ const (
 
 var (
 	headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
-	// operator is one of Envoy's substitutions in values of headers.
-	operator = regexp.MustCompile(`%%|%[A-Z][A-Z0-9_]*(\([^)]*\))?(:[0-9]+)?%`)
-	backRef  = regexp.MustCompile(`\\[0-9]`)
+	// operator is one of Envoy's substitutions in values of headers. Envoy
+	// rejects all routes of a port for one that it does not know.
+	operator = regexp.MustCompile(`%%|%(?:` + strings.Join(operators, "|") + `)%` +
+		`|%START_TIME(?:\([^)]*\))?%` +
+		`|%(?:REQ|RESP|TRAILER|ENVIRONMENT|DYNAMIC_METADATA|UPSTREAM_METADATA|FILTER_STATE)\([^)]+\)(?::[0-9]+)?%`)
+	operators = []string{
+		"HOSTNAME", "PROTOCOL", "REQUESTED_SERVER_NAME", "ROUTE_NAME", "VIRTUAL_CLUSTER_NAME", "CONNECTION_ID", "STREAM_ID",
+		"BYTES_RECEIVED", "BYTES_SENT", "DURATION", "REQUEST_DURATION", "RESPONSE_CODE", "RESPONSE_CODE_DETAILS", "RESPONSE_FLAGS",
+		"DOWNSTREAM_(?:DIRECT_)?(?:REMOTE|LOCAL)_(?:ADDRESS(?:_WITHOUT_PORT)?|PORT)",
+		"DOWNSTREAM_(?:LOCAL|PEER)_(?:SUBJECT|(?:URI|DNS|IP)_SAN)", "DOWNSTREAM_TLS_(?:CIPHER|VERSION|SESSION_ID)",
+		"DOWNSTREAM_PEER_(?:ISSUER|SERIAL|FINGERPRINT_1|FINGERPRINT_256|CERT|CERT_V_START|CERT_V_END)",
+		"UPSTREAM_(?:CLUSTER|HOST|TRANSPORT_FAILURE_REASON|(?:REMOTE|LOCAL)_(?:ADDRESS(?:_WITHOUT_PORT)?|PORT))",
+	}
+	backRef = regexp.MustCompile(`\\[0-9]`)
 
 	methods   = []string{"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"}
 	redirects = []uint32{301, 302, 303, 307, 308}

@@ -183,9 +183,10 @@ type Scope struct {
 }
 
 // FQDN completes a short host name with the namespace of the object that says
-// it: names without a dot are Kubernetes services (VS-1, DR-3).
+// it: names without a dot are Kubernetes services (VS-1, DR-3), but IPv6 addresses
+// are not.
 func FQDN(host, namespace, domainSuffix string) string {
-	if host == "" || host == "*" || strings.Contains(host, ".") {
+	if host == "" || host == "*" || strings.ContainsAny(host, ".:") {
 		return host
 	}
 	return host + "." + namespace + ".svc." + domainSuffix

@@ -158,7 +158,7 @@ func (p *Proxy) http(m *hcmv3.HttpConnectionManager, c Call, o *Outcome) {
 
 // withoutPort is a lower-case host without its port.
 func withoutPort(host string) string {
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") && strings.Count(host, ":") == 1 {
+	if i := strings.LastIndexByte(host, ':'); i > 0 && (host[i-1] == ']' || strings.Count(host, ":") == 1) {
 		return host[:i]
 	}
 	return host

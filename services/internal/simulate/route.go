@@ -213,7 +213,7 @@ func redirect(m *routev3.RouteMatch, a *routev3.RedirectAction, c Call) (uint32,
 	case a.GetPathRedirect() != "":
 		path = a.GetPathRedirect()
 	case a.GetPrefixRewrite() != "":
-		path = a.GetPrefixRewrite() + strings.TrimPrefix(path, m.GetPrefix()+m.GetPathSeparatedPrefix())
+		path = a.GetPrefixRewrite() + unmatched(m, path)
 	case a.GetRegexRewrite() != nil:
 		path = substitute(a.GetRegexRewrite(), path)
 	}
@@ -226,6 +226,16 @@ func substitute(m *matcherv3.RegexMatchAndSubstitute, s string) string {
 		return s
 	}
 	return re.ReplaceAllString(s, groups.ReplaceAllString(m.GetSubstitution(), "$${$1}"))
+}
+
+// unmatched is what is behind that part of a path that was matched, which a
+// regex does whole.
+func unmatched(m *routev3.RouteMatch, path string) string {
+	if m.GetSafeRegex() != nil {
+		return ""
+	}
+	matched := m.GetPath() + m.GetPrefix() + m.GetPathSeparatedPrefix()
+	return path[min(len(matched), len(path)):]
 }
 
 // groups are RE2's references to groups.
@@ -243,10 +253,10 @@ func (p *Proxy) forward(r *routev3.Route, a *routev3.RouteAction, c Call, o *Out
 		o.note("the choice of the cluster is not simulated")
 	}
 	path, _, _ := strings.Cut(c.Path, "?")
-	switch m := r.GetMatch(); {
+	m := r.GetMatch()
+	switch {
 	case a.GetPrefixRewrite() != "":
-		matched := m.GetPath() + m.GetPrefix() + m.GetPathSeparatedPrefix()
-		o.note("path %s", a.GetPrefixRewrite()+path[min(len(matched), len(path)):])
+		o.note("path %s", a.GetPrefixRewrite()+unmatched(m, path))
 	case a.GetRegexRewrite() != nil:
 		o.note("path %s", substitute(a.GetRegexRewrite(), path))
 	}

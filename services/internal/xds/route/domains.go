@@ -48,16 +48,19 @@ func appendDomains(all []string, s *model.Service, suffix string, own bool) []st
 		}
 	}
 	for _, a := range s.Addresses {
-		ip := single(a)
-		switch {
-		case ip == "":
-		case strings.Contains(ip, ":"):
-			all = append(all, "["+ip+"]")
-		default:
-			all = append(all, ip)
+		if ip := single(a); ip != "" {
+			all = append(all, written(ip))
 		}
 	}
 	return all
+}
+
+// written is a host as it is in requests: IPv6 addresses are in brackets.
+func written(host string) string {
+	if strings.Contains(host, ":") {
+		return "[" + host + "]"
+	}
+	return host
 }
 
 // appendNames appends a host and its short forms: of name.ns.svc.suffix

@@ -1,8 +1,8 @@
 package route
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -35,7 +35,7 @@ func portParts(r *model.Reader, class model.RDSClass, p *gateway.Port) []piece.P
 	hosts := map[string]*routerCandidate{}
 	host := func(name string) *routerCandidate {
 		if hosts[name] == nil {
-			hosts[name] = &routerCandidate{routerHost: routerHost{routes: p.Routes(), host: name, port: p.Number}}
+			hosts[name] = &routerCandidate{routerHost: routerHost{routes: p.Routes(), port: p.Number}}
 		}
 		return hosts[name]
 	}
@@ -60,15 +60,30 @@ func portParts(r *model.Reader, class model.RDSClass, p *gateway.Port) []piece.P
 	if len(hosts) == 0 {
 		return append(parts, blackhole{p.Routes(), p.Number})
 	}
-	all := make([]*routerCandidate, 0, len(hosts))
-	for _, h := range hosts {
-		all = append(all, h)
+	return append(parts, merged(r, class, hosts)...)
+}
+
+// merged is the virtual hosts, of those that are routed alike one (VS-11).
+func merged(r *model.Reader, class model.RDSClass, hosts map[string]*routerCandidate) []piece.Part {
+	at := map[routerHost]int{} // without hosts, to its place among the parts
+	var parts []routerHost
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
+		part := hosts[name].part(r, class)
+		i, ok := at[part]
+		if !ok {
+			i = len(parts)
+			at[part] = i
+			parts = append(parts, part)
+			parts[i].hosts = name
+			continue
+		}
+		parts[i].hosts += "\n" + name
 	}
-	slices.SortFunc(all, func(a, b *routerCandidate) int { return cmp.Compare(a.host, b.host) })
-	for _, h := range all {
-		parts = append(parts, h.part(r, class))
+	all := make([]piece.Part, len(parts))
+	for i, p := range parts {
+		all[i] = p
 	}
-	return parts
+	return all
 }
 
 // routerCandidate is a virtual host and what routes it.
@@ -90,7 +105,8 @@ func (h *routerCandidate) add(gateway string, vs *model.VirtualServiceHead) {
 	}
 }
 
-func (h *routerCandidate) part(r *model.Reader, class model.RDSClass) piece.Part {
+// part is the virtual host without its name.
+func (h *routerCandidate) part(r *model.Reader, class model.RDSClass) routerHost {
 	lines := make([]string, len(h.bound))
 	heads := make([]*model.VirtualServiceHead, len(h.bound))
 	for i, b := range h.bound {
@@ -106,7 +122,7 @@ func (h *routerCandidate) part(r *model.Reader, class model.RDSClass) piece.Part
 // routerHost is a virtual host of a router.
 type routerHost struct {
 	routes   string // the RouteConfiguration
-	host     string
+	hosts    string // a line each
 	port     uint32
 	redirect bool // to HTTPS
 	// virtualServices are those that route it, the one that counts first in
@@ -118,7 +134,11 @@ type routerHost struct {
 
 // Make implements piece.Part.
 func (h routerHost) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
-	out := &routev3.VirtualHost{Name: hostPort(h.host, h.port), Domains: []string{h.host}}
+	hosts := strings.Split(h.hosts, "\n")
+	out := &routev3.VirtualHost{Name: hostPort(hosts[0], h.port)}
+	for _, host := range hosts {
+		out.Domains = append(out.Domains, written(host))
+	}
 	if h.redirect {
 		out.RequireTls = routev3.VirtualHost_ALL
 	}

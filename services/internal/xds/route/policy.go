@@ -179,8 +179,8 @@ func (t *translation) fault(at string, in *networking.HTTPFaultInjection) *fault
 			abort.ErrorType = &faultv3.FaultAbort_HttpStatus{HttpStatus: uint32(e.HttpStatus)}
 			out.Abort = abort
 		case *networking.HTTPFaultInjection_Abort_GrpcStatus:
-			if status, ok := code.Code_value[e.GrpcStatus]; ok {
-				abort.ErrorType = &faultv3.FaultAbort_GrpcStatus{GrpcStatus: uint32(status)}
+			if status, ok := grpcStatus(e.GrpcStatus); ok {
+				abort.ErrorType = &faultv3.FaultAbort_GrpcStatus{GrpcStatus: status}
 				out.Abort = abort
 			} else {
 				t.warn(at+".abort.grpcStatus", strconv.Quote(e.GrpcStatus)+" is no gRPC status", "write it like UNAVAILABLE", "nothing is aborted")
@@ -191,6 +191,15 @@ func (t *translation) fault(at string, in *networking.HTTPFaultInjection) *fault
 		return nil
 	}
 	return out
+}
+
+// grpcStatus reads the name of a status, or its number.
+func grpcStatus(text string) (uint32, bool) {
+	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return uint32(n), true
+	}
+	n, ok := code.Code_value[strings.ToUpper(text)]
+	return uint32(n), ok
 }
 
 // cors answers browsers that ask first (VSA-14).

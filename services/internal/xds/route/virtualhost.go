@@ -67,7 +67,7 @@ func (h virtualHost) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 // domains appends what callers may write, the host first.
 func (h *virtualHost) domains(all []string, s *model.Service, suffix string) []string {
 	if s == nil {
-		all = append(all, h.host)
+		all = append(all, written(h.host))
 	} else {
 		all = appendDomains(all, s, suffix, h.own)
 	}
@@ -86,7 +86,7 @@ func (h *virtualHost) domains(all []string, s *model.Service, suffix string) []s
 
 // isHost says whether a domain is the host itself, not another form of it.
 func (h *virtualHost) isHost(domain string) bool {
-	rest, ok := strings.CutPrefix(domain, h.host)
+	rest, ok := strings.CutPrefix(domain, written(h.host))
 	return ok && (rest == "" || rest[0] == ':')
 }
 
