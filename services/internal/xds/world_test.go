@@ -5,8 +5,11 @@ import (
 	"slices"
 	"testing"
 
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/model/modeltest"
 	"meshlog.dev/services/internal/xds"
@@ -54,6 +57,28 @@ func (k *kept) verify(step int) error {
 		return nil
 	}
 	return k.Verify()
+}
+
+// whole says whether Envoy takes the RouteConfigurations that parts make
+// together: apart, each was checked.
+func (k *kept) whole() error {
+	seen := map[*xds.Resource]bool{}
+	for c, set := range k.sets {
+		for _, r := range set.Resources {
+			if c.t != model.RDS || len(r.Pieces) == 1 || seen[r] {
+				continue
+			}
+			seen[r] = true
+			m := new(routev3.RouteConfiguration)
+			if err := proto.Unmarshal(r.Value(), m); err != nil {
+				return err
+			}
+			for _, p := range kind.CheckEnvoy(m) {
+				return fmt.Errorf("%v: %s: %s: %s", c, r.Name, p.Field, p.Reason)
+			}
+		}
+	}
+	return nil
 }
 
 // choose keeps the classes of all kinds of proxies, and those for which the
@@ -106,6 +131,9 @@ func TestKeptIsGenerated(t *testing.T) {
 			}
 			if diff := cmp.Diff(fresh.Diagnostics(), k.Diagnostics()); diff != "" {
 				t.Fatalf("seed %d, step %d: problems (-from nothing +kept):\n%s", seed, step, diff)
+			}
+			if err := k.whole(); err != nil {
+				t.Errorf("seed %d, step %d: %v", seed, step, err)
 			}
 			for _, d := range k.Diagnostics() {
 				if d.Code == "refused" || d.Code == "internal" {
