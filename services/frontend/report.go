@@ -9,6 +9,7 @@ import (
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
 
@@ -29,11 +30,8 @@ func (s *Server) Report() *reportv1.FrontendReport {
 	s.mu.Lock()
 	r.Leaving = s.draining
 	r.ChainMismatch = mismatchReport(s.mismatch)
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
 	s.mu.Unlock()
+	conns := s.streamsNow()
 	slices.SortFunc(conns, func(a, b *conn) int {
 		if byID := strings.Compare(a.proxy.ID, b.proxy.ID); byID != 0 {
 			return byID
@@ -69,8 +67,14 @@ func (c *conn) report() *reportv1.ProxyReport {
 		c.class, c.group = class, class.String()
 	}
 	p.Group = c.group
+	p.Delta = c.mode.delta
+	if c.mode.only != nil {
+		p.Only = c.mode.only.URL()
+	}
 	has := c.client.Version() // newer than the last view where nothing was woken
-	for _, t := range c.state.Status().Types {
+	st := c.state.Status()
+	p.Lingering = uint32(st.Held)
+	for _, t := range st.Types {
 		if t.SentAll {
 			t.Sent = has
 		}
@@ -82,12 +86,16 @@ func (c *conn) report() *reportv1.ProxyReport {
 	return p
 }
 
+// maxHeldBack is how many names of held back resources are reported of a type.
+const maxHeldBack = 100
+
 func typeReport(t stream.TypeStatus) *reportv1.TypeReport {
 	r := &reportv1.TypeReport{
 		TypeUrl: t.Type.URL(), Sent: t.Sent.Proto(), Acked: t.Acked.Proto(),
 		SentVersion: t.SentVersion, AckedVersion: t.AckedVersion,
 		SentTime: timestamp(t.SentTime), AckedTime: timestamp(t.AckedTime),
-		Resources: uint32(t.Resources),
+		Resources: uint32(t.Resources), HeldBack: t.HeldBack[:min(len(t.HeldBack), maxHeldBack)],
+		Unanswered: timestamp(t.Unanswered), TooLarge: t.TooLarge,
 	}
 	if t.Nack != nil {
 		r.Nack = &reportv1.Nack{
@@ -109,6 +117,19 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 func (s *Server) refreshMetrics() {
 	m := s.cfg.Metrics
 	m.classes.Set(float64(s.cache.Sets()))
+	var held [model.ResourceTypes]int
+	for _, c := range s.streamsNow() {
+		c.mu.Lock()
+		if c.state != nil {
+			for _, t := range c.state.Status().Types {
+				held[t.Type] += len(t.HeldBack)
+			}
+		}
+		c.mu.Unlock()
+	}
+	for t, n := range held {
+		m.heldBack[t].Set(float64(n))
+	}
 }
 
 // observe counts and logs what happens on a stream; mu is held.

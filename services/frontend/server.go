@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -157,11 +159,8 @@ func (s *Server) drain(ctx context.Context) {
 	s.health.Shutdown()
 	s.mu.Lock()
 	s.draining = true
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
 	s.mu.Unlock()
+	conns := s.streamsNow()
 	s.cfg.OnChange()
 	for i, c := range conns {
 		c.end(status.Error(codes.Unavailable, errDraining.Error()))
@@ -205,6 +204,13 @@ func (s *Server) unregister(c *conn) {
 	s.mu.Unlock()
 	s.cfg.Metrics.age.Observe(time.Since(c.since).Seconds())
 	s.cfg.OnChange()
+}
+
+// streamsNow are the streams that have begun and not ended.
+func (s *Server) streamsNow() []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.conns))
 }
 
 var errDraining = errors.New("the frontend is going away")

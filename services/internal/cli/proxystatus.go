@@ -25,19 +25,23 @@ type proxyView struct {
 	Address   string     `json:"address,omitempty"`
 	Since     *time.Time `json:"connectedSince,omitempty"`
 	Frontend  string     `json:"frontend"`
-	Serving   string     `json:"serving"` // the version that its frontend serves
+	Stream    string     `json:"stream"`              // ADS or its one type, delta or not
+	Lingering uint32     `json:"lingering,omitempty"` // removed clusters that it still has
+	Serving   string     `json:"serving"`             // the version that its frontend serves
 	Types     []typeView `json:"types"`
 }
 
 // typeView is one xDS type of a proxy.
 type typeView struct {
 	Type      string     `json:"type"`   // CDS, EDS, ...
-	Status    string     `json:"status"` // SYNCED, STALE, NACK, NOT SENT
+	Status    string     `json:"status"` // SYNCED, STALE, NACK, TOO LARGE, NOT SENT
 	Sent      string     `json:"sent,omitempty"`
 	Acked     string     `json:"acked,omitempty"`
 	Since     *time.Time `json:"since,omitempty"` // of the status
 	Resources uint32     `json:"resources"`
 	Nack      *nackView  `json:"nack,omitempty"`
+	HeldBack  []string   `json:"heldBack,omitempty"`   // rejected, and not sent until it is changed
+	Waiting   *time.Time `json:"unanswered,omitempty"` // since when a response has no answer
 	TypeURL   string     `json:"typeUrl"`
 }
 
@@ -67,6 +71,7 @@ it has acknowledged that.
   SYNCED    it has acknowledged the last that it was sent
   STALE     it has not answered yet
   NACK      it refused; the reason stands below
+  TOO LARGE there is more than a gRPC client can receive; let it import less
   NOT SENT  it has not asked, or there is nothing for it
 
 Frontends are asked over the bus. One that does not answer is left out.`,
@@ -142,6 +147,7 @@ func viewProxy(r *reportv1.FrontendReport, p *reportv1.ProxyReport) proxyView {
 	v := proxyView{
 		ID: p.GetId(), Cluster: p.GetCluster(), Type: p.GetType(), Namespace: p.GetNamespace(), Group: p.GetGroup(),
 		UserAgent: p.GetUserAgent(), Address: p.GetAddress(), Frontend: r.GetFrontend(),
+		Stream: streamName(p), Lingering: p.GetLingering(),
 		Serving: store.VersionOf(r.GetServing()).String(), Types: []typeView{},
 	}
 	if p.GetConnectedSince() != nil {
@@ -153,12 +159,31 @@ func viewProxy(r *reportv1.FrontendReport, p *reportv1.ProxyReport) proxyView {
 	return v
 }
 
-func viewType(t *reportv1.TypeReport) typeView {
-	v := typeView{TypeURL: t.GetTypeUrl(), Type: t.GetTypeUrl(), Resources: t.GetResources()}
+// streamName is what a stream speaks: "ADS", "delta ADS", "EDS".
+func streamName(p *reportv1.ProxyReport) string {
+	name := "ADS"
+	if p.GetOnly() != "" {
+		name = typeName(p.GetOnly())
+	}
+	if p.GetDelta() {
+		name = "delta " + name
+	}
+	return name
+}
+
+func typeName(url string) string {
 	for _, x := range xdsTypes {
-		if x.url == t.GetTypeUrl() {
-			v.Type = x.name
+		if x.url == url {
+			return x.name
 		}
+	}
+	return url
+}
+
+func viewType(t *reportv1.TypeReport) typeView {
+	v := typeView{TypeURL: t.GetTypeUrl(), Type: typeName(t.GetTypeUrl()), Resources: t.GetResources(), HeldBack: t.GetHeldBack()}
+	if t.GetUnanswered() != nil {
+		v.Waiting = when(t.GetUnanswered().AsTime())
 	}
 	if s := store.VersionOf(t.GetSent()); !s.IsZero() {
 		v.Sent = s.String()
@@ -175,6 +200,8 @@ func viewType(t *reportv1.TypeReport) typeView {
 			v.Nack.Time = when(n.GetTime().AsTime())
 			v.Since = v.Nack.Time
 		}
+	case t.GetTooLarge():
+		v.Status = "TOO LARGE"
 	case t.GetSentVersion() == "":
 		v.Status = "NOT SENT"
 	case t.GetSentVersion() == t.GetAckedVersion():
@@ -192,16 +219,20 @@ func viewType(t *reportv1.TypeReport) typeView {
 }
 
 func showProxies(views []proxyView, now time.Time, out *output) error {
-	t := table{head: []string{"PROXY", "TYPE", "GROUP", "FRONTEND"}}
+	t := table{head: []string{"PROXY", "TYPE", "GROUP", "FRONTEND", "STREAM"}}
 	for _, x := range xdsTypes {
 		t.head = append(t.head, x.name)
 	}
 	for _, v := range views {
-		row := []any{v.ID, v.Type, v.Group, v.Frontend}
+		row := []any{v.ID, v.Type, v.Group, v.Frontend, v.Stream}
 		for _, x := range xdsTypes {
 			i := slices.IndexFunc(v.Types, func(t typeView) bool { return t.TypeURL == x.url })
-			if i < 0 {
+			switch {
+			case i < 0 && strings.Contains(v.Stream, "ADS"):
 				row = append(row, cell{"NOT SENT", faint})
+				continue
+			case i < 0: // not a type of this stream
+				row = append(row, "-")
 				continue
 			}
 			row = append(row, v.Types[i].cell(now))
@@ -216,19 +247,35 @@ func showProxies(views []proxyView, now time.Time, out *output) error {
 	}
 	for _, v := range views {
 		for _, x := range v.Types {
-			if x.Nack == nil {
-				continue
-			}
-			names := ""
-			if len(x.Nack.Resources) > 0 {
-				names = " (" + strings.Join(x.Nack.Resources, ", ") + ")"
-			}
-			if err := out.line("\n%s refused %s%s: %s", v.ID, x.Type, names, x.Nack.Message); err != nil {
-				return err
+			for _, note := range x.notes(v.ID, now) {
+				if err := out.line("\n%s", note); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return nil
+}
+
+// slowAnswer is after what time it is worth a line that CDS is not answered.
+const slowAnswer = 5 * time.Second
+
+// notes are what does not fit into the table.
+func (v typeView) notes(proxy string, now time.Time) (notes []string) {
+	if v.Nack != nil {
+		names := ""
+		if len(v.Nack.Resources) > 0 {
+			names = " (" + strings.Join(v.Nack.Resources, ", ") + ")"
+		}
+		notes = append(notes, fmt.Sprintf("%s refused %s%s: %s", proxy, v.Type, names, v.Nack.Message))
+	}
+	if len(v.HeldBack) > 0 {
+		notes = append(notes, fmt.Sprintf("held back from %s, of %s, until it is changed: %s", proxy, v.Type, strings.Join(v.HeldBack, ", ")))
+	}
+	if v.Waiting != nil && v.Type == "CDS" && now.Sub(*v.Waiting) >= slowAnswer {
+		notes = append(notes, fmt.Sprintf("%s is warming: CDS unACKed for %d s", proxy, int(now.Sub(*v.Waiting).Seconds())))
+	}
+	return notes
 }
 
 // cell says it in short: status, version, since when.
@@ -241,6 +288,8 @@ func (v typeView) cell(now time.Time) cell {
 		text += " " + v.Acked
 	case "STALE":
 		text, color = fmt.Sprintf("STALE %s, acked %s", v.Sent, cmp.Or(v.Acked, "nothing")), yellow
+	case "TOO LARGE":
+		color = red
 	case "NACK":
 		text, color = fmt.Sprintf("NACK %s, acked %s", v.Sent, cmp.Or(v.Acked, "nothing")), red
 	}

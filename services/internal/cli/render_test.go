@@ -108,9 +108,16 @@ func TestPrintProxies(t *testing.T) {
 				{TypeUrl: lds, Sent: v(42), Acked: v(12), SentVersion: "b", AckedVersion: "a", SentTime: stamp(50 * time.Second), AckedTime: stamp(0)},
 				{
 					TypeUrl: rds, Sent: v(42), SentVersion: "b", SentTime: stamp(0),
-					Nack: &reportv1.Nack{Message: "no such cluster", Time: stamp(30 * time.Second), Resources: []string{"routes"}},
+					Nack:     &reportv1.Nack{Message: "no such cluster", Time: stamp(30 * time.Second), Resources: []string{"routes"}},
+					HeldBack: []string{"routes"},
 				},
 			},
+		}, {
+			Id: "envoy-2", Type: "sidecar", ConnectedSince: stamp(0), Delta: true, Only: cds, Lingering: 2,
+			Types: []*reportv1.TypeReport{{TypeUrl: cds, Sent: v(42), SentVersion: "a", SentTime: stamp(38 * time.Second), Unanswered: stamp(38 * time.Second)}},
+		}, {
+			Id: "grpc-1", Type: "router", ConnectedSince: stamp(0),
+			Types: []*reportv1.TypeReport{{TypeUrl: lds, TooLarge: true}},
 		}}},
 	}
 	views, err := viewProxies(reports, nil, nil)

@@ -307,8 +307,14 @@ type ProxyReport struct {
 	ConnectedSince *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=connected_since,json=connectedSince,proto3" json:"connected_since,omitempty"`
 	Address        string                 `protobuf:"bytes,7,opt,name=address,proto3" json:"address,omitempty"`
 	// The class by which it is served, as printed.
-	Group         string        `protobuf:"bytes,8,opt,name=group,proto3" json:"group,omitempty"`
-	Types         []*TypeReport `protobuf:"bytes,9,rep,name=types,proto3" json:"types,omitempty"`
+	Group string        `protobuf:"bytes,8,opt,name=group,proto3" json:"group,omitempty"`
+	Types []*TypeReport `protobuf:"bytes,9,rep,name=types,proto3" json:"types,omitempty"`
+	// The stream speaks the incremental protocol.
+	Delta bool `protobuf:"varint,10,opt,name=delta,proto3" json:"delta,omitempty"`
+	// The type URL of a stream for one type; empty: an aggregated one.
+	Only string `protobuf:"bytes,11,opt,name=only,proto3" json:"only,omitempty"`
+	// Removed clusters that stay until nothing uses them any more.
+	Lingering     uint32 `protobuf:"varint,12,opt,name=lingering,proto3" json:"lingering,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -406,6 +412,27 @@ func (x *ProxyReport) GetTypes() []*TypeReport {
 	return nil
 }
 
+func (x *ProxyReport) GetDelta() bool {
+	if x != nil {
+		return x.Delta
+	}
+	return false
+}
+
+func (x *ProxyReport) GetOnly() string {
+	if x != nil {
+		return x.Only
+	}
+	return ""
+}
+
+func (x *ProxyReport) GetLingering() uint32 {
+	if x != nil {
+		return x.Lingering
+	}
+	return 0
+}
+
 // TypeReport is the state of one xDS type on one stream.
 type TypeReport struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -414,12 +441,20 @@ type TypeReport struct {
 	Sent  *v1.Version `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
 	Acked *v1.Version `protobuf:"bytes,3,opt,name=acked,proto3" json:"acked,omitempty"`
 	// The xDS version strings.
-	SentVersion   string                 `protobuf:"bytes,4,opt,name=sent_version,json=sentVersion,proto3" json:"sent_version,omitempty"`
-	AckedVersion  string                 `protobuf:"bytes,5,opt,name=acked_version,json=ackedVersion,proto3" json:"acked_version,omitempty"`
-	SentTime      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=sent_time,json=sentTime,proto3" json:"sent_time,omitempty"`
-	AckedTime     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=acked_time,json=ackedTime,proto3" json:"acked_time,omitempty"`
-	Resources     uint32                 `protobuf:"varint,8,opt,name=resources,proto3" json:"resources,omitempty"`
-	Nack          *Nack                  `protobuf:"bytes,9,opt,name=nack,proto3" json:"nack,omitempty"`
+	SentVersion  string                 `protobuf:"bytes,4,opt,name=sent_version,json=sentVersion,proto3" json:"sent_version,omitempty"`
+	AckedVersion string                 `protobuf:"bytes,5,opt,name=acked_version,json=ackedVersion,proto3" json:"acked_version,omitempty"`
+	SentTime     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=sent_time,json=sentTime,proto3" json:"sent_time,omitempty"`
+	AckedTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=acked_time,json=ackedTime,proto3" json:"acked_time,omitempty"`
+	Resources    uint32                 `protobuf:"varint,8,opt,name=resources,proto3" json:"resources,omitempty"`
+	Nack         *Nack                  `protobuf:"bytes,9,opt,name=nack,proto3" json:"nack,omitempty"`
+	// What the proxy rejected and is not sent until its content is another; the
+	// first 100 names.
+	HeldBack []string `protobuf:"bytes,10,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	// Since when a response waits for its answer; unset: none does. Envoy answers
+	// CDS when new clusters are warm.
+	Unanswered *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
+	// What there is is more than a gRPC client can receive, and was not sent.
+	TooLarge      bool `protobuf:"varint,12,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -515,6 +550,27 @@ func (x *TypeReport) GetNack() *Nack {
 		return x.Nack
 	}
 	return nil
+}
+
+func (x *TypeReport) GetHeldBack() []string {
+	if x != nil {
+		return x.HeldBack
+	}
+	return nil
+}
+
+func (x *TypeReport) GetUnanswered() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Unanswered
+	}
+	return nil
+}
+
+func (x *TypeReport) GetTooLarge() bool {
+	if x != nil {
+		return x.TooLarge
+	}
+	return false
 }
 
 // Nack is a rejection that still stands.
@@ -1251,7 +1307,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x03own\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x03own\x12\x19\n" +
 	"\bown_root\x18\x02 \x01(\fR\aownRoot\x120\n" +
 	"\x04head\x18\x03 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x04head\x12\x1b\n" +
-	"\thead_root\x18\x04 \x01(\fR\bheadRoot\"\xb2\x02\n" +
+	"\thead_root\x18\x04 \x01(\fR\bheadRoot\"\xfa\x02\n" +
 	"\vProxyReport\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -1262,7 +1318,11 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x0fconnected_since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0econnectedSince\x12\x18\n" +
 	"\aaddress\x18\a \x01(\tR\aaddress\x12\x14\n" +
 	"\x05group\x18\b \x01(\tR\x05group\x123\n" +
-	"\x05types\x18\t \x03(\v2\x1d.meshlog.report.v1.TypeReportR\x05types\"\x94\x03\n" +
+	"\x05types\x18\t \x03(\v2\x1d.meshlog.report.v1.TypeReportR\x05types\x12\x14\n" +
+	"\x05delta\x18\n" +
+	" \x01(\bR\x05delta\x12\x12\n" +
+	"\x04only\x18\v \x01(\tR\x04only\x12\x1c\n" +
+	"\tlingering\x18\f \x01(\rR\tlingering\"\x8a\x04\n" +
 	"\n" +
 	"TypeReport\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x120\n" +
@@ -1274,7 +1334,13 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"acked_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tackedTime\x12\x1c\n" +
 	"\tresources\x18\b \x01(\rR\tresources\x12+\n" +
-	"\x04nack\x18\t \x01(\v2\x17.meshlog.report.v1.NackR\x04nack\"\x88\x01\n" +
+	"\x04nack\x18\t \x01(\v2\x17.meshlog.report.v1.NackR\x04nack\x12\x1b\n" +
+	"\theld_back\x18\n" +
+	" \x03(\tR\bheldBack\x12:\n" +
+	"\n" +
+	"unanswered\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"unanswered\x12\x1b\n" +
+	"\ttoo_large\x18\f \x01(\bR\btooLarge\"\x88\x01\n" +
 	"\x04Nack\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
@@ -1384,27 +1450,28 @@ var file_meshlog_report_v1_report_proto_depIdxs = []int32{
 	14, // 12: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
 	14, // 13: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
 	5,  // 14: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
-	14, // 15: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
-	14, // 16: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
-	15, // 17: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	14, // 18: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	13, // 19: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	13, // 20: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
-	9,  // 21: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
-	8,  // 22: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	15, // 23: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	13, // 24: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	14, // 25: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	14, // 26: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	14, // 27: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	14, // 28: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	14, // 29: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	14, // 30: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	14, // 15: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
+	14, // 16: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
+	14, // 17: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
+	15, // 18: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	14, // 19: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	13, // 20: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	13, // 21: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	9,  // 22: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
+	8,  // 23: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
+	15, // 24: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	13, // 25: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	14, // 26: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	14, // 27: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	14, // 28: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	14, // 29: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	14, // 30: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	14, // 31: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }
