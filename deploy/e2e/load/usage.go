@@ -111,25 +111,23 @@ func memoryOf(pid int) (m memory, err error) {
 	return m, nil
 }
 
-// How memory settles: it is looked at in steps, until it has not shrunk by a
-// percent in some of them.
+// How memory settles: garbage is collected in steps, until it has not shrunk by
+// a percent in some of them. One collection is not enough: a sync.Pool is empty
+// after the second, and how much is given back is decided by the one before.
 const (
-	settleSteps = 4  // without shrinking
+	settleSteps = 6  // without shrinking
 	settleMax   = 32 // in all
-	collections = 2  // a sync.Pool is empty after the second
 )
 
 // settled is what the server holds once it has given back what it does not
 // need. Go collects garbage every two minutes where nothing happens; this asks
 // it to do so now.
 func (t target) settled(ctx context.Context, step time.Duration) (memory, error) {
-	for range collections {
+	last, err := memoryOf(t.pid)
+	for n, still := 0, 0; err == nil && n < settleMax && still < settleSteps; n++ {
 		if err := collect(ctx, t.admin); err != nil {
 			return memory{}, err
 		}
-	}
-	last, err := memoryOf(t.pid)
-	for n, still := 0, 0; err == nil && n < settleMax && still < settleSteps; n++ {
 		if err := wait(ctx, step); err != nil {
 			return memory{}, err
 		}
