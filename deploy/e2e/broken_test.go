@@ -18,10 +18,10 @@ type broken struct {
 }
 
 var brokenRoutes = []broken{
-	{"a field that does not exist", "weighted_clusters:", "wieghted_clusters:", "wieghted_clusters", ""},
-	{"a value of another type", "weight: 50}", "weight: plenty}", "weight", ""},
-	{"no YAML", "domains: [\"*\"]", "domains: [\"*\"", "", ""},
-	{"what Envoy would reject", "domains: [\"*\"]", "domains: []", "domains", "apiVersion"},
+	{"a field that does not exist", "- route:", "- rout:", "rout", ""},
+	{"a value of another type", "weight: 50", "weight: plenty", "weight", ""},
+	{"no YAML", "gateways: [edge]", "gateways: [edge", "", ""},
+	{"what makes no sense", `hosts: ["*"]`, `hosts: ["a b"]`, "hosts", ""},
 }
 
 // A broken file is reported with file, line, field and reason, keeps its last
@@ -29,6 +29,7 @@ var brokenRoutes = []broken{
 func brokenFiles(f *fixture) {
 	f.shift(50, 50)
 	good := f.read(shop.Routes)
+	twin := f.backend(shop.V1) // that calls itself v1, and runs as v2
 	f.during("a file is broken", func() {
 		for _, b := range brokenRoutes {
 			text := strings.Replace(good, b.old, b.new, 1)
@@ -43,7 +44,7 @@ func brokenFiles(f *fixture) {
 			f.undiagnosed()
 		}
 		// A good document beside a broken one is served.
-		f.endpoints([]int{f.v1.Port}, []int{f.v2.Port, f.v1.Port})
+		f.endpoints([]int{f.v1.Port}, []int{f.v2.Port, twin.Port})
 		f.share(shop.V1, 75)
 		f.endpoints([]int{f.v1.Port}, []int{f.v2.Port})
 

@@ -42,6 +42,12 @@ func apart(builders, frontends int) arrangement {
 
 func start(t *testing.T, arranged arrangement) *fixture {
 	t.Helper()
+	return startWith(t, arranged, rig.EnvoyConfig{Node: node, Cluster: "demo"})
+}
+
+// startWith is start with another Envoy.
+func startWith(t *testing.T, arranged arrangement, c rig.EnvoyConfig) *fixture {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	f := &fixture{T: t, ctx: ctx}
@@ -55,7 +61,7 @@ func start(t *testing.T, arranged arrangement) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.mesh.End)
-	if f.envoy, err = f.mesh.Join(ctx, rig.EnvoyConfig{Node: node, Cluster: "demo"}, f.shop.Port); err != nil {
+	if f.envoy, err = f.mesh.Join(ctx, c, f.shop.Port); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.envoy.Kill)

@@ -22,13 +22,15 @@ type EnvoyConfig struct {
 	// Overlay is YAML that is laid over the bootstrap; if it is not empty, it
 	// says the node's id and cluster.
 	Overlay string
+	// Delta: it joins with delta.yaml, not sotw.yaml.
+	Delta bool
 	// XDS are the ports of the frontends, one at least.
 	XDS []int
 	// Dir takes its bootstrap, log and admin address.
 	Dir string
 }
 
-// Envoy is an Envoy that runs with deploy/envoy/sotw.yaml.
+// Envoy is an Envoy that runs with a bootstrap of deploy/envoy.
 type Envoy struct {
 	*Process
 	admin string // host:port
@@ -79,13 +81,17 @@ func StartEnvoy(ctx context.Context, c EnvoyConfig) (*Envoy, error) {
 	return e, nil
 }
 
-// bootstrap writes deploy/envoy/sotw.yaml with the ports of c.
+// bootstrap writes a bootstrap of deploy/envoy with the ports of c.
 func bootstrap(c EnvoyConfig) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
-	b, err := os.ReadFile(filepath.Join(root, "deploy", "envoy", "sotw.yaml"))
+	from := "sotw.yaml"
+	if c.Delta {
+		from = "delta.yaml"
+	}
+	b, err := os.ReadFile(filepath.Join(root, "deploy", "envoy", from))
 	if err != nil {
 		return "", err
 	}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // Server is one of our programs, with the ports that it was given.
@@ -52,8 +53,14 @@ func (s *Server) Ready(ctx context.Context) error {
 	})
 }
 
+// answer is how long a process may take to say how it is; one that is paused
+// never does.
+const answer = 2 * time.Second
+
 // Debug reads what the server reports under /debug/<name>.
 func (s *Server) Debug(ctx context.Context, name string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
 	b, err := httpGet(ctx, "http://"+loopback(s.Admin)+"/debug/"+name)
 	if err != nil {
 		return err

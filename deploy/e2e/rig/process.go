@@ -106,6 +106,13 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
+// Pause stops the process as it is, as a machine does that is swapping;
+// Resume lets it go on.
+func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Resume ends a Pause.
+func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
+
 // Tail is the last lines that the process printed.
 func (p *Process) Tail(lines int) string {
 	b, err := os.ReadFile(p.LogPath)

@@ -1,11 +1,12 @@
 // Package shop is the configuration of the demo, deploy/e2e/demo/config, on
-// free ports: a listener, a route by weight to two versions, their endpoints.
+// free ports: a gateway, a route by weight to two versions, their endpoints.
 package shop
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -20,10 +21,10 @@ const (
 
 // The files of the configuration.
 const (
-	listenerFile = "listener.yaml"
+	gatewayFile = "gateway.yaml"
 	// Routes is the file with the weights.
 	Routes = "routes.yaml"
-	// Versions is the file with clusters and endpoints.
+	// Versions is the file with the service and its endpoints.
 	Versions = "shop.yaml"
 )
 
@@ -48,7 +49,7 @@ func New(dir string, v1, v2 []int) (*Shop, error) {
 	if s.ConfigDir, err = rig.NewConfigDir(dir); err != nil {
 		return nil, err
 	}
-	if _, err := s.save(listenerFile, 10000, s.Port); err != nil {
+	if _, err := s.save(gatewayFile, 10000, s.Port); err != nil {
 		return nil, err
 	}
 	if _, err := s.Weights(90, 10); err != nil {
@@ -67,11 +68,9 @@ func (s *Shop) Weights(v1, v2 int) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	for name, w := range map[string][2]int{V1: {90, v1}, V2: {10, v2}} {
-		text = strings.Replace(text,
-			fmt.Sprintf("{name: %s, weight: %d}", name, w[0]),
-			fmt.Sprintf("{name: %s, weight: %d}", name, w[1]), 1)
-	}
+	// In the order of the file: one number may be the other's old one.
+	first, second, _ := strings.Cut(text, "weight: 90")
+	text = first + fmt.Sprintf("weight: %d", v1) + strings.Replace(second, "weight: 10", fmt.Sprintf("weight: %d", v2), 1)
 	return s.Save(Routes, text)
 }
 
@@ -101,14 +100,14 @@ func (s *Shop) read(name string) (string, error) {
 // ports repeats the line with the port old for each of now.
 func ports(text string, old int, now []int) string {
 	var out strings.Builder
+	was := regexp.MustCompile(fmt.Sprintf(`(number|http): %d\b`, old))
 	for line := range strings.Lines(text) {
-		was := fmt.Sprintf("port_value: %d}", old)
-		if !strings.Contains(line, was) {
+		if !was.MatchString(line) {
 			out.WriteString(line)
 			continue
 		}
 		for _, port := range now {
-			out.WriteString(strings.Replace(line, was, fmt.Sprintf("port_value: %d}", port), 1))
+			out.WriteString(was.ReplaceAllString(line, fmt.Sprintf("${1}: %d", port)))
 		}
 	}
 	return out.String()
