@@ -19,7 +19,6 @@ import (
 type ledger struct {
 	names    *names.Names
 	wildcard bool // every name
-	delta    bool // removals are said
 	// What was sent, and last applied, of names without an entry; nil: nothing
 	// was. An absent name was sent as that.
 	sent, acked *xds.Set
@@ -66,8 +65,13 @@ func (l *ledger) state(name string) entry {
 	if e := l.entry(name); e != nil {
 		return *e
 	}
+	if !l.covers(name) {
+		return entry{name: name}
+	}
 	return l.implied(name)
 }
+
+// implied is what the Sets say of a subscribed name.
 
 func (l *ledger) implied(name string) entry {
 	e := entry{name: name}

@@ -184,8 +184,8 @@ func (s *Stream) Request(now time.Time, r Request) {
 func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
 	// A nonce here is that of a message without content, of a type that was
 	// not subscribed then.
-	w := &watch{t: t, claimed: r.Version, initial: r.Initial, lastNonce: r.Nonce, unresolved: true, dirty: true}
-	w.delta, w.whole = s.cfg.Delta, !s.cfg.Delta && (t == model.CDS || t == model.LDS)
+	w := s.newWatch(t)
+	w.claimed, w.initial, w.lastNonce, w.unresolved = r.Version, r.Initial, r.Nonce, true
 	if unasked := s.watches[t]; unasked != nil {
 		w.crossed = slices.Collect(unasked.had())
 	}
@@ -201,6 +201,10 @@ func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
 	if w.unresolved {
 		w.initial = r.Initial.Clone()
 	}
+}
+
+func (s *Stream) newWatch(t model.ResourceType) *watch {
+	return &watch{t: t, delta: s.cfg.Delta, whole: !s.cfg.Delta && (t == model.CDS || t == model.LDS), dirty: true}
 }
 
 // Next returns the next response to be sent, if there is one. It counts as
@@ -323,8 +327,8 @@ func (s *Stream) advance(now time.Time) {
 	if at := s.missingCDSAt(); !at.IsZero() && !now.Before(at) {
 		// Unsolicited, in full: a no-op where all is well (E9, E16, E23).
 		s.cfg.Observe(Event{Kind: Suspect, Type: model.CDS})
-		w := &watch{t: model.CDS, whole: !s.cfg.Delta, unasked: true, dirty: true}
-		w.wildcard, w.delta = true, s.cfg.Delta
+		w := s.newWatch(model.CDS)
+		w.wildcard, w.unasked = true, true
 		s.watches[model.CDS] = w
 	}
 	if at := s.suspectAt(); !at.IsZero() && !now.Before(at) {

@@ -18,6 +18,7 @@ import (
 // and the ledger says what the client has.
 type watch struct {
 	t     model.ResourceType
+	delta bool
 	whole bool
 
 	ledger            // of whole types only the subscription
