@@ -117,6 +117,7 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 func (s *Server) refreshMetrics() {
 	m := s.cfg.Metrics
 	m.classes.Set(float64(s.cache.Sets()))
+	m.parts.Set(float64(s.cache.Parts()))
 	var held [model.ResourceTypes]int
 	for _, c := range s.streamsNow() {
 		c.mu.Lock()

@@ -162,3 +162,11 @@ func (c *Cache) Sets() int {
 	defer c.mu.Unlock()
 	return len(c.entries)
 }
+
+// Parts is how many parts of resources are kept, once for all classes. It
+// waits for what is being made.
+func (c *Cache) Parts() int {
+	c.building.Lock()
+	defer c.building.Unlock()
+	return c.catalog.Size()
+}

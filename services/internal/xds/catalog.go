@@ -140,6 +140,9 @@ func (c *Catalog) Update(pc *model.PushContext, changed []model.Input) []Change 
 	return e.done()
 }
 
+// Size is how many parts are kept.
+func (c *Catalog) Size() int { return len(c.parts) }
+
 // Diagnostics are about what of the classes kept cannot be served as the
 // objects say; sorted, each once. The result must not be changed.
 func (c *Catalog) Diagnostics() []model.Diagnostic { return c.problems.list() }
