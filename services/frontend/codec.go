@@ -117,7 +117,7 @@ func appendResources(buffers mem.BufferSlice, delta bool, resources []*xds.Resou
 			head = resource.DeltaHead
 		}
 		buffers = append(buffers, mem.SliceBuffer(head))
-		for _, p := range resource.Pieces {
+		for p := range resource.Pieces.All() {
 			buffers = append(buffers, mem.SliceBuffer(p.Value))
 		}
 	}

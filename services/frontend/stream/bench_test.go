@@ -26,7 +26,7 @@ func bigMesh() (content.View, []string) {
 	}
 	add := func(t model.ResourceType, name string, facts piece.Facts) {
 		r := &xds.Resource{Name: name, Sum: xds.Absent(t.String() + name), Head: make([]byte, 90), DeltaHead: make([]byte, 180)}
-		r.Pieces = []*xds.Encoded{{Value: make([]byte, 900), Facts: facts}}
+		r.Pieces = xds.PiecesOf(&xds.Encoded{Value: make([]byte, 900), Facts: facts})
 		v.Sets[t].Resources = append(v.Sets[t].Resources, r)
 		v.Sets[t].Sum = v.Sets[t].Sum.Add(r.Sum)
 	}

@@ -210,7 +210,7 @@ func (c *chaosClient) resource(t model.ResourceType, name string) *xds.Resource 
 	case model.LDS, model.RDS:
 		facts.Clusters = []string{[]string{"a", "b", "c", "d"}[c.pick(4)]}
 	}
-	r.Pieces = []*xds.Encoded{{Facts: facts}}
+	r.Pieces = xds.PiecesOf(&xds.Encoded{Facts: facts})
 	return r
 }
 

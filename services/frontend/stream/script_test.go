@@ -383,7 +383,7 @@ func (r *script) resource(t model.ResourceType, word string) *xds.Resource {
 			facts.Endpoints = name
 		}
 	}
-	res.Pieces = []*xds.Encoded{{Facts: facts}}
+	res.Pieces = xds.PiecesOf(&xds.Encoded{Facts: facts})
 	if how == "big" {
 		res.Head = make([]byte, 1_500_000)
 	}

@@ -38,6 +38,7 @@ type edit struct {
 	*Catalog
 	stale map[*part]struct{} // to be made
 	moved map[*class]moved
+	row   []*Encoded // for collect
 	dirty [model.ResourceTypes][]dirty
 }
 
@@ -254,7 +255,7 @@ func (e *edit) next(l *list) (*Set, []string) {
 		}
 	}
 	if len(shared) > 0 {
-		changes = append(changes, e.collect(l, shared)...)
+		changes = append(changes, e.collect(l, shared, l.set)...)
 	}
 	return e.splice(l.key.t, l.set, changes)
 }
@@ -264,11 +265,11 @@ func (e *edit) next(l *list) (*Set, []string) {
 func (e *edit) first(l *list) *Set {
 	if l.base != nil {
 		if names, ok := e.differing(l); ok {
-			set, _ := e.splice(l.key.t, l.baseSet, e.collect(l, names))
+			set, _ := e.splice(l.key.t, l.baseSet, e.collect(l, names, l.baseSet))
 			return set
 		}
 	}
-	set, _ := e.splice(l.key.t, e.empty, e.collect(l, nil))
+	set, _ := e.splice(l.key.t, e.empty, e.collect(l, nil, e.empty))
 	return set
 }
 
@@ -315,7 +316,8 @@ func (e *edit) differing(l *list) (map[*name]struct{}, bool) {
 
 // collect puts the resources of these names together, as the parts of a list
 // give them; nil: of all names. Of a name to which nothing is given comes nil.
-func (e *edit) collect(l *list, names map[*name]struct{}) []change {
+// Before is a Set with much of the same.
+func (e *edit) collect(l *list, names map[*name]struct{}, before *Set) []change {
 	pieces := make(map[*name]*[]*given, len(names))
 	var last *name // pieces of one name come one behind the other
 	var of *[]*given
@@ -329,7 +331,8 @@ func (e *edit) collect(l *list, names map[*name]struct{}) []change {
 					}
 				}
 				if last, of = g.of, pieces[g.of]; of == nil {
-					of = new([]*given)
+					list := make([]*given, 0, len(last.givers))
+					of = &list
 					pieces[last] = of
 				}
 			}
@@ -347,11 +350,11 @@ func (e *edit) collect(l *list, names map[*name]struct{}) []change {
 			changes = append(changes, change{n.text, e.alone((*of)[0])})
 			continue
 		}
-		all := make([]*Encoded, len(*of))
-		for i, g := range *of {
-			all[i] = g.Encoded
+		e.row = e.row[:0]
+		for _, g := range *of {
+			e.row = append(e.row, g.Encoded)
 		}
-		changes = append(changes, change{n.text, e.resource(n, all)})
+		changes = append(changes, change{n.text, e.resource(n, e.row, before.Find(n.text))})
 	}
 	return changes
 }

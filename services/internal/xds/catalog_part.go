@@ -44,14 +44,31 @@ type (
 // alone is the resource that this piece alone makes.
 func (c *Catalog) alone(g *given) *Resource {
 	if g.alone == nil {
-		g.alone = c.resource(g.of, []*Encoded{g.Encoded})
+		g.alone = c.resource(g.of, []*Encoded{g.Encoded}, nil)
 	}
 	return g.alone
 }
 
-// resource is the resource that the pieces make.
-func (c *Catalog) resource(of *name, pieces []*Encoded) *Resource {
-	k := typeSum{of.t, sumOfPieces(of.text, pieces)}
+// resource is the resource that the pieces make; before is what the name had,
+// or nil.
+func (c *Catalog) resource(of *name, all []*Encoded, before *Resource) *Resource {
+	var others Pieces
+	if before != nil {
+		others = before.Pieces
+	}
+	pieces := piecesOf(all, others, func(some []*Encoded) *block {
+		if len(some) == 1 {
+			return newBlock(some)
+		}
+		k := typeHash{of.t, hashOf(some)}
+		b := c.pool.blocks.get(k)
+		if b == nil {
+			b = newBlock(some)
+			c.pool.blocks.put(k, b)
+		}
+		return b
+	})
+	k := typeSum{of.t, pieces.sum(of.text)}
 	r := c.pool.resources.get(k)
 	if r == nil {
 		r = newResource(of.t, of.text, k.sum, pieces)

@@ -10,6 +10,7 @@ import (
 // is there once, for all classes and for as many versions as are in use.
 type pool struct {
 	encoded   weakMap[typeHash, Encoded]
+	blocks    weakMap[typeHash, block]
 	resources weakMap[typeSum, Resource]
 	sets      weakMap[typeSum, Set]
 }

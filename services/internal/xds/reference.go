@@ -44,7 +44,8 @@ func generate(pc *model.PushContext, parts partsFunc, class model.ProxyClass, t 
 		for i, m := range all {
 			pieces[i] = m.Encoded
 		}
-		r := newResource(t, name, sumOfPieces(name, pieces), pieces)
+		all := PiecesOf(pieces...)
+		r := newResource(t, name, all.sum(name), all)
 		s.Resources = append(s.Resources, r)
 		s.Sum = s.Sum.Add(r.Sum)
 	}

@@ -55,7 +55,7 @@ type Resource struct {
 	// Sum is of the name and the content; as text it is the resource's version
 	// in delta.
 	Sum    Sum
-	Pieces []*Encoded
+	Pieces Pieces // nil: the content is not known
 	// Head and DeltaHead come before the pieces in the field "resources" of a
 	// DiscoveryResponse and of a DeltaDiscoveryResponse.
 	Head, DeltaHead []byte
@@ -73,19 +73,19 @@ func (r *Resource) Size() int { return r.size }
 
 // Value is the message, in one piece; it must not be changed.
 func (r *Resource) Value() []byte {
-	if len(r.Pieces) == 1 {
-		return r.Pieces[0].Value
+	var values [][]byte
+	for p := range r.Pieces.All() {
+		values = append(values, p.Value)
 	}
-	values := make([][]byte, len(r.Pieces))
-	for i, p := range r.Pieces {
-		values[i] = p.Value
+	if len(values) == 1 {
+		return values[0]
 	}
 	return bytes.Join(values, nil)
 }
 
 // Endpoints is the ClusterLoadAssignment that a Cluster waits for; empty: none.
 func (r *Resource) Endpoints() string {
-	for _, p := range r.Pieces {
+	for p := range r.Pieces.All() {
 		if p.Facts.Endpoints != "" {
 			return p.Facts.Endpoints
 		}
@@ -95,17 +95,17 @@ func (r *Resource) Endpoints() string {
 
 // SlowWarm says that a Cluster needs more than its endpoints to be warm.
 func (r *Resource) SlowWarm() bool {
-	return slices.ContainsFunc(r.Pieces, func(p *Encoded) bool { return p.Facts.SlowWarm })
+	return r.Pieces.any(func(p *Encoded) bool { return p.Facts.SlowWarm })
 }
 
 // Secrets says that a Cluster waits for secrets.
 func (r *Resource) Secrets() bool {
-	return slices.ContainsFunc(r.Pieces, func(p *Encoded) bool { return p.Facts.Secrets })
+	return r.Pieces.any(func(p *Encoded) bool { return p.Facts.Secrets })
 }
 
 // RefersTo says whether a Listener or RouteConfiguration names a cluster.
 func (r *Resource) RefersTo(cluster string) bool {
-	return slices.ContainsFunc(r.Pieces, func(p *Encoded) bool {
+	return r.Pieces.any(func(p *Encoded) bool {
 		_, ok := slices.BinarySearch(p.Facts.Clusters, cluster)
 		return ok
 	})
@@ -147,27 +147,13 @@ func Search(resources []*Resource, name string) (int, bool) {
 // Empty is the answer to a subscribed name of EDS or RDS that is not there.
 func Empty(t model.ResourceType, name string) *Resource {
 	value := piece.Empty(t, name)
-	return newResource(t, name, Absent(name), []*Encoded{{Value: value, Hash: sha256.Sum256(value)}})
+	return newResource(t, name, Absent(name), PiecesOf(&Encoded{Value: value, Hash: sha256.Sum256(value)}))
 }
 
-// sumOfPieces is the Sum of the resource that pieces make.
-func sumOfPieces(name string, pieces []*Encoded) Sum {
-	if len(pieces) == 1 {
-		return sumOf(name, pieces[0].Hash)
-	}
-	h := sha256.New()
-	for _, p := range pieces {
-		h.Write(p.Hash[:len(Sum{})]) // more would make a Sum no safer
-	}
-	var hash [32]byte
-	h.Sum(hash[:0])
-	return sumOf(name, hash)
-}
-
-func newResource(t model.ResourceType, name string, sum Sum, pieces []*Encoded) *Resource {
+func newResource(t model.ResourceType, name string, sum Sum, pieces Pieces) *Resource {
 	r := &Resource{Name: name, Sum: sum, Pieces: pieces}
-	for _, p := range pieces {
-		r.size += len(p.Value)
+	for _, b := range pieces {
+		r.size += b.size
 	}
 	r.Head = appendAny(nil, t, r.size)
 	r.DeltaHead = deltaHead(t, r)

@@ -65,7 +65,7 @@ func (k *kept) whole() error {
 	seen := map[*xds.Resource]bool{}
 	for c, set := range k.sets {
 		for _, r := range set.Resources {
-			if c.t != model.RDS || len(r.Pieces) == 1 || seen[r] {
+			if c.t != model.RDS || r.Pieces.Len() == 1 || seen[r] {
 				continue
 			}
 			seen[r] = true

@@ -1,0 +1,97 @@
+package xds
+
+import (
+	"crypto/sha256"
+	"iter"
+	"slices"
+)
+
+// Pieces are the encoded pieces of a resource, in their order. Of thousands,
+// those that differ in one share all but a block. Nobody writes to them.
+type Pieces []*block
+
+// block is some pieces in a row.
+type block struct {
+	pieces []*Encoded
+	hash   [32]byte // of their hashes
+	size   int      // of their values
+}
+
+// blockSize is how many pieces are in each block but the last.
+const blockSize = 64
+
+// PiecesOf are these pieces.
+func PiecesOf(all ...*Encoded) Pieces {
+	return piecesOf(all, nil, newBlock)
+}
+
+// piecesOf are these pieces, with the blocks of others in the place of equal
+// ones; the rest comes from block, which must not keep what it is given.
+func piecesOf(all []*Encoded, others Pieces, blockOf func(pieces []*Encoded) *block) Pieces {
+	p := make(Pieces, 0, (len(all)+blockSize-1)/blockSize)
+	for some := range slices.Chunk(all, blockSize) {
+		if i := len(p); i < len(others) && slices.Equal(some, others[i].pieces) {
+			p = append(p, others[i])
+		} else {
+			p = append(p, blockOf(some))
+		}
+	}
+	return p
+}
+
+func newBlock(pieces []*Encoded) *block {
+	b := &block{pieces: slices.Clone(pieces), hash: hashOf(pieces)}
+	for _, p := range pieces {
+		b.size += len(p.Value)
+	}
+	return b
+}
+
+// hashOf is the hash of a block of these pieces.
+func hashOf(pieces []*Encoded) [32]byte {
+	if len(pieces) == 1 {
+		return pieces[0].Hash
+	}
+	b := make([]byte, 0, blockSize*len(Sum{}))
+	for _, p := range pieces {
+		b = append(b, p.Hash[:len(Sum{})]...) // more would make a Sum no safer
+	}
+	return sha256.Sum256(b)
+}
+
+// sum is the Sum of the resource of that name.
+func (p Pieces) sum(name string) Sum {
+	if len(p) == 1 {
+		return sumOf(name, p[0].hash)
+	}
+	b := make([]byte, 0, len(p)*len(Sum{}))
+	for _, block := range p {
+		b = append(b, block.hash[:len(Sum{})]...)
+	}
+	return sumOf(name, sha256.Sum256(b))
+}
+
+// Len is how many there are.
+func (p Pieces) Len() int {
+	if len(p) == 0 {
+		return 0
+	}
+	return (len(p)-1)*blockSize + len(p[len(p)-1].pieces)
+}
+
+// All yields them in their order.
+func (p Pieces) All() iter.Seq[*Encoded] {
+	return func(yield func(*Encoded) bool) {
+		for _, b := range p {
+			for _, e := range b.pieces {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (p Pieces) any(is func(*Encoded) bool) bool {
+	return slices.ContainsFunc(p, func(b *block) bool { return slices.ContainsFunc(b.pieces, is) })
+}
