@@ -35,7 +35,9 @@ func Listeners(r *model.Reader, class model.LDSClass) []piece.Part {
 }
 
 // anyAddress and loopback are where sidecars listen for what is not for one
-// virtual IP: with redirected connections and without.
+// virtual IP: with redirected connections and without. Without, services on
+// ports below 1024 need a sidecar that may bind them; it rejects the listeners
+// that it cannot bind, and takes the others.
 const (
 	anyAddress = "0.0.0.0"
 	loopback   = "127.0.0.1"
