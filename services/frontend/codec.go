@@ -106,7 +106,13 @@ func (r *response) buffers() mem.BufferSlice {
 	if r.Memo == nil {
 		return appendResources(mem.BufferSlice{head}, r.Delta, r.Resources)
 	}
-	shared := r.Memo.Do(r.Delta, func() any { return appendResources(nil, r.Delta, r.Resources) }).(mem.BufferSlice)
+	shared := r.Memo.Do(r.Delta, func() any {
+		n := 0
+		for _, resource := range r.Resources {
+			n += 1 + resource.Pieces.Len()
+		}
+		return appendResources(make(mem.BufferSlice, 0, n), r.Delta, r.Resources)
+	}).(mem.BufferSlice)
 	return append(append(make(mem.BufferSlice, 0, 1+len(shared)), head), shared...)
 }
 

@@ -163,7 +163,9 @@ func (s *Stream) reject(now time.Time, w *watch, o *outstanding, earlier []outst
 		rest = append(rest, items...)
 	}
 	w.sendAgain(slices.DeleteFunc(rest, func(it item) bool { _, held := w.holds[it.name]; return held }))
-	if !w.whole && len(w.sentOut) == 0 {
+	if w.whole {
+		w.owed = w.owed || len(suspects) > 0
+	} else if len(w.sentOut) == 0 {
 		w.ledger.settle()
 	}
 	named := culprits

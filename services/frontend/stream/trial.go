@@ -33,7 +33,12 @@ func (s *Stream) nextTrial(w *watch) bool {
 				continue // its content has changed meanwhile
 			}
 			delete(w.holds, name)
-			if !w.whole && w.covers(name) {
+			switch {
+			case !w.covers(name):
+				continue
+			case w.whole:
+				w.owed = true
+			default:
 				w.except(name).owed = true
 			}
 			any = true
