@@ -162,10 +162,12 @@ func (m *maker) failClosed(c *clusterv3.Cluster, policy traffic.Policy, why erro
 	})
 }
 
-// metadata says which objects shaped a cluster (DR-27).
+// metadata says which objects shaped a cluster (DR-27). A rule that has nothing
+// but subsets is not in the cluster of the whole service: subsets that come and
+// go would make Envoy warm it anew.
 func (m *maker) metadata(subset *networking.Subset) *corev3.Metadata {
 	fields := map[string]*structpb.Value{}
-	if len(m.ruleKeys) > 0 {
+	if len(m.ruleKeys) > 0 && (subset != nil || m.rule.GetTrafficPolicy() != nil) {
 		key := m.ruleKeys[0]
 		fields["config"] = structpb.NewStringValue(
 			"/apis/networking.istio.io/v1/namespaces/" + key.Namespace + "/destination-rule/" + key.Name)
