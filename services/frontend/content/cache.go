@@ -19,6 +19,10 @@ type Cache struct {
 	building sync.Mutex
 	catalog  *xds.Catalog
 
+	// remaking is held by who finds out what was served before; one at a time,
+	// so that those who come together find what the first one made.
+	remaking sync.Mutex
+
 	mu      sync.Mutex // protects what follows; nothing is made under it
 	current point
 	past    []point // newest first
@@ -114,7 +118,7 @@ func (c *Cache) swap(next point, changes []xds.Change) []*Client {
 		}
 	}
 	for _, change := range changes {
-		e := c.entries[key{change.Type, change.Class}]
+		e := c.entries[key{change.Type, *change.Class}]
 		e.history = slices.Insert(e.history, 0, since{next.version, change.Set})
 		for w, clients := range e.watchers {
 			if !w.wants(change.Names) {

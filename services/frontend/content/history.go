@@ -31,12 +31,9 @@ func (cl *Client) Past() iter.Seq[View] {
 			v := View{Version: p.version, Published: p.published}
 			for t := range model.ResourceTypes {
 				k := key{t, was.Only(t)}
-				set, since := c.at(k, p.version)
+				set := at(remade[k], p.version)
 				if set == nil {
-					if _, ok := remade[k]; !ok {
-						remade[k] = c.remake(k, past, since)
-					}
-					set = at(remade[k], p.version)
+					set, remade[k] = c.at(k, p.version, past)
 				}
 				v.Sets[t] = set
 			}
@@ -47,9 +44,25 @@ func (cl *Client) Past() iter.Seq[View] {
 	}
 }
 
-// at is what was served of a key at a version; nil: that is not known, and
+// at is what was served of a key at a version, one of those in past, newest
+// first. Where nobody was served it, it is made: then the history comes with it.
+func (c *Cache) at(k key, v store.Version, past []point) (*xds.Set, []since) {
+	if set, _ := c.known(k, v); set != nil {
+		return set, nil
+	}
+	c.remaking.Lock()
+	defer c.remaking.Unlock()
+	set, from := c.known(k, v)
+	if set != nil {
+		return set, nil
+	}
+	history := c.remake(k, past, from)
+	return at(history, v), history
+}
+
+// known is what was served of a key at a version; nil: that is not known, and
 // since which version it is; zero: not at all.
-func (c *Cache) at(k key, v store.Version) (*xds.Set, store.Version) {
+func (c *Cache) known(k key, v store.Version) (*xds.Set, store.Version) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[k]

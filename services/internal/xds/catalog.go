@@ -36,7 +36,7 @@ type Catalog struct {
 
 // Change is what an Update did to what a class is served of a type.
 type Change struct {
-	Class model.ProxyClass // of nothing but Type
+	Class *model.ProxyClass // of nothing but Type; must not be changed
 	Type  model.ResourceType
 	Set   *Set
 	// Names are those of the resources that came, went or changed; sorted.

@@ -169,13 +169,13 @@ func (e *edit) sets() []Change {
 		changes = slices.Grow(changes, len(l.classes))
 		for cl := range l.classes {
 			if _, moved := e.moved[cl]; !moved {
-				changes = append(changes, Change{cl.key.of, cl.key.t, l.set, names})
+				changes = append(changes, Change{&cl.key.of, cl.key.t, l.set, names})
 			}
 		}
 	}
 	for cl, was := range e.moved {
 		if cl.list.set != was.set {
-			changes = append(changes, Change{cl.key.of, cl.key.t, cl.list.set, Changed(was.set, cl.list.set)})
+			changes = append(changes, Change{&cl.key.of, cl.key.t, cl.list.set, Changed(was.set, cl.list.set)})
 		}
 	}
 	return changes

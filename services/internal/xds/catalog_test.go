@@ -154,7 +154,7 @@ func TestCatalogIsGenerate(t *testing.T) {
 				t.Fatalf("seed %d, step %d: %s", seed, step, fmt.Sprintf(format, args...))
 			}
 			for _, ch := range w.change(changes...) {
-				k := classKey{ch.Type, ch.Class}
+				k := classKey{ch.Type, *ch.Class}
 				if diff := cmp.Diff(Changed(kept[k], ch.Set), ch.Names); diff != "" || len(ch.Names) == 0 {
 					fail("%v: changed (-want +got):\n%s", k, diff)
 				}

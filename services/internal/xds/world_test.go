@@ -34,7 +34,7 @@ func (k *kept) next(w *model.World, keys []model.Key) error {
 	before := k.pc
 	k.pc, changed = k.pc.Next(w, keys)
 	for _, ch := range k.Update(k.pc, changed) {
-		c := classOf{ch.Type, ch.Class}
+		c := classOf{ch.Type, *ch.Class}
 		if want := xds.Changed(k.sets[c], ch.Set); !slices.Equal(want, ch.Names) || len(want) == 0 {
 			return fmt.Errorf("%v: it is said that %q changed; %q did", c, ch.Names, want)
 		}
