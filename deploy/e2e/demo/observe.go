@@ -35,7 +35,7 @@ func (s *stage) cause(ctx context.Context, version rig.Version) (string, error) 
 		return "", err
 	}
 	for _, c := range v.Changes {
-		if strings.Contains(c.Object, "demo/routes") {
+		if strings.Contains(c.Object, "VirtualService demo/shop ") {
 			return fmt.Sprintf("#%d %s: %s", c.Seq, c.Cause, c.Object), nil
 		}
 	}
