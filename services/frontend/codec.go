@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"fmt"
+	"iter"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
@@ -102,32 +103,74 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 // buffers is the head, which is this response's own, and the resources, which
 // are the same slices for whoever is sent the same list.
 func (r *response) buffers() mem.BufferSlice {
-	head := mem.SliceBuffer(r.head())
-	if r.Memo == nil {
-		return appendResources(mem.BufferSlice{head}, r.Delta, r.Resources)
+	encode := func() any { return encode(r.Resources, r.Delta) }
+	var resources mem.BufferSlice
+	if r.Memo != nil {
+		resources = r.Memo.Do(r.Delta, encode).(mem.BufferSlice)
+	} else {
+		resources = encode().(mem.BufferSlice)
 	}
-	shared := r.Memo.Do(r.Delta, func() any {
-		n := 0
-		for _, resource := range r.Resources {
-			n += 1 + resource.Pieces.Len()
-		}
-		return appendResources(make(mem.BufferSlice, 0, n), r.Delta, r.Resources)
-	}).(mem.BufferSlice)
-	return append(append(make(mem.BufferSlice, 0, 1+len(shared)), head), shared...)
+	return append(append(make(mem.BufferSlice, 0, 1+len(resources)), mem.SliceBuffer(r.head())), resources...)
 }
 
-func appendResources(buffers mem.BufferSlice, delta bool, resources []*xds.Resource) mem.BufferSlice {
-	for _, resource := range resources {
-		head := resource.Head
-		if delta {
-			head = resource.DeltaHead
-		}
-		buffers = append(buffers, mem.SliceBuffer(head))
-		for p := range resource.Pieces.All() {
-			buffers = append(buffers, mem.SliceBuffer(p.Value))
+// Slices of less than smallSlice are copied into slices of mergedSlice: grpc
+// takes longer to look at one than to copy it.
+const (
+	smallSlice  = 4 << 10
+	mergedSlice = 32 << 10
+)
+
+// encode is the field "resources" of a response.
+func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
+	var buffers mem.BufferSlice
+	left := 0 // bytes that are to be copied
+	for b := range slicesOf(resources, delta) {
+		if len(b) < smallSlice {
+			left += len(b)
 		}
 	}
+	var merged []byte
+	flush := func() {
+		if len(merged) > 0 {
+			buffers = append(buffers, mem.SliceBuffer(merged))
+			merged = nil
+		}
+	}
+	for b := range slicesOf(resources, delta) {
+		switch {
+		case len(b) >= smallSlice:
+			flush()
+			buffers = append(buffers, mem.SliceBuffer(b))
+			continue
+		case len(merged)+len(b) > cap(merged):
+			flush()
+			merged = make([]byte, 0, min(left, mergedSlice))
+		}
+		merged = append(merged, b...)
+		left -= len(b)
+	}
+	flush()
 	return buffers
+}
+
+// slicesOf yields the slices of which resources are made on the wire.
+func slicesOf(resources []*xds.Resource, delta bool) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for _, r := range resources {
+			head := r.Head
+			if delta {
+				head = r.DeltaHead
+			}
+			if !yield(head) {
+				return
+			}
+			for p := range r.Pieces.All() {
+				if !yield(p.Value) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (r *response) head() []byte {

@@ -126,8 +126,8 @@ func (w *watch) hasAllOf(set *xds.Set) bool {
 func (s *Stream) resolveDelta(now time.Time, w *watch) {
 	initial, set := w.initial, s.view.Sets[w.t]
 	w.initial = names.Versions{}
-	defer w.mayHave(set)
 	if initial.Len() == 0 {
+		w.mayHave(set)
 		return // everything
 	}
 	// Endpoints are answered whole unless the clusters were asked for and are
@@ -143,6 +143,7 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 		}
 		s.cdsCurrent = s.cdsCurrent || w.t == model.CDS && !whole
 		s.isCurrent(now, w, set.Sum.String())
+		w.mayHave(set)
 		return
 	}
 	s.resume(w, initial, set)
@@ -153,20 +154,19 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 			e.answered = e.sent != nil && set.Find(e.name) == nil
 		}
 	}
+	w.mayHave(set)
 	if w.t == model.CDS {
 		s.holdRemoved(now, s.view)
 		s.findEndpoints()
 	}
 }
 
-// mayHave makes what was sent unasked, and is gone, be removed.
+// mayHave makes what was sent unasked be sent again, or removed if it is gone.
 func (w *watch) mayHave(set *xds.Set) {
 	for _, r := range w.crossed {
-		if !w.covers(r.Name) || set.Find(r.Name) != nil {
-			continue
-		}
-		if e := w.except(r.Name); e.sent == nil {
-			*e = entry{name: r.Name, sent: r, acked: r, answered: true, applied: true}
+		if w.covers(r.Name) {
+			gone := set.Find(r.Name) == nil
+			*w.except(r.Name) = entry{name: r.Name, sent: r, acked: r, answered: gone, applied: true}
 		}
 	}
 	w.crossed = nil
