@@ -165,8 +165,8 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 func (w *watch) mayHave(set *xds.Set) {
 	for _, r := range w.crossed {
 		if w.covers(r.Name) {
-			gone := set.Find(r.Name) == nil
-			*w.except(r.Name) = entry{name: r.Name, sent: r, acked: r, answered: gone, applied: true}
+			e := w.except(r.Name)
+			e.sent, e.answered = r, set.Find(r.Name) == nil
 		}
 	}
 	w.crossed = nil

@@ -82,7 +82,10 @@ func (s *Stream) accept(now time.Time, w *watch, o *outstanding) {
 			}
 			e.owed, e.lost = e.owed || e.lost, false
 		}
-		if w.acked = o.set; len(w.sentOut) == 0 {
+		if o.set != nil {
+			w.acked = o.set
+		}
+		if len(w.sentOut) == 0 {
 			w.ledger.settle()
 		}
 		whole = w.applied()

@@ -188,6 +188,10 @@ func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
 	w.claimed, w.initial, w.lastNonce, w.unresolved = r.Version, r.Initial, r.Nonce, true
 	if unasked := s.watches[t]; unasked != nil {
 		w.crossed = slices.Collect(unasked.had())
+		w.sentOut = unasked.sentOut
+		for i := range w.sentOut {
+			w.sentOut[i].set = nil // what it was sent from says nothing of other names
+		}
 	}
 	if s.cfg.Delta {
 		s.subscribeDelta(w, r)
