@@ -79,11 +79,11 @@ func notYet(kd *kind.Kind) []model.Diagnostic {
 	}
 	d := model.Diagnostic{
 		Severity: model.Warning, Code: "not-yet",
-		Reason: fmt.Sprintf("a %s is carried on the log and has no effect yet", kd.Name),
+		Reason: fmt.Sprintf("the %s is carried on the log and has no effect yet", kd.Name),
 		Advice: "nothing is to be done; do not rely on it",
 	}
 	if kd.Security {
-		d.Reason = fmt.Sprintf("NOT ENFORCED: a %s is carried on the log, and no proxy is told of it yet", kd.Name)
+		d.Reason = fmt.Sprintf("NOT ENFORCED: the %s is carried on the log, and no proxy is told of it yet", kd.Name)
 		d.Advice = "protect the workloads by other means; what it forbids is allowed"
 	}
 	return []model.Diagnostic{d}

@@ -68,7 +68,7 @@ func find(t testing.TB) string {
 	get := filepath.Join(filepath.Dir(here), "..", "..", "..", "..", "deploy", "tools", "get")
 	out, err := exec.CommandContext(t.Context(), get, "envoy").Output()
 	if err != nil {
-		t.Fatalf("no Envoy (%v): run `make tools`, or set ENVOY to an envoy binary from 1.30 on", err)
+		t.Fatalf("no Envoy (%v): run `make tools`, or set ENVOY to an envoy binary from 1.34 on", err)
 	}
 	return strings.TrimSpace(string(out))
 }
