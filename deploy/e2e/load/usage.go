@@ -70,7 +70,10 @@ type usage struct {
 
 // others is the processor time of all but the server and the proxies: where
 // that is much, the figures are worth little.
-func (u usage) others() time.Duration { return max(0, u.machine-u.server-u.own) }
+func (u usage) others() time.Duration { return max(0, u.machine-u.both()) }
+
+// both is the processor time of the server and the proxies.
+func (u usage) both() time.Duration { return u.server + u.own }
 
 // usage is what was used so far.
 func (t target) usage(bytes int64) (usage, error) {
