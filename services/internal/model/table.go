@@ -2,6 +2,7 @@ package model
 
 import (
 	"iter"
+	"math/bits"
 	"slices"
 )
 
@@ -161,19 +162,33 @@ func (e *edit[K, V]) cut(n *node[K, V], depth int, h uint64, k K) *node[K, V] {
 	return n
 }
 
-// hashStrings is FNV-1a with its bits mixed; what separates the strings is in
-// no UTF-8 text.
+// hashStrings is the same in every process, so that what is walked comes in the
+// same order.
 func hashStrings(parts ...string) uint64 {
-	h := uint64(14695981039346656037)
+	h := uint64(len(parts))
 	for _, s := range parts {
-		for i := range len(s) {
-			h = (h ^ uint64(s[i])) * 1099511628211
+		size := uint64(len(s))
+		for ; len(s) >= 8; s = s[8:] {
+			h = mix(h ^ eightBytes(s))
 		}
-		h = (h ^ 0xff) * 1099511628211
+		var rest uint64
+		for i := range len(s) {
+			rest = rest<<8 | uint64(s[i])
+		}
+		h = mix(h ^ rest ^ size<<56)
 	}
-	h ^= h >> 32
-	h *= 0xd6e8feb86659fd93
-	return h ^ h>>32
+	return h
+}
+
+// eightBytes is the first eight bytes.
+func eightBytes(s string) uint64 {
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+func mix(h uint64) uint64 {
+	high, low := bits.Mul64(h^0xa0761d6478bd642f, 0xe7037ed1a0b428db)
+	return high ^ low
 }
 
 func hashKey(k Key) uint64 { return hashStrings(k.Source, k.Instance, k.Kind, k.Namespace, k.Name) }
