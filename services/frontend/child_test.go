@@ -144,7 +144,7 @@ func serveFrontend(l net.Listener, services int) (change func(), err error) {
 		ID: "f1", Build: "bench", Listeners: []net.Listener{l}, Logger: slog.New(slog.DiscardHandler),
 		Store: memstore.Open(&memstore.File{}, store.Retention{}), Chain: chain, Head: chain.Head,
 		Limits: limits,
-		OnChange: func() {
+		OnChange: func(bool) {
 			select {
 			case serving <- struct{}{}:
 			default:

@@ -35,8 +35,8 @@ type Config struct {
 	// Metrics are counted here; nil counts nowhere.
 	Metrics *Metrics
 	// OnChange is called, from any goroutine, when Report has something new
-	// to say. It must not block.
-	OnChange func()
+	// to say; it is urgent where the chain was rewound. It must not block.
+	OnChange func(urgent bool)
 	Limits   Limits
 }
 

@@ -119,7 +119,7 @@ func start(t testing.TB, id string, mesh *mesh, options ...option) *rig {
 		Store:   memstore.Open(&memstore.File{}, store.Retention{}),
 		Chain:   mesh.chain, Head: mesh.chain.Head,
 		Limits: limits,
-		OnChange: func() {
+		OnChange: func(bool) {
 			select {
 			case r.changed <- struct{}{}:
 			default:

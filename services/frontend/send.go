@@ -73,7 +73,7 @@ func (c *conn) next() bool {
 	now := time.Now()
 	r, ok, news := c.nextResponse(now)
 	if news {
-		c.server.cfg.OnChange()
+		c.server.cfg.OnChange(false)
 	}
 	if ok {
 		c.out, c.ready = response{r, c.server.cfg.ID}, true

@@ -68,7 +68,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Metrics = NewMetrics()
 	}
 	if cfg.OnChange == nil {
-		cfg.OnChange = func() {}
+		cfg.OnChange = func(bool) {}
 	}
 	s := &Server{
 		cfg:    cfg,
@@ -161,7 +161,7 @@ func (s *Server) drain(ctx context.Context) {
 	s.draining = true
 	s.mu.Unlock()
 	conns := s.streamsNow()
-	s.cfg.OnChange()
+	s.cfg.OnChange(false)
 	for i, c := range conns {
 		c.end(status.Error(codes.Unavailable, errDraining.Error()))
 		if i < len(conns)-1 && !sleep(ctx, s.cfg.Limits.Drain/time.Duration(len(conns))) {
@@ -203,7 +203,7 @@ func (s *Server) unregister(c *conn) {
 	s.cfg.Metrics.streams.Set(float64(len(s.conns)))
 	s.mu.Unlock()
 	s.cfg.Metrics.age.Observe(time.Since(c.since).Seconds())
-	s.cfg.OnChange()
+	s.cfg.OnChange(false)
 }
 
 // streamsNow are the streams that have begun and not ended.
@@ -247,14 +247,15 @@ func (s *Server) serveState(st *replica.State, changed []model.Input) {
 	s.mu.Lock()
 	s.mismatch = nil // of a version that is served no more
 	s.mu.Unlock()
-	s.cfg.OnChange()
+	s.cfg.OnChange(false)
 }
 
 func (s *Server) rewound(err *store.MismatchError) {
 	s.mu.Lock()
+	first := s.mismatch == nil || *s.mismatch != *err
 	s.mismatch = err
 	s.mu.Unlock()
-	s.cfg.OnChange()
+	s.cfg.OnChange(first)
 }
 
 func (s *Server) persistedChanged() {
@@ -263,7 +264,7 @@ func (s *Server) persistedChanged() {
 		persisted = 1
 	}
 	s.cfg.Metrics.persisted.Set(persisted)
-	s.cfg.OnChange()
+	s.cfg.OnChange(false)
 }
 
 // recovered keeps an error of the program to the stream in which it happens;

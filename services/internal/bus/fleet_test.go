@@ -128,7 +128,7 @@ func subscribe(t *testing.T, s *Server) <-chan *nats.Msg {
 }
 
 // A report is said at the start, held back after a change was said, and not
-// held back where the chain was rewound.
+// held back where it is urgent.
 func TestReporter(t *testing.T) {
 	s := startServer(t, t.TempDir())
 	reports := subscribe(t, s)
@@ -140,11 +140,11 @@ func TestReporter(t *testing.T) {
 		defer mu.Unlock()
 		return report
 	})
-	set := func(next *reportv1.FrontendReport) {
+	set := func(next *reportv1.FrontendReport, tell func()) {
 		mu.Lock()
 		defer mu.Unlock()
 		report = next
-		r.Changed()
+		tell()
 	}
 	expect := func(want *reportv1.FrontendReport) {
 		t.Helper()
@@ -165,13 +165,13 @@ func TestReporter(t *testing.T) {
 
 	started := time.Now()
 	mismatch := &reportv1.ChainMismatch{Own: &snapshotv1.Version{Epoch: 1, Seq: 9}}
-	set(&reportv1.FrontendReport{Frontend: "f", Persisted: true, ChainMismatch: mismatch})
+	set(&reportv1.FrontendReport{Frontend: "f", Persisted: true, ChainMismatch: mismatch}, r.Urgent)
 	expect(&reportv1.FrontendReport{Frontend: "f", Persisted: true, ChainMismatch: mismatch})
 	if d := time.Since(started); d > reportPause/2 {
 		t.Errorf("the mismatch was said after %v", d)
 	}
 	started = time.Now()
-	set(&reportv1.FrontendReport{Frontend: "f", ChainMismatch: mismatch})
+	set(&reportv1.FrontendReport{Frontend: "f", ChainMismatch: mismatch}, r.Changed)
 	expect(&reportv1.FrontendReport{Frontend: "f", ChainMismatch: mismatch})
 	if d := time.Since(started); d < reportPause/2 {
 		t.Errorf("a change was said after %v, while the pause is %v", d, reportPause)

@@ -30,21 +30,13 @@ type Reporter struct {
 	fleet   *Fleet
 	subject string
 	report  func() proto.Message
-	// urgent says that next must not wait for its turn after last.
-	urgent  func(last, next proto.Message) bool
 	changed chan struct{}
+	urgent  chan struct{}
 }
 
-// FrontendReporter reports what report returns; Run calls it. A new chain
-// mismatch is said at once.
+// FrontendReporter reports what report returns; Run calls it.
 func (f *Fleet) FrontendReporter(id string, report func() *reportv1.FrontendReport) *Reporter {
-	r := f.reporter("report.frontend."+events.Token(id), func() proto.Message { return report() })
-	r.urgent = func(last, next proto.Message) bool {
-		was, _ := last.(*reportv1.FrontendReport)
-		is := next.(*reportv1.FrontendReport).GetChainMismatch()
-		return is != nil && !proto.Equal(is, was.GetChainMismatch())
-	}
-	return r
+	return f.reporter("report.frontend."+events.Token(id), func() proto.Message { return report() })
 }
 
 // WatcherReporter reports for the watcher of a shard; twins differ in their
@@ -61,8 +53,8 @@ func (f *Fleet) BuilderReporter(id string, report func() *reportv1.BuilderReport
 
 func (f *Fleet) reporter(subject string, report func() proto.Message) *Reporter {
 	return &Reporter{
-		fleet: f, subject: subject, report: report, changed: make(chan struct{}, 1),
-		urgent: func(_, _ proto.Message) bool { return false },
+		fleet: f, subject: subject, report: report,
+		changed: make(chan struct{}, 1), urgent: make(chan struct{}, 1),
 	}
 }
 
@@ -70,6 +62,14 @@ func (f *Fleet) reporter(subject string, report func() proto.Message) *Reporter 
 func (r *Reporter) Changed() {
 	select {
 	case r.changed <- struct{}{}:
+	default: // said already
+	}
+}
+
+// Urgent is Changed by something that must not wait for its turn.
+func (r *Reporter) Urgent() {
+	select {
+	case r.urgent <- struct{}{}:
 	default: // said already
 	}
 }
@@ -86,19 +86,16 @@ func (r *Reporter) Run(ctx context.Context) error {
 	interval := time.NewTicker(reportInterval)
 	defer interval.Stop()
 	var (
-		last    proto.Message
 		pending = true           // something is to be said
 		pause   <-chan time.Time // nil: it may be said now
 	)
-	say := func(m proto.Message) {
-		r.publish(m)
-		last, pending, pause = m, false, time.After(reportPause)
+	say := func() {
+		r.publish(r.report())
+		pending, pause = false, time.After(reportPause)
 	}
 	for {
-		if pending {
-			if m := r.report(); pause == nil || r.urgent(last, m) {
-				say(m)
-			}
+		if pending && pause == nil {
+			say()
 		}
 		select {
 		case <-ctx.Done():
@@ -108,10 +105,12 @@ func (r *Reporter) Run(ctx context.Context) error {
 			pending = true
 		case <-pause:
 			pause = nil
+		case <-r.urgent:
+			say()
 		case <-interval.C:
-			say(r.report())
+			say()
 		case <-asked:
-			say(r.report())
+			say()
 		}
 	}
 }

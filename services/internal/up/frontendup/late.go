@@ -124,8 +124,12 @@ type lateReporter struct {
 	reporter atomic.Pointer[bus.Reporter]
 }
 
-func (r *lateReporter) changed() {
-	if reporter := r.reporter.Load(); reporter != nil {
+func (r *lateReporter) changed(urgent bool) {
+	switch reporter := r.reporter.Load(); {
+	case reporter == nil:
+	case urgent:
+		reporter.Urgent()
+	default:
 		reporter.Changed()
 	}
 }
