@@ -1,7 +1,6 @@
 package content_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -181,20 +180,5 @@ func TestEncoded(t *testing.T) {
 		if !proto.Equal(want, m) {
 			t.Errorf("got %v, want %v", m, want)
 		}
-	}
-}
-
-func BenchmarkUpdateOneOfMany(b *testing.B) {
-	var changes []Change
-	for i := range 1000 {
-		changes = append(changes, Put(fmt.Sprint("e", i), Endpoints(fmt.Sprint("c", i), 1)))
-	}
-	w := newWorld(b, changes...)
-	w.join("m").View()
-	i := uint32(0)
-	b.ReportAllocs()
-	for b.Loop() {
-		i++
-		w.change(Put("e7", Endpoints("c7", 1+i%60000)))
 	}
 }

@@ -1,6 +1,7 @@
 package content
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -298,6 +299,46 @@ func TestNobodyMissesAnything(t *testing.T) {
 			if v.Sets[model.EDS].Sum != want[1] || group == "m" && v.Sets[model.CDS].Sum != want[0] {
 				t.Fatalf("a view of version %s is not of that version", v.Version)
 			}
+		}
+	}
+}
+
+// BenchmarkUpdate is what a change of one service's endpoints costs, from the
+// PushContext to the last wake, where so many clients watch those of all.
+func BenchmarkUpdate(b *testing.B) {
+	for _, clients := range []int{1, 500} {
+		for _, classes := range []int{1, 100} {
+			b.Run(fmt.Sprintf("clients=%d/classes=%d", clients, classes), func(b *testing.B) {
+				var changes []Change
+				var list []string
+				for i := range 1001 {
+					name := fmt.Sprint("c", i)
+					changes, list = append(changes, Put("e"+name, Endpoints(name, 1))), append(list, name)
+				}
+				for i := range classes {
+					changes = append(changes, PutFor(fmt.Sprint("own", i), Group(fmt.Sprint(i)), Endpoints(fmt.Sprint("own", i), 1)))
+				}
+				m := newMesh(b, changes...)
+				subscription := m.names.InternList(list)
+				var joined []*listener
+				for i := range clients {
+					l := m.join(fmt.Sprint(i % classes))
+					l.Watch(model.EDS, subscription)
+					joined = append(joined, l)
+				}
+				i := uint32(0)
+				b.ReportAllocs()
+				for b.Loop() {
+					i++
+					m.change(Put("ec7", Endpoints("c7", 1+i%60000)))
+					for _, l := range joined {
+						if !l.was() {
+							b.Fatal("somebody was not woken")
+						}
+						l.View()
+					}
+				}
+			})
 		}
 	}
 }

@@ -51,6 +51,7 @@ func (d Diagnostic) Compare(e Diagnostic) int {
 		cmp.Compare(d.Code, e.Code),
 		cmp.Compare(d.Field, e.Field),
 		cmp.Compare(d.Reason, e.Reason),
+		cmp.Compare(d.Origin, e.Origin), cmp.Compare(d.Advice, e.Advice), cmp.Compare(d.Effect, e.Effect),
 	)
 }
 
