@@ -48,6 +48,7 @@ type Server struct {
 	heads   heads
 	names   *names.Table
 	gate    *gate
+	codec   codec
 	health  *health.Server
 	streams sync.WaitGroup // goroutines of streams, apart from their handlers
 
@@ -70,6 +71,10 @@ func New(cfg Config) (*Server, error) {
 	if cfg.OnChange == nil {
 		cfg.OnChange = func(bool) {}
 	}
+	codec, err := newCodec()
+	if err != nil {
+		return nil, fmt.Errorf("frontend: %w", err)
+	}
 	s := &Server{
 		cfg:    cfg,
 		cache:  content.New(),
@@ -77,6 +82,7 @@ func New(cfg Config) (*Server, error) {
 		names:  names.NewTable(),
 		gate:   newGate(cfg.Limits, cfg.Metrics),
 		health: health.NewServer(),
+		codec:  codec,
 		conns:  make(map[*conn]struct{}),
 	}
 	refresh := s.refreshMetrics
@@ -132,7 +138,7 @@ func (s *Server) Run(ctx context.Context) error {
 // shared, and other sizes save neither memory nor time (BenchmarkStreams).
 func (s *Server) transport() *grpc.Server {
 	server := grpc.NewServer(
-		grpc.ForceServerCodecV2(codec{}),
+		grpc.ForceServerCodecV2(s.codec),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(maxStreams),
