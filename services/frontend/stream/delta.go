@@ -163,10 +163,14 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 
 // mayHave makes what was sent unasked be sent again, or removed if it is gone.
 func (w *watch) mayHave(set *xds.Set) {
-	for _, r := range w.crossed {
-		if w.covers(r.Name) {
-			e := w.except(r.Name)
-			e.sent, e.answered = r, set.Find(r.Name) == nil
+	for _, c := range w.crossed {
+		if !w.covers(c.name) {
+			continue
+		}
+		e := w.except(c.name)
+		e.sent, e.answered = c.sent, set.Find(c.name) == nil
+		if c.applied {
+			e.acked, e.applied = c.acked, true
 		}
 	}
 	w.crossed = nil

@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -263,9 +264,15 @@ func (c *chaosClient) askDelta(t model.ResourceType, set *xds.Set) {
 		sub = append([]string{"*"}, sub...)
 	}
 	r := stream.Request{TypeURL: t.URL(), Names: names.Of(sub...)}
-	clear(c.has[t]) // what came unasked
 	c.crossed = c.crossed || len(c.queue[t]) > 0
 	how := c.pick(4)
+	for _, name := range slices.Sorted(maps.Keys(c.has[t])) { // what came unasked
+		if how = 0; c.all[t] || slices.Contains(c.names[t], name) {
+			r.Initial = r.Initial.With(name, c.has[t][name].String())
+		} else {
+			delete(c.has[t], name)
+		}
+	}
 	for _, res := range set.Resources {
 		if how == 0 || c.strict && c.isBad(res) || !c.all[t] && !slices.Contains(c.names[t], res.Name) || how == 1 && c.pick(2) == 0 {
 			continue
@@ -426,7 +433,7 @@ func (c *chaosClient) apply(r stream.Response) {
 			c.t.Errorf("%s %s has no content", r.Type, res.Name)
 		}
 		wild := !c.delta && (r.Type == model.CDS || r.Type == model.LDS) && len(c.names[r.Type]) == 0
-		if wild || c.all[r.Type] || slices.Contains(c.names[r.Type], res.Name) {
+		if wild || c.all[r.Type] || c.delta && !c.asked[r.Type] || slices.Contains(c.names[r.Type], res.Name) {
 			c.has[r.Type][res.Name] = res.Sum
 		}
 	}

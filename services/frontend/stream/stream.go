@@ -187,7 +187,9 @@ func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
 	w := s.newWatch(t)
 	w.claimed, w.initial, w.lastNonce, w.unresolved = r.Version, r.Initial, r.Nonce, true
 	if unasked := s.watches[t]; unasked != nil {
-		w.crossed = slices.Collect(unasked.had())
+		for r := range unasked.had() {
+			w.crossed = append(w.crossed, unasked.state(r.Name))
+		}
 		w.sentOut = unasked.sentOut
 		for i := range w.sentOut {
 			w.sentOut[i].set = nil // what it was sent from says nothing of other names

@@ -28,7 +28,7 @@ type watch struct {
 	unasked bool
 	// crossed is what was sent unasked, and may not have been there yet when
 	// the client asked.
-	crossed []*xds.Resource
+	crossed []entry
 
 	// Until it is known what to think of the versions that the first request
 	// named, nothing is answered.
