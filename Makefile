@@ -102,6 +102,7 @@ bench: build tools ## Benchmarks; save to ACK, stage by stage; many proxies besi
 	go build -o bin/ ./deploy/e2e/bench ./deploy/e2e/load
 	bin/bench
 	bin/load
+	bin/load -mode delta -streams 500 -classes 1
 
 .PHONY: demo
 demo: build tools ## A canary through a real Envoy, then everything dies and it goes on

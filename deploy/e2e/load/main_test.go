@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	p, err := parse([]string{"-streams", "10", "-classes", "1,5", "-services", "50", "-rounds", "2"})
+	p, err := parse([]string{"-streams", "5,10", "-classes", "1,5", "-services", "50", "-rounds", "2"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,18 +35,18 @@ func TestRun(t *testing.T) {
 	}
 	var out strings.Builder
 	r.print(&out)
-	if len(r.cases) != 3 {
-		t.Errorf("%d cases, want the floor, 1 class and 5", len(r.cases))
+	if len(r.cases) != 2*3 {
+		t.Errorf("%d cases, want the floor, 1 class and 5, each with 5 proxies and with 10", len(r.cases))
 	}
 	for _, c := range r.cases {
-		if got := len(c.first); got != 10 {
-			t.Errorf("%s: %d proxies have everything, want 10", c.name(), got)
+		if got := len(c.first); got != c.streams {
+			t.Errorf("%s: %d proxies have everything, want %d", c.name(), got, c.streams)
 		}
 		for of, ch := range map[fleet.Type]changed{fleet.EDS: c.endpoint, fleet.RDS: c.route} {
-			if got := len(ch.all()); got != 2*10 {
-				t.Errorf("%s: %d responses to changes of %s, want 20", c.name(), got, of)
+			if got := len(ch.all()); got != p.rounds*c.streams {
+				t.Errorf("%s: %d responses to changes of %s, want %d for each of %d proxies", c.name(), got, of, p.rounds, c.streams)
 			}
-			if len(ch.resources) == 0 || ch.usage.bytes < int64(len(ch.resources))*2*10 {
+			if len(ch.resources) == 0 || ch.usage.bytes < int64(len(ch.resources)*p.rounds*c.streams) {
 				t.Errorf("%s: changes of %s: %d bytes for %d each", c.name(), of, ch.usage.bytes, len(ch.resources))
 			}
 		}

@@ -142,12 +142,9 @@ func (c *result) perProxy() int64 {
 }
 
 // perMoreProxy is what each proxy costs that is there besides the fewest that
-// were measured: what is kept for all of them is not in there. With no fewer
-// ones it is perProxy.
+// were measured: what is kept for all of them is not in there. There must be
+// fewer ones.
 func (c *result) perMoreProxy() int64 {
-	if c.fewest == c {
-		return c.perProxy()
-	}
 	return (c.settled.resident - c.fewest.settled.resident) / int64(c.streams-c.fewest.streams)
 }
 

@@ -54,8 +54,8 @@ func (r *results) printTargets(w io.Writer) {
 			fmt.Fprintf(w, line, l.name, fmt.Sprintf("%d proxies", c.streams), c.name(), ms(l.took(c)), ms(l.took(floor)),
 				times(quotient(l.used(c).both(), l.used(floor).both())), times(ratio), fmt.Sprintf("%.1fx", most), verdict(ratio <= most))
 		}
-		if c.fewest == c && len(r.plan.streams) > 1 {
-			continue // what is kept for all proxies weighs too much
+		if c.fewest == c {
+			continue // what is kept for all proxies cannot be told from what each costs
 		}
 		fmt.Fprintf(w, line, "memory a proxy", fmt.Sprintf("%d proxies", c.streams), c.name(), bytes(c.perMoreProxy()), bytes(floor.perMoreProxy()),
 			"", "", bytes(maxPerStream), verdict(c.perMoreProxy() <= maxPerStream))
