@@ -88,12 +88,16 @@ func (c *client) acceptAll() (n int) {
 			return n
 		}
 		n++
-		req := stream.Request{TypeURL: r.Type.URL(), Version: r.Version, Nonce: r.Nonce}
-		if !c.delta {
-			req.Names = c.names[r.Type]
-		}
-		c.stream.Request(c.now, req)
+		c.answer(r)
 	}
+}
+
+func (c *client) answer(r stream.Response) {
+	req := stream.Request{TypeURL: r.Type.URL(), Version: r.Version, Nonce: r.Nonce}
+	if !c.delta {
+		req.Names = c.names[r.Type]
+	}
+	c.stream.Request(c.now, req)
 }
 
 // TestSteadyStream says how many bytes a stream at rest keeps, be there many
@@ -168,11 +172,7 @@ func BenchmarkPushEndpointToStream(b *testing.B) {
 				if !ok || len(r.Resources) != 1 {
 					b.Fatalf("%d resources", len(r.Resources))
 				}
-				req := stream.Request{TypeURL: r.Type.URL(), Version: r.Version, Nonce: r.Nonce}
-				if !delta {
-					req.Names = c.names[model.EDS]
-				}
-				c.stream.Request(c.now, req)
+				c.answer(r)
 				if _, ok := c.stream.Next(c.now); ok {
 					b.Fatal("more")
 				}

@@ -1,0 +1,45 @@
+package stream_test
+
+import (
+	"fmt"
+	"testing"
+
+	"meshlog.dev/services/frontend/names"
+	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/internal/model"
+)
+
+// TestStreamsShareWhatTheyAreSent: streams of one class and subscription are
+// sent the same slices, first answers and changes, whole or in part.
+func TestStreamsShareWhatTheyAreSent(t *testing.T) {
+	for _, delta := range []bool{false, true} {
+		t.Run(fmt.Sprintf("delta=%v", delta), func(t *testing.T) {
+			v, all := bigMesh()
+			table := names.NewTable()
+			one, two := newClient(table, v, all, delta), newClient(table, v, all, delta)
+			same := func(what string) {
+				t.Helper()
+				a, ok := one.stream.Next(one.now)
+				b, also := two.stream.Next(two.now)
+				if !ok || !also || &a.Resources[0] != &b.Resources[0] || a.Memo == nil || a.Memo != b.Memo {
+					t.Errorf("%s: %d and %d resources are not one list", what, len(a.Resources), len(b.Resources))
+				}
+				for _, c := range []*client{one, two} {
+					c.answer(a)
+				}
+			}
+			for typ := range model.ResourceTypes {
+				for _, c := range []*client{one, two} {
+					c.stream.Request(c.now, stream.Request{TypeURL: typ.URL(), Names: c.names[typ]})
+				}
+				same("first " + typ.String())
+			}
+			for i := range 3 {
+				v = changed(v, all[i*100], i)
+				one.stream.Update(one.now, v)
+				two.stream.Update(two.now, v)
+				same("changed endpoints")
+			}
+		})
+	}
+}
