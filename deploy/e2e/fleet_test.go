@@ -43,12 +43,8 @@ spec:
   - {address: 127.0.0.1, ports: {http: %d}}
 `
 
-// A service and the route to it are added, and removed together, while requests
-// flow: none fails (E3, E5, I3).
-func services(f *fixture) {
-	other := f.backend("blue")
-	good := f.read(shop.Routes)
-	moved := `
+// moved are the routes to blue.
+const moved = `
 apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {name: shop, namespace: demo}
@@ -58,6 +54,12 @@ spec:
   http:
     - route: [{destination: {host: blue.internal}}]
 `
+
+// A service and the route to it are added, and removed together, while requests
+// flow: none fails (E3, E5, I3).
+func services(f *fixture) {
+	other := f.backend("blue")
+	good := f.read(shop.Routes)
 	f.during("a service and its route come and go", func() {
 		for range 3 {
 			// Both in one file's save: one batch, one version.

@@ -102,6 +102,22 @@ func (s *Server) acked(ctx context.Context, proxy, typeURL string, before Versio
 	return t, err
 }
 
+// ProxyStatus is what a frontend says of a proxy (meshlog proxy-status).
+type ProxyStatus struct {
+	ID, Frontend, Stream string
+	Types                []TypeStatus
+}
+
+// TypeStatus is one type of a proxy.
+type TypeStatus struct {
+	Type, Status string
+	Nack         *struct {
+		Message   string
+		Resources []string
+	}
+	HeldBack []string
+}
+
 // Diagnostic is a problem in what a user wrote (meshlog diagnostics).
 type Diagnostic struct {
 	Severity, Code, Object, Origin, Field, Reason, Advice, Effect string

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -67,14 +68,21 @@ func Tool(ctx context.Context, name string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
+// Ports that are handed out: below those that systems give to whoever does not
+// care, so that no connection has one by chance when its owner comes to listen.
+const firstPort, lastPort = 12000, 32000
+
 // FreePort is a TCP port on loopback that nobody listened on a moment ago.
 func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	var err error
+	for range 100 {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		var l net.Listener
+		if l, err = net.Listen("tcp", loopback(port)); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, err
 }
 
 // dial says whether something takes connections on an address.

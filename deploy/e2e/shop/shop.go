@@ -64,14 +64,19 @@ func (s *Shop) URL() string { return fmt.Sprintf("http://127.0.0.1:%d/", s.Port)
 
 // Weights saves the routes with new weights, and returns when.
 func (s *Shop) Weights(v1, v2 int) (time.Time, error) {
-	text, err := s.read(Routes)
+	text, err := s.Weighted(v1, v2)
 	if err != nil {
 		return time.Time{}, err
 	}
+	return s.Save(Routes, text)
+}
+
+// Weighted is the file of the routes with new weights.
+func (s *Shop) Weighted(v1, v2 int) (string, error) {
+	text, err := s.read(Routes)
 	// In the order of the file: one number may be the other's old one.
 	first, second, _ := strings.Cut(text, "weight: 90")
-	text = first + fmt.Sprintf("weight: %d", v1) + strings.Replace(second, "weight: 10", fmt.Sprintf("weight: %d", v2), 1)
-	return s.Save(Routes, text)
+	return first + fmt.Sprintf("weight: %d", v1) + strings.Replace(second, "weight: 10", fmt.Sprintf("weight: %d", v2), 1), err
 }
 
 // Endpoints saves the versions with the ports of their endpoints, and returns
