@@ -26,6 +26,9 @@ func (s *Stream) subscribeDelta(w *watch, r Request) {
 // always answered, even if it was before.
 func (s *Stream) resubscribe(w *watch, r Request) {
 	all := w.t == model.CDS || w.t == model.LDS
+	if changed := r.Names.Join(r.Unsubscribe); w.unresolved && changed.Len() > 0 {
+		w.initial = w.initial.Without(changed)
+	}
 	if r.Unsubscribe.Len() > 0 {
 		s.unsubscribe(w, r.Unsubscribe)
 	}
