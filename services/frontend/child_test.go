@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/debug"
-	"runtime/pprof"
 	"strings"
 	"sync"
 	"syscall"
@@ -53,8 +52,6 @@ type childTask struct {
 	// Floor serves with nothing but grpc: each change is written to all
 	// streams as it is.
 	Floor bool
-	// Profile is where the CPU profile goes, from the first change on.
-	Profile string
 }
 
 // childStats is what a child says when it listens, and after each line.
@@ -87,27 +84,15 @@ func serveChild(in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	profiling := false
 	s := childStats{Address: l.Addr().String()}
 	for {
 		s.CPU = cpuTime()
 		if err := answers.Encode(s); err != nil || !lines.Scan() {
-			pprof.StopCPUProfile()
 			return err
 		}
 		s = childStats{}
 		switch lines.Text() {
 		case "change":
-			if task.Profile != "" && !profiling {
-				profiling = true
-				f, err := os.Create(task.Profile)
-				if err != nil {
-					return err
-				}
-				if err := pprof.StartCPUProfile(f); err != nil {
-					return err
-				}
-			}
 			change()
 		case "settle":
 			runtime.GC()
