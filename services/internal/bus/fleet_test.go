@@ -3,6 +3,8 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -208,5 +210,27 @@ func TestReports(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A frontend with more proxies than a message holds says so in several.
+func TestLargeReport(t *testing.T) {
+	s := startServer(t, t.TempDir())
+	f := NewFleet(connect(t, s), "mesh", quiet)
+	known := subscribe(t, s)
+	want := &reportv1.FrontendReport{Frontend: "f1", Persisted: true}
+	for i := range 3000 {
+		want.Proxies = append(want.Proxies, &reportv1.ProxyReport{Id: fmt.Sprint(i), Group: strings.Repeat("g", 1000)})
+	}
+	run(t, f.FrontendReporter("f1", func() *reportv1.FrontendReport {
+		return proto.CloneOf(want)
+	}).Run)
+	<-known
+	got, err := f.Reports(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Frontends) != 1 || !got.Frontends[0].GetPersisted() || len(got.Frontends[0].GetProxies()) != len(want.Proxies) {
+		t.Errorf("%d frontends, %d proxies", len(got.Frontends), len(got.Frontends[0].GetProxies()))
 	}
 }

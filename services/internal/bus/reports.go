@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +22,9 @@ import (
 const (
 	reportPause    = time.Second
 	reportInterval = 10 * time.Second
+	// maxReport is how large a message of a report becomes; a server takes 1 MB
+	// unless it is told otherwise, which is a thousand proxies.
+	maxReport = 512 << 10
 	// askQuiet is how long Reports waits for one more report.
 	askQuiet = 300 * time.Millisecond
 )
@@ -118,9 +122,48 @@ func (r *Reporter) Run(ctx context.Context) error {
 // publish says m. What cannot be said now is said with the next report; why it
 // could not is logged where the connection is.
 func (r *Reporter) publish(m proto.Message) {
-	if err := r.fleet.publish(r.subject, m); err != nil {
+	var err error
+	if f, ok := m.(*reportv1.FrontendReport); ok {
+		err = r.publishParts(f)
+	} else {
+		err = r.fleet.publish(r.subject, m)
+	}
+	if err != nil {
 		r.fleet.log.Debug("report not published", "error", err)
 	}
+}
+
+// more is in the subject of those messages of a report that hold nothing but
+// the proxies for which there was no room in the first.
+const more = ".more."
+
+func (r *Reporter) publishParts(m *reportv1.FrontendReport) error {
+	var errs []error
+	for i, part := range split(m, maxReport) {
+		subject := r.subject
+		if i > 0 {
+			subject += more + strconv.Itoa(i)
+		}
+		errs = append(errs, r.fleet.publish(subject, part))
+	}
+	return errors.Join(errs...)
+}
+
+// split is a report in messages of that size. The first is m.
+func split(m *reportv1.FrontendReport, size int) []*reportv1.FrontendReport {
+	parts := []*reportv1.FrontendReport{m}
+	proxies, room, begin := m.GetProxies(), size, 0
+	for i, p := range proxies {
+		n := proto.Size(p)
+		if n > room && i > begin {
+			parts[len(parts)-1].Proxies = proxies[begin:i:i]
+			parts = append(parts, &reportv1.FrontendReport{Frontend: m.GetFrontend()})
+			begin, room = i, size
+		}
+		room -= n
+	}
+	parts[len(parts)-1].Proxies = proxies[begin:]
+	return parts
 }
 
 // FrontendReports hands on the reports of all frontends until ctx is done.
@@ -172,16 +215,20 @@ func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*
 
 func (f *Fleet) decodeReports(latest map[string]*nats.Msg) (*Reports, error) {
 	var r Reports
+	var rest []*reportv1.FrontendReport // of reports in several messages
 	for _, subject := range slices.Sorted(maps.Keys(latest)) {
 		var m proto.Message
-		switch rest := strings.TrimPrefix(subject, f.prefix+"report."); {
-		case strings.HasPrefix(rest, "frontend."):
+		switch name := strings.TrimPrefix(subject, f.prefix+"report."); {
+		case strings.HasPrefix(name, "frontend.") && strings.Contains(name, more):
+			p := new(reportv1.FrontendReport)
+			rest, m = append(rest, p), p
+		case strings.HasPrefix(name, "frontend."):
 			p := new(reportv1.FrontendReport)
 			r.Frontends, m = append(r.Frontends, p), p
-		case strings.HasPrefix(rest, "watcher."):
+		case strings.HasPrefix(name, "watcher."):
 			p := new(reportv1.WatcherReport)
 			r.Watchers, m = append(r.Watchers, p), p
-		case strings.HasPrefix(rest, "builder."):
+		case strings.HasPrefix(name, "builder."):
 			p := new(reportv1.BuilderReport)
 			r.Builders, m = append(r.Builders, p), p
 		default:
@@ -189,6 +236,12 @@ func (f *Fleet) decodeReports(latest map[string]*nats.Msg) (*Reports, error) {
 		}
 		if err := proto.Unmarshal(latest[subject].Data, m); err != nil {
 			return nil, fmt.Errorf("report under %s: %w", subject, err)
+		}
+	}
+	for _, p := range rest {
+		i := slices.IndexFunc(r.Frontends, func(f *reportv1.FrontendReport) bool { return f.GetFrontend() == p.GetFrontend() })
+		if i >= 0 {
+			r.Frontends[i].Proxies = append(r.Frontends[i].Proxies, p.GetProxies()...)
 		}
 	}
 	return &r, nil
