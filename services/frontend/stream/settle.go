@@ -25,7 +25,7 @@ type hold struct {
 // Nack is a rejection that still stands.
 type Nack struct {
 	Version string
-	Message string
+	Message string // cut where it is very long
 	Time    time.Time
 	// Resources are the names it speaks of, as far as they are known.
 	Resources []string
@@ -61,7 +61,7 @@ func (s *Stream) settle(now time.Time, w *watch, r Request) {
 	s.accept(now, w, &o)
 	w.sendAgain(again)
 	if r.Rejected && len(again) > 0 {
-		s.rejected(now, w, Nack{Message: r.Error, Time: now})
+		s.rejected(now, w, Nack{Message: cut(r.Error), Time: now})
 	}
 }
 
@@ -175,7 +175,7 @@ func (s *Stream) reject(now time.Time, w *watch, o *outstanding, earlier []outst
 	if len(named) == 0 {
 		named = mentioned(message, items)
 	}
-	n := Nack{Version: o.version, Message: message, Time: now, Bind: isBind(message)}
+	n := Nack{Version: o.version, Message: cut(message), Time: now, Bind: isBind(message)}
 	for _, it := range named {
 		n.Resources = append(n.Resources, it.name)
 	}
@@ -187,6 +187,16 @@ func (s *Stream) rejected(now time.Time, w *watch, n Nack) {
 	w.nack = &n
 	w.status.nacks++
 	s.cfg.Observe(Event{Kind: Nacked, Type: w.t, World: w.status.sent, Nack: n, Sent: now})
+}
+
+// maxMessage is how much is kept of a message, which names every culprit.
+const maxMessage = 4 << 10
+
+func cut(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage], "") + "..."
 }
 
 // isBind says whether a message of Envoy's is about an address on which it
