@@ -39,8 +39,8 @@ type conn struct {
 	mode    mode
 	proxy   *model.Proxy
 	address string
-	since   time.Time
-	resumes bool // the client was served before
+	since   time.Time // when the stream began, after the gate
+	resumes bool      // the client was served before
 	client  *content.Client
 
 	turn   turn
@@ -81,7 +81,7 @@ func (s *Server) serve(gs grpc.ServerStream, m mode) error {
 		s.cfg.Metrics.refused.Inc()
 		return err
 	}
-	c := &conn{server: s, grpc: gs, mode: m, since: time.Now(), over: make(chan error, 1)}
+	c := &conn{server: s, grpc: gs, mode: m, over: make(chan error, 1)}
 	go c.run()
 	select {
 	case err := <-c.over:
@@ -178,7 +178,7 @@ func (c *conn) enter(r *request) (err error) {
 		c.server.cfg.Metrics.refused.Inc()
 		return err
 	}
-	c.first = true
+	c.since, c.first = time.Now(), true
 	c.transmit = c.send
 	c.limit, c.alarm = stopped(c.tooSlow), stopped(c.wake)
 	c.server.register(c) // before the state is read (I6)
