@@ -21,6 +21,9 @@ type mode struct {
 // requests and responses of all are the same two pairs of messages, which the
 // codec knows.
 func (s *Server) services() []*grpc.ServiceDesc {
+	poll := func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
+		return nil, status.Error(codes.Unimplemented, "polling is not served: use a stream (api_type GRPC or DELTA_GRPC in Envoy's config source)")
+	}
 	service := func(name, what string, only *model.ResourceType) *grpc.ServiceDesc {
 		d := &grpc.ServiceDesc{
 			ServiceName: name,
@@ -30,7 +33,7 @@ func (s *Server) services() []*grpc.ServiceDesc {
 			},
 		}
 		if only != nil {
-			d.Methods = []grpc.MethodDesc{{MethodName: "Fetch" + what, Handler: fetch}}
+			d.Methods = []grpc.MethodDesc{{MethodName: "Fetch" + what, Handler: poll}}
 		}
 		return d
 	}
@@ -49,8 +52,4 @@ func (s *Server) method(name string, m mode) grpc.StreamDesc {
 		StreamName: name, ServerStreams: true, ClientStreams: true,
 		Handler: func(_ any, gs grpc.ServerStream) error { return s.serve(gs, m) },
 	}
-}
-
-func fetch(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
-	return nil, status.Error(codes.Unimplemented, "polling is not served: use a stream (api_type GRPC or DELTA_GRPC in Envoy's config source)")
 }

@@ -47,7 +47,7 @@ func (r *rig) connectDelta(method string, n *corev3.Node) *deltaEnvoy {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r.t.Cleanup(cancel)
-	s := open[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse](r.t, ctx, r.dial(nil), method)
+	s := open[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse](ctx, r.t, r.dial(nil), method)
 	return &deltaEnvoy{t: r.t, stream: s, node: n, has: map[model.ResourceType]map[string]string{}}
 }
 

@@ -57,7 +57,7 @@ func TestGateRate(t *testing.T) {
 		c := newCrowd(t, 2, 100)
 		c.come("cold0", false)
 		c.come("cold1", false)
-		time.Sleep(100 * time.Millisecond)
+		<-time.After(100 * time.Millisecond)
 		for i := range 6 {
 			c.come(fmt.Sprint("cold", 2+i), false)
 		}
@@ -76,9 +76,9 @@ func TestGatePlaces(t *testing.T) {
 		c.come("a", false)
 		c.come("b", false)
 		c.come("c", false)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		c.gate.leave() // a
-		time.Sleep(4 * time.Second)
+		<-time.After(4 * time.Second)
 		c.expect("0s a in", "1s b in", "2s c Unavailable")
 	})
 }
@@ -90,7 +90,7 @@ func TestGateHolds(t *testing.T) {
 		c.come("a", true)
 		c.come("cold", false)
 		c.come("b", true)
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		c.gate.leave() // a
 		c.expect("0s a in", "10s b in", "2s cold Unavailable")
 	})

@@ -232,12 +232,12 @@ func connectTo(t testing.TB, conn *grpc.ClientConn, method string, n *corev3.Nod
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	return &envoy{
-		t: t, stream: open[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse](t, ctx, conn, method), node: n, cancel: cancel,
+		t: t, stream: open[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse](ctx, t, conn, method), node: n, cancel: cancel,
 		versions: map[model.ResourceType]string{}, names: map[model.ResourceType][]string{},
 	}
 }
 
-func open[Request, Response any](t testing.TB, ctx context.Context, conn *grpc.ClientConn, method string) grpc.BidiStreamingClient[Request, Response] {
+func open[Request, Response any](ctx context.Context, t testing.TB, conn *grpc.ClientConn, method string) grpc.BidiStreamingClient[Request, Response] {
 	t.Helper()
 	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.WaitForReady(true))
 	if err != nil {

@@ -118,19 +118,6 @@ func (v Versions) With(name, version string) Versions {
 	return Versions{v.entries.Join(Of(string(protowire.AppendString(entry, version))))}
 }
 
-// Without is v, with bytes of its own, less the entries of some names.
-func (v Versions) Without(gone Wire) Versions {
-	var left Wire
-	for entry := range v.entries.All() {
-		if name, _ := readEntry(entry); !gone.Has(string(name)) {
-			left.raw = protowire.AppendTag(left.raw, 1, protowire.BytesType)
-			left.raw = protowire.AppendBytes(left.raw, entry)
-			left.count++
-		}
-	}
-	return Versions{left}
-}
-
 // Len is how many entries there are.
 func (v Versions) Len() int { return v.entries.Len() }
 

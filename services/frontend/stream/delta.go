@@ -26,8 +26,10 @@ func (s *Stream) subscribeDelta(w *watch, r Request) {
 // always answered, even if it was before.
 func (s *Stream) resubscribe(w *watch, r Request) {
 	all := w.t == model.CDS || w.t == model.LDS
-	if changed := r.Names.Join(r.Unsubscribe); w.unresolved && changed.Len() > 0 {
-		w.initial = w.initial.Without(changed)
+	if w.unresolved {
+		for name := range r.Names.Join(r.Unsubscribe).All() {
+			w.asked = append(w.asked, string(name))
+		}
 	}
 	if r.Unsubscribe.Len() > 0 {
 		s.unsubscribe(w, r.Unsubscribe)
@@ -127,6 +129,18 @@ func (w *watch) hasAllOf(set *xds.Set) bool {
 // resolveDelta decides what the first answer is: what differs from what the
 // client came with. It removes no clusters (E7).
 func (s *Stream) resolveDelta(now time.Time, w *watch) {
+	s.resume(now, w)
+	if len(w.asked) > 0 {
+		// Subscribed again, or no longer by name, while it was not known what
+		// the client has.
+		slices.Sort(w.asked)
+		w.ask(slices.DeleteFunc(slices.Compact(w.asked), func(name string) bool { return !w.covers(name) }))
+		w.asked = nil
+	}
+}
+
+// resume makes of what the client came with what is known of it.
+func (s *Stream) resume(now time.Time, w *watch) {
 	initial, set := w.initial, s.view.Sets[w.t]
 	w.initial = names.Versions{}
 	if initial.Len() == 0 {
@@ -149,7 +163,7 @@ func (s *Stream) resolveDelta(now time.Time, w *watch) {
 		w.mayHave(set)
 		return
 	}
-	s.resume(w, initial, set)
+	s.listed(w, initial, set)
 	if whole {
 		w.sent = nil
 		for i := range w.entries {
@@ -195,9 +209,9 @@ func (s *Stream) findEndpoints() {
 	}
 }
 
-// resume makes the ledger say what the client came with. Where that is none of
+// listed makes the ledger say what the client came with. Where that is none of
 // what is served, or was, only its name is known.
-func (s *Stream) resume(w *watch, initial names.Versions, set *xds.Set) {
+func (s *Stream) listed(w *watch, initial names.Versions, set *xds.Set) {
 	had := make(map[string]*xds.Resource, initial.Len())
 	var past []content.View
 	for name, version := range initial.All() {

@@ -163,13 +163,13 @@ func (l *ledger) subscribe(n *names.Names) {
 // ask makes names that are sorted to be answered as if they were asked for the
 // first time.
 func (l *ledger) ask(sorted []string) {
-	if l.sent == nil || len(sorted) == 0 {
-		return
+	if l.sent != nil && len(sorted) > 0 {
+		l.exceptAll(slices.Values(sorted))
 	}
-	l.exceptAll(slices.Values(sorted))
 	for _, name := range sorted {
-		e := l.entry(name)
-		*e = entry{name: name}
+		if e := l.entry(name); e != nil {
+			*e = entry{name: name}
+		}
 	}
 }
 

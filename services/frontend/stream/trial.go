@@ -5,8 +5,9 @@ package stream
 const maxTrials = 64
 
 // try holds suspects of a rejected response back, in halves that are sent again
-// one after the other, until the culprits are found: of whole types by leaving
-// the other half as it was, of the others in responses of their own.
+// until the culprits are found: of whole types one after the other, leaving the
+// other half as it was, of the others in responses of their own, at once (what
+// is good in them is waited for).
 func (s *Stream) try(w *watch, suspects []item) {
 	half := (len(suspects) + 1) / 2
 	groups := make([][]string, 2)
@@ -18,10 +19,11 @@ func (s *Stream) try(w *watch, suspects []item) {
 	w.dirty = true
 }
 
-// nextTrial releases the next group to be sent. Its answer must not be mixed
-// with another, so nothing may be without one. It says whether there is one.
+// nextTrial releases the next group to be sent, in a response of its own. Of a
+// whole type that holds everything else as well, so it waits for the answer to
+// the last one. It says whether there is such a group.
 func (s *Stream) nextTrial(w *watch) bool {
-	for len(w.trials) > 0 && len(w.sentOut) == 0 {
+	for len(w.trials) > 0 && (!w.whole || len(w.sentOut) == 0) {
 		group := w.trials[0]
 		if w.trials = w.trials[1:]; len(w.trials) == 0 {
 			w.trials = nil

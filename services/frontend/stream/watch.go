@@ -35,6 +35,7 @@ type watch struct {
 	unresolved bool
 	claimed    string
 	initial    names.Versions
+	asked      []string // meanwhile, by name
 
 	// dirty says that there may be something to send.
 	dirty bool
