@@ -5,6 +5,7 @@ import (
 	"iter"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ import (
 //	get TYPE resources          what must be sent next; NAME@0 is the empty one,
 //	                            -NAME is removed
 //	ack TYPE [names]            the last response of a type is accepted
-//	ack-late TYPE               the one before it is
+//	ack-late TYPE               the one before it is; ack@2, nack@2: the second one
 //	nack TYPE message           the last response is rejected
 //	nack-late TYPE message      the one before it is
 //	sticky TYPE message         it is accepted, with the error of an earlier one
@@ -212,9 +213,16 @@ func (r *script) talkOf(verb string, t model.ResourceType, args []string) error 
 	if strings.HasSuffix(verb, "-late") || verb == "again" {
 		back = 2
 	}
+	if v, which, is := strings.Cut(verb, "@"); is {
+		n, err := strconv.Atoi(which)
+		if err != nil {
+			return err
+		}
+		verb, back = v, len(r.last[t])-n+1
+	}
 	var answered stream.Response
 	if n := len(r.last[t]); !slices.Contains([]string{"ask", "get", "bare", "sub", "unsub"}, verb) {
-		if n < back {
+		if back < 1 || n < back {
 			return fmt.Errorf("only %d responses so far", n)
 		}
 		answered = r.last[t][n-back]
