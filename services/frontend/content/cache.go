@@ -81,8 +81,25 @@ func New() *Cache {
 // Update makes pc what is served. Changed are the inputs that differ from the
 // PushContext before it. Clients to whom it matters are woken.
 func (c *Cache) Update(v store.Version, published time.Time, pc *model.PushContext, changed []model.Input) {
+	first := c.Version().IsZero()
 	for _, cl := range c.update(point{version: v, published: published, pc: pc, changed: changed}) {
 		cl.wake()
+	}
+	if first {
+		c.foresee(pc)
+	}
+}
+
+// foresee makes what sidecars and routers are served that see what everybody
+// sees, before the first of them comes: after a restart they all come at once,
+// and other classes share most of it. What nobody has come for goes with the
+// next version.
+func (c *Cache) foresee(pc *model.PushContext) {
+	c.mu.Lock()
+	classes := c.current.classes
+	c.mu.Unlock()
+	for _, t := range []model.ProxyType{model.Sidecar, model.Router} {
+		c.found(classes, model.Classify(pc, &model.Proxy{Type: t}))
 	}
 }
 

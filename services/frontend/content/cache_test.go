@@ -122,6 +122,19 @@ func TestClassesComeAndGo(t *testing.T) {
 	}
 }
 
+// What most proxies will ask for is there before the first of them comes, and
+// goes with the next version if none has.
+func TestForesees(t *testing.T) {
+	w := newWorld(t, Put("a", Cluster("a", 1)))
+	if got := w.Sets(); got == 0 {
+		t.Error("nothing is made before the first client")
+	}
+	w.change(Put("b", Cluster("b", 1)))
+	if got := w.Sets(); got != 0 {
+		t.Errorf("%d sets are kept for nobody", got)
+	}
+}
+
 func TestPast(t *testing.T) {
 	w := newWorld(t, Put("a", Cluster("a", 1)))
 	m := w.join("m")
