@@ -147,12 +147,14 @@ func (l *ledger) subscribe(n *names.Names) {
 	for i := range l.entries {
 		l.entries[i].ahead = false
 	}
-	if l.sent == nil {
+	if l.sent == nil && l.acked == nil {
 		return // nothing is answered
 	}
 	var added []string
 	compareNames(old.List(), n.List(), func(name string, is bool) {
-		l.sum = l.sum.Add(names.SumOf(name, l.sent.Find(name)))
+		if l.sent != nil {
+			l.sum = l.sum.Add(names.SumOf(name, l.sent.Find(name)))
+		}
 		if is && l.entry(name) == nil {
 			added = append(added, name)
 		}
@@ -163,7 +165,7 @@ func (l *ledger) subscribe(n *names.Names) {
 // ask makes names that are sorted to be answered as if they were asked for the
 // first time.
 func (l *ledger) ask(sorted []string) {
-	if l.sent != nil && len(sorted) > 0 {
+	if (l.sent != nil || l.acked != nil) && len(sorted) > 0 {
 		l.exceptAll(slices.Values(sorted))
 	}
 	for _, name := range sorted {

@@ -194,8 +194,9 @@ func (s *Stream) takeEntries(w *watch, b batch) batch {
 		e.sent, e.answered, e.owed, e.lost = r, true, false, false
 		switch {
 		case r != nil && r.Pieces == nil:
-			// It stays with a resuming client although its content is not
+			// It stays with a resuming client, although its content is not
 			// known here.
+			e.acked, e.applied = r, true
 		case r != nil || w.t == model.EDS || w.t == model.RDS:
 			if r == nil {
 				r = xds.Empty(w.t, e.name)
