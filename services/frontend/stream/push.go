@@ -213,7 +213,7 @@ func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, sent func(each
 		if is == nil || was.Same(is) {
 			return
 		}
-		if name := is.Endpoints(); name != "" && eds != nil {
+		if name := is.Endpoints(); name != "" && (eds != nil || !cold) {
 			owed = append(owed, name)
 		}
 		secrets = secrets || is.Secrets()
@@ -221,16 +221,24 @@ func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, sent func(each
 			s.gateUntil = now.Add(warmWait)
 		}
 	})
-	if len(owed) > 0 {
-		// Only what is requested may be pushed to gRPC (G3); Envoy asks for it
-		// as soon as it has the cluster.
-		eds.owe(owed, !s.cfg.GRPC)
+	if eds == nil {
+		s.early = append(s.early, owed...)
+	} else {
+		s.oweEndpoints(eds, owed)
 	}
 	s.cdsCurrent = false
 	if !w.owed && w.suspected != takenBack {
 		w.suspected = unsuspected
 	}
 	return secrets
+}
+
+// oweEndpoints makes endpoints be sent. Only what is requested may be pushed to
+// gRPC (G3); Envoy asks for them as soon as it has the cluster.
+func (s *Stream) oweEndpoints(eds *watch, owed []string) {
+	if len(owed) > 0 {
+		eds.owe(owed, !s.cfg.GRPC)
+	}
 }
 
 // due says whether a name is to be sent, if only as removed.

@@ -105,7 +105,10 @@ type Stream struct {
 	cdsCurrent bool
 	// gateUntil is until when listeners and routes wait for clusters to warm.
 	gateUntil time.Time
-	head      headCheck
+	// early are endpoints of clusters that were sent before EDS was asked for: a
+	// client that comes again asks for what it knew (E3).
+	early []string
+	head  headCheck
 }
 
 // New returns the state of a stream on which nothing was requested yet.
@@ -206,6 +209,10 @@ func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
 	s.resolve(now)
 	if w.unresolved {
 		w.initial = r.Initial.Clone()
+	}
+	if t == model.EDS {
+		s.oweEndpoints(w, s.early)
+		s.early = nil
 	}
 }
 
