@@ -221,10 +221,13 @@ func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, sent func(each
 			s.gateUntil = now.Add(warmWait)
 		}
 	})
-	if eds == nil {
-		s.early = append(s.early, owed...)
-	} else {
+	switch {
+	case eds != nil:
 		s.oweEndpoints(eds, owed)
+	case s.cfg.Only == nil:
+		s.early = append(s.early, owed...)
+		slices.Sort(s.early)
+		s.early = slices.Compact(s.early)
 	}
 	s.cdsCurrent = false
 	if !w.owed && w.suspected != takenBack {
