@@ -12,28 +12,66 @@ import (
 // All frontends are restarted while nothing else is alive: they serve from
 // their files, and Envoy does not notice.
 func TestFrontendsRestartAlone(t *testing.T) {
-	f := start(t, apart(1, 2))
-	f.shift(0, 100)
-	f.during("all frontends restart with everything else down", func() {
-		f.mesh.Watcher.Kill()
-		f.mesh.Builders[0].Kill()
-		f.mesh.NATS.Kill()
-		f.share(shop.V2, 100)
+	for name, delta := range modes {
+		t.Run(name, func(t *testing.T) {
+			f := startWith(t, apart(1, 2), rig.EnvoyConfig{Node: node, Cluster: "demo", Delta: delta})
+			f.shift(0, 100)
+			f.during("all frontends restart with everything else down", func() {
+				f.onlyFrontends()
+				f.share(shop.V2, 100)
+				f.restartFrontends()
+				f.share(shop.V2, 100)
+			})
+			f.nothingRejected()
+		})
+	}
+}
+
+// onlyFrontends kills everything else.
+func (f *fixture) onlyFrontends() {
+	f.mesh.Watcher.Kill()
+	for _, s := range f.mesh.Builders {
+		s.Kill()
+	}
+	f.mesh.NATS.Kill()
+}
+
+// restartFrontends stops all frontends, starts them anew once Envoy has noticed,
+// and waits until it is back.
+func (f *fixture) restartFrontends() {
+	f.Helper()
+	for _, s := range f.mesh.Frontends {
+		f.must(s.Stop())
+	}
+	f.must(f.envoy.Connected(f.ctx, false))
+	for _, s := range f.mesh.Frontends {
+		f.must(s.Restart())
+	}
+	for _, s := range f.mesh.Frontends {
+		f.must(s.Ready(f.ctx))
+	}
+	f.back(node)
+}
+
+// back waits until a proxy is connected to a frontend, and says to which one.
+func (f *fixture) back(proxy string) (to *rig.Server) {
+	f.Helper()
+	f.must(rig.Until(f.ctx, proxy+" to be connected", func(ctx context.Context) error {
 		for _, s := range f.mesh.Frontends {
-			f.must(s.Stop())
+			var r rig.FrontendReport
+			if s.Running() != nil || s.Debug(ctx, "frontend", &r) != nil {
+				continue // dead, or about to be there
+			}
+			for _, p := range r.Proxies {
+				if p.ID == proxy && len(p.Types) > 0 {
+					to = s
+					return nil
+				}
+			}
 		}
-		f.must(f.envoy.Connected(f.ctx, false))
-		f.share(shop.V2, 100)
-		for _, s := range f.mesh.Frontends {
-			f.must(s.Restart())
-		}
-		for _, s := range f.mesh.Frontends {
-			f.must(s.Ready(f.ctx))
-		}
-		f.must(f.envoy.Connected(f.ctx, true))
-		f.share(shop.V2, 100)
-	})
-	f.nothingRejected()
+		return fmt.Errorf("none of %d frontends has it", len(f.mesh.Frontends))
+	}))
+	return to
 }
 
 // The leading builder is killed: a standby takes over, and a change arrives.

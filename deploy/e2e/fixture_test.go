@@ -153,7 +153,11 @@ func (f *fixture) settle() {
 // them, give or take six: five standard deviations and more.
 func (f *fixture) share(backend string, want float64) {
 	f.Helper()
-	t := rig.Send(f.ctx, f.shop.URL(), 2000)
+	f.checkShare(rig.Send(f.ctx, f.shop.URL(), 2000), backend, want)
+}
+
+func (f *fixture) checkShare(t rig.Tally, backend string, want float64) {
+	f.Helper()
 	if err := t.Err(); err != nil {
 		f.Error(err)
 	}

@@ -61,23 +61,33 @@ func (t *Tally) add(backend string, status int, err error) {
 
 func newTally() Tally { return Tally{Backends: map[string]int{}, Statuses: map[int]int{}} }
 
+// requestTimeout is how long a request may take.
+const requestTimeout = 5 * time.Second
+
 func newClient(conns int) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{MaxIdleConnsPerHost: conns, MaxConnsPerHost: conns},
-		Timeout:   5 * time.Second,
+		Timeout:   requestTimeout,
 	}
 }
+
+// request is one request: who answered, with which code, or why nobody did.
+type request func(context.Context) (backend string, status int, err error)
 
 // Send sends n requests, one after the other, over one kept connection.
 func Send(ctx context.Context, url string, n int) Tally {
 	client := newClient(1)
 	defer client.CloseIdleConnections()
+	return send(ctx, n, func(ctx context.Context) (string, int, error) { return ask(ctx, client, url) })
+}
+
+func send(ctx context.Context, n int, one request) Tally {
 	t := newTally()
 	for range n {
 		if ctx.Err() != nil {
 			break
 		}
-		t.add(ask(ctx, client, url))
+		t.add(one(ctx))
 	}
 	return t
 }
@@ -97,15 +107,22 @@ const pause = 2 * time.Millisecond
 // StartLoad sends requests over conns kept connections until Stop, or until
 // ctx ends: it must have a deadline.
 func StartLoad(ctx context.Context, url string, conns int) (*Load, error) {
+	client := newClient(conns)
+	one := func(ctx context.Context) (string, int, error) { return ask(ctx, client, url) }
+	return startLoad(ctx, url, conns, one, client.CloseIdleConnections)
+}
+
+// startLoad sends one request after the other from each of n goroutines, each
+// of which calls end at its end.
+func startLoad(ctx context.Context, what string, n int, one request, end func()) (*Load, error) {
 	if _, ok := ctx.Deadline(); !ok {
-		return nil, fmt.Errorf("load on %s: the context has no deadline", url)
+		return nil, fmt.Errorf("load on %s: the context has no deadline", what)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	l := &Load{cancel: cancel, tally: newTally()}
-	client := newClient(conns)
-	for range conns {
+	for range n {
 		l.wg.Go(func() {
-			defer client.CloseIdleConnections()
+			defer end()
 			tick := time.NewTicker(pause)
 			defer tick.Stop()
 			for {
@@ -115,7 +132,7 @@ func StartLoad(ctx context.Context, url string, conns int) (*Load, error) {
 				case <-tick.C:
 				}
 				// The request is finished although the load was stopped.
-				backend, status, err := ask(context.WithoutCancel(ctx), client, url)
+				backend, status, err := one(context.WithoutCancel(ctx))
 				l.mu.Lock()
 				l.tally.add(backend, status, err)
 				l.mu.Unlock()

@@ -1,0 +1,112 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/xds"
+)
+
+// GRPCBackend is a gRPC server in this process with the service grpc.health.v1,
+// that says its name with every answer.
+type GRPCBackend struct {
+	Name   string
+	Port   int
+	server *grpc.Server
+	ended  chan struct{}
+}
+
+// StartGRPCBackend listens on a free port of loopback and serves.
+func StartGRPCBackend(name string) (*GRPCBackend, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	b := &GRPCBackend{Name: name, Port: l.Addr().(*net.TCPAddr).Port, ended: make(chan struct{})}
+	b.server = grpc.NewServer(grpc.UnaryInterceptor(
+		func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			if err := grpc.SetHeader(ctx, metadata.Pairs(nameHeader, name)); err != nil {
+				return nil, err
+			}
+			return handle(ctx, req)
+		}))
+	healthv1.RegisterHealthServer(b.server, health.NewServer())
+	go func() { // ends with Stop
+		defer close(b.ended)
+		_ = b.server.Serve(l)
+	}()
+	return b, nil
+}
+
+// nameHeader is the metadata that says which backend has answered.
+const nameHeader = "backend"
+
+// Stop closes the server and its connections.
+func (b *GRPCBackend) Stop() {
+	b.server.Stop()
+	<-b.ended
+}
+
+// GRPCClient is a channel that gets its configuration by xDS.
+type GRPCClient struct{ conn *grpc.ClientConn }
+
+// DialXDS makes a channel to xds:///target that knows the frontends on these
+// ports. The node is the name by which they know it.
+func DialXDS(node, target string, ports []int) (*GRPCClient, error) {
+	// One name for all of them, as DNS would have it: where one fails, the
+	// next one is tried.
+	frontends := manual.NewBuilderWithScheme("frontends-of-" + node)
+	var state resolver.State
+	for _, port := range ports {
+		state.Endpoints = append(state.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: loopback(port)}}})
+	}
+	frontends.InitialState(state)
+	resolver.Register(frontends)
+	mesh, err := xds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil, `{
+		"xds_servers": [{"server_uri": "%s:///all", "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}],
+		"node": {"id": %q}
+	}`, frontends.Scheme(), node))
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient("xds:///"+target, grpc.WithResolvers(mesh), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	return &GRPCClient{conn}, nil
+}
+
+// Close ends the channel.
+func (c *GRPCClient) Close() error { return c.conn.Close() }
+
+// Send makes n calls, one after the other.
+func (c *GRPCClient) Send(ctx context.Context, n int) Tally { return send(ctx, n, c.call) }
+
+// StartLoad makes calls from conns goroutines until Stop, or until ctx ends: it
+// must have a deadline.
+func (c *GRPCClient) StartLoad(ctx context.Context, conns int) (*Load, error) {
+	return startLoad(ctx, "gRPC", conns, c.call, func() {})
+}
+
+// call does not wait for a backend that can be reached.
+func (c *GRPCClient) call(ctx context.Context) (backend string, status int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var header metadata.MD
+	if _, err := healthv1.NewHealthClient(c.conn).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.Header(&header)); err != nil {
+		return "", 0, err
+	}
+	if names := header.Get(nameHeader); len(names) == 1 {
+		backend = names[0]
+	}
+	return backend, http.StatusOK, nil
+}
