@@ -154,6 +154,7 @@ func TestSlowClient(t *testing.T) {
 		slow, other := f.connect(node("slow", "web")), f.connect(node("other", "web"))
 		slow.ask(model.CDS)
 		slow.ask(model.EDS, "big") // the second response does not fit the transport's window
+		synctest.Wait()
 		began := time.Now()
 		other.ask(model.CDS)
 		other.ack(other.expect(model.CDS, "big"))
