@@ -30,5 +30,6 @@
 //
 // Every step of every story is checked for more than it says: what changed
 // incrementally is what is made from nothing, all passes its validation, and at
-// the end a real Envoy takes it.
+// the end a real Envoy takes it. The calls of all stories, but for bare
+// connections, are sent to a real Envoy too, which must route them as simulated.
 package scenario

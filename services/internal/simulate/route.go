@@ -43,7 +43,7 @@ func domainRank(domain, host string) int {
 // route finds the first route that matches, and what it does.
 func (p *Proxy) route(vh *routev3.VirtualHost, c Call, o *Outcome) {
 	if vh.GetRequireTls() != routev3.VirtualHost_NONE {
-		o.Status, o.Location = 301, "https://"+withoutPort(c.Host)+c.Path
+		o.Status, o.Location = 301, "https://"+c.Host+c.Path
 		return
 	}
 	for _, r := range vh.GetRoutes() {
@@ -170,6 +170,7 @@ func fullMatch(expr, s string) bool {
 
 // act says what a route does with the call.
 func (p *Proxy) act(r *routev3.Route, c Call, o *Outcome) {
+	fault(r, o)
 	switch a := r.GetAction().(type) {
 	case *routev3.Route_DirectResponse:
 		o.Status, o.Body = a.DirectResponse.GetStatus(), text(a.DirectResponse.GetBody())
