@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,7 +117,8 @@ func (f *fixture) head() rig.Version {
 }
 
 // A cluster whose name nobody resolves stays cold for longer than anyone would
-// wait: all else takes effect, and a route that names it does, too (E4, E16).
+// wait: all else takes effect, and a route that names it does, too; also by
+// another frontend, which Envoy does not ask for clusters then (E4, E9, E16).
 func TestNameIsNotResolved(t *testing.T) {
 	const most = 10 * time.Second // of which the frontend waits 5
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -131,14 +133,35 @@ func TestNameIsNotResolved(t *testing.T) {
 			f.during("a name is not resolved", func() {
 				f.save(shop.Routes, f.weighted(0, 100)+"---"+nowhere)
 				f.within(most, "what comes with it", func() { f.goes(f.shop.URL(), shop.V2) })
+				f.warms()
 				f.within(most, "what comes later", func() { changes(f, "---"+nowhere) })
 				f.save(shop.Routes, strings.Replace(f.weighted(0, 100), "  http:\n", toNowhere, 1)+"---"+nowhere)
 				f.within(most, "a route that names it", func() { f.goes(f.shop.URL(), shop.V2) })
 				f.within(most, "what comes then", func() { changes(f, "---"+nowhere) })
+				// Envoy asks the other frontend for everything but clusters.
+				it := f.back(node)
+				it.Kill()
+				f.within(most, "what comes by another frontend", func() { changes(f, "---"+nowhere) })
+				f.must(it.Restart())
 			})
 			f.nothingRejected()
 		})
 	}
+}
+
+// warms waits until it is shown that Envoy warms clusters, and answers nothing.
+func (f *fixture) warms() {
+	f.Helper()
+	f.must(rig.Until(f.ctx, "CDS without an answer", func(ctx context.Context) error {
+		var proxies []rig.ProxyStatus
+		err := f.mesh.CLI(ctx, &proxies, "proxy-status", node)
+		for _, p := range proxies {
+			if slices.ContainsFunc(p.Types, func(t rig.TypeStatus) bool { return t.Type == "CDS" && t.Unanswered != nil }) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v, %v", proxies, err)
+	}))
 }
 
 // silentDNS lets Envoy ask a server that never answers; laid over a bootstrap.

@@ -116,6 +116,8 @@ type TypeStatus struct {
 		Resources []string
 	}
 	HeldBack []string
+	// Unanswered is since when a response has no answer; nil: none has.
+	Unanswered *time.Time
 }
 
 // Diagnostic is a problem in what a user wrote (meshlog diagnostics).
