@@ -23,13 +23,18 @@ type Key struct {
 // Shard is whose word about the key counts.
 func (k Key) Shard() Shard { return Shard{k.Source, k.Instance} }
 
-// String is for people: Kind namespace/name (source/instance).
+// String is for people: Kind namespace/name (source/instance), the latter where
+// it is known.
 func (k Key) String() string {
 	name := k.Name
 	if k.Namespace != "" {
 		name = k.Namespace + "/" + name
 	}
-	return k.Kind + " " + name + " (" + k.Source + "/" + k.Instance + ")"
+	name = k.Kind + " " + name
+	if k.Source == "" {
+		return name
+	}
+	return name + " (" + k.Shard().String() + ")"
 }
 
 const (
