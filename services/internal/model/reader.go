@@ -67,6 +67,7 @@ func RawOneInput(t ResourceType, selector, name string) Input {
 type Reader struct {
 	pc     *PushContext
 	inputs map[Input]struct{}
+	last   Input // that was noted
 }
 
 // Read returns a Reader that has read nothing.
@@ -79,7 +80,12 @@ func (r *Reader) Inputs() []Input {
 	return sortInputs(r.inputs)
 }
 
-func (r *Reader) note(in Input) { r.inputs[in] = struct{}{} }
+func (r *Reader) note(in Input) {
+	if in == r.last {
+		return // one thing is often read many times in a row
+	}
+	r.inputs[in], r.last = struct{}{}, in
+}
 
 // Raw returns the raw resources of type t that have the selector of that text,
 // sorted by name, the winning one of each name.

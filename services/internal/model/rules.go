@@ -79,6 +79,9 @@ func (x *ruleIndex) find(scope, serviceNamespace, host string) (RuleID, bool) {
 	if serviceNamespace == "" {
 		return RuleID{}, false // nobody is called by it
 	}
+	if x.wild.n == 0 && len(x.exact.get(host)) == 0 {
+		return RuleID{}, false // as of most hosts, at the price of one look
+	}
 	if scope != "" {
 		// In the root namespace are rules for everybody; its own proxies are
 		// not to see them before those of the service.
@@ -107,6 +110,9 @@ func (x *ruleIndex) match(scope, namespace, host string, private bool) *mergedRu
 	}
 	if m := first(host); m != nil {
 		return m
+	}
+	if x.wild.n == 0 {
+		return nil
 	}
 	for _, h := range x.wild.get(namespace) {
 		if h != host && strings.HasSuffix(strings.TrimPrefix(host, "*"), h[1:]) {
