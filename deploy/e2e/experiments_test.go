@@ -154,13 +154,15 @@ func (f *fixture) warms() {
 	f.Helper()
 	f.must(rig.Until(f.ctx, "CDS without an answer", func(ctx context.Context) error {
 		var proxies []rig.ProxyStatus
-		err := f.mesh.CLI(ctx, &proxies, "proxy-status", node)
+		if err := f.mesh.CLI(ctx, &proxies, "proxy-status", node); err != nil {
+			return err
+		}
 		for _, p := range proxies {
 			if slices.ContainsFunc(p.Types, func(t rig.TypeStatus) bool { return t.Type == "CDS" && t.Unanswered != nil }) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%+v, %v", proxies, err)
+		return fmt.Errorf("proxies: %+v", proxies)
 	}))
 }
 
