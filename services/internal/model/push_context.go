@@ -161,7 +161,7 @@ func sortInputs(inputs map[Input]struct{}) []Input {
 	for in := range inputs {
 		all = append(all, in)
 	}
-	slices.SortFunc(all, compareInputs)
+	slices.SortFunc(all, Input.Compare)
 	return all
 }
 

@@ -48,8 +48,9 @@ const (
 	InputMesh
 )
 
-func compareInputs(a, b Input) int {
-	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.A, b.A), cmp.Compare(a.B, b.B))
+// Compare orders inputs the same way everywhere.
+func (in Input) Compare(o Input) int {
+	return cmp.Or(cmp.Compare(in.Kind, o.Kind), cmp.Compare(in.A, o.A), cmp.Compare(in.B, o.B))
 }
 
 // RawInput is the raw resources of type t of a selector.

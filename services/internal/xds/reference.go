@@ -10,7 +10,10 @@ import (
 
 // Result is what a class is served of one type.
 type Result struct {
-	Set         *Set
+	Set *Set
+	// Inputs are what was read, sorted, each once: while they are as they
+	// were, so are the Set and the Diagnostics.
+	Inputs      []model.Input
 	Diagnostics []model.Diagnostic // sorted, each once
 }
 
@@ -27,12 +30,16 @@ func generate(pc *model.PushContext, parts partsFunc, class model.ProxyClass, t 
 	byName := map[string][]made{}
 	var problems []model.Diagnostic
 	seen := map[piece.Part]bool{}
-	for _, p := range parts(pc.Read(), class, t) {
+	r := pc.Read()
+	list := parts(r, class, t)
+	inputs := r.Inputs()
+	for _, p := range list {
 		if seen[p] {
 			continue
 		}
 		seen[p] = true
 		out := makePart(pc, partKey{t, clientOf(class, t), p})
+		inputs = append(inputs, out.inputs...)
 		problems = append(problems, out.problems...)
 		for _, m := range out.pieces {
 			byName[m.name] = join(byName[m.name], m, func(m made) bool { return m.partial })
@@ -51,5 +58,6 @@ func generate(pc *model.PushContext, parts partsFunc, class model.ProxyClass, t 
 	}
 	slices.SortFunc(s.Resources, func(a, b *Resource) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(problems, model.Diagnostic.Compare)
-	return Result{Set: s, Diagnostics: slices.Compact(problems)}
+	slices.SortFunc(inputs, model.Input.Compare)
+	return Result{Set: s, Inputs: slices.Compact(inputs), Diagnostics: slices.Compact(problems)}
 }
