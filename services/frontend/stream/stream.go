@@ -229,8 +229,8 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 	}
 	s.releaseHeld(now)
 	for t := range model.ResourceTypes {
-		if t >= model.LDS && now.Before(s.gateUntil) {
-			break
+		if t >= model.LDS && (now.Before(s.gateUntil) || !s.missingCDSAt().IsZero()) {
+			break // what they name may be known to nobody there yet
 		}
 		if w := s.watches[t]; w != nil && !w.unresolved {
 			if r, ok := s.push(now, w); ok {
