@@ -50,7 +50,9 @@ func (s *Stream) settle(now time.Time, w *watch, r Request) {
 	if w.t == model.CDS && len(w.sentOut) == 0 {
 		s.gateUntil, w.suspected = time.Time{}, unsuspected
 	}
-	if r.Rejected && (s.cfg.Delta || r.Version != o.version) {
+	// Only Envoy says errors of earlier responses with an ACK (E14). Parts of what
+	// was split for gRPC have one version: what a client of it rejects it says so.
+	if r.Rejected && (s.cfg.Delta || s.cfg.GRPC || r.Version != o.version) {
 		s.reject(now, w, &o, earlier, r.Error)
 		return
 	}
