@@ -86,6 +86,8 @@ const (
 	OverlayKind_OVERLAY_KIND_ROLLBACK OverlayKind = 1
 	// The guard keeps what a mass loss would remove.
 	OverlayKind_OVERLAY_KIND_HOLD OverlayKind = 2
+	// Clients are not sent again what others like them rejected.
+	OverlayKind_OVERLAY_KIND_QUARANTINE OverlayKind = 3
 )
 
 // Enum value maps for OverlayKind.
@@ -94,11 +96,13 @@ var (
 		0: "OVERLAY_KIND_UNSPECIFIED",
 		1: "OVERLAY_KIND_ROLLBACK",
 		2: "OVERLAY_KIND_HOLD",
+		3: "OVERLAY_KIND_QUARANTINE",
 	}
 	OverlayKind_value = map[string]int32{
 		"OVERLAY_KIND_UNSPECIFIED": 0,
 		"OVERLAY_KIND_ROLLBACK":    1,
 		"OVERLAY_KIND_HOLD":        2,
+		"OVERLAY_KIND_QUARANTINE":  3,
 	}
 )
 
@@ -856,9 +860,12 @@ type OverlayValue struct {
 	// Content hash of the offered value that this was said against; empty: the
 	// key was not offered. The value lifts itself once another is offered.
 	Base []byte `protobuf:"bytes,2,opt,name=base,proto3" json:"base,omitempty"`
-	// Absent: the key is not served.
-	Payload       *anypb.Any             `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
-	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// Absent: the key, or the resource, is not served.
+	Payload    *anypb.Any             `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// In place of key and base, in a quarantine: payload is served instead of
+	// this resource.
+	Resource      *Resource `protobuf:"bytes,5,opt,name=resource,proto3" json:"resource,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -921,6 +928,93 @@ func (x *OverlayValue) GetCreateTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *OverlayValue) GetResource() *Resource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+// Resource is content of xDS that clients rejected.
+type Resource struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	TypeUrl string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
+	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Of name and content; another content is not meant.
+	Sum []byte `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
+	// Name and version of the clients that reject it; empty: all.
+	Client string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
+	// A class that is served it, as the writer encodes classes.
+	Class         []byte `protobuf:"bytes,5,opt,name=class,proto3" json:"class,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resource) Reset() {
+	*x = Resource{}
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resource) ProtoMessage() {}
+
+func (x *Resource) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resource.ProtoReflect.Descriptor instead.
+func (*Resource) Descriptor() ([]byte, []int) {
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Resource) GetTypeUrl() string {
+	if x != nil {
+		return x.TypeUrl
+	}
+	return ""
+}
+
+func (x *Resource) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Resource) GetSum() []byte {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
+func (x *Resource) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Resource) GetClass() []byte {
+	if x != nil {
+		return x.Class
+	}
+	return nil
+}
+
 // Segment is the restart record (segment.begin): what counts from here on.
 type Segment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -946,7 +1040,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -958,7 +1052,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_event_v1_event_proto_msgTypes[9]
+	mi := &file_meshlog_event_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -971,7 +1065,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_event_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Segment) GetEpoch() uint64 {
@@ -1082,13 +1176,20 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.meshlog.event.v1.OverlayKindR\x04kind\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x126\n" +
 	"\x06values\x18\x04 \x03(\v2\x1e.meshlog.event.v1.OverlayValueR\x06values\x12\x16\n" +
-	"\x06remove\x18\x05 \x01(\bR\x06remove\"\xb8\x01\n" +
+	"\x06remove\x18\x05 \x01(\bR\x06remove\"\xf0\x01\n" +
 	"\fOverlayValue\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.meshlog.event.v1.KeyR\x03key\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\fR\x04base\x12.\n" +
 	"\apayload\x18\x03 \x01(\v2\x14.google.protobuf.AnyR\apayload\x12;\n" +
 	"\vcreate_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"\xc9\x01\n" +
+	"createTime\x126\n" +
+	"\bresource\x18\x05 \x01(\v2\x1a.meshlog.event.v1.ResourceR\bresource\"y\n" +
+	"\bResource\x12\x19\n" +
+	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
+	"\x05class\x18\x05 \x01(\fR\x05class\"\xc9\x01\n" +
 	"\aSegment\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x12\n" +
@@ -1102,11 +1203,12 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x0eOP_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
 	"\x06OP_PUT\x10\x01\x12\r\n" +
-	"\tOP_DELETE\x10\x02*]\n" +
+	"\tOP_DELETE\x10\x02*z\n" +
 	"\vOverlayKind\x12\x1c\n" +
 	"\x18OVERLAY_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15OVERLAY_KIND_ROLLBACK\x10\x01\x12\x15\n" +
-	"\x11OVERLAY_KIND_HOLD\x10\x02B,Z*meshlog.dev/proto/meshlog/event/v1;eventv1b\x06proto3"
+	"\x11OVERLAY_KIND_HOLD\x10\x02\x12\x1b\n" +
+	"\x17OVERLAY_KIND_QUARANTINE\x10\x03B,Z*meshlog.dev/proto/meshlog/event/v1;eventv1b\x06proto3"
 
 var (
 	file_meshlog_event_v1_event_proto_rawDescOnce sync.Once
@@ -1121,7 +1223,7 @@ func file_meshlog_event_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_event_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_meshlog_event_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_meshlog_event_v1_event_proto_goTypes = []any{
 	(Op)(0),                       // 0: meshlog.event.v1.Op
 	(OverlayKind)(0),              // 1: meshlog.event.v1.OverlayKind
@@ -1134,34 +1236,36 @@ var file_meshlog_event_v1_event_proto_goTypes = []any{
 	(*Alive)(nil),                 // 8: meshlog.event.v1.Alive
 	(*Overlay)(nil),               // 9: meshlog.event.v1.Overlay
 	(*OverlayValue)(nil),          // 10: meshlog.event.v1.OverlayValue
-	(*Segment)(nil),               // 11: meshlog.event.v1.Segment
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(*anypb.Any)(nil),             // 13: google.protobuf.Any
+	(*Resource)(nil),              // 11: meshlog.event.v1.Resource
+	(*Segment)(nil),               // 12: meshlog.event.v1.Segment
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*anypb.Any)(nil),             // 14: google.protobuf.Any
 }
 var file_meshlog_event_v1_event_proto_depIdxs = []int32{
-	12, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
+	13, // 0: meshlog.event.v1.Event.observed_time:type_name -> google.protobuf.Timestamp
 	5,  // 1: meshlog.event.v1.Event.object:type_name -> meshlog.event.v1.Object
 	7,  // 2: meshlog.event.v1.Event.begin:type_name -> meshlog.event.v1.Begin
 	8,  // 3: meshlog.event.v1.Event.alive:type_name -> meshlog.event.v1.Alive
 	9,  // 4: meshlog.event.v1.Event.overlay:type_name -> meshlog.event.v1.Overlay
-	11, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
+	12, // 5: meshlog.event.v1.Event.segment:type_name -> meshlog.event.v1.Segment
 	3,  // 6: meshlog.event.v1.Object.key:type_name -> meshlog.event.v1.Key
 	0,  // 7: meshlog.event.v1.Object.op:type_name -> meshlog.event.v1.Op
-	13, // 8: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
-	12, // 9: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
+	14, // 8: meshlog.event.v1.Object.payload:type_name -> google.protobuf.Any
+	13, // 9: meshlog.event.v1.Object.create_time:type_name -> google.protobuf.Timestamp
 	6,  // 10: meshlog.event.v1.Object.batch:type_name -> meshlog.event.v1.Batch
 	4,  // 11: meshlog.event.v1.Begin.shard:type_name -> meshlog.event.v1.Shard
 	4,  // 12: meshlog.event.v1.Alive.shard:type_name -> meshlog.event.v1.Shard
 	1,  // 13: meshlog.event.v1.Overlay.kind:type_name -> meshlog.event.v1.OverlayKind
 	10, // 14: meshlog.event.v1.Overlay.values:type_name -> meshlog.event.v1.OverlayValue
 	3,  // 15: meshlog.event.v1.OverlayValue.key:type_name -> meshlog.event.v1.Key
-	13, // 16: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
-	12, // 17: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	14, // 16: meshlog.event.v1.OverlayValue.payload:type_name -> google.protobuf.Any
+	13, // 17: meshlog.event.v1.OverlayValue.create_time:type_name -> google.protobuf.Timestamp
+	11, // 18: meshlog.event.v1.OverlayValue.resource:type_name -> meshlog.event.v1.Resource
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_event_v1_event_proto_init() }
@@ -1182,7 +1286,7 @@ func file_meshlog_event_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_event_v1_event_proto_rawDesc), len(file_meshlog_event_v1_event_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -35,7 +35,9 @@ type Tick struct {
 	// Last sequence of MESHLOG_VERSIONS.
 	VersionsSeq uint64 `protobuf:"varint,4,opt,name=versions_seq,json=versionsSeq,proto3" json:"versions_seq,omitempty"`
 	// The position up to which the head still stands.
-	Position      *v1.Version `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
+	Position *v1.Version `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
+	// What some proxies reject: every frontend reports its Verdict about it.
+	Suspects      []*Suspect `protobuf:"bytes,6,rep,name=suspects,proto3" json:"suspects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -105,8 +107,87 @@ func (x *Tick) GetPosition() *v1.Version {
 	return nil
 }
 
-// FrontendReport is everything a frontend has to say, whole every time: on
-// change, at most once a second, and every 10 s.
+func (x *Tick) GetSuspects() []*Suspect {
+	if x != nil {
+		return x.Suspects
+	}
+	return nil
+}
+
+// Suspect is a resource that may have to be put into quarantine.
+type Suspect struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	TypeUrl string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
+	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Of name and content.
+	Sum []byte `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
+	// Name and version of the clients that reject it.
+	Client        string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Suspect) Reset() {
+	*x = Suspect{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Suspect) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Suspect) ProtoMessage() {}
+
+func (x *Suspect) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Suspect.ProtoReflect.Descriptor instead.
+func (*Suspect) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Suspect) GetTypeUrl() string {
+	if x != nil {
+		return x.TypeUrl
+	}
+	return ""
+}
+
+func (x *Suspect) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Suspect) GetSum() []byte {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
+func (x *Suspect) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+// FrontendReport is everything a frontend has to say. Whole, with its proxies,
+// when somebody asks; else a summary without them: on change, at most once a
+// second, and every 10 s.
 type FrontendReport struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Frontend string                 `protobuf:"bytes,1,opt,name=frontend,proto3" json:"frontend,omitempty"`
@@ -123,14 +204,22 @@ type FrontendReport struct {
 	// begins an epoch.
 	ChainMismatch *ChainMismatch `protobuf:"bytes,9,opt,name=chain_mismatch,json=chainMismatch,proto3" json:"chain_mismatch,omitempty"`
 	// The frontend is going away.
-	Leaving       bool `protobuf:"varint,10,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	Leaving bool `protobuf:"varint,10,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// What proxies here reject, and what the leader suspects.
+	Verdicts []*Verdict `protobuf:"bytes,11,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	// Proxies are left out.
+	Summary bool `protobuf:"varint,12,opt,name=summary,proto3" json:"summary,omitempty"`
+	// Streams that are open.
+	Streams uint32 `protobuf:"varint,13,opt,name=streams,proto3" json:"streams,omitempty"`
+	// How many of them have applied a version, in all of their types.
+	Applied       []*Applied `protobuf:"bytes,14,rep,name=applied,proto3" json:"applied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FrontendReport) Reset() {
 	*x = FrontendReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[1]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -142,7 +231,7 @@ func (x *FrontendReport) String() string {
 func (*FrontendReport) ProtoMessage() {}
 
 func (x *FrontendReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[1]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -155,7 +244,7 @@ func (x *FrontendReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrontendReport.ProtoReflect.Descriptor instead.
 func (*FrontendReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{1}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *FrontendReport) GetFrontend() string {
@@ -228,6 +317,229 @@ func (x *FrontendReport) GetLeaving() bool {
 	return false
 }
 
+func (x *FrontendReport) GetVerdicts() []*Verdict {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+func (x *FrontendReport) GetSummary() bool {
+	if x != nil {
+		return x.Summary
+	}
+	return false
+}
+
+func (x *FrontendReport) GetStreams() uint32 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *FrontendReport) GetApplied() []*Applied {
+	if x != nil {
+		return x.Applied
+	}
+	return nil
+}
+
+type Applied struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       *v1.Version            `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Streams       uint32                 `protobuf:"varint,2,opt,name=streams,proto3" json:"streams,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Applied) Reset() {
+	*x = Applied{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Applied) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Applied) ProtoMessage() {}
+
+func (x *Applied) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Applied.ProtoReflect.Descriptor instead.
+func (*Applied) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Applied) GetVersion() *v1.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *Applied) GetStreams() uint32 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+// Verdict is what the proxies of one frontend that are of one client version
+// think of a resource.
+type Verdict struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	TypeUrl string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
+	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Of name and content.
+	Sum []byte `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
+	// Name and version of the client.
+	Client string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
+	// A class that is served it.
+	Class []byte `protobuf:"bytes,5,opt,name=class,proto3" json:"class,omitempty"`
+	// Of one that rejected it.
+	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// Who rejected it: two ids at most.
+	RejectedBy []string `protobuf:"bytes,7,rep,name=rejected_by,json=rejectedBy,proto3" json:"rejected_by,omitempty"`
+	// How many streams rejected it, have applied it, should have it and have
+	// said neither.
+	Rejected  uint32 `protobuf:"varint,8,opt,name=rejected,proto3" json:"rejected,omitempty"`
+	Applied   uint32 `protobuf:"varint,9,opt,name=applied,proto3" json:"applied,omitempty"`
+	Undecided uint32 `protobuf:"varint,10,opt,name=undecided,proto3" json:"undecided,omitempty"`
+	// What those who rejected it have instead, if they all have the same, and
+	// the version of the world in which they applied it.
+	GoodSum       []byte      `protobuf:"bytes,11,opt,name=good_sum,json=goodSum,proto3" json:"good_sum,omitempty"`
+	Good          *v1.Version `protobuf:"bytes,12,opt,name=good,proto3" json:"good,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Verdict) Reset() {
+	*x = Verdict{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Verdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Verdict) ProtoMessage() {}
+
+func (x *Verdict) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
+func (*Verdict) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Verdict) GetTypeUrl() string {
+	if x != nil {
+		return x.TypeUrl
+	}
+	return ""
+}
+
+func (x *Verdict) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Verdict) GetSum() []byte {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
+func (x *Verdict) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Verdict) GetClass() []byte {
+	if x != nil {
+		return x.Class
+	}
+	return nil
+}
+
+func (x *Verdict) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Verdict) GetRejectedBy() []string {
+	if x != nil {
+		return x.RejectedBy
+	}
+	return nil
+}
+
+func (x *Verdict) GetRejected() uint32 {
+	if x != nil {
+		return x.Rejected
+	}
+	return 0
+}
+
+func (x *Verdict) GetApplied() uint32 {
+	if x != nil {
+		return x.Applied
+	}
+	return 0
+}
+
+func (x *Verdict) GetUndecided() uint32 {
+	if x != nil {
+		return x.Undecided
+	}
+	return 0
+}
+
+func (x *Verdict) GetGoodSum() []byte {
+	if x != nil {
+		return x.GoodSum
+	}
+	return nil
+}
+
+func (x *Verdict) GetGood() *v1.Version {
+	if x != nil {
+		return x.Good
+	}
+	return nil
+}
+
 type ChainMismatch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Own           *v1.Version            `protobuf:"bytes,1,opt,name=own,proto3" json:"own,omitempty"`
@@ -240,7 +552,7 @@ type ChainMismatch struct {
 
 func (x *ChainMismatch) Reset() {
 	*x = ChainMismatch{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -252,7 +564,7 @@ func (x *ChainMismatch) String() string {
 func (*ChainMismatch) ProtoMessage() {}
 
 func (x *ChainMismatch) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -265,7 +577,7 @@ func (x *ChainMismatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainMismatch.ProtoReflect.Descriptor instead.
 func (*ChainMismatch) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{2}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ChainMismatch) GetOwn() *v1.Version {
@@ -321,7 +633,7 @@ type ProxyReport struct {
 
 func (x *ProxyReport) Reset() {
 	*x = ProxyReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -333,7 +645,7 @@ func (x *ProxyReport) String() string {
 func (*ProxyReport) ProtoMessage() {}
 
 func (x *ProxyReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -346,7 +658,7 @@ func (x *ProxyReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReport.ProtoReflect.Descriptor instead.
 func (*ProxyReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{3}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ProxyReport) GetId() string {
@@ -454,14 +766,17 @@ type TypeReport struct {
 	// CDS when new clusters are warm.
 	Unanswered *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
 	// What there is is more than a gRPC client can receive, and was not sent.
-	TooLarge      bool `protobuf:"varint,12,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
+	TooLarge bool `protobuf:"varint,12,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
+	// What is in quarantine, and is served as it was before or not at all; the
+	// first 100 names.
+	Quarantined   []string `protobuf:"bytes,13,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TypeReport) Reset() {
 	*x = TypeReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +788,7 @@ func (x *TypeReport) String() string {
 func (*TypeReport) ProtoMessage() {}
 
 func (x *TypeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +801,7 @@ func (x *TypeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeReport.ProtoReflect.Descriptor instead.
 func (*TypeReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TypeReport) GetTypeUrl() string {
@@ -573,6 +888,13 @@ func (x *TypeReport) GetTooLarge() bool {
 	return false
 }
 
+func (x *TypeReport) GetQuarantined() []string {
+	if x != nil {
+		return x.Quarantined
+	}
+	return nil
+}
+
 // Nack is a rejection that still stands.
 type Nack struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -587,7 +909,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +921,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +934,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Nack) GetVersion() string {
@@ -665,7 +987,7 @@ type WatcherReport struct {
 
 func (x *WatcherReport) Reset() {
 	*x = WatcherReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +999,7 @@ func (x *WatcherReport) String() string {
 func (*WatcherReport) ProtoMessage() {}
 
 func (x *WatcherReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +1012,7 @@ func (x *WatcherReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatcherReport.ProtoReflect.Descriptor instead.
 func (*WatcherReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WatcherReport) GetSource() string {
@@ -790,13 +1112,14 @@ type BuilderReport struct {
 	Holds []*Hold `protobuf:"bytes,12,rep,name=holds,proto3" json:"holds,omitempty"`
 	// The problems that stand at position; no more than the first 1000.
 	Diagnostics   []*v1.Diagnostic `protobuf:"bytes,13,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
+	Quarantines   []*Quarantine    `protobuf:"bytes,14,rep,name=quarantines,proto3" json:"quarantines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BuilderReport) Reset() {
 	*x = BuilderReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +1131,7 @@ func (x *BuilderReport) String() string {
 func (*BuilderReport) ProtoMessage() {}
 
 func (x *BuilderReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +1144,7 @@ func (x *BuilderReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuilderReport.ProtoReflect.Descriptor instead.
 func (*BuilderReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *BuilderReport) GetBuilder() string {
@@ -915,6 +1238,109 @@ func (x *BuilderReport) GetDiagnostics() []*v1.Diagnostic {
 	return nil
 }
 
+func (x *BuilderReport) GetQuarantines() []*Quarantine {
+	if x != nil {
+		return x.Quarantines
+	}
+	return nil
+}
+
+// Quarantine is a resource that no proxy of a client version is sent, until its
+// content is another or until `meshlog approve`.
+type Quarantine struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	TypeUrl string                 `protobuf:"bytes,2,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
+	Name    string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Client  string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
+	// What the proxies said.
+	Reason string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Since  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// What was applied before is served instead.
+	LastGood      bool `protobuf:"varint,7,opt,name=last_good,json=lastGood,proto3" json:"last_good,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quarantine) Reset() {
+	*x = Quarantine{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quarantine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quarantine) ProtoMessage() {}
+
+func (x *Quarantine) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
+func (*Quarantine) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Quarantine) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Quarantine) GetTypeUrl() string {
+	if x != nil {
+		return x.TypeUrl
+	}
+	return ""
+}
+
+func (x *Quarantine) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Quarantine) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Quarantine) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Quarantine) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Quarantine) GetLastGood() bool {
+	if x != nil {
+		return x.LastGood
+	}
+	return false
+}
+
 // Hold is a mass loss that waits for `meshlog approve`.
 type Hold struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -931,7 +1357,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1369,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1382,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Hold) GetId() string {
@@ -1018,7 +1444,7 @@ type StageTiming struct {
 
 func (x *StageTiming) Reset() {
 	*x = StageTiming{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1456,7 @@ func (x *StageTiming) String() string {
 func (*StageTiming) ProtoMessage() {}
 
 func (x *StageTiming) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1469,7 @@ func (x *StageTiming) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageTiming.ProtoReflect.Descriptor instead.
 func (*StageTiming) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StageTiming) GetVersion() *v1.Version {
@@ -1107,7 +1533,7 @@ type DigestRequest struct {
 
 func (x *DigestRequest) Reset() {
 	*x = DigestRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1545,7 @@ func (x *DigestRequest) String() string {
 func (*DigestRequest) ProtoMessage() {}
 
 func (x *DigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1132,7 +1558,7 @@ func (x *DigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
 func (*DigestRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DigestRequest) GetSource() string {
@@ -1168,7 +1594,7 @@ type DigestReply struct {
 
 func (x *DigestReply) Reset() {
 	*x = DigestReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1606,7 @@ func (x *DigestReply) String() string {
 func (*DigestReply) ProtoMessage() {}
 
 func (x *DigestReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1619,7 @@ func (x *DigestReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestReply.ProtoReflect.Descriptor instead.
 func (*DigestReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DigestReply) GetKnown() bool {
@@ -1224,7 +1650,7 @@ type ListingRequest struct {
 
 func (x *ListingRequest) Reset() {
 	*x = ListingRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1662,7 @@ func (x *ListingRequest) String() string {
 func (*ListingRequest) ProtoMessage() {}
 
 func (x *ListingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1675,7 @@ func (x *ListingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListingRequest.ProtoReflect.Descriptor instead.
 func (*ListingRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListingRequest) GetSource() string {
@@ -1280,17 +1706,278 @@ func (x *ListingRequest) GetReason() string {
 	return ""
 }
 
+// ProxyRequest asks every frontend for a proxy; only those that have it answer.
+type ProxyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProxyRequest) Reset() {
+	*x = ProxyRequest{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProxyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProxyRequest) ProtoMessage() {}
+
+func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProxyRequest.ProtoReflect.Descriptor instead.
+func (*ProxyRequest) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ProxyRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// ProxyReply is what a frontend holds for one stream of a proxy.
+type ProxyReply struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Frontend string                 `protobuf:"bytes,1,opt,name=frontend,proto3" json:"frontend,omitempty"`
+	Report   *ProxyReport           `protobuf:"bytes,2,opt,name=report,proto3" json:"report,omitempty"`
+	// envoy.config.core.v3.Node, as far as it decides what is served.
+	Node []byte `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// What the stream should have is that of this version.
+	Version       *v1.Version    `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	Types         []*TypeContent `protobuf:"bytes,5,rep,name=types,proto3" json:"types,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProxyReply) Reset() {
+	*x = ProxyReply{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProxyReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProxyReply) ProtoMessage() {}
+
+func (x *ProxyReply) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProxyReply.ProtoReflect.Descriptor instead.
+func (*ProxyReply) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ProxyReply) GetFrontend() string {
+	if x != nil {
+		return x.Frontend
+	}
+	return ""
+}
+
+func (x *ProxyReply) GetReport() *ProxyReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+func (x *ProxyReply) GetNode() []byte {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+func (x *ProxyReply) GetVersion() *v1.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *ProxyReply) GetTypes() []*TypeContent {
+	if x != nil {
+		return x.Types
+	}
+	return nil
+}
+
+// TypeContent is what a stream was sent of a type.
+type TypeContent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TypeUrl       string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
+	Resources     []*ResourceContent     `protobuf:"bytes,2,rep,name=resources,proto3" json:"resources,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TypeContent) Reset() {
+	*x = TypeContent{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TypeContent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TypeContent) ProtoMessage() {}
+
+func (x *TypeContent) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TypeContent.ProtoReflect.Descriptor instead.
+func (*TypeContent) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TypeContent) GetTypeUrl() string {
+	if x != nil {
+		return x.TypeUrl
+	}
+	return ""
+}
+
+func (x *TypeContent) GetResources() []*ResourceContent {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+type ResourceContent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Of name and content; empty: the empty resource.
+	Sum []byte `protobuf:"bytes,2,opt,name=sum,proto3" json:"sum,omitempty"`
+	// The proxy has applied it.
+	Applied       bool `protobuf:"varint,3,opt,name=applied,proto3" json:"applied,omitempty"`
+	HeldBack      bool `protobuf:"varint,4,opt,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	Quarantined   bool `protobuf:"varint,5,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResourceContent) Reset() {
+	*x = ResourceContent{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResourceContent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResourceContent) ProtoMessage() {}
+
+func (x *ResourceContent) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResourceContent.ProtoReflect.Descriptor instead.
+func (*ResourceContent) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ResourceContent) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ResourceContent) GetSum() []byte {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
+func (x *ResourceContent) GetApplied() bool {
+	if x != nil {
+		return x.Applied
+	}
+	return false
+}
+
+func (x *ResourceContent) GetHeldBack() bool {
+	if x != nil {
+		return x.HeldBack
+	}
+	return false
+}
+
+func (x *ResourceContent) GetQuarantined() bool {
+	if x != nil {
+		return x.Quarantined
+	}
+	return false
+}
+
 var File_meshlog_report_v1_report_proto protoreflect.FileDescriptor
 
 const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\n" +
-	"\x1emeshlog/report/v1/report.proto\x12\x11meshlog.report.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"meshlog/snapshot/v1/snapshot.proto\"\xc1\x01\n" +
+	"\x1emeshlog/report/v1/report.proto\x12\x11meshlog.report.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"meshlog/snapshot/v1/snapshot.proto\"\xf9\x01\n" +
 	"\x04Tick\x12\x16\n" +
 	"\x06leader\x18\x01 \x01(\tR\x06leader\x120\n" +
 	"\x04head\x18\x02 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x04head\x12\x12\n" +
 	"\x04root\x18\x03 \x01(\fR\x04root\x12!\n" +
 	"\fversions_seq\x18\x04 \x01(\x04R\vversionsSeq\x128\n" +
-	"\bposition\x18\x05 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\bposition\"\x9e\x03\n" +
+	"\bposition\x18\x05 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\bposition\x126\n" +
+	"\bsuspects\x18\x06 \x03(\v2\x1a.meshlog.report.v1.SuspectR\bsuspects\"b\n" +
+	"\aSuspect\x12\x19\n" +
+	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\"\xc0\x04\n" +
 	"\x0eFrontendReport\x12\x1a\n" +
 	"\bfrontend\x18\x01 \x01(\tR\bfrontend\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -1302,7 +1989,29 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\aproxies\x18\b \x03(\v2\x1e.meshlog.report.v1.ProxyReportR\aproxies\x12G\n" +
 	"\x0echain_mismatch\x18\t \x01(\v2 .meshlog.report.v1.ChainMismatchR\rchainMismatch\x12\x18\n" +
 	"\aleaving\x18\n" +
-	" \x01(\bR\aleaving\"\xa9\x01\n" +
+	" \x01(\bR\aleaving\x126\n" +
+	"\bverdicts\x18\v \x03(\v2\x1a.meshlog.report.v1.VerdictR\bverdicts\x12\x18\n" +
+	"\asummary\x18\f \x01(\bR\asummary\x12\x18\n" +
+	"\astreams\x18\r \x01(\rR\astreams\x124\n" +
+	"\aapplied\x18\x0e \x03(\v2\x1a.meshlog.report.v1.AppliedR\aapplied\"[\n" +
+	"\aApplied\x126\n" +
+	"\aversion\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x12\x18\n" +
+	"\astreams\x18\x02 \x01(\rR\astreams\"\xd4\x02\n" +
+	"\aVerdict\x12\x19\n" +
+	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
+	"\x05class\x18\x05 \x01(\fR\x05class\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12\x1f\n" +
+	"\vrejected_by\x18\a \x03(\tR\n" +
+	"rejectedBy\x12\x1a\n" +
+	"\brejected\x18\b \x01(\rR\brejected\x12\x18\n" +
+	"\aapplied\x18\t \x01(\rR\aapplied\x12\x1c\n" +
+	"\tundecided\x18\n" +
+	" \x01(\rR\tundecided\x12\x19\n" +
+	"\bgood_sum\x18\v \x01(\fR\agoodSum\x120\n" +
+	"\x04good\x18\f \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x04good\"\xa9\x01\n" +
 	"\rChainMismatch\x12.\n" +
 	"\x03own\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\x03own\x12\x19\n" +
 	"\bown_root\x18\x02 \x01(\fR\aownRoot\x120\n" +
@@ -1322,7 +2031,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x05delta\x18\n" +
 	" \x01(\bR\x05delta\x12\x12\n" +
 	"\x04only\x18\v \x01(\tR\x04only\x12\x1c\n" +
-	"\tlingering\x18\f \x01(\rR\tlingering\"\x8a\x04\n" +
+	"\tlingering\x18\f \x01(\rR\tlingering\"\xac\x04\n" +
 	"\n" +
 	"TypeReport\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x120\n" +
@@ -1340,7 +2049,8 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"unanswered\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"unanswered\x12\x1b\n" +
-	"\ttoo_large\x18\f \x01(\bR\btooLarge\"\x88\x01\n" +
+	"\ttoo_large\x18\f \x01(\bR\btooLarge\x12 \n" +
+	"\vquarantined\x18\r \x03(\tR\vquarantined\"\x88\x01\n" +
 	"\x04Nack\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
@@ -1358,7 +2068,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\apartial\x18\t \x01(\bR\apartial\x12\x18\n" +
 	"\apending\x18\n" +
 	" \x01(\x04R\apending\x12A\n" +
-	"\vdiagnostics\x18\v \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\"\x8d\x04\n" +
+	"\vdiagnostics\x18\v \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\"\xce\x04\n" +
 	"\rBuilderReport\x12\x18\n" +
 	"\abuilder\x18\x01 \x01(\tR\abuilder\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -1374,7 +2084,17 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	" \x03(\v2\x1e.meshlog.report.v1.StageTimingR\atimings\x12\x14\n" +
 	"\x05error\x18\v \x01(\tR\x05error\x12-\n" +
 	"\x05holds\x18\f \x03(\v2\x17.meshlog.report.v1.HoldR\x05holds\x12A\n" +
-	"\vdiagnostics\x18\r \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\"\x8c\x01\n" +
+	"\vdiagnostics\x18\r \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x12?\n" +
+	"\vquarantines\x18\x0e \x03(\v2\x1d.meshlog.report.v1.QuarantineR\vquarantines\"\xca\x01\n" +
+	"\n" +
+	"Quarantine\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
+	"\btype_url\x18\x02 \x01(\tR\atypeUrl\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1b\n" +
+	"\tlast_good\x18\a \x01(\bR\blastGood\"\x8c\x01\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
@@ -1401,7 +2121,25 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x18\n" +
 	"\asession\x18\x03 \x01(\tR\asession\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reasonB.Z,meshlog.dev/proto/meshlog/report/v1;reportv1b\x06proto3"
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x1e\n" +
+	"\fProxyRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\xe2\x01\n" +
+	"\n" +
+	"ProxyReply\x12\x1a\n" +
+	"\bfrontend\x18\x01 \x01(\tR\bfrontend\x126\n" +
+	"\x06report\x18\x02 \x01(\v2\x1e.meshlog.report.v1.ProxyReportR\x06report\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\fR\x04node\x126\n" +
+	"\aversion\x18\x04 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x124\n" +
+	"\x05types\x18\x05 \x03(\v2\x1e.meshlog.report.v1.TypeContentR\x05types\"j\n" +
+	"\vTypeContent\x12\x19\n" +
+	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12@\n" +
+	"\tresources\x18\x02 \x03(\v2\".meshlog.report.v1.ResourceContentR\tresources\"\x90\x01\n" +
+	"\x0fResourceContent\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03sum\x18\x02 \x01(\fR\x03sum\x12\x18\n" +
+	"\aapplied\x18\x03 \x01(\bR\aapplied\x12\x1b\n" +
+	"\theld_back\x18\x04 \x01(\bR\bheldBack\x12 \n" +
+	"\vquarantined\x18\x05 \x01(\bR\vquarantinedB.Z,meshlog.dev/proto/meshlog/report/v1;reportv1b\x06proto3"
 
 var (
 	file_meshlog_report_v1_report_proto_rawDescOnce sync.Once
@@ -1415,63 +2153,82 @@ func file_meshlog_report_v1_report_proto_rawDescGZIP() []byte {
 	return file_meshlog_report_v1_report_proto_rawDescData
 }
 
-var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(*Tick)(nil),                  // 0: meshlog.report.v1.Tick
-	(*FrontendReport)(nil),        // 1: meshlog.report.v1.FrontendReport
-	(*ChainMismatch)(nil),         // 2: meshlog.report.v1.ChainMismatch
-	(*ProxyReport)(nil),           // 3: meshlog.report.v1.ProxyReport
-	(*TypeReport)(nil),            // 4: meshlog.report.v1.TypeReport
-	(*Nack)(nil),                  // 5: meshlog.report.v1.Nack
-	(*WatcherReport)(nil),         // 6: meshlog.report.v1.WatcherReport
-	(*BuilderReport)(nil),         // 7: meshlog.report.v1.BuilderReport
-	(*Hold)(nil),                  // 8: meshlog.report.v1.Hold
-	(*StageTiming)(nil),           // 9: meshlog.report.v1.StageTiming
-	(*DigestRequest)(nil),         // 10: meshlog.report.v1.DigestRequest
-	(*DigestReply)(nil),           // 11: meshlog.report.v1.DigestReply
-	(*ListingRequest)(nil),        // 12: meshlog.report.v1.ListingRequest
-	(*v1.Version)(nil),            // 13: meshlog.snapshot.v1.Version
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*v1.Diagnostic)(nil),         // 15: meshlog.snapshot.v1.Diagnostic
+	(*Suspect)(nil),               // 1: meshlog.report.v1.Suspect
+	(*FrontendReport)(nil),        // 2: meshlog.report.v1.FrontendReport
+	(*Applied)(nil),               // 3: meshlog.report.v1.Applied
+	(*Verdict)(nil),               // 4: meshlog.report.v1.Verdict
+	(*ChainMismatch)(nil),         // 5: meshlog.report.v1.ChainMismatch
+	(*ProxyReport)(nil),           // 6: meshlog.report.v1.ProxyReport
+	(*TypeReport)(nil),            // 7: meshlog.report.v1.TypeReport
+	(*Nack)(nil),                  // 8: meshlog.report.v1.Nack
+	(*WatcherReport)(nil),         // 9: meshlog.report.v1.WatcherReport
+	(*BuilderReport)(nil),         // 10: meshlog.report.v1.BuilderReport
+	(*Quarantine)(nil),            // 11: meshlog.report.v1.Quarantine
+	(*Hold)(nil),                  // 12: meshlog.report.v1.Hold
+	(*StageTiming)(nil),           // 13: meshlog.report.v1.StageTiming
+	(*DigestRequest)(nil),         // 14: meshlog.report.v1.DigestRequest
+	(*DigestReply)(nil),           // 15: meshlog.report.v1.DigestReply
+	(*ListingRequest)(nil),        // 16: meshlog.report.v1.ListingRequest
+	(*ProxyRequest)(nil),          // 17: meshlog.report.v1.ProxyRequest
+	(*ProxyReply)(nil),            // 18: meshlog.report.v1.ProxyReply
+	(*TypeContent)(nil),           // 19: meshlog.report.v1.TypeContent
+	(*ResourceContent)(nil),       // 20: meshlog.report.v1.ResourceContent
+	(*v1.Version)(nil),            // 21: meshlog.snapshot.v1.Version
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*v1.Diagnostic)(nil),         // 23: meshlog.snapshot.v1.Diagnostic
 }
 var file_meshlog_report_v1_report_proto_depIdxs = []int32{
-	13, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
-	13, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
-	14, // 2: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
-	13, // 3: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
-	3,  // 4: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
-	2,  // 5: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
-	13, // 6: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
-	13, // 7: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
-	14, // 8: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
-	4,  // 9: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
-	13, // 10: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
-	13, // 11: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
-	14, // 12: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
-	14, // 13: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
-	5,  // 14: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
-	14, // 15: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
-	14, // 16: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
-	14, // 17: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
-	15, // 18: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	14, // 19: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	13, // 20: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	13, // 21: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
-	9,  // 22: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
-	8,  // 23: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	15, // 24: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	13, // 25: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	14, // 26: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	14, // 27: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	14, // 28: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	14, // 29: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	14, // 30: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	14, // 31: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	21, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
+	21, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
+	1,  // 2: meshlog.report.v1.Tick.suspects:type_name -> meshlog.report.v1.Suspect
+	22, // 3: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
+	21, // 4: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
+	6,  // 5: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
+	5,  // 6: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
+	4,  // 7: meshlog.report.v1.FrontendReport.verdicts:type_name -> meshlog.report.v1.Verdict
+	3,  // 8: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
+	21, // 9: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
+	21, // 10: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
+	21, // 11: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
+	21, // 12: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
+	22, // 13: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
+	7,  // 14: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
+	21, // 15: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
+	21, // 16: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
+	22, // 17: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
+	22, // 18: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
+	8,  // 19: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
+	22, // 20: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
+	22, // 21: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
+	22, // 22: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
+	23, // 23: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	22, // 24: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	21, // 25: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	21, // 26: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	13, // 27: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
+	12, // 28: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
+	23, // 29: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	11, // 30: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
+	22, // 31: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
+	21, // 32: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	22, // 33: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	22, // 34: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	22, // 35: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	22, // 36: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	22, // 37: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	22, // 38: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	6,  // 39: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
+	21, // 40: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
+	19, // 41: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
+	20, // 42: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }
@@ -1485,7 +2242,7 @@ func file_meshlog_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_report_v1_report_proto_rawDesc), len(file_meshlog_report_v1_report_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -221,7 +221,10 @@ type Manifest struct {
 	// When the leader published it, by its clock. For people only.
 	PublishTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
 	// The leader that published it.
-	Publisher     string `protobuf:"bytes,15,opt,name=publisher,proto3" json:"publisher,omitempty"`
+	Publisher string `protobuf:"bytes,15,opt,name=publisher,proto3" json:"publisher,omitempty"`
+	// W3C trace contexts of the records that caused it; the first of each, 16 at
+	// most.
+	Traceparents  []string `protobuf:"bytes,16,rep,name=traceparents,proto3" json:"traceparents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -359,6 +362,13 @@ func (x *Manifest) GetPublisher() string {
 		return x.Publisher
 	}
 	return ""
+}
+
+func (x *Manifest) GetTraceparents() []string {
+	if x != nil {
+		return x.Traceparents
+	}
+	return nil
 }
 
 // Watermark is how far a shard is contained in a version.
@@ -1011,8 +1021,10 @@ type OverlayValue struct {
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// Content hash of the offered value it was said against.
 	Base []byte `protobuf:"bytes,2,opt,name=base,proto3" json:"base,omitempty"`
-	// Absent: the key is not served.
-	Value         *Value `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	// Absent: the key, or the resource, is not served.
+	Value *Value `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	// In place of key and base, in a quarantine.
+	Resource      *Resource `protobuf:"bytes,4,opt,name=resource,proto3" json:"resource,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1068,6 +1080,91 @@ func (x *OverlayValue) GetValue() *Value {
 	return nil
 }
 
+func (x *OverlayValue) GetResource() *Resource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+// Resource is content of xDS that clients rejected, as in
+// meshlog.event.v1.Resource.
+type Resource struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TypeUrl       string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Sum           []byte                 `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
+	Client        string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
+	Class         []byte                 `protobuf:"bytes,5,opt,name=class,proto3" json:"class,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resource) Reset() {
+	*x = Resource{}
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resource) ProtoMessage() {}
+
+func (x *Resource) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resource.ProtoReflect.Descriptor instead.
+func (*Resource) Descriptor() ([]byte, []int) {
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Resource) GetTypeUrl() string {
+	if x != nil {
+		return x.TypeUrl
+	}
+	return ""
+}
+
+func (x *Resource) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Resource) GetSum() []byte {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
+func (x *Resource) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Resource) GetClass() []byte {
+	if x != nil {
+		return x.Class
+	}
+	return nil
+}
+
 // FoldRow is a row of the fold's checkpoint; its key is the row's name.
 type FoldRow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1085,7 +1182,7 @@ type FoldRow struct {
 
 func (x *FoldRow) Reset() {
 	*x = FoldRow{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1194,7 @@ func (x *FoldRow) String() string {
 func (*FoldRow) ProtoMessage() {}
 
 func (x *FoldRow) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1207,7 @@ func (x *FoldRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldRow.ProtoReflect.Descriptor instead.
 func (*FoldRow) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FoldRow) GetRow() isFoldRow_Row {
@@ -1219,7 +1316,7 @@ type FoldMeta struct {
 
 func (x *FoldMeta) Reset() {
 	*x = FoldMeta{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1231,7 +1328,7 @@ func (x *FoldMeta) String() string {
 func (*FoldMeta) ProtoMessage() {}
 
 func (x *FoldMeta) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1244,7 +1341,7 @@ func (x *FoldMeta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldMeta.ProtoReflect.Descriptor instead.
 func (*FoldMeta) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FoldMeta) GetPosition() *Version {
@@ -1332,7 +1429,7 @@ type FoldKey struct {
 
 func (x *FoldKey) Reset() {
 	*x = FoldKey{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1344,7 +1441,7 @@ func (x *FoldKey) String() string {
 func (*FoldKey) ProtoMessage() {}
 
 func (x *FoldKey) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[16]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1357,7 +1454,7 @@ func (x *FoldKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldKey.ProtoReflect.Descriptor instead.
 func (*FoldKey) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FoldKey) GetOffered() *Value {
@@ -1448,7 +1545,7 @@ type FoldShard struct {
 
 func (x *FoldShard) Reset() {
 	*x = FoldShard{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1557,7 @@ func (x *FoldShard) String() string {
 func (*FoldShard) ProtoMessage() {}
 
 func (x *FoldShard) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[17]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1570,7 @@ func (x *FoldShard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldShard.ProtoReflect.Descriptor instead.
 func (*FoldShard) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FoldShard) GetSession() string {
@@ -1572,7 +1669,7 @@ type FoldStaged struct {
 
 func (x *FoldStaged) Reset() {
 	*x = FoldStaged{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1681,7 @@ func (x *FoldStaged) String() string {
 func (*FoldStaged) ProtoMessage() {}
 
 func (x *FoldStaged) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1694,7 @@ func (x *FoldStaged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldStaged.ProtoReflect.Descriptor instead.
 func (*FoldStaged) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FoldStaged) GetEvent() []byte {
@@ -1626,7 +1723,7 @@ type FoldOverlay struct {
 
 func (x *FoldOverlay) Reset() {
 	*x = FoldOverlay{}
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1735,7 @@ func (x *FoldOverlay) String() string {
 func (*FoldOverlay) ProtoMessage() {}
 
 func (x *FoldOverlay) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_meshlog_snapshot_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1748,7 @@ func (x *FoldOverlay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoldOverlay.ProtoReflect.Descriptor instead.
 func (*FoldOverlay) Descriptor() ([]byte, []int) {
-	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FoldOverlay) GetGone() bool {
@@ -1687,7 +1784,7 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\bmanifest\x18\x01 \x01(\v2\x1d.meshlog.snapshot.v1.ManifestR\bmanifest\x120\n" +
 	"\x05delta\x18\x02 \x01(\v2\x1a.meshlog.snapshot.v1.DeltaR\x05delta\x12\x1d\n" +
 	"\n" +
-	"delta_blob\x18\x03 \x01(\fR\tdeltaBlob\"\xef\x05\n" +
+	"delta_blob\x18\x03 \x01(\fR\tdeltaBlob\"\x93\x06\n" +
 	"\bManifest\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x12\x1f\n" +
 	"\vrecord_hash\x18\x02 \x01(\fR\n" +
@@ -1708,7 +1805,8 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"checkpoint\x12H\n" +
 	"\x0ffold_checkpoint\x18\r \x01(\v2\x1f.meshlog.snapshot.v1.CheckpointR\x0efoldCheckpoint\x12=\n" +
 	"\fpublish_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\vpublishTime\x12\x1c\n" +
-	"\tpublisher\x18\x0f \x01(\tR\tpublisher\"\x83\x01\n" +
+	"\tpublisher\x18\x0f \x01(\tR\tpublisher\x12\"\n" +
+	"\ftraceparents\x18\x10 \x03(\tR\ftraceparents\"\x83\x01\n" +
 	"\tWatermark\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x10\n" +
@@ -1754,11 +1852,18 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x129\n" +
 	"\x06values\x18\x03 \x03(\v2!.meshlog.snapshot.v1.OverlayValueR\x06values\x12\x14\n" +
 	"\x05actor\x18\x04 \x01(\tR\x05actor\x12?\n" +
-	"\robserved_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fobservedTime\"f\n" +
+	"\robserved_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fobservedTime\"\xa1\x01\n" +
 	"\fOverlayValue\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\fR\x04base\x120\n" +
-	"\x05value\x18\x03 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\x05value\"\xa8\x02\n" +
+	"\x05value\x18\x03 \x01(\v2\x1a.meshlog.snapshot.v1.ValueR\x05value\x129\n" +
+	"\bresource\x18\x04 \x01(\v2\x1d.meshlog.snapshot.v1.ResourceR\bresource\"y\n" +
+	"\bResource\x12\x19\n" +
+	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
+	"\x05class\x18\x05 \x01(\fR\x05class\"\xa8\x02\n" +
 	"\aFoldRow\x123\n" +
 	"\x04meta\x18\x01 \x01(\v2\x1d.meshlog.snapshot.v1.FoldMetaH\x00R\x04meta\x120\n" +
 	"\x03key\x18\x02 \x01(\v2\x1c.meshlog.snapshot.v1.FoldKeyH\x00R\x03key\x126\n" +
@@ -1829,7 +1934,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_snapshot_v1_snapshot_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meshlog_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_meshlog_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_meshlog_snapshot_v1_snapshot_proto_goTypes = []any{
 	(Severity)(0),                 // 0: meshlog.snapshot.v1.Severity
 	(*Version)(nil),               // 1: meshlog.snapshot.v1.Version
@@ -1846,54 +1951,56 @@ var file_meshlog_snapshot_v1_snapshot_proto_goTypes = []any{
 	(*Value)(nil),                 // 12: meshlog.snapshot.v1.Value
 	(*Overlay)(nil),               // 13: meshlog.snapshot.v1.Overlay
 	(*OverlayValue)(nil),          // 14: meshlog.snapshot.v1.OverlayValue
-	(*FoldRow)(nil),               // 15: meshlog.snapshot.v1.FoldRow
-	(*FoldMeta)(nil),              // 16: meshlog.snapshot.v1.FoldMeta
-	(*FoldKey)(nil),               // 17: meshlog.snapshot.v1.FoldKey
-	(*FoldShard)(nil),             // 18: meshlog.snapshot.v1.FoldShard
-	(*FoldStaged)(nil),            // 19: meshlog.snapshot.v1.FoldStaged
-	(*FoldOverlay)(nil),           // 20: meshlog.snapshot.v1.FoldOverlay
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(*anypb.Any)(nil),             // 22: google.protobuf.Any
+	(*Resource)(nil),              // 15: meshlog.snapshot.v1.Resource
+	(*FoldRow)(nil),               // 16: meshlog.snapshot.v1.FoldRow
+	(*FoldMeta)(nil),              // 17: meshlog.snapshot.v1.FoldMeta
+	(*FoldKey)(nil),               // 18: meshlog.snapshot.v1.FoldKey
+	(*FoldShard)(nil),             // 19: meshlog.snapshot.v1.FoldShard
+	(*FoldStaged)(nil),            // 20: meshlog.snapshot.v1.FoldStaged
+	(*FoldOverlay)(nil),           // 21: meshlog.snapshot.v1.FoldOverlay
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*anypb.Any)(nil),             // 23: google.protobuf.Any
 }
 var file_meshlog_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: meshlog.snapshot.v1.Update.manifest:type_name -> meshlog.snapshot.v1.Manifest
 	7,  // 1: meshlog.snapshot.v1.Update.delta:type_name -> meshlog.snapshot.v1.Delta
 	1,  // 2: meshlog.snapshot.v1.Manifest.version:type_name -> meshlog.snapshot.v1.Version
-	21, // 3: meshlog.snapshot.v1.Manifest.record_time:type_name -> google.protobuf.Timestamp
+	22, // 3: meshlog.snapshot.v1.Manifest.record_time:type_name -> google.protobuf.Timestamp
 	1,  // 4: meshlog.snapshot.v1.Manifest.previous:type_name -> meshlog.snapshot.v1.Version
 	4,  // 5: meshlog.snapshot.v1.Manifest.watermark:type_name -> meshlog.snapshot.v1.Watermark
 	6,  // 6: meshlog.snapshot.v1.Manifest.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
 	5,  // 7: meshlog.snapshot.v1.Manifest.changes:type_name -> meshlog.snapshot.v1.KeyChange
 	10, // 8: meshlog.snapshot.v1.Manifest.checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
 	10, // 9: meshlog.snapshot.v1.Manifest.fold_checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
-	21, // 10: meshlog.snapshot.v1.Manifest.publish_time:type_name -> google.protobuf.Timestamp
+	22, // 10: meshlog.snapshot.v1.Manifest.publish_time:type_name -> google.protobuf.Timestamp
 	0,  // 11: meshlog.snapshot.v1.Diagnostic.severity:type_name -> meshlog.snapshot.v1.Severity
 	8,  // 12: meshlog.snapshot.v1.Delta.put:type_name -> meshlog.snapshot.v1.Row
 	8,  // 13: meshlog.snapshot.v1.Chunk.rows:type_name -> meshlog.snapshot.v1.Row
 	11, // 14: meshlog.snapshot.v1.Checkpoint.chunks:type_name -> meshlog.snapshot.v1.ChunkRef
 	1,  // 15: meshlog.snapshot.v1.Checkpoint.version:type_name -> meshlog.snapshot.v1.Version
-	22, // 16: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
-	21, // 17: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
+	23, // 16: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
+	22, // 17: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
 	14, // 18: meshlog.snapshot.v1.Overlay.values:type_name -> meshlog.snapshot.v1.OverlayValue
-	21, // 19: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
+	22, // 19: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
 	12, // 20: meshlog.snapshot.v1.OverlayValue.value:type_name -> meshlog.snapshot.v1.Value
-	16, // 21: meshlog.snapshot.v1.FoldRow.meta:type_name -> meshlog.snapshot.v1.FoldMeta
-	17, // 22: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
-	18, // 23: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
-	19, // 24: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
-	20, // 25: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
-	1,  // 26: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
-	1,  // 27: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
-	21, // 28: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
-	12, // 29: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
-	12, // 30: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
-	6,  // 31: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	13, // 32: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	15, // 21: meshlog.snapshot.v1.OverlayValue.resource:type_name -> meshlog.snapshot.v1.Resource
+	17, // 22: meshlog.snapshot.v1.FoldRow.meta:type_name -> meshlog.snapshot.v1.FoldMeta
+	18, // 23: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
+	19, // 24: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
+	20, // 25: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
+	21, // 26: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
+	1,  // 27: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
+	1,  // 28: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
+	22, // 29: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
+	12, // 30: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
+	12, // 31: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
+	6,  // 32: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	13, // 33: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_snapshot_v1_snapshot_proto_init() }
@@ -1901,7 +2008,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_init() {
 	if File_meshlog_snapshot_v1_snapshot_proto != nil {
 		return
 	}
-	file_meshlog_snapshot_v1_snapshot_proto_msgTypes[14].OneofWrappers = []any{
+	file_meshlog_snapshot_v1_snapshot_proto_msgTypes[15].OneofWrappers = []any{
 		(*FoldRow_Meta)(nil),
 		(*FoldRow_Key)(nil),
 		(*FoldRow_Shard)(nil),
@@ -1914,7 +2021,7 @@ func file_meshlog_snapshot_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_snapshot_v1_snapshot_proto_rawDesc), len(file_meshlog_snapshot_v1_snapshot_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
