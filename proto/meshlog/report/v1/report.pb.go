@@ -185,6 +185,52 @@ func (x *Suspect) GetClient() string {
 	return ""
 }
 
+// ReportRequest asks everybody to report to who asks.
+type ReportRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Frontends leave their proxies out.
+	Summary       bool `protobuf:"varint,1,opt,name=summary,proto3" json:"summary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportRequest) Reset() {
+	*x = ReportRequest{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportRequest) ProtoMessage() {}
+
+func (x *ReportRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
+func (*ReportRequest) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReportRequest) GetSummary() bool {
+	if x != nil {
+		return x.Summary
+	}
+	return false
+}
+
 // FrontendReport is everything a frontend has to say. Whole, with its proxies,
 // when somebody asks; else a summary without them: on change, at most once a
 // second, and every 10 s.
@@ -212,14 +258,16 @@ type FrontendReport struct {
 	// Streams that are open.
 	Streams uint32 `protobuf:"varint,13,opt,name=streams,proto3" json:"streams,omitempty"`
 	// How many of them have applied a version, in all of their types.
-	Applied       []*Applied `protobuf:"bytes,14,rep,name=applied,proto3" json:"applied,omitempty"`
+	Applied []*Applied `protobuf:"bytes,14,rep,name=applied,proto3" json:"applied,omitempty"`
+	// Another message with more of the proxies follows.
+	More          bool `protobuf:"varint,15,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FrontendReport) Reset() {
 	*x = FrontendReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -231,7 +279,7 @@ func (x *FrontendReport) String() string {
 func (*FrontendReport) ProtoMessage() {}
 
 func (x *FrontendReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[2]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -244,7 +292,7 @@ func (x *FrontendReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrontendReport.ProtoReflect.Descriptor instead.
 func (*FrontendReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{2}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FrontendReport) GetFrontend() string {
@@ -345,6 +393,13 @@ func (x *FrontendReport) GetApplied() []*Applied {
 	return nil
 }
 
+func (x *FrontendReport) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 type Applied struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       *v1.Version            `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -355,7 +410,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +422,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[3]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +435,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{3}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Applied) GetVersion() *v1.Version {
@@ -428,7 +483,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -440,7 +495,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[4]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -453,7 +508,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Verdict) GetTypeUrl() string {
@@ -552,7 +607,7 @@ type ChainMismatch struct {
 
 func (x *ChainMismatch) Reset() {
 	*x = ChainMismatch{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -564,7 +619,7 @@ func (x *ChainMismatch) String() string {
 func (*ChainMismatch) ProtoMessage() {}
 
 func (x *ChainMismatch) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[5]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -577,7 +632,7 @@ func (x *ChainMismatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainMismatch.ProtoReflect.Descriptor instead.
 func (*ChainMismatch) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ChainMismatch) GetOwn() *v1.Version {
@@ -633,7 +688,7 @@ type ProxyReport struct {
 
 func (x *ProxyReport) Reset() {
 	*x = ProxyReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +700,7 @@ func (x *ProxyReport) String() string {
 func (*ProxyReport) ProtoMessage() {}
 
 func (x *ProxyReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[6]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +713,7 @@ func (x *ProxyReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReport.ProtoReflect.Descriptor instead.
 func (*ProxyReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ProxyReport) GetId() string {
@@ -776,7 +831,7 @@ type TypeReport struct {
 
 func (x *TypeReport) Reset() {
 	*x = TypeReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -788,7 +843,7 @@ func (x *TypeReport) String() string {
 func (*TypeReport) ProtoMessage() {}
 
 func (x *TypeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[7]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -801,7 +856,7 @@ func (x *TypeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeReport.ProtoReflect.Descriptor instead.
 func (*TypeReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TypeReport) GetTypeUrl() string {
@@ -909,7 +964,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +976,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[8]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +989,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Nack) GetVersion() string {
@@ -979,15 +1034,18 @@ type WatcherReport struct {
 	Keys    uint64 `protobuf:"varint,8,opt,name=keys,proto3" json:"keys,omitempty"`
 	Partial bool   `protobuf:"varint,9,opt,name=partial,proto3" json:"partial,omitempty"`
 	// Changes seen and not yet acknowledged.
-	Pending       uint64           `protobuf:"varint,10,opt,name=pending,proto3" json:"pending,omitempty"`
-	Diagnostics   []*v1.Diagnostic `protobuf:"bytes,11,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
+	Pending     uint64           `protobuf:"varint,10,opt,name=pending,proto3" json:"pending,omitempty"`
+	Diagnostics []*v1.Diagnostic `protobuf:"bytes,11,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
+	// When its last listing was complete on the log, and its last change was.
+	Listed        *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=listed,proto3" json:"listed,omitempty"`
+	Changed       *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=changed,proto3" json:"changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatcherReport) Reset() {
 	*x = WatcherReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1057,7 @@ func (x *WatcherReport) String() string {
 func (*WatcherReport) ProtoMessage() {}
 
 func (x *WatcherReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[9]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1070,7 @@ func (x *WatcherReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatcherReport.ProtoReflect.Descriptor instead.
 func (*WatcherReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatcherReport) GetSource() string {
@@ -1092,7 +1150,22 @@ func (x *WatcherReport) GetDiagnostics() []*v1.Diagnostic {
 	return nil
 }
 
-// BuilderReport is everything a builder has to say.
+func (x *WatcherReport) GetListed() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Listed
+	}
+	return nil
+}
+
+func (x *WatcherReport) GetChanged() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
+}
+
+// BuilderReport is everything a builder has to say. When nobody asks, without
+// timings and diagnostics.
 type BuilderReport struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Builder    string                 `protobuf:"bytes,1,opt,name=builder,proto3" json:"builder,omitempty"`
@@ -1110,16 +1183,20 @@ type BuilderReport struct {
 	Error   string         `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
 	// Holds that wait for an approval.
 	Holds []*Hold `protobuf:"bytes,12,rep,name=holds,proto3" json:"holds,omitempty"`
-	// The problems that stand at position; no more than the first 1000.
-	Diagnostics   []*v1.Diagnostic `protobuf:"bytes,13,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
-	Quarantines   []*Quarantine    `protobuf:"bytes,14,rep,name=quarantines,proto3" json:"quarantines,omitempty"`
+	// The problems that stand at position.
+	Diagnostics []*v1.Diagnostic `protobuf:"bytes,13,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
+	Quarantines []*Quarantine    `protobuf:"bytes,14,rep,name=quarantines,proto3" json:"quarantines,omitempty"`
+	// Who has reported within the last 25 s, and has not said goodbye.
+	Peers []*Peer `protobuf:"bytes,15,rep,name=peers,proto3" json:"peers,omitempty"`
+	// Another message with more of the diagnostics follows.
+	More          bool `protobuf:"varint,16,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BuilderReport) Reset() {
 	*x = BuilderReport{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1208,7 @@ func (x *BuilderReport) String() string {
 func (*BuilderReport) ProtoMessage() {}
 
 func (x *BuilderReport) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[10]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1221,7 @@ func (x *BuilderReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuilderReport.ProtoReflect.Descriptor instead.
 func (*BuilderReport) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *BuilderReport) GetBuilder() string {
@@ -1245,6 +1322,74 @@ func (x *BuilderReport) GetQuarantines() []*Quarantine {
 	return nil
 }
 
+func (x *BuilderReport) GetPeers() []*Peer {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *BuilderReport) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// Peer is a process that reports.
+type Peer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The end of the subject of its reports: "frontend.f1".
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Heard         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=heard,proto3" json:"heard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Peer) Reset() {
+	*x = Peer{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Peer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Peer) ProtoMessage() {}
+
+func (x *Peer) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Peer.ProtoReflect.Descriptor instead.
+func (*Peer) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Peer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Peer) GetHeard() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Heard
+	}
+	return nil
+}
+
 // Quarantine is a resource that no proxy of a client version is sent, until its
 // content is another or until `meshlog approve`.
 type Quarantine struct {
@@ -1264,7 +1409,7 @@ type Quarantine struct {
 
 func (x *Quarantine) Reset() {
 	*x = Quarantine{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1421,7 @@ func (x *Quarantine) String() string {
 func (*Quarantine) ProtoMessage() {}
 
 func (x *Quarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[11]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1434,7 @@ func (x *Quarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
 func (*Quarantine) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Quarantine) GetId() string {
@@ -1357,7 +1502,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1514,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1527,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Hold) GetId() string {
@@ -1444,7 +1589,7 @@ type StageTiming struct {
 
 func (x *StageTiming) Reset() {
 	*x = StageTiming{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1601,7 @@ func (x *StageTiming) String() string {
 func (*StageTiming) ProtoMessage() {}
 
 func (x *StageTiming) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1614,7 @@ func (x *StageTiming) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageTiming.ProtoReflect.Descriptor instead.
 func (*StageTiming) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StageTiming) GetVersion() *v1.Version {
@@ -1533,7 +1678,7 @@ type DigestRequest struct {
 
 func (x *DigestRequest) Reset() {
 	*x = DigestRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1690,7 @@ func (x *DigestRequest) String() string {
 func (*DigestRequest) ProtoMessage() {}
 
 func (x *DigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1703,7 @@ func (x *DigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
 func (*DigestRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DigestRequest) GetSource() string {
@@ -1594,7 +1739,7 @@ type DigestReply struct {
 
 func (x *DigestReply) Reset() {
 	*x = DigestReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1751,7 @@ func (x *DigestReply) String() string {
 func (*DigestReply) ProtoMessage() {}
 
 func (x *DigestReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1764,7 @@ func (x *DigestReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestReply.ProtoReflect.Descriptor instead.
 func (*DigestReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DigestReply) GetKnown() bool {
@@ -1650,7 +1795,7 @@ type ListingRequest struct {
 
 func (x *ListingRequest) Reset() {
 	*x = ListingRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1807,7 @@ func (x *ListingRequest) String() string {
 func (*ListingRequest) ProtoMessage() {}
 
 func (x *ListingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1820,7 @@ func (x *ListingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListingRequest.ProtoReflect.Descriptor instead.
 func (*ListingRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListingRequest) GetSource() string {
@@ -1706,7 +1851,8 @@ func (x *ListingRequest) GetReason() string {
 	return ""
 }
 
-// ProxyRequest asks every frontend for a proxy; only those that have it answer.
+// ProxyRequest asks every frontend for a proxy. One that has not got it answers
+// without a stream.
 type ProxyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1716,7 +1862,7 @@ type ProxyRequest struct {
 
 func (x *ProxyRequest) Reset() {
 	*x = ProxyRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1874,7 @@ func (x *ProxyRequest) String() string {
 func (*ProxyRequest) ProtoMessage() {}
 
 func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1887,7 @@ func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyRequest.ProtoReflect.Descriptor instead.
 func (*ProxyRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ProxyRequest) GetId() string {
@@ -1751,7 +1897,8 @@ func (x *ProxyRequest) GetId() string {
 	return ""
 }
 
-// ProxyReply is what a frontend holds for one stream of a proxy.
+// ProxyReply is what a frontend holds for one stream of a proxy. What does not
+// fit into a message follows in others of the same stream, with types only.
 type ProxyReply struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Frontend string                 `protobuf:"bytes,1,opt,name=frontend,proto3" json:"frontend,omitempty"`
@@ -1759,15 +1906,19 @@ type ProxyReply struct {
 	// envoy.config.core.v3.Node, as far as it decides what is served.
 	Node []byte `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	// What the stream should have is that of this version.
-	Version       *v1.Version    `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
-	Types         []*TypeContent `protobuf:"bytes,5,rep,name=types,proto3" json:"types,omitempty"`
+	Version *v1.Version    `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	Types   []*TypeContent `protobuf:"bytes,5,rep,name=types,proto3" json:"types,omitempty"`
+	// The streams of a frontend are numbered from 1; 0: it has none.
+	Stream uint32 `protobuf:"varint,6,opt,name=stream,proto3" json:"stream,omitempty"`
+	// Another message of this frontend follows.
+	More          bool `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProxyReply) Reset() {
 	*x = ProxyReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1930,7 @@ func (x *ProxyReply) String() string {
 func (*ProxyReply) ProtoMessage() {}
 
 func (x *ProxyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1943,7 @@ func (x *ProxyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReply.ProtoReflect.Descriptor instead.
 func (*ProxyReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ProxyReply) GetFrontend() string {
@@ -1830,18 +1981,35 @@ func (x *ProxyReply) GetTypes() []*TypeContent {
 	return nil
 }
 
+func (x *ProxyReply) GetStream() uint32 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *ProxyReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // TypeContent is what a stream was sent of a type.
 type TypeContent struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	TypeUrl       string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
-	Resources     []*ResourceContent     `protobuf:"bytes,2,rep,name=resources,proto3" json:"resources,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	TypeUrl string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
+	// What is subscribed, or was sent, by name.
+	Resources []*ResourceContent `protobuf:"bytes,2,rep,name=resources,proto3" json:"resources,omitempty"`
+	// All names are subscribed.
+	Wildcard      bool `protobuf:"varint,3,opt,name=wildcard,proto3" json:"wildcard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TypeContent) Reset() {
 	*x = TypeContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +2021,7 @@ func (x *TypeContent) String() string {
 func (*TypeContent) ProtoMessage() {}
 
 func (x *TypeContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +2034,7 @@ func (x *TypeContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeContent.ProtoReflect.Descriptor instead.
 func (*TypeContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TypeContent) GetTypeUrl() string {
@@ -1883,22 +2051,33 @@ func (x *TypeContent) GetResources() []*ResourceContent {
 	return nil
 }
 
+func (x *TypeContent) GetWildcard() bool {
+	if x != nil {
+		return x.Wildcard
+	}
+	return false
+}
+
 type ResourceContent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Of name and content; empty: the empty resource.
 	Sum []byte `protobuf:"bytes,2,opt,name=sum,proto3" json:"sum,omitempty"`
 	// The proxy has applied it.
-	Applied       bool `protobuf:"varint,3,opt,name=applied,proto3" json:"applied,omitempty"`
-	HeldBack      bool `protobuf:"varint,4,opt,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
-	Quarantined   bool `protobuf:"varint,5,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Applied     bool `protobuf:"varint,3,opt,name=applied,proto3" json:"applied,omitempty"`
+	HeldBack    bool `protobuf:"varint,4,opt,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	Quarantined bool `protobuf:"varint,5,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// It was sent, on this stream or an earlier one.
+	Sent bool `protobuf:"varint,6,opt,name=sent,proto3" json:"sent,omitempty"`
+	// It is gone, and stays with the proxy until nothing there uses it.
+	Lingering     bool `protobuf:"varint,7,opt,name=lingering,proto3" json:"lingering,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ResourceContent) Reset() {
 	*x = ResourceContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +2089,7 @@ func (x *ResourceContent) String() string {
 func (*ResourceContent) ProtoMessage() {}
 
 func (x *ResourceContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +2102,7 @@ func (x *ResourceContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceContent.ProtoReflect.Descriptor instead.
 func (*ResourceContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResourceContent) GetName() string {
@@ -1961,6 +2140,20 @@ func (x *ResourceContent) GetQuarantined() bool {
 	return false
 }
 
+func (x *ResourceContent) GetSent() bool {
+	if x != nil {
+		return x.Sent
+	}
+	return false
+}
+
+func (x *ResourceContent) GetLingering() bool {
+	if x != nil {
+		return x.Lingering
+	}
+	return false
+}
+
 var File_meshlog_report_v1_report_proto protoreflect.FileDescriptor
 
 const file_meshlog_report_v1_report_proto_rawDesc = "" +
@@ -1977,7 +2170,9 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
 	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
-	"\x06client\x18\x04 \x01(\tR\x06client\"\xc0\x04\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\")\n" +
+	"\rReportRequest\x12\x18\n" +
+	"\asummary\x18\x01 \x01(\bR\asummary\"\xd4\x04\n" +
 	"\x0eFrontendReport\x12\x1a\n" +
 	"\bfrontend\x18\x01 \x01(\tR\bfrontend\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -1993,7 +2188,8 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\bverdicts\x18\v \x03(\v2\x1a.meshlog.report.v1.VerdictR\bverdicts\x12\x18\n" +
 	"\asummary\x18\f \x01(\bR\asummary\x12\x18\n" +
 	"\astreams\x18\r \x01(\rR\astreams\x124\n" +
-	"\aapplied\x18\x0e \x03(\v2\x1a.meshlog.report.v1.AppliedR\aapplied\"[\n" +
+	"\aapplied\x18\x0e \x03(\v2\x1a.meshlog.report.v1.AppliedR\aapplied\x12\x12\n" +
+	"\x04more\x18\x0f \x01(\bR\x04more\"[\n" +
 	"\aApplied\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x12\x18\n" +
 	"\astreams\x18\x02 \x01(\rR\astreams\"\xd4\x02\n" +
@@ -2055,7 +2251,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
 	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1c\n" +
-	"\tresources\x18\x04 \x03(\tR\tresources\"\xdc\x02\n" +
+	"\tresources\x18\x04 \x03(\tR\tresources\"\xc6\x03\n" +
 	"\rWatcherReport\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x16\n" +
@@ -2068,7 +2264,9 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\apartial\x18\t \x01(\bR\apartial\x12\x18\n" +
 	"\apending\x18\n" +
 	" \x01(\x04R\apending\x12A\n" +
-	"\vdiagnostics\x18\v \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\"\xce\x04\n" +
+	"\vdiagnostics\x18\v \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x122\n" +
+	"\x06listed\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x06listed\x124\n" +
+	"\achanged\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\achanged\"\x91\x05\n" +
 	"\rBuilderReport\x12\x18\n" +
 	"\abuilder\x18\x01 \x01(\tR\abuilder\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -2085,7 +2283,12 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x05error\x18\v \x01(\tR\x05error\x12-\n" +
 	"\x05holds\x18\f \x03(\v2\x17.meshlog.report.v1.HoldR\x05holds\x12A\n" +
 	"\vdiagnostics\x18\r \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x12?\n" +
-	"\vquarantines\x18\x0e \x03(\v2\x1d.meshlog.report.v1.QuarantineR\vquarantines\"\xca\x01\n" +
+	"\vquarantines\x18\x0e \x03(\v2\x1d.meshlog.report.v1.QuarantineR\vquarantines\x12-\n" +
+	"\x05peers\x18\x0f \x03(\v2\x17.meshlog.report.v1.PeerR\x05peers\x12\x12\n" +
+	"\x04more\x18\x10 \x01(\bR\x04more\"L\n" +
+	"\x04Peer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
+	"\x05heard\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05heard\"\xca\x01\n" +
 	"\n" +
 	"Quarantine\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
@@ -2123,23 +2326,28 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\asession\x18\x03 \x01(\tR\asession\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x1e\n" +
 	"\fProxyRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\xe2\x01\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x8e\x02\n" +
 	"\n" +
 	"ProxyReply\x12\x1a\n" +
 	"\bfrontend\x18\x01 \x01(\tR\bfrontend\x126\n" +
 	"\x06report\x18\x02 \x01(\v2\x1e.meshlog.report.v1.ProxyReportR\x06report\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\fR\x04node\x126\n" +
 	"\aversion\x18\x04 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x124\n" +
-	"\x05types\x18\x05 \x03(\v2\x1e.meshlog.report.v1.TypeContentR\x05types\"j\n" +
+	"\x05types\x18\x05 \x03(\v2\x1e.meshlog.report.v1.TypeContentR\x05types\x12\x16\n" +
+	"\x06stream\x18\x06 \x01(\rR\x06stream\x12\x12\n" +
+	"\x04more\x18\a \x01(\bR\x04more\"\x86\x01\n" +
 	"\vTypeContent\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12@\n" +
-	"\tresources\x18\x02 \x03(\v2\".meshlog.report.v1.ResourceContentR\tresources\"\x90\x01\n" +
+	"\tresources\x18\x02 \x03(\v2\".meshlog.report.v1.ResourceContentR\tresources\x12\x1a\n" +
+	"\bwildcard\x18\x03 \x01(\bR\bwildcard\"\xc2\x01\n" +
 	"\x0fResourceContent\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03sum\x18\x02 \x01(\fR\x03sum\x12\x18\n" +
 	"\aapplied\x18\x03 \x01(\bR\aapplied\x12\x1b\n" +
 	"\theld_back\x18\x04 \x01(\bR\bheldBack\x12 \n" +
-	"\vquarantined\x18\x05 \x01(\bR\vquarantinedB.Z,meshlog.dev/proto/meshlog/report/v1;reportv1b\x06proto3"
+	"\vquarantined\x18\x05 \x01(\bR\vquarantined\x12\x12\n" +
+	"\x04sent\x18\x06 \x01(\bR\x04sent\x12\x1c\n" +
+	"\tlingering\x18\a \x01(\bR\tlingeringB.Z,meshlog.dev/proto/meshlog/report/v1;reportv1b\x06proto3"
 
 var (
 	file_meshlog_report_v1_report_proto_rawDescOnce sync.Once
@@ -2153,82 +2361,88 @@ func file_meshlog_report_v1_report_proto_rawDescGZIP() []byte {
 	return file_meshlog_report_v1_report_proto_rawDescData
 }
 
-var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(*Tick)(nil),                  // 0: meshlog.report.v1.Tick
 	(*Suspect)(nil),               // 1: meshlog.report.v1.Suspect
-	(*FrontendReport)(nil),        // 2: meshlog.report.v1.FrontendReport
-	(*Applied)(nil),               // 3: meshlog.report.v1.Applied
-	(*Verdict)(nil),               // 4: meshlog.report.v1.Verdict
-	(*ChainMismatch)(nil),         // 5: meshlog.report.v1.ChainMismatch
-	(*ProxyReport)(nil),           // 6: meshlog.report.v1.ProxyReport
-	(*TypeReport)(nil),            // 7: meshlog.report.v1.TypeReport
-	(*Nack)(nil),                  // 8: meshlog.report.v1.Nack
-	(*WatcherReport)(nil),         // 9: meshlog.report.v1.WatcherReport
-	(*BuilderReport)(nil),         // 10: meshlog.report.v1.BuilderReport
-	(*Quarantine)(nil),            // 11: meshlog.report.v1.Quarantine
-	(*Hold)(nil),                  // 12: meshlog.report.v1.Hold
-	(*StageTiming)(nil),           // 13: meshlog.report.v1.StageTiming
-	(*DigestRequest)(nil),         // 14: meshlog.report.v1.DigestRequest
-	(*DigestReply)(nil),           // 15: meshlog.report.v1.DigestReply
-	(*ListingRequest)(nil),        // 16: meshlog.report.v1.ListingRequest
-	(*ProxyRequest)(nil),          // 17: meshlog.report.v1.ProxyRequest
-	(*ProxyReply)(nil),            // 18: meshlog.report.v1.ProxyReply
-	(*TypeContent)(nil),           // 19: meshlog.report.v1.TypeContent
-	(*ResourceContent)(nil),       // 20: meshlog.report.v1.ResourceContent
-	(*v1.Version)(nil),            // 21: meshlog.snapshot.v1.Version
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(*v1.Diagnostic)(nil),         // 23: meshlog.snapshot.v1.Diagnostic
+	(*ReportRequest)(nil),         // 2: meshlog.report.v1.ReportRequest
+	(*FrontendReport)(nil),        // 3: meshlog.report.v1.FrontendReport
+	(*Applied)(nil),               // 4: meshlog.report.v1.Applied
+	(*Verdict)(nil),               // 5: meshlog.report.v1.Verdict
+	(*ChainMismatch)(nil),         // 6: meshlog.report.v1.ChainMismatch
+	(*ProxyReport)(nil),           // 7: meshlog.report.v1.ProxyReport
+	(*TypeReport)(nil),            // 8: meshlog.report.v1.TypeReport
+	(*Nack)(nil),                  // 9: meshlog.report.v1.Nack
+	(*WatcherReport)(nil),         // 10: meshlog.report.v1.WatcherReport
+	(*BuilderReport)(nil),         // 11: meshlog.report.v1.BuilderReport
+	(*Peer)(nil),                  // 12: meshlog.report.v1.Peer
+	(*Quarantine)(nil),            // 13: meshlog.report.v1.Quarantine
+	(*Hold)(nil),                  // 14: meshlog.report.v1.Hold
+	(*StageTiming)(nil),           // 15: meshlog.report.v1.StageTiming
+	(*DigestRequest)(nil),         // 16: meshlog.report.v1.DigestRequest
+	(*DigestReply)(nil),           // 17: meshlog.report.v1.DigestReply
+	(*ListingRequest)(nil),        // 18: meshlog.report.v1.ListingRequest
+	(*ProxyRequest)(nil),          // 19: meshlog.report.v1.ProxyRequest
+	(*ProxyReply)(nil),            // 20: meshlog.report.v1.ProxyReply
+	(*TypeContent)(nil),           // 21: meshlog.report.v1.TypeContent
+	(*ResourceContent)(nil),       // 22: meshlog.report.v1.ResourceContent
+	(*v1.Version)(nil),            // 23: meshlog.snapshot.v1.Version
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*v1.Diagnostic)(nil),         // 25: meshlog.snapshot.v1.Diagnostic
 }
 var file_meshlog_report_v1_report_proto_depIdxs = []int32{
-	21, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
-	21, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
+	23, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
+	23, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
 	1,  // 2: meshlog.report.v1.Tick.suspects:type_name -> meshlog.report.v1.Suspect
-	22, // 3: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
-	21, // 4: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
-	6,  // 5: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
-	5,  // 6: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
-	4,  // 7: meshlog.report.v1.FrontendReport.verdicts:type_name -> meshlog.report.v1.Verdict
-	3,  // 8: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
-	21, // 9: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
-	21, // 10: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
-	21, // 11: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
-	21, // 12: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
-	22, // 13: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
-	7,  // 14: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
-	21, // 15: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
-	21, // 16: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
-	22, // 17: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
-	22, // 18: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
-	8,  // 19: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
-	22, // 20: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
-	22, // 21: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
-	22, // 22: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
-	23, // 23: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	22, // 24: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	21, // 25: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	21, // 26: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
-	13, // 27: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
-	12, // 28: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	23, // 29: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	11, // 30: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
-	22, // 31: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
-	21, // 32: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	22, // 33: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	22, // 34: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	22, // 35: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	22, // 36: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	22, // 37: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	22, // 38: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	6,  // 39: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
-	21, // 40: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
-	19, // 41: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
-	20, // 42: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	24, // 3: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
+	23, // 4: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
+	7,  // 5: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
+	6,  // 6: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
+	5,  // 7: meshlog.report.v1.FrontendReport.verdicts:type_name -> meshlog.report.v1.Verdict
+	4,  // 8: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
+	23, // 9: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
+	23, // 10: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
+	23, // 11: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
+	23, // 12: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
+	24, // 13: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
+	8,  // 14: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
+	23, // 15: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
+	23, // 16: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
+	24, // 17: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
+	24, // 18: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
+	9,  // 19: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
+	24, // 20: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
+	24, // 21: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
+	24, // 22: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
+	25, // 23: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	24, // 24: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
+	24, // 25: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
+	24, // 26: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	23, // 27: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	23, // 28: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	15, // 29: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
+	14, // 30: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
+	25, // 31: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	13, // 32: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
+	12, // 33: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
+	24, // 34: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
+	24, // 35: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
+	23, // 36: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	24, // 37: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	24, // 38: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	24, // 39: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	24, // 40: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	24, // 41: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	24, // 42: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	7,  // 43: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
+	23, // 44: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
+	21, // 45: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
+	22, // 46: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }
@@ -2242,7 +2456,7 @@ func file_meshlog_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_report_v1_report_proto_rawDesc), len(file_meshlog_report_v1_report_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
