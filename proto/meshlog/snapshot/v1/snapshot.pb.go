@@ -222,11 +222,15 @@ type Manifest struct {
 	PublishTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
 	// The leader that published it.
 	Publisher string `protobuf:"bytes,15,opt,name=publisher,proto3" json:"publisher,omitempty"`
-	// W3C trace contexts of the records that caused it; the first of each, 16 at
-	// most.
-	Traceparents  []string `protobuf:"bytes,16,rep,name=traceparents,proto3" json:"traceparents,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// W3C trace contexts that lead to it, 16 at most: first that of its
+	// publishing or, where the leader traces nothing, of the first record that
+	// caused it; then those of other records.
+	Traceparents []string `protobuf:"bytes,16,rep,name=traceparents,proto3" json:"traceparents,omitempty"`
+	// When the first of the changes in it was seen, by its watcher's clock. For
+	// people only.
+	FirstObservedTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=first_observed_time,json=firstObservedTime,proto3" json:"first_observed_time,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Manifest) Reset() {
@@ -367,6 +371,13 @@ func (x *Manifest) GetPublisher() string {
 func (x *Manifest) GetTraceparents() []string {
 	if x != nil {
 		return x.Traceparents
+	}
+	return nil
+}
+
+func (x *Manifest) GetFirstObservedTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FirstObservedTime
 	}
 	return nil
 }
@@ -1784,7 +1795,7 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\bmanifest\x18\x01 \x01(\v2\x1d.meshlog.snapshot.v1.ManifestR\bmanifest\x120\n" +
 	"\x05delta\x18\x02 \x01(\v2\x1a.meshlog.snapshot.v1.DeltaR\x05delta\x12\x1d\n" +
 	"\n" +
-	"delta_blob\x18\x03 \x01(\fR\tdeltaBlob\"\x93\x06\n" +
+	"delta_blob\x18\x03 \x01(\fR\tdeltaBlob\"\xdf\x06\n" +
 	"\bManifest\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x12\x1f\n" +
 	"\vrecord_hash\x18\x02 \x01(\fR\n" +
@@ -1806,7 +1817,8 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x0ffold_checkpoint\x18\r \x01(\v2\x1f.meshlog.snapshot.v1.CheckpointR\x0efoldCheckpoint\x12=\n" +
 	"\fpublish_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\vpublishTime\x12\x1c\n" +
 	"\tpublisher\x18\x0f \x01(\tR\tpublisher\x12\"\n" +
-	"\ftraceparents\x18\x10 \x03(\tR\ftraceparents\"\x83\x01\n" +
+	"\ftraceparents\x18\x10 \x03(\tR\ftraceparents\x12J\n" +
+	"\x13first_observed_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x11firstObservedTime\"\x83\x01\n" +
 	"\tWatermark\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x10\n" +
@@ -1973,34 +1985,35 @@ var file_meshlog_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	10, // 8: meshlog.snapshot.v1.Manifest.checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
 	10, // 9: meshlog.snapshot.v1.Manifest.fold_checkpoint:type_name -> meshlog.snapshot.v1.Checkpoint
 	22, // 10: meshlog.snapshot.v1.Manifest.publish_time:type_name -> google.protobuf.Timestamp
-	0,  // 11: meshlog.snapshot.v1.Diagnostic.severity:type_name -> meshlog.snapshot.v1.Severity
-	8,  // 12: meshlog.snapshot.v1.Delta.put:type_name -> meshlog.snapshot.v1.Row
-	8,  // 13: meshlog.snapshot.v1.Chunk.rows:type_name -> meshlog.snapshot.v1.Row
-	11, // 14: meshlog.snapshot.v1.Checkpoint.chunks:type_name -> meshlog.snapshot.v1.ChunkRef
-	1,  // 15: meshlog.snapshot.v1.Checkpoint.version:type_name -> meshlog.snapshot.v1.Version
-	23, // 16: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
-	22, // 17: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
-	14, // 18: meshlog.snapshot.v1.Overlay.values:type_name -> meshlog.snapshot.v1.OverlayValue
-	22, // 19: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
-	12, // 20: meshlog.snapshot.v1.OverlayValue.value:type_name -> meshlog.snapshot.v1.Value
-	15, // 21: meshlog.snapshot.v1.OverlayValue.resource:type_name -> meshlog.snapshot.v1.Resource
-	17, // 22: meshlog.snapshot.v1.FoldRow.meta:type_name -> meshlog.snapshot.v1.FoldMeta
-	18, // 23: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
-	19, // 24: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
-	20, // 25: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
-	21, // 26: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
-	1,  // 27: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
-	1,  // 28: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
-	22, // 29: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
-	12, // 30: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
-	12, // 31: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
-	6,  // 32: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	13, // 33: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	22, // 11: meshlog.snapshot.v1.Manifest.first_observed_time:type_name -> google.protobuf.Timestamp
+	0,  // 12: meshlog.snapshot.v1.Diagnostic.severity:type_name -> meshlog.snapshot.v1.Severity
+	8,  // 13: meshlog.snapshot.v1.Delta.put:type_name -> meshlog.snapshot.v1.Row
+	8,  // 14: meshlog.snapshot.v1.Chunk.rows:type_name -> meshlog.snapshot.v1.Row
+	11, // 15: meshlog.snapshot.v1.Checkpoint.chunks:type_name -> meshlog.snapshot.v1.ChunkRef
+	1,  // 16: meshlog.snapshot.v1.Checkpoint.version:type_name -> meshlog.snapshot.v1.Version
+	23, // 17: meshlog.snapshot.v1.Value.payload:type_name -> google.protobuf.Any
+	22, // 18: meshlog.snapshot.v1.Value.create_time:type_name -> google.protobuf.Timestamp
+	14, // 19: meshlog.snapshot.v1.Overlay.values:type_name -> meshlog.snapshot.v1.OverlayValue
+	22, // 20: meshlog.snapshot.v1.Overlay.observed_time:type_name -> google.protobuf.Timestamp
+	12, // 21: meshlog.snapshot.v1.OverlayValue.value:type_name -> meshlog.snapshot.v1.Value
+	15, // 22: meshlog.snapshot.v1.OverlayValue.resource:type_name -> meshlog.snapshot.v1.Resource
+	17, // 23: meshlog.snapshot.v1.FoldRow.meta:type_name -> meshlog.snapshot.v1.FoldMeta
+	18, // 24: meshlog.snapshot.v1.FoldRow.key:type_name -> meshlog.snapshot.v1.FoldKey
+	19, // 25: meshlog.snapshot.v1.FoldRow.shard:type_name -> meshlog.snapshot.v1.FoldShard
+	20, // 26: meshlog.snapshot.v1.FoldRow.staged:type_name -> meshlog.snapshot.v1.FoldStaged
+	21, // 27: meshlog.snapshot.v1.FoldRow.overlay:type_name -> meshlog.snapshot.v1.FoldOverlay
+	1,  // 28: meshlog.snapshot.v1.FoldMeta.position:type_name -> meshlog.snapshot.v1.Version
+	1,  // 29: meshlog.snapshot.v1.FoldMeta.segment_head:type_name -> meshlog.snapshot.v1.Version
+	22, // 30: meshlog.snapshot.v1.FoldMeta.record_time:type_name -> google.protobuf.Timestamp
+	12, // 31: meshlog.snapshot.v1.FoldKey.offered:type_name -> meshlog.snapshot.v1.Value
+	12, // 32: meshlog.snapshot.v1.FoldKey.good:type_name -> meshlog.snapshot.v1.Value
+	6,  // 33: meshlog.snapshot.v1.FoldKey.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	13, // 34: meshlog.snapshot.v1.FoldOverlay.overlay:type_name -> meshlog.snapshot.v1.Overlay
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_snapshot_v1_snapshot_proto_init() }
