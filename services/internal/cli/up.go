@@ -12,7 +12,7 @@ import (
 func upCommand() *cobra.Command {
 	s := &up.Settings{}
 	return process.Command(process.Spec{
-		Use: "up", Short: "Runs everything in this process", Settings: s,
+		Use: "up", Path: "meshlog up", Short: "Runs everything in this process", Settings: s,
 		Long: `Runs everything in this process: an embedded bus, the watcher of a directory,
 the builder and a frontend.
 

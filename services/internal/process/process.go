@@ -28,7 +28,9 @@ type Settings interface {
 // Spec describes a process.
 type Spec struct {
 	Use, Short, Long, Example string
-	Settings                  Settings
+	// Path is how the process is called, where Use does not say all of it.
+	Path     string
+	Settings Settings
 	// Run does the process's work until ctx is done, and then ends in order.
 	Run func(ctx context.Context, p *Process) error
 }
@@ -79,6 +81,8 @@ func Command(spec Spec) *cobra.Command {
 	}
 	c.flags(cmd.Flags())
 	spec.Settings.Flags(cmd.Flags())
+	cmd.AddCommand(healthCommand(spec))
+	cmd.CompletionOptions.HiddenDefaultCmd = true
 	return cmd
 }
 
