@@ -140,8 +140,8 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 	} else {
 		w.acked = has.Sets[w.t]
 		// Endpoints are answered whole unless the clusters were asked for and
-		// are current (E9).
-		if current && !s.cfg.GRPC && (w.t != model.EDS || s.cdsCurrent) {
+		// are current (E9); then only those that are other than the client's.
+		if !s.cfg.GRPC && (w.t == model.EDS && s.cdsCurrent || w.t != model.EDS && current) {
 			w.sent, w.sum = w.acked, w.names.SumIn(w.acked)
 		} else if w.t == model.RDS {
 			w.keepGone(s.view.Sets[w.t])
