@@ -52,6 +52,21 @@ func command(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == floorCommand {
 		return serveFloor(ctx, args[1:])
 	}
+	if len(args) > 0 && args[0] == herdCommand {
+		return beHerd(ctx, os.Stdin, os.Stdout)
+	}
+	if len(args) > 0 && args[0] == stormCommand {
+		p, err := parseStorm(args[1:])
+		if err != nil {
+			return err
+		}
+		all, err := runStorms(ctx, p)
+		if err != nil {
+			return err
+		}
+		printStorms(os.Stdout, p, all)
+		return nil
+	}
 	p, err := parse(args)
 	if err != nil {
 		return err

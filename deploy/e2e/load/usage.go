@@ -114,6 +114,11 @@ func memoryOf(pid int) (m memory, err error) {
 	return m, nil
 }
 
+// resetPeak makes the peak of a process's memory what it holds now.
+func resetPeak(pid int) error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
+}
+
 // How memory settles: garbage is collected in steps, until it has not shrunk by
 // a percent in some of them. One collection is not enough: a sync.Pool is empty
 // after the second, and how much is given back is decided by the one before.

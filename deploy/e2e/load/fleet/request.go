@@ -61,6 +61,16 @@ func (p phrase) first(m Mode, node []byte) request {
 	return append(r, p.subscribe)
 }
 
+// resume is the first request of a type, in state of the world, by a proxy that
+// has a version; empty: none.
+func (p phrase) resume(version string, node []byte) request {
+	r := p.first(SotW, node)
+	if version != "" {
+		r = append(r, mem.SliceBuffer(appendText(nil, requestFields[SotW].version, version)))
+	}
+	return r
+}
+
 // acknowledge is the ACK of a response.
 func (p phrase) acknowledge(m Mode, version, nonce string) request {
 	f := requestFields[m]

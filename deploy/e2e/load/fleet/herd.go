@@ -1,0 +1,270 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/connectivity"
+)
+
+// HerdConfig says what a herd is made of.
+type HerdConfig struct {
+	// Targets are the servers' addresses. The i-th proxy begins with the i-th
+	// of them, by turns, and tries any other one when it has to come again.
+	Targets []string
+	Nodes   [][]byte // who each proxy says it is, encoded
+	Names   Names    // what all of them ask for
+}
+
+// Herd is proxies that come back whenever their stream has ended, as Envoys do:
+// at once if they had been answered, else after a pause that grows. They speak
+// the state of the world variant, and name the versions that they have unless
+// they are told to forget them.
+type Herd struct {
+	phrases [types]phrase
+	targets []string
+	members []*member
+
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	returns atomic.Pointer[Return]
+	sent    atomic.Int64
+	refused atomic.Int64
+	failed  atomic.Int64
+}
+
+// Pauses of a member that was not answered: up to the first, then up to twice
+// as long each time, as Envoy's.
+const (
+	firstPause = 500 * time.Millisecond
+	maxPause   = 30 * time.Second
+)
+
+// NewHerd connects all proxies at once; the Return ends when each has
+// everything.
+func NewHerd(ctx context.Context, c HerdConfig) (*Herd, *Return) {
+	ctx, cancel := context.WithCancel(ctx)
+	h := &Herd{targets: c.Targets, cancel: cancel}
+	names := [types][]string{EDS: c.Names.Endpoints, RDS: c.Names.Routes}
+	for _, t := range Types() {
+		h.phrases[t] = phraseOf(SotW, t, names[t])
+	}
+	for i, node := range c.Nodes {
+		h.members = append(h.members, &member{index: i, herd: h, node: node})
+		h.members[i].target.Store(int64(i % len(c.Targets)))
+	}
+	r := h.Expect(Everybody)
+	for _, m := range h.members {
+		h.wg.Go(func() { m.run(ctx) })
+	}
+	return h, r
+}
+
+// Close disconnects all proxies and waits for them.
+func (h *Herd) Close() {
+	h.cancel()
+	h.wg.Wait()
+}
+
+// Bytes is what all proxies were sent so far; Refused how many streams were
+// turned away, Failed how many attempts found no server.
+func (h *Herd) Bytes() int64   { return h.sent.Load() }
+func (h *Herd) Refused() int64 { return h.refused.Load() }
+func (h *Herd) Failed() int64  { return h.failed.Load() }
+
+// Everybody is all members of a herd, wherever they are connected.
+const Everybody = -1
+
+// Return is the coming back of members.
+type Return struct {
+	at   []time.Time // by member; zero: it has not gone, or is not back
+	gone []bool
+	left atomic.Int64
+	done chan struct{}
+}
+
+// Expect begins the return of those members that are connected to a target.
+// Only then may something end their streams; the Return before must have ended.
+func (h *Herd) Expect(target int) *Return {
+	r := &Return{at: make([]time.Time, len(h.members)), gone: make([]bool, len(h.members)), done: make(chan struct{})}
+	for i, m := range h.members {
+		if target == Everybody || m.target.Load() == int64(target) {
+			r.gone[i] = true
+			r.left.Add(1)
+		}
+	}
+	if r.left.Load() == 0 {
+		close(r.done)
+	}
+	h.returns.Store(r)
+	return r
+}
+
+// Forget makes those members that are connected to a target come without
+// versions the next time, as a proxy does that was started anew.
+func (h *Herd) Forget(target int) {
+	for _, m := range h.members {
+		if target == Everybody || m.target.Load() == int64(target) {
+			m.forget.Store(true)
+		}
+	}
+}
+
+// Scatter ends all streams, and their connections, at once.
+func (h *Herd) Scatter() {
+	for _, m := range h.members {
+		m.end.Load().end()
+	}
+}
+
+// Wait waits until all are back.
+func (r *Return) Wait(ctx context.Context) error {
+	select {
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%d of %d proxies are not back: %w", r.left.Load(), len(r.at), context.Cause(ctx))
+	}
+}
+
+// Took is how long after a moment each of those was back that had gone.
+func (r *Return) Took(start time.Time) []time.Duration {
+	var took []time.Duration
+	for i, at := range r.at {
+		if r.gone[i] {
+			took = append(took, at.Sub(start))
+		}
+	}
+	return took
+}
+
+// back notes that a member has what it came for. Each calls it for itself.
+func (r *Return) back(i int) {
+	if !r.gone[i] || !r.at[i].IsZero() {
+		return
+	}
+	r.at[i] = time.Now()
+	if r.left.Add(-1) == 0 {
+		close(r.done)
+	}
+}
+
+// member is one proxy. Its goroutine owns what is not atomic.
+type member struct {
+	index  int
+	herd   *Herd
+	node   []byte
+	target atomic.Int64
+	forget atomic.Bool
+	end    atomic.Pointer[ender]
+
+	versions [types]string // acknowledged; empty: none
+	asked    Type          // the last type that was asked for on this stream
+	resuming bool
+	answered bool
+}
+
+// ender ends one stream.
+type ender struct{ end context.CancelFunc }
+
+func (m *member) run(ctx context.Context) {
+	pause := firstPause
+	for ctx.Err() == nil {
+		one, end := context.WithCancel(ctx)
+		m.end.Store(&ender{end})
+		if m.forget.Swap(false) {
+			m.versions = [types]string{}
+		}
+		m.answered = false
+		ready := m.converse(one)
+		scattered := one.Err() != nil
+		end()
+		if !scattered {
+			m.elsewhere()
+		}
+		switch {
+		case m.answered || scattered:
+			pause = firstPause
+			continue
+		case ready:
+			m.herd.refused.Add(1)
+		default:
+			m.herd.failed.Add(1)
+		}
+		if !sleep(ctx, rand.N(pause)) {
+			return
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// elsewhere makes any other target the next one.
+func (m *member) elsewhere() {
+	if n := int64(len(m.herd.targets)); n > 1 {
+		m.target.Store((m.target.Load() + 1 + rand.N(n-1)) % n)
+	}
+}
+
+// converse asks and acknowledges until the stream ends, and says whether there
+// was a server.
+func (m *member) converse(ctx context.Context) (ready bool) {
+	conn, err := dial(m.herd.targets[m.target.Load()])
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	stream, err := open(ctx, conn, SotW)
+	if err != nil {
+		return conn.GetState() == connectivity.Ready
+	}
+	m.resuming = m.versions[RDS] != ""
+	m.asked = CDS
+	if m.resuming {
+		m.asked = RDS
+	}
+	node := m.node
+	for t := CDS; t <= m.asked; t++ {
+		if err := stream.SendMsg(m.herd.phrases[t].resume(m.versions[t], node)); err != nil {
+			break // receiving says why
+		}
+		node = nil
+	}
+	for {
+		var r response
+		if err := stream.RecvMsg(&r); err != nil {
+			return conn.GetState() == connectivity.Ready || m.answered
+		}
+		m.answered = true
+		if err := m.take(stream.SendMsg, &r); err != nil {
+			return true
+		}
+	}
+}
+
+// take acknowledges a response, and asks for the next type after the first one
+// of each.
+func (m *member) take(send func(any) error, r *response) error {
+	t := typeOf(r.typeURL)
+	if t < 0 {
+		return errors.New("was sent what it has not asked for")
+	}
+	h := m.herd
+	h.sent.Add(int64(r.size))
+	if err := send(h.phrases[t].acknowledge(SotW, r.version, r.nonce)); err != nil {
+		return err
+	}
+	m.versions[t] = r.version
+	if t == m.asked && t < RDS {
+		m.asked++
+		return send(h.phrases[m.asked].resume(m.versions[m.asked], nil))
+	}
+	if m.resuming || t == RDS {
+		h.returns.Load().back(m.index)
+	}
+	return nil
+}
