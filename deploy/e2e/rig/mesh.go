@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -84,8 +85,10 @@ type Mesh struct {
 	// runs in one process.
 	Watcher             *Server
 	Builders, Frontends []*Server
-	// NATS is the bus where it is a process of its own, else nil.
-	NATS *NATS
+	// NATS is the bus where it is one process of its own, Cluster where it is
+	// three; else they are nil.
+	NATS    *NATS
+	Cluster *NATSCluster
 	// Data is the data directory of the one process, else "".
 	Data string
 
@@ -115,19 +118,32 @@ func Up(ctx context.Context, dir, config string) (*Mesh, error) {
 // Apart runs a NATS server and the processes that share nothing but that:
 // bin/watcher-file on a directory of configuration, and a number of bin/builder
 // and bin/frontend.
-func Apart(ctx context.Context, dir, config string, builders, frontends int) (_ *Mesh, err error) {
-	m := &Mesh{dir: dir}
+func Apart(ctx context.Context, dir, config string, builders, frontends int) (*Mesh, error) {
+	nats, err := StartNATS(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	m := &Mesh{dir: dir, NATS: nats, cli: bus{"--bus", nats.URL(), "--bus-token-file", nats.TokenFile}}
+	return m, m.apart(ctx, config, builders, frontends)
+}
+
+// ApartOnCluster is Apart on three NATS servers, each of which has all of the
+// streams. They are the mesh's from then on.
+func ApartOnCluster(ctx context.Context, dir, config string, c *NATSCluster, builders, frontends int) (*Mesh, error) {
+	m := &Mesh{dir: dir, Cluster: c, cli: bus{"--bus", c.URL(), "--bus-token-file", c.TokenFile}}
+	return m, m.apart(ctx, config, builders, frontends, "--replicas", strconv.Itoa(len(c.Nodes)))
+}
+
+// apart starts the processes, with further flags for the builders, and waits
+// until they do their job. It ends them all, and the bus, if they do not.
+func (m *Mesh) apart(ctx context.Context, config string, builders, frontends int, ofBuilder ...string) (err error) {
 	defer func() {
 		if err != nil {
 			m.End()
 		}
 	}()
-	if m.NATS, err = StartNATS(ctx, dir); err != nil {
-		return nil, err
-	}
-	m.cli = bus{"--bus", m.NATS.URL(), "--bus-token-file", m.NATS.TokenFile}
 	add := func(program, name string, xds int, flags ...string) (*Server, error) {
-		s, err := startServer(program, name, dir, Server{XDS: xds}, append(append(flags, m.cli...), "--id", name)...)
+		s, err := startServer(program, name, m.dir, Server{XDS: xds}, append(append(flags, m.cli...), "--id", name)...)
 		if err == nil {
 			m.servers = append(m.servers, s)
 		}
@@ -135,28 +151,28 @@ func Apart(ctx context.Context, dir, config string, builders, frontends int) (_ 
 	}
 	for i := range builders {
 		name := fmt.Sprintf("builder-%d", i+1)
-		s, err := add("builder", name, 0, "--data", filepath.Join(dir, name))
+		s, err := add("builder", name, 0, append(ofBuilder[:len(ofBuilder):len(ofBuilder)], "--data", filepath.Join(m.dir, name))...)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		m.Builders = append(m.Builders, s)
 	}
 	if m.Watcher, err = add("watcher-file", "watcher", 0, "--config", config); err != nil {
-		return nil, err
+		return err
 	}
 	for i := range frontends {
 		name := fmt.Sprintf("frontend-%d", i+1)
 		port, err := FreePort()
 		if err != nil {
-			return nil, err
+			return err
 		}
-		s, err := add("frontend", name, port, "--data", filepath.Join(dir, name))
+		s, err := add("frontend", name, port, "--data", filepath.Join(m.dir, name))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		m.Frontends = append(m.Frontends, s)
 	}
-	return m, m.started(ctx)
+	return m.started(ctx)
 }
 
 // started waits until everything does its job, and ends it all if it does not.
@@ -180,6 +196,9 @@ func (m *Mesh) End() {
 	}
 	if m.NATS != nil {
 		m.NATS.Kill()
+	}
+	if m.Cluster != nil {
+		m.Cluster.Kill()
 	}
 }
 

@@ -3,9 +3,14 @@ package rig
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 )
+
+// natsToken opens the servers.
+const natsToken = "only-on-loopback"
 
 // NATS is a NATS server with JetStream as a process of its own, opened by a
 // token.
@@ -14,11 +19,36 @@ type NATS struct {
 	Port      int
 	Token     string
 	TokenFile string
+	// Data is the directory of its streams.
+	Data string
+
+	host    string
+	monitor string // host and port of its own reports
+}
+
+// natsConfig is what differs between servers.
+type natsConfig struct {
+	name, dir, host string
+	more            string // of its configuration
+	token           string
+	tokenFile       string
+	wrap            func(argv []string) []string
 }
 
 // StartNATS starts a server that keeps its streams in dir and syncs each write
 // before it acknowledges it, and waits until it takes connections.
 func StartNATS(ctx context.Context, dir string) (*NATS, error) {
+	c := natsConfig{
+		name: "nats-server", dir: dir, host: "127.0.0.1", token: natsToken, tokenFile: filepath.Join(dir, "nats.token"),
+		wrap: func(argv []string) []string { return argv },
+	}
+	if err := os.WriteFile(c.tokenFile, []byte(c.token+"\n"), 0o600); err != nil {
+		return nil, err
+	}
+	return startNATS(ctx, c)
+}
+
+func startNATS(ctx context.Context, c natsConfig) (*NATS, error) {
 	bin, err := Tool(ctx, "nats-server")
 	if err != nil {
 		return nil, err
@@ -27,20 +57,28 @@ func StartNATS(ctx context.Context, dir string) (*NATS, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &NATS{Port: port, Token: "only-on-loopback", TokenFile: filepath.Join(dir, "nats.token")}
-	config := filepath.Join(dir, "nats.conf")
-	err = os.WriteFile(config, fmt.Appendf(nil, `server_name: rig
-listen: "127.0.0.1:%d"
-authorization { token: %q }
-jetstream { store_dir: %q, sync_interval: always }
-`, port, n.Token, filepath.Join(dir, "nats")), 0o600)
+	monitor, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(n.TokenFile, []byte(n.Token+"\n"), 0o600); err != nil {
+	n := &NATS{
+		Port: port, Token: c.token, TokenFile: c.tokenFile, Data: filepath.Join(c.dir, c.name+".data"),
+		host: c.host, monitor: net.JoinHostPort(c.host, strconv.Itoa(monitor)),
+	}
+	if err := os.MkdirAll(n.Data, 0o700); err != nil {
 		return nil, err
 	}
-	n.Process, err = Start("nats-server", dir, []string{bin, "-c", config})
+	config := filepath.Join(c.dir, c.name+".conf")
+	err = os.WriteFile(config, fmt.Appendf(nil, `server_name: %q
+listen: %q
+http: %q
+authorization { token: %q }
+jetstream { store_dir: %q, sync_interval: always }
+%s`, c.name, n.addr(), n.monitor, n.Token, n.Data, c.more), 0o600)
+	if err != nil {
+		return nil, err
+	}
+	n.Process, err = Start(c.name, c.dir, c.wrap([]string{bin, "-c", config}))
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +99,8 @@ func (n *NATS) Restart(ctx context.Context) error {
 // listening waits until the server takes connections, and kills one that does
 // not.
 func (n *NATS) listening(ctx context.Context) error {
-	err := n.UntilAlive(ctx, "the NATS server to listen", func(ctx context.Context) error {
-		return dial(ctx, loopback(n.Port))
+	err := n.UntilAlive(ctx, n.Name+" to listen", func(ctx context.Context) error {
+		return dial(ctx, n.addr())
 	})
 	if err != nil {
 		n.Kill()
@@ -70,5 +108,7 @@ func (n *NATS) listening(ctx context.Context) error {
 	return err
 }
 
+func (n *NATS) addr() string { return net.JoinHostPort(n.host, strconv.Itoa(n.Port)) }
+
 // URL is where clients connect.
-func (n *NATS) URL() string { return "nats://" + loopback(n.Port) }
+func (n *NATS) URL() string { return "nats://" + n.addr() }

@@ -1,0 +1,245 @@
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// clusterSize is how many servers a cluster has: the fewest that outlive one.
+const clusterSize = 3
+
+// NATSCluster is three NATS servers that keep streams together. Each is a
+// process of its own, with its own data; any of them may be killed, paused,
+// restarted or robbed of its data.
+type NATSCluster struct {
+	Nodes     []*NATS
+	Token     string
+	TokenFile string
+}
+
+// ClusterOptions say where the servers of a cluster run; the zero value is
+// loopback.
+type ClusterOptions struct {
+	// Hosts are the addresses that the servers listen on, one each.
+	Hosts []string
+	// Wrap puts something before the command line of a server, such as
+	// ip netns exec. nil: nothing.
+	Wrap func(node int, argv []string) []string
+}
+
+// StartNATSCluster starts three servers that keep their data in
+// dir/nats-<n>.data, where a SmallDisk may be mounted before, and waits until
+// they make streams. A server syncs each write before it acknowledges it.
+func StartNATSCluster(ctx context.Context, dir string, o ClusterOptions) (_ *NATSCluster, err error) {
+	if o.Hosts == nil {
+		o.Hosts = []string{"127.0.0.1", "127.0.0.1", "127.0.0.1"}
+	}
+	if len(o.Hosts) != clusterSize {
+		return nil, fmt.Errorf("a cluster has %d servers, not %d", clusterSize, len(o.Hosts))
+	}
+	c := &NATSCluster{Token: natsToken, TokenFile: filepath.Join(dir, "nats.token")}
+	defer func() {
+		if err != nil {
+			c.Kill()
+		}
+	}()
+	if err := os.WriteFile(c.TokenFile, []byte(c.Token+"\n"), 0o600); err != nil {
+		return nil, err
+	}
+	var routes []string
+	ports := make([]int, clusterSize)
+	for i, host := range o.Hosts {
+		if ports[i], err = FreePort(); err != nil {
+			return nil, err
+		}
+		routes = append(routes, fmt.Sprintf("nats://%s:%d", host, ports[i]))
+	}
+	for i, host := range o.Hosts {
+		cluster := fmt.Sprintf(`cluster { name: rig, listen: "%s:%d", routes: [%s] }
+`, host, ports[i], strings.Join(routes, ", "))
+		n, err := startNATS(ctx, natsConfig{
+			name: fmt.Sprintf("nats-%d", i+1), dir: dir, host: host, more: cluster, token: c.Token, tokenFile: c.TokenFile,
+			wrap: func(argv []string) []string {
+				if o.Wrap == nil {
+					return argv
+				}
+				return o.Wrap(i, argv)
+			},
+		})
+		if err != nil {
+			return nil, err
+		}
+		c.Nodes = append(c.Nodes, n)
+	}
+	return c, c.Ready(ctx)
+}
+
+// URL is all servers' addresses, as clients take them.
+func (c *NATSCluster) URL() string {
+	var urls []string
+	for _, n := range c.Nodes {
+		urls = append(urls, n.URL())
+	}
+	return strings.Join(urls, ",")
+}
+
+// Ready waits until every server that runs has what the others have.
+func (c *NATSCluster) Ready(ctx context.Context) error {
+	for _, n := range c.Nodes {
+		if n.Running() != nil {
+			continue
+		}
+		if err := n.Ready(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Leader waits until a stream has a leader among the servers that answer, and
+// returns it.
+func (c *NATSCluster) Leader(ctx context.Context, stream string) (leader *NATS, err error) {
+	err = Until(ctx, "a leader of "+stream, func(ctx context.Context) error {
+		var errs []error
+		for _, n := range c.Nodes {
+			if n.Running() != nil {
+				continue
+			}
+			s, err := n.stream(ctx, stream)
+			switch {
+			case err != nil:
+				errs = append(errs, err)
+			case s.Cluster.Leader == n.Name: // its own word; others may not have heard of an election
+				leader = n
+				return nil
+			}
+		}
+		return errors.Join(append(errs, errors.New("nobody says that it leads"))...)
+	})
+	return leader, err
+}
+
+// Others are the servers besides one.
+func (c *NATSCluster) Others(than *NATS) []*NATS {
+	var others []*NATS
+	for _, n := range c.Nodes {
+		if n != than {
+			others = append(others, n)
+		}
+	}
+	return others
+}
+
+// Kill ends all servers.
+func (c *NATSCluster) Kill() {
+	for _, n := range c.Nodes {
+		n.Kill()
+	}
+}
+
+// Restart starts all servers anew. They must have ended.
+func (c *NATSCluster) Restart(ctx context.Context) error {
+	for _, n := range c.Nodes {
+		if err := n.Restart(ctx); err != nil {
+			return err
+		}
+	}
+	return c.Ready(ctx)
+}
+
+// Ready waits until the server has joined, and has all that it is to have.
+func (n *NATS) Ready(ctx context.Context) error {
+	return n.UntilAlive(ctx, n.Name+" to be healthy", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, answer)
+		defer cancel()
+		_, err := httpGet(ctx, "http://"+n.monitor+"/healthz")
+		return err
+	})
+}
+
+// Wipe deletes what the server keeps. It must have ended.
+func (n *NATS) Wipe() error {
+	if n.Running() == nil {
+		return fmt.Errorf("%s runs: kill it before its data is deleted", n.Name)
+	}
+	// Not the directory itself: it may be a file system of its own.
+	entries, err := os.ReadDir(n.Data)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		errs = append(errs, os.RemoveAll(filepath.Join(n.Data, e.Name())))
+	}
+	return errors.Join(errs...)
+}
+
+// streamState is what a server says of a stream.
+type streamState struct {
+	Name  string `json:"name"`
+	State struct {
+		First uint64 `json:"first_seq"`
+		Last  uint64 `json:"last_seq"`
+	} `json:"state"`
+	Cluster struct {
+		Leader   string `json:"leader"`
+		Replicas []struct {
+			Name    string `json:"name"`
+			Current bool   `json:"current"`
+			Lag     uint64 `json:"lag"`
+		} `json:"replicas"`
+	} `json:"cluster"`
+}
+
+func (n *NATS) stream(ctx context.Context, name string) (streamState, error) {
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
+	b, err := httpGet(ctx, "http://"+n.monitor+"/jsz?streams=true")
+	if err != nil {
+		return streamState{}, fmt.Errorf("%s: %w", n.Name, err)
+	}
+	var jsz struct {
+		Accounts []struct {
+			Streams []streamState `json:"stream_detail"`
+		} `json:"account_details"`
+	}
+	if err := json.Unmarshal(b, &jsz); err != nil {
+		return streamState{}, fmt.Errorf("%s: /jsz: %w", n.Name, err)
+	}
+	for _, a := range jsz.Accounts {
+		for _, s := range a.Streams {
+			if s.Name == name {
+				return s, nil
+			}
+		}
+	}
+	return streamState{}, fmt.Errorf("%s has no stream %s", n.Name, name)
+}
+
+// CaughtUp waits until all servers have all of a stream.
+func (c *NATSCluster) CaughtUp(ctx context.Context, stream string) error {
+	return Until(ctx, "all servers to have "+stream, func(ctx context.Context) error {
+		leader, err := c.Leader(ctx, stream)
+		if err != nil {
+			return err
+		}
+		s, err := leader.stream(ctx, stream)
+		if err != nil {
+			return err
+		}
+		if len(s.Cluster.Replicas) != clusterSize-1 {
+			return fmt.Errorf("%s has %d followers", leader.Name, len(s.Cluster.Replicas))
+		}
+		for _, r := range s.Cluster.Replicas {
+			if !r.Current || r.Lag > 0 {
+				return fmt.Errorf("%s is %d behind", r.Name, r.Lag)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,95 @@
+package rig
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// A cluster loses each of its servers in turn, in each way, and has all that
+// it acknowledged in the end.
+func TestNATSCluster(t *testing.T) {
+	t.Parallel() // most of it is waiting for elections
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	c, err := StartNATSCluster(ctx, t.TempDir(), ClusterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Kill)
+	nc, err := nats.Connect(c.URL(), nats.Token(c.Token), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+		nats.PingInterval(time.Second), nats.MaxPingsOutstanding(2), nats.RetryOnFailedConnect(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, Replicas: 3}); err != nil {
+		t.Fatal(err)
+	}
+	acked := 0
+	publish := func(what string) {
+		t.Helper()
+		begin := time.Now()
+		if err := Until(ctx, "an acknowledgement", func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			_, err := js.Publish(ctx, "s", nil)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		acked++
+		t.Logf("%s: acknowledged after %v", what, time.Since(begin).Round(time.Millisecond))
+	}
+	leader := func() *NATS {
+		t.Helper()
+		n, err := c.Leader(ctx, "S")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	publish("whole")
+	n := leader()
+	must(n.Pause())
+	publish("leader paused")
+	must(n.Resume())
+	must(c.CaughtUp(ctx, "S"))
+
+	n = leader()
+	if n.Wipe() == nil {
+		t.Error("data was deleted under a server that runs")
+	}
+	n.Kill()
+	must(n.Wipe())
+	publish("leader killed, its data deleted")
+	must(n.Restart(ctx))
+	must(c.CaughtUp(ctx, "S"))
+
+	must(leader().Stop())
+	publish("leader stopped")
+	c.Kill()
+	must(c.Restart(ctx))
+	must(c.CaughtUp(ctx, "S"))
+	publish("all restarted")
+	s, err := leader().stream(ctx, "S")
+	must(err)
+	// A publish that was not acknowledged may have been taken.
+	if s.State.First != 1 || s.State.Last < uint64(acked) {
+		t.Errorf("the stream has %d to %d, and %d were acknowledged", s.State.First, s.State.Last, acked)
+	}
+}
