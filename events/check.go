@@ -3,6 +3,7 @@ package events
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -118,21 +119,27 @@ func checkOverlay(o *Overlay) error {
 		return err
 	}
 	if o.Remove {
-		if o.Kind != 0 || len(o.Values) != 0 {
-			return errors.New("overlay.remove: kind and values must be empty in a removal")
+		if o.Kind != 0 && o.Kind != Quarantine || len(o.Values) != 0 {
+			return errors.New("overlay.remove: values must be empty in a removal, and kind too, or QUARANTINE")
 		}
 		return nil
 	}
-	if o.Kind != Rollback && o.Kind != Hold {
-		return fmt.Errorf("overlay.kind: %d is neither ROLLBACK nor HOLD", o.Kind)
+	if o.Kind != Rollback && o.Kind != Hold && o.Kind != Quarantine {
+		return fmt.Errorf("overlay.kind: %d is none of ROLLBACK, HOLD and QUARANTINE", o.Kind)
 	}
 	if len(o.Values) == 0 {
 		return errors.New("overlay.values: is empty")
 	}
 	seen := make(map[Key]bool, len(o.Values))
 	for i, v := range o.Values {
-		err := checkOverlayValue(v)
-		if err == nil && seen[v.Key] {
+		err := checkOverlayValue(o.Kind, v)
+		switch {
+		case err != nil:
+		case o.Kind == Quarantine:
+			if slices.ContainsFunc(o.Values[:i], func(w OverlayValue) bool { return w.Resource.same(v.Resource) }) {
+				err = fmt.Errorf("resource: %s %q occurs twice", v.Resource.Type, v.Resource.Name)
+			}
+		case seen[v.Key]:
 			err = fmt.Errorf("key: %s occurs twice", v.Key)
 		}
 		if err != nil {
@@ -143,15 +150,35 @@ func checkOverlay(o *Overlay) error {
 	return nil
 }
 
-func checkOverlayValue(v OverlayValue) error {
-	err := firstError(
-		within("key", checkKey(v.Key)),
-		checkTime("create_time", v.Created),
-	)
+func checkOverlayValue(k OverlayKind, v OverlayValue) error {
+	var err error
+	switch {
+	case k == Quarantine:
+		err = within("resource", checkResource(v))
+	case v.Resource != nil:
+		err = errors.New("resource: must be absent but in a QUARANTINE")
+	default:
+		err = firstError(within("key", checkKey(v.Key)), checkTime("create_time", v.Created))
+	}
 	if err == nil && v.Payload != nil {
 		err = required("payload.type_url", v.Payload.Type)
 	}
 	return err
+}
+
+func checkResource(v OverlayValue) error {
+	r := v.Resource
+	switch {
+	case r == nil:
+		return errors.New("type_url: is missing in a QUARANTINE")
+	case v.Key != Key{} || !v.Base.IsZero() || !v.Created.IsZero():
+		return errors.New("name: key, base and create_time must be absent beside it")
+	}
+	return firstError(
+		required("type_url", r.Type),
+		required("name", r.Name),
+		required("client", r.Client),
+	)
 }
 
 func checkSegment(s *Segment) error {

@@ -134,12 +134,15 @@ func overlayToProto(o *Overlay) *eventv1.Overlay {
 		m.Kind = eventv1.OverlayKind_OVERLAY_KIND_ROLLBACK
 	case Hold:
 		m.Kind = eventv1.OverlayKind_OVERLAY_KIND_HOLD
+	case Quarantine:
+		m.Kind = eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE
 	}
 	for _, v := range o.Values {
-		mv := &eventv1.OverlayValue{
-			Key:        keyToProto(v.Key),
-			Base:       hashToProto(v.Base),
-			CreateTime: toTimestamp(v.Created),
+		mv := &eventv1.OverlayValue{Base: hashToProto(v.Base), CreateTime: toTimestamp(v.Created)}
+		if r := v.Resource; r != nil {
+			mv.Resource = &eventv1.Resource{TypeUrl: r.Type, Name: r.Name, Sum: r.Sum[:], Client: r.Client, Class: r.Class}
+		} else {
+			mv.Key = keyToProto(v.Key)
 		}
 		if v.Payload != nil {
 			mv.Payload = payloadToProto(*v.Payload)
@@ -282,6 +285,8 @@ func overlayFromProto(m *eventv1.Overlay) (*Overlay, error) {
 		o.Kind = Rollback
 	case eventv1.OverlayKind_OVERLAY_KIND_HOLD:
 		o.Kind = Hold
+	case eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE:
+		o.Kind = Quarantine
 	default:
 		return nil, fmt.Errorf("overlay.kind: %d is none that this build knows", m.GetKind())
 	}
@@ -298,6 +303,9 @@ func overlayFromProto(m *eventv1.Overlay) (*Overlay, error) {
 func overlayValueFromProto(m *eventv1.OverlayValue) (OverlayValue, error) {
 	v := OverlayValue{Key: keyFromProto(m.GetKey())}
 	var err error
+	if v.Resource, err = resourceFromProto(m.GetResource()); err != nil {
+		return v, within("resource", err)
+	}
 	if v.Base, err = hashFromProto("base", m.GetBase()); err != nil {
 		return v, err
 	}
@@ -309,6 +317,18 @@ func overlayValueFromProto(m *eventv1.OverlayValue) (OverlayValue, error) {
 		v.Payload = &p
 	}
 	return v, nil
+}
+
+func resourceFromProto(m *eventv1.Resource) (*Resource, error) {
+	if m == nil {
+		return nil, nil
+	}
+	r := &Resource{Type: m.GetTypeUrl(), Name: m.GetName(), Client: m.GetClient(), Class: m.GetClass()}
+	if len(m.GetSum()) != len(r.Sum) {
+		return nil, fmt.Errorf("sum: has %d bytes instead of %d", len(m.GetSum()), len(r.Sum))
+	}
+	r.Sum = [16]byte(m.GetSum())
+	return r, nil
 }
 
 func segmentFromProto(m *eventv1.Segment) (*Segment, error) {

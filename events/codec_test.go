@@ -62,6 +62,11 @@ func examples() []struct {
 			{Key: Key{Source: "a", Instance: "b", Kind: "c", Name: "d"}},
 		}})},
 		{"hold", envelope(&Overlay{ID: "o2", Kind: Hold, Values: []OverlayValue{{Key: exampleKey, Payload: &payload}}})},
+		{"quarantine", envelope(&Overlay{ID: "o3", Kind: Quarantine, Reason: "no such filter", Values: []OverlayValue{
+			{Resource: &Resource{Type: "t", Name: "web", Sum: [16]byte{1, 15: 2}, Client: "envoy 1.38.0", Class: []byte("{}")}, Payload: &payload},
+			{Resource: &Resource{Type: "t", Name: "api", Sum: [16]byte{3}, Client: "envoy 1.38.0"}},
+		}})},
+		{"quarantine-lifted", envelope(&Overlay{ID: "o3", Kind: Quarantine, Remove: true})},
 		{"overlay-removed", envelope(&Overlay{ID: "o2", Reason: "approved", Remove: true})},
 		{"segment", envelope(&Segment{Epoch: 3, Build: "v1", Base: Hash{9}, Head: Position{Epoch: 2, Seq: 100}, VersionsSeq: 17, EpochRecord: 99})},
 		{"segment-first", envelope(&Segment{Epoch: 1, Build: "v1"})},
@@ -153,6 +158,11 @@ func TestEncodeRefuses(t *testing.T) {
 		change(o)
 		return Event{ID: "x", Body: o}
 	}
+	quarantine := func(change func(*Overlay)) Event {
+		o := &Overlay{ID: "o", Kind: Quarantine, Values: []OverlayValue{{Resource: &Resource{Type: "t", Name: "web", Client: "envoy 1.38.0"}}}}
+		change(o)
+		return Event{ID: "x", Body: o}
+	}
 	overlay := func(change func(*Overlay)) Event {
 		o := &Overlay{ID: "o", Kind: Hold, Values: []OverlayValue{{Key: exampleKey}}}
 		change(o)
@@ -196,6 +206,14 @@ func TestEncodeRefuses(t *testing.T) {
 		{"overlay.values[0].payload.type_url", overlay(func(o *Overlay) { o.Values[0].Payload = &Payload{} })},
 		{"overlay.values[1].key: Resource shop/web (file/default) occurs twice", overlay(func(o *Overlay) { o.Values = append(o.Values, o.Values[0]) })},
 		{"overlay.remove", overlay(func(o *Overlay) { o.Remove = true })},
+		{"overlay.remove", overlay(func(o *Overlay) { o.Remove, o.Values = true, nil })},
+		{"overlay.values[0].resource: must be absent", overlay(func(o *Overlay) { o.Values[0].Resource = &Resource{} })},
+		{"overlay.values[0].resource.type_url: is missing", overlay(func(o *Overlay) { o.Kind = Quarantine })},
+		{"overlay.values[0].resource.name: key", quarantine(func(o *Overlay) { o.Values[0].Key = exampleKey })},
+		{"overlay.values[0].resource.name", quarantine(func(o *Overlay) { o.Values[0].Resource.Name = "" })},
+		{"overlay.values[0].resource.client", quarantine(func(o *Overlay) { o.Values[0].Resource.Client = "" })},
+		{"overlay.values[0].payload.type_url", quarantine(func(o *Overlay) { o.Values[0].Payload = &Payload{} })},
+		{`overlay.values[1].resource: t "web" occurs twice`, quarantine(func(o *Overlay) { o.Values = append(o.Values, o.Values[0]) })},
 		{"segment.epoch", Event{ID: "x", Body: &Segment{Build: "b"}}},
 		{"segment.build", Event{ID: "x", Body: &Segment{Epoch: 1}}},
 		{"segment.head_epoch", Event{ID: "x", Body: &Segment{Epoch: 1, Build: "b", Head: Position{Seq: 1}}}},
@@ -230,6 +248,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"alive", "alive.listed: has 1 bytes", func(m *eventv1.Event) { m.GetAlive().Listed = []byte{1} }},
 		{"hold", "overlay.kind: 9", func(m *eventv1.Event) { m.GetOverlay().Kind = 9 }},
 		{"rollback", "overlay.values[0].base: has 1 bytes", func(m *eventv1.Event) { m.GetOverlay().Values[0].Base = []byte{1} }},
+		{"quarantine", "overlay.values[0].resource.sum: has 1 bytes", func(m *eventv1.Event) { m.GetOverlay().Values[0].Resource.Sum = []byte{1} }},
 		{"rollback", "overlay.values[0].create_time", func(m *eventv1.Event) { m.GetOverlay().Values[0].CreateTime.Nanos = -1 }},
 		{"segment", "segment.base: has 33 bytes", func(m *eventv1.Event) { m.GetSegment().Base = make([]byte, 33) }},
 	}

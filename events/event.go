@@ -99,25 +99,46 @@ type OverlayKind uint8
 
 // The kinds of overlays.
 const (
-	Rollback OverlayKind = 1 // an operator serves earlier values
-	Hold     OverlayKind = 2 // the guard keeps what a mass loss would remove
+	Rollback   OverlayKind = 1 // an operator serves earlier values
+	Hold       OverlayKind = 2 // the guard keeps what a mass loss would remove
+	Quarantine OverlayKind = 3 // clients are not sent what others like them rejected
 )
 
-// Overlay lays values over the world until its base is replaced, key by key.
+// Overlay lays values over the world until its base is replaced, key by key;
+// a Quarantine lies over resources, until it is removed.
 type Overlay struct {
 	ID     string // used once: a removed id never comes back
 	Kind   OverlayKind
 	Reason string
 	Values []OverlayValue
-	Remove bool // takes the overlay of this ID away
+	// Remove takes the overlay of this ID away. Kind is then Quarantine where
+	// a builder lifts one, and zero where an operator has the word.
+	Remove bool
 }
 
-// OverlayValue is what is served for Key while its source offers Base.
+// OverlayValue is what is served for Key while its source offers Base, or in
+// the place of Resource.
 type OverlayValue struct {
-	Key     Key
-	Base    Hash     // content hash of what is offered; zero: nothing is
-	Payload *Payload // nil: the key is not served
-	Created time.Time
+	Key      Key
+	Base     Hash      // content hash of what is offered; zero: nothing is
+	Resource *Resource // instead of Key and Base, in a Quarantine
+	Payload  *Payload  // nil: the key, or the resource, is not served
+	Created  time.Time
+}
+
+// Resource is content of xDS that clients rejected.
+type Resource struct {
+	Type string // type URL
+	Name string
+	Sum  [16]byte // of name and content: another content is not meant
+	// Client is name and version of the clients that reject it.
+	Client string
+	// Class is one that is served it, as the builder encodes classes.
+	Class []byte
+}
+
+func (r *Resource) same(o *Resource) bool {
+	return r.Type == o.Type && r.Name == o.Name && r.Sum == o.Sum && r.Client == o.Client
 }
 
 // Segment says what counts from here on (segment.begin).

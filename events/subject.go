@@ -55,8 +55,8 @@ func ControlSubject(s Shard) Subject {
 // SubjectOf is where e lies. It fails for an event without a body, and for one
 // whose names make a subject that no server takes.
 //
-// Holds are the builder's word, everything else said by overlays is an
-// operator's, their removal included: approving a hold removes it.
+// Holds and quarantines are the builder's word, everything else said by
+// overlays is an operator's, their removal included: approving one removes it.
 func SubjectOf(e Event) (Subject, error) {
 	var s Subject
 	switch b := e.Body.(type) {
@@ -67,7 +67,7 @@ func SubjectOf(e Event) (Subject, error) {
 	case *Alive:
 		s = ControlSubject(b.Shard)
 	case *Overlay:
-		if s = OperatorOverlaySubject; b.Kind == Hold {
+		if s = OperatorOverlaySubject; b.Kind == Hold || b.Kind == Quarantine {
 			s = BuilderOverlaySubject
 		}
 	case *Segment:

@@ -51,6 +51,8 @@ func TestSubjectOf(t *testing.T) {
 		{&Segment{}, SegmentSubject, BuilderClass},
 		{&Overlay{Kind: Hold}, BuilderOverlaySubject, BuilderClass},
 		{&Overlay{Kind: Rollback}, OperatorOverlaySubject, OperatorClass},
+		{&Overlay{Kind: Quarantine}, BuilderOverlaySubject, BuilderClass},
+		{&Overlay{Kind: Quarantine, Remove: true}, BuilderOverlaySubject, BuilderClass},
 		{&Overlay{Remove: true}, OperatorOverlaySubject, OperatorClass},
 	}
 	for _, test := range tests {

@@ -942,7 +942,7 @@ type Resource struct {
 	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Of name and content; another content is not meant.
 	Sum []byte `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
-	// Name and version of the clients that reject it; empty: all.
+	// Name and version of the clients that reject it.
 	Client string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
 	// A class that is served it, as the writer encodes classes.
 	Class         []byte `protobuf:"bytes,5,opt,name=class,proto3" json:"class,omitempty"`
