@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,22 +14,20 @@ import (
 // ErrInUse says that another process has the data directory.
 var ErrInUse = errors.New("in use by another process")
 
+// lockName is the name of the lock file within a data directory.
+const lockName = "lock"
+
 // lockDir takes the data directory for this process until the file is closed;
 // the kernel lets go of it when the process dies. DATA/lock names the owner.
 func lockDir(dir string) (*os.File, error) {
-	path := filepath.Join(dir, "lock")
+	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		owner, _ := io.ReadAll(io.LimitReader(f, 64)) // best effort: it only names the owner
-		f.Close()
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		return nil, fmt.Errorf("data directory %s: %w (process %s); stop it, or give another directory",
-			dir, ErrInUse, strings.TrimSpace(string(owner)))
+		defer f.Close()
+		return nil, lockError(dir, f, err)
 	}
 	err = f.Truncate(0)
 	if err == nil {
@@ -39,4 +38,44 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return f, nil
+}
+
+// shareDir keeps other processes from taking the data directory until what it
+// returns is closed, and changes nothing there. A directory without a lock file
+// was never one of a server that takes it.
+func shareDir(dir string) (io.Closer, error) {
+	f, err := os.Open(filepath.Join(dir, lockName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return io.NopCloser(nil), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err != nil {
+		defer f.Close()
+		return nil, lockError(dir, f, err)
+	}
+	return f, nil
+}
+
+// Running says whether a process has the data directory.
+func Running(dir string) (bool, error) {
+	lock, err := shareDir(dir)
+	if errors.Is(err, ErrInUse) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return false, lock.Close()
+}
+
+// lockError says why the lock file of dir was not to be had.
+func lockError(dir string, f *os.File, err error) error {
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	owner, _ := io.ReadAll(io.LimitReader(f, 64)) // best effort: it only names the owner
+	return fmt.Errorf("data directory %s: %w (process %s); stop it, or give another directory",
+		dir, ErrInUse, strings.TrimSpace(string(owner)))
 }

@@ -35,7 +35,12 @@ type Server struct {
 	file  string // path of the bus file; empty if there is none
 	url   string
 	token string
+	// temporary is the directory of a copy, which goes with the server.
+	temporary string
 }
+
+// streamsDir is the server's own, within the data directory.
+const streamsDir = "nats"
 
 // How long the server may take to start, and how its clients are sent away:
 // they are told, get the grace period, and are then closed within the rest.
@@ -68,7 +73,7 @@ func StartServer(o ServerOptions) (_ *Server, err error) {
 	opts := &server.Options{
 		ServerName: "meshlog", DontListen: o.Listen == "", NoSigs: true,
 		Authorization: s.token,
-		JetStream:     true, StoreDir: filepath.Join(o.Dir, "nats"), SyncAlways: true,
+		JetStream:     true, StoreDir: filepath.Join(o.Dir, streamsDir), SyncAlways: true,
 		JetStreamMaxStore: maxStreamBytes, JetStreamMaxMemory: maxMemoryBytes,
 		JetStreamLimits:  server.JSLimitOpts{DefaultMaxConsumers: streamConsumers},
 		LameDuckDuration: lameDuckInAll, LameDuckGracePeriod: lameDuckGrace,
@@ -140,7 +145,11 @@ func (s *Server) Close() error {
 		s.ns.WaitForShutdown()
 	}
 	// The lock last: the directory is free when nobody writes there any more.
-	return errors.Join(append(errs, s.lock.Close())...)
+	errs = append(errs, s.lock.Close())
+	if s.temporary != "" {
+		errs = append(errs, os.RemoveAll(s.temporary))
+	}
+	return errors.Join(errs...)
 }
 
 // serverLogger hands the server's log lines on. What the server calls fatal is

@@ -186,8 +186,8 @@ func TestApprove(t *testing.T) {
 		t.Errorf("standard error does not say that this is a copy: %q", stderr)
 	}
 	m.servesAlone(t)
-	if _, _, err := m.meshlog(t, nil, "log"); err == nil || !strings.Contains(err.Error(), "nothing runs on this data directory; start `meshlog up` on it") {
-		t.Errorf("log of a stopped mesh: %v", err)
+	if _, _, err := m.meshlog(t, nil, "approve"); err == nil || !strings.Contains(err.Error(), "nothing runs on this data directory; start `meshlog up` on it") {
+		t.Errorf("approve of a stopped mesh: %v", err)
 	}
 }
 

@@ -38,7 +38,7 @@ each kind of filter.`,
   meshlog log --data data/ --name shop -n 5 -o yaml
   meshlog log --data data/ --from 120 --to 140`,
 	}
-	t := targetFlags(cmd)
+	t := pastFlags(cmd)
 	format := outputFlag(cmd)
 	f := cmd.Flags()
 	f.IntVarP(&o.tail, "tail", "n", 20, "how many of the newest matching records; -1 for all")
@@ -56,15 +56,14 @@ each kind of filter.`,
 		if err != nil {
 			return err
 		}
-		nc, err := t.connect()
+		p, err := t.past(cmd)
 		if err != nil {
 			return err
 		}
-		log, err := t.log(cmd.Context(), nc)
-		if err != nil {
+		if err := p.HasLog(); err != nil {
 			return err
 		}
-		return showLog(cmd.Context(), log, o, out)
+		return showLog(cmd.Context(), p.Log, o, out)
 	}
 	return cmd
 }

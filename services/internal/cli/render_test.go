@@ -77,16 +77,16 @@ func TestPrintVersions(t *testing.T) {
 			Root: bytes.Repeat([]byte{0xcd}, 32),
 		},
 	}
-	p := &published{manifests: func(yield func(*store.Manifest, error) bool) {
+	all := func(yield func(*store.Manifest, error) bool) {
 		for _, m := range manifests {
 			if !yield(m, nil) {
 				return
 			}
 		}
-	}}
-	golden(t, "versions", func(o *output) error { return listVersions(p, -1, o) })
+	}
+	golden(t, "versions", func(o *output) error { return listVersions(all, -1, o) })
 
-	v, err := findVersion(p, store.Version{Epoch: 1, Seq: 42})
+	v, err := findVersion(all, store.Version{Epoch: 1, Seq: 42})
 	if err != nil {
 		t.Fatal(err)
 	}

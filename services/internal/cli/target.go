@@ -14,6 +14,7 @@ import (
 
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/history"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/builderup"
 	"meshlog.dev/services/internal/up/frontendup"
@@ -24,9 +25,11 @@ import (
 
 // target is the mesh that a command looks at.
 type target struct {
-	data string // data directory; empty: the bus says it all
-	bus  process.Bus
+	data    string // data directory; empty: the bus says it all
+	archive string // file; only for commands about the past
+	bus     process.Bus
 
+	nc      *bus.Conn      // of connect
 	closers []func() error // of what was opened, the last one first
 }
 
@@ -40,6 +43,19 @@ func targetFlags(cmd *cobra.Command) *target {
 		panic(err) // it was bound above
 	}
 	return t
+}
+
+// pastFlags binds the flags that say where the past of a mesh is.
+func pastFlags(cmd *cobra.Command) *target {
+	t := targetFlags(cmd)
+	cmd.Flags().Lookup("data").Usage = "data `directory` of `meshlog up`, running or not; or of a builder or a frontend, for its versions"
+	cmd.Flags().StringVar(&t.archive, "archive", "", "`file` that `meshlog export` wrote")
+	return t
+}
+
+// closeLater closes something after what is opened later.
+func (t *target) closeLater(c func() error) {
+	t.closers = append([]func() error{c}, t.closers...)
 }
 
 // close closes what the command opened.
@@ -61,7 +77,8 @@ func (t *target) connect() (*bus.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.closers = append([]func() error{func() error { nc.Close(); return nil }}, t.closers...)
+	t.nc = nc
+	t.closeLater(func() error { nc.Close(); return nil })
 	return nc, nil
 }
 
@@ -71,7 +88,7 @@ func (t *target) log(ctx context.Context, nc *bus.Conn) (*natslog.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.closers = append([]func() error{log.Close}, t.closers...)
+	t.closeLater(log.Close)
 	return log, nil
 }
 
@@ -85,38 +102,120 @@ func (t *target) fleet(nc *bus.Conn) *bus.Fleet {
 	return bus.NewFleet(nc, t.bus.Domain, slog.New(slog.DiscardHandler))
 }
 
+// past opens what can be read of the past: over the bus; or, where nothing runs
+// on the data directory, from a copy of what was left there; or from an
+// archive. It says on standard error which, unless it is the bus. The flags
+// are pastFlags.
+func (t *target) past(cmd *cobra.Command) (*history.Past, error) {
+	switch {
+	case t.archive != "" && (t.data != "" || t.bus.URL != ""):
+		return nil, usage("--archive and --data or --bus: give one of them")
+	case t.archive != "":
+		return t.archived(cmd)
+	case t.data == "" || t.bus.URL != "":
+		return t.running(cmd.Context())
+	}
+	if info, err := os.Stat(t.data); err != nil || !info.IsDir() {
+		return nil, notFound("--data %s: there is no such directory", t.data)
+	}
+	switch runs, err := bus.Running(t.data); {
+	case err != nil:
+		return nil, err
+	case runs:
+		return t.running(cmd.Context())
+	}
+	return t.left(cmd)
+}
+
 // published is what a command reads of the versions.
 type published struct {
 	manifests iter.Seq2[*store.Manifest, error] // newest first
-	nc        *bus.Conn                         // nil: read from a file
+	nc        *bus.Conn                         // nil: nothing runs
 }
 
-// versions opens the version chain; where nothing runs on the data directory,
-// a copy of the file that was left there, which it says on standard error.
+// versions opens the version chain, as past does.
 func (t *target) versions(cmd *cobra.Command) (*published, error) {
-	ctx := cmd.Context()
-	nc, err := t.connect()
-	if err == nil {
-		chain, err := t.chain(ctx, nc)
-		if err != nil {
-			return nil, err
-		}
-		return &published{chain.History(ctx), nc}, nil
-	}
-	if t.data == "" || t.bus.URL != "" || errors.As(err, new(*process.UsageError)) {
+	p, err := t.past(cmd)
+	if err != nil {
 		return nil, err
 	}
-	file, ferr := leftFile(t.data)
-	if ferr != nil {
-		return nil, errors.Join(err, ferr)
+	v := &published{manifests: p.Versions.History(cmd.Context())}
+	if p.Live {
+		v.nc = t.nc
 	}
-	left, ferr := bolt.OpenCopy(file)
-	if ferr != nil {
-		return nil, errors.Join(err, ferr)
+	return v, nil
+}
+
+// running opens the past of a mesh that runs.
+func (t *target) running(ctx context.Context) (*history.Past, error) {
+	nc, err := t.connect()
+	if err != nil {
+		return nil, err
 	}
-	t.closers = append([]func() error{left.Close}, t.closers...)
-	fmt.Fprintf(cmd.ErrOrStderr(), "Nothing runs on %s; this is a copy of what was left in %s.\n", t.data, file)
-	return &published{left.Manifests(ctx), nil}, nil
+	name := t.bus.URL
+	if name == "" {
+		name = t.data
+	}
+	p, err := t.onBus(ctx, nc, name)
+	if err == nil {
+		p.Live = true
+	}
+	return p, err
+}
+
+func (t *target) onBus(ctx context.Context, nc *bus.Conn, name string) (*history.Past, error) {
+	log, err := t.log(ctx, nc)
+	if err != nil {
+		return nil, err
+	}
+	chain, err := t.chain(ctx, nc)
+	if err != nil {
+		return nil, err
+	}
+	return &history.Past{Name: name, Log: log, Versions: chain, Blobs: chain}, nil
+}
+
+// left opens a copy of what a process has left: log and versions of `up`, or
+// else the versions of a builder or a frontend.
+func (t *target) left(cmd *cobra.Command) (*history.Past, error) {
+	copied := progress{w: cmd.ErrOrStderr(), what: "copied"}
+	server, err := bus.StartCopy(bus.CopyOptions{Dir: t.data, Progress: copied.show, Log: slog.New(slog.DiscardHandler)})
+	copied.done()
+	if errors.Is(err, bus.ErrNoStreams) {
+		return t.leftFile(cmd)
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.closeLater(server.Close)
+	nc, err := bus.Connect(bus.ConnectOptions{Server: server, Name: "meshlog", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	t.closeLater(func() error { nc.Close(); return nil })
+	fmt.Fprintf(cmd.ErrOrStderr(), "Nothing runs on %s; this is read from a copy of what was left there.\n", t.data)
+	return t.onBus(cmd.Context(), nc, t.data)
+}
+
+// leftFile opens a copy of the file of a builder or a frontend, whether it runs
+// or not.
+func (t *target) leftFile(cmd *cobra.Command) (*history.Past, error) {
+	file, err := leftFile(t.data)
+	if err != nil {
+		return nil, err
+	}
+	left, err := bolt.OpenCopy(file)
+	if err != nil {
+		return nil, err
+	}
+	t.closeLater(left.Close)
+	fmt.Fprintf(cmd.ErrOrStderr(), "This is read from a copy of %s, which has versions and no log.\n", file)
+	return &history.Past{Name: file, Versions: history.FromStore(left)}, nil
+}
+
+// archived opens an archive.
+func (t *target) archived(*cobra.Command) (*history.Past, error) {
+	return nil, fmt.Errorf("--archive %s: archives cannot be read yet", t.archive)
 }
 
 // leftFile is a file with versions in a data directory: the builder's, or else
@@ -127,5 +226,5 @@ func leftFile(data string) (string, error) {
 			return file, nil
 		}
 	}
-	return "", notFound("%s: holds no versions; is it the data directory of `meshlog up`, a builder or a frontend?", data)
+	return "", notFound("%s: holds neither a log nor versions; is it the data directory of `meshlog up`, a builder or a frontend?", data)
 }

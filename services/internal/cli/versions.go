@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -65,7 +66,7 @@ Where nothing runs on --data, a copy of the file that was left there is read.`,
   meshlog versions --data data/ 1.42
   meshlog versions --data data/ -n 1 -o json`,
 	}
-	t := targetFlags(cmd)
+	t := pastFlags(cmd)
 	format := outputFlag(cmd)
 	cmd.Flags().IntVarP(&n, "tail", "n", 20, "how many of the newest versions; -1 for all")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
@@ -75,39 +76,35 @@ Where nothing runs on --data, a copy of the file that was left there is read.`,
 			return err
 		}
 		if len(args) == 0 {
-			p, err := t.versions(cmd)
+			p, err := t.past(cmd)
 			if err != nil {
 				return err
 			}
-			return listVersions(p, n, out)
+			return listVersions(p.Versions.History(cmd.Context()), n, out)
 		}
 		v, err := store.ParseVersion(args[0])
 		if err != nil {
 			return usage("%w", err)
 		}
-		p, err := t.versions(cmd)
+		p, err := t.past(cmd)
 		if err != nil {
 			return err
 		}
-		view, err := findVersion(p, v)
+		view, err := findVersion(p.Versions.History(cmd.Context()), v)
 		if err != nil {
 			return err
 		}
-		if p.nc != nil {
-			log, err := t.log(cmd.Context(), p.nc)
-			if err != nil {
-				return err
-			}
-			view.explain(cmd.Context(), log)
+		if p.Log != nil {
+			view.explain(cmd.Context(), p.Log)
 		}
 		return out.print(view, func() error { return showVersion(view, out) })
 	}
 	return cmd
 }
 
-func listVersions(p *published, n int, out *output) error {
+func listVersions(manifests iter.Seq2[*store.Manifest, error], n int, out *output) error {
 	views := []*versionView{}
-	for m, err := range p.manifests {
+	for m, err := range manifests {
 		if err != nil {
 			return err
 		}
@@ -125,8 +122,8 @@ func listVersions(p *published, n int, out *output) error {
 	})
 }
 
-func findVersion(p *published, v store.Version) (*versionView, error) {
-	for m, err := range p.manifests {
+func findVersion(manifests iter.Seq2[*store.Manifest, error], v store.Version) (*versionView, error) {
+	for m, err := range manifests {
 		if err != nil {
 			return nil, err
 		}

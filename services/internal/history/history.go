@@ -7,9 +7,12 @@ package history
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"iter"
 
 	"meshlog.dev/events"
+	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
 
@@ -21,6 +24,8 @@ type Past struct {
 	Log      events.Reader
 	Versions Versions
 	Blobs    Blobs
+	// Live says that more is to come.
+	Live bool
 }
 
 // Versions are versions that were published.
@@ -36,4 +41,49 @@ type Versions interface {
 type Blobs interface {
 	// GetBlob returns store.ErrNotFound if there is none of that name.
 	GetBlob(ctx context.Context, h store.Hash) ([]byte, error)
+}
+
+// ErrNoLog says that a place has versions and no log.
+var ErrNoLog = errors.New("holds versions and no log; the log is on the bus (--bus), in the data directory of `meshlog up`, and in an archive (--archive)")
+
+// HasLog returns ErrNoLog where there is no log to be read.
+func (p *Past) HasLog() error {
+	if p.Log == nil {
+		return fmt.Errorf("%s: %w", p.Name, ErrNoLog)
+	}
+	return nil
+}
+
+// FromStore makes the versions in a store readable as those of a Past.
+func FromStore(r store.Reader) Versions { return kept{r} }
+
+type kept struct{ r store.Reader }
+
+// Fetch implements Versions.
+func (k kept) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+	return k.r.At(ctx, v)
+}
+
+// History implements Versions.
+func (k kept) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
+	return k.r.Manifests(ctx)
+}
+
+// World is the world at a version, as a frontend that serves it has it.
+func World(ctx context.Context, p *Past, v store.Version) (*model.World, error) {
+	at, err := p.Versions.Fetch(ctx, v)
+	if err != nil {
+		return nil, fmt.Errorf("version %s: %w", v, err)
+	}
+	return WorldOf(at.Snapshot)
+}
+
+// WorldOf is the world that a content says.
+func WorldOf(s *store.Snapshot) (*model.World, error) {
+	rows := make([]model.RowChange, 0, s.Len())
+	for row := range s.Rows() {
+		rows = append(rows, model.RowChange{Row: row.Key, Value: row.Value})
+	}
+	w, _, err := model.NewWorld().Apply(model.Change{Rows: rows})
+	return w, err
 }
