@@ -12,6 +12,7 @@ import (
 
 	"meshlog.dev/events"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
 )
 
@@ -389,7 +390,9 @@ func (b *Builder) acknowledge(ctx context.Context) {
 	if b.hangUp == nil || at <= b.acked || b.m.Filed().Epoch != b.m.Position().Epoch {
 		return
 	}
+	stop.At(stop.BuilderAcknowledge)
 	if err := b.acks.Ack(ctx, at); err == nil {
+		stop.At(stop.BuilderAcknowledged)
 		b.acked = at
 	}
 }

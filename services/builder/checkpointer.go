@@ -4,6 +4,7 @@ import (
 	"context"
 
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
 )
 
@@ -25,7 +26,7 @@ func (c *checkpointer) Content(v store.Version, s *store.Snapshot) {
 	}
 	w := c.writer
 	c.do(func(ctx context.Context) Checkpointed {
-		cp, err := w.Write(ctx, c.b.o.Feed, s, v)
+		cp, err := w.Write(ctx, chunks{c.b.o.Feed}, s, v)
 		return Checkpointed{Content: cp, Err: err}
 	})
 }
@@ -47,16 +48,26 @@ func (c *checkpointer) fold(ctx context.Context, at store.Version) (*snapshotv1.
 		}
 		rows = append(rows, r)
 	}
-	return store.WriteRows(ctx, c.b.o.Feed, rows, at)
+	return store.WriteRows(ctx, chunks{c.b.o.Feed}, rows, at)
 }
 
 // do runs f and hands its outcome back to the owner. At most one is under way.
 func (c *checkpointer) do(f func(context.Context) Checkpointed) {
 	c.spawn(func(ctx context.Context) {
 		done := f(ctx)
+		stop.At(stop.BuilderCheckpointed)
 		select {
 		case c.b.written <- done:
 		case <-ctx.Done():
 		}
 	})
+}
+
+// chunks are blobs to which a checkpoint is written part by part.
+type chunks struct{ store.Blobs }
+
+// PutBlob implements store.Blobs.
+func (c chunks) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
+	stop.At(stop.BuilderCheckpointPart)
+	return c.Blobs.PutBlob(ctx, b)
 }

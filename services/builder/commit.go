@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/events"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
 )
 
@@ -161,6 +162,7 @@ func (m *Machine) worthAVersion() bool {
 func (m *Machine) publish(ctx context.Context, delta store.Delta) (bool, error) {
 	man := m.manifest(delta)
 	m.since.built = m.cfg.Now()
+	stop.At(stop.BuilderPublish)
 	seq, err := m.cfg.Feed.Publish(ctx, store.Update{Manifest: man, Delta: delta}, m.head.Seq, m.feedGen)
 	// A crash here, or a lost answer, leaves a version on the chain and not in
 	// the file: whoever folds to its position compares and files it.
@@ -180,6 +182,7 @@ func (m *Machine) publish(ctx context.Context, delta store.Delta) (bool, error) 
 	default:
 		m.setHead(store.Head{Manifest: man, Seq: seq})
 	}
+	stop.At(stop.BuilderPublished)
 	m.published(man)
 	// From here on as after a restart: the fold stands where the head is.
 	return true, m.compare(ctx)
@@ -203,6 +206,7 @@ func (m *Machine) persist(ctx context.Context) error {
 	}
 	side, err := m.side(ctx)
 	if err == nil {
+		stop.At(stop.BuilderFile)
 		err = m.cfg.Store.Commit(ctx, m.stored.Version(), store.Commit{
 			Manifest: m.head.Manifest,
 			Snapshot: m.current(),
@@ -212,6 +216,7 @@ func (m *Machine) persist(ctx context.Context) error {
 	}
 	// A crash here leaves the file whole, and records that are read again.
 	if m.saved(err) {
+		stop.At(stop.BuilderFiled)
 		m.stored = store.Stored{Manifest: m.head.Manifest, Snapshot: m.current()}
 	} else if latest, err := m.cfg.Store.Latest(ctx); err == nil {
 		m.stored = latest // what failed may be there all the same

@@ -10,6 +10,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
 )
 
@@ -121,6 +122,7 @@ func (m *Machine) hold(ctx context.Context, id, reason string, values []events.O
 		batch = append(batch, events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: o})
 	}
 	fence := events.Fence{Kind: events.FenceSubject, Subject: events.BuilderOverlaySubject, Seq: last, Generation: m.logGen}
+	stop.At(stop.BuilderHold)
 	_, err = m.cfg.Log.Append(ctx, batch, fence)
 	switch {
 	case errors.Is(err, events.ErrConflict):
@@ -136,6 +138,7 @@ func (m *Machine) hold(ctx context.Context, id, reason string, values []events.O
 	case err != nil:
 		return fmt.Errorf("append hold %s: %w", id, err)
 	}
+	stop.At(stop.BuilderHeld)
 	m.stats.Holds++
 	m.log.Warn("a mass loss is held until it is approved", "hold", id, "reason", reason, "advice", "see `meshlog approve`")
 	return nil

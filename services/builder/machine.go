@@ -11,6 +11,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
 )
 
@@ -145,7 +146,9 @@ func (m *Machine) Lead(held bool) {
 	if held != m.leader {
 		m.log.Info("lease", "held", held)
 	}
-	m.leader = held
+	if m.leader = held; held {
+		stop.At(stop.BuilderLeads)
+	}
 }
 
 // WantEpoch takes a frontend's report that the chain was rewound below v.
@@ -326,6 +329,7 @@ func (m *Machine) apply(ctx context.Context, rec events.Record) error {
 	if err != nil {
 		return fmt.Errorf("fold record %d: %w", rec.Seq, err)
 	}
+	stop.At(stop.BuilderFolded)
 	for _, d := range diags {
 		if m.warned++; m.warned > maxWarned {
 			continue // the rest is counted

@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/services/internal/fold"
+	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
 )
 
@@ -240,6 +241,7 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 	if seg.Base, err = m.writeBase(ctx, rows); err != nil {
 		return err
 	}
+	stop.At(stop.BuilderBase)
 	bounds, err := m.cfg.Log.Bounds(ctx)
 	if err != nil {
 		return fmt.Errorf("bounds of the log: %w", err)
@@ -279,6 +281,7 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 	if err != nil {
 		return fmt.Errorf("append segment of epoch %d: %w", seg.Epoch, err)
 	}
+	stop.At(stop.BuilderSegment)
 	m.stats.Segments++
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/internal/stop"
 )
 
 // changed says that there is another view. It does not block.
@@ -130,6 +131,7 @@ func (c *conn) sendOut() error {
 	}
 	start := time.Now()
 	c.limit.Reset(c.server.cfg.Limits.SendTimeout)
+	stop.At(stop.FrontendPush)
 	err := c.grpc.SendMsg(&c.out)
 	c.limit.Stop()
 	c.out, c.ready = response{}, false

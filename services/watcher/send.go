@@ -12,6 +12,7 @@ import (
 
 	"meshlog.dev/events"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/internal/stop"
 )
 
 // undecoded is the type of a payload that is offered and never good.
@@ -71,10 +72,16 @@ func (p *Publisher) flush(ctx context.Context) error {
 	}
 	p.session.sending = len(changes)
 	defer func() { p.session.sending = 0 }()
+	stop.At(stop.WatcherSend)
+	send := p.sendEach
 	if atomic && len(changes) > 1 {
-		return p.sendBatch(ctx, changes)
+		send = p.sendBatch
 	}
-	return p.sendEach(ctx, changes)
+	if err := send(ctx, changes); err != nil {
+		return err
+	}
+	stop.At(stop.WatcherAcknowledged)
+	return nil
 }
 
 // sendEach sends changes of different keys, each on its own.
@@ -112,6 +119,7 @@ func (p *Publisher) sendBatch(ctx context.Context, changes []change) error {
 		all = append(all, p.event(c, p.session.pseq, low, batch))
 	}
 	for chunk := range slices.Chunk(all, events.MaxBatch) {
+		stop.At(stop.WatcherBatch)
 		if err := p.persist(ctx, func() error { return p.appendChunk(ctx, chunk) }); err != nil {
 			return err
 		}
@@ -189,6 +197,9 @@ func (p *Publisher) alive(ctx context.Context, listed events.BucketSet) error {
 		Digest: s.said.digests.Sum(), Listed: listed, Partial: s.partial,
 	})
 	s.beat = p.in.Now().Add(heartbeat)
+	if err == nil {
+		stop.At(stop.WatcherAlive)
+	}
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/stop"
 )
 
 // speak begins a session, fenced on the last control record of the shard that
@@ -45,6 +46,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 	if err != nil {
 		return err
 	}
+	stop.At(stop.WatcherBegun)
 	p.lost = false
 	p.watch(ctx)
 	p.tell(PhaseListing)
@@ -106,10 +108,12 @@ func (p *Publisher) list(ctx context.Context, l Listing) error {
 	}
 	slices.SortFunc(send, func(a, b change) int { return compareKeys(a.key, b.key) })
 	for group := range slices.Chunk(send, listGroup) {
+		stop.At(stop.WatcherListing)
 		if err := p.sendEach(ctx, group); err != nil {
 			return err
 		}
 	}
+	stop.At(stop.WatcherListed)
 	if p.session.over != "" {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
 )
 
@@ -42,11 +43,16 @@ func (r *Replica) persist(ctx context.Context, st *State) error {
 	if r.stored.Version() == st.Version() && r.stored.Snapshot.Root() == st.Root() {
 		return nil
 	}
-	return r.cfg.Store.Commit(ctx, r.stored.Version(), store.Commit{
+	stop.At(stop.FrontendPersist)
+	err := r.cfg.Store.Commit(ctx, r.stored.Version(), store.Commit{
 		Manifest: st.Manifest,
 		Snapshot: st.Snapshot,
 		Delta:    store.Diff(r.stored.Snapshot, st.Snapshot),
 	})
+	if err == nil {
+		stop.At(stop.FrontendPersisted)
+	}
+	return err
 }
 
 func (r *Replica) setPersisted(is bool) {

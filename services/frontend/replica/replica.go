@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
 )
 
@@ -130,6 +131,7 @@ func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) e
 	if !have.Version().Less(version) {
 		return nil
 	}
+	stop.At(stop.FrontendReceived)
 	if snapshot, ok := follow(have, links); ok {
 		r.serve(target, snapshot)
 		return nil

@@ -1,0 +1,74 @@
+//go:build faults
+
+package stop
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// variable is POINT[:N][:pause]: the process is killed when it passes the
+// point the Nth time (1), or stopped as it is until it is told to go on.
+const variable = "MESHLOG_STOP_AT"
+
+type order struct {
+	point  Point
+	pass   int64
+	signal syscall.Signal
+}
+
+var (
+	ordered = sync.OnceValue(func() order {
+		o, err := parse(os.Getenv(variable))
+		if err != nil {
+			panic(fmt.Sprintf("%s: %v", variable, err))
+		}
+		return o
+	})
+	passed atomic.Int64 // how often the ordered point was passed
+)
+
+// At ends or stops the process if that was ordered for this pass of p.
+func At(p Point) {
+	o := ordered()
+	if p != o.point || passed.Add(1) != o.pass {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "%s %s\n", variable, p)
+	if err := syscall.Kill(os.Getpid(), o.signal); err != nil {
+		panic(err)
+	}
+	if o.signal == syscall.SIGKILL {
+		select {} // it may take a moment
+	}
+}
+
+func parse(s string) (order, error) {
+	o := order{pass: 1, signal: syscall.SIGKILL}
+	if s == "" {
+		return order{}, nil
+	}
+	name, rest, _ := strings.Cut(s, ":")
+	if o.point = Point(name); !slices.Contains(Points(), o.point) {
+		return o, fmt.Errorf("no point %q; there are %v", name, Points())
+	}
+	for word := range strings.SplitSeq(rest, ":") {
+		n, err := strconv.ParseInt(word, 10, 64)
+		switch {
+		case word == "":
+		case word == "pause":
+			o.signal = syscall.SIGSTOP
+		case err != nil || n < 1:
+			return o, fmt.Errorf("%q: want POINT[:N][:pause]", s)
+		default:
+			o.pass = n
+		}
+	}
+	return o, nil
+}
