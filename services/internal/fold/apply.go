@@ -210,7 +210,7 @@ func (s *step) liftOver(k model.Key, offered events.Hash) {
 			continue
 		}
 		s.lift(o, k)
-		if len(o.values) == 0 {
+		if o.empty() {
 			delete(s.overlays, o.ID)
 		}
 		s.touch(o.ID)
@@ -232,14 +232,14 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 			"say it again under another id", "nothing changes")
 		return
 	}
-	over := &overlay{
-		Overlay: model.Overlay{
-			ID: o.ID, Kind: model.OverlayKind(o.Kind), Reason: o.Reason, Actor: e.Actor, Observed: e.Observed,
-		},
-		seq:    s.seq,
-		values: map[model.Key]model.OverlayValue{},
-	}
+	over := newOverlay(model.Overlay{
+		ID: o.ID, Kind: model.OverlayKind(o.Kind), Reason: o.Reason, Actor: e.Actor, Observed: e.Observed,
+	}, s.seq)
 	for _, v := range o.Values {
+		if v.Resource != nil {
+			over.resources = append(over.resources, resourceValue(v))
+			continue
+		}
 		k := model.Key(v.Key)
 		if s.rules.overlayBase && s.offeredHash(k) != v.Base {
 			s.problems = append(s.problems, model.Diagnostic{
@@ -256,8 +256,17 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 		}
 		over.values[k] = mv
 	}
-	if len(over.values) > 0 {
+	if !over.empty() {
 		s.setOverlay(over)
 		s.touch(o.ID)
 	}
+}
+
+func resourceValue(v events.OverlayValue) model.OverlayValue {
+	r := model.Resource(*v.Resource)
+	mv := model.OverlayValue{Resource: &r}
+	if v.Payload != nil {
+		mv.Value = &model.Value{Type: v.Payload.Type, Bytes: v.Payload.Bytes}
+	}
+	return mv
 }

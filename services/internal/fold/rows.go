@@ -124,15 +124,6 @@ func (s *state) overlayBytes(id string) []byte {
 	return marshalRow(wrapOverlay(p))
 }
 
-func newOverlay(o model.Overlay, seq uint64) *overlay {
-	values := make(map[model.Key]model.OverlayValue, len(o.Values))
-	for _, v := range o.Values {
-		values[v.Key] = v
-	}
-	o.Values = nil
-	return &overlay{Overlay: o, seq: seq, values: values}
-}
-
 // parse reads the state in rows; the row of the position is for others.
 func (f *Fold) parse(rows iter.Seq2[string, []byte]) (state, error) {
 	s := newState()

@@ -112,7 +112,24 @@ type overlay struct {
 	model.Overlay // without Values
 	seq           uint64
 	values        map[model.Key]model.OverlayValue
+	resources     []model.OverlayValue // of a quarantine: it stays until it is removed
 }
+
+func newOverlay(o model.Overlay, seq uint64) *overlay {
+	over := &overlay{Overlay: o, seq: seq, values: make(map[model.Key]model.OverlayValue, len(o.Values))}
+	over.Overlay.Values = nil
+	for _, v := range o.Values {
+		if v.Resource != nil {
+			over.resources = append(over.resources, v)
+		} else {
+			over.values[v.Key] = v
+		}
+	}
+	return over
+}
+
+// empty says that o lies over nothing any more.
+func (o *overlay) empty() bool { return len(o.values) == 0 && len(o.resources) == 0 }
 
 // full is o with its values, sorted by key row.
 func (o *overlay) full() model.Overlay {
@@ -123,6 +140,7 @@ func (o *overlay) full() model.Overlay {
 		full.Values = append(full.Values, v)
 	}
 	slices.SortFunc(full.Values, func(a, b model.OverlayValue) int { return cmp.Compare(rows[a.Key], rows[b.Key]) })
+	full.Values = append(full.Values, o.resources...)
 	return full
 }
 

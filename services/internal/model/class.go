@@ -1,6 +1,9 @@
 package model
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,16 +84,18 @@ const (
 
 // CDSClass is what Clusters depend on.
 type CDSClass struct {
-	Client Client
-	Scope  Scope // Services, Rules
-	Raw    SelectorSet
+	Client  Client
+	Scope   Scope // Services, Rules
+	Raw     SelectorSet
+	Release string // where something is in quarantine for it, as in the other types
 }
 
 // EDSClass is what ClusterLoadAssignments depend on.
 type EDSClass struct {
-	Client Client
-	Scope  Scope // Services, Rules
-	Raw    SelectorSet
+	Client  Client
+	Scope   Scope // Services, Rules
+	Raw     SelectorSet
+	Release string
 }
 
 // LDSClass is what Listeners depend on.
@@ -106,6 +111,7 @@ type LDSClass struct {
 	// Gateways is which selectors of Gateways match a router.
 	Gateways SelectorSet
 	Raw      SelectorSet
+	Release  string
 }
 
 // RDSClass is what RouteConfigurations depend on.
@@ -120,6 +126,7 @@ type RDSClass struct {
 	Sources  SelectorSet
 	Gateways SelectorSet
 	Raw      SelectorSet
+	Release  string
 }
 
 // Only is c with what concerns other types than t left out: the class of t.
@@ -140,6 +147,43 @@ func (c ProxyClass) Only(t ResourceType) ProxyClass {
 // Raw is the selectors of raw resources of type t that matched.
 func (c ProxyClass) Raw(t ResourceType) SelectorSet {
 	return [ResourceTypes]SelectorSet{CDS: c.CDS.Raw, EDS: c.EDS.Raw, LDS: c.LDS.Raw, RDS: c.RDS.Raw}[t]
+}
+
+// Release is the client's name and version where something of type t is in
+// quarantine for it; else empty.
+func (c ProxyClass) Release(t ResourceType) string {
+	return [ResourceTypes]string{CDS: c.CDS.Release, EDS: c.EDS.Release, LDS: c.LDS.Release, RDS: c.RDS.Release}[t]
+}
+
+// Released is c as the class of clients of that name and version: per type,
+// one of which something is in quarantine. Generate makes the same for all.
+func (c ProxyClass) Released(release [ResourceTypes]string) ProxyClass {
+	c.CDS.Release, c.EDS.Release, c.LDS.Release, c.RDS.Release = release[CDS], release[EDS], release[LDS], release[RDS]
+	return c
+}
+
+// Encode is c as bytes, equal for equal classes; DecodeClass reads them.
+func (c ProxyClass) Encode() []byte {
+	b, err := json.Marshal(c)
+	if err != nil {
+		panic(fmt.Sprintf("a class of texts cannot fail to marshal: %v", err))
+	}
+	return b
+}
+
+// DecodeClass reads what Encode returned, in a build with the same classes;
+// everything else is an error.
+func DecodeClass(b []byte) (ProxyClass, error) {
+	var c ProxyClass
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return ProxyClass{}, fmt.Errorf("class: %w", err)
+	}
+	if !bytes.Equal(c.Encode(), b) {
+		return ProxyClass{}, errors.New("class: not as this build writes it")
+	}
+	return c, nil
 }
 
 // String is for people: what kind of client, what namespace's view of the mesh
@@ -164,6 +208,11 @@ func (c ProxyClass) String() string {
 	add(c.RDS.Sources)
 	for t := range ResourceTypes {
 		add(c.Raw(t))
+	}
+	for t := range ResourceTypes {
+		if r := c.Release(t); r != "" && !slices.Contains(parts, r) {
+			parts = append(parts, r)
+		}
 	}
 	return strings.Join(parts, "; ")
 }
@@ -219,7 +268,7 @@ func Classify(pc *PushContext, p *Proxy) ProxyClass {
 	c.LDS.Sources, c.RDS.Sources = pc.virtualServices.sourcesOf(LDS, source), pc.virtualServices.sourcesOf(RDS, source)
 	raw := pc.raw.selected(p)
 	c.CDS.Raw, c.EDS.Raw, c.LDS.Raw, c.RDS.Raw = raw[CDS], raw[EDS], raw[LDS], raw[RDS]
-	return c
+	return c.Released(pc.world.quarantines.release(p.Client()))
 }
 
 // Classes are those for which a world must be fit to be served: of each

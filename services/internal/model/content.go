@@ -18,11 +18,13 @@ type Value struct {
 	Created time.Time // creation time at the source; zero where it has none
 }
 
-// OverlayValue is what is served for Key while its source offers Base.
+// OverlayValue is what is served for Key while its source offers Base, or in
+// the place of Resource.
 type OverlayValue struct {
-	Key   Key
-	Base  [32]byte // content hash of what is offered; zero: nothing is
-	Value *Value   // nil: the key is not served
+	Key      Key
+	Base     [32]byte  // content hash of what is offered; zero: nothing is
+	Resource *Resource // instead of Key and Base, in a Quarantine
+	Value    *Value    // nil: the key, or the resource, is not served
 }
 
 // OverlayKind says whose word an overlay is; the numbers are those on the log.
@@ -30,8 +32,9 @@ type OverlayKind uint8
 
 // The kinds of overlays.
 const (
-	Rollback OverlayKind = 1
-	Hold     OverlayKind = 2
+	Rollback   OverlayKind = 1
+	Hold       OverlayKind = 2
+	Quarantine OverlayKind = 3
 )
 
 // Overlay lies over the world.
@@ -41,7 +44,7 @@ type Overlay struct {
 	Reason   string
 	Actor    string
 	Observed time.Time
-	Values   []OverlayValue // sorted by key row
+	Values   []OverlayValue // sorted by key row; resources in their own order
 }
 
 // RowChange is one content row that changed. A nil Value: it is gone.
@@ -120,7 +123,12 @@ func (o Overlay) Proto() *snapshotv1.Overlay {
 		p.ObservedTime = timestamppb.New(o.Observed)
 	}
 	for _, v := range o.Values {
-		pv := &snapshotv1.OverlayValue{Key: v.Key.Row()}
+		pv := new(snapshotv1.OverlayValue)
+		if v.Resource != nil {
+			pv.Resource = v.Resource.proto()
+		} else {
+			pv.Key = v.Key.Row()
+		}
 		if v.Base != ([32]byte{}) {
 			pv.Base = v.Base[:]
 		}
@@ -148,11 +156,16 @@ func OverlayOf(id string, p *snapshotv1.Overlay) (Overlay, error) {
 		o.Observed = p.GetObservedTime().AsTime()
 	}
 	for _, pv := range p.GetValues() {
-		k, _, err := ParseRow(pv.GetKey())
+		var v OverlayValue
+		var err error
+		if pv.GetResource() != nil {
+			v.Resource, err = resourceOf(pv.GetResource())
+		} else {
+			v.Key, _, err = ParseRow(pv.GetKey())
+		}
 		if err != nil {
 			return Overlay{}, fmt.Errorf("overlay %s: %w", id, err)
 		}
-		v := OverlayValue{Key: k}
 		copy(v.Base[:], pv.GetBase())
 		if pv.GetValue() != nil {
 			val := ValueOf(pv.GetValue())

@@ -34,13 +34,16 @@ func (s Severity) String() string {
 type Diagnostic struct {
 	Severity Severity
 	// Code is a stable word for programs: "invalid", "undecoded", "conflict".
-	Code   string
-	Key    Key
-	Origin string // "file:line"
-	Field  string // path of the field
-	Reason string
-	Advice string
-	Effect string // what happens meanwhile
+	Code string
+	Key  Key
+	// Resource is that of xDS which it is about, where it is about no object:
+	// "Listener ingress".
+	Resource string
+	Origin   string // "file:line"
+	Field    string // path of the field
+	Reason   string
+	Advice   string
+	Effect   string // what happens meanwhile
 }
 
 // Compare orders diagnostics the same way everywhere.
@@ -48,6 +51,7 @@ func (d Diagnostic) Compare(e Diagnostic) int {
 	return cmp.Or(
 		cmp.Compare(e.Severity, d.Severity),
 		cmp.Compare(d.Key.Row(), e.Key.Row()),
+		cmp.Compare(d.Resource, e.Resource),
 		cmp.Compare(d.Code, e.Code),
 		cmp.Compare(d.Field, e.Field),
 		cmp.Compare(d.Reason, e.Reason),
@@ -57,7 +61,7 @@ func (d Diagnostic) Compare(e Diagnostic) int {
 
 // Proto is d on the wire.
 func (d Diagnostic) Proto() *snapshotv1.Diagnostic {
-	object := ""
+	object := d.Resource
 	if d.Key != (Key{}) {
 		object = d.Key.String()
 	}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 
@@ -47,6 +48,9 @@ type Proxy struct {
 	// GRPC says that the client is a gRPC library, not an Envoy.
 	GRPC bool
 }
+
+// Client is the name and version by which a quarantine speaks of p.
+func (p *Proxy) Client() string { return cmp.Or(p.UserAgent, "unknown") }
 
 const plainNamespace = "default"
 

@@ -115,7 +115,7 @@ func (pc *PushContext) next(w *World, changed []Key) (*PushContext, []Input) {
 	next.rules = rules.done(&next.services, services.hosts)
 	next.gateways = gateways.done()
 	next.problems = t.problems.table
-	if t.other {
+	if t.other || !pc.world.quarantines.sameClients(w.quarantines) {
 		next.classes = new(byte)
 	}
 	return next, sortInputs(t.inputs)

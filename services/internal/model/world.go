@@ -31,7 +31,9 @@ type Object struct {
 type World struct {
 	places   table[Key, *place]
 	overlays map[string]Overlay
-	kinds    map[string]table[name, []*Object] // copies of an object, the one that wins first; never empty
+	// quarantines is what overlays say of resources; nil: nothing.
+	quarantines *quarantines
+	kinds       map[string]table[name, []*Object] // copies of an object, the one that wins first; never empty
 
 	// What Diagnostics speaks of.
 	contested table[identity, struct{}] // objects of several copies
@@ -175,8 +177,8 @@ func (w *World) MeshConfig() *meshconfig.MeshConfig { return w.config }
 // Opaque is how many rows this build cannot read. They harm nothing.
 func (w *World) Opaque() int { return w.opaque.n + len(w.unknown) }
 
-// Diagnostics are about what is not served: copies that lose, and values that
-// this build cannot read. Sorted.
+// Diagnostics are about what is not served: copies that lose, values that this
+// build cannot read, and resources in quarantine. Sorted.
 func (w *World) Diagnostics() []Diagnostic {
 	var all []Diagnostic
 	for k, problem := range w.opaque.all() {
@@ -185,6 +187,7 @@ func (w *World) Diagnostics() []Diagnostic {
 			Advice: "run the build that published it", Effect: "this build serves without it",
 		})
 	}
+	all = append(all, w.quarantines.diagnostics()...)
 	for row := range w.unknown {
 		all = append(all, Diagnostic{
 			Severity: Warning, Code: "unreadable", Reason: fmt.Sprintf("row %q is of no kind that this build knows", row),

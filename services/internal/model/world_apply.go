@@ -42,6 +42,9 @@ func (w *World) Apply(c Change) (*World, []Key, error) {
 		n.serve(k)
 	}
 	changed := n.settle()
+	if n.quarantined {
+		n.quarantines = newQuarantines(n.overlays)
+	}
 	made := n.World // a copy: n holds on to w
 	made.places, made.contested, made.opaque = n.places.table, n.contested.table, n.opaque.table
 	return &made, changed, nil
@@ -78,6 +81,8 @@ type next struct {
 
 	touched map[Key]struct{}      // keys of which rows changed
 	moved   map[identity]struct{} // objects of which copies changed
+
+	quarantined bool // quarantines changed
 }
 
 // row takes one row; nil: it is gone.
@@ -129,7 +134,11 @@ func (n *next) setPlace(k Key, p place) {
 
 // overlay takes the row of an overlay in place of what its id said before.
 func (n *next) overlay(id string, b []byte) error {
-	for _, v := range n.overlays[id].Values {
+	was := n.overlays[id]
+	for _, v := range was.Values {
+		if v.Resource != nil {
+			continue
+		}
 		p := n.place(v.Key)
 		p.words = slices.DeleteFunc(slices.Clone(p.words), func(x word) bool { return x.overlay.ID == id })
 		n.setPlace(v.Key, p)
@@ -140,6 +149,7 @@ func (n *next) overlay(id string, b []byte) error {
 	}
 	n.overlays = overlays
 	delete(overlays, id)
+	n.quarantined = n.quarantined || was.Kind == Quarantine
 	if b == nil {
 		return nil
 	}
@@ -148,7 +158,11 @@ func (n *next) overlay(id string, b []byte) error {
 		return err
 	}
 	overlays[id] = o
+	n.quarantined = n.quarantined || o.Kind == Quarantine
 	for _, v := range o.Values {
+		if v.Resource != nil {
+			continue
+		}
 		p := n.place(v.Key)
 		p.words = append(slices.Clone(p.words), word{&o, v.Value})
 		slices.SortFunc(p.words, compareWords)

@@ -17,6 +17,7 @@ import (
 // reads what decides which parts there are; what is in them they read
 // themselves.
 func Parts(r *model.Reader, class model.ProxyClass, t model.ResourceType) []piece.Part {
+	class = class.Released([model.ResourceTypes]string{}) // it says what is replaced, not what is made
 	return append(rawParts(r, t, class.Raw(t)), madeParts(r, class, t)...)
 }
 

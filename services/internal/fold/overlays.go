@@ -16,12 +16,18 @@ func (f *Fold) OverlayRemoved(id string) bool {
 
 // Holds are the overlays by which a guard keeps what a source lost, sorted by
 // id.
-func (f *Fold) Holds() []model.Overlay {
-	var holds []model.Overlay
+func (f *Fold) Holds() []model.Overlay { return f.ofKind(model.Hold) }
+
+// Quarantines are the overlays that keep from clients what others like them
+// rejected, sorted by id.
+func (f *Fold) Quarantines() []model.Overlay { return f.ofKind(model.Quarantine) }
+
+func (f *Fold) ofKind(k model.OverlayKind) []model.Overlay {
+	var all []model.Overlay
 	for _, id := range slices.Sorted(maps.Keys(f.overlays)) {
-		if o := f.overlays[id].full(); o.Kind == model.Hold {
-			holds = append(holds, o)
+		if o := f.overlays[id]; o.Kind == k {
+			all = append(all, o.full())
 		}
 	}
-	return holds
+	return all
 }

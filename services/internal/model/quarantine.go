@@ -1,0 +1,157 @@
+package model
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+)
+
+// Resource is content of xDS that clients rejected.
+type Resource struct {
+	Type string // type URL
+	Name string
+	Sum  [16]byte // of name and content: another content is not meant
+	// Client is name and version of the clients that reject it; see
+	// Proxy.Client.
+	Client string
+	// Class is one that is served it: what ProxyClass.Encode returned.
+	Class []byte
+}
+
+func (r *Resource) proto() *snapshotv1.Resource {
+	return &snapshotv1.Resource{TypeUrl: r.Type, Name: r.Name, Sum: r.Sum[:], Client: r.Client, Class: r.Class}
+}
+
+func resourceOf(p *snapshotv1.Resource) (*Resource, error) {
+	r := &Resource{Type: p.GetTypeUrl(), Name: p.GetName(), Client: p.GetClient(), Class: p.GetClass()}
+	if len(p.GetSum()) != len(r.Sum) {
+		return nil, errors.New("the sum of a resource is too short")
+	}
+	copy(r.Sum[:], p.GetSum())
+	return r, nil
+}
+
+// String names the resource for people.
+func (r *Resource) String() string {
+	if t, ok := ResourceTypeOf(r.Type); ok {
+		return t.Message() + " " + r.Name
+	}
+	return r.Type + " " + r.Name
+}
+
+// Replacement is what clients are served in the place of a resource that is in
+// quarantine for them.
+type Replacement struct {
+	Name string
+	Sum  [16]byte // of what is replaced: another content of that name is served as it is
+	Good []byte   // the message that is served instead; nil: none is
+}
+
+// quarantines are those of a world, by whom they concern. They are immutable;
+// nil: there are none.
+type quarantines struct {
+	overlays []Overlay // by id
+	by       map[affected][]Replacement
+}
+
+// affected is a version of a client, and a type of which it is served something
+// else.
+type affected struct {
+	client string
+	t      ResourceType
+}
+
+func newQuarantines(overlays map[string]Overlay) *quarantines {
+	q := &quarantines{by: map[affected][]Replacement{}}
+	for _, id := range slices.Sorted(maps.Keys(overlays)) {
+		o := overlays[id]
+		if o.Kind != Quarantine {
+			continue
+		}
+		q.overlays = append(q.overlays, o)
+		for _, v := range o.Values {
+			if v.Resource == nil {
+				continue
+			}
+			t, ok := ResourceTypeOf(v.Resource.Type)
+			if !ok {
+				continue // of a build that serves more types
+			}
+			r := Replacement{Name: v.Resource.Name, Sum: v.Resource.Sum}
+			if v.Value != nil {
+				r.Good = v.Value.Bytes
+			}
+			// Of several that speak of one content, the greatest id counts.
+			a := affected{v.Resource.Client, t}
+			q.by[a] = append(slices.DeleteFunc(q.by[a], func(x Replacement) bool { return x.Name == r.Name && x.Sum == r.Sum }), r)
+		}
+	}
+	if len(q.overlays) == 0 {
+		return nil
+	}
+	return q
+}
+
+// release is by type the client, where something is in quarantine for it.
+func (q *quarantines) release(client string) (release [ResourceTypes]string) {
+	if q == nil {
+		return release
+	}
+	for t := range ResourceTypes {
+		if _, ok := q.by[affected{client, t}]; ok {
+			release[t] = client
+		}
+	}
+	return release
+}
+
+// sameClients says whether q and o concern the same clients.
+func (q *quarantines) sameClients(o *quarantines) bool {
+	if q == o || q == nil || o == nil {
+		return q == o
+	}
+	return maps.EqualFunc(q.by, o.by, func(_, _ []Replacement) bool { return true })
+}
+
+func (q *quarantines) diagnostics() (all []Diagnostic) {
+	if q == nil {
+		return nil
+	}
+	for _, o := range q.overlays {
+		for _, v := range o.Values {
+			if v.Resource == nil {
+				continue
+			}
+			effect := "it is not sent to them: what it was before is served instead"
+			if v.Value == nil {
+				effect = "it is not sent to them, and nothing is served instead"
+			}
+			all = append(all, Diagnostic{
+				Severity: Error, Code: "quarantined", Resource: v.Resource.String(),
+				Reason: fmt.Sprintf("%s rejects it: %s", v.Resource.Client, cmp.Or(o.Reason, "no reason was given")),
+				Advice: fmt.Sprintf("correct what it is made of, or run `meshlog approve %s` to have it sent once more", o.ID),
+				Effect: effect,
+			})
+		}
+	}
+	return all
+}
+
+// Replacements are what the clients of that release are served in the place of
+// resources of type t; see ProxyClass.Release. The result must not be changed.
+func (pc *PushContext) Replacements(t ResourceType, release string) []Replacement {
+	if pc.world.quarantines == nil || release == "" {
+		return nil
+	}
+	return pc.world.quarantines.by[affected{release, t}]
+}
+
+// SameQuarantines says whether no client can be served something else in o
+// than in pc because of a quarantine.
+func (pc *PushContext) SameQuarantines(o *PushContext) bool {
+	return pc.world.quarantines == o.world.quarantines
+}
