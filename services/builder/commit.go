@@ -288,7 +288,7 @@ func (m *Machine) manifest(delta store.Delta) *store.Manifest {
 	for _, k := range delta.Remove[:min(len(delta.Remove), maxChanges-len(man.Changes))] {
 		man.Changes = append(man.Changes, &snapshotv1.KeyChange{Key: k, Removed: true, Seq: m.causes[k]})
 	}
-	man.Diagnostics = m.diagnosticProtos()
+	man.Diagnostics = m.diagnosticProtos(maxDiagnostics)
 	m.ckpt.into(man)
 	return man
 }

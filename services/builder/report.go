@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -44,10 +45,10 @@ func (m *Machine) Diagnostics() []model.Diagnostic {
 }
 
 // diagnosticProtos are the first of them on the wire.
-func (m *Machine) diagnosticProtos() []*snapshotv1.Diagnostic {
+func (m *Machine) diagnosticProtos(most int) []*snapshotv1.Diagnostic {
 	all := m.Diagnostics()
 	var out []*snapshotv1.Diagnostic
-	for _, d := range all[:min(len(all), maxDiagnostics)] {
+	for _, d := range all[:min(len(all), most)] {
 		out = append(out, d.Proto())
 	}
 	return out
@@ -102,7 +103,7 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 		Position: store.Version(m.fold.Position()).Proto(), Head: m.head.Version().Proto(),
 		LogLastSeq: m.fold.Position().Seq + uint64(len(m.ahead)), Compared: m.stats.Compared,
 		Waiting: m.waiting, Timings: slices.Clone(m.timings), Holds: m.holds(),
-		Diagnostics: m.diagnosticProtos(),
+		Diagnostics: m.diagnosticProtos(math.MaxInt),
 	}
 	if err := m.failure(); err != nil {
 		r.Error = err.Error()

@@ -1,6 +1,8 @@
 package frontend
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,9 +17,31 @@ import (
 
 // Report says everything that the frontend has to say. It is the caller's.
 func (s *Server) Report() *reportv1.FrontendReport {
+	conns := s.streamsNow()
+	r := s.report(conns)
+	slices.SortFunc(conns, func(a, b *conn) int {
+		return cmp.Or(strings.Compare(a.proxy.ID, b.proxy.ID), a.since.Compare(b.since))
+	})
+	for _, c := range conns {
+		r.Proxies = append(r.Proxies, c.report())
+	}
+	return r
+}
+
+// Summary is Report without the proxies: a few hundred bytes, and a few hundred
+// nanoseconds for each stream. It is the caller's.
+func (s *Server) Summary() *reportv1.FrontendReport {
+	r := s.report(s.streamsNow())
+	r.Summary = true
+	return r
+}
+
+// report is what does not grow with the number of streams.
+func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 	r := &reportv1.FrontendReport{
 		Frontend: s.cfg.ID, Build: s.cfg.Build, Time: timestamppb.Now(),
 		Persisted: s.replica.Persisted(),
+		Streams:   uint32(len(conns)), Applied: appliedReport(conns),
 	}
 	if st := s.serving.Load(); st != nil {
 		root := st.Root()
@@ -28,20 +52,39 @@ func (s *Server) Report() *reportv1.FrontendReport {
 		r.BusConnected = s.cfg.Connected()
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	r.Leaving = s.draining
 	r.ChainMismatch = mismatchReport(s.mismatch)
-	s.mu.Unlock()
-	conns := s.streamsNow()
-	slices.SortFunc(conns, func(a, b *conn) int {
-		if byID := strings.Compare(a.proxy.ID, b.proxy.ID); byID != 0 {
-			return byID
-		}
-		return a.since.Compare(b.since)
-	})
-	for _, c := range conns {
-		r.Proxies = append(r.Proxies, c.report())
-	}
 	return r
+}
+
+// appliedReport counts streams by the version that they have applied, the
+// newest first.
+func appliedReport(conns []*conn) []*reportv1.Applied {
+	count := map[store.Version]uint32{}
+	for _, c := range conns {
+		count[c.applied()]++
+	}
+	var report []*reportv1.Applied
+	for _, v := range slices.SortedFunc(maps.Keys(count), func(a, b store.Version) int { return b.Compare(a) }) {
+		report = append(report, &reportv1.Applied{Version: v.Proto(), Streams: count[v]})
+	}
+	return report
+}
+
+// applied is the version that the client has applied, in all of its types;
+// zero: none so far.
+func (c *conn) applied() store.Version {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == nil {
+		return store.Version{}
+	}
+	v, all := c.state.Applied()
+	if all {
+		v = c.client.Version() // newer than the last view where nothing was woken
+	}
+	return v
 }
 
 func mismatchReport(m *store.MismatchError) *reportv1.ChainMismatch {

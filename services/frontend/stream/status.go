@@ -99,13 +99,42 @@ func (s *Stream) Status() Status {
 	return st
 }
 
+// Applied is the version of the world that the client has applied, in all of the
+// types for which it asked: the oldest of those; zero: none so far. All says that
+// it has applied what View holds for it.
+func (s *Stream) Applied() (oldest store.Version, all bool) {
+	asked := false
+	all = true
+	for _, w := range s.watches {
+		if w == nil {
+			continue
+		}
+		v := s.view.Version
+		if !s.sentAll(w) || !w.applied() {
+			v, all = w.status.acked, false
+		}
+		if !asked || v.Less(oldest) {
+			oldest = v
+		}
+		asked = true
+	}
+	return oldest, all && asked
+}
+
+// sentAll says whether the client was sent all that it should have of a type.
+func (s *Stream) sentAll(w *watch) bool {
+	return !w.unresolved && !w.dirty && len(w.holds) == 0 && !w.tooLarge()
+}
+
+func (w *watch) tooLarge() bool { return w.refused != (xds.Sum{}) }
+
 func (s *Stream) statusOf(w *watch) TypeStatus {
 	t := TypeStatus{
 		Type: w.t,
 		Sent: w.status.sent, SentVersion: w.status.sentVersion, SentTime: w.status.sentTime,
 		Acked: w.status.acked, AckedVersion: w.status.ackedVersion, AckedTime: w.status.ackedTime,
 		Resources: w.names.Len(), Nacks: w.status.nacks,
-		TooLarge: w.refused != (xds.Sum{}),
+		TooLarge: w.tooLarge(),
 	}
 	switch {
 	case w.whole:
@@ -123,7 +152,7 @@ func (s *Stream) statusOf(w *watch) TypeStatus {
 	if len(w.sentOut) > 0 {
 		t.Unanswered = w.sentOut[0].at
 	}
-	t.SentAll = !w.unresolved && !w.dirty && len(w.holds) == 0 && !t.TooLarge
+	t.SentAll = s.sentAll(w)
 	t.AckedAll = t.SentAll && w.applied()
 	if t.SentAll {
 		t.Sent = s.view.Version

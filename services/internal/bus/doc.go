@@ -25,8 +25,10 @@
 //	meshlog.fleet.<domain>.tick                       the leader's Tick, once a second
 //	meshlog.fleet.<domain>.digests                    DigestRequest; only the leader answers
 //	meshlog.fleet.<domain>.listing.<source>.<inst>    ListingRequest, to a shard's watchers
-//	meshlog.fleet.<domain>.report.frontend.<id>       FrontendReport
+//	meshlog.fleet.<domain>.report.frontend.<id>       FrontendReport, a summary
 //	meshlog.fleet.<domain>.report.watcher.<holder>.<source>.<inst>  WatcherReport
-//	meshlog.fleet.<domain>.report.builder.<id>        BuilderReport
-//	meshlog.fleet.<domain>.ask                        everybody reports at once
+//	meshlog.fleet.<domain>.report.builder.<id>        BuilderReport, a summary
+//	meshlog.fleet.<domain>.ask                        ReportRequest; everybody answers to its
+//	                                                  inbox with a report, in several messages if it is large
+//	meshlog.fleet.<domain>.proxy                      ProxyRequest; every frontend answers to its inbox
 package bus

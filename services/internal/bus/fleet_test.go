@@ -3,8 +3,6 @@ package bus
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -137,7 +135,7 @@ func TestReporter(t *testing.T) {
 	var mu sync.Mutex
 	report := &reportv1.FrontendReport{Frontend: "f"}
 	f := NewFleet(connect(t, s), "mesh", quiet)
-	r := f.FrontendReporter("f.1", func() *reportv1.FrontendReport {
+	r := f.FrontendReporter("f.1", func(bool) *reportv1.FrontendReport {
 		mu.Lock()
 		defer mu.Unlock()
 		return report
@@ -177,60 +175,5 @@ func TestReporter(t *testing.T) {
 	expect(&reportv1.FrontendReport{Frontend: "f", ChainMismatch: mismatch})
 	if d := time.Since(started); d < reportPause/2 {
 		t.Errorf("a change was said after %v, while the pause is %v", d, reportPause)
-	}
-}
-
-func TestReports(t *testing.T) {
-	s := startServer(t, t.TempDir())
-	f := NewFleet(connect(t, s), "mesh", quiet)
-	known := subscribe(t, s)
-	shard := events.Shard{Source: "file", Instance: "demo"}
-	frontend := func(id string) {
-		run(t, NewFleet(connect(t, s), "mesh", quiet).FrontendReporter(id, func() *reportv1.FrontendReport {
-			return &reportv1.FrontendReport{Frontend: id}
-		}).Run)
-	}
-	frontend("f2")
-	frontend("f1")
-	run(t, f.WatcherReporter("w", shard, func() *reportv1.WatcherReport {
-		return &reportv1.WatcherReport{Source: shard.Source, Instance: shard.Instance, Holder: "w"}
-	}).Run)
-	run(t, f.BuilderReporter("b", func() *reportv1.BuilderReport { return &reportv1.BuilderReport{Builder: "b"} }).Run)
-	for range 4 {
-		<-known // all have said their first report, and listen
-	}
-	got, err := f.Reports(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := &Reports{
-		Frontends: []*reportv1.FrontendReport{{Frontend: "f1"}, {Frontend: "f2"}},
-		Watchers:  []*reportv1.WatcherReport{{Source: "file", Instance: "demo", Holder: "w"}},
-		Builders:  []*reportv1.BuilderReport{{Builder: "b"}},
-	}
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Error(diff)
-	}
-}
-
-// A frontend with more proxies than a message holds says so in several.
-func TestLargeReport(t *testing.T) {
-	s := startServer(t, t.TempDir())
-	f := NewFleet(connect(t, s), "mesh", quiet)
-	known := subscribe(t, s)
-	want := &reportv1.FrontendReport{Frontend: "f1", Persisted: true}
-	for i := range 3000 {
-		want.Proxies = append(want.Proxies, &reportv1.ProxyReport{Id: fmt.Sprint(i), Group: strings.Repeat("g", 1000)})
-	}
-	run(t, f.FrontendReporter("f1", func() *reportv1.FrontendReport {
-		return proto.CloneOf(want)
-	}).Run)
-	<-known
-	got, err := f.Reports(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got.Frontends) != 1 || !got.Frontends[0].GetPersisted() || len(got.Frontends[0].GetProxies()) != len(want.Proxies) {
-		t.Errorf("%d frontends, %d proxies", len(got.Frontends), len(got.Frontends[0].GetProxies()))
 	}
 }

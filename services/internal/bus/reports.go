@@ -2,16 +2,13 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"meshlog.dev/events"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
@@ -25,39 +22,53 @@ const (
 	// maxReport is how large a message of a report becomes; a server takes 1 MB
 	// unless it is told otherwise, which is a thousand proxies.
 	maxReport = 512 << 10
-	// askQuiet is how long Reports waits for one more report.
-	askQuiet = 300 * time.Millisecond
+	// maxAsked is how many may ask at once; who finds no room is not answered.
+	maxAsked = 64
 )
 
-// Reporter publishes the report of one process: whole every time.
+// Headers of reports.
+const (
+	// nameHeader says in an answer whose it is: the end of the subject under
+	// which the process reports.
+	nameHeader = "Meshlog-Name"
+	// lastHeader says that the process ends.
+	lastHeader = "Meshlog-Last"
+)
+
+// Reporter publishes the reports of one process: a summary on change and from
+// time to time, and all there is to whoever asks.
 type Reporter struct {
 	fleet   *Fleet
-	subject string
-	report  func() proto.Message
+	name    string // behind "report."
+	report  func(summary bool) []proto.Message
 	changed chan struct{}
 	urgent  chan struct{}
 }
 
 // FrontendReporter reports what report returns; Run calls it.
-func (f *Fleet) FrontendReporter(id string, report func() *reportv1.FrontendReport) *Reporter {
-	return f.reporter("report.frontend."+events.Token(id), func() proto.Message { return report() })
+func (f *Fleet) FrontendReporter(id string, report func(summary bool) *reportv1.FrontendReport) *Reporter {
+	return f.reporter("frontend."+events.Token(id), func(summary bool) []proto.Message {
+		return frontendParts(report(summary), maxReport)
+	})
 }
 
 // WatcherReporter reports for the watcher of a shard; twins differ in their
 // holder.
 func (f *Fleet) WatcherReporter(holder string, s events.Shard, report func() *reportv1.WatcherReport) *Reporter {
-	return f.reporter("report.watcher."+events.Token(holder)+"."+events.Token(s.Source)+"."+events.Token(s.Instance),
-		func() proto.Message { return report() })
+	return f.reporter("watcher."+events.Token(holder)+"."+events.Token(s.Source)+"."+events.Token(s.Instance),
+		func(bool) []proto.Message { return []proto.Message{report()} })
 }
 
-// BuilderReporter reports for a builder.
-func (f *Fleet) BuilderReporter(id string, report func() *reportv1.BuilderReport) *Reporter {
-	return f.reporter("report.builder."+events.Token(id), func() proto.Message { return report() })
+// BuilderReporter reports for a builder, with what it knows of its peers.
+func (f *Fleet) BuilderReporter(id string, peers *Peers, report func() *reportv1.BuilderReport) *Reporter {
+	return f.reporter("builder."+events.Token(id), func(summary bool) []proto.Message {
+		return builderParts(report(), peers.List(), summary, maxReport)
+	})
 }
 
-func (f *Fleet) reporter(subject string, report func() proto.Message) *Reporter {
+func (f *Fleet) reporter(name string, report func(summary bool) []proto.Message) *Reporter {
 	return &Reporter{
-		fleet: f, subject: subject, report: report,
+		fleet: f, name: name, report: report,
 		changed: make(chan struct{}, 1), urgent: make(chan struct{}, 1),
 	}
 }
@@ -80,7 +91,7 @@ func (r *Reporter) Urgent() {
 
 // Run reports until ctx is done, and then once more.
 func (r *Reporter) Run(ctx context.Context) error {
-	asked := make(chan *nats.Msg, 1)
+	asked := make(chan *nats.Msg, maxAsked)
 	sub, err := r.fleet.nc.ChanSubscribe(r.fleet.prefix+"ask", asked)
 	if err != nil {
 		return fmt.Errorf("listen to ask: %w", err)
@@ -94,7 +105,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		pause   <-chan time.Time // nil: it may be said now
 	)
 	say := func() {
-		r.publish(r.report())
+		r.say(nil)
 		pending, pause = false, time.After(reportPause)
 	}
 	for {
@@ -103,7 +114,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			r.publish(r.report())
+			r.say(nats.Header{lastHeader: {"1"}})
 			return ctx.Err()
 		case <-r.changed:
 			pending = true
@@ -113,136 +124,103 @@ func (r *Reporter) Run(ctx context.Context) error {
 			say()
 		case <-interval.C:
 			say()
-		case <-asked:
-			say()
+		case m := <-asked:
+			r.answer(m)
 		}
 	}
 }
 
-// publish says m. What cannot be said now is said with the next report; why it
-// could not is logged where the connection is.
-func (r *Reporter) publish(m proto.Message) {
-	var err error
-	if f, ok := m.(*reportv1.FrontendReport); ok {
-		err = r.publishParts(f)
-	} else {
-		err = r.fleet.publish(r.subject, m)
+// say publishes the summary. What cannot be said now is said with the next
+// report; why it could not is logged where the connection is.
+func (r *Reporter) say(h nats.Header) {
+	for _, m := range r.report(true) {
+		r.publish(r.fleet.prefix+"report."+r.name, h, m)
+	}
+}
+
+// answer tells who asks.
+func (r *Reporter) answer(ask *nats.Msg) {
+	var q reportv1.ReportRequest
+	if err := proto.Unmarshal(ask.Data, &q); err != nil || ask.Reply == "" {
+		r.fleet.log.Warn("a question for reports that cannot be answered", "subject", ask.Subject, "error", err)
+		return
+	}
+	for _, m := range r.report(q.GetSummary()) {
+		r.publish(ask.Reply, nats.Header{nameHeader: {r.name}}, m)
+	}
+}
+
+func (r *Reporter) publish(subject string, h nats.Header, m proto.Message) {
+	b, err := proto.Marshal(m)
+	if err == nil {
+		err = r.fleet.nc.PublishMsg(&nats.Msg{Subject: subject, Header: h, Data: b})
 	}
 	if err != nil {
 		r.fleet.log.Debug("report not published", "error", err)
 	}
 }
 
-// more is in the subject of those messages of a report that hold nothing but
-// the proxies for which there was no room in the first.
-const more = ".more."
-
-func (r *Reporter) publishParts(m *reportv1.FrontendReport) error {
-	var errs []error
-	for i, part := range split(m, maxReport) {
-		subject := r.subject
-		if i > 0 {
-			subject += more + strconv.Itoa(i)
+// frontendParts is a report in messages of that size, more or less.
+func frontendParts(m *reportv1.FrontendReport, size int) []proto.Message {
+	proxies := m.GetProxies()
+	first := without(m, "proxies")
+	parts := []proto.Message{first}
+	for last := first; len(proxies) > 0; {
+		n := fitting(proxies, size)
+		last.Proxies, proxies = proxies[:n:n], proxies[n:]
+		if last.More = len(proxies) > 0; last.More {
+			last = &reportv1.FrontendReport{Frontend: m.GetFrontend()}
+			parts = append(parts, last)
 		}
-		errs = append(errs, r.fleet.publish(subject, part))
 	}
-	return errors.Join(errs...)
+	return parts
 }
 
-// split is a report in messages of that size. The first is m.
-func split(m *reportv1.FrontendReport, size int) []*reportv1.FrontendReport {
-	parts := []*reportv1.FrontendReport{m}
-	proxies, room, begin := m.GetProxies(), size, 0
-	for i, p := range proxies {
-		n := proto.Size(p)
-		if n > room && i > begin {
-			parts[len(parts)-1].Proxies = proxies[begin:i:i]
-			parts = append(parts, &reportv1.FrontendReport{Frontend: m.GetFrontend()})
-			begin, room = i, size
-		}
-		room -= n
+// builderParts is a report in messages of that size, more or less.
+func builderParts(m *reportv1.BuilderReport, peers []*reportv1.Peer, summary bool, size int) []proto.Message {
+	ds := m.GetDiagnostics()
+	if summary {
+		first := without(m, "diagnostics", "timings")
+		return []proto.Message{first}
 	}
-	parts[len(parts)-1].Proxies = proxies[begin:]
+	first := without(m, "diagnostics")
+	first.Peers = peers
+	parts := []proto.Message{first}
+	for last := first; len(ds) > 0; {
+		n := fitting(ds, size)
+		last.Diagnostics, ds = ds[:n:n], ds[n:]
+		if last.More = len(ds) > 0; last.More {
+			last = &reportv1.BuilderReport{Builder: m.GetBuilder()}
+			parts = append(parts, last)
+		}
+	}
 	return parts
+}
+
+// without is m less some fields; what is in the others is shared with m.
+func without[M proto.Message](m M, fields ...protoreflect.Name) M {
+	rest := m.ProtoReflect().New()
+	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if !slices.Contains(fields, f.Name()) {
+			rest.Set(f, v)
+		}
+		return true
+	})
+	return rest.Interface().(M)
+}
+
+// fitting is how many of ms, at least one, fit into a message of that size.
+func fitting[M proto.Message](ms []M, size int) int {
+	room := size
+	for i, m := range ms {
+		if room -= proto.Size(m); room < 0 && i > 0 {
+			return i
+		}
+	}
+	return len(ms)
 }
 
 // FrontendReports hands on the reports of all frontends until ctx is done.
 func (f *Fleet) FrontendReports(ctx context.Context, handle func(*reportv1.FrontendReport)) error {
 	return listen(ctx, f, "report.frontend.*", func(_ *nats.Msg, r *reportv1.FrontendReport) { handle(r) })
-}
-
-// Reports are the reports of a fleet, sorted by name.
-type Reports struct {
-	Frontends []*reportv1.FrontendReport
-	Watchers  []*reportv1.WatcherReport
-	Builders  []*reportv1.BuilderReport
-}
-
-// Reports asks everybody to report and gathers the answers, until none has
-// come for 300 ms.
-func (f *Fleet) Reports(ctx context.Context) (*Reports, error) {
-	sub, err := f.nc.SubscribeSync(f.prefix + "report.>")
-	if err != nil {
-		return nil, fmt.Errorf("listen to reports: %w", err)
-	}
-	defer sub.Unsubscribe()
-	if err := f.nc.Publish(f.prefix+"ask", nil); err != nil {
-		return nil, fmt.Errorf("ask for reports: %w", err)
-	}
-	latest := map[string]*nats.Msg{}
-	for {
-		m, err := nextWithin(ctx, sub, askQuiet)
-		if err != nil {
-			return nil, fmt.Errorf("gather reports: %w", err)
-		}
-		if m == nil {
-			return f.decodeReports(latest)
-		}
-		latest[m.Subject] = m
-	}
-}
-
-// nextWithin is the next message; nil if none comes within d.
-func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*nats.Msg, error) {
-	quiet, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	m, err := sub.NextMsgWithContext(quiet)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil, nil
-	}
-	return m, err
-}
-
-func (f *Fleet) decodeReports(latest map[string]*nats.Msg) (*Reports, error) {
-	var r Reports
-	var rest []*reportv1.FrontendReport // of reports in several messages
-	for _, subject := range slices.Sorted(maps.Keys(latest)) {
-		var m proto.Message
-		switch name := strings.TrimPrefix(subject, f.prefix+"report."); {
-		case strings.HasPrefix(name, "frontend.") && strings.Contains(name, more):
-			p := new(reportv1.FrontendReport)
-			rest, m = append(rest, p), p
-		case strings.HasPrefix(name, "frontend."):
-			p := new(reportv1.FrontendReport)
-			r.Frontends, m = append(r.Frontends, p), p
-		case strings.HasPrefix(name, "watcher."):
-			p := new(reportv1.WatcherReport)
-			r.Watchers, m = append(r.Watchers, p), p
-		case strings.HasPrefix(name, "builder."):
-			p := new(reportv1.BuilderReport)
-			r.Builders, m = append(r.Builders, p), p
-		default:
-			continue // of a later version of meshlog
-		}
-		if err := proto.Unmarshal(latest[subject].Data, m); err != nil {
-			return nil, fmt.Errorf("report under %s: %w", subject, err)
-		}
-	}
-	for _, p := range rest {
-		i := slices.IndexFunc(r.Frontends, func(f *reportv1.FrontendReport) bool { return f.GetFrontend() == p.GetFrontend() })
-		if i >= 0 {
-			r.Frontends[i].Proxies = append(r.Frontends[i].Proxies, p.GetProxies()...)
-		}
-	}
-	return &r, nil
 }

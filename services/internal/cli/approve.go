@@ -58,7 +58,7 @@ somebody approves the loss. An approval is a record of the log like any other.`,
 		if err != nil {
 			return err
 		}
-		reports, err := t.fleet(nc).Reports(cmd.Context())
+		reports, err := t.fleet(nc).Reports(cmd.Context(), false)
 		if err != nil {
 			return err
 		}

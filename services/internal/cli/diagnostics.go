@@ -84,7 +84,7 @@ func standing(cmd *cobra.Command, t *target) ([]*snapshotv1.Diagnostic, error) {
 	if p.nc == nil {
 		return lastVersion(p)
 	}
-	reports, err := t.fleet(p.nc).Reports(cmd.Context())
+	reports, err := t.fleet(p.nc).Reports(cmd.Context(), false)
 	if err != nil {
 		return nil, err
 	}

@@ -91,7 +91,7 @@ Frontends are asked over the bus. One that does not answer is left out.`,
 		if err != nil {
 			return err
 		}
-		reports, err := t.fleet(nc).Reports(cmd.Context())
+		reports, err := t.fleet(nc).Reports(cmd.Context(), false)
 		if err != nil {
 			return err
 		}

@@ -107,7 +107,8 @@ func Run(ctx context.Context, o Options) error {
 		Lease: held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Metrics: metrics,
 		Changed: func() { reporter.Changed() },
 	})
-	reporter = fleet.BuilderReporter(o.ID, b.Report)
+	peers := bus.NewPeers(fleet)
+	reporter = fleet.BuilderReporter(o.ID, peers, b.Report)
 	o.Process.Admin.Ready("builder", func() error { return cmp.Or(bus.Ready(nc), ready(b.Report())) })
 	o.Process.Admin.Report("builder", func() any { return b.Report() })
 
@@ -136,8 +137,9 @@ func Run(ctx context.Context, o Options) error {
 					}
 				})
 			},
-			// Says how it stands.
+			// Says how it stands, and who else there is.
 			reporter.Run,
+			peers.Run,
 		},
 	)
 }

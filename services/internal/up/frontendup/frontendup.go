@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
@@ -88,7 +89,12 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	reports.report = server.Report
+	reports.report = func(summary bool) *reportv1.FrontendReport {
+		if summary {
+			return server.Summary()
+		}
+		return server.Report()
+	}
 	o.Process.Admin.Ready("frontend", server.Ready)
 	o.Process.Admin.Report("frontend", func() any { return server.Report() })
 	return process.RunStages(ctx, process.Stage{server.Run}, beside)

@@ -120,7 +120,7 @@ func (c *lateChain) connected() bool {
 // lateReporter hands changes to a reporter that may not be there yet; one that
 // comes reports all there is.
 type lateReporter struct {
-	report   func() *reportv1.FrontendReport
+	report   func(summary bool) *reportv1.FrontendReport
 	reporter atomic.Pointer[bus.Reporter]
 }
 

@@ -1,0 +1,237 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+)
+
+// everybody has listened for long.
+func everybody(f *Fleet, names ...string) *Peers {
+	p := NewPeers(f)
+	now := time.Now()
+	p.since, p.last = now.Add(-peersKnown), now
+	for _, name := range names {
+		p.heard[name] = now
+	}
+	return p
+}
+
+func TestReports(t *testing.T) {
+	s := startServer(t, t.TempDir())
+	known := subscribe(t, s)
+	f := NewFleet(connect(t, s), "mesh", quiet)
+	for _, id := range []string{"f2", "f1"} {
+		run(t, NewFleet(connect(t, s), "mesh", quiet).FrontendReporter(id, func(summary bool) *reportv1.FrontendReport {
+			return &reportv1.FrontendReport{Frontend: id, Summary: summary}
+		}).Run)
+	}
+	shard := events.Shard{Source: "file", Instance: "demo"}
+	run(t, f.WatcherReporter("w", shard, func() *reportv1.WatcherReport {
+		return &reportv1.WatcherReport{Source: shard.Source, Instance: shard.Instance, Holder: "w"}
+	}).Run)
+	run(t, f.BuilderReporter("b", NewPeers(f), func() *reportv1.BuilderReport {
+		return &reportv1.BuilderReport{Builder: "b", Timings: []*reportv1.StageTiming{{}}}
+	}).Run)
+	for range 4 {
+		<-known // all have said their first report, and listen
+	}
+	got, err := f.Reports(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Reports{
+		Frontends: []*reportv1.FrontendReport{{Frontend: "f1", Summary: true}, {Frontend: "f2", Summary: true}},
+		Watchers:  []*reportv1.WatcherReport{{Source: "file", Instance: "demo", Holder: "w"}},
+		Builders:  []*reportv1.BuilderReport{{Builder: "b"}},
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Where a builder knows who is there, nobody waits for others; and who does not
+// answer is named.
+func TestReportsOfAllWhoAreKnown(t *testing.T) {
+	s := startServer(t, t.TempDir())
+	known := subscribe(t, s)
+	f := NewFleet(connect(t, s), "mesh", quiet)
+	report := func() *reportv1.BuilderReport { return &reportv1.BuilderReport{Builder: "b"} }
+	run(t, f.BuilderReporter("b", everybody(f, "builder.b", "frontend.f1"), report).Run)
+	<-known
+	start := time.Now()
+	got, err := f.Reports(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(start); d < askQuiet {
+		t.Errorf("answered after %v, though a frontend is silent", d)
+	}
+	if len(got.Silent) != 1 || got.Silent[0].GetName() != "frontend.f1" {
+		t.Errorf("silent: %v, want f1", got.Silent)
+	}
+
+	run(t, NewFleet(connect(t, s), "mesh", quiet).FrontendReporter("f1", func(bool) *reportv1.FrontendReport {
+		return &reportv1.FrontendReport{Frontend: "f1"}
+	}).Run)
+	<-known
+	quick := func() time.Duration {
+		start := time.Now()
+		if got, err = f.Reports(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(start)
+	}
+	if d := min(quick(), quick(), quick()); d >= askQuiet || len(got.Silent) != 0 || len(got.Frontends) != 1 {
+		t.Errorf("answered after %v, silent: %v", d, got.Silent)
+	}
+}
+
+func TestReportsOfNobody(t *testing.T) {
+	f := NewFleet(connect(t, startServer(t, t.TempDir())), "mesh", quiet)
+	got, err := f.Reports(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&Reports{}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What is more than a message holds comes in several.
+func TestLargeReports(t *testing.T) {
+	s := startServer(t, t.TempDir())
+	known := subscribe(t, s)
+	f := NewFleet(connect(t, s), "mesh", quiet)
+	frontend := &reportv1.FrontendReport{Frontend: "f1", Persisted: true}
+	builder := &reportv1.BuilderReport{Builder: "b"}
+	long := strings.Repeat("g", 1000)
+	for i := range 3000 {
+		frontend.Proxies = append(frontend.Proxies, &reportv1.ProxyReport{Id: fmt.Sprint(i), Group: long})
+		builder.Diagnostics = append(builder.Diagnostics, &snapshotv1.Diagnostic{Origin: fmt.Sprint(i), Reason: long})
+	}
+	run(t, f.FrontendReporter("f1", func(summary bool) *reportv1.FrontendReport {
+		if summary {
+			return &reportv1.FrontendReport{Frontend: "f1", Summary: true}
+		}
+		return frontend
+	}).Run)
+	run(t, f.BuilderReporter("b", NewPeers(f), func() *reportv1.BuilderReport { return builder }).Run)
+	for range 2 {
+		if m := <-known; len(m.Data) > 100 {
+			t.Errorf("%d bytes on %s though nobody asked", len(m.Data), m.Subject)
+		}
+	}
+	got, err := f.Reports(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Reports{Frontends: []*reportv1.FrontendReport{frontend}, Builders: []*reportv1.BuilderReport{builder}}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPeers(t *testing.T) {
+	at := func(seconds int) time.Time { return time.Unix(1000+int64(seconds), 0) }
+	p := NewPeers(nil)
+	p.since, p.last = at(0), at(0)
+	list := func(now time.Time) (names []string) {
+		for _, peer := range p.list(now) {
+			names = append(names, fmt.Sprint(peer.GetName(), " ", peer.GetHeard().AsTime().Unix()-1000))
+		}
+		return names
+	}
+	p.hear("frontend.f1", false, at(1))
+	p.hear("watcher.w", false, at(2))
+	if got := list(at(5)); got != nil {
+		t.Errorf("knows %v before everybody had the time to report", got)
+	}
+	p.hear("frontend.f1", false, at(11))
+	p.hear("watcher.w", true, at(12))
+	if diff := cmp.Diff([]string{"frontend.f1 11"}, list(at(13))); diff != "" {
+		t.Errorf("one reports, another has ended (-want +got):\n%s", diff)
+	}
+	p.hear("builder.b", false, at(20))
+	p.hear("builder.b", false, at(30))
+	p.hear("builder.b", false, at(40))
+	if diff := cmp.Diff([]string{"builder.b 40"}, list(at(40))); diff != "" {
+		t.Errorf("one is silent (-want +got):\n%s", diff)
+	}
+	p.hear("builder.b", false, at(100))
+	if got := list(at(101)); got != nil {
+		t.Errorf("knows %v right after the bus was away", got)
+	}
+}
+
+func TestProxy(t *testing.T) {
+	s := startServer(t, t.TempDir())
+	f := NewFleet(connect(t, s), "mesh", quiet)
+	types := func(n int) []*reportv1.TypeContent {
+		content := []*reportv1.TypeContent{{TypeUrl: "cds", Wildcard: true}, {TypeUrl: "none"}}
+		for i := range n {
+			content[0].Resources = append(content[0].Resources, &reportv1.ResourceContent{
+				Name: fmt.Sprintf("outbound|80||service-%d.default.svc.cluster.local", i), Sum: make([]byte, 16), Sent: true,
+			})
+		}
+		return content
+	}
+	ready := make(chan string, 100)
+	serve := func(frontend string, streams ...int) {
+		fleet := NewFleet(connect(t, s), "mesh", quiet)
+		run(t, func(ctx context.Context) error {
+			return fleet.ServeProxies(ctx, frontend, func(id string) (replies []*reportv1.ProxyReply) {
+				if id == "ready?" {
+					ready <- frontend
+					return nil
+				}
+				for _, n := range streams {
+					replies = append(replies, &reportv1.ProxyReply{Report: &reportv1.ProxyReport{Id: id}, Types: types(n)})
+				}
+				return replies
+			})
+		})
+	}
+	serve("f2", 20_000)
+	serve("f1", 1, 2)
+	serve("f3")
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for listens := map[string]bool{}; len(listens) < 3; {
+		select {
+		case frontend := <-ready:
+			listens[frontend] = true
+		case <-again.C:
+			if err := f.publish("proxy", &reportv1.ProxyRequest{Id: "ready?"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got, err := f.Proxy(t.Context(), "p", []string{"f1", "f2", "f3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*reportv1.ProxyReply{
+		{Frontend: "f1", Stream: 1, Report: &reportv1.ProxyReport{Id: "p"}, Types: types(1)},
+		{Frontend: "f1", Stream: 2, Report: &reportv1.ProxyReport{Id: "p"}, Types: types(2)},
+		{Frontend: "f2", Stream: 1, Report: &reportv1.ProxyReport{Id: "p"}, Types: types(20_000)},
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d replies, want %d", len(got), len(want))
+	}
+	for i := range want {
+		if !proto.Equal(want[i], got[i]) {
+			t.Errorf("reply %d of %s is not what was said", i, got[i].GetFrontend())
+		}
+	}
+}

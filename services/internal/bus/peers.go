@@ -1,0 +1,92 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+)
+
+const (
+	// peerSilence is after what time somebody who said nothing is no peer any
+	// more.
+	peerSilence = 25 * time.Second
+	// peersKnown is after what time everybody has been heard who is there.
+	peersKnown = reportInterval + 2*time.Second
+)
+
+// Peers remember who reports. Run keeps it, anybody may ask.
+type Peers struct {
+	fleet *Fleet
+
+	mu    sync.Mutex // protects what follows
+	since time.Time  // from when on all was heard; zero: nobody listens
+	last  time.Time  // when something was heard
+	heard map[string]time.Time
+}
+
+// NewPeers returns Peers that know nobody yet.
+func NewPeers(f *Fleet) *Peers { return &Peers{fleet: f, heard: map[string]time.Time{}} }
+
+// Run listens until ctx is done.
+func (p *Peers) Run(ctx context.Context) error {
+	prefix := p.fleet.prefix + "report."
+	sub, err := p.fleet.nc.SubscribeSync(prefix + ">")
+	if err != nil {
+		return fmt.Errorf("listen to reports: %w", err)
+	}
+	defer sub.Unsubscribe()
+	p.mu.Lock()
+	p.since, p.last = time.Now(), time.Now()
+	p.mu.Unlock()
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if errors.Is(err, nats.ErrSlowConsumer) {
+			continue // who was missed is heard again
+		}
+		if err != nil {
+			return fmt.Errorf("listen to reports: %w", err)
+		}
+		p.hear(strings.TrimPrefix(m.Subject, prefix), m.Header.Get(lastHeader) != "", time.Now())
+	}
+}
+
+func (p *Peers) hear(name string, last bool, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.Sub(p.last) > peersKnown {
+		p.since = now // the bus was away: not even this process was heard
+	}
+	p.last = now
+	if last {
+		delete(p.heard, name)
+		return
+	}
+	p.heard[name] = now
+}
+
+// List is who reports, sorted by name; nil until everybody had the time to.
+func (p *Peers) List() []*reportv1.Peer { return p.list(time.Now()) }
+
+func (p *Peers) list(now time.Time) []*reportv1.Peer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.since.IsZero() || now.Sub(p.since) < peersKnown || now.Sub(p.last) > peersKnown {
+		return nil
+	}
+	maps.DeleteFunc(p.heard, func(_ string, at time.Time) bool { return now.Sub(at) > peerSilence })
+	var peers []*reportv1.Peer
+	for _, name := range slices.Sorted(maps.Keys(p.heard)) {
+		peers = append(peers, &reportv1.Peer{Name: name, Heard: timestamppb.New(p.heard[name])})
+	}
+	return peers
+}
