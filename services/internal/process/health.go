@@ -23,7 +23,7 @@ const healthTimeout = 5 * time.Second
 // takes the flags, variables and settings file of the process, and uses of
 // them where its admin server listens.
 func healthCommand(spec Spec) *cobra.Command {
-	var c common
+	c := defaultCommon()
 	var live bool
 	cmd := &cobra.Command{
 		Use: "health", Short: "Says whether the process that runs here is ready", Args: noArgs,
@@ -49,8 +49,7 @@ MESHLOG_ADMIN or the settings file. It takes all flags of the process.`,
 			return nil
 		},
 	}
-	c.flags(cmd.Flags())
-	spec.Settings.Flags(cmd.Flags())
+	bindFlags(cmd, spec, c)
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Hidden = f.Name != "admin" && f.Name != settingsFlag })
 	cmd.Flags().BoolVar(&live, "live", false, "ask whether it runs, not whether it does its job")
 	return cmd

@@ -13,15 +13,17 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 )
 
-// Settings are the settings of one process: a struct with a comment for each
-// field, whose values before Flags are the defaults.
+// Settings are the settings of one process: a struct whose values before Flags
+// are the defaults.
 type Settings interface {
-	// Flags binds the fields to flags.
+	// Flags binds the fields to flags. The text of a flag is all its manual,
+	// of --help and of the settings file: what it is, in which unit, and why
+	// one would change it.
 	Flags(fs *pflag.FlagSet)
-	// Check says what is missing or makes no sense.
+	// Check says what is missing or makes no sense, everything at once, by
+	// errors of Invalid where it is one setting's. It looks at nothing else.
 	Check() error
 }
 
@@ -31,6 +33,10 @@ type Spec struct {
 	// Path is how the process is called, where Use does not say all of it.
 	Path     string
 	Settings Settings
+	// Verify looks at what the settings name, for --check: it says everything
+	// that would keep the process from its work, and starts nothing. What is
+	// to be known beside is written to w. nil: there is nothing to look at.
+	Verify func(ctx context.Context, w io.Writer) error
 	// Run does the process's work until ctx is done, and then ends in order.
 	Run func(ctx context.Context, p *Process) error
 }
@@ -42,48 +48,45 @@ type Process struct {
 	Admin *Admin
 }
 
-// common are the settings of every process.
-type common struct {
-	settings string // path of the settings file
-	admin    string // listen address of the admin server
-	logLevel string
-	logForm  string
-}
-
-// DefaultAdmin is where the admin server of a process listens.
-const DefaultAdmin = "127.0.0.1:15014"
-
-func (c *common) flags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.settings, settingsFlag, "", "settings `file`: YAML, names of flags to values")
-	fs.StringVar(&c.admin, "admin", DefaultAdmin, "`address` for health, metrics and debug; port 0 takes a free one")
-	fs.StringVar(&c.logLevel, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
-	fs.StringVar(&c.logForm, "log-format", "auto", "text, json, or auto: text on a terminal")
-}
-
 // Command makes the command that runs a process.
 func Command(spec Spec) *cobra.Command {
-	var c common
+	c := defaultCommon()
 	cmd := &cobra.Command{
 		Use: spec.Use, Short: spec.Short, Long: spec.Long, Example: spec.Example, Args: noArgs,
+		// What all settings say is judged at once, here.
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := ApplySettings(cmd.Flags(), os.LookupEnv); err != nil {
-				return err
+			misspelt, others := unknownVariables(cmd.Flags(), os.Environ())
+			err := ApplySettings(cmd.Flags(), os.LookupEnv)
+			err = errors.Join(err, located(errors.Join(spec.Settings.Check(), c.check()), cmd.Flags()))
+			if c.checkOnly {
+				return verify(cmd, spec, err, append(misspelt, others...))
 			}
-			if err := spec.Settings.Check(); err != nil {
-				return &UsageError{err}
-			}
-			log, err := newLogger(cmd.ErrOrStderr(), c)
 			if err != nil {
 				return &UsageError{err}
+			}
+			log := newLogger(cmd.ErrOrStderr(), c.logFormat, c.levels)
+			for _, v := range misspelt {
+				log.Warn("a variable is none of a setting", "variable", v)
 			}
 			return run(cmd.Context(), spec, c, log)
 		},
 	}
-	c.flags(cmd.Flags())
-	spec.Settings.Flags(cmd.Flags())
+	bindFlags(cmd, spec, c)
 	cmd.AddCommand(healthCommand(spec))
 	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cmd.SetUsageTemplate(strings.ReplaceAll(cmd.UsageTemplate(), "Flags.FlagUsages", fmt.Sprintf("Flags.FlagUsagesWrapped %d", helpWidth)))
 	return cmd
+}
+
+// helpWidth is the width of --help: the text of a setting is longer than a line.
+const helpWidth = 100
+
+// bindFlags binds the settings of a process, its own first, in their order.
+func bindFlags(cmd *cobra.Command, spec Spec, c *common) {
+	cmd.Flags().SortFlags = false
+	spec.Settings.Flags(cmd.Flags())
+	c.flags(cmd.Flags())
 }
 
 func noArgs(_ *cobra.Command, args []string) error {
@@ -93,8 +96,23 @@ func noArgs(_ *cobra.Command, args []string) error {
 	return &UsageError{fmt.Errorf("unexpected argument %q: settings are flags", args[0])}
 }
 
+// verify is --check: err is what the settings themselves came to.
+func verify(cmd *cobra.Command, spec Spec, err error, unknown []string) error {
+	for _, v := range unknown {
+		fmt.Fprintf(cmd.OutOrStdout(), "warning  environment: %s is the variable of no setting here\n", v)
+	}
+	if spec.Verify != nil {
+		err = errors.Join(err, located(spec.Verify(cmd.Context(), cmd.OutOrStdout()), cmd.Flags()))
+	}
+	if err != nil {
+		return &UsageError{err}
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), "ok")
+	return nil
+}
+
 // run runs the process and its admin server.
-func run(ctx context.Context, spec Spec, c common, log *slog.Logger) error {
+func run(ctx context.Context, spec Spec, c *common, log *slog.Logger) error {
 	build, err := Build()
 	if err != nil {
 		return err
@@ -107,26 +125,10 @@ func run(ctx context.Context, spec Spec, c common, log *slog.Logger) error {
 	err = RunStages(ctx,
 		Stage{func(ctx context.Context) error { return spec.Run(ctx, &Process{Build: build, Log: log, Admin: admin}) }},
 		// Last, so that the end can be watched.
-		Stage{func(ctx context.Context) error { return admin.Run(ctx, log) }},
+		Stage{func(ctx context.Context) error { return admin.Run(ctx, log.With(Component, "admin")) }},
 	)
 	log.Info("ended", "error", err)
 	return err
-}
-
-func newLogger(w io.Writer, c common) (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.logLevel)); err != nil {
-		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", c.logLevel)
-	}
-	f, isFile := w.(*os.File)
-	o := &slog.HandlerOptions{Level: level}
-	switch form := c.logForm; {
-	case form == "text", form == "auto" && isFile && term.IsTerminal(int(f.Fd())):
-		return slog.New(slog.NewTextHandler(w, o)), nil
-	case form == "json", form == "auto":
-		return slog.New(slog.NewJSONHandler(w, o)), nil
-	}
-	return nil, fmt.Errorf("--log-format %q: want text, json or auto", c.logForm)
 }
 
 // untilSignal is ctx until the process is told to end.
@@ -140,16 +142,16 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 // exit code.
 func Main(cmd *cobra.Command) int {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{err} })
+	cmd.SetFlagErrorFunc(flagError)
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
-	err := cmd.ExecuteContext(ctx)
+	ran, err := cmd.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
 	fmt.Fprintf(os.Stderr, "%s: %s\n", cmd.Name(), strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if errors.As(err, new(*UsageError)) {
-		fmt.Fprintf(os.Stderr, "Run '%s --help' for usage.\n", cmd.Name())
+		fmt.Fprintf(os.Stderr, "Run '%s --help' for usage.\n", ran.CommandPath())
 		return 2
 	}
 	var coded interface{ ExitCode() int }
@@ -157,4 +159,21 @@ func Main(cmd *cobra.Command) int {
 		return coded.ExitCode()
 	}
 	return 1
+}
+
+// flagError is that of a command line that cannot be read.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
+		var known []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				known = append(known, f.Name)
+			}
+		})
+		if meant, ok := nearest(unknown.GetSpecifiedName(), known); ok {
+			err = fmt.Errorf("%w; did you mean --%s?", err, meant)
+		}
+	}
+	return &UsageError{err}
 }

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -138,8 +137,8 @@ func TestCommandRefuses(t *testing.T) {
 	}{
 		{"check", errors.New("--bus is missing"), nil, true, "--bus is missing"},
 		{"argument", nil, []string{"x"}, true, `unexpected argument "x"`},
-		{"level", nil, []string{"--log-level", "loud"}, true, `--log-level "loud": want debug`},
-		{"format", nil, []string{"--log-format", "xml"}, true, `--log-format "xml": want text`},
+		{"level", nil, []string{"--log-level", "loud"}, true, `--log-level loud: no level "loud": want debug`},
+		{"format", nil, []string{"--log-format", "xml"}, true, `--log-format xml: want text`},
 		{"port in use", nil, []string{"--admin", taken.Addr().String()}, false, "admin server: listen tcp " + taken.Addr().String()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -154,19 +153,6 @@ func TestCommandRefuses(t *testing.T) {
 				t.Errorf("error %v is a usage error: %v, want %v", err, !c.usage, c.usage)
 			}
 		})
-	}
-}
-
-func TestLoggerWritesJSONToFiles(t *testing.T) {
-	var b bytes.Buffer
-	log, err := newLogger(&b, common{logLevel: "warn", logForm: "auto"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	log.Info("quiet")
-	log.Warn("loud")
-	if got := b.String(); strings.Contains(got, "quiet") || !strings.Contains(got, `"msg":"loud"`) {
-		t.Errorf("logged %q", got)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -16,8 +17,16 @@ import (
 // EnvPrefix begins the name of each flag's variable.
 const EnvPrefix = "MESHLOG_"
 
-// settingsFlag names the settings file.
-const settingsFlag = "settings"
+// What can be said on the command line but is no setting.
+const (
+	settingsFlag = "settings"
+	checkFlag    = "check"
+	helpFlag     = "help"
+)
+
+// originOf is the annotation of a flag that says where its value comes from, if
+// that is not the command line.
+const originOf = "meshlog_origin"
 
 // UsageError is an error of the caller: wrong flags, settings, arguments.
 type UsageError struct{ Err error }
@@ -29,16 +38,17 @@ func (e *UsageError) Unwrap() error { return e.Err }
 
 // ApplySettings sets the flags that were not given on the command line from
 // their variables and, where those are unset, from the settings file that the
-// flag "settings" names. All errors are *UsageError.
+// flag "settings" names. The error is an *UsageError with all that is wrong.
 func ApplySettings(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
 		value, ok := lookupEnv(EnvName(f.Name))
-		if f.Changed || !ok {
+		if f.Changed || !ok || f.Name == helpFlag || f.Name == checkFlag {
 			return
 		}
-		if err := flags.Set(f.Name, value); err != nil {
-			errs = append(errs, fmt.Errorf("environment: %s=%q: %w", EnvName(f.Name), value, errors.Unwrap(err)))
+		origin := fmt.Sprintf("environment: %s", EnvName(f.Name))
+		if err := set(flags, f.Name, value, origin); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", origin, err))
 		}
 	})
 	if f := flags.Lookup(settingsFlag); f != nil && f.Value.String() != "" {
@@ -55,42 +65,66 @@ func EnvName(flag string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// set sets a flag and notes where its value comes from.
+func set(flags *pflag.FlagSet, name, value, origin string) error {
+	if err := flags.Set(name, value); err != nil {
+		return fmt.Errorf("%q: %w", value, errors.Unwrap(err))
+	}
+	return flags.SetAnnotation(name, originOf, []string{origin})
+}
+
 // applyFile sets the flags that nothing else has set from a file.
 func applyFile(flags *pflag.FlagSet, path string) []error {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return []error{fmt.Errorf("settings: %w", err)}
 	}
-	var doc yaml.Node
-	switch err := yaml.NewDecoder(bytes.NewReader(b)).Decode(&doc); {
+	var doc, another yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(b))
+	switch err := decoder.Decode(&doc); {
 	case errors.Is(err, io.EOF):
 		return nil // nothing is set
 	case err != nil:
 		return []error{fmt.Errorf("settings %s: %w", path, err)}
 	}
 	root := doc.Content[0]
-	if root.Kind != yaml.MappingNode {
+	switch {
+	case root.Kind == yaml.ScalarNode && root.Tag == "!!null":
+		return nil // comments
+	case root.Kind != yaml.MappingNode:
 		return []error{fmt.Errorf("settings %s:%d: want a map from names of flags to values", path, root.Line)}
 	}
 	var errs []error
+	first := map[string]int{}
 	for i := 0; i < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]
-		if err := applyEntry(flags, key.Value, value); err != nil {
-			errs = append(errs, fmt.Errorf("settings %s:%d: %s: %w", path, key.Line, key.Value, err))
+		origin := fmt.Sprintf("settings %s:%d: %s", path, key.Line, key.Value)
+		if line, again := first[key.Value]; again {
+			errs = append(errs, fmt.Errorf("%s: is set in line %d already; remove one of them", origin, line))
+			continue
 		}
+		first[key.Value] = key.Line
+		if err := applyEntry(flags, key.Value, value, origin); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", origin, err))
+		}
+	}
+	if err := decoder.Decode(&another); !errors.Is(err, io.EOF) {
+		errs = append(errs, fmt.Errorf("settings %s: nothing is read after the line with ---; remove it", path))
 	}
 	return errs
 }
 
-func applyEntry(flags *pflag.FlagSet, name string, node *yaml.Node) error {
+func applyEntry(flags *pflag.FlagSet, name string, node *yaml.Node, origin string) error {
 	f := flags.Lookup(name)
-	if f == nil || name == settingsFlag || name == "help" {
-		return errors.New("no such setting; --help lists them")
+	if f == nil || !isSetting(f) {
+		return fmt.Errorf("no such setting; %s", suggest(name, settingNames(flags), "--help lists them"))
 	}
 	value := node.Value
-	switch node.Kind {
-	case yaml.ScalarNode:
-	case yaml.SequenceNode:
+	switch {
+	case node.Kind == yaml.ScalarNode && node.Tag == "!!null":
+		return errors.New("has no value: give one, or remove the line")
+	case node.Kind == yaml.ScalarNode:
+	case node.Kind == yaml.SequenceNode:
 		var items []string
 		for _, item := range node.Content {
 			if item.Kind != yaml.ScalarNode {
@@ -105,25 +139,62 @@ func applyEntry(flags *pflag.FlagSet, name string, node *yaml.Node) error {
 	if f.Changed {
 		return nil
 	}
-	if err := flags.Set(name, value); err != nil {
-		return fmt.Errorf("%q: %w", value, errors.Unwrap(err))
+	return set(flags, name, value, origin)
+}
+
+// isSetting says whether a flag may be set in a file, too.
+func isSetting(f *pflag.Flag) bool {
+	return f.Name != settingsFlag && f.Name != checkFlag && f.Name != helpFlag
+}
+
+// settingNames are those that a file may hold.
+func settingNames(flags *pflag.FlagSet) (names []string) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if isSetting(f) {
+			names = append(names, f.Name)
+		}
+	})
+	return names
+}
+
+// unknownVariables are those of an environment that begin as ours do and that
+// no flag has: those that look misspelt, with what they may stand for, and
+// others. They are no errors: other programs' are among them, and what
+// Kubernetes makes of the names of services.
+func unknownVariables(flags *pflag.FlagSet, environ []string) (misspelt, others []string) {
+	known := []string{EnvName(settingsFlag)}
+	for _, name := range settingNames(flags) {
+		known = append(known, EnvName(name))
 	}
-	return nil
+	for _, e := range environ {
+		name, _, _ := strings.Cut(e, "=")
+		if !strings.HasPrefix(name, EnvPrefix) || slices.Contains(known, name) {
+			continue
+		}
+		if meant, ok := nearest(name, known); ok {
+			misspelt = append(misspelt, fmt.Sprintf("%s: did you mean %s?", name, meant))
+		} else {
+			others = append(others, name)
+		}
+	}
+	slices.Sort(misspelt)
+	slices.Sort(others)
+	return misspelt, others
 }
 
 // CheckConfig says what is wrong with the directory that --config names.
 func CheckConfig(dir string) error {
 	if dir == "" {
-		return errors.New("--config is missing: give the directory of YAML to serve")
+		return Invalid("config", "is missing: give the directory of YAML to serve")
 	}
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("--config: %w; make the directory, it may be empty", err)
+		return Invalid("config", "%w; make the directory, it may be empty", reason(err))
 	case err != nil:
-		return fmt.Errorf("--config: %w", err)
+		return Invalid("config", "%w", reason(err))
 	case !info.IsDir():
-		return fmt.Errorf("--config %s: not a directory", dir)
+		return Invalid("config", "not a directory")
 	}
 	return nil
 }
@@ -131,7 +202,16 @@ func CheckConfig(dir string) error {
 // CheckData says what is wrong with what --data says.
 func CheckData(dir string) error {
 	if dir == "" {
-		return errors.New("--data is missing: give a directory; it is made where it is missing")
+		return Invalid("data", "is missing: give a directory; it is made where it is missing")
 	}
 	return nil
+}
+
+// reason leaves out of an error of the os package what its reader knows.
+func reason(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
 }

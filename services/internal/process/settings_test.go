@@ -21,6 +21,7 @@ type values struct {
 func flagSet(v *values) *pflag.FlagSet {
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	fs.String("settings", "", "")
+	fs.Bool("check", false, "")
 	fs.StringVar(&v.Name, "the-name", "default", "")
 	fs.DurationVar(&v.Wait, "wait", time.Second, "")
 	fs.StringSliceVar(&v.Shards, "shards", nil, "")
@@ -46,6 +47,9 @@ func TestApplySettings(t *testing.T) {
 	}{
 		{"default", "", nil, nil, values{Name: "default", Wait: time.Second}},
 		{"empty file", "", nil, nil, values{Name: "default", Wait: time.Second}},
+		{"comments", "# wait: 5s\n", nil, nil, values{Name: "default", Wait: time.Second}},
+		{"empty value", `the-name: ""`, nil, nil, values{Wait: time.Second}},
+		{"check is none", "", nil, map[string]string{"MESHLOG_CHECK": "true"}, values{Name: "default", Wait: time.Second}},
 		{"file", file, nil, nil, values{"file", 5 * time.Second, []string{"a", "b"}}},
 		{"environment over file", file, nil, map[string]string{"MESHLOG_THE_NAME": "env"}, values{"env", 5 * time.Second, []string{"a", "b"}}},
 		{
@@ -78,15 +82,19 @@ func TestApplySettingsRefuses(t *testing.T) {
 		env        map[string]string
 		want       []string
 	}{
-		{"unknown key", "the-name: x\nnmae: y\n", nil, []string{"settings.yaml:2: nmae: no such setting"}},
+		{"unknown key", "the-name: x\ncolour: y\n", nil, []string{"settings.yaml:2: colour: no such setting; --help lists them"}},
+		{"misspelt key", "the_nmae: y\n", nil, []string{"settings.yaml:1: the_nmae: no such setting; did you mean the-name?"}},
+		{"key twice", "wait: 1s\nthe-name: x\nwait: 2s\n", nil, []string{"settings.yaml:3: wait: is set in line 1 already"}},
+		{"no value", "the-name:\n", nil, []string{"settings.yaml:1: the-name: has no value"}},
+		{"two documents", "the-name: x\n---\nwait: 2s\n", nil, []string{"settings.yaml: nothing is read after the line with ---"}},
 		{"settings within", "settings: x\n", nil, []string{"settings.yaml:1: settings: no such setting"}},
 		{"wrong type", "wait: soon\n", nil, []string{`settings.yaml:1: wait: "soon"`, "invalid duration"}},
 		{"map", "wait: {a: b}\n", nil, []string{"settings.yaml:1: wait: want a plain value"}},
 		{"nested list", "shards: [[a]]\n", nil, []string{"settings.yaml:1: shards: want a list of plain values"}},
 		{"no map", "- a\n", nil, []string{"settings.yaml:1: want a map"}},
 		{"no YAML", "the-name: x\na: b: c\n", nil, []string{"settings.yaml: yaml: line 2"}},
-		{"several", "x: 1\ny: 2\n", nil, []string{":1: x:", ":2: y:"}},
-		{"environment", "", map[string]string{"MESHLOG_WAIT": "soon"}, []string{`MESHLOG_WAIT="soon"`, "invalid duration"}},
+		{"several", "x: 1\ny: 2\n", map[string]string{"MESHLOG_WAIT": "soon"}, []string{":1: x:", ":2: y:", "MESHLOG_WAIT"}},
+		{"environment", "", map[string]string{"MESHLOG_WAIT": "soon"}, []string{`environment: MESHLOG_WAIT: "soon"`, "invalid duration"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fs := flagSet(new(values))
@@ -103,5 +111,60 @@ func TestApplySettingsRefuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestUnknownVariables(t *testing.T) {
+	misspelt, others := unknownVariables(flagSet(new(values)), []string{
+		"HOME=/", "MESHLOG_WAIT=1s", "MESHLOG_SETTINGS=x", "MESHLOG_THE_NMAE=x", "MESHLOG_FRONTEND_SERVICE_HOST=10.0.0.1",
+	})
+	if diff := cmp.Diff([]string{"MESHLOG_THE_NMAE: did you mean MESHLOG_THE_NAME?"}, misspelt); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"MESHLOG_FRONTEND_SERVICE_HOST"}, others); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"listen", "bus-token-file", "log-level", "id"}
+	for name, want := range map[string]string{
+		"lisen": "listen", "lsiten": "listen", "busTokenFile": "bus-token-file", "bus-token": "bus-token-file",
+		"loglevel": "log-level", "log_levels": "log-level", "color": "", "ip": "", "": "",
+	} {
+		if got, ok := nearest(name, known); ok != (want != "") || ok && got != want {
+			t.Errorf("nearest(%q) = %q, %v, want %q", name, got, ok, want)
+		}
+	}
+}
+
+// An error of a setting says where its value comes from.
+func TestLocated(t *testing.T) {
+	var v values
+	fs := flagSet(&v)
+	fs.String("other", "", "")
+	path := settingsFile(t, "wait: 5s\n")
+	if err := fs.Parse([]string{"--settings", path, "--shards", "a"}); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"MESHLOG_THE_NAME": "x"}
+	if err := ApplySettings(fs, func(k string) (string, bool) { v, ok := env[k]; return v, ok }); err != nil {
+		t.Fatal(err)
+	}
+	cause := errors.New("cause")
+	err := located(errors.Join(
+		Invalid("wait", "want less"), Invalid("the-name", "want another: %w", cause), Invalid("shards", "want more"),
+		errors.Join(Invalid("other", "is missing")), errors.New("whatever"),
+	), fs)
+	want := path + `:1: wait: "5s": want less
+environment: MESHLOG_THE_NAME: "x": want another: cause
+--shards [a]: want more
+--other is missing
+whatever`
+	if diff := cmp.Diff("settings "+want, err.Error()); diff != "" {
+		t.Error(diff)
+	}
+	if !errors.Is(err, cause) {
+		t.Error("the cause is lost")
 	}
 }
