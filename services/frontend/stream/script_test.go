@@ -53,6 +53,10 @@ import (
 //	event NAME                  what must have been observed since the last one
 //	status TYPE sent|acked|waits
 //	                            all was sent, and applied, or not
+//	contents TYPE [resources]   what the client was sent, each with applied, sent,
+//	                            due, held-back, lingering behind ":"
+//	applied N                   the oldest world that is applied, of all types;
+//	                            "all" behind it if that is all there is
 //
 // Nothing else may be sent. A line that ends with " &" goes on before what it
 // brings is looked at.
@@ -181,6 +185,16 @@ func (r *script) line(line string) error {
 			return fmt.Errorf("%d are held", got)
 		}
 		return nil
+	case "applied":
+		v, all := r.stream.Applied()
+		got := fmt.Sprint(v.Seq)
+		if all {
+			got += " all"
+		}
+		if got != rest {
+			return fmt.Errorf("it is %s", got)
+		}
+		return nil
 	case "event":
 		defer func() { r.events = nil }()
 		if !slices.Contains(r.events, rest) {
@@ -206,6 +220,8 @@ func (r *script) talkOf(verb string, t model.ResourceType, args []string) error 
 		return nil
 	case "status":
 		return r.status(t, args[0])
+	case "contents":
+		return r.contents(t, strings.Join(args, " "))
 	}
 	req := stream.Request{TypeURL: t.URL(), Version: r.version[t]}
 	subscription := r.names[t]
@@ -281,6 +297,43 @@ func (r *script) status(t model.ResourceType, want string) error {
 		if st.Type == t && got != want {
 			return fmt.Errorf("%s", got)
 		}
+	}
+	return nil
+}
+
+func (r *script) contents(t model.ResourceType, want string) error {
+	var got []string
+	for _, c := range r.stream.Contents() {
+		if c.Type != t {
+			continue
+		}
+		if c.Wildcard {
+			got = append(got, "*")
+		}
+		for _, res := range c.Resources {
+			id := r.text[res.Sum]
+			if id == "" {
+				id = res.Name + "@0"
+			}
+			switch {
+			case !res.Sent:
+				id += ":due"
+			case res.Applied:
+				id += ":applied"
+			default:
+				id += ":sent"
+			}
+			if res.HeldBack {
+				id += ":held-back"
+			}
+			if res.Lingering {
+				id += ":lingering"
+			}
+			got = append(got, id)
+		}
+	}
+	if s := strings.Join(got, " "); s != want {
+		return fmt.Errorf("it is %s", s)
 	}
 	return nil
 }

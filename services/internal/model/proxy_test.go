@@ -74,6 +74,13 @@ func TestNewProxy(t *testing.T) {
 			if diff := cmp.Diff(&test.want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
+			again, err := model.NewProxy(got.Node())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(got, again, protocmp.Transform()); diff != "" {
+				t.Errorf("of its own node (-want +got):\n%s", diff)
+			}
 		})
 	}
 }

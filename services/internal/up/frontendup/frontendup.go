@@ -89,6 +89,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	reports.proxy = server.Proxy
 	reports.report = func(summary bool) *reportv1.FrontendReport {
 		if summary {
 			return server.Summary()

@@ -37,6 +37,7 @@ func (o *Options) join(ctx context.Context, log *slog.Logger, chain *lateChain, 
 	chain.open(nc, feed)
 	return process.RunStages(ctx, process.Stage{
 		reporter.Run,
+		func(ctx context.Context) error { return fleet.ServeProxies(ctx, o.ID, reports.proxy) },
 		// Hears from the leader where the head is, in case its last word was lost.
 		func(ctx context.Context) error {
 			return fleet.Ticks(ctx, func(t *reportv1.Tick) {
@@ -121,6 +122,7 @@ func (c *lateChain) connected() bool {
 // comes reports all there is.
 type lateReporter struct {
 	report   func(summary bool) *reportv1.FrontendReport
+	proxy    func(id string) []*reportv1.ProxyReply
 	reporter atomic.Pointer[bus.Reporter]
 }
 

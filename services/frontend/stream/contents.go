@@ -1,0 +1,107 @@
+package stream
+
+import (
+	"slices"
+	"strings"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
+)
+
+// TypeContents is what the client was sent of one type.
+type TypeContents struct {
+	Type     model.ResourceType
+	Wildcard bool // all names are subscribed
+	// Resources are what is subscribed, or was sent, sorted by name.
+	Resources []ResourceContents
+}
+
+// ResourceContents is what the client was sent of one name.
+type ResourceContents struct {
+	Name string
+	// Sum is that of what was sent last; zero: nothing, or the empty resource.
+	Sum xds.Sum
+	// Sent says that something was sent, if only that there is nothing; Applied
+	// that the client has it.
+	Sent, Applied bool
+	// HeldBack says that the client rejected what it should have.
+	HeldBack bool
+	// Lingering says that it is gone, and stays until the client does not use
+	// it any more.
+	Lingering bool
+}
+
+// Contents is what the client was sent, of each type for which it asked. It is
+// a copy, made when it is asked for.
+func (s *Stream) Contents() []TypeContents {
+	var all []TypeContents
+	for _, w := range s.watches {
+		if w == nil {
+			continue
+		}
+		c := TypeContents{Type: w.t, Wildcard: w.wildcard, Resources: w.ledgerContents()}
+		if w.whole {
+			c.Resources = w.wholeContents()
+		}
+		for name := range w.holds {
+			i, ok := findContents(c.Resources, name)
+			if !ok {
+				c.Resources = slices.Insert(c.Resources, i, ResourceContents{Name: name})
+			}
+			c.Resources[i].HeldBack = true
+		}
+		for name := range s.heldNames(w.t) {
+			if i, ok := findContents(c.Resources, name); ok && s.view.Sets[w.t].Find(name) == nil {
+				c.Resources[i].Lingering = true
+			}
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+func findContents(in []ResourceContents, name string) (int, bool) {
+	return slices.BinarySearchFunc(in, name, func(r ResourceContents, name string) int { return strings.Compare(r.Name, name) })
+}
+
+// wholeContents is what was sent of a type whose responses hold everything.
+func (w *watch) wholeContents() []ResourceContents {
+	var contents []ResourceContents
+	for _, r := range w.list {
+		c := ResourceContents{Name: r.Name, Sum: r.Sum, Sent: true}
+		if i, ok := xds.Search(w.ackedList, r.Name); ok {
+			c.Applied = w.ackedList[i].Same(r)
+		}
+		contents = append(contents, c)
+	}
+	for _, name := range w.names.List() {
+		if i, ok := findContents(contents, name); !ok {
+			contents = slices.Insert(contents, i, ResourceContents{Name: name, Sent: w.everGot, Applied: w.applied()})
+		}
+	}
+	return contents
+}
+
+// ledgerContents is what was sent of a type whose responses hold what is due.
+func (w *watch) ledgerContents() []ResourceContents {
+	all := slices.Clone(w.names.List())
+	if w.wildcard && w.sent != nil {
+		for _, r := range w.sent.Resources {
+			all = append(all, r.Name)
+		}
+	}
+	for i := range w.entries {
+		all = append(all, w.entries[i].name)
+	}
+	slices.Sort(all)
+	var contents []ResourceContents
+	for _, name := range slices.Compact(all) {
+		e := w.state(name)
+		c := ResourceContents{Name: name, Sent: e.answered, Applied: e.applied && e.acked.Same(e.sent)}
+		if e.sent != nil {
+			c.Sum = e.sent.Sum
+		}
+		contents = append(contents, c)
+	}
+	return contents
+}
