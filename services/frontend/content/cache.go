@@ -50,6 +50,7 @@ type key struct {
 type entry struct {
 	key   key
 	users int
+	made  *xds.Set // before anything was replaced in it; only under building
 	// history is its Sets, the current one first, as far back as the entry is
 	// there and versions are retained.
 	history []since
@@ -60,8 +61,9 @@ type entry struct {
 // since is a Set, and the version in which it took its place or at which it
 // was first made.
 type since struct {
-	version store.Version
-	set     *xds.Set
+	version     store.Version
+	set         *xds.Set
+	quarantined []string // names that it has something else of, or nothing
 }
 
 func (e *entry) set() *xds.Set { return e.history[0].set }
@@ -107,12 +109,19 @@ func (c *Cache) update(next point) []*Client {
 	c.building.Lock()
 	defer c.building.Unlock()
 	c.dropIdle()
-	changes := c.catalog.Update(next.pc, next.changed)
-	return c.swap(next, changes)
+	made := c.catalog.Update(next.pc, next.changed)
+	return c.swap(next, c.changes(next, made))
+}
+
+// change is what an entry has from a version on.
+type change struct {
+	*entry
+	since
+	names []string // of the resources that differ from those before
 }
 
 // swap makes what was built what is served, and returns who is to be told.
-func (c *Cache) swap(next point, changes []xds.Change) []*Client {
+func (c *Cache) swap(next point, changes []change) []*Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	same := c.current.pc.SameClasses(next.pc)
@@ -134,11 +143,10 @@ func (c *Cache) swap(next point, changes []xds.Change) []*Client {
 			woken = append(woken, cl)
 		}
 	}
-	for _, change := range changes {
-		e := c.entries[key{change.Type, *change.Class}]
-		e.history = slices.Insert(e.history, 0, since{next.version, change.Set})
-		for w, clients := range e.watchers {
-			if !w.wants(change.Names) {
+	for _, ch := range changes {
+		ch.history = slices.Insert(ch.history, 0, ch.since)
+		for w, clients := range ch.watchers {
+			if !w.wants(ch.names) {
 				continue
 			}
 			for cl := range clients {

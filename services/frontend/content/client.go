@@ -121,7 +121,7 @@ func (cl *Client) entered() bool { return cl.entries[0] != nil }
 func (cl *Client) view() View {
 	v := View{Version: cl.cache.current.version, Published: cl.cache.current.published}
 	for t, e := range cl.entries {
-		v.Sets[t] = e.set()
+		v.Sets[t], v.Quarantined[t] = e.set(), e.history[0].quarantined
 	}
 	cl.viewed, cl.due = v, false
 	return v
@@ -164,10 +164,11 @@ func (c *Cache) found(classes uint64, class model.ProxyClass) {
 	}
 	for t := range model.ResourceTypes {
 		k := key{t, class.Only(t)}
-		set := c.catalog.Set(k.class, t)
+		made := c.catalog.Set(k.class, t)
+		first := serve(c.catalog, current, k, made)
 		c.mu.Lock()
 		if c.entries[k] == nil {
-			e := &entry{key: k, history: []since{{current.version, set}}, watchers: make(map[watch]map[*Client]struct{})}
+			e := &entry{key: k, made: made, history: []since{first}, watchers: make(map[watch]map[*Client]struct{})}
 			c.entries[k] = e
 			c.idle[e] = struct{}{}
 		}

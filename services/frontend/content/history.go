@@ -90,13 +90,15 @@ func (c *Cache) remake(k key, past []point, from store.Version) []since {
 	for _, p := range slices.Backward(past) {
 		switch {
 		case !from.IsZero() && !p.version.Less(from):
+			continue
 		case catalog == nil:
 			catalog = xds.NewCatalog(p.pc)
-			history = []since{{p.version, catalog.Set(k.class, k.t)}}
 		default:
-			for _, change := range catalog.Update(p.pc, p.changed) {
-				history = slices.Insert(history, 0, since{p.version, change.Set})
-			}
+			catalog.Update(p.pc, p.changed)
+		}
+		was := serve(catalog, p, k, catalog.Set(k.class, k.t))
+		if len(history) == 0 || history[0].set != was.set {
+			history = slices.Insert(history, 0, was)
 		}
 	}
 	c.mu.Lock()

@@ -14,4 +14,7 @@ type View struct {
 	Version   store.Version
 	Published time.Time // by the clock of the leader, for people; zero: not said
 	Sets      [model.ResourceTypes]*xds.Set
+	// Quarantined are names of which Sets have something else than the world
+	// says, or nothing.
+	Quarantined [model.ResourceTypes][]string
 }

@@ -149,9 +149,3 @@ func (pc *PushContext) Replacements(t ResourceType, release string) []Replacemen
 	}
 	return pc.world.quarantines.by[affected{release, t}]
 }
-
-// SameQuarantines says whether no client can be served something else in o
-// than in pc because of a quarantine.
-func (pc *PushContext) SameQuarantines(o *PushContext) bool {
-	return pc.world.quarantines == o.world.quarantines
-}

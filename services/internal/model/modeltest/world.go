@@ -14,11 +14,26 @@ import (
 	"meshlog.dev/services/internal/model"
 )
 
-// Change is one object that is put, or removed.
+// Change is one object, or one quarantine, that is put or removed.
 type Change struct {
 	key     model.Key
 	message proto.Message // nil: removed
 	created time.Time
+
+	quarantine string // its id, else empty
+	overlay    []byte // nil: removed
+}
+
+// Quarantine keeps a resource from the clients of that name and version; good
+// is served instead, nil: nothing.
+func Quarantine(id, client string, t model.ResourceType, resource string, sum [16]byte, good proto.Message) Change {
+	v := model.OverlayValue{Resource: &model.Resource{Type: t.URL(), Name: resource, Sum: sum, Client: client}}
+	if good != nil {
+		v.Value = &model.Value{Type: t.URL(), Bytes: marshal(good)}
+	}
+	return Change{quarantine: id, overlay: model.MarshalOverlay(model.Overlay{
+		Kind: model.Quarantine, Reason: "it cannot be used", Values: []model.OverlayValue{v},
+	})}
 }
 
 // Put gives an Envoy resource to every proxy, as the object of that name.
@@ -55,7 +70,7 @@ func (c Change) In(instance string) Change {
 
 // Gone is the removal of the change's object.
 func (c Change) Gone() Change {
-	c.message, c.created = nil, time.Time{}
+	c.message, c.created, c.overlay = nil, time.Time{}, nil
 	return c
 }
 
@@ -72,6 +87,9 @@ func Key(object string) model.Key {
 
 // Row is the change of a row of content.
 func (c Change) Row() model.RowChange {
+	if c.quarantine != "" {
+		return model.RowChange{Row: model.OverlayRow(c.quarantine), Value: c.overlay}
+	}
 	row := model.RowChange{Row: c.key.Row()}
 	if c.message != nil {
 		row.Value = model.MarshalValue(model.Value{
