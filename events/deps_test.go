@@ -27,6 +27,7 @@ func TestImports(t *testing.T) {
 		{"testing", "a test's tools do not belong into a process", []string{root + "/eventstest"}},
 		{root + "/natslog", "drivers are named by programs, never by each other or the suite", []string{root + "/natslog"}},
 		{root + "/memlog", "drivers are named by programs, never by each other or the suite", []string{root + "/memlog"}},
+		{root + "/archive", "drivers are named by programs, never by each other or the suite", []string{root + "/archive"}},
 	}
 	for _, pkg := range goList(t, root+"/...") {
 		for _, dep := range goList(t, "-deps", pkg) {

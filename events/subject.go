@@ -28,6 +28,10 @@ const (
 	OperatorOverlaySubject Subject = "_operator.overlay"
 )
 
+// AnyControlSubject is the wildcard that covers the ControlSubject of every
+// shard.
+const AnyControlSubject Subject = "*.*." + controlToken
+
 const (
 	// subjectPrefix is before every subject on the bus.
 	subjectPrefix = "meshlog.ev."
@@ -50,6 +54,11 @@ func ObjectSubject(k Key) Subject {
 // ControlSubject is where begin and alive of a shard lie.
 func ControlSubject(s Shard) Subject {
 	return Subject(Token(s.Source) + "." + Token(s.Instance) + "." + controlToken)
+}
+
+// ShardSubjects is the wildcard that covers everything of a shard.
+func ShardSubjects(s Shard) Subject {
+	return Subject(Token(s.Source) + "." + Token(s.Instance) + ".>")
 }
 
 // SubjectOf is where e lies. It fails for an event without a body, and for one

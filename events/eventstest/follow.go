@@ -11,17 +11,23 @@ import (
 
 var followTests = []test{
 	{"from any place", testFollowFrom},
+	{"more than fits in one read", testFollowMany},
+	{"gap", testFollowGap},
+	{"beyond the end", testFollowBeyond},
+	{"cancelled at the end", testFollowCancelledAtEnd},
+	{"closed", testFollowClosed},
+	{"log closed", testFollowLogClosed},
+}
+
+// growingTests append while somebody follows.
+var growingTests = []test{
 	{"what comes", testFollowTail},
 	{"blocks until there is a record", testFollowBlocks},
-	{"more than fits in one read", testFollowMany},
 	{"several followers", testFollowSeveral},
-	{"gap", testFollowGap},
 	{"rewound", testFollowRewound},
 	{"reconnected", testFollowReconnected},
 	{"names", testFollowNames},
 	{"cancelled", testFollowCancelled},
-	{"closed", testFollowClosed},
-	{"log closed", testFollowLogClosed},
 }
 
 func testFollowFrom(t *testing.T, d Driver) {
@@ -125,6 +131,36 @@ func testFollowGap(t *testing.T, d Driver) {
 	}
 	if got := readTo(t, d.Log, 3, 5); len(got) != 2 {
 		t.Fatalf("from the first that is there: %d records", len(got))
+	}
+}
+
+func testFollowBeyond(t *testing.T, d Driver) {
+	mustAppend(t, d.Log, puts("a", 3, "x")...)
+	for _, after := range []uint64{4, 1 << 40} {
+		_, err := follow(t, d.Log, after, "").Next(t.Context())
+		wantErr(t, fmt.Sprint("after ", after), err, events.ErrRewound)
+		_, err = follow(t, d.Log, after, "named").Next(t.Context())
+		wantErr(t, fmt.Sprint("after ", after, ", named"), err, events.ErrRewound)
+	}
+}
+
+// testFollowCancelledAtEnd: the end of the log is to be waited at.
+func testFollowCancelledAtEnd(t *testing.T, d Driver) {
+	want := puts("a", 2, "x")
+	mustAppend(t, d.Log, want...)
+	for _, after := range []uint64{0, 2} {
+		f := follow(t, d.Log, after, "")
+		for read := after; read < 2; {
+			read += uint64(len(next(t, f)))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan error, 1)
+		go func() {
+			_, err := f.Next(ctx)
+			stopped <- err
+		}()
+		cancel()
+		wantErr(t, "next", <-stopped, context.Canceled)
 	}
 }
 

@@ -2,6 +2,7 @@ package eventstest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"meshlog.dev/events"
@@ -12,6 +13,7 @@ var readTests = []test{
 	{"last under a subject", testLast},
 	{"after trimming", testTrimmed},
 	{"undecodable", testUndecodable},
+	{"raw", testRaw},
 	{"cancelled", testReadCancelled},
 	{"closed", testReadClosed},
 }
@@ -87,6 +89,68 @@ func testUndecodable(t *testing.T, d Driver) {
 	wantRecord(t, records[2], 3, a[1])
 }
 
+// testRaw: what a log keeps says the same as what it returns.
+func testRaw(t *testing.T, d Driver) {
+	mustAppend(t, d.Log, puts("a", 3, "gone")...)
+	want := append(puts("b", 600, "x"), put("c", 1, ""))
+	if err := d.Log.AppendEach(t.Context(), want[:600]); err != nil {
+		t.Fatal(err)
+	}
+	mustAppend(t, d.Log, want[600])
+	d.AppendRaw("test.one.Thing.x", []byte("no event"))
+	d.Trim(4)
+	const first, last = 4, 3 + 600 + 1 + 1
+	for _, bounds := range []struct{ first, last uint64 }{{first, last}, {10, 20}, {first, first}, {last, last}, {last + 1, last}} {
+		at := bounds.first
+		for r, err := range d.Log.Raw(t.Context(), bounds.first, bounds.last) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Seq != at {
+				t.Fatalf("record %d, want %d", r.Seq, at)
+			}
+			at++
+			wantRaw(t, d.Log, r)
+		}
+		if at != bounds.last+1 {
+			t.Fatalf("from %d to %d: ended before %d", bounds.first, bounds.last, at)
+		}
+	}
+	for r := range d.Log.Raw(t.Context(), first, last) { // who stops gets no more
+		if r.Seq == first+2 {
+			break
+		}
+	}
+	for _, c := range []struct {
+		first, last uint64
+		want        error
+	}{{1, last, events.ErrGap}, {first, last + 1, events.ErrRewound}} {
+		var err error
+		for _, err = range d.Log.Raw(t.Context(), c.first, c.last) {
+		}
+		wantErr(t, fmt.Sprintf("from %d to %d", c.first, c.last), err, c.want)
+	}
+}
+
+// wantRaw compares with what the log returns for the same record.
+func wantRaw(t *testing.T, l Log, raw events.Raw) {
+	t.Helper()
+	r, err := l.Get(t.Context(), raw.Seq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := raw.Record()
+	if got.Seq != r.Seq || got.Hash != r.Hash || !got.Time.Equal(r.Time) || (got.Err == nil) != (r.Err == nil) {
+		t.Fatalf("raw is %+v, want %+v", got, r)
+	}
+	if r.Err == nil && raw.Subject != subjectOf(t, r.Event) {
+		t.Fatalf("record %d lies under %s", raw.Seq, raw.Subject)
+	}
+	if r.Err != nil && raw.Subject != "test.one.Thing.x" {
+		t.Fatalf("record %d lies under %s", raw.Seq, raw.Subject)
+	}
+}
+
 func testReadCancelled(t *testing.T, d Driver) {
 	mustAppend(t, d.Log, put("a", 1, "x"))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -99,6 +163,9 @@ func testReadCancelled(t *testing.T, d Driver) {
 	wantErr(t, "bounds", err, context.Canceled)
 	_, err = d.Log.Follow(ctx, 0, "")
 	wantErr(t, "follow", err, context.Canceled)
+	for _, err = range d.Log.Raw(ctx, 1, 1) {
+	}
+	wantErr(t, "raw", err, context.Canceled)
 }
 
 func testReadClosed(t *testing.T, d Driver) {
@@ -114,4 +181,7 @@ func testReadClosed(t *testing.T, d Driver) {
 	wantErr(t, "bounds", err, events.ErrClosed)
 	_, err = d.Log.Follow(t.Context(), 0, "")
 	wantErr(t, "follow", err, events.ErrClosed)
+	for _, err = range d.Log.Raw(t.Context(), 1, 1) {
+	}
+	wantErr(t, "raw", err, events.ErrClosed)
 }

@@ -38,7 +38,7 @@ func (l *Log) Trim(first uint64) {
 // drop forgets records that are about to go.
 func (l *Log) drop(gone []stored) {
 	for _, r := range gone {
-		l.bytes -= r.size
+		l.bytes -= len(r.data)
 		if l.seen[r.id] == r.record.Seq {
 			delete(l.seen, r.id)
 		}

@@ -43,7 +43,7 @@ type Log struct {
 type stored struct {
 	id      string
 	subject events.Subject
-	size    int
+	data    []byte
 	record  events.Record
 }
 
@@ -177,7 +177,7 @@ func (l *Log) store(m events.Message) {
 	l.records = append(l.records, stored{
 		id:      m.ID,
 		subject: m.Subject,
-		size:    len(m.Data),
+		data:    m.Data,
 		record:  events.DecodeRecord(seq, l.now(), m.Data),
 	})
 	l.bytes += len(m.Data)

@@ -3,6 +3,7 @@ package memlog
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	"meshlog.dev/events"
 )
@@ -85,6 +86,34 @@ func (l *Log) read(after uint64, limit int) ([]events.Record, error) {
 		records = append(records, r.record)
 	}
 	return records, nil
+}
+
+// Raw implements events.RawReader.
+func (l *Log) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw, error] {
+	return func(yield func(events.Raw, error) bool) {
+		for seq := first; seq <= last; seq++ {
+			r, err := l.raw(ctx, seq)
+			if !yield(r, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (l *Log) raw(ctx context.Context, seq uint64) (events.Raw, error) {
+	if err := ctx.Err(); err != nil {
+		return events.Raw{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, err := l.read(seq-1, 1); err != nil {
+		return events.Raw{}, err
+	}
+	if seq > l.last() {
+		return events.Raw{}, fmt.Errorf("read record %d: %w: its last is %d", seq, events.ErrRewound, l.last())
+	}
+	s := l.records[seq-l.first]
+	return events.Raw{Seq: seq, Time: s.record.Time, Subject: s.subject, Data: s.data}, nil
 }
 
 // Follow implements events.Reader.

@@ -102,22 +102,25 @@ func (l *Log) send(ctx context.Context, msgs []*nats.Msg, generation uint64) (ac
 
 // publish sends one message, or several as an atomic batch.
 func (l *Log) publish(ctx context.Context, msgs []*nats.Msg) (events.Ack, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := l.request(ctx, requestTimeout, l.prefix())
 	defer cancel()
 	if len(msgs) == 1 {
 		// No attempts of the library's own: the connection may be another by then.
 		ack, err := l.js.PublishMsg(ctx, msgs[0], jetstream.WithRetryAttempts(0))
 		if err != nil {
-			return events.Ack{}, err
+			return events.Ack{}, cause(ctx, err)
 		}
 		return events.Ack{Seq: ack.Sequence, Duplicate: ack.Duplicate}, nil
 	}
 	ack, err := jetstreamext.PublishMsgBatch(ctx, l.js, msgs)
 	if err != nil {
-		return events.Ack{}, err
+		return events.Ack{}, cause(ctx, err)
 	}
 	return events.Ack{Seq: ack.Sequence}, nil
 }
+
+// prefix is how the subjects of the log begin.
+func (l *Log) prefix() string { return events.Subject("").In(l.domain) }
 
 // settle looks who made the fence fall: a conflict is what the server answers
 // to a retry too, if the first attempt was appended.
@@ -188,6 +191,9 @@ func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
 	if err := l.ready(ctx); err != nil {
 		return fmt.Errorf("append: %w", err)
 	}
+	// The library has the time out of each.
+	watched, cancel := l.undenied(ctx, l.prefix())
+	defer cancel()
 	futures := make([]jetstream.PubAckFuture, len(msgs))
 	wait := func(i int) error {
 		select {
@@ -195,8 +201,8 @@ func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
 			return nil
 		case err := <-futures[i].Err():
 			return fmt.Errorf("append %s: %w", messages[i].ID, l.explain(ctx, refusal(err)))
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-watched.Done():
+			return fmt.Errorf("append %s: %w", messages[i].ID, l.explain(ctx, cause(watched, watched.Err())))
 		}
 	}
 	for i, m := range msgs {

@@ -45,13 +45,7 @@ type follower struct {
 // which nobody reads: what was acknowledged is its ack floor, and what is
 // still to come its number of pending messages.
 func (l *Log) Follow(ctx context.Context, after uint64, name string) (events.Follower, error) {
-	f := &follower{
-		log:        l,
-		generation: l.Generation(), // before anything is learned
-		cursor:     after,
-		timer:      time.NewTimer(silence),
-		status:     l.nc.StatusChanged(nats.CONNECTED, nats.CLOSED),
-	}
+	f := newFollower(l, after)
 	err := f.start(ctx)
 	if errors.Is(err, events.ErrGap) || errors.Is(err, events.ErrRewound) {
 		f.err = err // for Next to say
@@ -66,6 +60,16 @@ func (l *Log) Follow(ctx context.Context, after uint64, name string) (events.Fol
 		return nil, fmt.Errorf("follow %s after %d: %w", l.stream, after, err)
 	}
 	return f, nil
+}
+
+func newFollower(l *Log, after uint64) *follower {
+	return &follower{
+		log:        l,
+		generation: l.Generation(), // before anything is learned
+		cursor:     after,
+		timer:      time.NewTimer(silence),
+		status:     l.nc.StatusChanged(nats.CONNECTED, nats.CLOSED),
+	}
 }
 
 // start reads on after the cursor, with a new reader. It compares the cursor
@@ -99,8 +103,12 @@ func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
 		return nil, fmt.Errorf("follow %s: %w", f.log.stream, events.ErrClosed)
 	}
 	if f.err == nil {
-		records, err := f.next(ctx)
+		messages, err := f.next(ctx)
 		if err == nil {
+			records := make([]events.Record, len(messages))
+			for i, m := range messages {
+				records[i] = events.DecodeRecord(m.seq, m.time, m.data)
+			}
 			return records, nil
 		}
 		if ctx.Err() != nil {
@@ -111,7 +119,15 @@ func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
 	return nil, fmt.Errorf("follow %s after %d: %w", f.log.stream, f.cursor, f.err)
 }
 
-func (f *follower) next(ctx context.Context) ([]events.Record, error) {
+// stored is a message as the stream has it.
+type stored struct {
+	seq     uint64
+	time    time.Time
+	subject string
+	data    []byte
+}
+
+func (f *follower) next(ctx context.Context) ([]stored, error) {
 	f.timer.Reset(silence)
 	for {
 		if err := f.check(); err != nil {
@@ -127,12 +143,12 @@ func (f *follower) next(ctx context.Context) ([]events.Record, error) {
 		select {
 		case m := <-f.reader.messages:
 			f.timer.Reset(silence)
-			records, err := f.take(m)
+			messages, err := f.take(m)
 			if err != nil {
 				return nil, err
 			}
-			if len(records) > 0 {
-				return records, f.check() // what came over a new connection does not count
+			if len(messages) > 0 {
+				return messages, f.check() // what came over a new connection does not count
 			}
 		case <-f.status:
 		case <-f.log.closed:
@@ -180,8 +196,8 @@ func (f *follower) restart(ctx context.Context) error {
 }
 
 // take returns the records in m and in what has arrived behind it.
-func (f *follower) take(m *nats.Msg) ([]events.Record, error) {
-	var records []events.Record
+func (f *follower) take(m *nats.Msg) ([]stored, error) {
+	var records []stored
 	for {
 		seq, t, ok, err := f.reader.accept(m)
 		if err != nil { // this consumer is over, not the log
@@ -191,7 +207,7 @@ func (f *follower) take(m *nats.Msg) ([]events.Record, error) {
 		if ok {
 			switch {
 			case seq == f.cursor+1:
-				records = append(records, events.DecodeRecord(seq, t, m.Data))
+				records = append(records, stored{seq, t, m.Subject, m.Data})
 				f.cursor = seq
 			case seq > f.cursor+1 && f.reader.start == f.cursor+1:
 				return nil, fmt.Errorf("%w: record %d comes next", events.ErrGap, seq)
@@ -234,7 +250,7 @@ func (f *follower) Ack(ctx context.Context, seq uint64) error {
 }
 
 func (f *follower) makeBookmark(ctx context.Context) error {
-	rctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	rctx, cancel := f.log.request(ctx, requestTimeout, createConsumerAPI+f.log.stream)
 	defer cancel()
 	_, err := f.log.js.CreateOrUpdateConsumer(rctx, f.log.stream, jetstream.ConsumerConfig{
 		Durable:       f.name,
@@ -243,7 +259,7 @@ func (f *follower) makeBookmark(ctx context.Context) error {
 		DeliverPolicy: jetstream.DeliverAllPolicy,
 	})
 	if err != nil {
-		return fmt.Errorf("consumer %s: %w", f.name, f.log.explain(ctx, err))
+		return fmt.Errorf("consumer %s: %w", f.name, f.log.explain(ctx, cause(rctx, err)))
 	}
 	return f.moveBookmark(ctx, f.cursor)
 }
@@ -256,8 +272,9 @@ func (f *follower) moveBookmark(ctx context.Context, seq uint64) error {
 	}
 	var err error
 	for range bookmarkAttempts {
-		rctx, cancel := context.WithTimeout(ctx, bookmarkTimeout)
+		rctx, cancel := f.log.request(ctx, bookmarkTimeout, resetConsumerAPI+f.log.stream)
 		_, err = f.log.js.ResetConsumerToSequence(rctx, f.log.stream, f.name, seq+1)
+		err = cause(rctx, err)
 		cancel()
 		if err == nil {
 			return nil

@@ -19,7 +19,11 @@ func (l *Log) Get(ctx context.Context, seq uint64) (events.Record, error) {
 	if seq == 0 { // what the request would take for "not said"
 		return events.Record{}, fmt.Errorf("get record 0: %w", events.ErrNotFound)
 	}
-	m, err := l.get(ctx, getRequest{Seq: seq})
+	get := l.get
+	if l.shard != nil {
+		get = l.getNewest
+	}
+	m, err := get(ctx, getRequest{Seq: seq})
 	if err != nil {
 		return events.Record{}, fmt.Errorf("get record %d: %w", seq, err)
 	}
@@ -66,15 +70,18 @@ func (l *Log) get(ctx context.Context, r getRequest) (message, error) {
 	if err := l.ready(ctx); err != nil {
 		return message{}, err
 	}
+	if l.shard != nil {
+		return l.getOwn(ctx, r)
+	}
 	data, err := json.Marshal(r)
 	if err != nil {
 		return message{}, err
 	}
-	rctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	rctx, cancel := l.request(ctx, requestTimeout, getAPI+l.stream)
 	defer cancel()
-	reply, err := l.nc.RequestWithContext(rctx, "$JS.API.STREAM.MSG.GET."+l.stream, data)
+	reply, err := l.nc.RequestWithContext(rctx, getAPI+l.stream, data)
 	if err != nil {
-		return message{}, l.explain(ctx, err)
+		return message{}, l.explain(ctx, cause(rctx, err))
 	}
 	var response getResponse
 	if err := json.Unmarshal(reply.Data, &response); err != nil {

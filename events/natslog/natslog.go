@@ -44,6 +44,11 @@ type Options struct {
 	Domain string
 	// Stream is the name of the stream. Default DefaultStream.
 	Stream string
+	// Shard, if not nil, is the only one that is read or written: the client
+	// needs no more permissions than ShardPermissions, and Follow is not for
+	// it. Last is then answered by any server, which may lag a little; Get
+	// knows the shard's newest record, and of the log's newest the time.
+	Shard *events.Shard
 }
 
 func (o Options) withDefaults() Options {
@@ -62,7 +67,8 @@ type Log struct {
 	js      jetstream.JetStream
 	domain  string
 	stream  string
-	maxSize int // of a message with its headers, in bytes
+	shard   *events.Shard // nil: all is read
+	maxSize int           // of a message with its headers, in bytes
 
 	closing sync.Once
 	closed  chan struct{}
@@ -81,7 +87,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open log %s: %w", o.Stream, err)
 	}
-	l := &Log{nc: nc, js: js, domain: o.Domain, stream: o.Stream, closed: make(chan struct{})}
+	l := &Log{nc: nc, js: js, domain: o.Domain, stream: o.Stream, shard: o.Shard, closed: make(chan struct{})}
 	info, err := l.info(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, fmt.Errorf("open log %s: there is no such stream: a builder makes it when it starts", o.Stream)
@@ -129,11 +135,11 @@ func (l *Log) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	if err := l.ready(ctx); err != nil {
 		return nil, err
 	}
-	rctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	rctx, cancel := l.request(ctx, requestTimeout, infoAPI+l.stream)
 	defer cancel()
 	s, err := l.js.Stream(rctx, l.stream)
 	if err != nil {
-		return nil, l.explain(ctx, err)
+		return nil, l.explain(ctx, cause(rctx, err))
 	}
 	return s.CachedInfo(), nil // just fetched
 }

@@ -50,7 +50,7 @@ func (l *Log) newReader(ctx context.Context, start uint64) (*reader, error) {
 		inbox:    l.nc.NewInbox(),
 		messages: make(chan *nats.Msg, prefetch+statusRoom),
 	}
-	rctx, cancel := context.WithTimeout(ctx, createTimeout)
+	rctx, cancel := l.request(ctx, createTimeout, createConsumerAPI+l.stream)
 	defer cancel()
 	_, err := l.js.CreateConsumer(rctx, l.stream, jetstream.ConsumerConfig{
 		Name:              r.name,
@@ -62,7 +62,7 @@ func (l *Log) newReader(ctx context.Context, start uint64) (*reader, error) {
 		MemoryStorage:     true,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make a consumer: %w", l.explain(ctx, err))
+		return nil, fmt.Errorf("make a consumer: %w", l.explain(ctx, cause(rctx, err)))
 	}
 	if r.sub, err = l.nc.ChanSubscribe(r.inbox, r.messages); err != nil {
 		return nil, l.explain(ctx, err)
@@ -85,7 +85,7 @@ func (r *reader) pull() error {
 	if err != nil {
 		return err
 	}
-	if err := r.log.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+r.log.stream+"."+r.name, r.inbox, request); err != nil {
+	if err := r.log.nc.PublishRequest(nextAPI+r.log.stream+"."+r.name, r.inbox, request); err != nil {
 		return err
 	}
 	r.pending = prefetch
@@ -132,5 +132,5 @@ func (r *reader) done(n int) error {
 // to do so is lost.
 func (r *reader) close() {
 	_ = r.sub.Unsubscribe()
-	_ = r.log.nc.Publish("$JS.API.CONSUMER.DELETE."+r.log.stream+"."+r.name, nil)
+	_ = r.log.nc.Publish(deleteConsumerAPI+r.log.stream+"."+r.name, nil)
 }

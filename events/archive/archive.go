@@ -1,0 +1,244 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/events"
+	archivev1 "meshlog.dev/proto/meshlog/archive/v1"
+)
+
+// Archive is an open archive: a log, and files by name. It is safe for
+// concurrent use.
+type Archive struct {
+	file    *os.File
+	decoder *zstd.Decoder
+	index   *archivev1.Index
+	starts  []uint64 // Seq of the first record of each block of the log
+	last    uint64   // Seq of the last record
+
+	closing sync.Once
+	closed  chan struct{}
+
+	mu     sync.Mutex // protects what follows
+	recent int        // the block of the log that was read last; -1: none
+	record []*archivev1.Record
+}
+
+// Open opens the archive at path, and checks all of it: the error is ErrFormat
+// or ErrDamaged where it is not whole.
+func Open(ctx context.Context, path string) (*Archive, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err // it names the file
+	}
+	a := &Archive{file: f, closed: make(chan struct{}), recent: -1}
+	if err := a.open(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
+	}
+	return a, nil
+}
+
+func (a *Archive) open(ctx context.Context) error {
+	info, err := a.file.Stat()
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%w: it is no file", ErrFormat)
+	case info.Size() == 0:
+		return fmt.Errorf("%w: it is empty", ErrDamaged)
+	}
+	if a.decoder, err = newDecoder(); err != nil {
+		return err
+	}
+	head := make([]byte, min(int64(len(header())), info.Size()))
+	if _, err := a.file.ReadAt(head, 0); err != nil {
+		return err
+	}
+	if err := checkHeader(head); err != nil {
+		return err
+	}
+	if err := a.readIndex(info.Size()); err != nil {
+		return err
+	}
+	return a.checkBlocks(ctx)
+}
+
+// readIndex reads what the end of the file names.
+func (a *Archive) readIndex(size int64) error {
+	if size < int64(len(header())+footerSize) {
+		return fmt.Errorf("%w: it ends after %d bytes", ErrDamaged, size)
+	}
+	b := make([]byte, footerSize)
+	if _, err := a.file.ReadAt(b, size-int64(footerSize)); err != nil {
+		return err
+	}
+	f, err := parseFooter(b)
+	if err != nil {
+		return err
+	}
+	atMost := uint64(size) - uint64(footerSize)
+	if f.offset > atMost || f.size != atMost-f.offset {
+		return fmt.Errorf("%w: its end does not say where the index is", ErrDamaged)
+	}
+	packed := make([]byte, f.size)
+	if _, err := a.file.ReadAt(packed, int64(f.offset)); err != nil {
+		return err
+	}
+	if f.sumOver(packed) != f.sum {
+		return fmt.Errorf("%w: its index is not what was written", ErrDamaged)
+	}
+	a.index = new(archivev1.Index)
+	if err := a.unpack(packed, a.index); err != nil {
+		return fmt.Errorf("%w: index: %w", ErrDamaged, err)
+	}
+	a.last = a.index.GetFirst() - 1
+	for _, b := range a.index.GetLog() {
+		a.starts = append(a.starts, a.last+1)
+		a.last += uint64(b.GetRecords())
+	}
+	return a.checkPlaces(f.offset)
+}
+
+// checkPlaces sees that header, blocks and index lie without gaps.
+func (a *Archive) checkPlaces(index uint64) error {
+	at := uint64(len(header()))
+	for _, b := range a.blocks() {
+		if b.GetOffset() != at || b.GetSize() > index-at || len(b.GetSum()) != sha256.Size {
+			return fmt.Errorf("%w: its blocks do not lie where the index says", ErrDamaged)
+		}
+		at += b.GetSize()
+	}
+	if at != index || a.index.GetFirst() == 0 {
+		return fmt.Errorf("%w: its index does not say everything", ErrDamaged)
+	}
+	return nil
+}
+
+// blocks are all blocks, in the order of the file.
+func (a *Archive) blocks() []*archivev1.Block {
+	all := slices.Clone(a.index.GetLog())
+	for _, f := range a.index.GetFiles() {
+		all = append(all, f.GetBlock())
+	}
+	slices.SortFunc(all, func(x, y *archivev1.Block) int {
+		switch {
+		case x.GetOffset() < y.GetOffset():
+			return -1
+		case x.GetOffset() > y.GetOffset():
+			return 1
+		}
+		return 0
+	})
+	return all
+}
+
+// checkBlocks reads all blocks once.
+func (a *Archive) checkBlocks(ctx context.Context) error {
+	var b []byte
+	for _, block := range a.blocks() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var err error
+		if b, err = a.packed(block, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// packed reads a block as it lies in the file, into b if it has room.
+func (a *Archive) packed(block *archivev1.Block, b []byte) ([]byte, error) {
+	b = slices.Grow(b[:0], int(block.GetSize()))[:block.GetSize()]
+	if _, err := a.file.ReadAt(b, int64(block.GetOffset())); err != nil && !errors.Is(err, io.EOF) {
+		return nil, a.closedOr(err)
+	}
+	if sum := sha256.Sum256(b); !bytes.Equal(sum[:], block.GetSum()) {
+		return nil, fmt.Errorf("%w: bytes %d to %d are not what was written", ErrDamaged, block.GetOffset(), block.GetOffset()+block.GetSize())
+	}
+	return b, nil
+}
+
+// closedOr is err, unless that comes from Close.
+func (a *Archive) closedOr(err error) error {
+	if errors.Is(err, os.ErrClosed) {
+		return events.ErrClosed
+	}
+	return err
+}
+
+func (a *Archive) unpack(packed []byte, m proto.Message) error {
+	b, err := a.decoder.DecodeAll(packed, nil)
+	if err != nil {
+		return err
+	}
+	return proto.Unmarshal(b, m)
+}
+
+// File returns the bytes of a file, or events.ErrNotFound.
+func (a *Archive) File(ctx context.Context, name string) ([]byte, error) {
+	if err := a.ready(ctx); err != nil {
+		return nil, fmt.Errorf("file %s: %w", name, err)
+	}
+	files := a.index.GetFiles()
+	i, ok := slices.BinarySearchFunc(files, name, func(f *archivev1.File, name string) int { return strings.Compare(f.GetName(), name) })
+	if !ok {
+		return nil, fmt.Errorf("file %s: %w", name, events.ErrNotFound)
+	}
+	packed, err := a.packed(files[i].GetBlock(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("file %s: %w", name, err)
+	}
+	b, err := a.decoder.DecodeAll(packed, nil)
+	if err != nil {
+		return nil, fmt.Errorf("file %s: %w: %w", name, ErrDamaged, err)
+	}
+	return b, nil
+}
+
+// Files are the names of the files that begin with a prefix, sorted.
+func (a *Archive) Files(prefix string) []string {
+	var names []string
+	for _, f := range a.index.GetFiles() {
+		if strings.HasPrefix(f.GetName(), prefix) {
+			names = append(names, f.GetName())
+		}
+	}
+	return names
+}
+
+// Close ends the archive and its followers.
+func (a *Archive) Close() (err error) {
+	a.closing.Do(func() {
+		close(a.closed)
+		err = a.file.Close()
+		a.decoder.Close()
+	})
+	return err
+}
+
+// ready says why nothing can be read.
+func (a *Archive) ready(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case <-a.closed:
+		return events.ErrClosed
+	default:
+		return nil
+	}
+}

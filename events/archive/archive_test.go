@@ -1,0 +1,305 @@
+package archive_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"meshlog.dev/events"
+	"meshlog.dev/events/archive"
+	"meshlog.dev/events/eventstest"
+	"meshlog.dev/events/memlog"
+)
+
+// TestSuite fills a log in memory; what is read comes from an archive of it.
+func TestSuite(t *testing.T) {
+	eventstest.RunStatic(t, func(t *testing.T) eventstest.Driver {
+		l := &copied{Log: memlog.New(time.Now), t: t}
+		return eventstest.Driver{
+			Log:       l,
+			AppendRaw: func(s events.Subject, raw []byte) { l.Log.AppendRaw(s, raw) },
+			Trim:      l.Log.Trim,
+		}
+	})
+}
+
+// copied is a log that is written in memory and read from an archive.
+type copied struct {
+	*memlog.Log
+	t *testing.T
+
+	open   *archive.Archive
+	bounds events.Bounds // of what is in open
+	closed bool
+}
+
+// archive is one of all that is on the log.
+func (c *copied) archive() *archive.Archive {
+	if c.closed {
+		return c.open
+	}
+	bounds, err := c.Log.Bounds(context.Background())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if c.open == nil || bounds != c.bounds {
+		c.open, c.bounds = open(c.t, write(c.t, c.Log, nil)), bounds
+	}
+	return c.open
+}
+
+func (c *copied) Bounds(ctx context.Context) (events.Bounds, error) { return c.archive().Bounds(ctx) }
+
+func (c *copied) Get(ctx context.Context, seq uint64) (events.Record, error) {
+	return c.archive().Get(ctx, seq)
+}
+
+func (c *copied) Last(ctx context.Context, s events.Subject) (events.Record, error) {
+	return c.archive().Last(ctx, s)
+}
+
+func (c *copied) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw, error] {
+	return c.archive().Raw(ctx, first, last)
+}
+
+func (c *copied) Follow(ctx context.Context, after uint64, name string) (events.Follower, error) {
+	return c.archive().Follow(ctx, after, name)
+}
+
+func (c *copied) Close() error {
+	open := c.archive()
+	c.closed = true
+	return open.Close()
+}
+
+// write makes an archive of a log, with files, and returns its path.
+func write(t *testing.T, l *memlog.Log, files map[string][]byte) string {
+	t.Helper()
+	var b bytes.Buffer
+	bounds, err := l.Bounds(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := archive.NewWriter(&b, bounds.First)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, err := range l.Raw(context.Background(), bounds.First, bounds.Last) {
+		if err == nil {
+			err = w.Append(r)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := w.Put(name, files[name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if w.Size() != uint64(b.Len()) {
+		t.Fatalf("size is %d, %d bytes were written", w.Size(), b.Len())
+	}
+	return file(t, b.Bytes())
+}
+
+func file(t *testing.T, b []byte) string {
+	t.Helper()
+	return rewrite(t, filepath.Join(t.TempDir(), "archive"), b)
+}
+
+func rewrite(t *testing.T, path string, b []byte) string {
+	t.Helper()
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func open(t *testing.T, path string) *archive.Archive {
+	t.Helper()
+	a, err := archive.Open(context.Background(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close() })
+	return a
+}
+
+// sample is a log of n records on several subjects, and a path of an archive of
+// it with three files.
+func sample(t *testing.T, n int) (*memlog.Log, string) {
+	t.Helper()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
+	l := memlog.New(func() time.Time { now = now.Add(time.Millisecond); return now })
+	for i := range n {
+		_, err := l.Append(t.Context(), []events.Event{{
+			ID:   fmt.Sprint("begin-", i),
+			Body: &events.Begin{Shard: events.Shard{Source: "s", Instance: fmt.Sprint(i % 3)}, Session: fmt.Sprint(i), Holder: "h"},
+		}}, events.Fence{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return l, write(t, l, files)
+}
+
+var files = map[string][]byte{"a/1": bytes.Repeat([]byte("one"), 1000), "a/2": {}, "b": []byte("two")}
+
+func TestFiles(t *testing.T) {
+	_, path := sample(t, 3)
+	a := open(t, path)
+	for name, want := range files {
+		if got, err := a.File(t.Context(), name); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("file %s = %d bytes, %v", name, len(got), err)
+		}
+	}
+	if got := a.Files("a/"); !slices.Equal(got, []string{"a/1", "a/2"}) {
+		t.Errorf("files a/ = %v", got)
+	}
+	if _, err := a.File(t.Context(), "a/3"); !errors.Is(err, events.ErrNotFound) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.File(t.Context(), "b"); !errors.Is(err, events.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// Equal logs give equal bytes.
+func TestDeterministic(t *testing.T) {
+	_, one := sample(t, 2000)
+	_, other := sample(t, 2000)
+	a, err := os.ReadFile(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(a, b) {
+		t.Errorf("two archives of the same differ: %d and %d bytes", len(a), len(b))
+	}
+}
+
+func TestWriterRefuses(t *testing.T) {
+	if _, err := archive.NewWriter(new(bytes.Buffer), 0); err == nil {
+		t.Error("a log from 0 on was begun")
+	}
+	w, err := archive.NewWriter(new(bytes.Buffer), 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Append(events.Raw{Seq: 8}); err == nil {
+		t.Error("a gap was taken")
+	}
+	if err := w.Put("x", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Put("x", nil); err == nil {
+		t.Error("a name was taken twice")
+	}
+	if _, err := archive.NewWriter(fullDisk{}, 1); !errors.Is(err, errFull) {
+		t.Errorf("a full disk: %v", err)
+	}
+}
+
+type fullDisk struct{}
+
+var errFull = errors.New("no space left")
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
+
+// An archive that was cut off anywhere is not opened.
+func TestCutOff(t *testing.T) {
+	_, path := sample(t, 40)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = file(t, nil)
+	for n := range whole {
+		if _, err := archive.Open(t.Context(), rewrite(t, path, whole[:n])); !errors.Is(err, archive.ErrDamaged) {
+			t.Fatalf("%d of %d bytes: %v", n, len(whole), err)
+		}
+	}
+}
+
+// There is no bit that may be another.
+func TestFlips(t *testing.T) {
+	_, path := sample(t, 40)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = file(t, nil)
+	for i := range whole {
+		for _, bit := range []byte{0x01, 0x80} {
+			b := bytes.Clone(whole)
+			b[i] ^= bit
+			_, err := archive.Open(t.Context(), rewrite(t, path, b))
+			if !errors.Is(err, archive.ErrDamaged) && !errors.Is(err, archive.ErrFormat) {
+				t.Fatalf("byte %d of %d with bit %#x flipped: %v", i, len(whole), bit, err)
+			}
+		}
+	}
+	longer := append(bytes.Clone(whole), 0)
+	if _, err := archive.Open(t.Context(), file(t, longer)); !errors.Is(err, archive.ErrDamaged) {
+		t.Errorf("a byte more: %v", err)
+	}
+}
+
+// What changes after Open is found when it is read.
+func TestDamagedWhileOpen(t *testing.T) {
+	_, path := sample(t, 40)
+	a := open(t, path)
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("xxxx"), 30); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.File(t.Context(), "a/1"); !errors.Is(err, archive.ErrDamaged) {
+		t.Errorf("file: %v", err)
+	}
+}
+
+func TestNoArchive(t *testing.T) {
+	for _, c := range []struct {
+		name, content, want string
+		is                  error
+	}{
+		{"another file", "apiVersion: v1\nkind: Service\n", "`meshlog export` did not write it", archive.ErrFormat},
+		{"a newer format", "meshlog-archive 2\n...", `its format is "2", this build reads 1`, archive.ErrFormat},
+		{"nothing", "", "it is empty", archive.ErrDamaged},
+	} {
+		_, err := archive.Open(t.Context(), file(t, []byte(c.content)))
+		if !errors.Is(err, c.is) || !strings.Contains(fmt.Sprint(err), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if _, err := archive.Open(t.Context(), filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	if _, err := archive.Open(t.Context(), t.TempDir()); !errors.Is(err, archive.ErrFormat) {
+		t.Errorf("a directory: %v", err)
+	}
+}

@@ -1,0 +1,198 @@
+package archive
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"meshlog.dev/events"
+	archivev1 "meshlog.dev/proto/meshlog/archive/v1"
+)
+
+// Generation implements events.Reader: a file has no connection to lose.
+func (a *Archive) Generation() uint64 { return 1 }
+
+// Bounds implements events.Reader.
+func (a *Archive) Bounds(ctx context.Context) (events.Bounds, error) {
+	if err := a.ready(ctx); err != nil {
+		return events.Bounds{}, fmt.Errorf("bounds: %w", err)
+	}
+	return events.Bounds{First: a.index.GetFirst(), Last: a.last}, nil
+}
+
+// Get implements events.Reader.
+func (a *Archive) Get(ctx context.Context, seq uint64) (events.Record, error) {
+	if err := a.ready(ctx); err != nil {
+		return events.Record{}, fmt.Errorf("get record %d: %w", seq, err)
+	}
+	if seq < a.index.GetFirst() || seq > a.last {
+		return events.Record{}, fmt.Errorf("get record %d: %w", seq, events.ErrNotFound)
+	}
+	run, err := a.from(seq)
+	if err != nil {
+		return events.Record{}, fmt.Errorf("get record %d: %w", seq, err)
+	}
+	return run.raw(0).Record(), nil
+}
+
+// Last implements events.Reader.
+func (a *Archive) Last(ctx context.Context, subject events.Subject) (events.Record, error) {
+	if err := a.ready(ctx); err != nil {
+		return events.Record{}, fmt.Errorf("last of %s: %w", subject, err)
+	}
+	subjects := a.index.GetSubjects()
+	i, ok := slices.BinarySearchFunc(subjects, string(subject), func(s *archivev1.Subject, name string) int {
+		return strings.Compare(s.GetSubject(), name)
+	})
+	if !ok {
+		return events.Record{}, fmt.Errorf("last of %s: %w", subject, events.ErrNotFound)
+	}
+	return a.Get(ctx, subjects[i].GetSeq())
+}
+
+// Raw implements events.RawReader.
+func (a *Archive) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw, error] {
+	return func(yield func(events.Raw, error) bool) {
+		if err := a.within(first, last); err != nil {
+			yield(events.Raw{}, fmt.Errorf("read from %d to %d: %w", first, last, err))
+			return
+		}
+		for first <= last {
+			run, err := run{}, a.ready(ctx)
+			if err == nil {
+				run, err = a.from(first)
+			}
+			if err != nil {
+				yield(events.Raw{}, fmt.Errorf("read from %d: %w", first, err))
+				return
+			}
+			for i := range run.records {
+				if first > last || !yield(run.raw(i), nil) {
+					return
+				}
+				first++
+			}
+		}
+	}
+}
+
+// within says whether the log has the records from first to last.
+func (a *Archive) within(first, last uint64) error {
+	switch {
+	case first > last:
+		return nil
+	case last > a.last:
+		return fmt.Errorf("%w: its last record is %d", events.ErrRewound, a.last)
+	case first < a.index.GetFirst():
+		return fmt.Errorf("%w: the log begins at %d", events.ErrGap, a.index.GetFirst())
+	}
+	return nil
+}
+
+// run is a record and those behind it in its block.
+type run struct {
+	first   uint64 // Seq of records[0]
+	records []*archivev1.Record
+}
+
+func (r run) raw(i int) events.Raw {
+	rec := r.records[i]
+	return events.Raw{
+		Seq: r.first + uint64(i), Time: time.Unix(0, rec.GetTime()).UTC(),
+		Subject: events.Subject(rec.GetSubject()), Data: rec.GetData(),
+	}
+}
+
+// from reads the block of the record at seq, which is there.
+func (a *Archive) from(seq uint64) (run, error) {
+	i, found := slices.BinarySearch(a.starts, seq)
+	if !found {
+		i--
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.recent != i {
+		packed, err := a.packed(a.index.GetLog()[i], nil)
+		if err != nil {
+			return run{}, err
+		}
+		block := new(archivev1.Records)
+		if err := a.unpack(packed, block); err != nil {
+			return run{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		if len(block.GetRecords()) != int(a.index.GetLog()[i].GetRecords()) {
+			return run{}, fmt.Errorf("%w: a block has %d records, want %d", ErrDamaged, len(block.GetRecords()), a.index.GetLog()[i].GetRecords())
+		}
+		a.recent, a.record = i, block.GetRecords()
+	}
+	return run{seq, a.record[seq-a.starts[i]:]}, nil
+}
+
+// Follow implements events.Reader. At the end of the log the follower waits
+// until its caller gives up: nothing comes any more. What is acknowledged under
+// a name is not kept.
+func (a *Archive) Follow(ctx context.Context, after uint64, _ string) (events.Follower, error) {
+	if err := a.ready(ctx); err != nil {
+		return nil, fmt.Errorf("follow: %w", err)
+	}
+	return &follower{archive: a, cursor: after}, nil
+}
+
+type follower struct {
+	archive *Archive
+	cursor  uint64 // Seq of the last record returned
+	closed  bool
+}
+
+// Next implements events.Follower.
+func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
+	a := f.archive
+	if err := a.ready(ctx); err != nil {
+		return nil, fmt.Errorf("follow: %w", err)
+	}
+	switch {
+	case f.closed:
+		return nil, fmt.Errorf("follow: %w", events.ErrClosed)
+	case f.cursor > a.last:
+		return nil, fmt.Errorf("follow after %d: %w: its last record is %d", f.cursor, events.ErrRewound, a.last)
+	case f.cursor+1 < a.index.GetFirst():
+		return nil, fmt.Errorf("follow after %d: %w: the log begins at %d", f.cursor, events.ErrGap, a.index.GetFirst())
+	case f.cursor == a.last:
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-a.closed:
+			return nil, fmt.Errorf("follow: %w", events.ErrClosed)
+		}
+	}
+	run, err := a.from(f.cursor + 1)
+	if err != nil {
+		return nil, fmt.Errorf("follow after %d: %w", f.cursor, err)
+	}
+	records := make([]events.Record, len(run.records))
+	for i := range records {
+		records[i] = run.raw(i).Record()
+	}
+	f.cursor += uint64(len(records))
+	return records, nil
+}
+
+// Ack implements events.Follower.
+func (f *follower) Ack(ctx context.Context, seq uint64) error {
+	if err := f.archive.ready(ctx); err != nil {
+		return fmt.Errorf("acknowledge %d: %w", seq, err)
+	}
+	if f.closed {
+		return fmt.Errorf("acknowledge %d: %w", seq, events.ErrClosed)
+	}
+	return nil
+}
+
+// Close implements events.Follower.
+func (f *follower) Close() error {
+	f.closed = true
+	return nil
+}

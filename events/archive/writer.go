@@ -1,0 +1,154 @@
+package archive
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/events"
+	archivev1 "meshlog.dev/proto/meshlog/archive/v1"
+)
+
+// Writer writes an archive. One goroutine uses it. After an error of any method
+// the archive is not to be used.
+type Writer struct {
+	w       io.Writer
+	encoder *zstd.Encoder
+	offset  uint64
+
+	first, next uint64 // Seq of the first and of the next record
+	block       archivev1.Records
+	blockBytes  int
+	subjects    map[string]uint64
+	files       map[string]*archivev1.Block
+	log         []*archivev1.Block
+}
+
+// NewWriter begins an archive of a log whose first record is first; an empty
+// log has the number that its next record would get.
+func NewWriter(w io.Writer, first uint64) (*Writer, error) {
+	if first == 0 {
+		return nil, errors.New("archive: a log counts from 1")
+	}
+	encoder, err := newEncoder()
+	if err != nil {
+		return nil, fmt.Errorf("archive: %w", err)
+	}
+	a := &Writer{
+		w: w, encoder: encoder, first: first, next: first,
+		subjects: map[string]uint64{}, files: map[string]*archivev1.Block{},
+	}
+	return a, a.write([]byte(header()))
+}
+
+// Append adds the next record of the log.
+func (a *Writer) Append(r events.Raw) error {
+	if r.Seq != a.next {
+		return fmt.Errorf("archive: record %d after %d", r.Seq, a.next-1)
+	}
+	a.next++
+	a.subjects[string(r.Subject)] = r.Seq
+	a.block.Records = append(a.block.Records, &archivev1.Record{Time: r.Time.UnixNano(), Subject: string(r.Subject), Data: r.Data})
+	a.blockBytes += len(r.Data)
+	if len(a.block.Records) >= logBlockRecords || a.blockBytes >= logBlockBytes {
+		return a.closeBlock()
+	}
+	return nil
+}
+
+func (a *Writer) closeBlock() error {
+	if len(a.block.Records) == 0 {
+		return nil
+	}
+	b, err := marshal(&a.block)
+	if err != nil {
+		return err
+	}
+	block, err := a.put(b)
+	if err != nil {
+		return err
+	}
+	block.Records = uint32(len(a.block.Records))
+	a.log = append(a.log, block)
+	a.block, a.blockBytes = archivev1.Records{}, 0
+	return nil
+}
+
+// Put adds a file. A name is used once.
+func (a *Writer) Put(name string, b []byte) error {
+	if a.Has(name) {
+		return fmt.Errorf("archive: file %s: is there already", name)
+	}
+	if len(b) > maxBlock {
+		return fmt.Errorf("archive: file %s: has %d bytes, %d are allowed", name, len(b), maxBlock)
+	}
+	block, err := a.put(b)
+	if err != nil {
+		return err
+	}
+	a.files[name] = block
+	return nil
+}
+
+// Has says whether a file was put.
+func (a *Writer) Has(name string) bool { return a.files[name] != nil }
+
+// Size is how many bytes were written.
+func (a *Writer) Size() uint64 { return a.offset }
+
+// put writes b as a block.
+func (a *Writer) put(b []byte) (*archivev1.Block, error) {
+	packed := a.encoder.EncodeAll(b, nil)
+	sum := sha256.Sum256(packed)
+	block := &archivev1.Block{Offset: a.offset, Size: uint64(len(packed)), Sum: sum[:]}
+	return block, a.write(packed)
+}
+
+func (a *Writer) write(b []byte) error {
+	n, err := a.w.Write(b)
+	a.offset += uint64(n)
+	if err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	return nil
+}
+
+// Close ends the archive. What it wrote to stays open.
+func (a *Writer) Close() error {
+	if err := a.closeBlock(); err != nil {
+		return err
+	}
+	index := &archivev1.Index{First: a.first, Log: a.log}
+	for _, s := range slices.Sorted(maps.Keys(a.subjects)) {
+		index.Subjects = append(index.Subjects, &archivev1.Subject{Subject: s, Seq: a.subjects[s]})
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(a.files), strings.Compare) {
+		index.Files = append(index.Files, &archivev1.File{Name: name, Block: a.files[name]})
+	}
+	b, err := marshal(index)
+	if err != nil {
+		return err
+	}
+	packed := a.encoder.EncodeAll(b, nil)
+	f := footer{offset: a.offset, size: uint64(len(packed))}
+	f.sum = f.sumOver(packed)
+	if err := a.write(packed); err != nil {
+		return err
+	}
+	return a.write(f.bytes())
+}
+
+func marshal(m proto.Message) ([]byte, error) {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("archive: %w", err)
+	}
+	return b, nil
+}
