@@ -46,6 +46,8 @@ type Publisher struct {
 	session session
 	source  source
 	stuck   error // why an append is tried again; nil: none is
+	// When the last listing, and the last change, were whole on the log.
+	listed, changedAt time.Time
 
 	state State
 }
@@ -220,6 +222,7 @@ func (p *Publisher) tell(phase Phase) {
 	s := State{
 		Phase: phase, Session: p.session.name, Keys: len(p.session.said.hashes),
 		Pending: p.session.waiting.len() + p.session.sending, Partial: p.session.partial, Diagnostics: p.diagnostics(),
+		Listed: p.listed, Changed: p.changedAt,
 	}
 	if s.equal(p.state) {
 		return
@@ -233,7 +236,7 @@ func (p *Publisher) tell(phase Phase) {
 
 func (s State) equal(t State) bool {
 	return s.Phase == t.Phase && s.Session == t.Session && s.Keys == t.Keys && s.Pending == t.Pending &&
-		s.Partial == t.Partial && slices.Equal(s.Diagnostics, t.Diagnostics)
+		s.Partial == t.Partial && s.Listed.Equal(t.Listed) && s.Changed.Equal(t.Changed) && slices.Equal(s.Diagnostics, t.Diagnostics)
 }
 
 func (p *Publisher) diagnostics() []model.Diagnostic {

@@ -270,7 +270,7 @@ func TestListing(t *testing.T) {
 		if got := r.lastAlive().Digest; got != s.digest() {
 			t.Errorf("digest %x, want %x", got, s.digest())
 		}
-		want := watcher.State{Phase: watcher.PhaseFollowing, Session: "a-1", Keys: 2}
+		want := watcher.State{Phase: watcher.PhaseFollowing, Session: "a-1", Keys: 2, Listed: time.Now()}
 		if diff := cmp.Diff(want, r.state()); diff != "" {
 			t.Error(diff)
 		}
@@ -317,6 +317,11 @@ func TestChanges(t *testing.T) {
 			"put x=B pseq 2 low 2", "put x=A pseq 3 low 3",
 			"delete x pseq 4 low 4 batch 0/3", "put y=1 pseq 5 low 4 batch 1/3", "put z=1 pseq 6 low 4 batch 2/3",
 			"put z=2 pseq 7 low 7")
+		changed := time.Now()
+		<-time.After(time.Minute)
+		if st := r.state(); !st.Changed.Equal(changed) || !st.Listed.Equal(changed) {
+			t.Errorf("listed %v, changed %v; want %v", st.Listed, st.Changed, changed)
+		}
 		_ = r.stop()
 	})
 }

@@ -3,6 +3,7 @@ package watcher
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"meshlog.dev/events"
 	"meshlog.dev/services/internal/model"
@@ -65,6 +66,9 @@ type State struct {
 	Keys    int    // objects of the shard
 	Pending int    // changes seen and not yet acknowledged
 	Partial bool   // something of the source cannot be read
+	// Listed and Changed are when this publisher's last listing, and the last
+	// change, were whole on the log; zero: none was.
+	Listed, Changed time.Time
 	// Diagnostics are the problems that are not on the log, sorted.
 	Diagnostics []model.Diagnostic
 }

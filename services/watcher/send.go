@@ -81,6 +81,7 @@ func (p *Publisher) flush(ctx context.Context) error {
 		return err
 	}
 	stop.At(stop.WatcherAcknowledged)
+	p.changedAt = p.in.Now()
 	return nil
 }
 

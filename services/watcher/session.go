@@ -118,7 +118,11 @@ func (p *Publisher) list(ctx context.Context, l Listing) error {
 		return nil
 	}
 	p.log.Info("listed", "session", p.session.name, "keys", len(changes), "sent", len(send), "partial", l.Partial)
-	return p.alive(ctx, listed)
+	if err := p.alive(ctx, listed); err != nil {
+		return err
+	}
+	p.listed = p.in.Now()
+	return nil
 }
 
 // listGroup bounds how much of a listing is unacknowledged at once.

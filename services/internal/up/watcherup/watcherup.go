@@ -175,6 +175,12 @@ func (w *running) report() *reportv1.WatcherReport {
 		Time: timestamppb.Now(), State: string(s.Phase), Session: s.Session,
 		Keys: uint64(s.Keys), Partial: s.Partial, Pending: uint64(s.Pending),
 	}
+	if !s.Listed.IsZero() {
+		r.Listed = timestamppb.New(s.Listed)
+	}
+	if !s.Changed.IsZero() {
+		r.Changed = timestamppb.New(s.Changed)
+	}
 	for _, d := range s.Diagnostics {
 		r.Diagnostics = append(r.Diagnostics, d.Proto())
 	}
