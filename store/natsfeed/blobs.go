@@ -16,15 +16,17 @@ const blobStream = "OBJ_" + BlobBucket
 // PutBlob implements store.Blobs. A blob that is there is not written again.
 func (f *Feed) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
 	h := store.HashOf(b)
-	info, err := f.blobs.GetInfo(ctx, h.String())
+	info, err := f.blobInfo(ctx, h)
 	if err == nil && info.Size == uint64(len(b)) {
 		return h, nil
 	}
 	if err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
 		return h, fmt.Errorf("put blob %s: %w", h, err)
 	}
+	ctx, cancel := f.undenied(ctx, blobMeta, blobChunks)
+	defer cancel()
 	if _, err := f.blobs.PutBytes(ctx, h.String(), b); err != nil {
-		return h, fmt.Errorf("put blob %s: %w", h, err)
+		return h, fmt.Errorf("put blob %s: %w", h, cause(ctx, err))
 	}
 	return h, nil
 }
@@ -43,7 +45,7 @@ func (f *Feed) GetBlob(ctx context.Context, h store.Hash) ([]byte, error) {
 }
 
 func (f *Feed) getBlob(ctx context.Context, h store.Hash) ([]byte, error) {
-	info, err := f.blobs.GetInfo(ctx, h.String())
+	info, err := f.blobInfo(ctx, h)
 	if errors.Is(err, jetstream.ErrObjectNotFound) {
 		return nil, fmt.Errorf("get blob %s: %w", h, store.ErrNotFound)
 	}
@@ -51,7 +53,7 @@ func (f *Feed) getBlob(ctx context.Context, h store.Hash) ([]byte, error) {
 		return nil, fmt.Errorf("get blob %s: %w", h, err)
 	}
 	var b []byte
-	chunks := "$O." + BlobBucket + ".C." + info.NUID
+	chunks := blobChunks + info.NUID
 	for next, left := uint64(1), int(info.Chunks); left > 0; {
 		run, err := f.direct(ctx, blobStream, chunks, next, min(left, window))
 		if err != nil {
@@ -69,4 +71,12 @@ func (f *Feed) getBlob(ctx context.Context, h store.Hash) ([]byte, error) {
 		return nil, fmt.Errorf("get blob %s: %w", h, store.ErrCorrupt)
 	}
 	return b, nil
+}
+
+// blobInfo is what the store says of a blob, by any server.
+func (f *Feed) blobInfo(ctx context.Context, h store.Hash) (*jetstream.ObjectInfo, error) {
+	ctx, cancel := f.request(ctx, directGetAPI+blobStream)
+	defer cancel()
+	info, err := f.blobs.GetInfo(ctx, h.String())
+	return info, cause(ctx, err)
 }

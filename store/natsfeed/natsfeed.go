@@ -118,6 +118,19 @@ type Options struct {
 	Domain string
 }
 
+func (o Options) domain() string {
+	if o.Domain == "" {
+		return "mesh"
+	}
+	return o.Domain
+}
+
+// subject is where the versions of the domain are published.
+func (o Options) subject() string { return SubjectPrefix + o.domain() }
+
+// LiveSubject is where the server repeats the versions of the domain.
+func (o Options) LiveSubject() string { return LivePrefix + o.domain() }
+
 var domainPattern = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // Feed is one domain's chain. It implements store.Publisher and store.Chain,
@@ -138,23 +151,21 @@ type Feed struct {
 // stays its owner's. It should have no buffer for reconnecting
 // (nats.ReconnectBufSize(-1)), so that what is sent without a server fails.
 func Open(ctx context.Context, nc *nats.Conn, o Options) (*Feed, error) {
-	domain := o.Domain
-	if domain == "" {
-		domain = "mesh"
-	}
-	if !domainPattern.MatchString(domain) {
-		return nil, fmt.Errorf("open the version chain: domain %q: may have letters, digits, - and _ only", domain)
+	if !domainPattern.MatchString(o.domain()) {
+		return nil, fmt.Errorf("open the version chain: domain %q: may have letters, digits, - and _ only", o.domain())
 	}
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("open the version chain: %w", err)
 	}
-	f := &Feed{nc: nc, js: js, subject: SubjectPrefix + domain, live: LivePrefix + domain, followers: make(map[*Follower]struct{})}
+	f := &Feed{nc: nc, js: js, subject: o.subject(), live: o.LiveSubject(), followers: make(map[*Follower]struct{})}
+	ctx, cancel := f.request(ctx, infoAPI)
+	defer cancel()
 	if f.stream, err = js.Stream(ctx, Stream); err != nil {
-		return nil, fmt.Errorf("open stream %s: %w", Stream, err)
+		return nil, fmt.Errorf("open stream %s: %w", Stream, cause(ctx, err))
 	}
 	if f.blobs, err = js.ObjectStore(ctx, BlobBucket); err != nil {
-		return nil, fmt.Errorf("open object store %s: %w", BlobBucket, err)
+		return nil, fmt.Errorf("open object store %s: %w", BlobBucket, cause(ctx, err))
 	}
 	return f, nil
 }

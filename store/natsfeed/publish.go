@@ -30,15 +30,26 @@ func (f *Feed) Generation() uint64 { return 1 + f.nc.Stats().Reconnects }
 func (f *Feed) Head(ctx context.Context) (store.Head, error) {
 	// First the sequence, then the message: a message that comes between
 	// makes the sequence too small, not too large, and the fence holds.
-	info, err := f.stream.Info(ctx)
+	info, err := f.info(ctx)
 	if err != nil {
-		return store.Head{}, fmt.Errorf("read the head of the version chain: stream %s: %w", Stream, err)
+		return store.Head{}, fmt.Errorf("read the head of the version chain: %w", err)
 	}
 	m, err := f.lastMessage(ctx)
 	if err != nil {
 		return store.Head{}, fmt.Errorf("read the head of the version chain: %w", err)
 	}
 	return store.Head{Manifest: m.update.Manifest, Seq: max(info.State.LastSeq, m.seq)}, nil
+}
+
+// info asks the stream's leader.
+func (f *Feed) info(ctx context.Context) (*jetstream.StreamInfo, error) {
+	ctx, cancel := f.request(ctx, infoAPI+Stream)
+	defer cancel()
+	info, err := f.stream.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", Stream, cause(ctx, err))
+	}
+	return info, nil
 }
 
 // Publish implements store.Publisher.
@@ -55,8 +66,11 @@ func (f *Feed) Publish(ctx context.Context, u store.Update, expect, generation u
 	if f.Generation() != generation {
 		return 0, fmt.Errorf("publish version %s: %w", v, store.ErrReconnected)
 	}
+	ctx, cancel := f.request(ctx, f.subject)
+	defer cancel()
 	ack, err := f.js.PublishMsg(ctx, &nats.Msg{Subject: f.subject, Data: b},
 		jetstream.WithExpectStream(Stream), jetstream.WithExpectLastSequence(expect), jetstream.WithRetryAttempts(0))
+	err = cause(ctx, err)
 	var api *jetstream.APIError
 	switch {
 	case errors.As(err, &api) && (api.ErrorCode == wrongLastSequence || api.ErrorCode == wrongLastSequenceConstant):
@@ -95,11 +109,11 @@ func (f *Feed) lastMessage(ctx context.Context) (message, error) {
 	if err != nil {
 		return message{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := f.request(ctx, getAPI+Stream)
 	defer cancel()
-	reply, err := f.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+Stream, request)
+	reply, err := f.nc.RequestWithContext(ctx, getAPI+Stream, request)
 	if err != nil {
-		return message{}, fmt.Errorf("get the last message on %s: %w", f.subject, err)
+		return message{}, fmt.Errorf("get the last message on %s: %w", f.subject, cause(ctx, err))
 	}
 	var answer struct {
 		Message struct {

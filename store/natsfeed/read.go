@@ -75,9 +75,9 @@ func (f *Feed) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 // back yields the chain, newest first. It ends with the first error.
 func (f *Feed) back(ctx context.Context) iter.Seq2[message, error] {
 	return func(yield func(message, error) bool) {
-		info, err := f.stream.Info(ctx)
+		info, err := f.info(ctx)
 		if err != nil {
-			yield(message{}, fmt.Errorf("read the version chain: stream %s: %w", Stream, err))
+			yield(message{}, fmt.Errorf("read the version chain: %w", err))
 			return
 		}
 		first, last := max(info.State.FirstSeq, 1), info.State.LastSeq
@@ -136,7 +136,7 @@ type raw struct {
 // asked for is answered whole or is an error: a run is never cut short because
 // an answer did not come.
 func (f *Feed) direct(ctx context.Context, stream, subject string, from uint64, n int) ([]raw, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := f.request(ctx, directGetAPI+stream)
 	defer cancel()
 	request, err := json.Marshal(map[string]any{"seq": from, "next_by_subj": subject, "batch": n})
 	if err != nil {
@@ -148,14 +148,14 @@ func (f *Feed) direct(ctx context.Context, stream, subject string, from uint64, 
 		return nil, fmt.Errorf("direct get from %s: %w", stream, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only where the connection is closed
-	if err := f.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, request); err != nil {
+	if err := f.nc.PublishRequest(directGetAPI+stream, inbox, request); err != nil {
 		return nil, fmt.Errorf("direct get from %s: %w", stream, err)
 	}
 	var run []raw
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("direct get from %s, sequence %d: %w", stream, from, err)
+			return nil, fmt.Errorf("direct get from %s, sequence %d: %w", stream, from, cause(ctx, err))
 		}
 		switch status := m.Header.Get("Status"); status {
 		case "":
