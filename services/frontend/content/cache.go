@@ -135,11 +135,12 @@ func (c *Cache) swap(next point, changes []change) []*Client {
 			c.past = c.past[:retained]
 		}
 	}
+	before := c.current.version
 	c.current = next
 	var woken []*Client
 	tell := func(cl *Client) {
 		if !cl.due {
-			cl.due = true
+			cl.due, cl.until = true, before
 			woken = append(woken, cl)
 		}
 	}

@@ -21,7 +21,8 @@ type Client struct {
 	entries  [model.ResourceTypes]*entry
 	watching [model.ResourceTypes]watch
 	viewed   View
-	due      bool // woken, and View not called since
+	due      bool          // woken, and View not called since
+	until    store.Version // if due: the newest version at which viewed was right
 }
 
 // watch is what a client wants to know of, of one type.
@@ -86,7 +87,9 @@ func (cl *Client) watch(t model.ResourceType, w watch) {
 	cl.watching[t] = w
 	// What changed before it was watched woke nobody.
 	late := e != nil && !cl.due && w.any() && cl.viewed.Sets[t] != e.set()
-	cl.due = cl.due || late
+	if late {
+		cl.due, cl.until = true, cl.viewed.Version
+	}
 	c.mu.Unlock()
 	if late {
 		cl.wake()
@@ -122,6 +125,9 @@ func (cl *Client) view() View {
 	v := View{Version: cl.cache.current.version, Published: cl.cache.current.published}
 	for t, e := range cl.entries {
 		v.Sets[t], v.Quarantined[t] = e.set(), e.history[0].quarantined
+	}
+	if v.Until = v.Version; cl.due || cl.viewed.Version.IsZero() {
+		v.Until = cl.until
 	}
 	cl.viewed, cl.due = v, false
 	return v

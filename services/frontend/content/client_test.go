@@ -157,6 +157,31 @@ func TestClientVersion(t *testing.T) {
 	}
 }
 
+// A view says up to which version the one before it was right.
+func TestUntil(t *testing.T) {
+	m := newMesh(t, Put("ea", Endpoints("a", 1)))
+	l := m.join("m")
+	l.Watch(model.EDS, m.names.InternList([]string{"a"}))
+	for _, step := range []struct {
+		change Change
+		want   uint64
+	}{
+		{Put("eb", Endpoints("b", 1)), 2}, // nothing to it
+		{Put("ea", Endpoints("a", 2)), 2},
+		{Put("ec", Endpoints("c", 1)), 4},
+	} {
+		m.change(step.change)
+		if got := l.View().Until.Seq; got != step.want {
+			t.Errorf("at version %d: the view before was right until %d, want %d", m.seq, got, step.want)
+		}
+	}
+	m.change(Put("ea", Endpoints("a", 3)))
+	m.change(Put("ea", Endpoints("a", 4)))
+	if got := l.View().Until.Seq; got != 4 {
+		t.Errorf("after two changes: until %d, want 4", got)
+	}
+}
+
 // What is served can be looked at while the next version is built.
 func TestViewDoesNotWait(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)))

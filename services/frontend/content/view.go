@@ -17,4 +17,7 @@ type View struct {
 	// Quarantined are names of which Sets have something else than the world
 	// says, or nothing.
 	Quarantined [model.ResourceTypes][]string
+	// Until is the newest version at which the client's View before this one was
+	// still all that it should have; zero: there was none.
+	Until store.Version
 }

@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/store"
 )
 
 // hold is a resource that one client has rejected: until its content is
@@ -20,6 +21,11 @@ type hold struct {
 	// trial: it may be good; it was in a rejected response, and is to be sent
 	// again with fewer others.
 	trial bool
+	// verdict: it is to blame, and so it is for other clients; message is what
+	// the client said, and world the version at which it had good.
+	verdict bool
+	message string
+	world   store.Version
 }
 
 // Nack is a rejection that still stands.
@@ -150,12 +156,21 @@ func (s *Stream) reject(now time.Time, w *watch, o *outstanding, earlier []outst
 	suspects := slices.DeleteFunc(slices.Clone(items), func(it item) bool {
 		return it.resource == nil || w.lastGood(it.name).Same(it.resource)
 	})
+	n := Nack{Version: o.version, Message: cut(message), Time: now, Bind: isBind(message)}
 	culprits := mentioned(message, suspects)
-	if len(culprits) == 0 && (len(suspects) == 1 || w.tried >= maxTrials) {
+	known := len(culprits) > 0 || len(suspects) == 1
+	if len(culprits) == 0 && (known || w.tried >= maxTrials) {
 		culprits = suspects
 	}
 	for _, c := range culprits {
-		s.holdBack(w, c, false)
+		if s.holdBack(w, c, false) && known && !n.Bind {
+			h := w.holds[c.name]
+			h.verdict, h.message, h.world = true, n.Message, w.allOf
+			if h.world.IsZero() {
+				h.world = w.status.acked
+			}
+			w.holds[c.name] = h
+		}
 	}
 	if len(culprits) == 0 && len(suspects) > 1 {
 		s.try(w, suspects)
@@ -177,7 +192,6 @@ func (s *Stream) reject(now time.Time, w *watch, o *outstanding, earlier []outst
 	if len(named) == 0 {
 		named = mentioned(message, items)
 	}
-	n := Nack{Version: o.version, Message: cut(message), Time: now, Bind: isBind(message)}
 	for _, it := range named {
 		n.Resources = append(n.Resources, it.name)
 	}
@@ -208,9 +222,9 @@ func isBind(message string) bool {
 }
 
 // holdBack keeps a resource from the client, if it is what it should have.
-func (s *Stream) holdBack(w *watch, bad item, trial bool) {
+func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
 	if !bad.resource.Same(s.want(w, bad.name)) {
-		return // there is another already
+		return false // there is another already
 	}
 	if w.holds == nil {
 		w.holds = make(map[string]hold)
@@ -232,6 +246,7 @@ func (s *Stream) holdBack(w *watch, bad item, trial bool) {
 	case w.t == model.EDS || w.t == model.RDS:
 		e.owed = true // the empty resource, so that nothing waits for it
 	}
+	return true
 }
 
 // lift ends the holds of resources whose content is another in set.

@@ -135,6 +135,9 @@ func (s *Stream) Update(now time.Time, v content.View) {
 	s.refreshHeld(v.Sets[model.EDS])
 	for t, w := range s.watches {
 		if w != nil && (old.Sets[t] != v.Sets[t] || old.Sets[model.CDS] != v.Sets[model.CDS]) {
+			if old.Sets[t] != v.Sets[t] && s.sentAll(w) && w.applied() {
+				w.allOf = v.Until
+			}
 			w.dirty = true
 			w.fresh = w.fresh || old.Sets[t] != v.Sets[t] && !w.unresolved
 			w.lift(v.Sets[t])

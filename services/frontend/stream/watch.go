@@ -59,6 +59,7 @@ type watch struct {
 	holds   map[string]hold // resources held back from this client
 	trials  [][]string      // held back on trial: to be sent group by group
 	tried   int             // how many groups were, since the last full ACK
+	allOf   store.Version   // the newest version of the world of which all was applied, before the current one
 	nack    *Nack
 
 	status progress

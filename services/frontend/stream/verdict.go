@@ -1,0 +1,70 @@
+package stream
+
+import (
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/store"
+)
+
+// Rejection is a resource that the client has rejected and is to blame: other
+// clients like it will not take it either.
+type Rejection struct {
+	Type    model.ResourceType
+	Name    string
+	Sum     xds.Sum
+	Message string
+	// Good is what the client has instead, and World the last version of which
+	// it is known to have applied everything; nil: nothing.
+	Good  *xds.Resource
+	World store.Version
+}
+
+// Rejections are those that stand, in no order. What is on trial is not among
+// them, nor what could not be bound to its address.
+func (s *Stream) Rejections() []Rejection {
+	var all []Rejection
+	for _, w := range s.watches {
+		if w == nil {
+			continue
+		}
+		for name, h := range w.holds {
+			if h.verdict && !h.trial {
+				all = append(all, Rejection{w.t, name, h.bad.Sum, h.message, h.good, h.world})
+			}
+		}
+	}
+	return all
+}
+
+// Opinion is what a client thinks of a resource.
+type Opinion uint8
+
+// The opinions.
+const (
+	// NoOpinion: it was never meant for the client.
+	NoOpinion Opinion = iota
+	// Undecided: the client should have it, and has said nothing yet.
+	Undecided
+	// Applied: the client has it.
+	Applied
+	// Rejected: the client does not take it.
+	Rejected
+)
+
+// Opinion is what the client thinks of a resource of that content.
+func (s *Stream) Opinion(t model.ResourceType, name string, sum xds.Sum) Opinion {
+	w := s.watches[t]
+	if w == nil || !w.covers(name) {
+		return NoOpinion
+	}
+	if h, ok := w.holds[name]; ok && h.bad.Sum == sum && h.verdict && !h.trial {
+		return Rejected
+	}
+	if has := w.lastGood(name); has != nil && has.Sum == sum {
+		return Applied
+	}
+	if should := s.view.Sets[t].Find(name); should != nil && should.Sum == sum {
+		return Undecided
+	}
+	return NoOpinion
+}
