@@ -33,7 +33,7 @@ type Reports struct {
 // leave out their proxies, and builders their timings and diagnostics.
 func (f *Fleet) Reports(ctx context.Context, summary bool) (*Reports, error) {
 	g := gathered{answers: map[string]*answer{}}
-	err := f.ask(ctx, "ask", &reportv1.ReportRequest{Summary: summary}, askQuiet, g.take)
+	err := f.ask(ctx, askSubject, &reportv1.ReportRequest{Summary: summary}, askQuiet, g.take)
 	if err != nil {
 		return nil, fmt.Errorf("gather reports: %w", err)
 	}

@@ -25,31 +25,27 @@ type Fleet struct {
 
 // NewFleet returns the fleet of the mesh called domain.
 func NewFleet(nc *Conn, domain string, log *slog.Logger) *Fleet {
-	return &Fleet{nc: nc, prefix: "meshlog.fleet." + events.Token(domain) + ".", log: log}
+	return &Fleet{nc: nc, prefix: fleetPrefix(domain), log: log}
 }
 
 // Tick says where the head is; the leader does, once a second.
 func (f *Fleet) Tick(_ context.Context, t *reportv1.Tick) error {
-	return f.publish("tick", t)
+	return f.publish(tickSubject, t)
 }
 
 // Ticks hands on the leader's ticks until ctx is done.
 func (f *Fleet) Ticks(ctx context.Context, handle func(*reportv1.Tick)) error {
-	return listen(ctx, f, "tick", func(_ *nats.Msg, t *reportv1.Tick) { handle(t) })
+	return listen(ctx, f, tickSubject, func(_ *nats.Msg, t *reportv1.Tick) { handle(t) })
 }
 
 // AskListing asks the watchers of a shard to list again.
 func (f *Fleet) AskListing(_ context.Context, r *reportv1.ListingRequest) error {
-	return f.publish(listingSubject(events.Shard{Source: r.GetSource(), Instance: r.GetInstance()}), r)
+	return f.publish(listingSubject+shardTokens(events.Shard{Source: r.GetSource(), Instance: r.GetInstance()}), r)
 }
 
 // ListingRequests hands on what AskListing asks of a shard until ctx is done.
 func (f *Fleet) ListingRequests(ctx context.Context, shard events.Shard, handle func(*reportv1.ListingRequest)) error {
-	return listen(ctx, f, listingSubject(shard), func(_ *nats.Msg, r *reportv1.ListingRequest) { handle(r) })
-}
-
-func listingSubject(s events.Shard) string {
-	return "listing." + events.Token(s.Source) + "." + events.Token(s.Instance)
+	return listen(ctx, f, listingSubject+shardTokens(shard), func(_ *nats.Msg, r *reportv1.ListingRequest) { handle(r) })
 }
 
 // Digests waits at most digestWait for the leader's answer, and asks again
@@ -78,7 +74,7 @@ func (f *Fleet) Digests(ctx context.Context, shard events.Shard, session string)
 	defer sub.Unsubscribe()
 	deadline := time.Now().Add(digestWait)
 	for time.Now().Before(deadline) {
-		if err := f.nc.PublishRequest(f.prefix+"digests", inbox, b); err != nil {
+		if err := f.nc.PublishRequest(f.prefix+digestsSubject, inbox, b); err != nil {
 			return nil, fmt.Errorf("ask for digests of %s: %w", shard, err)
 		}
 		d, err := f.digestReply(ctx, sub)
@@ -123,7 +119,7 @@ func (f *Fleet) digestReply(ctx context.Context, sub *nats.Subscription) (*event
 func (f *Fleet) ServeDigests(
 	ctx context.Context, lookup func(ctx context.Context, shard events.Shard, session string) (d *events.ShardDigests, known bool),
 ) error {
-	return listen(ctx, f, "digests", func(m *nats.Msg, r *reportv1.DigestRequest) {
+	return listen(ctx, f, digestsSubject, func(m *nats.Msg, r *reportv1.DigestRequest) {
 		d, known := lookup(ctx, events.Shard{Source: r.GetSource(), Instance: r.GetInstance()}, r.GetSession())
 		if !known {
 			return

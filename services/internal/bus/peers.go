@@ -39,7 +39,7 @@ func NewPeers(f *Fleet) *Peers { return &Peers{fleet: f, heard: map[string]time.
 
 // Run listens until ctx is done.
 func (p *Peers) Run(ctx context.Context) error {
-	prefix := p.fleet.prefix + "report."
+	prefix := p.fleet.prefix + reportSubject
 	sub, err := p.fleet.nc.SubscribeSync(prefix + ">")
 	if err != nil {
 		return fmt.Errorf("listen to reports: %w", err)

@@ -25,7 +25,7 @@ func (f *Fleet) Proxy(ctx context.Context, id string, frontends []string) ([]*re
 	}
 	var replies []*reportv1.ProxyReply
 	waiting := slices.Clone(frontends)
-	err := f.ask(ctx, "proxy", &reportv1.ProxyRequest{Id: id}, proxyQuiet, func(m *nats.Msg) (bool, error) {
+	err := f.ask(ctx, proxySubject, &reportv1.ProxyRequest{Id: id}, proxyQuiet, func(m *nats.Msg) (bool, error) {
 		r := new(reportv1.ProxyReply)
 		if err := proto.Unmarshal(m.Data, r); err != nil {
 			return false, err
@@ -69,7 +69,7 @@ func join(replies []*reportv1.ProxyReply, r *reportv1.ProxyReply) []*reportv1.Pr
 // ServeProxies answers Proxy until ctx is done. What lookup returns, one for
 // each stream, is this function's to change.
 func (f *Fleet) ServeProxies(ctx context.Context, frontend string, lookup func(id string) []*reportv1.ProxyReply) error {
-	return listen(ctx, f, "proxy", func(m *nats.Msg, q *reportv1.ProxyRequest) {
+	return listen(ctx, f, proxySubject, func(m *nats.Msg, q *reportv1.ProxyRequest) {
 		for _, r := range replyParts(frontend, lookup(q.GetId()), maxReport) {
 			b, err := proto.Marshal(r)
 			if err == nil {

@@ -47,7 +47,7 @@ type Reporter struct {
 
 // FrontendReporter reports what report returns; Run calls it.
 func (f *Fleet) FrontendReporter(id string, report func(summary bool) *reportv1.FrontendReport) *Reporter {
-	return f.reporter("frontend."+events.Token(id), func(summary bool) []proto.Message {
+	return f.reporter(frontendName(events.Token(id)), func(summary bool) []proto.Message {
 		return frontendParts(report(summary), maxReport)
 	})
 }
@@ -55,13 +55,13 @@ func (f *Fleet) FrontendReporter(id string, report func(summary bool) *reportv1.
 // WatcherReporter reports for the watcher of a shard; twins differ in their
 // holder.
 func (f *Fleet) WatcherReporter(holder string, s events.Shard, report func() *reportv1.WatcherReport) *Reporter {
-	return f.reporter("watcher."+events.Token(holder)+"."+events.Token(s.Source)+"."+events.Token(s.Instance),
+	return f.reporter(watcherName(events.Token(holder), shardTokens(s)),
 		func(bool) []proto.Message { return []proto.Message{report()} })
 }
 
 // BuilderReporter reports for a builder, with what it knows of its peers.
 func (f *Fleet) BuilderReporter(id string, peers *Peers, report func() *reportv1.BuilderReport) *Reporter {
-	return f.reporter("builder."+events.Token(id), func(summary bool) []proto.Message {
+	return f.reporter(builderName(events.Token(id)), func(summary bool) []proto.Message {
 		return builderParts(report(), peers.List(), summary, maxReport)
 	})
 }
@@ -92,7 +92,7 @@ func (r *Reporter) Urgent() {
 // Run reports until ctx is done, and then once more.
 func (r *Reporter) Run(ctx context.Context) error {
 	asked := make(chan *nats.Msg, maxAsked)
-	sub, err := r.fleet.nc.ChanSubscribe(r.fleet.prefix+"ask", asked)
+	sub, err := r.fleet.nc.ChanSubscribe(r.fleet.prefix+askSubject, asked)
 	if err != nil {
 		return fmt.Errorf("listen to ask: %w", err)
 	}
@@ -134,7 +134,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 // report; why it could not is logged where the connection is.
 func (r *Reporter) say(h nats.Header) {
 	for _, m := range r.report(true) {
-		r.publish(r.fleet.prefix+"report."+r.name, h, m)
+		r.publish(r.fleet.prefix+reportSubject+r.name, h, m)
 	}
 }
 
@@ -222,5 +222,5 @@ func fitting[M proto.Message](ms []M, size int) int {
 
 // FrontendReports hands on the reports of all frontends until ctx is done.
 func (f *Fleet) FrontendReports(ctx context.Context, handle func(*reportv1.FrontendReport)) error {
-	return listen(ctx, f, "report.frontend.*", func(_ *nats.Msg, r *reportv1.FrontendReport) { handle(r) })
+	return listen(ctx, f, reportSubject+frontendName(anyToken), func(_ *nats.Msg, r *reportv1.FrontendReport) { handle(r) })
 }

@@ -1,0 +1,28 @@
+package bus
+
+import "meshlog.dev/events"
+
+// Core subjects, behind the prefix of their mesh.
+const (
+	tickSubject    = "tick"
+	digestsSubject = "digests"
+	askSubject     = "ask"
+	proxySubject   = "proxy"
+	listingSubject = "listing." // then source and instance
+	reportSubject  = "report."  // then the name of who reports
+)
+
+// anyToken is the wildcard of one token.
+const anyToken = "*"
+
+func fleetPrefix(domain string) string { return "meshlog.fleet." + events.Token(domain) + "." }
+
+func shardTokens(s events.Shard) string { return events.Token(s.Source) + "." + events.Token(s.Instance) }
+
+// The names under which processes report: of tokens, or of wildcards.
+
+func frontendName(id string) string { return "frontend." + id }
+
+func builderName(id string) string { return "builder." + id }
+
+func watcherName(holder, shard string) string { return "watcher." + holder + "." + shard }
