@@ -42,6 +42,7 @@ func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 		Frontend: s.cfg.ID, Build: s.cfg.Build, Time: timestamppb.Now(),
 		Persisted: s.replica.Persisted(),
 		Streams:   uint32(len(conns)), Applied: appliedReport(conns),
+		Verdicts: s.verdicts(conns),
 	}
 	if st := s.serving.Load(); st != nil {
 		root := st.Root()
@@ -124,20 +125,23 @@ func (c *conn) report() *reportv1.ProxyReport {
 		if t.AckedAll {
 			t.Acked = has
 		}
-		p.Types = append(p.Types, typeReport(t))
+		r := typeReport(t)
+		r.Quarantined = firstNames(st.View.Quarantined[t.Type])
+		p.Types = append(p.Types, r)
 	}
 	return p
 }
 
-// maxHeldBack is how many names of held back resources are reported of a type.
-const maxHeldBack = 100
+// firstNames is as many names as are reported of a type: of what is held back,
+// or in quarantine.
+func firstNames(names []string) []string { return names[:min(len(names), 100)] }
 
 func typeReport(t stream.TypeStatus) *reportv1.TypeReport {
 	r := &reportv1.TypeReport{
 		TypeUrl: t.Type.URL(), Sent: t.Sent.Proto(), Acked: t.Acked.Proto(),
 		SentVersion: t.SentVersion, AckedVersion: t.AckedVersion,
 		SentTime: timestamp(t.SentTime), AckedTime: timestamp(t.AckedTime),
-		Resources: uint32(t.Resources), HeldBack: t.HeldBack[:min(len(t.HeldBack), maxHeldBack)],
+		Resources: uint32(t.Resources), HeldBack: firstNames(t.HeldBack),
 		Unanswered: timestamp(t.Unanswered), TooLarge: t.TooLarge,
 	}
 	if t.Nack != nil {
@@ -193,6 +197,9 @@ func (c *conn) observe(e stream.Event) {
 		warn("the proxy rejected a response", "type", e.Type, "version", e.Nack.Version,
 			"world", e.World, "resources", e.Nack.Resources, "message", e.Nack.Message)
 		c.news = true
+		if c.server.opinions.rejected(c) {
+			c.server.cfg.OnChange(true)
+		}
 	case stream.Stale:
 		m.stale[e.Type].Inc()
 	case stream.Unsupported:

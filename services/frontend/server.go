@@ -42,15 +42,16 @@ const (
 
 // Server is a frontend.
 type Server struct {
-	cfg     Config
-	replica *replica.Replica
-	cache   *content.Cache
-	heads   heads
-	names   *names.Table
-	gate    *gate
-	codec   codec
-	health  *health.Server
-	streams sync.WaitGroup // goroutines of streams, apart from their handlers
+	cfg      Config
+	replica  *replica.Replica
+	cache    *content.Cache
+	heads    heads
+	names    *names.Table
+	gate     *gate
+	opinions opinions
+	codec    codec
+	health   *health.Server
+	streams  sync.WaitGroup // goroutines of streams, apart from their handlers
 
 	mu       sync.Mutex // protects what follows
 	conns    map[*conn]struct{}
@@ -208,6 +209,7 @@ func (s *Server) unregister(c *conn) {
 	delete(s.conns, c)
 	s.cfg.Metrics.streams.Set(float64(len(s.conns)))
 	s.mu.Unlock()
+	s.opinions.gone(c)
 	s.cfg.Metrics.age.Observe(time.Since(c.since).Seconds())
 	s.cfg.OnChange(false)
 }
