@@ -1,0 +1,257 @@
+package frontend
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/store"
+)
+
+const (
+	// maxVerdicts is of how many resources is reported what proxies think.
+	maxVerdicts = 100
+	// maxReason is how much of what a proxy says is reported, in bytes.
+	maxReason = 1 << 10
+	// hurryPause is how often at most a rejection is reported at once; others
+	// are reported when there is time.
+	hurryPause = 100 * time.Millisecond
+)
+
+// subject is what proxies of one version may think something of.
+type subject struct {
+	t      model.ResourceType
+	name   string
+	sum    xds.Sum
+	client string
+}
+
+func compareSubjects(a, b subject) int {
+	return cmp.Or(cmp.Compare(a.t, b.t), cmp.Compare(a.name, b.name), cmp.Compare(a.client, b.client), slices.Compare(a.sum[:], b.sum[:]))
+}
+
+// opinions finds out what the proxies of this frontend think of resources that
+// some reject, here or elsewhere. While nobody does, it costs nothing.
+type opinions struct {
+	mu        sync.Mutex
+	rejecting map[*conn]struct{} // streams on which something may be rejected
+	suspects  []subject          // of which the leader wants to know
+	hurried   time.Time          // when something was last reported at once
+}
+
+// rejected notes that a stream has rejected something, and says whether to
+// report it at once.
+func (o *opinions) rejected(c *conn) (hurry bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.rejecting == nil {
+		o.rejecting = map[*conn]struct{}{}
+	}
+	o.rejecting[c] = struct{}{}
+	return o.hurry()
+}
+
+// gone forgets a stream.
+func (o *opinions) gone(c *conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.rejecting, c)
+}
+
+// hurry bounds what is reported at once: thousands of proxies may reject one
+// resource. mu is held.
+func (o *opinions) hurry() bool {
+	now := time.Now()
+	if now.Sub(o.hurried) < hurryPause {
+		return false
+	}
+	o.hurried = now
+	return true
+}
+
+// suspect makes subjects those of which the leader wants to know. It says
+// whether they are others than before, and whether to report at once.
+func (o *opinions) suspect(subjects []subject) (changed, hurry bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if slices.Equal(o.suspects, subjects) {
+		return false, false
+	}
+	o.suspects = subjects
+	return true, o.hurry()
+}
+
+// known is the streams that may reject something, and the suspects.
+func (o *opinions) known() ([]*conn, []subject) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Collect(maps.Keys(o.rejecting)), o.suspects
+}
+
+// Suspects takes in what the leader suspects, as its tick says: what proxies
+// here think of it is reported. It does not block.
+func (s *Server) Suspects(list []*reportv1.Suspect) {
+	var subjects []subject
+	for _, p := range list {
+		t, ok := model.ResourceTypeOf(p.GetTypeUrl())
+		sum := xds.Sum{}
+		if ok && len(p.GetSum()) == len(sum) {
+			subjects = append(subjects, subject{t, p.GetName(), xds.Sum(p.GetSum()), p.GetClient()})
+		}
+	}
+	slices.SortFunc(subjects, compareSubjects)
+	if changed, hurry := s.opinions.suspect(subjects); changed {
+		s.cfg.OnChange(hurry)
+	}
+}
+
+// tally is what the proxies of one version think of a resource.
+type tally struct {
+	subject
+	asked     bool // the leader wants to know
+	rejectors []rejector
+	rejected  uint32
+	applied   uint32
+	undecided uint32
+}
+
+// rejector is a proxy that rejects a resource, and why.
+type rejector struct {
+	id    string
+	class model.ProxyClass
+	stream.Rejection
+}
+
+// verdicts is what the proxies of conns think of what some reject, and of what
+// the leader suspects: the first hundred, sorted.
+func (s *Server) verdicts(conns []*conn) []*reportv1.Verdict {
+	rejecting, suspects := s.opinions.known()
+	if len(rejecting) == 0 && len(suspects) == 0 {
+		return nil
+	}
+	tallies := map[subject]*tally{}
+	for _, x := range suspects {
+		tallies[x] = &tally{subject: x, asked: true}
+	}
+	for _, c := range rejecting {
+		for _, r := range c.rejections() {
+			x := subject{r.Type, r.Name, r.Sum, c.proxy.Client()}
+			if tallies[x] == nil {
+				tallies[x] = &tally{subject: x}
+			}
+			tallies[x].rejectors = append(tallies[x].rejectors, r)
+		}
+	}
+	// What the leader wants to know goes first.
+	all := slices.SortedFunc(maps.Values(tallies), func(a, b *tally) int {
+		switch {
+		case a.asked && !b.asked:
+			return -1
+		case b.asked && !a.asked:
+			return 1
+		}
+		return compareSubjects(a.subject, b.subject)
+	})
+	all = all[:min(len(all), maxVerdicts)]
+	byClient := map[string][]*tally{}
+	for _, t := range all {
+		byClient[t.client] = append(byClient[t.client], t)
+	}
+	for _, c := range conns {
+		c.count(byClient[c.proxy.Client()])
+	}
+	verdicts := make([]*reportv1.Verdict, 0, len(all))
+	for _, t := range all {
+		verdicts = append(verdicts, t.verdict())
+	}
+	return verdicts
+}
+
+// rejections are those that stand on the stream. Where there are none, it is not
+// asked again until there is a new one.
+func (c *conn) rejections() []rejector {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []rejector
+	if c.state != nil {
+		for _, r := range c.state.Rejections() {
+			all = append(all, rejector{c.proxy.ID, c.client.Class(), r})
+		}
+	}
+	if len(all) == 0 {
+		c.server.opinions.gone(c)
+	}
+	return all
+}
+
+// count adds what the client thinks.
+func (c *conn) count(tallies []*tally) {
+	if len(tallies) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == nil {
+		return
+	}
+	for _, t := range tallies {
+		switch c.state.Opinion(t.t, t.name, t.sum) {
+		case stream.NoOpinion:
+		case stream.Undecided:
+			t.undecided++
+		case stream.Applied:
+			t.applied++
+		case stream.Rejected:
+			t.rejected++
+		}
+	}
+}
+
+func (t *tally) verdict() *reportv1.Verdict {
+	v := &reportv1.Verdict{
+		TypeUrl: t.t.URL(), Name: t.name, Sum: t.sum[:], Client: t.client,
+		Rejected: t.rejected, Applied: t.applied, Undecided: t.undecided,
+	}
+	if len(t.rejectors) == 0 {
+		return v
+	}
+	slices.SortFunc(t.rejectors, func(a, b rejector) int { return strings.Compare(a.id, b.id) })
+	for _, r := range t.rejectors {
+		if len(v.RejectedBy) < 2 && !slices.Contains(v.RejectedBy, r.id) {
+			v.RejectedBy = append(v.RejectedBy, r.id)
+		}
+	}
+	first := t.rejectors[0]
+	v.Message = strings.ToValidUTF8(first.Message[:min(len(first.Message), maxReason)], "")
+	v.Class = first.class.Only(t.t).Released([model.ResourceTypes]string{}).Encode()
+	if good, world := t.good(); good != nil {
+		v.GoodSum, v.Good = good.Sum[:], world.Proto()
+	}
+	return v
+}
+
+// good is what those who reject it have instead, and the newest version of
+// which one of them is known to have applied all; nil: they have nothing, or
+// not the same.
+func (t *tally) good() (good *xds.Resource, world store.Version) {
+	for _, r := range t.rejectors {
+		switch {
+		case r.Good == nil:
+		case good != nil && !good.Same(r.Good):
+			return nil, store.Version{}
+		default:
+			good = r.Good
+			if world.Less(r.World) {
+				world = r.World
+			}
+		}
+	}
+	return good, world
+}
