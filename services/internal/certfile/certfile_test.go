@@ -14,11 +14,31 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"meshlog.dev/services/internal/certfile"
 	"meshlog.dev/services/internal/certfile/certtest"
 )
+
+// value is that of a metric, with a value of its label.
+func value(t *testing.T, c *certfile.Certificates, name, label string) float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(c.Metrics("test")...)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && (label == "" || m.GetLabel()[0].GetValue() == label) {
+				return m.GetGauge().GetValue()
+			}
+		}
+	}
+	t.Fatalf("there is no metric %s %s", name, label)
+	return 0
+}
 
 // looks is longer than it takes to look at the files twice.
 const looks = 11 * time.Second
@@ -62,7 +82,7 @@ func inBubble(t *testing.T, test func(t *testing.T, f *fixture)) {
 	})
 }
 
-func (f *fixture) later() { time.Sleep(looks); synctest.Wait() } //nolint:forbidigo // the time of a bubble
+func (f *fixture) later() { <-time.After(looks); synctest.Wait() }
 
 func TestFilesAreReadAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
@@ -123,7 +143,6 @@ func TestWhatIsOfNoUseIsNotUsed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, f *fixture) {
-				metrics := f.certs.Metrics("test")
 				c.spoil(t, f)
 				f.later()
 				f.later()
@@ -137,14 +156,14 @@ func TestWhatIsOfNoUseIsNotUsed(t *testing.T) {
 				if n := strings.Count(f.log.String(), "level=WARN"); n != 1 {
 					t.Errorf("warned %d times: %s", n, &f.log)
 				}
-				if got := testutil.ToFloat64(metrics[1]); got != 1 {
+				if got := value(t, f.certs, "test_certificate_trouble", ""); got != 1 {
 					t.Errorf("the metric of trouble is %v", got)
 				}
 				// Good again.
 				f.ca.Server("second", time.Now().Add(time.Hour)).Write(t, f.dir, "xds")
 				certtest.WriteFile(t, f.dir, "ca.pem", f.ca.PEM())
 				f.later()
-				if got := inUse(t, f.certs); got != "second" || f.certs.Trouble() != nil || testutil.ToFloat64(metrics[1]) != 0 {
+				if got := inUse(t, f.certs); got != "second" || f.certs.Trouble() != nil || value(t, f.certs, "test_certificate_trouble", "") != 0 {
 					t.Errorf("%q is in use, trouble %v", got, f.certs.Trouble())
 				}
 			})
@@ -157,7 +176,7 @@ func TestHalfReplacedIsNoTrouble(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		next := f.ca.Server("second", time.Now().Add(time.Hour))
 		certtest.WriteFile(t, f.dir, "xds.pem", next.Cert)
-		time.Sleep(looks / 2) //nolint:forbidigo // the time of a bubble
+		<-time.After(looks / 2)
 		synctest.Wait()
 		certtest.WriteFile(t, f.dir, "xds-key.pem", next.Key)
 		f.later()
@@ -212,10 +231,10 @@ func TestDirectoryIsSwapped(t *testing.T) {
 func TestEndOfACertificate(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		ends := f.certs.Report().Certificate.NotAfter
-		if got := testutil.ToFloat64(f.certs.Metrics("test")[0]); got != float64(ends.Unix()) {
+		if got := value(t, f.certs, "test_certificate_expiry_timestamp_seconds", "server"); got != float64(ends.Unix()) {
 			t.Errorf("the metric says %v, the certificate ends at %v", got, ends)
 		}
-		time.Sleep(2 * time.Hour) //nolint:forbidigo // the time of a bubble
+		<-time.After(2 * time.Hour)
 		synctest.Wait()
 		if err := f.certs.Trouble(); err == nil || !strings.Contains(err.Error(), "ended at") {
 			t.Errorf("trouble: %v", err)
