@@ -12,7 +12,6 @@ import (
 	"iter"
 
 	"meshlog.dev/events"
-	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
 
@@ -21,11 +20,17 @@ import (
 type Past struct {
 	// Name says where it is, for people.
 	Name     string
-	Log      events.Reader
+	Log      Log
 	Versions Versions
 	Blobs    Blobs
 	// Live says that more is to come.
 	Live bool
+}
+
+// Log is a log as it is looked back at.
+type Log interface {
+	events.Reader
+	events.RawReader
 }
 
 // Versions are versions that were published.
@@ -67,23 +72,4 @@ func (k kept) Fetch(ctx context.Context, v store.Version) (store.Stored, error) 
 // History implements Versions.
 func (k kept) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	return k.r.Manifests(ctx)
-}
-
-// World is the world at a version, as a frontend that serves it has it.
-func World(ctx context.Context, p *Past, v store.Version) (*model.World, error) {
-	at, err := p.Versions.Fetch(ctx, v)
-	if err != nil {
-		return nil, fmt.Errorf("version %s: %w", v, err)
-	}
-	return WorldOf(at.Snapshot)
-}
-
-// WorldOf is the world that a content says.
-func WorldOf(s *store.Snapshot) (*model.World, error) {
-	rows := make([]model.RowChange, 0, s.Len())
-	for row := range s.Rows() {
-		rows = append(rows, model.RowChange{Row: row.Key, Value: row.Value})
-	}
-	w, _, err := model.NewWorld().Apply(model.Change{Rows: rows})
-	return w, err
 }

@@ -1,0 +1,56 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// At is the content at a position: as it was published or, where it was not, or
+// is no longer kept, as the log makes it. The Manifest is nil then.
+func At(ctx context.Context, p *Past, v store.Version) (store.Stored, error) {
+	published, err := p.Versions.Fetch(ctx, v)
+	if err == nil || !errors.Is(err, store.ErrNotFound) || p.Log == nil {
+		if errors.Is(err, store.ErrNotFound) {
+			err = fmt.Errorf("version %s %w", v, ErrNotPublished)
+		}
+		return published, err
+	}
+	r, err := Begin(ctx, p, v.Seq)
+	if err != nil {
+		return store.Stored{}, err
+	}
+	if err := r.To(ctx, v.Seq, nil); err != nil {
+		return store.Stored{}, err
+	}
+	if r.Position() != events.Position(v) {
+		return store.Stored{}, fmt.Errorf("position %s %w: record %d lies at %s there", v, ErrNotThere, v.Seq, r.Position())
+	}
+	return store.Stored{Snapshot: r.Content()}, nil
+}
+
+// ErrNotPublished says that a version is not on the chain.
+var ErrNotPublished = errors.New("was never published, or is no longer kept")
+
+// World is the world at a position, as a frontend that serves it has it.
+func World(ctx context.Context, p *Past, v store.Version) (*model.World, error) {
+	at, err := At(ctx, p, v)
+	if err != nil {
+		return nil, err
+	}
+	return WorldOf(at.Snapshot)
+}
+
+// WorldOf is the world that a content says.
+func WorldOf(s *store.Snapshot) (*model.World, error) {
+	rows := make([]model.RowChange, 0, s.Len())
+	for row := range s.Rows() {
+		rows = append(rows, model.RowChange{Row: row.Key, Value: row.Value})
+	}
+	w, _, err := model.NewWorld().Apply(model.Change{Rows: rows})
+	return w, err
+}
