@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,9 +30,12 @@ type Config struct {
 	// Connected says whether the bus is connected, for reports; nil: Chain is
 	// there.
 	Connected func() bool
-	// Listeners take xDS over gRPC. At least one.
-	Listeners []net.Listener
-	Logger    *slog.Logger
+	// Listeners take xDS over gRPC, TLSListeners over TLS as TLS says. At least
+	// one of either. Where TLS asks for clients' certificates, the namespace
+	// and service account in one are those of which the client may be.
+	Listeners, TLSListeners []net.Listener
+	TLS                     *tls.Config
+	Logger                  *slog.Logger
 	// Metrics are counted here; nil counts nowhere.
 	Metrics *Metrics
 	// OnChange is called, from any goroutine, when Report has something new
@@ -106,8 +110,10 @@ func (c *Config) check() error {
 		return errors.New("frontend: ID is empty: give every frontend a name that is stable over restarts")
 	case c.Store == nil:
 		return errors.New("frontend: Store is nil: give it its own store (bolt, or memstore in tests)")
-	case len(c.Listeners) == 0:
+	case len(c.Listeners)+len(c.TLSListeners) == 0:
 		return errors.New("frontend: no Listeners: listen before New")
+	case len(c.TLSListeners) > 0 && c.TLS == nil:
+		return errors.New("frontend: TLSListeners without TLS")
 	case c.Logger == nil:
 		return errors.New("frontend: Logger is nil")
 	}

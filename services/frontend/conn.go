@@ -172,6 +172,10 @@ func (c *conn) enter(r *request) (err error) {
 	}
 	if p, ok := peer.FromContext(c.grpc.Context()); ok {
 		c.address = addressOf(p.Addr)
+		if err := checkIdentity(p.AuthInfo, c.proxy); err != nil {
+			c.server.refusedIdentity(c.proxy, c.address, err)
+			return status.Error(codes.PermissionDenied, err.Error())
+		}
 	}
 	c.resumes = r.resumes()
 	if err := c.server.gate.enter(c.grpc.Context(), c.resumes); err != nil {

@@ -20,6 +20,7 @@ type Metrics struct {
 	refused, sendTimeout, aged, panics prometheus.Counter
 	age                                prometheus.Histogram
 	downgrades, unmatched, suspects    prometheus.Counter
+	handshakeFailures, impostors       prometheus.Counter
 	retaken, unsupported               prometheus.Counter
 	// Responses, by type.
 	pushes, rejects, stale, tooLarge [model.ResourceTypes]prometheus.Counter
@@ -41,6 +42,8 @@ func NewMetrics() *Metrics {
 	m.sendTimeout = m.counter("pilot_xds_write_timeout", "Streams ended because the client did not take a response.")
 	m.aged = m.counter("meshlog_frontend_streams_aged_total", "Streams ended because of their age.")
 	m.panics = m.counter("meshlog_frontend_panics_total", "Streams ended by an error of the program; its log says where.")
+	m.handshakeFailures = m.counter("meshlog_frontend_tls_handshake_failures_total", "Connections whose TLS handshake failed; the log says why.")
+	m.impostors = m.counter("meshlog_frontend_identity_mismatches_total", "Streams refused because the client's certificate is of another namespace or service account.")
 	m.age = m.histogram(prometheus.HistogramOpts{
 		Name: "meshlog_frontend_stream_age_seconds", Help: "Age of streams when they ended.",
 		Buckets: []float64{.1, 1, 10, 60, 600, 1800, 3600, 4 * 3600, 24 * 3600},

@@ -52,6 +52,7 @@ type Server struct {
 	codec    codec
 	health   *health.Server
 	streams  sync.WaitGroup // goroutines of streams, apart from their handlers
+	failed   handshakes
 
 	mu       sync.Mutex // protects what follows
 	conns    map[*conn]struct{}
@@ -100,7 +101,7 @@ func New(cfg Config) (*Server, error) {
 // over the drain's time. It returns an error only if it cannot serve.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.replica.Load(ctx); err != nil {
-		for _, l := range s.cfg.Listeners {
+		for _, l := range s.listeners() {
 			err = errors.Join(err, l.Close())
 		}
 		return fmt.Errorf("frontend: %w", err)
@@ -112,7 +113,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stop()
 	g, work := errgroup.WithContext(work)
 	g.Go(func() error { return s.replica.Run(work, s.cfg.Chain) })
-	for _, l := range s.cfg.Listeners {
+	for _, l := range s.listeners() {
 		g.Go(func() error {
 			if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 				return fmt.Errorf("frontend: serve on %s: %w", l.Addr(), err)
@@ -140,6 +141,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) transport() *grpc.Server {
 	server := grpc.NewServer(
 		grpc.ForceServerCodecV2(s.codec),
+		grpc.Creds(s.credentials()),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(maxStreams),

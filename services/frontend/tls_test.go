@@ -1,0 +1,213 @@
+package frontend_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"meshlog.dev/services/frontend"
+	"meshlog.dev/services/internal/certfile"
+	"meshlog.dev/services/internal/certfile/certtest"
+	"meshlog.dev/services/internal/model"
+	. "meshlog.dev/services/internal/model/modeltest"
+)
+
+// tlsPorts is a frontend that listens with TLS beside without.
+type tlsPorts struct {
+	*rig
+	ca, clientCA *certtest.CA
+	plain, tls   net.Addr
+}
+
+// startTLS asks clients for certificates if mutual.
+func startTLS(t *testing.T, mutual bool) *tlsPorts {
+	t.Helper()
+	p := &tlsPorts{ca: certtest.NewCA(t, "servers"), clientCA: certtest.NewCA(t, "clients")}
+	dir := t.TempDir()
+	var files certfile.Files
+	files.Cert, files.Key = p.ca.Server("first", time.Now().Add(time.Hour)).Write(t, dir, "xds")
+	if mutual {
+		files.ClientCA = certtest.WriteFile(t, dir, "ca.pem", p.clientCA.PEM())
+	}
+	certs, err := certfile.Load(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	plain, secure := listen(), listen()
+	p.plain, p.tls = plain.Addr(), secure.Addr()
+	m := newMesh(t)
+	m.Publish(Put("one", Cluster("one", 1)))
+	p.rig = start(t, "f1", m, func(c *frontend.Config) {
+		c.Listeners, c.TLSListeners, c.TLS = []net.Listener{plain}, []net.Listener{secure}, certs.Config()
+	})
+	return p
+}
+
+// ask opens a stream and asks for clusters: the answer, or why there is none.
+func ask(t *testing.T, to net.Addr, creds credentials.TransportCredentials, n *corev3.Node) error {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+to.String(), grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		return err
+	}
+	// When the stream has ended, receiving says why.
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: n, TypeUrl: model.CDS.URL()}); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
+}
+
+func (p *tlsPorts) client(t *testing.T, pairs ...certtest.Pair) credentials.TransportCredentials {
+	conf := &tls.Config{RootCAs: p.ca.Pool(), ServerName: "localhost"}
+	for _, pair := range pairs {
+		conf.Certificates = append(conf.Certificates, pair.TLS(t))
+	}
+	return credentials.NewTLS(conf)
+}
+
+func TestTLS(t *testing.T) {
+	p := startTLS(t, false)
+	n := node("e1", "demo")
+	for name, c := range map[string]struct {
+		to    net.Addr
+		creds credentials.TransportCredentials
+		ok    bool
+	}{
+		"TLS":                    {p.tls, p.client(t), true},
+		"plain":                  {p.plain, insecure.NewCredentials(), true},
+		"plain to TLS":           {p.tls, insecure.NewCredentials(), false},
+		"TLS to plain":           {p.plain, p.client(t), false},
+		"trusting somebody else": {p.tls, credentials.NewTLS(&tls.Config{RootCAs: p.clientCA.Pool(), ServerName: "localhost"}), false},
+		"TLS 1.1":                {p.tls, credentials.NewTLS(&tls.Config{RootCAs: p.ca.Pool(), ServerName: "localhost", MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := ask(t, c.to, c.creds, n); (err == nil) != c.ok {
+				t.Errorf("answer: %v, want one: %v", err, c.ok)
+			}
+		})
+	}
+}
+
+func TestMutualTLS(t *testing.T) {
+	p := startTLS(t, true)
+	istio := func(ns, sa string) *corev3.Node {
+		n := node("sidecar~10.0.0.1~app."+ns+"~"+ns+".svc.cluster.local", "demo")
+		if sa != "" {
+			n.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"SERVICE_ACCOUNT": structpb.NewStringValue(sa)}}
+		}
+		return n
+	}
+	const shop = "spiffe://cluster.local/ns/shop/sa/cart"
+	for name, c := range map[string]struct {
+		pairs []certtest.Pair
+		node  *corev3.Node
+		code  codes.Code
+		want  string
+	}{
+		"no certificate":        {nil, node("e1", "demo"), codes.Unavailable, ""},
+		"somebody else's":       {[]certtest.Pair{p.ca.Client("e1")}, node("e1", "demo"), codes.Unavailable, ""},
+		"no identity in it":     {[]certtest.Pair{p.clientCA.Client("e1")}, node("e1", "demo"), codes.OK, ""},
+		"another form":          {[]certtest.Pair{p.clientCA.Client("e1", "spiffe://example.org/edge")}, node("e1", "demo"), codes.OK, ""},
+		"its namespace":         {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", ""), codes.OK, ""},
+		"its account":           {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", "cart"), codes.OK, ""},
+		"another namespace":     {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("bank", ""), codes.PermissionDenied, "the node is of namespace bank, the client's certificate of shop (" + shop + ")"},
+		"another account":       {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", "admin"), codes.PermissionDenied, "the node is of service account admin"},
+		"a plain node":          {[]certtest.Pair{p.clientCA.Client("e1", shop)}, node("e1", "demo"), codes.PermissionDenied, "the node is of namespace default"},
+		"two identities, twice": {[]certtest.Pair{p.clientCA.Client("e1", shop, "spiffe://cluster.local/ns/bank/sa/cart")}, istio("bank", ""), codes.PermissionDenied, "other URIs beside it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := ask(t, p.tls, p.client(t, c.pairs...), c.node)
+			if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.want) {
+				t.Errorf("answer: %v, want %v %q", err, c.code, c.want)
+			}
+		})
+	}
+	// Who comes by the other port is not asked.
+	if err := ask(t, p.plain, insecure.NewCredentials(), istio("bank", "")); err != nil {
+		t.Error(err)
+	}
+}
+
+// A certificate is replaced under a stream: that goes on, and the next
+// connection gets the new one.
+func TestCertificateIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca, dir := certtest.NewCA(t, "servers"), t.TempDir()
+		cert, key := ca.Server("first", time.Now().Add(time.Hour)).Write(t, dir, "xds")
+		certs, err := certfile.Load(certfile.Files{Cert: cert, Key: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- certs.Run(ctx, slog.New(slog.DiscardHandler)) }()
+		defer func() { stop(); <-ended }()
+		m := newMesh(t)
+		m.Publish(Put("one", Cluster("one", 1)))
+		secure := newPipes()
+		f := start(t, "f1", m, func(c *frontend.Config) {
+			c.TLSListeners, c.TLS = []net.Listener{secure}, certs.Config()
+		})
+		defer f.end()
+		join := func(id, served string) (*envoy, func() error) {
+			conf := &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", VerifyConnection: func(s tls.ConnectionState) error {
+				if got := s.PeerCertificates[0].Subject.CommonName; got != served {
+					t.Errorf("%s is shown the certificate %q, want %q", id, got, served)
+				}
+				return nil
+			}}
+			conn, err := grpc.NewClient("passthrough:///pipe", grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+				grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return secure.dial(ctx, nil) }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return connect(t, conn, node(id, "demo")), conn.Close
+		}
+		before, leave := join("before", "first")
+		defer leave()
+		before.ask(model.CDS)
+		before.ack(before.expect(model.CDS, "one"))
+
+		ca.Server("second", time.Now().Add(time.Hour)).Write(t, dir, "xds")
+		<-time.After(time.Minute)
+
+		after, leave := join("after", "second")
+		defer leave()
+		after.ask(model.CDS)
+		after.ack(after.expect(model.CDS, "one"))
+		m.Publish(Put("two", Cluster("two", 1)))
+		before.expect(model.CDS, "one", "two")
+		after.expect(model.CDS, "one", "two")
+	})
+}
