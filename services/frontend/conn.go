@@ -207,7 +207,8 @@ func (c *conn) config() stream.Config {
 }
 
 // aged ends the stream because of its age: with OK, which no client minds
-// (E40), and never by GOAWAY, on which Envoy stays (E41).
+// (E40). A GOAWAY alone, on which Envoy stays (E41), came before, so that the
+// next stream is on another connection, which may lead to another frontend.
 func (c *conn) aged() {
 	c.server.cfg.Metrics.aged.Inc()
 	c.end(nil)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -227,7 +228,9 @@ func TestHalfOpen(t *testing.T) {
 func TestAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "f1", shop(t))
-		e := f.connect(node("web-1", "web"))
+		var conns atomic.Int32
+		conn := f.dial(func(c net.Conn) net.Conn { conns.Add(1); return c })
+		e := connect(t, conn, node("web-1", "web"))
 		bootShop(e)
 		began := time.Now()
 		if _, err := e.stream.Recv(); !errors.Is(err, io.EOF) {
@@ -236,14 +239,50 @@ func TestAge(t *testing.T) {
 		if age := time.Since(began); age < 27*time.Minute || age > 33*time.Minute {
 			t.Errorf("the stream ends after %s", age)
 		}
-		// The next one is on the same connection, and costs next to nothing.
-		e = e.reconnect(f)
+		// The next one is on another connection, and costs next to nothing.
+		next := connect(t, conn, e.node)
+		next.versions, next.names = e.versions, e.names
+		e = next
 		e.ask(model.CDS)
 		e.ask(model.EDS, "v1")
 		e.ack(e.expect(model.EDS))
+		if n := conns.Load(); n != 2 {
+			t.Errorf("%d connections, want 2: one that may lead elsewhere", n)
+		}
 		if aged := f.counted("meshlog_frontend_streams_aged_total"); aged != 1 {
 			t.Errorf("%v counted", aged)
 		}
+	})
+}
+
+// While streams are drained, a client whose stream has ended finds nobody here,
+// and goes elsewhere.
+func TestDrainTakesNoConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.Drain = 10 * time.Second }))
+		ended := make(chan error)
+		for _, id := range []string{"web-1", "web-2"} {
+			e := f.connect(node(id, "web"))
+			bootShop(e)
+			go func() {
+				_, err := e.stream.Recv()
+				ended <- err
+			}()
+		}
+		began := time.Now()
+		f.stop()
+		for i, after := range []time.Duration{0, 5 * time.Second} {
+			if err := <-ended; status.Code(err) != codes.Unavailable {
+				t.Errorf("a stream ends with %v, want UNAVAILABLE", err)
+			}
+			if took := time.Since(began); took != after {
+				t.Errorf("stream %d ends after %s, want %s", i, took, after)
+			}
+			if _, err := f.pipes.dial(t.Context(), nil); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("a new connection: %v, want none", err)
+			}
+		}
+		f.end()
 	})
 }
 

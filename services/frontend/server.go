@@ -122,12 +122,13 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	g.Go(func() error {
+		drain := func() { s.drain(work) }
 		select {
 		case <-ctx.Done():
-			s.drain(work)
 		case <-work.Done(): // a listener failed
+			drain = func() {}
 		}
-		stopServer(server)
+		stopServer(server, drain)
 		stop()
 		return nil
 	})
@@ -140,13 +141,18 @@ func (s *Server) Run(ctx context.Context) error {
 // shared, and other sizes save neither memory nor time (BenchmarkStreams).
 func (s *Server) transport() *grpc.Server {
 	server := grpc.NewServer(
-		grpc.ForceServerCodecV2(s.codec),
 		grpc.Creds(s.credentials()),
+		grpc.ForceServerCodecV2(s.codec),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: keepaliveTime, Timeout: keepaliveTimeout,
+			// Jittered by a tenth, as MaxAge is: before any stream of the
+			// connection ends. 0: never.
+			MaxConnectionAge: s.cfg.Limits.MaxAge * 3 / 4,
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
 	)
 	for _, service := range s.services() {
@@ -156,10 +162,19 @@ func (s *Server) transport() *grpc.Server {
 	return server
 }
 
-func stopServer(server *grpc.Server) {
+// stopServer takes no more connections and says so on those that are there, so
+// that a client whose stream ends while others are drained goes elsewhere; and
+// ends what is left after the drain.
+func stopServer(server *grpc.Server, drain func()) {
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		server.GracefulStop()
+	}()
+	drain()
 	hard := time.AfterFunc(stopTimeout, server.Stop)
 	defer hard.Stop()
-	server.GracefulStop()
+	<-gone
 }
 
 // drain takes no more streams and ends those that are there, one after the
