@@ -25,15 +25,24 @@ build: ## All programs, into bin/
 	@mkdir -p bin
 	go build -o bin/ ./services/cmd/...
 
+.PHONY: build-faults
+build-faults: # Those that a test can end at any of their steps, into bin/faults/
+	@mkdir -p bin/faults
+	go build -tags faults -o bin/faults/ ./services/cmd/builder ./services/cmd/frontend ./services/cmd/watcher-file ./services/internal/stop/points
+
 .PHONY: tools
 tools: ## Fetch what tests and the demo run besides bin/: Envoy and a NATS server
 	@$(TOOL) envoy >/dev/null
 	@$(TOOL) nats-server >/dev/null
 
 .PHONY: test
-test: build tools ## All tests, those with a real Envoy and NATS server included
+test: build build-faults tools ## All tests, those with a real Envoy and NATS server included
 	go test -p 2 $(UNITS)
 	go test -p 2 -count=1 $(E2E)
+
+.PHONY: test-faults
+test-faults: build build-faults tools ## Everything dies in every way, some 20 minutes; needs root
+	go test -tags faults -count=1 -timeout 60m -v ./deploy/e2e/faults
 
 .PHONY: race
 race: ## The modules' tests under the race detector

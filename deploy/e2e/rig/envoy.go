@@ -24,8 +24,10 @@ type EnvoyConfig struct {
 	Overlay string
 	// Delta: it joins with delta.yaml, not sotw.yaml.
 	Delta bool
-	// XDS are the ports of the frontends, one at least.
-	XDS []int
+	// XDS are the ports of the frontends, one at least; Hosts are their
+	// addresses, nil: loopback.
+	XDS   []int
+	Hosts []string
 	// Dir takes its bootstrap, log and admin address.
 	Dir string
 }
@@ -101,8 +103,12 @@ func bootstrap(c EnvoyConfig) (string, error) {
 		case strings.Contains(line, "port_value: 15000"):
 			out.WriteString(strings.Replace(line, "15000", "0", 1))
 		case strings.Contains(line, "port_value: 15010"):
-			for _, port := range c.XDS {
-				out.WriteString(strings.Replace(line, "15010", strconv.Itoa(port), 1))
+			for i, port := range c.XDS {
+				at := strings.Replace(line, "15010", strconv.Itoa(port), 1)
+				if c.Hosts != nil {
+					at = strings.Replace(at, "127.0.0.1", c.Hosts[i], 1)
+				}
+				out.WriteString(at)
 			}
 		default:
 			out.WriteString(line)
@@ -217,11 +223,15 @@ func (e *Envoy) get(ctx context.Context, path string) ([]byte, error) {
 
 // httpGet is the body of an answer with code 200.
 func httpGet(ctx context.Context, url string) ([]byte, error) {
+	return httpGetWith(ctx, http.DefaultClient, url)
+}
+
+func httpGetWith(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,39 +20,71 @@ type Server struct {
 	*Process
 	Admin int // health, metrics, debug
 	XDS   int // 0 where it serves none
+	Place Place
+
+	program, name, dir string
+	args               []string
 }
 
-// startServer runs bin/<program> with the ports of s and further flags.
+// startServer runs bin/<program> with the ports and the place of s and further
+// flags.
 func startServer(program, name, dir string, s Server, flags ...string) (*Server, error) {
-	bin, err := Bin(program)
-	if err != nil {
-		return nil, err
-	}
+	var err error
 	if s.Admin, err = FreePort(); err != nil {
 		return nil, err
 	}
-	argv := append([]string{bin}, flags...)
-	argv = append(argv, "--admin", loopback(s.Admin))
+	s.program, s.name, s.dir = program, name, dir
+	s.args = append(s.args, flags...)
+	s.args = append(s.args, "--admin", loopback(s.Admin))
 	if s.XDS != 0 {
-		argv = append(argv, "--listen", loopback(s.XDS))
+		s.args = append(s.args, "--listen", net.JoinHostPort(s.Place.host(), strconv.Itoa(s.XDS)))
 	}
-	s.Process, err = Start(name, dir, argv)
-	return &s, err
+	return &s, s.RestartAs(program)
 }
 
 func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 
 // Restart starts the server anew with the same flags, files and ports. It
 // must have ended.
-func (s *Server) Restart() (err error) {
-	s.Process, err = s.Again()
+func (s *Server) Restart() error { return s.RestartAs(s.program) }
+
+// RestartWith is Restart with more in the environment, this time.
+func (s *Server) RestartWith(env ...string) error { return s.RestartAs(s.program, env...) }
+
+// RestartAs is RestartWith, this time of another program of bin/.
+func (s *Server) RestartAs(program string, env ...string) error {
+	bin, err := Bin(program)
+	if err != nil {
+		return err
+	}
+	s.Process, err = Start(s.name, s.dir, s.Place.Command(append([]string{bin}, s.args...)...), env...)
 	return err
+}
+
+// RSS is how much memory the server holds, in bytes.
+func (s *Server) RSS() (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
+	if err != nil {
+		return 0, err
+	}
+	var kib int64
+	for line := range strings.Lines(string(b)) {
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kib); err == nil {
+			return kib << 10, nil
+		}
+	}
+	return 0, fmt.Errorf("/proc/%d/status has no VmRSS", s.PID())
+}
+
+// get asks the admin interface; any code but 200 is an error.
+func (s *Server) get(ctx context.Context, path string) ([]byte, error) {
+	return httpGetWith(ctx, s.Place.client(), "http://"+loopback(s.Admin)+path)
 }
 
 // Ready waits until the server says that it does its job.
 func (s *Server) Ready(ctx context.Context) error {
 	return s.UntilAlive(ctx, s.Name+" to be ready", func(ctx context.Context) error {
-		_, err := httpGet(ctx, "http://"+loopback(s.Admin)+"/readyz")
+		_, err := s.get(ctx, "/readyz")
 		return err
 	})
 }
@@ -62,7 +97,7 @@ const answer = 2 * time.Second
 func (s *Server) Debug(ctx context.Context, name string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
-	b, err := httpGet(ctx, "http://"+loopback(s.Admin)+"/debug/"+name)
+	b, err := s.get(ctx, "/debug/"+name)
 	if err != nil {
 		return err
 	}
@@ -85,6 +120,8 @@ type Mesh struct {
 	// runs in one process.
 	Watcher             *Server
 	Builders, Frontends []*Server
+	// Twins stand by for the watcher.
+	Twins []*Server
 	// NATS is the bus where it is one process of its own, Cluster where it is
 	// three; else they are nil.
 	NATS    *NATS
@@ -123,56 +160,90 @@ func Apart(ctx context.Context, dir, config string, builders, frontends int) (*M
 	if err != nil {
 		return nil, err
 	}
-	m := &Mesh{dir: dir, NATS: nats, cli: bus{"--bus", nats.URL(), "--bus-token-file", nats.TokenFile}}
-	return m, m.apart(ctx, config, builders, frontends)
+	return Assemble(ctx, dir, config, Parts{NATS: nats, Builders: builders, Frontends: frontends})
 }
 
 // ApartOnCluster is Apart on three NATS servers, each of which has all of the
 // streams. They are the mesh's from then on.
 func ApartOnCluster(ctx context.Context, dir, config string, c *NATSCluster, builders, frontends int) (*Mesh, error) {
-	m := &Mesh{dir: dir, Cluster: c, cli: bus{"--bus", c.URL(), "--bus-token-file", c.TokenFile}}
-	return m, m.apart(ctx, config, builders, frontends, "--replicas", strconv.Itoa(len(c.Nodes)))
+	return Assemble(ctx, dir, config, Parts{Cluster: c, Builders: builders, Frontends: frontends})
 }
 
-// apart starts the processes, with further flags for the builders, and waits
-// until they do their job. It ends them all, and the bus, if they do not.
-func (m *Mesh) apart(ctx context.Context, config string, builders, frontends int, ofBuilder ...string) (err error) {
+// Parts say which processes a mesh is made of, and where they run.
+type Parts struct {
+	// One of the two is the bus.
+	NATS    *NATS
+	Cluster *NATSCluster
+
+	Builders, Frontends int
+	Twins               int // watchers besides the first
+	// Folder of bin/ that has the programs.
+	Folder string
+	// Place is where a process runs; nil: here.
+	Place func(name string) (Place, error)
+}
+
+// Assemble runs processes that share nothing but a bus, which is the mesh's
+// from then on, on a directory of configuration, and waits until they do their
+// job. It ends them all, and the bus, if they do not.
+func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err error) {
+	m := &Mesh{dir: dir, NATS: p.NATS, Cluster: p.Cluster}
 	defer func() {
 		if err != nil {
 			m.End()
 		}
 	}()
-	add := func(program, name string, xds int, flags ...string) (*Server, error) {
-		s, err := startServer(program, name, m.dir, Server{XDS: xds}, append(append(flags, m.cli...), "--id", name)...)
+	var ofBuilder []string
+	if p.Cluster != nil {
+		m.cli = bus{"--bus", p.Cluster.URL(), "--bus-token-file", p.Cluster.TokenFile}
+		ofBuilder = []string{"--replicas", strconv.Itoa(len(p.Cluster.Nodes))}
+	} else {
+		m.cli = bus{"--bus", p.NATS.URL(), "--bus-token-file", p.NATS.TokenFile}
+	}
+	add := func(to *[]*Server, program, name string, xds int, flags ...string) error {
+		s := Server{XDS: xds}
+		if p.Place != nil {
+			if s.Place, err = p.Place(name); err != nil {
+				return err
+			}
+		}
+		started, err := startServer(filepath.Join(p.Folder, program), name, dir, s, append(append(flags, m.cli...), "--id", name)...)
 		if err == nil {
-			m.servers = append(m.servers, s)
+			m.servers, *to = append(m.servers, started), append(*to, started)
 		}
-		return s, err
-	}
-	for i := range builders {
-		name := fmt.Sprintf("builder-%d", i+1)
-		s, err := add("builder", name, 0, append(ofBuilder[:len(ofBuilder):len(ofBuilder)], "--data", filepath.Join(m.dir, name))...)
-		if err != nil {
-			return err
-		}
-		m.Builders = append(m.Builders, s)
-	}
-	if m.Watcher, err = add("watcher-file", "watcher", 0, "--config", config); err != nil {
 		return err
 	}
-	for i := range frontends {
+	for i := range p.Builders {
+		name := fmt.Sprintf("builder-%d", i+1)
+		if err := add(&m.Builders, "builder", name, 0, append(slices.Clone(ofBuilder), "--data", filepath.Join(dir, name))...); err != nil {
+			return nil, err
+		}
+	}
+	var watchers []*Server
+	for i := range 1 + p.Twins {
+		name := "watcher"
+		if i > 0 { // it finds that somebody speaks, and stands by
+			name = fmt.Sprintf("twin-%d", i)
+			if err := m.Watcher.Ready(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if err := add(&watchers, "watcher-file", name, 0, "--config", config); err != nil {
+			return nil, err
+		}
+		m.Watcher, m.Twins = watchers[0], watchers[1:]
+	}
+	for i := range p.Frontends {
 		name := fmt.Sprintf("frontend-%d", i+1)
 		port, err := FreePort()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		s, err := add("frontend", name, port, "--data", filepath.Join(m.dir, name))
-		if err != nil {
-			return err
+		if err := add(&m.Frontends, "frontend", name, port, "--data", filepath.Join(dir, name)); err != nil {
+			return nil, err
 		}
-		m.Frontends = append(m.Frontends, s)
 	}
-	return m.started(ctx)
+	return m, m.started(ctx)
 }
 
 // started waits until everything does its job, and ends it all if it does not.
@@ -205,9 +276,9 @@ func (m *Mesh) End() {
 // Join starts an Envoy that knows all frontends, and waits until it takes
 // requests on a port. It sets the XDS and Dir of c.
 func (m *Mesh) Join(ctx context.Context, c EnvoyConfig, port int) (*Envoy, error) {
-	c.Dir, c.XDS = m.dir, nil
+	c.Dir, c.XDS, c.Hosts = m.dir, nil, nil
 	for _, f := range m.Frontends {
-		c.XDS = append(c.XDS, f.XDS)
+		c.XDS, c.Hosts = append(c.XDS, f.XDS), append(c.Hosts, f.Place.host())
 	}
 	e, err := StartEnvoy(ctx, c)
 	if err != nil {

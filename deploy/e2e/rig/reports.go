@@ -33,6 +33,7 @@ func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Epoch, v.Seq) }
 type FrontendReport struct {
 	Frontend string
 	Serving  Version
+	Root     string // of what it serves
 	Proxies  []struct {
 		ID    string
 		Types []TypeReport
@@ -125,10 +126,13 @@ type Diagnostic struct {
 	Severity, Code, Object, Origin, Field, Reason, Advice, Effect string
 }
 
-// Published is a version and what brought it about (meshlog versions VERSION).
+// Published is a version (meshlog versions) and what brought it about (meshlog
+// versions VERSION).
 type Published struct {
-	Version string
-	Changes []Change
+	Version, Previous string
+	Root              string
+	Publisher, Build  string
+	Changes           []Change
 }
 
 // Change is an object that differs in a version, and the record that says so.

@@ -39,7 +39,7 @@ func Root() (string, error) {
 	}
 }
 
-// Bin is the path of a program of ours.
+// Bin is the path of a program of ours, by its name in bin/.
 func Bin(name string) (string, error) {
 	root, err := Root()
 	if err != nil {
@@ -47,7 +47,11 @@ func Bin(name string) (string, error) {
 	}
 	path := filepath.Join(root, "bin", name)
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("bin/%s is not there: run `make build` first", name)
+		make := "make build"
+		if folder, _, ok := strings.Cut(filepath.ToSlash(name), "/"); ok {
+			make += "-" + folder
+		}
+		return "", fmt.Errorf("bin/%s is not there: run `%s` first", name, make)
 	}
 	return path, nil
 }

@@ -15,8 +15,8 @@ const Version = "0.1.0-dev"
 // Build names the code of the running binary: two builds of different code
 // have different names, so that what one made is never taken for the other's.
 // It is the version with the revision from which the binary was built; where
-// that is not recorded, or files were changed after it, with the hash of the
-// binary itself.
+// that is not recorded, or files were changed after it, or build tags chose
+// other ones, with the hash of the binary itself.
 func Build() (string, error) {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if r := revision(info.Settings); r != "" {
@@ -45,7 +45,7 @@ func revision(info []debug.BuildSetting) string {
 	r := ""
 	for _, s := range info {
 		switch {
-		case s.Key == "vcs.modified" && s.Value != "false":
+		case s.Key == "vcs.modified" && s.Value != "false", s.Key == "-tags":
 			return ""
 		case s.Key == "vcs.revision" && len(s.Value) >= 12:
 			r = s.Value[:12]

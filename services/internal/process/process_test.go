@@ -166,6 +166,7 @@ func TestRevision(t *testing.T) {
 		{"none", nil, ""},
 		{"clean", []debug.BuildSetting{{Key: "vcs.revision", Value: rev}, {Key: "vcs.modified", Value: "false"}}, "0123456789ab"},
 		{"modified", []debug.BuildSetting{{Key: "vcs.revision", Value: rev}, {Key: "vcs.modified", Value: "true"}}, ""},
+		{"tags", []debug.BuildSetting{{Key: "-tags", Value: "faults"}, {Key: "vcs.revision", Value: rev}, {Key: "vcs.modified", Value: "false"}}, ""},
 	} {
 		if diff := cmp.Diff(c.want, revision(c.in)); diff != "" {
 			t.Errorf("%s: %s", c.name, diff)

@@ -1,0 +1,88 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+// bulk is more services than one atomic batch of the bus takes. No Envoy here
+// sees them.
+const (
+	bulk     = 600
+	bulkFile = "bulk.yaml"
+)
+
+const bulkYAML = `---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: bulk-%[1]d, namespace: bulk}
+spec:
+  hosts: [bulk-%[1]d.internal]
+  exportTo: ["."]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+  endpoints: [{address: 192.0.2.1}]
+`
+
+// saveBulk saves them all at once.
+func (m *mesh) saveBulk(t *testing.T) {
+	t.Helper()
+	var text strings.Builder
+	for i := range bulk {
+		fmt.Fprintf(&text, bulkYAML, i)
+	}
+	_, err := m.writer.dir.Save(bulkFile, text.String())
+	must(t, err)
+}
+
+// hasBulk waits until the watcher has said that they are there.
+func (m *mesh) hasBulk(t *testing.T) {
+	t.Helper()
+	must(t, m.Watcher.UntilAlive(m.ctx, "the watcher to have said all", func(ctx context.Context) error {
+		var r struct {
+			Keys, Pending int `json:",string"`
+		}
+		err := m.Watcher.Debug(ctx, "watcher-file-default", &r)
+		if err == nil && (r.Keys < bulk || r.Pending > 0) {
+			err = fmt.Errorf("it has said %d objects, %d are pending", r.Keys-r.Pending, r.Pending)
+		}
+		return err
+	}))
+	m.flows(t) // what was said before is served, too
+}
+
+// hold is what the guard keeps being served (meshlog approve).
+type hold struct{ ID string }
+
+// held waits until the guard holds something, or nothing.
+func (m *mesh) held(t *testing.T, want int) (holds []hold) {
+	t.Helper()
+	must(t, rig.Until(m.ctx, fmt.Sprintf("%d holds", want), func(ctx context.Context) error {
+		err := m.CLI(ctx, &holds, "approve")
+		if err == nil && len(holds) != want {
+			err = fmt.Errorf("holds: %v", holds)
+		}
+		return err
+	}))
+	return holds
+}
+
+// loseBulk removes them all at once, and waits until the guard holds them.
+func (m *mesh) loseBulk(t *testing.T) {
+	t.Helper()
+	must(t, m.writer.dir.Remove(bulkFile))
+}
+
+// approve lets what is held go.
+func (m *mesh) approve(t *testing.T) {
+	t.Helper()
+	for _, h := range m.held(t, 1) {
+		var done any
+		must(t, m.CLI(m.ctx, &done, "approve", h.ID))
+	}
+	m.held(t, 0)
+}

@@ -1,0 +1,227 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+var seed = flag.Uint64("seed", 0, "of all that is random; 0: another one each time")
+
+// mesh is a mesh under load: two Envoys, requests through them, changes through
+// its watcher.
+type mesh struct {
+	*rig.Mesh
+	ctx    context.Context
+	dice   *rand.Rand
+	writer *writer
+	envoys []*proxy
+
+	log, chain *rig.Witness
+	roots      map[string]string // of every version that was ever seen
+}
+
+// proxy is an Envoy, and the requests through it.
+type proxy struct {
+	*rig.Envoy
+	name          string
+	routes, extra *rig.Flow
+}
+
+// arrangement starts a bus and what runs on it.
+type arrangement func(ctx context.Context, dir, config string) (*rig.Mesh, error)
+
+// options say what differs between the tests.
+type options struct {
+	patience time.Duration // for all of the test
+	arranged arrangement
+}
+
+// onOne is the mesh of programs in a folder of bin/ on one NATS server.
+func onOne(folder string, builders, twins int) arrangement {
+	return func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
+		nats, err := rig.StartNATS(ctx, dir)
+		if err != nil {
+			return nil, err
+		}
+		return rig.Assemble(ctx, dir, config, rig.Parts{
+			NATS: nats, Builders: builders, Frontends: 2, Twins: twins, Folder: folder,
+		})
+	}
+}
+
+// start starts everything, and waits until requests and changes flow.
+func start(t *testing.T, o options) *mesh {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), o.patience)
+	t.Cleanup(cancel)
+	for *seed == 0 {
+		*seed = uint64(time.Now().UnixNano() % 1e6)
+	}
+	t.Logf("-seed %d", *seed)
+	m := &mesh{ctx: ctx, dice: rand.New(rand.NewPCG(*seed, 1)), roots: map[string]string{}}
+	dir := t.TempDir()
+
+	ports := map[string]int{"sotw": 0, "delta": 0}
+	for name := range ports {
+		port, err := rig.FreePort()
+		must(t, err)
+		ports[name] = port
+	}
+	var err error
+	m.writer, err = newWriter(dir, *seed, ports)
+	must(t, err)
+	m.Mesh, err = o.arranged(ctx, dir, m.writer.dir.Path)
+	must(t, err)
+	t.Cleanup(m.End)
+	t.Cleanup(func() { m.explain(t) })
+	go m.writer.run()
+	t.Cleanup(m.writer.close)
+	m.witness(t)
+	for _, name := range []string{"sotw", "delta"} {
+		m.join(t, name, ports[name])
+	}
+	m.settle(t)
+	return m
+}
+
+// join starts an Envoy and requests through it.
+func (m *mesh) join(t *testing.T, name string, port int) {
+	t.Helper()
+	e, err := m.Join(m.ctx, rig.EnvoyConfig{
+		Node: name, Delta: name == "delta",
+		Overlay: fmt.Sprintf("node: {id: %[1]s, cluster: demo, metadata: {LABELS: {app: %[1]s}}}", name),
+	}, port)
+	must(t, err)
+	t.Cleanup(e.Kill)
+	p := &proxy{Envoy: e, name: name}
+	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	p.routes, err = rig.StartFlow(m.ctx, rig.FlowConfig{URL: url, Header: routesHeader, Conns: 2})
+	must(t, err)
+	t.Cleanup(p.routes.Stop)
+	p.extra, err = rig.StartFlow(m.ctx, rig.FlowConfig{URL: url, Host: extraHost, Header: extraHeader, Conns: 1})
+	must(t, err)
+	t.Cleanup(p.extra.Stop)
+	m.envoys = append(m.envoys, p)
+}
+
+// witness begins to remember what the bus has acknowledged.
+func (m *mesh) witness(t *testing.T) {
+	t.Helper()
+	url, token := "", ""
+	if m.NATS != nil {
+		url, token = m.NATS.URL(), m.NATS.Token
+	} else {
+		url, token = m.Cluster.URL(), m.Cluster.Token
+	}
+	for stream, w := range map[string]**rig.Witness{rig.Events: &m.log, rig.Versions: &m.chain} {
+		var err error
+		*w, err = rig.NewWitness(url, token, stream)
+		must(t, err)
+		ctx, cancel := context.WithCancel(m.ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			(*w).Run(ctx)
+		}()
+		t.Cleanup(func() { cancel(); <-ended })
+	}
+}
+
+// explain shows what the parts said last if the test has failed.
+func (m *mesh) explain(t *testing.T) {
+	if !t.Failed() {
+		return
+	}
+	for _, s := range m.Servers() {
+		t.Logf("%s said last:\n%s", s.Name, s.Tail(12))
+	}
+	for _, e := range m.envoys {
+		t.Logf("%s said last:\n%s", e.Name, e.Tail(8))
+	}
+}
+
+// fault makes something happen, and judges what has become of it.
+func (m *mesh) fault(t *testing.T, what string, happens func(t *testing.T)) {
+	t.Helper()
+	ok := t.Run(what, func(t *testing.T) {
+		happens(t)
+		m.flows(t)
+		m.judge(t)
+	})
+	if !ok {
+		t.FailNow() // what comes now would fail for no reason of its own
+	}
+}
+
+// later waits for a moment that nobody chose.
+func (m *mesh) later(most time.Duration) {
+	timer := time.NewTimer(time.Duration(m.dice.Int64N(int64(most))))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-m.ctx.Done():
+	}
+}
+
+// flows waits until a change that is saved now is served.
+func (m *mesh) flows(t *testing.T) {
+	t.Helper()
+	want := m.writer.revisions()[routesFile] + 1
+	for _, e := range m.envoys {
+		must(t, rig.Until(m.ctx, fmt.Sprintf("%s to route by revision %d", e.name, want), func(context.Context) error {
+			if got := e.routes.Revision(); got < want {
+				return fmt.Errorf("it routes by %d", got)
+			}
+			return nil
+		}))
+	}
+}
+
+// leader waits until one builder leads and the others that run have compared
+// its work.
+func (m *mesh) leader(t *testing.T) (leader, standby *rig.Server) {
+	t.Helper()
+	must(t, rig.Until(m.ctx, "a leader and a warm standby", func(ctx context.Context) error {
+		leader, standby = nil, nil
+		for _, s := range m.Builders {
+			if s.Running() != nil {
+				continue
+			}
+			var r rig.BuilderReport
+			if err := s.Debug(ctx, "builder", &r); err != nil {
+				return err
+			}
+			switch {
+			case r.Error != "":
+				return fmt.Errorf("%s: %s", r.Builder, r.Error)
+			case r.Leader && leader != nil:
+				return errors.New("two lead")
+			case r.Leader:
+				leader = s
+			case r.Compared == 0:
+				return fmt.Errorf("%s has compared nothing", s.Name)
+			default:
+				standby = s
+			}
+		}
+		if leader == nil {
+			return errors.New("nobody leads")
+		}
+		return nil
+	}))
+	return leader, standby
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

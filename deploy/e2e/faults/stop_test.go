@@ -1,0 +1,158 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+// The programs in bin/faults, in which a process can be ended at a step.
+const (
+	withStops = "faults"
+	stopAt    = "MESHLOG_STOP_AT"
+)
+
+// reached bounds how long a process takes to a step.
+const reached = 20 * time.Second
+
+// way is how a process comes to a step, where it does not come by itself under
+// load.
+type way struct {
+	pass   string // the pass at which it ends, where that is not the first
+	before func(*mesh, *testing.T, *rig.Server)
+	reach  func(*mesh, *testing.T)
+	after  func(*mesh, *testing.T)
+}
+
+// ways are those to steps that are rare, by point.
+var ways = map[string]way{
+	// A builder of another build was there before.
+	"builder.base":    {before: (*mesh).anotherBuild},
+	"builder.segment": {before: (*mesh).anotherBuild},
+	// A source loses much at once.
+	"builder.hold": {before: (*mesh).withBulk, reach: (*mesh).loseBulk, after: (*mesh).approve},
+	"builder.held": {before: (*mesh).withBulk, reach: (*mesh).loseBulk, after: (*mesh).approve},
+	// In the middle of what one batch of the bus does not take.
+	"watcher.batch": {pass: ":2", reach: (*mesh).saveBulk, after: func(m *mesh, t *testing.T) {
+		m.hasBulk(t)
+		m.loseBulk(t)
+		m.approve(t)
+	}},
+	// In the middle of what a proxy gets that comes from another frontend.
+	"frontend.push": {pass: ":3", reach: (*mesh).leaveSecond},
+}
+
+// Each process is killed at each of its steps, alone, and comes back.
+func TestKilledAtEachStep(t *testing.T) {
+	m := start(t, options{patience: 5 * time.Minute, arranged: onOne(withStops, 1, 0)})
+	for _, point := range points(t) {
+		m.fault(t, point, func(t *testing.T) { m.killedAt(t, point, ways[point]) })
+	}
+}
+
+// killedAt ends the process whose step it is there, and starts it anew.
+func (m *mesh) killedAt(t *testing.T, point string, w way) {
+	t.Helper()
+	s := m.owner(t, point)
+	if w.before != nil {
+		w.before(m, t, s)
+	}
+	must(t, s.Stop())
+	m.saves(t)
+	must(t, s.RestartWith(stopAt+"="+point+w.pass))
+	if w.reach != nil {
+		must(t, s.Ready(m.ctx))
+		w.reach(m, t)
+	}
+	m.stopped(t, s, point)
+	must(t, s.Restart())
+	must(t, s.Ready(m.ctx))
+	if w.after != nil {
+		w.after(m, t)
+	}
+}
+
+// stopped waits until a server has been killed at a point.
+func (m *mesh) stopped(t *testing.T, s *rig.Server, point string) {
+	t.Helper()
+	late, cancel := context.WithTimeout(m.ctx, reached)
+	defer cancel()
+	select {
+	case <-s.Done():
+	case <-late.Done():
+		t.Fatalf("%s has not come to %s within %s", s.Name, point, reached)
+	}
+	if said := s.Tail(1); said != stopAt+" "+point {
+		t.Fatalf("%s ended, not at %s; it said last:\n%s", s.Name, point, s.Tail(10))
+	}
+}
+
+// owner is the process whose step a point is.
+func (m *mesh) owner(t *testing.T, point string) *rig.Server {
+	t.Helper()
+	process, _, _ := strings.Cut(point, ".")
+	switch process {
+	case "builder":
+		return m.Builders[0]
+	case "watcher":
+		return m.Watcher
+	case "frontend":
+		return m.Frontends[0]
+	}
+	t.Fatalf("whose step is %s?", point)
+	return nil
+}
+
+// saves waits until something more was saved: whoever is away has missed it.
+func (m *mesh) saves(t *testing.T) {
+	t.Helper()
+	was := m.writer.revisions()
+	must(t, rig.Until(m.ctx, "a change", func(context.Context) error {
+		if m.writer.revisions() == was {
+			return fmt.Errorf("revisions %v", was)
+		}
+		return nil
+	}))
+}
+
+// anotherBuild has a builder of another build lead and publish.
+func (m *mesh) anotherBuild(t *testing.T, s *rig.Server) {
+	t.Helper()
+	must(t, s.Stop())
+	must(t, s.RestartAs("builder"))
+	must(t, s.Ready(m.ctx))
+	m.flows(t)
+}
+
+// withBulk has the many services served.
+func (m *mesh) withBulk(t *testing.T, _ *rig.Server) {
+	t.Helper()
+	m.saveBulk(t)
+	m.hasBulk(t)
+}
+
+// leaveSecond has all proxies leave the second frontend.
+func (m *mesh) leaveSecond(t *testing.T) {
+	t.Helper()
+	must(t, m.Frontends[1].Stop())
+	must(t, m.Frontends[1].Restart())
+}
+
+// points are all steps at which a process can be ended.
+func points(t *testing.T) []string {
+	t.Helper()
+	bin, err := rig.Bin(withStops + "/points")
+	must(t, err)
+	out, err := exec.CommandContext(t.Context(), bin).Output()
+	must(t, err)
+	all := strings.Fields(string(out))
+	if len(all) == 0 {
+		t.Fatal("no points")
+	}
+	return all
+}

@@ -1,0 +1,135 @@
+package rig
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// The streams of a mesh.
+const (
+	Events   = "MESHLOG_EVENTS"
+	Versions = "MESHLOG_VERSIONS"
+)
+
+// Witness reads what the bus keeps in a stream, as it comes, and remembers it:
+// what somebody could read once has been acknowledged, and must never be gone
+// or be something else.
+type Witness struct {
+	stream string
+	nc     *nats.Conn
+	js     jetstream.JetStream
+
+	mu   sync.Mutex
+	seen map[uint64][sha256.Size]byte // by sequence: subject, time, headers, data
+	last uint64
+}
+
+// NewWitness connects to a bus. It stays connected through whatever happens
+// there.
+func NewWitness(url, token, stream string) (*Witness, error) {
+	nc, err := nats.Connect(url, nats.Token(token), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
+		nats.PingInterval(time.Second), nats.MaxPingsOutstanding(2), nats.RetryOnFailedConnect(true))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", url, err)
+	}
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(answer))
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return &Witness{stream: stream, nc: nc, js: js, seen: map[uint64][sha256.Size]byte{}}, nil
+}
+
+// Run reads until ctx ends, and closes the connection.
+func (w *Witness) Run(ctx context.Context) {
+	defer w.nc.Close()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		_ = w.read(ctx) // the bus may be away: what it has is read when it is back
+	}
+}
+
+// read reads what is new.
+func (w *Witness) read(ctx context.Context) error {
+	s, err := w.js.Stream(ctx, w.stream)
+	if err != nil {
+		return err
+	}
+	last := s.CachedInfo().State.LastSeq
+	w.mu.Lock()
+	next := max(w.last+1, s.CachedInfo().State.FirstSeq)
+	w.mu.Unlock()
+	for ; next <= last; next++ {
+		sum, err := sumOf(ctx, s, next)
+		if err != nil {
+			return err
+		}
+		w.mu.Lock()
+		w.seen[next], w.last = sum, next
+		w.mu.Unlock()
+	}
+	return nil
+}
+
+func sumOf(ctx context.Context, s jetstream.Stream, seq uint64) (sum [sha256.Size]byte, err error) {
+	m, err := s.GetMsg(ctx, seq)
+	if err != nil {
+		return sum, fmt.Errorf("record %d: %w", seq, err)
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n%d\n%v\n", m.Subject, m.Time.UnixNano(), m.Header)
+	h.Write(m.Data)
+	return [sha256.Size]byte(h.Sum(nil)), nil
+}
+
+// Seen is how many records were seen.
+func (w *Witness) Seen() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.seen)
+}
+
+// Forget forgets all that was seen: the stream is not the one that it was.
+func (w *Witness) Forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.seen)
+	w.last = 0
+}
+
+// Check reads the whole stream again. It is an error if something that was seen
+// is not there any more, or is something else.
+func (w *Witness) Check(ctx context.Context) error {
+	s, err := w.js.Stream(ctx, w.stream)
+	if err != nil {
+		return fmt.Errorf("%s: %w", w.stream, err)
+	}
+	w.mu.Lock()
+	seen := make(map[uint64][sha256.Size]byte, len(w.seen))
+	for seq, sum := range w.seen {
+		seen[seq] = sum
+	}
+	w.mu.Unlock()
+	var errs []error
+	for seq, was := range seen {
+		if sum, err := sumOf(ctx, s, seq); err != nil {
+			errs = append(errs, fmt.Errorf("%s: was seen, and is lost: %w", w.stream, err))
+		} else if sum != was {
+			errs = append(errs, fmt.Errorf("%s: record %d is another one than was seen", w.stream, seq))
+		}
+	}
+	return errors.Join(errs...)
+}
