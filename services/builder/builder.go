@@ -239,7 +239,7 @@ func (b *Builder) commit(ctx context.Context) error {
 	published, err := b.m.Commit(ctx)
 	if published {
 		b.building = time.Since(start)
-		b.o.Metrics.Build.Observe(b.building.Seconds())
+		b.o.Metrics.committed(b.building)
 		b.news = true
 	}
 	b.resign()

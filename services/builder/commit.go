@@ -288,6 +288,9 @@ func (m *Machine) manifest(delta store.Delta) *store.Manifest {
 	for _, k := range delta.Remove[:min(len(delta.Remove), maxChanges-len(man.Changes))] {
 		man.Changes = append(man.Changes, &snapshotv1.KeyChange{Key: k, Removed: true, Seq: m.causes[k]})
 	}
+	if !m.since.observed.IsZero() {
+		man.FirstObservedTime = timestamppb.New(m.since.observed)
+	}
 	man.Diagnostics = m.diagnosticProtos(maxDiagnostics)
 	m.ckpt.into(man)
 	return man
