@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/events"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/published"
 	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
 )
@@ -188,11 +190,20 @@ func (m *Machine) publish(ctx context.Context, delta store.Delta) (bool, error) 
 	return true, m.compare(ctx)
 }
 
+// latency is how long the first of the changes in a version took from being
+// seen, by its watcher's clock, until all had it; 0 where nothing changed.
+func (m *Machine) latency(man *store.Manifest) time.Duration {
+	if man.GetFirstObservedTime() == nil {
+		return 0
+	}
+	return m.cfg.Now().Sub(man.GetFirstObservedTime().AsTime()).Round(100 * time.Microsecond)
+}
+
 func (m *Machine) published(man *store.Manifest) {
 	m.stats.Versions++
 	m.timing(man)
 	m.ckpt.sent(man)
-	m.log.Debug("published", "version", m.head.Version(), "changes", man.GetChangeCount(), "root", store.RootOf(man).String()[:12])
+	m.log.Info("published", append(published.Attrs(man), "latency", m.latency(man))...)
 	if m.cfg.Checkpoints != nil {
 		m.ckpt.start(m.cfg.Checkpoints, m.head.Version(), m.current(), m.cfg.Now(), m.cfg.History)
 	}

@@ -165,12 +165,41 @@ func (s *Server) refreshMetrics() {
 	m := s.cfg.Metrics
 	m.classes.Set(float64(s.cache.Sets()))
 	m.parts.Set(float64(s.cache.Parts()))
+	if st := s.serving.Load(); st != nil {
+		services, virtuals := st.PushContext.Size()
+		m.services.Set(float64(services))
+		m.virtuals.Set(float64(virtuals))
+	}
+	now := time.Now()
+	s.mu.Lock()
+	behind, records := s.lag.behind(now)
+	unpersisted := time.Duration(0)
+	if !s.unpersisted.IsZero() {
+		unpersisted = now.Sub(s.unpersisted)
+	}
+	s.mu.Unlock()
+	m.behindSeconds.Set(behind.Seconds())
+	m.behindRecords.Set(float64(records))
+	m.unpersisted.Set(unpersisted.Seconds())
+	s.refreshStreams(now)
+}
+
+// refreshStreams looks at every stream.
+func (s *Server) refreshStreams(now time.Time) {
+	m := s.cfg.Metrics
 	var held [model.ResourceTypes]int
+	unconverged, oldest := 0, now
 	for _, c := range s.streamsNow() {
 		c.mu.Lock()
 		if c.state != nil {
+			if _, all := c.state.Applied(); !all {
+				unconverged++
+			}
 			for _, t := range c.state.Status().Types {
 				held[t.Type] += len(t.HeldBack)
+				if !t.Unanswered.IsZero() && t.Unanswered.Before(oldest) {
+					oldest = t.Unanswered
+				}
 			}
 		}
 		c.mu.Unlock()
@@ -178,6 +207,8 @@ func (s *Server) refreshMetrics() {
 	for t, n := range held {
 		m.heldBack[t].Set(float64(n))
 	}
+	m.unconverged.Set(float64(unconverged))
+	m.unanswered.Set(now.Sub(oldest).Seconds())
 }
 
 // observe counts and logs what happens on a stream; mu is held.
@@ -189,12 +220,12 @@ func (c *conn) observe(e stream.Event) {
 	switch e.Kind {
 	case stream.Acked:
 		if !e.Published.IsZero() {
-			m.convergence[e.Type].Observe(max(0, time.Since(e.Published).Seconds()))
+			m.acked(e.Type, e.Sent, c.server.recent.find(e.World))
 		}
 		c.news = true
 	case stream.Nacked:
 		m.rejects[e.Type].Inc()
-		warn("the proxy rejected a response", "type", e.Type, "version", e.Nack.Version,
+		warn("the proxy rejected a response", "type", e.Type.String(), "version", e.Nack.Version,
 			"world", e.World, "resources", e.Nack.Resources, "message", e.Nack.Message)
 		c.news = true
 		if c.server.opinions.rejected(c) {
@@ -210,7 +241,7 @@ func (c *conn) observe(e stream.Event) {
 		warn("the proxy knows versions that are unknown here, and the head of the version chain is not known; serving what is here")
 	case stream.Unmatched:
 		m.unmatched.Inc()
-		c.server.cfg.Logger.Info("the proxy's clusters are those of no retained version; they are replaced at once", "proxy", c.proxy.ID)
+		c.server.cfg.Logger.Debug("the proxy's clusters are those of no retained version; they are replaced at once", "proxy", c.proxy.ID)
 	case stream.Suspect:
 		m.suspects.Inc()
 		warn("the proxy has not answered CDS, or not asked for it; sending it again")
@@ -219,6 +250,6 @@ func (c *conn) observe(e stream.Event) {
 		warn("the proxy has not answered for new clusters; they are taken back and offered again")
 	case stream.TooLarge:
 		m.tooLarge[e.Type].Inc()
-		warn("a response is larger than a gRPC client takes, and is not sent: let it import less", "type", e.Type, "bytes", e.Size)
+		warn("a response is larger than a gRPC client takes, and is not sent: let it import less", "type", e.Type.String(), "bytes", e.Size)
 	}
 }

@@ -125,7 +125,7 @@ func (c *conn) setAlarm(now time.Time) {
 // sendOut gives what is ready to the transport. It takes as long as the client
 // takes for what came before, and the stream is ended if that is too long.
 func (c *conn) sendOut() error {
-	m, t, size := c.server.cfg.Metrics, c.out.Type, 0
+	m, t, size, cause := c.server.cfg.Metrics, c.out.Type, 0, c.out.Cause
 	for _, resource := range c.out.Resources {
 		size += resource.Size()
 	}
@@ -138,7 +138,7 @@ func (c *conn) sendOut() error {
 	if err != nil {
 		return err
 	}
-	m.sent(t, size, time.Since(start))
+	m.sent(t, size, start, c.server.recent.find(cause))
 	return nil
 }
 

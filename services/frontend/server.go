@@ -24,6 +24,7 @@ import (
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/published"
 	"meshlog.dev/store"
 )
 
@@ -58,7 +59,11 @@ type Server struct {
 	conns    map[*conn]struct{}
 	draining bool
 	mismatch *store.MismatchError
+	lag      lag
+	// unpersisted is since when something is served that is not in the store.
+	unpersisted time.Time
 
+	recent  recent
 	serving atomic.Pointer[replica.State] // nil: nothing yet
 }
 
@@ -257,22 +262,41 @@ func (s *Server) Ready() error {
 // serveState makes a version of the world what is served.
 func (s *Server) serveState(st *replica.State, changed []model.Input) {
 	v := st.Version()
-	var published time.Time
-	if p := st.Manifest.GetPublishTime(); p != nil {
-		published = p.AsTime()
-	}
-	s.cache.Update(v, published, st.PushContext, changed)
-	s.cfg.Metrics.epoch.Set(float64(v.Epoch))
-	s.cfg.Metrics.seq.Set(float64(v.Seq))
-	s.cfg.Metrics.persisted.Set(0)
+	had := time.Now()
+	s.recent.add(servedOf(st, had)) // before anybody is woken who looks for it
+	s.cache.Update(v, timeOf(st.Manifest.GetPublishTime()), st.PushContext, changed)
+	now := time.Now()
 	if s.serving.Swap(st) == nil {
-		s.cfg.Logger.Info("serving", "version", v)
 		s.health.SetServingStatus("", healthv1.HealthCheckResponse_SERVING)
 	}
 	s.mu.Lock()
 	s.mismatch = nil // of a version that is served no more
+	s.lag.serves(now, v)
+	if s.unpersisted.IsZero() {
+		s.unpersisted = now
+	}
 	s.mu.Unlock()
+	s.cfg.Metrics.serves(st, had, now)
+	s.cfg.Logger.Info("serving", append(published.Attrs(st.Manifest), "latency", latency(st, now))...)
 	s.cfg.OnChange(false)
+}
+
+// latency is how long the first of the changes in a version took from being
+// seen until it was served; 0 where that was not here and now.
+func latency(st *replica.State, now time.Time) time.Duration {
+	observed := timeOf(st.Manifest.GetFirstObservedTime())
+	if observed.IsZero() || st.Received.IsZero() {
+		return 0
+	}
+	return now.Sub(observed).Round(100 * time.Microsecond)
+}
+
+// HeadIs says what the newest version of the chain is; without it the
+// frontend's metrics do not tell how far it is behind. Safe for concurrent use.
+func (s *Server) HeadIs(v store.Version) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lag.hears(time.Now(), v)
 }
 
 func (s *Server) rewound(err *store.MismatchError) {
@@ -287,6 +311,9 @@ func (s *Server) persistedChanged() {
 	persisted := 0.0
 	if s.replica.Persisted() {
 		persisted = 1
+		s.mu.Lock()
+		s.unpersisted = time.Time{}
+		s.mu.Unlock()
 	}
 	s.cfg.Metrics.persisted.Set(persisted)
 	s.cfg.OnChange(false)

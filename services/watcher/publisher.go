@@ -87,6 +87,9 @@ func NewPublisher(cfg Config, in Inbox) *Publisher {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics(cfg.Shard)
+	}
 	return &Publisher{
 		cfg: cfg, in: in, id: cfg.NewID(),
 		log: cfg.Logger.With("shard", cfg.Shard.String(), "holder", cfg.Holder),
@@ -216,9 +219,6 @@ func (p *Publisher) sleep(ctx context.Context, until time.Time) error {
 
 // tell hands the state on if it is new.
 func (p *Publisher) tell(phase Phase) {
-	if p.cfg.OnState == nil {
-		return
-	}
 	s := State{
 		Phase: phase, Session: p.session.name, Keys: len(p.session.said.hashes),
 		Pending: p.session.waiting.len() + p.session.sending, Partial: p.session.partial, Diagnostics: p.diagnostics(),
@@ -231,7 +231,10 @@ func (p *Publisher) tell(phase Phase) {
 		p.log.Info("watcher is "+string(s.Phase), "session", s.Session, "keys", s.Keys, "partial", s.Partial)
 	}
 	p.state = s
-	p.cfg.OnState(s)
+	p.cfg.Metrics.tell(p.in.Now(), s)
+	if p.cfg.OnState != nil {
+		p.cfg.OnState(s)
+	}
 }
 
 func (s State) equal(t State) bool {

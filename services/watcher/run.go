@@ -25,6 +25,9 @@ type Config struct {
 	// nobody wants to know. It must not block.
 	OnState func(State)
 
+	// Metrics are counted here; nil counts nowhere.
+	Metrics *Metrics
+
 	// Watcher is what Run runs.
 	Watcher Watcher
 	// ListingRequests carries the leader's wish for a new listing, with its

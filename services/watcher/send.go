@@ -80,6 +80,7 @@ func (p *Publisher) flush(ctx context.Context) error {
 	if err := send(ctx, changes); err != nil {
 		return err
 	}
+	p.cfg.Metrics.published(p.in.Now(), changes)
 	stop.At(stop.WatcherAcknowledged)
 	p.changedAt = p.in.Now()
 	return nil
@@ -93,7 +94,7 @@ func (p *Publisher) sendEach(ctx context.Context, changes []change) error {
 		p.session.pseq++
 		group[i] = p.event(c, p.session.pseq, low, events.Batch{})
 	}
-	return p.persist(ctx, func() error {
+	err := p.persist(ctx, func() error {
 		err := p.cfg.Log.AppendEach(ctx, group)
 		if !isRefusal(err) {
 			return err
@@ -105,6 +106,10 @@ func (p *Publisher) sendEach(ctx context.Context, changes []change) error {
 		}
 		return nil
 	})
+	if err == nil {
+		p.cfg.Metrics.events.Add(float64(len(group)))
+	}
+	return err
 }
 
 // sendBatch sends changes that are applied as one: in chunks that are atomic
@@ -124,6 +129,7 @@ func (p *Publisher) sendBatch(ctx context.Context, changes []change) error {
 		if err := p.persist(ctx, func() error { return p.appendChunk(ctx, chunk) }); err != nil {
 			return err
 		}
+		p.cfg.Metrics.events.Add(float64(len(chunk)))
 	}
 	return nil
 }
@@ -253,6 +259,7 @@ func (p *Publisher) persist(ctx context.Context, try func() error) error {
 			p.log.Warn("cannot append; trying again", "error", err, "session", p.session.name)
 		}
 		p.stuck = err
+		p.cfg.Metrics.retries.Inc()
 		p.tell(p.state.Phase)
 		if err := p.sleep(ctx, p.in.Now().Add(pause)); err != nil {
 			return err

@@ -47,6 +47,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 		return err
 	}
 	stop.At(stop.WatcherBegun)
+	p.cfg.Metrics.sessions.Inc()
 	p.lost = false
 	p.watch(ctx)
 	p.tell(PhaseListing)
@@ -122,6 +123,8 @@ func (p *Publisher) list(ctx context.Context, l Listing) error {
 		return err
 	}
 	p.listed = p.in.Now()
+	p.cfg.Metrics.unsent.Add(float64(len(changes) - len(send)))
+	p.cfg.Metrics.listing.Observe(p.in.Now().Sub(p.source.started).Seconds())
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/stop"
@@ -18,6 +19,10 @@ type State struct {
 	Snapshot    *store.Snapshot
 	World       *model.World
 	PushContext *model.PushContext
+	// Received is when it came from the chain; zero: it came from the store.
+	Received time.Time
+	// Indexing is what making World and PushContext took.
+	Indexing time.Duration
 }
 
 // Version is the state's version.
@@ -111,7 +116,7 @@ func (r *Replica) Load(ctx context.Context) error {
 		r.cfg.Logger.Warn("the own store has other content than its manifest says; starting without it", "version", latest.Version())
 		return nil
 	}
-	r.serve(latest.Manifest, latest.Snapshot)
+	r.serve(latest.Manifest, latest.Snapshot, time.Time{})
 	return nil
 }
 
@@ -131,9 +136,10 @@ func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) e
 	if !have.Version().Less(version) {
 		return nil
 	}
+	received := time.Now()
 	stop.At(stop.FrontendReceived)
 	if snapshot, ok := follow(have, links); ok {
-		r.serve(target, snapshot)
+		r.serve(target, snapshot, received)
 		return nil
 	}
 	whole, err := fetch(ctx, version)
@@ -143,7 +149,7 @@ func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) e
 	if root := whole.Snapshot.Root(); root != store.RootOf(whole.Manifest) || !have.Version().Less(whole.Version()) {
 		return fmt.Errorf("go to version %s: fetched version %s with root %s: %w", version, whole.Version(), root, store.ErrCorrupt)
 	}
-	r.serve(whole.Manifest, whole.Snapshot)
+	r.serve(whole.Manifest, whole.Snapshot, received)
 	return nil
 }
 
@@ -168,10 +174,10 @@ func follow(st *State, links []store.Update) (*store.Snapshot, bool) {
 
 // serve makes a version what is served. It costs what the difference to the
 // version before costs, whichever way it came, across epochs too.
-func (r *Replica) serve(m *store.Manifest, snapshot *store.Snapshot) {
-	have := r.state.Load()
+func (r *Replica) serve(m *store.Manifest, snapshot *store.Snapshot, received time.Time) {
+	start, have := time.Now(), r.state.Load()
 	delta := store.Diff(have.snapshot(), snapshot)
-	next := &State{Manifest: m, Snapshot: snapshot}
+	next := &State{Manifest: m, Snapshot: snapshot, Received: received}
 	world, pc := model.NewWorld(), (*model.PushContext)(nil)
 	if have != nil {
 		world, pc = have.World, have.PushContext
@@ -182,6 +188,7 @@ func (r *Replica) serve(m *store.Manifest, snapshot *store.Snapshot) {
 	next.World, keys = r.apply(world, delta)
 	var changed []model.Input
 	next.PushContext, changed = pc.Next(next.World, keys)
+	next.Indexing = time.Since(start)
 	r.state.Store(next)
 	r.persisted.Store(false)
 	r.cfg.Serve(next, changed)

@@ -7,6 +7,7 @@ import (
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/store"
 )
 
 // taint marks versions after a NACK: no canonical version looks like it, so
@@ -295,8 +296,10 @@ func (s *Stream) respond(now time.Time, w *watch, o outstanding, memo *names.Mem
 	o.nonce, o.at = s.nextNonce(), now
 	o.version = s.version(w, o.nonce)
 	o.world = s.view.Version
+	cause := store.Version{}
 	if w.fresh {
 		o.made, w.fresh = s.view.Published, false
+		cause = o.world
 	}
 	w.lastNonce = o.nonce
 	w.remember(o)
@@ -304,6 +307,6 @@ func (s *Stream) respond(now time.Time, w *watch, o outstanding, memo *names.Mem
 	s.spoken = true
 	return Response{
 		Type: w.t, Delta: s.cfg.Delta, Version: o.version, Nonce: o.nonce,
-		Resources: o.list, Memo: memo, Removed: o.removed,
+		Resources: o.list, Memo: memo, Removed: o.removed, Cause: cause,
 	}
 }

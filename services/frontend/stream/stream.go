@@ -10,6 +10,7 @@ import (
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/store"
 )
 
 // Times that are not the user's to set.
@@ -65,6 +66,9 @@ type Response struct {
 	Memo *names.Memo
 	// Removed is removed_resources, in delta.
 	Removed []string
+	// Cause is the version of the world that caused the response; zero: none
+	// did (a first answer, a removal that lingered).
+	Cause store.Version
 }
 
 // Config of a Stream.

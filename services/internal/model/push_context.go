@@ -168,6 +168,11 @@ func sortInputs(inputs map[Input]struct{}) []Input {
 // SameClasses says whether no proxy can be of another class in o than in pc.
 func (pc *PushContext) SameClasses(o *PushContext) bool { return pc.classes == o.classes }
 
+// Size is how many services and VirtualServices there are.
+func (pc *PushContext) Size() (services, virtualServices int) {
+	return pc.services.byID.n, pc.virtualServices.byName.n
+}
+
 // Diagnostics are about objects that do not take effect as they say. Sorted.
 func (pc *PushContext) Diagnostics() []Diagnostic {
 	var all []Diagnostic

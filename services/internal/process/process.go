@@ -121,6 +121,7 @@ func run(ctx context.Context, spec Spec, c *common, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	admin.Register(buildMetric(build))
 	log.Info("started", "build", build, "admin", admin.Addr())
 	err = RunStages(ctx,
 		Stage{func(ctx context.Context) error { return spec.Run(ctx, &Process{Build: build, Log: log, Admin: admin}) }},

@@ -87,6 +87,10 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer events.Close()
+	streams, err := bus.NewStreamMetrics(nc, log, natslog.DefaultStream, natsfeed.Stream, "OBJ_"+natsfeed.BlobBucket)
+	if err != nil {
+		return err
+	}
 
 	lease, err := bus.NewLease(nc, bus.LeaseOptions{Domain: o.Domain, Holder: o.ID, Log: log})
 	if err != nil {
@@ -98,7 +102,8 @@ func Run(ctx context.Context, o Options) error {
 	held := make(chan bool, 1)
 	var reporter *bus.Reporter
 	metrics := builder.NewMetrics()
-	o.Process.Admin.Register(metrics)
+	o.Process.Admin.Register(metrics, streams, process.FileMetric("builder", file))
+	o.Process.Admin.Register(bus.ConnMetrics("builder", nc)...)
 	b := builder.New(builder.Options{
 		Config: builder.Config{
 			ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions, Fleet: fleet,
@@ -137,6 +142,8 @@ func Run(ctx context.Context, o Options) error {
 					}
 				})
 			},
+			// Sees how full the bus is.
+			streams.Run,
 			// Says how it stands, and who else there is.
 			reporter.Run,
 			peers.Run,

@@ -69,7 +69,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 
 	metrics := frontend.NewMetrics()
-	o.Process.Admin.Register(metrics)
+	o.Process.Admin.Register(metrics, process.FileMetric("frontend", file))
 	reports := &lateReporter{}
 	config := frontend.Config{
 		ID: o.ID, Build: o.Process.Build, Store: versions, Listeners: o.Listeners,
@@ -90,6 +90,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	reports.proxy = server.Proxy
+	reports.head = server.HeadIs
 	reports.report = func(summary bool) *reportv1.FrontendReport {
 		if summary {
 			return server.Summary()

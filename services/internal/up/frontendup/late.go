@@ -31,6 +31,7 @@ func (o *Options) join(ctx context.Context, log *slog.Logger, chain *lateChain, 
 	if err != nil {
 		return err
 	}
+	o.Process.Admin.Register(bus.ConnMetrics("frontend", nc)...)
 	fleet := bus.NewFleet(nc, o.Domain, log)
 	reporter := fleet.FrontendReporter(o.ID, reports.report)
 	reports.reporter.Store(reporter)
@@ -41,7 +42,9 @@ func (o *Options) join(ctx context.Context, log *slog.Logger, chain *lateChain, 
 		// Hears from the leader where the head is, in case its last word was lost.
 		func(ctx context.Context) error {
 			return fleet.Ticks(ctx, func(t *reportv1.Tick) {
-				feed.Hint(store.VersionOf(t.GetHead()), t.GetVersionsSeq())
+				head := store.VersionOf(t.GetHead())
+				feed.Hint(head, t.GetVersionsSeq())
+				reports.head(head)
 			})
 		},
 	})
@@ -121,6 +124,7 @@ func (c *lateChain) connected() bool {
 // lateReporter hands changes to a reporter that may not be there yet; one that
 // comes reports all there is.
 type lateReporter struct {
+	head     func(store.Version) // hears where the chain's head is
 	report   func(summary bool) *reportv1.FrontendReport
 	proxy    func(id string) []*reportv1.ProxyReply
 	reporter atomic.Pointer[bus.Reporter]

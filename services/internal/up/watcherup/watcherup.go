@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/events"
@@ -44,6 +43,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer nc.Close()
 	w.nc.Store(nc)
+	o.Process.Admin.Register(bus.ConnMetrics("watcher "+o.Shard.String(), nc)...)
 
 	var log *natslog.Log
 	err = bus.Retry(ctx, o.Process.Log.With("shard", o.Shard.String()), func(ctx context.Context) error {
@@ -55,7 +55,8 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer log.Close()
 
-	o.Process.Admin.Register(w.metrics()...)
+	metrics := watcher.NewMetrics(o.Shard)
+	o.Process.Admin.Register(metrics)
 	fleet := bus.NewFleet(nc, o.Domain, o.Process.Log)
 	reporter := fleet.WatcherReporter(o.Holder, o.Shard, w.report)
 	requests := make(chan string, 1)
@@ -64,7 +65,7 @@ func Run(ctx context.Context, o Options) error {
 		process.Stage{func(ctx context.Context) error {
 			return watcher.Run(ctx, watcher.Config{
 				Shard: o.Shard, Holder: o.Holder, Watcher: o.Watcher, Log: log, Leader: fleet,
-				Logger: o.Process.Log, ListingRequests: requests,
+				Logger: o.Process.Log, ListingRequests: requests, Metrics: metrics,
 				OnState: func(s watcher.State) { w.state.Store(&s); reporter.Changed() },
 			})
 		}},
@@ -114,33 +115,6 @@ func (w *running) request(r *reportv1.ListingRequest, requests chan<- string) {
 	select {
 	case requests <- r.GetReason():
 	default: // asked already; the leader asks again
-	}
-}
-
-// metrics are what there is to count of a watcher: its state.
-func (w *running) metrics() []prometheus.Collector {
-	gauge := func(name, help string, value func(*watcher.State) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "meshlog_watcher_" + name, Help: help,
-			ConstLabels: prometheus.Labels{"source": w.Shard.Source, "instance": w.Shard.Instance},
-		}, func() float64 { return value(w.state.Load()) })
-	}
-	is := func(yes bool) float64 {
-		if yes {
-			return 1
-		}
-		return 0
-	}
-	return []prometheus.Collector{
-		gauge("speaks", "1 while this watcher speaks for its source, 0 while it stands by.", func(s *watcher.State) float64 {
-			return is(s.Phase != watcher.PhaseStandby && s.Phase != "")
-		}),
-		gauge("source_down", "1 while the source cannot be read; its objects stay as they are.", func(s *watcher.State) float64 {
-			return is(s.Phase == watcher.PhaseDown)
-		}),
-		gauge("partial", "1 while something of the source cannot be read.", func(s *watcher.State) float64 { return is(s.Partial) }),
-		gauge("objects", "Objects of the source.", func(s *watcher.State) float64 { return float64(s.Keys) }),
-		gauge("unacknowledged_changes", "Changes seen that are not on the log yet.", func(s *watcher.State) float64 { return float64(s.Pending) }),
 	}
 }
 

@@ -1,0 +1,113 @@
+package watcher
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"meshlog.dev/events"
+)
+
+// Metrics are what a publisher counts; its labels are its shard. Main registers
+// them.
+type Metrics struct {
+	collectors []prometheus.Collector
+
+	speaks, down, downSeconds, partial, objects, unacknowledged prometheus.Gauge
+	listing, publish                                            prometheus.Histogram
+	events, unsent, retries, sessions                           prometheus.Counter
+
+	mu        sync.Mutex // protects what follows
+	downSince time.Time  // zero: the source can be read
+}
+
+// NewMetrics makes the metrics of the publisher of a shard.
+func NewMetrics(shard events.Shard) *Metrics {
+	m := &Metrics{}
+	labels := prometheus.Labels{"source": shard.Source, "instance": shard.Instance}
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "meshlog_watcher_" + name, Help: help, ConstLabels: labels})
+		m.collectors = append(m.collectors, g)
+		return g
+	}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "meshlog_watcher_" + name, Help: help, ConstLabels: labels})
+		m.collectors = append(m.collectors, c)
+		return c
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "meshlog_watcher_" + name, Help: help, ConstLabels: labels, Buckets: buckets})
+		m.collectors = append(m.collectors, h)
+		return h
+	}
+	m.speaks = gauge("speaks", "1 while this watcher speaks for its source, 0 while it stands by. Over all watchers of a source: 0 for long, nobody watches it.")
+	m.down = gauge("source_down", "1 while the source cannot be read; its objects stay as they are. The watcher's log says why.")
+	m.downSeconds = gauge("source_down_seconds", "Seconds since which the source cannot be read; 0: it can.")
+	m.partial = gauge("partial", "1 while something of the source cannot be read: nothing is removed meanwhile. `meshlog sources` says what.")
+	m.objects = gauge("objects", "Objects of the source.")
+	m.unacknowledged = gauge("unacknowledged_changes", "Changes seen that are not on the log yet. Above 0 for long: the bus is away, or the log is full.")
+	m.listing = histogram("listing_seconds", "Seconds from beginning to read the whole source until all that the log lacked of it was there. If it is long: a slow source, or much that the leader did not have.", prometheus.ExponentialBuckets(.004, 2, 16))
+	m.publish = histogram("publish_seconds", "Seconds from a change being seen until it was on the log; of changes sent together, the oldest. If it is long: the disks of the bus are slow, or the network to it.", prometheus.ExponentialBuckets(.0005, 2, 16))
+	m.events = counter("events_total", "Objects and deletions put on the log.")
+	m.unsent = counter("unsent_objects_total", "Objects of listings that were not sent because the leader's digests say that it has them.")
+	m.retries = counter("retries_total", "Appends tried again because the log did not take them. Many: see the watcher's log for the reason.")
+	m.sessions = counter("sessions_total", "Sessions begun: each lists the whole source. Many: the log was rewound, watchers take turns, or the leader asks again and again; the watcher's log says why.")
+	return m
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.collectors {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	down := time.Duration(0)
+	if !m.downSince.IsZero() {
+		down = time.Since(m.downSince)
+	}
+	m.mu.Unlock()
+	m.downSeconds.Set(down.Seconds())
+	for _, c := range m.collectors {
+		c.Collect(ch)
+	}
+}
+
+// tell takes in a new state, as of now.
+func (m *Metrics) tell(now time.Time, s State) {
+	m.speaks.Set(one(s.Phase != PhaseStandby && s.Phase != ""))
+	m.down.Set(one(s.Phase == PhaseDown))
+	m.partial.Set(one(s.Partial))
+	m.objects.Set(float64(s.Keys))
+	m.unacknowledged.Set(float64(s.Pending))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case s.Phase != PhaseDown:
+		m.downSince = time.Time{}
+	case m.downSince.IsZero():
+		m.downSince = now
+	}
+}
+
+// published counts changes that were sent together and are on the log.
+func (m *Metrics) published(now time.Time, changes []change) {
+	oldest := now
+	for _, c := range changes {
+		if o := c.object.Observed; !o.IsZero() && o.Before(oldest) {
+			oldest = o
+		}
+	}
+	m.publish.Observe(now.Sub(oldest).Seconds())
+}
+
+func one(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
