@@ -367,7 +367,7 @@ func (b *Builder) readChain(ctx context.Context, f store.Follower, have store.Ve
 // each time.
 func (b *Builder) lost(err error) {
 	if !errors.Is(err, ErrWait) || b.retry == 0 {
-		b.o.Logger.Warn("builder: connecting again", "err", err)
+		b.o.Logger.Warn("builder: connecting again", "error", err)
 	}
 	b.disconnect()
 	b.retry = min(max(2*b.retry, retryFirst), retryMost)

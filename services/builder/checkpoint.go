@@ -64,7 +64,7 @@ func (c *checkpoints) start(w Checkpoints, v store.Version, s *store.Snapshot, n
 func (m *Machine) Checkpointed(c Checkpointed) {
 	m.ckpt.busy = false
 	if c.Err != nil {
-		m.log.Warn("checkpoint", "err", c.Err)
+		m.log.Warn("checkpoint", "error", c.Err)
 		return
 	}
 	// What an epoch before wrote may have been lost with it.

@@ -131,7 +131,7 @@ func (m *Machine) build() (err error) {
 		}
 		if m.buildErr = err; err != nil {
 			m.stats.BuildErrors++
-			m.log.Error("the world could not be built, the version before serves on", "position", m.fold.Position(), "err", err)
+			m.log.Error("the world could not be built, the version before serves on", "position", m.fold.Position(), "error", err)
 		}
 	}()
 	world, keys, err := m.world.Apply(m.unbuilt.change())
@@ -266,7 +266,7 @@ func (m *Machine) saved(err error) bool {
 	if err != nil {
 		m.fold.Rewrite()
 		if m.saveErr == nil {
-			m.log.Error("the builder's file takes nothing, it goes on from memory", "err", err)
+			m.log.Error("the builder's file takes nothing, it goes on from memory", "error", err)
 		}
 	}
 	m.saveErr = err

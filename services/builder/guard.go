@@ -131,7 +131,7 @@ func (m *Machine) hold(ctx context.Context, id, reason string, values []events.O
 	case errors.Is(err, events.ErrTooLarge), errors.Is(err, events.ErrInvalid):
 		// Nothing can be put on the log, and nothing may be lost unheld.
 		if m.holdErr == nil {
-			m.log.Error("a mass loss can neither be held nor published", "hold", id, "reason", reason, "err", err)
+			m.log.Error("a mass loss can neither be held nor published", "hold", id, "reason", reason, "error", err)
 		}
 		m.holdErr = fmt.Errorf("%s, and what was lost is too large to be held: nothing is published until it is back, or until MeshPolicy default disables the guard: %w", reason, err)
 		return nil

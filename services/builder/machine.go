@@ -334,7 +334,7 @@ func (m *Machine) apply(ctx context.Context, rec events.Record) error {
 		if m.warned++; m.warned > maxWarned {
 			continue // the rest is counted
 		}
-		m.log.Warn("problem in user data", "object", d.Key, "origin", d.Origin, "field", d.Field, "reason", d.Reason)
+		m.log.Warn("problem in user data", "object", d.Key.String(), "origin", d.Origin, "field", d.Field, "reason", d.Reason)
 	}
 	m.stats.Records++
 	m.change(rec, change)

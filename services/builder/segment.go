@@ -316,7 +316,7 @@ func (m *Machine) unlessLost(err error) error {
 	if now.Sub(m.missing.since) < lostAfter {
 		return err
 	}
-	m.log.Error("the content of the head is lost, this builder goes on without it", "head", m.head.Version(), "err", err)
+	m.log.Error("the content of the head is lost, this builder goes on without it", "head", m.head.Version(), "error", err)
 	return nil
 }
 
