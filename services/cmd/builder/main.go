@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/builderup"
 )
@@ -48,7 +49,7 @@ func main() {
 			return builderup.Run(ctx, builderup.Options{
 				Domain: s.Domain, ID: s.ID, Data: s.Data, Process: p,
 				Replicas: s.Replicas, History: s.History, LogBytes: s.LogMiB << 20,
-				Connect: s.Connect("builder", p),
+				Connect: s.Connect(bus.Builder(), p),
 			})
 		},
 	})))

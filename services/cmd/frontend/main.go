@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"meshlog.dev/services/frontend"
+	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/frontendup"
 )
@@ -70,6 +71,6 @@ func run(ctx context.Context, p *process.Process, s *settings) error {
 	p.Log.Info("listening", "xds", xds.Addr().String(), "data", s.Data, "bus", s.URL)
 	return frontendup.Run(ctx, frontendup.Options{
 		Domain: s.Domain, ID: s.ID, Data: s.Data, Listeners: []net.Listener{xds},
-		Connect: s.Connect("frontend", p), Limits: s.Limits, Process: p,
+		Connect: s.Connect(bus.Frontend(), p), Limits: s.Limits, Process: p,
 	})
 }

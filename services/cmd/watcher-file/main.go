@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"meshlog.dev/events"
+	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/watcherup"
 	"meshlog.dev/services/watcher/file"
@@ -40,10 +41,11 @@ func main() {
 		Long:    "Watches a directory of YAML and puts what changes on the log. A twin of the same --instance stands by.",
 		Example: "  watcher-file --bus nats://127.0.0.1:4222 --bus-token-file token --config mesh/ --id watcher-1",
 		Run: func(ctx context.Context, p *process.Process) error {
+			shard := events.Shard{Source: "file", Instance: s.Instance}
 			return watcherup.Run(ctx, watcherup.Options{
-				Domain: s.Domain, Shard: events.Shard{Source: "file", Instance: s.Instance}, Holder: s.ID,
+				Domain: s.Domain, Shard: shard, Holder: s.ID,
 				Watcher: file.New(s.Config), Process: p,
-				Connect: s.Connect("watcher-file", p),
+				Connect: s.Connect(bus.Watcher(shard), p),
 			})
 		},
 	})))

@@ -64,7 +64,8 @@ func (f *Fleet) ask(ctx context.Context, subject string, q proto.Message, quiet 
 		case err != nil:
 			return err
 		case m == nil:
-			return nil
+			// Nobody, or nobody who was heard.
+			return explainDenied(f.nc, f.prefix+subject, nil)
 		}
 		if done, err := take(m); done || err != nil {
 			return err

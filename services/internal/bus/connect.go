@@ -2,21 +2,15 @@ package bus
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"meshlog.dev/events"
 )
 
 // Conn is a connection; an alias, so that who only hands one on need not import
@@ -31,9 +25,10 @@ type ConnectOptions struct {
 	URL    string
 	Server *Server
 
-	// TokenFile holds the token, CredsFile a user's JWT and key as nsc writes
-	// them. At most one of them.
+	// TokenFile holds the token, NkeyFile the seed of a user's key, CredsFile a
+	// user's JWT and key as nsc writes them. At most one of them.
 	TokenFile string
+	NkeyFile  string
 	CredsFile string
 	// CAFile, CertFile and KeyFile are PEM files for TLS: whom to trust, and
 	// who the client is.
@@ -41,28 +36,31 @@ type ConnectOptions struct {
 
 	// Name is the process's name, shown by the server.
 	Name string
+	// Role is what it does; nobody's role, where permissions do not matter.
+	Role Role
 	Log  *slog.Logger
 }
 
 // Production settings; the library's own suit short-lived clients: it gives up
 // after 60 attempts, and notices a dead peer after four minutes.
 const (
-	dialTimeout    = 2 * time.Second
-	reconnectWait  = 250 * time.Millisecond
-	reconnectTLS   = time.Second
-	pingInterval   = 5 * time.Second
-	pingsMissed    = 2
-	firstRetry     = 50 * time.Millisecond
-	silentRetry    = time.Second
-	retryAtMost    = 5 * time.Second
-	drainTimeout   = 2 * time.Second
-	inboxPrefixFmt = "_IN.%s"
+	dialTimeout   = 2 * time.Second
+	reconnectWait = 250 * time.Millisecond
+	reconnectTLS  = time.Second
+	pingInterval  = 5 * time.Second
+	pingsMissed   = 2
+	firstRetry    = 50 * time.Millisecond
+	silentRetry   = time.Second
+	retryAtMost   = 5 * time.Second
+	drainTimeout  = 2 * time.Second
+	inboxPrefix   = "_IN."
 )
 
 // Connect makes one attempt. The connection is renewed by itself for ever;
 // the caller closes it.
 func Connect(o ConnectOptions) (*Conn, error) {
-	urls, opts, err := o.nats()
+	l := &link{o: o}
+	urls, opts, err := l.nats()
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +68,7 @@ func Connect(o ConnectOptions) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the bus at %s: %w", o.where(), o.advise(err))
 	}
+	l.nc.Store(nc)
 	return nc, nil
 }
 
@@ -106,15 +105,21 @@ func ConnectWait(ctx context.Context, o ConnectOptions) (nc *Conn, err error) {
 // ErrNotConnected says that there is no connection to the bus now.
 var ErrNotConnected = errors.New("no connection to the bus")
 
-// Ready says why a connection is of no use now; nil if it is.
+// Ready says why a connection is of no use now, or not of all the use that it
+// should be; nil if it is.
 func Ready(nc *Conn) error {
-	switch {
-	case nc.IsConnected():
-		return nil
-	case nc.LastError() != nil:
-		return fmt.Errorf("%w: %w", ErrNotConnected, nc.LastError())
+	if !nc.IsConnected() {
+		if l, ok := nc.Opts.CustomDialer.(*link); ok {
+			if err := l.failure(); err != nil {
+				return fmt.Errorf("%w: %w", ErrNotConnected, err)
+			}
+		}
+		return ErrNotConnected
 	}
-	return ErrNotConnected
+	if d := denied(nc); d != nil {
+		return d
+	}
+	return nil
 }
 
 // Retry calls f until it succeeds or ctx is done, with pauses that grow, and
@@ -137,154 +142,4 @@ func Retry(ctx context.Context, log *slog.Logger, f func(context.Context) error)
 		case <-time.After(wait):
 		}
 	}
-}
-
-// where is the bus, for people.
-func (o ConnectOptions) where() string {
-	if o.Server != nil {
-		return "this process"
-	}
-	return o.URL
-}
-
-// advise says what to do about an error that everybody meets.
-func (o ConnectOptions) advise(err error) error {
-	switch {
-	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout):
-		return fmt.Errorf("%w; is it running there?", err)
-	case errors.Is(err, nats.ErrAuthorization):
-		return fmt.Errorf("%w; it takes another token or other credentials", err)
-	}
-	return err
-}
-
-// nats is o in the library's words.
-func (o ConnectOptions) nats() (urls string, opts []nats.Option, err error) {
-	opts = []nats.Option{
-		nats.Name(o.Name),
-		nats.Timeout(dialTimeout),
-		nats.MaxReconnects(-1),
-		nats.IgnoreAuthErrorAbort(), // a token may be replaced
-		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait, reconnectTLS),
-		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsMissed),
-		nats.ReconnectBufSize(-1), // a publish without a connection fails at once
-		nats.DrainTimeout(drainTimeout),
-		nats.CustomInboxPrefix(fmt.Sprintf(inboxPrefixFmt, events.Token(o.Name))),
-		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
-			subject := ""
-			if sub != nil {
-				subject = sub.Subject
-			}
-			o.Log.Warn("bus", "error", err, "subject", subject)
-		}),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil { // nil: closed by us
-				o.Log.Warn("connection to the bus lost; trying on", "error", err)
-			}
-		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) {
-			o.Log.Info("connection to the bus renewed", "url", nc.ConnectedUrlRedacted())
-		}),
-	}
-	if o.Server != nil {
-		return "", append(opts, nats.InProcessServer(o.Server.ns), nats.Token(o.Server.token)), nil
-	}
-	if o.URL == "" {
-		return "", nil, errors.New("the address of the bus is missing: give --bus nats://HOST:PORT, or the path of a bus file")
-	}
-	if !strings.Contains(o.URL, "://") {
-		return o.fromFile(opts)
-	}
-	credentials, err := o.credentials()
-	return o.URL, append(opts, credentials...), err
-}
-
-// fromFile connects to where a bus file says, which may be somewhere else
-// after its server was restarted.
-func (o ConnectOptions) fromFile(opts []nats.Option) (string, []nats.Option, error) {
-	if o.TokenFile != "" || o.CredsFile != "" {
-		return "", nil, fmt.Errorf("bus file %s: it holds the token; a token or credentials beside it are one too many", o.URL)
-	}
-	f, err := ReadBusFile(o.URL)
-	if err != nil {
-		return "", nil, err
-	}
-	return f.URL, append(opts, nats.SetCustomDialer(fileDialer(o.URL)), nats.TokenHandler(func() string {
-		f, _ := ReadBusFile(o.URL) // the dialer has just said what is wrong with it
-		return f.Token
-	})), nil
-}
-
-// fileDialer dials the address in a bus file, whatever it is asked for.
-type fileDialer string
-
-// Dial implements nats.CustomDialer.
-func (path fileDialer) Dial(network, _ string) (net.Conn, error) {
-	f, err := ReadBusFile(string(path))
-	if err != nil {
-		return nil, err
-	}
-	u, err := url.Parse(f.URL)
-	if err != nil {
-		return nil, fmt.Errorf("bus file %s: url: %w", path, err)
-	}
-	return net.DialTimeout(network, u.Host, dialTimeout)
-}
-
-func (o ConnectOptions) credentials() ([]nats.Option, error) {
-	var opts []nats.Option
-	if o.TokenFile != "" && o.CredsFile != "" {
-		return nil, errors.New("credentials of the bus: a token file and a credentials file; give one of them")
-	}
-	if o.TokenFile != "" {
-		if _, err := readToken(o.TokenFile); err != nil {
-			return nil, err
-		}
-		opts = append(opts, nats.TokenHandler(func() string {
-			t, _ := readToken(o.TokenFile) // without a token the server refuses, and says so
-			return t
-		}))
-	}
-	if o.CredsFile != "" {
-		opts = append(opts, nats.UserCredentials(o.CredsFile))
-	}
-	if o.CAFile == "" && o.CertFile == "" {
-		return opts, nil
-	}
-	if (o.CertFile == "") != (o.KeyFile == "") {
-		return nil, errors.New("TLS of the bus: a certificate and its key belong together; give both")
-	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12}
-	if o.CAFile != "" {
-		pem, err := os.ReadFile(o.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("TLS of the bus: %w", err)
-		}
-		conf.RootCAs = x509.NewCertPool()
-		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("TLS of the bus: %s: holds no PEM certificate", o.CAFile)
-		}
-	}
-	if o.CertFile != "" {
-		if _, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile); err != nil {
-			return nil, fmt.Errorf("TLS of the bus: %w", err)
-		}
-		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			c, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
-			return &c, err
-		}
-	}
-	return append(opts, nats.Secure(conf)), nil
-}
-
-func readToken(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("token of the bus: %w", err)
-	}
-	t := strings.TrimSpace(string(b))
-	if t == "" {
-		return "", fmt.Errorf("token of the bus: %s is empty", path)
-	}
-	return t, nil
 }

@@ -82,7 +82,7 @@ func (f *Fleet) Digests(ctx context.Context, shard events.Shard, session string)
 			return d, err
 		}
 	}
-	return nil, fmt.Errorf("ask for digests of %s: %w", shard, ErrNoAnswer)
+	return nil, fmt.Errorf("ask for digests of %s: %w", shard, explainDenied(f.nc, f.prefix+digestsSubject, ErrNoAnswer))
 }
 
 // digestReply waits until it is time to ask again. Both results are nil then.

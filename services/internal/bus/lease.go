@@ -39,7 +39,6 @@ type LeaseOptions struct {
 type Lease struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
-	key     string
 	subject string
 	run     string // tells this Lease's own renewals from a namesake's
 	resign  chan struct{}
@@ -48,6 +47,7 @@ type Lease struct {
 
 const (
 	leaseBucket = "meshlog_lease"
+	leaseStream = "KV_" + leaseBucket // the stream under the bucket
 	leaseRun    = "Meshlog-Run"
 	kvOperation = "KV-Operation" // of the library: set where a key was deleted
 )
@@ -63,10 +63,23 @@ func NewLease(nc *Conn, o LeaseOptions) (*Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lease: %w", err)
 	}
-	key := "builder." + events.Token(o.Domain)
 	return &Lease{
-		nc: nc, js: js, key: key, subject: "$KV." + leaseBucket + "." + key, run: rand.Text(), resign: make(chan struct{}, 1), o: o,
+		nc: nc, js: js, subject: leaseSubject(o.Domain), run: rand.Text(), resign: make(chan struct{}, 1), o: o,
 	}, nil
+}
+
+// leaseSubject is where the lease of the builders of a mesh lies.
+func leaseSubject(domain string) string {
+	return "$KV." + leaseBucket + ".builder." + events.Token(domain)
+}
+
+// leasePermissions are the subjects that a client must be allowed to publish to
+// for EnsureLeases and a Lease, beside listening to its inbox and to the lease.
+func leasePermissions(domain string) []string {
+	subject := leaseSubject(domain)
+	return []string{
+		infoAPI + leaseStream, createStreamAPI + leaseStream, directGetAPI + leaseStream + "." + subject, subject,
+	}
 }
 
 // EnsureLeases makes the bucket of the leases where it is missing.
@@ -161,16 +174,16 @@ func (l *Lease) acquire(ctx context.Context, inherit bool) (uint64, error) {
 // is where the answer to an earlier put was lost, or with inherit where it is
 // of our name; else it returns errHeld.
 func (l *Lease) look(ctx context.Context, inherit bool) (uint64, error) {
-	stream, err := l.js.Stream(ctx, "KV_"+leaseBucket)
+	stream, err := l.js.Stream(ctx, leaseStream)
 	if err != nil {
-		return 0, fmt.Errorf("bucket %s: %w", leaseBucket, err)
+		return 0, fmt.Errorf("bucket %s: %w", leaseBucket, explainDenied(l.nc, infoAPI, err))
 	}
 	last, err := stream.GetLastMsgForSubject(ctx, l.subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read the lease: %w", err)
+		return 0, fmt.Errorf("read the lease: %w", explainDenied(l.nc, directGetAPI, err))
 	}
 	gone := last.Header.Get(kvOperation) != "" || last.Header.Get(jetstream.MarkerReasonHeader) != ""
 	ours := last.Header.Get(leaseRun) == l.run || inherit && string(last.Data) == l.o.Holder
@@ -188,7 +201,7 @@ func (l *Lease) put(ctx context.Context, revision uint64) (uint64, error) {
 	m.Header.Set(leaseRun, l.run)
 	ack, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgTTL(l.o.TTL), jetstream.WithExpectLastSequencePerSubject(revision))
 	if err != nil {
-		return 0, fmt.Errorf("write the lease: %w", err)
+		return 0, fmt.Errorf("write the lease: %w", explainDenied(l.nc, l.subject, err))
 	}
 	return ack.Sequence, nil
 }

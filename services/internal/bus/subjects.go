@@ -17,7 +17,9 @@ const anyToken = "*"
 
 func fleetPrefix(domain string) string { return "meshlog.fleet." + events.Token(domain) + "." }
 
-func shardTokens(s events.Shard) string { return events.Token(s.Source) + "." + events.Token(s.Instance) }
+func shardTokens(s events.Shard) string {
+	return events.Token(s.Source) + "." + events.Token(s.Instance)
+}
 
 // The names under which processes report: of tokens, or of wildcards.
 

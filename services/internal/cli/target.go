@@ -63,7 +63,7 @@ func (t *target) close() error { return closeAll(t.closers) }
 
 // connect connects to the bus.
 func (t *target) connect() (*bus.Conn, error) {
-	o := t.bus.Options("meshlog", slog.New(slog.DiscardHandler))
+	o := t.bus.Options(bus.Operator(), slog.New(slog.DiscardHandler))
 	switch {
 	case o.URL == "" && t.data == "":
 		return nil, usage("which mesh? Give --data DIR, the data directory of `meshlog up` (or set MESHLOG_DATA), or --bus URL")

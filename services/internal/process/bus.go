@@ -16,8 +16,9 @@ type Bus struct {
 	// URL is where the bus is: NATS URLs separated by commas, or the path of
 	// the bus file that `meshlog up` writes (DATA/bus).
 	URL string
-	// One of: a file with the token, a file with a user's JWT and key.
-	TokenFile, CredsFile string
+	// One of: a file with the token, with the seed of a user's key, with a user's
+	// JWT and key.
+	TokenFile, NkeyFile, CredsFile string
 	// PEM files for TLS: whom to trust, and who the client is.
 	CAFile, CertFile, KeyFile string
 	// Domain is the mesh: the processes of one share a log.
@@ -43,6 +44,7 @@ func (b *Bus) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&b.ID, "id", b.ID, "`name` of this process, unique among its kind and stable over restarts")
 	fs.StringVar(&b.URL, "bus", b.URL, "NATS `URL`s, separated by commas; or the bus file of `meshlog up`, DATA/bus")
 	fs.StringVar(&b.TokenFile, "bus-token-file", b.TokenFile, "`file` with the token that opens the bus")
+	fs.StringVar(&b.NkeyFile, "bus-nkey", b.NkeyFile, "`file` with the seed of a user's key, as `meshlog bus-auth` writes it")
 	fs.StringVar(&b.CredsFile, "bus-creds", b.CredsFile, "`file` with a user's JWT and key, as nsc writes it")
 	fs.StringVar(&b.CAFile, "bus-ca", b.CAFile, "PEM `file`: whom to trust as the bus")
 	fs.StringVar(&b.CertFile, "bus-cert", b.CertFile, "PEM `file`: this process's certificate for the bus")
@@ -64,22 +66,22 @@ func (b *Bus) Check() error {
 }
 
 // Options are the settings as a connection takes them, for a process or command
-// of this name.
-func (b *Bus) Options(name string, log *slog.Logger) bus.ConnectOptions {
+// of this role.
+func (b *Bus) Options(role bus.Role, log *slog.Logger) bus.ConnectOptions {
 	return bus.ConnectOptions{
-		URL: b.URL, TokenFile: b.TokenFile, CredsFile: b.CredsFile,
+		URL: b.URL, TokenFile: b.TokenFile, NkeyFile: b.NkeyFile, CredsFile: b.CredsFile,
 		CAFile: b.CAFile, CertFile: b.CertFile, KeyFile: b.KeyFile,
-		Name: name + "-" + b.ID, Log: log,
+		Name: role.String() + "-" + b.ID, Role: role, Log: log,
 	}
 }
 
-// Connect returns what connects a process of this name, and goes on trying
+// Connect returns what connects a process of this role, and goes on trying
 // until it has; nil without a URL.
-func (b *Bus) Connect(name string, p *Process) func(context.Context) (*bus.Conn, error) {
+func (b *Bus) Connect(role bus.Role, p *Process) func(context.Context) (*bus.Conn, error) {
 	if b.URL == "" {
 		return nil
 	}
 	return func(ctx context.Context) (*bus.Conn, error) {
-		return bus.ConnectWait(ctx, b.Options(name, p.Log))
+		return bus.ConnectWait(ctx, b.Options(role, p.Log))
 	}
 }

@@ -47,7 +47,7 @@ func Run(ctx context.Context, o Options) error {
 
 	var log *natslog.Log
 	err = bus.Retry(ctx, o.Process.Log.With("shard", o.Shard.String()), func(ctx context.Context) error {
-		log, err = openLog(ctx, nc, o.Domain)
+		log, err = openLog(ctx, nc, o.Domain, o.Shard)
 		return err
 	})
 	if err != nil {
@@ -82,8 +82,8 @@ func Run(ctx context.Context, o Options) error {
 
 // openLog opens the log once a builder has begun it: what is listed before the
 // first epoch is listed again in it.
-func openLog(ctx context.Context, nc *bus.Conn, domain string) (*natslog.Log, error) {
-	log, err := natslog.Open(ctx, nc, natslog.Options{Domain: domain})
+func openLog(ctx context.Context, nc *bus.Conn, domain string, shard events.Shard) (*natslog.Log, error) {
+	log, err := natslog.Open(ctx, nc, natslog.Options{Domain: domain, Shard: &shard})
 	if err != nil {
 		return nil, err
 	}

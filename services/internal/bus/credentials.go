@@ -1,0 +1,214 @@
+package bus
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+)
+
+// fromFile says whether URL is a bus file.
+func (o ConnectOptions) fromFile() bool { return !strings.Contains(o.URL, "://") }
+
+// where is the bus, for people.
+func (o ConnectOptions) where() string {
+	if o.Server != nil {
+		return "this process"
+	}
+	return o.URL
+}
+
+// busFile connects to where a bus file says, with the token there.
+func (o ConnectOptions) busFile() (File, []nats.Option, error) {
+	if o.TokenFile != "" || o.CredsFile != "" || o.NkeyFile != "" {
+		return File{}, nil, fmt.Errorf("bus file %s: it holds the token; a token or credentials beside it are one too many", o.URL)
+	}
+	f, err := ReadBusFile(o.URL)
+	if err != nil {
+		return File{}, nil, err
+	}
+	return f, []nats.Option{nats.TokenHandler(func() string {
+		f, _ := ReadBusFile(o.URL) // the dialer has just said what is wrong with it
+		return f.Token
+	})}, nil
+}
+
+// credentials say who the user is. Files are read anew for each connection.
+func (o ConnectOptions) credentials() ([]nats.Option, error) {
+	given := 0
+	for _, file := range []string{o.TokenFile, o.NkeyFile, o.CredsFile} {
+		if file != "" {
+			given++
+		}
+	}
+	if given > 1 {
+		return nil, errors.New("credentials of the bus: give one of a token file, a key file and a credentials file")
+	}
+	switch {
+	case o.TokenFile != "":
+		if _, err := readToken(o.TokenFile); err != nil {
+			return nil, err
+		}
+		return []nats.Option{nats.TokenHandler(func() string {
+			t, _ := readToken(o.TokenFile) // without a token the server refuses, and says so
+			return t
+		})}, nil
+	case o.NkeyFile != "":
+		user, err := readNkey(o.NkeyFile)
+		if err != nil {
+			return nil, err
+		}
+		return []nats.Option{nats.Nkey(user, func(nonce []byte) ([]byte, error) { return signNkey(o.NkeyFile, nonce) })}, nil
+	case o.CredsFile != "":
+		if _, err := os.Stat(o.CredsFile); err != nil {
+			return nil, fmt.Errorf("credentials of the bus: %w", err)
+		}
+		return []nats.Option{nats.UserCredentials(o.CredsFile)}, nil
+	}
+	return nil, nil
+}
+
+// secure is TLS. Files are read anew for each connection.
+func (o ConnectOptions) secure() ([]nats.Option, error) {
+	if (o.CertFile == "") != (o.KeyFile == "") {
+		return nil, errors.New("TLS of the bus: a certificate and its key belong together; give both")
+	}
+	if o.CAFile == "" && o.CertFile == "" {
+		return nil, nil
+	}
+	var cert nats.TLSCertHandler
+	var roots nats.RootCAsHandler
+	if o.CertFile != "" {
+		cert = func() (tls.Certificate, error) {
+			c, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+			if err != nil {
+				return c, fmt.Errorf("TLS of the bus: certificate %s, key %s: %w", o.CertFile, o.KeyFile, err)
+			}
+			return c, nil
+		}
+	}
+	if o.CAFile != "" {
+		roots = func() (*x509.CertPool, error) {
+			pem, err := os.ReadFile(o.CAFile)
+			if err != nil {
+				return nil, fmt.Errorf("TLS of the bus: %w", err)
+			}
+			pool := x509.NewCertPool()
+			if !pool.AppendCertsFromPEM(pem) {
+				return nil, fmt.Errorf("TLS of the bus: %s: holds no PEM certificate", o.CAFile)
+			}
+			return pool, nil
+		}
+	}
+	option := nats.ClientTLSConfig(cert, roots)
+	return []nats.Option{option}, option(&nats.Options{}) // what is wrong now is said without a server
+}
+
+// advise says what to do about an error of connecting that everybody meets.
+func (o ConnectOptions) advise(err error) error {
+	var authority x509.UnknownAuthorityError
+	var names x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout):
+		return fmt.Errorf("%w; is it running there?", err)
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthRevoked):
+		return fmt.Errorf("%w; it does not take %s: give other credentials, or add these to its users", err, o.user())
+	case errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAccountAuthExpired):
+		return fmt.Errorf("%w; renew %s", err, o.user())
+	case errors.As(err, &authority):
+		if o.CAFile != "" {
+			return fmt.Errorf("%w; none of those in %s has signed the server's certificate: is it the right --bus-ca?", err, o.CAFile)
+		}
+		return fmt.Errorf("%w; name who has signed the server's certificate by --bus-ca", err)
+	case errors.As(err, &names):
+		return fmt.Errorf("%w; give --bus a name that is in the server's certificate", err)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fmt.Errorf("%w; the server's certificate must be renewed, or a clock is wrong", err)
+	case errors.Is(err, nats.ErrSecureConnWanted):
+		return fmt.Errorf("%w; the server speaks no TLS: take --bus-ca and --bus-cert away, or give it a certificate", err)
+	case strings.Contains(err.Error(), "remote error: tls:"):
+		if o.CertFile == "" {
+			return fmt.Errorf("%w; the server wants a certificate: give --bus-cert and --bus-key", err)
+		}
+		return fmt.Errorf("%w; the server does not take the certificate in %s: has it expired, and is its issuer in the server's ca_file?", err, o.CertFile)
+	}
+	return err
+}
+
+// user is who connects, for people.
+func (o ConnectOptions) user() string {
+	switch {
+	case o.Server != nil, o.fromFile():
+		return "the token of the bus file"
+	case o.TokenFile != "":
+		return "the token in " + o.TokenFile
+	case o.CredsFile != "":
+		return "the credentials in " + o.CredsFile
+	case o.NkeyFile != "":
+		user, err := readNkey(o.NkeyFile)
+		if err != nil {
+			return "the key in " + o.NkeyFile
+		}
+		return "the key in " + o.NkeyFile + " (" + user + ")"
+	case o.CertFile != "":
+		return "the certificate in " + o.CertFile
+	}
+	return "a user without credentials"
+}
+
+func readToken(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("token of the bus: %w", err)
+	}
+	t := strings.TrimSpace(string(b))
+	if t == "" {
+		return "", fmt.Errorf("token of the bus: %s is empty", path)
+	}
+	return t, nil
+}
+
+// readNkey is the public key, by which a server knows its user, of a seed.
+func readNkey(path string) (string, error) {
+	pair, err := nkeyPair(path)
+	if err != nil {
+		return "", err
+	}
+	defer pair.Wipe()
+	user, err := pair.PublicKey()
+	if err == nil && !nkeys.IsValidPublicUserKey(user) {
+		err = errors.New("it is not the key of a user")
+	}
+	if err != nil {
+		return "", fmt.Errorf("key of the bus: %s: %w", path, err)
+	}
+	return user, nil
+}
+
+func signNkey(path string, nonce []byte) ([]byte, error) {
+	pair, err := nkeyPair(path)
+	if err != nil {
+		return nil, err
+	}
+	defer pair.Wipe()
+	return pair.Sign(nonce)
+}
+
+func nkeyPair(path string) (nkeys.KeyPair, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("key of the bus: %w", err)
+	}
+	defer clear(b)
+	pair, err := nkeys.ParseDecoratedNKey(b)
+	if err != nil {
+		return nil, fmt.Errorf("key of the bus: %s: holds no seed of a user's key, which begins with SU: %w", path, err)
+	}
+	return pair, nil
+}

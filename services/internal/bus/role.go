@@ -1,0 +1,148 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"meshlog.dev/events"
+)
+
+// Role is what a process does on the bus. What it must be allowed there
+// follows from it.
+type Role struct {
+	kind  roleKind
+	shard events.Shard // of a watcher
+}
+
+type roleKind string
+
+const (
+	watcherRole  roleKind = "watcher"
+	builderRole  roleKind = "builder"
+	frontendRole roleKind = "frontend"
+	operatorRole roleKind = "operator"
+)
+
+// Watcher is the role of the watchers of a shard.
+func Watcher(s events.Shard) Role { return Role{kind: watcherRole, shard: s} }
+
+// Builder is the role of builders.
+func Builder() Role { return Role{kind: builderRole} }
+
+// Frontend is the role of frontends.
+func Frontend() Role { return Role{kind: frontendRole} }
+
+// Operator is the role of the command line.
+func Operator() Role { return Role{kind: operatorRole} }
+
+// String is the role's name, as a token: of its user, and of files.
+func (r Role) String() string {
+	if r.kind == watcherRole {
+		return string(r.kind) + "-" + events.Token(r.shard.Source) + "-" + events.Token(r.shard.Instance)
+	}
+	return string(r.kind)
+}
+
+// Shard is that of a watcher; ok is false for other roles.
+func (r Role) Shard() (s events.Shard, ok bool) { return r.shard, r.kind == watcherRole }
+
+// inboxes is the subject under which the role's processes get their answers.
+// All of a role may share a user, so it is of the role, and known beforehand.
+func (r Role) inboxes() string {
+	if r.kind == watcherRole {
+		return inboxPrefix + string(r.kind) + "." + shardTokens(r.shard)
+	}
+	return inboxPrefix + string(r.kind)
+}
+
+// Permissions are what a client must be allowed, as subjects of the bus.
+type Permissions struct {
+	Publish, Subscribe []string
+	// Answers: it may also publish to the inbox of whoever has asked it.
+	Answers bool
+}
+
+// Permissions are those of the role for what this package does: the talk of the
+// fleet, and the lease. Log and version chain know their own.
+func (r Role) Permissions(domain string) Permissions {
+	prefix := fleetPrefix(domain)
+	p := Permissions{Subscribe: []string{r.inboxes() + ".>"}}
+	switch r.kind {
+	case watcherRole:
+		shard := shardTokens(r.shard)
+		p.Publish = []string{prefix + digestsSubject, prefix + reportSubject + watcherName(anyToken, shard)}
+		p.Subscribe = append(p.Subscribe, prefix+listingSubject+shard, prefix+askSubject)
+		p.Answers = true
+	case builderRole:
+		// It answers by permission, not by leave of each question: the server
+		// would take each record of the log for one, and remember it.
+		p.Publish = append([]string{
+			inboxPrefix + ">", prefix + tickSubject, prefix + listingSubject + "*.*", prefix + reportSubject + builderName(anyToken),
+		}, leasePermissions(domain)...)
+		p.Subscribe = append(p.Subscribe, leaseSubject(domain),
+			prefix+digestsSubject, prefix+tickSubject, prefix+reportSubject+">", prefix+askSubject)
+	case frontendRole:
+		p.Publish = []string{prefix + reportSubject + frontendName(anyToken)}
+		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+askSubject, prefix+proxySubject)
+		p.Answers = true
+	case operatorRole:
+		p.Publish = []string{prefix + askSubject, prefix + proxySubject}
+		p.Subscribe = append(p.Subscribe, prefix+">")
+	}
+	return p
+}
+
+// DeniedError says that the server does not let this user use a subject.
+type DeniedError struct {
+	User    string // by its name and credentials here
+	Publish bool   // or to subscribe
+	Subject string
+}
+
+func (e *DeniedError) Error() string {
+	verb := "subscribe"
+	if e.Publish {
+		verb = "publish"
+	}
+	return fmt.Sprintf("%s may not %s to %s: its permissions on the bus lack that subject; "+
+		"`meshlog bus-auth` writes what each role needs, the server must read it again", e.User, verb, e.Subject)
+}
+
+// denied is the server's last word on a connection, if it was that this user
+// may not use a subject.
+func denied(nc *nats.Conn) *DeniedError {
+	o := ConnectOptions{Name: nc.Opts.Name}
+	if l, ok := nc.Opts.CustomDialer.(*link); ok {
+		o = l.o
+	}
+	return asDenied(o, nc.LastError())
+}
+
+func asDenied(o ConnectOptions, err error) *DeniedError {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return nil
+	}
+	said, publish := err.Error(), true
+	_, rest, ok := strings.Cut(said, `Publish to "`)
+	if !ok {
+		publish = false
+		_, rest, ok = strings.Cut(said, `Subscription to "`)
+	}
+	subject, _, _ := strings.Cut(rest, `"`)
+	if !ok {
+		subject = said // in words that we do not know
+	}
+	return &DeniedError{User: o.Name + ", " + o.user() + ",", Publish: publish, Subject: subject}
+}
+
+// explainDenied is why no good answer came to what was published to a subject
+// that begins so: because it was denied, or else err.
+func explainDenied(nc *nats.Conn, subject string, err error) error {
+	if d := denied(nc); d != nil && (d.Publish && strings.HasPrefix(d.Subject, subject) || !d.Publish && strings.HasPrefix(d.Subject, inboxPrefix)) {
+		return d
+	}
+	return err
+}
