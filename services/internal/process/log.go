@@ -119,7 +119,7 @@ var logForms = []string{"auto", "text", "json"}
 // newLogger makes the log of a process, in one of the forms.
 func newLogger(w io.Writer, form string, levels *logLevels) *slog.Logger {
 	f, isFile := w.(*os.File)
-	o := &slog.HandlerOptions{Level: slog.LevelDebug} // levels decide
+	o := &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: readable} // levels decide
 	var h slog.Handler = slog.NewJSONHandler(w, o)
 	if form == "text" || form == "auto" && isFile && term.IsTerminal(int(f.Fd())) {
 		h = slog.NewTextHandler(w, o)
@@ -168,4 +168,13 @@ func (h *componentHandler) WithGroup(name string) slog.Handler {
 	next := *h
 	next.Handler = h.Handler.WithGroup(name)
 	return &next
+}
+
+// readable is an attribute as people read it: JSON would have a duration as a
+// number.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
