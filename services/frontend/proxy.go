@@ -41,7 +41,8 @@ func typeContent(t stream.TypeContents) *reportv1.TypeContent {
 	c := &reportv1.TypeContent{TypeUrl: t.Type.URL(), Wildcard: t.Wildcard}
 	for _, r := range t.Resources {
 		of := &reportv1.ResourceContent{
-			Name: r.Name, Sent: r.Sent, Applied: r.Applied, HeldBack: r.HeldBack, Lingering: r.Lingering,
+			Name: r.Name, Sent: r.Sent, Applied: r.Applied, HeldBack: r.HeldBack,
+			Quarantined: r.Quarantined, Lingering: r.Lingering,
 		}
 		if r.Sum != (xds.Sum{}) {
 			of.Sum = r.Sum[:]

@@ -26,6 +26,9 @@ type ResourceContents struct {
 	Sent, Applied bool
 	// HeldBack says that the client rejected what it should have.
 	HeldBack bool
+	// Quarantined says that the client has something else than the world says,
+	// or nothing, because others like it rejected that.
+	Quarantined bool
 	// Lingering says that it is gone, and stays until the client does not use
 	// it any more.
 	Lingering bool
@@ -44,11 +47,12 @@ func (s *Stream) Contents() []TypeContents {
 			c.Resources = w.wholeContents()
 		}
 		for name := range w.holds {
-			i, ok := findContents(c.Resources, name)
-			if !ok {
-				c.Resources = slices.Insert(c.Resources, i, ResourceContents{Name: name})
+			c.of(name).HeldBack = true
+		}
+		for _, name := range s.view.Quarantined[w.t] {
+			if w.covers(name) {
+				c.of(name).Quarantined = true
 			}
-			c.Resources[i].HeldBack = true
 		}
 		for name := range s.heldNames(w.t) {
 			if i, ok := findContents(c.Resources, name); ok && s.view.Sets[w.t].Find(name) == nil {
@@ -58,6 +62,15 @@ func (s *Stream) Contents() []TypeContents {
 		all = append(all, c)
 	}
 	return all
+}
+
+// of is what is said of a name, from now on.
+func (c *TypeContents) of(name string) *ResourceContents {
+	i, ok := findContents(c.Resources, name)
+	if !ok {
+		c.Resources = slices.Insert(c.Resources, i, ResourceContents{Name: name})
+	}
+	return &c.Resources[i]
 }
 
 func findContents(in []ResourceContents, name string) (int, bool) {

@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 )
 
@@ -19,6 +18,8 @@ type output struct {
 	w      io.Writer
 	format string // table, json, yaml
 	color  bool
+	// terminal says that it is printed for a person.
+	terminal bool
 }
 
 // outputFlag binds -o.
@@ -33,8 +34,8 @@ func newOutput(cmd *cobra.Command, format string) (*output, error) {
 		return nil, usage("--output %q: want table, json or yaml", format)
 	}
 	o := &output{w: cmd.OutOrStdout(), format: format}
-	f, isFile := o.w.(*os.File)
-	o.color = isFile && term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == ""
+	o.terminal = isTerminal(o.w)
+	o.color = o.terminal && os.Getenv("NO_COLOR") == ""
 	return o, nil
 }
 
@@ -145,6 +146,17 @@ func (o *output) paint(s, color string) string {
 	return "\x1b[" + color + "m" + s + "\x1b[0m"
 }
 
+// cut is s without its middle where it is longer than n and printed for a
+// person, who can widen nothing; what reads a pipe gets it whole.
+func (o *output) cut(s string, n int) string {
+	r := []rune(s)
+	if !o.terminal || len(r) <= n {
+		return s
+	}
+	head := (n - 1) / 2
+	return string(r[:head]) + "…" + string(r[len(r)-(n-1-head):])
+}
+
 func (o *output) line(format string, args ...any) error {
 	_, err := fmt.Fprintf(o.w, format+"\n", args...)
 	return err
@@ -185,4 +197,27 @@ func plural(n int, one, many string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
+}
+
+// ago says how long ago something was.
+func ago(d time.Duration) string {
+	if d < time.Second {
+		return "just now"
+	}
+	return age(d) + " ago"
+}
+
+// age is a duration in its one largest unit.
+func age(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "now"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }

@@ -2,8 +2,10 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -11,10 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store"
 )
 
-// proxyView is a proxy as it is printed whole.
+// proxyView is one stream of a proxy as it is printed whole.
 type proxyView struct {
 	ID        string     `json:"id"`
 	Cluster   string     `json:"cluster,omitempty"`
@@ -28,21 +31,24 @@ type proxyView struct {
 	Stream    string     `json:"stream"`              // ADS or its one type, delta or not
 	Lingering uint32     `json:"lingering,omitempty"` // removed clusters that it still has
 	Serving   string     `json:"serving"`             // the version that its frontend serves
+	Version   string     `json:"version,omitempty"`   // that it has applied, in all types
+	Behind    *lagView   `json:"behind,omitempty"`    // the newest version; absent: it is not
 	Types     []typeView `json:"types"`
 }
 
 // typeView is one xDS type of a proxy.
 type typeView struct {
-	Type      string     `json:"type"`   // CDS, EDS, ...
-	Status    string     `json:"status"` // SYNCED, STALE, NACK, TOO LARGE, NOT SENT
-	Sent      string     `json:"sent,omitempty"`
-	Acked     string     `json:"acked,omitempty"`
-	Since     *time.Time `json:"since,omitempty"` // of the status
-	Resources uint32     `json:"resources"`
-	Nack      *nackView  `json:"nack,omitempty"`
-	HeldBack  []string   `json:"heldBack,omitempty"`   // rejected, and not sent until it is changed
-	Waiting   *time.Time `json:"unanswered,omitempty"` // since when a response has no answer
-	TypeURL   string     `json:"typeUrl"`
+	Type        string     `json:"type"`   // CDS, EDS, ...
+	Status      string     `json:"status"` // SYNCED, STALE, NACK, TOO LARGE, NOT SENT
+	Sent        string     `json:"sent,omitempty"`
+	Acked       string     `json:"acked,omitempty"`
+	Since       *time.Time `json:"since,omitempty"` // of the status
+	Resources   uint32     `json:"resources"`
+	Nack        *nackView  `json:"nack,omitempty"`
+	HeldBack    []string   `json:"heldBack,omitempty"`    // rejected, and not sent until it is changed
+	Quarantined []string   `json:"quarantined,omitempty"` // rejected by others like it, and not sent
+	Waiting     *time.Time `json:"unanswered,omitempty"`  // since when a response has no answer
+	TypeURL     string     `json:"typeUrl"`
 }
 
 type nackView struct {
@@ -60,32 +66,50 @@ var xdsTypes = []struct{ name, url string }{
 	{"RDS", "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"},
 }
 
+// proxyFilter says which proxies are wanted; zero: all.
+type proxyFilter struct {
+	id              string // or the beginning of it
+	frontends       []string
+	stale, rejected bool
+}
+
 func proxyStatusCommand() *cobra.Command {
-	var frontends []string
+	var filter proxyFilter
 	cmd := &cobra.Command{
 		Use: "proxy-status [PROXY]", Aliases: []string{"ps"}, Args: args(0, 1, ""),
 		Short: "Shows what each proxy was sent and has applied",
-		Long: `Shows each connected proxy: what it was sent last of each xDS type, and whether
-it has acknowledged that.
+		Long: `Shows each connected proxy: the version that it has applied in all xDS types, how
+far that is behind the newest one, and each type. With the id of a proxy it shows
+all there is to say about it; with the beginning of one, those that begin so.
 
-  SYNCED    it has acknowledged the last that it was sent
-  STALE     it has not answered yet
-  NACK      it refused; the reason stands below
-  TOO LARGE there is more than a gRPC client can receive; let it import less
-  NOT SENT  it has not asked, or there is nothing for it
+  SYNCED       it has acknowledged the last that it was sent
+  STALE        it has not answered yet
+  WARMING      it has not answered for its clusters for 5 s: they are not warm
+  NACK         it rejected the last that it was sent; the reason stands below
+  HELD BACK    it has all but the resources that it rejected
+  QUARANTINED  it has all but the resources that proxies like it rejected
+  TOO LARGE    there is more than a gRPC client can receive; let it import less
+  NOT SENT     it has not asked, or there is nothing for it
 
-Frontends are asked over the bus. One that does not answer is left out.`,
+Frontends are asked over the bus. One that does not answer is named.`,
 		Example: `  meshlog proxy-status --data data/
-  meshlog proxy-status --data data/ --frontend frontend-1 -o json`,
+  meshlog proxy-status --data data/ edge-1
+  meshlog proxy-status --data data/ --stale --frontend frontend-1
+  meshlog proxy-status --data data/ --rejected -o json`,
 	}
 	t := targetFlags(cmd)
 	format := outputFlag(cmd)
-	cmd.Flags().StringSliceVar(&frontends, "frontend", nil, "only proxies of this `frontend`; may be given several times")
+	cmd.Flags().StringSliceVar(&filter.frontends, "frontend", nil, "only proxies of this `frontend`; may be given several times")
+	cmd.Flags().BoolVar(&filter.stale, "stale", false, "only proxies that have not applied the newest version")
+	cmd.Flags().BoolVar(&filter.rejected, "rejected", false, "only proxies that rejected something, or of which something is held back")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		defer func() { err = errors.Join(err, t.close()) }()
 		out, err := newOutput(cmd, *format)
 		if err != nil {
 			return err
+		}
+		if len(args) > 0 {
+			filter.id = args[0]
 		}
 		nc, err := t.connect()
 		if err != nil {
@@ -95,44 +119,81 @@ Frontends are asked over the bus. One that does not answer is left out.`,
 		if err != nil {
 			return err
 		}
+		warnSilent(cmd.ErrOrStderr(), reports.Silent, time.Now())
 		if len(reports.Frontends) == 0 {
-			return errors.New("no frontend reports; is one running, and connected to this bus?")
+			return errNoFrontend
 		}
-		views, err := viewProxies(reports.Frontends, frontends, args)
+		chain, err := t.chain(cmd.Context(), nc)
 		if err != nil {
 			return err
 		}
-		return out.print(views, func() error { return showProxies(views, time.Now(), out) })
+		views, err := viewProxies(cmd.Context(), reports, lagging{chain: chain, now: time.Now()}, filter)
+		if err != nil {
+			return err
+		}
+		return out.print(views, func() error { return showProxies(views, reports, filter, time.Now(), out) })
 	}
 	return cmd
 }
 
-// viewProxies are the proxies of the frontends that are wanted (none: all).
-func viewProxies(reports []*reportv1.FrontendReport, frontends, proxies []string) ([]proxyView, error) {
+var errNoFrontend = errors.New("no frontend answers; is one running, and connected to this bus? `meshlog sources` shows who else is there")
+
+// warnSilent names those who have reported and do not answer.
+func warnSilent(w io.Writer, silent []*reportv1.Peer, now time.Time) {
+	for _, p := range silent {
+		role, name, _ := strings.Cut(p.GetName(), ".")
+		fmt.Fprintf(w, "%s %s was heard %s and does not answer: what it knows is missing here.\n", role, name, ago(now.Sub(p.GetHeard().AsTime())))
+	}
+}
+
+// viewProxies are the streams of the proxies that are wanted.
+func viewProxies(ctx context.Context, reports *bus.Reports, lag lagging, f proxyFilter) ([]proxyView, error) {
 	views := []proxyView{}
 	var known []string
-	for _, r := range reports {
+	for _, r := range reports.Frontends {
 		known = append(known, r.GetFrontend())
-		if r.GetLeaving() || len(frontends) > 0 && !slices.Contains(frontends, r.GetFrontend()) {
+		if r.GetLeaving() || len(f.frontends) > 0 && !slices.Contains(f.frontends, r.GetFrontend()) {
 			continue
 		}
 		for _, p := range r.GetProxies() {
-			if len(proxies) == 0 || slices.Contains(proxies, p.GetId()) {
-				views = append(views, viewProxy(r, p))
-			}
+			views = append(views, viewProxy(r, p))
 		}
 	}
-	for _, f := range frontends {
-		if !slices.Contains(known, f) {
-			return nil, notFound("frontend %q: does not report; those that do: %s", f, orNone(known))
+	for _, name := range f.frontends {
+		if !slices.Contains(known, name) {
+			return nil, notFound("frontend %q: does not report; those that do: %s", name, orNone(known))
 		}
 	}
-	if len(proxies) > 0 && len(views) == 0 {
-		return nil, notFound("proxy %q: is connected to none of: %s", proxies[0], orNone(known))
+	views, err := f.byID(views, known)
+	if err != nil {
+		return nil, err
 	}
-	slices.SortFunc(views, func(a, b proxyView) int {
+	if err := lag.of(ctx, newestHead(reports), views); err != nil {
+		return nil, err
+	}
+	views = slices.DeleteFunc(views, func(v proxyView) bool {
+		return f.stale && v.Behind == nil || f.rejected && !v.rejects()
+	})
+	slices.SortStableFunc(views, func(a, b proxyView) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Frontend, b.Frontend))
 	})
+	return views, nil
+}
+
+// byID leaves the streams of the proxy of that id or, if there is none, of
+// those whose ids begin so.
+func (f proxyFilter) byID(views []proxyView, frontends []string) ([]proxyView, error) {
+	if f.id == "" {
+		return views, nil
+	}
+	is := func(v proxyView) bool { return v.ID == f.id }
+	if !slices.ContainsFunc(views, is) {
+		is = func(v proxyView) bool { return strings.HasPrefix(v.ID, f.id) }
+	}
+	views = slices.DeleteFunc(views, func(v proxyView) bool { return !is(v) })
+	if len(views) == 0 {
+		return nil, notFound("proxy %q: is connected to none of: %s; `meshlog proxy-status` lists those that are", f.id, orNone(frontends))
+	}
 	return views, nil
 }
 
@@ -141,6 +202,13 @@ func orNone(names []string) string {
 		return "no frontend reports"
 	}
 	return strings.Join(names, ", ")
+}
+
+// rejects says whether something is not as the proxy should have it.
+func (v *proxyView) rejects() bool {
+	return slices.ContainsFunc(v.Types, func(t typeView) bool {
+		return t.Nack != nil || len(t.HeldBack) > 0 || len(t.Quarantined) > 0 || t.Status == "TOO LARGE"
+	})
 }
 
 func viewProxy(r *reportv1.FrontendReport, p *reportv1.ProxyReport) proxyView {
@@ -156,7 +224,22 @@ func viewProxy(r *reportv1.FrontendReport, p *reportv1.ProxyReport) proxyView {
 	for _, t := range p.GetTypes() {
 		v.Types = append(v.Types, viewType(t))
 	}
+	if a := appliedBy(p); !a.IsZero() {
+		v.Version = a.String()
+	}
 	return v
+}
+
+// appliedBy is the version that a proxy has applied in all of its types; zero:
+// none so far.
+func appliedBy(p *reportv1.ProxyReport) store.Version {
+	var oldest store.Version
+	for i, t := range p.GetTypes() {
+		if a := store.VersionOf(t.GetAcked()); i == 0 || a.Less(oldest) {
+			oldest = a
+		}
+	}
+	return oldest
 }
 
 // streamName is what a stream speaks: "ADS", "delta ADS", "EDS".
@@ -181,7 +264,7 @@ func typeName(url string) string {
 }
 
 func viewType(t *reportv1.TypeReport) typeView {
-	v := typeView{TypeURL: t.GetTypeUrl(), Type: typeName(t.GetTypeUrl()), Resources: t.GetResources(), HeldBack: t.GetHeldBack()}
+	v := typeView{TypeURL: t.GetTypeUrl(), Type: typeName(t.GetTypeUrl()), Resources: t.GetResources(), HeldBack: t.GetHeldBack(), Quarantined: t.GetQuarantined()}
 	if t.GetUnanswered() != nil {
 		v.Waiting = when(t.GetUnanswered().AsTime())
 	}
@@ -216,100 +299,4 @@ func viewType(t *reportv1.TypeReport) typeView {
 		}
 	}
 	return v
-}
-
-func showProxies(views []proxyView, now time.Time, out *output) error {
-	t := table{head: []string{"PROXY", "TYPE", "GROUP", "FRONTEND", "STREAM"}}
-	for _, x := range xdsTypes {
-		t.head = append(t.head, x.name)
-	}
-	for _, v := range views {
-		row := []any{v.ID, v.Type, v.Group, v.Frontend, v.Stream}
-		for _, x := range xdsTypes {
-			i := slices.IndexFunc(v.Types, func(t typeView) bool { return t.TypeURL == x.url })
-			switch {
-			case i < 0 && strings.Contains(v.Stream, "ADS"):
-				row = append(row, cell{"NOT SENT", faint})
-				continue
-			case i < 0: // not a type of this stream
-				row = append(row, "-")
-				continue
-			}
-			row = append(row, v.Types[i].cell(now))
-		}
-		t.add(row...)
-	}
-	if len(views) == 0 {
-		return out.line("No proxy is connected.")
-	}
-	if err := out.table(&t, true); err != nil {
-		return err
-	}
-	for _, v := range views {
-		for _, x := range v.Types {
-			for _, note := range x.notes(v.ID, now) {
-				if err := out.line("\n%s", note); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// slowAnswer is after what time it is worth a line that CDS is not answered.
-const slowAnswer = 5 * time.Second
-
-// notes are what does not fit into the table.
-func (v typeView) notes(proxy string, now time.Time) (notes []string) {
-	if v.Nack != nil {
-		names := ""
-		if len(v.Nack.Resources) > 0 {
-			names = " (" + strings.Join(v.Nack.Resources, ", ") + ")"
-		}
-		notes = append(notes, fmt.Sprintf("%s refused %s%s: %s", proxy, v.Type, names, v.Nack.Message))
-	}
-	if len(v.HeldBack) > 0 {
-		notes = append(notes, fmt.Sprintf("held back from %s, of %s, until it is changed: %s", proxy, v.Type, strings.Join(v.HeldBack, ", ")))
-	}
-	if v.Waiting != nil && v.Type == "CDS" && now.Sub(*v.Waiting) >= slowAnswer {
-		notes = append(notes, fmt.Sprintf("%s is warming: CDS unACKed for %d s", proxy, int(now.Sub(*v.Waiting).Seconds())))
-	}
-	return notes
-}
-
-// cell says it in short: status, version, since when.
-func (v typeView) cell(now time.Time) cell {
-	text, color := v.Status, green
-	switch v.Status {
-	case "NOT SENT":
-		color = faint
-	case "SYNCED":
-		text += " " + v.Acked
-	case "STALE":
-		text, color = fmt.Sprintf("STALE %s, acked %s", v.Sent, cmp.Or(v.Acked, "nothing")), yellow
-	case "TOO LARGE":
-		color = red
-	case "NACK":
-		text, color = fmt.Sprintf("NACK %s, acked %s", v.Sent, cmp.Or(v.Acked, "nothing")), red
-	}
-	if v.Since != nil {
-		text += " (" + age(now.Sub(*v.Since)) + ")"
-	}
-	return cell{text, color}
-}
-
-// age is a duration in its one largest unit.
-func age(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return "now"
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 24*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }

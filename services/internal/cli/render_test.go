@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"iter"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/store"
 )
@@ -116,17 +118,46 @@ func TestPrintProxies(t *testing.T) {
 			Id: "envoy-2", Type: "sidecar", ConnectedSince: stamp(0), Delta: true, Only: cds, Lingering: 2,
 			Types: []*reportv1.TypeReport{{TypeUrl: cds, Sent: v(42), SentVersion: "a", SentTime: stamp(38 * time.Second), Unanswered: stamp(38 * time.Second)}},
 		}, {
+			Id: "envoy-3", Type: "sidecar", Namespace: "shop", ConnectedSince: stamp(0), UserAgent: "envoy 1.38.0", Address: "10.0.0.1:4711",
+			Types: []*reportv1.TypeReport{
+				{TypeUrl: cds, Sent: v(42), Acked: v(42), SentVersion: "a", AckedVersion: "a", Quarantined: []string{"outbound|80||a.b", "c"}},
+				{TypeUrl: lds, Sent: v(44), Acked: v(44), SentVersion: "a", AckedVersion: "a"},
+			},
+		}, {
+			Id: "envoy-4", Type: "sidecar", ConnectedSince: stamp(0), Delta: true,
+			Types: []*reportv1.TypeReport{{TypeUrl: cds, Sent: v(44), Acked: v(44), SentVersion: "a", AckedVersion: "a"}},
+		}, {
 			Id: "grpc-1", Type: "router", ConnectedSince: stamp(0),
 			Types: []*reportv1.TypeReport{{TypeUrl: lds, TooLarge: true}},
 		}}},
 	}
-	views, err := viewProxies(reports, nil, nil)
-	if err != nil {
-		t.Fatal(err)
+	all := &bus.Reports{Frontends: reports, Builders: []*reportv1.BuilderReport{{Leader: true, Head: v(44)}}}
+	chain := chainOf{{Version: v(44), PublishTime: stamp(55 * time.Second)}, {Version: v(42), PublishTime: stamp(50 * time.Second)}, {Version: v(12)}}
+	now := at.Add(time.Minute)
+	for name, f := range map[string]proxyFilter{
+		"proxy-status": {}, "proxy-status-one": {id: "envoy-1"}, "proxy-status-rejected": {id: "envoy", rejected: true},
+	} {
+		views, err := viewProxies(t.Context(), all, lagging{chain, now}, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, func(o *output) error {
+			return o.print(views, func() error { return showProxies(views, all, f, now, o) })
+		})
 	}
-	golden(t, "proxy-status", func(o *output) error {
-		return o.print(views, func() error { return showProxies(views, at.Add(time.Minute), o) })
-	})
+}
+
+// chainOf is the manifests of a chain, newest first.
+type chainOf []*store.Manifest
+
+func (c chainOf) History(context.Context) iter.Seq2[*store.Manifest, error] {
+	return func(yield func(*store.Manifest, error) bool) {
+		for _, m := range c {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
 }
 
 func TestPrintDiagnostics(t *testing.T) {
