@@ -1,0 +1,130 @@
+package history
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"meshlog.dev/events"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/internal/model"
+)
+
+// Document is a value as JSON, as its source would write it: the spec of an
+// Istio kind, the whole of others. Equal values have equal documents. The error
+// says why this build cannot read it.
+func Document(kindName string, v model.Value) (json.RawMessage, error) {
+	k, ok := kind.ByName(kindName)
+	if !ok {
+		return nil, fmt.Errorf("this build knows no kind %q", kindName)
+	}
+	m, err := k.Decode(v.Type, v.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	if whole, ok := m.(*registryv1.Object); ok {
+		return compact(whole.GetJson())
+	}
+	b, err := protojson.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return compact(b) // protojson puts spaces where it likes
+}
+
+func compact(b []byte) (json.RawMessage, error) {
+	var out bytes.Buffer
+	if err := json.Compact(&out, b); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// prefix is what the paths of a kind's document begin with, as Diagnostics
+// write them.
+func prefix(kindName string) string {
+	if k, ok := kind.ByName(kindName); ok && k.Form == kind.Spec {
+		return "spec"
+	}
+	return ""
+}
+
+// overlayDocument is an overlay as JSON.
+func overlayDocument(o model.Overlay) (json.RawMessage, error) {
+	doc := overlayDoc{Kind: overlayKind(o.Kind), Reason: o.Reason, Actor: o.Actor}
+	for _, v := range o.Values {
+		value := overlaidDoc{Object: v.Key.String(), Served: v.Value != nil}
+		if v.Resource != nil {
+			value.Object, value.Client = v.Resource.Name+" ("+v.Resource.Type+")", v.Resource.Client
+		}
+		if v.Value != nil && v.Resource == nil {
+			value.Value, _ = Document(v.Key.Kind, *v.Value) // unreadable: it is served all the same
+		}
+		doc.Values = append(doc.Values, value)
+	}
+	return json.Marshal(doc)
+}
+
+// overlayDoc and overlaidDoc are documented by their names: they are printed.
+type overlayDoc struct {
+	Kind   string        `json:"kind"`
+	Reason string        `json:"reason,omitempty"`
+	Actor  string        `json:"actor,omitempty"`
+	Values []overlaidDoc `json:"values"`
+}
+
+type overlaidDoc struct {
+	Object string          `json:"object"`
+	Served bool            `json:"served"` // false: it is kept from being served
+	Value  json.RawMessage `json:"value,omitempty"`
+	Client string          `json:"client,omitempty"` // of a quarantine: for whom
+}
+
+// overlayKind is the name of a kind of overlays.
+func overlayKind(k model.OverlayKind) string {
+	switch events.OverlayKind(k) {
+	case events.Rollback:
+		return "rollback"
+	case events.Hold:
+		return "hold"
+	case events.Quarantine:
+		return "quarantine"
+	}
+	return "unknown"
+}
+
+// row is a row of the content, read for people.
+type row struct {
+	key     model.Key // zero for an overlay
+	overlay string
+}
+
+func parseRow(key string) row {
+	k, overlay, err := model.ParseRow(key)
+	if err != nil {
+		return row{overlay: key} // of no kind that this build knows: named as it is
+	}
+	return row{k, overlay}
+}
+
+// document is what a row holds; nil: it is not there.
+func (r row) document(b []byte) (json.RawMessage, error) {
+	switch {
+	case b == nil:
+		return nil, nil
+	case r.overlay != "":
+		o, err := model.UnmarshalOverlay(r.overlay, b)
+		if err != nil {
+			return nil, err
+		}
+		return overlayDocument(o)
+	}
+	v, err := model.UnmarshalValue(b)
+	if err != nil {
+		return nil, err
+	}
+	return Document(r.key.Kind, v)
+}
