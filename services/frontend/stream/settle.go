@@ -251,10 +251,16 @@ func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
 
 // lift ends the holds of resources whose content is another in set.
 func (w *watch) lift(set *xds.Set) {
+	if len(w.holds) == 0 {
+		return
+	}
 	for name, h := range w.holds {
 		if !h.bad.Same(set.Find(name)) {
 			delete(w.holds, name)
 		}
+	}
+	if len(w.holds) == 0 && len(w.trials) == 0 && !w.tainted {
+		w.nack = nil // all else was applied since
 	}
 }
 

@@ -1,0 +1,187 @@
+package frontend_test
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/frontend"
+	"meshlog.dev/services/internal/model"
+	. "meshlog.dev/services/internal/model/modeltest"
+)
+
+func release(id, version string) *corev3.Node {
+	return &corev3.Node{Id: id, UserAgentName: "envoy", UserAgentVersionType: &corev3.Node_UserAgentVersion{UserAgentVersion: version}}
+}
+
+// opinionsOf is what a report says of resources, in short.
+func opinionsOf(r *reportv1.FrontendReport) (all []string) {
+	for _, v := range r.GetVerdicts() {
+		t, _ := model.ResourceTypeOf(v.GetTypeUrl())
+		all = append(all, fmt.Sprintf("%s %s of %s: rejected %d by %v, applied %d, undecided %d", t, v.GetName(), v.GetClient(),
+			v.GetRejected(), v.GetRejectedBy(), v.GetApplied(), v.GetUndecided()))
+	}
+	return all
+}
+
+// What some reject is reported with what all of the same version think of it,
+// and with what they have instead.
+func TestVerdicts(t *testing.T) {
+	m := newMesh(t)
+	first := m.Publish(Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)), Put("x", Endpoints("x", 1)))
+	f := start(t, "f", m)
+	var clients []*envoy
+	for _, n := range []*corev3.Node{release("p1", "1.38.0"), release("p2", "1.38.0"), release("p3", "1.38.0"), release("old", "1.37.0")} {
+		e := f.connect(n)
+		e.ask(model.CDS)
+		e.ack(e.expect(model.CDS, "a", "b"))
+		clients = append(clients, e)
+	}
+	says := func(what string, want ...string) []*reportv1.Verdict {
+		t.Helper()
+		r := f.until(what, func(r *reportv1.FrontendReport) bool { return slices.Equal(opinionsOf(r), want) })
+		return r.GetVerdicts()
+	}
+	f.until("acknowledged", func(r *reportv1.FrontendReport) bool {
+		return !slices.ContainsFunc(r.GetProxies(), func(p *reportv1.ProxyReport) bool { return len(p.GetTypes()) == 0 || p.GetTypes()[0].GetAckedVersion() == "" })
+	})
+	says("nothing")
+	f.serves(m.Publish(Put("x", Endpoints("x", 2)))) // which concerns no cluster
+	m.Publish(Put("b", Cluster("b", 2)))
+	for i, e := range clients {
+		r := e.expect(model.CDS, "a", "b")
+		switch i {
+		case 0:
+			e.nack(r, "Error adding/updating cluster(s) b: it is bad")
+			says("one rejects it", "CDS b of envoy 1.38.0: rejected 1 by [p1], applied 0, undecided 2")
+		case 1:
+			e.nack(r, "Error adding/updating cluster(s) b: it is bad")
+			says("two reject it", "CDS b of envoy 1.38.0: rejected 2 by [p1 p2], applied 0, undecided 1")
+		default:
+			e.ack(r)
+		}
+	}
+	v := says("all have answered", "CDS b of envoy 1.38.0: rejected 2 by [p1 p2], applied 1, undecided 0")[0]
+	if v.GetMessage() != "Error adding/updating cluster(s) b: it is bad" || len(v.GetSum()) != 16 || len(v.GetGoodSum()) != 16 {
+		t.Errorf("verdict %v", v)
+	}
+	// It was good up to the version before, which concerned nobody.
+	if got, want := v.GetGood().GetSeq(), first.Seq+10; got != want {
+		t.Errorf("what they have instead was served in version %d, want %d", got, want)
+	}
+	if class, err := model.DecodeClass(v.GetClass()); err != nil || class.CDS.Raw != "*" {
+		t.Errorf("class %v, %v", class, err)
+	}
+	// The leader asks what others think of it.
+	f.server.Suspects([]*reportv1.Suspect{{TypeUrl: v.GetTypeUrl(), Name: "b", Sum: v.GetSum(), Client: "envoy 1.37.0"}})
+	says("asked",
+		"CDS b of envoy 1.37.0: rejected 0 by [], applied 1, undecided 0",
+		"CDS b of envoy 1.38.0: rejected 2 by [p1 p2], applied 1, undecided 0")
+	f.server.Suspects(nil)
+	clients[0].cancel()
+	says("one leaves", "CDS b of envoy 1.38.0: rejected 1 by [p2], applied 1, undecided 0")
+	m.Publish(Put("b", Cluster("b", 3)))
+	says("another content")
+}
+
+// What clients cannot bind says nothing about others.
+func TestNoVerdictOnAddresses(t *testing.T) {
+	m := newMesh(t)
+	m.Publish(Put("l", Listener("l", 80, "r")))
+	f := start(t, "f", m)
+	e := f.connect(release("p1", "1.38.0"))
+	e.ask(model.LDS)
+	e.nack(e.expect(model.LDS, "l"), "Error adding/updating listener(s) l: cannot bind '127.0.0.1:80': Address already in use")
+	r := f.until("held back", func(r *reportv1.FrontendReport) bool { return len(heldBack(r)) > 0 })
+	if got := opinionsOf(r); got != nil {
+		t.Errorf("verdicts %v", got)
+	}
+}
+
+func heldBack(r *reportv1.FrontendReport) (names []string) {
+	for _, p := range r.GetProxies() {
+		for _, t := range p.GetTypes() {
+			names = append(names, t.GetHeldBack()...)
+		}
+	}
+	return names
+}
+
+// What is in quarantine for a client is served otherwise to it, whoever rejected
+// it before; and it is said so.
+func TestServedInQuarantine(t *testing.T) {
+	m := newMesh(t)
+	m.Publish(Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
+	f := start(t, "f", m)
+	e, other := f.connect(release("p1", "1.38.0")), f.connect(release("old", "1.37.0"))
+	for _, e := range []*envoy{e, other} {
+		e.ask(model.CDS)
+		e.ack(e.expect(model.CDS, "a", "b"))
+	}
+	m.Publish(Put("b", Cluster("b", 2)))
+	e.nack(e.expect(model.CDS, "a", "b"), "Error adding/updating cluster(s) b: it is bad")
+	other.ack(other.expect(model.CDS, "a", "b"))
+	without := e.expect(model.CDS, "a", "b")
+	e.ack(without)
+	v := f.until("a verdict", func(r *reportv1.FrontendReport) bool { return len(r.GetVerdicts()) > 0 }).GetVerdicts()[0]
+	q := m.Publish(Quarantine("q", v.GetClient(), model.CDS, "b", [16]byte(v.GetSum()), Cluster("b", 1)))
+	// It has what is served now: nothing is sent, and the rejection is over.
+	r := f.until("in quarantine", func(r *reportv1.FrontendReport) bool {
+		return len(r.GetVerdicts()) == 0 && nackOf(r) == nil && r.GetServing().GetSeq() == q.Seq
+	})
+	for _, p := range r.GetProxies() {
+		want := map[string][]string{"p1": {"b"}}[p.GetId()]
+		if diff := cmp.Diff(want, p.GetTypes()[0].GetQuarantined()); diff != "" {
+			t.Errorf("%s: in quarantine (-want +got):\n%s", p.GetId(), diff)
+		}
+	}
+	fresh := f.connect(release("p2", "1.38.0"))
+	fresh.ask(model.CDS)
+	if diff := cmp.Diff(without.GetResources(), fresh.expect(model.CDS, "a", "b").GetResources(), protocmp.Transform()); diff != "" {
+		t.Errorf("one that comes later (-want +got):\n%s", diff)
+	}
+}
+
+// Thousands that reject the same are a few reports, whose size does not grow
+// with them.
+func TestRejectionsOfThousands(t *testing.T) {
+	const proxies = 500
+	m := newMesh(t)
+	m.Publish(Put("b", Cluster("b", 1)))
+	var urgent atomic.Int64
+	f := start(t, "f", m, func(c *frontend.Config) {
+		told := c.OnChange
+		c.OnChange = func(hurry bool) {
+			if hurry {
+				urgent.Add(1)
+			}
+			told(hurry)
+		}
+	})
+	conn := f.dial(nil)
+	var clients []*envoy
+	for i := range proxies {
+		e := connect(t, conn, release(fmt.Sprintf("p%04d", i), "1.38.0"))
+		e.ask(model.CDS)
+		clients = append(clients, e)
+	}
+	for _, e := range clients {
+		e.nack(e.expect(model.CDS, "b"), "Error adding/updating cluster(s) b: it is bad")
+	}
+	want := fmt.Sprintf("CDS b of envoy 1.38.0: rejected %d by [p0000 p0001], applied 0, undecided 0", proxies)
+	f.until("all have rejected it", func(r *reportv1.FrontendReport) bool { return slices.Equal(opinionsOf(r), []string{want}) })
+	if size := proto.Size(f.server.Summary()); size > 1000 {
+		t.Errorf("a summary has %d bytes", size)
+	}
+	t.Logf("%d proxies rejected a cluster: %d urgent reports of %d bytes", proxies, urgent.Load(), proto.Size(f.server.Summary()))
+	if n := urgent.Load(); n < 1 || n > proxies/4 {
+		t.Errorf("%d reports were urgent", n)
+	}
+}
