@@ -2,7 +2,6 @@ package process
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,20 +17,37 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 )
 
 // Admin is a process's admin server. Its parts add themselves while it runs;
 // it is safe for concurrent use.
 type Admin struct {
+	// TokenFile holds the token that opens the debug pages to others than this
+	// machine; empty: to nobody. It is read for each request.
+	TokenFile string
+	// Pprof adds /debug/pprof/.
+	Pprof bool
+
 	listener net.Listener
 	registry *prometheus.Registry
+	levels   *logLevels    // of /debug/log; nil: there is no such page
+	busy     chan struct{} // has room for one more debug page
 
-	mu      sync.Mutex
-	ready   map[string]func() error
-	reports map[string]func() any
+	mu       sync.Mutex
+	ready    map[string]func() error
+	warnings map[string]func() error
+	pages    map[string]page
 }
+
+// page is one of /debug/.
+type page struct {
+	about   string
+	handler http.HandlerFunc
+}
+
+// maxPages is how many debug pages are made at a time: whoever looks may not
+// take all the time and memory of a process that serves.
+const maxPages = 2
 
 // NewAdmin listens on addr; Run serves.
 func NewAdmin(addr string) (*Admin, error) {
@@ -40,8 +56,8 @@ func NewAdmin(addr string) (*Admin, error) {
 		return nil, fmt.Errorf("admin server: %w; give another address with --admin", err)
 	}
 	a := &Admin{
-		listener: l, registry: prometheus.NewRegistry(),
-		ready: map[string]func() error{}, reports: map[string]func() any{},
+		listener: l, registry: prometheus.NewRegistry(), busy: make(chan struct{}, maxPages),
+		ready: map[string]func() error{}, warnings: map[string]func() error{}, pages: map[string]page{},
 	}
 	a.Register(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return a, nil
@@ -62,11 +78,25 @@ func (a *Admin) Ready(name string, check func() error) {
 	a.ready[name] = check
 }
 
-// Report adds /debug/<name>: what report returns, as JSON.
-func (a *Admin) Report(name string, report func() any) {
+// Warn adds something that /readyz speaks of if it is not nil. The process is
+// ready all the same.
+func (a *Admin) Warn(name string, check func() error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.reports[name] = report
+	a.warnings[name] = check
+}
+
+// Page adds /debug/<name>; about says in a few words what is there, and with
+// which parameters.
+func (a *Admin) Page(name, about string, handler http.HandlerFunc) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pages[name] = page{about, handler}
+}
+
+// Report adds /debug/<name>: what report returns, as JSON.
+func (a *Admin) Report(name string, report func() any) {
+	a.Page(name, "what the "+name+" says of itself", func(w http.ResponseWriter, _ *http.Request) { WriteJSON(w, report()) })
 }
 
 // NotReady says what is missing, one line for each reason; nil if nothing is.
@@ -78,6 +108,11 @@ func (a *Admin) NotReady() error {
 	if len(checks) == 0 {
 		return errors.New("starting")
 	}
+	return all(checks)
+}
+
+// all runs the checks, in the order of their names.
+func all(checks map[string]func() error) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(checks)) {
 		if err := checks[name](); err != nil {
@@ -105,65 +140,86 @@ func (a *Admin) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", a.index)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := a.NotReady(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
+	mux.HandleFunc("GET /readyz", a.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /debug/{name}", a.report)
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	debug := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, a.guarded(h)) }
+	debug("GET /debug/{name}", a.page)
+	if a.levels != nil {
+		debug("GET /debug/log", a.showLevels)
+		debug("PUT /debug/log", a.setLevels)
+		debug("POST /debug/log", a.setLevels)
+	}
+	if a.Pprof {
+		debug("GET /debug/pprof/", pprof.Index)
+		debug("GET /debug/pprof/cmdline", pprof.Cmdline)
+		debug("GET /debug/pprof/profile", pprof.Profile)
+		debug("GET /debug/pprof/symbol", pprof.Symbol)
+		debug("GET /debug/pprof/trace", pprof.Trace)
+	}
 	return mux
 }
 
-func (a *Admin) index(w http.ResponseWriter, _ *http.Request) {
-	a.mu.Lock()
-	names := slices.Sorted(maps.Keys(a.reports))
-	a.mu.Unlock()
-	paths := []string{"/healthz", "/readyz", "/metrics"}
-	for _, name := range names {
-		paths = append(paths, "/debug/"+name)
+func (a *Admin) readyz(w http.ResponseWriter, _ *http.Request) {
+	if err := a.NotReady(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
 	}
-	paths = append(paths, "/debug/pprof/")
+	fmt.Fprintln(w, "ok")
+	a.mu.Lock()
+	warnings := maps.Clone(a.warnings)
+	a.mu.Unlock()
+	if err := all(warnings); err != nil {
+		fmt.Fprintf(w, "warning: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nwarning: "))
+	}
+}
+
+func (a *Admin) index(w http.ResponseWriter, _ *http.Request) {
+	rows := [][2]string{
+		{"/healthz", "the process runs"}, {"/readyz", "it does its job, or why it does not"}, {"/metrics", "for Prometheus"},
+	}
+	a.mu.Lock()
+	for _, name := range slices.Sorted(maps.Keys(a.pages)) {
+		rows = append(rows, [2]string{"/debug/" + name, a.pages[name].about})
+	}
+	a.mu.Unlock()
+	if a.levels != nil {
+		rows = append(rows, [2]string{"/debug/log", "levels of the log; PUT ?level=COMPONENT=LEVEL changes one"})
+	}
+	if a.Pprof {
+		rows = append(rows, [2]string{"/debug/pprof/", "profiles"})
+	}
 	var page strings.Builder
-	page.WriteString("<!DOCTYPE html><title>meshlog</title><ul>\n")
-	for _, p := range paths { // names of ours: nothing to escape
-		fmt.Fprintf(&page, "<li><a href=%q>%s</a>\n", p, p)
+	page.WriteString("<!DOCTYPE html><title>meshlog</title><table>\n")
+	for _, r := range rows { // texts of ours: nothing to escape
+		fmt.Fprintf(&page, "<tr><td><a href=%q>%s</a><td>%s\n", r[0], r[0], r[1])
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	fmt.Fprint(w, page.String())
 }
 
-func (a *Admin) report(w http.ResponseWriter, r *http.Request) {
+func (a *Admin) page(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
-	report, ok := a.reports[r.PathValue("name")]
+	p, ok := a.pages[r.PathValue("name")]
 	a.mu.Unlock()
 	if !ok {
-		http.NotFound(w, r)
+		http.Error(w, "no such page; / lists them", http.StatusNotFound)
 		return
 	}
-	b, err := marshal(report())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
+	select {
+	case a.busy <- struct{}{}:
+		defer func() { <-a.busy }()
+		p.handler(w, r)
+	default:
+		http.Error(w, "others look at debug pages right now; come again", http.StatusServiceUnavailable)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	fmt.Fprintf(w, "%s\n", b)
 }
 
-func marshal(v any) ([]byte, error) {
-	if m, ok := v.(proto.Message); ok {
-		b, err := protojson.Marshal(m)
-		if err != nil {
-			return nil, err
-		}
-		v = json.RawMessage(b) // protojson's own spaces are random
+func (a *Admin) showLevels(w http.ResponseWriter, _ *http.Request) { WriteJSON(w, a.levels.report()) }
+
+func (a *Admin) setLevels(w http.ResponseWriter, r *http.Request) {
+	if err := a.levels.set(r.FormValue("level")); err != nil {
+		http.Error(w, "level: "+err.Error(), http.StatusBadRequest)
+		return
 	}
-	return json.MarshalIndent(v, "", "  ")
+	a.showLevels(w, r)
 }

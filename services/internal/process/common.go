@@ -14,6 +14,8 @@ type common struct {
 	settings  string // path of the settings file
 	checkOnly bool   // check everything, and start nothing
 	admin     string // where the admin server listens
+	token     string // path of the file with its token
+	pprof     bool   // it serves profiles
 	logLevel  string
 	logFormat string
 
@@ -30,6 +32,9 @@ func defaultCommon() *common {
 func (c *common) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.admin, "admin", c.admin, "`address` of the admin server: health, metrics, debug pages. "+
 		"Port 0 takes a free one and logs it. Change it for probes and scrapes from other machines (0.0.0.0:15014), or where the port is taken")
+	fs.StringVar(&c.token, "admin-token-file", "", "`file` with a token that opens the debug pages, to who sends it as Authorization: Bearer TOKEN; read for each request. "+
+		"Give it to look at them from other machines; this one needs none")
+	fs.BoolVar(&c.pprof, "pprof", false, "add profiles to the debug pages, under /debug/pprof/. Set it to find out where time and memory go")
 	fs.StringVar(&c.logLevel, "log-level", c.logLevel, "least `level` that is logged: debug, info, warn or error; "+
 		"for one component COMPONENT=LEVEL, several separated by commas (info,frontend=debug). Components: "+strings.Join(components, ", ")+
 		". Change it to see more of one part; while the process runs, by PUT /debug/log?level=")
@@ -43,6 +48,11 @@ func (c *common) check() error {
 	var errs []error
 	if _, _, err := net.SplitHostPort(c.admin); err != nil {
 		errs = append(errs, Invalid("admin", "want HOST:PORT"))
+	}
+	if c.token != "" {
+		if _, err := readToken(c.token); err != nil {
+			errs = append(errs, Invalid("admin-token-file", "%w", err))
+		}
 	}
 	var err error
 	if c.levels, err = newLogLevels(c.logLevel); err != nil {

@@ -121,6 +121,7 @@ func run(ctx context.Context, spec Spec, c *common, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	admin.TokenFile, admin.Pprof, admin.levels = c.token, c.pprof, c.levels
 	admin.Register(buildMetric(build))
 	log.Info("started", "build", build, "admin", admin.Addr())
 	err = RunStages(ctx,

@@ -74,7 +74,8 @@ func TestAdmin(t *testing.T) {
 			{"/debug/frontend", 200, `"f1"`},
 			{"/debug/settings", 200, `"a": 1`},
 			{"/debug/nothing", 404, ""},
-			{"/debug/pprof/", 200, "goroutine"},
+			{"/debug/pprof/", 404, ""},
+			{"/debug/log", 200, `"all": "info"`},
 			{"/", 200, `<a href="/debug/frontend">`},
 			{"/nothing", 404, ""},
 		} {

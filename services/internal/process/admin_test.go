@@ -1,0 +1,205 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+)
+
+// newAdmin is an admin server that is asked without a connection.
+func newAdmin(t *testing.T) *Admin {
+	t.Helper()
+	a, err := NewAdmin("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.listener.Close() })
+	if a.levels, err = newLogLevels("info"); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// request asks a; from is the address of the client, headers are pairs.
+func request(a *Admin, method, url, from string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, url, nil)
+	r.RemoteAddr = from
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	a.handler().ServeHTTP(w, r)
+	return w
+}
+
+func TestDebugPagesAreGuarded(t *testing.T) {
+	const here, there = "127.0.0.1:40000", "192.0.2.7:40000"
+	const local, remote = "http://127.0.0.1:15014", "http://mesh.example:15014"
+	for _, c := range []struct {
+		name, url, from string
+		headers         []string
+		noToken         bool
+		code            int
+	}{
+		{"here", local, here, nil, true, 200},
+		{"here by IPv6", "http://[::1]:15014", "[::1]:40000", nil, true, 200},
+		{"here by name", "http://localhost:15014", here, nil, true, 200},
+		{"a name for here", remote, here, nil, true, 403},
+		{"by a proxy here", local, here, []string{"X-Forwarded-For", "192.0.2.7"}, true, 403},
+		{"there", remote, there, nil, true, 403},
+		{"there with a token, none is set", remote, there, []string{"Authorization", "Bearer "}, true, 403},
+		{"there without the token", remote, there, nil, false, 401},
+		{"there with another token", remote, there, []string{"Authorization", "Bearer open"}, false, 401},
+		{"there with it in another form", remote, there, []string{"Authorization", "Basic sesame"}, false, 401},
+		{"there with the token", remote, there, []string{"Authorization", "Bearer sesame"}, false, 200},
+		{"by a proxy with the token", local, here, []string{"X-Forwarded-For", "192.0.2.7", "Authorization", "Bearer sesame"}, false, 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := newAdmin(t)
+			a.Pprof = true
+			a.Report("frontend", func() any { return 1 })
+			if !c.noToken {
+				a.TokenFile = settingsFile(t, "sesame\n")
+			}
+			for _, path := range []string{"/debug/frontend", "/debug/log", "/debug/pprof/"} {
+				if w := request(a, "GET", c.url+path, c.from, c.headers...); w.Code != c.code {
+					t.Errorf("GET %s = %d %s, want %d", path, w.Code, w.Body, c.code)
+				}
+			}
+			for _, path := range []string{"/healthz", "/metrics", "/"} {
+				if w := request(a, "GET", c.url+path, c.from); w.Code != 200 {
+					t.Errorf("GET %s = %d, want 200: it is open", path, w.Code)
+				}
+			}
+		})
+	}
+}
+
+func TestTokenIsReadAnew(t *testing.T) {
+	a := newAdmin(t)
+	a.Report("frontend", func() any { return 1 })
+	a.TokenFile = settingsFile(t, "first")
+	ask := func(token string) int {
+		return request(a, "GET", "http://mesh.example/debug/frontend", "192.0.2.7:1", "Authorization", "Bearer "+token).Code
+	}
+	if err := os.WriteFile(a.TokenFile, []byte("second\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if ask("first") != 401 || ask("second") != 200 {
+		t.Error("the token before is taken")
+	}
+	if err := os.Remove(a.TokenFile); err != nil {
+		t.Fatal(err)
+	}
+	if ask("second") != 401 || ask("") != 401 {
+		t.Error("a token that cannot be read opens the pages")
+	}
+}
+
+func TestLogLevelIsSet(t *testing.T) {
+	a := newAdmin(t)
+	at := func(method, query string) *httptest.ResponseRecorder {
+		return request(a, method, "http://localhost/debug/log"+query, "127.0.0.1:1")
+	}
+	if w := at("PUT", "?level=frontend=debug"); w.Code != 200 || !strings.Contains(w.Body.String(), `"frontend": "debug"`) {
+		t.Errorf("PUT = %d %s", w.Code, w.Body)
+	}
+	if w := at("POST", "?level=warn"); w.Code != 200 || !strings.Contains(w.Body.String(), `"frontend": "warn"`) {
+		t.Errorf("POST = %d %s", w.Code, w.Body)
+	}
+	if w := at("GET", ""); w.Code != 200 || !strings.Contains(w.Body.String(), `"all": "warn"`) {
+		t.Errorf("GET = %d %s", w.Code, w.Body)
+	}
+	for _, query := range []string{"", "?level=frontent=debug", "?level=loud"} {
+		if w := at("PUT", query); w.Code != 400 || !strings.HasPrefix(w.Body.String(), "level: no ") {
+			t.Errorf("PUT %q = %d %s", query, w.Code, w.Body)
+		}
+	}
+	if w := at("DELETE", ""); w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("DELETE = %d", w.Code)
+	}
+}
+
+func TestReadyzWarns(t *testing.T) {
+	a := newAdmin(t)
+	a.Ready("frontend", func() error { return nil })
+	a.Warn("certificates", func() error { return errors.New("ended") })
+	a.Warn("disk", func() error { return errors.New("full\nnearly") })
+	w := request(a, "GET", "http://mesh.example/readyz", "192.0.2.7:1")
+	want := "ok\nwarning: certificates: ended\nwarning: disk: full\nwarning: nearly\n"
+	if w.Code != 200 || w.Body.String() != want {
+		t.Errorf("GET /readyz = %d %q", w.Code, w.Body)
+	}
+}
+
+// Not more pages are made at a time than a process can afford.
+func TestDebugPagesAreBounded(t *testing.T) {
+	a := newAdmin(t)
+	inside, leave := make(chan bool), make(chan bool)
+	a.Page("slow", "", func(http.ResponseWriter, *http.Request) { inside <- true; <-leave })
+	ended := make(chan int)
+	get := func() int { return request(a, "GET", "http://localhost/debug/slow", "127.0.0.1:1").Code }
+	for range maxPages {
+		go func() { ended <- get() }()
+		<-inside
+	}
+	if code := get(); code != 503 {
+		t.Errorf("one page more = %d, want 503", code)
+	}
+	close(leave)
+	for range maxPages {
+		if code := <-ended; code != 200 {
+			t.Errorf("a page = %d", code)
+		}
+	}
+}
+
+func TestWriteJSONList(t *testing.T) {
+	for _, c := range []struct {
+		items []any
+		want  string
+	}{
+		{nil, "[\n]\n"},
+		{[]any{1, map[string]int{"a": 1}}, "[\n1,\n{\n  \"a\": 1\n}\n]\n"},
+		{[]any{&reportv1.ProxyReport{Id: "p"}}, "[\n{\n  \"id\": \"p\"\n}\n]\n"},
+	} {
+		var items iter.Seq[any] = func(yield func(any) bool) {
+			for _, i := range c.items {
+				if !yield(i) {
+					return
+				}
+			}
+		}
+		w := httptest.NewRecorder()
+		WriteJSONList(w, items)
+		if diff := cmp.Diff(c.want, w.Body.String()); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// What is asked on the command line is what the admin server does.
+func TestAdminSettings(t *testing.T) {
+	token := settingsFile(t, "sesame")
+	err := execute(t, Spec{Use: "test", Settings: none{}, Run: func(_ context.Context, p *Process) error {
+		if code, _ := get(t, p.Admin, "/debug/pprof/"); code != 200 {
+			t.Errorf("GET /debug/pprof/ = %d with --pprof", code)
+		}
+		if p.Admin.TokenFile != token {
+			t.Errorf("the token is in %q, want %q", p.Admin.TokenFile, token)
+		}
+		return nil
+	}}, "--pprof", "--admin-token-file", token)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
