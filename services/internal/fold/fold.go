@@ -278,6 +278,13 @@ func (f *Fold) Held(k model.Key) bool {
 	return slices.ContainsFunc(f.over[k], func(o *overlay) bool { return o.Kind == model.Hold })
 }
 
+// Listing says whether a session of the shard lists: what it says waits for the
+// end of the listing.
+func (f *Fold) Listing(name model.Shard) bool {
+	sh := f.shards[name]
+	return sh != nil && sh.listing
+}
+
 // CountKeys is how many keys the shard offers.
 func (f *Fold) CountKeys(name model.Shard) int {
 	sh := f.shards[name]

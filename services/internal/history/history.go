@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 
 	"meshlog.dev/events"
 	"meshlog.dev/store"
@@ -40,6 +41,9 @@ type Versions interface {
 	Fetch(ctx context.Context, v store.Version) (store.Stored, error)
 	// History yields the manifests, newest first.
 	History(ctx context.Context) iter.Seq2[*store.Manifest, error]
+	// Updates yields the versions from one on, oldest first, each with what
+	// leads to it from the one that its manifest calls previous.
+	Updates(ctx context.Context, from store.Version) iter.Seq2[store.Update, error]
 }
 
 // Blobs are bytes by their hash.
@@ -72,4 +76,43 @@ func (k kept) Fetch(ctx context.Context, v store.Version) (store.Stored, error) 
 // History implements Versions.
 func (k kept) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	return k.r.Manifests(ctx)
+}
+
+// Updates implements Versions.
+func (k kept) Updates(ctx context.Context, from store.Version) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
+		var before *store.Snapshot
+		manifests, err := OldestFirst(k.r.Manifests(ctx))
+		for _, m := range manifests {
+			v := store.VersionOf(m.GetVersion())
+			if v.Less(from) {
+				continue
+			}
+			var at store.Stored
+			if at, err = k.r.At(ctx, v); err != nil {
+				break
+			}
+			u := store.Update{Manifest: m, Delta: store.Diff(before, at.Snapshot)}
+			if before = at.Snapshot; !yield(u, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(store.Update{}, err)
+		}
+	}
+}
+
+// OldestFirst collects what a History yields, in the order in which it came to
+// be.
+func OldestFirst(history iter.Seq2[*store.Manifest, error]) ([]*store.Manifest, error) {
+	var all []*store.Manifest
+	for m, err := range history {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	slices.Reverse(all)
+	return all, nil
 }

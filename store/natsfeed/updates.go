@@ -1,0 +1,42 @@
+package natsfeed
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"meshlog.dev/store"
+)
+
+// Updates yields the chain from version from on, oldest first: what a copy of it
+// is made of. The delta of the first one leads from a version that is not
+// yielded. It ends with the first error.
+func (f *Feed) Updates(ctx context.Context, from store.Version) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
+		info, err := f.stream.Info(ctx)
+		if err != nil {
+			yield(store.Update{}, fmt.Errorf("read the version chain: stream %s: %w", Stream, err))
+			return
+		}
+		last := info.State.LastSeq
+		for first := max(info.State.FirstSeq, 1); first <= last; first += window {
+			run, err := f.between(ctx, first, min(first+window-1, last))
+			if err != nil {
+				yield(store.Update{}, fmt.Errorf("read the version chain: %w", err))
+				return
+			}
+			for _, m := range run {
+				if store.VersionOf(m.update.Manifest.GetVersion()).Less(from) {
+					continue
+				}
+				u := store.Update{Manifest: m.update.Manifest}
+				if u.Delta, err = f.delta(ctx, m); err != nil {
+					err = fmt.Errorf("delta of version %s: %w", store.VersionOf(u.Manifest.GetVersion()), err)
+				}
+				if !yield(u, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
