@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+var update = flag.Bool("update", false, "rewrite the table of metrics in deploy/observability/README.md")
+
+// exported is a metric, and the programs that export it.
+type exported struct {
+	rig.Metric
+	from map[string]bool
+}
+
+// TestObservability holds that what is written about metrics is what programs
+// export that run: the table, the dashboard, the alerts.
+func TestObservability(t *testing.T) {
+	f := start(t, apart(2, 1))
+	f.shift(50, 50)
+	all := f.exports()
+	f.stagesCounted(all)
+	f.table(all)
+}
+
+// exports reads what all programs export.
+func (f *fixture) exports() map[string]exported {
+	f.Helper()
+	all := map[string]exported{}
+	for _, s := range f.mesh.Servers() {
+		program, _, _ := strings.Cut(s.Name, "-")
+		metrics, err := s.Metrics(f.ctx)
+		f.must(err)
+		for name, m := range metrics {
+			e, ok := all[name]
+			if !ok {
+				e = exported{Metric: m, from: map[string]bool{}}
+			}
+			e.from[program] = true
+			all[name] = e
+		}
+	}
+	return all
+}
+
+// stagesCounted demands that each stage through which a change went was timed,
+// somewhere.
+func (f *fixture) stagesCounted(all map[string]exported) {
+	f.Helper()
+	for _, name := range []string{
+		"meshlog_watcher_listing_seconds", "meshlog_watcher_publish_seconds",
+		"meshlog_builder_log_lag_seconds", "pilot_debounce_time", "meshlog_builder_build_seconds", "meshlog_builder_publish_seconds",
+		"meshlog_frontend_receive_seconds", "meshlog_frontend_push_seconds", "meshlog_frontend_ack_seconds", "pilot_proxy_convergence_time",
+	} {
+		if all[name].Type != "histogram" {
+			f.Errorf("%s is not exported, or no histogram: %+v", name, all[name])
+		}
+	}
+	// Of two builders one leads, whichever: all but its own were seen above.
+	for _, s := range []*rig.Server{f.mesh.Watcher, f.mesh.Frontends[0]} {
+		metrics, err := s.Metrics(f.ctx)
+		f.must(err)
+		for _, name := range []string{"meshlog_watcher_publish_seconds", "meshlog_frontend_receive_seconds", "meshlog_frontend_push_seconds", "pilot_proxy_convergence_time"} {
+			if m, ok := metrics[name]; ok && m.Sum == 0 {
+				f.Errorf("%s of %s counted nothing after a change reached Envoy", name, s.Name)
+			}
+		}
+	}
+}
+
+// Where the table of metrics begins and ends.
+const tableBegin, tableEnd = "<!-- metrics: written by `go test ./deploy/e2e -run TestObservability -update` -->\n", "<!-- end of metrics -->\n"
+
+// table demands that the README's table says what is exported.
+func (f *fixture) table(all map[string]exported) {
+	f.Helper()
+	root, err := rig.Root()
+	f.must(err)
+	path := filepath.Join(root, "deploy", "observability", "README.md")
+	readme, err := os.ReadFile(path)
+	f.must(err)
+	before, rest, ok1 := bytes.Cut(readme, []byte(tableBegin))
+	have, after, ok2 := bytes.Cut(rest, []byte(tableEnd))
+	if !ok1 || !ok2 {
+		f.Fatalf("%s: the marks around the table are gone", path)
+	}
+	want := tableOf(all)
+	if *update {
+		f.must(os.WriteFile(path, slices.Concat(before, []byte(tableBegin), []byte(want), []byte(tableEnd), after), 0o600))
+		return
+	}
+	if diff := cmp.Diff(string(have), want); diff != "" {
+		f.Errorf("%s is not what programs export; run this test with -update (-README +exported):\n%s", path, diff)
+	}
+}
+
+func tableOf(all map[string]exported) string {
+	var b strings.Builder
+	b.WriteString("| Metric | From | Type | What it is, and what to do |\n|---|---|---|---|\n")
+	for _, name := range slices.SortedFunc(maps.Keys(all), func(x, y string) int {
+		return strings.Compare(all[x].who()+x, all[y].who()+y)
+	}) {
+		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") || strings.HasPrefix(name, "promhttp_") {
+			continue
+		}
+		e := all[name]
+		labels := ""
+		if len(e.Labels) > 0 {
+			labels = "{" + strings.Join(e.Labels, ", ") + "}"
+		}
+		fmt.Fprintf(&b, "| `%s%s` | %s | %s | %s |\n", name, labels, e.who(), e.Type, strings.ReplaceAll(e.Help, "|", `\|`))
+	}
+	return b.String()
+}
+
+// who exports a metric.
+func (e exported) who() string {
+	if len(e.from) == 3 {
+		return "all"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(e.from)), ", ")
+}
