@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// peerSilence is after what time somebody who said nothing is no peer any
+	// PeerSilence is after what time somebody who said nothing is no peer any
 	// more.
-	peerSilence = 25 * time.Second
+	PeerSilence = 25 * time.Second
 	// peersKnown is after what time everybody has been heard who is there.
 	peersKnown = reportInterval + 2*time.Second
 )
@@ -83,7 +83,7 @@ func (p *Peers) list(now time.Time) []*reportv1.Peer {
 	if p.since.IsZero() || now.Sub(p.since) < peersKnown || now.Sub(p.last) > peersKnown {
 		return nil
 	}
-	maps.DeleteFunc(p.heard, func(_ string, at time.Time) bool { return now.Sub(at) > peerSilence })
+	maps.DeleteFunc(p.heard, func(_ string, at time.Time) bool { return now.Sub(at) > PeerSilence })
 	var peers []*reportv1.Peer
 	for _, name := range slices.Sorted(maps.Keys(p.heard)) {
 		peers = append(peers, &reportv1.Peer{Name: name, Heard: timestamppb.New(p.heard[name])})

@@ -26,6 +26,14 @@ func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now tim
 	if f.id != "" && views[0].ID == f.id && views[len(views)-1].ID == f.id {
 		return showProxy(views, now, out)
 	}
+	if err := proxyTable(views, now, out); err != nil {
+		return err
+	}
+	return out.line("\n%s", inShort(views, reports))
+}
+
+// proxyTable shows streams, each in a line, and what is wrong with them.
+func proxyTable(views []proxyView, now time.Time, out *output) error {
 	t := table{head: []string{"PROXY", "TYPE", "FRONTEND", "STREAM", "VERSION", "BEHIND"}}
 	for _, x := range xdsTypes {
 		t.head = append(t.head, x.name)
@@ -41,17 +49,13 @@ func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now tim
 		return err
 	}
 	notes := problems(views, now)
-	for _, note := range notes[:min(len(notes), maxNotes)] {
-		if err := out.line("\n%s", note); err != nil {
-			return err
-		}
-	}
 	if more := len(notes) - maxNotes; more > 0 {
-		if err := out.line("\nand %s; `meshlog proxy-status PROXY` shows those of one proxy", plural(more, "more problem", "more problems")); err != nil {
-			return err
-		}
+		notes = append(notes[:maxNotes:maxNotes], fmt.Sprintf("and %s; `meshlog proxy-status PROXY` shows those of one proxy", plural(more, "more problem", "more problems")))
 	}
-	return out.line("\n%s", inShort(views, reports))
+	if len(notes) == 0 {
+		return nil
+	}
+	return out.line("\n%s", strings.Join(notes, "\n"))
 }
 
 func showNoProxies(reports *bus.Reports, f proxyFilter, out *output) error {
@@ -201,7 +205,7 @@ func (v *typeView) problems(now time.Time) (all []string) {
 		all = append(all, fmt.Sprintf("warming: CDS unACKed for %d s", int(now.Sub(*v.Waiting).Seconds())))
 	}
 	if v.Status == "TOO LARGE" {
-		all = append(all, v.Type + " not sent: there is more than a gRPC client can receive; let it import less")
+		all = append(all, v.Type+" not sent: there is more than a gRPC client can receive; let it import less")
 	}
 	return all
 }
