@@ -62,7 +62,7 @@ var laws = []law{
 		reason: "log, store and feed come in as interfaces, so that a simulation can take their place",
 	},
 	{
-		who: []string{module + "..."}, except: []string{module + "internal/bus"},
+		who: []string{module + "..."}, except: []string{module + "internal/bus", module + "internal/busauth"},
 		never: []string{"github.com/nats-io/..."}, direct: true,
 		reason: "the bus is spoken by internal/bus and by the drivers of events and store",
 	},
@@ -74,7 +74,7 @@ var laws = []law{
 	},
 	{
 		who:    []string{module + "..."},
-		except: []string{module + "cmd/...", module + "internal/cli", module + "internal/up/...", module + "internal/faultsim"},
+		except: []string{module + "cmd/...", module + "internal/cli", module + "internal/up/...", module + "internal/faultsim", module + "internal/busauth"},
 		never: []string{
 			"meshlog.dev/events/natslog", "meshlog.dev/events/memlog",
 			"meshlog.dev/store/bolt", "meshlog.dev/store/memstore", "meshlog.dev/store/natsfeed",

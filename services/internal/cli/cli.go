@@ -56,7 +56,7 @@ Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		upCommand(), logCommand(), versionsCommand(), proxyStatusCommand(),
-		waitCommand(), diagnosticsCommand(), approveCommand(), versionCommand(),
+		waitCommand(), diagnosticsCommand(), approveCommand(), busAuthCommand(), versionCommand(),
 	)
 	return root
 }

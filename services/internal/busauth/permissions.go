@@ -1,0 +1,65 @@
+// Package busauth writes what NATS servers must know of the processes of a
+// mesh: a user for each role with no more permissions than the role's code
+// needs, and, for tests and demos, certificates.
+//
+// The permissions are made of the functions that make the subjects, so a
+// subject that changes there changes here.
+package busauth
+
+import (
+	"slices"
+
+	"meshlog.dev/events"
+	"meshlog.dev/events/natslog"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/store/natsfeed"
+)
+
+// Permissions are all that a role needs on the bus of the mesh called domain.
+func Permissions(r bus.Role, domain string) bus.Permissions {
+	log, chain := natslog.Options{Domain: domain}, natsfeed.Options{Domain: domain}
+	p := r.Permissions(domain)
+	publish := func(lists ...[]string) {
+		for _, l := range lists {
+			p.Publish = append(p.Publish, l...)
+		}
+	}
+	shard, watches := r.Shard()
+	switch {
+	case watches:
+		publish(natslog.ShardPermissions(log, shard))
+	case r == bus.Builder():
+		publish(
+			natslog.CreatePermissions(log), natslog.ReadPermissions(log),
+			subjects(domain, events.SegmentSubject, events.BuilderOverlaySubject),
+			natsfeed.CreatePermissions(), natsfeed.ReadPermissions(), natsfeed.PublishPermissions(chain),
+		)
+		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
+	case r == bus.Frontend():
+		publish(natsfeed.ReadPermissions())
+		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
+	case r == bus.Operator():
+		publish(
+			natslog.ReadPermissions(log), natslog.UpdatePermissions(log),
+			// It approves, and speaks for a source that is removed for good.
+			subjects(domain, events.OperatorOverlaySubject, events.AnyControlSubject),
+			natsfeed.ReadPermissions(), natsfeed.UpdatePermissions(),
+		)
+		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
+	}
+	p.Publish, p.Subscribe = sorted(p.Publish), sorted(p.Subscribe)
+	return p
+}
+
+func subjects(domain string, of ...events.Subject) []string {
+	var full []string
+	for _, s := range of {
+		full = append(full, s.In(domain))
+	}
+	return full
+}
+
+func sorted(s []string) []string {
+	slices.Sort(s)
+	return slices.Compact(s)
+}
