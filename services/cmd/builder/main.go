@@ -5,9 +5,10 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
-	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"meshlog.dev/services/internal/bus"
@@ -17,34 +18,37 @@ import (
 
 type settings struct {
 	process.Bus
-	Data     string        // holds builder/versions.db; another for each builder
-	Replicas int           // how many servers of the bus keep the streams: 1 or 3
-	History  time.Duration // how long the log and the versions are kept
-	LogMiB   int64         // how large the log may grow; the bus sets that aside
+	builderup.Settings
+	Data     string // holds builder/versions.db; another for each builder
+	Replicas int    // how many servers of the bus keep the streams: 1 or 3
 }
 
 func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Bus.Flags(fs)
-	fs.StringVar(&s.Data, "data", "", "data `directory`, another for each builder; made where it is missing")
-	fs.IntVar(&s.Replicas, "replicas", 1, "how many servers of the bus keep the streams: 1, or 3 on a cluster")
-	fs.DurationVar(&s.History, "history", builderup.DefaultHistory, "how long the log and the versions are kept")
-	fs.Int64Var(&s.LogMiB, "log-mib", builderup.DefaultLogBytes>>20, "how many `MiB` the log may grow to, which the bus sets aside")
+	fs.StringVar(&s.Data, "data", "", "data `directory` of this builder alone, made where it is missing. It is a cache: without what was there, the builder starts from the bus")
+	fs.IntVar(&s.Replicas, "replicas", 1, "how many `servers` of the bus keep the streams: 1, or 3 on a cluster. Give 3 on a cluster, which then loses nothing when a server dies")
+	s.Settings.Flags(fs)
 }
 
 func (s *settings) Check() error {
-	var err error
-	if s.Replicas != 1 && s.Replicas != 3 || s.History < time.Hour || s.LogMiB < 1 {
-		err = errors.New("--replicas, --history, --log-mib: want 1 or 3, an hour at least, a MiB at least")
+	var replicas error
+	if s.Replicas != 1 && s.Replicas != 3 {
+		replicas = process.Invalid("replicas", "want 1, or 3 on a cluster")
 	}
-	return errors.Join(process.CheckData(s.Data), s.Bus.Check(), err)
+	return errors.Join(s.Bus.Check(), process.CheckData(s.Data), replicas, s.Settings.Check())
 }
 
-func main() {
-	s := &settings{Bus: process.DefaultBus()}
-	os.Exit(process.Main(process.Command(process.Spec{
+func main() { os.Exit(process.Main(command())) }
+
+func command() *cobra.Command {
+	s := &settings{Bus: process.DefaultBus(), Settings: builderup.DefaultSettings()}
+	return process.Command(process.Spec{
 		Use: "builder", Short: "Turns the log into versions", Settings: s,
 		Long:    "Folds the log and publishes versions of the world. Any number may run: one leads, the others take over.",
 		Example: "  builder --bus nats://127.0.0.1:4222 --bus-token-file token --data /var/lib/meshlog/builder-1 --id builder-1",
+		Verify: func(context.Context, io.Writer) error {
+			return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data))
+		},
 		Run: func(ctx context.Context, p *process.Process) error {
 			return builderup.Run(ctx, builderup.Options{
 				Domain: s.Domain, ID: s.ID, Data: s.Data, Process: p,
@@ -52,5 +56,5 @@ func main() {
 				Connect: s.Connect(bus.Builder(), p),
 			})
 		},
-	})))
+	})
 }

@@ -4,8 +4,10 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"meshlog.dev/events"
@@ -24,22 +26,29 @@ type settings struct {
 func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Bus.Flags(fs)
 	fs.StringVar(&s.Config, "config", "", "`directory` of YAML to watch, subdirectories included")
-	fs.StringVar(&s.Instance, "instance", "default", "`name` that tells this directory from those of other watchers")
+	fs.StringVar(&s.Instance, "instance", "default", "`name` that tells this directory from those of other watchers: what two say under one name is taken for one source. "+
+		"Give one where several directories are watched")
 }
 
 func (s *settings) Check() error {
+	var instance error
 	if s.Instance == "" {
-		return errors.New("--instance is empty")
+		instance = process.Invalid("instance", "is empty")
 	}
-	return errors.Join(process.CheckConfig(s.Config), s.Bus.Check())
+	return errors.Join(s.Bus.Check(), process.CheckConfig(s.Config), instance)
 }
 
-func main() {
+func main() { os.Exit(process.Main(command())) }
+
+func command() *cobra.Command {
 	s := &settings{Bus: process.DefaultBus()}
-	os.Exit(process.Main(process.Command(process.Spec{
+	return process.Command(process.Spec{
 		Use: "watcher-file", Short: "Puts the objects in a directory of YAML on the log", Settings: s,
 		Long:    "Watches a directory of YAML and puts what changes on the log. A twin of the same --instance stands by.",
 		Example: "  watcher-file --bus nats://127.0.0.1:4222 --bus-token-file token --config mesh/ --id watcher-1",
+		Verify: func(ctx context.Context, w io.Writer) error {
+			return errors.Join(s.Bus.Verify(), process.CheckConfig(s.Config))
+		},
 		Run: func(ctx context.Context, p *process.Process) error {
 			shard := events.Shard{Source: "file", Instance: s.Instance}
 			return watcherup.Run(ctx, watcherup.Options{
@@ -48,5 +57,5 @@ func main() {
 				Connect: s.Connect(bus.Watcher(shard), p),
 			})
 		},
-	})))
+	})
 }

@@ -109,6 +109,36 @@ func (o ConnectOptions) secure() ([]nats.Option, error) {
 	return []nats.Option{option}, option(&nats.Options{}) // what is wrong now is said without a server
 }
 
+// Verify says what is wrong with the files that the options name. It connects
+// to nothing.
+func (o ConnectOptions) Verify() error {
+	var file, creds error
+	if o.fromFile() {
+		_, file = ReadBusFile(o.URL)
+	}
+	_, given := o.credentials()
+	_, secure := o.secure()
+	if o.CredsFile != "" && given == nil {
+		creds = checkCreds(o.CredsFile)
+	}
+	return errors.Join(file, given, creds, secure)
+}
+
+// checkCreds says what is wrong with a file as nsc writes it.
+func checkCreds(path string) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("credentials of the bus: %w", err)
+	}
+	if _, err = nkeys.ParseDecoratedJWT(b); err == nil {
+		_, err = nkeys.ParseDecoratedNKey(b)
+	}
+	if err != nil {
+		return fmt.Errorf("credentials of the bus: %s holds no JWT and key, as nsc writes them: %w", path, err)
+	}
+	return nil
+}
+
 // advise says what to do about an error of connecting that everybody meets.
 func (o ConnectOptions) advise(err error) error {
 	var authority x509.UnknownAuthorityError

@@ -194,7 +194,7 @@ func TestApprove(t *testing.T) {
 // servesAlone starts a frontend on what was left, with nothing else alive.
 func (m *mesh) servesAlone(t *testing.T) {
 	t.Helper()
-	xds, err := frontendup.Listen("127.0.0.1:0")
+	xds, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func (m *mesh) servesAlone(t *testing.T) {
 	said := newLogEvents()
 	go func() {
 		ended <- frontendup.Run(ctx, frontendup.Options{
-			ID: "alone", Data: m.data, Listeners: []net.Listener{xds},
+			ID: "alone", Data: m.data, Ports: &frontendup.Ports{Plain: []net.Listener{xds}},
 			Process: &process.Process{Build: "test", Log: slog.New(said), Admin: admin},
 		})
 	}()

@@ -85,9 +85,9 @@ func start(t *testing.T, files map[string]string) *mesh {
 	p := &process.Process{Build: "test", Log: slog.New(m.events), Admin: admin}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() {
-		ended <- up.Run(ctx, p, &up.Settings{Config: m.config, Data: m.data, Listen: "127.0.0.1:0", BusListen: "127.0.0.1:0"})
-	}()
+	settings := up.DefaultSettings()
+	settings.Config, settings.Data, settings.Frontend.Listen = m.config, m.data, "127.0.0.1:0"
+	go func() { ended <- up.Run(ctx, p, settings) }()
 	m.stop = sync.OnceValue(func() error { cancel(); return <-ended })
 	t.Cleanup(func() {
 		if err := m.stop(); err != nil {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -10,7 +11,7 @@ import (
 )
 
 func upCommand() *cobra.Command {
-	s := &up.Settings{}
+	s := up.DefaultSettings()
 	return process.Command(process.Spec{
 		Use: "up", Path: "meshlog up", Short: "Runs everything in this process", Settings: s,
 		Long: `Runs everything in this process: an embedded bus, the watcher of a directory,
@@ -22,6 +23,7 @@ Whatever is kept lies in the data directory; the other commands find the mesh
 by it.`,
 		Example: `  meshlog up --config mesh/ --data data/
   meshlog up --config mesh/ --data data/ --listen 0.0.0.0:15010`,
-		Run: func(ctx context.Context, p *process.Process) error { return up.Run(ctx, p, s) },
+		Verify: func(ctx context.Context, w io.Writer) error { return s.Verify() },
+		Run:    func(ctx context.Context, p *process.Process) error { return up.Run(ctx, p, s) },
 	})
 }

@@ -41,37 +41,60 @@ const DefaultDomain = "mesh"
 
 // Flags binds the settings.
 func (b *Bus) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&b.ID, "id", b.ID, "`name` of this process, unique among its kind and stable over restarts")
-	fs.StringVar(&b.URL, "bus", b.URL, "NATS `URL`s, separated by commas; or the bus file of `meshlog up`, DATA/bus")
-	fs.StringVar(&b.TokenFile, "bus-token-file", b.TokenFile, "`file` with the token that opens the bus")
-	fs.StringVar(&b.NkeyFile, "bus-nkey", b.NkeyFile, "`file` with the seed of a user's key, as `meshlog bus-auth` writes it")
-	fs.StringVar(&b.CredsFile, "bus-creds", b.CredsFile, "`file` with a user's JWT and key, as nsc writes it")
-	fs.StringVar(&b.CAFile, "bus-ca", b.CAFile, "PEM `file`: whom to trust as the bus")
-	fs.StringVar(&b.CertFile, "bus-cert", b.CertFile, "PEM `file`: this process's certificate for the bus")
-	fs.StringVar(&b.KeyFile, "bus-key", b.KeyFile, "PEM `file`: the certificate's key")
-	fs.StringVar(&b.Domain, "domain", b.Domain, "`name` of the mesh")
+	fs.StringVar(&b.ID, "id", b.ID, "`name` of this process, unique among its kind and stable over restarts: leadership, sessions and reports go by it. "+
+		"Where none is given it is the machine's name; give one where several of a kind run on a machine, or machines change their names")
+	fs.Lookup("id").DefValue = "" // the same text on every machine
+	fs.StringVar(&b.URL, "bus", b.URL, "NATS `URL`s, separated by commas; or the path of the bus file of `meshlog up`, DATA/bus. "+
+		"Name all servers of a cluster, so that it is found when one is down")
+	fs.StringVar(&b.TokenFile, "bus-token-file", b.TokenFile, "`file` with the token that opens the bus, read anew for every connection")
+	fs.StringVar(&b.NkeyFile, "bus-nkey", b.NkeyFile, "`file` with the seed of a user's key, as `meshlog bus-auth` writes it, read anew for every connection. "+
+		"Give it where each process has a user of its own on the bus")
+	fs.StringVar(&b.CredsFile, "bus-creds", b.CredsFile, "`file` with a user's JWT and key, as nsc writes it, read anew for every connection. "+
+		"Give it where the bus has accounts of nsc")
+	fs.StringVar(&b.CAFile, "bus-ca", b.CAFile, "PEM `file` with whom to trust as the bus. "+
+		"Give it where the bus speaks TLS with a certificate that this machine does not trust anyway")
+	fs.StringVar(&b.CertFile, "bus-cert", b.CertFile, "PEM `file` with this process's certificate for the bus. Give it, with --bus-key, where the bus asks for one")
+	fs.StringVar(&b.KeyFile, "bus-key", b.KeyFile, "PEM `file` with the key of --bus-cert")
+	fs.StringVar(&b.Domain, "domain", b.Domain, "`name` of the mesh: the processes of one share a log. Change it to have several meshes on one bus")
 }
 
 // Check says what is missing.
 func (b *Bus) Check() error {
-	switch {
-	case b.URL == "":
-		return errors.New("--bus is missing: give nats://HOST:PORT, or the path of the bus file of `meshlog up` (DATA/bus)")
-	case b.ID == "":
-		return errors.New("--id is missing, and this machine has no name to take instead")
-	case b.Domain == "":
-		return errors.New("--domain is empty")
+	var errs []error
+	if b.URL == "" {
+		errs = append(errs, Invalid("bus", "is missing: give nats://HOST:PORT, or the path of the bus file of `meshlog up` (DATA/bus)"))
+	} else if err := bus.CheckURL(b.URL); err != nil {
+		errs = append(errs, err) // it may hold a password: the value is not told
 	}
-	return bus.CheckURL(b.URL)
+	if b.ID == "" {
+		errs = append(errs, Invalid("id", "is missing, and this machine has no name to take instead"))
+	}
+	if b.Domain == "" {
+		errs = append(errs, Invalid("domain", "is empty"))
+	}
+	return errors.Join(errs...)
+}
+
+// Verify says what is wrong with the files that the settings name.
+func (b *Bus) Verify() error {
+	if b.URL == "" {
+		return nil
+	}
+	return b.options().Verify()
 }
 
 // Options are the settings as a connection takes them, for a process or command
 // of this role.
 func (b *Bus) Options(role bus.Role, log *slog.Logger) bus.ConnectOptions {
+	o := b.options()
+	o.Name, o.Role, o.Log = role.String()+"-"+b.ID, role, log
+	return o
+}
+
+func (b *Bus) options() bus.ConnectOptions {
 	return bus.ConnectOptions{
 		URL: b.URL, TokenFile: b.TokenFile, NkeyFile: b.NkeyFile, CredsFile: b.CredsFile,
 		CAFile: b.CAFile, CertFile: b.CertFile, KeyFile: b.KeyFile,
-		Name: role.String() + "-" + b.ID, Role: role, Log: log,
 	}
 }
 
@@ -82,6 +105,6 @@ func (b *Bus) Connect(role bus.Role, p *Process) func(context.Context) (*bus.Con
 		return nil
 	}
 	return func(ctx context.Context) (*bus.Conn, error) {
-		return bus.ConnectWait(ctx, b.Options(role, p.Log))
+		return bus.ConnectWait(ctx, b.Options(role, p.Log.With(Component, "bus")))
 	}
 }

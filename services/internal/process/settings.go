@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -205,6 +206,34 @@ func CheckData(dir string) error {
 		return Invalid("data", "is missing: give a directory; it is made where it is missing")
 	}
 	return nil
+}
+
+// VerifyData says why a data directory would be of no use, without making it:
+// whether one can write where it is, or would be.
+func VerifyData(dir string) error {
+	if dir == "" {
+		return nil // Check has said so
+	}
+	at := dir
+	for {
+		info, err := os.Stat(at)
+		if err == nil && !info.IsDir() {
+			return Invalid("data", "%s is not a directory", at)
+		}
+		if err == nil {
+			break
+		}
+		up := filepath.Dir(at)
+		if !errors.Is(err, fs.ErrNotExist) || up == at {
+			return Invalid("data", "%w", err)
+		}
+		at = up
+	}
+	f, err := os.CreateTemp(at, ".meshlog-check-*")
+	if err != nil {
+		return Invalid("data", "nothing can be written in %s: %w; give another directory, or the user of this process the right to", at, reason(err))
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // reason leaves out of an error of the os package what its reader knows.

@@ -11,7 +11,6 @@ package up
 import (
 	"context"
 	"errors"
-	"net"
 
 	"github.com/spf13/pflag"
 
@@ -35,24 +34,36 @@ type Settings struct {
 	// Data is the data directory, made where it is missing: nats/ is the bus,
 	// builder/ and frontend/ hold a file each, bus says where the bus is.
 	Data string
-	// Listen is where xDS is served.
-	Listen string
 	// BusListen is where the bus listens, for the CLI and for processes of
 	// their own; port 0 takes a free one.
 	BusListen string
+	Frontend  frontendup.Settings
+	Builder   builderup.Settings
+}
+
+// DefaultSettings lack Config and Data.
+func DefaultSettings() *Settings {
+	return &Settings{BusListen: "127.0.0.1:0", Frontend: frontendup.DefaultSettings(), Builder: builderup.DefaultSettings()}
 }
 
 // Flags binds the settings.
 func (s *Settings) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Config, "config", "", "`directory` of YAML to watch, subdirectories included")
-	fs.StringVar(&s.Data, "data", "", "data `directory`; made where it is missing")
-	fs.StringVar(&s.Listen, "listen", "127.0.0.1:15010", "`address` for xDS over gRPC, without TLS")
-	fs.StringVar(&s.BusListen, "bus-listen", "127.0.0.1:0", "`address` of the bus, for the CLI and other processes; port 0 takes a free one")
+	fs.StringVar(&s.Config, "config", s.Config, "`directory` of YAML to watch, subdirectories included")
+	fs.StringVar(&s.Data, "data", s.Data, "data `directory`, made where it is missing: it holds the log and all that was published. Keep it")
+	fs.StringVar(&s.BusListen, "bus-listen", s.BusListen, "`address` of the bus, for the command line and other processes; port 0 takes a free one, which DATA/bus tells. "+
+		"Change it where processes of other machines join")
+	s.Frontend.Flags(fs)
+	s.Builder.Flags(fs)
 }
 
 // Check says what is missing.
 func (s *Settings) Check() error {
-	return errors.Join(process.CheckConfig(s.Config), process.CheckData(s.Data))
+	return errors.Join(process.CheckConfig(s.Config), process.CheckData(s.Data), s.Frontend.Check(), s.Builder.Check())
+}
+
+// Verify says what is wrong with what the settings name.
+func (s *Settings) Verify() error {
+	return errors.Join(process.VerifyData(s.Data), s.Frontend.Verify())
 }
 
 // id names each role of the process: there is one of each on a data directory.
@@ -61,21 +72,21 @@ const id = "up"
 // Run is `meshlog up`.
 func Run(ctx context.Context, p *process.Process, s *Settings) error {
 	// Listen first: a port in use is said before anything is touched.
-	xds, err := frontendup.Listen(s.Listen)
+	ports, err := s.Frontend.Open()
 	if err != nil {
 		return err
 	}
-	defer xds.Close()
+	defer ports.Close()
 
 	// The bus: a NATS server in this process, on DATA/nats. The last to end.
-	server, err := bus.StartServer(bus.ServerOptions{Dir: s.Data, Listen: s.BusListen, Log: p.Log.With("role", "bus")})
+	server, err := bus.StartServer(bus.ServerOptions{Dir: s.Data, Listen: s.BusListen, Log: p.Log.With(process.Component, "bus")})
 	if err != nil {
 		return err
 	}
 	defer server.Close()
 	connect := func(name string) func(context.Context) (*bus.Conn, error) {
 		return func(context.Context) (*bus.Conn, error) {
-			return bus.Connect(bus.ConnectOptions{Server: server, Name: name, Log: p.Log.With("role", name)})
+			return bus.Connect(bus.ConnectOptions{Server: server, Name: name, Log: p.Log.With(process.Component, "bus", "connection", name)})
 		}
 	}
 
@@ -99,21 +110,21 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		}
 	}
 
-	p.Log.Info("up", "config", s.Config, "data", s.Data, "xds", xds.Addr().String(), "bus", server.URL())
+	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
 		process.Stage{func(ctx context.Context) error {
 			return frontendup.Run(ctx, frontendup.Options{
-				Domain: process.DefaultDomain, ID: id, Data: s.Data, Listeners: []net.Listener{xds},
-				Connect: connect("frontend"), Process: p,
+				Domain: process.DefaultDomain, ID: id, Data: s.Data, Ports: ports,
+				Connect: connect("frontend"), Limits: s.Frontend.Limits, Process: p,
 			})
 		}},
 		// log -> builder -> version chain. The leader, and the only one.
 		process.Stage{func(ctx context.Context) error {
 			return builderup.Run(ctx, builderup.Options{
 				Domain: process.DefaultDomain, ID: id, Data: s.Data, Replicas: 1,
-				History: builderup.DefaultHistory, LogBytes: builderup.DefaultLogBytes,
+				History: s.Builder.History, LogBytes: s.Builder.LogMiB << 20,
 				Connect: connect("builder"), Process: p,
 			})
 		}},

@@ -55,7 +55,7 @@ const keptVersions = 1024
 
 // Run builds, or stands by, until ctx is done.
 func Run(ctx context.Context, o Options) error {
-	log := o.Process.Log.With("role", "builder")
+	log := o.Process.Log.With(process.Component, "builder")
 	o.Process.Admin.Ready("builder", func() error { return bus.ErrNotConnected })
 
 	// Its own file: a cache of what it has published and folded.

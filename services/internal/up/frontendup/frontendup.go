@@ -5,7 +5,6 @@ package frontendup
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -24,8 +23,8 @@ type Options struct {
 	ID string
 	// Data is the data directory; the frontend's file is File(Data).
 	Data string
-	// Listeners take xDS; Run closes them.
-	Listeners []net.Listener
+	// Ports take xDS; Run closes them.
+	Ports *Ports
 	// Connect blocks until there is a bus; the frontend serves meanwhile. nil:
 	// there is none, and what the file has is served.
 	Connect func(context.Context) (*bus.Conn, error)
@@ -41,18 +40,9 @@ func File(data string) string { return filepath.Join(data, "frontend", "versions
 // that comes back may still be.
 const keptVersions = 256
 
-// Listen listens for xDS.
-func Listen(addr string) (net.Listener, error) {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("xDS: %w; give another address with --listen", err)
-	}
-	return l, nil
-}
-
 // Run serves until ctx is done and the streams have ended.
 func Run(ctx context.Context, o Options) error {
-	log := o.Process.Log.With("role", "frontend")
+	log := o.Process.Log.With(process.Component, "frontend")
 
 	// Its own file: whatever else is dead, it serves from there.
 	file := File(o.Data)
@@ -72,18 +62,22 @@ func Run(ctx context.Context, o Options) error {
 	o.Process.Admin.Register(metrics, process.FileMetric("frontend", file))
 	reports := &lateReporter{}
 	config := frontend.Config{
-		ID: o.ID, Build: o.Process.Build, Store: versions, Listeners: o.Listeners,
+		ID: o.ID, Build: o.Process.Build, Store: versions, Listeners: o.Ports.Plain, TLSListeners: o.Ports.TLS,
 		Logger: log, Metrics: metrics, OnChange: reports.changed, Limits: o.Limits,
 	}
 	if config.Limits == (frontend.Limits{}) {
 		config.Limits = frontend.DefaultLimits()
 	}
 	var beside process.Stage
+	if certs := o.Ports.Certificates; certs != nil {
+		config.TLS = certs.Config()
+		beside = append(beside, o.Ports.look(&o, log))
+	}
 	if o.Connect != nil {
 		chain := newLateChain()
 		config.Chain, config.Head, config.Connected = chain, chain.Head, chain.connected
 		// Connects, reads the chain from then on, and reports.
-		beside = process.Stage{func(ctx context.Context) error { return o.join(ctx, log, chain, reports) }}
+		beside = append(beside, func(ctx context.Context) error { return o.join(ctx, log, chain, reports) })
 	}
 	server, err := frontend.New(config)
 	if err != nil {
