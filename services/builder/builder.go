@@ -40,6 +40,8 @@ type Options struct {
 	Ticks <-chan *reportv1.Tick
 	// Mismatches are versions that frontends have and the chain has not.
 	Mismatches <-chan store.Version
+	// Reports are the frontends'; each is to be taken.
+	Reports <-chan *reportv1.FrontendReport
 	// Metrics are NewMetrics' if nil.
 	Metrics *Metrics
 	// Changed is called after each version and each change of leadership,
@@ -199,6 +201,10 @@ func (b *Builder) own(ctx context.Context) error {
 		case v := <-b.o.Mismatches: // a frontend has what the chain has not
 			b.m.WantEpoch(v)
 			b.triedAt = time.Time{}
+		case r := <-b.o.Reports: // what proxies reject may have to be put into quarantine
+			if b.m.Heard(r); b.hangUp != nil {
+				err = b.m.Quarantine(ctx)
+			}
 		case c := <-b.written: // a checkpoint is durable
 			b.m.Checkpointed(c)
 		case ask := <-b.asks: // a watcher lists

@@ -138,7 +138,7 @@ func (m *Machine) build() (err error) {
 	if err != nil {
 		return fmt.Errorf("world: %w", err)
 	}
-	problems, err := m.cfg.Gate(world, keys)
+	problems, err := m.cfg.Gate.Build(world, keys)
 	if err != nil {
 		return fmt.Errorf("gate: %w", err)
 	}

@@ -12,25 +12,19 @@ import (
 // and makes what the classes are served that count for all: what of it Envoys
 // or gRPC clients would refuse, no frontend serves, and the Diagnostics say so.
 // It builds on what it built before: one builder uses it.
-func NewGate() Gate {
-	g := new(gate)
-	return g.build
-}
+func NewGate() Gate { return new(gate) }
 
 type gate struct {
 	pc      *model.PushContext // nil: nothing was built yet
 	catalog *xds.Catalog
-	classes map[gateClass]struct{}
+	classes map[ClassOf]struct{}
+	// kept is what is made for the classes of which Made is asked; nil: none.
+	kept        *xds.Catalog
+	keptClasses map[ClassOf]struct{}
 }
 
-// gateClass is a class of one type.
-type gateClass struct {
-	t  model.ResourceType
-	of model.ProxyClass
-}
-
-// build is the Gate. What a panic leaves behind is not built on.
-func (g *gate) build(w *model.World, changed []model.Key) (problems []model.Diagnostic, err error) {
+// Build implements Gate. What a panic leaves behind is not built on.
+func (g *gate) Build(w *model.World, changed []model.Key) (problems []model.Diagnostic, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			*g = gate{}
@@ -40,12 +34,15 @@ func (g *gate) build(w *model.World, changed []model.Key) (problems []model.Diag
 	switch before := g.pc; before {
 	case nil:
 		g.pc = model.NewPushContext(w)
-		g.catalog, g.classes = xds.NewDryCatalog(g.pc), map[gateClass]struct{}{}
+		g.catalog, g.classes = xds.NewDryCatalog(g.pc), map[ClassOf]struct{}{}
 		g.choose()
 	default:
 		next, inputs := before.Next(w, changed)
 		g.pc = next
 		g.catalog.Update(next, inputs)
+		if g.kept != nil {
+			g.kept.Update(next, inputs)
+		}
 		if !next.SameClasses(before) {
 			g.choose()
 		}
@@ -55,19 +52,62 @@ func (g *gate) build(w *model.World, changed []model.Key) (problems []model.Diag
 
 // choose has the catalog keep the classes that count.
 func (g *gate) choose() {
-	classes := map[gateClass]struct{}{}
+	classes := map[ClassOf]struct{}{}
 	for _, c := range g.pc.Classes() {
 		for t := range model.ResourceTypes {
-			classes[gateClass{t, c.Only(t)}] = struct{}{}
+			classes[ClassOf{t, c.Only(t)}] = struct{}{}
 		}
 	}
-	for c := range classes {
-		g.catalog.Set(c.of, c.t)
-	}
-	for c := range g.classes {
-		if _, still := classes[c]; !still {
-			g.catalog.Drop(c.of, c.t)
-		}
-	}
+	keep(g.catalog, g.classes, classes)
 	g.classes = classes
+}
+
+// keep has a catalog keep other classes than before.
+func keep(c *xds.Catalog, before, now map[ClassOf]struct{}) {
+	for of := range now {
+		c.Set(of.Class, of.Type)
+	}
+	for of := range before {
+		if _, still := now[of]; !still {
+			c.Drop(of.Class, of.Type)
+		}
+	}
+}
+
+// Keep implements Gate.
+func (g *gate) Keep(classes []ClassOf) {
+	if len(classes) == 0 || g.pc == nil {
+		g.kept, g.keptClasses = nil, nil
+		return
+	}
+	if g.kept == nil {
+		g.kept = xds.NewCatalog(g.pc)
+	}
+	now := map[ClassOf]struct{}{}
+	for _, of := range classes {
+		now[of] = struct{}{}
+	}
+	keep(g.kept, g.keptClasses, now)
+	g.keptClasses = now
+}
+
+// Made implements Gate.
+func (g *gate) Made(of ClassOf, name string) ([16]byte, bool) {
+	if _, kept := g.keptClasses[of]; !kept {
+		return [16]byte{}, false
+	}
+	r := g.kept.Set(of.Class, of.Type).Find(name)
+	if r == nil {
+		return [16]byte{}, false
+	}
+	return r.Sum, true
+}
+
+// Served implements Gate.
+func (g *gate) Served(w *model.World, of ClassOf, name string) ([]byte, [16]byte) {
+	r := xds.Served(model.NewPushContext(w), of.Class, of.Type, name)
+	if r == nil {
+		return nil, [16]byte{}
+	}
+	return r.Value(), r.Sum
 }

@@ -36,14 +36,14 @@ func BenchmarkGate(b *testing.B) {
 	}
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := builder.NewGate()(first, keys); err != nil {
+			if _, err := builder.NewGate().Build(first, keys); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("endpoint", func(b *testing.B) {
 		gate, w, i := builder.NewGate(), first, 0
-		if _, err := gate(w, keys); err != nil {
+		if _, err := gate.Build(w, keys); err != nil {
 			b.Fatal(err)
 		}
 		b.ReportAllocs()
@@ -53,7 +53,7 @@ func BenchmarkGate(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := gate(next, keys); err != nil {
+			if _, err := gate.Build(next, keys); err != nil {
 				b.Fatal(err)
 			}
 			w = next

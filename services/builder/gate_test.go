@@ -30,7 +30,7 @@ func (g *gated) change(changes ...modeltest.Change) []string {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	problems, err := g.gate(next, keys)
+	problems, err := g.gate.Build(next, keys)
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestGateSaysWhatMakingShows(t *testing.T) {
 func TestGatePanic(t *testing.T) {
 	g := newGated(t)
 	g.change(modeltest.Service("a", "x", "80 http"))
-	if _, err := g.gate(nil, nil); err == nil {
+	if _, err := g.gate.Build(nil, nil); err == nil {
 		t.Error("a world that is none is built")
 	}
 	if diff := cmp.Diff([]string{"a/r conflict"}, g.change(rule("a", 2))); diff != "" {

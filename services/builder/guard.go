@@ -107,27 +107,15 @@ func served(content *store.Snapshot, keys []model.Key) ([]events.OverlayValue, e
 	return values, nil
 }
 
-// hold appends the overlays of a hold, all of them or none. Their fence: no
-// other builder's word came between.
+// hold appends the overlays of a hold, all of them or none.
 func (m *Machine) hold(ctx context.Context, id, reason string, values []events.OverlayValue) error {
-	var last uint64
-	rec, err := m.cfg.Log.Last(ctx, events.BuilderOverlaySubject)
-	if err == nil {
-		last = rec.Seq
-	} else if !errors.Is(err, events.ErrNotFound) {
-		return fmt.Errorf("last overlay on the log: %w", err)
-	}
 	var batch []events.Event
 	for _, o := range parts(id, reason, values) {
 		batch = append(batch, events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: o})
 	}
-	fence := events.Fence{Kind: events.FenceSubject, Subject: events.BuilderOverlaySubject, Seq: last, Generation: m.logGen}
 	stop.At(stop.BuilderHold)
-	_, err = m.cfg.Log.Append(ctx, batch, fence)
+	appended, err := m.appendOverlays(ctx, batch)
 	switch {
-	case errors.Is(err, events.ErrConflict):
-		m.stats.Conflicts++
-		return nil
 	case errors.Is(err, events.ErrTooLarge), errors.Is(err, events.ErrInvalid):
 		// Nothing can be put on the log, and nothing may be lost unheld.
 		if m.holdErr == nil {
@@ -137,11 +125,31 @@ func (m *Machine) hold(ctx context.Context, id, reason string, values []events.O
 		return nil
 	case err != nil:
 		return fmt.Errorf("append hold %s: %w", id, err)
+	case !appended:
+		return nil
 	}
 	stop.At(stop.BuilderHeld)
 	m.stats.Holds++
 	m.log.Warn("a mass loss is held until it is approved", "hold", id, "reason", reason, "advice", "see `meshlog approve`")
 	return nil
+}
+
+// appendOverlays appends what a builder says of overlays, all of it or nothing,
+// if no other builder's word came between: appended says so.
+func (m *Machine) appendOverlays(ctx context.Context, batch []events.Event) (appended bool, err error) {
+	var last uint64
+	rec, err := m.cfg.Log.Last(ctx, events.BuilderOverlaySubject)
+	if err == nil {
+		last = rec.Seq
+	} else if !errors.Is(err, events.ErrNotFound) {
+		return false, fmt.Errorf("last overlay on the log: %w", err)
+	}
+	fence := events.Fence{Kind: events.FenceSubject, Subject: events.BuilderOverlaySubject, Seq: last, Generation: m.logGen}
+	if _, err = m.cfg.Log.Append(ctx, batch, fence); errors.Is(err, events.ErrConflict) {
+		m.stats.Conflicts++
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // overlaid are the values that the overlays of a content serve; nil: they keep
@@ -158,7 +166,9 @@ func overlaid(content *store.Snapshot) (map[model.Key]*model.Value, error) {
 			return nil, err
 		}
 		for _, v := range o.Values {
-			over[v.Key] = v.Value
+			if v.Resource == nil {
+				over[v.Key] = v.Value
+			}
 		}
 	}
 	return over, nil

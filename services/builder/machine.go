@@ -78,6 +78,8 @@ type Machine struct {
 	leader    bool
 	wantEpoch events.Position // a frontend's report: begin an epoch above it
 	heard     heard
+	opinions  opinions
+	crowded   bool // as much is in quarantine as can be
 	missing   missing
 	refused   error    // same build, same position, another root: never lead again
 	waiting   []string // why nothing is published
@@ -89,7 +91,7 @@ type Machine struct {
 
 // Stats count what happened since the start.
 type Stats struct {
-	Records, Versions, Compared, Segments, Holds, Conflicts, Recovered, BuildErrors uint64
+	Records, Versions, Compared, Segments, Holds, Quarantines, Conflicts, Recovered, BuildErrors uint64
 }
 
 // Open makes a Machine from what its store holds; a file made by another build
@@ -112,7 +114,7 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 	if err != nil && !errors.Is(err, store.ErrEmpty) {
 		return nil, fmt.Errorf("latest version in the builder's store: %w", err)
 	}
-	m.stored = stored
+	m.stored, m.opinions.since = stored, cfg.Now()
 	rows := map[string][]byte{}
 	for row, err := range cfg.Store.Side(ctx) {
 		if err != nil {

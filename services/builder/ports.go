@@ -31,9 +31,27 @@ type Fleet interface {
 	AskListing(ctx context.Context, r *reportv1.ListingRequest) error
 }
 
-// Gate builds what frontends will build from a world, before it is published.
-// An error keeps the version from being published.
-type Gate func(w *model.World, changed []model.Key) ([]model.Diagnostic, error)
+// Gate makes what frontends will make. One builder uses it.
+type Gate interface {
+	// Build builds what frontends will build from a world, before it is
+	// published. An error keeps the version from being published.
+	Build(w *model.World, changed []model.Key) ([]model.Diagnostic, error)
+	// Keep says for which classes Made will be asked, of whatever world comes.
+	Keep(classes []ClassOf)
+	// Made is the sum of the resource of that name which is made for a class,
+	// one of those that are kept, in the world that was built last; false if
+	// there is none. What is in quarantine does not count.
+	Made(class ClassOf, name string) (sum [16]byte, ok bool)
+	// Served is a resource as a class is served it in a world, whichever that
+	// is, and its sum; nil if there is none.
+	Served(w *model.World, class ClassOf, name string) (value []byte, sum [16]byte)
+}
+
+// ClassOf is a class of one type.
+type ClassOf struct {
+	Type  model.ResourceType
+	Class model.ProxyClass // Only(Type)
+}
 
 // Checkpoints writes whole contents to the blobs. The Machine starts them and
 // takes what comes back; where the work is done is its owner's business.

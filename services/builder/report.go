@@ -39,7 +39,7 @@ func (m *Machine) timing(man *store.Manifest) {
 
 // Diagnostics are all problems in user data at the fold's position, sorted.
 func (m *Machine) Diagnostics() []model.Diagnostic {
-	all := slices.Concat(m.fold.Diagnostics(), m.world.Diagnostics(), m.problems)
+	all := slices.Concat(m.fold.Diagnostics(), m.world.Diagnostics(), m.problems, m.crowd())
 	slices.SortFunc(all, model.Diagnostic.Compare)
 	return slices.Compact(all)
 }
@@ -64,12 +64,26 @@ func (m *Machine) Digests(s events.Shard, session string) (*events.ShardDigests,
 }
 
 // Tick is what a leader says once a second: where the head is, up to where it
-// is right, and which shards must list again. It looks at the head anew: one
+// is right, what is suspected, and which shards must list again; and it does
+// what Quarantine does. It looks at the head anew: one
 // that expired sends no word.
 func (m *Machine) Tick(ctx context.Context) error {
 	if !m.leader {
 		return nil
 	}
+	if err := m.sayTick(ctx); err != nil {
+		return err
+	}
+	for _, n := range m.fold.Needs() {
+		r := &reportv1.ListingRequest{Source: n.Shard.Source, Instance: n.Shard.Instance, Session: n.Session, Reason: n.Reason}
+		if err := m.cfg.Fleet.AskListing(ctx, r); err != nil {
+			return fmt.Errorf("ask %s to list: %w", n.Shard, err)
+		}
+	}
+	return m.Quarantine(ctx)
+}
+
+func (m *Machine) sayTick(ctx context.Context) error {
 	if err := m.readHead(ctx); err != nil {
 		return err
 	}
@@ -81,14 +95,11 @@ func (m *Machine) Tick(ctx context.Context) error {
 	if m.head.Manifest != nil {
 		t.Root = m.head.Manifest.GetRoot()
 	}
+	for _, x := range sortedSubjects(m.opinions.suspects) {
+		t.Suspects = append(t.Suspects, x.proto())
+	}
 	if err := m.cfg.Fleet.Tick(ctx, t); err != nil {
 		return fmt.Errorf("tick: %w", err)
-	}
-	for _, n := range m.fold.Needs() {
-		r := &reportv1.ListingRequest{Source: n.Shard.Source, Instance: n.Shard.Instance, Session: n.Session, Reason: n.Reason}
-		if err := m.cfg.Fleet.AskListing(ctx, r); err != nil {
-			return fmt.Errorf("ask %s to list: %w", n.Shard, err)
-		}
 	}
 	return nil
 }
@@ -102,7 +113,7 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 		Builder: m.cfg.ID, Build: m.cfg.Build, Time: timestamppb.New(m.cfg.Now()), Leader: m.leader,
 		Position: store.Version(m.fold.Position()).Proto(), Head: m.head.Version().Proto(),
 		LogLastSeq: m.fold.Position().Seq + uint64(len(m.ahead)), Compared: m.stats.Compared,
-		Waiting: m.waiting, Timings: slices.Clone(m.timings), Holds: m.holds(),
+		Waiting: m.waiting, Timings: slices.Clone(m.timings), Holds: m.holds(), Quarantines: m.quarantines(),
 		Diagnostics: m.diagnosticProtos(math.MaxInt),
 	}
 	if err := m.failure(); err != nil {

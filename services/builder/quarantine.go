@@ -1,0 +1,266 @@
+package builder
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+const (
+	// maxQuarantines is how many stand at a time.
+	maxQuarantines = 100
+	// maxGood is how many bytes may be served instead: they are in the overlay
+	// itself, so that a frontend needs nothing but its own file to serve them.
+	maxGood = 256 << 10
+)
+
+// Heard takes what a frontend reports.
+func (m *Machine) Heard(r *reportv1.FrontendReport) { m.opinions.hear(m.cfg.Now(), r) }
+
+// Quarantine is a leader's: it announces what is newly suspected, puts what is
+// confirmed into quarantine, and lifts what is no longer served. What it says on
+// the log comes back by the log.
+func (m *Machine) Quarantine(ctx context.Context) error {
+	if !m.leader {
+		m.opinions.suspects = nil
+		return nil
+	}
+	if len(m.opinions.frontends) == 0 && len(m.fold.Quarantines()) == 0 {
+		return nil
+	}
+	standing := m.standing()
+	now := m.cfg.Now()
+	if m.opinions.suspectAnew(now, standing) {
+		if err := m.sayTick(ctx); err != nil {
+			return err
+		}
+	}
+	m.crowded = len(standing) >= maxQuarantines
+	if !m.builtAll() {
+		return nil // what is served now is not known yet
+	}
+	m.keepClasses()
+	batch, err := m.confirmed(ctx, len(standing))
+	if err != nil {
+		return err
+	}
+	batch = append(batch, m.lifted()...)
+	if len(batch) == 0 {
+		return nil
+	}
+	appended, err := m.appendOverlays(ctx, batch)
+	switch {
+	case errors.Is(err, events.ErrTooLarge), errors.Is(err, events.ErrInvalid):
+		m.log.Error("a quarantine cannot be put on the log", "error", err)
+	case err != nil:
+		return fmt.Errorf("append quarantines: %w", err)
+	case appended:
+		for _, e := range batch {
+			m.logQuarantine(e.Body.(*events.Overlay))
+		}
+	}
+	return nil
+}
+
+func (m *Machine) logQuarantine(o *events.Overlay) {
+	if o.Remove {
+		m.log.Info("a quarantine is lifted: what it is about is no longer served", "quarantine", o.ID)
+		return
+	}
+	m.stats.Quarantines++
+	r := o.Values[0].Resource
+	m.log.Warn("a resource that proxies reject is put into quarantine", "quarantine", o.ID,
+		"type", r.Type, "resource", r.Name, "client", r.Client, "reason", o.Reason, "advice", "see `meshlog diagnostics`")
+}
+
+// builtAll says whether the world that was built last is that of the fold.
+func (m *Machine) builtAll() bool {
+	return len(m.ahead) == 0 && m.unbuilt.records == 0 && m.buildErr == nil
+}
+
+// standing is what is in quarantine.
+func (m *Machine) standing() map[subject]bool {
+	standing := map[subject]bool{}
+	for _, o := range m.fold.Quarantines() {
+		for _, v := range o.Values {
+			standing[subjectOf(v.Resource)] = true
+		}
+	}
+	return standing
+}
+
+func subjectOf(r *model.Resource) subject { return subject{r.Type, r.Name, r.Sum, r.Client} }
+
+// keepClasses has the gate keep what the classes are served of which is asked.
+func (m *Machine) keepClasses() {
+	var classes []ClassOf
+	add := func(typeURL string, encoded []byte) {
+		t, ok := model.ResourceTypeOf(typeURL)
+		if class, err := model.DecodeClass(encoded); ok && err == nil {
+			classes = append(classes, ClassOf{t, class.Only(t)})
+		}
+	}
+	for _, o := range m.fold.Quarantines() {
+		for _, v := range o.Values {
+			add(v.Resource.Type, v.Resource.Class)
+		}
+	}
+	for x := range m.opinions.suspects {
+		add(x.typeURL, m.opinions.evidence(x).class)
+	}
+	m.cfg.Gate.Keep(classes)
+}
+
+// served says whether a class is made that very content at the position of the
+// fold, whatever is in quarantine.
+func (m *Machine) served(x subject, encoded []byte) bool {
+	t, ok := x.typeOf()
+	class, err := model.DecodeClass(encoded)
+	if !ok || err != nil {
+		return false // of another build
+	}
+	sum, ok := m.cfg.Gate.Made(ClassOf{t, class.Only(t)}, x.name)
+	return ok && sum == x.sum
+}
+
+// confirmed are the quarantines that are to be, as events.
+func (m *Machine) confirmed(ctx context.Context, standing int) ([]events.Event, error) {
+	var batch []events.Event
+	now := m.cfg.Now()
+	for _, x := range sortedSubjects(m.opinions.suspects) {
+		s, e := m.opinions.suspects[x], m.opinions.evidence(x)
+		if standing+len(batch) >= maxQuarantines || len(batch) == maxAtOnce {
+			break
+		}
+		if now.Sub(s.tried) < decideWithin || !m.opinions.confirmed(now, s, e) {
+			continue
+		}
+		s.tried = now
+		if !m.served(x, e.class) {
+			continue // it was replaced meanwhile
+		}
+		id := m.quarantineID(x)
+		if m.fold.OverlayRemoved(id) {
+			continue // approved before anything changed
+		}
+		good, err := m.lastGood(ctx, x, e)
+		if err != nil {
+			return nil, err
+		}
+		r := &events.Resource{Type: x.typeURL, Name: x.name, Sum: x.sum, Client: x.client, Class: e.class}
+		batch = append(batch, events.Event{ID: m.cfg.NewID(), Observed: now, Actor: m.cfg.ID, Body: &events.Overlay{
+			ID: id, Kind: events.Quarantine, Reason: e.message,
+			Values: []events.OverlayValue{{Resource: r, Payload: good}},
+		}})
+	}
+	return batch, nil
+}
+
+// maxAtOnce is how many quarantines are appended at once: they must fit into a
+// batch with what is served instead.
+const maxAtOnce = 16
+
+// quarantineID is the same for two leaders that come to the same conclusion,
+// and another one when the same content is rejected again later.
+func (m *Machine) quarantineID(x subject) string {
+	h := sha256.Sum256([]byte(strings.Join([]string{x.typeURL, x.name, x.client, string(x.sum[:])}, "\x00")))
+	return fmt.Sprintf("quarantine-%d-%s-%x", m.fold.Position().Epoch, m.head.Version(), h[:6])
+}
+
+// lastGood is what is served instead: what the class was served in the version
+// that those who reject it had before. Nil: that is not found, or too large.
+func (m *Machine) lastGood(ctx context.Context, x subject, e evidence) (*events.Payload, error) {
+	t, ok := x.typeOf()
+	class, err := model.DecodeClass(e.class)
+	if !ok || err != nil || len(e.goodSum) == 0 || e.good.IsZero() {
+		return nil, nil
+	}
+	then, err := m.contentAt(ctx, e.good)
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) {
+		m.log.Warn("what proxies had before is not known any more; nothing is served instead", "resource", x.name, "version", e.good, "error", err)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("content of version %s: %w", e.good, err)
+	}
+	change := model.Change{Reset: true}
+	for row := range then.Rows() {
+		change.Rows = append(change.Rows, model.RowChange{Row: row.Key, Value: row.Value})
+	}
+	world, _, err := model.NewWorld().Apply(change)
+	if err != nil {
+		return nil, fmt.Errorf("world of version %s: %w", e.good, err)
+	}
+	var release [model.ResourceTypes]string
+	release[t] = x.client
+	value, sum := m.cfg.Gate.Served(world, ClassOf{t, class.Released(release)}, x.name)
+	if value == nil || !slices.Equal(sum[:], e.goodSum) || len(value) > maxGood {
+		m.log.Warn("what proxies had before cannot be served instead", "resource", x.name, "version", e.good, "bytes", len(value))
+		return nil, nil
+	}
+	return &events.Payload{Type: x.typeURL, Bytes: value}, nil
+}
+
+// contentAt is the content of a version, from whoever has it.
+func (m *Machine) contentAt(ctx context.Context, v store.Version) (*store.Snapshot, error) {
+	stored, err := m.cfg.Store.At(ctx, v)
+	if err != nil {
+		stored, err = m.cfg.Feed.Fetch(ctx, v)
+	}
+	return stored.Snapshot, err
+}
+
+// lifted are the ends of the quarantines of what is no longer served, as events.
+func (m *Machine) lifted() []events.Event {
+	var batch []events.Event
+	for _, o := range m.fold.Quarantines() {
+		if slices.ContainsFunc(o.Values, func(v model.OverlayValue) bool { return m.served(subjectOf(v.Resource), v.Resource.Class) }) {
+			continue
+		}
+		batch = append(batch, events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: &events.Overlay{
+			ID: o.ID, Kind: events.Quarantine, Reason: "its content is another", Remove: true,
+		}})
+	}
+	return batch
+}
+
+// quarantines are those that stand, for people.
+func (m *Machine) quarantines() []*reportv1.Quarantine {
+	var all []*reportv1.Quarantine
+	for _, o := range m.fold.Quarantines() {
+		for _, v := range o.Values {
+			all = append(all, &reportv1.Quarantine{
+				Id: o.ID, TypeUrl: v.Resource.Type, Name: v.Resource.Name, Client: v.Resource.Client,
+				Reason: o.Reason, Since: timestamppb.New(o.Observed), LastGood: v.Value != nil,
+			})
+		}
+	}
+	slices.SortFunc(all, func(a, b *reportv1.Quarantine) int {
+		return cmp.Or(cmp.Compare(a.GetTypeUrl(), b.GetTypeUrl()), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetId(), b.GetId()))
+	})
+	return all
+}
+
+// crowd says that there are too many.
+func (m *Machine) crowd() []model.Diagnostic {
+	if !m.crowded {
+		return nil
+	}
+	return []model.Diagnostic{{
+		Severity: model.Error, Code: "quarantines",
+		Reason: fmt.Sprintf("%d resources are in quarantine, and no more can be", maxQuarantines),
+		Advice: "correct what `meshlog diagnostics` says is rejected",
+		Effect: "what is rejected besides is sent to every proxy that comes, and held back from those that have rejected it",
+	}}
+}
