@@ -19,6 +19,7 @@ type Replay struct {
 	past    *Past
 	fold    *fold.Fold
 	from    events.Position   // where it began
+	begun   bool              // with the record at from, and not behind it
 	content *store.Snapshot   // what the fold holds, but for the rows of behind
 	behind  map[string][]byte // nil: removed
 }

@@ -111,7 +111,7 @@ func (p *Past) beginFirst(ctx context.Context, bounds events.Bounds) (*Replay, e
 func (p *Past) beginAt(ctx context.Context, rec events.Record) (*Replay, error) {
 	r := newReplay(p, fold.New("", fold.KindJudge{}))
 	_, err := r.Next(ctx, rec)
-	r.from = r.Position()
+	r.from, r.begun = r.Position(), true
 	return r, err
 }
 
