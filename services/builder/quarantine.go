@@ -34,6 +34,7 @@ func (m *Machine) Heard(r *reportv1.FrontendReport) { m.opinions.hear(m.cfg.Now(
 func (m *Machine) Quarantine(ctx context.Context) error {
 	if !m.leader {
 		m.opinions.suspects = nil
+		m.cfg.Gate.Keep(nil)
 		return nil
 	}
 	if len(m.opinions.frontends) == 0 && len(m.fold.Quarantines()) == 0 {

@@ -99,6 +99,7 @@ func Run(ctx context.Context, o Options) error {
 	fleet := bus.NewFleet(nc, o.Domain, log)
 	ticks := make(chan *reportv1.Tick, 1)
 	mismatches := make(chan store.Version, 16)
+	reports := make(chan *reportv1.FrontendReport)
 	held := make(chan bool, 1)
 	var reporter *bus.Reporter
 	metrics := builder.NewMetrics()
@@ -109,7 +110,7 @@ func Run(ctx context.Context, o Options) error {
 			ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions, Fleet: fleet,
 			Judge: fold.KindJudge{}, Gate: builder.NewGate(), History: o.History, Logger: log,
 		},
-		Lease: held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Metrics: metrics,
+		Lease: held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Reports: reports, Metrics: metrics,
 		Changed: func() { reporter.Changed() },
 	})
 	peers := bus.NewPeers(fleet)
@@ -134,11 +135,15 @@ func Run(ctx context.Context, o Options) error {
 					chain.Hint(store.VersionOf(t.GetHead()), t.GetVersionsSeq())
 				})
 			},
-			// Hears from frontends that the chain was rewound.
+			// Hears from frontends that the chain was rewound, and what proxies reject.
 			func(ctx context.Context) error {
 				return fleet.FrontendReports(ctx, func(r *reportv1.FrontendReport) {
 					if m := r.GetChainMismatch(); m != nil {
 						latest(mismatches, store.VersionOf(m.GetOwn()))
+					}
+					select {
+					case reports <- r:
+					case <-ctx.Done():
 					}
 				})
 			},

@@ -84,7 +84,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	reports.proxy = server.Proxy
-	reports.head = server.HeadIs
+	reports.head, reports.suspects = server.HeadIs, server.Suspects
 	reports.report = func(summary bool) *reportv1.FrontendReport {
 		if summary {
 			return server.Summary()

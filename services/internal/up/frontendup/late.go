@@ -39,12 +39,14 @@ func (o *Options) join(ctx context.Context, log *slog.Logger, chain *lateChain, 
 	return process.RunStages(ctx, process.Stage{
 		reporter.Run,
 		func(ctx context.Context) error { return fleet.ServeProxies(ctx, o.ID, reports.proxy) },
-		// Hears from the leader where the head is, in case its last word was lost.
+		// Hears from the leader where the head is, in case its last word was lost,
+		// and what proxies elsewhere reject.
 		func(ctx context.Context) error {
 			return fleet.Ticks(ctx, func(t *reportv1.Tick) {
 				head := store.VersionOf(t.GetHead())
 				feed.Hint(head, t.GetVersionsSeq())
 				reports.head(head)
+				reports.suspects(t.GetSuspects())
 			})
 		},
 	})
@@ -124,7 +126,8 @@ func (c *lateChain) connected() bool {
 // lateReporter hands changes to a reporter that may not be there yet; one that
 // comes reports all there is.
 type lateReporter struct {
-	head     func(store.Version) // hears where the chain's head is
+	head     func(store.Version)       // hears where the chain's head is
+	suspects func([]*reportv1.Suspect) // hears what the leader suspects
 	report   func(summary bool) *reportv1.FrontendReport
 	proxy    func(id string) []*reportv1.ProxyReply
 	reporter atomic.Pointer[bus.Reporter]
