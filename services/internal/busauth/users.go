@@ -80,12 +80,14 @@ func WriteUsers(dir, domain string, roles []bus.Role) ([]File, error) {
 // ensureKey returns the public key of the one in a file, which it makes where
 // it is missing.
 func ensureKey(path string) (user, state string, err error) {
-	seed, err := os.ReadFile(path)
 	state = stateKept
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		state = stateNew
-		seed, err = newKey(path)
+		if err := newKey(path); err != nil {
+			return "", "", err
+		}
 	}
+	seed, err := os.ReadFile(path)
 	if err != nil {
 		return "", "", err
 	}
@@ -101,21 +103,17 @@ func ensureKey(path string) (user, state string, err error) {
 	return user, state, err
 }
 
-func newKey(path string) (seed []byte, err error) {
+func newKey(path string) error {
 	pair, err := nkeys.CreateUser()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer pair.Wipe()
-	if seed, err = pair.Seed(); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	seed, err := pair.Seed()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	_, err = f.Write(append(bytes.Clone(seed), '\n'))
-	return seed, errors.Join(err, f.Close())
+	return replaceFile(path, append(bytes.Clone(seed), '\n'), 0o600)
 }
 
 // sumMark begins the line of a configuration that tells whether somebody else
