@@ -37,9 +37,15 @@ type rig struct {
 type fleet struct {
 	mu    sync.Mutex
 	asked []*reportv1.ListingRequest
+	tick  *reportv1.Tick // the last
 }
 
-func (f *fleet) Tick(context.Context, *reportv1.Tick) error { return nil }
+func (f *fleet) Tick(_ context.Context, t *reportv1.Tick) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tick = t
+	return nil
+}
 
 func (f *fleet) AskListing(_ context.Context, r *reportv1.ListingRequest) error {
 	f.mu.Lock()

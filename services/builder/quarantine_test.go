@@ -1,0 +1,344 @@
+package builder
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/store"
+	"meshlog.dev/store/memstore"
+)
+
+const release = "envoy 1.38.0"
+
+// anything is good.
+type anything struct{}
+
+func (anything) Judge(model.Key, model.Value) ([]model.Diagnostic, bool)  { return nil, true }
+func (anything) EndpointsOnly(model.Key, *model.Value, *model.Value) bool { return false }
+func (r *rig) pass(d time.Duration)                                       { r.mu.Lock(); r.now = r.now.Add(d); r.mu.Unlock() }
+func (r *rig) leader(id string, file *memstore.File) *driver {
+	c := r.config(id, "one", file)
+	c.Judge = anything{}
+	return r.start(c, true)
+}
+
+// cluster makes the source offer a cluster.
+func (r *rig) cluster(name string, timeout int) {
+	r.t.Helper()
+	v, err := model.UnmarshalValue(modeltest.Put(name, modeltest.Cluster(name, timeout)).Row().Value)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	k, p := events.Key(modeltest.Key(name)), events.Payload{Type: v.Type, Bytes: v.Bytes}
+	r.offered[k] = p
+	r.object(k, events.Put, p)
+}
+
+// rejecting is a leader that serves the cluster b in its second version.
+func rejecting(t *testing.T) (*rig, *driver) {
+	t.Helper()
+	r := newRig(t)
+	d := r.leader("b0", &memstore.File{})
+	d.settle()
+	r.list()
+	r.cluster("a", 1)
+	r.cluster("b", 1)
+	d.settle()
+	r.cluster("b", 2)
+	d.settle()
+	r.pass(time.Minute)
+	return r, d
+}
+
+// made is the sum of a cluster as the class of a proxy is made it in a version,
+// and that class.
+func (r *rig) made(v store.Version, name string) (xds.Sum, model.ProxyClass) {
+	r.t.Helper()
+	at, err := r.chain.Fetch(r.t.Context(), v)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	change := model.Change{Reset: true}
+	for row := range at.Snapshot.Rows() {
+		change.Rows = append(change.Rows, model.RowChange{Row: row.Key, Value: row.Value})
+	}
+	w, _, err := model.NewWorld().Apply(change)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	pc := model.NewPushContext(w)
+	class := model.Classify(pc, &model.Proxy{ID: "p"}).Only(model.CDS)
+	made := xds.Generate(pc, class, model.CDS).Set.Find(name)
+	if made == nil {
+		r.t.Fatalf("version %s has no cluster %s", v, name)
+	}
+	return made.Sum, class
+}
+
+// verdict is about the cluster b as the head serves it.
+func (r *rig) verdict() *reportv1.Verdict {
+	r.t.Helper()
+	all := r.versions()
+	head, before := store.VersionOf(all[len(all)-1].GetVersion()), store.VersionOf(all[len(all)-1].GetPrevious())
+	sum, class := r.made(head, "b")
+	good, _ := r.made(before, "b")
+	return &reportv1.Verdict{
+		TypeUrl: model.CDS.URL(), Name: "b", Sum: sum[:], Client: release, Class: class.Encode(), Message: "it is bad",
+		GoodSum: good[:], Good: before.Proto(),
+	}
+}
+
+// quarantined is what is in quarantine, in short.
+func quarantined(d *driver) (all []string) {
+	d.r.t.Helper()
+	for _, q := range d.Report().GetQuarantines() {
+		text := fmt.Sprintf("%s of %s: %s", q.GetName(), q.GetClient(), q.GetReason())
+		if q.GetLastGood() {
+			text += ", last good"
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+// hear lets a frontend report a verdict.
+func (d *driver) hear(frontend string, v ...*reportv1.Verdict) {
+	d.r.t.Helper()
+	d.Heard(&reportv1.FrontendReport{Frontend: frontend, Verdicts: v})
+	if err := d.Quarantine(d.r.t.Context()); err != nil {
+		d.r.t.Fatal(err)
+	}
+	d.settle()
+}
+
+func with(v *reportv1.Verdict, applied, undecided uint32, rejectedBy ...string) *reportv1.Verdict {
+	return &reportv1.Verdict{
+		TypeUrl: v.GetTypeUrl(), Name: v.GetName(), Sum: v.GetSum(), Client: v.GetClient(), Class: v.GetClass(), Message: v.GetMessage(),
+		GoodSum: v.GetGoodSum(), Good: v.GetGood(),
+		Applied: applied, Undecided: undecided, Rejected: uint32(len(rejectedBy)), RejectedBy: rejectedBy,
+	}
+}
+
+// What it takes to put a resource into quarantine.
+func TestConfirm(t *testing.T) {
+	const at, later = "b of " + release + ": it is bad, last good", 3 * time.Second
+	for _, test := range []struct {
+		name        string
+		hear        func(d *driver, v *reportv1.Verdict)
+		now, waited bool // it is in quarantine, after a while
+	}{
+		{"two reject it", func(d *driver, v *reportv1.Verdict) { d.hear("f0", with(v, 0, 0, "p1", "p2")) }, true, true},
+		{"the only one rejects it", func(d *driver, v *reportv1.Verdict) { d.hear("f0", with(v, 0, 0, "p1")) }, true, true},
+		{"one of two rejects it", func(d *driver, v *reportv1.Verdict) { d.hear("f0", with(v, 0, 1, "p1")) }, false, false},
+		{"one has it", func(d *driver, v *reportv1.Verdict) { d.hear("f0", with(v, 1, 0, "p1", "p2")) }, false, false},
+		{"some say nothing", func(d *driver, v *reportv1.Verdict) { d.hear("f0", with(v, 0, 3, "p1", "p2")) }, false, true},
+		{"two of two frontends", func(d *driver, v *reportv1.Verdict) {
+			d.hear("f1", with(v, 0, 1))
+			d.hear("f0", with(v, 0, 0, "p1"))
+			d.hear("f1", with(v, 0, 0, "p2"))
+		}, true, true},
+		{"one has it elsewhere", func(d *driver, v *reportv1.Verdict) {
+			d.hear("f1", with(v, 1, 0))
+			d.hear("f0", with(v, 0, 0, "p1", "p2"))
+		}, false, false},
+		{"a frontend says nothing of it", func(d *driver, v *reportv1.Verdict) {
+			d.hear("f1")
+			d.hear("f0", with(v, 0, 0, "p1", "p2"))
+		}, false, true},
+		{"that frontend goes away", func(d *driver, v *reportv1.Verdict) {
+			d.hear("f1")
+			d.Heard(&reportv1.FrontendReport{Frontend: "f1", Leaving: true})
+			d.hear("f0", with(v, 0, 0, "p1", "p2"))
+		}, true, true},
+		{"that frontend has been silent", func(d *driver, v *reportv1.Verdict) {
+			d.hear("f1")
+			d.r.pass(time.Minute)
+			d.hear("f0", with(v, 0, 0, "p1", "p2"))
+		}, true, true},
+		{"not all frontends are known", func(d *driver, v *reportv1.Verdict) {
+			d.opinions.since = d.r.clock()
+			d.hear("f0", with(v, 0, 0, "p1", "p2"))
+		}, false, true},
+		{"it is not served", func(d *driver, v *reportv1.Verdict) {
+			v.Sum = make([]byte, 16)
+			d.hear("f0", with(v, 0, 0, "p1", "p2"))
+		}, false, false},
+		{"its class is not known", func(d *driver, v *reportv1.Verdict) {
+			v.Class = []byte("{}")
+			d.hear("f0", with(v, 0, 0, "p1", "p2"))
+		}, false, false},
+		{"they are content again", func(d *driver, v *reportv1.Verdict) {
+			d.hear("f0", with(v, 0, 3, "p1", "p2"))
+			d.hear("f0")
+		}, false, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, d := rejecting(t)
+			test.hear(d, r.verdict())
+			for _, is := range []bool{test.now, test.waited} {
+				want := []string{at}
+				if !is {
+					want = nil
+				}
+				if diff := cmp.Diff(want, quarantined(d)); diff != "" {
+					t.Errorf("in quarantine (-want +got):\n%s", diff)
+				}
+				r.pass(later)
+				if err := d.Tick(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				d.settle()
+			}
+		})
+	}
+}
+
+// The leader asks at once what others think of what one rejects, for as long as
+// one does.
+func TestSuspectsAreAnnounced(t *testing.T) {
+	r, d := rejecting(t)
+	v := r.verdict()
+	announced := func() (names []string) {
+		for _, s := range r.fleet.tick.GetSuspects() {
+			names = append(names, s.GetName()+" of "+s.GetClient())
+		}
+		return names
+	}
+	d.hear("f0", with(v, 1, 0, "p1"))
+	if diff := cmp.Diff([]string{"b of " + release}, announced()); diff != "" {
+		t.Errorf("announced (-want +got):\n%s", diff)
+	}
+	d.hear("f0")
+	if err := d.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := announced(); got != nil {
+		t.Errorf("announced: %v", got)
+	}
+}
+
+// A quarantine ends when its content does, and not before.
+func TestQuarantineEnds(t *testing.T) {
+	r, d := rejecting(t)
+	d.hear("f0", with(r.verdict(), 0, 0, "p1", "p2"))
+	tick := func() {
+		t.Helper()
+		if err := d.Tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		d.settle()
+	}
+	stands := func(what string, want int) {
+		t.Helper()
+		tick()
+		if got := quarantined(d); len(got) != want {
+			t.Errorf("%s: in quarantine: %v", what, got)
+		}
+	}
+	stands("nothing happens", 1)
+	if !slices.ContainsFunc(d.Diagnostics(), func(d model.Diagnostic) bool {
+		return d.Code == "quarantined" && d.Resource == "Cluster b" && strings.Contains(d.Reason, "it is bad")
+	}) {
+		t.Errorf("diagnostics: %v", d.Diagnostics())
+	}
+	r.cluster("a", 2)
+	d.settle()
+	stands("another resource changes", 1)
+	r.cluster("b", 2)
+	r.list()
+	d.settle()
+	stands("the same is offered again", 1)
+	r.cluster("b", 3)
+	d.settle()
+	stands("another content is offered", 0)
+	d.hear("f0")
+	r.cluster("b", 2)
+	d.settle()
+	stands("the content is back", 0)
+	d.hear("f0", with(r.verdict(), 0, 0, "p1", "p2"))
+	stands("it is rejected again", 1)
+	// An operator wants it to be sent once more.
+	r.append(&events.Overlay{ID: d.Report().GetQuarantines()[0].GetId(), Remove: true})
+	d.Heard(&reportv1.FrontendReport{Frontend: "f0"})
+	d.settle()
+	stands("approved", 0)
+	d.hear("f0", with(r.verdict(), 0, 0, "p1", "p2"))
+	stands("approved and rejected again", 1)
+	if n := d.Stats().Quarantines; n != 3 {
+		t.Errorf("%d quarantines were made", n)
+	}
+}
+
+// What is served instead is what the class had, whatever was in quarantine then;
+// what cannot be found is not made up.
+func TestLastGood(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(v *reportv1.Verdict)
+		want   bool
+	}{
+		{"what they had", func(*reportv1.Verdict) {}, true},
+		{"they had nothing", func(v *reportv1.Verdict) { v.Good, v.GoodSum = nil, nil }, false},
+		{"they had something else", func(v *reportv1.Verdict) { v.GoodSum = make([]byte, 16) }, false},
+		{"in an unknown version", func(v *reportv1.Verdict) { v.Good = store.Version{Epoch: 1, Seq: 1}.Proto() }, false},
+	} {
+		r, d := rejecting(t)
+		v := r.verdict()
+		test.change(v)
+		d.hear("f0", with(v, 0, 0, "p1", "p2"))
+		q := d.Report().GetQuarantines()
+		if len(q) != 1 || q[0].GetLastGood() != test.want {
+			t.Errorf("%s: in quarantine: %v", test.name, q)
+		}
+	}
+}
+
+// Two leaders that come to the same conclusion say the same.
+func TestTwoLeadersQuarantine(t *testing.T) {
+	r, d := rejecting(t)
+	v := with(r.verdict(), 0, 0, "p1", "p2")
+	other := r.leader("b1", &memstore.File{})
+	other.settle()
+	r.pass(time.Minute)
+	for _, d := range []*driver{d, other} {
+		d.Heard(&reportv1.FrontendReport{Frontend: "f0", Verdicts: []*reportv1.Verdict{v}})
+		if err := d.Quarantine(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.settle()
+	other.settle()
+	if got, want := quarantined(d), quarantined(other); len(got) != 1 || !slices.Equal(got, want) {
+		t.Errorf("in quarantine: %v, and %v", got, want)
+	}
+}
+
+// No more than a hundred are in quarantine, and that is said.
+func TestQuarantinesAreBounded(t *testing.T) {
+	r, d := rejecting(t)
+	var verdicts []*reportv1.Verdict
+	for i := range maxQuarantines + 5 {
+		v := with(r.verdict(), 0, 0, "p1", "p2")
+		v.Client = fmt.Sprintf("envoy 1.%d", i)
+		verdicts = append(verdicts, v)
+	}
+	for range 12 {
+		d.hear("f0", verdicts...)
+	}
+	if got := quarantined(d); len(got) != maxQuarantines {
+		t.Errorf("%d are in quarantine", len(got))
+	}
+	if !slices.ContainsFunc(d.Diagnostics(), func(d model.Diagnostic) bool { return d.Code == "quarantines" }) {
+		t.Error("nobody says that there are too many")
+	}
+}
