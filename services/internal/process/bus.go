@@ -67,7 +67,7 @@ func (b *Bus) Check() error {
 		errs = append(errs, err) // it may hold a password: the value is not told
 	}
 	if b.ID == "" {
-		errs = append(errs, Invalid("id", "is missing, and this machine has no name to take instead"))
+		errs = append(errs, Invalid("id", "is empty: give a name, or leave the setting out to take the name of this machine, if it has one"))
 	}
 	if b.Domain == "" {
 		errs = append(errs, Invalid("domain", "is empty"))

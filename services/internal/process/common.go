@@ -40,7 +40,7 @@ func (c *common) flags(fs *pflag.FlagSet) {
 		". Change it to see more of one part; while the process runs, by PUT /debug/log?level=")
 	fs.StringVar(&c.logFormat, "log-format", c.logFormat, "`form` of the log: text, json, or auto, which is text on a terminal and json elsewhere. "+
 		"Change it where whoever collects logs wants the other")
-	fs.StringVar(&c.settings, settingsFlag, "", "settings `file`: YAML, names of flags to values. Flags and variables override it")
+	fs.StringVar(&c.settings, settingsFlag, "", "settings `file`: YAML, names of flags to values. A flag overrides it, as does its variable: --log-level, MESHLOG_LOG_LEVEL")
 	fs.BoolVar(&c.checkOnly, checkFlag, false, "check all settings and the files that they name, start nothing, and end with 0 or, after saying all that is wrong, with 2")
 }
 
