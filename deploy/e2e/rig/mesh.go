@@ -35,7 +35,7 @@ func startServer(program, name, dir string, s Server, flags ...string) (*Server,
 	}
 	s.program, s.name, s.dir = program, name, dir
 	s.args = append(s.args, flags...)
-	s.args = append(s.args, "--admin", loopback(s.Admin))
+	s.args = append(s.args, "--admin", loopback(s.Admin), "--pprof")
 	if s.XDS != 0 {
 		s.args = append(s.args, "--listen", net.JoinHostPort(s.Place.host(), strconv.Itoa(s.XDS)))
 	}
@@ -194,12 +194,13 @@ func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err er
 		}
 	}()
 	var ofBuilder []string
+	access := p.NATS.Flags
 	if p.Cluster != nil {
-		m.cli = bus{"--bus", p.Cluster.URL(), "--bus-token-file", p.Cluster.TokenFile}
+		access = p.Cluster.Flags
 		ofBuilder = []string{"--replicas", strconv.Itoa(len(p.Cluster.Nodes))}
-	} else {
-		m.cli = bus{"--bus", p.NATS.URL(), "--bus-token-file", p.NATS.TokenFile}
 	}
+	m.cli = access("operator")
+	roles := map[string]string{"builder": "builder", "frontend": "frontend", "watcher-file": "watcher-file-default"}
 	add := func(to *[]*Server, program, name string, xds int, flags ...string) error {
 		s := Server{XDS: xds}
 		if p.Place != nil {
@@ -207,7 +208,7 @@ func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err er
 				return err
 			}
 		}
-		started, err := startServer(filepath.Join(p.Folder, program), name, dir, s, append(append(flags, m.cli...), "--id", name)...)
+		started, err := startServer(filepath.Join(p.Folder, program), name, dir, s, append(append(flags, access(roles[program])...), "--id", name)...)
 		if err == nil {
 			m.servers, *to = append(m.servers, started), append(*to, started)
 		}

@@ -13,7 +13,7 @@ import (
 const natsToken = "only-on-loopback"
 
 // NATS is a NATS server with JetStream as a process of its own, opened by a
-// token.
+// token or, where Auth is set, by a key of each role and certificates.
 type NATS struct {
 	*Process
 	Port      int
@@ -21,6 +21,8 @@ type NATS struct {
 	TokenFile string
 	// Data is the directory of its streams.
 	Data string
+	// Auth is the directory that `meshlog bus-auth` wrote.
+	Auth string
 
 	host    string
 	monitor string // host and port of its own reports
@@ -32,7 +34,17 @@ type natsConfig struct {
 	more            string // of its configuration
 	token           string
 	tokenFile       string
+	auth            string // directory; empty: the token opens it
 	wrap            func(argv []string) []string
+}
+
+// access is who may connect, in the server's words.
+func (c natsConfig) access() string {
+	if c.auth == "" {
+		return fmt.Sprintf("authorization { token: %q }", c.token)
+	}
+	return fmt.Sprintf(`include "%s/auth.conf"
+tls { cert_file: "%[1]s/server.pem", key_file: "%[1]s/server.key", ca_file: "%[1]s/ca.pem", verify: true }`, c.auth)
 }
 
 // StartNATS starts a server that keeps its streams in dir and syncs each write
@@ -46,6 +58,42 @@ func StartNATS(ctx context.Context, dir string) (*NATS, error) {
 		return nil, err
 	}
 	return startNATS(ctx, c)
+}
+
+// StartSecuredNATS starts a server that takes the users that `meshlog bus-auth`
+// writes, each with its key, and clients with a certificate only.
+func StartSecuredNATS(ctx context.Context, dir string) (*NATS, error) {
+	c := natsConfig{
+		name: "nats-server", dir: dir, host: "127.0.0.1", auth: "auth",
+		wrap: func(argv []string) []string { return argv },
+	}
+	if err := BusAuth(ctx, filepath.Join(dir, c.auth), "--watcher", "file/default", "--tls", c.host); err != nil {
+		return nil, err
+	}
+	n, err := startNATS(ctx, c)
+	if err == nil {
+		n.Auth = filepath.Join(dir, c.auth)
+	}
+	return n, err
+}
+
+// BusAuth runs `meshlog bus-auth` on a directory.
+func BusAuth(ctx context.Context, dir string, flags ...string) error {
+	var files []any
+	return meshlog(ctx, &files, append([]string{"bus-auth", dir}, flags...)...)
+}
+
+// Flags say how a program of ours that has a role, or the command line, whose
+// role is operator, finds the server and who it is.
+func (n *NATS) Flags(role string) []string {
+	if n.Auth == "" {
+		return []string{"--bus", n.URL(), "--bus-token-file", n.TokenFile}
+	}
+	in := func(file string) string { return filepath.Join(n.Auth, file) }
+	return []string{
+		"--bus", n.URL(), "--bus-nkey", in(role + ".nk"),
+		"--bus-ca", in("ca.pem"), "--bus-cert", in("client.pem"), "--bus-key", in("client.key"),
+	}
 }
 
 func startNATS(ctx context.Context, c natsConfig) (*NATS, error) {
@@ -72,9 +120,9 @@ func startNATS(ctx context.Context, c natsConfig) (*NATS, error) {
 	err = os.WriteFile(config, fmt.Appendf(nil, `server_name: %q
 listen: %q
 http: %q
-authorization { token: %q }
+%s
 jetstream { store_dir: %q, sync_interval: always }
-%s`, c.name, n.addr(), n.monitor, n.Token, n.Data, c.more), 0o600)
+%s`, c.name, n.addr(), n.monitor, c.access(), n.Data, c.more), 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -88,6 +88,11 @@ func (c *NATSCluster) URL() string {
 	return strings.Join(urls, ",")
 }
 
+// Flags say how a program of ours finds the servers; all roles have the token.
+func (c *NATSCluster) Flags(string) []string {
+	return []string{"--bus", c.URL(), "--bus-token-file", c.TokenFile}
+}
+
 // Ready waits until every server that runs has what the others have.
 func (c *NATSCluster) Ready(ctx context.Context) error {
 	for _, n := range c.Nodes {
