@@ -36,7 +36,7 @@ serves versions to Envoys.
   meshlog versions       shows what was published, and why
   meshlog proxy-status   shows who has applied it
   meshlog diagnostics    shows what is wrong with what came in
-  meshlog approve        shows what the guard holds back, or lets it through
+  meshlog approve        shows what is held back or in quarantine, or lets it through
 
 Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
 1 failed, 2 called in a wrong way, 3 what was asked for does not exist.`,
@@ -56,7 +56,7 @@ Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		upCommand(), logCommand(), versionsCommand(), proxyStatusCommand(),
-		waitCommand(), diagnosticsCommand(), approveCommand(), busAuthCommand(), versionCommand(),
+		waitCommand(), sourcesCommand(), diagnosticsCommand(), approveCommand(), busAuthCommand(), versionCommand(),
 	)
 	return root
 }
