@@ -161,7 +161,7 @@ func (m *Machine) confirmed(ctx context.Context, standing int) ([]events.Event, 
 		}
 		r := &events.Resource{Type: x.typeURL, Name: x.name, Sum: x.sum, Client: x.client, Class: e.class}
 		batch = append(batch, events.Event{ID: m.cfg.NewID(), Observed: now, Actor: m.cfg.ID, Body: &events.Overlay{
-			ID: id, Kind: events.Quarantine, Reason: e.message,
+			ID: id, Kind: events.Quarantine, Reason: strings.Join(strings.Fields(e.message), " "), // one line
 			Values: []events.OverlayValue{{Resource: r, Payload: good}},
 		}})
 	}
