@@ -16,15 +16,33 @@ import (
 	"meshlog.dev/store"
 )
 
-// holdView is a hold as it is printed whole.
+// holdView is a hold, or a quarantine, as it is printed whole.
 type holdView struct {
-	ID       string `json:"id"`
-	Source   string `json:"source"`
-	Instance string `json:"instance"`
-	Keys     uint32 `json:"keys"`
-	Reason   string `json:"reason,omitempty"`
+	ID     string `json:"id"`
+	Kind   string `json:"kind"` // hold, quarantine
+	Reason string `json:"reason,omitempty"`
+
+	// Of a hold: what a source lost.
+	Source   string `json:"source,omitempty"`
+	Instance string `json:"instance,omitempty"`
+	Keys     uint32 `json:"keys,omitempty"`
+
+	// Of a quarantine: what clients rejected.
+	Type     string     `json:"type,omitempty"` // CDS, EDS, ...
+	Resource string     `json:"resource,omitempty"`
+	Client   string     `json:"client,omitempty"`
+	Since    *time.Time `json:"since,omitempty"`
+	LastGood bool       `json:"lastGood,omitempty"` // is served instead
 
 	parts []string // the overlays it consists of
+}
+
+// what names it for people.
+func (h holdView) what() string {
+	if h.Kind == "hold" {
+		return fmt.Sprintf("%s of %s/%s", plural(int(h.Keys), "object", "objects"), h.Source, h.Instance)
+	}
+	return fmt.Sprintf("%s %s for %s", h.Type, h.Resource, h.Client)
 }
 
 // approvedView is what an approval came to.
@@ -37,13 +55,21 @@ type approvedView struct {
 func approveCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "approve [HOLD]", Short: "Shows what the guard holds back, or lets it through", Args: args(0, 1, ""),
-		Long: `Shows what the guard holds back, or lets one of it through.
+		Use: "approve [ID]", Short: "Shows what is held back or in quarantine, or lets it through", Args: args(0, 1, ""),
+		Long: `Shows what is held back or in quarantine, or lets one of it through.
 
 Where a source loses much at once, the guard goes on serving what is gone, until
-somebody approves the loss. An approval is a record of the log like any other.`,
+somebody approves the loss.
+
+What two proxies reject, or the only one, is put into quarantine: proxies of that
+version are served what they had before, or nothing of that name, until its
+content changes. Approved, it is sent once more; if it is rejected again, it is
+in quarantine again.
+
+An approval is a record of the log like any other.`,
 		Example: `  meshlog approve --data data/
-  meshlog approve --data data/ hold-1-1.42-file-default`,
+  meshlog approve --data data/ hold-1-1.42-file-default
+  meshlog approve --data data/ quarantine-1-1.42-0af7651916cd`,
 	}
 	t := targetFlags(cmd)
 	format := outputFlag(cmd)
@@ -71,7 +97,7 @@ somebody approves the loss. An approval is a record of the log like any other.`,
 		}
 		i := slices.IndexFunc(holds, func(h holdView) bool { return h.ID == args[0] })
 		if i < 0 {
-			return notFound("hold %q: the guard holds nothing of this name back; `meshlog approve` lists what it does", args[0])
+			return notFound("%q: nothing of this name is held back or in quarantine; `meshlog approve` lists what is", args[0])
 		}
 		log, err := t.log(cmd.Context(), nc)
 		if err != nil {
@@ -88,7 +114,7 @@ somebody approves the loss. An approval is a record of the log like any other.`,
 			return err
 		}
 		return out.print(v, func() error {
-			return out.line("Approved: version %s no longer holds %s back.", v.Version, v.Hold)
+			return out.line("Approved: from version %s on, %s is no more.", v.Version, v.Hold)
 		})
 	}
 	return cmd
@@ -97,23 +123,33 @@ somebody approves the loss. An approval is a record of the log like any other.`,
 func viewHolds(r *reportv1.BuilderReport) []holdView {
 	views := []holdView{}
 	for _, h := range r.GetHolds() {
-		views = append(views, holdView{h.GetId(), h.GetSource(), h.GetInstance(), h.GetKeys(), h.GetReason(), h.GetParts()})
+		views = append(views, holdView{
+			ID: h.GetId(), Kind: "hold", Reason: h.GetReason(),
+			Source: h.GetSource(), Instance: h.GetInstance(), Keys: h.GetKeys(), parts: h.GetParts(),
+		})
+	}
+	for _, q := range r.GetQuarantines() {
+		views = append(views, holdView{
+			ID: q.GetId(), Kind: "quarantine", Reason: q.GetReason(),
+			Type: typeName(q.GetTypeUrl()), Resource: q.GetName(), Client: q.GetClient(), Since: when(q.GetSince().AsTime()),
+			LastGood: q.GetLastGood(), parts: []string{q.GetId()},
+		})
 	}
 	return views
 }
 
 func showHolds(holds []holdView, out *output) error {
 	if len(holds) == 0 {
-		return out.line("The guard holds nothing back.")
+		return out.line("Nothing is held back or in quarantine.")
 	}
-	t := table{head: []string{"HOLD", "SOURCE", "KEYS", "REASON"}}
+	t := table{head: []string{"ID", "WHAT", "REASON"}}
 	for _, h := range holds {
-		t.add(h.ID, h.Source+"/"+h.Instance, h.Keys, h.Reason)
+		t.add(h.ID, h.what(), h.Reason)
 	}
 	return out.table(&t, true)
 }
 
-// approve removes a hold, all parts at once, and waits until a version shows it.
+// approve removes a hold, all parts at once, or a quarantine, and waits until a version shows it.
 func approve(ctx context.Context, log events.Appender, chain store.Chain, hold holdView) (approvedView, error) {
 	id := hold.ID
 	var batch []events.Event

@@ -92,7 +92,7 @@ func TestLogAndVersions(t *testing.T) {
 		{[]string{"log", "--from", "x"}, `--from "x": want SEQ or EPOCH.SEQ`, 2},
 		{[]string{"log", "--from", "0"}, "the log begins at 1", 3},
 		{[]string{"log", "-o", "xml"}, `--output "xml": want table, json or yaml`, 2},
-		{[]string{"approve", "x"}, `hold "x": the guard holds nothing of this name back`, 3},
+		{[]string{"approve", "x"}, `"x": nothing of this name is held back or in quarantine`, 3},
 		{[]string{"proxy-status", "--frontend", "x"}, `frontend "x": does not report; those that do: up`, 3},
 		{[]string{"proxy-status", "x"}, `proxy "x": is connected to none of: up`, 3},
 		{[]string{"diagnostics", "--fail-on", "x"}, `--fail-on "x": want error`, 2},

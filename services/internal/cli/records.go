@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -74,6 +75,17 @@ type overlayView struct {
 	Reason string             `json:"reason,omitempty"`
 	Remove bool               `json:"remove,omitempty"`
 	Values []overlayValueView `json:"values,omitempty"`
+
+	Resources []resourceView `json:"resources,omitempty"` // of a quarantine
+}
+
+// resourceView is a resource that clients reject.
+type resourceView struct {
+	Type     string `json:"type"` // CDS, EDS, ...
+	Name     string `json:"name"`
+	Sum      string `json:"sum"` // of name and content
+	Client   string `json:"client"`
+	LastGood bool   `json:"lastGood,omitempty"` // is served instead
 }
 
 type overlayValueView struct {
@@ -159,8 +171,14 @@ func viewOverlay(o *events.Overlay) *overlayView {
 		v.Kind = "rollback"
 	case events.Hold:
 		v.Kind = "hold"
+	case events.Quarantine:
+		v.Kind = "quarantine"
 	}
 	for _, value := range o.Values {
+		if r := value.Resource; r != nil {
+			v.Resources = append(v.Resources, resourceView{typeName(r.Type), r.Name, hex.EncodeToString(r.Sum[:]), r.Client, value.Payload != nil})
+			continue
+		}
 		vv := overlayValueView{Key: viewKey(value.Key), Gone: value.Payload == nil}
 		if !value.Base.IsZero() {
 			vv.Base = value.Base.String()
@@ -229,6 +247,9 @@ func summary(r events.Record) (what, object, detail, by string) {
 			what = "REMOVE"
 		} else {
 			detail = plural(len(b.Values), "key", "keys") + ": " + b.Reason
+			if b.Kind == events.Quarantine {
+				detail = plural(len(b.Values), "resource", "resources") + ": " + b.Reason
+			}
 		}
 	case *events.Segment:
 		what, object, detail = "SEGMENT", fmt.Sprintf("epoch %d", b.Epoch), "build "+b.Build

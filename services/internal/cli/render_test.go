@@ -176,7 +176,10 @@ func TestPrintDiagnostics(t *testing.T) {
 func TestPrintHolds(t *testing.T) {
 	holds := viewHolds(&reportv1.BuilderReport{Holds: []*reportv1.Hold{
 		{Id: "hold-1", Source: "file", Instance: "default", Keys: 10, Reason: "file/default lost 10 of its 11 objects at once"},
-	}})
+	}, Quarantines: []*reportv1.Quarantine{{
+		Id: "quarantine-1-1.42-0af7651916cd", TypeUrl: "type.googleapis.com/envoy.config.listener.v3.Listener", Name: "ingress",
+		Client: "envoy 1.38.0", Reason: "Error adding/updating listener(s) ingress: no such filter", Since: timestamppb.New(at), LastGood: true,
+	}}})
 	golden(t, "approve", func(o *output) error { return o.print(holds, func() error { return showHolds(holds, o) }) })
 }
 
@@ -208,6 +211,9 @@ func exampleLog(t *testing.T) events.Reader {
 		},
 		&events.Overlay{ID: "hold-1", Kind: events.Hold, Reason: "much is lost", Values: []events.OverlayValue{{Key: key}}},
 		&events.Overlay{ID: "hold-1", Remove: true},
+		&events.Overlay{ID: "quarantine-1", Kind: events.Quarantine, Reason: "no such filter", Values: []events.OverlayValue{{
+			Resource: &events.Resource{Type: "type.googleapis.com/envoy.config.listener.v3.Listener", Name: "ingress", Client: "envoy 1.38.0", Class: []byte("{}")},
+		}}},
 	} {
 		e := events.Event{ID: string(rune('a' + i)), Observed: at, Actor: "me", Body: body}
 		if _, err := log.Append(t.Context(), []events.Event{e}, events.Fence{}); err != nil {
