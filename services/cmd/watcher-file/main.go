@@ -47,7 +47,7 @@ func command() *cobra.Command {
 		Long:    "Watches a directory of YAML and puts what changes on the log. A twin of the same --instance stands by.",
 		Example: "  watcher-file --bus nats://127.0.0.1:4222 --bus-token-file token --config mesh/ --id watcher-1",
 		Verify: func(ctx context.Context, w io.Writer) error {
-			return errors.Join(s.Bus.Verify(), process.CheckConfig(s.Config))
+			return errors.Join(s.Bus.Verify(), watcherup.VerifyDirectory(ctx, s.Config, w))
 		},
 		Run: func(ctx context.Context, p *process.Process) error {
 			shard := events.Shard{Source: "file", Instance: s.Instance}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +22,7 @@ Whatever is kept lies in the data directory; the other commands find the mesh
 by it.`,
 		Example: `  meshlog up --config mesh/ --data data/
   meshlog up --config mesh/ --data data/ --listen 0.0.0.0:15010`,
-		Verify: func(ctx context.Context, w io.Writer) error { return s.Verify() },
+		Verify: s.Verify,
 		Run:    func(ctx context.Context, p *process.Process) error { return up.Run(ctx, p, s) },
 	})
 }

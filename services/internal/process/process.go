@@ -67,7 +67,7 @@ func Command(spec Spec) *cobra.Command {
 			}
 			log := newLogger(cmd.ErrOrStderr(), c.logFormat, c.levels)
 			for _, v := range misspelt {
-				log.Warn("a variable is none of a setting", "variable", v)
+				log.Warn("a variable sets nothing", "reason", v)
 			}
 			return run(cmd.Context(), spec, c, log)
 		},
@@ -99,7 +99,7 @@ func noArgs(_ *cobra.Command, args []string) error {
 // verify is --check: err is what the settings themselves came to.
 func verify(cmd *cobra.Command, spec Spec, err error, unknown []string) error {
 	for _, v := range unknown {
-		fmt.Fprintf(cmd.OutOrStdout(), "warning  environment: %s is the variable of no setting here\n", v)
+		fmt.Fprintf(cmd.OutOrStdout(), "warning  environment: %s\n", v)
 	}
 	if spec.Verify != nil {
 		err = errors.Join(err, located(spec.Verify(cmd.Context(), cmd.OutOrStdout()), cmd.Flags()))

@@ -3,9 +3,11 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -176,5 +178,78 @@ func TestRevision(t *testing.T) {
 	build, err := Build()
 	if err != nil || !strings.HasPrefix(build, Version+"+") {
 		t.Errorf("Build = %q, %v", build, err)
+	}
+}
+
+// checked is a process of which --check looks at more than its settings.
+func checked(t *testing.T, verify error, args ...string) (said string, err error) {
+	t.Helper()
+	cmd := Command(Spec{
+		Use: "test", Settings: &required{},
+		Verify: func(_ context.Context, w io.Writer) error {
+			fmt.Fprintln(w, "warning  routes.yaml:1: odd")
+			return verify
+		},
+		Run: func(context.Context, *Process) error {
+			t.Error("it ran")
+			return nil
+		},
+	})
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	var out strings.Builder
+	cmd.SetOut(&out)
+	cmd.SetArgs(append([]string{"--check"}, args...))
+	err = cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestCheck(t *testing.T) {
+	said, err := checked(t, nil, "--data", "d")
+	if want := "warning  routes.yaml:1: odd\nok\n"; err != nil || said != want {
+		t.Errorf("--check said %q, %v, want %q", said, err, want)
+	}
+	t.Setenv("MESHLOG_DTA", "x")
+	t.Setenv("MESHLOG_DRAIN", "1s") // another process's
+	path := settingsFile(t, "log-level: loud\nlogform: json\n")
+	said, err = checked(t, errors.Join(Invalid("admin", "in use"), errors.New("tls.pem: broken")), "--settings", path, "--admin", "here")
+	if !errors.As(err, new(*UsageError)) {
+		t.Fatalf("--check = %v, want a UsageError", err)
+	}
+	want := `settings PATH:2: logform: no such setting; did you mean log-format?
+--data is missing: give a directory; it is made where it is missing
+--admin here: want HOST:PORT
+settings PATH:1: log-level: "loud": no level "loud": want debug, info, warn or error, or COMPONENT=LEVEL
+--admin here: in use
+tls.pem: broken`
+	if diff := cmp.Diff(want, strings.ReplaceAll(err.Error(), path, "PATH")); diff != "" {
+		t.Error(diff)
+	}
+	want = `warning  environment: MESHLOG_DTA is no setting of this process; did you mean MESHLOG_DATA?
+warning  environment: MESHLOG_DRAIN is no setting of this process
+warning  routes.yaml:1: odd
+`
+	if diff := cmp.Diff(want, said); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestVerifyData(t *testing.T) {
+	dir := t.TempDir()
+	file := settingsFile(t, "")
+	for path, want := range map[string]string{
+		dir:                            "",
+		dir + "/new/deep":              "",
+		file:                           "is not a directory",
+		file + "/x":                    "not a directory",
+		"/proc/self/fdinfo":            "nothing can be written in /proc/self/fdinfo",
+		"/proc/self/fdinfo/new/deeper": "nothing can be written in /proc/self/fdinfo",
+	} {
+		err := VerifyData(path)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("VerifyData(%s) = %v, want %q", path, err, want)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }

@@ -163,19 +163,17 @@ func settingNames(flags *pflag.FlagSet) (names []string) {
 // others. They are no errors: other programs' are among them, and what
 // Kubernetes makes of the names of services.
 func unknownVariables(flags *pflag.FlagSet, environ []string) (misspelt, others []string) {
-	known := []string{EnvName(settingsFlag)}
-	for _, name := range settingNames(flags) {
-		known = append(known, EnvName(name))
-	}
+	known := append(settingNames(flags), settingsFlag)
 	for _, e := range environ {
-		name, _, _ := strings.Cut(e, "=")
-		if !strings.HasPrefix(name, EnvPrefix) || slices.Contains(known, name) {
+		variable, _, _ := strings.Cut(e, "=")
+		name, ours := strings.CutPrefix(variable, EnvPrefix)
+		if !ours || slices.ContainsFunc(known, func(k string) bool { return EnvName(k) == variable }) {
 			continue
 		}
 		if meant, ok := nearest(name, known); ok {
-			misspelt = append(misspelt, fmt.Sprintf("%s: did you mean %s?", name, meant))
+			misspelt = append(misspelt, fmt.Sprintf("%s is no setting of this process; did you mean %s?", variable, EnvName(meant)))
 		} else {
-			others = append(others, name)
+			others = append(others, variable+" is no setting of this process")
 		}
 	}
 	slices.Sort(misspelt)

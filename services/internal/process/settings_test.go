@@ -118,10 +118,10 @@ func TestUnknownVariables(t *testing.T) {
 	misspelt, others := unknownVariables(flagSet(new(values)), []string{
 		"HOME=/", "MESHLOG_WAIT=1s", "MESHLOG_SETTINGS=x", "MESHLOG_THE_NMAE=x", "MESHLOG_FRONTEND_SERVICE_HOST=10.0.0.1",
 	})
-	if diff := cmp.Diff([]string{"MESHLOG_THE_NMAE: did you mean MESHLOG_THE_NAME?"}, misspelt); diff != "" {
+	if diff := cmp.Diff([]string{"MESHLOG_THE_NMAE is no setting of this process; did you mean MESHLOG_THE_NAME?"}, misspelt); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"MESHLOG_FRONTEND_SERVICE_HOST"}, others); diff != "" {
+	if diff := cmp.Diff([]string{"MESHLOG_FRONTEND_SERVICE_HOST is no setting of this process"}, others); diff != "" {
 		t.Error(diff)
 	}
 }

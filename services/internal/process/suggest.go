@@ -11,6 +11,10 @@ func suggest(name string, known []string, otherwise string) string {
 	return otherwise
 }
 
+// Nearest is the known name that a name was most likely meant to be; false where
+// none is near.
+func Nearest(name string, known []string) (string, bool) { return nearest(name, known) }
+
 // nearest is the known name that name is most likely a misspelling of: the one
 // of which the least share is wrong.
 func nearest(name string, known []string) (best string, ok bool) {

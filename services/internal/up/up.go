@@ -11,6 +11,7 @@ package up
 import (
 	"context"
 	"errors"
+	"io"
 
 	"github.com/spf13/pflag"
 
@@ -61,9 +62,10 @@ func (s *Settings) Check() error {
 	return errors.Join(process.CheckConfig(s.Config), process.CheckData(s.Data), s.Frontend.Check(), s.Builder.Check())
 }
 
-// Verify says what is wrong with what the settings name.
-func (s *Settings) Verify() error {
-	return errors.Join(process.VerifyData(s.Data), s.Frontend.Verify())
+// Verify says what is wrong with what the settings name, and writes to w what
+// there is to say about documents.
+func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
+	return errors.Join(watcherup.VerifyDirectory(ctx, s.Config, w), process.VerifyData(s.Data), s.Frontend.Verify())
 }
 
 // id names each role of the process: there is one of each on a data directory.
