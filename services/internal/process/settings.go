@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
@@ -232,6 +233,15 @@ func VerifyData(dir string) error {
 		return Invalid("data", "nothing can be written in %s: %w; give another directory, or the user of this process the right to", at, reason(err))
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// DataError is err with what to do about it, where nothing can be written in a
+// data directory.
+func DataError(err error) error {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return fmt.Errorf("%w; give another directory with --data, or the user of this process the right to write there", err)
+	}
+	return err
 }
 
 // reason leaves out of an error of the os package what its reader knows.

@@ -11,7 +11,9 @@ package up
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 
 	"github.com/spf13/pflag"
 
@@ -81,9 +83,12 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 	defer ports.Close()
 
 	// The bus: a NATS server in this process, on DATA/nats. The last to end.
+	if err := free(s.BusListen); err != nil {
+		return err
+	}
 	server, err := bus.StartServer(bus.ServerOptions{Dir: s.Data, Listen: s.BusListen, Log: p.Log.With(process.Component, "bus")})
 	if err != nil {
-		return err
+		return process.DataError(err)
 	}
 	defer server.Close()
 	connect := func(name string) func(context.Context) (*bus.Conn, error) {
@@ -133,4 +138,13 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		// sources -> watchers -> log.
 		process.Stage{watch(files, file.New(s.Config)), watch(own, policy)},
 	)
+}
+
+// free says that nobody else listens where the bus will.
+func free(addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("bus: %w; give another address with --bus-listen", err)
+	}
+	return l.Close()
 }

@@ -47,11 +47,11 @@ func Run(ctx context.Context, o Options) error {
 	// Its own file: whatever else is dead, it serves from there.
 	file := File(o.Data)
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return fmt.Errorf("data directory: %w", err)
+		return process.DataError(fmt.Errorf("data directory: %w", err))
 	}
 	versions, damaged, err := bolt.Open(file, bolt.Options{Retention: store.Retention{Versions: keptVersions}})
 	if err != nil {
-		return err
+		return process.DataError(err)
 	}
 	defer versions.Close()
 	if damaged != nil {
