@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+// project is the deployment under a name of its own.
+type project struct {
+	name  string
+	argv  []string // of docker-compose with the files
+	env   []string
+	mesh  string            // the watched directory
+	ports map[string]string // on loopback, by service
+}
+
+// The two Envoys, by service.
+var envoys = []string{"envoy-sotw", "envoy-delta"}
+
+// newProject copies the configuration to dir; nothing runs yet.
+func newProject(ctx context.Context, dir string, age time.Duration) (*project, error) {
+	root, err := rig.Root()
+	if err != nil {
+		return nil, err
+	}
+	if out, err := command(ctx, nil, "docker", "version", "--format", "{{.Server.Version}}"); err != nil {
+		return nil, fmt.Errorf("no Docker engine: start one, or name it in DOCKER_HOST: %w\n%s", err, out)
+	}
+	if out, err := command(ctx, nil, "docker", "image", "inspect", "meshlog:dev", "meshlog-demo:dev", "meshlog-standin-nats:dev", "meshlog-standin-envoy:dev"); err != nil {
+		return nil, fmt.Errorf("images are missing: run `make images`: %w\n%.300s", err, out)
+	}
+	compose, err := rig.Tool(ctx, "docker-compose")
+	if err != nil {
+		return nil, err
+	}
+	deploy := filepath.Join(root, "deploy")
+	p := &project{
+		name:  fmt.Sprintf("meshlog-test-%06x", rand.N(1<<24)),
+		mesh:  filepath.Join(dir, "mesh"),
+		ports: map[string]string{},
+	}
+	p.argv = []string{
+		compose, "--project-name", p.name, "--progress", "quiet",
+		"--file", filepath.Join(deploy, "compose.yaml"), "--file", filepath.Join(deploy, "compose.local.yaml"),
+	}
+	if err := os.CopyFS(p.mesh, os.DirFS(filepath.Join(deploy, "compose", "mesh"))); err != nil {
+		return nil, err
+	}
+	// The watcher is another user.
+	if err := os.Chmod(p.mesh, 0o755); err != nil {
+		return nil, err
+	}
+	p.env = []string{"MESHLOG_MESH=" + p.mesh, "MESHLOG_MAX_STREAM_AGE=" + age.String()}
+	for service, variable := range map[string]string{"edge": "MESHLOG_XDS_PORT", envoys[0]: "MESHLOG_SOTW_PORT", envoys[1]: "MESHLOG_DELTA_PORT"} {
+		port, err := rig.FreePort()
+		if err != nil {
+			return nil, err
+		}
+		p.ports[service] = fmt.Sprint(port)
+		p.env = append(p.env, fmt.Sprintf("%s=%d", variable, port))
+	}
+	return p, nil
+}
+
+// addr is where a service is published on this machine.
+func (p *project) addr(service string) string { return "127.0.0.1:" + p.ports[service] }
+
+// compose runs a command of docker-compose and returns what it printed.
+func (p *project) compose(ctx context.Context, args ...string) (string, error) {
+	return command(ctx, p.env, append(p.argv, args...)...)
+}
+
+// up brings the deployment to a state in which so many frontends and all else
+// run and are healthy.
+func (p *project) up(ctx context.Context, frontends int) error {
+	_, err := p.compose(ctx, "up", "--detach", "--wait", "--wait-timeout", "120", "--no-recreate",
+		"--scale", fmt.Sprintf("frontend=%d", frontends))
+	return err
+}
+
+// meshlog asks the command line, in a container, for JSON.
+func (p *project) meshlog(ctx context.Context, into any, args ...string) error {
+	out, err := p.compose(ctx, append([]string{"exec", "-T", "builder-1", "meshlog"}, append(args, "-o", "json")...)...)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		return fmt.Errorf("meshlog %s: %w", strings.Join(args, " "), err)
+	}
+	return nil
+}
+
+// containers are the ids of a service's containers, running or not.
+func (p *project) containers(ctx context.Context, service string) ([]string, error) {
+	out, err := command(ctx, nil, "docker", "ps", "--all", "--quiet", "--no-trunc",
+		"--filter", "label=com.docker.compose.project="+p.name, "--filter", "label=com.docker.compose.service="+service)
+	if err == nil && out == "" {
+		err = fmt.Errorf("%s has no container", service)
+	}
+	return strings.Fields(out), err
+}
+
+// inspect is a part of what Docker knows of a container.
+func inspect(ctx context.Context, id, format string) (string, error) {
+	return command(ctx, nil, "docker", "inspect", "--format", format, id)
+}
+
+// healthy waits until a container's own health check says that it is well. It
+// does not wait for the next time that Docker asks.
+func healthy(ctx context.Context, id string) error {
+	out, err := inspect(ctx, id, "{{json .Config.Healthcheck.Test}}")
+	if err != nil {
+		return err
+	}
+	var test []string
+	if err := json.Unmarshal([]byte(out), &test); err != nil || len(test) < 2 || test[0] != "CMD" {
+		return fmt.Errorf("health check of %s: %q: %w", id, out, err)
+	}
+	return await(ctx, "a healthy container", func(ctx context.Context) error {
+		_, err := command(ctx, nil, append([]string{"docker", "exec", id}, test[1:]...)...)
+		return err
+	})
+}
+
+// logs is what the containers said last.
+func (p *project) logs(ctx context.Context) string {
+	out, err := p.compose(ctx, "logs", "--no-color", "--tail", "15")
+	if err != nil {
+		return err.Error()
+	}
+	return out
+}
+
+// remove removes all that the project has made.
+func (p *project) remove(ctx context.Context) error {
+	_, err := p.compose(ctx, "down", "--volumes", "--remove-orphans", "--timeout", "10")
+	// The volumes of frontends that were scaled away belong to no container.
+	out, listed := command(ctx, nil, "docker", "volume", "ls", "--quiet", "--filter", "label=dev.meshlog.frontend-of="+p.name)
+	err = errors.Join(err, listed)
+	if volumes := strings.Fields(out); len(volumes) > 0 {
+		_, removed := command(ctx, nil, append([]string{"docker", "volume", "rm"}, volumes...)...)
+		err = errors.Join(err, removed)
+	}
+	return err
+}
+
+// command runs a program and returns what it printed; an error has what it
+// said.
+func command(ctx context.Context, env []string, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w: %s", filepath.Base(argv[0]), strings.Join(argv[1:], " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+// await asks check now and then until it returns nil. Where ctx ends first, the
+// error has what check said last.
+func await(ctx context.Context, what string, check func(context.Context) error) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = err // one that ctx cut short knows less
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w: %w", what, context.Cause(ctx), last)
+		case <-tick.C:
+		}
+	}
+}
