@@ -58,6 +58,9 @@ Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
 		upCommand(), logCommand(), versionsCommand(), proxyStatusCommand(),
 		waitCommand(), sourcesCommand(), diagnosticsCommand(), approveCommand(), busAuthCommand(), versionCommand(),
 	)
+	root.AddCommand( // about the past
+		historyCommand(), showCommand(), diffCommand(), replayCommand(), verifyCommand(), exportCommand(), importCommand(),
+	)
 	return root
 }
 

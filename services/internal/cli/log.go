@@ -6,20 +6,28 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/events"
+	"meshlog.dev/services/internal/model"
 )
 
 // logOptions say which records are shown.
 type logOptions struct {
-	tail       int
-	follow     bool
-	from, to   string
-	heartbeats bool
+	tail         int
+	follow       bool
+	from, to     string // positions
+	since, until string // times
+	heartbeats   bool
 
-	kinds, namespaces, names, sources []string
+	only    keyPattern
+	key     string
+	keyIs   *keyPattern // of key
+	batches []string
+	ops     []string
 }
 
 func logCommand() *cobra.Command {
@@ -32,24 +40,31 @@ REMOVE), and where builders began anew (SEGMENT).
 
 Heartbeats, an ALIVE every ten seconds, are left out unless --heartbeats asks
 for them. Each filter may be given several times; a record must match one of
-each kind of filter.`,
+each kind of filter. With --from or --since, everything from there on is shown,
+and --tail does not count.
+
+Times are written as "14:02", "yesterday 14:02", "10m ago", "2026-11-21 14:02" or
+as RFC 3339; they are the server's.`,
 		Example: `  meshlog log --data data/
-  meshlog log --data data/ --follow --kind Resource
-  meshlog log --data data/ --name shop -n 5 -o yaml
-  meshlog log --data data/ --from 120 --to 140`,
+  meshlog log --data data/ --follow --kind VirtualService
+  meshlog log --data data/ --since 14:00 --until 14:05
+  meshlog log --data data/ --key VirtualService/demo/shop -n 5 -o yaml
+  meshlog log --archive mesh.archive --from 120 --to 140 --op put,delete`,
 	}
 	t := pastFlags(cmd)
 	format := outputFlag(cmd)
 	f := cmd.Flags()
 	f.IntVarP(&o.tail, "tail", "n", 20, "how many of the newest matching records; -1 for all")
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what comes")
-	f.StringVar(&o.from, "from", "", "first `position`: SEQ or EPOCH.SEQ; then --tail does not count")
+	f.StringVar(&o.from, "from", "", "first `position`: SEQ or EPOCH.SEQ")
 	f.StringVar(&o.to, "to", "", "last `position`")
+	f.StringVar(&o.since, "since", "", "only what came at this `time` or later")
+	f.StringVar(&o.until, "until", "", "only what came before this `time`")
 	f.BoolVar(&o.heartbeats, "heartbeats", false, "show heartbeats too")
-	f.StringSliceVar(&o.kinds, "kind", nil, "only objects of this `kind`")
-	f.StringSliceVarP(&o.namespaces, "namespace", "N", nil, "only objects in this `namespace`")
-	f.StringSliceVar(&o.names, "name", nil, "only objects of this `name`")
-	f.StringSliceVar(&o.sources, "source", nil, "only what this `source` said: SOURCE or SOURCE/INSTANCE")
+	f.StringVar(&o.key, "key", "", "only this `object`: KIND/NAMESPACE/NAME")
+	f.StringSliceVar(&o.batches, "batch", nil, "only records of this `batch`; -o json shows its id")
+	f.StringSliceVar(&o.ops, "op", nil, "only records of this `sort`: put, delete, begin, alive, overlay, remove, segment, unreadable")
+	o.only.flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		defer func() { err = errors.Join(err, t.close()) }()
 		out, err := newOutput(cmd, *format)
@@ -68,37 +83,90 @@ each kind of filter.`,
 	return cmd
 }
 
+// check says what is wrong with the options, and reads them.
+func (o *logOptions) check() (err error) {
+	switch {
+	case o.follow && (o.to != "" || o.until != ""):
+		return usage("--follow and --to or --until: what comes has no end; give one of them")
+	case o.from != "" && o.since != "":
+		return usage("--from and --since: give one of them")
+	case o.to != "" && o.until != "":
+		return usage("--to and --until: give one of them")
+	}
+	for _, op := range o.ops {
+		if !slices.Contains(ops, strings.ToLower(op)) {
+			return usage("--op %q: want one of %s", op, strings.Join(ops, ", "))
+		}
+	}
+	if o.key != "" {
+		o.keyIs, err = parseKey(o.key)
+	}
+	return err
+}
+
+// ops are the sorts of records, as summary and viewRecord call them.
+var ops = []string{"put", "delete", "begin", "alive", "overlay", "remove", "segment", "unreadable"}
+
+// stretch is from where to where the log is shown; first is 0 where only its
+// newest records are asked for.
+func (o *logOptions) stretch(ctx context.Context, log events.Reader, bounds events.Bounds, now time.Time) (first, last uint64, err error) {
+	if first, err = position("--from", o.from, 0); err != nil {
+		return 0, 0, err
+	}
+	if last, err = position("--to", o.to, bounds.Last); err != nil {
+		return 0, 0, err
+	}
+	if o.from != "" && first < bounds.First {
+		return 0, 0, notFound("--from %s: the log begins at %d", o.from, bounds.First)
+	}
+	if o.since != "" {
+		if first, err = timeAt(ctx, log, "--since", o.since, now); err != nil {
+			return 0, 0, err
+		}
+	}
+	if o.until != "" {
+		if last, err = timeAt(ctx, log, "--until", o.until, now); err != nil {
+			return 0, 0, err
+		}
+		last--
+	}
+	return first, min(last, bounds.Last), nil
+}
+
+// timeAt is the first record at a time or later.
+func timeAt(ctx context.Context, log events.Reader, flag, s string, now time.Time) (uint64, error) {
+	t, err := parseWhen(s, now)
+	if err != nil {
+		return 0, usage("%s %w", flag, err)
+	}
+	return seqAt(ctx, log, t)
+}
+
 // showLog prints what there is, and then, if it is to follow, what comes.
 func showLog(ctx context.Context, log events.Reader, o logOptions, out *output) error {
+	if err := o.check(); err != nil {
+		return err
+	}
 	bounds, err := log.Bounds(ctx)
 	if err != nil {
 		return err
 	}
-	from, err := position("--from", o.from, 0)
+	from, last, err := o.stretch(ctx, log, bounds, time.Now())
 	if err != nil {
 		return err
 	}
-	last, err := position("--to", o.to, bounds.Last)
-	if err != nil {
-		return err
-	}
-	if o.follow && o.to != "" {
-		return usage("--follow and --to: what comes has no end; give one of them")
-	}
-	last = min(last, bounds.Last)
-
 	p := &logPrinter{out: out, stream: o.follow}
 	var recs []events.Record
-	switch {
-	case o.from != "" && from < bounds.First:
-		return notFound("--from %s: the log begins at %d", o.from, bounds.First)
-	case o.from != "":
+	if from != 0 {
 		recs, err = read(ctx, log, from, last, o.matches)
-	default:
+	} else {
 		recs, err = readTail(ctx, log, bounds.First, last, o)
 	}
 	if err != nil {
 		return err
+	}
+	if len(recs) == 0 && !o.follow && out.format == "table" {
+		return nothingOnLog(bounds, out)
 	}
 	if err := p.print(recs); err != nil || !o.follow {
 		return err
@@ -106,6 +174,14 @@ func showLog(ctx context.Context, log events.Reader, o logOptions, out *output) 
 	return follow(ctx, log, max(bounds.Last, from-min(1, from)), func(recs []events.Record) error {
 		return p.print(slices.DeleteFunc(recs, func(r events.Record) bool { return !o.matches(r) }))
 	})
+}
+
+// nothingOnLog says that no record matches, and how far the log goes.
+func nothingOnLog(b events.Bounds, out *output) error {
+	if b.Last < b.First {
+		return out.line("The log is empty: no source has said anything yet.")
+	}
+	return out.line("No record matches. The log goes from %d to %d; with fewer filters, or with -n -1, there is more.", b.First, b.Last)
 }
 
 // position reads SEQ or EPOCH.SEQ.
@@ -205,24 +281,30 @@ func followOnce(ctx context.Context, log events.Reader, after *uint64, handle fu
 
 // matches says whether a record is to be shown.
 func (o *logOptions) matches(r events.Record) bool {
-	var key events.Key
-	var shard events.Shard
+	var key model.Key
+	var shard model.Shard
+	batch := ""
 	switch b := r.Event.Body.(type) {
 	case *events.Object:
-		key, shard = b.Key, b.Key.Shard()
+		key, batch = model.Key(b.Key), b.Batch.ID
+		shard = key.Shard()
 	case *events.Begin:
-		shard = b.Shard
+		shard = model.Shard(b.Shard)
 	case *events.Alive:
-		if shard = b.Shard; !o.heartbeats && b.Listed.Len() == 0 && !b.Partial {
+		shard = model.Shard(b.Shard)
+		if !o.heartbeats && !slices.Contains(o.ops, "alive") && b.Listed.Len() == 0 && !b.Partial {
 			return false
 		}
 	}
-	return (len(o.sources) == 0 || slices.Contains(o.sources, shard.Source) || slices.Contains(o.sources, shard.String())) &&
-		among(o.kinds, key.Kind) && among(o.namespaces, key.Namespace) && among(o.names, key.Name)
-}
-
-func among(wanted []string, s string) bool {
-	return len(wanted) == 0 || s != "" && slices.Contains(wanted, s)
+	if len(o.ops) > 0 {
+		what, _, _, _ := summary(r)
+		if !among(o.ops, what) {
+			return false
+		}
+	}
+	k := &o.only
+	return among(k.kinds, key.Kind) && among(k.namespaces, key.Namespace) && among(k.names, key.Name) &&
+		k.matchesShard(shard) && among(o.batches, batch) && (o.keyIs == nil || key != model.Key{} && o.keyIs.matches(key))
 }
 
 // logPrinter prints records; the columns of later ones stand below those of

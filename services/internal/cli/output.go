@@ -106,6 +106,11 @@ func (t *table) add(columns ...any) {
 	t.rows = append(t.rows, row)
 }
 
+// note adds a line below the last row, set in.
+func (t *table) note(line string) {
+	t.rows = append(t.rows, []cell{{text: "    " + line, color: faint}})
+}
+
 // table prints t; head says whether with its head.
 func (o *output) table(t *table, head bool) error {
 	rows := t.rows
@@ -119,6 +124,9 @@ func (o *output) table(t *table, head bool) error {
 	widths := make([]int, len(t.head))
 	copy(widths, t.widths)
 	for _, row := range rows {
+		if len(row) == 1 && len(widths) > 1 {
+			continue // a note: as long as it is
+		}
 		for i, c := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
 		}

@@ -8,10 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-
 	"meshlog.dev/events"
-	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/internal/history"
+	"meshlog.dev/services/internal/model"
 )
 
 // recordView is a record as it is printed whole.
@@ -193,19 +192,11 @@ func viewOverlay(o *events.Overlay) *overlayView {
 
 // specJSON is a payload as JSON; nil if this build cannot read it.
 func specJSON(kindName string, p events.Payload) json.RawMessage {
-	k, ok := kind.ByName(kindName)
-	if !ok {
-		return nil
-	}
-	m, err := k.Decode(p.Type, p.Bytes)
+	doc, err := history.Document(kindName, model.Value{Type: p.Type, Bytes: p.Bytes})
 	if err != nil {
 		return nil
 	}
-	b, err := protojson.Marshal(m)
-	if err != nil {
-		return nil
-	}
-	return b
+	return doc
 }
 
 func when(t time.Time) *time.Time {

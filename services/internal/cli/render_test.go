@@ -240,14 +240,14 @@ func TestLogFilters(t *testing.T) {
 		{"all", logOptions{tail: -1}, []uint64{1, 2, 3, 4, 6, 7, 8}},
 		{"heartbeats", logOptions{tail: -1, heartbeats: true}, []uint64{1, 2, 3, 4, 5, 6, 7, 8}},
 		{"tail", logOptions{tail: 2}, []uint64{7, 8}},
-		{"tail of a filter", logOptions{tail: 1, kinds: []string{"MeshPolicy"}}, []uint64{6}},
+		{"tail of a filter", logOptions{tail: 1, only: keyPattern{kinds: []string{"MeshPolicy"}}}, []uint64{6}},
 		{"nothing", logOptions{tail: 0}, nil},
 		{"from", logOptions{tail: 1, from: "1.6"}, []uint64{6, 7, 8}},
 		{"from to", logOptions{from: "2", to: "3"}, []uint64{2, 3}},
 		{"beyond", logOptions{from: "99"}, nil},
-		{"source", logOptions{tail: -1, sources: []string{"file"}}, []uint64{2, 3, 4, 6}},
-		{"shard", logOptions{tail: -1, sources: []string{"file/default"}, names: []string{"default"}}, []uint64{3, 6}},
-		{"nobody", logOptions{tail: -1, namespaces: []string{"x"}}, nil},
+		{"source", logOptions{tail: -1, only: keyPattern{sources: []string{"file"}}}, []uint64{2, 3, 4, 6}},
+		{"shard", logOptions{tail: -1, only: keyPattern{sources: []string{"file/default"}, names: []string{"default"}}}, []uint64{3, 6}},
+		{"nobody", logOptions{tail: -1, only: keyPattern{namespaces: []string{"x"}}}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b bytes.Buffer

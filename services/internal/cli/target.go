@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meshlog.dev/events/archive"
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/history"
@@ -214,14 +215,20 @@ func (t *target) leftFile(cmd *cobra.Command) (*history.Past, error) {
 }
 
 // archived opens an archive.
-func (t *target) archived(*cobra.Command) (*history.Past, error) {
-	return nil, fmt.Errorf("--archive %s: archives cannot be read yet", t.archive)
+func (t *target) archived(cmd *cobra.Command) (*history.Past, error) {
+	a, err := archive.Open(cmd.Context(), t.archive)
+	if err != nil {
+		return nil, fmt.Errorf("--archive: %w", err)
+	}
+	t.closeLater(a.Close)
+	return history.FromArchive(t.archive, a), nil
 }
 
 // leftFile is a file with versions in a data directory: the builder's, or else
 // the frontend's.
 func leftFile(data string) (string, error) {
-	for _, file := range []string{builderup.File(data), frontendup.File(data)} {
+	own := filepath.Join(data, filepath.Base(builderup.File(""))) // in the directory itself
+	for _, file := range []string{builderup.File(data), frontendup.File(data), own} {
 		if _, err := os.Stat(file); err == nil {
 			return file, nil
 		}

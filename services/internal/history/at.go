@@ -54,3 +54,16 @@ func WorldOf(s *store.Snapshot) (*model.World, error) {
 	w, _, err := model.NewWorld().Apply(model.Change{Rows: rows})
 	return w, err
 }
+
+// Locate is the position of the record seq: in which epoch it lies. The record
+// need not have been published.
+func Locate(ctx context.Context, p *Past, seq uint64) (store.Version, error) {
+	r, err := Begin(ctx, p, seq)
+	if err != nil {
+		return store.Version{}, err
+	}
+	if err := r.To(ctx, seq, nil); err != nil {
+		return store.Version{}, err
+	}
+	return store.Version(r.Position()), nil
+}

@@ -2,6 +2,7 @@ package history
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"meshlog.dev/events"
@@ -264,4 +265,32 @@ func hashOf(rec events.Record) events.Hash {
 		return events.Hash{}
 	}
 	return events.ContentHash(o.Key, o.Payload, o.Created)
+}
+
+// Keys are the keys of all objects that were ever spoken of, as far as the log
+// goes back, in no order.
+func Keys(ctx context.Context, p *Past) ([]model.Key, error) {
+	bounds, err := p.bounds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	keys := map[model.Key]struct{}{}
+	r, err := BeginAtFloor(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	for row := range r.Content().Rows() {
+		if at := parseRow(row.Key); at.overlay == "" {
+			keys[at.key] = struct{}{}
+		}
+	}
+	for rec, err := range Records(ctx, p.Log, bounds.First, bounds.Last) {
+		if err != nil {
+			return nil, err
+		}
+		if o, ok := rec.Event.Body.(*events.Object); ok {
+			keys[model.Key(o.Key)] = struct{}{}
+		}
+	}
+	return slices.Collect(maps.Keys(keys)), nil
 }

@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshlog.dev/services/internal/history"
+	"meshlog.dev/services/internal/model"
+)
+
+// diffView is what differs between two versions.
+type diffView struct {
+	From    string         `json:"from"`
+	To      string         `json:"to"`
+	Changes []objectChange `json:"changes"`
+}
+
+func diffCommand() *cobra.Command {
+	var only keyPattern
+	cmd := &cobra.Command{
+		Use: "diff VERSION [VERSION]", Short: "Shows in which objects two versions differ", Args: args(1, 2, "VERSION"),
+		Long: `Shows in which objects two versions differ, field by field, and which record
+made it so. Without the second VERSION, what the first one changed: it is
+compared with the one before it.
+
+` + momentForms + `
+Any position of the log will do, published or not.
+
+Exit code 0, whether they differ or not.`,
+		Example: `  meshlog diff --data data/ latest~1 latest
+  meshlog diff --data data/ "14:00" "14:05"
+  meshlog diff --data data/ .13 --kind VirtualService
+  meshlog diff --archive mesh.archive latest~5 latest -o json`,
+	}
+	t := pastFlags(cmd)
+	format := outputFlag(cmd)
+	only.flags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		defer func() { err = errors.Join(err, t.close()) }()
+		out, err := newOutput(cmd, *format)
+		if err != nil {
+			return err
+		}
+		p, err := t.past(cmd)
+		if err != nil {
+			return err
+		}
+		from, to, err := twoMoments(cmd.Context(), p, args, time.Now())
+		if err != nil {
+			return err
+		}
+		v, err := diffObjects(cmd.Context(), p, from, to, &only)
+		if err != nil {
+			return err
+		}
+		return out.print(v, func() error { return showDiff(v, out) })
+	}
+	return cmd
+}
+
+// twoMoments reads VERSION [VERSION]; of one alone, what it changed.
+func twoMoments(ctx context.Context, p *history.Past, args []string, now time.Time) (from, to moment, err error) {
+	if to, err = findMoment(ctx, p, args[len(args)-1], now); err != nil {
+		return from, to, err
+	}
+	if len(args) == 2 {
+		from, err = findMoment(ctx, p, args[0], now)
+		return from, to, err
+	}
+	if to.Manifest == nil {
+		return from, to, usage("position %s was not published: give two of them", to.Version)
+	}
+	for m, err := range p.Versions.History(ctx) {
+		if err != nil {
+			return from, to, err
+		}
+		if v := momentOf(m); v.Version.Less(to.Version) {
+			return v, to, nil
+		}
+	}
+	return from, to, notFound("version %s is the oldest that is kept: there is none before it to compare it with", to.Version)
+}
+
+func diffObjects(ctx context.Context, p *history.Past, from, to moment, only *keyPattern) (*diffView, error) {
+	a, err := from.content(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	b, err := to.content(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	seqs, err := causes(ctx, p, from.Version, to.Version)
+	if err != nil {
+		return nil, err
+	}
+	say := newExplainer(p)
+	v := &diffView{From: from.Version.String(), To: to.Version.String(), Changes: []objectChange{}}
+	for _, c := range history.Diff(a, b) {
+		if !only.matches(c.Key) {
+			continue
+		}
+		row := c.Key.Row()
+		if c.Overlay != "" {
+			row = model.OverlayRow(c.Overlay)
+		}
+		view := viewChange(c)
+		view.Seq = seqs[row]
+		view.Cause = say.cause(ctx, view.Seq)
+		v.Changes = append(v.Changes, view)
+	}
+	return v, nil
+}
+
+func showDiff(v *diffView, out *output) error {
+	if len(v.Changes) == 0 {
+		return out.line("%s and %s do not differ in what was asked for.", v.From, v.To)
+	}
+	count := map[string]int{}
+	for _, c := range v.Changes {
+		count[c.Change]++
+	}
+	err := out.line("%s", out.paint(fmt.Sprintf("from %s to %s: %d changed, %d added, %d removed",
+		v.From, v.To, count["changed"], count["added"], count["removed"]), faint))
+	if err != nil {
+		return err
+	}
+	return printChanges(out, v.Changes)
+}

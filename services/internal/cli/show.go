@@ -1,0 +1,289 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/history"
+	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// contentView is what a version holds.
+type contentView struct {
+	Version string           `json:"version"`
+	Time    *time.Time       `json:"time,omitempty"` // published; absent of a position that was not
+	Root    string           `json:"root"`
+	Objects []objectStanding `json:"objects"`
+	// Overlays are the ids of those that lie over something.
+	Overlays []string `json:"overlays,omitempty"`
+}
+
+// objectStanding is one object of a version.
+type objectStanding struct {
+	Object string  `json:"object"`
+	Key    keyView `json:"key"`
+	// Served says whether it counts: no overlay keeps it away, and no other
+	// source's copy wins.
+	Served bool `json:"served"`
+	// Overlays are the ids of those that lie over it.
+	Overlays []string `json:"overlays,omitempty"`
+	// Seq is the record that made it so, as far as the versions that are kept
+	// say; Cause is what that record says.
+	Seq   uint64 `json:"seq,omitempty"`
+	Cause string `json:"cause,omitempty"`
+	// Of `show VERSION KEY`: what is served and, where that differs, the last
+	// good value of its source.
+	Value      fieldContent `json:"value,omitempty"`
+	Offered    fieldContent `json:"offered,omitempty"`
+	Unreadable string       `json:"unreadable,omitempty"` // why this build cannot show it
+}
+
+func showCommand() *cobra.Command {
+	var only keyPattern
+	cmd := &cobra.Command{
+		Use: "show VERSION [KEY]", Short: "Shows what a version serves: its objects, or one of them whole", Args: args(1, 2, "VERSION"),
+		Long: `Shows the objects of a version, or one of them whole, as it was served then.
+
+` + momentForms + `
+Any position of the log will do, published or not.
+
+KEY is KIND/NAMESPACE/NAME, or KIND/NAME for what has no namespace. ` + "`meshlog\nversions VERSION`" + ` shows what the version changed.`,
+		Example: `  meshlog show --data data/ latest
+  meshlog show --data data/ "14:02" VirtualService/demo/shop
+  meshlog show --data data/ latest~3 --kind ServiceEntry
+  meshlog show --archive mesh.archive .42 VirtualService/demo/shop > shop.yaml`,
+	}
+	t := pastFlags(cmd)
+	format := outputFlag(cmd)
+	only.flags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		defer func() { err = errors.Join(err, t.close()) }()
+		out, err := newOutput(cmd, *format)
+		if err != nil {
+			return err
+		}
+		pattern := &only
+		if len(args) == 2 {
+			if pattern, err = parseKey(args[1]); err != nil {
+				return err
+			}
+			pattern.sources = append(pattern.sources, only.sources...)
+			pattern.instances = only.instances
+		}
+		p, err := t.past(cmd)
+		if err != nil {
+			return err
+		}
+		m, err := findMoment(cmd.Context(), p, args[0], time.Now())
+		if err != nil {
+			return err
+		}
+		c, err := openContent(cmd.Context(), p, m)
+		if err != nil {
+			return err
+		}
+		if len(args) == 1 {
+			v := c.list(pattern)
+			return out.print(v, func() error { return showContent(v, out) })
+		}
+		v, err := c.one(cmd.Context(), args[1], pattern)
+		if err != nil {
+			return err
+		}
+		return out.print(v, func() error { return showObject(v, m, out) })
+	}
+	return cmd
+}
+
+// content is a version that is looked into.
+type content struct {
+	moment moment
+	rows   *store.Snapshot
+	world  *model.World
+	seqs   map[string]uint64 // row: the record that made it so
+	over   map[model.Key][]string
+	ids    []string // of overlays
+	say    *explainer
+}
+
+func openContent(ctx context.Context, p *history.Past, m moment) (*content, error) {
+	c := &content{moment: m, over: map[model.Key][]string{}, say: newExplainer(p)}
+	var err error
+	if c.rows, err = m.content(ctx, p); err != nil {
+		return nil, err
+	}
+	if c.world, err = history.WorldOf(c.rows); err != nil {
+		return nil, fmt.Errorf("version %s: %w", m.Version, err)
+	}
+	if c.seqs, err = causes(ctx, p, store.Version{}, m.Version); err != nil {
+		return nil, err
+	}
+	for row := range c.rows.Rows() {
+		_, id, err := model.ParseRow(row.Key)
+		if err != nil || id == "" {
+			continue
+		}
+		c.ids = append(c.ids, id)
+		o, err := model.UnmarshalOverlay(id, row.Value)
+		if err != nil {
+			return nil, fmt.Errorf("version %s: %w", m.Version, err)
+		}
+		for _, v := range o.Values {
+			if v.Resource == nil {
+				c.over[v.Key] = append(c.over[v.Key], id)
+			}
+		}
+	}
+	return c, nil
+}
+
+func (c *content) standing(k model.Key) objectStanding {
+	_, served := c.world.Served(k)
+	return objectStanding{
+		Object: k.String(), Key: viewKey(events.Key(k)), Served: served, Overlays: c.over[k], Seq: c.seqs[k.Row()],
+	}
+}
+
+// list is all objects that are meant.
+func (c *content) list(only *keyPattern) *contentView {
+	v := &contentView{Version: c.moment.Version.String(), Root: c.rows.Root().String(), Objects: []objectStanding{}, Overlays: c.ids}
+	if m := c.moment.Manifest; m != nil {
+		v.Time = when(publishedAt(m))
+	}
+	for _, k := range keysIn(c.rows) {
+		if only.matches(k) {
+			v.Objects = append(v.Objects, c.standing(k))
+		}
+	}
+	return v
+}
+
+// one is the object that is meant; of several copies, the one that counts.
+func (c *content) one(ctx context.Context, asked string, pattern *keyPattern) (*objectStanding, error) {
+	keys, err := pattern.find(asked, keysIn(c.rows))
+	if err != nil {
+		return nil, fmt.Errorf("version %s: %w", c.moment.Version, err)
+	}
+	k := keys[0]
+	for _, other := range keys {
+		if _, served := c.world.Served(other); served {
+			k = other
+			break
+		}
+	}
+	v := c.standing(k)
+	v.Cause = c.say.cause(ctx, v.Seq)
+	if o, served := c.world.Served(k); served {
+		v.Value, err = history.Document(k.Kind, o.Value)
+	}
+	if b, ok := c.rows.Get(k.Row()); ok && (len(v.Overlays) > 0 || !v.Served) && err == nil {
+		var good model.Value
+		if good, err = model.UnmarshalValue(b); err == nil {
+			v.Offered, err = history.Document(k.Kind, good)
+		}
+	}
+	if err != nil {
+		v.Unreadable = err.Error()
+	}
+	return &v, nil
+}
+
+func showContent(v *contentView, out *output) error {
+	if len(v.Objects) == 0 {
+		return out.line("Version %s has no objects that match; without filters, `meshlog show %[1]s` lists all.", v.Version)
+	}
+	t := table{head: []string{"OBJECT", "SERVED", "SEQ"}}
+	for _, o := range v.Objects {
+		served := cell{"yes", ""}
+		switch {
+		case len(o.Overlays) > 0 && o.Served:
+			served = cell{"by " + o.Overlays[0], yellow}
+		case len(o.Overlays) > 0:
+			served = cell{"not: " + o.Overlays[0], yellow}
+		case !o.Served:
+			served = cell{"no: another copy wins", faint}
+		}
+		seq := ""
+		if o.Seq != 0 {
+			seq = fmt.Sprint(o.Seq)
+		}
+		t.add(o.Object, served, seq)
+	}
+	return out.table(&t, true)
+}
+
+// showObject prints an object as a document that may be applied again, with
+// what is to be said about it as comments.
+func showObject(v *objectStanding, m moment, out *output) error {
+	comments := []string{fmt.Sprintf("%s at version %s", v.Object, m.Version)}
+	if v.Cause != "" {
+		comments = append(comments, fmt.Sprintf("record %d: %s", v.Seq, v.Cause))
+	}
+	for _, id := range v.Overlays {
+		comments = append(comments, "overlay "+id+" lies over it: this is not what its source offers")
+	}
+	doc := v.Value
+	switch {
+	case v.Unreadable != "":
+		return out.line("# %s\n# cannot be shown: %s", comments[0], v.Unreadable)
+	case !v.Served && v.Offered != nil:
+		comments, doc = append(comments, "it is not served"), v.Offered
+	case !v.Served:
+		comments = append(comments, "it is not served, and its source does not offer it")
+	}
+	for _, c := range comments {
+		if err := out.line("%s", out.paint("# "+c, faint)); err != nil {
+			return err
+		}
+	}
+	if doc == nil {
+		return nil
+	}
+	b, err := manifestYAML(v.Key, doc)
+	if err == nil {
+		_, err = out.w.Write(b)
+	}
+	return err
+}
+
+// manifestYAML is an object as people write it.
+func manifestYAML(k keyView, doc json.RawMessage) ([]byte, error) {
+	kd, ok := kind.ByName(k.Kind)
+	if !ok || kd.Form == kind.Converted {
+		return yaml.JSONToYAML(doc)
+	}
+	version := kd.Versions[0]
+	if kd.Group != "" {
+		version = kd.Group + "/" + version
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(doc, &fields); err != nil {
+		return nil, err
+	}
+	meta := map[string]any{}
+	if kd.Form == kind.Spec {
+		fields = map[string]any{"spec": fields}
+	} else if was, ok := fields["metadata"].(map[string]any); ok {
+		meta = was
+	}
+	meta["name"] = k.Name
+	if k.Namespace != "" {
+		meta["namespace"] = k.Namespace
+	}
+	b, err := yaml.Marshal(map[string]any{"apiVersion": version, "kind": k.Kind, "metadata": meta})
+	if err != nil {
+		return nil, err
+	}
+	delete(fields, "metadata")
+	rest, err := yaml.Marshal(fields)
+	return append(b, rest...), err
+}
