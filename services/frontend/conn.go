@@ -186,7 +186,7 @@ func (c *conn) enter(r *request) (err error) {
 	c.transmit = c.send
 	c.limit, c.alarm = stopped(c.tooSlow), stopped(c.wake)
 	c.server.register(c) // before the state is read (I6)
-	c.server.cfg.Logger.Info("proxy connected", "proxy", c.proxy.ID, "type", string(c.proxy.Type), "address", c.address,
+	c.server.streamLog.Info("proxy connected", "proxy", c.proxy.ID, "type", string(c.proxy.Type), "address", c.address,
 		"delta", c.mode.delta, "resumes", c.resumes)
 	return nil
 }
@@ -219,7 +219,7 @@ func (c *conn) aged() {
 // leave waits for who works for the stream, which has ended.
 func (c *conn) leave() {
 	c.server.unregister(c)
-	c.server.cfg.Logger.Info("proxy disconnected", "proxy", c.proxy.ID, "address", c.address, "after", time.Since(c.since).Round(time.Millisecond))
+	c.server.streamLog.Info("proxy disconnected", "proxy", c.proxy.ID, "address", c.address, "after", time.Since(c.since).Round(time.Millisecond))
 	c.turn.end()
 	c.limit.Stop()
 	c.alarm.Stop()

@@ -46,6 +46,13 @@ func newGate(l Limits, m *Metrics) *gate {
 	}
 }
 
+// state is how many streams wait, and how many are at their first answers.
+func (g *gate) state() (waiting, first int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.waiting[0]) + len(g.waiting[1]), g.places - g.free
+}
+
 // enter returns when a stream may begin; leave gives its place back. It refuses
 // one for which there will be no place in time, at once where that is plain.
 func (g *gate) enter(ctx context.Context, resuming bool) error {

@@ -310,6 +310,8 @@ func (p panics) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
+func (p panics) WithAttrs([]slog.Attr) slog.Handler { return p }
+
 // An error of the program costs the stream in which it happens, and no other.
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

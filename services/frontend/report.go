@@ -1,10 +1,8 @@
 package frontend
 
 import (
-	"cmp"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -17,11 +15,8 @@ import (
 
 // Report says everything that the frontend has to say. It is the caller's.
 func (s *Server) Report() *reportv1.FrontendReport {
-	conns := s.streamsNow()
+	conns := s.streamsInOrder()
 	r := s.report(conns)
-	slices.SortFunc(conns, func(a, b *conn) int {
-		return cmp.Or(strings.Compare(a.proxy.ID, b.proxy.ID), a.since.Compare(b.since))
-	})
 	for _, c := range conns {
 		r.Proxies = append(r.Proxies, c.report())
 	}
@@ -215,7 +210,7 @@ func (s *Server) refreshStreams(now time.Time) {
 func (c *conn) observe(e stream.Event) {
 	m := c.server.cfg.Metrics
 	warn := func(message string, args ...any) {
-		c.server.cfg.Logger.Warn(message, append([]any{"proxy", c.proxy.ID}, args...)...)
+		c.server.streamLog.Warn(message, append([]any{"proxy", c.proxy.ID}, args...)...)
 	}
 	switch e.Kind {
 	case stream.Acked:
@@ -235,13 +230,13 @@ func (c *conn) observe(e stream.Event) {
 		m.stale[e.Type].Inc()
 	case stream.Unsupported:
 		m.unsupported.Inc()
-		c.server.cfg.Logger.Debug("a type that is not served was requested", "proxy", c.proxy.ID, "type", e.Detail)
+		c.server.streamLog.Debug("a type that is not served was requested", "proxy", c.proxy.ID, "type", e.Detail)
 	case stream.Downgrade:
 		m.downgrades.Inc()
 		warn("the proxy knows versions that are unknown here, and the head of the version chain is not known; serving what is here")
 	case stream.Unmatched:
 		m.unmatched.Inc()
-		c.server.cfg.Logger.Debug("the proxy's clusters are those of no retained version; they are replaced at once", "proxy", c.proxy.ID)
+		c.server.streamLog.Debug("the proxy's clusters are those of no retained version; they are replaced at once", "proxy", c.proxy.ID)
 	case stream.Suspect:
 		m.suspects.Inc()
 		warn("the proxy has not answered CDS, or not asked for it; sending it again")

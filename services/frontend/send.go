@@ -146,7 +146,7 @@ func (c *conn) sendOut() error {
 // cannot take one back.
 func (c *conn) tooSlow() {
 	c.server.cfg.Metrics.sendTimeout.Inc()
-	c.server.cfg.Logger.Warn("the proxy does not take a response; its stream is ended", "proxy", c.proxy.ID, "limit", c.server.cfg.Limits.SendTimeout)
+	c.server.streamLog.Warn("the proxy does not take a response; its stream is ended", "proxy", c.proxy.ID, "limit", c.server.cfg.Limits.SendTimeout)
 	c.end(status.Errorf(codes.Unavailable, "the client did not take a response in %s", c.server.cfg.Limits.SendTimeout))
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"runtime/debug"
@@ -43,17 +44,18 @@ const (
 
 // Server is a frontend.
 type Server struct {
-	cfg      Config
-	replica  *replica.Replica
-	cache    *content.Cache
-	heads    heads
-	names    *names.Table
-	gate     *gate
-	opinions opinions
-	codec    codec
-	health   *health.Server
-	streams  sync.WaitGroup // goroutines of streams, apart from their handlers
-	failed   handshakes
+	cfg       Config
+	streamLog *slog.Logger // what happens on streams
+	replica   *replica.Replica
+	cache     *content.Cache
+	heads     heads
+	names     *names.Table
+	gate      *gate
+	opinions  opinions
+	codec     codec
+	health    *health.Server
+	streams   sync.WaitGroup // goroutines of streams, apart from their handlers
+	failed    handshakes
 
 	mu       sync.Mutex // protects what follows
 	conns    map[*conn]struct{}
@@ -83,14 +85,15 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("frontend: %w", err)
 	}
 	s := &Server{
-		cfg:    cfg,
-		cache:  content.New(),
-		heads:  heads{ask: cfg.Head},
-		names:  names.NewTable(),
-		gate:   newGate(cfg.Limits, cfg.Metrics),
-		health: health.NewServer(),
-		codec:  codec,
-		conns:  make(map[*conn]struct{}),
+		cfg:       cfg,
+		streamLog: cfg.Logger.With("component", "xds"),
+		cache:     content.New(),
+		heads:     heads{ask: cfg.Head},
+		names:     names.NewTable(),
+		gate:      newGate(cfg.Limits, cfg.Metrics),
+		health:    health.NewServer(),
+		codec:     codec,
+		conns:     make(map[*conn]struct{}),
 	}
 	refresh := s.refreshMetrics
 	cfg.Metrics.refresh.Store(&refresh)
@@ -327,6 +330,6 @@ func (s *Server) recovered(failed func(error)) {
 		return
 	}
 	s.cfg.Metrics.panics.Inc()
-	s.cfg.Logger.Error("an error of the program; the stream in which it happened is ended", "panic", p, "stack", string(debug.Stack()))
+	s.streamLog.Error("an error of the program; the stream in which it happened is ended", "panic", p, "stack", string(debug.Stack()))
 	failed(status.Error(codes.Unavailable, "an error of the program; the frontend's log says more"))
 }

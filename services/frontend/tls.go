@@ -82,13 +82,13 @@ func (s *Server) handshakeFailed(from net.Addr, err error) {
 	s.cfg.Metrics.handshakeFailures.Inc()
 	now, logged := time.Now().UnixNano(), s.failed.logged.Load()
 	if now-logged >= int64(handshakeLogs) && s.failed.logged.CompareAndSwap(logged, now) {
-		s.cfg.Logger.Warn("a TLS handshake failed; more within a second are only counted", "address", from.String(), "error", err)
+		s.streamLog.Warn("a TLS handshake failed; more within a second are only counted", "address", from.String(), "error", err)
 	}
 }
 
 func (s *Server) refusedIdentity(p *model.Proxy, address string, err error) {
 	s.cfg.Metrics.impostors.Inc()
-	s.cfg.Logger.Warn("a proxy is not who its certificate says; it is refused", "proxy", p.ID, "address", address, "error", err)
+	s.streamLog.Warn("a proxy is not who its certificate says; it is refused", "proxy", p.ID, "address", address, "error", err)
 }
 
 // checkIdentity compares who a client says it is with its certificate, where

@@ -1,0 +1,69 @@
+package frontend_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/services/internal/model"
+	. "meshlog.dev/services/internal/model/modeltest"
+)
+
+func TestPushStatusAndDump(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t)
+		m.Publish(Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
+		f := start(t, "f1", m)
+		defer f.end()
+		if st := f.server.Serving(); st.Version() != m.Last().Version() {
+			t.Errorf("serving %v", st.Version())
+		}
+		one, two := f.connect(node("e1", "demo")), f.connect(node("e2", "demo"))
+		one.ask(model.CDS)
+		one.ack(one.expect(model.CDS, "a", "b"))
+		two.ask(model.CDS)
+		first := two.expect(model.CDS, "a", "b")
+		synctest.Wait()
+
+		status := f.server.PushStatus(10)
+		if status.Version != m.Last().Version() || status.Published.IsZero() {
+			t.Errorf("version %v, published %v", status.Version, status.Published)
+		}
+		if got := fmt.Sprint(status.Streams, status.Applied, status.Rejected, status.AllUnanswered, len(status.Unanswered)); got != "2 1 0 1 1" {
+			t.Errorf("streams, applied, rejected, unanswered: %s", got)
+		}
+		if u := status.Unanswered[0]; u.Proxy != "e2" || u.Type != model.CDS || time.Since(u.Since) > time.Minute {
+			t.Errorf("unanswered: %+v", u)
+		}
+		if got := len(f.server.PushStatus(0).Unanswered); got != 0 {
+			t.Errorf("%d unanswered responses told, none was asked for", got)
+		}
+		two.nack(first, "b is bad")
+		synctest.Wait()
+		if status = f.server.PushStatus(10); status.Rejected != 1 {
+			t.Errorf("%d streams with a rejection, want 1", status.Rejected)
+		}
+
+		var ids []string
+		for r := range f.server.Proxies() {
+			ids = append(ids, r.GetId())
+		}
+		if diff := cmp.Diff([]string{"e1", "e2"}, ids); diff != "" {
+			t.Error(diff)
+		}
+		var dump []string
+		for d := range f.server.Dump("e1") {
+			dump = append(dump, fmt.Sprintf("%s %s sent=%t applied=%t size=%t", d.Type, d.Name, d.Sent, d.Applied, d.Resource.Size() > 0))
+		}
+		want := []string{"CDS a sent=true applied=true size=true", "CDS b sent=true applied=true size=true"}
+		if diff := cmp.Diff(want, dump); diff != "" {
+			t.Error(diff)
+		}
+		for d := range f.server.Dump("e3") {
+			t.Errorf("dump of nobody: %v", d)
+		}
+	})
+}
