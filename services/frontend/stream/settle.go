@@ -259,8 +259,8 @@ func (w *watch) lift(set *xds.Set) {
 			delete(w.holds, name)
 		}
 	}
-	if len(w.holds) == 0 && len(w.trials) == 0 && !w.tainted {
-		w.nack = nil // all else was applied since
+	if len(w.holds) == 0 && len(w.trials) == 0 {
+		w.nack = nil // what is served now was not rejected
 	}
 }
 
