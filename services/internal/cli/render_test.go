@@ -237,12 +237,12 @@ func TestLogFilters(t *testing.T) {
 		o    logOptions
 		want []uint64
 	}{
-		{"all", logOptions{tail: -1}, []uint64{1, 2, 3, 4, 6, 7, 8}},
-		{"heartbeats", logOptions{tail: -1, heartbeats: true}, []uint64{1, 2, 3, 4, 5, 6, 7, 8}},
-		{"tail", logOptions{tail: 2}, []uint64{7, 8}},
+		{"all", logOptions{tail: -1}, []uint64{1, 2, 3, 4, 6, 7, 8, 9}},
+		{"heartbeats", logOptions{tail: -1, heartbeats: true}, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}},
+		{"tail", logOptions{tail: 2}, []uint64{8, 9}},
 		{"tail of a filter", logOptions{tail: 1, only: keyPattern{kinds: []string{"MeshPolicy"}}}, []uint64{6}},
 		{"nothing", logOptions{tail: 0}, nil},
-		{"from", logOptions{tail: 1, from: "1.6"}, []uint64{6, 7, 8}},
+		{"from", logOptions{tail: 1, from: "1.6"}, []uint64{6, 7, 8, 9}},
 		{"from to", logOptions{from: "2", to: "3"}, []uint64{2, 3}},
 		{"beyond", logOptions{from: "99"}, nil},
 		{"source", logOptions{tail: -1, only: keyPattern{sources: []string{"file"}}}, []uint64{2, 3, 4, 6}},
@@ -273,7 +273,7 @@ func TestLogFollow(t *testing.T) {
 	if err := showLog(ctx, log, logOptions{tail: 1, follow: true}, &output{w: w, format: "table"}); err != nil {
 		t.Fatal(err)
 	}
-	want := "SEQ  TIME                     WHAT    OBJECT  FROM  BY\n8    2026-11-21 12:00:00.000  REMOVE  hold-1  -     me\n"
+	want := "SEQ  TIME                     WHAT     OBJECT        FROM                        BY\n9    2026-11-21 12:00:00.000  OVERLAY  quarantine-1  1 resource: no such filter  me\n"
 	if diff := cmp.Diff(want, w.printed.String()); diff != "" {
 		t.Error(diff)
 	}
