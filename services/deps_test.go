@@ -19,7 +19,7 @@ type law struct {
 
 var laws = []law{
 	{
-		who:    []string{module + "internal/model", module + "internal/fold", module + "internal/xds/...", module + "internal/kind", module + "internal/kubeconv", module + "internal/document", module + "internal/manifest"},
+		who:    []string{module + "internal/model", module + "internal/fold", module + "internal/xds/...", module + "internal/kind", module + "internal/kubeconv", module + "internal/document", module + "internal/manifest", module + "internal/published"},
 		except: []string{module + "internal/xds/envoytest"},
 		never:  []string{"context", "os", "io/fs", "net", "log/...", "os/...", "math/rand/...", "crypto/rand", "syscall"},
 		direct: true,
@@ -31,6 +31,18 @@ var laws = []law{
 		except: []string{module + "internal/xds/envoytest"},
 		never:  []string{"net/http", "google.golang.org/grpc/...", "github.com/nats-io/...", "go.etcd.io/...", "github.com/envoyproxy/go-control-plane/envoy/service/..."},
 		reason: "pure packages are linked into everything, and pull no server or client with them",
+	},
+	{
+		who:    []string{module + "internal/model", module + "internal/fold", module + "internal/xds/...", module + "internal/kind", module + "internal/published"},
+		except: []string{module + "internal/xds/envoytest"},
+		never:  []string{"go.opentelemetry.io/otel/..."}, direct: true,
+		reason: "spans are made where time passes, of what pure packages have done",
+	},
+	{
+		who:    []string{module + "..."},
+		except: []string{module + "internal/process"},
+		never:  []string{"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/sdk/...", "go.opentelemetry.io/otel/exporters/..."}, direct: true,
+		reason: "where traces go is the process's business; all others know the API at most",
 	},
 	{
 		who:    []string{module + "internal/model"},

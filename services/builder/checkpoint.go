@@ -81,4 +81,7 @@ func (m *Machine) ofThisEpoch(c *snapshotv1.Checkpoint) bool {
 }
 
 // timing is when what led to a version passed which stage.
-type timing struct{ observed, logged, read, due, built time.Time }
+type timing struct {
+	observed, logged, read, due, built time.Time
+	traces                             []string // of the records, the first ones; each once
+}

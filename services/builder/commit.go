@@ -12,6 +12,7 @@ import (
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/published"
 	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/store"
 )
 
@@ -164,8 +165,10 @@ func (m *Machine) worthAVersion() bool {
 func (m *Machine) publish(ctx context.Context, delta store.Delta) (bool, error) {
 	man := m.manifest(delta)
 	m.since.built = m.cfg.Now()
+	span := m.trace(man)
 	stop.At(stop.BuilderPublish)
 	seq, err := m.cfg.Feed.Publish(ctx, store.Update{Manifest: man, Delta: delta}, m.head.Seq, m.feedGen)
+	tracing.End(span, m.cfg.Now(), err)
 	// A crash here, or a lost answer, leaves a version on the chain and not in
 	// the file: whoever folds to its position compares and files it.
 	switch {

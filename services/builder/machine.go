@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/store"
 )
 
@@ -36,6 +37,8 @@ type Config struct {
 	Now     func() time.Time // default time.Now
 	NewID   func() string    // ids of events; default 128 random bits
 	Logger  *slog.Logger
+	// Tracer makes spans of what is published; nil: of nothing.
+	Tracer *tracing.Tracer
 	// FoldOptions are for simulations.
 	FoldOptions []fold.Option
 }
@@ -358,6 +361,7 @@ func (m *Machine) change(rec events.Record, c model.Change) {
 	for _, r := range c.Rows {
 		m.causes[r.Row], m.behind[r.Row] = r.Seq, r.Value
 	}
+	m.since.traced(rec)
 	m.unbuilt.add(c)
 }
 

@@ -31,6 +31,7 @@ type rig struct {
 
 	session int
 	pseq    uint64
+	trace   string // of the next events
 	offered map[events.Key]events.Payload
 }
 
@@ -187,7 +188,7 @@ func key(name string) events.Key {
 
 func (r *rig) append(body events.Body) {
 	r.t.Helper()
-	ev := events.Event{ID: r.id(), Observed: r.clock(), Body: body}
+	ev := events.Event{ID: r.id(), Observed: r.clock(), Trace: r.trace, Body: body}
 	if _, err := r.log.Append(r.t.Context(), []events.Event{ev}, events.Fence{}); err != nil {
 		r.t.Fatalf("append: %v", err)
 	}

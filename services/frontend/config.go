@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/store"
 )
 
@@ -38,6 +39,8 @@ type Config struct {
 	Logger                  *slog.Logger
 	// Metrics are counted here; nil counts nowhere.
 	Metrics *Metrics
+	// Tracer makes spans of versions on their way to proxies; nil: none.
+	Tracer *tracing.Tracer
 	// OnChange is called, from any goroutine, when Report has something new
 	// to say; it is urgent where the chain was rewound. It must not block.
 	OnChange func(urgent bool)

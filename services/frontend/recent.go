@@ -22,6 +22,7 @@ type served struct {
 	// published when the leader published it, by the leader's.
 	observed, published time.Time
 	had                 time.Time // when the frontend had it, before what proxies are served of it was made
+	trace               *convergence
 }
 
 // servedOf is what is known of a state that is about to be served.

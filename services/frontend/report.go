@@ -215,11 +215,18 @@ func (c *conn) observe(e stream.Event) {
 	switch e.Kind {
 	case stream.Acked:
 		if !e.Published.IsZero() {
-			m.acked(e.Type, e.Sent, c.server.recent.find(e.World))
+			by := c.server.recent.find(e.World)
+			m.acked(e.Type, e.Sent, by)
+			if by != nil {
+				by.trace.answer(c.proxy.ID, false)
+			}
 		}
 		c.news = true
 	case stream.Nacked:
 		m.rejects[e.Type].Inc()
+		if by := c.server.recent.find(e.World); by != nil {
+			by.trace.answer(c.proxy.ID, true)
+		}
 		warn("the proxy rejected a response", "type", e.Type.String(), "version", e.Nack.Version,
 			"world", e.World, "resources", e.Nack.Resources, "message", e.Nack.Message)
 		c.news = true

@@ -129,7 +129,10 @@ func (c *conn) sendOut() error {
 	for _, resource := range c.out.Resources {
 		size += resource.Size()
 	}
-	start := time.Now()
+	start, by := time.Now(), c.server.recent.find(cause)
+	if by != nil {
+		by.trace.response(t, c.proxy.ID) // before its answer may come
+	}
 	c.limit.Reset(c.server.cfg.Limits.SendTimeout)
 	stop.At(stop.FrontendPush)
 	err := c.grpc.SendMsg(&c.out)
@@ -138,7 +141,7 @@ func (c *conn) sendOut() error {
 	if err != nil {
 		return err
 	}
-	m.sent(t, size, start, c.server.recent.find(cause))
+	m.sent(t, size, start, by)
 	return nil
 }
 

@@ -66,6 +66,7 @@ type Server struct {
 	unpersisted time.Time
 
 	recent  recent
+	tracer  *tracer
 	serving atomic.Pointer[replica.State] // nil: nothing yet
 }
 
@@ -94,6 +95,7 @@ func New(cfg Config) (*Server, error) {
 		health:    health.NewServer(),
 		codec:     codec,
 		conns:     make(map[*conn]struct{}),
+		tracer:    newTracer(cfg.Tracer),
 	}
 	refresh := s.refreshMetrics
 	cfg.Metrics.refresh.Store(&refresh)
@@ -121,6 +123,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stop()
 	g, work := errgroup.WithContext(work)
 	g.Go(func() error { return s.replica.Run(work, s.cfg.Chain) })
+	g.Go(func() error { return s.tracer.run(work) })
 	for _, l := range s.listeners() {
 		g.Go(func() error {
 			if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
@@ -266,7 +269,9 @@ func (s *Server) Ready() error {
 func (s *Server) serveState(st *replica.State, changed []model.Input) {
 	v := st.Version()
 	had := time.Now()
-	s.recent.add(servedOf(st, had)) // before anybody is woken who looks for it
+	next := servedOf(st, had)
+	next.trace = s.tracer.received(st, had)
+	s.recent.add(next) // before anybody is woken who looks for it
 	s.cache.Update(v, timeOf(st.Manifest.GetPublishTime()), st.PushContext, changed)
 	now := time.Now()
 	if s.serving.Swap(st) == nil {

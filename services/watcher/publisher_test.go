@@ -16,6 +16,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/services/watcher"
 )
 
@@ -141,6 +142,7 @@ type options struct {
 	log    *memlog.Log
 	faulty func(watcher.Log) watcher.Log
 	leader watcher.Leader
+	tracer *tracing.Tracer
 }
 
 // start runs a publisher in the bubble of a synctest.
@@ -170,7 +172,7 @@ func start(t *testing.T, s *source, o options) *rig {
 			Shard: shard, Holder: o.holder, Log: log, Leader: o.leader,
 			NewID: func() string { return o.id }, Logger: slog.New(slog.DiscardHandler),
 			OnState: func(s watcher.State) { r.mu.Lock(); defer r.mu.Unlock(); r.last = s },
-			Watcher: s, ListingRequests: r.requests,
+			Watcher: s, ListingRequests: r.requests, Tracer: o.tracer,
 		})
 	}()
 	r.stop = func() error { cancel(); return <-ended }

@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/tracing"
 )
 
 // Config says for which shard, to which log and with whose help a publisher
@@ -27,6 +28,8 @@ type Config struct {
 
 	// Metrics are counted here; nil counts nowhere.
 	Metrics *Metrics
+	// Tracer makes spans of what is published; nil: of nothing.
+	Tracer *tracing.Tracer
 
 	// Watcher is what Run runs.
 	Watcher Watcher

@@ -13,6 +13,7 @@ import (
 	"meshlog.dev/events"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/tracing"
 )
 
 // undecoded is the type of a payload that is offered and never good.
@@ -24,6 +25,9 @@ const maxKey = 4096
 // change takes an object in. One that no log takes is refused, for the others'
 // sake.
 func (p *Publisher) change(o Object) (change, bool) {
+	if !tracing.Context(o.Trace).IsValid() {
+		o.Trace = ""
+	}
 	c := change{key: p.key(o), object: o}
 	if !o.Delete {
 		c.hash = events.ContentHash(c.key, o.Payload, o.Created)
@@ -59,6 +63,7 @@ func (p *Publisher) event(c change, pseq, low uint64, batch events.Batch) events
 		ID:       fmt.Sprintf("%s/%s/%d", p.cfg.Shard, p.session.name, pseq),
 		Observed: c.object.Observed,
 		Actor:    strings.ToValidUTF8(c.object.Actor, "?"),
+		Trace:    c.object.Trace,
 		Body:     o,
 	}
 }
@@ -73,11 +78,13 @@ func (p *Publisher) flush(ctx context.Context) error {
 	p.session.sending = len(changes)
 	defer func() { p.session.sending = 0 }()
 	stop.At(stop.WatcherSend)
+	_, ended := p.trace(changes)
 	send := p.sendEach
 	if atomic && len(changes) > 1 {
 		send = p.sendBatch
 	}
-	if err := send(ctx, changes); err != nil {
+	err := send(ctx, changes)
+	if ended(err); err != nil {
 		return err
 	}
 	p.cfg.Metrics.published(p.in.Now(), changes)
@@ -195,11 +202,12 @@ func (p *Publisher) replace(chunk []events.Event, refusal error) bool {
 }
 
 // alive says that the session lives, and what its shard holds by now; the
-// first one closes the listing. Nothing is on its way when it is called.
-func (p *Publisher) alive(ctx context.Context, listed events.BucketSet) error {
+// first one closes the listing, and carries its trace. Nothing is on its way when
+// it is called.
+func (p *Publisher) alive(ctx context.Context, listed events.BucketSet, trace string) error {
 	s := &p.session
 	s.alives++
-	err := p.control(ctx, fmt.Sprintf("%s/alive/%d", s.name, s.alives), &events.Alive{
+	err := p.control(ctx, fmt.Sprintf("%s/alive/%d", s.name, s.alives), trace, &events.Alive{
 		Shard: p.cfg.Shard, Session: s.name, Low: s.pseq + 1,
 		Digest: s.said.digests.Sum(), Listed: listed, Partial: s.partial,
 	})
@@ -212,11 +220,12 @@ func (p *Publisher) alive(ctx context.Context, listed events.BucketSet) error {
 
 // control appends a begin or alive, fenced on the one before. The error is
 // ErrConflict when somebody else spoke meanwhile.
-func (p *Publisher) control(ctx context.Context, id string, body events.Body) error {
+func (p *Publisher) control(ctx context.Context, id, trace string, body events.Body) error {
 	subject := events.ControlSubject(p.cfg.Shard)
 	e := events.Event{
 		ID: fmt.Sprintf("%s/%s", p.cfg.Shard, id), Observed: p.in.Now(),
 		Actor: p.cfg.Holder, // by which an Alive is known as its holder's
+		Trace: trace,
 		Body:  body,
 	}
 	fence := events.Fence{Kind: events.FenceSubject, Subject: subject, Seq: p.session.ctl}

@@ -40,7 +40,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 		name: fmt.Sprintf("%s-%d", p.id, p.sessions), ctl: head,
 		said: newShadow(), refused: map[events.Key]string{},
 	}
-	err := p.control(ctx, p.session.name+"/begin", &events.Begin{
+	err := p.control(ctx, p.session.name+"/begin", "", &events.Begin{
 		Shard: p.cfg.Shard, Session: p.session.name, Holder: p.cfg.Holder,
 	})
 	if err != nil {
@@ -87,7 +87,7 @@ func (p *Publisher) awaitListing(ctx context.Context) (Listing, error) {
 }
 
 // list sends what the leader does not hold, and closes the listing.
-func (p *Publisher) list(ctx context.Context, l Listing) error {
+func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	p.tell(PhaseListing)
 	changes := make(map[events.Key]change, len(l.Objects))
 	for _, o := range l.Objects {
@@ -108,6 +108,8 @@ func (p *Publisher) list(ctx context.Context, l Listing) error {
 		}
 	}
 	slices.SortFunc(send, func(a, b change) int { return compareKeys(a.key, b.key) })
+	trace, ended := p.trace(send)
+	defer func() { ended(err) }()
 	for group := range slices.Chunk(send, listGroup) {
 		stop.At(stop.WatcherListing)
 		if err := p.sendEach(ctx, group); err != nil {
@@ -119,7 +121,7 @@ func (p *Publisher) list(ctx context.Context, l Listing) error {
 		return nil
 	}
 	p.log.Info("listed", "session", p.session.name, "keys", len(changes), "sent", len(send), "partial", l.Partial)
-	if err := p.alive(ctx, listed); err != nil {
+	if err := p.alive(ctx, listed, trace); err != nil {
 		return err
 	}
 	p.listed = p.in.Now()
@@ -171,7 +173,7 @@ func (p *Publisher) follow(ctx context.Context) error {
 				return err
 			}
 		case !now.Before(p.session.beat):
-			if err := p.alive(ctx, events.BucketSet{}); err != nil {
+			if err := p.alive(ctx, events.BucketSet{}, ""); err != nil {
 				return err
 			}
 		}

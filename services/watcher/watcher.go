@@ -58,5 +58,6 @@ type Object struct {
 	Created               time.Time // zero where the source has none
 	Origin                string    // "file:line"
 	Actor                 string
+	Trace                 string    // W3C traceparent of what caused it, where the source says
 	Observed              time.Time // when the watcher saw the change
 }

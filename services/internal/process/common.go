@@ -18,6 +18,7 @@ type common struct {
 	pprof     bool   // it serves profiles
 	logLevel  string
 	logFormat string
+	traces    tracing
 
 	levels *logLevels // made of logLevel
 }
@@ -40,6 +41,7 @@ func (c *common) flags(fs *pflag.FlagSet) {
 		". Change it to see more of one part; while the process runs, by PUT /debug/log?level=")
 	fs.StringVar(&c.logFormat, "log-format", c.logFormat, "`form` of the log: text, json, or auto, which is text on a terminal and json elsewhere. "+
 		"Change it where whoever collects logs wants the other")
+	c.traces.flags(fs)
 	fs.StringVar(&c.settings, settingsFlag, "", "settings `file`: YAML, names of flags to values. A flag overrides it, as does its variable: --log-level, MESHLOG_LOG_LEVEL")
 	fs.BoolVar(&c.checkOnly, checkFlag, false, "check all settings and the files that they name, start nothing, and end with 0 or, after saying all that is wrong, with 2")
 }
@@ -61,5 +63,5 @@ func (c *common) check() error {
 	if !slices.Contains(logForms, c.logFormat) {
 		errs = append(errs, Invalid("log-format", "want text, json or auto"))
 	}
-	return errors.Join(errs...)
+	return errors.Join(errors.Join(errs...), c.traces.check())
 }

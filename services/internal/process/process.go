@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	oteltrace "go.opentelemetry.io/otel/trace"
 )
 
 // Settings are the settings of one process: a struct whose values before Flags
@@ -46,6 +47,8 @@ type Process struct {
 	Build string
 	Log   *slog.Logger
 	Admin *Admin
+	// Traces is where tracers come from; nil where nothing is traced.
+	Traces oteltrace.TracerProvider
 }
 
 // Command makes the command that runs a process.
@@ -123,9 +126,16 @@ func run(ctx context.Context, spec Spec, c *common, log *slog.Logger) error {
 	}
 	admin.TokenFile, admin.Pprof, admin.levels = c.token, c.pprof, c.levels
 	admin.Register(buildMetric(build))
+	traces, endTraces, err := c.traces.start(ctx, "meshlog-"+spec.Use, build, log)
+	if err != nil {
+		return err
+	}
+	defer endTraces()
 	log.Info("started", "build", build, "admin", admin.Addr())
 	err = RunStages(ctx,
-		Stage{func(ctx context.Context) error { return spec.Run(ctx, &Process{Build: build, Log: log, Admin: admin}) }},
+		Stage{func(ctx context.Context) error {
+			return spec.Run(ctx, &Process{Build: build, Log: log, Admin: admin, Traces: traces})
+		}},
 		// Last, so that the end can be watched.
 		Stage{func(ctx context.Context) error { return admin.Run(ctx, log.With(Component, "admin")) }},
 	)

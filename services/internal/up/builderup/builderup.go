@@ -18,6 +18,7 @@ import (
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/store"
 	"meshlog.dev/store/bolt"
 	"meshlog.dev/store/natsfeed"
@@ -109,6 +110,7 @@ func Run(ctx context.Context, o Options) error {
 		Config: builder.Config{
 			ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions, Fleet: fleet,
 			Judge: fold.KindJudge{}, Gate: builder.NewGate(), History: o.History, Logger: log,
+			Tracer: tracing.New(o.Process.Traces, "builder"),
 		},
 		Lease: held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Reports: reports, Metrics: metrics,
 		Changed: func() { reporter.Changed() },

@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/services/frontend"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/store"
 	"meshlog.dev/store/bolt"
 )
@@ -63,7 +64,7 @@ func Run(ctx context.Context, o Options) error {
 	reports := &lateReporter{}
 	config := frontend.Config{
 		ID: o.ID, Build: o.Process.Build, Store: versions, Listeners: o.Ports.Plain, TLSListeners: o.Ports.TLS,
-		Logger: log, Metrics: metrics, OnChange: reports.changed, Limits: o.Limits,
+		Logger: log, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "frontend"), OnChange: reports.changed, Limits: o.Limits,
 	}
 	if config.Limits == (frontend.Limits{}) {
 		config.Limits = frontend.DefaultLimits()

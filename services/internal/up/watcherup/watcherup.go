@@ -16,6 +16,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/services/watcher"
 )
 
@@ -65,7 +66,7 @@ func Run(ctx context.Context, o Options) error {
 		process.Stage{func(ctx context.Context) error {
 			return watcher.Run(ctx, watcher.Config{
 				Shard: o.Shard, Holder: o.Holder, Watcher: o.Watcher, Log: log, Leader: fleet,
-				Logger: o.Process.Log, ListingRequests: requests, Metrics: metrics,
+				Logger: o.Process.Log, ListingRequests: requests, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "watcher"),
 				OnState: func(s watcher.State) { w.state.Store(&s); reporter.Changed() },
 			})
 		}},

@@ -1,0 +1,74 @@
+package frontend
+
+import (
+	"testing"
+	"time"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// A version that is not traced costs its responses and ACKs nothing but being
+// looked up.
+func TestUntracedCostsNothing(t *testing.T) {
+	var r recent
+	for seq := range uint64(2 * keptServed) {
+		r.add(served{version: store.Version{Epoch: 1, Seq: seq}, had: time.Now(), observed: time.Now()})
+	}
+	m, newest, sent := NewMetrics(), store.Version{Epoch: 1, Seq: 2*keptServed - 1}, time.Now()
+	allocations := testing.AllocsPerRun(100, func() {
+		by := r.find(newest)
+		by.trace.response(model.EDS, "proxy")
+		m.sent(model.EDS, 100, sent, by)
+		by.trace.answer("proxy", false)
+		m.acked(model.EDS, sent, by)
+	})
+	if allocations != 0 {
+		t.Errorf("a response and its ACK allocate %.0f times", allocations)
+	}
+	if r.find(store.Version{Epoch: 1, Seq: keptServed - 1}) != nil {
+		t.Errorf("more than %d versions are kept", keptServed)
+	}
+}
+
+func BenchmarkUntraced(b *testing.B) {
+	var r recent
+	newest := store.Version{Epoch: 1, Seq: 1}
+	r.add(served{version: newest, had: time.Now(), observed: time.Now()})
+	m, sent := NewMetrics(), time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		by := r.find(newest)
+		by.trace.response(model.EDS, "proxy")
+		m.sent(model.EDS, 100, sent, by)
+		by.trace.answer("proxy", false)
+		m.acked(model.EDS, sent, by)
+	}
+}
+
+func TestLag(t *testing.T) {
+	at := func(epoch, seq uint64) store.Version { return store.Version{Epoch: epoch, Seq: seq} }
+	start := time.Unix(1_800_000_000, 0)
+	after := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
+	var l lag
+	want := func(when string, now time.Time, d time.Duration, records uint64) {
+		t.Helper()
+		if gotD, gotR := l.behind(now); gotD != d || gotR != records {
+			t.Errorf("%s: behind by %s and %d records, want %s and %d", when, gotD, gotR, d, records)
+		}
+	}
+	l.serves(start, at(1, 10))
+	l.hears(start, at(1, 10))
+	want("at the head", after(1), 0, 0)
+	l.hears(after(1), at(1, 20))
+	l.hears(after(3), at(1, 30))
+	want("two versions behind", after(4), 3*time.Second, 20)
+	l.serves(after(4), at(1, 20))
+	want("one version behind", after(5), time.Second, 10)
+	l.serves(after(5), at(1, 30))
+	want("at the head again", after(9), 0, 0)
+	l.hears(after(9), at(2, 5))
+	want("an epoch behind", after(10), time.Second, 5)
+	l.serves(after(10), at(2, 7)) // the word of the head is late
+	want("ahead of what was heard", after(11), 0, 0)
+}

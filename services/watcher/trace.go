@@ -1,0 +1,70 @@
+package watcher
+
+import (
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"meshlog.dev/services/internal/tracing"
+)
+
+// trace makes spans of changes that are sent together: one of their being
+// observed and one of their publishing, whose context their events carry. There
+// are others for changes that belong to a trace of their source's. Who has sent
+// them calls ended. It returns the context of the first of them.
+func (p *Publisher) trace(changes []change) (traceparent string, ended func(error)) {
+	if p.cfg.Tracer == nil || len(changes) == 0 {
+		return "", func(error) {}
+	}
+	of := map[string]*published{} // by the source's trace
+	for i := range changes {
+		c := &changes[i].object
+		t := of[c.Trace]
+		switch {
+		case t != nil:
+			t.keys++
+		case len(of) == tracing.MaxContexts:
+			continue // it keeps its source's
+		default:
+			t = p.observed(c)
+			of[c.Trace] = t
+		}
+		if own := tracing.Traceparent(t.span.SpanContext()); own != "" {
+			c.Trace = own
+		}
+	}
+	return changes[0].object.Trace, func(err error) {
+		now := p.in.Now()
+		for _, t := range of {
+			t.span.SetAttributes(attribute.Int("keys", t.keys))
+			tracing.End(t.observe, t.seen, nil)
+			tracing.End(t.span, now, err)
+		}
+	}
+}
+
+// published are changes of one trace that are sent together.
+type published struct {
+	observe, span trace.Span
+	seen          time.Time // when they are sent
+	keys          int
+}
+
+// observed begins the spans of a change and of those that come with it.
+func (p *Publisher) observed(o *Object) *published {
+	now := p.in.Now()
+	since := o.Observed
+	if since.IsZero() || since.After(now) {
+		since = now
+	}
+	about := []attribute.KeyValue{
+		attribute.String("shard", p.cfg.Shard.String()), attribute.String("key", p.key(*o).String()),
+		attribute.String("origin", o.Origin), attribute.String("actor", o.Actor),
+	}
+	observe := p.cfg.Tracer.Start("observe", since, tracing.Context(o.Trace), about...)
+	return &published{
+		observe: observe, seen: now, keys: 1,
+		span: p.cfg.Tracer.Start("publish", now, observe.SpanContext(), about[:2]...),
+	}
+}
