@@ -27,7 +27,7 @@ func Restore(ctx context.Context, nc *nats.Conn, o StreamOptions, first uint64, 
 		return fmt.Errorf("restore %s: %w", o.Stream, err)
 	}
 	defer js.CleanupPublisher()
-	config := o.config(jetstream.StreamConfig{})
+	config := o.Config()
 	if first > 1 {
 		config.FirstSeq = first
 	}

@@ -173,6 +173,10 @@ func TestEnsureStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	o := natslog.StreamOptions{MaxAge: time.Hour, MaxBytes: 1 << 30}
+	if created, err := natslog.EnsureStream(t.Context(), nc, o); err != nil || !created {
+		t.Fatalf("EnsureStream = %v, %v", created, err)
+	}
 	want := jetstream.StreamConfig{
 		Name:               "MESHLOG_EVENTS",
 		Subjects:           []string{"meshlog.ev.mesh.>"},
@@ -183,7 +187,8 @@ func TestEnsureStream(t *testing.T) {
 		MaxConsumers:       512,
 		MaxMsgs:            -1,
 		MaxMsgsPerSubject:  -1,
-		MaxBytes:           -1,
+		MaxAge:             time.Hour,
+		MaxBytes:           1 << 30,
 		MaxMsgSize:         512 << 10,
 		Duplicates:         2 * time.Minute,
 		AllowDirect:        true,
@@ -191,64 +196,86 @@ func TestEnsureStream(t *testing.T) {
 		DenyDelete:         true,
 		DenyPurge:          true,
 	}
-	steps := []struct {
-		o       natslog.StreamOptions
-		created bool
-		change  func()
-	}{
-		{natslog.StreamOptions{}, true, func() {}},
-		{natslog.StreamOptions{}, false, func() {}},
-		{natslog.StreamOptions{MaxAge: time.Hour, MaxBytes: 1 << 30}, false, func() { want.MaxAge, want.MaxBytes = time.Hour, 1<<30 }},
-		{natslog.StreamOptions{MaxAge: time.Minute}, false, func() { want.MaxAge, want.MaxBytes, want.Duplicates = time.Minute, -1, time.Minute }},
-	}
-	for i, step := range steps {
-		step.change()
-		created, err := natslog.EnsureStream(t.Context(), nc, step.o)
-		if err != nil || created != step.created {
-			t.Fatalf("step %d: EnsureStream = %v, %v", i, created, err)
-		}
+	settings := func() jetstream.StreamConfig {
+		t.Helper()
 		stream, err := js.Stream(t.Context(), "MESHLOG_EVENTS")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, stream.CachedInfo().Config, cmpopts.IgnoreFields(jetstream.StreamConfig{}, "Metadata", "ConsumerLimits")); diff != "" {
-			t.Errorf("step %d: settings (-want +got):\n%s", i, diff)
+		return stream.CachedInfo().Config
+	}
+	ignored := cmpopts.IgnoreFields(jetstream.StreamConfig{}, "Metadata", "ConsumerLimits", "Description")
+	if diff := cmp.Diff(want, settings(), ignored); diff != "" {
+		t.Errorf("settings (-want +got):\n%s", diff)
+	}
+	// What is there is left as it is, whatever is wanted now.
+	for _, step := range []struct {
+		o    natslog.StreamOptions
+		want string // in the error; empty: there is none
+	}{
+		{o, ""},
+		{natslog.StreamOptions{MaxAge: time.Minute, MaxBytes: 1 << 20, Replicas: 3}, ""},
+		{natslog.StreamOptions{MaxAge: 2 * time.Hour}, "max_age: records are kept for 1h0m0s, and are promised to be kept for 2h0m0s"},
+		{natslog.StreamOptions{}, "max_age: records are kept for 1h0m0s, and are promised to be kept for ever"},
+	} {
+		created, err := natslog.EnsureStream(t.Context(), nc, step.o)
+		if created || (err == nil) != (step.want == "") || err != nil && !strings.Contains(err.Error(), step.want) {
+			t.Errorf("EnsureStream(%+v) = %v, %v", step.o, created, err)
+		}
+		if diff := cmp.Diff(want, settings(), ignored); diff != "" {
+			t.Errorf("settings after EnsureStream(%+v) (-want +got):\n%s", step.o, diff)
 		}
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
+// TestBrokenStream: a stream whose settings break what a log promises is refused
+// by name of each setting, by who makes streams and by who opens them.
+func TestBrokenStream(t *testing.T) {
 	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
 	nc := connect(t, s, nats.InProcessServer(s))
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []jetstream.StreamConfig{
-		{Name: "OTHER", Subjects: []string{"meshlog.ev.other.>"}, AllowAtomicPublish: true},
-		{Name: "SHARED", Subjects: []string{"meshlog.ev.a.>", "more"}, AllowAtomicPublish: true},
-		{Name: "SINGLE", Subjects: []string{"meshlog.ev.b.>"}},
-		{Name: "QUEUE", Subjects: []string{"meshlog.ev.c.>"}, AllowAtomicPublish: true, Retention: jetstream.WorkQueuePolicy},
-		{Name: "LATEST", Subjects: []string{"meshlog.ev.d.>"}, AllowAtomicPublish: true, MaxMsgsPerSubject: 1},
+	if _, err := natslog.Open(t.Context(), nc, natslog.Options{}); err == nil || !strings.Contains(err.Error(), "open log MESHLOG_EVENTS: there is no such stream") {
+		t.Errorf("Open without a stream: %v", err)
+	}
+	for i, test := range []struct {
+		breaks func(c *jetstream.StreamConfig)
+		want   []string
+	}{
+		{func(c *jetstream.StreamConfig) { c.Subjects = []string{"other.>"} }, []string{`is "d0" the right domain?`}},
+		{func(c *jetstream.StreamConfig) { c.Subjects = append(c.Subjects, "more") }, []string{"subjects: is", "has its stream to itself"}},
+		{func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false }, []string{"allow_atomic: is false, must be true"}},
+		{func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy }, []string{"retention: is WorkQueue, must be Limits"}},
+		{
+			func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject, c.MaxMsgs = 1, 7 },
+			[]string{"max_msgs_per_subject: is 1, must be -1", "max_msgs: is 7, must be -1"},
+		},
+		{func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld }, []string{"discard: is DiscardOld, must be DiscardNew"}},
+		{
+			func(c *jetstream.StreamConfig) { c.DenyDelete, c.DenyPurge = false, false },
+			[]string{"deny_delete: is false, must be true", "deny_purge: is false, must be true"},
+		},
+		{func(c *jetstream.StreamConfig) { c.AllowDirect = false }, []string{"allow_direct: is false, must be true"}},
+		{func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1000 }, []string{"max_msg_size: is 1000, must be 524288"}},
+		{func(c *jetstream.StreamConfig) { c.AllowMsgTTL = true }, []string{"allow_msg_ttl: is true, must be false"}},
+		{func(c *jetstream.StreamConfig) { c.AllowRollup, c.DenyPurge = true, false }, []string{"allow_rollup_hdrs: is true", "deny_purge"}},
 	} {
+		o := natslog.StreamOptions{Options: natslog.Options{Domain: fmt.Sprint("d", i), Stream: fmt.Sprint("S", i)}}
+		c := o.Config()
+		test.breaks(&c)
 		if _, err := js.CreateStream(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
-	}
-	tests := []struct {
-		o    natslog.Options
-		want string
-	}{
-		{natslog.Options{}, "open log MESHLOG_EVENTS: there is no such stream"},
-		{natslog.Options{Stream: "OTHER"}, `is "mesh" the right domain?`},
-		{natslog.Options{Stream: "SHARED", Domain: "a"}, `a log has "meshlog.ev.a.>" to itself`},
-		{natslog.Options{Stream: "SINGLE", Domain: "b"}, "set allow_atomic"},
-		{natslog.Options{Stream: "QUEUE", Domain: "c"}, "set limits"},
-		{natslog.Options{Stream: "LATEST", Domain: "d"}, "unset max_msgs_per_subject"},
-	}
-	for _, test := range tests {
-		if _, err := natslog.Open(t.Context(), nc, test.o); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("Open(%+v): %v, want %q", test.o, err, test.want)
+		_, ensured := natslog.EnsureStream(t.Context(), nc, o)
+		_, opened := natslog.Open(t.Context(), nc, o.Options)
+		for _, want := range test.want {
+			for _, err := range []error{ensured, opened} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v does not say %q", err, want)
+				}
+			}
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
 
@@ -38,11 +37,13 @@ type StreamOptions struct {
 	MaxBytes int64
 }
 
-// EnsureStream makes the stream of a log, or gives an existing one the
-// settings that a log needs. It says whether it made one; when the server's
-// answer to that was lost it says no, so whoever has to be sure asks for the
-// Bounds too. A cluster that just started cannot make streams for some
-// seconds; EnsureStream tries again until ctx ends, so give it a deadline.
+// EnsureStream makes the stream of a log where it is missing, and says whether
+// it did; when the server's answer to that was lost it says no, so whoever has
+// to be sure asks for the Bounds too. A stream that is there is never changed:
+// it is an error if its settings break what a log promises, or if it keeps
+// records for less than MaxAge. A cluster that just started cannot make streams
+// for some seconds; EnsureStream tries again until ctx ends, so give it a
+// deadline.
 func EnsureStream(ctx context.Context, nc *nats.Conn, o StreamOptions) (created bool, err error) {
 	o.Options = o.withDefaults()
 	js, err := jetstream.New(nc)
@@ -67,7 +68,7 @@ func ensure(ctx context.Context, js jetstream.JetStream, o StreamOptions) (creat
 	defer cancel()
 	s, err := js.Stream(ctx, o.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		_, err = js.CreateStream(ctx, o.config(jetstream.StreamConfig{}))
+		_, err = js.CreateStream(ctx, o.Config())
 		if err == nil {
 			return true, nil
 		}
@@ -79,15 +80,7 @@ func ensure(ctx context.Context, js jetstream.JetStream, o StreamOptions) (creat
 	if err != nil {
 		return false, fmt.Errorf("look up stream %s: %w", o.Stream, err)
 	}
-	has := s.CachedInfo().Config
-	wanted := o.config(has)
-	if reflect.DeepEqual(has, wanted) {
-		return false, nil
-	}
-	if _, err := js.UpdateStream(ctx, wanted); err != nil {
-		return false, fmt.Errorf("change the settings of stream %s: %w", o.Stream, err)
-	}
-	return false, nil
+	return false, o.check(s.CachedInfo().Config)
 }
 
 // starting says whether err is what a cluster answers, or does not answer,
@@ -100,34 +93,36 @@ func starting(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded)
 }
 
-// config changes c to what a log needs, and keeps what is none of its business
-// (placement, description, metadata).
-func (o StreamOptions) config(c jetstream.StreamConfig) jetstream.StreamConfig {
-	c.Name = o.Stream
-	c.Subjects = []string{events.AllSubjects(o.Domain)}
-	c.Storage = jetstream.FileStorage
-	c.Replicas = max(1, o.Replicas)
+// Config is how the stream is made.
+func (o StreamOptions) Config() jetstream.StreamConfig {
+	o.Options = o.withDefaults()
+	c := jetstream.StreamConfig{
+		Name:        o.Stream,
+		Description: "Everything that sources, builders and operators have said.",
+		Subjects:    []string{events.AllSubjects(o.Domain)},
+		Storage:     jetstream.FileStorage,
+		Replicas:    max(1, o.Replicas),
 
-	// Dense sequences are the proof that nothing is missing: records go by
-	// age only, and a full log refuses.
-	c.Retention = jetstream.LimitsPolicy
-	c.Discard = jetstream.DiscardNew
-	c.DiscardNewPerSubject = false
-	c.MaxAge = o.MaxAge
-	c.MaxBytes = orUnlimited(o.MaxBytes)
-	c.MaxMsgs = -1
-	c.MaxMsgsPerSubject = -1
-	c.MaxMsgSize = maxEvent
-	c.DenyDelete = true
-	c.DenyPurge = true
+		// Dense sequences are the proof that nothing is missing: records go by
+		// age only, and a full log refuses.
+		Retention:         jetstream.LimitsPolicy,
+		Discard:           jetstream.DiscardNew,
+		MaxAge:            o.MaxAge,
+		MaxBytes:          orUnlimited(o.MaxBytes),
+		MaxMsgs:           -1,
+		MaxMsgsPerSubject: -1,
+		MaxMsgSize:        maxEvent,
+		DenyDelete:        true,
+		DenyPurge:         true,
 
-	c.Duplicates = duplicates
+		Duplicates:         duplicates,
+		AllowDirect:        true,
+		AllowAtomicPublish: true,
+		MaxConsumers:       maxConsumers,
+	}
 	if o.MaxAge > 0 {
 		c.Duplicates = min(duplicates, o.MaxAge)
 	}
-	c.AllowDirect = true
-	c.AllowAtomicPublish = true
-	c.MaxConsumers = maxConsumers
 	return c
 }
 
@@ -138,20 +133,50 @@ func orUnlimited(n int64) int64 {
 	return n
 }
 
-// checkConfig says which setting of a stream breaks what a log promises.
-func checkConfig(c jetstream.StreamConfig, domain string) error {
-	subjects := events.AllSubjects(domain)
-	switch {
-	case !slices.Contains(c.Subjects, subjects):
-		return fmt.Errorf("the stream's subjects are %q, without %q: is %q the right domain?", c.Subjects, subjects, domain)
-	case len(c.Subjects) > 1:
-		return fmt.Errorf("the stream's subjects are %q: a log has %q to itself", c.Subjects, subjects)
-	case !c.AllowAtomicPublish:
-		return errors.New("the stream takes no atomic batches: set allow_atomic")
-	case c.Retention != jetstream.LimitsPolicy:
-		return fmt.Errorf("the stream's retention is %s: set limits", c.Retention)
-	case c.MaxMsgsPerSubject > 0:
-		return errors.New("the stream drops records from the middle: unset max_msgs_per_subject")
+// check says what keeps a stream from being used with these options.
+func (o StreamOptions) check(c jetstream.StreamConfig) error {
+	err := checkConfig(c, o.Domain)
+	if c.MaxAge > 0 && (o.MaxAge == 0 || c.MaxAge < o.MaxAge) {
+		wants := "for ever"
+		if o.MaxAge > 0 {
+			wants = "for " + o.MaxAge.String()
+		}
+		err = errors.Join(err, fmt.Errorf("max_age: records are kept for %s, and are promised to be kept %s", c.MaxAge, wants))
+	}
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", o.Stream, err)
 	}
 	return nil
+}
+
+// checkConfig says which settings of a stream break what a log promises: all
+// that is appended stays where it is, in its order, until its age.
+func checkConfig(c jetstream.StreamConfig, domain string) error {
+	var errs []error
+	must := func(holds bool, setting string, is, wants any, why string) {
+		if !holds {
+			errs = append(errs, fmt.Errorf("%s: is %v, must be %v: %s", setting, is, wants, why))
+		}
+	}
+	subjects := events.AllSubjects(domain)
+	if !slices.Contains(c.Subjects, subjects) {
+		return fmt.Errorf("subjects: are %q, without %q: is %q the right domain?", c.Subjects, subjects, domain)
+	}
+	must(len(c.Subjects) == 1, "subjects", fmt.Sprintf("%q", c.Subjects), fmt.Sprintf("%q", subjects), "a log has its stream to itself")
+	must(c.Retention == jetstream.LimitsPolicy, "retention", c.Retention, jetstream.LimitsPolicy, "records go by age only")
+	must(c.Discard == jetstream.DiscardNew, "discard", c.Discard, jetstream.DiscardNew, "a full log refuses; it drops nothing unread")
+	must(c.MaxMsgs <= 0, "max_msgs", c.MaxMsgs, -1, "records go by age only")
+	must(c.MaxMsgsPerSubject <= 0, "max_msgs_per_subject", c.MaxMsgsPerSubject, -1, "records from the middle would go")
+	must(c.MaxMsgSize <= 0 || c.MaxMsgSize >= maxEvent, "max_msg_size", c.MaxMsgSize, maxEvent, "objects may be that large")
+	must(c.DenyDelete, "deny_delete", c.DenyDelete, true, "a record that is deleted leaves a gap")
+	must(c.DenyPurge, "deny_purge", c.DenyPurge, true, "records go by age only")
+	must(!c.AllowRollup, "allow_rollup_hdrs", c.AllowRollup, false, "a rollup takes records away")
+	must(!c.AllowMsgTTL, "allow_msg_ttl", c.AllowMsgTTL, false, "a record with an age of its own leaves a gap")
+	must(c.AllowAtomicPublish, "allow_atomic", c.AllowAtomicPublish, true, "a change set is appended as one")
+	must(c.AllowDirect, "allow_direct", c.AllowDirect, true, "watchers read their own subjects so")
+	must(!c.NoAck, "no_ack", c.NoAck, false, "what is not acknowledged may be lost")
+	must(c.Mirror == nil && len(c.Sources) == 0, "mirror, sources", "set", "unset", "a log is written by its clients only")
+	must(c.SubjectTransform == nil, "subject_transform", "set", "unset", "a subject says what its record is about")
+	must(!c.Sealed, "sealed", c.Sealed, false, "nothing could be appended")
+	return errors.Join(errs...)
 }

@@ -81,10 +81,18 @@ func TestEnsureStreams(t *testing.T) {
 		t.Error("the stream can be purged")
 	}
 	for field, spoil := range map[string]func(c *jetstream.StreamConfig){
-		"allow_direct": func(c *jetstream.StreamConfig) { c.AllowDirect = false },
-		"republish":    func(c *jetstream.StreamConfig) { c.RePublish = nil },
+		"allow_direct: is false, must be true":                                  func(c *jetstream.StreamConfig) { c.AllowDirect = false },
+		"republish: is unset, must be from meshlog.ver.> to meshlog.live.ver.>": func(c *jetstream.StreamConfig) { c.RePublish = nil },
+		"headers only":                               func(c *jetstream.StreamConfig) { c.RePublish.HeadersOnly = true },
+		"deny_delete: is false, must be true":        func(c *jetstream.StreamConfig) { c.DenyDelete = false },
+		"deny_purge: is false, must be true":         func(c *jetstream.StreamConfig) { c.DenyPurge = false },
+		"max_msgs: is 5, must be -1":                 func(c *jetstream.StreamConfig) { c.MaxMsgs = 5 },
+		"max_msgs_per_subject: is 1, must be -1":     func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 },
+		"discard: is DiscardOld, must":               func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 20 },
+		"max_age: versions are kept for 1h0m0s":      func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		"subjects: is [meshlog.ver.> more], must be": func(c *jetstream.StreamConfig) { c.Subjects = append(c.Subjects, "more") },
 	} {
-		config := s.CachedInfo().Config
+		config := natsfeed.StreamOptions{}.Config()
 		spoil(&config)
 		if err := js.DeleteStream(t.Context(), natsfeed.Stream); err != nil {
 			t.Fatal(err)
@@ -93,7 +101,32 @@ func TestEnsureStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{}); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("a stream without %s: %v", field, err)
+			t.Errorf("%v does not say %q", err, field)
+		}
+	}
+}
+
+// Blobs that are named do not go by themselves.
+func TestBrokenBlobs(t *testing.T) {
+	b := newBus(t)
+	nc := b.connect(t)
+	js := jetStream(t, nc)
+	for field, spoil := range map[string]func(c *jetstream.StreamConfig){
+		"max_age: is 1h0m0s, must be 0":       func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		"discard: is DiscardOld, must":        func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
+		"allow_direct: is false, must":        func(c *jetstream.StreamConfig) { c.AllowDirect = false },
+		"max_msgs_per_subject: is 1, must be": func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 },
+	} {
+		config := natsfeed.StreamOptions{}.BlobConfig()
+		spoil(&config)
+		if err := js.DeleteStream(t.Context(), config.Name); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.CreateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{}); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%v does not say %q", err, field)
 		}
 	}
 }

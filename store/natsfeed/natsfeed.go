@@ -14,7 +14,6 @@ package natsfeed
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"sync"
@@ -41,76 +40,6 @@ const (
 // requestTimeout is how long the server may take to answer, where the caller's
 // context does not end earlier.
 const requestTimeout = 5 * time.Second
-
-// StreamOptions say how streams are made.
-type StreamOptions struct {
-	// Replicas is 1, or 3 in a cluster.
-	Replicas int
-	// MaxAge is how long versions are kept; 0: for ever.
-	MaxAge time.Duration
-}
-
-// EnsureStreams makes the stream and the object store where they are missing,
-// and says whether the stream was. One that is there is left as it is; it is an
-// error if it lacks what the chain needs.
-func EnsureStreams(ctx context.Context, nc *nats.Conn, o StreamOptions) (created bool, err error) {
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
-	if err != nil {
-		return false, fmt.Errorf("make the version stream: %w", err)
-	}
-	if err := ensureBlobs(ctx, js, o); err != nil {
-		return false, fmt.Errorf("make object store %s: %w", BlobBucket, err)
-	}
-	s, err := js.Stream(ctx, Stream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		created = true
-		s, err = js.CreateStream(ctx, streamConfig(o))
-	}
-	if err != nil {
-		return false, fmt.Errorf("make stream %s: %w", Stream, err)
-	}
-	return created, checkStream(s.CachedInfo().Config)
-}
-
-func streamConfig(o StreamOptions) jetstream.StreamConfig {
-	return jetstream.StreamConfig{
-		Name:        Stream,
-		Description: "Published versions: manifest and delta.",
-		Subjects:    []string{SubjectPrefix + ">"},
-		Storage:     jetstream.FileStorage,
-		Replicas:    max(o.Replicas, 1),
-		MaxAge:      o.MaxAge,
-		AllowDirect: true,
-		DenyDelete:  true,
-		DenyPurge:   true,
-		RePublish:   &jetstream.RePublish{Source: SubjectPrefix + ">", Destination: LivePrefix + ">"},
-	}
-}
-
-// checkStream says what a stream that is there lacks.
-func checkStream(c jetstream.StreamConfig) error {
-	want := streamConfig(StreamOptions{})
-	switch {
-	case !c.AllowDirect:
-		return fmt.Errorf("stream %s: allow_direct: is off, readers need it: update the stream", Stream)
-	case c.RePublish == nil || c.RePublish.Source != want.RePublish.Source || c.RePublish.Destination != want.RePublish.Destination || c.RePublish.HeadersOnly:
-		return fmt.Errorf("stream %s: republish: must be from %s to %s: update the stream", Stream, want.RePublish.Source, want.RePublish.Destination)
-	}
-	return nil
-}
-
-func ensureBlobs(ctx context.Context, js jetstream.JetStream, o StreamOptions) error {
-	_, err := js.ObjectStore(ctx, BlobBucket)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		_, err = js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
-			Bucket:      BlobBucket,
-			Description: "Checkpoints and large deltas, by SHA-256.",
-			Storage:     jetstream.FileStorage,
-			Replicas:    max(o.Replicas, 1),
-		})
-	}
-	return err
-}
 
 // Options say which chain is opened.
 type Options struct {
