@@ -82,18 +82,48 @@ func leasePermissions(domain string) []string {
 	}
 }
 
-// EnsureLeases makes the bucket of the leases where it is missing.
+// LeaseConfig is how the stream under the bucket of the leases is made.
+func LeaseConfig(replicas int) StreamConfig {
+	return jetstream.StreamConfig{
+		Name:                   leaseStream,
+		Description:            "who leads",
+		Subjects:               []string{"$KV." + leaseBucket + ".>"},
+		Storage:                jetstream.FileStorage,
+		Replicas:               max(1, replicas),
+		MaxMsgs:                -1,
+		MaxMsgsPerSubject:      1,
+		MaxBytes:               -1,
+		MaxMsgSize:             -1,
+		Discard:                jetstream.DiscardNew,
+		Duplicates:             2 * time.Minute,
+		AllowRollup:            true,
+		AllowDirect:            true,
+		DenyDelete:             true,
+		AllowMsgTTL:            true, // a lease expires
+		SubjectDeleteMarkerTTL: time.Second,
+	}
+}
+
+// EnsureLeases makes the bucket of the leases where it is missing. One that is
+// there is never changed; it is an error if a lease would not expire in it.
 func EnsureLeases(ctx context.Context, nc *Conn, replicas int) error {
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(callTimeout))
 	if err != nil {
 		return fmt.Errorf("bucket %s: %w", leaseBucket, err)
 	}
-	_, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: leaseBucket, Description: "who leads", History: 1, Replicas: replicas,
-		LimitMarkerTTL: time.Second, // allows a TTL per key
-	})
+	s, err := js.Stream(ctx, leaseStream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		s, err = js.CreateStream(ctx, LeaseConfig(replicas))
+	}
 	if err != nil {
-		return fmt.Errorf("bucket %s: %w", leaseBucket, err)
+		return fmt.Errorf("bucket %s: %w", leaseBucket, explainDenied(nc, "$JS.API.STREAM.", err))
+	}
+	c := s.CachedInfo().Config
+	switch {
+	case !c.AllowMsgTTL:
+		return fmt.Errorf("stream %s: allow_msg_ttl: is false, must be true: a lease expires", leaseStream)
+	case !c.AllowDirect:
+		return fmt.Errorf("stream %s: allow_direct: is false, must be true: the lease is read so", leaseStream)
 	}
 	return nil
 }

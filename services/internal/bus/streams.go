@@ -1,0 +1,138 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// StreamConfig is the settings of a stream; an alias, so that who only hands
+// them on need not import the client.
+type StreamConfig = jetstream.StreamConfig
+
+// StreamState is a stream beside what it should be.
+type StreamState struct {
+	Name        string       `json:"name"`
+	Missing     bool         `json:"missing,omitempty"`
+	Differences []Difference `json:"differences,omitempty"`
+
+	is, wants jetstream.StreamConfig
+}
+
+// Difference is a setting of a stream, by the name that `nats stream info`
+// gives it, that is not as it should be.
+type Difference struct {
+	Setting string `json:"setting"`
+	Is      string `json:"is"`
+	Wants   string `json:"wants"`
+}
+
+// CompareStreams looks at streams on a bus. It changes nothing.
+func CompareStreams(ctx context.Context, nc *Conn, wanted ...StreamConfig) ([]StreamState, error) {
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(callTimeout))
+	if err != nil {
+		return nil, fmt.Errorf("look at streams: %w", err)
+	}
+	var all []StreamState
+	for _, w := range wanted {
+		s, err := js.Stream(ctx, w.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			all = append(all, StreamState{Name: w.Name, Missing: true, wants: w})
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("stream %s: %w", w.Name, explainDenied(nc, infoAPI+w.Name, err))
+		}
+		state := StreamState{Name: w.Name, is: s.CachedInfo().Config, wants: w}
+		if state.Differences, err = differences(state.is, w); err != nil {
+			return nil, fmt.Errorf("stream %s: %w", w.Name, err)
+		}
+		all = append(all, state)
+	}
+	return all, nil
+}
+
+// free are the settings that are their operator's own business.
+var free = []string{"name", "description", "metadata", "placement", "first_seq", "consumer_limits", "compression", "mirror_direct"}
+
+// differences are the settings that are not as wanted, by their names in JSON.
+func differences(is, wants jetstream.StreamConfig) ([]Difference, error) {
+	a, err := settings(is)
+	if err != nil {
+		return nil, err
+	}
+	b, err := settings(wants)
+	if err != nil {
+		return nil, err
+	}
+	names := maps.Clone(a)
+	maps.Copy(names, b)
+	var found []Difference
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !slices.Contains(free, name) && !reflect.DeepEqual(a[name], b[name]) {
+			found = append(found, Difference{name, shown(a[name]), shown(b[name])})
+		}
+	}
+	return found, nil
+}
+
+// settings are those of a stream that are set; 0 and -1 are not.
+func settings(c jetstream.StreamConfig) (map[string]any, error) {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	var all map[string]any
+	if err := json.Unmarshal(b, &all); err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(all, func(_ string, v any) bool {
+		return v == nil || v == false || v == "" || v == 0.0 || v == -1.0 || reflect.DeepEqual(v, []any{})
+	})
+	// As people write them.
+	for name, d := range map[string]fmt.Stringer{"max_age": c.MaxAge, "duplicate_window": c.Duplicates, "subject_delete_marker_ttl": c.SubjectDeleteMarkerTTL} {
+		if _, set := all[name]; set {
+			all[name] = d.String()
+		}
+	}
+	return all, nil
+}
+
+func shown(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "unset"
+	case string:
+		return v
+	case float64:
+		return fmt.Sprintf("%.0f", v)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(b)
+}
+
+// Apply gives the stream the settings that it should have, and keeps what is
+// its operator's own business. It is for a person who asked for it: shortening
+// an age drops what is older.
+func (s StreamState) Apply(ctx context.Context, nc *Conn) error {
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(callTimeout))
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", s.Name, err)
+	}
+	c := s.wants
+	c.Description, c.Metadata, c.Placement = s.is.Description, s.is.Metadata, s.is.Placement
+	c.FirstSeq, c.ConsumerLimits, c.Compression, c.MirrorDirect = s.is.FirstSeq, s.is.ConsumerLimits, s.is.Compression, s.is.MirrorDirect
+	if _, err := js.UpdateStream(ctx, c); err != nil {
+		return fmt.Errorf("stream %s: %w", s.Name, explainDenied(nc, updateStreamAPI+s.Name, err))
+	}
+	return nil
+}
