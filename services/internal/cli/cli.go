@@ -56,7 +56,7 @@ Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		upCommand(), logCommand(), versionsCommand(), proxyStatusCommand(),
-		waitCommand(), sourcesCommand(), diagnosticsCommand(), approveCommand(), busAuthCommand(), versionCommand(),
+		proxyConfigCommand(), waitCommand(), sourcesCommand(), diagnosticsCommand(), approveCommand(), busAuthCommand(), versionCommand(),
 	)
 	root.AddCommand( // about the past
 		historyCommand(), showCommand(), diffCommand(), replayCommand(), verifyCommand(), exportCommand(), importCommand(),

@@ -16,11 +16,13 @@ import (
 type diffView struct {
 	From    string         `json:"from"`
 	To      string         `json:"to"`
+	Proxy   string         `json:"proxy,omitempty"` // whose xDS it is; absent: objects
 	Changes []objectChange `json:"changes"`
 }
 
 func diffCommand() *cobra.Command {
 	var only keyPattern
+	var proxy configQuery
 	cmd := &cobra.Command{
 		Use: "diff VERSION [VERSION]", Short: "Shows in which objects two versions differ", Args: args(1, 2, "VERSION"),
 		Long: `Shows in which objects two versions differ, field by field, and which record
@@ -30,20 +32,27 @@ compared with the one before it.
 ` + momentForms + `
 Any position of the log will do, published or not.
 
+With --proxy or --node, in which xDS resources what this proxy would get differs.
+
 Exit code 0, whether they differ or not.`,
 		Example: `  meshlog diff --data data/ latest~1 latest
   meshlog diff --data data/ "14:00" "14:05"
   meshlog diff --data data/ .13 --kind VirtualService
-  meshlog diff --archive mesh.archive latest~5 latest -o json`,
+  meshlog diff --data data/ latest --proxy edge-1
+  meshlog diff --archive mesh.archive latest~5 latest --node envoy.yaml -o json`,
 	}
 	t := pastFlags(cmd)
 	format := outputFlag(cmd)
 	only.flags(cmd)
+	proxy.flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		defer func() { err = errors.Join(err, t.close()) }()
 		out, err := newOutput(cmd, *format)
 		if err != nil {
 			return err
+		}
+		if proxy.given() && !only.isEmpty() {
+			return usage("--kind, --name and the like say which objects; with --proxy or --node there are none")
 		}
 		p, err := t.past(cmd)
 		if err != nil {
@@ -53,7 +62,11 @@ Exit code 0, whether they differ or not.`,
 		if err != nil {
 			return err
 		}
-		v, err := diffObjects(cmd.Context(), p, from, to, &only)
+		diff := func() (*diffView, error) { return diffObjects(cmd.Context(), p, from, to, &only) }
+		if proxy.given() {
+			diff = func() (*diffView, error) { return proxy.diff(cmd, t, p, from, to) }
+		}
+		v, err := diff()
 		if err != nil {
 			return err
 		}

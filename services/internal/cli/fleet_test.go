@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/xds"
 )
 
 func TestParseQuota(t *testing.T) {
@@ -222,4 +224,131 @@ func TestPrintSources(t *testing.T) {
 	}
 	remove := removeView{Source: "file", Instance: "old", Objects: []string{"Resource a/b (file/old)", "Resource a/c (file/old)"}}
 	golden(t, "sources-remove", func(o *output) error { return o.print(remove, func() error { return showRemoval(remove, o) }) })
+}
+
+func TestProxyConfig(t *testing.T) {
+	m := start(t, map[string]string{"shop.yaml": cluster("shop") + cluster("cart")})
+	e := connectEnvoy(t, m.xds)
+	e.ask(t, model.CDS.URL(), nil)
+	e.answer(t, "")
+	e.ask(t, model.EDS.URL(), []string{"nobody"})
+	if _, err := e.stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	states := func(args ...string) map[string]string {
+		var views []configView
+		m.must(t, &views, append([]string{"proxy-config", "envoy-1"}, args...)...)
+		got := map[string]string{}
+		for _, v := range views {
+			for _, c := range v.Types {
+				for _, r := range c.Resources {
+					got[c.Type+" "+r.Name] = r.State
+					if (r.Config == nil) != (r.State == stateAbsent || r.Name == "nobody") {
+						t.Errorf("%s %s: config %s", c.Type, r.Name, r.Config)
+					}
+				}
+			}
+		}
+		return got
+	}
+	want := map[string]string{"CDS cart": "ACKED", "CDS shop": "ACKED", "EDS nobody": "SENT"}
+	if diff := cmp.Diff(want, states()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]string{"CDS cart": "ACKED"}, states("clusters", "car")); diff != "" {
+		t.Error(diff)
+	}
+
+	// It is to have another cluster, and rejects it.
+	writeConfig(t, m.config, map[string]string{"new.yaml": cluster("new")})
+	e.answer(t, "Error adding/updating cluster(s) new: it is bad")
+	e.answer(t, "") // without it
+	e.ask(t, model.LDS.URL(), nil)
+	e.answer(t, "") // so the last ACK was taken
+	want = map[string]string{"CDS cart": "ACKED", "CDS shop": "ACKED", "CDS new": "HELD BACK", "EDS nobody": "SENT"}
+	if diff := cmp.Diff(want, states()); diff != "" {
+		t.Error(diff)
+	}
+	if out := m.must(t, nil, "proxy-config", "envoy-1"); !strings.Contains(out, "2 ACKED, 1 HELD BACK") || !strings.Contains(out, "CDS HELD BACK: new") {
+		t.Errorf("proxy-config prints\n%s", out)
+	}
+
+	// What it had, and what a proxy would have that is not there.
+	if out := m.must(t, nil, "proxy-config", "envoy-1", "clusters", "--version", "latest~1"); strings.Contains(out, "new") || !strings.Contains(out, "shop") {
+		t.Errorf("proxy-config --version latest~1 prints\n%s", out)
+	}
+	node := filepath.Join(t.TempDir(), "envoy.yaml")
+	writeConfig(t, filepath.Dir(node), map[string]string{"envoy.yaml": "node: {id: other, cluster: demo}\nadmin: {}\n"})
+	for _, args := range [][]string{{}, {"third"}} {
+		out := m.must(t, nil, append(append([]string{"proxy-config"}, args...), "cds", "--node", node)...)
+		if !strings.Contains(out, append(args, "other")[0]+" would have") || !strings.Contains(out, "new") {
+			t.Errorf("proxy-config %v --node prints\n%s", args, out)
+		}
+	}
+	writeConfig(t, m.config, map[string]string{"new.yaml": strings.Replace(cluster("new"), "1s", "2s", 1)})
+	e.answer(t, "")
+	var diff diffView
+	m.must(t, &diff, "diff", "latest~2", "latest", "--proxy", "envoy-1")
+	if len(diff.Changes) != 1 || diff.Changes[0].Object != "Cluster new" || diff.Changes[0].Change != "added" || diff.Proxy != "envoy-1" {
+		t.Errorf("diff latest~2 latest = %+v, want the cluster that came", diff)
+	}
+	out := m.must(t, nil, "diff", "latest", "--node", node)
+	if !strings.Contains(out, "~ Cluster new") || !strings.Contains(out, `connect_timeout: "1s" -> "2s"`) {
+		t.Errorf("diff latest prints\n%s", out)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+		code int
+	}{
+		{nil, "PROXY is missing", 2},
+		{[]string{"envoy-1", "x"}, `type "x": want clusters, endpoints, listeners or routes`, 2},
+		{[]string{"nobody"}, "is connected to none of: up", 3},
+		{[]string{"envoy-1", "cds", "none"}, `has no resource of CDS whose name contains "none"`, 3},
+		{[]string{"envoy-1", "rds"}, "has not asked for RDS", 3},
+		{[]string{"--node", "/nowhere"}, "--node: open /nowhere", 2},
+	} {
+		_, _, err := m.meshlog(t, nil, append([]string{"proxy-config"}, c.args...)...)
+		if err == nil || !strings.Contains(err.Error(), c.want) || exitCode(err) != c.code {
+			t.Errorf("proxy-config %v: %v, want %q and exit code %d", c.args, err, c.want, c.code)
+		}
+	}
+
+	if err := m.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if out := m.must(t, nil, "proxy-config", "clusters", "--node", node); !strings.Contains(out, "shop") {
+		t.Errorf("proxy-config of what was left prints\n%s", out)
+	}
+	if _, _, err := m.meshlog(t, nil, "proxy-config", "envoy-1"); err == nil || !strings.Contains(err.Error(), "give --node FILE") {
+		t.Errorf("proxy-config of what was left without --node: %v", err)
+	}
+}
+
+func TestStates(t *testing.T) {
+	r := xds.Empty(model.RDS, "r")
+	sum := r.Sum[:]
+	for name, c := range map[string]struct {
+		with typeComparison
+		r    *xds.Resource
+		h    *reportv1.ResourceContent
+		want string
+	}{
+		"has it":                   {typeComparison{current: true}, r, &reportv1.ResourceContent{Sent: true, Sum: sum, Applied: true}, stateAcked},
+		"was sent it":              {typeComparison{}, r, &reportv1.ResourceContent{Sent: true, Sum: sum}, stateSent},
+		"has another":              {typeComparison{}, r, &reportv1.ResourceContent{Sent: true, Sum: []byte{1}, Applied: true}, stateStale},
+		"was never sent it":        {typeComparison{}, r, nil, stateStale},
+		"rejected it":              {typeComparison{}, r, &reportv1.ResourceContent{Sent: true, Sum: []byte{1}, HeldBack: true}, stateHeldBack},
+		"has the one before":       {typeComparison{current: true, quarantined: []string{"r"}}, r, &reportv1.ResourceContent{Name: "r", Sent: true, Sum: sum, Applied: true}, stateQuarantined},
+		"is kept from it":          {typeComparison{current: true, quarantined: []string{"r"}}, nil, &reportv1.ResourceContent{Name: "r", Quarantined: true}, stateQuarantined},
+		"there is none":            {typeComparison{current: true}, nil, &reportv1.ResourceContent{Sent: true, Applied: true}, stateAbsent},
+		"it lingers":               {typeComparison{current: true}, nil, &reportv1.ResourceContent{Sent: true, Sum: sum, Lingering: true}, stateLingering},
+		"has another without need": {typeComparison{current: true}, r, &reportv1.ResourceContent{Sent: true, Sum: []byte{1}, Applied: true}, stateDiffers},
+		"has one too many":         {typeComparison{current: true}, nil, &reportv1.ResourceContent{Sent: true, Sum: sum, Applied: true}, stateDiffers},
+		"lacks one":                {typeComparison{current: true}, r, nil, stateDiffers},
+	} {
+		if got := c.with.state(c.r, c.h); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
 }
