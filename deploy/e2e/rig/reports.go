@@ -116,7 +116,8 @@ type TypeStatus struct {
 		Message   string
 		Resources []string
 	}
-	HeldBack []string
+	HeldBack    []string
+	Quarantined []string
 	// Unanswered is since when a response has no answer; nil: none has.
 	Unanswered *time.Time
 }

@@ -1,0 +1,253 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/e2e/shop"
+)
+
+// ownListener is a listener of the Envoys of one cluster, with the routes that
+// all share.
+const ownListener = `
+apiVersion: envoy.meshlog.dev/v1
+kind: Resource
+metadata: {name: %[1]s, namespace: demo}
+spec:
+  nodes: {cluster: %[1]s}
+  resource:
+    "@type": type.googleapis.com/envoy.config.listener.v3.Listener
+    name: %[1]s
+    address: {socket_address: {address: 127.0.0.1, port_value: %[2]d}}
+    filter_chains:
+      - filters:
+          - name: envoy.filters.network.http_connection_manager
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+              stat_prefix: own
+              rds: {route_config_name: common, config_source: {ads: {}, resource_api_version: V3}}
+              http_filters:
+                - name: envoy.filters.http.router
+                  typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+---`
+
+// commonRoutes are routes that all Envoys share: those to a cluster that is not
+// there are rejected.
+const commonRoutes = `
+apiVersion: envoy.meshlog.dev/v1
+kind: Resource
+metadata: {name: common-routes, namespace: demo}
+spec:
+  resource:
+    "@type": type.googleapis.com/envoy.config.route.v3.RouteConfiguration
+    name: common
+    validate_clusters: true
+    virtual_hosts:
+      - name: common
+        domains: ["*"]
+        routes:
+          - match: {prefix: /other}
+            route: {cluster: %s}
+          - match: {prefix: /}
+            direct_response: {status: 200, body: {inline_string: %s}}
+---
+apiVersion: envoy.meshlog.dev/v1
+kind: Resource
+metadata: {name: common-cluster, namespace: demo}
+spec:
+  resource:
+    "@type": type.googleapis.com/envoy.config.cluster.v3.Cluster
+    name: common
+    type: STATIC
+    load_assignment: {cluster_name: common}
+---`
+
+// trusting is a cluster of all Envoys that none of them takes.
+const trusting = `
+apiVersion: envoy.meshlog.dev/v1
+kind: Resource
+metadata: {name: trusting, namespace: demo}
+spec:
+  resource:
+    "@type": type.googleapis.com/envoy.config.cluster.v3.Cluster
+    name: trusting
+    type: STATIC
+    load_assignment: {cluster_name: trusting}
+    transport_socket:
+      name: tls
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+        common_tls_context: {validation_context: {trusted_ca: {filename: /nowhere/such-ca.pem}}}
+---`
+
+// quarantine is what is in quarantine (meshlog approve).
+type quarantine struct {
+	ID, Kind, Type, Resource, Client, Reason string
+	LastGood                                 bool
+}
+
+// What two Envoys reject, a third one is never sent: it starts with what the
+// others had before, or without, and its other listeners serve. It is on the
+// log and in files, and ends with its content.
+func TestQuarantine(t *testing.T) {
+	for name, delta := range modes {
+		t.Run(name, func(t *testing.T) {
+			f := startWith(t, apart(2, 2), rig.EnvoyConfig{Node: node, Cluster: "one", Delta: delta})
+			own, urls := "", map[string]string{}
+			for _, cluster := range []string{"one", "two", "three", "four"} {
+				port := f.freePort()
+				own += fmt.Sprintf(ownListener, cluster, port)
+				urls[cluster] = fmt.Sprintf("http://127.0.0.1:%d/", port)
+			}
+			f.save("own.yaml", own)
+			f.save("common.yaml", fmt.Sprintf(commonRoutes, "common", "first"))
+			f.join(rig.EnvoyConfig{Node: "envoy-2", Cluster: "two", Delta: delta})
+			f.goes(urls["one"], "first")
+			f.goes(urls["two"], "first")
+
+			var is []quarantine
+			f.during("two Envoys reject what they are sent", func() {
+				f.save("common.yaml", fmt.Sprintf(commonRoutes, "nobody", "second")+trusting)
+				is = f.quarantined("CDS trusting", "RDS common, last good")
+				for _, q := range is {
+					if !strings.HasPrefix(q.Client, "envoy 1.") || q.Reason == "" {
+						f.Errorf("in quarantine: %+v", q)
+					}
+				}
+				f.shown(node, "envoy-2")
+				f.goes(urls["one"], "first")
+				f.goes(urls["two"], "first")
+			})
+			f.during("others start", func() {
+				third := f.join(rig.EnvoyConfig{Node: "envoy-3", Cluster: "three", Delta: delta})
+				f.goes(urls["three"], "first")
+				f.shown("envoy-3")
+				f.shift(100, 0) // all else flows
+				f.share(shop.V1, 100)
+				f.neverRejected(third)
+				// Whoever serves from files alone knows it too.
+				f.mesh.NATS.Kill()
+				for _, s := range f.mesh.Frontends {
+					s.Kill()
+					f.must(s.Restart())
+				}
+				fourth := f.join(rig.EnvoyConfig{Node: "envoy-4", Cluster: "four", Delta: delta})
+				f.goes(urls["four"], "first")
+				f.neverRejected(third)
+				f.neverRejected(fourth)
+				f.must(f.mesh.NATS.Restart(f.ctx))
+			})
+			// An operator has it sent once more: it is no better than before.
+			f.approved(is[0].ID)
+			again := f.quarantined("CDS trusting", "RDS common, last good")
+			if again[0].ID == is[0].ID {
+				f.Errorf("%s was approved, and is there again", is[0].ID)
+			}
+			f.during("it is repaired", func() {
+				f.save("common.yaml", fmt.Sprintf(commonRoutes, "common", "third"))
+				f.quarantined()
+				for _, url := range urls {
+					f.goes(url, "third")
+				}
+				f.shown()
+			})
+		})
+	}
+}
+
+// join starts another Envoy.
+func (f *fixture) join(c rig.EnvoyConfig) *rig.Envoy {
+	f.Helper()
+	e, err := f.mesh.Join(f.ctx, c, f.shop.Port)
+	f.must(err)
+	f.Cleanup(e.Kill)
+	return e
+}
+
+// quarantined waits until that and nothing else is in quarantine, which
+// `diagnostics` explains; it comes sorted by type.
+func (f *fixture) quarantined(want ...string) (got []quarantine) {
+	f.Helper()
+	f.must(rig.Until(f.ctx, fmt.Sprintf("%v to be in quarantine", want), func(ctx context.Context) error {
+		got = nil // what JSON leaves out stays as it was
+		if err := f.mesh.CLI(ctx, &got, "approve"); err != nil {
+			return err
+		}
+		slices.SortFunc(got, func(a, b quarantine) int { return strings.Compare(a.Type, b.Type) })
+		var is []string
+		for _, q := range got {
+			text := q.Type + " " + q.Resource
+			if q.LastGood {
+				text += ", last good"
+			}
+			is = append(is, text)
+		}
+		if !slices.Equal(is, want) {
+			return fmt.Errorf("in quarantine: %v", is)
+		}
+		var ds []rig.Diagnostic
+		if err := f.mesh.CLI(ctx, &ds, "diagnostics"); err != nil {
+			return err
+		}
+		ds = slices.DeleteFunc(ds, func(d rig.Diagnostic) bool { return d.Code != "quarantined" })
+		if len(ds) != len(want) {
+			return fmt.Errorf("diagnostics: %+v", ds)
+		}
+		return nil
+	}))
+	return got
+}
+
+// shown waits until proxy-status says of these proxies that they have what is
+// served in the place of what is in quarantine, and of all that they reject
+// nothing any more; of no proxies: that nothing is in quarantine for any.
+func (f *fixture) shown(proxies ...string) {
+	f.Helper()
+	f.must(rig.Until(f.ctx, fmt.Sprintf("proxy-status of %v", proxies), func(ctx context.Context) error {
+		var all []rig.ProxyStatus
+		if err := f.mesh.CLI(ctx, &all, "proxy-status"); err != nil {
+			return err
+		}
+		var got []string
+		for _, p := range all {
+			for _, t := range p.Types {
+				switch {
+				case t.Nack != nil || len(t.HeldBack) > 0:
+					return fmt.Errorf("%s: %+v, %+v", p.ID, t, t.Nack)
+				case len(t.Quarantined) > 0:
+					got = append(got, p.ID+" "+t.Type)
+				}
+			}
+		}
+		slices.Sort(got)
+		for _, p := range proxies {
+			if !slices.Contains(got, p+" CDS") || !slices.Contains(got, p+" RDS") {
+				return fmt.Errorf("in quarantine: %v", got)
+			}
+		}
+		if len(proxies) == 0 && len(got) > 0 {
+			return fmt.Errorf("in quarantine: %v", got)
+		}
+		return nil
+	}))
+}
+
+// approved has a quarantine lifted.
+func (f *fixture) approved(id string) {
+	f.Helper()
+	f.must(rig.Until(f.ctx, "the approval of "+id, func(ctx context.Context) error {
+		var done struct{ Version string }
+		return f.mesh.CLI(ctx, &done, "approve", id)
+	}))
+}
+
+func (f *fixture) neverRejected(e *rig.Envoy) {
+	f.Helper()
+	if n, err := e.Rejected(f.ctx); err != nil || n != 0 {
+		f.Errorf("%s rejected %d responses, %v", e.Name, n, err)
+	}
+}
