@@ -1,46 +1,16 @@
 package history
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
-
-	"google.golang.org/protobuf/encoding/protojson"
 
 	"meshlog.dev/events"
-	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 )
 
-// Document is a value as JSON, as its source would write it: the spec of an
-// Istio kind, the whole of others. Equal values have equal documents. The error
-// says why this build cannot read it.
+// Document is a value as JSON; see kind.Document.
 func Document(kindName string, v model.Value) (json.RawMessage, error) {
-	k, ok := kind.ByName(kindName)
-	if !ok {
-		return nil, fmt.Errorf("this build knows no kind %q", kindName)
-	}
-	m, err := k.Decode(v.Type, v.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	if whole, ok := m.(*registryv1.Object); ok {
-		return compact(whole.GetJson())
-	}
-	b, err := protojson.Marshal(m)
-	if err != nil {
-		return nil, err
-	}
-	return compact(b) // protojson puts spaces where it likes
-}
-
-func compact(b []byte) (json.RawMessage, error) {
-	var out bytes.Buffer
-	if err := json.Compact(&out, b); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
+	return kind.Document(kindName, v.Type, v.Bytes)
 }
 
 // prefix is what the paths of a kind's document begin with, as Diagnostics

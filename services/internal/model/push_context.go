@@ -1,7 +1,9 @@
 package model
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -171,6 +173,18 @@ func (pc *PushContext) SameClasses(o *PushContext) bool { return pc.classes == o
 // Size is how many services and VirtualServices there are.
 func (pc *PushContext) Size() (services, virtualServices int) {
 	return pc.services.byID.n, pc.virtualServices.byName.n
+}
+
+// AllServices are those that anybody may call, sorted by host and namespace.
+func (pc *PushContext) AllServices() []*Service {
+	all := make([]*Service, 0, pc.services.byID.n)
+	for _, s := range pc.services.byID.all() {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b *Service) int {
+		return cmp.Or(strings.Compare(a.Hostname, b.Hostname), strings.Compare(a.Namespace, b.Namespace))
+	})
+	return all
 }
 
 // Diagnostics are about objects that do not take effect as they say. Sorted.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -94,9 +95,30 @@ func (a *Admin) Page(name, about string, handler http.HandlerFunc) {
 	a.pages[name] = page{about, handler}
 }
 
+// Params are those of a request for a page: nil, after an answer that says so,
+// if there is one that the page does not know.
+func Params(w http.ResponseWriter, r *http.Request, known ...string) url.Values {
+	params := r.URL.Query()
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		if !slices.Contains(known, name) {
+			there := "this page has none"
+			if len(known) > 0 {
+				there = suggest(name, known, "there are "+strings.Join(known, ", "))
+			}
+			http.Error(w, fmt.Sprintf("no parameter %q; %s", name, there), http.StatusBadRequest)
+			return nil
+		}
+	}
+	return params
+}
+
 // Report adds /debug/<name>: what report returns, as JSON.
 func (a *Admin) Report(name string, report func() any) {
-	a.Page(name, "what the "+name+" says of itself", func(w http.ResponseWriter, _ *http.Request) { WriteJSON(w, report()) })
+	a.Page(name, "what the "+name+" says of itself", func(w http.ResponseWriter, r *http.Request) {
+		if Params(w, r) != nil {
+			WriteJSON(w, report())
+		}
+	})
 }
 
 // NotReady says what is missing, one line for each reason; nil if nothing is.

@@ -94,5 +94,6 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Process.Admin.Ready("frontend", server.Ready)
 	o.Process.Admin.Report("frontend", func() any { return server.Report() })
+	pages(o.Process.Admin, server)
 	return process.RunStages(ctx, process.Stage{server.Run}, beside)
 }
