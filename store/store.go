@@ -130,6 +130,14 @@ type Chain interface {
 	History(ctx context.Context) iter.Seq2[*Manifest, error]
 }
 
+// Copier reads the version chain to make a copy of it.
+type Copier interface {
+	// Updates yields the chain from version from on, oldest first. The delta of
+	// the first one leads from a version that is not yielded. It ends with the
+	// first error.
+	Updates(ctx context.Context, from Version) iter.Seq2[Update, error]
+}
+
 // Follower follows the version chain. One goroutine uses it.
 type Follower interface {
 	// Next blocks until the chain has a version greater than have, and

@@ -185,6 +185,24 @@ func (c *Chain) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	}
 }
 
+// Updates implements store.Copier.
+func (c *Chain) Updates(ctx context.Context, from store.Version) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
+		for _, u := range c.run() {
+			if store.VersionOf(u.Manifest.GetVersion()).Less(from) {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				yield(store.Update{}, fmt.Errorf("read the version chain: %w", err))
+				return
+			}
+			if !yield(u, nil) {
+				return
+			}
+		}
+	}
+}
+
 // Follow implements store.Chain; the Follower is a *ChainFollower.
 func (c *Chain) Follow(ctx context.Context) (store.Follower, error) {
 	if err := ctx.Err(); err != nil {

@@ -8,9 +8,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// Updates yields the chain from version from on, oldest first: what a copy of it
-// is made of. The delta of the first one leads from a version that is not
-// yielded. It ends with the first error.
+// Updates implements store.Copier.
 func (f *Feed) Updates(ctx context.Context, from store.Version) iter.Seq2[store.Update, error] {
 	return func(yield func(store.Update, error) bool) {
 		info, err := f.stream.Info(ctx)

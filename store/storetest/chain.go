@@ -16,6 +16,7 @@ import (
 type Feed interface {
 	store.Publisher
 	store.Chain
+	store.Copier
 }
 
 // Bus is where a chain lies, with the accidents that may happen to it.
@@ -48,6 +49,7 @@ func Chains(t *testing.T, newBus func(t *testing.T) Bus) {
 		{"FetchLateCheckpoint", testFetchLateCheckpoint},
 		{"FetchLost", testFetchLost},
 		{"History", testHistory},
+		{"Updates", testUpdates},
 		{"FollowFromZero", testFollowFromZero},
 		{"FollowFromNear", testFollowFromNear},
 		{"FollowFromFar", testFollowFromFar},
@@ -361,6 +363,55 @@ func testHistory(t *testing.T, bus Bus) {
 	for _, err := range f.History(t.Context()) {
 		must(t, err)
 		break
+	}
+}
+
+func testUpdates(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(150)
+	big := rows{}
+	for i := range 3000 { // a delta that is no message
+		big[fmt.Sprintf("big%d", i)] = is("%01000d", i)
+	}
+	v = append(v, next(v[149], store.Version{Epoch: 2, Seq: 3}, big))
+	publish(t, f, store.Stored{}, v...)
+	for _, c := range []struct {
+		from store.Version
+		want []store.Stored
+	}{
+		{store.Version{}, v},
+		{v[100].Version(), v[100:]},
+		{store.Version{Epoch: 1, Seq: 1 << 40}, v[150:]}, // between two
+		{store.Version{Epoch: 3}, nil},
+	} {
+		at := store.Stored{}
+		if len(c.want) > 0 && c.want[0].Version() != v[0].Version() {
+			at = v[len(v)-len(c.want)-1]
+		}
+		n := 0
+		for u, err := range f.Updates(t.Context(), c.from) {
+			must(t, err)
+			if n == len(c.want) {
+				t.Fatalf("from %s: more than %d updates", c.from, n)
+			}
+			at = store.Stored{Manifest: u.Manifest, Snapshot: at.Snapshot.With(u.Delta)}
+			same(t, fmt.Sprintf("from %s, update %d", c.from, n), at, c.want[n])
+			n++
+		}
+		if n != len(c.want) {
+			t.Fatalf("from %s: %d updates, want %d", c.from, n, len(c.want))
+		}
+	}
+	for _, err := range f.Updates(t.Context(), store.Version{}) { // who stops gets no more
+		must(t, err)
+		break
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, err := range f.Updates(ctx, store.Version{}) {
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("cancelled: %v", err)
+		}
 	}
 }
 

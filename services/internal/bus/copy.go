@@ -11,8 +11,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/minio/highwayhash"
 	"github.com/nats-io/nats-server/v2/server"
@@ -124,7 +126,7 @@ func (c *copier) file(path string, d fs.DirEntry) error {
 	case server.JetStreamMetaFileSum: // written with the file that it is of
 		return nil
 	case server.JetStreamMetaFile:
-		return keepForEver(to, path)
+		return copySettings(to, path, 0)
 	}
 	n, err := copyFile(to, path)
 	c.done += n
@@ -148,10 +150,11 @@ func copyFile(to, from string) (n int64, err error) {
 	return n, errors.Join(err, out.Close())
 }
 
-// keepForEver copies the settings of a stream without the age at which messages
-// expire: a server drops what is too old as soon as it starts. The server takes
-// settings only with their checksum, keyed by the stream's name.
-func keepForEver(to, from string) error {
+// copySettings copies the settings of a stream, but for the age at which
+// messages expire, 0 for never: a server drops what is too old as soon as it
+// starts. The server takes settings only with their checksum, keyed by the
+// stream's name.
+func copySettings(to, from string, maxAge time.Duration) error {
 	b, err := os.ReadFile(from)
 	if err != nil {
 		return err
@@ -160,7 +163,7 @@ func keepForEver(to, from string) error {
 	if err := json.Unmarshal(b, &settings); err != nil {
 		return fmt.Errorf("settings of a stream, %s: %w", from, err)
 	}
-	settings["max_age"] = json.RawMessage("0")
+	settings["max_age"] = json.RawMessage(strconv.FormatInt(int64(maxAge), 10))
 	if b, err = json.Marshal(settings); err != nil {
 		return fmt.Errorf("settings of a stream, %s: %w", from, err)
 	}

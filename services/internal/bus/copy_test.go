@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -25,7 +26,7 @@ func TestStartCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OLD", Subjects: []string{"old.>"}, MaxAge: time.Hour})
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OLD", Subjects: []string{"old.>"}, MaxAge: time.Hour, Duplicates: leastAge})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,17 +38,51 @@ func TestStartCopy(t *testing.T) {
 	if _, err := StartCopy(CopyOptions{Dir: dir, Log: quiet}); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
 		t.Errorf("a copy of what is in use: %v", err)
 	}
-	// What was an hour is a moment: everything is too old when a server starts.
-	config := stream.CachedInfo().Config
-	config.MaxAge = 100 * time.Millisecond
-	config.Duplicates = 100 * time.Millisecond
-	if _, err := js.UpdateStream(t.Context(), config); err != nil {
-		t.Fatal(err)
-	}
 	nc.Close()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	// An hour becomes the least age that a server takes, which all of it has then.
+	settings := filepath.Join(dir, streamsDir, "jetstream", "$G", "streams", "OLD", server.JetStreamMetaFile)
+	if err := copySettings(settings, settings, leastAge); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(leastAge)
+	for range 2 {
+		checkCopy(t, dir)
+	}
+	if s, err = StartServer(ServerOptions{Dir: dir, Log: quiet}); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if info := old(t, s); info.State.Msgs != 0 {
+		t.Errorf("a server on the original keeps %d messages: this test shows nothing", info.State.Msgs)
+	}
+	if _, err := StartCopy(CopyOptions{Dir: t.TempDir(), Log: quiet}); !errors.Is(err, ErrNoStreams) {
+		t.Errorf("a copy of nothing: %v", err)
+	}
+}
+
+const leastAge = 100 * time.Millisecond
+
+// old is the stream that the test makes.
+func old(t *testing.T, s *Server) *jetstream.StreamInfo {
+	t.Helper()
+	nc := connect(t, s)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), "OLD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream.CachedInfo()
+}
+
+func checkCopy(t *testing.T, dir string) {
+	t.Helper()
 	before := tree(t, dir)
 
 	shown := int64(0)
@@ -55,19 +90,10 @@ func TestStartCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc = connect(t, c)
-	if js, err = jetstream.New(nc); err != nil {
-		t.Fatal(err)
-	}
-	copied, err := js.Stream(t.Context(), "OLD")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info := copied.CachedInfo(); info.Config.MaxAge != 0 || info.State.LastSeq != 10 {
-		t.Errorf("the copy keeps messages for %v, and ends at %d", info.Config.MaxAge, info.State.LastSeq)
+	if info := old(t, c); info.Config.MaxAge != 0 || info.State.Msgs != 10 {
+		t.Errorf("the copy keeps messages for %v, and has %d", info.Config.MaxAge, info.State.Msgs)
 	}
 	tmp := c.temporary
-	nc.Close()
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,9 +105,6 @@ func TestStartCopy(t *testing.T) {
 	}
 	if shown > 1<<12 { // but for the settings, which are written anew
 		t.Errorf("%d bytes were never copied", shown)
-	}
-	if _, err := StartCopy(CopyOptions{Dir: t.TempDir(), Log: quiet}); !errors.Is(err, ErrNoStreams) {
-		t.Errorf("a copy of nothing: %v", err)
 	}
 }
 

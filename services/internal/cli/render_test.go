@@ -86,12 +86,9 @@ func TestPrintVersions(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "versions", func(o *output) error { return listVersions(all, -1, o) })
+	golden(t, "versions", func(o *output) error { return listVersions(all, versionsOptions{tail: -1}, o) })
 
-	v, err := findVersion(all, store.Version{Epoch: 1, Seq: 42})
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := viewVersion(manifests[0])
 	v.Changes[0].Cause = "PUT routes.yaml:2 by file"
 	golden(t, "version", func(o *output) error {
 		return o.print(v, func() error { return showVersion(v, o) })

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"meshlog.dev/events"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
@@ -50,8 +49,16 @@ type watermarkView struct {
 	Partial  bool   `json:"partial,omitempty"`
 }
 
+// versionsOptions say which versions are listed.
+type versionsOptions struct {
+	tail         int
+	since, until string // times
+
+	from, to time.Time // of them; zero: any
+}
+
 func versionsCommand() *cobra.Command {
-	var n int
+	var o versionsOptions
 	cmd := &cobra.Command{
 		Use: "versions [VERSION]", Short: "Shows what was published, and why", Args: args(0, 1, ""),
 		Long: `Shows the published versions, the newest first; or one version whole.
@@ -61,77 +68,109 @@ there. POSITIONS is how many records it spans, CAUSE the record that changed
 something (` + "`meshlog log --from SEQ`" + ` shows it), LATENCY how long after its last
 record it was published.
 
-Where nothing runs on --data, a copy of the file that was left there is read.`,
+` + momentForms,
 		Example: `  meshlog versions --data data/
-  meshlog versions --data data/ 1.42
-  meshlog versions --data data/ -n 1 -o json`,
+  meshlog versions --data data/ .42
+  meshlog versions --data data/ --since 14:00 --until 14:05
+  meshlog versions --data data/ latest -o json`,
 	}
 	t := pastFlags(cmd)
 	format := outputFlag(cmd)
-	cmd.Flags().IntVarP(&n, "tail", "n", 20, "how many of the newest versions; -1 for all")
+	f := cmd.Flags()
+	f.IntVarP(&o.tail, "tail", "n", 20, "how many of the newest that match; -1 for all")
+	f.StringVar(&o.since, "since", "", "only those published at this `time` or later; then --tail does not count")
+	f.StringVar(&o.until, "until", "", "only those published before this `time`")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		defer func() { err = errors.Join(err, t.close()) }()
 		out, err := newOutput(cmd, *format)
 		if err != nil {
 			return err
 		}
-		if len(args) == 0 {
-			p, err := t.past(cmd)
-			if err != nil {
-				return err
-			}
-			return listVersions(p.Versions.History(cmd.Context()), n, out)
-		}
-		v, err := store.ParseVersion(args[0])
-		if err != nil {
-			return usage("%w", err)
+		now := time.Now()
+		if err := o.read(now); err != nil {
+			return err
 		}
 		p, err := t.past(cmd)
 		if err != nil {
 			return err
 		}
-		view, err := findVersion(p.Versions.History(cmd.Context()), v)
+		if len(args) == 0 {
+			return listVersions(p.Versions.History(cmd.Context()), o, out)
+		}
+		m, err := findMoment(cmd.Context(), p, args[0], now)
 		if err != nil {
 			return err
 		}
-		if p.Log != nil {
-			view.explain(cmd.Context(), p.Log)
+		if m.Manifest == nil {
+			return notFound("version %s: never published; `meshlog versions` lists those that were, and `meshlog show` shows any position", args[0])
 		}
+		view := viewVersion(m.Manifest)
+		view.explain(cmd.Context(), newExplainer(p))
 		return out.print(view, func() error { return showVersion(view, out) })
 	}
 	return cmd
 }
 
-func listVersions(manifests iter.Seq2[*store.Manifest, error], n int, out *output) error {
-	views := []*versionView{}
+// read reads the times.
+func (o *versionsOptions) read(now time.Time) (err error) {
+	for _, t := range []struct {
+		flag, s string
+		to      *time.Time
+	}{{"--since", o.since, &o.from}, {"--until", o.until, &o.to}} {
+		if t.s == "" {
+			continue
+		}
+		if *t.to, err = parseWhen(t.s, now); err != nil {
+			return usage("%s %w", t.flag, err)
+		}
+	}
+	if o.since != "" {
+		o.tail = -1
+	}
+	return nil
+}
+
+// matching are the manifests that are to be listed, newest first.
+func (o *versionsOptions) matching(manifests iter.Seq2[*store.Manifest, error]) (found []*store.Manifest, some bool, err error) {
 	for m, err := range manifests {
 		if err != nil {
-			return err
+			return nil, some, err
 		}
-		if n >= 0 && len(views) >= n {
+		some = true
+		at := publishedAt(m)
+		if !o.to.IsZero() && !at.Before(o.to) {
+			continue
+		}
+		if o.tail >= 0 && len(found) >= o.tail || at.Before(o.from) {
 			break
 		}
+		found = append(found, m)
+	}
+	return found, some, nil
+}
+
+func listVersions(manifests iter.Seq2[*store.Manifest, error], o versionsOptions, out *output) error {
+	found, some, err := o.matching(manifests)
+	if err != nil {
+		return err
+	}
+	views := []*versionView{}
+	for _, m := range found {
 		views = append(views, viewVersion(m))
 	}
 	return out.print(views, func() error {
+		switch {
+		case !some:
+			return out.line("Nothing was published yet. `meshlog log` shows what came in; /readyz of the builder says what it waits for.")
+		case len(views) == 0:
+			return out.line("No version matches; `meshlog versions -n -1` lists all that are kept.")
+		}
 		t := table{head: []string{"VERSION", "TIME", "POSITIONS", "KEYS", "CAUSE", "LATENCY", "ROOT", "BUILD"}}
 		for _, v := range views {
 			t.add(v.Version, clock(v.Time), v.Positions, v.ChangeCount, v.cause(), v.latency(), short(v.Root), v.Build)
 		}
 		return out.table(&t, true)
 	})
-}
-
-func findVersion(manifests iter.Seq2[*store.Manifest, error], v store.Version) (*versionView, error) {
-	for m, err := range manifests {
-		if err != nil {
-			return nil, err
-		}
-		if store.VersionOf(m.GetVersion()) == v {
-			return viewVersion(m), nil
-		}
-	}
-	return nil, notFound("version %s: never published, or no longer kept; `meshlog versions` lists them", v)
 }
 
 func viewVersion(m *store.Manifest) *versionView {
@@ -213,27 +252,11 @@ func (v *versionView) latency() string {
 	return span(v.PublishedAt.Sub(v.Time))
 }
 
-// explain asks the log for the records that caused the changes; what it no
+// explain says what the records say that caused the changes; what the log no
 // longer has stays unexplained.
-func (v *versionView) explain(ctx context.Context, log events.Reader) {
-	known := map[uint64]string{}
+func (v *versionView) explain(ctx context.Context, say *explainer) {
 	for i := range v.Changes {
-		c := &v.Changes[i]
-		if c.Seq == 0 {
-			continue
-		}
-		text, ok := known[c.Seq]
-		if !ok {
-			if r, err := log.Get(ctx, c.Seq); err == nil {
-				what, _, detail, by := summary(r)
-				text = strings.TrimSpace(what + " " + detail)
-				if by != "" {
-					text += " by " + by
-				}
-			}
-			known[c.Seq] = text
-		}
-		c.Cause = text
+		v.Changes[i].Cause = say.cause(ctx, v.Changes[i].Seq)
 	}
 }
 

@@ -41,9 +41,7 @@ type Versions interface {
 	Fetch(ctx context.Context, v store.Version) (store.Stored, error)
 	// History yields the manifests, newest first.
 	History(ctx context.Context) iter.Seq2[*store.Manifest, error]
-	// Updates yields the versions from one on, oldest first, each with what
-	// leads to it from the one that its manifest calls previous.
-	Updates(ctx context.Context, from store.Version) iter.Seq2[store.Update, error]
+	store.Copier
 }
 
 // Blobs are bytes by their hash.
