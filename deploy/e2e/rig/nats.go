@@ -34,7 +34,7 @@ type natsConfig struct {
 	more            string // of its configuration
 	token           string
 	tokenFile       string
-	auth            string // directory; empty: the token opens it
+	auth            string // directory within dir; empty: the token opens it
 	wrap            func(argv []string) []string
 }
 
@@ -44,7 +44,8 @@ func (c natsConfig) access() string {
 		return fmt.Sprintf("authorization { token: %q }", c.token)
 	}
 	return fmt.Sprintf(`include "%s/auth.conf"
-tls { cert_file: "%[1]s/server.pem", key_file: "%[1]s/server.key", ca_file: "%[1]s/ca.pem", verify: true }`, c.auth)
+tls { cert_file: "%[2]s/server.pem", key_file: "%[2]s/server.key", ca_file: "%[2]s/ca.pem", verify: true }`,
+		c.auth, filepath.Join(c.dir, c.auth))
 }
 
 // StartNATS starts a server that keeps its streams in dir and syncs each write

@@ -1,0 +1,192 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/e2e/shop"
+)
+
+// secured is every part on its own, each with a user and a certificate of its
+// own, on a server that takes nobody else.
+func secured(builders, frontends int) arrangement {
+	return func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
+		nats, err := rig.StartSecuredNATS(ctx, dir)
+		if err != nil {
+			return nil, err
+		}
+		return rig.Assemble(ctx, dir, config, rig.Parts{NATS: nats, Builders: builders, Frontends: frontends, Twins: 1})
+	}
+}
+
+// Each role is let do all that it does: a mesh works, its processes die and come
+// back, and the command line sees it all. Nobody is denied anything.
+func TestRolesSuffice(t *testing.T) {
+	f := start(t, secured(2, 2))
+	more := f.backend(shop.V2)
+	f.during("changes", func() {
+		f.shift(50, 50)
+		f.endpoints([]int{f.v1.Port}, []int{f.v2.Port, more.Port})
+	})
+	for _, command := range [][]string{
+		{"log"}, {"versions"}, {"proxy-status"}, {"diagnostics"}, {"approve"},
+	} {
+		var out any
+		f.must(f.mesh.CLI(f.ctx, &out, command...))
+	}
+	f.during("processes die", func() {
+		f.mesh.Watcher.Kill()
+		f.must(f.mesh.Twins[0].Ready(f.ctx))
+		f.must(f.mesh.Watcher.Restart())
+		f.must(f.mesh.Watcher.Ready(f.ctx))
+		for _, s := range f.mesh.Builders {
+			f.must(s.Stop())
+			f.must(s.Restart())
+			f.must(s.Ready(f.ctx))
+		}
+		f.shift(0, 100)
+	})
+	f.share(shop.V2, 100)
+	for _, p := range append([]*rig.Process{f.mesh.NATS.Process}, processes(f.mesh)...) {
+		log, err := os.ReadFile(p.LogPath)
+		f.must(err)
+		for line := range strings.Lines(string(log)) {
+			if strings.Contains(line, "iolation") || strings.Contains(line, "denies") {
+				t.Errorf("%s: %s", p.Name, line)
+			}
+		}
+	}
+}
+
+func processes(m *rig.Mesh) []*rig.Process {
+	var all []*rig.Process
+	for _, s := range m.Servers() {
+		all = append(all, s.Process)
+	}
+	return all
+}
+
+// No role is let do more than it does.
+func TestRolesSufficeBarely(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	server, err := rig.StartSecuredNATS(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Kill)
+
+	admin := []string{ // nobody's
+		"$JS.API.STREAM.DELETE.MESHLOG_EVENTS", "$JS.API.STREAM.DELETE.MESHLOG_VERSIONS",
+		"$JS.API.STREAM.DELETE.OBJ_meshlog_blobs", "$JS.API.STREAM.DELETE.KV_meshlog_lease",
+		"$JS.API.STREAM.PURGE.MESHLOG_EVENTS", "$JS.API.STREAM.PURGE.MESHLOG_VERSIONS",
+		"$JS.API.STREAM.MSG.DELETE.MESHLOG_EVENTS", "$JS.API.STREAM.MSG.DELETE.MESHLOG_VERSIONS",
+		"$JS.API.STREAM.CREATE.OTHER", "$JS.API.STREAM.UPDATE.OTHER", "$JS.API.STREAM.SNAPSHOT.MESHLOG_EVENTS",
+		"$JS.API.STREAM.RESTORE.MESHLOG_EVENTS", "$JS.API.STREAM.LEADER.STEPDOWN.MESHLOG_EVENTS",
+		"$JS.API.META.LEADER.STEPDOWN", "$JS.API.CONSUMER.CREATE.MESHLOG_VERSIONS.x", "$JS.API.CONSUMER.CREATE.OBJ_meshlog_blobs.x",
+		"meshlog.live.ver.mesh", "meshlog.ver.other", "meshlog.ev.other.file.default._ctl", "meshlog.fleet.other.ask",
+		"_IN.watcher.file.other.x.y", "$SYS.REQ.SERVER.PING", "anything",
+	}
+	write := []string{ // builders'
+		"meshlog.ver.mesh", "meshlog.ev.mesh._builder.segment", "meshlog.ev.mesh._builder.overlay",
+		"$KV.meshlog_lease.builder.mesh", "$O.meshlog_blobs.C.x", "$O.meshlog_blobs.M.x", "$JS.API.STREAM.PURGE.OBJ_meshlog_blobs",
+		"$JS.API.STREAM.CREATE.MESHLOG_EVENTS", "meshlog.fleet.mesh.tick", "meshlog.fleet.mesh.listing.file.default",
+		"meshlog.fleet.mesh.report.builder.x", "$JS.API.DIRECT.GET.KV_meshlog_lease.$KV.meshlog_lease.builder.mesh",
+	}
+	operate := []string{ // operators'
+		"meshlog.ev.mesh._operator.overlay", "$JS.API.STREAM.UPDATE.MESHLOG_EVENTS", "$JS.API.STREAM.UPDATE.MESHLOG_VERSIONS",
+		"meshlog.fleet.mesh.ask", "meshlog.fleet.mesh.proxy", "meshlog.ev.mesh.kubernetes.eu._ctl",
+	}
+	readLog := []string{
+		"$JS.API.STREAM.MSG.GET.MESHLOG_EVENTS", "$JS.API.DIRECT.GET.MESHLOG_EVENTS", "$JS.API.CONSUMER.CREATE.MESHLOG_EVENTS.x",
+		"$JS.API.CONSUMER.MSG.NEXT.MESHLOG_EVENTS.x", "$JS.API.CONSUMER.DELETE.MESHLOG_EVENTS.x",
+		"$JS.API.DIRECT.GET.MESHLOG_EVENTS.meshlog.ev.mesh.kubernetes.eu.>", "$JS.API.DIRECT.GET.MESHLOG_EVENTS.meshlog.ev.mesh.>",
+	}
+	readVersions := []string{
+		"$JS.API.STREAM.MSG.GET.MESHLOG_VERSIONS", "$JS.API.DIRECT.GET.MESHLOG_VERSIONS", "$JS.API.DIRECT.GET.OBJ_meshlog_blobs",
+		"$JS.API.STREAM.INFO.MESHLOG_VERSIONS",
+	}
+	watch := []string{
+		"meshlog.ev.mesh.file.default._ctl", "meshlog.ev.mesh.file.default.Gateway.x",
+		"meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.report.watcher.x.file.default",
+	}
+	others := []string{ // another watcher's
+		"meshlog.ev.mesh.file.other._ctl", "meshlog.ev.mesh.kubernetes.default.Gateway.x",
+		"meshlog.fleet.mesh.report.watcher.x.kubernetes.eu",
+	}
+	tests := map[string]struct {
+		publish   [][]string
+		subscribe []string
+	}{
+		"watcher-file-default": {
+			[][]string{admin, write, operate, readLog, readVersions, others, {"meshlog.fleet.mesh.report.frontend.x"}},
+			[]string{
+				">", "meshlog.>", "_IN.>", "_IN.frontend.>", "_IN.watcher.kubernetes.eu.>", "meshlog.ev.>", "meshlog.live.ver.mesh",
+				"meshlog.fleet.mesh.listing.kubernetes.eu", "meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.report.>", "$KV.>",
+			},
+		},
+		"frontend": {
+			[][]string{admin, write, operate, readLog, watch, others, {"$JS.API.STREAM.INFO.MESHLOG_EVENTS"}},
+			[]string{">", "meshlog.>", "_IN.>", "_IN.builder.>", "meshlog.ev.>", "meshlog.live.ver.other", "meshlog.fleet.mesh.report.>", "$KV.>", "$O.>"},
+		},
+		"builder": {
+			[][]string{admin[:len(admin)-3], operate, watch, others, {"meshlog.fleet.mesh.report.frontend.x", "$SYS.REQ.SERVER.PING"}},
+			[]string{">", "meshlog.>", "_IN.>", "_IN.operator.>", "meshlog.ev.>", "$O.>"},
+		},
+		"operator": {
+			[][]string{admin, write, watch[1:], {"meshlog.ev.mesh.file.other.Gateway.x", "meshlog.fleet.mesh.report.frontend.x"}},
+			[]string{">", "meshlog.>", "_IN.>", "_IN.builder.>", "meshlog.ev.>", "$KV.>", "$O.>"},
+		},
+	}
+	for role, test := range tests {
+		t.Run(role, func(t *testing.T) {
+			nc := connectAs(t, server, role)
+			for _, list := range test.publish {
+				for _, subject := range list {
+					deny(t, nc, subject, nc.Publish(subject, nil))
+				}
+			}
+			for _, subject := range test.subscribe {
+				_, err := nc.SubscribeSync(subject)
+				deny(t, nc, subject, err)
+			}
+		})
+	}
+}
+
+// deny demands that the server says no to what was just done.
+func deny(t *testing.T, nc *nats.Conn, subject string, err error) {
+	t.Helper()
+	if err == nil {
+		err = nc.FlushTimeout(5 * time.Second)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", subject, err)
+	}
+	if said := nc.LastError(); said == nil || !strings.Contains(said.Error(), `"`+subject+`"`) {
+		t.Errorf("%s: is allowed; the server said last: %v", subject, said)
+	}
+}
+
+func connectAs(t *testing.T, server *rig.NATS, role string) *nats.Conn {
+	t.Helper()
+	in := func(file string) string { return filepath.Join(server.Auth, file) }
+	key, err := nats.NkeyOptionFromSeed(in(role + ".nk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(server.URL(), key, nats.RootCAs(in("ca.pem")), nats.ClientCert(in("client.pem"), in("client.key")),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // LastError has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
