@@ -54,6 +54,7 @@ type Builder struct {
 	o       Options
 	asks    chan digestAsk
 	wants   chan chan *reportv1.BuilderReport
+	looks   chan chan FoldState
 	report  atomic.Pointer[reportv1.BuilderReport]
 	records chan reading
 	heads   chan struct{}
@@ -98,7 +99,7 @@ func New(o Options) *Builder {
 	if o.Changed == nil {
 		o.Changed = func() {}
 	}
-	b := &Builder{o: o, asks: make(chan digestAsk), wants: make(chan chan *reportv1.BuilderReport), records: make(chan reading), heads: make(chan struct{}, 1), written: make(chan Checkpointed)}
+	b := &Builder{o: o, asks: make(chan digestAsk), wants: make(chan chan *reportv1.BuilderReport), looks: make(chan chan FoldState), records: make(chan reading), heads: make(chan struct{}, 1), written: make(chan Checkpointed)}
 	b.report.Store(&reportv1.BuilderReport{Builder: o.ID, Build: o.Build})
 	return b
 }
@@ -217,6 +218,8 @@ func (b *Builder) own(ctx context.Context) error {
 			err = b.commit(ctx)
 		case answer := <-b.wants: // somebody asks how it is going
 			answer <- b.m.Report()
+		case answer := <-b.looks: // somebody looks at the debug page
+			answer <- b.m.foldState()
 		}
 		if err == nil && b.hangUp != nil && b.m.Stale() {
 			err = events.ErrReconnected

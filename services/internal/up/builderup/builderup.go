@@ -119,6 +119,7 @@ func Run(ctx context.Context, o Options) error {
 	reporter = fleet.BuilderReporter(o.ID, peers, b.Report)
 	o.Process.Admin.Ready("builder", func() error { return cmp.Or(bus.Ready(nc), ready(b.Report())) })
 	o.Process.Admin.Report("builder", func() any { return b.Report() })
+	o.Process.Admin.Page("fold", "what the builder has read of the log, shard by shard", foldPage(b))
 
 	return process.RunStages(ctx,
 		// Folds the log, and publishes while it leads.

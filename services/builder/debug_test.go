@@ -1,0 +1,36 @@
+package builder
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"meshlog.dev/store/memstore"
+)
+
+func TestFoldState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		b := r.run(Options{Config: r.config("b0", "one", &memstore.File{}), Lease: leads()})
+		r.segments(1)
+		r.list()
+		r.put("a", "good 1")
+		next(t, r.chain, nil)
+		f, err := b.FoldState(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Position.Seq != r.bounds().Last || f.Segment.Build != "one" || f.Counts.Keys != 1 || f.Backlog != 0 {
+			t.Errorf("the fold stands at %+v", f)
+		}
+		if len(f.Shards) != 1 || !f.Shards[0].Synced || f.Shards[0].Keys != 1 || f.Shards[0].Seq == 0 {
+			t.Errorf("shards: %+v", f.Shards)
+		}
+		// Nobody answers who asks one that does not run.
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if _, err := New(Options{Config: r.config("b1", "one", &memstore.File{})}).FoldState(ctx); err == nil {
+			t.Error("a builder that does not run says where it stands")
+		}
+	})
+}

@@ -1,0 +1,34 @@
+package fold
+
+import "meshlog.dev/services/internal/model"
+
+// ShardState is how the fold sees a shard.
+type ShardState struct {
+	Shard model.Shard
+	// Session was begun last, by Holder; empty: none in this epoch.
+	Session, Holder string
+	// Listing: what the session says waits for the end of its listing. Synced: a
+	// whole listing was closed in this epoch. Partial: the one closed last could
+	// not read everything.
+	Listing, Synced, Partial bool
+	// Need is why it must list again; empty: it need not.
+	Need string
+	// Seq is the last record that counted, Strangers how many of other sessions
+	// did not.
+	Seq, Strangers uint64
+	// Keys are offered; Staged records wait for the rest of their change set.
+	Keys, Staged int
+}
+
+// Shards are the states of all shards, sorted.
+func (f *Fold) Shards() []ShardState {
+	var all []ShardState
+	for _, sh := range f.inOrder() {
+		all = append(all, ShardState{
+			Shard: sh.name, Session: sh.session, Holder: sh.holder,
+			Listing: sh.listing, Synced: sh.synced, Partial: sh.partial, Need: sh.need,
+			Seq: sh.seq, Strangers: sh.strangers, Keys: len(sh.entries) - len(sh.buried), Staged: len(sh.staged),
+		})
+	}
+	return all
+}
