@@ -70,7 +70,7 @@ func PlanExport(ctx context.Context, p *Past, since uint64) (*Export, error) {
 	if first < 0 {
 		first = len(manifests)
 	}
-	if first > 0 && at != (events.Position{}) {
+	if first > 0 && at != (events.Position{}) && (first == len(manifests) || at != events.Position(store.VersionOf(manifests[first].GetVersion()))) {
 		first-- // what was served when it begins
 	}
 	return e, e.versions(ctx, manifests[first:])
