@@ -28,12 +28,21 @@ type Reports struct {
 	Silent []*reportv1.Peer
 }
 
+// Detail is what reports say beyond a summary, by the role that says it.
+type Detail string
+
+// What there is to ask for.
+const (
+	Summary     Detail = ""
+	Proxies     Detail = "frontend"
+	Diagnostics Detail = "builder" // with the timings
+)
+
 // Reports asks everybody to report and gathers the answers: until all have
-// answered of whom builders know, or none has for 300 ms. In a summary frontends
-// leave out their proxies, and builders their timings and diagnostics.
-func (f *Fleet) Reports(ctx context.Context, summary bool) (*Reports, error) {
+// answered of whom builders know, or none has for 300 ms.
+func (f *Fleet) Reports(ctx context.Context, with Detail) (*Reports, error) {
 	g := gathered{answers: map[string]*answer{}}
-	err := f.ask(ctx, askSubject, &reportv1.ReportRequest{Summary: summary}, askQuiet, g.take)
+	err := f.ask(ctx, askSubject, &reportv1.ReportRequest{Whole: string(with)}, askQuiet, g.take)
 	if err != nil {
 		return nil, fmt.Errorf("gather reports: %w", err)
 	}

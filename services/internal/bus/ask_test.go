@@ -46,7 +46,7 @@ func TestReports(t *testing.T) {
 	for range 4 {
 		<-known // all have said their first report, and listen
 	}
-	got, err := f.Reports(t.Context(), true)
+	got, err := f.Reports(t.Context(), Summary)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestReportsOfAllWhoAreKnown(t *testing.T) {
 	run(t, f.BuilderReporter("b", everybody(f, "builder.b", "frontend.f1"), report).Run)
 	<-known
 	start := time.Now()
-	got, err := f.Reports(t.Context(), false)
+	got, err := f.Reports(t.Context(), Proxies)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestReportsOfAllWhoAreKnown(t *testing.T) {
 	<-known
 	quick := func() time.Duration {
 		start := time.Now()
-		if got, err = f.Reports(t.Context(), false); err != nil {
+		if got, err = f.Reports(t.Context(), Proxies); err != nil {
 			t.Fatal(err)
 		}
 		return time.Since(start)
@@ -99,7 +99,7 @@ func TestReportsOfAllWhoAreKnown(t *testing.T) {
 
 func TestReportsOfNobody(t *testing.T) {
 	f := NewFleet(connect(t, startServer(t, t.TempDir())), "mesh", quiet)
-	got, err := f.Reports(t.Context(), false)
+	got, err := f.Reports(t.Context(), Proxies)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,12 +132,21 @@ func TestLargeReports(t *testing.T) {
 			t.Errorf("%d bytes on %s though nobody asked", len(m.Data), m.Subject)
 		}
 	}
-	got, err := f.Reports(t.Context(), false)
+	got, err := f.Reports(t.Context(), Proxies)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &Reports{Frontends: []*reportv1.FrontendReport{frontend}, Builders: []*reportv1.BuilderReport{builder}}
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff([]*reportv1.FrontendReport{frontend}, got.Frontends, protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+	if n := len(got.Builders[0].GetDiagnostics()); n > 0 {
+		t.Errorf("%d diagnostics though nobody asked", n)
+	}
+	got, err = f.Reports(t.Context(), Diagnostics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]*reportv1.BuilderReport{builder}, got.Builders, protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
 }

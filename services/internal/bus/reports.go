@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -138,6 +139,12 @@ func (r *Reporter) say(h nats.Header) {
 	}
 }
 
+// role is what the process is.
+func (r *Reporter) role() string {
+	role, _, _ := strings.Cut(r.name, ".")
+	return role
+}
+
 // answer tells who asks.
 func (r *Reporter) answer(ask *nats.Msg) {
 	var q reportv1.ReportRequest
@@ -145,7 +152,7 @@ func (r *Reporter) answer(ask *nats.Msg) {
 		r.fleet.log.Warn("a question for reports that cannot be answered", "subject", ask.Subject, "error", err)
 		return
 	}
-	for _, m := range r.report(q.GetSummary()) {
+	for _, m := range r.report(q.GetWhole() != r.role()) {
 		r.publish(ask.Reply, nats.Header{nameHeader: {r.name}}, m)
 	}
 }
@@ -179,12 +186,11 @@ func frontendParts(m *reportv1.FrontendReport, size int) []proto.Message {
 // builderParts is a report in messages of that size, more or less.
 func builderParts(m *reportv1.BuilderReport, peers []*reportv1.Peer, summary bool, size int) []proto.Message {
 	ds := m.GetDiagnostics()
-	if summary {
-		first := without(m, "diagnostics", "timings")
-		return []proto.Message{first}
-	}
 	first := without(m, "diagnostics")
 	first.Peers = peers
+	if summary {
+		first.Timings, ds = nil, nil
+	}
 	parts := []proto.Message{first}
 	for last := first; len(ds) > 0; {
 		n := fitting(ds, size)

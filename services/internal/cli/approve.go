@@ -13,6 +13,7 @@ import (
 
 	"meshlog.dev/events"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store"
 )
 
@@ -84,7 +85,7 @@ An approval is a record of the log like any other.`,
 		if err != nil {
 			return err
 		}
-		reports, err := t.fleet(nc).Reports(cmd.Context(), false)
+		reports, err := t.fleet(nc).Reports(cmd.Context(), bus.Summary)
 		if err != nil {
 			return err
 		}

@@ -352,3 +352,34 @@ func TestStates(t *testing.T) {
 		}
 	}
 }
+
+func TestDiagnosticFilter(t *testing.T) {
+	views := []diagnosticView{
+		{Severity: "error", Code: "undecoded", Object: "Resource demo/routes (file/default)", Origin: "routes.yaml:7"},
+		{Severity: "warning", Code: "conflict", Object: "Service demo/x (kube/c1)"},
+		{Severity: "info", Code: "hint", Object: "Cluster a|b"},
+		{Severity: "error", Code: "source-down", shard: "kube/c2"},
+	}
+	for _, c := range []struct {
+		filter diagnosticFilter
+		want   string
+	}{
+		{diagnosticFilter{}, "undecoded conflict hint source-down"},
+		{diagnosticFilter{severity: "warning"}, "undecoded conflict source-down"},
+		{diagnosticFilter{shards: []string{"kube"}}, "conflict source-down"},
+		{diagnosticFilter{shards: []string{"kube/c2", "file/default"}}, "undecoded source-down"},
+		{diagnosticFilter{codes: []string{"hint", "conflict"}}, "conflict hint"},
+		{diagnosticFilter{objects: []string{"demo/"}}, "undecoded conflict"},
+		{diagnosticFilter{objects: []string{"routes.yaml"}, severity: "error"}, "undecoded"},
+	} {
+		var got []string
+		for _, v := range views {
+			if c.filter.is(&v) {
+				got = append(got, v.Code)
+			}
+		}
+		if s := strings.Join(got, " "); s != c.want {
+			t.Errorf("%+v: %s, want %s", c.filter, s, c.want)
+		}
+	}
+}

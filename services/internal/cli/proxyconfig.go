@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/history"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/process"
@@ -238,7 +239,7 @@ func (q *configQuery) ask(cmd *cobra.Command, t *target, p *history.Past) ([]*re
 		return nil, nil, usage("%s: no proxy is connected there; give --node FILE with its bootstrap", p.Name)
 	}
 	fleet := t.fleet(t.nc)
-	reports, err := fleet.Reports(cmd.Context(), true)
+	reports, err := fleet.Reports(cmd.Context(), bus.Summary)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -115,7 +115,7 @@ Frontends are asked over the bus. One that does not answer is named.`,
 		if err != nil {
 			return err
 		}
-		reports, err := t.fleet(nc).Reports(cmd.Context(), false)
+		reports, err := t.fleet(nc).Reports(cmd.Context(), bus.Proxies)
 		if err != nil {
 			return err
 		}

@@ -166,7 +166,8 @@ func TestPrintDiagnostics(t *testing.T) {
 		{Severity: snapshotv1.Severity_SEVERITY_WARNING, Code: "conflict", Object: "Resource demo/x (file/b)", Reason: "file/a has it too"},
 	}
 	golden(t, "diagnostics", func(o *output) error {
-		return o.print(viewDiagnostics(ds), func() error { return showDiagnostics(ds, o) })
+		views := viewDiagnostics(ds)
+		return o.print(views, func() error { return showDiagnostics(views, len(views), o) })
 	})
 }
 

@@ -14,7 +14,6 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/history"
 	"meshlog.dev/services/internal/model"
@@ -129,7 +128,7 @@ func (t *target) openSources(cmd *cobra.Command) (*sources, error) {
 	if s.chain, err = t.chain(ctx, nc); err != nil {
 		return nil, err
 	}
-	if s.reports, err = s.fleet.Reports(ctx, true); err != nil {
+	if s.reports, err = s.fleet.Reports(ctx, bus.Summary); err != nil {
 		return nil, err
 	}
 	warnSilent(cmd.ErrOrStderr(), s.reports.Silent, time.Now())
@@ -336,16 +335,4 @@ func (v diagnosticView) line() string {
 		text = where + ": " + text
 	}
 	return v.Severity + ": " + text
-}
-
-// severities are their names, the worst first.
-var severities = []string{"error", "warning", "info"}
-
-func severityOf(name string) (snapshotv1.Severity, error) {
-	for i, s := range severities {
-		if s == name {
-			return snapshotv1.Severity_SEVERITY_ERROR - snapshotv1.Severity(i), nil
-		}
-	}
-	return 0, usage("severity %q: want error, warning or info", name)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/events"
+	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
@@ -144,7 +145,7 @@ func (r *removal) run(ctx context.Context) error {
 		return fmt.Errorf("said on the log at %d, but no version shows it yet: %w", said, err)
 	}
 	r.view.Removed, r.view.Version = true, shown.published.String()
-	reports, err := r.fleet.Reports(ctx, true)
+	reports, err := r.fleet.Reports(ctx, bus.Summary)
 	if err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ const latest = "latest"
 
 // lastPosition is that of the last record.
 func (t *target) lastPosition(ctx context.Context, nc *bus.Conn, fleet *bus.Fleet) (store.Version, error) {
-	reports, err := fleet.Reports(ctx, true)
+	reports, err := fleet.Reports(ctx, bus.Summary)
 	if err != nil {
 		return store.Version{}, err
 	}
@@ -194,7 +194,7 @@ func (w *waiting) command(ctx context.Context, most time.Duration, out *output) 
 // run returns nil when it is reached.
 func (w *waiting) run(ctx context.Context) error {
 	w.frontends = map[string]spoken{}
-	reports, err := w.fleet.Reports(ctx, true)
+	reports, err := w.fleet.Reports(ctx, bus.Summary)
 	if err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func (w *waiting) view(ctx context.Context) (waitView, error) {
 	if v.Reached {
 		return v, nil
 	}
-	reports, err := w.fleet.Reports(ctx, false)
+	reports, err := w.fleet.Reports(ctx, bus.Proxies)
 	if err != nil {
 		return v, err
 	}

@@ -188,8 +188,8 @@ func (x *Suspect) GetClient() string {
 // ReportRequest asks everybody to report to who asks.
 type ReportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Frontends leave their proxies out.
-	Summary       bool `protobuf:"varint,1,opt,name=summary,proto3" json:"summary,omitempty"`
+	// Who leaves nothing out: "frontend", "builder".
+	Whole         string `protobuf:"bytes,1,opt,name=whole,proto3" json:"whole,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -224,11 +224,11 @@ func (*ReportRequest) Descriptor() ([]byte, []int) {
 	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *ReportRequest) GetSummary() bool {
+func (x *ReportRequest) GetWhole() string {
 	if x != nil {
-		return x.Summary
+		return x.Whole
 	}
-	return false
+	return ""
 }
 
 // FrontendReport is everything a frontend has to say. Whole, with its proxies,
@@ -2170,9 +2170,9 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
 	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
-	"\x06client\x18\x04 \x01(\tR\x06client\")\n" +
-	"\rReportRequest\x12\x18\n" +
-	"\asummary\x18\x01 \x01(\bR\asummary\"\xd4\x04\n" +
+	"\x06client\x18\x04 \x01(\tR\x06client\"%\n" +
+	"\rReportRequest\x12\x14\n" +
+	"\x05whole\x18\x01 \x01(\tR\x05whole\"\xd4\x04\n" +
 	"\x0eFrontendReport\x12\x1a\n" +
 	"\bfrontend\x18\x01 \x01(\tR\bfrontend\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
