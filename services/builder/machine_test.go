@@ -519,3 +519,35 @@ func TestAnOverlayBetweenARewindAndItsEpochCounts(t *testing.T) {
 		t.Errorf("the overlay of the epoch is %q, want op", got)
 	}
 }
+
+// The record that began the epoch expired, a later segment of it did not, and a
+// builder of another build comes without a file: there is nothing to resume at,
+// and what the head serves is the base of a new epoch.
+func TestEpochRecordExpired(t *testing.T) {
+	r, _ := servingA(t)
+	old := r.versions()[0].GetVersion().GetEpoch()
+	two := r.start(r.config("b1", "two", &memstore.File{}), true)
+	two.settle()
+	r.put("b", "good 2")
+	two.settle()
+	bounds, err := r.log.Bounds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := r.log.Last(t.Context(), events.SegmentSubject)
+	if err != nil || rec.Seq == 1 {
+		t.Fatalf("the last segment is record %d, %v", rec.Seq, err)
+	}
+	r.log.Trim(rec.Seq)
+
+	three := r.start(r.config("b2", "three", &memstore.File{}), true)
+	three.settle()
+	r.list()
+	three.settle()
+	if at := three.Position(); at.Epoch <= old || at.Seq <= bounds.Last {
+		t.Errorf("it stands at %s, want a new epoch", at)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "good 1", "b": "good 2"}, r.served()); diff != "" {
+		t.Errorf("served (-want +got):\n%s", diff)
+	}
+}

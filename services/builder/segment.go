@@ -100,7 +100,9 @@ func (m *Machine) headUnknown(ctx context.Context, bounds events.Bounds) (string
 }
 
 // newestEpoch finds the segment record that began the newest epoch of the log;
-// nil if there is none.
+// nil if there is none. Where that record has expired, and a later segment of
+// the epoch has not, it returns that one's segment and no record: nobody can
+// resume there.
 func (m *Machine) newestEpoch(ctx context.Context) (*events.Segment, events.Record, error) {
 	rec, err := m.cfg.Log.Last(ctx, events.SegmentSubject)
 	if errors.Is(err, events.ErrNotFound) {
@@ -111,7 +113,11 @@ func (m *Machine) newestEpoch(ctx context.Context) (*events.Segment, events.Reco
 	}
 	seg, ok := rec.Event.Body.(*events.Segment)
 	if ok && seg.EpochRecord != 0 {
-		if rec, err = m.cfg.Log.Get(ctx, seg.EpochRecord); err != nil {
+		rec, err = m.cfg.Log.Get(ctx, seg.EpochRecord)
+		if errors.Is(err, events.ErrNotFound) {
+			return seg, events.Record{}, nil
+		}
+		if err != nil {
 			return nil, rec, fmt.Errorf("record %d, which began epoch %d: %w", seg.EpochRecord, seg.Epoch, err)
 		}
 		seg, ok = rec.Event.Body.(*events.Segment)
@@ -126,7 +132,7 @@ func (m *Machine) newestEpoch(ctx context.Context) (*events.Segment, events.Reco
 // fold's: what was before it does not count any more.
 func (m *Machine) resume(ctx context.Context) (bool, error) {
 	seg, rec, err := m.newestEpoch(ctx)
-	if err != nil || seg == nil || seg.Epoch <= m.fold.Position().Epoch {
+	if err != nil || seg == nil || rec.Seq == 0 || seg.Epoch <= m.fold.Position().Epoch {
 		return false, err
 	}
 	base, err := m.readBase(ctx, seg.Base)
@@ -291,11 +297,14 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 // on with.
 func (m *Machine) nextEpoch(ctx context.Context) (uint64, error) {
 	here := m.fold.Position().Epoch
-	seg, _, err := m.newestEpoch(ctx)
-	if err != nil || seg != nil && seg.Epoch > here {
+	seg, rec, err := m.newestEpoch(ctx)
+	if err != nil || rec.Seq != 0 && seg.Epoch > here {
 		return 0, err
 	}
 	known := max(here, m.head.Version().Epoch, m.wantEpoch.Epoch)
+	if seg != nil {
+		known = max(known, seg.Epoch)
+	}
 	return max(known+1, uint64(m.cfg.Now().Unix())), nil
 }
 
