@@ -31,6 +31,11 @@ func (l *link) nats() (urls string, opts []nats.Option, err error) {
 	opts = []nats.Option{
 		nats.Name(o.Name),
 		nats.Timeout(dialTimeout),
+		// The dialer looks names up within its time. The library would take as
+		// long as the name server does, with the connection's lock, so that not
+		// even Close gets through: ten seconds and more for a container that is
+		// gone.
+		nats.SkipHostLookup(),
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(), // credentials may be replaced
 		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait, reconnectTLS),
