@@ -18,7 +18,7 @@ TOOL := deploy/tools/get
 
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## All programs, into bin/
@@ -112,6 +112,34 @@ bench: build tools ## Benchmarks; save to ACK, stage by stage; many proxies besi
 	bin/bench
 	bin/load
 	bin/load -mode delta -streams 500 -classes 1
+
+# The deployment of deploy/compose.yaml with images made here. Docker Compose is
+# the pinned one, so that no plugin is needed.
+COMPOSE = $$($(TOOL) docker-compose) --file deploy/compose.yaml --file deploy/compose.local.yaml
+
+.PHONY: images
+images: ## Images of meshlog, and stand-ins for those of NATS and Envoy
+	@deploy/compose/images
+
+.PHONY: up
+up: images ## The compose deployment: deploy/README.md
+	@deploy/compose/write-secrets >/dev/null
+	$(COMPOSE) up --detach --wait
+
+.PHONY: down
+down: ## End the compose deployment; its data stays
+	@# One after the other: engines before 20.10.27 may hang where several end at once (moby #46661).
+	@docker ps --quiet --filter label=com.docker.compose.project=meshlog | xargs --no-run-if-empty -n 1 docker stop >/dev/null
+	$(COMPOSE) down
+	@docker volume ls --quiet --filter label=dev.meshlog.frontend-of=meshlog | xargs --no-run-if-empty docker volume rm >/dev/null
+
+.PHONY: logs
+logs: ## What the containers of the compose deployment say
+	$(COMPOSE) logs --follow --tail 20
+
+.PHONY: test-compose
+test-compose: images ## The compose deployment with a real Docker engine: scale, kill, down and up
+	go run ./deploy/e2e/compose
 
 .PHONY: demo
 demo: build tools ## A canary through a real Envoy, then everything dies and it goes on

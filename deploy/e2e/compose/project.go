@@ -60,7 +60,11 @@ func newProject(ctx context.Context, dir string, age time.Duration) (*project, e
 	if err := os.Chmod(p.mesh, 0o755); err != nil {
 		return nil, err
 	}
-	p.env = []string{"MESHLOG_MESH=" + p.mesh, "MESHLOG_MAX_STREAM_AGE=" + age.String()}
+	secrets := filepath.Join(dir, "secrets")
+	if _, err := command(ctx, nil, filepath.Join(deploy, "compose", "write-secrets"), secrets); err != nil {
+		return nil, err
+	}
+	p.env = []string{"MESHLOG_MESH=" + p.mesh, "MESHLOG_SECRETS=" + secrets, "MESHLOG_MAX_STREAM_AGE=" + age.String()}
 	for service, variable := range map[string]string{"edge": "MESHLOG_XDS_PORT", envoys[0]: "MESHLOG_SOTW_PORT", envoys[1]: "MESHLOG_DELTA_PORT"} {
 		port, err := rig.FreePort()
 		if err != nil {
@@ -90,7 +94,7 @@ func (p *project) up(ctx context.Context, frontends int) error {
 
 // meshlog asks the command line, in a container, for JSON.
 func (p *project) meshlog(ctx context.Context, into any, args ...string) error {
-	out, err := p.compose(ctx, append([]string{"exec", "-T", "builder-1", "meshlog"}, append(args, "-o", "json")...)...)
+	out, err := p.compose(ctx, append([]string{"run", "--rm", "--no-TTY", "meshlog", "-o", "json"}, args...)...)
 	if err != nil {
 		return err
 	}
@@ -141,9 +145,25 @@ func (p *project) logs(ctx context.Context) string {
 	return out
 }
 
+// down removes all containers. It stops them one after the other: an engine
+// before 20.10.27 hangs now and then where several end at once (moby #46661).
+func (p *project) down(ctx context.Context, args ...string) error {
+	out, err := command(ctx, nil, "docker", "ps", "--quiet", "--filter", "label=com.docker.compose.project="+p.name)
+	if err != nil {
+		return err
+	}
+	for _, id := range strings.Fields(out) {
+		if _, err := command(ctx, nil, "docker", "stop", id); err != nil {
+			return err
+		}
+	}
+	_, err = p.compose(ctx, append([]string{"down", "--remove-orphans"}, args...)...)
+	return err
+}
+
 // remove removes all that the project has made.
 func (p *project) remove(ctx context.Context) error {
-	_, err := p.compose(ctx, "down", "--volumes", "--remove-orphans", "--timeout", "10")
+	err := p.down(ctx, "--volumes")
 	// The volumes of frontends that were scaled away belong to no container.
 	out, listed := command(ctx, nil, "docker", "volume", "ls", "--quiet", "--filter", "label=dev.meshlog.frontend-of="+p.name)
 	err = errors.Join(err, listed)

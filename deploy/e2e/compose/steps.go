@@ -106,29 +106,12 @@ func (t *trial) changed(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	err = await(ctx, "both Envoys to acknowledge", func(ctx context.Context) error {
-		proxies, err := t.proxies(ctx)
-		if err != nil {
-			return err
-		}
-		for _, envoy := range envoys {
-			i := slices.IndexFunc(proxies, func(p rig.ProxyStatus) bool { return p.ID == envoy })
-			if i < 0 {
-				return fmt.Errorf("%s is not connected", envoy)
-			}
-			for _, typ := range proxies[i].Types {
-				if typ.Type == "RDS" && typ.Status != "SYNCED" {
-					return fmt.Errorf("%s: %s", envoy, typ.Status)
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	var wait struct{ Applied int } // it fails if that is not all
+	if err := t.meshlog(ctx, &wait, "wait", "latest"); err != nil {
 		return "", err
 	}
 	figure, err := t.noneFailed()
-	return fmt.Sprintf("seen by both Envoys after %s; %s", took, figure), err
+	return fmt.Sprintf("seen behind both Envoys after %s, acknowledged by %d; %s", took, wait.Applied, figure), err
 }
 
 func (t *trial) proxies(ctx context.Context) ([]rig.ProxyStatus, error) {
@@ -380,7 +363,7 @@ func (t *trial) again(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("%d versions: %w", len(before), err)
 	}
 	t.stop()
-	if _, err := t.compose(ctx, "down", "--timeout", "10"); err != nil {
+	if err := t.down(ctx); err != nil {
 		return "", err
 	}
 	if err := t.up(ctx, 1); err != nil {

@@ -67,6 +67,18 @@ func command(ctx context.Context, args []string) error {
 		printStorms(os.Stdout, p, all)
 		return nil
 	}
+	if len(args) > 0 && args[0] == joinCommand {
+		p, err := parseJoin(args[1:])
+		if err != nil {
+			return err
+		}
+		all, err := runJoins(ctx, p)
+		if err != nil {
+			return err
+		}
+		all.print(os.Stdout, p)
+		return nil
+	}
 	p, err := parse(args)
 	if err != nil {
 		return err
