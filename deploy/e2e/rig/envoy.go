@@ -24,6 +24,8 @@ type EnvoyConfig struct {
 	Overlay string
 	// Delta: it joins with delta.yaml, not sotw.yaml.
 	Delta bool
+	// TLS: it joins with tls.yaml and these files.
+	TLS *TLS
 	// XDS are the ports of the frontends, one at least; Hosts are their
 	// addresses, nil: loopback.
 	XDS   []int
@@ -90,7 +92,13 @@ func bootstrap(c EnvoyConfig) (string, error) {
 		return "", err
 	}
 	from := "sotw.yaml"
-	if c.Delta {
+	files := strings.NewReplacer()
+	switch {
+	case c.TLS != nil:
+		from = "tls.yaml"
+		files = strings.NewReplacer(
+			"/etc/meshlog/tls/proxy.pem", c.TLS.Cert, "/etc/meshlog/tls/proxy-key.pem", c.TLS.Key, "/etc/meshlog/tls/ca.pem", c.TLS.CA)
+	case c.Delta:
 		from = "delta.yaml"
 	}
 	b, err := os.ReadFile(filepath.Join(root, "deploy", "envoy", from))
@@ -102,16 +110,16 @@ func bootstrap(c EnvoyConfig) (string, error) {
 		switch {
 		case strings.Contains(line, "port_value: 15000"):
 			out.WriteString(strings.Replace(line, "15000", "0", 1))
-		case strings.Contains(line, "port_value: 15010"):
+		case strings.Contains(line, "port_value: 15010"), strings.Contains(line, "port_value: 15012"):
 			for i, port := range c.XDS {
-				at := strings.Replace(line, "15010", strconv.Itoa(port), 1)
+				at := strings.NewReplacer("15010", strconv.Itoa(port), "15012", strconv.Itoa(port)).Replace(line)
 				if c.Hosts != nil {
 					at = strings.Replace(at, "127.0.0.1", c.Hosts[i], 1)
 				}
 				out.WriteString(at)
 			}
 		default:
-			out.WriteString(line)
+			out.WriteString(files.Replace(line))
 		}
 	}
 	path := filepath.Join(c.Dir, c.Node+".yaml")

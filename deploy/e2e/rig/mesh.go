@@ -18,8 +18,9 @@ import (
 // Server is one of our programs, with the ports that it was given.
 type Server struct {
 	*Process
-	Admin int // health, metrics, debug
-	XDS   int // 0 where it serves none
+	Admin int  // health, metrics, debug
+	XDS   int  // 0 where it serves none
+	TLS   *TLS // of XDS; nil: it is served without
 	Place Place
 
 	program, name, dir string
@@ -36,8 +37,13 @@ func startServer(program, name, dir string, s Server, flags ...string) (*Server,
 	s.program, s.name, s.dir = program, name, dir
 	s.args = append(s.args, flags...)
 	s.args = append(s.args, "--admin", loopback(s.Admin), "--pprof")
-	if s.XDS != 0 {
-		s.args = append(s.args, "--listen", net.JoinHostPort(s.Place.host(), strconv.Itoa(s.XDS)))
+	switch at := net.JoinHostPort(s.Place.host(), strconv.Itoa(s.XDS)); {
+	case s.XDS == 0:
+	case s.TLS != nil:
+		s.args = append(s.args, "--listen", "", "--tls-listen", at,
+			"--tls-cert", s.TLS.Cert, "--tls-key", s.TLS.Key, "--tls-client-ca", s.TLS.CA)
+	default:
+		s.args = append(s.args, "--listen", at)
 	}
 	return &s, s.RestartAs(program)
 }
@@ -136,14 +142,17 @@ type Mesh struct {
 
 // Up runs `meshlog up` on a directory of configuration, with its data in
 // dir/data.
-func Up(ctx context.Context, dir, config string) (*Mesh, error) {
+func Up(ctx context.Context, dir, config string) (*Mesh, error) { return UpTLS(ctx, dir, config, nil) }
+
+// UpTLS is Up with xDS over mutual TLS alone; nil: without.
+func UpTLS(ctx context.Context, dir, config string, tls *TLS) (*Mesh, error) {
 	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
 	m := &Mesh{dir: dir, Data: filepath.Join(dir, "data")}
 	m.cli = bus{"--data", m.Data}
-	up, err := startServer("meshlog", "up", dir, Server{XDS: port}, "up", "--config", config, "--data", m.Data)
+	up, err := startServer("meshlog", "up", dir, Server{XDS: port, TLS: tls}, "up", "--config", config, "--data", m.Data)
 	if err != nil {
 		return nil, err
 	}

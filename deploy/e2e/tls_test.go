@@ -1,0 +1,105 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/e2e/shop"
+)
+
+// TestTLS serves an Envoy over mutual TLS, and no other way. Certificates are
+// replaced while requests flow; a proxy that is not who its certificate says
+// gets nothing.
+func TestTLS(t *testing.T) {
+	ca, err := rig.NewCA(t.TempDir(), "mesh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign := func(name, identity string) rig.TLS {
+		files, err := ca.Sign(name, identity)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	serves := sign("frontend", "")
+	edge := sign("edge", "spiffe://cluster.local/ns/default/sa/edge")
+	f := startWith(t, func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
+		return rig.UpTLS(ctx, dir, config, &serves)
+	}, rig.EnvoyConfig{Node: node, Cluster: "demo", TLS: &edge})
+	f.shift(100, 0)
+	f.share(shop.V1, 100)
+
+	server := f.mesh.Frontends[0]
+	before := loaded(f, server)
+	f.during("the frontend's certificate is replaced", func() {
+		sign("frontend", "")
+		f.must(server.UntilAlive(f.ctx, "the new certificate to be in use", func(context.Context) error {
+			if now := loaded(f, server); !now.After(before) {
+				return fmt.Errorf("the one in use was loaded at %s", now)
+			}
+			return nil
+		}))
+		f.shift(0, 100)
+	})
+	f.share(shop.V2, 100)
+	if n, err := f.envoy.Stat(f.ctx, "control_plane.connected_state"); err != nil || n != 1 {
+		t.Errorf("the stream from before: connected_state %d, %v", n, err)
+	}
+	if n, err := f.envoy.Stat(f.ctx, "cluster.meshlog.upstream_cx_total"); err != nil || n != 1 {
+		t.Errorf("Envoy made %d connections, %v, want the one from before", n, err)
+	}
+
+	// Who comes now gets the new one.
+	f.must(join(f, "second", edge).Ready(f.ctx))
+
+	// Another namespace's certificate, and one of another CA.
+	impostor := sign("impostor", "spiffe://cluster.local/ns/bank/sa/edge")
+	refused(f, "impostor", impostor, "meshlog_frontend_identity_mismatches_total")
+	others, err := rig.NewCA(t.TempDir(), "others")
+	f.must(err)
+	stranger, err := others.Sign("stranger", "")
+	f.must(err)
+	stranger.CA = serves.CA
+	refused(f, "stranger", stranger, "meshlog_frontend_tls_handshake_failures_total")
+}
+
+// loaded is when the certificate in use was.
+func loaded(f *fixture, s *rig.Server) time.Time {
+	f.Helper()
+	var r struct{ Loaded time.Time }
+	f.must(s.Debug(f.ctx, "certificates", &r))
+	return r.Loaded
+}
+
+// join starts another Envoy, which need not get in.
+func join(f *fixture, name string, files rig.TLS) *rig.Envoy {
+	f.Helper()
+	e, err := rig.StartEnvoy(f.ctx, rig.EnvoyConfig{
+		Node: name, Cluster: "demo", TLS: &files, XDS: []int{f.mesh.Frontends[0].XDS}, Dir: f.TempDir(),
+	})
+	f.must(err)
+	f.Cleanup(e.Kill)
+	return e
+}
+
+// refused demands that an Envoy with these files is counted by a metric, and
+// gets nothing.
+func refused(f *fixture, name string, files rig.TLS, metric string) {
+	f.Helper()
+	e := join(f, name, files)
+	server := f.mesh.Frontends[0]
+	f.must(e.UntilAlive(f.ctx, name+" to be refused twice", func(ctx context.Context) error {
+		m, err := server.Metrics(ctx)
+		if err == nil && m[metric].Sum < 2 {
+			err = fmt.Errorf("%s is %v", metric, m[metric].Sum)
+		}
+		return err
+	}))
+	if n, err := e.Stat(f.ctx, "cluster_manager.cds.update_success"); err != nil || n != 0 {
+		f.Errorf("%s was sent clusters: update_success %d, %v", name, n, err)
+	}
+}
