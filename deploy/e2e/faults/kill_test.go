@@ -9,7 +9,18 @@ import (
 
 // Each process is killed at a moment that nobody chose, and comes back.
 func TestKilled(t *testing.T) {
-	m := start(t, options{patience: 3 * time.Minute, arranged: onOne("", 2, 1)})
+	m := start(t, onOne("", 2, 1))
+	m.killEach(t)
+	m.fault(t, "NATS", func(t *testing.T) {
+		m.later(time.Second)
+		m.NATS.Kill()
+		must(t, m.NATS.Restart(m.ctx))
+	})
+}
+
+// killEach kills each process of ours, and starts it anew.
+func (m *mesh) killEach(t *testing.T) {
+	t.Helper()
 	m.fault(t, "watcher", func(t *testing.T) { m.killed(t, m.Watcher) })
 	m.fault(t, "twin of the watcher", func(t *testing.T) { m.killed(t, m.Twins[0]) })
 	m.fault(t, "frontend 1", func(t *testing.T) { m.killed(t, m.Frontends[0]) })
@@ -26,11 +37,6 @@ func TestKilled(t *testing.T) {
 		must(t, leader.Restart())
 		must(t, leader.Ready(m.ctx))
 		m.leader(t)
-	})
-	m.fault(t, "NATS", func(t *testing.T) {
-		m.later(time.Second)
-		m.NATS.Kill()
-		must(t, m.NATS.Restart(m.ctx))
 	})
 }
 

@@ -18,7 +18,7 @@ var seed = flag.Uint64("seed", 0, "of all that is random; 0: another one each ti
 // its watcher.
 type mesh struct {
 	*rig.Mesh
-	ctx    context.Context
+	ctx    context.Context // of the fault
 	dice   *rand.Rand
 	writer *writer
 	envoys []*proxy
@@ -37,11 +37,9 @@ type proxy struct {
 // arrangement starts a bus and what runs on it.
 type arrangement func(ctx context.Context, dir, config string) (*rig.Mesh, error)
 
-// options say what differs between the tests.
-type options struct {
-	patience time.Duration // for all of the test
-	arranged arrangement
-}
+// patience is for the start, and for each fault: NATS servers alone take most of
+// a minute to agree on who leads, now and then.
+const patience = 2 * time.Minute
 
 // onOne is the mesh of programs in a folder of bin/ on one NATS server.
 func onOne(folder string, builders, twins int) arrangement {
@@ -57,10 +55,10 @@ func onOne(folder string, builders, twins int) arrangement {
 }
 
 // start starts everything, and waits until requests and changes flow.
-func start(t *testing.T, o options) *mesh {
+func start(t *testing.T, arranged arrangement) *mesh {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), o.patience)
-	t.Cleanup(cancel)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	for *seed == 0 {
 		*seed = uint64(time.Now().UnixNano() % 1e6)
 	}
@@ -77,7 +75,7 @@ func start(t *testing.T, o options) *mesh {
 	var err error
 	m.writer, err = newWriter(dir, *seed, ports)
 	must(t, err)
-	m.Mesh, err = o.arranged(ctx, dir, m.writer.dir.Path)
+	m.Mesh, err = arranged(ctx, dir, m.writer.dir.Path)
 	must(t, err)
 	t.Cleanup(m.End)
 	t.Cleanup(func() { m.explain(t) })
@@ -102,10 +100,12 @@ func (m *mesh) join(t *testing.T, name string, port int) {
 	t.Cleanup(e.Kill)
 	p := &proxy{Envoy: e, name: name}
 	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
-	p.routes, err = rig.StartFlow(m.ctx, rig.FlowConfig{URL: url, Header: routesHeader, Conns: 2})
+	all, cancel := context.WithTimeout(t.Context(), time.Hour)
+	t.Cleanup(cancel)
+	p.routes, err = rig.StartFlow(all, rig.FlowConfig{URL: url, Header: routesHeader, Conns: 2})
 	must(t, err)
 	t.Cleanup(p.routes.Stop)
-	p.extra, err = rig.StartFlow(m.ctx, rig.FlowConfig{URL: url, Host: extraHost, Header: extraHeader, Conns: 1})
+	p.extra, err = rig.StartFlow(all, rig.FlowConfig{URL: url, Host: extraHost, Header: extraHeader, Conns: 1})
 	must(t, err)
 	t.Cleanup(p.extra.Stop)
 	m.envoys = append(m.envoys, p)
@@ -124,7 +124,7 @@ func (m *mesh) witness(t *testing.T) {
 		var err error
 		*w, err = rig.NewWitness(url, token, stream)
 		must(t, err)
-		ctx, cancel := context.WithCancel(m.ctx)
+		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -151,6 +151,9 @@ func (m *mesh) explain(t *testing.T) {
 func (m *mesh) fault(t *testing.T, what string, happens func(t *testing.T)) {
 	t.Helper()
 	ok := t.Run(what, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		m.ctx = ctx
 		happens(t)
 		m.flows(t)
 		m.judge(t)
@@ -217,6 +220,25 @@ func (m *mesh) leader(t *testing.T) (leader, standby *rig.Server) {
 		return nil
 	}))
 	return leader, standby
+}
+
+// connected is the name of a frontend that an Envoy is connected to.
+func (m *mesh) connected(t *testing.T) (name string) {
+	t.Helper()
+	must(t, rig.Until(m.ctx, "a frontend with an Envoy", func(ctx context.Context) error {
+		for _, s := range m.Frontends {
+			var r rig.FrontendReport
+			if err := s.Debug(ctx, "frontend", &r); err != nil {
+				return err
+			}
+			if len(r.Proxies) > 0 {
+				name = s.Name
+				return nil
+			}
+		}
+		return errors.New("none")
+	}))
+	return name
 }
 
 func must(t *testing.T, err error) {

@@ -49,7 +49,7 @@ var ways = map[string]way{
 
 // Each process is killed at each of its steps, alone, and comes back.
 func TestKilledAtEachStep(t *testing.T) {
-	m := start(t, options{patience: 5 * time.Minute, arranged: onOne(withStops, 1, 0)})
+	m := start(t, onOne(withStops, 1, 0))
 	for _, point := range points(t) {
 		m.fault(t, point, func(t *testing.T) { m.killedAt(t, point, ways[point]) })
 	}

@@ -41,3 +41,6 @@ func (p Place) client() *http.Client {
 	// No connection is kept: the place may be gone before it is asked again.
 	return &http.Client{Transport: &http.Transport{DialContext: p.dial, DisableKeepAlives: true}}
 }
+
+// Dir is where the processes keep their data, each in a directory of its name.
+func (m *Mesh) Dir() string { return m.dir }

@@ -26,6 +26,8 @@ type Witness struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 
+	reading sync.Mutex // by one at a time
+
 	mu   sync.Mutex
 	seen map[uint64][sha256.Size]byte // by sequence: subject, time, headers, data
 	last uint64
@@ -64,7 +66,9 @@ func (w *Witness) Run(ctx context.Context) {
 
 // read reads what is new.
 func (w *Witness) read(ctx context.Context) error {
-	s, err := w.js.Stream(ctx, w.stream)
+	w.reading.Lock()
+	defer w.reading.Unlock()
+	s, err := w.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -84,7 +88,17 @@ func (w *Witness) read(ctx context.Context) error {
 	return nil
 }
 
+// open asks for the stream. A question that is lost with its server is answered
+// never.
+func (w *Witness) open(ctx context.Context) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
+	return w.js.Stream(ctx, w.stream)
+}
+
 func sumOf(ctx context.Context, s jetstream.Stream, seq uint64) (sum [sha256.Size]byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
 	m, err := s.GetMsg(ctx, seq)
 	if err != nil {
 		return sum, fmt.Errorf("record %d: %w", seq, err)
@@ -113,7 +127,10 @@ func (w *Witness) Forget() {
 // Check reads the whole stream again. It is an error if something that was seen
 // is not there any more, or is something else.
 func (w *Witness) Check(ctx context.Context) error {
-	s, err := w.js.Stream(ctx, w.stream)
+	if err := w.read(ctx); err != nil {
+		return fmt.Errorf("%s: %w", w.stream, err)
+	}
+	s, err := w.open(ctx)
 	if err != nil {
 		return fmt.Errorf("%s: %w", w.stream, err)
 	}

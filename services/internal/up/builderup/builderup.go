@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -129,6 +130,8 @@ func Run(ctx context.Context, o Options) error {
 			func(ctx context.Context) error {
 				return lease.Run(ctx, func(h bool) { latest(held, h) })
 			},
+			// Makes streams anew that the bus has lost.
+			func(ctx context.Context) error { return o.keep(ctx, nc, log) },
 			// Tells watchers that list what is known of their shard.
 			func(ctx context.Context) error { return fleet.ServeDigests(ctx, b.Digests) },
 			// Hears from the leader how far its head is right.
@@ -161,24 +164,68 @@ func Run(ctx context.Context, o Options) error {
 
 // open makes the streams where they are missing, and opens log and chain.
 func (o *Options) open(ctx context.Context, nc *bus.Conn) (*natslog.Log, *natsfeed.Feed, error) {
-	_, err := natslog.EnsureStream(ctx, nc, natslog.StreamOptions{
-		Options: natslog.Options{Domain: o.Domain}, Replicas: o.Replicas, MaxAge: o.History, MaxBytes: o.LogBytes,
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := natsfeed.EnsureStreams(ctx, nc, natsfeed.StreamOptions{Replicas: o.Replicas, MaxAge: o.History}); err != nil {
+	if _, err := o.ensure(ctx, nc); err != nil {
 		return nil, nil, err
 	}
 	chain, err := natsfeed.Open(ctx, nc, natsfeed.Options{Domain: o.Domain})
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := bus.EnsureLeases(ctx, nc, o.Replicas); err != nil {
-		return nil, nil, err
-	}
 	log, err := natslog.Open(ctx, nc, natslog.Options{Domain: o.Domain})
 	return log, chain, err
+}
+
+// ensure makes the streams where they are missing, and says whether the log's or
+// the chain's was. What is there is not changed.
+func (o *Options) ensure(ctx context.Context, nc *bus.Conn) (made bool, err error) {
+	log, err := natslog.EnsureStream(ctx, nc, natslog.StreamOptions{
+		Options: natslog.Options{Domain: o.Domain}, Replicas: o.Replicas, MaxAge: o.History, MaxBytes: o.LogBytes,
+	})
+	if err != nil {
+		return false, err
+	}
+	chain, err := natsfeed.EnsureStreams(ctx, nc, natsfeed.StreamOptions{Replicas: o.Replicas, MaxAge: o.History})
+	if err != nil {
+		return log, err
+	}
+	return log || chain, bus.EnsureLeases(ctx, nc, o.Replicas)
+}
+
+// How often is looked whether the streams are there, and how long that takes at
+// most.
+const (
+	ensureEvery  = 5 * time.Second
+	ensureWithin = 10 * time.Second
+)
+
+// keep makes streams anew that the bus has lost: an epoch begins then, for which
+// all sources list.
+func (o *Options) keep(ctx context.Context, nc *bus.Conn, log *slog.Logger) error {
+	tick := time.NewTicker(ensureEvery)
+	defer tick.Stop()
+	said := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		if !nc.IsConnected() {
+			continue
+		}
+		one, cancel := context.WithTimeout(ctx, ensureWithin)
+		made, err := o.ensure(one, nc)
+		cancel()
+		if made {
+			log.Error("the bus had lost streams; they are made anew, without what was in them")
+		}
+		if err == nil {
+			said = ""
+		} else if ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			log.Warn("the streams cannot be looked after", "error", err)
+		}
+	}
 }
 
 // latest puts v into a channel with room, in the place of the oldest that

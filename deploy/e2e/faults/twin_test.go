@@ -1,0 +1,59 @@
+//go:build faults
+
+package faults
+
+import (
+	"testing"
+)
+
+// A watcher that speaks for its source is silent for longer than its twin
+// waits: the twin speaks, and goes on to when the first one is back, wherever
+// that was stopped.
+func TestTwin(t *testing.T) {
+	m := start(t, onOne(withStops, 2, 1))
+	m.fault(t, "killed", func(t *testing.T) {
+		m.Watcher.Kill()
+		m.flows(t)
+		must(t, m.Watcher.Restart())
+		must(t, m.Watcher.Ready(m.ctx))
+		m.speaker(t, 1)
+	})
+	m.fault(t, "back to the first", func(t *testing.T) {
+		m.Twins[0].Kill()
+		m.flows(t)
+		must(t, m.Twins[0].Restart())
+		must(t, m.Twins[0].Ready(m.ctx))
+		m.speaker(t, 0)
+	})
+	for _, point := range []string{"watcher.begun", "watcher.batch", "watcher.send"} {
+		m.fault(t, "paused at "+point, func(t *testing.T) {
+			must(t, m.Watcher.Stop())
+			m.saves(t)
+			must(t, m.Watcher.RestartWith(stopAt+"="+point+":pause"))
+			m.paused(t, m.Watcher, point)
+			m.flows(t)
+			must(t, m.Watcher.Resume())
+			must(t, m.Watcher.Ready(m.ctx))
+			m.flows(t)
+			m.speaker(t, 1)
+			// For the next round.
+			m.Twins[0].Kill()
+			m.flows(t)
+			must(t, m.Twins[0].Restart())
+			must(t, m.Twins[0].Ready(m.ctx))
+		})
+	}
+}
+
+// speaker demands that the watcher (0) or its twin (1) speaks, and the other
+// one stands by.
+func (m *mesh) speaker(t *testing.T, want int) {
+	t.Helper()
+	for i, s := range append(m.Twins[:0:0], m.Watcher, m.Twins[0]) {
+		var r struct{ State string }
+		must(t, s.Debug(m.ctx, "watcher-file-default", &r))
+		if speaks := r.State != "standby"; speaks != (i == want) {
+			t.Errorf("%s is %s", s.Name, r.State)
+		}
+	}
+}
