@@ -25,6 +25,7 @@ type builderProc struct {
 	// What came in.
 	ticks   []*reportv1.Tick
 	wants   []store.Version
+	reports []*reportv1.FrontendReport
 	written []builder.Checkpointed
 
 	// Of one life.
@@ -61,6 +62,7 @@ func (b *builderProc) run() {
 	ctx := context.Background()
 	b.log = &logPort{proc: &b.proc, read: map[uint64]events.Hash{}}
 	b.m, b.told, b.connected, b.ticks, b.wants = nil, false, false, nil, nil
+	b.reports = nil
 	b.tried, b.triedAt, b.tickedAt = events.Position{}, time.Time{}, b.s.time()
 	b.written, b.write, b.writes = nil, nil, store.CheckpointWriter{}
 	m, err := builder.Open(ctx, builder.Config{
@@ -109,6 +111,7 @@ func (b *builderProc) turn(ctx context.Context) error {
 	when(b.told != b.lead, b.lease)
 	when(len(b.ticks) > 0, b.hear)
 	when(len(b.wants) > 0, b.want)
+	when(len(b.reports) > 0, b.opinions)
 	when(len(b.written) > 0, func(context.Context) error {
 		b.m.Checkpointed(b.written[0])
 		b.written = b.written[1:]
@@ -192,6 +195,14 @@ func (b *builderProc) want(context.Context) error {
 	b.wants = b.wants[1:]
 	b.tried = events.Position{}
 	return nil
+}
+
+func (b *builderProc) opinions(ctx context.Context) error {
+	b.m.Heard(b.reports[0])
+	if b.reports = b.reports[1:]; !b.connected {
+		return nil
+	}
+	return b.m.Quarantine(ctx)
 }
 
 // due is Builder.dueIn, with a holdoff as long as the dice say.

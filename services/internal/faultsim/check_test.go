@@ -9,6 +9,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/services/builder"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/xds"
 	"meshlog.dev/store"
 )
 
@@ -35,6 +36,10 @@ type checks struct {
 	unsure    map[string]bool // overlays of which nobody knows
 	rewinds   int
 	replayed  []checkpoint
+
+	served   map[served]xds.Sum
+	rejected map[subject]map[string]bool // by which proxies, ever
+	bad      map[subject]value           // of what was rejected
 }
 
 // folded is a place in a history, and who folded up to it: the content there is
@@ -48,6 +53,7 @@ func newChecks() checks {
 	return checks{
 		byName: map[store.Version]*version{}, roots: map[folded]store.Hash{},
 		rollbacks: map[string]*rollback{}, unsure: map[string]bool{},
+		served: map[served]xds.Sum{}, rejected: map[subject]map[string]bool{}, bad: map[subject]value{},
 	}
 }
 
@@ -62,6 +68,8 @@ type version struct {
 	rolled   map[model.Key]string
 	rolledBy map[string]bool
 	holds    []hold
+
+	quarantined map[subject]bool
 }
 
 type hold struct {
@@ -82,6 +90,7 @@ func (v *version) held() map[model.Key]bool {
 // read takes the content apart.
 func (v *version) read() {
 	v.src, v.rolled, v.rolledBy = map[model.Key]value{}, map[model.Key]string{}, map[string]bool{}
+	v.quarantined = map[subject]bool{}
 	var overlays []model.Overlay
 	for r := range v.content.Rows() {
 		k, id, err := model.ParseRow(r.Key)
@@ -109,6 +118,10 @@ func (v *version) read() {
 	for _, o := range overlays {
 		var keys []model.Key
 		for _, ov := range o.Values {
+			if r := ov.Resource; r != nil {
+				v.quarantined[subject{r.Name, r.Sum}] = true
+				continue
+			}
 			keys = append(keys, ov.Key)
 			if ov.Value == nil {
 				delete(v.eff, ov.Key)
@@ -200,6 +213,7 @@ func (s *sim) published(u store.Update, seq uint64) {
 		}
 	}
 	s.checkBatches(v)
+	s.checkQuarantines(v)
 }
 
 func (v *version) String() string {
@@ -212,6 +226,9 @@ func (v *version) String() string {
 	}
 	for _, id := range slices.Sorted(maps.Keys(v.rolledBy)) {
 		text += " rollback " + id
+	}
+	for _, x := range slices.SortedFunc(maps.Keys(v.quarantined), compareSubjects) {
+		text += fmt.Sprintf(" quarantine %s %.6s", x.name, x.sum)
 	}
 	return text
 }
@@ -344,7 +361,53 @@ func (s *sim) unsettled() *violation {
 	if err := s.unfiled(head); err != nil {
 		return err
 	}
+	if err := s.misjudged(head); err != nil {
+		return err
+	}
 	return s.unruly(head)
+}
+
+// checkQuarantines is Q1: nothing is put into quarantine that two proxies have
+// not rejected. Where faults strike, the leader may not know of all proxies.
+func (s *sim) checkQuarantines(v *version) {
+	for _, x := range slices.SortedFunc(maps.Keys(v.quarantined), compareSubjects) {
+		switch {
+		case len(s.rejected[x]) == 0:
+			fail("Q1", "version %s keeps %s from proxies, and none has rejected it", v.v, x.name)
+		case !s.faults && s.rewinds == 0 && !s.everQuarantined(x) && len(s.rejected[x]) < 2:
+			fail("Q1", "version %s keeps %s from proxies, and one alone has rejected it", v.v, x.name)
+		}
+	}
+}
+
+func (s *sim) everQuarantined(x subject) bool {
+	return slices.ContainsFunc(s.ever[:len(s.ever)-1], func(v *version) bool { return v.quarantined[x] })
+}
+
+// misjudged is Q3: what all proxies reject is in quarantine, and nothing that is
+// not served.
+func (s *sim) misjudged(head *version) *violation {
+	no := func(format string, args ...any) *violation { return &violation{"Q3", fmt.Sprintf(format, args...)} }
+	byName := map[string]value{}
+	for k, v := range head.eff {
+		if k.Kind == config {
+			byName[short(k)] = v
+		}
+	}
+	inQuarantine := map[string]bool{}
+	for _, x := range slices.SortedFunc(maps.Keys(head.quarantined), compareSubjects) {
+		if byName[x.name] != s.bad[x] {
+			return no("%s=%d is in quarantine, and %d is served", x.name, s.bad[x], byName[x.name])
+		}
+		inQuarantine[x.name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		v := byName[name]
+		if v.flag() == badValue && !inQuarantine[name] {
+			return no("%s=%d is rejected by all, and is not in quarantine", name, v)
+		}
+	}
+	return nil
 }
 
 // unfiled says whose file lacks what it serves, or has published. The model has

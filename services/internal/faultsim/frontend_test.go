@@ -20,18 +20,19 @@ type frontendProc struct {
 	proc
 	persister proc
 	disk      *disk
+	proxies
 
 	// Of one life.
-	replica  *replica.Replica // nil: not loaded
-	chain    *memstore.ChainFollower
-	newer    bool // something to persist
-	at       store.Version
-	mismatch *store.MismatchError // still to be reported
-	told     time.Time
+	replica      *replica.Replica // nil: not loaded
+	chain        *memstore.ChainFollower
+	newer        bool // something to persist
+	at           store.Version
+	mismatch     *store.MismatchError // still to be reported
+	mismatchTold time.Time
 }
 
-func newFrontend(s *sim, name string) *frontendProc {
-	f := &frontendProc{proc: proc{s: s, name: name}, persister: proc{s: s, name: name + "/disk"}, disk: newDisk()}
+func newFrontend(s *sim, name string, proxyNames ...string) *frontendProc {
+	f := &frontendProc{proc: proc{s: s, name: name}, persister: proc{s: s, name: name + "/disk"}, disk: newDisk(), proxies: proxies{names: proxyNames}}
 	f.body, f.persister.body = f.run, f.persist
 	f.twin, f.persister.twin = &f.persister, &f.proc
 	return f
@@ -50,10 +51,11 @@ func (f *frontendProc) run() {
 	ctx := context.Background()
 	feed := &feedPort{&f.proc}
 	f.chain, f.newer, f.at, f.mismatch = nil, false, store.Version{}, nil
+	f.begin()
 	r := replica.New(replica.Config{
 		Store: f.persister.open(f.disk, ""), Logger: f.s.logger(f.name),
 		Serve:      f.serve,
-		OnMismatch: func(m *store.MismatchError) { f.mismatch, f.told = m, time.Time{} },
+		OnMismatch: func(m *store.MismatchError) { f.mismatch, f.mismatchTold = m, time.Time{} },
 	})
 	if err := r.Load(ctx); err != nil {
 		panic(err)
@@ -61,10 +63,12 @@ func (f *frontendProc) run() {
 	f.replica = r
 	for {
 		f.pause()
-		if f.mismatch != nil && f.s.time().Sub(f.told) >= reportEvery {
-			f.told = f.s.time()
+		if f.mismatch != nil && f.s.time().Sub(f.mismatchTold) >= reportEvery {
+			f.mismatchTold = f.s.time()
 			f.s.report(f.name, f.mismatch.Have)
 		}
+		f.think(f.s)
+		f.report()
 		if err := f.follow(ctx, r, feed); err != nil {
 			f.s.note("%s: %v", f.name, err)
 			f.chain = nil
@@ -81,7 +85,7 @@ func (f *frontendProc) follow(ctx context.Context, r *replica.Replica, feed *fee
 	links, ok, err := f.chain.Poll(have.Version(), have.Root())
 	if rewound := (*store.MismatchError)(nil); errors.As(err, &rewound) {
 		f.s.note("%s: %v", f.name, err)
-		f.mismatch, f.told = rewound, time.Time{}
+		f.mismatch, f.mismatchTold = rewound, time.Time{}
 		return nil
 	}
 	if err != nil || !ok {
@@ -106,7 +110,7 @@ func (f *frontendProc) stale(links []store.Update) []store.Update {
 }
 
 // serve is told of what is served from now on. M5: it never goes back.
-func (f *frontendProc) serve(st *replica.State, _ []model.Input) {
+func (f *frontendProc) serve(st *replica.State, changed []model.Input) {
 	if !f.at.Less(st.Version()) {
 		fail("M5", "%s goes from %s to %s", f.name, f.at, st.Version())
 	}
@@ -115,6 +119,7 @@ func (f *frontendProc) serve(st *replica.State, _ []model.Input) {
 	}
 	f.s.note("%s serves %s", f.name, st.Version())
 	f.at, f.newer, f.mismatch = st.Version(), true, nil
+	f.proxies.serve(f.s, st, changed)
 }
 
 // persist is the goroutine that writes what is served.

@@ -104,7 +104,7 @@ func (o *operatorProc) rollBack(head *version) {
 	values := slices.Sorted(maps.Keys(earlier))
 	v := events.OverlayValue{Key: events.Key(k), Base: hashOf(k, base)}
 	if to := values[s.rnd.IntN(len(values))]; to != 0 {
-		p := to.payload()
+		p := to.payload(k)
 		v.Payload = &p
 	}
 	src := s.sourceOf(k)

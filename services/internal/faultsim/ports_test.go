@@ -218,6 +218,11 @@ func (f fleetPort) Tick(_ context.Context, t *reportv1.Tick) error {
 			b.ticks = append(b.ticks, t)
 		}
 	}
+	for _, to := range f.s.frontends {
+		if !f.s.has("nack") || f.s.heard() {
+			to.suspects = t.GetSuspects()
+		}
+	}
 	return nil
 }
 

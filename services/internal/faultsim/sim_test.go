@@ -30,13 +30,13 @@ type plan struct {
 // The sets of faults by name.
 var faultSets = map[string][]string{
 	"all":      allFaults,
-	"norewind": {"crash", "delay", "op", "build", "bad", "partial", "twolead", "files", "window", "net", "small", "disk", "trim"},
+	"norewind": {"crash", "delay", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim"},
 	"expire":   append([]string{"expire"}, allFaults...),
 	"rewind":   {"crash", "rewind", "op"},
 	"session":  {"crash", "delay", "window", "files", "small"},
 }
 
-var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "partial", "twolead", "files", "window", "net", "small", "disk", "trim"}
+var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim"}
 
 // tick is how long a unit of time is; a session's heartbeat comes every 25.
 const tick = 400 * time.Millisecond
@@ -103,7 +103,7 @@ func newSim(p plan) *sim {
 		newWatcher(s, "w0a", s.sources[0]), newWatcher(s, "w0b", s.sources[0]), newWatcher(s, "w1", s.sources[1]),
 	}
 	s.builders = []*builderProc{newBuilder(s, "b0"), newBuilder(s, "b1")}
-	s.frontends = []*frontendProc{newFrontend(s, "f0"), newFrontend(s, "f1")}
+	s.frontends = []*frontendProc{newFrontend(s, "f0", "p0", "p1"), newFrontend(s, "f1", "p2")}
 	for _, w := range s.watchers {
 		s.procs = append(s.procs, &w.proc)
 	}

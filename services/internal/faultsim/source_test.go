@@ -79,6 +79,8 @@ func (o *source) draw() []change {
 	case len(old) > 0 && rnd.Float64() < .4: // A, B, A
 		last := old[max(0, len(old)-3):]
 		return []change{{k, last[rnd.IntN(len(last))]}}
+	case o.s.has("nack") && k.Kind == config && rnd.Float64() < .3:
+		return []change{{k, o.s.newValue([]int{badValue, badValue, pickyValue}[rnd.IntN(3)])}}
 	case o.s.has("bad") && k.Kind == config:
 		return []change{{k, o.s.newValue([]int{0, 0, 0, 0, 1, 2, 3, 4}[rnd.IntN(8)])}}
 	}
@@ -100,7 +102,7 @@ func (o *source) list() (l watcher.Listing, off int) {
 func object(c change) watcher.Object {
 	o := watcher.Object{Kind: c.key.Kind, Namespace: c.key.Namespace, Name: c.key.Name, Delete: c.value == 0}
 	if c.value != 0 {
-		o.Payload = c.value.payload()
+		o.Payload = c.value.payload(c.key)
 	}
 	return o
 }
@@ -109,5 +111,5 @@ func hashOf(k model.Key, v value) events.Hash {
 	if v == 0 {
 		return events.Hash{}
 	}
-	return events.ContentHash(events.Key(k), v.payload(), noTime)
+	return events.ContentHash(events.Key(k), v.payload(k), noTime)
 }

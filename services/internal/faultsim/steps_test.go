@@ -25,6 +25,14 @@ var scripts = []struct {
 		s.sources[0].set(change{keyOf(0, config, 0), s.newValue(goodValue)})
 		s.rewind(s.last()-2, false)
 	}},
+	{"rejected", false, func(s *sim) {
+		s.sources[0].set(change{keyOf(0, config, 0), s.newValue(badValue)})
+	}},
+	{"repaired", false, func(s *sim) {
+		s.sources[0].set(change{keyOf(0, config, 0), s.newValue(badValue)})
+		s.rest(s.procs)
+		s.sources[0].set(change{keyOf(0, config, 0), s.newValue(goodValue)})
+	}},
 	{"new build", false, func(s *sim) {
 		for _, b := range s.builders {
 			b.upgrade()

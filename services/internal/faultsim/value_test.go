@@ -6,13 +6,17 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"meshlog.dev/events"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/internal/model/modeltest"
 )
 
 // value is what a source says of a key: 8*n + flag, n unique. 0 is no value.
@@ -25,6 +29,8 @@ const (
 	onlyA        // good for build A alone
 	invalidValue // decoded, and wrong
 	rawValue     // what the watcher could not decode
+	badValue     // good, and every proxy rejects it
+	pickyValue   // good, and one proxy rejects it
 	flags        = 8
 )
 
@@ -38,23 +44,52 @@ func (v value) flag() int { return int(v) % flags }
 
 // good says whether a build serves v.
 func (v value) good(build string) bool {
-	return v.flag() == goodValue || v.flag() == onlyB && build == buildB || v.flag() == onlyA && build == buildA
+	switch v.flag() {
+	case goodValue, badValue, pickyValue:
+		return true
+	case onlyB:
+		return build == buildB
+	case onlyA:
+		return build == buildA
+	}
+	return false
 }
 
-func (v value) payload() events.Payload {
-	typ := "sim/Value"
-	if v.flag() == rawValue {
-		typ = "sim/Raw"
+// rejectedBy says whether a proxy does not take it.
+func (v value) rejectedBy(proxy string) bool {
+	return v.flag() == badValue || v.flag() == pickyValue && proxy == "p0"
+}
+
+// payload is v as k has it: a config is a cluster with that timeout.
+func (v value) payload(k model.Key) events.Payload {
+	text := strconv.AppendInt(nil, int64(v), 10)
+	switch {
+	case v.flag() == rawValue:
+		return events.Payload{Type: "sim/Raw", Bytes: text}
+	case k.Kind == endpoint:
+		return events.Payload{Type: "sim/Value", Bytes: text}
 	}
-	return events.Payload{Type: typ, Bytes: strconv.AppendInt(nil, int64(v), 10)}
+	row := modeltest.Put("", &clusterv3.Cluster{Name: short(k), ConnectTimeout: durationpb.New(time.Duration(v) * time.Second)}).Row()
+	of, err := model.UnmarshalValue(row.Value)
+	if err != nil {
+		panic(err)
+	}
+	return events.Payload{Type: of.Type, Bytes: of.Bytes}
 }
 
 func valueFrom(b []byte) value {
-	n, err := strconv.Atoi(string(b))
+	if n, err := strconv.Atoi(string(b)); err == nil {
+		return value(n)
+	}
+	r, c := new(configv1.Resource), new(clusterv3.Cluster)
+	err := proto.Unmarshal(b, r)
+	if err == nil {
+		err = r.GetResource().UnmarshalTo(c)
+	}
 	if err != nil {
 		panic(fmt.Sprintf("value %q: %v", b, err))
 	}
-	return value(n)
+	return value(c.GetConnectTimeout().GetSeconds())
 }
 
 // judge knows the values of the sources; the mesh's policy it leaves to the
@@ -79,7 +114,7 @@ func (judge) EndpointsOnly(k model.Key, _, _ *model.Value) bool { return k.Kind 
 // The kinds of keys: endpoints change one by one, configs in batches too.
 const (
 	endpoint = "Endpoint"
-	config   = "Config"
+	config   = "Resource"
 	perKind  = 4 // keys of each kind in a source
 )
 
