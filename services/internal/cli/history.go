@@ -88,7 +88,7 @@ func keyEvents(cmd *cobra.Command, p *history.Past, asked string, pattern *keyPa
 	if err != nil {
 		return nil, err
 	}
-	keys, err := pattern.find(asked, known)
+	keys, err := pattern.find(asked, known, "`meshlog show latest` lists those that are served")
 	if err != nil {
 		return nil, err
 	}

@@ -80,8 +80,8 @@ func parseKey(s string) (*keyPattern, error) {
 }
 
 // find returns the keys that are meant, sorted; where there is none, an error
-// with those that are near.
-func (k *keyPattern) find(asked string, known []model.Key) ([]model.Key, error) {
+// with the one that is near, or else with what to do.
+func (k *keyPattern) find(asked string, known []model.Key, otherwise string) ([]model.Key, error) {
 	var found []model.Key
 	for _, key := range known {
 		if k.matches(key) {
@@ -99,7 +99,7 @@ func (k *keyPattern) find(asked string, known []model.Key) ([]model.Key, error) 
 	if meant, ok := process.Nearest(asked, sortedNames(names)); ok {
 		return nil, notFound("object %s: there is none; did you mean %s?", asked, meant)
 	}
-	return nil, notFound("object %s: there is none; `meshlog show latest` lists those that are served", asked)
+	return nil, notFound("object %s: there is none; %s", asked, otherwise)
 }
 
 // slashed is a key as it is typed.

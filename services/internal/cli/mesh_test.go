@@ -76,8 +76,17 @@ func writeConfig(t *testing.T, dir string, files map[string]string) {
 // start runs `meshlog up` until it serves its first version.
 func start(t *testing.T, files map[string]string) *mesh {
 	t.Helper()
-	m := &mesh{config: t.TempDir(), data: t.TempDir(), events: newLogEvents()}
+	m := &mesh{config: t.TempDir(), data: t.TempDir()}
 	writeConfig(t, m.config, files)
+	m.run(t)
+	m.events.wait(t, "serving", "version")
+	return m
+}
+
+// run runs `meshlog up` on the directories of m.
+func (m *mesh) run(t *testing.T) {
+	t.Helper()
+	m.events = newLogEvents()
 	admin, err := process.NewAdmin("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -95,8 +104,6 @@ func start(t *testing.T, files map[string]string) *mesh {
 		}
 	})
 	m.xds = m.events.wait(t, "up", "xds")
-	m.events.wait(t, "serving", "version")
-	return m
 }
 
 // meshlog runs a command. With into, it reads what it prints as JSON.

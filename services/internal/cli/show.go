@@ -169,7 +169,7 @@ func (c *content) list(only *keyPattern) *contentView {
 
 // one is the object that is meant; of several copies, the one that counts.
 func (c *content) one(ctx context.Context, asked string, pattern *keyPattern) (*objectStanding, error) {
-	keys, err := pattern.find(asked, keysIn(c.rows))
+	keys, err := pattern.find(asked, keysIn(c.rows), fmt.Sprintf("`meshlog history %s` says whether there ever was", asked))
 	if err != nil {
 		return nil, fmt.Errorf("version %s: %w", c.moment.Version, err)
 	}
