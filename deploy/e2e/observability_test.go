@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -32,6 +33,36 @@ func TestObservability(t *testing.T) {
 	all := f.exports()
 	f.stagesCounted(all)
 	f.table(all)
+	f.answerable(all, f.dashboard())
+	f.answerable(all, f.alerts())
+	f.onDashboard(all)
+
+	// One process exports what they export together.
+	up := start(t, rig.Up).exports()
+	for name, m := range all {
+		if diff := cmp.Diff(m.Labels, up[name].Labels); diff != "" || up[name].Name == "" {
+			t.Errorf("of `meshlog up`, labels of %s (-apart +up):\n%s", name, diff)
+		}
+	}
+	if len(up) != len(all) {
+		t.Errorf("`meshlog up` exports %d metrics, the processes apart %d", len(up), len(all))
+	}
+}
+
+// onDashboard demands that the dashboard shows every metric of ours.
+func (f *fixture) onDashboard(all map[string]exported) {
+	f.Helper()
+	dashboard := string(f.observability("dashboard.json"))
+	for name := range all {
+		if ours(name) && !regexp.MustCompile(`\b`+name+`(_bucket|_sum|_count)?\b`).MatchString(dashboard) {
+			f.Errorf("the dashboard does not show %s", name)
+		}
+	}
+}
+
+// ours says whether a metric is not the Go runtime's.
+func ours(name string) bool {
+	return strings.HasPrefix(name, "meshlog_") || strings.HasPrefix(name, "pilot_")
 }
 
 // exports reads what all programs export.
@@ -111,7 +142,7 @@ func tableOf(all map[string]exported) string {
 	for _, name := range slices.SortedFunc(maps.Keys(all), func(x, y string) int {
 		return strings.Compare(all[x].who()+x, all[y].who()+y)
 	}) {
-		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") || strings.HasPrefix(name, "promhttp_") {
+		if !ours(name) {
 			continue
 		}
 		e := all[name]

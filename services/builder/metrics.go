@@ -30,8 +30,8 @@ type Metrics struct {
 	head                              place
 	diagnostics                       map[model.Severity]prometheus.Gauge
 	// Overlays that are not an operator's.
-	held      prometheus.Counter
-	openHolds prometheus.Gauge
+	held, quarantined          prometheus.Counter
+	openHolds, openQuarantines prometheus.Gauge
 	// Who leads.
 	leader, failing, refused prometheus.Gauge
 	compared                 prometheus.Counter
@@ -78,6 +78,8 @@ func NewMetrics() *Metrics {
 	}
 
 	m.held = m.counter("meshlog_builder_holds_total", "Mass losses of a source that were held back.")
+	m.quarantined = m.counter("meshlog_builder_quarantines_total", "Resources that were put into quarantine because proxies rejected them.")
+	m.openQuarantines = m.gauge("meshlog_builder_open_quarantines", "Resources that are in quarantine, 100 at most: every frontend serves their last good content. Above 0: `meshlog diagnostics` says what to correct; correcting it lifts them.")
 	m.openHolds = m.gauge("meshlog_builder_open_holds", "Mass losses that wait for a word. Above 0: `meshlog approve` lists them; approve what was meant, restore what was not.")
 
 	m.leader = m.gauge("meshlog_builder_leader", "1 while this builder holds the lease. Over all builders: 0 for long, nobody publishes; above 1 for long, the network is cut.")
@@ -137,6 +139,7 @@ func (m *Metrics) observe(b *Machine) {
 	m.compared.Add(float64(now.Compared - was.Compared))
 	m.segments.Add(float64(now.Segments - was.Segments))
 	m.held.Add(float64(now.Holds - was.Holds))
+	m.quarantined.Add(float64(now.Quarantines - was.Quarantines))
 	m.conflicts.Add(float64(now.Conflicts - was.Conflicts))
 	m.rewinds.Add(float64(now.Recovered - was.Recovered))
 	m.errors.Add(float64(now.BuildErrors - was.BuildErrors))
@@ -162,6 +165,7 @@ func (m *Metrics) observe(b *Machine) {
 func (m *Metrics) observeHead(b *Machine, head *store.Manifest) {
 	m.head.set(events.Position(store.VersionOf(head.GetVersion())))
 	m.openHolds.Set(float64(len(b.holds())))
+	m.openQuarantines.Set(float64(len(b.fold.Quarantines())))
 	count := map[model.Severity]int{}
 	for _, d := range head.GetDiagnostics() {
 		count[model.Severity(d.GetSeverity())]++

@@ -9,12 +9,12 @@ import (
 	"meshlog.dev/events"
 )
 
-// Metrics are what a publisher counts; its labels are its shard. Main registers
+// Metrics are what a publisher counts; their label is its shard. Main registers
 // them.
 type Metrics struct {
 	collectors []prometheus.Collector
 
-	speaks, down, downSeconds, partial, objects, unacknowledged prometheus.Gauge
+	speaks, downSeconds, partial, objects, unacknowledged prometheus.Gauge
 	listing, publish                                            prometheus.Histogram
 	events, unsent, retries, sessions                           prometheus.Counter
 
@@ -25,7 +25,7 @@ type Metrics struct {
 // NewMetrics makes the metrics of the publisher of a shard.
 func NewMetrics(shard events.Shard) *Metrics {
 	m := &Metrics{}
-	labels := prometheus.Labels{"source": shard.Source, "instance": shard.Instance}
+	labels := prometheus.Labels{"source": shard.String()} // "instance" is what Prometheus calls the process
 	gauge := func(name, help string) prometheus.Gauge {
 		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "meshlog_watcher_" + name, Help: help, ConstLabels: labels})
 		m.collectors = append(m.collectors, g)
@@ -42,8 +42,7 @@ func NewMetrics(shard events.Shard) *Metrics {
 		return h
 	}
 	m.speaks = gauge("speaks", "1 while this watcher speaks for its source, 0 while it stands by. Over all watchers of a source: 0 for long, nobody watches it.")
-	m.down = gauge("source_down", "1 while the source cannot be read; its objects stay as they are. The watcher's log says why.")
-	m.downSeconds = gauge("source_down_seconds", "Seconds since which the source cannot be read; 0: it can.")
+	m.downSeconds = gauge("source_down_seconds", "Seconds since which the source cannot be read; 0: it can. Its objects stay as they are; the watcher's log says why.")
 	m.partial = gauge("partial", "1 while something of the source cannot be read: nothing is removed meanwhile. `meshlog sources` says what.")
 	m.objects = gauge("objects", "Objects of the source.")
 	m.unacknowledged = gauge("unacknowledged_changes", "Changes seen that are not on the log yet. Above 0 for long: the bus is away, or the log is full.")
@@ -80,7 +79,6 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 // tell takes in a new state, as of now.
 func (m *Metrics) tell(now time.Time, s State) {
 	m.speaks.Set(one(s.Phase != PhaseStandby && s.Phase != ""))
-	m.down.Set(one(s.Phase == PhaseDown))
 	m.partial.Set(one(s.Partial))
 	m.objects.Set(float64(s.Keys))
 	m.unacknowledged.Set(float64(s.Pending))
