@@ -57,7 +57,7 @@ func run(ctx context.Context, p *process.Process, s *settings) error {
 		return err
 	}
 	defer ports.Close()
-	p.Log.Info("listening", append(ports.Attrs(), "data", s.Data, "bus", s.URL)...)
+	p.Log.Info("listening", append(ports.Attrs(), "data", s.Data, "bus", process.Redacted(s.URL))...)
 	return frontendup.Run(ctx, frontendup.Options{
 		Domain: s.Domain, ID: s.ID, Data: s.Data, Ports: ports,
 		Connect: s.Connect(bus.Frontend(), p), Limits: s.Limits, Process: p,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -72,7 +73,7 @@ func Command(spec Spec) *cobra.Command {
 			for _, v := range misspelt {
 				log.Warn("a variable sets nothing", "reason", v)
 			}
-			return run(cmd.Context(), spec, c, log)
+			return run(cmd, spec, c, log)
 		},
 	}
 	bindFlags(cmd, spec, c)
@@ -115,7 +116,7 @@ func verify(cmd *cobra.Command, spec Spec, err error, unknown []string) error {
 }
 
 // run runs the process and its admin server.
-func run(ctx context.Context, spec Spec, c *common, log *slog.Logger) error {
+func run(cmd *cobra.Command, spec Spec, c *common, log *slog.Logger) error {
 	build, err := Build()
 	if err != nil {
 		return err
@@ -126,13 +127,16 @@ func run(ctx context.Context, spec Spec, c *common, log *slog.Logger) error {
 	}
 	admin.TokenFile, admin.Pprof, admin.levels = c.token, c.pprof, c.levels
 	admin.Register(buildMetric(build))
-	traces, endTraces, err := c.traces.start(ctx, "meshlog-"+spec.Use, build, log)
+	admin.Page("settings", "all settings, and where each comes from", func(w http.ResponseWriter, _ *http.Request) {
+		WriteJSON(w, reportSettings(cmd.Flags()))
+	})
+	traces, endTraces, err := c.traces.start(cmd.Context(), "meshlog-"+spec.Use, build, log)
 	if err != nil {
 		return err
 	}
 	defer endTraces()
 	log.Info("started", "build", build, "admin", admin.Addr())
-	err = RunStages(ctx,
+	err = RunStages(cmd.Context(),
 		Stage{func(ctx context.Context) error {
 			return spec.Run(ctx, &Process{Build: build, Log: log, Admin: admin, Traces: traces})
 		}},

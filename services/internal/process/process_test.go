@@ -62,7 +62,7 @@ func TestAdmin(t *testing.T) {
 		p.Admin.Ready("frontend", func() error { return ready })
 		p.Admin.Ready("bus", func() error { return nil })
 		p.Admin.Report("frontend", func() any { return &reportv1.FrontendReport{Frontend: "f1"} })
-		p.Admin.Report("settings", func() any { return map[string]int{"a": 1} })
+		p.Admin.Report("other", func() any { return map[string]int{"a": 1} })
 		p.Admin.Register(count)
 		for _, c := range []struct {
 			path string
@@ -74,7 +74,8 @@ func TestAdmin(t *testing.T) {
 			{"/metrics", 200, "meshlog_test_total 0\n"},
 			{"/metrics", 200, "go_goroutines"},
 			{"/debug/frontend", 200, `"f1"`},
-			{"/debug/settings", 200, `"a": 1`},
+			{"/debug/other", 200, `"a": 1`},
+			{"/debug/settings", 200, `"setting": "admin"`},
 			{"/debug/nothing", 404, ""},
 			{"/debug/pprof/", 404, ""},
 			{"/debug/log", 200, `"all": "info"`},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -65,6 +66,13 @@ func ApplySettings(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) 
 // EnvName is the variable of a flag.
 func EnvName(flag string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// OnCommandLine says whether a flag was given on the command line, and is not
+// what a variable or a file says for all commands.
+func OnCommandLine(flags *pflag.FlagSet, name string) bool {
+	f := flags.Lookup(name)
+	return f != nil && f.Changed && len(f.Annotations[originOf]) == 0
 }
 
 // set sets a flag and notes where its value comes from.
@@ -180,6 +188,48 @@ func unknownVariables(flags *pflag.FlagSet, environ []string) (misspelt, others 
 	slices.Sort(misspelt)
 	slices.Sort(others)
 	return misspelt, others
+}
+
+// settingReport is what there is to say of one setting.
+type settingReport struct {
+	Setting string `json:"setting"`
+	Value   string `json:"value"`
+	// Origin is where the value comes from: the command line, a variable, a line
+	// of a file, or the default.
+	Origin string `json:"origin"`
+}
+
+// reportSettings says what all settings are, without passwords.
+func reportSettings(flags *pflag.FlagSet) (all []settingReport) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name == checkFlag || f.Name == helpFlag {
+			return
+		}
+		r := settingReport{Setting: f.Name, Value: Redacted(f.Value.String()), Origin: "default"}
+		switch origin := f.Annotations[originOf]; {
+		case len(origin) > 0:
+			r.Origin = origin[0]
+		case f.Changed:
+			r.Origin = "--" + f.Name
+		}
+		all = append(all, r)
+	})
+	return all
+}
+
+// Redacted is a value that may be URLs, separated by commas, without passwords
+// and tokens.
+func Redacted(value string) string {
+	parts := strings.Split(value, ",")
+	for i, p := range parts {
+		u, err := url.Parse(strings.TrimSpace(p))
+		if err != nil || u.User == nil {
+			continue
+		}
+		u.User = url.User("xxxxx")
+		parts[i] = u.String()
+	}
+	return strings.Join(parts, ",")
 }
 
 // CheckConfig says what is wrong with the directory that --config names.

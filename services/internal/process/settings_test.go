@@ -168,3 +168,24 @@ whatever`
 		t.Error("the cause is lost")
 	}
 }
+
+func TestReportSettings(t *testing.T) {
+	var v values
+	fs := flagSet(&v)
+	path := settingsFile(t, "wait: 5s\n")
+	if err := fs.Parse([]string{"--settings", path, "--shards", "a,b"}); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"MESHLOG_THE_NAME": "nats://me:secret@one:4222,nats://token@two:4222,three"}
+	if err := ApplySettings(fs, func(k string) (string, bool) { v, ok := env[k]; return v, ok }); err != nil {
+		t.Fatal(err)
+	}
+	want := []settingReport{
+		{"settings", path, "--settings"}, {"shards", "[a,b]", "--shards"},
+		{"the-name", "nats://xxxxx@one:4222,nats://xxxxx@two:4222,three", "environment: MESHLOG_THE_NAME"},
+		{"wait", "5s", "settings " + path + ":1: wait"},
+	}
+	if diff := cmp.Diff(want, reportSettings(fs)); diff != "" {
+		t.Error(diff)
+	}
+}
