@@ -116,7 +116,10 @@ func testRaw(t *testing.T, d Driver) {
 			t.Fatalf("from %d to %d: ended before %d", bounds.first, bounds.last, at)
 		}
 	}
-	for r := range d.Log.Raw(t.Context(), first, last) { // who stops gets no more
+	for r, err := range d.Log.Raw(t.Context(), first, last) { // who stops gets no more
+		if err != nil {
+			t.Fatal(err)
+		}
 		if r.Seq == first+2 {
 			break
 		}

@@ -57,11 +57,10 @@ sources take over as they list.`,
 		if err != nil {
 			return err
 		}
-		switch {
-		case t.data == "" && t.bus.URL == "":
-			return usage("where to? Give --data DIR for a new data directory, or --bus URL")
-		case t.data != "" && t.bus.URL != "":
-			return usage("--data and --bus: give one of them")
+		// Not what MESHLOG_DATA or MESHLOG_BUS say: those are of a mesh that is there.
+		data, url := process.OnCommandLine(cmd.Flags(), "data"), process.OnCommandLine(cmd.Flags(), "bus")
+		if data == url {
+			return usage("where to? Give --data DIR for a new data directory, or --bus URL; one of them")
 		}
 		a, err := archive.Open(cmd.Context(), args[0])
 		if err != nil {
@@ -70,7 +69,7 @@ sources take over as they list.`,
 		t.closeLater(a.Close)
 		im := &importer{archive: a, domain: t.bus.Domain, replicas: replicas, restored: progress{w: cmd.ErrOrStderr(), what: "restored"}}
 		v := importView{Into: t.data}
-		if t.data != "" {
+		if data {
 			err = im.intoDirectory(cmd.Context(), t.data)
 		} else {
 			v.Into = t.bus.URL
@@ -83,7 +82,7 @@ sources take over as they list.`,
 		if err := v.fill(cmd.Context(), a); err != nil {
 			return err
 		}
-		return out.print(v, func() error { return showImport(v, t.data != "", out) })
+		return out.print(v, func() error { return showImport(v, data, out) })
 	}
 	return cmd
 }

@@ -78,6 +78,9 @@ as RFC 3339; they are the server's.`,
 		if err := p.HasLog(); err != nil {
 			return err
 		}
+		if o.follow && !p.Live {
+			return usage("--follow: nothing is added to %s any more", p.Name)
+		}
 		return showLog(cmd.Context(), p.Log, o, out)
 	}
 	return cmd

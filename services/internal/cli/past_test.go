@@ -190,6 +190,7 @@ func (m *mesh) refuses(t *testing.T, file string) {
 		{"log --archive FILE --op puts", `--op "puts": want one of put, delete`, 2},
 		{"log --archive FILE --since noon", `--since "noon" is no time: want "14:02"`, 2},
 		{"log --archive FILE --since 14:00 --from 2", "--from and --since: give one of them", 2},
+		{"log --archive FILE --follow", "--follow: nothing is added to FILE any more", 2},
 		{"log --archive FILE --key shop", `object "shop": want KIND/NAMESPACE/NAME`, 2},
 		{"versions --archive FILE --until soon", `--until "soon" is no time`, 2},
 		{"versions --archive FILE 9999", "version 9999: never published, or no longer kept", 3},
@@ -207,13 +208,14 @@ func (m *mesh) refuses(t *testing.T, file string) {
 		{"export --archive FILE " + text, text + ": is there already; remove it, or name another file", 1},
 		{"export --archive FILE " + text + "2 --since 9999", "position 9999 is not on the log, which ends at", 1},
 		{"import FILE", "where to? Give --data DIR", 2},
+		{"import FILE --data x --bus y", "one of them", 2},
 		{"import FILE --data " + m.data, m.data + ": is not empty; name a new directory", 1},
 		{"import " + text + " --data " + text + "2", "cannot be read as an archive", 1},
 	} {
 		args := strings.Fields(strings.ReplaceAll(c.args, "FILE", file))
 		_, _, err := meshlogAt(t, args...)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("meshlog %s: %v, want %q", c.args, err, c.want)
+		if want := strings.ReplaceAll(c.want, "FILE", file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("meshlog %s: %v, want %q", c.args, err, want)
 		}
 		if got := exitCode(err); got != c.code {
 			t.Errorf("meshlog %s: exit code %d, want %d", c.args, got, c.code)

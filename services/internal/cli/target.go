@@ -40,9 +40,7 @@ func targetFlags(cmd *cobra.Command) *target {
 	cmd.Flags().StringVar(&t.data, "data", "", "data `directory` of `meshlog up`")
 	t.bus.ID = strconv.Itoa(os.Getpid())
 	t.bus.Flags(cmd.Flags())
-	if err := cmd.Flags().MarkHidden("id"); err != nil {
-		panic(err) // it was bound above
-	}
+	hideConnection(cmd)
 	return t
 }
 
@@ -109,9 +107,9 @@ func (t *target) fleet(nc *bus.Conn) *bus.Fleet {
 // are pastFlags.
 func (t *target) past(cmd *cobra.Command) (*history.Past, error) {
 	switch {
-	case t.archive != "" && (t.data != "" || t.bus.URL != ""):
+	case t.archive != "" && (process.OnCommandLine(cmd.Flags(), "data") || process.OnCommandLine(cmd.Flags(), "bus")):
 		return nil, usage("--archive and --data or --bus: give one of them")
-	case t.archive != "":
+	case t.archive != "": // whatever MESHLOG_DATA says
 		return t.archived(cmd)
 	case t.data == "" || t.bus.URL != "":
 		return t.running(cmd.Context())

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 
 	"meshlog.dev/events"
 	"meshlog.dev/services/internal/fold"
@@ -153,7 +154,7 @@ func (r *Replay) changes(rows []model.RowChange) []RowChange {
 		changes[i].After, changes[i].Seq = row.Value, row.Seq
 		r.behind[row.Row] = row.Value
 	}
-	slices.SortFunc(changes, func(a, b RowChange) int { return compareStrings(a.Row, b.Row) })
+	slices.SortFunc(changes, func(a, b RowChange) int { return strings.Compare(a.Row, b.Row) })
 	return changes
 }
 
@@ -178,18 +179,8 @@ func diffRows(a, b *store.Snapshot) []RowChange {
 		before, _ := a.Get(key)
 		changes = append(changes, RowChange{Row: key, Before: before})
 	}
-	slices.SortFunc(changes, func(a, b RowChange) int { return compareStrings(a.Row, b.Row) })
+	slices.SortFunc(changes, func(a, b RowChange) int { return strings.Compare(a.Row, b.Row) })
 	return changes
-}
-
-func compareStrings(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // Records yields the records of a log from first to last. It ends with the
