@@ -75,13 +75,6 @@ func OnCommandLine(flags *pflag.FlagSet, name string) bool {
 	return f != nil && f.Changed && len(f.Annotations[originOf]) == 0
 }
 
-// OnCommandLine says whether a flag was given on the command line, and is not
-// what a variable or a file says for all commands.
-func OnCommandLine(flags *pflag.FlagSet, name string) bool {
-	f := flags.Lookup(name)
-	return f != nil && f.Changed && len(f.Annotations[originOf]) == 0
-}
-
 // set sets a flag and notes where its value comes from.
 func set(flags *pflag.FlagSet, name, value, origin string) error {
 	if err := flags.Set(name, value); err != nil {
