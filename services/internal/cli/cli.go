@@ -17,11 +17,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/services/internal/process"
 )
+
+// helpWidth is after how many characters the text of a flag goes on in another
+// line.
+const helpWidth = 100
 
 // New returns the command `meshlog`.
 func New() *cobra.Command {
@@ -31,37 +36,55 @@ func New() *cobra.Command {
 		Long: `meshlog puts what sources say on a log, turns the log into versions, and
 serves versions to Envoys.
 
-  meshlog up             runs all of it in this process
-  meshlog log            shows what came in
-  meshlog versions       shows what was published, and why
-  meshlog proxy-status   shows who has applied it
-  meshlog diagnostics    shows what is wrong with what came in
-  meshlog approve        shows what is held back or in quarantine, or lets it through
-
 Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
 1 failed, 2 called in a wrong way, 3 what was asked for does not exist.`,
 		Example: `  meshlog up --config mesh/ --data data/
-  meshlog log --data data/ --follow`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("unknown command %q", args[0])
-			}
-			return nil
-		},
+  export MESHLOG_DATA=data/
+  meshlog proxy-status
+  meshlog log --follow`,
+		Args:                       unknownCommand,
+		SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			return process.ApplySettings(cmd.Flags(), os.LookupEnv)
 		},
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(
-		upCommand(), logCommand(), versionsCommand(), proxyStatusCommand(),
-		proxyConfigCommand(), waitCommand(), sourcesCommand(), diagnosticsCommand(), approveCommand(), busAuthCommand(), versionCommand(),
-	)
-	root.AddCommand( // about the past
-		historyCommand(), showCommand(), diffCommand(), replayCommand(), verifyCommand(), exportCommand(), importCommand(),
-	)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages", fmt.Sprintf("Flags.FlagUsagesWrapped %d", helpWidth)) + optionsHint)
+	root.CompletionOptions.DisableDefaultCmd = true // completionCommand is in its place
+	for _, g := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Run it:", []*cobra.Command{upCommand(), busAuthCommand()}},
+		{"How is it?", []*cobra.Command{
+			proxyStatusCommand(), proxyConfigCommand(), waitCommand(), sourcesCommand(), diagnosticsCommand(), approveCommand(),
+		}},
+		{"What happened?", []*cobra.Command{
+			logCommand(), historyCommand(), versionsCommand(), showCommand(), diffCommand(), replayCommand(), verifyCommand(),
+			exportCommand(), importCommand(),
+		}},
+		{"Besides:", []*cobra.Command{completionCommand(), optionsCommand(), versionCommand()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.title
+			root.AddCommand(c)
+		}
+		root.SetHelpCommandGroupID(g.title) // the last one
+	}
+	complete(root)
 	return root
+}
+
+// unknownCommand is what is wrong with arguments of `meshlog` itself.
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+		return usage("unknown command %q; did you mean %s?", args[0], strings.Join(meant, " or "))
+	}
+	return usage("unknown command %q", args[0])
 }
 
 // errNotFound says that what was asked for does not exist.

@@ -138,7 +138,6 @@ func (v *configView) showList(out *output) error {
 
 // table lists resources: one in a line, or each endpoint and route of one.
 func (c *configType) table(out *output) *table {
-	name := func(s string) string { return out.cut(s, 60) }
 	t := &table{}
 	var rows func(proto.Message) [][]any
 	switch c.Type {
@@ -165,9 +164,9 @@ func (c *configType) table(out *output) *table {
 			of = [][]any{slices.Repeat([]any{""}, columns)}
 		}
 		for _, cells := range of {
-			row := []any{name(r.Name)}
+			row := []any{out.cut(r.Name, 60)}
 			for _, column := range cells {
-				row = append(row, name(fmt.Sprint(column)))
+				row = append(row, out.cut(fmt.Sprint(column), 100))
 			}
 			if hasState {
 				row = append(row, stateCell(r.State))

@@ -15,6 +15,8 @@ func versionCommand() *cobra.Command {
 
 Builders of one build make equal versions from equal logs; with another build
 a new segment of the log begins.`,
+		Example: `  meshlog version
+  meshlog version -o json`,
 	}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -40,7 +40,7 @@ func waitCommand() *cobra.Command {
 		Use: "wait VERSION", Short: "Waits until proxies have applied a version", Args: args(1, 1, "VERSION"),
 		Long: `Waits until proxies have applied a version or a newer one, in all xDS types. A
 position of the log, as ` + "`meshlog log`" + ` shows it, will do as well; "latest" is all
-that is on the log now.
+that is on the log a second from now: what was saved just before is in it.
 
 Exit code 0: reached. 1: not in time; who lags is shown, and why.`,
 		Example: `  meshlog wait --data data/ 1795275208.13
@@ -86,10 +86,14 @@ Exit code 0: reached. 1: not in time; who lags is shown, and why.`,
 	return cmd
 }
 
-// latest is all that is on the log when it is asked for.
-const latest = "latest"
+// latest is all that is on the log, after the time that a watcher may take to put
+// there what somebody has just saved.
+const (
+	latest      = "latest"
+	latestAfter = time.Second
+)
 
-// lastPosition is that of the last record.
+// lastPosition is that of the last record, in a while.
 func (t *target) lastPosition(ctx context.Context, nc *bus.Conn, fleet *bus.Fleet) (store.Version, error) {
 	reports, err := fleet.Reports(ctx, bus.Summary)
 	if err != nil {
@@ -102,6 +106,11 @@ func (t *target) lastPosition(ctx context.Context, nc *bus.Conn, fleet *bus.Flee
 	log, err := t.log(ctx, nc)
 	if err != nil {
 		return store.Version{}, err
+	}
+	select {
+	case <-time.After(latestAfter):
+	case <-ctx.Done():
+		return store.Version{}, ctx.Err()
 	}
 	bounds, err := log.Bounds(ctx)
 	return store.Version{Epoch: b.GetPosition().GetEpoch(), Seq: bounds.Last}, err
