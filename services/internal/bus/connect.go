@@ -109,10 +109,17 @@ var ErrNotConnected = errors.New("no connection to the bus")
 // should be; nil if it is.
 func Ready(nc *Conn) error {
 	if !nc.IsConnected() {
-		if l, ok := nc.Opts.CustomDialer.(*link); ok {
-			if err := l.failure(); err != nil {
-				return fmt.Errorf("%w: %w", ErrNotConnected, err)
-			}
+		l, ok := nc.Opts.CustomDialer.(*link)
+		if !ok {
+			return ErrNotConnected
+		}
+		err := l.failure()
+		// Where TLS fails, the library tells nobody who does not ask.
+		if last := nc.LastError(); last != nil {
+			err = l.o.advise(last)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrNotConnected, err)
 		}
 		return ErrNotConnected
 	}

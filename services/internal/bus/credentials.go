@@ -147,10 +147,10 @@ func (o ConnectOptions) advise(err error) error {
 	switch {
 	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout):
 		return fmt.Errorf("%w; is it running there?", err)
-	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthRevoked):
-		return fmt.Errorf("%w; it does not take %s: give other credentials, or add these to its users", err, o.user())
 	case errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAccountAuthExpired):
 		return fmt.Errorf("%w; renew %s", err, o.user())
+	case isAuth(err):
+		return fmt.Errorf("%w; it does not take %s: give other credentials, or add these to its users", err, o.user())
 	case errors.As(err, &authority):
 		if o.CAFile != "" {
 			return fmt.Errorf("%w; none of those in %s has signed the server's certificate: is it the right --bus-ca?", err, o.CAFile)
@@ -162,13 +162,19 @@ func (o ConnectOptions) advise(err error) error {
 		return fmt.Errorf("%w; the server's certificate must be renewed, or a clock is wrong", err)
 	case errors.Is(err, nats.ErrSecureConnWanted):
 		return fmt.Errorf("%w; the server speaks no TLS: take --bus-ca and --bus-cert away, or give it a certificate", err)
-	case strings.Contains(err.Error(), "remote error: tls:"):
+	case errors.Is(err, nats.ErrTLS), strings.Contains(err.Error(), "remote error: tls:"): // it was the server who gave up
 		if o.CertFile == "" {
 			return fmt.Errorf("%w; the server wants a certificate: give --bus-cert and --bus-key", err)
 		}
 		return fmt.Errorf("%w; the server does not take the certificate in %s: has it expired, and is its issuer in the server's ca_file?", err, o.CertFile)
 	}
 	return err
+}
+
+// isAuth says whether an error is a server's word on who connects.
+func isAuth(err error) bool {
+	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthRevoked) ||
+		errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAccountAuthExpired)
 }
 
 // user is who connects, for people.

@@ -112,6 +112,10 @@ func (l *link) onError(nc *nats.Conn, sub *nats.Subscription, err error) {
 		l.o.Log.Error("the bus denies", "error", d)
 		return
 	}
+	if isAuth(err) { // an attempt to connect again: the library says that here
+		l.onAttempt(err)
+		return
+	}
 	subject := ""
 	if sub != nil {
 		subject = sub.Subject

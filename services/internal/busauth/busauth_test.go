@@ -1,0 +1,434 @@
+package busauth
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"meshlog.dev/events"
+	"meshlog.dev/events/natslog"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/store/natsfeed"
+)
+
+var files = events.Shard{Source: "file", Instance: "default"}
+
+var roles = []bus.Role{bus.Builder(), bus.Frontend(), bus.Operator(), bus.Watcher(files)}
+
+func states(all []File) map[string]string {
+	m := map[string]string{}
+	for _, f := range all {
+		m[filepath.Base(f.Path)] = f.State
+	}
+	return m
+}
+
+func TestWriteUsers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "auth")
+	read := func(name string) string {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	write := func(roles []bus.Role, want map[string]string) {
+		t.Helper()
+		got, err := WriteUsers(dir, "mesh", roles)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, states(got)); diff != "" {
+			t.Errorf("files (-want +got):\n%s", diff)
+		}
+	}
+	write(roles, map[string]string{"auth.conf": "new", "builder.nk": "new", "frontend.nk": "new", "operator.nk": "new", "watcher-file-default.nk": "new"})
+	conf, key := read("auth.conf"), read("builder.nk")
+	info, err := os.Stat(filepath.Join(dir, "builder.nk"))
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("the key's mode is %v, %v", info.Mode(), err)
+	}
+	write(roles, map[string]string{"auth.conf": "kept", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "kept"})
+	write(roles[:3], map[string]string{"auth.conf": "changed", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "unused"})
+	if strings.Contains(read("auth.conf"), "watcher") {
+		t.Error("who is no longer named is still a user")
+	}
+	write(roles, map[string]string{"auth.conf": "changed", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "kept"})
+	if read("auth.conf") != conf || read("builder.nk") != key {
+		t.Error("the same users are others when they are written again")
+	}
+
+	// A key that was deleted is replaced.
+	if err := os.Remove(filepath.Join(dir, "builder.nk")); err != nil {
+		t.Fatal(err)
+	}
+	write(roles, map[string]string{"auth.conf": "changed", "builder.nk": "new", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "kept"})
+
+	// What a person has written is never overwritten.
+	for _, content := range []string{"mine", read("auth.conf") + "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, "auth.conf"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := WriteUsers(dir, "mesh", roles); err == nil || !strings.Contains(err.Error(), "was changed since") {
+			t.Errorf("a file of somebody else's: %v", err)
+		}
+		if read("auth.conf") != content {
+			t.Error("a file of somebody else's was overwritten")
+		}
+	}
+	if _, err := WriteUsers(dir, "mesh", append(roles, roles[0])); err == nil || !strings.Contains(err.Error(), "builder: is named twice") {
+		t.Errorf("a role twice: %v", err)
+	}
+}
+
+func TestWriteCertificates(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	write := func(now time.Time, names []string, want map[string]string) {
+		t.Helper()
+		got, err := WriteCertificates(dir, names, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, states(got)); diff != "" {
+			t.Errorf("files (-want +got):\n%s", diff)
+		}
+	}
+	all := func(certs string) map[string]string {
+		return map[string]string{"ca.pem": "kept", "ca.key": "kept", "server.pem": certs, "server.key": "kept", "client.pem": certs, "client.key": "kept"}
+	}
+	write(now, []string{"a", "127.0.0.1"}, map[string]string{
+		"ca.pem": "new", "ca.key": "new", "server.pem": "new", "server.key": "new", "client.pem": "new", "client.key": "new",
+	})
+	write(now, []string{"a", "127.0.0.1"}, all("kept"))
+	other := all("kept")
+	other["server.pem"] = "changed"
+	write(now, []string{"b", "127.0.0.1"}, other)
+	write(now.AddDate(0, 11, 15), []string{"b", "127.0.0.1"}, all("changed"))
+	if err := os.Remove(filepath.Join(dir, "ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := WriteCertificates(dir, []string{"b"}, now); err == nil || !strings.Contains(err.Error(), "an authority of your own") {
+		t.Errorf("without the authority's key: %v", err)
+	}
+}
+
+// secured is a server that takes the users and certificates of a directory.
+type secured struct {
+	t      *testing.T
+	dir    string
+	conf   string
+	server *server.Server
+}
+
+func start(t *testing.T) *secured {
+	t.Helper()
+	s := &secured{t: t, dir: t.TempDir()}
+	if _, err := WriteUsers(s.dir, "mesh", roles); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := WriteCertificates(s.dir, []string{"127.0.0.1"}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s.conf = filepath.Join(s.dir, "nats.conf")
+	conf := fmt.Sprintf(`listen: "127.0.0.1:-1"
+include "auth.conf"
+tls { cert_file: "%[1]s/server.pem", key_file: "%[1]s/server.key", ca_file: "%[1]s/ca.pem", verify: true }
+jetstream { store_dir: "%[1]s/js" }
+`, s.dir)
+	if err := os.WriteFile(s.conf, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.run(0)
+	t.Cleanup(func() { s.server.Shutdown(); s.server.WaitForShutdown() })
+	return s
+}
+
+// run starts the server, on a port or, with 0, any.
+func (s *secured) run(port int) {
+	s.t.Helper()
+	o, err := server.ProcessConfigFile(s.conf)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	o.NoSigs, o.NoLog = true, true
+	if port != 0 {
+		o.Port = port
+	}
+	if s.server, err = server.NewServer(o); err != nil {
+		s.t.Fatal(err)
+	}
+	s.server.Start()
+	if !s.server.ReadyForConnections(time.Minute) {
+		s.t.Fatal("the server does not start")
+	}
+}
+
+func (s *secured) in(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *secured) options(r bus.Role) bus.ConnectOptions {
+	return bus.ConnectOptions{
+		URL: "tls://" + s.server.Addr().String(), NkeyFile: s.in(KeyName(r)), Role: r, Name: r.String() + "-1",
+		CAFile: s.in("ca.pem"), CertFile: s.in("client.pem"), KeyFile: s.in("client.key"),
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+}
+
+func (s *secured) connect(r bus.Role) *bus.Conn {
+	s.t.Helper()
+	nc, err := bus.Connect(s.options(r))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(nc.Close)
+	return nc
+}
+
+// A connection that is refused says why, and what to do.
+func TestRefused(t *testing.T) {
+	s := start(t)
+	elsewhere := t.TempDir()
+	if _, err := WriteUsers(elsewhere, "mesh", roles); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := WriteCertificates(elsewhere, []string{"x"}, time.Now().AddDate(-2, 0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	in := func(name string) string { return filepath.Join(elsewhere, name) }
+	for name, test := range map[string]struct {
+		change func(o *bus.ConnectOptions)
+		want   string
+	}{
+		"unknown key":      {func(o *bus.ConnectOptions) { o.NkeyFile = in("builder.nk") }, "it does not take the key in " + in("builder.nk") + " (U"},
+		"no key":           {func(o *bus.ConnectOptions) { o.NkeyFile = "" }, "it does not take the certificate in"},
+		"no such key":      {func(o *bus.ConnectOptions) { o.NkeyFile = "nowhere.nk" }, "key of the bus: open nowhere.nk"},
+		"not a key":        {func(o *bus.ConnectOptions) { o.NkeyFile = s.conf }, "nats.conf: holds no seed of a user's key"},
+		"unknown CA":       {func(o *bus.ConnectOptions) { o.CAFile = in("ca.pem") }, "is it the right --bus-ca?"},
+		"no CA":            {func(o *bus.ConnectOptions) { o.CAFile = "" }, "name who has signed the server's certificate by --bus-ca"},
+		"not a CA":         {func(o *bus.ConnectOptions) { o.CAFile = s.conf }, "nats.conf: holds no PEM certificate"},
+		"no certificate":   {func(o *bus.ConnectOptions) { o.CertFile, o.KeyFile = "", "" }, "the server wants a certificate: give --bus-cert and --bus-key"},
+		"half":             {func(o *bus.ConnectOptions) { o.KeyFile = "" }, "a certificate and its key belong together"},
+		"expired, unknown": {func(o *bus.ConnectOptions) { o.CertFile, o.KeyFile = in("client.pem"), in("client.key") }, "the server does not take the certificate in " + in("client.pem")},
+		"another name": {
+			func(o *bus.ConnectOptions) { o.URL = strings.Replace(o.URL, "127.0.0.1", "localhost", 1) },
+			"give --bus a name that is in the server's certificate",
+		},
+		"two": {func(o *bus.ConnectOptions) { o.TokenFile = "x" }, "give one of"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := s.options(bus.Frontend())
+			test.change(&o)
+			nc, err := bus.Connect(o)
+			if err == nil {
+				nc.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v does not say %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestServerExpired(t *testing.T) {
+	s := start(t)
+	port := s.stop()
+	for _, name := range []string{"ca", "server", "client"} { // made anew, long ago
+		if err := os.Remove(s.in(name + ".pem")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := WriteCertificates(s.dir, []string{"127.0.0.1"}, time.Now().AddDate(-2, 0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	s.run(port)
+	_, err := bus.Connect(s.options(bus.Frontend()))
+	if err == nil || !strings.Contains(err.Error(), "the server's certificate must be renewed") {
+		t.Errorf("an expired server: %v", err)
+	}
+}
+
+// stop stops the server, and says where it listened.
+func (s *secured) stop() (port int) {
+	port = s.server.Addr().(*net.TCPAddr).Port
+	s.server.Shutdown()
+	s.server.WaitForShutdown()
+	return port
+}
+
+// Keys and certificates, the authority included, are read anew for each
+// connection: one that is renewed after they were replaced has the new ones.
+func TestRotation(t *testing.T) {
+	s := start(t)
+	nc := s.connect(bus.Builder())
+	renewed := nc.StatusChanged(nats.CONNECTED)
+	defer nc.RemoveStatusListener(renewed)
+	port := s.stop()
+	for _, name := range []string{"builder.nk", "ca.pem", "ca.key", "server.pem", "server.key", "client.pem", "client.key"} {
+		if err := os.Remove(s.in(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := WriteUsers(s.dir, "mesh", roles); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := WriteCertificates(s.dir, []string{"127.0.0.1"}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s.run(port)
+	select {
+	case <-renewed:
+	case <-t.Context().Done():
+	}
+	if err := bus.Ready(nc); err != nil {
+		t.Error(err)
+	}
+}
+
+// A connection that cannot be renewed says why.
+func TestNotRenewed(t *testing.T) {
+	s := start(t)
+	var log lines
+	o := s.options(bus.Builder())
+	o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	log.wait = make(chan string, 64)
+	nc, err := bus.Connect(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	port := s.stop()
+	if err := os.Remove(s.in("builder.nk")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := WriteUsers(s.dir, "mesh", roles[1:]); err != nil { // it is no longer one
+		t.Fatal(err)
+	}
+	elsewhere := t.TempDir()
+	if _, err := WriteUsers(elsewhere, "mesh", roles); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(elsewhere, "builder.nk"), s.in("builder.nk")); err != nil {
+		t.Fatal(err)
+	}
+	s.run(port)
+	const want = "it does not take the key in"
+	for line := range log.wait {
+		if strings.Contains(line, want) {
+			break
+		}
+	}
+	if err := bus.Ready(nc); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Ready: %v", err)
+	}
+}
+
+// lines hands on what is logged, line by line.
+type lines struct{ wait chan string }
+
+func (l *lines) Write(b []byte) (int, error) {
+	select {
+	case l.wait <- string(b):
+	default:
+	}
+	return len(b), nil
+}
+
+// What a user may not do fails soon, and by name.
+func TestDenied(t *testing.T) {
+	s := start(t)
+	// A builder makes the streams.
+	builder := s.connect(bus.Builder())
+	if _, err := natslog.EnsureStream(t.Context(), builder, natslog.StreamOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := natsfeed.EnsureStreams(t.Context(), builder, natsfeed.StreamOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.EnsureLeases(t.Context(), builder, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Ready(builder); err != nil {
+		t.Fatal(err)
+	}
+	begin := func(instance string) []events.Event {
+		return []events.Event{{ID: "x/" + instance, Body: &events.Begin{
+			Shard: events.Shard{Source: "file", Instance: instance}, Session: "1", Holder: "h",
+		}}}
+	}
+	openLog := func(nc *bus.Conn) *natslog.Log {
+		log, err := natslog.Open(t.Context(), nc, natslog.Options{Shard: &files})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { log.Close() })
+		return log
+	}
+	fleet := func(nc *bus.Conn) *bus.Fleet { return bus.NewFleet(nc, "mesh", slog.New(slog.DiscardHandler)) }
+	for name, test := range map[string]struct {
+		role    bus.Role
+		do      func(nc *bus.Conn) error
+		subject string
+	}{
+		"another shard": {bus.Watcher(files), func(nc *bus.Conn) error {
+			_, err := openLog(nc).Append(t.Context(), begin("other"), events.Fence{})
+			return err
+		}, "meshlog.ev.mesh.file.other._ctl"},
+		"another shard, each": {bus.Watcher(files), func(nc *bus.Conn) error {
+			return openLog(nc).AppendEach(t.Context(), append(begin("default"), begin("other")...))
+		}, "meshlog.ev.mesh.file.other._ctl"},
+		"another shard's last": {bus.Watcher(files), func(nc *bus.Conn) error {
+			_, err := openLog(nc).Last(t.Context(), events.ControlSubject(events.Shard{Source: "file", Instance: "other"}))
+			return err
+		}, "$JS.API.DIRECT.GET.MESHLOG_EVENTS.meshlog.ev.mesh.file.other._ctl"},
+		"the log": {bus.Frontend(), func(nc *bus.Conn) error {
+			_, err := natslog.Open(t.Context(), nc, natslog.Options{})
+			return err
+		}, "$JS.API.STREAM.INFO.MESHLOG_EVENTS"},
+		"the versions": {bus.Watcher(files), func(nc *bus.Conn) error {
+			_, err := natsfeed.Open(t.Context(), nc, natsfeed.Options{})
+			return err
+		}, "$JS.API.STREAM.INFO.MESHLOG_VERSIONS"},
+		"a blob": {bus.Frontend(), func(nc *bus.Conn) error {
+			feed, err := natsfeed.Open(t.Context(), nc, natsfeed.Options{})
+			if err != nil {
+				return err
+			}
+			_, err = feed.PutBlob(t.Context(), []byte("x"))
+			return err
+		}, "$O.meshlog_blobs."},
+		"reports": {bus.Frontend(), func(nc *bus.Conn) error {
+			_, err := fleet(nc).Reports(t.Context(), bus.Summary)
+			return err
+		}, "meshlog.fleet.mesh.ask"},
+		"digests": {bus.Frontend(), func(nc *bus.Conn) error {
+			_, err := fleet(nc).Digests(t.Context(), files, "1")
+			return err
+		}, "meshlog.fleet.mesh.digests"},
+		"leases": {bus.Frontend(), func(nc *bus.Conn) error {
+			return bus.EnsureLeases(t.Context(), nc, 1)
+		}, "$JS.API.STREAM.INFO.KV_meshlog_lease"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nc := s.connect(test.role)
+			err := test.do(nc)
+			if err == nil || !strings.Contains(err.Error(), test.subject) || !strings.Contains(err.Error(), "bus-auth") {
+				t.Errorf("%v does not name %q and bus-auth", err, test.subject)
+			}
+			if err := bus.Ready(nc); !errors.As(err, new(*bus.DeniedError)) || !strings.Contains(err.Error(), "may not publish to "+test.subject) {
+				t.Errorf("Ready: %v", err)
+			}
+		})
+	}
+}
