@@ -54,7 +54,7 @@ func test(ctx context.Context, out io.Writer, age time.Duration) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	p, err := newProject(ctx, dir, age)
 	if err != nil {
 		return err
@@ -85,10 +85,9 @@ type trial struct {
 	out io.Writer
 	age time.Duration
 
-	loads    map[string]*rig.Load // by Envoy, those that run
-	answered int                  // requests, of loads that were looked at
-	streams  *streams
-	weights  int // which version answers: an index of versions
+	loads   map[string]*rig.Load // by Envoy, those that run
+	streams *streams
+	weights int // which version answers: an index of versions
 }
 
 // step is something that happens; its figure is what is worth knowing of it.
