@@ -220,7 +220,7 @@ func (f fleetPort) Tick(_ context.Context, t *reportv1.Tick) error {
 	}
 	for _, to := range f.s.frontends {
 		if !f.s.has("nack") || f.s.heard() {
-			to.suspects = t.GetSuspects()
+			to.suspect(t.GetSuspects())
 		}
 	}
 	return nil

@@ -33,7 +33,14 @@ type proxies struct {
 	streams  map[string]map[string]*opinion // by proxy, and resource
 	suspects []*reportv1.Suspect
 	told     time.Time
-	last     string // that was told
+	open     []question // to proxies, without an answer
+	news     bool       // there is something to tell
+}
+
+// question is a resource that a proxy was sent.
+type question struct {
+	proxy    string
+	resource *xds.Resource
 }
 
 // opinion is what a proxy thinks of a resource.
@@ -56,9 +63,12 @@ func (p *proxies) begin() {
 func (p *proxies) serve(s *sim, st *replica.State, changed []model.Input) {
 	p.cache.Update(st.Version(), noTime, st.PushContext, changed)
 	view := p.client.View()
-	p.version, p.served = st.Version(), map[string]*xds.Resource{}
+	p.version, p.served, p.open, p.news = st.Version(), map[string]*xds.Resource{}, nil, true
 	for _, r := range view.Sets[model.CDS].Resources {
 		p.served[r.Name] = r
+		for _, proxy := range p.names {
+			p.open = append(p.open, question{proxy, r})
+		}
 	}
 	at := served{st.Version(), st.Root()}
 	if sum, known := s.served[at]; known && sum != view.Sets[model.CDS].Sum {
@@ -90,25 +100,34 @@ type served struct {
 
 // think lets proxies answer for what they were sent.
 func (p *proxies) think(s *sim) {
-	for _, proxy := range p.names {
-		for _, name := range slices.Sorted(maps.Keys(p.served)) {
-			r, o := p.served[name], p.streams[proxy][name]
-			if o == nil {
-				o = &opinion{}
-				p.streams[proxy][name] = o
-			}
-			if o.has == r.Sum || o.rejects == r.Sum || s.faults && s.has("nack") && s.rnd.IntN(4) > 0 {
-				continue
-			}
-			if v := valueOf(r); v.rejectedBy(proxy) {
-				s.note("%s rejects %s=%d", proxy, name, v)
-				o.rejects = r.Sum
-				s.rejects(proxy, r, v)
-			} else {
-				o.has, o.since, o.rejects = r.Sum, p.version, xds.Sum{}
-			}
+	p.open = slices.DeleteFunc(p.open, func(q question) bool {
+		r, o := q.resource, p.streams[q.proxy][q.resource.Name]
+		if o == nil {
+			o = &opinion{}
+			p.streams[q.proxy][r.Name] = o
 		}
-	}
+		if o.has == r.Sum || o.rejects == r.Sum {
+			return true
+		}
+		if s.faults && s.has("nack") && s.rnd.IntN(4) > 0 {
+			return false
+		}
+		p.news = true
+		if v := valueOf(r); v.rejectedBy(q.proxy) {
+			s.note("%s rejects %s=%d", q.proxy, r.Name, v)
+			o.rejects = r.Sum
+			s.rejects(q.proxy, r, v)
+		} else {
+			o.has, o.since, o.rejects = r.Sum, p.version, xds.Sum{}
+		}
+		return true
+	})
+}
+
+// suspect takes in what the leader suspects.
+func (p *proxies) suspect(list []*reportv1.Suspect) {
+	p.news = p.news || fmt.Sprint(list) != fmt.Sprint(p.suspects)
+	p.suspects = list
 }
 
 // subject is a resource that somebody may reject.
@@ -161,15 +180,11 @@ func (p *proxies) verdicts(pc *model.PushContext) []*reportv1.Verdict {
 // report says what proxies think, when that is something else, and every 10 s.
 func (f *frontendProc) report() {
 	p := &f.proxies
-	if f.replica == nil || f.replica.State() == nil {
+	if f.replica.State() == nil || !p.news && f.s.time().Sub(p.told) < reportEvery {
 		return
 	}
+	p.news, p.told = false, f.s.time()
 	r := &reportv1.FrontendReport{Frontend: f.name, Verdicts: p.verdicts(f.replica.State().PushContext)}
-	text := fmt.Sprint(r.GetVerdicts())
-	if text == p.last && f.s.time().Sub(p.told) < reportEvery {
-		return
-	}
-	p.last, p.told = text, f.s.time()
 	for _, b := range f.s.builders {
 		if !f.s.has("nack") || f.s.heard() {
 			b.reports = append(b.reports, r)
