@@ -199,7 +199,9 @@ func (o *oracle) overlay(b *events.Overlay) {
 	}
 	vals := map[model.Key]model.OverlayValue{}
 	for _, v := range b.Values {
-		if k := model.Key(v.Key); hashOf(o.offered[k]) == v.Base {
+		if v.Resource != nil {
+			vals[inQuarantine(v.Resource.Name)] = model.OverlayValue{}
+		} else if k := model.Key(v.Key); hashOf(o.offered[k]) == v.Base {
 			vals[k] = model.OverlayValue{Key: k, Base: v.Base}
 		}
 	}
@@ -237,7 +239,7 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 			}
 		}
 		for id, over := range base.overlays {
-			o.over[id] = over.values
+			o.over[id] = over.everything()
 		}
 		for id := range base.gone {
 			o.gone[id] = true
@@ -279,6 +281,18 @@ func (o *oracle) known() known {
 	return n
 }
 
+// inQuarantine stands for a resource: nobody speaks for such a key.
+func inQuarantine(resource string) model.Key { return model.Key{Kind: "quarantine", Name: resource} }
+
+// everything is what o lies over.
+func (o *overlay) everything() map[model.Key]model.OverlayValue {
+	all := maps.Clone(o.values)
+	for _, v := range o.resources {
+		all[inQuarantine(v.Resource.Name)] = model.OverlayValue{}
+	}
+	return all
+}
+
 func overlaid(vals map[model.Key]model.OverlayValue) (rows []string) {
 	for k := range vals {
 		rows = append(rows, k.Row())
@@ -301,7 +315,7 @@ func (f *Fold) known() known {
 		}
 	}
 	for id, o := range f.overlays {
-		n.Over[id] = overlaid(o.values)
+		n.Over[id] = overlaid(o.everything())
 	}
 	return n
 }

@@ -141,7 +141,10 @@ func (a *author) overlay(f *Fold, s *speaker) *events.Overlay {
 	if a.choose(3) == 0 {
 		return &events.Overlay{ID: o.ID, Remove: true}
 	}
-	if a.choose(2) == 0 {
+	switch a.choose(4) {
+	case 0:
+		return quarantine(o.ID, a.pick("r1", "r2"), a.pick("good", "-"))
+	case 1, 2:
 		o.Kind = events.Hold
 	}
 	seen := map[events.Key]bool{}

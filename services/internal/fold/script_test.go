@@ -27,6 +27,8 @@ import (
 //	alive SESSION KEY=VALUE...        with the digest of exactly these; options low=N, partial, nodigest,
 //	                                  listed=KEY,KEY (the buckets of these; all of them where it is missing)
 //	overlay ID KIND KEY:VALUE/BASE... the value served while the base is offered; - is none
+//	overlay ID quarantine RESOURCE:VALUE
+//	                                  the value is served instead; - is none
 //	remove ID
 //	junk                              a record that cannot be decoded
 //	publish [KEY=VALUE...]            no record: this, else what the fold serves, becomes the published head
@@ -261,8 +263,12 @@ func (w words) alive() *events.Alive {
 
 func (w words) overlay() *events.Overlay {
 	o := &events.Overlay{ID: w.args[0], Kind: events.Rollback, Reason: "a reason"}
-	if w.args[1] == "hold" {
+	switch w.args[1] {
+	case "hold":
 		o.Kind = events.Hold
+	case "quarantine":
+		resource, value, _ := strings.Cut(w.args[2], ":")
+		return quarantine(o.ID, resource, value)
 	}
 	for _, arg := range w.args[2:] {
 		word, rest, _ := strings.Cut(arg, ":")
@@ -275,6 +281,16 @@ func (w words) overlay() *events.Overlay {
 		o.Values = append(o.Values, v)
 	}
 	return o
+}
+
+// quarantine keeps a resource from clients; value is served instead, - is none.
+func quarantine(id, resource, value string) *events.Overlay {
+	v := events.OverlayValue{Resource: &events.Resource{Type: testType, Name: resource, Sum: [16]byte{1}, Client: "envoy 1.38.0", Class: []byte("{}")}}
+	if value != "-" {
+		p := testPayload(value)
+		v.Payload = &p
+	}
+	return &events.Overlay{ID: id, Kind: events.Quarantine, Reason: "a reason", Values: []events.OverlayValue{v}}
 }
 
 // base takes the base that the last segment named.
@@ -347,9 +363,13 @@ func textOf(row string, b []byte) string {
 			if v.Value != nil {
 				value = string(v.Value.Bytes)
 			}
-			values = append(values, v.Key.Name+":"+value)
+			name := v.Key.Name
+			if v.Resource != nil {
+				name = v.Resource.Name
+			}
+			values = append(values, name+":"+value)
 		}
-		return fmt.Sprintf("%s by %s: %s", map[model.OverlayKind]string{1: "rollback", 2: "hold"}[o.Kind], o.Actor, strings.Join(values, " "))
+		return fmt.Sprintf("%s by %s: %s", map[model.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine"}[o.Kind], o.Actor, strings.Join(values, " "))
 	}
 	v, err := model.UnmarshalValue(b)
 	if err != nil {
