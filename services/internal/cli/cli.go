@@ -44,7 +44,7 @@ Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
   meshlog log --follow`,
 		Args:                       unknownCommand,
 		SuggestionsMinimumDistance: 2,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			return process.ApplySettings(cmd.Flags(), os.LookupEnv)
 		},
@@ -57,7 +57,7 @@ Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
 	}{
 		{"Run it:", []*cobra.Command{upCommand(), busAuthCommand()}},
 		{"How is it?", []*cobra.Command{
-			proxyStatusCommand(), proxyConfigCommand(), waitCommand(), sourcesCommand(), diagnosticsCommand(), approveCommand(),
+			statusCommand(), proxyStatusCommand(), proxyConfigCommand(), waitCommand(), sourcesCommand(), diagnosticsCommand(), approveCommand(),
 		}},
 		{"What happened?", []*cobra.Command{
 			logCommand(), historyCommand(), versionsCommand(), showCommand(), diffCommand(), replayCommand(), verifyCommand(),

@@ -15,6 +15,7 @@ import (
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/process"
@@ -382,4 +383,51 @@ func TestDiagnosticFilter(t *testing.T) {
 			t.Errorf("%+v: %s, want %s", c.filter, s, c.want)
 		}
 	}
+}
+
+func TestStatus(t *testing.T) {
+	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
+	e := connectEnvoy(t, m.xds)
+	e.ask(t, model.CDS.URL(), nil)
+	e.answer(t, "")
+	e.ask(t, model.LDS.URL(), nil)
+	e.answer(t, "") // so the last ACK was taken
+	var v statusView
+	m.must(t, &v, "status")
+	if v.Leader != "up" || v.Head == "" || v.Sources != 2 || v.Frontends != 1 || v.Streams != 1 || len(v.Wrong) != 0 {
+		t.Errorf("status = %+v", v)
+	}
+	if out := m.must(t, nil, "status"); !strings.Contains(out, "All is well.") || !strings.Contains(out, "up leads") {
+		t.Errorf("status prints\n%s", out)
+	}
+	writeConfig(t, m.config, map[string]string{"broken.yaml": broken})
+	m.must(t, nil, "wait", "latest", "--for", "0")
+	out, _, err := m.meshlog(t, nil, "status")
+	if err == nil || exitCode(err) != 1 || !strings.Contains(out, "1 error in what came in; `meshlog diagnostics` shows them") {
+		t.Errorf("status with a broken file: %v, and prints\n%s", err, out)
+	}
+}
+
+func TestPrintStatus(t *testing.T) {
+	v := func(seq uint64) *snapshotv1.Version { return &snapshotv1.Version{Epoch: 1, Seq: seq} }
+	applied := func(seq uint64, n uint32) *reportv1.Applied {
+		return &reportv1.Applied{Version: v(seq), Streams: n}
+	}
+	r := &bus.Reports{
+		Builders: []*reportv1.BuilderReport{
+			{Builder: "b2"},
+			{Builder: "b1", Leader: true, Head: v(42), Holds: []*reportv1.Hold{{}}, Quarantines: []*reportv1.Quarantine{{}, {}}},
+		},
+		Frontends: []*reportv1.FrontendReport{
+			{Frontend: "f1", Serving: v(42), Streams: 12, Persisted: true, Applied: []*reportv1.Applied{applied(42, 10), applied(41, 1), applied(0, 1)}},
+			{Frontend: "f2", Serving: v(40), Streams: 3, Persisted: true, Applied: []*reportv1.Applied{applied(40, 3)}},
+			{Frontend: "f3", Serving: v(42)},
+		},
+	}
+	s := &statusView{Bus: "nats://127.0.0.1:4222", Published: when(at), Sources: 3, Frozen: []string{"file/old"}, Errors: 1, Wrong: []string{}}
+	s.builders(r)
+	s.frontends(r, false)
+	golden(t, "status", func(o *output) error {
+		return o.print(s, func() error { return showStatus(s, at.Add(time.Minute), o) })
+	})
 }
