@@ -35,6 +35,7 @@ type Options struct {
 func Run(ctx context.Context, o Options) error {
 	w := &running{Options: o}
 	w.state.Store(&watcher.State{})
+	logger := o.Process.Log.With(process.Component, "watcher")
 	o.Process.Admin.Ready("watcher "+o.Shard.String(), w.ready)
 	o.Process.Admin.Report("watcher-"+o.Shard.Source+"-"+o.Shard.Instance, func() any { return w.report() })
 
@@ -47,7 +48,7 @@ func Run(ctx context.Context, o Options) error {
 	o.Process.Admin.Register(bus.ConnMetrics("watcher "+o.Shard.String(), nc)...)
 
 	var log *natslog.Log
-	err = bus.Retry(ctx, o.Process.Log.With("shard", o.Shard.String()), func(ctx context.Context) error {
+	err = bus.Retry(ctx, logger.With("shard", o.Shard.String()), func(ctx context.Context) error {
 		log, err = openLog(ctx, nc, o.Domain, o.Shard)
 		return err
 	})
@@ -58,7 +59,7 @@ func Run(ctx context.Context, o Options) error {
 
 	metrics := watcher.NewMetrics(o.Shard)
 	o.Process.Admin.Register(metrics)
-	fleet := bus.NewFleet(nc, o.Domain, o.Process.Log)
+	fleet := bus.NewFleet(nc, o.Domain, logger)
 	reporter := fleet.WatcherReporter(o.Holder, o.Shard, w.report)
 	requests := make(chan string, 1)
 	return process.RunStages(ctx,
@@ -66,7 +67,7 @@ func Run(ctx context.Context, o Options) error {
 		process.Stage{func(ctx context.Context) error {
 			return watcher.Run(ctx, watcher.Config{
 				Shard: o.Shard, Holder: o.Holder, Watcher: o.Watcher, Log: log, Leader: fleet,
-				Logger: o.Process.Log, ListingRequests: requests, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "watcher"),
+				Logger: logger, ListingRequests: requests, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "watcher"),
 				OnState: func(s watcher.State) { w.state.Store(&s); reporter.Changed() },
 			})
 		}},
