@@ -22,7 +22,9 @@ type StreamState struct {
 	Missing     bool         `json:"missing,omitempty"`
 	Differences []Difference `json:"differences,omitempty"`
 
-	is, wants jetstream.StreamConfig
+	// Is are all its settings; zero if it is missing.
+	Is    StreamConfig `json:"-"`
+	wants StreamConfig
 }
 
 // Difference is a setting of a stream, by the name that `nats stream info`
@@ -49,8 +51,8 @@ func CompareStreams(ctx context.Context, nc *Conn, wanted ...StreamConfig) ([]St
 		if err != nil {
 			return nil, fmt.Errorf("stream %s: %w", w.Name, explainDenied(nc, infoAPI+w.Name, err))
 		}
-		state := StreamState{Name: w.Name, is: s.CachedInfo().Config, wants: w}
-		if state.Differences, err = differences(state.is, w); err != nil {
+		state := StreamState{Name: w.Name, Is: s.CachedInfo().Config, wants: w}
+		if state.Differences, err = differences(state.Is, w); err != nil {
 			return nil, fmt.Errorf("stream %s: %w", w.Name, err)
 		}
 		all = append(all, state)
@@ -129,8 +131,8 @@ func (s StreamState) Apply(ctx context.Context, nc *Conn) error {
 		return fmt.Errorf("stream %s: %w", s.Name, err)
 	}
 	c := s.wants
-	c.Description, c.Metadata, c.Placement = s.is.Description, s.is.Metadata, s.is.Placement
-	c.FirstSeq, c.ConsumerLimits, c.Compression, c.MirrorDirect = s.is.FirstSeq, s.is.ConsumerLimits, s.is.Compression, s.is.MirrorDirect
+	c.Description, c.Metadata, c.Placement = s.Is.Description, s.Is.Metadata, s.Is.Placement
+	c.FirstSeq, c.ConsumerLimits, c.Compression, c.MirrorDirect = s.Is.FirstSeq, s.Is.ConsumerLimits, s.Is.Compression, s.Is.MirrorDirect
 	if _, err := js.UpdateStream(ctx, c); err != nil {
 		return fmt.Errorf("stream %s: %w", s.Name, explainDenied(nc, updateStreamAPI+s.Name, err))
 	}

@@ -432,3 +432,64 @@ func TestDenied(t *testing.T) {
 		})
 	}
 }
+
+// An operator sees and changes settings of streams; nobody else does.
+func TestStreams(t *testing.T) {
+	s := start(t)
+	builder, operator := s.connect(bus.Builder()), s.connect(bus.Operator())
+	wanted := func(age time.Duration) []bus.StreamConfig {
+		log, chain := natslog.StreamOptions{MaxAge: age}, natsfeed.StreamOptions{MaxAge: age}
+		return []bus.StreamConfig{log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(1)}
+	}
+	compare := func(age time.Duration) []bus.StreamState {
+		t.Helper()
+		states, err := bus.CompareStreams(t.Context(), operator, wanted(age)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return states
+	}
+	for _, state := range compare(time.Hour) {
+		if !state.Missing {
+			t.Errorf("%s: is there before anybody made it", state.Name)
+		}
+	}
+	if _, err := natslog.EnsureStream(t.Context(), builder, natslog.StreamOptions{MaxAge: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := natsfeed.EnsureStreams(t.Context(), builder, natsfeed.StreamOptions{MaxAge: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.EnsureLeases(t.Context(), builder, 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range compare(time.Hour) {
+		if state.Missing || len(state.Differences) > 0 {
+			t.Errorf("%s: just made, and not as it should be: %+v", state.Name, state)
+		}
+	}
+	states := compare(2 * time.Hour)
+	got := map[string][]bus.Difference{}
+	for _, state := range states {
+		if len(state.Differences) > 0 {
+			got[state.Name] = state.Differences
+		}
+	}
+	age := []bus.Difference{{Setting: "max_age", Is: "1h0m0s", Wants: "2h0m0s"}}
+	if diff := cmp.Diff(map[string][]bus.Difference{"MESHLOG_EVENTS": age, "MESHLOG_VERSIONS": age}, got); diff != "" {
+		t.Errorf("differences (-want +got):\n%s", diff)
+	}
+	if err := states[0].Apply(t.Context(), builder); err == nil || !strings.Contains(err.Error(), "may not publish to $JS.API.STREAM.UPDATE.MESHLOG_EVENTS") {
+		t.Errorf("a builder changes settings: %v", err)
+	}
+	for _, state := range states[:2] {
+		if err := state.Apply(t.Context(), operator); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, state := range compare(2 * time.Hour) {
+		if len(state.Differences) > 0 {
+			t.Errorf("%s: is not as it should be after it was changed: %+v", state.Name, state.Differences)
+		}
+	}
+}

@@ -55,7 +55,7 @@ Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run it:", []*cobra.Command{upCommand(), busAuthCommand()}},
+		{"Run it:", []*cobra.Command{upCommand(), busAuthCommand(), streamsCommand()}},
 		{"How is it?", []*cobra.Command{
 			statusCommand(), proxyStatusCommand(), proxyConfigCommand(), waitCommand(), sourcesCommand(), diagnosticsCommand(), approveCommand(),
 		}},

@@ -121,6 +121,9 @@ func Run(ctx context.Context, o Options) error {
 	o.Process.Admin.Ready("builder", func() error { return cmp.Or(bus.Ready(nc), ready(b.Report())) })
 	o.Process.Admin.Report("builder", func() any { return b.Report() })
 	o.Process.Admin.Page("fold", "what the builder has read of the log, shard by shard", foldPage(b))
+	check := &streamCheck{o: &o, nc: nc, log: log}
+	o.Process.Admin.Warn("streams", check.warning)
+	o.Process.Admin.Page("streams", "the settings of the bus's streams that are not this builder's", check.page)
 
 	return process.RunStages(ctx,
 		// Folds the log, and publishes while it leads.
@@ -132,6 +135,8 @@ func Run(ctx context.Context, o Options) error {
 			},
 			// Makes streams anew that the bus has lost.
 			func(ctx context.Context) error { return o.keep(ctx, nc, log) },
+			// Says which of their settings are others than its own.
+			check.run,
 			// Tells watchers that list what is known of their shard.
 			func(ctx context.Context) error { return fleet.ServeDigests(ctx, b.Digests) },
 			// Hears from the leader how far its head is right.

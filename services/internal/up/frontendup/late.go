@@ -32,6 +32,8 @@ func (o *Options) join(ctx context.Context, log *slog.Logger, chain *lateChain, 
 		return err
 	}
 	o.Process.Admin.Register(bus.ConnMetrics("frontend", nc)...)
+	// It serves without a bus: that is no reason not to be ready.
+	o.Process.Admin.Warn("bus", func() error { return bus.Ready(nc) })
 	fleet := bus.NewFleet(nc, o.Domain, log)
 	reporter := fleet.FrontendReporter(o.ID, reports.report)
 	reports.reporter.Store(reporter)
