@@ -46,6 +46,7 @@ func TestParseQuota(t *testing.T) {
 }
 
 func TestWait(t *testing.T) {
+	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
 	var w waitView
 	if m.must(t, &w, "wait", "latest", "--for", "0"); !w.Reached || w.Version == "" {
@@ -142,6 +143,7 @@ func (s *sources) speak(t *testing.T, shard events.Shard, objects int) {
 // A source whose watcher is gone stays as it is, until somebody removes it;
 // what the guard would hold back of that is let through.
 func TestSources(t *testing.T) {
+	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
 	old := events.Shard{Source: "file", Instance: "old"}
 	m.openSources(t).speak(t, old, 6)
@@ -228,6 +230,7 @@ func TestPrintSources(t *testing.T) {
 }
 
 func TestProxyConfig(t *testing.T) {
+	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop") + cluster("cart")})
 	e := connectEnvoy(t, m.xds)
 	e.ask(t, model.CDS.URL(), nil)
@@ -386,6 +389,7 @@ func TestDiagnosticFilter(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
 	e := connectEnvoy(t, m.xds)
 	e.ask(t, model.CDS.URL(), nil)

@@ -57,6 +57,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
+	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
 	e := connectEnvoy(t, m.xds)
 	e.ask(t, xdsTypes[0].url, nil)
