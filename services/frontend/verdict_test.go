@@ -5,8 +5,10 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -50,7 +52,9 @@ func TestVerdicts(t *testing.T) {
 		return r.GetVerdicts()
 	}
 	f.until("acknowledged", func(r *reportv1.FrontendReport) bool {
-		return !slices.ContainsFunc(r.GetProxies(), func(p *reportv1.ProxyReport) bool { return len(p.GetTypes()) == 0 || p.GetTypes()[0].GetAckedVersion() == "" })
+		return !slices.ContainsFunc(r.GetProxies(), func(p *reportv1.ProxyReport) bool {
+			return len(p.GetTypes()) == 0 || p.GetTypes()[0].GetAckedVersion() == ""
+		})
 	})
 	says("nothing")
 	f.serves(m.Publish(Put("x", Endpoints("x", 2)))) // which concerns no cluster
@@ -149,14 +153,18 @@ func TestServedInQuarantine(t *testing.T) {
 	}
 }
 
+// hurryPause is how long a frontend waits between reports that do not wait.
+const hurryPause = 100 * time.Millisecond
+
 // Thousands that reject the same are a few reports, whose size does not grow
 // with them.
 func TestRejectionsOfThousands(t *testing.T) {
-	const proxies = 500
+	const proxies = 2000
 	m := newMesh(t)
 	m.Publish(Put("b", Cluster("b", 1)))
 	var urgent atomic.Int64
 	f := start(t, "f", m, func(c *frontend.Config) {
+		c.Limits.StreamsPerSecond, c.Limits.FirstAnswers = 2*proxies, 2*proxies
 		told := c.OnChange
 		c.OnChange = func(hurry bool) {
 			if hurry {
@@ -172,16 +180,26 @@ func TestRejectionsOfThousands(t *testing.T) {
 		e.ask(model.CDS)
 		clients = append(clients, e)
 	}
+	var responses []*discoveryv3.DiscoveryResponse
 	for _, e := range clients {
-		e.nack(e.expect(model.CDS, "b"), "Error adding/updating cluster(s) b: it is bad")
+		responses = append(responses, e.expect(model.CDS, "b"))
+	}
+	began := time.Now()
+	for i, e := range clients {
+		e.nack(responses[i], "Error adding/updating cluster(s) b: it is bad")
 	}
 	want := fmt.Sprintf("CDS b of envoy 1.38.0: rejected %d by [p0000 p0001], applied 0, undecided 0", proxies)
 	f.until("all have rejected it", func(r *reportv1.FrontendReport) bool { return slices.Equal(opinionsOf(r), []string{want}) })
-	if size := proto.Size(f.server.Summary()); size > 1000 {
+	took := time.Since(began)
+	size := proto.Size(f.server.Summary())
+	if size > 1000 {
 		t.Errorf("a summary has %d bytes", size)
 	}
-	t.Logf("%d proxies rejected a cluster: %d urgent reports of %d bytes", proxies, urgent.Load(), proto.Size(f.server.Summary()))
-	if n := urgent.Load(); n < 1 || n > proxies/4 {
-		t.Errorf("%d reports were urgent", n)
+	if n := urgent.Load(); n < 1 || n > int64(took/hurryPause)+2 {
+		t.Errorf("%d reports were urgent within %s", n, took)
 	}
+	again := time.Now()
+	f.server.Summary()
+	t.Logf("%d proxies rejected a cluster within %s: %d urgent reports of %d bytes, each made in %s; others come once a second at most",
+		proxies, took.Round(time.Millisecond), urgent.Load(), size, time.Since(again).Round(time.Microsecond))
 }
