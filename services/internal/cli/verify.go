@@ -123,7 +123,7 @@ func showVerification(v *history.Verification, view *verifyView, out *output) er
 	fact("versions", v.Versions)
 	fact("the same again", v.Same)
 	if v.SameOther > 0 {
-		fact("of other builds, the same", v.SameOther)
+		fact("by other builds, the same", v.SameOther)
 	}
 	for _, c := range []struct {
 		verdict history.Verdict
@@ -134,7 +134,7 @@ func showVerification(v *history.Verification, view *verifyView, out *output) er
 		{history.Unfolded, "before the replay floor", ""},
 		{history.Unread, "without a content any more", ""},
 		{history.Rewound, "of a part of the log that was lost", yellow},
-		{history.OtherBuild, "of other builds, other", yellow},
+		{history.OtherBuild, "by other builds, different", yellow},
 		{history.Broken, "broken", red},
 	} {
 		if n := v.Count(c.verdict); n > 0 {
