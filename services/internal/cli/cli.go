@@ -42,7 +42,8 @@ Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
   export MESHLOG_DATA=data/
   meshlog proxy-status
   meshlog log --follow`,
-		Args:                       unknownCommand,
+		Args:                       unknownCommand, // before flags of a command that is not there
+		FParseErrWhitelist:         cobra.FParseErrWhitelist{UnknownFlags: true},
 		SuggestionsMinimumDistance: 2,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {

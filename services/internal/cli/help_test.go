@@ -109,10 +109,11 @@ func TestCompletion(t *testing.T) {
 
 func TestUnknown(t *testing.T) {
 	for line, want := range map[string]string{
-		"proxy-stats":     `unknown command "proxy-stats"; did you mean proxy-status?`,
-		"verson":          `did you mean`,
-		"nonsense":        `unknown command "nonsense"`,
-		"completion tcsh": `shell "tcsh": want bash, zsh or fish`,
+		"proxy-stats":                       `unknown command "proxy-stats"; did you mean proxy-status?`,
+		"verson":                            `did you mean`,
+		"proxy-stats --data x --frontend=y": `did you mean proxy-status?`,
+		"nonsense":                          `unknown command "nonsense"`,
+		"completion tcsh":                   `shell "tcsh": want bash, zsh or fish`,
 	} {
 		cmd := New()
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true

@@ -292,7 +292,7 @@ func (w *waiting) tell() {
 	if !w.published.IsZero() {
 		what = fmt.Sprintf("%s is applied by %d of %s", w.published, applied, plural(int(streams), "stream", "streams"))
 	}
-	fmt.Fprintf(w.progress, "\r%s, %s\x1b[K", what, age(time.Since(w.started)))
+	fmt.Fprintf(w.progress, "\r%s, after %d s\x1b[K", what, int(time.Since(w.started).Seconds()))
 }
 
 // view is what it came to; where it was not reached, with who lags.
