@@ -15,8 +15,8 @@ type Metrics struct {
 	collectors []prometheus.Collector
 
 	speaks, downSeconds, partial, objects, unacknowledged prometheus.Gauge
-	listing, publish                                            prometheus.Histogram
-	events, unsent, retries, sessions                           prometheus.Counter
+	listing, publish                                      prometheus.Histogram
+	events, unsent, retries, sessions                     prometheus.Counter
 
 	mu        sync.Mutex // protects what follows
 	downSince time.Time  // zero: the source can be read
