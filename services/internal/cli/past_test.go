@@ -5,13 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/up/builderup"
 )
 
@@ -276,3 +279,65 @@ func TestImport(t *testing.T) {
 		t.Errorf("history goes back to %+v", events)
 	}
 }
+
+// An empty bus takes an archive once; a damaged one is taken by nobody.
+func TestImportBus(t *testing.T) {
+	m := incident(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "mesh.archive")
+	if _, _, err := meshlogAt(t, "export", file, "--data", m.data); err != nil {
+		t.Fatal(err)
+	}
+	server, err := bus.StartServer(bus.ServerOptions{Dir: filepath.Join(dir, "bus"), Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	where := filepath.Join(dir, "bus", bus.FileName)
+	if out, _, err := meshlogAt(t, "import", file, "--bus", where); err != nil || !strings.Contains(out, "Start a builder on it.") {
+		t.Fatalf("import: %v; it prints %q", err, out)
+	}
+	for _, q := range [][]string{{"versions", "-o", "json"}, {"history", "VirtualService/demo/shop"}, {"show", "latest~1"}, {"diff", "latest~2", "latest"}} {
+		want, _, err := meshlogAt(t, append(q, "--archive", file)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _, err := meshlogAt(t, append(q, "--bus", where)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q[0] == "history" { // the records have other times now
+			want, got = times.ReplaceAllString(want, ""), times.ReplaceAllString(got, "")
+		}
+		if q[0] == "versions" { // an archive has a checkpoint where it needs one
+			want, got = strings.ReplaceAll(want, `    "checkpoint": true,`+"\n", ""), strings.ReplaceAll(got, `    "checkpoint": true,`+"\n", "")
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-archive +bus):\n%s", q, diff)
+		}
+	}
+	if _, _, err := meshlogAt(t, "import", file, "--bus", where); err == nil || !strings.Contains(err.Error(), "is not empty") {
+		t.Errorf("imported twice: %v", err)
+	}
+
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	damaged := filepath.Join(dir, "damaged")
+	if err := os.WriteFile(damaged, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"import", damaged, "--data", filepath.Join(dir, "data")}, {"log", "--archive", damaged}} {
+		if out, _, err := meshlogAt(t, args...); err == nil || !strings.Contains(err.Error(), "the archive is damaged") || out != "" {
+			t.Errorf("%s: %v; it prints %q", args[0], err, out)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "data*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("a failed import leaves %v, %v", left, err)
+	}
+}
+
+var times = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}`)
