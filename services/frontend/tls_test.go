@@ -172,7 +172,12 @@ func TestCertificateIsReplaced(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- certs.Run(ctx, slog.New(slog.DiscardHandler)) }()
-		defer func() { stop(); <-ended }()
+		defer func() {
+			stop()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}()
 		m := newMesh(t)
 		m.Publish(Put("one", Cluster("one", 1)))
 		secure := newPipes()
@@ -180,7 +185,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 			c.TLSListeners, c.TLS = []net.Listener{secure}, certs.Config()
 		})
 		defer f.end()
-		join := func(id, served string) (*envoy, func() error) {
+		join := func(id, served string) (e *envoy, leave func()) {
 			conf := &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", VerifyConnection: func(s tls.ConnectionState) error {
 				if got := s.PeerCertificates[0].Subject.CommonName; got != served {
 					t.Errorf("%s is shown the certificate %q, want %q", id, got, served)
@@ -192,7 +197,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return connect(t, conn, node(id, "demo")), conn.Close
+			return connect(t, conn, node(id, "demo")), func() { conn.Close() }
 		}
 		before, leave := join("before", "first")
 		defer leave()

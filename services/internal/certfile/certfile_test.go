@@ -78,7 +78,9 @@ func inBubble(t *testing.T, test func(t *testing.T, f *fixture)) {
 		synctest.Wait()
 		test(t, f)
 		stop()
-		<-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	})
 }
 
