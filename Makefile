@@ -112,6 +112,7 @@ bench: build tools ## Benchmarks; save to ACK, stage by stage; many proxies besi
 	bin/bench
 	bin/load
 	bin/load -mode delta -streams 500 -classes 1
+	bin/load join
 
 # The deployment of deploy/compose.yaml with images made here. Docker Compose is
 # the pinned one, so that no plugin is needed.
