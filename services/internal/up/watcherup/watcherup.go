@@ -33,7 +33,6 @@ type Options struct {
 
 // Run watches until ctx is done.
 func Run(ctx context.Context, o Options) error {
-	logger := o.Process.Log.With(process.Component, "watcher")
 	w := &running{Options: o}
 	w.state.Store(&watcher.State{})
 	logger := o.Process.Log.With(process.Component, "watcher")
