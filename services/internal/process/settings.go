@@ -77,7 +77,10 @@ func OnCommandLine(flags *pflag.FlagSet, name string) bool {
 
 // set sets a flag and notes where its value comes from.
 func set(flags *pflag.FlagSet, name, value, origin string) error {
+	f := flags.Lookup(name)
+	before := f.Value.String()
 	if err := flags.Set(name, value); err != nil {
+		_ = f.Value.Set(before) // some values are zero after an error: not to be complained of, too
 		return fmt.Errorf("%q: %w", value, errors.Unwrap(err))
 	}
 	return flags.SetAnnotation(name, originOf, []string{origin})

@@ -105,6 +105,9 @@ func TestApplySettingsRefuses(t *testing.T) {
 			if !errors.As(err, new(*UsageError)) {
 				t.Fatalf("ApplySettings = %v, want a UsageError", err)
 			}
+			if wait := fs.Lookup("wait").Value.String(); wait != "1s" {
+				t.Errorf("wait is %s after an error, want the default", wait)
+			}
 			for _, w := range c.want {
 				if !strings.Contains(err.Error(), w) {
 					t.Errorf("error %q does not say %q", err, w)
