@@ -21,7 +21,7 @@ const (
 type checkpoints struct {
 	sinceContent, sinceFold int
 	busy                    bool
-	next                    time.Time // when a content checkpoint is due at the latest
+	next, nextFold          time.Time // when one is due at the latest
 	content, fold           *snapshotv1.Checkpoint
 }
 
@@ -32,7 +32,7 @@ func (c *checkpoints) into(man *store.Manifest) {
 
 // forget drops what is not out yet: an epoch begins, and it may be lost.
 func (c *checkpoints) forget() {
-	c.content, c.fold, c.next = nil, nil, time.Time{}
+	c.content, c.fold, c.next, c.nextFold = nil, nil, time.Time{}, time.Time{}
 }
 
 // sent says that a manifest went out.
@@ -54,8 +54,8 @@ func (c *checkpoints) start(w Checkpoints, v store.Version, s *store.Snapshot, n
 	case c.sinceContent >= versionsPerCheckpoint, !now.Before(c.next):
 		c.busy, c.sinceContent, c.next = true, 0, now.Add(history/4)
 		w.Content(v, s)
-	case c.sinceFold >= versionsPerFoldCheckpoint:
-		c.busy, c.sinceFold = true, 0
+	case c.sinceFold >= versionsPerFoldCheckpoint, !now.Before(c.nextFold):
+		c.busy, c.sinceFold, c.nextFold = true, 0, now.Add(history/4)
 		w.Fold()
 	}
 }

@@ -294,3 +294,36 @@ func TestLogClosed(t *testing.T) {
 		}
 	})
 }
+
+// TestOldRunBeforeListing: what the watcher said before a session begins is
+// older than the session's listing, and is not said after it.
+func TestOldRunBeforeListing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := false
+		l := &shaky{before: func(batch []events.Event) error {
+			if b, ok := batch[0].Body.(*events.Begin); ok && b.Session == "a-2" && !failed {
+				failed = true
+				return errors.New("timeout")
+			}
+			return nil
+		}}
+		s := newSource(map[string]string{"x": "1"})
+		r := start(t, s, options{faulty: l.wrap})
+		r.requests <- "digests differ"
+		synctest.Wait() // the begin of a-2 failed, and waits to be tried again
+		older := func(ctx context.Context, sink watcher.Sink) error {
+			if err := sink.Change(ctx, []watcher.Object{object("x", "2")}); err != nil {
+				return err
+			}
+			return errGoOn
+		}
+		select {
+		case s.say <- older:
+		default: // nobody runs the watcher
+		}
+		s.set(func(s *source) { s.objects["x"] = "3" })
+		pass(time.Second)
+		r.want(3, "begin a-2 by a", "put x=3 pseq 1 low 1", "alive a-2 low 2 listed 1024")
+		_ = r.stop()
+	})
+}

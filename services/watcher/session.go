@@ -36,6 +36,7 @@ func (p *Publisher) speak(ctx context.Context, head uint64) error {
 // than what was said before.
 func (p *Publisher) begin(ctx context.Context, head uint64) error {
 	p.sessions++
+	p.in.Rest() // what it would still say is older than the listing
 	p.session = session{
 		name: fmt.Sprintf("%s-%d", p.id, p.sessions), ctl: head,
 		said: newShadow(), refused: map[events.Key]string{},

@@ -20,7 +20,8 @@ type builderProc struct {
 	writer proc // the goroutine that writes checkpoints
 	disk   *disk
 	build  string
-	lead   bool // holds the lease
+	lead   bool          // holds the lease
+	skew   time.Duration // of its clock
 
 	// What came in.
 	ticks   []*reportv1.Tick
@@ -69,7 +70,7 @@ func (b *builderProc) run() {
 		ID: b.name, Build: b.build,
 		Log: b.log, Feed: &feedPort{&b.proc}, Store: b.open(b.disk, b.build), Fleet: fleetPort{&b.proc},
 		Judge: judge{build: b.build},
-		Now:   b.s.time, NewID: b.newID, Logger: b.s.logger(b.name),
+		Now:   func() time.Time { return b.s.time().Add(b.skew) }, NewID: b.newID, Logger: b.s.logger(b.name),
 		Checkpoints: b, History: kept, FoldOptions: b.s.foldOptions(),
 	})
 	if err != nil {
@@ -233,8 +234,18 @@ func (b *builderProc) Content(v store.Version, s *store.Snapshot) {
 	}
 }
 
-// Fold implements builder.Checkpoints; no schedule is long enough for one.
-func (b *builderProc) Fold() { panic("sim: a checkpoint of the fold") }
+// Fold implements builder.Checkpoints.
+func (b *builderProc) Fold() {
+	at, file := store.Version(b.m.Filed()), b.disk.file.Clone()
+	b.write = func(blobs store.Blobs) builder.Checkpointed {
+		var rows []store.Row
+		for k, v := range (checkpoint{b.build, file}).rows {
+			rows = append(rows, store.Row{Key: k, Value: v})
+		}
+		c, err := store.WriteRows(context.Background(), blobs, rows, at)
+		return builder.Checkpointed{Fold: c, Err: err}
+	}
+}
 
 // checkpoint is the goroutine that writes.
 func (b *builderProc) checkpoint() {

@@ -513,12 +513,14 @@ func (s *sim) unruly(head *version) *violation {
 	return nil
 }
 
+// records are all of the log, those that retention took included.
 func (s *sim) records() []events.Record {
-	records, err := s.log.ReadAfter(0, int(s.last()))
+	first := uint64(len(s.gone))
+	records, err := s.log.ReadAfter(first, int(s.last()-first))
 	if err != nil {
 		panic(err)
 	}
-	return records
+	return append(s.gone[:first:first], records...)
 }
 
 // final checks what can be checked only at the end: M3 by replays, and L2.

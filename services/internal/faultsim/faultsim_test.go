@@ -17,7 +17,7 @@ var (
 )
 
 // turns are the sets of faults that schedules have by turns.
-var turns = []string{"all", "norewind", "expire", "rewind", "session"}
+var turns = []string{"all", "norewind", "expire", "rewind", "session", "retain"}
 
 func faultsNamed(set string) []string {
 	if f, ok := faultSets[set]; ok {

@@ -157,9 +157,10 @@ func (f *feedPort) Follow(context.Context) (store.Follower, error) {
 type disk struct {
 	file  *memstore.File
 	stale *memstore.File // as it was before the last version
+	full  bool
 }
 
-func newDisk() *disk { return &disk{new(memstore.File), new(memstore.File)} }
+func newDisk() *disk { return &disk{file: new(memstore.File), stale: new(memstore.File)} }
 
 func (d *disk) lose()    { d.file = new(memstore.File) }
 func (d *disk) restore() { d.file = d.stale.Clone() }
@@ -187,8 +188,17 @@ func (s *storePort) filed(err error) error {
 	return err
 }
 
+// do is a step on the disk; one that is full takes nothing.
+func (s *storePort) do(what string, act func() error) error {
+	if !s.disk.full {
+		return do(s.proc, what, act)
+	}
+	s.s.note("%s %s: the disk is full", s.name, what)
+	return errDisk
+}
+
 func (s *storePort) Commit(ctx context.Context, prev store.Version, c store.Commit) error {
-	return do(s.proc, "files "+store.VersionOf(c.Manifest.GetVersion()).String(), func() error {
+	return s.do("files "+store.VersionOf(c.Manifest.GetVersion()).String(), func() error {
 		s.disk.stale = s.disk.file.Clone()
 		err := s.Store.Commit(ctx, prev, c)
 		if s.lost++; !errors.Is(err, store.ErrConflict) {
@@ -202,11 +212,11 @@ func (s *storePort) Commit(ctx context.Context, prev store.Version, c store.Comm
 }
 
 func (s *storePort) SaveSide(ctx context.Context, d store.Delta) error {
-	return do(s.proc, "files its fold", func() error { return s.filed(s.Store.SaveSide(ctx, d)) })
+	return s.do("files its fold", func() error { return s.filed(s.Store.SaveSide(ctx, d)) })
 }
 
 func (s *storePort) ClearSide(ctx context.Context) error {
-	return do(s.proc, "clears its fold", func() error { return s.Store.ClearSide(ctx) })
+	return s.do("clears its fold", func() error { return s.Store.ClearSide(ctx) })
 }
 
 // fleetPort is what a builder says to the others.

@@ -3,6 +3,7 @@ package faultsim
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"meshlog.dev/events"
 	"meshlog.dev/store"
@@ -122,16 +123,93 @@ func (s *sim) strike() {
 			s.log.Reconnect()
 			s.note("the connections to the log are renewed")
 		}
+	case x < .94:
+		if s.has("full") {
+			i := rnd.IntN(len(s.disks()))
+			d := s.disks()[i]
+			d.full = !d.full
+			s.note("disk %d is full: %t", i, d.full)
+		}
+	case x < .96:
+		if s.has("clock") {
+			s.stepClock()
+		}
+	case x < .98:
+		if s.has("retain") {
+			s.retain()
+		}
+	case x < .985:
+		if s.has("remove") && !s.sources[1].removed {
+			s.removeSource()
+		}
 	}
 }
 
-func (s *sim) loseFile() {
-	disks, procs := []*disk{}, []*proc{}
+// disks are those of all processes that have one.
+func (s *sim) disks() (all []*disk) {
 	for _, f := range s.frontends {
-		disks, procs = append(disks, f.disk), append(procs, &f.proc)
+		all = append(all, f.disk)
 	}
 	for _, b := range s.builders {
-		disks, procs = append(disks, b.disk), append(procs, &b.proc)
+		all = append(all, b.disk)
+	}
+	return all
+}
+
+// stepClock sets a clock: the log server's or a builder's.
+func (s *sim) stepClock() {
+	step := []time.Duration{time.Second, 30 * time.Second, 10 * time.Minute}[s.rnd.IntN(3)]
+	if s.rnd.IntN(2) == 0 {
+		step = -step
+	}
+	which := s.rnd.IntN(1 + len(s.builders))
+	clock, name := &s.skew, "the log server"
+	if which > 0 {
+		b := s.builders[which-1]
+		clock, name = &b.skew, b.name
+	}
+	if next := *clock + step; next.Abs() < 15*time.Minute { // the year stays
+		*clock = next
+		s.note("the clock of %s steps by %s", name, step)
+	}
+}
+
+// retain lets retention take of the log what the newest checkpoint of the fold
+// on the chain makes dispensable.
+func (s *sim) retain() {
+	for _, v := range slices.Backward(s.chainVersions()) {
+		at := v.manifest.GetFoldCheckpoint().GetVersion().GetSeq()
+		if at <= uint64(len(s.gone)) || at > s.last() {
+			continue
+		}
+		s.gone = s.records()[:at]
+		s.note("the log begins behind %d", at)
+		s.log.Trim(at + 1)
+		return
+	}
+}
+
+// removeSource ends source 1 and its watcher: an operator takes it away.
+func (s *sim) removeSource() {
+	src, w := s.sources[1], s.watchers[2]
+	w.kill("for good")
+	src.down, src.partial = false, false
+	var set []change
+	for _, k := range sortedKeys(src.truth) {
+		set = append(set, change{key: k})
+	}
+	src.set(set...)
+	src.removed = true
+	s.procs = append(without(s.procs, &w.proc), &newRemover(s, src).proc)
+}
+
+func (s *sim) loseFile() {
+	disks, procs := s.disks(), []*proc{}
+	for _, f := range s.frontends {
+		procs = append(procs, &f.proc)
+	}
+	for _, b := range s.builders {
+		procs = append(procs, &b.proc)
 	}
 	i := s.rnd.IntN(len(disks))
 	if s.rnd.Float64() < .4 {
@@ -164,6 +242,9 @@ func (s *sim) trim() {
 
 func (s *sim) breakSource() {
 	src := s.sources[s.rnd.IntN(sources)]
+	if src.removed {
+		return
+	}
 	if s.rnd.IntN(2) == 0 {
 		src.down = !src.down
 	} else {
@@ -208,11 +289,14 @@ func (s *sim) calm() {
 	for _, src := range s.sources {
 		src.down, src.partial = false, false
 	}
-	if s.has("net") && rnd.Float64() < .15 {
+	for _, d := range s.disks() {
+		d.full = false
+	}
+	if s.has("net") && rnd.Float64() < .15 && !s.sources[1].removed {
 		s.sources[1].down = true
 		s.note("source 1 stays down")
 	}
-	if s.has("partial") && rnd.Float64() < .1 {
+	if s.has("partial") && rnd.Float64() < .1 && !s.sources[1].removed {
 		s.sources[1].partial = true
 		s.batches = nil
 		s.note("source 1 stays partial")

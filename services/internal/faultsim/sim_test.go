@@ -30,13 +30,14 @@ type plan struct {
 // The sets of faults by name.
 var faultSets = map[string][]string{
 	"all":      allFaults,
-	"norewind": {"crash", "delay", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim"},
+	"norewind": {"crash", "delay", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove"},
 	"expire":   append([]string{"expire"}, allFaults...),
 	"rewind":   {"crash", "rewind", "op"},
+	"retain":   {"crash", "delay", "op", "build", "bad", "nack", "twolead", "files", "disk", "full", "clock", "remove", "trim", "retain"},
 	"session":  {"crash", "delay", "window", "files", "small"},
 }
 
-var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim"}
+var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove"}
 
 // tick is how long a unit of time is; a session's heartbeat comes every 25.
 const tick = 400 * time.Millisecond
@@ -54,8 +55,9 @@ type sim struct {
 	without map[string]bool
 	trace   *strings.Builder
 
-	now    int // units of time
-	marks  int // records so far, so that no two have one time
+	now    int           // units of time
+	skew   time.Duration // of the log server's clock
+	marks  int           // records so far, so that no two have one time
 	ids    int
 	values int
 	faults bool   // they strike
@@ -63,6 +65,7 @@ type sim struct {
 	most   int    // events that the log takes at once
 
 	log       *memlog.Log
+	gone      []events.Record // of the log, by retention
 	chain     *memstore.Chain
 	sources   []*source
 	watchers  []*watcherProc
@@ -94,7 +97,7 @@ func newSim(p plan) *sim {
 	}
 	s.log = memlog.New(func() time.Time {
 		s.marks++
-		return s.time().Add(time.Duration(s.marks))
+		return s.time().Add(s.skew + time.Duration(s.marks))
 	})
 	for n := range sources {
 		s.sources = append(s.sources, newSource(s, n))

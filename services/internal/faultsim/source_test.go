@@ -19,6 +19,7 @@ type source struct {
 	ops   [][]change
 
 	down, partial bool
+	removed       bool // it is no more, and nobody watches it
 }
 
 // change is what became of a key; no value: it is gone.
@@ -34,7 +35,11 @@ func newSource(s *sim, n int) *source {
 }
 
 // op lets something happen at the source.
-func (o *source) op() { o.set(o.draw()...) }
+func (o *source) op() {
+	if !o.removed {
+		o.set(o.draw()...)
+	}
+}
 
 // set makes changes that belong together.
 func (o *source) set(set ...change) {
