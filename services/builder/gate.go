@@ -104,10 +104,16 @@ func (g *gate) Made(of ClassOf, name string) ([16]byte, bool) {
 }
 
 // Served implements Gate.
-func (g *gate) Served(w *model.World, of ClassOf, name string) ([]byte, [16]byte) {
-	r := xds.Served(model.NewPushContext(w), of.Class, of.Type, name)
-	if r == nil {
-		return nil, [16]byte{}
+func (g *gate) Served(w *model.World) func(of ClassOf, name string) ([]byte, [16]byte) {
+	pc := model.NewPushContext(w)
+	catalog := xds.NewCatalog(pc)
+	return func(of ClassOf, name string) ([]byte, [16]byte) {
+		with := pc.Replacements(of.Type, of.Class.Release(of.Type))
+		set, _ := catalog.Replace(of.Type, catalog.Set(of.Class, of.Type), with)
+		r := set.Find(name)
+		if r == nil {
+			return nil, [16]byte{}
+		}
+		return r.Value(), r.Sum
 	}
-	return r.Value(), r.Sum
 }

@@ -42,9 +42,9 @@ type Gate interface {
 	// one of those that are kept, in the world that was built last; false if
 	// there is none. What is in quarantine does not count.
 	Made(class ClassOf, name string) (sum [16]byte, ok bool)
-	// Served is a resource as a class is served it in a world, whichever that
-	// is, and its sum; nil if there is none.
-	Served(w *model.World, class ClassOf, name string) (value []byte, sum [16]byte)
+	// Served says of a world, whichever that is, what a class is served of a
+	// name, and the sum of that; nil: nothing.
+	Served(w *model.World) func(class ClassOf, name string) (value []byte, sum [16]byte)
 }
 
 // ClassOf is a class of one type.

@@ -56,19 +56,19 @@ func (m *Machine) Quarantine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	batch = append(batch, m.lifted()...)
-	if len(batch) == 0 {
-		return nil
-	}
-	appended, err := m.appendOverlays(ctx, batch)
-	switch {
-	case errors.Is(err, events.ErrTooLarge), errors.Is(err, events.ErrInvalid):
-		m.log.Error("a quarantine cannot be put on the log", "error", err)
-	case err != nil:
-		return fmt.Errorf("append quarantines: %w", err)
-	case appended:
-		for _, e := range batch {
-			m.logQuarantine(e.Body.(*events.Overlay))
+	// One by one: nothing ties them together, and many may be too large.
+	for _, e := range append(batch, m.lifted()...) {
+		o := e.Body.(*events.Overlay)
+		appended, err := m.appendOverlays(ctx, []events.Event{e})
+		switch {
+		case errors.Is(err, events.ErrTooLarge), errors.Is(err, events.ErrInvalid):
+			m.log.Error("a quarantine cannot be put on the log", "quarantine", o.ID, "error", err)
+		case err != nil:
+			return fmt.Errorf("append quarantine %s: %w", o.ID, err)
+		case !appended:
+			return nil // another builder says something
+		default:
+			m.logQuarantine(o)
 		}
 	}
 	return nil
@@ -139,9 +139,10 @@ func (m *Machine) served(x subject, encoded []byte) bool {
 func (m *Machine) confirmed(ctx context.Context, standing int) ([]events.Event, error) {
 	var batch []events.Event
 	now := m.cfg.Now()
+	then := past{}
 	for _, x := range sortedSubjects(m.opinions.suspects) {
 		s, e := m.opinions.suspects[x], m.opinions.evidence(x)
-		if standing+len(batch) >= maxQuarantines || len(batch) == maxAtOnce {
+		if standing+len(batch) >= maxQuarantines {
 			break
 		}
 		if now.Sub(s.tried) < decideWithin || !m.opinions.confirmed(now, s, e) {
@@ -151,61 +152,60 @@ func (m *Machine) confirmed(ctx context.Context, standing int) ([]events.Event, 
 		if !m.served(x, e.class) {
 			continue // it was replaced meanwhile
 		}
-		id := m.quarantineID(x)
-		if m.fold.OverlayRemoved(id) {
-			continue // approved before anything changed
-		}
-		good, err := m.lastGood(ctx, x, e)
+		good, err := m.lastGood(ctx, then, x, e)
 		if err != nil {
 			return nil, err
 		}
 		r := &events.Resource{Type: x.typeURL, Name: x.name, Sum: x.sum, Client: x.client, Class: e.class}
 		batch = append(batch, events.Event{ID: m.cfg.NewID(), Observed: now, Actor: m.cfg.ID, Body: &events.Overlay{
-			ID: id, Kind: events.Quarantine, Reason: strings.Join(strings.Fields(e.message), " "), // one line
+			ID: m.quarantineID(x), Kind: events.Quarantine, Reason: strings.Join(strings.Fields(e.message), " "), // one line
 			Values: []events.OverlayValue{{Resource: r, Payload: good}},
 		}})
 	}
 	return batch, nil
 }
 
-// maxAtOnce is how many quarantines are appended at once: they must fit into a
-// batch with what is served instead.
-const maxAtOnce = 16
-
 // quarantineID is the same for two leaders that come to the same conclusion,
-// and another one when the same content is rejected again later.
+// and for one that does so twice; it is another one when the same content is
+// rejected again later, because ids are used once.
 func (m *Machine) quarantineID(x subject) string {
 	h := sha256.Sum256([]byte(strings.Join([]string{x.typeURL, x.name, x.client, string(x.sum[:])}, "\x00")))
-	return fmt.Sprintf("quarantine-%d-%s-%x", m.fold.Position().Epoch, m.head.Version(), h[:6])
+	first := fmt.Sprintf("quarantine-%x", h[:6])
+	id := first
+	for n := 2; m.fold.OverlayRemoved(id); n++ {
+		id = fmt.Sprintf("%s-%d", first, n)
+	}
+	return id
 }
+
+// past says what was served in versions that somebody had before. Where much is
+// rejected at once, that is one version as a rule.
+type past map[store.Version]func(ClassOf, string) ([]byte, [16]byte)
 
 // lastGood is what is served instead: what the class was served in the version
 // that those who reject it had before. Nil: that is not found, or too large.
-func (m *Machine) lastGood(ctx context.Context, x subject, e evidence) (*events.Payload, error) {
+func (m *Machine) lastGood(ctx context.Context, then past, x subject, e evidence) (*events.Payload, error) {
 	t, ok := x.typeOf()
 	class, err := model.DecodeClass(e.class)
 	if !ok || err != nil || len(e.goodSum) == 0 || e.good.IsZero() {
 		return nil, nil
 	}
-	then, err := m.contentAt(ctx, e.good)
-	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) {
-		m.log.Warn("what proxies had before is not known any more; nothing is served instead", "resource", x.name, "version", e.good, "error", err)
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("content of version %s: %w", e.good, err)
-	}
-	change := model.Change{Reset: true}
-	for row := range then.Rows() {
-		change.Rows = append(change.Rows, model.RowChange{Row: row.Key, Value: row.Value})
-	}
-	world, _, err := model.NewWorld().Apply(change)
-	if err != nil {
-		return nil, fmt.Errorf("world of version %s: %w", e.good, err)
+	served := then[e.good]
+	if served == nil {
+		world, err := m.worldAt(ctx, e.good)
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) {
+			m.log.Warn("what proxies had before is not known any more; nothing is served instead", "resource", x.name, "version", e.good, "error", err)
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		served = m.cfg.Gate.Served(world)
+		then[e.good] = served
 	}
 	var release [model.ResourceTypes]string
 	release[t] = x.client
-	value, sum := m.cfg.Gate.Served(world, ClassOf{t, class.Released(release)}, x.name)
+	value, sum := served(ClassOf{t, class.Released(release)}, x.name)
 	if value == nil || !slices.Equal(sum[:], e.goodSum) || len(value) > maxGood {
 		m.log.Warn("what proxies had before cannot be served instead", "resource", x.name, "version", e.good, "bytes", len(value))
 		return nil, nil
@@ -213,13 +213,24 @@ func (m *Machine) lastGood(ctx context.Context, x subject, e evidence) (*events.
 	return &events.Payload{Type: x.typeURL, Bytes: value}, nil
 }
 
-// contentAt is the content of a version, from whoever has it.
-func (m *Machine) contentAt(ctx context.Context, v store.Version) (*store.Snapshot, error) {
+// worldAt is the world of a version, from whoever has it.
+func (m *Machine) worldAt(ctx context.Context, v store.Version) (*model.World, error) {
 	stored, err := m.cfg.Store.At(ctx, v)
 	if err != nil {
 		stored, err = m.cfg.Feed.Fetch(ctx, v)
 	}
-	return stored.Snapshot, err
+	if err != nil {
+		return nil, fmt.Errorf("content of version %s: %w", v, err)
+	}
+	change := model.Change{Reset: true}
+	for row := range stored.Snapshot.Rows() {
+		change.Rows = append(change.Rows, model.RowChange{Row: row.Key, Value: row.Value})
+	}
+	world, _, err := model.NewWorld().Apply(change)
+	if err != nil {
+		return nil, fmt.Errorf("world of version %s: %w", v, err)
+	}
+	return world, nil
 }
 
 // lifted are the ends of the quarantines of what is no longer served, as events.

@@ -29,19 +29,6 @@ func (c *Catalog) Replace(t model.ResourceType, s *Set, with []model.Replacement
 	return served, names
 }
 
-// Served is the resource of that name which a class is served: what Generate
-// makes, if it is not in quarantine. It is nil if there is none.
-func Served(pc *model.PushContext, class model.ProxyClass, t model.ResourceType, name string) *Resource {
-	made := Generate(pc, class, t).Set
-	changes, _ := replaced(t, made, pc.Replacements(t, class.Release(t)))
-	for _, ch := range changes {
-		if ch.name == name {
-			return ch.resource
-		}
-	}
-	return made.Find(name)
-}
-
 // replaced is what is to be replaced in s, and the names of that.
 func replaced(t model.ResourceType, s *Set, with []model.Replacement) (changes []change, names []string) {
 	for _, r := range with {
