@@ -79,6 +79,8 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer nc.Close()
+	o.Process.Admin.Register(process.FileMetric("builder", file))
+	o.Process.Admin.Register(bus.ConnMetrics("builder", nc)...)
 	var events *natslog.Log
 	var chain *natsfeed.Feed
 	err = bus.Retry(ctx, log, func(ctx context.Context) error {
@@ -89,30 +91,34 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer events.Close()
-	streams, err := bus.NewStreamMetrics(nc, log, natslog.DefaultStream, natsfeed.Stream, "OBJ_"+natsfeed.BlobBucket)
-	if err != nil {
-		return err
-	}
+	return o.build(ctx, nc, builder.Config{
+		ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions,
+		Judge: fold.KindJudge{}, Gate: builder.NewGate(), History: o.History, Logger: log,
+		Tracer: tracing.New(o.Process.Traces, "builder"),
+	}, chain)
+}
 
+// build runs a builder on a bus, with what it says to the fleet and hears of it.
+func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, chain *natsfeed.Feed) error {
+	log, fleet := c.Logger, bus.NewFleet(nc, o.Domain, c.Logger)
+	c.Fleet = fleet
 	lease, err := bus.NewLease(nc, bus.LeaseOptions{Domain: o.Domain, Holder: o.ID, Log: log})
 	if err != nil {
 		return err
 	}
-	fleet := bus.NewFleet(nc, o.Domain, log)
+	streams, err := bus.NewStreamMetrics(nc, log, natslog.DefaultStream, natsfeed.Stream, "OBJ_"+natsfeed.BlobBucket)
+	if err != nil {
+		return err
+	}
 	ticks := make(chan *reportv1.Tick, 1)
 	mismatches := make(chan store.Version, 16)
 	reports := make(chan *reportv1.FrontendReport)
 	held := make(chan bool, 1)
 	var reporter *bus.Reporter
 	metrics := builder.NewMetrics()
-	o.Process.Admin.Register(metrics, streams, process.FileMetric("builder", file))
-	o.Process.Admin.Register(bus.ConnMetrics("builder", nc)...)
+	o.Process.Admin.Register(metrics, streams)
 	b := builder.New(builder.Options{
-		Config: builder.Config{
-			ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions, Fleet: fleet,
-			Judge: fold.KindJudge{}, Gate: builder.NewGate(), History: o.History, Logger: log,
-			Tracer: tracing.New(o.Process.Traces, "builder"),
-		},
+		Config: c,
 		Lease: held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Reports: reports, Metrics: metrics,
 		Changed: func() { reporter.Changed() },
 	})
@@ -121,7 +127,7 @@ func Run(ctx context.Context, o Options) error {
 	o.Process.Admin.Ready("builder", func() error { return cmp.Or(bus.Ready(nc), ready(b.Report())) })
 	o.Process.Admin.Report("builder", func() any { return b.Report() })
 	o.Process.Admin.Page("fold", "what the builder has read of the log, shard by shard", foldPage(b))
-	check := &streamCheck{o: &o, nc: nc, log: log}
+	check := &streamCheck{o: o, nc: nc, log: log}
 	o.Process.Admin.Warn("streams", check.warning)
 	o.Process.Admin.Page("streams", "the settings of the bus's streams that are not this builder's", check.page)
 
