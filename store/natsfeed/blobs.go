@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -13,11 +14,12 @@ import (
 // blobStream is the stream under the object store.
 const blobStream = "OBJ_" + BlobBucket
 
-// PutBlob implements store.Blobs. A blob that is there is not written again.
+// PutBlob implements store.Blobs. A blob that is there is not written again,
+// but for one that a Sweep may soon delete.
 func (f *Feed) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
 	h := store.HashOf(b)
 	info, err := f.blobInfo(ctx, h)
-	if err == nil && info.Size == uint64(len(b)) {
+	if err == nil && info.Size == uint64(len(b)) && !f.old(info.ModTime) {
 		return h, nil
 	}
 	if err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
@@ -29,6 +31,13 @@ func (f *Feed) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
 		return h, fmt.Errorf("put blob %s: %w", h, cause(ctx, err))
 	}
 	return h, nil
+}
+
+// old says whether a blob of that time is to be put again: half of the time in
+// which a Sweep lets it be is over.
+func (f *Feed) old(t time.Time) bool {
+	age := f.stream.CachedInfo().Config.MaxAge
+	return age > 0 && time.Since(t) > age/2
 }
 
 // GetBlob implements store.Blobs. ObjectStore.Get would make a consumer on the

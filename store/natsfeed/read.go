@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -128,6 +129,7 @@ func (f *Feed) between(ctx context.Context, from, to uint64) ([]message, error) 
 // raw is a message of any stream.
 type raw struct {
 	seq  uint64
+	time time.Time
 	data []byte
 }
 
@@ -163,7 +165,11 @@ func (f *Feed) direct(ctx context.Context, stream, subject string, from uint64, 
 			if err != nil {
 				return nil, fmt.Errorf("direct get from %s: answer without a sequence: %w", stream, err)
 			}
-			run = append(run, raw{seq, m.Data})
+			at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
+			if err != nil {
+				return nil, fmt.Errorf("direct get from %s: answer without a time: %w", stream, err)
+			}
+			run = append(run, raw{seq, at, m.Data})
 		case "204", "404": // the end; nothing there
 			return run, nil
 		case "503":

@@ -1,0 +1,219 @@
+package natsfeed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/store"
+)
+
+// sweepFeed is a chain on a server of its own.
+func sweepFeed(t *testing.T, maxAge time.Duration) *Feed {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{
+		ServerName: "test", DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(time.Minute) {
+		t.Fatal("the server does not start")
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(s), nats.ReconnectBufSize(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	if _, err := EnsureStreams(t.Context(), nc, StreamOptions{MaxAge: maxAge}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := Open(t.Context(), nc, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func put(t *testing.T, f *Feed, content string) store.Hash {
+	t.Helper()
+	h, err := f.PutBlob(t.Context(), []byte(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func has(t *testing.T, f *Feed, h store.Hash) bool {
+	t.Helper()
+	_, err := f.GetBlob(t.Context(), h)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func checkpointOf(hs ...store.Hash) *snapshotv1.Checkpoint {
+	c := &snapshotv1.Checkpoint{Version: store.Version{Epoch: 1, Seq: 1}.Proto()}
+	for _, h := range hs {
+		c.Chunks = append(c.Chunks, &snapshotv1.ChunkRef{Hash: h[:], Size: 1})
+	}
+	return c
+}
+
+// Only what nobody names goes, and only after its age.
+func TestSweep(t *testing.T) {
+	f := sweepFeed(t, 0)
+	content, fold, delta, chunk := put(t, f, "content"), put(t, f, "fold"), put(t, f, "delta"), put(t, f, "a base's chunk")
+	b, err := store.EncodeCheckpoint(checkpointOf(chunk))
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, stray := put(t, f, string(b)), put(t, f, "stray")
+	u := store.Update{Manifest: &store.Manifest{
+		Version: store.Version{Epoch: 1, Seq: 1}.Proto(), RecordHash: make([]byte, 32), Root: make([]byte, 32),
+		Checkpoint: checkpointOf(content), FoldCheckpoint: checkpointOf(fold),
+	}}
+	m, err := store.EncodeUpdate(u, delta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.js.Publish(t.Context(), f.subject, m); err != nil {
+		t.Fatal(err)
+	}
+	// A writing that failed has left bytes.
+	if _, err := f.js.Publish(t.Context(), blobChunks+"FAILED", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+
+	if got, err := f.Sweep(t.Context(), time.Hour, []store.Hash{base}); err != nil || got.Blobs != 0 || got.Kept != 6 {
+		t.Fatalf("a sweep of what is young: %+v, %v", got, err)
+	}
+	got, err := f.Sweep(t.Context(), 0, []store.Hash{base})
+	if want := (Swept{Blobs: 1, Bytes: 5, Kept: 5}); err != nil || got != want {
+		t.Errorf("swept %+v, %v; want %+v", got, err, want)
+	}
+	for name, h := range map[string]store.Hash{"content": content, "fold": fold, "delta": delta, "base": base, "chunk": chunk} {
+		if !has(t, f, h) {
+			t.Errorf("the %s was deleted", name)
+		}
+	}
+	if has(t, f, stray) {
+		t.Error("what nobody names is still there")
+	}
+	all, err := f.blobList(t.Context())
+	if err != nil || len(all.nuids) != 5 {
+		t.Errorf("%d blobs have bytes, %v; want 5", len(all.nuids), err)
+	}
+	if h := put(t, f, "stray"); !has(t, f, h) {
+		t.Error("what was swept cannot be put again")
+	}
+}
+
+// Who puts a blob again while it is swept has it, at whichever step.
+func TestSweepRacesWithWriter(t *testing.T) {
+	f := sweepFeed(t, 0)
+	h := put(t, f, "x")
+	all, err := f.blobList(t.Context())
+	if err != nil || len(all.blobs) != 1 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	// Put again after it was listed.
+	if _, err := f.blobs.PutBytes(t.Context(), h.String(), []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if deleted, err := f.deleteBlob(t.Context(), all.blobs[0]); deleted || err != nil {
+		t.Errorf("deleted %v, %v: it was put again", deleted, err)
+	}
+	if err := f.sweepChunks(t.Context(), all, map[string]bool{}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if !has(t, f, h) {
+		t.Fatal("a blob that was put again is gone")
+	}
+
+	// A sweep that dies between its steps leaves bytes without a name.
+	all, err = f.blobList(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := f.purge(t.Context(), all.blobs[0].subject, all.blobs[0].seq+1); n != 1 || err != nil {
+		t.Fatalf("purged %d, %v", n, err)
+	}
+	if has(t, f, h) {
+		t.Error("without its name it is still there")
+	}
+	put(t, f, "x") // in new bytes
+	if _, err := f.Sweep(t.Context(), time.Hour, nil); err != nil {
+		t.Fatal(err)
+	}
+	if !has(t, f, h) {
+		t.Error("what was put again is gone")
+	}
+}
+
+// Many write and sweep at once; all that was named in time is there.
+func TestSweepConcurrently(t *testing.T) {
+	f := sweepFeed(t, time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := f.Sweep(ctx, time.Hour, nil); err != nil && ctx.Err() == nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for i := range 100 {
+		h := put(t, f, fmt.Sprint("blob ", i%7))
+		if !has(t, f, h) {
+			t.Fatalf("blob %d is gone", i)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A blob of which half the age is over is put again: a sweep may be about to
+// delete it.
+func TestPutOldBlob(t *testing.T) {
+	f := sweepFeed(t, 200*time.Millisecond)
+	h := put(t, f, "x")
+	seq := func() uint64 {
+		t.Helper()
+		all, err := f.blobList(t.Context())
+		if err != nil || len(all.blobs) != 1 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		return all.blobs[0].seq
+	}
+	first := seq()
+	info, err := f.blobs.GetInfo(t.Context(), h.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for !f.old(info.ModTime) { // a busy wait of 100 ms
+		if err := f.nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, f, "x")
+	if seq() <= first {
+		t.Error("an old blob is not put again")
+	}
+	if !has(t, f, h) {
+		t.Error("it is gone")
+	}
+}
