@@ -91,6 +91,7 @@ A source is never removed because it is silent; ` + "`meshlog sources remove`" +
 		if err != nil {
 			return err
 		}
+		warnSilent(cmd.ErrOrStderr(), s.reports.Silent, time.Now())
 		views, err := s.views(cmd.Context())
 		if err != nil {
 			return err
@@ -131,7 +132,6 @@ func (t *target) openSources(cmd *cobra.Command) (*sources, error) {
 	if s.reports, err = s.fleet.Reports(ctx, bus.Summary); err != nil {
 		return nil, err
 	}
-	warnSilent(cmd.ErrOrStderr(), s.reports.Silent, time.Now())
 	for m, err := range s.chain.History(ctx) {
 		if err != nil {
 			return nil, err

@@ -65,6 +65,7 @@ again.`,
 		if err != nil {
 			return err
 		}
+		warnSilent(cmd.ErrOrStderr(), s.reports.Silent, time.Now())
 		r := &removal{sources: s, shard: shard}
 		if err := r.check(cmd.Context(), time.Now()); err != nil {
 			return err
