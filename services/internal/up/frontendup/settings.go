@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"slices"
 
 	"github.com/spf13/pflag"
@@ -160,7 +161,11 @@ func (p *Ports) Attrs() (attrs []any) {
 func (p *Ports) look(o *Options, log *slog.Logger) func(context.Context) error {
 	admin := o.Process.Admin
 	admin.Register(p.Certificates.Metrics("meshlog_frontend")...)
-	admin.Report("certificates", func() any { return p.Certificates.Report() })
+	admin.Page("certificates", "which certificates are in use, until when, and what is wrong with their files", func(w http.ResponseWriter, r *http.Request) {
+		if process.Params(w, r) != nil {
+			process.WriteJSON(w, p.Certificates.Report())
+		}
+	})
 	admin.Warn("certificates", p.Certificates.Trouble)
 	return func(ctx context.Context) error { return p.Certificates.Run(ctx, log) }
 }
