@@ -173,11 +173,15 @@ func (e *explainer) cause(ctx context.Context, seq uint64) string {
 	return text
 }
 
-// causes finds the records that changed rows between two versions, by row: the
-// newest of each.
-func causes(ctx context.Context, p *history.Past, from, to store.Version) (map[string]uint64, error) {
+// causes finds the records that changed rows between two versions: the newest of
+// each. It reads no further back than it must.
+func causes(ctx context.Context, p *history.Past, from, to store.Version, rows []string) (map[string]uint64, error) {
 	if to.Less(from) {
 		from, to = to, from
+	}
+	missing := make(map[string]bool, len(rows))
+	for _, row := range rows {
+		missing[row] = true
 	}
 	seqs := map[string]uint64{}
 	for m, err := range p.Versions.History(ctx) {
@@ -188,12 +192,13 @@ func causes(ctx context.Context, p *history.Past, from, to store.Version) (map[s
 		if to.Less(v) {
 			continue
 		}
-		if v.Compare(from) <= 0 {
+		if v.Compare(from) <= 0 || len(missing) == 0 {
 			break
 		}
 		for _, c := range m.GetChanges() {
-			if _, ok := seqs[c.GetKey()]; !ok {
+			if missing[c.GetKey()] {
 				seqs[c.GetKey()] = c.GetSeq()
+				delete(missing, c.GetKey())
 			}
 		}
 	}

@@ -107,12 +107,8 @@ func diffObjects(ctx context.Context, p *history.Past, from, to moment, only *ke
 	if err != nil {
 		return nil, err
 	}
-	seqs, err := causes(ctx, p, from.Version, to.Version)
-	if err != nil {
-		return nil, err
-	}
-	say := newExplainer(p)
 	v := &diffView{From: from.Version.String(), To: to.Version.String(), Changes: []objectChange{}}
+	var rows []string
 	for _, c := range history.Diff(a, b) {
 		if !only.matches(c.Key) {
 			continue
@@ -121,10 +117,16 @@ func diffObjects(ctx context.Context, p *history.Past, from, to moment, only *ke
 		if c.Overlay != "" {
 			row = model.OverlayRow(c.Overlay)
 		}
-		view := viewChange(c)
-		view.Seq = seqs[row]
-		view.Cause = say.cause(ctx, view.Seq)
-		v.Changes = append(v.Changes, view)
+		v.Changes, rows = append(v.Changes, viewChange(c)), append(rows, row)
+	}
+	seqs, err := causes(ctx, p, from.Version, to.Version, rows)
+	if err != nil {
+		return nil, err
+	}
+	say := newExplainer(p)
+	for i, row := range rows {
+		c := &v.Changes[i]
+		c.Seq, c.Cause = seqs[row], say.cause(ctx, seqs[row])
 	}
 	return v, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -92,7 +93,10 @@ KEY is KIND/NAMESPACE/NAME, or KIND/NAME for what has no namespace. ` + "`meshlo
 			return err
 		}
 		if len(args) == 1 {
-			v := c.list(pattern)
+			v, err := c.list(cmd.Context(), pattern)
+			if err != nil {
+				return err
+			}
 			return out.print(v, func() error { return showContent(v, out) })
 		}
 		v, err := c.one(cmd.Context(), args[1], pattern)
@@ -106,26 +110,22 @@ KEY is KIND/NAMESPACE/NAME, or KIND/NAME for what has no namespace. ` + "`meshlo
 
 // content is a version that is looked into.
 type content struct {
+	past   *history.Past
 	moment moment
 	rows   *store.Snapshot
 	world  *model.World
-	seqs   map[string]uint64 // row: the record that made it so
-	over   map[model.Key][]string
-	ids    []string // of overlays
-	say    *explainer
+	over   map[model.Key][]string // ids of the overlays over a key
+	ids    []string               // of all overlays
 }
 
 func openContent(ctx context.Context, p *history.Past, m moment) (*content, error) {
-	c := &content{moment: m, over: map[model.Key][]string{}, say: newExplainer(p)}
+	c := &content{past: p, moment: m, over: map[model.Key][]string{}}
 	var err error
 	if c.rows, err = m.content(ctx, p); err != nil {
 		return nil, err
 	}
 	if c.world, err = history.WorldOf(c.rows); err != nil {
 		return nil, fmt.Errorf("version %s: %w", m.Version, err)
-	}
-	if c.seqs, err = causes(ctx, p, store.Version{}, m.Version); err != nil {
-		return nil, err
 	}
 	for row := range c.rows.Rows() {
 		_, id, err := model.ParseRow(row.Key)
@@ -146,25 +146,33 @@ func openContent(ctx context.Context, p *history.Past, m moment) (*content, erro
 	return c, nil
 }
 
-func (c *content) standing(k model.Key) objectStanding {
-	_, served := c.world.Served(k)
-	return objectStanding{
-		Object: k.String(), Key: viewKey(events.Key(k)), Served: served, Overlays: c.over[k], Seq: c.seqs[k.Row()],
+// standings says how objects stand.
+func (c *content) standings(ctx context.Context, keys ...model.Key) ([]objectStanding, error) {
+	rows := make([]string, len(keys))
+	for i, k := range keys {
+		rows[i] = k.Row()
 	}
+	seqs, err := causes(ctx, c.past, store.Version{}, c.moment.Version, rows)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]objectStanding, len(keys))
+	for i, k := range keys {
+		_, served := c.world.Served(k)
+		all[i] = objectStanding{Object: k.String(), Key: viewKey(events.Key(k)), Served: served, Overlays: c.over[k], Seq: seqs[rows[i]]}
+	}
+	return all, nil
 }
 
 // list is all objects that are meant.
-func (c *content) list(only *keyPattern) *contentView {
-	v := &contentView{Version: c.moment.Version.String(), Root: c.rows.Root().String(), Objects: []objectStanding{}, Overlays: c.ids}
+func (c *content) list(ctx context.Context, only *keyPattern) (v *contentView, err error) {
+	v = &contentView{Version: c.moment.Version.String(), Root: c.rows.Root().String(), Overlays: c.ids}
 	if m := c.moment.Manifest; m != nil {
 		v.Time = when(publishedAt(m))
 	}
-	for _, k := range keysIn(c.rows) {
-		if only.matches(k) {
-			v.Objects = append(v.Objects, c.standing(k))
-		}
-	}
-	return v
+	keys := slices.DeleteFunc(keysIn(c.rows), func(k model.Key) bool { return !only.matches(k) })
+	v.Objects, err = c.standings(ctx, keys...)
+	return v, err
 }
 
 // one is the object that is meant; of several copies, the one that counts.
@@ -180,8 +188,12 @@ func (c *content) one(ctx context.Context, asked string, pattern *keyPattern) (*
 			break
 		}
 	}
-	v := c.standing(k)
-	v.Cause = c.say.cause(ctx, v.Seq)
+	all, err := c.standings(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	v := all[0]
+	v.Cause = newExplainer(c.past).cause(ctx, v.Seq)
 	if o, served := c.world.Served(k); served {
 		v.Value, err = history.Document(k.Kind, o.Value)
 	}

@@ -43,7 +43,7 @@ const (
 // 0 it is all that there is. It begins earlier, at the nearest place from which
 // the log can be folded, and with the version that was served then.
 func PlanExport(ctx context.Context, p *Past, since uint64) (*Export, error) {
-	manifests, err := OldestFirst(p.Versions.History(ctx))
+	chain, err := links(p.Versions.History(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -64,31 +64,27 @@ func PlanExport(ctx context.Context, p *Past, since uint64) (*Export, error) {
 			e.First = at.Seq + 1
 		}
 	}
-	first := slices.IndexFunc(manifests, func(m *store.Manifest) bool {
-		return at.Compare(events.Position(store.VersionOf(m.GetVersion()))) <= 0
-	})
+	first := slices.IndexFunc(chain, func(l link) bool { return at.Compare(events.Position(l.version)) <= 0 })
 	if first < 0 {
-		first = len(manifests)
+		first = len(chain)
 	}
-	if first > 0 && at != (events.Position{}) && (first == len(manifests) || at != events.Position(store.VersionOf(manifests[first].GetVersion()))) {
+	if first > 0 && at != (events.Position{}) && (first == len(chain) || at != events.Position(chain[first].version)) {
 		first-- // what was served when it begins
 	}
-	return e, e.versions(ctx, manifests[first:])
+	return e, e.versions(ctx, chain[first:])
 }
 
 // versions takes those whose content can be put together.
-func (e *Export) versions(ctx context.Context, manifests []*store.Manifest) error {
-	for i, m := range manifests {
-		v := store.VersionOf(m.GetVersion())
-		_, err := e.past.Versions.Fetch(ctx, v)
+func (e *Export) versions(ctx context.Context, chain []link) error {
+	for i, l := range chain {
+		_, err := e.past.Versions.Fetch(ctx, l.version)
 		if errors.Is(err, store.ErrNotFound) {
 			continue // older than the oldest checkpoint
 		}
 		if err != nil {
 			return err
 		}
-		e.From, e.Versions = v, len(manifests)-i
-		e.To = store.VersionOf(manifests[len(manifests)-1].GetVersion())
+		e.From, e.To, e.Versions = l.version, chain[len(chain)-1].version, len(chain)-i
 		return nil
 	}
 	return nil

@@ -80,17 +80,16 @@ func (k kept) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 func (k kept) Updates(ctx context.Context, from store.Version) iter.Seq2[store.Update, error] {
 	return func(yield func(store.Update, error) bool) {
 		var before *store.Snapshot
-		manifests, err := OldestFirst(k.r.Manifests(ctx))
-		for _, m := range manifests {
-			v := store.VersionOf(m.GetVersion())
-			if v.Less(from) {
+		chain, err := links(k.r.Manifests(ctx))
+		for _, l := range chain {
+			if l.version.Less(from) {
 				continue
 			}
 			var at store.Stored
-			if at, err = k.r.At(ctx, v); err != nil {
+			if at, err = k.r.At(ctx, l.version); err != nil {
 				break
 			}
-			u := store.Update{Manifest: m, Delta: store.Diff(before, at.Snapshot)}
+			u := store.Update{Manifest: at.Manifest, Delta: store.Diff(before, at.Snapshot)}
 			if before = at.Snapshot; !yield(u, nil) {
 				return
 			}
@@ -101,15 +100,28 @@ func (k kept) Updates(ctx context.Context, from store.Version) iter.Seq2[store.U
 	}
 }
 
-// OldestFirst collects what a History yields, in the order in which it came to
-// be.
-func OldestFirst(history iter.Seq2[*store.Manifest, error]) ([]*store.Manifest, error) {
-	var all []*store.Manifest
+// link is a version's place on the chain: manifests may be large, and there may
+// be many.
+type link struct {
+	version, previous  store.Version
+	root, previousRoot store.Hash
+	record             events.Hash
+	build              string
+}
+
+// links collects what a History yields, oldest first.
+func links(history iter.Seq2[*store.Manifest, error]) ([]link, error) {
+	var all []link
 	for m, err := range history {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, m)
+		l := link{version: store.VersionOf(m.GetVersion()), root: store.RootOf(m), build: m.GetBuild()}
+		l.previous, l.previousRoot = store.PreviousOf(m)
+		if h, err := store.HashFrom(m.GetRecordHash()); err == nil {
+			l.record = events.Hash(h)
+		}
+		all = append(all, l)
 	}
 	slices.Reverse(all)
 	return all, nil

@@ -196,9 +196,9 @@ func TestArchive(t *testing.T) {
 		if plan.First != c.first || plan.Versions != len(c.want) {
 			t.Errorf("since %d: from %d on, %d versions; want %d and %d", c.since, plan.First, plan.Versions, c.first, len(c.want))
 		}
-		got, err := history.OldestFirst(p.Versions.History(t.Context()))
-		if err != nil || len(got) != len(c.want) {
-			t.Fatalf("since %d: %d versions, %v; want %d", c.since, len(got), err, len(c.want))
+		got := oldestFirst(t, p.Versions)
+		if len(got) != len(c.want) {
+			t.Fatalf("since %d: %d versions, want %d", c.since, len(got), len(c.want))
 		}
 		for i, man := range c.want {
 			v := store.VersionOf(man.GetVersion())

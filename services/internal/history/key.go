@@ -64,7 +64,7 @@ func Of(ctx context.Context, p *Past, key model.Key, progress func(done, total i
 	if err != nil {
 		return nil, err
 	}
-	manifests, err := OldestFirst(p.Versions.History(ctx))
+	chain, err := links(p.Versions.History(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -82,19 +82,19 @@ func Of(ctx context.Context, p *Past, key model.Key, progress func(done, total i
 		return nil, err
 	}
 	for i := range k.events {
-		k.events[i].Version = firstWith(manifests, k.events[i])
+		k.events[i].Version = firstWith(chain, k.events[i])
 	}
 	return k.events, nil
 }
 
 // firstWith is the first version that contains what was applied.
-func firstWith(manifests []*store.Manifest, e KeyEvent) store.Version {
+func firstWith(chain []link, e KeyEvent) store.Version {
 	if e.Applied.IsZero() || e.Effect == Unchanged || e.Effect == Refused {
 		return store.Version{}
 	}
-	for _, m := range manifests {
-		if v := store.VersionOf(m.GetVersion()); e.Applied.Compare(events.Position(v)) <= 0 {
-			return v
+	for _, l := range chain {
+		if e.Applied.Compare(events.Position(l.version)) <= 0 {
+			return l.version
 		}
 	}
 	return store.Version{}

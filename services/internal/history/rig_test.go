@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -249,10 +250,19 @@ func (m *mesh) canary(n int) {
 // versions are those of the chain, oldest first.
 func (m *mesh) versions() []*store.Manifest {
 	m.t.Helper()
-	all, err := history.OldestFirst(m.chain.History(m.t.Context()))
-	if err != nil {
-		m.t.Fatal(err)
+	return oldestFirst(m.t, m.chain)
+}
+
+func oldestFirst(t *testing.T, v history.Versions) []*store.Manifest {
+	t.Helper()
+	var all []*store.Manifest
+	for m, err := range v.History(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, m)
 	}
+	slices.Reverse(all)
 	return all
 }
 

@@ -71,7 +71,7 @@ func (v *Verification) Count(d Verdict) int {
 // it, stands on the record that it names, and has the content that its root
 // says. progress may be nil.
 func Verify(ctx context.Context, p *Past, build string, progress func(done, total int64)) (*Verification, error) {
-	manifests, err := OldestFirst(p.Versions.History(ctx))
+	chain, err := links(p.Versions.History(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -85,21 +85,21 @@ func Verify(ctx context.Context, p *Past, build string, progress func(done, tota
 		return nil, err
 	}
 	v := &verifier{
-		Verification: Verification{Build: build, Floor: replay.From(), First: bounds.First, Last: bounds.Last, Versions: len(manifests)},
-		bySeq:        map[uint64][]*store.Manifest{},
+		Verification: Verification{Build: build, Floor: replay.From(), First: bounds.First, Last: bounds.Last, Versions: len(chain)},
+		bySeq:        map[uint64][]link{},
 		replay:       replay,
 	}
-	v.chain(manifests)
-	for _, m := range manifests {
-		v.bySeq[m.GetVersion().GetSeq()] = append(v.bySeq[m.GetVersion().GetSeq()], m)
+	v.follows(chain)
+	for _, l := range chain {
+		v.bySeq[l.version.Seq] = append(v.bySeq[l.version.Seq], l)
 	}
 	if err := v.fold(ctx, bounds.Last, progress); err != nil {
 		return nil, err
 	}
-	for _, m := range manifests {
-		v.judge(m)
+	for _, l := range chain {
+		v.judge(l)
 	}
-	if err := v.contents(ctx, p, manifests); err != nil {
+	if err := v.contents(ctx, p, chain); err != nil {
 		return nil, err
 	}
 	return &v.Verification, nil
@@ -108,7 +108,7 @@ func Verify(ctx context.Context, p *Past, build string, progress func(done, tota
 type verifier struct {
 	Verification
 	replay *Replay
-	bySeq  map[uint64][]*store.Manifest
+	bySeq  map[uint64][]link
 	came   map[store.Version]outcome // what the fold came to, by version of the chain
 }
 
@@ -120,25 +120,23 @@ type outcome struct {
 	segment string // build of the segment
 }
 
-func (v *verifier) find(m *store.Manifest, d Verdict, format string, args ...any) {
-	v.Findings = append(v.Findings, Finding{store.VersionOf(m.GetVersion()), d, m.GetBuild(), fmt.Sprintf(format, args...)})
+func (v *verifier) find(l link, d Verdict, format string, args ...any) {
+	v.Findings = append(v.Findings, Finding{l.version, d, l.build, fmt.Sprintf(format, args...)})
 }
 
-// chain sees that each version follows the one before it.
-func (v *verifier) chain(manifests []*store.Manifest) {
-	for i, m := range manifests {
+// follows sees that each version follows the one before it.
+func (v *verifier) follows(chain []link) {
+	for i, l := range chain {
 		if i == 0 {
 			continue
 		}
-		before := manifests[i-1]
-		prev, root := store.PreviousOf(m)
-		switch was := store.VersionOf(before.GetVersion()); {
-		case !was.Less(store.VersionOf(m.GetVersion())):
-			v.find(m, Broken, "it comes behind version %s on the chain, and is not greater", was)
-		case prev != was:
-			v.find(m, Broken, "it follows version %s, and on the chain it comes behind %s", prev, was)
-		case root != store.RootOf(before):
-			v.find(m, Broken, "it follows version %s with root %s, which has root %s", prev, root, store.RootOf(before))
+		switch before := chain[i-1]; {
+		case !before.version.Less(l.version):
+			v.find(l, Broken, "it comes behind version %s on the chain, and is not greater", before.version)
+		case l.previous != before.version:
+			v.find(l, Broken, "it follows version %s, and on the chain it comes behind %s", l.previous, before.version)
+		case l.previousRoot != before.root:
+			v.find(l, Broken, "it follows version %s with root %s, which has root %s", l.previous, l.previousRoot, before.root)
 		}
 	}
 }
@@ -160,74 +158,72 @@ func (v *verifier) fold(ctx context.Context, last uint64, progress func(done, to
 // note notes what the fold has come to, if there is a version here.
 func (v *verifier) note() {
 	f := v.replay.Fold()
-	for _, m := range v.bySeq[f.Position().Seq] {
-		v.came[store.VersionOf(m.GetVersion())] = outcome{f.Position(), f.RecordHash(), v.replay.Content().Root(), f.Segment().Build}
+	for _, l := range v.bySeq[f.Position().Seq] {
+		v.came[l.version] = outcome{f.Position(), f.RecordHash(), v.replay.Content().Root(), f.Segment().Build}
 	}
 }
 
 // judge compares a version with what the fold came to.
-func (v *verifier) judge(m *store.Manifest) {
-	version := store.VersionOf(m.GetVersion())
+func (v *verifier) judge(l link) {
+	version := l.version
 	came, folded := v.came[version]
 	later := v.replay.Position().Epoch > version.Epoch
 	switch {
 	case !folded && version.Seq > v.Last && later, folded && came.at.Epoch != version.Epoch && later:
-		v.find(m, Rewound, "its part of the log was lost; epoch %d followed", v.replay.Position().Epoch)
+		v.find(l, Rewound, "its part of the log was lost; epoch %d followed", v.replay.Position().Epoch)
 		return
 	case !folded && version.Seq > v.Last:
-		v.find(m, Broken, "the log ends at %d, before it", v.Last)
+		v.find(l, Broken, "the log ends at %d, before it", v.Last)
 		return
 	case !folded:
-		v.find(m, Unfolded, "it lies before the replay floor %s", v.Floor)
+		v.find(l, Unfolded, "it lies before the replay floor %s", v.Floor)
 		return
 	case came.at.Epoch != version.Epoch:
-		v.find(m, Broken, "record %d of this log lies in epoch %d", version.Seq, came.at.Epoch)
+		v.find(l, Broken, "record %d of this log lies in epoch %d", version.Seq, came.at.Epoch)
 		return
 	}
-	h, err := store.HashFrom(m.GetRecordHash())
-	sameRecord := err == nil && events.Hash(h) == came.record
-	sameRoot := store.RootOf(m) == came.root
-	own := m.GetBuild() == v.Build && came.segment == v.Build
+	sameRecord, sameRoot := l.record == came.record, l.root == came.root
+	own := l.build == v.Build && came.segment == v.Build
 	switch {
 	case sameRoot && !sameRecord:
-		v.find(m, Restored, "record %d has another time, or is another, than when it was made; the content is the same", version.Seq)
+		v.find(l, Restored, "record %d has another time, or is another, than when it was made; the content is the same", version.Seq)
 	case sameRoot && own:
 		v.Same++
 	case sameRoot:
 		v.SameOther++
 	case !sameRecord && later:
-		v.find(m, Rewound, "record %d is another than the one it was made from; epoch %d followed", version.Seq, v.replay.Position().Epoch)
+		v.find(l, Rewound, "record %d is another than the one it was made from; epoch %d followed", version.Seq, v.replay.Position().Epoch)
 	case !sameRecord:
-		v.find(m, Broken, "record %d is another than the one it was made from", version.Seq)
+		v.find(l, Broken, "record %d is another than the one it was made from", version.Seq)
 	case own:
-		v.find(m, Broken, "it has root %s, and this build, which made it, comes to %s", store.RootOf(m), came.root)
+		v.find(l, Broken, "it has root %s, and this build, which made it, comes to %s", l.root, came.root)
 	default:
-		v.find(m, OtherBuild, "made by %s it has root %s, this build comes to %s", m.GetBuild(), store.RootOf(m), came.root)
+		v.find(l, OtherBuild, "made by %s it has root %s, this build comes to %s", l.build, l.root, came.root)
 	}
 }
 
 // contents sees that the content of every version can be put together, and has
 // its root.
-func (v *verifier) contents(ctx context.Context, p *Past, manifests []*store.Manifest) error {
+func (v *verifier) contents(ctx context.Context, p *Past, chain []link) error {
 	from := 0
-	for ; from < len(manifests); from++ { // the oldest may have no checkpoint any more
-		_, err := p.Versions.Fetch(ctx, store.VersionOf(manifests[from].GetVersion()))
+	for ; from < len(chain); from++ { // the oldest may have no checkpoint any more
+		_, err := p.Versions.Fetch(ctx, chain[from].version)
 		if err == nil {
 			break
 		}
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			v.find(manifests[from], Unread, "no checkpoint of the content is left before it")
+			v.find(chain[from], Unread, "no checkpoint of the content is left before it")
 		case errors.Is(err, store.ErrCorrupt):
-			v.find(manifests[from], Broken, "its content: %v", err)
+			v.find(chain[from], Broken, "its content: %v", err)
 		default:
 			return err
 		}
 	}
-	if from == len(manifests) {
+	if from == len(chain) {
 		return nil
 	}
-	return v.deltas(ctx, p, store.VersionOf(manifests[from].GetVersion()))
+	return v.deltas(ctx, p, chain[from].version)
 }
 
 // deltas applies all deltas from a version on whose content is there.
@@ -248,7 +244,7 @@ func (v *verifier) deltas(ctx context.Context, p *Past, from store.Version) erro
 			return err
 		}
 		if root := at.Snapshot.Root(); root != store.RootOf(u.Manifest) {
-			v.find(u.Manifest, Broken, "its content has root %s, its manifest says %s", root, store.RootOf(u.Manifest))
+			v.find(link{version: version, build: u.Manifest.GetBuild()}, Broken, "its content has root %s, its manifest says %s", root, store.RootOf(u.Manifest))
 		}
 	}
 	return nil
