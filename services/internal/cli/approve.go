@@ -70,7 +70,7 @@ in quarantine again.
 An approval is a record of the log like any other.`,
 		Example: `  meshlog approve --data data/
   meshlog approve --data data/ hold-1-1.42-file-default
-  meshlog approve --data data/ quarantine-1-1.42-0af7651916cd`,
+  meshlog approve --data data/ quarantine-0af7651916cd`,
 	}
 	t := targetFlags(cmd)
 	format := outputFlag(cmd)

@@ -175,7 +175,7 @@ func TestPrintHolds(t *testing.T) {
 	holds := viewHolds(&reportv1.BuilderReport{Holds: []*reportv1.Hold{
 		{Id: "hold-1", Source: "file", Instance: "default", Keys: 10, Reason: "file/default lost 10 of its 11 objects at once"},
 	}, Quarantines: []*reportv1.Quarantine{{
-		Id: "quarantine-1-1.42-0af7651916cd", TypeUrl: "type.googleapis.com/envoy.config.listener.v3.Listener", Name: "ingress",
+		Id: "quarantine-0af7651916cd", TypeUrl: "type.googleapis.com/envoy.config.listener.v3.Listener", Name: "ingress",
 		Client: "envoy 1.38.0", Reason: "Error adding/updating listener(s) ingress: no such filter", Since: timestamppb.New(at), LastGood: true,
 	}}})
 	golden(t, "approve", func(o *output) error { return o.print(holds, func() error { return showHolds(holds, o) }) })
