@@ -54,14 +54,29 @@ func (s *Stream) Contents() []TypeContents {
 				c.of(name).Quarantined = true
 			}
 		}
-		for name := range s.heldNames(w.t) {
-			if i, ok := findContents(c.Resources, name); ok && s.view.Sets[w.t].Find(name) == nil {
-				c.Resources[i].Lingering = true
-			}
+		for i := range c.Resources {
+			r := &c.Resources[i]
+			r.Lingering = s.lingers(w, r.Name)
 		}
 		all = append(all, c)
 	}
 	return all
+}
+
+// lingers says whether the client keeps what is gone: a held cluster with its
+// endpoints, or routes and endpoints in whose place nothing is sent.
+func (s *Stream) lingers(w *watch, name string) bool {
+	if s.view.Sets[w.t].Find(name) != nil {
+		return false
+	}
+	if s.heldResource(w.t, name) != nil {
+		return true
+	}
+	if w.whole {
+		return false
+	}
+	e := w.state(name)
+	return e.sent != nil && !s.due(w, &e)
 }
 
 // of is what is said of a name, from now on.

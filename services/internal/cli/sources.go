@@ -198,7 +198,7 @@ func (s *sources) views(ctx context.Context) ([]sourceView, error) {
 			return nil, err
 		}
 		if !v.speaks() {
-			if v.Objects = len(s.objects(v.shard())); v.Objects == 0 {
+			if v.Objects = len(s.objects(v.shard())); v.Objects == 0 && len(v.Standbys) == 0 {
 				v.State = stateGone
 			}
 		}
