@@ -64,8 +64,11 @@ func dialAddress(listen string) (string, error) {
 	case port == "0":
 		return "", fmt.Errorf("--admin %s: the process took a free port; give the one that it logged as admin", listen)
 	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "localhost"
+	switch host { // no name: an image may have no list of hosts
+	case "", "0.0.0.0":
+		host = "127.0.0.1"
+	case "::":
+		host = "::1"
 	}
 	return net.JoinHostPort(host, port), nil
 }

@@ -96,3 +96,14 @@ func TestHealthRefuses(t *testing.T) {
 		})
 	}
 }
+
+func TestDialAddress(t *testing.T) {
+	for listen, want := range map[string]string{
+		"127.0.0.1:15014": "127.0.0.1:15014", ":15014": "127.0.0.1:15014", "0.0.0.0:15014": "127.0.0.1:15014",
+		"[::]:15014": "[::1]:15014", "10.0.0.1:15014": "10.0.0.1:15014", "frontend-1:15014": "frontend-1:15014",
+	} {
+		if got, err := dialAddress(listen); err != nil || got != want {
+			t.Errorf("dialAddress(%s) = %s, %v, want %s", listen, got, err, want)
+		}
+	}
+}
