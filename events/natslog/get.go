@@ -3,7 +3,9 @@ package natslog
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -37,6 +39,27 @@ func (l *Log) Last(ctx context.Context, subject events.Subject) (events.Record, 
 		return events.Record{}, fmt.Errorf("last of %s: %w", subject, err)
 	}
 	return m.record(), nil
+}
+
+// Under yields the records under a subject, oldest first, one request each: it
+// is for subjects with few. It ends with the first error.
+func (l *Log) Under(ctx context.Context, subject events.Subject) iter.Seq2[events.Record, error] {
+	return func(yield func(events.Record, error) bool) {
+		for next := uint64(1); ; {
+			m, err := l.get(ctx, getRequest{Seq: next, NextFor: subject.In(l.domain)})
+			if errors.Is(err, events.ErrNotFound) {
+				return
+			}
+			if err != nil {
+				yield(events.Record{}, fmt.Errorf("read %s from %d on: %w", subject, next, err))
+				return
+			}
+			if !yield(m.record(), nil) {
+				return
+			}
+			next = m.Seq + 1
+		}
+	}
 }
 
 // getRequest asks for one message: by sequence, the next one of a subject from

@@ -280,6 +280,31 @@ func TestBrokenStream(t *testing.T) {
 	}
 }
 
+// TestUnder: all records under one subject, whatever lies between them.
+func TestUnder(t *testing.T) {
+	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
+	l := newRig(t, connect(t, s, nats.InProcessServer(s)), natslog.StreamOptions{}).log
+	other := events.Event{ID: "other", Body: &events.Begin{Shard: events.Shard{Source: "s", Instance: "j"}, Session: "1", Holder: "h"}}
+	for _, e := range []events.Event{begin(1), other, begin(3), begin(4)} {
+		if _, err := l.Append(t.Context(), []events.Event{e}, events.Fence{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []uint64
+	for r, err := range l.Under(t.Context(), events.ControlSubject(events.Shard{Source: "s", Instance: "i"})) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, r.Seq)
+	}
+	if diff := cmp.Diff([]uint64{1, 3, 4}, got); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+	for range l.Under(t.Context(), "nobody.s._ctl") {
+		t.Error("there is a record under a subject that has none")
+	}
+}
+
 // TestNoAnswer: that a server is slow is not the caller's deadline.
 func TestNoAnswer(t *testing.T) {
 	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})

@@ -95,11 +95,11 @@ func Run(ctx context.Context, o Options) error {
 		ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions,
 		Judge: fold.KindJudge{}, Gate: builder.NewGate(), History: o.History, Logger: log,
 		Tracer: tracing.New(o.Process.Traces, "builder"),
-	}, chain)
+	}, &sweeper{log: events, chain: chain, history: o.History, logger: log})
 }
 
 // build runs a builder on a bus, with what it says to the fleet and hears of it.
-func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, chain *natsfeed.Feed) error {
+func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, sweeper *sweeper) error {
 	log, fleet := c.Logger, bus.NewFleet(nc, o.Domain, c.Logger)
 	c.Fleet = fleet
 	lease, err := bus.NewLease(nc, bus.LeaseOptions{Domain: o.Domain, Holder: o.ID, Log: log})
@@ -119,7 +119,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, cha
 	o.Process.Admin.Register(metrics, streams)
 	b := builder.New(builder.Options{
 		Config: c,
-		Lease: held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Reports: reports, Metrics: metrics,
+		Lease:  held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Reports: reports, Metrics: metrics,
 		Changed: func() { reporter.Changed() },
 	})
 	peers := bus.NewPeers(fleet)
@@ -137,19 +137,21 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, cha
 		process.Stage{
 			// Leads, or stands by; gives the lease away once the builder has ended.
 			func(ctx context.Context) error {
-				return lease.Run(ctx, func(h bool) { latest(held, h) })
+				return lease.Run(ctx, func(h bool) { latest(held, h); sweeper.leads.Store(h) })
 			},
 			// Makes streams anew that the bus has lost.
 			func(ctx context.Context) error { return o.keep(ctx, nc, log) },
 			// Says which of their settings are others than its own.
 			check.run,
+			// Deletes blobs that nobody names any more.
+			sweeper.run,
 			// Tells watchers that list what is known of their shard.
 			func(ctx context.Context) error { return fleet.ServeDigests(ctx, b.Digests) },
 			// Hears from the leader how far its head is right.
 			func(ctx context.Context) error {
 				return fleet.Ticks(ctx, func(t *reportv1.Tick) {
 					latest(ticks, t)
-					chain.Hint(store.VersionOf(t.GetHead()), t.GetVersionsSeq())
+					sweeper.chain.Hint(store.VersionOf(t.GetHead()), t.GetVersionsSeq())
 				})
 			},
 			// Hears from frontends that the chain was rewound, and what proxies reject.
