@@ -50,6 +50,9 @@ type page struct {
 // take all the time and memory of a process that serves.
 const maxPages = 2
 
+// pageWithin is how long a client may take to take a debug page.
+const pageWithin = time.Minute
+
 // NewAdmin listens on addr; Run serves.
 func NewAdmin(addr string) (*Admin, error) {
 	l, err := net.Listen("tcp", addr)
@@ -230,6 +233,7 @@ func (a *Admin) page(w http.ResponseWriter, r *http.Request) {
 	select {
 	case a.busy <- struct{}{}:
 		defer func() { <-a.busy }()
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(pageWithin)) // a test's has none
 		p.handler(w, r)
 	default:
 		http.Error(w, "others look at debug pages right now; come again", http.StatusServiceUnavailable)
