@@ -115,9 +115,9 @@ func (r *removal) check(ctx context.Context, now time.Time) error {
 		return fmt.Errorf("source %s: watcher %s speaks for it; stop that first", r.shard, v.Holder)
 	case len(v.Standbys) > 0:
 		return fmt.Errorf("source %s: watcher %s stands by for it; stop that first", r.shard, strings.Join(v.Standbys, ", "))
-	case v.Heard == nil:
+	case v.Heard == nil && v.Objects == 0:
 		return notFound("source %s: nothing was ever said for it on the log", r.shard)
-	case now.Sub(*v.Heard) < removedAfter:
+	case v.Heard != nil && now.Sub(*v.Heard) < removedAfter:
 		return fmt.Errorf("source %s: %s spoke for it %s; a watcher that speaks and does not report? It can be removed when it was silent for %s",
 			r.shard, v.Holder, ago(now.Sub(*v.Heard)), removedAfter)
 	}
@@ -126,8 +126,11 @@ func (r *removal) check(ctx context.Context, now time.Time) error {
 		r.view.Objects = append(r.view.Objects, k.String())
 	}
 	head, err := r.log.Last(ctx, events.ControlSubject(r.shard))
+	if err != nil && !errors.Is(err, events.ErrNotFound) { // the last word for a source that is long gone has expired
+		return err
+	}
 	r.last = head.Seq
-	return err
+	return nil
 }
 
 // run speaks an empty listing for the source, and waits until a version shows

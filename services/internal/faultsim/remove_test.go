@@ -2,6 +2,7 @@ package faultsim
 
 import (
 	"context"
+	"errors"
 
 	"meshlog.dev/events"
 )
@@ -57,7 +58,7 @@ func (r *remover) speak() {
 	shard := events.Shard(shardOf(r.src.n))
 	subject := events.ControlSubject(shard)
 	last, err := r.log.Last(ctx, subject)
-	if err != nil {
+	if err != nil && !errors.Is(err, events.ErrNotFound) { // retention may have taken it
 		return
 	}
 	session := r.newID() + "-1"
