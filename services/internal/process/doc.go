@@ -57,6 +57,12 @@
 // one for another name than localhost or an address of loopback, which a web
 // page may have made a browser here send. Two are answered at a time.
 //
+// # Traces
+//
+// With --trace-endpoint, or OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT, spans of
+// what the process does with changes are exported as OTLP over HTTP; without,
+// there is neither a span nor a goroutine for it.
+//
 // # Exit codes
 //
 //	0  it was told to end, and ended in order
