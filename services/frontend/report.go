@@ -243,7 +243,7 @@ func (c *conn) observe(e stream.Event) {
 		warn("the proxy knows versions that are unknown here, and the head of the version chain is not known; serving what is here")
 	case stream.Unmatched:
 		m.unmatched.Inc()
-		c.server.streamLog.Debug("the proxy's clusters are those of no retained version; they are replaced at once", "proxy", c.proxy.ID)
+		c.server.streamLog.Debug("the proxy's clusters are those of no retained version; what those had stays with it for the linger", "proxy", c.proxy.ID)
 	case stream.Suspect:
 		m.suspects.Inc()
 		warn("the proxy has not answered CDS, or not asked for it; sending it again")

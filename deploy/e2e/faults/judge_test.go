@@ -34,6 +34,13 @@ func (m *mesh) judge(t *testing.T) {
 		t.Error(err)
 	}
 	versions := m.oneChain(t)
+	if !m.noReplay {
+		// Folds the log again: every version is what its records say.
+		var verified any
+		if err := m.CLI(m.ctx, &verified, "verify"); err != nil {
+			t.Error(err)
+		}
+	}
 	requests := 0
 	for _, e := range m.envoys {
 		for _, f := range []*rig.Flow{e.routes, e.extra} {

@@ -25,6 +25,7 @@ type mesh struct {
 
 	log, chain *rig.Witness
 	roots      map[string]string // of every version that was ever seen
+	noReplay   bool              // a test has deleted what it takes to fold the log again
 }
 
 // proxy is an Envoy, and the requests through it.

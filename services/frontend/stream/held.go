@@ -53,6 +53,32 @@ func (s *Stream) holdRemoved(now time.Time, before content.View) {
 	s.refreshHeld(s.view.Sets[model.EDS])
 }
 
+// holdPast holds the clusters of all retained versions that the view has not:
+// a client whose version is none of them had some of those held when its stream
+// ended, and may have any (E7).
+func (s *Stream) holdPast(now time.Time, w *watch) {
+	if s.cfg.GRPC {
+		return
+	}
+	past := slices.Collect(s.cfg.Past)
+	for _, v := range past {
+		for _, r := range s.cfg.Names.Changes(v.Sets[model.CDS], s.view.Sets[model.CDS]).Gone {
+			if !w.covers(r.Name) || s.heldResource(model.CDS, r.Name) != nil {
+				continue
+			}
+			h := held{cluster: r, since: now}
+			for _, v := range past { // the newest that has them
+				if name := r.Endpoints(); name != "" && h.endpoints == nil {
+					h.endpoints = s.lastEndpoints(v, name)
+				}
+			}
+			s.held = append(s.held, h)
+		}
+	}
+	slices.SortFunc(s.held, func(a, b held) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
+	s.refreshHeld(s.view.Sets[model.EDS])
+}
+
 // lastEndpoints is the newest endpoints of a cluster that is gone: what was
 // sent on this stream, or else what there was before.
 func (s *Stream) lastEndpoints(before content.View, name string) *xds.Resource {

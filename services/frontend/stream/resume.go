@@ -120,6 +120,7 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 		if w.claimed == "" || !ok {
 			if w.claimed != "" && w.t == model.CDS {
 				s.cfg.Observe(Event{Kind: Unmatched, Type: w.t})
+				s.holdPast(now, w)
 			}
 			w.owed = w.whole
 			return // answered whole
