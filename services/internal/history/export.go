@@ -185,14 +185,17 @@ func (x *exporter) closeRun() error {
 // foldCheckpoint takes the blobs of a checkpoint from which the log of the
 // archive continues; nil where it does not, or where a blob is gone.
 func (x *exporter) foldCheckpoint(ctx context.Context, c *snapshotv1.Checkpoint) (*snapshotv1.Checkpoint, error) {
-	if c == nil || c.GetVersion().GetSeq()+1 < x.First {
+	if c == nil || x.past.Blobs == nil {
 		return nil, nil
 	}
-	err := x.chunks(ctx, c)
-	if errors.Is(err, store.ErrNotFound) {
+	_, meta, err := x.past.foldRows(ctx, c)
+	if errors.Is(err, store.ErrNotFound) || err == nil && meta.GetPosition().GetSeq()+1 < x.First {
 		return nil, nil
 	}
-	return c, err
+	if err != nil {
+		return nil, err
+	}
+	return c, x.chunks(ctx, c)
 }
 
 func (x *exporter) chunks(ctx context.Context, c *snapshotv1.Checkpoint) error {

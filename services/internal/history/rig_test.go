@@ -124,11 +124,13 @@ func (m *mesh) step() error {
 }
 
 // checkpoint makes the next version bring along content and fold as they are
-// now.
+// now. The fold goes by an earlier position, as one does that went on while it
+// was written.
 func (m *mesh) checkpoint() {
 	m.t.Helper()
 	ctx := m.t.Context()
 	at := store.Version(m.builder.Filed())
+	early := store.Version{Epoch: at.Epoch, Seq: at.Seq - 1}
 	whole, err := m.chain.Fetch(ctx, at)
 	if err != nil {
 		m.t.Fatal(err)
@@ -144,7 +146,7 @@ func (m *mesh) checkpoint() {
 		}
 		rows = append(rows, r)
 	}
-	filed, err := store.WriteRows(ctx, m.chain, rows, at)
+	filed, err := store.WriteRows(ctx, m.chain, rows, early)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -146,7 +146,7 @@ func (p *Past) checkpoint(ctx context.Context, bounds events.Bounds, wanted func
 			return nil, err
 		}
 		at := store.VersionOf(m.GetFoldCheckpoint().GetVersion())
-		if at.IsZero() || at.Seq+1 < bounds.First || at.Seq > bounds.Last || !wanted(at.Seq) {
+		if at.IsZero() || at.Seq > bounds.Last || !wanted(at.Seq) {
 			continue
 		}
 		f, err := p.restore(ctx, m.GetFoldCheckpoint())
@@ -155,6 +155,10 @@ func (p *Past) checkpoint(ctx context.Context, bounds events.Bounds, wanted func
 		}
 		if err != nil {
 			return nil, err
+		}
+		// It holds at least what it says: its builder went on while it was written.
+		if at := f.Position().Seq; at+1 < bounds.First || at > bounds.Last || !wanted(at) {
+			continue
 		}
 		if ours, err := p.leadsOn(ctx, f, bounds); err != nil || ours {
 			return f, err
@@ -175,18 +179,26 @@ func (p *Past) leadsOn(ctx context.Context, f *fold.Fold, bounds events.Bounds) 
 
 // restore is the fold that a checkpoint holds, of whichever build it is.
 func (p *Past) restore(ctx context.Context, c *snapshotv1.Checkpoint) (*fold.Fold, error) {
-	rows, err := store.ReadRows(ctx, readOnly{p.Blobs}, c)
+	rows, meta, err := p.foldRows(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	build := ""
+	return fold.Restore(meta.GetBuild(), fold.KindJudge{}, rowSeq(rows))
+}
+
+// foldRows are the rows of a checkpoint of the fold, and what they say of it.
+func (p *Past) foldRows(ctx context.Context, c *snapshotv1.Checkpoint) ([]store.Row, *snapshotv1.FoldMeta, error) {
+	rows, err := store.ReadRows(ctx, readOnly{p.Blobs}, c)
+	if err != nil {
+		return nil, nil, err
+	}
 	for _, row := range rows {
 		var r snapshotv1.FoldRow
 		if err := proto.Unmarshal(row.Value, &r); err == nil && r.GetMeta() != nil {
-			build = r.GetMeta().GetBuild()
+			return rows, r.GetMeta(), nil
 		}
 	}
-	return fold.Restore(build, fold.KindJudge{}, rowSeq(rows))
+	return rows, nil, nil
 }
 
 // base reads what a segment stands on.
