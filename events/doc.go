@@ -17,5 +17,5 @@
 // payloads and keys freely, and must not write to their bytes.
 //
 // natslog is the log on NATS JetStream, memlog the one in memory; both pass
-// eventstest.
+// eventstest. archive is a log in a file, to be read only.
 package events

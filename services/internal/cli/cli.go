@@ -11,6 +11,7 @@
 //	1  it failed, or what was asked for does not hold; standard error says what
 //	2  it was called in a way it does not understand
 //	3  what was asked for does not exist
+//	4  of verify: only what other builds made comes out differently
 package cli
 
 import (
