@@ -37,6 +37,7 @@ func TestRolesSuffice(t *testing.T) {
 	})
 	for _, command := range [][]string{
 		{"log"}, {"versions"}, {"proxy-status"}, {"diagnostics"}, {"approve"},
+		{"sources"}, {"wait", "latest", "--for", "0"},
 	} {
 		var out any
 		f.must(f.mesh.CLI(f.ctx, &out, command...))
