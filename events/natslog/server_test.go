@@ -300,8 +300,8 @@ func TestUnder(t *testing.T) {
 	if diff := cmp.Diff([]uint64{1, 3, 4}, got); diff != "" {
 		t.Errorf("records (-want +got):\n%s", diff)
 	}
-	for range l.Under(t.Context(), "nobody.s._ctl") {
-		t.Error("there is a record under a subject that has none")
+	for r, err := range l.Under(t.Context(), "nobody.s._ctl") {
+		t.Errorf("under a subject that has no record there is %d, %v", r.Seq, err)
 	}
 }
 

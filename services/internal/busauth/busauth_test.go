@@ -3,7 +3,6 @@ package busauth
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -181,7 +180,7 @@ func (s *secured) options(r bus.Role) bus.ConnectOptions {
 	return bus.ConnectOptions{
 		URL: "tls://" + s.server.Addr().String(), NkeyFile: s.in(KeyName(r)), Role: r, Name: r.String() + "-1",
 		CAFile: s.in("ca.pem"), CertFile: s.in("client.pem"), KeyFile: s.in("client.key"),
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Log: slog.New(slog.DiscardHandler),
 	}
 }
 

@@ -71,11 +71,14 @@ func (h *Herd) Close() {
 	h.wg.Wait()
 }
 
-// Bytes is what all proxies were sent so far; Refused how many streams were
-// turned away, Failed how many attempts found no server.
-func (h *Herd) Bytes() int64   { return h.sent.Load() }
+// Bytes is what all proxies were sent so far.
+func (h *Herd) Bytes() int64 { return h.sent.Load() }
+
+// Refused is how many streams were turned away.
 func (h *Herd) Refused() int64 { return h.refused.Load() }
-func (h *Herd) Failed() int64  { return h.failed.Load() }
+
+// Failed is how many attempts found no server.
+func (h *Herd) Failed() int64 { return h.failed.Load() }
 
 // Everybody is all members of a herd, wherever they are connected.
 const Everybody = -1
