@@ -16,6 +16,10 @@ const (
 	versionsPerFoldCheckpoint = 1024
 )
 
+// CheckpointEvery is how much time lies between two checkpoints at most, where
+// history is how long the chain is kept.
+func CheckpointEvery(history time.Duration) time.Duration { return history / 4 }
+
 // checkpoints counts towards the next checkpoint and keeps what goes out with
 // the next manifest.
 type checkpoints struct {
@@ -52,10 +56,10 @@ func (c *checkpoints) start(w Checkpoints, v store.Version, s *store.Snapshot, n
 	switch {
 	case c.busy:
 	case c.sinceContent >= versionsPerCheckpoint, !now.Before(c.next):
-		c.busy, c.sinceContent, c.next = true, 0, now.Add(history/4)
+		c.busy, c.sinceContent, c.next = true, 0, now.Add(CheckpointEvery(history))
 		w.Content(v, s)
 	case c.sinceFold >= versionsPerFoldCheckpoint, !now.Before(c.nextFold):
-		c.busy, c.sinceFold, c.nextFold = true, 0, now.Add(history/4)
+		c.busy, c.sinceFold, c.nextFold = true, 0, now.Add(CheckpointEvery(history))
 		w.Fold()
 	}
 }

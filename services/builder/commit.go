@@ -158,7 +158,7 @@ func (m *Machine) worthAVersion() bool {
 		return false
 	}
 	return m.head.Version().Epoch != at.Epoch || head.GetBuild() != m.cfg.Build || store.RootOf(head) != m.current().Root() ||
-		m.cfg.Now().Sub(head.GetPublishTime().AsTime()) >= m.cfg.History/4
+		m.cfg.Now().Sub(head.GetPublishTime().AsTime()) >= CheckpointEvery(m.cfg.History)
 }
 
 // publish puts the version on the chain and then into the file.

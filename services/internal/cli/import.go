@@ -173,10 +173,8 @@ type destination struct {
 
 // Restore implements history.Destination.
 func (d *destination) Restore(ctx context.Context, first uint64, records iter.Seq2[events.Raw, error]) error {
-	return natslog.Restore(ctx, d.nc, natslog.StreamOptions{
-		Options: natslog.Options{Domain: d.im.domain}, Replicas: d.im.replicas,
-		MaxAge: builderup.DefaultHistory, MaxBytes: builderup.DefaultLogBytes,
-	}, first, records)
+	return natslog.Restore(ctx, d.nc,
+		builderup.LogOptions(d.im.domain, d.im.replicas, builderup.DefaultHistory, builderup.DefaultLogBytes), first, records)
 }
 
 // fill says what was restored.

@@ -191,9 +191,7 @@ func (o *Options) open(ctx context.Context, nc *bus.Conn) (*natslog.Log, *natsfe
 // ensure makes the streams where they are missing, and says whether the log's or
 // the chain's was. What is there is not changed.
 func (o *Options) ensure(ctx context.Context, nc *bus.Conn) (made bool, err error) {
-	log, err := natslog.EnsureStream(ctx, nc, natslog.StreamOptions{
-		Options: natslog.Options{Domain: o.Domain}, Replicas: o.Replicas, MaxAge: o.History, MaxBytes: o.LogBytes,
-	})
+	log, err := natslog.EnsureStream(ctx, nc, LogOptions(o.Domain, o.Replicas, o.History, o.LogBytes))
 	if err != nil {
 		return false, err
 	}

@@ -10,16 +10,25 @@ import (
 	"time"
 
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/services/builder"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/store/natsfeed"
 )
 
+// LogOptions are those of the log's stream. Records stay for longer than the
+// history that is promised, by two of the intervals in which a checkpoint of the
+// fold is due: the oldest version of that history can be folded from one.
+func LogOptions(domain string, replicas int, history time.Duration, logBytes int64) natslog.StreamOptions {
+	return natslog.StreamOptions{
+		Options: natslog.Options{Domain: domain}, Replicas: replicas,
+		MaxAge: history + 2*builder.CheckpointEvery(history), MaxBytes: logBytes,
+	}
+}
+
 // Streams are the streams of a mesh as a builder makes them.
 func Streams(domain string, replicas int, history time.Duration, logBytes int64) []bus.StreamConfig {
-	log := natslog.StreamOptions{
-		Options: natslog.Options{Domain: domain}, Replicas: replicas, MaxAge: history, MaxBytes: logBytes,
-	}
+	log := LogOptions(domain, replicas, history, logBytes)
 	chain := natsfeed.StreamOptions{Replicas: replicas, MaxAge: history}
 	return []bus.StreamConfig{log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(replicas)}
 }
