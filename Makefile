@@ -77,7 +77,7 @@ check-proto: # The words on the wire: style, compatibility, and the Go made of t
 
 .PHONY: check-modules
 check-modules: # Each module stands alone, and its go.mod says exactly what it needs.
-	@for m in $(MODULES); do echo "check: $$m"; \
+	@for m in $(MODULES) deploy/e2e/tools/promql; do echo "check: $$m"; \
 	  (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...); done
 
 .PHONY: generate
@@ -149,5 +149,5 @@ demo: build tools ## A canary through a real Envoy, then everything dies and it 
 
 .PHONY: tidy
 tidy: ## go mod tidy in every module, gofmt over all
-	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy); done
+	@for m in $(MODULES) deploy/e2e/tools/promql; do (cd $$m && GOWORK=off go mod tidy); done
 	@git ls-files -- '*.go' | xargs gofmt -w
