@@ -3,6 +3,8 @@
 package faults
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -132,4 +134,23 @@ func TestNetworkCut(t *testing.T) {
 		m.flows(t)
 		heal(t)
 	})
+}
+
+// connected is the name of a frontend that an Envoy is connected to.
+func (m *mesh) connected(t *testing.T) (name string) {
+	t.Helper()
+	must(t, rig.Until(m.ctx, "a frontend with an Envoy", func(ctx context.Context) error {
+		for _, s := range m.Frontends {
+			var r rig.FrontendReport
+			if err := s.Debug(ctx, "frontend", &r); err != nil {
+				return err
+			}
+			if len(r.Proxies) > 0 {
+				name = s.Name
+				return nil
+			}
+		}
+		return errors.New("none")
+	}))
+	return name
 }

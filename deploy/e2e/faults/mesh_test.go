@@ -223,25 +223,6 @@ func (m *mesh) leader(t *testing.T) (leader, standby *rig.Server) {
 	return leader, standby
 }
 
-// connected is the name of a frontend that an Envoy is connected to.
-func (m *mesh) connected(t *testing.T) (name string) {
-	t.Helper()
-	must(t, rig.Until(m.ctx, "a frontend with an Envoy", func(ctx context.Context) error {
-		for _, s := range m.Frontends {
-			var r rig.FrontendReport
-			if err := s.Debug(ctx, "frontend", &r); err != nil {
-				return err
-			}
-			if len(r.Proxies) > 0 {
-				name = s.Name
-				return nil
-			}
-		}
-		return errors.New("none")
-	}))
-	return name
-}
-
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
