@@ -17,10 +17,10 @@ const nodeDisk = 64
 
 // onThree is a mesh on three NATS servers, each process with a network of its
 // own if there is a network.
-func onThree(folder string, network *rig.Network, builders, twins int) arrangement {
+func onThree(folder string, network *rig.Network, builders, twins int, ofBuilders ...string) arrangement {
 	return func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
 		var o rig.ClusterOptions
-		p := rig.Parts{Builders: builders, Frontends: 2, Twins: twins, Folder: folder}
+		p := rig.Parts{Builders: builders, Frontends: 2, Twins: twins, Folder: folder, OfBuilders: ofBuilders}
 		if network != nil {
 			var places []rig.Place
 			for i := range 3 {
@@ -135,7 +135,7 @@ func TestNATSDiskFull(t *testing.T) {
 			t.Cleanup(func() { must(t, d.Unmount()) })
 			disks = append(disks, d)
 		}
-		return onThree("", nil, 2, 0)(ctx, dir, config)
+		return onThree("", nil, 2, 0, "--log-mib", "16")(ctx, dir, config)
 	})
 	for i, d := range disks {
 		m.fault(t, fmt.Sprintf("of %d", i+1), func(t *testing.T) {

@@ -16,6 +16,13 @@ func TestKilled(t *testing.T) {
 		m.NATS.Kill()
 		must(t, m.NATS.Restart(m.ctx))
 	})
+	m.fault(t, "NATS, and what it kept is gone", func(t *testing.T) {
+		m.NATS.Kill()
+		must(t, m.NATS.Wipe())
+		m.log.Forget()
+		m.chain.Forget()
+		must(t, m.NATS.Restart(m.ctx))
+	})
 }
 
 // killEach kills each process of ours, and starts it anew.

@@ -188,6 +188,8 @@ type Parts struct {
 	Twins               int // watchers besides the first
 	// Folder of bin/ that has the programs.
 	Folder string
+	// OfBuilders are more flags of builders.
+	OfBuilders []string
 	// Place is where a process runs; nil: here.
 	Place func(name string) (Place, error)
 }
@@ -202,11 +204,11 @@ func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err er
 			m.End()
 		}
 	}()
-	var ofBuilder []string
+	ofBuilder := slices.Clone(p.OfBuilders)
 	access := p.NATS.Flags
 	if p.Cluster != nil {
 		access = p.Cluster.Flags
-		ofBuilder = []string{"--replicas", strconv.Itoa(len(p.Cluster.Nodes))}
+		ofBuilder = append(ofBuilder, "--replicas", strconv.Itoa(len(p.Cluster.Nodes)))
 	}
 	m.cli = access("operator")
 	roles := map[string]string{"builder": "builder", "frontend": "frontend", "watcher-file": "watcher-file-default"}
