@@ -186,7 +186,9 @@ func (b *Builder) own(ctx context.Context) error {
 			err = b.connect(ctx)
 		case r := <-records: // the log has more, or reading ended
 			if err = r.err; err == nil {
-				err = b.m.Read(ctx, r.recs)
+				if err = b.m.Read(ctx, r.recs); err == nil {
+					b.retry = 0
+				}
 			}
 		case <-b.heads: // the chain has a newer version: another builder's
 			err = b.m.Head(ctx)
@@ -326,7 +328,7 @@ func (b *Builder) connect(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("follow the version chain: %w", err), recs.Close())
 	}
 	readCtx, hangUp := context.WithCancel(ctx)
-	b.hangUp, b.acks, b.acked, b.retry = hangUp, recs, 0, 0
+	b.hangUp, b.acks, b.acked = hangUp, recs, 0
 	b.readers.Go(func() { b.readLog(readCtx, recs) })
 	have, root := b.m.HeadVersion()
 	b.readers.Go(func() { b.readChain(readCtx, heads, have, root) })

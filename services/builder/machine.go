@@ -84,9 +84,10 @@ type Machine struct {
 	opinions  opinions
 	crowded   bool // as much is in quarantine as can be
 	missing   missing
-	refused   error    // same build, same position, another root: never lead again
-	waiting   []string // why nothing is published
-	warned    int      // problems of what was read last
+	baseless  map[events.Hash]time.Time // bases of segments that are not found, and since when
+	refused   error                     // same build, same position, another root: never lead again
+	waiting   []string                  // why nothing is published
+	warned    int                       // problems of what was read last
 	ckpt      checkpoints
 	timings   []*reportv1.StageTiming
 	stats     Stats
@@ -112,7 +113,7 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 	if cfg.Gate == nil {
 		cfg.Gate = NewGate()
 	}
-	m := &Machine{cfg: cfg, log: cfg.Logger.With("builder", cfg.ID), world: model.NewWorld(), behind: map[string][]byte{}, causes: map[string]uint64{}}
+	m := &Machine{cfg: cfg, log: cfg.Logger.With("builder", cfg.ID), world: model.NewWorld(), behind: map[string][]byte{}, causes: map[string]uint64{}, baseless: map[events.Hash]time.Time{}}
 	stored, err := cfg.Store.Latest(ctx)
 	if err != nil && !errors.Is(err, store.ErrEmpty) {
 		return nil, fmt.Errorf("latest version in the builder's store: %w", err)

@@ -551,3 +551,56 @@ func TestEpochRecordExpired(t *testing.T) {
 		t.Errorf("served (-want +got):\n%s", diff)
 	}
 }
+
+// forgetful is a chain that has lost its blobs: it has those that were put
+// since.
+type forgetful struct {
+	*memstore.Chain
+	put map[store.Hash]bool
+}
+
+func (f *forgetful) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
+	h, err := f.Chain.PutBlob(ctx, b)
+	f.put[h] = err == nil
+	return h, err
+}
+
+func (f *forgetful) GetBlob(ctx context.Context, h store.Hash) ([]byte, error) {
+	if !f.put[h] {
+		return nil, store.ErrNotFound
+	}
+	return f.Chain.GetBlob(ctx, h)
+}
+
+// What an epoch stands on is lost, and a builder without a file leads: what the
+// head serves is the base of a new epoch.
+func TestBaseOfTheEpochIsLost(t *testing.T) {
+	r, b := servingA(t)
+	r.put("b", "good 1")
+	b.settle()
+	for range 2 { // epochs begin, each with a base
+		r.log.Rewind(r.bounds().Last - 1)
+		b.settle()
+		r.list()
+		b.settle()
+	}
+	old := b.Position()
+
+	c := r.config("b1", "one", &memstore.File{})
+	c.Feed = &forgetful{r.chain, map[store.Hash]bool{}}
+	b = r.start(c, true)
+	if err := b.step(); !errors.Is(err, store.ErrNotFound) {
+		t.Fatalf("at first: %v, want ErrNotFound: it may be on its way", err)
+	}
+	for range 3 {
+		r.now = r.now.Add(lostAfter)
+		b.connected = false
+		_ = b.step() // one base after the other is found to be lost
+	}
+	r.list()
+	b.settle()
+	if at := b.Position(); at.Epoch <= old.Epoch {
+		t.Errorf("it stands at %s, want an epoch after %s", at, old)
+	}
+	wantServed(t, r, map[string]string{"a": "good 1", "b": "good 1"})
+}

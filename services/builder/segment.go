@@ -22,6 +22,8 @@ func (m *Machine) rewound(ctx context.Context) (string, error) {
 	}
 	at := m.fold.Position().Seq
 	switch {
+	case m.anyBaseLost():
+		return "what a segment of it stands on is lost", nil
 	case at > bounds.Last:
 		return fmt.Sprintf("it ends at %d, read was up to %d", bounds.Last, at), nil
 	case at+1 < bounds.First:
@@ -102,7 +104,7 @@ func (m *Machine) headUnknown(ctx context.Context, bounds events.Bounds) (string
 // newestEpoch finds the segment record that began the newest epoch of the log;
 // nil if there is none. Where that record has expired, and a later segment of
 // the epoch has not, it returns that one's segment and no record: nobody can
-// resume there.
+// resume there. Nor where what the record stands on is lost.
 func (m *Machine) newestEpoch(ctx context.Context) (*events.Segment, events.Record, error) {
 	rec, err := m.cfg.Log.Last(ctx, events.SegmentSubject)
 	if errors.Is(err, events.ErrNotFound) {
@@ -125,6 +127,9 @@ func (m *Machine) newestEpoch(ctx context.Context) (*events.Segment, events.Reco
 	if !ok {
 		return nil, rec, fmt.Errorf("record %d lies under %s and is no segment: %w", rec.Seq, events.SegmentSubject, errors.Join(rec.Err))
 	}
+	if m.baseLost(seg.Base) {
+		return seg, events.Record{}, nil
+	}
 	return seg, rec, nil
 }
 
@@ -144,6 +149,7 @@ func (m *Machine) resume(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("resume at record %d: %w", rec.Seq, err)
 	}
 	m.ahead = nil
+	clear(m.baseless)
 	m.change(rec, change)
 	m.ckpt.forget()
 	m.log.Info("resumed", "position", m.fold.Position())
@@ -159,10 +165,39 @@ func (m *Machine) baseOf(ctx context.Context, rec events.Record) (iter.Seq2[stri
 	return m.readBase(ctx, h)
 }
 
+// readBase fetches a base. One that nobody has is noted.
 func (m *Machine) readBase(ctx context.Context, h events.Hash) (iter.Seq2[string, []byte], error) {
 	if h.IsZero() {
 		return rowSeq(nil), nil
 	}
+	rows, err := m.fetchBase(ctx, h)
+	_, noted := m.baseless[h]
+	switch {
+	case err == nil:
+		delete(m.baseless, h)
+	case (errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt)) && !noted:
+		m.baseless[h] = m.cfg.Now()
+	}
+	return rows, err
+}
+
+// baseLost says whether a base was looked for in vain for so long that it is
+// not on its way.
+func (m *Machine) baseLost(h events.Hash) bool {
+	since, noted := m.baseless[h]
+	return noted && m.cfg.Now().Sub(since) >= lostAfter
+}
+
+func (m *Machine) anyBaseLost() bool {
+	for h := range m.baseless {
+		if m.baseLost(h) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Machine) fetchBase(ctx context.Context, h events.Hash) (iter.Seq2[string, []byte], error) {
 	b, err := m.cfg.Feed.GetBlob(ctx, store.Hash(h))
 	if err != nil {
 		return nil, fmt.Errorf("base %s of a segment: %w", h, err)

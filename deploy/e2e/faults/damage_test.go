@@ -23,8 +23,10 @@ func (m *mesh) file(s *rig.Server) string {
 // what was in there comes from the bus again.
 func TestFileDamaged(t *testing.T) {
 	m := start(t, onOne("", 1, 0))
-	m.saveBulk(t) // so that the files have more than a few pages
-	m.hasBulk(t)
+	m.fault(t, "none, but files of more than a few pages", func(t *testing.T) {
+		m.saveBulk(t)
+		m.hasBulk(t)
+	})
 	for _, s := range []*rig.Server{m.Builders[0], m.Frontends[0]} {
 		for _, harm := range []struct {
 			what string
