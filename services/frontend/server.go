@@ -103,6 +103,7 @@ func New(cfg Config) (*Server, error) {
 	s.replica = replica.New(replica.Config{
 		Store: cfg.Store, Logger: cfg.Logger,
 		Serve: s.serveState, OnMismatch: s.rewound, OnChange: s.persistedChanged,
+		Remember: s.remember, Earlier: content.Retained,
 	})
 	return s, nil
 }
@@ -263,6 +264,12 @@ func (s *Server) Ready() error {
 		return errors.New("no version yet: the own store has none, and none has come from the version chain")
 	}
 	return nil
+}
+
+// remember takes in a version that is not to be served any more: who comes back
+// with it is recognised.
+func (s *Server) remember(st *replica.State, changed []model.Input) {
+	s.cache.Update(st.Version(), timeOf(st.Manifest.GetPublishTime()), st.PushContext, changed)
 }
 
 // serveState makes a version of the world what is served.

@@ -130,9 +130,9 @@ func (c *Cache) swap(next point, changes []change) []*Client {
 	}
 	if !c.current.version.IsZero() {
 		c.past = slices.Insert(c.past, 0, c.current)
-		if len(c.past) > retained {
-			c.past[retained] = point{}
-			c.past = c.past[:retained]
+		if len(c.past) > Retained {
+			c.past[Retained] = point{}
+			c.past = c.past[:Retained]
 		}
 	}
 	before := c.current.version

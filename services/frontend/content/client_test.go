@@ -212,7 +212,7 @@ func TestPastOfAnotherClass(t *testing.T) {
 		}
 		want = slices.Insert(want, 0, witness.View().Sets[model.CDS].Sum)
 	}
-	want = want[1 : 1+retained]
+	want = want[1 : 1+Retained]
 	sums := func(cl *Client) []xds.Sum {
 		var all []xds.Sum
 		for v := range cl.Past() {
@@ -226,7 +226,7 @@ func TestPastOfAnotherClass(t *testing.T) {
 	}
 	witness.Leave()
 	m.change() // its class is forgotten
-	want = slices.Insert(want, 0, want[0])[:retained]
+	want = slices.Insert(want, 0, want[0])[:Retained]
 	want[0] = late.View().Sets[model.CDS].Sum
 	for range 2 { // made, and then known
 		if diff := cmp.Diff(want, sums(late)); diff != "" {

@@ -9,9 +9,9 @@ import (
 	"meshlog.dev/store"
 )
 
-// retained is how many versions before the current one can be recognised when
+// Retained is how many versions before the current one can be recognised when
 // a resuming client names them.
-const retained = 16
+const Retained = 16
 
 // Past yields what the client would have been served at the versions before
 // the current one, newest first, as far as they are retained. It is for a

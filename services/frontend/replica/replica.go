@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -55,6 +56,11 @@ type Config struct {
 	// Serve is called with every new state and the inputs of generation that
 	// differ from the state before, by the caller of Load or Step.
 	Serve func(st *State, changed []model.Input)
+	// Remember is called in the place of Serve with versions that are not to be
+	// served any more, as far as Earlier of them lie before one that is: clients
+	// that come back may have them. nil: nobody wants to know.
+	Remember func(st *State, changed []model.Input)
+	Earlier  int
 	// OnMismatch is told when the chain's head and what is served cannot both
 	// be right.
 	OnMismatch func(*store.MismatchError)
@@ -69,6 +75,9 @@ type Config struct {
 type Replica struct {
 	cfg   Config
 	state atomic.Pointer[State]
+
+	// Of the goroutine that calls Load and Step.
+	stepped bool // Step has gone somewhere
 
 	// Of the goroutine that calls Persist.
 	stored      store.Stored // the latest in Store
@@ -116,8 +125,37 @@ func (r *Replica) Load(ctx context.Context) error {
 		r.cfg.Logger.Warn("the own store has other content than its manifest says; starting without it", "version", latest.Version())
 		return nil
 	}
+	for _, v := range r.earlier(ctx, latest.Version()) {
+		st, changed := r.advance(v.Manifest, v.Snapshot, time.Time{})
+		r.cfg.Remember(st, changed)
+	}
 	r.serve(latest.Manifest, latest.Snapshot, time.Time{})
 	return nil
+}
+
+// earlier are the versions before the latest one that the store has, the oldest
+// first; none, where nobody wants to know them.
+func (r *Replica) earlier(ctx context.Context, latest store.Version) (all []store.Stored) {
+	if r.cfg.Remember == nil {
+		return nil
+	}
+	for m, err := range r.cfg.Store.Manifests(ctx) {
+		if err != nil || len(all) == r.cfg.Earlier {
+			break
+		}
+		v := store.VersionOf(m.GetVersion())
+		if !v.Less(latest) {
+			continue
+		}
+		stored, err := r.cfg.Store.At(ctx, v)
+		if err != nil {
+			r.cfg.Logger.Warn("an earlier version in the own store cannot be read", "version", v, "error", err)
+			break
+		}
+		all = append(all, stored)
+	}
+	slices.Reverse(all)
+	return all
 }
 
 // Fetch gets the whole content of a version: store.Chain has one.
@@ -138,10 +176,19 @@ func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) e
 	}
 	received := time.Now()
 	stop.At(stop.FrontendReceived)
-	if snapshot, ok := follow(have, links); ok {
-		r.serve(target, snapshot, received)
+	if snapshots, ok := follow(have, links); ok {
+		last := len(links) - 1
+		if r.cfg.Remember != nil && !r.stepped {
+			for i := max(0, last-r.cfg.Earlier); i < last; i++ {
+				st, changed := r.advance(links[i].Manifest, snapshots[i], received)
+				r.cfg.Remember(st, changed)
+			}
+		}
+		r.stepped = true
+		r.serve(target, snapshots[last], received)
 		return nil
 	}
+	r.stepped = true
 	whole, err := fetch(ctx, version)
 	if err != nil {
 		return fmt.Errorf("go to version %s: %w", version, err)
@@ -153,13 +200,15 @@ func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) e
 	return nil
 }
 
-// follow applies links that lead on from st, each to its root.
-func follow(st *State, links []store.Update) (*store.Snapshot, bool) {
+// follow applies links that lead on from st, each to its root: the content of
+// each.
+func follow(st *State, links []store.Update) ([]*store.Snapshot, bool) {
 	if st == nil {
 		return nil, false
 	}
 	snapshot, version, root := st.Snapshot, st.Version(), st.Root()
-	for _, l := range links {
+	snapshots := make([]*store.Snapshot, len(links))
+	for i, l := range links {
 		if v, r := store.PreviousOf(l.Manifest); v != version || r != root {
 			return nil, false
 		}
@@ -168,13 +217,26 @@ func follow(st *State, links []store.Update) (*store.Snapshot, bool) {
 		if snapshot.Root() != root {
 			return nil, false
 		}
+		snapshots[i] = snapshot
 	}
-	return snapshot, true
+	return snapshots, true
 }
 
-// serve makes a version what is served. It costs what the difference to the
-// version before costs, whichever way it came, across epochs too.
+// serve makes a version what is served.
 func (r *Replica) serve(m *store.Manifest, snapshot *store.Snapshot, received time.Time) {
+	next, changed := r.advance(m, snapshot, received)
+	r.persisted.Store(false)
+	r.cfg.Serve(next, changed)
+	select {
+	case r.newer <- struct{}{}:
+	default: // it is told already
+	}
+}
+
+// advance makes a version the state, and says which inputs of generation that
+// changes. It costs what the difference to the version before costs, whichever
+// way it came, across epochs too.
+func (r *Replica) advance(m *store.Manifest, snapshot *store.Snapshot, received time.Time) (*State, []model.Input) {
 	start, have := time.Now(), r.state.Load()
 	delta := store.Diff(have.snapshot(), snapshot)
 	next := &State{Manifest: m, Snapshot: snapshot, Received: received}
@@ -190,12 +252,7 @@ func (r *Replica) serve(m *store.Manifest, snapshot *store.Snapshot, received ti
 	next.PushContext, changed = pc.Next(next.World, keys)
 	next.Indexing = time.Since(start)
 	r.state.Store(next)
-	r.persisted.Store(false)
-	r.cfg.Serve(next, changed)
-	select {
-	case r.newer <- struct{}{}:
-	default: // it is told already
-	}
+	return next, changed
 }
 
 // apply takes rows into the world. A row that cannot be read never stops the

@@ -138,6 +138,49 @@ func TestColdStart(t *testing.T) {
 	}
 }
 
+// A replica that starts knows what clients may have that were connected before:
+// what its store has, and what it missed while it was away.
+func TestRemembers(t *testing.T) {
+	mesh, f := newMesh(t), &memstore.File{}
+	r := newRig(t, mesh, file(f))
+	var all []store.Version
+	for timeout := range 6 {
+		all = append(all, mesh.Publish(Put("a", Cluster("a", timeout+1))))
+		if timeout < 4 {
+			r.mustStep()
+			if err := r.Persist(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var got []string
+	again := replica.New(replica.Config{
+		Store: file(f), Logger: slog.New(slog.DiscardHandler), Earlier: 2,
+		Remember: func(st *replica.State, _ []model.Input) { got = append(got, "remember "+st.Version().String()) },
+		Serve:    func(st *replica.State, _ []model.Input) { got = append(got, "serve "+st.Version().String()) },
+	})
+	if err := again.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time it just lags
+		links, _, err := mesh.chain.Follower().Poll(again.State().Version(), again.State().Root())
+		if err == nil {
+			err = again.Step(t.Context(), links, mesh.chain.Fetch)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, mesh.Publish(Put("a", Cluster("a", 20))), mesh.Publish(Put("a", Cluster("a", 21))))
+	}
+	want := []string{
+		"remember " + all[1].String(), "remember " + all[2].String(), "serve " + all[3].String(),
+		"remember " + all[4].String(), "serve " + all[5].String(), "serve " + all[7].String(),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // Latest wins: what came between two Persists is skipped.
 func TestPersistSkips(t *testing.T) {
 	mesh, f := newMesh(t), &memstore.File{}
