@@ -1,0 +1,75 @@
+package storetest
+
+import (
+	"errors"
+	"testing"
+
+	"meshlog.dev/store"
+)
+
+func testExpired(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(5)
+	publish(t, f, store.Stored{}, v[:3]...)
+	fo := follow(t, f, v[2])
+	bus.Expire(t)
+	wantHead(t, f, 3, store.Stored{})
+	if _, err := f.Fetch(t.Context(), v[2].Version()); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("fetch of an expired version: %v, want ErrNotFound", err)
+	}
+	for m, err := range f.History(t.Context()) {
+		t.Errorf("the history of a chain that has expired has %v, %v", m, err)
+	}
+	if _, err := f.Publish(t.Context(), updateOf(v[2], v[3]), 0, f.Generation()); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("publish as if the chain had never been written: %v, want ErrConflict", err)
+	}
+	// An epoch begins; its first version has a checkpoint.
+	begin := withCheckpoint(t, f, next(v[2], store.Version{Epoch: 9, Seq: 5}, rows{"epoch": is("9")}))
+	publish(t, f, v[2], begin)
+	wantHead(t, f, 4, begin)
+	fo.wantLinks(t, begin)
+	follow(t, f, v[1]).wantNewest(t, f, begin)
+}
+
+func testReconnect(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(4)
+	publish(t, f, store.Stored{}, v[0], v[1])
+	fo := follow(t, f, v[0])
+	fo.wantLinks(t, v[1])
+	was := f.Generation()
+	bus.Renew(t, f)
+	if f.Generation() == was {
+		t.Error("the connection was renewed, the generation is the same")
+	}
+	if _, err := f.Publish(t.Context(), updateOf(v[1], v[2]), 2, was); !errors.Is(err, store.ErrReconnected) {
+		t.Errorf("publish with the generation before: %v, want ErrReconnected", err)
+	}
+	wantHead(t, f, 2, v[1])
+	publish(t, f, v[1], v[2], v[3])
+	fo.wantLinks(t, v[2], v[3])
+}
+
+func testRewind(t *testing.T, bus Bus) {
+	f := bus.Open(t)
+	v := history(5)
+	publish(t, f, store.Stored{}, v[0], v[1])
+	rewind := bus.Image(t)
+	publish(t, f, v[1], v[2], v[3])
+	fo := follow(t, f, v[1])
+	fo.wantLinks(t, v[2], v[3])
+	was := f.Generation()
+	rewind()
+	if f.Generation() == was {
+		t.Error("the chain was rewound, the generation is the same")
+	}
+	wantHead(t, f, 2, v[1])
+	fo.wantMismatch(t, v[1])
+	// The same sequences come again, with other messages.
+	again := next(v[1], store.Version{Epoch: 2, Seq: 3}, rows{"again": is("1")})
+	publish(t, f, v[1], again)
+	fo.wantNewest(t, f, again)
+	then := next(again, store.Version{Epoch: 2, Seq: 4}, rows{"again": is("2")})
+	publish(t, f, again, then)
+	fo.wantLinks(t, then)
+}
