@@ -31,9 +31,11 @@ build-faults: # Those that a test can end at any of their steps, into bin/faults
 	go build -tags faults -o bin/faults/ ./services/cmd/builder ./services/cmd/frontend ./services/cmd/watcher-file ./services/internal/stop/points
 
 .PHONY: tools
-tools: ## Fetch what tests and the demo run besides bin/: Envoy and a NATS server
+tools: ## Fetch what tests and the demo run besides bin/: Envoy, a NATS server, a Kubernetes API server
 	@$(TOOL) envoy >/dev/null
 	@$(TOOL) nats-server >/dev/null
+	@$(TOOL) etcd >/dev/null
+	@$(TOOL) kube-apiserver >/dev/null
 
 .PHONY: test
 test: build build-faults tools ## All tests, those with a real Envoy and NATS server included
