@@ -46,6 +46,11 @@ type Listing struct {
 	// Partial says that something could not be read: Objects is applied, and
 	// nothing is removed.
 	Partial bool
+	// Kinds are the kinds that the source can be read for, in any order; nil:
+	// all. Objects of other kinds stay as they are: nothing of them is removed,
+	// and they count in no digest. A source that can be read for no kind is
+	// down: Run returns an error instead.
+	Kinds []string
 }
 
 // Object is one object of the source, or (Delete) its end. Source and
