@@ -103,6 +103,7 @@ var laws = []law{
 	},
 	{
 		who:    []string{module + "..."},
+		except: []string{module + "watcher/kube/..."},
 		never:  []string{"k8s.io/client-go/..."},
 		reason: "client-go belongs to the Kubernetes watcher and to the CLI",
 	},

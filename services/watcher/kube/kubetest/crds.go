@@ -1,0 +1,123 @@
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// InstallIstioCRDs installs the definitions of that name, such as
+// "virtualservices.networking.istio.io", without a name all that Istio has, and
+// waits until objects of them can be written. They are those of the istio.io/api
+// that the services use.
+func (s *Server) InstallIstioCRDs(ctx context.Context, names ...string) error {
+	file, err := tool(ctx, "istio-crds")
+	if err != nil {
+		return err
+	}
+	return s.installCRDs(ctx, []string{file}, names)
+}
+
+// InstallGatewayCRDs does the same with the Gateway API, whose experimental
+// channel it takes: the one with all kinds.
+func (s *Server) InstallGatewayCRDs(ctx context.Context, names ...string) error {
+	dir, err := tool(ctx, "gateway-crds")
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "experimental", "*.yaml"))
+	if err != nil {
+		return err
+	}
+	return s.installCRDs(ctx, files, names)
+}
+
+// installCRDs installs those definitions in the files that have one of the
+// names, or all; files may hold other objects too.
+func (s *Server) installCRDs(ctx context.Context, files, names []string) error {
+	var documents []string
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		documents = append(documents, string(b))
+	}
+	var installed []*unstructured.Unstructured
+	err := s.each(documents, func(u *unstructured.Unstructured) error {
+		if u.GetKind() != "CustomResourceDefinition" || len(names) > 0 && !slices.Contains(names, u.GetName()) {
+			return nil
+		}
+		installed = append(installed, u)
+		return s.apply(ctx, manager, u)
+	})
+	if err != nil {
+		return err
+	}
+	if len(names) > 0 && len(installed) != len(names) {
+		return fmt.Errorf("install %v: only %d of them are in %v", names, len(installed), files)
+	}
+	for _, u := range installed {
+		if err := s.untilServed(ctx, u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// untilServed waits until each version of a definition answers and discovery
+// lists it, which may be some time later.
+func (s *Server) untilServed(ctx context.Context, crd *unstructured.Unstructured) error {
+	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
+	kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
+	plural, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "plural")
+	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	if err != nil {
+		return err
+	}
+	for _, v := range versions {
+		version, _ := v.(map[string]any)
+		if served, _ := version["served"].(bool); !served {
+			continue
+		}
+		name, _ := version["name"].(string)
+		r := s.objects.Resource(schema.GroupVersionResource{Group: group, Version: name, Resource: plural})
+		err := until(ctx, crd.GetName()+" "+name, func(ctx context.Context) error {
+			if _, err := r.List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+				return err
+			}
+			_, err := s.mapping(schema.GroupVersionKind{Group: group, Version: name, Kind: kind})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RemoveCRD deletes a definition by name, and with it all its objects, and
+// waits until it is gone.
+func (s *Server) RemoveCRD(ctx context.Context, name string) error {
+	if err := s.objects.Resource(crds).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return ignoreNotFound(err)
+	}
+	return until(ctx, name+" to go", func(ctx context.Context) error {
+		_, err := s.objects.Resource(crds).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			s.mapper.Reset() // it comes back as another one
+			return nil
+		}
+		return errors.Join(err, fmt.Errorf("%s is still there", name))
+	})
+}
