@@ -8,9 +8,10 @@
 //	NAME: NODE-ID [label=value ...] [@METADATA=value ...]
 //	        proxies beside the usual ones: sidecar.NS and router.NS of any
 //	        namespace NS, plain (an Envoy without Istio's id), grpc
-//	-- put FILE --
-//	        from here on that is what the file holds
-//	-- remove FILE --
+//	-- put [SOURCE/INSTANCE] FILE --
+//	        from here on that is what the file holds, or the cluster:
+//	        kubernetes/c1
+//	-- remove [SOURCE/INSTANCE] FILE --
 //	-- calls --
 //	> PROXY METHOD URL [header=value ...] [to=IP]
 //	> PROXY tcp IP:PORT

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,12 +24,12 @@ import (
 // and the proxies that look at it.
 type stage struct {
 	t       *testing.T
-	files   map[string]string
+	files   map[place]string
 	objects map[events.Key]events.Payload // what the log holds
-	origins map[string][]model.Diagnostic // of files
+	origins map[place][]model.Diagnostic  // of files
 	fold    *fold.Fold
 	seq     uint64
-	pseq    uint64
+	pseqs   map[events.Shard]uint64 // of those that have a session
 	world   *model.World
 	pc      *model.PushContext
 	before  *model.PushContext
@@ -36,26 +37,49 @@ type stage struct {
 	proxies map[string]*model.Proxy
 }
 
+// place is a file of a source.
+type place struct {
+	shard events.Shard
+	file  string
+}
+
 const (
-	build    = "scenario"
-	session  = "s"
-	source   = "file"
-	instance = "default"
+	build   = "scenario"
+	session = "s"
 )
+
+// files is the source of the files of which a story does not say another.
+var files = events.Shard{Source: "file", Instance: "default"}
 
 func newStage(t *testing.T) *stage {
 	s := &stage{
-		t: t, files: map[string]string{}, objects: map[events.Key]events.Payload{}, origins: map[string][]model.Diagnostic{},
-		fold: fold.New(build, fold.KindJudge{}), world: model.NewWorld(), proxies: map[string]*model.Proxy{},
+		t: t, files: map[place]string{}, objects: map[events.Key]events.Payload{}, origins: map[place][]model.Diagnostic{},
+		fold: fold.New(build, fold.KindJudge{}), pseqs: map[events.Shard]uint64{}, world: model.NewWorld(), proxies: map[string]*model.Proxy{},
 	}
 	s.pc = model.NewPushContext(s.world)
 	s.before, s.catalog = s.pc, xds.NewCatalog(s.pc)
-	shard := events.Shard{Source: source, Instance: instance}
 	s.record(&events.Segment{Epoch: 1, Build: build})
+	return s
+}
+
+// placeOf reads FILE, or SOURCE/INSTANCE FILE.
+func placeOf(first, second string) place {
+	if second == "" {
+		return place{files, first}
+	}
+	source, instance, _ := strings.Cut(first, "/")
+	return place{events.Shard{Source: source, Instance: instance}, second}
+}
+
+// open begins the session of a shard, with an empty listing.
+func (s *stage) open(shard events.Shard) {
+	if _, ok := s.pseqs[shard]; ok {
+		return
+	}
+	s.pseqs[shard] = 0
 	s.record(&events.Begin{Shard: shard, Session: session, Holder: "scenario"})
 	var none events.ShardDigests
 	s.record(&events.Alive{Shard: shard, Session: session, Low: 1, Digest: none.Sum(), Listed: events.AllBuckets()})
-	return s
 }
 
 // record folds one record.
@@ -70,22 +94,25 @@ func (s *stage) record(body events.Body) model.Change {
 }
 
 // put makes text what a file holds, and everything that follows from it.
-func (s *stage) put(name, text string) error {
-	if name == "" {
+func (s *stage) put(at place, text string) error {
+	if at.file == "" {
 		return fmt.Errorf("want a file's name")
 	}
-	s.files[name] = text
+	s.open(at.shard)
+	s.files[at] = text
 	if text == "" {
-		delete(s.files, name)
+		delete(s.files, at)
 	}
 	next := map[events.Key]events.Payload{}
 	var all []events.Object
-	s.origins = map[string][]model.Diagnostic{}
-	for _, name := range slices.Sorted(maps.Keys(s.files)) {
-		objects, problems := file.Objects(name, []byte(s.files[name]))
-		s.origins[name] = problems
+	s.origins = map[place][]model.Diagnostic{}
+	for _, at := range slices.SortedFunc(maps.Keys(s.files), func(a, b place) int {
+		return cmp.Or(strings.Compare(a.shard.String(), b.shard.String()), strings.Compare(a.file, b.file))
+	}) {
+		objects, problems := file.Objects(at.file, []byte(s.files[at]))
+		s.origins[at] = problems
 		for _, o := range objects {
-			k := events.Key{Source: source, Instance: instance, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
+			k := events.Key{Source: at.shard.Source, Instance: at.shard.Instance, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
 			next[k] = o.Payload
 			if old, ok := s.objects[k]; !ok || old.Type != o.Payload.Type || string(old.Bytes) != string(o.Payload.Bytes) {
 				all = append(all, events.Object{Key: k, Op: events.Put, Payload: o.Payload, Created: o.Created, Origin: o.Origin})
@@ -107,9 +134,10 @@ func (s *stage) put(name, text string) error {
 func (s *stage) publish(all []events.Object) {
 	var rows []model.RowChange
 	for i := range all {
-		s.pseq++
 		o := all[i]
-		o.Session, o.Pseq, o.Low = session, s.pseq, s.pseq
+		shard := o.Key.Shard()
+		s.pseqs[shard]++
+		o.Session, o.Pseq, o.Low = session, s.pseqs[shard], s.pseqs[shard]
 		rows = append(rows, s.record(&o).Rows...)
 	}
 	world, keys, err := s.world.Apply(model.Change{Rows: rows})

@@ -73,9 +73,9 @@ func (s *stage) section(name, text string) ([]byte, error) {
 	case "proxies":
 		return nil, s.define(text)
 	case "put":
-		return nil, s.put(arg(1), text)
+		return nil, s.put(placeOf(arg(1), arg(2)), text)
 	case "remove":
-		return nil, s.put(arg(1), "")
+		return nil, s.put(placeOf(arg(1), arg(2)), "")
 	case "calls":
 		return s.calls(text)
 	case "names":
