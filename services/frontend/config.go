@@ -56,7 +56,7 @@ type Limits struct {
 	// long.
 	StreamsPerSecond int
 	// FirstAnswers is how many streams may be at their first answers at a
-	// time: sent, and not yet acknowledged, for 10 s at most. More wait in the
+	// time: sent, and not yet acknowledged, for 250 ms at most. More wait in the
 	// same way.
 	FirstAnswers int
 	// SendTimeout ends a stream whose client takes longer than this to take a
@@ -75,12 +75,12 @@ type Limits struct {
 	Linger time.Duration
 }
 
-// DefaultLimits are not met by 500 proxies that come at once, and are by a
-// storm of thousands.
+// DefaultLimits have proxies that come at once served as fast as all at a time
+// would be, and a change to those that are there at most twice as late.
 func DefaultLimits() Limits {
 	return Limits{
 		StreamsPerSecond: 1000,
-		FirstAnswers:     1000,
+		FirstAnswers:     32,
 		SendTimeout:      30 * time.Second,
 		MaxAge:           30 * time.Minute,
 		Drain:            3 * time.Second,

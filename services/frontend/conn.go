@@ -24,8 +24,9 @@ import (
 )
 
 // firstAnswersFor is how long a stream counts as being at its first answers at
-// most.
-const firstAnswersFor = 10 * time.Second
+// most: several times what one takes that has a processor to itself. Who takes
+// longer waits for a slow line or a dead client, which costs nobody anything.
+const firstAnswersFor = 250 * time.Millisecond
 
 // conn is one stream. Its handler, the goroutine that grpc starts for it, waits
 // for the reason to end it; another goroutine receives. Who has the stream's

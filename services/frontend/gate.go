@@ -15,7 +15,7 @@ import (
 // was served before works on meanwhile, and a gRPC one that is refused would
 // come back in 2 ms (G12); one that is new is better off with another frontend.
 const (
-	coldWait     = 2 * time.Second
+	coldWait     = 5 * time.Second
 	resumingWait = 15 * time.Second
 )
 

@@ -58,15 +58,16 @@ func TestGateRate(t *testing.T) {
 		c.come("cold0", false)
 		c.come("cold1", false)
 		<-time.After(100 * time.Millisecond)
-		for i := range 6 {
+		for i := range 12 {
 			c.come(fmt.Sprint("cold", 2+i), false)
 		}
 		c.come("back", true)
 		// As many at once as in a second; who resumes comes before who waits;
 		// who would wait too long is told so at once.
 		c.expect(
-			"0s cold0 in", "0s cold1 in", "1.5s cold3 in", "100ms cold6 Unavailable", "100ms cold7 Unavailable",
-			"1s cold2 in", "2.1s cold5 Unavailable", "2s cold4 in", "500ms back in")
+			"0s cold0 in", "0s cold1 in", "1.5s cold3 in", "100ms cold12 Unavailable", "100ms cold13 Unavailable",
+			"1s cold2 in", "2.5s cold5 in", "2s cold4 in", "3.5s cold7 in", "3s cold6 in", "4.5s cold9 in", "4s cold8 in",
+			"5.1s cold11 Unavailable", "500ms back in", "5s cold10 in")
 	})
 }
 
@@ -78,8 +79,8 @@ func TestGatePlaces(t *testing.T) {
 		c.come("c", false)
 		<-time.After(time.Second)
 		c.gate.leave() // a
-		<-time.After(4 * time.Second)
-		c.expect("0s a in", "1s b in", "2s c Unavailable")
+		<-time.After(5 * time.Second)
+		c.expect("0s a in", "1s b in", "5s c Unavailable")
 	})
 }
 
@@ -92,7 +93,7 @@ func TestGateHolds(t *testing.T) {
 		c.come("b", true)
 		<-time.After(10 * time.Second)
 		c.gate.leave() // a
-		c.expect("0s a in", "10s b in", "2s cold Unavailable")
+		c.expect("0s a in", "10s b in", "5s cold Unavailable")
 	})
 }
 

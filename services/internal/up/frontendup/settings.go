@@ -45,7 +45,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&l.StreamsPerSecond, "streams-per-second", l.StreamsPerSecond, "new streams taken in a second, and at once; more wait, or are refused and come again. "+
 		"Less saves processor time for those that are served already when many come at once")
 	fs.IntVar(&l.FirstAnswers, "first-answers", l.FirstAnswers, "new streams at their first answers at a time; more wait, or are refused and come again. "+
-		"Less saves memory when many come at once")
+		"More, and a change reaches those that are served already later when many come at once")
 	fs.DurationVar(&l.SendTimeout, "send-timeout", l.SendTimeout, "`time` that a client may take to take a response; then its stream ends. "+
 		"More suits slow lines")
 	fs.DurationVar(&l.MaxAge, "max-stream-age", l.MaxAge, "`time` after which a stream ends, give or take a tenth, so that clients spread over all frontends again; 0: never. "+
