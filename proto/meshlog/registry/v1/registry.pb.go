@@ -241,10 +241,12 @@ type Service struct {
 	InternalTrafficLocal bool `protobuf:"varint,11,opt,name=internal_traffic_local,json=internalTrafficLocal,proto3" json:"internal_traffic_local,omitempty"`
 	// PreferSameZone, PreferSameNode or empty.
 	TrafficDistribution string `protobuf:"bytes,12,opt,name=traffic_distribution,json=trafficDistribution,proto3" json:"traffic_distribution,omitempty"`
-	// Service accounts beside those of its endpoints.
+	// Service accounts of its namespace beside those of its endpoints.
 	ServiceAccounts []string `protobuf:"bytes,13,rep,name=service_accounts,json=serviceAccounts,proto3" json:"service_accounts,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Subject alternative names beside those of service accounts, in full.
+	Identities    []string `protobuf:"bytes,14,rep,name=identities,proto3" json:"identities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -364,6 +366,13 @@ func (x *Service) GetTrafficDistribution() string {
 func (x *Service) GetServiceAccounts() []string {
 	if x != nil {
 		return x.ServiceAccounts
+	}
+	return nil
+}
+
+func (x *Service) GetIdentities() []string {
+	if x != nil {
+		return x.Identities
 	}
 	return nil
 }
@@ -882,6 +891,64 @@ func (x *Workload) GetPorts() map[string]uint32 {
 	return nil
 }
 
+// SecretReference says that there is a Secret that can be a TLS credential, and
+// when its content changes. It never holds key material.
+type SecretReference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As the source calls it: "kubernetes.io/tls", "Opaque".
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// The fields that a credential is made of, by name ("tls.crt"), each with
+	// the HMAC-SHA256 of namespace, "/", name, "/", field, a zero byte and its
+	// content, under a key that is not on the log; empty without such a key.
+	Fields        map[string][]byte `protobuf:"bytes,2,rep,name=fields,proto3" json:"fields,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretReference) Reset() {
+	*x = SecretReference{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretReference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretReference) ProtoMessage() {}
+
+func (x *SecretReference) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
+func (*SecretReference) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SecretReference) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *SecretReference) GetFields() map[string][]byte {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
 var File_meshlog_registry_v1_registry_proto protoreflect.FileDescriptor
 
 const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
@@ -897,7 +964,7 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
 	"media_type\x18\x02 \x01(\tR\tmediaType\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x14\n" +
-	"\x05field\x18\x04 \x01(\tR\x05field\"\xd3\x05\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\"\xf3\x05\n" +
 	"\aService\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12#\n" +
 	"\rdomain_suffix\x18\x02 \x01(\tR\fdomainSuffix\x12\x1c\n" +
@@ -912,7 +979,10 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	" \x01(\bR\x18publishNotReadyAddresses\x124\n" +
 	"\x16internal_traffic_local\x18\v \x01(\bR\x14internalTrafficLocal\x121\n" +
 	"\x14traffic_distribution\x18\f \x01(\tR\x13trafficDistribution\x12)\n" +
-	"\x10service_accounts\x18\r \x03(\tR\x0fserviceAccounts\x1a9\n" +
+	"\x10service_accounts\x18\r \x03(\tR\x0fserviceAccounts\x12\x1e\n" +
+	"\n" +
+	"identities\x18\x0e \x03(\tR\n" +
+	"identities\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a;\n" +
@@ -974,7 +1044,13 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
 	"PortsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01*_\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xaa\x01\n" +
+	"\x0fSecretReference\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12H\n" +
+	"\x06fields\x18\x02 \x03(\v20.meshlog.registry.v1.SecretReference.FieldsEntryR\x06fields\x1a9\n" +
+	"\vFieldsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01*_\n" +
 	"\x06Health\x12\x16\n" +
 	"\x12HEALTH_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eHEALTH_HEALTHY\x10\x01\x12\x14\n" +
@@ -994,42 +1070,45 @@ func file_meshlog_registry_v1_registry_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_registry_v1_registry_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_meshlog_registry_v1_registry_proto_goTypes = []any{
-	(Health)(0),          // 0: meshlog.registry.v1.Health
-	(*Object)(nil),       // 1: meshlog.registry.v1.Object
-	(*Undecoded)(nil),    // 2: meshlog.registry.v1.Undecoded
-	(*Service)(nil),      // 3: meshlog.registry.v1.Service
-	(*ServicePort)(nil),  // 4: meshlog.registry.v1.ServicePort
-	(*Endpoints)(nil),    // 5: meshlog.registry.v1.Endpoints
-	(*EndpointPort)(nil), // 6: meshlog.registry.v1.EndpointPort
-	(*Endpoint)(nil),     // 7: meshlog.registry.v1.Endpoint
-	(*Locality)(nil),     // 8: meshlog.registry.v1.Locality
-	(*Workload)(nil),     // 9: meshlog.registry.v1.Workload
-	nil,                  // 10: meshlog.registry.v1.Service.LabelsEntry
-	nil,                  // 11: meshlog.registry.v1.Service.SelectorEntry
-	nil,                  // 12: meshlog.registry.v1.Endpoint.LabelsEntry
-	nil,                  // 13: meshlog.registry.v1.Workload.LabelsEntry
-	nil,                  // 14: meshlog.registry.v1.Workload.PortsEntry
+	(Health)(0),             // 0: meshlog.registry.v1.Health
+	(*Object)(nil),          // 1: meshlog.registry.v1.Object
+	(*Undecoded)(nil),       // 2: meshlog.registry.v1.Undecoded
+	(*Service)(nil),         // 3: meshlog.registry.v1.Service
+	(*ServicePort)(nil),     // 4: meshlog.registry.v1.ServicePort
+	(*Endpoints)(nil),       // 5: meshlog.registry.v1.Endpoints
+	(*EndpointPort)(nil),    // 6: meshlog.registry.v1.EndpointPort
+	(*Endpoint)(nil),        // 7: meshlog.registry.v1.Endpoint
+	(*Locality)(nil),        // 8: meshlog.registry.v1.Locality
+	(*Workload)(nil),        // 9: meshlog.registry.v1.Workload
+	(*SecretReference)(nil), // 10: meshlog.registry.v1.SecretReference
+	nil,                     // 11: meshlog.registry.v1.Service.LabelsEntry
+	nil,                     // 12: meshlog.registry.v1.Service.SelectorEntry
+	nil,                     // 13: meshlog.registry.v1.Endpoint.LabelsEntry
+	nil,                     // 14: meshlog.registry.v1.Workload.LabelsEntry
+	nil,                     // 15: meshlog.registry.v1.Workload.PortsEntry
+	nil,                     // 16: meshlog.registry.v1.SecretReference.FieldsEntry
 }
 var file_meshlog_registry_v1_registry_proto_depIdxs = []int32{
 	4,  // 0: meshlog.registry.v1.Service.ports:type_name -> meshlog.registry.v1.ServicePort
-	10, // 1: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
-	11, // 2: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
+	11, // 1: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
+	12, // 2: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
 	6,  // 3: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
 	7,  // 4: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
 	0,  // 5: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
-	12, // 6: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
+	13, // 6: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
 	8,  // 7: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
-	13, // 8: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
+	14, // 8: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
 	8,  // 9: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
 	0,  // 10: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
-	14, // 11: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	15, // 11: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
+	16, // 12: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_registry_v1_registry_proto_init() }
@@ -1043,7 +1122,7 @@ func file_meshlog_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_registry_v1_registry_proto_rawDesc), len(file_meshlog_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
