@@ -38,6 +38,7 @@ func check(e Event) error {
 		err = firstError(
 			within("alive.shard", checkShard(b.Shard)),
 			required("alive.session", b.Session),
+			within("alive", checkKinds(b.Kinds)),
 		)
 	case *Overlay:
 		err = checkOverlay(b)
@@ -207,6 +208,20 @@ func checkShard(s Shard) error {
 		required("source", s.Source),
 		required("instance", s.Instance),
 	)
+}
+
+// checkKinds holds to the one way to write a set.
+func checkKinds(kinds Kinds) error {
+	for i, k := range kinds {
+		field := fmt.Sprintf("kinds[%d]", i)
+		if err := required(field, k); err != nil {
+			return err
+		}
+		if i > 0 && k <= kinds[i-1] {
+			return fmt.Errorf("%s: %q does not come after %q; they are sorted, each once", field, k, kinds[i-1])
+		}
+	}
+	return nil
 }
 
 // within puts the name of what holds it before the field that err names.

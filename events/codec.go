@@ -87,6 +87,8 @@ func toProto(e Event) *eventv1.Event {
 			Digest:  b.Digest[:],
 			Listed:  listedToProto(b.Listed),
 			Partial: b.Partial,
+			Kinds:   b.Kinds,
+			Ends:    b.Ends,
 		}}
 	case *Overlay:
 		m.Body = &eventv1.Event_Overlay{Overlay: overlayToProto(b)}
@@ -261,6 +263,8 @@ func aliveFromProto(m *eventv1.Alive) (*Alive, error) {
 		Session: m.GetSession(),
 		Low:     m.GetLow(),
 		Partial: m.GetPartial(),
+		Kinds:   m.GetKinds(),
+		Ends:    m.GetEnds(),
 	}
 	if n := copy(a.Digest[:], m.GetDigest()); n != len(a.Digest) || n != len(m.GetDigest()) {
 		return nil, fmt.Errorf("alive.digest: has %d bytes instead of %d", len(m.GetDigest()), len(a.Digest))

@@ -56,6 +56,7 @@ func examples() []struct {
 		{"delete", envelope(&Object{Key: exampleKey, Op: Delete, Session: "s1", Pseq: 8, Low: 8})},
 		{"begin", envelope(&Begin{Shard: shard, Session: "s1", Holder: "host-1"})},
 		{"alive", envelope(&Alive{Shard: shard, Session: "s1", Low: 9, Digest: Digest{1, 2, 15: 3}, Listed: listed, Partial: true})},
+		{"alive-of-kinds", envelope(&Alive{Shard: shard, Session: "s1", Low: 1, Kinds: KindsOf("Service", "Pod", "Service"), Ends: true})},
 		{"alive-nothing-listed", envelope(&Alive{Shard: shard, Session: "s1"})},
 		{"rollback", envelope(&Overlay{ID: "o1", Kind: Rollback, Reason: "bad canary", Values: []OverlayValue{
 			{Key: exampleKey, Base: Hash{1, 31: 2}, Payload: &payload, Created: exampleTime},
@@ -199,6 +200,9 @@ func TestEncodeRefuses(t *testing.T) {
 		{"begin.holder", Event{ID: "x", Body: &Begin{Shard: shard, Session: "s"}}},
 		{"alive.shard.instance", Event{ID: "x", Body: &Alive{Shard: Shard{Source: "file"}, Session: "s"}}},
 		{"alive.session", Event{ID: "x", Body: &Alive{Shard: shard}}},
+		{"alive.kinds[1]: \"Pod\" does not come after", Event{ID: "x", Body: &Alive{Shard: shard, Session: "s", Kinds: Kinds{"Service", "Pod"}}}},
+		{"alive.kinds[1]: \"Pod\" does not come after", Event{ID: "x", Body: &Alive{Shard: shard, Session: "s", Kinds: Kinds{"Pod", "Pod"}}}},
+		{"alive.kinds[0]: is missing", Event{ID: "x", Body: &Alive{Shard: shard, Session: "s", Kinds: Kinds{""}}}},
 		{"overlay.id", overlay(func(o *Overlay) { o.ID = "" })},
 		{"overlay.kind", overlay(func(o *Overlay) { o.Kind = 0 })},
 		{"overlay.values: is empty", overlay(func(o *Overlay) { o.Values = nil })},

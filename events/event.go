@@ -85,13 +85,19 @@ type Alive struct {
 	Shard   Shard
 	Session string
 	Low     uint64 // as in Object
-	// Digest is over all keys of the shard as the watcher sees them.
+	// Digest is over the keys of the shard as the watcher sees them.
 	Digest Digest
 	// Listed are the digest buckets whose keys were sent while listing; it
 	// counts in the first Alive of a session only.
 	Listed BucketSet
 	// Partial says that something could not be read.
 	Partial bool
+	// Kinds are those that the session speaks for, the same in each of its
+	// Alives: Digest is over their keys only, and nothing of others is removed.
+	Kinds Kinds
+	// Ends says that nothing more comes of the session: whoever watches the
+	// shard may begin at once.
+	Ends bool
 }
 
 // OverlayKind says whose word an overlay is.

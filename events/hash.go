@@ -75,6 +75,13 @@ func (s *ShardDigests) Toggle(k Key, h Hash) {
 	s[b] = s[b].With(h)
 }
 
+// Add takes in the digests of other keys.
+func (s *ShardDigests) Add(others *ShardDigests) {
+	for b := range s {
+		s[b] = s[b].With(Hash(append(others[b][:], make([]byte, 16)...)))
+	}
+}
+
 // Sum is the digest of the whole shard.
 func (s *ShardDigests) Sum() Digest {
 	h := sha256.New()

@@ -689,13 +689,20 @@ type Alive struct {
 	Session string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
 	// As in Object.
 	Low uint64 `protobuf:"varint,3,opt,name=low,proto3" json:"low,omitempty"`
-	// Digest over all keys of the shard as the watcher sees them.
+	// Digest over the keys of the shard as the watcher sees them.
 	Digest []byte `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
 	// The digest buckets whose keys were sent while listing, one bit each,
 	// lowest bit first; in the first Alive only.
 	Listed []byte `protobuf:"bytes,5,opt,name=listed,proto3" json:"listed,omitempty"`
 	// Something could not be read: nothing is compared or removed.
-	Partial       bool `protobuf:"varint,6,opt,name=partial,proto3" json:"partial,omitempty"`
+	Partial bool `protobuf:"varint,6,opt,name=partial,proto3" json:"partial,omitempty"`
+	// The kinds that the session speaks for, sorted; empty: all. Digest and
+	// sweep are of these, objects of other kinds stay as they are. The same in
+	// every Alive of a session.
+	Kinds []string `protobuf:"bytes,7,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Nothing more comes of the session: whoever watches the shard may begin at
+	// once.
+	Ends          bool `protobuf:"varint,8,opt,name=ends,proto3" json:"ends,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -768,6 +775,20 @@ func (x *Alive) GetListed() []byte {
 func (x *Alive) GetPartial() bool {
 	if x != nil {
 		return x.Partial
+	}
+	return false
+}
+
+func (x *Alive) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *Alive) GetEnds() bool {
+	if x != nil {
+		return x.Ends
 	}
 	return false
 }
@@ -1163,14 +1184,16 @@ const file_meshlog_event_v1_event_proto_rawDesc = "" +
 	"\x05Begin\x12-\n" +
 	"\x05shard\x18\x01 \x01(\v2\x17.meshlog.event.v1.ShardR\x05shard\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x16\n" +
-	"\x06holder\x18\x03 \x01(\tR\x06holder\"\xac\x01\n" +
+	"\x06holder\x18\x03 \x01(\tR\x06holder\"\xd6\x01\n" +
 	"\x05Alive\x12-\n" +
 	"\x05shard\x18\x01 \x01(\v2\x17.meshlog.event.v1.ShardR\x05shard\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x10\n" +
 	"\x03low\x18\x03 \x01(\x04R\x03low\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x16\n" +
 	"\x06listed\x18\x05 \x01(\fR\x06listed\x12\x18\n" +
-	"\apartial\x18\x06 \x01(\bR\apartial\"\xb4\x01\n" +
+	"\apartial\x18\x06 \x01(\bR\apartial\x12\x14\n" +
+	"\x05kinds\x18\a \x03(\tR\x05kinds\x12\x12\n" +
+	"\x04ends\x18\b \x01(\bR\x04ends\"\xb4\x01\n" +
 	"\aOverlay\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.meshlog.event.v1.OverlayKindR\x04kind\x12\x16\n" +

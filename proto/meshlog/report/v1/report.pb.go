@@ -1189,7 +1189,10 @@ type BuilderReport struct {
 	// Who has reported within the last 25 s, and has not said goodbye.
 	Peers []*Peer `protobuf:"bytes,15,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Another message with more of the diagnostics follows.
-	More          bool `protobuf:"varint,16,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,16,opt,name=more,proto3" json:"more,omitempty"`
+	// Objects that stay as they are because their source cannot be read for
+	// their kind.
+	Frozen        []*FrozenKind `protobuf:"bytes,17,rep,name=frozen,proto3" json:"frozen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1336,6 +1339,83 @@ func (x *BuilderReport) GetMore() bool {
 	return false
 }
 
+func (x *BuilderReport) GetFrozen() []*FrozenKind {
+	if x != nil {
+		return x.Frozen
+	}
+	return nil
+}
+
+// FrozenKind is a kind of which a source has objects on the log, and for which
+// its last listing did not speak.
+type FrozenKind struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	Keys          uint64                 `protobuf:"varint,4,opt,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FrozenKind) Reset() {
+	*x = FrozenKind{}
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FrozenKind) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FrozenKind) ProtoMessage() {}
+
+func (x *FrozenKind) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FrozenKind.ProtoReflect.Descriptor instead.
+func (*FrozenKind) Descriptor() ([]byte, []int) {
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *FrozenKind) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *FrozenKind) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *FrozenKind) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *FrozenKind) GetKeys() uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
 // Peer is a process that reports.
 type Peer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1348,7 +1428,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1440,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[12]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1453,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Peer) GetName() string {
@@ -1409,7 +1489,7 @@ type Quarantine struct {
 
 func (x *Quarantine) Reset() {
 	*x = Quarantine{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1501,7 @@ func (x *Quarantine) String() string {
 func (*Quarantine) ProtoMessage() {}
 
 func (x *Quarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[13]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1514,7 @@ func (x *Quarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
 func (*Quarantine) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Quarantine) GetId() string {
@@ -1502,7 +1582,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1594,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[14]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1607,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Hold) GetId() string {
@@ -1589,7 +1669,7 @@ type StageTiming struct {
 
 func (x *StageTiming) Reset() {
 	*x = StageTiming{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1681,7 @@ func (x *StageTiming) String() string {
 func (*StageTiming) ProtoMessage() {}
 
 func (x *StageTiming) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[15]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1694,7 @@ func (x *StageTiming) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageTiming.ProtoReflect.Descriptor instead.
 func (*StageTiming) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StageTiming) GetVersion() *v1.Version {
@@ -1668,17 +1748,19 @@ func (x *StageTiming) GetPublished() *timestamppb.Timestamp {
 
 // DigestRequest asks the leader for the bucket digests of a shard.
 type DigestRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
-	Session       string                 `protobuf:"bytes,3,opt,name=session,proto3" json:"session,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Source   string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Instance string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Session  string                 `protobuf:"bytes,3,opt,name=session,proto3" json:"session,omitempty"`
+	// The kinds whose keys count, as in meshlog.event.v1.Alive.
+	Kinds         []string `protobuf:"bytes,4,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DigestRequest) Reset() {
 	*x = DigestRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1690,7 +1772,7 @@ func (x *DigestRequest) String() string {
 func (*DigestRequest) ProtoMessage() {}
 
 func (x *DigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[16]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1703,7 +1785,7 @@ func (x *DigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
 func (*DigestRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DigestRequest) GetSource() string {
@@ -1727,6 +1809,13 @@ func (x *DigestRequest) GetSession() string {
 	return ""
 }
 
+func (x *DigestRequest) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
 type DigestReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// False: this builder has not read the session's begin, or does not lead.
@@ -1739,7 +1828,7 @@ type DigestReply struct {
 
 func (x *DigestReply) Reset() {
 	*x = DigestReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1751,7 +1840,7 @@ func (x *DigestReply) String() string {
 func (*DigestReply) ProtoMessage() {}
 
 func (x *DigestReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[17]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1764,7 +1853,7 @@ func (x *DigestReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestReply.ProtoReflect.Descriptor instead.
 func (*DigestReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DigestReply) GetKnown() bool {
@@ -1795,7 +1884,7 @@ type ListingRequest struct {
 
 func (x *ListingRequest) Reset() {
 	*x = ListingRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +1896,7 @@ func (x *ListingRequest) String() string {
 func (*ListingRequest) ProtoMessage() {}
 
 func (x *ListingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[18]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +1909,7 @@ func (x *ListingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListingRequest.ProtoReflect.Descriptor instead.
 func (*ListingRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListingRequest) GetSource() string {
@@ -1862,7 +1951,7 @@ type ProxyRequest struct {
 
 func (x *ProxyRequest) Reset() {
 	*x = ProxyRequest{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1874,7 +1963,7 @@ func (x *ProxyRequest) String() string {
 func (*ProxyRequest) ProtoMessage() {}
 
 func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[19]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1887,7 +1976,7 @@ func (x *ProxyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyRequest.ProtoReflect.Descriptor instead.
 func (*ProxyRequest) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{19}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ProxyRequest) GetId() string {
@@ -1918,7 +2007,7 @@ type ProxyReply struct {
 
 func (x *ProxyReply) Reset() {
 	*x = ProxyReply{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1930,7 +2019,7 @@ func (x *ProxyReply) String() string {
 func (*ProxyReply) ProtoMessage() {}
 
 func (x *ProxyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[20]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1943,7 +2032,7 @@ func (x *ProxyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReply.ProtoReflect.Descriptor instead.
 func (*ProxyReply) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{20}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ProxyReply) GetFrontend() string {
@@ -2009,7 +2098,7 @@ type TypeContent struct {
 
 func (x *TypeContent) Reset() {
 	*x = TypeContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2110,7 @@ func (x *TypeContent) String() string {
 func (*TypeContent) ProtoMessage() {}
 
 func (x *TypeContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[21]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +2123,7 @@ func (x *TypeContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeContent.ProtoReflect.Descriptor instead.
 func (*TypeContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{21}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TypeContent) GetTypeUrl() string {
@@ -2077,7 +2166,7 @@ type ResourceContent struct {
 
 func (x *ResourceContent) Reset() {
 	*x = ResourceContent{}
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2089,7 +2178,7 @@ func (x *ResourceContent) String() string {
 func (*ResourceContent) ProtoMessage() {}
 
 func (x *ResourceContent) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_report_v1_report_proto_msgTypes[22]
+	mi := &file_meshlog_report_v1_report_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2102,7 +2191,7 @@ func (x *ResourceContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceContent.ProtoReflect.Descriptor instead.
 func (*ResourceContent) Descriptor() ([]byte, []int) {
-	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{22}
+	return file_meshlog_report_v1_report_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ResourceContent) GetName() string {
@@ -2266,7 +2355,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	" \x01(\x04R\apending\x12A\n" +
 	"\vdiagnostics\x18\v \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x122\n" +
 	"\x06listed\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x06listed\x124\n" +
-	"\achanged\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\achanged\"\x91\x05\n" +
+	"\achanged\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\achanged\"\xc8\x05\n" +
 	"\rBuilderReport\x12\x18\n" +
 	"\abuilder\x18\x01 \x01(\tR\abuilder\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -2285,7 +2374,14 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\vdiagnostics\x18\r \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x12?\n" +
 	"\vquarantines\x18\x0e \x03(\v2\x1d.meshlog.report.v1.QuarantineR\vquarantines\x12-\n" +
 	"\x05peers\x18\x0f \x03(\v2\x17.meshlog.report.v1.PeerR\x05peers\x12\x12\n" +
-	"\x04more\x18\x10 \x01(\bR\x04more\"L\n" +
+	"\x04more\x18\x10 \x01(\bR\x04more\x125\n" +
+	"\x06frozen\x18\x11 \x03(\v2\x1d.meshlog.report.v1.FrozenKindR\x06frozen\"h\n" +
+	"\n" +
+	"FrozenKind\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04keys\x18\x04 \x01(\x04R\x04keys\"L\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x05heard\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05heard\"\xca\x01\n" +
@@ -2312,11 +2408,12 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x04read\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04read\x12,\n" +
 	"\x03due\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x120\n" +
 	"\x05built\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05built\x128\n" +
-	"\tpublished\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tpublished\"]\n" +
+	"\tpublished\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tpublished\"s\n" +
 	"\rDigestRequest\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x18\n" +
-	"\asession\x18\x03 \x01(\tR\asession\"=\n" +
+	"\asession\x18\x03 \x01(\tR\asession\x12\x14\n" +
+	"\x05kinds\x18\x04 \x03(\tR\x05kinds\"=\n" +
 	"\vDigestReply\x12\x14\n" +
 	"\x05known\x18\x01 \x01(\bR\x05known\x12\x18\n" +
 	"\adigests\x18\x02 \x01(\fR\adigests\"v\n" +
@@ -2361,7 +2458,7 @@ func file_meshlog_report_v1_report_proto_rawDescGZIP() []byte {
 	return file_meshlog_report_v1_report_proto_rawDescData
 }
 
-var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_meshlog_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(*Tick)(nil),                  // 0: meshlog.report.v1.Tick
 	(*Suspect)(nil),               // 1: meshlog.report.v1.Suspect
@@ -2375,74 +2472,76 @@ var file_meshlog_report_v1_report_proto_goTypes = []any{
 	(*Nack)(nil),                  // 9: meshlog.report.v1.Nack
 	(*WatcherReport)(nil),         // 10: meshlog.report.v1.WatcherReport
 	(*BuilderReport)(nil),         // 11: meshlog.report.v1.BuilderReport
-	(*Peer)(nil),                  // 12: meshlog.report.v1.Peer
-	(*Quarantine)(nil),            // 13: meshlog.report.v1.Quarantine
-	(*Hold)(nil),                  // 14: meshlog.report.v1.Hold
-	(*StageTiming)(nil),           // 15: meshlog.report.v1.StageTiming
-	(*DigestRequest)(nil),         // 16: meshlog.report.v1.DigestRequest
-	(*DigestReply)(nil),           // 17: meshlog.report.v1.DigestReply
-	(*ListingRequest)(nil),        // 18: meshlog.report.v1.ListingRequest
-	(*ProxyRequest)(nil),          // 19: meshlog.report.v1.ProxyRequest
-	(*ProxyReply)(nil),            // 20: meshlog.report.v1.ProxyReply
-	(*TypeContent)(nil),           // 21: meshlog.report.v1.TypeContent
-	(*ResourceContent)(nil),       // 22: meshlog.report.v1.ResourceContent
-	(*v1.Version)(nil),            // 23: meshlog.snapshot.v1.Version
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
-	(*v1.Diagnostic)(nil),         // 25: meshlog.snapshot.v1.Diagnostic
+	(*FrozenKind)(nil),            // 12: meshlog.report.v1.FrozenKind
+	(*Peer)(nil),                  // 13: meshlog.report.v1.Peer
+	(*Quarantine)(nil),            // 14: meshlog.report.v1.Quarantine
+	(*Hold)(nil),                  // 15: meshlog.report.v1.Hold
+	(*StageTiming)(nil),           // 16: meshlog.report.v1.StageTiming
+	(*DigestRequest)(nil),         // 17: meshlog.report.v1.DigestRequest
+	(*DigestReply)(nil),           // 18: meshlog.report.v1.DigestReply
+	(*ListingRequest)(nil),        // 19: meshlog.report.v1.ListingRequest
+	(*ProxyRequest)(nil),          // 20: meshlog.report.v1.ProxyRequest
+	(*ProxyReply)(nil),            // 21: meshlog.report.v1.ProxyReply
+	(*TypeContent)(nil),           // 22: meshlog.report.v1.TypeContent
+	(*ResourceContent)(nil),       // 23: meshlog.report.v1.ResourceContent
+	(*v1.Version)(nil),            // 24: meshlog.snapshot.v1.Version
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*v1.Diagnostic)(nil),         // 26: meshlog.snapshot.v1.Diagnostic
 }
 var file_meshlog_report_v1_report_proto_depIdxs = []int32{
-	23, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
-	23, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
+	24, // 0: meshlog.report.v1.Tick.head:type_name -> meshlog.snapshot.v1.Version
+	24, // 1: meshlog.report.v1.Tick.position:type_name -> meshlog.snapshot.v1.Version
 	1,  // 2: meshlog.report.v1.Tick.suspects:type_name -> meshlog.report.v1.Suspect
-	24, // 3: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
-	23, // 4: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
+	25, // 3: meshlog.report.v1.FrontendReport.time:type_name -> google.protobuf.Timestamp
+	24, // 4: meshlog.report.v1.FrontendReport.serving:type_name -> meshlog.snapshot.v1.Version
 	7,  // 5: meshlog.report.v1.FrontendReport.proxies:type_name -> meshlog.report.v1.ProxyReport
 	6,  // 6: meshlog.report.v1.FrontendReport.chain_mismatch:type_name -> meshlog.report.v1.ChainMismatch
 	5,  // 7: meshlog.report.v1.FrontendReport.verdicts:type_name -> meshlog.report.v1.Verdict
 	4,  // 8: meshlog.report.v1.FrontendReport.applied:type_name -> meshlog.report.v1.Applied
-	23, // 9: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
-	23, // 10: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
-	23, // 11: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
-	23, // 12: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
-	24, // 13: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
+	24, // 9: meshlog.report.v1.Applied.version:type_name -> meshlog.snapshot.v1.Version
+	24, // 10: meshlog.report.v1.Verdict.good:type_name -> meshlog.snapshot.v1.Version
+	24, // 11: meshlog.report.v1.ChainMismatch.own:type_name -> meshlog.snapshot.v1.Version
+	24, // 12: meshlog.report.v1.ChainMismatch.head:type_name -> meshlog.snapshot.v1.Version
+	25, // 13: meshlog.report.v1.ProxyReport.connected_since:type_name -> google.protobuf.Timestamp
 	8,  // 14: meshlog.report.v1.ProxyReport.types:type_name -> meshlog.report.v1.TypeReport
-	23, // 15: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
-	23, // 16: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
-	24, // 17: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
-	24, // 18: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
+	24, // 15: meshlog.report.v1.TypeReport.sent:type_name -> meshlog.snapshot.v1.Version
+	24, // 16: meshlog.report.v1.TypeReport.acked:type_name -> meshlog.snapshot.v1.Version
+	25, // 17: meshlog.report.v1.TypeReport.sent_time:type_name -> google.protobuf.Timestamp
+	25, // 18: meshlog.report.v1.TypeReport.acked_time:type_name -> google.protobuf.Timestamp
 	9,  // 19: meshlog.report.v1.TypeReport.nack:type_name -> meshlog.report.v1.Nack
-	24, // 20: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
-	24, // 21: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
-	24, // 22: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
-	25, // 23: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	24, // 24: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
-	24, // 25: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
-	24, // 26: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	23, // 27: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	23, // 28: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
-	15, // 29: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
-	14, // 30: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	25, // 31: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	13, // 32: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
-	12, // 33: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
-	24, // 34: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
-	24, // 35: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
-	23, // 36: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	24, // 37: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	24, // 38: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	24, // 39: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	24, // 40: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	24, // 41: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	24, // 42: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	7,  // 43: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
-	23, // 44: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
-	21, // 45: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
-	22, // 46: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	25, // 20: meshlog.report.v1.TypeReport.unanswered:type_name -> google.protobuf.Timestamp
+	25, // 21: meshlog.report.v1.Nack.time:type_name -> google.protobuf.Timestamp
+	25, // 22: meshlog.report.v1.WatcherReport.time:type_name -> google.protobuf.Timestamp
+	26, // 23: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	25, // 24: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
+	25, // 25: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
+	25, // 26: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	24, // 27: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	24, // 28: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	16, // 29: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
+	15, // 30: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
+	26, // 31: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	14, // 32: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
+	13, // 33: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
+	12, // 34: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
+	25, // 35: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
+	25, // 36: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
+	24, // 37: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	25, // 38: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	25, // 39: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	25, // 40: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	25, // 41: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	25, // 42: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	25, // 43: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	7,  // 44: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
+	24, // 45: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
+	22, // 46: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
+	23, // 47: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }
@@ -2456,7 +2555,7 @@ func file_meshlog_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_report_v1_report_proto_rawDesc), len(file_meshlog_report_v1_report_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1549,7 +1549,9 @@ type FoldShard struct {
 	Strangers uint64 `protobuf:"varint,11,opt,name=strangers,proto3" json:"strangers,omitempty"`
 	// The record that began the session: a FoldKey's last_pseq counts only if
 	// the key's seq is above it.
-	BeginSeq      uint64 `protobuf:"varint,12,opt,name=begin_seq,json=beginSeq,proto3" json:"begin_seq,omitempty"`
+	BeginSeq uint64 `protobuf:"varint,12,opt,name=begin_seq,json=beginSeq,proto3" json:"begin_seq,omitempty"`
+	// The kinds for which the listing closed last spoke; empty: all.
+	Kinds         []string `protobuf:"bytes,13,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1666,6 +1668,13 @@ func (x *FoldShard) GetBeginSeq() uint64 {
 		return x.BeginSeq
 	}
 	return 0
+}
+
+func (x *FoldShard) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
 }
 
 // FoldStaged is a record that waits for the rest of its change set.
@@ -1904,7 +1913,7 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x03seq\x18\x06 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06origin\x18\a \x01(\tR\x06origin\x12A\n" +
 	"\vdiagnostics\x18\b \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x12\x19\n" +
-	"\bgood_seq\x18\t \x01(\x04R\agoodSeq\"\xa8\x02\n" +
+	"\bgood_seq\x18\t \x01(\x04R\agoodSeq\"\xbe\x02\n" +
 	"\tFoldShard\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x18\n" +
@@ -1918,7 +1927,8 @@ const file_meshlog_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x03seq\x18\n" +
 	" \x01(\x04R\x03seq\x12\x1c\n" +
 	"\tstrangers\x18\v \x01(\x04R\tstrangers\x12\x1b\n" +
-	"\tbegin_seq\x18\f \x01(\x04R\bbeginSeq\"4\n" +
+	"\tbegin_seq\x18\f \x01(\x04R\bbeginSeq\x12\x14\n" +
+	"\x05kinds\x18\r \x03(\tR\x05kinds\"4\n" +
 	"\n" +
 	"FoldStaged\x12\x14\n" +
 	"\x05event\x18\x01 \x01(\fR\x05event\x12\x10\n" +
