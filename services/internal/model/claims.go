@@ -19,6 +19,8 @@ const (
 	endpointsKind     = "EndpointSlice"
 	workloadEntryKind = "WorkloadEntry"
 	workloadKind      = "Pod"
+	nodeKind          = "Node"
+	namespaceKind     = "Namespace"
 )
 
 // settings is what the mesh says about how objects are to be read. PushContexts
@@ -193,19 +195,23 @@ func (c *claim) joins(winner *claim) bool {
 	return c.entry != nil && c.service.Resolution == winner.service.Resolution
 }
 
-// service puts the claims of one namespace to one host together, the one that
-// wins first. Aliases are those of the host.
+// mergeClaims puts the claims of one namespace to one host together, the one
+// that wins first. Aliases are those of the host.
+//
+// Several clusters have a port if one of them has it, so that a port may come
+// to them one by one. Their virtual IPs are not put together: what one cluster
+// calls by an address is something else in the next.
 func mergeClaims(claims []*claim, aliases []string) *Service {
 	winner := claims[0]
 	s := *winner.service
 	s.Aliases = aliases
-	if winner.entry == nil {
-		return &s
-	}
 	s.Ports, s.Addresses = slices.Clone(s.Ports), slices.Clone(s.Addresses)
 	for _, c := range claims[1:] {
-		if c.joins(winner) {
-			s.Ports = sortPorts(append(s.Ports, c.service.Ports...)) // stable: the winner's stay
+		if !c.joins(winner) || c.service.AliasOf != winner.service.AliasOf {
+			continue
+		}
+		s.Ports = sortPorts(append(s.Ports, c.service.Ports...)) // stable: the winner's stay
+		if winner.entry != nil {
 			s.Addresses = plainAddresses(append(s.Addresses, c.service.Addresses...))
 		}
 	}
@@ -218,6 +224,9 @@ func (s *settings) claimProblems(claims []*claim) []Diagnostic {
 	var ds []Diagnostic
 	for _, c := range claims[1:] {
 		if c.joins(winner) {
+			if c.registry != nil {
+				ds = append(ds, clusterProblems(winner.service, c.service)...)
+			}
 			continue
 		}
 		ds = append(ds, Diagnostic{
@@ -226,6 +235,30 @@ func (s *settings) claimProblems(claims []*claim) []Diagnostic {
 			Advice: "use another host, or remove one of them",
 			Effect: "this one counts for nothing as far as this host goes",
 		})
+	}
+	return ds
+}
+
+// clusterProblems says in what a Service differs from that of the cluster that
+// wins, as far as both cannot hold.
+func clusterProblems(winner, s *Service) []Diagnostic {
+	differs := func(field, reason, effect string) Diagnostic {
+		return Diagnostic{
+			Severity: Warning, Code: "conflict", Key: s.Key, Field: field,
+			Reason: fmt.Sprintf("%s than in %s", reason, winner.Key), Advice: "make the Services of all clusters alike", Effect: effect,
+		}
+	}
+	if s.AliasOf != winner.AliasOf {
+		return []Diagnostic{differs("spec.externalName", "is another", "this one counts for nothing")}
+	}
+	var ds []Diagnostic
+	if s.Headless != winner.Headless {
+		ds = append(ds, differs("spec.clusterIP", "is headless or not, other", "the service is what it is there"))
+	}
+	for _, p := range s.Ports {
+		if q, ok := winner.Port(p.Number); ok && q.Protocol != p.Protocol {
+			ds = append(ds, differs("spec.ports", fmt.Sprintf("port %d has another protocol", p.Number), "the protocol is that of there"))
+		}
 	}
 	return ds
 }

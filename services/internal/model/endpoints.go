@@ -286,7 +286,7 @@ func (x *endpointIndex) collect(services *serviceIndex, id ServiceID) Endpoints 
 	s := services.byID.get(id)
 	all := make(Endpoints)
 	for _, c := range claims {
-		if !c.joins(winner) {
+		if !c.joins(winner) || c.service.AliasOf != "" {
 			continue
 		}
 		for _, p := range c.service.Ports {

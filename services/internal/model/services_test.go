@@ -268,8 +268,9 @@ func TestServicesOfSeveralClusters(t *testing.T) {
 		Service("a", "x", "80 http"), Slice("a", "x", "8080 http", "10.0.3.1"),
 	)
 	s := only(t, pc)
-	if s.Key.Instance != "one" || len(s.Ports) != 1 {
-		t.Errorf("%+v", s)
+	want := []model.Port{{Number: 80, Name: "http", Protocol: model.HTTP}, {Number: 90}}
+	if diff := cmp.Diff(want, s.Ports); s.Key.Instance != "one" || diff != "" {
+		t.Errorf("of %s, ports (-want +got):\n%s", s.Key, diff)
 	}
 	if got := addresses(pc, s.ServiceID, 80); got != "10.0.1.1:8080 10.0.2.1:8081" {
 		t.Errorf("endpoints %s", got)
@@ -277,5 +278,50 @@ func TestServicesOfSeveralClusters(t *testing.T) {
 	if got := pc.Read().Endpoints(s.ServiceID)[80][1].ClusterID; got != "two" {
 		t.Errorf("cluster %q", got)
 	}
-	expectProblems(t, pc, "x (metadata.name): conflict")
+	expectProblems(t, pc, "x (metadata.name): conflict", "x (spec.ports): conflict")
+}
+
+// A cluster of another DNS domain has hosts of its own.
+func TestServicesOfAnotherDomain(t *testing.T) {
+	in := func(cluster, suffix string) Change {
+		return Object("Service", "a", "x", &registryv1.Service{DomainSuffix: suffix, Ports: []*registryv1.ServicePort{{Number: 80}}}).From("kubernetes").In(cluster)
+	}
+	pc := PushContext(t,
+		in("one", ""), Slice("a", "x", "8080", "10.0.1.1").From("kubernetes").In("one"),
+		in("two", "corp.example"), Slice("a", "x", "8080", "10.0.2.1").From("kubernetes").In("two"),
+	)
+	for suffix, want := range map[string]string{"cluster.local": "10.0.1.1:8080", "corp.example": "10.0.2.1:8080"} {
+		if got := addresses(pc, model.ServiceID{Namespace: "a", Hostname: "x.a.svc." + suffix}, 80); got != want {
+			t.Errorf("%s: endpoints %s, want %s", suffix, got, want)
+		}
+	}
+}
+
+// A Service that is something else in another cluster is what it is in the one
+// that wins, and that is said.
+func TestServicesThatDifferByCluster(t *testing.T) {
+	alias := Object("Service", "a", "x", &registryv1.Service{ExternalName: "y.com"})
+	headless := Object("Service", "a", "x", &registryv1.Service{Headless: true, Ports: []*registryv1.ServicePort{{Number: 80, Name: "http"}}})
+	for _, test := range []struct {
+		name           string
+		first, second  Change
+		want           string // endpoints
+		alias, problem string
+	}{
+		{"alias wins", alias, Service("a", "x", "80 http"), "", "y.com", "x (spec.externalName): conflict"},
+		{"alias loses", Service("a", "x", "80 http"), alias, "10.0.1.1:8080", "", "x (spec.externalName): conflict"},
+		{"headless loses", Service("a", "x", "80 http"), headless, "10.0.1.1:8080 10.0.2.1:8080", "", "x (spec.clusterIP): conflict"},
+	} {
+		in := func(cluster string, c Change) Change { return c.From("kubernetes").In(cluster) }
+		pc := PushContext(t,
+			in("one", test.first), in("one", Slice("a", "x", "8080 http", "10.0.1.1")),
+			in("two", test.second), in("two", Slice("a", "x", "8080 http", "10.0.2.1")),
+		)
+		id := model.ServiceID{Namespace: "a", Hostname: "x.a.svc.cluster.local"}
+		s := pc.Read().Service(id)
+		if got := addresses(pc, id, 80); got != test.want || s.AliasOf != test.alias || s.Headless {
+			t.Errorf("%s: endpoints %q, want %q; %+v", test.name, got, test.want, s)
+		}
+		expectProblems(t, pc, test.problem)
+	}
 }

@@ -83,8 +83,9 @@ func NewWorld() *World {
 }
 
 // merged are the kinds of which every copy counts: what several registries
-// say of one name is put together by who reads it.
-var merged = []string{"Service", "EndpointSlice", "Pod"}
+// say of one name is put together by who reads it, and each cluster has nodes
+// and namespaces of its own.
+var merged = []string{serviceKind, endpointsKind, workloadKind, nodeKind, namespaceKind}
 
 func isMerged(kind string) bool { return slices.Contains(merged, kind) }
 
@@ -98,7 +99,7 @@ func counting(kind string, copies []*Object) []*Object {
 
 // Objects yields the objects of a kind that count, sorted by namespace and
 // name: the winning copy of each, or of the kinds that registries tell of
-// (Service, EndpointSlice, Pod) every copy, the one that wins first.
+// (Service, EndpointSlice, Pod, Node, Namespace) every copy, the one that wins first.
 func (w *World) Objects(kind string) iter.Seq[Object] {
 	return func(yield func(Object) bool) {
 		t, ok := w.kinds[kind]
