@@ -12,7 +12,8 @@ import (
 // NoEffect is a field that is accepted and changes nothing in this build.
 type NoEffect struct {
 	Kind string
-	// Field is its path from the spec, without indices, as in protobuf's JSON;
+	// Field is its path from the spec, without indices and keys, as in
+	// protobuf's JSON;
 	// "field=VALUE" is one value of an enumeration or a text.
 	Field string
 	// As is how documents call the last part of Field, where they call it
@@ -95,6 +96,11 @@ func (c *checker) ineffective(at *fieldPath, t *effectTree, m protoreflect.Messa
 			c.without(field, "has no effect yet: "+next.row.Instead)
 		case one != nil:
 			c.without(field, text(fd, v)+" has no effect yet: "+one.Instead)
+		case fd.IsMap():
+			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+				c.ineffective(field.entry(k.String()), next, v.Message())
+				return true
+			})
 		case fd.IsList():
 			for i := range v.List().Len() {
 				c.ineffective(field.item(i), next, v.List().Get(i).Message())

@@ -32,7 +32,9 @@ func TestNoEffects(t *testing.T) {
 				break
 			}
 			if last := i == len(parts)-1; !last {
-				at = fd.Message()
+				if at = fd.Message(); fd.IsMap() {
+					at = fd.MapValue().Message()
+				}
 			} else if one && fd.Enum() != nil && fd.Enum().Values().ByName(protoreflect.Name(value)) == nil {
 				t.Errorf("%s %s: no such value", row.Kind, row.Field)
 			}

@@ -24,6 +24,11 @@ func validateMeshConfig(m proto.Message) []Problem {
 	baseline, at := m.(*meshconfig.MeshConfig).GetDefaultTrafficPolicy(), root.field("defaultTrafficPolicy")
 	c.connectionPool(at.field("connectionPool"), baseline.GetConnectionPool())
 	c.outliers(at.field("outlierDetection"), baseline.GetOutlierDetection())
+	for i, s := range m.(*meshconfig.MeshConfig).GetServiceSettings() {
+		for j, h := range s.GetHosts() {
+			c.host(root.field("serviceSettings").item(i).field("hosts").item(j), h, true)
+		}
+	}
 	c.noEffect("MeshConfig", m)
 	return c.result()
 }

@@ -12,8 +12,6 @@ const (
 var noEffects = append([]NoEffect{
 	{Kind: "ServiceEntry", Field: "resolution=DYNAMIC_DNS", Instead: "requests to the hosts get 503; name them one by one with resolution DNS"},
 	{Kind: "ServiceEntry", Field: "ports.protocol=UDP", Instead: "proxies leave UDP alone"},
-	{Kind: "ServiceEntry", Field: "endpoints.network", Instead: "the endpoint is called at its address, from every network"},
-	{Kind: "WorkloadEntry", Field: "network", Instead: "the endpoint is called at its address, from every network"},
 	{Kind: "VirtualService", Field: "http.fault.delay.exponentialDelay", Instead: "requests are not delayed"},
 	{Kind: "VirtualService", Field: "http.fault.abort.http2Error", Instead: "requests are not aborted"},
 	{Kind: "VirtualService", Field: "tls", Instead: "TLS goes where it would without the route"},
@@ -25,6 +23,7 @@ var noEffects = append([]NoEffect{
 	{Kind: "Gateway", Field: "servers.defaultEndpoint", Instead: "requests go where VirtualServices say"},
 	{Kind: "Service", Field: "internalTrafficLocal", As: "internalTrafficPolicy", Instead: "endpoints on all nodes are used"},
 	{Kind: "Service", Field: "trafficDistribution", Instead: alike},
+	{Kind: "MeshNetworks", Field: "networks.gateways.locality", Instead: "a gateway counts as being where the endpoints behind it are"},
 }, append(trafficPolicyNoEffects("trafficPolicy", "subsets.trafficPolicy"), meshConfigNoEffects()...)...)
 
 // trafficPolicyNoEffects are those of a traffic policy at each of its places.
@@ -51,7 +50,7 @@ var meshConfigEffects = map[string]bool{
 	"connectTimeout": true, "defaultDestinationRuleExportTo": true, "defaultHttpRetryPolicy": true, "defaultServiceExportTo": true,
 	"defaultTrafficPolicy": true, "defaultVirtualServiceExportTo": true, "dnsRefreshRate": true, "h2UpgradePolicy": true,
 	"outboundTrafficPolicy": true, "pathNormalization": true, "protocolDetectionTimeout": true, "proxyHttpPort": true,
-	"proxyListenPort": true, "rootNamespace": true, "tcpKeepalive": true, "tlsDefaults": true,
+	"proxyListenPort": true, "rootNamespace": true, "serviceSettings": true, "tcpKeepalive": true, "tlsDefaults": true,
 }
 
 func meshConfigNoEffects() []NoEffect {

@@ -128,6 +128,9 @@ func (c *checker) entryEndpoints(se *networking.ServiceEntry) {
 		at := endpoints.item(i)
 		c.entryAddress(at.field("address"), e, se)
 		c.workload(at, e)
+		if e.GetNetwork() != "" && resolvesNames(se) {
+			c.without(at.field("network"), "has no effect yet with resolution "+se.GetResolution().String()+": the endpoint is called by its name, from every network")
+		}
 		for name := range e.GetPorts() {
 			if !names[name] {
 				c.at(at.field("ports").entry(name), "use the name of one of spec.ports", "the entry has no port %q", name)

@@ -80,11 +80,21 @@ var table = []*Kind{
 		Group: meshGroup, Versions: []string{"v1alpha1"}, Name: "MeshConfig", Only: "default", Meaning: Served,
 		validate: validateMeshConfig,
 	}),
+	of[mesh.MeshNetworks](Kind{
+		Group: meshGroup, Versions: []string{"v1alpha1"}, Name: "MeshNetworks", Only: "default", Meaning: Served,
+		validate: validateMeshNetworks,
+	}),
 
 	// What others are told by; alone it says nothing to a proxy.
 	of[registryv1.Workload](Kind{
 		Group: coreGroup, Versions: v1, Name: "Pod", Namespaced: true, Form: Converted, Meaning: Context,
 		validate: validateWorkload, endpointsOnly: always,
+	}),
+	of[registryv1.Object](Kind{
+		Group: coreGroup, Versions: v1, Name: "Node", Form: Converted, Meaning: Context,
+	}),
+	of[registryv1.Object](Kind{
+		Group: coreGroup, Versions: v1, Name: "Namespace", Form: Converted, Meaning: Context,
 	}),
 
 	// Carried on the log, without an effect so far.
@@ -117,12 +127,6 @@ var table = []*Kind{
 	}),
 	of[extensions.TrafficExtension](Kind{
 		Group: extensionsGroup, Versions: []string{"v1alpha1"}, Name: "TrafficExtension", Namespaced: true,
-	}),
-	of[registryv1.Object](Kind{
-		Group: coreGroup, Versions: v1, Name: "Node", Form: Converted,
-	}),
-	of[registryv1.Object](Kind{
-		Group: coreGroup, Versions: v1, Name: "Namespace", Form: Converted,
 	}),
 	of[registryv1.Object](Kind{
 		Group: ingressGroup, Versions: v1, Name: "Ingress", Namespaced: true, Form: Converted,

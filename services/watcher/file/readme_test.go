@@ -67,7 +67,7 @@ func TestReadmeTables(t *testing.T) {
 
 func kindTable() string {
 	effects := map[kind.Meaning]string{
-		kind.Served: "yes", kind.Context: "with others: endpoints and their labels", kind.NotYet: "none yet: carried on the log",
+		kind.Served: "yes", kind.Context: "with others: endpoints and where they are", kind.NotYet: "none yet: carried on the log",
 	}
 	var b strings.Builder
 	b.WriteString("| Kind | apiVersion | Effect |\n|---|---|---|\n")

@@ -389,8 +389,10 @@ type ServicePort struct {
 	// Of the endpoints; 0: by name, or the same.
 	TargetPort     uint32 `protobuf:"varint,5,opt,name=target_port,json=targetPort,proto3" json:"target_port,omitempty"`
 	TargetPortName string `protobuf:"bytes,6,opt,name=target_port_name,json=targetPortName,proto3" json:"target_port_name,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// On the nodes; 0: none.
+	NodePort      uint32 `protobuf:"varint,7,opt,name=node_port,json=nodePort,proto3" json:"node_port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServicePort) Reset() {
@@ -465,6 +467,58 @@ func (x *ServicePort) GetTargetPortName() string {
 	return ""
 }
 
+func (x *ServicePort) GetNodePort() uint32 {
+	if x != nil {
+		return x.NodePort
+	}
+	return 0
+}
+
+// NodeSelector is nodes by their labels; without labels it is all of them.
+type NodeSelector struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Labels        map[string]string      `protobuf:"bytes,1,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeSelector) Reset() {
+	*x = NodeSelector{}
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeSelector) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeSelector) ProtoMessage() {}
+
+func (x *NodeSelector) ProtoReflect() protoreflect.Message {
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeSelector.ProtoReflect.Descriptor instead.
+func (*NodeSelector) Descriptor() ([]byte, []int) {
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *NodeSelector) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 // Endpoints is some of the endpoints of one Service of the same namespace: a
 // Kubernetes EndpointSlice, or what a registry lists as one.
 type Endpoints struct {
@@ -479,7 +533,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -491,7 +545,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[4]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -504,7 +558,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{4}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Endpoints) GetService() string {
@@ -541,7 +595,7 @@ type EndpointPort struct {
 
 func (x *EndpointPort) Reset() {
 	*x = EndpointPort{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -553,7 +607,7 @@ func (x *EndpointPort) String() string {
 func (*EndpointPort) ProtoMessage() {}
 
 func (x *EndpointPort) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[5]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -566,7 +620,7 @@ func (x *EndpointPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointPort.ProtoReflect.Descriptor instead.
 func (*EndpointPort) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{5}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *EndpointPort) GetName() string {
@@ -614,7 +668,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +680,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[6]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +693,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{6}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Endpoint) GetAddresses() []string {
@@ -724,7 +778,7 @@ type Locality struct {
 
 func (x *Locality) Reset() {
 	*x = Locality{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +790,7 @@ func (x *Locality) String() string {
 func (*Locality) ProtoMessage() {}
 
 func (x *Locality) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[7]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +803,7 @@ func (x *Locality) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locality.ProtoReflect.Descriptor instead.
 func (*Locality) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{7}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Locality) GetRegion() string {
@@ -793,7 +847,7 @@ type Workload struct {
 
 func (x *Workload) Reset() {
 	*x = Workload{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +859,7 @@ func (x *Workload) String() string {
 func (*Workload) ProtoMessage() {}
 
 func (x *Workload) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[8]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +872,7 @@ func (x *Workload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workload.ProtoReflect.Descriptor instead.
 func (*Workload) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{8}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Workload) GetAddresses() []string {
@@ -907,7 +961,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +973,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[9]
+	mi := &file_meshlog_registry_v1_registry_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +986,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{9}
+	return file_meshlog_registry_v1_registry_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SecretReference) GetType() string {
@@ -988,7 +1042,7 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a;\n" +
 	"\rSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc5\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe2\x01\n" +
 	"\vServicePort\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -996,7 +1050,13 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\ttransport\x18\x04 \x01(\tR\ttransport\x12\x1f\n" +
 	"\vtarget_port\x18\x05 \x01(\rR\n" +
 	"targetPort\x12(\n" +
-	"\x10target_port_name\x18\x06 \x01(\tR\x0etargetPortName\"\x9b\x01\n" +
+	"\x10target_port_name\x18\x06 \x01(\tR\x0etargetPortName\x12\x1b\n" +
+	"\tnode_port\x18\a \x01(\rR\bnodePort\"\x90\x01\n" +
+	"\fNodeSelector\x12E\n" +
+	"\x06labels\x18\x01 \x03(\v2-.meshlog.registry.v1.NodeSelector.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9b\x01\n" +
 	"\tEndpoints\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x127\n" +
 	"\x05ports\x18\x02 \x03(\v2!.meshlog.registry.v1.EndpointPortR\x05ports\x12;\n" +
@@ -1070,45 +1130,48 @@ func file_meshlog_registry_v1_registry_proto_rawDescGZIP() []byte {
 }
 
 var file_meshlog_registry_v1_registry_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_meshlog_registry_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_meshlog_registry_v1_registry_proto_goTypes = []any{
 	(Health)(0),             // 0: meshlog.registry.v1.Health
 	(*Object)(nil),          // 1: meshlog.registry.v1.Object
 	(*Undecoded)(nil),       // 2: meshlog.registry.v1.Undecoded
 	(*Service)(nil),         // 3: meshlog.registry.v1.Service
 	(*ServicePort)(nil),     // 4: meshlog.registry.v1.ServicePort
-	(*Endpoints)(nil),       // 5: meshlog.registry.v1.Endpoints
-	(*EndpointPort)(nil),    // 6: meshlog.registry.v1.EndpointPort
-	(*Endpoint)(nil),        // 7: meshlog.registry.v1.Endpoint
-	(*Locality)(nil),        // 8: meshlog.registry.v1.Locality
-	(*Workload)(nil),        // 9: meshlog.registry.v1.Workload
-	(*SecretReference)(nil), // 10: meshlog.registry.v1.SecretReference
-	nil,                     // 11: meshlog.registry.v1.Service.LabelsEntry
-	nil,                     // 12: meshlog.registry.v1.Service.SelectorEntry
-	nil,                     // 13: meshlog.registry.v1.Endpoint.LabelsEntry
-	nil,                     // 14: meshlog.registry.v1.Workload.LabelsEntry
-	nil,                     // 15: meshlog.registry.v1.Workload.PortsEntry
-	nil,                     // 16: meshlog.registry.v1.SecretReference.FieldsEntry
+	(*NodeSelector)(nil),    // 5: meshlog.registry.v1.NodeSelector
+	(*Endpoints)(nil),       // 6: meshlog.registry.v1.Endpoints
+	(*EndpointPort)(nil),    // 7: meshlog.registry.v1.EndpointPort
+	(*Endpoint)(nil),        // 8: meshlog.registry.v1.Endpoint
+	(*Locality)(nil),        // 9: meshlog.registry.v1.Locality
+	(*Workload)(nil),        // 10: meshlog.registry.v1.Workload
+	(*SecretReference)(nil), // 11: meshlog.registry.v1.SecretReference
+	nil,                     // 12: meshlog.registry.v1.Service.LabelsEntry
+	nil,                     // 13: meshlog.registry.v1.Service.SelectorEntry
+	nil,                     // 14: meshlog.registry.v1.NodeSelector.LabelsEntry
+	nil,                     // 15: meshlog.registry.v1.Endpoint.LabelsEntry
+	nil,                     // 16: meshlog.registry.v1.Workload.LabelsEntry
+	nil,                     // 17: meshlog.registry.v1.Workload.PortsEntry
+	nil,                     // 18: meshlog.registry.v1.SecretReference.FieldsEntry
 }
 var file_meshlog_registry_v1_registry_proto_depIdxs = []int32{
 	4,  // 0: meshlog.registry.v1.Service.ports:type_name -> meshlog.registry.v1.ServicePort
-	11, // 1: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
-	12, // 2: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
-	6,  // 3: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
-	7,  // 4: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
-	0,  // 5: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
-	13, // 6: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
-	8,  // 7: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
-	14, // 8: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
-	8,  // 9: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
-	0,  // 10: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
-	15, // 11: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
-	16, // 12: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	12, // 1: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
+	13, // 2: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
+	14, // 3: meshlog.registry.v1.NodeSelector.labels:type_name -> meshlog.registry.v1.NodeSelector.LabelsEntry
+	7,  // 4: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
+	8,  // 5: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
+	0,  // 6: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
+	15, // 7: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
+	9,  // 8: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
+	16, // 9: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
+	9,  // 10: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
+	0,  // 11: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
+	17, // 12: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
+	18, // 13: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_registry_v1_registry_proto_init() }
@@ -1122,7 +1185,7 @@ func file_meshlog_registry_v1_registry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meshlog_registry_v1_registry_proto_rawDesc), len(file_meshlog_registry_v1_registry_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
