@@ -52,6 +52,9 @@ func Read(d *manifest.Document) (Object, error) {
 	if g, v, ok := strings.Cut(d.APIVersion, "/"); ok {
 		group, version = g, v
 	}
+	if k, ok := kind.ByName(d.Kind); ok && k.ClusterOnly && k.Group == group { // in whatever version
+		return Object{}, withheld(d.Kind)
+	}
 	k, ok := kind.ByGVK(group, version, d.Kind)
 	if !ok {
 		return Object{}, unknown(d, group)
@@ -127,16 +130,26 @@ func located(d *manifest.Document, err error) *manifest.Error {
 	return e
 }
 
-// unknown is a document of a kind that is not in the table: one of others that
-// happens to lie here, or one of ours with an error in its kind or apiVersion.
-func unknown(d *manifest.Document, group string) error {
-	reason := fmt.Sprintf("apiVersion %s, kind %s is not known here", d.APIVersion, d.Kind)
-	if group == "" && d.Kind == "Secret" {
+// withheld is a document of a kind that is taken from clusters alone: there a
+// Secret becomes a reference, and of ConfigMaps only those are taken that are
+// named.
+func withheld(document string) *ForeignError {
+	if document == "Secret" {
 		return &ForeignError{
 			Secret: true, Reason: "a Secret does not go on the log: whoever reads the log would read the key",
 			Advice: "remove it from this directory; keys are given to proxies as files so far",
 		}
 	}
+	return &ForeignError{
+		Reason: "a " + document + " of a file means nothing to meshlog",
+		Advice: "leave it if it is meant for others",
+	}
+}
+
+// unknown is a document of a kind that is not in the table: one of others that
+// happens to lie here, or one of ours with an error in its kind or apiVersion.
+func unknown(d *manifest.Document, group string) error {
+	reason := fmt.Sprintf("apiVersion %s, kind %s is not known here", d.APIVersion, d.Kind)
 	var names []string
 	for _, k := range kind.All() {
 		switch {

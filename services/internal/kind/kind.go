@@ -28,6 +28,8 @@ type Kind struct {
 	Namespaced bool
 	// Only is the one object name that counts; empty: all do.
 	Only string
+	// ClusterOnly: it is taken from clusters, and never from files.
+	ClusterOnly bool
 	// TypeURL of the payload on the log.
 	TypeURL string
 	// Form says how an object becomes a payload.

@@ -10,8 +10,12 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
-// lastApplied repeats the object.
-const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+// TraceAnnotation is where who writes an object says which trace its change
+// belongs to: a W3C traceparent. It is no content.
+const TraceAnnotation = "meshlog.dev/traceparent"
+
+// LastApplied is an annotation of kubectl that repeats the object.
+const LastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // FromObject makes a registry.v1.Object of the JSON of a whole object, for
 // kinds in that Form: labels and annotations, and all fields but the status.
@@ -30,7 +34,8 @@ func FromObject(object []byte) (proto.Message, error) {
 	kept := map[string]any{}
 	for _, field := range []string{"labels", "annotations"} {
 		texts, _ := meta[field].(map[string]any)
-		delete(texts, lastApplied)
+		delete(texts, LastApplied)
+		delete(texts, TraceAnnotation)
 		if len(texts) > 0 {
 			kept[field] = texts
 		}

@@ -128,6 +128,14 @@ var table = []*Kind{
 	of[extensions.TrafficExtension](Kind{
 		Group: extensionsGroup, Versions: []string{"v1alpha1"}, Name: "TrafficExtension", Namespaced: true,
 	}),
+	of[registryv1.SecretReference](Kind{
+		Group: coreGroup, Versions: v1, Name: "Secret", Namespaced: true, Form: Converted, ClusterOnly: true,
+		validate: validateSecret,
+	}),
+	of[registryv1.Object](Kind{
+		Group: coreGroup, Versions: v1, Name: "ConfigMap", Namespaced: true, Form: Converted, ClusterOnly: true,
+		validate: validateConfigMap,
+	}),
 	of[registryv1.Object](Kind{
 		Group: ingressGroup, Versions: v1, Name: "Ingress", Namespaced: true, Form: Converted,
 	}),

@@ -42,7 +42,7 @@ func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) {
 		if err != nil {
 			return nil, err
 		}
-		return Service(s), nil
+		return Service(s, ""), nil
 	case "EndpointSlice":
 		s, err := decode[discoveryv1.EndpointSlice](object)
 		if err != nil {
@@ -60,32 +60,19 @@ func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) {
 		if err != nil {
 			return nil, err
 		}
-		return context("Node", n.Labels, nil)
+		return Node(n)
 	case "Namespace":
 		n, err := decode[corev1.Namespace](object)
 		if err != nil {
 			return nil, err
 		}
-		return context("Namespace", n.Labels, n.Annotations)
+		return Namespace(n)
 	case "Ingress":
 		return whole[networkingv1.Ingress](object)
 	case "IngressClass":
 		return whole[networkingv1.IngressClass](object)
 	}
 	return nil, fmt.Errorf("a %s is not converted", k.Name)
-}
-
-// context is what others need of a Node or a Namespace.
-func context(document string, labels, annotations map[string]string) (proto.Message, error) {
-	object := map[string]any{
-		"apiVersion": "v1", "kind": document,
-		"metadata": map[string]any{"labels": labels, "annotations": annotations},
-	}
-	b, err := gojson.Marshal(object)
-	if err != nil {
-		return nil, fmt.Errorf("a %s: %w", document, err)
-	}
-	return kind.FromObject(b)
 }
 
 // whole takes all of an object over, once it is a T.

@@ -21,6 +21,7 @@ type cluster struct {
 }
 
 func (c cluster) Pod(namespace, name string) *corev1.Pod { return c.pods[namespace+"/"+name] }
+func (c cluster) PodAt(string, string) *corev1.Pod       { return nil }
 func (c cluster) Node(name string) *corev1.Node          { return c.nodes[name] }
 
 func meta(name string, labels map[string]string) metav1.ObjectMeta {

@@ -3,6 +3,7 @@ package kubeconv
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -10,15 +11,17 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
-// Service converts a Service (SVC-1 to SVC-4, SVC-7, SVC-9 to SVC-14). Its
-// domain suffix is left to the source.
-func Service(s *corev1.Service) *registryv1.Service {
+// Service converts a Service (SVC-1 to SVC-4, SVC-7, SVC-9 to SVC-16) of a
+// cluster with that domain suffix; empty: the MeshPolicy's.
+func Service(s *corev1.Service, domainSuffix string) *registryv1.Service {
 	out := &registryv1.Service{
+		DomainSuffix:             domainSuffix,
 		Labels:                   s.Labels,
 		Selector:                 s.Spec.Selector,
 		ExportTo:                 list(s.Annotations[exportToAnnotation]),
 		PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
-		ServiceAccounts:          append(list(s.Annotations[serviceAccountsAnnotation]), list(s.Annotations[canonicalAccountsAnnotation])...),
+		ServiceAccounts:          list(s.Annotations[serviceAccountsAnnotation]),
+		Identities:               list(s.Annotations[canonicalAccountsAnnotation]),
 		TrafficDistribution:      distribution(s),
 	}
 	if p := s.Spec.InternalTrafficPolicy; p != nil {
@@ -28,7 +31,7 @@ func Service(s *corev1.Service) *registryv1.Service {
 		out.Ports = append(out.Ports, servicePort(p))
 	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		out.ExternalName = s.Spec.ExternalName
+		out.ExternalName = strings.TrimSuffix(s.Spec.ExternalName, ".")
 		return out
 	}
 	ips := s.Spec.ClusterIPs

@@ -80,6 +80,19 @@ func Parse(file []byte) []Document {
 	return docs
 }
 
+// Spec reads a text that is the spec of an object alone: one YAML or JSON
+// document, a mapping; without content it is an empty one.
+func Spec(text []byte) Document {
+	chunks := split(text)
+	switch {
+	case len(chunks) == 0:
+		return Document{Object: []byte("{}"), Spec: []byte("{}"), Line: 1}
+	case len(chunks) > 1:
+		return Document{Line: 1, Err: &Error{Line: chunks[1].start + 1, Reason: "there is more than one document", Advice: "leave one"}}
+	}
+	return chunks[0].spec()
+}
+
 // chunk is the text between two "---" lines, with the first of them.
 type chunk struct {
 	text  []byte

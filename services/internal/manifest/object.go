@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -16,6 +17,33 @@ func object(n *yaml.Node, start int) Document {
 	d := Document{Line: start + n.Line, node: n, start: start}
 	r := reader{start: start}
 	d.Err = r.object(n, &d)
+	return d
+}
+
+// spec is the document of a chunk that is a spec alone.
+func (c chunk) spec() Document {
+	if json.Valid(c.text) {
+		c.text = unescape(c.text)
+	}
+	nodes, err := decode(c.text)
+	if err != nil {
+		return Document{Line: 1, Err: c.syntaxError(err)}
+	}
+	if len(nodes) == 0 { // null
+		return Document{Object: []byte("{}"), Spec: []byte("{}"), Line: 1}
+	}
+	r := reader{start: c.start}
+	n := resolve(nodes[0])
+	whole := &yaml.Node{Kind: yaml.MappingNode, Line: n.Line, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: "spec", Line: n.Line}, n}}
+	d := Document{Line: c.start + n.Line, node: whole, start: c.start, top: []entry{{key: "spec", at: n, value: n}}}
+	if n.Kind != yaml.MappingNode {
+		d.Err = r.fail(n, "spec", "write fields, each on a line", "is %s, not a mapping", describe(n))
+		return d
+	}
+	e := encoder{reader: r}
+	if d.Err = e.object(whole, d.top, &d); d.Err == nil {
+		d.Object = e.out
+	}
 	return d
 }
 

@@ -88,17 +88,13 @@ func (p *parser) document(d *manifest.Document) {
 	}
 	e := entry{key: of, line: d.Line, object: watcher.Object{
 		Kind: of.kind, Namespace: of.namespace, Name: of.name, Created: d.Metadata.Created, Actor: "file",
-		Trace: d.Metadata.Annotations[traceAnnotation],
+		Trace: d.Metadata.Annotations[kind.TraceAnnotation],
 	}}
 	e.object.Payload, e.object.Origin = p.payload(d, o, bad)
 	sum := sha256.Sum256(append([]byte(e.object.Payload.Type), e.object.Payload.Bytes...))
 	e.object.SourceVersion = hex.EncodeToString(sum[:6])
 	p.entries = append(p.entries, e)
 }
-
-// traceAnnotation is where who writes a file says which trace its change belongs
-// to: a W3C traceparent.
-const traceAnnotation = "meshlog.dev/traceparent"
 
 // codeOf is the code of what is wrong with a document that may be any object's.
 func codeOf(d *manifest.Document, bad *manifest.Error) string {

@@ -81,6 +81,9 @@ func kindTable() string {
 		if k.Security && k.Meaning == kind.NotYet {
 			effect = "**not enforced yet**: carried on the log"
 		}
+		if k.ClusterOnly {
+			effect = "not in files; of a cluster: carried on the log"
+		}
 		name := k.Name
 		if k.Document != "" {
 			name = k.Document + " (" + k.Name + ")"
