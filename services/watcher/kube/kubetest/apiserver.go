@@ -45,6 +45,9 @@ func (s *Server) startAPI(ctx context.Context, dir string, flags []string) error
 			"--endpoint-reconciler-type=none",
 			// Nobody makes the account that pods would have.
 			"--disable-admission-plugins=ServiceAccount",
+			// Watches are ended when it is asked to end, as clusters do that are
+			// upgraded; by itself it would wait for their clients a minute long.
+			"--shutdown-watch-termination-grace-period=5s",
 			"--profiling=false",
 		}
 		return &Process{
@@ -90,14 +93,20 @@ func (s *Server) connect() error {
 	return nil
 }
 
-// apiReady is nil once the API server says so and has made the namespaces that
-// each cluster has.
+// firstObjects are what each API server makes some time after it says that it
+// is ready; a test that counts objects should not see them come.
+var firstObjects = []string{
+	"/api/v1/namespaces/kube-system", "/api/v1/namespaces/kube-public", "/api/v1/namespaces/kube-node-lease",
+	"/api/v1/namespaces/default", "/api/v1/namespaces/default/services/kubernetes",
+}
+
+// apiReady is nil once the API server says so and has made its first objects.
 func (s *Server) apiReady(ctx context.Context) error {
 	client, err := rest.HTTPClientFor(s.admin)
 	if err != nil {
 		return err
 	}
-	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
+	for _, path := range append([]string{"/readyz"}, firstObjects...) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
 		if err != nil {
 			return err

@@ -16,8 +16,7 @@ spec:
   http: [{route: [{destination: {host: cart}}]}]
 `
 
-func TestCRDs(t *testing.T) {
-	s := Start(t)
+func testCRDs(t *testing.T, s *Server) {
 	d := client(t, s.Config())
 	must(t, s.InstallIstioCRDs(t.Context(), "virtualservices.networking.istio.io"))
 	must(t, s.Apply(t.Context(), virtualService))

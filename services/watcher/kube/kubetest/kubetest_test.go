@@ -66,8 +66,23 @@ func get(t *testing.T, d dynamic.Interface, kind schema.GroupVersionResource, na
 	return u
 }
 
-func TestApplyAndDelete(t *testing.T) {
+// One server is enough for what leaves it as it was.
+func TestServer(t *testing.T) {
 	s := Start(t)
+	for name, test := range map[string]func(*testing.T, *Server){
+		"apply and delete":               testApplyAndDelete,
+		"a user has these rights only":   testUser,
+		"kubeconfig":                     testKubeconfig,
+		"definitions come and go":        testCRDs,
+		"a proxy hangs and cuts":         testProxy,
+		"a proxy answers in place of it": testProxyIntercepts,
+		"paused it does not answer":      testPause,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, s) })
+	}
+}
+
+func testApplyAndDelete(t *testing.T, s *Server) {
 	d := client(t, s.Config())
 	must(t, s.Apply(t.Context(), shop))
 
@@ -109,28 +124,25 @@ func TestRestartKeepsDataAndPort(t *testing.T) {
 		{"the API server crashes", s.API.Restart},
 		{"etcd crashes under it", s.Etcd.Restart},
 		{"both crash", s.Restart},
-		{"both stop and start", func(ctx context.Context) error {
-			if err := s.Stop(); err != nil {
-				return err
-			}
-			if s.API.Running() || s.Etcd.Running() {
-				t.Error("stopped, and runs")
-			}
-			if err := s.Etcd.Start(ctx); err != nil {
-				return err
-			}
-			return s.API.Start(ctx)
-		}},
 	} {
 		must(t, step.do(t.Context()))
 		if got := get(t, d, services, "shop", "cart").GetUID(); got != uid {
 			t.Errorf("%s: uid %s, want %s", step.name, got, uid)
 		}
 	}
+
+	// It ends in order although somebody watches, and the watch with it.
+	w, err := d.Resource(services).Watch(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	must(t, s.Stop())
+	for range w.ResultChan() {
+	}
+	if s.API.Running() || s.Etcd.Running() {
+		t.Error("stopped, and runs")
+	}
 }
 
-func TestPause(t *testing.T) {
-	s := Start(t)
+func testPause(t *testing.T, s *Server) {
 	d := client(t, s.Config())
 	must(t, s.API.Pause())
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

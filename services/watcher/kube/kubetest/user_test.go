@@ -9,13 +9,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// may says whether a user may read one kind.
+// may is the right to read kinds.
 func may(resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: resources, Verbs: []string{"get", "list", "watch"}}
 }
 
-func TestUserHasTheseRightsOnly(t *testing.T) {
-	s := Start(t)
+func testUser(t *testing.T, s *Server) {
 	c, err := s.User(t.Context(), "watcher", may("services", "pods"))
 	must(t, err)
 	d := client(t, c)
@@ -44,8 +43,7 @@ func TestUserHasTheseRightsOnly(t *testing.T) {
 	}
 }
 
-func TestKubeconfig(t *testing.T) {
-	s := Start(t)
+func testKubeconfig(t *testing.T, s *Server) {
 	b, err := Kubeconfig(s.Config())
 	must(t, err)
 	c, err := clientcmd.RESTConfigFromKubeConfig(b)
