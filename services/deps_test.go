@@ -102,6 +102,11 @@ var laws = []law{
 		reason: "the log carries converted objects: only who reads Kubernetes objects pays for their types",
 	},
 	{
+		who:    []string{module + "watcher/kube/kubetest"},
+		never:  []string{module + "...", "meshlog.dev/events/...", "meshlog.dev/store/...", "meshlog.dev/proto/..."},
+		reason: "deploy/e2e uses it too, whose tests share no code with what they test",
+	},
+	{
 		who:    []string{module + "..."},
 		except: []string{module + "watcher/kube/..."},
 		never:  []string{"k8s.io/client-go/..."},
