@@ -85,6 +85,7 @@ type reading struct {
 type digestAsk struct {
 	shard   events.Shard
 	session string
+	kinds   events.Kinds
 	answer  chan *events.ShardDigests
 }
 
@@ -126,8 +127,8 @@ func (b *Builder) Report() *reportv1.BuilderReport {
 }
 
 // Digests answers a watcher; see Machine.Digests. Safe for concurrent use.
-func (b *Builder) Digests(ctx context.Context, s events.Shard, session string) (*events.ShardDigests, bool) {
-	ask := digestAsk{s, session, make(chan *events.ShardDigests, 1)}
+func (b *Builder) Digests(ctx context.Context, s events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
+	ask := digestAsk{s, session, kinds, make(chan *events.ShardDigests, 1)}
 	select {
 	case b.asks <- ask:
 	case <-ctx.Done():
@@ -308,7 +309,7 @@ func (b *Builder) tick(ctx context.Context) error {
 }
 
 func (b *Builder) digests(a digestAsk) *events.ShardDigests {
-	d, _ := b.m.Digests(a.shard, a.session)
+	d, _ := b.m.Digests(a.shard, a.session, a.kinds)
 	return d
 }
 

@@ -172,7 +172,7 @@ func TestDigestsAreTheLeadersWord(t *testing.T) {
 		b := r.run(Options{Config: r.config("b0", "one", &memstore.File{}), Lease: lease})
 		r.list()
 		synctest.Wait()
-		if _, ok := b.Digests(t.Context(), shard, r.sessionName()); ok {
+		if _, ok := b.Digests(t.Context(), shard, r.sessionName(), nil); ok {
 			t.Error("a standby answered")
 		}
 		lease <- true
@@ -181,7 +181,7 @@ func TestDigestsAreTheLeadersWord(t *testing.T) {
 		r.list()
 		r.put("a", "good")
 		synctest.Wait()
-		d, ok := b.Digests(t.Context(), shard, r.sessionName())
+		d, ok := b.Digests(t.Context(), shard, r.sessionName(), nil)
 		if !ok || d.Sum() != r.digest() {
 			t.Errorf("digests known %v, want those of what the source offers", ok)
 		}

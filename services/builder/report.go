@@ -54,13 +54,13 @@ func (m *Machine) diagnosticProtos(most int) []*snapshotv1.Diagnostic {
 	return out
 }
 
-// Digests are the bucket digests of a shard, for the watcher that began the
-// session. Only the leader's word counts.
-func (m *Machine) Digests(s events.Shard, session string) (*events.ShardDigests, bool) {
+// Digests are the bucket digests of a shard over the keys of these kinds, for
+// the watcher that began the session. Only the leader's word counts.
+func (m *Machine) Digests(s events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
 	if !m.leader {
 		return nil, false
 	}
-	return m.fold.Digests(model.Shard(s), session)
+	return m.fold.Digests(model.Shard(s), session, kinds)
 }
 
 // Tick is what a leader says once a second: where the head is, up to where it
@@ -114,12 +114,25 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 		Position: store.Version(m.fold.Position()).Proto(), Head: m.head.Version().Proto(),
 		LogLastSeq: m.fold.Position().Seq + uint64(len(m.ahead)), Compared: m.stats.Compared,
 		Waiting: m.waiting, Timings: slices.Clone(m.timings), Holds: m.holds(), Quarantines: m.quarantines(),
-		Diagnostics: m.diagnosticProtos(math.MaxInt),
+		Diagnostics: m.diagnosticProtos(math.MaxInt), Frozen: m.frozen(),
 	}
 	if err := m.failure(); err != nil {
 		r.Error = err.Error()
 	}
 	return r
+}
+
+// frozen are the kinds that sources cannot be read for, as of their last
+// listings.
+func (m *Machine) frozen() (frozen []*reportv1.FrozenKind) {
+	for _, sh := range m.fold.Shards() {
+		for _, k := range sh.Frozen {
+			frozen = append(frozen, &reportv1.FrozenKind{
+				Source: sh.Shard.Source, Instance: sh.Shard.Instance, Kind: k.Kind, Keys: uint64(k.Keys),
+			})
+		}
+	}
+	return frozen
 }
 
 // failure is the worst of what is wrong with this builder; nil: nothing is.

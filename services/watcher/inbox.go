@@ -2,6 +2,7 @@ package watcher
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"meshlog.dev/services/internal/model"
@@ -148,7 +149,13 @@ type sink struct {
 	done   <-chan struct{} // of the run
 }
 
+// errNoKind: on the log, a session without kinds speaks for all of them.
+var errNoKind = errors.New("the source can be read for no kind")
+
 func (s sink) List(ctx context.Context, l Listing) error {
+	if l.Kinds != nil && len(l.Kinds) == 0 {
+		return errNoKind
+	}
 	return s.put(ctx, Listed{l})
 }
 

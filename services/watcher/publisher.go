@@ -160,15 +160,20 @@ func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
 	}
 }
 
-// mayBegin says that nobody else spoke last: head is of a session of this
-// publisher, or of an earlier life of its holder.
+// mayBegin says that nobody else speaks: head is of a session of this publisher,
+// of an earlier life of its holder, or ends its session.
 func (p *Publisher) mayBegin(head events.Record) bool {
 	if head.Err != nil {
 		return false
 	}
 	holder := head.Event.Actor
-	if b, ok := head.Event.Body.(*events.Begin); ok {
+	switch b := head.Event.Body.(type) {
+	case *events.Begin:
 		holder = b.Holder
+	case *events.Alive:
+		if b.Ends {
+			return true
+		}
 	}
 	return strings.HasPrefix(sessionOf(head), p.id+"-") || !p.lost && holder == p.cfg.Holder
 }

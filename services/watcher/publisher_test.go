@@ -114,13 +114,13 @@ func (s *source) end(err error) {
 // noLeader never answers; leader answers what it holds.
 type noLeader struct{}
 
-func (noLeader) Digests(context.Context, events.Shard, string) (*events.ShardDigests, error) {
+func (noLeader) Digests(context.Context, events.Shard, string, events.Kinds) (*events.ShardDigests, error) {
 	return nil, errors.New("nobody answered")
 }
 
 type leader struct{ held *events.ShardDigests }
 
-func (l leader) Digests(context.Context, events.Shard, string) (*events.ShardDigests, error) {
+func (l leader) Digests(context.Context, events.Shard, string, events.Kinds) (*events.ShardDigests, error) {
 	return l.held, nil
 }
 

@@ -49,9 +49,9 @@ type Log interface {
 // Leader is the builder that leads.
 type Leader interface {
 	// Digests are the bucket digests of what the leader has offered of the
-	// shard after the begin of this session. It takes 3 s at most; with an
-	// error everything is sent.
-	Digests(ctx context.Context, shard events.Shard, session string) (*events.ShardDigests, error)
+	// shard, over the keys of these kinds, after the begin of this session. It
+	// takes 3 s at most; with an error everything is sent.
+	Digests(ctx context.Context, shard events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error)
 }
 
 // Phase is what a publisher is at.

@@ -209,7 +209,7 @@ func (p *Publisher) alive(ctx context.Context, listed events.BucketSet, trace st
 	s.alives++
 	err := p.control(ctx, fmt.Sprintf("%s/alive/%d", s.name, s.alives), trace, &events.Alive{
 		Shard: p.cfg.Shard, Session: s.name, Low: s.pseq + 1,
-		Digest: s.said.digests.Sum(), Listed: listed, Partial: s.partial,
+		Digest: s.said.digests.Sum(), Listed: listed, Partial: s.partial, Kinds: s.said.kinds,
 	})
 	s.beat = p.in.Now().Add(heartbeat)
 	if err == nil {

@@ -39,7 +39,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 	p.in.Rest() // what it would still say is older than the listing
 	p.session = session{
 		name: fmt.Sprintf("%s-%d", p.id, p.sessions), ctl: head,
-		said: newShadow(), refused: map[events.Key]string{},
+		said: newShadow(nil), refused: map[events.Key]string{},
 	}
 	err := p.control(ctx, p.session.name+"/begin", "", &events.Begin{
 		Shard: p.cfg.Shard, Session: p.session.name, Holder: p.cfg.Holder,
@@ -90,6 +90,7 @@ func (p *Publisher) awaitListing(ctx context.Context) (Listing, error) {
 // list sends what the leader does not hold, and closes the listing.
 func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	p.tell(PhaseListing)
+	p.session.partial, p.session.said = l.Partial, newShadow(events.KindsOf(l.Kinds...))
 	changes := make(map[events.Key]change, len(l.Objects))
 	for _, o := range l.Objects {
 		if c, ok := p.change(o); ok {
@@ -97,14 +98,14 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 			p.session.said.set(c.key, c.hash)
 		}
 	}
-	p.session.partial = l.Partial
 	listed := events.AllBuckets()
 	if !l.Partial {
 		listed = p.differing(ctx)
 	}
 	var send []change
 	for k, c := range changes {
-		if listed.Has(events.Bucket(k)) {
+		// What the digests do not cover the leader may lack in any bucket.
+		if listed.Has(events.Bucket(k)) || !p.session.said.kinds.Cover(k.Kind) {
 			send = append(send, c)
 		}
 	}
@@ -121,7 +122,7 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	if p.session.over != "" {
 		return nil
 	}
-	p.log.Info("listed", "session", p.session.name, "keys", len(changes), "sent", len(send), "partial", l.Partial)
+	p.log.Info("listed", "session", p.session.name, "keys", len(changes), "sent", len(send), "partial", l.Partial, "kinds", len(p.session.said.kinds))
 	if err := p.alive(ctx, listed, trace); err != nil {
 		return err
 	}
@@ -137,7 +138,7 @@ const listGroup = 4096
 // differing are the buckets in which the leader holds something else; all of
 // them if it does not answer.
 func (p *Publisher) differing(ctx context.Context) events.BucketSet {
-	held, err := p.cfg.Leader.Digests(ctx, p.cfg.Shard, p.session.name)
+	held, err := p.cfg.Leader.Digests(ctx, p.cfg.Shard, p.session.name, p.session.said.kinds)
 	if err != nil {
 		p.log.Info("list everything: no digests from the leader", "error", err)
 		return events.AllBuckets()
@@ -162,8 +163,10 @@ func (p *Publisher) follow(ctx context.Context) error {
 		restart := p.source.restart
 		due := !restart.IsZero() && !now.Before(restart)
 		switch {
-		case due && p.session.partial && p.source.err == nil:
-			p.session.over = "what could not be read can be read"
+		case due && p.source.err == nil && (p.session.partial || len(p.session.said.kinds) > 0):
+			// What the source can be read for may be another by now: the new
+			// listing belongs to a session of its own.
+			p.session.over = "what could not be read may be readable"
 			return nil
 		case due:
 			p.watch(ctx)
@@ -273,7 +276,8 @@ func (p *Publisher) changed(set []Object) {
 func (p *Publisher) queue(c change) bool {
 	s := &p.session
 	said, known := s.said.hashes[c.key]
-	if said == c.hash && (known || !s.partial) {
+	known = known || !s.partial && s.said.kinds.Cover(c.key.Kind) // else the log may hold what was not listed
+	if said == c.hash && known {
 		s.waiting.drop(c.key)
 		return false
 	}
@@ -287,8 +291,12 @@ func (p *Publisher) queue(c change) bool {
 // there, and of what is there no more.
 func (p *Publisher) relisted(l Listing) {
 	s := &p.session
-	if s.partial && !l.Partial {
+	switch {
+	case s.partial && !l.Partial:
 		s.over = "what could not be read can be read"
+		return
+	case !s.said.kinds.Equal(events.KindsOf(l.Kinds...)):
+		s.over = "the source can be read for other kinds"
 		return
 	}
 	s.partial = s.partial || l.Partial

@@ -8,22 +8,31 @@ import (
 )
 
 // shadow is what a session said of its shard: what the log holds of it once
-// all is acknowledged.
+// all is acknowledged. Of kinds that the session does not speak for, the log may
+// hold more: they count in no digest.
 type shadow struct {
+	kinds   events.Kinds
 	hashes  map[events.Key]events.Hash
-	digests events.ShardDigests
+	digests events.ShardDigests // of these kinds
 }
 
-func newShadow() shadow { return shadow{hashes: map[events.Key]events.Hash{}} }
+func newShadow(kinds events.Kinds) shadow {
+	return shadow{kinds: kinds, hashes: map[events.Key]events.Hash{}}
+}
 
 // set makes h the content of k; the zero Hash: k is gone.
 func (s *shadow) set(k events.Key, h events.Hash) {
-	if old, ok := s.hashes[k]; ok {
-		s.digests.Toggle(k, old)
-		delete(s.hashes, k)
+	old, ok := s.hashes[k]
+	if s.kinds.Cover(k.Kind) {
+		if ok {
+			s.digests.Toggle(k, old)
+		}
+		if !h.IsZero() {
+			s.digests.Toggle(k, h)
+		}
 	}
+	delete(s.hashes, k)
 	if !h.IsZero() {
-		s.digests.Toggle(k, h)
 		s.hashes[k] = h
 	}
 }
@@ -76,7 +85,8 @@ func (b *backlog) take() (changes []change, atomic bool) {
 	return changes, atomic
 }
 
-// absent are the keys that are neither in a listing nor about to go, sorted.
+// absent are the keys, of the kinds that are spoken for, that are neither in a
+// listing nor about to go, sorted.
 func absent(s *shadow, b *backlog, listed map[events.Key]bool) []events.Key {
 	gone := map[events.Key]bool{}
 	for k := range s.hashes {
@@ -85,6 +95,6 @@ func absent(s *shadow, b *backlog, listed map[events.Key]bool) []events.Key {
 	for k := range b.changes {
 		gone[k] = !listed[k]
 	}
-	maps.DeleteFunc(gone, func(_ events.Key, is bool) bool { return !is })
+	maps.DeleteFunc(gone, func(k events.Key, is bool) bool { return !is || !s.kinds.Cover(k.Kind) })
 	return slices.SortedFunc(maps.Keys(gone), compareKeys)
 }

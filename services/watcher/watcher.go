@@ -48,8 +48,9 @@ type Listing struct {
 	Partial bool
 	// Kinds are the kinds that the source can be read for, in any order; nil:
 	// all. Objects of other kinds stay as they are: nothing of them is removed,
-	// and they count in no digest. A source that can be read for no kind is
-	// down: Run returns an error instead.
+	// and they count in no digest; one that is seen all the same may be listed
+	// and counts. For other kinds Run returns nil, to be run again. A source
+	// that can be read for no kind is down: Run returns an error instead.
 	Kinds []string
 }
 

@@ -58,11 +58,11 @@ const (
 // ErrNoAnswer says that no leader answered in time.
 var ErrNoAnswer = errors.New("no leader answered")
 
-// Digests asks the leader for the bucket digests of a shard, as its fold has
-// them offered after the begin of that session. It takes up to 3 s, and then
-// returns ErrNoAnswer.
-func (f *Fleet) Digests(ctx context.Context, shard events.Shard, session string) (*events.ShardDigests, error) {
-	b, err := proto.Marshal(&reportv1.DigestRequest{Source: shard.Source, Instance: shard.Instance, Session: session})
+// Digests asks the leader for the bucket digests of a shard over the keys of
+// these kinds, as its fold has them offered after the begin of that session. It
+// takes up to 3 s, and then returns ErrNoAnswer.
+func (f *Fleet) Digests(ctx context.Context, shard events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error) {
+	b, err := proto.Marshal(&reportv1.DigestRequest{Source: shard.Source, Instance: shard.Instance, Session: session, Kinds: kinds})
 	if err != nil {
 		return nil, fmt.Errorf("ask for digests of %s: %w", shard, err)
 	}
@@ -117,10 +117,11 @@ func (f *Fleet) digestReply(ctx context.Context, sub *nats.Subscription) (*event
 // process does not lead, or has not read the session's begin: another may
 // answer, or the watcher asks again.
 func (f *Fleet) ServeDigests(
-	ctx context.Context, lookup func(ctx context.Context, shard events.Shard, session string) (d *events.ShardDigests, known bool),
+	ctx context.Context,
+	lookup func(ctx context.Context, shard events.Shard, session string, kinds events.Kinds) (d *events.ShardDigests, known bool),
 ) error {
 	return listen(ctx, f, digestsSubject, func(m *nats.Msg, r *reportv1.DigestRequest) {
-		d, known := lookup(ctx, events.Shard{Source: r.GetSource(), Instance: r.GetInstance()}, r.GetSession())
+		d, known := lookup(ctx, events.Shard{Source: r.GetSource(), Instance: r.GetInstance()}, r.GetSession(), events.KindsOf(r.GetKinds()...))
 		if !known {
 			return
 		}

@@ -42,21 +42,23 @@ func TestDigests(t *testing.T) {
 	other := NewFleet(connect(t, s), "other", quiet)
 
 	run(t, func(ctx context.Context) error {
-		return standby.ServeDigests(ctx, func(context.Context, events.Shard, string) (*events.ShardDigests, bool) { return nil, false })
+		return standby.ServeDigests(ctx, func(context.Context, events.Shard, string, events.Kinds) (*events.ShardDigests, bool) {
+			return nil, false
+		})
 	})
 	run(t, func(ctx context.Context) error {
-		return other.ServeDigests(ctx, func(context.Context, events.Shard, string) (*events.ShardDigests, bool) {
+		return other.ServeDigests(ctx, func(context.Context, events.Shard, string, events.Kinds) (*events.ShardDigests, bool) {
 			return new(events.ShardDigests), true
 		})
 	})
 	asked := 0
 	run(t, func(ctx context.Context) error {
-		return leader.ServeDigests(ctx, func(_ context.Context, s events.Shard, session string) (*events.ShardDigests, bool) {
+		return leader.ServeDigests(ctx, func(_ context.Context, s events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
 			asked++ // at first the leader has not read the begin
-			return &want, s == shard && session == "s1" && asked > 1
+			return &want, s == shard && session == "s1" && kinds.Equal(events.KindsOf("Pod", "Resource")) && asked > 1
 		})
 	})
-	got, err := watcher.Digests(t.Context(), shard, "s1")
+	got, err := watcher.Digests(t.Context(), shard, "s1", events.KindsOf("Resource", "Pod"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +71,7 @@ func TestDigestsWithoutLeader(t *testing.T) {
 	f := NewFleet(connect(t, startServer(t, t.TempDir())), "mesh", quiet)
 	ctx, cancel := context.WithTimeout(t.Context(), digestWait/10)
 	defer cancel()
-	if _, err := f.Digests(ctx, events.Shard{Source: "file", Instance: "x"}, "s1"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := f.Digests(ctx, events.Shard{Source: "file", Instance: "x"}, "s1", nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Digests = %v, want the context's error", err)
 	}
 }

@@ -411,7 +411,7 @@ func TestDenied(t *testing.T) {
 			return err
 		}, "meshlog.fleet.mesh.ask"},
 		"digests": {bus.Frontend(), func(nc *bus.Conn) error {
-			_, err := fleet(nc).Digests(t.Context(), files, "1")
+			_, err := fleet(nc).Digests(t.Context(), files, "1", nil)
 			return err
 		}, "meshlog.fleet.mesh.digests"},
 		"leases": {bus.Frontend(), func(nc *bus.Conn) error {

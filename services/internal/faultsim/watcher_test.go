@@ -140,7 +140,7 @@ func (w *watcherProc) input() watcher.Input {
 }
 
 // Digests implements watcher.Leader.
-func (w *watcherProc) Digests(_ context.Context, shard events.Shard, session string) (*events.ShardDigests, error) {
+func (w *watcherProc) Digests(_ context.Context, shard events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error) {
 	for range 8 { // 3 s
 		if w.dying {
 			return nil, errKilled
@@ -150,7 +150,7 @@ func (w *watcherProc) Digests(_ context.Context, shard events.Shard, session str
 			if b.m == nil || !w.s.heard() {
 				continue
 			}
-			if d, ok := b.m.Digests(shard, session); ok {
+			if d, ok := b.m.Digests(shard, session, kinds); ok {
 				return d, nil
 			}
 		}

@@ -243,12 +243,12 @@ func TestQuestions(t *testing.T) {
 	if holds := f.Holds(); len(holds) != 1 || holds[0].ID != "h1" || len(holds[0].Values) != 1 {
 		t.Errorf("holds %v", holds)
 	}
-	digests, ok := f.Digests(shardA(), "s1")
-	if !ok || digests.Sum() != f.shards[shardA()].digests.Sum() {
+	digests, ok := f.Digests(shardA(), "s1", nil)
+	if !ok || digests.Sum() != f.shards[shardA()].digest(nil) {
 		t.Errorf("digests: %v", ok)
 	}
 	for _, session := range []string{"", "s0"} {
-		if _, ok := f.Digests(shardA(), session); ok {
+		if _, ok := f.Digests(shardA(), session, nil); ok {
 			t.Errorf("digests for session %q", session)
 		}
 	}

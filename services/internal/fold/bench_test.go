@@ -65,6 +65,43 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
+// BenchmarkAlive is what a heartbeat costs in a world of 100,000 keys of one
+// kind and one each of 20 others: of a session that speaks for all kinds, and of
+// one that does not speak for the large one.
+func BenchmarkAlive(b *testing.B) {
+	f, seq := full(b, testJudge("A"), []events.Payload{testPayload("good")})
+	var kinds []string
+	alive := &events.Alive{Shard: benchKey(0).Shard(), Session: "s1", Low: benchKeys + 1}
+	apply := func(body events.Body) {
+		seq++
+		if _, _, err := f.Apply(events.Record{Seq: seq, Event: events.Event{Body: body}}, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for i := range 20 {
+		k := benchKey(i)
+		k.Kind = fmt.Sprint("Kind", i)
+		kinds = append(kinds, k.Kind)
+		apply(&events.Object{Key: k, Op: events.Put, Payload: testPayload("good"), Session: "s1", Pseq: uint64(benchKeys + i + 1), Low: 1})
+	}
+	for _, bench := range []struct {
+		name  string
+		kinds events.Kinds
+	}{{"all kinds", nil}, {"some kinds", events.KindsOf(kinds...)}} {
+		b.Run(bench.name, func(b *testing.B) {
+			a := *alive
+			a.Kinds = bench.kinds
+			a.Digest = f.shards[model.Shard(a.Shard)].digest(a.Kinds)
+			for b.Loop() {
+				apply(&a)
+			}
+			if len(f.Needs()) > 0 {
+				b.Fatal(f.Needs())
+			}
+		})
+	}
+}
+
 // BenchmarkRestore is what a restart costs: a fold of 100,000 keys of 1 KB
 // from its rows.
 func BenchmarkRestore(b *testing.B) {

@@ -225,14 +225,14 @@ func (f *Fold) Needs() []Need {
 	return needs
 }
 
-// Digests are those of the shard's offered keys, for the watcher that began
-// the session; false unless that is the one begun last.
-func (f *Fold) Digests(name model.Shard, session string) (*events.ShardDigests, bool) {
+// Digests are those of the shard's offered keys of these kinds, for the watcher
+// that began the session; false unless that is the one begun last.
+func (f *Fold) Digests(name model.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
 	sh := f.shards[name]
 	if sh == nil || session == "" || sh.session != session {
 		return nil, false
 	}
-	digests := sh.digests
+	digests := sh.digestsOf(f.compared(kinds))
 	return &digests, true
 }
 

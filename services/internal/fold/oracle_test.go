@@ -15,7 +15,8 @@ import (
 )
 
 // oracle is class Fold of shared/model, line by line: slow, and without
-// anything that is kept up to date on the side.
+// anything that is kept up to date on the side. Kinds are not in shared/model:
+// what a session does not speak for is left out of mine and saw.
 type oracle struct {
 	judge         testJudge
 	epoch, record uint64 // and the record that began it
@@ -149,7 +150,7 @@ func (o *oracle) alive(x *oracleShard, a *events.Alive) {
 	}
 	mine, saw := map[model.Key]*value{}, map[model.Key]*value{}
 	for k, v := range o.offered {
-		if k.Shard() == model.Shard(a.Shard) {
+		if k.Shard() == model.Shard(a.Shard) && a.Kinds.Cover(k.Kind) {
 			mine[k] = v
 			if !x.listing || !a.Listed.Has(events.Bucket(events.Key(k))) {
 				saw[k] = v
@@ -166,7 +167,7 @@ func (o *oracle) alive(x *oracleShard, a *events.Alive) {
 				saw[k], last[k] = valueOf(r), r.Pseq
 			}
 		}
-		maps.DeleteFunc(saw, func(_ model.Key, v *value) bool { return v == nil })
+		maps.DeleteFunc(saw, func(k model.Key, v *value) bool { return v == nil || !a.Kinds.Cover(k.Kind) })
 		var digests events.ShardDigests
 		for k, v := range saw {
 			digests.Toggle(events.Key(k), v.hash)

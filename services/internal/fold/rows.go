@@ -94,6 +94,7 @@ func (sh *shard) proto() *snapshotv1.FoldShard {
 		Session: sh.session, Holder: sh.holder, BeginSeq: sh.beginSeq,
 		Listing: sh.listing, Synced: sh.synced, Partial: sh.partial,
 		Need: sh.need, Floor: sh.floor, Hole: sh.hole, Seq: sh.seq, Strangers: sh.strangers,
+		Kinds: sh.covered,
 	}
 	for n := range sh.seen {
 		p.Seen = append(p.Seen, n)
@@ -221,7 +222,7 @@ func (s *state) parseShard(row string, p *snapshotv1.FoldShard) error {
 	sh.session, sh.holder, sh.beginSeq = p.GetSession(), p.GetHolder(), p.GetBeginSeq()
 	sh.listing, sh.synced, sh.partial = p.GetListing(), p.GetSynced(), p.GetPartial()
 	sh.need, sh.seq, sh.strangers = p.GetNeed(), p.GetSeq(), p.GetStrangers()
-	sh.floor, sh.hole = p.GetFloor(), p.GetHole()
+	sh.floor, sh.hole, sh.covered = p.GetFloor(), p.GetHole(), p.GetKinds()
 	if len(p.GetSeen()) > 0 {
 		sh.seen = map[uint64]struct{}{}
 		for _, n := range p.GetSeen() {

@@ -3,7 +3,7 @@ package fold
 import "fmt"
 
 // rules are the rules whose absence the simulation must notice, named as in
-// shared/model. A fold in production has all of them.
+// shared/model, which has no kinds. A fold in production has all of them.
 type rules struct {
 	sessionFence bool // only records of the session begun last are applied
 	pOrder       bool // of one key and session a record with a pseq not above the last one is dropped
@@ -11,6 +11,7 @@ type rules struct {
 	stage        bool // what is sent while listing waits for the closing alive
 	digest       bool // a listing counts only if the digest over the whole shard agrees
 	partial      bool // a partial listing removes nothing, is not compared, makes nothing SYNCED
+	kinds        bool // what is not of the kinds that a session speaks for is neither compared nor removed
 	stranger     bool // an alive of another session than the last begun asks for a new listing
 	atomic       bool // a batch is applied when all of it is there
 	lastGood     bool // last good values travel in the base of a segment
@@ -20,7 +21,7 @@ type rules struct {
 }
 
 func allRules() rules {
-	return rules{true, true, true, true, true, true, true, true, true, true, true, true}
+	return rules{true, true, true, true, true, true, true, true, true, true, true, true, true}
 }
 
 // WithoutRule takes one rule away, by its name in shared/model. It is for
@@ -35,6 +36,7 @@ func WithoutRule(name string) Option {
 			"stage":         &f.rules.stage,
 			"digest":        &f.rules.digest,
 			"partial":       &f.rules.partial,
+			"kinds":         &f.rules.kinds,
 			"stranger":      &f.rules.stranger,
 			"atomic":        &f.rules.atomic,
 			"last_good":     &f.rules.lastGood,

@@ -25,7 +25,8 @@ import (
 //	put SESSION PSEQ KEY=VALUE        options low=N batch=ID:INDEX/TOTAL origin=PLACE
 //	del SESSION PSEQ KEY
 //	alive SESSION KEY=VALUE...        with the digest of exactly these; options low=N, partial, nodigest,
-//	                                  listed=KEY,KEY (the buckets of these; all of them where it is missing)
+//	                                  listed=KEY,KEY (the buckets of these; all of them where it is missing),
+//	                                  kinds=KIND,KIND (for which the session speaks; for all where it is missing)
 //	overlay ID KIND KEY:VALUE/BASE... the value served while the base is offered; - is none
 //	overlay ID quarantine RESOURCE:VALUE
 //	                                  the value is served instead; - is none
@@ -127,7 +128,7 @@ func parseWords(line string) words {
 	for i, f := range strings.Fields(line) {
 		name, value, _ := strings.Cut(f, "=")
 		switch name {
-		case "low", "batch", "origin", "partial", "nodigest", "listed":
+		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds":
 			w.options[name] = value
 		case "shard":
 			w.shard.Source, w.shard.Instance, _ = strings.Cut(value, "/")
@@ -252,13 +253,18 @@ func (w words) alive() *events.Alive {
 	if _, no := w.options["nodigest"]; !no {
 		a.Digest = digests.Sum()
 	}
+	a.Kinds = events.KindsOf(list(w.options["kinds"])...)
 	if listed, ok := w.options["listed"]; ok {
 		a.Listed = events.BucketSet{}
-		for _, word := range strings.FieldsFunc(listed, func(r rune) bool { return r == ',' }) {
+		for _, word := range list(listed) {
 			a.Listed.Add(events.Bucket(testKey(w.shard, word)))
 		}
 	}
 	return a
+}
+
+func list(words string) []string {
+	return strings.FieldsFunc(words, func(r rune) bool { return r == ',' })
 }
 
 func (w words) overlay() *events.Overlay {
@@ -421,6 +427,11 @@ func writeState(f *Fold) string {
 	for _, m := range f.Watermark() {
 		fmt.Fprintf(&out, "shard %s/%s: last %d, synced %v, partial %v\n", m.GetSource(), m.GetInstance(), m.GetSeq(), m.GetSynced(), m.GetPartial())
 		policy.Required = append(policy.Required, model.RequiredSource{Shard: model.Shard{Source: m.GetSource(), Instance: m.GetInstance()}})
+	}
+	for _, sh := range f.Shards() {
+		for _, k := range sh.Frozen {
+			fmt.Fprintf(&out, "shard %s: frozen %d of %s\n", sh.Shard, k.Keys, k.Kind)
+		}
 	}
 	for _, w := range f.Waiting(policy) {
 		fmt.Fprintf(&out, "waiting: %s\n", w)

@@ -79,33 +79,48 @@ func (s *step) alive(a *events.Alive) {
 	}
 	sh.seq = s.seq
 	partial := a.Partial && s.rules.partial
+	kinds := s.compared(a.Kinds)
 	switch {
 	case partial:
 		if sh.listing {
-			s.closeListing(sh, nil)
+			s.closeListing(sh, nil, kinds)
 			sh.partial = true
 		}
 	case sh.listing:
-		if s.rules.digest && a.Digest != sh.listingDigest(&a.Listed) {
+		if s.rules.digest && a.Digest != sh.listingDigest(&a.Listed, kinds) {
 			s.ask(sh, fmt.Sprintf("the listing of session %s is not what its digest says", a.Session))
 			return
 		}
-		s.closeListing(sh, &a.Listed)
+		s.closeListing(sh, &a.Listed, kinds)
 		sh.synced, sh.partial = true, false
 	case a.Digest == events.Digest{}:
 		// Something is unacknowledged: nothing to compare.
-	case s.rules.digest && a.Digest != sh.digests.Sum():
+	case s.rules.digest && a.Digest != sh.digest(kinds):
 		s.ask(sh, fmt.Sprintf("what is known is not what the digest of session %s says", a.Session))
 	default:
 		sh.synced, sh.partial = true, false
 	}
 }
 
-// listingDigest is the digest of the shard as it would be with the listing
+// compared are the kinds that count where a session speaks for these.
+func (f *Fold) compared(kinds events.Kinds) events.Kinds {
+	if !f.rules.kinds {
+		return nil
+	}
+	return kinds
+}
+
+// digest is over what is offered of these kinds.
+func (sh *shard) digest(kinds events.Kinds) events.Digest {
+	digests := sh.digestsOf(kinds)
+	return digests.Sum()
+}
+
+// listingDigest is the digest over these kinds as it would be with the listing
 // applied: the staged records, and of the rest what lies in buckets that were
 // not listed.
-func (sh *shard) listingDigest(listed *events.BucketSet) events.Digest {
-	digests := sh.digests
+func (sh *shard) listingDigest(listed *events.BucketSet, kinds events.Kinds) events.Digest {
+	digests := sh.digestsOf(kinds)
 	for b := range digests {
 		if listed.Has(b) {
 			digests[b] = events.Digest{}
@@ -120,6 +135,9 @@ func (sh *shard) listingDigest(listed *events.BucketSet) events.Digest {
 	said := make(map[events.Key]word, len(inOrder))
 	for _, r := range inOrder {
 		o := r.object()
+		if !kinds.Cover(o.Key.Kind) {
+			continue
+		}
 		b := events.Bucket(o.Key)
 		before, again := said[o.Key]
 		switch {
@@ -141,11 +159,11 @@ func (sh *shard) listingDigest(listed *events.BucketSet) events.Digest {
 }
 
 // closeListing applies what is staged, and removes what the listed buckets
-// hold besides; nil: nothing is removed.
-func (s *step) closeListing(sh *shard, listed *events.BucketSet) {
+// hold besides of these kinds; nil: nothing is removed.
+func (s *step) closeListing(sh *shard, listed *events.BucketSet, kinds events.Kinds) {
 	all := sh.staged
 	s.unstage(sh)
-	sh.listing = false
+	sh.listing, sh.covered = false, kinds
 	var swept []*entry
 	if listed != nil {
 		said := make(map[model.Key]struct{}, len(all))
@@ -153,7 +171,7 @@ func (s *step) closeListing(sh *shard, listed *events.BucketSet) {
 			said[model.Key(r.object().Key)] = struct{}{}
 		}
 		for k, e := range sh.entries {
-			if _, ok := said[k]; !ok && e.offered != nil && listed.Has(e.bucket) {
+			if _, ok := said[k]; !ok && e.offered != nil && listed.Has(e.bucket) && kinds.Cover(k.Kind) {
 				swept = append(swept, e)
 			}
 		}

@@ -1,6 +1,11 @@
 package fold
 
-import "meshlog.dev/services/internal/model"
+import (
+	"maps"
+	"slices"
+
+	"meshlog.dev/services/internal/model"
+)
 
 // ShardState is how the fold sees a shard.
 type ShardState struct {
@@ -16,8 +21,26 @@ type ShardState struct {
 	// Seq is the last record that counted, Strangers how many of other sessions
 	// did not.
 	Seq, Strangers uint64
+	// Frozen are the kinds of which something is offered and for which the
+	// listing closed last did not speak, with how many keys; sorted.
+	Frozen []FrozenKind
 	// Keys are offered; Staged records wait for the rest of their change set.
 	Keys, Staged int
+}
+
+// FrozenKind is a kind whose objects stay as they are.
+type FrozenKind struct {
+	Kind string
+	Keys int
+}
+
+func (sh *shard) frozen() (frozen []FrozenKind) {
+	for _, kind := range slices.Sorted(maps.Keys(sh.kinds)) {
+		if !sh.covered.Cover(kind) {
+			frozen = append(frozen, FrozenKind{kind, sh.kinds[kind].keys})
+		}
+	}
+	return frozen
 }
 
 // Shards are the states of all shards, sorted.
@@ -27,7 +50,7 @@ func (f *Fold) Shards() []ShardState {
 		all = append(all, ShardState{
 			Shard: sh.name, Session: sh.session, Holder: sh.holder,
 			Listing: sh.listing, Synced: sh.synced, Partial: sh.partial, Need: sh.need,
-			Seq: sh.seq, Strangers: sh.strangers, Keys: len(sh.entries) - len(sh.buried), Staged: len(sh.staged),
+			Frozen: sh.frozen(), Seq: sh.seq, Strangers: sh.strangers, Keys: len(sh.entries) - len(sh.buried), Staged: len(sh.staged),
 		})
 	}
 	return all

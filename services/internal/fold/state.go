@@ -56,17 +56,18 @@ type shard struct {
 	name    model.Shard
 	entries map[model.Key]*entry
 	buried  map[model.Key]*entry // those of entries without an offered value
-	digests events.ShardDigests  // over what is offered
+	kinds   map[string]*ofKind   // of which something is offered
 
 	session   string // begun last; empty: none in this epoch
 	holder    string
 	beginSeq  uint64
 	listing   bool
-	synced    bool   // a whole listing was closed in this epoch
-	partial   bool   // the listing closed last could not read everything
-	need      string // why it must list again; empty: it need not
-	seq       uint64 // last record that counted
-	strangers uint64 // records of other sessions, in this epoch
+	synced    bool         // a whole listing was closed in this epoch
+	partial   bool         // the listing closed last could not read everything
+	covered   events.Kinds // for which the listing closed last spoke; none: all
+	need      string       // why it must list again; empty: it need not
+	seq       uint64       // last record that counted
+	strangers uint64       // records of other sessions, in this epoch
 
 	// Every pseq up to floor is on the log, and those in seen. hole: one is
 	// not, though it was acknowledged.
@@ -78,6 +79,12 @@ type shard struct {
 	// everything of a listing, else the records of one batch.
 	staged  []staged
 	indexes map[uint32]struct{} // of the batch in staged
+}
+
+// ofKind is what a shard offers of one kind.
+type ofKind struct {
+	keys    int
+	digests events.ShardDigests
 }
 
 type staged struct {
@@ -92,12 +99,22 @@ func (sh *shard) speaks(e *entry) bool { return e.lastPseq > 0 && e.seq > sh.beg
 
 // setOffered changes what e's source offers, and the digests with it.
 func (sh *shard) setOffered(e *entry, v *value) {
-	d := &sh.digests[e.bucket]
+	of := sh.kinds[e.key.Kind]
+	if of == nil {
+		of = &ofKind{}
+		sh.kinds[e.key.Kind] = of
+	}
+	d := &of.digests[e.bucket]
 	if e.offered != nil {
 		*d = d.With(e.offered.hash)
+		of.keys--
 	}
 	if v != nil {
 		*d = d.With(v.hash)
+		of.keys++
+	}
+	if of.keys == 0 {
+		delete(sh.kinds, e.key.Kind)
 	}
 	e.offered = v
 	if v == nil {
@@ -105,6 +122,16 @@ func (sh *shard) setOffered(e *entry, v *value) {
 	} else {
 		delete(sh.buried, e.key)
 	}
+}
+
+// digestsOf are the digests over what is offered of these kinds.
+func (sh *shard) digestsOf(kinds events.Kinds) (sum events.ShardDigests) {
+	for kind, of := range sh.kinds {
+		if kinds.Cover(kind) {
+			sum.Add(&of.digests)
+		}
+	}
+	return sum
 }
 
 // overlay is the part of an overlay that still lies over something.
@@ -195,7 +222,7 @@ type Fold struct {
 func (s *state) shard(name model.Shard) *shard {
 	sh, ok := s.shards[name]
 	if !ok {
-		sh = &shard{name: name, entries: map[model.Key]*entry{}, buried: map[model.Key]*entry{}}
+		sh = &shard{name: name, entries: map[model.Key]*entry{}, buried: map[model.Key]*entry{}, kinds: map[string]*ofKind{}}
 		s.shards[name] = sh
 	}
 	return sh

@@ -1,0 +1,40 @@
+package builder
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+)
+
+// TestFrozenKinds: what a source cannot be read for is reported with its keys,
+// and its digests are those of the kinds that are asked for.
+func TestFrozenKinds(t *testing.T) {
+	r, b := servingA(t)
+	if frozen := b.Report().GetFrozen(); len(frozen) != 0 {
+		t.Errorf("frozen %v, and the source can be read whole", frozen)
+	}
+	r.session++
+	r.append(&events.Begin{Shard: shard, Session: r.sessionName(), Holder: "test"})
+	none := new(events.ShardDigests).Sum()
+	r.append(&events.Alive{Shard: shard, Session: r.sessionName(), Low: 1, Digest: none, Listed: events.AllBuckets(), Kinds: events.KindsOf("Other")})
+	b.settle()
+	want := []*reportv1.FrozenKind{{Source: shard.Source, Instance: shard.Instance, Kind: "Thing", Keys: 1}}
+	if diff := cmp.Diff(want, b.Report().GetFrozen(), protocmp.Transform()); diff != "" {
+		t.Errorf("frozen (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "good 1"}, r.served()); diff != "" {
+		t.Errorf("served (-want +got):\n%s", diff)
+	}
+	for _, test := range []struct {
+		kinds events.Kinds
+		want  events.Digest
+	}{{nil, r.digest()}, {events.KindsOf("Thing"), r.digest()}, {events.KindsOf("Other"), none}} {
+		if d, ok := b.Digests(shard, r.sessionName(), test.kinds); !ok || d.Sum() != test.want {
+			t.Errorf("digests of %v: %t, and not those of what is offered", test.kinds, ok)
+		}
+	}
+}
