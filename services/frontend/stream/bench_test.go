@@ -68,8 +68,11 @@ type client struct {
 }
 
 func newClient(table *names.Table, v content.View, all []string, delta bool) *client {
-	c := &client{delta: delta, now: time.Unix(1_000_000, 0)}
-	c.stream = stream.New(stream.Config{Linger: 30 * time.Second, Names: table, Delta: delta}, v)
+	return newClientOf(stream.Config{Linger: 30 * time.Second, Names: table, Delta: delta}, v, all)
+}
+
+func newClientOf(cfg stream.Config, v content.View, all []string) *client {
+	c := &client{delta: cfg.Delta, now: time.Unix(1_000_000, 0), stream: stream.New(cfg, v)}
 	c.names[model.EDS], c.names[model.RDS] = names.Of(all...), names.Of("80")
 	return c
 }

@@ -83,8 +83,11 @@ func (w *watch) versionAt(v content.View) string {
 }
 
 // pastOf is the newest earlier version in which the client's was the current
-// one.
+// one. A client that names none costs no look at them: they may have to be made.
 func (s *Stream) pastOf(w *watch) (content.View, bool) {
+	if w.claimed == "" {
+		return content.View{}, false
+	}
 	for v := range s.cfg.Past {
 		if w.versionAt(v) == w.claimed {
 			return v, true
@@ -117,7 +120,7 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 	has := s.view
 	if !current {
 		past, ok := s.pastOf(w)
-		if w.claimed == "" || !ok {
+		if !ok {
 			if w.claimed != "" && w.t == model.CDS {
 				s.cfg.Observe(Event{Kind: Unmatched, Type: w.t})
 				s.holdPast(now, w)

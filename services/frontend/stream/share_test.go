@@ -4,10 +4,22 @@ import (
 	"fmt"
 	"testing"
 
+	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
 )
+
+// TestColdClientCostsNoPast: what earlier versions held may have to be made for
+// a class that nobody was of, which takes a hundred times as long as an answer.
+func TestColdClientCostsNoPast(t *testing.T) {
+	for _, delta := range []bool{false, true} {
+		t.Run(fmt.Sprintf("delta=%v", delta), func(t *testing.T) {
+			v, all := bigMesh()
+			newClientOf(stream.Config{Delta: delta, Past: func(func(content.View) bool) { t.Error("looked at the past") }}, v, all).connect()
+		})
+	}
+}
 
 // TestStreamsShareWhatTheyAreSent: streams of one class and subscription are
 // sent the same slices, first answers and changes, whole or in part.
