@@ -30,6 +30,7 @@ type source struct {
 	mu      sync.Mutex
 	objects map[string]string // by name, the content
 	partial bool
+	kinds   []string // that can be read; nil: all
 	down    error
 	runs    int
 }
@@ -62,7 +63,7 @@ func (s *source) list() (watcher.Listing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.runs++
-	l := watcher.Listing{Partial: s.partial}
+	l := watcher.Listing{Partial: s.partial, Kinds: s.kinds}
 	for name, content := range s.objects {
 		l.Objects = append(l.Objects, object(name, content))
 	}
@@ -78,9 +79,14 @@ func (s *source) set(f func(s *source)) {
 
 var errGoOn = errors.New("go on")
 
+// object is one of kind K, or as its name says: K/name.
 func object(name, content string) watcher.Object {
+	kind, rest, ok := strings.Cut(name, "/")
+	if !ok {
+		kind, rest = "K", name
+	}
 	return watcher.Object{
-		Kind: "K", Name: name, Delete: content == "", Origin: "f.yaml:1", Actor: "file",
+		Kind: kind, Name: rest, Delete: content == "", Origin: "f.yaml:1", Actor: "file",
 		Payload: events.Payload{Type: "t", Bytes: []byte(content)},
 	}
 }
@@ -204,6 +210,9 @@ func (r *rig) records(after uint64) string {
 			if e.Partial {
 				b.WriteString(" partial")
 			}
+			if e.Kinds != nil {
+				fmt.Fprint(&b, " of ", e.Kinds)
+			}
 			b.WriteString("\n")
 		case *events.Object:
 			if e.Op == events.Put {
@@ -245,8 +254,11 @@ func (s *source) digest() events.Digest {
 func (s *source) digests() *events.ShardDigests {
 	var d events.ShardDigests
 	for name, content := range s.objects {
-		k := events.Key{Source: shard.Source, Instance: shard.Instance, Kind: "K", Name: name}
-		d.Toggle(k, events.ContentHash(k, object(name, content).Payload, time.Time{}))
+		o := object(name, content)
+		if events.KindsOf(s.kinds...).Cover(o.Kind) {
+			k := events.Key{Source: shard.Source, Instance: shard.Instance, Kind: o.Kind, Name: o.Name}
+			d.Toggle(k, events.ContentHash(k, o.Payload, time.Time{}))
+		}
 	}
 	return &d
 }
