@@ -1,0 +1,368 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/internal/kubeconv"
+	"meshlog.dev/services/watcher"
+)
+
+// cluster feeds an index as the API server would.
+type cluster struct {
+	t *testing.T
+	*index
+}
+
+func newCluster(t *testing.T, selectors ...string) *cluster {
+	var parsed []labels.Selector
+	for _, s := range selectors {
+		p, err := labels.Parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed = append(parsed, p)
+	}
+	return &cluster{t, newIndex(parsed)}
+}
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (c *cluster) object(name string, from runtime.Object) *object {
+	c.t.Helper()
+	k, ok := kind.ByName(name)
+	if !ok {
+		c.t.Fatalf("no kind %s", name)
+	}
+	o, ok := objectsOf(k, kubeconv.Converter{}, &kubeconv.Trimmer{})(from)
+	if !ok {
+		c.t.Fatalf("%s is not to be there", name)
+	}
+	o.seen = start
+	return o
+}
+
+func (c *cluster) add(name string, from runtime.Object) {
+	c.t.Helper()
+	c.put(name+" x", c.object(name, from))
+}
+
+func (c *cluster) drop(kind, namespace, name string) { c.remove(key{kind, namespace, name}, start) }
+
+// says demands what is to be said, of each object its operation and its name.
+func (c *cluster) says(want ...string) []watcher.Object {
+	c.t.Helper()
+	set := c.changes()
+	var got []string
+	for _, o := range set {
+		op := "+"
+		if o.Delete {
+			op = "-"
+		}
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s%s %s/%s", op, o.Kind, o.Namespace, o.Name)))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		c.t.Errorf("said (-want +got):\n%s", diff)
+	}
+	return set
+}
+
+func named(namespace, name string, labels ...string) metav1.ObjectMeta {
+	m := metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: "1"}
+	for i := 0; i+1 < len(labels); i += 2 {
+		if m.Labels == nil {
+			m.Labels = map[string]string{}
+		}
+		m.Labels[labels[i]] = labels[i+1]
+	}
+	return m
+}
+
+func namespace(name string, labels ...string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: named("", name, labels...)}
+}
+
+func node(name, zone string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: named("", name, corev1.LabelTopologyRegion, "eu", corev1.LabelTopologyZone, zone)}
+}
+
+func pod(namespace, name, ip string, labels ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: named(namespace, name, labels...)}
+	p.Spec.NodeName = "n1"
+	if ip != "" {
+		p.Status.PodIPs = []corev1.PodIP{{IP: ip}}
+	}
+	return p
+}
+
+func service(namespace, name string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: named(namespace, name), Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1", Selector: map[string]string{"app": name}}}
+}
+
+// slice has an endpoint for each "pod" or "@address".
+func slice(namespace, name, service string, endpoints ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: named(namespace, name, discoveryv1.LabelServiceName, service), AddressType: discoveryv1.AddressTypeIPv4}
+	n1 := "n1"
+	for i, e := range endpoints {
+		if address, ok := strings.CutPrefix(e, "@"); ok {
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{address}})
+			continue
+		}
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprint("10.0.0.", i+1)}, NodeName: &n1,
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: e},
+		})
+	}
+	return s
+}
+
+// endpoint is the i-th one of a slice that was said.
+func endpoint(t *testing.T, set []watcher.Object, i int) *registryv1.Endpoint {
+	t.Helper()
+	at := slices.IndexFunc(set, func(o watcher.Object) bool { return o.Kind == sliceKind })
+	if at < 0 {
+		t.Fatal("no slice was said")
+	}
+	k, _ := kind.ByName(sliceKind)
+	m, err := k.Decode(set[at].Payload.Type, set[at].Payload.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.(*registryv1.Endpoints).GetEndpoints()[i]
+}
+
+func TestOnlyConvertedContentIsAChange(t *testing.T) {
+	c := newCluster(t)
+	s := service("prod", "a")
+	c.add("Service", s)
+	c.says("+Service prod/a")
+	again := s.DeepCopy()
+	again.ResourceVersion, again.Status.Conditions = "2", []metav1.Condition{{Type: "Seen"}}
+	c.add("Service", again)
+	c.says()
+	other := s.DeepCopy()
+	other.Spec.ClusterIP = "10.96.0.2"
+	c.add("Service", other)
+	c.says("+Service prod/a")
+	c.drop("Service", "prod", "a")
+	set := c.says("-Service prod/a")
+	if set[0].Payload.Type != "" || set[0].Observed.IsZero() {
+		t.Errorf("deleted with %+v", set[0])
+	}
+	c.drop("Service", "prod", "a")
+	c.says()
+	// What came and went in between is not worth a word.
+	c.add("Service", s)
+	c.drop("Service", "prod", "a")
+	c.says()
+}
+
+// TestEndpointsBeforeTheirPod is EPS-4.
+func TestEndpointsBeforeTheirPod(t *testing.T) {
+	c := newCluster(t)
+	c.add("EndpointSlice", slice("prod", "a-1", "a", "p1", "p2"))
+	set := c.says("+EndpointSlice prod/a-1")
+	if e := endpoint(t, set, 0); len(e.GetLabels()) != 0 || e.GetLocality() != nil {
+		t.Errorf("nothing is known of the pod, but %v", e)
+	}
+	if got := c.stats[sliceKind].podless; got != 2 {
+		t.Errorf("%d endpoints without pod, want 2", got)
+	}
+	c.add("Node", node("n1", "eu-1"))
+	set = c.says("+EndpointSlice prod/a-1", "+Node /n1")
+	if e := endpoint(t, set, 1); e.GetLocality().GetZone() != "eu-1" {
+		t.Errorf("the node is known, but the endpoint is in %v", e.GetLocality())
+	}
+	// Not ready to be on the log itself, it says what it is already.
+	c.add("Pod", pod("prod", "p2", "", "version", "v2"))
+	set = c.says("+EndpointSlice prod/a-1")
+	if e := endpoint(t, set, 1); e.GetLabels()["version"] != "v2" {
+		t.Errorf("the endpoint of p2 has labels %v", e.GetLabels())
+	}
+	c.add("Pod", pod("prod", "p1", "10.0.0.1", "version", "v1"))
+	c.says("+EndpointSlice prod/a-1", "+Pod prod/p1")
+	if got := c.stats[sliceKind].podless; got != 0 {
+		t.Errorf("%d endpoints without pod, want none", got)
+	}
+}
+
+func TestPodChangeIsItsSlicesOnly(t *testing.T) {
+	c := newCluster(t)
+	c.add("Pod", pod("prod", "p1", "10.0.0.1", "v", "1"))
+	c.add("EndpointSlice", slice("prod", "a-1", "a", "p1"))
+	c.add("EndpointSlice", slice("prod", "b-1", "b", "p1", "p2"))
+	c.add("EndpointSlice", slice("prod", "c-1", "c", "p3"))
+	c.add("EndpointSlice", slice("test", "a-1", "a", "p1"))
+	c.says("+EndpointSlice prod/a-1", "+EndpointSlice prod/b-1", "+EndpointSlice prod/c-1", "+EndpointSlice test/a-1", "+Pod prod/p1")
+	c.add("Pod", pod("prod", "p1", "10.0.0.1", "v", "2"))
+	c.says("+EndpointSlice prod/a-1", "+EndpointSlice prod/b-1", "+Pod prod/p1")
+	// Readiness is no business of endpoints: their slices say it.
+	ready := pod("prod", "p1", "10.0.0.1", "v", "2")
+	ready.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	c.add("Pod", ready)
+	c.says("+Pod prod/p1")
+	c.add("EndpointSlice", slice("prod", "b-1", "b", "p2"))
+	c.says("+EndpointSlice prod/b-1")
+	c.drop("Pod", "prod", "p1")
+	c.says("+EndpointSlice prod/a-1", "-Pod prod/p1")
+}
+
+// TestPodsByAddress: an endpoint that names no pod is the one pod that has its
+// address for itself (POD-3).
+func TestPodsByAddress(t *testing.T) {
+	c := newCluster(t)
+	c.add("EndpointSlice", slice("prod", "a-1", "a", "@10.0.0.7"))
+	c.says("+EndpointSlice prod/a-1")
+	c.add("Pod", pod("prod", "p1", "10.0.0.7", "v", "1"))
+	set := c.says("+EndpointSlice prod/a-1", "+Pod prod/p1")
+	if got := endpoint(t, set, 0).GetWorkload(); got != "p1" {
+		t.Errorf("the endpoint is %q, want p1", got)
+	}
+	c.add("Pod", pod("prod", "p1", "10.0.0.8", "v", "1"))
+	set = c.says("+EndpointSlice prod/a-1", "+Pod prod/p1")
+	if got := endpoint(t, set, 0).GetWorkload(); got != "" {
+		t.Errorf("the pod has another address, and the endpoint is %q", got)
+	}
+	host := pod("prod", "p2", "10.0.0.7")
+	host.Spec.HostNetwork = true
+	c.add("Pod", host)
+	c.says("+Pod prod/p2")
+}
+
+// TestEndedPodLeaves is POD-3: its address may be another's.
+func TestEndedPodLeaves(t *testing.T) {
+	c := newCluster(t)
+	p := pod("prod", "p1", "10.0.0.1")
+	c.add("Pod", p)
+	c.says("+Pod prod/p1")
+	ended := p.DeepCopy()
+	ended.Status.Phase = corev1.PodSucceeded
+	c.add("Pod", ended)
+	c.says("-Pod prod/p1")
+	c.drop("Pod", "prod", "p1")
+	c.says()
+}
+
+func TestReplaceIsAllOfAFeed(t *testing.T) {
+	c := newCluster(t)
+	list := func(feed string, names ...string) (all []*object) {
+		for _, name := range names {
+			all = append(all, c.object("Service", service(feed, name)))
+		}
+		return all
+	}
+	c.replace("Service prod", list("prod", "a", "b", "c"), start)
+	c.replace("Service test", list("test", "a"), start)
+	c.says("+Service prod/a", "+Service prod/b", "+Service prod/c", "+Service test/a")
+	if got := c.missing("Service prod", list("prod", "b")); len(got) != 2 {
+		t.Errorf("a list would lose %v, want two", got)
+	}
+	c.replace("Service prod", list("prod", "b", "d"), start)
+	c.says("-Service prod/a", "-Service prod/c", "+Service prod/d")
+	if c.held["Service prod"] != 2 || c.held["Service test"] != 1 || c.stats["Service"].objects != 3 {
+		t.Errorf("held %v, stats %v", c.held, c.stats)
+	}
+	c.replace("Service prod", nil, start)
+	c.says("-Service prod/b", "-Service prod/d")
+}
+
+func TestDiscoverySelectors(t *testing.T) {
+	c := newCluster(t, "mesh=on", "team in (a, b)")
+	c.add("Service", service("prod", "a"))
+	c.add("Node", node("n1", "eu-1"))
+	c.says("+Node /n1") // has no namespace
+	c.add("Namespace", namespace("prod"))
+	c.says()
+	c.add("Pod", pod("prod", "p1", "10.0.0.1"))
+	c.add("EndpointSlice", slice("prod", "a-1", "a", "p1"))
+	c.says()
+	c.add("Namespace", namespace("prod", "mesh", "on"))
+	set := c.says("+EndpointSlice prod/a-1", "+Namespace /prod", "+Pod prod/p1", "+Service prod/a")
+	if len(set[3].Payload.Bytes) == 0 {
+		t.Error("the Service came without its content")
+	}
+	c.add("Namespace", namespace("prod", "team", "b"))
+	c.says("+Namespace /prod")
+	c.add("Namespace", namespace("prod"))
+	c.says("-EndpointSlice prod/a-1", "-Namespace /prod", "-Pod prod/p1", "-Service prod/a")
+	c.add("Service", service("prod", "b"))
+	c.says()
+	c.add("Namespace", namespace("prod", "team", "a"))
+	set = c.says("+EndpointSlice prod/a-1", "+Namespace /prod", "+Pod prod/p1", "+Service prod/a", "+Service prod/b")
+	if len(set[3].Payload.Bytes) == 0 {
+		t.Error("the Service came back without its content")
+	}
+	c.drop("Namespace", "", "prod")
+	c.says("-EndpointSlice prod/a-1", "-Namespace /prod", "-Pod prod/p1", "-Service prod/a", "-Service prod/b")
+}
+
+func TestOnlyCoveredKindsAreSaid(t *testing.T) {
+	c := newCluster(t)
+	c.covered = map[string]bool{"EndpointSlice": true}
+	c.add("Pod", pod("prod", "p1", "10.0.0.1"))
+	c.add("EndpointSlice", slice("prod", "a-1", "a", "p1"))
+	c.says("+EndpointSlice prod/a-1")
+}
+
+func TestUndecodedIsCounted(t *testing.T) {
+	c := newCluster(t)
+	s := slice("prod", "a-1", "a")
+	s.AddressType = discoveryv1.AddressTypeFQDN
+	c.add("EndpointSlice", s)
+	set := c.says("+EndpointSlice prod/a-1")
+	if set[0].Payload.Type != kind.Undecoded || c.stats[sliceKind].undecoded != 1 {
+		t.Errorf("said %s, stats %v", set[0].Payload.Type, c.stats)
+	}
+	c.add("EndpointSlice", slice("prod", "a-1", "a"))
+	c.says("+EndpointSlice prod/a-1")
+	if got := c.stats[sliceKind]; got != (figures{objects: 1}) {
+		t.Errorf("stats %v", got)
+	}
+}
+
+func TestDoubt(t *testing.T) {
+	const settle = 3 * time.Second
+	for _, test := range []struct {
+		name    string
+		n, were int
+		at      []time.Duration // of lists that say the same
+		refused []bool
+	}{
+		{"the first list", 0, 0, []time.Duration{0}, []bool{false}},
+		{"more", 20, 10, []time.Duration{0}, []bool{false}},
+		{"half", 10, 20, []time.Duration{0}, []bool{false}},
+		{"some of few", 1, 9, []time.Duration{0}, []bool{false}},
+		{"empty", 0, 1, []time.Duration{0, time.Second, settle}, []bool{true, true, false}},
+		{"most", 9, 20, []time.Duration{0, settle}, []bool{true, false}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var d doubt
+			for i, at := range test.at {
+				if err := d.judge(test.n, test.were, start.Add(at), settle); (err != nil) != test.refused[i] {
+					t.Errorf("after %s: %v", at, err)
+				}
+			}
+		})
+	}
+	var d doubt
+	_ = d.judge(0, 20, start, settle)
+	if err := d.judge(20, 20, start.Add(settle), settle); err != nil {
+		t.Errorf("nothing is lost: %v", err)
+	}
+	if err := d.judge(0, 20, start.Add(2*settle), settle); err == nil {
+		t.Error("a doubt that was settled counts for another loss")
+	}
+}

@@ -1,0 +1,135 @@
+// Package kube watches a Kubernetes cluster: the objects of all kinds of
+// internal/kind that its API server serves. What happens when the API server,
+// a kind or the right to read it goes is decided in ../README.md.
+//
+// Each resource has a feed (feed.go), a Reflector of client-go whose objects are
+// converted on arrival. One goroutine (loop.go) owns all that is known
+// (index.go), gathers what comes together, and says what changed.
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"meshlog.dev/services/internal/kubeconv"
+	"meshlog.dev/services/watcher"
+)
+
+// Source is the source of the shards of clusters; their instance is the
+// cluster's name.
+const Source = "kubernetes"
+
+// Config says which cluster is watched, and what of it.
+type Config struct {
+	// REST is how the API server is reached. Its limits on requests do not
+	// count.
+	REST    *rest.Config
+	Cluster string
+	// DomainSuffix is that of the cluster's Services; empty: the mesh's.
+	DomainSuffix string
+	// Namespaces are those that are watched; none: all.
+	Namespaces []string
+	// DiscoverySelectors select namespaces by their labels: objects of one that
+	// none of them matches are as if they were not there. None: all count.
+	DiscoverySelectors []labels.Selector
+	// QPS and Burst limit requests to the API server, of which a watch is one;
+	// 0: DefaultQPS and DefaultBurst.
+	QPS   float32
+	Burst int
+	// MeshConfigMap holds the settings of the mesh, as Istio keeps them: the
+	// keys mesh and meshNetworks. Without a name they come from elsewhere.
+	MeshConfigMap types.NamespacedName
+	// ConfigMaps are carried on the log, beside it.
+	ConfigMaps []types.NamespacedName
+	// SecretKey is the key of the HMACs over Secrets; empty: Secrets are not
+	// watched.
+	SecretKey []byte
+
+	Logger  *slog.Logger // nil: slog.Default
+	Metrics *Metrics     // nil: counted nowhere
+}
+
+// Limits on requests where none are given.
+const (
+	DefaultQPS   = 50
+	DefaultBurst = 100
+)
+
+// Watcher watches a cluster. One goroutine at a time runs it.
+type Watcher struct {
+	cfg     Config
+	limits  limits
+	trimmer *kubeconv.Trimmer
+	// held is how many objects each feed had when the last run ended: what a
+	// list that has lost most of them is doubted by.
+	held map[string]int64
+}
+
+// New returns a watcher of a cluster, whose API server need not answer yet.
+func New(cfg Config) (*Watcher, error) {
+	if cfg.REST == nil || cfg.Cluster == "" {
+		return nil, errors.New("a cluster needs a name and an API server")
+	}
+	if slices.Contains(cfg.Namespaces, "") {
+		return nil, fmt.Errorf("cluster %s: the name of a namespace is empty", cfg.Cluster)
+	}
+	cfg.QPS, cfg.Burst = cmp.Or(cfg.QPS, DefaultQPS), cmp.Or(cfg.Burst, DefaultBurst)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics(cfg.Cluster)
+	}
+	return &Watcher{cfg: cfg, limits: defaultLimits, trimmer: &kubeconv.Trimmer{}, held: map[string]int64{}}, nil
+}
+
+// Run implements watcher.Watcher. The source is down while its API server does
+// not answer.
+func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
+	client, err := newClient(w.cfg)
+	if err != nil {
+		return err
+	}
+	defer client.close()
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(quiet{w.cfg.Logger.Handler()}))
+	ctx, cancel := context.WithCancel(ctx)
+	r := newRun(w, client, sink)
+	err = r.loop(ctx)
+	cancel()
+	r.running.Wait()
+	for name, f := range r.feeds {
+		w.held[name] = f.held.Load()
+	}
+	return err
+}
+
+func (c *Config) converter() kubeconv.Converter {
+	return kubeconv.Converter{DomainSuffix: c.DomainSuffix, SecretKey: c.SecretKey}
+}
+
+// quiet logs what client-go says for those who look into it only: what fails
+// and what it means is reported.
+type quiet struct{ slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.Handler.Enabled(ctx, slog.LevelDebug)
+}
+
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return q.Handler.Handle(ctx, r)
+}
+
+func (q quiet) WithAttrs(as []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(as)} }
+
+func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }

@@ -1,0 +1,337 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/watcher"
+)
+
+// run is one Run: the goroutine that calls loop owns it.
+type run struct {
+	*Watcher
+	client *client
+	sink   watcher.Sink
+	index  *index
+	begun  time.Time
+
+	inbox   chan message
+	running sync.WaitGroup // all goroutines of the run
+
+	feeds       map[string]*feed // by name
+	definitions *feed
+	defined     map[string]definition // by name, those of groups that count
+	missing     []*kind.Kind          // that the API server does not serve
+	reported    map[string][]model.Diagnostic
+
+	// When to ask again what is served (zero: not by itself), how often that
+	// was in vain, and whether it is under way.
+	discoverAt  time.Time
+	attempts    int
+	discovering bool
+
+	covered map[string]bool // kinds that were listed; nil: none was yet
+}
+
+// queued is how many messages wait; then feeds do.
+const queued = 1024
+
+func newRun(w *Watcher, c *client, sink watcher.Sink) *run {
+	return &run{
+		Watcher: w, client: c, sink: sink, index: newIndex(w.cfg.DiscoverySelectors), begun: time.Now(),
+		inbox: make(chan message, queued), feeds: map[string]*feed{},
+		defined: map[string]definition{}, reported: map[string][]model.Diagnostic{},
+	}
+}
+
+// loop lists what the API server has, and then says what changes.
+func (r *run) loop(ctx context.Context) error {
+	s, err := r.discover(ctx)
+	if err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	r.running.Go(func() {
+		if err := r.client.watchOver(ctx, r.limits); err != nil {
+			r.send(ctx, message{what: down, err: err})
+		}
+	})
+	r.definitions = r.newFeed(nil, scope{resource: resource{GroupVersionResource: definitions}}, definitionsOf)
+	r.start(ctx, r.definitions)
+	r.serve(ctx, s)
+	for {
+		messages, err := r.gather(ctx)
+		if err != nil {
+			return err
+		}
+		if done, err := r.step(ctx, messages); done || err != nil {
+			return err
+		}
+	}
+}
+
+// send is a message to the loop; it is dropped when the run ends.
+func (r *run) send(ctx context.Context, m message) {
+	select {
+	case r.inbox <- m:
+	case <-ctx.Done():
+	}
+}
+
+// gather waits until there is a message or something is due, and then until
+// there is none for a while.
+func (r *run) gather(ctx context.Context) (ms []message, err error) {
+	wait := time.Until(r.due(time.Now()))
+	var end time.Time
+	for {
+		select {
+		case m := <-r.inbox:
+			ms = append(ms, m)
+			now := time.Now()
+			if end.IsZero() {
+				end = now.Add(r.limits.longest)
+			}
+			if now.After(end) {
+				return ms, nil
+			}
+			wait = r.limits.quiet
+		case <-time.After(wait):
+			return ms, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// due is when there is something to do without a message.
+func (r *run) due(now time.Time) time.Time {
+	until := now.Add(time.Hour)
+	soonest := func(t time.Time) {
+		if t.After(now) && t.Before(until) {
+			until = t
+		}
+	}
+	if !r.discoverAt.IsZero() && !r.discovering {
+		soonest(r.discoverAt)
+		if !r.discoverAt.After(now) {
+			return now
+		}
+	}
+	soonest(r.begun.Add(r.limits.again))
+	for _, f := range r.all() {
+		if f.err != nil {
+			soonest(f.since.Add(f.patience()))
+		}
+		if !f.synced {
+			soonest(f.heard().Add(f.limits.silence))
+		}
+	}
+	return until
+}
+
+// all are the feeds, that of definitions too.
+func (r *run) all() []*feed {
+	return append(slices.Collect(maps.Values(r.feeds)), r.definitions)
+}
+
+// step takes messages in and says what they come to. Done: the run is to begin
+// anew, for a kind that was not listed can be.
+func (r *run) step(ctx context.Context, messages []message) (done bool, err error) {
+	r.judgeLosses(ctx, messages)
+	for _, m := range messages {
+		switch {
+		case m.what == down:
+			return false, m.err
+		case m.what == discovered:
+			r.rediscovered(ctx, m)
+		case m.feed == r.definitions:
+			r.take(m)
+			r.define(m)
+		case m.feed == r.feeds[m.feed.name()] && m.feed.frozen == "":
+			r.take(m)
+		}
+	}
+	now := time.Now()
+	r.rediscover(ctx, now)
+	if err := r.say(ctx, now); err != nil {
+		return false, err
+	}
+	r.report(now)
+	r.cfg.Metrics.tell(r.index.stats)
+	return r.coversMore() && !now.Before(r.begun.Add(r.limits.again)), nil
+}
+
+// say lists once all that can be read was, then tells changes.
+func (r *run) say(ctx context.Context, now time.Time) error {
+	if r.covered != nil {
+		if set := r.index.changes(); len(set) > 0 {
+			return r.sink.Change(ctx, set)
+		}
+		return nil
+	}
+	for _, f := range r.all() {
+		if t := f.trouble(now); !f.synced && t == none || t == suspect {
+			return nil
+		}
+	}
+	if err := r.nothing(now); err != nil {
+		return err
+	}
+	r.covered = r.readable()
+	r.index.covered = r.covered
+	return r.sink.List(ctx, watcher.Listing{
+		Objects: r.index.changes(), Kinds: slices.Sorted(maps.Keys(r.covered)),
+	})
+}
+
+// nothing is an error if no resource can be read.
+func (r *run) nothing(now time.Time) error {
+	var why *model.Diagnostic
+	for _, name := range slices.Sorted(maps.Keys(r.feeds)) {
+		f := r.feeds[name]
+		if f.synced {
+			return nil
+		}
+		if d, ok := f.problem(now); ok && why == nil {
+			why = &d
+		}
+	}
+	if why == nil {
+		return fmt.Errorf("the API server serves nothing that can be watched")
+	}
+	return fmt.Errorf("nothing can be read of the API server; %s: %s; %s", why.Origin, why.Reason, why.Advice)
+}
+
+// needs are the kinds without which others would be converted to something
+// else than before: they are not spoken of either.
+func (r *run) needs(name string) []string {
+	switch {
+	case name == sliceKind && len(r.cfg.Namespaces) > 0:
+		return []string{podKind} // a Role gives no nodes
+	case name == sliceKind:
+		return []string{podKind, nodeKind}
+	case name == podKind && len(r.cfg.Namespaces) == 0:
+		return []string{nodeKind}
+	}
+	return nil
+}
+
+// readable are the kinds that can be spoken of: all that is there of them is
+// known. Of those that are not to be watched there is nothing.
+func (r *run) readable() map[string]bool {
+	is := map[string]bool{}
+	for _, k := range kind.All() {
+		is[k.Name] = !r.cfg.wants(k)
+	}
+	synced := map[string]int{}
+	for _, f := range r.feeds {
+		if f.synced {
+			synced[f.kind.Name]++
+		}
+	}
+	for _, f := range r.feeds {
+		is[f.kind.Name] = synced[f.kind.Name] == r.feedsOf(f.kind)
+	}
+	for _, name := range []string{podKind, sliceKind} { // in this order
+		for _, need := range r.needs(name) {
+			is[name] = is[name] && is[need]
+		}
+	}
+	if len(r.cfg.DiscoverySelectors) > 0 && !is[namespaceKind] {
+		for _, k := range kind.All() { // it is not known which count
+			is[k.Name] = is[k.Name] && !k.Namespaced
+		}
+	}
+	maps.DeleteFunc(is, func(_ string, can bool) bool { return !can })
+	return is
+}
+
+func (r *run) feedsOf(k *kind.Kind) (n int) {
+	for _, f := range r.feeds {
+		if f.kind == k {
+			n++
+		}
+	}
+	return n
+}
+
+// coversMore says that a kind can be spoken of that was not listed.
+func (r *run) coversMore() bool {
+	if r.covered == nil || len(r.covered) == len(kind.All()) {
+		return false
+	}
+	for name := range r.readable() {
+		if !r.covered[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// take takes in what a feed says.
+func (r *run) take(m message) {
+	f := m.feed
+	switch m.what {
+	case answered:
+		if !f.doubts {
+			f.err = nil
+		}
+	case failed, doubted:
+		if f.err == nil {
+			f.since = m.at
+		}
+		f.err, f.doubts = m.err, m.what == doubted
+		if apierrors.IsNotFound(m.err) {
+			r.askAgain(m.at)
+		}
+	case replaced:
+		f.synced, f.err, f.doubts = true, nil, false
+	}
+	if f == r.definitions {
+		return
+	}
+	switch m.what {
+	case replaced:
+		r.index.replace(f.name(), m.objects, m.at)
+	case put:
+		for _, o := range m.objects {
+			r.index.put(f.name(), o)
+		}
+	case removed:
+		r.index.remove(m.gone, m.at)
+	}
+	f.held.Store(r.index.held[f.name()])
+}
+
+// report tells what keeps kinds from being read, where it is news.
+func (r *run) report(now time.Time) {
+	all := map[string][]model.Diagnostic{"definitions": nil, "kinds": missing(r.missing)}
+	for _, k := range kind.All() {
+		all["kind "+k.Name] = nil
+	}
+	for _, f := range r.feeds {
+		if d, is := f.problem(now); is {
+			d.Key.Kind = f.kind.Name
+			all["kind "+f.kind.Name] = append(all["kind "+f.kind.Name], d)
+		}
+	}
+	if d, is := r.definitions.problem(now); is {
+		d.Severity, d.Effect = model.Warning, "definitions that are installed are noticed within a minute, and objects that go with one that is removed are removed"
+		all["definitions"] = []model.Diagnostic{d}
+	}
+	for origin, ds := range all {
+		slices.SortFunc(ds, func(a, b model.Diagnostic) int { return cmp.Or(a.Compare(b), cmp.Compare(a.Origin, b.Origin)) })
+		if !slices.Equal(ds, r.reported[origin]) {
+			r.sink.Problems(origin, ds)
+			r.reported[origin] = ds
+		}
+	}
+}
