@@ -45,9 +45,7 @@ func foreignSecret(t corev1.SecretType) bool {
 func sums(s *corev1.Secret, key []byte) map[string][]byte {
 	out := map[string][]byte{}
 	for _, field := range kind.CredentialFields() {
-		if sum, ok := s.StringData[field]; ok { // Trim was here
-			out[field] = []byte(sum)
-		} else if content := s.Data[field]; len(content) > 0 {
+		if content := s.Data[field]; len(content) > 0 {
 			out[field] = sum256(s, field, content, key)
 		}
 	}
@@ -62,4 +60,13 @@ func sum256(s *corev1.Secret, field string, content, key []byte) []byte {
 	h.Write([]byte(s.Namespace + "/" + s.Name + "/" + field + "\x00"))
 	h.Write(content)
 	return h.Sum(nil)
+}
+
+// Wipe overwrites the content of a Secret, so that it is in memory no longer
+// than it has to be.
+func Wipe(s *corev1.Secret) {
+	for _, content := range s.Data {
+		clear(content)
+	}
+	s.Data = nil
 }

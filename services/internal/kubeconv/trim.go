@@ -1,24 +1,18 @@
 package kubeconv
 
 import (
-	"maps"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"meshlog.dev/services/internal/kind"
 )
 
 // Trimmer makes of objects, as an API server serves them, what is worth keeping
-// in memory: what they are converted by, Manager and the trace annotation. Texts
-// that many objects have are kept once. It is safe for concurrent use.
+// in memory: what they and others are converted by, Manager and the trace
+// annotation. Texts that many objects have are kept once. The zero Trimmer is
+// ready, and safe for concurrent use.
 type Trimmer struct {
-	// SecretKey is the Converter's.
-	SecretKey []byte
-
 	mu    sync.Mutex
 	texts map[string]string // each to itself
 }
@@ -27,10 +21,11 @@ type Trimmer struct {
 // are in memory twice until their objects go.
 const maxTexts = 1 << 16
 
-// Trim returns what is to be kept in place of an object. It converts like the
-// object, and trimmed again it is the same; it shares nothing with the object,
-// so that a page of a listing can go. Of Secrets it overwrites the content. What
-// it does not know it returns as it is.
+// Trim returns what is to be kept in place of a Service, EndpointSlice, Pod,
+// Node or Namespace. It converts like the object, and trimmed again it is the
+// same; it does not keep the object from being let go. Of a Secret nothing is
+// kept: it is wiped, so convert it first. What is of another type is returned as
+// it is.
 //
 // It has the form of client-go's TransformFunc; the error is always nil.
 func (t *Trimmer) Trim(object any) (any, error) {
@@ -43,16 +38,14 @@ func (t *Trimmer) Trim(object any) (any, error) {
 		return t.pod(o), nil
 	case *corev1.Node:
 		n := &corev1.Node{ObjectMeta: t.meta(&o.ObjectMeta)}
+		n.Annotations = nil
 		n.Status.Addresses = o.Status.Addresses
 		return n, nil
 	case *corev1.Namespace:
 		return &corev1.Namespace{ObjectMeta: t.meta(&o.ObjectMeta)}, nil
 	case *corev1.Secret:
-		return t.secret(o), nil
-	case *corev1.ConfigMap:
-		return &corev1.ConfigMap{ObjectMeta: t.meta(&o.ObjectMeta), Data: o.Data, BinaryData: o.BinaryData}, nil
-	case *unstructured.Unstructured:
-		return t.unstructured(o), nil
+		Wipe(o)
+		return &corev1.Secret{ObjectMeta: t.meta(&o.ObjectMeta), Type: o.Type}, nil
 	}
 	return object, nil
 }
@@ -175,45 +168,6 @@ func (s *sharing) text(p *string) *string {
 	text := s.t.text(*p)
 	s.texts[text] = &text
 	return &text
-}
-
-// secret keeps HMACs in the place of content. They are in StringData, which an
-// API server takes and never returns: so it is known that this was done.
-func (t *Trimmer) secret(s *corev1.Secret) *corev1.Secret {
-	out := &corev1.Secret{ObjectMeta: t.meta(&s.ObjectMeta), Type: corev1.SecretType(t.text(string(s.Type)))}
-	for field, sum := range sums(s, t.SecretKey) {
-		if out.StringData == nil {
-			out.StringData = map[string]string{}
-		}
-		out.StringData[field] = string(sum)
-	}
-	for _, content := range s.Data {
-		clear(content)
-	}
-	return out
-}
-
-// unstructured leaves out what is no content. The rest is shared.
-func (t *Trimmer) unstructured(u *unstructured.Unstructured) *unstructured.Unstructured {
-	object := maps.Clone(u.Object)
-	delete(object, "status")
-	meta, _ := object["metadata"].(map[string]any)
-	kept := map[string]any{}
-	for _, field := range []string{"name", "namespace", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels"} {
-		if v, ok := meta[field]; ok {
-			kept[field] = v
-		}
-	}
-	if annotations, ok := meta["annotations"].(map[string]any); ok {
-		annotations = maps.Clone(annotations)
-		delete(annotations, kind.LastApplied)
-		kept["annotations"] = annotations
-	}
-	if manager := Manager(u.GetManagedFields()); manager != "" {
-		kept["managedFields"] = []any{map[string]any{"manager": t.text(manager)}}
-	}
-	object["metadata"] = kept
-	return &unstructured.Unstructured{Object: object}
 }
 
 // shared is a copy of labels with shared texts; nil if there are none.
