@@ -7,6 +7,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"meshlog.dev/services/internal/kind"
@@ -18,9 +19,9 @@ import (
 type converter func(runtime.Object) (o *object, ok bool)
 
 // objectsOf converts objects of a kind. Those that others are converted with
-// are trimmed and kept: EndpointSlices and Pods are left to the index, which
+// are kept: EndpointSlices and Pods are left to the index, which
 // knows the others.
-func objectsOf(k *kind.Kind, c kubeconv.Converter, t *kubeconv.Trimmer) converter {
+func objectsOf(k *kind.Kind, c kubeconv.Converter, keep *kubeconv.Keeper) converter {
 	return func(from runtime.Object) (*object, bool) {
 		m, err := meta.Accessor(from)
 		if err != nil { // a client's objects have metadata
@@ -28,15 +29,16 @@ func objectsOf(k *kind.Kind, c kubeconv.Converter, t *kubeconv.Trimmer) converte
 		}
 		o := described(key{k.Name, m.GetNamespace(), m.GetName()}, m)
 		switch from := from.(type) {
-		case *discoveryv1.EndpointSlice, *corev1.Pod:
-			o.body, _ = t.Trim(from)
+		case *discoveryv1.EndpointSlice:
+			o.body = keep.Slice(from)
 			return o, true
-		case *corev1.Node, *corev1.Namespace:
-			o.body, _ = t.Trim(from)
-		case *corev1.Service:
-			if kubeconv.LacksSlices(from, nil) { // unless it has some
-				o.body, _ = t.Trim(from)
-			}
+		case *corev1.Pod:
+			o.body = keep.Pod(from)
+			return o, true
+		case *corev1.Node:
+			o.body = kubeconv.Locality(from.Labels)
+		case *corev1.Namespace:
+			o.body = labels.Set(from.Labels)
 		case *corev1.Secret:
 			defer kubeconv.Wipe(from)
 		}

@@ -8,12 +8,10 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"meshlog.dev/events"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/kubeconv"
 	"meshlog.dev/services/watcher"
@@ -150,9 +148,9 @@ func samePod(a, b *object) bool {
 	if a == nil || b == nil {
 		return false
 	}
-	p, q := a.body.(*corev1.Pod), b.body.(*corev1.Pod)
-	return maps.Equal(p.Labels, q.Labels) && p.Spec.ServiceAccountName == q.Spec.ServiceAccountName &&
-		p.Spec.NodeName == q.Spec.NodeName && slices.Equal(isAt(a), isAt(b))
+	p, q := a.body.(*kubeconv.Pod), b.body.(*kubeconv.Pod)
+	return maps.Equal(p.Labels, q.Labels) && p.ServiceAccount == q.ServiceAccount &&
+		p.Node == q.Node && slices.Equal(isAt(a), isAt(b))
 }
 
 func (x *index) refer(e *entry, o *object, link func(map[reference][]*entry, reference, *entry)) {
@@ -175,11 +173,11 @@ func unlink(m map[reference][]*entry, r reference, e *entry) {
 
 // refersTo are the pods that the endpoints of a slice are, each once.
 func refersTo(o *object) []reference {
-	s, ok := o.body.(*discoveryv1.EndpointSlice)
+	s, ok := o.body.(*kubeconv.Slice)
 	if !ok {
 		return nil
 	}
-	names, addresses := kubeconv.References(s)
+	names, addresses := s.References()
 	var refs []reference
 	for _, name := range once(names) {
 		refs = append(refs, reference{namespace: o.namespace, name: name})
@@ -195,12 +193,12 @@ func isAt(o *object) []reference {
 	if o == nil {
 		return nil
 	}
-	p, ok := o.body.(*corev1.Pod)
+	p, ok := o.body.(*kubeconv.Pod)
 	if !ok {
 		return nil
 	}
 	var refs []reference
-	for _, address := range once(kubeconv.OwnAddresses(p)) {
+	for _, address := range once(p.OwnAddresses()) {
 		refs = append(refs, reference{namespace: o.namespace, address: address})
 	}
 	return refs
@@ -321,15 +319,15 @@ func (x *index) payload(e *entry) (p events.Payload, f figures, ok bool) {
 	}
 	p, ok = e.object.payload, true
 	switch body := e.object.body.(type) {
-	case *discoveryv1.EndpointSlice:
+	case *kubeconv.Slice:
 		p, ok = x.convert(e.key, body)
-		names, _ := kubeconv.References(body)
+		names, _ := body.References()
 		for _, name := range names {
-			if x.Pod(body.Namespace, name) == nil {
+			if x.Pod(e.key.namespace, name) == nil {
 				f.podless++
 			}
 		}
-	case *corev1.Pod:
+	case *kubeconv.Pod:
 		p, ok = x.convert(e.key, body)
 	}
 	f.objects = 1
@@ -339,7 +337,7 @@ func (x *index) payload(e *entry) (p events.Payload, f figures, ok bool) {
 	return p, f, ok
 }
 
-func (x *index) convert(k key, body metav1.Object) (events.Payload, bool) {
+func (x *index) convert(k key, body any) (events.Payload, bool) {
 	of, known := kind.ByName(k.kind)
 	if !known { // it has a feed
 		return events.Payload{}, false
@@ -356,8 +354,8 @@ func (x *index) touchNode(name string, seen time.Time) {
 			continue
 		}
 		switch body := e.object.body.(type) {
-		case *corev1.Pod:
-			if body.Spec.NodeName == name {
+		case *kubeconv.Pod:
+			if body.Node == name {
 				x.touch(k, seen)
 				// Endpoints may know their node by their pod only.
 				x.touchSlices(reference{namespace: k.namespace, name: k.name}, seen)
@@ -365,9 +363,8 @@ func (x *index) touchNode(name string, seen time.Time) {
 					x.touchSlices(r, seen)
 				}
 			}
-		case *discoveryv1.EndpointSlice:
-			on := func(e discoveryv1.Endpoint) bool { return e.NodeName != nil && *e.NodeName == name }
-			if slices.ContainsFunc(body.Endpoints, on) {
+		case *kubeconv.Slice:
+			if body.IsOn(name) {
 				x.touch(k, seen)
 			}
 		}
@@ -388,8 +385,8 @@ func (x *index) selectNamespace(e *entry, seen time.Time) {
 	name := e.key.name
 	is := false
 	if e.object != nil {
-		n, _ := e.object.body.(*corev1.Namespace)
-		is = n != nil && slices.ContainsFunc(x.selectors, func(s labels.Selector) bool { return s.Matches(labels.Set(n.Labels)) })
+		of, _ := e.object.body.(labels.Set)
+		is = slices.ContainsFunc(x.selectors, func(s labels.Selector) bool { return s.Matches(of) })
 	}
 	if is == x.selected[name] {
 		return
@@ -418,23 +415,23 @@ func (x *index) visible(k key) bool {
 }
 
 // Pod implements kubeconv.Lookup.
-func (x *index) Pod(namespace, name string) *corev1.Pod {
-	return body[*corev1.Pod](x, key{podKind, namespace, name})
+func (x *index) Pod(namespace, name string) *kubeconv.Pod {
+	return body[*kubeconv.Pod](x, key{podKind, namespace, name})
 }
 
 // PodAt implements kubeconv.Lookup.
-func (x *index) PodAt(namespace, ip string) *corev1.Pod {
+func (x *index) PodAt(namespace, ip string) *kubeconv.Pod {
 	at := x.podsAt[reference{namespace: namespace, address: ip}]
 	if len(at) != 1 {
 		return nil
 	}
-	p, _ := at[0].object.body.(*corev1.Pod)
+	p, _ := at[0].object.body.(*kubeconv.Pod)
 	return p
 }
 
-// Node implements kubeconv.Lookup.
-func (x *index) Node(name string) *corev1.Node {
-	return body[*corev1.Node](x, key{nodeKind, "", name})
+// Locality implements kubeconv.Lookup.
+func (x *index) Locality(name string) *registryv1.Locality {
+	return body[*registryv1.Locality](x, key{nodeKind, "", name})
 }
 
 func body[T any](x *index, k key) (t T) {

@@ -47,7 +47,7 @@ func (c *cluster) object(name string, from runtime.Object) *object {
 	if !ok {
 		c.t.Fatalf("no kind %s", name)
 	}
-	o, ok := objectsOf(k, kubeconv.Converter{}, &kubeconv.Trimmer{})(from)
+	o, ok := objectsOf(k, kubeconv.Converter{}, &kubeconv.Keeper{})(from)
 	if !ok {
 		c.t.Fatalf("%s is not to be there", name)
 	}

@@ -69,7 +69,7 @@ const (
 type Watcher struct {
 	cfg     Config
 	limits  limits
-	trimmer *kubeconv.Trimmer
+	keeper *kubeconv.Keeper
 	// held is how many objects each feed had when the last run ended: what a
 	// list that has lost most of them is doubted by.
 	held map[string]int64
@@ -90,7 +90,7 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(cfg.Cluster)
 	}
-	return &Watcher{cfg: cfg, limits: defaultLimits, trimmer: &kubeconv.Trimmer{}, held: map[string]int64{}}, nil
+	return &Watcher{cfg: cfg, limits: defaultLimits, keeper: &kubeconv.Keeper{}, held: map[string]int64{}}, nil
 }
 
 // Run implements watcher.Watcher. The source is down while its API server does

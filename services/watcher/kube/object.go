@@ -27,8 +27,9 @@ type object struct {
 	// payload is what the log is to carry, of kinds that are converted alone.
 	// Once it has been said its bytes are let go.
 	payload events.Payload
-	// body is the trimmed Kubernetes object where others are converted with it:
-	// an EndpointSlice, a Pod, a Node, a Namespace; or a definition.
+	// body is what is kept of an object that is converted with others, or others
+	// with it: a *kubeconv.Slice, a *kubeconv.Pod, the *registryv1.Locality of a
+	// Node, the labels.Set of a Namespace; or a definition.
 	body any
 }
 

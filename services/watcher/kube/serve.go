@@ -91,7 +91,7 @@ func (r *run) serve(ctx context.Context, s *served) {
 
 // follow has a feed for a scope of a kind.
 func (r *run) follow(ctx context.Context, k *kind.Kind, s scope) {
-	convert := objectsOf(k, r.cfg.converter(), r.trimmer)
+	convert := objectsOf(k, r.cfg.converter(), r.keeper)
 	if k.Name == meshConfigKind || k.Name == meshNetworksKind {
 		convert = settingsOf(k)
 	}

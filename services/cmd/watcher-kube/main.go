@@ -1,0 +1,55 @@
+// Watcher-kube puts the objects of a Kubernetes cluster on the log.
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/up/kubeup"
+)
+
+type settings struct {
+	process.Bus
+	kubeup.Settings
+}
+
+func (s *settings) Flags(fs *pflag.FlagSet) {
+	s.Bus.Flags(fs)
+	s.Settings.Flags(fs)
+}
+
+func (s *settings) Check() error { return errors.Join(s.Bus.Check(), s.Settings.Check()) }
+
+func main() { os.Exit(process.Main(command())) }
+
+func command() *cobra.Command {
+	s := &settings{Bus: process.DefaultBus(), Settings: kubeup.DefaultSettings()}
+	return process.Command(process.Spec{
+		Use: "watcher-kube", Short: "Puts the objects of a Kubernetes cluster on the log", Settings: s,
+		Long: `Watches a Kubernetes cluster and puts what changes on the log: Services and
+their endpoints, Pods, Nodes, Namespaces, and the objects of Istio, of the
+Gateway API and of meshlog whose definitions are installed, now or later.
+A twin of the same --cluster stands by.`,
+		Example: `  watcher-kube --bus nats://127.0.0.1:4222 --bus-token-file token --cluster east --kubeconfig ~/.kube/config
+  watcher-kube --bus nats://nats:4222 --cluster east    # in a pod of the cluster`,
+		Verify: func(context.Context, io.Writer) error {
+			return errors.Join(s.Bus.Verify(), s.Settings.Verify())
+		},
+		Run: func(ctx context.Context, p *process.Process) error {
+			return kubeup.Run(ctx, &s.Settings, kubeup.Options{
+				Domain: s.Domain, Holder: s.ID, Process: p,
+				Connect: func(shard events.Shard) func(context.Context) (*bus.Conn, error) {
+					return s.Connect(bus.Watcher(shard), p)
+				},
+			})
+		},
+	})
+}

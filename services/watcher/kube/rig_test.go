@@ -1,0 +1,238 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/kube/kubetest"
+)
+
+// patience is how long a test waits for what has to come: no test comes near.
+const patience = 2 * time.Minute
+
+// quick are limits for tests.
+func quick() limits {
+	l := defaultLimits
+	l.patience, l.probe, l.down, l.doubt = 300*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond, 300*time.Millisecond
+	l.again, l.rediscover, l.poll = 200*time.Millisecond, 50*time.Millisecond, 200*time.Millisecond
+	l.retry, l.maxRetry = 20*time.Millisecond, 100*time.Millisecond
+	return l
+}
+
+// watched is a cluster as a watcher of it says that it is: what the log would
+// hold. It runs the watcher as a publisher does.
+type watched struct {
+	t *testing.T
+
+	mu       sync.Mutex
+	objects  map[string]watcher.Object // by "Kind namespace/name"
+	kinds    map[string]bool           // of the last listing; nil: none came
+	runs     int
+	down     error // of the last run, until the next listing
+	sets     [][]string
+	problems map[string][]model.Diagnostic
+	news     chan struct{} // closed, and another one, when something comes
+}
+
+type option func(*Config, *limits)
+
+// observe runs a watcher until the test ends, or the function that it returns is
+// called.
+func observe(t *testing.T, c *rest.Config, options ...option) (*watched, func()) {
+	t.Helper()
+	w := &watched{t: t, news: make(chan struct{}), objects: map[string]watcher.Object{}, problems: map[string][]model.Diagnostic{}}
+	return w, w.run(c, options...)
+}
+
+// run runs another watcher of what is known already.
+func (w *watched) run(c *rest.Config, options ...option) (stop func()) {
+	w.t.Helper()
+	cfg := Config{REST: c, Cluster: "east", Logger: slog.New(slog.DiscardHandler)}
+	l := quick()
+	for _, o := range options {
+		o(&cfg, &l)
+	}
+	watcher, err := New(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	watcher.limits = l
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			w.set(func() { w.runs++; clear(w.problems) })
+			err := watcher.Run(ctx, w)
+			if ctx.Err() == nil && err != nil {
+				w.set(func() { w.down = err })
+				select {
+				case <-time.After(50 * time.Millisecond): // as the publisher pauses
+				case <-ctx.Done():
+				}
+			}
+		}
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	w.t.Cleanup(stop)
+	return stop
+}
+
+func (w *watched) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+	close(w.news)
+	w.news = make(chan struct{})
+}
+
+func name(o watcher.Object) string {
+	return strings.TrimSpace(o.Kind + " " + o.Namespace + "/" + o.Name)
+}
+
+// List implements watcher.Sink.
+func (w *watched) List(_ context.Context, l watcher.Listing) error {
+	w.set(func() {
+		covered := map[string]bool{}
+		for _, k := range l.Kinds {
+			covered[k] = true
+		}
+		maps.DeleteFunc(w.objects, func(_ string, o watcher.Object) bool { return covered[o.Kind] })
+		for _, o := range l.Objects {
+			if !covered[o.Kind] {
+				w.t.Errorf("%s is listed, and its kind is not", name(o))
+			}
+			w.objects[name(o)] = o
+		}
+		w.kinds, w.down = covered, nil
+	})
+	return nil
+}
+
+// Change implements watcher.Sink.
+func (w *watched) Change(_ context.Context, set []watcher.Object) error {
+	w.set(func() {
+		var names []string
+		for _, o := range set {
+			if o.Delete {
+				delete(w.objects, name(o))
+				names = append(names, "-"+name(o))
+			} else {
+				w.objects[name(o)] = o
+				names = append(names, "+"+name(o))
+			}
+		}
+		w.sets = append(w.sets, names)
+	})
+	return nil
+}
+
+// Problems implements watcher.Sink.
+func (w *watched) Problems(origin string, ds []model.Diagnostic) {
+	w.set(func() { w.problems[origin] = ds })
+}
+
+// until waits until something is so.
+func (w *watched) until(what string, is func() bool) {
+	w.t.Helper()
+	timeout := time.After(patience)
+	for {
+		w.mu.Lock()
+		ok, news := is(), w.news
+		w.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-news:
+		case <-timeout:
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.t.Fatalf("waited in vain for %s; run %d, down: %v, holds %s, told %v, problems %v", what, w.runs, w.down,
+				slices.Sorted(maps.Keys(w.objects)), w.sets, w.problems)
+		}
+	}
+}
+
+func (w *watched) has(names ...string) {
+	w.t.Helper()
+	w.until(fmt.Sprint(names), func() bool {
+		return !slices.ContainsFunc(names, func(n string) bool { _, ok := w.objects[n]; return !ok })
+	})
+}
+
+func (w *watched) lacks(names ...string) {
+	w.t.Helper()
+	w.until(fmt.Sprint("the end of ", names), func() bool {
+		return !slices.ContainsFunc(names, func(n string) bool { _, ok := w.objects[n]; return ok })
+	})
+}
+
+func (w *watched) lists(kinds ...string) {
+	w.t.Helper()
+	w.until(fmt.Sprint("a listing with ", kinds), func() bool {
+		return w.kinds != nil && w.down == nil && !slices.ContainsFunc(kinds, func(k string) bool { return !w.kinds[k] })
+	})
+}
+
+// says waits for a problem with a code, and returns it.
+func (w *watched) says(origin, code string) (d model.Diagnostic) {
+	w.t.Helper()
+	w.until(origin+" to be "+code, func() bool {
+		i := slices.IndexFunc(w.problems[origin], func(d model.Diagnostic) bool { return d.Code == code })
+		if i >= 0 {
+			d = w.problems[origin][i]
+		}
+		return i >= 0
+	})
+	return d
+}
+
+func (w *watched) isWell(origin string) {
+	w.t.Helper()
+	w.until(origin+" to be well", func() bool { return len(w.problems[origin]) == 0 })
+}
+
+// get is what an object says.
+func (w *watched) get(n string) (watcher.Object, any) {
+	w.t.Helper()
+	w.has(n)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o := w.objects[n]
+	k, _ := kind.ByName(o.Kind)
+	m, err := k.Decode(o.Payload.Type, o.Payload.Bytes)
+	if err != nil {
+		return o, err
+	}
+	return o, m
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// server is a server with those definitions of Istio.
+func server(t *testing.T, definitions ...string) *kubetest.Server {
+	t.Helper()
+	s := kubetest.Start(t)
+	if len(definitions) > 0 {
+		must(t, s.InstallIstioCRDs(t.Context(), definitions...))
+	}
+	return s
+}
