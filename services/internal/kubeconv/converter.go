@@ -8,8 +8,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"meshlog.dev/events"
@@ -29,14 +27,14 @@ type Converter struct {
 	Lookup Lookup
 }
 
-// Payload is what the log carries of an object of a kind, trimmed or not: a
-// *corev1.Service, EndpointSlice, Pod, Node, Namespace, Secret or ConfigMap, or
-// of all other kinds an *unstructured.Unstructured. What cannot be converted is
-// a payload too: an Undecoded. Equal content has equal payloads.
+// Payload is what the log carries of an object of a kind: a *corev1.Service,
+// Node, Namespace, Secret or ConfigMap, a *Pod or *Slice, or of all other kinds
+// an *unstructured.Unstructured. What cannot be converted is a payload too: an
+// Undecoded. Equal content has equal payloads.
 //
 // ok is false for what is not to be on the log, as it is or any more: a Pod
 // that has no address or has ended (POD-3), a Secret that is no TLS credential.
-func (c *Converter) Payload(k *kind.Kind, object metav1.Object) (p events.Payload, ok bool) {
+func (c *Converter) Payload(k *kind.Kind, object any) (p events.Payload, ok bool) {
 	m, err := c.convert(k, object)
 	switch {
 	case err != nil:
@@ -52,21 +50,21 @@ func (c *Converter) Payload(k *kind.Kind, object metav1.Object) (p events.Payloa
 }
 
 // convert returns nil for what is not to be on the log.
-func (c *Converter) convert(k *kind.Kind, object metav1.Object) (proto.Message, error) {
+func (c *Converter) convert(k *kind.Kind, object any) (proto.Message, error) {
 	switch o := object.(type) {
 	case *corev1.Service:
 		return Service(o, c.DomainSuffix), nil
-	case *discoveryv1.EndpointSlice:
-		return EndpointSlice(o, c.Lookup)
-	case *corev1.Pod:
-		if len(Addresses(o)) == 0 {
+	case *Slice:
+		return o.Endpoints(c.Lookup)
+	case *Pod:
+		if len(o.Addresses) == 0 {
 			return nil, nil
 		}
-		var node *corev1.Node
-		if c.Lookup != nil && o.Spec.NodeName != "" {
-			node = c.Lookup.Node(o.Spec.NodeName)
+		var node *registryv1.Locality
+		if c.Lookup != nil && o.Node != "" {
+			node = c.Lookup.Locality(o.Node)
 		}
-		return Pod(o, node), nil
+		return o.Workload(node), nil
 	case *corev1.Node:
 		return Node(o)
 	case *corev1.Namespace:
@@ -87,7 +85,7 @@ func (c *Converter) convert(k *kind.Kind, object metav1.Object) (proto.Message, 
 // undecoded offers an object as it is, for it to keep its last good value. What
 // is no content is left out, so that only a change of content is one; what may
 // be key material is left out too.
-func undecoded(object metav1.Object, why error) events.Payload {
+func undecoded(object any, why error) events.Payload {
 	u := &registryv1.Undecoded{MediaType: "application/json"}
 	var e *Error
 	if errors.As(why, &e) {
@@ -96,7 +94,7 @@ func undecoded(object metav1.Object, why error) events.Payload {
 		u.Error = valid(why.Error())
 	}
 	switch o := object.(type) {
-	case *corev1.Secret, *corev1.ConfigMap:
+	case *corev1.Secret, *corev1.ConfigMap, *Pod, *Slice:
 	case *unstructured.Unstructured:
 		u.Data = content(o.Object)
 	default:

@@ -48,13 +48,13 @@ func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) {
 		if err != nil {
 			return nil, err
 		}
-		return EndpointSlice(s, nil)
+		return new(Keeper).Slice(s).Endpoints(nil)
 	case "Pod":
 		p, err := decode[corev1.Pod](object)
 		if err != nil {
 			return nil, err
 		}
-		return Pod(p, nil), nil
+		return new(Keeper).Pod(p).Workload(nil), nil
 	case "Node":
 		n, err := decode[corev1.Node](object)
 		if err != nil {

@@ -1,6 +1,7 @@
 package kubeconv
 
 import (
+	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -8,17 +9,32 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
-// Pod converts a Pod (POD-1, POD-3), which runs on node; nil: not known. One
-// that has ended has no addresses, and one that is ending takes no new sessions.
-func Pod(p *corev1.Pod, node *corev1.Node) *registryv1.Workload {
-	out := &registryv1.Workload{
-		Labels: p.Labels, ServiceAccount: p.Spec.ServiceAccountName, Node: p.Spec.NodeName,
-		Network: p.Labels[networkLabel], MutualTls: p.Labels[tlsModeLabel] == mutualTLS,
-		HostNetwork: p.Spec.HostNetwork, Locality: labelled(p.Labels), Health: registryv1.Health_HEALTH_UNHEALTHY,
-		Ports: containerPorts(p), Addresses: Addresses(p),
+// Pod is what of a Pod is worth keeping in memory: what it and its endpoints are
+// converted by. Nobody writes to it.
+type Pod struct {
+	Namespace, Name string
+	// Node is the name of the one it runs on; empty: of none yet.
+	Node           string
+	ServiceAccount string
+	Labels         map[string]string
+	// Addresses are its IPs, the first counts most; one that has ended has none
+	// any more, for they are given to others (POD-3).
+	Addresses []string
+	// HostNetwork: its IPs are those of its node.
+	HostNetwork bool
+	Health      registryv1.Health
+	// Ports are those of containers by name.
+	Ports map[string]uint32
+}
+
+// Pod reads a Pod (POD-1, POD-3). One that is ending takes no new sessions.
+func (k *Keeper) Pod(p *corev1.Pod) *Pod {
+	out := &Pod{
+		Namespace: k.text(p.Namespace), Name: p.Name, Node: k.text(p.Spec.NodeName), ServiceAccount: k.text(p.Spec.ServiceAccountName),
+		Labels: k.labels(p.Labels), HostNetwork: p.Spec.HostNetwork, Ports: k.ports(containerPorts(p)), Health: registryv1.Health_HEALTH_UNHEALTHY,
 	}
-	if out.GetLocality() == nil && node != nil {
-		out.Locality = Locality(node.Labels)
+	if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+		out.Addresses = addresses(p)
 	}
 	if isReady(p) {
 		out.Health = registryv1.Health_HEALTH_HEALTHY
@@ -29,12 +45,30 @@ func Pod(p *corev1.Pod, node *corev1.Node) *registryv1.Workload {
 	return out
 }
 
-// Addresses are the IPs of a Pod, the first counts most; one that has ended has
-// none any more, for they are given to others.
-func Addresses(p *corev1.Pod) []string {
-	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+// OwnAddresses are the IPs by which a Pod is found: none if it shares those of
+// its node (POD-3).
+func (p *Pod) OwnAddresses() []string {
+	if p.HostNetwork {
 		return nil
 	}
+	return p.Addresses
+}
+
+// Workload is what the log carries of a Pod on a node in that locality; nil: not
+// known.
+func (p *Pod) Workload(node *registryv1.Locality) *registryv1.Workload {
+	return &registryv1.Workload{
+		Addresses: p.Addresses, Labels: p.Labels, ServiceAccount: p.ServiceAccount, Node: p.Node,
+		Network: p.network(), MutualTls: p.mutualTLS(), HostNetwork: p.HostNetwork,
+		Locality: cmp.Or(labelled(p.Labels), node), Health: p.Health, Ports: p.Ports,
+	}
+}
+
+func (p *Pod) network() string { return p.Labels[networkLabel] }
+
+func (p *Pod) mutualTLS() bool { return p.Labels[tlsModeLabel] == mutualTLS }
+
+func addresses(p *corev1.Pod) []string {
 	var out []string
 	for _, ip := range p.Status.PodIPs {
 		out = append(out, ip.IP)
@@ -54,25 +88,11 @@ func isReady(p *corev1.Pod) bool {
 // containerPorts are those that a Service may name (SVC-9); the first of a
 // name counts, and those of containers that end before the others start do not.
 func containerPorts(p *corev1.Pod) map[string]uint32 {
-	var out map[string]uint32
-	for _, port := range namedPorts(p) {
-		if _, taken := out[port.Name]; taken {
-			continue
-		}
-		if out == nil {
-			out = map[string]uint32{}
-		}
-		out[port.Name] = unsigned(port.ContainerPort)
-	}
-	return out
-}
-
-func namedPorts(p *corev1.Pod) []corev1.ContainerPort {
-	var out []corev1.ContainerPort
+	out := map[string]uint32{}
 	add := func(c *corev1.Container) {
 		for _, port := range c.Ports {
-			if port.Name != "" && transport(port.Protocol) == "" {
-				out = append(out, port)
+			if _, taken := out[port.Name]; !taken && port.Name != "" && transport(port.Protocol) == "" {
+				out[port.Name] = unsigned(port.ContainerPort)
 			}
 		}
 	}

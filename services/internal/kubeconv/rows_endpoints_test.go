@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -17,11 +18,11 @@ import (
 
 // cluster is a Lookup.
 type cluster struct {
-	pods  []*corev1.Pod
+	pods  []*kubeconv.Pod
 	nodes []*corev1.Node
 }
 
-func (c *cluster) Pod(namespace, name string) *corev1.Pod {
+func (c *cluster) Pod(namespace, name string) *kubeconv.Pod {
 	for _, p := range c.pods {
 		if p.Namespace == namespace && p.Name == name {
 			return p
@@ -30,10 +31,10 @@ func (c *cluster) Pod(namespace, name string) *corev1.Pod {
 	return nil
 }
 
-func (c *cluster) PodAt(namespace, ip string) *corev1.Pod {
-	var found []*corev1.Pod
+func (c *cluster) PodAt(namespace, ip string) *kubeconv.Pod {
+	var found []*kubeconv.Pod
 	for _, p := range c.pods {
-		if p.Namespace == namespace && slices.Contains(kubeconv.OwnAddresses(p), ip) {
+		if p.Namespace == namespace && slices.Contains(p.OwnAddresses(), ip) {
 			found = append(found, p)
 		}
 	}
@@ -43,24 +44,31 @@ func (c *cluster) PodAt(namespace, ip string) *corev1.Pod {
 	return found[0]
 }
 
-func (c *cluster) Node(name string) *corev1.Node {
+func (c *cluster) Locality(node string) *registryv1.Locality {
 	for _, n := range c.nodes {
-		if n.Name == name {
-			return n
+		if n.Name == node {
+			return kubeconv.Locality(n.Labels)
 		}
 	}
 	return nil
 }
 
-// slice is one of the Service prod/web.
-func slice(t testing.TB, text string) *discoveryv1.EndpointSlice {
+// pod is what is kept of one.
+func pod(t testing.TB, text string) *kubeconv.Pod {
 	t.Helper()
-	return read[discoveryv1.EndpointSlice](t, "metadata: {name: web-1, namespace: prod, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\n"+text)
+	return new(kubeconv.Keeper).Pod(read[corev1.Pod](t, text))
+}
+
+// slice is one of the Service prod/web.
+func slice(t testing.TB, text string) *kubeconv.Slice {
+	t.Helper()
+	return new(kubeconv.Keeper).Slice(read[discoveryv1.EndpointSlice](t,
+		"metadata: {name: web-1, namespace: prod, labels: {kubernetes.io/service-name: web}}\n"+text))
 }
 
 func endpoints(t *testing.T, in kubeconv.Lookup, text string) *registryv1.Endpoints {
 	t.Helper()
-	e, err := kubeconv.EndpointSlice(slice(t, text), in)
+	e, err := slice(t, text).Endpoints(in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,38 +105,28 @@ func TestEPS1Health(t *testing.T) {
 // TestEPS3Slices: each slice is converted alone, an endpoint that moves from one
 // to another the same way, so that it is known to be one; both families.
 func TestEPS3Slices(t *testing.T) {
-	const endpoint = "ports: [{name: http, port: 8080}]\nendpoints: [{addresses: [10.0.0.1], nodeName: n1, targetRef: {kind: Pod, name: a}}]\n"
-	before := slice(t, endpoint)
-	after := slice(t, endpoint)
-	after.Name = "web-2"
-	a, _ := kubeconv.EndpointSlice(before, nil)
-	b, _ := kubeconv.EndpointSlice(after, nil)
-	if diff := cmp.Diff(a.String(), b.String()); diff != "" {
-		t.Errorf("the same endpoint in two slices:\n%s", diff)
-	}
-	six := read[discoveryv1.EndpointSlice](t, `
-metadata: {name: web-v6, namespace: prod, labels: {kubernetes.io/service-name: web}}
-addressType: IPv6
-ports: [{name: http, port: 8080, appProtocol: http2}, {name: all}, {name: dns, port: 53, protocol: UDP}]
-endpoints: [{addresses: ["fd00::1"]}]
-`)
-	e, err := kubeconv.EndpointSlice(six, nil)
+	const moved = "ports: [{name: http, port: 8080}]\nendpoints: [{addresses: [10.0.0.1], nodeName: n1, targetRef: {kind: Pod, name: a}}]\n"
+	other := read[discoveryv1.EndpointSlice](t, "metadata: {name: web-2, namespace: prod, labels: {kubernetes.io/service-name: web}}\n"+moved)
+	after, err := new(kubeconv.Keeper).Slice(other).Endpoints(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantText(t, e, `service: "web"
+	if diff := cmp.Diff(endpoints(t, nil, moved), after, protocmp.Transform()); diff != "" {
+		t.Errorf("the same endpoint in two slices:\n%s", diff)
+	}
+	wantText(t, endpoints(t, nil, `
+addressType: IPv6
+ports: [{name: http, port: 8080, appProtocol: http2}, {name: all}, {name: dns, port: 53, protocol: UDP}]
+endpoints: [{addresses: ["fd00::1"]}]
+`), `service: "web"
 ports {name: "http" number: 8080 app_protocol: "http2"}
 endpoints {addresses: "fd00::1" health: HEALTH_HEALTHY}`)
 }
 
 // TestEPS3Names: a slice of host names is no endpoints; it says so.
 func TestEPS3Names(t *testing.T) {
-	s := read[discoveryv1.EndpointSlice](t, `
-metadata: {name: web-1, namespace: prod, labels: {kubernetes.io/service-name: web}}
-addressType: FQDN
-endpoints: [{addresses: [db.example.com]}]
-`)
-	_, err := kubeconv.EndpointSlice(s, nil)
+	s := slice(t, "addressType: FQDN\nendpoints: [{addresses: [db.example.com]}]")
+	_, err := s.Endpoints(nil)
 	var e *kubeconv.Error
 	if !errors.As(err, &e) || e.Field != "addressType" {
 		t.Errorf("got %v, want an error of addressType", err)
@@ -149,12 +147,12 @@ endpoints:
 - {addresses: [10.0.0.2]}
 - {addresses: [10.0.0.3], targetRef: {kind: Node, name: n1}}
 `)
-	pods, addresses := kubeconv.References(s)
+	pods, addresses := s.References()
 	if diff := cmp.Diff([][]string{{"a"}, {"10.0.0.2"}}, [][]string{pods, addresses}); diff != "" {
 		t.Errorf("references (-want +got):\n%s", diff)
 	}
 	var in cluster
-	got, err := kubeconv.EndpointSlice(s, &in)
+	got, err := s.Endpoints(&in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,12 +161,12 @@ endpoints {addresses: "10.0.0.1" health: HEALTH_HEALTHY node: "n1" workload: "a"
 endpoints {addresses: "10.0.0.2" health: HEALTH_HEALTHY}
 endpoints {addresses: "10.0.0.3" health: HEALTH_HEALTHY}`)
 
-	in.pods = []*corev1.Pod{
-		read[corev1.Pod](t, "metadata: {name: a, namespace: prod, labels: {app: web}}\nspec: {serviceAccountName: web}\nstatus: {podIP: 10.0.0.1}"),
-		read[corev1.Pod](t, "metadata: {name: b, namespace: prod, labels: {app: old}}\nspec: {nodeName: n2}\nstatus: {podIP: 10.0.0.2}"),
-		read[corev1.Pod](t, "metadata: {name: a, namespace: other, labels: {app: wrong}}\nstatus: {podIP: 10.0.0.3}"),
+	in.pods = []*kubeconv.Pod{
+		pod(t, "metadata: {name: a, namespace: prod, labels: {app: web}}\nspec: {serviceAccountName: web}\nstatus: {podIP: 10.0.0.1}"),
+		pod(t, "metadata: {name: b, namespace: prod, labels: {app: old}}\nspec: {nodeName: n2}\nstatus: {podIP: 10.0.0.2}"),
+		pod(t, "metadata: {name: a, namespace: other, labels: {app: wrong}}\nstatus: {podIP: 10.0.0.3}"),
 	}
-	if got, err = kubeconv.EndpointSlice(s, &in); err != nil {
+	if got, err = s.Endpoints(&in); err != nil {
 		t.Fatal(err)
 	}
 	wantText(t, got, `service: "web"
@@ -179,9 +177,9 @@ endpoints {addresses: "10.0.0.3" health: HEALTH_HEALTHY}`)
 
 // TestEPS6Metadata: who an endpoint is, and whether it speaks mutual TLS.
 func TestEPS6Metadata(t *testing.T) {
-	in := cluster{pods: []*corev1.Pod{
-		read[corev1.Pod](t, "metadata: {name: a, namespace: prod, labels: {security.istio.io/tlsMode: istio}}"),
-		read[corev1.Pod](t, "metadata: {name: b, namespace: prod, labels: {security.istio.io/tlsMode: disabled}}"),
+	in := cluster{pods: []*kubeconv.Pod{
+		pod(t, "metadata: {name: a, namespace: prod, labels: {security.istio.io/tlsMode: istio}}"),
+		pod(t, "metadata: {name: b, namespace: prod, labels: {security.istio.io/tlsMode: disabled}}"),
 	}}
 	wantText(t, endpoints(t, &in, `
 endpoints:
@@ -194,13 +192,12 @@ endpoints {addresses: "10.0.0.2" health: HEALTH_HEALTHY workload: "b" labels {ke
 
 // TestPOD1Facts: all that a pod says of itself, as a workload.
 func TestPOD1Facts(t *testing.T) {
-	p := read[corev1.Pod](t, `
+	p := pod(t, `
 metadata: {name: a, namespace: prod, labels: {version: v1, topology.istio.io/network: net1, security.istio.io/tlsMode: istio}}
 spec: {serviceAccountName: web, nodeName: n1, containers: [{name: app, ports: [{name: http, containerPort: 8080}]}]}
 status: {phase: Running, podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}], conditions: [{type: Ready, status: "True"}]}
 `)
-	n := read[corev1.Node](t, "metadata: {name: n1, labels: {topology.kubernetes.io/region: eu, topology.kubernetes.io/zone: eu-1}}")
-	wantText(t, kubeconv.Pod(p, n), `
+	wantText(t, p.Workload(&registryv1.Locality{Region: "eu", Zone: "eu-1"}), `
 addresses: ["10.0.0.1", "fd00::1"] service_account: "web" node: "n1" network: "net1" mutual_tls: true health: HEALTH_HEALTHY
 labels {key: "version" value: "v1"} labels {key: "topology.istio.io/network" value: "net1"} labels {key: "security.istio.io/tlsMode" value: "istio"}
 locality {region: "eu" zone: "eu-1"} ports {key: "http" value: 8080}`)
@@ -208,11 +205,11 @@ locality {region: "eu" zone: "eu-1"} ports {key: "http" value: 8080}`)
 
 // TestPOD2LabelChange: labels are content, of the pod and of its endpoints.
 func TestPOD2LabelChange(t *testing.T) {
-	p := read[corev1.Pod](t, "metadata: {name: a, namespace: prod, labels: {version: v1}}\nstatus: {podIP: 10.0.0.1}")
-	c := kubeconv.Converter{Lookup: &cluster{pods: []*corev1.Pod{p}}}
+	p := pod(t, "metadata: {name: a, namespace: prod, labels: {version: v1}}\nstatus: {podIP: 10.0.0.1}")
+	c := kubeconv.Converter{Lookup: &cluster{pods: []*kubeconv.Pod{p}}}
 	s := slice(t, "endpoints: [{addresses: [10.0.0.1], targetRef: {kind: Pod, name: a}}]")
 	pod, of := payload(t, &c, "Pod", p), payload(t, &c, "EndpointSlice", s)
-	p.Labels["version"] = "v2"
+	p.Labels = map[string]string{"version": "v2"}
 	if string(pod.Bytes) == string(payload(t, &c, "Pod", p).Bytes) || string(of.Bytes) == string(payload(t, &c, "EndpointSlice", s).Bytes) {
 		t.Error("another label is no change")
 	}
@@ -227,25 +224,25 @@ func TestPOD3Ended(t *testing.T) {
 		"{phase: Failed, podIP: 10.0.0.1}",
 		"{phase: Pending}",
 	} {
-		p := read[corev1.Pod](t, "metadata: {name: a, namespace: prod}\nstatus: "+status)
-		if _, ok := c.Payload(mustKind(t, "Pod"), p); ok || len(kubeconv.OwnAddresses(p)) > 0 {
+		p := pod(t, "metadata: {name: a, namespace: prod}\nstatus: "+status)
+		if _, ok := c.Payload(mustKind(t, "Pod"), p); ok || len(p.OwnAddresses()) > 0 {
 			t.Errorf("%s: it is there", status)
 		}
 	}
-	p := read[corev1.Pod](t, `
+	p := pod(t, `
 metadata: {name: a, namespace: prod, deletionTimestamp: "2026-01-31T12:00:00Z"}
 status: {phase: Running, podIP: 10.0.0.1, conditions: [{type: Ready, status: "True"}]}
 `)
-	wantText(t, kubeconv.Pod(p, nil), `addresses: "10.0.0.1" health: HEALTH_DRAINING`)
+	wantText(t, p.Workload(nil), `addresses: "10.0.0.1" health: HEALTH_DRAINING`)
 }
 
 // TestPOD3HostNetwork: pods that share the IP of their node are told apart by
 // name, and never found by IP.
 func TestPOD3HostNetwork(t *testing.T) {
-	on := func(name string) *corev1.Pod {
-		return read[corev1.Pod](t, "metadata: {name: "+name+", namespace: prod, labels: {app: "+name+"}}\nspec: {hostNetwork: true, nodeName: n1}\nstatus: {podIP: 192.168.0.1}")
+	on := func(name string) *kubeconv.Pod {
+		return pod(t, "metadata: {name: "+name+", namespace: prod, labels: {app: "+name+"}}\nspec: {hostNetwork: true, nodeName: n1}\nstatus: {podIP: 192.168.0.1}")
 	}
-	in := cluster{pods: []*corev1.Pod{on("a"), on("b")}}
+	in := cluster{pods: []*kubeconv.Pod{on("a"), on("b")}}
 	wantText(t, endpoints(t, &in, `
 endpoints:
 - {addresses: [192.168.0.1], nodeName: n1, targetRef: {kind: Pod, name: b}}
@@ -253,7 +250,7 @@ endpoints:
 `), `service: "web"
 endpoints {addresses: "192.168.0.1" health: HEALTH_HEALTHY node: "n1" workload: "b" labels {key: "app" value: "b"}}
 endpoints {addresses: "192.168.0.1" health: HEALTH_HEALTHY node: "n1"}`)
-	wantText(t, kubeconv.Pod(on("a"), nil), `addresses: "192.168.0.1" node: "n1" host_network: true health: HEALTH_UNHEALTHY labels {key: "app" value: "a"}`)
+	wantText(t, on("a").Workload(nil), `addresses: "192.168.0.1" node: "n1" host_network: true health: HEALTH_UNHEALTHY labels {key: "app" value: "a"}`)
 }
 
 // TestNOD1Locality: from the labels of the node, from the zone of the endpoint
@@ -274,9 +271,9 @@ metadata:
 		"{istio-locality: us.us-2}": `region: "us" zone: "us-2"`,
 		"{istio-locality: us.us-2.a, topology.istio.io/locality: ap/ap-1/b}": `region: "ap" zone: "ap-1" sub_zone: "b"`,
 	} {
-		in.pods = []*corev1.Pod{read[corev1.Pod](t, "metadata: {name: a, namespace: prod, labels: "+label+"}\nspec: {nodeName: n1}")}
+		in.pods = []*kubeconv.Pod{pod(t, "metadata: {name: a, namespace: prod, labels: "+label+"}\nspec: {nodeName: n1}")}
 		wantText(t, locality(), want)
-		wantText(t, kubeconv.Pod(in.pods[0], node).GetLocality(), want)
+		wantText(t, in.pods[0].Workload(kubeconv.Locality(node.Labels)).GetLocality(), want)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshlog.dev/events"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
@@ -58,11 +57,11 @@ func mustKind(t testing.TB, name string) *kind.Kind {
 }
 
 // payload is that of an object, which has to be on the log.
-func payload(t testing.TB, c *kubeconv.Converter, name string, o metav1.Object) events.Payload {
+func payload(t testing.TB, c *kubeconv.Converter, name string, o any) events.Payload {
 	t.Helper()
 	p, ok := c.Payload(mustKind(t, name), o)
 	if !ok {
-		t.Fatalf("%s %s is not to be on the log", name, o.GetName())
+		t.Fatalf("%s %+v is not to be on the log", name, o)
 	}
 	return p
 }
@@ -129,7 +128,7 @@ func TestSVC9TargetPort(t *testing.T) {
 	wantText(t, service(t, `spec: {ports: [{port: 80, name: a, targetPort: 8080}, {port: 81, name: b, targetPort: web}]}`), `
 ports {number: 80 name: "a" target_port: 8080}
 ports {number: 81 name: "b" target_port_name: "web"}`)
-	pod := read[corev1.Pod](t, `
+	p := pod(t, `
 spec:
   initContainers:
   - {name: setup, ports: [{name: setup, containerPort: 1}]}
@@ -140,7 +139,7 @@ spec:
   - {name: other, ports: [{name: web, containerPort: 9999}]}
 `)
 	want := map[string]uint32{"web": 8080, "metrics": 15020}
-	if diff := cmp.Diff(want, kubeconv.Pod(pod, nil).GetPorts()); diff != "" {
+	if diff := cmp.Diff(want, p.Ports); diff != "" {
 		t.Errorf("ports by name (-want +got):\n%s", diff)
 	}
 }

@@ -67,8 +67,8 @@ const (
 
 // Watcher watches a cluster. One goroutine at a time runs it.
 type Watcher struct {
-	cfg     Config
-	limits  limits
+	cfg    Config
+	limits limits
 	keeper *kubeconv.Keeper
 	// held is how many objects each feed had when the last run ended: what a
 	// list that has lost most of them is doubted by.
