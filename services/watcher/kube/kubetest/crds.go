@@ -2,13 +2,13 @@ package kubetest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -68,16 +68,46 @@ func (s *Server) installCRDs(ctx context.Context, files, names []string) error {
 		return fmt.Errorf("install %v: only %d of them are in %v", names, len(installed), files)
 	}
 	for _, u := range installed {
-		if err := s.untilServed(ctx, u); err != nil {
+		if err := until(ctx, u.GetName(), func(ctx context.Context) error { return s.served(ctx, u) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// untilServed waits until each version of a definition answers and discovery
-// lists it, which may be some time later.
-func (s *Server) untilServed(ctx context.Context, crd *unstructured.Unstructured) error {
+// served is nil if each version of a definition answers and discovery lists it,
+// which may be some time later.
+func (s *Server) served(ctx context.Context, crd *unstructured.Unstructured) error {
+	return eachVersion(crd, func(resource schema.GroupVersionResource, kind schema.GroupVersionKind) error {
+		if _, err := s.objects.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+			return err
+		}
+		_, err := s.mapping(kind)
+		return err
+	})
+}
+
+// gone is nil if no version of a definition answers and discovery lists none,
+// which may be some time after it is deleted.
+func (s *Server) gone(ctx context.Context, crd *unstructured.Unstructured) error {
+	s.mapper.Reset()
+	return eachVersion(crd, func(resource schema.GroupVersionResource, kind schema.GroupVersionKind) error {
+		if _, err := s.objects.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1}); err == nil {
+			return fmt.Errorf("%s still answers", resource)
+		} else if !apierrors.IsNotFound(err) {
+			return err
+		}
+		if _, err := s.mapping(kind); err == nil {
+			return fmt.Errorf("discovery still lists %s", kind)
+		} else if !meta.IsNoMatchError(err) {
+			return err
+		}
+		return nil
+	})
+}
+
+// eachVersion calls f with each version that a definition serves.
+func eachVersion(crd *unstructured.Unstructured, f func(schema.GroupVersionResource, schema.GroupVersionKind) error) error {
 	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
 	kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
 	plural, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "plural")
@@ -91,15 +121,8 @@ func (s *Server) untilServed(ctx context.Context, crd *unstructured.Unstructured
 			continue
 		}
 		name, _ := version["name"].(string)
-		r := s.objects.Resource(schema.GroupVersionResource{Group: group, Version: name, Resource: plural})
-		err := until(ctx, crd.GetName()+" "+name, func(ctx context.Context) error {
-			if _, err := r.List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
-				return err
-			}
-			_, err := s.mapping(schema.GroupVersionKind{Group: group, Version: name, Kind: kind})
-			return err
-		})
-		if err != nil {
+		v := schema.GroupVersion{Group: group, Version: name}
+		if err := f(v.WithResource(plural), v.WithKind(kind)); err != nil {
 			return err
 		}
 	}
@@ -107,17 +130,14 @@ func (s *Server) untilServed(ctx context.Context, crd *unstructured.Unstructured
 }
 
 // RemoveCRD deletes a definition by name, and with it all its objects, and
-// waits until it is gone.
+// waits until the API server knows it no more. One that is not there is removed.
 func (s *Server) RemoveCRD(ctx context.Context, name string) error {
+	crd, err := s.objects.Resource(crds).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return ignoreNotFound(err)
+	}
 	if err := s.objects.Resource(crds).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return ignoreNotFound(err)
 	}
-	return until(ctx, name+" to go", func(ctx context.Context) error {
-		_, err := s.objects.Resource(crds).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			s.mapper.Reset() // it comes back as another one
-			return nil
-		}
-		return errors.Join(err, fmt.Errorf("%s is still there", name))
-	})
+	return until(ctx, name+" to go", func(ctx context.Context) error { return s.gone(ctx, crd) })
 }

@@ -15,7 +15,7 @@ import (
 const (
 	// grace is how long a process may take to end after SIGTERM.
 	grace = 30 * time.Second
-	// patience is how long a process may take until it is ready.
+	// patience is how long anything that is waited for may take.
 	patience = 2 * time.Minute
 )
 
@@ -65,8 +65,6 @@ func (p *Process) Start(ctx context.Context) error {
 }
 
 func (p *Process) untilReady(ctx context.Context) error {
-	ctx, stop := context.WithTimeout(ctx, patience)
-	defer stop()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	return until(ctx, p.name+" to be ready", func(ctx context.Context) error {
@@ -127,8 +125,13 @@ func (p *Process) Restart(ctx context.Context) error {
 }
 
 // Pause stops the process as it is: its connections stay open and nothing
-// answers. Resume lets it go on.
-func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+// answers. Resume lets it go on, Kill ends it; Stop would wait in vain.
+func (p *Process) Pause() error {
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return stopped(p.PID())
+}
 
 // Resume ends a Pause.
 func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
@@ -146,9 +149,12 @@ func (p *Process) Tail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// until asks check every few milliseconds until it returns nil. Where ctx ends
-// first, the error names what was waited for and what check said last.
+// until asks check every few milliseconds until it returns nil. Where ctx or the
+// patience ends first, the error names what was waited for and what check said
+// last.
 func until(ctx context.Context, what string, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	last := errors.New("not asked yet")
