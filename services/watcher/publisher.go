@@ -195,7 +195,7 @@ func (p *Publisher) lastWord(ctx context.Context, head events.Record) (uint64, t
 	case sessionOf(head) != "" && sessionOf(newest) == sessionOf(head):
 		return newest.Seq, 0, nil // listing: it speaks, though not here
 	}
-	return head.Seq, newest.Time.Sub(head.Time), nil
+	return head.Seq, max(0, newest.Time.Sub(head.Time)), nil // that clock may have stepped back
 }
 
 func sessionOf(r events.Record) string {

@@ -35,6 +35,7 @@ type checks struct {
 	rollbacks map[string]*rollback
 	unsure    map[string]bool // overlays of which nobody knows
 	rewinds   int
+	dropped   map[dropped]bool
 	replayed  []checkpoint
 
 	served   map[served]xds.Sum
@@ -52,7 +53,7 @@ type folded struct {
 func newChecks() checks {
 	return checks{
 		byName: map[store.Version]*version{}, roots: map[folded]store.Hash{},
-		rollbacks: map[string]*rollback{}, unsure: map[string]bool{},
+		rollbacks: map[string]*rollback{}, unsure: map[string]bool{}, dropped: map[dropped]bool{},
 		served: map[served]xds.Sum{}, rejected: map[subject]map[string]bool{}, bad: map[subject]value{},
 	}
 }
@@ -207,6 +208,7 @@ func (s *sim) published(u store.Update, seq uint64) {
 	s.oneRoot(events.Hash(record), u.Manifest.GetBuild(), root, events.Position(v.v))
 	s.checkSynced(v)
 	s.checkGuard(v)
+	s.checkKinds(v)
 	for id := range v.rolledBy {
 		if r := s.rollbacks[id]; r != nil {
 			r.shown = true
@@ -447,7 +449,7 @@ func (s *sim) unlike(head *version, src *source, held map[model.Key]bool) *viola
 	}
 	build := head.manifest.GetBuild()
 	for _, k := range sortedKeys(keys) {
-		if !keys[k] || head.rolled[k] != "" {
+		if !keys[k] || head.rolled[k] != "" || k.Kind == src.hidden {
 			continue
 		}
 		is, served := src.truth[k], head.eff[k]
@@ -480,13 +482,13 @@ func (s *sim) unruly(head *version) *violation {
 	records := s.records()
 	for _, id := range slices.Sorted(maps.Keys(s.rollbacks)) {
 		r := s.rollbacks[id]
-		if s.unsure[id] || !r.acked {
+		src, on := s.sourceOf(r.key), head.rolledBy[id]
+		if s.unsure[id] || !r.acked || s.dropped[dropped{src.n, r.key.Kind}] {
 			continue
 		}
-		src, on := s.sourceOf(r.key), head.rolledBy[id]
 		hist := src.hist[r.key]
 		last := hist[len(hist)-1]
-		if on && last != r.base && !src.down && !src.partial {
+		if on && last != r.base && !src.down && !src.partial && r.key.Kind != src.hidden {
 			return no("overlay %s on %s was made against %d and still hides %d", id, short(r.key), r.base, last)
 		}
 		before, told := value(0), false

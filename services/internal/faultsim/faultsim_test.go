@@ -17,7 +17,7 @@ var (
 )
 
 // turns are the sets of faults that schedules have by turns.
-var turns = []string{"all", "norewind", "expire", "rewind", "session", "retain"}
+var turns = []string{"all", "norewind", "expire", "rewind", "session", "retain", "kinds"}
 
 func faultsNamed(set string) []string {
 	if f, ok := faultSets[set]; ok {
@@ -81,6 +81,7 @@ func TestWithoutRule(t *testing.T) {
 		{"stage", "all"},
 		{"atomic", "rewind"},
 		{"partial", "norewind"},
+		{"kinds", "kinds"},
 		{"overlay_base", "rewind"},
 		{"gate", "all"},
 		{"guard", "crash,op"},

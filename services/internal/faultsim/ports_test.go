@@ -92,6 +92,9 @@ func describe(batch []events.Event) string {
 			if b.Partial {
 				text += " partial"
 			}
+			if b.Kinds != nil {
+				text += fmt.Sprintf(" of %v", b.Kinds)
+			}
 		case *events.Overlay:
 			text += "overlay " + b.ID
 			if b.Remove {

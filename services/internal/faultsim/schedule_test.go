@@ -55,6 +55,8 @@ func (s *sim) storm() {
 			s.sources[s.rnd.IntN(sources)].op()
 		case x < .13:
 			s.strike()
+		case x < .15 && s.has("kinds"):
+			s.turnKinds()
 		default:
 			for range faultSteps {
 				s.procs[s.rnd.IntN(len(s.procs))].step()
@@ -194,6 +196,7 @@ func (s *sim) removeSource() {
 	src, w := s.sources[1], s.watchers[2]
 	w.kill("for good")
 	src.down, src.partial = false, false
+	src.hide("", false)
 	var set []change
 	for _, k := range sortedKeys(src.truth) {
 		set = append(set, change{key: k})
@@ -288,6 +291,9 @@ func (s *sim) calm() {
 	}
 	for _, src := range s.sources {
 		src.down, src.partial = false, false
+		if s.has("kinds") && !src.removed {
+			src.hide([]string{"", "", "", endpoint, config}[rnd.IntN(5)], src.named)
+		}
 	}
 	for _, d := range s.disks() {
 		d.full = false

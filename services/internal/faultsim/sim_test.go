@@ -30,14 +30,15 @@ type plan struct {
 // The sets of faults by name.
 var faultSets = map[string][]string{
 	"all":      allFaults,
-	"norewind": {"crash", "delay", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove"},
+	"norewind": {"crash", "delay", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove", "kinds"},
 	"expire":   append([]string{"expire"}, allFaults...),
 	"rewind":   {"crash", "rewind", "op"},
-	"retain":   {"crash", "delay", "op", "build", "bad", "nack", "twolead", "files", "disk", "full", "clock", "remove", "trim", "retain"},
+	"retain":   {"crash", "delay", "op", "build", "bad", "nack", "twolead", "files", "disk", "full", "clock", "remove", "trim", "retain", "kinds"},
 	"session":  {"crash", "delay", "window", "files", "small"},
+	"kinds":    {"crash", "delay", "window", "op", "partial", "clock", "small", "kinds"},
 }
 
-var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove"}
+var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove", "kinds"}
 
 // tick is how long a unit of time is; a session's heartbeat comes every 25.
 const tick = 400 * time.Millisecond
@@ -119,6 +120,9 @@ func newSim(p plan) *sim {
 	if s.has("op") {
 		s.procs = append(s.procs, &newOperator(s).proc)
 	}
+	if s.has("kinds") {
+		s.procs = append(s.procs, &newKindRemover(s).proc)
+	}
 	s.builders[0].lead = true
 	if s.most = events.MaxBatch; s.has("small") && s.rnd.IntN(3) == 0 {
 		s.most = 2
@@ -199,7 +203,7 @@ func (s *sim) foldOptions() []fold.Option {
 
 // foldRules are the rules that the fold itself can do without.
 var foldRules = []string{
-	"session_fence", "p_order", "gap", "stage", "digest", "partial", "stranger", "atomic", "last_good", "overlay_base", "once", "gate",
+	"session_fence", "p_order", "gap", "stage", "digest", "partial", "kinds", "stranger", "atomic", "last_good", "overlay_base", "once", "gate",
 }
 
 // portRules are rules of the others: the port through which they hold is one

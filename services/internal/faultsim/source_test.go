@@ -20,6 +20,14 @@ type source struct {
 
 	down, partial bool
 	removed       bool // it is no more, and nobody watches it
+
+	// hidden is the kind that it cannot be read for; empty: none. named: a
+	// listing names the kinds that it can be read for, though they are all.
+	hidden string
+	named  bool
+	// gone are the lengths of a key's hist at which it could be seen that the
+	// key is not there.
+	gone map[model.Key][]int
 }
 
 // change is what became of a key; no value: it is gone.
@@ -31,7 +39,7 @@ type change struct {
 func (c change) String() string { return fmt.Sprintf("%s=%d", short(c.key), c.value) }
 
 func newSource(s *sim, n int) *source {
-	return &source{s: s, n: n, truth: map[model.Key]value{}, hist: map[model.Key][]value{}}
+	return &source{s: s, n: n, truth: map[model.Key]value{}, hist: map[model.Key][]value{}, gone: map[model.Key][]int{}}
 }
 
 // op lets something happen at the source.
@@ -49,6 +57,9 @@ func (o *source) set(set ...change) {
 		if c.value == 0 {
 			delete(o.truth, c.key)
 			batch = false
+			if c.key.Kind != o.hidden {
+				o.seen(c.key)
+			}
 		} else {
 			o.truth[c.key] = c.value
 		}
@@ -94,9 +105,10 @@ func (o *source) draw() []change {
 
 // list is what can be read now, and up to which operation that is.
 func (o *source) list() (l watcher.Listing, off int) {
-	l.Partial = o.partial
+	l.Partial, l.Kinds = o.partial, o.kinds()
+	besides := o.leaks()
 	for _, k := range sortedKeys(o.truth) {
-		if o.partial && k.Name >= "2" {
+		if o.partial && k.Name >= "2" || k.Kind == o.hidden && !besides {
 			continue
 		}
 		l.Objects = append(l.Objects, object(change{k, o.truth[k]}))

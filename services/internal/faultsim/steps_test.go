@@ -33,6 +33,14 @@ var scripts = []struct {
 		s.rest(s.procs)
 		s.sources[0].set(change{keyOf(0, config, 0), s.newValue(goodValue)})
 	}},
+	{"kinds", false, func(s *sim) {
+		src := s.sources[0]
+		src.hide(config, false)
+		src.set(change{key: keyOf(0, config, 0)}, change{keyOf(0, config, 1), s.newValue(goodValue)})
+		src.set(change{keyOf(0, endpoint, 0), s.newValue(goodValue)})
+		s.rest(s.procs)
+		src.hide("", true)
+	}},
 	{"new build", false, func(s *sim) {
 		for _, b := range s.builders {
 			b.upgrade()

@@ -26,6 +26,8 @@ type watcherProc struct {
 	running bool
 	listed  bool
 	partial bool            // could not list everything
+	hidden  string          // the kind that it could not be read for
+	named   bool            // it named all kinds
 	early   []watcher.Input // said before it was waited for
 	off     int             // operations of the source that were seen
 }
@@ -116,21 +118,21 @@ func (w *watcherProc) input() watcher.Input {
 	case !w.listed:
 		var l watcher.Listing
 		l, w.off = src.list()
-		w.listed, w.partial = true, l.Partial
-		w.s.note("%s lists %d, partial %t", w.name, len(l.Objects), l.Partial)
+		w.listed, w.partial, w.hidden, w.named = true, l.Partial, src.hidden, src.named
+		w.s.note("%s lists %d, partial %t, kinds %v", w.name, len(l.Objects), l.Partial, l.Kinds)
 		return watcher.Listed{Listing: l}
 	case src.down && w.s.faults && w.s.rnd.IntN(20) == 0:
 		return ended(errDown)
 	case src.down:
 		return nil
-	case w.partial && !src.partial:
+	case w.partial && !src.partial, w.hidden != src.hidden, w.named != src.named:
 		return ended(nil)
 	case w.off == len(src.ops):
 		return nil
 	case w.s.faults && w.s.rnd.IntN(10) == 0:
 		return ended(nil)
 	}
-	set := src.ops[w.off]
+	set := src.readable(src.ops[w.off])
 	w.off++
 	var objects []watcher.Object
 	for _, c := range set {

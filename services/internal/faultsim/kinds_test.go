@@ -1,0 +1,160 @@
+package faultsim
+
+import (
+	"context"
+	"slices"
+
+	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/store"
+)
+
+// kinds are what a listing of the source names.
+func (o *source) kinds() []string {
+	switch {
+	case o.hidden == config:
+		return []string{endpoint}
+	case o.hidden == endpoint:
+		return []string{config}
+	case o.named:
+		return []string{config, endpoint}
+	}
+	return nil
+}
+
+// hide makes a kind unreadable, and the others readable.
+func (o *source) hide(kind string, named bool) {
+	was := o.hidden
+	o.hidden, o.named = kind, named
+	if was != "" && was != kind {
+		for k := range o.hist {
+			if k.Kind == was {
+				o.seen(k)
+			}
+		}
+	}
+	o.s.note("source %d: kinds %v", o.n, o.kinds())
+}
+
+// seen notes that k, if it is not there, may be known not to be there.
+func (o *source) seen(k model.Key) {
+	if o.truth[k] == 0 {
+		o.gone[k] = append(o.gone[k], len(o.hist[k]))
+	}
+}
+
+// leaks says whether what cannot be read is seen this once. Configs are not:
+// they change in batches, of which a part would be seen.
+func (o *source) leaks() bool { return o.hidden == endpoint && o.s.rnd.IntN(3) == 0 }
+
+// readable is what a watch shows of a set of changes.
+func (o *source) readable(set []change) []change {
+	leaks := o.leaks()
+	return slices.DeleteFunc(slices.Clone(set), func(c change) bool {
+		hidden := c.key.Kind == o.hidden && !leaks
+		if !hidden && c.value == 0 { // it may be there again by now
+			o.gone[c.key] = append(o.gone[c.key], len(o.hist[c.key]))
+		}
+		return hidden
+	})
+}
+
+// turnKinds lets a kind of a source become unreadable, or readable again.
+func (s *sim) turnKinds() {
+	if src := s.sources[s.rnd.IntN(sources)]; !src.removed {
+		src.hide([]string{"", endpoint, config}[s.rnd.IntN(3)], s.rnd.IntN(2) == 0)
+	}
+}
+
+// kindRemover is an operator that takes away the objects of kinds for which
+// their source does not speak, as `meshlog sources remove --kind` does.
+type kindRemover struct {
+	proc
+	log *logPort
+}
+
+func newKindRemover(s *sim) *kindRemover {
+	r := &kindRemover{proc: proc{s: s, name: "kr"}}
+	r.log = &logPort{proc: &r.proc}
+	r.body = r.run
+	return r
+}
+
+func (r *kindRemover) run() {
+	for {
+		r.pause()
+		if r.s.faults && r.s.rnd.IntN(300) == 0 {
+			r.speak(r.s.sources[r.s.rnd.IntN(sources)])
+		}
+	}
+}
+
+// speak says in the source's place that it has nothing of the kind that it
+// cannot be read for, if its session does not speak for that either.
+func (r *kindRemover) speak(src *source) {
+	ctx := context.Background()
+	shard, kind := events.Shard(shardOf(src.n)), src.hidden
+	subject := events.ControlSubject(shard)
+	last, err := r.log.Last(ctx, subject)
+	if err != nil || kind == "" || src.removed {
+		return
+	}
+	said, ok := last.Event.Body.(*events.Alive)
+	if !ok || said.Ends || said.Partial || said.Kinds.Cover(kind) {
+		return
+	}
+	r.s.dropped[dropped{src.n, kind}] = true
+	session := r.newID() + "-1"
+	_, err = r.log.Append(ctx, []events.Event{
+		{ID: r.newID(), Actor: r.name, Body: &events.Begin{Shard: shard, Session: session, Holder: r.name}},
+		{ID: r.newID(), Actor: r.name, Body: &events.Alive{
+			Shard: shard, Session: session, Low: 1, Digest: new(events.ShardDigests).Sum(), Listed: events.AllBuckets(),
+			Kinds: events.KindsOf(kind), Ends: true,
+		}},
+	}, events.Fence{Kind: events.FenceSubject, Subject: subject, Seq: last.Seq})
+	if err == nil {
+		_ = fleetPort{&r.proc}.AskListing(ctx, &reportv1.ListingRequest{Source: shard.Source, Instance: shard.Instance, Reason: "objects were removed"})
+	}
+}
+
+// dropped is a kind of a source whose objects an operator may have removed.
+type dropped struct {
+	source int
+	kind   string
+}
+
+// checkKinds is K1: what a version has of a source does not vanish, unless the
+// source could be read for its kind at a time when it was not there, or an
+// operator took the kind away. A new epoch goes on from the version that its
+// segment names; what is newer, or all where that version's content is lost too,
+// no source may tell again, as after a rewind.
+func (s *sim) checkKinds(v *version) {
+	before := s.byName[v.prev]
+	if before != nil && before.v.Epoch != v.v.Epoch {
+		before = s.byName[store.Version(s.epochHead(v.v.Epoch))]
+	}
+	if before == nil || s.rewinds > 0 {
+		return
+	}
+	for _, k := range sortedKeys(before.src) {
+		src := s.sourceOf(k)
+		if _, still := v.src[k]; still || s.dropped[dropped{src.n, k.Kind}] {
+			continue
+		}
+		since := slices.Index(src.hist[k], before.src[k])
+		if !slices.ContainsFunc(src.gone[k], func(at int) bool { return at > since }) {
+			fail("K1", "version %s has no %s any more, which was %d; nobody could see it go", v.v, short(k), before.src[k])
+		}
+	}
+}
+
+// epochHead is the head from which an epoch goes on; zero: from nothing.
+func (s *sim) epochHead(epoch uint64) events.Position {
+	for _, r := range s.records() {
+		if g, ok := r.Event.Body.(*events.Segment); ok && g.Epoch == epoch && g.EpochRecord == 0 && !g.Base.IsZero() {
+			return g.Head
+		}
+	}
+	return events.Position{}
+}
