@@ -19,8 +19,8 @@ type Cache struct {
 	building sync.Mutex
 	catalog  *xds.Catalog
 
-	// remaking is held by who finds out what was served before; one at a time,
-	// so that those who come together find what the first one made.
+	// remaking is held by who finds out what was served before: one at a time,
+	// for all who have come by then.
 	remaking sync.Mutex
 
 	mu      sync.Mutex // protects what follows; nothing is made under it
@@ -28,6 +28,7 @@ type Cache struct {
 	past    []point // newest first
 	entries map[key]*entry
 	idle    map[*entry]struct{} // without users; they go with the next version
+	wanted  map[key]*want       // of which what was served before is to be found out
 	clients map[*Client]struct{}
 }
 
@@ -76,6 +77,7 @@ func New() *Cache {
 		current: point{pc: pc},
 		entries: make(map[key]*entry),
 		idle:    make(map[*entry]struct{}),
+		wanted:  make(map[key]*want),
 		clients: make(map[*Client]struct{}),
 	}
 }

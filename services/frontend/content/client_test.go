@@ -241,6 +241,65 @@ func TestPastOfAnotherClass(t *testing.T) {
 	}
 }
 
+// Clients of many classes that nobody was of come together, while versions
+// come: each finds what its class was served.
+func TestPastOfManyTogether(t *testing.T) {
+	const groups = 12
+	var changes []Change
+	for g := range groups {
+		changes = append(changes, PutFor(fmt.Sprint("own", g), Group(fmt.Sprint(g)), Cluster(fmt.Sprint("own", g), 1)))
+	}
+	m := newMesh(t, changes...)
+	served := map[store.Version]map[string]xds.Sum{}
+	see := func() {
+		var all []*listener
+		now := map[string]xds.Sum{}
+		for g := range groups {
+			l := m.join(fmt.Sprint(g))
+			v := l.View()
+			now[fmt.Sprint(g)], served[v.Version] = v.Sets[model.CDS].Sum, now
+			all = append(all, l)
+		}
+		for _, l := range all {
+			l.Leave()
+		}
+	}
+	step := func(i int) {
+		g := i % groups
+		m.change(Put("a", Cluster("a", 2+i/3)), PutFor(fmt.Sprint("own", g), Group(fmt.Sprint(g)), Cluster(fmt.Sprint("own", g), 2+i)))
+	}
+	for i := range 10 {
+		step(i)
+		see()
+	}
+	step(10)
+	step(11) // by now nobody is of any class
+	var clients sync.WaitGroup
+	for g := range 3 * groups {
+		group := fmt.Sprint(g % groups)
+		cl := m.Join(&model.Proxy{Cluster: group})
+		clients.Go(func() {
+			cl.View()
+			found := 0
+			for v := range cl.Past() {
+				if want, ok := served[v.Version][group]; ok {
+					found++
+					if v.Sets[model.CDS].Sum != want {
+						t.Errorf("group %s at %s: not what was served", group, v.Version)
+					}
+				}
+			}
+			if found < 5 {
+				t.Errorf("group %s: %d versions are known, want 5 at least", group, found)
+			}
+		})
+	}
+	for i := range 4 {
+		step(12 + i)
+	}
+	clients.Wait()
+}
+
 // Versions come while clients join, watch, look and leave: nobody misses what
 // it watches, and every view is of one version.
 func TestNobodyMissesAnything(t *testing.T) {

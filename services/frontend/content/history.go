@@ -22,21 +22,14 @@ func (cl *Client) Past() iter.Seq[View] {
 		c.mu.Lock()
 		classes, class, past := cl.classes, cl.class, slices.Clone(c.past)
 		c.mu.Unlock()
-		remade := map[key][]since{}
+		wants := map[key]*want{}
 		for _, p := range past {
 			was := class
 			if p.classes != classes {
 				was = model.Classify(p.pc, cl.proxy)
 			}
 			v := View{Version: p.version, Published: p.published}
-			for t := range model.ResourceTypes {
-				k := key{t, was.Only(t)}
-				set := at(remade[k], p.version)
-				if set == nil {
-					set, remade[k] = c.at(k, p.version, past)
-				}
-				v.Sets[t] = set
-			}
+			c.fill(&v, was, past, wants)
 			if !yield(v) {
 				return
 			}
@@ -44,32 +37,102 @@ func (cl *Client) Past() iter.Seq[View] {
 	}
 }
 
-// at is what was served of a key at a version, one of those in past, newest
-// first. Where nobody was served it, it is made: then the history comes with it.
-func (c *Cache) at(k key, v store.Version, past []point) (*xds.Set, []since) {
-	if set, _ := c.known(k, v); set != nil {
-		return set, nil
+// want is what was served of a key before, of which somebody needs to know.
+type want struct {
+	newest  store.Version // up to which history goes; zero: it is not made yet
+	history []since
+}
+
+// fill gives v what was served to a class at its version, one of those in past,
+// newest first. What nobody was served is made, for all who came meanwhile at
+// once: most of it they have in common.
+func (c *Cache) fill(v *View, class model.ProxyClass, past []point, wants map[key]*want) {
+	if c.known(v, class, wants) {
+		return
 	}
 	c.remaking.Lock()
 	defer c.remaking.Unlock()
-	set, from := c.known(k, v)
-	if set != nil {
-		return set, nil
+	for !c.known(v, class, wants) { // who had the lock may have known of other versions
+		c.remake(past)
 	}
-	history := c.remake(k, past, from)
-	return at(history, v), history
 }
 
-// known is what was served of a key at a version; nil: that is not known, and
-// since which version it is; zero: not at all.
-func (c *Cache) known(k key, v store.Version) (*xds.Set, store.Version) {
+// known fills v from what is known. If that is not all, the rest is wanted.
+func (c *Cache) known(v *View, class model.ProxyClass, wants map[key]*want) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.entries[k]
-	if e == nil {
-		return nil, store.Version{}
+	all := true
+	for t := range model.ResourceTypes {
+		k := key{t, class.Only(t)}
+		if e := c.entries[k]; e != nil {
+			v.Sets[t] = at(e.history, v.Version)
+		}
+		if w := wants[k]; v.Sets[t] == nil && w != nil && !w.newest.Less(v.Version) {
+			v.Sets[t] = at(w.history, v.Version)
+		}
+		if v.Sets[t] != nil {
+			continue
+		}
+		all = false
+		if c.wanted[k] == nil {
+			c.wanted[k] = new(want)
+		}
+		wants[k] = c.wanted[k]
 	}
-	return at(e.history, v), e.history[len(e.history)-1].version
+	return all
+}
+
+// remake finds out what was served at the versions in past, which is the newest
+// first, of every key that is wanted, as far back as its entry does not say.
+func (c *Cache) remake(past []point) {
+	type making struct {
+		*want
+		before  store.Version // the first that is not to be made; zero: all are
+		through store.Version // the last that was made
+	}
+	wanted := map[key]*making{}
+	c.mu.Lock()
+	for k, w := range c.wanted {
+		m := &making{want: w}
+		if e := c.entries[k]; e != nil {
+			m.before = e.history[len(e.history)-1].version
+		}
+		wanted[k] = m
+	}
+	clear(c.wanted)
+	c.mu.Unlock()
+
+	histories := make(map[key][]since, len(wanted))
+	var catalog *xds.Catalog
+	for _, p := range slices.Backward(past) {
+		if catalog == nil {
+			catalog = xds.NewCatalog(p.pc)
+		} else {
+			catalog.Update(p.pc, p.changed)
+		}
+		for k, m := range wanted {
+			if !m.before.IsZero() && !p.version.Less(m.before) {
+				continue
+			}
+			m.through = p.version
+			was := serve(catalog, p, k, catalog.Set(k.class, k.t))
+			if h := histories[k]; len(h) == 0 || h[0].set != was.set {
+				histories[k] = slices.Insert(h, 0, was)
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, m := range wanted {
+		history := histories[k]
+		if e := c.entries[k]; e != nil && e.history[len(e.history)-1].version == m.before {
+			for i := range history {
+				history[i].set = sharing(history[i].set, e.set())
+			}
+			e.history = append(e.history, history...)
+		}
+		m.newest, m.history = m.through, history
+	}
 }
 
 func at(history []since, v store.Version) *xds.Set {
@@ -79,37 +142,6 @@ func at(history []since, v store.Version) *xds.Set {
 		}
 	}
 	return nil
-}
-
-// remake finds out what was served of a key at the versions in past, which is
-// the newest first, that are before from; zero: at all. Whoever asks next finds
-// it in the key's entry.
-func (c *Cache) remake(k key, past []point, from store.Version) []since {
-	var history []since
-	var catalog *xds.Catalog
-	for _, p := range slices.Backward(past) {
-		switch {
-		case !from.IsZero() && !p.version.Less(from):
-			continue
-		case catalog == nil:
-			catalog = xds.NewCatalog(p.pc)
-		default:
-			catalog.Update(p.pc, p.changed)
-		}
-		was := serve(catalog, p, k, catalog.Set(k.class, k.t))
-		if len(history) == 0 || history[0].set != was.set {
-			history = slices.Insert(history, 0, was)
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e := c.entries[k]; e != nil && e.history[len(e.history)-1].version == from {
-		for i := range history {
-			history[i].set = sharing(history[i].set, e.set())
-		}
-		e.history = append(e.history, history...)
-	}
-	return history
 }
 
 // sharing is s with the resources of o in the place of equal ones.
