@@ -145,12 +145,18 @@ func (f *feed) run(ctx context.Context) {
 	r.RunWithContext(ctx)
 }
 
+// listTimeout is how long a page may take: longer than the API server itself
+// gives it.
+const listTimeout = 90 * time.Second
+
 // list reads a page. It is always consistent: never what a cache of the API
 // server held some time ago.
 func (f *feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	o.ResourceVersion, o.ResourceVersionMatch = "", ""
 	o.FieldSelector = f.selector()
 	f.metrics.lists.WithLabelValues(f.label()).Inc()
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
 	l, err := f.reader.list(ctx, o)
 	f.tell(err)
 	if err != nil {
@@ -188,7 +194,15 @@ func (f *feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 		f.metrics.restarts.WithLabelValues(f.label()).Inc()
 	}
 	o.FieldSelector = f.selector()
+	ctx, cancel := context.WithCancel(ctx)
+	opening := time.AfterFunc(f.limits.silence, cancel)
 	w, err := f.reader.watch(ctx, o)
+	if !opening.Stop() && err != nil {
+		err = fmt.Errorf("no answer for %s", f.limits.silence)
+	}
+	if err != nil {
+		cancel()
+	}
 	switch {
 	case streams && err != nil:
 		// A list comes next, which tells. Some errors the Reflector would wait
@@ -200,7 +214,7 @@ func (f *feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 	case !streams:
 		f.tell(nil)
 	}
-	return newStream(w, f), nil
+	return newStream(w, f, cancel), nil
 }
 
 // tell reports how the API server answered, if that is news.
@@ -323,12 +337,13 @@ type stream struct {
 	feed *feed
 	out  chan watch.Event
 	stop func()
-	over chan struct{} // nobody reads any more
-	done chan struct{} // run has returned
+	end  context.CancelFunc // of the request
+	over chan struct{}      // nobody reads any more
+	done chan struct{}      // run has returned
 }
 
-func newStream(in watch.Interface, f *feed) *stream {
-	s := &stream{in: in, feed: f, out: make(chan watch.Event), over: make(chan struct{}), done: make(chan struct{})}
+func newStream(in watch.Interface, f *feed, end context.CancelFunc) *stream {
+	s := &stream{in: in, feed: f, end: end, out: make(chan watch.Event), over: make(chan struct{}), done: make(chan struct{})}
 	s.stop = sync.OnceFunc(func() { close(s.over) })
 	go s.run()
 	return s
@@ -346,6 +361,7 @@ func (s *stream) Stop() {
 func (s *stream) run() {
 	defer close(s.done)
 	defer close(s.out)
+	defer s.end()
 	defer s.in.Stop()
 	idle := time.NewTimer(s.feed.limits.idle)
 	defer idle.Stop()

@@ -1,11 +1,24 @@
 package kube
 
 import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
-	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
+	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/watcher/kube/kubetest"
 )
 
 const (
@@ -16,7 +29,7 @@ const (
 const shop = `
 apiVersion: v1
 kind: Namespace
-metadata: {name: shop}
+metadata: {name: shop, labels: {mesh: "on"}}
 ---
 apiVersion: v1
 kind: Node
@@ -51,21 +64,367 @@ metadata: {name: cart, namespace: shop}
 spec: {hosts: [cart], http: [{timeout: 3s, route: [{destination: {host: cart}}]}]}
 `
 
-func TestLive(t *testing.T) {
-	s := server(t, virtualServices)
+func serviceEntry(name string) string {
+	return fmt.Sprintf(`
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: %s, namespace: shop}
+spec: {hosts: [%s.example.com], ports: [{number: 80, name: http}], resolution: DNS}
+`, name, name)
+}
+
+// TestServer tries everything for which one server will do: each test leaves
+// the shop as it was.
+func TestServer(t *testing.T) {
+	s := kubetest.Start(t)
+	must(t, s.InstallIstioCRDs(t.Context(), virtualServices, serviceEntries))
 	must(t, s.Apply(t.Context(), shop, route))
-	w, _ := observe(t, s.Config())
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *kubetest.Server)
+	}{
+		{"says what is there and what changes", testChanges},
+		{"a namespace is enough", testNamespaces},
+		{"discovery selectors", testSelectors},
+		{"settings of the mesh", testMeshConfig},
+		{"one kind is forbidden", testForbidden},
+		{"one kind fails", testFailing},
+		{"the API server hangs", testHangs},
+		{"connections break", testCut},
+		{"a watch hangs", testWatchHangs},
+		{"an empty list after an error", testEmptyList},
+		{"history is gone", testGone},
+		{"a definition comes and goes", testDefinition},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, s) })
+	}
+}
+
+func testChanges(t *testing.T, s *kubetest.Server) {
+	ctx := t.Context()
+	w, _ := observe(t, s.Config(), func(c *Config, _ *limits) { c.DomainSuffix = "east.local" })
 	w.lists("Service", "EndpointSlice", "Pod", "Node", "Namespace", "VirtualService", "Ingress", "Secret")
 	o, m := w.get("EndpointSlice shop/cart-1")
-	e := m.(*registryv1.Endpoints).GetEndpoints()[0]
-	if e.GetLabels()["version"] != "v1" || e.GetLocality().GetZone() != "eu-1" {
+	if e := m.(*registryv1.Endpoints).GetEndpoints()[0]; e.GetLabels()["version"] != "v1" || e.GetLocality().GetZone() != "eu-1" {
 		t.Errorf("the endpoint is %v", e)
 	}
-	if o.Actor != "kubetest" || o.Origin == "" || o.Created.IsZero() || o.SourceVersion == "" {
+	if o.Actor != "kubetest" || o.Origin != "endpointslices.discovery.k8s.io/cart-1 -n shop" || o.Created.IsZero() || o.SourceVersion == "" || o.Observed.IsZero() {
 		t.Errorf("the slice is %+v", o)
 	}
-	if o, m = w.get("VirtualService shop/cart"); m.(*networking.VirtualService).GetHttp()[0].GetTimeout().GetSeconds() != 3 {
-		t.Errorf("the route is %v of %+v", m, o)
+	if _, m = w.get("Service shop/cart"); m.(*registryv1.Service).GetDomainSuffix() != "east.local" {
+		t.Errorf("the service is %v", m)
 	}
-	t.Log(w.problems)
+	if _, m = w.get("VirtualService shop/cart"); m.(*networking.VirtualService).GetHttp()[0].GetTimeout().GetSeconds() != 3 {
+		t.Errorf("the route is %v", m)
+	}
+	if d := w.says("kinds", "not-installed"); !strings.Contains(d.Reason, "DestinationRule") || strings.Contains(d.Reason, "VirtualService") {
+		t.Errorf("not installed: %+v", d)
+	}
+
+	must(t, s.Apply(ctx, serviceEntry("a")))
+	w.has("ServiceEntry shop/a")
+	must(t, s.ApplyAs(ctx, "zoe", strings.ReplaceAll(serviceEntry("a"), "DNS", "NONE")))
+	w.until("the change of zoe", func() bool { return w.objects["ServiceEntry shop/a"].Actor == "zoe" })
+	// Status and metadata are no change, and what is last tells that nothing was told in between.
+	must(t, s.Apply(ctx, `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop, annotations: {note: "1"}}, spec: {selector: {app: cart}, ports: [{name: http, port: 80, targetPort: 8080}]}}`))
+	must(t, s.Apply(ctx, strings.ReplaceAll(shop, "version: v1", "version: v2")))
+	w.until("the pod's label in its endpoint", func() bool {
+		sets := slices.Concat(w.sets...)
+		return slices.Contains(sets, "+EndpointSlice shop/cart-1") && slices.Contains(sets, "+Pod shop/cart-1")
+	})
+	if slices.Contains(slices.Concat(w.sets...), "+Service shop/cart") {
+		t.Errorf("an annotation that nobody reads was told: %v", w.sets)
+	}
+	must(t, s.Delete(ctx, serviceEntry("a")))
+	w.lacks("ServiceEntry shop/a")
+	must(t, s.Apply(ctx, shop))
+	w.ran(1)
+}
+
+func may(group string, resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"get", "list", "watch"}}
+}
+
+func testNamespaces(t *testing.T, s *kubetest.Server) {
+	ctx := t.Context()
+	other := strings.NewReplacer("shop", "other", "cart-1", "cart-2").Replace(shop)
+	must(t, s.Apply(ctx, other))
+	defer func() {
+		must(t, s.Delete(context.WithoutCancel(ctx), other, shop), s.Apply(context.WithoutCancel(ctx), shop, route))
+	}()
+	w, _ := observe(t, s.Config(), func(c *Config, _ *limits) { c.Namespaces = []string{"shop", "empty"} })
+	w.lists("Service", "EndpointSlice", "Pod", "VirtualService")
+	w.has("Service shop/cart", "EndpointSlice shop/cart-1", "Pod shop/cart-1", "VirtualService shop/cart")
+	for n := range w.objects {
+		if strings.Contains(n, " other/") || strings.Contains(n, " default/") {
+			t.Errorf("%s is told", n)
+		}
+	}
+}
+
+func testSelectors(t *testing.T, s *kubetest.Server) {
+	ctx := t.Context()
+	on, err := labels.Parse("mesh=on")
+	must(t, err)
+	w, _ := observe(t, s.Config(), func(c *Config, _ *limits) { c.DiscoverySelectors = []labels.Selector{on} })
+	w.lists("Service", "Namespace")
+	w.has("Service shop/cart", "VirtualService shop/cart", "Namespace /shop")
+	if _, ok := w.objects["Service default/kubernetes"]; ok {
+		t.Error("an object of another namespace is told")
+	}
+	must(t, s.Apply(ctx, `{apiVersion: v1, kind: Namespace, metadata: {name: shop}}`))
+	w.lacks("Service shop/cart", "VirtualService shop/cart", "Namespace /shop")
+	if len(w.sets) != 1 {
+		t.Errorf("a namespace left in %d changes: %v", len(w.sets), w.sets)
+	}
+	must(t, s.Apply(ctx, shop))
+	w.has("Service shop/cart", "VirtualService shop/cart", "EndpointSlice shop/cart-1", "Namespace /shop")
+}
+
+func testMeshConfig(t *testing.T, s *kubetest.Server) {
+	ctx := t.Context()
+	const settings = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: default}
+data:
+  mesh: |
+    connectTimeout: 7s
+`
+	w, _ := observe(t, s.Config(), func(c *Config, _ *limits) {
+		c.MeshConfigMap = types.NamespacedName{Namespace: "default", Name: "istio"}
+	})
+	w.lists("MeshConfig", "MeshNetworks")
+	must(t, s.Apply(ctx, settings))
+	if _, m := w.get("MeshConfig /default"); m.(*mesh.MeshConfig).GetConnectTimeout().GetSeconds() != 7 {
+		t.Errorf("the settings are %v", m)
+	}
+	must(t, s.Apply(ctx, strings.ReplaceAll(settings, "mesh:", "meshNetworks:")))
+	w.lacks("MeshConfig /default")
+	must(t, s.Delete(ctx, settings))
+	w.lacks("MeshNetworks /default")
+}
+
+var allButPods = []rbacv1.PolicyRule{
+	may("", "services", "nodes", "namespaces", "configmaps"), may("discovery.k8s.io", "endpointslices"),
+	may("networking.k8s.io", "*"), may("networking.istio.io", "*"), may("apiextensions.k8s.io", "customresourcedefinitions"),
+}
+
+func testForbidden(t *testing.T, s *kubetest.Server) {
+	ctx := t.Context()
+	as, err := s.User(ctx, "partly", allButPods...)
+	must(t, err)
+	p, err := s.Proxy(as)
+	must(t, err)
+	defer p.Close()
+	w, stop := observe(t, p.Config())
+	defer stop()
+	w.lists("Service", "VirtualService", "Node")
+	if w.kinds["Pod"] || w.kinds["EndpointSlice"] {
+		t.Errorf("spoken of %v: without pods, endpoints would be others", w.kinds)
+	}
+	d := w.says("kind Pod", "forbidden")
+	if !strings.Contains(d.Advice, `resources: ["pods"]`) {
+		t.Errorf("%+v", d)
+	}
+	w.says("kind EndpointSlice", "needs")
+	_, err = s.User(ctx, "partly", append(allButPods, may("", "pods"))...)
+	must(t, err)
+	w.lists("Pod", "EndpointSlice")
+	w.isWell("kind Pod")
+	w.isWell("kind EndpointSlice")
+	// Who loses the right to read again loses no objects.
+	_, err = s.User(ctx, "partly", allButPods...)
+	must(t, err)
+	p.Cut()
+	w.says("kind Pod", "forbidden")
+	w.has("Pod shop/cart-1", "EndpointSlice shop/cart-1")
+	w.neverDeleted()
+}
+
+// through is a proxy to the server, until the test ends.
+func through(t *testing.T, s *kubetest.Server) (*kubetest.Proxy, *rest.Config) {
+	t.Helper()
+	p, err := s.Proxy(s.Config())
+	must(t, err)
+	t.Cleanup(p.Close)
+	return p, p.Config()
+}
+
+// fail answers requests for a resource with an error.
+func fail(resource string, code int) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/"+resource) {
+			return false
+		}
+		http.Error(w, "broken", code)
+		return true
+	}
+}
+
+func testFailing(t *testing.T, s *kubetest.Server) {
+	p, c := through(t, s)
+	p.Intercept(fail("virtualservices", http.StatusInternalServerError))
+	w, _ := observe(t, c)
+	w.lists("Service", "Pod", "ServiceEntry")
+	if w.kinds["VirtualService"] {
+		t.Error("spoken of what cannot be read")
+	}
+	w.says("kind VirtualService", "unreadable")
+	p.Intercept(nil)
+	w.lists("VirtualService")
+	w.isWell("kind VirtualService")
+	// While it is read, its failing is told and takes nothing.
+	p.Intercept(fail("virtualservices", http.StatusInternalServerError))
+	p.Cut()
+	w.says("kind VirtualService", "unreadable")
+	w.has("VirtualService shop/cart")
+	p.Intercept(nil)
+	w.isWell("kind VirtualService")
+	w.has("VirtualService shop/cart")
+	w.neverDeleted()
+}
+
+func testHangs(t *testing.T, s *kubetest.Server) {
+	p, c := through(t, s)
+	w, _ := observe(t, c)
+	w.lists("Service")
+	p.Hang()
+	w.until("the source to be down", func() bool { return w.down != nil })
+	p.Resume()
+	w.lists("Service")
+	w.neverDeleted()
+}
+
+func testCut(t *testing.T, s *kubetest.Server) {
+	p, c := through(t, s)
+	w, _ := observe(t, c)
+	w.lists("ServiceEntry")
+	for i := range 5 {
+		p.Cut()
+		must(t, s.Apply(t.Context(), serviceEntry(fmt.Sprint("c", i))))
+		w.has(fmt.Sprint("ServiceEntry shop/c", i))
+	}
+	w.neverDeleted()
+	for i := range 5 {
+		must(t, s.Delete(t.Context(), serviceEntry(fmt.Sprint("c", i))))
+	}
+}
+
+// testWatchHangs: the API server answers, and one watch brings nothing.
+func testWatchHangs(t *testing.T, s *kubetest.Server) {
+	p, c := through(t, s)
+	hang := make(chan struct{})
+	var hung bool
+	p.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/serviceentries") || r.URL.Query().Get("watch") == "" || hung {
+			return false
+		}
+		hung = true
+		select {
+		case <-hang:
+		case <-r.Context().Done():
+		}
+		return true
+	})
+	defer close(hang)
+	w, _ := observe(t, c, func(_ *Config, l *limits) { l.idle, l.silence = 300*time.Millisecond, 500*time.Millisecond })
+	w.lists("Service", "ServiceEntry")
+	must(t, s.Apply(t.Context(), serviceEntry("h")))
+	w.has("ServiceEntry shop/h")
+	must(t, s.Delete(t.Context(), serviceEntry("h")))
+	w.lacks("ServiceEntry shop/h")
+}
+
+const empty = `{"apiVersion":"networking.istio.io/v1","kind":"ServiceEntryList","metadata":{"resourceVersion":"1"},"items":[]}`
+
+// testEmptyList: an API server that comes back says that there is nothing, for
+// a while.
+func testEmptyList(t *testing.T, s *kubetest.Server) {
+	for i := range 3 {
+		must(t, s.Apply(t.Context(), serviceEntry(fmt.Sprint("e", i))))
+	}
+	p, c := through(t, s)
+	w, _ := observe(t, c)
+	w.lists("ServiceEntry")
+	lists := 0
+	p.Intercept(func(rw http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/serviceentries") || lists >= 3 {
+			return false
+		}
+		if r.URL.Query().Get("watch") != "" {
+			http.Error(rw, "no streams", http.StatusInternalServerError)
+			return true
+		}
+		lists++
+		rw.Header().Set("Content-Type", "application/json")
+		_, _ = rw.Write([]byte(empty))
+		return true
+	})
+	p.Cut()
+	w.says("kind ServiceEntry", "doubted")
+	w.isWell("kind ServiceEntry")
+	w.has("ServiceEntry shop/e0", "ServiceEntry shop/e1", "ServiceEntry shop/e2")
+	w.neverDeleted()
+	for i := range 3 {
+		must(t, s.Delete(t.Context(), serviceEntry(fmt.Sprint("e", i))))
+	}
+	w.lacks("ServiceEntry shop/e0", "ServiceEntry shop/e1", "ServiceEntry shop/e2")
+}
+
+// testGone: watches cannot be gone on with, for what happened meanwhile is
+// forgotten.
+func testGone(t *testing.T, s *kubetest.Server) {
+	p, c := through(t, s)
+	w, _ := observe(t, c)
+	w.lists("ServiceEntry")
+	p.Intercept(func(rw http.ResponseWriter, r *http.Request) bool {
+		q := r.URL.Query()
+		if q.Get("watch") == "" || q.Get("sendInitialEvents") != "" || !strings.HasSuffix(r.URL.Path, "/serviceentries") {
+			return false
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		rw.WriteHeader(http.StatusGone)
+		_, _ = rw.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`))
+		return true
+	})
+	p.Cut()
+	must(t, s.Apply(t.Context(), serviceEntry("g")))
+	w.has("ServiceEntry shop/g")
+	w.neverDeleted()
+	must(t, s.Delete(t.Context(), serviceEntry("g")))
+	w.lacks("ServiceEntry shop/g")
+}
+
+func testDefinition(t *testing.T, s *kubetest.Server) {
+	ctx := t.Context()
+	w, _ := observe(t, s.Config())
+	w.lists("VirtualService")
+	w.has("VirtualService shop/cart")
+	must(t, s.RemoveCRD(ctx, virtualServices))
+	d := w.says("kind VirtualService", "not-served")
+	if d.Advice == "" {
+		t.Errorf("%+v", d)
+	}
+	w.has("VirtualService shop/cart")
+	// Another watcher finds it gone, and speaks for it no more than this one.
+	v, stop := observe(t, s.Config())
+	v.lists("Service")
+	if v.kinds["VirtualService"] {
+		t.Error("spoken of what is not served")
+	}
+	must(t, s.InstallIstioCRDs(ctx, virtualServices))
+	must(t, s.Apply(ctx, strings.ReplaceAll(route, "3s", "4s")))
+	v.lists("VirtualService")
+	v.has("VirtualService shop/cart")
+	stop()
+	w.until("the new route", func() bool {
+		o := w.objects["VirtualService shop/cart"]
+		k, _ := kind.ByName("VirtualService")
+		m, err := k.Decode(o.Payload.Type, o.Payload.Bytes)
+		return err == nil && m.(*networking.VirtualService).GetHttp()[0].GetTimeout().GetSeconds() == 4
+	})
+	w.isWell("kind VirtualService")
+	w.neverDeleted()
+	w.ran(1)
 }

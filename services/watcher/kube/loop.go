@@ -323,6 +323,15 @@ func (r *run) report(now time.Time) {
 			all["kind "+f.kind.Name] = append(all["kind "+f.kind.Name], d)
 		}
 	}
+	if readable := r.readable(); r.covered != nil {
+		for _, name := range []string{podKind, sliceKind} {
+			for _, need := range r.needs(name) {
+				if !r.covered[name] && !readable[name] && !readable[need] {
+					all["kind "+name] = append(all["kind "+name], waits(name, need))
+				}
+			}
+		}
+	}
 	if d, is := r.definitions.problem(now); is {
 		d.Severity, d.Effect = model.Warning, "definitions that are installed are noticed within a minute, and objects that go with one that is removed are removed"
 		all["definitions"] = []model.Diagnostic{d}

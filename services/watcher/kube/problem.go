@@ -91,6 +91,15 @@ func (f *feed) rule() string {
 	return fmt.Sprintf("a %s with apiGroups: [%q], resources: [%q], verbs: [get, list, watch]", role, f.resource.Group, f.resource.Resource)
 }
 
+// waits says that a kind is not spoken of for lack of another.
+func waits(name, need string) model.Diagnostic {
+	return model.Diagnostic{
+		Severity: model.Error, Code: "needs", Key: model.Key{Kind: name},
+		Reason: "cannot be converted without objects of kind " + need, Advice: "make those readable",
+		Effect: "objects of this kind stay as they are on the log; nothing is removed",
+	}
+}
+
 // missing says which kinds the API server does not serve.
 func missing(kinds []*kind.Kind) []model.Diagnostic {
 	if len(kinds) == 0 {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -16,11 +17,10 @@ import (
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/watcher"
-	"meshlog.dev/services/watcher/kube/kubetest"
 )
 
 // patience is how long a test waits for what has to come: no test comes near.
-const patience = 2 * time.Minute
+const patience = 30 * time.Second
 
 // quick are limits for tests.
 func quick() limits {
@@ -220,19 +220,31 @@ func (w *watched) get(n string) (watcher.Object, any) {
 	return o, m
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+// ran demands that there were so many runs.
+func (w *watched) ran(n int) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.runs != n {
+		w.t.Errorf("%d runs, want %d", w.runs, n)
 	}
 }
 
-// server is a server with those definitions of Istio.
-func server(t *testing.T, definitions ...string) *kubetest.Server {
-	t.Helper()
-	s := kubetest.Start(t)
-	if len(definitions) > 0 {
-		must(t, s.InstallIstioCRDs(t.Context(), definitions...))
+// neverDeleted demands that no object was said to be gone.
+func (w *watched) neverDeleted() {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range slices.Concat(w.sets...) {
+		if strings.HasPrefix(n, "-") {
+			w.t.Errorf("said %s; all of it: %v", n, w.sets)
+		}
 	}
-	return s
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
 }
