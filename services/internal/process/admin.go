@@ -74,6 +74,25 @@ func (a *Admin) Addr() string { return a.listener.Addr().String() }
 // panics.
 func (a *Admin) Register(cs ...prometheus.Collector) { a.registry.MustRegister(cs...) }
 
+// Unregister takes metrics away, of a part that ends before the process.
+func (a *Admin) Unregister(cs ...prometheus.Collector) {
+	for _, c := range cs {
+		a.registry.Unregister(c)
+	}
+}
+
+// Forget takes away what was added under those names, of a part that ends before
+// the process.
+func (a *Admin) Forget(names ...string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, name := range names {
+		delete(a.ready, name)
+		delete(a.warnings, name)
+		delete(a.pages, name)
+	}
+}
+
 // Ready adds a condition of /readyz: the process is ready when each of them
 // returns nil.
 func (a *Admin) Ready(name string, check func() error) {

@@ -23,7 +23,9 @@ type Options struct {
 }
 
 // Shard is that of the cluster.
-func (s *Settings) Shard() events.Shard { return events.Shard{Source: kube.Source, Instance: s.Cluster} }
+func (s *Settings) Shard() events.Shard {
+	return events.Shard{Source: kube.Source, Instance: s.Cluster}
+}
 
 // Run watches the cluster until ctx is done.
 func Run(ctx context.Context, s *Settings, o Options) error {

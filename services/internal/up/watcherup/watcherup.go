@@ -29,6 +29,9 @@ type Options struct {
 	Watcher watcher.Watcher
 	Connect func(context.Context) (*bus.Conn, error)
 	Process *process.Process
+	// Optional says that the process is ready without it: one of several that
+	// come and go.
+	Optional bool
 }
 
 // Run watches until ctx is done.
@@ -36,8 +39,14 @@ func Run(ctx context.Context, o Options) error {
 	w := &running{Options: o}
 	w.state.Store(&watcher.State{})
 	logger := o.Process.Log.With(process.Component, "watcher")
-	o.Process.Admin.Ready("watcher "+o.Shard.String(), w.ready)
-	o.Process.Admin.Report("watcher-"+o.Shard.Source+"-"+o.Shard.Instance, func() any { return w.report() })
+	admin, condition, page := o.Process.Admin, "watcher "+o.Shard.String(), "watcher-"+o.Shard.Source+"-"+o.Shard.Instance
+	if o.Optional {
+		admin.Warn(condition, w.ready)
+	} else {
+		admin.Ready(condition, w.ready)
+	}
+	admin.Report(page, func() any { return w.report() })
+	defer admin.Forget(condition, page)
 
 	nc, err := o.Connect(ctx)
 	if err != nil {
@@ -45,7 +54,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer nc.Close()
 	w.nc.Store(nc)
-	o.Process.Admin.Register(bus.ConnMetrics("watcher "+o.Shard.String(), nc)...)
+	connection := bus.ConnMetrics(condition, nc)
+	admin.Register(connection...)
+	defer admin.Unregister(connection...)
 
 	var log *natslog.Log
 	err = bus.Retry(ctx, logger.With("shard", o.Shard.String()), func(ctx context.Context) error {
@@ -58,7 +69,8 @@ func Run(ctx context.Context, o Options) error {
 	defer log.Close()
 
 	metrics := watcher.NewMetrics(o.Shard)
-	o.Process.Admin.Register(metrics)
+	admin.Register(metrics)
+	defer admin.Unregister(metrics)
 	fleet := bus.NewFleet(nc, o.Domain, logger)
 	reporter := fleet.WatcherReporter(o.Holder, o.Shard, w.report)
 	requests := make(chan string, 1)
