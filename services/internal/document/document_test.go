@@ -138,6 +138,23 @@ func TestEveryKind(t *testing.T) {
 	}
 }
 
+// TestNoSecret: whatever else is wrong with a document, a Secret is refused as
+// one, so that nobody offers its text as something that could not be read.
+func TestNoSecret(t *testing.T) {
+	for _, text := range []string{
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: x}\ndata: {tls.key: c2VjcmV0}\n",
+		"apiVersion: v2\nkind: Secret\nmetadata: {name: x}\nstringData: {tls.key: secret}\n",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: x, labels: 7}\n",
+	} {
+		d := manifest.Parse([]byte(text))[0]
+		o, err := document.Read(&d)
+		var foreign *document.ForeignError
+		if !errors.As(err, &foreign) || !foreign.Secret || o.Kind != nil {
+			t.Errorf("%s: %+v, %v", text, o, err)
+		}
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	for _, file := range testdata(f) {
 		ar, err := txtar.ParseFile(file)

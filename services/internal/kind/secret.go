@@ -1,10 +1,10 @@
 package kind
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"regexp"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -50,11 +50,11 @@ const keyAdvice = "the log takes references to Secrets alone: see who writes thi
 
 func validateConfigMap(m proto.Message) []Problem {
 	c := checker{}
-	if HasPrivateKey(string(m.(*registryv1.Object).GetJson())) {
+	if HasPrivateKey(m.(*registryv1.Object).GetJson()) {
 		c.at(&fieldPath{name: "data"}, "put it into a Secret, and replace the key", "holds a private key")
 	}
 	return c.result()
 }
 
-// HasPrivateKey knows a text that holds a private key in PEM.
-func HasPrivateKey(text string) bool { return strings.Contains(text, "PRIVATE KEY-----") }
+// HasPrivateKey knows a payload or a text that holds a private key in PEM.
+func HasPrivateKey(b []byte) bool { return bytes.Contains(b, []byte("PRIVATE KEY-----")) }

@@ -1,13 +1,8 @@
 package kubeconv
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
-
-	"google.golang.org/protobuf/proto"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -17,8 +12,7 @@ import (
 	"meshlog.dev/services/internal/manifest"
 )
 
-// ConfigMap takes over the data of a ConfigMap. One with a private key in it is
-// an *Error: the log is no place for keys.
+// ConfigMap takes over the data of a ConfigMap.
 func ConfigMap(c *corev1.ConfigMap) (*registryv1.Object, error) {
 	content := map[string]any{}
 	if len(c.Data) > 0 {
@@ -26,16 +20,6 @@ func ConfigMap(c *corev1.ConfigMap) (*registryv1.Object, error) {
 	}
 	if len(c.BinaryData) > 0 {
 		content["binaryData"] = c.BinaryData
-	}
-	for _, field := range slices.Sorted(maps.Keys(c.Data)) {
-		if kind.HasPrivateKey(c.Data[field]) {
-			return nil, &Error{Field: fmt.Sprintf("data[%q]", field), Reason: "holds a private key, which does not go on the log; put it into a Secret"}
-		}
-	}
-	for _, field := range slices.Sorted(maps.Keys(c.BinaryData)) {
-		if kind.HasPrivateKey(string(c.BinaryData[field])) {
-			return nil, &Error{Field: fmt.Sprintf("binaryData[%q]", field), Reason: "holds a private key, which does not go on the log; put it into a Secret"}
-		}
 	}
 	b, err := json.Marshal(content)
 	if err != nil {
@@ -63,7 +47,7 @@ func Mesh(c *corev1.ConfigMap) []Document {
 		if !there || !known {
 			continue
 		}
-		d := Document{Kind: of[1], Name: cmp.Or(k.Only, "default")}
+		d := Document{Kind: of[1], Name: k.Only}
 		var line int
 		d.Payload, line = settings(k, []byte(text))
 		d.Origin = fmt.Sprintf("ConfigMap %s/%s, %s:%d", c.Namespace, c.Name, of[0], line)
@@ -75,31 +59,23 @@ func Mesh(c *corev1.ConfigMap) []Document {
 // settings is the payload of a text that is a spec, and the line of the first
 // thing that is wrong in it.
 func settings(k *kind.Kind, text []byte) (events.Payload, int) {
+	bad := func(e *Error) (events.Payload, int) { return undecoded(text, "application/yaml", e), max(e.Line, 1) }
 	d := manifest.Spec(text)
 	if d.Err != nil {
-		return undecodedText(text, &Error{Line: d.Err.Line, Field: d.Err.Field, Reason: d.Err.Reason})
+		return bad(&Error{Line: d.Err.Line, Field: d.Err.Field, Reason: d.Err.Reason})
 	}
 	m, err := k.DecodeJSON(d.Spec)
 	if err != nil {
-		return undecodedText(text, located(k, d, err))
+		return bad(located(k, d, err))
 	}
-	b, err := k.Encode(m)
+	p, err := encoded(k, m)
 	if err != nil {
-		return undecodedText(text, &Error{Line: 1, Field: "spec", Reason: err.Error()})
+		return bad(&Error{Reason: err.Error()})
 	}
-	for _, p := range k.Validate(m) {
-		if !p.Warning {
-			return events.Payload{Type: k.TypeURL, Bytes: b}, d.FieldLine(p.Field)
+	for _, problem := range k.Validate(m) {
+		if !problem.Warning {
+			return p, d.FieldLine(problem.Field)
 		}
 	}
-	return events.Payload{Type: k.TypeURL, Bytes: b}, 1
-}
-
-func undecodedText(text []byte, e *Error) (events.Payload, int) {
-	u := &registryv1.Undecoded{Data: []byte(valid(string(text))), MediaType: "application/yaml", Field: valid(e.Field), Error: valid(e.Reason)}
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(u)
-	if err != nil { // texts and bytes: it cannot be
-		b = nil
-	}
-	return events.Payload{Type: kind.Undecoded, Bytes: b}, e.Line
+	return p, 1
 }

@@ -36,17 +36,16 @@ type Converter struct {
 // that has no address or has ended (POD-3), a Secret that is no TLS credential.
 func (c *Converter) Payload(k *kind.Kind, object any) (p events.Payload, ok bool) {
 	m, err := c.convert(k, object)
-	switch {
-	case err != nil:
-		return undecoded(object, err), true
-	case m == nil:
+	if m == nil && err == nil {
 		return events.Payload{}, false
 	}
-	b, err := k.Encode(m)
-	if err != nil { // a text that is no UTF-8
-		return undecoded(object, err), true
+	if err == nil {
+		p, err = encoded(k, m)
 	}
-	return events.Payload{Type: k.TypeURL, Bytes: b}, true
+	if err != nil {
+		p = undecoded(content(object), "application/json", err)
+	}
+	return p, true
 }
 
 // convert returns nil for what is not to be on the log.
@@ -82,23 +81,28 @@ func (c *Converter) convert(k *kind.Kind, object any) (proto.Message, error) {
 	return nil, fmt.Errorf("a %T is not converted", object)
 }
 
-// undecoded offers an object as it is, for it to keep its last good value. What
-// is no content is left out, so that only a change of content is one; what may
-// be key material is left out too.
-func undecoded(object any, why error) events.Payload {
-	u := &registryv1.Undecoded{MediaType: "application/json"}
-	var e *Error
-	if errors.As(why, &e) {
-		u.Field, u.Error = valid(e.Field), valid(e.Reason)
-	} else {
-		u.Error = valid(why.Error())
+// encoded is the payload of m, unless there is a private key in it: the log is no
+// place for keys.
+func encoded(k *kind.Kind, m proto.Message) (events.Payload, error) {
+	b, err := k.Encode(m)
+	switch {
+	case err != nil: // a text that is no UTF-8
+		return events.Payload{}, err
+	case kind.HasPrivateKey(b):
+		return events.Payload{}, &Error{Reason: "holds a private key, and whoever reads the log would read it; put it into a Secret"}
 	}
-	switch o := object.(type) {
-	case *corev1.Secret, *corev1.ConfigMap, *Pod, *Slice:
-	case *unstructured.Unstructured:
-		u.Data = content(o.Object)
-	default:
-		u.Data = content(object)
+	return events.Payload{Type: k.TypeURL, Bytes: b}, nil
+}
+
+// undecoded offers data that could not be converted, for its key to keep its
+// last good value.
+func undecoded(data []byte, mediaType string, why error) events.Payload {
+	if kind.HasPrivateKey(data) {
+		data = nil
+	}
+	u := &registryv1.Undecoded{Data: data, MediaType: mediaType, Error: valid(why.Error())}
+	if e := (*Error)(nil); errors.As(why, &e) {
+		u.Field, u.Error = valid(e.Field), valid(e.Reason)
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(u)
 	if err != nil { // texts and bytes: it cannot be
@@ -107,8 +111,15 @@ func undecoded(object any, why error) events.Payload {
 	return events.Payload{Type: kind.Undecoded, Bytes: b}
 }
 
-// content is an object as JSON without what is no content; nil if it has none.
+// content is an object as JSON, without what is no content, so that only a change
+// of content is one; nil of what may hold keys, or is not an object any more.
 func content(object any) []byte {
+	switch o := object.(type) {
+	case *corev1.Secret, *corev1.ConfigMap, *Pod, *Slice:
+		return nil
+	case *unstructured.Unstructured:
+		object = o.Object
+	}
 	b, err := json.Marshal(object)
 	if err != nil {
 		return nil

@@ -17,9 +17,10 @@ type Keeper struct {
 	portSets  map[uint64]map[string]uint32
 }
 
-// maxKept bounds what a Keeper remembers; then it begins anew, and some of it is
-// in memory twice until the objects that have it go.
-const maxKept = 1 << 16
+// What a Keeper remembers is bounded, for it does not know which of it is still
+// in use; then it begins anew, and some is in memory twice until the objects that
+// have it go. Labels that no two pods share are many where jobs come and go.
+const maxTexts, maxSets = 1 << 16, 1 << 12
 
 // text is s, of equal ones always the same while it is remembered.
 func (k *Keeper) text(s string) string {
@@ -31,7 +32,7 @@ func (k *Keeper) text(s string) string {
 	if kept, ok := k.texts[s]; ok {
 		return kept
 	}
-	if k.texts == nil || len(k.texts) >= maxKept {
+	if k.texts == nil || len(k.texts) >= maxTexts {
 		k.texts = map[string]string{}
 	}
 	k.texts[s] = s
@@ -71,7 +72,7 @@ func share[V comparable](k *Keeper, sets *map[uint64]map[string]V, m map[string]
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if *sets == nil || len(*sets) >= maxKept {
+	if *sets == nil || len(*sets) >= maxSets {
 		*sets = map[uint64]map[string]V{}
 	}
 	(*sets)[sum] = kept

@@ -171,4 +171,3 @@ func (s *Slice) pod(e *sliceEndpoint, in Lookup) *Pod {
 	}
 	return nil
 }
-

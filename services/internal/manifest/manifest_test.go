@@ -149,6 +149,38 @@ spec:
 	}
 }
 
+// TestSpec reads texts that are a spec alone; places are in the text.
+func TestSpec(t *testing.T) {
+	d := manifest.Spec([]byte("# a comment\na: 1\n\nb:\n- c: &x {d: 2}\n- *x\n"))
+	if d.Err != nil {
+		t.Fatal(d.Err)
+	}
+	if diff := cmp.Diff("{\n\"a\": 1,\n\"b\": [\n{\n\"c\": {\n\"d\": 2}},\n{\n\"d\": 2}]}", string(d.Spec)); diff != "" {
+		t.Error(diff)
+	}
+	if path, line := d.Place(4); path != "spec.b[0]" || line != 5 {
+		t.Errorf("the first of b is %s on line %d", path, line)
+	}
+	if line := d.FieldLine("spec.b[0].c.d"); line != 5 {
+		t.Errorf("d is on line %d", line)
+	}
+	for text, want := range map[string]string{
+		"": "", "# nothing\n": "", "null": "", "{}": "", "---\na: 1\n": "",
+		"a: [":              "line 1: ",
+		"- a":               "line 1: spec: is a list, not a mapping",
+		"a: 1\n---\nb: 2\n": "line 2: there is more than one document",
+		"a: 1\na: 2":        "line 2: spec.a: key \"a\" is there twice, first on line 1",
+	} {
+		d := manifest.Spec([]byte(text))
+		switch {
+		case d.Err == nil && (want != "" || !json.Valid(d.Spec)):
+			t.Errorf("%q: %s, want %q", text, d.Spec, want)
+		case d.Err != nil && (want == "" || !strings.HasPrefix(d.Err.Error(), want)):
+			t.Errorf("%q: %v, want %q", text, d.Err, want)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
