@@ -96,7 +96,8 @@ type Alive struct {
 	// Alives: Digest is over their keys only, and nothing of others is removed.
 	Kinds Kinds
 	// Ends says that nothing more comes of the session: whoever watches the
-	// shard may begin at once.
+	// shard may begin at once. With Kinds it is the word of an operator who
+	// takes away what they hold, and says nothing of what can be read.
 	Ends bool
 }
 

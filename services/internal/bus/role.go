@@ -89,7 +89,7 @@ func (r Role) Permissions(domain string) Permissions {
 		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+askSubject, prefix+proxySubject)
 		p.Answers = true
 	case operatorRole:
-		p.Publish = []string{prefix + askSubject, prefix + proxySubject, infoAPI + leaseStream, updateStreamAPI + leaseStream}
+		p.Publish = []string{prefix + askSubject, prefix + proxySubject, prefix + listingSubject + "*.*", infoAPI + leaseStream, updateStreamAPI + leaseStream}
 		p.Subscribe = append(p.Subscribe, prefix+">")
 	}
 	return p

@@ -210,7 +210,8 @@ func TestSources(t *testing.T) {
 func TestPrintSources(t *testing.T) {
 	views := []sourceView{
 		{Source: "file", Instance: "default", State: "following", Holder: "watcher-1", Session: "ABCDEF-1", Objects: 12, Synced: true, Required: true,
-			Standbys: []string{"watcher-2"}, Listed: when(at.Add(-time.Hour)), Changed: when(at), Heard: when(at.Add(50 * time.Second))},
+			FrozenKinds: []frozenKindView{{"EnvoyFilter", 3}, {"Sidecar", 12}},
+			Standbys:    []string{"watcher-2"}, Listed: when(at.Add(-time.Hour)), Changed: when(at), Heard: when(at.Add(50 * time.Second))},
 		{Source: "file", Instance: "old", State: stateSilent, Frozen: true, Holder: "watcher-3", Objects: 1, Synced: true, Heard: when(at.Add(-3 * time.Hour))},
 		{Source: "kube", Instance: "c1", State: "down", Frozen: true, Holder: "watcher-4", Objects: 1200, Pending: 3, Required: true,
 			Problems: viewDiagnostics([]*snapshotv1.Diagnostic{{Severity: snapshotv1.Severity_SEVERITY_ERROR, Code: "source-down", Reason: "connection refused"}})},
@@ -227,6 +228,10 @@ func TestPrintSources(t *testing.T) {
 	}
 	remove := removeView{Source: "file", Instance: "old", Objects: []string{"Resource a/b (file/old)", "Resource a/c (file/old)"}}
 	golden(t, "sources-remove", func(o *output) error { return o.print(remove, func() error { return showRemoval(remove, o) }) })
+	remove.Kinds, remove.Unserved = []string{"Resource", "Sidecar"}, 1
+	golden(t, "sources-remove-kinds", func(o *output) error { return o.print(remove, func() error { return showRemoval(remove, o) }) })
+	remove.Removed, remove.Version, remove.Held = true, "1.7", []string{"hold-1-1.7-file-old"}
+	golden(t, "sources-removed-kinds", func(o *output) error { return o.print(remove, func() error { return showRemoval(remove, o) }) })
 }
 
 func TestProxyConfig(t *testing.T) {

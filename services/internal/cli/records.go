@@ -66,6 +66,9 @@ type sessionView struct {
 	Digest   string `json:"digest,omitempty"`  // of alive
 	Listed   int    `json:"listed,omitempty"`  // buckets of 1024 that were sent
 	Partial  bool   `json:"partial,omitempty"` // something could not be read
+	// Kinds are those that the session speaks for; none: all.
+	Kinds []string `json:"kinds,omitempty"`
+	Ends  bool     `json:"ends,omitempty"` // nothing more comes of the session
 }
 
 type overlayView struct {
@@ -120,6 +123,7 @@ func viewRecord(r events.Record) recordView {
 		v.Session = &sessionView{
 			Source: b.Shard.Source, Instance: b.Shard.Instance, Session: b.Session,
 			Digest: fmt.Sprintf("%x", b.Digest), Listed: b.Listed.Len(), Partial: b.Partial,
+			Kinds: b.Kinds, Ends: b.Ends,
 		}
 	case *events.Overlay:
 		v.What, v.Overlay = "overlay", viewOverlay(b)
@@ -231,6 +235,12 @@ func summary(r events.Record) (what, object, detail, by string) {
 		}
 		if b.Partial {
 			detail += ", partial"
+		}
+		if n := len(b.Kinds); n > 0 {
+			detail += ", of " + plural(n, "kind", "kinds")
+		}
+		if b.Ends {
+			detail += ", ends"
 		}
 	case *events.Overlay:
 		what, object, detail = "OVERLAY", b.ID, b.Reason

@@ -38,12 +38,20 @@ type sourceView struct {
 	Partial  bool     `json:"partial,omitempty"`  // something of it could not be read
 	Required bool     `json:"required,omitempty"` // nothing is published before it is synced
 	Standbys []string `json:"standbys,omitempty"`
+	// FrozenKinds are kinds that it could not be read for when it was listed
+	// last: their objects stay as they are.
+	FrozenKinds []frozenKindView `json:"frozenKinds,omitempty"`
 
 	Listed  *time.Time `json:"listed,omitempty"`  // when its listing was whole on the log
 	Changed *time.Time `json:"changed,omitempty"` // when something changed last
 	Heard   *time.Time `json:"heard,omitempty"`   // when something was last said for it on the log
 
 	Problems []diagnosticView `json:"problems,omitempty"`
+}
+
+type frozenKindView struct {
+	Kind    string `json:"kind"`
+	Objects int    `json:"objects"`
 }
 
 func (v *sourceView) shard() events.Shard {
@@ -72,7 +80,12 @@ listed, changed and heard.
   SILENT     no watcher speaks for it: its objects stay as they are (frozen)
   GONE       it was removed, and no watcher speaks for it; --all shows those
 
-A source is never removed because it is silent; ` + "`meshlog sources remove`" + ` does that.`,
+Where a source cannot be read for some kinds of objects (their CRD is gone, or a
+permission is missing), only objects of these kinds are frozen: SYNCED says how
+many kinds, the lines below the table which.
+
+Nothing is ever removed because a source is silent or a kind is frozen;
+` + "`meshlog sources remove`" + ` does that.`,
 		Example: `  meshlog sources --data data/
   meshlog sources --data data/ -o json
   meshlog sources remove --data data/ file/old        # shows what would go
@@ -184,6 +197,10 @@ func (s *sources) views(ctx context.Context) ([]sourceView, error) {
 	}
 	for _, w := range s.reports.Watchers {
 		of(w.GetSource(), w.GetInstance()).hear(w)
+	}
+	for _, k := range newest(s.reports.Builders).GetFrozen() {
+		v := of(k.GetSource(), k.GetInstance())
+		v.FrozenKinds = append(v.FrozenKinds, frozenKindView{k.GetKind(), int(k.GetKeys())})
 	}
 	policy, err := s.policy()
 	if err != nil {
@@ -297,6 +314,8 @@ func (v *sourceView) synced() cell {
 	switch {
 	case v.Partial:
 		return cell{"in part", yellow}
+	case v.Synced && len(v.FrozenKinds) > 0:
+		return cell{"but " + plural(len(v.FrozenKinds), "kind", "kinds"), yellow}
 	case v.Synced:
 		return cell{"yes", ""}
 	}
@@ -312,6 +331,14 @@ func (v *sourceView) notes(now time.Time) (notes []string) {
 		}
 		notes = append(notes, fmt.Sprintf("%s: %s. What it had said (%s) stays as it is: start its watcher, or `meshlog sources remove %s`.",
 			v.shard(), spoke, plural(v.Objects, "object", "objects"), v.shard()))
+	}
+	if len(v.FrozenKinds) > 0 && !v.Frozen {
+		var kinds, counts []string
+		for _, k := range v.FrozenKinds {
+			kinds, counts = append(kinds, k.Kind), append(counts, fmt.Sprintf("%d %s", k.Objects, k.Kind))
+		}
+		notes = append(notes, fmt.Sprintf("%s: cannot be read for some kinds, whose objects stay as they are (%s): make it readable for them, or `meshlog sources remove %s --kind %s`.",
+			v.shard(), strings.Join(counts, ", "), v.shard(), strings.Join(kinds, ",")))
 	}
 	if v.Required && !v.Synced {
 		notes = append(notes, fmt.Sprintf("%s: nothing is published before it has listed in this epoch (MeshPolicy spec.requiredSources).", v.shard()))

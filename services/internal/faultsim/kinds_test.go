@@ -101,7 +101,7 @@ func (r *kindRemover) speak(src *source) {
 		return
 	}
 	said, ok := last.Event.Body.(*events.Alive)
-	if !ok || said.Ends || said.Partial || said.Kinds.Cover(kind) {
+	if !ok || said.Ends || said.Kinds.Cover(kind) {
 		return
 	}
 	r.s.dropped[dropped{src.n, kind}] = true

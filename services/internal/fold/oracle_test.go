@@ -173,7 +173,8 @@ func (o *oracle) alive(x *oracleShard, a *events.Alive) {
 			digests.Toggle(events.Key(k), v.hash)
 		}
 		ok = digests.Sum() == a.Digest
-		x.synced, x.need = x.synced || ok, x.need || !ok
+		operator := x.listing && a.Ends && len(a.Kinds) > 0
+		x.synced, x.need = x.synced || ok && !operator, x.need || !ok
 	}
 	if ok && x.listing {
 		staged := x.staged

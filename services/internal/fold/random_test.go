@@ -128,6 +128,7 @@ func (a *author) alive(f *Fold, s *speaker) *events.Alive {
 			al.Listed.Add(events.Bucket(a.key(s)))
 		}
 	}
+	al.Ends = a.rare()
 	switch a.choose(6) {
 	case 0:
 		al.Kinds = events.KindsOf("Thing")

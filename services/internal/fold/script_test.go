@@ -24,7 +24,7 @@ import (
 //	begin SESSION
 //	put SESSION PSEQ KEY=VALUE        options low=N batch=ID:INDEX/TOTAL origin=PLACE
 //	del SESSION PSEQ KEY
-//	alive SESSION KEY=VALUE...        with the digest of exactly these; options low=N, partial, nodigest,
+//	alive SESSION KEY=VALUE...        with the digest of exactly these; options low=N, partial, nodigest, ends,
 //	                                  listed=KEY,KEY (the buckets of these; all of them where it is missing),
 //	                                  kinds=KIND,KIND (for which the session speaks; for all where it is missing)
 //	overlay ID KIND KEY:VALUE/BASE... the value served while the base is offered; - is none
@@ -128,7 +128,7 @@ func parseWords(line string) words {
 	for i, f := range strings.Fields(line) {
 		name, value, _ := strings.Cut(f, "=")
 		switch name {
-		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds":
+		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds", "ends":
 			w.options[name] = value
 		case "shard":
 			w.shard.Source, w.shard.Instance, _ = strings.Cut(value, "/")
@@ -253,6 +253,7 @@ func (w words) alive() *events.Alive {
 	if _, no := w.options["nodigest"]; !no {
 		a.Digest = digests.Sum()
 	}
+	_, a.Ends = w.options["ends"]
 	a.Kinds = events.KindsOf(list(w.options["kinds"])...)
 	if listed, ok := w.options["listed"]; ok {
 		a.Listed = events.BucketSet{}

@@ -84,7 +84,7 @@ func (s *step) alive(a *events.Alive) {
 	case partial:
 		if sh.listing {
 			s.closeListing(sh, nil, kinds)
-			sh.partial = true
+			sh.partial, sh.covered = true, kinds
 		}
 	case sh.listing:
 		if s.rules.digest && a.Digest != sh.listingDigest(&a.Listed, kinds) {
@@ -92,7 +92,10 @@ func (s *step) alive(a *events.Alive) {
 			return
 		}
 		s.closeListing(sh, &a.Listed, kinds)
-		sh.synced, sh.partial = true, false
+		if a.Ends && len(kinds) > 0 {
+			return // an operator took these away: that says nothing of what the source can be read for
+		}
+		sh.synced, sh.partial, sh.covered = true, false, kinds
 	case a.Digest == events.Digest{}:
 		// Something is unacknowledged: nothing to compare.
 	case s.rules.digest && a.Digest != sh.digest(kinds):
@@ -163,7 +166,7 @@ func (sh *shard) listingDigest(listed *events.BucketSet, kinds events.Kinds) eve
 func (s *step) closeListing(sh *shard, listed *events.BucketSet, kinds events.Kinds) {
 	all := sh.staged
 	s.unstage(sh)
-	sh.listing, sh.covered = false, kinds
+	sh.listing = false
 	var swept []*entry
 	if listed != nil {
 		said := make(map[model.Key]struct{}, len(all))

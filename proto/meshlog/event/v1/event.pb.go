@@ -701,7 +701,8 @@ type Alive struct {
 	// every Alive of a session.
 	Kinds []string `protobuf:"bytes,7,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	// Nothing more comes of the session: whoever watches the shard may begin at
-	// once.
+	// once. With kinds it is the word of an operator who takes away what they
+	// hold, and says nothing of what can be read.
 	Ends          bool `protobuf:"varint,8,opt,name=ends,proto3" json:"ends,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
