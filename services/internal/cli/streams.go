@@ -1,14 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/up/builderup"
+	"meshlog.dev/store/natsfeed"
 )
 
 // streamFlags are the settings of streams that a command is told; what is not
@@ -97,14 +100,17 @@ func (f *streamFlags) compare(ctx context.Context, nc *bus.Conn, domain string) 
 		return nil, err
 	}
 	given := f.cmd.Flags().Changed
+	// The history as it is, is that of the versions: the log is kept for longer.
+	history := f.history
+	if !given("history") {
+		i := slices.IndexFunc(is, func(s bus.StreamState) bool { return s.Name == natsfeed.Stream })
+		history = cmp.Or(is[i].Is.MaxAge, builderup.DefaultHistory)
+	}
 	var wanted []bus.StreamConfig
 	for i, s := range is {
-		replicas, history, logBytes := s.Is.Replicas, s.Is.MaxAge, s.Is.MaxBytes
+		replicas, logBytes := s.Is.Replicas, s.Is.MaxBytes
 		if given("replicas") {
 			replicas = f.replicas
-		}
-		if given("history") {
-			history = f.history
 		}
 		if given("log-mib") {
 			logBytes = f.logMiB << 20
