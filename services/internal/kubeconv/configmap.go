@@ -4,9 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"google.golang.org/protobuf/types/known/anypb"
+
 	corev1 "k8s.io/api/core/v1"
 
-	"meshlog.dev/events"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/manifest"
@@ -31,7 +32,7 @@ func ConfigMap(c *corev1.ConfigMap) (*registryv1.Object, error) {
 // Document is an object that another one holds as text.
 type Document struct {
 	Kind, Name string
-	Payload    events.Payload
+	Payload    *anypb.Any
 	// Origin is where a person finds it, with the line of what is wrong in it.
 	Origin string
 }
@@ -58,8 +59,8 @@ func Mesh(c *corev1.ConfigMap) []Document {
 
 // settings is the payload of a text that is a spec, and the line of the first
 // thing that is wrong in it.
-func settings(k *kind.Kind, text []byte) (events.Payload, int) {
-	bad := func(e *Error) (events.Payload, int) { return undecoded(text, "application/yaml", e), max(e.Line, 1) }
+func settings(k *kind.Kind, text []byte) (*anypb.Any, int) {
+	bad := func(e *Error) (*anypb.Any, int) { return undecoded(text, "application/yaml", e), max(e.Line, 1) }
 	d := manifest.Spec(text)
 	if d.Err != nil {
 		return bad(&Error{Line: d.Err.Line, Field: d.Err.Field, Reason: d.Err.Reason})

@@ -5,23 +5,23 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"meshlog.dev/events"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/kubeconv"
 )
 
 // undecoded is what such a payload says.
-func undecoded(t *testing.T, p events.Payload) *registryv1.Undecoded {
+func undecoded(t *testing.T, p *anypb.Any) *registryv1.Undecoded {
 	t.Helper()
 	var u registryv1.Undecoded
-	if p.Type != kind.Undecoded {
-		t.Fatalf("payload is a %s, want an Undecoded", p.Type)
+	if p.GetTypeUrl() != kind.Undecoded {
+		t.Fatalf("payload is a %s, want an Undecoded", p.GetTypeUrl())
 	}
-	if err := proto.Unmarshal(p.Bytes, &u); err != nil {
+	if err := proto.Unmarshal(p.GetValue(), &u); err != nil {
 		t.Fatal(err)
 	}
 	return &u
@@ -46,7 +46,7 @@ func TestPrivateKey(t *testing.T) {
 	const key = "-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----\n"
 	c := read[corev1.ConfigMap](t, "metadata: {name: x, namespace: prod}")
 	c.Data = map[string]string{"key.pem": key, "mesh": "accessLogFile: |\n  " + strings.ReplaceAll(key, "\n", "\n  ")}
-	payloads := []events.Payload{payload(t, &kubeconv.Converter{}, "ConfigMap", c)}
+	payloads := []*anypb.Any{payload(t, &kubeconv.Converter{}, "ConfigMap", c)}
 	for _, d := range kubeconv.Mesh(c) {
 		payloads = append(payloads, d.Payload)
 	}
@@ -56,7 +56,7 @@ func TestPrivateKey(t *testing.T) {
 	payloads = append(payloads, payload(t, &kubeconv.Converter{}, "EnvoyFilter", filter))
 	for i, p := range payloads {
 		u := undecoded(t, p)
-		if !strings.Contains(u.GetError(), "holds a private key") || strings.Contains(string(p.Bytes), "abc") {
+		if !strings.Contains(u.GetError(), "holds a private key") || strings.Contains(string(p.GetValue()), "abc") {
 			t.Errorf("payload %d: %v", i, u)
 		}
 	}
@@ -77,7 +77,7 @@ func TestMesh(t *testing.T) {
 	}
 	message := func(d kubeconv.Document) proto.Message {
 		t.Helper()
-		m, err := mustKind(t, d.Kind).Decode(d.Payload.Type, d.Payload.Bytes)
+		m, err := mustKind(t, d.Kind).Decode(d.Payload.GetTypeUrl(), d.Payload.GetValue())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ networks {key: "network1" value {endpoints {from_registry: "cluster1"} gateways 
 		}
 	}
 	invalid := kubeconv.Mesh(&corev1.ConfigMap{Data: map[string]string{"mesh": "accessLogFile: x\nconnectTimeout: -1s"}})[0]
-	if invalid.Payload.Type == kind.Undecoded || !strings.HasSuffix(invalid.Origin, "mesh:2") {
-		t.Errorf("an invalid one is a %s of %s", invalid.Payload.Type, invalid.Origin)
+	if invalid.Payload.GetTypeUrl() == kind.Undecoded || !strings.HasSuffix(invalid.Origin, "mesh:2") {
+		t.Errorf("an invalid one is a %s of %s", invalid.Payload.GetTypeUrl(), invalid.Origin)
 	}
 }

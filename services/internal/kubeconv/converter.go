@@ -6,11 +6,11 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"meshlog.dev/events"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kind"
 )
@@ -32,20 +32,21 @@ type Converter struct {
 // an *unstructured.Unstructured. What cannot be converted is a payload too: an
 // Undecoded. Equal content has equal payloads.
 //
-// ok is false for what is not to be on the log, as it is or any more: a Pod
-// that has no address or has ended (POD-3), a Secret that is no TLS credential.
-func (c *Converter) Payload(k *kind.Kind, object any) (p events.Payload, ok bool) {
+// It is nil for what is not to be on the log, as it is or any more: a Pod that
+// has no address or has ended (POD-3), a Secret that is no TLS credential.
+func (c *Converter) Payload(k *kind.Kind, object any) *anypb.Any {
 	m, err := c.convert(k, object)
 	if m == nil && err == nil {
-		return events.Payload{}, false
+		return nil
 	}
+	var p *anypb.Any
 	if err == nil {
 		p, err = encoded(k, m)
 	}
 	if err != nil {
 		p = undecoded(content(object), "application/json", err)
 	}
-	return p, true
+	return p
 }
 
 // convert returns nil for what is not to be on the log.
@@ -83,20 +84,20 @@ func (c *Converter) convert(k *kind.Kind, object any) (proto.Message, error) {
 
 // encoded is the payload of m, unless there is a private key in it: the log is no
 // place for keys.
-func encoded(k *kind.Kind, m proto.Message) (events.Payload, error) {
+func encoded(k *kind.Kind, m proto.Message) (*anypb.Any, error) {
 	b, err := k.Encode(m)
 	switch {
 	case err != nil: // a text that is no UTF-8
-		return events.Payload{}, err
+		return nil, err
 	case kind.HasPrivateKey(b):
-		return events.Payload{}, &Error{Reason: "holds a private key, and whoever reads the log would read it; put it into a Secret"}
+		return nil, &Error{Reason: "holds a private key, and whoever reads the log would read it; put it into a Secret"}
 	}
-	return events.Payload{Type: k.TypeURL, Bytes: b}, nil
+	return &anypb.Any{TypeUrl: k.TypeURL, Value: b}, nil
 }
 
 // undecoded offers data that could not be converted, for its key to keep its
 // last good value.
-func undecoded(data []byte, mediaType string, why error) events.Payload {
+func undecoded(data []byte, mediaType string, why error) *anypb.Any {
 	if kind.HasPrivateKey(data) {
 		data = nil
 	}
@@ -108,7 +109,7 @@ func undecoded(data []byte, mediaType string, why error) events.Payload {
 	if err != nil { // texts and bytes: it cannot be
 		b = nil
 	}
-	return events.Payload{Type: kind.Undecoded, Bytes: b}
+	return &anypb.Any{TypeUrl: kind.Undecoded, Value: b}
 }
 
 // content is an object as JSON, without what is no content, so that only a change

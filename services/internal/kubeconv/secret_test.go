@@ -108,17 +108,17 @@ func TestSecretNeverLeaks(t *testing.T) {
 	held := s.Data["tls.key"]
 	c := kubeconv.Converter{SecretKey: hmacKey}
 	p := payload(t, &c, "Secret", s)
-	if bytes.Contains(p.Bytes, []byte("content")) {
-		t.Errorf("content is on the log: %q", p.Bytes)
+	if bytes.Contains(p.GetValue(), []byte("content")) {
+		t.Errorf("content is on the log: %q", p.GetValue())
 	}
-	m, err := mustKind(t, "Secret").Decode(p.Type, p.Bytes)
+	m, err := mustKind(t, "Secret").Decode(p.GetTypeUrl(), p.GetValue())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if problems := mustKind(t, "Secret").Validate(m); len(problems) > 0 {
 		t.Errorf("its payload is invalid: %+v", problems)
 	}
-	if _, ok := c.Payload(mustKind(t, "Secret"), secret("Opaque", "password")); ok {
+	if p := c.Payload(mustKind(t, "Secret"), secret("Opaque", "password")); p != nil {
 		t.Error("a Secret without a credential is on the log")
 	}
 	kubeconv.Wipe(s)

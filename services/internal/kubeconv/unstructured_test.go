@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
 	"sigs.k8s.io/yaml"
 
 	k8s "k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -80,8 +81,8 @@ func TestSameAsFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := payload(t, &kubeconv.Converter{}, name, unstructured(t, text))
-		if diff := cmp.Diff(string(want), string(p.Bytes)); diff != "" || p.Type != o.Kind.TypeURL {
-			t.Errorf("%s, a %s (-file +cluster):\n%s", name, p.Type, diff)
+		if diff := cmp.Diff(string(want), string(p.GetValue())); diff != "" || p.GetTypeUrl() != o.Kind.TypeURL {
+			t.Errorf("%s, a %s (-file +cluster):\n%s", name, p.GetTypeUrl(), diff)
 		}
 	}
 }
@@ -104,7 +105,7 @@ func TestNoContent(t *testing.T) {
 		delete(annotations, kind.LastApplied)
 		u.SetAnnotations(annotations)
 		u.Object["status"] = map[string]any{"ready": true}
-		if diff := cmp.Diff(before, payload(t, &kubeconv.Converter{}, name, u)); diff != "" {
+		if diff := cmp.Diff(before, payload(t, &kubeconv.Converter{}, name, u), protocmp.Transform()); diff != "" {
 			t.Errorf("%s is a change:\n%s", name, diff)
 		}
 	}
@@ -129,7 +130,7 @@ func TestUnknownFields(t *testing.T) {
 // TestNoSpec: an object may have none.
 func TestNoSpec(t *testing.T) {
 	p := payload(t, &kubeconv.Converter{}, "PeerAuthentication", unstructured(t, "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: prod}"))
-	if p.Type != mustKind(t, "PeerAuthentication").TypeURL || len(p.Bytes) != 0 {
+	if p.GetTypeUrl() != mustKind(t, "PeerAuthentication").TypeURL || len(p.GetValue()) != 0 {
 		t.Errorf("payload %+v", p)
 	}
 }

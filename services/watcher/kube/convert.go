@@ -3,6 +3,7 @@ package kube
 import (
 	"unique"
 
+	"google.golang.org/protobuf/types/known/anypb"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"meshlog.dev/events"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/kubeconv"
 )
@@ -43,7 +45,7 @@ func objectsOf(k *kind.Kind, c kubeconv.Converter, keep *kubeconv.Keeper) conver
 			defer kubeconv.Wipe(from)
 		}
 		var ok bool
-		o.payload, ok = c.Payload(k, m)
+		o.payload, ok = payloadOf(c.Payload(k, m))
 		return o, ok
 	}
 }
@@ -59,12 +61,18 @@ func settingsOf(k *kind.Kind) converter {
 		for _, d := range kubeconv.Mesh(c) {
 			if d.Kind == k.Name {
 				o := described(key{kind: d.Kind, name: d.Name}, c)
-				o.payload, o.origin = d.Payload, d.Origin
+				o.payload, _ = payloadOf(d.Payload)
+				o.origin = d.Origin
 				return o, true
 			}
 		}
 		return &object{key: key{kind: k.Name, name: k.Only}}, false
 	}
+}
+
+// payloadOf is what the log is to carry; not ok: nothing.
+func payloadOf(a *anypb.Any) (p events.Payload, ok bool) {
+	return events.Payload{Type: a.GetTypeUrl(), Bytes: a.GetValue()}, a != nil
 }
 
 // described is an object with what its metadata says.

@@ -343,7 +343,7 @@ func (x *index) convert(k key, body any) (events.Payload, bool) {
 		return events.Payload{}, false
 	}
 	c := kubeconv.Converter{Lookup: x}
-	return c.Payload(of, body)
+	return payloadOf(c.Payload(of, body))
 }
 
 // touchNode touches what is converted by a node. Nodes change rarely: what is
