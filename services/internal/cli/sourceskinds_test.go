@@ -170,3 +170,14 @@ func TestRemoveKind(t *testing.T) {
 		t.Errorf("left of the source: %v, want its MeshPolicy", left)
 	}
 }
+
+func TestAliveOfKinds(t *testing.T) {
+	alive := &events.Alive{Shard: events.Shard{Source: "kubernetes", Instance: "c1"}, Session: "s1", Kinds: events.KindsOf("Pod", "Service"), Ends: true}
+	record := events.Record{Seq: 7, Event: events.Event{ID: "x", Actor: "ann", Body: alive}}
+	if _, _, detail, _ := summary(record); detail != "session s1, of 2 kinds, ends" {
+		t.Errorf("detail %q", detail)
+	}
+	if v := viewRecord(record).Session; !v.Ends || len(v.Kinds) != 2 {
+		t.Errorf("view %+v", v)
+	}
+}
