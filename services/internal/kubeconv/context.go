@@ -12,21 +12,25 @@ import (
 	"meshlog.dev/services/internal/kind"
 )
 
-// Node is what others need of a Node: its labels (NOD-1).
+// Node is what others need of a Node: its labels (NOD-1), and where it is
+// reached from outside (SVC-5).
 func Node(n *corev1.Node) (proto.Message, error) {
-	return context("Node", n.Labels, nil)
+	return context("Node", n.Labels, nil, externalIPs(n))
 }
 
 // Namespace is what others need of a Namespace: its labels (NS-1), and the
 // annotations that its Services take over (SVC-11).
 func Namespace(n *corev1.Namespace) (proto.Message, error) {
-	return context("Namespace", n.Labels, meaningful(n.Annotations))
+	return context("Namespace", n.Labels, meaningful(n.Annotations), nil)
 }
 
-func context(document string, labels, annotations map[string]string) (proto.Message, error) {
+func context(document string, labels, annotations map[string]string, externalIPs []string) (proto.Message, error) {
 	object := map[string]any{
 		"apiVersion": "v1", "kind": document,
 		"metadata": map[string]any{"labels": labels, "annotations": annotations},
+	}
+	if len(externalIPs) > 0 {
+		object["externalIPs"] = externalIPs
 	}
 	b, err := json.Marshal(object)
 	if err != nil {

@@ -42,6 +42,7 @@ func Service(s *corev1.Service, domainSuffix string) *registryv1.Service {
 	if !out.GetHeadless() {
 		out.Addresses = ips
 	}
+	outside(out, s)
 	return out
 }
 

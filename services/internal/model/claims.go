@@ -32,6 +32,7 @@ type settings struct {
 	serviceExport []string // the default exportTo of kinds
 	virtualExport []string
 	ruleExport    []string
+	clusterLocal  clusterLocal
 }
 
 // claim is what one object says of one host. It is immutable.

@@ -94,6 +94,7 @@ type CDSClass struct {
 type EDSClass struct {
 	Client  Client
 	Scope   Scope // Services, Rules
+	View    EndpointView
 	Raw     SelectorSet
 	Release string
 }
@@ -187,12 +188,18 @@ func DecodeClass(b []byte) (ProxyClass, error) {
 }
 
 // String is for people: what kind of client, what namespace's view of the mesh
-// it has where that is not everybody's, and the selectors that matched.
+// it has where that is not everybody's, in which cluster and network where that
+// makes a difference, and the selectors that matched.
 func (c ProxyClass) String() string {
 	words := []string{c.CDS.Client.String()}
 	for _, scope := range []string{c.RDS.Namespace, c.CDS.Scope.Services, c.LDS.Scope.VirtualServices, c.CDS.Scope.Rules} {
 		if scope != "" && !slices.Contains(words, scope) {
 			words = append(words, scope)
+		}
+	}
+	for _, where := range []string{c.EDS.View.Cluster, c.EDS.View.Network} {
+		if where != "" {
+			words = append(words, "in "+where)
 		}
 	}
 	parts := []string{strings.Join(words, " ")}
@@ -259,6 +266,7 @@ func Classify(pc *PushContext, p *Proxy) ProxyClass {
 		client = ClientSidecar
 	}
 	c := pc.classOf(client, p.Namespace)
+	c.EDS.View = pc.viewOf(p)
 	if client == ClientRouter {
 		c.LDS.Gateways = pc.gateways.selected(p)
 		c.RDS.Gateways = c.LDS.Gateways
@@ -274,9 +282,10 @@ func Classify(pc *PushContext, p *Proxy) ProxyClass {
 // Classes are those for which a world must be fit to be served: of each
 // namespace that sees something of its own, and of everybody, a router, a
 // sidecar and a gRPC client; routers for each selector of Gateways, as
-// everybody and as the Gateways' own namespaces see the mesh; and a sidecar
-// that is every source that VirtualServices ask for. They have no raw
-// resources, which are what they are whoever gets them.
+// everybody and as the Gateways' own namespaces see the mesh; a sidecar that is
+// every source that VirtualServices ask for; and sidecars and gRPC clients of
+// each cluster and network. They have no raw resources, which are what they are
+// whoever gets them.
 func (pc *PushContext) Classes() []ProxyClass {
 	namespaces := []string{""}
 	for _, c := range []counter{pc.services.scopes, pc.services.homes, pc.virtualServices.scopes, pc.rules.scopes} {
@@ -311,6 +320,13 @@ func (pc *PushContext) Classes() []ProxyClass {
 	anyone := func(*sourceMatch) bool { return true }
 	every.LDS.Sources, every.RDS.Sources = pc.virtualServices.sourcesOf(LDS, anyone), pc.virtualServices.sourcesOf(RDS, anyone)
 	add(every)
+	for _, view := range pc.endpointViews() {
+		for _, client := range []Client{ClientSidecar, ClientGRPC} {
+			c := pc.classOf(client, "")
+			c.EDS.View = view
+			add(c)
+		}
+	}
 	return all
 }
 

@@ -18,6 +18,7 @@ type endpointIndex struct {
 	workloads groups[string, *workload]  // by namespace
 	selecting groups[string, *selecting] // by namespace
 	byID      table[ServiceID, Endpoints]
+	spreads   table[ServiceID, *spread] // of those that have one
 }
 
 // slice is some of the endpoints of a service of a registry.
@@ -63,6 +64,7 @@ func newEndpointIndex() endpointIndex {
 		workloads: newGroups[string, *workload](hashString),
 		selecting: newGroups[string, *selecting](hashString),
 		byID:      newTable[ServiceID, Endpoints](hashServiceID),
+		spreads:   newTable[ServiceID, *spread](hashServiceID),
 	}
 }
 
@@ -196,8 +198,20 @@ func (e *endpointEdit) workload(was, is *Object) {
 	}
 }
 
-// done takes the services as they are by now.
-func (e *endpointEdit) done(services *serviceIndex) endpointIndex {
+// touchMoved touches the services of which endpoints may be in other networks.
+func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, moved func(Shard) bool) {
+	for id, claims := range services.claims.all() {
+		for _, c := range claims {
+			if moved(c.service.Key.Shard()) || len(c.selector()) > 0 && len(x.workloads.get(id.Namespace)) > 0 {
+				e.touched[id] = struct{}{}
+			}
+		}
+	}
+}
+
+// done takes the services and networks as they are by now; of the shards that
+// moved, if any, workloads may be in other networks than before.
+func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, moved func(Shard) bool) endpointIndex {
 	x := e.from
 	x.slices, x.workloads, x.selecting = e.slices.done(), e.workloads.done(), e.selecting.done()
 	for _, w := range e.moved {
@@ -210,12 +224,16 @@ func (e *endpointEdit) done(services *serviceIndex) endpointIndex {
 		}
 	}
 	e.doneUnselected(&x)
+	if moved != nil {
+		e.touchMoved(&x, services, moved)
+	}
 	if len(e.touched) == 0 {
 		return x
 	}
-	byID := x.byID.edit()
+	byID, spreads := x.byID.edit(), x.spreads.edit()
 	for id := range e.touched {
-		was, is := byID.get(id), x.collect(services, id)
+		was, is := byID.get(id), x.collect(services, networks, id)
+		e.spread(spreads, id, networks.spreadOf(services.claims.get(id), is, e.clusterLocal.has(id.Hostname) && services.byID.get(id) != nil))
 		if equalEndpoints(was, is) {
 			continue
 		}
@@ -226,8 +244,20 @@ func (e *endpointEdit) done(services *serviceIndex) endpointIndex {
 			byID.set(id, is)
 		}
 	}
-	x.byID = byID.table
+	x.byID, x.spreads = byID.table, spreads.table
 	return x
+}
+
+func (e *endpointEdit) spread(spreads *edit[ServiceID, *spread], id ServiceID, s *spread) {
+	if s.equal(spreads.get(id)) {
+		return
+	}
+	e.changed(Input{Kind: InputSpread})
+	if s == nil {
+		spreads.remove(id)
+	} else {
+		spreads.set(id, s)
+	}
 }
 
 // doneUnselected finds the WorkloadEntries that nothing selects, among those
@@ -277,7 +307,7 @@ func (e *endpointEdit) doneUnselected(x *endpointIndex) {
 }
 
 // collect finds the endpoints of a service.
-func (x *endpointIndex) collect(services *serviceIndex, id ServiceID) Endpoints {
+func (x *endpointIndex) collect(services *serviceIndex, networks *networkIndex, id ServiceID) Endpoints {
 	claims := services.claims.get(id)
 	if len(claims) == 0 || claims[0].service.AliasOf != "" {
 		return nil
@@ -293,11 +323,11 @@ func (x *endpointIndex) collect(services *serviceIndex, id ServiceID) Endpoints 
 			if _, ok := s.Port(p.Number); !ok {
 				continue
 			}
-			list := x.selected(c, p)
+			list := x.selected(networks, c, p)
 			if c.entry != nil {
-				list = append(list, inline(c, p)...)
+				list = append(list, networks.inline(c, p)...)
 			} else {
-				list = append(list, x.sliced(c, p)...)
+				list = append(list, x.sliced(networks, c, p)...)
 			}
 			all[p.Number] = append(all[p.Number], list...)
 		}
@@ -335,7 +365,7 @@ func addHost(all Endpoints, s *Service) {
 
 // sliced is what the slices of a service of a registry say of a port (EPS-1
 // to EPS-3).
-func (x *endpointIndex) sliced(c *claim, p Port) []Endpoint {
+func (x *endpointIndex) sliced(networks *networkIndex, c *claim, p Port) []Endpoint {
 	var list []Endpoint
 	for _, s := range x.slices.get(sliceOfKey(c.service.Key, c.service.Key.Name)) {
 		number, ok := slicePort(s.Endpoints, c.service, p)
@@ -349,10 +379,11 @@ func (x *endpointIndex) sliced(c *claim, p Port) []Endpoint {
 			e := Endpoint{
 				Address: m.GetAddresses()[0], Port: number, Labels: m.GetLabels(),
 				Locality: localityOf(m.GetLocality()), Weight: max(1, m.GetWeight()),
-				Health: healthOf(m.GetHealth()), Network: m.GetNetwork(), ClusterID: s.Instance,
+				Health: healthOf(m.GetHealth()), ClusterID: s.Instance, Kubernetes: s.Source == kubernetesSource,
 				Node: m.GetNode(), ServiceAccount: m.GetServiceAccount(), MutualTLS: m.GetMutualTls(),
 				WorkloadNamespace: s.Namespace, Workload: m.GetWorkload(),
 			}
+			e.Network = networks.of(s.Shard(), m.GetNetwork(), e.Address)
 			if e.Health == Unhealthy && c.registry.GetPublishNotReadyAddresses() {
 				e.Health = Healthy // SVC-12
 			}
@@ -386,23 +417,29 @@ func healthOf(h registryv1.Health) Health {
 	return Healthy
 }
 
-// inline is the endpoints that a ServiceEntry names itself (SE-9).
-func inline(c *claim, p Port) []Endpoint {
+// inline is the endpoints that a ServiceEntry names itself (SE-9). They need
+// not be where its cluster is.
+func (x *networkIndex) inline(c *claim, p Port) []Endpoint {
 	if len(c.selector()) > 0 {
 		return nil // SE-10
 	}
 	var list []Endpoint
 	for _, m := range c.entry.GetEndpoints() {
-		if e := entryEndpoint(m, c, p); usable(c.service.Resolution, e.Address) {
-			e.ClusterID = c.service.Key.Instance
-			list = append(list, e)
+		e := entryEndpoint(m, c, p)
+		if !usable(c.service.Resolution, e.Address, e.Network) {
+			continue
 		}
+		e.ClusterID, e.Kubernetes = c.service.Key.Instance, c.service.Key.Source == kubernetesSource
+		if e.Network == "" && !c.service.External {
+			e.Network = x.ofAddress(e.Address)
+		}
+		list = append(list, e)
 	}
 	return list
 }
 
 // selected is the workloads that a service selects (SE-10, SVC-16).
-func (x *endpointIndex) selected(c *claim, p Port) []Endpoint {
+func (x *endpointIndex) selected(networks *networkIndex, c *claim, p Port) []Endpoint {
 	selector := c.selector()
 	if len(selector) == 0 {
 		return nil
@@ -418,10 +455,12 @@ func (x *endpointIndex) selected(c *claim, p Port) []Endpoint {
 		} else {
 			e = podEndpoint(w.pod, c, p)
 		}
-		if !usable(c.service.Resolution, e.Address) {
+		if !usable(c.service.Resolution, e.Address, e.Network) {
 			continue
 		}
-		e.ClusterID, e.WorkloadNamespace, e.Workload = w.Instance, w.Namespace, w.Name
+		e.Network = networks.of(w.Shard(), e.Network, e.Address)
+		e.ClusterID, e.Kubernetes = w.Instance, w.Source == kubernetesSource
+		e.WorkloadNamespace, e.Workload = w.Namespace, w.Name
 		list = append(list, e)
 	}
 	return list
@@ -430,10 +469,10 @@ func (x *endpointIndex) selected(c *claim, p Port) []Endpoint {
 const unixPrefix = "unix://"
 
 // usable says whether Envoy takes an address where a service finds endpoints
-// in that way.
-func usable(r Resolution, address string) bool {
+// in that way. None will do for who is reached by the gateways of its network.
+func usable(r Resolution, address, network string) bool {
 	if address == "" {
-		return false
+		return network != "" && r == Static
 	}
 	if r == DNS || r == DNSRoundRobin || strings.HasPrefix(address, unixPrefix) {
 		return true
@@ -450,7 +489,7 @@ func entryEndpoint(m *networking.WorkloadEntry, c *claim, p Port) Endpoint {
 	e := Endpoint{
 		Address: m.GetAddress(), Port: cmp.Or(m.GetPorts()[p.Name], c.namedTarget(p, m.GetPorts()), p.Target, p.Number),
 		Labels: m.GetLabels(), Locality: parseLocality(m.GetLocality()), Weight: max(1, m.GetWeight()),
-		Network: m.GetNetwork(), ServiceAccount: m.GetServiceAccount(),
+		Network: workloadNetwork(m.GetNetwork(), m.GetLabels()), ServiceAccount: m.GetServiceAccount(),
 		MutualTLS: m.GetServiceAccount() != "",
 	}
 	if mode, ok := m.GetLabels()[tlsModeLabel]; ok {
@@ -491,13 +530,16 @@ func parseLocality(s string) Locality {
 	return Locality{parts[0], parts[1], parts[2]}
 }
 
-// sortEndpoints is endpoints by address and port; of doubles a healthy one,
-// else the first.
+// sortEndpoints is endpoints by address, port and network; of doubles a healthy
+// one, else the first. Networks may use the same addresses, and who has none is
+// nobody's double.
 func sortEndpoints(list []Endpoint) []Endpoint {
 	slices.SortStableFunc(list, func(a, b Endpoint) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Health, b.Health))
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Network, b.Network), cmp.Compare(a.Health, b.Health))
 	})
-	return slices.CompactFunc(list, func(a, b Endpoint) bool { return a.Address == b.Address && a.Port == b.Port })
+	return slices.CompactFunc(list, func(a, b Endpoint) bool {
+		return a.Address == b.Address && a.Port == b.Port && a.Network == b.Network && a.Address != ""
+	})
 }
 
 func equalEndpoints(a, b Endpoints) bool {
@@ -506,7 +548,7 @@ func equalEndpoints(a, b Endpoints) bool {
 
 func (e Endpoint) equal(o Endpoint) bool {
 	return e.Address == o.Address && e.Port == o.Port && e.Locality == o.Locality && e.Weight == o.Weight &&
-		e.Health == o.Health && e.Network == o.Network && e.ClusterID == o.ClusterID && e.Node == o.Node &&
+		e.Health == o.Health && e.Network == o.Network && e.ClusterID == o.ClusterID && e.Kubernetes == o.Kubernetes && e.Node == o.Node &&
 		e.ServiceAccount == o.ServiceAccount && e.MutualTLS == o.MutualTLS &&
 		e.WorkloadNamespace == o.WorkloadNamespace && e.Workload == o.Workload && maps.Equal(e.Labels, o.Labels)
 }

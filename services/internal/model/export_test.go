@@ -92,6 +92,18 @@ func (pc *PushContext) Structure() []string {
 	for i, s := range pc.gateways.selectors {
 		line("gateway selector %d %s", i, s.text)
 	}
+	counts("cluster", pc.services.clusters)
+	for id, s := range pc.endpoints.spreads.all() {
+		line("spread %v %+v", id, *s)
+	}
+	x := &pc.networks
+	line("networks %v %v %v %v", x.registries, x.blocks, x.labelled, x.gateways.sorted)
+	for k, s := range x.entrances.all() {
+		line("entrance %v %v %+v", k, s.labelled, *s)
+	}
+	for k, n := range x.nodes.all() {
+		line("node %v %+v", k, *n)
+	}
 	for a, ds := range pc.problems.all() {
 		line("problem %v %+v", a, ds)
 	}

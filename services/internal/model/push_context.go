@@ -24,13 +24,14 @@ type PushContext struct {
 	virtualServices virtualServiceIndex
 	rules           ruleIndex
 	gateways        gatewayIndex
+	networks        networkIndex
 	problems        table[about, []Diagnostic]
 }
 
 // indexedKinds are the kinds that a PushContext reads.
 var indexedKinds = []string{
 	resourceKind, serviceKind, serviceEntryKind, endpointsKind, workloadEntryKind, workloadKind,
-	virtualServiceKind, destinationRuleKind, gatewayKind,
+	virtualServiceKind, destinationRuleKind, gatewayKind, nodeKind, namespaceKind, meshNetworksKind,
 }
 
 // NewPushContext indexes the whole world.
@@ -46,6 +47,7 @@ func NewPushContext(w *World) *PushContext {
 		world: NewWorld(), mesh: w.MeshConfig(), settings: s, classes: new(byte),
 		raw: newRawIndex(), services: newServiceIndex(), endpoints: newEndpointIndex(),
 		virtualServices: newVirtualServiceIndex(), rules: newRuleIndex(s.rootNamespace), gateways: newGatewayIndex(),
+		networks: newNetworkIndex(),
 		problems: newTable[about, []Diagnostic](hashAbout),
 	}
 	pc, _ := empty.next(w, keys)
@@ -57,14 +59,14 @@ func settingsOf(w *World) *settings {
 	return &settings{
 		priority: p.SourcePriority, domainSuffix: p.DomainSuffix, rootNamespace: m.GetRootNamespace(),
 		serviceExport: m.GetDefaultServiceExportTo(), virtualExport: m.GetDefaultVirtualServiceExportTo(),
-		ruleExport: m.GetDefaultDestinationRuleExportTo(),
+		ruleExport: m.GetDefaultDestinationRuleExportTo(), clusterLocal: clusterLocalOf(m, p.DomainSuffix),
 	}
 }
 
 func (s *settings) equal(o *settings) bool {
 	return slices.Equal(s.priority, o.priority) && s.domainSuffix == o.domainSuffix && s.rootNamespace == o.rootNamespace &&
 		slices.Equal(s.serviceExport, o.serviceExport) && slices.Equal(s.virtualExport, o.virtualExport) &&
-		slices.Equal(s.ruleExport, o.ruleExport)
+		slices.Equal(s.ruleExport, o.ruleExport) && slices.Equal(s.clusterLocal, o.clusterLocal)
 }
 
 // Next is the PushContext of w, which came from pc's world by a change of
@@ -86,6 +88,7 @@ func (pc *PushContext) next(w *World, changed []Key) (*PushContext, []Input) {
 	t := &transition{settings: pc.settings, inputs: make(map[Input]struct{}), problems: pc.problems.edit()}
 	raw, services, endpoints := pc.raw.edit(t), pc.services.edit(t), pc.endpoints.edit(t)
 	virtualServices, rules, gateways := pc.virtualServices.edit(t), pc.rules.edit(t), pc.gateways.edit(t)
+	networks := pc.networks.edit(t)
 	for _, k := range changed {
 		was, is := pc.world.served(k), w.served(k)
 		switch k.Kind {
@@ -94,6 +97,7 @@ func (pc *PushContext) next(w *World, changed []Key) (*PushContext, []Input) {
 		case serviceKind, serviceEntryKind:
 			services.change(was, is)
 			endpoints.service(was, is)
+			networks.service(was, is)
 		case endpointsKind:
 			endpoints.slice(w, was, is)
 		case workloadEntryKind, workloadKind:
@@ -104,6 +108,10 @@ func (pc *PushContext) next(w *World, changed []Key) (*PushContext, []Input) {
 			rules.change(was, is)
 		case gatewayKind:
 			gateways.change(was, is)
+		case namespaceKind:
+			networks.namespace(was, is)
+		case nodeKind:
+			networks.node(was, is)
 		}
 	}
 	next := &PushContext{world: w, mesh: w.MeshConfig(), settings: pc.settings, classes: pc.classes}
@@ -112,7 +120,9 @@ func (pc *PushContext) next(w *World, changed []Key) (*PushContext, []Input) {
 	}
 	next.raw = raw.done()
 	next.services = services.done()
-	next.endpoints = endpoints.done(&next.services)
+	var moved func(Shard) bool
+	next.networks, moved = networks.done(w)
+	next.endpoints = endpoints.done(&next.services, &next.networks, moved)
 	next.virtualServices = virtualServices.done()
 	next.rules = rules.done(&next.services, services.hosts)
 	next.gateways = gateways.done()
@@ -127,6 +137,8 @@ func (pc *PushContext) next(w *World, changed []Key) (*PushContext, []Input) {
 func (pc *PushContext) every(inputs map[Input]struct{}) {
 	note := func(kind InputKind, a, b string) { inputs[Input{kind, a, b}] = struct{}{} }
 	note(InputMesh, "", "")
+	note(InputNetworks, "", "")
+	note(InputSpread, "", "")
 	for k, c := range pc.raw.cells {
 		inputs[RawInput(k.Type, k.Selector)] = struct{}{}
 		for _, r := range c.resources {

@@ -111,6 +111,12 @@ func readings(pc *model.PushContext, others ...*model.PushContext) []reading {
 			}
 		}
 	}
+	read("gateways of networks", func(r *model.Reader) any { return *r.NetworkGateways() })
+	for _, view := range []model.EndpointView{{}, {Cluster: "one"}, {Network: "n1"}, {Network: "n2", Requested: "n1", Family: model.IPv4}, {Network: "~"}} {
+		for _, id := range sorted(ids) {
+			read(fmt.Sprint("view of ", id, view), func(r *model.Reader) any { return r.Views(view).Of(id) })
+		}
+	}
 	for _, text := range []string{"*", `app="x"`, `app="y"`, `app="x" v="1"`} {
 		read("Gateways "+text, func(r *model.Reader) any { return r.Gateways(text) })
 	}

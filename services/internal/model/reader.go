@@ -46,6 +46,11 @@ const (
 	InputGateways
 	// InputMesh: MeshConfig, and what MeshPolicy says about names.
 	InputMesh
+	// InputNetworks: the gateways of networks.
+	InputNetworks
+	// InputSpread: of which services proxies see other endpoints by where they
+	// are.
+	InputSpread
 )
 
 // Compare orders inputs the same way everywhere.

@@ -124,16 +124,20 @@ const (
 
 // Endpoint is one place where a service's port is reached. It is immutable.
 type Endpoint struct {
-	// Address is an IP, "unix://path", or with DNS resolution a host name.
+	// Address is an IP, "unix://path", or with DNS resolution a host name;
+	// empty: it is reached by the gateways of its network only.
 	Address  string
 	Port     uint32 // of the endpoint
 	Labels   map[string]string
 	Locality Locality
 	Weight   uint32 // at least 1
 	Health   Health
-	Network  string
+	// Network that it is in (NET-4); empty: every proxy can call it.
+	Network string
 	// ClusterID is the Kubernetes cluster, or other instance, of its source.
-	ClusterID      string
+	ClusterID string
+	// Kubernetes says that ClusterID is that of a Kubernetes cluster.
+	Kubernetes     bool
 	Node           string
 	ServiceAccount string
 	// MutualTLS: it speaks Istio's mutual TLS.
@@ -143,7 +147,7 @@ type Endpoint struct {
 }
 
 // Endpoints are those of one service, by the number of the service's port.
-// Sorted by address and port, without doubles (EPS-3).
+// Sorted by address, port and network, without doubles (EPS-3).
 type Endpoints map[uint32][]Endpoint
 
 // VirtualServiceHead is what decides where a VirtualService applies; its

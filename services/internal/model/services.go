@@ -12,9 +12,11 @@ type serviceIndex struct {
 	byHost  groups[string, *Service]
 	views   table[string, *hostView]
 	aliases *aliasIndex
-	scopes  counter               // namespaces that see something else than everybody, by how many hosts
-	homes   counter               // namespaces with services of bare names
-	lists   map[string][]*Service // what scopes see, sorted by host; "" is everybody
+	scopes  counter // namespaces that see something else than everybody, by how many hosts
+	homes   counter // namespaces with services of bare names
+	// clusters are those of Kubernetes that have Services, by how many.
+	clusters counter
+	lists    map[string][]*Service // what scopes see, sorted by host; "" is everybody
 }
 
 func hashServiceID(id ServiceID) uint64 { return hashStrings(id.Namespace, id.Hostname) }
@@ -24,14 +26,15 @@ func (s *Service) key() Key { return s.Key }
 
 func newServiceIndex() serviceIndex {
 	return serviceIndex{
-		claims:  newGroups[ServiceID, *claim](hashServiceID),
-		byID:    newTable[ServiceID, *Service](hashServiceID),
-		byHost:  newGroups[string, *Service](hashString),
-		views:   newTable[string, *hostView](hashString),
-		aliases: &aliasIndex{said: make(map[ServiceID]string)},
-		scopes:  newCounter(),
-		homes:   newCounter(),
-		lists:   map[string][]*Service{"": nil},
+		claims:   newGroups[ServiceID, *claim](hashServiceID),
+		byID:     newTable[ServiceID, *Service](hashServiceID),
+		byHost:   newGroups[string, *Service](hashString),
+		views:    newTable[string, *hostView](hashString),
+		aliases:  &aliasIndex{said: make(map[ServiceID]string)},
+		scopes:   newCounter(),
+		homes:    newCounter(),
+		clusters: newCounter(),
+		lists:    map[string][]*Service{"": nil},
 	}
 }
 
@@ -66,27 +69,37 @@ func (x *serviceIndex) find(scope, host string) *Service {
 // serviceEdit makes one serviceIndex from another.
 type serviceEdit struct {
 	*transition
-	from   serviceIndex
-	claims *groupsEdit[ServiceID, *claim]
+	from     serviceIndex
+	claims   *groupsEdit[ServiceID, *claim]
+	clusters *counterEdit
 	// hosts are those of which the services differ.
 	hosts map[string]struct{}
 }
 
 func (x serviceIndex) edit(t *transition) *serviceEdit {
-	return &serviceEdit{transition: t, from: x, claims: x.claims.edit(t.compareClaims), hosts: make(map[string]struct{})}
+	return &serviceEdit{transition: t, from: x, claims: x.claims.edit(t.compareClaims), clusters: x.clusters.edit(), hosts: make(map[string]struct{})}
 }
 
 // change takes in what is said by an object now; either may be nil.
 func (e *serviceEdit) change(was, is *Object) {
 	if was != nil {
+		e.count(-1, was.Key)
 		for _, host := range e.settings.hosts(*was) {
 			e.claims.drop(ServiceID{was.Key.Namespace, host}, was.Key)
 		}
 	}
 	if is != nil {
+		e.count(1, is.Key)
 		for _, c := range e.settings.claims(*is) {
 			e.claims.put(c.service.ServiceID, c)
 		}
+	}
+}
+
+// count counts the Services of each cluster.
+func (e *serviceEdit) count(n int, k Key) {
+	if k.Kind == serviceKind && k.Source == kubernetesSource {
+		e.clusters.add(n, k.Instance)
 	}
 }
 
@@ -96,6 +109,9 @@ func (e *serviceEdit) done() serviceIndex {
 	}
 	x := e.from
 	x.claims = e.claims.done()
+	var came, left []string
+	x.clusters, came, left = e.clusters.done()
+	e.reclassify(len(came)+len(left) > 0)
 	touched := make(map[ServiceID]struct{})
 	said := make(map[ServiceID]string)
 	for id := range e.claims.moved {

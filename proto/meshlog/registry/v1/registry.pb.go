@@ -244,7 +244,13 @@ type Service struct {
 	// Service accounts of its namespace beside those of its endpoints.
 	ServiceAccounts []string `protobuf:"bytes,13,rep,name=service_accounts,json=serviceAccounts,proto3" json:"service_accounts,omitempty"`
 	// Subject alternative names beside those of service accounts, in full.
-	Identities    []string `protobuf:"bytes,14,rep,name=identities,proto3" json:"identities,omitempty"`
+	Identities []string `protobuf:"bytes,14,rep,name=identities,proto3" json:"identities,omitempty"`
+	// Where it is reached from outside, IPs or host names: external IPs and the
+	// load balancer's. Only gateways of networks make use of them.
+	ExternalAddresses []string `protobuf:"bytes,15,rep,name=external_addresses,json=externalAddresses,proto3" json:"external_addresses,omitempty"`
+	// It is reached from outside on the external IPs of these nodes too, by
+	// node_port of its ports.
+	NodeSelector  *NodeSelector `protobuf:"bytes,16,opt,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -373,6 +379,20 @@ func (x *Service) GetServiceAccounts() []string {
 func (x *Service) GetIdentities() []string {
 	if x != nil {
 		return x.Identities
+	}
+	return nil
+}
+
+func (x *Service) GetExternalAddresses() []string {
+	if x != nil {
+		return x.ExternalAddresses
+	}
+	return nil
+}
+
+func (x *Service) GetNodeSelector() *NodeSelector {
+	if x != nil {
+		return x.NodeSelector
 	}
 	return nil
 }
@@ -1018,7 +1038,7 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
 	"media_type\x18\x02 \x01(\tR\tmediaType\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x14\n" +
-	"\x05field\x18\x04 \x01(\tR\x05field\"\xf3\x05\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\"\xea\x06\n" +
 	"\aService\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12#\n" +
 	"\rdomain_suffix\x18\x02 \x01(\tR\fdomainSuffix\x12\x1c\n" +
@@ -1036,7 +1056,9 @@ const file_meshlog_registry_v1_registry_proto_rawDesc = "" +
 	"\x10service_accounts\x18\r \x03(\tR\x0fserviceAccounts\x12\x1e\n" +
 	"\n" +
 	"identities\x18\x0e \x03(\tR\n" +
-	"identities\x1a9\n" +
+	"identities\x12-\n" +
+	"\x12external_addresses\x18\x0f \x03(\tR\x11externalAddresses\x12F\n" +
+	"\rnode_selector\x18\x10 \x01(\v2!.meshlog.registry.v1.NodeSelectorR\fnodeSelector\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a;\n" +
@@ -1156,22 +1178,23 @@ var file_meshlog_registry_v1_registry_proto_depIdxs = []int32{
 	4,  // 0: meshlog.registry.v1.Service.ports:type_name -> meshlog.registry.v1.ServicePort
 	12, // 1: meshlog.registry.v1.Service.labels:type_name -> meshlog.registry.v1.Service.LabelsEntry
 	13, // 2: meshlog.registry.v1.Service.selector:type_name -> meshlog.registry.v1.Service.SelectorEntry
-	14, // 3: meshlog.registry.v1.NodeSelector.labels:type_name -> meshlog.registry.v1.NodeSelector.LabelsEntry
-	7,  // 4: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
-	8,  // 5: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
-	0,  // 6: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
-	15, // 7: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
-	9,  // 8: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
-	16, // 9: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
-	9,  // 10: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
-	0,  // 11: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
-	17, // 12: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
-	18, // 13: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	5,  // 3: meshlog.registry.v1.Service.node_selector:type_name -> meshlog.registry.v1.NodeSelector
+	14, // 4: meshlog.registry.v1.NodeSelector.labels:type_name -> meshlog.registry.v1.NodeSelector.LabelsEntry
+	7,  // 5: meshlog.registry.v1.Endpoints.ports:type_name -> meshlog.registry.v1.EndpointPort
+	8,  // 6: meshlog.registry.v1.Endpoints.endpoints:type_name -> meshlog.registry.v1.Endpoint
+	0,  // 7: meshlog.registry.v1.Endpoint.health:type_name -> meshlog.registry.v1.Health
+	15, // 8: meshlog.registry.v1.Endpoint.labels:type_name -> meshlog.registry.v1.Endpoint.LabelsEntry
+	9,  // 9: meshlog.registry.v1.Endpoint.locality:type_name -> meshlog.registry.v1.Locality
+	16, // 10: meshlog.registry.v1.Workload.labels:type_name -> meshlog.registry.v1.Workload.LabelsEntry
+	9,  // 11: meshlog.registry.v1.Workload.locality:type_name -> meshlog.registry.v1.Locality
+	0,  // 12: meshlog.registry.v1.Workload.health:type_name -> meshlog.registry.v1.Health
+	17, // 13: meshlog.registry.v1.Workload.ports:type_name -> meshlog.registry.v1.Workload.PortsEntry
+	18, // 14: meshlog.registry.v1.SecretReference.fields:type_name -> meshlog.registry.v1.SecretReference.FieldsEntry
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_registry_v1_registry_proto_init() }

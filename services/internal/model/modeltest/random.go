@@ -61,14 +61,18 @@ func (d dice) change() Change {
 
 func (d dice) object() Change {
 	ns, n := throw(d, AnyNamespace), throw(d, AnyName)
-	switch d.IntN(10) {
+	switch d.IntN(12) {
 	case 0:
 		return Object("Service", ns, n, d.service())
 	case 1:
 		return Object("ServiceEntry", ns, n, d.serviceEntry())
 	case 2, 3:
 		ips := []string{"10.1.0.1", "10.1.0.2"}[:1+d.IntN(2)]
-		return Slice(ns, throw(d, AnyName), throw(d, []string{"8080 http", "9090 tcp", "8080"}), ips...)
+		slice := Slice(ns, throw(d, AnyName), throw(d, []string{"8080 http", "9090 tcp", "8080"}), ips...)
+		for _, e := range slice.message.(*registryv1.Endpoints).GetEndpoints() {
+			e.Network, e.MutualTls = throw(d, []string{"", "", "n1", "n2"}), d.oneIn(2)
+		}
+		return slice
 	case 4:
 		if d.oneIn(2) {
 			return Object("Pod", ns, n, &registryv1.Workload{Addresses: []string{"10.2.0.1"}, Labels: throw(d, AnyLabels)})
@@ -82,6 +86,8 @@ func (d dice) object() Change {
 		return Object("DestinationRule", ns, n, d.rule())
 	case 8:
 		return d.raw(n)
+	case 9, 10:
+		return d.network()
 	}
 	return Object("Gateway", ns, n, &networking.Gateway{Selector: throw(d, AnyLabels), Servers: []*networking.Server{{Hosts: d.hosts()}}})
 }
@@ -202,6 +208,9 @@ func (d dice) settings() Change {
 		DefaultVirtualServiceExportTo:  throw(d, [][]string{nil, {"."}}),
 		DefaultDestinationRuleExportTo: throw(d, [][]string{nil, {"."}}),
 		ConnectTimeout:                 durationpb.New(time.Duration(1+d.IntN(2)) * time.Second),
+		ServiceSettings: []*meshconfig.MeshConfig_ServiceSettings{{
+			Settings: &meshconfig.MeshConfig_ServiceSettings_Settings{ClusterLocal: d.oneIn(2)}, Hosts: []string{throw(d, []string{"*.a.svc.cluster.local", "*"})},
+		}},
 	})
 }
 
@@ -237,5 +246,5 @@ func AnyProxy() []*model.Proxy {
 			)
 		}
 	}
-	return all
+	return append(all, networkProxies()...)
 }

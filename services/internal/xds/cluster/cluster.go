@@ -72,6 +72,8 @@ type maker struct {
 	rule      *networking.DestinationRule // nil: none
 	ruleKeys  []model.Key                 // of the objects that it comes from
 	endpoints model.Endpoints             // read only where they are made use of
+	view      model.ServiceView           // of endpoints that come by EDS
+	gateways  *model.NetworkGateways      // nil: the view asks for none
 	router    bool
 
 	problems []model.Diagnostic

@@ -22,17 +22,18 @@ import (
 type assignments struct {
 	service model.ServiceID
 	rule    model.RuleID // zero: none
+	view    model.ServiceView
 }
 
 // Endpoints is what Envoys of a class get by EDS.
 func Endpoints(r *model.Reader, class model.EDSClass) []piece.Part {
-	services := r.Services(class.Scope)
+	services, views := r.Services(class.Scope), r.Views(class.View)
 	parts := make([]piece.Part, 0, len(services))
 	for _, s := range services {
 		headless := s.Headless && class.Client == model.ClientRouter // SVC-3
 		if s.Resolution == model.Static || headless {
 			rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
-			parts = append(parts, assignments{s.ServiceID, rule})
+			parts = append(parts, assignments{s.ServiceID, rule, views.Of(s.ServiceID)})
 		}
 	}
 	return parts
@@ -48,6 +49,9 @@ func (p assignments) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 	if p.rule != (model.RuleID{}) {
 		m.rule, _ = r.DestinationRule(p.rule)
 	}
+	if m.view = p.view; m.view.Through != "" {
+		m.gateways = r.NetworkGateways()
+	}
 	return m.assignments(), nil
 }
 
@@ -60,7 +64,7 @@ func (m *maker) assignments() []piece.Piece {
 		add := func(subset string, labels map[string]string, policy traffic.Policy) {
 			name := piece.ClusterName(m.service.Hostname, subset, port.Number)
 			chosen := m.choose(port.Number, labels, policy.Outliers.GetMinHealthPercent() == 0)
-			pieces = append(pieces, piece.Piece{Name: name, Message: Assignment(name, chosen)})
+			pieces = append(pieces, piece.Piece{Name: name, Message: Assignment(name, See(chosen, m.view, m.gateways))})
 		}
 		add("", nil, traffic.Of(m.mesh, m.rule, port.Number))
 		for i, s := range subsets {

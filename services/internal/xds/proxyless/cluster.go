@@ -37,16 +37,20 @@ func Clusters(r *model.Reader, class model.CDSClass) []piece.Part {
 }
 
 // assignments is all ClusterLoadAssignments of one service.
-type assignments clusters
+type assignments struct {
+	service model.ServiceID
+	rule    model.RuleID // zero: none
+	view    model.ServiceView
+}
 
 // Endpoints is what a class of gRPC clients gets by EDS.
 func Endpoints(r *model.Reader, class model.EDSClass) []piece.Part {
-	services := r.Services(class.Scope)
+	services, views := r.Services(class.Scope), r.Views(class.View)
 	parts := make([]piece.Part, 0, len(services)+1)
 	for _, s := range services {
 		if hasEndpoints(s) {
 			rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
-			parts = append(parts, assignments{s.ServiceID, rule})
+			parts = append(parts, assignments{s.ServiceID, rule, views.Of(s.ServiceID)})
 		}
 	}
 	if len(parts) > 0 {
@@ -105,7 +109,7 @@ func (p assignments) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 		return nil, nil
 	}
 	m.endpoints = r.Endpoints(p.service)
-	return m.assignments(), nil
+	return m.assignments(p.view), nil
 }
 
 // each calls f for all clusters of the service.
@@ -208,14 +212,16 @@ func (m *maker) balance(c *clusterv3.Cluster, policy traffic.Policy) {
 	}
 }
 
-func (m *maker) assignments() []piece.Piece {
+// assignments are without endpoints behind the gateways of other networks:
+// those are called in Istio's mutual TLS only, which gRPC clients do not speak.
+func (m *maker) assignments(view model.ServiceView) []piece.Piece {
 	var pieces []piece.Piece
 	m.each(func(name string, port model.Port, labels map[string]string, _ traffic.Policy) {
 		chosen := slices.DeleteFunc(pointers(m.endpoints[port.Number]), func(e *model.Endpoint) bool {
 			_, err := netip.ParseAddr(e.Address)
 			return err != nil || e.Health != model.Healthy || !cluster.HasLabels(e, labels)
 		})
-		pieces = append(pieces, piece.Piece{Name: name, Message: assignment(name, chosen)})
+		pieces = append(pieces, piece.Piece{Name: name, Message: assignment(name, cluster.See(chosen, view, nil))})
 	})
 	return pieces
 }

@@ -1,0 +1,247 @@
+package model
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+)
+
+const (
+	meshNetworksKind = "MeshNetworks"
+	networkLabel     = "topology.istio.io/network"
+	// kubernetesSource is the source whose instances are Kubernetes clusters.
+	kubernetesSource = "kubernetes"
+)
+
+// networkIndex is in which networks endpoints are, and by which gateways others
+// enter them.
+type networkIndex struct {
+	mesh       *meshconfig.MeshNetworks // nil: there is none
+	meshKey    Key                      // of the object that says so
+	registries map[string]string        // networks by instance, as mesh says
+	blocks     []networkBlock           // as mesh says, the smallest first
+	labelled   map[Shard]string         // by the label of the system namespace
+	entrances  table[Key, *entrance]    // Services that may be gateways
+	nodes      table[Key, *outsideNode] // that are reached from outside
+	gateways   *NetworkGateways
+}
+
+type networkBlock struct {
+	prefix  netip.Prefix
+	network string
+}
+
+// outsideNode is a Node that has external IPs.
+type outsideNode struct {
+	labels    map[string]string
+	addresses []string
+}
+
+func newNetworkIndex() networkIndex {
+	return networkIndex{
+		entrances: newTable[Key, *entrance](hashKey), nodes: newTable[Key, *outsideNode](hashKey),
+		gateways: &NetworkGateways{},
+	}
+}
+
+// of is the network of a workload of a shard (NET-4): what it says itself, else
+// what its cluster says, else the mesh. Empty: it is not known.
+func (x *networkIndex) of(s Shard, said, address string) string {
+	return cmp.Or(said, x.ofShard(s), x.ofAddress(address))
+}
+
+// ofShard is the network of a shard's workloads as far as they do not say
+// another.
+func (x *networkIndex) ofShard(s Shard) string {
+	return cmp.Or(x.labelled[s], x.registries[s.Instance])
+}
+
+// ofAddress is the network of an IP by the blocks of the mesh.
+func (x *networkIndex) ofAddress(address string) string {
+	if len(x.blocks) == 0 {
+		return ""
+	}
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return ""
+	}
+	for _, b := range x.blocks {
+		if b.prefix.Contains(ip.Unmap()) {
+			return b.network
+		}
+	}
+	return ""
+}
+
+// read takes in what the mesh says; nil: nothing.
+func (x *networkIndex) read(m *meshconfig.MeshNetworks) {
+	x.mesh, x.registries, x.blocks = m, nil, nil
+	for _, name := range slices.Sorted(maps.Keys(m.GetNetworks())) {
+		for _, e := range m.GetNetworks()[name].GetEndpoints() {
+			if r := e.GetFromRegistry(); r != "" && x.registries[r] == "" {
+				if x.registries == nil {
+					x.registries = make(map[string]string)
+				}
+				x.registries[r] = name
+			}
+			if p, err := netip.ParsePrefix(e.GetFromCidr()); err == nil {
+				x.blocks = append(x.blocks, networkBlock{p.Masked(), name})
+			}
+		}
+	}
+	slices.SortStableFunc(x.blocks, func(a, b networkBlock) int { return cmp.Compare(b.prefix.Bits(), a.prefix.Bits()) })
+}
+
+// networkEdit makes one networkIndex from another.
+type networkEdit struct {
+	*transition
+	from       networkIndex
+	entrances  *edit[Key, *entrance]
+	nodes      *edit[Key, *outsideNode]
+	relabelled map[Shard]string // shards of which the system namespace changed
+	outside    bool             // what is reached from outside may be another
+}
+
+func (x networkIndex) edit(t *transition) *networkEdit {
+	return &networkEdit{transition: t, from: x, entrances: x.entrances.edit(), nodes: x.nodes.edit(), relabelled: make(map[Shard]string)}
+}
+
+// namespace takes in a Namespace (NS-1); either may be nil.
+func (e *networkEdit) namespace(was, is *Object) {
+	for _, o := range []*Object{was, is} {
+		if o == nil || o.Key.Name != e.rootNamespace {
+			continue
+		}
+		e.relabelled[o.Key.Shard()] = ""
+		if o == is {
+			e.relabelled[o.Key.Shard()] = metadataOf(*o).Metadata.Labels[networkLabel]
+		}
+	}
+}
+
+// node takes in a Node; either may be nil.
+func (e *networkEdit) node(was, is *Object) {
+	if was != nil && e.from.nodes.get(was.Key) != nil {
+		e.nodes.remove(was.Key)
+		e.outside = true
+	}
+	if is == nil {
+		return
+	}
+	if m := metadataOf(*is); len(m.ExternalIPs) > 0 {
+		e.nodes.set(is.Key, &outsideNode{m.Metadata.Labels, m.ExternalIPs})
+		e.outside = true
+	}
+}
+
+// service takes in a Service; either may be nil.
+func (e *networkEdit) service(was, is *Object) {
+	if was != nil && e.from.entrances.get(was.Key) != nil {
+		e.entrances.remove(was.Key)
+		e.outside = true
+	}
+	if is == nil {
+		return
+	}
+	if m, ok := is.Message.(*registryv1.Service); ok {
+		if s := e.newEntrance(is.Key, m); s != nil {
+			e.entrances.set(is.Key, s)
+			e.outside = true
+		}
+	}
+}
+
+// done takes what the world says of networks. Moved says of which shards the
+// workloads may be in other networks than before; nil: of none.
+func (e *networkEdit) done(w *World) (x networkIndex, moved func(Shard) bool) {
+	x = e.from
+	var mesh *meshconfig.MeshNetworks
+	if o := w.winner(Key{Kind: meshNetworksKind, Name: countedName}); o != nil {
+		mesh, _ = o.Message.(*meshconfig.MeshNetworks)
+		e.outside = e.outside || o.Key != x.meshKey
+		x.meshKey = o.Key
+	}
+	if mesh != x.mesh && !proto.Equal(mesh, x.mesh) {
+		x.read(mesh)
+		moved = func(Shard) bool { return true }
+		e.outside = true
+	}
+	for shard, network := range e.relabelled {
+		if network == x.labelled[shard] {
+			delete(e.relabelled, shard)
+		}
+	}
+	if len(e.relabelled) > 0 {
+		x.labelled = maps.Clone(x.labelled)
+		if x.labelled == nil {
+			x.labelled = make(map[Shard]string)
+		}
+		maps.Copy(x.labelled, e.relabelled)
+		maps.DeleteFunc(x.labelled, func(_ Shard, network string) bool { return network == "" })
+		if moved == nil {
+			moved = func(s Shard) bool { _, ok := e.relabelled[s]; return ok }
+		}
+	}
+	e.reclassify(moved != nil)
+	if e.outside {
+		x.entrances, x.nodes = e.entrances.table, e.nodes.table
+		e.doneGateways(&x)
+	}
+	return x, moved
+}
+
+// metadata is what an object of the form registry.v1.Object says of a Node or
+// a Namespace.
+type metadata struct {
+	Metadata struct {
+		Labels map[string]string `json:"labels"`
+	} `json:"metadata"`
+	ExternalIPs []string `json:"externalIPs"`
+}
+
+func metadataOf(o Object) (m metadata) {
+	if whole, ok := o.Message.(*registryv1.Object); ok && json.Unmarshal(whole.GetJson(), &m) != nil {
+		return metadata{} // no object of that kind
+	}
+	return m
+}
+
+// workloadNetwork is what a WorkloadEntry or an endpoint of a ServiceEntry says
+// of its network.
+func workloadNetwork(network string, labels map[string]string) string {
+	return cmp.Or(network, labels[networkLabel])
+}
+
+// networkOf is the network of a proxy: what it says, by its metadata or its
+// labels, else that of its cluster, else that of its address.
+func (pc *PushContext) networkOf(p *Proxy) string {
+	said := cmp.Or(p.text("NETWORK"), p.Labels[networkLabel])
+	var address string
+	if ips := p.addresses(); len(ips) > 0 {
+		address = ips[0].String()
+	}
+	return pc.networks.of(Shard{kubernetesSource, p.ClusterID}, said, address)
+}
+
+// addresses are the IPs that a proxy says are its own.
+func (p *Proxy) addresses() []netip.Addr {
+	texts := strings.Split(p.text("INSTANCE_IPS"), ",")
+	if parts := strings.Split(p.ID, "~"); len(parts) == 4 {
+		texts = append([]string{parts[1]}, texts...)
+	}
+	var ips []netip.Addr
+	for _, t := range texts {
+		if ip, err := netip.ParseAddr(strings.TrimSpace(t)); err == nil {
+			ips = append(ips, ip.Unmap())
+		}
+	}
+	return ips
+}
