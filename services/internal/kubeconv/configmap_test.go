@@ -139,3 +139,44 @@ networks {key: "network1" value {endpoints {from_registry: "cluster1"} gateways 
 		t.Errorf("an invalid one is a %s of %s", invalid.Payload.GetTypeUrl(), invalid.Origin)
 	}
 }
+
+// TestMeshOfIstio: what an installation of Istio writes there is good.
+func TestMeshOfIstio(t *testing.T) {
+	c := read[corev1.ConfigMap](t, `
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |-
+    accessLogFile: /dev/stdout
+    defaultConfig:
+      discoveryAddress: istiod.istio-system.svc:15012
+      proxyMetadata: {}
+      tracing:
+        zipkin:
+          address: zipkin.istio-system:9411
+    defaultProviders:
+      metrics:
+      - prometheus
+    enablePrometheusMerge: true
+    extensionProviders:
+    - envoyOtelAls:
+        port: 4317
+        service: opentelemetry-collector.observability.svc.cluster.local
+      name: otel
+    outboundTrafficPolicy:
+      mode: REGISTRY_ONLY
+    rootNamespace: istio-system
+    trustDomain: cluster.local
+  meshNetworks: 'networks: {}'
+`)
+	for _, d := range kubeconv.Mesh(c) {
+		m, err := mustKind(t, d.Kind).Decode(d.Payload.GetTypeUrl(), d.Payload.GetValue())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range mustKind(t, d.Kind).Validate(m) {
+			if !p.Warning {
+				t.Errorf("%s: %+v", d.Origin, p)
+			}
+		}
+	}
+}

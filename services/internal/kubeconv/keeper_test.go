@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kubeconv"
 )
 
@@ -53,6 +54,71 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
+// TestServed holds that what an API server serves of a healthy cluster is good.
+func TestServed(t *testing.T) {
+	var k kubeconv.Keeper
+	c := kubeconv.Converter{Lookup: &cluster{nodes: []*corev1.Node{served[corev1.Node](t, "node", 1)}}}
+	for name, o := range map[string]any{
+		"Pod": k.Pod(served[corev1.Pod](t, "pod", 1)), "EndpointSlice": k.Slice(served[discoveryv1.EndpointSlice](t, "slice", 1)),
+		"Service": served[corev1.Service](t, "service", 1), "Node": served[corev1.Node](t, "node", 1),
+		"Namespace": served[corev1.Namespace](t, "namespace", 1),
+	} {
+		p := payload(t, &c, name, o)
+		m, err := mustKind(t, name).Decode(p.GetTypeUrl(), p.GetValue())
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, problem := range mustKind(t, name).Validate(m) {
+			t.Errorf("%s: %+v", name, problem)
+		}
+	}
+}
+
+// BenchmarkSlice converts a slice of 100 endpoints of as many pods, as a change
+// of any of them does.
+func BenchmarkSlice(b *testing.B) {
+	var k kubeconv.Keeper
+	in := known{"eu", map[string]*kubeconv.Pod{}}
+	s := hundred(b)
+	for i := range s.Endpoints {
+		p := served[corev1.Pod](b, "pod", i)
+		p.Name = s.Endpoints[i].TargetRef.Name
+		in.pods[p.Name] = k.Pod(p)
+	}
+	c, kept, of := kubeconv.Converter{Lookup: in}, k.Slice(s), mustKind(b, "EndpointSlice")
+	b.ReportAllocs()
+	for b.Loop() {
+		if p := c.Payload(of, kept); len(p.GetValue()) < 100*10 {
+			b.Fatal(p)
+		}
+	}
+}
+
+// known is a Lookup of pods of one namespace, by name.
+type known struct {
+	region string
+	pods   map[string]*kubeconv.Pod
+}
+
+func (k known) Pod(_, name string) *kubeconv.Pod     { return k.pods[name] }
+func (k known) PodAt(string, string) *kubeconv.Pod   { return nil }
+func (k known) Locality(string) *registryv1.Locality { return &registryv1.Locality{Region: k.region} }
+
+// hundred is a slice of as many endpoints.
+func hundred(b *testing.B) *discoveryv1.EndpointSlice {
+	b.Helper()
+	s := served[discoveryv1.EndpointSlice](b, "slice", 7)
+	for len(s.Endpoints) < 100 {
+		e := *s.Endpoints[0].DeepCopy()
+		e.Addresses = []string{fmt.Sprintf("10.1.2.%d", len(s.Endpoints))}
+		e.TargetRef.Name = fmt.Sprintf("web-6d5f7c9b8-y%04d", len(s.Endpoints))
+		e.NodeName = new(fmt.Sprintf("node-pool-a-8c1b2f3d-q%03d", len(s.Endpoints)))
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	return s
+}
+
 // BenchmarkKeeper reports how much memory an object takes that is kept, whole as
 // it comes from an API server and as a Keeper has it.
 func BenchmarkKeeper(b *testing.B) {
@@ -60,15 +126,7 @@ func BenchmarkKeeper(b *testing.B) {
 		measure(b, served[corev1.Pod](b, "pod", 7), (*kubeconv.Keeper).Pod)
 	})
 	b.Run("slice of 100", func(b *testing.B) {
-		s := served[discoveryv1.EndpointSlice](b, "slice", 7)
-		for len(s.Endpoints) < 100 {
-			e := *s.Endpoints[0].DeepCopy()
-			e.Addresses = []string{fmt.Sprintf("10.1.2.%d", len(s.Endpoints))}
-			e.TargetRef.Name = fmt.Sprintf("web-6d5f7c9b8-y%04d", len(s.Endpoints))
-			e.NodeName = new(fmt.Sprintf("node-pool-a-8c1b2f3d-q%03d", len(s.Endpoints)))
-			s.Endpoints = append(s.Endpoints, e)
-		}
-		measure(b, s, (*kubeconv.Keeper).Slice)
+		measure(b, hundred(b), (*kubeconv.Keeper).Slice)
 	})
 }
 
