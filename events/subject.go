@@ -61,6 +61,10 @@ func ShardSubjects(s Shard) Subject {
 	return Subject(Token(s.Source) + "." + Token(s.Instance) + ".>")
 }
 
+// SourceSubjects is the wildcard that covers everything of all shards of a
+// source.
+func SourceSubjects(source string) Subject { return Subject(Token(source) + ".*.>") }
+
 // SubjectOf is where e lies. It fails for an event without a body, and for one
 // whose names make a subject that no server takes.
 //

@@ -30,8 +30,16 @@ const (
 // to, beside listening to its inbox, to open the log of one shard, write there
 // and read that.
 func ShardPermissions(o Options, s events.Shard) []string {
-	o = o.withDefaults()
-	own := events.ShardSubjects(s).In(o.Domain)
+	return subjectPermissions(o.withDefaults(), events.ShardSubjects(s))
+}
+
+// SourcePermissions are ShardPermissions for all instances of a source.
+func SourcePermissions(o Options, source string) []string {
+	return subjectPermissions(o.withDefaults(), events.SourceSubjects(source))
+}
+
+func subjectPermissions(o Options, s events.Subject) []string {
+	own := s.In(o.Domain)
 	return []string{own, infoAPI + o.Stream, directGetAPI + o.Stream + "." + own}
 }
 

@@ -14,7 +14,7 @@ import (
 // follows from it.
 type Role struct {
 	kind  roleKind
-	shard events.Shard // of a watcher
+	shard events.Shard // of a watcher; without an instance: of all of its source
 }
 
 type roleKind string
@@ -29,6 +29,12 @@ const (
 // Watcher is the role of the watchers of a shard.
 func Watcher(s events.Shard) Role { return Role{kind: watcherRole, shard: s} }
 
+// Watchers is the role of a process that watches all instances of a source, as
+// they come and go. Each of its connections has the role of one, Watcher.
+func Watchers(source string) Role {
+	return Role{kind: watcherRole, shard: events.Shard{Source: source}}
+}
+
 // Builder is the role of builders.
 func Builder() Role { return Role{kind: builderRole} }
 
@@ -40,20 +46,32 @@ func Operator() Role { return Role{kind: operatorRole} }
 
 // String is the role's name, as a token: of its user, and of files.
 func (r Role) String() string {
-	if r.kind == watcherRole {
+	switch {
+	case r.kind == watcherRole && r.shard.Instance == "":
+		return string(r.kind) + "-" + events.Token(r.shard.Source)
+	case r.kind == watcherRole:
 		return string(r.kind) + "-" + events.Token(r.shard.Source) + "-" + events.Token(r.shard.Instance)
 	}
 	return string(r.kind)
 }
 
-// Shard is that of a watcher; ok is false for other roles.
+// Shard is that of a watcher, without an instance that of Watchers; ok is false
+// for other roles.
 func (r Role) Shard() (s events.Shard, ok bool) { return r.shard, r.kind == watcherRole }
+
+// shardTokens is the shard of a watcher as tokens, or as wildcards.
+func (r Role) shardTokens() string {
+	if r.shard.Instance == "" {
+		return events.Token(r.shard.Source) + "." + anyToken
+	}
+	return shardTokens(r.shard)
+}
 
 // inboxes is the subject under which the role's processes get their answers.
 // All of a role may share a user, so it is of the role, and known beforehand.
 func (r Role) inboxes() string {
 	if r.kind == watcherRole {
-		return inboxPrefix + string(r.kind) + "." + shardTokens(r.shard)
+		return inboxPrefix + string(r.kind) + "." + r.shardTokens()
 	}
 	return inboxPrefix + string(r.kind)
 }
@@ -72,7 +90,7 @@ func (r Role) Permissions(domain string) Permissions {
 	p := Permissions{Subscribe: []string{r.inboxes() + ".>"}}
 	switch r.kind {
 	case watcherRole:
-		shard := shardTokens(r.shard)
+		shard := r.shardTokens()
 		p.Publish = []string{prefix + digestsSubject, prefix + reportSubject + watcherName(anyToken, shard)}
 		p.Subscribe = append(p.Subscribe, prefix+listingSubject+shard, prefix+askSubject)
 		p.Answers = true

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,8 @@ import (
 var files = events.Shard{Source: "file", Instance: "default"}
 
 var roles = []bus.Role{bus.Builder(), bus.Frontend(), bus.Operator(), bus.Watcher(files)}
+
+var clusters = bus.Watchers("kubernetes")
 
 func states(all []File) map[string]string {
 	m := map[string]string{}
@@ -134,7 +137,7 @@ type secured struct {
 func start(t *testing.T) *secured {
 	t.Helper()
 	s := &secured{t: t, dir: t.TempDir()}
-	if _, err := WriteUsers(s.dir, "mesh", roles); err != nil {
+	if _, err := WriteUsers(s.dir, "mesh", append(roles, clusters)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := WriteCertificates(s.dir, []string{"127.0.0.1"}, time.Now()); err != nil {
@@ -429,6 +432,46 @@ func TestDenied(t *testing.T) {
 				t.Errorf("Ready: %v", err)
 			}
 		})
+	}
+}
+
+// Who watches all instances of a source speaks for each, on connections of their
+// own, and for no other source.
+func TestWatchers(t *testing.T) {
+	s := start(t)
+	if _, err := natslog.EnsureStream(t.Context(), s.connect(bus.Builder()), natslog.StreamOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		shard events.Shard
+		may   bool
+	}{
+		{events.Shard{Source: "kubernetes", Instance: "east"}, true},
+		{events.Shard{Source: "kubernetes", Instance: "west.1"}, true},
+		{files, false},
+	} {
+		o := s.options(bus.Watcher(test.shard))
+		o.NkeyFile = s.in(KeyName(clusters))
+		nc, err := bus.Connect(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		log, err := natslog.Open(t.Context(), nc, natslog.Options{Shard: &test.shard})
+		if err == nil {
+			defer log.Close()
+			begin := &events.Begin{Shard: test.shard, Session: "1", Holder: "h"}
+			_, err = log.Append(t.Context(), []events.Event{{ID: "x/" + test.shard.String(), Body: begin}}, events.Fence{})
+		}
+		if err == nil {
+			_, err = log.Last(t.Context(), events.ControlSubject(test.shard))
+		}
+		if may := err == nil; may != test.may {
+			t.Errorf("%s: %v", test.shard, err)
+		}
+	}
+	if p := Permissions(clusters, "mesh"); !slices.Contains(p.Subscribe, "meshlog.fleet.mesh.listing.kubernetes.*") {
+		t.Errorf("it is not asked to list again: %v", p.Subscribe)
 	}
 }
 

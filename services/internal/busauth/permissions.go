@@ -26,6 +26,8 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 	}
 	shard, watches := r.Shard()
 	switch {
+	case watches && shard.Instance == "":
+		publish(natslog.SourcePermissions(log, shard.Source))
 	case watches:
 		publish(natslog.ShardPermissions(log, shard))
 	case r == bus.Builder():

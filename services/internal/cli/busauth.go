@@ -24,7 +24,8 @@ key for each role:
 
   auth.conf     the users and what each may do; in the configuration of each
                 server: include "auth.conf"
-  builder.nk, frontend.nk, operator.nk, watcher-SOURCE-INSTANCE.nk
+  builder.nk, frontend.nk, operator.nk, watcher-SOURCE-INSTANCE.nk,
+  watcher-SOURCE.nk
                 keys: give each process its own by --bus-nkey. All processes of
                 a role may share one; operator is for this command line.
 
@@ -41,7 +42,7 @@ In production take those of your own authority.`,
   frontend --bus tls://127.0.0.1:4222 --bus-nkey auth/frontend.nk --bus-ca auth/ca.pem ...`,
 	}
 	format := outputFlag(cmd)
-	cmd.Flags().StringArrayVar(&watchers, "watcher", nil, "`SOURCE/INSTANCE` of a watcher; once for each")
+	cmd.Flags().StringArrayVar(&watchers, "watcher", nil, "`SOURCE/INSTANCE` of a watcher; once for each. SOURCE/* is for one that watches all: watcher-kube with --remote-clusters")
 	cmd.Flags().StringVar(&domain, "domain", process.DefaultDomain, "`name` of the mesh")
 	cmd.Flags().StringSliceVar(&tlsNames, "tls", nil, "also write certificates, for servers of these `names` and IP addresses")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -77,6 +78,10 @@ func busRoles(watchers []string) ([]bus.Role, error) {
 		source, instance, ok := strings.Cut(w, "/")
 		if !ok || source == "" || instance == "" {
 			errs = append(errs, usage("--watcher %q: want SOURCE/INSTANCE, as in file/default", w))
+			continue
+		}
+		if instance == "*" {
+			roles = append(roles, bus.Watchers(source))
 			continue
 		}
 		roles = append(roles, bus.Watcher(events.Shard{Source: source, Instance: instance}))
