@@ -45,6 +45,8 @@ var typedLists = map[schema.GroupVersionResource]func() runtime.Object{
 	discoveryv1.SchemeGroupVersion.WithResource("endpointslices"): func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 }
 
+var secrets = corev1.SchemeGroupVersion.WithResource("secrets")
+
 // definitions is the resource of CustomResourceDefinitions.
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 

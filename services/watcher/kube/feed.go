@@ -25,7 +25,7 @@ import (
 // new list where a watch cannot go on. What goes through is converted on arrival.
 type feed struct {
 	scope
-	kind *kind.Kind // nil: definitions
+	kind *kind.Kind // nil: what is no kind, definitions
 
 	reader  reader
 	convert converter
@@ -60,6 +60,7 @@ type scope struct {
 	namespace string // empty: all
 	object    string // the one of that name; empty: all
 	fields    string // others that a field selector leaves
+	labels    string // and a label selector
 }
 
 // String tells the feeds of one kind apart, and begins with the resource.
@@ -153,7 +154,7 @@ const listTimeout = 90 * time.Second
 // server held some time ago.
 func (f *feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	o.ResourceVersion, o.ResourceVersionMatch = "", ""
-	o.FieldSelector = f.selector()
+	o.FieldSelector, o.LabelSelector = f.selector(), f.labels
 	f.metrics.lists.WithLabelValues(f.label()).Inc()
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -193,7 +194,7 @@ func (f *feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 	} else if f.watches++; f.watches > 1 {
 		f.metrics.restarts.WithLabelValues(f.label()).Inc()
 	}
-	o.FieldSelector = f.selector()
+	o.FieldSelector, o.LabelSelector = f.selector(), f.labels
 	ctx, cancel := context.WithCancel(ctx)
 	opening := time.AfterFunc(f.limits.silence, cancel)
 	w, err := f.reader.watch(ctx, o)
@@ -252,13 +253,30 @@ func (f *feed) object(from runtime.Object) (*object, bool) {
 // label is that of the metrics.
 func (f *feed) label() string {
 	if f.kind == nil {
-		return "CustomResourceDefinition"
+		return f.resource.Resource
 	}
 	return f.kind.Name
 }
 
 // name tells it from all others: several kinds may come of one resource.
 func (f *feed) name() string { return f.label() + " " + f.scope.String() }
+
+// note takes in what a message says of the feed itself.
+func (f *feed) note(m message) {
+	switch m.what {
+	case answered:
+		if !f.doubts {
+			f.err = nil
+		}
+	case failed, doubted:
+		if f.err == nil {
+			f.since = m.at
+		}
+		f.err, f.doubts = m.err, m.what == doubted
+	case replaced:
+		f.synced, f.err, f.doubts = true, nil, false
+	}
+}
 
 // definition is the name of that of a custom resource; else empty.
 func (f *feed) definition() string {

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/labels"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"meshlog.dev/services/internal/kubeconv"
+	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/watcher"
 )
 
@@ -73,6 +75,10 @@ type Watcher struct {
 	// held is how many objects each feed had when the last run ended: what a
 	// list that has lost most of them is doubted by.
 	held map[string]int64
+
+	mu    sync.Mutex
+	told  map[string][]model.Diagnostic // by origin
+	wakes chan struct{}                 // has one when told has changed
 }
 
 // New returns a watcher of a cluster, whose API server need not answer yet.
@@ -90,7 +96,20 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(cfg.Cluster)
 	}
-	return &Watcher{cfg: cfg, limits: defaultLimits, keeper: &kubeconv.Keeper{}, held: map[string]int64{}}, nil
+	return &Watcher{cfg: cfg, limits: defaultLimits, keeper: &kubeconv.Keeper{}, held: map[string]int64{},
+		told: map[string][]model.Diagnostic{}, wakes: make(chan struct{}, 1)}, nil
+}
+
+// Tell reports what others have to say about the cluster, of an origin, with
+// what the watcher says itself. It may be called from any goroutine.
+func (w *Watcher) Tell(origin string, ds []model.Diagnostic) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told[origin] = ds
+	select {
+	case w.wakes <- struct{}{}:
+	default:
+	}
 }
 
 // Run implements watcher.Watcher. The source is down while its API server does
@@ -101,8 +120,7 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 		return err
 	}
 	defer client.close()
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(quiet{w.cfg.Logger.Handler()}))
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(quietly(ctx, w.cfg.Logger))
 	r := newRun(w, client, sink)
 	err = r.loop(ctx)
 	cancel()
@@ -115,6 +133,11 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 
 func (c *Config) converter() kubeconv.Converter {
 	return kubeconv.Converter{DomainSuffix: c.DomainSuffix, SecretKey: c.SecretKey}
+}
+
+// quietly is for what client-go does.
+func quietly(ctx context.Context, log *slog.Logger) context.Context {
+	return klog.NewContext(ctx, logr.FromSlogHandler(quiet{log.Handler()}))
 }
 
 // quiet logs what client-go says for those who look into it only: what fails

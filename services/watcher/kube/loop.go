@@ -103,6 +103,8 @@ func (r *run) gather(ctx context.Context) (ms []message, err error) {
 				return ms, nil
 			}
 			wait = r.limits.quiet
+		case <-r.wakes:
+			return ms, nil
 		case <-time.After(wait):
 			return ms, nil
 		case <-ctx.Done():
@@ -279,21 +281,9 @@ func (r *run) coversMore() bool {
 // take takes in what a feed says.
 func (r *run) take(m message) {
 	f := m.feed
-	switch m.what {
-	case answered:
-		if !f.doubts {
-			f.err = nil
-		}
-	case failed, doubted:
-		if f.err == nil {
-			f.since = m.at
-		}
-		f.err, f.doubts = m.err, m.what == doubted
-		if apierrors.IsNotFound(m.err) {
-			r.askAgain(m.at)
-		}
-	case replaced:
-		f.synced, f.err, f.doubts = true, nil, false
+	f.note(m)
+	if apierrors.IsNotFound(f.err) {
+		r.askAgain(m.at)
 	}
 	if f == r.definitions {
 		return
@@ -336,7 +326,11 @@ func (r *run) report(now time.Time) {
 		d.Severity, d.Effect = model.Warning, "definitions that are installed are noticed within a minute, and objects that go with one that is removed are removed"
 		all["definitions"] = []model.Diagnostic{d}
 	}
+	r.mu.Lock()
+	maps.Copy(all, r.told)
+	r.mu.Unlock()
 	for origin, ds := range all {
+		ds = slices.Clone(ds)
 		slices.SortFunc(ds, func(a, b model.Diagnostic) int { return cmp.Or(a.Compare(b), cmp.Compare(a.Origin, b.Origin)) })
 		if !slices.Equal(ds, r.reported[origin]) {
 			r.sink.Problems(origin, ds)

@@ -29,7 +29,7 @@ func TestRestarts(t *testing.T) {
 	w.lacks(entry(0))
 
 	// The API server, for long enough that the source is down.
-	must(t, s.API.Stop())
+	s.API.Kill()
 	w.until("the source to be down", func() bool { return w.down != nil })
 	w.neverDeleted()
 	must(t, s.API.Start(ctx))
@@ -52,7 +52,7 @@ func TestRestarts(t *testing.T) {
 
 	// Watcher and API server, and the history in between is gone.
 	stop()
-	must(t, s.API.Stop())
+	s.API.Kill()
 	must(t, s.API.Start(ctx))
 	must(t, s.Delete(ctx, serviceEntry("r3")), s.Apply(ctx, serviceEntry("r10")))
 	must(t, s.Compact(ctx))

@@ -12,7 +12,7 @@ import (
 	"meshlog.dev/services/watcher/kube"
 )
 
-// Options say for whom a cluster is watched.
+// Options say for whom clusters are watched.
 type Options struct {
 	Domain string
 	// Holder names this process: stable over restarts, other than its twin's.
@@ -23,11 +23,14 @@ type Options struct {
 }
 
 // Shard is that of the cluster.
-func (s *Settings) Shard() events.Shard {
-	return events.Shard{Source: kube.Source, Instance: s.Cluster}
+func (s *Settings) Shard() events.Shard { return shard(s.Cluster) }
+
+func shard(cluster string) events.Shard {
+	return events.Shard{Source: kube.Source, Instance: cluster}
 }
 
-// Run watches the cluster until ctx is done.
+// Run watches the cluster, and those that its Secrets name where they are asked
+// for, until ctx is done.
 func Run(ctx context.Context, s *Settings, o Options) error {
 	log := o.Process.Log.With(process.Component, "watcher")
 	// What client-go says without having been asked: the process's log is
@@ -37,20 +40,42 @@ func Run(ctx context.Context, s *Settings, o Options) error {
 	if err != nil {
 		return err
 	}
-	return run(ctx, cfg, o)
-}
-
-// run watches one cluster.
-func run(ctx context.Context, cfg kube.Config, o Options) error {
 	cfg.Metrics = kube.NewMetrics(cfg.Cluster)
 	w, err := kube.New(cfg)
 	if err != nil {
 		return err
 	}
+	stage := process.Stage{func(ctx context.Context) error { return run(ctx, cfg, w, o, false) }}
+	if s.RemoteClusters != "" {
+		others, err := kube.NewClusters(cfg, s.RemoteClusters)
+		if err != nil {
+			return err
+		}
+		common, err := s.common(log)
+		if err != nil {
+			return err
+		}
+		stage = append(stage, func(ctx context.Context) error {
+			return supervise(ctx, others, w, log, func(ctx context.Context, r kube.Remote) error {
+				cfg := common
+				cfg.Cluster, cfg.REST, cfg.Metrics = r.Name, r.REST, kube.NewMetrics(r.Name)
+				w, err := kube.New(cfg)
+				if err != nil {
+					return err
+				}
+				return run(ctx, cfg, w, o, true)
+			})
+		})
+	}
+	return process.RunStages(ctx, stage)
+}
+
+// run publishes what the watcher of a cluster sees.
+func run(ctx context.Context, cfg kube.Config, w *kube.Watcher, o Options, optional bool) error {
 	o.Process.Admin.Register(cfg.Metrics)
-	shard := events.Shard{Source: kube.Source, Instance: cfg.Cluster}
+	defer o.Process.Admin.Unregister(cfg.Metrics)
 	return watcherup.Run(ctx, watcherup.Options{
-		Domain: o.Domain, Shard: shard, Holder: o.Holder, Watcher: w,
-		Connect: o.Connect(shard), Process: o.Process,
+		Domain: o.Domain, Shard: shard(cfg.Cluster), Holder: o.Holder, Watcher: w,
+		Connect: o.Connect(shard(cfg.Cluster)), Process: o.Process, Optional: optional,
 	})
 }

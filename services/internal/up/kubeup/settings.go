@@ -33,6 +33,9 @@ type Settings struct {
 	Namespaces []string
 	// Selectors select namespaces by label, separated by ";"; empty: all.
 	Selectors string
+	// RemoteClusters is the namespace of the Secrets that name other clusters;
+	// empty: there are none.
+	RemoteClusters string
 	// QPS and Burst limit the requests to an API server.
 	QPS, Burst int
 	// MeshConfigMap is the ConfigMap with Istio's settings of the mesh,
@@ -62,6 +65,8 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Give them where the watcher may read these only: a Role in each is enough then. What the others hold is not part of the mesh")
 	fs.StringVar(&s.Selectors, "discovery-selectors", s.Selectors, "label `selectors` separated by \";\": only namespaces that one of them matches are part of the mesh, as they are labelled at any time. "+
 		"Give it where most of a cluster is not meant to be: mesh=on;team in (a,b)")
+	fs.StringVar(&s.RemoteClusters, "remote-clusters", s.RemoteClusters, "`namespace` of the Secrets, labelled "+kube.RemoteLabel+", that say how other clusters are reached: each of their data is a kubeconfig, under the cluster's name. "+
+		"Give it to have this process watch those too, each as a source of its own, as Secrets come and go")
 	fs.IntVar(&s.QPS, "kube-qps", s.QPS, "`requests` a second to the API server. Watches, once begun, are none. Lower it to spare the API server; a start takes longer then")
 	fs.IntVar(&s.Burst, "kube-burst", s.Burst, "`requests` to the API server that may come at once")
 	fs.StringVar(&s.MeshConfigMap, "mesh-config-map", s.MeshConfigMap, "`NAMESPACE/NAME` of the ConfigMap with Istio's settings of the mesh, in its keys mesh and meshNetworks. Empty: they come from elsewhere")

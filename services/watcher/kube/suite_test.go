@@ -1,0 +1,99 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/kube/kubetest"
+	"meshlog.dev/services/watcher/watchertest"
+)
+
+// TestSuite has a ServiceEntry an object; what else a cluster holds is left out.
+// Several at once are what the network held back.
+func TestSuite(t *testing.T) {
+	s := kubetest.Start(t)
+	must(t, s.InstallIstioCRDs(t.Context(), serviceEntries))
+	must(t, s.Apply(t.Context(), `{apiVersion: v1, kind: Namespace, metadata: {name: shop}}`))
+	watchertest.Run(t, func(t *testing.T) watchertest.Source {
+		p, c := through(t, s)
+		made := map[string]bool{}
+		put := func(name, value string) {
+			made[name] = true
+			must(t, s.Apply(context.WithoutCancel(t.Context()), valued(name, value)))
+		}
+		remove := func(name string) {
+			delete(made, name)
+			must(t, s.Delete(context.WithoutCancel(t.Context()), serviceEntry(name)))
+		}
+		t.Cleanup(func() {
+			for name := range made {
+				remove(name)
+			}
+		})
+		return watchertest.Source{
+			Watcher: func() watcher.Watcher {
+				w, err := New(Config{REST: c, Cluster: "east", Logger: slog.New(slog.DiscardHandler)})
+				must(t, err)
+				w.limits = quick()
+				w.limits.quiet, w.limits.longest = 100*time.Millisecond, 10*time.Second
+				return entriesOnly{w}
+			},
+			Put: put, Delete: remove,
+			PutAll: func(values map[string]string) {
+				p.Hang()
+				for name, value := range values {
+					put(name, value)
+				}
+				p.Resume()
+			},
+			Down: func() {
+				p.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+					http.Error(w, "down", http.StatusServiceUnavailable)
+					return true
+				})
+				p.Cut()
+			},
+			Up: func() { p.Intercept(nil) },
+		}
+	})
+}
+
+func valued(name, value string) string {
+	return `
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: ` + name + `, namespace: shop}
+spec: {hosts: [` + name + `-` + value + `.example.com], ports: [{number: 80, name: http}], resolution: DNS}
+`
+}
+
+// entriesOnly leaves out what is no ServiceEntry.
+type entriesOnly struct{ watcher.Watcher }
+
+func (w entriesOnly) Run(ctx context.Context, s watcher.Sink) error {
+	return w.Watcher.Run(ctx, entrySink{s})
+}
+
+type entrySink struct{ watcher.Sink }
+
+func other(o watcher.Object) bool { return o.Kind != "ServiceEntry" }
+
+func (s entrySink) List(ctx context.Context, l watcher.Listing) error {
+	l.Objects = slices.DeleteFunc(l.Objects, other)
+	return s.Sink.List(ctx, l)
+}
+
+func (s entrySink) Change(ctx context.Context, set []watcher.Object) error {
+	if set = slices.DeleteFunc(set, other); len(set) == 0 {
+		return nil
+	}
+	return s.Sink.Change(ctx, set)
+}
+
+func (s entrySink) Problems(string, []model.Diagnostic) {}
