@@ -108,7 +108,7 @@ var laws = []law{
 	},
 	{
 		who:    []string{module + "..."},
-		except: []string{module + "watcher/kube/...", module + "internal/up/kubeup", module + "cmd/watcher-kube"},
+		except: []string{module + "watcher/kube/...", module + "internal/up", module + "internal/up/kubeup", module + "internal/cli", module + "cmd/watcher-kube", module + "cmd/meshlog"},
 		never:  []string{"k8s.io/client-go/..."},
 		reason: "client-go belongs to the Kubernetes watcher and to the CLI",
 	},

@@ -1,11 +1,12 @@
 // Package up is all of meshlog in one process: the one wiring function.
 //
-//	DIR ──> watcher/file ──> log ──> builder ──> version chain ──> frontend ──> Envoys
-//	        policy ────────>  └──────────── embedded bus ──┘
+//	DIR ──────> watcher/file ──> log ──> builder ──> version chain ──> frontend ──> Envoys
+//	CLUSTER ──> watcher/kube ──>  │                       │
+//	            policy ────────>  └──── embedded bus ─────┘
 //
 // Each role has its own connection to the bus, its own file and its own
-// reports, as if it were alone; builderup, frontendup and watcherup put them
-// together for `up` and for the separate processes alike.
+// reports, as if it were alone; builderup, frontendup, watcherup and kubeup put
+// them together for `up` and for the separate processes alike.
 package up
 
 import (
@@ -24,6 +25,7 @@ import (
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/builderup"
 	"meshlog.dev/services/internal/up/frontendup"
+	"meshlog.dev/services/internal/up/kubeup"
 	"meshlog.dev/services/internal/up/watcherup"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/file"
@@ -32,8 +34,11 @@ import (
 // Settings of `meshlog up`.
 type Settings struct {
 	// Config is the directory of YAML that is watched, subdirectories
-	// included.
+	// included; empty: none.
 	Config string
+	// Kube is the cluster that is watched, if it has a Kubeconfig: what is not
+	// told is not looked for here.
+	Kube kubeup.Settings
 	// Data is the data directory, made where it is missing: nats/ is the bus,
 	// builder/ and frontend/ hold a file each, bus says where the bus is.
 	Data string
@@ -44,9 +49,11 @@ type Settings struct {
 	Builder   builderup.Settings
 }
 
-// DefaultSettings lack Config and Data.
+// DefaultSettings lack Data, and what is watched.
 func DefaultSettings() *Settings {
-	return &Settings{BusListen: "127.0.0.1:0", Frontend: frontendup.DefaultSettings(), Builder: builderup.DefaultSettings()}
+	return &Settings{
+		BusListen: "127.0.0.1:0", Kube: kubeup.DefaultSettings(), Frontend: frontendup.DefaultSettings(), Builder: builderup.DefaultSettings(),
+	}
 }
 
 // Flags binds the settings.
@@ -55,19 +62,36 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Data, "data", s.Data, "data `directory`, made where it is missing: it holds the log and all that was published. Keep it")
 	fs.StringVar(&s.BusListen, "bus-listen", s.BusListen, "`address` of the bus, for the command line and other processes; port 0 takes a free one, which DATA/bus tells. "+
 		"Change it where processes of other machines join")
+	s.Kube.Flags(fs)
+	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` that says where a cluster's API server is and who asks it. " +
+		"Give it to watch a cluster, beside the directory of --config or without one"
 	s.Frontend.Flags(fs)
 	s.Builder.Flags(fs)
 }
 
 // Check says what is missing.
 func (s *Settings) Check() error {
-	return errors.Join(process.CheckConfig(s.Config), process.CheckData(s.Data), s.Frontend.Check(), s.Builder.Check())
+	var config error
+	switch {
+	case s.Config != "":
+		config = process.CheckConfig(s.Config)
+	case s.Kube.Kubeconfig == "":
+		config = process.Invalid("config", "is missing: give the directory of YAML to serve, or the cluster to watch with --kubeconfig")
+	}
+	return errors.Join(config, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check())
 }
 
 // Verify says what is wrong with what the settings name, and writes to w what
 // there is to say about documents.
 func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
-	return errors.Join(watcherup.VerifyDirectory(ctx, s.Config, w), process.VerifyData(s.Data), s.Frontend.Verify())
+	var directory, cluster error
+	if s.Config != "" {
+		directory = watcherup.VerifyDirectory(ctx, s.Config, w)
+	}
+	if s.Kube.Kubeconfig != "" {
+		cluster = s.Kube.Verify()
+	}
+	return errors.Join(directory, cluster, process.VerifyData(s.Data), s.Frontend.Verify())
 }
 
 // id names each role of the process: there is one of each on a data directory.
@@ -97,27 +121,12 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		}
 	}
 
-	// What is watched: the directory, and the policy that requires both. A
-	// broken file keeps only itself from being served.
-	files := events.Shard{Source: "file", Instance: "default"}
-	own := events.Shard{Source: model.DefaultsSource, Instance: "default"}
-	policy, err := newPolicySource(
-		&configv1.RequiredSource{Source: files.Source, Instance: files.Instance, AcceptPartial: true},
-		&configv1.RequiredSource{Source: own.Source, Instance: own.Instance},
-	)
+	sources, err := s.sources(p, connect)
 	if err != nil {
 		return err
 	}
-	watch := func(shard events.Shard, w watcher.Watcher) func(context.Context) error {
-		return func(ctx context.Context) error {
-			return watcherup.Run(ctx, watcherup.Options{
-				Domain: process.DefaultDomain, Shard: shard, Holder: id, Watcher: w,
-				Connect: connect("watcher " + shard.String()), Process: p,
-			})
-		}
-	}
 
-	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "data", s.Data, "bus", server.URL())...)
+	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "data", s.Data, "bus", server.URL())...)
 	return process.RunStages(ctx,
 		// version chain -> frontend -> Envoys. It drains first: while its
 		// streams end, everything behind it is still there.
@@ -136,8 +145,48 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 			})
 		}},
 		// sources -> watchers -> log.
-		process.Stage{watch(files, file.New(s.Config)), watch(own, policy)},
+		sources,
 	)
+}
+
+// connector connects to the bus under a name.
+type connector func(name string) func(context.Context) (*bus.Conn, error)
+
+// sources watch the directory and the cluster, and say that both are required.
+func (s *Settings) sources(p *process.Process, connect connector) (process.Stage, error) {
+	var all process.Stage
+	var required []*configv1.RequiredSource
+	connectAs := func(shard events.Shard) func(context.Context) (*bus.Conn, error) {
+		return connect("watcher " + shard.String())
+	}
+	watch := func(shard events.Shard, w watcher.Watcher) {
+		all = append(all, func(ctx context.Context) error {
+			return watcherup.Run(ctx, watcherup.Options{
+				Domain: process.DefaultDomain, Shard: shard, Holder: id, Watcher: w, Connect: connectAs(shard), Process: p,
+			})
+		})
+	}
+	// A file that is broken, or a kind that may not be read, keeps only itself
+	// from being served.
+	if s.Config != "" {
+		shard := events.Shard{Source: "file", Instance: "default"}
+		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
+		watch(shard, file.New(s.Config))
+	}
+	if s.Kube.Kubeconfig != "" {
+		shard := s.Kube.Shard()
+		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
+		all = append(all, func(ctx context.Context) error {
+			return kubeup.Run(ctx, &s.Kube, kubeup.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs, Process: p})
+		})
+	}
+	own := events.Shard{Source: model.DefaultsSource, Instance: "default"}
+	policy, err := newPolicySource(append(required, &configv1.RequiredSource{Source: own.Source, Instance: own.Instance})...)
+	if err != nil {
+		return nil, err
+	}
+	watch(own, policy)
+	return all, nil
 }
 
 // free says that nobody else listens where the bus will.
