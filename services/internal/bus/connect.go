@@ -56,8 +56,8 @@ const (
 	inboxPrefix   = "_IN."
 )
 
-// Connect makes one attempt. The connection is renewed by itself for ever;
-// the caller closes it.
+// Connect makes one attempt. The connection is renewed by itself for ever, also
+// where its server is of no use; the caller closes it.
 func Connect(o ConnectOptions) (*Conn, error) {
 	l := &link{o: o}
 	urls, opts, err := l.nats()
@@ -69,6 +69,9 @@ func Connect(o ConnectOptions) (*Conn, error) {
 		return nil, fmt.Errorf("connect to the bus at %s: %w", o.where(), o.advise(err))
 	}
 	l.nc.Store(nc)
+	if o.Server == nil {
+		go l.stayUseful(nc, nc.StatusChanged(nats.CLOSED), leaderEvery)
+	}
 	return nc, nil
 }
 

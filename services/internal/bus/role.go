@@ -87,27 +87,28 @@ type Permissions struct {
 // fleet, and the lease. Log and version chain know their own.
 func (r Role) Permissions(domain string) Permissions {
 	prefix := fleetPrefix(domain)
-	p := Permissions{Subscribe: []string{r.inboxes() + ".>"}}
+	p := Permissions{Publish: []string{accountAPI}, Subscribe: []string{r.inboxes() + ".>"}}
 	switch r.kind {
 	case watcherRole:
 		shard := r.shardTokens()
-		p.Publish = []string{prefix + digestsSubject, prefix + reportSubject + watcherName(anyToken, shard)}
+		p.Publish = append(p.Publish, prefix+digestsSubject, prefix+reportSubject+watcherName(anyToken, shard))
 		p.Subscribe = append(p.Subscribe, prefix+listingSubject+shard, prefix+askSubject)
 		p.Answers = true
 	case builderRole:
 		// It answers by permission, not by leave of each question: the server
 		// would take each record of the log for one, and remember it.
-		p.Publish = append([]string{
-			inboxPrefix + ">", prefix + tickSubject, prefix + listingSubject + "*.*", prefix + reportSubject + builderName(anyToken),
-		}, leasePermissions(domain)...)
+		p.Publish = append(p.Publish,
+			inboxPrefix+">", prefix+tickSubject, prefix+listingSubject+"*.*", prefix+reportSubject+builderName(anyToken))
+		p.Publish = append(p.Publish, leasePermissions(domain)...)
 		p.Subscribe = append(p.Subscribe, leaseSubject(domain),
 			prefix+digestsSubject, prefix+tickSubject, prefix+reportSubject+">", prefix+askSubject)
 	case frontendRole:
-		p.Publish = []string{prefix + reportSubject + frontendName(anyToken)}
+		p.Publish = append(p.Publish, prefix+reportSubject+frontendName(anyToken))
 		p.Subscribe = append(p.Subscribe, prefix+tickSubject, prefix+askSubject, prefix+proxySubject)
 		p.Answers = true
 	case operatorRole:
-		p.Publish = []string{prefix + askSubject, prefix + proxySubject, prefix + listingSubject + "*.*", infoAPI + leaseStream, updateStreamAPI + leaseStream}
+		p.Publish = append(p.Publish,
+			prefix+askSubject, prefix+proxySubject, prefix+listingSubject+"*.*", infoAPI+leaseStream, updateStreamAPI+leaseStream)
 		p.Subscribe = append(p.Subscribe, prefix+">")
 	}
 	return p

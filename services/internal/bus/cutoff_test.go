@@ -1,0 +1,58 @@
+package bus
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// A server without JetStream, as one is that is cut off from its cluster, is
+// left for one that has it.
+func TestCutOff(t *testing.T) {
+	servers := map[string]*server.Server{}
+	for range 2 {
+		ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ns.Start()
+		t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
+		if !ns.ReadyForConnections(10 * time.Second) {
+			t.Fatal("the server does not start")
+		}
+		servers[ns.ClientURL()] = ns
+	}
+	var urls string
+	for url := range servers {
+		urls += "," + url
+	}
+	l := &link{o: ConnectOptions{URL: urls[1:], Name: t.Name(), Log: quiet}}
+	url, opts, err := l.nats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(url, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	renewed, closed := nc.StatusChanged(nats.CONNECTED), nc.StatusChanged(nats.CLOSED)
+	ended := make(chan struct{})
+	go func() { defer close(ended); l.stayUseful(nc, closed, time.Millisecond) }()
+
+	first := nc.ConnectedUrl()
+	if err := servers[first].DisableJetStream(); err != nil {
+		t.Fatal(err)
+	}
+	<-renewed
+	if now := nc.ConnectedUrl(); now == first {
+		t.Errorf("still connected to %s", now)
+	}
+	if err := askLeader(nc); err != nil {
+		t.Error(err)
+	}
+	nc.Close()
+	<-ended
+}
