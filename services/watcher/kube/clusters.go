@@ -132,7 +132,8 @@ func remotesOf(from runtime.Object) (*object, bool) {
 	}
 	o := &object{key: key{name: s.Name}, version: s.ResourceVersion, created: s.CreationTimestamp.UTC()}
 	var all []remote
-	for name, kubeconfig := range s.Data {
+	for _, name := range slices.Sorted(maps.Keys(s.Data)) {
+		kubeconfig := s.Data[name]
 		r := remote{origin: fmt.Sprintf("Secret %s/%s, %s", s.Namespace, s.Name, name)}
 		r.Name = name
 		sum := sha256.Sum256(kubeconfig)
