@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -32,13 +33,18 @@ func TestObservability(t *testing.T) {
 	f.shift(50, 50)
 	all := f.exports()
 	f.stagesCounted(all)
+	serves, edge := f.signed()
+	f.overTLS(f.mesh.Frontends[0], serves)
+	maps.Copy(all, f.exports())
 	f.table(all)
 	f.answerable(all, f.dashboard())
 	f.answerable(all, f.alerts())
 	f.onDashboard(all)
 
 	// One process exports what they export together.
-	up := start(t, rig.Up).exports()
+	up := startWith(t, func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
+		return rig.UpTLS(ctx, dir, config, &serves)
+	}, rig.EnvoyConfig{Node: node, Cluster: "demo", TLS: &edge}).exports()
 	for name, m := range all {
 		if diff := cmp.Diff(m.Labels, up[name].Labels); diff != "" || up[name].Name == "" {
 			t.Errorf("of `meshlog up`, labels of %s (-apart +up):\n%s", name, diff)
@@ -47,6 +53,26 @@ func TestObservability(t *testing.T) {
 	if len(up) != len(all) {
 		t.Errorf("`meshlog up` exports %d metrics, the processes apart %d", len(up), len(all))
 	}
+}
+
+// signed makes certificates for a server of xDS and for an Envoy.
+func (f *fixture) signed() (server, client rig.TLS) {
+	f.Helper()
+	ca, err := rig.NewCA(f.TempDir(), "mesh")
+	f.must(err)
+	server, err = ca.Sign("frontend", "")
+	f.must(err)
+	client, err = ca.Sign("edge", "spiffe://cluster.local/ns/default/sa/edge")
+	f.must(err)
+	return server, client
+}
+
+// overTLS has a frontend serve over TLS too.
+func (f *fixture) overTLS(s *rig.Server, files rig.TLS) {
+	f.Helper()
+	f.must(s.Stop())
+	f.must(s.RestartWith("MESHLOG_TLS_CERT="+files.Cert, "MESHLOG_TLS_KEY="+files.Key, "MESHLOG_TLS_CLIENT_CA="+files.CA, "MESHLOG_TLS_LISTEN=127.0.0.1:0"))
+	f.must(s.Ready(f.ctx))
 }
 
 // onDashboard demands that the dashboard shows every metric of ours.
