@@ -106,6 +106,9 @@ func (s *Slice) References() (pods, addresses []string) {
 	return pods, addresses
 }
 
+// Service is the name of the one that the slice is of; empty: of none.
+func (s *Slice) Service() string { return s.service }
+
 // IsOn says that an endpoint is on a node, as far as the slice says it.
 func (s *Slice) IsOn(node string) bool {
 	for i := range s.endpoints {

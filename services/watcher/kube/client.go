@@ -52,6 +52,7 @@ var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Ver
 
 func newClient(c Config) (*client, error) {
 	cfg := rest.CopyConfig(c.REST)
+	cfg.WarningHandler = rest.NoWarnings{} // that something is deprecated is not news to who runs this
 	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
 	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {

@@ -41,6 +41,10 @@ func objectsOf(k *kind.Kind, c kubeconv.Converter, keep *kubeconv.Keeper) conver
 			o.body = kubeconv.Locality(from.Labels)
 		case *corev1.Namespace:
 			o.body = labels.Set(from.Labels)
+		case *corev1.Service:
+			if kubeconv.OwnEndpoints(from) {
+				o.body = ownEndpoints{}
+			}
 		case *corev1.Secret:
 			defer kubeconv.Wipe(from)
 		}

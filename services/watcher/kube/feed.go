@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/internal/model"
 )
 
 // feed follows a resource, in one namespace or in all, and says what it holds.
@@ -95,6 +96,9 @@ type limits struct {
 	// a definition is not served yet; poll is the pause where definitions
 	// cannot be watched.
 	rediscover, poll time.Duration
+	// unmirrored is the time between two looks for Services whose endpoints
+	// nobody mirrors.
+	unmirrored time.Duration
 	// retry is the first pause of a feed whose list or watch failed, and
 	// maxRetry the longest.
 	retry, maxRetry time.Duration
@@ -106,7 +110,8 @@ var defaultLimits = limits{
 	probe: 5 * time.Second, down: 15 * time.Second,
 	idle: 3 * time.Minute, doubt: 3 * time.Second, again: 10 * time.Second,
 	rediscover: time.Second, poll: time.Minute,
-	retry: 500 * time.Millisecond, maxRetry: 10 * time.Second,
+	unmirrored: time.Minute,
+	retry:      500 * time.Millisecond, maxRetry: 10 * time.Second,
 }
 
 // message is what a feed tells the loop.
@@ -119,6 +124,8 @@ type message struct {
 	gone    key   // removed
 	err     error // failed, doubted, down
 	served  *served
+
+	unmirrored []model.Diagnostic
 }
 
 // what a message says.
@@ -132,6 +139,7 @@ const (
 	failed                 // it did not, or with an error
 	doubted                // a list was not believed
 	discovered             // what the API server serves
+	looked                 // for Services whose endpoints nobody mirrors
 	down                   // the API server answers nothing any more
 )
 

@@ -19,6 +19,7 @@ import (
 
 // Names of kinds that are treated in their own way.
 const (
+	serviceKind      = "Service"
 	sliceKind        = "EndpointSlice"
 	podKind          = "Pod"
 	nodeKind         = "Node"

@@ -87,6 +87,7 @@ func TestServer(t *testing.T) {
 		{"a namespace is enough", testNamespaces},
 		{"discovery selectors", testSelectors},
 		{"settings of the mesh", testMeshConfig},
+		{"endpoints that nobody mirrors", testUnmirrored},
 		{"one kind is forbidden", testForbidden},
 		{"one kind fails", testFailing},
 		{"the API server hangs", testHangs},
@@ -203,6 +204,24 @@ data:
 	w.lacks("MeshConfig /default")
 	must(t, s.Delete(ctx, settings))
 	w.lacks("MeshNetworks /default")
+}
+
+func testUnmirrored(t *testing.T, s *kubetest.Server) {
+	ctx := t.Context()
+	const (
+		service   = `{apiVersion: v1, kind: Service, metadata: {name: old, namespace: shop}, spec: {ports: [{port: 80}]}}`
+		endpoints = `{apiVersion: v1, kind: Endpoints, metadata: {name: old, namespace: shop}, subsets: [{addresses: [{ip: 10.9.9.9}], ports: [{port: 80}]}]}`
+		slice     = `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: old-1, namespace: shop, labels: {kubernetes.io/service-name: old}}, addressType: IPv4, endpoints: []}`
+	)
+	must(t, s.Apply(ctx, service, endpoints))
+	w, _ := observe(t, s.Config())
+	if d := w.says("endpoints", "unmirrored"); d.Key.Name != "old" || d.Advice == "" {
+		t.Errorf("%+v", d)
+	}
+	must(t, s.Apply(ctx, slice))
+	w.isWell("endpoints")
+	must(t, s.Delete(ctx, service, endpoints, slice))
+	w.lacks("Service shop/old", "EndpointSlice shop/old-1")
 }
 
 var allButPods = []rbacv1.PolicyRule{

@@ -40,6 +40,11 @@ type run struct {
 	discovering bool
 
 	covered map[string]bool // kinds that were listed; nil: none was yet
+
+	// unmirrored are Services whose endpoints nobody mirrors; lookAt is when to
+	// look for them again.
+	unmirrored []model.Diagnostic
+	lookAt     time.Time
 }
 
 // queued is how many messages wait; then feeds do.
@@ -48,7 +53,7 @@ const queued = 1024
 func newRun(w *Watcher, c *client, sink watcher.Sink) *run {
 	return &run{
 		Watcher: w, client: c, sink: sink, index: newIndex(w.cfg.DiscoverySelectors), begun: time.Now(),
-		inbox: make(chan message, queued), feeds: map[string]*feed{},
+		lookAt: time.Now().Add(w.limits.again), inbox: make(chan message, queued), feeds: map[string]*feed{},
 		defined: map[string]definition{}, reported: map[string][]model.Diagnostic{},
 	}
 }
@@ -128,6 +133,7 @@ func (r *run) due(now time.Time) time.Time {
 		}
 	}
 	soonest(r.begun.Add(r.limits.again))
+	soonest(r.lookAt)
 	for _, f := range r.all() {
 		if f.err != nil {
 			soonest(f.since.Add(f.patience()))
@@ -154,6 +160,8 @@ func (r *run) step(ctx context.Context, messages []message) (done bool, err erro
 			return false, m.err
 		case m.what == discovered:
 			r.rediscovered(ctx, m)
+		case m.what == looked:
+			r.sawUnmirrored(m)
 		case m.feed == r.definitions:
 			r.take(m)
 			r.define(m)
@@ -163,6 +171,7 @@ func (r *run) step(ctx context.Context, messages []message) (done bool, err erro
 	}
 	now := time.Now()
 	r.rediscover(ctx, now)
+	r.lookUnmirrored(ctx, now)
 	if err := r.say(ctx, now); err != nil {
 		return false, err
 	}
@@ -303,7 +312,7 @@ func (r *run) take(m message) {
 
 // report tells what keeps kinds from being read, where it is news.
 func (r *run) report(now time.Time) {
-	all := map[string][]model.Diagnostic{"definitions": nil, "kinds": missing(r.missing)}
+	all := map[string][]model.Diagnostic{"definitions": nil, "kinds": missing(r.missing), "endpoints": r.unmirrored}
 	for _, k := range kind.All() {
 		all["kind "+k.Name] = nil
 	}

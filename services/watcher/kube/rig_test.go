@@ -27,6 +27,7 @@ func quick() limits {
 	l := defaultLimits
 	l.patience, l.probe, l.down, l.doubt = 300*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond, 300*time.Millisecond
 	l.again, l.rediscover, l.poll = 200*time.Millisecond, 50*time.Millisecond, 200*time.Millisecond
+	l.unmirrored = 100 * time.Millisecond
 	l.retry, l.maxRetry = 20*time.Millisecond, 100*time.Millisecond
 	return l
 }
