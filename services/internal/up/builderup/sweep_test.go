@@ -1,0 +1,66 @@
+package builderup
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"meshlog.dev/events"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/store"
+)
+
+// What a segment on the log begins with is kept, whoever else has forgotten it.
+func TestSweepKeepsBases(t *testing.T) {
+	quiet := slog.New(slog.DiscardHandler)
+	server, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	nc, err := bus.Connect(bus.ConnectOptions{Server: server, Name: t.Name(), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	o := &Options{Domain: "mesh", Replicas: 1, History: time.Hour, LogBytes: 1 << 20}
+	log, chain, err := o.open(t.Context(), nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+
+	put := func(b []byte) store.Hash {
+		t.Helper()
+		h, err := chain.PutBlob(t.Context(), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	chunk, forgotten := put([]byte("what the base holds")), put([]byte("what nobody names"))
+	checkpoint, err := store.EncodeCheckpoint(&snapshotv1.Checkpoint{
+		Version: store.Version{Epoch: 1, Seq: 1}.Proto(), Chunks: []*snapshotv1.ChunkRef{{Hash: chunk[:]}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := put(checkpoint)
+	for _, s := range []*events.Segment{{Epoch: 1, Build: "a"}, {Epoch: 2, Build: "b", Base: events.Hash(base)}} {
+		if _, err := log.Append(t.Context(), []events.Event{{ID: s.Build, Body: s}}, events.Fence{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	done, err := (&sweeper{log: log, chain: chain, logger: quiet}).sweep(t.Context()) // a history of no time
+	if err != nil || done.Blobs != 1 || done.Kept != 2 {
+		t.Errorf("%+v, %v; want 1 deleted, 2 kept", done, err)
+	}
+	for h, there := range map[store.Hash]bool{chunk: true, base: true, forgotten: false} {
+		if _, err := chain.GetBlob(t.Context(), h); there && err != nil || !there && !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("blob %s: %v, want it there: %v", h, err, there)
+		}
+	}
+}
