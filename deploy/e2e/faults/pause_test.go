@@ -3,8 +3,10 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,8 +39,12 @@ func TestLeaderComesBackLate(t *testing.T) {
 func (m *mesh) paused(t *testing.T, s *rig.Server, point string) {
 	t.Helper()
 	must(t, s.UntilAlive(m.ctx, s.Name+" to be stopped at "+point, func(context.Context) error {
-		if !strings.HasSuffix(s.Tail(1), stopAt+" "+point) {
-			return errors.New("it goes on")
+		if still, err := s.Paused(); err != nil || !still {
+			return cmp.Or(err, errors.New("it goes on"))
+		}
+		// Others of its goroutines may have said more since.
+		if !slices.Contains(strings.Split(s.Tail(20), "\n"), stopAt+" "+point) {
+			return errors.New("it stands somewhere else")
 		}
 		return nil
 	}))

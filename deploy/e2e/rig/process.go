@@ -110,6 +110,17 @@ func (p *Process) Kill() {
 // Resume lets it go on.
 func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 
+// Paused says whether the process stands still; it does some moments after it
+// was told to, or told itself.
+func (p *Process) Paused() (bool, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		return false, err
+	}
+	_, state, _ := bytes.Cut(b, []byte(") ")) // behind the name
+	return bytes.HasPrefix(state, []byte("T")), nil
+}
+
 // Resume ends a Pause.
 func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
