@@ -43,7 +43,7 @@ test: build build-faults tools ## All tests, those with a real Envoy and NATS se
 	go test -p 2 -count=1 $(E2E)
 
 .PHONY: test-faults
-test-faults: build build-faults tools ## Everything dies in every way, some 20 minutes; needs root
+test-faults: build build-faults tools ## Everything dies in every way, some 30 minutes; needs root
 	go test -tags faults -count=1 -timeout 60m -v ./deploy/e2e/faults
 
 .PHONY: race
@@ -107,7 +107,7 @@ sim: ## SEEDS (1000) schedules of failures against the real parts
 	go test ./services/internal/faultsim -count=1 -timeout 0 -run '^TestSim$$' -v -args -seeds=$(SEEDS)
 
 .PHONY: bench
-bench: build tools ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor
+bench: build tools ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor; storms
 	@for d in $$(git grep -lE '^func Benchmark' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 	  go test "./$$d" -run '^$$' -bench . -benchmem; done
 	go build -o bin/ ./deploy/e2e/bench ./deploy/e2e/load
@@ -115,6 +115,7 @@ bench: build tools ## Benchmarks; save to ACK, stage by stage; many proxies besi
 	bin/load
 	bin/load -mode delta -streams 500 -classes 1
 	bin/load join
+	bin/load storm
 
 # The deployment of deploy/compose.yaml with images made here. Docker Compose is
 # the pinned one, so that no plugin is needed.
