@@ -109,10 +109,10 @@ func (s *Slice) References() (pods, addresses []string) {
 // Service is the name of the one that the slice is of; empty: of none.
 func (s *Slice) Service() string { return s.service }
 
-// IsOn says that an endpoint is on a node, as far as the slice says it.
-func (s *Slice) IsOn(node string) bool {
+// IsOn says that an endpoint is on one of some nodes, as far as the slice says it.
+func (s *Slice) IsOn(some func(node string) bool) bool {
 	for i := range s.endpoints {
-		if s.endpoints[i].node == node {
+		if some(s.endpoints[i].node) {
 			return true
 		}
 	}

@@ -40,6 +40,9 @@ type index struct {
 	// slicesOf are the slices that refer to a pod, known or not; podsAt are the
 	// pods that have an address for themselves.
 	slicesOf, podsAt map[reference][]*entry
+	// moved are the nodes that have changed, and what is converted by them was
+	// not touched yet.
+	moved map[string]time.Time
 	// covered are the kinds that are spoken of; nil: all.
 	covered map[string]bool
 	seed    maphash.Seed
@@ -74,7 +77,7 @@ func newIndex(selectors []labels.Selector) *index {
 		selectors: selectors, seed: maphash.MakeSeed(),
 		entries: map[key]*entry{}, touched: map[key]time.Time{}, selected: map[string]bool{},
 		slicesOf: map[reference][]*entry{}, podsAt: map[reference][]*entry{},
-		held: map[string]int64{}, stats: map[string]figures{},
+		moved: map[string]time.Time{}, held: map[string]int64{}, stats: map[string]figures{},
 	}
 }
 
@@ -231,10 +234,12 @@ func (x *index) changes() []watcher.Object {
 			}
 		}
 	}
-	for _, first := range []string{namespaceKind, nodeKind, podKind} {
-		settle(func(k key) bool { return k.kind == first })
-	}
+	settle(func(k key) bool { return k.kind == namespaceKind })
+	settle(func(k key) bool { return k.kind == nodeKind })
+	x.touchNodes()
+	settle(func(k key) bool { return k.kind == podKind })
 	settle(func(key) bool { return true })
+	x.touched = map[key]time.Time{} // empty, and small: going through one that was large takes its time
 	slices.SortFunc(set, func(a, b watcher.Object) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
@@ -269,7 +274,7 @@ func (x *index) settle(k key, seen time.Time) (watcher.Object, bool) {
 		delete(x.entries, k)
 	}
 	if !said && k.kind == nodeKind {
-		x.touchNode(k.name, seen)
+		x.moved[k.name] = seen
 	}
 	return out, !said
 }
@@ -347,16 +352,19 @@ func (x *index) convert(k key, body any) (events.Payload, bool) {
 	return payloadOf(c.Payload(of, body))
 }
 
-// touchNode touches what is converted by a node. Nodes change rarely: what is
-// said of them changes with their labels only.
-func (x *index) touchNode(name string, seen time.Time) {
+// touchNodes touches what is converted by the nodes that have changed. They do
+// rarely: what is said of a node changes with its labels only.
+func (x *index) touchNodes() {
+	if len(x.moved) == 0 {
+		return
+	}
 	for k, e := range x.entries {
 		if e.object == nil {
 			continue
 		}
 		switch body := e.object.body.(type) {
 		case *kubeconv.Pod:
-			if body.Node == name {
+			if seen, ok := x.moved[body.Node]; ok {
 				x.touch(k, seen)
 				// Endpoints may know their node by their pod only.
 				x.touchSlices(reference{namespace: k.namespace, name: k.name}, seen)
@@ -365,11 +373,13 @@ func (x *index) touchNode(name string, seen time.Time) {
 				}
 			}
 		case *kubeconv.Slice:
-			if body.IsOn(name) {
+			var seen time.Time
+			if body.IsOn(func(node string) (ok bool) { seen, ok = x.moved[node]; return ok }) {
 				x.touch(k, seen)
 			}
 		}
 	}
+	clear(x.moved)
 }
 
 func (x *index) touchSlices(r reference, seen time.Time) {
