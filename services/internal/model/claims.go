@@ -200,13 +200,16 @@ func (c *claim) joins(winner *claim) bool {
 // that wins first. Aliases are those of the host.
 //
 // Several clusters have a port if one of them has it, so that a port may come
-// to them one by one. Their virtual IPs are not put together: what one cluster
-// calls by an address is something else in the next.
+// to them one by one. Their virtual IPs are kept apart: what one cluster calls by
+// an address is something else in the next.
 func mergeClaims(claims []*claim, aliases []string) *Service {
 	winner := claims[0]
 	s := *winner.service
 	s.Aliases = aliases
 	s.Ports, s.Addresses = slices.Clone(s.Ports), slices.Clone(s.Addresses)
+	if winner.service.Key.Source == kubernetesSource && winner.registry != nil {
+		s.Clusters = clustersOf(claims)
+	}
 	for _, c := range claims[1:] {
 		if !c.joins(winner) || c.service.AliasOf != winner.service.AliasOf {
 			continue
@@ -217,6 +220,18 @@ func mergeClaims(claims []*claim, aliases []string) *Service {
 		}
 	}
 	return &s
+}
+
+// clustersOf is where the Services are that those claims are of.
+func clustersOf(claims []*claim) []ServiceCluster {
+	var all []ServiceCluster
+	for _, c := range claims {
+		if c.joins(claims[0]) {
+			all = append(all, ServiceCluster{c.service.Key.Instance, c.service.Addresses})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b ServiceCluster) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(all, func(a, b ServiceCluster) bool { return a.Name == b.Name })
 }
 
 // claimProblems says which of the claims do not count.

@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,6 +104,9 @@ type EDSClass struct {
 type LDSClass struct {
 	Client Client
 	Scope  Scope // Services, VirtualServices
+	// Cluster is in which Kubernetes cluster of several sidecars call services
+	// by their virtual IPs (SVC-2).
+	Cluster string
 	// Bind says that nothing redirects a sidecar's connections, so that its
 	// listeners have ports of their own (LSN-12: INTERCEPTION_MODE NONE).
 	Bind bool
@@ -119,6 +123,8 @@ type LDSClass struct {
 type RDSClass struct {
 	Client Client
 	Scope  Scope // all
+	// Cluster is as in LDSClass.
+	Cluster string
 	// Namespace is in which sidecars call services by their bare names; empty
 	// where there are none.
 	Namespace string
@@ -197,7 +203,7 @@ func (c ProxyClass) String() string {
 			words = append(words, scope)
 		}
 	}
-	for _, where := range []string{c.EDS.View.Cluster, c.EDS.View.Network} {
+	for _, where := range []string{cmp.Or(c.EDS.View.Cluster, c.LDS.Cluster, c.RDS.Cluster), c.EDS.View.Network} {
 		if where != "" {
 			words = append(words, "in "+where)
 		}
@@ -271,6 +277,9 @@ func Classify(pc *PushContext, p *Proxy) ProxyClass {
 		c.LDS.Gateways = pc.gateways.selected(p)
 		c.RDS.Gateways = c.LDS.Gateways
 	}
+	if client == ClientSidecar {
+		c.LDS.Cluster, c.RDS.Cluster = c.EDS.View.Cluster, c.EDS.View.Cluster
+	}
 	c.LDS.Bind = client == ClientSidecar && p.text("INTERCEPTION_MODE") == "NONE"
 	source := func(m *sourceMatch) bool { return m.matches(p) }
 	c.LDS.Sources, c.RDS.Sources = pc.virtualServices.sourcesOf(LDS, source), pc.virtualServices.sourcesOf(RDS, source)
@@ -324,6 +333,9 @@ func (pc *PushContext) Classes() []ProxyClass {
 		for _, client := range []Client{ClientSidecar, ClientGRPC} {
 			c := pc.classOf(client, "")
 			c.EDS.View = view
+			if client == ClientSidecar {
+				c.LDS.Cluster, c.RDS.Cluster = view.Cluster, view.Cluster
+			}
 			add(c)
 		}
 	}

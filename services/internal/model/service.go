@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,8 +21,11 @@ type Service struct {
 	// ServiceEntry.
 	Kubernetes bool
 	// Addresses are virtual IPs or CIDRs, in the source's order; none: it is
-	// called by name alone.
-	Addresses  []string
+	// called by name alone. Of several clusters they are those of the one that
+	// wins.
+	Addresses []string
+	// Clusters is where a Service of Kubernetes is, by name.
+	Clusters   []ServiceCluster
 	Ports      []Port // of the TCP family, by number
 	Resolution Resolution
 	// Headless: a Kubernetes service without a virtual IP, which sidecars pass
@@ -40,6 +44,38 @@ type Service struct {
 	ExportTo Visibility
 	// SubjectAltNames are to be expected of its endpoints' certificates.
 	SubjectAltNames []string
+}
+
+// ServiceCluster is a Kubernetes cluster that has a service, and the service's
+// virtual IPs there (SVC-2).
+type ServiceCluster struct {
+	Name      string
+	Addresses []string
+}
+
+// In is s as it is called in a Kubernetes cluster: by the virtual IPs that it
+// has there, if it is there. Empty: in none that is known.
+func (s *Service) In(cluster string) *Service {
+	if i := s.cluster(cluster); i >= 0 && !slices.Equal(s.Clusters[i].Addresses, s.Addresses) {
+		local := *s
+		local.Addresses = s.Clusters[i].Addresses
+		return &local
+	}
+	return s
+}
+
+// IsIn says whether it is a Service of that cluster.
+func (s *Service) IsIn(cluster string) bool { return s.cluster(cluster) >= 0 }
+
+func (s *Service) cluster(name string) int {
+	return slices.IndexFunc(s.Clusters, func(c ServiceCluster) bool { return c.Name == name })
+}
+
+// Apart says whether two services of Kubernetes are in no cluster together, so
+// that they may have the same virtual IP.
+func (s *Service) Apart(o *Service) bool {
+	return len(s.Clusters) > 0 && len(o.Clusters) > 0 &&
+		!slices.ContainsFunc(s.Clusters, func(c ServiceCluster) bool { return o.IsIn(c.Name) })
 }
 
 // Port returns the port of that number.

@@ -112,8 +112,9 @@ func (d dice) raw(object string) Change {
 
 func (d dice) service() *registryv1.Service {
 	s := &registryv1.Service{
-		Ports:    []*registryv1.ServicePort{{Number: 80, Name: "http"}, {Number: 90, Name: "tcp"}}[:1+d.IntN(2)],
-		Headless: d.oneIn(4), ExportTo: d.exportTo(), Selector: throw(d, AnyLabels),
+		Ports:     []*registryv1.ServicePort{{Number: 80, Name: "http"}, {Number: 90, Name: "tcp"}}[:1+d.IntN(2)],
+		Addresses: throw(d, [][]string{nil, {"10.0.0.1"}, {"10.0.0.2"}}),
+		Headless:  d.oneIn(4), ExportTo: d.exportTo(), Selector: throw(d, AnyLabels),
 	}
 	switch d.IntN(5) {
 	case 0:

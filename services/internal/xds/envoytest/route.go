@@ -112,6 +112,7 @@ func start(t testing.TB, b *bootstrapv3.Bootstrap) (admin string) {
 		t.Fatal(err)
 	}
 	serving, ended := make(chan struct{}), make(chan string, 1)
+	up := serving
 	go func() { // ends with the process
 		var said []string
 		lines := bufio.NewScanner(stderr)
@@ -124,7 +125,6 @@ func start(t testing.TB, b *bootstrapv3.Bootstrap) (admin string) {
 		}
 		ended <- strings.Join(said, "\n")
 	}()
-	up := serving
 	t.Cleanup(func() {
 		cancel()
 		_ = cmd.Wait() // it was killed

@@ -24,9 +24,9 @@ type toEndpoints struct {
 	services string // a line each, of the namespace and the host
 }
 
-func lines(services []*model.Service) string {
+func lines(services []*model.Service, cluster string) string {
 	slices.SortFunc(services, func(a, b *model.Service) int {
-		if route.Senior(a, b) {
+		if route.Senior(a, b, cluster) {
 			return -1
 		}
 		return 1

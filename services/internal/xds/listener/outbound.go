@@ -29,6 +29,7 @@ func sidecarParts(r *model.Reader, class model.LDSClass) []piece.Part {
 		}
 	}
 	for _, s := range services {
+		s = s.In(class.Cluster)
 		for _, p := range s.Ports {
 			o.add(s, p)
 		}
@@ -200,8 +201,11 @@ func (o *outbound) settle(have, u *user) *user {
 		return u
 	}
 	winner, loser := have, u
-	if route.Senior(u.service, have.service) {
+	if route.Senior(u.service, have.service, o.class.Cluster) {
 		winner, loser = u, have
+	}
+	if len(winner.service.Addresses) > 0 && len(loser.service.Addresses) > 0 && winner.service.Apart(loser.service) {
+		return winner // clusters have virtual IPs of their own
 	}
 	o.report(loser.service.Key, "spec.ports", fmt.Sprintf("connections to port %d of %s cannot be told from those to %s of %s",
 		loser.port.Number, loser.service.Hostname, winner.service.Hostname, winner.service.Key),
@@ -248,7 +252,7 @@ func (o *outbound) listener(e *entry) []piece.Part {
 		parts = append(parts, o.connections(name, e.some[c], c, false))
 	}
 	if len(e.headless) > 0 {
-		parts = append(parts, toEndpoints{name, e.port, lines(e.headless)})
+		parts = append(parts, toEndpoints{name, e.port, lines(e.headless, o.class.Cluster)})
 	}
 	switch {
 	case e.all != nil:

@@ -91,6 +91,7 @@ func (b *sidecar) virtualServiceOf(host string) *model.VirtualServiceHead {
 type candidate struct {
 	virtualHost
 	service *model.Service // nil: a host of a VirtualService
+	in      string         // the callers' cluster
 	lost    []string       // domains that others have
 }
 
@@ -100,14 +101,18 @@ func (c *candidate) senior(o *candidate) bool {
 	if c.service == nil || o.service == nil {
 		return c.service != nil || o.service == nil && c.host < o.host
 	}
-	return Senior(c.service, o.service)
+	return Senior(c.service, o.service, c.in)
 }
 
-// Senior says whether a goes before b where only one of two services can be
-// had: one of a registry, the older one, the one whose name comes first.
-func Senior(a, b *model.Service) bool {
+// Senior says whether a goes before b where callers in a cluster can have only
+// one of two services: one of a registry, one of that cluster, the older one,
+// the one whose name comes first.
+func Senior(a, b *model.Service, cluster string) bool {
 	if a.Kubernetes != b.Kubernetes {
 		return a.Kubernetes
+	}
+	if a.IsIn(cluster) != b.IsIn(cluster) {
+		return a.IsIn(cluster)
 	}
 	if !a.Created.Equal(b.Created) {
 		return !a.Created.IsZero() && (b.Created.IsZero() || a.Created.Before(b.Created))
@@ -118,6 +123,9 @@ func Senior(a, b *model.Service) bool {
 func (b *sidecar) addService(s *model.Service, p model.Port, vs *model.VirtualServiceHead, own bool) {
 	h := virtualHost{routes: ForPort(p.Number), service: s.ServiceID, host: s.Hostname, port: p.Number, own: own}
 	h.rule, _ = b.r.Rule(b.class.Scope, s.Namespace, s.Hostname)
+	if local := s.In(b.class.Cluster); local != s {
+		h.cluster, s = b.class.Cluster, local
+	}
 	if vs != nil {
 		b.route(&h, vs)
 	}
@@ -130,9 +138,9 @@ func (b *sidecar) addService(s *model.Service, p model.Port, vs *model.VirtualSe
 	if vs != nil {
 		hosts.applied[vs.Key] = true
 	}
-	hosts.candidates = append(hosts.candidates, &candidate{virtualHost: h, service: s})
+	hosts.candidates = append(hosts.candidates, &candidate{virtualHost: h, service: s, in: b.class.Cluster})
 	if name, ok := Sniffed(s, p); ok {
-		h.routes, h.alone, h.own = name, true, false
+		h.routes, h.alone, h.own, h.cluster = name, true, false, ""
 		b.alone = append(b.alone, head{routes: name}, h)
 	}
 }
@@ -270,7 +278,7 @@ func (b *sidecar) proxied(ports []uint32) []*candidate {
 	var all []*candidate
 	for _, port := range ports {
 		for _, h := range b.ports[port].candidates {
-			again := &candidate{virtualHost: h.virtualHost, service: h.service}
+			again := &candidate{virtualHost: h.virtualHost, service: h.service, in: h.in}
 			again.routes, again.withPort, again.without = ForProxying, true, ""
 			all = append(all, again)
 		}

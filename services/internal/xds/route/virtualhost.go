@@ -22,6 +22,9 @@ type virtualHost struct {
 	port    uint32
 	// own: the service is of the callers' namespace, who use its bare name.
 	own bool
+	// cluster is that of the callers, where the service has other virtual IPs
+	// than elsewhere.
+	cluster string
 	// alone: nobody else's requests come here, whatever their host.
 	alone bool
 	// grpc: they are those of gRPC clients.
@@ -48,6 +51,7 @@ func (h virtualHost) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 		if service = r.Service(h.service); service == nil {
 			return nil, nil
 		}
+		service = service.In(h.cluster)
 	}
 	domains, problems := h.settled(r, service)
 	if len(domains) == 0 {
@@ -104,7 +108,10 @@ func (h *virtualHost) settled(r *model.Reader, s *model.Service) ([]string, []mo
 		seen[lower] = true
 		return twice || slices.Contains(lost, lower)
 	})
-	if h.without != "" {
+	if s != nil && len(s.Clusters) > 0 { // clusters have virtual IPs of their own
+		lost = slices.DeleteFunc(lost, func(d string) bool { return single(strings.Trim(d, "[]")) != "" })
+	}
+	if h.without != "" && len(lost) > 0 {
 		key := h.virtualService
 		if s != nil {
 			key = s.Key
