@@ -42,6 +42,20 @@ func (s *Server) InstallGatewayCRDs(ctx context.Context, names ...string) error 
 	return s.installCRDs(ctx, files, names)
 }
 
+// InstallMeshlogCRDs does the same with the kinds that are meshlog's own:
+// deploy/kubernetes/crds.
+func (s *Server) InstallMeshlogCRDs(ctx context.Context, names ...string) error {
+	root, err := root()
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(root, "deploy", "kubernetes", "crds", "*.yaml"))
+	if err != nil {
+		return err
+	}
+	return s.installCRDs(ctx, files, names)
+}
+
 // installCRDs installs those definitions in the files that have one of the
 // names, or all; files may hold other objects too.
 func (s *Server) installCRDs(ctx context.Context, files, names []string) error {

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/kube"
+	"meshlog.dev/services/watcher/kube/kubetest"
+)
+
+// rolesFile has the ClusterRoles of the watcher; namedOnly are the kinds that
+// they leave out: more than the objects that a setting names is nobody's
+// business.
+const rolesFile = "../../../deploy/kubernetes/base/watcher-kube-roles.yaml"
+
+var namedOnly = []string{"Secret", "ConfigMap"}
+
+// inConfigMap are the kinds that are the content of a ConfigMap.
+var inConfigMap = []string{"MeshConfig", "MeshNetworks"}
+
+// TestRoles demands that the roles that are delivered are what the table of
+// kinds needs, as a real API server calls it; that with them, and no other
+// right, the watcher reads all; and that they give nothing else.
+func TestRoles(t *testing.T) {
+	s := kubetest.Start(t)
+	for _, install := range []func(context.Context, ...string) error{s.InstallIstioCRDs, s.InstallGatewayCRDs, s.InstallMeshlogCRDs} {
+		must(t, install(t.Context()))
+	}
+	if want := renderRoles(rolesOf(t, s)); *update {
+		must(t, os.WriteFile(rolesFile, []byte(want), 0o644))
+	} else if diff := cmp.Diff(want, string(read(t, rolesFile))); diff != "" {
+		t.Errorf("%s is not what the table of kinds says; run with -update (-want +got):\n%s", rolesFile, diff)
+	}
+
+	rules := delivered(t)
+	c, err := s.User(t.Context(), "watcher-kube", rules...)
+	must(t, err)
+	t.Run("reads all", func(t *testing.T) { readsAll(t, c) })
+	t.Run("may nothing else", func(t *testing.T) { mayNothingElse(t, c) })
+}
+
+// role is one of the ClusterRoles: resources by group.
+type role struct {
+	name, comment string
+	resources     map[string][]string
+}
+
+// rolesOf are the roles that the table needs.
+func rolesOf(t *testing.T, s *kubetest.Server) []role {
+	t.Helper()
+	d, err := discovery.NewDiscoveryClientForConfig(s.Config())
+	must(t, err)
+	_, lists, err := d.ServerGroupsAndResourcesWithContext(t.Context())
+	must(t, err)
+	in := role{"meshlog-watcher-kube", "What is in namespaces: bound for all of them, or in each that is watched.", map[string][]string{}}
+	of := role{"meshlog-watcher-kube-cluster", "What is in no namespace, and which kinds there are.", map[string][]string{
+		"apiextensions.k8s.io": {"customresourcedefinitions"},
+	}}
+	for _, k := range kind.All() {
+		if slices.Contains(namedOnly, k.Name) || slices.Contains(inConfigMap, k.Name) {
+			continue
+		}
+		r, ok := resourceOf(lists, k)
+		if !ok {
+			t.Fatalf("the API server has no %s: which definition is missing?", k.Name)
+		}
+		to := of
+		if k.Namespaced {
+			to = in
+		}
+		if r.Namespaced != k.Namespaced {
+			t.Errorf("%s: namespaced is %v in the table, %v in the cluster", k.Name, k.Namespaced, r.Namespaced)
+		}
+		to.resources[k.Group] = append(to.resources[k.Group], r.Name)
+	}
+	return []role{in, of}
+}
+
+// resourceOf is the resource of a kind, in any of its versions.
+func resourceOf(lists []*metav1.APIResourceList, k *kind.Kind) (metav1.APIResource, bool) {
+	for _, l := range lists {
+		group, version, found := strings.Cut(l.GroupVersion, "/")
+		if !found {
+			group, version = "", group
+		}
+		for _, r := range l.APIResources {
+			if group == k.Group && slices.Contains(k.Versions, version) && r.Kind == k.DocumentKind() && !strings.Contains(r.Name, "/") {
+				return r, true
+			}
+		}
+	}
+	return metav1.APIResource{}, false
+}
+
+func renderRoles(roles []role) string {
+	var b strings.Builder
+	b.WriteString("# What watcher-kube reads, and nothing else: made of the table of kinds by\n" +
+		"# `go test ./services/cmd/watcher-kube -update`.\n\n")
+	for i, r := range roles {
+		if i > 0 {
+			b.WriteString("---\n")
+		}
+		fmt.Fprintf(&b, "# %s\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: %s}\nrules:\n", r.comment, r.name)
+		for _, group := range sortedKeys(r.resources) {
+			fmt.Fprintf(&b, "  - apiGroups: [%q]\n    resources: [%s]\n    verbs: [get, list, watch]\n",
+				group, strings.Join(slices.Sorted(slices.Values(r.resources[group])), ", "))
+		}
+	}
+	return b.String()
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	var keys []string
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// delivered are the rules of the file.
+func delivered(t *testing.T) (rules []rbacv1.PolicyRule) {
+	t.Helper()
+	for document := range strings.SplitSeq(string(read(t, rolesFile)), "\n---\n") {
+		var r rbacv1.ClusterRole
+		must(t, yaml.UnmarshalStrict([]byte(document), &r))
+		rules = append(rules, r.Rules...)
+	}
+	return rules
+}
+
+// sink takes the first listing, and stops the watcher.
+type sink struct {
+	stop     context.CancelFunc
+	kinds    []string
+	problems []string
+}
+
+func (s *sink) List(_ context.Context, l watcher.Listing) error {
+	s.kinds = l.Kinds
+	return nil
+}
+
+func (s *sink) Change(context.Context, []watcher.Object) error { return nil }
+
+// Problems come after the listing.
+func (s *sink) Problems(_ string, ds []model.Diagnostic) {
+	for _, d := range ds {
+		s.problems = append(s.problems, d.Code+": "+d.Reason)
+	}
+	if s.kinds != nil {
+		s.stop()
+	}
+}
+
+// readsAll has the watcher list all that it can with these rights, which is
+// everything but what only a Role gives.
+func readsAll(t *testing.T, c *rest.Config) {
+	// It may not read this ConfigMap, and says so after the listing.
+	w, err := kube.New(kube.Config{
+		REST: c, Cluster: "east", Logger: slog.New(slog.DiscardHandler),
+		MeshConfigMap: types.NamespacedName{Namespace: "meshlog", Name: "istio"},
+	})
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got := &sink{stop: cancel}
+	_ = w.Run(ctx, got) // cancelled
+	var want []string
+	for _, k := range kind.All() {
+		if !slices.Contains(inConfigMap, k.Name) {
+			want = append(want, k.Name)
+		}
+	}
+	if diff := cmp.Diff(want, slices.Sorted(slices.Values(got.kinds))); diff != "" {
+		t.Errorf("kinds that can be read (-want +got):\n%s\n%s", diff, strings.Join(got.problems, "\n"))
+	}
+	for _, p := range got.problems {
+		if !strings.HasPrefix(p, "forbidden: configmaps ") {
+			t.Error(p)
+		}
+	}
+}
+
+// mayNothingElse asks the API server, as the watcher, whether it may do what
+// somebody who has broken into it would like to.
+func mayNothingElse(t *testing.T, c *rest.Config) {
+	reviews, err := dynamic.NewForConfig(c)
+	must(t, err)
+	may := func(verb, group, resource string) bool {
+		resource, sub, _ := strings.Cut(resource, "/")
+		review, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&authorizationv1.SelfSubjectAccessReview{
+			TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: verb, Group: group, Version: "*", Resource: resource, Subresource: sub, Namespace: "shop",
+			}},
+		})
+		must(t, err)
+		answer, err := reviews.Resource(authorizationv1.SchemeGroupVersion.WithResource("selfsubjectaccessreviews")).
+			Create(t.Context(), &unstructured.Unstructured{Object: review}, metav1.CreateOptions{})
+		must(t, err)
+		allowed, _, _ := unstructured.NestedBool(answer.Object, "status", "allowed")
+		return allowed
+	}
+	if !may("list", "", "services") {
+		t.Fatal("it may not list services: this test asks in the wrong way")
+	}
+	for _, group := range []string{"", "networking.istio.io", "meshlog.dev", "apiextensions.k8s.io"} {
+		resource := map[string]string{"": "services", "networking.istio.io": "virtualservices", "meshlog.dev": "meshpolicies", "apiextensions.k8s.io": "customresourcedefinitions"}[group]
+		for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection"} {
+			if may(verb, group, resource) {
+				t.Errorf("it may %s %s", verb, resource)
+			}
+		}
+	}
+	for _, what := range [][3]string{
+		{"get", "", "secrets"}, {"list", "", "secrets"}, {"watch", "", "secrets"}, {"list", "", "configmaps"},
+		{"create", "", "pods/exec"}, {"create", "", "pods/portforward"}, {"get", "", "pods/log"}, {"get", "", "nodes/proxy"},
+		{"create", "", "serviceaccounts/token"}, {"impersonate", "", "users"}, {"list", "", "events"}, {"list", "", "serviceaccounts"},
+		{"list", "apps", "deployments"}, {"list", "coordination.k8s.io", "leases"}, {"bind", "rbac.authorization.k8s.io", "clusterroles"},
+		{"list", "*", "*"}, {"*", "", "services"},
+	} {
+		if may(what[0], what[1], what[2]) {
+			t.Errorf("it may %s %s.%s", what[0], what[2], what[1])
+		}
+	}
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	must(t, err)
+	return b
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
