@@ -18,7 +18,7 @@ TOOL := deploy/tools/get
 
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## All programs, into bin/
@@ -149,6 +149,11 @@ test-compose: images ## The compose deployment with a real Docker engine: scale,
 demo: build tools ## A canary through a real Envoy, then everything dies and it goes on
 	@go build -o bin/ ./deploy/e2e/demo
 	@bin/demo
+
+.PHONY: demo-kubernetes
+demo-kubernetes: build tools ## The same from kubectl apply on, with a real API server, which then dies
+	@go build -o bin/ ./deploy/e2e/demo
+	@bin/demo kubernetes
 
 .PHONY: tidy
 tidy: ## go mod tidy in every module, gofmt over all

@@ -29,13 +29,13 @@ type Cluster struct {
 	pods    []*Pod
 }
 
-// Definitions are those of the kinds that are installed from the start.
+// definitions are those of the kinds that the shop has.
 var definitions = []string{
 	"gateways.networking.istio.io", "virtualservices.networking.istio.io", "destinationrules.networking.istio.io",
 }
 
-// Start starts a cluster that keeps everything in dir/name. The caller ends it
-// with End.
+// Start starts a cluster that has the kinds of the shop, and keeps everything
+// in dir/name. The caller ends it with End.
 func Start(ctx context.Context, dir, name string) (*Cluster, error) {
 	c := &Cluster{Name: name, Kubeconfig: filepath.Join(dir, name, "kubeconfig")}
 	var err error

@@ -1,6 +1,8 @@
 // Demo shows the whole path: files, log, versions, a real Envoy that answers
 // requests; a canary that costs no request; and Envoy serving on while
 // everything else is dead. `make demo` builds what it needs and runs it.
+// `demo kubernetes` shows it from what is applied to a real API server; `make
+// demo-kubernetes` runs that.
 //
 // On a terminal it stays up until Ctrl-C. Otherwise it ends with code 0 once
 // every step was seen to hold, 1 if one did not.
@@ -12,10 +14,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
 	"golang.org/x/term"
+
+	"meshlog.dev/deploy/e2e/rig"
 )
 
 // patience is how long all steps together may take.
@@ -24,8 +29,16 @@ const patience = 2 * time.Minute
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	play := newStage
+	switch {
+	case slices.Equal(os.Args[1:], []string{"kubernetes"}):
+		play = newClusterStage
+	case len(os.Args) > 1:
+		fmt.Fprintln(os.Stderr, "demo: want no argument, or kubernetes")
+		os.Exit(2)
+	}
 	terminal := term.IsTerminal(int(os.Stdout.Fd()))
-	if err := run(ctx, &printer{w: os.Stdout, colours: terminal}, terminal); err != nil {
+	if err := run(ctx, &printer{w: os.Stdout, colours: terminal}, play, terminal); err != nil {
 		if ctx.Err() != nil {
 			err = errors.New("interrupted")
 		}
@@ -34,7 +47,19 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, p *printer, terminal bool) (err error) {
+// step is a chapter of a demo.
+type step func(context.Context) error
+
+// play is one of the demos.
+type play interface {
+	steps() []step
+	// yours leaves it to whoever sits at the terminal.
+	yours(context.Context) error
+	proxy() *rig.Envoy
+	end()
+}
+
+func run(ctx context.Context, p *printer, begin func(scene) play, terminal bool) (err error) {
 	dir, err := os.MkdirTemp("", "meshlog-demo-")
 	if err != nil {
 		return err
@@ -46,12 +71,12 @@ func run(ctx context.Context, p *printer, terminal bool) (err error) {
 			fmt.Fprintln(os.Stderr, "demo: what the processes printed is in", dir)
 		}
 	}()
-	s := &stage{printer: p, dir: dir}
+	s := begin(scene{printer: p, dir: dir})
 	defer s.end()
 
 	steps, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the demo did not end within %s", patience))
 	defer cancel()
-	for _, step := range []func(context.Context) error{s.set, s.canary, s.alone, s.fromDisk} {
+	for _, step := range s.steps() {
 		if err := step(steps); err != nil {
 			return err
 		}
@@ -59,13 +84,13 @@ func run(ctx context.Context, p *printer, terminal bool) (err error) {
 	if !terminal {
 		return nil
 	}
-	if err := s.again(steps); err != nil {
+	if err := s.yours(steps); err != nil {
 		return err
 	}
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-s.envoy.Done():
-		return s.envoy.Running()
+	case <-s.proxy().Done():
+		return s.proxy().Running()
 	}
 }

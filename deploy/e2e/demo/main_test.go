@@ -5,13 +5,23 @@ import (
 	"testing"
 )
 
-// Every step of the demo holds.
+// Every step of the demos holds.
 func TestDemo(t *testing.T) {
+	t.Parallel()
+	holds(t, newStage, "What runs", "0/100", "PUT routes.yaml:2", "Everything dies", "envoy-2 answers")
+}
+
+func TestDemoKubernetes(t *testing.T) {
+	t.Parallel()
+	holds(t, newClusterStage, "What runs", "0/100", "by release-bot", "the new one answers", "DOWN, FROZEN", "all from shop-v1")
+}
+
+func holds(t *testing.T, begin func(scene) play, says ...string) {
 	var out strings.Builder
-	if err := run(t.Context(), &printer{w: &out}, false); err != nil {
+	if err := run(t.Context(), &printer{w: &out}, begin, false); err != nil {
 		t.Fatalf("%v, after:\n%s", err, out.String())
 	}
-	for _, want := range []string{"What runs", "0/100", "PUT routes.yaml:2", "Everything dies", "envoy-2 answers"} {
+	for _, want := range says {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, out.String())
 		}

@@ -16,28 +16,31 @@ type change struct {
 	toACK   time.Duration
 }
 
-// applied waits until Envoy has acknowledged routes newer than before, and says
-// what brought them there.
-func (s *stage) applied(ctx context.Context, saved time.Time, before rig.Version) (change, error) {
-	t, err := s.mesh.Acked(ctx, s.envoy.Name, rig.RouteConfiguration, before)
+// applied waits until Envoy has acknowledged what is newer than before, and
+// says which change of an object brought it there.
+func (s *scene) applied(ctx context.Context, typeURL, object string, saved time.Time, before rig.Version) (change, error) {
+	t, err := s.mesh.Acked(ctx, s.envoy.Name, typeURL, before)
 	if err != nil {
 		return change{}, err
 	}
 	c := change{version: t.Sent, toACK: t.AckedTime.Sub(saved)}
-	c.cause, err = s.cause(ctx, t.Sent)
+	c.cause, err = s.cause(ctx, t.Sent, object)
 	return c, err
 }
 
-// cause is what the log says of the change of the routes that a version has.
-func (s *stage) cause(ctx context.Context, version rig.Version) (string, error) {
+// cause is what the log says of the change of an object that a version has.
+func (s *scene) cause(ctx context.Context, version rig.Version, object string) (string, error) {
 	var v rig.Published
 	if err := s.mesh.CLI(ctx, &v, "versions", version.String()); err != nil {
 		return "", err
 	}
 	for _, c := range v.Changes {
-		if strings.Contains(c.Object, "VirtualService demo/shop ") {
+		if strings.HasPrefix(c.Object, object) {
 			return fmt.Sprintf("#%d %s: %s", c.Seq, c.Cause, c.Object), nil
 		}
 	}
-	return "", fmt.Errorf("version %s does not say that it changes the routes: %+v", version, v.Changes)
+	return "", fmt.Errorf("version %s does not say that it changes %s: %+v", version, object, v.Changes)
 }
+
+// theRoute is the object that a canary is about.
+const theRoute = "VirtualService demo/shop "

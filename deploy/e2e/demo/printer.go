@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 )
 
 // printer writes the demo's pages. A failed write to a terminal is nothing to
@@ -45,12 +46,22 @@ func (p *printer) note(format string, args ...any) {
 
 const row = "  %-9s %-18s %-13s %-26s %s\n"
 
-// columns heads a table of canary steps.
-func (p *printer) columns() {
-	fmt.Fprint(p.w, p.paint(faint, fmt.Sprintf(row, "weights", "version", "save to ACK", "measured", "caused by")))
+// columns heads a table of changes, of what is changed.
+func (p *printer) columns(what, toACK string) {
+	fmt.Fprint(p.w, p.paint(faint, fmt.Sprintf(row, what, "version", toACK, "measured", "caused by")))
 }
 
-// line is one step.
-func (p *printer) line(weights, version, toACK, measured, cause string) {
-	fmt.Fprintf(p.w, row, weights, version, toACK, measured, cause)
+// line is one change.
+func (p *printer) line(what, version, toACK, measured, cause string) {
+	fmt.Fprintf(p.w, row, what, version, toACK, measured, cause)
+}
+
+// command shows what one would type.
+func (p *printer) command(line string) { fmt.Fprintf(p.w, "  %s\n", p.paint(bold, "$ "+line)) }
+
+// output shows what a program printed.
+func (p *printer) output(text string) {
+	for line := range strings.Lines(text) {
+		fmt.Fprintf(p.w, "  %s\n", strings.TrimRight(line, "\n"))
+	}
 }

@@ -9,17 +9,26 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// stage is all that runs.
-type stage struct {
+// scene is what both demos have.
+type scene struct {
 	*printer
-	dir string
+	dir   string
+	mesh  *rig.Mesh // meshlog up
+	envoy *rig.Envoy
+}
+
+// stage is all that runs of the demo with files.
+type stage struct {
+	scene
 
 	v1, v2   *rig.Backend
 	shop     *shop.Shop
-	mesh     *rig.Mesh // meshlog up
-	envoy    *rig.Envoy
 	frontend *rig.Server
 }
+
+func newStage(s scene) play { return &stage{scene: s} }
+
+func (s *stage) steps() []step { return []step{s.set, s.canary, s.alone, s.fromDisk} }
 
 // sample is how many requests a split is measured over: at 50/50 its standard
 // deviation is 1.1 percent points, and tolerance more than five of them.
@@ -57,12 +66,15 @@ func (s *stage) set(ctx context.Context) (err error) {
 	return nil
 }
 
+// proxy is the Envoy that serves.
+func (s *scene) proxy() *rig.Envoy { return s.envoy }
+
 // up is the one process.
-func (s *stage) up() *rig.Server { return s.mesh.Frontends[0] }
+func (s *scene) up() *rig.Server { return s.mesh.Frontends[0] }
 
 // split measures the steady load and says whether it is what the weights say.
 // It returns what it measured, and how many requests were sent meanwhile.
-func (s *stage) split(ctx context.Context, load *rig.Load, v1, v2 int) (measured string, sent int, err error) {
+func (s *scene) split(ctx context.Context, load *rig.Load, v1, v2 int) (measured string, sent int, err error) {
 	// Those from before the routes changed, and those that were on their way
 	// just then, are no part of the sample.
 	var t rig.Tally

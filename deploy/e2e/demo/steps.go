@@ -13,7 +13,7 @@ import (
 // canary shifts requests from one version to the other, and loses none.
 func (s *stage) canary(ctx context.Context) error {
 	s.chapter("A canary: three saves of routes.yaml while requests flow")
-	s.columns()
+	s.columns("weights", "save to ACK")
 	load, err := rig.StartLoad(ctx, s.shop.URL(), conns)
 	if err != nil {
 		return err
@@ -28,7 +28,7 @@ func (s *stage) canary(ctx context.Context) error {
 				return err
 			}
 		}
-		c, err := s.applied(ctx, saved, at)
+		c, err := s.applied(ctx, rig.RouteConfiguration, theRoute, saved, at)
 		if err != nil {
 			return err
 		}
@@ -40,7 +40,7 @@ func (s *stage) canary(ctx context.Context) error {
 		total += sent
 		toACK := "at start"
 		if i > 0 {
-			toACK = c.toACK.Round(100 * time.Microsecond).String()
+			toACK = tenths(c.toACK)
 		}
 		s.line(fmt.Sprintf("%d/%d", w.v1, w.v2), c.version.String(), toACK, measured, c.cause)
 	}
@@ -100,8 +100,8 @@ func (s *stage) fromDisk(ctx context.Context) (err error) {
 	return s.serves(ctx, s.envoy)
 }
 
-// again brings everything back, for whoever sits at the terminal.
-func (s *stage) again(ctx context.Context) error {
+// yours brings everything back, for whoever sits at the terminal.
+func (s *stage) yours(ctx context.Context) error {
 	s.chapter("Everything is back: your turn")
 	if err := s.frontend.Stop(); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (s *stage) serves(ctx context.Context, e *rig.Envoy) error {
 }
 
 // unrejected says that e took all it was ever sent.
-func (s *stage) unrejected(ctx context.Context, e *rig.Envoy) error {
+func (s *scene) unrejected(ctx context.Context, e *rig.Envoy) error {
 	n, err := e.Rejected(ctx)
 	if err != nil {
 		return err

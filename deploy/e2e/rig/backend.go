@@ -14,6 +14,7 @@ import (
 type Backend struct {
 	Name string
 	Port int
+	Addr string // host:port
 
 	served atomic.Int64
 	server *http.Server
@@ -31,7 +32,7 @@ func StartBackendAt(address, name string) (*Backend, error) {
 		return nil, err
 	}
 	l = own{l}
-	b := &Backend{Name: name, Port: l.Addr().(*net.TCPAddr).Port, ended: make(chan struct{})}
+	b := &Backend{Name: name, Port: l.Addr().(*net.TCPAddr).Port, Addr: l.Addr().String(), ended: make(chan struct{})}
 	b.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		b.served.Add(1)
 		_, _ = io.WriteString(w, name+"\n")

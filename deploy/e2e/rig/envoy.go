@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -204,6 +207,42 @@ func (e *Envoy) ConfigDump(ctx context.Context, into any) error {
 		return err
 	}
 	return decode("/config_dump of "+e.Name, b, into)
+}
+
+// Hosts are the endpoints of a cluster, host:port, and whether Envoy sends
+// requests there.
+func (e *Envoy) Hosts(ctx context.Context, cluster string) (map[string]bool, error) {
+	b, err := e.get(ctx, "/clusters?format=json&filter=^"+url.QueryEscape(regexp.QuoteMeta(cluster))+"$")
+	if err != nil {
+		return nil, err
+	}
+	var reply struct {
+		Clusters []struct {
+			Name  string
+			Hosts []struct {
+				Address struct {
+					Socket struct {
+						Address string
+						Port    int `json:"port_value"`
+					} `json:"socket_address"`
+				}
+				Health struct {
+					EDS string `json:"eds_health_status"`
+				} `json:"health_status"`
+			} `json:"host_statuses"`
+		} `json:"cluster_statuses"`
+	}
+	if err := decode("/clusters of "+e.Name, b, &reply); err != nil {
+		return nil, err
+	}
+	hosts := map[string]bool{}
+	for _, c := range reply.Clusters {
+		for _, h := range c.Hosts {
+			at := h.Address.Socket
+			hosts[net.JoinHostPort(at.Address, strconv.Itoa(at.Port))] = h.Health.EDS == "HEALTHY"
+		}
+	}
+	return hosts, nil
 }
 
 // Rejected is how many responses Envoy has rejected in its life, of all types.

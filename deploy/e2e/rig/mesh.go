@@ -146,13 +146,18 @@ func Up(ctx context.Context, dir, config string) (*Mesh, error) { return UpTLS(c
 
 // UpTLS is Up with xDS over mutual TLS alone; nil: without.
 func UpTLS(ctx context.Context, dir, config string, tls *TLS) (*Mesh, error) {
+	return UpWith(ctx, dir, tls, "--config", config)
+}
+
+// UpWith is UpTLS on what flags say.
+func UpWith(ctx context.Context, dir string, tls *TLS, flags ...string) (*Mesh, error) {
 	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
 	m := &Mesh{dir: dir, Data: filepath.Join(dir, "data")}
 	m.cli = bus{"--data", m.Data}
-	up, err := startServer("meshlog", "up", dir, Server{XDS: port, TLS: tls}, "up", "--config", config, "--data", m.Data)
+	up, err := startServer("meshlog", "up", dir, Server{XDS: port, TLS: tls}, append([]string{"up", "--data", m.Data}, flags...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -330,20 +335,35 @@ func (m *Mesh) CLI(ctx context.Context, into any, args ...string) error {
 	return meshlog(ctx, into, append(args, m.cli...)...)
 }
 
+// Show is what a command of bin/meshlog on this mesh prints for people.
+func (m *Mesh) Show(ctx context.Context, args ...string) (string, error) {
+	out, err := command(ctx, append(args, m.cli...)...)
+	return string(out), err
+}
+
 func meshlog(ctx context.Context, into any, args ...string) error {
-	bin, err := Bin("meshlog")
+	args = append(args, "-o", "json")
+	out, err := command(ctx, args...)
 	if err != nil {
 		return err
 	}
-	args = append(args, "-o", "json")
+	return decode("meshlog "+strings.Join(args, " "), out, into)
+}
+
+// command is what bin/meshlog prints.
+func command(ctx context.Context, args ...string) ([]byte, error) {
+	bin, err := Bin("meshlog")
+	if err != nil {
+		return nil, err
+	}
 	cmd := exec.CommandContext(ctx, bin, args...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("meshlog %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+		return nil, fmt.Errorf("meshlog %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
-	return decode("meshlog "+strings.Join(args, " "), out, into)
+	return out, nil
 }
 
 func decode(what string, b []byte, into any) error {

@@ -74,9 +74,14 @@ func (s *Shop) Weights(v1, v2 int) (time.Time, error) {
 // Weighted is the file of the routes with new weights.
 func (s *Shop) Weighted(v1, v2 int) (string, error) {
 	text, err := s.read(Routes)
+	return Weighted(text, v1, v2), err
+}
+
+// Weighted is a route with weights 90 and 10 with new ones.
+func Weighted(text string, v1, v2 int) string {
 	// In the order of the file: one number may be the other's old one.
 	first, second, _ := strings.Cut(text, "weight: 90")
-	return first + fmt.Sprintf("weight: %d", v1) + strings.Replace(second, "weight: 10", fmt.Sprintf("weight: %d", v2), 1), err
+	return first + fmt.Sprintf("weight: %d", v1) + strings.Replace(second, "weight: 10", fmt.Sprintf("weight: %d", v2), 1)
 }
 
 // Endpoints saves the versions with the ports of their endpoints, and returns
@@ -86,7 +91,7 @@ func (s *Shop) Endpoints(v1, v2 []int) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	return s.Save(Versions, ports(ports(text, 8081, v1), 8082, v2))
+	return s.Save(Versions, Ports(Ports(text, 8081, v1...), 8082, v2...))
 }
 
 func (s *Shop) save(name string, old int, now ...int) (time.Time, error) {
@@ -94,7 +99,7 @@ func (s *Shop) save(name string, old int, now ...int) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	return s.Save(name, ports(text, old, now))
+	return s.Save(name, Ports(text, old, now...))
 }
 
 func (s *Shop) read(name string) (string, error) {
@@ -102,8 +107,8 @@ func (s *Shop) read(name string) (string, error) {
 	return string(b), err
 }
 
-// ports repeats the line with the port old for each of now.
-func ports(text string, old int, now []int) string {
+// Ports repeats the line with the port old for each of now.
+func Ports(text string, old int, now ...int) string {
 	var out strings.Builder
 	was := regexp.MustCompile(fmt.Sprintf(`(number|http): %d\b`, old))
 	for line := range strings.Lines(text) {

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"meshlog.dev/deploy/e2e/cluster"
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+// clusterStage is all that runs of the demo with Kubernetes.
+type clusterStage struct {
+	scene
+
+	cluster *cluster.Cluster
+	shop    *cluster.Shop
+	v1      *cluster.Pod
+	v2      []*cluster.Pod
+	// seen is the newest version that Envoy is known to have.
+	seen rig.Version
+}
+
+func newClusterStage(s scene) play { return &clusterStage{scene: s} }
+
+func (s *clusterStage) steps() []step {
+	return []step{s.set, s.apply, s.canary, s.scale, s.history, s.away, s.back}
+}
+
+// set starts everything; the cluster is empty.
+func (s *clusterStage) set(ctx context.Context) (err error) {
+	if s.cluster, err = cluster.Start(ctx, s.dir, "east"); err != nil {
+		return err
+	}
+	// All kinds of Istio and of the Gateway API, as in a cluster that has both.
+	if err := errors.Join(s.cluster.InstallIstioCRDs(ctx), s.cluster.InstallGatewayCRDs(ctx)); err != nil {
+		return err
+	}
+	if s.shop, err = cluster.NewShop(s.dir); err != nil {
+		return err
+	}
+	if s.mesh, err = rig.UpWith(ctx, s.dir, nil, "--kubeconfig", s.cluster.Kubeconfig, "--cluster", s.cluster.Name); err != nil {
+		return err
+	}
+	up := s.up()
+	s.envoy, err = rig.StartEnvoy(ctx, rig.EnvoyConfig{Node: "envoy-1", Cluster: "demo", XDS: []int{up.XDS}, Dir: s.dir})
+	if err != nil {
+		return err
+	}
+	if err := s.envoy.Ready(ctx); err != nil {
+		return err
+	}
+	s.chapter("What runs")
+	s.where("etcd", "where Kubernetes keeps its objects", fmt.Sprintf("pid %d", s.cluster.Etcd.PID()))
+	s.where("apiserver", "a real kube-apiserver, with the kinds of Istio", fmt.Sprintf("pid %d, %s", s.cluster.API.PID(), s.cluster.Config().Host))
+	s.where("meshlog up", "watches it: --kubeconfig, --cluster east", fmt.Sprintf("pid %d, xDS 127.0.0.1:%d, admin http://127.0.0.1:%d", up.PID(), up.XDS, up.Admin))
+	s.where("envoy-1", "a real Envoy, configured by it; it has nothing yet", fmt.Sprintf("pid %d, admin http://%s", s.envoy.PID(), s.envoy.Admin()))
+	s.where("kubeconfig", "the administrator's access to the cluster", s.cluster.Kubeconfig)
+	s.where("manifests", "what is applied, a copy of deploy/e2e/demo/kubernetes", s.shop.Path)
+	s.where("data", "the log, the versions, the frontend's replica", s.mesh.Data)
+	s.note("")
+	s.note("There is no kubectl here: what you would type is shown, and sent to the API server as kubectl")
+	s.note("would (server-side apply). Nor are there controllers: pods and EndpointSlices are the demo's.")
+	return nil
+}
+
+// end stops what still runs, the first to start last.
+func (s *clusterStage) end() {
+	if s.envoy != nil {
+		s.envoy.Kill()
+	}
+	if s.mesh != nil {
+		s.mesh.End()
+	}
+	if s.cluster != nil {
+		s.cluster.End()
+	}
+}

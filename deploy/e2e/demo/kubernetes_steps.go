@@ -1,0 +1,310 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"meshlog.dev/deploy/e2e/cluster"
+	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/e2e/shop"
+)
+
+// apply brings the shop into the cluster, and Envoy to serve it.
+func (s *clusterStage) apply(ctx context.Context) (err error) {
+	s.chapter("From kubectl apply to Envoy's ACK")
+	s.command("kubectl apply --server-side -f " + s.shop.Path)
+	begun := time.Now()
+	if err := s.shop.Apply(ctx, s.cluster); err != nil {
+		return err
+	}
+	if s.v1, err = s.pod(ctx, "v1"); err != nil {
+		return err
+	}
+	first, err := s.pod(ctx, "v2")
+	if err != nil {
+		return err
+	}
+	s.v2 = []*cluster.Pod{first}
+	s.holds("Namespace, Service, DestinationRule, Gateway, VirtualService, two Pods, two EndpointSlices: written in %s", since(begun))
+	if err := s.envoy.Listening(ctx, s.shop.Port); err != nil {
+		return err
+	}
+	for _, p := range []*cluster.Pod{s.v1, first} {
+		if err := s.known(ctx, p, true); err != nil {
+			return err
+		}
+	}
+	t, err := s.mesh.Acked(ctx, s.envoy.Name, rig.ClusterLoadAssignment, rig.Version{})
+	if err != nil {
+		return err
+	}
+	s.seen = t.Acked
+	s.holds("envoy-1 has acknowledged version %s %s after the first of them was applied", t.Acked, t.AckedTime.Sub(begun).Round(time.Millisecond))
+	answers := rig.Send(ctx, s.shop.URL(), 20)
+	if err := answers.Err(); err != nil {
+		return err
+	}
+	s.holds("%s answers: %d of %d requests", s.shop.URL(), answers.Sent, answers.Sent)
+	return nil
+}
+
+// pod starts a pod of a version.
+func (s *clusterStage) pod(ctx context.Context, version string) (*cluster.Pod, error) {
+	return s.cluster.Run(ctx, cluster.Namespace, cluster.Service, version)
+}
+
+// known waits until Envoy sends requests to a pod, or does not any more.
+func (s *clusterStage) known(ctx context.Context, p *cluster.Pod, want bool) error {
+	of := fmt.Sprintf("outbound|80|%s|%s", p.Version, cluster.Host)
+	return s.envoy.UntilAlive(ctx, fmt.Sprintf("envoy-1 to have %s as an endpoint: %t", p.Name, want), func(ctx context.Context) error {
+		hosts, err := s.envoy.Hosts(ctx, of)
+		if err == nil && hosts[p.Addr] != want {
+			err = fmt.Errorf("%s has %v", of, hosts)
+		}
+		return err
+	})
+}
+
+// canary shifts requests from one version to the other, and loses none.
+func (s *clusterStage) canary(ctx context.Context) error {
+	s.chapter("A canary: the VirtualService is applied with other weights while requests flow")
+	s.command("kubectl apply --server-side --field-manager release-bot -f " + s.shop.Path + "/routes.yaml")
+	s.columns("weights", "apply to ACK")
+	load, err := rig.StartLoad(ctx, s.shop.URL(), conns)
+	if err != nil {
+		return err
+	}
+	defer load.Stop()
+	total := 0 // of requests
+	for _, w := range []struct{ v1, v2 int }{{50, 50}, {0, 100}} {
+		at, err := s.shop.Weigh(ctx, s.cluster, "release-bot", w.v1, w.v2)
+		if err != nil {
+			return err
+		}
+		c, err := s.applied(ctx, rig.RouteConfiguration, theRoute, at, s.seen)
+		if err != nil {
+			return err
+		}
+		s.seen = c.version
+		measured, sent, err := s.split(ctx, load, w.v1, w.v2)
+		if err != nil {
+			return err
+		}
+		total += sent
+		s.line(fmt.Sprintf("%d/%d", w.v1, w.v2), c.version.String(), tenths(c.toACK), measured, c.cause)
+	}
+	return s.lostNone(ctx, load.Stop(), total)
+}
+
+// lostNone says that all requests were answered.
+func (s *clusterStage) lostNone(ctx context.Context, last rig.Tally, before int) error {
+	if last.Sent > 0 && last.Err() != nil {
+		return last.Err()
+	}
+	s.holds("all %d requests were answered", before+last.Sent)
+	return s.unrejected(ctx, s.envoy)
+}
+
+// scale brings pods, and takes them again, and loses no request.
+func (s *clusterStage) scale(ctx context.Context) error {
+	s.chapter("Scale shop-v2 to three pods and back to one while requests flow")
+	s.command("kubectl scale deployment/shop-v2 --replicas 3    # the demo starts the pods itself, and writes their slices")
+	s.columns("pods", "slice to ACK")
+	load, err := rig.StartLoad(ctx, s.shop.URL(), conns)
+	if err != nil {
+		return err
+	}
+	defer load.Stop()
+	for len(s.v2) < 3 {
+		p, err := s.cluster.Begin(ctx, cluster.Namespace, cluster.Service, "v2")
+		if err != nil {
+			return err
+		}
+		if err := s.slice(ctx, len(s.v2)+1, p, true, func() error { return p.Ready(ctx, true) }); err != nil {
+			return err
+		}
+		s.v2 = append(s.v2, p)
+	}
+	for len(s.v2) > 1 {
+		p := s.v2[len(s.v2)-1]
+		// The way a pod goes: its slice says that it terminates while it still
+		// answers, and it ends once nothing is sent there any more.
+		if err := s.slice(ctx, len(s.v2)-1, p, false, func() error { return p.Terminate(ctx) }); err != nil {
+			return err
+		}
+		if err := p.Remove(ctx); err != nil {
+			return err
+		}
+		s.v2 = s.v2[:len(s.v2)-1]
+	}
+	return s.lostNone(ctx, load.Stop(), 0)
+}
+
+// slice writes a pod's slice and says when Envoy had it.
+func (s *clusterStage) slice(ctx context.Context, pods int, p *cluster.Pod, want bool, write func() error) error {
+	at, served := time.Now(), p.Served()
+	if err := write(); err != nil {
+		return err
+	}
+	if err := s.known(ctx, p, want); err != nil {
+		return err
+	}
+	c, err := s.applied(ctx, rig.ClusterLoadAssignment, "EndpointSlice demo/"+p.Name, at, s.seen)
+	if err != nil {
+		return err
+	}
+	s.seen = c.version
+	measured := "nothing is sent there"
+	if want {
+		measured = "the new one answers"
+		err := rig.Until(ctx, "a request to "+p.Name, func(context.Context) error {
+			if p.Served() == served {
+				return errors.New("none came")
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	s.line(fmt.Sprint(pods), c.version.String(), tenths(c.toACK), measured, c.cause)
+	return nil
+}
+
+// history asks who did it.
+func (s *clusterStage) history(ctx context.Context) error {
+	s.chapter("Who changed the weights?")
+	return s.ask(ctx, "release-bot", "history", "VirtualService/demo/shop")
+}
+
+// ask runs a command, and demands that it says something.
+func (s *clusterStage) ask(ctx context.Context, want string, args ...string) error {
+	out, err := s.mesh.Show(ctx, args...)
+	if err != nil {
+		return err
+	}
+	s.command("meshlog " + strings.Join(args, " "))
+	s.output(out)
+	if !strings.Contains(out, want) {
+		return fmt.Errorf("meshlog %s does not say %q:\n%s", strings.Join(args, " "), want, out)
+	}
+	return nil
+}
+
+// away kills the API server: everything goes on as it is.
+func (s *clusterStage) away(ctx context.Context) error {
+	s.chapter("The API server is killed")
+	before, err := s.source(ctx)
+	if err != nil {
+		return err
+	}
+	load, err := rig.StartLoad(ctx, s.shop.URL(), conns)
+	if err != nil {
+		return err
+	}
+	defer load.Stop()
+	s.cluster.API.Kill()
+	s.holds("kube-apiserver is dead (pid %d)", s.cluster.API.PID())
+	var after source
+	err = s.up().UntilAlive(ctx, "the cluster to be reported as down", func(ctx context.Context) (err error) {
+		if after, err = s.source(ctx); err == nil && after.State != "down" {
+			err = fmt.Errorf("it is %s", after.State)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.ask(ctx, "DOWN, FROZEN", "sources"); err != nil {
+		return err
+	}
+	if after.Objects != before.Objects {
+		return fmt.Errorf("%d objects are left of %d", after.Objects, before.Objects)
+	}
+	s.holds("its %d objects stay as they are", after.Objects)
+	return s.lostNone(ctx, load.Stop(), 0)
+}
+
+// source is what the cluster is reported as.
+type source struct {
+	Source, Instance, State string
+	Objects                 int
+}
+
+func (s *clusterStage) source(ctx context.Context) (source, error) {
+	var all []source
+	if err := s.mesh.CLI(ctx, &all, "sources"); err != nil {
+		return source{}, err
+	}
+	for _, o := range all {
+		if o.Instance == s.cluster.Name {
+			return o, nil
+		}
+	}
+	return source{}, fmt.Errorf("no source %s in %+v", s.cluster.Name, all)
+}
+
+// back starts the API server again, and changes go on.
+func (s *clusterStage) back(ctx context.Context) error {
+	s.chapter("It comes back")
+	if err := s.cluster.API.Start(ctx); err != nil {
+		return err
+	}
+	s.holds("kube-apiserver runs again (pid %d)", s.cluster.API.PID())
+	if err := s.next(ctx); err != nil {
+		return err
+	}
+	at, err := s.shop.Weigh(ctx, s.cluster, "kubectl", 100, 0)
+	if err != nil {
+		return err
+	}
+	c, err := s.applied(ctx, rig.RouteConfiguration, theRoute, at, s.seen)
+	if err != nil {
+		return err
+	}
+	s.seen = c.version
+	s.holds("weights 100/0, applied at once: %s later envoy-1 has acknowledged version %s (%s);", c.toACK.Round(100*time.Millisecond), c.version, c.cause)
+	s.note("   most of that is the pause after which the watcher asks for the API server again, 30s at most")
+	// What Envoy's worker took up before it heard of it from its main thread.
+	if err := rig.Send(ctx, s.shop.URL(), 10*conns).Err(); err != nil {
+		return err
+	}
+	t := rig.Send(ctx, s.shop.URL(), sample)
+	if err := t.Err(); err != nil {
+		return err
+	}
+	if t.Backends[shop.V1] != t.Sent {
+		return fmt.Errorf("%d of %d requests went to shop-v2, which has weight 0", t.Backends[shop.V2], t.Sent)
+	}
+	s.holds("envoy-1 answers: %d of %d requests, all from shop-v1", t.Backends[shop.V1], sample)
+	return nil
+}
+
+// next has the next change be one of what is served now: pods that are gone made
+// versions that nobody waited for.
+func (s *clusterStage) next(ctx context.Context) error {
+	var r rig.FrontendReport
+	err := s.up().Debug(ctx, "frontend", &r)
+	s.seen = r.Serving
+	return err
+}
+
+// yours says what there is to play with.
+func (s *clusterStage) yours(context.Context) error {
+	s.chapter("Your turn")
+	s.note("curl %s", s.shop.URL())
+	s.note("export KUBECONFIG=%s MESHLOG_DATA=%s", s.cluster.Kubeconfig, s.mesh.Data)
+	s.note("kubectl edit -n demo virtualservice shop")
+	s.note("bin/meshlog log --follow")
+	s.note("bin/meshlog sources")
+	s.note("")
+	s.note("Ctrl-C ends it.")
+	return nil
+}
+
+func tenths(d time.Duration) string { return d.Round(100 * time.Microsecond).String() }
+
+func since(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }
