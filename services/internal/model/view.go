@@ -179,6 +179,9 @@ func (pc *PushContext) familyOf(p *Proxy) Family {
 // requestedNetworks reads REQUESTED_NETWORK_VIEW, a text with commas or a list.
 func requestedNetworks(p *Proxy) string {
 	v := p.Metadata.GetFields()["REQUESTED_NETWORK_VIEW"]
+	if v == nil {
+		return ""
+	}
 	names := strings.Split(v.GetStringValue(), ",")
 	for _, e := range v.GetListValue().GetValues() {
 		names = append(names, e.GetStringValue())
