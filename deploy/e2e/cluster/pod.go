@@ -44,6 +44,9 @@ func (c *Cluster) Begin(ctx context.Context, namespace, service, version string)
 	return p, p.Ready(ctx, false)
 }
 
+// Cluster is the name of the cluster that it is in.
+func (p *Pod) Cluster() string { return p.cluster.Name }
+
 // Ready says whether requests may be sent to the pod.
 func (p *Pod) Ready(ctx context.Context, ready bool) error {
 	if err := p.cluster.ApplyAs(ctx, "kubelet", p.pod(ready)); err != nil {

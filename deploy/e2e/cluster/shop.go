@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
@@ -19,29 +20,45 @@ const (
 )
 
 // The files of the shop, in the order in which they are applied.
-var files = []string{"shop.yaml", "gateway.yaml", routes}
+var files = []string{"shop.yaml", gateway, routes}
 
-const routes = "routes.yaml"
+const (
+	gateway = "gateway.yaml"
+	routes  = "routes.yaml"
+)
 
-// Shop is what a user applies: deploy/e2e/demo/kubernetes, on a free port.
+// Shop is what a user applies: deploy/e2e/demo/kubernetes, on free ports.
 type Shop struct {
 	// Path is the directory with the files.
-	Path string
-	// Port is where Envoy takes requests.
-	Port int
+	Path  string
+	Edges []Edge
 
-	routes string // as they are in the tree
+	routes string // as they are in the tree, for all edges
 }
 
-// NewShop copies the files to dir/kubernetes.
-func NewShop(dir string) (*Shop, error) {
+// Edge is where an Envoy takes requests that has this label, app.
+type Edge struct {
+	App  string
+	Port int
+}
+
+// URL is where requests go.
+func (e Edge) URL() string { return fmt.Sprintf("http://127.0.0.1:%d/", e.Port) }
+
+// NewShop copies the files to dir/kubernetes, with a Gateway for Envoys with
+// each of these labels.
+func NewShop(dir string, apps ...string) (*Shop, error) {
 	root, err := rig.Root()
 	if err != nil {
 		return nil, err
 	}
 	s := &Shop{Path: filepath.Join(dir, "kubernetes")}
-	if s.Port, err = rig.FreePort(); err != nil {
-		return nil, err
+	for _, app := range apps {
+		port, err := rig.FreePort()
+		if err != nil {
+			return nil, err
+		}
+		s.Edges = append(s.Edges, Edge{app, port})
 	}
 	if err := os.MkdirAll(s.Path, 0o700); err != nil {
 		return nil, err
@@ -51,10 +68,14 @@ func NewShop(dir string) (*Shop, error) {
 		if err != nil {
 			return nil, err
 		}
-		if name == routes {
-			s.routes = string(b)
+		text := string(b)
+		switch name {
+		case gateway:
+			text = s.gateways(text)
+		case routes:
+			text = strings.Replace(text, "gateways: [edge]", "gateways: ["+strings.Join(apps, ", ")+"]", 1)
+			s.routes = text
 		}
-		text := shop.Ports(string(b), 10000, s.Port)
 		if err := os.WriteFile(filepath.Join(s.Path, name), []byte(text), 0o600); err != nil {
 			return nil, err
 		}
@@ -62,8 +83,15 @@ func NewShop(dir string) (*Shop, error) {
 	return s, nil
 }
 
-// URL is where Envoy takes requests.
-func (s *Shop) URL() string { return fmt.Sprintf("http://127.0.0.1:%d/", s.Port) }
+// gateways repeats a Gateway for each edge.
+func (s *Shop) gateways(text string) string {
+	var all []string
+	for _, e := range s.Edges {
+		one := strings.NewReplacer("{name: edge,", "{name: "+e.App+",", "{app: edge}", "{app: "+e.App+"}").Replace(text)
+		all = append(all, shop.Ports(one, 10000, e.Port))
+	}
+	return strings.Join(all, "---\n")
+}
 
 // Apply applies all files.
 func (s *Shop) Apply(ctx context.Context, c *Cluster) error {
@@ -74,6 +102,14 @@ func (s *Shop) Apply(ctx context.Context, c *Cluster) error {
 	}
 	return nil
 }
+
+// ApplyService applies the Service and its versions, and no routes to them.
+func (s *Shop) ApplyService(ctx context.Context, c *Cluster) error {
+	return c.ApplyFile(ctx, filepath.Join(s.Path, files[0]))
+}
+
+// DeleteRoutes deletes the routes.
+func (s *Shop) DeleteRoutes(ctx context.Context, c *Cluster) error { return c.Delete(ctx, s.routes) }
 
 // Weigh applies the routes with other weights, as a field manager, and returns
 // when it began to.

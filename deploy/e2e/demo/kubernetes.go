@@ -36,7 +36,7 @@ func (s *clusterStage) set(ctx context.Context) (err error) {
 	if err := errors.Join(s.cluster.InstallIstioCRDs(ctx), s.cluster.InstallGatewayCRDs(ctx)); err != nil {
 		return err
 	}
-	if s.shop, err = cluster.NewShop(s.dir); err != nil {
+	if s.shop, err = cluster.NewShop(s.dir, "edge"); err != nil {
 		return err
 	}
 	if s.mesh, err = rig.UpWith(ctx, s.dir, nil, "--kubeconfig", s.cluster.Kubeconfig, "--cluster", s.cluster.Name); err != nil {
@@ -63,6 +63,9 @@ func (s *clusterStage) set(ctx context.Context) (err error) {
 	s.note("would (server-side apply). Nor are there controllers: pods and EndpointSlices are the demo's.")
 	return nil
 }
+
+// edge is where Envoy takes requests.
+func (s *clusterStage) edge() cluster.Edge { return s.shop.Edges[0] }
 
 // end stops what still runs, the first to start last.
 func (s *clusterStage) end() {

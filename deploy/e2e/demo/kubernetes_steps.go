@@ -29,7 +29,7 @@ func (s *clusterStage) apply(ctx context.Context) (err error) {
 	}
 	s.v2 = []*cluster.Pod{first}
 	s.holds("Namespace, Service, DestinationRule, Gateway, VirtualService, two Pods, two EndpointSlices: written in %s", since(begun))
-	if err := s.envoy.Listening(ctx, s.shop.Port); err != nil {
+	if err := s.envoy.Listening(ctx, s.edge().Port); err != nil {
 		return err
 	}
 	for _, p := range []*cluster.Pod{s.v1, first} {
@@ -43,11 +43,11 @@ func (s *clusterStage) apply(ctx context.Context) (err error) {
 	}
 	s.seen = t.Acked
 	s.holds("envoy-1 has acknowledged version %s %s after the first of them was applied", t.Acked, t.AckedTime.Sub(begun).Round(time.Millisecond))
-	answers := rig.Send(ctx, s.shop.URL(), 20)
+	answers := rig.Send(ctx, s.edge().URL(), 20)
 	if err := answers.Err(); err != nil {
 		return err
 	}
-	s.holds("%s answers: %d of %d requests", s.shop.URL(), answers.Sent, answers.Sent)
+	s.holds("%s answers: %d of %d requests", s.edge().URL(), answers.Sent, answers.Sent)
 	return nil
 }
 
@@ -73,7 +73,7 @@ func (s *clusterStage) canary(ctx context.Context) error {
 	s.chapter("A canary: the VirtualService is applied with other weights while requests flow")
 	s.command("kubectl apply --server-side --field-manager release-bot -f " + s.shop.Path + "/routes.yaml")
 	s.columns("weights", "apply to ACK")
-	load, err := rig.StartLoad(ctx, s.shop.URL(), conns)
+	load, err := rig.StartLoad(ctx, s.edge().URL(), conns)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (s *clusterStage) scale(ctx context.Context) error {
 	s.chapter("Scale shop-v2 to three pods and back to one while requests flow")
 	s.command("kubectl scale deployment/shop-v2 --replicas 3    # the demo starts the pods itself, and writes their slices")
 	s.columns("pods", "slice to ACK")
-	load, err := rig.StartLoad(ctx, s.shop.URL(), conns)
+	load, err := rig.StartLoad(ctx, s.edge().URL(), conns)
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (s *clusterStage) away(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	load, err := rig.StartLoad(ctx, s.shop.URL(), conns)
+	load, err := rig.StartLoad(ctx, s.edge().URL(), conns)
 	if err != nil {
 		return err
 	}
@@ -269,10 +269,10 @@ func (s *clusterStage) back(ctx context.Context) error {
 	s.holds("weights 100/0, applied at once: %s later envoy-1 has acknowledged version %s (%s);", c.toACK.Round(100*time.Millisecond), c.version, c.cause)
 	s.note("   most of that is the pause after which the watcher asks for the API server again, 30s at most")
 	// What Envoy's worker took up before it heard of it from its main thread.
-	if err := rig.Send(ctx, s.shop.URL(), 10*conns).Err(); err != nil {
+	if err := rig.Send(ctx, s.edge().URL(), 10*conns).Err(); err != nil {
 		return err
 	}
-	t := rig.Send(ctx, s.shop.URL(), sample)
+	t := rig.Send(ctx, s.edge().URL(), sample)
 	if err := t.Err(); err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ func (s *clusterStage) next(ctx context.Context) error {
 // yours says what there is to play with.
 func (s *clusterStage) yours(context.Context) error {
 	s.chapter("Your turn")
-	s.note("curl %s", s.shop.URL())
+	s.note("curl %s", s.edge().URL())
 	s.note("export KUBECONFIG=%s MESHLOG_DATA=%s", s.cluster.Kubeconfig, s.mesh.Data)
 	s.note("kubectl edit -n demo virtualservice shop")
 	s.note("bin/meshlog log --follow")

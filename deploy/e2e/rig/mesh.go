@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -128,6 +127,9 @@ type Mesh struct {
 	Builders, Frontends []*Server
 	// Twins stand by for the watcher.
 	Twins []*Server
+	// Kube are the watchers of each of the clusters of Parts; the first of a
+	// cluster speaks, at first.
+	Kube [][]*Server
 	// NATS is the bus where it is one process of its own, Cluster where it is
 	// three; else they are nil.
 	NATS    *NATS
@@ -181,86 +183,6 @@ func Apart(ctx context.Context, dir, config string, builders, frontends int) (*M
 // streams. They are the mesh's from then on.
 func ApartOnCluster(ctx context.Context, dir, config string, c *NATSCluster, builders, frontends int) (*Mesh, error) {
 	return Assemble(ctx, dir, config, Parts{Cluster: c, Builders: builders, Frontends: frontends})
-}
-
-// Parts say which processes a mesh is made of, and where they run.
-type Parts struct {
-	// One of the two is the bus.
-	NATS    *NATS
-	Cluster *NATSCluster
-
-	Builders, Frontends int
-	Twins               int // watchers besides the first
-	// Folder of bin/ that has the programs.
-	Folder string
-	// OfBuilders are more flags of builders.
-	OfBuilders []string
-	// Place is where a process runs; nil: here.
-	Place func(name string) (Place, error)
-}
-
-// Assemble runs processes that share nothing but a bus, which is the mesh's
-// from then on, on a directory of configuration, and waits until they do their
-// job. It ends them all, and the bus, if they do not.
-func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err error) {
-	m := &Mesh{dir: dir, NATS: p.NATS, Cluster: p.Cluster}
-	defer func() {
-		if err != nil {
-			m.End()
-		}
-	}()
-	ofBuilder := slices.Clone(p.OfBuilders)
-	access := p.NATS.Flags
-	if p.Cluster != nil {
-		access = p.Cluster.Flags
-		ofBuilder = append(ofBuilder, "--replicas", strconv.Itoa(len(p.Cluster.Nodes)))
-	}
-	m.cli = access("operator")
-	roles := map[string]string{"builder": "builder", "frontend": "frontend", "watcher-file": "watcher-file-default"}
-	add := func(to *[]*Server, program, name string, xds int, flags ...string) error {
-		s := Server{XDS: xds}
-		if p.Place != nil {
-			if s.Place, err = p.Place(name); err != nil {
-				return err
-			}
-		}
-		started, err := startServer(filepath.Join(p.Folder, program), name, dir, s, append(append(flags, access(roles[program])...), "--id", name)...)
-		if err == nil {
-			m.servers, *to = append(m.servers, started), append(*to, started)
-		}
-		return err
-	}
-	for i := range p.Builders {
-		name := fmt.Sprintf("builder-%d", i+1)
-		if err := add(&m.Builders, "builder", name, 0, append(slices.Clone(ofBuilder), "--data", filepath.Join(dir, name))...); err != nil {
-			return nil, err
-		}
-	}
-	var watchers []*Server
-	for i := range 1 + p.Twins {
-		name := "watcher"
-		if i > 0 { // it finds that somebody speaks, and stands by
-			name = fmt.Sprintf("twin-%d", i)
-			if err := m.Watcher.Ready(ctx); err != nil {
-				return nil, err
-			}
-		}
-		if err := add(&watchers, "watcher-file", name, 0, "--config", config); err != nil {
-			return nil, err
-		}
-		m.Watcher, m.Twins = watchers[0], watchers[1:]
-	}
-	for i := range p.Frontends {
-		name := fmt.Sprintf("frontend-%d", i+1)
-		port, err := FreePort()
-		if err != nil {
-			return nil, err
-		}
-		if err := add(&m.Frontends, "frontend", name, port, "--data", filepath.Join(dir, name)); err != nil {
-			return nil, err
-		}
-	}
-	return m, m.started(ctx)
 }
 
 // started waits until everything does its job, and ends it all if it does not.
