@@ -83,9 +83,9 @@ func NewWorld() *World {
 }
 
 // merged are the kinds of which every copy counts: what several registries
-// say of one name is put together by who reads it, and each cluster has nodes
-// and namespaces of its own.
-var merged = []string{serviceKind, endpointsKind, workloadKind, nodeKind, namespaceKind}
+// say of one name is put together by who reads it, and each cluster has nodes,
+// namespaces, and what its own proxies are given of Secrets and ConfigMaps.
+var merged = []string{serviceKind, endpointsKind, workloadKind, nodeKind, namespaceKind, "Secret", "ConfigMap"}
 
 func isMerged(kind string) bool { return slices.Contains(merged, kind) }
 
