@@ -13,6 +13,8 @@ SEEDS ?= 1000
 MODULES := proto events store services deploy/e2e
 UNITS := ./proto/... ./events/... ./store/... ./services/...
 E2E := ./deploy/e2e/...
+# Programs that only tests run, each apart.
+TOOL_MODULES := deploy/e2e/tools/promql deploy/e2e/tools/kustomize
 
 TOOL := deploy/tools/get
 
@@ -79,7 +81,7 @@ check-proto: # The words on the wire: style, compatibility, and the Go made of t
 
 .PHONY: check-modules
 check-modules: # Each module stands alone, and its go.mod says exactly what it needs.
-	@for m in $(MODULES) deploy/e2e/tools/promql; do echo "check: $$m"; \
+	@for m in $(MODULES) $(TOOL_MODULES); do echo "check: $$m"; \
 	  (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...); done
 
 .PHONY: generate
@@ -157,5 +159,5 @@ demo-kubernetes: build tools ## The same from kubectl apply on, with a real API 
 
 .PHONY: tidy
 tidy: ## go mod tidy in every module, gofmt over all
-	@for m in $(MODULES) deploy/e2e/tools/promql; do (cd $$m && GOWORK=off go mod tidy); done
+	@for m in $(MODULES) $(TOOL_MODULES); do (cd $$m && GOWORK=off go mod tidy); done
 	@git ls-files -- '*.go' | xargs gofmt -w

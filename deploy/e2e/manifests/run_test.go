@@ -1,0 +1,149 @@
+package manifests
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"meshlog.dev/deploy/e2e/cluster"
+	"meshlog.dev/deploy/e2e/rig"
+)
+
+// TestRun runs what the manifests describe, with the Secrets of `meshlog
+// bus-auth`, the settings of the containers and the rights of the ServiceAccount,
+// up to a request through the Envoy of the example.
+func TestRun(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	render, dir := kustomize(t), tree(t)
+	secrets := filepath.Join(t.TempDir(), "secrets")
+	must(t, rig.BusAuth(ctx, secrets, "--watcher", "kubernetes/default", "--tls", "127.0.0.1"))
+	copyFile(t, filepath.Join(dir, "secrets", "kustomization.yaml"), secrets)
+
+	c, err := cluster.Start(ctx, t.TempDir(), "default")
+	must(t, err)
+	t.Cleanup(c.End)
+	text := render(dir)
+	must(t, c.Apply(ctx, text))
+	k := newKubelet(t, ctx)
+	k.know(parse(t, text))
+	k.know(parse(t, render(secrets)))
+	k.env = []string{"MESHLOG_KUBECONFIG=" + account(t, ctx, c)}
+	k.services["frontend.meshlog.svc"] = "frontend-0"
+
+	all := workloads(t, parse(t, text))
+	for _, name := range []string{"nats", "builder", "watcher-kube", "frontend"} {
+		k.start(all[name])
+	}
+	for _, w := range all {
+		k.ready(w)
+	}
+
+	// The example: pods of the shop are of the test, its Envoy is of the manifests.
+	example := render(filepath.Join(dir, "example"))
+	edge := workloads(t, parse(t, example))["edge"]
+	example = strings.ReplaceAll(example, "10000", fmt.Sprint(k.port("edge-0", "10000")))
+	// Pods of the test are on the network of their node.
+	must(t, c.Apply(ctx, example, "{apiVersion: v1, kind: Namespace, metadata: {name: demo, labels: {pod-security.kubernetes.io/enforce: privileged}}}"))
+	policy, err := os.ReadFile(filepath.Join(dir, "mesh-policy.yaml"))
+	must(t, err)
+	must(t, c.Apply(ctx, string(policy)))
+	for _, version := range []string{"v1", "v2"} {
+		_, err := c.Run(ctx, "demo", "shop", version)
+		must(t, err)
+	}
+	k.know(parse(t, example))
+	k.start(edge)
+	k.ready(edge)
+	url := fmt.Sprintf("http://127.0.0.1:%d/", k.port("edge-0", "10000"))
+	must(t, rig.Until(ctx, "an answer of the shop", func(ctx context.Context) error {
+		return rig.Send(ctx, url, 1).Err()
+	}))
+
+	got := sources(t, k, secrets)
+	if len(got) != 1 || got[0].State != "following" || !got[0].Synced || !got[0].Required || len(got[0].Standbys) != 1 {
+		t.Errorf("want one source that is followed, synced and required, with a standby: %+v", got)
+	}
+	for _, s := range got {
+		for _, p := range s.Problems {
+			// Kinds of which no definition is installed are none of ours.
+			if p.Severity != "info" {
+				t.Errorf("%s/%s: %s: %s", s.Source, s.Instance, p.Severity, p.Reason)
+			}
+		}
+	}
+	// Nobody is denied anything on the bus.
+	for name, p := range k.run {
+		log, err := os.ReadFile(p.LogPath)
+		must(t, err)
+		for line := range strings.Lines(string(log)) {
+			if strings.Contains(line, "iolation") || strings.Contains(line, "denies") {
+				t.Errorf("%s: %s", name, line)
+			}
+		}
+	}
+}
+
+// source is what `meshlog sources` says of one.
+type source struct {
+	Source, Instance, State string
+	Synced, Required        bool
+	Standbys                []string
+	Problems                []struct{ Severity, Reason string }
+}
+
+// sources asks as the README does it: through a port that leads to one server.
+func sources(t *testing.T, k *kubelet, secrets string) (all []source) {
+	t.Helper()
+	bin, err := rig.Bin("meshlog")
+	must(t, err)
+	cmd := exec.CommandContext(k.ctx, bin, "sources", "-o", "json", "--bus", fmt.Sprintf("tls://127.0.0.1:%d", k.port("nats-0", "4222")),
+		"--bus-nkey", filepath.Join(secrets, "operator.nk"), "--bus-ca", filepath.Join(secrets, "ca.pem"))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	must(t, err)
+	must(t, json.Unmarshal(out, &all))
+	return all
+}
+
+func copyFile(t *testing.T, path, dir string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, filepath.Base(path)), b, 0o600))
+}
+
+// account is a kubeconfig with a token of watcher-kube's ServiceAccount.
+func account(t *testing.T, ctx context.Context, c *cluster.Cluster) (path string) {
+	t.Helper()
+	access := c.Config()
+	objects, err := dynamic.NewForConfig(access)
+	must(t, err)
+	answer, err := objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}).Namespace("meshlog").
+		Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+			"metadata": map[string]any{"name": "watcher-kube"}, "spec": map[string]any{},
+		}}, metav1.CreateOptions{}, "token")
+	must(t, err)
+	token, _, _ := unstructured.NestedString(answer.Object, "status", "token")
+	f := clientcmdapi.NewConfig()
+	f.Clusters["here"] = &clientcmdapi.Cluster{Server: access.Host, CertificateAuthorityData: access.CAData}
+	f.AuthInfos["here"] = &clientcmdapi.AuthInfo{Token: token}
+	f.Contexts["here"] = &clientcmdapi.Context{Cluster: "here", AuthInfo: "here"}
+	f.CurrentContext = "here"
+	path = filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, clientcmd.WriteToFile(*f, path))
+	return path
+}
