@@ -3,6 +3,8 @@
 package faults
 
 import (
+	"context"
+	"fmt"
 	"testing"
 )
 
@@ -45,15 +47,20 @@ func TestTwin(t *testing.T) {
 	}
 }
 
-// speaker demands that the watcher (0) or its twin (1) speaks, and the other
-// one stands by.
+// speaker demands that the watcher (0) or its twin (1) speaks, and that the other
+// one stands by, or does once it has noticed.
 func (m *mesh) speaker(t *testing.T, want int) {
 	t.Helper()
 	for i, s := range append(m.Twins[:0:0], m.Watcher, m.Twins[0]) {
-		var r struct{ State string }
-		must(t, s.Debug(m.ctx, "watcher-file-default", &r))
-		if speaks := r.State != "standby"; speaks != (i == want) {
-			t.Errorf("%s is %s", s.Name, r.State)
-		}
+		must(t, s.UntilAlive(m.ctx, s.Name+" to know whether it speaks", func(ctx context.Context) error {
+			var r struct{ State string }
+			if err := s.Debug(ctx, "watcher-file-default", &r); err != nil {
+				return err
+			}
+			if speaks := r.State != "standby"; speaks != (i == want) {
+				return fmt.Errorf("it is %s", r.State)
+			}
+			return nil
+		}))
 	}
 }
