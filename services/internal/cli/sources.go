@@ -220,6 +220,9 @@ func (s *sources) views(ctx context.Context) ([]sourceView, error) {
 			}
 		}
 		v.Frozen = v.State == stateSilent || v.State == "down"
+		if v.Frozen && v.Objects == 0 { // its watcher has not listed since it was started
+			v.Objects = len(s.objects(v.shard()))
+		}
 		views = append(views, *v)
 	}
 	slices.SortFunc(views, func(a, b sourceView) int {
