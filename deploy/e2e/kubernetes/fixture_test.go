@@ -284,6 +284,18 @@ func (w *world) objects(ctx context.Context, t *testing.T) map[string]int {
 	return n
 }
 
+// same demands that what is served is what was served in a version.
+func (w *world) same(ctx context.Context, t *testing.T, before rig.Version) {
+	t.Helper()
+	var diff struct {
+		Changes []struct{ Object, Change string }
+	}
+	must(t, w.mesh.CLI(ctx, &diff, "diff", before.String(), "latest"))
+	for _, c := range diff.Changes {
+		t.Errorf("since version %s: %s %s", before, c.Object, c.Change)
+	}
+}
+
 // nothingRejected demands that the Envoys took all they were ever sent.
 func (w *world) nothingRejected(ctx context.Context, t *testing.T) {
 	t.Helper()

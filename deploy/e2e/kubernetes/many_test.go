@@ -41,12 +41,6 @@ func (w *world) applied(ctx context.Context, t *testing.T) {
 	if most := int(took/holdoffMax) + 2 + pauses; versions > most {
 		t.Errorf("%d objects applied in %s made %d versions, want %d at most", objects, took, versions, most)
 	}
-	for i, d := range documents {
-		all.Go(func() { errs[i] = w.east.Delete(ctx, d) })
-	}
-	all.Wait()
-	must(t, errors.Join(errs...))
-	w.untilSource(ctx, t, w.east, "without them", func(s source) bool { return s.Objects == begun[w.east.Name] })
 }
 
 // manyRoutes are n VirtualServices that no Envoy here is told of, in parts.
