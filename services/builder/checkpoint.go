@@ -53,13 +53,21 @@ func (c *checkpoints) sent(man *store.Manifest) {
 
 // start starts what is due.
 func (c *checkpoints) start(w Checkpoints, v store.Version, s *store.Snapshot, now time.Time, history time.Duration) {
+	every := CheckpointEvery(history)
+	for _, at := range []*time.Time{&c.next, &c.nextFold} {
+		if at.Sub(now) > every { // set by a clock that has stepped back
+			*at = time.Time{}
+		}
+	}
+	content := c.sinceContent >= versionsPerCheckpoint || !now.Before(c.next)
+	fold := c.sinceFold >= versionsPerFoldCheckpoint || !now.Before(c.nextFold)
 	switch {
 	case c.busy:
-	case c.sinceContent >= versionsPerCheckpoint, !now.Before(c.next):
-		c.busy, c.sinceContent, c.next = true, 0, now.Add(CheckpointEvery(history))
+	case content && !(fold && c.nextFold.Before(c.next)): // of two the one that has waited for longer
+		c.busy, c.sinceContent, c.next = true, 0, now.Add(every)
 		w.Content(v, s)
-	case c.sinceFold >= versionsPerFoldCheckpoint, !now.Before(c.nextFold):
-		c.busy, c.sinceFold, c.nextFold = true, 0, now.Add(CheckpointEvery(history))
+	case fold:
+		c.busy, c.sinceFold, c.nextFold = true, 0, now.Add(every)
 		w.Fold()
 	}
 }
@@ -69,6 +77,7 @@ func (m *Machine) Checkpointed(c Checkpointed) {
 	m.ckpt.busy = false
 	if c.Err != nil {
 		m.log.Warn("checkpoint", "error", c.Err)
+		m.ckpt.next, m.ckpt.nextFold = time.Time{}, time.Time{} // with the next version
 		return
 	}
 	// What an epoch before wrote may have been lost with it.

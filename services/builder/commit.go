@@ -157,8 +157,10 @@ func (m *Machine) worthAVersion() bool {
 	if !m.head.Version().Less(at) {
 		return false
 	}
+	// A head of the future was published before a clock stepped back.
+	age := m.cfg.Now().Sub(head.GetPublishTime().AsTime()).Abs()
 	return m.head.Version().Epoch != at.Epoch || head.GetBuild() != m.cfg.Build || store.RootOf(head) != m.current().Root() ||
-		m.cfg.Now().Sub(head.GetPublishTime().AsTime()) >= CheckpointEvery(m.cfg.History)
+		age >= CheckpointEvery(m.cfg.History)
 }
 
 // publish puts the version on the chain and then into the file.
