@@ -31,6 +31,7 @@ func TestApply(t *testing.T) {
 		{"the whole cluster", dir},
 		{"some namespaces", filepath.Join(dir, "namespaces")},
 		{"a watched namespace", filepath.Join(dir, "watched")},
+		{"another cluster", filepath.Join(dir, "remote")},
 		{"with all components", own(t, []string{"."}, components(t))},
 		{"example", filepath.Join(dir, "example")},
 	} {

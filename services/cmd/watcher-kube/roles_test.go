@@ -33,9 +33,15 @@ import (
 // rolesFile has the ClusterRoles of the watcher; namedOnly are the kinds that
 // they leave out: more than the objects that a setting names is nobody's
 // business.
-const rolesFile = "../../../deploy/kubernetes/base/watcher-kube-roles.yaml"
+const rolesFile = "../../../deploy/kubernetes/rbac/roles.yaml"
 
 var namedOnly = []string{"Secret", "ConfigMap"}
+
+// pageFile says what is watched, between two lines with pageMark.
+const (
+	pageFile = "../../../deploy/kubernetes/README.md"
+	pageMark = "<!-- watched: made of the table of kinds -->\n"
+)
 
 // inConfigMap are the kinds that are the content of a ConfigMap.
 var inConfigMap = []string{"MeshConfig", "MeshNetworks"}
@@ -48,11 +54,18 @@ func TestRoles(t *testing.T) {
 	for _, install := range []func(context.Context, ...string) error{s.InstallIstioCRDs, s.InstallGatewayCRDs, s.InstallMeshlogCRDs} {
 		must(t, install(t.Context()))
 	}
-	if want := renderRoles(rolesOf(t, s)); *update {
-		must(t, os.WriteFile(rolesFile, []byte(want), 0o644))
-	} else if diff := cmp.Diff(want, string(read(t, rolesFile))); diff != "" {
-		t.Errorf("%s is not what the table of kinds says; run with -update (-want +got):\n%s", rolesFile, diff)
+	d, err := discovery.NewDiscoveryClientForConfig(s.Config())
+	must(t, err)
+	_, lists, err := d.ServerGroupsAndResourcesWithContext(t.Context())
+	must(t, err)
+	golden(t, rolesFile, renderRoles(rolesOf(t, lists)))
+	page := string(read(t, pageFile))
+	before, rest, began := strings.Cut(page, pageMark)
+	_, after, ended := strings.Cut(rest, pageMark)
+	if !began || !ended {
+		t.Fatalf("%s has no two lines %q", pageFile, strings.TrimSpace(pageMark))
 	}
+	golden(t, pageFile, before+pageMark+renderTable(t, lists)+pageMark+after)
 
 	rules := delivered(t)
 	c, err := s.User(t.Context(), "watcher-kube", rules...)
@@ -70,12 +83,8 @@ type role struct {
 }
 
 // rolesOf are the roles that the table needs.
-func rolesOf(t *testing.T, s *kubetest.Server) []role {
+func rolesOf(t *testing.T, lists []*metav1.APIResourceList) []role {
 	t.Helper()
-	d, err := discovery.NewDiscoveryClientForConfig(s.Config())
-	must(t, err)
-	_, lists, err := d.ServerGroupsAndResourcesWithContext(t.Context())
-	must(t, err)
 	in := role{
 		name: "meshlog-watcher-kube", comment: "What is in namespaces: bound for all of them, or in each that is watched.",
 		resources: map[string][]string{},
@@ -140,6 +149,51 @@ func renderRules(b *strings.Builder, resources map[string][]string, verbs string
 	for _, group := range slices.Sorted(maps.Keys(resources)) {
 		fmt.Fprintf(b, "  - apiGroups: [%q]\n    resources: [%s]\n    verbs: [%s]\n",
 			group, strings.Join(slices.Sorted(slices.Values(resources[group])), ", "), verbs)
+	}
+}
+
+// renderTable is what the page says of the kinds.
+func renderTable(t *testing.T, lists []*metav1.APIResourceList) string {
+	t.Helper()
+	names := map[kind.Meaning]map[string][]string{} // by group
+	for _, k := range kind.All() {
+		if r, ok := resourceOf(lists, k); ok && !slices.Contains(namedOnly, k.Name) {
+			if names[k.Meaning] == nil {
+				names[k.Meaning] = map[string][]string{}
+			}
+			names[k.Meaning][k.Group] = append(names[k.Meaning][k.Group], r.Name)
+		}
+	}
+	b := "| Watched | What for |\n|---|---|\n"
+	for _, m := range []struct {
+		meaning kind.Meaning
+		why     string
+	}{
+		{kind.Served, "proxies are configured by them"},
+		{kind.Context, "by them others are understood: whose an endpoint is, and where"},
+		{kind.NotYet, "carried on the log, without an effect so far"},
+	} {
+		var groups []string
+		for _, group := range slices.Sorted(maps.Keys(names[m.meaning])) {
+			in := strings.Join(slices.Sorted(slices.Values(names[m.meaning][group])), ", ")
+			if group != "" {
+				in = "`" + group + "`: " + in
+			}
+			groups = append(groups, in)
+		}
+		b += "| " + strings.Join(groups, "; ") + " | " + m.why + " |\n"
+	}
+	return b
+}
+
+// golden demands that a file is so, or makes it so.
+func golden(t *testing.T, path, want string) {
+	t.Helper()
+	if *update {
+		must(t, os.WriteFile(path, []byte(want), 0o644))
+	}
+	if diff := cmp.Diff(want, string(read(t, path))); diff != "" {
+		t.Errorf("%s is not what the table of kinds says; run with -update (-want +got):\n%s", path, diff)
 	}
 }
 
