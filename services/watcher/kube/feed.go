@@ -122,7 +122,7 @@ type message struct {
 	// replaced: all; put: the one.
 	objects []*object
 	gone    key   // removed
-	err     error // failed, doubted, down
+	err     error // erred, doubted, down
 	served  *served
 
 	unmirrored []model.Diagnostic
@@ -136,9 +136,10 @@ const (
 	put                    // an object is new or has changed
 	removed                // an object is gone
 	answered               // the API server answered
-	failed                 // it did not, or with an error
+	erred                  // it did not, or with an error
 	doubted                // a list was not believed
 	discovered             // what the API server serves
+	probed                 // whether the API server says that it is ready
 	looked                 // for Services whose endpoints nobody mirrors
 	down                   // the API server answers nothing any more
 )
@@ -179,7 +180,7 @@ func (f *feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, 
 		ResourceVersion: m.GetResourceVersion(), Continue: m.GetContinue(), RemainingItemCount: m.GetRemainingItemCount(),
 	}}
 	err = items(l, func(from runtime.Object) {
-		if converted, ok := f.object(from); ok {
+		if converted, ok := f.arrive(from); ok {
 			out.Items = append(out.Items, converted)
 		}
 	})
@@ -239,7 +240,7 @@ func (f *feed) tell(err error) {
 	f.said = said
 	m := message{feed: f, what: answered}
 	if err != nil {
-		m.what, m.err = failed, err
+		m.what, m.err = erred, err
 	}
 	f.tellLoop(m)
 }
@@ -249,8 +250,8 @@ func (f *feed) tellLoop(m message) {
 	f.send(m)
 }
 
-// object converts what arrives.
-func (f *feed) object(from runtime.Object) (*object, bool) {
+// arrive converts what arrives.
+func (f *feed) arrive(from runtime.Object) (*object, bool) {
 	now := time.Now()
 	f.arrived.Store(now.UnixNano())
 	o, ok := f.convert(from)
@@ -276,7 +277,7 @@ func (f *feed) note(m message) {
 		if !f.doubts {
 			f.err = nil
 		}
-	case failed, doubted:
+	case erred, doubted:
 		if f.err == nil {
 			f.since = m.at
 		}
@@ -420,7 +421,7 @@ func (s *stream) convert(e watch.Event) (watch.Event, bool) {
 		s.feed.arrived.Store(time.Now().UnixNano())
 		return e, true
 	}
-	o, ok := s.feed.object(e.Object)
+	o, ok := s.feed.arrive(e.Object)
 	e.Object = o
 	if ok || e.Type == watch.Deleted {
 		return e, true

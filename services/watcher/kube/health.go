@@ -5,15 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// probe asks the API server whether it is there until ctx is done, or until it
-// has not answered for too long: that is the error. Watches alone do not tell: a
-// connection that is dead, and a server that hangs, look like one where nothing
-// happens.
-func (c *client) watchOver(ctx context.Context, l limits) error {
+// watchOver asks the API server whether it is there until ctx is done, or until
+// it has not answered for too long: that is the error. Watches alone do not tell:
+// a connection that is dead, and a server that hangs, look like one where nothing
+// happens. That it answers that it is not ready, or is again, is told: it may
+// serve all the same.
+func (c *client) watchOver(ctx context.Context, l limits, tell func(unready error)) error {
 	last := time.Now()
+	said := ""
 	ticker := time.NewTicker(l.probe)
 	defer ticker.Stop()
 	for {
@@ -22,33 +27,53 @@ func (c *client) watchOver(ctx context.Context, l limits) error {
 		case <-ctx.Done():
 			return nil
 		}
-		err := c.ready(ctx, l.probe)
+		unready, err := c.ready(ctx, l.probe)
 		now := time.Now()
 		switch {
+		case ctx.Err() != nil:
+		case err != nil && now.Sub(last) >= l.down:
+			return fmt.Errorf("the API server has not answered for %s: %w", now.Sub(last).Round(time.Second), err)
 		case err == nil:
 			last = now
-		case ctx.Err() == nil && now.Sub(last) >= l.down:
-			return fmt.Errorf("the API server has not been ready for %s: %w", now.Sub(last).Round(time.Second), err)
+			if text := fmt.Sprint(unready); text != said {
+				said = text
+				tell(unready)
+			}
 		}
 	}
 }
 
-// ready is an error if the API server does not answer, or says that it is not
-// ready. Whoever may not ask was answered.
-func (c *client) ready(ctx context.Context, timeout time.Duration) error {
+// ready is an error if the API server does not answer, or not us; unready says
+// that it answers that it is not ready.
+func (c *client) ready(ctx context.Context, timeout time.Duration) (unready, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	code := 0
-	err := c.probe.Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).StatusCode(&code).Error()
+	body, err := c.probe.Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Raw()
+	var status apierrors.APIStatus
 	switch {
-	case code == http.StatusUnauthorized:
-		return errors.New("it does not accept these credentials")
-	case code != 0 && code < http.StatusInternalServerError:
-		return nil
+	case errors.As(err, &status) && status.Status().Code == http.StatusUnauthorized:
+		return nil, errors.New("it does not accept these credentials")
+	case errors.As(err, &status) && status.Status().Code >= http.StatusInternalServerError:
+		return fmt.Errorf("says that it is not ready: %s", failed(body, status)), nil
+	case err == nil, errors.As(err, &status): // whoever may not ask was answered
+		return nil, nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no answer within %s", timeout)
-	case code >= http.StatusInternalServerError:
-		return fmt.Errorf("it answers %d", code)
+		return nil, fmt.Errorf("no answer within %s", timeout)
 	}
-	return err
+	return nil, err
+}
+
+// failed are the checks that a readyz page says have failed.
+func failed(page []byte, status apierrors.APIStatus) string {
+	var checks []string
+	for line := range strings.Lines(string(page)) {
+		if check, ok := strings.CutPrefix(strings.TrimSpace(line), "[-]"); ok {
+			check, _, _ = strings.Cut(check, " ")
+			checks = append(checks, check)
+		}
+	}
+	if len(checks) == 0 {
+		return fmt.Sprintf("it answers %d", status.Status().Code)
+	}
+	return strings.Join(checks, ", ")
 }

@@ -32,6 +32,8 @@ type run struct {
 	defined     map[string]definition // by name, those of groups that count
 	missing     []*kind.Kind          // that the API server does not serve
 	reported    map[string][]model.Diagnostic
+	reportedAt  time.Time
+	unreported  bool // something may have to be
 
 	// When to ask again what is served (zero: not by itself), how often that
 	// was in vain, and whether it is under way.
@@ -40,6 +42,8 @@ type run struct {
 	discovering bool
 
 	covered map[string]bool // kinds that were listed; nil: none was yet
+
+	unready error // what the API server says of itself; nil: that it is ready
 
 	// unmirrored are Services whose endpoints nobody mirrors; lookAt is when to
 	// look for them again.
@@ -65,7 +69,10 @@ func (r *run) loop(ctx context.Context) error {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
 	r.running.Go(func() {
-		if err := r.client.watchOver(ctx, r.limits); err != nil {
+		err := r.client.watchOver(ctx, r.limits, func(unready error) {
+			r.send(ctx, message{what: probed, err: unready})
+		})
+		if err != nil {
 			r.send(ctx, message{what: down, err: err})
 		}
 	})
@@ -134,9 +141,13 @@ func (r *run) due(now time.Time) time.Time {
 	}
 	soonest(r.begun.Add(r.limits.again))
 	soonest(r.lookAt)
+	if r.unreported {
+		soonest(r.reportedAt.Add(reportEvery))
+	}
 	for _, f := range r.all() {
 		if f.err != nil {
 			soonest(f.since.Add(f.patience()))
+			soonest(f.since.Add(r.limits.down))
 		}
 		if !f.synced {
 			soonest(f.heard().Add(f.limits.silence))
@@ -160,6 +171,8 @@ func (r *run) step(ctx context.Context, messages []message) (done bool, err erro
 			return false, m.err
 		case m.what == discovered:
 			r.rediscovered(ctx, m)
+		case m.what == probed:
+			r.unready = m.err
 		case m.what == looked:
 			r.sawUnmirrored(m)
 		case m.feed == r.definitions:
@@ -170,14 +183,43 @@ func (r *run) step(ctx context.Context, messages []message) (done bool, err erro
 		}
 	}
 	now := time.Now()
+	if r.unreadable(now) {
+		return false, fmt.Errorf("nothing can be read of the API server, and it %w", r.unready)
+	}
 	r.rediscover(ctx, now)
 	r.lookUnmirrored(ctx, now)
 	if err := r.say(ctx, now); err != nil {
 		return false, err
 	}
+	if r.unreported = onlyObjects(messages) && now.Before(r.reportedAt.Add(reportEvery)); r.unreported {
+		return false, nil
+	}
+	r.reportedAt = now
 	r.report(now)
 	r.cfg.Metrics.tell(r.index.stats)
 	return r.coversMore() && !now.Before(r.begun.Add(r.limits.again)), nil
+}
+
+// reportEvery bounds how often it is looked for what is to be reported while
+// there is nothing but objects.
+const reportEvery = time.Second
+
+func onlyObjects(messages []message) bool {
+	return len(messages) > 0 && !slices.ContainsFunc(messages, func(m message) bool { return m.what != put && m.what != removed })
+}
+
+// unreadable says that the API server answers, but nothing that is of use: it
+// says itself that it is not ready, and each resource has failed for some time.
+func (r *run) unreadable(now time.Time) bool {
+	if r.unready == nil {
+		return false
+	}
+	for _, f := range r.all() {
+		if f.frozen == "" && (f.err == nil || now.Before(f.since.Add(r.limits.down))) {
+			return false
+		}
+	}
+	return true
 }
 
 // say lists once all that can be read was, then tells changes.
@@ -319,6 +361,9 @@ func (r *run) report(now time.Time) {
 	for _, f := range r.feeds {
 		if d, is := f.problem(now); is {
 			d.Key.Kind = f.kind.Name
+			if len(r.cfg.Namespaces) > 0 && (!f.resource.namespaced || f.object != "") {
+				d.Severity = min(d.Severity, model.Warning) // a Role in each namespace is what is asked for
+			}
 			all["kind "+f.kind.Name] = append(all["kind "+f.kind.Name], d)
 		}
 	}
@@ -330,6 +375,10 @@ func (r *run) report(now time.Time) {
 				}
 			}
 		}
+	}
+	all["API server"] = unready(r.unready)
+	if r.covered != nil && len(r.cfg.DiscoverySelectors) > 0 && !r.covered[namespaceKind] {
+		all["discovery selectors"] = []model.Diagnostic{waits("", namespaceKind)}
 	}
 	if d, is := r.definitions.problem(now); is {
 		d.Severity, d.Effect = model.Warning, "definitions that are installed are noticed within a minute, and objects that go with one that is removed are removed"

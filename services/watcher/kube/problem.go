@@ -91,13 +91,30 @@ func (f *feed) rule() string {
 	return fmt.Sprintf("a %s with apiGroups: [%q], resources: [%q], verbs: [get, list, watch]", role, f.resource.Group, f.resource.Resource)
 }
 
-// waits says that a kind is not spoken of for lack of another.
+// waits says that a kind, or without a name all in namespaces, is not spoken of
+// for lack of another.
 func waits(name, need string) model.Diagnostic {
-	return model.Diagnostic{
+	d := model.Diagnostic{
 		Severity: model.Error, Code: "needs", Key: model.Key{Kind: name},
-		Reason: "cannot be converted without objects of kind " + need, Advice: "make those readable",
+		Reason: "what objects of this kind say is not known without those of kind " + need, Advice: "make those readable",
 		Effect: "objects of this kind stay as they are on the log; nothing is removed",
 	}
+	if name == "" {
+		d.Reason = "which namespaces count is not known without objects of kind " + need
+		d.Effect = "objects in namespaces stay as they are on the log; nothing is removed"
+	}
+	return d
+}
+
+// unready says that the API server says that it is not ready.
+func unready(err error) []model.Diagnostic {
+	if err == nil {
+		return nil
+	}
+	return []model.Diagnostic{{
+		Severity: model.Warning, Code: "not-ready", Reason: "the API server answers, and " + err.Error(),
+		Advice: "look at its /readyz?verbose", Effect: "changes may not be seen; nothing is removed",
+	}}
 }
 
 // missing says which kinds the API server does not serve.

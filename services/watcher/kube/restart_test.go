@@ -45,8 +45,9 @@ func TestRestarts(t *testing.T) {
 
 	// The database alone.
 	must(t, s.Etcd.Stop())
-	w.until("the source to be down", func() bool { return w.down != nil })
+	w.says("API server", "not-ready")
 	must(t, s.Etcd.Start(ctx))
+	w.isWell("API server")
 	must(t, s.Apply(ctx, serviceEntry("r9")))
 	w.has(entry(9))
 

@@ -44,6 +44,14 @@ func (c *Config) scopes(k *kind.Kind, r resource) []scope {
 		}
 		return out
 	}
+	if k.Name == namespaceKind {
+		for _, n := range c.Namespaces {
+			out = append(out, one(types.NamespacedName{Name: n}))
+		}
+		if len(out) > 0 {
+			return out
+		}
+	}
 	s := scope{resource: r}
 	if k.Name == secretKind {
 		s.fields = kubeconv.SecretFields
@@ -130,6 +138,7 @@ func (r *run) start(ctx context.Context, f *feed) {
 // freeze believes nothing of a feed any more: what was told of it stays.
 func (r *run) freeze(f *feed, why string) {
 	if f.frozen == "" {
+		r.cfg.Logger.Warn("nothing is believed of a resource any more; its objects stay", "resource", f.scope.String(), "reason", why)
 		f.frozen = why
 		f.cancel()
 	}
