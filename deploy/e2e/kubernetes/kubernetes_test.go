@@ -24,6 +24,7 @@ func TestKubernetes(t *testing.T) {
 		{"what changed while a watcher was dead", w.watcherDead},
 		{"what changed while an API server was dead", w.serverRestarted},
 		{"an API server, its watcher, and another's watcher die", w.die},
+		{"one process beside a directory", w.oneProcess},
 		{"a definition goes", w.definitionGone},
 		{"many objects are applied at once", w.applied},
 	} {

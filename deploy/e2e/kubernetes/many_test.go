@@ -85,7 +85,6 @@ func (w *world) pauses(ctx context.Context, t *testing.T, after rig.Version) int
 	for i := 1; i < len(records); i++ {
 		if gap := records[i].Time.Sub(records[i-1].Time); gap >= quiet {
 			n++
-			t.Log(i, gap)
 		}
 	}
 	return n
