@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
+	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/services/watcher/kube/kubetest"
 )
 
@@ -41,6 +43,7 @@ func TestApply(t *testing.T) {
 			all := parse(t, text)
 			checkNames(t, all)
 			for _, u := range all {
+				checkSettings(t, u)
 				if p, ok := pod(t, u); ok {
 					must(t, s.Apply(t.Context(), p))
 					must(t, s.Delete(t.Context(), p))
@@ -115,6 +118,32 @@ func pod(t *testing.T, u *unstructured.Unstructured) (string, bool) {
 	b, err := yaml.Marshal(content)
 	must(t, err)
 	return string(b), true
+}
+
+// checkSettings demands that the variables that a program of ours is given are
+// settings of it.
+func checkSettings(t *testing.T, u *unstructured.Unstructured) {
+	t.Helper()
+	w, ok := workloadOf(t, u)
+	if !ok {
+		return
+	}
+	c := w.Template.Spec.Containers[0]
+	name, ours := strings.CutPrefix(c.Command[0], "/bin/")
+	if !ours || name == "backend" {
+		return
+	}
+	bin, err := rig.Bin(name)
+	must(t, err)
+	help, err := exec.CommandContext(t.Context(), bin, "--help").Output()
+	must(t, err)
+	for _, e := range c.Env {
+		setting, ours := strings.CutPrefix(e.Name, "MESHLOG_")
+		flag := "--" + strings.ToLower(strings.ReplaceAll(setting, "_", "-")) + " "
+		if ours && !strings.Contains(string(help), flag) {
+			t.Errorf("%s: %s is no setting of it", name, e.Name)
+		}
+	}
 }
 
 // checkNames demands that whatever selects pods selects some, and ports that

@@ -49,7 +49,7 @@ type running struct {
 // probe is nil when the pod is as it should be.
 type probe func(context.Context) error
 
-func newKubelet(t *testing.T, ctx context.Context) *kubelet {
+func newKubelet(ctx context.Context, t *testing.T) *kubelet {
 	k := &kubelet{
 		T: t, ctx: ctx, dir: t.TempDir(), files: map[string]map[string]string{},
 		ports: map[string]int{}, services: map[string]string{}, run: map[string]*running{},

@@ -37,10 +37,10 @@ func TestRun(t *testing.T) {
 	t.Cleanup(c.End)
 	text := render(dir)
 	must(t, c.Apply(ctx, text))
-	k := newKubelet(t, ctx)
+	k := newKubelet(ctx, t)
 	k.know(parse(t, text))
 	k.know(parse(t, render(secrets)))
-	k.env = []string{"MESHLOG_KUBECONFIG=" + account(t, ctx, c)}
+	k.env = []string{"MESHLOG_KUBECONFIG=" + account(ctx, t, c)}
 	k.services["frontend.meshlog.svc"] = "frontend-0"
 
 	all := workloads(t, parse(t, text))
@@ -126,7 +126,7 @@ func copyFile(t *testing.T, path, dir string) {
 }
 
 // account is a kubeconfig with a token of watcher-kube's ServiceAccount.
-func account(t *testing.T, ctx context.Context, c *cluster.Cluster) (path string) {
+func account(ctx context.Context, t *testing.T, c *cluster.Cluster) (path string) {
 	t.Helper()
 	access := c.Config()
 	objects, err := dynamic.NewForConfig(access)

@@ -1,0 +1,91 @@
+package manifests
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+
+	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/services/watcher/kube/kubetest"
+)
+
+// TestRights asks a real API server what the account of watcher-kube may do
+// where only some namespaces are watched, and with the components that give it
+// more. What it may do in a cluster that is watched whole, and that this is
+// enough, services/cmd/watcher-kube tests.
+func TestRights(t *testing.T) {
+	render := kustomize(t)
+	s := kubetest.Start(t)
+	objects, err := dynamic.NewForConfig(s.Config())
+	must(t, err)
+	may := func(ctx context.Context, r right) (bool, error) {
+		review, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&authorizationv1.SubjectAccessReview{
+			TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview"},
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: "system:serviceaccount:meshlog:watcher-kube", Groups: []string{"system:serviceaccounts", "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: r.verb, Resource: r.resource, Namespace: r.namespace, Name: r.name},
+			},
+		})
+		if err != nil {
+			return false, err
+		}
+		answer, err := objects.Resource(authorizationv1.SchemeGroupVersion.WithResource("subjectaccessreviews")).
+			Create(ctx, &unstructured.Unstructured{Object: review}, metav1.CreateOptions{})
+		if err != nil {
+			return false, err
+		}
+		allowed, _, err := unstructured.NestedBool(answer.Object, "status", "allowed")
+		return allowed, err
+	}
+	must(t, s.Apply(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}"))
+	for _, step := range []struct {
+		dir      string
+		yes, not []right
+	}{
+		{filepath.Join(tree(t), "namespaces"), []right{
+			{"list", "nodes", "", ""}, {"watch", "configmaps", "meshlog", "istio"},
+		}, []right{
+			{"list", "services", "default", ""}, {"list", "services", "", ""}, {"get", "endpoints", "default", "x"}, {"list", "configmaps", "meshlog", ""},
+		}},
+		{filepath.Join(tree(t), "watched"), []right{ // in the namespace default
+			{"list", "services", "default", ""}, {"watch", "pods", "default", ""}, {"get", "endpoints", "default", "x"},
+		}, []right{
+			{"list", "services", "", ""}, {"list", "services", "kube-system", ""}, {"list", "secrets", "default", ""}, {"update", "services", "default", "x"},
+		}},
+		{own(t, []string{"namespaces"}, []string{"components/remote-clusters", "components/istio-settings"}), []right{
+			{"list", "secrets", "meshlog-clusters", ""}, {"list", "configmaps", "istio-system", "istio"},
+		}, []right{
+			{"list", "secrets", "meshlog", ""}, {"get", "secrets", "meshlog", "builder-bus"}, {"list", "secrets", "", ""}, {"list", "configmaps", "istio-system", ""},
+		}},
+	} {
+		must(t, s.Apply(t.Context(), render(step.dir)))
+		for _, r := range step.yes {
+			must(t, rig.Until(t.Context(), r.String(), func(ctx context.Context) error {
+				if ok, err := may(ctx, r); err != nil || ok {
+					return err
+				}
+				return fmt.Errorf("it may not")
+			}))
+		}
+		for _, r := range step.not {
+			if ok, err := may(t.Context(), r); err != nil || ok {
+				t.Errorf("%s: it may (%v)", r, err)
+			}
+		}
+	}
+}
+
+// right is to do something with a resource of Kubernetes itself; without a
+// namespace in all, without a name with all.
+type right struct{ verb, resource, namespace, name string }
+
+func (r right) String() string {
+	return fmt.Sprintf("%s %s %s in %q", r.verb, r.resource, r.name, r.namespace)
+}
