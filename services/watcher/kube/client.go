@@ -156,6 +156,20 @@ func (c *client) definition(ctx context.Context, name string) (definition, error
 	return definition{uid: string(m.GetUID()), deleting: m.GetDeletionTimestamp() != nil}, nil
 }
 
+// definitions reads the metadata of all CustomResourceDefinitions.
+func (c *client) definitions(ctx context.Context) (map[string]definition, error) {
+	l, err := c.metadata.Resource(definitions).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]definition, len(l.Items))
+	for i := range l.Items {
+		m := &l.Items[i]
+		all[m.GetName()] = definition{uid: string(m.GetUID()), deleting: m.GetDeletionTimestamp() != nil}
+	}
+	return all, nil
+}
+
 // items calls f for each item of a list.
 func items(list runtime.Object, f func(runtime.Object)) error {
 	return meta.EachListItemWithAlloc(list, func(o runtime.Object) error { f(o); return nil })

@@ -162,7 +162,7 @@ func (r *run) all() []*feed {
 }
 
 // step takes messages in and says what they come to. Done: the run is to begin
-// anew, for a kind that was not listed can be.
+// anew, for it would list other kinds.
 func (r *run) step(ctx context.Context, messages []message) (done bool, err error) {
 	r.judgeLosses(ctx, messages)
 	for _, m := range messages {
@@ -197,7 +197,7 @@ func (r *run) step(ctx context.Context, messages []message) (done bool, err erro
 	r.reportedAt = now
 	r.report(now)
 	r.cfg.Metrics.tell(r.index.stats)
-	return r.coversMore() && !now.Before(r.begun.Add(r.limits.again)), nil
+	return r.outdated(now) && !now.Before(r.begun.Add(r.limits.again)), nil
 }
 
 // reportEvery bounds how often it is looked for what is to be reported while
@@ -235,6 +235,7 @@ func (r *run) say(ctx context.Context, now time.Time) error {
 			return nil
 		}
 	}
+	r.lookAtDefinitions(ctx)
 	if err := r.nothing(now); err != nil {
 		return err
 	}
@@ -250,7 +251,7 @@ func (r *run) nothing(now time.Time) error {
 	var why *model.Diagnostic
 	for _, name := range slices.Sorted(maps.Keys(r.feeds)) {
 		f := r.feeds[name]
-		if f.synced {
+		if f.synced && f.frozen == "" {
 			return nil
 		}
 		if d, ok := f.problem(now); ok && why == nil {
@@ -286,7 +287,7 @@ func (r *run) readable() map[string]bool {
 	}
 	synced := map[string]int{}
 	for _, f := range r.feeds {
-		if f.synced {
+		if f.synced && f.frozen == "" {
 			synced[f.kind.Name]++
 		}
 	}
@@ -316,13 +317,22 @@ func (r *run) feedsOf(k *kind.Kind) (n int) {
 	return n
 }
 
-// coversMore says that a kind can be spoken of that was not listed.
-func (r *run) coversMore() bool {
-	if r.covered == nil || len(r.covered) == len(kind.All()) {
+// outdated says that a new listing would speak for other kinds than the last
+// one did: one can be read that could not, or one cannot be read any more and
+// will not be by itself.
+func (r *run) outdated(now time.Time) bool {
+	if r.covered == nil {
 		return false
 	}
-	for name := range r.readable() {
+	readable := r.readable()
+	for name := range readable {
 		if !r.covered[name] {
+			return true
+		}
+	}
+	for _, f := range r.feeds {
+		lasts := slices.Contains([]trouble{gone, unserved, forbidden}, f.trouble(now))
+		if lasts && r.covered[f.kind.Name] && r.discoverAt.IsZero() && !r.discovering {
 			return true
 		}
 	}

@@ -68,7 +68,7 @@ func (f *feed) problem(now time.Time) (model.Diagnostic, bool) {
 	case unserved, gone:
 		d.Severity, d.Code = model.Warning, "not-served"
 		d.Reason = cmp.Or(f.frozen, "the API server does not serve it any more")
-		d.Advice = "install its definition again"
+		d.Advice = "install its definition again; what it leaves frozen is dropped by meshlog sources remove SOURCE --kind " + f.label()
 	case suspect:
 		d.Severity, d.Code, d.Reason = model.Warning, "doubted", f.err.Error()
 		d.Advice = "wait: it is asked again, and believed when it says the same"
@@ -131,6 +131,6 @@ func missing(kinds []*kind.Kind) []model.Diagnostic {
 		Severity: model.Info, Code: "not-installed",
 		Reason: "the API server does not know " + strings.Join(names, ", "),
 		Advice: "install their definitions if you want to use them: they are watched from then on",
-		Effect: "objects of these kinds that are on the log stay as they are",
+		Effect: "objects of these kinds that are on the log stay, until meshlog sources remove SOURCE --kind KIND",
 	}}
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -83,16 +84,25 @@ func (r *run) serve(ctx context.Context, s *served) {
 			}
 			continue
 		}
-		if s.broken[k.Group] && r.feedsOf(k) > 0 {
-			continue // they find out
+		if !s.broken[k.Group] {
+			r.lose(k)
 		}
 		if r.feedsOf(k) == 0 {
 			r.missing = append(r.missing, k)
 		}
-		for _, f := range r.feeds {
-			if f.kind == k {
-				r.freeze(f, "the API server does not serve it any more")
-			}
+	}
+}
+
+// lose ends the feeds of a kind that is not served any more. Where it was spoken
+// of they are frozen, until a listing does not.
+func (r *run) lose(k *kind.Kind) {
+	for name, f := range r.feeds {
+		if f.kind != k {
+			continue
+		}
+		r.freeze(f, "the API server does not serve it any more")
+		if !r.covered[k.Name] {
+			delete(r.feeds, name)
 		}
 	}
 }
@@ -186,23 +196,31 @@ func (r *run) judgeLoss(ctx context.Context, f *feed) {
 	}
 }
 
-// define takes in what is known of definitions.
+// define takes in what is said of definitions.
 func (r *run) define(m message) {
 	switch m.what {
 	case replaced:
 		clear(r.defined)
-		for _, o := range m.objects {
-			r.setDefinition(o)
-		}
+		fallthrough
 	case put:
 		for _, o := range m.objects {
-			r.setDefinition(o)
+			if ours(o.name) {
+				r.defined[o.name] = o.body.(definition)
+			}
 		}
 	case removed:
 		delete(r.defined, m.gone.name)
 	default:
 		return
 	}
+	r.compare()
+	if m.what == replaced || counts(m) {
+		r.askAgain(m.at)
+	}
+}
+
+// compare freezes the feeds whose definition is not what it was.
+func (r *run) compare() {
 	for _, f := range r.feeds {
 		name := f.definition()
 		d, ok := r.defined[name]
@@ -218,15 +236,21 @@ func (r *run) define(m message) {
 			r.freeze(f, "its definition was removed, and is another one now")
 		}
 	}
-	if m.what == replaced || counts(m) {
-		r.askAgain(m.at)
-	}
 }
 
-func (r *run) setDefinition(o *object) {
-	if ours(o.name) {
-		r.defined[o.name] = o.body.(definition)
+// lookAtDefinitions compares after all lists were read: what a list lacks
+// because its definition was about to go is not gone. What cannot be read has
+// been reported.
+func (r *run) lookAtDefinitions(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, definitionTimeout)
+	defer cancel()
+	all, err := r.client.definitions(ctx)
+	if err != nil {
+		return
 	}
+	maps.DeleteFunc(all, func(name string, _ definition) bool { return !ours(name) })
+	r.defined = all
+	r.compare()
 }
 
 // counts says that a message is about a definition of ours.
