@@ -177,6 +177,11 @@ func (m *Machine) readBase(ctx context.Context, h events.Hash) (iter.Seq2[string
 		delete(m.baseless, h)
 	case (errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt)) && !noted:
 		m.baseless[h] = m.cfg.Now()
+		// Who lost the one may have lost the head's content with it: both are
+		// looked for from now on.
+		if _, err := m.contentOfHead(ctx); err != nil {
+			_ = m.unlessLost(err)
+		}
 	}
 	return rows, err
 }
