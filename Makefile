@@ -109,7 +109,7 @@ sim: ## SEEDS (1000) schedules of failures against the real parts
 	go test ./services/internal/faultsim -count=1 -timeout 0 -run '^TestSim$$' -v -args -seeds=$(SEEDS)
 
 .PHONY: bench
-bench: build tools ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor; storms
+bench: build tools ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor; storms; a Kubernetes cluster
 	@for d in $$(git grep -lE '^func Benchmark' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 	  go test "./$$d" -run '^$$' -bench . -benchmem; done
 	go build -o bin/ ./deploy/e2e/bench ./deploy/e2e/load
@@ -117,6 +117,7 @@ bench: build tools ## Benchmarks; save to ACK, stage by stage; many proxies besi
 	bin/load
 	bin/load -mode delta -streams 500 -classes 1
 	bin/load join
+	bin/load kubernetes
 	bin/load storm
 
 # The deployment of deploy/compose.yaml with images made here. Docker Compose is

@@ -23,7 +23,7 @@ import (
 
 const (
 	// patience is how long all of it may take.
-	patience = 5 * time.Minute
+	patience = 10 * time.Minute
 	// most is how many proxies there may be: each is a connection, and a
 	// machine has so many ports and files.
 	most = 2000
@@ -77,6 +77,18 @@ func command(ctx context.Context, args []string) error {
 			return err
 		}
 		all.print(os.Stdout, p)
+		return nil
+	}
+	if len(args) > 0 && args[0] == kubernetesCommand {
+		p, err := parseKubernetes(args[1:])
+		if err != nil {
+			return err
+		}
+		r, err := runKubernetes(ctx, p)
+		if err != nil {
+			return err
+		}
+		r.print(os.Stdout)
 		return nil
 	}
 	p, err := parse(args)

@@ -64,11 +64,51 @@ func TestRun(t *testing.T) {
 	}
 }
 
+func TestRunKubernetes(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	p, err := parseKubernetes([]string{"-services", "20", "-endpoints", "2", "-pods", "200", "-streams", "2", "-rounds", "3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.pause = 20 * time.Millisecond
+	r, err := runKubernetes(ctx, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	r.print(&out)
+	if c := r.cold; c.begun <= 0 || c.first < c.begun || c.logged < c.first || c.version < c.logged || c.records < r.objects {
+		t.Errorf("cold %+v of %d objects", c, r.objects)
+	}
+	for _, m := range r.changes {
+		if len(m.acks) != p.streams || m.envoy.Before(m.Published) {
+			t.Errorf("change %+v", m)
+		}
+	}
+	for _, h := range r.memory {
+		if h.settled <= 0 || h.peak <= 0 {
+			t.Errorf("memory %+v", h)
+		}
+	}
+	if len(r.changes) != p.rounds || !strings.Contains(out.String(), "written -> Envoy's ACK") {
+		t.Errorf("%d changes:\n%s", len(r.changes), out.String())
+	}
+}
+
 func TestBounds(t *testing.T) {
 	for _, args := range []string{
 		"-streams 2001", "-streams 0", "-streams 5,,6", "-classes 101", "-rounds 101", "-services 20001", "-endpoints 1", "-mode both",
 	} {
 		if _, err := parse(strings.Fields(args)); err == nil {
+			t.Errorf("%s is taken", args)
+		}
+	}
+}
+
+func TestKubernetesBounds(t *testing.T) {
+	for _, args := range []string{"-services 0", "-endpoints 101", "-pods 999", "-streams 501", "-rounds 0"} {
+		if _, err := parseKubernetes(strings.Fields(args)); err == nil {
 			t.Errorf("%s is taken", args)
 		}
 	}

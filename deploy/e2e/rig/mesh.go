@@ -21,6 +21,8 @@ type Server struct {
 	XDS   int  // 0 where it serves none
 	TLS   *TLS // of XDS; nil: it is served without
 	Place Place
+	// Started is when its process was started last.
+	Started time.Time
 
 	program, name, dir string
 	args               []string
@@ -62,6 +64,7 @@ func (s *Server) RestartAs(program string, env ...string) error {
 	if err != nil {
 		return err
 	}
+	s.Started = time.Now()
 	s.Process, err = Start(s.name, s.dir, s.Place.Command(append([]string{bin}, s.args...)...), env...)
 	return err
 }
@@ -212,14 +215,19 @@ func (m *Mesh) End() {
 	}
 }
 
-// Join starts an Envoy that knows all frontends, and waits until it takes
-// requests on a port. It sets the XDS and Dir of c.
-func (m *Mesh) Join(ctx context.Context, c EnvoyConfig, port int) (*Envoy, error) {
+// Envoy starts an Envoy that knows all frontends; it is then not yet Ready. It
+// sets the XDS and Dir of c.
+func (m *Mesh) Envoy(ctx context.Context, c EnvoyConfig) (*Envoy, error) {
 	c.Dir, c.XDS, c.Hosts = m.dir, nil, nil
 	for _, f := range m.Frontends {
 		c.XDS, c.Hosts = append(c.XDS, f.XDS), append(c.Hosts, f.Place.host())
 	}
-	e, err := StartEnvoy(ctx, c)
+	return StartEnvoy(ctx, c)
+}
+
+// Join is Envoy, and waits until it takes requests on a port.
+func (m *Mesh) Join(ctx context.Context, c EnvoyConfig, port int) (*Envoy, error) {
+	e, err := m.Envoy(ctx, c)
 	if err != nil {
 		return nil, err
 	}
