@@ -40,7 +40,7 @@ type arrangement func(ctx context.Context, dir, config string) (*rig.Mesh, error
 
 // patience is for the start, and for each fault: NATS servers alone take most of
 // a minute to agree on who leads, now and then.
-const patience = 2 * time.Minute
+const patience = 4 * time.Minute
 
 // onOne is the mesh of programs in a folder of bin/ on one NATS server.
 func onOne(folder string, builders, twins int) arrangement {

@@ -133,7 +133,7 @@ func (m *mesh) must(t *testing.T, into any, args ...string) string {
 	t.Helper()
 	stdout, stderr, err := m.meshlog(t, into, args...)
 	if err != nil {
-		t.Fatalf("meshlog %s: %v\n%s", strings.Join(args, " "), err, stderr)
+		t.Fatalf("meshlog %s: %v\n%s%s", strings.Join(args, " "), err, stdout, stderr)
 	}
 	return stdout
 }
