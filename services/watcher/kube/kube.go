@@ -2,9 +2,9 @@
 // internal/kind that its API server serves. What happens when the API server,
 // a kind or the right to read it goes is decided in ../README.md.
 //
-// Each resource has a feed (feed.go), a Reflector of client-go whose objects are
-// converted on arrival. One goroutine (loop.go) owns all that is known
-// (index.go), gathers what comes together, and says what changed.
+// Each resource has a feed (apiserver), a Reflector of client-go whose objects are
+// converted on arrival. One goroutine (loop.go) owns all that is known (index),
+// gathers what comes together, and says what changed.
 package kube
 
 import (
@@ -15,16 +15,16 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 
 	"meshlog.dev/services/internal/kubeconv"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/kube/apiserver"
 )
 
 // Source is the source of the shards of clusters; their instance is the
@@ -96,7 +96,7 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(cfg.Cluster)
 	}
-	return &Watcher{cfg: cfg, limits: defaultLimits, keeper: &kubeconv.Keeper{}, held: map[string]int64{},
+	return &Watcher{cfg: cfg, limits: defaultLimits(), keeper: &kubeconv.Keeper{}, held: map[string]int64{},
 		told: map[string][]model.Diagnostic{}, wakes: make(chan struct{}, 1)}, nil
 }
 
@@ -115,44 +115,42 @@ func (w *Watcher) Tell(origin string, ds []model.Diagnostic) {
 // Run implements watcher.Watcher. The source is down while its API server does
 // not answer.
 func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
-	client, err := newClient(w.cfg)
+	client, err := apiserver.New(apiserver.Config{REST: w.cfg.REST, QPS: w.cfg.QPS, Burst: w.cfg.Burst})
 	if err != nil {
 		return err
 	}
-	defer client.close()
-	ctx, cancel := context.WithCancel(quietly(ctx, w.cfg.Logger))
+	defer client.Close()
+	ctx, cancel := context.WithCancel(apiserver.Quietly(ctx, w.cfg.Logger))
 	r := newRun(w, client, sink)
 	err = r.loop(ctx)
 	cancel()
 	r.running.Wait()
 	for name, f := range r.feeds {
-		w.held[name] = f.held.Load()
+		w.held[name] = f.Held.Load()
 	}
 	return err
 }
 
-func (c *Config) converter() kubeconv.Converter {
-	return kubeconv.Converter{DomainSuffix: c.DomainSuffix, SecretKey: c.SecretKey}
+// limits are times; tests have shorter ones.
+type limits struct {
+	apiserver.Limits
+	// quiet has to pass without another change before changes are told;
+	// longest bounds that.
+	quiet, longest time.Duration
+	// again is how long a run lasts before it ends for other kinds to list.
+	again time.Duration
+	// rediscover is the first pause before what is served is asked again, where
+	// a definition is not served yet; poll is the pause where definitions
+	// cannot be watched.
+	rediscover, poll time.Duration
+	// unmirrored is the time between two looks for Services whose endpoints
+	// nobody mirrors.
+	unmirrored time.Duration
 }
 
-// quietly is for what client-go does.
-func quietly(ctx context.Context, log *slog.Logger) context.Context {
-	return klog.NewContext(ctx, logr.FromSlogHandler(quiet{log.Handler()}))
+func defaultLimits() limits {
+	return limits{
+		Limits: apiserver.DefaultLimits(), quiet: 2 * time.Millisecond, longest: 50 * time.Millisecond,
+		again: 10 * time.Second, rediscover: time.Second, poll: time.Minute, unmirrored: time.Minute,
+	}
 }
-
-// quiet logs what client-go says for those who look into it only: what fails
-// and what it means is reported.
-type quiet struct{ slog.Handler }
-
-func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
-	return q.Handler.Enabled(ctx, slog.LevelDebug)
-}
-
-func (q quiet) Handle(ctx context.Context, r slog.Record) error {
-	r.Level = slog.LevelDebug
-	return q.Handler.Handle(ctx, r)
-}
-
-func (q quiet) WithAttrs(as []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(as)} }
-
-func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }

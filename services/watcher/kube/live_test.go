@@ -20,6 +20,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/watcher/kube/apiserver"
 	"meshlog.dev/services/watcher/kube/kubetest"
 )
 
@@ -97,6 +98,7 @@ func TestServer(t *testing.T) {
 		{"a watch hangs", testWatchHangs},
 		{"an empty list after an error", testEmptyList},
 		{"history is gone", testGone},
+		{"suite", testSuite},
 		{"a definition comes and goes", testDefinition},
 		{"a definition that is held up", testDefinitionGoing},
 	} {
@@ -351,7 +353,7 @@ func testWatchHangs(t *testing.T, s *kubetest.Server) {
 		return true
 	})
 	defer close(hang)
-	w, _ := observe(t, c, func(_ *Config, l *limits) { l.idle, l.silence = 300*time.Millisecond, 500*time.Millisecond })
+	w, _ := observe(t, c, func(_ *Config, l *limits) { l.Idle, l.Silence = 300*time.Millisecond, 500*time.Millisecond })
 	w.lists("Service", "ServiceEntry")
 	must(t, s.Apply(t.Context(), serviceEntry("h")))
 	w.has("ServiceEntry shop/h")
@@ -452,7 +454,7 @@ func testDefinitionGoing(t *testing.T, s *kubetest.Server) {
 	before.has("VirtualService shop/cart", "VirtualService shop/held")
 	d, err := dynamic.NewForConfig(s.Config())
 	must(t, err)
-	must(t, d.Resource(definitions).Delete(ctx, virtualServices, metav1.DeleteOptions{}))
+	must(t, d.Resource(apiserver.Definitions.GroupVersionResource).Delete(ctx, virtualServices, metav1.DeleteOptions{}))
 	before.until("a listing without routes", func() bool { return before.kinds != nil && !before.kinds["VirtualService"] })
 	before.has("VirtualService shop/cart", "VirtualService shop/held")
 	before.neverDeleted()

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshlog.dev/events"
+	"meshlog.dev/services/watcher/kube/index"
 )
 
 // Metrics are what the watcher of a cluster counts; their label is its shard.
@@ -51,12 +52,12 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 }
 
 // tell takes in what an index holds.
-func (m *Metrics) tell(by map[string]figures) {
+func (m *Metrics) tell(by map[string]index.Figures) {
 	podless := 0
 	for kind, s := range by {
-		m.objects.WithLabelValues(kind).Set(float64(s.objects))
-		m.undecoded.WithLabelValues(kind).Set(float64(s.undecoded))
-		podless += s.podless
+		m.objects.WithLabelValues(kind).Set(float64(s.Objects))
+		m.undecoded.WithLabelValues(kind).Set(float64(s.Undecoded))
+		podless += s.Podless
 	}
 	m.podless.Set(float64(podless))
 }

@@ -2,93 +2,70 @@ package kube
 
 import (
 	"cmp"
-	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 )
 
-// trouble is what keeps a feed from being read.
-type trouble uint8
-
-const (
-	none      trouble = iota
-	forbidden         // RBAC does not allow it
-	unserved          // the API server does not know the resource any more
-	gone              // its definition is gone or about to go
-	suspect           // a list that lost much is not believed yet
-	failing           // errors, or silence
-)
-
-// trouble of a feed as of now; for what may pass, none before it has lasted.
-func (f *feed) trouble(now time.Time) trouble {
-	switch {
-	case f.frozen != "":
-		return gone
-	case f.doubts:
-		return suspect
-	case apierrors.IsForbidden(f.err):
-		return forbidden
-	case apierrors.IsNotFound(f.err) || apierrors.IsMethodNotSupported(f.err):
-		return unserved
-	case f.err != nil && !now.Before(f.since.Add(f.patience())), !f.synced && !now.Before(f.heard().Add(f.limits.silence)):
-		return failing
+// report tells what keeps kinds from being read, where it is news.
+func (r *run) report(now time.Time) {
+	all := map[string][]model.Diagnostic{
+		"kinds": missing(r.missing), "endpoints": r.unmirrored, "API server": unready(r.unready),
+		"definitions": nil, "discovery selectors": nil,
 	}
-	return none
-}
-
-// patience is how long an error is waited for to pass. One that the API server
-// did not answer is not about this resource, and is found out otherwise.
-func (f *feed) patience() time.Duration {
-	if apierrors.ReasonForError(f.err) != metav1.StatusReasonUnknown {
-		return f.limits.patience
+	for _, k := range kind.All() {
+		all[about(k.Name)] = nil
 	}
-	return f.limits.silence
-}
-
-func (f *feed) heard() time.Time { return time.Unix(0, f.arrived.Load()) }
-
-// problem says what keeps a feed from being read, and what to do.
-func (f *feed) problem(now time.Time) (model.Diagnostic, bool) {
-	d := model.Diagnostic{
-		Severity: model.Error, Code: "unreadable", Origin: f.scope.String(),
-		Effect: "objects of this kind stay as they are on the log; nothing is removed",
-	}
-	switch f.trouble(now) {
-	case none:
-		return d, false
-	case forbidden:
-		d.Code, d.Reason, d.Advice = "forbidden", f.err.Error(), "allow it: "+f.rule()
-	case unserved, gone:
-		d.Severity, d.Code = model.Warning, "not-served"
-		d.Reason = cmp.Or(f.frozen, "the API server does not serve it any more")
-		d.Advice = "install its definition again; what it leaves frozen is dropped by meshlog sources remove SOURCE --kind " + f.label()
-	case suspect:
-		d.Severity, d.Code, d.Reason = model.Warning, "doubted", f.err.Error()
-		d.Advice = "wait: it is asked again, and believed when it says the same"
-	case failing:
-		d.Reason = "no answer"
-		if f.err != nil {
-			d.Reason = f.err.Error()
+	for _, f := range r.feeds {
+		if d, is := f.Problem(now); is {
+			d.Key.Kind = f.Kind.Name
+			if len(r.cfg.Namespaces) > 0 && (!f.Scope.Resource.Namespaced || f.Object != "") {
+				d.Severity = min(d.Severity, model.Warning) // a Role in each namespace is what is asked for
+			}
+			all[about(f.Kind.Name)] = append(all[about(f.Kind.Name)], d)
 		}
-		d.Advice = "see to the API server; it is tried again by itself"
 	}
-	return d, true
+	if d, is := r.definitions.Problem(now); is {
+		d.Severity = model.Warning
+		d.Effect = "a definition that is installed is noticed within a minute; the objects of one that is removed are removed"
+		all["definitions"] = []model.Diagnostic{d}
+	}
+	if r.covered != nil {
+		r.reportNeeds(all)
+	}
+	r.mu.Lock()
+	maps.Copy(all, r.told)
+	r.mu.Unlock()
+	for origin, ds := range all {
+		ds = slices.Clone(ds)
+		slices.SortFunc(ds, func(a, b model.Diagnostic) int { return cmp.Or(a.Compare(b), cmp.Compare(a.Origin, b.Origin)) })
+		if !slices.Equal(ds, r.reported[origin]) {
+			r.sink.Problems(origin, ds)
+			r.reported[origin] = ds
+		}
+	}
 }
 
-// rule is the RBAC rule by which a feed can be read.
-func (f *feed) rule() string {
-	role := "ClusterRole"
-	if f.namespace != "" {
-		role = "Role in " + f.namespace
+// about is the origin of what is said about a kind.
+func about(kind string) string { return "kind " + kind }
+
+// reportNeeds reports the kinds that are not spoken of for lack of others.
+func (r *run) reportNeeds(all map[string][]model.Diagnostic) {
+	readable := r.readable()
+	for _, name := range needy {
+		for _, need := range r.cfg.needs(name) {
+			if !r.covered[name] && !readable[name] && !readable[need] {
+				all[about(name)] = append(all[about(name)], waits(name, need))
+			}
+		}
 	}
-	return fmt.Sprintf("a %s with apiGroups: [%q], resources: [%q], verbs: [get, list, watch]", role, f.resource.Group, f.resource.Resource)
+	if len(r.cfg.DiscoverySelectors) > 0 && !r.covered[namespaceKind] {
+		all["discovery selectors"] = []model.Diagnostic{waits("", namespaceKind)}
+	}
 }
 
 // waits says that a kind, or without a name all in namespaces, is not spoken of

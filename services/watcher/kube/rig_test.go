@@ -24,11 +24,11 @@ const patience = 30 * time.Second
 
 // quick are limits for tests.
 func quick() limits {
-	l := defaultLimits
-	l.patience, l.probe, l.down, l.doubt = 300*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond, 300*time.Millisecond
+	l := defaultLimits()
+	l.Patience, l.Probe, l.Down, l.Doubt = 300*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond, 300*time.Millisecond
 	l.again, l.rediscover, l.poll = 200*time.Millisecond, 50*time.Millisecond, 200*time.Millisecond
 	l.unmirrored = 100 * time.Millisecond
-	l.retry, l.maxRetry = 20*time.Millisecond, 100*time.Millisecond
+	l.Retry, l.MaxRetry = 20*time.Millisecond, 100*time.Millisecond
 	return l
 }
 

@@ -14,12 +14,9 @@ import (
 	"meshlog.dev/services/watcher/watchertest"
 )
 
-// TestSuite has a ServiceEntry an object; what else a cluster holds is left out.
+// testSuite has a ServiceEntry an object; what else a cluster holds is left out.
 // Several at once are what the network held back.
-func TestSuite(t *testing.T) {
-	s := kubetest.Start(t)
-	must(t, s.InstallIstioCRDs(t.Context(), serviceEntries))
-	must(t, s.Apply(t.Context(), `{apiVersion: v1, kind: Namespace, metadata: {name: shop}}`))
+func testSuite(t *testing.T, s *kubetest.Server) {
 	watchertest.Run(t, func(t *testing.T) watchertest.Source {
 		p, c := through(t, s)
 		made := map[string]bool{}

@@ -10,6 +10,8 @@ import (
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/watcherup"
 	"meshlog.dev/services/watcher/kube"
+	"meshlog.dev/services/watcher/kube/apiserver"
+	"meshlog.dev/services/watcher/kube/clusters"
 )
 
 // Options say for whom clusters are watched.
@@ -47,16 +49,16 @@ func Run(ctx context.Context, s *Settings, o Options) error {
 	}
 	stage := process.Stage{func(ctx context.Context) error { return run(ctx, cfg, w, o, false) }}
 	if s.RemoteClusters != "" {
-		others, err := kube.NewClusters(cfg, s.RemoteClusters)
-		if err != nil {
-			return err
+		others := clusters.Config{
+			API:  apiserver.Config{REST: cfg.REST, QPS: cfg.QPS, Burst: cfg.Burst},
+			Home: cfg.Cluster, Namespace: s.RemoteClusters, Logger: log, Limits: apiserver.DefaultLimits(),
 		}
 		common, err := s.common(log)
 		if err != nil {
 			return err
 		}
 		stage = append(stage, func(ctx context.Context) error {
-			return supervise(ctx, others, w, log, func(ctx context.Context, r kube.Remote) error {
+			return supervise(ctx, others, w, func(ctx context.Context, r clusters.Cluster) error {
 				cfg := common
 				cfg.Cluster, cfg.REST, cfg.Metrics = r.Name, r.REST, kube.NewMetrics(r.Name)
 				w, err := kube.New(cfg)

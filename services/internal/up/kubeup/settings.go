@@ -18,6 +18,7 @@ import (
 
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/watcher/kube"
+	"meshlog.dev/services/watcher/kube/clusters"
 )
 
 // Settings say which cluster is watched, and what of it.
@@ -65,7 +66,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Give them where the watcher may read these only: a Role in each is enough then. What the others hold is not part of the mesh")
 	fs.StringVar(&s.Selectors, "discovery-selectors", s.Selectors, "label `selectors` separated by \";\": only namespaces that one of them matches are part of the mesh, as they are labelled at any time. "+
 		"Give it where most of a cluster is not meant to be: mesh=on;team in (a,b)")
-	fs.StringVar(&s.RemoteClusters, "remote-clusters", s.RemoteClusters, "`namespace` of the Secrets, labelled "+kube.RemoteLabel+", that say how other clusters are reached: each of their data is a kubeconfig, under the cluster's name. "+
+	fs.StringVar(&s.RemoteClusters, "remote-clusters", s.RemoteClusters, "`namespace` of the Secrets, labelled "+clusters.Label+", that say how other clusters are reached: each of their data is a kubeconfig, under the cluster's name. "+
 		"Give it to have this process watch those too, each as a source of its own, as Secrets come and go")
 	fs.IntVar(&s.QPS, "kube-qps", s.QPS, "`requests` a second to the API server. Watches, once begun, are none. Lower it to spare the API server; a start takes longer then")
 	fs.IntVar(&s.Burst, "kube-burst", s.Burst, "`requests` to the API server that may come at once")

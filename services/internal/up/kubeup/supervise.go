@@ -8,19 +8,20 @@ import (
 
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/watcher/kube"
+	"meshlog.dev/services/watcher/kube/clusters"
 )
 
 // restartPause is how long a cluster rests whose watcher has ended by itself.
 const restartPause = 5 * time.Second
 
-// cluster is another one that is watched.
-type cluster struct {
+// supervised is a cluster that is watched.
+type supervised struct {
 	version string
 	cancel  context.CancelFunc
 	done    chan struct{} // closed once nothing of it runs
 }
 
-func (c *cluster) stop() {
+func (c *supervised) stop() {
 	c.cancel()
 	<-c.done
 }
@@ -29,8 +30,9 @@ func (c *cluster) stop() {
 // done. They know nothing of each other: one whose API server is gone, or that
 // is removed, concerns no other one. What was said of a cluster that is removed
 // stays on the log; to drop that is an operator's word.
-func supervise(ctx context.Context, others *kube.Clusters, home *kube.Watcher, log *slog.Logger, watch func(context.Context, kube.Remote) error) error {
-	running := map[string]*cluster{}
+func supervise(ctx context.Context, others clusters.Config, home *kube.Watcher, watch func(context.Context, clusters.Cluster) error) error {
+	log := others.Logger
+	running := map[string]*supervised{}
 	defer func() {
 		for _, c := range running {
 			c.cancel() // all, before any is waited for
@@ -39,16 +41,16 @@ func supervise(ctx context.Context, others *kube.Clusters, home *kube.Watcher, l
 			<-c.done
 		}
 	}()
-	return others.Run(ctx, func(remotes []kube.Remote, ds []model.Diagnostic) {
-		home.Tell("remote clusters", ds)
+	return clusters.Watch(ctx, others, func(found []clusters.Cluster, ds []model.Diagnostic) {
+		home.Tell("other clusters", ds)
 		for name, c := range running {
-			if !slices.ContainsFunc(remotes, func(r kube.Remote) bool { return r.Name == name }) {
+			if !slices.ContainsFunc(found, func(r clusters.Cluster) bool { return r.Name == name }) {
 				c.stop()
 				delete(running, name)
 				log.Info("cluster is no longer watched: no Secret names it; its objects stay as they are", "cluster", name)
 			}
 		}
-		for _, r := range remotes {
+		for _, r := range found {
 			c := running[r.Name]
 			switch {
 			case c == nil:
@@ -65,9 +67,9 @@ func supervise(ctx context.Context, others *kube.Clusters, home *kube.Watcher, l
 }
 
 // start watches a cluster until it is stopped.
-func start(ctx context.Context, r kube.Remote, log *slog.Logger, watch func(context.Context, kube.Remote) error) *cluster {
+func start(ctx context.Context, r clusters.Cluster, log *slog.Logger, watch func(context.Context, clusters.Cluster) error) *supervised {
 	ctx, cancel := context.WithCancel(ctx)
-	c := &cluster{version: r.Version, cancel: cancel, done: make(chan struct{})}
+	c := &supervised{version: r.Version, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
 		for {

@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"meshlog.dev/services/watcher/kube"
+	"meshlog.dev/services/watcher/kube/apiserver"
+	"meshlog.dev/services/watcher/kube/clusters"
 	"meshlog.dev/services/watcher/kube/kubetest"
 )
 
@@ -48,11 +50,13 @@ data: {%s: %s}
 	cfg := kube.Config{REST: s.Config(), Cluster: "home", Logger: slog.New(slog.DiscardHandler)}
 	home, err := kube.New(cfg)
 	must(t, err)
-	others, err := kube.NewClusters(cfg, "default")
-	must(t, err)
+	others := clusters.Config{
+		API: apiserver.Config{REST: s.Config(), QPS: 100, Burst: 100}, Home: cfg.Cluster, Namespace: "default",
+		Logger: cfg.Logger, Limits: apiserver.DefaultLimits(),
+	}
 	// What a watch does: it says that it begins and ends, and uses its access.
 	said := make(chan string)
-	watch := func(ctx context.Context, r kube.Remote) error {
+	watch := func(ctx context.Context, r clusters.Cluster) error {
 		d, err := discovery.NewDiscoveryClientForConfig(r.REST)
 		if err == nil {
 			_, err = d.ServerVersion()
@@ -76,7 +80,7 @@ data: {%s: %s}
 	}
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- supervise(running, others, home, slog.New(slog.DiscardHandler), watch) }()
+	go func() { ended <- supervise(running, others, home, watch) }()
 
 	must(t, s.Apply(ctx, secret("a", "west", access("one"))))
 	hears("west begins: <nil>")

@@ -1,4 +1,6 @@
-package kube
+// Package apiserver reads a Kubernetes API server: which resources it serves,
+// what they hold and how that changes, and whether it is there at all.
+package apiserver
 
 import (
 	"context"
@@ -20,10 +22,21 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"meshlog.dev/services/watcher/kube/index"
 )
 
-// client reads one API server, over one pool of connections.
-type client struct {
+// Config says how an API server is reached.
+type Config struct {
+	// REST is where it is, and who asks. Its limits on requests do not count.
+	REST *rest.Config
+	// QPS and Burst limit the requests, of which a watch is one.
+	QPS   float32
+	Burst int
+}
+
+// Client reads one API server, over one pool of connections.
+type Client struct {
 	http      *http.Client
 	discovery *discovery.DiscoveryClient
 	objects   dynamic.Interface
@@ -45,20 +58,24 @@ var typedLists = map[schema.GroupVersionResource]func() runtime.Object{
 	discoveryv1.SchemeGroupVersion.WithResource("endpointslices"): func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 }
 
-var secrets = corev1.SchemeGroupVersion.WithResource("secrets")
+// Secrets is the resource of Secrets.
+var Secrets = Resource{corev1.SchemeGroupVersion.WithResource("secrets"), true}
 
-// definitions is the resource of CustomResourceDefinitions.
+// Definitions is the resource of CustomResourceDefinitions.
+var Definitions = Resource{GroupVersionResource: definitions}
+
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-func newClient(c Config) (*client, error) {
+// New returns a client, which has asked for nothing yet.
+func New(c Config) (*Client, error) {
 	cfg := rest.CopyConfig(c.REST)
 	cfg.WarningHandler = rest.NoWarnings{} // that something is deprecated is not news to who runs this
 	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
 	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", c.Cluster, err)
+		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
-	out := &client{http: h, typed: map[schema.GroupVersion]rest.Interface{}}
+	out := &Client{http: h, typed: map[schema.GroupVersion]rest.Interface{}}
 	if out.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(cfg, h); err != nil {
 		return nil, err
 	}
@@ -101,8 +118,8 @@ func restClient(cfg *rest.Config, h *http.Client, gv schema.GroupVersion, codecs
 	return rest.RESTClientForConfigAndClient(cfg, h)
 }
 
-// close lets go of the connections, so that the next run makes new ones.
-func (c *client) close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
+// Close lets go of the connections, so that the next run makes new ones.
+func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
 // reader lists and watches a resource.
 type reader struct {
@@ -111,7 +128,7 @@ type reader struct {
 }
 
 // reader of a resource in a namespace; empty: in all.
-func (c *client) reader(r schema.GroupVersionResource, namespace string) reader {
+func (c *Client) reader(r schema.GroupVersionResource, namespace string) reader {
 	if r == definitions {
 		m := c.metadata.Resource(r)
 		return reader{
@@ -147,30 +164,51 @@ func (c *client) reader(r schema.GroupVersionResource, namespace string) reader 
 	}
 }
 
-// definition reads the metadata of a CustomResourceDefinition.
-func (c *client) definition(ctx context.Context, name string) (definition, error) {
-	m, err := c.metadata.Resource(definitions).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return definition{}, err
-	}
-	return definition{uid: string(m.GetUID()), deleting: m.GetDeletionTimestamp() != nil}, nil
+// Definition is what a CustomResourceDefinition says of itself.
+type Definition struct {
+	UID      string
+	Deleting bool
 }
 
-// definitions reads the metadata of all CustomResourceDefinitions.
-func (c *client) definitions(ctx context.Context) (map[string]definition, error) {
+func definitionOf(m metav1.Object) Definition {
+	return Definition{UID: string(m.GetUID()), Deleting: m.GetDeletionTimestamp() != nil}
+}
+
+// Definition reads the metadata of a CustomResourceDefinition.
+func (c *Client) Definition(ctx context.Context, name string) (Definition, error) {
+	m, err := c.metadata.Resource(definitions).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return Definition{}, err
+	}
+	return definitionOf(m), nil
+}
+
+// Definitions reads the metadata of all CustomResourceDefinitions, by name.
+func (c *Client) Definitions(ctx context.Context) (map[string]Definition, error) {
 	l, err := c.metadata.Resource(definitions).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[string]definition, len(l.Items))
+	all := make(map[string]Definition, len(l.Items))
 	for i := range l.Items {
-		m := &l.Items[i]
-		all[m.GetName()] = definition{uid: string(m.GetUID()), deleting: m.GetDeletionTimestamp() != nil}
+		all[l.Items[i].GetName()] = definitionOf(&l.Items[i])
 	}
 	return all, nil
 }
 
-// items calls f for each item of a list.
-func items(list runtime.Object, f func(runtime.Object)) error {
-	return meta.EachListItemWithAlloc(list, func(o runtime.Object) error { f(o); return nil })
+// DefinitionObject converts the metadata of a CustomResourceDefinition: its Body
+// is a Definition.
+func DefinitionObject(from runtime.Object) (*index.Object, bool) {
+	m, err := meta.Accessor(from)
+	if err != nil {
+		return &index.Object{}, false
+	}
+	return &index.Object{Key: index.Key{Name: m.GetName()}, Version: m.GetResourceVersion(), Body: definitionOf(m)}, true
+}
+
+// Endpoints reads an Endpoints object.
+func (c *Client) Endpoints(ctx context.Context, namespace, name string) (*corev1.Endpoints, error) { //nolint:staticcheck // who asks looks for what is deprecated
+	out := &corev1.Endpoints{} //nolint:staticcheck // see above
+	err := c.typed[corev1.SchemeGroupVersion].Get().Namespace(namespace).Resource("endpoints").Name(name).Do(ctx).Into(out)
+	return out, err
 }

@@ -1,4 +1,4 @@
-package kube
+package clusters
 
 import (
 	"strings"
@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"meshlog.dev/services/watcher/kube/index"
 )
 
 const kubeconfig = `
@@ -19,6 +21,8 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 clusters: [{name: c, cluster: {server: "https://west.example.com:6443"}}]
 users: [{name: u, user: {token: secret}}]
 `
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func TestSelfContained(t *testing.T) {
 	for _, test := range []struct{ name, old, new, want string }{
@@ -51,12 +55,12 @@ func TestSelfContained(t *testing.T) {
 }
 
 func TestRemotes(t *testing.T) {
-	secret := func(name string, age time.Duration, data ...string) *object {
+	secret := func(name string, age time.Duration, data ...string) *index.Object {
 		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, CreationTimestamp: metav1.Time{Time: start.Add(-age)}}, Data: map[string][]byte{}}
 		for i := 0; i < len(data); i += 2 {
 			s.Data[data[i]] = []byte(data[i+1])
 		}
-		o, ok := remotesOf(s)
+		o, ok := read(s)
 		if !ok {
 			t.Fatal("a Secret is none")
 		}
@@ -67,8 +71,8 @@ func TestRemotes(t *testing.T) {
 		}
 		return o
 	}
-	c := &Clusters{cfg: Config{Cluster: "east"}}
-	remotes, ds := c.remotes([]*object{
+	c := &Config{Home: "east"}
+	remotes, ds := c.clusters([]*index.Object{
 		secret("b", time.Hour, "west", kubeconfig),
 		secret("a", time.Minute, "west", kubeconfig, "south", kubeconfig),
 		secret("c", 0, "east", kubeconfig, "broken", "x"),
@@ -97,15 +101,15 @@ func TestRemotes(t *testing.T) {
 	if diff := cmp.Diff(want, problems); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)
 	}
-	again := c.mustRemote(t, secret("a", 0, "west", kubeconfig))
-	if other := c.mustRemote(t, secret("a", 0, "west", kubeconfig+"\n")); again.Version == other.Version {
+	again := c.mustRead(t, secret("a", 0, "west", kubeconfig))
+	if other := c.mustRead(t, secret("a", 0, "west", kubeconfig+"\n")); again.Version == other.Version {
 		t.Error("another kubeconfig has the same version")
 	}
 }
 
-func (c *Clusters) mustRemote(t *testing.T, o *object) Remote {
+func (c *Config) mustRead(t *testing.T, o *index.Object) Cluster {
 	t.Helper()
-	remotes, ds := c.remotes([]*object{o})
+	remotes, ds := c.clusters([]*index.Object{o})
 	if len(remotes) != 1 || len(ds) != 0 {
 		t.Fatalf("%v, %v", remotes, ds)
 	}

@@ -1,4 +1,4 @@
-package kube
+package index
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ import (
 // cluster feeds an index as the API server would.
 type cluster struct {
 	t *testing.T
-	*index
+	*Index
 }
 
 func newCluster(t *testing.T, selectors ...string) *cluster {
@@ -36,36 +36,36 @@ func newCluster(t *testing.T, selectors ...string) *cluster {
 		}
 		parsed = append(parsed, p)
 	}
-	return &cluster{t, newIndex(parsed)}
+	return &cluster{t, New(parsed)}
 }
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func (c *cluster) object(name string, from runtime.Object) *object {
+func (c *cluster) object(name string, from runtime.Object) *Object {
 	c.t.Helper()
 	k, ok := kind.ByName(name)
 	if !ok {
 		c.t.Fatalf("no kind %s", name)
 	}
-	o, ok := objectsOf(k, kubeconv.Converter{}, &kubeconv.Keeper{})(from)
+	o, ok := Objects(k, kubeconv.Converter{}, &kubeconv.Keeper{})(from)
 	if !ok {
 		c.t.Fatalf("%s is not to be there", name)
 	}
-	o.seen = start
+	o.Seen = start
 	return o
 }
 
 func (c *cluster) add(name string, from runtime.Object) {
 	c.t.Helper()
-	c.put(name+" x", c.object(name, from))
+	c.Put(&Feed{Name: name}, c.object(name, from))
 }
 
-func (c *cluster) drop(kind, namespace, name string) { c.remove(key{kind, namespace, name}, start) }
+func (c *cluster) drop(kind, namespace, name string) { c.Remove(Key{kind, namespace, name}, start) }
 
 // says demands what is to be said, of each object its operation and its name.
 func (c *cluster) says(want ...string) []watcher.Object {
 	c.t.Helper()
-	set := c.changes()
+	set := c.Changes()
 	var got []string
 	for _, o := range set {
 		op := "+"
@@ -178,7 +178,7 @@ func TestEndpointsBeforeTheirPod(t *testing.T) {
 	if e := endpoint(t, set, 0); len(e.GetLabels()) != 0 || e.GetLocality() != nil {
 		t.Errorf("nothing is known of the pod, but %v", e)
 	}
-	if got := c.stats[sliceKind].podless; got != 2 {
+	if got := c.Figures()[sliceKind].Podless; got != 2 {
 		t.Errorf("%d endpoints without pod, want 2", got)
 	}
 	c.add("Node", node("n1", "eu-1"))
@@ -194,7 +194,7 @@ func TestEndpointsBeforeTheirPod(t *testing.T) {
 	}
 	c.add("Pod", pod("prod", "p1", "10.0.0.1", "version", "v1"))
 	c.says("+EndpointSlice prod/a-1", "+Pod prod/p1")
-	if got := c.stats[sliceKind].podless; got != 0 {
+	if got := c.Figures()[sliceKind].Podless; got != 0 {
 		t.Errorf("%d endpoints without pod, want none", got)
 	}
 }
@@ -258,24 +258,25 @@ func TestEndedPodLeaves(t *testing.T) {
 
 func TestReplaceIsAllOfAFeed(t *testing.T) {
 	c := newCluster(t)
-	list := func(feed string, names ...string) (all []*object) {
+	prod, test := &Feed{Name: "Service prod"}, &Feed{Name: "Service test"}
+	list := func(feed string, names ...string) (all []*Object) {
 		for _, name := range names {
 			all = append(all, c.object("Service", service(feed, name)))
 		}
 		return all
 	}
-	c.replace("Service prod", list("prod", "a", "b", "c"), start)
-	c.replace("Service test", list("test", "a"), start)
+	c.Replace(prod, list("prod", "a", "b", "c"), start)
+	c.Replace(test, list("test", "a"), start)
 	c.says("+Service prod/a", "+Service prod/b", "+Service prod/c", "+Service test/a")
-	if got := c.missing("Service prod", list("prod", "b")); len(got) != 2 {
+	if got := c.Missing(prod, list("prod", "b")); len(got) != 2 {
 		t.Errorf("a list would lose %v, want two", got)
 	}
-	c.replace("Service prod", list("prod", "b", "d"), start)
+	c.Replace(prod, list("prod", "b", "d"), start)
 	c.says("-Service prod/a", "-Service prod/c", "+Service prod/d")
-	if c.held["Service prod"] != 2 || c.held["Service test"] != 1 || c.stats["Service"].objects != 3 {
-		t.Errorf("held %v, stats %v", c.held, c.stats)
+	if c.Held(prod) != 2 || c.Held(test) != 1 || c.Figures()["Service"].Objects != 3 {
+		t.Errorf("held %v, figures %v", c.held, c.Figures())
 	}
-	c.replace("Service prod", nil, start)
+	c.Replace(prod, nil, start)
 	c.says("-Service prod/b", "-Service prod/d")
 }
 
@@ -311,7 +312,7 @@ func TestDiscoverySelectors(t *testing.T) {
 
 func TestOnlyCoveredKindsAreSaid(t *testing.T) {
 	c := newCluster(t)
-	c.covered = map[string]bool{"EndpointSlice": true}
+	c.Cover(map[string]bool{"EndpointSlice": true})
 	c.add("Pod", pod("prod", "p1", "10.0.0.1"))
 	c.add("EndpointSlice", slice("prod", "a-1", "a", "p1"))
 	c.says("+EndpointSlice prod/a-1")
@@ -323,46 +324,12 @@ func TestUndecodedIsCounted(t *testing.T) {
 	s.AddressType = discoveryv1.AddressTypeFQDN
 	c.add("EndpointSlice", s)
 	set := c.says("+EndpointSlice prod/a-1")
-	if set[0].Payload.Type != kind.Undecoded || c.stats[sliceKind].undecoded != 1 {
-		t.Errorf("said %s, stats %v", set[0].Payload.Type, c.stats)
+	if set[0].Payload.Type != kind.Undecoded || c.Figures()[sliceKind].Undecoded != 1 {
+		t.Errorf("said %s, stats %v", set[0].Payload.Type, c.Figures())
 	}
 	c.add("EndpointSlice", slice("prod", "a-1", "a"))
 	c.says("+EndpointSlice prod/a-1")
-	if got := c.stats[sliceKind]; got != (figures{objects: 1}) {
+	if got := c.Figures()[sliceKind]; got != (Figures{Objects: 1}) {
 		t.Errorf("stats %v", got)
-	}
-}
-
-func TestDoubt(t *testing.T) {
-	const settle = 3 * time.Second
-	for _, test := range []struct {
-		name    string
-		n, were int
-		at      []time.Duration // of lists that say the same
-		refused []bool
-	}{
-		{"the first list", 0, 0, []time.Duration{0}, []bool{false}},
-		{"more", 20, 10, []time.Duration{0}, []bool{false}},
-		{"half", 10, 20, []time.Duration{0}, []bool{false}},
-		{"some of few", 1, 9, []time.Duration{0}, []bool{false}},
-		{"empty", 0, 1, []time.Duration{0, time.Second, settle}, []bool{true, true, false}},
-		{"most", 9, 20, []time.Duration{0, settle}, []bool{true, false}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			var d doubt
-			for i, at := range test.at {
-				if err := d.judge(test.n, test.were, start.Add(at), settle); (err != nil) != test.refused[i] {
-					t.Errorf("after %s: %v", at, err)
-				}
-			}
-		})
-	}
-	var d doubt
-	_ = d.judge(0, 20, start, settle)
-	if err := d.judge(20, 20, start.Add(settle), settle); err != nil {
-		t.Errorf("nothing is lost: %v", err)
-	}
-	if err := d.judge(0, 20, start.Add(2*settle), settle); err == nil {
-		t.Error("a doubt that was settled counts for another loss")
 	}
 }

@@ -1,4 +1,4 @@
-package kube
+package apiserver
 
 import (
 	"context"
@@ -11,15 +11,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// watchOver asks the API server whether it is there until ctx is done, or until
+// WatchOver asks the API server whether it is there until ctx is done, or until
 // it has not answered for too long: that is the error. Watches alone do not tell:
 // a connection that is dead, and a server that hangs, look like one where nothing
 // happens. That it answers that it is not ready, or is again, is told: it may
 // serve all the same.
-func (c *client) watchOver(ctx context.Context, l limits, tell func(unready error)) error {
+func (c *Client) WatchOver(ctx context.Context, l Limits, tell func(unready error)) error {
 	last := time.Now()
 	said := ""
-	ticker := time.NewTicker(l.probe)
+	ticker := time.NewTicker(l.Probe)
 	defer ticker.Stop()
 	for {
 		select {
@@ -27,11 +27,11 @@ func (c *client) watchOver(ctx context.Context, l limits, tell func(unready erro
 		case <-ctx.Done():
 			return nil
 		}
-		unready, err := c.ready(ctx, l.probe)
+		unready, err := c.ready(ctx, l.Probe)
 		now := time.Now()
 		switch {
 		case ctx.Err() != nil:
-		case err != nil && now.Sub(last) >= l.down:
+		case err != nil && now.Sub(last) >= l.Down:
 			return fmt.Errorf("the API server has not answered for %s: %w", now.Sub(last).Round(time.Second), err)
 		case err == nil:
 			last = now
@@ -45,7 +45,7 @@ func (c *client) watchOver(ctx context.Context, l limits, tell func(unready erro
 
 // ready is an error if the API server does not answer, or not us; unready says
 // that it answers that it is not ready.
-func (c *client) ready(ctx context.Context, timeout time.Duration) (unready, err error) {
+func (c *Client) ready(ctx context.Context, timeout time.Duration) (unready, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	body, err := c.probe.Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Raw()

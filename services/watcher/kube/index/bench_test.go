@@ -1,4 +1,4 @@
-package kube
+package index
 
 import (
 	"fmt"
@@ -57,19 +57,19 @@ func benchSlice(i int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-func benchIndex() *index {
-	x, keep := newIndex(nil), &kubeconv.Keeper{}
-	converters := map[string]converter{}
+func benchIndex() *Index {
+	x, keep := New(nil), &kubeconv.Keeper{}
+	converters := map[string]Converter{}
 	benchObjects(func(name string, from runtimeobject.Object) {
 		if converters[name] == nil {
 			k, _ := kind.ByName(name)
-			converters[name] = objectsOf(k, kubeconv.Converter{}, keep)
+			converters[name] = Objects(k, kubeconv.Converter{}, keep)
 		}
 		o, _ := converters[name](from)
-		o.seen = start
-		x.put(name, o)
+		o.Seen = start
+		x.Put(&Feed{Name: name}, o)
 	})
-	x.changes()
+	x.Changes()
 	return x
 }
 
@@ -92,16 +92,16 @@ func BenchmarkIndex(b *testing.B) {
 func BenchmarkEndpointChange(b *testing.B) {
 	x := benchIndex()
 	k, _ := kind.ByName(sliceKind)
-	convert := objectsOf(k, kubeconv.Converter{}, &kubeconv.Keeper{})
+	convert := Objects(k, kubeconv.Converter{}, &kubeconv.Keeper{})
 	i := 0
 	for b.Loop() {
 		s := benchSlice(i % benchServices)
 		no := i/benchServices%2 == 1
 		s.Endpoints[0].Conditions.Ready = &no
 		o, _ := convert(s)
-		o.seen = time.Now()
-		x.put("EndpointSlice", o)
-		if got := len(x.changes()); got > 1 {
+		o.Seen = time.Now()
+		x.Put(&Feed{Name: "EndpointSlice"}, o)
+		if got := len(x.Changes()); got > 1 {
 			b.Fatalf("%d changes", got)
 		}
 		i++

@@ -1,18 +1,22 @@
-package kube
+// Package clusters finds other clusters by Secrets that say how they are reached.
+package clusters
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -20,117 +24,115 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/watcher/kube/apiserver"
+	"meshlog.dev/services/watcher/kube/index"
 )
 
-// RemoteLabel is on the Secrets that say how other clusters are reached: each of
-// their data is a kubeconfig, under the cluster's name.
-const RemoteLabel = "istio/multiCluster=true"
+// Label is on the Secrets: each of their data is a kubeconfig, under the
+// cluster's name.
+const Label = "istio/multiCluster=true"
 
-// Remote is another cluster, as a Secret says.
-type Remote struct {
+// Cluster is one that a Secret names.
+type Cluster struct {
 	Name string
 	REST *rest.Config
 	// Version is another one when the cluster is reached in another way.
 	Version string
 }
 
-// Clusters watches the Secrets of a namespace that say how other clusters are
-// reached.
-type Clusters struct {
-	cfg       Config
-	namespace string
-	limits    limits
+// Config says where the Secrets are.
+type Config struct {
+	API       apiserver.Config // of the cluster that has them
+	Home      string           // its name, which no other cluster has
+	Namespace string
+	Logger    *slog.Logger
+	Limits    apiserver.Limits
 }
 
-// NewClusters watches the Secrets of the cluster that cfg says.
-func NewClusters(cfg Config, namespace string) (*Clusters, error) {
-	w, err := New(cfg)
-	if err != nil {
-		return nil, err
-	}
-	return &Clusters{cfg: w.cfg, namespace: namespace, limits: w.limits}, nil
-}
-
-// Run calls tell with all clusters, sorted by name, and with what is wrong,
-// once they are known and whenever they change, until ctx is done. While the
-// Secrets cannot be read, clusters stay as they are.
-func (c *Clusters) Run(ctx context.Context, tell func([]Remote, []model.Diagnostic)) error {
-	client, err := newClient(c.cfg)
+// Watch calls tell with all clusters, sorted by name, and with what is wrong,
+// once they are known and whenever something may have changed, until ctx is
+// done. While the Secrets cannot be read, clusters stay as they are.
+func Watch(ctx context.Context, c Config, tell func([]Cluster, []model.Diagnostic)) error {
+	client, err := apiserver.New(c.API)
 	if err != nil {
 		return err
 	}
-	defer client.close()
-	s := scope{resource: resource{secrets, true}, namespace: c.namespace, labels: RemoteLabel}
-	f := &feed{
-		scope: s, convert: remotesOf, reader: client.reader(s.resource.GroupVersionResource, s.namespace),
-		metrics: c.cfg.Metrics, limits: c.limits,
-	}
-	inbox := make(chan message)
-	f.send = func(m message) {
-		select {
-		case inbox <- m:
-		case <-ctx.Done():
-		}
-	}
+	defer client.Close()
+	ctx, cancel := context.WithCancel(apiserver.Quietly(ctx, c.Logger))
+	inbox := make(chan apiserver.Message)
+	uncounted := prometheus.NewCounter(prometheus.CounterOpts{})
+	f := client.NewFeed(nil, apiserver.Scope{Resource: apiserver.Secrets, Namespace: c.Namespace, Labels: Label}, apiserver.Options{
+		Convert: read, Limits: c.Limits, Lists: uncounted, Restarts: uncounted,
+		Send: func(m apiserver.Message) {
+			select {
+			case inbox <- m:
+			case <-ctx.Done():
+			}
+		},
+	})
 	var running sync.WaitGroup
 	defer running.Wait()
-	ctx, cancel := context.WithCancel(quietly(ctx, c.cfg.Logger))
 	defer cancel()
-	running.Go(func() { f.run(ctx) })
+	running.Go(func() { f.Run(ctx) })
 	return c.follow(ctx, f, inbox, tell)
 }
 
-func (c *Clusters) follow(ctx context.Context, f *feed, inbox <-chan message, tell func([]Remote, []model.Diagnostic)) error {
-	held := map[key]*object{}
+func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan apiserver.Message, tell func([]Cluster, []model.Diagnostic)) error {
+	held := map[index.Key]*index.Object{}
 	for {
 		wait := time.Hour
-		if f.err != nil {
-			wait = max(time.Until(f.since.Add(f.patience())), 0) + time.Second
+		if f.Err != nil { // it is told once it has lasted
+			wait = time.Until(f.Since.Add(f.Patience()))
+			if wait <= 0 {
+				wait = time.Hour
+			}
 		}
 		select {
 		case m := <-inbox:
-			f.note(m)
-			switch m.what {
-			case replaced:
+			f.Note(m)
+			switch m.What {
+			case apiserver.Replaced:
 				clear(held)
 				fallthrough
-			case put:
-				for _, o := range m.objects {
-					held[o.key] = o
+			case apiserver.Put:
+				for _, o := range m.Objects {
+					held[o.Key] = o
 				}
-			case removed:
-				delete(held, m.gone)
+			case apiserver.Removed:
+				delete(held, m.Gone)
 			}
+			f.Held.Store(int64(len(held)))
 		case <-time.After(wait):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		f.held.Store(int64(len(held)))
-		remotes, ds := c.remotes(slices.Collect(maps.Values(held)))
-		if d, is := f.problem(time.Now()); is {
+		clusters, ds := c.clusters(slices.Collect(maps.Values(held)))
+		if d, is := f.Problem(time.Now()); is {
 			d.Effect = "clusters stay as they are; none is added or removed"
 			ds = append(ds, d)
 		}
-		if f.synced || len(ds) > 0 {
-			tell(remotes, ds)
+		if f.Synced {
+			tell(clusters, ds)
+		} else if len(ds) > 0 {
+			tell(nil, ds)
 		}
 	}
 }
 
 // remote is a cluster in a Secret; without REST it cannot be used.
 type remote struct {
-	Remote
+	Cluster
 	origin  string
 	problem string
 }
 
-// remotesOf converts a Secret. What it holds is wiped.
-func remotesOf(from runtime.Object) (*object, bool) {
+// read converts a Secret. What it holds is wiped.
+func read(from runtime.Object) (*index.Object, bool) {
 	s, ok := from.(*corev1.Secret)
 	if !ok {
-		return &object{}, false
+		return &index.Object{}, false
 	}
-	o := &object{key: key{name: s.Name}, version: s.ResourceVersion, created: s.CreationTimestamp.UTC()}
+	o := &index.Object{Key: index.Key{Name: s.Name}, Version: s.ResourceVersion, Created: s.CreationTimestamp.UTC()}
 	var all []remote
 	for _, name := range slices.Sorted(maps.Keys(s.Data)) {
 		kubeconfig := s.Data[name]
@@ -145,24 +147,21 @@ func remotesOf(from runtime.Object) (*object, bool) {
 		all = append(all, r)
 		clear(kubeconfig)
 	}
-	o.body = all
+	o.Body = all
 	return o, true
 }
 
-// remotes are the clusters that all Secrets say, and what is wrong with others.
+// clusters are those that all Secrets say, and what is wrong with others.
 // Of several with one name that of the oldest Secret counts.
-func (c *Clusters) remotes(held []*object) ([]Remote, []model.Diagnostic) {
-	slices.SortFunc(held, func(a, b *object) int {
-		if d := a.created.Compare(b.created); d != 0 {
-			return d
-		}
-		return strings.Compare(a.name, b.name)
+func (c *Config) clusters(held []*index.Object) ([]Cluster, []model.Diagnostic) {
+	slices.SortFunc(held, func(a, b *index.Object) int {
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
 	})
-	var out []Remote
+	var out []Cluster
 	var ds []model.Diagnostic
-	from := map[string]string{c.cfg.Cluster: "the cluster of this watcher"}
+	from := map[string]string{c.Home: "the cluster of this watcher"}
 	for _, o := range held {
-		for _, r := range o.body.([]remote) {
+		for _, r := range o.Body.([]remote) {
 			d := model.Diagnostic{Severity: model.Error, Code: "cluster", Origin: r.origin, Effect: "the cluster is not watched by it"}
 			switch first, taken := from[r.Name]; {
 			case taken:
@@ -170,7 +169,7 @@ func (c *Clusters) remotes(held []*object) ([]Remote, []model.Diagnostic) {
 			case r.problem != "":
 				d.Reason, d.Advice = r.problem, "write a kubeconfig that holds all that it needs: the server, its certificate authority's certificate, and a token or a client's certificate and key"
 			default:
-				out = append(out, r.Remote)
+				out = append(out, r.Cluster)
 			}
 			if d.Reason != "" {
 				ds = append(ds, d)
@@ -180,7 +179,7 @@ func (c *Clusters) remotes(held []*object) ([]Remote, []model.Diagnostic) {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b Remote) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b Cluster) int { return strings.Compare(a.Name, b.Name) })
 	return out, ds
 }
 
