@@ -254,7 +254,7 @@ func TestLongListing(t *testing.T) {
 			return nil
 		}}
 		objects := map[string]string{}
-		for i := range 5 * 4096 {
+		for i := range 5 * events.MaxBatch {
 			objects[fmt.Sprint(i)] = "1"
 		}
 		a := start(t, newSource(objects), options{faulty: slow.wrap})
@@ -324,6 +324,31 @@ func TestOldRunBeforeListing(t *testing.T) {
 		s.set(func(s *source) { s.objects["x"] = "3" })
 		pass(time.Second)
 		r.want(3, "begin a-2 by a", "put x=3 pseq 1 low 1", "alive a-2 low 2 listed 1024")
+		_ = r.stop()
+	})
+}
+
+// A large listing is appended in few chunks, which are no batch; what the log
+// refuses is replaced alone.
+func TestListsMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		objects := map[string]string{"huge": strings.Repeat("x", memlog.MaxEvent)}
+		for i := range 2*events.MaxBatch + 10 {
+			objects[fmt.Sprint("n", i)] = "v"
+		}
+		appends := 0
+		l := &shaky{before: func([]events.Event) error { appends++; return nil }}
+		r := start(t, newSource(objects), options{faulty: l.wrap})
+		if s := r.state(); s.Phase != watcher.PhaseFollowing || s.Keys != len(objects) {
+			t.Errorf("state %+v, want one that follows %d objects", s, len(objects))
+		}
+		// Two halves of each size are refused and the rest is taken, from 500 to 1.
+		if appends > 30 {
+			t.Errorf("%d objects in %d appends", len(objects), appends)
+		}
+		if said := r.records(0); strings.Count(said, "put ") != len(objects) || strings.Contains(said, "batch") {
+			t.Errorf("%d objects on the log, want %d, none of a batch", strings.Count(said, "put "), len(objects))
+		}
 		_ = r.stop()
 	})
 }

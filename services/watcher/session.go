@@ -112,9 +112,9 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	slices.SortFunc(send, func(a, b change) int { return compareKeys(a.key, b.key) })
 	trace, ended := p.trace(send)
 	defer func() { ended(err) }()
-	for group := range slices.Chunk(send, listGroup) {
+	for group := range slices.Chunk(send, events.MaxBatch) {
 		stop.At(stop.WatcherListing)
-		if err := p.sendEach(ctx, group); err != nil {
+		if err := p.sendListed(ctx, group); err != nil {
 			return err
 		}
 	}
@@ -131,9 +131,6 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	p.cfg.Metrics.listing.Observe(p.in.Now().Sub(p.source.started).Seconds())
 	return nil
 }
-
-// listGroup bounds how much of a listing is unacknowledged at once.
-const listGroup = 4096
 
 // differing are the buckets in which the leader holds something else; all of
 // them if it does not answer.

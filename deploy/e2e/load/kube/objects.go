@@ -101,7 +101,7 @@ func container(name string) corev1.Container {
 		}},
 		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromInt32(8080)}}},
 	}
-	for i := range 10 {
+	for i := range 5 {
 		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", i), Value: "https://settings.example.internal/" + name})
 	}
 	return c
