@@ -98,8 +98,7 @@ func TestRolesSufficeBarely(t *testing.T) {
 	write := []string{ // builders'
 		"meshlog.ver.mesh", "meshlog.ev.mesh._builder.segment", "meshlog.ev.mesh._builder.overlay",
 		"$KV.meshlog_lease.builder.mesh", "$O.meshlog_blobs.C.x", "$O.meshlog_blobs.M.x", "$JS.API.STREAM.PURGE.OBJ_meshlog_blobs",
-		"$JS.API.STREAM.CREATE.MESHLOG_EVENTS", "meshlog.fleet.mesh.tick", "meshlog.fleet.mesh.listing.file.default",
-		"meshlog.fleet.mesh.report.builder.x", "$JS.API.DIRECT.GET.KV_meshlog_lease.$KV.meshlog_lease.builder.mesh",
+		"$JS.API.STREAM.CREATE.MESHLOG_EVENTS", "meshlog.fleet.mesh.tick", "meshlog.fleet.mesh.report.builder.x", "$JS.API.DIRECT.GET.KV_meshlog_lease.$KV.meshlog_lease.builder.mesh",
 	}
 	operate := []string{ // operators'
 		"meshlog.ev.mesh._operator.overlay", "$JS.API.STREAM.UPDATE.MESHLOG_EVENTS", "$JS.API.STREAM.UPDATE.MESHLOG_VERSIONS",
@@ -118,7 +117,8 @@ func TestRolesSufficeBarely(t *testing.T) {
 		"meshlog.ev.mesh.file.default._ctl", "meshlog.ev.mesh.file.default.Gateway.x",
 		"meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.report.watcher.x.file.default",
 	}
-	others := []string{ // another watcher's
+	ask := []string{"meshlog.fleet.mesh.listing.file.default"} // builders' and operators'
+	others := []string{                                        // another watcher's
 		"meshlog.ev.mesh.file.other._ctl", "meshlog.ev.mesh.kubernetes.default.Gateway.x",
 		"meshlog.fleet.mesh.report.watcher.x.kubernetes.eu",
 	}
@@ -127,14 +127,14 @@ func TestRolesSufficeBarely(t *testing.T) {
 		subscribe []string
 	}{
 		"watcher-file-default": {
-			[][]string{admin, write, operate, readLog, readVersions, others, {"meshlog.fleet.mesh.report.frontend.x"}},
+			[][]string{admin, write, ask, operate, readLog, readVersions, others, {"meshlog.fleet.mesh.report.frontend.x"}},
 			[]string{
 				">", "meshlog.>", "_IN.>", "_IN.frontend.>", "_IN.watcher.kubernetes.eu.>", "meshlog.ev.>", "meshlog.live.ver.mesh",
 				"meshlog.fleet.mesh.listing.kubernetes.eu", "meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.report.>", "$KV.>",
 			},
 		},
 		"frontend": {
-			[][]string{admin, write, operate, readLog, watch, others, {"$JS.API.STREAM.INFO.MESHLOG_EVENTS"}},
+			[][]string{admin, write, ask, operate, readLog, watch, others, {"$JS.API.STREAM.INFO.MESHLOG_EVENTS"}},
 			[]string{">", "meshlog.>", "_IN.>", "_IN.builder.>", "meshlog.ev.>", "meshlog.live.ver.other", "meshlog.fleet.mesh.report.>", "$KV.>", "$O.>"},
 		},
 		"builder": {
