@@ -253,6 +253,6 @@ func (r *run) say(ctx context.Context, now time.Time) error {
 	r.covered = r.readable()
 	r.index.Cover(r.covered)
 	return r.sink.List(ctx, watcher.Listing{
-		Objects: r.index.Changes(), Kinds: slices.Sorted(maps.Keys(r.covered)),
+		Objects: r.index.Changes(), Kinds: slices.AppendSeq([]string{}, maps.Keys(r.covered)), // nil would be all
 	})
 }
