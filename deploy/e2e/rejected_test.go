@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/events/freeport"
 )
 
 // refusal is a resource that Envoy rejects for what nobody else can know.
@@ -205,7 +206,7 @@ func (f *fixture) weighted(v1, v2 int) string {
 
 func (f *fixture) freePort() int {
 	f.Helper()
-	port, err := rig.FreePort()
+	port, err := freeport.TCP()
 	f.must(err)
 	return port
 }

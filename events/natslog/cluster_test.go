@@ -2,7 +2,6 @@ package natslog_test
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/eventstest"
+	"meshlog.dev/events/freeport"
 	"meshlog.dev/events/natslog"
 )
 
@@ -66,15 +66,12 @@ func runCluster(t *testing.T) []*server.Server {
 	var routes []string
 	var ports []int
 	for range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := freeport.TCP()
 		if err != nil {
 			t.Fatal(err)
 		}
-		routes = append(routes, "nats://"+l.Addr().String())
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		routes = append(routes, fmt.Sprint("nats://127.0.0.1:", port))
+		ports = append(ports, port)
 	}
 	var servers []*server.Server
 	for i := range 3 {

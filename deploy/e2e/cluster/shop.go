@@ -10,6 +10,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/events/freeport"
 )
 
 // The Service of the shop, and its host.
@@ -54,7 +55,7 @@ func NewShop(dir string, apps ...string) (*Shop, error) {
 	}
 	s := &Shop{Path: filepath.Join(dir, "kubernetes")}
 	for _, app := range apps {
-		port, err := rig.FreePort()
+		port, err := freeport.TCP()
 		if err != nil {
 			return nil, err
 		}

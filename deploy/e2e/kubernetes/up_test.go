@@ -7,13 +7,14 @@ import (
 
 	"meshlog.dev/deploy/e2e/cluster"
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/events/freeport"
 )
 
 // oneProcess runs `meshlog up` on the east and on a directory: the routes in
 // its files lead to the pods of the cluster.
 func (w *world) oneProcess(ctx context.Context, t *testing.T) {
 	dir := t.TempDir()
-	port, err := rig.FreePort()
+	port, err := freeport.TCP()
 	must(t, err)
 	files, err := rig.NewConfigDir(dir)
 	must(t, err)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+
+	"meshlog.dev/events/freeport"
 )
 
 // Parts say which processes a mesh is made of, and where they run.
@@ -67,7 +69,7 @@ func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err er
 	}
 	for i := range p.Frontends {
 		name := fmt.Sprintf("frontend-%d", i+1)
-		port, err := FreePort()
+		port, err := freeport.TCP()
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"meshlog.dev/events/freeport"
 )
 
 // Server is one of our programs, with the ports that it was given.
@@ -32,7 +34,7 @@ type Server struct {
 // flags.
 func startServer(program, name, dir string, s Server, flags ...string) (*Server, error) {
 	var err error
-	if s.Admin, err = FreePort(); err != nil {
+	if s.Admin, err = freeport.TCP(); err != nil {
 		return nil, err
 	}
 	s.program, s.name, s.dir = program, name, dir
@@ -156,7 +158,7 @@ func UpTLS(ctx context.Context, dir, config string, tls *TLS) (*Mesh, error) {
 
 // UpWith is UpTLS on what flags say.
 func UpWith(ctx context.Context, dir string, tls *TLS, flags ...string) (*Mesh, error) {
-	port, err := FreePort()
+	port, err := freeport.TCP()
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"meshlog.dev/events/freeport"
 )
 
 // natsToken opens the servers.
@@ -102,11 +104,11 @@ func startNATS(ctx context.Context, c natsConfig) (*NATS, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := FreePort()
+	port, err := freeport.TCP()
 	if err != nil {
 		return nil, err
 	}
-	monitor, err := FreePort()
+	monitor, err := freeport.TCP()
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -70,23 +69,6 @@ func Tool(ctx context.Context, name string) (string, error) {
 		return "", fmt.Errorf("get %s: %w", name, err)
 	}
 	return strings.TrimSpace(string(out)), nil
-}
-
-// Ports that are handed out: below those that systems give to whoever does not
-// care, so that no connection has one by chance when its owner comes to listen.
-const firstPort, lastPort = 12000, 32000
-
-// FreePort is a TCP port on loopback that nobody listened on a moment ago.
-func FreePort() (int, error) {
-	var err error
-	for range 100 {
-		port := firstPort + rand.IntN(lastPort-firstPort)
-		var l net.Listener
-		if l, err = net.Listen("tcp", loopback(port)); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, err
 }
 
 // dial says whether something takes connections on an address.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/events/freeport"
 )
 
 // The two versions, as the files name them.
@@ -43,7 +44,7 @@ func New(dir string, v1, v2 []int) (*Shop, error) {
 		return nil, err
 	}
 	s := &Shop{from: filepath.Join(root, "deploy", "e2e", "demo", "config")}
-	if s.Port, err = rig.FreePort(); err != nil {
+	if s.Port, err = freeport.TCP(); err != nil {
 		return nil, err
 	}
 	if s.ConfigDir, err = rig.NewConfigDir(dir); err != nil {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
+
+	"meshlog.dev/events/freeport"
 )
 
 func (s *Server) startAPI(ctx context.Context, dir string, flags []string) error {
@@ -24,38 +26,36 @@ func (s *Server) startAPI(ctx context.Context, dir string, flags []string) error
 	if err != nil {
 		return err
 	}
-	s.API, err = startAnywhere(ctx, func() (*Process, error) {
-		port, err := freePort()
-		if err != nil {
-			return nil, err
-		}
-		s.url = "https://" + loopback(port)
-		if err := s.connect(); err != nil {
-			return nil, err
-		}
-		own := []string{
-			bin, "--etcd-servers=" + s.etcdURL,
-			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port),
-			"--tls-cert-file=" + files.cert, "--tls-private-key-file=" + files.key, "--client-ca-file=" + files.ca,
-			"--service-account-issuer=" + s.url, "--service-account-key-file=" + files.cert, "--service-account-signing-key-file=" + files.key,
-			"--authorization-mode=RBAC", "--allow-privileged=true",
-			// Both families; nobody serves these addresses.
-			"--service-cluster-ip-range=10.96.0.0/12,fd00:10:96::/112",
-			// The address of the API server itself is loopback, which no endpoint may be.
-			"--endpoint-reconciler-type=none",
-			// Nobody makes the account that pods would have.
-			"--disable-admission-plugins=ServiceAccount",
-			// Watches are ended when it is asked to end, as clusters do that are
-			// upgraded; by itself it would wait for their clients a minute long.
-			"--shutdown-watch-termination-grace-period=5s",
-			"--profiling=false",
-		}
-		return &Process{
-			name: "kube-apiserver", LogPath: filepath.Join(dir, "kube-apiserver.log"),
-			argv: append(own, flags...), ready: s.apiReady,
-		}, nil
-	})
-	return err
+	port, err := freeport.TCP()
+	if err != nil {
+		return err
+	}
+	s.url = "https://" + loopback(port)
+	if err := s.connect(); err != nil {
+		return err
+	}
+	own := []string{
+		bin, "--etcd-servers=" + s.etcdURL,
+		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port),
+		"--tls-cert-file=" + files.cert, "--tls-private-key-file=" + files.key, "--client-ca-file=" + files.ca,
+		"--service-account-issuer=" + s.url, "--service-account-key-file=" + files.cert, "--service-account-signing-key-file=" + files.key,
+		"--authorization-mode=RBAC", "--allow-privileged=true",
+		// Both families; nobody serves these addresses.
+		"--service-cluster-ip-range=10.96.0.0/12,fd00:10:96::/112",
+		// The address of the API server itself is loopback, which no endpoint may be.
+		"--endpoint-reconciler-type=none",
+		// Nobody makes the account that pods would have.
+		"--disable-admission-plugins=ServiceAccount",
+		// Watches are ended when it is asked to end, as clusters do that are
+		// upgraded; by itself it would wait for their clients a minute long.
+		"--shutdown-watch-termination-grace-period=5s",
+		"--profiling=false",
+	}
+	s.API = &Process{
+		name: "kube-apiserver", LogPath: filepath.Join(dir, "kube-apiserver.log"),
+		argv: append(own, flags...), ready: s.apiReady,
+	}
+	return s.API.Start(ctx)
 }
 
 // certificates are the files that the API server reads.

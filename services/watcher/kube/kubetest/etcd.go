@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+
+	"meshlog.dev/events/freeport"
 )
 
 func (s *Server) startEtcd(ctx context.Context, dir string) error {
@@ -14,27 +16,25 @@ func (s *Server) startEtcd(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	s.Etcd, err = startAnywhere(ctx, func() (*Process, error) {
-		port, err := freePort()
-		if err != nil {
-			return nil, err
-		}
-		s.etcdURL = "http://" + loopback(port)
-		// It has no peers: nobody comes to the port that the system chooses.
-		const peers = "http://127.0.0.1:0"
-		return &Process{
-			name: "etcd", LogPath: filepath.Join(dir, "etcd.log"),
-			argv: []string{
-				bin, "--name=kubetest", "--data-dir=" + filepath.Join(dir, "etcd"),
-				"--listen-client-urls=" + s.etcdURL, "--advertise-client-urls=" + s.etcdURL,
-				"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers, "--initial-cluster=kubetest=" + peers,
-				// It outlives its own end, not the machine's.
-				"--unsafe-no-fsync", "--log-level=warn",
-			},
-			ready: s.etcdReady,
-		}, nil
-	})
-	return err
+	port, err := freeport.TCP()
+	if err != nil {
+		return err
+	}
+	s.etcdURL = "http://" + loopback(port)
+	// It has no peers: nobody comes to the port that the system chooses.
+	const peers = "http://127.0.0.1:0"
+	s.Etcd = &Process{
+		name: "etcd", LogPath: filepath.Join(dir, "etcd.log"),
+		argv: []string{
+			bin, "--name=kubetest", "--data-dir=" + filepath.Join(dir, "etcd"),
+			"--listen-client-urls=" + s.etcdURL, "--advertise-client-urls=" + s.etcdURL,
+			"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers, "--initial-cluster=kubetest=" + peers,
+			// It outlives its own end, not the machine's.
+			"--unsafe-no-fsync", "--log-level=warn",
+		},
+		ready: s.etcdReady,
+	}
+	return s.Etcd.Start(ctx)
 }
 
 func (s *Server) etcdReady(ctx context.Context) error {

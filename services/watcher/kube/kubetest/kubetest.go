@@ -20,7 +20,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -108,40 +107,6 @@ func (s *Server) Kill() {
 			p.Kill()
 		}
 	}
-}
-
-// startAnywhere starts the process that make describes, on other ports where
-// somebody has taken those it chose before it came to listen.
-func startAnywhere(ctx context.Context, make func() (*Process, error)) (*Process, error) {
-	for attempt := 1; ; attempt++ {
-		p, err := make()
-		if err != nil {
-			return nil, err
-		}
-		if err = p.Start(ctx); err == nil {
-			return p, nil
-		}
-		if attempt == 3 || !strings.Contains(err.Error(), "address already in use") {
-			return nil, err
-		}
-	}
-}
-
-// Ports that are handed out: below those that systems give to whoever does not
-// care, so that no connection has one by chance when its owner comes to listen.
-const firstPort, lastPort = 12000, 32000
-
-// freePort is a TCP port on loopback that nobody listened on a moment ago.
-func freePort() (int, error) {
-	var err error
-	for range 100 {
-		port := firstPort + rand.IntN(lastPort-firstPort)
-		var l net.Listener
-		if l, err = net.Listen("tcp", loopback(port)); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, err
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
