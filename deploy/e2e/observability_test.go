@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/services/watcher/kube/kubetest"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of metrics in deploy/observability/README.md")
@@ -29,7 +30,14 @@ type exported struct {
 // TestObservability holds that what is written about metrics is what programs
 // export that run: the table, the dashboard, the alerts.
 func TestObservability(t *testing.T) {
-	f := start(t, apart(2, 1))
+	cluster := apiServer(t)
+	f := start(t, func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
+		nats, err := rig.StartNATS(ctx, dir)
+		if err != nil {
+			return nil, err
+		}
+		return rig.Assemble(ctx, dir, config, rig.Parts{NATS: nats, Builders: 2, Frontends: 1, Kube: []rig.KubeCluster{cluster}})
+	})
 	f.shift(50, 50)
 	all := f.exports()
 	f.stagesCounted(all)
@@ -43,7 +51,7 @@ func TestObservability(t *testing.T) {
 
 	// One process exports what they export together.
 	up := startWith(t, func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
-		return rig.UpTLS(ctx, dir, config, &serves)
+		return rig.UpWith(ctx, dir, &serves, "--config", config, "--cluster", cluster.Name, "--kubeconfig", cluster.Kubeconfig)
 	}, rig.EnvoyConfig{Node: node, Cluster: "demo", TLS: &edge}).exports()
 	for name, m := range all {
 		if diff := cmp.Diff(m.Labels, up[name].Labels); diff != "" || up[name].Name == "" {
@@ -53,6 +61,20 @@ func TestObservability(t *testing.T) {
 	if len(up) != len(all) {
 		t.Errorf("`meshlog up` exports %d metrics, the processes apart %d", len(up), len(all))
 	}
+}
+
+// apiServer starts that of a cluster without a node, to be watched.
+func apiServer(t *testing.T) rig.KubeCluster {
+	t.Helper()
+	access, err := kubetest.Kubeconfig(kubetest.Start(t).Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := rig.KubeCluster{Name: "watcher", Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), Watchers: 1} // a watcher too, in the table
+	if err := os.WriteFile(c.Kubeconfig, access, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // signed makes certificates for a server of xDS and for an Envoy.

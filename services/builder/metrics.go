@@ -22,6 +22,7 @@ type Metrics struct {
 	// The log.
 	records, segments, rewinds prometheus.Counter
 	unfolded, waiting          prometheus.Gauge
+	frozen                     *prometheus.GaugeVec // by source
 	position                   place
 	logLag                     prometheus.Histogram
 	// What becomes of it.
@@ -37,6 +38,8 @@ type Metrics struct {
 	compared                 prometheus.Counter
 
 	seen     Stats           // counted so far
+	sources  map[string]bool // that frozen has
+	seenAt   events.Position // of the log, at which sources were counted
 	seenHead *store.Manifest // whose Diagnostics and holds were counted
 }
 
@@ -50,12 +53,17 @@ func (p place) set(at events.Position) {
 
 // NewMetrics makes the metrics of one builder.
 func NewMetrics() *Metrics {
-	m := &Metrics{}
+	m := &Metrics{sources: map[string]bool{}}
 	m.records = m.counter("meshlog_builder_records_total", "Records of the log that were folded.")
 	m.unfolded = m.gauge("meshlog_builder_unfolded_records", "Records that were read and not folded. A standby keeps those behind the head; where a leader does, it cannot keep up: give it more CPU.")
 	m.position = m.place("meshlog_builder_position", "Position of the log up to which this builder has folded, in two parts.")
 	m.logLag = m.histogram("meshlog_builder_log_lag_seconds", "Seconds from the first change of a version being on the log (the bus's clock) until it was read here. If it is long: the bus, or the network to it, is slow, or the clocks differ.")
 	m.waiting = m.gauge("meshlog_builder_waiting_sources", "Reasons why nothing is published: required sources that have not listed. Above 0 for long: start their watchers, or see `meshlog sources`.")
+	m.frozen = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "meshlog_builder_frozen_kinds",
+		Help: "Kinds that a source cannot be read for (a definition or a permission is gone): their objects stay as they are. Above 0: `meshlog sources` says which, and what to do.",
+	}, []string{"source"})
+	m.collectors = append(m.collectors, m.frozen)
 	m.segments = m.counter("meshlog_builder_segments_total", "Segments and epochs begun: one for each new build, and for each rewind of the log.")
 	m.rewinds = m.counter("meshlog_builder_rewinds_total", "Times that the log was not the one that was read. Each is a loss on the bus: find out who restored or deleted its data.")
 
@@ -149,6 +157,10 @@ func (m *Metrics) observe(b *Machine) {
 	m.unfolded.Set(float64(len(b.ahead)))
 	m.waiting.Set(float64(len(b.waiting)))
 	m.position.set(b.fold.Position())
+	if at := b.fold.Position(); at != m.seenAt {
+		m.seenAt = at
+		m.observeSources(b)
+	}
 	if head := b.head.Manifest; head != m.seenHead {
 		m.seenHead = head
 		m.observeHead(b, head)
@@ -158,6 +170,22 @@ func (m *Metrics) observe(b *Machine) {
 		m.keys.Add(float64(b.head.Manifest.GetChangeCount()))
 		for _, t := range b.timings[len(b.timings)-n:] {
 			m.observeStages(t)
+		}
+	}
+}
+
+// observeSources counts what sources cannot be read for.
+func (m *Metrics) observeSources(b *Machine) {
+	was := m.sources
+	m.sources = map[string]bool{}
+	for _, sh := range b.fold.Shards() {
+		source := events.Shard(sh.Shard).String()
+		m.sources[source] = true
+		m.frozen.WithLabelValues(source).Set(float64(len(sh.Frozen)))
+	}
+	for source := range was {
+		if !m.sources[source] {
+			m.frozen.DeleteLabelValues(source)
 		}
 	}
 }

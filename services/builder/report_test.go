@@ -1,9 +1,11 @@
 package builder
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"meshlog.dev/events"
@@ -26,6 +28,9 @@ func TestFrozenKinds(t *testing.T) {
 	if diff := cmp.Diff(want, b.Report().GetFrozen(), protocmp.Transform()); diff != "" {
 		t.Errorf("frozen (-want +got):\n%s", diff)
 	}
+	if got := frozenKinds(t, b.Machine); !maps.Equal(got, map[string]float64{shard.String(): 1}) {
+		t.Errorf("the metric of frozen kinds says %v, want 1", got)
+	}
 	if diff := cmp.Diff(map[string]string{"a": "good 1"}, r.served()); diff != "" {
 		t.Errorf("served (-want +got):\n%s", diff)
 	}
@@ -37,4 +42,26 @@ func TestFrozenKinds(t *testing.T) {
 			t.Errorf("digests of %v: %t, and not those of what is offered", test.kinds, ok)
 		}
 	}
+}
+
+// frozenKinds is what the metric says, by source.
+func frozenKinds(t *testing.T, b *Machine) map[string]float64 {
+	t.Helper()
+	m := NewMetrics()
+	m.observe(b)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() == "meshlog_builder_frozen_kinds" {
+			for _, one := range f.GetMetric() {
+				by[one.GetLabel()[0].GetValue()] = one.GetGauge().GetValue()
+			}
+		}
+	}
+	return by
 }

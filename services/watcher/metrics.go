@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshlog.dev/events"
+	"meshlog.dev/services/internal/model"
 )
 
 // Metrics are what a publisher counts; their label is its shard. Main registers
@@ -17,6 +18,7 @@ type Metrics struct {
 	speaks, downSeconds, partial, objects, unacknowledged prometheus.Gauge
 	listing, publish                                      prometheus.Histogram
 	events, unsent, retries, sessions                     prometheus.Counter
+	problems                                              map[model.Severity]prometheus.Gauge
 
 	mu        sync.Mutex // protects what follows
 	downSince time.Time  // zero: the source can be read
@@ -44,6 +46,14 @@ func NewMetrics(shard events.Shard) *Metrics {
 	m.speaks = gauge("speaks", "1 while this watcher speaks for its source, 0 while it stands by. Over all watchers of a source: 0 for long, nobody watches it.")
 	m.downSeconds = gauge("source_down_seconds", "Seconds since which the source cannot be read; 0: it can. Its objects stay as they are; the watcher's log says why.")
 	m.partial = gauge("partial", "1 while something of the source cannot be read: nothing is removed meanwhile. `meshlog sources` says what.")
+	problems := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "meshlog_watcher_problems", Help: "Problems of the source that are not an object's: what cannot be read, and what has no effect. `meshlog sources` says which, and what to do.", ConstLabels: labels,
+	}, []string{"severity"})
+	m.collectors = append(m.collectors, problems)
+	m.problems = map[model.Severity]prometheus.Gauge{}
+	for _, s := range []model.Severity{model.Info, model.Warning, model.Error} {
+		m.problems[s] = problems.WithLabelValues(s.String())
+	}
 	m.objects = gauge("objects", "Objects of the source.")
 	m.unacknowledged = gauge("unacknowledged_changes", "Changes seen that are not on the log yet. Above 0 for long: the bus is away, or the log is full.")
 	m.listing = histogram("listing_seconds", "Seconds from beginning to read the whole source until all that the log lacked of it was there. If it is long: a slow source, or much that the leader did not have.", prometheus.ExponentialBuckets(.004, 2, 16))
@@ -82,6 +92,13 @@ func (m *Metrics) tell(now time.Time, s State) {
 	m.partial.Set(one(s.Partial))
 	m.objects.Set(float64(s.Keys))
 	m.unacknowledged.Set(float64(s.Pending))
+	count := map[model.Severity]int{}
+	for _, d := range s.Diagnostics {
+		count[d.Severity]++
+	}
+	for severity, g := range m.problems {
+		g.Set(float64(count[severity]))
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
