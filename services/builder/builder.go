@@ -42,6 +42,8 @@ type Options struct {
 	Mismatches <-chan store.Version
 	// Reports are the frontends'; each is to be taken.
 	Reports <-chan *reportv1.FrontendReport
+	// BlobsLost says that the bus has lost its blobs.
+	BlobsLost <-chan struct{}
 	// Metrics are NewMetrics' if nil.
 	Metrics *Metrics
 	// Changed is called after each version and each change of leadership,
@@ -204,6 +206,9 @@ func (b *Builder) own(ctx context.Context) error {
 			err = b.m.Advance(ctx)
 		case v := <-b.o.Mismatches: // a frontend has what the chain has not
 			b.m.WantEpoch(v)
+			b.triedAt = time.Time{}
+		case <-b.o.BlobsLost: // the chain's versions have lost their contents
+			b.m.BlobsLost()
 			b.triedAt = time.Time{}
 		case r := <-b.o.Reports: // what proxies reject may have to be put into quarantine
 			if b.m.Heard(r); b.hangUp != nil {

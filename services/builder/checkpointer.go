@@ -31,6 +31,9 @@ func (c *checkpointer) Content(v store.Version, s *store.Snapshot) {
 	})
 }
 
+// Lost implements Checkpoints.
+func (c *checkpointer) Lost() { c.writer = nil }
+
 // Fold implements Checkpoints.
 func (c *checkpointer) Fold() {
 	at := store.Version(c.b.m.Filed())

@@ -59,7 +59,7 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 	if held, err := m.guard(ctx, before, delta); held || err != nil {
 		return false, err
 	}
-	if m.head.Manifest != nil && m.head.Version().Epoch != m.fold.Position().Epoch {
+	if m.ckpt.lost || m.head.Manifest != nil && m.head.Version().Epoch != m.fold.Position().Epoch {
 		// What the chain lost may be what its head was made of.
 		if err := m.bringWhole(ctx); err != nil {
 			return false, err
@@ -159,7 +159,7 @@ func (m *Machine) worthAVersion() bool {
 	}
 	// A head of the future was published before a clock stepped back.
 	age := m.cfg.Now().Sub(head.GetPublishTime().AsTime()).Abs()
-	return m.head.Version().Epoch != at.Epoch || head.GetBuild() != m.cfg.Build || store.RootOf(head) != m.current().Root() ||
+	return m.ckpt.lost || m.head.Version().Epoch != at.Epoch || head.GetBuild() != m.cfg.Build || store.RootOf(head) != m.current().Root() ||
 		age >= CheckpointEvery(m.cfg.History)
 }
 
@@ -208,6 +208,7 @@ func (m *Machine) published(man *store.Manifest) {
 	m.stats.Versions++
 	m.timing(man)
 	m.ckpt.sent(man)
+	m.ckpt.lost = false
 	m.log.Info("published", append(published.Attrs(man), "latency", m.latency(man))...)
 	if m.cfg.Checkpoints != nil {
 		m.ckpt.start(m.cfg.Checkpoints, m.head.Version(), m.current(), m.cfg.Now(), m.cfg.History)

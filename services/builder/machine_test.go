@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
@@ -351,6 +352,7 @@ type written struct{ content []store.Version }
 
 func (w *written) Content(v store.Version, _ *store.Snapshot) { w.content = append(w.content, v) }
 func (w *written) Fold()                                      {}
+func (w *written) Lost()                                      {}
 
 func TestACheckpointIsWrittenEveryQuarterOfTheHistory(t *testing.T) {
 	r := newRig(t)
@@ -392,6 +394,50 @@ func TestAHeadThatStandsForLongIsSaidAgain(t *testing.T) {
 	all := r.versions()
 	if len(all) != n+1 || all[n].GetChangeCount() != 0 {
 		t.Errorf("%d versions an hour later, want %d: the head again, with nothing changed", len(all), n+1)
+	}
+}
+
+// Without its blobs the chain leads nobody to its head; with the next thing that
+// the log says it does again, although nothing changes.
+func TestBlobsThatAreLostComeBack(t *testing.T) {
+	r := newRig(t)
+	w := &written{}
+	config := r.config("b0", "one", &memstore.File{})
+	config.Checkpoints = w
+	b := r.start(config, true)
+	b.settle()
+	r.list()
+	for i := range 2 {
+		r.put("a", fmt.Sprint("good ", i))
+		b.settle()
+	}
+	head, _ := r.chain.Head(t.Context())
+	r.chain.Trim(head.Seq - 1)
+	r.chain.LoseBlobs()
+	if _, err := r.chain.Fetch(t.Context(), head.Version()); err == nil {
+		t.Fatal("the head can be read without blobs and what is before it")
+	}
+
+	b.BlobsLost()
+	half, err := r.chain.PutBlob(t.Context(), []byte("a part of what was being written"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Checkpointed(Checkpointed{Content: &snapshotv1.Checkpoint{
+		Version: head.Version().Proto(), Chunks: []*snapshotv1.ChunkRef{{Hash: half[:]}},
+	}})
+	n := len(r.versions())
+	r.alive(events.BucketSet{})
+	b.settle()
+	wantServed(t, r, map[string]string{"a": "good 1"})
+	head, _ = r.chain.Head(t.Context())
+	if got, err := r.chain.Fetch(t.Context(), head.Version()); err != nil || got.Snapshot.Root() != store.RootOf(head.Manifest) {
+		t.Errorf("the head: %v, %v", got.Version(), err)
+	}
+	r.alive(events.BucketSet{})
+	b.settle()
+	if got := len(r.versions()); got != n+1 {
+		t.Errorf("%d versions, want one more than the %d before", got, n)
 	}
 }
 

@@ -62,6 +62,13 @@ func (c *Chain) Trim(seq uint64) {
 	c.signal()
 }
 
+// LoseBlobs drops all blobs, as a bus does that loses the object store.
+func (c *Chain) LoseBlobs() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.blobs)
+}
+
 // Reconnect renews the connection.
 func (c *Chain) Reconnect() {
 	c.mu.Lock()

@@ -68,11 +68,21 @@ func wantNext(t testing.TB, fo store.Follower, have, want store.Stored) {
 func TestEnsureStreams(t *testing.T) {
 	b := newBus(t)
 	nc := b.connect(t)
-	created, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{})
-	if err != nil || created {
-		t.Errorf("a second time: created %t, %v", created, err)
+	first, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{})
+	if err != nil || first.Created {
+		t.Errorf("a second time: %+v, %v", first, err)
 	}
 	js := jetStream(t, nc)
+	if err := js.DeleteStream(t.Context(), "OBJ_"+natsfeed.BlobBucket); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		e, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{})
+		if err != nil || e.Created || !e.BlobsMade.After(first.BlobsMade) {
+			t.Errorf("without blobs: %+v, %v; want them made after %v, and nothing else", e, err, first.BlobsMade)
+		}
+		first.BlobsMade = e.BlobsMade.Add(-1)
+	}
 	s, err := js.Stream(t.Context(), natsfeed.Stream)
 	if err != nil {
 		t.Fatal(err)

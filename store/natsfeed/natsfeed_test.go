@@ -33,11 +33,11 @@ func newBus(t testing.TB) *bus {
 	b.start(t)
 	t.Cleanup(b.stop)
 	nc := b.connect(t)
-	created, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{})
+	e, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !created {
+	if !e.Created {
 		t.Fatal("the stream was there before")
 	}
 	return b

@@ -67,23 +67,31 @@ func (o StreamOptions) BlobConfig() jetstream.StreamConfig {
 	}
 }
 
-// EnsureStreams makes the stream and the object store where they are missing,
-// and says whether the stream was. What is there is never changed: it is an
-// error if its settings break what the chain promises, or if it keeps versions
-// for less than MaxAge.
-func EnsureStreams(ctx context.Context, nc *nats.Conn, o StreamOptions) (created bool, err error) {
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
-	if err != nil {
-		return false, fmt.Errorf("make the version stream: %w", err)
-	}
-	if _, err := ensure(ctx, js, o.BlobConfig(), checkBlobs); err != nil {
-		return false, err
-	}
-	return ensure(ctx, js, o.Config(), o.check)
+// Ensured is what EnsureStreams found or made.
+type Ensured struct {
+	Created   bool      // the stream of the versions was missing
+	BlobsMade time.Time // of the object store; another time than before says that it lost all it held
 }
 
-// ensure makes a stream, or checks the one that is there.
-func ensure(ctx context.Context, js jetstream.JetStream, wanted jetstream.StreamConfig, check func(jetstream.StreamConfig) error) (created bool, err error) {
+// EnsureStreams makes the stream and the object store where they are missing.
+// What is there is never changed: it is an error if its settings break what the
+// chain promises, or if it keeps versions for less than MaxAge.
+func EnsureStreams(ctx context.Context, nc *nats.Conn, o StreamOptions) (Ensured, error) {
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
+	if err != nil {
+		return Ensured{}, fmt.Errorf("make the version stream: %w", err)
+	}
+	_, made, err := ensure(ctx, js, o.BlobConfig(), checkBlobs)
+	if err != nil {
+		return Ensured{}, err
+	}
+	created, _, err := ensure(ctx, js, o.Config(), o.check)
+	return Ensured{Created: created, BlobsMade: made}, err
+}
+
+// ensure makes a stream, or checks the one that is there, and says when it was
+// made.
+func ensure(ctx context.Context, js jetstream.JetStream, wanted jetstream.StreamConfig, check func(jetstream.StreamConfig) error) (created bool, made time.Time, err error) {
 	s, err := js.Stream(ctx, wanted.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		created = true
@@ -94,12 +102,12 @@ func ensure(ctx context.Context, js jetstream.JetStream, wanted jetstream.Stream
 		}
 	}
 	if err != nil {
-		return false, fmt.Errorf("make stream %s: %w", wanted.Name, err)
+		return false, time.Time{}, fmt.Errorf("make stream %s: %w", wanted.Name, err)
 	}
 	if err := check(s.CachedInfo().Config); err != nil {
-		return false, fmt.Errorf("stream %s: %w", wanted.Name, err)
+		return false, time.Time{}, fmt.Errorf("stream %s: %w", wanted.Name, err)
 	}
-	return created, nil
+	return created, s.CachedInfo().Created, nil
 }
 
 // check says which settings of the stream of the versions keep it from being

@@ -110,6 +110,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, swe
 	if err != nil {
 		return err
 	}
+	blobsLost := make(chan struct{}, 1)
 	ticks := make(chan *reportv1.Tick, 1)
 	mismatches := make(chan store.Version, 16)
 	reports := make(chan *reportv1.FrontendReport)
@@ -119,7 +120,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, swe
 	o.Process.Admin.Register(metrics, streams)
 	b := builder.New(builder.Options{
 		Config: c,
-		Lease:  held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Reports: reports, Metrics: metrics,
+		Lease:  held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Reports: reports, BlobsLost: blobsLost, Metrics: metrics,
 		Changed: func() { reporter.Changed() },
 	})
 	peers := bus.NewPeers(fleet)
@@ -140,7 +141,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, swe
 				return lease.Run(ctx, func(h bool) { latest(held, h); sweeper.leads.Store(h) })
 			},
 			// Makes streams anew that the bus has lost.
-			func(ctx context.Context) error { return o.keep(ctx, nc, log) },
+			func(ctx context.Context) error { return o.keep(ctx, nc, log, blobsLost) },
 			// Says which of their settings are others than its own.
 			check.run,
 			// Deletes blobs that nobody names any more.
@@ -177,7 +178,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, swe
 
 // open makes the streams where they are missing, and opens log and chain.
 func (o *Options) open(ctx context.Context, nc *bus.Conn) (*natslog.Log, *natsfeed.Feed, error) {
-	if _, err := o.ensure(ctx, nc); err != nil {
+	if _, _, err := o.ensure(ctx, nc); err != nil {
 		return nil, nil, err
 	}
 	chain, err := natsfeed.Open(ctx, nc, natsfeed.Options{Domain: o.Domain})
@@ -189,17 +190,18 @@ func (o *Options) open(ctx context.Context, nc *bus.Conn) (*natslog.Log, *natsfe
 }
 
 // ensure makes the streams where they are missing, and says whether the log's or
-// the chain's was. What is there is not changed.
-func (o *Options) ensure(ctx context.Context, nc *bus.Conn) (made bool, err error) {
+// the chain's was, and when that of the blobs was made. What is there is not
+// changed.
+func (o *Options) ensure(ctx context.Context, nc *bus.Conn) (made bool, blobs time.Time, err error) {
 	log, err := natslog.EnsureStream(ctx, nc, LogOptions(o.Domain, o.Replicas, o.History, o.LogBytes))
 	if err != nil {
-		return false, err
+		return false, time.Time{}, err
 	}
 	chain, err := natsfeed.EnsureStreams(ctx, nc, natsfeed.StreamOptions{Replicas: o.Replicas, MaxAge: o.History})
 	if err != nil {
-		return log, err
+		return log, time.Time{}, err
 	}
-	return log || chain, bus.EnsureLeases(ctx, nc, o.Replicas)
+	return log || chain.Created, chain.BlobsMade, bus.EnsureLeases(ctx, nc, o.Replicas)
 }
 
 // How often is looked whether the streams are there, and how long that takes at
@@ -210,10 +212,12 @@ const (
 )
 
 // keep makes streams anew that the bus has lost: an epoch begins then, for which
-// all sources list.
-func (o *Options) keep(ctx context.Context, nc *bus.Conn, log *slog.Logger) error {
+// all sources list. That of the blobs may be made anew by anybody: whoever leads
+// is told.
+func (o *Options) keep(ctx context.Context, nc *bus.Conn, log *slog.Logger, blobsLost chan struct{}) error {
 	tick := time.NewTicker(ensureEvery)
 	defer tick.Stop()
+	var blobs time.Time
 	said := ""
 	for {
 		select {
@@ -225,10 +229,17 @@ func (o *Options) keep(ctx context.Context, nc *bus.Conn, log *slog.Logger) erro
 			continue
 		}
 		one, cancel := context.WithTimeout(ctx, ensureWithin)
-		made, err := o.ensure(one, nc)
+		made, blobsMade, err := o.ensure(one, nc)
 		cancel()
 		if made {
 			log.Error("the bus had lost streams; they are made anew, without what was in them")
+		}
+		if !blobsMade.IsZero() {
+			if !blobs.IsZero() && !blobs.Equal(blobsMade) {
+				log.Error("the bus had lost the blobs; versions are written whole again")
+				latest(blobsLost, struct{}{})
+			}
+			blobs = blobsMade
 		}
 		if err == nil {
 			said = ""
