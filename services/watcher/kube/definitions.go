@@ -160,8 +160,12 @@ type discovered struct {
 	at     time.Time
 }
 
-// rediscover asks the API server what it serves, if that is due.
+// rediscover asks the API server what it serves, if that is due: where
+// definitions cannot be watched, from time to time.
 func (r *run) rediscover(ctx context.Context, now time.Time) {
+	if !r.asking.under && r.definitions.Trouble(now) != apiserver.None {
+		r.asking.sooner(now.Add(r.limits.poll))
+	}
 	if !r.asking.due(now) {
 		return
 	}
@@ -195,13 +199,10 @@ func (r *run) rediscovered(ctx context.Context, m discovered) {
 			again = again || ours("x."+group)
 		}
 	}
-	switch {
-	case again:
-		r.asking.sooner(m.at.Add(r.limits.rediscover << min(r.asking.vain, maxVain)))
-		r.asking.vain++
-	case r.definitions.Trouble(m.at) != apiserver.None:
-		r.asking.sooner(m.at.Add(r.limits.poll))
-	default:
+	if !again {
 		r.asking.vain = 0
+		return
 	}
+	r.asking.sooner(m.at.Add(r.limits.rediscover << min(r.asking.vain, maxVain)))
+	r.asking.vain++
 }

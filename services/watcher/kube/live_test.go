@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,6 +100,10 @@ func TestServer(t *testing.T) {
 		{"a watch hangs", testWatchHangs},
 		{"an empty list after an error", testEmptyList},
 		{"history is gone", testGone},
+		{"history is gone while pages are read", testPages},
+		{"access that is no good", testAccess},
+		{"definitions are forbidden", testDefinitionsForbidden},
+		{"clocks differ", testClocks},
 		{"suite", testSuite},
 		{"a definition comes and goes", testDefinition},
 		{"a definition that is held up", testDefinitionGoing},
@@ -132,15 +138,20 @@ func testChanges(t *testing.T, s *kubetest.Server) {
 	must(t, s.ApplyAs(ctx, "zoe", strings.ReplaceAll(serviceEntry("a"), "DNS", "NONE")))
 	w.until("the change of zoe", func() bool { return w.objects["ServiceEntry shop/a"].Actor == "zoe" })
 	// Status and metadata are no change, and what is last tells that nothing was told in between.
-	must(t, s.Apply(ctx, `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop, annotations: {note: "1"}}, spec: {selector: {app: cart}, ports: [{name: http, port: 80, targetPort: 8080}]}}`))
+	must(t, s.ApplyAs(ctx, "annotator", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop, annotations: {note: "1"}}}`))
+	must(t, s.ApplyAs(ctx, "controller", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, status: {conditions: [{type: Seen, status: "True", reason: Seen, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]}}`))
+	must(t, s.ApplyAs(ctx, "owner", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, spec: {ports: [{name: http, port: 80, targetPort: 8080}]}}`)) // as it is: managed fields alone
 	must(t, s.Apply(ctx, strings.ReplaceAll(shop, "version: v1", "version: v2")))
 	w.until("the pod's label in its endpoint", func() bool {
 		sets := slices.Concat(w.sets...)
 		return slices.Contains(sets, "+EndpointSlice shop/cart-1") && slices.Contains(sets, "+Pod shop/cart-1")
 	})
 	if slices.Contains(slices.Concat(w.sets...), "+Service shop/cart") {
-		t.Errorf("an annotation that nobody reads was told: %v", w.sets)
+		t.Errorf("what nobody reads of a Service was told: %v", w.sets)
 	}
+	must(t, s.ApplyAs(ctx, "zoe", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop, annotations: {networking.istio.io/exportTo: "."}}}`))
+	w.until("zoe's change of the Service", func() bool { return w.objects["Service shop/cart"].Actor == "zoe" })
+	must(t, s.ApplyAs(ctx, "zoe", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}}`)) // what she applied goes
 	must(t, s.Delete(ctx, serviceEntry("a")))
 	w.lacks("ServiceEntry shop/a")
 	must(t, s.Apply(ctx, shop))
@@ -408,9 +419,7 @@ func testGone(t *testing.T, s *kubetest.Server) {
 		if q.Get("watch") == "" || q.Get("sendInitialEvents") != "" || !strings.HasSuffix(r.URL.Path, "/serviceentries") {
 			return false
 		}
-		rw.Header().Set("Content-Type", "application/json")
-		rw.WriteHeader(http.StatusGone)
-		_, _ = rw.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`))
+		expired(rw)
 		return true
 	})
 	p.Cut()
@@ -421,9 +430,79 @@ func testGone(t *testing.T, s *kubetest.Server) {
 	w.lacks("ServiceEntry shop/g")
 }
 
-func testDefinition(t *testing.T, s *kubetest.Server) {
+// testPages: lists are read in pages, one that is not the first too, and the
+// second page of one is asked for too late.
+func testPages(t *testing.T, s *kubetest.Server) {
+	for i := range 5 {
+		must(t, s.Apply(t.Context(), serviceEntry(fmt.Sprint("p", i))))
+	}
+	p, c := through(t, s)
+	var mu sync.Mutex
+	var whole, pages, late int
+	var breaks atomic.Bool // the next watch does; then all is listed again
+	p.Intercept(func(rw http.ResponseWriter, r *http.Request) bool {
+		q := r.URL.Query()
+		switch {
+		case !strings.HasSuffix(r.URL.Path, "/serviceentries"):
+			return false
+		case q.Get("sendInitialEvents") != "", q.Get("watch") != "" && breaks.CompareAndSwap(true, false):
+			http.Error(rw, "broken", http.StatusInternalServerError)
+			return true
+		case q.Get("watch") != "":
+			return false
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if q.Get("limit") == "" {
+			whole++
+			return false
+		}
+		pages++
+		if q.Get("continue") != "" && late == 0 {
+			late++
+			expired(rw)
+			return true
+		}
+		q.Set("limit", "2")
+		r.URL.RawQuery = q.Encode()
+		return false
+	})
+	w, _ := observe(t, c)
+	w.lists("ServiceEntry")
+	w.has("ServiceEntry shop/p0", "ServiceEntry shop/p4")
+	mu.Lock()
+	if late != 1 || whole != 1 {
+		t.Errorf("%d pages, %d of them too late, %d lists in one piece; only after the late one there should be one", pages, late, whole)
+	}
+	pages, whole = 0, 0
+	mu.Unlock()
+	breaks.Store(true)
+	p.Cut()
+	must(t, s.Delete(t.Context(), serviceEntry("p4")))
+	w.lacks("ServiceEntry shop/p4")
+	w.has("ServiceEntry shop/p0", "ServiceEntry shop/p1", "ServiceEntry shop/p2", "ServiceEntry shop/p3")
+	mu.Lock()
+	defer mu.Unlock()
+	if pages < 2 || whole != 0 {
+		t.Errorf("listed again: %d pages, %d lists in one piece", pages, whole)
+	}
+	for i := range 4 {
+		must(t, s.Delete(t.Context(), serviceEntry(fmt.Sprint("p", i))))
+	}
+}
+
+// expired says that what happened since is forgotten.
+func expired(rw http.ResponseWriter) {
+	rw.Header().Set("Content-Type", "application/json")
+	rw.WriteHeader(http.StatusGone)
+	_, _ = rw.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`))
+}
+
+func testDefinition(t *testing.T, s *kubetest.Server) { definitionGoes(t, s, s.Config()) }
+
+func definitionGoes(t *testing.T, s *kubetest.Server, access *rest.Config) {
 	ctx := t.Context()
-	w, _ := observe(t, s.Config())
+	w, _ := observe(t, access)
 	w.lists("VirtualService")
 	w.has("VirtualService shop/cart")
 	must(t, s.RemoveCRD(ctx, virtualServices))

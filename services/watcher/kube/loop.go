@@ -68,7 +68,7 @@ func newRun(w *Watcher, c *apiserver.Client, sink watcher.Sink) *run {
 func (r *run) loop(ctx context.Context) error {
 	s, err := r.discover(ctx)
 	if err != nil {
-		return fmt.Errorf("reach the API server: %w", err)
+		return fmt.Errorf("reach the API server: %w", r.client.Unreachable(err))
 	}
 	r.running.Go(func() {
 		err := r.client.WatchOver(ctx, r.limits.Limits, func(unready error) { r.send(ctx, probed{unready}) })

@@ -37,6 +37,7 @@ type Config struct {
 
 // Client reads one API server, over one pool of connections.
 type Client struct {
+	host      string // where the API server is
 	http      *http.Client
 	discovery *discovery.DiscoveryClient
 	objects   dynamic.Interface
@@ -75,7 +76,7 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
-	out := &Client{http: h, typed: map[schema.GroupVersion]rest.Interface{}}
+	out := &Client{host: cfg.Host, http: h, typed: map[schema.GroupVersion]rest.Interface{}}
 	if out.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(cfg, h); err != nil {
 		return nil, err
 	}

@@ -128,7 +128,8 @@ type Feed struct {
 	told    string // the error that was told last
 	watches int
 
-	arrived atomic.Int64 // when something came last, in nanoseconds since 1970
+	begun   time.Time
+	arrived atomic.Int64 // when something came last, in nanoseconds since begun
 }
 
 // State is what is known of a feed by its messages; whoever gets them owns it.
@@ -161,9 +162,8 @@ func (s *State) Note(m Message) {
 
 // NewFeed returns a feed of what comes to objects of a kind, or of none.
 func (c *Client) NewFeed(k *kind.Kind, s Scope, o Options) *Feed {
-	f := &Feed{Scope: s, Kind: k, reader: c.reader(s.Resource.GroupVersionResource, s.Namespace), o: o}
+	f := &Feed{Scope: s, Kind: k, reader: c.reader(s.Resource.GroupVersionResource, s.Namespace), o: o, begun: time.Now()}
 	f.Source = &index.Feed{Name: f.label() + " " + s.String(), Resource: s.Resource.String()}
-	f.arrived.Store(time.Now().UnixNano())
 	return f
 }
 
@@ -193,8 +193,14 @@ func (f *Feed) Run(ctx context.Context) {
 		Name: f.Name(), TypeDescription: f.Scope.Resource.String(),
 		Backoff: &wait.Backoff{Duration: l.Retry, Cap: l.MaxRetry, Steps: 10, Factor: 2, Jitter: .5},
 	})
+	// A list that is not the first one it would read in one piece, to have it
+	// from a cache; ours come from the database anyway.
+	r.WatchListPageSize = pageSize
 	r.RunWithContext(ctx)
 }
+
+// pageSize is how many objects a page of a list has.
+const pageSize = 500
 
 // listTimeout is how long a page may take: longer than the API server itself
 // gives it.
@@ -294,10 +300,11 @@ func (f *Feed) arrive(from runtime.Object) (*index.Object, bool) {
 	return o, ok
 }
 
-func (f *Feed) hear(now time.Time) { f.arrived.Store(now.UnixNano()) }
+func (f *Feed) hear(now time.Time) { f.arrived.Store(int64(now.Sub(f.begun))) }
 
-// Heard is when something came last, an answer or an object.
-func (f *Feed) Heard() time.Time { return time.Unix(0, f.arrived.Load()) }
+// Heard is when something came last, an answer or an object; before, when the
+// feed began. A clock that is set meanwhile does not move it.
+func (f *Feed) Heard() time.Time { return f.begun.Add(time.Duration(f.arrived.Load())) }
 
 // store is where a Reflector puts what it reads.
 type store struct{ *Feed }

@@ -51,8 +51,8 @@ func (c *Client) ready(ctx context.Context, timeout time.Duration) (unready, err
 	body, err := c.probe.Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Raw()
 	var status apierrors.APIStatus
 	switch {
-	case errors.As(err, &status) && status.Status().Code == http.StatusUnauthorized:
-		return nil, errors.New("it does not accept these credentials")
+	case apierrors.IsUnauthorized(err):
+		return nil, c.Unreachable(err)
 	case errors.As(err, &status) && status.Status().Code >= http.StatusInternalServerError:
 		return fmt.Errorf("says that it is not ready: %s", failed(body, status)), nil
 	case err == nil, errors.As(err, &status): // whoever may not ask was answered
@@ -61,6 +61,18 @@ func (c *Client) ready(ctx context.Context, timeout time.Duration) (unready, err
 		return nil, fmt.Errorf("no answer within %s", timeout)
 	}
 	return nil, err
+}
+
+// Unreachable is err of a request by which the API server was to be reached, with
+// where it is; one that says in no plain words why it refuses us does.
+func (c *Client) Unreachable(err error) error {
+	if apierrors.IsUnauthorized(err) {
+		err = errors.New("it does not accept these credentials (401): renew the token or certificate")
+	}
+	if strings.Contains(err.Error(), c.host) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", c.host, err)
 }
 
 // failed are the checks that a readyz page says have failed.

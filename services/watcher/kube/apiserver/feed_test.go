@@ -1,0 +1,65 @@
+package apiserver
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// TestHeardIsNoWallClock: a clock that is set must not look like a long silence.
+// Only a time with a monotonic reading is safe from that, which its text shows.
+func TestHeardIsNoWallClock(t *testing.T) {
+	c, err := New(Config{REST: &rest.Config{Host: "127.0.0.1:1"}, QPS: 1, Burst: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := c.NewFeed(nil, Scope{Resource: Definitions}, Options{Limits: DefaultLimits()})
+	for range 2 {
+		if at := f.Heard(); !strings.Contains(at.String(), "m=") || time.Since(at) > time.Minute {
+			t.Errorf("heard at %s", at)
+		}
+		f.hear(time.Now())
+	}
+}
+
+// TestRequestsAreLimited: those that are not in the burst wait for their turn,
+// but for probes.
+func TestRequestsAreLimited(t *testing.T) {
+	var definitions, probes atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/readyz" {
+			probes.Add(1)
+			return
+		}
+		definitions.Add(1)
+		http.NotFound(w, r)
+	}))
+	defer s.Close()
+	const burst = 3
+	c, err := New(Config{REST: &rest.Config{Host: s.URL, QPS: 1000, Burst: 1000}, QPS: .001, Burst: burst})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the next turn is later
+	defer cancel()
+	for range burst + 1 {
+		_, err = c.Definition(ctx, "d")
+	}
+	if err == nil || !strings.Contains(err.Error(), "rate limiter") {
+		t.Errorf("the request after the burst: %v", err)
+	}
+	for range 2 * burst {
+		if _, err := c.ready(ctx, time.Minute); err != nil {
+			t.Errorf("a probe: %v", err)
+		}
+	}
+	if definitions.Load() != burst || probes.Load() != 2*burst {
+		t.Errorf("%d requests and %d probes came", definitions.Load(), probes.Load())
+	}
+}
