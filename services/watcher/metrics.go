@@ -86,8 +86,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// tell takes in a new state, as of now.
-func (m *Metrics) tell(now time.Time, s State) {
+// tell takes in a new state.
+func (m *Metrics) tell(s State) {
 	m.speaks.Set(one(s.Phase != PhaseStandby && s.Phase != ""))
 	m.partial.Set(one(s.Partial))
 	m.objects.Set(float64(s.Keys))
@@ -101,12 +101,7 @@ func (m *Metrics) tell(now time.Time, s State) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case s.Phase != PhaseDown:
-		m.downSince = time.Time{}
-	case m.downSince.IsZero():
-		m.downSince = now
-	}
+	m.downSince = s.Down
 }
 
 // published counts changes that were sent together and are on the log.

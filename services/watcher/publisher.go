@@ -75,7 +75,8 @@ type source struct {
 	started  time.Time // of the run under way or the last one
 	restart  time.Time // when to run it again; zero: it runs
 	pause    time.Duration
-	err      error // why the last run ended; nil: it runs, or is to be run again
+	err      error     // why the last run ended; nil: it runs, or is to be run again
+	down     time.Time // since when err is one
 	problems map[string][]model.Diagnostic
 }
 
@@ -229,6 +230,9 @@ func (p *Publisher) tell(phase Phase) {
 		Pending: p.session.waiting.len() + p.session.sending, Partial: p.session.partial, Diagnostics: p.diagnostics(),
 		Listed: p.listed, Changed: p.changedAt,
 	}
+	if phase == PhaseDown {
+		s.Down = p.source.down
+	}
 	if s.equal(p.state) {
 		return
 	}
@@ -236,7 +240,7 @@ func (p *Publisher) tell(phase Phase) {
 		p.log.Info("watcher is "+string(s.Phase), "session", s.Session, "keys", s.Keys, "partial", s.Partial)
 	}
 	p.state = s
-	p.cfg.Metrics.tell(p.in.Now(), s)
+	p.cfg.Metrics.tell(s)
 	if p.cfg.OnState != nil {
 		p.cfg.OnState(s)
 	}
@@ -244,7 +248,8 @@ func (p *Publisher) tell(phase Phase) {
 
 func (s State) equal(t State) bool {
 	return s.Phase == t.Phase && s.Session == t.Session && s.Keys == t.Keys && s.Pending == t.Pending &&
-		s.Partial == t.Partial && s.Listed.Equal(t.Listed) && s.Changed.Equal(t.Changed) && slices.Equal(s.Diagnostics, t.Diagnostics)
+		s.Partial == t.Partial && s.Listed.Equal(t.Listed) && s.Changed.Equal(t.Changed) &&
+		s.Down.Equal(t.Down) && slices.Equal(s.Diagnostics, t.Diagnostics)
 }
 
 func (p *Publisher) diagnostics() []model.Diagnostic {

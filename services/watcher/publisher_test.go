@@ -420,6 +420,9 @@ func TestSourceDown(t *testing.T) {
 		if r.state().Phase != watcher.PhaseDown || len(r.state().Diagnostics) != 1 || !strings.Contains(r.state().Diagnostics[0].Reason, "no such file") {
 			t.Errorf("state %+v", r.state())
 		}
+		if at := r.state().Down; !at.Equal(began) {
+			t.Errorf("down since %s, want %s: since it failed first", at, began)
+		}
 		s.set(func(s *source) {
 			if s.runs > 9 {
 				t.Errorf("%d runs within %s", s.runs, time.Since(began))
@@ -429,7 +432,7 @@ func TestSourceDown(t *testing.T) {
 		pass(30 * time.Second)
 		r.want(7, "alive a-1 low 4 listed 0", "put z=2 pseq 4 low 4 batch 0/2", "delete x pseq 5 low 4 batch 1/2",
 			"alive a-1 low 6 listed 0", "alive a-1 low 6 listed 0")
-		if r.state().Phase != watcher.PhaseFollowing || len(r.state().Diagnostics) != 0 {
+		if r.state().Phase != watcher.PhaseFollowing || len(r.state().Diagnostics) != 0 || !r.state().Down.IsZero() {
 			t.Errorf("state %+v", r.state())
 		}
 		_ = r.stop()

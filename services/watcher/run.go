@@ -75,6 +75,7 @@ type State struct {
 	// Listed and Changed are when this publisher's last listing, and the last
 	// change, were whole on the log; zero: none was.
 	Listed, Changed time.Time
+	Down            time.Time // since when the source is; zero: it is not
 	// Diagnostics are the problems that are not on the log, sorted.
 	Diagnostics []model.Diagnostic
 }

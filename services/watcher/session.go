@@ -251,6 +251,9 @@ func (p *Publisher) ended(err error) {
 	} else {
 		s.pause = min(2*s.pause, maxSourcePause)
 	}
+	if err != nil && s.err == nil {
+		s.down = now
+	}
 	s.err, s.restart = err, now.Add(s.pause)
 	if err != nil {
 		p.log.Error("source is down", "error", err, "again_in", s.pause)

@@ -212,8 +212,8 @@ func TestPrintSources(t *testing.T) {
 		{Source: "file", Instance: "default", State: "following", Holder: "watcher-1", Session: "ABCDEF-1", Objects: 12, Synced: true, Required: true,
 			FrozenKinds: []frozenKindView{{"EnvoyFilter", 3}, {"Sidecar", 12}},
 			Standbys:    []string{"watcher-2"}, Listed: when(at.Add(-time.Hour)), Changed: when(at), Heard: when(at.Add(50 * time.Second))},
-		{Source: "file", Instance: "old", State: stateSilent, Frozen: true, Holder: "watcher-3", Objects: 1, Synced: true, Heard: when(at.Add(-3 * time.Hour))},
-		{Source: "kube", Instance: "c1", State: "down", Frozen: true, Holder: "watcher-4", Objects: 1200, Pending: 3, Required: true,
+		{Source: "file", Instance: "old", State: stateSilent, Frozen: true, FrozenSince: when(at.Add(-3 * time.Hour)), Holder: "watcher-3", Objects: 1, Synced: true, Heard: when(at.Add(-3 * time.Hour))},
+		{Source: "kube", Instance: "c1", State: stateDown, Frozen: true, FrozenSince: when(at), Holder: "watcher-4", Objects: 1200, Pending: 3, Required: true,
 			Problems: viewDiagnostics([]*snapshotv1.Diagnostic{{Severity: snapshotv1.Severity_SEVERITY_ERROR, Code: "source-down", Reason: "connection refused"}})},
 		{Source: "nacos", Instance: "a", State: stateGone, Heard: when(at)},
 	}
@@ -433,8 +433,15 @@ func TestPrintStatus(t *testing.T) {
 			{Frontend: "f3", Serving: v(42)},
 		},
 	}
-	s := &statusView{Bus: "nats://127.0.0.1:4222", Published: when(at), Sources: 3, Frozen: []string{"file/old"}, Errors: 1, Wrong: []string{}}
+	s := &statusView{Bus: "nats://127.0.0.1:4222", Published: when(at), Errors: 1, Wrong: []string{}}
 	s.builders(r)
+	s.sources([]sourceView{
+		{Source: "file", Instance: "default", State: "following"},
+		{Source: "file", Instance: "gone", State: stateGone},
+		{Source: "file", Instance: "old", State: stateSilent, Frozen: true, FrozenSince: when(at.Add(-3 * time.Hour))},
+		{Source: "kubernetes", Instance: "c1", State: "following", Listed: when(at.Add(-time.Hour)), FrozenKinds: []frozenKindView{{"EnvoyFilter", 3}, {"Sidecar", 12}}},
+		{Source: "kubernetes", Instance: "c2", State: stateDown, Frozen: true, FrozenKinds: []frozenKindView{{"Sidecar", 1}}},
+	}, at.Add(time.Minute))
 	s.frontends(r, false)
 	golden(t, "status", func(o *output) error {
 		return o.print(s, func() error { return showStatus(s, at.Add(time.Minute), o) })

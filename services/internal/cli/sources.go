@@ -28,11 +28,13 @@ type sourceView struct {
 	State    string `json:"state"` // following, listing, down, silent, gone
 	// Frozen says that its objects stay as they are, because it cannot be read
 	// or nobody speaks for it.
-	Frozen  bool   `json:"frozen"`
-	Holder  string `json:"holder,omitempty"` // who speaks, or spoke last
-	Session string `json:"session,omitempty"`
-	Objects int    `json:"objects"`
-	Pending uint64 `json:"pending,omitempty"` // changes that are not on the log yet
+	Frozen bool `json:"frozen"`
+	// FrozenSince is since when, where that is known.
+	FrozenSince *time.Time `json:"frozenSince,omitempty"`
+	Holder      string     `json:"holder,omitempty"` // who speaks, or spoke last
+	Session     string     `json:"session,omitempty"`
+	Objects     int        `json:"objects"`
+	Pending     uint64     `json:"pending,omitempty"` // changes that are not on the log yet
 	// Synced says that a listing was complete in this epoch.
 	Synced   bool     `json:"synced"`
 	Partial  bool     `json:"partial,omitempty"`  // something of it could not be read
@@ -61,8 +63,10 @@ func (v *sourceView) shard() events.Shard {
 // speaks says whether a watcher reports that it speaks for it.
 func (v *sourceView) speaks() bool { return v.State != stateSilent && v.State != stateGone }
 
-// The states of a source that no watcher speaks for.
+// States of a source: a watcher reports the first, the others are of one that
+// no watcher speaks for.
 const (
+	stateDown   = "down"
 	stateSilent = "silent"
 	stateGone   = "gone" // and nothing of it is left
 )
@@ -219,7 +223,7 @@ func (s *sources) views(ctx context.Context) ([]sourceView, error) {
 				v.State = stateGone
 			}
 		}
-		v.Frozen = v.State == stateSilent || v.State == "down"
+		v.freeze()
 		if v.Frozen && v.Objects == 0 { // its watcher has not listed since it was started
 			v.Objects = len(s.objects(v.shard()))
 		}
@@ -248,7 +252,20 @@ func (v *sourceView) hear(w *reportv1.WatcherReport) {
 	if w.GetChanged() != nil {
 		v.Changed = when(w.GetChanged().AsTime())
 	}
+	if w.GetDown() != nil {
+		v.FrozenSince = when(w.GetDown().AsTime())
+	}
 	v.Problems = viewDiagnostics(w.GetDiagnostics())
+}
+
+// freeze says whether the whole source is frozen, and since when.
+func (v *sourceView) freeze() {
+	switch v.State {
+	case stateSilent:
+		v.Frozen, v.FrozenSince = true, v.Heard
+	case stateDown:
+		v.Frozen = true
+	}
 }
 
 // lastWord looks up what was last said for it on the log.
@@ -299,7 +316,7 @@ func since(t *time.Time, now time.Time) string {
 func (v *sourceView) stateCell() cell {
 	color := green
 	switch v.State {
-	case "down", stateSilent:
+	case stateDown, stateSilent:
 		color = red
 	case stateGone:
 		color = faint

@@ -22,19 +22,29 @@ type statusView struct {
 	Standbys int    `json:"standbys"`         // builders that do not lead
 	Head     string `json:"head,omitempty"`
 	// Published is when the head was.
-	Published   *time.Time `json:"published,omitempty"`
-	Sources     int        `json:"sources"`
-	Frozen      []string   `json:"frozen,omitempty"` // sources
-	Frontends   int        `json:"frontends"`
-	Behind      []string   `json:"behind,omitempty"` // frontends that serve something older
-	Streams     uint32     `json:"streams"`
-	InSync      uint32     `json:"inSync"` // streams that have applied the head
-	Held        int        `json:"held"`   // by the guard
-	Quarantined int        `json:"quarantined"`
-	Errors      int        `json:"errors"` // diagnostics
-	Warnings    int        `json:"warnings"`
+	Published *time.Time `json:"published,omitempty"`
+	Sources   int        `json:"sources"`
+	Frozen    []string   `json:"frozen,omitempty"` // sources
+	// FrozenKinds are those that other sources cannot be read for.
+	FrozenKinds []frozenKindsView `json:"frozenKinds,omitempty"`
+	Frontends   int               `json:"frontends"`
+	Behind      []string          `json:"behind,omitempty"` // frontends that serve something older
+	Streams     uint32            `json:"streams"`
+	InSync      uint32            `json:"inSync"` // streams that have applied the head
+	Held        int               `json:"held"`   // by the guard
+	Quarantined int               `json:"quarantined"`
+	Errors      int               `json:"errors"` // diagnostics
+	Warnings    int               `json:"warnings"`
 	// Wrong is what somebody has to see to; empty: nothing.
 	Wrong []string `json:"wrong"`
+}
+
+type frozenKindsView struct {
+	Source  string   `json:"source"`
+	Kinds   []string `json:"kinds"`
+	Objects int      `json:"objects"`
+	// Since is when the source was listed without them.
+	Since *time.Time `json:"since,omitempty"`
 }
 
 func statusCommand() *cobra.Command {
@@ -87,16 +97,7 @@ func (s *sources) status(ctx context.Context, now time.Time) (*statusView, error
 	if err != nil {
 		return nil, err
 	}
-	for _, of := range views {
-		if of.State == stateGone {
-			continue
-		}
-		v.Sources++
-		if of.Frozen {
-			v.Frozen = append(v.Frozen, of.shard().String())
-			v.wrong("%s is %s: its objects stay as they are; `meshlog sources` says more", of.shard(), of.State)
-		}
-	}
+	v.sources(views, now)
 	v.frontends(s.reports, v.Published == nil || now.Sub(*v.Published) < underWay)
 	reports, err := s.fleet.Reports(ctx, bus.Diagnostics)
 	if err != nil {
@@ -153,6 +154,33 @@ func (v *statusView) builders(r *bus.Reports) {
 	}
 	if v.Quarantined > 0 {
 		v.wrong("%s in quarantine; `meshlog approve` shows them", plural(v.Quarantined, "resource is", "resources are"))
+	}
+}
+
+func (v *statusView) sources(views []sourceView, now time.Time) {
+	begun := func(since *time.Time) string {
+		if since == nil {
+			return ""
+		}
+		return fmt.Sprintf(" since %s (%s)", clock(*since), ago(now.Sub(*since)))
+	}
+	for _, s := range views {
+		switch {
+		case s.State == stateGone:
+			continue
+		case s.Frozen:
+			v.Frozen = append(v.Frozen, s.shard().String())
+			v.wrong("%s is %s%s: its objects stay as they are; `meshlog sources` says more", s.shard(), s.State, begun(s.FrozenSince))
+		case len(s.FrozenKinds) > 0:
+			f := frozenKindsView{Source: s.shard().String(), Since: s.Listed}
+			for _, k := range s.FrozenKinds {
+				f.Kinds, f.Objects = append(f.Kinds, k.Kind), f.Objects+k.Objects
+			}
+			v.FrozenKinds = append(v.FrozenKinds, f)
+			v.wrong("%s cannot be read for %s%s: %s; `meshlog sources` says more", f.Source, strings.Join(f.Kinds, ", "), begun(f.Since),
+				plural(f.Objects, "object stays as it is", "objects stay as they are"))
+		}
+		v.Sources++
 	}
 }
 
@@ -213,7 +241,7 @@ func showStatus(v *statusView, now time.Time, out *output) error {
 	} else {
 		row("version", true, "%s, published %s", v.Head, since(v.Published, now))
 	}
-	row("sources", len(v.Frozen) == 0, "%d%s", v.Sources, besides(len(v.Frozen), "frozen"))
+	row("sources", len(v.Frozen)+len(v.FrozenKinds) == 0, "%d%s%s", v.Sources, besides(len(v.Frozen), "frozen"), besides(len(v.FrozenKinds), "frozen in part"))
 	row("frontends", len(v.Behind) == 0 && v.Frontends > 0, "%d%s", v.Frontends, besides(len(v.Behind), "behind"))
 	row("proxies", v.InSync >= v.Streams, "%d of %s in sync", v.InSync, plural(int(v.Streams), "stream", "streams"))
 	row("held back", v.Held+v.Quarantined == 0, "%d by the guard, %d in quarantine", v.Held, v.Quarantined)

@@ -1037,8 +1037,10 @@ type WatcherReport struct {
 	Pending     uint64           `protobuf:"varint,10,opt,name=pending,proto3" json:"pending,omitempty"`
 	Diagnostics []*v1.Diagnostic `protobuf:"bytes,11,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
 	// When its last listing was complete on the log, and its last change was.
-	Listed        *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=listed,proto3" json:"listed,omitempty"`
-	Changed       *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=changed,proto3" json:"changed,omitempty"`
+	Listed  *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=listed,proto3" json:"listed,omitempty"`
+	Changed *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=changed,proto3" json:"changed,omitempty"`
+	// Since when its source is down; absent: it is not.
+	Down          *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=down,proto3" json:"down,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1160,6 +1162,13 @@ func (x *WatcherReport) GetListed() *timestamppb.Timestamp {
 func (x *WatcherReport) GetChanged() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Changed
+	}
+	return nil
+}
+
+func (x *WatcherReport) GetDown() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Down
 	}
 	return nil
 }
@@ -2340,7 +2349,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
 	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1c\n" +
-	"\tresources\x18\x04 \x03(\tR\tresources\"\xc6\x03\n" +
+	"\tresources\x18\x04 \x03(\tR\tresources\"\xf6\x03\n" +
 	"\rWatcherReport\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x16\n" +
@@ -2355,7 +2364,8 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	" \x01(\x04R\apending\x12A\n" +
 	"\vdiagnostics\x18\v \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x122\n" +
 	"\x06listed\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x06listed\x124\n" +
-	"\achanged\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\achanged\"\xc8\x05\n" +
+	"\achanged\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\achanged\x12.\n" +
+	"\x04down\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04down\"\xc8\x05\n" +
 	"\rBuilderReport\x12\x18\n" +
 	"\abuilder\x18\x01 \x01(\tR\abuilder\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -2515,33 +2525,34 @@ var file_meshlog_report_v1_report_proto_depIdxs = []int32{
 	26, // 23: meshlog.report.v1.WatcherReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
 	25, // 24: meshlog.report.v1.WatcherReport.listed:type_name -> google.protobuf.Timestamp
 	25, // 25: meshlog.report.v1.WatcherReport.changed:type_name -> google.protobuf.Timestamp
-	25, // 26: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
-	24, // 27: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
-	24, // 28: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
-	16, // 29: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
-	15, // 30: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
-	26, // 31: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
-	14, // 32: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
-	13, // 33: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
-	12, // 34: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
-	25, // 35: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
-	25, // 36: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
-	24, // 37: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
-	25, // 38: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
-	25, // 39: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
-	25, // 40: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
-	25, // 41: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
-	25, // 42: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
-	25, // 43: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
-	7,  // 44: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
-	24, // 45: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
-	22, // 46: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
-	23, // 47: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	25, // 26: meshlog.report.v1.WatcherReport.down:type_name -> google.protobuf.Timestamp
+	25, // 27: meshlog.report.v1.BuilderReport.time:type_name -> google.protobuf.Timestamp
+	24, // 28: meshlog.report.v1.BuilderReport.position:type_name -> meshlog.snapshot.v1.Version
+	24, // 29: meshlog.report.v1.BuilderReport.head:type_name -> meshlog.snapshot.v1.Version
+	16, // 30: meshlog.report.v1.BuilderReport.timings:type_name -> meshlog.report.v1.StageTiming
+	15, // 31: meshlog.report.v1.BuilderReport.holds:type_name -> meshlog.report.v1.Hold
+	26, // 32: meshlog.report.v1.BuilderReport.diagnostics:type_name -> meshlog.snapshot.v1.Diagnostic
+	14, // 33: meshlog.report.v1.BuilderReport.quarantines:type_name -> meshlog.report.v1.Quarantine
+	13, // 34: meshlog.report.v1.BuilderReport.peers:type_name -> meshlog.report.v1.Peer
+	12, // 35: meshlog.report.v1.BuilderReport.frozen:type_name -> meshlog.report.v1.FrozenKind
+	25, // 36: meshlog.report.v1.Peer.heard:type_name -> google.protobuf.Timestamp
+	25, // 37: meshlog.report.v1.Quarantine.since:type_name -> google.protobuf.Timestamp
+	24, // 38: meshlog.report.v1.StageTiming.version:type_name -> meshlog.snapshot.v1.Version
+	25, // 39: meshlog.report.v1.StageTiming.observed:type_name -> google.protobuf.Timestamp
+	25, // 40: meshlog.report.v1.StageTiming.logged:type_name -> google.protobuf.Timestamp
+	25, // 41: meshlog.report.v1.StageTiming.read:type_name -> google.protobuf.Timestamp
+	25, // 42: meshlog.report.v1.StageTiming.due:type_name -> google.protobuf.Timestamp
+	25, // 43: meshlog.report.v1.StageTiming.built:type_name -> google.protobuf.Timestamp
+	25, // 44: meshlog.report.v1.StageTiming.published:type_name -> google.protobuf.Timestamp
+	7,  // 45: meshlog.report.v1.ProxyReply.report:type_name -> meshlog.report.v1.ProxyReport
+	24, // 46: meshlog.report.v1.ProxyReply.version:type_name -> meshlog.snapshot.v1.Version
+	22, // 47: meshlog.report.v1.ProxyReply.types:type_name -> meshlog.report.v1.TypeContent
+	23, // 48: meshlog.report.v1.TypeContent.resources:type_name -> meshlog.report.v1.ResourceContent
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_meshlog_report_v1_report_proto_init() }

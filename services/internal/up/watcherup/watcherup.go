@@ -166,6 +166,9 @@ func (w *running) report() *reportv1.WatcherReport {
 	if !s.Listed.IsZero() {
 		r.Listed = timestamppb.New(s.Listed)
 	}
+	if !s.Down.IsZero() {
+		r.Down = timestamppb.New(s.Down)
+	}
 	if !s.Changed.IsZero() {
 		r.Changed = timestamppb.New(s.Changed)
 	}
