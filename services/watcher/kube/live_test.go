@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -430,63 +429,75 @@ func testGone(t *testing.T, s *kubetest.Server) {
 	w.lacks("ServiceEntry shop/g")
 }
 
-// testPages: lists are read in pages, one that is not the first too, and the
-// second page of one is asked for too late.
+// pager counts the lists of ServiceEntries that pass, and has pages of two.
+type pager struct {
+	streamless atomic.Bool // nothing is streamed
+	breaks     atomic.Bool // the next watch breaks off
+	expires    atomic.Bool // the next second page comes too late
+
+	pages, whole atomic.Int64
+}
+
+func (c *pager) intercept(rw http.ResponseWriter, r *http.Request) bool {
+	q := r.URL.Query()
+	watches, streams := q.Get("watch") != "", q.Get("sendInitialEvents") != ""
+	switch {
+	case !strings.HasSuffix(r.URL.Path, "/serviceentries"):
+	case streams && c.streamless.Load(), watches && !streams && c.breaks.CompareAndSwap(true, false):
+		http.Error(rw, "broken", http.StatusInternalServerError)
+		return true
+	case watches:
+	case q.Get("limit") == "":
+		c.whole.Add(1)
+	case q.Get("continue") != "" && c.expires.CompareAndSwap(true, false):
+		expired(rw)
+		return true
+	default:
+		c.pages.Add(1)
+		q.Set("limit", "2")
+		r.URL.RawQuery = q.Encode()
+	}
+	return false
+}
+
+// testPages: what cannot be streamed is listed in pages, the first time and
+// later. Where the second page is asked for too late, all is read once more.
 func testPages(t *testing.T, s *kubetest.Server) {
 	for i := range 5 {
 		must(t, s.Apply(t.Context(), serviceEntry(fmt.Sprint("p", i))))
 	}
 	p, c := through(t, s)
-	var mu sync.Mutex
-	var whole, pages, late int
-	var breaks atomic.Bool // the next watch does; then all is listed again
-	p.Intercept(func(rw http.ResponseWriter, r *http.Request) bool {
-		q := r.URL.Query()
-		switch {
-		case !strings.HasSuffix(r.URL.Path, "/serviceentries"):
-			return false
-		case q.Get("sendInitialEvents") != "", q.Get("watch") != "" && breaks.CompareAndSwap(true, false):
-			http.Error(rw, "broken", http.StatusInternalServerError)
-			return true
-		case q.Get("watch") != "":
-			return false
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if q.Get("limit") == "" {
-			whole++
-			return false
-		}
-		pages++
-		if q.Get("continue") != "" && late == 0 {
-			late++
-			expired(rw)
-			return true
-		}
-		q.Set("limit", "2")
-		r.URL.RawQuery = q.Encode()
-		return false
-	})
-	w, _ := observe(t, c)
+	var counts pager
+	counts.expires.Store(true)
+	counts.streamless.Store(true)
+	p.Intercept(counts.intercept)
+	w, stop := observe(t, c)
 	w.lists("ServiceEntry")
 	w.has("ServiceEntry shop/p0", "ServiceEntry shop/p4")
-	mu.Lock()
-	if late != 1 || whole != 1 {
-		t.Errorf("%d pages, %d of them too late, %d lists in one piece; only after the late one there should be one", pages, late, whole)
+	stop()
+	if pages, whole := counts.pages.Load(), counts.whole.Load(); pages != 1 || whole != 1 {
+		t.Errorf("%d pages and %d lists in one piece, want the first page and, after it, everything", pages, whole)
 	}
-	pages, whole = 0, 0
-	mu.Unlock()
-	breaks.Store(true)
-	p.Cut()
+
+	counts.pages.Store(0)
+	counts.whole.Store(0)
+	counts.streamless.Store(false)
+	w, _ = observe(t, c)
+	w.lists("ServiceEntry")
+	if n := counts.pages.Load() + counts.whole.Load(); n != 0 {
+		t.Errorf("%d lists instead of a stream", n)
+	}
 	must(t, s.Delete(t.Context(), serviceEntry("p4")))
 	w.lacks("ServiceEntry shop/p4")
-	w.has("ServiceEntry shop/p0", "ServiceEntry shop/p1", "ServiceEntry shop/p2", "ServiceEntry shop/p3")
-	mu.Lock()
-	defer mu.Unlock()
-	if pages < 2 || whole != 0 {
+	counts.streamless.Store(true)
+	counts.breaks.Store(true)
+	p.Cut()
+	must(t, s.Apply(t.Context(), serviceEntry("p5")))
+	w.has("ServiceEntry shop/p5", "ServiceEntry shop/p0", "ServiceEntry shop/p3")
+	if pages, whole := counts.pages.Load(), counts.whole.Load(); pages < 2 || whole != 0 {
 		t.Errorf("listed again: %d pages, %d lists in one piece", pages, whole)
 	}
-	for i := range 4 {
+	for i := range 6 {
 		must(t, s.Delete(t.Context(), serviceEntry(fmt.Sprint("p", i))))
 	}
 }
