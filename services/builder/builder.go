@@ -42,8 +42,8 @@ type Options struct {
 	Mismatches <-chan store.Version
 	// Reports are the frontends'; each is to be taken.
 	Reports <-chan *reportv1.FrontendReport
-	// BlobsLost says that the bus has lost its blobs.
-	BlobsLost <-chan struct{}
+	// BlobsLost are epochs under which the bus has lost its blobs.
+	BlobsLost <-chan uint64
 	// Metrics are NewMetrics' if nil.
 	Metrics *Metrics
 	// Changed is called after each version and each change of leadership,
@@ -207,8 +207,8 @@ func (b *Builder) own(ctx context.Context) error {
 		case v := <-b.o.Mismatches: // a frontend has what the chain has not
 			b.m.WantEpoch(v)
 			b.triedAt = time.Time{}
-		case <-b.o.BlobsLost: // the chain's versions have lost their contents
-			b.m.BlobsLost()
+		case epoch := <-b.o.BlobsLost: // the chain's versions have lost their contents
+			b.m.BlobsLost(epoch)
 			b.triedAt = time.Time{}
 		case r := <-b.o.Reports: // what proxies reject may have to be put into quarantine
 			if b.m.Heard(r); b.hangUp != nil {

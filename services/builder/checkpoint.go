@@ -25,10 +25,8 @@ func CheckpointEvery(history time.Duration) time.Duration { return history / 4 }
 type checkpoints struct {
 	sinceContent, sinceFold int
 	busy                    bool
-	void                    bool      // what is being written is lost in part
 	next, nextFold          time.Time // when one is due at the latest
 	content, fold           *snapshotv1.Checkpoint
-	lost                    bool // those of the chain are; the next version brings its whole content
 }
 
 // into puts what was written into the next manifest.
@@ -36,21 +34,9 @@ func (c *checkpoints) into(man *store.Manifest) {
 	man.Checkpoint, man.FoldCheckpoint = c.content, c.fold
 }
 
-// forget drops what is not out yet: it may be lost.
+// forget drops what is not out yet: an epoch begins, and it may be lost.
 func (c *checkpoints) forget() {
 	c.content, c.fold, c.next, c.nextFold = nil, nil, time.Time{}, time.Time{}
-}
-
-// BlobsLost says that the bus has lost its blobs, and with them the contents of
-// the chain's versions: whoever does not have the head cannot get there until a
-// version brings its whole content along, which the next one does. What is
-// behind it stays lost.
-func (m *Machine) BlobsLost() {
-	m.ckpt.forget()
-	m.ckpt.void, m.ckpt.lost = m.ckpt.busy, true
-	if m.cfg.Checkpoints != nil {
-		m.cfg.Checkpoints.Lost()
-	}
 }
 
 // sent says that a manifest went out.
@@ -88,11 +74,7 @@ func (c *checkpoints) start(w Checkpoints, v store.Version, s *store.Snapshot, n
 
 // Checkpointed takes what a checkpoint that was started came to.
 func (m *Machine) Checkpointed(c Checkpointed) {
-	void := m.ckpt.void
-	m.ckpt.busy, m.ckpt.void = false, false
-	if void {
-		return
-	}
+	m.ckpt.busy = false
 	if c.Err != nil {
 		m.log.Warn("checkpoint", "error", c.Err)
 		m.ckpt.next, m.ckpt.nextFold = time.Time{}, time.Time{} // with the next version

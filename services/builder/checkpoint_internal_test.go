@@ -15,7 +15,6 @@ type started []string
 
 func (s *started) Content(store.Version, *store.Snapshot) { *s = append(*s, "content") }
 func (s *started) Fold()                                  { *s = append(*s, "fold") }
-func (s *started) Lost()                                  {}
 
 // In a mesh in which nothing changes versions come once in a quarter of the
 // history, and the chain forgets what is older than that: neither a failure nor

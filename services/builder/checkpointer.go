@@ -13,16 +13,16 @@ import (
 type checkpointer struct {
 	b     *Builder
 	spawn func(func(context.Context)) // of the Builder's Run, which waits for it
-	// writer remembers what it wrote in one connection: after another one the
-	// blobs may be gone.
-	writer     *store.CheckpointWriter
-	generation uint64
+	// writer remembers what it wrote in one connection and one epoch: after
+	// another one the blobs may be gone.
+	writer            *store.CheckpointWriter
+	generation, epoch uint64
 }
 
 // Content implements Checkpoints.
 func (c *checkpointer) Content(v store.Version, s *store.Snapshot) {
-	if g := c.b.o.Feed.Generation(); c.writer == nil || g != c.generation {
-		c.writer, c.generation = &store.CheckpointWriter{}, g
+	if g := c.b.o.Feed.Generation(); c.writer == nil || g != c.generation || v.Epoch != c.epoch {
+		c.writer, c.generation, c.epoch = &store.CheckpointWriter{}, g, v.Epoch
 	}
 	w := c.writer
 	c.do(func(ctx context.Context) Checkpointed {
@@ -30,9 +30,6 @@ func (c *checkpointer) Content(v store.Version, s *store.Snapshot) {
 		return Checkpointed{Content: cp, Err: err}
 	})
 }
-
-// Lost implements Checkpoints.
-func (c *checkpointer) Lost() { c.writer = nil }
 
 // Fold implements Checkpoints.
 func (c *checkpointer) Fold() {

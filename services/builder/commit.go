@@ -59,7 +59,7 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 	if held, err := m.guard(ctx, before, delta); held || err != nil {
 		return false, err
 	}
-	if m.ckpt.lost || m.head.Manifest != nil && m.head.Version().Epoch != m.fold.Position().Epoch {
+	if m.head.Manifest != nil && m.head.Version().Epoch != m.fold.Position().Epoch {
 		// What the chain lost may be what its head was made of.
 		if err := m.bringWhole(ctx); err != nil {
 			return false, err
@@ -87,6 +87,8 @@ func (m *Machine) mustSay() func(context.Context) error {
 		return epoch("the log has none yet")
 	case m.wantEpoch.Epoch >= at.Epoch:
 		return epoch("a frontend has a version that is not on the chain")
+	case m.blobless >= at.Epoch:
+		return epoch("the bus has lost its blobs, and with them what versions are made of")
 	case head.Manifest == nil && head.Seq > 0 && seg.VersionsSeq != head.Seq,
 		head.Manifest == nil && head.Seq == 0 && (seg.VersionsSeq > 0 || m.stored.Version().Epoch == at.Epoch):
 		return epoch("the versions expired or were lost")
@@ -159,7 +161,7 @@ func (m *Machine) worthAVersion() bool {
 	}
 	// A head of the future was published before a clock stepped back.
 	age := m.cfg.Now().Sub(head.GetPublishTime().AsTime()).Abs()
-	return m.ckpt.lost || m.head.Version().Epoch != at.Epoch || head.GetBuild() != m.cfg.Build || store.RootOf(head) != m.current().Root() ||
+	return m.head.Version().Epoch != at.Epoch || head.GetBuild() != m.cfg.Build || store.RootOf(head) != m.current().Root() ||
 		age >= CheckpointEvery(m.cfg.History)
 }
 
@@ -208,7 +210,6 @@ func (m *Machine) published(man *store.Manifest) {
 	m.stats.Versions++
 	m.timing(man)
 	m.ckpt.sent(man)
-	m.ckpt.lost = false
 	m.log.Info("published", append(published.Attrs(man), "latency", m.latency(man))...)
 	if m.cfg.Checkpoints != nil {
 		m.ckpt.start(m.cfg.Checkpoints, m.head.Version(), m.current(), m.cfg.Now(), m.cfg.History)

@@ -80,6 +80,7 @@ type Machine struct {
 
 	leader    bool
 	wantEpoch events.Position // a frontend's report: begin an epoch above it
+	blobless  uint64          // the epoch under which the bus has lost its blobs
 	heard     heard
 	opinions  opinions
 	crowded   bool // as much is in quarantine as can be
@@ -164,6 +165,11 @@ func (m *Machine) WantEpoch(v store.Version) {
 		m.wantEpoch = p
 	}
 }
+
+// BlobsLost says that the bus has lost its blobs under an epoch. Whoever does
+// not have the head cannot get there, nor can who does not have the fold of the
+// log: the next epoch brings both along. What is before it stays lost.
+func (m *Machine) BlobsLost(epoch uint64) { m.blobless = max(m.blobless, epoch) }
 
 // StandsTo takes the leader's tick: its head is right for the log up to seq.
 func (m *Machine) StandsTo(head store.Version, seq uint64) {

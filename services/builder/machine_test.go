@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
-	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
@@ -352,7 +351,6 @@ type written struct{ content []store.Version }
 
 func (w *written) Content(v store.Version, _ *store.Snapshot) { w.content = append(w.content, v) }
 func (w *written) Fold()                                      {}
-func (w *written) Lost()                                      {}
 
 func TestACheckpointIsWrittenEveryQuarterOfTheHistory(t *testing.T) {
 	r := newRig(t)
@@ -397,14 +395,11 @@ func TestAHeadThatStandsForLongIsSaidAgain(t *testing.T) {
 	}
 }
 
-// Without its blobs the chain leads nobody to its head; with the next thing that
-// the log says it does again, although nothing changes.
+// Without its blobs the chain leads nobody to its head, nor the log to the fold;
+// an epoch brings both, although nothing changes.
 func TestBlobsThatAreLostComeBack(t *testing.T) {
 	r := newRig(t)
-	w := &written{}
-	config := r.config("b0", "one", &memstore.File{})
-	config.Checkpoints = w
-	b := r.start(config, true)
+	b := r.start(r.config("b0", "one", &memstore.File{}), true)
 	b.settle()
 	r.list()
 	for i := range 2 {
@@ -418,26 +413,23 @@ func TestBlobsThatAreLostComeBack(t *testing.T) {
 		t.Fatal("the head can be read without blobs and what is before it")
 	}
 
-	b.BlobsLost()
-	half, err := r.chain.PutBlob(t.Context(), []byte("a part of what was being written"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Checkpointed(Checkpointed{Content: &snapshotv1.Checkpoint{
-		Version: head.Version().Proto(), Chunks: []*snapshotv1.ChunkRef{{Hash: half[:]}},
-	}})
-	n := len(r.versions())
-	r.alive(events.BucketSet{})
+	b.BlobsLost(head.Version().Epoch)
 	b.settle()
-	wantServed(t, r, map[string]string{"a": "good 1"})
-	head, _ = r.chain.Head(t.Context())
-	if got, err := r.chain.Fetch(t.Context(), head.Version()); err != nil || got.Snapshot.Root() != store.RootOf(head.Manifest) {
-		t.Errorf("the head: %v, %v", got.Version(), err)
-	}
-	r.alive(events.BucketSet{})
+	r.list()
 	b.settle()
-	if got := len(r.versions()); got != n+1 {
-		t.Errorf("%d versions, want one more than the %d before", got, n)
+	after, _ := r.chain.Head(t.Context())
+	if got, err := r.chain.Fetch(t.Context(), after.Version()); err != nil || got.Snapshot.Root() != store.RootOf(head.Manifest) {
+		t.Errorf("the head %v: %v, want what was served before", after.Version(), err)
+	}
+	b.BlobsLost(head.Version().Epoch) // whoever hears of it late has nothing to do
+	b.settle()
+	if b.Position().Epoch != after.Version().Epoch {
+		t.Errorf("epoch %d begins after %v, which has its blobs", b.Position().Epoch, after.Version())
+	}
+	cold := r.start(r.config("b1", "one", &memstore.File{}), false)
+	cold.settle()
+	if _, root := cold.Folded(); root != store.RootOf(head.Manifest) || cold.Position().Epoch != after.Version().Epoch {
+		t.Errorf("a builder that starts with nothing is at %v", cold.Position())
 	}
 }
 

@@ -60,8 +60,6 @@ type Checkpoints interface {
 	Content(v store.Version, s *store.Snapshot)
 	// Fold writes the fold that the store's side table holds.
 	Fold()
-	// Lost says that nothing is left of what was written so far.
-	Lost()
 }
 
 // Checkpointed is what a checkpoint came to.

@@ -32,7 +32,7 @@ func TestBusForgets(t *testing.T) {
 		{"the versions are rewound", rig.Versions, true, false},
 		{"the versions are gone", rig.Versions, false, true},
 		{"the lease is gone", "KV_meshlog_lease", false, false},
-		{"the blobs are gone", blobs, false, false},
+		{"the blobs are gone", blobs, false, true},
 	} {
 		m.fault(t, c.what, func(t *testing.T) {
 			before := m.epoch(t)

@@ -234,9 +234,6 @@ func (b *builderProc) Content(v store.Version, s *store.Snapshot) {
 	}
 }
 
-// Lost implements builder.Checkpoints: the bus of the simulation keeps its blobs.
-func (b *builderProc) Lost() {}
-
 // Fold implements builder.Checkpoints.
 func (b *builderProc) Fold() {
 	at, file := store.Version(b.m.Filed()), b.disk.file.Clone()

@@ -110,7 +110,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, swe
 	if err != nil {
 		return err
 	}
-	blobsLost := make(chan struct{}, 1)
+	blobsLost := make(chan uint64, 1)
 	ticks := make(chan *reportv1.Tick, 1)
 	mismatches := make(chan store.Version, 16)
 	reports := make(chan *reportv1.FrontendReport)
@@ -141,7 +141,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, swe
 				return lease.Run(ctx, func(h bool) { latest(held, h); sweeper.leads.Store(h) })
 			},
 			// Makes streams anew that the bus has lost.
-			func(ctx context.Context) error { return o.keep(ctx, nc, log, blobsLost) },
+			func(ctx context.Context) error { return o.keep(ctx, nc, b, log, blobsLost) },
 			// Says which of their settings are others than its own.
 			check.run,
 			// Deletes blobs that nobody names any more.
@@ -212,12 +212,13 @@ const (
 )
 
 // keep makes streams anew that the bus has lost: an epoch begins then, for which
-// all sources list. That of the blobs may be made anew by anybody: whoever leads
-// is told.
-func (o *Options) keep(ctx context.Context, nc *bus.Conn, log *slog.Logger, blobsLost chan struct{}) error {
+// all sources list. That of the blobs any builder may have made anew: each is
+// told under which epoch it was seen last.
+func (o *Options) keep(ctx context.Context, nc *bus.Conn, b *builder.Builder, log *slog.Logger, blobsLost chan uint64) error {
 	tick := time.NewTicker(ensureEvery)
 	defer tick.Stop()
 	var blobs time.Time
+	var epoch uint64
 	said := ""
 	for {
 		select {
@@ -236,10 +237,9 @@ func (o *Options) keep(ctx context.Context, nc *bus.Conn, log *slog.Logger, blob
 		}
 		if !blobsMade.IsZero() {
 			if !blobs.IsZero() && !blobs.Equal(blobsMade) {
-				log.Error("the bus had lost the blobs; versions are written whole again")
-				latest(blobsLost, struct{}{})
+				latest(blobsLost, epoch)
 			}
-			blobs = blobsMade
+			blobs, epoch = blobsMade, b.Report().GetPosition().GetEpoch()
 		}
 		if err == nil {
 			said = ""
