@@ -24,6 +24,9 @@ type run struct {
 	sink   watcher.Sink
 	index  *index.Index
 	begun  time.Time
+	// looked is the time as of which the last step was: what is due later is still
+	// to be looked at.
+	looked time.Time
 
 	inbox   chan any       // see step
 	running sync.WaitGroup // all goroutines of the run
@@ -57,7 +60,7 @@ const queued = 1024
 func newRun(w *Watcher, c *apiserver.Client, sink watcher.Sink) *run {
 	now := time.Now()
 	return &run{
-		Watcher: w, client: c, sink: sink, index: index.New(w.cfg.DiscoverySelectors), begun: now,
+		Watcher: w, client: c, sink: sink, index: index.New(w.cfg.DiscoverySelectors), begun: now, looked: now,
 		inbox: make(chan any, queued), feeds: map[string]*apiserver.Feed{}, ends: map[*apiserver.Feed]context.CancelFunc{},
 		defined: map[string]apiserver.Definition{}, reported: map[string][]model.Diagnostic{},
 		lookAt: now.Add(w.limits.again),
@@ -66,6 +69,7 @@ func newRun(w *Watcher, c *apiserver.Client, sink watcher.Sink) *run {
 
 // loop lists what the API server has, and then says what changes.
 func (r *run) loop(ctx context.Context) error {
+	r.reportTold()
 	s, err := r.discover(ctx)
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", r.client.Unreachable(err))
@@ -101,7 +105,7 @@ func (r *run) send(ctx context.Context, m any) {
 // gather waits until there is a message or something is due, and then until
 // there is none for a while.
 func (r *run) gather(ctx context.Context) (ms []any, err error) {
-	wait := time.Until(r.due(time.Now()))
+	wait := time.Until(r.due(r.looked))
 	var end time.Time
 	for {
 		select {
@@ -125,7 +129,7 @@ func (r *run) gather(ctx context.Context) (ms []any, err error) {
 	}
 }
 
-// due is when there is something to do without a message.
+// due is when, after now, there is something to do without a message.
 func (r *run) due(now time.Time) time.Time {
 	until := now.Add(time.Hour)
 	soonest := func(t time.Time) {
@@ -178,6 +182,7 @@ func (r *run) step(ctx context.Context, messages []any) (done bool, err error) {
 		}
 	}
 	now := time.Now()
+	r.looked = now
 	if r.useless(now) {
 		return false, fmt.Errorf("nothing can be read of the API server, and it %w", r.unready)
 	}

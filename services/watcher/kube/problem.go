@@ -50,6 +50,19 @@ func (r *run) report(now time.Time) {
 	}
 }
 
+// reportTold reports what others have told, as one does that can be said without
+// the API server.
+func (r *run) reportTold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for origin, ds := range r.told {
+		if len(ds) > 0 {
+			r.sink.Problems(origin, ds)
+			r.reported[origin] = slices.Clone(ds)
+		}
+	}
+}
+
 // about is the origin of what is said about a kind.
 func about(kind string) string { return "kind " + kind }
 

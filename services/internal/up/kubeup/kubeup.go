@@ -2,6 +2,7 @@ package kubeup
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -31,6 +32,10 @@ func shard(cluster string) events.Shard {
 	return events.Shard{Source: kube.Source, Instance: cluster}
 }
 
+// remoteRetry is the longest pause before the Secrets that name other clusters
+// are asked for again: none of these is watched before the first answer.
+const remoteRetry = 2 * time.Second
+
 // Run watches the cluster, and those that its Secrets name where they are asked
 // for, until ctx is done.
 func Run(ctx context.Context, s *Settings, o Options) error {
@@ -49,25 +54,27 @@ func Run(ctx context.Context, s *Settings, o Options) error {
 	}
 	stage := process.Stage{func(ctx context.Context) error { return run(ctx, cfg, w, o, false) }}
 	if s.RemoteClusters != "" {
+		limits := apiserver.DefaultLimits()
+		limits.MaxRetry = remoteRetry
 		others := clusters.Config{
 			API:  apiserver.Config{REST: cfg.REST, QPS: cfg.QPS, Burst: cfg.Burst},
-			Home: cfg.Cluster, Namespace: s.RemoteClusters, Logger: log, Limits: apiserver.DefaultLimits(),
+			Home: cfg.Cluster, Namespace: s.RemoteClusters, Logger: log, Limits: limits,
 		}
 		common, err := s.common(log)
 		if err != nil {
 			return err
 		}
-		stage = append(stage, func(ctx context.Context) error {
-			return supervise(ctx, others, w, func(ctx context.Context, r clusters.Cluster) error {
-				cfg := common
-				cfg.Cluster, cfg.REST, cfg.Metrics = r.Name, r.REST, kube.NewMetrics(r.Name)
-				w, err := kube.New(cfg)
-				if err != nil {
-					return err
-				}
-				return run(ctx, cfg, w, o, true)
-			})
+		remote := newSupervisor(others, w, func(ctx context.Context, r clusters.Cluster) error {
+			cfg := common
+			cfg.Cluster, cfg.REST, cfg.Metrics = r.Name, r.REST, kube.NewMetrics(r.Name)
+			w, err := kube.New(cfg)
+			if err != nil {
+				return err
+			}
+			return run(ctx, cfg, w, o, true)
 		})
+		o.Process.Admin.Warn("other clusters", remote.known)
+		stage = append(stage, remote.run)
 	}
 	return process.RunStages(ctx, stage)
 }

@@ -49,10 +49,19 @@ type Config struct {
 	Limits    apiserver.Limits
 }
 
-// Watch calls tell with all clusters, sorted by name, and with what is wrong,
-// once they are known and whenever something may have changed, until ctx is
-// done. While the Secrets cannot be read, clusters stay as they are.
-func Watch(ctx context.Context, c Config, tell func([]Cluster, []model.Diagnostic)) error {
+// Found is what Secrets say.
+type Found struct {
+	// Clusters are sorted by name.
+	Clusters []Cluster
+	// Unread is why Clusters are not known: no Secret was read yet. Nil: they
+	// are, and stay as they are while Secrets cannot be read any more.
+	Unread      error
+	Diagnostics []model.Diagnostic
+}
+
+// Watch calls tell with what Secrets say, once that is known, or known not to
+// be, and whenever something may have changed, until ctx is done.
+func Watch(ctx context.Context, c Config, tell func(Found)) error {
 	client, err := apiserver.New(c.API)
 	if err != nil {
 		return err
@@ -77,16 +86,9 @@ func Watch(ctx context.Context, c Config, tell func([]Cluster, []model.Diagnosti
 	return c.follow(ctx, f, inbox, tell)
 }
 
-func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan apiserver.Message, tell func([]Cluster, []model.Diagnostic)) error {
+func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan apiserver.Message, tell func(Found)) error {
 	held := map[index.Key]*index.Object{}
 	for {
-		wait := time.Hour
-		if f.Err != nil { // it is told once it has lasted
-			wait = time.Until(f.Since.Add(f.Patience()))
-			if wait <= 0 {
-				wait = time.Hour
-			}
-		}
 		select {
 		case m := <-inbox:
 			f.Note(m)
@@ -102,21 +104,51 @@ func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan api
 				delete(held, m.Gone)
 			}
 			f.Held.Store(int64(len(held)))
-		case <-time.After(wait):
+		case <-time.After(c.due(f, time.Now())):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		d, trouble := f.Problem(time.Now())
+		if !f.Synced {
+			if trouble || f.Err != nil {
+				tell(unread(d, f.Err))
+			}
+			continue
+		}
 		clusters, ds := c.clusters(slices.Collect(maps.Values(held)))
-		if d, is := f.Problem(time.Now()); is {
+		if trouble {
 			d.Effect = "clusters stay as they are; none is added or removed"
 			ds = append(ds, d)
 		}
-		if f.Synced {
-			tell(clusters, ds)
-		} else if len(ds) > 0 {
-			tell(nil, ds)
+		tell(Found{Clusters: clusters, Diagnostics: ds})
+	}
+}
+
+// due is how long it takes until a feed may be in trouble that was not.
+func (c *Config) due(f *apiserver.Feed, now time.Time) time.Duration {
+	wait := time.Hour
+	sooner := func(t time.Time) {
+		if d := t.Sub(now); d > 0 {
+			wait = min(wait, d)
 		}
 	}
+	if f.Err != nil {
+		sooner(f.Since.Add(f.Patience()))
+	}
+	if !f.Synced {
+		sooner(f.Heard().Add(c.Limits.Silence))
+	}
+	return wait
+}
+
+// unread is what is found where no Secret was read yet. d is the feed's problem,
+// where that has lasted, and err what it failed of last.
+func unread(d model.Diagnostic, err error) Found {
+	if d.Reason == "" {
+		d.Reason, d.Advice = err.Error(), "see to the API server; it is tried again by itself"
+	}
+	d.Effect = "other clusters are not watched before; what is on the log of them stays as it is"
+	return Found{Unread: errors.New(d.Reason), Diagnostics: []model.Diagnostic{d}}
 }
 
 // remote is a cluster in a Secret; without REST it cannot be used.
