@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,8 +82,9 @@ func Run(ctx context.Context, o Options) error {
 	o.Process.Admin.Register(bus.ConnMetrics("builder", nc)...)
 	var events *natslog.Log
 	var chain *natsfeed.Feed
+	keep := &keeper{o: &o, nc: nc, log: log, lost: make(chan uint64, 1)}
 	err = bus.Retry(ctx, log, func(ctx context.Context) error {
-		events, chain, err = o.open(ctx, nc)
+		events, chain, err = keep.open(ctx)
 		return err
 	})
 	if err != nil {
@@ -95,11 +95,11 @@ func Run(ctx context.Context, o Options) error {
 		ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions,
 		Judge: fold.KindJudge{}, Gate: builder.NewGate(), History: o.History, Logger: log,
 		Tracer: tracing.New(o.Process.Traces, "builder"),
-	}, &sweeper{log: events, chain: chain, history: o.History, logger: log})
+	}, keep, &sweeper{log: events, chain: chain, history: o.History, logger: log})
 }
 
 // build runs a builder on a bus, with what it says to the fleet and hears of it.
-func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, sweeper *sweeper) error {
+func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, keep *keeper, sweeper *sweeper) error {
 	log, fleet := c.Logger, bus.NewFleet(nc, o.Domain, c.Logger)
 	c.Fleet = fleet
 	lease, err := bus.NewLease(nc, bus.LeaseOptions{Domain: o.Domain, Holder: o.ID, Log: log})
@@ -110,7 +110,6 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, swe
 	if err != nil {
 		return err
 	}
-	blobsLost := make(chan uint64, 1)
 	ticks := make(chan *reportv1.Tick, 1)
 	mismatches := make(chan store.Version, 16)
 	reports := make(chan *reportv1.FrontendReport)
@@ -120,9 +119,10 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, swe
 	o.Process.Admin.Register(metrics, streams)
 	b := builder.New(builder.Options{
 		Config: c,
-		Lease:  held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Reports: reports, BlobsLost: blobsLost, Metrics: metrics,
+		Lease:  held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Reports: reports, BlobsLost: keep.lost, Metrics: metrics,
 		Changed: func() { reporter.Changed() },
 	})
+	keep.epoch = func() uint64 { return b.Report().GetPosition().GetEpoch() }
 	peers := bus.NewPeers(fleet)
 	reporter = fleet.BuilderReporter(o.ID, peers, b.Report)
 	o.Process.Admin.Ready("builder", func() error { return cmp.Or(bus.Ready(nc), ready(b.Report())) })
@@ -141,7 +141,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, swe
 				return lease.Run(ctx, func(h bool) { latest(held, h); sweeper.leads.Store(h) })
 			},
 			// Makes streams anew that the bus has lost.
-			func(ctx context.Context) error { return o.keep(ctx, nc, b, log, blobsLost) },
+			keep.run,
 			// Says which of their settings are others than its own.
 			check.run,
 			// Deletes blobs that nobody names any more.
@@ -174,80 +174,6 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, swe
 			peers.Run,
 		},
 	)
-}
-
-// open makes the streams where they are missing, and opens log and chain.
-func (o *Options) open(ctx context.Context, nc *bus.Conn) (*natslog.Log, *natsfeed.Feed, error) {
-	if _, _, err := o.ensure(ctx, nc); err != nil {
-		return nil, nil, err
-	}
-	chain, err := natsfeed.Open(ctx, nc, natsfeed.Options{Domain: o.Domain})
-	if err != nil {
-		return nil, nil, err
-	}
-	log, err := natslog.Open(ctx, nc, natslog.Options{Domain: o.Domain})
-	return log, chain, err
-}
-
-// ensure makes the streams where they are missing, and says whether the log's or
-// the chain's was, and when that of the blobs was made. What is there is not
-// changed.
-func (o *Options) ensure(ctx context.Context, nc *bus.Conn) (made bool, blobs time.Time, err error) {
-	log, err := natslog.EnsureStream(ctx, nc, LogOptions(o.Domain, o.Replicas, o.History, o.LogBytes))
-	if err != nil {
-		return false, time.Time{}, err
-	}
-	chain, err := natsfeed.EnsureStreams(ctx, nc, natsfeed.StreamOptions{Replicas: o.Replicas, MaxAge: o.History})
-	if err != nil {
-		return log, time.Time{}, err
-	}
-	return log || chain.Created, chain.BlobsMade, bus.EnsureLeases(ctx, nc, o.Replicas)
-}
-
-// How often is looked whether the streams are there, and how long that takes at
-// most.
-const (
-	ensureEvery  = 5 * time.Second
-	ensureWithin = 10 * time.Second
-)
-
-// keep makes streams anew that the bus has lost: an epoch begins then, for which
-// all sources list. That of the blobs any builder may have made anew: each is
-// told under which epoch it was seen last.
-func (o *Options) keep(ctx context.Context, nc *bus.Conn, b *builder.Builder, log *slog.Logger, blobsLost chan uint64) error {
-	tick := time.NewTicker(ensureEvery)
-	defer tick.Stop()
-	var blobs time.Time
-	var epoch uint64
-	said := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-		if !nc.IsConnected() {
-			continue
-		}
-		one, cancel := context.WithTimeout(ctx, ensureWithin)
-		made, blobsMade, err := o.ensure(one, nc)
-		cancel()
-		if made {
-			log.Error("the bus had lost streams; they are made anew, without what was in them")
-		}
-		if !blobsMade.IsZero() {
-			if !blobs.IsZero() && !blobs.Equal(blobsMade) {
-				latest(blobsLost, epoch)
-			}
-			blobs, epoch = blobsMade, b.Report().GetPosition().GetEpoch()
-		}
-		if err == nil {
-			said = ""
-		} else if ctx.Err() == nil && err.Error() != said {
-			said = err.Error()
-			log.Warn("the streams cannot be looked after", "error", err)
-		}
-	}
 }
 
 // latest puts v into a channel with room, in the place of the oldest that

@@ -26,7 +26,7 @@ func TestSweepKeepsBases(t *testing.T) {
 	}
 	defer nc.Close()
 	o := &Options{Domain: "mesh", Replicas: 1, History: time.Hour, LogBytes: 1 << 20}
-	log, chain, err := o.open(t.Context(), nc)
+	log, chain, err := (&keeper{o: o, nc: nc}).open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
