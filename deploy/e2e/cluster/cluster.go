@@ -2,16 +2,18 @@
 // programs with: a real API server, and pods that are servers in this process.
 // What a Deployment, a kubelet and the controller of EndpointSlices would write
 // of them, pods write themselves: nobody else does.
+//
+// Kubernetes takes no endpoint on loopback: pods are on rig.OwnAddress, so
+// whoever starts a Cluster calls rig.Isolate first of all.
 package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 
+	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/services/watcher/kube/kubetest"
 )
 
@@ -23,8 +25,7 @@ type Cluster struct {
 	// Kubeconfig is a file with the administrator's access.
 	Kubeconfig string
 
-	// address is the one of this machine that all pods have, as those on the
-	// network of their node do.
+	// address is what all pods have, as those on the network of their node do.
 	address string
 	pods    []*Pod
 }
@@ -35,11 +36,11 @@ var definitions = []string{
 }
 
 // Start starts a cluster that has the kinds of the shop, and keeps everything
-// in dir/name. The caller ends it with End.
+// in dir/name. The caller has called rig.Isolate, and ends it with End.
 func Start(ctx context.Context, dir, name string) (*Cluster, error) {
 	c := &Cluster{Name: name, Kubeconfig: filepath.Join(dir, name, "kubeconfig")}
 	var err error
-	if c.address, err = address(); err != nil {
+	if c.address, err = rig.OwnAddress(); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Dir(c.Kubeconfig), 0o700); err != nil {
@@ -72,22 +73,6 @@ func (c *Cluster) End() {
 		p.Stop()
 	}
 	c.Kill()
-}
-
-// address is one of this machine that is not loopback: no endpoint may be there
-// (the API server refuses it). What is sent to it stays on this machine.
-func address() (string, error) {
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return "", err
-	}
-	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
-			return n.IP.String(), nil
-		}
-	}
-	return "", errors.New("this machine has no IPv4 address but loopback, where Kubernetes takes no endpoint: " +
-		"give it one (ip addr add 192.0.2.1/32 dev lo)")
 }
 
 // ApplyFile writes the objects of a file, as kubectl does.

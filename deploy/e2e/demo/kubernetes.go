@@ -59,6 +59,8 @@ func (s *clusterStage) set(ctx context.Context) (err error) {
 	s.where("manifests", "what is applied, a copy of deploy/e2e/demo/kubernetes", s.shop.Path)
 	s.where("data", "the log, the versions, the frontend's replica", s.mesh.Data)
 	s.note("")
+	s.note("All of it is on a network of its own, where 127.0.0.1 is another one than yours. A shell there:")
+	s.note("%s", rig.Enter())
 	s.note("There is no kubectl here: what you would type is shown, and sent to the API server as kubectl")
 	s.note("would (server-side apply). Nor are there controllers: pods and EndpointSlices are the demo's.")
 	return nil

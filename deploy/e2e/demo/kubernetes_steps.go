@@ -295,6 +295,7 @@ func (s *clusterStage) next(ctx context.Context) error {
 // yours says what there is to play with.
 func (s *clusterStage) yours(context.Context) error {
 	s.chapter("Your turn")
+	s.note("%s    # a shell on the network of the demo, for all of these", rig.Enter())
 	s.note("curl %s", s.edge().URL())
 	s.note("export KUBECONFIG=%s MESHLOG_DATA=%s", s.cluster.Kubeconfig, s.mesh.Data)
 	s.note("kubectl edit -n demo virtualservice shop")

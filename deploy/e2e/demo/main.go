@@ -27,16 +27,20 @@ import (
 const patience = 2 * time.Minute
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	play := newStage
 	switch {
 	case slices.Equal(os.Args[1:], []string{"kubernetes"}):
+		if err := rig.Isolate(); err != nil {
+			fmt.Fprintln(os.Stderr, "demo:", err)
+			os.Exit(1)
+		}
 		play = newClusterStage
 	case len(os.Args) > 1:
 		fmt.Fprintln(os.Stderr, "demo: want no argument, or kubernetes")
 		os.Exit(2)
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
 	terminal := term.IsTerminal(int(os.Stdout.Fd()))
 	if err := run(ctx, &printer{w: os.Stdout, colours: terminal}, play, terminal); err != nil {
 		if ctx.Err() != nil {

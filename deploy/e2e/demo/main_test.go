@@ -1,9 +1,22 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"testing"
+
+	"meshlog.dev/deploy/e2e/rig"
 )
+
+// TestMain does for all demos what main does for the one with Kubernetes.
+func TestMain(m *testing.M) {
+	if err := rig.Isolate(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
 
 // Every step of the demos holds.
 func TestDemo(t *testing.T) {

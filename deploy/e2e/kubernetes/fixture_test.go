@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -13,6 +14,15 @@ import (
 
 // patience bounds all tests together.
 const patience = 5 * time.Minute
+
+// TestMain puts all tests on a network of their own, for their pods.
+func TestMain(m *testing.M) {
+	if err := rig.Isolate(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
 
 // world is two clusters, a mesh that watches both, and two Envoys: state of the
 // world and delta. The shop is configured in the east; its Service is in both.

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/load/fleet"
+	"meshlog.dev/deploy/e2e/rig"
 )
 
 const (
@@ -82,6 +83,10 @@ func command(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == kubernetesCommand {
 		p, err := parseKubernetes(args[1:])
 		if err != nil {
+			return err
+		}
+		// The cluster's endpoints have addresses of networks that may exist.
+		if err := rig.Isolate(); err != nil {
 			return err
 		}
 		r, err := runKubernetes(ctx, p)

@@ -2,20 +2,27 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"meshlog.dev/deploy/e2e/load/fleet"
+	"meshlog.dev/deploy/e2e/rig"
 )
 
 // TestMain makes the test's own program the floor's server where a run starts
-// it.
+// it, and puts the tests on a network of their own, as the run with Kubernetes
+// is.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == floorCommand {
 		main()
 		return
+	}
+	if err := rig.Isolate(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }

@@ -24,6 +24,15 @@ import (
 // patience is how long a test may wait for anything: none comes near.
 const patience = 2 * time.Minute
 
+// TestMain puts all tests on a network of their own, for their pods.
+func TestMain(m *testing.M) {
+	if err := rig.Isolate(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
 // tree is where they are.
 func tree(t *testing.T) string {
 	t.Helper()

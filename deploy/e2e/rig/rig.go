@@ -4,7 +4,8 @@
 // ports and `-o json`.
 //
 // Whatever is started belongs to the one who started it, who ends it. All
-// traffic stays on loopback.
+// traffic stays on loopback, or in networks that nobody else is on: the one that
+// Isolate makes for a whole program, and a Network.
 package rig
 
 import (

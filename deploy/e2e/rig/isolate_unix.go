@@ -1,0 +1,10 @@
+//go:build unix && !linux
+
+package rig
+
+import "errors"
+
+// Isolate is not possible: it takes network namespaces.
+func Isolate() error {
+	return errors.New("what may not be on loopback needs a network of its own, which takes Linux")
+}
