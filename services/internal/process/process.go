@@ -143,6 +143,7 @@ func run(cmd *cobra.Command, spec Spec, c *common, log *slog.Logger) error {
 		// Last, so that the end can be watched.
 		Stage{func(ctx context.Context) error { return admin.Run(ctx, log.With(Component, "admin")) }},
 	)
+	err = located(err, cmd.Flags())
 	log.Info("ended", "error", err)
 	return err
 }

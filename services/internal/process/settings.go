@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -81,7 +82,11 @@ func set(flags *pflag.FlagSet, name, value, origin string) error {
 	before := f.Value.String()
 	if err := flags.Set(name, value); err != nil {
 		_ = f.Value.Set(before) // some values are zero after an error: not to be complained of, too
-		return fmt.Errorf("%q: %w", value, errors.Unwrap(err))
+		err = errors.Unwrap(err)
+		if errors.As(err, new(*strconv.NumError)) {
+			err = fmt.Errorf("want a value of type %s", f.Value.Type())
+		}
+		return fmt.Errorf("%q: %w", value, err)
 	}
 	return flags.SetAnnotation(name, originOf, []string{origin})
 }

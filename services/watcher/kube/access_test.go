@@ -36,6 +36,25 @@ func testAccess(t *testing.T, s *kubetest.Server) {
 	}
 }
 
+// testRenewed: who could not get in can with what was renewed.
+func testRenewed(t *testing.T, s *kubetest.Server) {
+	bad := s.Config()
+	bad.TLSClientConfig.CertData, bad.TLSClientConfig.KeyData, bad.BearerToken = nil, nil, "expired"
+	access := make(chan *rest.Config, 1)
+	access <- bad
+	w, _ := observe(t, bad, func(c *Config, _ *limits) {
+		c.Renew = func() (*rest.Config, error) {
+			now := <-access
+			access <- now
+			return now, nil
+		}
+	})
+	w.until("the source to be down", func() bool { return w.down != nil })
+	<-access
+	access <- s.Config()
+	w.lists("Service")
+}
+
 // testDefinitionsForbidden: who may not see definitions looks from time to time
 // for what is served.
 func testDefinitionsForbidden(t *testing.T, s *kubetest.Server) {

@@ -35,7 +35,10 @@ const Source = "kubernetes"
 type Config struct {
 	// REST is how the API server is reached. Its limits on requests do not
 	// count.
-	REST    *rest.Config
+	REST *rest.Config
+	// Renew says that anew before each run, for credentials may have been
+	// renewed; nil: REST stays.
+	Renew   func() (*rest.Config, error)
 	Cluster string
 	// DomainSuffix is that of the cluster's Services; empty: the mesh's.
 	DomainSuffix string
@@ -115,7 +118,11 @@ func (w *Watcher) Tell(origin string, ds []model.Diagnostic) {
 // Run implements watcher.Watcher. The source is down while its API server does
 // not answer.
 func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
-	client, err := apiserver.New(apiserver.Config{REST: w.cfg.REST, QPS: w.cfg.QPS, Burst: w.cfg.Burst})
+	access, err := w.access()
+	if err != nil {
+		return err
+	}
+	client, err := apiserver.New(apiserver.Config{REST: access, QPS: w.cfg.QPS, Burst: w.cfg.Burst})
 	if err != nil {
 		return err
 	}
@@ -129,6 +136,13 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 		w.held[name] = f.Held.Load()
 	}
 	return err
+}
+
+func (w *Watcher) access() (*rest.Config, error) {
+	if w.cfg.Renew == nil {
+		return w.cfg.REST, nil
+	}
+	return w.cfg.Renew()
 }
 
 // limits are times; tests have shorter ones.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,9 +99,11 @@ func TestServer(t *testing.T) {
 		{"connections break", testCut},
 		{"a watch hangs", testWatchHangs},
 		{"an empty list after an error", testEmptyList},
+		{"empty lists with errors between them", testEmptyLists},
 		{"history is gone", testGone},
 		{"history is gone while pages are read", testPages},
 		{"access that is no good", testAccess},
+		{"access that is renewed", testRenewed},
 		{"definitions are forbidden", testDefinitionsForbidden},
 		{"clocks differ", testClocks},
 		{"suite", testSuite},
@@ -405,6 +408,50 @@ func testEmptyList(t *testing.T, s *kubetest.Server) {
 		must(t, s.Delete(t.Context(), serviceEntry(fmt.Sprint("e", i))))
 	}
 	w.lacks("ServiceEntry shop/e0", "ServiceEntry shop/e1", "ServiceEntry shop/e2")
+}
+
+// testEmptyLists: between two lists that say that there is nothing the API server
+// failed: they are not one after another.
+func testEmptyLists(t *testing.T, s *kubetest.Server) {
+	must(t, s.Apply(t.Context(), serviceEntry("e")))
+	p, c := through(t, s)
+	const doubt = 100 * time.Millisecond
+	w, _ := observe(t, c, func(_ *Config, l *limits) { l.Doubt = doubt })
+	w.lists("ServiceEntry")
+	var mu sync.Mutex
+	var first time.Time // of the empty lists
+	again := make(chan struct{})
+	p.Intercept(func(rw http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/serviceentries") {
+			return false
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		select {
+		case <-again:
+			return false
+		default:
+		}
+		if r.URL.Query().Get("watch") != "" || !first.IsZero() && time.Since(first) < 2*doubt {
+			http.Error(rw, "broken", http.StatusInternalServerError)
+			return true
+		}
+		if !first.IsZero() {
+			close(again)
+		}
+		first = time.Now()
+		rw.Header().Set("Content-Type", "application/json")
+		_, _ = rw.Write([]byte(empty))
+		return true
+	})
+	p.Cut()
+	w.says("kind ServiceEntry", "doubted")
+	<-again
+	must(t, s.Apply(t.Context(), serviceEntry("f")))
+	w.has("ServiceEntry shop/e", "ServiceEntry shop/f")
+	w.neverDeleted()
+	must(t, s.Delete(t.Context(), serviceEntry("e"), serviceEntry("f")))
+	w.lacks("ServiceEntry shop/e", "ServiceEntry shop/f")
 }
 
 // testGone: watches cannot be gone on with, for what happened meanwhile is

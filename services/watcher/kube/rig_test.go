@@ -25,7 +25,7 @@ const patience = 30 * time.Second
 // quick are limits for tests.
 func quick() limits {
 	l := defaultLimits()
-	l.Patience, l.Probe, l.Down, l.Doubt = 300*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond, 300*time.Millisecond
+	l.Patience, l.Probe, l.Down, l.Doubt = 300*time.Millisecond, 250*time.Millisecond, time.Second, 300*time.Millisecond
 	l.again, l.rediscover, l.poll = 200*time.Millisecond, 50*time.Millisecond, 200*time.Millisecond
 	l.unmirrored = 100 * time.Millisecond
 	l.Retry, l.MaxRetry = 20*time.Millisecond, 100*time.Millisecond

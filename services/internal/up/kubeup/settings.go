@@ -57,7 +57,7 @@ func DefaultSettings() Settings {
 func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Cluster, "cluster", s.Cluster, "`name` that tells this cluster from others: what two say under one name is taken for one source. "+
 		"Give one where several clusters are watched")
-	fs.StringVar(&s.Kubeconfig, "kubeconfig", s.Kubeconfig, "kubeconfig `file` that says where the API server is and who asks it. "+
+	fs.StringVar(&s.Kubeconfig, "kubeconfig", s.Kubeconfig, "kubeconfig `file` that says where the API server is and who asks it, read anew when that does not answer. "+
 		"Leave it out inside the cluster: the service account of the pod counts there")
 	fs.StringVar(&s.Context, "context", s.Context, "`name` of a context in --kubeconfig, where its current one is not meant")
 	fs.StringVar(&s.DomainSuffix, "domain-suffix", s.DomainSuffix, "`domain` under which the cluster knows its Services. "+
@@ -122,6 +122,7 @@ func (s *Settings) Config(log *slog.Logger) (kube.Config, error) {
 	}
 	c.Cluster = s.Cluster
 	c.REST, err = s.rest()
+	c.Renew = s.rest
 	return c, err
 }
 
@@ -169,20 +170,28 @@ func namespaced(s string) (types.NamespacedName, error) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
-// rest is how the API server is reached.
+// rest is how the API server is reached, as of now: the file may change.
 func (s *Settings) rest() (*rest.Config, error) {
 	if s.Kubeconfig == "" {
 		c, err := rest.InClusterConfig()
-		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, process.Invalid("kubeconfig", "is missing: this is no pod of a cluster")
+		switch {
+		case errors.Is(err, rest.ErrNotInCluster):
+			return nil, process.Invalid("kubeconfig", "is missing, and this is no pod of a cluster: give the path of a kubeconfig file")
+		case err != nil:
+			return nil, process.Invalid("kubeconfig", "is missing, and this pod may not talk to its API server: %w; give it a service account, or set automountServiceAccountToken", err)
 		}
-		return c, err
+		return c, nil
 	}
 	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: s.Kubeconfig},
 		&clientcmd.ConfigOverrides{CurrentContext: s.Context},
 	).ClientConfig()
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, process.Invalid("kubeconfig", "%w: give the path of a kubeconfig file", err)
+	case clientcmd.IsEmptyConfig(err):
+		return nil, process.Invalid("kubeconfig", "names no cluster: give a file in which a context does, current-context or --context")
+	case err != nil:
 		return nil, process.Invalid("kubeconfig", "%w", err)
 	}
 	return c, nil

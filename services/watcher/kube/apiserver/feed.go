@@ -274,6 +274,7 @@ func (f *Feed) answer(err error) {
 	said := ""
 	if err != nil {
 		said = err.Error()
+		f.doubt = doubt{} // what was said before the error does not count as said twice
 	}
 	if said == f.told || errors.Is(err, context.Canceled) {
 		return

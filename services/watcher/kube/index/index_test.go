@@ -199,6 +199,53 @@ func TestEndpointsBeforeTheirPod(t *testing.T) {
 	}
 }
 
+// TestNodeMovesWhatIsOnIt: pods and endpoints are where their node is, whichever
+// comes first, and as long as it says so (NOD-1). An endpoint may know its node by
+// its pod alone.
+func TestNodeMovesWhatIsOnIt(t *testing.T) {
+	c := newCluster(t)
+	c.add("Pod", pod("prod", "p1", "10.0.0.1"))
+	c.add("EndpointSlice", slice("prod", "a-1", "a", "p1"))
+	c.add("EndpointSlice", slice("prod", "b-1", "b", "@10.0.0.1"))
+	elsewhere := pod("prod", "p2", "10.0.0.2")
+	elsewhere.Spec.NodeName = "n2"
+	c.add("Pod", elsewhere)
+	c.says("+EndpointSlice prod/a-1", "+EndpointSlice prod/b-1", "+Pod prod/p1", "+Pod prod/p2")
+	moved := []string{"+EndpointSlice prod/a-1", "+EndpointSlice prod/b-1", "+Node /n1", "+Pod prod/p1"}
+	zone := func(set []watcher.Object) string { return endpoint(t, set, 0).GetLocality().GetZone() }
+	for _, want := range []string{"eu-1", "eu-2"} {
+		c.add("Node", node("n1", want))
+		if got := zone(c.says(moved...)); got != want {
+			t.Errorf("the endpoint is in %q, want %q", got, want)
+		}
+	}
+	beats := node("n1", "eu-2")
+	beats.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.NewTime(start)}}
+	c.add("Node", beats)
+	c.says()
+	c.drop("Node", "", "n1")
+	moved[2] = "-Node /n1"
+	if got := zone(c.says(moved...)); got != "" {
+		t.Errorf("the node is gone, and the endpoint is in %q", got)
+	}
+}
+
+// TestSlicesOfOneService: each is an object of its own; an endpoint that moves
+// from one to the other is in one of them after a change set (EPS-3).
+func TestSlicesOfOneService(t *testing.T) {
+	c := newCluster(t)
+	c.add("EndpointSlice", slice("prod", "a-1", "a", "p1", "p2"))
+	c.add("EndpointSlice", slice("prod", "a-2", "a", "p3"))
+	c.says("+EndpointSlice prod/a-1", "+EndpointSlice prod/a-2")
+	c.add("EndpointSlice", slice("prod", "a-2", "a", "p3", "p2"))
+	c.add("EndpointSlice", slice("prod", "a-1", "a", "p1"))
+	c.says("+EndpointSlice prod/a-1", "+EndpointSlice prod/a-2")
+	c.add("Pod", pod("prod", "p3", "10.0.0.1", "version", "v1"))
+	c.says("+EndpointSlice prod/a-2", "+Pod prod/p3")
+	c.drop("EndpointSlice", "prod", "a-1")
+	c.says("-EndpointSlice prod/a-1")
+}
+
 func TestPodChangeIsItsSlicesOnly(t *testing.T) {
 	c := newCluster(t)
 	c.add("Pod", pod("prod", "p1", "10.0.0.1", "v", "1"))

@@ -1,0 +1,43 @@
+package apiserver
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"meshlog.dev/services/watcher/kube/index"
+)
+
+// TestIdleStreamEnds: a watch that brings nothing for too long, not even a
+// bookmark, is over, and so is its request. A bookmark is something.
+func TestIdleStreamEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const idle = 3 * time.Minute
+		f := &Feed{begun: time.Now(), o: Options{
+			Limits:  Limits{Idle: idle},
+			Convert: func(runtime.Object) (*index.Object, bool) { return &index.Object{}, true },
+		}}
+		in, ended := watch.NewFake(), false
+		begun := time.Now()
+		s := newStream(in, f, func() { ended = true })
+		<-time.After(idle - time.Second)
+		in.Action(watch.Bookmark, nil)
+		<-s.ResultChan()
+		if since := time.Since(f.Heard()); since != 0 {
+			t.Errorf("heard %s ago", since)
+		}
+		if _, more := <-s.ResultChan(); more {
+			t.Error("something came")
+		}
+		if lasted, want := time.Since(begun), 2*idle-time.Second; lasted != want {
+			t.Errorf("it lasted %s, want %s", lasted, want)
+		}
+		s.Stop()
+		if !ended || !in.IsStopped() {
+			t.Error("the request goes on")
+		}
+	})
+}
