@@ -82,10 +82,6 @@ func (p *parser) document(d *manifest.Document) {
 		return
 	}
 	of := key{o.Kind.Name, o.Namespace, o.Name}
-	if only := o.Kind.Only; only != "" && of.name != only {
-		p.warn("no-effect", of, d.Line, "metadata.name",
-			fmt.Sprintf("the one %s that counts is named %q", o.Kind.Name, only), "rename it, or remove it", "the object has no effect")
-	}
 	e := entry{key: of, line: d.Line, object: watcher.Object{
 		Kind: of.kind, Namespace: of.namespace, Name: of.name, Created: d.Metadata.Created, Actor: "file",
 		Trace: d.Metadata.Annotations[kind.TraceAnnotation],

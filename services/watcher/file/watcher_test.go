@@ -476,16 +476,15 @@ func TestReports(t *testing.T) {
 	r := start(t, dirWith(t,
 		"a.yaml", docs(policy("x", "1"), policy("x", "2")),
 		"b.yaml", policy("x", "3"),
-		"c.yaml", docs("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n", "apiVersion: meshlog.dev/v1\nkind: MeshPolicy\nmetadata: {name: other}\n"),
+		"c.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n",
 	))
-	r.want("list\n  MeshPolicy /other c.yaml:5 \n  Resource default/x a.yaml:1 ")
+	r.want("list\n  Resource default/x a.yaml:1 ")
 	got := []string{string(<-r.said), string(<-r.said), string(<-r.said)}
 	slices.Sort(got)
 	want := []string{
 		"problems a.yaml\n  error duplicate a.yaml:6 metadata.name: Resource default/x is in a.yaml:1 already",
 		"problems b.yaml\n  error duplicate b.yaml:1 metadata.name: Resource default/x is in a.yaml:1 already",
-		"problems c.yaml\n  warning unknown-kind c.yaml:1 kind: apiVersion apps/v1, kind Deployment is not known here" +
-			"\n  warning no-effect c.yaml:5 metadata.name: the one MeshPolicy that counts is named \"default\"",
+		"problems c.yaml\n  warning unknown-kind c.yaml:1 kind: apiVersion apps/v1, kind Deployment is not known here",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
