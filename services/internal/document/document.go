@@ -6,6 +6,7 @@
 package document
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -68,11 +69,43 @@ func Read(d *manifest.Document) (Object, error) {
 			Line: d.Line, Field: "metadata.namespace", Reason: "a " + k.DocumentKind() + " has no namespace", Advice: "leave the namespace out",
 		}
 	}
-	var bad *manifest.Error
-	if o.Message, bad = decode(k, d); bad != nil {
+	bad := inlineKey(d)
+	if bad == nil {
+		o.Message, bad = decode(k, d)
+	}
+	if bad != nil {
 		return o, bad
 	}
 	return o, nil
+}
+
+// inlineKey refuses a document that holds a private key, before anything else is
+// said of it that might quote it: the log is no place for keys.
+func inlineKey(d *manifest.Document) *manifest.Error {
+	e := &manifest.Error{
+		Line: d.Line, Reason: "holds a private key, and whoever reads the log would read it; give it to proxies as a file, and name that here",
+		Advice: "replace the key: it has been where it should not be",
+	}
+	if d.Err != nil {
+		if kind.HasPrivateKey(d.Text()) {
+			return e
+		}
+		return nil
+	}
+	if !kind.HasPrivateKey(d.Object) {
+		return nil
+	}
+	n := 0
+	for line := range bytes.Lines(d.Object) { // each has one value
+		if n++; kind.HasPrivateKey(line) {
+			e.Field, e.Line = d.PlaceInObject(n)
+			break
+		}
+	}
+	if kind.HasPrivateKey([]byte(e.Field)) { // as the key of a map
+		e.Field, _, _ = strings.Cut(e.Field, `["`)
+	}
+	return e
 }
 
 // FirstProblem is the line of the first field of the object that makes it

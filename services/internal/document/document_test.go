@@ -185,3 +185,41 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestInlineKey: an object with a private key is refused, with the field, and
+// nothing that is said of it holds the key.
+func TestInlineKey(t *testing.T) {
+	const pem = "-----BEGIN PRIVATE KEY-----\n        c2VjcmV0\n        -----END PRIVATE KEY-----\n"
+	gateway := func(field string) string {
+		return "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge}\nspec:\n  servers:\n  - hosts: [\"*\"]\n    port: {number: 443, name: https, protocol: HTTPS}\n    tls:\n      mode: SIMPLE\n" + field
+	}
+	for _, test := range []struct {
+		name, file, field string
+		line              int
+	}{
+		{"in its field", gateway("      serverCertificate: /etc/cert.pem\n      privateKey: |\n        " + pem), "spec.servers[0].tls.privateKey", 11},
+		{"in a list", "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: x}\nspec:\n  configPatches:\n  - patch:\n      value:\n        keys:\n        - a\n        - \"" + strings.ReplaceAll(pem, "\n", `\n`) + "\"\n", "spec.configPatches[0].patch.value.keys[1]", 10},
+		{"where nothing is expected", gateway("      privateKye: |\n        " + pem), "spec.servers[0].tls.privateKye", 10},
+		{"in the key of a map", "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata:\n  name: x\n  annotations:\n    ? |\n        " + pem + "    : x\n", "metadata.annotations", 6},
+		{"beside another error", gateway("      mode: MUTUAL\n      privateKey: |\n        " + pem), "", 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := manifest.Parse([]byte(test.file))[0]
+			o, err := document.Read(&d)
+			var bad *manifest.Error
+			if !errors.As(err, &bad) || o.Kind == nil || o.Message != nil {
+				t.Fatalf("read as %+v, %v", o, err)
+			}
+			if !strings.Contains(bad.Reason, "holds a private key") || strings.Contains(bad.Reason+bad.Field, "c2VjcmV0") || bad.Advice == "" {
+				t.Errorf("refused with %+v", bad)
+			}
+			if bad.Field != test.field || bad.Line != test.line {
+				t.Errorf("refused in line %d, field %q, want %d, %q", bad.Line, bad.Field, test.line, test.field)
+			}
+		})
+	}
+	d := manifest.Parse([]byte(gateway("      serverCertificate: /etc/cert.pem\n      privateKey: /etc/key.pem # no -----BEGIN PRIVATE KEY-----\n")))[0]
+	if _, err := document.Read(&d); err != nil {
+		t.Errorf("a path of a key: %v", err)
+	}
+}

@@ -120,8 +120,12 @@ func (p *parser) payload(d *manifest.Document, o document.Object, bad *manifest.
 // undecoded says no line, so that moving an object in its file changes
 // nothing; the object's origin does.
 func undecoded(d *manifest.Document, bad *manifest.Error) events.Payload {
+	text := d.Text()
+	if kind.HasPrivateKey(text) {
+		text = nil
+	}
 	u := &registryv1.Undecoded{
-		Data: d.Text(), MediaType: "application/yaml",
+		Data: text, MediaType: "application/yaml",
 		Field: strings.ToValidUTF8(bad.Field, "?"), Error: strings.ToValidUTF8(bad.Reason, "?"),
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(u)

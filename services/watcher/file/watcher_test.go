@@ -541,3 +541,26 @@ func TestSecret(t *testing.T) {
 	r.want("list\n  Resource default/a a.yaml:6 ")
 	r.want("problems a.yaml\n  error secret a.yaml:1 kind: a Secret does not go on the log: whoever reads the log would read the key")
 }
+
+// TestInlineKey holds that neither an object with a private key in it nor one
+// that cannot be read for another reason takes it to the log.
+func TestInlineKey(t *testing.T) {
+	const key = "      privateKey: |\n        -----BEGIN PRIVATE KEY-----\n        c2VjcmV0\n        -----END PRIVATE KEY-----\n"
+	gateway := "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge}\nspec:\n  servers:\n  - hosts: [\"*\"]\n    tls:\n" + key
+	for name, text := range map[string]string{"good but for it": gateway, "with a field twice": gateway + key} {
+		objects, problems := file.Objects("a.yaml", []byte(text))
+		if len(objects) != 1 || len(problems) > 0 {
+			t.Fatalf("%s: %v, %v", name, objects, problems)
+		}
+		var u registryv1.Undecoded
+		if err := proto.Unmarshal(objects[0].Payload.Bytes, &u); err != nil || objects[0].Payload.Type != kind.Undecoded {
+			t.Fatalf("%s: offered as %s, %v", name, objects[0].Payload.Type, err)
+		}
+		if strings.Contains(u.String(), "c2VjcmV0") || !strings.Contains(u.GetError(), "holds a private key") {
+			t.Errorf("%s: offered as %v", name, &u)
+		}
+		if name == "good but for it" && (u.GetField() != "spec.servers[0].tls.privateKey" || objects[0].Origin != "a.yaml:8") {
+			t.Errorf("%s: field %q, origin %s", name, u.GetField(), objects[0].Origin)
+		}
+	}
+}
