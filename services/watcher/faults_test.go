@@ -212,6 +212,43 @@ func TestTwinStartsLate(t *testing.T) {
 	})
 }
 
+// TestServersClock: the server's clock is another one, or is set while a twin
+// waits. It waits for 30 s of silence all the same, and not for more.
+func TestServersClock(t *testing.T) {
+	for name, clock := range map[string]struct{ ahead, later time.Duration }{
+		"ahead":            {time.Hour, time.Hour},
+		"behind":           {-time.Hour, -time.Hour},
+		"is set back":      {0, -time.Hour},
+		"is set forward":   {0, time.Hour},
+		"was ahead of all": {24 * time.Hour, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ahead := clock.ahead
+				log := memlog.New(func() time.Time { return time.Now().Add(ahead) })
+				objects := map[string]string{"x": "1"}
+				a := start(t, newSource(objects), options{log: log})
+				b := start(t, newSource(objects), options{holder: "b", log: log})
+				pass(12 * time.Second) // a has spoken 2 s ago
+				_ = a.stop()
+				ahead = clock.later
+				pass(26 * time.Second)
+				if b.state().Phase != watcher.PhaseStandby {
+					t.Fatalf("after 28 s of silence b is %s", b.state().Phase)
+				}
+				pass(5 * time.Second)
+				if b.state().Phase != watcher.PhaseFollowing {
+					t.Errorf("after 33 s of silence b is %s", b.state().Phase)
+				}
+				if strings.Contains(b.records(0), "delete") {
+					t.Errorf("something is deleted:\n%s", b.records(0))
+				}
+				_ = b.stop()
+			})
+		})
+	}
+}
+
 // TestRestart: a holder that comes back begins at once.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
