@@ -47,7 +47,7 @@ func NewMetrics(shard events.Shard) *Metrics {
 	m.downSeconds = gauge("source_down_seconds", "Seconds since which the source cannot be read; 0: it can. Its objects stay as they are; the watcher's log says why.")
 	m.partial = gauge("partial", "1 while something of the source cannot be read: nothing is removed meanwhile. `meshlog sources` says what.")
 	problems := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "meshlog_watcher_problems", Help: "Problems of the source that are not an object's: what cannot be read, and what has no effect. `meshlog sources` says which, and what to do.", ConstLabels: labels,
+		Name: "meshlog_watcher_problems", Help: "Problems of the source that the log does not know: what cannot be read, and what is left out. `meshlog sources` says which, and what to do.", ConstLabels: labels,
 	}, []string{"severity"})
 	m.collectors = append(m.collectors, problems)
 	m.problems = map[model.Severity]prometheus.Gauge{}
