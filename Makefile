@@ -38,6 +38,9 @@ tools: ## Fetch what tests and the demo run besides bin/: Envoy, a NATS server, 
 	@$(TOOL) nats-server >/dev/null
 	@$(TOOL) etcd >/dev/null
 	@$(TOOL) kube-apiserver >/dev/null
+	@$(TOOL) istio-crds >/dev/null
+	@$(TOOL) gateway-crds >/dev/null
+	@cd deploy/e2e/tools/kustomize && GOWORK=off go mod download
 
 .PHONY: test
 test: build build-faults tools ## All tests, those with a real Envoy and NATS server included

@@ -45,14 +45,14 @@ func tree(t *testing.T) string {
 // `kubectl apply -k` does.
 func kustomize(t *testing.T) (render func(dir string) string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // it may have to be compiled, or fetched
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // it may have to be compiled
 	defer cancel()
 	bin := filepath.Join(t.TempDir(), "kustomize")
 	build := exec.CommandContext(ctx, "go", "build", "-o", bin, ".")
 	build.Dir = filepath.Join(tree(t), "..", "e2e", "tools", "kustomize")
 	build.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build in %s: %v (is the Go module proxy reachable?)\n%s", build.Dir, err, out)
+		t.Fatalf("go build in %s: %v (run `make tools`, which fetches its modules)\n%s", build.Dir, err, out)
 	}
 	return func(dir string) string {
 		t.Helper()

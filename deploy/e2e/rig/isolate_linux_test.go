@@ -87,7 +87,11 @@ func addresses() (all []string, err error) {
 	return all, err
 }
 
+// The test is also the program that it starts.
 func TestIsolate(t *testing.T) {
+	if server := os.Getenv("RIG_SERVER"); server != "" {
+		os.Exit(beInside(server))
+	}
 	before, err := addresses()
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +105,8 @@ func TestIsolate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := Start("child", t.TempDir(), []string{self, "-flag", "an argument"}, "RIG_CHILD=isolated", "RIG_SERVER="+server.Addr)
+	args := []string{"-test.run=^TestIsolate$", "an argument"}
+	p, err := Start("child", t.TempDir(), append([]string{self}, args...), "RIG_SERVER="+server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +118,7 @@ func TestIsolate(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := inside{
-		PID: p.PID(), Args: []string{"-flag", "an argument"}, Addresses: []string{"127.0.0.1", ownAddress},
+		PID: p.PID(), Args: args, Addresses: []string{"127.0.0.1", ownAddress},
 		Own: ownAddress, Answered: 6, Outside: "dial tcp " + server.Addr + ": connect: connection refused",
 		Joined: []string{
 			"this program is on the network of the machine: have it call rig.Isolate first of all, a test in TestMain",

@@ -57,7 +57,7 @@ func Bin(name string) (string, error) {
 }
 
 // Tool is the path of a pinned tool of others, fetched first where it is
-// missing: "envoy", "nats-server".
+// missing, unless Isolate was called: "envoy", "nats-server".
 func Tool(ctx context.Context, name string) (string, error) {
 	root, err := Root()
 	if err != nil {
@@ -67,7 +67,7 @@ func Tool(ctx context.Context, name string) (string, error) {
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("get %s: %w", name, err)
+		return "", fmt.Errorf("get %s: %w: run `make tools`", name, err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }
