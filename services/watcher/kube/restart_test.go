@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"meshlog.dev/services/watcher/kube/kubetest"
@@ -45,7 +46,9 @@ func TestRestarts(t *testing.T) {
 
 	// The database alone.
 	must(t, s.Etcd.Stop())
-	w.says("API server", "not-ready")
+	if d := w.says("API server", "not-ready"); !strings.Contains(d.Reason, "etcd") {
+		t.Errorf("%+v", d)
+	}
 	must(t, s.Etcd.Start(ctx))
 	w.isWell("API server")
 	must(t, s.Apply(ctx, serviceEntry("r9")))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // WatchOver asks the API server whether it is there until ctx is done, or until
@@ -32,7 +33,7 @@ func (c *Client) WatchOver(ctx context.Context, l Limits, tell func(unready erro
 		switch {
 		case ctx.Err() != nil:
 		case err != nil && now.Sub(last) >= l.Down:
-			return fmt.Errorf("the API server has not answered for %s: %w", now.Sub(last).Round(time.Second), err)
+			return fmt.Errorf("the API server could not be asked for %s: %w", now.Sub(last).Round(time.Second), err)
 		case err == nil:
 			last = now
 			if text := fmt.Sprint(unready); text != said {
@@ -48,13 +49,13 @@ func (c *Client) WatchOver(ctx context.Context, l Limits, tell func(unready erro
 func (c *Client) ready(ctx context.Context, timeout time.Duration) (unready, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	body, err := c.probe.Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Raw()
+	err = c.probe.Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Error()
 	var status apierrors.APIStatus
 	switch {
 	case apierrors.IsUnauthorized(err):
 		return nil, c.Unreachable(err)
 	case errors.As(err, &status) && status.Status().Code >= http.StatusInternalServerError:
-		return fmt.Errorf("says that it is not ready: %s", failed(body, status)), nil
+		return fmt.Errorf("says that it is not ready: %s", failed(status.Status())), nil
 	case err == nil, errors.As(err, &status): // whoever may not ask was answered
 		return nil, nil
 	case errors.Is(err, context.DeadlineExceeded):
@@ -63,8 +64,8 @@ func (c *Client) ready(ctx context.Context, timeout time.Duration) (unready, err
 	return nil, err
 }
 
-// Unreachable is err of a request by which the API server was to be reached, with
-// where it is; one that says in no plain words why it refuses us does.
+// Unreachable is the error of a request by which the API server was to be reached:
+// err, with where that is, and in plain words where it refuses who asks.
 func (c *Client) Unreachable(err error) error {
 	if apierrors.IsUnauthorized(err) {
 		err = errors.New("it does not accept these credentials (401): renew the token or certificate")
@@ -75,17 +76,22 @@ func (c *Client) Unreachable(err error) error {
 	return fmt.Errorf("%s: %w", c.host, err)
 }
 
-// failed are the checks that a readyz page says have failed.
-func failed(page []byte, status apierrors.APIStatus) string {
+// failed are the checks that a readyz page says have failed: it is the cause of
+// the error that client-go makes of it.
+func failed(status metav1.Status) string {
 	var checks []string
-	for line := range strings.Lines(string(page)) {
-		if check, ok := strings.CutPrefix(strings.TrimSpace(line), "[-]"); ok {
-			check, _, _ = strings.Cut(check, " ")
-			checks = append(checks, check)
+	if status.Details != nil {
+		for _, cause := range status.Details.Causes {
+			for line := range strings.Lines(cause.Message) {
+				if check, ok := strings.CutPrefix(strings.TrimSpace(line), "[-]"); ok {
+					check, _, _ = strings.Cut(check, " ")
+					checks = append(checks, check)
+				}
+			}
 		}
 	}
 	if len(checks) == 0 {
-		return fmt.Sprintf("it answers %d", status.Status().Code)
+		return fmt.Sprintf("it answers %d", status.Code)
 	}
 	return strings.Join(checks, ", ")
 }
