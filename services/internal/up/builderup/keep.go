@@ -1,11 +1,13 @@
 package builderup
 
 import (
-	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
+	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
@@ -20,31 +22,29 @@ const (
 
 // keeper makes the streams, and makes them anew where the bus has lost them.
 type keeper struct {
-	o   *Options
-	nc  *bus.Conn
-	log *slog.Logger
-	// epoch is that of the builder's fold, 0 while it has none.
+	o      *Options
+	nc     *bus.Conn
+	log    *slog.Logger
+	events *natslog.Log
+	// epoch is that of the builder's fold.
 	epoch func() uint64
 	// lost takes epochs under which the bus has lost its blobs.
 	lost chan uint64
 
-	blobsMade time.Time // when they were seen last
-	under     uint64    // the epoch then
+	blobsMade time.Time // those of which it is known that the newest epoch has them
 }
 
 // open makes the streams where they are missing, and opens log and chain.
 func (k *keeper) open(ctx context.Context) (*natslog.Log, *natsfeed.Feed, error) {
-	_, blobsMade, err := k.ensure(ctx)
-	if err != nil {
+	if _, _, err := k.ensure(ctx); err != nil {
 		return nil, nil, err
 	}
-	k.blobsMade = blobsMade
 	chain, err := natsfeed.Open(ctx, k.nc, natsfeed.Options{Domain: k.o.Domain})
 	if err != nil {
 		return nil, nil, err
 	}
-	log, err := natslog.Open(ctx, k.nc, natslog.Options{Domain: k.o.Domain})
-	return log, chain, err
+	k.events, err = natslog.Open(ctx, k.nc, natslog.Options{Domain: k.o.Domain})
+	return k.events, chain, err
 }
 
 // ensure makes the streams where they are missing, and says whether the log's or
@@ -80,13 +80,15 @@ func (k *keeper) run(ctx context.Context) error {
 		}
 		one, cancel := context.WithTimeout(ctx, ensureWithin)
 		made, blobsMade, err := k.ensure(one)
+		if err == nil {
+			err = k.saw(one, blobsMade)
+		}
 		cancel()
 		if made {
 			k.log.Error("the bus had lost streams; they are made anew, without what was in them")
 		}
 		if err == nil {
 			said = ""
-			k.saw(blobsMade)
 		} else if ctx.Err() == nil && err.Error() != said {
 			said = err.Error()
 			k.log.Warn("the streams cannot be looked after", "error", err)
@@ -94,17 +96,46 @@ func (k *keeper) run(ctx context.Context) error {
 	}
 }
 
-// saw compares when the blobs were made with when they had been. Any builder, or
-// an operator, may have made them anew. What was lost was lost under the epoch in
-// which they were seen before: one that began since has its own.
-func (k *keeper) saw(blobsMade time.Time) {
-	now := k.epoch()
-	if !blobsMade.Equal(k.blobsMade) {
-		lost := cmp.Or(k.under, now)
-		if lost == 0 {
-			return // look again once the log was read
-		}
-		latest(k.lost, lost)
+// saw compares when the blobs were made with when the newest epoch began: what an
+// older one had in the blobs before them is lost. Any builder, or an operator,
+// may have made them anew.
+func (k *keeper) saw(ctx context.Context, blobsMade time.Time) error {
+	if blobsMade.Equal(k.blobsMade) {
+		return nil
 	}
-	k.blobsMade, k.under = blobsMade, now
+	epoch, began, err := k.newestEpoch(ctx)
+	switch {
+	case err != nil:
+		return err
+	case epoch == 0:
+	case began.Before(blobsMade):
+		latest(k.lost, epoch) // until another one begins
+	default:
+		k.blobsMade = blobsMade
+	}
+	return nil
+}
+
+// newestEpoch is that of the log, and when it began by the clock of the bus; or
+// about when, where the record has expired that began it. 0: there is none.
+func (k *keeper) newestEpoch(ctx context.Context) (epoch uint64, began time.Time, err error) {
+	rec, err := k.events.Last(ctx, events.SegmentSubject)
+	if err == nil {
+		seg, ok := rec.Event.Body.(*events.Segment)
+		if !ok {
+			return 0, began, fmt.Errorf("record %d is no segment", rec.Seq)
+		}
+		if epoch = seg.Epoch; seg.EpochRecord != 0 {
+			rec, err = k.events.Get(ctx, seg.EpochRecord)
+		}
+	} else {
+		epoch = k.epoch()
+	}
+	switch {
+	case errors.Is(err, events.ErrNotFound):
+		return epoch, time.Unix(int64(epoch)+1, 0), nil // its number is the second in which it began
+	case err != nil:
+		return 0, began, fmt.Errorf("newest epoch of the log: %w", err)
+	}
+	return epoch, rec.Time, nil
 }

@@ -2,35 +2,17 @@ package builderup
 
 import (
 	"errors"
-	"log/slog"
 	"testing"
-	"time"
 
 	"meshlog.dev/events"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
-	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store"
 )
 
 // What a segment on the log begins with is kept, whoever else has forgotten it.
 func TestSweepKeepsBases(t *testing.T) {
-	quiet := slog.New(slog.DiscardHandler)
-	server, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	nc, err := bus.Connect(bus.ConnectOptions{Server: server, Name: t.Name(), Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	o := &Options{Domain: "mesh", Replicas: 1, History: time.Hour, LogBytes: 1 << 20}
-	log, chain, err := (&keeper{o: o, nc: nc}).open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
+	k, chain := openKeeper(t)
+	log := k.events
 
 	put := func(b []byte) store.Hash {
 		t.Helper()
