@@ -214,13 +214,15 @@ func (w *world) definitionGone(ctx context.Context, t *testing.T) {
 		before := w.objects(ctx, t)
 		must(t, w.east.RemoveCRD(ctx, definition))
 		w.untilSource(ctx, t, w.east, "frozen for VirtualServices", func(s source) bool {
-			for _, p := range s.Problems {
-				if p.Code == "not-served" {
-					return true
-				}
-			}
-			return false
+			return len(s.FrozenKinds) == 1 && s.FrozenKinds[0].Kind == "VirtualService"
 		})
+		must(t, rig.Until(ctx, "the builder to count what is frozen", func(ctx context.Context) error {
+			metrics, err := w.mesh.Builders[0].Metrics(ctx)
+			if n := metrics["meshlog_builder_frozen_kinds"].Sum; err == nil && n != 1 {
+				err = fmt.Errorf("%v kinds are", n)
+			}
+			return err
+		}))
 		p := run(ctx, t, w.east, "v2") // all else goes on
 		w.known(ctx, t, p, true)
 		must(t, p.Terminate(ctx))
