@@ -230,8 +230,12 @@ func (w *world) definitionGone(ctx context.Context, t *testing.T) {
 		must(t, p.Remove(ctx))
 		must(t, rig.Until(ctx, "nothing but the pod to go", func(ctx context.Context) error {
 			s, err := w.source(ctx, w.east)
-			if err == nil && s.Objects != before[w.east.Name] {
-				err = fmt.Errorf("%d objects, there were %d", s.Objects, before[w.east.Name])
+			n := s.Objects
+			for _, k := range s.FrozenKinds {
+				n += k.Objects
+			}
+			if err == nil && n != before[w.east.Name] {
+				err = fmt.Errorf("%d objects, there were %d", n, before[w.east.Name])
 			}
 			return err
 		}))
