@@ -198,12 +198,16 @@ func (b *Builder) own(ctx context.Context) error {
 		case held := <-b.o.Lease: // the first thing a new leader does is fold what it kept
 			b.m.Lead(held)
 			b.triedAt, b.news = time.Time{}, true
-			if err = b.m.Advance(ctx); b.hangUp == nil {
+			if b.hangUp == nil {
 				connect.Reset(0)
+			} else {
+				err = b.m.Advance(ctx)
 			}
 		case t := <-b.o.Ticks: // the leader says how far the head is right
 			b.m.StandsTo(store.VersionOf(t.GetHead()), t.GetPosition().GetSeq())
-			err = b.m.Advance(ctx)
+			if b.hangUp != nil { // else Connect comes first, however often this fails
+				err = b.m.Advance(ctx)
+			}
 		case v := <-b.o.Mismatches: // a frontend has what the chain has not
 			b.m.WantEpoch(v)
 			b.triedAt = time.Time{}

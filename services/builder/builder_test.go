@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
@@ -184,6 +185,41 @@ func TestDigestsAreTheLeadersWord(t *testing.T) {
 		d, ok := b.Digests(t.Context(), shard, r.sessionName(), nil)
 		if !ok || d.Sum() != r.digest() {
 			t.Errorf("digests known %v, want those of what the source offers", ok)
+		}
+	})
+}
+
+// A standby that starts with nothing, where an earlier epoch stands on what is
+// lost, resumes in the newest one, however often the leader says where its head
+// is meanwhile.
+func TestTicksDoNotKeepAStandbyFromConnecting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, leader := servingA(t)
+		epoch := func(begin func(store.Version)) {
+			head, _ := leader.HeadVersion()
+			begin(head)
+			leader.settle()
+			r.list()
+			leader.settle()
+		}
+		epoch(leader.WantEpoch)
+		r.chain.LoseBlobs()
+		epoch(func(head store.Version) { leader.BlobsLost(head.Epoch) })
+		head, _ := leader.HeadVersion()
+
+		ticks := make(chan *reportv1.Tick)
+		config := r.config("b1", "one", &memstore.File{})
+		config.Now = time.Now
+		standby := r.run(Options{Config: config, Ticks: ticks})
+		every := time.NewTicker(time.Second) // of the bubble's clock
+		defer every.Stop()
+		for range 5 {
+			<-every.C
+			ticks <- &reportv1.Tick{Head: head.Proto(), Position: store.Version(leader.Position()).Proto()}
+		}
+		synctest.Wait()
+		if got := standby.Report().GetPosition().GetEpoch(); got != head.Epoch {
+			t.Errorf("epoch %d after some seconds, want %d", got, head.Epoch)
 		}
 	})
 }

@@ -201,6 +201,9 @@ func (m *Machine) Connect(ctx context.Context) (after uint64, err error) {
 	if err := m.skipExpired(ctx); err != nil {
 		return 0, err
 	}
+	if err := m.skipBaseless(ctx); err != nil {
+		return 0, err
+	}
 	for {
 		reason, err := m.rewound(ctx)
 		if err != nil {

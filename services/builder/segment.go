@@ -75,6 +75,23 @@ func (m *Machine) skipExpired(ctx context.Context) error {
 	return nil
 }
 
+// skipBaseless goes on in the newest epoch where what was missing is what an
+// earlier one stands on: nobody needs to look for that.
+func (m *Machine) skipBaseless(ctx context.Context) error {
+	if len(m.baseless) == 0 {
+		return nil
+	}
+	seg, rec, err := m.newestEpoch(ctx)
+	if err != nil || rec.Seq == 0 {
+		return err
+	}
+	if _, missing := m.baseless[seg.Base]; missing {
+		return nil
+	}
+	_, err = m.resume(ctx)
+	return err
+}
+
 // headUnknown says why the head of the chain cannot come from this log. A head
 // of an earlier epoch than the log's newest is explained by that epoch.
 func (m *Machine) headUnknown(ctx context.Context, bounds events.Bounds) (string, error) {
