@@ -36,9 +36,9 @@ type kubelet struct {
 	// the pod that stands for all of a Service, by its name.
 	ports    map[string]int
 	services map[string]string
-	// env is for pods that may ask the API server.
-	env []string
-	run map[string]*running // by name of the pod
+	// account is what pods are given that may ask the API server.
+	account account
+	run     map[string]*running // by name of the pod
 }
 
 // running is a pod that runs.
@@ -136,7 +136,7 @@ func (k *kubelet) startPod(name string, w *workload) {
 		all = append(all, key+"="+env[key])
 	}
 	if auto := w.Template.Spec.AutomountServiceAccountToken; auto == nil || *auto {
-		all = append(all, k.env...)
+		argv, all = k.account.given(argv, all)
 	}
 	p, err := rig.Start(name, dir, argv, all...)
 	must(k.T, err)

@@ -10,13 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
 	"meshlog.dev/deploy/e2e/cluster"
 	"meshlog.dev/deploy/e2e/rig"
 )
@@ -40,7 +33,7 @@ func TestRun(t *testing.T) {
 	k := newKubelet(ctx, t)
 	k.know(parse(t, text))
 	k.know(parse(t, render(secrets)))
-	k.env = []string{"MESHLOG_KUBECONFIG=" + account(ctx, t, c)}
+	k.account = serviceAccount(ctx, t, c, "watcher-kube")
 	k.services["frontend.meshlog.svc"] = "frontend-0"
 
 	all := workloads(t, parse(t, text))
@@ -123,27 +116,4 @@ func copyFile(t *testing.T, path, dir string) {
 	b, err := os.ReadFile(path)
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, filepath.Base(path)), b, 0o600))
-}
-
-// account is a kubeconfig with a token of watcher-kube's ServiceAccount.
-func account(ctx context.Context, t *testing.T, c *cluster.Cluster) (path string) {
-	t.Helper()
-	access := c.Config()
-	objects, err := dynamic.NewForConfig(access)
-	must(t, err)
-	answer, err := objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}).Namespace("meshlog").
-		Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-			"metadata": map[string]any{"name": "watcher-kube"}, "spec": map[string]any{},
-		}}, metav1.CreateOptions{}, "token")
-	must(t, err)
-	token, _, _ := unstructured.NestedString(answer.Object, "status", "token")
-	f := clientcmdapi.NewConfig()
-	f.Clusters["here"] = &clientcmdapi.Cluster{Server: access.Host, CertificateAuthorityData: access.CAData}
-	f.AuthInfos["here"] = &clientcmdapi.AuthInfo{Token: token}
-	f.Contexts["here"] = &clientcmdapi.Context{Cluster: "here", AuthInfo: "here"}
-	f.CurrentContext = "here"
-	path = filepath.Join(t.TempDir(), "kubeconfig")
-	must(t, clientcmd.WriteToFile(*f, path))
-	return path
 }

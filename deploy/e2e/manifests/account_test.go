@@ -1,0 +1,61 @@
+package manifests
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"meshlog.dev/deploy/e2e/cluster"
+)
+
+// account is a ServiceAccount, as a pod is given it.
+type account struct {
+	dir        string // with its token
+	host, port string // of the API server
+}
+
+// serviceAccount has the API server give out a token for a ServiceAccount in
+// the namespace meshlog.
+func serviceAccount(ctx context.Context, t *testing.T, c *cluster.Cluster, name string) account {
+	t.Helper()
+	access := c.Config()
+	objects, err := dynamic.NewForConfig(access)
+	must(t, err)
+	answer, err := objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}).Namespace("meshlog").
+		Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+			"metadata": map[string]any{"name": name}, "spec": map[string]any{},
+		}}, metav1.CreateOptions{}, "token")
+	must(t, err)
+	token, _, err := unstructured.NestedString(answer.Object, "status", "token")
+	must(t, err)
+	api, err := url.Parse(access.Host)
+	must(t, err)
+	a := account{dir: t.TempDir(), host: api.Hostname(), port: api.Port()}
+	for file, content := range map[string]string{"token": token, "ca.crt": string(access.CAData), "namespace": "meshlog"} {
+		must(t, os.WriteFile(filepath.Join(a.dir, file), []byte(content), 0o600))
+	}
+	return a
+}
+
+// mountAccount runs a command that finds an account where pods have theirs, and
+// nobody else does.
+const mountAccount = `set -e
+run=$(readlink -f /var/run)
+mount -t tmpfs none "$run"
+mkdir -p "$run/secrets/kubernetes.io"
+cp -R "$0" "$run/secrets/kubernetes.io/serviceaccount"
+exec "$@"`
+
+// given is how a command is started, and its environment, that has the account.
+func (a account) given(argv, env []string) (with, withEnv []string) {
+	return append([]string{"unshare", "--mount", "sh", "-c", mountAccount, a.dir}, argv...),
+		append(env, "KUBERNETES_SERVICE_HOST="+a.host, "KUBERNETES_SERVICE_PORT="+a.port)
+}
