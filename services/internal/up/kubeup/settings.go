@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -79,15 +80,16 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 // Check says what makes no sense.
 func (s *Settings) Check() error {
 	var errs []error
-	if s.Cluster == "" {
-		errs = append(errs, process.Invalid("cluster", "is empty: give a name"))
+	// Other clusters are named by keys of Secrets.
+	if len(validation.IsConfigMapKey(s.Cluster)) > 0 {
+		errs = append(errs, process.Invalid("cluster", "is no name: give one of letters, digits, '-', '_' and '.'"))
 	}
 	if s.Context != "" && s.Kubeconfig == "" {
 		errs = append(errs, process.Invalid("context", "is of no use without --kubeconfig"))
 	}
 	for _, n := range s.Namespaces {
-		if n == "" {
-			errs = append(errs, process.Invalid("namespaces", "has an empty name"))
+		if bad := validation.IsDNS1123Label(n); len(bad) > 0 {
+			errs = append(errs, process.Invalid("namespaces", "%q is no name of a namespace: %s", n, bad[0]))
 		}
 	}
 	if _, err := s.selectors(); err != nil {

@@ -63,3 +63,24 @@ func TestRenewed(t *testing.T) {
 		t.Errorf("reached at %s, then at %s", c.REST.Host, renewed.Host)
 	}
 }
+
+// TestNamesAreChecked: what can be no name is refused before anything starts.
+func TestNamesAreChecked(t *testing.T) {
+	for name, test := range map[string]struct {
+		cluster    string
+		namespaces []string
+		want       string
+	}{
+		"good":          {"eu-west_1.prod", []string{"shop", "orders"}, ""},
+		"no cluster":    {"", nil, "cluster"},
+		"a path":        {"eu/prod", nil, "cluster"},
+		"no namespace":  {"default", []string{"shop", ""}, "namespaces"},
+		"bad namespace": {"default", []string{"Bad_Name"}, `"Bad_Name"`},
+	} {
+		s := DefaultSettings()
+		s.Cluster, s.Namespaces = test.cluster, test.namespaces
+		if err := s.Check(); (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
+		}
+	}
+}

@@ -88,6 +88,7 @@ func Watch(ctx context.Context, c Config, tell func(Found)) error {
 
 func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan apiserver.Message, tell func(Found)) error {
 	held := map[index.Key]*index.Object{}
+	looked := time.Now() // what is due later is still to be looked at
 	for {
 		select {
 		case m := <-inbox:
@@ -104,11 +105,12 @@ func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan api
 				delete(held, m.Gone)
 			}
 			f.Held.Store(int64(len(held)))
-		case <-time.After(c.due(f, time.Now())):
+		case <-time.After(time.Until(looked.Add(c.due(f, looked)))):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		d, trouble := f.Problem(time.Now())
+		looked = time.Now()
+		d, trouble := f.Problem(looked)
 		if !f.Synced {
 			if trouble || f.Err != nil {
 				tell(unread(d, f.Err))
@@ -124,7 +126,7 @@ func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan api
 	}
 }
 
-// due is how long it takes until a feed may be in trouble that was not.
+// due is how long after now it takes until a feed may be in trouble that was not.
 func (c *Config) due(f *apiserver.Feed, now time.Time) time.Duration {
 	wait := time.Hour
 	sooner := func(t time.Time) {
