@@ -126,10 +126,11 @@ func (w *Witness) Forget() {
 }
 
 // Check reads the whole stream again. It is an error if something that was seen
-// is not there any more, or is something else.
+// is not there any more, or is something else. A question that is lost, as
+// between servers that have just found each other again, is asked again.
 func (w *Witness) Check(ctx context.Context) error {
-	if err := w.read(ctx); err != nil {
-		return fmt.Errorf("%s: %w", w.stream, err)
+	if err := Until(ctx, w.stream+" to be read", w.read); err != nil {
+		return err
 	}
 	s, err := w.open(ctx)
 	if err != nil {
@@ -143,7 +144,11 @@ func (w *Witness) Check(ctx context.Context) error {
 	w.mu.Unlock()
 	var errs []error
 	for seq, was := range seen {
-		if sum, err := sumOf(ctx, s, seq); err != nil {
+		sum, err := sumOf(ctx, s, seq)
+		for errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			sum, err = sumOf(ctx, s, seq)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: was seen, and is lost: %w", w.stream, err))
 		} else if sum != was {
 			errs = append(errs, fmt.Errorf("%s: record %d is another one than was seen", w.stream, seq))
