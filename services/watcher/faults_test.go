@@ -199,6 +199,50 @@ func TestTakeover(t *testing.T) {
 	})
 }
 
+// TestWarmTwin: after 20 s of silence a twin reads its source, so that it has it
+// when it begins. Where the holder speaks again, that is forgotten.
+func TestWarmTwin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		objects := map[string]string{"x": "1"}
+		a := start(t, newSource(objects), options{})
+		_ = a.stop()
+		s := newSource(objects)
+		reads := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			s.set(func(s *source) {
+				if s.runs != want {
+					t.Errorf("the twin has read its source %d times, want %d", s.runs, want)
+				}
+			})
+		}
+		b := start(t, s, options{holder: "b", log: a.log})
+		pass(19 * time.Second)
+		reads(0)
+		pass(5 * time.Second)
+		reads(1)
+		a = start(t, newSource(objects), options{id: "again", log: a.log})
+		pass(5 * time.Second)
+		_ = a.stop()
+		s.set(func(s *source) { s.objects["x"] = "2" }) // nobody would say so any more
+		said, err := a.log.Bounds(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass(23 * time.Second)
+		reads(2)
+		s.change("y=1")
+		pass(2 * time.Second)
+		if b.state().Phase != watcher.PhaseStandby {
+			t.Errorf("after 25 s of silence b is %s", b.state().Phase)
+		}
+		pass(8 * time.Second)
+		b.want(said.Last, "begin b-1 by b", "put x=2 pseq 1 low 1", "alive b-1 low 2 listed 1024", "put y=1 pseq 2 low 2")
+		reads(2)
+		_ = b.stop()
+	})
+}
+
 // TestTwinStartsLate: the server's clock tells how long nobody spoke.
 func TestTwinStartsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -17,6 +17,8 @@ import (
 const (
 	// silence is how long a holder says nothing until a twin takes over.
 	silence = 30 * time.Second
+	// warmUp is how much of that has passed when the twin begins to read.
+	warmUp = 20 * time.Second
 	// standbyPoll is how often who stands by looks.
 	standbyPoll = 2 * time.Second
 	// heartbeat is the time between two Alives.
@@ -45,6 +47,7 @@ type Publisher struct {
 
 	session session
 	source  source
+	warm    warm
 	stuck   error // why an append is tried again; nil: none is
 	// When the last listing, and the last change, were whole on the log.
 	listed, changedAt time.Time
@@ -78,6 +81,13 @@ type source struct {
 	err      error     // why the last run ended; nil: it runs, or is to be run again
 	down     time.Time // since when err is one
 	problems map[string][]model.Diagnostic
+}
+
+// warm is what a twin reads of its source while the other holder is silent, so
+// that it has it at hand when it begins.
+type warm struct {
+	since  uint64  // the other's last word before; 0: the twin is not reading
+	inputs []Input // in the order in which they came
 }
 
 // NewPublisher returns a publisher that hears of the world by in.
@@ -122,16 +132,20 @@ func (p *Publisher) Run(ctx context.Context) error {
 }
 
 // standBy waits until this publisher may begin a session, and returns the last
-// control record of the shard, 0 for none.
+// control record of the shard, 0 for none. It is warm then if it took the
+// other's silence to know.
 func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
 	var seen uint64     // the newest record of the other holder
 	var spoke time.Time // when that was, by this clock
+	p.cool()
 	for {
 		head, err := p.cfg.Log.Last(ctx, events.ControlSubject(p.cfg.Shard))
 		if errors.Is(err, events.ErrNotFound) {
+			p.cool()
 			return 0, nil
 		}
 		if err == nil && p.mayBegin(head) {
+			p.cool()
 			return head.Seq, nil
 		}
 		var said uint64
@@ -151,14 +165,30 @@ func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
 		case said > seen:
 			seen, spoke = said, now.Add(-ago)
 		}
-		if seen != 0 && now.Sub(spoke) >= silence {
+		if p.warm.since != 0 && p.warm.since != seen {
+			p.cool() // what it has read is older than what was said
+		}
+		switch quiet := now.Sub(spoke); {
+		case seen == 0:
+		case quiet >= silence:
 			return head.Seq, nil
+		case quiet >= warmUp && p.warm.since == 0:
+			p.warm.since = seen
+			p.watch(ctx)
 		}
 		p.tell(PhaseStandby)
 		if err := p.sleep(ctx, now.Add(standbyPoll)); err != nil {
 			return 0, err
 		}
 	}
+}
+
+// cool ends a warm twin's reading, and forgets what it has read.
+func (p *Publisher) cool() {
+	if p.warm.since != 0 {
+		p.in.Rest()
+	}
+	p.warm = warm{}
 }
 
 // mayBegin says that nobody else speaks: head is of a session of this publisher,
@@ -218,9 +248,25 @@ func (p *Publisher) sleep(ctx context.Context, until time.Time) error {
 		if err != nil {
 			return err
 		}
-		p.hear(in)
+		if p.warm.since == 0 && len(p.warm.inputs) == 0 {
+			p.hear(in)
+			continue
+		}
+		if _, asked := in.(Requested); in != nil && !asked { // a listing comes anyway
+			p.warm.inputs = append(p.warm.inputs, in)
+		}
 	}
 	return nil
+}
+
+// next is the next input.
+func (p *Publisher) next(ctx context.Context, until time.Time) (Input, error) {
+	if len(p.warm.inputs) == 0 {
+		return p.in.Wait(ctx, until)
+	}
+	in := p.warm.inputs[0]
+	p.warm.inputs = p.warm.inputs[1:]
+	return in, ctx.Err()
 }
 
 // tell hands the state on if it is new.

@@ -32,11 +32,13 @@ func (p *Publisher) speak(ctx context.Context, head uint64) error {
 	return nil
 }
 
-// begin opens a session. What the source holds is read afterwards: never older
-// than what was said before.
+// begin opens a session. What the source holds is read after all that was said
+// before: from now on or, by a warm twin, since the other holder fell silent.
 func (p *Publisher) begin(ctx context.Context, head uint64) error {
 	p.sessions++
-	p.in.Rest() // what it would still say is older than the listing
+	if p.warm.since == 0 {
+		p.in.Rest() // what it would still say is older than the listing
+	}
 	p.session = session{
 		name: fmt.Sprintf("%s-%d", p.id, p.sessions), ctl: head,
 		said: newShadow(nil), refused: map[events.Key]string{},
@@ -50,7 +52,11 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 	stop.At(stop.WatcherBegun)
 	p.cfg.Metrics.sessions.Inc()
 	p.lost = false
-	p.watch(ctx)
+	if p.warm.since == 0 {
+		p.watch(ctx)
+	} else {
+		p.source.started, p.warm.since = p.in.Now(), 0
+	}
 	p.tell(PhaseListing)
 	return nil
 }
@@ -58,6 +64,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 // watch runs the watcher from the start.
 func (p *Publisher) watch(ctx context.Context) {
 	p.source.started, p.source.restart, p.source.problems = p.in.Now(), time.Time{}, nil
+	p.warm.inputs = nil
 	p.in.Watch(ctx)
 }
 
@@ -69,7 +76,7 @@ func (p *Publisher) awaitListing(ctx context.Context) (Listing, error) {
 		if r := p.source.restart; !r.IsZero() {
 			until = r
 		}
-		in, err := p.in.Wait(ctx, until)
+		in, err := p.next(ctx, until)
 		if err != nil {
 			return Listing{}, err
 		}
@@ -201,7 +208,7 @@ func (p *Publisher) gather(ctx context.Context) error {
 		until = p.in.Now()
 	}
 	for range gathered {
-		in, err := p.in.Wait(ctx, until)
+		in, err := p.next(ctx, until)
 		if in == nil || err != nil {
 			return err
 		}
