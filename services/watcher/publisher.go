@@ -177,7 +177,11 @@ func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
 			p.watch(ctx)
 		}
 		p.tell(PhaseStandby)
-		if err := p.sleep(ctx, now.Add(standbyPoll)); err != nil {
+		next := now.Add(standbyPoll)
+		if due := spoke.Add(silence); seen != 0 && due.Before(next) {
+			next = due
+		}
+		if err := p.sleep(ctx, next); err != nil {
 			return 0, err
 		}
 	}
