@@ -409,7 +409,14 @@ func TestStatus(t *testing.T) {
 	if out := m.must(t, nil, "status"); !strings.Contains(out, "All is well.") || !strings.Contains(out, "up leads") {
 		t.Errorf("status prints\n%s", out)
 	}
+	stream := m.follow(t)
 	writeConfig(t, m.config, map[string]string{"broken.yaml": broken})
+	for seen := (recordView{}); seen.Object == nil || seen.Object.Key.Name != "broken"; {
+		seen = recordView{}
+		if err := stream.Decode(&seen); err != nil {
+			t.Fatal(err)
+		}
+	}
 	m.must(t, nil, "wait", "latest", "--for", "0")
 	out, _, err := m.meshlog(t, nil, "status")
 	if err == nil || exitCode(err) != 1 || !strings.Contains(out, "1 error in what came in; `meshlog diagnostics` shows them") {
