@@ -89,7 +89,7 @@ func TestNetworkCut(t *testing.T) {
 		m.flows(t)
 		m.wait(noticed)
 		heal(t)
-		must(t, m.Cluster.Ready(m.ctx))
+		m.whole(t)
 	})
 	m.fault(t, "first NATS server from one other", func(t *testing.T) {
 		n := streams(t)
@@ -102,7 +102,7 @@ func TestNetworkCut(t *testing.T) {
 		m.flows(t)
 		m.wait(noticed)
 		heal(t)
-		must(t, m.Cluster.Ready(m.ctx))
+		m.whole(t)
 	})
 	m.fault(t, "first NATS server from everybody", func(t *testing.T) {
 		n := streams(t)
@@ -110,13 +110,13 @@ func TestNetworkCut(t *testing.T) {
 		m.flows(t)
 		m.wait(noticed)
 		heal(t)
-		must(t, m.Cluster.Ready(m.ctx))
+		m.whole(t)
 	})
 	m.fault(t, "all NATS servers from one another", func(t *testing.T) {
 		cut(t, nats, nats)
 		m.wait(noticed)
 		heal(t)
-		must(t, m.Cluster.Ready(m.ctx))
+		m.whole(t)
 	})
 	m.fault(t, "frontend from its Envoys", func(t *testing.T) {
 		connected := m.connected(t)
@@ -134,6 +134,16 @@ func TestNetworkCut(t *testing.T) {
 		m.flows(t)
 		heal(t)
 	})
+}
+
+// whole waits until all NATS servers have found each other again and have all
+// that was acknowledged.
+func (m *mesh) whole(t *testing.T) {
+	t.Helper()
+	must(t, m.Cluster.Ready(m.ctx))
+	for _, stream := range []string{rig.Events, rig.Versions} {
+		must(t, m.Cluster.CaughtUp(m.ctx, stream))
+	}
 }
 
 // connected is the name of a frontend that an Envoy is connected to.

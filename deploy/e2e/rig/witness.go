@@ -94,7 +94,12 @@ func (w *Witness) read(ctx context.Context) error {
 func (w *Witness) open(ctx context.Context) (jetstream.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
-	return w.js.Stream(ctx, w.stream)
+	s, err := w.js.Stream(ctx, w.stream)
+	if err == nil {
+		// Records are asked of the stream's leader: another server may lag.
+		s.CachedInfo().Config.AllowDirect = false
+	}
+	return s, err
 }
 
 func sumOf(ctx context.Context, s jetstream.Stream, seq uint64) (sum [sha256.Size]byte, err error) {
