@@ -48,7 +48,7 @@ test: build build-faults tools ## All tests, those with a real Envoy and NATS se
 	go test -p 2 -count=1 $(E2E)
 
 .PHONY: test-faults
-test-faults: build build-faults tools ## Everything dies in every way, some 30 minutes; needs root
+test-faults: build build-faults tools ## Everything dies in every way, some 27 minutes; needs root
 	go test -tags faults -count=1 -timeout 60m -v ./deploy/e2e/faults
 
 .PHONY: race
