@@ -3,6 +3,7 @@ package freeport_test
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -13,27 +14,27 @@ import (
 	"meshlog.dev/events/freeport"
 )
 
-// Takers says that this run of the test binary is a process that takes ports
+// takers says that this run of the test binary is a process that takes ports
 // and keeps them until its standard input ends.
 const takers = "MESHLOG_TEST_TAKE_PORTS"
 
 func TestMain(m *testing.M) {
 	if n, err := strconv.Atoi(os.Getenv(takers)); err == nil {
-		os.Exit(take(n))
+		os.Exit(take(os.Stdout, n))
 	}
 	os.Exit(m.Run())
 }
 
-func take(n int) int {
+func take(out io.Writer, n int) int {
 	for range n {
 		port, err := freeport.TCP()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		fmt.Println(port)
+		fmt.Fprintln(out, port)
 	}
-	fmt.Println("done")
+	fmt.Fprintln(out, "done")
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	return 0
 }
