@@ -17,6 +17,9 @@ import (
 // DefaultLeaseTTL is how long a lease outlives a holder that died.
 const DefaultLeaseTTL = 6 * time.Second
 
+// lookAgain is after how long the lease is looked at for the second time.
+const lookAgain = 100 * time.Millisecond
+
 // callTimeout bounds a call that has no other bound.
 const callTimeout = 2 * time.Second
 
@@ -145,6 +148,9 @@ func (l *Lease) Run(ctx context.Context, onChange func(held bool)) error {
 
 	// Once: two processes of one name must not take it from each other for ever.
 	inherit := true
+	// Who begins while the holder gives the lease away may read it as it was, and
+	// be too late to hear of that: it looks again soon, once.
+	wait := min(lookAgain, l.o.TTL/3)
 	var said string
 	for {
 		asked := time.Now()
@@ -169,9 +175,10 @@ func (l *Lease) Run(ctx context.Context, onChange func(held bool)) error {
 			said = err.Error()
 			l.o.Log.Info("standing by", "reason", err)
 		}
-		if err := l.await(ctx, news); err != nil {
+		if err := l.await(ctx, news, wait); err != nil {
 			return err
 		}
+		wait = l.o.TTL / 3
 	}
 }
 
@@ -320,9 +327,10 @@ func isConflict(err error) bool {
 		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// await blocks until it is worth asking for the lease again.
-func (l *Lease) await(ctx context.Context, news <-chan *nats.Msg) error {
-	ask := time.NewTimer(l.o.TTL / 3)
+// await blocks until it is worth asking for the lease again: for wait at most,
+// but where it is renewed.
+func (l *Lease) await(ctx context.Context, news <-chan *nats.Msg, wait time.Duration) error {
+	ask := time.NewTimer(wait)
 	defer ask.Stop()
 	for {
 		select {
