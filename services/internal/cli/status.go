@@ -103,7 +103,11 @@ func (s *sources) status(ctx context.Context, now time.Time) (*statusView, error
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range newest(reports.Builders).GetDiagnostics() {
+	problems := slices.Clone(newest(reports.Builders).GetDiagnostics())
+	for _, w := range reports.Watchers { // what is not on the log
+		problems = append(problems, w.GetDiagnostics()...)
+	}
+	for _, d := range problems {
 		switch d.GetSeverity() {
 		case snapshotv1.Severity_SEVERITY_ERROR:
 			v.Errors++
