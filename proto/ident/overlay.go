@@ -1,0 +1,46 @@
+package ident
+
+import (
+	"bytes"
+	"cmp"
+)
+
+// OverlayKind says which process writes an overlay and what it is for. The
+// numbers are those on the log.
+type OverlayKind uint8
+
+// The kinds of overlays.
+const (
+	Rollback   OverlayKind = 1 // an operator serves earlier values
+	Hold       OverlayKind = 2 // the builder's guard keeps what a mass removal would take away
+	Quarantine OverlayKind = 3 // the builder keeps a resource from clients of a version that rejects it
+)
+
+// OverlayValue is served for Key while the key's source offers Base or, in a
+// Quarantine, in the place of Resource.
+type OverlayValue struct {
+	Key      Key
+	Base     Hash      // content hash of what the source offers; zero: it offers nothing
+	Resource *Resource // instead of Key and Base, in a Quarantine
+	Value    *Value    // nil: the key, or the resource, is not served
+}
+
+// Rejected names one content of an xDS resource that clients of one version
+// rejected. It is comparable.
+type Rejected struct {
+	Type   string // type URL
+	Name   string
+	Sum    [16]byte // of name and content: another content of that name is not meant
+	Client string   // name and version of the clients
+}
+
+// Compare orders by type, name, client and content.
+func (r Rejected) Compare(o Rejected) int {
+	return cmp.Or(cmp.Compare(r.Type, o.Type), cmp.Compare(r.Name, o.Name), cmp.Compare(r.Client, o.Client), bytes.Compare(r.Sum[:], o.Sum[:]))
+}
+
+// Resource is a rejected resource, and a class of proxies that is served it.
+type Resource struct {
+	Rejected
+	Class []byte // as the model encodes a proxy class
+}
