@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshlog.dev/proto/ident"
 )
 
 // check says what is wrong with an event, naming the field as the schema does.
@@ -72,9 +74,9 @@ func checkID(id string) error {
 func checkObject(o *Object) error {
 	err := firstError(
 		within("object.key", checkKey(o.Key)),
-		text("object.payload.type_url", o.Payload.Type),
+		text("object.payload.type_url", o.Value.Type),
 		text("object.source_version", o.SourceVersion),
-		checkTime("object.create_time", o.Created),
+		checkTime("object.create_time", o.Value.Created),
 		text("object.origin", o.Origin),
 		required("object.session", o.Session),
 	)
@@ -83,11 +85,11 @@ func checkObject(o *Object) error {
 	}
 	switch o.Op {
 	case Put:
-		if o.Payload.Type == "" {
+		if o.Value.Type == "" {
 			return errors.New("object.payload.type_url: is missing in a PUT")
 		}
 	case Delete:
-		if o.Payload.Type != "" || len(o.Payload.Bytes) != 0 {
+		if o.Value.Type != "" || len(o.Value.Bytes) != 0 {
 			return errors.New("object.payload: must be absent in a DELETE")
 		}
 	default:
@@ -120,24 +122,24 @@ func checkOverlay(o *Overlay) error {
 		return err
 	}
 	if o.Remove {
-		if o.Kind != 0 && o.Kind != Quarantine || len(o.Values) != 0 {
+		if o.Kind != 0 && o.Kind != ident.Quarantine || len(o.Values) != 0 {
 			return errors.New("overlay.remove: values must be empty in a removal, and kind too, or QUARANTINE")
 		}
 		return nil
 	}
-	if o.Kind != Rollback && o.Kind != Hold && o.Kind != Quarantine {
+	if o.Kind != ident.Rollback && o.Kind != ident.Hold && o.Kind != ident.Quarantine {
 		return fmt.Errorf("overlay.kind: %d is none of ROLLBACK, HOLD and QUARANTINE", o.Kind)
 	}
 	if len(o.Values) == 0 {
 		return errors.New("overlay.values: is empty")
 	}
-	seen := make(map[Key]bool, len(o.Values))
+	seen := make(map[ident.Key]bool, len(o.Values))
 	for i, v := range o.Values {
 		err := checkOverlayValue(o.Kind, v)
 		switch {
 		case err != nil:
-		case o.Kind == Quarantine:
-			if slices.ContainsFunc(o.Values[:i], func(w OverlayValue) bool { return w.Resource.same(v.Resource) }) {
+		case o.Kind == ident.Quarantine:
+			if slices.ContainsFunc(o.Values[:i], func(w ident.OverlayValue) bool { return w.Resource.Rejected == v.Resource.Rejected }) {
 				err = fmt.Errorf("resource: %s %q occurs twice", v.Resource.Type, v.Resource.Name)
 			}
 		case seen[v.Key]:
@@ -151,28 +153,28 @@ func checkOverlay(o *Overlay) error {
 	return nil
 }
 
-func checkOverlayValue(k OverlayKind, v OverlayValue) error {
+func checkOverlayValue(k ident.OverlayKind, v ident.OverlayValue) error {
 	var err error
 	switch {
-	case k == Quarantine:
+	case k == ident.Quarantine:
 		err = within("resource", checkResource(v))
 	case v.Resource != nil:
 		err = errors.New("resource: must be absent but in a QUARANTINE")
 	default:
-		err = firstError(within("key", checkKey(v.Key)), checkTime("create_time", v.Created))
+		err = within("key", checkKey(v.Key))
 	}
-	if err == nil && v.Payload != nil {
-		err = required("payload.type_url", v.Payload.Type)
+	if err == nil && v.Value != nil {
+		err = firstError(checkTime("create_time", v.Value.Created), required("payload.type_url", v.Value.Type))
 	}
 	return err
 }
 
-func checkResource(v OverlayValue) error {
+func checkResource(v ident.OverlayValue) error {
 	r := v.Resource
 	switch {
 	case r == nil:
 		return errors.New("type_url: is missing in a QUARANTINE")
-	case v.Key != Key{} || !v.Base.IsZero() || !v.Created.IsZero():
+	case v.Key != ident.Key{} || !v.Base.IsZero() || v.Value != nil && !v.Value.Created.IsZero():
 		return errors.New("name: key, base and create_time must be absent beside it")
 	}
 	return firstError(
@@ -193,7 +195,7 @@ func checkSegment(s *Segment) error {
 }
 
 // checkKey leaves the namespace free: not everything has one.
-func checkKey(k Key) error {
+func checkKey(k ident.Key) error {
 	return firstError(
 		required("source", k.Source),
 		required("instance", k.Instance),
@@ -203,7 +205,7 @@ func checkKey(k Key) error {
 	)
 }
 
-func checkShard(s Shard) error {
+func checkShard(s ident.Shard) error {
 	return firstError(
 		required("source", s.Source),
 		required("instance", s.Instance),

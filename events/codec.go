@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"meshlog.dev/proto/ident"
 	eventv1 "meshlog.dev/proto/meshlog/event/v1"
 )
 
@@ -56,13 +57,13 @@ func DecodeRecord(seq uint64, t time.Time, raw []byte) Record {
 }
 
 // RecordHash is Record.Hash: over the bytes on the log and the server's time.
-func RecordHash(raw []byte, t time.Time) Hash {
+func RecordHash(raw []byte, t time.Time) ident.Hash {
 	h := sha256.New()
 	var ns [8]byte
 	binary.BigEndian.PutUint64(ns[:], uint64(t.UnixNano()))
 	h.Write(ns[:])
 	h.Write(raw)
-	return Hash(h.Sum(nil))
+	return ident.Hash(h.Sum(nil))
 }
 
 func toProto(e Event) *eventv1.Event {
@@ -110,7 +111,7 @@ func objectToProto(o *Object) *eventv1.Object {
 	m := &eventv1.Object{
 		Key:           keyToProto(o.Key),
 		SourceVersion: o.SourceVersion,
-		CreateTime:    toTimestamp(o.Created),
+		CreateTime:    toTimestamp(o.Value.Created),
 		Origin:        o.Origin,
 		Session:       o.Session,
 		Pseq:          o.Pseq,
@@ -119,7 +120,7 @@ func objectToProto(o *Object) *eventv1.Object {
 	switch o.Op {
 	case Put:
 		m.Op = eventv1.Op_OP_PUT
-		m.Payload = payloadToProto(o.Payload)
+		m.Payload = payloadToProto(o.Value)
 	case Delete:
 		m.Op = eventv1.Op_OP_DELETE
 	}
@@ -132,41 +133,41 @@ func objectToProto(o *Object) *eventv1.Object {
 func overlayToProto(o *Overlay) *eventv1.Overlay {
 	m := &eventv1.Overlay{Id: o.ID, Reason: o.Reason, Remove: o.Remove}
 	switch o.Kind {
-	case Rollback:
+	case ident.Rollback:
 		m.Kind = eventv1.OverlayKind_OVERLAY_KIND_ROLLBACK
-	case Hold:
+	case ident.Hold:
 		m.Kind = eventv1.OverlayKind_OVERLAY_KIND_HOLD
-	case Quarantine:
+	case ident.Quarantine:
 		m.Kind = eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE
 	}
 	for _, v := range o.Values {
-		mv := &eventv1.OverlayValue{Base: hashToProto(v.Base), CreateTime: toTimestamp(v.Created)}
+		mv := &eventv1.OverlayValue{Base: hashToProto(v.Base)}
 		if r := v.Resource; r != nil {
 			mv.Resource = &eventv1.Resource{TypeUrl: r.Type, Name: r.Name, Sum: r.Sum[:], Client: r.Client, Class: r.Class}
 		} else {
 			mv.Key = keyToProto(v.Key)
 		}
-		if v.Payload != nil {
-			mv.Payload = payloadToProto(*v.Payload)
+		if v.Value != nil {
+			mv.Payload, mv.CreateTime = payloadToProto(*v.Value), toTimestamp(v.Value.Created)
 		}
 		m.Values = append(m.Values, mv)
 	}
 	return m
 }
 
-func keyToProto(k Key) *eventv1.Key {
+func keyToProto(k ident.Key) *eventv1.Key {
 	return &eventv1.Key{Source: k.Source, Instance: k.Instance, Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
 }
 
-func shardToProto(s Shard) *eventv1.Shard {
+func shardToProto(s ident.Shard) *eventv1.Shard {
 	return &eventv1.Shard{Source: s.Source, Instance: s.Instance}
 }
 
-func payloadToProto(p Payload) *anypb.Any {
+func payloadToProto(p ident.Value) *anypb.Any {
 	return &anypb.Any{TypeUrl: p.Type, Value: p.Bytes}
 }
 
-func hashToProto(h Hash) []byte {
+func hashToProto(h ident.Hash) []byte {
 	if h.IsZero() {
 		return nil
 	}
@@ -235,7 +236,7 @@ func objectFromProto(m *eventv1.Object) (*Object, error) {
 		if m.GetPayload() == nil {
 			return nil, errors.New("object.payload: is missing in a PUT")
 		}
-		o.Payload = payloadFromProto(m.GetPayload())
+		o.Value = payloadFromProto(m.GetPayload())
 	case eventv1.Op_OP_DELETE:
 		o.Op = Delete
 		if m.GetPayload() != nil {
@@ -245,7 +246,7 @@ func objectFromProto(m *eventv1.Object) (*Object, error) {
 		return nil, fmt.Errorf("object.op: %d is neither PUT nor DELETE", m.GetOp())
 	}
 	var err error
-	if o.Created, err = fromTimestamp("object.create_time", m.GetCreateTime()); err != nil {
+	if o.Value.Created, err = fromTimestamp("object.create_time", m.GetCreateTime()); err != nil {
 		return nil, err
 	}
 	if b := m.GetBatch(); b != nil {
@@ -286,11 +287,11 @@ func overlayFromProto(m *eventv1.Overlay) (*Overlay, error) {
 	switch m.GetKind() {
 	case eventv1.OverlayKind_OVERLAY_KIND_UNSPECIFIED: // right in a removal; check says
 	case eventv1.OverlayKind_OVERLAY_KIND_ROLLBACK:
-		o.Kind = Rollback
+		o.Kind = ident.Rollback
 	case eventv1.OverlayKind_OVERLAY_KIND_HOLD:
-		o.Kind = Hold
+		o.Kind = ident.Hold
 	case eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE:
-		o.Kind = Quarantine
+		o.Kind = ident.Quarantine
 	default:
 		return nil, fmt.Errorf("overlay.kind: %d is none that this build knows", m.GetKind())
 	}
@@ -304,8 +305,8 @@ func overlayFromProto(m *eventv1.Overlay) (*Overlay, error) {
 	return o, nil
 }
 
-func overlayValueFromProto(m *eventv1.OverlayValue) (OverlayValue, error) {
-	v := OverlayValue{Key: keyFromProto(m.GetKey())}
+func overlayValueFromProto(m *eventv1.OverlayValue) (ident.OverlayValue, error) {
+	v := ident.OverlayValue{Key: keyFromProto(m.GetKey())}
 	var err error
 	if v.Resource, err = resourceFromProto(m.GetResource()); err != nil {
 		return v, within("resource", err)
@@ -313,21 +314,24 @@ func overlayValueFromProto(m *eventv1.OverlayValue) (OverlayValue, error) {
 	if v.Base, err = hashFromProto("base", m.GetBase()); err != nil {
 		return v, err
 	}
-	if v.Created, err = fromTimestamp("create_time", m.GetCreateTime()); err != nil {
+	created, err := fromTimestamp("create_time", m.GetCreateTime())
+	switch {
+	case err != nil:
 		return v, err
-	}
-	if m.GetPayload() != nil {
-		p := payloadFromProto(m.GetPayload())
-		v.Payload = &p
+	case m.GetPayload() != nil:
+		v.Value = new(payloadFromProto(m.GetPayload()))
+		v.Value.Created = created
+	case v.Resource != nil && !created.IsZero():
+		return v, errors.New("resource.create_time: must be absent")
 	}
 	return v, nil
 }
 
-func resourceFromProto(m *eventv1.Resource) (*Resource, error) {
+func resourceFromProto(m *eventv1.Resource) (*ident.Resource, error) {
 	if m == nil {
 		return nil, nil
 	}
-	r := &Resource{Type: m.GetTypeUrl(), Name: m.GetName(), Client: m.GetClient(), Class: m.GetClass()}
+	r := &ident.Resource{Rejected: ident.Rejected{Type: m.GetTypeUrl(), Name: m.GetName(), Client: m.GetClient()}, Class: m.GetClass()}
 	if len(m.GetSum()) != len(r.Sum) {
 		return nil, fmt.Errorf("sum: has %d bytes instead of %d", len(m.GetSum()), len(r.Sum))
 	}
@@ -344,40 +348,40 @@ func segmentFromProto(m *eventv1.Segment) (*Segment, error) {
 		Epoch:       m.GetEpoch(),
 		Build:       m.GetBuild(),
 		Base:        base,
-		Head:        Position{Epoch: m.GetHeadEpoch(), Seq: m.GetHeadSeq()},
+		Head:        ident.Position{Epoch: m.GetHeadEpoch(), Seq: m.GetHeadSeq()},
 		VersionsSeq: m.GetVersionsSeq(),
 		EpochRecord: m.GetEpochRecord(),
 	}, nil
 }
 
-func keyFromProto(m *eventv1.Key) Key {
-	return Key{
+func keyFromProto(m *eventv1.Key) ident.Key {
+	return ident.Key{
 		Source: m.GetSource(), Instance: m.GetInstance(), Kind: m.GetKind(),
 		Namespace: m.GetNamespace(), Name: m.GetName(),
 	}
 }
 
-func shardFromProto(m *eventv1.Shard) Shard {
-	return Shard{Source: m.GetSource(), Instance: m.GetInstance()}
+func shardFromProto(m *eventv1.Shard) ident.Shard {
+	return ident.Shard{Source: m.GetSource(), Instance: m.GetInstance()}
 }
 
-func payloadFromProto(m *anypb.Any) Payload {
-	p := Payload{Type: m.GetTypeUrl()}
+func payloadFromProto(m *anypb.Any) ident.Value {
+	p := ident.Value{Type: m.GetTypeUrl()}
 	if len(m.GetValue()) > 0 { // present or not, nothing is nil
 		p.Bytes = m.GetValue()
 	}
 	return p
 }
 
-func hashFromProto(field string, b []byte) (Hash, error) {
-	var h Hash
+func hashFromProto(field string, b []byte) (ident.Hash, error) {
+	var h ident.Hash
 	if len(b) == 0 {
 		return h, nil
 	}
 	if len(b) != len(h) {
-		return Hash{}, fmt.Errorf("%s: has %d bytes instead of %d", field, len(b), len(h))
+		return ident.Hash{}, fmt.Errorf("%s: has %d bytes instead of %d", field, len(b), len(h))
 	}
-	return Hash(b), nil
+	return ident.Hash(b), nil
 }
 
 func fromTimestamp(field string, m *timestamppb.Timestamp) (time.Time, error) {

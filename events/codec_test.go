@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	eventv1 "meshlog.dev/proto/meshlog/event/v1"
 )
 
@@ -21,7 +22,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 var (
 	exampleTime = time.Date(2026, 3, 14, 15, 9, 26, 535897932, time.UTC)
-	exampleKey  = Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "shop", Name: "web"}
+	exampleKey  = ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "shop", Name: "web"}
 )
 
 // examples has one event for every form, all fields set, in a fixed order.
@@ -40,36 +41,41 @@ func examples() []struct {
 	listed.Add(0)
 	listed.Add(9)
 	listed.Add(1023)
-	payload := Payload{Type: "type.googleapis.com/x.Y", Bytes: []byte{0, 1, 0xff}}
+	payload := ident.Value{Type: "type.googleapis.com/x.Y", Bytes: []byte{0, 1, 0xff}}
+	created := func(t time.Time) ident.Value {
+		v := payload
+		v.Created = t
+		return v
+	}
 	return []struct {
 		name  string
 		event Event
 	}{
 		{"put", envelope(&Object{
-			Key: exampleKey, Op: Put, Payload: payload,
-			SourceVersion: "42", Created: exampleTime.Add(-time.Hour), Origin: "web.yaml:3",
+			Key: exampleKey, Op: Put, Value: created(exampleTime.Add(-time.Hour)),
+			SourceVersion: "42", Origin: "web.yaml:3",
 			Session: "s1", Pseq: 7, Low: 5, Batch: Batch{ID: "b", Index: 1, Total: 2},
 		})},
 		{"put-empty-payload", Event{ID: "x", Body: &Object{
-			Key: exampleKey, Op: Put, Payload: Payload{Type: "t"}, Session: "s1", Pseq: 1,
+			Key: exampleKey, Op: Put, Value: ident.Value{Type: "t"}, Session: "s1", Pseq: 1,
 		}}},
 		{"delete", envelope(&Object{Key: exampleKey, Op: Delete, Session: "s1", Pseq: 8, Low: 8})},
 		{"begin", envelope(&Begin{Shard: shard, Session: "s1", Holder: "host-1"})},
 		{"alive", envelope(&Alive{Shard: shard, Session: "s1", Low: 9, Digest: Digest{1, 2, 15: 3}, Listed: listed, Partial: true})},
 		{"alive-of-kinds", envelope(&Alive{Shard: shard, Session: "s1", Low: 1, Kinds: KindsOf("Service", "Pod", "Service"), Ends: true})},
 		{"alive-nothing-listed", envelope(&Alive{Shard: shard, Session: "s1"})},
-		{"rollback", envelope(&Overlay{ID: "o1", Kind: Rollback, Reason: "bad canary", Values: []OverlayValue{
-			{Key: exampleKey, Base: Hash{1, 31: 2}, Payload: &payload, Created: exampleTime},
-			{Key: Key{Source: "a", Instance: "b", Kind: "c", Name: "d"}},
+		{"rollback", envelope(&Overlay{ID: "o1", Kind: ident.Rollback, Reason: "bad canary", Values: []ident.OverlayValue{
+			{Key: exampleKey, Base: ident.Hash{1, 31: 2}, Value: new(created(exampleTime))},
+			{Key: ident.Key{Source: "a", Instance: "b", Kind: "c", Name: "d"}},
 		}})},
-		{"hold", envelope(&Overlay{ID: "o2", Kind: Hold, Values: []OverlayValue{{Key: exampleKey, Payload: &payload}}})},
-		{"quarantine", envelope(&Overlay{ID: "o3", Kind: Quarantine, Reason: "no such filter", Values: []OverlayValue{
-			{Resource: &Resource{Type: "t", Name: "web", Sum: [16]byte{1, 15: 2}, Client: "envoy 1.38.0", Class: []byte("{}")}, Payload: &payload},
-			{Resource: &Resource{Type: "t", Name: "api", Sum: [16]byte{3}, Client: "envoy 1.38.0"}},
+		{"hold", envelope(&Overlay{ID: "o2", Kind: ident.Hold, Values: []ident.OverlayValue{{Key: exampleKey, Value: &payload}}})},
+		{"quarantine", envelope(&Overlay{ID: "o3", Kind: ident.Quarantine, Reason: "no such filter", Values: []ident.OverlayValue{
+			{Resource: &ident.Resource{Rejected: ident.Rejected{Type: "t", Name: "web", Sum: [16]byte{1, 15: 2}, Client: "envoy 1.38.0"}, Class: []byte("{}")}, Value: &payload},
+			{Resource: &ident.Resource{Rejected: ident.Rejected{Type: "t", Name: "api", Sum: [16]byte{3}, Client: "envoy 1.38.0"}}},
 		}})},
-		{"quarantine-lifted", envelope(&Overlay{ID: "o3", Kind: Quarantine, Remove: true})},
+		{"quarantine-lifted", envelope(&Overlay{ID: "o3", Kind: ident.Quarantine, Remove: true})},
 		{"overlay-removed", envelope(&Overlay{ID: "o2", Reason: "approved", Remove: true})},
-		{"segment", envelope(&Segment{Epoch: 3, Build: "v1", Base: Hash{9}, Head: Position{Epoch: 2, Seq: 100}, VersionsSeq: 17, EpochRecord: 99})},
+		{"segment", envelope(&Segment{Epoch: 3, Build: "v1", Base: ident.Hash{9}, Head: ident.Position{Epoch: 2, Seq: 100}, VersionsSeq: 17, EpochRecord: 99})},
 		{"segment-first", envelope(&Segment{Epoch: 1, Build: "v1"})},
 	}
 }
@@ -155,17 +161,17 @@ func TestDecodeSkipsUnknownFields(t *testing.T) {
 // TestEncodeRefuses changes one thing in an event that is right.
 func TestEncodeRefuses(t *testing.T) {
 	object := func(change func(*Object)) Event {
-		o := &Object{Key: exampleKey, Op: Put, Payload: Payload{Type: "t"}, Session: "s", Pseq: 3, Low: 2}
+		o := &Object{Key: exampleKey, Op: Put, Value: ident.Value{Type: "t"}, Session: "s", Pseq: 3, Low: 2}
 		change(o)
 		return Event{ID: "x", Body: o}
 	}
 	quarantine := func(change func(*Overlay)) Event {
-		o := &Overlay{ID: "o", Kind: Quarantine, Values: []OverlayValue{{Resource: &Resource{Type: "t", Name: "web", Client: "envoy 1.38.0"}}}}
+		o := &Overlay{ID: "o", Kind: ident.Quarantine, Values: []ident.OverlayValue{{Resource: &ident.Resource{Rejected: ident.Rejected{Type: "t", Name: "web", Client: "envoy 1.38.0"}}}}}
 		change(o)
 		return Event{ID: "x", Body: o}
 	}
 	overlay := func(change func(*Overlay)) Event {
-		o := &Overlay{ID: "o", Kind: Hold, Values: []OverlayValue{{Key: exampleKey}}}
+		o := &Overlay{ID: "o", Kind: ident.Hold, Values: []ident.OverlayValue{{Key: exampleKey}}}
 		change(o)
 		return Event{ID: "x", Body: o}
 	}
@@ -184,12 +190,12 @@ func TestEncodeRefuses(t *testing.T) {
 		{"object.key.kind", object(func(o *Object) { o.Key.Kind = "" })},
 		{"object.key.name", object(func(o *Object) { o.Key.Name = "" })},
 		{"object.op: 0", object(func(o *Object) { o.Op = 0 })},
-		{"object.payload.type_url", object(func(o *Object) { o.Payload.Type = "" })},
+		{"object.payload.type_url", object(func(o *Object) { o.Value.Type = "" })},
 		{"object.payload: must be absent", object(func(o *Object) { o.Op = Delete })},
 		{"object.session", object(func(o *Object) { o.Session = "" })},
 		{"object.pseq", object(func(o *Object) { o.Pseq = 0 })},
 		{"object.low: 4", object(func(o *Object) { o.Low = 4 })},
-		{"object.create_time", object(func(o *Object) { o.Created = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC) })},
+		{"object.create_time", object(func(o *Object) { o.Value.Created = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC) })},
 		{"object.batch.total", object(func(o *Object) { o.Batch.ID = "b" })},
 		{"object.batch.index: 2", object(func(o *Object) { o.Batch = Batch{ID: "b", Index: 2, Total: 2} })},
 		{"object.batch.id", object(func(o *Object) { o.Batch.Total = 1 })},
@@ -198,7 +204,7 @@ func TestEncodeRefuses(t *testing.T) {
 		{"begin.shard.source", Event{ID: "x", Body: &Begin{Session: "s", Holder: "h"}}},
 		{"begin.session", Event{ID: "x", Body: &Begin{Shard: shard, Holder: "h"}}},
 		{"begin.holder", Event{ID: "x", Body: &Begin{Shard: shard, Session: "s"}}},
-		{"alive.shard.instance", Event{ID: "x", Body: &Alive{Shard: Shard{Source: "file"}, Session: "s"}}},
+		{"alive.shard.instance", Event{ID: "x", Body: &Alive{Shard: ident.Shard{Source: "file"}, Session: "s"}}},
 		{"alive.session", Event{ID: "x", Body: &Alive{Shard: shard}}},
 		{"alive.kinds[1]: \"Pod\" does not come after", Event{ID: "x", Body: &Alive{Shard: shard, Session: "s", Kinds: Kinds{"Service", "Pod"}}}},
 		{"alive.kinds[1]: \"Pod\" does not come after", Event{ID: "x", Body: &Alive{Shard: shard, Session: "s", Kinds: Kinds{"Pod", "Pod"}}}},
@@ -207,20 +213,20 @@ func TestEncodeRefuses(t *testing.T) {
 		{"overlay.kind", overlay(func(o *Overlay) { o.Kind = 0 })},
 		{"overlay.values: is empty", overlay(func(o *Overlay) { o.Values = nil })},
 		{"overlay.values[0].key.name", overlay(func(o *Overlay) { o.Values[0].Key.Name = "" })},
-		{"overlay.values[0].payload.type_url", overlay(func(o *Overlay) { o.Values[0].Payload = &Payload{} })},
+		{"overlay.values[0].payload.type_url", overlay(func(o *Overlay) { o.Values[0].Value = &ident.Value{} })},
 		{"overlay.values[1].key: Resource shop/web (file/default) occurs twice", overlay(func(o *Overlay) { o.Values = append(o.Values, o.Values[0]) })},
 		{"overlay.remove", overlay(func(o *Overlay) { o.Remove = true })},
 		{"overlay.remove", overlay(func(o *Overlay) { o.Remove, o.Values = true, nil })},
-		{"overlay.values[0].resource: must be absent", overlay(func(o *Overlay) { o.Values[0].Resource = &Resource{} })},
-		{"overlay.values[0].resource.type_url: is missing", overlay(func(o *Overlay) { o.Kind = Quarantine })},
+		{"overlay.values[0].resource: must be absent", overlay(func(o *Overlay) { o.Values[0].Resource = &ident.Resource{} })},
+		{"overlay.values[0].resource.type_url: is missing", overlay(func(o *Overlay) { o.Kind = ident.Quarantine })},
 		{"overlay.values[0].resource.name: key", quarantine(func(o *Overlay) { o.Values[0].Key = exampleKey })},
 		{"overlay.values[0].resource.name", quarantine(func(o *Overlay) { o.Values[0].Resource.Name = "" })},
 		{"overlay.values[0].resource.client", quarantine(func(o *Overlay) { o.Values[0].Resource.Client = "" })},
-		{"overlay.values[0].payload.type_url", quarantine(func(o *Overlay) { o.Values[0].Payload = &Payload{} })},
+		{"overlay.values[0].payload.type_url", quarantine(func(o *Overlay) { o.Values[0].Value = &ident.Value{} })},
 		{`overlay.values[1].resource: t "web" occurs twice`, quarantine(func(o *Overlay) { o.Values = append(o.Values, o.Values[0]) })},
 		{"segment.epoch", Event{ID: "x", Body: &Segment{Build: "b"}}},
 		{"segment.build", Event{ID: "x", Body: &Segment{Epoch: 1}}},
-		{"segment.head_epoch", Event{ID: "x", Body: &Segment{Epoch: 1, Build: "b", Head: Position{Seq: 1}}}},
+		{"segment.head_epoch", Event{ID: "x", Body: &Segment{Epoch: 1, Build: "b", Head: ident.Position{Seq: 1}}}},
 	}
 	for _, test := range tests {
 		if raw, err := Encode(test.event); err == nil || !strings.Contains(err.Error(), test.want) {
@@ -240,7 +246,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"put", "observed_time: proto", func(m *eventv1.Event) { m.ObservedTime.Nanos = -1 }},
 		{"put", "object.op: 7", func(m *eventv1.Event) { m.GetObject().Op = 7 }},
 		{"put", "object.payload: is missing", func(m *eventv1.Event) { m.GetObject().Payload = nil }},
-		{"delete", "object.payload: must be absent", func(m *eventv1.Event) { m.GetObject().Payload = payloadToProto(Payload{}) }},
+		{"delete", "object.payload: must be absent", func(m *eventv1.Event) { m.GetObject().Payload = payloadToProto(ident.Value{}) }},
 		{"put", "object.batch.total", func(m *eventv1.Event) { m.GetObject().Batch.Total = 0 }},
 		{"put", "object.create_time: is the zero time", func(m *eventv1.Event) {
 			m.GetObject().CreateTime.Seconds, m.GetObject().CreateTime.Nanos = -62135596800, 0
@@ -354,7 +360,7 @@ func BenchmarkDecode(b *testing.B) {
 func benchEvent() Event {
 	e := examples()[0].event
 	o := *e.Body.(*Object)
-	o.Payload.Bytes = bytes.Repeat([]byte("x"), 1024)
+	o.Value.Bytes = bytes.Repeat([]byte("x"), 1024)
 	e.Body = &o
 	return e
 }

@@ -2,6 +2,8 @@ package events
 
 import (
 	"time"
+
+	"meshlog.dev/proto/ident"
 )
 
 // Event is one fact: state, never a patch.
@@ -38,22 +40,13 @@ const (
 	Delete Op = 2 // the key is gone
 )
 
-// Payload is a value as it was received: a protobuf type URL and its bytes,
-// which are hashed and kept but never marshalled again.
-type Payload struct {
-	Type  string
-	Bytes []byte
-}
-
 // Object is the new value of a key, or its end.
 type Object struct {
-	Key     Key
-	Op      Op
-	Payload Payload // zero in a Delete
+	Key   ident.Key
+	Op    Op
+	Value ident.Value // zero in a Delete
 	// SourceVersion is the source's own version of the object.
 	SourceVersion string
-	// Created is the creation time at the source; zero where it has none.
-	Created time.Time
 	// Origin is where a person finds it: "file:line", a field manager.
 	Origin string
 	// Session, Pseq (from 1) and Low are the place in the watcher's session:
@@ -74,7 +67,7 @@ type Batch struct {
 
 // Begin opens a session for a shard (sync.begin).
 type Begin struct {
-	Shard   Shard
+	Shard   ident.Shard
 	Session string
 	// Holder is the stable name of the process that speaks.
 	Holder string
@@ -82,7 +75,7 @@ type Begin struct {
 
 // Alive is the heartbeat of a session (sync.alive).
 type Alive struct {
-	Shard   Shard
+	Shard   ident.Shard
 	Session string
 	Low     uint64 // as in Object
 	// Digest is over the keys of the shard as the watcher sees them.
@@ -101,51 +94,16 @@ type Alive struct {
 	Ends bool
 }
 
-// OverlayKind says whose word an overlay is.
-type OverlayKind uint8
-
-// The kinds of overlays.
-const (
-	Rollback   OverlayKind = 1 // an operator serves earlier values
-	Hold       OverlayKind = 2 // the guard keeps what a mass loss would remove
-	Quarantine OverlayKind = 3 // clients are not sent what others like them rejected
-)
-
 // Overlay lays values over the world until its base is replaced, key by key;
 // a Quarantine lies over resources, until it is removed.
 type Overlay struct {
 	ID     string // used once: a removed id never comes back
-	Kind   OverlayKind
+	Kind   ident.OverlayKind
 	Reason string
-	Values []OverlayValue
+	Values []ident.OverlayValue
 	// Remove takes the overlay of this ID away. Kind is then Quarantine where
 	// a builder lifts one, and zero where an operator has the word.
 	Remove bool
-}
-
-// OverlayValue is what is served for Key while its source offers Base, or in
-// the place of Resource.
-type OverlayValue struct {
-	Key      Key
-	Base     Hash      // content hash of what is offered; zero: nothing is
-	Resource *Resource // instead of Key and Base, in a Quarantine
-	Payload  *Payload  // nil: the key, or the resource, is not served
-	Created  time.Time
-}
-
-// Resource is content of xDS that clients rejected.
-type Resource struct {
-	Type string // type URL
-	Name string
-	Sum  [16]byte // of name and content: another content is not meant
-	// Client is name and version of the clients that reject it.
-	Client string
-	// Class is one that is served it, as the builder encodes classes.
-	Class []byte
-}
-
-func (r *Resource) same(o *Resource) bool {
-	return r.Type == o.Type && r.Name == o.Name && r.Sum == o.Sum && r.Client == o.Client
 }
 
 // Segment says what counts from here on (segment.begin).
@@ -154,9 +112,9 @@ type Segment struct {
 	Build string
 	// Base is the fold checkpoint that counts, in the blob store and durable
 	// before this record.
-	Base Hash
+	Base ident.Hash
 	// Head is the head of VERSIONS that the writer saw; zero for none.
-	Head Position
+	Head ident.Position
 	// VersionsSeq is the last sequence of VERSIONS that the writer saw.
 	VersionsSeq uint64
 	// EpochRecord is the Seq of the record that began the epoch; 0 where this
@@ -170,7 +128,7 @@ type Record struct {
 	Time time.Time // the server's clock; not for ordering
 	// Hash is over the record's bytes and Time: two logs that agree in it at
 	// one Seq hold the same record there.
-	Hash  Hash
+	Hash  ident.Hash
 	Event Event
 	// Err says why Event could not be decoded; Event is zero then. Such a
 	// record takes its place and changes nothing.

@@ -4,35 +4,26 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
-	"encoding/hex"
 	"hash"
 	"math/bits"
-	"time"
+
+	"meshlog.dev/proto/ident"
 )
 
-// Hash is a SHA-256 sum.
-type Hash [sha256.Size]byte
-
-// IsZero says whether h is the hash of nothing.
-func (h Hash) IsZero() bool { return h == Hash{} }
-
-// String is lower-case hex.
-func (h Hash) String() string { return hex.EncodeToString(h[:]) }
-
-// ContentHash covers key, payload type, payload bytes and creation time, and
-// nothing else: two events with the same one say the same.
-func ContentHash(k Key, p Payload, created time.Time) Hash {
+// ContentHash covers the key, and the type, bytes and creation time of the
+// value, and nothing else.
+func ContentHash(k ident.Key, v ident.Value) ident.Hash {
 	h := sha256.New()
-	for _, s := range []string{k.Source, k.Instance, k.Kind, k.Namespace, k.Name, p.Type} {
+	for _, s := range []string{k.Source, k.Instance, k.Kind, k.Namespace, k.Name, v.Type} {
 		writeField(h, []byte(s))
 	}
-	writeField(h, p.Bytes)
+	writeField(h, v.Bytes)
 	var t []byte // none: the source has no creation time
-	if !created.IsZero() {
-		t = binary.BigEndian.AppendUint64(nil, uint64(created.UnixNano()))
+	if !v.Created.IsZero() {
+		t = binary.BigEndian.AppendUint64(nil, uint64(v.Created.UnixNano()))
 	}
 	writeField(h, t)
-	return Hash(h.Sum(nil))
+	return ident.Hash(h.Sum(nil))
 }
 
 func writeField(h hash.Hash, b []byte) {
@@ -46,7 +37,7 @@ func writeField(h hash.Hash, b []byte) {
 const Buckets = 1024
 
 // Bucket is the digest bucket of a key.
-func Bucket(k Key) int {
+func Bucket(k ident.Key) int {
 	h := sha256.New()
 	for _, s := range []string{k.Kind, k.Namespace, k.Name} {
 		writeField(h, []byte(s))
@@ -60,7 +51,7 @@ func Bucket(k Key) int {
 type Digest [16]byte
 
 // With is d with content hash h added if it was not in, taken out if it was.
-func (d Digest) With(h Hash) Digest {
+func (d Digest) With(h ident.Hash) Digest {
 	for i := range d {
 		d[i] ^= h[i]
 	}
@@ -71,7 +62,7 @@ func (d Digest) With(h Hash) Digest {
 type ShardDigests [Buckets]Digest
 
 // Toggle adds or takes out what k and its content hash are.
-func (s *ShardDigests) Toggle(k Key, h Hash) {
+func (s *ShardDigests) Toggle(k ident.Key, h ident.Hash) {
 	b := Bucket(k)
 	s[b] = s[b].With(h)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"meshlog.dev/proto/ident"
 )
 
 // Subject is where an event lies on the log, without the prefix
@@ -43,7 +45,7 @@ const (
 )
 
 // ObjectSubject is where the objects of k's shard, kind and namespace lie.
-func ObjectSubject(k Key) Subject {
+func ObjectSubject(k ident.Key) Subject {
 	namespace := noNamespace
 	if k.Namespace != "" {
 		namespace = Token(k.Namespace)
@@ -52,12 +54,12 @@ func ObjectSubject(k Key) Subject {
 }
 
 // ControlSubject is where begin and alive of a shard lie.
-func ControlSubject(s Shard) Subject {
+func ControlSubject(s ident.Shard) Subject {
 	return Subject(Token(s.Source) + "." + Token(s.Instance) + "." + controlToken)
 }
 
 // ShardSubjects is the wildcard that covers everything of a shard.
-func ShardSubjects(s Shard) Subject {
+func ShardSubjects(s ident.Shard) Subject {
 	return Subject(Token(s.Source) + "." + Token(s.Instance) + ".>")
 }
 
@@ -80,7 +82,7 @@ func SubjectOf(e Event) (Subject, error) {
 	case *Alive:
 		s = ControlSubject(b.Shard)
 	case *Overlay:
-		if s = OperatorOverlaySubject; b.Kind == Hold || b.Kind == Quarantine {
+		if s = OperatorOverlaySubject; b.Kind == ident.Hold || b.Kind == ident.Quarantine {
 			s = BuilderOverlaySubject
 		}
 	case *Segment:
@@ -108,9 +110,9 @@ const (
 // SubjectParts is a subject taken apart.
 type SubjectParts struct {
 	Class     SubjectClass
-	Shard     Shard  // of ObjectClass and ControlClass
-	Kind      string // of ObjectClass
-	Namespace string // of ObjectClass
+	Shard     ident.Shard // of ObjectClass and ControlClass
+	Kind      string      // of ObjectClass
+	Namespace string      // of ObjectClass
 }
 
 // ParseSubject takes s apart. It accepts exactly what the functions above
@@ -138,7 +140,7 @@ func ParseSubject(s Subject) (SubjectParts, error) {
 			return SubjectParts{}, fmt.Errorf("subject %q: token %q: %w", s, token, err)
 		}
 	}
-	shard := Shard{Source: n[0], Instance: n[1]}
+	shard := ident.Shard{Source: n[0], Instance: n[1]}
 	if control {
 		return SubjectParts{Class: ControlClass, Shard: shard}, nil
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/proto/ident"
 )
 
 func TestSubjects(t *testing.T) {
@@ -13,20 +15,20 @@ func TestSubjects(t *testing.T) {
 		subject Subject
 		parts   SubjectParts
 	}{
-		{"file.default.Resource.shop", SubjectParts{ObjectClass, Shard{"file", "default"}, "Resource", "shop"}},
-		{"file.default.MeshPolicy._", SubjectParts{ObjectClass, Shard{"file", "default"}, "MeshPolicy", ""}},
-		{"kubernetes.eu-1=2Eprod.Service.a_b", SubjectParts{ObjectClass, Shard{"kubernetes", "eu-1.prod"}, "Service", "a_b"}},
-		{"=5Fbuilder.=5Fctl.=5Foperator.=5F", SubjectParts{ObjectClass, Shard{"_builder", "_ctl"}, "_operator", "_"}},
-		{"=.=2A.=3E.=3D", SubjectParts{ObjectClass, Shard{"", "*"}, ">", "="}},
-		{"=20.=00.=C3=A9.=0A", SubjectParts{ObjectClass, Shard{" ", "\x00"}, "é", "\n"}},
-		{"file.default._ctl", SubjectParts{ControlClass, Shard{"file", "default"}, "", ""}},
-		{"=5Fbuilder.=5Fctl._ctl", SubjectParts{ControlClass, Shard{"_builder", "_ctl"}, "", ""}},
+		{"file.default.Resource.shop", SubjectParts{ObjectClass, ident.Shard{Source: "file", Instance: "default"}, "Resource", "shop"}},
+		{"file.default.MeshPolicy._", SubjectParts{ObjectClass, ident.Shard{Source: "file", Instance: "default"}, "MeshPolicy", ""}},
+		{"kubernetes.eu-1=2Eprod.Service.a_b", SubjectParts{ObjectClass, ident.Shard{Source: "kubernetes", Instance: "eu-1.prod"}, "Service", "a_b"}},
+		{"=5Fbuilder.=5Fctl.=5Foperator.=5F", SubjectParts{ObjectClass, ident.Shard{Source: "_builder", Instance: "_ctl"}, "_operator", "_"}},
+		{"=.=2A.=3E.=3D", SubjectParts{ObjectClass, ident.Shard{Source: "", Instance: "*"}, ">", "="}},
+		{"=20.=00.=C3=A9.=0A", SubjectParts{ObjectClass, ident.Shard{Source: " ", Instance: "\x00"}, "é", "\n"}},
+		{"file.default._ctl", SubjectParts{ControlClass, ident.Shard{Source: "file", Instance: "default"}, "", ""}},
+		{"=5Fbuilder.=5Fctl._ctl", SubjectParts{ControlClass, ident.Shard{Source: "_builder", Instance: "_ctl"}, "", ""}},
 	}
 	for _, test := range tests {
 		p := test.parts
 		got := ControlSubject(p.Shard)
 		if p.Class == ObjectClass {
-			got = ObjectSubject(Key{p.Shard.Source, p.Shard.Instance, p.Kind, p.Namespace, "any"})
+			got = ObjectSubject(ident.Key{Source: p.Shard.Source, Instance: p.Shard.Instance, Kind: p.Kind, Namespace: p.Namespace, Name: "any"})
 		}
 		if got != test.subject {
 			t.Errorf("subject of %+v = %q, want %q", p, got, test.subject)
@@ -39,20 +41,20 @@ func TestSubjects(t *testing.T) {
 }
 
 func TestSubjectOf(t *testing.T) {
-	shard := Shard{"file", "default"}
+	shard := ident.Shard{Source: "file", Instance: "default"}
 	tests := []struct {
 		body  Body
 		want  Subject
 		class SubjectClass
 	}{
-		{&Object{Key: Key{"file", "default", "Resource", "shop", "web"}}, "file.default.Resource.shop", ObjectClass},
+		{&Object{Key: ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "shop", Name: "web"}}, "file.default.Resource.shop", ObjectClass},
 		{&Begin{Shard: shard}, "file.default._ctl", ControlClass},
 		{&Alive{Shard: shard}, "file.default._ctl", ControlClass},
 		{&Segment{}, SegmentSubject, BuilderClass},
-		{&Overlay{Kind: Hold}, BuilderOverlaySubject, BuilderClass},
-		{&Overlay{Kind: Rollback}, OperatorOverlaySubject, OperatorClass},
-		{&Overlay{Kind: Quarantine}, BuilderOverlaySubject, BuilderClass},
-		{&Overlay{Kind: Quarantine, Remove: true}, BuilderOverlaySubject, BuilderClass},
+		{&Overlay{Kind: ident.Hold}, BuilderOverlaySubject, BuilderClass},
+		{&Overlay{Kind: ident.Rollback}, OperatorOverlaySubject, OperatorClass},
+		{&Overlay{Kind: ident.Quarantine}, BuilderOverlaySubject, BuilderClass},
+		{&Overlay{Kind: ident.Quarantine, Remove: true}, BuilderOverlaySubject, BuilderClass},
 		{&Overlay{Remove: true}, OperatorOverlaySubject, OperatorClass},
 	}
 	for _, test := range tests {
@@ -67,7 +69,7 @@ func TestSubjectOf(t *testing.T) {
 	if s, err := SubjectOf(Event{}); err == nil {
 		t.Errorf("SubjectOf an event without a body = %q", s)
 	}
-	long := &Object{Key: Key{Source: strings.Repeat("*", 400)}}
+	long := &Object{Key: ident.Key{Source: strings.Repeat("*", 400)}}
 	if s, err := SubjectOf(Event{Body: long}); err == nil {
 		t.Errorf("SubjectOf = %d bytes", len(s))
 	}
@@ -115,12 +117,12 @@ func FuzzSubject(f *testing.F) {
 		f.Add("mesh", s, "default", s, "")
 	}
 	f.Fuzz(func(t *testing.T, domain, source, instance, kind, namespace string) {
-		shard := Shard{source, instance}
+		shard := ident.Shard{Source: source, Instance: instance}
 		for _, want := range []struct {
 			s Subject
 			p SubjectParts
 		}{
-			{ObjectSubject(Key{source, instance, kind, namespace, ""}), SubjectParts{ObjectClass, shard, kind, namespace}},
+			{ObjectSubject(ident.Key{Source: source, Instance: instance, Kind: kind, Namespace: namespace, Name: ""}), SubjectParts{ObjectClass, shard, kind, namespace}},
 			{ControlSubject(shard), SubjectParts{ControlClass, shard, "", ""}},
 		} {
 			full := want.s.In(domain)
@@ -154,7 +156,7 @@ func FuzzParseSubject(f *testing.F) {
 		var again Subject
 		switch p.Class {
 		case ObjectClass:
-			again = ObjectSubject(Key{p.Shard.Source, p.Shard.Instance, p.Kind, p.Namespace, ""})
+			again = ObjectSubject(ident.Key{Source: p.Shard.Source, Instance: p.Shard.Instance, Kind: p.Kind, Namespace: p.Namespace, Name: ""})
 		case ControlClass:
 			again = ControlSubject(p.Shard)
 		default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
@@ -18,8 +19,8 @@ func CheckManifest(m *Manifest) error {
 	if !prev.Less(v) {
 		return fmt.Errorf("manifest %s: previous: is %s, must be smaller", v, prev)
 	}
-	if len(m.GetRoot()) != len(Hash{}) {
-		return fmt.Errorf("manifest %s: root: has %d bytes, want %d", v, len(m.GetRoot()), len(Hash{}))
+	if len(m.GetRoot()) != len(ident.Hash{}) {
+		return fmt.Errorf("manifest %s: root: has %d bytes, want %d", v, len(m.GetRoot()), len(ident.Hash{}))
 	}
 	if _, err := HashFrom(m.GetPreviousRoot()); err != nil {
 		return fmt.Errorf("manifest %s: previous_root: %w", v, err)
@@ -35,8 +36,8 @@ func CheckManifest(m *Manifest) error {
 
 func checkRefs(c *snapshotv1.Checkpoint) error {
 	for i, ref := range c.GetChunks() {
-		if len(ref.GetHash()) != len(Hash{}) {
-			return fmt.Errorf("chunks[%d].hash: has %d bytes, want %d", i, len(ref.GetHash()), len(Hash{}))
+		if len(ref.GetHash()) != len(ident.Hash{}) {
+			return fmt.Errorf("chunks[%d].hash: has %d bytes, want %d", i, len(ref.GetHash()), len(ident.Hash{}))
 		}
 	}
 	return nil

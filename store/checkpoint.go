@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
@@ -36,8 +37,8 @@ type CheckpointWriter struct {
 
 // Write puts the chunks of s, which is the content at v, and returns once they
 // are durable. After an error some of them may be there; they do no harm.
-func (w *CheckpointWriter) Write(ctx context.Context, blobs Blobs, s *Snapshot, v Version) (*snapshotv1.Checkpoint, error) {
-	c := &snapshotv1.Checkpoint{Rows: uint64(s.Len()), Version: v.Proto()}
+func (w *CheckpointWriter) Write(ctx context.Context, blobs Blobs, s *Snapshot, v ident.Position) (*snapshotv1.Checkpoint, error) {
+	c := &snapshotv1.Checkpoint{Rows: uint64(s.Len()), Version: VersionProto(v)}
 	refs := make(map[any]*snapshotv1.ChunkRef)
 	for _, part := range chunksOf(s) {
 		ref := w.refs[part.node]
@@ -94,7 +95,7 @@ func putChunk(ctx context.Context, blobs Blobs, seq iter.Seq[Row]) (*snapshotv1.
 	}
 	h, err := blobs.PutBlob(ctx, b)
 	if err != nil {
-		return nil, fmt.Errorf("put chunk %s: %w", HashOf(b), err)
+		return nil, fmt.Errorf("put chunk %s: %w", ident.HashOf(b), err)
 	}
 	return &snapshotv1.ChunkRef{Hash: h[:], Size: uint64(len(b))}, nil
 }
@@ -114,7 +115,7 @@ func ReadCheckpoint(ctx context.Context, blobs Blobs, c *snapshotv1.Checkpoint) 
 // WriteRows puts any rows, sorted by key, in the chunks that a Snapshot of them
 // would have. Who does it again and again keeps a Snapshot and a
 // CheckpointWriter instead.
-func WriteRows(ctx context.Context, blobs Blobs, rows []Row, v Version) (*snapshotv1.Checkpoint, error) {
+func WriteRows(ctx context.Context, blobs Blobs, rows []Row, v ident.Position) (*snapshotv1.Checkpoint, error) {
 	d := Delta{Put: rows}
 	if err := d.Check(); err != nil {
 		return nil, fmt.Errorf("checkpoint of version %s: %w", v, err)

@@ -13,36 +13,37 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
 // blobs is store.Blobs in its smallest form; it counts what is put.
 type blobs struct {
-	kept map[store.Hash][]byte
+	kept map[ident.Hash][]byte
 	puts int
 }
 
-func newBlobs() *blobs { return &blobs{kept: make(map[store.Hash][]byte)} }
+func newBlobs() *blobs { return &blobs{kept: make(map[ident.Hash][]byte)} }
 
-func (b *blobs) PutBlob(_ context.Context, blob []byte) (store.Hash, error) {
+func (b *blobs) PutBlob(_ context.Context, blob []byte) (ident.Hash, error) {
 	b.puts++
-	b.kept[store.HashOf(blob)] = blob
-	return store.HashOf(blob), nil
+	b.kept[ident.HashOf(blob)] = blob
+	return ident.HashOf(blob), nil
 }
 
-func (b *blobs) GetBlob(_ context.Context, h store.Hash) ([]byte, error) {
+func (b *blobs) GetBlob(_ context.Context, h ident.Hash) ([]byte, error) {
 	blob, ok := b.kept[h]
 	if !ok {
 		return nil, store.ErrNotFound
 	}
-	if store.HashOf(blob) != h {
+	if ident.HashOf(blob) != h {
 		return nil, store.ErrCorrupt
 	}
 	return blob, nil
 }
 
 func TestCheckpoint(t *testing.T) {
-	v := store.Version{Epoch: 1, Seq: 2}
+	v := ident.Position{Epoch: 1, Seq: 2}
 	for _, tt := range []struct {
 		name   string
 		rows   int
@@ -109,7 +110,7 @@ func TestCheckpointWriterReuses(t *testing.T) {
 	write := func(s *store.Snapshot) int {
 		t.Helper()
 		before := kept.puts
-		c, err := w.Write(t.Context(), kept, s, store.Version{Epoch: 1, Seq: 1})
+		c, err := w.Write(t.Context(), kept, s, ident.Position{Epoch: 1, Seq: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,20 +149,20 @@ func TestReadCheckpointRefuses(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name  string
-		spoil func(b *blobs, first, second store.Hash) (swap bool)
+		spoil func(b *blobs, first, second ident.Hash) (swap bool)
 		want  error
 	}{
-		{"a chunk is gone", func(b *blobs, first, _ store.Hash) bool { delete(b.kept, first); return false }, store.ErrNotFound},
-		{"a bit flipped", func(b *blobs, first, _ store.Hash) bool { b.kept[first][9] ^= 1; return false }, store.ErrCorrupt},
-		{"a chunk twice", func(*blobs, store.Hash, store.Hash) bool { return true }, store.ErrCorrupt},
+		{"a chunk is gone", func(b *blobs, first, _ ident.Hash) bool { delete(b.kept, first); return false }, store.ErrNotFound},
+		{"a bit flipped", func(b *blobs, first, _ ident.Hash) bool { b.kept[first][9] ^= 1; return false }, store.ErrCorrupt},
+		{"a chunk twice", func(*blobs, ident.Hash, ident.Hash) bool { return true }, store.ErrCorrupt},
 	} {
 		kept := newBlobs()
-		c, err := store.WriteRows(t.Context(), kept, deltaOf(rows).Put, store.Version{Epoch: 1, Seq: 1})
+		c, err := store.WriteRows(t.Context(), kept, deltaOf(rows).Put, ident.Position{Epoch: 1, Seq: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		refs := c.GetChunks()
-		if tt.spoil(kept, store.Hash(refs[0].GetHash()), store.Hash(refs[1].GetHash())) {
+		if tt.spoil(kept, ident.Hash(refs[0].GetHash()), ident.Hash(refs[1].GetHash())) {
 			refs[0] = refs[1]
 		}
 		if _, err := store.ReadCheckpoint(t.Context(), kept, c); !errors.Is(err, tt.want) {
@@ -171,7 +172,7 @@ func TestReadCheckpointRefuses(t *testing.T) {
 }
 
 func TestWriteRowsRefusesDisorder(t *testing.T) {
-	_, err := store.WriteRows(t.Context(), newBlobs(), []store.Row{{Key: "b"}, {Key: "a"}}, store.Version{Epoch: 1, Seq: 1})
+	_, err := store.WriteRows(t.Context(), newBlobs(), []store.Row{{Key: "b"}, {Key: "a"}}, ident.Position{Epoch: 1, Seq: 1})
 	if err == nil {
 		t.Error("rows out of order were written")
 	}

@@ -5,29 +5,30 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
 // HashFrom reads a hash from the wire; no bytes are the zero Hash.
-func HashFrom(b []byte) (Hash, error) {
+func HashFrom(b []byte) (ident.Hash, error) {
 	switch len(b) {
 	case 0:
-		return Hash{}, nil
-	case len(Hash{}):
-		return Hash(b), nil
+		return ident.Hash{}, nil
+	case len(ident.Hash{}):
+		return ident.Hash(b), nil
 	}
-	return Hash{}, fmt.Errorf("hash of %d bytes, want %d", len(b), len(Hash{}))
+	return ident.Hash{}, fmt.Errorf("hash of %d bytes, want %d", len(b), len(ident.Hash{}))
 }
 
 // RootOf is the root that a manifest names; the zero Hash where it names none
 // that can be read.
-func RootOf(m *Manifest) Hash {
+func RootOf(m *Manifest) ident.Hash {
 	h, _ := HashFrom(m.GetRoot())
 	return h
 }
 
 // PreviousOf is the version that a manifest follows, and its root.
-func PreviousOf(m *Manifest) (Version, Hash) {
+func PreviousOf(m *Manifest) (ident.Position, ident.Hash) {
 	h, _ := HashFrom(m.GetPreviousRoot())
 	return VersionOf(m.GetPrevious()), h
 }
@@ -74,7 +75,7 @@ func DecodeDelta(b []byte) (Delta, error) {
 
 // EncodeUpdate writes u whole, or, where blob is not zero, with the name of
 // the blob that holds its encoded delta. Equal updates give equal bytes.
-func EncodeUpdate(u Update, blob Hash) ([]byte, error) {
+func EncodeUpdate(u Update, blob ident.Hash) ([]byte, error) {
 	if err := CheckManifest(u.Manifest); err != nil {
 		return nil, err
 	}
@@ -93,27 +94,27 @@ func EncodeUpdate(u Update, blob Hash) ([]byte, error) {
 
 // DecodeUpdate reads what EncodeUpdate wrote. Where blob is not zero, the
 // delta is empty and that blob is the encoded one. It keeps nothing of b.
-func DecodeUpdate(b []byte) (u Update, blob Hash, err error) {
+func DecodeUpdate(b []byte) (u Update, blob ident.Hash, err error) {
 	p := new(snapshotv1.Update)
 	if err := proto.Unmarshal(b, p); err != nil {
-		return Update{}, Hash{}, fmt.Errorf("update: %w", err)
+		return Update{}, ident.Hash{}, fmt.Errorf("update: %w", err)
 	}
 	if err := CheckManifest(p.GetManifest()); err != nil {
-		return Update{}, Hash{}, fmt.Errorf("update: %w", err)
+		return Update{}, ident.Hash{}, fmt.Errorf("update: %w", err)
 	}
 	v := VersionOf(p.GetManifest().GetVersion())
 	if p.Delta != nil && len(p.DeltaBlob) > 0 {
-		return Update{}, Hash{}, fmt.Errorf("update %s: delta_blob: there is a delta too", v)
+		return Update{}, ident.Hash{}, fmt.Errorf("update %s: delta_blob: there is a delta too", v)
 	}
 	if blob, err = HashFrom(p.GetDeltaBlob()); err != nil {
-		return Update{}, Hash{}, fmt.Errorf("update %s: delta_blob: %w", v, err)
+		return Update{}, ident.Hash{}, fmt.Errorf("update %s: delta_blob: %w", v, err)
 	}
 	if p.Delta == nil && blob.IsZero() {
-		return Update{}, Hash{}, fmt.Errorf("update %s: delta: is missing", v)
+		return Update{}, ident.Hash{}, fmt.Errorf("update %s: delta: is missing", v)
 	}
 	d, err := deltaOf(p.GetDelta())
 	if err != nil {
-		return Update{}, Hash{}, fmt.Errorf("update %s: %w", v, err)
+		return Update{}, ident.Hash{}, fmt.Errorf("update %s: %w", v, err)
 	}
 	return Update{Manifest: p.Manifest, Delta: d}, blob, nil
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 )
@@ -21,20 +22,20 @@ import (
 // exampleManifest is the one that the README prints.
 func exampleManifest() *store.Manifest {
 	s := build(map[string]string{"v/file/demo/Resource/shop/reviews": "the value"})
-	root, was, record := s.Root(), store.Hash{}, store.HashOf([]byte("a record"))
-	chunk := store.HashOf([]byte("a chunk"))
+	root, was, record := s.Root(), ident.Hash{}, ident.HashOf([]byte("a record"))
+	chunk := ident.HashOf([]byte("a chunk"))
 	return &store.Manifest{
-		Version:      store.Version{Epoch: 1735787045, Seq: 42}.Proto(),
+		Version:      store.VersionProto(ident.Position{Epoch: 1735787045, Seq: 42}),
 		RecordHash:   record[:],
 		RecordTime:   timestamppb.New(time.Date(2025, 1, 2, 3, 4, 5, 678_000_000, time.UTC)),
-		Previous:     store.Version{Epoch: 1735787045, Seq: 40}.Proto(),
+		Previous:     store.VersionProto(ident.Position{Epoch: 1735787045, Seq: 40}),
 		PreviousRoot: was[:],
 		Root:         root[:],
 		Build:        "v0.1.0",
 		Watermark:    []*snapshotv1.Watermark{{Source: "file", Instance: "demo", Seq: 42, Synced: true}},
 		Changes:      []*snapshotv1.KeyChange{{Key: "v/file/demo/Resource/shop/reviews", Seq: 42}},
 		ChangeCount:  1,
-		Checkpoint:   &snapshotv1.Checkpoint{Rows: 1, Version: store.Version{Epoch: 1735787045, Seq: 42}.Proto(), Chunks: []*snapshotv1.ChunkRef{{Hash: chunk[:], Size: 46}}},
+		Checkpoint:   &snapshotv1.Checkpoint{Rows: 1, Version: store.VersionProto(ident.Position{Epoch: 1735787045, Seq: 42}), Chunks: []*snapshotv1.ChunkRef{{Hash: chunk[:], Size: 46}}},
 		PublishTime:  timestamppb.New(time.Date(2025, 1, 2, 3, 4, 5, 690_000_000, time.UTC)),
 		Publisher:    "builder-1",
 	}
@@ -44,7 +45,7 @@ func TestUpdateRoundTrip(t *testing.T) {
 	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		u := store.Update{Manifest: exampleManifest(), Delta: randomDelta(rnd, map[string]string{}, 50, 100)}
-		b, err := store.EncodeUpdate(u, store.Hash{})
+		b, err := store.EncodeUpdate(u, ident.Hash{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,12 +56,12 @@ func TestUpdateRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(u, got, protocmp.Transform(), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("round trip (-want +got):\n%s", diff)
 		}
-		if again, _ := store.EncodeUpdate(got, store.Hash{}); !bytes.Equal(again, b) {
+		if again, _ := store.EncodeUpdate(got, ident.Hash{}); !bytes.Equal(again, b) {
 			t.Fatal("the same update has other bytes")
 		}
 	}
 	u := store.Update{Manifest: exampleManifest()}
-	name := store.HashOf([]byte("delta"))
+	name := ident.HashOf([]byte("delta"))
 	b, err := store.EncodeUpdate(u, name)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +127,7 @@ func TestDecodeRefuses(t *testing.T) {
 }
 
 func FuzzDecodeUpdate(f *testing.F) {
-	b, err := store.EncodeUpdate(store.Update{Manifest: exampleManifest(), Delta: deltaOf(map[string]string{"a": "1"})}, store.Hash{})
+	b, err := store.EncodeUpdate(store.Update{Manifest: exampleManifest(), Delta: deltaOf(map[string]string{"a": "1"})}, ident.Hash{})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -147,12 +148,12 @@ func FuzzDecodeUpdate(f *testing.F) {
 }
 
 func TestParseVersion(t *testing.T) {
-	v := store.Version{Epoch: 3, Seq: 1<<64 - 1}
-	if got, err := store.ParseVersion(v.String()); err != nil || got != v {
+	v := ident.Position{Epoch: 3, Seq: 1<<64 - 1}
+	if got, err := ident.ParsePosition(v.String()); err != nil || got != v {
 		t.Errorf("%s was read as %s, %v", v, got, err)
 	}
 	for _, s := range []string{"", "1", "1.", ".1", "1.2.3", "1.2x", "-1.2", "a.b", "1.99999999999999999999"} {
-		if v, err := store.ParseVersion(s); err == nil {
+		if v, err := ident.ParsePosition(s); err == nil {
 			t.Errorf("%q was read as %s", s, v)
 		}
 	}

@@ -3,6 +3,8 @@ package store
 import (
 	"crypto/sha256"
 	"encoding/binary"
+
+	"meshlog.dev/proto/ident"
 )
 
 // The tree has two levels of fanOut below the root: 4096 buckets of keys. Its
@@ -30,37 +32,37 @@ func slotOf(key string) (mid, bucket int) {
 
 // leafHash covers a row: the hash of the value has a fixed length, so no other
 // key and value give the same bytes.
-func leafHash(key string, value []byte) Hash {
+func leafHash(key string, value []byte) ident.Hash {
 	sum := sha256.Sum256(value)
 	b := make([]byte, 0, 256)
 	b = append(b, leafTag)
 	b = append(b, sum[:]...)
 	b = append(b, key...)
-	return HashOf(b)
+	return ident.HashOf(b)
 }
 
 // bucketHash covers the leaves of a bucket, in the order of their keys; the
 // empty bucket has the zero Hash.
-func bucketHash(leaves []*leaf) Hash {
+func bucketHash(leaves []*leaf) ident.Hash {
 	if len(leaves) == 0 {
-		return Hash{}
+		return ident.Hash{}
 	}
 	b := make([]byte, 1, 1+len(leaves)*sha256.Size)
 	b[0] = bucketTag
 	for _, l := range leaves {
 		b = append(b, l.hash[:]...)
 	}
-	return HashOf(b)
+	return ident.HashOf(b)
 }
 
 // nodeHash covers the children of a node, the empty ones with the zero Hash. A
 // node without children is not there and has the zero Hash itself.
-func nodeHash(tag byte, child func(i int) Hash) Hash {
+func nodeHash(tag byte, child func(i int) ident.Hash) ident.Hash {
 	var b [1 + fanOut*sha256.Size]byte
 	b[0] = tag
 	for i := range fanOut {
 		h := child(i)
 		copy(b[1+i*sha256.Size:], h[:])
 	}
-	return HashOf(b[:])
+	return ident.HashOf(b[:])
 }

@@ -6,6 +6,8 @@ import (
 	"iter"
 	"slices"
 	"strings"
+
+	"meshlog.dev/proto/ident"
 )
 
 // Snapshot is an immutable set of rows with a Merkle root over 4096 buckets of
@@ -18,7 +20,7 @@ type Snapshot struct {
 	mids [fanOut]*mid
 	len  int
 	size int
-	root Hash
+	root ident.Hash
 }
 
 // mid is a node between the root and the buckets; never without a row.
@@ -26,20 +28,20 @@ type mid struct {
 	buckets [fanOut]*bucket
 	len     int
 	size    int
-	hash    Hash
+	hash    ident.Hash
 }
 
 // bucket holds rows sorted by key; never without one.
 type bucket struct {
 	leaves []*leaf
 	size   int
-	hash   Hash
+	hash   ident.Hash
 }
 
 type leaf struct {
 	key   string
 	value []byte
-	hash  Hash
+	hash  ident.Hash
 }
 
 // change is one row of a Delta on its way to its bucket.
@@ -75,7 +77,7 @@ func (s *Snapshot) With(d Delta) *Snapshot {
 	case next.len == 0:
 		return nil
 	}
-	next.root = nodeHash(rootTag, func(i int) Hash { return next.mids[i].sum() })
+	next.root = nodeHash(rootTag, func(i int) ident.Hash { return next.mids[i].sum() })
 	return next
 }
 
@@ -135,7 +137,7 @@ func (m *mid) with(changes []change) *mid {
 	case next.len == 0:
 		return nil
 	}
-	next.hash = nodeHash(midTag, func(i int) Hash { return next.buckets[i].sum() })
+	next.hash = nodeHash(midTag, func(i int) ident.Hash { return next.buckets[i].sum() })
 	return next
 }
 
@@ -214,9 +216,9 @@ func (s *Snapshot) Len() int {
 
 // Root covers all rows, in whatever order they came; the empty snapshot's is
 // the zero Hash.
-func (s *Snapshot) Root() Hash {
+func (s *Snapshot) Root() ident.Hash {
 	if s == nil {
-		return Hash{}
+		return ident.Hash{}
 	}
 	return s.root
 }
@@ -340,9 +342,9 @@ func (m *mid) bytes() int {
 	return m.size
 }
 
-func (m *mid) sum() Hash {
+func (m *mid) sum() ident.Hash {
 	if m == nil {
-		return Hash{}
+		return ident.Hash{}
 	}
 	return m.hash
 }
@@ -361,9 +363,9 @@ func (b *bucket) bytes() int {
 	return b.size
 }
 
-func (b *bucket) sum() Hash {
+func (b *bucket) sum() ident.Hash {
 	if b == nil {
-		return Hash{}
+		return ident.Hash{}
 	}
 	return b.hash
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -150,7 +151,7 @@ func TestRootIsFixed(t *testing.T) {
 }
 
 func TestRootTellsRowsApart(t *testing.T) {
-	seen := make(map[store.Hash]string)
+	seen := make(map[ident.Hash]string)
 	for _, rows := range []map[string]string{
 		{}, {"": ""}, {"a": ""}, {"": "a"}, {"a": "b"}, {"ab": ""}, {"a": "", "b": ""}, {"a": "b", "b": "a"}, {"a": "a", "b": "b"},
 	} {

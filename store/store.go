@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"iter"
+
+	"meshlog.dev/proto/ident"
 )
 
 // Errors of stores and feeds, to be tested with errors.Is.
@@ -31,7 +33,7 @@ type Stored struct {
 }
 
 // Version is the version's name.
-func (s Stored) Version() Version { return VersionOf(s.Manifest.GetVersion()) }
+func (s Stored) Version() ident.Position { return VersionOf(s.Manifest.GetVersion()) }
 
 // Commit is what a Writer writes in one transaction.
 type Commit struct {
@@ -50,7 +52,7 @@ type Writer interface {
 	// Commit makes c the latest version if prev is the latest so far, else
 	// ErrConflict. After an error other than that the commit may be there or
 	// not, but never half of it.
-	Commit(ctx context.Context, prev Version, c Commit) error
+	Commit(ctx context.Context, prev ident.Position, c Commit) error
 	// SaveSide changes the side table alone. The side table is its owner's:
 	// rows of any meaning, kept beside the versions.
 	SaveSide(ctx context.Context, d Delta) error
@@ -63,12 +65,12 @@ type Reader interface {
 	// Latest returns the newest version, or ErrEmpty.
 	Latest(ctx context.Context) (Stored, error)
 	// At returns a kept version, or ErrNotFound.
-	At(ctx context.Context, v Version) (Stored, error)
+	At(ctx context.Context, v ident.Position) (Stored, error)
 	// Manifests yields the kept manifests, newest first.
 	Manifests(ctx context.Context) iter.Seq2[*Manifest, error]
 	// Watch sends the latest version, then whenever there is a newer one; a
 	// slow receiver gets only the newest. The channel closes with ctx.
-	Watch(ctx context.Context) <-chan Version
+	Watch(ctx context.Context) <-chan ident.Position
 	// Side yields the side table, sorted by key.
 	Side(ctx context.Context) iter.Seq2[Row, error]
 }
@@ -83,10 +85,10 @@ type Store interface {
 // Blobs keeps bytes by their hash, durably.
 type Blobs interface {
 	// PutBlob keeps b and returns its name. It returns once b is durable.
-	PutBlob(ctx context.Context, b []byte) (Hash, error)
+	PutBlob(ctx context.Context, b []byte) (ident.Hash, error)
 	// GetBlob returns the blob of that name: ErrNotFound if there is none,
 	// ErrCorrupt if its bytes have another hash.
-	GetBlob(ctx context.Context, h Hash) ([]byte, error)
+	GetBlob(ctx context.Context, h ident.Hash) ([]byte, error)
 }
 
 // Head is the end of the version chain.
@@ -100,7 +102,7 @@ type Head struct {
 }
 
 // Version is the head's version; zero without a head.
-func (h Head) Version() Version { return VersionOf(h.Manifest.GetVersion()) }
+func (h Head) Version() ident.Position { return VersionOf(h.Manifest.GetVersion()) }
 
 // Publisher writes the version chain.
 type Publisher interface {
@@ -125,7 +127,7 @@ type Chain interface {
 	// Fetch returns the whole content of a version of the chain: the nearest
 	// checkpoint at or before it, and the deltas from there. ErrNotFound if
 	// it is not, or no longer, there.
-	Fetch(ctx context.Context, v Version) (Stored, error)
+	Fetch(ctx context.Context, v ident.Position) (Stored, error)
 	// History yields the manifests of the chain, newest first.
 	History(ctx context.Context) iter.Seq2[*Manifest, error]
 }
@@ -135,7 +137,7 @@ type Copier interface {
 	// Updates yields the chain from version from on, oldest first. The delta of
 	// the first one leads from a version that is not yielded. It ends with the
 	// first error.
-	Updates(ctx context.Context, from Version) iter.Seq2[Update, error]
+	Updates(ctx context.Context, from ident.Position) iter.Seq2[Update, error]
 }
 
 // Follower follows the version chain. One goroutine uses it.
@@ -147,15 +149,15 @@ type Follower interface {
 	// does not lead from have, and the caller asks Fetch.
 	// If the head is below have, or is have with another root, Next returns
 	// a *MismatchError, once per head.
-	Next(ctx context.Context, have Version, root Hash) ([]Update, error)
+	Next(ctx context.Context, have ident.Position, root ident.Hash) ([]Update, error)
 	Close() error
 }
 
 // MismatchError says that the chain's head and what a follower has cannot
 // both be right: the chain was rewound.
 type MismatchError struct {
-	Have, Head     Version
-	Root, HeadRoot Hash
+	Have, Head     ident.Position
+	Root, HeadRoot ident.Hash
 }
 
 // Error implements error.

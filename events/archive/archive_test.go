@@ -19,6 +19,7 @@ import (
 	"meshlog.dev/events/archive"
 	"meshlog.dev/events/eventstest"
 	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
 )
 
 // TestSuite fills a log in memory; what is read comes from an archive of it.
@@ -148,7 +149,7 @@ func sample(t *testing.T, n int) (*memlog.Log, string) {
 	for i := range n {
 		_, err := l.Append(t.Context(), []events.Event{{
 			ID:   fmt.Sprint("begin-", i),
-			Body: &events.Begin{Shard: events.Shard{Source: "s", Instance: fmt.Sprint(i % 3)}, Session: fmt.Sprint(i), Holder: "h"},
+			Body: &events.Begin{Shard: ident.Shard{Source: "s", Instance: fmt.Sprint(i % 3)}, Session: fmt.Sprint(i), Holder: "h"},
 		}}, events.Fence{})
 		if err != nil {
 			t.Fatal(err)

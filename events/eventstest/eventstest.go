@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 )
 
 // Log is what is examined. After Close everything answers ErrClosed.
@@ -72,7 +73,7 @@ type test struct {
 }
 
 var (
-	shard    = events.Shard{Source: "test", Instance: "one"}
+	shard    = ident.Shard{Source: "test", Instance: "one"}
 	observed = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 )
 
@@ -83,9 +84,9 @@ func put(session string, n int, namespace string) events.Event {
 		ID:       fmt.Sprintf("%s/%s/%d", shard, session, n),
 		Observed: observed,
 		Body: &events.Object{
-			Key:     events.Key{Source: shard.Source, Instance: shard.Instance, Kind: "Thing", Namespace: namespace, Name: "n" + strconv.Itoa(n)},
+			Key:     ident.Key{Source: shard.Source, Instance: shard.Instance, Kind: "Thing", Namespace: namespace, Name: "n" + strconv.Itoa(n)},
 			Op:      events.Put,
-			Payload: events.Payload{Type: "example.com/thing", Bytes: fmt.Appendf(nil, "%s %d", session, n)},
+			Value:   ident.Value{Type: "example.com/thing", Bytes: fmt.Appendf(nil, "%s %d", session, n)},
 			Session: session,
 			Pseq:    uint64(n),
 			Low:     1,
@@ -105,7 +106,7 @@ func puts(session string, n int, namespace string) []events.Event {
 // large is an event with a payload of n bytes.
 func large(id string, n int) events.Event {
 	e := put(id, 1, "large")
-	e.Body.(*events.Object).Payload.Bytes = make([]byte, n)
+	e.Body.(*events.Object).Value.Bytes = make([]byte, n)
 	return e
 }
 

@@ -9,6 +9,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/events/eventstest"
 	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
 )
 
 func TestSuite(t *testing.T) {
@@ -33,7 +34,7 @@ func TestSuite(t *testing.T) {
 func begin(n int) events.Event {
 	return events.Event{
 		ID:   fmt.Sprint("begin-", n),
-		Body: &events.Begin{Shard: events.Shard{Source: "s", Instance: "i"}, Session: fmt.Sprint(n), Holder: "h"},
+		Body: &events.Begin{Shard: ident.Shard{Source: "s", Instance: "i"}, Session: fmt.Sprint(n), Holder: "h"},
 	}
 }
 

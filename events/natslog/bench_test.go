@@ -11,6 +11,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
 )
 
 // benchLog is a log on a server in this process that syncs every write, over
@@ -33,9 +34,9 @@ var transports = []struct {
 // object is an event with a payload of 1 KB.
 func object(n int) events.Event {
 	return events.Event{ID: fmt.Sprint("object-", n), Body: &events.Object{
-		Key:     events.Key{Source: "s", Instance: "i", Kind: "Thing", Namespace: "x", Name: fmt.Sprint(n)},
+		Key:     ident.Key{Source: "s", Instance: "i", Kind: "Thing", Namespace: "x", Name: fmt.Sprint(n)},
 		Op:      events.Put,
-		Payload: events.Payload{Type: "example.com/thing", Bytes: bytes.Repeat([]byte("x"), 1024)},
+		Value:   ident.Value{Type: "example.com/thing", Bytes: bytes.Repeat([]byte("x"), 1024)},
 		Session: "1",
 		Pseq:    uint64(n),
 	}}

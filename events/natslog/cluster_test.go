@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/events/eventstest"
 	"meshlog.dev/events/freeport"
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
 )
 
 // TestCluster runs the suite on three servers and three replicas: conflicts
@@ -52,7 +53,7 @@ func testClusterReads(t *testing.T, servers []*server.Server) {
 			if err != nil || bounds.Last != uint64(n) {
 				t.Fatalf("after record %d node %d says %+v, %v", n, i, bounds, err)
 			}
-			last, err := l.Last(t.Context(), events.ControlSubject(events.Shard{Source: "s", Instance: "i"}))
+			last, err := l.Last(t.Context(), events.ControlSubject(ident.Shard{Source: "s", Instance: "i"}))
 			if err != nil || last.Seq != uint64(n) {
 				t.Fatalf("after record %d node %d says the last is %d, %v", n, i, last.Seq, err)
 			}

@@ -26,6 +26,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 )
 
 // What is used where nothing else is said.
@@ -48,7 +49,7 @@ type Options struct {
 	// needs no more permissions than ShardPermissions, and Follow is not for
 	// it. Last is then answered by any server, which may lag a little; Get
 	// knows the shard's newest record, and of the log's newest the time.
-	Shard *events.Shard
+	Shard *ident.Shard
 }
 
 func (o Options) withDefaults() Options {
@@ -67,8 +68,8 @@ type Log struct {
 	js      jetstream.JetStream
 	domain  string
 	stream  string
-	shard   *events.Shard // nil: all is read
-	maxSize int           // of a message with its headers, in bytes
+	shard   *ident.Shard // nil: all is read
+	maxSize int          // of a message with its headers, in bytes
 
 	closing sync.Once
 	closed  chan struct{}

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 )
 
 // The requests that are made of a server, each with the name of a stream, and
@@ -29,7 +30,7 @@ const (
 // ShardPermissions are the subjects that a client must be allowed to publish
 // to, beside listening to its inbox, to open the log of one shard, write there
 // and read that.
-func ShardPermissions(o Options, s events.Shard) []string {
+func ShardPermissions(o Options, s ident.Shard) []string {
 	return subjectPermissions(o.withDefaults(), events.ShardSubjects(s))
 }
 

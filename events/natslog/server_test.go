@@ -16,12 +16,13 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
 )
 
 func begin(n int) events.Event {
 	return events.Event{
 		ID:   fmt.Sprint("begin-", n),
-		Body: &events.Begin{Shard: events.Shard{Source: "s", Instance: "i"}, Session: fmt.Sprint(n), Holder: "h"},
+		Body: &events.Begin{Shard: ident.Shard{Source: "s", Instance: "i"}, Session: fmt.Sprint(n), Holder: "h"},
 	}
 }
 
@@ -284,14 +285,14 @@ func TestBrokenStream(t *testing.T) {
 func TestUnder(t *testing.T) {
 	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
 	l := newRig(t, connect(t, s, nats.InProcessServer(s)), natslog.StreamOptions{}).log
-	other := events.Event{ID: "other", Body: &events.Begin{Shard: events.Shard{Source: "s", Instance: "j"}, Session: "1", Holder: "h"}}
+	other := events.Event{ID: "other", Body: &events.Begin{Shard: ident.Shard{Source: "s", Instance: "j"}, Session: "1", Holder: "h"}}
 	for _, e := range []events.Event{begin(1), other, begin(3), begin(4)} {
 		if _, err := l.Append(t.Context(), []events.Event{e}, events.Fence{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var got []uint64
-	for r, err := range l.Under(t.Context(), events.ControlSubject(events.Shard{Source: "s", Instance: "i"})) {
+	for r, err := range l.Under(t.Context(), events.ControlSubject(ident.Shard{Source: "s", Instance: "i"})) {
 		if err != nil {
 			t.Fatal(err)
 		}

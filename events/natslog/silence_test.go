@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 )
 
 // TestSilence: a consumer that says nothing is replaced. This one is silent
@@ -44,7 +45,7 @@ func TestSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	e := events.Event{ID: "x", Body: &events.Begin{Shard: events.Shard{Source: "s", Instance: "i"}, Session: "1", Holder: "h"}}
+	e := events.Event{ID: "x", Body: &events.Begin{Shard: ident.Shard{Source: "s", Instance: "i"}, Session: "1", Holder: "h"}}
 	if _, err := l.Append(t.Context(), []events.Event{e}, events.Fence{}); err != nil {
 		t.Fatal(err)
 	}

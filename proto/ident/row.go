@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
+// What the keys of content rows begin with: the rows of values and of overlays.
 const (
-	valuePrefix   = "v/"
-	overlayPrefix = "o/"
+	ValuePrefix   = "v/"
+	OverlayPrefix = "o/"
 )
 
 var (
@@ -22,22 +23,22 @@ func (k Key) Row() string {
 	for i, p := range parts {
 		parts[i] = escapeRow.Replace(p)
 	}
-	return valuePrefix + strings.Join(parts, "/")
+	return ValuePrefix + strings.Join(parts, "/")
 }
 
 // OverlayRow returns the key of the content row of an overlay.
-func OverlayRow(id string) string { return overlayPrefix + id }
+func OverlayRow(id string) string { return OverlayPrefix + id }
 
 // ParseRow reads the key of a content row: of a value, then overlay is empty, or
 // of an overlay, then k is zero.
 func ParseRow(row string) (k Key, overlay string, err error) {
-	if id, ok := strings.CutPrefix(row, overlayPrefix); ok && id != "" {
+	if id, ok := strings.CutPrefix(row, OverlayPrefix); ok && id != "" {
 		return Key{}, id, nil
 	}
-	rest, ok := strings.CutPrefix(row, valuePrefix)
+	rest, ok := strings.CutPrefix(row, ValuePrefix)
 	parts := strings.Split(rest, "/")
 	if !ok || len(parts) != 5 {
-		return Key{}, "", fmt.Errorf("content row %q: want %ssource/instance/kind/namespace/name or %sid", row, valuePrefix, overlayPrefix)
+		return Key{}, "", fmt.Errorf("content row %q: want %ssource/instance/kind/namespace/name or %sid", row, ValuePrefix, OverlayPrefix)
 	}
 	for i, p := range parts {
 		parts[i] = unescapeRow.Replace(p)

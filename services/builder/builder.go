@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
@@ -39,7 +40,7 @@ type Options struct {
 	// Ticks are the leader's, as heard on the bus.
 	Ticks <-chan *reportv1.Tick
 	// Mismatches are versions that frontends have and the chain has not.
-	Mismatches <-chan store.Version
+	Mismatches <-chan ident.Position
 	// Reports are the frontends'; each is to be taken.
 	Reports <-chan *reportv1.FrontendReport
 	// BlobsLost are epochs under which the bus has lost its blobs.
@@ -71,11 +72,11 @@ type Builder struct {
 	acked    uint64
 	first    time.Time // when the first, and the newest, pending change came
 	last     time.Time
-	pending  int             // how many there were then
-	building time.Duration   // what the last build took
-	tried    events.Position // of the last commit
-	triedAt  time.Time       // zero: a try is worth it
-	news     bool            // a version, or a change of leadership, to be told
+	pending  int            // how many there were then
+	building time.Duration  // what the last build took
+	tried    ident.Position // of the last commit
+	triedAt  time.Time      // zero: a try is worth it
+	news     bool           // a version, or a change of leadership, to be told
 	resigned bool
 }
 
@@ -85,7 +86,7 @@ type reading struct {
 }
 
 type digestAsk struct {
-	shard   events.Shard
+	shard   ident.Shard
 	session string
 	kinds   events.Kinds
 	answer  chan *events.ShardDigests
@@ -129,7 +130,7 @@ func (b *Builder) Report() *reportv1.BuilderReport {
 }
 
 // Digests answers a watcher; see Machine.Digests. Safe for concurrent use.
-func (b *Builder) Digests(ctx context.Context, s events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
+func (b *Builder) Digests(ctx context.Context, s ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
 	ask := digestAsk{s, session, kinds, make(chan *events.ShardDigests, 1)}
 	select {
 	case b.asks <- ask:
@@ -361,7 +362,7 @@ func (b *Builder) readLog(ctx context.Context, f events.Follower) {
 }
 
 // readChain tells of newer versions, until the connection ends.
-func (b *Builder) readChain(ctx context.Context, f store.Follower, have store.Version, root store.Hash) {
+func (b *Builder) readChain(ctx context.Context, f store.Follower, have ident.Position, root ident.Hash) {
 	for {
 		links, err := f.Next(ctx, have, root)
 		if ctx.Err() != nil {

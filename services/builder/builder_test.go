@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
@@ -195,7 +196,7 @@ func TestDigestsAreTheLeadersWord(t *testing.T) {
 func TestTicksDoNotKeepAStandbyFromConnecting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, leader := servingA(t)
-		epoch := func(begin func(store.Version)) {
+		epoch := func(begin func(ident.Position)) {
 			head, _ := leader.HeadVersion()
 			begin(head)
 			leader.settle()
@@ -204,7 +205,7 @@ func TestTicksDoNotKeepAStandbyFromConnecting(t *testing.T) {
 		}
 		epoch(leader.WantEpoch)
 		r.chain.LoseBlobs()
-		epoch(func(head store.Version) { leader.BlobsLost(head.Epoch) })
+		epoch(func(head ident.Position) { leader.BlobsLost(head.Epoch) })
 		head, _ := leader.HeadVersion()
 
 		ticks := make(chan *reportv1.Tick)
@@ -215,7 +216,7 @@ func TestTicksDoNotKeepAStandbyFromConnecting(t *testing.T) {
 		defer every.Stop()
 		for range 5 {
 			<-every.C
-			ticks <- &reportv1.Tick{Head: head.Proto(), Position: store.Version(leader.Position()).Proto()}
+			ticks <- &reportv1.Tick{Head: store.VersionProto(head), Position: store.VersionProto(leader.Position())}
 		}
 		synctest.Wait()
 		if got := standby.Report().GetPosition().GetEpoch(); got != head.Epoch {

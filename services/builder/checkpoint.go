@@ -3,6 +3,7 @@ package builder
 import (
 	"time"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 )
@@ -52,7 +53,7 @@ func (c *checkpoints) sent(man *store.Manifest) {
 }
 
 // start starts what is due.
-func (c *checkpoints) start(w Checkpoints, v store.Version, s *store.Snapshot, now time.Time, history time.Duration) {
+func (c *checkpoints) start(w Checkpoints, v ident.Position, s *store.Snapshot, now time.Time, history time.Duration) {
 	every := CheckpointEvery(history)
 	for _, at := range []*time.Time{&c.next, &c.nextFold} {
 		if at.Sub(now) > every { // set by a clock that has stepped back

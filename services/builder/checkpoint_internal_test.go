@@ -7,14 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
 // started notes which checkpoints were started.
 type started []string
 
-func (s *started) Content(store.Version, *store.Snapshot) { *s = append(*s, "content") }
-func (s *started) Fold()                                  { *s = append(*s, "fold") }
+func (s *started) Content(ident.Position, *store.Snapshot) { *s = append(*s, "content") }
+func (s *started) Fold()                                   { *s = append(*s, "fold") }
 
 // In a mesh in which nothing changes versions come once in a quarter of the
 // history, and the chain forgets what is older than that: neither a failure nor
@@ -25,7 +26,7 @@ func TestCheckpointsOfAQuietMesh(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	version := func() []string {
 		var s started
-		m.ckpt.start(&s, store.Version{}, nil, now, history)
+		m.ckpt.start(&s, ident.Position{}, nil, now, history)
 		m.ckpt.busy = false
 		now = now.Add(CheckpointEvery(history))
 		return s

@@ -3,6 +3,7 @@ package builder
 import (
 	"context"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
@@ -20,7 +21,7 @@ type checkpointer struct {
 }
 
 // Content implements Checkpoints.
-func (c *checkpointer) Content(v store.Version, s *store.Snapshot) {
+func (c *checkpointer) Content(v ident.Position, s *store.Snapshot) {
 	if g := c.b.o.Feed.Generation(); c.writer == nil || g != c.generation || v.Epoch != c.epoch {
 		c.writer, c.generation, c.epoch = &store.CheckpointWriter{}, g, v.Epoch
 	}
@@ -33,14 +34,14 @@ func (c *checkpointer) Content(v store.Version, s *store.Snapshot) {
 
 // Fold implements Checkpoints.
 func (c *checkpointer) Fold() {
-	at := store.Version(c.b.m.Filed())
+	at := c.b.m.Filed()
 	c.do(func(ctx context.Context) Checkpointed {
 		cp, err := c.fold(ctx, at)
 		return Checkpointed{Fold: cp, Err: err}
 	})
 }
 
-func (c *checkpointer) fold(ctx context.Context, at store.Version) (*snapshotv1.Checkpoint, error) {
+func (c *checkpointer) fold(ctx context.Context, at ident.Position) (*snapshotv1.Checkpoint, error) {
 	var rows []store.Row
 	for r, err := range c.b.o.Store.Side(ctx) {
 		if err != nil {
@@ -67,7 +68,7 @@ func (c *checkpointer) do(f func(context.Context) Checkpointed) {
 type chunks struct{ store.Blobs }
 
 // PutBlob implements store.Blobs.
-func (c chunks) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
+func (c chunks) PutBlob(ctx context.Context, b []byte) (ident.Hash, error) {
 	stop.At(stop.BuilderCheckpointPart)
 	return c.Blobs.PutBlob(ctx, b)
 }

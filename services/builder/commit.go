@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"meshlog.dev/events"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/published"
 	"meshlog.dev/services/internal/stop"
@@ -70,7 +69,7 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 
 // bringWhole makes the next version bring its whole content along.
 func (m *Machine) bringWhole(ctx context.Context) error {
-	c, err := new(store.CheckpointWriter).Write(ctx, m.cfg.Feed, m.current(), store.Version(m.fold.Position()))
+	c, err := new(store.CheckpointWriter).Write(ctx, m.cfg.Feed, m.current(), m.fold.Position())
 	m.ckpt.content = c
 	return err
 }
@@ -94,7 +93,7 @@ func (m *Machine) mustSay() func(context.Context) error {
 		return epoch("the versions expired or were lost")
 	case seg.Build != m.cfg.Build,
 		head.Manifest != nil && head.Manifest.GetBuild() != m.cfg.Build &&
-			seg.Head != events.Position(head.Version()) && head.Version().Epoch >= at.Epoch:
+			seg.Head != head.Version() && head.Version().Epoch >= at.Epoch:
 		return m.beginSegment
 	}
 	return nil
@@ -152,7 +151,7 @@ func (m *Machine) build() (err error) {
 // worthAVersion says whether the head does not say it all; or has stood for so
 // long that the chain, which forgets what is old, needs to hear it again.
 func (m *Machine) worthAVersion() bool {
-	head, at := m.head.Manifest, store.Version(m.fold.Position())
+	head, at := m.head.Manifest, m.fold.Position()
 	if head == nil {
 		return true
 	}
@@ -287,7 +286,7 @@ func (m *Machine) saved(err error) bool {
 func (m *Machine) manifest(delta store.Delta) *store.Manifest {
 	hash, root := m.fold.RecordHash(), m.current().Root()
 	man := &store.Manifest{
-		Version:     store.Version(m.fold.Position()).Proto(),
+		Version:     store.VersionProto(m.fold.Position()),
 		RecordHash:  hash[:],
 		RecordTime:  timestamppb.New(m.fold.RecordTime()),
 		Root:        root[:],

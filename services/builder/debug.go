@@ -3,13 +3,13 @@ package builder
 import (
 	"context"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/fold"
 )
 
 // FoldState is where the fold stands, for people.
 type FoldState struct {
-	Position events.Position
+	Position ident.Position
 	Segment  fold.Segment
 	Counts   fold.Counts
 	Shards   []fold.ShardState

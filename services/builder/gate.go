@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
 )
@@ -24,7 +25,7 @@ type gate struct {
 }
 
 // Build implements Gate. What a panic leaves behind is not built on.
-func (g *gate) Build(w *model.World, changed []model.Key) (problems []model.Diagnostic, err error) {
+func (g *gate) Build(w *model.World, changed []ident.Key) (problems []model.Diagnostic, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			*g = gate{}

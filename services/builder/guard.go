@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
@@ -23,9 +24,9 @@ func (m *Machine) guard(ctx context.Context, before *store.Snapshot, delta store
 	if policy.Disabled {
 		return false, nil
 	}
-	lost := map[model.Shard][]model.Key{}
+	lost := map[ident.Shard][]ident.Key{}
 	for _, row := range delta.Remove {
-		k, overlay, err := model.ParseRow(row)
+		k, overlay, err := ident.ParseRow(row)
 		if err != nil || overlay != "" {
 			continue
 		}
@@ -44,7 +45,7 @@ func (m *Machine) guard(ctx context.Context, before *store.Snapshot, delta store
 		if err != nil {
 			return false, fmt.Errorf("content of head %s: %w", m.head.Version(), err)
 		}
-		unheld := func(v events.OverlayValue) bool { return !m.fold.Held(model.Key(v.Key)) }
+		unheld := func(v ident.OverlayValue) bool { return !m.fold.Held(v.Key) }
 		if m.fold.OverlayRemoved(id) || !slices.ContainsFunc(values, unheld) {
 			continue // approved before it was ever published, or held already
 		}
@@ -62,13 +63,13 @@ const maxHold = 400 << 10
 
 // parts are overlays of one hold, each of which fits into a message: the first
 // has the hold's id, the others id/2, id/3 and so on.
-func parts(id, reason string, values []events.OverlayValue) []*events.Overlay {
+func parts(id, reason string, values []ident.OverlayValue) []*events.Overlay {
 	var all []*events.Overlay
 	size := 0
 	for _, v := range values {
-		n := len(v.Payload.Bytes) + len(model.Key(v.Key).Row()) + len(v.Payload.Type)
+		n := len(v.Value.Bytes) + len(v.Key.Row()) + len(v.Value.Type)
 		if size += n; len(all) == 0 || size > maxHold {
-			o := &events.Overlay{ID: id, Kind: events.Hold, Reason: reason}
+			o := &events.Overlay{ID: id, Kind: ident.Hold, Reason: reason}
 			if len(all) > 0 {
 				o.ID = fmt.Sprintf("%s%s%d", id, partOf, len(all)+1)
 			}
@@ -85,12 +86,12 @@ const partOf = "/"
 
 // served are the values that content serves for keys; those that an overlay
 // keeps from being served are left out.
-func served(content *store.Snapshot, keys []model.Key) ([]events.OverlayValue, error) {
+func served(content *store.Snapshot, keys []ident.Key) ([]ident.OverlayValue, error) {
 	over, err := overlaid(content)
 	if err != nil {
 		return nil, err
 	}
-	var values []events.OverlayValue
+	var values []ident.OverlayValue
 	for _, k := range keys {
 		v, ok := over[k]
 		if !ok {
@@ -99,8 +100,8 @@ func served(content *store.Snapshot, keys []model.Key) ([]events.OverlayValue, e
 			}
 		}
 		if v != nil {
-			values = append(values, events.OverlayValue{
-				Key: events.Key(k), Payload: &events.Payload{Type: v.Type, Bytes: v.Bytes}, Created: v.Created,
+			values = append(values, ident.OverlayValue{
+				Key: k, Value: v,
 			})
 		}
 	}
@@ -108,7 +109,7 @@ func served(content *store.Snapshot, keys []model.Key) ([]events.OverlayValue, e
 }
 
 // hold appends the overlays of a hold, all of them or none.
-func (m *Machine) hold(ctx context.Context, id, reason string, values []events.OverlayValue) error {
+func (m *Machine) hold(ctx context.Context, id, reason string, values []ident.OverlayValue) error {
 	var batch []events.Event
 	for _, o := range parts(id, reason, values) {
 		batch = append(batch, events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: o})
@@ -154,10 +155,10 @@ func (m *Machine) appendOverlays(ctx context.Context, batch []events.Event) (app
 
 // overlaid are the values that the overlays of a content serve; nil: they keep
 // the key from being served.
-func overlaid(content *store.Snapshot) (map[model.Key]*model.Value, error) {
-	over := map[model.Key]*model.Value{}
+func overlaid(content *store.Snapshot) (map[ident.Key]*ident.Value, error) {
+	over := map[ident.Key]*ident.Value{}
 	for row := range content.Rows() {
-		_, id, err := model.ParseRow(row.Key)
+		_, id, err := ident.ParseRow(row.Key)
 		if err != nil || id == "" {
 			continue
 		}
@@ -174,7 +175,7 @@ func overlaid(content *store.Snapshot) (map[model.Key]*model.Value, error) {
 	return over, nil
 }
 
-func valueIn(content *store.Snapshot, k model.Key) (*model.Value, error) {
+func valueIn(content *store.Snapshot, k ident.Key) (*ident.Value, error) {
 	b, ok := content.Get(k.Row())
 	if !ok {
 		return nil, nil
@@ -186,6 +187,6 @@ func valueIn(content *store.Snapshot, k model.Key) (*model.Value, error) {
 	return &v, nil
 }
 
-func compareShards(a, b model.Shard) int {
+func compareShards(a, b ident.Shard) int {
 	return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Instance, b.Instance))
 }

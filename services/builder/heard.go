@@ -79,7 +79,7 @@ func (m *Machine) lastCommon(ctx context.Context) (uint64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("record %d of the log: %w", seq, err)
 		}
-		if want, err := store.HashFrom(man.GetRecordHash()); err == nil && rec.Hash == events.Hash(want) {
+		if want, err := store.HashFrom(man.GetRecordHash()); err == nil && rec.Hash == want {
 			return seq, nil
 		}
 	}

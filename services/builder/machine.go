@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/model"
@@ -66,29 +67,29 @@ type Machine struct {
 
 	// What the chain says.
 	head        store.Head
-	headContent store.Stored  // content of head, once it was needed
-	compared    store.Version // the last head whose root was compared
-	standsTo    uint64        // the head is right for the log up to here: the leader's tick
+	headContent store.Stored   // content of head, once it was needed
+	compared    ident.Position // the last head whose root was compared
+	standsTo    uint64         // the head is right for the log up to here: the leader's tick
 
 	// What the file says.
 	stored  store.Stored
-	filed   events.Position // of the fold in the file
-	saveErr error           // why the file is behind
+	filed   ident.Position // of the fold in the file
+	saveErr error          // why the file is behind
 
 	// The connections in which all this was learned.
 	logGen, feedGen uint64
 
 	leader    bool
-	wantEpoch events.Position // a frontend's report: begin an epoch above it
-	blobless  uint64          // the epoch under which the bus has lost its blobs
+	wantEpoch ident.Position // a frontend's report: begin an epoch above it
+	blobless  uint64         // the epoch under which the bus has lost its blobs
 	heard     heard
 	opinions  opinions
 	crowded   bool // as much is in quarantine as can be
 	missing   missing
-	baseless  map[events.Hash]time.Time // bases of segments that are not found, and since when
-	refused   error                     // same build, same position, another root: never lead again
-	waiting   []string                  // why nothing is published
-	warned    int                       // problems of what was read last
+	baseless  map[ident.Hash]time.Time // bases of segments that are not found, and since when
+	refused   error                    // same build, same position, another root: never lead again
+	waiting   []string                 // why nothing is published
+	warned    int                      // problems of what was read last
 	ckpt      checkpoints
 	timings   []*reportv1.StageTiming
 	stats     Stats
@@ -114,7 +115,7 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 	if cfg.Gate == nil {
 		cfg.Gate = NewGate()
 	}
-	m := &Machine{cfg: cfg, log: cfg.Logger.With("builder", cfg.ID), world: model.NewWorld(), behind: map[string][]byte{}, causes: map[string]uint64{}, baseless: map[events.Hash]time.Time{}}
+	m := &Machine{cfg: cfg, log: cfg.Logger.With("builder", cfg.ID), world: model.NewWorld(), behind: map[string][]byte{}, causes: map[string]uint64{}, baseless: map[ident.Hash]time.Time{}}
 	stored, err := cfg.Store.Latest(ctx)
 	if err != nil && !errors.Is(err, store.ErrEmpty) {
 		return nil, fmt.Errorf("latest version in the builder's store: %w", err)
@@ -159,8 +160,8 @@ func (m *Machine) Lead(held bool) {
 }
 
 // WantEpoch takes a frontend's report that the chain was rewound below v.
-func (m *Machine) WantEpoch(v store.Version) {
-	p := events.Position(v)
+func (m *Machine) WantEpoch(v ident.Position) {
+	p := v
 	if m.wantEpoch.Less(p) {
 		m.wantEpoch = p
 	}
@@ -172,7 +173,7 @@ func (m *Machine) WantEpoch(v store.Version) {
 func (m *Machine) BlobsLost(epoch uint64) { m.blobless = max(m.blobless, epoch) }
 
 // StandsTo takes the leader's tick: its head is right for the log up to seq.
-func (m *Machine) StandsTo(head store.Version, seq uint64) {
+func (m *Machine) StandsTo(head ident.Position, seq uint64) {
 	if head == m.head.Version() && seq > m.standsTo {
 		m.standsTo = seq
 	}
@@ -270,25 +271,25 @@ func (m *Machine) Head(ctx context.Context) error {
 }
 
 // HeadVersion is the head as far as it is known, with its root.
-func (m *Machine) HeadVersion() (store.Version, store.Hash) {
+func (m *Machine) HeadVersion() (ident.Position, ident.Hash) {
 	if m.head.Manifest == nil {
-		return store.Version{}, store.Hash{}
+		return ident.Position{}, ident.Hash{}
 	}
 	return m.head.Version(), store.RootOf(m.head.Manifest)
 }
 
 // Position is where the fold stands.
-func (m *Machine) Position() events.Position { return m.fold.Position() }
+func (m *Machine) Position() ident.Position { return m.fold.Position() }
 
 // Folded is the hash of the record at Position, and the root of the content
 // there.
-func (m *Machine) Folded() (record events.Hash, root store.Hash) {
+func (m *Machine) Folded() (record ident.Hash, root ident.Hash) {
 	return m.fold.RecordHash(), m.current().Root()
 }
 
 // Filed is the position up to which the file holds everything: what may be
 // acknowledged to the log.
-func (m *Machine) Filed() events.Position { return m.filed }
+func (m *Machine) Filed() ident.Position { return m.filed }
 
 // Read takes records, dense and in order, and folds them: a leader all, a
 // standby as far as the head, whose root it compares.
@@ -395,14 +396,14 @@ func (m *Machine) Pending() (records int, only, some bool) {
 // compare holds the root of a standby against that of the head, where the
 // fold stands at the head's position.
 func (m *Machine) compare(ctx context.Context) error {
-	if m.head.Manifest == nil || m.refused != nil || events.Position(m.head.Version()) != m.fold.Position() {
+	if m.head.Manifest == nil || m.refused != nil || m.head.Version() != m.fold.Position() {
 		return nil
 	}
 	man := m.head.Manifest
 	if man.GetBuild() != m.cfg.Build || !m.fold.Mine() {
 		return nil
 	}
-	if h, err := store.HashFrom(man.GetRecordHash()); err != nil || events.Hash(h) != m.fold.RecordHash() {
+	if h, err := store.HashFrom(man.GetRecordHash()); err != nil || h != m.fold.RecordHash() {
 		return nil // of a log that was rewound since: a later epoch explains the head
 	}
 	if root := store.RootOf(man); root != m.current().Root() {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
@@ -27,7 +28,7 @@ func TestNothingIsPublishedBeforeASourceHasListed(t *testing.T) {
 	r := newRig(t)
 	b := r.start(r.config("b0", "one", &memstore.File{}), true)
 	b.settle()
-	r.offered[key("a")] = events.Payload{Type: "type.test/thing", Bytes: []byte("good 1")}
+	r.offered[key("a")] = ident.Value{Type: "type.test/thing", Bytes: []byte("good 1")}
 	r.session++
 	r.append(&events.Begin{Shard: shard, Session: r.sessionName(), Holder: "test"})
 	r.object(key("a"), events.Put, r.offered[key("a")])
@@ -93,7 +94,7 @@ type faultyStore struct {
 	commit accident
 }
 
-func (f *faultyStore) Commit(ctx context.Context, prev store.Version, c store.Commit) error {
+func (f *faultyStore) Commit(ctx context.Context, prev ident.Position, c store.Commit) error {
 	return f.commit(func() error { return f.Store.Commit(ctx, prev, c) })
 }
 
@@ -336,7 +337,7 @@ func TestExpiredVersionsBeginAnEpoch(t *testing.T) {
 func TestAFrontendAboveTheHeadMakesAnEpochBegin(t *testing.T) {
 	r, b := servingA(t)
 	head, _ := r.chain.Head(t.Context())
-	b.WantEpoch(store.Version{Epoch: head.Version().Epoch, Seq: head.Version().Seq + 5})
+	b.WantEpoch(ident.Position{Epoch: head.Version().Epoch, Seq: head.Version().Seq + 5})
 	b.settle()
 	r.list()
 	b.settle()
@@ -347,10 +348,10 @@ func TestAFrontendAboveTheHeadMakesAnEpochBegin(t *testing.T) {
 }
 
 // written collects what checkpoints a Machine asks for.
-type written struct{ content []store.Version }
+type written struct{ content []ident.Position }
 
-func (w *written) Content(v store.Version, _ *store.Snapshot) { w.content = append(w.content, v) }
-func (w *written) Fold()                                      {}
+func (w *written) Content(v ident.Position, _ *store.Snapshot) { w.content = append(w.content, v) }
+func (w *written) Fold()                                       {}
 
 func TestACheckpointIsWrittenEveryQuarterOfTheHistory(t *testing.T) {
 	r := newRig(t)
@@ -546,9 +547,9 @@ func TestAnOverlayBetweenARewindAndItsEpochCounts(t *testing.T) {
 	b.settle()
 	r.log.Rewind(common)
 	k := key("a")
-	base := events.ContentHash(k, r.offered[k], time.Time{})
-	r.append(&events.Overlay{ID: "op", Kind: events.Rollback, Values: []events.OverlayValue{
-		{Key: k, Base: base, Payload: &events.Payload{Type: "type.test/thing", Bytes: []byte("good 0")}},
+	base := events.ContentHash(k, r.offered[k])
+	r.append(&events.Overlay{ID: "op", Kind: ident.Rollback, Values: []ident.OverlayValue{
+		{Key: k, Base: base, Value: &ident.Value{Type: "type.test/thing", Bytes: []byte("good 0")}},
 	}})
 	b.settle()
 	r.list()

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
@@ -39,14 +39,14 @@ type Metrics struct {
 
 	seen     Stats           // counted so far
 	sources  map[string]bool // that frozen has
-	seenAt   events.Position // of the log, at which sources were counted
+	seenAt   ident.Position  // of the log, at which sources were counted
 	seenHead *store.Manifest // whose Diagnostics and holds were counted
 }
 
 // place is a position, in two gauges.
 type place struct{ epoch, seq prometheus.Gauge }
 
-func (p place) set(at events.Position) {
+func (p place) set(at ident.Position) {
 	p.epoch.Set(float64(at.Epoch))
 	p.seq.Set(float64(at.Seq))
 }
@@ -179,7 +179,7 @@ func (m *Metrics) observeSources(b *Machine) {
 	was := m.sources
 	m.sources = map[string]bool{}
 	for _, sh := range b.fold.Shards() {
-		source := events.Shard(sh.Shard).String()
+		source := sh.Shard.String()
 		m.sources[source] = true
 		m.frozen.WithLabelValues(source).Set(float64(len(sh.Frozen)))
 	}
@@ -191,7 +191,7 @@ func (m *Metrics) observeSources(b *Machine) {
 }
 
 func (m *Metrics) observeHead(b *Machine, head *store.Manifest) {
-	m.head.set(events.Position(store.VersionOf(head.GetVersion())))
+	m.head.set(store.VersionOf(head.GetVersion()))
 	m.openHolds.Set(float64(len(b.holds())))
 	m.openQuarantines.Set(float64(len(b.fold.Quarantines())))
 	count := map[model.Severity]int{}

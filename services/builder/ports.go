@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/model"
@@ -35,7 +36,7 @@ type Fleet interface {
 type Gate interface {
 	// Build builds what frontends will build from a world, before it is
 	// published. An error keeps the version from being published.
-	Build(w *model.World, changed []model.Key) ([]model.Diagnostic, error)
+	Build(w *model.World, changed []ident.Key) ([]model.Diagnostic, error)
 	// Keep says for which classes Made will be asked, of whatever world comes.
 	Keep(classes []ClassOf)
 	// Made is the sum of the resource of that name which is made for a class,
@@ -57,7 +58,7 @@ type ClassOf struct {
 // takes what comes back; where the work is done is its owner's business.
 type Checkpoints interface {
 	// Content writes the content of a version.
-	Content(v store.Version, s *store.Snapshot)
+	Content(v ident.Position, s *store.Snapshot)
 	// Fold writes the fold that the store's side table holds.
 	Fold()
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
@@ -91,17 +92,15 @@ func (m *Machine) builtAll() bool {
 }
 
 // standing is what is in quarantine.
-func (m *Machine) standing() map[subject]bool {
-	standing := map[subject]bool{}
+func (m *Machine) standing() map[ident.Rejected]bool {
+	standing := map[ident.Rejected]bool{}
 	for _, o := range m.fold.Quarantines() {
 		for _, v := range o.Values {
-			standing[subjectOf(v.Resource)] = true
+			standing[v.Resource.Rejected] = true
 		}
 	}
 	return standing
 }
-
-func subjectOf(r *model.Resource) subject { return subject{r.Type, r.Name, r.Sum, r.Client} }
 
 // keepClasses has the gate keep what the classes are served of which is asked.
 func (m *Machine) keepClasses() {
@@ -118,21 +117,21 @@ func (m *Machine) keepClasses() {
 		}
 	}
 	for x := range m.opinions.suspects {
-		add(x.typeURL, m.opinions.evidence(x).class)
+		add(x.Type, m.opinions.evidence(x).class)
 	}
 	m.cfg.Gate.Keep(classes)
 }
 
 // served says whether a class is made that very content at the position of the
 // fold, whatever is in quarantine.
-func (m *Machine) served(x subject, encoded []byte) bool {
-	t, ok := x.typeOf()
+func (m *Machine) served(x ident.Rejected, encoded []byte) bool {
+	t, ok := model.ResourceTypeOf(x.Type)
 	class, err := model.DecodeClass(encoded)
 	if !ok || err != nil {
 		return false // of another build
 	}
-	sum, ok := m.cfg.Gate.Made(ClassOf{t, class.Only(t)}, x.name)
-	return ok && sum == x.sum
+	sum, ok := m.cfg.Gate.Made(ClassOf{t, class.Only(t)}, x.Name)
+	return ok && sum == x.Sum
 }
 
 // confirmed are the quarantines that are to be, as events.
@@ -156,10 +155,10 @@ func (m *Machine) confirmed(ctx context.Context, standing int) ([]events.Event, 
 		if err != nil {
 			return nil, err
 		}
-		r := &events.Resource{Type: x.typeURL, Name: x.name, Sum: x.sum, Client: x.client, Class: e.class}
+		r := &ident.Resource{Rejected: x, Class: e.class}
 		batch = append(batch, events.Event{ID: m.cfg.NewID(), Observed: now, Actor: m.cfg.ID, Body: &events.Overlay{
-			ID: m.quarantineID(x), Kind: events.Quarantine, Reason: strings.Join(strings.Fields(e.message), " "), // one line
-			Values: []events.OverlayValue{{Resource: r, Payload: good}},
+			ID: m.quarantineID(x), Kind: ident.Quarantine, Reason: strings.Join(strings.Fields(e.message), " "), // one line
+			Values: []ident.OverlayValue{{Resource: r, Value: good}},
 		}})
 	}
 	return batch, nil
@@ -168,8 +167,8 @@ func (m *Machine) confirmed(ctx context.Context, standing int) ([]events.Event, 
 // quarantineID is the same for two leaders that come to the same conclusion,
 // and for one that does so twice; it is another one when the same content is
 // rejected again later, because ids are used once.
-func (m *Machine) quarantineID(x subject) string {
-	h := sha256.Sum256([]byte(strings.Join([]string{x.typeURL, x.name, x.client, string(x.sum[:])}, "\x00")))
+func (m *Machine) quarantineID(x ident.Rejected) string {
+	h := sha256.Sum256([]byte(strings.Join([]string{x.Type, x.Name, x.Client, string(x.Sum[:])}, "\x00")))
 	first := fmt.Sprintf("quarantine-%x", h[:6])
 	id := first
 	for n := 2; m.fold.OverlayRemoved(id); n++ {
@@ -180,12 +179,12 @@ func (m *Machine) quarantineID(x subject) string {
 
 // past says what was served in versions that somebody had before. Where much is
 // rejected at once, that is one version as a rule.
-type past map[store.Version]func(ClassOf, string) ([]byte, [16]byte)
+type past map[ident.Position]func(ClassOf, string) ([]byte, [16]byte)
 
 // lastGood is what is served instead: what the class was served in the version
 // that those who reject it had before. Nil: that is not found, or too large.
-func (m *Machine) lastGood(ctx context.Context, then past, x subject, e evidence) (*events.Payload, error) {
-	t, ok := x.typeOf()
+func (m *Machine) lastGood(ctx context.Context, then past, x ident.Rejected, e evidence) (*ident.Value, error) {
+	t, ok := model.ResourceTypeOf(x.Type)
 	class, err := model.DecodeClass(e.class)
 	if !ok || err != nil || len(e.goodSum) == 0 || e.good.IsZero() {
 		return nil, nil
@@ -194,7 +193,7 @@ func (m *Machine) lastGood(ctx context.Context, then past, x subject, e evidence
 	if served == nil {
 		world, err := m.worldAt(ctx, e.good)
 		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) {
-			m.log.Warn("what proxies had before is not known any more; nothing is served instead", "resource", x.name, "version", e.good, "error", err)
+			m.log.Warn("what proxies had before is not known any more; nothing is served instead", "resource", x.Name, "version", e.good, "error", err)
 			return nil, nil
 		}
 		if err != nil {
@@ -204,17 +203,17 @@ func (m *Machine) lastGood(ctx context.Context, then past, x subject, e evidence
 		then[e.good] = served
 	}
 	var release [model.ResourceTypes]string
-	release[t] = x.client
-	value, sum := served(ClassOf{t, class.Released(release)}, x.name)
+	release[t] = x.Client
+	value, sum := served(ClassOf{t, class.Released(release)}, x.Name)
 	if value == nil || !slices.Equal(sum[:], e.goodSum) || len(value) > maxGood {
-		m.log.Warn("what proxies had before cannot be served instead", "resource", x.name, "version", e.good, "bytes", len(value))
+		m.log.Warn("what proxies had before cannot be served instead", "resource", x.Name, "version", e.good, "bytes", len(value))
 		return nil, nil
 	}
-	return &events.Payload{Type: x.typeURL, Bytes: value}, nil
+	return &ident.Value{Type: x.Type, Bytes: value}, nil
 }
 
 // worldAt is the world of a version, from whoever has it.
-func (m *Machine) worldAt(ctx context.Context, v store.Version) (*model.World, error) {
+func (m *Machine) worldAt(ctx context.Context, v ident.Position) (*model.World, error) {
 	stored, err := m.cfg.Store.At(ctx, v)
 	if err != nil {
 		stored, err = m.cfg.Feed.Fetch(ctx, v)
@@ -237,11 +236,11 @@ func (m *Machine) worldAt(ctx context.Context, v store.Version) (*model.World, e
 func (m *Machine) lifted() []events.Event {
 	var batch []events.Event
 	for _, o := range m.fold.Quarantines() {
-		if slices.ContainsFunc(o.Values, func(v model.OverlayValue) bool { return m.served(subjectOf(v.Resource), v.Resource.Class) }) {
+		if slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return m.served(v.Resource.Rejected, v.Resource.Class) }) {
 			continue
 		}
 		batch = append(batch, events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: &events.Overlay{
-			ID: o.ID, Kind: events.Quarantine, Reason: "its content is another", Remove: true,
+			ID: o.ID, Kind: ident.Quarantine, Reason: "its content is another", Remove: true,
 		}})
 	}
 	return batch

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/model/modeltest"
@@ -23,8 +24,8 @@ const release = "envoy 1.38.0"
 // anything is good.
 type anything struct{}
 
-func (anything) Judge(model.Key, model.Value) ([]model.Diagnostic, bool)  { return nil, true }
-func (anything) EndpointsOnly(model.Key, *model.Value, *model.Value) bool { return false }
+func (anything) Judge(ident.Key, ident.Value) ([]model.Diagnostic, bool)  { return nil, true }
+func (anything) EndpointsOnly(ident.Key, *ident.Value, *ident.Value) bool { return false }
 func (r *rig) pass(d time.Duration)                                       { r.mu.Lock(); r.now = r.now.Add(d); r.mu.Unlock() }
 func (r *rig) leader(id string, file *memstore.File) *driver {
 	c := r.config(id, "one", file)
@@ -39,7 +40,7 @@ func (r *rig) cluster(name string, timeout int) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	k, p := events.Key(modeltest.Key(name)), events.Payload{Type: v.Type, Bytes: v.Bytes}
+	k, p := modeltest.Key(name), ident.Value{Type: v.Type, Bytes: v.Bytes}
 	r.offered[k] = p
 	r.object(k, events.Put, p)
 }
@@ -62,7 +63,7 @@ func rejecting(t *testing.T) (*rig, *driver) {
 
 // made is the sum of a cluster as the class of a proxy is made it in a version,
 // and that class.
-func (r *rig) made(v store.Version, name string) (xds.Sum, model.ProxyClass) {
+func (r *rig) made(v ident.Position, name string) (xds.Sum, model.ProxyClass) {
 	r.t.Helper()
 	at, err := r.chain.Fetch(r.t.Context(), v)
 	if err != nil {
@@ -94,7 +95,7 @@ func (r *rig) verdict() *reportv1.Verdict {
 	good, _ := r.made(before, "b")
 	return &reportv1.Verdict{
 		TypeUrl: model.CDS.URL(), Name: "b", Sum: sum[:], Client: release, Class: class.Encode(), Message: "it is bad",
-		GoodSum: good[:], Good: before.Proto(),
+		GoodSum: good[:], Good: store.VersionProto(before),
 	}
 }
 
@@ -290,7 +291,7 @@ func TestLastGood(t *testing.T) {
 		{"what they had", func(*reportv1.Verdict) {}, true},
 		{"they had nothing", func(v *reportv1.Verdict) { v.Good, v.GoodSum = nil, nil }, false},
 		{"they had something else", func(v *reportv1.Verdict) { v.GoodSum = make([]byte, 16) }, false},
-		{"in an unknown version", func(v *reportv1.Verdict) { v.Good = store.Version{Epoch: 1, Seq: 1}.Proto() }, false},
+		{"in an unknown version", func(v *reportv1.Verdict) { v.Good = store.VersionProto(ident.Position{Epoch: 1, Seq: 1}) }, false},
 	} {
 		r, d := rejecting(t)
 		v := r.verdict()

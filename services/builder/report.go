@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/model"
@@ -56,11 +57,11 @@ func (m *Machine) diagnosticProtos(most int) []*snapshotv1.Diagnostic {
 
 // Digests are the bucket digests of a shard over the keys of these kinds, for
 // the watcher that began the session. Only the leader's word counts.
-func (m *Machine) Digests(s events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
+func (m *Machine) Digests(s ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
 	if !m.leader {
 		return nil, false
 	}
-	return m.fold.Digests(model.Shard(s), session, kinds)
+	return m.fold.Digests(s, session, kinds)
 }
 
 // Tick is what a leader says once a second: where the head is, up to where it
@@ -89,14 +90,14 @@ func (m *Machine) sayTick(ctx context.Context) error {
 	}
 	standsTo := m.head.Version()
 	if m.unbuilt.records == 0 && !m.worthAVersion() {
-		standsTo = store.Version(m.fold.Position())
+		standsTo = m.fold.Position()
 	}
-	t := &reportv1.Tick{Leader: m.cfg.ID, Head: m.head.Version().Proto(), VersionsSeq: m.head.Seq, Position: standsTo.Proto()}
+	t := &reportv1.Tick{Leader: m.cfg.ID, Head: store.VersionProto(m.head.Version()), VersionsSeq: m.head.Seq, Position: store.VersionProto(standsTo)}
 	if m.head.Manifest != nil {
 		t.Root = m.head.Manifest.GetRoot()
 	}
 	for _, x := range sortedSubjects(m.opinions.suspects) {
-		t.Suspects = append(t.Suspects, x.proto())
+		t.Suspects = append(t.Suspects, suspectProto(x))
 	}
 	if err := m.cfg.Fleet.Tick(ctx, t); err != nil {
 		return fmt.Errorf("tick: %w", err)
@@ -111,7 +112,7 @@ func (m *Machine) Stats() Stats { return m.stats }
 func (m *Machine) Report() *reportv1.BuilderReport {
 	r := &reportv1.BuilderReport{
 		Builder: m.cfg.ID, Build: m.cfg.Build, Time: timestamppb.New(m.cfg.Now()), Leader: m.leader,
-		Position: store.Version(m.fold.Position()).Proto(), Head: m.head.Version().Proto(),
+		Position: store.VersionProto(m.fold.Position()), Head: store.VersionProto(m.head.Version()),
 		LogLastSeq: m.fold.Position().Seq + uint64(len(m.ahead)), Compared: m.stats.Compared,
 		Waiting: m.waiting, Timings: slices.Clone(m.timings), Holds: m.holds(), Quarantines: m.quarantines(),
 		Diagnostics: m.diagnosticProtos(math.MaxInt), Frozen: m.frozen(),

@@ -11,6 +11,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/model"
@@ -32,7 +33,7 @@ type rig struct {
 	session int
 	pseq    uint64
 	trace   string // of the next events
-	offered map[events.Key]events.Payload
+	offered map[ident.Key]ident.Value
 }
 
 type fleet struct {
@@ -58,7 +59,7 @@ func (f *fleet) AskListing(_ context.Context, r *reportv1.ListingRequest) error 
 // judge takes what begins with "good", and what names its build.
 type judge struct{ build string }
 
-func (j judge) Judge(_ model.Key, v model.Value) ([]model.Diagnostic, bool) {
+func (j judge) Judge(_ ident.Key, v ident.Value) ([]model.Diagnostic, bool) {
 	s := string(v.Bytes)
 	if strings.HasPrefix(s, "good") || strings.Contains(s, "for "+j.build) {
 		return nil, true
@@ -66,10 +67,10 @@ func (j judge) Judge(_ model.Key, v model.Value) ([]model.Diagnostic, bool) {
 	return []model.Diagnostic{{Severity: model.Error, Code: "invalid", Reason: "not good"}}, false
 }
 
-func (judge) EndpointsOnly(k model.Key, _, _ *model.Value) bool { return k.Kind == "Endpoints" }
+func (judge) EndpointsOnly(k ident.Key, _, _ *ident.Value) bool { return k.Kind == "Endpoints" }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, chain: memstore.NewChain(), now: time.Unix(1_800_000_000, 0), offered: map[events.Key]events.Payload{}}
+	r := &rig{t: t, chain: memstore.NewChain(), now: time.Unix(1_800_000_000, 0), offered: map[ident.Key]ident.Value{}}
 	r.log = memlog.New(r.clock)
 	return r
 }
@@ -180,10 +181,10 @@ func losingTen(t *testing.T) (*rig, *driver) {
 	return r, b
 }
 
-var shard = events.Shard{Source: "file", Instance: "default"}
+var shard = ident.Shard{Source: "file", Instance: "default"}
 
-func key(name string) events.Key {
-	return events.Key{Source: shard.Source, Instance: shard.Instance, Kind: "Thing", Namespace: "default", Name: name}
+func key(name string) ident.Key {
+	return ident.Key{Source: shard.Source, Instance: shard.Instance, Kind: "Thing", Namespace: "default", Name: name}
 }
 
 func (r *rig) append(body events.Body) {
@@ -199,7 +200,7 @@ func (r *rig) sessionName() string { return fmt.Sprintf("s%d", r.session) }
 func (r *rig) digest() events.Digest {
 	var d events.ShardDigests
 	for k, p := range r.offered {
-		d.Toggle(k, events.ContentHash(k, p, time.Time{}))
+		d.Toggle(k, events.ContentHash(k, p))
 	}
 	return d.Sum()
 }
@@ -221,16 +222,16 @@ func (r *rig) alive(listed events.BucketSet) {
 	r.append(&events.Alive{Shard: shard, Session: r.sessionName(), Low: r.pseq + 1, Digest: r.digest(), Listed: listed})
 }
 
-func (r *rig) object(k events.Key, op events.Op, p events.Payload) {
+func (r *rig) object(k ident.Key, op events.Op, p ident.Value) {
 	r.t.Helper()
 	r.pseq++
-	r.append(&events.Object{Key: k, Op: op, Payload: p, Session: r.sessionName(), Pseq: r.pseq, Low: r.pseq})
+	r.append(&events.Object{Key: k, Op: op, Value: p, Session: r.sessionName(), Pseq: r.pseq, Low: r.pseq})
 }
 
 // put changes what the source offers.
 func (r *rig) put(name, value string) {
 	r.t.Helper()
-	p := events.Payload{Type: "type.test/thing", Bytes: []byte(value)}
+	p := ident.Value{Type: "type.test/thing", Bytes: []byte(value)}
 	r.offered[key(name)] = p
 	r.object(key(name), events.Put, p)
 }
@@ -251,7 +252,7 @@ func (r *rig) served() map[string]string {
 		r.t.Fatalf("fetch the head: %v", err)
 	}
 	for row := range at.Snapshot.Rows() {
-		k, overlay, err := model.ParseRow(row.Key)
+		k, overlay, err := ident.ParseRow(row.Key)
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
@@ -104,7 +105,7 @@ func (m *Machine) headUnknown(ctx context.Context, bounds events.Bounds) (string
 		if err != nil {
 			return "", fmt.Errorf("record %d of the log: %w", head.Seq, err)
 		}
-		if want, err := store.HashFrom(m.head.Manifest.GetRecordHash()); err == nil && rec.Hash == events.Hash(want) {
+		if want, err := store.HashFrom(m.head.Manifest.GetRecordHash()); err == nil && rec.Hash == want {
 			return "", nil
 		}
 	}
@@ -183,7 +184,7 @@ func (m *Machine) baseOf(ctx context.Context, rec events.Record) (iter.Seq2[stri
 }
 
 // readBase fetches a base. One that nobody has is noted.
-func (m *Machine) readBase(ctx context.Context, h events.Hash) (iter.Seq2[string, []byte], error) {
+func (m *Machine) readBase(ctx context.Context, h ident.Hash) (iter.Seq2[string, []byte], error) {
 	if h.IsZero() {
 		return rowSeq(nil), nil
 	}
@@ -205,7 +206,7 @@ func (m *Machine) readBase(ctx context.Context, h events.Hash) (iter.Seq2[string
 
 // baseLost says whether a base was looked for in vain for so long that it is
 // not on its way.
-func (m *Machine) baseLost(h events.Hash) bool {
+func (m *Machine) baseLost(h ident.Hash) bool {
 	since, noted := m.baseless[h]
 	return noted && m.cfg.Now().Sub(since) >= lostAfter
 }
@@ -219,8 +220,8 @@ func (m *Machine) anyBaseLost() bool {
 	return false
 }
 
-func (m *Machine) fetchBase(ctx context.Context, h events.Hash) (iter.Seq2[string, []byte], error) {
-	b, err := m.cfg.Feed.GetBlob(ctx, store.Hash(h))
+func (m *Machine) fetchBase(ctx context.Context, h ident.Hash) (iter.Seq2[string, []byte], error) {
+	b, err := m.cfg.Feed.GetBlob(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("base %s of a segment: %w", h, err)
 	}
@@ -236,27 +237,27 @@ func (m *Machine) fetchBase(ctx context.Context, h events.Hash) (iter.Seq2[strin
 }
 
 // writeBase makes rows durable and returns their name.
-func (m *Machine) writeBase(ctx context.Context, rows iter.Seq2[string, []byte]) (events.Hash, error) {
+func (m *Machine) writeBase(ctx context.Context, rows iter.Seq2[string, []byte]) (ident.Hash, error) {
 	var all []store.Row
 	for k, v := range rows {
 		all = append(all, store.Row{Key: k, Value: v})
 	}
 	if len(all) == 0 {
-		return events.Hash{}, nil
+		return ident.Hash{}, nil
 	}
-	c, err := store.WriteRows(ctx, m.cfg.Feed, all, store.Version(m.fold.Position()))
+	c, err := store.WriteRows(ctx, m.cfg.Feed, all, m.fold.Position())
 	if err != nil {
-		return events.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
+		return ident.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
 	}
 	b, err := store.EncodeCheckpoint(c)
 	if err != nil {
-		return events.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
+		return ident.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
 	}
 	h, err := m.cfg.Feed.PutBlob(ctx, b)
 	if err != nil {
-		return events.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
+		return ident.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
 	}
-	return events.Hash(h), nil
+	return h, nil
 }
 
 // beginEpoch puts a greater epoch on the log: what counts from there is this
@@ -266,7 +267,7 @@ func (m *Machine) beginEpoch(ctx context.Context, reason string, readAll bool) e
 	if err = m.unlessLost(err); err != nil {
 		return err
 	}
-	rows, err := m.fold.EpochBase(events.Position(m.head.Version()), contentSeq(head))
+	rows, err := m.fold.EpochBase(m.head.Version(), contentSeq(head))
 	if err != nil {
 		return fmt.Errorf("base of an epoch from head %s: %w", m.head.Version(), err)
 	}
@@ -325,7 +326,7 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 			return err
 		}
 	}
-	seg.Build, seg.Head, seg.VersionsSeq = m.cfg.Build, events.Position(m.head.Version()), m.head.Seq
+	seg.Build, seg.Head, seg.VersionsSeq = m.cfg.Build, m.head.Version(), m.head.Seq
 	ev := events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: &seg}
 	fence := events.Fence{Kind: events.FenceLog, Seq: bounds.Last, Generation: m.logGen}
 	// A crash behind this leaves a segment that counts for all; whoever leads
@@ -388,7 +389,7 @@ func (m *Machine) unlessLost(err error) error {
 
 // missing is a head whose content was not found, and since when.
 type missing struct {
-	head  store.Version
+	head  ident.Position
 	since time.Time
 }
 

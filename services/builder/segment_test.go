@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
@@ -48,16 +49,16 @@ func TestEpochRecordExpired(t *testing.T) {
 // since.
 type forgetful struct {
 	*memstore.Chain
-	put map[store.Hash]bool
+	put map[ident.Hash]bool
 }
 
-func (f *forgetful) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
+func (f *forgetful) PutBlob(ctx context.Context, b []byte) (ident.Hash, error) {
 	h, err := f.Chain.PutBlob(ctx, b)
 	f.put[h] = err == nil
 	return h, err
 }
 
-func (f *forgetful) GetBlob(ctx context.Context, h store.Hash) ([]byte, error) {
+func (f *forgetful) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	if !f.put[h] {
 		return nil, store.ErrNotFound
 	}
@@ -79,7 +80,7 @@ func TestBaseOfTheEpochIsLost(t *testing.T) {
 	old := b.Position()
 
 	c := r.config("b1", "one", &memstore.File{})
-	c.Feed = &forgetful{r.chain, map[store.Hash]bool{}}
+	c.Feed = &forgetful{r.chain, map[ident.Hash]bool{}}
 	b = r.start(c, true)
 	if err := b.step(); !errors.Is(err, store.ErrNotFound) {
 		t.Fatalf("at first: %v, want ErrNotFound: it may be on its way", err)

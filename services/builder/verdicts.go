@@ -2,13 +2,12 @@ package builder
 
 import (
 	"bytes"
-	"cmp"
 	"maps"
 	"slices"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
 
@@ -24,32 +23,21 @@ const (
 	maxSuspects = 100
 )
 
-// subject is content of xDS of which clients of one version think something.
-type subject struct {
-	typeURL, name string
-	sum           [16]byte // of both, and the content
-	client        string
-}
-
-func (x subject) compare(y subject) int {
-	return cmp.Or(cmp.Compare(x.typeURL, y.typeURL), cmp.Compare(x.name, y.name), cmp.Compare(x.client, y.client), bytes.Compare(x.sum[:], y.sum[:]))
-}
-
-func (x subject) proto() *reportv1.Suspect {
-	return &reportv1.Suspect{TypeUrl: x.typeURL, Name: x.name, Sum: x.sum[:], Client: x.client}
+func suspectProto(x ident.Rejected) *reportv1.Suspect {
+	return &reportv1.Suspect{TypeUrl: x.Type, Name: x.Name, Sum: x.Sum[:], Client: x.Client}
 }
 
 // opinions is what frontends say of rejections, as they last said it.
 type opinions struct {
 	since     time.Time // when the first report may have come
 	frontends map[string]said
-	suspects  map[subject]*suspect // of a leader
+	suspects  map[ident.Rejected]*suspect // of a leader
 }
 
 // said is what one frontend says.
 type said struct {
 	at       time.Time
-	verdicts map[subject]*reportv1.Verdict
+	verdicts map[ident.Rejected]*reportv1.Verdict
 }
 
 // suspect is what some rejects and all are asked about.
@@ -66,13 +54,13 @@ func (f *opinions) hear(now time.Time, r *reportv1.FrontendReport) {
 	}
 	s := said{at: now}
 	for _, v := range r.GetVerdicts() {
-		x := subject{typeURL: v.GetTypeUrl(), name: v.GetName(), client: v.GetClient()}
-		if len(v.GetSum()) != len(x.sum) {
+		x := ident.Rejected{Type: v.GetTypeUrl(), Name: v.GetName(), Client: v.GetClient()}
+		if len(v.GetSum()) != len(x.Sum) {
 			continue
 		}
-		x.sum = [16]byte(v.GetSum())
+		x.Sum = [16]byte(v.GetSum())
 		if s.verdicts == nil {
-			s.verdicts = map[subject]*reportv1.Verdict{}
+			s.verdicts = map[ident.Rejected]*reportv1.Verdict{}
 		}
 		s.verdicts[x] = v
 	}
@@ -84,9 +72,9 @@ func (f *opinions) hear(now time.Time, r *reportv1.FrontendReport) {
 
 // suspectAnew makes suspects of what somebody rejects and is not standing in
 // quarantine. It says whether there are new ones.
-func (f *opinions) suspectAnew(now time.Time, standing map[subject]bool) (more bool) {
+func (f *opinions) suspectAnew(now time.Time, standing map[ident.Rejected]bool) (more bool) {
 	maps.DeleteFunc(f.frontends, func(_ string, s said) bool { return now.Sub(s.at) > silentFor })
-	rejected := map[subject]bool{}
+	rejected := map[ident.Rejected]bool{}
 	for _, s := range f.frontends {
 		for x, v := range s.verdicts {
 			if v.GetRejected() > 0 && !standing[x] {
@@ -94,13 +82,13 @@ func (f *opinions) suspectAnew(now time.Time, standing map[subject]bool) (more b
 			}
 		}
 	}
-	maps.DeleteFunc(f.suspects, func(x subject, _ *suspect) bool { return !rejected[x] })
+	maps.DeleteFunc(f.suspects, func(x ident.Rejected, _ *suspect) bool { return !rejected[x] })
 	for _, x := range sortedSubjects(rejected) {
 		if f.suspects[x] != nil || len(f.suspects) >= maxSuspects {
 			continue
 		}
 		if f.suspects == nil {
-			f.suspects = map[subject]*suspect{}
+			f.suspects = map[ident.Rejected]*suspect{}
 		}
 		f.suspects[x] = &suspect{since: now}
 		more = true
@@ -108,8 +96,8 @@ func (f *opinions) suspectAnew(now time.Time, standing map[subject]bool) (more b
 	return more
 }
 
-func sortedSubjects[V any](m map[subject]V) []subject {
-	return slices.SortedFunc(maps.Keys(m), subject.compare)
+func sortedSubjects[V any](m map[ident.Rejected]V) []ident.Rejected {
+	return slices.SortedFunc(maps.Keys(m), ident.Rejected.Compare)
 }
 
 // evidence is what the fleet says of a subject.
@@ -121,10 +109,10 @@ type evidence struct {
 	message    string
 	class      []byte
 	goodSum    []byte // what those who rejected it have instead, if they have the same
-	good       store.Version
+	good       ident.Position
 }
 
-func (f *opinions) evidence(x subject) evidence {
+func (f *opinions) evidence(x ident.Rejected) evidence {
 	e := evidence{all: true}
 	disagree := false
 	for _, id := range slices.Sorted(maps.Keys(f.frontends)) {
@@ -168,6 +156,3 @@ func (f *opinions) confirmed(now time.Time, s *suspect, e evidence) bool {
 	decided := e.all && e.undecided == 0 && now.Sub(f.since) >= allReport
 	return decided || now.Sub(s.since) >= decideWithin
 }
-
-// typeOf is the type of a subject, which another build may not know.
-func (x subject) typeOf() (model.ResourceType, bool) { return model.ResourceTypeOf(x.typeURL) }

@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
-	"meshlog.dev/store"
 )
 
 // firstAnswersFor is how long a stream counts as being at its first answers at
@@ -55,13 +55,13 @@ type conn struct {
 	alarm    *time.Timer // wakes the stream
 	alarmAt  time.Time   // when alarm is due; zero: it is not set
 
-	mu     sync.Mutex     // protects what follows
-	state  *stream.Stream // nil: not begun, or over
-	first  bool           // at its first answers
-	spoken bool           // something was sent
-	head   *store.Version // to be reached before a client that knows more is answered
-	asking bool           // for the head
-	news   bool           // something to report
+	mu     sync.Mutex      // protects what follows
+	state  *stream.Stream  // nil: not begun, or over
+	first  bool            // at its first answers
+	spoken bool            // something was sent
+	head   *ident.Position // to be reached before a client that knows more is answered
+	asking bool            // for the head
+	news   bool            // something to report
 	class  model.ProxyClass
 	group  string // class, printed
 

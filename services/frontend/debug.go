@@ -7,12 +7,12 @@ import (
 	"strings"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // Serving is what is served; nil: nothing yet.
@@ -42,7 +42,7 @@ func (s *Server) streamsInOrder() []*conn {
 // PushStatus says how far the version that is served has come, and who waits.
 type PushStatus struct {
 	// Version is served, since Published by the clock of its builder.
-	Version   store.Version
+	Version   ident.Position
 	Published time.Time
 	// Streams are open. Applied of them have all that they should have; Behind
 	// have not been sent what changed last.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -24,7 +25,7 @@ type heads struct {
 	ask func(context.Context) (store.Head, error) // nil: nobody can be asked
 
 	mu      sync.Mutex // held while asking
-	version store.Version
+	version ident.Position
 	err     error
 	at      time.Time
 }
@@ -50,7 +51,7 @@ func (c *conn) askHead() {
 	})
 }
 
-func (c *conn) headAnswered(v store.Version, err error) {
+func (c *conn) headAnswered(v ident.Position, err error) {
 	c.mu.Lock()
 	switch {
 	case err == nil:
@@ -63,7 +64,7 @@ func (c *conn) headAnswered(v store.Version, err error) {
 }
 
 // reached tells the state that the head is served, if it is; mu is held.
-func (c *conn) reached(now time.Time, served store.Version) {
+func (c *conn) reached(now time.Time, served ident.Position) {
 	if c.head != nil && !served.Less(*c.head) {
 		c.state.HeadConfirmed(now)
 	}
@@ -82,9 +83,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // head is the chain's head now, or a little before.
-func (h *heads) head(ctx context.Context) (store.Version, error) {
+func (h *heads) head(ctx context.Context) (ident.Position, error) {
 	if h.ask == nil {
-		return store.Version{}, errNobody
+		return ident.Position{}, errNobody
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -96,7 +97,7 @@ func (h *heads) head(ctx context.Context) (store.Version, error) {
 	defer cancel()
 	head, err := h.ask(ctx)
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
-		return store.Version{}, err // whoever asked went away; that says nothing
+		return ident.Position{}, err // whoever asked went away; that says nothing
 	}
 	h.version, h.err, h.at = head.Version(), err, asked
 	return h.version, h.err

@@ -6,6 +6,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/store"
 )
 
 // Proxy is what the streams of a proxy were sent, each with its report; nil:
@@ -30,7 +31,7 @@ func (c *conn) reply() *reportv1.ProxyReply {
 	if c.state == nil {
 		return r
 	}
-	r.Version = c.client.Version().Proto()
+	r.Version = store.VersionProto(c.client.Version())
 	for _, t := range c.state.Contents() {
 		r.Types = append(r.Types, typeContent(t))
 	}

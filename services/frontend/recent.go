@@ -7,8 +7,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/replica"
-	"meshlog.dev/store"
 )
 
 // keptServed is of how many versions it is known when they passed which stage:
@@ -17,7 +17,7 @@ const keptServed = 16
 
 // served is when a version passed which stage; zero: that is not known.
 type served struct {
-	version store.Version
+	version ident.Position
 	// observed is when the first change in it was seen, by the watcher's clock,
 	// published when the leader published it, by the leader's.
 	observed, published time.Time
@@ -47,7 +47,7 @@ func (r *recent) add(v served) {
 }
 
 // find is a version, or nil if it is not one of them.
-func (r *recent) find(v store.Version) *served {
+func (r *recent) find(v ident.Position) *served {
 	versions := r.versions.Load()
 	if versions == nil {
 		return nil
@@ -69,15 +69,15 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 // lag is how far what is served is behind the head of the chain, as far as that
 // is known: who protects it says so.
 type lag struct {
-	served, head store.Version
+	served, head ident.Position
 	// since is when the first head was heard of that is not reached yet, mark
 	// which one that was.
 	since time.Time
-	mark  store.Version
+	mark  ident.Position
 }
 
 // serves says which version is served.
-func (l *lag) serves(now time.Time, v store.Version) {
+func (l *lag) serves(now time.Time, v ident.Position) {
 	l.served = v
 	if !l.since.IsZero() && !v.Less(l.mark) {
 		l.since = time.Time{}
@@ -86,7 +86,7 @@ func (l *lag) serves(now time.Time, v store.Version) {
 }
 
 // hears says where the head is.
-func (l *lag) hears(now time.Time, v store.Version) {
+func (l *lag) hears(now time.Time, v ident.Position) {
 	l.head = v
 	if l.since.IsZero() && l.served.Less(v) {
 		l.since, l.mark = now, v

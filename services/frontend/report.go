@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
@@ -41,7 +42,7 @@ func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 	}
 	if st := s.serving.Load(); st != nil {
 		root := st.Root()
-		r.Serving, r.Root = st.Version().Proto(), root[:]
+		r.Serving, r.Root = store.VersionProto(st.Version()), root[:]
 	}
 	r.BusConnected = s.cfg.Chain != nil
 	if s.cfg.Connected != nil {
@@ -57,24 +58,24 @@ func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 // appliedReport counts streams by the version that they have applied, the
 // newest first.
 func appliedReport(conns []*conn) []*reportv1.Applied {
-	count := map[store.Version]uint32{}
+	count := map[ident.Position]uint32{}
 	for _, c := range conns {
 		count[c.applied()]++
 	}
 	var report []*reportv1.Applied
-	for _, v := range slices.SortedFunc(maps.Keys(count), func(a, b store.Version) int { return b.Compare(a) }) {
-		report = append(report, &reportv1.Applied{Version: v.Proto(), Streams: count[v]})
+	for _, v := range slices.SortedFunc(maps.Keys(count), func(a, b ident.Position) int { return b.Compare(a) }) {
+		report = append(report, &reportv1.Applied{Version: store.VersionProto(v), Streams: count[v]})
 	}
 	return report
 }
 
 // applied is the version that the client has applied, in all of its types;
 // zero: none so far.
-func (c *conn) applied() store.Version {
+func (c *conn) applied() ident.Position {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == nil {
-		return store.Version{}
+		return ident.Position{}
 	}
 	v, all := c.state.Applied()
 	if all {
@@ -88,7 +89,7 @@ func mismatchReport(m *store.MismatchError) *reportv1.ChainMismatch {
 		return nil
 	}
 	return &reportv1.ChainMismatch{
-		Own: m.Have.Proto(), OwnRoot: m.Root[:], Head: m.Head.Proto(), HeadRoot: m.HeadRoot[:],
+		Own: store.VersionProto(m.Have), OwnRoot: m.Root[:], Head: store.VersionProto(m.Head), HeadRoot: m.HeadRoot[:],
 	}
 }
 
@@ -133,7 +134,7 @@ func firstNames(names []string) []string { return names[:min(len(names), 100)] }
 
 func typeReport(t stream.TypeStatus) *reportv1.TypeReport {
 	r := &reportv1.TypeReport{
-		TypeUrl: t.Type.URL(), Sent: t.Sent.Proto(), Acked: t.Acked.Proto(),
+		TypeUrl: t.Type.URL(), Sent: store.VersionProto(t.Sent), Acked: store.VersionProto(t.Acked),
 		SentVersion: t.SentVersion, AckedVersion: t.AckedVersion,
 		SentTime: timestamp(t.SentTime), AckedTime: timestamp(t.AckedTime),
 		Resources: uint32(t.Resources), HeldBack: firstNames(t.HeldBack),

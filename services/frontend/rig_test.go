@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend"
 	"meshlog.dev/services/frontend/frontendtest"
@@ -174,7 +175,7 @@ func (r *rig) until(what string, is func(*reportv1.FrontendReport) bool) *report
 	}
 }
 
-func (r *rig) serves(v store.Version) {
+func (r *rig) serves(v ident.Position) {
 	r.t.Helper()
 	r.until("serving "+v.String(), func(f *reportv1.FrontendReport) bool { return store.VersionOf(f.GetServing()) == v })
 }

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/replica"
@@ -308,7 +309,7 @@ func latency(st *replica.State, now time.Time) time.Duration {
 
 // HeadIs says what the newest version of the chain is; without it the
 // frontend's metrics do not tell how far it is behind. Safe for concurrent use.
-func (s *Server) HeadIs(v store.Version) {
+func (s *Server) HeadIs(v ident.Position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lag.hears(time.Now(), v)

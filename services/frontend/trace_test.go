@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
-	"meshlog.dev/store"
 )
 
 // A version that is not traced costs its responses and ACKs nothing but being
@@ -13,9 +13,9 @@ import (
 func TestUntracedCostsNothing(t *testing.T) {
 	var r recent
 	for seq := range uint64(2 * keptServed) {
-		r.add(served{version: store.Version{Epoch: 1, Seq: seq}, had: time.Now(), observed: time.Now()})
+		r.add(served{version: ident.Position{Epoch: 1, Seq: seq}, had: time.Now(), observed: time.Now()})
 	}
-	m, newest, sent := NewMetrics(), store.Version{Epoch: 1, Seq: 2*keptServed - 1}, time.Now()
+	m, newest, sent := NewMetrics(), ident.Position{Epoch: 1, Seq: 2*keptServed - 1}, time.Now()
 	allocations := testing.AllocsPerRun(100, func() {
 		by := r.find(newest)
 		by.trace.response(model.EDS, "proxy")
@@ -26,14 +26,14 @@ func TestUntracedCostsNothing(t *testing.T) {
 	if allocations != 0 {
 		t.Errorf("a response and its ACK allocate %.0f times", allocations)
 	}
-	if r.find(store.Version{Epoch: 1, Seq: keptServed - 1}) != nil {
+	if r.find(ident.Position{Epoch: 1, Seq: keptServed - 1}) != nil {
 		t.Errorf("more than %d versions are kept", keptServed)
 	}
 }
 
 func BenchmarkUntraced(b *testing.B) {
 	var r recent
-	newest := store.Version{Epoch: 1, Seq: 1}
+	newest := ident.Position{Epoch: 1, Seq: 1}
 	r.add(served{version: newest, had: time.Now(), observed: time.Now()})
 	m, sent := NewMetrics(), time.Now()
 	b.ReportAllocs()
@@ -47,7 +47,7 @@ func BenchmarkUntraced(b *testing.B) {
 }
 
 func TestLag(t *testing.T) {
-	at := func(epoch, seq uint64) store.Version { return store.Version{Epoch: epoch, Seq: seq} }
+	at := func(epoch, seq uint64) ident.Position { return ident.Position{Epoch: epoch, Seq: seq} }
 	start := time.Unix(1_800_000_000, 0)
 	after := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
 	var l lag

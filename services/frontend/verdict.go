@@ -1,13 +1,13 @@
 package frontend
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
@@ -25,24 +25,12 @@ const (
 	hurryPause = 100 * time.Millisecond
 )
 
-// subject is what proxies of one version may think something of.
-type subject struct {
-	t      model.ResourceType
-	name   string
-	sum    xds.Sum
-	client string
-}
-
-func compareSubjects(a, b subject) int {
-	return cmp.Or(cmp.Compare(a.t, b.t), cmp.Compare(a.name, b.name), cmp.Compare(a.client, b.client), slices.Compare(a.sum[:], b.sum[:]))
-}
-
 // opinions finds out what the proxies of this frontend think of resources that
 // some reject, here or elsewhere. While nobody does, it costs nothing.
 type opinions struct {
 	mu        sync.Mutex
 	rejecting map[*conn]struct{} // streams on which something may be rejected
-	suspects  []subject          // of which the leader wants to know
+	suspects  []ident.Rejected   // of which the leader wants to know
 	hurried   time.Time          // when something was last reported at once
 }
 
@@ -78,7 +66,7 @@ func (o *opinions) hurry() bool {
 
 // suspect makes subjects those of which the leader wants to know. It says
 // whether they are others than before, and whether to report at once.
-func (o *opinions) suspect(subjects []subject) (changed, hurry bool) {
+func (o *opinions) suspect(subjects []ident.Rejected) (changed, hurry bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if slices.Equal(o.suspects, subjects) {
@@ -89,7 +77,7 @@ func (o *opinions) suspect(subjects []subject) (changed, hurry bool) {
 }
 
 // known is the streams that may reject something, and the suspects.
-func (o *opinions) known() ([]*conn, []subject) {
+func (o *opinions) known() ([]*conn, []ident.Rejected) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Collect(maps.Keys(o.rejecting)), o.suspects
@@ -98,15 +86,15 @@ func (o *opinions) known() ([]*conn, []subject) {
 // Suspects takes in what the leader suspects, as its tick says: what proxies
 // here think of it is reported. It does not block.
 func (s *Server) Suspects(list []*reportv1.Suspect) {
-	var subjects []subject
+	var subjects []ident.Rejected
 	for _, p := range list {
 		t, ok := model.ResourceTypeOf(p.GetTypeUrl())
 		sum := xds.Sum{}
 		if ok && len(p.GetSum()) == len(sum) {
-			subjects = append(subjects, subject{t, p.GetName(), xds.Sum(p.GetSum()), p.GetClient()})
+			subjects = append(subjects, ident.Rejected{Type: t.URL(), Name: p.GetName(), Sum: xds.Sum(p.GetSum()), Client: p.GetClient()})
 		}
 	}
-	slices.SortFunc(subjects, compareSubjects)
+	slices.SortFunc(subjects, ident.Rejected.Compare)
 	if changed, hurry := s.opinions.suspect(subjects); changed {
 		s.cfg.OnChange(hurry)
 	}
@@ -114,10 +102,11 @@ func (s *Server) Suspects(list []*reportv1.Suspect) {
 
 // tally is what the proxies of one version think of a resource.
 type tally struct {
-	subject
+	ident.Rejected
+	t         model.ResourceType
 	asked     bool // the leader wants to know
 	rejectors []rejector
-	rejected  uint32
+	rejecting uint32
 	applied   uint32
 	undecided uint32
 }
@@ -136,15 +125,16 @@ func (s *Server) verdicts(conns []*conn) []*reportv1.Verdict {
 	if len(rejecting) == 0 && len(suspects) == 0 {
 		return nil
 	}
-	tallies := map[subject]*tally{}
+	tallies := map[ident.Rejected]*tally{}
 	for _, x := range suspects {
-		tallies[x] = &tally{subject: x, asked: true}
+		t, _ := model.ResourceTypeOf(x.Type)
+		tallies[x] = &tally{Rejected: x, t: t, asked: true}
 	}
 	for _, c := range rejecting {
 		for _, r := range c.rejections() {
-			x := subject{r.Type, r.Name, r.Sum, c.proxy.Client()}
+			x := ident.Rejected{Type: r.Type.URL(), Name: r.Name, Sum: r.Sum, Client: c.proxy.Client()}
 			if tallies[x] == nil {
-				tallies[x] = &tally{subject: x}
+				tallies[x] = &tally{Rejected: x, t: r.Type}
 			}
 			tallies[x].rejectors = append(tallies[x].rejectors, r)
 		}
@@ -157,12 +147,12 @@ func (s *Server) verdicts(conns []*conn) []*reportv1.Verdict {
 		case b.asked && !a.asked:
 			return 1
 		}
-		return compareSubjects(a.subject, b.subject)
+		return a.Compare(b.Rejected)
 	})
 	all = all[:min(len(all), maxVerdicts)]
 	byClient := map[string][]*tally{}
 	for _, t := range all {
-		byClient[t.client] = append(byClient[t.client], t)
+		byClient[t.Client] = append(byClient[t.Client], t)
 	}
 	for _, c := range conns {
 		c.count(byClient[c.proxy.Client()])
@@ -202,22 +192,22 @@ func (c *conn) count(tallies []*tally) {
 		return
 	}
 	for _, t := range tallies {
-		switch c.state.Opinion(t.t, t.name, t.sum) {
+		switch c.state.Opinion(t.t, t.Name, t.Sum) {
 		case stream.NoOpinion:
 		case stream.Undecided:
 			t.undecided++
 		case stream.Applied:
 			t.applied++
 		case stream.Rejected:
-			t.rejected++
+			t.rejecting++
 		}
 	}
 }
 
 func (t *tally) verdict() *reportv1.Verdict {
 	v := &reportv1.Verdict{
-		TypeUrl: t.t.URL(), Name: t.name, Sum: t.sum[:], Client: t.client,
-		Rejected: t.rejected, Applied: t.applied, Undecided: t.undecided,
+		TypeUrl: t.Type, Name: t.Name, Sum: t.Sum[:], Client: t.Client,
+		Rejected: t.rejecting, Applied: t.applied, Undecided: t.undecided,
 	}
 	if len(t.rejectors) == 0 {
 		return v
@@ -232,7 +222,7 @@ func (t *tally) verdict() *reportv1.Verdict {
 	v.Message = strings.ToValidUTF8(first.Message[:min(len(first.Message), maxReason)], "")
 	v.Class = first.class.Only(t.t).Released([model.ResourceTypes]string{}).Encode()
 	if good, world := t.good(); good != nil {
-		v.GoodSum, v.Good = good.Sum[:], world.Proto()
+		v.GoodSum, v.Good = good.Sum[:], store.VersionProto(world)
 	}
 	return v
 }
@@ -240,12 +230,12 @@ func (t *tally) verdict() *reportv1.Verdict {
 // good is what those who reject it have instead, and the newest version of
 // which one of them is known to have applied all; nil: they have nothing, or
 // not the same.
-func (t *tally) good() (good *xds.Resource, world store.Version) {
+func (t *tally) good() (good *xds.Resource, world ident.Position) {
 	for _, r := range t.rejectors {
 		switch {
 		case r.Good == nil:
 		case good != nil && !good.Same(r.Good):
-			return nil, store.Version{}
+			return nil, ident.Position{}
 		default:
 			good = r.Good
 			if world.Less(r.World) {

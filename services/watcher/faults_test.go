@@ -157,8 +157,8 @@ func TestTooLarge(t *testing.T) {
 				}
 				o := rec.Event.Body.(*events.Object)
 				var u registryv1.Undecoded
-				if err := proto.Unmarshal(o.Payload.Bytes, &u); err != nil || o.Key.Name != "x" || !strings.Contains(u.GetError(), "more than the log takes") {
-					t.Errorf("put %s: %s %v, %v", o.Key, o.Payload.Type, &u, err)
+				if err := proto.Unmarshal(o.Value.Bytes, &u); err != nil || o.Key.Name != "x" || !strings.Contains(u.GetError(), "more than the log takes") {
+					t.Errorf("put %s: %s %v, %v", o.Key, o.Value.Type, &u, err)
 				}
 				if rec, err = r.log.Get(t.Context(), 6); err != nil || rec.Event.Body.(*events.Object).Key.Name != "y" {
 					t.Errorf("the other one: %+v, %v", rec, err)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 )
 
@@ -25,7 +25,7 @@ type Metrics struct {
 }
 
 // NewMetrics makes the metrics of the publisher of a shard.
-func NewMetrics(shard events.Shard) *Metrics {
+func NewMetrics(shard ident.Shard) *Metrics {
 	m := &Metrics{}
 	labels := prometheus.Labels{"source": shard.String()} // "instance" is what Prometheus calls the process
 	gauge := func(name, help string) prometheus.Gauge {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 )
 
@@ -70,7 +71,7 @@ type session struct {
 	sending int // changes on their way
 	waiting backlog
 	// refused are objects that no log takes, with why.
-	refused map[events.Key]string
+	refused map[ident.Key]string
 }
 
 // source is how the watcher is doing.
@@ -309,7 +310,7 @@ func (p *Publisher) diagnostics() []model.Diagnostic {
 	}
 	for k, why := range p.session.refused {
 		ds = append(ds, model.Diagnostic{
-			Severity: model.Error, Code: "refused", Key: model.Key(k), Reason: why,
+			Severity: model.Error, Code: "refused", Key: k, Reason: why,
 			Advice: "shorten the name or the namespace", Effect: "the object is left out",
 		})
 	}
@@ -334,6 +335,6 @@ func (p *Publisher) diagnostics() []model.Diagnostic {
 }
 
 // compareKeys orders the keys of one shard.
-func compareKeys(a, b events.Key) int {
+func compareKeys(a, b ident.Key) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }

@@ -15,12 +15,13 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/services/watcher"
 )
 
-var shard = events.Shard{Source: "file", Instance: "default"}
+var shard = ident.Shard{Source: "file", Instance: "default"}
 
 // source is a watcher that a test plays on. It lists what is in it whenever it
 // is run, and says what it is told to say.
@@ -87,7 +88,7 @@ func object(name, content string) watcher.Object {
 	}
 	return watcher.Object{
 		Kind: kind, Name: rest, Delete: content == "", Origin: "f.yaml:1", Actor: "file",
-		Payload: events.Payload{Type: "t", Bytes: []byte(content)},
+		Value: ident.Value{Type: "t", Bytes: []byte(content)},
 	}
 }
 
@@ -120,13 +121,13 @@ func (s *source) end(err error) {
 // noLeader never answers; leader answers what it holds.
 type noLeader struct{}
 
-func (noLeader) Digests(context.Context, events.Shard, string, events.Kinds) (*events.ShardDigests, error) {
+func (noLeader) Digests(context.Context, ident.Shard, string, events.Kinds) (*events.ShardDigests, error) {
 	return nil, errors.New("nobody answered")
 }
 
 type leader struct{ held *events.ShardDigests }
 
-func (l leader) Digests(context.Context, events.Shard, string, events.Kinds) (*events.ShardDigests, error) {
+func (l leader) Digests(context.Context, ident.Shard, string, events.Kinds) (*events.ShardDigests, error) {
 	return l.held, nil
 }
 
@@ -216,7 +217,7 @@ func (r *rig) records(after uint64) string {
 			b.WriteString("\n")
 		case *events.Object:
 			if e.Op == events.Put {
-				fmt.Fprintf(&b, "put %s=%s", e.Key.Name, e.Payload.Bytes)
+				fmt.Fprintf(&b, "put %s=%s", e.Key.Name, e.Value.Bytes)
 			} else {
 				fmt.Fprintf(&b, "delete %s", e.Key.Name)
 			}
@@ -256,8 +257,8 @@ func (s *source) digests() *events.ShardDigests {
 	for name, content := range s.objects {
 		o := object(name, content)
 		if events.KindsOf(s.kinds...).Cover(o.Kind) {
-			k := events.Key{Source: shard.Source, Instance: shard.Instance, Kind: o.Kind, Name: o.Name}
-			d.Toggle(k, events.ContentHash(k, o.Payload, time.Time{}))
+			k := ident.Key{Source: shard.Source, Instance: shard.Instance, Kind: o.Kind, Name: o.Name}
+			d.Toggle(k, events.ContentHash(k, o.Value))
 		}
 	}
 	return &d
@@ -302,7 +303,7 @@ func TestListingByDigests(t *testing.T) {
 		r.want(0, "begin a-1 by a", "put changed=new pseq 1 low 1", "alive a-1 low 2 listed 2")
 		listed := r.lastAlive().Listed
 		for _, name := range []string{"changed", "gone"} {
-			if b := events.Bucket(events.Key{Kind: "K", Name: name}); !listed.Has(b) {
+			if b := events.Bucket(ident.Key{Kind: "K", Name: name}); !listed.Has(b) {
 				t.Errorf("the bucket of %q is not listed", name)
 			}
 		}

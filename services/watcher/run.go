@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/tracing"
 )
@@ -13,7 +14,7 @@ import (
 // Config says for which shard, to which log and with whose help a publisher
 // speaks.
 type Config struct {
-	Shard events.Shard
+	Shard ident.Shard
 	// Holder is the name of this process, the same after a restart. A twin of
 	// it has another one.
 	Holder string
@@ -51,7 +52,7 @@ type Leader interface {
 	// Digests are the bucket digests of what the leader has offered of the
 	// shard, over the keys of these kinds, after the begin of this session. It
 	// takes 3 s at most; with an error everything is sent.
-	Digests(ctx context.Context, shard events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error)
+	Digests(ctx context.Context, shard ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error)
 }
 
 // Phase is what a publisher is at.

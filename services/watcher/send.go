@@ -6,18 +6,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/services/internal/tracing"
 )
-
-// undecoded is the type of a payload that is offered and never good.
-const undecoded = "type.googleapis.com/meshlog.registry.v1.Undecoded"
 
 // maxKey is how large an event without payload may be.
 const maxKey = 4096
@@ -30,7 +27,7 @@ func (p *Publisher) change(o Object) (change, bool) {
 	}
 	c := change{key: p.key(o), object: o}
 	if !o.Delete {
-		c.hash = events.ContentHash(c.key, o.Payload, o.Created)
+		c.hash = events.ContentHash(c.key, o.Value)
 	}
 	if _, ok := p.session.said.hashes[c.key]; ok {
 		return c, true
@@ -57,7 +54,7 @@ func (p *Publisher) event(c change, pseq, low uint64, batch events.Batch) events
 		Session:       p.session.name, Pseq: pseq, Low: low, Batch: batch,
 	}
 	if !c.hash.IsZero() {
-		o.Op, o.Payload, o.Created = events.Put, c.object.Payload, c.object.Created
+		o.Op, o.Value, o.Value.Created = events.Put, c.object.Value, c.object.Value.Created
 	}
 	return events.Event{
 		ID:       fmt.Sprintf("%s/%s/%d", p.cfg.Shard, p.session.name, pseq),
@@ -201,14 +198,14 @@ func (p *Publisher) replace(chunk []events.Event, refusal error) bool {
 	replaced := false
 	for i, e := range chunk {
 		o := e.Body.(*events.Object)
-		reason := fmt.Sprintf("the object has %d bytes, more than the log takes: make it smaller or split it", len(o.Payload.Bytes))
+		reason := fmt.Sprintf("the object has %d bytes, more than the log takes: make it smaller or split it", len(o.Value.Bytes))
 		if !errors.Is(refusal, events.ErrTooLarge) {
 			if _, err := events.Encode(e); err == nil {
 				continue
 			}
 			reason = "the object says something that the log cannot carry"
 		}
-		if o.Op != events.Put || o.Payload.Type == undecoded {
+		if o.Op != events.Put || o.Value.Type == ident.Undecoded {
 			return false
 		}
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&registryv1.Undecoded{Error: reason})
@@ -216,9 +213,9 @@ func (p *Publisher) replace(chunk []events.Event, refusal error) bool {
 			return false
 		}
 		put := *o
-		put.Payload, put.Created = events.Payload{Type: undecoded, Bytes: b}, time.Time{}
+		put.Value = ident.Value{Type: ident.Undecoded, Bytes: b}
 		chunk[i].Body = &put
-		p.session.said.set(put.Key, events.ContentHash(put.Key, put.Payload, put.Created))
+		p.session.said.set(put.Key, events.ContentHash(put.Key, put.Value))
 		p.log.Warn("object replaced by a notice", "key", put.Key.String(), "error", refusal)
 		replaced = true
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/stop"
 )
@@ -41,7 +42,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 	}
 	p.session = session{
 		name: fmt.Sprintf("%s-%d", p.id, p.sessions), ctl: head,
-		said: newShadow(nil), refused: map[events.Key]string{},
+		said: newShadow(nil), refused: map[ident.Key]string{},
 	}
 	err := p.control(ctx, p.session.name+"/begin", "", &events.Begin{
 		Shard: p.cfg.Shard, Session: p.session.name, Holder: p.cfg.Holder,
@@ -98,7 +99,7 @@ func (p *Publisher) awaitListing(ctx context.Context) (Listing, error) {
 func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	p.tell(PhaseListing)
 	p.session.partial, p.session.said = l.Partial, newShadow(events.KindsOf(l.Kinds...))
-	changes := make(map[events.Key]change, len(l.Objects))
+	changes := make(map[ident.Key]change, len(l.Objects))
 	for _, o := range l.Objects {
 		if c, ok := p.change(o); ok {
 			changes[c.key] = c
@@ -309,7 +310,7 @@ func (p *Publisher) relisted(l Listing) {
 	s.partial = s.partial || l.Partial
 	set := slices.Clone(l.Objects)
 	if !l.Partial {
-		listed := make(map[events.Key]bool, len(l.Objects))
+		listed := make(map[ident.Key]bool, len(l.Objects))
 		for _, o := range l.Objects {
 			listed[p.key(o)] = true
 		}
@@ -320,6 +321,6 @@ func (p *Publisher) relisted(l Listing) {
 	p.changed(set)
 }
 
-func (p *Publisher) key(o Object) events.Key {
-	return events.Key{Source: p.cfg.Shard.Source, Instance: p.cfg.Shard.Instance, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
+func (p *Publisher) key(o Object) ident.Key {
+	return ident.Key{Source: p.cfg.Shard.Source, Instance: p.cfg.Shard.Instance, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 )
 
 // shadow is what a session said of its shard: what the log holds of it once
@@ -12,16 +13,16 @@ import (
 // hold more: they count in no digest.
 type shadow struct {
 	kinds   events.Kinds
-	hashes  map[events.Key]events.Hash
+	hashes  map[ident.Key]ident.Hash
 	digests events.ShardDigests // of these kinds
 }
 
 func newShadow(kinds events.Kinds) shadow {
-	return shadow{kinds: kinds, hashes: map[events.Key]events.Hash{}}
+	return shadow{kinds: kinds, hashes: map[ident.Key]ident.Hash{}}
 }
 
 // set makes h the content of k; the zero Hash: k is gone.
-func (s *shadow) set(k events.Key, h events.Hash) {
+func (s *shadow) set(k ident.Key, h ident.Hash) {
 	old, ok := s.hashes[k]
 	if s.kinds.Cover(k.Kind) {
 		if ok {
@@ -39,24 +40,24 @@ func (s *shadow) set(k events.Key, h events.Hash) {
 
 // change is an object on its way to the log.
 type change struct {
-	key    events.Key
-	hash   events.Hash // zero in a delete
+	key    ident.Key
+	hash   ident.Hash // zero in a delete
 	object Object
 }
 
 // backlog is what was seen and not yet sent: of each key the last. Change sets
 // that wait together become one, for to show less in between is always right.
 type backlog struct {
-	changes map[events.Key]change
-	order   []events.Key // each key once, as they came first
-	atomic  bool         // a set of several objects is in it
+	changes map[ident.Key]change
+	order   []ident.Key // each key once, as they came first
+	atomic  bool        // a set of several objects is in it
 }
 
 func (b *backlog) len() int { return len(b.changes) }
 
 func (b *backlog) put(c change) {
 	if b.changes == nil {
-		b.changes = map[events.Key]change{}
+		b.changes = map[ident.Key]change{}
 	}
 	if _, ok := b.changes[c.key]; !ok {
 		b.order = append(b.order, c.key)
@@ -64,12 +65,12 @@ func (b *backlog) put(c change) {
 	b.changes[c.key] = c
 }
 
-func (b *backlog) drop(k events.Key) {
+func (b *backlog) drop(k ident.Key) {
 	if _, ok := b.changes[k]; !ok {
 		return
 	}
 	delete(b.changes, k)
-	b.order = slices.DeleteFunc(b.order, func(o events.Key) bool { return o == k })
+	b.order = slices.DeleteFunc(b.order, func(o ident.Key) bool { return o == k })
 	if len(b.changes) == 0 {
 		*b = backlog{}
 	}
@@ -87,14 +88,14 @@ func (b *backlog) take() (changes []change, atomic bool) {
 
 // absent are the keys, of the kinds that are spoken for, that are neither in a
 // listing nor about to go, sorted.
-func absent(s *shadow, b *backlog, listed map[events.Key]bool) []events.Key {
-	gone := map[events.Key]bool{}
+func absent(s *shadow, b *backlog, listed map[ident.Key]bool) []ident.Key {
+	gone := map[ident.Key]bool{}
 	for k := range s.hashes {
 		gone[k] = !listed[k]
 	}
 	for k := range b.changes {
 		gone[k] = !listed[k]
 	}
-	maps.DeleteFunc(gone, func(k events.Key, is bool) bool { return !is || !s.kinds.Cover(k.Kind) })
+	maps.DeleteFunc(gone, func(k ident.Key, is bool) bool { return !is || !s.kinds.Cover(k.Kind) })
 	return slices.SortedFunc(maps.Keys(gone), compareKeys)
 }

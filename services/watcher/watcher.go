@@ -6,7 +6,7 @@ import (
 	"context"
 	"time"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 )
 
@@ -59,10 +59,9 @@ type Listing struct {
 type Object struct {
 	Kind, Namespace, Name string
 	Delete                bool
-	Payload               events.Payload
+	Value                 ident.Value
 	SourceVersion         string
-	Created               time.Time // zero where the source has none
-	Origin                string    // "file:line"
+	Origin                string // "file:line"
 	Actor                 string
 	Trace                 string    // W3C traceparent of what caused it, where the source says
 	Observed              time.Time // when the watcher saw the change

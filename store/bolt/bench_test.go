@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/bolt"
 )
@@ -37,7 +38,7 @@ func BenchmarkCommit(b *testing.B) {
 				}
 				defer s.Close()
 				latest, c := version(store.Stored{}, 1, manyRows(all))
-				if err := s.Commit(b.Context(), store.Version{}, c); err != nil {
+				if err := s.Commit(b.Context(), ident.Position{}, c); err != nil {
 					b.Fatal(err)
 				}
 				i := 1
@@ -65,7 +66,7 @@ func BenchmarkOpen100k(b *testing.B) {
 	}
 	s := open()
 	_, c := version(store.Stored{}, 1, manyRows(100_000))
-	if err := s.Commit(b.Context(), store.Version{}, c); err != nil {
+	if err := s.Commit(b.Context(), ident.Position{}, c); err != nil {
 		b.Fatal(err)
 	}
 	s.Close()
@@ -82,7 +83,7 @@ func BenchmarkAt1000Back(b *testing.B) {
 	}
 	defer s.Close()
 	latest, c := version(store.Stored{}, 1, manyRows(10_000))
-	if err := s.Commit(b.Context(), store.Version{}, c); err != nil {
+	if err := s.Commit(b.Context(), ident.Position{}, c); err != nil {
 		b.Fatal(err)
 	}
 	for i := range 1000 {
@@ -93,7 +94,7 @@ func BenchmarkAt1000Back(b *testing.B) {
 		latest = next
 	}
 	for b.Loop() {
-		if _, err := s.At(b.Context(), store.Version{Epoch: 1, Seq: 1}); err != nil {
+		if _, err := s.At(b.Context(), ident.Position{Epoch: 1, Seq: 1}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -33,18 +34,18 @@ var (
 const format = "1"
 
 // versionKey sorts as versions do.
-func versionKey(v store.Version) []byte {
+func versionKey(v ident.Position) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, v.Epoch), v.Seq)
 }
 
 // digest changes with every row of a bucket, and costs O(1) per change.
-type digest store.Hash
+type digest ident.Hash
 
 // flip puts a row in, or takes one out.
 func (d *digest) flip(key, value []byte) {
 	b := binary.BigEndian.AppendUint64(nil, uint64(len(key)))
 	b = append(append(b, key...), value...)
-	h := store.HashOf(b)
+	h := ident.HashOf(b)
 	for i := range d {
 		d[i] ^= h[i]
 	}

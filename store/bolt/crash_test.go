@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/bolt"
 )
@@ -113,7 +114,7 @@ func TestKilled(t *testing.T) {
 			line = lines.Text()
 		}
 		_ = cmd.Wait() // it was killed
-		last, err := store.ParseVersion(line)
+		last, err := ident.ParsePosition(line)
 		if err != nil {
 			t.Fatal(err)
 		}

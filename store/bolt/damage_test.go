@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/bbolt"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/bolt"
 )
@@ -26,12 +27,12 @@ func version(prev store.Stored, seq uint64, d store.Delta) (store.Stored, store.
 	s := prev.Snapshot.With(d)
 	root, was := s.Root(), prev.Snapshot.Root()
 	m := &store.Manifest{
-		Version:    store.Version{Epoch: 1, Seq: seq}.Proto(),
+		Version:    store.VersionProto(ident.Position{Epoch: 1, Seq: seq}),
 		RecordTime: timestamppb.New(time.Unix(int64(seq), 0)),
 		Root:       root[:],
 	}
 	if prev.Manifest != nil {
-		m.Previous, m.PreviousRoot = prev.Version().Proto(), was[:]
+		m.Previous, m.PreviousRoot = store.VersionProto(prev.Version()), was[:]
 	}
 	next := store.Stored{Manifest: m, Snapshot: s}
 	return next, store.Commit{Manifest: m, Snapshot: s, Delta: store.Diff(prev.Snapshot, s)}
@@ -279,7 +280,7 @@ func TestTruncatedWhileOpen(t *testing.T) {
 	if err := os.Truncate(d.path, 2*int64(os.Getpagesize())); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.At(t.Context(), store.Version{Epoch: 1, Seq: 1}); !errors.Is(err, store.ErrCorrupt) {
+	if _, err := s.At(t.Context(), ident.Position{Epoch: 1, Seq: 1}); !errors.Is(err, store.ErrCorrupt) {
 		t.Errorf("at: %v, want ErrCorrupt", err)
 	}
 	_, c := version(latest, latest.Version().Seq+1, store.Delta{Remove: []string{"x"}})

@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -89,7 +90,7 @@ func checkDigest(tx *bbolt.Tx, name []byte) error {
 
 // kept is what retention must know of a version.
 type kept struct {
-	version store.Version
+	version ident.Position
 	time    time.Time // of its record
 }
 
@@ -171,7 +172,7 @@ func (s *Store) last() store.Stored {
 
 // At implements store.Reader. It goes back from the latest version, one
 // version after the other.
-func (s *Store) At(ctx context.Context, v store.Version) (store.Stored, error) {
+func (s *Store) At(ctx context.Context, v ident.Position) (store.Stored, error) {
 	latest := s.last()
 	var m *store.Manifest
 	var undo [][]byte // the newest first
@@ -263,7 +264,7 @@ func (s *Store) manifestsBefore(ctx context.Context, key []byte) ([]*store.Manif
 }
 
 // Watch implements store.Reader.
-func (s *Store) Watch(ctx context.Context) <-chan store.Version { return s.hub.Watch(ctx) }
+func (s *Store) Watch(ctx context.Context) <-chan ident.Position { return s.hub.Watch(ctx) }
 
 // Side implements store.Reader. It reads the whole table before it yields the
 // first row.

@@ -8,11 +8,12 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
 // Commit implements store.Writer: one transaction, synced to the disk.
-func (s *Store) Commit(ctx context.Context, prev store.Version, c store.Commit) error {
+func (s *Store) Commit(ctx context.Context, prev ident.Position, c store.Commit) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	v := store.VersionOf(c.Manifest.GetVersion())
@@ -52,7 +53,7 @@ func (s *Store) plan(m *store.Manifest) (gone, stay []kept) {
 }
 
 // has says whether the file has version v.
-func (s *Store) has(ctx context.Context, v store.Version) bool {
+func (s *Store) has(ctx context.Context, v ident.Position) bool {
 	found := false
 	err := s.view(context.WithoutCancel(ctx), func(tx *bbolt.Tx) error {
 		found = tx.Bucket(versionsBucket).Get(versionKey(v)) != nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/internal/link"
 )
@@ -18,13 +19,13 @@ type Chain struct {
 	generation uint64
 	seq        uint64         // of the last message
 	messages   []store.Update // the last ones, up to seq
-	blobs      map[store.Hash][]byte
+	blobs      map[ident.Hash][]byte
 	changed    chan struct{} // closed at the next change of what is above
 }
 
 // NewChain returns a chain that was never written.
 func NewChain() *Chain {
-	return &Chain{generation: 1, blobs: make(map[store.Hash][]byte), changed: make(chan struct{})}
+	return &Chain{generation: 1, blobs: make(map[ident.Hash][]byte), changed: make(chan struct{})}
 }
 
 // Rewind takes back all messages after seq, as if they had never been, and
@@ -131,8 +132,8 @@ func (c *Chain) Publish(ctx context.Context, u store.Update, expect, generation 
 }
 
 // PutBlob implements store.Blobs.
-func (c *Chain) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
-	h := store.HashOf(b)
+func (c *Chain) PutBlob(ctx context.Context, b []byte) (ident.Hash, error) {
+	h := ident.HashOf(b)
 	if err := ctx.Err(); err != nil {
 		return h, fmt.Errorf("put blob %s: %w", h, err)
 	}
@@ -145,7 +146,7 @@ func (c *Chain) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
 }
 
 // GetBlob implements store.Blobs.
-func (c *Chain) GetBlob(ctx context.Context, h store.Hash) ([]byte, error) {
+func (c *Chain) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("get blob %s: %w", h, err)
 	}
@@ -166,7 +167,7 @@ func (c *Chain) run() []store.Update {
 }
 
 // Fetch implements store.Chain.
-func (c *Chain) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+func (c *Chain) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
 	return link.Fetch(ctx, c, func(yield func(link.Message, error) bool) {
 		for _, u := range slices.Backward(c.run()) {
 			delta := func(ctx context.Context) (store.Delta, error) { return u.Delta, ctx.Err() }
@@ -193,7 +194,7 @@ func (c *Chain) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 }
 
 // Updates implements store.Copier.
-func (c *Chain) Updates(ctx context.Context, from store.Version) iter.Seq2[store.Update, error] {
+func (c *Chain) Updates(ctx context.Context, from ident.Position) iter.Seq2[store.Update, error] {
 	return func(yield func(store.Update, error) bool) {
 		for _, u := range c.run() {
 			if store.VersionOf(u.Manifest.GetVersion()).Less(from) {
@@ -229,12 +230,12 @@ type ChainFollower struct {
 
 // Poll is Next for those who cannot block: it says whether there was something
 // to return.
-func (f *ChainFollower) Poll(have store.Version, root store.Hash) ([]store.Update, bool, error) {
+func (f *ChainFollower) Poll(have ident.Position, root ident.Hash) ([]store.Update, bool, error) {
 	links, _, err := f.poll(have, root)
 	return links, len(links) > 0, err
 }
 
-func (f *ChainFollower) poll(have store.Version, root store.Hash) ([]store.Update, <-chan struct{}, error) {
+func (f *ChainFollower) poll(have ident.Position, root ident.Hash) ([]store.Update, <-chan struct{}, error) {
 	f.chain.mu.Lock()
 	defer f.chain.mu.Unlock()
 	ahead, err := f.judge.Ahead(f.chain.head(), have, root)
@@ -255,7 +256,7 @@ func (f *ChainFollower) poll(have store.Version, root store.Hash) ([]store.Updat
 }
 
 // Next implements store.Follower.
-func (f *ChainFollower) Next(ctx context.Context, have store.Version, root store.Hash) ([]store.Update, error) {
+func (f *ChainFollower) Next(ctx context.Context, have ident.Position, root ident.Hash) ([]store.Update, error) {
 	for {
 		links, changed, err := f.poll(have, root)
 		if err != nil || len(links) > 0 {

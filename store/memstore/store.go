@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/internal/watch"
 )
@@ -76,7 +77,7 @@ func (s *Store) check(ctx context.Context) error {
 }
 
 // Commit implements store.Writer.
-func (s *Store) Commit(ctx context.Context, prev store.Version, c store.Commit) error {
+func (s *Store) Commit(ctx context.Context, prev ident.Position, c store.Commit) error {
 	v := store.VersionOf(c.Manifest.GetVersion())
 	if err := s.check(ctx); err != nil {
 		return fmt.Errorf("commit version %s: %w", v, err)
@@ -149,7 +150,7 @@ func (s *Store) Latest(ctx context.Context) (store.Stored, error) {
 }
 
 // At implements store.Reader.
-func (s *Store) At(ctx context.Context, v store.Version) (store.Stored, error) {
+func (s *Store) At(ctx context.Context, v ident.Position) (store.Stored, error) {
 	if err := s.check(ctx); err != nil {
 		return store.Stored{}, fmt.Errorf("read version %s: %w", v, err)
 	}
@@ -179,7 +180,7 @@ func (s *Store) Manifests(ctx context.Context) iter.Seq2[*store.Manifest, error]
 }
 
 // Watch implements store.Reader.
-func (s *Store) Watch(ctx context.Context) <-chan store.Version { return s.hub.Watch(ctx) }
+func (s *Store) Watch(ctx context.Context) <-chan ident.Position { return s.hub.Watch(ctx) }
 
 // Side implements store.Reader.
 func (s *Store) Side(ctx context.Context) iter.Seq2[store.Row, error] {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -16,8 +17,8 @@ const blobStream = "OBJ_" + BlobBucket
 
 // PutBlob implements store.Blobs. A blob that is there is not written again,
 // but for one that a Sweep may soon delete.
-func (f *Feed) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
-	h := store.HashOf(b)
+func (f *Feed) PutBlob(ctx context.Context, b []byte) (ident.Hash, error) {
+	h := ident.HashOf(b)
 	info, err := f.blobInfo(ctx, h)
 	if err == nil && info.Size == uint64(len(b)) && !f.old(info.ModTime) {
 		return h, nil
@@ -42,7 +43,7 @@ func (f *Feed) old(t time.Time) bool {
 
 // GetBlob implements store.Blobs. ObjectStore.Get would make a consumer on the
 // server; the chunks are read by Direct Get instead.
-func (f *Feed) GetBlob(ctx context.Context, h store.Hash) ([]byte, error) {
+func (f *Feed) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	var err error
 	for range 2 { // who puts a blob again replaces its chunks: look again
 		var b []byte
@@ -53,7 +54,7 @@ func (f *Feed) GetBlob(ctx context.Context, h store.Hash) ([]byte, error) {
 	return nil, err
 }
 
-func (f *Feed) getBlob(ctx context.Context, h store.Hash) ([]byte, error) {
+func (f *Feed) getBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	info, err := f.blobInfo(ctx, h)
 	if errors.Is(err, jetstream.ErrObjectNotFound) {
 		return nil, fmt.Errorf("get blob %s: %w", h, store.ErrNotFound)
@@ -76,14 +77,14 @@ func (f *Feed) getBlob(ctx context.Context, h store.Hash) ([]byte, error) {
 		}
 		next, left = run[len(run)-1].seq+1, left-len(run)
 	}
-	if store.HashOf(b) != h {
+	if ident.HashOf(b) != h {
 		return nil, fmt.Errorf("get blob %s: %w", h, store.ErrCorrupt)
 	}
 	return b, nil
 }
 
 // blobInfo is what the store says of a blob, by any server.
-func (f *Feed) blobInfo(ctx context.Context, h store.Hash) (*jetstream.ObjectInfo, error) {
+func (f *Feed) blobInfo(ctx context.Context, h ident.Hash) (*jetstream.ObjectInfo, error) {
 	ctx, cancel := f.request(ctx, directGetAPI+blobStream)
 	defer cancel()
 	info, err := f.blobs.GetInfo(ctx, h.String())

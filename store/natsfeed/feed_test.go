@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/natsfeed"
 )
@@ -23,9 +24,9 @@ func version(prev store.Stored, seq uint64, value []byte) (store.Stored, store.U
 	d := store.Delta{Put: []store.Row{{Key: "counter", Value: fmt.Append(nil, seq)}, {Key: "value", Value: value}}}
 	s := prev.Snapshot.With(d)
 	root, was := s.Root(), prev.Snapshot.Root()
-	m := &store.Manifest{Version: store.Version{Epoch: 1, Seq: seq}.Proto(), Root: root[:]}
+	m := &store.Manifest{Version: store.VersionProto(ident.Position{Epoch: 1, Seq: seq}), Root: root[:]}
 	if prev.Manifest != nil {
-		m.Previous, m.PreviousRoot = prev.Version().Proto(), was[:]
+		m.Previous, m.PreviousRoot = store.VersionProto(prev.Version()), was[:]
 	}
 	return store.Stored{Manifest: m, Snapshot: s}, store.Update{Manifest: m, Delta: store.Diff(prev.Snapshot, s)}
 }
@@ -246,7 +247,7 @@ func TestBlobIsVerified(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := store.HashOf([]byte("right"))
+	h := ident.HashOf([]byte("right"))
 	if _, err := blobs.PutString(t.Context(), h.String(), "wrong"); err != nil {
 		t.Fatal(err)
 	}

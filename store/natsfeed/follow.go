@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/internal/link"
 )
@@ -34,7 +35,7 @@ type Follower struct {
 }
 
 type hint struct {
-	version store.Version
+	version ident.Position
 	seq     uint64
 }
 
@@ -75,7 +76,7 @@ func (fo *Follower) Close() error {
 
 // Hint says what the head is said to be. Where the follower knows another one,
 // it asks. It never blocks.
-func (fo *Follower) Hint(v store.Version, seq uint64) {
+func (fo *Follower) Hint(v ident.Position, seq uint64) {
 	select {
 	case <-fo.hints:
 	default:
@@ -89,7 +90,7 @@ func (fo *Follower) Hint(v store.Version, seq uint64) {
 // Next implements store.Follower. While the connection is down it waits for it;
 // an error of a request is returned, and the next call goes on where it was.
 // The update of a link that does not lead from have may lack its delta.
-func (fo *Follower) Next(ctx context.Context, have store.Version, root store.Hash) ([]store.Update, error) {
+func (fo *Follower) Next(ctx context.Context, have ident.Position, root ident.Hash) ([]store.Update, error) {
 	for {
 		links, err := fo.step(ctx, have, root)
 		if err != nil || links != nil {
@@ -102,7 +103,7 @@ func (fo *Follower) Next(ctx context.Context, have store.Version, root store.Has
 }
 
 // step says what is to be returned now; nothing if there is nothing new.
-func (fo *Follower) step(ctx context.Context, have store.Version, root store.Hash) ([]store.Update, error) {
+func (fo *Follower) step(ctx context.Context, have ident.Position, root ident.Hash) ([]store.Update, error) {
 	fo.drain()
 	if fo.stale && fo.feed.nc.IsConnected() {
 		if err := fo.askHead(ctx); err != nil {
@@ -249,7 +250,7 @@ func (fo *Follower) listen(h hint) {
 
 // links returns what leads from have to the head, with whole deltas; or only
 // the head's update.
-func (fo *Follower) links(ctx context.Context, have store.Version, root store.Hash) ([]store.Update, error) {
+func (fo *Follower) links(ctx context.Context, have ident.Position, root ident.Hash) ([]store.Update, error) {
 	i, err := fo.reach(ctx, have, root)
 	if err != nil {
 		return nil, err
@@ -272,7 +273,7 @@ func (fo *Follower) links(ctx context.Context, have store.Version, root store.Ha
 
 // reach reads the chain back to where it leads on from have, and returns where
 // in run that is; -1 if it does not, or from too far.
-func (fo *Follower) reach(ctx context.Context, have store.Version, root store.Hash) (int, error) {
+func (fo *Follower) reach(ctx context.Context, have ident.Position, root ident.Hash) (int, error) {
 	for n := 8; ; n *= 4 {
 		if i := link.From(manifests(fo.run), have, root); i >= 0 || have.IsZero() {
 			return i, nil

@@ -22,7 +22,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"meshlog.dev/store"
+	"meshlog.dev/proto/ident"
 )
 
 // Names on the bus.
@@ -101,7 +101,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Feed, error) {
 
 // Hint tells all followers what the head is said to be. They look for
 // themselves if they know another one. It never blocks.
-func (f *Feed) Hint(v store.Version, seq uint64) {
+func (f *Feed) Hint(v ident.Position, seq uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for fo := range f.followers {

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -86,7 +87,7 @@ func (f *Feed) Publish(ctx context.Context, u store.Update, expect, generation u
 // encode writes the message of u; a delta that is too large for it goes to the
 // blobs.
 func (f *Feed) encode(ctx context.Context, u store.Update) ([]byte, error) {
-	b, err := store.EncodeUpdate(u, store.Hash{})
+	b, err := store.EncodeUpdate(u, ident.Hash{})
 	if err != nil || len(b) <= maxInline {
 		return b, err
 	}

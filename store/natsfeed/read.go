@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/internal/link"
 )
@@ -22,7 +23,7 @@ const window = 64
 type message struct {
 	seq    uint64
 	update store.Update
-	blob   store.Hash // has the delta, if it is not zero
+	blob   ident.Hash // has the delta, if it is not zero
 }
 
 func decode(seq uint64, data []byte) (message, error) {
@@ -46,7 +47,7 @@ func (f *Feed) delta(ctx context.Context, m message) (store.Delta, error) {
 }
 
 // Fetch implements store.Chain.
-func (f *Feed) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+func (f *Feed) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
 	back := func(yield func(link.Message, error) bool) {
 		for m, err := range f.back(ctx) {
 			delta := func(ctx context.Context) (store.Delta, error) { return f.delta(ctx, m) }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 )
@@ -33,7 +34,7 @@ type Swept struct {
 // deleted is one writing of it, by its sequence.
 //
 // A crash in between leaves bytes without a name, which the next sweep deletes.
-func (f *Feed) Sweep(ctx context.Context, age time.Duration, bases []store.Hash) (Swept, error) {
+func (f *Feed) Sweep(ctx context.Context, age time.Duration, bases []ident.Hash) (Swept, error) {
 	s, err := f.sweep(ctx, age, bases)
 	if err != nil {
 		return s, fmt.Errorf("sweep the blobs: %w", err)
@@ -41,7 +42,7 @@ func (f *Feed) Sweep(ctx context.Context, age time.Duration, bases []store.Hash)
 	return s, nil
 }
 
-func (f *Feed) sweep(ctx context.Context, age time.Duration, bases []store.Hash) (Swept, error) {
+func (f *Feed) sweep(ctx context.Context, age time.Duration, bases []ident.Hash) (Swept, error) {
 	// First the blobs, then who names them: what is named later was put later.
 	all, err := f.blobList(ctx)
 	if err != nil {
@@ -94,7 +95,7 @@ func (f *Feed) sweepChunks(ctx context.Context, all blobList, whole map[string]b
 
 // blob is one writing of a blob.
 type blob struct {
-	hash    store.Hash
+	hash    ident.Hash
 	subject string // of what it is
 	seq     uint64
 	nuid    string // names its bytes
@@ -153,7 +154,7 @@ func (f *Feed) blobAt(ctx context.Context, stream jetstream.Stream, subject stri
 	}
 	b := blob{subject: subject, seq: m.Sequence, nuid: meta.NUID, size: meta.Size, time: m.Time}
 	if h, err := hex.DecodeString(string(name)); err == nil && len(h) == len(b.hash) {
-		b.hash = store.Hash(h)
+		b.hash = ident.Hash(h)
 	} // else it is nobody's, and goes by its age
 	return b, nil
 }
@@ -198,11 +199,11 @@ func (f *Feed) purge(ctx context.Context, subject string, before uint64) (uint64
 }
 
 // named are the blobs that the versions of all meshes name, and the bases.
-func (f *Feed) named(ctx context.Context, bases []store.Hash) (map[store.Hash]bool, error) {
-	named := map[store.Hash]bool{}
+func (f *Feed) named(ctx context.Context, bases []ident.Hash) (map[ident.Hash]bool, error) {
+	named := map[ident.Hash]bool{}
 	chunks := func(c *snapshotv1.Checkpoint) {
 		for _, ref := range c.GetChunks() {
-			named[store.Hash(ref.GetHash())] = true
+			named[ident.Hash(ref.GetHash())] = true
 		}
 	}
 	for _, base := range bases {

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 )
@@ -43,7 +44,7 @@ func sweepFeed(t *testing.T, maxAge time.Duration) *Feed {
 	return f
 }
 
-func put(t *testing.T, f *Feed, content string) store.Hash {
+func put(t *testing.T, f *Feed, content string) ident.Hash {
 	t.Helper()
 	h, err := f.PutBlob(t.Context(), []byte(content))
 	if err != nil {
@@ -52,7 +53,7 @@ func put(t *testing.T, f *Feed, content string) store.Hash {
 	return h
 }
 
-func has(t *testing.T, f *Feed, h store.Hash) bool {
+func has(t *testing.T, f *Feed, h ident.Hash) bool {
 	t.Helper()
 	_, err := f.GetBlob(t.Context(), h)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -61,8 +62,8 @@ func has(t *testing.T, f *Feed, h store.Hash) bool {
 	return err == nil
 }
 
-func checkpointOf(hs ...store.Hash) *snapshotv1.Checkpoint {
-	c := &snapshotv1.Checkpoint{Version: store.Version{Epoch: 1, Seq: 1}.Proto()}
+func checkpointOf(hs ...ident.Hash) *snapshotv1.Checkpoint {
+	c := &snapshotv1.Checkpoint{Version: store.VersionProto(ident.Position{Epoch: 1, Seq: 1})}
 	for _, h := range hs {
 		c.Chunks = append(c.Chunks, &snapshotv1.ChunkRef{Hash: h[:], Size: 1})
 	}
@@ -79,7 +80,7 @@ func TestSweep(t *testing.T) {
 	}
 	base, stray := put(t, f, string(b)), put(t, f, "stray")
 	u := store.Update{Manifest: &store.Manifest{
-		Version: store.Version{Epoch: 1, Seq: 1}.Proto(), RecordHash: make([]byte, 32), Root: make([]byte, 32),
+		Version: store.VersionProto(ident.Position{Epoch: 1, Seq: 1}), RecordHash: make([]byte, 32), Root: make([]byte, 32),
 		Checkpoint: checkpointOf(content), FoldCheckpoint: checkpointOf(fold),
 	}}
 	m, err := store.EncodeUpdate(u, delta)
@@ -94,14 +95,14 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if got, err := f.Sweep(t.Context(), time.Hour, []store.Hash{base}); err != nil || got.Blobs != 0 || got.Kept != 6 {
+	if got, err := f.Sweep(t.Context(), time.Hour, []ident.Hash{base}); err != nil || got.Blobs != 0 || got.Kept != 6 {
 		t.Fatalf("a sweep of what is young: %+v, %v", got, err)
 	}
-	got, err := f.Sweep(t.Context(), 0, []store.Hash{base})
+	got, err := f.Sweep(t.Context(), 0, []ident.Hash{base})
 	if want := (Swept{Blobs: 1, Bytes: 5, Kept: 5}); err != nil || got != want {
 		t.Errorf("swept %+v, %v; want %+v", got, err, want)
 	}
-	for name, h := range map[string]store.Hash{"content": content, "fold": fold, "delta": delta, "base": base, "chunk": chunk} {
+	for name, h := range map[string]ident.Hash{"content": content, "fold": fold, "delta": delta, "base": base, "chunk": chunk} {
 		if !has(t, f, h) {
 			t.Errorf("the %s was deleted", name)
 		}

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"iter"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
 // Updates implements store.Copier.
-func (f *Feed) Updates(ctx context.Context, from store.Version) iter.Seq2[store.Update, error] {
+func (f *Feed) Updates(ctx context.Context, from ident.Position) iter.Seq2[store.Update, error] {
 	return func(yield func(store.Update, error) bool) {
 		info, err := f.stream.Info(ctx)
 		if err != nil {

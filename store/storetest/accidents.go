@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -24,7 +25,7 @@ func testExpired(t *testing.T, bus Bus) {
 		t.Errorf("publish as if the chain had never been written: %v, want ErrConflict", err)
 	}
 	// An epoch begins; its first version has a checkpoint.
-	begin := withCheckpoint(t, f, next(v[2], store.Version{Epoch: 9, Seq: 5}, rows{"epoch": is("9")}))
+	begin := withCheckpoint(t, f, next(v[2], ident.Position{Epoch: 9, Seq: 5}, rows{"epoch": is("9")}))
 	publish(t, f, v[2], begin)
 	wantHead(t, f, 4, begin)
 	fo.wantLinks(t, begin)
@@ -66,10 +67,10 @@ func testRewind(t *testing.T, bus Bus) {
 	wantHead(t, f, 2, v[1])
 	fo.wantMismatch(t, v[1])
 	// The same sequences come again, with other messages.
-	again := next(v[1], store.Version{Epoch: 2, Seq: 3}, rows{"again": is("1")})
+	again := next(v[1], ident.Position{Epoch: 2, Seq: 3}, rows{"again": is("1")})
 	publish(t, f, v[1], again)
 	fo.wantNewest(t, f, again)
-	then := next(again, store.Version{Epoch: 2, Seq: 4}, rows{"again": is("2")})
+	then := next(again, ident.Position{Epoch: 2, Seq: 4}, rows{"again": is("2")})
 	publish(t, f, again, then)
 	fo.wantLinks(t, then)
 }

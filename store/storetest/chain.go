@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 )
@@ -149,7 +150,7 @@ func testNeverWritten(t *testing.T, bus Bus) {
 	if f.Generation() == 0 {
 		t.Error("the generation is 0")
 	}
-	if _, err := f.Fetch(t.Context(), store.Version{Epoch: 1, Seq: 1}); !errors.Is(err, store.ErrNotFound) {
+	if _, err := f.Fetch(t.Context(), ident.Position{Epoch: 1, Seq: 1}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("fetch: %v, want ErrNotFound", err)
 	}
 	for m, err := range f.History(t.Context()) {
@@ -211,7 +212,7 @@ func testOneChain(t *testing.T, bus Bus) {
 						return
 					}
 				}
-				v := next(prev, store.Version{Epoch: 1, Seq: head.Seq + 1}, rows{fmt.Sprintf("p%d", i): is("%d", n)})
+				v := next(prev, ident.Position{Epoch: 1, Seq: head.Seq + 1}, rows{fmt.Sprintf("p%d", i): is("%d", n)})
 				_, err = f.Publish(t.Context(), updateOf(prev, v), head.Seq, f.Generation())
 				switch {
 				case err == nil:
@@ -245,7 +246,7 @@ func testBlobs(t *testing.T, bus Bus) {
 	for _, b := range [][]byte{{}, []byte("blob"), []byte("blob"), large} {
 		h, err := f.PutBlob(t.Context(), b)
 		must(t, err)
-		if h != store.HashOf(b) {
+		if h != ident.HashOf(b) {
 			t.Errorf("blob of %d bytes has name %s, want its hash", len(b), h)
 		}
 		got, err := other.GetBlob(t.Context(), h)
@@ -254,7 +255,7 @@ func testBlobs(t *testing.T, bus Bus) {
 			t.Errorf("blob of %d bytes came back with %d, or others", len(b), len(got))
 		}
 	}
-	if _, err := f.GetBlob(t.Context(), store.HashOf([]byte("other"))); !errors.Is(err, store.ErrNotFound) {
+	if _, err := f.GetBlob(t.Context(), ident.HashOf([]byte("other"))); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("a blob that is not there: %v, want ErrNotFound", err)
 	}
 }
@@ -266,8 +267,8 @@ func testLargeDelta(t *testing.T, bus Bus) {
 	for i := range 3000 {
 		big[fmt.Sprintf("big%d", i)] = is("%01000d", i)
 	}
-	large := next(v[1], store.Version{Epoch: 1, Seq: 3}, big)
-	after := next(large, store.Version{Epoch: 1, Seq: 4}, rows{"small": is("")})
+	large := next(v[1], ident.Position{Epoch: 1, Seq: 3}, big)
+	after := next(large, ident.Position{Epoch: 1, Seq: 4}, rows{"small": is("")})
 	live := follow(t, f, v[0])
 	publish(t, f, store.Stored{}, v[0], v[1])
 	live.wantLinks(t, v[1])
@@ -299,7 +300,7 @@ func testFetch(t *testing.T, bus Bus) {
 		must(t, err)
 		same(t, "fetched", got, v[i])
 	}
-	for _, no := range []store.Version{{}, {Epoch: 1}, {Epoch: 1, Seq: 91}, {Epoch: 2, Seq: 1}} {
+	for _, no := range []ident.Position{{}, {Epoch: 1}, {Epoch: 1, Seq: 91}, {Epoch: 2, Seq: 1}} {
 		if _, err := f.Fetch(t.Context(), no); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("fetch of %s, which is not there: %v, want ErrNotFound", no, err)
 		}
@@ -328,7 +329,7 @@ func testFetchLateCheckpoint(t *testing.T, bus Bus) {
 func testFetchLost(t *testing.T, bus Bus) {
 	f := bus.Open(t)
 	v := history(4)
-	lost := store.HashOf([]byte("lost"))
+	lost := ident.HashOf([]byte("lost"))
 	v[2].Manifest.Checkpoint = &snapshotv1.Checkpoint{Rows: 1, Chunks: []*snapshotv1.ChunkRef{{Hash: lost[:], Size: 4}}}
 	publish(t, f, v[0], v[1]) // the first one is not on the chain
 	publish(t, f, v[1], v[2], v[3])
@@ -337,7 +338,7 @@ func testFetchLost(t *testing.T, bus Bus) {
 			t.Errorf("fetch of %s, of which something is lost: %v, want ErrNotFound", v[i].Version(), err)
 		}
 	}
-	wrong := withCheckpoint(t, f, next(v[3], store.Version{Epoch: 1, Seq: 5}, rows{"a": is("1")}))
+	wrong := withCheckpoint(t, f, next(v[3], ident.Position{Epoch: 1, Seq: 5}, rows{"a": is("1")}))
 	wrong.Manifest.Root = bytes.Repeat([]byte{1}, 32)
 	publish(t, f, v[3], wrong)
 	if _, err := f.Fetch(t.Context(), wrong.Version()); !errors.Is(err, store.ErrCorrupt) {
@@ -373,16 +374,16 @@ func testUpdates(t *testing.T, bus Bus) {
 	for i := range 3000 { // a delta that is no message
 		big[fmt.Sprintf("big%d", i)] = is("%01000d", i)
 	}
-	v = append(v, next(v[149], store.Version{Epoch: 2, Seq: 3}, big))
+	v = append(v, next(v[149], ident.Position{Epoch: 2, Seq: 3}, big))
 	publish(t, f, store.Stored{}, v...)
 	for _, c := range []struct {
-		from store.Version
+		from ident.Position
 		want []store.Stored
 	}{
-		{store.Version{}, v},
+		{ident.Position{}, v},
 		{v[100].Version(), v[100:]},
-		{store.Version{Epoch: 1, Seq: 1 << 40}, v[150:]}, // between two
-		{store.Version{Epoch: 3}, nil},
+		{ident.Position{Epoch: 1, Seq: 1 << 40}, v[150:]}, // between two
+		{ident.Position{Epoch: 3}, nil},
 	} {
 		at := store.Stored{}
 		if len(c.want) > 0 && c.want[0].Version() != v[0].Version() {
@@ -402,13 +403,13 @@ func testUpdates(t *testing.T, bus Bus) {
 			t.Fatalf("from %s: %d updates, want %d", c.from, n, len(c.want))
 		}
 	}
-	for _, err := range f.Updates(t.Context(), store.Version{}) { // who stops gets no more
+	for _, err := range f.Updates(t.Context(), ident.Position{}) { // who stops gets no more
 		must(t, err)
 		break
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, err := range f.Updates(ctx, store.Version{}) {
+	for _, err := range f.Updates(ctx, ident.Position{}) {
 		if !errors.Is(err, context.Canceled) {
 			t.Fatalf("cancelled: %v", err)
 		}
@@ -447,12 +448,12 @@ func testFollowFromFar(t *testing.T, bus Bus) {
 func testFollowFromElsewhere(t *testing.T, bus Bus) {
 	f := bus.Open(t)
 	v := history(4)
-	v = append(v, next(v[3], store.Version{Epoch: 5, Seq: 1}, rows{"epoch": is("5")}))
+	v = append(v, next(v[3], ident.Position{Epoch: 5, Seq: 1}, rows{"epoch": is("5")}))
 	publish(t, f, store.Stored{}, v...)
 	for name, have := range map[string]store.Stored{
-		"another epoch":   next(store.Stored{}, store.Version{Epoch: 2, Seq: 1}, rows{"a": is("1")}),
+		"another epoch":   next(store.Stored{}, ident.Position{Epoch: 2, Seq: 1}, rows{"a": is("1")}),
 		"another content": next(store.Stored{}, v[2].Version(), rows{"a": is("1")}),
-		"between two":     next(v[3], store.Version{Epoch: 4, Seq: 9}, rows{"a": is("1")}),
+		"between two":     next(v[3], ident.Position{Epoch: 4, Seq: 9}, rows{"a": is("1")}),
 	} {
 		t.Run(name, func(t *testing.T) { follow(t, f, have).wantNewest(t, f, v[4]) })
 	}
@@ -521,7 +522,7 @@ func mismatch(t *testing.T, bus Bus, have store.Stored) {
 	publish(t, f, store.Stored{}, v...)
 	fo := follow(t, f, have)
 	fo.wantMismatch(t, v[2])
-	after := next(v[2], store.Version{Epoch: 2, Seq: 1}, rows{"b": is("")})
+	after := next(v[2], ident.Position{Epoch: 2, Seq: 1}, rows{"b": is("")})
 	publish(t, f, v[2], after)
 	fo.wantNewest(t, f, after) // no second word of the old head
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -125,7 +126,7 @@ func testEmpty(t *testing.T, disk Disk) {
 	s := open(t, disk, store.Retention{})
 	wantVersions(t, s)
 	wantSide(t, s, map[string]string{})
-	if _, err := s.At(t.Context(), store.Version{Epoch: 1, Seq: 1}); !errors.Is(err, store.ErrNotFound) {
+	if _, err := s.At(t.Context(), ident.Position{Epoch: 1, Seq: 1}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("at a version that is not there: %v, want ErrNotFound", err)
 	}
 }
@@ -139,9 +140,9 @@ func testCommitAndRead(t *testing.T, disk Disk) {
 	for key := range content(last.Snapshot) {
 		gone[key] = nil
 	}
-	empty := next(last, store.Version{Epoch: 1, Seq: 100}, gone)
-	still := next(empty, store.Version{Epoch: 1, Seq: 101}, nil)
-	versions = append(versions, empty, still, next(still, store.Version{Epoch: 2, Seq: 3}, rows{"key": is("")}))
+	empty := next(last, ident.Position{Epoch: 1, Seq: 100}, gone)
+	still := next(empty, ident.Position{Epoch: 1, Seq: 101}, nil)
+	versions = append(versions, empty, still, next(still, ident.Position{Epoch: 2, Seq: 3}, rows{"key": is("")}))
 	commit(t, s, store.Stored{}, versions...)
 	wantVersions(t, s, versions...)
 }
@@ -150,7 +151,7 @@ func testConflict(t *testing.T, disk Disk) {
 	s := open(t, disk, store.Retention{})
 	v := history(3)
 	commit(t, s, store.Stored{}, v[0], v[1])
-	for _, prev := range []store.Version{{}, v[0].Version(), v[2].Version()} {
+	for _, prev := range []ident.Position{{}, v[0].Version(), v[2].Version()} {
 		c := commitOf(v[1], v[2])
 		c.Side = rows{"side": is("")}.delta()
 		if err := s.Commit(t.Context(), prev, c); !errors.Is(err, store.ErrConflict) {
@@ -170,7 +171,7 @@ func testRacers(t *testing.T, disk Disk) {
 	errs := make([]error, racers)
 	for i := range racers {
 		wg.Go(func() {
-			v := next(first, store.Version{Epoch: 1, Seq: uint64(10 + i)}, rows{"winner": is("%d", i)})
+			v := next(first, ident.Position{Epoch: 1, Seq: uint64(10 + i)}, rows{"winner": is("%d", i)})
 			errs[i] = s.Commit(t.Context(), first.Version(), commitOf(first, v))
 		})
 	}
@@ -232,8 +233,8 @@ func testRefused(t *testing.T, disk Disk) {
 func testJump(t *testing.T, disk Disk) {
 	s := open(t, disk, store.Retention{})
 	v := history(30)
-	epoch := next(store.Stored{}, store.Version{Epoch: 7, Seq: 2}, rows{"all": is("new"), "always": is("same")})
-	epoch.Manifest.Previous = store.Version{Epoch: 6, Seq: 9}.Proto()
+	epoch := next(store.Stored{}, ident.Position{Epoch: 7, Seq: 2}, rows{"all": is("new"), "always": is("same")})
+	epoch.Manifest.Previous = store.VersionProto(ident.Position{Epoch: 6, Seq: 9})
 	commit(t, s, store.Stored{}, v[4], v[20], v[21], epoch)
 	wantVersions(t, s, v[4], v[20], v[21], epoch)
 }
@@ -254,7 +255,7 @@ func testWatch(t *testing.T, disk Disk) {
 		if i > 0 {
 			commit(t, s, v[i-1], v[i])
 		}
-		for name, ch := range map[string]<-chan store.Version{"early": early, "late": late} {
+		for name, ch := range map[string]<-chan ident.Position{"early": early, "late": late} {
 			if got := receive(t, ch); got != v[i].Version() {
 				t.Fatalf("%s watch sent %s, want %s", name, got, v[i].Version())
 			}
@@ -304,7 +305,7 @@ func testSide(t *testing.T, disk Disk) {
 
 	c := commitOf(store.Stored{}, v[0])
 	c.Side = rows{"b": nil, "c": is("3"), "nothing": nil}.delta()
-	must(t, s.Commit(t.Context(), store.Version{}, c))
+	must(t, s.Commit(t.Context(), ident.Position{}, c))
 	wantSide(t, s, map[string]string{"a": "2", "c": "3", "\x00": ""})
 	wantVersions(t, s, v[0])
 

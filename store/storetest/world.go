@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -40,17 +41,17 @@ func (r rows) delta() store.Delta {
 var epoch = time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // next is the version v after prev, changed by change: one record a second.
-func next(prev store.Stored, v store.Version, change rows) store.Stored {
+func next(prev store.Stored, v ident.Position, change rows) store.Stored {
 	s := prev.Snapshot.With(change.delta())
 	root, was := s.Root(), prev.Snapshot.Root()
 	m := &store.Manifest{
-		Version:    v.Proto(),
+		Version:    store.VersionProto(v),
 		RecordTime: timestamppb.New(epoch.Add(time.Duration(v.Seq) * time.Second)),
 		Root:       root[:],
 		Build:      "storetest",
 	}
 	if prev.Manifest != nil {
-		m.Previous, m.PreviousRoot = prev.Version().Proto(), was[:]
+		m.Previous, m.PreviousRoot = store.VersionProto(prev.Version()), was[:]
 	}
 	return store.Stored{Manifest: m, Snapshot: s}
 }
@@ -70,7 +71,7 @@ func history(n int) []store.Stored {
 	var versions []store.Stored
 	var last store.Stored
 	for i := range n {
-		last = next(last, store.Version{Epoch: 1, Seq: uint64(i + 1)}, rows{
+		last = next(last, ident.Position{Epoch: 1, Seq: uint64(i + 1)}, rows{
 			"always":                    is("same"),
 			"counter":                   is("%d", i),
 			fmt.Sprintf("new%d", i):     is("born in %d", i),

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/watcherup"
@@ -50,7 +50,7 @@ func command() *cobra.Command {
 			return errors.Join(s.Bus.Verify(), watcherup.VerifyDirectory(ctx, s.Config, w))
 		},
 		Run: func(ctx context.Context, p *process.Process) error {
-			shard := events.Shard{Source: "file", Instance: s.Instance}
+			shard := ident.Shard{Source: "file", Instance: s.Instance}
 			return watcherup.Run(ctx, watcherup.Options{
 				Domain: s.Domain, Shard: shard, Holder: s.ID,
 				Watcher: file.New(s.Config), Process: p,

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/kubeup"
@@ -46,7 +46,7 @@ A twin of the same --cluster stands by.`,
 		Run: func(ctx context.Context, p *process.Process) error {
 			return kubeup.Run(ctx, &s.Settings, kubeup.Options{
 				Domain: s.Domain, Holder: s.ID, Process: p,
-				Connect: func(shard events.Shard) func(context.Context) (*bus.Conn, error) {
+				Connect: func(shard ident.Shard) func(context.Context) (*bus.Conn, error) {
 					return s.Connect(bus.Watcher(shard), p)
 				},
 			})

@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // Cache is what is served to all classes in use. It is safe for concurrent
@@ -34,7 +34,7 @@ type Cache struct {
 
 // point is a version of the world.
 type point struct {
-	version   store.Version
+	version   ident.Position
 	published time.Time
 	pc        *model.PushContext
 	changed   []model.Input // from the point before
@@ -62,7 +62,7 @@ type entry struct {
 // since is a Set, and the version in which it took its place or at which it
 // was first made.
 type since struct {
-	version     store.Version
+	version     ident.Position
 	set         *xds.Set
 	quarantined []string // names that it has something else of, or nothing
 }
@@ -84,7 +84,7 @@ func New() *Cache {
 
 // Update makes pc what is served. Changed are the inputs that differ from the
 // PushContext before it. Clients to whom it matters are woken.
-func (c *Cache) Update(v store.Version, published time.Time, pc *model.PushContext, changed []model.Input) {
+func (c *Cache) Update(v ident.Position, published time.Time, pc *model.PushContext, changed []model.Input) {
 	first := c.Version().IsZero()
 	for _, cl := range c.update(point{version: v, published: published, pc: pc, changed: changed}) {
 		cl.wake()
@@ -181,7 +181,7 @@ func (c *Cache) dropIdle() {
 }
 
 // Version is the version that is served; zero: none yet.
-func (c *Cache) Version() store.Version {
+func (c *Cache) Version() ident.Position {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.current.version

@@ -8,11 +8,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/internal/model"
 	. "meshlog.dev/services/internal/model/modeltest"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // world is a cache, and the world that it serves.
@@ -41,7 +41,7 @@ func (w *world) change(changes ...Change) {
 	w.world = next
 	w.pc, inputs = w.pc.Next(next, keys)
 	w.seq++
-	w.Update(store.Version{Epoch: 1, Seq: w.seq}, time.Time{}, w.pc, inputs)
+	w.Update(ident.Position{Epoch: 1, Seq: w.seq}, time.Time{}, w.pc, inputs)
 }
 
 func (w *world) join(cluster string) *content.Client {

@@ -3,9 +3,9 @@ package content
 import (
 	"slices"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/internal/model"
-	"meshlog.dev/store"
 )
 
 // Client is one proxy's place in a Cache. One goroutine uses it; Version may
@@ -21,8 +21,8 @@ type Client struct {
 	entries  [model.ResourceTypes]*entry
 	watching [model.ResourceTypes]watch
 	viewed   View
-	due      bool          // woken, and View not called since
-	until    store.Version // if due: the newest version at which viewed was right
+	due      bool           // woken, and View not called since
+	until    ident.Position // if due: the newest version at which viewed was right
 }
 
 // watch is what a client wants to know of, of one type.
@@ -205,7 +205,7 @@ func (cl *Client) Class() model.ProxyClass {
 
 // Version is the newest version that brought nothing to the client that its
 // last View does not have: the current one, unless it was woken since.
-func (cl *Client) Version() store.Version {
+func (cl *Client) Version() ident.Position {
 	cl.cache.mu.Lock()
 	defer cl.cache.mu.Unlock()
 	if cl.due {

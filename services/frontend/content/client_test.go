@@ -10,11 +10,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/internal/model"
 	. "meshlog.dev/services/internal/model/modeltest"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // mesh is a cache, and the world that it serves.
@@ -44,7 +44,7 @@ func (m *mesh) change(changes ...Change) {
 	m.world = next
 	m.pc, inputs = m.pc.Next(next, keys)
 	m.seq++
-	m.Update(store.Version{Epoch: 1, Seq: m.seq}, time.Time{}, m.pc, inputs)
+	m.Update(ident.Position{Epoch: 1, Seq: m.seq}, time.Time{}, m.pc, inputs)
 }
 
 // listener is a client that says when it was woken.
@@ -250,7 +250,7 @@ func TestPastOfManyTogether(t *testing.T) {
 		changes = append(changes, PutFor(fmt.Sprint("own", g), Group(fmt.Sprint(g)), Cluster(fmt.Sprint("own", g), 1)))
 	}
 	m := newMesh(t, changes...)
-	served := map[store.Version]map[string]xds.Sum{}
+	served := map[ident.Position]map[string]xds.Sum{}
 	see := func() {
 		var all []*listener
 		now := map[string]xds.Sum{}
@@ -367,7 +367,7 @@ func TestNobodyMissesAnything(t *testing.T) {
 		})
 	}
 	witness := m.join("m")
-	sums := map[store.Version][2]xds.Sum{} // of clusters for group "m", and of all endpoints
+	sums := map[ident.Position][2]xds.Sum{} // of clusters for group "m", and of all endpoints
 	for n := range 60 {
 		v := witness.View()
 		sums[v.Version] = [2]xds.Sum{v.Sets[model.CDS].Sum, v.Sets[model.EDS].Sum}

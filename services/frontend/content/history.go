@@ -4,9 +4,9 @@ import (
 	"iter"
 	"slices"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // Retained is how many versions before the current one can be recognised when
@@ -39,7 +39,7 @@ func (cl *Client) Past() iter.Seq[View] {
 
 // want is what was served of a key before, of which somebody needs to know.
 type want struct {
-	newest  store.Version // up to which history goes; zero: it is not made yet
+	newest  ident.Position // up to which history goes; zero: it is not made yet
 	history []since
 }
 
@@ -87,8 +87,8 @@ func (c *Cache) known(v *View, class model.ProxyClass, wants map[key]*want) bool
 func (c *Cache) remake(past []point) {
 	type making struct {
 		*want
-		before  store.Version // the first that is not to be made; zero: all are
-		through store.Version // the last that was made
+		before  ident.Position // the first that is not to be made; zero: all are
+		through ident.Position // the last that was made
 	}
 	wanted := map[key]*making{}
 	c.mu.Lock()
@@ -135,7 +135,7 @@ func (c *Cache) remake(past []point) {
 	}
 }
 
-func at(history []since, v store.Version) *xds.Set {
+func at(history []since, v ident.Position) *xds.Set {
 	for _, h := range history {
 		if !v.Less(h.version) {
 			return h.set

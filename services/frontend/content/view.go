@@ -3,15 +3,15 @@ package content
 import (
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // View is what one class is served at one version of the world. While content
 // does not change, its Sets are the same pointers in later versions.
 type View struct {
-	Version   store.Version
+	Version   ident.Position
 	Published time.Time // by the clock of the leader, for people; zero: not said
 	Sets      [model.ResourceTypes]*xds.Set
 	// Quarantined are names of which Sets have something else than the world
@@ -19,5 +19,5 @@ type View struct {
 	Quarantined [model.ResourceTypes][]string
 	// Until is the newest version at which the client's View before this one was
 	// still all that it should have; zero: there was none.
-	Until store.Version
+	Until ident.Position
 }

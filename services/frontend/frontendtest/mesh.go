@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/model/modeltest"
 	"meshlog.dev/store"
@@ -30,7 +31,7 @@ func NewMesh(t testing.TB, chain store.Publisher) *Mesh {
 }
 
 // Publish makes the next version.
-func (m *Mesh) Publish(changes ...modeltest.Change) store.Version {
+func (m *Mesh) Publish(changes ...modeltest.Change) ident.Position {
 	m.t.Helper()
 	rows := make([]model.RowChange, len(changes))
 	for i, c := range changes {
@@ -40,7 +41,7 @@ func (m *Mesh) Publish(changes ...modeltest.Change) store.Version {
 }
 
 // PublishRows makes the next version out of rows.
-func (m *Mesh) PublishRows(rows ...model.RowChange) store.Version {
+func (m *Mesh) PublishRows(rows ...model.RowChange) ident.Position {
 	m.t.Helper()
 	var d store.Delta
 	for _, r := range rows {
@@ -70,7 +71,7 @@ func (m *Mesh) Next(d store.Delta) (store.Update, store.Stored) {
 	snapshot := m.last.Snapshot.With(d)
 	root, before := snapshot.Root(), m.last.Snapshot.Root()
 	manifest := &store.Manifest{
-		Version: store.Version{Epoch: m.epoch, Seq: m.sequence}.Proto(),
+		Version: store.VersionProto(ident.Position{Epoch: m.epoch, Seq: m.sequence}),
 		Root:    root[:], Build: "test", PublishTime: timestamppb.Now(),
 	}
 	if m.last.Manifest != nil {

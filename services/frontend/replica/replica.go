@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/stop"
 	"meshlog.dev/store"
@@ -27,17 +28,17 @@ type State struct {
 }
 
 // Version is the state's version.
-func (s *State) Version() store.Version {
+func (s *State) Version() ident.Position {
 	if s == nil {
-		return store.Version{}
+		return ident.Position{}
 	}
 	return store.VersionOf(s.Manifest.GetVersion())
 }
 
 // Root covers the state's content.
-func (s *State) Root() store.Hash {
+func (s *State) Root() ident.Hash {
 	if s == nil {
-		return store.Hash{}
+		return ident.Hash{}
 	}
 	return s.Snapshot.Root()
 }
@@ -135,7 +136,7 @@ func (r *Replica) Load(ctx context.Context) error {
 
 // earlier are the versions before the latest one that the store has, the oldest
 // first; none, where nobody wants to know them.
-func (r *Replica) earlier(ctx context.Context, latest store.Version) (all []store.Stored) {
+func (r *Replica) earlier(ctx context.Context, latest ident.Position) (all []store.Stored) {
 	if r.cfg.Remember == nil {
 		return nil
 	}
@@ -159,7 +160,7 @@ func (r *Replica) earlier(ctx context.Context, latest store.Version) (all []stor
 }
 
 // Fetch gets the whole content of a version: store.Chain has one.
-type Fetch func(context.Context, store.Version) (store.Stored, error)
+type Fetch func(context.Context, ident.Position) (store.Stored, error)
 
 // Step goes to the version of the last link. Where the links do not lead there
 // from what is served, or not to the root that they promise, the whole content
@@ -246,7 +247,7 @@ func (r *Replica) advance(m *store.Manifest, snapshot *store.Snapshot, received 
 	} else {
 		pc = model.NewPushContext(world)
 	}
-	var keys []model.Key
+	var keys []ident.Key
 	next.World, keys = r.apply(world, delta)
 	var changed []model.Input
 	next.PushContext, changed = pc.Next(next.World, keys)
@@ -257,7 +258,7 @@ func (r *Replica) advance(m *store.Manifest, snapshot *store.Snapshot, received 
 
 // apply takes rows into the world. A row that cannot be read never stops the
 // rest: it is left out.
-func (r *Replica) apply(w *model.World, d store.Delta) (*model.World, []model.Key) {
+func (r *Replica) apply(w *model.World, d store.Delta) (*model.World, []ident.Key) {
 	rows := make([]model.RowChange, 0, len(d.Put)+len(d.Remove))
 	for _, row := range d.Put {
 		rows = append(rows, model.RowChange{Row: row.Key, Value: row.Value})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/frontendtest"
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/internal/model"
@@ -37,7 +38,7 @@ type rig struct {
 	mesh     *mesh
 	follower *memstore.ChainFollower
 	fetched  int
-	served   []store.Version
+	served   []ident.Position
 	changed  [][]model.Input
 }
 
@@ -54,7 +55,7 @@ func newRig(t *testing.T, mesh *mesh, s store.Store) *rig {
 
 func file(f *memstore.File) store.Store { return memstore.Open(f, store.Retention{}) }
 
-func (r *rig) fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+func (r *rig) fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
 	r.fetched++
 	return r.mesh.chain.Fetch(ctx, v)
 }
@@ -143,7 +144,7 @@ func TestColdStart(t *testing.T) {
 func TestRemembers(t *testing.T) {
 	mesh, f := newMesh(t), &memstore.File{}
 	r := newRig(t, mesh, file(f))
-	var all []store.Version
+	var all []ident.Position
 	for timeout := range 6 {
 		all = append(all, mesh.Publish(Put("a", Cluster("a", timeout+1))))
 		if timeout < 4 {
@@ -249,7 +250,7 @@ func TestOnlyGreaterVersions(t *testing.T) {
 	other := newMesh(t)
 	other.Publish(Put("x", Cluster("x", 1)))
 	other.Publish(Put("y", Cluster("y", 1)))
-	links, _, err := other.chain.Follower().Poll(store.Version{}, store.Hash{})
+	links, _, err := other.chain.Follower().Poll(ident.Position{}, ident.Hash{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,11 +260,11 @@ func TestOnlyGreaterVersions(t *testing.T) {
 
 	// A fetch that brings something else than was asked for.
 	mesh.Publish(Put("c", Cluster("c", 1)))
-	links, _, err = r.follower.Poll(store.Version{}, store.Hash{})
+	links, _, err = r.follower.Poll(ident.Position{}, ident.Hash{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad := func(ctx context.Context, _ store.Version) (store.Stored, error) {
+	bad := func(ctx context.Context, _ ident.Position) (store.Stored, error) {
 		s, err := mesh.chain.Fetch(ctx, mesh.Last().Version())
 		s.Snapshot = s.Snapshot.With(store.Delta{Remove: []string{Key("a").Row()}})
 		return s, err
@@ -294,7 +295,7 @@ func TestEpoch(t *testing.T) {
 
 func mustPoll(t *testing.T, mesh *mesh) []store.Update {
 	t.Helper()
-	links, ok, err := mesh.chain.Follower().Poll(store.Version{}, store.Hash{})
+	links, ok, err := mesh.chain.Follower().Poll(ident.Position{}, ident.Hash{})
 	if err != nil || !ok {
 		t.Fatalf("poll: %v, %v", ok, err)
 	}
@@ -326,7 +327,7 @@ type failing struct {
 	lost bool // the commit is made all the same
 }
 
-func (f *failing) Commit(ctx context.Context, prev store.Version, c store.Commit) error {
+func (f *failing) Commit(ctx context.Context, prev ident.Position, c store.Commit) error {
 	if !f.fail {
 		return f.Store.Commit(ctx, prev, c)
 	}
@@ -389,7 +390,7 @@ func TestRun(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- r.Run(ctx, mesh.chain) }()
-		stored := func() store.Version {
+		stored := func() ident.Position {
 			latest, _ := file(f).Latest(t.Context())
 			return latest.Version()
 		}

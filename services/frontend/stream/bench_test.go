@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
 	"meshlog.dev/services/internal/xds/piece"
-	"meshlog.dev/store"
 )
 
 const meshSize = 1001
@@ -20,7 +20,7 @@ const meshSize = 1001
 // bigMesh is a view of meshSize clusters with their endpoints, some listeners
 // and a route configuration.
 func bigMesh() (content.View, []string) {
-	v := content.View{Version: store.Version{Epoch: 1, Seq: 1}}
+	v := content.View{Version: ident.Position{Epoch: 1, Seq: 1}}
 	for t := range model.ResourceTypes {
 		v.Sets[t] = &xds.Set{}
 	}

@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
 	"meshlog.dev/services/internal/xds/piece"
-	"meshlog.dev/store"
 )
 
 // FuzzStream lets a client of either protocol, what is served, and the time do
@@ -169,7 +169,7 @@ func (c *chaosClient) step() {
 
 // world changes what is served.
 func (c *chaosClient) world() {
-	v := content.View{Version: store.Version{Epoch: 1, Seq: uint64(len(c.views) + 1)}}
+	v := content.View{Version: ident.Position{Epoch: 1, Seq: uint64(len(c.views) + 1)}}
 	for t := range model.ResourceTypes {
 		v.Sets[t] = &xds.Set{}
 		var old *xds.Set

@@ -4,10 +4,10 @@ import (
 	"slices"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // taint marks versions after a NACK: no canonical version looks like it, so
@@ -296,7 +296,7 @@ func (s *Stream) respond(now time.Time, w *watch, o outstanding, memo *names.Mem
 	o.nonce, o.at = s.nextNonce(), now
 	o.version = s.version(w, o.nonce)
 	o.world = s.view.Version
-	cause := store.Version{}
+	cause := ident.Position{}
 	if w.fresh {
 		o.made, w.fresh = s.view.Published, false
 		cause = o.world

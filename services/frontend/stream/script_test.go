@@ -12,13 +12,13 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
 	"meshlog.dev/services/internal/xds/piece"
-	"meshlog.dev/store"
 )
 
 // TestScripts runs every section of testdata/*.txtar: what a client says, what
@@ -395,7 +395,7 @@ func initial(set *xds.Set, subscription []string) names.Versions {
 
 // world reads what is served.
 func (r *script) world(def string) error {
-	v := content.View{Version: store.Version{Epoch: 1, Seq: uint64(len(r.worlds) + 1)}}
+	v := content.View{Version: ident.Position{Epoch: 1, Seq: uint64(len(r.worlds) + 1)}}
 	for t := range model.ResourceTypes {
 		v.Sets[t] = &xds.Set{}
 	}

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // hold is a resource that one client has rejected: until its content is
@@ -25,7 +25,7 @@ type hold struct {
 	// the client said, and world the version at which it had good.
 	verdict bool
 	message string
-	world   store.Version
+	world   ident.Position
 }
 
 // Nack is a rejection that still stands.

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // EventKind says what happened on a stream.
@@ -47,7 +47,7 @@ type Event struct {
 	// World is the version of the response that was answered, Sent when it was
 	// sent here, and Published when that version was published: zero where it
 	// did not cause the response (a first answer, a removal that lingered).
-	World     store.Version
+	World     ident.Position
 	Published time.Time
 	Sent      time.Time
 	Nack      Nack
@@ -70,7 +70,7 @@ type TypeStatus struct {
 	Type model.ResourceType
 	// The latest version of the world that was sent, and that was applied, the
 	// latter up to the one whose content is no other.
-	Sent, Acked               store.Version
+	Sent, Acked               ident.Position
 	SentVersion, AckedVersion string
 	SentTime, AckedTime       time.Time
 	// SentAll and AckedAll say that the client was sent, and has applied, all
@@ -102,7 +102,7 @@ func (s *Stream) Status() Status {
 // Applied is the version of the world that the client has applied, in all of the
 // types for which it asked: the oldest of those; zero: none so far. All says that
 // it has applied what View holds for it.
-func (s *Stream) Applied() (oldest store.Version, all bool) {
+func (s *Stream) Applied() (oldest ident.Position, all bool) {
 	asked := false
 	all = true
 	for _, w := range s.watches {

@@ -6,11 +6,11 @@ import (
 	"strconv"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // Times that are not the user's to set.
@@ -68,7 +68,7 @@ type Response struct {
 	Removed []string
 	// Cause is the version of the world that caused the response; zero: none
 	// did (a first answer, a removal that lingered).
-	Cause store.Version
+	Cause ident.Position
 }
 
 // Config of a Stream.

@@ -1,9 +1,9 @@
 package stream
 
 import (
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // Rejection is a resource that the client has rejected and is to blame: other
@@ -16,7 +16,7 @@ type Rejection struct {
 	// Good is what the client has instead, and World the last version of which
 	// it is known to have applied everything; nil: nothing.
 	Good  *xds.Resource
-	World store.Version
+	World ident.Position
 }
 
 // Rejections are those that stand, in no order. What is on trial is not among

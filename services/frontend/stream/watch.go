@@ -4,10 +4,10 @@ import (
 	"slices"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // watch is one type's subscription on a stream, and what is known of what the
@@ -59,7 +59,7 @@ type watch struct {
 	holds   map[string]hold // resources held back from this client
 	trials  [][]string      // held back on trial: to be sent group by group
 	tried   int             // how many groups were, since the last full ACK
-	allOf   store.Version   // the newest version of the world of which all was applied, before the current one
+	allOf   ident.Position  // the newest version of the world of which all was applied, before the current one
 	nack    *Nack
 
 	status progress
@@ -67,7 +67,7 @@ type watch struct {
 
 // progress is the part of a TypeStatus that cannot be computed.
 type progress struct {
-	sent, acked               store.Version
+	sent, acked               ident.Position
 	sentVersion, ackedVersion string
 	sentTime, ackedTime       time.Time
 	nacks                     int
@@ -87,7 +87,7 @@ type outstanding struct {
 	nonce   string
 	version string
 	at      time.Time
-	world   store.Version
+	world   ident.Position
 	made    time.Time // when that version was published; zero: it did not cause the response
 	list    []*xds.Resource
 	removed []string

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
@@ -36,7 +36,7 @@ func TestReports(t *testing.T) {
 			return &reportv1.FrontendReport{Frontend: id, Summary: summary}
 		}).Run)
 	}
-	shard := events.Shard{Source: "file", Instance: "demo"}
+	shard := ident.Shard{Source: "file", Instance: "demo"}
 	run(t, f.WatcherReporter("w", shard, func() *reportv1.WatcherReport {
 		return &reportv1.WatcherReport{Source: shard.Source, Instance: shard.Instance, Holder: "w"}
 	}).Run)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
@@ -40,11 +41,11 @@ func (f *Fleet) Ticks(ctx context.Context, handle func(*reportv1.Tick)) error {
 
 // AskListing asks the watchers of a shard to list again.
 func (f *Fleet) AskListing(_ context.Context, r *reportv1.ListingRequest) error {
-	return f.publish(listingSubject+shardTokens(events.Shard{Source: r.GetSource(), Instance: r.GetInstance()}), r)
+	return f.publish(listingSubject+shardTokens(ident.Shard{Source: r.GetSource(), Instance: r.GetInstance()}), r)
 }
 
 // ListingRequests hands on what AskListing asks of a shard until ctx is done.
-func (f *Fleet) ListingRequests(ctx context.Context, shard events.Shard, handle func(*reportv1.ListingRequest)) error {
+func (f *Fleet) ListingRequests(ctx context.Context, shard ident.Shard, handle func(*reportv1.ListingRequest)) error {
 	return listen(ctx, f, listingSubject+shardTokens(shard), func(_ *nats.Msg, r *reportv1.ListingRequest) { handle(r) })
 }
 
@@ -61,7 +62,7 @@ var ErrNoAnswer = errors.New("no leader answered")
 // Digests asks the leader for the bucket digests of a shard over the keys of
 // these kinds, as its fold has them offered after the begin of that session. It
 // takes up to 3 s, and then returns ErrNoAnswer.
-func (f *Fleet) Digests(ctx context.Context, shard events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error) {
+func (f *Fleet) Digests(ctx context.Context, shard ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error) {
 	b, err := proto.Marshal(&reportv1.DigestRequest{Source: shard.Source, Instance: shard.Instance, Session: session, Kinds: kinds})
 	if err != nil {
 		return nil, fmt.Errorf("ask for digests of %s: %w", shard, err)
@@ -118,10 +119,10 @@ func (f *Fleet) digestReply(ctx context.Context, sub *nats.Subscription) (*event
 // answer, or the watcher asks again.
 func (f *Fleet) ServeDigests(
 	ctx context.Context,
-	lookup func(ctx context.Context, shard events.Shard, session string, kinds events.Kinds) (d *events.ShardDigests, known bool),
+	lookup func(ctx context.Context, shard ident.Shard, session string, kinds events.Kinds) (d *events.ShardDigests, known bool),
 ) error {
 	return listen(ctx, f, digestsSubject, func(m *nats.Msg, r *reportv1.DigestRequest) {
-		d, known := lookup(ctx, events.Shard{Source: r.GetSource(), Instance: r.GetInstance()}, r.GetSession(), events.KindsOf(r.GetKinds()...))
+		d, known := lookup(ctx, ident.Shard{Source: r.GetSource(), Instance: r.GetInstance()}, r.GetSession(), events.KindsOf(r.GetKinds()...))
 		if !known {
 			return
 		}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
@@ -32,9 +33,9 @@ func run(t *testing.T, f func(context.Context) error) {
 
 func TestDigests(t *testing.T) {
 	s := startServer(t, t.TempDir())
-	shard := events.Shard{Source: "file", Instance: "a.b *"}
+	shard := ident.Shard{Source: "file", Instance: "a.b *"}
 	var want events.ShardDigests
-	want.Toggle(events.Key{Kind: "Resource", Name: "x"}, events.Hash{1, 2, 3})
+	want.Toggle(ident.Key{Kind: "Resource", Name: "x"}, ident.Hash{1, 2, 3})
 
 	standby := NewFleet(connect(t, s), "mesh", quiet)
 	leader := NewFleet(connect(t, s), "mesh", quiet)
@@ -42,18 +43,18 @@ func TestDigests(t *testing.T) {
 	other := NewFleet(connect(t, s), "other", quiet)
 
 	run(t, func(ctx context.Context) error {
-		return standby.ServeDigests(ctx, func(context.Context, events.Shard, string, events.Kinds) (*events.ShardDigests, bool) {
+		return standby.ServeDigests(ctx, func(context.Context, ident.Shard, string, events.Kinds) (*events.ShardDigests, bool) {
 			return nil, false
 		})
 	})
 	run(t, func(ctx context.Context) error {
-		return other.ServeDigests(ctx, func(context.Context, events.Shard, string, events.Kinds) (*events.ShardDigests, bool) {
+		return other.ServeDigests(ctx, func(context.Context, ident.Shard, string, events.Kinds) (*events.ShardDigests, bool) {
 			return new(events.ShardDigests), true
 		})
 	})
 	asked := 0
 	run(t, func(ctx context.Context) error {
-		return leader.ServeDigests(ctx, func(_ context.Context, s events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
+		return leader.ServeDigests(ctx, func(_ context.Context, s ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
 			asked++ // at first the leader has not read the begin
 			return &want, s == shard && session == "s1" && kinds.Equal(events.KindsOf("Pod", "Resource")) && asked > 1
 		})
@@ -71,7 +72,7 @@ func TestDigestsWithoutLeader(t *testing.T) {
 	f := NewFleet(connect(t, startServer(t, t.TempDir())), "mesh", quiet)
 	ctx, cancel := context.WithTimeout(t.Context(), digestWait/10)
 	defer cancel()
-	if _, err := f.Digests(ctx, events.Shard{Source: "file", Instance: "x"}, "s1", nil); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := f.Digests(ctx, ident.Shard{Source: "file", Instance: "x"}, "s1", nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Digests = %v, want the context's error", err)
 	}
 }
@@ -81,7 +82,7 @@ func TestTicksAndListingRequests(t *testing.T) {
 	s := startServer(t, t.TempDir())
 	leader := NewFleet(connect(t, s), "mesh", quiet)
 	other := NewFleet(connect(t, s), "mesh", quiet)
-	shard := events.Shard{Source: "file", Instance: "demo"}
+	shard := ident.Shard{Source: "file", Instance: "demo"}
 
 	ticks := make(chan *reportv1.Tick, 100)
 	asked := make(chan *reportv1.ListingRequest, 100)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
@@ -55,7 +56,7 @@ func (f *Fleet) FrontendReporter(id string, report func(summary bool) *reportv1.
 
 // WatcherReporter reports for the watcher of a shard; twins differ in their
 // holder.
-func (f *Fleet) WatcherReporter(holder string, s events.Shard, report func() *reportv1.WatcherReport) *Reporter {
+func (f *Fleet) WatcherReporter(holder string, s ident.Shard, report func() *reportv1.WatcherReport) *Reporter {
 	return f.reporter(watcherName(events.Token(holder), shardTokens(s)),
 		func(bool) []proto.Message { return []proto.Message{report()} })
 }

@@ -8,13 +8,14 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 )
 
 // Role is what a process does on the bus. What it must be allowed there
 // follows from it.
 type Role struct {
 	kind  roleKind
-	shard events.Shard // of a watcher; without an instance: of all of its source
+	shard ident.Shard // of a watcher; without an instance: of all of its source
 }
 
 type roleKind string
@@ -27,12 +28,12 @@ const (
 )
 
 // Watcher is the role of the watchers of a shard.
-func Watcher(s events.Shard) Role { return Role{kind: watcherRole, shard: s} }
+func Watcher(s ident.Shard) Role { return Role{kind: watcherRole, shard: s} }
 
 // Watchers is the role of a process that watches all instances of a source, as
 // they come and go. Each of its connections has the role of one, Watcher.
 func Watchers(source string) Role {
-	return Role{kind: watcherRole, shard: events.Shard{Source: source}}
+	return Role{kind: watcherRole, shard: ident.Shard{Source: source}}
 }
 
 // Builder is the role of builders.
@@ -57,7 +58,7 @@ func (r Role) String() string {
 
 // Shard is that of a watcher, without an instance that of Watchers; ok is false
 // for other roles.
-func (r Role) Shard() (s events.Shard, ok bool) { return r.shard, r.kind == watcherRole }
+func (r Role) Shard() (s ident.Shard, ok bool) { return r.shard, r.kind == watcherRole }
 
 // shardTokens is the shard of a watcher as tokens, or as wildcards.
 func (r Role) shardTokens() string {

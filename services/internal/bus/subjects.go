@@ -1,6 +1,9 @@
 package bus
 
-import "meshlog.dev/events"
+import (
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+)
 
 // Core subjects, behind the prefix of their mesh.
 const (
@@ -17,7 +20,7 @@ const anyToken = "*"
 
 func fleetPrefix(domain string) string { return "meshlog.fleet." + events.Token(domain) + "." }
 
-func shardTokens(s events.Shard) string {
+func shardTokens(s ident.Shard) string {
 	return events.Token(s.Source) + "." + events.Token(s.Instance)
 }
 

@@ -18,11 +18,12 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
 )
 
-var files = events.Shard{Source: "file", Instance: "default"}
+var files = ident.Shard{Source: "file", Instance: "default"}
 
 var roles = []bus.Role{bus.Builder(), bus.Frontend(), bus.Operator(), bus.Watcher(files)}
 
@@ -365,7 +366,7 @@ func TestDenied(t *testing.T) {
 	}
 	begin := func(instance string) []events.Event {
 		return []events.Event{{ID: "x/" + instance, Body: &events.Begin{
-			Shard: events.Shard{Source: "file", Instance: instance}, Session: "1", Holder: "h",
+			Shard: ident.Shard{Source: "file", Instance: instance}, Session: "1", Holder: "h",
 		}}}
 	}
 	openLog := func(nc *bus.Conn) *natslog.Log {
@@ -390,7 +391,7 @@ func TestDenied(t *testing.T) {
 			return openLog(nc).AppendEach(t.Context(), append(begin("default"), begin("other")...))
 		}, "meshlog.ev.mesh.file.other._ctl"},
 		"another shard's last": {bus.Watcher(files), func(nc *bus.Conn) error {
-			_, err := openLog(nc).Last(t.Context(), events.ControlSubject(events.Shard{Source: "file", Instance: "other"}))
+			_, err := openLog(nc).Last(t.Context(), events.ControlSubject(ident.Shard{Source: "file", Instance: "other"}))
 			return err
 		}, "$JS.API.DIRECT.GET.MESHLOG_EVENTS.meshlog.ev.mesh.file.other._ctl"},
 		"the log": {bus.Frontend(), func(nc *bus.Conn) error {
@@ -443,11 +444,11 @@ func TestWatchers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {
-		shard events.Shard
+		shard ident.Shard
 		may   bool
 	}{
-		{events.Shard{Source: "kubernetes", Instance: "east"}, true},
-		{events.Shard{Source: "kubernetes", Instance: "west.1"}, true},
+		{ident.Shard{Source: "kubernetes", Instance: "east"}, true},
+		{ident.Shard{Source: "kubernetes", Instance: "west.1"}, true},
 		{files, false},
 	} {
 		o := s.options(bus.Watcher(test.shard))

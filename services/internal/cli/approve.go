@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store"
@@ -169,8 +170,8 @@ func approve(ctx context.Context, log events.Appender, chain store.Chain, hold h
 		return approvedView{}, fmt.Errorf("approved %s at %d, but the version chain cannot be followed: %w", id, ack.Seq, err)
 	}
 	defer f.Close()
-	var have store.Version
-	var root store.Hash
+	var have ident.Position
+	var root ident.Hash
 	for have.Seq < ack.Seq {
 		links, err := f.Next(ctx, have, root)
 		if errors.Is(err, context.DeadlineExceeded) {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/busauth"
 	"meshlog.dev/services/internal/process"
@@ -84,7 +84,7 @@ func busRoles(watchers []string) ([]bus.Role, error) {
 			roles = append(roles, bus.Watchers(source))
 			continue
 		}
-		roles = append(roles, bus.Watcher(events.Shard{Source: source, Instance: instance}))
+		roles = append(roles, bus.Watcher(ident.Shard{Source: source, Instance: instance}))
 	}
 	return roles, errors.Join(errs...)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/history"
 	"meshlog.dev/store"
 )
@@ -46,7 +47,7 @@ func viewChanges(changes []history.ObjectChange) []objectChange {
 func viewChange(c history.ObjectChange) objectChange {
 	v := objectChange{Object: c.Name(), Overlay: c.Overlay, Unreadable: c.Unreadable, Seq: c.Seq}
 	if c.Overlay == "" {
-		key := viewKey(events.Key(c.Key))
+		key := viewKey(c.Key)
 		v.Key = &key
 	}
 	switch {
@@ -175,7 +176,7 @@ func (e *explainer) cause(ctx context.Context, seq uint64) string {
 
 // causes finds the records that changed rows between two versions: the newest of
 // each. It reads no further back than it must.
-func causes(ctx context.Context, p *history.Past, from, to store.Version, rows []string) (map[string]uint64, error) {
+func causes(ctx context.Context, p *history.Past, from, to ident.Position, rows []string) (map[string]uint64, error) {
 	if to.Less(from) {
 		from, to = to, from
 	}

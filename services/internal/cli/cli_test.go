@@ -23,6 +23,7 @@ import (
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/frontendup"
 )
@@ -214,7 +215,7 @@ func (m *mesh) servesAlone(t *testing.T) {
 	}()
 	said.wait(t, "serving", "version")
 	e := connectEnvoy(t, xds.Addr().String())
-	e.ask(t, xdsTypes[0].url, nil)
+	e.ask(t, model.CDS.URL(), nil)
 	if r := e.answer(t, ""); len(r.GetResources()) != 1 {
 		t.Errorf("a frontend on what was left serves %d clusters, want shop alone", len(r.GetResources()))
 	}
@@ -277,11 +278,11 @@ func TestProxyStatus(t *testing.T) {
 		t.Errorf("proxy-status prints %q", out)
 	}
 	e := connectEnvoy(t, m.xds)
-	e.ask(t, xdsTypes[0].url, nil)
+	e.ask(t, model.CDS.URL(), nil)
 	e.answer(t, "")
-	e.ask(t, xdsTypes[2].url, nil) // answered after the ACK was taken
+	e.ask(t, model.LDS.URL(), nil) // answered after the ACK was taken
 	e.answer(t, "no such filter")
-	e.ask(t, xdsTypes[1].url, []string{"nobody"})
+	e.ask(t, model.EDS.URL(), []string{"nobody"})
 
 	var proxies []proxyView
 	m.must(t, &proxies, "proxy-status")

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/store"
 )
@@ -268,7 +268,7 @@ func offerKeys(ctx context.Context, t *target) ([]string, error) {
 	}
 	var all []string
 	for row := range head.Snapshot.Rows() {
-		k, overlay, err := model.ParseRow(row.Key)
+		k, overlay, err := ident.ParseRow(row.Key)
 		if err != nil || overlay != "" {
 			continue
 		}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/history"
-	"meshlog.dev/services/internal/model"
 )
 
 // diffView is what differs between two versions.
@@ -115,7 +115,7 @@ func diffObjects(ctx context.Context, p *history.Past, from, to moment, only *ke
 		}
 		row := c.Key.Row()
 		if c.Overlay != "" {
-			row = model.OverlayRow(c.Overlay)
+			row = ident.OverlayRow(c.Overlay)
 		}
 		v.Changes, rows = append(v.Changes, viewChange(c)), append(rows, row)
 	}

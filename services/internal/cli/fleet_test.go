@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
@@ -112,7 +113,7 @@ func (m *mesh) openSources(t *testing.T) *sources {
 
 // speak says on the log what a watcher of that source would, which then falls
 // silent: that it holds some objects.
-func (s *sources) speak(t *testing.T, shard events.Shard, objects int) {
+func (s *sources) speak(t *testing.T, shard ident.Shard, objects int) {
 	t.Helper()
 	k, _ := kind.ByName("MeshPolicy")
 	payload, err := k.Encode(&configv1.MeshPolicy{})
@@ -123,10 +124,10 @@ func (s *sources) speak(t *testing.T, shard events.Shard, objects int) {
 	bodies := []events.Body{&events.Begin{Shard: shard, Session: "old-1", Holder: "old"}}
 	for i := range objects {
 		o := &events.Object{
-			Key: events.Key{Source: shard.Source, Instance: shard.Instance, Kind: "MeshPolicy", Name: fmt.Sprint("p", i)},
-			Op:  events.Put, Payload: events.Payload{Type: k.TypeURL, Bytes: payload}, Session: "old-1", Pseq: uint64(i + 1), Low: 1,
+			Key: ident.Key{Source: shard.Source, Instance: shard.Instance, Kind: "MeshPolicy", Name: fmt.Sprint("p", i)},
+			Op:  events.Put, Value: ident.Value{Type: k.TypeURL, Bytes: payload}, Session: "old-1", Pseq: uint64(i + 1), Low: 1,
 		}
-		digests.Toggle(o.Key, events.ContentHash(o.Key, o.Payload, o.Created))
+		digests.Toggle(o.Key, events.ContentHash(o.Key, o.Value))
 		bodies = append(bodies, o)
 	}
 	bodies = append(bodies, &events.Alive{
@@ -145,7 +146,7 @@ func (s *sources) speak(t *testing.T, shard events.Shard, objects int) {
 func TestSources(t *testing.T) {
 	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
-	old := events.Shard{Source: "file", Instance: "old"}
+	old := ident.Shard{Source: "file", Instance: "old"}
 	m.openSources(t).speak(t, old, 6)
 	m.must(t, nil, "wait", "latest", "--for", "0")
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"golang.org/x/tools/txtar"
+	"meshlog.dev/services/internal/model"
 )
 
 // TestHelp holds the help of every command against testdata/help.golden, so
@@ -60,7 +61,7 @@ func TestCompletion(t *testing.T) {
 	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
 	e := connectEnvoy(t, m.xds)
-	e.ask(t, xdsTypes[0].url, nil)
+	e.ask(t, model.CDS.URL(), nil)
 	e.answer(t, "")
 	for line, want := range map[string]string{
 		"proxy-status --data DIR e":           "envoy-1",

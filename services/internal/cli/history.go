@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/history"
-	"meshlog.dev/services/internal/model"
 )
 
 // keyEventView is one thing that happened to an object.
@@ -108,10 +108,10 @@ func keyEvents(cmd *cobra.Command, p *history.Past, asked string, pattern *keyPa
 	return views, nil
 }
 
-func viewKeyEvent(key model.Key, e history.KeyEvent) keyEventView {
+func viewKeyEvent(key ident.Key, e history.KeyEvent) keyEventView {
 	what, _, _, by := summary(e.Record)
 	v := keyEventView{
-		Key: viewKey(events.Key(key)), Seq: e.Record.Seq, Time: e.Record.Time.UTC(), What: strings.ToLower(what),
+		Key: viewKey(key), Seq: e.Record.Seq, Time: e.Record.Time.UTC(), What: strings.ToLower(what),
 		Effect: string(e.Effect), Overlay: e.Overlay, Actor: by, Fields: viewFields(e.Fields),
 	}
 	if !e.Applied.IsZero() {
@@ -123,7 +123,7 @@ func viewKeyEvent(key model.Key, e history.KeyEvent) keyEventView {
 	if o, ok := e.Record.Event.Body.(*events.Object); ok {
 		v.Origin = o.Origin
 		if o.Op == events.Put {
-			v.Spec = specJSON(o.Key.Kind, o.Payload)
+			v.Spec = specJSON(o.Key.Kind, o.Value)
 		}
 	}
 	for _, d := range e.Problems {

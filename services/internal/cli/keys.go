@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/process"
@@ -41,15 +42,15 @@ func (k *keyPattern) isEmpty() bool {
 
 // matches says whether key is meant. What has no key, such as an overlay,
 // matches only where nothing is asked for.
-func (k *keyPattern) matches(key model.Key) bool {
-	if key == (model.Key{}) {
+func (k *keyPattern) matches(key ident.Key) bool {
+	if key == (ident.Key{}) {
 		return k.isEmpty()
 	}
 	return among(k.kinds, key.Kind) && among(k.namespaces, key.Namespace) && among(k.names, key.Name) && k.matchesShard(key.Shard())
 }
 
 // matchesShard says whether what a source said is meant.
-func (k *keyPattern) matchesShard(s model.Shard) bool {
+func (k *keyPattern) matchesShard(s ident.Shard) bool {
 	return (len(k.sources) == 0 || slices.Contains(k.sources, s.Source) || slices.Contains(k.sources, s.String())) && among(k.instances, s.Instance)
 }
 
@@ -81,15 +82,15 @@ func parseKey(s string) (*keyPattern, error) {
 
 // find returns the keys that are meant, sorted; where there is none, an error
 // with the one that is near, or else with what to do.
-func (k *keyPattern) find(asked string, known []model.Key, otherwise string) ([]model.Key, error) {
-	var found []model.Key
+func (k *keyPattern) find(asked string, known []ident.Key, otherwise string) ([]ident.Key, error) {
+	var found []ident.Key
 	for _, key := range known {
 		if k.matches(key) {
 			found = append(found, key)
 		}
 	}
 	if len(found) > 0 {
-		slices.SortFunc(found, func(a, b model.Key) int { return cmp.Compare(a.Row(), b.Row()) })
+		slices.SortFunc(found, func(a, b ident.Key) int { return cmp.Compare(a.Row(), b.Row()) })
 		return found, nil
 	}
 	names := map[string]bool{}
@@ -103,7 +104,7 @@ func (k *keyPattern) find(asked string, known []model.Key, otherwise string) ([]
 }
 
 // slashed is a key as it is typed.
-func slashed(k model.Key) string {
+func slashed(k ident.Key) string {
 	if k.Namespace == "" {
 		return k.Kind + "/" + k.Name
 	}
@@ -120,10 +121,10 @@ func sortedNames(set map[string]bool) []string {
 }
 
 // keysIn are the keys of objects in a content, those under overlays included.
-func keysIn(s *store.Snapshot) []model.Key {
-	var keys []model.Key
+func keysIn(s *store.Snapshot) []ident.Key {
+	var keys []ident.Key
 	for row := range s.Rows() {
-		k, overlay, err := model.ParseRow(row.Key)
+		k, overlay, err := ident.ParseRow(row.Key)
 		if err != nil {
 			continue
 		}
@@ -139,6 +140,6 @@ func keysIn(s *store.Snapshot) []model.Key {
 			}
 		}
 	}
-	slices.SortFunc(keys, func(a, b model.Key) int { return cmp.Compare(a.Row(), b.Row()) })
+	slices.SortFunc(keys, func(a, b ident.Key) int { return cmp.Compare(a.Row(), b.Row()) })
 	return slices.Compact(keys)
 }

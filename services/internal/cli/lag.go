@@ -6,6 +6,7 @@ import (
 	"iter"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store"
 )
@@ -45,15 +46,15 @@ type lagging struct {
 
 // of says of each how far it is behind head. The chain is read as far back as
 // the last of them.
-func (l lagging) of(ctx context.Context, head store.Version, views []proxyView) error {
-	behind := map[store.Version]*lagView{}
-	applied := make([]store.Version, len(views))
+func (l lagging) of(ctx context.Context, head ident.Position, views []proxyView) error {
+	behind := map[ident.Position]*lagView{}
+	applied := make([]ident.Position, len(views))
 	oldest := head
 	for i, v := range views {
 		if v.Version == "" {
 			continue
 		}
-		applied[i], _ = store.ParseVersion(v.Version) // it was printed by viewProxy
+		applied[i], _ = ident.ParsePosition(v.Version) // it was printed by viewProxy
 		if applied[i].Less(head) {
 			behind[applied[i]] = &lagView{}
 			if applied[i].Less(oldest) {
@@ -77,7 +78,7 @@ func (l lagging) of(ctx context.Context, head store.Version, views []proxyView) 
 }
 
 // count goes back from head to the oldest.
-func (l lagging) count(ctx context.Context, head, oldest store.Version, behind map[store.Version]*lagView) error {
+func (l lagging) count(ctx context.Context, head, oldest ident.Position, behind map[ident.Position]*lagView) error {
 	if len(behind) == 0 {
 		return nil
 	}
@@ -114,8 +115,8 @@ func (l lagging) count(ctx context.Context, head, oldest store.Version, behind m
 
 // newestHead is the head of the chain as builders know it or, if none answers,
 // the newest version that a frontend serves.
-func newestHead(r *bus.Reports) store.Version {
-	var head store.Version
+func newestHead(r *bus.Reports) ident.Position {
+	var head ident.Position
 	if b := newest(r.Builders); b != nil {
 		head = store.VersionOf(b.GetHead())
 	}

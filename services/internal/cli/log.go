@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/events"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 )
 
 // logOptions say which records are shown.
@@ -192,7 +192,7 @@ func position(flag, s string, otherwise uint64) (uint64, error) {
 	if s == "" {
 		return otherwise, nil
 	}
-	if p, err := events.ParsePosition(s); err == nil {
+	if p, err := ident.ParsePosition(s); err == nil {
 		return p.Seq, nil
 	}
 	seq, err := strconv.ParseUint(s, 10, 64)
@@ -284,17 +284,17 @@ func followOnce(ctx context.Context, log events.Reader, after *uint64, handle fu
 
 // matches says whether a record is to be shown.
 func (o *logOptions) matches(r events.Record) bool {
-	var key model.Key
-	var shard model.Shard
+	var key ident.Key
+	var shard ident.Shard
 	batch := ""
 	switch b := r.Event.Body.(type) {
 	case *events.Object:
-		key, batch = model.Key(b.Key), b.Batch.ID
+		key, batch = b.Key, b.Batch.ID
 		shard = key.Shard()
 	case *events.Begin:
-		shard = model.Shard(b.Shard)
+		shard = b.Shard
 	case *events.Alive:
-		shard = model.Shard(b.Shard)
+		shard = b.Shard
 		if !o.heartbeats && !slices.Contains(o.ops, "alive") && b.Listed.Len() == 0 && !b.Partial {
 			return false
 		}
@@ -307,7 +307,7 @@ func (o *logOptions) matches(r events.Record) bool {
 	}
 	k := &o.only
 	return among(k.kinds, key.Kind) && among(k.namespaces, key.Namespace) && among(k.names, key.Name) &&
-		k.matchesShard(shard) && among(o.batches, batch) && (o.keyIs == nil || key != model.Key{} && o.keyIs.matches(key))
+		k.matchesShard(shard) && among(o.batches, batch) && (o.keyIs == nil || key != ident.Key{} && o.keyIs.matches(key))
 }
 
 // logPrinter prints records; the columns of later ones stand below those of

@@ -8,13 +8,14 @@ import (
 	"strings"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/history"
 	"meshlog.dev/store"
 )
 
 // moment is a point of the past that somebody named.
 type moment struct {
-	Version store.Version
+	Version ident.Position
 	// Manifest is nil where the position was not published.
 	Manifest *store.Manifest
 }
@@ -127,7 +128,7 @@ func findPosition(ctx context.Context, p *history.Past, arg string) (moment, err
 // unpublished is a position of the log that was never a version.
 func unpublished(ctx context.Context, p *history.Past, arg string) (moment, error) {
 	missing := notFound("version %s: never published, or no longer kept; `meshlog versions` lists them", arg)
-	v, err := store.ParseVersion(arg)
+	v, err := ident.ParsePosition(arg)
 	if err != nil {
 		if v.Seq, err = strconv.ParseUint(strings.TrimPrefix(arg, "."), 10, 64); err != nil {
 			return moment{}, missing

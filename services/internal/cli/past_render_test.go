@@ -8,10 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/history"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/store"
 )
 
 // What is printed of the past, in all formats: scripts read it.
@@ -22,7 +20,7 @@ func exampleChanges() []objectChange {
 	text := func(s string) json.RawMessage { return json.RawMessage(s) }
 	return viewChanges([]history.ObjectChange{
 		{
-			Key: model.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "demo", Name: "shop"}, Seq: 41,
+			Key: ident.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "demo", Name: "shop"}, Seq: 41,
 			Before: text(`{"a":1}`), After: text(`{"a":2}`),
 			Fields: []history.FieldChange{
 				{Path: "spec.http[0].route[0].weight", Before: text("90"), After: text("50")},
@@ -30,9 +28,9 @@ func exampleChanges() []objectChange {
 				{Path: "spec.http[1]", Before: text(`{"route":[{"destination":{"host":"a.very.long.name.of.a.service.in.another.namespace.svc.cluster.local"}}]}`)},
 			},
 		},
-		{Key: model.Key{Source: "file", Instance: "default", Kind: "ServiceEntry", Namespace: "demo", Name: "shop"}, After: text(`{"hosts":["shop"]}`), Seq: 42},
+		{Key: ident.Key{Source: "file", Instance: "default", Kind: "ServiceEntry", Namespace: "demo", Name: "shop"}, After: text(`{"hosts":["shop"]}`), Seq: 42},
 		{Overlay: "hold-1", Before: text(`{"kind":"hold"}`)},
-		{Key: model.Key{Source: "x", Instance: "y", Kind: "Strange", Name: "z"}, Before: text("null"), After: text("null"), Unreadable: `this build knows no kind "Strange"`},
+		{Key: ident.Key{Source: "x", Instance: "y", Kind: "Strange", Name: "z"}, Before: text("null"), After: text("null"), Unreadable: `this build knows no kind "Strange"`},
 	})
 }
 
@@ -76,7 +74,7 @@ func TestPrintShow(t *testing.T) {
 	}
 	golden(t, "show", func(o *output) error { return o.print(v, func() error { return showContent(v, o) }) })
 
-	m := moment{Version: store.Version{Epoch: 1, Seq: 42}}
+	m := moment{Version: ident.Position{Epoch: 1, Seq: 42}}
 	one := &objectStanding{
 		Object: "VirtualService demo/shop (file/default)", Key: exampleKey, Served: true, Seq: 11, Cause: "PUT routes.yaml:2 by file",
 		Overlays: []string{"rollback-1"},
@@ -105,13 +103,13 @@ func TestPrintReplay(t *testing.T) {
 
 func TestPrintVerify(t *testing.T) {
 	v := &history.Verification{
-		Build: "0.1.0+abc", Floor: events.Position{Epoch: 1, Seq: 9}, First: 10, Last: 99, Versions: 20, Same: 14, SameOther: 1,
+		Build: "0.1.0+abc", Floor: ident.Position{Epoch: 1, Seq: 9}, First: 10, Last: 99, Versions: 20, Same: 14, SameOther: 1,
 		Findings: []history.Finding{
-			{Version: store.Version{Epoch: 1, Seq: 5}, Verdict: history.Unfolded, Build: "0.1.0+abc", Reason: "it lies before the replay floor 1.9"},
-			{Version: store.Version{Epoch: 1, Seq: 40}, Verdict: history.Broken, Build: "0.1.0+abc", Reason: "record 40 is another than the one it was made from"},
-			{Version: store.Version{Epoch: 1, Seq: 50}, Verdict: history.OtherBuild, Build: "0.0.9", Reason: "made by 0.0.9 it has root ab, this build comes to cd"},
-			{Version: store.Version{Epoch: 1, Seq: 60}, Verdict: history.Rewound, Build: "0.1.0+abc", Reason: "its part of the log was lost; epoch 2 followed"},
-			{Version: store.Version{Epoch: 2, Seq: 61}, Verdict: history.Restored, Build: "0.1.0+abc", Reason: "record 61 has another time"},
+			{Version: ident.Position{Epoch: 1, Seq: 5}, Verdict: history.Unfolded, Build: "0.1.0+abc", Reason: "it lies before the replay floor 1.9"},
+			{Version: ident.Position{Epoch: 1, Seq: 40}, Verdict: history.Broken, Build: "0.1.0+abc", Reason: "record 40 is another than the one it was made from"},
+			{Version: ident.Position{Epoch: 1, Seq: 50}, Verdict: history.OtherBuild, Build: "0.0.9", Reason: "made by 0.0.9 it has root ab, this build comes to cd"},
+			{Version: ident.Position{Epoch: 1, Seq: 60}, Verdict: history.Rewound, Build: "0.1.0+abc", Reason: "its part of the log was lost; epoch 2 followed"},
+			{Version: ident.Position{Epoch: 2, Seq: 61}, Verdict: history.Restored, Build: "0.1.0+abc", Reason: "record 61 has another time"},
 		},
 	}
 	view := viewVerification(v)

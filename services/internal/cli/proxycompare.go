@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/history"
 	"meshlog.dev/services/internal/model"
@@ -45,7 +46,7 @@ func compareReply(ctx context.Context, p *history.Past, r *reportv1.ProxyReply) 
 }
 
 // sentAll says whether the stream was sent everything up to a version.
-func sentAll(r *reportv1.ProxyReply, typeURL string, at store.Version) bool {
+func sentAll(r *reportv1.ProxyReply, typeURL string, at ident.Position) bool {
 	return slices.ContainsFunc(r.GetReport().GetTypes(), func(t *reportv1.TypeReport) bool {
 		return t.GetTypeUrl() == typeURL && store.VersionOf(t.GetSent()) == at
 	})

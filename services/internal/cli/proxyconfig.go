@@ -13,13 +13,13 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/history"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/store"
 )
 
 // configView is what one stream of a proxy has, or what a proxy would have.
@@ -261,7 +261,7 @@ func (q *configQuery) ask(cmd *cobra.Command, t *target, p *history.Past) ([]*re
 }
 
 // wouldHave is everything that a proxy would be served, whether it asks or not.
-func wouldHave(w *model.World, p *model.Proxy, at store.Version) configView {
+func wouldHave(w *model.World, p *model.Proxy, at ident.Position) configView {
 	v := configView{Proxy: p.ID, Version: at.String(), Types: []configType{}}
 	served := servedTo(w, p)
 	for t := range model.ResourceTypes {

@@ -12,8 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
 
@@ -55,15 +57,6 @@ type nackView struct {
 	Message   string     `json:"message"`
 	Time      *time.Time `json:"time,omitempty"`
 	Resources []string   `json:"resources,omitempty"`
-}
-
-// xdsTypes are the types of a table's columns, in the order in which they are
-// served.
-var xdsTypes = []struct{ name, url string }{
-	{"CDS", "type.googleapis.com/envoy.config.cluster.v3.Cluster"},
-	{"EDS", "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"},
-	{"LDS", "type.googleapis.com/envoy.config.listener.v3.Listener"},
-	{"RDS", "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"},
 }
 
 // proxyFilter says which proxies are wanted; zero: all.
@@ -232,8 +225,8 @@ func viewProxy(r *reportv1.FrontendReport, p *reportv1.ProxyReport) proxyView {
 
 // appliedBy is the version that a proxy has applied in all of its types; zero:
 // none so far.
-func appliedBy(p *reportv1.ProxyReport) store.Version {
-	var oldest store.Version
+func appliedBy(p *reportv1.ProxyReport) ident.Position {
+	var oldest ident.Position
 	for i, t := range p.GetTypes() {
 		if a := store.VersionOf(t.GetAcked()); i == 0 || a.Less(oldest) {
 			oldest = a
@@ -255,10 +248,8 @@ func streamName(p *reportv1.ProxyReport) string {
 }
 
 func typeName(url string) string {
-	for _, x := range xdsTypes {
-		if x.url == url {
-			return x.name
-		}
+	if t, ok := model.ResourceTypeOf(url); ok {
+		return t.String()
 	}
 	return url
 }

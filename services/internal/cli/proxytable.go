@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/model"
 )
 
 // How much of a fleet's problems stands below its table.
@@ -35,13 +36,13 @@ func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now tim
 // proxyTable shows streams, each in a line, and what is wrong with them.
 func proxyTable(views []proxyView, now time.Time, out *output) error {
 	t := table{head: []string{"PROXY", "TYPE", "FRONTEND", "STREAM", "VERSION", "BEHIND"}}
-	for _, x := range xdsTypes {
-		t.head = append(t.head, x.name)
+	for x := range model.ResourceTypes {
+		t.head = append(t.head, x.String())
 	}
 	for _, v := range views {
 		row := []any{out.cut(v.ID, 48), v.Type, out.cut(v.Frontend, 24), v.Stream, v.Version, v.Behind.cell()}
-		for _, x := range xdsTypes {
-			row = append(row, v.cell(x.url, now))
+		for x := range model.ResourceTypes {
+			row = append(row, v.cell(x.URL(), now))
 		}
 		t.add(row...)
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/history"
-	"meshlog.dev/services/internal/model"
 )
 
 // recordView is a record as it is printed whole.
@@ -147,18 +147,18 @@ func opName(op events.Op) string {
 	return "put"
 }
 
-func viewKey(k events.Key) keyView {
+func viewKey(k ident.Key) keyView {
 	return keyView{Source: k.Source, Instance: k.Instance, Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
 }
 
 func viewObject(o *events.Object) *objectView {
 	v := &objectView{
-		Key: viewKey(o.Key), Type: o.Payload.Type, SourceVersion: o.SourceVersion, Created: when(o.Created),
+		Key: viewKey(o.Key), Type: o.Value.Type, SourceVersion: o.SourceVersion, Created: when(o.Value.Created),
 		Origin: o.Origin, Session: o.Session, Pseq: o.Pseq,
 	}
 	if o.Op == events.Put {
-		if v.Spec = specJSON(o.Key.Kind, o.Payload); v.Spec == nil {
-			v.Raw = base64.StdEncoding.EncodeToString(o.Payload.Bytes)
+		if v.Spec = specJSON(o.Key.Kind, o.Value); v.Spec == nil {
+			v.Raw = base64.StdEncoding.EncodeToString(o.Value.Bytes)
 		}
 	}
 	if o.Batch.Total > 0 {
@@ -170,24 +170,24 @@ func viewObject(o *events.Object) *objectView {
 func viewOverlay(o *events.Overlay) *overlayView {
 	v := &overlayView{ID: o.ID, Reason: o.Reason, Remove: o.Remove}
 	switch o.Kind {
-	case events.Rollback:
+	case ident.Rollback:
 		v.Kind = "rollback"
-	case events.Hold:
+	case ident.Hold:
 		v.Kind = "hold"
-	case events.Quarantine:
+	case ident.Quarantine:
 		v.Kind = "quarantine"
 	}
 	for _, value := range o.Values {
 		if r := value.Resource; r != nil {
-			v.Resources = append(v.Resources, resourceView{typeName(r.Type), r.Name, hex.EncodeToString(r.Sum[:]), r.Client, value.Payload != nil})
+			v.Resources = append(v.Resources, resourceView{typeName(r.Type), r.Name, hex.EncodeToString(r.Sum[:]), r.Client, value.Value != nil})
 			continue
 		}
-		vv := overlayValueView{Key: viewKey(value.Key), Gone: value.Payload == nil}
+		vv := overlayValueView{Key: viewKey(value.Key), Gone: value.Value == nil}
 		if !value.Base.IsZero() {
 			vv.Base = value.Base.String()
 		}
-		if value.Payload != nil {
-			vv.Spec = specJSON(value.Key.Kind, *value.Payload)
+		if value.Value != nil {
+			vv.Spec = specJSON(value.Key.Kind, *value.Value)
 		}
 		v.Values = append(v.Values, vv)
 	}
@@ -195,8 +195,8 @@ func viewOverlay(o *events.Overlay) *overlayView {
 }
 
 // specJSON is a payload as JSON; nil if this build cannot read it.
-func specJSON(kindName string, p events.Payload) json.RawMessage {
-	doc, err := history.Document(kindName, model.Value{Type: p.Type, Bytes: p.Bytes})
+func specJSON(kindName string, p ident.Value) json.RawMessage {
+	doc, err := history.Document(kindName, ident.Value{Type: p.Type, Bytes: p.Bytes})
 	if err != nil {
 		return nil
 	}
@@ -248,7 +248,7 @@ func summary(r events.Record) (what, object, detail, by string) {
 			what = "REMOVE"
 		} else {
 			detail = plural(len(b.Values), "key", "keys") + ": " + b.Reason
-			if b.Kind == events.Quarantine {
+			if b.Kind == ident.Quarantine {
 				detail = plural(len(b.Values), "resource", "resources") + ": " + b.Reason
 			}
 		}

@@ -15,11 +15,13 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
 
@@ -96,7 +98,7 @@ func TestPrintVersions(t *testing.T) {
 }
 
 func TestPrintProxies(t *testing.T) {
-	cds, lds, rds := xdsTypes[0].url, xdsTypes[2].url, xdsTypes[3].url
+	cds, lds, rds := model.CDS.URL(), model.LDS.URL(), model.RDS.URL()
 	v := func(seq uint64) *snapshotv1.Version { return &snapshotv1.Version{Epoch: 1, Seq: seq} }
 	reports := []*reportv1.FrontendReport{
 		{Frontend: "f2", Leaving: true, Proxies: []*reportv1.ProxyReport{{Id: "gone"}}},
@@ -189,8 +191,8 @@ func exampleLog(t *testing.T) events.Reader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := events.Shard{Source: "file", Instance: "default"}
-	key := events.Key{Source: "file", Instance: "default", Kind: "MeshPolicy", Name: "default"}
+	file := ident.Shard{Source: "file", Instance: "default"}
+	key := ident.Key{Source: "file", Instance: "default", Kind: "MeshPolicy", Name: "default"}
 	var listed events.BucketSet
 	listed.Add(7)
 	log := memlog.New(func() time.Time { return at })
@@ -198,7 +200,7 @@ func exampleLog(t *testing.T) events.Reader {
 		&events.Segment{Epoch: 1, Build: "0.1.0+abc"},
 		&events.Begin{Shard: file, Session: "ABCDEFGHIJ-1", Holder: "watcher-1"},
 		&events.Object{
-			Key: key, Op: events.Put, Payload: events.Payload{Type: k.TypeURL, Bytes: payload}, Origin: "policy.yaml:1",
+			Key: key, Op: events.Put, Value: ident.Value{Type: k.TypeURL, Bytes: payload}, Origin: "policy.yaml:1",
 			Session: "ABCDEFGHIJ-1", Pseq: 1, Low: 1,
 		},
 		&events.Alive{Shard: file, Session: "ABCDEFGHIJ-1", Low: 2, Listed: listed},
@@ -207,10 +209,10 @@ func exampleLog(t *testing.T) events.Reader {
 			Key: key, Op: events.Delete, Origin: "policy.yaml:1", Session: "ABCDEFGHIJ-1", Pseq: 2, Low: 2,
 			Batch: events.Batch{ID: "b", Index: 0, Total: 2},
 		},
-		&events.Overlay{ID: "hold-1", Kind: events.Hold, Reason: "much is lost", Values: []events.OverlayValue{{Key: key}}},
+		&events.Overlay{ID: "hold-1", Kind: ident.Hold, Reason: "much is lost", Values: []ident.OverlayValue{{Key: key}}},
 		&events.Overlay{ID: "hold-1", Remove: true},
-		&events.Overlay{ID: "quarantine-1", Kind: events.Quarantine, Reason: "no such filter", Values: []events.OverlayValue{{
-			Resource: &events.Resource{Type: "type.googleapis.com/envoy.config.listener.v3.Listener", Name: "ingress", Client: "envoy 1.38.0", Class: []byte("{}")},
+		&events.Overlay{ID: "quarantine-1", Kind: ident.Quarantine, Reason: "no such filter", Values: []ident.OverlayValue{{
+			Resource: &ident.Resource{Rejected: ident.Rejected{Type: "type.googleapis.com/envoy.config.listener.v3.Listener", Name: "ingress", Client: "envoy 1.38.0"}, Class: []byte("{}")},
 		}}},
 	} {
 		e := events.Event{ID: string(rune('a' + i)), Observed: at, Actor: "me", Body: body}

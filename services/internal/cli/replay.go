@@ -278,9 +278,9 @@ func (s *replayer) end(ctx context.Context, p *history.Past, r *history.Replay) 
 		if err != nil {
 			return err
 		}
-		if at := store.VersionOf(m.GetVersion()); at == store.Version(r.Position()) {
+		if at := store.VersionOf(m.GetVersion()); at == r.Position() {
 			v.Recorded, v.Build = store.RootOf(m).String(), m.GetBuild()
-		} else if store.Version(r.Position()).Less(at) {
+		} else if r.Position().Less(at) {
 			continue
 		}
 		break

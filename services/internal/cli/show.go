@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/history"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
@@ -114,12 +114,12 @@ type content struct {
 	moment moment
 	rows   *store.Snapshot
 	world  *model.World
-	over   map[model.Key][]string // ids of the overlays over a key
+	over   map[ident.Key][]string // ids of the overlays over a key
 	ids    []string               // of all overlays
 }
 
 func openContent(ctx context.Context, p *history.Past, m moment) (*content, error) {
-	c := &content{past: p, moment: m, over: map[model.Key][]string{}}
+	c := &content{past: p, moment: m, over: map[ident.Key][]string{}}
 	var err error
 	if c.rows, err = m.content(ctx, p); err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func openContent(ctx context.Context, p *history.Past, m moment) (*content, erro
 		return nil, fmt.Errorf("version %s: %w", m.Version, err)
 	}
 	for row := range c.rows.Rows() {
-		_, id, err := model.ParseRow(row.Key)
+		_, id, err := ident.ParseRow(row.Key)
 		if err != nil || id == "" {
 			continue
 		}
@@ -147,19 +147,19 @@ func openContent(ctx context.Context, p *history.Past, m moment) (*content, erro
 }
 
 // standings says how objects stand.
-func (c *content) standings(ctx context.Context, keys ...model.Key) ([]objectStanding, error) {
+func (c *content) standings(ctx context.Context, keys ...ident.Key) ([]objectStanding, error) {
 	rows := make([]string, len(keys))
 	for i, k := range keys {
 		rows[i] = k.Row()
 	}
-	seqs, err := causes(ctx, c.past, store.Version{}, c.moment.Version, rows)
+	seqs, err := causes(ctx, c.past, ident.Position{}, c.moment.Version, rows)
 	if err != nil {
 		return nil, err
 	}
 	all := make([]objectStanding, len(keys))
 	for i, k := range keys {
 		_, served := c.world.Served(k)
-		all[i] = objectStanding{Object: k.String(), Key: viewKey(events.Key(k)), Served: served, Overlays: c.over[k], Seq: seqs[rows[i]]}
+		all[i] = objectStanding{Object: k.String(), Key: viewKey(k), Served: served, Overlays: c.over[k], Seq: seqs[rows[i]]}
 	}
 	return all, nil
 }
@@ -170,7 +170,7 @@ func (c *content) list(ctx context.Context, only *keyPattern) (v *contentView, e
 	if m := c.moment.Manifest; m != nil {
 		v.Time = when(publishedAt(m))
 	}
-	keys := slices.DeleteFunc(keysIn(c.rows), func(k model.Key) bool { return !only.matches(k) })
+	keys := slices.DeleteFunc(keysIn(c.rows), func(k ident.Key) bool { return !only.matches(k) })
 	v.Objects, err = c.standings(ctx, keys...)
 	return v, err
 }
@@ -198,7 +198,7 @@ func (c *content) one(ctx context.Context, asked string, pattern *keyPattern) (*
 		v.Value, err = history.Document(k.Kind, o.Value)
 	}
 	if b, ok := c.rows.Get(k.Row()); ok && (len(v.Overlays) > 0 || !v.Served) && err == nil {
-		var good model.Value
+		var good ident.Value
 		if good, err = model.UnmarshalValue(b); err == nil {
 			v.Offered, err = history.Document(k.Kind, good)
 		}

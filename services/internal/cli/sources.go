@@ -13,6 +13,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/history"
@@ -56,8 +57,8 @@ type frozenKindView struct {
 	Objects int    `json:"objects"`
 }
 
-func (v *sourceView) shard() events.Shard {
-	return events.Shard{Source: v.Source, Instance: v.Instance}
+func (v *sourceView) shard() ident.Shard {
+	return ident.Shard{Source: v.Source, Instance: v.Instance}
 }
 
 // speaks says whether a watcher reports that it speaks for it.
@@ -172,13 +173,13 @@ func (s *sources) policy() (model.Policy, error) {
 }
 
 // objects are what the newest version has of a source, sorted.
-func (s *sources) objects(of events.Shard) []model.Key {
+func (s *sources) objects(of ident.Shard) []ident.Key {
 	if s.head.Snapshot == nil {
 		return nil
 	}
-	var keys []model.Key
+	var keys []ident.Key
 	for row := range s.head.Snapshot.Rows() {
-		if k, overlay, err := model.ParseRow(row.Key); err == nil && overlay == "" && k.Shard() == model.Shard(of) {
+		if k, overlay, err := ident.ParseRow(row.Key); err == nil && overlay == "" && k.Shard() == of {
 			keys = append(keys, k)
 		}
 	}
@@ -187,9 +188,9 @@ func (s *sources) objects(of events.Shard) []model.Key {
 
 // views are all sources that the head knows or a watcher reports, sorted.
 func (s *sources) views(ctx context.Context) ([]sourceView, error) {
-	byShard := map[events.Shard]*sourceView{}
+	byShard := map[ident.Shard]*sourceView{}
 	of := func(source, instance string) *sourceView {
-		shard := events.Shard{Source: source, Instance: instance}
+		shard := ident.Shard{Source: source, Instance: instance}
 		if byShard[shard] == nil {
 			byShard[shard] = &sourceView{Source: source, Instance: instance, State: stateSilent}
 		}

@@ -14,6 +14,7 @@ import (
 	security "istio.io/api/security/v1beta1"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/kind"
@@ -69,7 +70,7 @@ func (c *cluster1) follows(t *testing.T, not string) string {
 }
 
 // watch runs a watcher of the source on the bus of a mesh.
-func (c *cluster1) watch(t *testing.T, s *sources, shard events.Shard) (ask func(reason string)) {
+func (c *cluster1) watch(t *testing.T, s *sources, shard ident.Shard) (ask func(reason string)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	requests := make(chan string, 8)
@@ -101,7 +102,7 @@ func anObject(t *testing.T, kindName, name string, m proto.Message) watcher.Obje
 	if err != nil {
 		t.Fatal(err)
 	}
-	return watcher.Object{Kind: kindName, Namespace: "shop", Name: name, Payload: events.Payload{Type: k.TypeURL, Bytes: payload}}
+	return watcher.Object{Kind: kindName, Namespace: "shop", Name: name, Value: ident.Value{Type: k.TypeURL, Bytes: payload}}
 }
 
 // What is frozen of a source is shown, and can be removed while its watcher
@@ -110,7 +111,7 @@ func TestRemoveKind(t *testing.T) {
 	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
 	s := m.openSources(t)
-	shard := events.Shard{Source: "kubernetes", Instance: "c1"}
+	shard := ident.Shard{Source: "kubernetes", Instance: "c1"}
 	policies := watcher.Listing{Objects: []watcher.Object{anObject(t, "MeshPolicy", "p", &configv1.MeshPolicy{})}}
 	all := policies
 	for i := range 6 {
@@ -172,7 +173,7 @@ func TestRemoveKind(t *testing.T) {
 }
 
 func TestAliveOfKinds(t *testing.T) {
-	alive := &events.Alive{Shard: events.Shard{Source: "kubernetes", Instance: "c1"}, Session: "s1", Kinds: events.KindsOf("Pod", "Service"), Ends: true}
+	alive := &events.Alive{Shard: ident.Shard{Source: "kubernetes", Instance: "c1"}, Session: "s1", Kinds: events.KindsOf("Pod", "Service"), Ends: true}
 	record := events.Record{Seq: 7, Event: events.Event{ID: "x", Actor: "ann", Body: alive}}
 	if _, _, detail, _ := summary(record); detail != "session s1, of 2 kinds, ends" {
 		t.Errorf("detail %q", detail)

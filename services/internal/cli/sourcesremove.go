@@ -12,10 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/store"
 )
 
 // removeView is what a removal came to, or would.
@@ -96,18 +95,18 @@ the kinds again, the objects that the source still has come back.`,
 	return cmd
 }
 
-func parseShard(s string) (events.Shard, error) {
+func parseShard(s string) (ident.Shard, error) {
 	source, instance, ok := strings.Cut(s, "/")
 	if !ok || source == "" || instance == "" {
-		return events.Shard{}, usage("source %q: want SOURCE/INSTANCE, as `meshlog sources` prints it", s)
+		return ident.Shard{}, usage("source %q: want SOURCE/INSTANCE, as `meshlog sources` prints it", s)
 	}
-	return events.Shard{Source: source, Instance: instance}, nil
+	return ident.Shard{Source: source, Instance: instance}, nil
 }
 
 // removal removes a source, or some kinds of its objects.
 type removal struct {
 	*sources
-	shard events.Shard
+	shard ident.Shard
 	kinds events.Kinds // none: all
 	view  removeView
 	last  uint64 // control record of the shard
@@ -217,7 +216,7 @@ func (r *removal) run(ctx context.Context) error {
 	if b == nil {
 		return fmt.Errorf("said on the log at %d, but %w", said, errNoBuilder)
 	}
-	shown := &waiting{fleet: r.fleet, chain: r.chain, quota: quota{share: -1}, position: store.Version{Epoch: b.GetPosition().GetEpoch(), Seq: said}}
+	shown := &waiting{fleet: r.fleet, chain: r.chain, quota: quota{share: -1}, position: ident.Position{Epoch: b.GetPosition().GetEpoch(), Seq: said}}
 	if err := shown.run(ctx); err != nil {
 		return fmt.Errorf("said on the log at %d, but no version shows it yet: %w", said, err)
 	}
@@ -275,7 +274,7 @@ func (r *removal) speak(ctx context.Context) (uint64, error) {
 const shownObjects = 20
 
 func showRemoval(v removeView, out *output) error {
-	name := model.Shard{Source: v.Source, Instance: v.Instance}.String()
+	name := ident.Shard{Source: v.Source, Instance: v.Instance}.String()
 	if len(v.Kinds) > 0 {
 		name = strings.Join(v.Kinds, ", ") + " of " + name
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
@@ -207,7 +208,7 @@ func viewVersion(m *store.Manifest) *versionView {
 
 // rowName is the object of a content row, for people.
 func rowName(row string) string {
-	key, overlay, err := model.ParseRow(row)
+	key, overlay, err := ident.ParseRow(row)
 	switch {
 	case err != nil:
 		return row

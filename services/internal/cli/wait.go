@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store"
@@ -61,9 +62,9 @@ Exit code 0: reached. 1: not in time; who lags is shown, and why.`,
 		if err != nil {
 			return err
 		}
-		var v store.Version
+		var v ident.Position
 		if args[0] != latest {
-			if v, err = store.ParseVersion(args[0]); err != nil {
+			if v, err = ident.ParsePosition(args[0]); err != nil {
 				return usage("%w, or %q", err, latest)
 			}
 		}
@@ -94,26 +95,26 @@ const (
 )
 
 // lastPosition is that of the last record, in a while.
-func (t *target) lastPosition(ctx context.Context, nc *bus.Conn, fleet *bus.Fleet) (store.Version, error) {
+func (t *target) lastPosition(ctx context.Context, nc *bus.Conn, fleet *bus.Fleet) (ident.Position, error) {
 	reports, err := fleet.Reports(ctx, bus.Summary)
 	if err != nil {
-		return store.Version{}, err
+		return ident.Position{}, err
 	}
 	b := newest(reports.Builders)
 	if b == nil {
-		return store.Version{}, errNoBuilder
+		return ident.Position{}, errNoBuilder
 	}
 	log, err := t.log(ctx, nc)
 	if err != nil {
-		return store.Version{}, err
+		return ident.Position{}, err
 	}
 	select {
 	case <-time.After(latestAfter):
 	case <-ctx.Done():
-		return store.Version{}, ctx.Err()
+		return ident.Position{}, ctx.Err()
 	}
 	bounds, err := log.Bounds(ctx)
-	return store.Version{Epoch: b.GetPosition().GetEpoch(), Seq: bounds.Last}, err
+	return ident.Position{Epoch: b.GetPosition().GetEpoch(), Seq: bounds.Last}, err
 }
 
 var errNoBuilder = errors.New("no builder answers, so nothing is published; is one running, and connected to this bus?")
@@ -153,14 +154,14 @@ type waiting struct {
 	fleet    *bus.Fleet
 	quota    quota
 	chain    *natsfeed.Feed
-	position store.Version // to be applied, or what stands there
+	position ident.Position // to be applied, or what stands there
 	started  time.Time
 	progress io.Writer
 	shown    bool
 
 	// published is the version that says what is at position; zero: none does
 	// so far.
-	published store.Version
+	published ident.Position
 	frontends map[string]spoken
 }
 
@@ -254,7 +255,7 @@ func hand[T any](ctx context.Context, c chan<- T, v T) {
 }
 
 // hearHead takes in that head says what is at all positions up to one.
-func (w *waiting) hearHead(head, stands store.Version) {
+func (w *waiting) hearHead(head, stands ident.Position) {
 	switch {
 	case !head.Less(w.position):
 		w.published = w.position // what is applied after it will do
@@ -313,7 +314,7 @@ func (w *waiting) view(ctx context.Context) (waitView, error) {
 	if !w.published.IsZero() {
 		v.Lagging, err = viewProxies(ctx, reports, lagging{chain: w.chain, now: time.Now()}, proxyFilter{})
 		v.Lagging = slices.DeleteFunc(v.Lagging, func(p proxyView) bool {
-			applied, _ := store.ParseVersion(p.Version)
+			applied, _ := ident.ParsePosition(p.Version)
 			return p.Version != "" && !applied.Less(w.published)
 		})
 	}

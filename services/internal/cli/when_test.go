@@ -6,6 +6,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
 )
 
 func TestParseWhen(t *testing.T) {
@@ -55,7 +56,7 @@ func TestSeqAt(t *testing.T) {
 	log := memlog.New(func() time.Time { now = now.Add(time.Minute); return now })
 	for i := range 5 {
 		_, err := log.Append(t.Context(), []events.Event{{
-			ID: string(rune('a' + i)), Body: &events.Begin{Shard: events.Shard{Source: "s", Instance: "i"}, Session: "s", Holder: "h"},
+			ID: string(rune('a' + i)), Body: &events.Begin{Shard: ident.Shard{Source: "s", Instance: "i"}, Session: "s", Holder: "h"},
 		}}, events.Fence{})
 		if err != nil {
 			t.Fatal(err)

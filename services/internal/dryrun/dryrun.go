@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/builder"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/model"
@@ -92,7 +93,7 @@ func judge(objects []watcher.Object) ([]model.Diagnostic, error) {
 		rows = append(rows, c.Rows...)
 		return err
 	}
-	shard := events.Shard{Source: "file", Instance: "default"}
+	shard := ident.Shard{Source: "file", Instance: "default"}
 	var none events.ShardDigests
 	err := errors.Join(
 		record(&events.Segment{Epoch: 1, Build: build}),
@@ -102,8 +103,8 @@ func judge(objects []watcher.Object) ([]model.Diagnostic, error) {
 	for i, o := range objects {
 		pseq := uint64(i + 1)
 		err = errors.Join(err, record(&events.Object{
-			Key: events.Key{Source: shard.Source, Instance: shard.Instance, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name},
-			Op:  events.Put, Payload: o.Payload, SourceVersion: o.SourceVersion, Created: o.Created, Origin: o.Origin,
+			Key: ident.Key{Source: shard.Source, Instance: shard.Instance, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name},
+			Op:  events.Put, Value: o.Value, SourceVersion: o.SourceVersion, Origin: o.Origin,
 			Session: session, Pseq: pseq, Low: pseq,
 		}))
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder"
 	"meshlog.dev/store"
@@ -25,7 +26,7 @@ type builderProc struct {
 
 	// What came in.
 	ticks   []*reportv1.Tick
-	wants   []store.Version
+	wants   []ident.Position
 	reports []*reportv1.FrontendReport
 	written []builder.Checkpointed
 
@@ -38,10 +39,10 @@ type builderProc struct {
 	cursor    uint64
 	read      []events.Record // read and not handed on
 	chain     *memstore.ChainFollower
-	have      store.Version // the last link that chain told of
-	root      store.Hash
+	have      ident.Position // the last link that chain told of
+	root      ident.Hash
 	news      bool // chain told of a link
-	tried     events.Position
+	tried     ident.Position
 	triedAt   time.Time
 	tickedAt  time.Time
 	write     func(store.Blobs) builder.Checkpointed // nil: nothing is to be written
@@ -61,10 +62,10 @@ func newBuilder(s *sim, name string) *builderProc {
 func (b *builderProc) run() {
 	defer func() { b.m = nil }()
 	ctx := context.Background()
-	b.log = &logPort{proc: &b.proc, read: map[uint64]events.Hash{}}
+	b.log = &logPort{proc: &b.proc, read: map[uint64]ident.Hash{}}
 	b.m, b.told, b.connected, b.ticks, b.wants = nil, false, false, nil, nil
 	b.reports = nil
-	b.tried, b.triedAt, b.tickedAt = events.Position{}, time.Time{}, b.s.time()
+	b.tried, b.triedAt, b.tickedAt = ident.Position{}, time.Time{}, b.s.time()
 	b.written, b.write, b.writes = nil, nil, store.CheckpointWriter{}
 	m, err := builder.Open(ctx, builder.Config{
 		ID: b.name, Build: b.build,
@@ -180,7 +181,7 @@ func (b *builderProc) poll() {
 func (b *builderProc) lease(ctx context.Context) error {
 	b.told = b.lead
 	b.m.Lead(b.lead)
-	b.tried = events.Position{}
+	b.tried = ident.Position{}
 	return b.m.Advance(ctx)
 }
 
@@ -194,7 +195,7 @@ func (b *builderProc) hear(ctx context.Context) error {
 func (b *builderProc) want(context.Context) error {
 	b.m.WantEpoch(b.wants[0])
 	b.wants = b.wants[1:]
-	b.tried = events.Position{}
+	b.tried = ident.Position{}
 	return nil
 }
 
@@ -227,7 +228,7 @@ func (b *builderProc) commit(ctx context.Context) error {
 }
 
 // Content implements builder.Checkpoints.
-func (b *builderProc) Content(v store.Version, s *store.Snapshot) {
+func (b *builderProc) Content(v ident.Position, s *store.Snapshot) {
 	b.write = func(blobs store.Blobs) builder.Checkpointed {
 		c, err := b.writes.Write(context.Background(), blobs, s, v)
 		return builder.Checkpointed{Content: c, Err: err}
@@ -236,7 +237,7 @@ func (b *builderProc) Content(v store.Version, s *store.Snapshot) {
 
 // Fold implements builder.Checkpoints.
 func (b *builderProc) Fold() {
-	at, file := store.Version(b.m.Filed()), b.disk.file.Clone()
+	at, file := b.m.Filed(), b.disk.file.Clone()
 	b.write = func(blobs store.Blobs) builder.Checkpointed {
 		var rows []store.Row
 		for k, v := range (checkpoint{b.build, file}).rows {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/builder"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
@@ -27,8 +28,8 @@ type checks struct {
 	versions []*version // of the chain, by sequence
 	expired  int        // how many of them are gone
 	ever     []*version // of all that were published
-	byName   map[store.Version]*version
-	roots    map[folded]store.Hash
+	byName   map[ident.Position]*version
+	roots    map[folded]ident.Hash
 
 	batches   [][]change // whole or not at all
 	noBatches bool
@@ -46,13 +47,13 @@ type checks struct {
 // folded is a place in a history, and who folded up to it: the content there is
 // a function of it.
 type folded struct {
-	record events.Hash
+	record ident.Hash
 	build  string
 }
 
 func newChecks() checks {
 	return checks{
-		byName: map[store.Version]*version{}, roots: map[folded]store.Hash{},
+		byName: map[ident.Position]*version{}, roots: map[folded]ident.Hash{},
 		rollbacks: map[string]*rollback{}, unsure: map[string]bool{}, dropped: map[dropped]bool{},
 		served: map[served]xds.Sum{}, rejected: map[subject]map[string]bool{}, bad: map[subject]value{},
 	}
@@ -60,13 +61,13 @@ func newChecks() checks {
 
 // version is one that was published, taken apart.
 type version struct {
-	v, prev  store.Version
+	v, prev  ident.Position
 	manifest *store.Manifest
 	update   store.Update
 	content  *store.Snapshot
-	src      map[model.Key]value // what sources say, as far as good
-	eff      map[model.Key]value // what is served
-	rolled   map[model.Key]string
+	src      map[ident.Key]value // what sources say, as far as good
+	eff      map[ident.Key]value // what is served
+	rolled   map[ident.Key]string
 	rolledBy map[string]bool
 	holds    []hold
 
@@ -75,11 +76,11 @@ type version struct {
 
 type hold struct {
 	id   string
-	keys []model.Key
+	keys []ident.Key
 }
 
-func (v *version) held() map[model.Key]bool {
-	keys := map[model.Key]bool{}
+func (v *version) held() map[ident.Key]bool {
+	keys := map[ident.Key]bool{}
 	for _, h := range v.holds {
 		for _, k := range h.keys {
 			keys[k] = true
@@ -90,11 +91,11 @@ func (v *version) held() map[model.Key]bool {
 
 // read takes the content apart.
 func (v *version) read() {
-	v.src, v.rolled, v.rolledBy = map[model.Key]value{}, map[model.Key]string{}, map[string]bool{}
+	v.src, v.rolled, v.rolledBy = map[ident.Key]value{}, map[ident.Key]string{}, map[string]bool{}
 	v.quarantined = map[subject]bool{}
 	var overlays []model.Overlay
 	for r := range v.content.Rows() {
-		k, id, err := model.ParseRow(r.Key)
+		k, id, err := ident.ParseRow(r.Key)
 		if err != nil {
 			panic(err)
 		}
@@ -117,7 +118,7 @@ func (v *version) read() {
 	slices.SortFunc(overlays, func(a, b model.Overlay) int { return compareStrings(a.ID, b.ID) })
 	v.eff = maps.Clone(v.src)
 	for _, o := range overlays {
-		var keys []model.Key
+		var keys []ident.Key
 		for _, ov := range o.Values {
 			if r := ov.Resource; r != nil {
 				v.quarantined[subject{r.Name, r.Sum}] = true
@@ -129,12 +130,12 @@ func (v *version) read() {
 			} else {
 				v.eff[ov.Key] = valueFrom(ov.Value.Bytes)
 			}
-			if o.Kind == model.Rollback {
+			if o.Kind == ident.Rollback {
 				v.rolled[ov.Key] = o.ID
 				v.rolledBy[o.ID] = true
 			}
 		}
-		if o.Kind == model.Hold {
+		if o.Kind == ident.Hold {
 			v.holds = append(v.holds, hold{o.ID, keys})
 		}
 	}
@@ -157,7 +158,7 @@ func (s *sim) sawRoot(build string, m *builder.Machine) {
 }
 
 // oneRoot is M3: the content is a function of the log.
-func (s *sim) oneRoot(record events.Hash, build string, root store.Hash, at events.Position) {
+func (s *sim) oneRoot(record ident.Hash, build string, root ident.Hash, at ident.Position) {
 	f := folded{record, build}
 	if was, ok := s.roots[f]; !ok {
 		s.roots[f] = root
@@ -205,7 +206,7 @@ func (s *sim) published(u store.Update, seq uint64) {
 	s.byName[v.v] = v
 	s.note("   %s: %s", v.v, v)
 	record, _ := store.HashFrom(u.Manifest.GetRecordHash())
-	s.oneRoot(events.Hash(record), u.Manifest.GetBuild(), root, events.Position(v.v))
+	s.oneRoot(record, u.Manifest.GetBuild(), root, v.v)
 	s.checkSynced(v)
 	s.checkGuard(v)
 	s.checkKinds(v)
@@ -265,7 +266,7 @@ func (s *sim) checkGuard(v *version) {
 	}
 	held := v.held()
 	for n := range s.sources {
-		var lost []model.Key
+		var lost []ident.Key
 		unheld := false
 		for _, k := range sortedKeys(before.src) {
 			if _, still := v.src[k]; !still && k.Shard() == shardOf(n) {
@@ -430,7 +431,7 @@ func (s *sim) unfiled(head *version) *violation {
 		if problem := b.m.Report().GetError(); problem != "" {
 			return &violation{"D1", b.name + ": " + problem}
 		}
-		if b.m.Filed().Less(events.Position(head.v)) {
+		if b.m.Filed().Less(head.v) {
 			return no(b.name)
 		}
 	}
@@ -438,9 +439,9 @@ func (s *sim) unfiled(head *version) *violation {
 }
 
 // unlike is M1: what is served is what the source has.
-func (s *sim) unlike(head *version, src *source, held map[model.Key]bool) *violation {
+func (s *sim) unlike(head *version, src *source, held map[ident.Key]bool) *violation {
 	no := func(format string, args ...any) *violation { return &violation{"M1", fmt.Sprintf(format, args...)} }
-	keys := map[model.Key]bool{}
+	keys := map[ident.Key]bool{}
 	for k := range head.eff {
 		keys[k] = k.Shard() == shardOf(src.n)
 	}
@@ -494,12 +495,12 @@ func (s *sim) unruly(head *version) *violation {
 		before, told := value(0), false
 		for _, rec := range records {
 			o, ok := rec.Event.Body.(*events.Object)
-			if !ok || model.Key(o.Key) != r.key {
+			if !ok || o.Key != r.key {
 				continue
 			}
 			v := value(0)
 			if o.Op == events.Put {
-				v = valueFrom(o.Payload.Bytes)
+				v = valueFrom(o.Value.Bytes)
 			}
 			if rec.Seq <= r.seq {
 				before = v

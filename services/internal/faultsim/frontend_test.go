@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
@@ -26,7 +27,7 @@ type frontendProc struct {
 	replica      *replica.Replica // nil: not loaded
 	chain        *memstore.ChainFollower
 	newer        bool // something to persist
-	at           store.Version
+	at           ident.Position
 	mismatch     *store.MismatchError // still to be reported
 	mismatchTold time.Time
 }
@@ -39,9 +40,9 @@ func newFrontend(s *sim, name string, proxyNames ...string) *frontendProc {
 }
 
 // serving is what the frontend serves.
-func (f *frontendProc) serving() (store.Version, store.Hash) {
+func (f *frontendProc) serving() (ident.Position, ident.Hash) {
 	if f.replica == nil {
-		return store.Version{}, store.Hash{}
+		return ident.Position{}, ident.Hash{}
 	}
 	return f.replica.State().Version(), f.replica.State().Root()
 }
@@ -50,7 +51,7 @@ func (f *frontendProc) run() {
 	defer func() { f.replica = nil }()
 	ctx := context.Background()
 	feed := &feedPort{&f.proc}
-	f.chain, f.newer, f.at, f.mismatch = nil, false, store.Version{}, nil
+	f.chain, f.newer, f.at, f.mismatch = nil, false, ident.Position{}, nil
 	f.begin()
 	r := replica.New(replica.Config{
 		Store: f.persister.open(f.disk, ""), Logger: f.s.logger(f.name),

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder"
 	"meshlog.dev/services/internal/fold"
@@ -19,7 +20,7 @@ import (
 
 // moment is everything that a fold holds at a record.
 type moment struct {
-	record  events.Hash
+	record  ident.Hash
 	content map[string]string
 	fold    map[string]string
 }
@@ -35,7 +36,7 @@ func momentOf(f *fold.Fold) moment {
 	return m
 }
 
-func (m moment) root() store.Hash {
+func (m moment) root() ident.Hash {
 	var d store.Delta
 	for k, v := range m.content {
 		d.Put = append(d.Put, store.Row{Key: k, Value: []byte(v)})

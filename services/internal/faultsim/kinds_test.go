@@ -5,9 +5,8 @@ import (
 	"slices"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/store"
 )
 
 // kinds are what a listing of the source names.
@@ -38,7 +37,7 @@ func (o *source) hide(kind string, named bool) {
 }
 
 // seen notes that k, if it is not there, may be known not to be there.
-func (o *source) seen(k model.Key) {
+func (o *source) seen(k ident.Key) {
 	if o.truth[k] == 0 {
 		o.gone[k] = append(o.gone[k], len(o.hist[k]))
 	}
@@ -94,7 +93,7 @@ func (r *kindRemover) run() {
 // cannot be read for, if its session does not speak for that either.
 func (r *kindRemover) speak(src *source) {
 	ctx := context.Background()
-	shard, kind := events.Shard(shardOf(src.n)), src.hidden
+	shard, kind := shardOf(src.n), src.hidden
 	subject := events.ControlSubject(shard)
 	last, err := r.log.Last(ctx, subject)
 	if err != nil || kind == "" || src.removed {
@@ -132,7 +131,7 @@ type dropped struct {
 func (s *sim) checkKinds(v *version) {
 	before := s.byName[v.prev]
 	if before != nil && before.v.Epoch != v.v.Epoch {
-		before = s.byName[store.Version(s.epochHead(v.v.Epoch))]
+		before = s.byName[s.epochHead(v.v.Epoch)]
 	}
 	if before == nil || s.rewinds > 0 {
 		return
@@ -150,11 +149,11 @@ func (s *sim) checkKinds(v *version) {
 }
 
 // epochHead is the head from which an epoch goes on; zero: from nothing.
-func (s *sim) epochHead(epoch uint64) events.Position {
+func (s *sim) epochHead(epoch uint64) ident.Position {
 	for _, r := range s.records() {
 		if g, ok := r.Event.Body.(*events.Segment); ok && g.Epoch == epoch && g.EpochRecord == 0 && !g.Base.IsZero() {
 			return g.Head
 		}
 	}
-	return events.Position{}
+	return ident.Position{}
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"meshlog.dev/events"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 )
 
 // operatorProc rolls single configs back to earlier published values, deletes
@@ -20,7 +20,7 @@ type operatorProc struct {
 // rollback is an overlay that the operator made and did not delete.
 type rollback struct {
 	id   string
-	key  model.Key
+	key  ident.Key
 	base value // what was served when it was made
 	at   int   // how many values the key had had
 	same bool  // base was what the source had
@@ -81,7 +81,7 @@ func (o *operatorProc) rollBack(head *version) {
 	for k := range head.rolled {
 		busy[k] = true
 	}
-	var free []model.Key
+	var free []ident.Key
 	for _, k := range sortedKeys(head.eff) {
 		if k.Kind == config && !busy[k] {
 			free = append(free, k)
@@ -102,16 +102,16 @@ func (o *operatorProc) rollBack(head *version) {
 		return
 	}
 	values := slices.Sorted(maps.Keys(earlier))
-	v := events.OverlayValue{Key: events.Key(k), Base: hashOf(k, base)}
+	v := ident.OverlayValue{Key: k, Base: hashOf(k, base)}
 	if to := values[s.rnd.IntN(len(values))]; to != 0 {
 		p := to.payload(k)
-		v.Payload = &p
+		v.Value = &p
 	}
 	src := s.sourceOf(k)
 	r := &rollback{id: o.newID(), key: k, base: base, at: len(src.hist[k]), same: src.truth[k] == base}
 	s.rollbacks[r.id] = r
 	s.note("op rolls %s back from %d (%s)", short(k), base, r.id)
-	r.seq = o.append(&events.Overlay{ID: r.id, Kind: events.Rollback, Reason: "bad", Values: []events.OverlayValue{v}})
+	r.seq = o.append(&events.Overlay{ID: r.id, Kind: ident.Rollback, Reason: "bad", Values: []ident.OverlayValue{v}})
 	if r.acked = r.seq != 0; !r.acked {
 		o.giveUp(r.id)
 	}

@@ -7,6 +7,7 @@ import (
 	"iter"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
@@ -17,7 +18,7 @@ type logPort struct {
 	*proc
 	// read is the hash of every record that the process has read, for the
 	// mutation that trusts its cursor.
-	read map[uint64]events.Hash
+	read map[uint64]ident.Hash
 }
 
 func (l *logPort) Append(ctx context.Context, batch []events.Event, fence events.Fence) (events.Ack, error) {
@@ -78,8 +79,8 @@ func describe(batch []events.Event) string {
 		switch b := e.Body.(type) {
 		case *events.Object:
 			v := value(0)
-			if b.Op == events.Put && b.Key != events.Key(policyKey) {
-				v = valueFrom(b.Payload.Bytes)
+			if b.Op == events.Put && b.Key != policyKey {
+				v = valueFrom(b.Value.Bytes)
 			}
 			text += fmt.Sprintf("%s/%s/%s=%d p%d low%d", b.Key.Source, b.Key.Kind, b.Key.Name, v, b.Pseq, b.Low)
 			if b.Batch.Total > 0 {
@@ -134,16 +135,16 @@ func (f *feedPort) Publish(ctx context.Context, u store.Update, expect, generati
 	})
 }
 
-func (f *feedPort) PutBlob(ctx context.Context, b []byte) (store.Hash, error) {
-	return call(f.proc, "put blob", func() (store.Hash, error) { return f.s.chain.PutBlob(ctx, b) })
+func (f *feedPort) PutBlob(ctx context.Context, b []byte) (ident.Hash, error) {
+	return call(f.proc, "put blob", func() (ident.Hash, error) { return f.s.chain.PutBlob(ctx, b) })
 }
 
 // GetBlob takes no time: store.ReadRows asks from goroutines of its own.
-func (f *feedPort) GetBlob(ctx context.Context, h store.Hash) ([]byte, error) {
+func (f *feedPort) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	return f.s.chain.GetBlob(ctx, h)
 }
 
-func (f *feedPort) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+func (f *feedPort) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
 	return ask(f.proc, "fetch "+v.String(), func() (store.Stored, error) { return f.s.chain.Fetch(ctx, v) })
 }
 
@@ -200,7 +201,7 @@ func (s *storePort) do(what string, act func() error) error {
 	return errDisk
 }
 
-func (s *storePort) Commit(ctx context.Context, prev store.Version, c store.Commit) error {
+func (s *storePort) Commit(ctx context.Context, prev ident.Position, c store.Commit) error {
 	return s.do("files "+store.VersionOf(c.Manifest.GetVersion()).String(), func() error {
 		s.disk.stale = s.disk.file.Clone()
 		err := s.Store.Commit(ctx, prev, c)

@@ -10,6 +10,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/replica"
@@ -28,7 +29,7 @@ type proxies struct {
 	names    []string
 	cache    *content.Cache
 	client   *content.Client
-	version  store.Version // that is served
+	version  ident.Position // that is served
 	served   map[string]*xds.Resource
 	streams  map[string]map[string]*opinion // by proxy, and resource
 	suspects []*reportv1.Suspect
@@ -46,7 +47,7 @@ type question struct {
 // opinion is what a proxy thinks of a resource.
 type opinion struct {
 	has     xds.Sum // what it has applied; zero: nothing
-	since   store.Version
+	since   ident.Position
 	rejects xds.Sum // what it does not take; zero: nothing
 }
 
@@ -94,8 +95,8 @@ func (p *proxies) serve(s *sim, st *replica.State, changed []model.Input) {
 
 // served is a version with its content.
 type served struct {
-	version store.Version
-	root    store.Hash
+	version ident.Position
+	root    ident.Hash
 }
 
 // think lets proxies answer for what they were sent.
@@ -164,7 +165,7 @@ func (p *proxies) verdicts(pc *model.PushContext) []*reportv1.Verdict {
 				v.Rejected, v.RejectedBy = v.Rejected+1, append(v.RejectedBy, proxy)
 				class := model.Classify(pc, &model.Proxy{}).Only(model.CDS)
 				if v.Class = class.Encode(); o.has != (xds.Sum{}) {
-					v.GoodSum, v.Good = o.has[:], o.since.Proto()
+					v.GoodSum, v.Good = o.has[:], store.VersionProto(o.since)
 				}
 			case o != nil && o.has == x.sum:
 				v.Applied++

@@ -55,7 +55,7 @@ func (r *remover) there() bool {
 // speak says an empty listing in the source's place.
 func (r *remover) speak() {
 	ctx := context.Background()
-	shard := events.Shard(shardOf(r.src.n))
+	shard := shardOf(r.src.n)
 	subject := events.ControlSubject(shard)
 	last, err := r.log.Last(ctx, subject)
 	if err != nil && !errors.Is(err, events.ErrNotFound) { // retention may have taken it

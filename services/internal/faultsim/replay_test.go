@@ -110,7 +110,7 @@ func (s *sim) baseOf(f *fold.Fold, rec events.Record) iter.Seq2[string, []byte] 
 		return nil
 	}
 	ctx := context.Background()
-	b, err := s.chain.GetBlob(ctx, store.Hash(h))
+	b, err := s.chain.GetBlob(ctx, h)
 	if err != nil {
 		fail("M3", "the base of segment %d: %v", rec.Seq, err)
 	}

@@ -11,9 +11,8 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/fold"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
 
@@ -149,7 +148,7 @@ func (p *proc) newID() string { p.s.ids++; return fmt.Sprintf("%s.%d", p.name, p
 // heard says whether a word that nobody waits for arrives.
 func (s *sim) heard() bool { return !s.faults || s.rnd.IntN(10) > 0 }
 
-func (s *sim) sourceOf(k model.Key) *source {
+func (s *sim) sourceOf(k ident.Key) *source {
 	for _, src := range s.sources {
 		if k.Shard() == shardOf(src.n) {
 			return src
@@ -236,7 +235,7 @@ func (s *sim) mutateAppend(batch []events.Event, fence events.Fence) ([]events.E
 	case *events.Object:
 		if s.without["msgid_session"] {
 			e := batch[0]
-			e.ID = fmt.Sprintf("%s=%s", b.Key, b.Payload.Bytes)
+			e.ID = fmt.Sprintf("%s=%s", b.Key, b.Value.Bytes)
 			batch = append([]events.Event{e}, batch[1:]...)
 		}
 		return batch, fence
@@ -278,7 +277,7 @@ func (s *sim) last() uint64 {
 }
 
 // report takes a frontend's word that the chain lacks what it has.
-func (s *sim) report(from string, own store.Version) {
+func (s *sim) report(from string, own ident.Position) {
 	if s.without["fe_report"] {
 		return
 	}

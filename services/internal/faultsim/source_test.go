@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"meshlog.dev/events"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/watcher"
 )
 
@@ -14,8 +14,8 @@ import (
 type source struct {
 	s     *sim
 	n     int
-	truth map[model.Key]value
-	hist  map[model.Key][]value // 0: the key was removed
+	truth map[ident.Key]value
+	hist  map[ident.Key][]value // 0: the key was removed
 	ops   [][]change
 
 	down, partial bool
@@ -27,19 +27,19 @@ type source struct {
 	named  bool
 	// gone are the lengths of a key's hist at which it could be seen that the
 	// key is not there.
-	gone map[model.Key][]int
+	gone map[ident.Key][]int
 }
 
 // change is what became of a key; no value: it is gone.
 type change struct {
-	key   model.Key
+	key   ident.Key
 	value value
 }
 
 func (c change) String() string { return fmt.Sprintf("%s=%d", short(c.key), c.value) }
 
 func newSource(s *sim, n int) *source {
-	return &source{s: s, n: n, truth: map[model.Key]value{}, hist: map[model.Key][]value{}, gone: map[model.Key][]int{}}
+	return &source{s: s, n: n, truth: map[ident.Key]value{}, hist: map[ident.Key][]value{}, gone: map[ident.Key][]int{}}
 }
 
 // op lets something happen at the source.
@@ -119,14 +119,14 @@ func (o *source) list() (l watcher.Listing, off int) {
 func object(c change) watcher.Object {
 	o := watcher.Object{Kind: c.key.Kind, Namespace: c.key.Namespace, Name: c.key.Name, Delete: c.value == 0}
 	if c.value != 0 {
-		o.Payload = c.value.payload(c.key)
+		o.Value = c.value.payload(c.key)
 	}
 	return o
 }
 
-func hashOf(k model.Key, v value) events.Hash {
+func hashOf(k ident.Key, v value) ident.Hash {
 	if v == 0 {
-		return events.Hash{}
+		return ident.Hash{}
 	}
-	return events.ContentHash(events.Key(k), v.payload(k), noTime)
+	return events.ContentHash(k, v.payload(k))
 }

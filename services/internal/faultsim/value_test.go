@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/model"
@@ -61,20 +62,20 @@ func (v value) rejectedBy(proxy string) bool {
 }
 
 // payload is v as k has it: a config is a cluster with that timeout.
-func (v value) payload(k model.Key) events.Payload {
+func (v value) payload(k ident.Key) ident.Value {
 	text := strconv.AppendInt(nil, int64(v), 10)
 	switch {
 	case v.flag() == rawValue:
-		return events.Payload{Type: "sim/Raw", Bytes: text}
+		return ident.Value{Type: "sim/Raw", Bytes: text}
 	case k.Kind == endpoint:
-		return events.Payload{Type: "sim/Value", Bytes: text}
+		return ident.Value{Type: "sim/Value", Bytes: text}
 	}
 	row := modeltest.Put("", &clusterv3.Cluster{Name: short(k), ConnectTimeout: durationpb.New(time.Duration(v) * time.Second)}).Row()
 	of, err := model.UnmarshalValue(row.Value)
 	if err != nil {
 		panic(err)
 	}
-	return events.Payload{Type: of.Type, Bytes: of.Bytes}
+	return ident.Value{Type: of.Type, Bytes: of.Bytes}
 }
 
 func valueFrom(b []byte) value {
@@ -99,7 +100,7 @@ type judge struct {
 	build string
 }
 
-func (j judge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bool) {
+func (j judge) Judge(k ident.Key, v ident.Value) ([]model.Diagnostic, bool) {
 	if k == policyKey {
 		return j.KindJudge.Judge(k, v)
 	}
@@ -109,7 +110,7 @@ func (j judge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bool) {
 	return []model.Diagnostic{{Severity: model.Error, Code: "invalid", Reason: "not for build " + j.build}}, false
 }
 
-func (judge) EndpointsOnly(k model.Key, _, _ *model.Value) bool { return k.Kind == endpoint }
+func (judge) EndpointsOnly(k ident.Key, _, _ *ident.Value) bool { return k.Kind == endpoint }
 
 // The kinds of keys: endpoints change one by one, configs in batches too.
 const (
@@ -124,28 +125,28 @@ const sources = 2
 // massLoss is how many keys of a source may not go at once.
 const massLoss = 3
 
-func shardOf(source int) model.Shard {
-	return model.Shard{Source: "sim" + strconv.Itoa(source), Instance: "default"}
+func shardOf(source int) ident.Shard {
+	return ident.Shard{Source: "sim" + strconv.Itoa(source), Instance: "default"}
 }
 
-func keyOf(source int, kind string, n int) model.Key {
+func keyOf(source int, kind string, n int) ident.Key {
 	sh := shardOf(source)
-	return model.Key{Source: sh.Source, Instance: sh.Instance, Kind: kind, Namespace: "s" + strconv.Itoa(source), Name: strconv.Itoa(n)}
+	return ident.Key{Source: sh.Source, Instance: sh.Instance, Kind: kind, Namespace: "s" + strconv.Itoa(source), Name: strconv.Itoa(n)}
 }
 
-func compareKeys(a, b model.Key) int {
+func compareKeys(a, b ident.Key) int {
 	return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 }
 
-func sortedKeys[V any](m map[model.Key]V) []model.Key {
+func sortedKeys[V any](m map[ident.Key]V) []ident.Key {
 	return slices.SortedFunc(maps.Keys(m), compareKeys)
 }
 
-func short(k model.Key) string { return k.Source + "/" + k.Kind + "/" + k.Name }
+func short(k ident.Key) string { return k.Source + "/" + k.Kind + "/" + k.Name }
 
 // policyKey is the MeshPolicy. No source speaks for it: like `up` where a mesh
 // has none, the simulation appends it first of all.
-var policyKey = model.Key{Source: "mesh", Instance: "default", Kind: "MeshPolicy", Name: "default"}
+var policyKey = ident.Key{Source: "mesh", Instance: "default", Kind: "MeshPolicy", Name: "default"}
 
 // policyRecords is how many records the policy takes; no rewind takes it away.
 const policyRecords = 3
@@ -160,13 +161,13 @@ func policy(without map[string]bool) []events.Event {
 	if err != nil {
 		panic(err)
 	}
-	k := events.Key(policyKey)
+	k := policyKey
 	o := &events.Object{
 		Key: k, Op: events.Put, Session: "policy", Pseq: 1, Low: 1,
-		Payload: events.Payload{Type: "type.googleapis.com/" + string(p.ProtoReflect().Descriptor().FullName()), Bytes: b},
+		Value: ident.Value{Type: "type.googleapis.com/" + string(p.ProtoReflect().Descriptor().FullName()), Bytes: b},
 	}
 	var digests events.ShardDigests
-	digests.Toggle(k, events.ContentHash(k, o.Payload, o.Created))
+	digests.Toggle(k, events.ContentHash(k, o.Value))
 	return []events.Event{
 		{ID: "policy-0", Body: &events.Begin{Shard: k.Shard(), Session: "policy", Holder: "mesh"}},
 		{ID: "policy-1", Body: o},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/watcher"
 )
@@ -16,7 +17,7 @@ import (
 type watcherProc struct {
 	proc
 	src   *source
-	shard events.Shard
+	shard ident.Shard
 	log   *logPort
 	skew  time.Duration // of its clock: it was stopped, or the other one was
 
@@ -33,7 +34,7 @@ type watcherProc struct {
 }
 
 func newWatcher(s *sim, name string, src *source) *watcherProc {
-	w := &watcherProc{proc: proc{s: s, name: name}, src: src, shard: events.Shard(shardOf(src.n))}
+	w := &watcherProc{proc: proc{s: s, name: name}, src: src, shard: shardOf(src.n)}
 	w.log = &logPort{proc: &w.proc}
 	w.body = w.run
 	return w
@@ -142,7 +143,7 @@ func (w *watcherProc) input() watcher.Input {
 }
 
 // Digests implements watcher.Leader.
-func (w *watcherProc) Digests(_ context.Context, shard events.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error) {
+func (w *watcherProc) Digests(_ context.Context, shard ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error) {
 	for range 8 { // 3 s
 		if w.dying {
 			return nil, errKilled

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/model"
 )
@@ -45,7 +46,7 @@ func content(f *Fold) map[string]string {
 func begin(t *testing.T, f *Fold, base []kv) {
 	t.Helper()
 	rec := events.Record{Seq: f.Position().Seq + 1}
-	rec.Event.Body = &events.Segment{Epoch: f.Segment().Epoch + 1, Build: "A", Base: events.Hash{1}}
+	rec.Event.Body = &events.Segment{Epoch: f.Segment().Epoch + 1, Build: "A", Base: ident.Hash{1}}
 	if _, _, err := f.Apply(rec, each(base)); err != nil {
 		t.Fatal(err)
 	}
@@ -54,9 +55,9 @@ func begin(t *testing.T, f *Fold, base []kv) {
 // Rule epoch_head: an epoch never begins from behind the head.
 func TestEpochBase(t *testing.T) {
 	const row = "v/file/a/Thing//"
-	published := words{args: []string{"a=good9", "c=good3"}, shard: events.Shard{Source: "file", Instance: "a"}}.content()
-	published = append(published, kv{"o/o9", model.MarshalOverlay(model.Overlay{ID: "o9", Kind: model.Rollback, Values: []model.OverlayValue{
-		{Key: model.Key{Source: "file", Instance: "a", Kind: "Thing", Name: "c"}},
+	published := words{args: []string{"a=good9", "c=good3"}, shard: ident.Shard{Source: "file", Instance: "a"}}.content()
+	published = append(published, kv{"o/o9", model.MarshalOverlay(model.Overlay{ID: "o9", Kind: ident.Rollback, Values: []ident.OverlayValue{
+		{Key: ident.Key{Source: "file", Instance: "a", Kind: "Thing", Name: "c"}},
 	}})})
 	f := told(t, "A", twoKeys+`put s1 3 a=bad3
 put s1 4 c=bad4
@@ -66,14 +67,14 @@ remove o2
 `)
 	for _, test := range []struct {
 		name string
-		head events.Position
+		head ident.Position
 		want map[string]string
 	}{
 		{"at the head", f.Position(), map[string]string{
 			row + "a": "good1", row + "b": "good2", row + "c": "good3", // of the head: what the fold has nothing good for
 			"o/o1": "rollback by ann: b:good0",
 		}},
-		{"behind the head", events.Position{Epoch: 5, Seq: 99}, map[string]string{
+		{"behind the head", ident.Position{Epoch: 5, Seq: 99}, map[string]string{
 			row + "a": "good9", row + "c": "good3", "o/o9": "rollback by : c:-",
 		}},
 	} {
@@ -98,11 +99,11 @@ remove o2
 }
 
 func TestApplyRefuses(t *testing.T) {
-	base, err := told(t, "A", twoKeys).EpochBase(events.Position{}, nil)
+	base, err := told(t, "A", twoKeys).EpochBase(ident.Position{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	segment := &events.Segment{Epoch: 6, Build: "A", Base: events.Hash{7}}
+	segment := &events.Segment{Epoch: 6, Build: "A", Base: ident.Hash{7}}
 	for _, test := range []struct {
 		name string
 		seq  uint64
@@ -173,7 +174,7 @@ func TestCheckpoint(t *testing.T) {
 	restored := restore(t, f)
 	for _, g := range []*Fold{f, restored} {
 		rec := events.Record{Seq: 6, Event: events.Event{Body: &events.Object{
-			Key: testKey(events.Shard(shardA()), "b"), Op: events.Put, Payload: testPayload("good3"), Session: "s1", Pseq: 3, Low: 1,
+			Key: testKey(shardA(), "b"), Op: events.Put, Value: testPayload("good3"), Session: "s1", Pseq: 3, Low: 1,
 		}}}
 		if _, _, err := g.Apply(rec, nil); err != nil {
 			t.Fatal(err)
@@ -224,10 +225,10 @@ func TestWaiting(t *testing.T) {
 
 func TestQuestions(t *testing.T) {
 	f := told(t, "A", twoKeys+"put s1 3 c=bad3\ndel s1 4 b\noverlay h1 hold b:good2/-\nremove h2\n")
-	key := func(name string) model.Key { return model.Key(testKey(events.Shard(shardA()), name)) }
+	key := func(name string) ident.Key { return testKey(shardA(), name) }
 	for name, want := range map[string]string{"a": "good1", "b": "-", "c": "bad3"} {
 		h, ok := f.Offered(key(name))
-		if h != testHash(events.Key(key(name)), want) || ok != (want != "-") {
+		if h != testHash(key(name), want) || ok != (want != "-") {
 			t.Errorf("offered %s: %v, %v", name, h, ok)
 		}
 		if held := f.Held(key(name)); held != (name == "b") {
@@ -237,7 +238,7 @@ func TestQuestions(t *testing.T) {
 	if n := f.CountKeys(shardA()); n != 2 {
 		t.Errorf("%d keys", n)
 	}
-	if n := f.CountKeys(model.Shard{Source: "none"}); n != 0 {
+	if n := f.CountKeys(ident.Shard{Source: "none"}); n != 0 {
 		t.Errorf("%d keys of a shard that is none", n)
 	}
 	if holds := f.Holds(); len(holds) != 1 || holds[0].ID != "h1" || len(holds[0].Values) != 1 {
@@ -277,17 +278,17 @@ func TestKindJudge(t *testing.T) {
 	const policy = "type.googleapis.com/meshlog.config.v1.MeshPolicy"
 	for _, test := range []struct {
 		name  string
-		key   model.Key
-		value model.Value
+		key   ident.Key
+		value ident.Value
 		good  bool
 		want  []string
 	}{
-		{"good", model.Key{Kind: "MeshPolicy", Name: "default"}, model.Value{Type: policy}, true, nil},
-		{"no kind", model.Key{Kind: "Gizmo"}, model.Value{}, false, []string{"unknown-kind: this build knows no kind \"Gizmo\""}},
-		{"undecoded", model.Key{Kind: "MeshPolicy"}, model.Value{Type: "type.googleapis.com/meshlog.registry.v1.Undecoded", Bytes: undecoded}, false, []string{"undecoded: line 3: a tab"}},
-		{"misplaced", model.Key{Kind: "MeshPolicy", Name: "other"}, model.Value{Type: policy}, true, []string{"ignored: only the MeshPolicy named \"default\" counts"}},
-		{"with namespace", model.Key{Kind: "MeshPolicy", Name: "default", Namespace: "x"}, model.Value{Type: policy}, true, []string{"ignored: a MeshPolicy has no namespace"}},
-		{"invalid", model.Key{Kind: "Resource", Name: "r"}, model.Value{Type: "type.googleapis.com/meshlog.config.v1.Resource"}, false, []string{"invalid: is missing"}},
+		{"good", ident.Key{Kind: "MeshPolicy", Name: "default"}, ident.Value{Type: policy}, true, nil},
+		{"no kind", ident.Key{Kind: "Gizmo"}, ident.Value{}, false, []string{"unknown-kind: this build knows no kind \"Gizmo\""}},
+		{"undecoded", ident.Key{Kind: "MeshPolicy"}, ident.Value{Type: "type.googleapis.com/meshlog.registry.v1.Undecoded", Bytes: undecoded}, false, []string{"undecoded: line 3: a tab"}},
+		{"misplaced", ident.Key{Kind: "MeshPolicy", Name: "other"}, ident.Value{Type: policy}, true, []string{"ignored: only the MeshPolicy named \"default\" counts"}},
+		{"with namespace", ident.Key{Kind: "MeshPolicy", Name: "default", Namespace: "x"}, ident.Value{Type: policy}, true, []string{"ignored: a MeshPolicy has no namespace"}},
+		{"invalid", ident.Key{Kind: "Resource", Name: "r"}, ident.Value{Type: "type.googleapis.com/meshlog.config.v1.Resource"}, false, []string{"invalid: is missing"}},
 	} {
 		problems, good := KindJudge{}.Judge(test.key, test.value)
 		var got []string
@@ -301,13 +302,13 @@ func TestKindJudge(t *testing.T) {
 }
 
 func TestKindJudgeEndpointsOnly(t *testing.T) {
-	value := func(p events.Payload) *model.Value { return &model.Value{Type: p.Type, Bytes: p.Bytes} }
+	value := func(p ident.Value) *ident.Value { return &ident.Value{Type: p.Type, Bytes: p.Bytes} }
 	hosts, others, backend := value(assignment(t, 1)), value(assignment(t, 2)), value(cluster(t, 1, ""))
-	junk := &model.Value{Type: hosts.Type, Bytes: []byte{0xff}}
+	junk := &ident.Value{Type: hosts.Type, Bytes: []byte{0xff}}
 	for _, test := range []struct {
 		name     string
 		kind     string
-		old, new *model.Value
+		old, new *ident.Value
 		want     bool
 	}{
 		{"other hosts", "Resource", hosts, others, true},
@@ -318,7 +319,7 @@ func TestKindJudgeEndpointsOnly(t *testing.T) {
 		{"unreadable", "Resource", junk, hosts, false},
 		{"no kind", "Gizmo", hosts, others, false},
 	} {
-		if got := (KindJudge{}).EndpointsOnly(model.Key{Kind: test.kind}, test.old, test.new); got != test.want {
+		if got := (KindJudge{}).EndpointsOnly(ident.Key{Kind: test.kind}, test.old, test.new); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 )
 
@@ -42,7 +43,7 @@ func (s *step) event(e events.Event) {
 // finish writes the rows of the overlays that changed.
 func (s *step) finish() model.Change {
 	for _, id := range slices.Sorted(maps.Keys(s.touched)) {
-		c := model.RowChange{Row: model.OverlayRow(id), Seq: s.seq}
+		c := model.RowChange{Row: ident.OverlayRow(id), Seq: s.seq}
 		if o, ok := s.overlays[id]; ok {
 			c.Value = model.MarshalOverlay(o.full())
 		}
@@ -62,7 +63,7 @@ func (s *step) touch(id string) {
 
 // object is a PUT or DELETE: it counts, waits or is dropped.
 func (s *step) object(e events.Event, o *events.Object) {
-	sh := s.shard(model.Shard(o.Key.Shard()))
+	sh := s.shard(o.Key.Shard())
 	s.unsaved.shard(sh)
 	if s.rules.sessionFence && (sh.session == "" || sh.session != o.Session) {
 		sh.strangers++
@@ -143,7 +144,7 @@ func byPseq(a, b staged) int {
 // speak makes what r says count, unless the key heard newer of this session.
 func (s *step) speak(sh *shard, r staged) {
 	o := r.object()
-	e := sh.add(model.Key(o.Key))
+	e := sh.add(o.Key)
 	if s.rules.pOrder && sh.speaks(e) && e.lastPseq >= o.Pseq {
 		return
 	}
@@ -153,7 +154,7 @@ func (s *step) speak(sh *shard, r staged) {
 		s.offer(sh, e, nil, r.seq)
 		return
 	}
-	s.offer(sh, e, newValue(e.key, model.Value{Type: o.Payload.Type, Bytes: o.Payload.Bytes, Created: o.Created}), r.seq)
+	s.offer(sh, e, newValue(e.key, ident.Value{Type: o.Value.Type, Bytes: o.Value.Bytes, Created: o.Value.Created}), r.seq)
 }
 
 // offer makes v what e's source offers; nil: the key is gone. seq is the
@@ -201,7 +202,7 @@ func (s *step) setGood(e *entry, v *value, seq uint64) {
 
 // liftOver lifts what was said over k against another value than the one
 // offered now.
-func (s *step) liftOver(k model.Key, offered events.Hash) {
+func (s *step) liftOver(k ident.Key, offered ident.Hash) {
 	if !s.rules.overlayBase {
 		return
 	}
@@ -233,14 +234,14 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 		return
 	}
 	over := newOverlay(model.Overlay{
-		ID: o.ID, Kind: model.OverlayKind(o.Kind), Reason: o.Reason, Actor: e.Actor, Observed: e.Observed,
+		ID: o.ID, Kind: o.Kind, Reason: o.Reason, Actor: e.Actor, Observed: e.Observed,
 	}, s.seq)
 	for _, v := range o.Values {
 		if v.Resource != nil {
-			over.resources = append(over.resources, resourceValue(v))
+			over.resources = append(over.resources, v)
 			continue
 		}
-		k := model.Key(v.Key)
+		k := v.Key
 		if s.rules.overlayBase && s.offeredHash(k) != v.Base {
 			s.problems = append(s.problems, model.Diagnostic{
 				Severity: model.Warning, Code: "overlay-late", Key: k,
@@ -250,23 +251,10 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 			})
 			continue
 		}
-		mv := model.OverlayValue{Key: k, Base: v.Base}
-		if v.Payload != nil {
-			mv.Value = &model.Value{Type: v.Payload.Type, Bytes: v.Payload.Bytes, Created: v.Created}
-		}
-		over.values[k] = mv
+		over.values[k] = v
 	}
 	if !over.empty() {
 		s.setOverlay(over)
 		s.touch(o.ID)
 	}
-}
-
-func resourceValue(v events.OverlayValue) model.OverlayValue {
-	r := model.Resource(*v.Resource)
-	mv := model.OverlayValue{Resource: &r}
-	if v.Payload != nil {
-		mv.Value = &model.Value{Type: v.Payload.Type, Bytes: v.Payload.Bytes}
-	}
-	return mv
 }

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
-	"meshlog.dev/services/internal/model"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -27,12 +27,12 @@ func BenchmarkApply(b *testing.B) {
 	for _, bench := range []struct {
 		name    string
 		judge   Judge
-		payload func(i int) events.Payload
+		payload func(i int) ident.Value
 	}{
-		{"bare", testJudge("A"), func(i int) events.Payload { return testPayload(fmt.Sprint("good", i, kilobyte)) }},
-		{"clusters", KindJudge{}, func(i int) events.Payload { return cluster(b, i, kilobyte) }},
-		{"endpoints", KindJudge{}, func(i int) events.Payload { return assignment(b, i) }},
-		{"mixed", KindJudge{}, func(i int) events.Payload {
+		{"bare", testJudge("A"), func(i int) ident.Value { return testPayload(fmt.Sprint("good", i, kilobyte)) }},
+		{"clusters", KindJudge{}, func(i int) ident.Value { return cluster(b, i, kilobyte) }},
+		{"endpoints", KindJudge{}, func(i int) ident.Value { return assignment(b, i) }},
+		{"mixed", KindJudge{}, func(i int) ident.Value {
 			if i%10 == 0 {
 				return cluster(b, i, kilobyte)
 			}
@@ -40,20 +40,20 @@ func BenchmarkApply(b *testing.B) {
 		}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			payloads := make([]events.Payload, 5000)
+			payloads := make([]ident.Value, 5000)
 			for i := range payloads {
 				payloads[i] = bench.payload(i)
 			}
 			f, seq := full(b, bench.judge, payloads)
 			put := &events.Object{Op: events.Put, Session: "s1"}
-			keys := make([]events.Key, benchKeys)
+			keys := make([]ident.Key, benchKeys)
 			for i := range keys {
 				keys[i] = benchKey(i)
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				o := *put
-				o.Key, o.Payload = keys[i%benchKeys], payloads[(i*7+i/benchKeys+1)%len(payloads)]
+				o.Key, o.Value = keys[i%benchKeys], payloads[(i*7+i/benchKeys+1)%len(payloads)]
 				o.Pseq, o.Low = uint64(benchKeys+i+1), uint64(benchKeys+i+1)
 				seq++
 				if _, _, err := f.Apply(events.Record{Seq: seq, Event: events.Event{Body: &o}}, nil); err != nil {
@@ -69,7 +69,7 @@ func BenchmarkApply(b *testing.B) {
 // kind and one each of 20 others: of a session that speaks for all kinds, and of
 // one that does not speak for the large one.
 func BenchmarkAlive(b *testing.B) {
-	f, seq := full(b, testJudge("A"), []events.Payload{testPayload("good")})
+	f, seq := full(b, testJudge("A"), []ident.Value{testPayload("good")})
 	var kinds []string
 	alive := &events.Alive{Shard: benchKey(0).Shard(), Session: "s1", Low: benchKeys + 1}
 	apply := func(body events.Body) {
@@ -82,7 +82,7 @@ func BenchmarkAlive(b *testing.B) {
 		k := benchKey(i)
 		k.Kind = fmt.Sprint("Kind", i)
 		kinds = append(kinds, k.Kind)
-		apply(&events.Object{Key: k, Op: events.Put, Payload: testPayload("good"), Session: "s1", Pseq: uint64(benchKeys + i + 1), Low: 1})
+		apply(&events.Object{Key: k, Op: events.Put, Value: testPayload("good"), Session: "s1", Pseq: uint64(benchKeys + i + 1), Low: 1})
 	}
 	for _, bench := range []struct {
 		name  string
@@ -91,7 +91,7 @@ func BenchmarkAlive(b *testing.B) {
 		b.Run(bench.name, func(b *testing.B) {
 			a := *alive
 			a.Kinds = bench.kinds
-			a.Digest = f.shards[model.Shard(a.Shard)].digest(a.Kinds)
+			a.Digest = f.shards[a.Shard].digest(a.Kinds)
 			for b.Loop() {
 				apply(&a)
 			}
@@ -106,7 +106,7 @@ func BenchmarkAlive(b *testing.B) {
 // from its rows.
 func BenchmarkRestore(b *testing.B) {
 	payload := testPayload("good" + strings.Repeat("x", 1000))
-	f, _ := full(b, testJudge("A"), []events.Payload{payload})
+	f, _ := full(b, testJudge("A"), []ident.Value{payload})
 	rows := collect(f.Rows())
 	b.ReportAllocs()
 	for b.Loop() {
@@ -116,12 +116,12 @@ func BenchmarkRestore(b *testing.B) {
 	}
 }
 
-func benchKey(i int) events.Key {
-	return events.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: fmt.Sprint("ns", i%100), Name: fmt.Sprint("object-", i)}
+func benchKey(i int) ident.Key {
+	return ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: fmt.Sprint("ns", i%100), Name: fmt.Sprint("object-", i)}
 }
 
 // full is a fold of all keys, listed and followed.
-func full(b *testing.B, j Judge, payloads []events.Payload) (*Fold, uint64) {
+func full(b *testing.B, j Judge, payloads []ident.Value) (*Fold, uint64) {
 	b.Helper()
 	f, seq := New("A", j), uint64(0)
 	apply := func(body events.Body) {
@@ -135,21 +135,21 @@ func full(b *testing.B, j Judge, payloads []events.Payload) (*Fold, uint64) {
 	var digests events.ShardDigests
 	for i := range benchKeys {
 		o := &events.Object{
-			Key: benchKey(i), Op: events.Put, Payload: payloads[i*7%len(payloads)],
+			Key: benchKey(i), Op: events.Put, Value: payloads[i*7%len(payloads)],
 			Session: "s1", Pseq: uint64(i + 1), Low: uint64(i + 1),
 		}
-		digests.Toggle(o.Key, events.ContentHash(o.Key, o.Payload, o.Created))
+		digests.Toggle(o.Key, events.ContentHash(o.Key, o.Value))
 		apply(o)
 	}
 	apply(&events.Alive{Shard: benchKey(0).Shard(), Session: "s1", Digest: digests.Sum(), Listed: events.AllBuckets()})
-	if n := f.CountKeys(model.Shard(benchKey(0).Shard())); n != benchKeys || len(f.Needs()) > 0 {
+	if n := f.CountKeys(benchKey(0).Shard()); n != benchKeys || len(f.Needs()) > 0 {
 		b.Fatalf("%d keys, needs %v", n, f.Needs())
 	}
 	f.Checkpoint()
 	return f, seq
 }
 
-func resource(b testing.TB, m proto.Message) events.Payload {
+func resource(b testing.TB, m proto.Message) ident.Value {
 	b.Helper()
 	inner, err := anypb.New(m)
 	if err != nil {
@@ -159,10 +159,10 @@ func resource(b testing.TB, m proto.Message) events.Payload {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return events.Payload{Type: "type.googleapis.com/meshlog.config.v1.Resource", Bytes: raw}
+	return ident.Value{Type: "type.googleapis.com/meshlog.config.v1.Resource", Bytes: raw}
 }
 
-func cluster(b testing.TB, i int, filler string) events.Payload {
+func cluster(b testing.TB, i int, filler string) ident.Value {
 	return resource(b, &clusterv3.Cluster{
 		Name:                 fmt.Sprint("cluster-", i),
 		AltStatName:          filler,
@@ -174,7 +174,7 @@ func cluster(b testing.TB, i int, filler string) events.Payload {
 	})
 }
 
-func assignment(b testing.TB, i int) events.Payload {
+func assignment(b testing.TB, i int) ident.Value {
 	group := &endpointv3.LocalityLbEndpoints{}
 	for host := range 4 {
 		group.LbEndpoints = append(group.LbEndpoints, &endpointv3.LbEndpoint{

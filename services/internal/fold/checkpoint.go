@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 )
 
 // Row is a row of a fold's checkpoint: the bytes of a snapshotv1.FoldRow.
@@ -27,8 +27,8 @@ type Checkpoint struct {
 // the next one is to be whole.
 type unsaved struct {
 	whole    bool
-	keys     map[model.Key]struct{}
-	shards   map[model.Shard]struct{}
+	keys     map[ident.Key]struct{}
+	shards   map[ident.Shard]struct{}
 	overlays map[string]struct{}
 	waiting  map[uint64]*staged // nil: it waits no longer
 }
@@ -37,14 +37,14 @@ func (u *unsaved) rewrite() { *u = unsaved{whole: true} }
 
 func (u *unsaved) forget() {
 	*u = unsaved{
-		keys:     map[model.Key]struct{}{},
-		shards:   map[model.Shard]struct{}{},
+		keys:     map[ident.Key]struct{}{},
+		shards:   map[ident.Shard]struct{}{},
 		overlays: map[string]struct{}{},
 		waiting:  map[uint64]*staged{},
 	}
 }
 
-func (u *unsaved) entry(k model.Key) {
+func (u *unsaved) entry(k ident.Key) {
 	if !u.whole {
 		u.keys[k] = struct{}{}
 	}

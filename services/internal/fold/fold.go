@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/model"
 )
@@ -32,7 +33,7 @@ var (
 
 // Need is a shard of which the fold wants a new listing.
 type Need struct {
-	Shard model.Shard
+	Shard ident.Shard
 	// Session that is to end; empty: whichever there is.
 	Session string
 	Reason  string
@@ -94,14 +95,14 @@ func Restore(build string, j Judge, rows iter.Seq2[string, []byte], opts ...Opti
 	}
 	f.state = s
 	f.seq = meta.GetPosition().GetSeq()
-	f.recordHash = events.Hash(meta.GetRecordHash())
+	f.recordHash = ident.Hash(meta.GetRecordHash())
 	if meta.GetRecordTime() != nil {
 		f.recordTime = meta.GetRecordTime().AsTime()
 	}
 	f.segment = Segment{
 		Epoch:       meta.GetPosition().GetEpoch(),
 		Build:       meta.GetSegmentBuild(),
-		Head:        events.Position{Epoch: meta.GetSegmentHead().GetEpoch(), Seq: meta.GetSegmentHead().GetSeq()},
+		Head:        ident.Position{Epoch: meta.GetSegmentHead().GetEpoch(), Seq: meta.GetSegmentHead().GetSeq()},
 		VersionsSeq: meta.GetSegmentVersionsSeq(),
 		EpochRecord: meta.GetEpochRecord(),
 	}
@@ -110,11 +111,11 @@ func Restore(build string, j Judge, rows iter.Seq2[string, []byte], opts ...Opti
 }
 
 // NeedsBase says which base, if any, Apply must be given with rec.
-func (f *Fold) NeedsBase(rec events.Record) (events.Hash, bool) {
+func (f *Fold) NeedsBase(rec events.Record) (ident.Hash, bool) {
 	if g, ok := rec.Event.Body.(*events.Segment); ok && f.valid(g) {
 		return g.Base, !g.Base.IsZero()
 	}
-	return events.Hash{}, false
+	return ident.Hash{}, false
 }
 
 // Apply takes the next record, and says what it changed and what is wrong
@@ -152,12 +153,12 @@ func (f *Fold) Apply(rec events.Record, base iter.Seq2[string, []byte]) (model.C
 }
 
 // Position is the last record that the fold contains.
-func (f *Fold) Position() events.Position {
-	return events.Position{Epoch: f.segment.Epoch, Seq: f.seq}
+func (f *Fold) Position() ident.Position {
+	return ident.Position{Epoch: f.segment.Epoch, Seq: f.seq}
 }
 
 // RecordHash is the hash of that record, with the server's time.
-func (f *Fold) RecordHash() events.Hash { return f.recordHash }
+func (f *Fold) RecordHash() ident.Hash { return f.recordHash }
 
 // RecordTime is the server's time of that record.
 func (f *Fold) RecordTime() time.Time { return f.recordTime }
@@ -227,7 +228,7 @@ func (f *Fold) Needs() []Need {
 
 // Digests are those of the shard's offered keys of these kinds, for the watcher
 // that began the session; false unless that is the one begun last.
-func (f *Fold) Digests(name model.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
+func (f *Fold) Digests(name ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
 	sh := f.shards[name]
 	if sh == nil || session == "" || sh.session != session {
 		return nil, false
@@ -268,25 +269,25 @@ func (f *Fold) Counts() Counts {
 }
 
 // Offered is the content hash of what the source offers for k, good or not.
-func (f *Fold) Offered(k model.Key) (events.Hash, bool) {
+func (f *Fold) Offered(k ident.Key) (ident.Hash, bool) {
 	h := f.offeredHash(k)
 	return h, !h.IsZero()
 }
 
 // Held says whether a hold lies over k.
-func (f *Fold) Held(k model.Key) bool {
-	return slices.ContainsFunc(f.over[k], func(o *overlay) bool { return o.Kind == model.Hold })
+func (f *Fold) Held(k ident.Key) bool {
+	return slices.ContainsFunc(f.over[k], func(o *overlay) bool { return o.Kind == ident.Hold })
 }
 
 // Listing says whether a session of the shard lists: what it says waits for the
 // end of the listing.
-func (f *Fold) Listing(name model.Shard) bool {
+func (f *Fold) Listing(name ident.Shard) bool {
 	sh := f.shards[name]
 	return sh != nil && sh.listing
 }
 
 // CountKeys is how many keys the shard offers.
-func (f *Fold) CountKeys(name model.Shard) int {
+func (f *Fold) CountKeys(name ident.Shard) int {
 	sh := f.shards[name]
 	if sh == nil {
 		return 0
@@ -311,7 +312,7 @@ func (c contentRow) bytes() []byte {
 func (f *Fold) contentRows() iter.Seq2[string, contentRow] {
 	rows := map[string]contentRow{}
 	for id, o := range f.overlays {
-		rows[model.OverlayRow(id)] = contentRow{overlay: o}
+		rows[ident.OverlayRow(id)] = contentRow{overlay: o}
 	}
 	for _, sh := range f.shards {
 		for _, e := range sh.entries {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"meshlog.dev/events"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 )
 
 var update = flag.Bool("update", false, "rewrite what the scenarios expect")
@@ -124,4 +124,4 @@ func compareStep(t *testing.T, rec events.Record, base iter.Seq2[string, []byte]
 	}
 }
 
-func shardA() model.Shard { return model.Shard{Source: "file", Instance: "a"} }
+func shardA() ident.Shard { return ident.Shard{Source: "file", Instance: "a"} }

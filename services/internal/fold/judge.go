@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 )
@@ -14,17 +15,17 @@ import (
 type Judge interface {
 	// Judge says what is wrong with v, and whether it may be served all the
 	// same. The fold fills in Key, Origin and Effect of the diagnostics.
-	Judge(k model.Key, v model.Value) (problems []model.Diagnostic, good bool)
+	Judge(k ident.Key, v ident.Value) (problems []model.Diagnostic, good bool)
 	// EndpointsOnly says whether the two differ in endpoints only. nil: the
 	// key has no value there.
-	EndpointsOnly(k model.Key, old, new *model.Value) bool
+	EndpointsOnly(k ident.Key, old, new *ident.Value) bool
 }
 
 // KindJudge judges by the table of kinds: the Judge of production.
 type KindJudge struct{}
 
 // Judge decodes and validates v as its kind says.
-func (KindJudge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bool) {
+func (KindJudge) Judge(k ident.Key, v ident.Value) ([]model.Diagnostic, bool) {
 	kd, ok := kind.ByName(k.Kind)
 	if !ok {
 		return []model.Diagnostic{{
@@ -57,7 +58,7 @@ func (KindJudge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bool) {
 }
 
 // misplaced warns of an object that nothing will ever look at.
-func misplaced(kd *kind.Kind, k model.Key) []model.Diagnostic {
+func misplaced(kd *kind.Kind, k ident.Key) []model.Diagnostic {
 	d := model.Diagnostic{Severity: model.Warning, Code: "ignored"}
 	switch {
 	case kd.Only != "" && k.Name != kd.Only:
@@ -90,13 +91,13 @@ func notYet(kd *kind.Kind) []model.Diagnostic {
 }
 
 // EndpointsOnly asks the kind; what cannot be decoded is no endpoint.
-func (KindJudge) EndpointsOnly(k model.Key, old, new *model.Value) bool {
+func (KindJudge) EndpointsOnly(k ident.Key, old, new *ident.Value) bool {
 	kd, ok := kind.ByName(k.Kind)
 	if !ok {
 		return false
 	}
 	var messages [2]proto.Message
-	for i, v := range []*model.Value{old, new} {
+	for i, v := range []*ident.Value{old, new} {
 		if v == nil {
 			continue
 		}

@@ -4,16 +4,16 @@ import (
 	"strings"
 	"testing"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/model"
 )
 
 // TestNotYet holds that whoever relies on a kind without effect is told, and
 // plainly where it would have protected something.
 func TestNotYet(t *testing.T) {
 	for _, k := range kind.All() {
-		problems, _ := fold.KindJudge{}.Judge(model.Key{Kind: k.Name, Name: "x"}, model.Value{Type: k.TypeURL})
+		problems, _ := fold.KindJudge{}.Judge(ident.Key{Kind: k.Name, Name: "x"}, ident.Value{Type: k.TypeURL})
 		var said []string
 		for _, p := range problems {
 			if p.Code == "not-yet" {

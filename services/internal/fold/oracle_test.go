@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 )
 
 // oracle is class Fold of shared/model, line by line: slow, and without
@@ -20,33 +20,33 @@ import (
 type oracle struct {
 	judge         testJudge
 	epoch, record uint64 // and the record that began it
-	offered, good map[model.Key]*value
-	over          map[string]map[model.Key]model.OverlayValue
+	offered, good map[ident.Key]*value
+	over          map[string]map[ident.Key]ident.OverlayValue
 	gone          map[string]bool
-	shards        map[model.Shard]*oracleShard
+	shards        map[ident.Shard]*oracleShard
 }
 
 type oracleShard struct {
 	session                     string
 	listing, synced, need, hole bool
 	staged                      []*events.Object
-	last                        map[model.Key]uint64
+	last                        map[ident.Key]uint64
 	seen                        map[uint64]bool
 	floor                       uint64
 }
 
 func newOracle(judge testJudge) *oracle {
 	return &oracle{
-		judge: judge, offered: map[model.Key]*value{}, good: map[model.Key]*value{},
-		over: map[string]map[model.Key]model.OverlayValue{}, gone: map[string]bool{}, shards: map[model.Shard]*oracleShard{},
+		judge: judge, offered: map[ident.Key]*value{}, good: map[ident.Key]*value{},
+		over: map[string]map[ident.Key]ident.OverlayValue{}, gone: map[string]bool{}, shards: map[ident.Shard]*oracleShard{},
 	}
 }
 
-func (o *oracle) shard(s events.Shard) *oracleShard {
-	x := o.shards[model.Shard(s)]
+func (o *oracle) shard(s ident.Shard) *oracleShard {
+	x := o.shards[s]
 	if x == nil {
-		x = &oracleShard{last: map[model.Key]uint64{}, seen: map[uint64]bool{}}
-		o.shards[model.Shard(s)] = x
+		x = &oracleShard{last: map[ident.Key]uint64{}, seen: map[uint64]bool{}}
+		o.shards[s] = x
 	}
 	return x
 }
@@ -63,7 +63,7 @@ func (x *oracleShard) isHole(pseq, low uint64) bool {
 	return x.hole
 }
 
-func (o *oracle) put(k model.Key, v *value) {
+func (o *oracle) put(k ident.Key, v *value) {
 	for id, vals := range o.over {
 		if was, ok := vals[k]; ok && was.Base != hashOf(v) {
 			if delete(vals, k); len(vals) == 0 {
@@ -86,12 +86,12 @@ func valueOf(ob *events.Object) *value {
 	if ob.Op == events.Delete {
 		return nil
 	}
-	return newValue(model.Key(ob.Key), model.Value{Type: ob.Payload.Type, Bytes: ob.Payload.Bytes, Created: ob.Created})
+	return newValue(ob.Key, ident.Value{Type: ob.Value.Type, Bytes: ob.Value.Bytes, Created: ob.Value.Created})
 }
 
 func (o *oracle) data(x *oracleShard, records []*events.Object) {
 	for _, r := range records {
-		k := model.Key(r.Key)
+		k := r.Key
 		if last, ok := x.last[k]; ok && last >= r.Pseq {
 			continue
 		}
@@ -106,7 +106,7 @@ func (o *oracle) apply(rec events.Record, base iter.Seq2[string, []byte]) {
 		o.object(o.shard(b.Key.Shard()), b)
 	case *events.Begin:
 		x := o.shard(b.Shard)
-		*x = oracleShard{session: b.Session, listing: true, synced: x.synced, last: map[model.Key]uint64{}, seen: map[uint64]bool{}}
+		*x = oracleShard{session: b.Session, listing: true, synced: x.synced, last: map[ident.Key]uint64{}, seen: map[uint64]bool{}}
 	case *events.Alive:
 		x := o.shard(b.Shard)
 		if x.session != b.Session {
@@ -148,29 +148,29 @@ func (o *oracle) alive(x *oracleShard, a *events.Alive) {
 	if !x.listing && a.Digest == (events.Digest{}) {
 		return // not in shared/model: there, each has a digest
 	}
-	mine, saw := map[model.Key]*value{}, map[model.Key]*value{}
+	mine, saw := map[ident.Key]*value{}, map[ident.Key]*value{}
 	for k, v := range o.offered {
-		if k.Shard() == model.Shard(a.Shard) && a.Kinds.Cover(k.Kind) {
+		if k.Shard() == a.Shard && a.Kinds.Cover(k.Kind) {
 			mine[k] = v
-			if !x.listing || !a.Listed.Has(events.Bucket(events.Key(k))) {
+			if !x.listing || !a.Listed.Has(events.Bucket(k)) {
 				saw[k] = v
 			}
 		}
 	}
 	ok := true
 	if !a.Partial {
-		last := map[model.Key]uint64{}
+		last := map[ident.Key]uint64{}
 		for _, r := range inPseqOrder(x.staged) {
 			// Of one pseq the first counts, as in data; there are none of
 			// these in shared/model.
-			if k := model.Key(r.Key); x.listing && last[k] != r.Pseq {
+			if k := r.Key; x.listing && last[k] != r.Pseq {
 				saw[k], last[k] = valueOf(r), r.Pseq
 			}
 		}
-		maps.DeleteFunc(saw, func(k model.Key, v *value) bool { return v == nil || !a.Kinds.Cover(k.Kind) })
+		maps.DeleteFunc(saw, func(k ident.Key, v *value) bool { return v == nil || !a.Kinds.Cover(k.Kind) })
 		var digests events.ShardDigests
 		for k, v := range saw {
-			digests.Toggle(events.Key(k), v.hash)
+			digests.Toggle(k, v.hash)
 		}
 		ok = digests.Sum() == a.Digest
 		operator := x.listing && a.Ends && len(a.Kinds) > 0
@@ -199,12 +199,12 @@ func (o *oracle) overlay(b *events.Overlay) {
 	if o.gone[b.ID] {
 		return
 	}
-	vals := map[model.Key]model.OverlayValue{}
+	vals := map[ident.Key]ident.OverlayValue{}
 	for _, v := range b.Values {
 		if v.Resource != nil {
-			vals[inQuarantine(v.Resource.Name)] = model.OverlayValue{}
-		} else if k := model.Key(v.Key); hashOf(o.offered[k]) == v.Base {
-			vals[k] = model.OverlayValue{Key: k, Base: v.Base}
+			vals[inQuarantine(v.Resource.Name)] = ident.OverlayValue{}
+		} else if k := v.Key; hashOf(o.offered[k]) == v.Base {
+			vals[k] = ident.OverlayValue{Key: k, Base: v.Base}
 		}
 	}
 	if len(vals) > 0 {
@@ -220,7 +220,7 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 	if rows != nil {
 		base, _ = (&Fold{}).parse(rows)
 	}
-	was := map[model.Key]*value{}
+	was := map[ident.Key]*value{}
 	for _, sh := range base.shards {
 		for k, e := range sh.entries {
 			if e.good != nil {
@@ -233,7 +233,7 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 		*o = *newOracle(judge)
 		o.epoch, o.record = g.Epoch, seq
 		for name, sh := range base.shards {
-			o.shard(events.Shard(name)).need = true
+			o.shard(name).need = true
 			for k, e := range sh.entries {
 				if e.offered != nil {
 					o.offered[k] = e.offered
@@ -247,7 +247,7 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 			o.gone[id] = true
 		}
 	}
-	o.good = map[model.Key]*value{}
+	o.good = map[ident.Key]*value{}
 	for k, v := range o.offered {
 		if w := was[k]; w != nil {
 			o.good[k] = w
@@ -284,18 +284,18 @@ func (o *oracle) known() known {
 }
 
 // inQuarantine stands for a resource: nobody speaks for such a key.
-func inQuarantine(resource string) model.Key { return model.Key{Kind: "quarantine", Name: resource} }
+func inQuarantine(resource string) ident.Key { return ident.Key{Kind: "quarantine", Name: resource} }
 
 // everything is what o lies over.
-func (o *overlay) everything() map[model.Key]model.OverlayValue {
+func (o *overlay) everything() map[ident.Key]ident.OverlayValue {
 	all := maps.Clone(o.values)
 	for _, v := range o.resources {
-		all[inQuarantine(v.Resource.Name)] = model.OverlayValue{}
+		all[inQuarantine(v.Resource.Name)] = ident.OverlayValue{}
 	}
 	return all
 }
 
-func overlaid(vals map[model.Key]model.OverlayValue) (rows []string) {
+func overlaid(vals map[ident.Key]ident.OverlayValue) (rows []string) {
 	for k := range vals {
 		rows = append(rows, k.Row())
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 )
 
@@ -16,13 +17,13 @@ func (f *Fold) OverlayRemoved(id string) bool {
 
 // Holds are the overlays by which a guard keeps what a source lost, sorted by
 // id.
-func (f *Fold) Holds() []model.Overlay { return f.ofKind(model.Hold) }
+func (f *Fold) Holds() []model.Overlay { return f.ofKind(ident.Hold) }
 
 // Quarantines are the overlays that keep from clients what others like them
 // rejected, sorted by id.
-func (f *Fold) Quarantines() []model.Overlay { return f.ofKind(model.Quarantine) }
+func (f *Fold) Quarantines() []model.Overlay { return f.ofKind(ident.Quarantine) }
 
-func (f *Fold) ofKind(k model.OverlayKind) []model.Overlay {
+func (f *Fold) ofKind(k ident.OverlayKind) []model.Overlay {
 	var all []model.Overlay
 	for _, id := range slices.Sorted(maps.Keys(f.overlays)) {
 		if o := f.overlays[id]; o.Kind == k {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 )
 
@@ -23,13 +24,13 @@ type author struct {
 	seq    uint64
 	ids    int
 	shards []*speaker
-	head   events.Position
+	head   ident.Position
 	rows   []kv // content of the head
 	base   []kv // of the last segment
 }
 
 type speaker struct {
-	shard    events.Shard
+	shard    ident.Shard
 	session  string
 	pseq     uint64
 	sessions int
@@ -38,7 +39,7 @@ type speaker struct {
 
 func newAuthor(choose func(int) int) *author {
 	return &author{choose: choose, shards: []*speaker{
-		{shard: events.Shard{Source: "file", Instance: "a"}}, {shard: events.Shard{Source: "kube", Instance: "c/1"}},
+		{shard: ident.Shard{Source: "file", Instance: "a"}}, {shard: ident.Shard{Source: "kube", Instance: "c/1"}},
 	}}
 }
 
@@ -47,11 +48,11 @@ func (a *author) pick(words ...string) string { return words[a.choose(len(words)
 
 func (a *author) rare() bool { return a.choose(8) == 0 }
 
-func (a *author) key(s *speaker) events.Key {
+func (a *author) key(s *speaker) ident.Key {
 	return testKey(s.shard, a.pick("a", "b", "c", "d%2F", "Endpoint/a", "Endpoint/b"))
 }
 
-func (a *author) payload() events.Payload {
+func (a *author) payload() ident.Value {
 	return testPayload(a.pick("good1", "good2", "good3", "bad1", "warn1", "onlyA1", "onlyB1"))
 }
 
@@ -98,10 +99,10 @@ func (a *author) object(s *speaker) *events.Object {
 	if a.rare() || s.session == "" {
 		o.Session = "s1"
 	}
-	if o.Payload = a.payload(); a.choose(4) == 0 {
-		o.Op, o.Payload = events.Delete, events.Payload{}
+	if o.Value = a.payload(); a.choose(4) == 0 {
+		o.Op, o.Value = events.Delete, ident.Value{}
 	} else if a.rare() {
-		o.Created = time.Unix(1+int64(a.choose(3)), 0).UTC()
+		o.Value.Created = time.Unix(1+int64(a.choose(3)), 0).UTC()
 	}
 	if s.batch.Total == 0 && a.rare() {
 		a.ids++
@@ -137,7 +138,7 @@ func (a *author) alive(f *Fold, s *speaker) *events.Alive {
 	case 2:
 		al.Kinds = events.KindsOf("Endpoint", "Thing")
 	}
-	if sh := f.shards[model.Shard(s.shard)]; sh != nil && !a.rare() {
+	if sh := f.shards[s.shard]; sh != nil && !a.rare() {
 		if al.Digest = sh.digest(al.Kinds); sh.listing {
 			al.Digest = sh.listingDigest(&al.Listed, al.Kinds)
 		}
@@ -146,7 +147,7 @@ func (a *author) alive(f *Fold, s *speaker) *events.Alive {
 }
 
 func (a *author) overlay(f *Fold, s *speaker) *events.Overlay {
-	o := &events.Overlay{ID: a.pick("o1", "o2", "o3", "o4"), Kind: events.Rollback, Reason: "r"}
+	o := &events.Overlay{ID: a.pick("o1", "o2", "o3", "o4"), Kind: ident.Rollback, Reason: "r"}
 	if a.choose(3) == 0 {
 		return &events.Overlay{ID: o.ID, Remove: true}
 	}
@@ -154,21 +155,21 @@ func (a *author) overlay(f *Fold, s *speaker) *events.Overlay {
 	case 0:
 		return quarantine(o.ID, a.pick("r1", "r2"), a.pick("good", "-"))
 	case 1, 2:
-		o.Kind = events.Hold
+		o.Kind = ident.Hold
 	}
-	seen := map[events.Key]bool{}
+	seen := map[ident.Key]bool{}
 	for range 1 + a.choose(3) {
-		v := events.OverlayValue{Key: a.key(s)}
+		v := ident.OverlayValue{Key: a.key(s)}
 		if seen[v.Key] {
 			continue
 		}
 		seen[v.Key] = true
 		if !a.rare() {
-			v.Base = f.offeredHash(model.Key(v.Key))
+			v.Base = f.offeredHash(v.Key)
 		}
 		if a.choose(3) > 0 {
 			p := a.payload()
-			v.Payload = &p
+			v.Value = &p
 		}
 		o.Values = append(o.Values, v)
 	}
@@ -196,7 +197,7 @@ func (a *author) segment(f *Fold) *events.Segment {
 	}
 	a.base = collect(base)
 	if !a.rare() {
-		g.Base = events.Hash{1}
+		g.Base = ident.Hash{1}
 	}
 	if a.rare() && g.EpochRecord == 0 && g.Epoch > f.Segment().Epoch {
 		a.seq = uint64(a.choose(3)) + 1 // the log was lost
@@ -282,7 +283,7 @@ func checkDigests(t *testing.T, f *Fold) {
 				want[k.Kind] = &ofKind{}
 			}
 			want[k.Kind].keys++
-			want[k.Kind].digests.Toggle(events.Key(k), e.offered.hash)
+			want[k.Kind].digests.Toggle(k, e.offered.hash)
 			n++
 		}
 		if !reflect.DeepEqual(want, sh.kinds) || n != f.CountKeys(name) {

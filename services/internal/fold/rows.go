@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/model"
 )
@@ -27,8 +28,8 @@ func keyRow(contentRow string) string { return "k" + strings.TrimPrefix(contentR
 func overlayRow(id string) string     { return "o/" + id }
 func stagedRow(seq uint64) string     { return fmt.Sprintf("t/%016x", seq) }
 
-func shardRow(s model.Shard) string {
-	return "s" + strings.TrimPrefix(model.Key{Source: s.Source, Instance: s.Instance}.Row(), "v")
+func shardRow(s ident.Shard) string {
+	return "s" + strings.TrimPrefix(ident.Key{Source: s.Source, Instance: s.Instance}.Row(), "v")
 }
 
 func wrapKey(k *snapshotv1.FoldKey) *snapshotv1.FoldRow {
@@ -78,10 +79,10 @@ func (e *entry) proto() *snapshotv1.FoldKey {
 		GoodSeq:     e.goodSeq,
 	}
 	if e.offered != nil {
-		k.Offered = e.offered.Proto()
+		k.Offered = model.ValueProto(e.offered.Value)
 	}
 	if k.HasGood && !k.OfferedGood {
-		k.Good = e.good.Proto()
+		k.Good = model.ValueProto(e.good.Value)
 	}
 	for _, d := range e.problems {
 		k.Diagnostics = append(k.Diagnostics, d.Proto())
@@ -164,7 +165,7 @@ func (f *Fold) parse(rows iter.Seq2[string, []byte]) (state, error) {
 		return 1
 	})
 	for _, r := range waiting {
-		s.shard(model.Shard(r.object().Key.Shard())).restoreStaged(r)
+		s.shard(r.object().Key.Shard()).restoreStaged(r)
 	}
 	return s, nil
 }
@@ -182,7 +183,7 @@ func (sh *shard) restoreStaged(r staged) {
 
 func (s *state) parseKey(row string, p *snapshotv1.FoldKey) error {
 	rest, ok := strings.CutPrefix(row, "k/")
-	k, _, err := model.ParseRow("v/" + rest)
+	k, _, err := ident.ParseRow(ident.ValuePrefix + rest)
 	if !ok || err != nil {
 		return fmt.Errorf("its key names no object")
 	}
@@ -214,7 +215,7 @@ func (s *state) parseKey(row string, p *snapshotv1.FoldKey) error {
 
 func (s *state) parseShard(row string, p *snapshotv1.FoldShard) error {
 	rest, ok := strings.CutPrefix(row, "s/")
-	k, _, err := model.ParseRow("v/" + rest)
+	k, _, err := ident.ParseRow(ident.ValuePrefix + rest)
 	if !ok || err != nil {
 		return fmt.Errorf("its key names no shard")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 )
 
@@ -41,7 +42,7 @@ type script struct {
 	fold      *Fold
 	seq       uint64
 	published []kv
-	head      events.Position
+	head      ident.Position
 	pending   *iter.Seq2[string, []byte]
 }
 
@@ -81,7 +82,7 @@ func diffRows(want, got []kv) string {
 // with a warning, "onlyX" is good for build X only.
 type testJudge string
 
-func (build testJudge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bool) {
+func (build testJudge) Judge(k ident.Key, v ident.Value) ([]model.Diagnostic, bool) {
 	s := string(v.Bytes)
 	switch {
 	case strings.HasPrefix(s, "bad"), strings.HasPrefix(s, "only") && !strings.HasPrefix(s, "only"+string(build)):
@@ -92,27 +93,27 @@ func (build testJudge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bo
 	return nil, true
 }
 
-func (testJudge) EndpointsOnly(k model.Key, _, _ *model.Value) bool { return k.Kind == "Endpoint" }
+func (testJudge) EndpointsOnly(k ident.Key, _, _ *ident.Value) bool { return k.Kind == "Endpoint" }
 
 const testType = "type.googleapis.com/test.Value"
 
-func testPayload(value string) events.Payload {
-	return events.Payload{Type: testType, Bytes: []byte(value)}
+func testPayload(value string) ident.Value {
+	return ident.Value{Type: testType, Bytes: []byte(value)}
 }
 
-func testKey(shard events.Shard, word string) events.Key {
-	k := events.Key{Source: shard.Source, Instance: shard.Instance, Kind: "Thing", Name: word}
+func testKey(shard ident.Shard, word string) ident.Key {
+	k := ident.Key{Source: shard.Source, Instance: shard.Instance, Kind: "Thing", Name: word}
 	if kind, name, ok := strings.Cut(word, "/"); ok {
 		k.Kind, k.Name = kind, name
 	}
 	return k
 }
 
-func testHash(k events.Key, value string) events.Hash {
+func testHash(k ident.Key, value string) ident.Hash {
 	if value == "-" {
-		return events.Hash{}
+		return ident.Hash{}
 	}
-	return events.ContentHash(k, testPayload(value), time.Time{})
+	return events.ContentHash(k, testPayload(value))
 }
 
 // words are a line taken apart.
@@ -120,11 +121,11 @@ type words struct {
 	verb    string
 	args    []string
 	options map[string]string
-	shard   events.Shard
+	shard   ident.Shard
 }
 
 func parseWords(line string) words {
-	w := words{options: map[string]string{}, shard: events.Shard{Source: "file", Instance: "a"}}
+	w := words{options: map[string]string{}, shard: ident.Shard{Source: "file", Instance: "a"}}
 	for i, f := range strings.Fields(line) {
 		name, value, _ := strings.Cut(f, "=")
 		switch name {
@@ -166,7 +167,7 @@ func (s *script) record(line string) (events.Record, bool) {
 		return events.Record{}, false
 	}
 	s.seq++
-	rec := events.Record{Seq: s.seq, Time: time.Unix(int64(s.seq), 0).UTC(), Hash: events.Hash{byte(s.seq), byte(s.seq >> 8), 1}}
+	rec := events.Record{Seq: s.seq, Time: time.Unix(int64(s.seq), 0).UTC(), Hash: ident.Hash{byte(s.seq), byte(s.seq >> 8), 1}}
 	rec.Event = events.Event{ID: fmt.Sprint("id", s.seq)}
 	switch w.verb {
 	case "epoch", "build":
@@ -195,8 +196,8 @@ func (w words) content() []kv {
 	var rows []kv
 	for _, arg := range w.args {
 		word, value, _ := strings.Cut(arg, "=")
-		k := model.Key(testKey(w.shard, word))
-		rows = append(rows, kv{k.Row(), model.MarshalValue(model.Value{Type: testType, Bytes: []byte(value)})})
+		k := testKey(w.shard, word)
+		rows = append(rows, kv{k.Row(), model.MarshalValue(ident.Value{Type: testType, Bytes: []byte(value)})})
 	}
 	return rows
 }
@@ -216,7 +217,7 @@ func (s *script) segment(w words) *events.Segment {
 	}
 	if base != nil {
 		base = each(collect(base))
-		g.Base = events.Hash{1}
+		g.Base = ident.Hash{1}
 		s.pending = &base
 	}
 	return g
@@ -230,7 +231,7 @@ func (w words) object() *events.Object {
 		Low: w.number("low", 1), Origin: w.options["origin"],
 	}
 	if w.verb == "put" {
-		o.Op, o.Payload = events.Put, testPayload(value)
+		o.Op, o.Value = events.Put, testPayload(value)
 	}
 	if b, ok := w.options["batch"]; ok {
 		o.Batch.ID, b, _ = strings.Cut(b, ":")
@@ -269,10 +270,10 @@ func list(words string) []string {
 }
 
 func (w words) overlay() *events.Overlay {
-	o := &events.Overlay{ID: w.args[0], Kind: events.Rollback, Reason: "a reason"}
+	o := &events.Overlay{ID: w.args[0], Kind: ident.Rollback, Reason: "a reason"}
 	switch w.args[1] {
 	case "hold":
-		o.Kind = events.Hold
+		o.Kind = ident.Hold
 	case "quarantine":
 		resource, value, _ := strings.Cut(w.args[2], ":")
 		return quarantine(o.ID, resource, value)
@@ -280,10 +281,10 @@ func (w words) overlay() *events.Overlay {
 	for _, arg := range w.args[2:] {
 		word, rest, _ := strings.Cut(arg, ":")
 		value, base, _ := strings.Cut(rest, "/")
-		v := events.OverlayValue{Key: testKey(w.shard, word), Base: testHash(testKey(w.shard, word), base)}
+		v := ident.OverlayValue{Key: testKey(w.shard, word), Base: testHash(testKey(w.shard, word), base)}
 		if value != "-" {
 			p := testPayload(value)
-			v.Payload = &p
+			v.Value = &p
 		}
 		o.Values = append(o.Values, v)
 	}
@@ -292,12 +293,12 @@ func (w words) overlay() *events.Overlay {
 
 // quarantine keeps a resource from clients; value is served instead, - is none.
 func quarantine(id, resource, value string) *events.Overlay {
-	v := events.OverlayValue{Resource: &events.Resource{Type: testType, Name: resource, Sum: [16]byte{1}, Client: "envoy 1.38.0", Class: []byte("{}")}}
+	v := ident.OverlayValue{Resource: &ident.Resource{Rejected: ident.Rejected{Type: testType, Name: resource, Sum: [16]byte{1}, Client: "envoy 1.38.0"}, Class: []byte("{}")}}
 	if value != "-" {
 		p := testPayload(value)
-		v.Payload = &p
+		v.Value = &p
 	}
-	return &events.Overlay{ID: id, Kind: events.Quarantine, Reason: "a reason", Values: []events.OverlayValue{v}}
+	return &events.Overlay{ID: id, Kind: ident.Quarantine, Reason: "a reason", Values: []ident.OverlayValue{v}}
 }
 
 // base takes the base that the last segment named.
@@ -359,7 +360,7 @@ func textOf(row string, b []byte) string {
 	if b == nil {
 		return "gone"
 	}
-	if _, id, _ := model.ParseRow(row); id != "" {
+	if _, id, _ := ident.ParseRow(row); id != "" {
 		o, err := model.UnmarshalOverlay(id, b)
 		if err != nil {
 			return err.Error()
@@ -376,7 +377,7 @@ func textOf(row string, b []byte) string {
 			}
 			values = append(values, name+":"+value)
 		}
-		return fmt.Sprintf("%s by %s: %s", map[model.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine"}[o.Kind], o.Actor, strings.Join(values, " "))
+		return fmt.Sprintf("%s by %s: %s", map[ident.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine"}[o.Kind], o.Actor, strings.Join(values, " "))
 	}
 	v, err := model.UnmarshalValue(b)
 	if err != nil {
@@ -392,7 +393,7 @@ func diagnosticText(d model.Diagnostic) string {
 			parts = append(parts, s)
 		}
 	}
-	if d.Key != (model.Key{}) {
+	if d.Key != (ident.Key{}) {
 		parts = slices.Insert(parts, 1, d.Key.String())
 	}
 	return strings.Join(parts, "; ")
@@ -427,7 +428,7 @@ func writeState(f *Fold) string {
 	var policy model.Policy
 	for _, m := range f.Watermark() {
 		fmt.Fprintf(&out, "shard %s/%s: last %d, synced %v, partial %v\n", m.GetSource(), m.GetInstance(), m.GetSeq(), m.GetSynced(), m.GetPartial())
-		policy.Required = append(policy.Required, model.RequiredSource{Shard: model.Shard{Source: m.GetSource(), Instance: m.GetInstance()}})
+		policy.Required = append(policy.Required, model.RequiredSource{Shard: ident.Shard{Source: m.GetSource(), Instance: m.GetInstance()}})
 	}
 	for _, sh := range f.Shards() {
 		for _, k := range sh.Frozen {

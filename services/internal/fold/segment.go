@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/model"
 )
@@ -115,7 +116,7 @@ func (s state) asBase() state {
 // and its content rows are the published head; zero and nil where there is
 // none. An epoch never begins from behind the head: a fold that has not
 // reached it takes values and overlays from there, as offered and good.
-func (f *Fold) EpochBase(head events.Position, content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
+func (f *Fold) EpochBase(head ident.Position, content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
 	published := newState()
 	if content != nil {
 		var err error
@@ -183,7 +184,7 @@ func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], er
 func parseContent(content iter.Seq2[string, []byte]) (state, error) {
 	s := newState()
 	for row, b := range content {
-		k, id, err := model.ParseRow(row)
+		k, id, err := ident.ParseRow(row)
 		if err != nil {
 			return state{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}

@@ -6,12 +6,12 @@ import (
 	"strings"
 
 	"meshlog.dev/events"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 )
 
 // begin opens a session: from here on only its records count.
 func (s *step) begin(b *events.Begin) {
-	sh := s.shard(model.Shard(b.Shard))
+	sh := s.shard(b.Shard)
 	s.unsaved.shard(sh)
 	s.unstage(sh)
 	for k := range sh.buried {
@@ -65,7 +65,7 @@ func (s *step) ask(sh *shard, reason string) {
 
 // alive is a heartbeat; the first of a session closes its listing.
 func (s *step) alive(a *events.Alive) {
-	sh := s.shard(model.Shard(a.Shard))
+	sh := s.shard(a.Shard)
 	s.unsaved.shard(sh)
 	if sh.session == "" || sh.session != a.Session {
 		sh.strangers++
@@ -132,10 +132,10 @@ func (sh *shard) listingDigest(listed *events.BucketSet, kinds events.Kinds) eve
 	inOrder := slices.Clone(sh.staged)
 	slices.SortStableFunc(inOrder, byPseq)
 	type word struct {
-		hash events.Hash
+		hash ident.Hash
 		pseq uint64
 	}
-	said := make(map[events.Key]word, len(inOrder))
+	said := make(map[ident.Key]word, len(inOrder))
 	for _, r := range inOrder {
 		o := r.object()
 		if !kinds.Cover(o.Key.Kind) {
@@ -147,13 +147,13 @@ func (sh *shard) listingDigest(listed *events.BucketSet, kinds events.Kinds) eve
 		case again && before.pseq == o.Pseq:
 			continue // speak will drop it
 		case !again && !listed.Has(b):
-			if e := sh.entries[model.Key(o.Key)]; e != nil {
+			if e := sh.entries[o.Key]; e != nil {
 				before.hash = hashOf(e.offered)
 			}
 		}
 		now := word{pseq: o.Pseq}
 		if o.Op == events.Put {
-			now.hash = events.ContentHash(o.Key, o.Payload, o.Created)
+			now.hash = events.ContentHash(o.Key, o.Value)
 		}
 		digests[b] = digests[b].With(before.hash).With(now.hash) // a zero hash changes nothing
 		said[o.Key] = now
@@ -169,9 +169,9 @@ func (s *step) closeListing(sh *shard, listed *events.BucketSet, kinds events.Ki
 	sh.listing = false
 	var swept []*entry
 	if listed != nil {
-		said := make(map[model.Key]struct{}, len(all))
+		said := make(map[ident.Key]struct{}, len(all))
 		for _, r := range all {
-			said[model.Key(r.object().Key)] = struct{}{}
+			said[r.object().Key] = struct{}{}
 		}
 		for k, e := range sh.entries {
 			if _, ok := said[k]; !ok && e.offered != nil && listed.Has(e.bucket) && kinds.Cover(k.Kind) {

@@ -4,12 +4,12 @@ import (
 	"maps"
 	"slices"
 
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 )
 
 // ShardState is how the fold sees a shard.
 type ShardState struct {
-	Shard model.Shard
+	Shard ident.Shard
 	// Session was begun last, by Holder; empty: none in this epoch.
 	Session, Holder string
 	// Listing: what the session says waits for the end of its listing. Synced: a

@@ -7,29 +7,30 @@ import (
 	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 )
 
 // value is a value with its content hash. It is immutable and shared.
 type value struct {
-	model.Value
-	hash events.Hash
+	ident.Value
+	hash ident.Hash
 }
 
-func newValue(k model.Key, v model.Value) *value {
-	return &value{v, events.ContentHash(events.Key(k), events.Payload{Type: v.Type, Bytes: v.Bytes}, v.Created)}
+func newValue(k ident.Key, v ident.Value) *value {
+	return &value{v, events.ContentHash(k, v)}
 }
 
 // hashOf is the content hash of v; zero: there is no value.
-func hashOf(v *value) events.Hash {
+func hashOf(v *value) ident.Hash {
 	if v == nil {
-		return events.Hash{}
+		return ident.Hash{}
 	}
 	return v.hash
 }
 
 // plain is v for a Judge.
-func plain(v *value) *model.Value {
+func plain(v *value) *ident.Value {
 	if v == nil {
 		return nil
 	}
@@ -38,7 +39,7 @@ func plain(v *value) *model.Value {
 
 // entry is what is known of one key.
 type entry struct {
-	key    model.Key
+	key    ident.Key
 	row    string // of the content
 	bucket int    // of the digests
 
@@ -53,9 +54,9 @@ type entry struct {
 
 // shard is what is known of one source instance.
 type shard struct {
-	name    model.Shard
-	entries map[model.Key]*entry
-	buried  map[model.Key]*entry // those of entries without an offered value
+	name    ident.Shard
+	entries map[ident.Key]*entry
+	buried  map[ident.Key]*entry // those of entries without an offered value
 	kinds   map[string]*ofKind   // of which something is offered
 
 	session   string // begun last; empty: none in this epoch
@@ -138,12 +139,12 @@ func (sh *shard) digestsOf(kinds events.Kinds) (sum events.ShardDigests) {
 type overlay struct {
 	model.Overlay // without Values
 	seq           uint64
-	values        map[model.Key]model.OverlayValue
-	resources     []model.OverlayValue // of a quarantine: it stays until it is removed
+	values        map[ident.Key]ident.OverlayValue
+	resources     []ident.OverlayValue // of a quarantine: it stays until it is removed
 }
 
 func newOverlay(o model.Overlay, seq uint64) *overlay {
-	over := &overlay{Overlay: o, seq: seq, values: make(map[model.Key]model.OverlayValue, len(o.Values))}
+	over := &overlay{Overlay: o, seq: seq, values: make(map[ident.Key]ident.OverlayValue, len(o.Values))}
 	over.Overlay.Values = nil
 	for _, v := range o.Values {
 		if v.Resource != nil {
@@ -161,12 +162,12 @@ func (o *overlay) empty() bool { return len(o.values) == 0 && len(o.resources) =
 // full is o with its values, sorted by key row.
 func (o *overlay) full() model.Overlay {
 	full := o.Overlay
-	rows := make(map[model.Key]string, len(o.values))
+	rows := make(map[ident.Key]string, len(o.values))
 	for k, v := range o.values {
 		rows[k] = k.Row()
 		full.Values = append(full.Values, v)
 	}
-	slices.SortFunc(full.Values, func(a, b model.OverlayValue) int { return cmp.Compare(rows[a.Key], rows[b.Key]) })
+	slices.SortFunc(full.Values, func(a, b ident.OverlayValue) int { return cmp.Compare(rows[a.Key], rows[b.Key]) })
 	full.Values = append(full.Values, o.resources...)
 	return full
 }
@@ -176,7 +177,7 @@ type Segment struct {
 	Epoch uint64
 	Build string
 	// Head is the head of VERSIONS that the segment's writer saw.
-	Head events.Position
+	Head ident.Position
 	// VersionsSeq is the last sequence of VERSIONS that its writer saw.
 	VersionsSeq uint64
 	// EpochRecord is the record that began the epoch.
@@ -185,21 +186,21 @@ type Segment struct {
 
 // state is everything that an epoch's base replaces.
 type state struct {
-	shards    map[model.Shard]*shard
+	shards    map[ident.Shard]*shard
 	overlays  map[string]*overlay
-	over      map[model.Key][]*overlay // the same by key
+	over      map[ident.Key][]*overlay // the same by key
 	gone      map[string]struct{}      // ids of removed overlays
-	troubled  map[model.Key]*entry     // those with problems
+	troubled  map[ident.Key]*entry     // those with problems
 	undecoded uint64                   // records, in this epoch
 }
 
 func newState() state {
 	return state{
-		shards:   map[model.Shard]*shard{},
+		shards:   map[ident.Shard]*shard{},
 		overlays: map[string]*overlay{},
-		over:     map[model.Key][]*overlay{},
+		over:     map[ident.Key][]*overlay{},
 		gone:     map[string]struct{}{},
-		troubled: map[model.Key]*entry{},
+		troubled: map[ident.Key]*entry{},
 	}
 }
 
@@ -210,7 +211,7 @@ type Fold struct {
 	rules rules
 
 	seq        uint64 // of the last record
-	recordHash events.Hash
+	recordHash ident.Hash
 	recordTime time.Time
 	segment    Segment
 
@@ -219,17 +220,17 @@ type Fold struct {
 }
 
 // shard is the shard of that name, made on first mention.
-func (s *state) shard(name model.Shard) *shard {
+func (s *state) shard(name ident.Shard) *shard {
 	sh, ok := s.shards[name]
 	if !ok {
-		sh = &shard{name: name, entries: map[model.Key]*entry{}, buried: map[model.Key]*entry{}, kinds: map[string]*ofKind{}}
+		sh = &shard{name: name, entries: map[ident.Key]*entry{}, buried: map[ident.Key]*entry{}, kinds: map[string]*ofKind{}}
 		s.shards[name] = sh
 	}
 	return sh
 }
 
 // entry finds what is known of k; nil: nothing.
-func (s *state) entry(k model.Key) *entry {
+func (s *state) entry(k ident.Key) *entry {
 	if sh, ok := s.shards[k.Shard()]; ok {
 		return sh.entries[k]
 	}
@@ -237,18 +238,18 @@ func (s *state) entry(k model.Key) *entry {
 }
 
 // offeredHash is what is offered for k; zero: nothing is.
-func (s *state) offeredHash(k model.Key) events.Hash {
+func (s *state) offeredHash(k ident.Key) ident.Hash {
 	if e := s.entry(k); e != nil {
 		return hashOf(e.offered)
 	}
-	return events.Hash{}
+	return ident.Hash{}
 }
 
 // add makes k's entry where there is none.
-func (sh *shard) add(k model.Key) *entry {
+func (sh *shard) add(k ident.Key) *entry {
 	e, ok := sh.entries[k]
 	if !ok {
-		e = &entry{key: k, row: k.Row(), bucket: events.Bucket(events.Key(k))}
+		e = &entry{key: k, row: k.Row(), bucket: events.Bucket(k)}
 		sh.entries[k] = e
 	}
 	return e
@@ -277,7 +278,7 @@ func (s *state) dropOverlay(id string) bool {
 }
 
 // lift takes one key out of o.
-func (s *state) lift(o *overlay, k model.Key) {
+func (s *state) lift(o *overlay, k ident.Key) {
 	delete(o.values, k)
 	rest := slices.DeleteFunc(s.over[k], func(x *overlay) bool { return x == o })
 	if len(rest) == 0 {

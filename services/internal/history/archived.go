@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -36,10 +37,10 @@ const (
 	versionFiles = "versions/"
 )
 
-func blobFile(h store.Hash) string { return blobFiles + h.String() }
+func blobFile(h ident.Hash) string { return blobFiles + h.String() }
 
 // versionFile sorts as versions do.
-func versionFile(v store.Version) string {
+func versionFile(v ident.Position) string {
 	return fmt.Sprintf("%s%020d.%020d", versionFiles, v.Epoch, v.Seq)
 }
 
@@ -79,12 +80,12 @@ func (a *archived) run(ctx context.Context, i int) ([]store.Update, error) {
 }
 
 // GetBlob implements Blobs.
-func (a *archived) GetBlob(ctx context.Context, h store.Hash) ([]byte, error) {
+func (a *archived) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	b, err := a.a.File(ctx, blobFile(h))
 	if errors.Is(err, events.ErrNotFound) {
 		return nil, fmt.Errorf("blob %s: %w", h, store.ErrNotFound)
 	}
-	if err == nil && store.HashOf(b) != h {
+	if err == nil && ident.HashOf(b) != h {
 		err = fmt.Errorf("blob %s: %w", h, store.ErrCorrupt)
 	}
 	return b, err
@@ -109,7 +110,7 @@ func (a *archived) History(ctx context.Context) iter.Seq2[*store.Manifest, error
 }
 
 // Updates implements Versions.
-func (a *archived) Updates(ctx context.Context, from store.Version) iter.Seq2[store.Update, error] {
+func (a *archived) Updates(ctx context.Context, from ident.Position) iter.Seq2[store.Update, error] {
 	return func(yield func(store.Update, error) bool) {
 		for i := max(0, a.find(from)); i < len(a.runs); i++ {
 			updates, err := a.run(ctx, i)
@@ -130,7 +131,7 @@ func (a *archived) Updates(ctx context.Context, from store.Version) iter.Seq2[st
 }
 
 // find is the run in which v would be; -1: before all of them.
-func (a *archived) find(v store.Version) int {
+func (a *archived) find(v ident.Position) int {
 	i, found := slices.BinarySearchFunc(a.runs, versionFile(v), strings.Compare)
 	if found {
 		return i
@@ -139,7 +140,7 @@ func (a *archived) find(v store.Version) int {
 }
 
 // Fetch implements Versions.
-func (a *archived) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+func (a *archived) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
 	i := a.find(v)
 	if i < 0 {
 		return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, store.ErrNotFound)
@@ -156,7 +157,7 @@ func (a *archived) Fetch(ctx context.Context, v store.Version) (store.Stored, er
 }
 
 // content goes from the nearest content in a run to v.
-func (a *archived) content(ctx context.Context, run []store.Update, v store.Version) (store.Stored, error) {
+func (a *archived) content(ctx context.Context, run []store.Update, v ident.Position) (store.Stored, error) {
 	last := slices.IndexFunc(run, func(u store.Update) bool { return store.VersionOf(u.Manifest.GetVersion()) == v })
 	if last < 0 {
 		return store.Stored{}, store.ErrNotFound
@@ -181,7 +182,7 @@ func (a *archived) content(ctx context.Context, run []store.Update, v store.Vers
 
 // encodeUpdate adds an update to a run.
 func encodeUpdate(run []byte, u store.Update) ([]byte, error) {
-	b, err := store.EncodeUpdate(u, store.Hash{})
+	b, err := store.EncodeUpdate(u, ident.Hash{})
 	if err != nil {
 		return nil, err
 	}

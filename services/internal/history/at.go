@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
 
 // At is the content at a position: as it was published or, where it was not, or
 // is no longer kept, as the log makes it. The Manifest is nil then.
-func At(ctx context.Context, p *Past, v store.Version) (store.Stored, error) {
+func At(ctx context.Context, p *Past, v ident.Position) (store.Stored, error) {
 	published, err := p.Versions.Fetch(ctx, v)
 	if err == nil || !errors.Is(err, store.ErrNotFound) || p.Log == nil {
 		if errors.Is(err, store.ErrNotFound) {
@@ -27,7 +27,7 @@ func At(ctx context.Context, p *Past, v store.Version) (store.Stored, error) {
 	if err := r.To(ctx, v.Seq, nil); err != nil {
 		return store.Stored{}, err
 	}
-	if r.Position() != events.Position(v) {
+	if r.Position() != v {
 		return store.Stored{}, fmt.Errorf("position %s %w: record %d lies at %s there", v, ErrNotThere, v.Seq, r.Position())
 	}
 	return store.Stored{Snapshot: r.Content()}, nil
@@ -37,7 +37,7 @@ func At(ctx context.Context, p *Past, v store.Version) (store.Stored, error) {
 var ErrNotPublished = errors.New("was never published, or is no longer kept")
 
 // World is the world at a position, as a frontend that serves it has it.
-func World(ctx context.Context, p *Past, v store.Version) (*model.World, error) {
+func World(ctx context.Context, p *Past, v ident.Position) (*model.World, error) {
 	at, err := At(ctx, p, v)
 	if err != nil {
 		return nil, err
@@ -57,13 +57,13 @@ func WorldOf(s *store.Snapshot) (*model.World, error) {
 
 // Locate is the position of the record seq: in which epoch it lies. The record
 // need not have been published.
-func Locate(ctx context.Context, p *Past, seq uint64) (store.Version, error) {
+func Locate(ctx context.Context, p *Past, seq uint64) (ident.Position, error) {
 	r, err := Begin(ctx, p, seq)
 	if err != nil {
-		return store.Version{}, err
+		return ident.Position{}, err
 	}
 	if err := r.To(ctx, seq, nil); err != nil {
-		return store.Version{}, err
+		return ident.Position{}, err
 	}
-	return store.Version(r.Position()), nil
+	return r.Position(), nil
 }

@@ -4,14 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
 // ObjectChange is one object, or one overlay, that differs between two
 // contents.
 type ObjectChange struct {
-	Key     model.Key // zero for an overlay
+	Key     ident.Key // zero for an overlay
 	Overlay string    // id of an overlay
 	// Before and After are documents; nil: it is not there.
 	Before, After json.RawMessage

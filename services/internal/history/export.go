@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 )
@@ -18,7 +19,7 @@ type Export struct {
 	// First and Last are the records of the log.
 	First, Last uint64
 	// From and To are the first and the last version; zero where there is none.
-	From, To store.Version
+	From, To ident.Position
 	// Versions and Blobs are how many there are, Blobs once it is written.
 	Versions, Blobs int
 
@@ -52,7 +53,7 @@ func PlanExport(ctx context.Context, p *Past, since uint64) (*Export, error) {
 		return nil, err
 	}
 	e := &Export{First: bounds.First, Last: bounds.Last, past: p}
-	var at events.Position // the first record that the archive can be folded to
+	var at ident.Position // the first record that the archive can be folded to
 	if since > bounds.First {
 		r, err := Begin(ctx, p, since)
 		if err != nil {
@@ -64,11 +65,11 @@ func PlanExport(ctx context.Context, p *Past, since uint64) (*Export, error) {
 			e.First = at.Seq + 1
 		}
 	}
-	first := slices.IndexFunc(chain, func(l link) bool { return at.Compare(events.Position(l.version)) <= 0 })
+	first := slices.IndexFunc(chain, func(l link) bool { return at.Compare(l.version) <= 0 })
 	if first < 0 {
 		first = len(chain)
 	}
-	if first > 0 && at != (events.Position{}) && (first == len(chain) || at != events.Position(chain[first].version)) {
+	if first > 0 && at != (ident.Position{}) && (first == len(chain) || at != chain[first].version) {
 		first-- // what was served when it begins
 	}
 	return e, e.versions(ctx, chain[first:])
@@ -218,7 +219,7 @@ func (x *exporter) base(ctx context.Context, r events.Raw) error {
 	if !ok || g.Base.IsZero() {
 		return nil
 	}
-	b, err := x.blob(ctx, store.Hash(g.Base))
+	b, err := x.blob(ctx, g.Base)
 	if err == nil {
 		var c *snapshotv1.Checkpoint
 		if c, err = store.DecodeCheckpoint(b); err == nil {
@@ -232,7 +233,7 @@ func (x *exporter) base(ctx context.Context, r events.Raw) error {
 }
 
 // blob takes a blob over.
-func (x *exporter) blob(ctx context.Context, h store.Hash) ([]byte, error) {
+func (x *exporter) blob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	if x.past.Blobs == nil {
 		return nil, fmt.Errorf("blob %s: %w", h, store.ErrNotFound)
 	}
@@ -245,8 +246,8 @@ func (x *exporter) blob(ctx context.Context, h store.Hash) ([]byte, error) {
 }
 
 // PutBlob implements store.Blobs.
-func (x *exporter) PutBlob(_ context.Context, b []byte) (store.Hash, error) {
-	h := store.HashOf(b)
+func (x *exporter) PutBlob(_ context.Context, b []byte) (ident.Hash, error) {
+	h := ident.HashOf(b)
 	if x.w.Has(blobFile(h)) {
 		return h, nil
 	}
@@ -255,6 +256,6 @@ func (x *exporter) PutBlob(_ context.Context, b []byte) (store.Hash, error) {
 }
 
 // GetBlob implements store.Blobs: an archive that is being written is not read.
-func (x *exporter) GetBlob(context.Context, store.Hash) ([]byte, error) {
+func (x *exporter) GetBlob(context.Context, ident.Hash) ([]byte, error) {
 	return nil, errors.ErrUnsupported
 }

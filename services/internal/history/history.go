@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -38,7 +39,7 @@ type Log interface {
 type Versions interface {
 	// Fetch returns a version with its content; store.ErrNotFound if it is not,
 	// or no longer, there.
-	Fetch(ctx context.Context, v store.Version) (store.Stored, error)
+	Fetch(ctx context.Context, v ident.Position) (store.Stored, error)
 	// History yields the manifests, newest first.
 	History(ctx context.Context) iter.Seq2[*store.Manifest, error]
 	store.Copier
@@ -47,7 +48,7 @@ type Versions interface {
 // Blobs are bytes by their hash.
 type Blobs interface {
 	// GetBlob returns store.ErrNotFound if there is none of that name.
-	GetBlob(ctx context.Context, h store.Hash) ([]byte, error)
+	GetBlob(ctx context.Context, h ident.Hash) ([]byte, error)
 }
 
 // ErrNoLog says that a place has versions and no log.
@@ -67,7 +68,7 @@ func FromStore(r store.Reader) Versions { return kept{r} }
 type kept struct{ r store.Reader }
 
 // Fetch implements Versions.
-func (k kept) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+func (k kept) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
 	return k.r.At(ctx, v)
 }
 
@@ -77,7 +78,7 @@ func (k kept) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 }
 
 // Updates implements Versions.
-func (k kept) Updates(ctx context.Context, from store.Version) iter.Seq2[store.Update, error] {
+func (k kept) Updates(ctx context.Context, from ident.Position) iter.Seq2[store.Update, error] {
 	return func(yield func(store.Update, error) bool) {
 		var before *store.Snapshot
 		chain, err := links(k.r.Manifests(ctx))
@@ -103,9 +104,9 @@ func (k kept) Updates(ctx context.Context, from store.Version) iter.Seq2[store.U
 // link is a version's place on the chain: manifests may be large, and there may
 // be many.
 type link struct {
-	version, previous  store.Version
-	root, previousRoot store.Hash
-	record             events.Hash
+	version, previous  ident.Position
+	root, previousRoot ident.Hash
+	record             ident.Hash
 	build              string
 }
 
@@ -119,7 +120,7 @@ func links(history iter.Seq2[*store.Manifest, error]) ([]link, error) {
 		l := link{version: store.VersionOf(m.GetVersion()), root: store.RootOf(m), build: m.GetBuild()}
 		l.previous, l.previousRoot = store.PreviousOf(m)
 		if h, err := store.HashFrom(m.GetRecordHash()); err == nil {
-			l.record = events.Hash(h)
+			l.record = h
 		}
 		all = append(all, l)
 	}

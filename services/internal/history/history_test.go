@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/history"
-	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
 
@@ -26,7 +26,7 @@ func TestOf(t *testing.T) {
 	m.put("VirtualService", "demo", "other", weights(1, 99)) // another key
 	gone := m.remove("VirtualService", "demo", "shop")
 	m.settle()
-	stranger := m.append(&events.Object{Key: key("VirtualService", "demo", "shop"), Op: events.Put, Payload: m.payload("VirtualService", weights(2, 98)), Session: "nobody", Pseq: 1, Low: 1})
+	stranger := m.append(&events.Object{Key: key("VirtualService", "demo", "shop"), Op: events.Put, Value: m.payload("VirtualService", weights(2, 98)), Session: "nobody", Pseq: 1, Low: 1})
 	m.begin()
 	listed := m.put("VirtualService", "demo", "shop", weights(80, 20))
 	m.begin() // and what was listed so far counts no more
@@ -57,7 +57,7 @@ func TestOf(t *testing.T) {
 	}
 	copied, _ := archived(t, m.past(), 0)
 	for _, p := range []*history.Past{m.past(), copied} {
-		all, err := history.Of(t.Context(), p, model.Key(key("VirtualService", "demo", "shop")), nil)
+		all, err := history.Of(t.Context(), p, key("VirtualService", "demo", "shop"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestOf(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", p.Name, diff)
 		}
 		last := all[len(all)-1]
-		if last.Applied.Seq != applied+1 || store.Version(last.Applied) != last.Version {
+		if last.Applied.Seq != applied+1 || last.Applied != last.Version {
 			t.Errorf("%s: the listing counts from %s on, and is in version %s; want %d", p.Name, last.Applied, last.Version, applied+1)
 		}
 	}
@@ -105,7 +105,7 @@ func TestOfHeld(t *testing.T) {
 	}
 	m.append(&events.Overlay{ID: hold, Remove: true})
 	m.settle()
-	all, err := history.Of(t.Context(), m.past(), model.Key(key("VirtualService", "demo", "v3")), nil)
+	all, err := history.Of(t.Context(), m.past(), key("VirtualService", "demo", "v3"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestAt(t *testing.T) {
 	m.settle() // one version of both
 	m.canary(2)
 	all := m.versions()
-	between := store.Version{Epoch: all[1].GetVersion().GetEpoch(), Seq: one}
+	between := ident.Position{Epoch: all[1].GetVersion().GetEpoch(), Seq: one}
 	at, err := history.At(t.Context(), m.past(), between)
 	if err != nil || at.Manifest != nil {
 		t.Fatalf("a position between versions: %+v, %v", at.Manifest, err)
@@ -155,7 +155,7 @@ func TestAt(t *testing.T) {
 	if diff := cmp.Diff([]string{"VirtualService demo/other (file/default) true 0", "VirtualService demo/shop (file/default) false 2"}, got); diff != "" {
 		t.Errorf("diff (-want +got):\n%s", diff)
 	}
-	if _, err := history.At(t.Context(), m.past(), store.Version{Epoch: 1, Seq: one}); !errors.Is(err, history.ErrNotThere) {
+	if _, err := history.At(t.Context(), m.past(), ident.Position{Epoch: 1, Seq: one}); !errors.Is(err, history.ErrNotThere) {
 		t.Errorf("another epoch: %v", err)
 	}
 	noLog := &history.Past{Name: "file", Versions: m.chain}
@@ -167,7 +167,7 @@ func TestAt(t *testing.T) {
 	}
 }
 
-func mustAt(t *testing.T, m *mesh, v store.Version) store.Stored {
+func mustAt(t *testing.T, m *mesh, v ident.Position) store.Stored {
 	t.Helper()
 	at, err := history.At(t.Context(), m.past(), v)
 	if err != nil {
@@ -207,7 +207,7 @@ func TestArchive(t *testing.T) {
 				t.Errorf("since %d: version %s: %v", c.since, v, err)
 			}
 		}
-		if _, err := p.Versions.Fetch(t.Context(), store.Version{Epoch: 1, Seq: 1}); !errors.Is(err, store.ErrNotFound) {
+		if _, err := p.Versions.Fetch(t.Context(), ident.Position{Epoch: 1, Seq: 1}); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("a version that is not there: %v", err)
 		}
 		v, err := history.Verify(t.Context(), p, "one", nil)

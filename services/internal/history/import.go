@@ -7,6 +7,7 @@ import (
 	"iter"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -72,7 +73,7 @@ var ErrNotEmpty = errors.New("is not empty")
 // publishAll publishes the versions, each behind the one before.
 func publishAll(ctx context.Context, versions Versions, to store.Publisher) error {
 	seq, generation := uint64(0), to.Generation()
-	for u, err := range versions.Updates(ctx, store.Version{}) {
+	for u, err := range versions.Updates(ctx, ident.Position{}) {
 		if err != nil {
 			return err
 		}

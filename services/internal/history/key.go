@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
-	"meshlog.dev/store"
 )
 
 // Effect is what came of something that was said about a key.
@@ -41,9 +41,9 @@ type KeyEvent struct {
 	Effect Effect
 	// Applied is where it came to count: of a listing or a batch, the position
 	// that closed it. Zero where it did not.
-	Applied events.Position
+	Applied ident.Position
 	// Version is the first one that shows it; zero where there is none.
-	Version store.Version
+	Version ident.Position
 	// Overlay is the id of the overlay of Covered and Uncovered.
 	Overlay string
 	// Fields differ from the last good value before; After is the whole value
@@ -55,7 +55,7 @@ type KeyEvent struct {
 
 // Of is the history of a key as far as the log goes back: everything that was
 // said about it, oldest first, and what came of it. progress may be nil.
-func Of(ctx context.Context, p *Past, key model.Key, progress func(done, total int64)) ([]KeyEvent, error) {
+func Of(ctx context.Context, p *Past, key ident.Key, progress func(done, total int64)) ([]KeyEvent, error) {
 	bounds, err := p.bounds(ctx)
 	if err != nil {
 		return nil, err
@@ -88,23 +88,23 @@ func Of(ctx context.Context, p *Past, key model.Key, progress func(done, total i
 }
 
 // firstWith is the first version that contains what was applied.
-func firstWith(chain []link, e KeyEvent) store.Version {
+func firstWith(chain []link, e KeyEvent) ident.Position {
 	if e.Applied.IsZero() || e.Effect == Unchanged || e.Effect == Refused {
-		return store.Version{}
+		return ident.Position{}
 	}
 	for _, l := range chain {
-		if e.Applied.Compare(events.Position(l.version)) <= 0 {
+		if e.Applied.Compare(l.version) <= 0 {
 			return l.version
 		}
 	}
-	return store.Version{}
+	return ident.Position{}
 }
 
 type keyHistory struct {
-	key     model.Key
+	key     ident.Key
 	row     string
 	replay  *Replay
-	offered events.Hash
+	offered ident.Hash
 	events  []KeyEvent
 	waiting []int // of events: not applied yet
 }
@@ -116,12 +116,12 @@ func (k *keyHistory) step(s Step) {
 	k.offered, _ = k.replay.Fold().Offered(k.key)
 	switch b := s.Record.Event.Body.(type) {
 	case *events.Object:
-		if model.Key(b.Key) == k.key {
+		if b.Key == k.key {
 			k.events = append(k.events, KeyEvent{Record: s.Record, Effect: Waiting})
 			k.waiting = append(k.waiting, len(k.events)-1)
 		}
 	case *events.Begin:
-		if model.Shard(b.Shard) == k.key.Shard() {
+		if b.Shard == k.key.Shard() {
 			k.drop() // what waited is not applied any more
 		}
 	}
@@ -144,7 +144,7 @@ func (k *keyHistory) drop() {
 }
 
 // settle says what came of the records that waited until this step.
-func (k *keyHistory) settle(s Step, before events.Hash, change *RowChange) (settled bool) {
+func (k *keyHistory) settle(s Step, before ident.Hash, change *RowChange) (settled bool) {
 	if len(k.waiting) == 0 {
 		return false
 	}
@@ -213,7 +213,7 @@ func (k *keyHistory) mayWait(rec events.Record) bool {
 func (k *keyHistory) closes(s Step) bool {
 	switch b := s.Record.Event.Body.(type) {
 	case *events.Alive:
-		return model.Shard(b.Shard) == k.key.Shard() && !k.replay.Fold().Listing(k.key.Shard())
+		return b.Shard == k.key.Shard() && !k.replay.Fold().Listing(k.key.Shard())
 	case *events.Segment:
 		return s.Reset
 	}
@@ -255,26 +255,26 @@ func (k *keyHistory) over(id string, row []byte) bool {
 		return false
 	}
 	o, err := model.UnmarshalOverlay(id, row)
-	return err == nil && slices.ContainsFunc(o.Values, func(v model.OverlayValue) bool { return v.Resource == nil && v.Key == k.key })
+	return err == nil && slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource == nil && v.Key == k.key })
 }
 
 // hashOf is the content hash of what a record says; zero: the key is gone.
-func hashOf(rec events.Record) events.Hash {
+func hashOf(rec events.Record) ident.Hash {
 	o, ok := rec.Event.Body.(*events.Object)
 	if !ok || o.Op == events.Delete {
-		return events.Hash{}
+		return ident.Hash{}
 	}
-	return events.ContentHash(o.Key, o.Payload, o.Created)
+	return events.ContentHash(o.Key, o.Value)
 }
 
 // Keys are the keys of all objects that were ever spoken of, as far as the log
 // goes back, in no order.
-func Keys(ctx context.Context, p *Past) ([]model.Key, error) {
+func Keys(ctx context.Context, p *Past) ([]ident.Key, error) {
 	bounds, err := p.bounds(ctx)
 	if err != nil {
 		return nil, err
 	}
-	keys := map[model.Key]struct{}{}
+	keys := map[ident.Key]struct{}{}
 	r, err := BeginAtFloor(ctx, p)
 	if err != nil {
 		return nil, err
@@ -289,7 +289,7 @@ func Keys(ctx context.Context, p *Past) ([]model.Key, error) {
 			return nil, err
 		}
 		if o, ok := rec.Event.Body.(*events.Object); ok {
-			keys[model.Key(o.Key)] = struct{}{}
+			keys[o.Key] = struct{}{}
 		}
 	}
 	return slices.Collect(maps.Keys(keys)), nil

@@ -3,13 +3,13 @@ package history
 import (
 	"encoding/json"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 )
 
 // Document is a value as JSON; see kind.Document.
-func Document(kindName string, v model.Value) (json.RawMessage, error) {
+func Document(kindName string, v ident.Value) (json.RawMessage, error) {
 	return kind.Document(kindName, v.Type, v.Bytes)
 }
 
@@ -54,13 +54,13 @@ type overlaidDoc struct {
 }
 
 // overlayKind is the name of a kind of overlays.
-func overlayKind(k model.OverlayKind) string {
-	switch events.OverlayKind(k) {
-	case events.Rollback:
+func overlayKind(k ident.OverlayKind) string {
+	switch k {
+	case ident.Rollback:
 		return "rollback"
-	case events.Hold:
+	case ident.Hold:
 		return "hold"
-	case events.Quarantine:
+	case ident.Quarantine:
 		return "quarantine"
 	}
 	return "unknown"
@@ -68,12 +68,12 @@ func overlayKind(k model.OverlayKind) string {
 
 // row is a row of the content, read for people.
 type row struct {
-	key     model.Key // zero for an overlay
+	key     ident.Key // zero for an overlay
 	overlay string
 }
 
 func parseRow(key string) row {
-	k, overlay, err := model.ParseRow(key)
+	k, overlay, err := ident.ParseRow(key)
 	if err != nil {
 		return row{overlay: key} // of no kind that this build knows: named as it is
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
@@ -19,7 +20,7 @@ import (
 type Replay struct {
 	past    *Past
 	fold    *fold.Fold
-	from    events.Position   // where it began
+	from    ident.Position    // where it began
 	begun   bool              // with the record at from, and not behind it
 	content *store.Snapshot   // what the fold holds, but for the rows of behind
 	behind  map[string][]byte // nil: removed
@@ -28,7 +29,7 @@ type Replay struct {
 // Step is one record and what it did.
 type Step struct {
 	Record   events.Record
-	Position events.Position // of the record
+	Position ident.Position // of the record
 	// Changes are the rows of the content that differ from before, sorted.
 	Changes []RowChange
 	// Reset says that a segment began: the content was made anew.
@@ -61,10 +62,10 @@ func contentOf(f *fold.Fold) *store.Snapshot {
 }
 
 // From is the position behind which the replay began.
-func (r *Replay) From() events.Position { return r.from }
+func (r *Replay) From() ident.Position { return r.from }
 
 // Position is the last record that was folded.
-func (r *Replay) Position() events.Position { return r.fold.Position() }
+func (r *Replay) Position() ident.Position { return r.fold.Position() }
 
 // Fold is the fold itself; it must not be changed.
 func (r *Replay) Fold() *fold.Fold { return r.fold }

@@ -13,6 +13,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/events/archive"
 	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder"
 	"meshlog.dev/services/internal/fold"
@@ -38,7 +39,7 @@ type mesh struct {
 
 	session int
 	pseq    uint64
-	offered map[events.Key]events.Payload
+	offered map[ident.Key]ident.Value
 }
 
 type silent struct{}
@@ -49,7 +50,7 @@ func (silent) AskListing(context.Context, *reportv1.ListingRequest) error { retu
 // newMesh is a mesh whose builder has published a MeshPolicy of its source.
 func newMesh(t *testing.T, build string) *mesh {
 	t.Helper()
-	m := &mesh{t: t, chain: memstore.NewChain(), file: &memstore.File{}, now: time.Unix(1_800_000_000, 0), offered: map[events.Key]events.Payload{}}
+	m := &mesh{t: t, chain: memstore.NewChain(), file: &memstore.File{}, now: time.Unix(1_800_000_000, 0), offered: map[ident.Key]ident.Value{}}
 	m.log = memlog.New(m.clock)
 	m.start(build, fold.KindJudge{})
 	m.settle()
@@ -129,8 +130,8 @@ func (m *mesh) step() error {
 func (m *mesh) checkpoint() {
 	m.t.Helper()
 	ctx := m.t.Context()
-	at := store.Version(m.builder.Filed())
-	early := store.Version{Epoch: at.Epoch, Seq: at.Seq - 1}
+	at := m.builder.Filed()
+	early := ident.Position{Epoch: at.Epoch, Seq: at.Seq - 1}
 	whole, err := m.chain.Fetch(ctx, at)
 	if err != nil {
 		m.t.Fatal(err)
@@ -153,10 +154,10 @@ func (m *mesh) checkpoint() {
 	m.builder.Checkpointed(builder.Checkpointed{Content: content, Fold: filed})
 }
 
-var shard = events.Shard{Source: "file", Instance: "default"}
+var shard = ident.Shard{Source: "file", Instance: "default"}
 
-func key(kind, namespace, name string) events.Key {
-	return events.Key{Source: shard.Source, Instance: shard.Instance, Kind: kind, Namespace: namespace, Name: name}
+func key(kind, namespace, name string) ident.Key {
+	return ident.Key{Source: shard.Source, Instance: shard.Instance, Kind: kind, Namespace: namespace, Name: name}
 }
 
 func (m *mesh) append(body events.Body) uint64 {
@@ -191,19 +192,19 @@ func (m *mesh) alive() {
 	m.t.Helper()
 	var d events.ShardDigests
 	for k, p := range m.offered {
-		d.Toggle(k, events.ContentHash(k, p, time.Time{}))
+		d.Toggle(k, events.ContentHash(k, p))
 	}
 	m.append(&events.Alive{Shard: shard, Session: m.sessionName(), Low: m.pseq + 1, Digest: d.Sum(), Listed: events.AllBuckets()})
 }
 
-func (m *mesh) object(k events.Key, op events.Op, p events.Payload) uint64 {
+func (m *mesh) object(k ident.Key, op events.Op, p ident.Value) uint64 {
 	m.t.Helper()
 	m.pseq++
-	return m.append(&events.Object{Key: k, Op: op, Payload: p, Session: m.sessionName(), Pseq: m.pseq, Low: m.pseq, Origin: "file.yaml:1"})
+	return m.append(&events.Object{Key: k, Op: op, Value: p, Session: m.sessionName(), Pseq: m.pseq, Low: m.pseq, Origin: "file.yaml:1"})
 }
 
 // payload is the spec of an object.
-func (m *mesh) payload(kindName, spec string) events.Payload {
+func (m *mesh) payload(kindName, spec string) ident.Value {
 	m.t.Helper()
 	k, ok := kind.ByName(kindName)
 	if !ok {
@@ -217,7 +218,7 @@ func (m *mesh) payload(kindName, spec string) events.Payload {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	return events.Payload{Type: k.TypeURL, Bytes: b}
+	return ident.Value{Type: k.TypeURL, Bytes: b}
 }
 
 // put changes what the source offers.
@@ -232,7 +233,7 @@ func (m *mesh) remove(kindName, namespace, name string) uint64 {
 	m.t.Helper()
 	k := key(kindName, namespace, name)
 	delete(m.offered, k)
-	return m.object(k, events.Delete, events.Payload{})
+	return m.object(k, events.Delete, ident.Value{})
 }
 
 // weights is the spec of a VirtualService.
@@ -305,7 +306,7 @@ type judge struct {
 	refused string // name of an object
 }
 
-func (j judge) Judge(k model.Key, v model.Value) ([]model.Diagnostic, bool) {
+func (j judge) Judge(k ident.Key, v ident.Value) ([]model.Diagnostic, bool) {
 	ds, good := j.KindJudge.Judge(k, v)
 	return ds, good && k.Name != j.refused
 }

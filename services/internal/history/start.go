@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/store"
@@ -202,11 +203,11 @@ func (p *Past) foldRows(ctx context.Context, c *snapshotv1.Checkpoint) ([]store.
 }
 
 // base reads what a segment stands on.
-func (p *Past) base(ctx context.Context, h events.Hash) (iter.Seq2[string, []byte], error) {
+func (p *Past) base(ctx context.Context, h ident.Hash) (iter.Seq2[string, []byte], error) {
 	if p.Blobs == nil {
 		return nil, fmt.Errorf("base %s: %s has no blobs", h, p.Name)
 	}
-	b, err := p.Blobs.GetBlob(ctx, store.Hash(h))
+	b, err := p.Blobs.GetBlob(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("base %s: %w", h, err)
 	}
@@ -235,6 +236,6 @@ func rowSeq(rows []store.Row) iter.Seq2[string, []byte] {
 type readOnly struct{ Blobs }
 
 // PutBlob implements store.Blobs.
-func (readOnly) PutBlob(context.Context, []byte) (store.Hash, error) {
-	return store.Hash{}, errors.ErrUnsupported
+func (readOnly) PutBlob(context.Context, []byte) (ident.Hash, error) {
+	return ident.Hash{}, errors.ErrUnsupported
 }

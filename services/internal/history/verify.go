@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -35,7 +35,7 @@ const (
 
 // Finding is something to be said about a version.
 type Finding struct {
-	Version store.Version
+	Version ident.Position
 	Verdict Verdict
 	Build   string // that made the version
 	Reason  string
@@ -46,7 +46,7 @@ type Verification struct {
 	Build string // that folded again
 	// Floor is the position behind which the fold began; First and Last are
 	// the bounds of the log.
-	Floor       events.Position
+	Floor       ident.Position
 	First, Last uint64
 	Versions    int // on the chain
 	// Same are those of this build that came out the same, SameOther those of
@@ -109,14 +109,14 @@ type verifier struct {
 	Verification
 	replay *Replay
 	bySeq  map[uint64][]link
-	came   map[store.Version]outcome // what the fold came to, by version of the chain
+	came   map[ident.Position]outcome // what the fold came to, by version of the chain
 }
 
 // outcome is what is at a version's place on this log.
 type outcome struct {
-	at      events.Position
-	record  events.Hash
-	root    store.Hash
+	at      ident.Position
+	record  ident.Hash
+	root    ident.Hash
 	segment string // build of the segment
 }
 
@@ -143,7 +143,7 @@ func (v *verifier) follows(chain []link) {
 
 // fold folds the log again and notes what it comes to where a version is.
 func (v *verifier) fold(ctx context.Context, last uint64, progress func(done, total int64)) error {
-	v.came = map[store.Version]outcome{}
+	v.came = map[ident.Position]outcome{}
 	v.note()
 	first := v.replay.Position().Seq
 	return v.replay.To(ctx, last, func(s Step) error {
@@ -227,7 +227,7 @@ func (v *verifier) contents(ctx context.Context, p *Past, chain []link) error {
 }
 
 // deltas applies all deltas from a version on whose content is there.
-func (v *verifier) deltas(ctx context.Context, p *Past, from store.Version) error {
+func (v *verifier) deltas(ctx context.Context, p *Past, from ident.Position) error {
 	var at store.Stored
 	for u, err := range p.Versions.Updates(ctx, from) {
 		if err != nil {

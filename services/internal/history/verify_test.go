@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/history"
 	"meshlog.dev/store"
@@ -47,7 +47,7 @@ func TestVerify(t *testing.T) {
 	m := newMesh(t, "one")
 	m.canary(5)
 	v := verify(t, m, "one", 6, 0, map[history.Verdict]int{})
-	if v.Floor != (events.Position{}) || v.First != 1 || v.Versions != 6 {
+	if v.Floor != (ident.Position{}) || v.First != 1 || v.Versions != 6 {
 		t.Errorf("verified %+v", v)
 	}
 }
@@ -74,7 +74,7 @@ func TestVerifyRewound(t *testing.T) {
 	if _, err := history.At(t.Context(), m.past(), store.VersionOf(at)); err != nil {
 		t.Errorf("a lost version is on the chain still: %v", err)
 	}
-	lost := store.Version{Epoch: at.GetEpoch(), Seq: at.GetSeq() + 1}
+	lost := ident.Position{Epoch: at.GetEpoch(), Seq: at.GetSeq() + 1}
 	if _, err := history.At(t.Context(), m.past(), lost); !errors.Is(err, history.ErrNotThere) {
 		t.Errorf("a lost position: %v", err)
 	}
@@ -112,7 +112,7 @@ func TestVerifyFloor(t *testing.T) {
 	m := newMesh(t, "one")
 	m.canary(3)
 	m.checkpoint()
-	floor := events.Position(store.VersionOf(m.versions()[3].GetVersion()))
+	floor := store.VersionOf(m.versions()[3].GetVersion())
 	m.canary(3)
 	all := m.versions()
 	m.log.Trim(floor.Seq + 1)
@@ -158,7 +158,7 @@ func TestVerifyBroken(t *testing.T) {
 			m.put("VirtualService", "demo", "shop", weights(1, 99))
 			var last store.Update
 			m.settle()
-			for u, err := range m.chain.Updates(t.Context(), store.Version{}) {
+			for u, err := range m.chain.Updates(t.Context(), ident.Position{}) {
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -9,12 +9,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
-
-// Undecoded is the type URL of what a watcher could not decode. It is offered
-// under the key of the object and never good.
-const Undecoded = typePrefix + "meshlog.registry.v1.Undecoded"
 
 // UndecodedError is what a watcher said of an object that it could not decode.
 type UndecodedError struct {
@@ -40,7 +37,7 @@ func (k *Kind) Decode(typeURL string, b []byte) (proto.Message, error) {
 			return nil, fmt.Errorf("%s: %w", typeURL, err)
 		}
 		return m, nil
-	case Undecoded:
+	case ident.Undecoded:
 		var u registryv1.Undecoded
 		if err := proto.Unmarshal(b, &u); err != nil {
 			return nil, fmt.Errorf("%s: %w", typeURL, err)

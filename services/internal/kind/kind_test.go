@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kind"
@@ -62,7 +63,7 @@ func TestDecode(t *testing.T) {
 		bytes         []byte
 		want          string
 	}{
-		{"undecoded", kind.Undecoded, u, "line 3: unknown field \"x\""},
+		{"undecoded", ident.Undecoded, u, "line 3: unknown field \"x\""},
 		{"another type", "type.googleapis.com/meshlog.config.v1.MeshPolicy", nil, "a Resource holds"},
 		{"no protobuf", k.TypeURL, []byte{0xff}, "type.googleapis.com/meshlog.config.v1.Resource: "},
 	} {

@@ -9,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
-	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/kubeconv"
 )
 
@@ -18,7 +18,7 @@ import (
 func undecoded(t *testing.T, p *anypb.Any) *registryv1.Undecoded {
 	t.Helper()
 	var u registryv1.Undecoded
-	if p.GetTypeUrl() != kind.Undecoded {
+	if p.GetTypeUrl() != ident.Undecoded {
 		t.Fatalf("payload is a %s, want an Undecoded", p.GetTypeUrl())
 	}
 	if err := proto.Unmarshal(p.GetValue(), &u); err != nil {
@@ -135,7 +135,7 @@ networks {key: "network1" value {endpoints {from_registry: "cluster1"} gateways 
 		}
 	}
 	invalid := kubeconv.Mesh(&corev1.ConfigMap{Data: map[string]string{"mesh": "accessLogFile: x\nconnectTimeout: -1s"}})[0]
-	if invalid.Payload.GetTypeUrl() == kind.Undecoded || !strings.HasSuffix(invalid.Origin, "mesh:2") {
+	if invalid.Payload.GetTypeUrl() == ident.Undecoded || !strings.HasSuffix(invalid.Origin, "mesh:2") {
 		t.Errorf("an invalid one is a %s of %s", invalid.Payload.GetTypeUrl(), invalid.Origin)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kind"
 )
@@ -109,7 +110,7 @@ func undecoded(data []byte, mediaType string, why error) *anypb.Any {
 	if err != nil { // texts and bytes: it cannot be
 		b = nil
 	}
-	return &anypb.Any{TypeUrl: kind.Undecoded, Value: b}
+	return &anypb.Any{TypeUrl: ident.Undecoded, Value: b}
 }
 
 // content is an object as JSON, without what is no content, so that only a change

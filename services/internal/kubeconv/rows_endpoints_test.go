@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
-	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/kubeconv"
 )
 
@@ -132,7 +132,7 @@ func TestEPS3Names(t *testing.T) {
 		t.Errorf("got %v, want an error of addressType", err)
 	}
 	var c kubeconv.Converter
-	if p := payload(t, &c, "EndpointSlice", s); p.GetTypeUrl() != kind.Undecoded {
+	if p := payload(t, &c, "EndpointSlice", s); p.GetTypeUrl() != ident.Undecoded {
 		t.Errorf("its payload is a %s", p.GetTypeUrl())
 	}
 }

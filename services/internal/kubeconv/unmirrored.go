@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 )
 
@@ -23,7 +24,7 @@ func Unmirrored(e *corev1.Endpoints) *model.Diagnostic { //nolint:staticcheck //
 	}
 	d := &model.Diagnostic{
 		Severity: model.Warning, Code: "unmirrored",
-		Key:    model.Key{Kind: "Service", Namespace: e.Namespace, Name: e.Name},
+		Key:    ident.Key{Kind: "Service", Namespace: e.Namespace, Name: e.Name},
 		Reason: "its endpoints are in an Endpoints object only, of which no controller has made an EndpointSlice",
 		Advice: "write an EndpointSlice with the label " + SliceLabel + ": " + e.Name,
 		Effect: "the Service has no endpoints",

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
@@ -43,7 +44,7 @@ type claim struct {
 	entry    *networking.ServiceEntry
 }
 
-func (c *claim) key() Key { return c.service.Key }
+func (c *claim) key() ident.Key { return c.service.Key }
 
 // selector is of the workloads that are its endpoints; empty: it selects none.
 func (c *claim) selector() map[string]string {
@@ -75,7 +76,7 @@ func (s *settings) hosts(o Object) []string {
 	return nil
 }
 
-func (s *settings) registryHost(k Key, m *registryv1.Service) string {
+func (s *settings) registryHost(k ident.Key, m *registryv1.Service) string {
 	if m.GetHostname() != "" {
 		return m.GetHostname()
 	}

@@ -8,43 +8,18 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
-)
-
-// Value is a value as its source gave it.
-type Value struct {
-	Type    string    // type URL
-	Bytes   []byte    // never marshalled again
-	Created time.Time // creation time at the source; zero where it has none
-}
-
-// OverlayValue is what is served for Key while its source offers Base, or in
-// the place of Resource.
-type OverlayValue struct {
-	Key      Key
-	Base     [32]byte  // content hash of what is offered; zero: nothing is
-	Resource *Resource // instead of Key and Base, in a Quarantine
-	Value    *Value    // nil: the key, or the resource, is not served
-}
-
-// OverlayKind says whose word an overlay is; the numbers are those on the log.
-type OverlayKind uint8
-
-// The kinds of overlays.
-const (
-	Rollback   OverlayKind = 1
-	Hold       OverlayKind = 2
-	Quarantine OverlayKind = 3
 )
 
 // Overlay lies over the world.
 type Overlay struct {
 	ID       string
-	Kind     OverlayKind
+	Kind     ident.OverlayKind
 	Reason   string
 	Actor    string
 	Observed time.Time
-	Values   []OverlayValue // sorted by key row; resources in their own order
+	Values   []ident.OverlayValue // sorted by key row; resources in their own order
 }
 
 // RowChange is one content row that changed. A nil Value: it is gone.
@@ -72,16 +47,16 @@ func (c Change) IsEmpty() bool { return len(c.Rows) == 0 && !c.Reset }
 var deterministic = proto.MarshalOptions{Deterministic: true}
 
 // MarshalValue is the bytes of a value's row.
-func MarshalValue(v Value) []byte {
-	b, err := deterministic.Marshal(v.Proto())
+func MarshalValue(v ident.Value) []byte {
+	b, err := deterministic.Marshal(ValueProto(v))
 	if err != nil {
 		panic(fmt.Sprintf("a value of bytes cannot fail to marshal: %v", err))
 	}
 	return b
 }
 
-// Proto is v on the wire.
-func (v Value) Proto() *snapshotv1.Value {
+// ValueProto returns v on the wire.
+func ValueProto(v ident.Value) *snapshotv1.Value {
 	p := &snapshotv1.Value{Payload: &anypb.Any{TypeUrl: v.Type, Value: v.Bytes}}
 	if !v.Created.IsZero() {
 		p.CreateTime = timestamppb.New(v.Created)
@@ -90,8 +65,8 @@ func (v Value) Proto() *snapshotv1.Value {
 }
 
 // ValueOf reads a value from the wire.
-func ValueOf(p *snapshotv1.Value) Value {
-	v := Value{Type: p.GetPayload().GetTypeUrl(), Bytes: p.GetPayload().GetValue()}
+func ValueOf(p *snapshotv1.Value) ident.Value {
+	v := ident.Value{Type: p.GetPayload().GetTypeUrl(), Bytes: p.GetPayload().GetValue()}
 	if p.GetCreateTime() != nil {
 		v.Created = p.GetCreateTime().AsTime()
 	}
@@ -99,10 +74,10 @@ func ValueOf(p *snapshotv1.Value) Value {
 }
 
 // UnmarshalValue reads the bytes of a value's row.
-func UnmarshalValue(b []byte) (Value, error) {
+func UnmarshalValue(b []byte) (ident.Value, error) {
 	var p snapshotv1.Value
 	if err := proto.Unmarshal(b, &p); err != nil {
-		return Value{}, fmt.Errorf("value row: %w", err)
+		return ident.Value{}, fmt.Errorf("value row: %w", err)
 	}
 	return ValueOf(&p), nil
 }
@@ -125,15 +100,15 @@ func (o Overlay) Proto() *snapshotv1.Overlay {
 	for _, v := range o.Values {
 		pv := new(snapshotv1.OverlayValue)
 		if v.Resource != nil {
-			pv.Resource = v.Resource.proto()
+			pv.Resource = resourceProto(v.Resource)
 		} else {
 			pv.Key = v.Key.Row()
 		}
-		if v.Base != ([32]byte{}) {
+		if !v.Base.IsZero() {
 			pv.Base = v.Base[:]
 		}
 		if v.Value != nil {
-			pv.Value = v.Value.Proto()
+			pv.Value = ValueProto(*v.Value)
 		}
 		p.Values = append(p.Values, pv)
 	}
@@ -151,17 +126,17 @@ func UnmarshalOverlay(id string, b []byte) (Overlay, error) {
 
 // OverlayOf reads an overlay from the wire.
 func OverlayOf(id string, p *snapshotv1.Overlay) (Overlay, error) {
-	o := Overlay{ID: id, Kind: OverlayKind(p.GetKind()), Reason: p.GetReason(), Actor: p.GetActor()}
+	o := Overlay{ID: id, Kind: ident.OverlayKind(p.GetKind()), Reason: p.GetReason(), Actor: p.GetActor()}
 	if p.GetObservedTime() != nil {
 		o.Observed = p.GetObservedTime().AsTime()
 	}
 	for _, pv := range p.GetValues() {
-		var v OverlayValue
+		var v ident.OverlayValue
 		var err error
 		if pv.GetResource() != nil {
 			v.Resource, err = resourceOf(pv.GetResource())
 		} else {
-			v.Key, _, err = ParseRow(pv.GetKey())
+			v.Key, _, err = ident.ParseRow(pv.GetKey())
 		}
 		if err != nil {
 			return Overlay{}, fmt.Errorf("overlay %s: %w", id, err)

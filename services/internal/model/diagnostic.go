@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
@@ -35,7 +36,7 @@ type Diagnostic struct {
 	Severity Severity
 	// Code is a stable word for programs: "invalid", "undecoded", "conflict".
 	Code string
-	Key  Key
+	Key  ident.Key
 	// Resource is that of xDS which it is about, where it is about no object:
 	// "Listener ingress".
 	Resource string
@@ -62,7 +63,7 @@ func (d Diagnostic) Compare(e Diagnostic) int {
 // Proto is d on the wire.
 func (d Diagnostic) Proto() *snapshotv1.Diagnostic {
 	object := d.Resource
-	if d.Key != (Key{}) {
+	if d.Key != (ident.Key{}) {
 		object = d.Key.String()
 	}
 	return &snapshotv1.Diagnostic{

@@ -9,6 +9,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
@@ -23,20 +24,20 @@ type endpointIndex struct {
 
 // slice is some of the endpoints of a service of a registry.
 type slice struct {
-	Key
+	ident.Key
 	*registryv1.Endpoints
 }
 
 // sliceOf names the service that a slice belongs to: of the same shard, by its
 // object's name, whether it is there yet or not.
 type sliceOf struct {
-	Shard
+	ident.Shard
 	name
 }
 
 // workload is what selectors of services may select.
 type workload struct {
-	Key
+	ident.Key
 	labels map[string]string
 	entry  *networking.WorkloadEntry
 	pod    *registryv1.Workload // either
@@ -44,15 +45,15 @@ type workload struct {
 
 // selecting is an object of which the hosts take workloads as endpoints.
 type selecting struct {
-	Key
+	ident.Key
 	ids      []ServiceID
 	selector map[string]string
 	pods     bool // Pods too
 }
 
-func (s *slice) key() Key     { return s.Key }
-func (w *workload) key() Key  { return w.Key }
-func (s *selecting) key() Key { return s.Key }
+func (s *slice) key() ident.Key     { return s.Key }
+func (w *workload) key() ident.Key  { return w.Key }
+func (s *selecting) key() ident.Key { return s.Key }
 
 func hashSliceOf(s sliceOf) uint64 {
 	return hashStrings(s.Source, s.Instance, s.namespace, s.name.name)
@@ -68,7 +69,7 @@ func newEndpointIndex() endpointIndex {
 	}
 }
 
-func sliceOfKey(k Key, service string) sliceOf {
+func sliceOfKey(k ident.Key, service string) sliceOf {
 	return sliceOf{k.Shard(), name{k.Namespace, service}}
 }
 
@@ -175,7 +176,7 @@ func (e *endpointEdit) slice(w *World, was, is *Object) {
 		} else {
 			e.slices.drop(of, o.Key)
 		}
-		service := Key{o.Key.Source, o.Key.Instance, serviceKind, o.Key.Namespace, m.GetService()}
+		service := ident.Key{Source: o.Key.Source, Instance: o.Key.Instance, Kind: serviceKind, Namespace: o.Key.Namespace, Name: m.GetService()}
 		if s, ok := w.Served(service); ok {
 			e.touch(s)
 		}
@@ -199,7 +200,7 @@ func (e *endpointEdit) workload(was, is *Object) {
 }
 
 // touchMoved touches the services of which endpoints may be in other networks.
-func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, moved func(Shard) bool) {
+func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, moved func(ident.Shard) bool) {
 	for id, claims := range services.claims.all() {
 		for _, c := range claims {
 			if moved(c.service.Key.Shard()) || len(c.selector()) > 0 && len(x.workloads.get(id.Namespace)) > 0 {
@@ -211,7 +212,7 @@ func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, move
 
 // done takes the services and networks as they are by now; of the shards that
 // moved, if any, workloads may be in other networks than before.
-func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, moved func(Shard) bool) endpointIndex {
+func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, moved func(ident.Shard) bool) endpointIndex {
 	x := e.from
 	x.slices, x.workloads, x.selecting = e.slices.done(), e.workloads.done(), e.selecting.done()
 	for _, w := range e.moved {

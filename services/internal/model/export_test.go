@@ -3,6 +3,8 @@ package model
 import (
 	"fmt"
 	"slices"
+
+	"meshlog.dev/proto/ident"
 )
 
 // Structure is all that pc holds, a line each, sorted: equal worlds have equal
@@ -111,8 +113,8 @@ func (pc *PushContext) Structure() []string {
 	return out
 }
 
-func keysOf[T keyed](list []T) []Key {
-	keys := make([]Key, len(list))
+func keysOf[T keyed](list []T) []ident.Key {
+	keys := make([]ident.Key, len(list))
 	for i, m := range list {
 		keys[i] = m.key()
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
 )
 
 const gatewayKind = "Gateway"
@@ -25,7 +27,7 @@ type gatewaySelector struct {
 	text   string
 }
 
-func (g *gateway) key() Key { return g.Key }
+func (g *gateway) key() ident.Key { return g.Key }
 
 func (g *gateway) same(o *gateway) bool {
 	return g.Key == o.Key && g.Created.Equal(o.Created) && sameMessage(g.Spec, o.Spec)

@@ -2,13 +2,15 @@ package model
 
 import (
 	"slices"
+
+	"meshlog.dev/proto/ident"
 )
 
 // groups is an immutable map of lists, none of them empty, each sorted by what
 // its edits compare by. A member is told from others of its list by its key.
 type groups[G comparable, T keyed] struct{ table[G, []T] }
 
-type keyed interface{ key() Key }
+type keyed interface{ key() ident.Key }
 
 func newGroups[G comparable, T keyed](hash func(G) uint64) groups[G, T] {
 	return groups[G, T]{newTable[G, []T](hash)}
@@ -19,23 +21,23 @@ func newGroups[G comparable, T keyed](hash func(G) uint64) groups[G, T] {
 type groupsEdit[G comparable, T keyed] struct {
 	from    groups[G, T]
 	compare func(a, b T) int
-	moved   map[G]map[Key]*T // nil: it goes
+	moved   map[G]map[ident.Key]*T // nil: it goes
 }
 
 func (g groups[G, T]) edit(compare func(a, b T) int) *groupsEdit[G, T] {
-	return &groupsEdit[G, T]{g, compare, make(map[G]map[Key]*T)}
+	return &groupsEdit[G, T]{g, compare, make(map[G]map[ident.Key]*T)}
 }
 
 // put makes m a member in the place of the one of its key.
 func (e *groupsEdit[G, T]) put(group G, m T) { e.move(group, m.key(), &m) }
 
 // drop ends the membership of the one of that key.
-func (e *groupsEdit[G, T]) drop(group G, k Key) { e.move(group, k, nil) }
+func (e *groupsEdit[G, T]) drop(group G, k ident.Key) { e.move(group, k, nil) }
 
-func (e *groupsEdit[G, T]) move(group G, k Key, m *T) {
+func (e *groupsEdit[G, T]) move(group G, k ident.Key, m *T) {
 	moved := e.moved[group]
 	if moved == nil {
-		moved = make(map[Key]*T)
+		moved = make(map[ident.Key]*T)
 		e.moved[group] = moved
 	}
 	moved[k] = m

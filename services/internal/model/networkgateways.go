@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
@@ -86,7 +87,7 @@ const (
 // entrance is a Service that may be the gateway of a network: by its label, or
 // because MeshNetworks names its host. It is immutable.
 type entrance struct {
-	Key
+	ident.Key
 	host      string
 	labelled  *networkPort // nil: not by its label
 	addresses []string     // IPs or host names
@@ -104,7 +105,7 @@ type networkPort struct {
 }
 
 // newEntrance is nil for a Service that is not reached from outside.
-func (s *settings) newEntrance(k Key, m *registryv1.Service) *entrance {
+func (s *settings) newEntrance(k ident.Key, m *registryv1.Service) *entrance {
 	e := &entrance{
 		Key: k, host: s.registryHost(k, m), addresses: m.GetExternalAddresses(),
 		byNode: m.GetNodeSelector() != nil, nodes: m.GetNodeSelector().GetLabels(),
@@ -191,7 +192,7 @@ func (x *networkIndex) addresses() []NetworkGateway {
 }
 
 // notEntered says that a gateway leads nowhere yet.
-func notEntered(k Key, field string) Diagnostic {
+func notEntered(k ident.Key, field string) Diagnostic {
 	return Diagnostic{
 		Severity: Warning, Code: "unsupported", Key: k, Field: field,
 		Reason: "gateways of networks are entered in Istio's mutual TLS, which proxies are not told to speak yet",

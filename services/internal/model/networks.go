@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
@@ -24,13 +25,13 @@ const (
 // networkIndex is in which networks endpoints are, and by which gateways others
 // enter them.
 type networkIndex struct {
-	mesh       *meshconfig.MeshNetworks // nil: there is none
-	meshKey    Key                      // of the object that says so
-	registries map[string]string        // networks by instance, as mesh says
-	blocks     []networkBlock           // as mesh says, the smallest first
-	labelled   map[Shard]string         // by the label of the system namespace
-	entrances  table[Key, *entrance]    // Services that may be gateways
-	nodes      table[Key, *outsideNode] // that are reached from outside
+	mesh       *meshconfig.MeshNetworks       // nil: there is none
+	meshKey    ident.Key                      // of the object that says so
+	registries map[string]string              // networks by instance, as mesh says
+	blocks     []networkBlock                 // as mesh says, the smallest first
+	labelled   map[ident.Shard]string         // by the label of the system namespace
+	entrances  table[ident.Key, *entrance]    // Services that may be gateways
+	nodes      table[ident.Key, *outsideNode] // that are reached from outside
 	gateways   *NetworkGateways
 }
 
@@ -47,20 +48,20 @@ type outsideNode struct {
 
 func newNetworkIndex() networkIndex {
 	return networkIndex{
-		entrances: newTable[Key, *entrance](hashKey), nodes: newTable[Key, *outsideNode](hashKey),
+		entrances: newTable[ident.Key, *entrance](hashKey), nodes: newTable[ident.Key, *outsideNode](hashKey),
 		gateways: &NetworkGateways{},
 	}
 }
 
 // of is the network of a workload of a shard (NET-4): what it says itself, else
 // what its cluster says, else the mesh. Empty: it is not known.
-func (x *networkIndex) of(s Shard, said, address string) string {
+func (x *networkIndex) of(s ident.Shard, said, address string) string {
 	return cmp.Or(said, x.ofShard(s), x.ofAddress(address))
 }
 
 // ofShard is the network of a shard's workloads as far as they do not say
 // another.
-func (x *networkIndex) ofShard(s Shard) string {
+func (x *networkIndex) ofShard(s ident.Shard) string {
 	return cmp.Or(x.labelled[s], x.registries[s.Instance])
 }
 
@@ -104,14 +105,14 @@ func (x *networkIndex) read(m *meshconfig.MeshNetworks) {
 type networkEdit struct {
 	*transition
 	from       networkIndex
-	entrances  *edit[Key, *entrance]
-	nodes      *edit[Key, *outsideNode]
-	relabelled map[Shard]string // shards of which the system namespace changed
-	outside    bool             // what is reached from outside may be another
+	entrances  *edit[ident.Key, *entrance]
+	nodes      *edit[ident.Key, *outsideNode]
+	relabelled map[ident.Shard]string // shards of which the system namespace changed
+	outside    bool                   // what is reached from outside may be another
 }
 
 func (x networkIndex) edit(t *transition) *networkEdit {
-	return &networkEdit{transition: t, from: x, entrances: x.entrances.edit(), nodes: x.nodes.edit(), relabelled: make(map[Shard]string)}
+	return &networkEdit{transition: t, from: x, entrances: x.entrances.edit(), nodes: x.nodes.edit(), relabelled: make(map[ident.Shard]string)}
 }
 
 // namespace takes in a Namespace (NS-1); either may be nil.
@@ -161,17 +162,17 @@ func (e *networkEdit) service(was, is *Object) {
 
 // done takes what the world says of networks. Moved says of which shards the
 // workloads may be in other networks than before; nil: of none.
-func (e *networkEdit) done(w *World) (x networkIndex, moved func(Shard) bool) {
+func (e *networkEdit) done(w *World) (x networkIndex, moved func(ident.Shard) bool) {
 	x = e.from
 	var mesh *meshconfig.MeshNetworks
-	if o := w.winner(Key{Kind: meshNetworksKind, Name: countedName}); o != nil {
+	if o := w.winner(ident.Key{Kind: meshNetworksKind, Name: countedName}); o != nil {
 		mesh, _ = o.Message.(*meshconfig.MeshNetworks)
 		e.outside = e.outside || o.Key != x.meshKey
 		x.meshKey = o.Key
 	}
 	if mesh != x.mesh && !proto.Equal(mesh, x.mesh) {
 		x.read(mesh)
-		moved = func(Shard) bool { return true }
+		moved = func(ident.Shard) bool { return true }
 		e.outside = true
 	}
 	for shard, network := range e.relabelled {
@@ -182,12 +183,12 @@ func (e *networkEdit) done(w *World) (x networkIndex, moved func(Shard) bool) {
 	if len(e.relabelled) > 0 {
 		x.labelled = maps.Clone(x.labelled)
 		if x.labelled == nil {
-			x.labelled = make(map[Shard]string)
+			x.labelled = make(map[ident.Shard]string)
 		}
 		maps.Copy(x.labelled, e.relabelled)
-		maps.DeleteFunc(x.labelled, func(_ Shard, network string) bool { return network == "" })
+		maps.DeleteFunc(x.labelled, func(_ ident.Shard, network string) bool { return network == "" })
 		if moved == nil {
-			moved = func(s Shard) bool { _, ok := e.relabelled[s]; return ok }
+			moved = func(s ident.Shard) bool { _, ok := e.relabelled[s]; return ok }
 		}
 	}
 	e.reclassify(moved != nil)
@@ -228,7 +229,7 @@ func (pc *PushContext) networkOf(p *Proxy) string {
 	if ips := p.addresses(); len(ips) > 0 {
 		address = ips[0].String()
 	}
-	return pc.networks.of(Shard{kubernetesSource, p.ClusterID}, said, address)
+	return pc.networks.of(ident.Shard{Source: kubernetesSource, Instance: p.ClusterID}, said, address)
 }
 
 // addresses are the IPs that a proxy says are its own.

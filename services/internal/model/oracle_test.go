@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	. "meshlog.dev/services/internal/model/modeltest"
 )
@@ -28,7 +29,7 @@ type oracle struct {
 func TestScopesAreSound(t *testing.T) {
 	for seed := range uint64(30) {
 		pc := model.NewPushContext(model.NewWorld())
-		Walk(t, 1000+seed, 25, func(_, after *model.World, keys []model.Key) {
+		Walk(t, 1000+seed, 25, func(_, after *model.World, keys []ident.Key) {
 			pc, _ = pc.Next(after, keys)
 			o := oracle{after, pc}
 			for _, ns := range append([]string{"elsewhere"}, AnyNamespace...) {
@@ -70,7 +71,7 @@ func heads(r *model.Reader, s model.Scope, gateway string) []string {
 }
 
 // order is that in which what only one can have is given.
-func (o oracle) order(a, b model.Key, aCreated, bCreated time.Time) int {
+func (o oracle) order(a, b ident.Key, aCreated, bCreated time.Time) int {
 	place := func(source string) int {
 		if i := slices.Index(o.world.Policy().SourcePriority, source); i >= 0 {
 			return i

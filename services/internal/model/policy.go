@@ -12,6 +12,7 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 )
 
@@ -35,7 +36,7 @@ const DefaultsSource = "up"
 
 // RequiredSource is a shard that must be SYNCED before a version.
 type RequiredSource struct {
-	Shard
+	ident.Shard
 	// AcceptPartial: a listing that could not read everything will do.
 	AcceptPartial bool
 }
@@ -66,7 +67,7 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 		p.SourcePriority = slices.Clone(m.GetSourcePriority())
 	}
 	for _, r := range m.GetRequiredSources() {
-		p.Required = append(p.Required, RequiredSource{Shard{r.GetSource(), r.GetInstance()}, r.GetAcceptPartial()})
+		p.Required = append(p.Required, RequiredSource{ident.Shard{Source: r.GetSource(), Instance: r.GetInstance()}, r.GetAcceptPartial()})
 	}
 	g := m.GetGuard()
 	p.Guard.Disabled = g.GetDisabled()
@@ -80,7 +81,7 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 // wins orders the copies of one object, and all else that only one can have,
 // the one that wins first: source priority, then the oldest (no creation time
 // counts as youngest), then namespace/name, then source/instance.
-func wins(priority []string, a Key, aCreated time.Time, b Key, bCreated time.Time) int {
+func wins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCreated time.Time) int {
 	return cmp.Or(
 		winsBySource(priority, a.Source, b.Source),
 		winsByAge(aCreated, bCreated),
@@ -92,7 +93,7 @@ func wins(priority []string, a Key, aCreated time.Time, b Key, bCreated time.Tim
 }
 
 // whyWins says by what a wins over b, of which wins says that it does.
-func whyWins(priority []string, a Key, aCreated time.Time, b Key, bCreated time.Time) string {
+func whyWins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCreated time.Time) string {
 	switch {
 	case winsBySource(priority, a.Source, b.Source) != 0:
 		return "comes first by source priority"

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"meshlog.dev/proto/ident"
 )
 
 // PushContext is the world as generation reads it: indexed, and immutable. A
@@ -36,7 +38,7 @@ var indexedKinds = []string{
 
 // NewPushContext indexes the whole world.
 func NewPushContext(w *World) *PushContext {
-	var keys []Key
+	var keys []ident.Key
 	for _, kind := range indexedKinds {
 		for o := range w.Objects(kind) {
 			keys = append(keys, o.Key)
@@ -73,7 +75,7 @@ func (s *settings) equal(o *settings) bool {
 // these keys, and the inputs that differ, sorted. It costs what the change
 // costs, not what the world does; a change of how objects are to be read costs
 // the world, and every input is named.
-func (pc *PushContext) Next(w *World, changed []Key) (*PushContext, []Input) {
+func (pc *PushContext) Next(w *World, changed []ident.Key) (*PushContext, []Input) {
 	if !pc.settings.equal(settingsOf(w)) {
 		next := NewPushContext(w)
 		inputs := make(map[Input]struct{})
@@ -84,7 +86,7 @@ func (pc *PushContext) Next(w *World, changed []Key) (*PushContext, []Input) {
 	return pc.next(w, changed)
 }
 
-func (pc *PushContext) next(w *World, changed []Key) (*PushContext, []Input) {
+func (pc *PushContext) next(w *World, changed []ident.Key) (*PushContext, []Input) {
 	t := &transition{settings: pc.settings, inputs: make(map[Input]struct{}), problems: pc.problems.edit()}
 	raw, services, endpoints := pc.raw.edit(t), pc.services.edit(t), pc.endpoints.edit(t)
 	virtualServices, rules, gateways := pc.virtualServices.edit(t), pc.rules.edit(t), pc.gateways.edit(t)
@@ -120,7 +122,7 @@ func (pc *PushContext) next(w *World, changed []Key) (*PushContext, []Input) {
 	}
 	next.raw = raw.done()
 	next.services = services.done()
-	var moved func(Shard) bool
+	var moved func(ident.Shard) bool
 	next.networks, moved = networks.done(w)
 	next.endpoints = endpoints.done(&next.services, &next.networks, moved)
 	next.virtualServices = virtualServices.done()

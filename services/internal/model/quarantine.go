@@ -7,27 +7,16 @@ import (
 	"maps"
 	"slices"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
-// Resource is content of xDS that clients rejected.
-type Resource struct {
-	Type string // type URL
-	Name string
-	Sum  [16]byte // of name and content: another content is not meant
-	// Client is name and version of the clients that reject it; see
-	// Proxy.Client.
-	Client string
-	// Class is one that is served it: what ProxyClass.Encode returned.
-	Class []byte
-}
-
-func (r *Resource) proto() *snapshotv1.Resource {
+func resourceProto(r *ident.Resource) *snapshotv1.Resource {
 	return &snapshotv1.Resource{TypeUrl: r.Type, Name: r.Name, Sum: r.Sum[:], Client: r.Client, Class: r.Class}
 }
 
-func resourceOf(p *snapshotv1.Resource) (*Resource, error) {
-	r := &Resource{Type: p.GetTypeUrl(), Name: p.GetName(), Client: p.GetClient(), Class: p.GetClass()}
+func resourceOf(p *snapshotv1.Resource) (*ident.Resource, error) {
+	r := &ident.Resource{Rejected: ident.Rejected{Type: p.GetTypeUrl(), Name: p.GetName(), Client: p.GetClient()}, Class: p.GetClass()}
 	if len(p.GetSum()) != len(r.Sum) {
 		return nil, errors.New("the sum of a resource is too short")
 	}
@@ -35,8 +24,8 @@ func resourceOf(p *snapshotv1.Resource) (*Resource, error) {
 	return r, nil
 }
 
-// String names the resource for people.
-func (r *Resource) String() string {
+// ResourceName returns the type and name of r for people.
+func ResourceName(r *ident.Resource) string {
 	if t, ok := ResourceTypeOf(r.Type); ok {
 		return t.Message() + " " + r.Name
 	}
@@ -69,7 +58,7 @@ func newQuarantines(overlays map[string]Overlay) *quarantines {
 	q := &quarantines{by: map[affected][]Replacement{}}
 	for _, id := range slices.Sorted(maps.Keys(overlays)) {
 		o := overlays[id]
-		if o.Kind != Quarantine {
+		if o.Kind != ident.Quarantine {
 			continue
 		}
 		q.overlays = append(q.overlays, o)
@@ -131,7 +120,7 @@ func (q *quarantines) diagnostics() (all []Diagnostic) {
 				effect = "it is not sent to them, and nothing is served instead"
 			}
 			all = append(all, Diagnostic{
-				Severity: Error, Code: "quarantined", Resource: v.Resource.String(),
+				Severity: Error, Code: "quarantined", Resource: ResourceName(v.Resource),
 				Reason: fmt.Sprintf("%s rejects it: %s", v.Resource.Client, cmp.Or(o.Reason, "no reason was given")),
 				Advice: fmt.Sprintf("correct what it is made of, or run `meshlog approve %s` to have it sent once more", o.ID),
 				Effect: effect,

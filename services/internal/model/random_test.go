@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	. "meshlog.dev/services/internal/model/modeltest"
 )
@@ -17,7 +18,7 @@ func TestNextIsRebuildOfEverything(t *testing.T) {
 	for seed := range uint64(10) {
 		pc := model.NewPushContext(model.NewWorld())
 		step := 0
-		Walk(t, seed, 40, func(_, after *model.World, keys []model.Key) {
+		Walk(t, seed, 40, func(_, after *model.World, keys []ident.Key) {
 			step++
 			before := pc
 			var changed []model.Input
@@ -101,7 +102,7 @@ func readings(pc *model.PushContext, others ...*model.PushContext) []reading {
 	for _, ns := range AnyNamespace {
 		for _, n := range AnyName {
 			read("VirtualService "+ns+"/"+n, func(r *model.Reader) any {
-				return r.VirtualService(model.Key{Namespace: ns, Name: n})
+				return r.VirtualService(ident.Key{Namespace: ns, Name: n})
 			})
 			for _, host := range AnyHost {
 				read("DestinationRule "+ns+"/"+n+" "+host, func(r *model.Reader) any {

@@ -13,6 +13,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 )
 
@@ -21,7 +22,7 @@ const resourceKind = "Resource"
 
 // rawIndex is the raw Envoy resources of the world, by who gets them.
 type rawIndex struct {
-	byKey     table[Key, *RawResource]
+	byKey     table[ident.Key, *RawResource]
 	names     table[nameKey, []*RawResource] // the one that wins first
 	cells     map[cellKey]*cell
 	selectors []*Selector // of the cells, sorted by text
@@ -29,7 +30,7 @@ type rawIndex struct {
 
 // RawResource is an Envoy resource as its object gives it.
 type RawResource struct {
-	Key      Key
+	Key      ident.Key
 	Created  time.Time
 	Type     ResourceType
 	Name     string // Envoy's name of it
@@ -54,7 +55,7 @@ type (
 
 func newRawIndex() rawIndex {
 	return rawIndex{
-		byKey: newTable[Key, *RawResource](hashKey),
+		byKey: newTable[ident.Key, *RawResource](hashKey),
 		names: newTable[nameKey, []*RawResource](hashNameKey),
 		cells: make(map[cellKey]*cell),
 	}

@@ -5,13 +5,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"meshlog.dev/proto/ident"
 )
 
 // rawEdit makes one rawIndex from another.
 type rawEdit struct {
 	*transition
 	from    rawIndex
-	byKey   *edit[Key, *RawResource]
+	byKey   *edit[ident.Key, *RawResource]
 	names   *edit[nameKey, []*RawResource]
 	touched map[nameKey]bool
 	cells   map[cellKey]map[string]bool // and the names in them that may differ
@@ -25,7 +27,7 @@ func (x rawIndex) edit(t *transition) *rawEdit {
 }
 
 // change takes in the object of k as it is now; nil: it is gone.
-func (e *rawEdit) change(k Key, is *Object) {
+func (e *rawEdit) change(k ident.Key, is *Object) {
 	unread := about{resourceKind, "", k.Row()}
 	e.problem(unread, nil)
 	if old := e.byKey.get(k); old != nil {

@@ -6,6 +6,8 @@ import (
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
 )
 
 // Input names a part of a PushContext that generation may read and that
@@ -144,7 +146,7 @@ func (r *Reader) VirtualServices(s Scope, gateway string) []*VirtualServiceHead 
 
 // VirtualService returns what a VirtualService says, hosts of destinations in
 // full, delegates not yet merged; nil: it is gone.
-func (r *Reader) VirtualService(k Key) *networking.VirtualService {
+func (r *Reader) VirtualService(k ident.Key) *networking.VirtualService {
 	r.note(Input{Kind: InputVirtualService, A: k.Namespace, B: k.Name})
 	return r.pc.virtualServices.spec(k)
 }
@@ -159,14 +161,14 @@ func (r *Reader) Rule(s Scope, serviceNamespace, host string) (RuleID, bool) {
 
 // DestinationRule returns what merged rules say (DR-2), and the objects that
 // they come from; nil: they are gone.
-func (r *Reader) DestinationRule(id RuleID) (*networking.DestinationRule, []Key) {
+func (r *Reader) DestinationRule(id RuleID) (*networking.DestinationRule, []ident.Key) {
 	r.note(Input{Kind: InputRule, A: id.Namespace, B: id.Host})
 	return r.pc.rules.rule(id)
 }
 
 // Gateway is a Gateway of networking.istio.io.
 type Gateway struct {
-	Key     Key
+	Key     ident.Key
 	Created time.Time // those of several selectors are put in order by it
 	Spec    *networking.Gateway
 }

@@ -9,6 +9,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	. "meshlog.dev/services/internal/model/modeltest"
 )
@@ -35,7 +36,7 @@ spec:
 		t.Fatalf("%d VirtualServices", len(list))
 	}
 	want := &model.VirtualServiceHead{
-		Key:          model.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "a", Name: "v"},
+		Key:          ident.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "a", Name: "v"},
 		Hosts:        []string{"reviews.a.svc.cluster.local", "*.example", "api.example"},
 		Gateways:     []string{"a/g", "a/h", "b/i", "c/j", "mesh"},
 		Destinations: []string{"other.a.svc.cluster.local", "reviews.a.svc.cluster.local", "reviews.b", "shadow.a.svc.cluster.local", "tls.a.svc.cluster.local"},
@@ -69,7 +70,7 @@ func TestVS2MeshIsImplicit(t *testing.T) {
 			t.Errorf("at %s %v, want %s", gateway, got, want)
 		}
 	}
-	if pc.Read().VirtualService(model.Key{Namespace: "a", Name: "delegate"}) == nil {
+	if pc.Read().VirtualService(ident.Key{Namespace: "a", Name: "delegate"}) == nil {
 		t.Error("what is delegated to is not there")
 	}
 }

@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
 )
 
 const destinationRuleKind = "DestinationRule"
@@ -28,7 +30,7 @@ type ruleHost struct{ namespace, host string }
 
 // rule is one DestinationRule. It is immutable.
 type rule struct {
-	Key
+	ident.Key
 	created  time.Time
 	spec     *networking.DestinationRule // with its host in full
 	exportTo Visibility
@@ -42,7 +44,7 @@ type mergedRule struct {
 	rules    []*rule
 }
 
-func (r *rule) key() Key { return r.Key }
+func (r *rule) key() ident.Key { return r.Key }
 
 func hashRuleHost(h ruleHost) uint64 { return hashStrings(h.namespace, h.host) }
 
@@ -127,10 +129,10 @@ func (x *ruleIndex) match(scope, namespace, host string, private bool) *mergedRu
 // private says that nobody but the own namespace sees it.
 func (m *mergedRule) private() bool { return len(m.exportTo) == 1 && m.exportTo[0] == exportOwn }
 
-func (x *ruleIndex) rule(id RuleID) (*networking.DestinationRule, []Key) {
+func (x *ruleIndex) rule(id RuleID) (*networking.DestinationRule, []ident.Key) {
 	for _, m := range x.merged.get(ruleHost{id.Namespace, id.Host}) {
 		if m.id == id {
-			keys := make([]Key, len(m.rules))
+			keys := make([]ident.Key, len(m.rules))
 			for i, r := range m.rules {
 				keys[i] = r.Key
 			}

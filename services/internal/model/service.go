@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"meshlog.dev/proto/ident"
 )
 
 // ServiceID names a service: a host name, which several namespaces may hold.
@@ -15,7 +17,7 @@ type ServiceID struct{ Namespace, Hostname string }
 type Service struct {
 	ServiceID
 	// Key is the object that it comes from, of several the one that wins.
-	Key     Key
+	Key     ident.Key
 	Created time.Time
 	// Kubernetes says that it comes from a registry of services, not from a
 	// ServiceEntry.
@@ -189,7 +191,7 @@ type Endpoints map[uint32][]Endpoint
 // VirtualServiceHead is what decides where a VirtualService applies; its
 // content is read by itself.
 type VirtualServiceHead struct {
-	Key     Key
+	Key     ident.Key
 	Created time.Time
 	// Hosts in full (VS-1), as the object orders them.
 	Hosts []string

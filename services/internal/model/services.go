@@ -3,6 +3,8 @@ package model
 import (
 	"reflect"
 	"slices"
+
+	"meshlog.dev/proto/ident"
 )
 
 // serviceIndex is the services of the world and who sees which.
@@ -22,7 +24,7 @@ type serviceIndex struct {
 func hashServiceID(id ServiceID) uint64 { return hashStrings(id.Namespace, id.Hostname) }
 func hashString(s string) uint64        { return hashStrings(s) }
 
-func (s *Service) key() Key { return s.Key }
+func (s *Service) key() ident.Key { return s.Key }
 
 func newServiceIndex() serviceIndex {
 	return serviceIndex{
@@ -97,7 +99,7 @@ func (e *serviceEdit) change(was, is *Object) {
 }
 
 // count counts the Services of each cluster.
-func (e *serviceEdit) count(n int, k Key) {
+func (e *serviceEdit) count(n int, k ident.Key) {
 	if k.Kind == serviceKind && k.Source == kubernetesSource {
 		e.clusters.add(n, k.Instance)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/model"
 	. "meshlog.dev/services/internal/model/modeltest"
@@ -141,7 +142,7 @@ func expectProblems(t *testing.T, pc *model.PushContext, want ...string) {
 	var got []string
 	for _, d := range pc.Diagnostics() {
 		got = append(got, d.Key.Name+" ("+d.Field+"): "+d.Code)
-		if d.Reason == "" || d.Advice == "" || d.Effect == "" || d.Key == (model.Key{}) {
+		if d.Reason == "" || d.Advice == "" || d.Effect == "" || d.Key == (ident.Key{}) {
 			t.Errorf("a diagnostic that does not say all: %+v", d)
 		}
 	}
@@ -168,7 +169,7 @@ spec:
 	if len(list) != 2 || list[0].Hostname != "*.two.example" || list[1].Hostname != "one.example" {
 		t.Fatalf("services %+v", values(list))
 	}
-	key := model.Key{Source: "file", Instance: "default", Kind: "ServiceEntry", Namespace: "a", Name: "e"}
+	key := ident.Key{Source: "file", Instance: "default", Kind: "ServiceEntry", Namespace: "a", Name: "e"}
 	want := &model.Service{
 		ServiceID: model.ServiceID{Namespace: "a", Hostname: "one.example"}, Key: key,
 		Addresses: []string{"10.0.0.0/24", "10.1.0.1", "::1"},

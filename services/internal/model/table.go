@@ -4,6 +4,8 @@ import (
 	"iter"
 	"math/bits"
 	"slices"
+
+	"meshlog.dev/proto/ident"
 )
 
 // table is an immutable map; the tables that are made from one another share
@@ -191,4 +193,6 @@ func mix(h uint64) uint64 {
 	return high ^ low
 }
 
-func hashKey(k Key) uint64 { return hashStrings(k.Source, k.Instance, k.Kind, k.Namespace, k.Name) }
+func hashKey(k ident.Key) uint64 {
+	return hashStrings(k.Source, k.Instance, k.Kind, k.Namespace, k.Name)
+}

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
 )
 
 const (
@@ -39,7 +41,7 @@ type virtualService struct {
 	matches  [ResourceTypes][]*sourceMatch // of LDS and RDS
 }
 
-func (h *VirtualServiceHead) key() Key { return h.Key }
+func (h *VirtualServiceHead) key() ident.Key { return h.Key }
 
 func newVirtualServiceIndex() virtualServiceIndex {
 	hash := func(s seenAt) uint64 { return hashStrings(s.scope, s.gateway) }
@@ -61,7 +63,7 @@ func (x *virtualServiceIndex) list(scope, gateway string) []*VirtualServiceHead 
 }
 
 // spec is what a VirtualService says, or nil.
-func (x *virtualServiceIndex) spec(k Key) *networking.VirtualService {
+func (x *virtualServiceIndex) spec(k ident.Key) *networking.VirtualService {
 	if v := x.byName.get(name{k.Namespace, k.Name}); v != nil {
 		return v.spec
 	}

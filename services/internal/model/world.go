@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"meshlog.dev/proto/ident"
 )
 
 const (
@@ -19,9 +21,9 @@ const (
 
 // Object is what is served for a key, decoded.
 type Object struct {
-	Key     Key
+	Key     ident.Key
 	Created time.Time // zero where its source has none
-	Value   Value
+	Value   ident.Value
 	Message proto.Message // must not be changed
 }
 
@@ -29,7 +31,7 @@ type Object struct {
 // what an overlay says instead, and per object the copy that wins. It is
 // immutable; versions share what did not change.
 type World struct {
-	places   table[Key, *place]
+	places   table[ident.Key, *place]
 	overlays map[string]Overlay
 	// quarantines is what overlays say of resources; nil: nothing.
 	quarantines *quarantines
@@ -37,7 +39,7 @@ type World struct {
 
 	// What Diagnostics speaks of.
 	contested table[identity, struct{}] // objects of several copies
-	opaque    table[Key, string]        // values that this build cannot read, and why
+	opaque    table[ident.Key, string]  // values that this build cannot read, and why
 	unknown   map[string]struct{}       // rows that are neither values nor overlays
 
 	policy Policy
@@ -46,7 +48,7 @@ type World struct {
 
 // place is what the content says of one key. It is immutable.
 type place struct {
-	good    *Value
+	good    *ident.Value
 	words   []word  // of overlays, the one that counts first
 	object  *Object // nil: not served
 	problem string  // why this build cannot read what is to be served
@@ -55,7 +57,7 @@ type place struct {
 // word is what one overlay says of a key.
 type word struct {
 	overlay *Overlay
-	value   *Value // nil: not served
+	value   *ident.Value // nil: not served
 }
 
 // name is an object's within its kind.
@@ -67,16 +69,16 @@ type identity struct {
 	name
 }
 
-func hashName(n name) uint64         { return hashStrings(n.namespace, n.name) }
-func hashIdentity(i identity) uint64 { return hashStrings(i.kind, i.namespace, i.name.name) }
-func identityOf(k Key) identity      { return identity{k.Kind, name{k.Namespace, k.Name}} }
+func hashName(n name) uint64          { return hashStrings(n.namespace, n.name) }
+func hashIdentity(i identity) uint64  { return hashStrings(i.kind, i.namespace, i.name.name) }
+func identityOf(k ident.Key) identity { return identity{k.Kind, name{k.Namespace, k.Name}} }
 
 // NewWorld returns the empty world.
 func NewWorld() *World {
 	return &World{
-		places:    newTable[Key, *place](hashKey),
+		places:    newTable[ident.Key, *place](hashKey),
 		contested: newTable[identity, struct{}](hashIdentity),
-		opaque:    newTable[Key, string](hashKey),
+		opaque:    newTable[ident.Key, string](hashKey),
 		policy:    policyOf(nil),
 		config:    meshConfigOf(nil, policyOf(nil)),
 	}
@@ -133,14 +135,14 @@ func (w *World) Object(kind, namespace, objectName string) (Object, bool) {
 
 // Served returns the object of that very key if it counts, as those that
 // Objects yields do.
-func (w *World) Served(k Key) (Object, bool) {
+func (w *World) Served(k ident.Key) (Object, bool) {
 	if o := w.served(k); o != nil {
 		return *o, true
 	}
 	return Object{}, false
 }
 
-func (w *World) served(k Key) *Object {
+func (w *World) served(k ident.Key) *Object {
 	for _, o := range counting(k.Kind, w.copies(identityOf(k))) {
 		if o.Key == k {
 			return o
@@ -150,7 +152,7 @@ func (w *World) served(k Key) *Object {
 }
 
 // winner is the winning copy of the object of k, or nil.
-func (w *World) winner(k Key) *Object {
+func (w *World) winner(k ident.Key) *Object {
 	if copies := w.copies(identityOf(k)); len(copies) > 0 {
 		return copies[0]
 	}

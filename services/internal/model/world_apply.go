@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/kind"
 )
@@ -20,7 +21,7 @@ import (
 // now) a copy that counts; sorted. It costs what the change costs, not what
 // the world does; a Reset costs the world. The error means that rows are not
 // what a fold writes; the world is as it was.
-func (w *World) Apply(c Change) (*World, []Key, error) {
+func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 	rows := make(map[string][]byte, len(c.Rows))
 	for _, r := range c.Rows {
 		rows[r.Row] = r.Value // the last one counts
@@ -31,7 +32,7 @@ func (w *World) Apply(c Change) (*World, []Key, error) {
 	n := &next{
 		World: *w, was: w,
 		places: w.places.edit(), contested: w.contested.edit(), opaque: w.opaque.edit(),
-		touched: map[Key]struct{}{}, moved: map[identity]struct{}{},
+		touched: map[ident.Key]struct{}{}, moved: map[identity]struct{}{},
 	}
 	for row, value := range rows {
 		if err := n.row(row, value); err != nil {
@@ -63,7 +64,7 @@ func (w *World) removeOthers(rows map[string][]byte) {
 		}
 	}
 	for id := range w.overlays {
-		end(OverlayRow(id))
+		end(ident.OverlayRow(id))
 	}
 	for row := range w.unknown {
 		end(row)
@@ -74,20 +75,20 @@ func (w *World) removeOthers(rows map[string][]byte) {
 type next struct {
 	World
 	was       *World
-	places    *edit[Key, *place]
+	places    *edit[ident.Key, *place]
 	contested *edit[identity, struct{}]
-	opaque    *edit[Key, string]
+	opaque    *edit[ident.Key, string]
 	edits     map[string]*edit[name, []*Object] // of kinds
 
-	touched map[Key]struct{}      // keys of which rows changed
-	moved   map[identity]struct{} // objects of which copies changed
+	touched map[ident.Key]struct{} // keys of which rows changed
+	moved   map[identity]struct{}  // objects of which copies changed
 
 	quarantined bool // quarantines changed
 }
 
 // row takes one row; nil: it is gone.
 func (n *next) row(row string, b []byte) error {
-	if !strings.HasPrefix(row, valuePrefix) && !strings.HasPrefix(row, overlayPrefix) {
+	if !strings.HasPrefix(row, ident.ValuePrefix) && !strings.HasPrefix(row, ident.OverlayPrefix) {
 		n.unknown = maps.Clone(n.unknown)
 		if b == nil {
 			delete(n.unknown, row)
@@ -99,7 +100,7 @@ func (n *next) row(row string, b []byte) error {
 		n.unknown[row] = struct{}{}
 		return nil
 	}
-	k, id, err := ParseRow(row)
+	k, id, err := ident.ParseRow(row)
 	if err != nil {
 		return err
 	}
@@ -120,14 +121,14 @@ func (n *next) row(row string, b []byte) error {
 }
 
 // place is a copy of what is known of k.
-func (n *next) place(k Key) place {
+func (n *next) place(k ident.Key) place {
 	if p := n.places.get(k); p != nil {
 		return *p
 	}
 	return place{}
 }
 
-func (n *next) setPlace(k Key, p place) {
+func (n *next) setPlace(k ident.Key, p place) {
 	n.places.set(k, &p)
 	n.touched[k] = struct{}{}
 }
@@ -149,7 +150,7 @@ func (n *next) overlay(id string, b []byte) error {
 	}
 	n.overlays = overlays
 	delete(overlays, id)
-	n.quarantined = n.quarantined || was.Kind == Quarantine
+	n.quarantined = n.quarantined || was.Kind == ident.Quarantine
 	if b == nil {
 		return nil
 	}
@@ -158,7 +159,7 @@ func (n *next) overlay(id string, b []byte) error {
 		return err
 	}
 	overlays[id] = o
-	n.quarantined = n.quarantined || o.Kind == Quarantine
+	n.quarantined = n.quarantined || o.Kind == ident.Quarantine
 	for _, v := range o.Values {
 		if v.Resource != nil {
 			continue
@@ -182,7 +183,7 @@ func compareWords(a, b word) int {
 }
 
 // serve finds out what is served for k now.
-func (n *next) serve(k Key) {
+func (n *next) serve(k ident.Key) {
 	p := n.place(k)
 	v := p.good
 	if len(p.words) > 0 {
@@ -215,12 +216,12 @@ func (n *next) serve(k Key) {
 	n.setCopies(id, copies)
 }
 
-func sameValue(a, b Value) bool {
+func sameValue(a, b ident.Value) bool {
 	return a.Type == b.Type && a.Created.Equal(b.Created) && bytes.Equal(a.Bytes, b.Bytes)
 }
 
 // decode reads v as an object of k's kind, or says why it cannot.
-func decode(k Key, v *Value) (*Object, string) {
+func decode(k ident.Key, v *ident.Value) (*Object, string) {
 	if v == nil {
 		return nil, ""
 	}
@@ -272,7 +273,7 @@ func (n *next) setCopies(id identity, copies []*Object) {
 
 // settle finds the policy, then the winners, and returns the keys of what is
 // served otherwise than before.
-func (n *next) settle() []Key {
+func (n *next) settle() []ident.Key {
 	policy := identity{policyKind, name{"", countedName}}
 	if _, ok := n.moved[policy]; ok {
 		n.order(policy)
@@ -283,7 +284,7 @@ func (n *next) settle() []Key {
 			n.setCopies(id, slices.Clone(n.current(id)))
 		}
 	}
-	changed := map[Key]struct{}{}
+	changed := map[ident.Key]struct{}{}
 	for id := range n.moved {
 		n.order(id)
 		was, is := counting(id.kind, n.was.copies(id)), counting(id.kind, n.current(id))
@@ -342,7 +343,7 @@ func message[M proto.Message](copies []*Object) M {
 	return m
 }
 
-func compareKeys(a, b Key) int {
+func compareKeys(a, b ident.Key) int {
 	return cmp.Or(
 		cmp.Compare(a.Kind, b.Kind),
 		cmp.Compare(a.Namespace, b.Namespace),

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 )
 
@@ -22,13 +23,13 @@ const worldType = "type.googleapis.com/"
 
 // worldValue is m as a value, of an object created at second created (0: no
 // creation time).
-func worldValue(t testing.TB, m proto.Message, created int64) Value {
+func worldValue(t testing.TB, m proto.Message, created int64) ident.Value {
 	t.Helper()
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := Value{Type: worldType + string(m.ProtoReflect().Descriptor().FullName()), Bytes: b}
+	v := ident.Value{Type: worldType + string(m.ProtoReflect().Descriptor().FullName()), Bytes: b}
 	if created != 0 {
 		v.Created = time.Unix(created, 0).UTC()
 	}
@@ -36,22 +37,22 @@ func worldValue(t testing.TB, m proto.Message, created int64) Value {
 }
 
 // thing is a value of kind Resource that differs by its text.
-func thing(t testing.TB, text string, created int64) *Value {
+func thing(t testing.TB, text string, created int64) *ident.Value {
 	v := worldValue(t, &configv1.Resource{Nodes: &configv1.NodeSelector{Cluster: text}}, created)
 	return &v
 }
 
 // worldKey reads source/instance/kind/namespace/name.
-func worldKey(t testing.TB, s string) Key {
+func worldKey(t testing.TB, s string) ident.Key {
 	t.Helper()
-	k, _, err := ParseRow("v/" + s)
+	k, _, err := ident.ParseRow("v/" + s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return k
 }
 
-func rowOf(k Key, v *Value) RowChange {
+func rowOf(k ident.Key, v *ident.Value) RowChange {
 	r := RowChange{Row: k.Row()}
 	if v != nil {
 		r.Value = MarshalValue(*v)
@@ -68,7 +69,7 @@ func worldApply(t testing.TB, w *World, rows ...RowChange) (*World, []string) {
 	return next, keyTexts(changed)
 }
 
-func keyTexts(keys []Key) []string {
+func keyTexts(keys []ident.Key) []string {
 	var texts []string
 	for _, k := range keys {
 		texts = append(texts, strings.TrimPrefix(k.Row(), "v/"))
@@ -80,14 +81,14 @@ func keyTexts(keys []Key) []string {
 func served(w *World) []string {
 	var all []string
 	for o := range w.Objects("Resource") {
-		all = append(all, keyTexts([]Key{o.Key})[0]+" "+o.Message.(*configv1.Resource).GetNodes().GetCluster())
+		all = append(all, keyTexts([]ident.Key{o.Key})[0]+" "+o.Message.(*configv1.Resource).GetNodes().GetCluster())
 	}
 	return all
 }
 
 // A story of one object, step after step.
 func TestWorldWinner(t *testing.T) {
-	row := func(key string, v *Value) RowChange { return rowOf(worldKey(t, key), v) }
+	row := func(key string, v *ident.Value) RowChange { return rowOf(worldKey(t, key), v) }
 	policy := func(sources ...string) RowChange {
 		v := worldValue(t, &configv1.MeshPolicy{SourcePriority: sources}, 0)
 		return row("file/a/MeshPolicy//default", &v)
@@ -151,20 +152,20 @@ func TestWorldWinner(t *testing.T) {
 	}
 }
 
-func overlayChange(t testing.TB, id string, kind OverlayKind, observed int64, values map[string]*Value) RowChange {
+func overlayChange(t testing.TB, id string, kind ident.OverlayKind, observed int64, values map[string]*ident.Value) RowChange {
 	o := Overlay{ID: id, Kind: kind, Observed: time.Unix(observed, 0).UTC()}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		o.Values = append(o.Values, OverlayValue{Key: worldKey(t, key), Value: values[key]})
+		o.Values = append(o.Values, ident.OverlayValue{Key: worldKey(t, key), Value: values[key]})
 	}
-	return RowChange{Row: OverlayRow(id), Value: MarshalOverlay(o)}
+	return RowChange{Row: ident.OverlayRow(id), Value: MarshalOverlay(o)}
 }
 
 // The effective value is what an overlay says, over the last good one: an
 // operator's word before a hold's, then the later.
 func TestWorldOverlays(t *testing.T) {
 	const key = "file/a/Resource//x"
-	over := func(id string, kind OverlayKind, observed int64, text string) RowChange {
-		values := map[string]*Value{key: nil}
+	over := func(id string, kind ident.OverlayKind, observed int64, text string) RowChange {
+		values := map[string]*ident.Value{key: nil}
 		if text != "" {
 			values[key] = thing(t, text, 0)
 		}
@@ -176,18 +177,18 @@ func TestWorldOverlays(t *testing.T) {
 		row    RowChange
 		served []string
 	}{
-		{"a hold of what is gone", over("h", Hold, 50, "held"), []string{key + " held"}},
+		{"a hold of what is gone", over("h", ident.Hold, 50, "held"), []string{key + " held"}},
 		{"the object is back under it", rowOf(worldKey(t, key), thing(t, "good", 0)), []string{key + " held"}},
-		{"an operator's word", over("r1", Rollback, 10, "old"), []string{key + " old"}},
-		{"a later one", over("r2", Rollback, 20, ""), nil},
-		{"one of the same time", over("r3", Rollback, 20, "older"), []string{key + " older"}},
-		{"it says otherwise", over("r3", Rollback, 20, "oldest"), []string{key + " oldest"}},
-		{"it is lifted", RowChange{Row: OverlayRow("r3")}, nil},
-		{"so is the other", RowChange{Row: OverlayRow("r2")}, []string{key + " old"}},
-		{"it turns to another object", overlayChange(t, "r1", Rollback, 10, map[string]*Value{"file/a/Resource//y": thing(t, "why", 0)}),
+		{"an operator's word", over("r1", ident.Rollback, 10, "old"), []string{key + " old"}},
+		{"a later one", over("r2", ident.Rollback, 20, ""), nil},
+		{"one of the same time", over("r3", ident.Rollback, 20, "older"), []string{key + " older"}},
+		{"it says otherwise", over("r3", ident.Rollback, 20, "oldest"), []string{key + " oldest"}},
+		{"it is lifted", RowChange{Row: ident.OverlayRow("r3")}, nil},
+		{"so is the other", RowChange{Row: ident.OverlayRow("r2")}, []string{key + " old"}},
+		{"it turns to another object", overlayChange(t, "r1", ident.Rollback, 10, map[string]*ident.Value{"file/a/Resource//y": thing(t, "why", 0)}),
 			[]string{key + " held", "file/a/Resource//y why"}},
-		{"the hold is approved", RowChange{Row: OverlayRow("h")}, []string{key + " good", "file/a/Resource//y why"}},
-		{"nothing over anything", RowChange{Row: OverlayRow("r1")}, []string{key + " good"}},
+		{"the hold is approved", RowChange{Row: ident.OverlayRow("h")}, []string{key + " good", "file/a/Resource//y why"}},
+		{"nothing over anything", RowChange{Row: ident.OverlayRow("r1")}, []string{key + " good"}},
 		{"nothing at all", rowOf(worldKey(t, key), nil), nil},
 	} {
 		w, _ = worldApply(t, w, step.row)
@@ -206,7 +207,7 @@ func TestWorldOpaque(t *testing.T) {
 	good, newer := worldKey(t, "kubernetes/c/Resource//x"), worldKey(t, "file/a/Resource//x")
 	w, _ := worldApply(t, NewWorld(),
 		rowOf(newer, thing(t, "fine", 0)),
-		rowOf(good, &Value{Type: "type.googleapis.com/meshlog.config.v2.Resource"}), // would win
+		rowOf(good, &ident.Value{Type: "type.googleapis.com/meshlog.config.v2.Resource"}), // would win
 		rowOf(worldKey(t, "file/a/Gizmo//g"), thing(t, "g", 0)),
 		RowChange{Row: "z/of another time", Value: []byte{1}},
 	)
@@ -273,7 +274,7 @@ func TestPolicy(t *testing.T) {
 			Guard:           &configv1.Guard{Disabled: true, MaxLossPercent: 7, MinKeys: 9},
 			RootNamespace:   "root", DomainSuffix: "mesh.example",
 		}, "file/a/MeshPolicy//default", 0)}, Policy{
-			SourcePriority: []string{"nacos"}, Required: []RequiredSource{{Shard{"file", "a"}, true}},
+			SourcePriority: []string{"nacos"}, Required: []RequiredSource{{ident.Shard{Source: "file", Instance: "a"}, true}},
 			Guard: Guard{true, 7, 9}, RootNamespace: "root", DomainSuffix: "mesh.example",
 		}},
 		{"by the default priority, not its own", []RowChange{
@@ -328,12 +329,12 @@ func randomRow(t testing.TB, r *rand.Rand) RowChange {
 	key := func() string {
 		return pick("file", "kubernetes", "consul", "acme") + "/" + pick("a", "b") + "/" + pick("Resource", "Resource", "Gizmo") + "/" + pick("", "ns") + "/" + pick("x", "y", "z")
 	}
-	value := func() *Value {
+	value := func() *ident.Value {
 		switch r.IntN(5) {
 		case 0:
 			return nil
 		case 1:
-			return &Value{Type: "type.googleapis.com/other"}
+			return &ident.Value{Type: "type.googleapis.com/other"}
 		}
 		return thing(t, pick("one", "two"), int64(r.IntN(3)))
 	}
@@ -341,9 +342,9 @@ func randomRow(t testing.TB, r *rand.Rand) RowChange {
 	case 0:
 		id := pick("o1", "o2", "o3")
 		if r.IntN(3) == 0 {
-			return RowChange{Row: OverlayRow(id)}
+			return RowChange{Row: ident.OverlayRow(id)}
 		}
-		return overlayChange(t, id, OverlayKind(1+r.IntN(2)), int64(r.IntN(3)), map[string]*Value{key(): value(), key(): value()})
+		return overlayChange(t, id, ident.OverlayKind(1+r.IntN(2)), int64(r.IntN(3)), map[string]*ident.Value{key(): value(), key(): value()})
 	case 1:
 		k := worldKey(t, pick("file", "kubernetes")+"/a/MeshPolicy//default")
 		if r.IntN(2) == 0 {
@@ -415,8 +416,8 @@ func TestWorldIncremental(t *testing.T) {
 
 // differing is the keys that two worlds do not serve alike.
 func differing(a, b *World) []string {
-	values := func(w *World) map[Key]string {
-		all := map[Key]string{}
+	values := func(w *World) map[ident.Key]string {
+		all := map[ident.Key]string{}
 		for _, kind := range []string{"Resource", "MeshPolicy"} {
 			for o := range w.Objects(kind) {
 				all[o.Key] = string(MarshalValue(o.Value))
@@ -425,14 +426,14 @@ func differing(a, b *World) []string {
 		return all
 	}
 	was, is := values(a), values(b)
-	differ := map[Key]bool{}
+	differ := map[ident.Key]bool{}
 	for k := range was {
 		differ[k] = differ[k] || is[k] != was[k]
 	}
 	for k := range is {
 		differ[k] = differ[k] || is[k] != was[k]
 	}
-	var keys []Key
+	var keys []ident.Key
 	for k, d := range differ {
 		if d {
 			keys = append(keys, k)
@@ -502,12 +503,12 @@ func BenchmarkWorldApply(b *testing.B) {
 // is not told that `meshlog up` had one for want of it.
 func TestDefaultMeshPolicyGivesWaySilently(t *testing.T) {
 	row := func(source string) RowChange {
-		k := Key{Source: source, Instance: "default", Kind: "MeshPolicy", Name: "default"}
+		k := ident.Key{Source: source, Instance: "default", Kind: "MeshPolicy", Name: "default"}
 		b, err := proto.Marshal(&configv1.MeshPolicy{DomainSuffix: source + ".test"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := Value{Type: "type.googleapis.com/meshlog.config.v1.MeshPolicy", Bytes: b}
+		v := ident.Value{Type: "type.googleapis.com/meshlog.config.v1.MeshPolicy", Bytes: b}
 		return RowChange{Row: k.Row(), Value: MarshalValue(v)}
 	}
 	w, _, err := NewWorld().Apply(Change{Rows: []RowChange{row("up"), row("file")}})

@@ -5,7 +5,7 @@ package published
 import (
 	"fmt"
 
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
@@ -49,7 +49,7 @@ func Cause(m *store.Manifest) string {
 
 // object is what the key of a content row names.
 func object(row string) string {
-	key, overlay, err := model.ParseRow(row)
+	key, overlay, err := ident.ParseRow(row)
 	switch {
 	case err != nil:
 		return row

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds"
 	"meshlog.dev/services/internal/xds/envoytest"
@@ -123,7 +124,7 @@ func (s *stage) diagnostics() []byte {
 	var b bytes.Buffer
 	for _, d := range slices.Compact(all) {
 		fmt.Fprintf(&b, "%s %s: ", d.Severity, d.Code)
-		if d.Key != (model.Key{}) {
+		if d.Key != (ident.Key{}) {
 			fmt.Fprintf(&b, "%s %s: ", d.Key.Kind, strings.TrimPrefix(d.Key.Namespace+"/"+d.Key.Name, "/"))
 		} else if d.Origin != "" {
 			fmt.Fprintf(&b, "%s: ", d.Origin)

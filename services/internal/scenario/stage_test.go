@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/fold"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/simulate"
@@ -25,11 +26,11 @@ import (
 type stage struct {
 	t       *testing.T
 	files   map[place]string
-	objects map[events.Key]events.Payload // what the log holds
-	origins map[place][]model.Diagnostic  // of files
+	objects map[ident.Key]ident.Value    // what the log holds
+	origins map[place][]model.Diagnostic // of files
 	fold    *fold.Fold
 	seq     uint64
-	pseqs   map[events.Shard]uint64 // of those that have a session
+	pseqs   map[ident.Shard]uint64 // of those that have a session
 	world   *model.World
 	pc      *model.PushContext
 	before  *model.PushContext
@@ -39,7 +40,7 @@ type stage struct {
 
 // place is a file of a source.
 type place struct {
-	shard events.Shard
+	shard ident.Shard
 	file  string
 }
 
@@ -49,12 +50,12 @@ const (
 )
 
 // files is the source of the files of which a story does not say another.
-var files = events.Shard{Source: "file", Instance: "default"}
+var files = ident.Shard{Source: "file", Instance: "default"}
 
 func newStage(t *testing.T) *stage {
 	s := &stage{
-		t: t, files: map[place]string{}, objects: map[events.Key]events.Payload{}, origins: map[place][]model.Diagnostic{},
-		fold: fold.New(build, fold.KindJudge{}), pseqs: map[events.Shard]uint64{}, world: model.NewWorld(), proxies: map[string]*model.Proxy{},
+		t: t, files: map[place]string{}, objects: map[ident.Key]ident.Value{}, origins: map[place][]model.Diagnostic{},
+		fold: fold.New(build, fold.KindJudge{}), pseqs: map[ident.Shard]uint64{}, world: model.NewWorld(), proxies: map[string]*model.Proxy{},
 	}
 	s.pc = model.NewPushContext(s.world)
 	s.before, s.catalog = s.pc, xds.NewCatalog(s.pc)
@@ -68,11 +69,11 @@ func placeOf(first, second string) place {
 		return place{files, first}
 	}
 	source, instance, _ := strings.Cut(first, "/")
-	return place{events.Shard{Source: source, Instance: instance}, second}
+	return place{ident.Shard{Source: source, Instance: instance}, second}
 }
 
 // open begins the session of a shard, with an empty listing.
-func (s *stage) open(shard events.Shard) {
+func (s *stage) open(shard ident.Shard) {
 	if _, ok := s.pseqs[shard]; ok {
 		return
 	}
@@ -103,7 +104,7 @@ func (s *stage) put(at place, text string) error {
 	if text == "" {
 		delete(s.files, at)
 	}
-	next := map[events.Key]events.Payload{}
+	next := map[ident.Key]ident.Value{}
 	var all []events.Object
 	s.origins = map[place][]model.Diagnostic{}
 	for _, at := range slices.SortedFunc(maps.Keys(s.files), func(a, b place) int {
@@ -112,10 +113,10 @@ func (s *stage) put(at place, text string) error {
 		objects, problems := file.Objects(at.file, []byte(s.files[at]))
 		s.origins[at] = problems
 		for _, o := range objects {
-			k := events.Key{Source: at.shard.Source, Instance: at.shard.Instance, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
-			next[k] = o.Payload
-			if old, ok := s.objects[k]; !ok || old.Type != o.Payload.Type || string(old.Bytes) != string(o.Payload.Bytes) {
-				all = append(all, events.Object{Key: k, Op: events.Put, Payload: o.Payload, Created: o.Created, Origin: o.Origin})
+			k := ident.Key{Source: at.shard.Source, Instance: at.shard.Instance, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
+			next[k] = o.Value
+			if old, ok := s.objects[k]; !ok || old.Type != o.Value.Type || string(old.Bytes) != string(o.Value.Bytes) {
+				all = append(all, events.Object{Key: k, Op: events.Put, Value: o.Value, Origin: o.Origin})
 			}
 		}
 	}

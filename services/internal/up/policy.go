@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/watcher"
@@ -22,7 +22,7 @@ func newPolicySource(required ...*configv1.RequiredSource) (*policySource, error
 		return nil, err
 	}
 	return &policySource{watcher.Object{
-		Kind: k.Name, Name: k.Only, Payload: events.Payload{Type: k.TypeURL, Bytes: b}, Origin: "meshlog up",
+		Kind: k.Name, Name: k.Only, Value: ident.Value{Type: k.TypeURL, Bytes: b}, Origin: "meshlog up",
 	}}, nil
 }
 

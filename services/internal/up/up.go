@@ -18,7 +18,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/model"
@@ -156,10 +156,10 @@ type connector func(name string) func(context.Context) (*bus.Conn, error)
 func (s *Settings) sources(p *process.Process, connect connector) (process.Stage, error) {
 	var all process.Stage
 	var required []*configv1.RequiredSource
-	connectAs := func(shard events.Shard) func(context.Context) (*bus.Conn, error) {
+	connectAs := func(shard ident.Shard) func(context.Context) (*bus.Conn, error) {
 		return connect("watcher " + shard.String())
 	}
-	watch := func(shard events.Shard, w watcher.Watcher) {
+	watch := func(shard ident.Shard, w watcher.Watcher) {
 		all = append(all, func(ctx context.Context) error {
 			return watcherup.Run(ctx, watcherup.Options{
 				Domain: process.DefaultDomain, Shard: shard, Holder: id, Watcher: w, Connect: connectAs(shard), Process: p,
@@ -169,7 +169,7 @@ func (s *Settings) sources(p *process.Process, connect connector) (process.Stage
 	// A file that is broken, or a kind that may not be read, keeps only itself
 	// from being served.
 	if s.Config != "" {
-		shard := events.Shard{Source: "file", Instance: "default"}
+		shard := ident.Shard{Source: "file", Instance: "default"}
 		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
 		watch(shard, file.New(s.Config))
 	}
@@ -180,7 +180,7 @@ func (s *Settings) sources(p *process.Process, connect connector) (process.Stage
 			return kubeup.Run(ctx, &s.Kube, kubeup.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs, Process: p})
 		})
 	}
-	own := events.Shard{Source: model.DefaultsSource, Instance: "default"}
+	own := ident.Shard{Source: model.DefaultsSource, Instance: "default"}
 	policy, err := newPolicySource(append(required, &configv1.RequiredSource{Source: own.Source, Instance: own.Instance})...)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/model/modeltest"
 	"meshlog.dev/services/internal/xds"
@@ -20,7 +21,7 @@ func TestInputsAreAllThatCounts(t *testing.T) {
 	for seed := range uint64(3) {
 		pc := model.NewPushContext(model.NewWorld())
 		results := map[key]xds.Result{}
-		modeltest.Walk(t, 900+seed, 25, func(_, after *model.World, keys []model.Key) {
+		modeltest.Walk(t, 900+seed, 25, func(_, after *model.World, keys []ident.Key) {
 			next, changed := pc.Next(after, keys)
 			for _, class := range next.Classes() {
 				for rt := range model.ResourceTypes {

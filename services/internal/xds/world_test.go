@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/model/modeltest"
@@ -29,7 +30,7 @@ type classOf struct {
 }
 
 // next goes on to a world, and says whether what changed was said to.
-func (k *kept) next(w *model.World, keys []model.Key) error {
+func (k *kept) next(w *model.World, keys []ident.Key) error {
 	var changed []model.Input
 	before := k.pc
 	k.pc, changed = k.pc.Next(w, keys)
@@ -113,7 +114,7 @@ func TestKeptIsGenerated(t *testing.T) {
 		k := &kept{Catalog: xds.NewCatalog(pc), pc: pc, sets: map[classOf]*xds.Set{}}
 		k.choose()
 		step := 0
-		modeltest.Walk(t, 100+seed, 20, func(_, after *model.World, keys []model.Key) {
+		modeltest.Walk(t, 100+seed, 20, func(_, after *model.World, keys []ident.Key) {
 			step++
 			if err := k.next(after, keys); err != nil {
 				t.Fatalf("seed %d, step %d: %v", seed, step, err)

@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/document"
 	"meshlog.dev/services/internal/kind"
@@ -83,11 +83,12 @@ func (p *parser) document(d *manifest.Document) {
 	}
 	of := key{o.Kind.Name, o.Namespace, o.Name}
 	e := entry{key: of, line: d.Line, object: watcher.Object{
-		Kind: of.kind, Namespace: of.namespace, Name: of.name, Created: d.Metadata.Created, Actor: "file",
+		Kind: of.kind, Namespace: of.namespace, Name: of.name, Actor: "file",
 		Trace: d.Metadata.Annotations[kind.TraceAnnotation],
 	}}
-	e.object.Payload, e.object.Origin = p.payload(d, o, bad)
-	sum := sha256.Sum256(append([]byte(e.object.Payload.Type), e.object.Payload.Bytes...))
+	e.object.Value, e.object.Origin = p.payload(d, o, bad)
+	e.object.Value.Created = d.Metadata.Created
+	sum := sha256.Sum256(append([]byte(e.object.Value.Type), e.object.Value.Bytes...))
 	e.object.SourceVersion = hex.EncodeToString(sum[:6])
 	p.entries = append(p.entries, e)
 }
@@ -106,11 +107,11 @@ func codeOf(d *manifest.Document, bad *manifest.Error) string {
 // payload is that of an object, and where to look for it: at the first thing
 // that is wrong in it. One that cannot be decoded is offered as such, for it
 // to keep its last good value and to be reported with it.
-func (p *parser) payload(d *manifest.Document, o document.Object, bad *manifest.Error) (events.Payload, string) {
+func (p *parser) payload(d *manifest.Document, o document.Object, bad *manifest.Error) (ident.Value, string) {
 	if bad == nil {
 		b, err := o.Kind.Encode(o.Message)
 		if err == nil {
-			return events.Payload{Type: o.Kind.TypeURL, Bytes: b}, p.origin(document.FirstProblem(d, o))
+			return ident.Value{Type: o.Kind.TypeURL, Bytes: b}, p.origin(document.FirstProblem(d, o))
 		}
 		bad = &manifest.Error{Line: d.Line, Field: "spec", Reason: err.Error()}
 	}
@@ -119,7 +120,7 @@ func (p *parser) payload(d *manifest.Document, o document.Object, bad *manifest.
 
 // undecoded says no line, so that moving an object in its file changes
 // nothing; the object's origin does.
-func undecoded(d *manifest.Document, bad *manifest.Error) events.Payload {
+func undecoded(d *manifest.Document, bad *manifest.Error) ident.Value {
 	text := d.Text()
 	if kind.HasPrivateKey(text) {
 		text = nil
@@ -132,7 +133,7 @@ func undecoded(d *manifest.Document, bad *manifest.Error) events.Payload {
 	if err != nil { // texts and bytes: it cannot be
 		b = nil
 	}
-	return events.Payload{Type: kind.Undecoded, Bytes: b}
+	return ident.Value{Type: ident.Undecoded, Bytes: b}
 }
 
 // foreign is a document that meshlog does not take in.
@@ -159,6 +160,6 @@ func (p *parser) unclear(code string, e *manifest.Error) {
 func (p *parser) warn(code string, of key, line int, field, reason, advice, effect string) {
 	p.problems = append(p.problems, model.Diagnostic{
 		Severity: model.Warning, Code: code, Origin: p.origin(line), Field: field, Reason: reason, Advice: advice, Effect: effect,
-		Key: model.Key{Kind: of.kind, Namespace: of.namespace, Name: of.name},
+		Key: ident.Key{Kind: of.kind, Namespace: of.namespace, Name: of.name},
 	})
 }

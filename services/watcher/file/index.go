@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/watcher"
 )
@@ -233,7 +234,7 @@ func (x *index) changes(observed time.Time) []watcher.Object {
 }
 
 func same(a, b watcher.Object) bool {
-	return a.Payload.Type == b.Payload.Type && bytes.Equal(a.Payload.Bytes, b.Payload.Bytes) && a.Created.Equal(b.Created)
+	return a.Value.Type == b.Value.Type && bytes.Equal(a.Value.Bytes, b.Value.Bytes) && a.Value.Created.Equal(b.Value.Created)
 }
 
 // problems are those of the files that have others than before.
@@ -269,7 +270,7 @@ func (x *index) conflict(name string, e entry) (model.Diagnostic, bool) {
 		return model.Diagnostic{}, false
 	}
 	return model.Diagnostic{
-		Severity: model.Error, Code: "duplicate", Key: model.Key{Kind: e.key.kind, Namespace: e.key.namespace, Name: e.key.name},
+		Severity: model.Error, Code: "duplicate", Key: ident.Key{Kind: e.key.kind, Namespace: e.key.namespace, Name: e.key.name},
 		Origin: fmt.Sprintf("%s:%d", origin(name), e.line), Field: "metadata.name",
 		Reason: fmt.Sprintf("%s is in %s:%d already", e.key, origin(first.file), first.line),
 		Advice: "rename or remove one of them", Effect: "the one in " + origin(first.file) + " counts",

@@ -130,7 +130,7 @@ type examples struct {
 func (s *examples) List(_ context.Context, l watcher.Listing) error {
 	for _, o := range l.Objects {
 		k, _ := kind.ByName(o.Kind)
-		m, err := k.Decode(o.Payload.Type, o.Payload.Bytes)
+		m, err := k.Decode(o.Value.Type, o.Value.Bytes)
 		if err != nil {
 			s.t.Errorf("%s: %v", o.Origin, err)
 			continue

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
@@ -86,15 +87,15 @@ func objects(set []watcher.Object) string {
 
 // text is what an object says, in short.
 func text(o watcher.Object) string {
-	if o.Payload.Type == kind.Undecoded {
+	if o.Value.Type == ident.Undecoded {
 		var u registryv1.Undecoded
-		if err := proto.Unmarshal(o.Payload.Bytes, &u); err != nil {
+		if err := proto.Unmarshal(o.Value.Bytes, &u); err != nil {
 			return err.Error()
 		}
 		return "undecoded: " + u.GetField() + ": " + u.GetError()
 	}
 	k, _ := kind.ByName(o.Kind)
-	m, err := k.Decode(o.Payload.Type, o.Payload.Bytes)
+	m, err := k.Decode(o.Value.Type, o.Value.Bytes)
 	if err != nil {
 		return err.Error()
 	}
@@ -553,8 +554,8 @@ func TestInlineKey(t *testing.T) {
 			t.Fatalf("%s: %v, %v", name, objects, problems)
 		}
 		var u registryv1.Undecoded
-		if err := proto.Unmarshal(objects[0].Payload.Bytes, &u); err != nil || objects[0].Payload.Type != kind.Undecoded {
-			t.Fatalf("%s: offered as %s, %v", name, objects[0].Payload.Type, err)
+		if err := proto.Unmarshal(objects[0].Value.Bytes, &u); err != nil || objects[0].Value.Type != ident.Undecoded {
+			t.Fatalf("%s: offered as %s, %v", name, objects[0].Value.Type, err)
 		}
 		if strings.Contains(u.String(), "c2VjcmV0") || !strings.Contains(u.GetError(), "holds a private key") {
 			t.Errorf("%s: offered as %v", name, &u)

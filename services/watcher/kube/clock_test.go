@@ -26,8 +26,8 @@ func testClocks(t *testing.T, s *kubetest.Server) {
 			must(t, s.Apply(ctx, serviceEntry("k")))
 			w.has("ServiceEntry shop/k", "Pod shop/cart-1")
 			o, _ := w.get("ServiceEntry shop/k")
-			if d := time.Until(o.Created) - ahead; d.Abs() > time.Hour {
-				t.Fatalf("made %s from now: the clock is not shifted", time.Until(o.Created))
+			if d := time.Until(o.Value.Created) - ahead; d.Abs() > time.Hour {
+				t.Fatalf("made %s from now: the clock is not shifted", time.Until(o.Value.Created))
 			}
 			if since := time.Since(o.Observed).Abs(); since > time.Minute {
 				t.Errorf("seen %s ago: not by our clock", since)

@@ -315,7 +315,7 @@ func definitionGoes(t *testing.T, s *kubetest.Server, access *rest.Config) {
 	w.until("the new route", func() bool {
 		o := w.objects["VirtualService shop/cart"]
 		k, _ := kind.ByName("VirtualService")
-		m, err := k.Decode(o.Payload.Type, o.Payload.Bytes)
+		m, err := k.Decode(o.Value.Type, o.Value.Bytes)
 		return err == nil && m.(*networking.VirtualService).GetHttp()[0].GetTimeout().GetSeconds() == 4
 	})
 	w.neverDeleted()

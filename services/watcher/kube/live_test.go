@@ -114,7 +114,7 @@ func testChanges(t *testing.T, s *kubetest.Server) {
 	if e := m.(*registryv1.Endpoints).GetEndpoints()[0]; e.GetLabels()["version"] != "v1" || e.GetLocality().GetZone() != "eu-1" {
 		t.Errorf("the endpoint is %v", e)
 	}
-	if o.Actor != "kubetest" || o.Origin != "endpointslices.discovery.k8s.io/cart-1 -n shop" || o.Created.IsZero() || o.SourceVersion == "" || o.Observed.IsZero() {
+	if o.Actor != "kubetest" || o.Origin != "endpointslices.discovery.k8s.io/cart-1 -n shop" || o.Value.Created.IsZero() || o.SourceVersion == "" || o.Observed.IsZero() {
 		t.Errorf("the slice is %+v", o)
 	}
 	if _, m = w.get("Service shop/cart"); m.(*registryv1.Service).GetDomainSuffix() != "east.local" {

@@ -3,7 +3,7 @@ package kube
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/watcher/kube/index"
 )
 
@@ -17,7 +17,7 @@ type Metrics struct {
 
 // NewMetrics makes the metrics of the watcher of a cluster.
 func NewMetrics(cluster string) *Metrics {
-	labels := prometheus.Labels{"source": events.Shard{Source: Source, Instance: cluster}.String()}
+	labels := prometheus.Labels{"source": ident.Shard{Source: Source, Instance: cluster}.String()}
 	gauges := func(name, help string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshlog_watcher_kube_" + name, Help: help, ConstLabels: labels}, []string{"kind"})
 	}

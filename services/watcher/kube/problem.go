@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/model"
 )
@@ -85,7 +86,7 @@ func (r *run) reportNeeds(all map[string][]model.Diagnostic) {
 // for lack of another.
 func waits(name, need string) model.Diagnostic {
 	d := model.Diagnostic{
-		Severity: model.Error, Code: "needs", Key: model.Key{Kind: name},
+		Severity: model.Error, Code: "needs", Key: ident.Key{Kind: name},
 		Reason: "what objects of this kind say is not known without those of kind " + need, Advice: "make those readable",
 		Effect: "objects of this kind stay as they are on the log; nothing is removed",
 	}

@@ -214,7 +214,7 @@ func (w *watched) get(n string) (watcher.Object, any) {
 	defer w.mu.Unlock()
 	o := w.objects[n]
 	k, _ := kind.ByName(o.Kind)
-	m, err := k.Decode(o.Payload.Type, o.Payload.Bytes)
+	m, err := k.Decode(o.Value.Type, o.Value.Bytes)
 	if err != nil {
 		return o, err
 	}

@@ -57,7 +57,7 @@ func listsFirst(t *testing.T, s Source) {
 		t.Fatalf("listed %s, partial %t; want two objects", describe(l.Objects), l.Partial)
 	}
 	for i, o := range l.Objects {
-		if o.Delete || o.Kind == "" || o.Name == "" || o.Payload.Type == "" || o.Origin == "" || o.Observed.IsZero() {
+		if o.Delete || o.Kind == "" || o.Name == "" || o.Value.Type == "" || o.Origin == "" || o.Observed.IsZero() {
 			t.Errorf("object %d lacks something: %+v", i, o)
 		}
 	}
@@ -95,7 +95,7 @@ func changesCarryState(t *testing.T, s Source) {
 	}
 	s.Delete("a")
 	gone := r.change(1)[0]
-	if !gone.Delete || gone.Kind != was.Kind || gone.Namespace != was.Namespace || gone.Name != was.Name || gone.Payload.Type != "" {
+	if !gone.Delete || gone.Kind != was.Kind || gone.Namespace != was.Namespace || gone.Name != was.Name || gone.Value.Type != "" {
 		t.Errorf("deleted %+v, was %+v", gone, was)
 	}
 }
@@ -264,7 +264,7 @@ func (s *sink) Problems(string, []model.Diagnostic)                  {}
 
 func same(a, b watcher.Object) bool {
 	return a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name &&
-		a.Payload.Type == b.Payload.Type && slices.Equal(a.Payload.Bytes, b.Payload.Bytes) && a.Created.Equal(b.Created)
+		a.Value.Type == b.Value.Type && slices.Equal(a.Value.Bytes, b.Value.Bytes) && a.Value.Created.Equal(b.Value.Created)
 }
 
 func describe(set []watcher.Object) string {

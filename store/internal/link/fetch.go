@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 )
@@ -19,7 +20,7 @@ type Message struct {
 
 // Fetch makes the content of v: the nearest checkpoint at or before it, and
 // the deltas from there. back yields the chain, newest first.
-func Fetch(ctx context.Context, blobs store.Blobs, back iter.Seq2[Message, error], v store.Version) (store.Stored, error) {
+func Fetch(ctx context.Context, blobs store.Blobs, back iter.Seq2[Message, error], v ident.Position) (store.Stored, error) {
 	from, err := toCheckpoint(back, v)
 	if err != nil {
 		return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, err)
@@ -70,7 +71,7 @@ type way struct {
 // was made from nothing, or one of which a manifest on the way has the
 // checkpoint. A checkpoint is written beside the chain and comes with a later
 // manifest than the one of its version.
-func toCheckpoint(back iter.Seq2[Message, error], v store.Version) (way, error) {
+func toCheckpoint(back iter.Seq2[Message, error], v ident.Position) (way, error) {
 	var w way
 	for l, err := range back {
 		if err != nil {

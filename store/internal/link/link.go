@@ -3,7 +3,10 @@
 // how the messages come is the chain's own.
 package link
 
-import "meshlog.dev/store"
+import (
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/store"
+)
 
 // Max is how many links a follower is given at most. From farther back, the
 // whole content is the shorter way.
@@ -12,7 +15,7 @@ const Max = 256
 // From returns where in run the links begin that lead from have with its root
 // to run's last manifest, or -1 if there are none. run is a stretch of the
 // chain, oldest first.
-func From(run []*store.Manifest, have store.Version, root store.Hash) int {
+func From(run []*store.Manifest, have ident.Position, root ident.Hash) int {
 	if have.IsZero() {
 		return -1
 	}
@@ -35,7 +38,7 @@ func Follows(m, next *store.Manifest) bool {
 
 // Mismatch says whether head and what a follower has cannot both be right: the
 // error is nil or a *store.MismatchError.
-func Mismatch(head store.Head, have store.Version, root store.Hash) error {
+func Mismatch(head store.Head, have ident.Position, root ident.Hash) error {
 	v, r := head.Version(), store.RootOf(head.Manifest)
 	if head.Manifest == nil || have.Less(v) || v == have && r == root {
 		return nil
@@ -46,13 +49,13 @@ func Mismatch(head store.Head, have store.Version, root store.Hash) error {
 // Judge reports mismatches, once per head. The zero Judge is ready.
 type Judge struct {
 	seq     uint64 // of the last head that was reported, with its
-	version store.Version
-	root    store.Hash
+	version ident.Position
+	root    ident.Hash
 }
 
 // Ahead says whether head is a version to go to. The error is a
 // *store.MismatchError, the first time.
-func (j *Judge) Ahead(head store.Head, have store.Version, root store.Hash) (bool, error) {
+func (j *Judge) Ahead(head store.Head, have ident.Position, root ident.Hash) (bool, error) {
 	err := Mismatch(head, have, root)
 	if err == nil {
 		return have.Less(head.Version()), nil

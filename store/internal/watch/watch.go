@@ -6,20 +6,20 @@ import (
 	"context"
 	"sync"
 
-	"meshlog.dev/store"
+	"meshlog.dev/proto/ident"
 )
 
 // Hub knows the receivers of one store. The zero Hub is ready; it is safe for
 // concurrent use.
 type Hub struct {
 	mu        sync.Mutex
-	latest    store.Version
-	receivers map[chan store.Version]struct{}
+	latest    ident.Position
+	receivers map[chan ident.Position]struct{}
 }
 
 // Send makes v the newest version. It never blocks: a receiver that has not
 // taken the last one gets v in its place.
-func (h *Hub) Send(v store.Version) {
+func (h *Hub) Send(v ident.Position) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.latest = v
@@ -30,12 +30,12 @@ func (h *Hub) Send(v store.Version) {
 
 // Watch returns a channel that gets the newest version, if there is one, and
 // each newer one. It is closed when ctx is done.
-func (h *Hub) Watch(ctx context.Context) <-chan store.Version {
+func (h *Hub) Watch(ctx context.Context) <-chan ident.Position {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ch := make(chan store.Version, 1)
+	ch := make(chan ident.Position, 1)
 	if h.receivers == nil {
-		h.receivers = make(map[chan store.Version]struct{})
+		h.receivers = make(map[chan ident.Position]struct{})
 	}
 	h.receivers[ch] = struct{}{}
 	if !h.latest.IsZero() {
@@ -51,7 +51,7 @@ func (h *Hub) Watch(ctx context.Context) <-chan store.Version {
 }
 
 // replace is called with the lock held, so nobody else fills ch in between.
-func replace(ch chan store.Version, v store.Version) {
+func replace(ch chan ident.Position, v ident.Position) {
 	select {
 	case <-ch:
 	default:

@@ -8,15 +8,15 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/document"
 	"meshlog.dev/services/internal/manifest"
-	"meshlog.dev/services/internal/model"
 )
 
 // Object gives an object of any kind.
 func Object(kind, namespace, name string, m proto.Message) Change {
-	return Change{key: model.Key{Source: "file", Instance: "default", Kind: kind, Namespace: namespace, Name: name}, message: m}
+	return Change{key: ident.Key{Source: "file", Instance: "default", Kind: kind, Namespace: namespace, Name: name}, message: m}
 }
 
 // Service gives a Kubernetes Service with the virtual IP 10.0.0.1. Ports are

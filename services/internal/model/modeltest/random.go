@@ -11,6 +11,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/model"
@@ -216,7 +217,7 @@ func (d dice) settings() Change {
 }
 
 // Walk makes random worlds, each out of the one before.
-func Walk(t testing.TB, seed uint64, steps int, visit func(before, after *model.World, keys []model.Key)) {
+func Walk(t testing.TB, seed uint64, steps int, visit func(before, after *model.World, keys []ident.Key)) {
 	d := dice{rand.New(rand.NewPCG(seed, 4))}
 	w := model.NewWorld()
 	for range steps {

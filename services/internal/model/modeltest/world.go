@@ -10,13 +10,14 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/model"
 )
 
 // Change is one object, or one quarantine, that is put or removed.
 type Change struct {
-	key     model.Key
+	key     ident.Key
 	message proto.Message // nil: removed
 	created time.Time
 
@@ -27,12 +28,12 @@ type Change struct {
 // Quarantine keeps a resource from the clients of that name and version; good
 // is served instead, nil: nothing.
 func Quarantine(id, client string, t model.ResourceType, resource string, sum [16]byte, good proto.Message) Change {
-	v := model.OverlayValue{Resource: &model.Resource{Type: t.URL(), Name: resource, Sum: sum, Client: client}}
+	v := ident.OverlayValue{Resource: &ident.Resource{Rejected: ident.Rejected{Type: t.URL(), Name: resource, Sum: sum, Client: client}}}
 	if good != nil {
-		v.Value = &model.Value{Type: t.URL(), Bytes: marshal(good)}
+		v.Value = &ident.Value{Type: t.URL(), Bytes: marshal(good)}
 	}
 	return Change{quarantine: id, overlay: model.MarshalOverlay(model.Overlay{
-		Kind: model.Quarantine, Reason: "it cannot be used", Values: []model.OverlayValue{v},
+		Kind: ident.Quarantine, Reason: "it cannot be used", Values: []ident.OverlayValue{v},
 	})}
 }
 
@@ -75,24 +76,24 @@ func (c Change) Gone() Change {
 }
 
 // Key is the key of the change's object.
-func (c Change) Key() model.Key { return c.key }
+func (c Change) Key() ident.Key { return c.key }
 
 // Remove removes the object of that name.
 func Remove(object string) Change { return Change{key: Key(object)} }
 
 // Key is the key of the object of that name.
-func Key(object string) model.Key {
-	return model.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "default", Name: object}
+func Key(object string) ident.Key {
+	return ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "default", Name: object}
 }
 
 // Row is the change of a row of content.
 func (c Change) Row() model.RowChange {
 	if c.quarantine != "" {
-		return model.RowChange{Row: model.OverlayRow(c.quarantine), Value: c.overlay}
+		return model.RowChange{Row: ident.OverlayRow(c.quarantine), Value: c.overlay}
 	}
 	row := model.RowChange{Row: c.key.Row()}
 	if c.message != nil {
-		row.Value = model.MarshalValue(model.Value{
+		row.Value = model.MarshalValue(ident.Value{
 			Type: typePrefix + string(c.message.ProtoReflect().Descriptor().FullName()), Bytes: marshal(c.message), Created: c.created,
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder"
 	"meshlog.dev/services/internal/bus"
@@ -111,7 +112,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 		return err
 	}
 	ticks := make(chan *reportv1.Tick, 1)
-	mismatches := make(chan store.Version, 16)
+	mismatches := make(chan ident.Position, 16)
 	reports := make(chan *reportv1.FrontendReport)
 	held := make(chan bool, 1)
 	var reporter *bus.Reporter

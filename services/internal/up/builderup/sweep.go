@@ -8,7 +8,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
-	"meshlog.dev/store"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/store/natsfeed"
 )
 
@@ -53,13 +53,13 @@ func (s *sweeper) run(ctx context.Context) error {
 // sweep keeps, beside what versions name, the bases of all segments on the log:
 // without them nobody folds it.
 func (s *sweeper) sweep(ctx context.Context) (natsfeed.Swept, error) {
-	var bases []store.Hash
+	var bases []ident.Hash
 	for r, err := range s.log.Under(ctx, events.SegmentSubject) {
 		if err != nil {
 			return natsfeed.Swept{}, err
 		}
-		if segment, ok := r.Event.Body.(*events.Segment); ok && segment.Base != (events.Hash{}) {
-			bases = append(bases, store.Hash(segment.Base))
+		if segment, ok := r.Event.Body.(*events.Segment); ok && segment.Base != (ident.Hash{}) {
+			bases = append(bases, segment.Base)
 		}
 	}
 	return s.chain.Sweep(ctx, s.history, bases)

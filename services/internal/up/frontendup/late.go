@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
@@ -88,7 +89,7 @@ func (c *lateChain) Follow(ctx context.Context) (store.Follower, error) {
 }
 
 // Fetch implements store.Chain.
-func (c *lateChain) Fetch(ctx context.Context, v store.Version) (store.Stored, error) {
+func (c *lateChain) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
 	if err := c.wait(ctx); err != nil {
 		return store.Stored{}, err
 	}
@@ -128,7 +129,7 @@ func (c *lateChain) connected() bool {
 // lateReporter hands changes to a reporter that may not be there yet; one that
 // comes reports all there is.
 type lateReporter struct {
-	head     func(store.Version)       // hears where the chain's head is
+	head     func(ident.Position)      // hears where the chain's head is
 	suspects func([]*reportv1.Suspect) // hears what the leader suspects
 	report   func(summary bool) *reportv1.FrontendReport
 	proxy    func(id string) []*reportv1.ProxyReply

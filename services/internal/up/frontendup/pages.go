@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend"
 	"meshlog.dev/services/frontend/replica"
@@ -313,7 +314,7 @@ func (p *debug) configz(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func objectOf(k model.Key, v model.Value) object {
+func objectOf(k ident.Key, v ident.Value) object {
 	view := object{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Source: k.Shard().String(), Created: v.Created, Row: k.Row()}
 	var err error
 	if view.Document, err = kind.Document(k.Kind, v.Type, v.Bytes); err != nil {
@@ -372,7 +373,7 @@ func (p *debug) row(w http.ResponseWriter, st *replica.State, key string) {
 		http.Error(w, fmt.Sprintf("no row %q; ?prefix= lists those that there are", key), http.StatusNotFound)
 		return
 	}
-	k, overlay, err := model.ParseRow(key)
+	k, overlay, err := ident.ParseRow(key)
 	if err == nil && overlay != "" {
 		var o model.Overlay
 		if o, err = model.UnmarshalOverlay(overlay, b); err == nil {
@@ -380,7 +381,7 @@ func (p *debug) row(w http.ResponseWriter, st *replica.State, key string) {
 			return
 		}
 	}
-	var v model.Value
+	var v ident.Value
 	if err == nil {
 		v, err = model.UnmarshalValue(b)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/up/watcherup"
@@ -21,15 +21,15 @@ type Options struct {
 	// Holder names this process: stable over restarts, other than its twin's.
 	Holder string
 	// Connect connects to the bus, for a shard.
-	Connect func(events.Shard) func(context.Context) (*bus.Conn, error)
+	Connect func(ident.Shard) func(context.Context) (*bus.Conn, error)
 	Process *process.Process
 }
 
 // Shard is that of the cluster.
-func (s *Settings) Shard() events.Shard { return shard(s.Cluster) }
+func (s *Settings) Shard() ident.Shard { return shard(s.Cluster) }
 
-func shard(cluster string) events.Shard {
-	return events.Shard{Source: kube.Source, Instance: cluster}
+func shard(cluster string) ident.Shard {
+	return ident.Shard{Source: kube.Source, Instance: cluster}
 }
 
 // remoteRetry is the longest pause before the Secrets that name other clusters

@@ -11,8 +11,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
@@ -23,7 +23,7 @@ import (
 // Options say what is watched, and for whom.
 type Options struct {
 	Domain string
-	Shard  events.Shard
+	Shard  ident.Shard
 	// Holder names this process: stable over restarts, other than its twin's.
 	Holder  string
 	Watcher watcher.Watcher
@@ -96,7 +96,7 @@ func Run(ctx context.Context, o Options) error {
 
 // openLog opens the log once a builder has begun it: what is listed before the
 // first epoch is listed again in it.
-func openLog(ctx context.Context, nc *bus.Conn, domain string, shard events.Shard) (*natslog.Log, error) {
+func openLog(ctx context.Context, nc *bus.Conn, domain string, shard ident.Shard) (*natslog.Log, error) {
 	log, err := natslog.Open(ctx, nc, natslog.Options{Domain: domain, Shard: &shard})
 	if err != nil {
 		return nil, err

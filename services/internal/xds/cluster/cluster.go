@@ -16,6 +16,7 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/piece"
 	"meshlog.dev/services/internal/xds/traffic"
@@ -70,7 +71,7 @@ type maker struct {
 	mesh      *meshconfig.MeshConfig
 	service   *model.Service
 	rule      *networking.DestinationRule // nil: none
-	ruleKeys  []model.Key                 // of the objects that it comes from
+	ruleKeys  []ident.Key                 // of the objects that it comes from
 	endpoints model.Endpoints             // read only where they are made use of
 	view      model.ServiceView           // of endpoints that come by EDS
 	gateways  *model.NetworkGateways      // nil: the view asks for none

@@ -22,6 +22,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	"sigs.k8s.io/yaml"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/piece"
 )
@@ -104,7 +105,7 @@ func readRow(t *testing.T, a *txtar.Archive) *row {
 func (r *row) maker(router bool) *maker {
 	m := &maker{mesh: r.mesh, service: r.service, rule: r.rule, endpoints: r.ends, router: router}
 	if r.rule != nil {
-		m.ruleKeys = []model.Key{{Source: "file", Kind: "DestinationRule", Namespace: "shop", Name: "rule"}}
+		m.ruleKeys = []ident.Key{{Source: "file", Kind: "DestinationRule", Namespace: "shop", Name: "rule"}}
 	}
 	return m
 }
@@ -224,7 +225,7 @@ func readService(t *testing.T, text []byte) (*model.Service, model.Endpoints) {
 	}
 	s := &in.Service
 	s.Namespace = "shop"
-	s.Key = model.Key{Source: "file", Kind: "Service", Namespace: "shop", Name: "service"}
+	s.Key = ident.Key{Source: "file", Kind: "Service", Namespace: "shop", Name: "service"}
 	s.Resolution = word(t, in.Resolution, map[string]model.Resolution{
 		"": model.Static, "DNS": model.DNS, "DNS_ROUND_ROBIN": model.DNSRoundRobin, "NONE": model.Passthrough, "DYNAMIC_DNS": model.DynamicDNS,
 	})

@@ -14,6 +14,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 )
 
@@ -151,7 +152,7 @@ type merged struct {
 	Port
 	served   bool
 	protocol string
-	first    model.Key
+	first    ident.Key
 }
 
 // add takes server i of g in.

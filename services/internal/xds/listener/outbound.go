@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/gateway"
 	"meshlog.dev/services/internal/xds/piece"
@@ -56,7 +57,7 @@ type outbound struct {
 	problems        []piece.Part
 }
 
-func (o *outbound) report(key model.Key, field, reason, advice, effect string) {
+func (o *outbound) report(key ident.Key, field, reason, advice, effect string) {
 	o.problems = append(o.problems, problem{model.Diagnostic{
 		Severity: model.Warning, Code: "conflict", Key: key, Field: field, Reason: reason, Advice: advice, Effect: effect,
 	}})

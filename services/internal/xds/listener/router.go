@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/gateway"
 	"meshlog.dev/services/internal/xds/piece"
@@ -136,7 +137,7 @@ func (c routerConnections) Make(r *model.Reader) ([]piece.Piece, []model.Diagnos
 		if !ok {
 			continue
 		}
-		key, _, err := model.ParseRow(row)
+		key, _, err := ident.ParseRow(row)
 		if err != nil {
 			panic(fmt.Sprintf("row %q is a key's: %v", row, err))
 		}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/piece"
 	"meshlog.dev/services/internal/xds/route"
@@ -31,7 +32,7 @@ type connections struct {
 	fallback bool
 	// virtualService decides, if it is not zero, for callers who match
 	// sources and look from scope.
-	virtualService model.Key
+	virtualService ident.Key
 	sources        model.SelectorSet
 	scope          model.Scope
 }
@@ -48,7 +49,7 @@ func (c connections) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 	var all []*listenerv3.FilterChain
 	base := c.match(s)
 	final := forward(piece.ClusterName(s.Hostname, "", c.port))
-	if c.virtualService != (model.Key{}) {
+	if c.virtualService != (ident.Key{}) {
 		narrower, rest := t.routes(r.VirtualService(c.virtualService))
 		for _, n := range narrower {
 			m := &listenerv3.FilterChainMatch{PrefixRanges: n.ranges, ServerNames: base.GetServerNames()}
@@ -108,7 +109,7 @@ func prefix(s string) (netip.Prefix, bool) {
 // connector translates the TCP routes of a VirtualService.
 type connector struct {
 	r        *model.Reader
-	key      model.Key
+	key      ident.Key
 	port     uint32
 	gateway  string
 	sources  model.SelectorSet

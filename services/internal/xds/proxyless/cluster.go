@@ -13,6 +13,7 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/cluster"
 	"meshlog.dev/services/internal/xds/piece"
@@ -76,7 +77,7 @@ type maker struct {
 	mesh      *meshconfig.MeshConfig
 	service   *model.Service
 	rule      *networking.DestinationRule // nil: none
-	ruleKeys  []model.Key                 // of the objects that it comes from
+	ruleKeys  []ident.Key                 // of the objects that it comes from
 	endpoints model.Endpoints
 
 	problems []model.Diagnostic
@@ -249,16 +250,16 @@ func assignment(name string, endpoints []*model.Endpoint) *endpointv3.ClusterLoa
 	return a
 }
 
-func (m *maker) ruleKey() model.Key {
+func (m *maker) ruleKey() ident.Key {
 	if len(m.ruleKeys) == 0 {
-		return model.Key{}
+		return ident.Key{}
 	}
 	return m.ruleKeys[0]
 }
 
 // report adds a problem once: each port and subset may have it. It is but for
 // information: who has no gRPC clients is not to be bothered.
-func (m *maker) report(key model.Key, field, reason, advice, effect string) {
+func (m *maker) report(key ident.Key, field, reason, advice, effect string) {
 	d := model.Diagnostic{
 		Severity: model.Info, Code: "unsupported", Key: key, Field: field, Reason: reason, Advice: advice, Effect: effect,
 	}

@@ -8,6 +8,7 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/gateway"
 	"meshlog.dev/services/internal/xds/piece"
@@ -148,7 +149,7 @@ func (h routerHost) Make(r *model.Reader) ([]piece.Piece, []model.Diagnostic) {
 		if !ok {
 			continue // only a redirect
 		}
-		key, _, err := model.ParseRow(row)
+		key, _, err := ident.ParseRow(row)
 		if err != nil {
 			panic(fmt.Sprintf("row %q is a key's: %v", row, err))
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/gateway"
 	"meshlog.dev/services/internal/xds/piece"
@@ -46,7 +47,7 @@ type sidecar struct {
 type portHosts struct {
 	candidates []*candidate
 	services   map[string]bool    // lower-case hosts of services
-	applied    map[model.Key]bool // VirtualServices that decide about a service here
+	applied    map[ident.Key]bool // VirtualServices that decide about a service here
 }
 
 // index says which VirtualService counts for which host: the oldest (VS-5),
@@ -131,7 +132,7 @@ func (b *sidecar) addService(s *model.Service, p model.Port, vs *model.VirtualSe
 	}
 	hosts := b.ports[p.Number]
 	if hosts == nil {
-		hosts = &portHosts{services: map[string]bool{}, applied: map[model.Key]bool{}}
+		hosts = &portHosts{services: map[string]bool{}, applied: map[ident.Key]bool{}}
 		b.ports[p.Number] = hosts
 	}
 	hosts.services[strings.ToLower(s.Hostname)] = true

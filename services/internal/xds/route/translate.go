@@ -12,6 +12,7 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/piece"
 )
@@ -50,7 +51,7 @@ type Options struct {
 // Translate is the routes that a VirtualService means, in their order; without
 // any, it says nothing about this port, gateway and caller. The Diagnostics
 // are about what does not work as it is written.
-func Translate(key model.Key, vs *networking.VirtualService, o Options) ([]*routev3.Route, []model.Diagnostic) {
+func Translate(key ident.Key, vs *networking.VirtualService, o Options) ([]*routev3.Route, []model.Diagnostic) {
 	t := &translation{Options: o, key: key}
 	for i, in := range vs.GetHttp() {
 		at := field("spec.http", i)
@@ -90,7 +91,7 @@ func (t *translation) add(at string, in *networking.HTTPRoute) bool {
 // translation is one VirtualService being translated.
 type translation struct {
 	Options
-	key      model.Key
+	key      ident.Key
 	routes   []*routev3.Route
 	problems []model.Diagnostic
 }
@@ -165,7 +166,7 @@ func (t *translation) operation(r *routev3.Route) string {
 }
 
 // configMetadata says which object a route comes from (VSA-17).
-func configMetadata(key model.Key) *corev3.Metadata {
+func configMetadata(key ident.Key) *corev3.Metadata {
 	config := "/apis/networking.istio.io/v1/namespaces/" + key.Namespace + "/virtual-service/" + key.Name
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 		"istio": {Fields: map[string]*structpb.Value{"config": structpb.NewStringValue(config)}},

@@ -21,6 +21,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	"sigs.k8s.io/yaml"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/envoytest"
 	"meshlog.dev/services/internal/xds/route"
@@ -79,7 +80,7 @@ func archives(t testing.TB) []string {
 // row is an archive that was read.
 type row struct {
 	archive *txtar.Archive
-	key     model.Key
+	key     ident.Key
 	vs      *networking.VirtualService
 	options route.Options
 	plain   bool // shows all
@@ -93,7 +94,7 @@ func readRow(t testing.TB, path string) *row {
 	}
 	r := &row{
 		archive: a,
-		key:     model.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "shop", Name: "vs"},
+		key:     ident.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "shop", Name: "vs"},
 		vs:      &networking.VirtualService{},
 		options: route.Options{Port: 80, Gateway: route.Mesh, Mesh: &meshconfig.MeshConfig{}},
 		plain:   filepath.Base(path) == "plain.txtar",

@@ -9,6 +9,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/xds/piece"
 )
@@ -39,7 +40,7 @@ type virtualHost struct {
 	rule model.RuleID
 	// virtualService decides, if it is not zero, for callers who match
 	// sources and look from scope.
-	virtualService model.Key
+	virtualService ident.Key
 	sources        model.SelectorSet
 	scope          model.Scope
 }
@@ -127,7 +128,7 @@ func (h *virtualHost) settled(r *model.Reader, s *model.Service) ([]string, []mo
 
 // translate is what the VirtualService says; nothing if there is none.
 func (h *virtualHost) translate(r *model.Reader) ([]*routev3.Route, []model.Diagnostic) {
-	if h.virtualService == (model.Key{}) {
+	if h.virtualService == (ident.Key{}) {
 		return nil, nil
 	}
 	vs := r.VirtualService(h.virtualService)
@@ -149,7 +150,7 @@ func options(r *model.Reader, scope model.Scope, port uint32, gateway string, so
 		Port: port, Gateway: gateway, Sources: sources, Mesh: r.Mesh(),
 		Service: func(host string) *model.Service { return r.ServiceByHost(scope, host) },
 		Delegate: func(namespace, name string) *networking.VirtualService {
-			return r.VirtualService(model.Key{Namespace: namespace, Name: name})
+			return r.VirtualService(ident.Key{Namespace: namespace, Name: name})
 		},
 	}
 	o.Rule = func(host string) *networking.DestinationRule {

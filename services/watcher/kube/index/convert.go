@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/kubeconv"
 )
@@ -75,8 +75,8 @@ func Settings(k *kind.Kind) Converter {
 }
 
 // payloadOf is what the log is to carry; not ok: nothing.
-func payloadOf(a *anypb.Any) (p events.Payload, ok bool) {
-	return events.Payload{Type: a.GetTypeUrl(), Bytes: a.GetValue()}, a != nil
+func payloadOf(a *anypb.Any) (p ident.Value, ok bool) {
+	return ident.Value{Type: a.GetTypeUrl(), Bytes: a.GetValue()}, a != nil
 }
 
 // described is an object with what its metadata says.

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/kubeconv"
@@ -273,7 +273,7 @@ func (x *Index) settle(k Key, seen time.Time) (watcher.Object, bool) {
 	said := e.said
 	if p, f, ok := x.payload(e); ok {
 		o, sum := e.object, x.sum(p, e.object.Created)
-		out.Payload, out.SourceVersion, out.Created, out.Actor, out.Trace = p, o.Version, o.Created, o.Actor, o.Trace
+		out.Value, out.SourceVersion, out.Value.Created, out.Actor, out.Trace = p, o.Version, o.Created, o.Actor, o.Trace
 		out.Origin = cmp.Or(o.Origin, origin(e))
 		said = said && e.sum == sum
 		e.sum = sum
@@ -319,7 +319,7 @@ func (f *Figures) add(g Figures, sign int) {
 	f.Podless += sign * g.Podless
 }
 
-func (x *Index) sum(p events.Payload, created time.Time) uint64 {
+func (x *Index) sum(p ident.Value, created time.Time) uint64 {
 	var h maphash.Hash
 	h.SetSeed(x.seed)
 	_, _ = h.WriteString(p.Type)
@@ -330,7 +330,7 @@ func (x *Index) sum(p events.Payload, created time.Time) uint64 {
 
 // payload is what the log is to carry of an object; not ok: it is not to be
 // there, or not any more.
-func (x *Index) payload(e *entry) (p events.Payload, f Figures, ok bool) {
+func (x *Index) payload(e *entry) (p ident.Value, f Figures, ok bool) {
 	if e.object == nil || !x.visible(e.key) {
 		return p, f, false
 	}
@@ -348,16 +348,16 @@ func (x *Index) payload(e *entry) (p events.Payload, f Figures, ok bool) {
 		p, ok = x.convert(e.key, body)
 	}
 	f.Objects = 1
-	if p.Type == kind.Undecoded {
+	if p.Type == ident.Undecoded {
 		f.Undecoded = 1
 	}
 	return p, f, ok
 }
 
-func (x *Index) convert(k Key, body any) (events.Payload, bool) {
+func (x *Index) convert(k Key, body any) (ident.Value, bool) {
 	of, known := kind.ByName(k.Kind)
 	if !known { // it has a feed
-		return events.Payload{}, false
+		return ident.Value{}, false
 	}
 	c := kubeconv.Converter{Lookup: x}
 	return payloadOf(c.Payload(of, body))

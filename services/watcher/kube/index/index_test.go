@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/internal/kind"
 	"meshlog.dev/services/internal/kubeconv"
@@ -137,7 +138,7 @@ func endpoint(t *testing.T, set []watcher.Object, i int) *registryv1.Endpoint {
 		t.Fatal("no slice was said")
 	}
 	k, _ := kind.ByName(sliceKind)
-	m, err := k.Decode(set[at].Payload.Type, set[at].Payload.Bytes)
+	m, err := k.Decode(set[at].Value.Type, set[at].Value.Bytes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func TestOnlyConvertedContentIsAChange(t *testing.T) {
 	c.says("+Service prod/a")
 	c.drop("Service", "prod", "a")
 	set := c.says("-Service prod/a")
-	if set[0].Payload.Type != "" || set[0].Observed.IsZero() {
+	if set[0].Value.Type != "" || set[0].Observed.IsZero() {
 		t.Errorf("deleted with %+v", set[0])
 	}
 	c.drop("Service", "prod", "a")
@@ -339,7 +340,7 @@ func TestDiscoverySelectors(t *testing.T) {
 	c.says()
 	c.add("Namespace", namespace("prod", "mesh", "on"))
 	set := c.says("+EndpointSlice prod/a-1", "+Namespace /prod", "+Pod prod/p1", "+Service prod/a")
-	if len(set[3].Payload.Bytes) == 0 {
+	if len(set[3].Value.Bytes) == 0 {
 		t.Error("the Service came without its content")
 	}
 	c.add("Namespace", namespace("prod", "team", "b"))
@@ -350,7 +351,7 @@ func TestDiscoverySelectors(t *testing.T) {
 	c.says()
 	c.add("Namespace", namespace("prod", "team", "a"))
 	set = c.says("+EndpointSlice prod/a-1", "+Namespace /prod", "+Pod prod/p1", "+Service prod/a", "+Service prod/b")
-	if len(set[3].Payload.Bytes) == 0 {
+	if len(set[3].Value.Bytes) == 0 {
 		t.Error("the Service came back without its content")
 	}
 	c.drop("Namespace", "", "prod")
@@ -371,8 +372,8 @@ func TestUndecodedIsCounted(t *testing.T) {
 	s.AddressType = discoveryv1.AddressTypeFQDN
 	c.add("EndpointSlice", s)
 	set := c.says("+EndpointSlice prod/a-1")
-	if set[0].Payload.Type != kind.Undecoded || c.Figures()[sliceKind].Undecoded != 1 {
-		t.Errorf("said %s, stats %v", set[0].Payload.Type, c.Figures())
+	if set[0].Value.Type != ident.Undecoded || c.Figures()[sliceKind].Undecoded != 1 {
+		t.Errorf("said %s, stats %v", set[0].Value.Type, c.Figures())
 	}
 	c.add("EndpointSlice", slice("prod", "a-1", "a"))
 	c.says("+EndpointSlice prod/a-1")

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 )
 
 // Key names an object of the cluster.
@@ -26,7 +26,7 @@ type Object struct {
 
 	// Payload is what the log is to carry, of kinds that are converted alone.
 	// Once it has been said its bytes are let go.
-	Payload events.Payload
+	Payload ident.Value
 	// Body is what is kept of an object that is converted with others, or others
 	// with it: a *kubeconv.Slice, a *kubeconv.Pod, the *registryv1.Locality of a
 	// Node, the labels.Set of a Namespace; or a definition.
