@@ -13,15 +13,9 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
-// The kinds that services and their endpoints come from.
 const (
-	serviceKind       = "Service"
 	serviceEntryKind  = "ServiceEntry"
-	endpointsKind     = "EndpointSlice"
 	workloadEntryKind = "WorkloadEntry"
-	workloadKind      = "Pod"
-	nodeKind          = "Node"
-	namespaceKind     = "Namespace"
 )
 
 // settings is what the mesh says about how objects are to be read. PushContexts
@@ -44,7 +38,7 @@ type claim struct {
 	entry    *networking.ServiceEntry
 }
 
-func (c *claim) key() ident.Key { return c.service.Key }
+func (c *claim) MemberKey() ident.Key { return c.service.Key }
 
 // selector is of the workloads that are its endpoints; empty: it selects none.
 func (c *claim) selector() map[string]string {
@@ -182,7 +176,7 @@ func (s *settings) compareServices(a, b *Service) int {
 	case b.Kubernetes && !a.Kubernetes:
 		return 1
 	}
-	return wins(s.priority, a.Key, a.Created, b.Key, b.Created)
+	return Wins(s.priority, a.Key, a.Created, b.Key, b.Created)
 }
 
 func (s *settings) compareClaims(a, b *claim) int { return s.compareServices(a.service, b.service) }
@@ -285,7 +279,7 @@ func (s *settings) whyServiceWins(a, b *Service) string {
 	if a.Kubernetes && !b.Kubernetes {
 		return "is a Service"
 	}
-	return whyWins(s.priority, a.Key, a.Created, b.Key, b.Created)
+	return WhyWins(s.priority, a.Key, a.Created, b.Key, b.Created)
 }
 
 // hostField is the field of its object that gives the host.

@@ -10,46 +10,6 @@ import (
 	"strings"
 )
 
-// ResourceType is a type of xDS resources. Their order is the one in which a
-// change is pushed: make before break.
-type ResourceType uint8
-
-// The types that are served.
-const (
-	CDS ResourceType = iota
-	EDS
-	LDS
-	RDS
-	// ResourceTypes is how many there are.
-	ResourceTypes
-)
-
-var resourceTypes = [ResourceTypes]struct{ short, url, message string }{
-	CDS: {"CDS", "type.googleapis.com/envoy.config.cluster.v3.Cluster", "Cluster"},
-	EDS: {"EDS", "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment", "ClusterLoadAssignment"},
-	LDS: {"LDS", "type.googleapis.com/envoy.config.listener.v3.Listener", "Listener"},
-	RDS: {"RDS", "type.googleapis.com/envoy.config.route.v3.RouteConfiguration", "RouteConfiguration"},
-}
-
-// String is the service's short name: CDS.
-func (t ResourceType) String() string { return resourceTypes[t].short }
-
-// URL is the type URL on the wire.
-func (t ResourceType) URL() string { return resourceTypes[t].url }
-
-// Message is the message's short name, as users know it: Cluster.
-func (t ResourceType) Message() string { return resourceTypes[t].message }
-
-// ResourceTypeOf finds a type by its URL.
-func ResourceTypeOf(url string) (ResourceType, bool) {
-	for t := range ResourceTypes {
-		if resourceTypes[t].url == url {
-			return t, true
-		}
-	}
-	return 0, false
-}
-
 // SelectorSet is which node selectors matched a proxy: their texts, sorted, a
 // line each. Labels and other words of a proxy never enter a class, only
 // which selectors they match.
@@ -245,9 +205,9 @@ func (c Client) String() string {
 // and not the proxy decides it.
 func (pc *PushContext) classOf(client Client, namespace string) ProxyClass {
 	scope := Scope{
-		Services:        pc.services.scopes.scope(namespace),
-		VirtualServices: pc.virtualServices.scopes.scope(namespace),
-		Rules:           pc.rules.scopes.scope(namespace),
+		Services:        scopeOf(pc.services.scopes, namespace),
+		VirtualServices: scopeOf(pc.virtualServices.scopes, namespace),
+		Rules:           scopeOf(pc.rules.scopes, namespace),
 	}
 	clusters := Scope{Services: scope.Services, Rules: scope.Rules}
 	c := ProxyClass{
@@ -257,7 +217,7 @@ func (pc *PushContext) classOf(client Client, namespace string) ProxyClass {
 		RDS: RDSClass{Client: client, Scope: scope},
 	}
 	if client == ClientSidecar {
-		c.RDS.Namespace = pc.services.homes.scope(namespace)
+		c.RDS.Namespace = scopeOf(pc.services.homes, namespace)
 	}
 	return c
 }
@@ -280,12 +240,12 @@ func Classify(pc *PushContext, p *Proxy) ProxyClass {
 	if client == ClientSidecar {
 		c.LDS.Cluster, c.RDS.Cluster = c.EDS.View.Cluster, c.EDS.View.Cluster
 	}
-	c.LDS.Bind = client == ClientSidecar && p.text("INTERCEPTION_MODE") == "NONE"
+	c.LDS.Bind = client == ClientSidecar && p.Text("INTERCEPTION_MODE") == "NONE"
 	source := func(m *sourceMatch) bool { return m.matches(p) }
 	c.LDS.Sources, c.RDS.Sources = pc.virtualServices.sourcesOf(LDS, source), pc.virtualServices.sourcesOf(RDS, source)
 	raw := pc.raw.selected(p)
 	c.CDS.Raw, c.EDS.Raw, c.LDS.Raw, c.RDS.Raw = raw[CDS], raw[EDS], raw[LDS], raw[RDS]
-	return c.Released(pc.world.quarantines.release(p.Client()))
+	return c.Released(pc.world.Releases(p.Client()))
 }
 
 // Classes are those for which a world must be fit to be served: of each
@@ -297,8 +257,8 @@ func Classify(pc *PushContext, p *Proxy) ProxyClass {
 // whoever gets them.
 func (pc *PushContext) Classes() []ProxyClass {
 	namespaces := []string{""}
-	for _, c := range []counter{pc.services.scopes, pc.services.homes, pc.virtualServices.scopes, pc.rules.scopes} {
-		namespaces = append(namespaces, c.names()...)
+	for _, c := range []Counter{pc.services.scopes, pc.services.homes, pc.virtualServices.scopes, pc.rules.scopes} {
+		namespaces = append(namespaces, c.Names()...)
 	}
 	slices.Sort(namespaces)
 	var all []ProxyClass
@@ -316,7 +276,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 	}
 	for _, s := range pc.gateways.selectors {
 		homes := []string{""}
-		for _, g := range pc.gateways.bySelector.get(s.text) {
+		for _, g := range pc.gateways.bySelector.Get(s.text) {
 			homes = append(homes, g.Key.Namespace)
 		}
 		for _, ns := range homes {
@@ -390,13 +350,9 @@ func (x *gatewayIndex) selected(p *Proxy) SelectorSet {
 func (x *virtualServiceIndex) sourcesOf(t ResourceType, is func(*sourceMatch) bool) SelectorSet {
 	var set selectorSet
 	for _, m := range x.matches {
-		if x.sources[t].get(m.text) > 0 && is(m) {
+		if x.sources[t].Get(m.text) > 0 && is(m) {
 			set.add(m.text)
 		}
 	}
 	return set.set()
-}
-
-func versionString(major, minor, patch uint32) string {
-	return fmt.Sprintf("%d.%d.%d", major, minor, patch)
 }

@@ -15,11 +15,11 @@ import (
 
 // endpointIndex is the endpoints of services, and what they come from.
 type endpointIndex struct {
-	slices    groups[sliceOf, *slice]
-	workloads groups[string, *workload]  // by namespace
-	selecting groups[string, *selecting] // by namespace
-	byID      table[ServiceID, Endpoints]
-	spreads   table[ServiceID, *spread] // of those that have one
+	slices    Groups[sliceOf, *slice]
+	workloads Groups[string, *workload]  // by namespace
+	selecting Groups[string, *selecting] // by namespace
+	byID      Table[ServiceID, Endpoints]
+	spreads   Table[ServiceID, *spread] // of those that have one
 }
 
 // slice is some of the endpoints of a service of a registry.
@@ -32,7 +32,7 @@ type slice struct {
 // object's name, whether it is there yet or not.
 type sliceOf struct {
 	ident.Shard
-	name
+	Name
 }
 
 // workload is what selectors of services may select.
@@ -51,26 +51,26 @@ type selecting struct {
 	pods     bool // Pods too
 }
 
-func (s *slice) key() ident.Key     { return s.Key }
-func (w *workload) key() ident.Key  { return w.Key }
-func (s *selecting) key() ident.Key { return s.Key }
+func (s *slice) MemberKey() ident.Key     { return s.Key }
+func (w *workload) MemberKey() ident.Key  { return w.Key }
+func (s *selecting) MemberKey() ident.Key { return s.Key }
 
 func hashSliceOf(s sliceOf) uint64 {
-	return hashStrings(s.Source, s.Instance, s.namespace, s.name.name)
+	return HashStrings(s.Source, s.Instance, s.Namespace, s.Name.Name)
 }
 
 func newEndpointIndex() endpointIndex {
 	return endpointIndex{
-		slices:    newGroups[sliceOf, *slice](hashSliceOf),
-		workloads: newGroups[string, *workload](hashString),
-		selecting: newGroups[string, *selecting](hashString),
-		byID:      newTable[ServiceID, Endpoints](hashServiceID),
-		spreads:   newTable[ServiceID, *spread](hashServiceID),
+		slices:    NewGroups[sliceOf, *slice](hashSliceOf),
+		workloads: NewGroups[string, *workload](hashString),
+		selecting: NewGroups[string, *selecting](hashString),
+		byID:      New[ServiceID, Endpoints](hashServiceID),
+		spreads:   New[ServiceID, *spread](hashServiceID),
 	}
 }
 
 func sliceOfKey(k ident.Key, service string) sliceOf {
-	return sliceOf{k.Shard(), name{k.Namespace, service}}
+	return sliceOf{k.Shard(), Name{k.Namespace, service}}
 }
 
 func newWorkload(o Object) *workload {
@@ -119,9 +119,9 @@ func matchLabels(selector, labels map[string]string) bool {
 type endpointEdit struct {
 	*transition
 	from      endpointIndex
-	slices    *groupsEdit[sliceOf, *slice]
-	workloads *groupsEdit[string, *workload]
-	selecting *groupsEdit[string, *selecting]
+	slices    *GroupsEdit[sliceOf, *slice]
+	workloads *GroupsEdit[string, *workload]
+	selecting *GroupsEdit[string, *selecting]
 	// services of which the endpoints may differ.
 	touched map[ServiceID]struct{}
 	moved   []*workload // that are, or were
@@ -130,9 +130,9 @@ type endpointEdit struct {
 func (x endpointIndex) edit(t *transition) *endpointEdit {
 	return &endpointEdit{
 		transition: t, from: x,
-		slices:    x.slices.edit(func(a, b *slice) int { return compareKeys(a.Key, b.Key) }),
-		workloads: x.workloads.edit(func(a, b *workload) int { return compareKeys(a.Key, b.Key) }),
-		selecting: x.selecting.edit(func(a, b *selecting) int { return compareKeys(a.Key, b.Key) }),
+		slices:    x.slices.Edit(func(a, b *slice) int { return CompareKeys(a.Key, b.Key) }),
+		workloads: x.workloads.Edit(func(a, b *workload) int { return CompareKeys(a.Key, b.Key) }),
+		selecting: x.selecting.Edit(func(a, b *selecting) int { return CompareKeys(a.Key, b.Key) }),
 		touched:   make(map[ServiceID]struct{}),
 	}
 }
@@ -142,13 +142,13 @@ func (e *endpointEdit) service(was, is *Object) {
 	if was != nil {
 		e.touch(*was)
 		if s := e.newSelecting(*was); s != nil {
-			e.selecting.drop(was.Key.Namespace, was.Key)
+			e.selecting.Drop(was.Key.Namespace, was.Key)
 		}
 	}
 	if is != nil {
 		e.touch(*is)
 		if s := e.newSelecting(*is); s != nil {
-			e.selecting.put(is.Key.Namespace, s)
+			e.selecting.Put(is.Key.Namespace, s)
 		}
 	}
 }
@@ -172,13 +172,13 @@ func (e *endpointEdit) slice(w *World, was, is *Object) {
 		}
 		of := sliceOfKey(o.Key, m.GetService())
 		if o == is {
-			e.slices.put(of, &slice{o.Key, m})
+			e.slices.Put(of, &slice{o.Key, m})
 		} else {
-			e.slices.drop(of, o.Key)
+			e.slices.Drop(of, o.Key)
 		}
-		service := ident.Key{Source: o.Key.Source, Instance: o.Key.Instance, Kind: serviceKind, Namespace: o.Key.Namespace, Name: m.GetService()}
-		if s, ok := w.Served(service); ok {
-			e.touch(s)
+		service := ident.Key{Source: o.Key.Source, Instance: o.Key.Instance, Kind: ServiceKind, Namespace: o.Key.Namespace, Name: m.GetService()}
+		if s := w.Served(service); s != nil {
+			e.touch(*s)
 		}
 	}
 }
@@ -187,13 +187,13 @@ func (e *endpointEdit) slice(w *World, was, is *Object) {
 func (e *endpointEdit) workload(was, is *Object) {
 	if was != nil {
 		if w := newWorkload(*was); w != nil {
-			e.workloads.drop(w.Namespace, w.Key)
+			e.workloads.Drop(w.Namespace, w.Key)
 			e.moved = append(e.moved, w)
 		}
 	}
 	if is != nil {
 		if w := newWorkload(*is); w != nil {
-			e.workloads.put(w.Namespace, w)
+			e.workloads.Put(w.Namespace, w)
 			e.moved = append(e.moved, w)
 		}
 	}
@@ -201,9 +201,9 @@ func (e *endpointEdit) workload(was, is *Object) {
 
 // touchMoved touches the services of which endpoints may be in other networks.
 func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, moved func(ident.Shard) bool) {
-	for id, claims := range services.claims.all() {
+	for id, claims := range services.claims.All() {
 		for _, c := range claims {
-			if moved(c.service.Key.Shard()) || len(c.selector()) > 0 && len(x.workloads.get(id.Namespace)) > 0 {
+			if moved(c.service.Key.Shard()) || len(c.selector()) > 0 && len(x.workloads.Get(id.Namespace)) > 0 {
 				e.touched[id] = struct{}{}
 			}
 		}
@@ -214,9 +214,9 @@ func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, move
 // moved, if any, workloads may be in other networks than before.
 func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, moved func(ident.Shard) bool) endpointIndex {
 	x := e.from
-	x.slices, x.workloads, x.selecting = e.slices.done(), e.workloads.done(), e.selecting.done()
+	x.slices, x.workloads, x.selecting = e.slices.Done(), e.workloads.Done(), e.selecting.Done()
 	for _, w := range e.moved {
-		for _, s := range x.selecting.get(w.Namespace) {
+		for _, s := range x.selecting.Get(w.Namespace) {
 			if s.selects(w) {
 				for _, id := range s.ids {
 					e.touched[id] = struct{}{}
@@ -231,33 +231,33 @@ func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, move
 	if len(e.touched) == 0 {
 		return x
 	}
-	byID, spreads := x.byID.edit(), x.spreads.edit()
+	byID, spreads := x.byID.Edit(), x.spreads.Edit()
 	for id := range e.touched {
-		was, is := byID.get(id), x.collect(services, networks, id)
-		e.spread(spreads, id, networks.spreadOf(services.claims.get(id), is, e.clusterLocal.has(id.Hostname) && services.byID.get(id) != nil))
+		was, is := byID.Get(id), x.collect(services, networks, id)
+		e.spread(spreads, id, networks.spreadOf(services.claims.Get(id), is, e.clusterLocal.has(id.Hostname) && services.byID.Get(id) != nil))
 		if equalEndpoints(was, is) {
 			continue
 		}
 		e.changed(Input{Kind: InputEndpoints, A: id.Namespace, B: id.Hostname})
 		if len(is) == 0 {
-			byID.remove(id)
+			byID.Remove(id)
 		} else {
-			byID.set(id, is)
+			byID.Set(id, is)
 		}
 	}
-	x.byID, x.spreads = byID.table, spreads.table
+	x.byID, x.spreads = byID.Table, spreads.Table
 	return x
 }
 
-func (e *endpointEdit) spread(spreads *edit[ServiceID, *spread], id ServiceID, s *spread) {
-	if s.equal(spreads.get(id)) {
+func (e *endpointEdit) spread(spreads *Edit[ServiceID, *spread], id ServiceID, s *spread) {
+	if s.equal(spreads.Get(id)) {
 		return
 	}
 	e.changed(Input{Kind: InputSpread})
 	if s == nil {
-		spreads.remove(id)
+		spreads.Remove(id)
 	} else {
-		spreads.set(id, s)
+		spreads.Set(id, s)
 	}
 }
 
@@ -269,8 +269,8 @@ func (e *endpointEdit) doneUnselected(x *endpointIndex) {
 			return
 		}
 		var ds []Diagnostic
-		here := slices.ContainsFunc(x.workloads.get(w.Namespace), func(o *workload) bool { return o.Key == w.Key && o.entry == w.entry })
-		selected := slices.ContainsFunc(x.selecting.get(w.Namespace), func(s *selecting) bool { return s.selects(w) })
+		here := slices.ContainsFunc(x.workloads.Get(w.Namespace), func(o *workload) bool { return o.Key == w.Key && o.entry == w.entry })
+		selected := slices.ContainsFunc(x.selecting.Get(w.Namespace), func(s *selecting) bool { return s.selects(w) })
 		if !here {
 			return
 		}
@@ -290,16 +290,16 @@ func (e *endpointEdit) doneUnselected(x *endpointIndex) {
 	for _, w := range e.moved {
 		judge(w)
 	}
-	for ns, moved := range e.selecting.moved {
+	for ns, moved := range e.selecting.Moved {
 		var selectors []*selecting
-		for _, list := range [][]*selecting{e.from.selecting.get(ns), x.selecting.get(ns)} {
+		for _, list := range [][]*selecting{e.from.selecting.Get(ns), x.selecting.Get(ns)} {
 			for _, s := range list {
 				if _, ok := moved[s.Key]; ok {
 					selectors = append(selectors, s)
 				}
 			}
 		}
-		for _, w := range x.workloads.get(ns) {
+		for _, w := range x.workloads.Get(ns) {
 			if slices.ContainsFunc(selectors, func(s *selecting) bool { return s.selects(w) }) {
 				judge(w)
 			}
@@ -309,12 +309,12 @@ func (e *endpointEdit) doneUnselected(x *endpointIndex) {
 
 // collect finds the endpoints of a service.
 func (x *endpointIndex) collect(services *serviceIndex, networks *networkIndex, id ServiceID) Endpoints {
-	claims := services.claims.get(id)
+	claims := services.claims.Get(id)
 	if len(claims) == 0 || claims[0].service.AliasOf != "" {
 		return nil
 	}
 	winner := claims[0]
-	s := services.byID.get(id)
+	s := services.byID.Get(id)
 	all := make(Endpoints)
 	for _, c := range claims {
 		if !c.joins(winner) || c.service.AliasOf != "" {
@@ -368,7 +368,7 @@ func addHost(all Endpoints, s *Service) {
 // to EPS-3).
 func (x *endpointIndex) sliced(networks *networkIndex, c *claim, p Port) []Endpoint {
 	var list []Endpoint
-	for _, s := range x.slices.get(sliceOfKey(c.service.Key, c.service.Key.Name)) {
+	for _, s := range x.slices.Get(sliceOfKey(c.service.Key, c.service.Key.Name)) {
 		number, ok := slicePort(s.Endpoints, c.service, p)
 		if !ok {
 			continue
@@ -446,7 +446,7 @@ func (x *endpointIndex) selected(networks *networkIndex, c *claim, p Port) []End
 		return nil
 	}
 	var list []Endpoint
-	for _, w := range x.workloads.get(c.service.Namespace) {
+	for _, w := range x.workloads.Get(c.service.Namespace) {
 		if w.pod != nil && c.entry == nil || !matchLabels(selector, w.labels) {
 			continue
 		}

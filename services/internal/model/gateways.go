@@ -14,7 +14,7 @@ const gatewayKind = "Gateway"
 
 // gatewayIndex is the Gateways of the world, by what they select.
 type gatewayIndex struct {
-	bySelector groups[string, *gateway] // the oldest first
+	bySelector Groups[string, *gateway] // the oldest first
 	selectors  []*gatewaySelector       // sorted by text
 }
 
@@ -27,14 +27,14 @@ type gatewaySelector struct {
 	text   string
 }
 
-func (g *gateway) key() ident.Key { return g.Key }
+func (g *gateway) MemberKey() ident.Key { return g.Key }
 
 func (g *gateway) same(o *gateway) bool {
 	return g.Key == o.Key && g.Created.Equal(o.Created) && sameMessage(g.Spec, o.Spec)
 }
 
 func newGatewayIndex() gatewayIndex {
-	return gatewayIndex{bySelector: newGroups[string, *gateway](hashString)}
+	return gatewayIndex{bySelector: NewGroups[string, *gateway](hashString)}
 }
 
 // newGatewaySelector reads a selector; without labels it selects every router.
@@ -51,7 +51,7 @@ func newGatewaySelector(labels map[string]string) *gatewaySelector {
 }
 
 func (x *gatewayIndex) list(selector string) []Gateway {
-	members := x.bySelector.get(selector)
+	members := x.bySelector.Get(selector)
 	if len(members) == 0 {
 		return nil
 	}
@@ -66,12 +66,12 @@ func (x *gatewayIndex) list(selector string) []Gateway {
 type gatewayEdit struct {
 	*transition
 	from       gatewayIndex
-	bySelector *groupsEdit[string, *gateway]
+	bySelector *GroupsEdit[string, *gateway]
 }
 
 func (x gatewayIndex) edit(t *transition) *gatewayEdit {
-	return &gatewayEdit{transition: t, from: x, bySelector: x.bySelector.edit(func(a, b *gateway) int {
-		return wins(t.priority, a.Key, a.Created, b.Key, b.Created)
+	return &gatewayEdit{transition: t, from: x, bySelector: x.bySelector.Edit(func(a, b *gateway) int {
+		return Wins(t.priority, a.Key, a.Created, b.Key, b.Created)
 	})}
 }
 
@@ -87,20 +87,20 @@ func (e *gatewayEdit) change(was, is *Object) {
 		}
 		text := newGatewaySelector(m.GetSelector()).text
 		if o == was {
-			e.bySelector.drop(text, o.Key)
+			e.bySelector.Drop(text, o.Key)
 		} else {
-			e.bySelector.put(text, &gateway{Gateway{o.Key, o.Created, m}})
+			e.bySelector.Put(text, &gateway{Gateway{o.Key, o.Created, m}})
 		}
 	}
 }
 
 func (e *gatewayEdit) done() gatewayIndex {
-	if len(e.bySelector.moved) == 0 {
+	if len(e.bySelector.Moved) == 0 {
 		return e.from
 	}
-	x := gatewayIndex{bySelector: e.bySelector.done(), selectors: e.from.selectors}
-	for text := range e.bySelector.moved {
-		was, is := e.from.bySelector.get(text), x.bySelector.get(text)
+	x := gatewayIndex{bySelector: e.bySelector.Done(), selectors: e.from.selectors}
+	for text := range e.bySelector.Moved {
+		was, is := e.from.bySelector.Get(text), x.bySelector.Get(text)
 		if slices.EqualFunc(was, is, (*gateway).same) {
 			continue
 		}

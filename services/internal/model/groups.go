@@ -8,53 +8,53 @@ import (
 
 // groups is an immutable map of lists, none of them empty, each sorted by what
 // its edits compare by. A member is told from others of its list by its key.
-type groups[G comparable, T keyed] struct{ table[G, []T] }
+type Groups[G comparable, T Keyed] struct{ Table[G, []T] }
 
-type keyed interface{ key() ident.Key }
+type Keyed interface{ MemberKey() ident.Key }
 
-func newGroups[G comparable, T keyed](hash func(G) uint64) groups[G, T] {
-	return groups[G, T]{newTable[G, []T](hash)}
+func NewGroups[G comparable, T Keyed](hash func(G) uint64) Groups[G, T] {
+	return Groups[G, T]{New[G, []T](hash)}
 }
 
 // groupsEdit is groups being changed. Changes are collected, so that a list
 // that many of them concern is made once.
-type groupsEdit[G comparable, T keyed] struct {
-	from    groups[G, T]
+type GroupsEdit[G comparable, T Keyed] struct {
+	from    Groups[G, T]
 	compare func(a, b T) int
-	moved   map[G]map[ident.Key]*T // nil: it goes
+	Moved   map[G]map[ident.Key]*T // nil: it goes
 }
 
-func (g groups[G, T]) edit(compare func(a, b T) int) *groupsEdit[G, T] {
-	return &groupsEdit[G, T]{g, compare, make(map[G]map[ident.Key]*T)}
+func (g Groups[G, T]) Edit(compare func(a, b T) int) *GroupsEdit[G, T] {
+	return &GroupsEdit[G, T]{g, compare, make(map[G]map[ident.Key]*T)}
 }
 
 // put makes m a member in the place of the one of its key.
-func (e *groupsEdit[G, T]) put(group G, m T) { e.move(group, m.key(), &m) }
+func (e *GroupsEdit[G, T]) Put(group G, m T) { e.move(group, m.MemberKey(), &m) }
 
 // drop ends the membership of the one of that key.
-func (e *groupsEdit[G, T]) drop(group G, k ident.Key) { e.move(group, k, nil) }
+func (e *GroupsEdit[G, T]) Drop(group G, k ident.Key) { e.move(group, k, nil) }
 
-func (e *groupsEdit[G, T]) move(group G, k ident.Key, m *T) {
-	moved := e.moved[group]
+func (e *GroupsEdit[G, T]) move(group G, k ident.Key, m *T) {
+	moved := e.Moved[group]
 	if moved == nil {
 		moved = make(map[ident.Key]*T)
-		e.moved[group] = moved
+		e.Moved[group] = moved
 	}
 	moved[k] = m
 }
 
 // done returns the groups as they are now. Those in e.moved may differ from
 // before.
-func (e *groupsEdit[G, T]) done() groups[G, T] {
-	if len(e.moved) == 0 {
+func (e *GroupsEdit[G, T]) Done() Groups[G, T] {
+	if len(e.Moved) == 0 {
 		return e.from
 	}
-	lists := e.from.table.edit()
-	for group, moved := range e.moved {
-		old := lists.get(group)
+	lists := e.from.Table.Edit()
+	for group, moved := range e.Moved {
+		old := lists.Get(group)
 		list := make([]T, 0, len(old)+len(moved))
 		for _, m := range old {
-			if _, ok := moved[m.key()]; !ok {
+			if _, ok := moved[m.MemberKey()]; !ok {
 				list = append(list, m)
 			}
 		}
@@ -64,26 +64,26 @@ func (e *groupsEdit[G, T]) done() groups[G, T] {
 			}
 		}
 		if len(list) == 0 {
-			lists.remove(group)
+			lists.Remove(group)
 			continue
 		}
 		slices.SortFunc(list, e.compare)
-		lists.set(group, list)
+		lists.Set(group, list)
 	}
-	return groups[G, T]{lists.table}
+	return Groups[G, T]{lists.Table}
 }
 
 // counter is an immutable count by name; what counts zero is not in it.
-type counter struct{ table[string, int] }
+type Counter struct{ Table[string, int] }
 
-func newCounter() counter {
-	return counter{newTable[string, int](func(s string) uint64 { return hashStrings(s) })}
+func NewCounter() Counter {
+	return Counter{New[string, int](func(s string) uint64 { return HashStrings(s) })}
 }
 
 // names is who is in it, sorted.
-func (c counter) names() []string {
+func (c Counter) Names() []string {
 	names := make([]string, 0, c.n)
-	for name := range c.all() {
+	for name := range c.All() {
 		names = append(names, name)
 	}
 	slices.Sort(names)
@@ -91,33 +91,33 @@ func (c counter) names() []string {
 }
 
 // counterEdit is a counter being changed.
-type counterEdit struct {
-	from  counter
+type CounterEdit struct {
+	from  Counter
 	delta map[string]int
 }
 
-func (c counter) edit() *counterEdit { return &counterEdit{c, make(map[string]int)} }
+func (c Counter) Edit() *CounterEdit { return &CounterEdit{c, make(map[string]int)} }
 
-func (e *counterEdit) add(n int, names ...string) {
+func (e *CounterEdit) Add(n int, names ...string) {
 	for _, name := range names {
 		e.delta[name] += n
 	}
 }
 
 // done returns the counter, and who came into it and who left it.
-func (e *counterEdit) done() (c counter, came, left []string) {
-	counts := e.from.table.edit()
+func (e *CounterEdit) Done() (c Counter, came, left []string) {
+	counts := e.from.Table.Edit()
 	for name, delta := range e.delta {
-		was := counts.get(name)
+		was := counts.Get(name)
 		is := was + delta
 		switch {
 		case delta == 0:
 			continue
 		case is == 0:
-			counts.remove(name)
+			counts.Remove(name)
 			left = append(left, name)
 		default:
-			counts.set(name, is)
+			counts.Set(name, is)
 			if was == 0 {
 				came = append(came, name)
 			}
@@ -125,5 +125,5 @@ func (e *counterEdit) done() (c counter, came, left []string) {
 	}
 	slices.Sort(came)
 	slices.Sort(left)
-	return counter{counts.table}, came, left
+	return Counter{counts.Table}, came, left
 }

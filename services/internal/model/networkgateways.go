@@ -157,10 +157,10 @@ func (e *networkEdit) doneGateways(x *networkIndex) {
 	if len(all) > 0 {
 		e.problem(about{"network gateway", "", ""}, []Diagnostic{notEntered(x.meshKey, "spec.networks")})
 	}
-	for k := range e.from.entrances.all() {
+	for k := range e.from.entrances.All() {
 		e.problem(about{"network gateway", "", k.Row()}, nil)
 	}
-	for k, s := range x.entrances.all() {
+	for k, s := range x.entrances.All() {
 		var problems []Diagnostic
 		for _, p := range x.entered(s) {
 			gateways, ds := x.addressed(s, p)
@@ -227,7 +227,7 @@ func (x *networkIndex) addressed(s *entrance, p networkPort) (all []NetworkGatew
 		report("spec.ports", fmt.Sprintf("port %d of the gateway of network %s has no nodePort", p.port, p.network),
 			"add the port, with a nodePort", "proxies of other networks do not use it")
 	default:
-		for k, n := range x.nodes.all() {
+		for k, n := range x.nodes.All() {
 			if k.Shard() != s.Shard() || !matchLabels(s.nodes, n.labels) {
 				continue
 			}

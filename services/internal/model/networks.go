@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -30,8 +29,8 @@ type networkIndex struct {
 	registries map[string]string              // networks by instance, as mesh says
 	blocks     []networkBlock                 // as mesh says, the smallest first
 	labelled   map[ident.Shard]string         // by the label of the system namespace
-	entrances  table[ident.Key, *entrance]    // Services that may be gateways
-	nodes      table[ident.Key, *outsideNode] // that are reached from outside
+	entrances  Table[ident.Key, *entrance]    // Services that may be gateways
+	nodes      Table[ident.Key, *outsideNode] // that are reached from outside
 	gateways   *NetworkGateways
 }
 
@@ -48,7 +47,7 @@ type outsideNode struct {
 
 func newNetworkIndex() networkIndex {
 	return networkIndex{
-		entrances: newTable[ident.Key, *entrance](hashKey), nodes: newTable[ident.Key, *outsideNode](hashKey),
+		entrances: New[ident.Key, *entrance](HashKey), nodes: New[ident.Key, *outsideNode](HashKey),
 		gateways: &NetworkGateways{},
 	}
 }
@@ -105,14 +104,14 @@ func (x *networkIndex) read(m *meshconfig.MeshNetworks) {
 type networkEdit struct {
 	*transition
 	from       networkIndex
-	entrances  *edit[ident.Key, *entrance]
-	nodes      *edit[ident.Key, *outsideNode]
+	entrances  *Edit[ident.Key, *entrance]
+	nodes      *Edit[ident.Key, *outsideNode]
 	relabelled map[ident.Shard]string // shards of which the system namespace changed
 	outside    bool                   // what is reached from outside may be another
 }
 
 func (x networkIndex) edit(t *transition) *networkEdit {
-	return &networkEdit{transition: t, from: x, entrances: x.entrances.edit(), nodes: x.nodes.edit(), relabelled: make(map[ident.Shard]string)}
+	return &networkEdit{transition: t, from: x, entrances: x.entrances.Edit(), nodes: x.nodes.Edit(), relabelled: make(map[ident.Shard]string)}
 }
 
 // namespace takes in a Namespace (NS-1); either may be nil.
@@ -130,23 +129,23 @@ func (e *networkEdit) namespace(was, is *Object) {
 
 // node takes in a Node; either may be nil.
 func (e *networkEdit) node(was, is *Object) {
-	if was != nil && e.from.nodes.get(was.Key) != nil {
-		e.nodes.remove(was.Key)
+	if was != nil && e.from.nodes.Get(was.Key) != nil {
+		e.nodes.Remove(was.Key)
 		e.outside = true
 	}
 	if is == nil {
 		return
 	}
 	if m := metadataOf(*is); len(m.ExternalIPs) > 0 {
-		e.nodes.set(is.Key, &outsideNode{m.Metadata.Labels, m.ExternalIPs})
+		e.nodes.Set(is.Key, &outsideNode{m.Metadata.Labels, m.ExternalIPs})
 		e.outside = true
 	}
 }
 
 // service takes in a Service; either may be nil.
 func (e *networkEdit) service(was, is *Object) {
-	if was != nil && e.from.entrances.get(was.Key) != nil {
-		e.entrances.remove(was.Key)
+	if was != nil && e.from.entrances.Get(was.Key) != nil {
+		e.entrances.Remove(was.Key)
 		e.outside = true
 	}
 	if is == nil {
@@ -154,7 +153,7 @@ func (e *networkEdit) service(was, is *Object) {
 	}
 	if m, ok := is.Message.(*registryv1.Service); ok {
 		if s := e.newEntrance(is.Key, m); s != nil {
-			e.entrances.set(is.Key, s)
+			e.entrances.Set(is.Key, s)
 			e.outside = true
 		}
 	}
@@ -165,7 +164,7 @@ func (e *networkEdit) service(was, is *Object) {
 func (e *networkEdit) done(w *World) (x networkIndex, moved func(ident.Shard) bool) {
 	x = e.from
 	var mesh *meshconfig.MeshNetworks
-	if o := w.winner(ident.Key{Kind: meshNetworksKind, Name: countedName}); o != nil {
+	if o := w.Winner(ident.Key{Kind: meshNetworksKind, Name: CountedName}); o != nil {
 		mesh, _ = o.Message.(*meshconfig.MeshNetworks)
 		e.outside = e.outside || o.Key != x.meshKey
 		x.meshKey = o.Key
@@ -193,7 +192,7 @@ func (e *networkEdit) done(w *World) (x networkIndex, moved func(ident.Shard) bo
 	}
 	e.reclassify(moved != nil)
 	if e.outside {
-		x.entrances, x.nodes = e.entrances.table, e.nodes.table
+		x.entrances, x.nodes = e.entrances.Table, e.nodes.Table
 		e.doneGateways(&x)
 	}
 	return x, moved
@@ -224,25 +223,10 @@ func workloadNetwork(network string, labels map[string]string) string {
 // networkOf is the network of a proxy: what it says, by its metadata or its
 // labels, else that of its cluster, else that of its address.
 func (pc *PushContext) networkOf(p *Proxy) string {
-	said := cmp.Or(p.text("NETWORK"), p.Labels[networkLabel])
+	said := cmp.Or(p.Text("NETWORK"), p.Labels[networkLabel])
 	var address string
-	if ips := p.addresses(); len(ips) > 0 {
+	if ips := p.Addresses(); len(ips) > 0 {
 		address = ips[0].String()
 	}
 	return pc.networks.of(ident.Shard{Source: kubernetesSource, Instance: p.ClusterID}, said, address)
-}
-
-// addresses are the IPs that a proxy says are its own.
-func (p *Proxy) addresses() []netip.Addr {
-	texts := strings.Split(p.text("INSTANCE_IPS"), ",")
-	if parts := strings.Split(p.ID, "~"); len(parts) == 4 {
-		texts = append([]string{parts[1]}, texts...)
-	}
-	var ips []netip.Addr
-	for _, t := range texts {
-		if ip, err := netip.ParseAddr(strings.TrimSpace(t)); err == nil {
-			ips = append(ips, ip.Unmap())
-		}
-	}
-	return ips
 }

@@ -81,7 +81,7 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 // wins orders the copies of one object, and all else that only one can have,
 // the one that wins first: source priority, then the oldest (no creation time
 // counts as youngest), then namespace/name, then source/instance.
-func wins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCreated time.Time) int {
+func Wins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCreated time.Time) int {
 	return cmp.Or(
 		winsBySource(priority, a.Source, b.Source),
 		winsByAge(aCreated, bCreated),
@@ -93,7 +93,7 @@ func wins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCrea
 }
 
 // whyWins says by what a wins over b, of which wins says that it does.
-func whyWins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCreated time.Time) string {
+func WhyWins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCreated time.Time) string {
 	switch {
 	case winsBySource(priority, a.Source, b.Source) != 0:
 		return "comes first by source priority"

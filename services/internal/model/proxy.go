@@ -3,6 +3,8 @@ package model
 import (
 	"cmp"
 	"errors"
+	"fmt"
+	"net/netip"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -73,9 +75,9 @@ func NewProxy(node *corev3.Node) (*Proxy, error) {
 		UserAgent: userAgent(node),
 		GRPC:      strings.HasPrefix(node.GetUserAgentName(), "gRPC"),
 	}
-	p.ClusterID = p.text("CLUSTER_ID")
-	p.Domain = p.text("DNS_DOMAIN")
-	p.Namespace = p.text("NAMESPACE")
+	p.ClusterID = p.Text("CLUSTER_ID")
+	p.Domain = p.Text("DNS_DOMAIN")
+	p.Namespace = p.Text("NAMESPACE")
 	for name, v := range p.Metadata.GetFields()["LABELS"].GetStructValue().GetFields() {
 		if s, ok := v.GetKind().(*structpb.Value_StringValue); ok {
 			if p.Labels == nil {
@@ -111,7 +113,7 @@ func (p *Proxy) readIstioID() {
 	}
 }
 
-func (p *Proxy) text(field string) string {
+func (p *Proxy) Text(field string) string {
 	return p.Metadata.GetFields()[field].GetStringValue()
 }
 
@@ -121,4 +123,23 @@ func userAgent(node *corev3.Node) string {
 		version = versionString(b.GetMajorNumber(), b.GetMinorNumber(), b.GetPatch())
 	}
 	return strings.TrimSpace(node.GetUserAgentName() + " " + version)
+}
+
+// Addresses returns the IPs that the proxy names as its own.
+func (p *Proxy) Addresses() []netip.Addr {
+	texts := strings.Split(p.Text("INSTANCE_IPS"), ",")
+	if parts := strings.Split(p.ID, "~"); len(parts) == 4 {
+		texts = append([]string{parts[1]}, texts...)
+	}
+	var ips []netip.Addr
+	for _, t := range texts {
+		if ip, err := netip.ParseAddr(strings.TrimSpace(t)); err == nil {
+			ips = append(ips, ip.Unmap())
+		}
+	}
+	return ips
+}
+
+func versionString(major, minor, patch uint32) string {
+	return fmt.Sprintf("%d.%d.%d", major, minor, patch)
 }

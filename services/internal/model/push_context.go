@@ -27,13 +27,13 @@ type PushContext struct {
 	rules           ruleIndex
 	gateways        gatewayIndex
 	networks        networkIndex
-	problems        table[about, []Diagnostic]
+	problems        Table[about, []Diagnostic]
 }
 
 // indexedKinds are the kinds that a PushContext reads.
 var indexedKinds = []string{
-	resourceKind, serviceKind, serviceEntryKind, endpointsKind, workloadEntryKind, workloadKind,
-	virtualServiceKind, destinationRuleKind, gatewayKind, nodeKind, namespaceKind, meshNetworksKind,
+	resourceKind, ServiceKind, serviceEntryKind, EndpointsKind, workloadEntryKind, WorkloadKind,
+	virtualServiceKind, destinationRuleKind, gatewayKind, NodeKind, NamespaceKind, meshNetworksKind,
 }
 
 // NewPushContext indexes the whole world.
@@ -50,7 +50,7 @@ func NewPushContext(w *World) *PushContext {
 		raw: newRawIndex(), services: newServiceIndex(), endpoints: newEndpointIndex(),
 		virtualServices: newVirtualServiceIndex(), rules: newRuleIndex(s.rootNamespace), gateways: newGatewayIndex(),
 		networks: newNetworkIndex(),
-		problems: newTable[about, []Diagnostic](hashAbout),
+		problems: New[about, []Diagnostic](hashAbout),
 	}
 	pc, _ := empty.next(w, keys)
 	return pc
@@ -87,32 +87,32 @@ func (pc *PushContext) Next(w *World, changed []ident.Key) (*PushContext, []Inpu
 }
 
 func (pc *PushContext) next(w *World, changed []ident.Key) (*PushContext, []Input) {
-	t := &transition{settings: pc.settings, inputs: make(map[Input]struct{}), problems: pc.problems.edit()}
+	t := &transition{settings: pc.settings, inputs: make(map[Input]struct{}), problems: pc.problems.Edit()}
 	raw, services, endpoints := pc.raw.edit(t), pc.services.edit(t), pc.endpoints.edit(t)
 	virtualServices, rules, gateways := pc.virtualServices.edit(t), pc.rules.edit(t), pc.gateways.edit(t)
 	networks := pc.networks.edit(t)
 	for _, k := range changed {
-		was, is := pc.world.served(k), w.served(k)
+		was, is := pc.world.Served(k), w.Served(k)
 		switch k.Kind {
 		case resourceKind:
 			raw.change(k, is)
-		case serviceKind, serviceEntryKind:
+		case ServiceKind, serviceEntryKind:
 			services.change(was, is)
 			endpoints.service(was, is)
 			networks.service(was, is)
-		case endpointsKind:
+		case EndpointsKind:
 			endpoints.slice(w, was, is)
-		case workloadEntryKind, workloadKind:
+		case workloadEntryKind, WorkloadKind:
 			endpoints.workload(was, is)
 		case virtualServiceKind:
-			virtualServices.change(name{k.Namespace, k.Name}, w.winner(k))
+			virtualServices.change(Name{k.Namespace, k.Name}, w.Winner(k))
 		case destinationRuleKind:
 			rules.change(was, is)
 		case gatewayKind:
 			gateways.change(was, is)
-		case namespaceKind:
+		case NamespaceKind:
 			networks.namespace(was, is)
-		case nodeKind:
+		case NodeKind:
 			networks.node(was, is)
 		}
 	}
@@ -128,8 +128,8 @@ func (pc *PushContext) next(w *World, changed []ident.Key) (*PushContext, []Inpu
 	next.virtualServices = virtualServices.done()
 	next.rules = rules.done(&next.services, services.hosts)
 	next.gateways = gateways.done()
-	next.problems = t.problems.table
-	if t.other || !pc.world.quarantines.sameClients(w.quarantines) {
+	next.problems = t.problems.Table
+	if t.other || !pc.world.SameQuarantinedClients(w) {
 		next.classes = new(byte)
 	}
 	return next, sortInputs(t.inputs)
@@ -147,26 +147,26 @@ func (pc *PushContext) every(inputs map[Input]struct{}) {
 			inputs[RawOneInput(k.Type, k.Selector, r.Name)] = struct{}{}
 		}
 	}
-	for id := range pc.services.byID.all() {
+	for id := range pc.services.byID.All() {
 		note(InputService, id.Namespace, id.Hostname)
 	}
-	for id := range pc.endpoints.byID.all() {
+	for id := range pc.endpoints.byID.All() {
 		note(InputEndpoints, id.Namespace, id.Hostname)
 	}
-	for n := range pc.virtualServices.byName.all() {
-		note(InputVirtualService, n.namespace, n.name)
+	for n := range pc.virtualServices.byName.All() {
+		note(InputVirtualService, n.Namespace, n.Name)
 	}
-	for at := range pc.rules.merged.all() {
+	for at := range pc.rules.merged.All() {
 		note(InputRule, at.namespace, at.host)
 	}
-	for text := range pc.gateways.bySelector.all() {
+	for text := range pc.gateways.bySelector.All() {
 		note(InputGateways, text, "")
 	}
-	for kind, scopes := range map[InputKind]counter{
+	for kind, scopes := range map[InputKind]Counter{
 		InputServices: pc.services.scopes, InputVirtualServices: pc.virtualServices.scopes, InputRules: pc.rules.scopes,
 	} {
 		note(kind, "", "")
-		for ns := range scopes.all() {
+		for ns := range scopes.All() {
 			note(kind, ns, "")
 		}
 	}
@@ -186,13 +186,13 @@ func (pc *PushContext) SameClasses(o *PushContext) bool { return pc.classes == o
 
 // Size is how many services and VirtualServices there are.
 func (pc *PushContext) Size() (services, virtualServices int) {
-	return pc.services.byID.n, pc.virtualServices.byName.n
+	return pc.services.byID.Len(), pc.virtualServices.byName.Len()
 }
 
 // AllServices are those that anybody may call, sorted by host and namespace.
 func (pc *PushContext) AllServices() []*Service {
-	all := make([]*Service, 0, pc.services.byID.n)
-	for _, s := range pc.services.byID.all() {
+	all := make([]*Service, 0, pc.services.byID.Len())
+	for _, s := range pc.services.byID.All() {
 		all = append(all, s)
 	}
 	slices.SortFunc(all, func(a, b *Service) int {
@@ -204,9 +204,15 @@ func (pc *PushContext) AllServices() []*Service {
 // Diagnostics are about objects that do not take effect as they say. Sorted.
 func (pc *PushContext) Diagnostics() []Diagnostic {
 	var all []Diagnostic
-	for _, ds := range pc.problems.all() {
+	for _, ds := range pc.problems.All() {
 		all = append(all, ds...)
 	}
 	slices.SortFunc(all, Diagnostic.Compare)
 	return slices.Compact(all)
+}
+
+// Replacements returns what the clients of that release are served in place of
+// resources of type t; see ProxyClass.Release. The result must not be changed.
+func (pc *PushContext) Replacements(t ResourceType, release string) []Replacement {
+	return pc.world.Replacements(t, release)
 }

@@ -85,25 +85,37 @@ func newQuarantines(overlays map[string]Overlay) *quarantines {
 	return q
 }
 
-// release is by type the client, where something is in quarantine for it.
-func (q *quarantines) release(client string) (release [ResourceTypes]string) {
-	if q == nil {
-		return release
+// Releases returns the client for each type of which a quarantine keeps
+// something from it, and "" for the others.
+func (w *World) Releases(client string) (releases [ResourceTypes]string) {
+	if w.quarantines == nil {
+		return releases
 	}
 	for t := range ResourceTypes {
-		if _, ok := q.by[affected{client, t}]; ok {
-			release[t] = client
+		if _, ok := w.quarantines.by[affected{client, t}]; ok {
+			releases[t] = client
 		}
 	}
-	return release
+	return releases
 }
 
-// sameClients says whether q and o concern the same clients.
-func (q *quarantines) sameClients(o *quarantines) bool {
-	if q == o || q == nil || o == nil {
-		return q == o
+// SameQuarantinedClients reports whether the quarantines of w and o concern the
+// same clients.
+func (w *World) SameQuarantinedClients(o *World) bool {
+	p, q := w.quarantines, o.quarantines
+	if p == q || p == nil || q == nil {
+		return p == q
 	}
-	return maps.EqualFunc(q.by, o.by, func(_, _ []Replacement) bool { return true })
+	return maps.EqualFunc(p.by, q.by, func(_, _ []Replacement) bool { return true })
+}
+
+// Replacements returns what the clients of that release are served in place of
+// resources of type t. The result must not be changed.
+func (w *World) Replacements(t ResourceType, release string) []Replacement {
+	if w.quarantines == nil || release == "" {
+		return nil
+	}
+	return w.quarantines.by[affected{release, t}]
 }
 
 func (q *quarantines) diagnostics() (all []Diagnostic) {
@@ -128,13 +140,4 @@ func (q *quarantines) diagnostics() (all []Diagnostic) {
 		}
 	}
 	return all
-}
-
-// Replacements are what the clients of that release are served in the place of
-// resources of type t; see ProxyClass.Release. The result must not be changed.
-func (pc *PushContext) Replacements(t ResourceType, release string) []Replacement {
-	if pc.world.quarantines == nil || release == "" {
-		return nil
-	}
-	return pc.world.quarantines.by[affected{release, t}]
 }

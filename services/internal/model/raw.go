@@ -22,8 +22,8 @@ const resourceKind = "Resource"
 
 // rawIndex is the raw Envoy resources of the world, by who gets them.
 type rawIndex struct {
-	byKey     table[ident.Key, *RawResource]
-	names     table[nameKey, []*RawResource] // the one that wins first
+	byKey     Table[ident.Key, *RawResource]
+	names     Table[nameKey, []*RawResource] // the one that wins first
 	cells     map[cellKey]*cell
 	selectors []*Selector // of the cells, sorted by text
 }
@@ -55,8 +55,8 @@ type (
 
 func newRawIndex() rawIndex {
 	return rawIndex{
-		byKey: newTable[ident.Key, *RawResource](hashKey),
-		names: newTable[nameKey, []*RawResource](hashNameKey),
+		byKey: New[ident.Key, *RawResource](HashKey),
+		names: New[nameKey, []*RawResource](hashNameKey),
 		cells: make(map[cellKey]*cell),
 	}
 }
@@ -79,10 +79,10 @@ func (x *rawIndex) one(t ResourceType, selector, name string) *RawResource {
 }
 
 func (s *settings) compareRaw(a, b *RawResource) int {
-	return wins(s.priority, a.Key, a.Created, b.Key, b.Created)
+	return Wins(s.priority, a.Key, a.Created, b.Key, b.Created)
 }
 
-func hashNameKey(k nameKey) uint64 { return hashStrings(k.Type.String(), k.Name) }
+func hashNameKey(k nameKey) uint64 { return HashStrings(k.Type.String(), k.Name) }
 
 // newRawResource reads a raw resource from its object.
 func newRawResource(o Object) (*RawResource, error) {

@@ -13,15 +13,15 @@ import (
 type rawEdit struct {
 	*transition
 	from    rawIndex
-	byKey   *edit[ident.Key, *RawResource]
-	names   *edit[nameKey, []*RawResource]
+	byKey   *Edit[ident.Key, *RawResource]
+	names   *Edit[nameKey, []*RawResource]
 	touched map[nameKey]bool
 	cells   map[cellKey]map[string]bool // and the names in them that may differ
 }
 
 func (x rawIndex) edit(t *transition) *rawEdit {
 	return &rawEdit{
-		transition: t, from: x, byKey: x.byKey.edit(), names: x.names.edit(),
+		transition: t, from: x, byKey: x.byKey.Edit(), names: x.names.Edit(),
 		touched: map[nameKey]bool{}, cells: map[cellKey]map[string]bool{},
 	}
 }
@@ -30,8 +30,8 @@ func (x rawIndex) edit(t *transition) *rawEdit {
 func (e *rawEdit) change(k ident.Key, is *Object) {
 	unread := about{resourceKind, "", k.Row()}
 	e.problem(unread, nil)
-	if old := e.byKey.get(k); old != nil {
-		e.byKey.remove(k)
+	if old := e.byKey.Get(k); old != nil {
+		e.byKey.Remove(k)
 		e.unlist(old)
 	}
 	if is == nil {
@@ -45,26 +45,26 @@ func (e *rawEdit) change(k ident.Key, is *Object) {
 		}})
 		return
 	}
-	e.byKey.set(k, r)
+	e.byKey.Set(k, r)
 	e.list(r)
 }
 
 func (e *rawEdit) list(r *RawResource) {
 	k := e.touch(r)
-	list := e.names.get(k)
+	list := e.names.Get(k)
 	i, _ := slices.BinarySearchFunc(list, r, e.compareRaw)
-	e.names.set(k, slices.Insert(slices.Clone(list), i, r))
+	e.names.Set(k, slices.Insert(slices.Clone(list), i, r))
 }
 
 func (e *rawEdit) unlist(r *RawResource) {
 	k := e.touch(r)
-	list := e.names.get(k)
+	list := e.names.Get(k)
 	list = slices.DeleteFunc(slices.Clone(list), func(o *RawResource) bool { return o == r })
 	if len(list) == 0 {
-		e.names.remove(k)
+		e.names.Remove(k)
 		return
 	}
-	e.names.set(k, list)
+	e.names.Set(k, list)
 }
 
 func (e *rawEdit) touch(r *RawResource) nameKey {
@@ -83,9 +83,9 @@ func (e *rawEdit) done() rawIndex {
 		return e.from
 	}
 	x := e.from
-	x.byKey, x.names = e.byKey.table, e.names.table
+	x.byKey, x.names = e.byKey.Table, e.names.Table
 	for k := range e.touched {
-		e.problem(about{"resource " + k.Type.String(), "", k.Name}, conflicts(x.names.get(k)))
+		e.problem(about{"resource " + k.Type.String(), "", k.Name}, conflicts(x.names.Get(k)))
 	}
 	e.doneCells(&x)
 	return x
@@ -134,7 +134,7 @@ func sameWinner(a, b *RawResource) bool {
 func (e *rawEdit) cell(old []*RawResource, x *rawIndex, k cellKey, names map[string]bool) *cell {
 	next := &cell{slices.DeleteFunc(slices.Clone(old), func(r *RawResource) bool { return names[r.Name] })}
 	for name := range names {
-		list := x.names.get(nameKey{k.Type, name})
+		list := x.names.Get(nameKey{k.Type, name})
 		for _, r := range list {
 			if r.Selector.text == k.Selector {
 				next.resources = append(next.resources, r) // the first wins

@@ -128,13 +128,13 @@ func (r *Reader) ServiceByHost(s Scope, host string) *Service {
 // Service returns one service, or nil.
 func (r *Reader) Service(id ServiceID) *Service {
 	r.note(Input{Kind: InputService, A: id.Namespace, B: id.Hostname})
-	return r.pc.services.byID.get(id)
+	return r.pc.services.byID.Get(id)
 }
 
 // Endpoints returns those of a service; nil: none.
 func (r *Reader) Endpoints(id ServiceID) Endpoints {
 	r.note(Input{Kind: InputEndpoints, A: id.Namespace, B: id.Hostname})
-	return r.pc.endpoints.byID.get(id)
+	return r.pc.endpoints.byID.Get(id)
 }
 
 // VirtualServices returns what a scope sees of those bound to a gateway

@@ -16,12 +16,12 @@ const destinationRuleKind = "DestinationRule"
 
 // ruleIndex is the DestinationRules of the world.
 type ruleIndex struct {
-	byHost groups[ruleHost, *rule]        // the one that wins first
-	merged table[ruleHost, []*mergedRule] // of them, the one that wins first
-	wild   table[string, []string]        // hosts with wildcards of a namespace's rules, the most specific first
-	exact  table[string, []string]        // namespaces with rules for a host without wildcard
-	scopes counter                        // namespaces that find other rules than everybody
-	reach  table[ruleHost, []string]      // what each host's rules add to scopes
+	byHost Groups[ruleHost, *rule]        // the one that wins first
+	merged Table[ruleHost, []*mergedRule] // of them, the one that wins first
+	wild   Table[string, []string]        // hosts with wildcards of a namespace's rules, the most specific first
+	exact  Table[string, []string]        // namespaces with rules for a host without wildcard
+	scopes Counter                        // namespaces that find other rules than everybody
+	reach  Table[ruleHost, []string]      // what each host's rules add to scopes
 	root   string                         // the root namespace
 }
 
@@ -44,18 +44,18 @@ type mergedRule struct {
 	rules    []*rule
 }
 
-func (r *rule) key() ident.Key { return r.Key }
+func (r *rule) MemberKey() ident.Key { return r.Key }
 
-func hashRuleHost(h ruleHost) uint64 { return hashStrings(h.namespace, h.host) }
+func hashRuleHost(h ruleHost) uint64 { return HashStrings(h.namespace, h.host) }
 
 func newRuleIndex(root string) ruleIndex {
 	return ruleIndex{
-		byHost: newGroups[ruleHost, *rule](hashRuleHost),
-		merged: newTable[ruleHost, []*mergedRule](hashRuleHost),
-		wild:   newTable[string, []string](hashString),
-		exact:  newTable[string, []string](hashString),
-		scopes: newCounter(),
-		reach:  newTable[ruleHost, []string](hashRuleHost),
+		byHost: NewGroups[ruleHost, *rule](hashRuleHost),
+		merged: New[ruleHost, []*mergedRule](hashRuleHost),
+		wild:   New[string, []string](hashString),
+		exact:  New[string, []string](hashString),
+		scopes: NewCounter(),
+		reach:  New[ruleHost, []string](hashRuleHost),
 		root:   root,
 	}
 }
@@ -81,7 +81,7 @@ func (x *ruleIndex) find(scope, serviceNamespace, host string) (RuleID, bool) {
 	if serviceNamespace == "" {
 		return RuleID{}, false // nobody is called by it
 	}
-	if x.wild.n == 0 && len(x.exact.get(host)) == 0 {
+	if x.wild.Len() == 0 && len(x.exact.Get(host)) == 0 {
 		return RuleID{}, false // as of most hosts, at the price of one look
 	}
 	if scope != "" {
@@ -103,7 +103,7 @@ func (x *ruleIndex) find(scope, serviceNamespace, host string) (RuleID, bool) {
 // that has it among its own.
 func (x *ruleIndex) match(scope, namespace, host string, private bool) *mergedRule {
 	first := func(h string) *mergedRule {
-		for _, m := range x.merged.get(ruleHost{namespace, h}) {
+		for _, m := range x.merged.Get(ruleHost{namespace, h}) {
 			if m.exportTo.Shows(namespace, scope) && (!private || m.private()) {
 				return m
 			}
@@ -113,10 +113,10 @@ func (x *ruleIndex) match(scope, namespace, host string, private bool) *mergedRu
 	if m := first(host); m != nil {
 		return m
 	}
-	if x.wild.n == 0 {
+	if x.wild.Len() == 0 {
 		return nil
 	}
-	for _, h := range x.wild.get(namespace) {
+	for _, h := range x.wild.Get(namespace) {
 		if h != host && strings.HasSuffix(strings.TrimPrefix(host, "*"), h[1:]) {
 			if m := first(h); m != nil {
 				return m
@@ -130,7 +130,7 @@ func (x *ruleIndex) match(scope, namespace, host string, private bool) *mergedRu
 func (m *mergedRule) private() bool { return len(m.exportTo) == 1 && m.exportTo[0] == exportOwn }
 
 func (x *ruleIndex) rule(id RuleID) (*networking.DestinationRule, []ident.Key) {
-	for _, m := range x.merged.get(ruleHost{id.Namespace, id.Host}) {
+	for _, m := range x.merged.Get(ruleHost{id.Namespace, id.Host}) {
 		if m.id == id {
 			keys := make([]ident.Key, len(m.rules))
 			for i, r := range m.rules {
@@ -185,12 +185,12 @@ func hasSubset(list []*networking.Subset, name string) bool {
 type ruleEdit struct {
 	*transition
 	from   ruleIndex
-	byHost *groupsEdit[ruleHost, *rule]
+	byHost *GroupsEdit[ruleHost, *rule]
 }
 
 func (x ruleIndex) edit(t *transition) *ruleEdit {
-	return &ruleEdit{transition: t, from: x, byHost: x.byHost.edit(func(a, b *rule) int {
-		return wins(t.priority, a.Key, a.created, b.Key, b.created)
+	return &ruleEdit{transition: t, from: x, byHost: x.byHost.Edit(func(a, b *rule) int {
+		return Wins(t.priority, a.Key, a.created, b.Key, b.created)
 	})}
 }
 
@@ -207,9 +207,9 @@ func (e *ruleEdit) change(was, is *Object) {
 		r := e.newRule(*o, m)
 		switch {
 		case o == was && r != nil:
-			e.byHost.drop(ruleHost{r.Namespace, r.spec.GetHost()}, r.Key)
+			e.byHost.Drop(ruleHost{r.Namespace, r.spec.GetHost()}, r.Key)
 		case o == is && r != nil:
-			e.byHost.put(ruleHost{r.Namespace, r.spec.GetHost()}, r)
+			e.byHost.Put(ruleHost{r.Namespace, r.spec.GetHost()}, r)
 		}
 		var ds []Diagnostic
 		if o == is && r == nil {
@@ -230,14 +230,14 @@ func (e *ruleEdit) done(services *serviceIndex, hosts map[string]struct{}) ruleI
 	x := e.from
 	touched := make(map[ruleHost]struct{}) // of which the reach may differ
 	for host := range hosts {
-		for _, ns := range x.exact.get(host) {
+		for _, ns := range x.exact.Get(host) {
 			touched[ruleHost{ns, host}] = struct{}{}
 		}
 	}
-	if len(e.byHost.moved) > 0 {
-		x.byHost = e.byHost.done()
+	if len(e.byHost.Moved) > 0 {
+		x.byHost = e.byHost.Done()
 		e.doneMerged(&x)
-		for at := range e.byHost.moved {
+		for at := range e.byHost.Moved {
 			touched[at] = struct{}{}
 		}
 	}
@@ -249,14 +249,14 @@ func (e *ruleEdit) done(services *serviceIndex, hosts map[string]struct{}) ruleI
 }
 
 func (e *ruleEdit) doneMerged(x *ruleIndex) {
-	merged, wild, exact := x.merged.edit(), x.wild.edit(), x.exact.edit()
-	for at := range e.byHost.moved {
-		list := x.byHost.get(at)
+	merged, wild, exact := x.merged.Edit(), x.wild.Edit(), x.exact.Edit()
+	for at := range e.byHost.Moved {
+		list := x.byHost.Get(at)
 		e.problem(about{destinationRuleKind, at.namespace, at.host}, ruleProblems(at, list))
 		if len(list) > 0 {
-			merged.set(at, mergeRules(at, list))
+			merged.Set(at, mergeRules(at, list))
 		} else {
-			merged.remove(at)
+			merged.Remove(at)
 		}
 		if isWildcard(at.host) {
 			setMember(wild, at.namespace, at.host, len(list) > 0, func(a, b string) int {
@@ -266,40 +266,40 @@ func (e *ruleEdit) doneMerged(x *ruleIndex) {
 			setMember(exact, at.host, at.namespace, len(list) > 0, strings.Compare)
 		}
 	}
-	x.merged, x.wild, x.exact = merged.table, wild.table, exact.table
+	x.merged, x.wild, x.exact = merged.Table, wild.Table, exact.Table
 }
 
 // setMember makes s a member of a sorted list, or ends that.
-func setMember(lists *edit[string, []string], list, s string, is bool, compare func(a, b string) int) {
-	old := lists.get(list)
+func setMember(lists *Edit[string, []string], list, s string, is bool, compare func(a, b string) int) {
+	old := lists.Get(list)
 	i, was := slices.BinarySearchFunc(old, s, compare)
 	switch {
 	case is == was:
 	case is:
-		lists.set(list, slices.Insert(slices.Clone(old), i, s))
+		lists.Set(list, slices.Insert(slices.Clone(old), i, s))
 	case len(old) == 1:
-		lists.remove(list)
+		lists.Remove(list)
 	default:
-		lists.set(list, slices.Delete(slices.Clone(old), i, i+1))
+		lists.Set(list, slices.Delete(slices.Clone(old), i, i+1))
 	}
 }
 
 // doneScopes finds who finds other rules than everybody.
 func (e *ruleEdit) doneScopes(x *ruleIndex, services *serviceIndex, touched map[ruleHost]struct{}) {
-	reach, scopes := x.reach.edit(), x.scopes.edit()
+	reach, scopes := x.reach.Edit(), x.scopes.Edit()
 	for at := range touched {
-		scopes.add(-1, reach.get(at)...)
+		scopes.Add(-1, reach.Get(at)...)
 		names := x.reaches(at, services)
-		scopes.add(1, names...)
+		scopes.Add(1, names...)
 		if len(names) == 0 {
-			reach.remove(at)
+			reach.Remove(at)
 		} else {
-			reach.set(at, names)
+			reach.Set(at, names)
 		}
 	}
-	x.reach = reach.table
+	x.reach = reach.Table
 	var came, left []string
-	x.scopes, came, left = scopes.done()
+	x.scopes, came, left = scopes.Done()
 	e.reclassify(len(came)+len(left) > 0)
 	for _, ns := range append(came, left...) {
 		e.changed(Input{Kind: InputRules, A: ns})
@@ -312,7 +312,7 @@ func (e *ruleEdit) doneScopes(x *ruleIndex, services *serviceIndex, touched map[
 // of that namespace find it before that service's own.
 func (x *ruleIndex) reaches(at ruleHost, services *serviceIndex) []string {
 	var names []string
-	for _, m := range x.merged.get(at) {
+	for _, m := range x.merged.Get(at) {
 		if !m.exportTo.Public() {
 			names = append(names, m.exportTo.namespaces(at.namespace)...)
 			continue
@@ -321,7 +321,7 @@ func (x *ruleIndex) reaches(at ruleHost, services *serviceIndex) []string {
 			continue
 		}
 		elsewhere := func(ns string) bool { return ns != at.namespace }
-		if isWildcard(at.host) || slices.ContainsFunc(services.views.get(at.host).namespaces(), elsewhere) {
+		if isWildcard(at.host) || slices.ContainsFunc(services.views.Get(at.host).namespaces(), elsewhere) {
 			names = append(names, at.namespace)
 		}
 	}
@@ -331,8 +331,8 @@ func (x *ruleIndex) reaches(at ruleHost, services *serviceIndex) []string {
 
 // doneInputs names what differs by the rules that changed.
 func (e *ruleEdit) doneInputs(x *ruleIndex) {
-	for at := range e.byHost.moved {
-		was, is := e.from.merged.get(at), x.merged.get(at)
+	for at := range e.byHost.Moved {
+		was, is := e.from.merged.Get(at), x.merged.Get(at)
 		if !slices.EqualFunc(was, is, (*mergedRule).same) {
 			e.changed(Input{Kind: InputRule, A: at.namespace, B: at.host})
 		}
@@ -347,7 +347,7 @@ func (e *ruleEdit) doneInputs(x *ruleIndex) {
 				continue
 			}
 			e.changed(Input{Kind: InputRules})
-			for ns := range x.scopes.all() {
+			for ns := range x.scopes.All() {
 				e.changed(Input{Kind: InputRules, A: ns})
 			}
 		}

@@ -9,40 +9,40 @@ import (
 
 // serviceIndex is the services of the world and who sees which.
 type serviceIndex struct {
-	claims  groups[ServiceID, *claim]
-	byID    table[ServiceID, *Service]
-	byHost  groups[string, *Service]
-	views   table[string, *hostView]
+	claims  Groups[ServiceID, *claim]
+	byID    Table[ServiceID, *Service]
+	byHost  Groups[string, *Service]
+	views   Table[string, *hostView]
 	aliases *aliasIndex
-	scopes  counter // namespaces that see something else than everybody, by how many hosts
-	homes   counter // namespaces with services of bare names
+	scopes  Counter // namespaces that see something else than everybody, by how many hosts
+	homes   Counter // namespaces with services of bare names
 	// clusters are those of Kubernetes that have Services, by how many.
-	clusters counter
+	clusters Counter
 	lists    map[string][]*Service // what scopes see, sorted by host; "" is everybody
 }
 
-func hashServiceID(id ServiceID) uint64 { return hashStrings(id.Namespace, id.Hostname) }
-func hashString(s string) uint64        { return hashStrings(s) }
+func hashServiceID(id ServiceID) uint64 { return HashStrings(id.Namespace, id.Hostname) }
+func hashString(s string) uint64        { return HashStrings(s) }
 
-func (s *Service) key() ident.Key { return s.Key }
+func (s *Service) MemberKey() ident.Key { return s.Key }
 
 func newServiceIndex() serviceIndex {
 	return serviceIndex{
-		claims:   newGroups[ServiceID, *claim](hashServiceID),
-		byID:     newTable[ServiceID, *Service](hashServiceID),
-		byHost:   newGroups[string, *Service](hashString),
-		views:    newTable[string, *hostView](hashString),
+		claims:   NewGroups[ServiceID, *claim](hashServiceID),
+		byID:     New[ServiceID, *Service](hashServiceID),
+		byHost:   NewGroups[string, *Service](hashString),
+		views:    New[string, *hostView](hashString),
 		aliases:  &aliasIndex{said: make(map[ServiceID]string)},
-		scopes:   newCounter(),
-		homes:    newCounter(),
-		clusters: newCounter(),
+		scopes:   NewCounter(),
+		homes:    NewCounter(),
+		clusters: NewCounter(),
 		lists:    map[string][]*Service{"": nil},
 	}
 }
 
 // scope is the namespace if it is counted, else everybody's scope.
-func (c counter) scope(namespace string) string {
-	if c.get(namespace) > 0 {
+func scopeOf(c Counter, namespace string) string {
+	if c.Get(namespace) > 0 {
 		return namespace
 	}
 	return ""
@@ -56,12 +56,12 @@ func (x *serviceIndex) list(scope string) []*Service {
 }
 
 func (x *serviceIndex) find(scope, host string) *Service {
-	view := x.views.get(host)
+	view := x.views.Get(host)
 	s := view.sees(scope)
 	if s == nil || s.AliasOf == "" {
 		return s
 	}
-	end := x.views.get(x.aliases.end(host)).sees(scope)
+	end := x.views.Get(x.aliases.end(host)).sees(scope)
 	if end == nil || end.AliasOf != "" {
 		return nil
 	}
@@ -72,14 +72,14 @@ func (x *serviceIndex) find(scope, host string) *Service {
 type serviceEdit struct {
 	*transition
 	from     serviceIndex
-	claims   *groupsEdit[ServiceID, *claim]
-	clusters *counterEdit
+	claims   *GroupsEdit[ServiceID, *claim]
+	clusters *CounterEdit
 	// hosts are those of which the services differ.
 	hosts map[string]struct{}
 }
 
 func (x serviceIndex) edit(t *transition) *serviceEdit {
-	return &serviceEdit{transition: t, from: x, claims: x.claims.edit(t.compareClaims), clusters: x.clusters.edit(), hosts: make(map[string]struct{})}
+	return &serviceEdit{transition: t, from: x, claims: x.claims.Edit(t.compareClaims), clusters: x.clusters.Edit(), hosts: make(map[string]struct{})}
 }
 
 // change takes in what is said by an object now; either may be nil.
@@ -87,46 +87,46 @@ func (e *serviceEdit) change(was, is *Object) {
 	if was != nil {
 		e.count(-1, was.Key)
 		for _, host := range e.settings.hosts(*was) {
-			e.claims.drop(ServiceID{was.Key.Namespace, host}, was.Key)
+			e.claims.Drop(ServiceID{was.Key.Namespace, host}, was.Key)
 		}
 	}
 	if is != nil {
 		e.count(1, is.Key)
 		for _, c := range e.settings.claims(*is) {
-			e.claims.put(c.service.ServiceID, c)
+			e.claims.Put(c.service.ServiceID, c)
 		}
 	}
 }
 
 // count counts the Services of each cluster.
 func (e *serviceEdit) count(n int, k ident.Key) {
-	if k.Kind == serviceKind && k.Source == kubernetesSource {
-		e.clusters.add(n, k.Instance)
+	if k.Kind == ServiceKind && k.Source == kubernetesSource {
+		e.clusters.Add(n, k.Instance)
 	}
 }
 
 func (e *serviceEdit) done() serviceIndex {
-	if len(e.claims.moved) == 0 {
+	if len(e.claims.Moved) == 0 {
 		return e.from
 	}
 	x := e.from
-	x.claims = e.claims.done()
+	x.claims = e.claims.Done()
 	var came, left []string
-	x.clusters, came, left = e.clusters.done()
+	x.clusters, came, left = e.clusters.Done()
 	e.reclassify(len(came)+len(left) > 0)
 	touched := make(map[ServiceID]struct{})
 	said := make(map[ServiceID]string)
-	for id := range e.claims.moved {
+	for id := range e.claims.Moved {
 		touched[id] = struct{}{}
 		target := ""
-		claims := x.claims.get(id)
+		claims := x.claims.Get(id)
 		if len(claims) > 0 {
 			target = claims[0].service.AliasOf
 			e.problem(about{"host", id.Namespace, id.Hostname}, e.claimProblems(claims))
 		} else {
 			e.problem(about{"host", id.Namespace, id.Hostname}, nil)
 		}
-		if old := e.from.byID.get(id); target != "" || old != nil && old.AliasOf != "" {
+		if old := e.from.byID.Get(id); target != "" || old != nil && old.AliasOf != "" {
 			said[id] = target
 		}
 	}
@@ -143,7 +143,7 @@ func (e *serviceEdit) done() serviceIndex {
 func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, touched map[ServiceID]struct{}) *aliasIndex {
 	next := x.aliases.with(said)
 	for _, host := range x.aliases.changed(next) {
-		for _, s := range x.byHost.get(host) {
+		for _, s := range x.byHost.Get(host) {
 			touched[s.ServiceID] = struct{}{}
 		}
 	}
@@ -158,7 +158,7 @@ func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, to
 			continue
 		}
 		e.problem(about{"alias", id.Namespace, id.Hostname}, []Diagnostic{{
-			Severity: Warning, Code: "invalid", Key: x.claims.get(id)[0].service.Key, Field: "spec.externalName",
+			Severity: Warning, Code: "invalid", Key: x.claims.Get(id)[0].service.Key, Field: "spec.externalName",
 			Reason: "host " + id.Hostname + " stands for itself by way of " + next.said[id],
 			Advice: "let one of the names stand for a service",
 			Effect: "the name is known to no proxy",
@@ -169,12 +169,12 @@ func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, to
 
 // doneServices makes the services anew that are touched.
 func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct{}) {
-	byID := x.byID.edit()
-	byHost := x.byHost.edit(e.compareServices)
+	byID := x.byID.Edit()
+	byHost := x.byHost.Edit(e.compareServices)
 	for id := range touched {
-		old := byID.get(id)
+		old := byID.Get(id)
 		var s *Service
-		if claims := x.claims.get(id); len(claims) > 0 {
+		if claims := x.claims.Get(id); len(claims) > 0 {
 			s = mergeClaims(claims, x.aliases.of[id.Hostname])
 		}
 		if reflect.DeepEqual(old, s) {
@@ -182,42 +182,42 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 		}
 		e.changed(Input{Kind: InputService, A: id.Namespace, B: id.Hostname})
 		if old != nil {
-			byHost.drop(id.Hostname, old.Key)
+			byHost.Drop(id.Hostname, old.Key)
 		}
 		if s == nil {
-			byID.remove(id)
+			byID.Remove(id)
 			continue
 		}
-		byID.set(id, s)
-		byHost.put(id.Hostname, s)
+		byID.Set(id, s)
+		byHost.Put(id.Hostname, s)
 	}
-	x.byID, x.byHost = byID.table, byHost.done()
-	for host := range byHost.moved {
+	x.byID, x.byHost = byID.Table, byHost.Done()
+	for host := range byHost.Moved {
 		e.hosts[host] = struct{}{}
 	}
 }
 
 // doneHosts finds out who sees what under the hosts that changed.
 func (e *serviceEdit) doneHosts(x *serviceIndex) {
-	views := x.views.edit()
-	scopes, homes := x.scopes.edit(), x.homes.edit()
+	views := x.views.Edit()
+	scopes, homes := x.scopes.Edit(), x.homes.Edit()
 	for host := range e.hosts {
-		was, is := views.get(host), viewHost(x.byHost.get(host))
-		scopes.add(-1, was.views()...)
-		scopes.add(1, is.views()...)
-		homes.add(-1, was.homes()...)
-		homes.add(1, is.homes()...)
+		was, is := views.Get(host), viewHost(x.byHost.Get(host))
+		scopes.Add(-1, was.views()...)
+		scopes.Add(1, is.views()...)
+		homes.Add(-1, was.homes()...)
+		homes.Add(1, is.homes()...)
 		if is == nil {
-			views.remove(host)
+			views.Remove(host)
 		} else {
-			views.set(host, is)
+			views.Set(host, is)
 		}
 		e.problem(about{"view", "", host}, e.viewProblems(is))
 	}
-	x.views = views.table
+	x.views = views.Table
 	var came, left, settled, deserted []string
-	x.scopes, came, left = scopes.done()
-	x.homes, settled, deserted = homes.done()
+	x.scopes, came, left = scopes.Done()
+	x.homes, settled, deserted = homes.Done()
 	e.reclassify(len(came)+len(left)+len(settled)+len(deserted) > 0)
 	e.doneLists(x, came, left)
 }
@@ -252,10 +252,10 @@ func (e *serviceEdit) doneList(x *serviceIndex, lists map[string][]*Service, sco
 	moved := make(map[string]*Service)
 	_, had := e.from.lists[scope]
 	for host := range e.hosts {
-		is := x.views.get(host).sees(scope)
-		was := e.from.views.get(host).sees(scope)
+		is := x.views.Get(host).sees(scope)
+		was := e.from.views.Get(host).sees(scope)
 		if !had {
-			was = x.views.get(host).sees("") // from which its list is made
+			was = x.views.Get(host).sees("") // from which its list is made
 		}
 		if was != is {
 			moved[host] = is

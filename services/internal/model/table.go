@@ -11,7 +11,7 @@ import (
 // table is an immutable map; the tables that are made from one another share
 // what they have in common. It is a tree by the bits of the keys' hashes: a
 // change copies the few nodes that lead to its key.
-type table[K comparable, V any] struct {
+type Table[K comparable, V any] struct {
 	root *node[K, V]
 	n    int
 	hash func(K) uint64
@@ -35,14 +35,14 @@ type pair[K comparable, V any] struct {
 	value V
 }
 
-func newTable[K comparable, V any](hash func(K) uint64) table[K, V] {
-	return table[K, V]{hash: hash}
+func New[K comparable, V any](hash func(K) uint64) Table[K, V] {
+	return Table[K, V]{hash: hash}
 }
 
 // kid is which one leads to a key of hash h at a depth.
 func kid(h uint64, depth int) int { return int(h >> (fanBits * depth) & (1<<fanBits - 1)) }
 
-func (t *table[K, V]) get(k K) V {
+func (t *Table[K, V]) Get(k K) V {
 	n, h := t.root, t.hash(k)
 	for depth := 0; n != nil && n.kids != nil; depth++ {
 		n = n.kids[kid(h, depth)]
@@ -60,8 +60,11 @@ func (n *node[K, V]) index(k K) int {
 	return slices.IndexFunc(n.pairs, func(p pair[K, V]) bool { return p.key == k })
 }
 
+// Len returns how many keys there are.
+func (t *Table[K, V]) Len() int { return t.n }
+
 // all yields everything, in no order that means anything.
-func (t *table[K, V]) all() iter.Seq2[K, V] {
+func (t *Table[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { t.root.each(yield) }
 }
 
@@ -84,15 +87,15 @@ func (n *node[K, V]) each(yield func(K, V) bool) bool {
 
 // edit is a table being changed; the one that it was made from stays as it is.
 // Its table may be taken once, when no more changes come.
-type edit[K comparable, V any] struct {
-	table[K, V]
+type Edit[K comparable, V any] struct {
+	Table[K, V]
 	token *byte // marks the nodes that nobody else has
 }
 
-func (t table[K, V]) edit() *edit[K, V] { return &edit[K, V]{t, new(byte)} }
+func (t Table[K, V]) Edit() *Edit[K, V] { return &Edit[K, V]{t, new(byte)} }
 
 // own is n, or a copy of it, that may be written.
-func (e *edit[K, V]) own(n *node[K, V]) *node[K, V] {
+func (e *Edit[K, V]) own(n *node[K, V]) *node[K, V] {
 	switch {
 	case n == nil:
 		return &node[K, V]{owner: e.token}
@@ -102,9 +105,9 @@ func (e *edit[K, V]) own(n *node[K, V]) *node[K, V] {
 	return &node[K, V]{e.token, slices.Clone(n.kids), slices.Clone(n.pairs)}
 }
 
-func (e *edit[K, V]) set(k K, v V) { e.root = e.insert(e.root, 0, e.hash(k), k, v) }
+func (e *Edit[K, V]) Set(k K, v V) { e.root = e.insert(e.root, 0, e.hash(k), k, v) }
 
-func (e *edit[K, V]) insert(n *node[K, V], depth int, h uint64, k K, v V) *node[K, V] {
+func (e *Edit[K, V]) insert(n *node[K, V], depth int, h uint64, k K, v V) *node[K, V] {
 	n = e.own(n)
 	if n.kids != nil {
 		i := kid(h, depth)
@@ -124,7 +127,7 @@ func (e *edit[K, V]) insert(n *node[K, V], depth int, h uint64, k K, v V) *node[
 }
 
 // fork makes a fork of a leaf that is too large.
-func (e *edit[K, V]) fork(n *node[K, V], depth int) {
+func (e *Edit[K, V]) fork(n *node[K, V], depth int) {
 	n.kids = make([]*node[K, V], 1<<fanBits)
 	for _, p := range n.pairs {
 		i := kid(e.hash(p.key), depth)
@@ -134,11 +137,11 @@ func (e *edit[K, V]) fork(n *node[K, V], depth int) {
 	n.pairs = nil
 }
 
-func (e *edit[K, V]) remove(k K) { e.root = e.cut(e.root, 0, e.hash(k), k) }
+func (e *Edit[K, V]) Remove(k K) { e.root = e.cut(e.root, 0, e.hash(k), k) }
 
 // cut returns n without k: n itself where k is not there, nil where nothing is
 // left of a leaf.
-func (e *edit[K, V]) cut(n *node[K, V], depth int, h uint64, k K) *node[K, V] {
+func (e *Edit[K, V]) cut(n *node[K, V], depth int, h uint64, k K) *node[K, V] {
 	if n == nil {
 		return nil
 	}
@@ -166,7 +169,7 @@ func (e *edit[K, V]) cut(n *node[K, V], depth int, h uint64, k K) *node[K, V] {
 
 // hashStrings is the same in every process, so that what is walked comes in the
 // same order.
-func hashStrings(parts ...string) uint64 {
+func HashStrings(parts ...string) uint64 {
 	h := uint64(len(parts))
 	for _, s := range parts {
 		size := uint64(len(s))
@@ -193,6 +196,6 @@ func mix(h uint64) uint64 {
 	return high ^ low
 }
 
-func hashKey(k ident.Key) uint64 {
-	return hashStrings(k.Source, k.Instance, k.Kind, k.Namespace, k.Name)
+func HashKey(k ident.Key) uint64 {
+	return HashStrings(k.Source, k.Instance, k.Kind, k.Namespace, k.Name)
 }

@@ -5,7 +5,7 @@ package model
 type transition struct {
 	*settings
 	inputs   map[Input]struct{}
-	problems *edit[about, []Diagnostic]
+	problems *Edit[about, []Diagnostic]
 	// other says that proxies may be of other classes than before.
 	other bool
 }
@@ -13,7 +13,7 @@ type transition struct {
 // about is what problems are about, so that they can be replaced.
 type about struct{ what, namespace, name string }
 
-func hashAbout(a about) uint64 { return hashStrings(a.what, a.namespace, a.name) }
+func hashAbout(a about) uint64 { return HashStrings(a.what, a.namespace, a.name) }
 
 // changed notes that an input differs.
 func (t *transition) changed(in Input) { t.inputs[in] = struct{}{} }
@@ -21,10 +21,10 @@ func (t *transition) changed(in Input) { t.inputs[in] = struct{}{} }
 // problem replaces what is known about something.
 func (t *transition) problem(a about, ds []Diagnostic) {
 	if len(ds) == 0 {
-		t.problems.remove(a)
+		t.problems.Remove(a)
 		return
 	}
-	t.problems.set(a, ds)
+	t.problems.Set(a, ds)
 }
 
 // reclassify notes whether proxies may be of other classes.

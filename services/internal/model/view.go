@@ -84,7 +84,7 @@ type ServiceView struct {
 // Views are those that a class has of services.
 type Views struct {
 	of       EndpointView
-	spreads  *table[ServiceID, *spread]
+	spreads  *Table[ServiceID, *spread]
 	gateways *NetworkGateways
 }
 
@@ -110,7 +110,7 @@ func (v Views) Of(id ServiceID) ServiceView {
 	if v.spreads == nil {
 		return view
 	}
-	s := v.spreads.get(id)
+	s := v.spreads.Get(id)
 	if s == nil {
 		return view
 	}
@@ -149,7 +149,7 @@ func (pc *PushContext) viewOf(p *Proxy) EndpointView {
 
 // clusterOf is the cluster of a proxy if it is one of several in the world.
 func (pc *PushContext) clusterOf(p *Proxy) string {
-	if pc.services.clusters.n < 2 || pc.services.clusters.get(p.ClusterID) == 0 {
+	if pc.services.clusters.Len() < 2 || pc.services.clusters.Get(p.ClusterID) == 0 {
 		return ""
 	}
 	return p.ClusterID
@@ -158,7 +158,7 @@ func (pc *PushContext) clusterOf(p *Proxy) string {
 // familyOf is the only family that a proxy can call, where gateways are of
 // another one too.
 func (pc *PushContext) familyOf(p *Proxy) Family {
-	ips := p.addresses()
+	ips := p.Addresses()
 	if len(ips) == 0 {
 		return 0
 	}
@@ -197,8 +197,8 @@ func requestedNetworks(p *Proxy) string {
 // endpointViews are those for which a world must be fit to be served.
 func (pc *PushContext) endpointViews() []EndpointView {
 	var all []EndpointView
-	if pc.services.clusters.n > 1 {
-		for _, cluster := range pc.services.clusters.names() {
+	if pc.services.clusters.Len() > 1 {
+		for _, cluster := range pc.services.clusters.Names() {
 			all = append(all, EndpointView{Cluster: cluster})
 		}
 	}

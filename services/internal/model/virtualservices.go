@@ -19,14 +19,14 @@ const (
 
 // virtualServiceIndex is the VirtualServices of the world and who sees which.
 type virtualServiceIndex struct {
-	byName table[name, *virtualService]
+	byName Table[Name, *virtualService]
 	// seen is what is bound to a gateway and seen from a scope, the one that
 	// wins first; only is what a namespace sees that not everybody does.
-	seen    groups[seenAt, *VirtualServiceHead]
-	only    groups[seenAt, *VirtualServiceHead]
-	scopes  counter                         // namespaces that see more than everybody
-	hosts   groups[string, *virtualService] // those of sidecars, by host
-	sources [ResourceTypes]counter          // texts of SourceSelector, by what matches of them decide
+	seen    Groups[seenAt, *VirtualServiceHead]
+	only    Groups[seenAt, *VirtualServiceHead]
+	scopes  Counter                         // namespaces that see more than everybody
+	hosts   Groups[string, *virtualService] // those of sidecars, by host
+	sources [ResourceTypes]Counter          // texts of SourceSelector, by what matches of them decide
 	matches []*sourceMatch                  // that are counted there, sorted by text
 }
 
@@ -41,30 +41,30 @@ type virtualService struct {
 	matches  [ResourceTypes][]*sourceMatch // of LDS and RDS
 }
 
-func (h *VirtualServiceHead) key() ident.Key { return h.Key }
+func (h *VirtualServiceHead) MemberKey() ident.Key { return h.Key }
 
 func newVirtualServiceIndex() virtualServiceIndex {
-	hash := func(s seenAt) uint64 { return hashStrings(s.scope, s.gateway) }
+	hash := func(s seenAt) uint64 { return HashStrings(s.scope, s.gateway) }
 	x := virtualServiceIndex{
-		byName: newTable[name, *virtualService](hashName),
-		seen:   newGroups[seenAt, *VirtualServiceHead](hash),
-		only:   newGroups[seenAt, *VirtualServiceHead](hash),
-		scopes: newCounter(),
-		hosts:  newGroups[string, *virtualService](hashString),
+		byName: New[Name, *virtualService](HashName),
+		seen:   NewGroups[seenAt, *VirtualServiceHead](hash),
+		only:   NewGroups[seenAt, *VirtualServiceHead](hash),
+		scopes: NewCounter(),
+		hosts:  NewGroups[string, *virtualService](hashString),
 	}
 	for t := range x.sources {
-		x.sources[t] = newCounter()
+		x.sources[t] = NewCounter()
 	}
 	return x
 }
 
 func (x *virtualServiceIndex) list(scope, gateway string) []*VirtualServiceHead {
-	return x.seen.get(seenAt{x.scopes.scope(scope), gateway})
+	return x.seen.Get(seenAt{scopeOf(x.scopes, scope), gateway})
 }
 
 // spec is what a VirtualService says, or nil.
 func (x *virtualServiceIndex) spec(k ident.Key) *networking.VirtualService {
-	if v := x.byName.get(name{k.Namespace, k.Name}); v != nil {
+	if v := x.byName.Get(Name{k.Namespace, k.Name}); v != nil {
 		return v.spec
 	}
 	return nil
@@ -209,11 +209,11 @@ func (v *virtualService) sidecarHosts() []string {
 type virtualServiceEdit struct {
 	*transition
 	from    virtualServiceIndex
-	byName  *edit[name, *virtualService]
-	only    *groupsEdit[seenAt, *VirtualServiceHead]
-	hosts   *groupsEdit[string, *virtualService]
-	scopes  *counterEdit
-	sources [ResourceTypes]*counterEdit
+	byName  *Edit[Name, *virtualService]
+	only    *GroupsEdit[seenAt, *VirtualServiceHead]
+	hosts   *GroupsEdit[string, *virtualService]
+	scopes  *CounterEdit
+	sources [ResourceTypes]*CounterEdit
 	matches map[string]*sourceMatch // that may be new
 	touched bool
 }
@@ -221,27 +221,27 @@ type virtualServiceEdit struct {
 func (x virtualServiceIndex) edit(t *transition) *virtualServiceEdit {
 	e := &virtualServiceEdit{
 		transition: t, from: x,
-		byName: x.byName.edit(),
-		only:   x.only.edit(t.compareHeads),
-		hosts: x.hosts.edit(func(a, b *virtualService) int {
+		byName: x.byName.Edit(),
+		only:   x.only.Edit(t.compareHeads),
+		hosts: x.hosts.Edit(func(a, b *virtualService) int {
 			return t.compareHeads(a.VirtualServiceHead, b.VirtualServiceHead)
 		}),
-		scopes:  x.scopes.edit(),
+		scopes:  x.scopes.Edit(),
 		matches: make(map[string]*sourceMatch),
 	}
 	for t := range e.sources {
-		e.sources[t] = x.sources[t].edit()
+		e.sources[t] = x.sources[t].Edit()
 	}
 	return e
 }
 
 func (s *settings) compareHeads(a, b *VirtualServiceHead) int {
-	return wins(s.priority, a.Key, a.Created, b.Key, b.Created)
+	return Wins(s.priority, a.Key, a.Created, b.Key, b.Created)
 }
 
 // change takes in a VirtualService as it is now; nil: it is gone.
-func (e *virtualServiceEdit) change(n name, is *Object) {
-	was := e.byName.get(n)
+func (e *virtualServiceEdit) change(n Name, is *Object) {
+	was := e.byName.Get(n)
 	var v *virtualService
 	if is != nil {
 		if m, ok := is.Message.(*networking.VirtualService); ok {
@@ -256,14 +256,14 @@ func (e *virtualServiceEdit) change(n name, is *Object) {
 		v.VirtualServiceHead = was.VirtualServiceHead // and so it stays in the lists
 	}
 	if was == nil || v == nil || !proto.Equal(was.spec, v.spec) {
-		e.changed(Input{Kind: InputVirtualService, A: n.namespace, B: n.name})
+		e.changed(Input{Kind: InputVirtualService, A: n.Namespace, B: n.Name})
 	}
 	e.count(was, -1)
 	e.count(v, 1)
 	if v == nil {
-		e.byName.remove(n)
+		e.byName.Remove(n)
 	} else {
-		e.byName.set(n, v)
+		e.byName.Set(n, v)
 	}
 	if was != nil && v != nil && was.VirtualServiceHead == v.VirtualServiceHead && slices.Equal(was.exportTo, v.exportTo) {
 		return
@@ -271,21 +271,21 @@ func (e *virtualServiceEdit) change(n name, is *Object) {
 	if was != nil {
 		for _, place := range was.places() {
 			for _, g := range was.Gateways {
-				e.only.drop(seenAt{place, g}, was.Key)
+				e.only.Drop(seenAt{place, g}, was.Key)
 			}
 		}
 		for _, host := range was.sidecarHosts() {
-			e.hosts.drop(host, was.Key)
+			e.hosts.Drop(host, was.Key)
 		}
 	}
 	if v != nil {
 		for _, place := range v.places() {
 			for _, g := range v.Gateways {
-				e.only.put(seenAt{place, g}, v.VirtualServiceHead)
+				e.only.Put(seenAt{place, g}, v.VirtualServiceHead)
 			}
 		}
 		for _, host := range v.sidecarHosts() {
-			e.hosts.put(host, v)
+			e.hosts.Put(host, v)
 		}
 	}
 }
@@ -297,12 +297,12 @@ func (e *virtualServiceEdit) count(v *virtualService, n int) {
 	}
 	for _, place := range v.places() {
 		if place != "" {
-			e.scopes.add(n, place)
+			e.scopes.Add(n, place)
 		}
 	}
 	for t, matches := range v.matches {
 		for _, m := range matches {
-			e.sources[t].add(n, m.text)
+			e.sources[t].Add(n, m.text)
 			e.matches[m.text] = m
 		}
 	}
@@ -313,15 +313,15 @@ func (e *virtualServiceEdit) done() virtualServiceIndex {
 		return e.from
 	}
 	x := e.from
-	x.byName = e.byName.table
+	x.byName = e.byName.Table
 	e.doneSources(&x)
-	x.only, x.hosts = e.only.done(), e.hosts.done()
+	x.only, x.hosts = e.only.Done(), e.hosts.Done()
 	var came, left []string
-	x.scopes, came, left = e.scopes.done()
+	x.scopes, came, left = e.scopes.Done()
 	e.reclassify(len(came)+len(left) > 0)
 	e.doneSeen(&x, came, left)
-	for host := range e.hosts.moved {
-		e.problem(about{virtualServiceKind, "", host}, routeProblems(host, x.hosts.get(host)))
+	for host := range e.hosts.Moved {
+		e.problem(about{virtualServiceKind, "", host}, routeProblems(host, x.hosts.Get(host)))
 	}
 	return x
 }
@@ -331,7 +331,7 @@ func (e *virtualServiceEdit) doneSources(x *virtualServiceIndex) {
 	differ := false
 	for t := range x.sources {
 		var came, left []string
-		x.sources[t], came, left = e.sources[t].done()
+		x.sources[t], came, left = e.sources[t].Done()
 		differ = differ || len(came)+len(left) > 0
 	}
 	if !differ {
@@ -343,7 +343,7 @@ func (e *virtualServiceEdit) doneSources(x *virtualServiceIndex) {
 	}
 	x.matches = nil
 	for text, m := range e.matches {
-		if x.sources[LDS].get(text) > 0 || x.sources[RDS].get(text) > 0 {
+		if x.sources[LDS].Get(text) > 0 || x.sources[RDS].Get(text) > 0 {
 			x.matches = append(x.matches, m)
 		}
 	}
@@ -353,16 +353,16 @@ func (e *virtualServiceEdit) doneSources(x *virtualServiceIndex) {
 // doneSeen makes the lists of scopes anew that differ.
 func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, came, left []string) {
 	remake := make(map[seenAt]struct{})
-	for at := range e.only.moved {
+	for at := range e.only.Moved {
 		remake[at] = struct{}{}
 		if at.scope == "" {
-			for ns := range x.scopes.all() {
+			for ns := range x.scopes.All() {
 				remake[seenAt{ns, at.gateway}] = struct{}{}
 			}
 		}
 	}
 	if len(came)+len(left) > 0 {
-		for at := range x.seen.all() {
+		for at := range x.seen.All() {
 			if at.scope == "" {
 				for _, ns := range came {
 					remake[seenAt{ns, at.gateway}] = struct{}{}
@@ -372,23 +372,23 @@ func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, came, left []strin
 			}
 		}
 	}
-	seen := x.seen.table.edit()
+	seen := x.seen.Table.Edit()
 	for at := range remake {
 		var list []*VirtualServiceHead
 		switch {
 		case at.scope == "":
-			list = x.only.get(at)
-		case x.scopes.get(at.scope) > 0:
-			list = e.mergeHeads(x.only.get(at), x.only.get(seenAt{"", at.gateway}))
+			list = x.only.Get(at)
+		case x.scopes.Get(at.scope) > 0:
+			list = e.mergeHeads(x.only.Get(at), x.only.Get(seenAt{"", at.gateway}))
 		}
 		if len(list) == 0 {
-			seen.remove(at)
+			seen.Remove(at)
 		} else {
-			seen.set(at, list)
+			seen.Set(at, list)
 		}
 		e.changed(Input{Kind: InputVirtualServices, A: at.scope})
 	}
-	x.seen = groups[seenAt, *VirtualServiceHead]{seen.table}
+	x.seen = Groups[seenAt, *VirtualServiceHead]{seen.Table}
 	for _, ns := range append(came, left...) {
 		e.changed(Input{Kind: InputVirtualServices, A: ns})
 	}

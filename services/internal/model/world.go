@@ -16,7 +16,16 @@ import (
 const (
 	policyKind  = "MeshPolicy"
 	configKind  = "MeshConfig"
-	countedName = "default" // of both: the one that counts, without namespace
+	CountedName = "default" // of both: the one that counts, without namespace
+)
+
+// The kinds that services and their endpoints come from.
+const (
+	ServiceKind   = "Service"
+	EndpointsKind = "EndpointSlice"
+	WorkloadKind  = "Pod"
+	NodeKind      = "Node"
+	NamespaceKind = "Namespace"
 )
 
 // Object is what is served for a key, decoded.
@@ -31,15 +40,15 @@ type Object struct {
 // what an overlay says instead, and per object the copy that wins. It is
 // immutable; versions share what did not change.
 type World struct {
-	places   table[ident.Key, *place]
+	places   Table[ident.Key, *place]
 	overlays map[string]Overlay
 	// quarantines is what overlays say of resources; nil: nothing.
 	quarantines *quarantines
-	kinds       map[string]table[name, []*Object] // copies of an object, the one that wins first; never empty
+	kinds       map[string]Table[Name, []*Object] // copies of an object, the one that wins first; never empty
 
 	// What Diagnostics speaks of.
-	contested table[identity, struct{}] // objects of several copies
-	opaque    table[ident.Key, string]  // values that this build cannot read, and why
+	contested Table[identity, struct{}] // objects of several copies
+	opaque    Table[ident.Key, string]  // values that this build cannot read, and why
 	unknown   map[string]struct{}       // rows that are neither values nor overlays
 
 	policy Policy
@@ -61,24 +70,24 @@ type word struct {
 }
 
 // name is an object's within its kind.
-type name struct{ namespace, name string }
+type Name struct{ Namespace, Name string }
 
 // identity is what the copies of one object have in common.
 type identity struct {
 	kind string
-	name
+	Name
 }
 
-func hashName(n name) uint64          { return hashStrings(n.namespace, n.name) }
-func hashIdentity(i identity) uint64  { return hashStrings(i.kind, i.namespace, i.name.name) }
-func identityOf(k ident.Key) identity { return identity{k.Kind, name{k.Namespace, k.Name}} }
+func HashName(n Name) uint64          { return HashStrings(n.Namespace, n.Name) }
+func hashIdentity(i identity) uint64  { return HashStrings(i.kind, i.Namespace, i.Name.Name) }
+func identityOf(k ident.Key) identity { return identity{k.Kind, Name{k.Namespace, k.Name}} }
 
 // NewWorld returns the empty world.
 func NewWorld() *World {
 	return &World{
-		places:    newTable[ident.Key, *place](hashKey),
-		contested: newTable[identity, struct{}](hashIdentity),
-		opaque:    newTable[ident.Key, string](hashKey),
+		places:    New[ident.Key, *place](HashKey),
+		contested: New[identity, struct{}](hashIdentity),
+		opaque:    New[ident.Key, string](HashKey),
 		policy:    policyOf(nil),
 		config:    meshConfigOf(nil, policyOf(nil)),
 	}
@@ -87,7 +96,7 @@ func NewWorld() *World {
 // merged are the kinds of which every copy counts: what several registries
 // say of one name is put together by who reads it, and each cluster has nodes,
 // namespaces, and what its own proxies are given of Secrets and ConfigMaps.
-var merged = []string{serviceKind, endpointsKind, workloadKind, nodeKind, namespaceKind, "Secret", "ConfigMap"}
+var merged = []string{ServiceKind, EndpointsKind, WorkloadKind, NodeKind, NamespaceKind, "Secret", "ConfigMap"}
 
 func isMerged(kind string) bool { return slices.Contains(merged, kind) }
 
@@ -108,8 +117,8 @@ func (w *World) Objects(kind string) iter.Seq[Object] {
 		if !ok {
 			return
 		}
-		lists := make([][]*Object, 0, t.n)
-		for _, copies := range t.all() {
+		lists := make([][]*Object, 0, t.Len())
+		for _, copies := range t.All() {
 			lists = append(lists, counting(kind, copies))
 		}
 		slices.SortFunc(lists, func(a, b []*Object) int {
@@ -127,22 +136,15 @@ func (w *World) Objects(kind string) iter.Seq[Object] {
 
 // Object returns the winning object of that kind and name.
 func (w *World) Object(kind, namespace, objectName string) (Object, bool) {
-	if copies := w.copies(identity{kind, name{namespace, objectName}}); len(copies) > 0 {
+	if copies := w.copies(identity{kind, Name{namespace, objectName}}); len(copies) > 0 {
 		return *copies[0], true
 	}
 	return Object{}, false
 }
 
-// Served returns the object of that very key if it counts, as those that
-// Objects yields do.
-func (w *World) Served(k ident.Key) (Object, bool) {
-	if o := w.served(k); o != nil {
-		return *o, true
-	}
-	return Object{}, false
-}
-
-func (w *World) served(k ident.Key) *Object {
+// Served returns the object of k if it counts, as those that Objects yields do;
+// else nil.
+func (w *World) Served(k ident.Key) *Object {
 	for _, o := range counting(k.Kind, w.copies(identityOf(k))) {
 		if o.Key == k {
 			return o
@@ -151,8 +153,8 @@ func (w *World) served(k ident.Key) *Object {
 	return nil
 }
 
-// winner is the winning copy of the object of k, or nil.
-func (w *World) winner(k ident.Key) *Object {
+// Winner returns the winning copy of the object of k, or nil.
+func (w *World) Winner(k ident.Key) *Object {
 	if copies := w.copies(identityOf(k)); len(copies) > 0 {
 		return copies[0]
 	}
@@ -161,7 +163,7 @@ func (w *World) winner(k ident.Key) *Object {
 
 func (w *World) copies(id identity) []*Object {
 	if t, ok := w.kinds[id.kind]; ok {
-		return t.get(id.name)
+		return t.Get(id.Name)
 	}
 	return nil
 }
@@ -178,13 +180,13 @@ func (w *World) Policy() Policy {
 func (w *World) MeshConfig() *meshconfig.MeshConfig { return w.config }
 
 // Opaque is how many rows this build cannot read. They harm nothing.
-func (w *World) Opaque() int { return w.opaque.n + len(w.unknown) }
+func (w *World) Opaque() int { return w.opaque.Len() + len(w.unknown) }
 
 // Diagnostics are about what is not served: copies that lose, values that this
 // build cannot read, and resources in quarantine. Sorted.
 func (w *World) Diagnostics() []Diagnostic {
 	var all []Diagnostic
-	for k, problem := range w.opaque.all() {
+	for k, problem := range w.opaque.All() {
 		all = append(all, Diagnostic{
 			Severity: Warning, Code: "unreadable", Key: k, Reason: problem,
 			Advice: "run the build that published it", Effect: "this build serves without it",
@@ -197,7 +199,7 @@ func (w *World) Diagnostics() []Diagnostic {
 			Advice: "run the build that published it", Effect: "this build serves without it",
 		})
 	}
-	for id := range w.contested.all() {
+	for id := range w.contested.All() {
 		if isMerged(id.kind) {
 			continue
 		}
@@ -228,6 +230,6 @@ func (w *World) priority(kind string) []string {
 }
 
 func (w *World) whyLost(winner, loser *Object) string {
-	how := whyWins(w.priority(loser.Key.Kind), winner.Key, winner.Created, loser.Key, loser.Created)
+	how := WhyWins(w.priority(loser.Key.Kind), winner.Key, winner.Created, loser.Key, loser.Created)
 	return fmt.Sprintf("the copy of %s wins: it %s", winner.Key.Shard(), how)
 }

@@ -31,7 +31,7 @@ func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 	}
 	n := &next{
 		World: *w, was: w,
-		places: w.places.edit(), contested: w.contested.edit(), opaque: w.opaque.edit(),
+		places: w.places.Edit(), contested: w.contested.Edit(), opaque: w.opaque.Edit(),
 		touched: map[ident.Key]struct{}{}, moved: map[identity]struct{}{},
 	}
 	for row, value := range rows {
@@ -47,7 +47,7 @@ func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 		n.quarantines = newQuarantines(n.overlays)
 	}
 	made := n.World // a copy: n holds on to w
-	made.places, made.contested, made.opaque = n.places.table, n.contested.table, n.opaque.table
+	made.places, made.contested, made.opaque = n.places.Table, n.contested.Table, n.opaque.Table
 	return &made, changed, nil
 }
 
@@ -58,7 +58,7 @@ func (w *World) removeOthers(rows map[string][]byte) {
 			rows[row] = nil
 		}
 	}
-	for k, p := range w.places.all() {
+	for k, p := range w.places.All() {
 		if p.good != nil {
 			end(k.Row())
 		}
@@ -75,10 +75,10 @@ func (w *World) removeOthers(rows map[string][]byte) {
 type next struct {
 	World
 	was       *World
-	places    *edit[ident.Key, *place]
-	contested *edit[identity, struct{}]
-	opaque    *edit[ident.Key, string]
-	edits     map[string]*edit[name, []*Object] // of kinds
+	places    *Edit[ident.Key, *place]
+	contested *Edit[identity, struct{}]
+	opaque    *Edit[ident.Key, string]
+	edits     map[string]*Edit[Name, []*Object] // of kinds
 
 	touched map[ident.Key]struct{} // keys of which rows changed
 	moved   map[identity]struct{}  // objects of which copies changed
@@ -122,14 +122,14 @@ func (n *next) row(row string, b []byte) error {
 
 // place is a copy of what is known of k.
 func (n *next) place(k ident.Key) place {
-	if p := n.places.get(k); p != nil {
+	if p := n.places.Get(k); p != nil {
 		return *p
 	}
 	return place{}
 }
 
 func (n *next) setPlace(k ident.Key, p place) {
-	n.places.set(k, &p)
+	n.places.Set(k, &p)
 	n.touched[k] = struct{}{}
 }
 
@@ -196,14 +196,14 @@ func (n *next) serve(k ident.Key) {
 	p.object, p.problem = decode(k, v)
 	switch {
 	case p.good == nil && len(p.words) == 0:
-		n.places.remove(k)
+		n.places.Remove(k)
 	default:
-		n.places.set(k, &p)
+		n.places.Set(k, &p)
 	}
 	if p.problem != "" {
-		n.opaque.set(k, p.problem)
+		n.opaque.Set(k, p.problem)
 	} else {
-		n.opaque.remove(k)
+		n.opaque.Remove(k)
 	}
 	if old == nil && p.object == nil {
 		return
@@ -239,7 +239,7 @@ func decode(k ident.Key, v *ident.Value) (*Object, string) {
 // current is the copies of an object as they are by now.
 func (n *next) current(id identity) []*Object {
 	if e, ok := n.edits[id.kind]; ok {
-		return e.get(id.name)
+		return e.Get(id.Name)
 	}
 	return n.copies(id)
 }
@@ -250,23 +250,23 @@ func (n *next) setCopies(id identity, copies []*Object) {
 	if !ok {
 		t, ok := n.kinds[id.kind]
 		if !ok {
-			t = newTable[name, []*Object](hashName)
+			t = New[Name, []*Object](HashName)
 		}
 		if n.edits == nil {
-			n.edits = map[string]*edit[name, []*Object]{}
+			n.edits = map[string]*Edit[Name, []*Object]{}
 		}
-		e = t.edit()
+		e = t.Edit()
 		n.edits[id.kind] = e
 	}
 	if len(copies) == 0 {
-		e.remove(id.name)
+		e.Remove(id.Name)
 	} else {
-		e.set(id.name, copies)
+		e.Set(id.Name, copies)
 	}
 	if len(copies) > 1 {
-		n.contested.set(id, struct{}{})
+		n.contested.Set(id, struct{}{})
 	} else {
-		n.contested.remove(id)
+		n.contested.Remove(id)
 	}
 	n.moved[id] = struct{}{}
 }
@@ -274,13 +274,13 @@ func (n *next) setCopies(id identity, copies []*Object) {
 // settle finds the policy, then the winners, and returns the keys of what is
 // served otherwise than before.
 func (n *next) settle() []ident.Key {
-	policy := identity{policyKind, name{"", countedName}}
+	policy := identity{policyKind, Name{"", CountedName}}
 	if _, ok := n.moved[policy]; ok {
 		n.order(policy)
 		n.policy = policyOf(message[*configv1.MeshPolicy](n.current(policy)))
 	}
 	if !slices.Equal(n.policy.SourcePriority, n.was.policy.SourcePriority) {
-		for id := range n.contested.all() {
+		for id := range n.contested.All() {
 			n.setCopies(id, slices.Clone(n.current(id)))
 		}
 	}
@@ -300,19 +300,19 @@ func (n *next) settle() []ident.Key {
 		}
 	}
 	n.closeKinds()
-	config := identity{configKind, name{"", countedName}}
+	config := identity{configKind, Name{"", CountedName}}
 	if _, ok := n.moved[config]; ok || n.policy.RootNamespace != n.was.policy.RootNamespace {
 		n.config = meshConfigOf(message[*meshconfig.MeshConfig](n.copies(config)), n.policy)
 	}
 	keys := slices.Collect(maps.Keys(changed))
-	slices.SortFunc(keys, compareKeys)
+	slices.SortFunc(keys, CompareKeys)
 	return keys
 }
 
 // order puts the copy that wins first. The slice is not yet shared.
 func (n *next) order(id identity) {
 	priority := n.priority(id.kind)
-	slices.SortFunc(n.current(id), func(a, b *Object) int { return wins(priority, a.Key, a.Created, b.Key, b.Created) })
+	slices.SortFunc(n.current(id), func(a, b *Object) int { return Wins(priority, a.Key, a.Created, b.Key, b.Created) })
 }
 
 // closeKinds makes what was edited the world's.
@@ -322,11 +322,11 @@ func (n *next) closeKinds() {
 	}
 	kinds := maps.Clone(n.kinds)
 	if kinds == nil {
-		kinds = map[string]table[name, []*Object]{}
+		kinds = map[string]Table[Name, []*Object]{}
 	}
 	for k, e := range n.edits {
-		kinds[k] = e.table
-		if e.n == 0 {
+		kinds[k] = e.Table
+		if e.Len() == 0 {
 			delete(kinds, k)
 		}
 	}
@@ -343,7 +343,7 @@ func message[M proto.Message](copies []*Object) M {
 	return m
 }
 
-func compareKeys(a, b ident.Key) int {
+func CompareKeys(a, b ident.Key) int {
 	return cmp.Or(
 		cmp.Compare(a.Kind, b.Kind),
 		cmp.Compare(a.Namespace, b.Namespace),

@@ -146,7 +146,7 @@ func TestWorldWinner(t *testing.T) {
 		t.Errorf("object: %v %v", o.Key, ok)
 	}
 	for key, want := range map[string]bool{"kubernetes/c/Resource/ns/x": true, "kubernetes/d/Resource/ns/x": false, "file/a/Resource/ns/y": false} {
-		if _, ok := w.Served(worldKey(t, key)); ok != want {
+		if ok := w.Served(worldKey(t, key)) != nil; ok != want {
 			t.Errorf("served %s: %v", key, ok)
 		}
 	}
@@ -196,8 +196,8 @@ func TestWorldOverlays(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", step.name, diff)
 		}
 	}
-	if w.places.n != 0 || w.opaque.n != 0 || len(w.kinds) != 0 || len(w.overlays) != 0 {
-		t.Errorf("an empty world remembers: %d places, %v kinds, %v overlays", w.places.n, w.kinds, w.overlays)
+	if w.places.Len() != 0 || w.opaque.Len() != 0 || len(w.kinds) != 0 || len(w.overlays) != 0 {
+		t.Errorf("an empty world remembers: %d places, %v kinds, %v overlays", w.places.Len(), w.kinds, w.overlays)
 	}
 }
 
@@ -439,47 +439,47 @@ func differing(a, b *World) []string {
 			keys = append(keys, k)
 		}
 	}
-	slices.SortFunc(keys, compareKeys)
+	slices.SortFunc(keys, CompareKeys)
 	return keyTexts(keys)
 }
 
 func TestTable(t *testing.T) {
 	for name, hash := range map[string]func(string) uint64{
-		"spread":  func(s string) uint64 { return hashStrings(s) },
+		"spread":  func(s string) uint64 { return HashStrings(s) },
 		"collide": func(s string) uint64 { return uint64(len(s)) },
 	} {
 		r := rand.New(rand.NewPCG(1, 1))
-		table, want := newTable[string, int](hash), map[string]int{}
+		table, want := New[string, int](hash), map[string]int{}
 		for step := range 300 {
-			before := maps.Collect(table.all())
-			e := table.edit()
+			before := maps.Collect(table.All())
+			e := table.Edit()
 			for range r.IntN(20) {
 				k := fmt.Sprint(r.IntN(500))
 				if r.IntN(3) == 0 {
-					e.remove(k)
+					e.Remove(k)
 					delete(want, k)
 				} else {
-					e.set(k, step)
+					e.Set(k, step)
 					want[k] = step
 				}
 			}
-			if !maps.Equal(before, maps.Collect(table.all())) {
+			if !maps.Equal(before, maps.Collect(table.All())) {
 				t.Fatalf("%s: an edit changed the table that it was made from", name)
 			}
-			table = e.table
-			if !maps.Equal(want, maps.Collect(table.all())) || table.n != len(want) {
-				t.Fatalf("%s, step %d: %d entries, want %d", name, step, table.n, len(want))
+			table = e.Table
+			if !maps.Equal(want, maps.Collect(table.All())) || table.Len() != len(want) {
+				t.Fatalf("%s, step %d: %d entries, want %d", name, step, table.Len(), len(want))
 			}
 			for k, v := range want {
-				if table.get(k) != v {
-					t.Fatalf("%s, step %d: %s is %d, want %d", name, step, k, table.get(k), v)
+				if table.Get(k) != v {
+					t.Fatalf("%s, step %d: %s is %d, want %d", name, step, k, table.Get(k), v)
 				}
 			}
 		}
-		for range table.all() {
+		for range table.All() {
 			break // leaves early
 		}
-		if got := table.get("none"); got != 0 {
+		if got := table.Get("none"); got != 0 {
 			t.Errorf("%s: something of nothing: %d", name, got)
 		}
 	}
