@@ -9,11 +9,17 @@ import (
 	"meshlog.dev/services/internal/xds"
 )
 
+// ClassOf is a class of one type.
+type ClassOf struct {
+	Type  model.ResourceType
+	Class model.ProxyClass // Only(Type)
+}
+
 // NewGate returns the Gate that builds the PushContext as every frontend will,
 // and makes what the classes are served that count for all: what of it Envoys
 // or gRPC clients would refuse, no frontend serves, and the Diagnostics say so.
 // It builds on what it built before: one builder uses it.
-func NewGate() Gate { return new(gate) }
+func NewGate() *gate { return new(gate) }
 
 type gate struct {
 	pc      *model.PushContext // nil: nothing was built yet

@@ -48,12 +48,6 @@ type Gate interface {
 	Served(w *model.World) func(class ClassOf, name string) (value []byte, sum [16]byte)
 }
 
-// ClassOf is a class of one type.
-type ClassOf struct {
-	Type  model.ResourceType
-	Class model.ProxyClass // Only(Type)
-}
-
 // Checkpoints writes whole contents to the blobs. The Machine starts them and
 // takes what comes back; where the work is done is its owner's business.
 type Checkpoints interface {

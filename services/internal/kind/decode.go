@@ -67,7 +67,7 @@ func (e *SyntaxError) Error() string {
 // may be written as in Go ("5m"). The error is a *SyntaxError.
 func (k *Kind) DecodeJSON(spec []byte) (proto.Message, error) {
 	m := k.new()
-	if err := protojson.Unmarshal(durations(spec, m.ProtoReflect().Descriptor()), m); err != nil {
+	if err := protojson.Unmarshal(Durations(spec, m.ProtoReflect().Descriptor()), m); err != nil {
 		return nil, syntaxError(err)
 	}
 	return m, nil

@@ -14,7 +14,7 @@ const (
 	maxMaglev = 5000011
 )
 
-func validateDestinationRule(m proto.Message) []Problem {
+func DestinationRule(m proto.Message) []Problem {
 	dr := m.(*networking.DestinationRule)
 	c := checker{}
 	if dr.GetHost() != "*" {

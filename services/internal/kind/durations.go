@@ -14,7 +14,7 @@ const durationType = "google.protobuf.Duration"
 // durations rewrites the durations in the JSON of a message as protobuf has
 // them, in seconds: Istio's users write "5m" and "250ms" as well. No line
 // moves. What is no duration stays for protobuf to refuse.
-func durations(spec []byte, of protoreflect.MessageDescriptor) []byte {
+func Durations(spec []byte, of protoreflect.MessageDescriptor) []byte {
 	w := durationWriter{json: json.NewDecoder(bytes.NewReader(spec)), in: spec}
 	if err := w.value(of, false); err != nil {
 		return spec

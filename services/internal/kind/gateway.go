@@ -12,7 +12,7 @@ import (
 // serverProtocols are those of a Gateway's servers (GW-4).
 var serverProtocols = []string{"GRPC", "GRPC-WEB", "HTTP", "HTTP2", "HTTPS", "MONGO", "MYSQL", "REDIS", "TCP", "TLS"}
 
-func validateGateway(m proto.Message) []Problem {
+func Gateway(m proto.Message) []Problem {
 	g := m.(*networking.Gateway)
 	c := checker{}
 	if len(g.GetServers()) == 0 {

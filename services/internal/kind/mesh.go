@@ -18,7 +18,7 @@ var (
 	sources   = []string{"kubernetes", "file", "mcpxds", "consul", "nacos"}
 )
 
-func validateMeshConfig(m proto.Message) []Problem {
+func MeshConfig(m proto.Message) []Problem {
 	c := checker{}
 	c.message(root, m.ProtoReflect(), 0)
 	baseline, at := m.(*meshconfig.MeshConfig).GetDefaultTrafficPolicy(), root.field("defaultTrafficPolicy")
@@ -33,7 +33,7 @@ func validateMeshConfig(m proto.Message) []Problem {
 	return c.result()
 }
 
-func validateMeshPolicy(m proto.Message) []Problem {
+func MeshPolicy(m proto.Message) []Problem {
 	p := m.(*configv1.MeshPolicy)
 	c := checker{}
 	seen := map[string]bool{}

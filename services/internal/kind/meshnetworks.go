@@ -9,7 +9,7 @@ import (
 )
 
 // validateMeshNetworks checks what the networks of a mesh say (NET-3, NET-4).
-func validateMeshNetworks(m proto.Message) []Problem {
+func MeshNetworks(m proto.Message) []Problem {
 	all := m.(*mesh.MeshNetworks).GetNetworks()
 	c := checker{}
 	registries, blocks := map[string]string{}, map[netip.Prefix]string{}

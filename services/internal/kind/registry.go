@@ -9,7 +9,7 @@ import (
 // Payloads of registries were checked where they come from; in files nobody
 // checked them. Fields are named as Kubernetes names them.
 
-func validateService(m proto.Message) []Problem {
+func Service(m proto.Message) []Problem {
 	s := m.(*registryv1.Service)
 	c := checker{}
 	if s.GetHostname() != "" {
@@ -49,7 +49,7 @@ func validateService(m proto.Message) []Problem {
 	return c.result()
 }
 
-func validateEndpoints(m proto.Message) []Problem {
+func Endpoints(m proto.Message) []Problem {
 	s := m.(*registryv1.Endpoints)
 	c := checker{}
 	if s.GetService() == "" {
@@ -79,7 +79,7 @@ func validateEndpoints(m proto.Message) []Problem {
 	return c.result()
 }
 
-func validateWorkload(m proto.Message) []Problem {
+func Workload(m proto.Message) []Problem {
 	w := m.(*registryv1.Workload)
 	c := checker{}
 	at := (&fieldPath{name: "status"}).field("podIPs")

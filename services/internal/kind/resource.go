@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	endpointsType = typePrefix + "envoy.config.endpoint.v3.ClusterLoadAssignment"
+	endpointsType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	resourceField = "spec.resource"
 )
 
-func resourceEndpointsOnly(old, new proto.Message) bool {
+func ResourceEndpointsOnly(old, new proto.Message) bool {
 	is := func(m proto.Message) bool {
 		return m == nil || m.(*configv1.Resource).GetResource().GetTypeUrl() == endpointsType
 	}
@@ -33,7 +33,7 @@ func resourceEndpointsOnly(old, new proto.Message) bool {
 
 // validateResource checks a raw Envoy resource for all that Envoy would refuse
 // and that can be known without the rest of its configuration.
-func validateResource(m proto.Message) []Problem {
+func Resource(m proto.Message) []Problem {
 	c := checker{}
 	a := m.(*configv1.Resource).GetResource()
 	if a.GetTypeUrl() == "" {

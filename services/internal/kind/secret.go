@@ -25,7 +25,7 @@ var secretType = regexp.MustCompile(`^[-A-Za-z0-9._/]{0,100}$`)
 
 // validateSecret refuses whatever could be key material: it is the last one to
 // look before the log is read by everybody.
-func validateSecret(m proto.Message) []Problem {
+func Secret(m proto.Message) []Problem {
 	s := m.(*registryv1.SecretReference)
 	c := checker{}
 	if !secretType.MatchString(s.GetType()) {
@@ -48,7 +48,7 @@ func validateSecret(m proto.Message) []Problem {
 
 const keyAdvice = "the log takes references to Secrets alone: see who writes this, and replace the key"
 
-func validateConfigMap(m proto.Message) []Problem {
+func ConfigMap(m proto.Message) []Problem {
 	c := checker{}
 	if HasPrivateKey(m.(*registryv1.Object).GetJson()) {
 		c.at(&fieldPath{name: "data"}, "put it into a Secret, and replace the key", "holds a private key")

@@ -14,7 +14,7 @@ var protocols = []string{
 	"GRPC", "GRPC-WEB", "HTTP", "HTTP2", "HTTPS", "MONGO", "MYSQL", "REDIS", "TCP", "TLS", "UDP",
 }
 
-func validateServiceEntry(m proto.Message) []Problem {
+func ServiceEntry(m proto.Message) []Problem {
 	se := m.(*networking.ServiceEntry)
 	c := checker{}
 	c.entryHosts(se)
@@ -175,7 +175,7 @@ func (c *checker) workload(at *fieldPath, e *networking.WorkloadEntry) {
 	}
 }
 
-func validateWorkloadEntry(m proto.Message) []Problem {
+func WorkloadEntry(m proto.Message) []Problem {
 	e := m.(*networking.WorkloadEntry)
 	c := checker{}
 	at := root.field("address")
@@ -196,7 +196,7 @@ func validateWorkloadEntry(m proto.Message) []Problem {
 
 // serviceEntryEndpointsOnly: with names to resolve, endpoints are part of the
 // cluster.
-func serviceEntryEndpointsOnly(old, new proto.Message) bool {
+func ServiceEntryEndpointsOnly(old, new proto.Message) bool {
 	a, isA := old.(*networking.ServiceEntry)
 	b, isB := new.(*networking.ServiceEntry)
 	if !isA || !isB || resolvesNames(a) || resolvesNames(b) {

@@ -42,53 +42,53 @@ var (
 var table = []*Kind{
 	of[networking.ServiceEntry](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "ServiceEntry", Namespaced: true, Meaning: Served,
-		validate: validateServiceEntry, endpointsOnly: serviceEntryEndpointsOnly,
+		validate: ServiceEntry, endpointsOnly: ServiceEntryEndpointsOnly,
 	}),
 	of[networking.WorkloadEntry](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "WorkloadEntry", Namespaced: true, Meaning: Served,
-		validate: validateWorkloadEntry, endpointsOnly: always,
+		validate: WorkloadEntry, endpointsOnly: always,
 	}),
 	of[networking.VirtualService](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "VirtualService", Namespaced: true, Meaning: Served,
-		validate: validateVirtualService,
+		validate: VirtualService,
 	}),
 	of[networking.DestinationRule](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "DestinationRule", Namespaced: true, Meaning: Served,
-		validate: validateDestinationRule,
+		validate: DestinationRule,
 	}),
 	of[networking.Gateway](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "Gateway", Namespaced: true, Meaning: Served,
-		validate: validateGateway,
+		validate: Gateway,
 	}),
 	of[registryv1.Service](Kind{
 		Group: coreGroup, Versions: v1, Name: "Service", Namespaced: true, Form: Converted, Meaning: Served,
-		validate: validateService,
+		validate: Service,
 	}),
 	of[registryv1.Endpoints](Kind{
 		Group: discoveryGroup, Versions: v1, Name: "EndpointSlice", Namespaced: true, Form: Converted, Meaning: Served,
-		validate: validateEndpoints, endpointsOnly: always,
+		validate: Endpoints, endpointsOnly: always,
 	}),
 	of[configv1.Resource](Kind{
 		Group: envoyGroup, Versions: v1, Name: "Resource", Namespaced: true, Meaning: Served,
-		validate: validateResource, endpointsOnly: resourceEndpointsOnly,
+		validate: Resource, endpointsOnly: ResourceEndpointsOnly,
 	}),
 	of[configv1.MeshPolicy](Kind{
 		Group: meshlogGroup, Versions: v1, Name: "MeshPolicy", Only: "default", Meaning: Served,
-		validate: validateMeshPolicy,
+		validate: MeshPolicy,
 	}),
 	of[mesh.MeshConfig](Kind{
 		Group: meshGroup, Versions: []string{"v1alpha1"}, Name: "MeshConfig", Only: "default", Meaning: Served,
-		validate: validateMeshConfig,
+		validate: MeshConfig,
 	}),
 	of[mesh.MeshNetworks](Kind{
 		Group: meshGroup, Versions: []string{"v1alpha1"}, Name: "MeshNetworks", Only: "default", Meaning: Served,
-		validate: validateMeshNetworks,
+		validate: MeshNetworks,
 	}),
 
 	// What others are told by; alone it says nothing to a proxy.
 	of[registryv1.Workload](Kind{
 		Group: coreGroup, Versions: v1, Name: "Pod", Namespaced: true, Form: Converted, Meaning: Context,
-		validate: validateWorkload, endpointsOnly: always,
+		validate: Workload, endpointsOnly: always,
 	}),
 	of[registryv1.Object](Kind{
 		Group: coreGroup, Versions: v1, Name: "Node", Form: Converted, Meaning: Context,
@@ -130,11 +130,11 @@ var table = []*Kind{
 	}),
 	of[registryv1.SecretReference](Kind{
 		Group: coreGroup, Versions: v1, Name: "Secret", Namespaced: true, Form: Converted, ClusterOnly: true,
-		validate: validateSecret,
+		validate: Secret,
 	}),
 	of[registryv1.Object](Kind{
 		Group: coreGroup, Versions: v1, Name: "ConfigMap", Namespaced: true, Form: Converted, ClusterOnly: true,
-		validate: validateConfigMap,
+		validate: ConfigMap,
 	}),
 	of[registryv1.Object](Kind{
 		Group: ingressGroup, Versions: v1, Name: "Ingress", Namespaced: true, Form: Converted,

@@ -11,7 +11,7 @@ import (
 
 const meshGateway = "mesh" // stands for all sidecars (VS-2)
 
-func validateVirtualService(m proto.Message) []Problem {
+func VirtualService(m proto.Message) []Problem {
 	vs := m.(*networking.VirtualService)
 	c := checker{}
 	delegate := len(vs.GetHosts()) == 0 // VS-4
