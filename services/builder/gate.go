@@ -19,9 +19,9 @@ type ClassOf struct {
 // and makes what the classes are served that count for all: what of it Envoys
 // or gRPC clients would refuse, no frontend serves, and the Diagnostics say so.
 // It builds on what it built before: one builder uses it.
-func NewGate() *gate { return new(gate) }
+func NewGate() *gateImpl { return new(gateImpl) }
 
-type gate struct {
+type gateImpl struct {
 	pc      *model.PushContext // nil: nothing was built yet
 	catalog *xds.Catalog
 	classes map[ClassOf]struct{}
@@ -31,10 +31,10 @@ type gate struct {
 }
 
 // Build implements Gate. What a panic leaves behind is not built on.
-func (g *gate) Build(w *model.World, changed []ident.Key) (problems []model.Diagnostic, err error) {
+func (g *gateImpl) Build(w *model.World, changed []ident.Key) (problems []model.Diagnostic, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			*g = gate{}
+			*g = gateImpl{}
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
@@ -58,7 +58,7 @@ func (g *gate) Build(w *model.World, changed []ident.Key) (problems []model.Diag
 }
 
 // choose has the catalog keep the classes that count.
-func (g *gate) choose() {
+func (g *gateImpl) choose() {
 	classes := map[ClassOf]struct{}{}
 	for _, c := range g.pc.Classes() {
 		for t := range model.ResourceTypes {
@@ -82,7 +82,7 @@ func keep(c *xds.Catalog, before, now map[ClassOf]struct{}) {
 }
 
 // Keep implements Gate.
-func (g *gate) Keep(classes []ClassOf) {
+func (g *gateImpl) Keep(classes []ClassOf) {
 	if len(classes) == 0 || g.pc == nil {
 		g.kept, g.keptClasses = nil, nil
 		return
@@ -99,7 +99,7 @@ func (g *gate) Keep(classes []ClassOf) {
 }
 
 // Made implements Gate.
-func (g *gate) Made(of ClassOf, name string) ([16]byte, bool) {
+func (g *gateImpl) Made(of ClassOf, name string) ([16]byte, bool) {
 	if _, kept := g.keptClasses[of]; !kept {
 		return [16]byte{}, false
 	}
@@ -111,7 +111,7 @@ func (g *gate) Made(of ClassOf, name string) ([16]byte, bool) {
 }
 
 // Served implements Gate.
-func (g *gate) Served(w *model.World) func(of ClassOf, name string) ([]byte, [16]byte) {
+func (g *gateImpl) Served(w *model.World) func(of ClassOf, name string) ([]byte, [16]byte) {
 	pc := model.NewPushContext(w)
 	catalog := xds.NewCatalog(pc)
 	return func(of ClassOf, name string) ([]byte, [16]byte) {

@@ -16,7 +16,7 @@ import (
 )
 
 // world is a cache, and the world that it serves.
-type world struct {
+type cached struct {
 	*content.Cache
 	t     testing.TB
 	world *model.World
@@ -24,14 +24,14 @@ type world struct {
 	seq   uint64
 }
 
-func newWorld(t testing.TB, changes ...Change) *world {
-	w := &world{Cache: content.New(), t: t, world: model.NewWorld()}
+func newWorld(t testing.TB, changes ...Change) *cached {
+	w := &cached{Cache: content.New(), t: t, world: model.NewWorld()}
 	w.pc = model.NewPushContext(w.world)
 	w.change(changes...)
 	return w
 }
 
-func (w *world) change(changes ...Change) {
+func (w *cached) change(changes ...Change) {
 	w.t.Helper()
 	next, keys, err := w.world.Apply(Rows(changes...))
 	if err != nil {
@@ -44,7 +44,7 @@ func (w *world) change(changes ...Change) {
 	w.Update(ident.Position{Epoch: 1, Seq: w.seq}, time.Time{}, w.pc, inputs)
 }
 
-func (w *world) join(cluster string) *content.Client {
+func (w *cached) join(cluster string) *content.Client {
 	return w.Join(&model.Proxy{ID: cluster, Cluster: cluster})
 }
 

@@ -157,7 +157,7 @@ func (v *typeView) warms(now time.Time) bool {
 }
 
 // problem is what is wrong with one or many proxies alike.
-type problem struct {
+type proxyProblem struct {
 	what    string
 	proxies []string
 }
@@ -165,14 +165,14 @@ type problem struct {
 // problems are what does not fit into the table, each once for all whom it
 // concerns; those of most proxies first.
 func problems(views []proxyView, now time.Time) []string {
-	var all []*problem
-	byWhat := map[string]*problem{}
+	var all []*proxyProblem
+	byWhat := map[string]*proxyProblem{}
 	for _, v := range views {
 		for _, t := range v.Types {
 			for _, what := range t.problems(now) {
 				p := byWhat[what]
 				if p == nil {
-					p = &problem{what: what}
+					p = &proxyProblem{what: what}
 					byWhat[what] = p
 					all = append(all, p)
 				}
@@ -180,7 +180,7 @@ func problems(views []proxyView, now time.Time) []string {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b *problem) int { return cmp.Compare(len(b.proxies), len(a.proxies)) })
+	slices.SortStableFunc(all, func(a, b *proxyProblem) int { return cmp.Compare(len(b.proxies), len(a.proxies)) })
 	var notes []string
 	for _, p := range all {
 		notes = append(notes, some(p.proxies)+": "+p.what)

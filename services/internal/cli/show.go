@@ -158,8 +158,7 @@ func (c *content) standings(ctx context.Context, keys ...ident.Key) ([]objectSta
 	}
 	all := make([]objectStanding, len(keys))
 	for i, k := range keys {
-		_, served := c.world.Served(k)
-		all[i] = objectStanding{Object: k.String(), Key: viewKey(k), Served: served, Overlays: c.over[k], Seq: seqs[rows[i]]}
+		all[i] = objectStanding{Object: k.String(), Key: viewKey(k), Served: c.world.Served(k) != nil, Overlays: c.over[k], Seq: seqs[rows[i]]}
 	}
 	return all, nil
 }
@@ -183,7 +182,7 @@ func (c *content) one(ctx context.Context, asked string, pattern *keyPattern) (*
 	}
 	k := keys[0]
 	for _, other := range keys {
-		if _, served := c.world.Served(other); served {
+		if c.world.Served(other) != nil {
 			k = other
 			break
 		}
@@ -194,7 +193,7 @@ func (c *content) one(ctx context.Context, asked string, pattern *keyPattern) (*
 	}
 	v := all[0]
 	v.Cause = newExplainer(c.past).cause(ctx, v.Seq)
-	if o, served := c.world.Served(k); served {
+	if o := c.world.Served(k); o != nil {
 		v.Value, err = history.Document(k.Kind, o.Value)
 	}
 	if b, ok := c.rows.Get(k.Row()); ok && (len(v.Overlays) > 0 || !v.Served) && err == nil {

@@ -157,12 +157,12 @@ func (p *proxies) verdicts(pc *model.PushContext) []*reportv1.Verdict {
 	var all []*reportv1.Verdict
 	for _, x := range slices.SortedFunc(maps.Keys(asked), compareSubjects) {
 		v := &reportv1.Verdict{TypeUrl: model.CDS.URL(), Name: x.name, Sum: x.sum[:], Client: release, Message: "bad"}
-		for _, proxy := range p.names {
-			o := p.streams[proxy][x.name]
+		for _, name := range p.names {
+			o := p.streams[name][x.name]
 			r := p.served[x.name]
 			switch {
 			case o != nil && o.rejects == x.sum:
-				v.Rejected, v.RejectedBy = v.Rejected+1, append(v.RejectedBy, proxy)
+				v.Rejected, v.RejectedBy = v.Rejected+1, append(v.RejectedBy, name)
 				class := model.Classify(pc, &model.Proxy{}).Only(model.CDS)
 				if v.Class = class.Encode(); o.has != (xds.Sum{}) {
 					v.GoodSum, v.Good = o.has[:], store.VersionProto(o.since)

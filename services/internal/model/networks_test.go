@@ -204,7 +204,7 @@ func TestNET3BadGateways(t *testing.T) {
 // A proxy's network makes a difference only where networks have gateways, and
 // its cluster only where there are several; else all are of one class.
 func TestNET2ClassesOfNetworks(t *testing.T) {
-	proxy := func(cluster, network, ip string) *model.Proxy {
+	node := func(cluster, network, ip string) *model.Proxy {
 		return &model.Proxy{
 			ID: "sidecar~" + ip + "~x.a~a.svc.cluster.local", Type: model.Sidecar, Namespace: "a", ClusterID: cluster,
 			Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"NETWORK": structpb.NewStringValue(network)}},
@@ -213,7 +213,7 @@ func TestNET2ClassesOfNetworks(t *testing.T) {
 	view := func(pc *model.PushContext, p *model.Proxy) model.EndpointView { return model.Classify(pc, p).EDS.View }
 	one := []Change{inCluster("c1", Service("a", "x", "80 http")), inCluster("c1", Slice("a", "x", "80 http", "10.1.0.1")), inCluster("c1", systemNetwork("net1"))}
 	pc := PushContext(t, one...)
-	for _, p := range []*model.Proxy{proxy("c1", "", "10.1.0.9"), proxy("c2", "net2", "10.1.0.9"), proxy("", "", "")} {
+	for _, p := range []*model.Proxy{node("c1", "", "10.1.0.9"), node("c2", "net2", "10.1.0.9"), node("", "", "")} {
 		if v := view(pc, p); v != (model.EndpointView{}) {
 			t.Errorf("one network without a gateway: %+v", v)
 		}
@@ -225,10 +225,10 @@ func TestNET2ClassesOfNetworks(t *testing.T) {
 		proxy *model.Proxy
 		want  model.EndpointView
 	}{
-		{proxy("c1", "", "10.1.0.9"), model.EndpointView{Cluster: "c1", Network: "~", Family: model.IPv4}},
-		{proxy("c2", "net2", "fd00::9"), model.EndpointView{Cluster: "c2", Network: "net2", Family: model.IPv6}},
-		{proxy("c3", "net2", ""), model.EndpointView{Network: "net2"}},
-		{proxy("c3", "", "10.1.0.9"), model.EndpointView{}},
+		{node("c1", "", "10.1.0.9"), model.EndpointView{Cluster: "c1", Network: "~", Family: model.IPv4}},
+		{node("c2", "net2", "fd00::9"), model.EndpointView{Cluster: "c2", Network: "net2", Family: model.IPv6}},
+		{node("c3", "net2", ""), model.EndpointView{Network: "net2"}},
+		{node("c3", "", "10.1.0.9"), model.EndpointView{}},
 	} {
 		if diff := cmp.Diff(test.want, view(pc, test.proxy)); diff != "" {
 			t.Errorf("%s %v (-want +got):\n%s", test.proxy.ClusterID, test.proxy.Metadata, diff)

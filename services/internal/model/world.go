@@ -186,9 +186,9 @@ func (w *World) Opaque() int { return w.opaque.Len() + len(w.unknown) }
 // build cannot read, and resources in quarantine. Sorted.
 func (w *World) Diagnostics() []Diagnostic {
 	var all []Diagnostic
-	for k, problem := range w.opaque.All() {
+	for k, reason := range w.opaque.All() {
 		all = append(all, Diagnostic{
-			Severity: Warning, Code: "unreadable", Key: k, Reason: problem,
+			Severity: Warning, Code: "unreadable", Key: k, Reason: reason,
 			Advice: "run the build that published it", Effect: "this build serves without it",
 		})
 	}

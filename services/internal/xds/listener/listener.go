@@ -123,9 +123,9 @@ func otherCluster(allowAny bool) string {
 }
 
 // problem is what was found while the parts were put together.
-type problem struct{ diagnostic model.Diagnostic }
+type diagnosed struct{ diagnostic model.Diagnostic }
 
 // Make implements piece.Part.
-func (p problem) Make(*model.Reader) ([]piece.Piece, []model.Diagnostic) {
+func (p diagnosed) Make(*model.Reader) ([]piece.Piece, []model.Diagnostic) {
 	return nil, []model.Diagnostic{p.diagnostic}
 }

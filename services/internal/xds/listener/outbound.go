@@ -58,7 +58,7 @@ type outbound struct {
 }
 
 func (o *outbound) report(key ident.Key, field, reason, advice, effect string) {
-	o.problems = append(o.problems, problem{model.Diagnostic{
+	o.problems = append(o.problems, diagnosed{model.Diagnostic{
 		Severity: model.Warning, Code: "conflict", Key: key, Field: field, Reason: reason, Advice: advice, Effect: effect,
 	}})
 }

@@ -33,7 +33,7 @@ func routerParts(r *model.Reader, class model.LDSClass) []piece.Part {
 		}
 	}
 	for _, d := range problems {
-		parts = append(parts, problem{d})
+		parts = append(parts, diagnosed{d})
 	}
 	return parts
 }

@@ -25,7 +25,7 @@ func routerParts(r *model.Reader, class model.RDSClass) []piece.Part {
 		}
 	}
 	for _, d := range problems {
-		parts = append(parts, problem{d})
+		parts = append(parts, diagnosed{d})
 	}
 	return parts
 }

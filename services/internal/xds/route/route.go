@@ -92,9 +92,9 @@ func AllowsAny(mesh *meshconfig.MeshConfig) bool {
 }
 
 // problem is what was found while the parts were put together.
-type problem struct{ diagnostic model.Diagnostic }
+type diagnosed struct{ diagnostic model.Diagnostic }
 
 // Make implements piece.Part.
-func (p problem) Make(*model.Reader) ([]piece.Piece, []model.Diagnostic) {
+func (p diagnosed) Make(*model.Reader) ([]piece.Piece, []model.Diagnostic) {
 	return nil, []model.Diagnostic{p.diagnostic}
 }
