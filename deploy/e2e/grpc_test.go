@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/e2e/rig/xdsclient"
 )
 
 const (
@@ -58,7 +59,7 @@ spec:
 func TestGRPCClient(t *testing.T) {
 	f := start(t, apart(1, 2))
 	one, twin, two := f.grpcBackend("v1"), f.grpcBackend("v1-twin"), f.grpcBackend("v2")
-	at := func(b *rig.GRPCBackend, version string) string {
+	at := func(b *xdsclient.Backend, version string) string {
 		return fmt.Sprintf("{address: 127.0.0.1, ports: {grpc: %d}, labels: {version: %s}}", b.Port, version)
 	}
 	v1, v1Twin, v2 := at(one, "v1"), at(twin, "v1"), at(two, "v2")
@@ -67,7 +68,7 @@ func TestGRPCClient(t *testing.T) {
 	for _, s := range f.mesh.Frontends {
 		ports = append(ports, s.XDS)
 	}
-	c, err := rig.DialXDS(greeterClient, "greeter.internal:80", ports)
+	c, err := xdsclient.Dial(greeterClient, "greeter.internal:80", ports)
 	f.must(err)
 	f.Cleanup(func() { f.must(c.Close()) })
 	f.must(rig.Until(f.ctx, "the first call", func(ctx context.Context) error { return c.Send(ctx, 1).Err() }))
@@ -104,16 +105,16 @@ func TestGRPCClient(t *testing.T) {
 	})
 }
 
-func (f *fixture) grpcBackend(name string) *rig.GRPCBackend {
+func (f *fixture) grpcBackend(name string) *xdsclient.Backend {
 	f.Helper()
-	b, err := rig.StartGRPCBackend(name)
+	b, err := xdsclient.StartBackend(name)
 	f.must(err)
 	f.Cleanup(b.Stop)
 	return b
 }
 
 // duringCalls is during for the calls of a gRPC client.
-func (f *fixture) duringCalls(c *rig.GRPCClient, what string, happens func()) {
+func (f *fixture) duringCalls(c *xdsclient.Client, what string, happens func()) {
 	f.Helper()
 	load, err := c.StartLoad(f.ctx, 4)
 	f.must(err)
@@ -125,7 +126,7 @@ func (f *fixture) duringCalls(c *rig.GRPCClient, what string, happens func()) {
 }
 
 // callsGo waits until a backend answers so many percent of the calls.
-func (f *fixture) callsGo(c *rig.GRPCClient, to *rig.GRPCBackend, atLeast, atMost float64) {
+func (f *fixture) callsGo(c *xdsclient.Client, to *xdsclient.Backend, atLeast, atMost float64) {
 	f.Helper()
 	f.must(rig.Until(f.ctx, "calls to move", func(ctx context.Context) error {
 		t := c.Send(ctx, 60)
@@ -137,7 +138,7 @@ func (f *fixture) callsGo(c *rig.GRPCClient, to *rig.GRPCBackend, atLeast, atMos
 }
 
 // callShare is share for the calls of a gRPC client.
-func (f *fixture) callShare(c *rig.GRPCClient, backend *rig.GRPCBackend, want float64) {
+func (f *fixture) callShare(c *xdsclient.Client, backend *xdsclient.Backend, want float64) {
 	f.Helper()
 	f.checkShare(c.Send(f.ctx, 2000), backend.Name, want)
 }

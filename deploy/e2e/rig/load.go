@@ -61,27 +61,29 @@ func (t *Tally) add(backend string, status int, err error) {
 
 func newTally() Tally { return Tally{Backends: map[string]int{}, Statuses: map[int]int{}} }
 
-// requestTimeout is how long a request may take.
-const requestTimeout = 5 * time.Second
+// RequestTimeout is how long a request may take.
+const RequestTimeout = 5 * time.Second
 
 func newClient(conns int) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{MaxIdleConnsPerHost: conns, MaxConnsPerHost: conns},
-		Timeout:   requestTimeout,
+		Timeout:   RequestTimeout,
 	}
 }
 
-// request is one request: who answered, with which code, or why nobody did.
-type request func(context.Context) (backend string, status int, err error)
+// Call makes one request and returns which backend answered with which code, or
+// why none did.
+type Call func(context.Context) (backend string, status int, err error)
 
 // Send sends n requests, one after the other, over one kept connection.
 func Send(ctx context.Context, url string, n int) Tally {
 	client := newClient(1)
 	defer client.CloseIdleConnections()
-	return send(ctx, n, func(ctx context.Context) (string, int, error) { return ask(ctx, client, url) })
+	return SendCalls(ctx, n, func(ctx context.Context) (string, int, error) { return ask(ctx, client, url) })
 }
 
-func send(ctx context.Context, n int, one request) Tally {
+// SendCalls makes n calls, one after the other.
+func SendCalls(ctx context.Context, n int, one Call) Tally {
 	t := newTally()
 	for range n {
 		if ctx.Err() != nil {
@@ -109,12 +111,12 @@ const pause = 2 * time.Millisecond
 func StartLoad(ctx context.Context, url string, conns int) (*Load, error) {
 	client := newClient(conns)
 	one := func(ctx context.Context) (string, int, error) { return ask(ctx, client, url) }
-	return startLoad(ctx, url, conns, one, client.CloseIdleConnections)
+	return StartCalls(ctx, url, conns, one, client.CloseIdleConnections)
 }
 
-// startLoad sends one request after the other from each of n goroutines, each
-// of which calls end at its end.
-func startLoad(ctx context.Context, what string, n int, one request, end func()) (*Load, error) {
+// StartCalls is StartLoad for any calls: each of n goroutines makes one after
+// the other, and calls end when it stops.
+func StartCalls(ctx context.Context, what string, n int, one Call, end func()) (*Load, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		return nil, fmt.Errorf("load on %s: the context has no deadline", what)
 	}

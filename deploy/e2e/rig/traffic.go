@@ -36,7 +36,7 @@ func StartFlow(ctx context.Context, c FlowConfig) (*Flow, error) {
 	f := &Flow{}
 	for range c.Conns {
 		one := &flowClient{config: c, http: newClient(1), since: time.Now()}
-		load, err := startLoad(ctx, c.Host+c.URL, 1, one.ask, one.http.CloseIdleConnections)
+		load, err := StartCalls(ctx, c.Host+c.URL, 1, one.ask, one.http.CloseIdleConnections)
 		if err != nil {
 			f.Stop()
 			return nil, err

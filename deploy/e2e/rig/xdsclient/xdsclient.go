@@ -1,10 +1,14 @@
-package rig
+// Package xdsclient is a gRPC client that gets its configuration by xDS, without
+// a proxy, and servers for it to call. It is apart from rig because it links all
+// of grpc-go's xDS client, which the demo does not need.
+package xdsclient
 
 import (
 	"context"
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -14,24 +18,26 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/xds"
+
+	"meshlog.dev/deploy/e2e/rig"
 )
 
-// GRPCBackend is a gRPC server in this process with the service grpc.health.v1,
+// Backend is a gRPC server in this process with the service grpc.health.v1,
 // that says its name with every answer.
-type GRPCBackend struct {
+type Backend struct {
 	Name   string
 	Port   int
 	server *grpc.Server
 	ended  chan struct{}
 }
 
-// StartGRPCBackend listens on a free port of loopback and serves.
-func StartGRPCBackend(name string) (*GRPCBackend, error) {
+// StartBackend listens on a free port of loopback and serves.
+func StartBackend(name string) (*Backend, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	b := &GRPCBackend{Name: name, Port: l.Addr().(*net.TCPAddr).Port, ended: make(chan struct{})}
+	b := &Backend{Name: name, Port: l.Addr().(*net.TCPAddr).Port, ended: make(chan struct{})}
 	b.server = grpc.NewServer(grpc.UnaryInterceptor(
 		func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 			if err := grpc.SetHeader(ctx, metadata.Pairs(nameHeader, name)); err != nil {
@@ -51,23 +57,23 @@ func StartGRPCBackend(name string) (*GRPCBackend, error) {
 const nameHeader = "backend"
 
 // Stop closes the server and its connections.
-func (b *GRPCBackend) Stop() {
+func (b *Backend) Stop() {
 	b.server.Stop()
 	<-b.ended
 }
 
-// GRPCClient is a channel that gets its configuration by xDS.
-type GRPCClient struct{ conn *grpc.ClientConn }
+// Client is a channel that gets its configuration by xDS.
+type Client struct{ conn *grpc.ClientConn }
 
-// DialXDS makes a channel to xds:///target that knows the frontends on these
+// Dial makes a channel to xds:///target that knows the frontends on these
 // ports. The node is the name by which they know it.
-func DialXDS(node, target string, ports []int) (*GRPCClient, error) {
+func Dial(node, target string, ports []int) (*Client, error) {
 	// One name for all of them, as DNS would have it: where one fails, the
 	// next one is tried.
 	frontends := manual.NewBuilderWithScheme("frontends-of-" + node)
 	var state resolver.State
 	for _, port := range ports {
-		state.Endpoints = append(state.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: loopback(port)}}})
+		state.Endpoints = append(state.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}}})
 	}
 	frontends.InitialState(state)
 	resolver.Register(frontends)
@@ -82,24 +88,24 @@ func DialXDS(node, target string, ports []int) (*GRPCClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &GRPCClient{conn}, nil
+	return &Client{conn}, nil
 }
 
 // Close ends the channel.
-func (c *GRPCClient) Close() error { return c.conn.Close() }
+func (c *Client) Close() error { return c.conn.Close() }
 
 // Send makes n calls, one after the other.
-func (c *GRPCClient) Send(ctx context.Context, n int) Tally { return send(ctx, n, c.call) }
+func (c *Client) Send(ctx context.Context, n int) rig.Tally { return rig.SendCalls(ctx, n, c.call) }
 
 // StartLoad makes calls from conns goroutines until Stop, or until ctx ends: it
 // must have a deadline.
-func (c *GRPCClient) StartLoad(ctx context.Context, conns int) (*Load, error) {
-	return startLoad(ctx, "gRPC", conns, c.call, func() {})
+func (c *Client) StartLoad(ctx context.Context, conns int) (*rig.Load, error) {
+	return rig.StartCalls(ctx, "gRPC", conns, c.call, func() {})
 }
 
 // call does not wait for a backend that can be reached.
-func (c *GRPCClient) call(ctx context.Context) (backend string, status int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+func (c *Client) call(ctx context.Context) (backend string, status int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, rig.RequestTimeout)
 	defer cancel()
 	var header metadata.MD
 	if _, err := healthv1.NewHealthClient(c.conn).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.Header(&header)); err != nil {
