@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"meshlog.dev/deploy/e2e/cluster"
@@ -178,20 +177,6 @@ func (s *clusterStage) slice(ctx context.Context, pods int, p *cluster.Pod, want
 func (s *clusterStage) history(ctx context.Context) error {
 	s.chapter("Who changed the weights?")
 	return s.ask(ctx, "release-bot", "history", "VirtualService/demo/shop")
-}
-
-// ask runs a command, and demands that it says something.
-func (s *clusterStage) ask(ctx context.Context, want string, args ...string) error {
-	out, err := s.mesh.Show(ctx, args...)
-	if err != nil {
-		return err
-	}
-	s.command("meshlog " + strings.Join(args, " "))
-	s.output(out)
-	if !strings.Contains(out, want) {
-		return fmt.Errorf("meshlog %s does not say %q:\n%s", strings.Join(args, " "), want, out)
-	}
-	return nil
 }
 
 // away kills the API server: everything goes on as it is.

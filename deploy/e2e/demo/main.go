@@ -1,6 +1,7 @@
 // Demo shows the whole path: files, log, versions, a real Envoy that answers
-// requests; a canary that costs no request; and Envoy serving on while
-// everything else is dead. `make demo` builds what it needs and runs it.
+// requests; a canary that costs no request; Envoy serving on while everything
+// else is dead; and meshlog serving from its data directory while every file is
+// broken. `make demo` builds what it needs and runs it.
 // `demo kubernetes` shows it from what is applied to a real API server; `make
 // demo-kubernetes` runs that.
 //
@@ -57,7 +58,7 @@ type step func(context.Context) error
 // play is one of the demos.
 type play interface {
 	steps() []step
-	// yours leaves it to whoever sits at the terminal.
+	// yours says what a user at the terminal can try.
 	yours(context.Context) error
 	proxy() *rig.Envoy
 	end()

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 // Every step of the demos holds.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	holds(t, newStage, "What runs", "0/100", "PUT routes.yaml:2", "Everything dies", "envoy-2 answers")
+	holds(t, newStage, "What runs", "0/100", "PUT routes.yaml:2", "Everything dies", "what the file held before stays", "envoy-2 answers", "all from shop-v1")
 }
 
 func TestDemoKubernetes(t *testing.T) {

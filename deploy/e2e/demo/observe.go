@@ -42,5 +42,19 @@ func (s *scene) cause(ctx context.Context, version rig.Version, object string) (
 	return "", fmt.Errorf("version %s does not say that it changes %s: %+v", version, object, v.Changes)
 }
 
+// ask runs a command, shows its output, and demands that it contains a text.
+func (s *scene) ask(ctx context.Context, want string, args ...string) error {
+	out, err := s.mesh.Show(ctx, args...)
+	if err != nil {
+		return err
+	}
+	s.command("meshlog " + strings.Join(args, " "))
+	s.output(out)
+	if !strings.Contains(out, want) {
+		return fmt.Errorf("meshlog %s does not say %q:\n%s", strings.Join(args, " "), want, out)
+	}
+	return nil
+}
+
 // theRoute is the object that a canary is about.
 const theRoute = "VirtualService demo/shop "

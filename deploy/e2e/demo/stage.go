@@ -21,14 +21,14 @@ type scene struct {
 type stage struct {
 	scene
 
-	v1, v2   *rig.Backend
-	shop     *shop.Shop
-	frontend *rig.Server
+	v1, v2 *rig.Backend
+	shop   *shop.Shop
+	repair func() error // puts back the files that fromDisk broke
 }
 
 func newStage(s scene) play { return &stage{scene: s} }
 
-func (s *stage) steps() []step { return []step{s.set, s.canary, s.alone, s.fromDisk} }
+func (s *stage) steps() []step { return []step{s.set, s.canary, s.alone, s.fromDisk, s.repaired} }
 
 // sample is how many requests a split is measured over: at 50/50 its standard
 // deviation is 1.1 percent points, and tolerance more than five of them.
@@ -105,9 +105,6 @@ func (s *scene) split(ctx context.Context, load *rig.Load, v1, v2 int) (measured
 func (s *stage) end() {
 	if s.envoy != nil {
 		s.envoy.Kill()
-	}
-	if s.frontend != nil {
-		s.frontend.Kill()
 	}
 	if s.mesh != nil {
 		s.mesh.End()

@@ -52,43 +52,39 @@ func (s *stage) canary(ctx context.Context) error {
 	return s.unrejected(ctx, s.envoy)
 }
 
-// alone stops everything but Envoy and the backends.
+// alone kills everything but Envoy and the backends.
 func (s *stage) alone(ctx context.Context) error {
 	s.chapter("Everything dies but Envoy and the backends")
-	if err := s.up().Stop(); err != nil {
-		return err
-	}
-	s.holds("meshlog up has ended (pid %d)", s.up().PID())
+	s.up().Kill()
+	s.holds("meshlog up is killed (pid %d)", s.up().PID())
 	if err := s.envoy.Connected(ctx, false); err != nil {
 		return err
 	}
 	s.holds("envoy-1 has noticed: control_plane.connected_state 0")
-	return s.serves(ctx, s.envoy)
+	return s.serves(ctx, shop.V2)
 }
 
-// fromDisk serves Envoy from the stopped data directory, with nothing else
-// alive.
+// fromDisk restarts meshlog while no file can be read as configuration: it
+// serves from its data directory.
 func (s *stage) fromDisk(ctx context.Context) (err error) {
-	s.chapter("A frontend of its own on the stopped data directory, with nothing else alive")
-	// Where Envoy looks for it, and without a bus to ask.
-	if s.frontend, err = rig.StartFrontend(s.dir, "frontend", s.mesh.Data, s.up().XDS); err != nil {
+	s.chapter("It comes back, and every file is broken: it serves what its data directory has")
+	if s.repair, err = s.shop.Break(); err != nil {
 		return err
 	}
-	if err := s.frontend.Ready(ctx); err != nil {
+	if err := s.back(ctx); err != nil {
 		return err
 	}
-	s.where("frontend", "bin/frontend", fmt.Sprintf("pid %d, xDS 127.0.0.1:%d", s.frontend.PID(), s.frontend.XDS))
-	if err := s.envoy.Connected(ctx, true); err != nil {
+	s.holds("meshlog up runs again (pid %d), and envoy-1 is connected to it", s.up().PID())
+	if err := s.diagnosed(ctx); err != nil {
 		return err
 	}
-	s.holds("envoy-1 is connected again: control_plane.connected_state 1")
 	if err := s.unrejected(ctx, s.envoy); err != nil {
 		return err
 	}
-	if err := s.serves(ctx, s.envoy); err != nil {
+	if err := s.serves(ctx, shop.V2); err != nil {
 		return err
 	}
-	// Proof that what is served comes from the disk: an Envoy that has nothing.
+	// An Envoy without any configuration proves that meshlog has all of it on disk.
 	// It takes the place of the first one, whose port it gets.
 	if err := s.envoy.Stop(); err != nil {
 		return err
@@ -96,25 +92,66 @@ func (s *stage) fromDisk(ctx context.Context) (err error) {
 	if s.envoy, err = s.mesh.Join(ctx, rig.EnvoyConfig{Node: "envoy-2", Cluster: "demo"}, s.shop.Port); err != nil {
 		return err
 	}
-	s.holds("envoy-2 has joined in place of envoy-1 and knows only what the frontend read from disk (pid %d)", s.envoy.PID())
-	return s.serves(ctx, s.envoy)
+	s.holds("envoy-2 has joined in place of envoy-1 and knows only what meshlog read from disk (pid %d)", s.envoy.PID())
+	return s.serves(ctx, shop.V2)
 }
 
-// yours brings everything back, for whoever sits at the terminal.
-func (s *stage) yours(ctx context.Context) error {
-	s.chapter("Everything is back: your turn")
-	if err := s.frontend.Stop(); err != nil {
-		return err
-	}
+// back starts meshlog again, and waits until Envoy is connected to it.
+func (s *stage) back(ctx context.Context) error {
 	if err := s.up().Restart(); err != nil {
 		return err
 	}
 	if err := s.up().Ready(ctx); err != nil {
 		return err
 	}
-	if err := s.envoy.Connected(ctx, true); err != nil {
+	return s.envoy.Connected(ctx, true)
+}
+
+// diagnosed waits until meshlog reports an error in every file, and shows them.
+func (s *stage) diagnosed(ctx context.Context) error {
+	err := rig.Until(ctx, "a diagnostic for every file", func(ctx context.Context) error {
+		var found []rig.Diagnostic
+		err := s.mesh.CLI(ctx, &found, "diagnostics")
+		if err == nil && len(found) != len(shop.Files) {
+			err = fmt.Errorf("diagnostics: %+v", found)
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
+	return s.ask(ctx, shop.Routes+":1", "diagnostics")
+}
+
+// repaired puts the files back; changes take effect again.
+func (s *stage) repaired(ctx context.Context) error {
+	s.chapter("The files are repaired")
+	before, err := s.mesh.Acked(ctx, s.envoy.Name, rig.RouteConfiguration, rig.Version{})
+	if err != nil {
+		return err
+	}
+	if err := s.repair(); err != nil {
+		return err
+	}
+	saved, err := s.shop.Weights(100, 0)
+	if err != nil {
+		return err
+	}
+	c, err := s.applied(ctx, rig.RouteConfiguration, theRoute, saved, before.Acked)
+	if err != nil {
+		return err
+	}
+	s.holds("weights 100/0: envoy-2 has acknowledged version %s %s after the save (%s)", c.version, tenths(c.toACK), c.cause)
+	// Requests that Envoy's worker took up before it had the new routes.
+	if err := rig.Send(ctx, s.shop.URL(), 10*conns).Err(); err != nil {
+		return err
+	}
+	return s.serves(ctx, shop.V1)
+}
+
+// yours says what there is to play with.
+func (s *stage) yours(context.Context) error {
+	s.chapter("Your turn")
 	s.note("curl %s", s.shop.URL())
 	s.note("$EDITOR %s", filepath.Join(s.shop.Path, shop.Routes))
 	s.note("bin/meshlog log --follow --data %s", s.mesh.Data)
@@ -124,17 +161,16 @@ func (s *stage) yours(ctx context.Context) error {
 	return nil
 }
 
-// serves says that requests through e are answered by the version that the
-// canary ended with.
-func (s *stage) serves(ctx context.Context, e *rig.Envoy) error {
+// serves demands that Envoy answers every request from one of the two versions.
+func (s *stage) serves(ctx context.Context, version string) error {
 	t := rig.Send(ctx, s.shop.URL(), sample)
 	if err := t.Err(); err != nil {
 		return err
 	}
-	if t.Backends[shop.V2] != t.Sent {
-		return fmt.Errorf("%s sent %d of %d requests to shop-v1, which has weight 0", e.Name, t.Backends[shop.V1], t.Sent)
+	if t.Backends[version] != t.Sent {
+		return fmt.Errorf("%s sent %d of %d requests to the version that has weight 0", s.envoy.Name, t.Sent-t.Backends[version], t.Sent)
 	}
-	s.holds("%s answers: %d of %d requests, all from shop-v2", e.Name, t.Backends[shop.V2], sample)
+	s.holds("%s answers: %d of %d requests, all from %s", s.envoy.Name, t.Backends[version], sample, version)
 	return nil
 }
 

@@ -29,6 +29,9 @@ const (
 	Versions = "shop.yaml"
 )
 
+// Files are all files of the configuration.
+var Files = []string{gatewayFile, Routes, Versions}
+
 // Shop is a copy of the configuration in a watched directory.
 type Shop struct {
 	*rig.ConfigDir
@@ -93,6 +96,27 @@ func (s *Shop) Endpoints(v1, v2 []int) (time.Time, error) {
 		return time.Time{}, err
 	}
 	return s.Save(Versions, Ports(Ports(text, 8081, v1...), 8082, v2...))
+}
+
+// Break replaces each file by a line that is no object; repair puts them back.
+func (s *Shop) Break() (repair func() error, err error) {
+	whole := map[string]string{}
+	for _, name := range Files {
+		if whole[name], err = s.Read(name); err != nil {
+			return nil, err
+		}
+		if _, err := s.Save(name, "<<<<<<< HEAD\n"); err != nil {
+			return nil, err
+		}
+	}
+	return func() error {
+		for name, text := range whole {
+			if _, err := s.Save(name, text); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
 }
 
 func (s *Shop) save(name string, old int, now ...int) (time.Time, error) {
