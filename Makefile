@@ -17,6 +17,8 @@ E2E := ./deploy/e2e/...
 TOOL_MODULES := deploy/e2e/tools/promql deploy/e2e/tools/kustomize
 
 TOOL := deploy/tools/get
+# Shows how far a long step is.
+PROGRESS := deploy/tools/progress
 
 .PHONY: help
 help: ## This list
@@ -25,34 +27,48 @@ help: ## This list
 .PHONY: build
 build: ## All programs, into bin/
 	@mkdir -p bin
-	go build -o bin/ ./services/cmd/...
+	@$(PROGRESS) bin/ 'build all programs of meshlog' go build -v -o bin/ ./services/cmd/...
 
 .PHONY: build-faults
 build-faults: # Those that a test can end at any of their steps, into bin/faults/
 	@mkdir -p bin/faults
-	go build -tags faults -o bin/faults/ ./services/cmd/builder ./services/cmd/frontend ./services/cmd/watcher-file ./services/internal/stop/points
+	@$(PROGRESS) bin/faults/ 'build the programs that a test can end at any step' \
+	  go build -v -tags faults -o bin/faults/ ./services/cmd/builder ./services/cmd/frontend ./services/cmd/watcher-file ./services/internal/stop/points
+
+# Programs and data of others. A target names as prerequisites those that it
+# runs: tool-envoy is Envoy.
+API_SERVER := tool-etcd tool-kube-apiserver tool-istio-crds tool-gateway-crds
+TEST_TOOLS := tool-envoy tool-nats-server $(API_SERVER) tool-kustomize
 
 .PHONY: tools
-tools: ## Fetch what tests and the demo run besides bin/: Envoy, a NATS server, a Kubernetes API server
-	@$(TOOL) envoy >/dev/null
-	@$(TOOL) nats-server >/dev/null
-	@$(TOOL) etcd >/dev/null
-	@$(TOOL) kube-apiserver >/dev/null
-	@$(TOOL) istio-crds >/dev/null
-	@$(TOOL) gateway-crds >/dev/null
+tools: $(TEST_TOOLS) ## Fetch or build what `make test` runs besides bin/: Envoy, a NATS server, a Kubernetes API server
+
+.PHONY: $(TEST_TOOLS)
+$(filter-out tool-kustomize,$(TEST_TOOLS)): tool-%:
+	@$(TOOL) $* >/dev/null
+
+tool-kustomize: # The modules of a program that tests build where they reach no network
 	@cd deploy/e2e/tools/kustomize && GOWORK=off go mod download
 
 .PHONY: test
-test: build build-faults tools ## All tests, those with a real Envoy and NATS server included
+test: test-plan build build-faults $(TEST_TOOLS) ## All tests, those with a real Envoy, NATS server and API server included
 	go test -p 2 $(UNITS)
 	go test -p 2 -count=1 $(E2E)
 
+.PHONY: test-plan
+test-plan: # What `test` builds first, and how long that takes
+	@echo 'make test builds first, on two cores:'
+	@echo '  bin/             build all programs of meshlog (2 minutes; seconds if Go has cached them)'
+	@echo '  bin/faults/      build the programs that a test can end at any step (20 s)'
+	@$(TOOL) plan envoy nats-server etcd kube-apiserver
+	@echo '  tests            build (3 minutes if Go has cached nothing), then run'
+
 .PHONY: test-faults
-test-faults: build build-faults tools ## Everything dies in every way, some 27 minutes; needs root
+test-faults: build build-faults tool-envoy tool-nats-server ## Everything dies in every way, some 27 minutes; needs root
 	go test -tags faults -count=1 -timeout 60m -v ./deploy/e2e/faults
 
 .PHONY: race
-race: ## The modules' tests under the race detector
+race: tool-envoy $(API_SERVER) ## The modules' tests under the race detector
 	go test -p 2 -race $(UNITS)
 
 .PHONY: check
@@ -112,7 +128,7 @@ sim: ## SEEDS (1000) schedules of failures against the real parts
 	go test ./services/internal/faultsim -count=1 -timeout 0 -run '^TestSim$$' -v -args -seeds=$(SEEDS)
 
 .PHONY: bench
-bench: build tools ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor; storms; a Kubernetes cluster
+bench: build tool-envoy tool-nats-server $(API_SERVER) ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor; storms; a Kubernetes cluster
 	@for d in $$(git grep -lE '^func Benchmark' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 	  go test "./$$d" -run '^$$' -bench . -benchmem; done
 	go build -o bin/ ./deploy/e2e/bench ./deploy/e2e/load
@@ -151,15 +167,22 @@ logs: ## What the containers of the compose deployment say
 test-compose: images ## The compose deployment with a real Docker engine: scale, kill, down and up
 	go run ./deploy/e2e/compose
 
+# What the demos run is fetched and built at the same time.
 .PHONY: demo
-demo: build tools ## A canary through a real Envoy, then everything dies and it goes on
-	@go build -o bin/ ./deploy/e2e/demo
+demo: ## A canary through a real Envoy, then everything dies and it goes on; 2 minutes to build, then 10 s
+	@$(MAKE) --no-print-directory -j2 tool-envoy bin-demo
 	@bin/demo
 
 .PHONY: demo-kubernetes
-demo-kubernetes: build tools ## The same from kubectl apply on, with a real API server, which then dies
-	@go build -o bin/ ./deploy/e2e/demo
+demo-kubernetes: ## The same from kubectl apply on, with a real API server, which then dies; it takes minutes to build
+	@$(MAKE) --no-print-directory -j2 tool-envoy $(API_SERVER) bin-demo
 	@bin/demo kubernetes
+
+.PHONY: bin-demo
+bin-demo: # The one program that the demos run, and what drives it
+	@mkdir -p bin
+	@$(PROGRESS) bin/meshlog 'build it and its driver bin/demo (2 minutes, after 98 MB of Go modules; seconds if Go has cached both)' \
+	  go build -v -o bin/ ./services/cmd/meshlog ./deploy/e2e/demo
 
 .PHONY: tidy
 tidy: ## go mod tidy in every module, gofmt over all
