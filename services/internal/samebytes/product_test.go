@@ -269,4 +269,3 @@ func (m *mesh) digestOf(r *xds.Resource) string {
 	}
 	return d
 }
-
