@@ -3,6 +3,7 @@ package samebytes
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"meshlog.dev/events/archive"
 	"meshlog.dev/events/memlog"
 	"meshlog.dev/services/internal/history"
+	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/file"
 	"meshlog.dev/store/memstore"
 )
@@ -89,7 +91,7 @@ type recorder struct {
 	now       time.Time
 	ids       int
 	pseqs     map[events.Shard]uint64
-	files     map[string]string // by "source/instance/file"
+	files     map[string][]watcher.Object // by "source/instance/file"
 	objects   map[events.Key]events.Object
 	documents []document
 }
@@ -97,7 +99,7 @@ type recorder struct {
 func newRecorder(t *testing.T) *recorder {
 	r := &recorder{
 		t: t, now: time.Unix(1_700_000_000, 0), pseqs: map[events.Shard]uint64{},
-		files: map[string]string{}, objects: map[events.Key]events.Object{},
+		files: map[string][]watcher.Object{}, objects: map[events.Key]events.Object{},
 	}
 	r.log = memlog.New(func() time.Time { r.now = r.now.Add(time.Microsecond); return r.now })
 	r.append(&events.Segment{Epoch: 1, Build: "samebytes"})
@@ -121,24 +123,24 @@ func (r *recorder) append(bodies ...events.Body) {
 
 // save makes text what a file holds, one second later: the name is
 // STEP/SOURCE/INSTANCE/FILE. Without text the file is removed.
-func (r *recorder) save(name, text string) {
+func (r *recorder) save(name, text string) { r.saveAll(map[string]string{name: text}) }
+
+// saveAll saves several files at once.
+func (r *recorder) saveAll(texts map[string]string) {
 	r.t.Helper()
 	r.now = r.now.Add(time.Second)
-	_, path, _ := strings.Cut(name, "/")
-	if r.files[path] = text; text != "" {
-		r.documents = append(r.documents, document{name, text})
+	for name, text := range texts {
+		_, path, _ := strings.Cut(name, "/")
+		if text != "" {
+			r.documents = append(r.documents, document{name, text})
+		}
+		r.files[path], _ = file.Objects(path[strings.LastIndexByte(path, '/')+1:], []byte(text))
 	}
 	next := map[events.Key]events.Object{}
 	var changed []events.Object
-	paths := make([]string, 0, len(r.files))
-	for path := range r.files {
-		paths = append(paths, path)
-	}
-	slices.Sort(paths)
-	for _, path := range paths {
+	for _, path := range slices.Sorted(maps.Keys(r.files)) {
 		parts := strings.SplitN(path, "/", 3)
-		objects, _ := file.Objects(parts[2], []byte(r.files[path]))
-		for _, o := range objects {
+		for _, o := range r.files[path] {
 			k := events.Key{Source: parts[0], Instance: parts[1], Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
 			put := events.Object{Key: k, Op: events.Put, Payload: o.Payload, Created: o.Created, Origin: o.Origin}
 			next[k] = put

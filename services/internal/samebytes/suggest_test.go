@@ -15,7 +15,7 @@ import (
 )
 
 // mostNames is how many Listeners a suggested gRPC client subscribes to.
-const mostNames = 40
+const mostNames = 12
 
 // suggestion collects, over all versions of a log, which nodes see something of
 // their own.
