@@ -34,6 +34,7 @@ type writer struct {
 	mesh     *mesh
 	clients  []*client
 	current  [][]*listing // by client and type
+	root     string
 	problems map[string]int
 	kept     map[any]*listing // by the set that they were made of
 
@@ -50,7 +51,7 @@ func newWriter(m *mesh, nodes []node) (*writer, error) {
 			return nil, err
 		}
 		w.clients = append(w.clients, c)
-		w.current = append(w.current, slices.Repeat([]*listing{nothing}, len(types)))
+		w.current = append(w.current, slices.Repeat([]*listing{nothing}, len(typeNames)))
 	}
 	return w, nil
 }
@@ -93,17 +94,18 @@ func (w *writer) version() error {
 				continue
 			}
 			if other := slices.IndexFunc(w.current, func(o []*listing) bool { return o[t].same(l) }); other >= 0 {
-				both("> %s %s = %s\n", c.node.name, types[t], w.clients[other].node.name)
+				both("> %s %s = %s\n", c.node.name, typeNames[t], w.clients[other].node.name)
 				continue
 			}
-			both("> %s %s %d %s %s\n", c.node.name, types[t], len(l.digests), l.version, l.sum)
+			both("> %s %s %d %s %s\n", c.node.name, typeNames[t], len(l.digests), l.version, l.sum)
 			writeChanges(&lines, before[i][t], l)
 		}
 		w.current = append(w.current, now)
 	}
 	w.kept = kept
-	if summary.Len() > 0 {
-		head := fmt.Sprintf("@ %s %s\n", w.mesh.position(), w.mesh.root())
+	if root := w.mesh.root(); summary.Len() > 0 || root != w.root {
+		w.root = root
+		head := fmt.Sprintf("@ %s %s\n", w.mesh.position(), root)
 		w.summary.WriteString(head + summary.String())
 		w.lines.WriteString(head + lines.String())
 	}

@@ -27,7 +27,7 @@
 // and say in the commit message which digests changed, and why. To see what is
 // in the bytes that differ, run
 //
-//	go test ./services/internal/samebytes -lines DIR
+//	go test ./services/internal/samebytes -args -lines /absolute/DIR
 //
 // with both builds and compare the two directories. It writes the digest of
 // every resource, also those of worlds whose golden file has one line a type,
@@ -38,7 +38,8 @@
 // Records that lie less than 100 ms apart, by the log's own time, are one
 // version: a watcher writes the objects of one change close together. The rule
 // looks at the log only, so the versions do not depend on how a builder batches
-// records. A version at which nothing changed for any node is left out.
+// records. A version with the content and the problems of the one before is left
+// out.
 //
 // # Nodes
 //

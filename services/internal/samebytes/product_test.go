@@ -190,8 +190,8 @@ type client struct {
 	client *content.Client
 }
 
-// types are the types that are served, by their short names.
-var types = func() (names []string) {
+// typeNames are the types that are served, by their short names.
+var typeNames = func() (names []string) {
 	for t := range model.ResourceTypes {
 		names = append(names, t.String())
 	}
@@ -258,6 +258,17 @@ func subscriptions(sets [model.ResourceTypes]*xds.Set, listeners []string) map[m
 		names[step.to] = slices.Compact(names[step.to])
 	}
 	return names
+}
+
+// texts returns the resources that were digested, as YAML, by their digests.
+func (m *mesh) texts() map[string]string {
+	texts := map[string]string{}
+	for r, d := range m.digests {
+		if texts[d] == "" {
+			texts[d] = yamlOf(append(slices.Clone(r.Head), r.Value()...))
+		}
+	}
+	return texts
 }
 
 // digestOf is over the bytes of the resource in a DiscoveryResponse.

@@ -7,7 +7,10 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
 )
 
 // references are the names of resources of another type in a resource that a
@@ -61,4 +64,22 @@ func clustersOf(rc *routev3.RouteConfiguration) (names []string) {
 		}
 	}
 	return names
+}
+
+// yamlOf is a resource in a DiscoveryResponse, for people.
+func yamlOf(response []byte) string {
+	r := new(discoveryv3.DiscoveryResponse)
+	err := proto.Unmarshal(response, r)
+	if err != nil {
+		return fmt.Sprintf("# %v\n%x\n", err, response)
+	}
+	var text []byte
+	j, err := protojson.Marshal(r.GetResources()[0])
+	if err == nil {
+		text, err = yaml.JSONToYAML(j)
+	}
+	if err != nil {
+		return fmt.Sprintf("# %v\n%x\n", err, response)
+	}
+	return string(text)
 }

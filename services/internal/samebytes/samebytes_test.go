@@ -85,6 +85,9 @@ func compare(t *testing.T, w world) {
 	}
 	if *linesDir != "" {
 		write(t, filepath.Join(*linesDir, w.name+".digests"), writer.lines.String())
+		for d, text := range m.texts() {
+			write(t, filepath.Join(*linesDir, "resources", d), text)
+		}
 	}
 }
 
