@@ -27,7 +27,7 @@
 // and say in the commit message which digests changed, and why. To see what is
 // in the bytes that differ, run
 //
-//	go test ./services/internal/samebytes -args -lines /absolute/DIR
+//	go test ./services/internal/samebytes -lines /absolute/DIR
 //
 // with both builds and compare the two directories. It writes the digest of
 // every resource, also those of worlds whose golden file has one line a type,

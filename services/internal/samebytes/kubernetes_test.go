@@ -111,13 +111,17 @@ func (c *clusters) watch(cluster string, s *kubetest.Server) {
 		c.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(c.t.Context())
-	done := make(chan error, 1)
+	done := make(chan struct{})
 	go func() {
-		done <- watcher.Run(ctx, watcher.Config{
+		defer close(done)
+		err := watcher.Run(ctx, watcher.Config{
 			Shard: events.Shard{Source: kube.Source, Instance: cluster}, Holder: "samebytes",
 			Log: c.log, Leader: noLeader{}, Watcher: w, Logger: logger,
 			NewID: func() string { return fmt.Sprintf("%s-%d", cluster, c.ids.Add(1)) },
 		})
+		if ctx.Err() == nil {
+			c.t.Errorf("the watcher of %s ended: %v", cluster, err)
+		}
 	}()
 	c.t.Cleanup(func() {
 		cancel()

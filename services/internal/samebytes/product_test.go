@@ -1,7 +1,8 @@
 package samebytes
 
 // All that the comparison uses of the product is in this file. suggest_test.go
-// and the recorders use it too.
+// uses it too, and the recorders: record_test.go, overlays_test.go and
+// kubernetes_test.go.
 
 import (
 	"context"
