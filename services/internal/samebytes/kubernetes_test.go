@@ -16,6 +16,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/history"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/kube"
@@ -115,7 +116,7 @@ func (c *clusters) watch(cluster string, s *kubetest.Server) {
 	go func() {
 		defer close(done)
 		err := watcher.Run(ctx, watcher.Config{
-			Shard: events.Shard{Source: kube.Source, Instance: cluster}, Holder: "samebytes",
+			Shard: ident.Shard{Source: kube.Source, Instance: cluster}, Holder: "samebytes",
 			Log: c.log, Leader: noLeader{}, Watcher: w, Logger: logger,
 			NewID: func() string { return fmt.Sprintf("%s-%d", cluster, c.ids.Add(1)) },
 		})
@@ -133,7 +134,7 @@ func (c *clusters) watch(cluster string, s *kubetest.Server) {
 type noLeader struct{}
 
 // Digests implements watcher.Leader.
-func (noLeader) Digests(context.Context, events.Shard, string, events.Kinds) (*events.ShardDigests, error) {
+func (noLeader) Digests(context.Context, ident.Shard, string, events.Kinds) (*events.ShardDigests, error) {
 	return nil, errors.New("there is no leader")
 }
 

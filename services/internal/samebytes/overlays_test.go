@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/model"
 )
 
@@ -48,36 +49,36 @@ func TestRecordOverlays(t *testing.T) {
 	r := newRecorder(t)
 	r.save("000/file/default/services.yaml", overlaidServices)
 	r.save("001/file/default/routes.yaml", overlaidRoutes)
-	route := events.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "shop", Name: "web"}
+	route := ident.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "shop", Name: "web"}
 	before := r.objects[route]
 	r.save("002/file/default/routes.yaml", overlaidRoutesLater)
-	r.overlay("rollback", events.Rollback, events.OverlayValue{Key: route, Base: hashOf(r.objects[route]), Payload: &before.Payload})
+	r.overlay("rollback", ident.Rollback, ident.OverlayValue{Key: route, Base: hashOf(r.objects[route]), Value: &before.Value})
 	r.save("003/file/default/routes.yaml", "")
-	r.overlay("hold", events.Hold, events.OverlayValue{Key: route, Payload: &before.Payload})
+	r.overlay("hold", ident.Hold, ident.OverlayValue{Key: route, Value: &before.Value})
 	// Of two quarantines of one content, the one with the greater ID counts.
 	for _, name := range []string{"1-none-", "2-good-"} {
 		for _, typ := range []model.ResourceType{model.CDS, model.EDS, model.LDS, model.RDS} {
 			v := r.quarantine(typ)
 			if name == "1-none-" {
-				v.Payload = nil
+				v.Value = nil
 			}
-			r.overlay(name+typ.String(), events.Quarantine, v)
+			r.overlay(name+typ.String(), ident.Quarantine, v)
 		}
 	}
 	for _, id := range []string{"2-good-CDS", "1-none-LDS"} {
 		r.now = r.now.Add(time.Second)
-		r.append(&events.Overlay{ID: id, Kind: events.Quarantine, Remove: true})
+		r.append(&events.Overlay{ID: id, Kind: ident.Quarantine, Remove: true})
 	}
 	r.save("004/file/default/routes.yaml", overlaidRoutes)
 	r.write(w.file(".archive"))
 }
 
-func hashOf(o events.Object) events.Hash { return events.ContentHash(o.Key, o.Payload, o.Created) }
+func hashOf(o events.Object) ident.Hash { return events.ContentHash(o.Key, o.Value) }
 
-func (r *recorder) overlay(id string, kind events.OverlayKind, v events.OverlayValue) {
+func (r *recorder) overlay(id string, kind ident.OverlayKind, v ident.OverlayValue) {
 	r.t.Helper()
 	r.now = r.now.Add(time.Second)
-	r.append(&events.Overlay{ID: id, Kind: kind, Reason: "recorded", Values: []events.OverlayValue{v}})
+	r.append(&events.Overlay{ID: id, Kind: kind, Reason: "recorded", Values: []ident.OverlayValue{v}})
 }
 
 // rejecting is the client for which resources are in quarantine.
@@ -85,7 +86,7 @@ const rejecting = "envoy 1.39.0"
 
 // quarantine has the empty resource served instead of the last resource of a
 // type that a sidecar is served now.
-func (r *recorder) quarantine(t model.ResourceType) events.OverlayValue {
+func (r *recorder) quarantine(t model.ResourceType) ident.OverlayValue {
 	r.t.Helper()
 	m := newMesh()
 	if err := m.run(r.t.Context(), r.past(), func() error { return nil }); err != nil {
@@ -105,8 +106,8 @@ func (r *recorder) quarantine(t model.ResourceType) events.OverlayValue {
 	}
 	last := all[len(all)-1]
 	class := c.client.Class().Only(t)
-	return events.OverlayValue{
-		Resource: &events.Resource{Type: t.URL(), Name: last.Name, Sum: last.Sum, Client: rejecting, Class: class.Encode()},
-		Payload:  &events.Payload{Type: t.URL(), Bytes: all[0].Value()},
+	return ident.OverlayValue{
+		Resource: &ident.Resource{Rejected: ident.Rejected{Type: t.URL(), Name: last.Name, Sum: last.Sum, Client: rejecting}, Class: class.Encode()},
+		Value:    &ident.Value{Type: t.URL(), Bytes: all[0].Value()},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"meshlog.dev/events/archive"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/builder"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/internal/history"
@@ -61,10 +62,10 @@ func objectsOf(d document) string {
 	objects, problems := file.Objects(d.name[strings.LastIndexByte(d.name, '/')+1:], []byte(d.text))
 	for _, o := range objects {
 		created := "-"
-		if !o.Created.IsZero() {
-			created = o.Created.UTC().Format(time.RFC3339)
+		if !o.Value.Created.IsZero() {
+			created = o.Value.Created.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(&b, "+ %s %s %s/%s %s %s %s\n", digest([]byte(o.Payload.Type), []byte{0}, o.Payload.Bytes), o.Kind, o.Namespace, o.Name, o.Payload.Type, created, o.Origin)
+		fmt.Fprintf(&b, "+ %s %s %s/%s %s %s %s\n", digest([]byte(o.Value.Type), []byte{0}, o.Value.Bytes), o.Kind, o.Namespace, o.Name, o.Value.Type, created, o.Origin)
 	}
 	for _, p := range problems {
 		fmt.Fprintf(&b, "! %s %s\n", problemLine(p), p.Origin)
@@ -75,7 +76,7 @@ func objectsOf(d document) string {
 // problemLine is what of a problem is compared: everything but its prose.
 func problemLine(d model.Diagnostic) string {
 	object := d.Resource
-	if d.Key != (model.Key{}) {
+	if d.Key != (ident.Key{}) {
 		object = d.Key.String()
 	}
 	return strings.TrimRight(fmt.Sprintf("%s %s %s %s", d.Severity, d.Code, object, d.Field), " ")
@@ -164,7 +165,7 @@ func (m *mesh) advance() error {
 	}
 	pc, changed := m.pc.Next(world, keys)
 	m.content, m.world, m.pc = next, world, pc
-	m.cache.Update(store.Version(m.replay.Position()), time.Time{}, pc, changed)
+	m.cache.Update(ident.Position(m.replay.Position()), time.Time{}, pc, changed)
 	m.made, err = m.gate.Build(world, keys)
 	return err
 }
@@ -173,7 +174,7 @@ func (m *mesh) position() string { return m.replay.Position().String() }
 
 func (m *mesh) root() string { return hex.EncodeToString(first8(m.content.Root())) }
 
-func first8(h store.Hash) []byte { return h[:8] }
+func first8(h ident.Hash) []byte { return h[:8] }
 
 // problems are those that a builder would publish with the version: each line
 // with how often it is there.

@@ -16,6 +16,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/events/archive"
 	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/history"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/file"
@@ -90,16 +91,16 @@ type recorder struct {
 	log       *memlog.Log
 	now       time.Time
 	ids       int
-	pseqs     map[events.Shard]uint64
+	pseqs     map[ident.Shard]uint64
 	files     map[string][]watcher.Object // by "source/instance/file"
-	objects   map[events.Key]events.Object
+	objects   map[ident.Key]events.Object
 	documents []document
 }
 
 func newRecorder(t *testing.T) *recorder {
 	r := &recorder{
-		t: t, now: time.Unix(1_700_000_000, 0), pseqs: map[events.Shard]uint64{},
-		files: map[string][]watcher.Object{}, objects: map[events.Key]events.Object{},
+		t: t, now: time.Unix(1_700_000_000, 0), pseqs: map[ident.Shard]uint64{},
+		files: map[string][]watcher.Object{}, objects: map[ident.Key]events.Object{},
 	}
 	r.log = memlog.New(func() time.Time { r.now = r.now.Add(time.Microsecond); return r.now })
 	r.append(&events.Segment{Epoch: 1, Build: "samebytes"})
@@ -136,15 +137,15 @@ func (r *recorder) saveAll(texts map[string]string) {
 		}
 		r.files[path], _ = file.Objects(path[strings.LastIndexByte(path, '/')+1:], []byte(text))
 	}
-	next := map[events.Key]events.Object{}
+	next := map[ident.Key]events.Object{}
 	var changed []events.Object
 	for _, path := range slices.Sorted(maps.Keys(r.files)) {
 		parts := strings.SplitN(path, "/", 3)
 		for _, o := range r.files[path] {
-			k := events.Key{Source: parts[0], Instance: parts[1], Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
-			put := events.Object{Key: k, Op: events.Put, Payload: o.Payload, Created: o.Created, Origin: o.Origin}
+			k := ident.Key{Source: parts[0], Instance: parts[1], Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
+			put := events.Object{Key: k, Op: events.Put, Value: o.Value, Origin: o.Origin}
 			next[k] = put
-			if old, ok := r.objects[k]; !ok || old.Payload.Type != o.Payload.Type || string(old.Payload.Bytes) != string(o.Payload.Bytes) {
+			if old, ok := r.objects[k]; !ok || old.Value.Type != o.Value.Type || string(old.Value.Bytes) != string(o.Value.Bytes) {
 				changed = append(changed, put)
 			}
 		}

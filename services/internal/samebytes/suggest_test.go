@@ -10,6 +10,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	"meshlog.dev/services/internal/model"
 )
@@ -38,7 +39,7 @@ func suggestNodes(t *testing.T, w world) {
 
 func (s *suggestion) look(m *mesh) error {
 	for row := range m.content.Rows() {
-		key, overlay, err := model.ParseRow(row.Key)
+		key, overlay, err := ident.ParseRow(row.Key)
 		switch {
 		case err != nil:
 		case overlay != "":
