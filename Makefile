@@ -10,8 +10,8 @@ SEEDS ?= 1000
 
 # Every module of go.work. e2e drives what `build` leaves in bin/, which go's
 # test cache does not see: it is kept apart and never cached.
-MODULES := proto events store services deploy/e2e
-UNITS := ./proto/... ./events/... ./store/... ./services/...
+MODULES := proto deploy/testkit events store services deploy/e2e
+UNITS := ./proto/... ./deploy/testkit/... ./events/... ./store/... ./services/...
 E2E := ./deploy/e2e/...
 # Programs that only tests run, each apart.
 TOOL_MODULES := deploy/e2e/tools/promql deploy/e2e/tools/kustomize
@@ -33,7 +33,7 @@ build: ## All programs, into bin/
 build-faults: # Those that a test can end at any of their steps, into bin/faults/
 	@mkdir -p bin/faults
 	@$(PROGRESS) bin/faults/ 'build the programs that a test can end at any step' \
-	  go build -v -tags faults -o bin/faults/ ./services/cmd/builder ./services/cmd/frontend ./services/cmd/watcher-file ./services/internal/stop/points
+	  go build -v -tags faults -o bin/faults/ ./services/cmd/builder ./services/cmd/frontend ./services/cmd/watcher-file ./services/internal/failpoint/points
 
 # Programs and data of others. A target names as prerequisites those that it
 # runs: tool-envoy is Envoy.
@@ -125,7 +125,7 @@ fuzz: ## Each fuzz test for FUZZTIME (30s)
 
 .PHONY: sim
 sim: ## SEEDS (1000) schedules of failures against the real parts
-	go test ./services/internal/faultsim -count=1 -timeout 0 -run '^TestSim$$' -v -args -seeds=$(SEEDS)
+	go test ./services/suite/faultsim -count=1 -timeout 0 -run '^TestSim$$' -v -args -seeds=$(SEEDS)
 
 .PHONY: bench
 bench: build tool-envoy tool-nats-server $(API_SERVER) ## Benchmarks; save to ACK, stage by stage; many proxies beside the floor; storms; a Kubernetes cluster

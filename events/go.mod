@@ -9,6 +9,7 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/synadia-io/orbit.go/jetstreamext v0.3.1
 	google.golang.org/protobuf v1.36.12
+	meshlog.dev/deploy/testkit v0.0.0
 	meshlog.dev/proto v0.0.0
 )
 
@@ -25,4 +26,7 @@ require (
 	golang.org/x/time v0.16.0 // indirect
 )
 
-replace meshlog.dev/proto => ../proto
+replace (
+	meshlog.dev/deploy/testkit => ../deploy/testkit
+	meshlog.dev/proto => ../proto
+)

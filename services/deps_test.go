@@ -2,6 +2,7 @@ package services_test
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -10,84 +11,124 @@ const module = "meshlog.dev/services/"
 
 // law is one rule of who may import whom.
 type law struct {
-	who    []string // packages, with "/..." for a whole tree
-	except []string // packages within who that may
+	of     []string // packages, with "/..." for a whole tree
+	except []string // packages within of that may
 	never  []string // what they must not import
 	but    []string // packages within never that they may
 	direct bool     // only their own imports count, not those of what they import
 	reason string
 }
 
+// tests are packages that only tests link.
+var tests = []string{
+	module + "mesh/meshtest", module + "suite/...", module + "watcher/watchertest", module + "frontend/frontendtest", module + "internal/process/processtest",
+}
+
 var laws = []law{
 	{
-		who:    []string{module + "internal/model", module + "internal/fold", module + "internal/xds/...", module + "internal/kind", module + "internal/kubeconv", module + "internal/document", module + "internal/manifest", module + "internal/published"},
-		except: []string{module + "internal/xds/envoytest"},
+		of: []string{module + "mesh/..."}, except: append(slices.Clip(tests), module+"mesh/kind/validate/gen"),
 		never:  []string{"context", "os", "io/fs", "net", "log/...", "os/...", "math/rand/...", "crypto/rand", "syscall"},
 		direct: true,
-		reason: "pure packages do no IO, keep no clock or log, and throw no dice: same log, same bytes",
+		reason: "mesh is pure: no IO, clock, log or randomness, so that the same log gives the same bytes",
 	},
 	{
-		who: []string{module + "internal/model", module + "internal/fold", module + "internal/xds/...", module + "internal/kind"},
-		// A real Envoy in tests.
-		except: []string{module + "internal/xds/envoytest"},
+		of: []string{module + "mesh/..."}, except: append(slices.Clip(tests), module+"mesh/kubeconv", module+"mesh/document", module+"mesh/simulate"),
 		never:  []string{"net/http", "google.golang.org/grpc/...", "github.com/nats-io/...", "go.etcd.io/...", "github.com/envoyproxy/go-control-plane/envoy/service/..."},
 		reason: "pure packages are linked into everything, and pull no server or client with them",
 	},
 	{
-		who:    []string{module + "internal/model", module + "internal/fold", module + "internal/xds/...", module + "internal/kind", module + "internal/published"},
-		except: []string{module + "internal/xds/envoytest"},
-		never:  []string{"go.opentelemetry.io/otel/..."}, direct: true,
+		of:    []string{module + "mesh/..."},
+		never: []string{"go.opentelemetry.io/otel/..."}, direct: true,
 		reason: "spans are made where time passes, of what pure packages have done",
 	},
 	{
-		who:    []string{module + "..."},
+		of: []string{module + "mesh/..."},
+		never: []string{
+			module + "internal/...", module + "watcher/...", module + "builder/...", module + "frontend/...",
+			module + "roles/...", module + "operate/...", module + "suite/...", module + "cmd/...",
+		},
+		reason: "imports point downwards: the meaning of a mesh knows no process, and no plumbing",
+	},
+	{
+		of: []string{module + "mesh/..."}, except: []string{module + "mesh/fold"},
+		never:  []string{"meshlog.dev/events/..."},
+		reason: "only the fold knows that the world comes from a log",
+	},
+	{
+		of: []string{module + "mesh/..."}, except: []string{module + "mesh/published"},
+		never:  []string{"meshlog.dev/store/..."},
+		reason: "only published knows how a world is kept",
+	},
+	{
+		of: []string{module + "mesh/..."}, except: append(slices.Clip(tests), module+"mesh/kubeconv", module+"mesh/document"),
+		never:  []string{"k8s.io/...", "sigs.k8s.io/json/..."},
+		reason: "the log carries converted objects: only what reads Kubernetes objects pays for their types",
+	},
+	{
+		of:     []string{module + "mesh/world", module + "mesh/proxy", module + "mesh/kind/...", module + "mesh/problem", module + "mesh/table", module + "mesh/manifest"},
+		never:  []string{module + "mesh/index", module + "mesh/xds/...", module + "mesh/gate", module + "mesh/fold", module + "mesh/simulate"},
+		reason: "imports point downwards: simulate > xds > index > world, proxy > kind > problem",
+	},
+	{
+		of:     []string{module + "mesh/index"},
+		never:  []string{module + "mesh/xds/...", module + "mesh/gate", module + "mesh/fold", module + "mesh/simulate"},
+		reason: "imports point downwards: the index answers what generation asks, and generates nothing",
+	},
+	{
+		of:     []string{module + "internal/..."},
+		never:  []string{module + "mesh/...", module + "roles/...", module + "operate/...", module + "watcher/...", module + "builder/...", module + "frontend/..."},
+		reason: "plumbing knows nothing of what flows through it",
+	},
+	{
+		of: []string{module + "..."}, except: tests,
+		never:  append([]string{"testing", "meshlog.dev/deploy/testkit/..."}, tests...),
+		direct: true,
+		reason: "no process carries test code",
+	},
+	{
+		of:     []string{module + "..."},
 		except: []string{module + "internal/process"},
 		never:  []string{"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/sdk/...", "go.opentelemetry.io/otel/exporters/..."}, direct: true,
 		reason: "where traces go is the process's business; all others know the API at most",
 	},
 	{
-		who:    []string{module + "internal/model"},
-		never:  []string{"meshlog.dev/events/...", "meshlog.dev/store/..."},
-		reason: "the world knows nothing of how it came about or where it is kept",
-	},
-	{
-		who: []string{module + "frontend/..."},
+		of: []string{module + "frontend/..."},
 		never: []string{
-			module + "watcher/...", module + "builder/...", module + "internal/fold", module + "internal/bus", module + "internal/up/...",
+			module + "watcher/...", module + "builder/...", module + "mesh/fold", module + "internal/bus", module + "roles/...", module + "operate/...",
 			"meshlog.dev/events/...", "github.com/nats-io/...", "go.etcd.io/...",
 		},
-		reason: "the snapshot is the only way out: a frontend serves what was published, whoever made it",
+		reason: "the snapshot is the only way out: a frontend serves what was published, whichever process made it",
 	},
 	{
-		who: []string{module + "watcher/..."},
+		of: []string{module + "watcher/..."},
 		never: []string{
-			module + "frontend/...", module + "builder/...", module + "internal/fold", module + "internal/xds/...", module + "internal/up/...",
+			module + "frontend/...", module + "builder/...", module + "mesh/fold", module + "mesh/xds/...", module + "roles/...", module + "operate/...",
 			"meshlog.dev/store/...", "github.com/nats-io/...", "google.golang.org/grpc/...",
 		},
-		reason: "the log is the only way in: a watcher says what it sees and knows nothing of what becomes of it",
+		reason: "the log is the only way in: a watcher publishes what it sees and knows nothing of what becomes of it",
 	},
 	{
-		who: []string{module + "builder/..."},
+		of: []string{module + "builder/..."},
 		never: []string{
-			module + "frontend/...", module + "watcher/...", module + "internal/bus", module + "internal/up/...",
+			module + "frontend/...", module + "watcher/...", module + "internal/bus", module + "roles/...", module + "operate/...",
 			"github.com/nats-io/...", "go.etcd.io/...", "google.golang.org/grpc/...",
 		},
 		reason: "log, store and feed come in as interfaces, so that a simulation can take their place",
 	},
 	{
-		who: []string{module + "..."}, except: []string{module + "internal/bus", module + "internal/busauth"},
+		of: []string{module + "..."}, except: []string{module + "internal/bus", module + "internal/busauth"},
 		never: []string{"github.com/nats-io/..."}, direct: true,
 		reason: "the bus is spoken by internal/bus and by the drivers of events and store",
 	},
 	{
-		who:    []string{module + "..."},
+		of:     []string{module + "..."},
 		never:  []string{"go.etcd.io/..."},
 		direct: true,
 		reason: "files are the business of store/bolt",
 	},
 	{
-		who:    []string{module + "..."},
-		except: []string{module + "cmd/...", module + "internal/cli", module + "internal/up/...", module + "internal/faultsim", module + "internal/busauth"},
+		of:     []string{module + "..."},
+		except: []string{module + "cmd/...", module + "operate/cli", module + "roles/...", module + "suite/faultsim", module + "internal/busauth"},
 		never: []string{
 			"meshlog.dev/events/natslog", "meshlog.dev/events/memlog",
 			"meshlog.dev/store/bolt", "meshlog.dev/store/memstore", "meshlog.dev/store/natsfeed",
@@ -96,21 +137,13 @@ var laws = []law{
 		reason: "drivers are chosen where processes are put together, nowhere else",
 	},
 	{
-		who: []string{module + "frontend/...", module + "builder/...", module + "internal/model", module + "internal/fold",
-			module + "internal/xds/...", module + "internal/kind", module + "internal/manifest", module + "cmd/frontend", module + "cmd/builder"},
-		except: []string{module + "frontend/frontendtest"},
-		never:  []string{"k8s.io/...", "sigs.k8s.io/json/...", module + "internal/kubeconv", module + "internal/document"},
-		reason: "the log carries converted objects: only who reads Kubernetes objects pays for their types",
+		of: []string{module + "frontend/...", module + "builder/...", module + "cmd/frontend", module + "cmd/builder"}, except: []string{module + "frontend/frontendtest"},
+		never:  []string{"k8s.io/...", "sigs.k8s.io/json/...", module + "mesh/kubeconv", module + "mesh/document"},
+		reason: "the log carries converted objects: only what reads Kubernetes objects pays for their types",
 	},
 	{
-		who:    []string{module + "watcher/kube/kubetest"},
-		never:  []string{module + "...", "meshlog.dev/events/...", "meshlog.dev/store/...", "meshlog.dev/proto/..."},
-		but:    []string{"meshlog.dev/events/freeport"},
-		reason: "deploy/e2e uses it too, whose tests share no code with what they test",
-	},
-	{
-		who:    []string{module + "..."},
-		except: []string{module + "watcher/kube/...", module + "internal/up", module + "internal/up/kubeup", module + "internal/cli", module + "cmd/watcher-kube", module + "cmd/meshlog"},
+		of:     []string{module + "..."},
+		except: []string{module + "watcher/kube/...", module + "roles/up", module + "roles/kube", module + "operate/cli", module + "cmd/watcher-kube", module + "cmd/meshlog"},
 		never:  []string{"k8s.io/client-go/..."},
 		reason: "client-go belongs to the Kubernetes watcher and to the CLI",
 	},
@@ -124,7 +157,7 @@ func TestImportLaw(t *testing.T) {
 			uses = imports
 		}
 		for pkg, of := range uses {
-			if !matches(pkg, l.who) || matches(pkg, l.except) {
+			if !matches(pkg, l.of) || matches(pkg, l.except) {
 				continue
 			}
 			for _, p := range of {
@@ -134,13 +167,13 @@ func TestImportLaw(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range laws { // a rule about nobody holds nothing
+	for _, l := range laws { // a rule about no package holds nothing
 		found := false
 		for pkg := range deps {
-			found = found || matches(pkg, l.who)
+			found = found || matches(pkg, l.of)
 		}
 		if !found {
-			t.Errorf("no package matches %v", l.who)
+			t.Errorf("no package matches %v", l.of)
 		}
 	}
 }

@@ -21,7 +21,6 @@ require (
 	go.opentelemetry.io/otel/trace v1.45.0
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/sync v0.24.0
-	golang.org/x/sys v0.49.0
 	golang.org/x/term v0.47.0
 	golang.org/x/tools v0.52.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1
@@ -32,6 +31,7 @@ require (
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
 	k8s.io/klog/v2 v2.140.0
+	meshlog.dev/deploy/testkit v0.0.0
 	meshlog.dev/events v0.0.0
 	meshlog.dev/proto v0.0.0
 	meshlog.dev/store v0.0.0
@@ -97,6 +97,7 @@ require (
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260817212433-ac3dfec99bb1 // indirect
@@ -108,6 +109,7 @@ require (
 )
 
 replace (
+	meshlog.dev/deploy/testkit => ../deploy/testkit
 	meshlog.dev/events => ../events
 	meshlog.dev/proto => ../proto
 	meshlog.dev/store => ../store

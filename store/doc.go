@@ -3,7 +3,7 @@
 // of the version chain.
 //
 // A Snapshot is the published world, never xDS: rows of opaque bytes under
-// opaque keys. What the rows mean is known by services/internal/model; rows of
+// opaque keys. What the rows mean is known by services/mesh/index; rows of
 // kinds that a reader does not know pass through it unchanged.
 //
 // A Version is a position of the log. Everything here is immutable once made.

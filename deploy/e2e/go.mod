@@ -19,7 +19,7 @@ require (
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
-	meshlog.dev/services v0.0.0
+	meshlog.dev/deploy/testkit v0.0.0
 	sigs.k8s.io/yaml v1.6.0
 )
 
@@ -80,9 +80,4 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
 
-replace (
-	meshlog.dev/events => ../../events
-	meshlog.dev/proto => ../../proto
-	meshlog.dev/services => ../../services
-	meshlog.dev/store => ../../store
-)
+replace meshlog.dev/deploy/testkit => ../testkit

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // forShop is a listener for the proxies of a namespace, as Istio's nodes name
@@ -40,7 +40,7 @@ spec:
 // A proxy that names itself as Istio's do joins with the bootstrap for that,
 // and gets what is for it; the plain one does not.
 func istioNode(f *fixture) {
-	port, err := freeport.TCP()
+	port, err := testport.TCP()
 	f.must(err)
 	f.save("greeter.yaml", fmt.Sprintf(forShop, port))
 	root, err := rig.Root()

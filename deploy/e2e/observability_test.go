@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/services/watcher/kube/kubetest"
+	"meshlog.dev/deploy/testkit/kubetest"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of metrics in deploy/observability/README.md")

@@ -9,7 +9,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // refusal is a resource that Envoy rejects for what nobody else can know.
@@ -206,7 +206,7 @@ func (f *fixture) weighted(v1, v2 int) string {
 
 func (f *fixture) freePort() int {
 	f.Helper()
-	port, err := freeport.TCP()
+	port, err := testport.TCP()
 	f.must(err)
 	return port
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"meshlog.dev/deploy/testkit/testport"
 	"meshlog.dev/events"
 	"meshlog.dev/events/eventstest"
-	"meshlog.dev/events/freeport"
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
 )
@@ -67,7 +67,7 @@ func runCluster(t *testing.T) []*server.Server {
 	var routes []string
 	var ports []int
 	for range 3 {
-		port, err := freeport.TCP()
+		port, err := testport.TCP()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/store"
 )
 
@@ -412,9 +412,9 @@ func (b *Builder) acknowledge(ctx context.Context) {
 	if b.hangUp == nil || at <= b.acked || b.m.Filed().Epoch != b.m.Position().Epoch {
 		return
 	}
-	stop.At(stop.BuilderAcknowledge)
+	failpoint.At(failpoint.BuilderAcknowledge)
 	if err := b.acks.Ack(ctx, at); err == nil {
-		stop.At(stop.BuilderAcknowledged)
+		failpoint.At(failpoint.BuilderAcknowledged)
 		b.acked = at
 	}
 }

@@ -5,7 +5,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
-	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/store"
 )
 
@@ -56,7 +56,7 @@ func (c *checkpointer) fold(ctx context.Context, at ident.Position) (*snapshotv1
 func (c *checkpointer) do(f func(context.Context) Checkpointed) {
 	c.spawn(func(ctx context.Context) {
 		done := f(ctx)
-		stop.At(stop.BuilderCheckpointed)
+		failpoint.At(failpoint.BuilderCheckpointed)
 		select {
 		case c.b.written <- done:
 		case <-ctx.Done():
@@ -69,6 +69,6 @@ type chunks struct{ store.Blobs }
 
 // PutBlob implements store.Blobs.
 func (c chunks) PutBlob(ctx context.Context, b []byte) (ident.Hash, error) {
-	stop.At(stop.BuilderCheckpointPart)
+	failpoint.At(failpoint.BuilderCheckpointPart)
 	return c.Blobs.PutBlob(ctx, b)
 }

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
-	"meshlog.dev/services/internal/published"
-	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/services/internal/tracing"
+	"meshlog.dev/services/mesh/published"
 	"meshlog.dev/store"
 )
 
@@ -169,7 +169,7 @@ func (m *Machine) publish(ctx context.Context, delta store.Delta) (bool, error) 
 	man := m.manifest(delta)
 	m.since.built = m.cfg.Now()
 	span := m.trace(man)
-	stop.At(stop.BuilderPublish)
+	failpoint.At(failpoint.BuilderPublish)
 	seq, err := m.cfg.Feed.Publish(ctx, store.Update{Manifest: man, Delta: delta}, m.head.Seq, m.feedGen)
 	tracing.End(span, m.cfg.Now(), err)
 	// A crash here, or a lost answer, leaves a version on the chain and not in
@@ -190,7 +190,7 @@ func (m *Machine) publish(ctx context.Context, delta store.Delta) (bool, error) 
 	default:
 		m.setHead(store.Head{Manifest: man, Seq: seq})
 	}
-	stop.At(stop.BuilderPublished)
+	failpoint.At(failpoint.BuilderPublished)
 	m.published(man)
 	// From here on as after a restart: the fold stands where the head is.
 	return true, m.compare(ctx)
@@ -223,7 +223,7 @@ func (m *Machine) persist(ctx context.Context) error {
 	}
 	side, err := m.side(ctx)
 	if err == nil {
-		stop.At(stop.BuilderFile)
+		failpoint.At(failpoint.BuilderFile)
 		err = m.cfg.Store.Commit(ctx, m.stored.Version(), store.Commit{
 			Manifest: m.head.Manifest,
 			Snapshot: m.current(),
@@ -233,7 +233,7 @@ func (m *Machine) persist(ctx context.Context) error {
 	}
 	// A crash here leaves the file whole, and records that are read again.
 	if m.saved(err) {
-		stop.At(stop.BuilderFiled)
+		failpoint.At(failpoint.BuilderFiled)
 		m.stored = store.Stored{Manifest: m.head.Manifest, Snapshot: m.current()}
 	} else if latest, err := m.cfg.Store.Latest(ctx); err == nil {
 		m.stored = latest // what failed may be there all the same

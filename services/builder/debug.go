@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/fold"
+	"meshlog.dev/services/mesh/fold"
 )
 
 // FoldState is where the fold stands, for people.

@@ -10,8 +10,8 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/failpoint"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
 )
 
@@ -114,7 +114,7 @@ func (m *Machine) hold(ctx context.Context, id, reason string, values []ident.Ov
 	for _, o := range parts(id, reason, values) {
 		batch = append(batch, events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: o})
 	}
-	stop.At(stop.BuilderHold)
+	failpoint.At(failpoint.BuilderHold)
 	appended, err := m.appendOverlays(ctx, batch)
 	switch {
 	case errors.Is(err, events.ErrTooLarge), errors.Is(err, events.ErrInvalid):
@@ -129,7 +129,7 @@ func (m *Machine) hold(ctx context.Context, id, reason string, values []ident.Ov
 	case !appended:
 		return nil
 	}
-	stop.At(stop.BuilderHeld)
+	failpoint.At(failpoint.BuilderHeld)
 	m.stats.Holds++
 	m.log.Warn("a mass loss is held until it is approved", "hold", id, "reason", reason, "advice", "see `meshlog approve`")
 	return nil
@@ -162,7 +162,7 @@ func overlaid(content *store.Snapshot) (map[ident.Key]*ident.Value, error) {
 		if err != nil || id == "" {
 			continue
 		}
-		o, err := model.UnmarshalOverlay(id, row.Value)
+		o, err := world.UnmarshalOverlay(id, row.Value)
 		if err != nil {
 			return nil, err
 		}
@@ -180,7 +180,7 @@ func valueIn(content *store.Snapshot, k ident.Key) (*ident.Value, error) {
 	if !ok {
 		return nil, nil
 	}
-	v, err := model.UnmarshalValue(b)
+	v, err := world.UnmarshalValue(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", k, err)
 	}

@@ -10,10 +10,12 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/fold"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/services/internal/tracing"
+	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/gate"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
 )
 
@@ -57,10 +59,10 @@ type Machine struct {
 	ahead   []events.Record   // read, not folded yet: a standby keeps behind the head
 
 	// What is being built: the world lags the fold by what is unbuilt.
-	world    *model.World
+	world    *world.World
 	unbuilt  unbuilt
-	causes   map[string]uint64  // row: the record that changed it since the head
-	problems []model.Diagnostic // of the last build
+	causes   map[string]uint64    // row: the record that changed it since the head
+	problems []problem.Diagnostic // of the last build
 	buildErr error
 	holdErr  error  // why a mass loss could not be held
 	since    timing // of the first record since the head that changed anything
@@ -113,9 +115,9 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 		cfg.History = 8 * 24 * time.Hour
 	}
 	if cfg.Gate == nil {
-		cfg.Gate = NewGate()
+		cfg.Gate = gate.New()
 	}
-	m := &Machine{cfg: cfg, log: cfg.Logger.With("builder", cfg.ID), world: model.NewWorld(), behind: map[string][]byte{}, causes: map[string]uint64{}, baseless: map[ident.Hash]time.Time{}}
+	m := &Machine{cfg: cfg, log: cfg.Logger.With("builder", cfg.ID), world: world.NewWorld(), behind: map[string][]byte{}, causes: map[string]uint64{}, baseless: map[ident.Hash]time.Time{}}
 	stored, err := cfg.Store.Latest(ctx)
 	if err != nil && !errors.Is(err, store.ErrEmpty) {
 		return nil, fmt.Errorf("latest version in the builder's store: %w", err)
@@ -155,7 +157,7 @@ func (m *Machine) Lead(held bool) {
 		m.log.Info("lease", "held", held)
 	}
 	if m.leader = held; held {
-		stop.At(stop.BuilderLeads)
+		failpoint.At(failpoint.BuilderLeads)
 	}
 }
 
@@ -345,7 +347,7 @@ func (m *Machine) apply(ctx context.Context, rec events.Record) error {
 	if err != nil {
 		return fmt.Errorf("fold record %d: %w", rec.Seq, err)
 	}
-	stop.At(stop.BuilderFolded)
+	failpoint.At(failpoint.BuilderFolded)
 	for _, d := range diags {
 		if m.warned++; m.warned > maxWarned {
 			continue // the rest is counted
@@ -358,7 +360,7 @@ func (m *Machine) apply(ctx context.Context, rec events.Record) error {
 }
 
 // change brings the content up to date with the fold.
-func (m *Machine) change(rec events.Record, c model.Change) {
+func (m *Machine) change(rec events.Record, c world.Change) {
 	if c.IsEmpty() {
 		return
 	}

@@ -9,7 +9,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/store"
 )
 
@@ -29,7 +29,7 @@ type Metrics struct {
 	holdoff, build, publish, commit   prometheus.Histogram
 	versions, keys, errors, conflicts prometheus.Counter
 	head                              place
-	diagnostics                       map[model.Severity]prometheus.Gauge
+	diagnostics                       map[problem.Severity]prometheus.Gauge
 	// Overlays that are not an operator's.
 	held, quarantined          prometheus.Counter
 	openHolds, openQuarantines prometheus.Gauge
@@ -80,8 +80,8 @@ func NewMetrics() *Metrics {
 		Name: "meshlog_builder_diagnostics", Help: "Problems in user data in the newest version, 1000 at most. `meshlog diagnostics` says which, and what to do.",
 	}, []string{"severity"})
 	m.collectors = append(m.collectors, diagnostics)
-	m.diagnostics = map[model.Severity]prometheus.Gauge{}
-	for _, s := range []model.Severity{model.Info, model.Warning, model.Error} {
+	m.diagnostics = map[problem.Severity]prometheus.Gauge{}
+	for _, s := range []problem.Severity{problem.Info, problem.Warning, problem.Error} {
 		m.diagnostics[s] = diagnostics.WithLabelValues(s.String())
 	}
 
@@ -194,9 +194,9 @@ func (m *Metrics) observeHead(b *Machine, head *store.Manifest) {
 	m.head.set(store.VersionOf(head.GetVersion()))
 	m.openHolds.Set(float64(len(b.holds())))
 	m.openQuarantines.Set(float64(len(b.fold.Quarantines())))
-	count := map[model.Severity]int{}
+	count := map[problem.Severity]int{}
 	for _, d := range head.GetDiagnostics() {
-		count[model.Severity(d.GetSeverity())]++
+		count[problem.Severity(d.GetSeverity())]++
 	}
 	for severity, g := range m.diagnostics {
 		g.Set(float64(count[severity]))

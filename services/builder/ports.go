@@ -7,7 +7,9 @@ import (
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/gate"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
 )
 
@@ -36,16 +38,16 @@ type Fleet interface {
 type Gate interface {
 	// Build builds what frontends will build from a world, before it is
 	// published. An error keeps the version from being published.
-	Build(w *model.World, changed []ident.Key) ([]model.Diagnostic, error)
+	Build(w *world.World, changed []ident.Key) ([]problem.Diagnostic, error)
 	// Keep says for which classes Made will be asked, of whatever world comes.
-	Keep(classes []ClassOf)
+	Keep(classes []gate.ClassOf)
 	// Made is the sum of the resource of that name which is made for a class,
 	// one of those that are kept, in the world that was built last; false if
 	// there is none. What is in quarantine does not count.
-	Made(class ClassOf, name string) (sum [16]byte, ok bool)
+	Made(class gate.ClassOf, name string) (sum [16]byte, ok bool)
 	// Served says of a world, whichever that is, what a class is served of a
 	// name, and the sum of that; nil: nothing.
-	Served(w *model.World) func(class ClassOf, name string) (value []byte, sum [16]byte)
+	Served(w *world.World) func(class gate.ClassOf, name string) (value []byte, sum [16]byte)
 }
 
 // Checkpoints writes whole contents to the blobs. The Machine starts them and

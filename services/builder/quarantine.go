@@ -14,7 +14,10 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/gate"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
 )
 
@@ -104,11 +107,11 @@ func (m *Machine) standing() map[ident.Rejected]bool {
 
 // keepClasses has the gate keep what the classes are served of which is asked.
 func (m *Machine) keepClasses() {
-	var classes []ClassOf
+	var classes []gate.ClassOf
 	add := func(typeURL string, encoded []byte) {
-		t, ok := model.ResourceTypeOf(typeURL)
-		if class, err := model.DecodeClass(encoded); ok && err == nil {
-			classes = append(classes, ClassOf{t, class.Only(t)})
+		t, ok := ident.ResourceTypeOf(typeURL)
+		if class, err := index.DecodeClass(encoded); ok && err == nil {
+			classes = append(classes, gate.ClassOf{Type: t, Class: class.Only(t)})
 		}
 	}
 	for _, o := range m.fold.Quarantines() {
@@ -125,12 +128,12 @@ func (m *Machine) keepClasses() {
 // served says whether a class is made that very content at the position of the
 // fold, whatever is in quarantine.
 func (m *Machine) served(x ident.Rejected, encoded []byte) bool {
-	t, ok := model.ResourceTypeOf(x.Type)
-	class, err := model.DecodeClass(encoded)
+	t, ok := ident.ResourceTypeOf(x.Type)
+	class, err := index.DecodeClass(encoded)
 	if !ok || err != nil {
 		return false // of another build
 	}
-	sum, ok := m.cfg.Gate.Made(ClassOf{t, class.Only(t)}, x.Name)
+	sum, ok := m.cfg.Gate.Made(gate.ClassOf{Type: t, Class: class.Only(t)}, x.Name)
 	return ok && sum == x.Sum
 }
 
@@ -179,13 +182,13 @@ func (m *Machine) quarantineID(x ident.Rejected) string {
 
 // past says what was served in versions that somebody had before. Where much is
 // rejected at once, that is one version as a rule.
-type past map[ident.Position]func(ClassOf, string) ([]byte, [16]byte)
+type past map[ident.Position]func(gate.ClassOf, string) ([]byte, [16]byte)
 
 // lastGood is what is served instead: what the class was served in the version
 // that those who reject it had before. Nil: that is not found, or too large.
 func (m *Machine) lastGood(ctx context.Context, then past, x ident.Rejected, e evidence) (*ident.Value, error) {
-	t, ok := model.ResourceTypeOf(x.Type)
-	class, err := model.DecodeClass(e.class)
+	t, ok := ident.ResourceTypeOf(x.Type)
+	class, err := index.DecodeClass(e.class)
 	if !ok || err != nil || len(e.goodSum) == 0 || e.good.IsZero() {
 		return nil, nil
 	}
@@ -202,9 +205,9 @@ func (m *Machine) lastGood(ctx context.Context, then past, x ident.Rejected, e e
 		served = m.cfg.Gate.Served(world)
 		then[e.good] = served
 	}
-	var release [model.ResourceTypes]string
+	var release [ident.ResourceTypes]string
 	release[t] = x.Client
-	value, sum := served(ClassOf{t, class.Released(release)}, x.Name)
+	value, sum := served(gate.ClassOf{Type: t, Class: class.Released(release)}, x.Name)
 	if value == nil || !slices.Equal(sum[:], e.goodSum) || len(value) > maxGood {
 		m.log.Warn("what proxies had before cannot be served instead", "resource", x.Name, "version", e.good, "bytes", len(value))
 		return nil, nil
@@ -213,7 +216,7 @@ func (m *Machine) lastGood(ctx context.Context, then past, x ident.Rejected, e e
 }
 
 // worldAt is the world of a version, from whoever has it.
-func (m *Machine) worldAt(ctx context.Context, v ident.Position) (*model.World, error) {
+func (m *Machine) worldAt(ctx context.Context, v ident.Position) (*world.World, error) {
 	stored, err := m.cfg.Store.At(ctx, v)
 	if err != nil {
 		stored, err = m.cfg.Feed.Fetch(ctx, v)
@@ -221,11 +224,11 @@ func (m *Machine) worldAt(ctx context.Context, v ident.Position) (*model.World, 
 	if err != nil {
 		return nil, fmt.Errorf("content of version %s: %w", v, err)
 	}
-	change := model.Change{Reset: true}
+	change := world.Change{Reset: true}
 	for row := range stored.Snapshot.Rows() {
-		change.Rows = append(change.Rows, model.RowChange{Row: row.Key, Value: row.Value})
+		change.Rows = append(change.Rows, world.RowChange{Row: row.Key, Value: row.Value})
 	}
-	world, _, err := model.NewWorld().Apply(change)
+	world, _, err := world.NewWorld().Apply(change)
 	if err != nil {
 		return nil, fmt.Errorf("world of version %s: %w", v, err)
 	}
@@ -264,12 +267,12 @@ func (m *Machine) quarantines() []*reportv1.Quarantine {
 }
 
 // crowd says that there are too many.
-func (m *Machine) crowd() []model.Diagnostic {
+func (m *Machine) crowd() []problem.Diagnostic {
 	if !m.crowded {
 		return nil
 	}
-	return []model.Diagnostic{{
-		Severity: model.Error, Code: "quarantines",
+	return []problem.Diagnostic{{
+		Severity: problem.Error, Code: "quarantines",
 		Reason: fmt.Sprintf("%d resources are in quarantine, and no more can be", maxQuarantines),
 		Advice: "correct what `meshlog diagnostics` says is rejected",
 		Effect: "what is rejected besides is sent to every proxy that comes, and held back from those that have rejected it",

@@ -12,9 +12,12 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/model/modeltest"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
@@ -24,9 +27,9 @@ const release = "envoy 1.38.0"
 // anything is good.
 type anything struct{}
 
-func (anything) Judge(ident.Key, ident.Value) ([]model.Diagnostic, bool)  { return nil, true }
-func (anything) EndpointsOnly(ident.Key, *ident.Value, *ident.Value) bool { return false }
-func (r *rig) pass(d time.Duration)                                       { r.mu.Lock(); r.now = r.now.Add(d); r.mu.Unlock() }
+func (anything) Judge(ident.Key, ident.Value) ([]problem.Diagnostic, bool) { return nil, true }
+func (anything) EndpointsOnly(ident.Key, *ident.Value, *ident.Value) bool  { return false }
+func (r *rig) pass(d time.Duration)                                        { r.mu.Lock(); r.now = r.now.Add(d); r.mu.Unlock() }
 func (r *rig) leader(id string, file *memstore.File) *driver {
 	c := r.config(id, "one", file)
 	c.Judge = anything{}
@@ -36,11 +39,11 @@ func (r *rig) leader(id string, file *memstore.File) *driver {
 // cluster makes the source offer a cluster.
 func (r *rig) cluster(name string, timeout int) {
 	r.t.Helper()
-	v, err := model.UnmarshalValue(modeltest.Put(name, modeltest.Cluster(name, timeout)).Row().Value)
+	v, err := world.UnmarshalValue(meshtest.Put(name, meshtest.Cluster(name, timeout)).Row().Value)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	k, p := modeltest.Key(name), ident.Value{Type: v.Type, Bytes: v.Bytes}
+	k, p := meshtest.Key(name), ident.Value{Type: v.Type, Bytes: v.Bytes}
 	r.offered[k] = p
 	r.object(k, events.Put, p)
 }
@@ -63,23 +66,23 @@ func rejecting(t *testing.T) (*rig, *driver) {
 
 // made is the sum of a cluster as the class of a proxy is made it in a version,
 // and that class.
-func (r *rig) made(v ident.Position, name string) (xds.Sum, model.ProxyClass) {
+func (r *rig) made(v ident.Position, name string) (xds.Sum, index.ProxyClass) {
 	r.t.Helper()
 	at, err := r.chain.Fetch(r.t.Context(), v)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	change := model.Change{Reset: true}
+	change := world.Change{Reset: true}
 	for row := range at.Snapshot.Rows() {
-		change.Rows = append(change.Rows, model.RowChange{Row: row.Key, Value: row.Value})
+		change.Rows = append(change.Rows, world.RowChange{Row: row.Key, Value: row.Value})
 	}
-	w, _, err := model.NewWorld().Apply(change)
+	w, _, err := world.NewWorld().Apply(change)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	pc := model.NewPushContext(w)
-	class := model.Classify(pc, &model.Proxy{ID: "p"}).Only(model.CDS)
-	made := xds.Generate(pc, class, model.CDS).Set.Find(name)
+	pc := index.NewPushContext(w)
+	class := index.Classify(pc, &proxy.Proxy{ID: "p"}).Only(ident.CDS)
+	made := xds.Generate(pc, class, ident.CDS).Set.Find(name)
 	if made == nil {
 		r.t.Fatalf("version %s has no cluster %s", v, name)
 	}
@@ -94,7 +97,7 @@ func (r *rig) verdict() *reportv1.Verdict {
 	sum, class := r.made(head, "b")
 	good, _ := r.made(before, "b")
 	return &reportv1.Verdict{
-		TypeUrl: model.CDS.URL(), Name: "b", Sum: sum[:], Client: release, Class: class.Encode(), Message: "it is bad",
+		TypeUrl: ident.CDS.URL(), Name: "b", Sum: sum[:], Client: release, Class: class.Encode(), Message: "it is bad",
 		GoodSum: good[:], Good: store.VersionProto(before),
 	}
 }
@@ -247,7 +250,7 @@ func TestQuarantineEnds(t *testing.T) {
 		}
 	}
 	stands("nothing happens", 1)
-	if !slices.ContainsFunc(d.Diagnostics(), func(d model.Diagnostic) bool {
+	if !slices.ContainsFunc(d.Diagnostics(), func(d problem.Diagnostic) bool {
 		return d.Code == "quarantined" && d.Resource == "Cluster b" && strings.Contains(d.Reason, "it is bad")
 	}) {
 		t.Errorf("diagnostics: %v", d.Diagnostics())
@@ -339,7 +342,7 @@ func TestQuarantinesAreBounded(t *testing.T) {
 	if got := quarantined(d); len(got) != maxQuarantines {
 		t.Errorf("%d are in quarantine", len(got))
 	}
-	if !slices.ContainsFunc(d.Diagnostics(), func(d model.Diagnostic) bool { return d.Code == "quarantines" }) {
+	if !slices.ContainsFunc(d.Diagnostics(), func(d problem.Diagnostic) bool { return d.Code == "quarantines" }) {
 		t.Error("nobody says that there are too many")
 	}
 }

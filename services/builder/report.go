@@ -14,7 +14,7 @@ import (
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/store"
 )
 
@@ -39,9 +39,9 @@ func (m *Machine) timing(man *store.Manifest) {
 }
 
 // Diagnostics are all problems in user data at the fold's position, sorted.
-func (m *Machine) Diagnostics() []model.Diagnostic {
+func (m *Machine) Diagnostics() []problem.Diagnostic {
 	all := slices.Concat(m.fold.Diagnostics(), m.world.Diagnostics(), m.problems, m.crowd())
-	slices.SortFunc(all, model.Diagnostic.Compare)
+	slices.SortFunc(all, problem.Diagnostic.Compare)
 	return slices.Compact(all)
 }
 

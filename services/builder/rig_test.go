@@ -13,8 +13,9 @@ import (
 	"meshlog.dev/events/memlog"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/fold"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
@@ -59,12 +60,12 @@ func (f *fleet) AskListing(_ context.Context, r *reportv1.ListingRequest) error 
 // judge takes what begins with "good", and what names its build.
 type judge struct{ build string }
 
-func (j judge) Judge(_ ident.Key, v ident.Value) ([]model.Diagnostic, bool) {
+func (j judge) Judge(_ ident.Key, v ident.Value) ([]problem.Diagnostic, bool) {
 	s := string(v.Bytes)
 	if strings.HasPrefix(s, "good") || strings.Contains(s, "for "+j.build) {
 		return nil, true
 	}
-	return []model.Diagnostic{{Severity: model.Error, Code: "invalid", Reason: "not good"}}, false
+	return []problem.Diagnostic{{Severity: problem.Error, Code: "invalid", Reason: "not good"}}, false
 }
 
 func (judge) EndpointsOnly(k ident.Key, _, _ *ident.Value) bool { return k.Kind == "Endpoints" }
@@ -260,7 +261,7 @@ func (r *rig) served() map[string]string {
 			got["overlay"] = overlay
 			continue
 		}
-		v, err := model.UnmarshalValue(row.Value)
+		v, err := world.UnmarshalValue(row.Value)
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -5,10 +5,9 @@ import (
 	"encoding/hex"
 	"iter"
 	"maps"
-	"slices"
-
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
+	"slices"
 )
 
 func rowSeq(rows []store.Row) iter.Seq2[string, []byte] {
@@ -57,10 +56,10 @@ func deltaFrom(rows map[string][]byte) store.Delta {
 // reset makes rows all there is.
 func (m *Machine) reset(rows iter.Seq2[string, []byte]) {
 	var d store.Delta
-	c := model.Change{Reset: true}
+	c := world.Change{Reset: true}
 	for k, v := range rows {
 		d.Put = append(d.Put, store.Row{Key: k, Value: v})
-		c.Rows = append(c.Rows, model.RowChange{Row: k, Value: v})
+		c.Rows = append(c.Rows, world.RowChange{Row: k, Value: v})
 	}
 	m.content = (*store.Snapshot)(nil).With(d)
 	clear(m.behind)
@@ -72,14 +71,14 @@ func (m *Machine) reset(rows iter.Seq2[string, []byte]) {
 // however much of the log it stands for.
 type unbuilt struct {
 	reset     bool
-	rows      map[string]model.RowChange // the newest of each
+	rows      map[string]world.RowChange // the newest of each
 	records   int                        // that changed something
 	endpoints int                        // of these, endpoints only
 }
 
-func (u *unbuilt) add(c model.Change) {
+func (u *unbuilt) add(c world.Change) {
 	if u.rows == nil || c.Reset {
-		u.rows = map[string]model.RowChange{}
+		u.rows = map[string]world.RowChange{}
 	}
 	u.reset = u.reset || c.Reset
 	u.records++
@@ -92,8 +91,8 @@ func (u *unbuilt) add(c model.Change) {
 }
 
 // change is all of it as one.
-func (u *unbuilt) change() model.Change {
-	c := model.Change{Reset: u.reset, EndpointsOnly: u.endpoints == u.records}
+func (u *unbuilt) change() world.Change {
+	c := world.Change{Reset: u.reset, EndpointsOnly: u.endpoints == u.records}
 	for _, row := range slices.Sorted(maps.Keys(u.rows)) {
 		if r := u.rows[row]; r.Value != nil || !u.reset {
 			c.Rows = append(c.Rows, r)

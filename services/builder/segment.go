@@ -9,8 +9,8 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/fold"
-	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/failpoint"
+	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/store"
 )
 
@@ -305,7 +305,7 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 	if seg.Base, err = m.writeBase(ctx, rows); err != nil {
 		return err
 	}
-	stop.At(stop.BuilderBase)
+	failpoint.At(failpoint.BuilderBase)
 	bounds, err := m.cfg.Log.Bounds(ctx)
 	if err != nil {
 		return fmt.Errorf("bounds of the log: %w", err)
@@ -345,7 +345,7 @@ func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq
 	if err != nil {
 		return fmt.Errorf("append segment of epoch %d: %w", seg.Epoch, err)
 	}
-	stop.At(stop.BuilderSegment)
+	failpoint.At(failpoint.BuilderSegment)
 	m.stats.Segments++
 	return nil
 }

@@ -7,8 +7,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"meshlog.dev/events"
-	"meshlog.dev/services/internal/published"
 	"meshlog.dev/services/internal/tracing"
+	"meshlog.dev/services/mesh/published"
 	"meshlog.dev/store"
 )
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 )
 
 // BenchmarkStreams is what a stream costs a frontend that has settled, and
@@ -30,13 +30,13 @@ func benchmarkStreams(b *testing.B, streams int, task childTask) {
 	clients := make([]*envoy, streams)
 	for i := range clients {
 		e := c.connect(node(fmt.Sprint("web-", i), "web"))
-		e.ask(model.CDS)
+		e.ask(ident.CDS)
 		e.ack(e.receive())
-		e.ask(model.EDS, names...)
+		e.ask(ident.EDS, names...)
 		e.ack(e.receive())
-		e.ask(model.LDS)
+		e.ask(ident.LDS)
 		e.ack(e.receive())
-		e.ask(model.RDS, "routes")
+		e.ask(ident.RDS, "routes")
 		e.ack(e.receive())
 		clients[i] = e
 	}

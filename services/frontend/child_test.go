@@ -27,7 +27,7 @@ import (
 
 	"meshlog.dev/services/frontend"
 	"meshlog.dev/services/frontend/frontendtest"
-	. "meshlog.dev/services/internal/model/modeltest"
+	. "meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )

@@ -9,10 +9,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // codec writes responses as lists of slices that all streams share, and reads
@@ -307,7 +307,7 @@ func (r *request) decodeField(f *fields, b []byte) int {
 
 // typeURL makes no string of what is known.
 func typeURL(b []byte) string {
-	for t := range model.ResourceTypes {
+	for t := range ident.ResourceTypes {
 		if url := t.URL(); url == string(b) {
 			return url
 		}

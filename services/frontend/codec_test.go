@@ -13,11 +13,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 func TestDecodeRequest(t *testing.T) {
@@ -80,7 +80,7 @@ func FuzzDecodeRequest(f *testing.F) {
 
 func TestEncodeResponse(t *testing.T) {
 	r := &response{stream.Response{
-		Type: model.EDS, Version: "v", Nonce: "7", Resources: []*xds.Resource{xds.Empty(model.EDS, "a"), xds.Empty(model.EDS, "b")},
+		Type: ident.EDS, Version: "v", Nonce: "7", Resources: []*xds.Resource{xds.Empty(ident.EDS, "a"), xds.Empty(ident.EDS, "b")},
 		Memo: new(names.Memo),
 	}, "f1"}
 	buffers, err := codec{}.Marshal(r)
@@ -91,12 +91,12 @@ func TestEncodeResponse(t *testing.T) {
 	if err := proto.Unmarshal(buffers.Materialize(), &got); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.GetResources()) != 2 || got.GetResources()[1].GetTypeUrl() != model.EDS.URL() {
+	if len(got.GetResources()) != 2 || got.GetResources()[1].GetTypeUrl() != ident.EDS.URL() {
 		t.Errorf("resources %v", got.GetResources())
 	}
 	got.Resources = nil
 	want := &discoveryv3.DiscoveryResponse{
-		VersionInfo: "v", TypeUrl: model.EDS.URL(), Nonce: "7", ControlPlane: &corev3.ControlPlane{Identifier: "f1"},
+		VersionInfo: "v", TypeUrl: ident.EDS.URL(), Nonce: "7", ControlPlane: &corev3.ControlPlane{Identifier: "f1"},
 	}
 	if diff := cmp.Diff(want, &got, protocmp.Transform()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -106,7 +106,7 @@ func TestEncodeResponse(t *testing.T) {
 func TestDecodeDeltaRequest(t *testing.T) {
 	sent := &discoveryv3.DeltaDiscoveryRequest{
 		Node: &corev3.Node{Id: "n"}, ResourceNamesSubscribe: []string{"a", "b"}, ResourceNamesUnsubscribe: []string{"c"},
-		TypeUrl: model.CDS.URL(), ResponseNonce: "7", InitialResourceVersions: map[string]string{"a": "1", "b": "2"},
+		TypeUrl: ident.CDS.URL(), ResponseNonce: "7", InitialResourceVersions: map[string]string{"a": "1", "b": "2"},
 		ErrorDetail: &statusv1.Status{Code: 13, Message: "bad"},
 	}
 	b, err := proto.Marshal(sent)
@@ -118,7 +118,7 @@ func TestDecodeDeltaRequest(t *testing.T) {
 		t.Fatal(err, got.malformed)
 	}
 	want := stream.Request{
-		TypeURL: model.CDS.URL(), Nonce: "7", Names: names.Of("a", "b"), Unsubscribe: names.Of("c"),
+		TypeURL: ident.CDS.URL(), Nonce: "7", Names: names.Of("a", "b"), Unsubscribe: names.Of("c"),
 		Initial: names.Versions{}.With("a", "1").With("b", "2"), Rejected: true, Error: "bad",
 	}
 	if diff := cmp.Diff(want, got.Request, cmp.Transformer("names", list), cmp.Transformer("versions", pairs)); diff != "" {
@@ -132,8 +132,8 @@ func TestDecodeDeltaRequest(t *testing.T) {
 
 func TestEncodeDeltaResponse(t *testing.T) {
 	r := &response{stream.Response{
-		Type: model.CDS, Delta: true, Version: "v", Nonce: "7", Removed: []string{"x", "y"},
-		Resources: []*xds.Resource{xds.Empty(model.EDS, "a")},
+		Type: ident.CDS, Delta: true, Version: "v", Nonce: "7", Removed: []string{"x", "y"},
+		Resources: []*xds.Resource{xds.Empty(ident.EDS, "a")},
 	}, "f1"}
 	buffers, err := codec{}.Marshal(r)
 	if err != nil {
@@ -144,12 +144,12 @@ func TestEncodeDeltaResponse(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := got.GetResources()[0]
-	if one.GetName() != "a" || one.GetVersion() != xds.Absent("a").String() || one.GetResource().GetTypeUrl() != model.EDS.URL() {
+	if one.GetName() != "a" || one.GetVersion() != xds.Absent("a").String() || one.GetResource().GetTypeUrl() != ident.EDS.URL() {
 		t.Errorf("resource %v", one)
 	}
 	got.Resources = nil
 	want := &discoveryv3.DeltaDiscoveryResponse{
-		SystemVersionInfo: "v", TypeUrl: model.CDS.URL(), Nonce: "7", RemovedResources: []string{"x", "y"},
+		SystemVersionInfo: "v", TypeUrl: ident.CDS.URL(), Nonce: "7", RemovedResources: []string{"x", "y"},
 		ControlPlane: &corev3.ControlPlane{Identifier: "f1"},
 	}
 	if diff := cmp.Diff(want, &got, protocmp.Transform()); diff != "" {
@@ -160,7 +160,7 @@ func TestEncodeDeltaResponse(t *testing.T) {
 // TestSharedBuffers: responses of one list share all but their heads.
 func TestSharedBuffers(t *testing.T) {
 	shared := stream.Response{
-		Type: model.EDS, Nonce: "1", Resources: []*xds.Resource{xds.Empty(model.EDS, "a")}, Memo: new(names.Memo),
+		Type: ident.EDS, Nonce: "1", Resources: []*xds.Resource{xds.Empty(ident.EDS, "a")}, Memo: new(names.Memo),
 	}
 	first, err := codec{}.Marshal(&response{Response: shared})
 	if err != nil {
@@ -183,14 +183,14 @@ func TestSharedBuffers(t *testing.T) {
 // as Envoy's do (E28): decoding, and taking it in.
 func BenchmarkAckEDS1001Names(b *testing.B) {
 	set := &xds.Set{}
-	sent := &discoveryv3.DiscoveryRequest{TypeUrl: model.EDS.URL(), Node: &corev3.Node{Id: string(make([]byte, 61<<10))}}
+	sent := &discoveryv3.DiscoveryRequest{TypeUrl: ident.EDS.URL(), Node: &corev3.Node{Id: string(make([]byte, 61<<10))}}
 	for i := range 1001 {
 		name := fmt.Sprintf("outbound|8080||service-%04d.default.svc.cluster.local", i)
 		sent.ResourceNames = append(sent.ResourceNames, name)
-		set.Resources = append(set.Resources, xds.Empty(model.EDS, name))
+		set.Resources = append(set.Resources, xds.Empty(ident.EDS, name))
 	}
 	v := content.View{}
-	for t := range model.ResourceTypes {
+	for t := range ident.ResourceTypes {
 		v.Sets[t] = set
 	}
 	s := stream.New(stream.Config{}, v)

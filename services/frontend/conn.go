@@ -20,7 +20,8 @@ import (
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/proxy"
 )
 
 // firstAnswersFor is how long a stream counts as being at its first answers at
@@ -38,7 +39,7 @@ type conn struct {
 	grpc    grpc.ServerStream
 	over    chan error // why the stream ends: the first reason counts
 	mode    mode
-	proxy   *model.Proxy
+	proxy   *proxy.Proxy
 	address string
 	since   time.Time // when the stream began, after the gate
 	resumes bool      // the client was served before
@@ -62,10 +63,10 @@ type conn struct {
 	head   *ident.Position // to be reached before a client that knows more is answered
 	asking bool            // for the head
 	news   bool            // something to report
-	class  model.ProxyClass
+	class  index.ProxyClass
 	group  string // class, printed
 
-	subscribed [model.ResourceTypes]subscription
+	subscribed [ident.ResourceTypes]subscription
 }
 
 // subscription is what the client wants to know of one type.
@@ -114,15 +115,15 @@ func receive(gs grpc.ServerStream, r *request) (ok bool, err error) {
 	return true, nil
 }
 
-func readNode(b []byte) (*model.Proxy, error) {
+func readNode(b []byte) (*proxy.Proxy, error) {
 	if b == nil {
-		return model.NewProxy(nil)
+		return proxy.NewProxy(nil)
 	}
 	node := new(corev3.Node)
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, node); err != nil {
 		return nil, err
 	}
-	return model.NewProxy(node)
+	return proxy.NewProxy(node)
 }
 
 func addressOf(a net.Addr) string {
@@ -259,7 +260,7 @@ func (c *conn) request(r *request) {
 // subscribe has the stream woken when something changes to which the client is
 // subscribed, and not otherwise; mu is held.
 func (c *conn) subscribe() {
-	for t := range model.ResourceTypes {
+	for t := range ident.ResourceTypes {
 		var now subscription
 		if now.all, now.names = c.state.Subscription(t); now == c.subscribed[t] {
 			continue
@@ -281,7 +282,7 @@ func (c *conn) through() bool {
 		if !t.Unanswered.IsZero() {
 			return false
 		}
-		listeners = listeners || t.Type == model.LDS
+		listeners = listeners || t.Type == ident.LDS
 	}
 	return listeners || c.resumes || c.mode.only != nil
 }

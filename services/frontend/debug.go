@@ -11,8 +11,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // Serving is what is served; nil: nothing yet.
@@ -61,7 +60,7 @@ type PushStatus struct {
 // Unanswered is a response that waits for its answer.
 type Unanswered struct {
 	Proxy string
-	Type  model.ResourceType
+	Type  ident.ResourceType
 	Since time.Time
 }
 
@@ -116,7 +115,7 @@ func (c *conn) pushStatus(p *PushStatus) {
 type Dumped struct {
 	// Since when the stream is open tells the streams of a proxy apart.
 	Since time.Time
-	Type  model.ResourceType
+	Type  ident.ResourceType
 	// Resource is what it should have; nil: nothing, or what is not known.
 	Resource *xds.Resource
 	// What it was sent; zero but for the name where it was sent nothing.

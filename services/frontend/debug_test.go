@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	. "meshlog.dev/services/mesh/meshtest"
 
-	"meshlog.dev/services/internal/model"
-	. "meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/proto/ident"
 )
 
 func TestPushStatusAndDump(t *testing.T) {
@@ -22,10 +22,10 @@ func TestPushStatusAndDump(t *testing.T) {
 			t.Errorf("serving %v", st.Version())
 		}
 		one, two := f.connect(node("e1", "demo")), f.connect(node("e2", "demo"))
-		one.ask(model.CDS)
-		one.ack(one.expect(model.CDS, "a", "b"))
-		two.ask(model.CDS)
-		first := two.expect(model.CDS, "a", "b")
+		one.ask(ident.CDS)
+		one.ack(one.expect(ident.CDS, "a", "b"))
+		two.ask(ident.CDS)
+		first := two.expect(ident.CDS, "a", "b")
 		synctest.Wait()
 
 		status := f.server.PushStatus(10)
@@ -35,7 +35,7 @@ func TestPushStatusAndDump(t *testing.T) {
 		if got := fmt.Sprint(status.Streams, status.Applied, status.Rejected, status.AllUnanswered, len(status.Unanswered)); got != "2 1 0 1 1" {
 			t.Errorf("streams, applied, rejected, unanswered: %s", got)
 		}
-		if u := status.Unanswered[0]; u.Proxy != "e2" || u.Type != model.CDS || time.Since(u.Since) > time.Minute {
+		if u := status.Unanswered[0]; u.Proxy != "e2" || u.Type != ident.CDS || time.Since(u.Since) > time.Minute {
 			t.Errorf("unanswered: %+v", u)
 		}
 		if got := len(f.server.PushStatus(0).Unanswered); got != 0 {

@@ -7,14 +7,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/proto/ident"
 )
 
 // mode is what the streams of a method speak.
 type mode struct {
 	delta bool
 	// only is the one type of the stream; nil: aggregated, all types.
-	only *model.ResourceType
+	only *ident.ResourceType
 }
 
 // services are the discovery services: one of all types, and one for each. The
@@ -24,7 +24,7 @@ func (s *Server) services() []*grpc.ServiceDesc {
 	poll := func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
 		return nil, status.Error(codes.Unimplemented, "polling is not served: use a stream (api_type GRPC or DELTA_GRPC in Envoy's config source)")
 	}
-	service := func(name, what string, only *model.ResourceType) *grpc.ServiceDesc {
+	service := func(name, what string, only *ident.ResourceType) *grpc.ServiceDesc {
 		d := &grpc.ServiceDesc{
 			ServiceName: name,
 			Streams: []grpc.StreamDesc{
@@ -37,13 +37,13 @@ func (s *Server) services() []*grpc.ServiceDesc {
 		}
 		return d
 	}
-	of := func(t model.ResourceType) *model.ResourceType { return &t }
+	of := func(t ident.ResourceType) *ident.ResourceType { return &t }
 	return []*grpc.ServiceDesc{
 		service("envoy.service.discovery.v3.AggregatedDiscoveryService", "AggregatedResources", nil),
-		service("envoy.service.cluster.v3.ClusterDiscoveryService", "Clusters", of(model.CDS)),
-		service("envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints", of(model.EDS)),
-		service("envoy.service.listener.v3.ListenerDiscoveryService", "Listeners", of(model.LDS)),
-		service("envoy.service.route.v3.RouteDiscoveryService", "Routes", of(model.RDS)),
+		service("envoy.service.cluster.v3.ClusterDiscoveryService", "Clusters", of(ident.CDS)),
+		service("envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints", of(ident.EDS)),
+		service("envoy.service.listener.v3.ListenerDiscoveryService", "Listeners", of(ident.LDS)),
+		service("envoy.service.route.v3.RouteDiscoveryService", "Routes", of(ident.RDS)),
 	}
 }
 

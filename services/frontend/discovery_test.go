@@ -15,22 +15,22 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/model"
-	. "meshlog.dev/services/internal/model/modeltest"
+	. "meshlog.dev/services/mesh/meshtest"
 )
 
 // perType are the services of one type each.
-var perType = map[model.ResourceType]string{
-	model.CDS: "/envoy.service.cluster.v3.ClusterDiscoveryService/%sClusters",
-	model.EDS: "/envoy.service.endpoint.v3.EndpointDiscoveryService/%sEndpoints",
-	model.LDS: "/envoy.service.listener.v3.ListenerDiscoveryService/%sListeners",
-	model.RDS: "/envoy.service.route.v3.RouteDiscoveryService/%sRoutes",
+var perType = map[ident.ResourceType]string{
+	ident.CDS: "/envoy.service.cluster.v3.ClusterDiscoveryService/%sClusters",
+	ident.EDS: "/envoy.service.endpoint.v3.EndpointDiscoveryService/%sEndpoints",
+	ident.LDS: "/envoy.service.listener.v3.ListenerDiscoveryService/%sListeners",
+	ident.RDS: "/envoy.service.route.v3.RouteDiscoveryService/%sRoutes",
 }
 
 // inShop is what there is of each type in a shop, and how it is asked for.
-var inShop = map[model.ResourceType]struct{ name, subscription string }{
-	model.CDS: {"v1", "*"}, model.EDS: {"v1", "v1"}, model.LDS: {"http", "*"}, model.RDS: {"routes", "routes"},
+var inShop = map[ident.ResourceType]struct{ name, subscription string }{
+	ident.CDS: {"v1", "*"}, ident.EDS: {"v1", "v1"}, ident.LDS: {"http", "*"}, ident.RDS: {"routes", "routes"},
 }
 
 // deltaEnvoy is a client that speaks the incremental protocol.
@@ -38,7 +38,7 @@ type deltaEnvoy struct {
 	t      testing.TB
 	stream grpc.BidiStreamingClient[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
 	node   *corev3.Node
-	has    map[model.ResourceType]map[string]string // versions by name
+	has    map[ident.ResourceType]map[string]string // versions by name
 }
 
 const deltaADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
@@ -48,11 +48,11 @@ func (r *rig) connectDelta(method string, n *corev3.Node) *deltaEnvoy {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.t.Cleanup(cancel)
 	s := open[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse](ctx, r.t, r.dial(nil), method)
-	return &deltaEnvoy{t: r.t, stream: s, node: n, has: map[model.ResourceType]map[string]string{}}
+	return &deltaEnvoy{t: r.t, stream: s, node: n, has: map[ident.ResourceType]map[string]string{}}
 }
 
 // ask subscribes, and says what the client has.
-func (e *deltaEnvoy) ask(t model.ResourceType, names ...string) {
+func (e *deltaEnvoy) ask(t ident.ResourceType, names ...string) {
 	e.t.Helper()
 	e.send(&discoveryv3.DeltaDiscoveryRequest{
 		TypeUrl: t.URL(), ResourceNamesSubscribe: names, InitialResourceVersions: e.has[t], Node: e.node,
@@ -68,7 +68,7 @@ func (e *deltaEnvoy) send(r *discoveryv3.DeltaDiscoveryRequest) {
 
 // expect receives a response of a type that holds these names, "-" before
 // removed ones, and accepts it.
-func (e *deltaEnvoy) expect(t model.ResourceType, names ...string) *discoveryv3.DeltaDiscoveryResponse {
+func (e *deltaEnvoy) expect(t ident.ResourceType, names ...string) *discoveryv3.DeltaDiscoveryResponse {
 	e.t.Helper()
 	r, err := e.stream.Recv()
 	if err != nil {
@@ -97,7 +97,7 @@ func (e *deltaEnvoy) expect(t model.ResourceType, names ...string) *discoveryv3.
 func TestPerType(t *testing.T) {
 	mesh := shop(t)
 	f := start(t, "f1", mesh)
-	for _, typ := range []model.ResourceType{model.CDS, model.EDS, model.LDS, model.RDS} {
+	for _, typ := range []ident.ResourceType{ident.CDS, ident.EDS, ident.LDS, ident.RDS} {
 		method, resource := perType[typ], inShop[typ]
 		t.Run(typ.String(), func(t *testing.T) {
 			e := connectTo(t, f.dial(nil), fmt.Sprintf(method, "Stream"), node("web-1", "web"))
@@ -115,11 +115,11 @@ func TestPerType(t *testing.T) {
 		})
 	}
 	// A change reaches both kinds of stream of its type.
-	e := connectTo(t, f.dial(nil), fmt.Sprintf(perType[model.EDS], "Stream"), node("web-2", "web"))
-	e.ask(model.EDS, "v1")
-	e.ack(e.expect(model.EDS, "v1"))
+	e := connectTo(t, f.dial(nil), fmt.Sprintf(perType[ident.EDS], "Stream"), node("web-2", "web"))
+	e.ask(ident.EDS, "v1")
+	e.ack(e.expect(ident.EDS, "v1"))
 	mesh.Publish(Put("v1-endpoints", Endpoints("v1", 8001, 8002)))
-	e.ack(e.expect(model.EDS, "v1"))
+	e.ack(e.expect(ident.EDS, "v1"))
 }
 
 func TestDelta(t *testing.T) {
@@ -127,23 +127,23 @@ func TestDelta(t *testing.T) {
 	f := start(t, "f1", mesh)
 	e := f.connectDelta(deltaADS, node("web-1", "web"))
 	boot := func() {
-		e.ask(model.CDS, "*")
-		e.expect(model.CDS, "v1")
-		e.ask(model.EDS, "v1")
-		e.expect(model.EDS, "v1")
-		e.ask(model.LDS, "*")
-		e.expect(model.LDS, "http")
-		e.ask(model.RDS, "routes")
-		e.expect(model.RDS, "routes")
+		e.ask(ident.CDS, "*")
+		e.expect(ident.CDS, "v1")
+		e.ask(ident.EDS, "v1")
+		e.expect(ident.EDS, "v1")
+		e.ask(ident.LDS, "*")
+		e.expect(ident.LDS, "http")
+		e.ask(ident.RDS, "routes")
+		e.expect(ident.RDS, "routes")
 	}
 	boot()
 	v := mesh.Publish(
 		Put("v2", Cluster("v2", 1)), Put("v2-endpoints", Endpoints("v2", 8002)),
 		Put("routes", Routes("routes", To("v1", 90), To("v2", 10))),
 	)
-	e.expect(model.CDS, "v2")
-	e.expect(model.EDS, "v2")
-	e.expect(model.RDS, "routes")
+	e.expect(ident.CDS, "v2")
+	e.expect(ident.EDS, "v2")
+	e.expect(ident.RDS, "routes")
 	f.until("all is acknowledged", func(r *reportv1.FrontendReport) bool { return ackedAll(r, v.Seq) })
 
 	// Another frontend has nothing to say to who comes with all that.
@@ -151,10 +151,10 @@ func TestDelta(t *testing.T) {
 	has := e.has
 	e = other.connectDelta(deltaADS, node("web-1", "web"))
 	e.has = has
-	e.ask(model.CDS, "*")
-	e.ask(model.EDS, "v1", "v2")
-	e.ask(model.LDS, "*")
-	e.ask(model.RDS, "routes")
+	e.ask(ident.CDS, "*")
+	e.ask(ident.EDS, "v1", "v2")
+	e.ask(ident.LDS, "*")
+	e.ask(ident.RDS, "routes")
 	if r, err := e.stream.Recv(); err != nil || len(r.GetResources())+len(r.GetRemovedResources()) != 0 {
 		t.Fatalf("got %v, %v; want an empty answer", r, err)
 	}
@@ -176,10 +176,10 @@ func TestMalformedRequest(t *testing.T) {
 	f := start(t, "f1", shop(t))
 	conn := f.dial(nil)
 	good, bad := connect(t, conn, node("web-1", "web")), connect(t, conn, node("web-2", "web"))
-	good.ask(model.CDS)
-	good.ack(good.expect(model.CDS, "v1"))
-	bad.ask(model.CDS)
-	bad.ack(bad.expect(model.CDS, "v1"))
+	good.ask(ident.CDS)
+	good.ack(good.expect(ident.CDS, "v1"))
+	bad.ask(ident.CDS)
+	bad.ack(bad.expect(ident.CDS, "v1"))
 	raw := bad.stream.(*grpc.GenericClientStream[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse])
 	m := &emptypb.Empty{}
 	m.ProtoReflect().SetUnknown([]byte{0x0a, 0x7f}) // version_info of 127 bytes that are not there
@@ -189,8 +189,8 @@ func TestMalformedRequest(t *testing.T) {
 	if _, err := bad.stream.Recv(); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("got %v, want INVALID_ARGUMENT", err)
 	}
-	good.ask(model.LDS)
-	good.ack(good.expect(model.LDS, "http"))
+	good.ask(ident.LDS)
+	good.ack(good.expect(ident.LDS, "http"))
 }
 
 // A client with 30,000 clusters asks for all their endpoints in one request
@@ -205,7 +205,7 @@ func TestLargeRequest(t *testing.T) {
 	for i := range 30_000 {
 		names = append(names, fmt.Sprintf("outbound|80|v%d|%0140d.default.svc.cluster.local", i, i))
 	}
-	e.ask(model.EDS, names...)
+	e.ask(ident.EDS, names...)
 	if got := len(e.receive().GetResources()); got != len(names) {
 		t.Errorf("%d resources, want %d", got, len(names))
 	}

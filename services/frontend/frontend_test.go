@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	"meshlog.dev/services/internal/model"
-	. "meshlog.dev/services/internal/model/modeltest"
+	. "meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
@@ -43,13 +43,13 @@ func TestCanary(t *testing.T) {
 		Put("v2", Cluster("v2", 1)), Put("v2-endpoints", Endpoints("v2", 8002)),
 		Put("routes", Routes("routes", To("v1", 90), To("v2", 10))),
 	)
-	e.ack(e.expect(model.CDS, "v1", "v2"))
-	e.ack(e.expect(model.EDS, "v2"), "v1", "v2")
-	e.ack(e.expect(model.RDS, "routes"))
+	e.ack(e.expect(ident.CDS, "v1", "v2"))
+	e.ack(e.expect(ident.EDS, "v2"), "v1", "v2")
+	e.ack(e.expect(ident.RDS, "routes"))
 
 	// A shift of weights is one response.
 	v := mesh.Publish(Put("routes", Routes("routes", To("v1", 0), To("v2", 100))))
-	r := e.expect(model.RDS, "routes")
+	r := e.expect(ident.RDS, "routes")
 	if got := weights(t, r); got != "v1=0 v2=100" {
 		t.Errorf("weights %s", got)
 	}
@@ -99,10 +99,10 @@ func TestRemoval(t *testing.T) {
 		Remove("v1"), Remove("v1-endpoints"), Put("v2", Cluster("v2", 1)), Put("v2-endpoints", Endpoints("v2", 8002)),
 		Put("routes", Routes("routes", To("v2", 100))),
 	)
-	e.ack(e.expect(model.CDS, "v1", "v2"))
-	e.ack(e.expect(model.EDS, "v2"), "v1", "v2")
-	e.ack(e.expect(model.RDS, "routes"))
-	e.ack(e.expect(model.CDS, "v2"))
+	e.ack(e.expect(ident.CDS, "v1", "v2"))
+	e.ack(e.expect(ident.EDS, "v2"), "v1", "v2")
+	e.ack(e.expect(ident.RDS, "routes"))
+	e.ack(e.expect(ident.CDS, "v2"))
 }
 
 func TestReject(t *testing.T) {
@@ -110,16 +110,16 @@ func TestReject(t *testing.T) {
 	f := start(t, "f1", mesh)
 	e := f.connect(node("web-1", "web"))
 	bootShop(e)
-	good := e.versions[model.CDS]
+	good := e.versions[ident.CDS]
 
 	mesh.Publish(
 		Put("v1", Cluster("v1", 2)), Put("v2", Cluster("v2", 1)), Put("v2-endpoints", Endpoints("v2", 8002)),
 	)
-	r := e.expect(model.CDS, "v1", "v2")
-	e.expect(model.EDS, "v1", "v2")
+	r := e.expect(ident.CDS, "v1", "v2")
+	e.expect(ident.EDS, "v1", "v2")
 	e.nack(r, "Error adding/updating cluster(s) v1: it is bad")
 	// The good one is served, and v1 as it was.
-	r = e.expect(model.CDS, "v1", "v2")
+	r = e.expect(ident.CDS, "v1", "v2")
 	if r.GetVersionInfo()[:5] != "nack-" {
 		t.Errorf("version %s", r.GetVersionInfo())
 	}
@@ -127,15 +127,15 @@ func TestReject(t *testing.T) {
 	if got := nackOf(report); !cmp.Equal(got.GetResources(), []string{"v1"}) || got.GetMessage() == "" {
 		t.Errorf("NACK %v", got)
 	}
-	e.expect(model.EDS, "v1")
+	e.expect(ident.EDS, "v1")
 	e.ack(r)
-	if e.versions[model.CDS] == good {
+	if e.versions[ident.CDS] == good {
 		t.Error("the version is the one from before")
 	}
 
 	// Another content lifts it.
 	mesh.Publish(Put("v1", Cluster("v1", 3)))
-	e.ack(e.expect(model.CDS, "v1", "v2"))
+	e.ack(e.expect(ident.CDS, "v1", "v2"))
 	f.until("no NACK", func(r *reportv1.FrontendReport) bool { return nackOf(r) == nil })
 }
 
@@ -168,23 +168,23 @@ func TestReconnect(t *testing.T) {
 	} {
 		again.until(name, func(r *reportv1.FrontendReport) bool { return r.GetServing() != nil })
 		e = e.reconnect(again)
-		e.ask(model.CDS)
-		e.ask(model.EDS, "v1")
-		e.ask(model.LDS)
-		e.ask(model.RDS, "routes")
-		e.ack(e.expect(model.EDS))
+		e.ask(ident.CDS)
+		e.ask(ident.EDS, "v1")
+		e.ask(ident.LDS)
+		e.ask(ident.RDS, "routes")
+		e.ack(e.expect(ident.EDS))
 	}
 	// Nothing else came: the next response is that of the next change.
 	last := start(t, "f3", mesh)
 	last.serves(mesh.Last().Version())
 	e = e.reconnect(last)
-	e.ask(model.CDS)
-	e.ask(model.EDS, "v1")
-	e.ask(model.LDS)
-	e.ask(model.RDS, "routes")
-	e.ack(e.expect(model.EDS))
+	e.ask(ident.CDS)
+	e.ask(ident.EDS, "v1")
+	e.ask(ident.LDS)
+	e.ask(ident.RDS, "routes")
+	e.ack(e.expect(ident.EDS))
 	mesh.Publish(Put("v1-endpoints", Endpoints("v1", 8001, 8003)))
-	e.ack(e.expect(model.EDS, "v1"))
+	e.ack(e.expect(ident.EDS, "v1"))
 }
 
 // A client that knows more than a frontend is answered when that has caught
@@ -202,16 +202,16 @@ func TestNeverOlderAfterNewer(t *testing.T) {
 	bootShop(e)
 	change := Put("v1", Cluster("v1", 7))
 	mesh.Publish(change)
-	e.ack(e.expect(model.CDS, "v1"))
-	e.ack(e.expect(model.EDS, "v1"))
+	e.ack(e.expect(ident.CDS, "v1"))
+	e.ack(e.expect(ident.EDS, "v1"))
 
 	late := start(t, "f2", behind, withHead(mesh))
 	late.serves(behind.Last().Version())
 	e = e.reconnect(late)
-	e.ask(model.CDS)
+	e.ask(ident.CDS)
 	behind.Publish(change) // the frontend learns of it only now
-	e.ask(model.EDS, "v1")
-	e.ack(e.expect(model.EDS))
+	e.ask(ident.EDS, "v1")
+	e.ack(e.expect(ident.EDS))
 }
 
 func TestGroups(t *testing.T) {
@@ -224,8 +224,8 @@ func TestGroups(t *testing.T) {
 	f := start(t, "f1", mesh)
 	for cluster, want := range map[string][]string{"web": {"all", "web"}, "api": {"all", "api"}, "other": {"all"}} {
 		e := f.connect(node(cluster+"-1", cluster))
-		e.ask(model.CDS)
-		e.ack(e.expect(model.CDS, want...))
+		e.ask(ident.CDS)
+		e.ack(e.expect(ident.CDS, want...))
 	}
 }
 
@@ -249,7 +249,7 @@ func TestNodeMissing(t *testing.T) {
 	f := start(t, "f1", shop(t))
 	f.until("serving", func(r *reportv1.FrontendReport) bool { return r.GetServing() != nil })
 	e := f.connect(nil)
-	e.ask(model.CDS)
+	e.ask(ident.CDS)
 	_, err := e.stream.Recv()
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("got %v", err)
@@ -270,7 +270,7 @@ func TestSameEverywhere(t *testing.T) {
 		)
 		early.serves(v)
 		e := early.connect(node(fmt.Sprint("web-", i), "web"))
-		e.ask(model.EDS, "c0")
+		e.ask(ident.EDS, "c0")
 		e.receive()
 	}
 	mesh.Publish(Remove("c4"), Remove("c4-endpoints"), Put("routes", Routes("routes", To("c0", 1))))
@@ -278,10 +278,10 @@ func TestSameEverywhere(t *testing.T) {
 	early.serves(mesh.Last().Version())
 	late.serves(mesh.Last().Version())
 
-	subscriptions := map[model.ResourceType][]string{
-		model.CDS: nil, model.EDS: {"c0", "c1", "c2", "nobody"}, model.LDS: nil, model.RDS: {"routes", "unknown"},
+	subscriptions := map[ident.ResourceType][]string{
+		ident.CDS: nil, ident.EDS: {"c0", "c1", "c2", "nobody"}, ident.LDS: nil, ident.RDS: {"routes", "unknown"},
 	}
-	served := func(r *rig, types ...model.ResourceType) map[string]string {
+	served := func(r *rig, types ...ident.ResourceType) map[string]string {
 		got := map[string]string{}
 		e := r.connect(node("other", "web"))
 		for _, typ := range types {
@@ -295,11 +295,11 @@ func TestSameEverywhere(t *testing.T) {
 		}
 		return got
 	}
-	want := served(early, model.CDS, model.EDS, model.LDS, model.RDS)
+	want := served(early, ident.CDS, ident.EDS, ident.LDS, ident.RDS)
 	for name, got := range map[string]map[string]string{
-		"the other one":               served(late, model.CDS, model.EDS, model.LDS, model.RDS),
-		"the other one, other order":  served(late, model.RDS, model.LDS, model.CDS, model.EDS),
-		"the same one, another order": served(early, model.LDS, model.CDS, model.EDS, model.RDS),
+		"the other one":               served(late, ident.CDS, ident.EDS, ident.LDS, ident.RDS),
+		"the other one, other order":  served(late, ident.RDS, ident.LDS, ident.CDS, ident.EDS),
+		"the same one, another order": served(early, ident.LDS, ident.CDS, ident.EDS, ident.RDS),
 	} {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

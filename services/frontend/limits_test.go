@@ -18,10 +18,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend"
-	"meshlog.dev/services/internal/model"
-	. "meshlog.dev/services/internal/model/modeltest"
+	. "meshlog.dev/services/mesh/meshtest"
 )
 
 func withLimits(change func(*frontend.Limits)) option {
@@ -61,8 +61,8 @@ func TestNotReady(t *testing.T) {
 	mesh.Publish(Put("a", Cluster("a", 1)))
 	f.until("ready", func(*reportv1.FrontendReport) bool { return f.server.Ready() == nil })
 	e = e.reconnect(f)
-	e.ask(model.CDS)
-	e.ack(e.expect(model.CDS, "a"))
+	e.ask(ident.CDS)
+	e.ack(e.expect(ident.CDS, "a"))
 }
 
 func TestStreamLimit(t *testing.T) {
@@ -71,7 +71,7 @@ func TestStreamLimit(t *testing.T) {
 		var streams []*envoy
 		for i := range 20 {
 			e := f.connect(node(fmt.Sprint("web-", i), "web"))
-			e.ask(model.CDS)
+			e.ask(ident.CDS)
 			streams = append(streams, e)
 			synctest.Wait()
 		}
@@ -97,18 +97,18 @@ func TestFirstAnswersLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.FirstAnswers = 1 }))
 		one, two := f.connect(node("web-1", "web")), f.connect(node("web-2", "web"))
-		one.ask(model.CDS)
-		one.ack(one.expect(model.CDS, "v1"))
-		two.ask(model.CDS)
+		one.ask(ident.CDS)
+		one.ack(one.expect(ident.CDS, "v1"))
+		two.ask(ident.CDS)
 		synctest.Wait()
 		if in, waiting := f.counted("meshlog_frontend_first_answers"), f.counted("meshlog_frontend_streams_waiting"); in != 1 || waiting != 1 {
 			t.Errorf("%v at their first answers, %v waiting; want 1 and 1", in, waiting)
 		}
-		one.ask(model.EDS, "v1")
-		one.ack(one.expect(model.EDS, "v1"))
-		one.ask(model.LDS)
-		one.ack(one.expect(model.LDS, "http"))
-		two.ack(two.expect(model.CDS, "v1"))
+		one.ask(ident.EDS, "v1")
+		one.ack(one.expect(ident.EDS, "v1"))
+		one.ask(ident.LDS)
+		one.ack(one.expect(ident.LDS, "http"))
+		two.ack(two.expect(ident.CDS, "v1"))
 	})
 }
 
@@ -120,12 +120,12 @@ func TestFirstAnswersOfResuming(t *testing.T) {
 		bootShop(e)
 		synctest.Wait()
 		e = e.reconnect(f)
-		e.ask(model.CDS)
-		e.ask(model.EDS, "v1")
-		e.ack(e.expect(model.EDS))
+		e.ask(ident.CDS)
+		e.ask(ident.EDS, "v1")
+		e.ack(e.expect(ident.EDS))
 		other := f.connect(node("web-2", "web"))
-		other.ask(model.CDS)
-		other.ack(other.expect(model.CDS, "v1"))
+		other.ask(ident.CDS)
+		other.ack(other.expect(ident.CDS, "v1"))
 	})
 }
 
@@ -134,12 +134,12 @@ func TestFirstAnswersBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.FirstAnswers = 1 }))
 		e := f.connect(node("web-1", "web"))
-		e.ask(model.CDS)
-		e.expect(model.CDS, "v1")
+		e.ask(ident.CDS)
+		e.expect(ident.CDS, "v1")
 		<-time.After(200 * time.Millisecond)
 		other := f.connect(node("web-2", "web"))
-		other.ask(model.CDS)
-		other.ack(other.expect(model.CDS, "v1"))
+		other.ask(ident.CDS)
+		other.ack(other.expect(ident.CDS, "v1"))
 	})
 }
 
@@ -153,17 +153,17 @@ func TestSlowClient(t *testing.T) {
 		mesh.Publish(Put("big", big), Put("e", Endpoints("big", 1)))
 		f := start(t, "f1", mesh)
 		slow, other := f.connect(node("slow", "web")), f.connect(node("other", "web"))
-		slow.ask(model.CDS)
-		slow.ask(model.EDS, "big") // the second response does not fit the transport's window
+		slow.ask(ident.CDS)
+		slow.ask(ident.EDS, "big") // the second response does not fit the transport's window
 		synctest.Wait()
 		began := time.Now()
-		other.ask(model.CDS)
-		other.ack(other.expect(model.CDS, "big"))
-		other.ask(model.EDS, "big")
-		other.ack(other.expect(model.EDS, "big"))
+		other.ask(ident.CDS)
+		other.ack(other.expect(ident.CDS, "big"))
+		other.ask(ident.EDS, "big")
+		other.ack(other.expect(ident.EDS, "big"))
 		for port := range uint32(10) {
 			mesh.Publish(Put("e", Endpoints("big", port+2)))
-			other.ack(other.expect(model.EDS, "big"))
+			other.ack(other.expect(ident.EDS, "big"))
 		}
 		if took := time.Since(began); took != 0 {
 			t.Errorf("a slow client costs another one %s", took)
@@ -173,7 +173,7 @@ func TestSlowClient(t *testing.T) {
 			t.Errorf("a slow client is ended after %s, %v counted", took, f.counted("pilot_xds_write_timeout"))
 		}
 		mesh.Publish(Put("e", Endpoints("big", 99)))
-		other.ack(other.expect(model.EDS, "big"))
+		other.ack(other.expect(ident.EDS, "big"))
 	})
 }
 
@@ -216,7 +216,7 @@ func TestHalfOpen(t *testing.T) {
 		c.freeze()
 		began := time.Now()
 		mesh.Publish(Put("v1-endpoints", Endpoints("v1", 8001, 8002)))
-		other.ack(other.expect(model.EDS, "v1"))
+		other.ack(other.expect(ident.EDS, "v1"))
 		f.until("one stream", func(r *reportv1.FrontendReport) bool { return len(r.GetProxies()) == 1 })
 		if took := time.Since(began); took > 45*time.Second {
 			t.Errorf("ended after %s", took)
@@ -243,9 +243,9 @@ func TestAge(t *testing.T) {
 		next := connect(t, conn, e.node)
 		next.versions, next.names = e.versions, e.names
 		e = next
-		e.ask(model.CDS)
-		e.ask(model.EDS, "v1")
-		e.ack(e.expect(model.EDS))
+		e.ask(ident.CDS)
+		e.ask(ident.EDS, "v1")
+		e.ack(e.expect(ident.EDS))
 		if n := conns.Load(); n != 2 {
 			t.Errorf("%d connections, want 2: one that may lead elsewhere", n)
 		}
@@ -294,7 +294,7 @@ func TestNoAge(t *testing.T) {
 		bootShop(e)
 		<-time.After(24 * time.Hour)
 		mesh.Publish(Put("v1-endpoints", Endpoints("v1", 8001, 8002)))
-		e.ack(e.expect(model.EDS, "v1"))
+		e.ack(e.expect(ident.EDS, "v1"))
 	})
 }
 
@@ -319,13 +319,13 @@ func TestPanic(t *testing.T) {
 		f := start(t, "f1", mesh, func(c *frontend.Config) { c.Logger = slog.New(panics{slog.DiscardHandler}) })
 		e, other := f.connect(node("web-1", "web")), f.connect(node("web-2", "web"))
 		bootShop(other)
-		e.ask(model.CDS)
-		e.nack(e.expect(model.CDS, "v1"), "no")
+		e.ask(ident.CDS)
+		e.nack(e.expect(ident.CDS, "v1"), "no")
 		if _, err := e.stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "log") {
 			t.Errorf("the stream ends with %v, want UNAVAILABLE and where to look", err)
 		}
 		mesh.Publish(Put("v1-endpoints", Endpoints("v1", 8001, 8002)))
-		other.ack(other.expect(model.EDS, "v1"))
+		other.ack(other.expect(ident.EDS, "v1"))
 		f.until("one stream", func(r *reportv1.FrontendReport) bool { return len(r.GetProxies()) == 1 })
 		if n := f.counted("meshlog_frontend_panics_total"); n != 1 {
 			t.Errorf("%v counted", n)

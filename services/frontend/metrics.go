@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/replica"
-	"meshlog.dev/services/internal/model"
 )
 
 // Metrics of a frontend, in the order in which a version passes its stages:
@@ -32,9 +32,9 @@ type Metrics struct {
 	handshakeFailures, impostors       prometheus.Counter
 	retaken, unsupported               prometheus.Counter
 	// Responses, by type.
-	push, acks, convergence, bytes   [model.ResourceTypes]prometheus.Observer
-	pushes, rejects, stale, tooLarge [model.ResourceTypes]prometheus.Counter
-	heldBack                         [model.ResourceTypes]prometheus.Gauge
+	push, acks, convergence, bytes   [ident.ResourceTypes]prometheus.Observer
+	pushes, rejects, stale, tooLarge [ident.ResourceTypes]prometheus.Counter
+	heldBack                         [ident.ResourceTypes]prometheus.Gauge
 	sendSeconds                      prometheus.Histogram
 }
 
@@ -120,29 +120,29 @@ func (m *Metrics) histogram(name, help string, buckets []float64) prometheus.His
 	return h
 }
 
-func (m *Metrics) counters(name, help string) (c [model.ResourceTypes]prometheus.Counter) {
+func (m *Metrics) counters(name, help string) (c [ident.ResourceTypes]prometheus.Counter) {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"type"})
 	m.collectors = append(m.collectors, v)
 	for t := range c {
-		c[t] = v.WithLabelValues(model.ResourceType(t).String())
+		c[t] = v.WithLabelValues(ident.ResourceType(t).String())
 	}
 	return c
 }
 
-func (m *Metrics) gauges(name, help string) (g [model.ResourceTypes]prometheus.Gauge) {
+func (m *Metrics) gauges(name, help string) (g [ident.ResourceTypes]prometheus.Gauge) {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"type"})
 	m.collectors = append(m.collectors, v)
 	for t := range g {
-		g[t] = v.WithLabelValues(model.ResourceType(t).String())
+		g[t] = v.WithLabelValues(ident.ResourceType(t).String())
 	}
 	return g
 }
 
-func (m *Metrics) histograms(name, help string, buckets []float64) (h [model.ResourceTypes]prometheus.Observer) {
+func (m *Metrics) histograms(name, help string, buckets []float64) (h [ident.ResourceTypes]prometheus.Observer) {
 	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"type"})
 	m.collectors = append(m.collectors, v)
 	for t := range h {
-		h[t] = v.WithLabelValues(model.ResourceType(t).String())
+		h[t] = v.WithLabelValues(ident.ResourceType(t).String())
 	}
 	return h
 }
@@ -163,7 +163,7 @@ func (m *Metrics) serves(st *replica.State, had, now time.Time) {
 
 // sent counts a response that was given to the transport, which took a while;
 // cause is the version that caused it, nil if none is known.
-func (m *Metrics) sent(t model.ResourceType, bytes int, start time.Time, cause *served) {
+func (m *Metrics) sent(t ident.ResourceType, bytes int, start time.Time, cause *served) {
 	now := time.Now()
 	m.pushes[t].Inc()
 	m.bytes[t].Observe(float64(bytes))
@@ -175,7 +175,7 @@ func (m *Metrics) sent(t model.ResourceType, bytes int, start time.Time, cause *
 
 // acked counts an ACK of a response that a version caused, which was made at
 // sent.
-func (m *Metrics) acked(t model.ResourceType, sent time.Time, cause *served) {
+func (m *Metrics) acked(t ident.ResourceType, sent time.Time, cause *served) {
 	now := time.Now()
 	m.acks[t].Observe(now.Sub(sent).Seconds())
 	if cause != nil && !cause.observed.IsZero() {

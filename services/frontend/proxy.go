@@ -5,7 +5,7 @@ import (
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/store"
 )
 

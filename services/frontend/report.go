@@ -10,7 +10,6 @@ import (
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 )
 
@@ -183,7 +182,7 @@ func (s *Server) refreshMetrics() {
 // refreshStreams looks at every stream.
 func (s *Server) refreshStreams(now time.Time) {
 	m := s.cfg.Metrics
-	var held [model.ResourceTypes]int
+	var held [ident.ResourceTypes]int
 	unconverged, oldest := 0, now
 	for _, c := range s.streamsNow() {
 		c.mu.Lock()

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
-	. "meshlog.dev/services/internal/model/modeltest"
+	. "meshlog.dev/services/mesh/meshtest"
 )
 
 // BenchmarkReport is what a frontend with 2000 streams says: all of it, as it

@@ -25,7 +25,6 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend"
 	"meshlog.dev/services/frontend/frontendtest"
-	"meshlog.dev/services/internal/model"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
@@ -191,8 +190,8 @@ type envoy struct {
 	stream   grpc.BidiStreamingClient[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
 	node     *corev3.Node
 	cancel   context.CancelFunc            // ends the stream
-	versions map[model.ResourceType]string // that it has applied
-	names    map[model.ResourceType][]string
+	versions map[ident.ResourceType]string // that it has applied
+	names    map[ident.ResourceType][]string
 }
 
 func node(id, cluster string) *corev3.Node {
@@ -234,7 +233,7 @@ func connectTo(t testing.TB, conn *grpc.ClientConn, method string, n *corev3.Nod
 	t.Cleanup(cancel)
 	return &envoy{
 		t: t, stream: open[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse](ctx, t, conn, method), node: n, cancel: cancel,
-		versions: map[model.ResourceType]string{}, names: map[model.ResourceType][]string{},
+		versions: map[ident.ResourceType]string{}, names: map[ident.ResourceType][]string{},
 	}
 }
 
@@ -256,7 +255,7 @@ func (e *envoy) reconnect(r *rig) *envoy {
 }
 
 // ask sends the first request of a type.
-func (e *envoy) ask(t model.ResourceType, names ...string) {
+func (e *envoy) ask(t ident.ResourceType, names ...string) {
 	e.t.Helper()
 	e.names[t] = names
 	e.send(&discoveryv3.DiscoveryRequest{TypeUrl: t.URL(), VersionInfo: e.versions[t], ResourceNames: names, Node: e.node})
@@ -283,7 +282,7 @@ func (e *envoy) receive() *discoveryv3.DiscoveryResponse {
 // ack accepts a response; names are what is subscribed from then on.
 func (e *envoy) ack(r *discoveryv3.DiscoveryResponse, names ...string) {
 	e.t.Helper()
-	t, _ := model.ResourceTypeOf(r.GetTypeUrl())
+	t, _ := ident.ResourceTypeOf(r.GetTypeUrl())
 	if names != nil {
 		e.names[t] = names
 	}
@@ -295,7 +294,7 @@ func (e *envoy) ack(r *discoveryv3.DiscoveryResponse, names ...string) {
 
 func (e *envoy) nack(r *discoveryv3.DiscoveryResponse, message string) {
 	e.t.Helper()
-	t, _ := model.ResourceTypeOf(r.GetTypeUrl())
+	t, _ := ident.ResourceTypeOf(r.GetTypeUrl())
 	e.send(&discoveryv3.DiscoveryRequest{
 		TypeUrl: r.GetTypeUrl(), VersionInfo: e.versions[t], ResponseNonce: r.GetNonce(), ResourceNames: e.names[t],
 		ErrorDetail: &statusv1.Status{Code: 13, Message: message},
@@ -303,7 +302,7 @@ func (e *envoy) nack(r *discoveryv3.DiscoveryResponse, message string) {
 }
 
 // expect receives a response of a type that holds these names, and returns it.
-func (e *envoy) expect(t model.ResourceType, names ...string) *discoveryv3.DiscoveryResponse {
+func (e *envoy) expect(t ident.ResourceType, names ...string) *discoveryv3.DiscoveryResponse {
 	e.t.Helper()
 	r := e.receive()
 	if diff := cmp.Diff(fmt.Sprintf("%s %v", t, names), describe(r)); diff != "" {
@@ -313,7 +312,7 @@ func (e *envoy) expect(t model.ResourceType, names ...string) *discoveryv3.Disco
 }
 
 func describe(r *discoveryv3.DiscoveryResponse) string {
-	t, _ := model.ResourceTypeOf(r.GetTypeUrl())
+	t, _ := ident.ResourceTypeOf(r.GetTypeUrl())
 	names := []string{}
 	for _, a := range r.GetResources() {
 		m, err := a.UnmarshalNew()
@@ -336,14 +335,14 @@ func describe(r *discoveryv3.DiscoveryResponse) string {
 // boot brings a new Envoy to where it has one listener with its routes.
 func (e *envoy) boot(clusters, endpoints []string, listener, routes string) {
 	e.t.Helper()
-	e.ask(model.CDS)
-	e.ack(e.expect(model.CDS, clusters...))
-	e.ask(model.EDS, endpoints...)
-	e.ack(e.expect(model.EDS, endpoints...))
-	e.ask(model.LDS)
-	e.ack(e.expect(model.LDS, listener))
-	e.ask(model.RDS, routes)
-	e.ack(e.expect(model.RDS, routes))
+	e.ask(ident.CDS)
+	e.ack(e.expect(ident.CDS, clusters...))
+	e.ask(ident.EDS, endpoints...)
+	e.ack(e.expect(ident.EDS, endpoints...))
+	e.ask(ident.LDS)
+	e.ack(e.expect(ident.LDS, listener))
+	e.ask(ident.RDS, routes)
+	e.ack(e.expect(ident.RDS, routes))
 }
 
 // withHead asks another mesh's chain for the head.

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/failpoint"
 )
 
 // changed says that there is another view. It does not block.
@@ -134,7 +134,7 @@ func (c *conn) sendOut() error {
 		by.trace.response(t, c.proxy.ID) // before its answer may come
 	}
 	c.limit.Reset(c.server.cfg.Limits.SendTimeout)
-	stop.At(stop.FrontendPush)
+	failpoint.At(failpoint.FrontendPush)
 	err := c.grpc.SendMsg(&c.out)
 	c.limit.Stop()
 	c.out, c.ready = response{}, false

@@ -25,8 +25,8 @@ import (
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/replica"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/published"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/published"
 	"meshlog.dev/store"
 )
 
@@ -269,12 +269,12 @@ func (s *Server) Ready() error {
 
 // remember takes in a version that is not to be served any more: who comes back
 // with it is recognised.
-func (s *Server) remember(st *replica.State, changed []model.Input) {
+func (s *Server) remember(st *replica.State, changed []index.Input) {
 	s.cache.Update(st.Version(), timeOf(st.Manifest.GetPublishTime()), st.PushContext, changed)
 }
 
 // serveState makes a version of the world what is served.
-func (s *Server) serveState(st *replica.State, changed []model.Input) {
+func (s *Server) serveState(st *replica.State, changed []index.Input) {
 	v := st.Version()
 	had := time.Now()
 	next := servedOf(st, had)

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/proxy"
 )
 
 // listeners are all of them; connections of those with TLS say so.
@@ -86,7 +86,7 @@ func (s *Server) handshakeFailed(from net.Addr, err error) {
 	}
 }
 
-func (s *Server) refusedIdentity(p *model.Proxy, address string, err error) {
+func (s *Server) refusedIdentity(p *proxy.Proxy, address string, err error) {
 	s.cfg.Metrics.impostors.Inc()
 	s.streamLog.Warn("a proxy is not who its certificate says; it is refused", "proxy", p.ID, "address", address, "error", err)
 }
@@ -95,7 +95,7 @@ func (s *Server) refusedIdentity(p *model.Proxy, address string, err error) {
 // that has an identity in the form of Istio's,
 // spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT. Other identities say
 // nothing of a namespace, nor does a connection without a certificate.
-func checkIdentity(info credentials.AuthInfo, p *model.Proxy) error {
+func checkIdentity(info credentials.AuthInfo, p *proxy.Proxy) error {
 	tlsInfo, ok := info.(credentials.TLSInfo)
 	if !ok || len(tlsInfo.State.PeerCertificates) == 0 {
 		return nil

@@ -21,11 +21,11 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"meshlog.dev/deploy/testkit/certtest"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend"
-	"meshlog.dev/services/internal/certfile"
-	"meshlog.dev/services/internal/certfile/certtest"
-	"meshlog.dev/services/internal/model"
-	. "meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/services/internal/certificates"
+	. "meshlog.dev/services/mesh/meshtest"
 )
 
 // tlsPorts is a frontend that listens with TLS beside without.
@@ -40,12 +40,12 @@ func startTLS(t *testing.T, mutual bool) *tlsPorts {
 	t.Helper()
 	p := &tlsPorts{ca: certtest.NewCA(t, "servers"), clientCA: certtest.NewCA(t, "clients")}
 	dir := t.TempDir()
-	var files certfile.Files
+	var files certificates.Files
 	files.Cert, files.Key = p.ca.Server("first", time.Now().Add(time.Hour)).Write(t, dir, "xds")
 	if mutual {
 		files.ClientCA = certtest.WriteFile(t, dir, "ca.pem", p.clientCA.PEM())
 	}
-	certs, err := certfile.Load(files)
+	certs, err := certificates.Load(files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func ask(t *testing.T, to net.Addr, creds credentials.TransportCredentials, n *c
 		return err
 	}
 	// When the stream has ended, receiving says why.
-	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: n, TypeUrl: model.CDS.URL()}); err != nil && !errors.Is(err, io.EOF) {
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: n, TypeUrl: ident.CDS.URL()}); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	_, err = stream.Recv()
@@ -165,7 +165,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca, dir := certtest.NewCA(t, "servers"), t.TempDir()
 		cert, key := ca.Server("first", time.Now().Add(time.Hour)).Write(t, dir, "xds")
-		certs, err := certfile.Load(certfile.Files{Cert: cert, Key: key})
+		certs, err := certificates.Load(certificates.Files{Cert: cert, Key: key})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,18 +201,18 @@ func TestCertificateIsReplaced(t *testing.T) {
 		}
 		before, leave := join("before", "first")
 		defer leave()
-		before.ask(model.CDS)
-		before.ack(before.expect(model.CDS, "one"))
+		before.ask(ident.CDS)
+		before.ack(before.expect(ident.CDS, "one"))
 
 		ca.Server("second", time.Now().Add(time.Hour)).Write(t, dir, "xds")
 		<-time.After(time.Minute)
 
 		after, leave := join("after", "second")
 		defer leave()
-		after.ask(model.CDS)
-		after.ack(after.expect(model.CDS, "one"))
+		after.ask(ident.CDS)
+		after.ack(after.expect(ident.CDS, "one"))
 		m.Publish(Put("two", Cluster("two", 1)))
-		before.expect(model.CDS, "one", "two")
-		after.expect(model.CDS, "one", "two")
+		before.expect(ident.CDS, "one", "two")
+		after.expect(ident.CDS, "one", "two")
 	})
 }

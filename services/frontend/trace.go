@@ -10,10 +10,10 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/replica"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/published"
 	"meshlog.dev/services/internal/tracing"
+	"meshlog.dev/services/mesh/published"
 )
 
 const (
@@ -114,7 +114,7 @@ type convergence struct {
 
 // response says that a response which the version caused is given to the
 // transport now.
-func (c *convergence) response(t model.ResourceType, proxy string) {
+func (c *convergence) response(t ident.ResourceType, proxy string) {
 	if c == nil {
 		return
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
 )
 
 // A version that is not traced costs its responses and ACKs nothing but being
@@ -18,10 +17,10 @@ func TestUntracedCostsNothing(t *testing.T) {
 	m, newest, sent := NewMetrics(), ident.Position{Epoch: 1, Seq: 2*keptServed - 1}, time.Now()
 	allocations := testing.AllocsPerRun(100, func() {
 		by := r.find(newest)
-		by.trace.response(model.EDS, "proxy")
-		m.sent(model.EDS, 100, sent, by)
+		by.trace.response(ident.EDS, "proxy")
+		m.sent(ident.EDS, 100, sent, by)
 		by.trace.answer("proxy", false)
-		m.acked(model.EDS, sent, by)
+		m.acked(ident.EDS, sent, by)
 	})
 	if allocations != 0 {
 		t.Errorf("a response and its ACK allocate %.0f times", allocations)
@@ -39,10 +38,10 @@ func BenchmarkUntraced(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		by := r.find(newest)
-		by.trace.response(model.EDS, "proxy")
-		m.sent(model.EDS, 100, sent, by)
+		by.trace.response(ident.EDS, "proxy")
+		m.sent(ident.EDS, 100, sent, by)
 		by.trace.answer("proxy", false)
-		m.acked(model.EDS, sent, by)
+		m.acked(ident.EDS, sent, by)
 	}
 }
 

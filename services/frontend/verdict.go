@@ -10,8 +10,8 @@ import (
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/store"
 )
 
@@ -88,7 +88,7 @@ func (o *opinions) known() ([]*conn, []ident.Rejected) {
 func (s *Server) Suspects(list []*reportv1.Suspect) {
 	var subjects []ident.Rejected
 	for _, p := range list {
-		t, ok := model.ResourceTypeOf(p.GetTypeUrl())
+		t, ok := ident.ResourceTypeOf(p.GetTypeUrl())
 		sum := xds.Sum{}
 		if ok && len(p.GetSum()) == len(sum) {
 			subjects = append(subjects, ident.Rejected{Type: t.URL(), Name: p.GetName(), Sum: xds.Sum(p.GetSum()), Client: p.GetClient()})
@@ -103,7 +103,7 @@ func (s *Server) Suspects(list []*reportv1.Suspect) {
 // tally is what the proxies of one version think of a resource.
 type tally struct {
 	ident.Rejected
-	t         model.ResourceType
+	t         ident.ResourceType
 	asked     bool // the leader wants to know
 	rejectors []rejector
 	rejecting uint32
@@ -114,7 +114,7 @@ type tally struct {
 // rejector is a proxy that rejects a resource, and why.
 type rejector struct {
 	id    string
-	class model.ProxyClass
+	class index.ProxyClass
 	stream.Rejection
 }
 
@@ -127,7 +127,7 @@ func (s *Server) verdicts(conns []*conn) []*reportv1.Verdict {
 	}
 	tallies := map[ident.Rejected]*tally{}
 	for _, x := range suspects {
-		t, _ := model.ResourceTypeOf(x.Type)
+		t, _ := ident.ResourceTypeOf(x.Type)
 		tallies[x] = &tally{Rejected: x, t: t, asked: true}
 	}
 	for _, c := range rejecting {
@@ -220,7 +220,7 @@ func (t *tally) verdict() *reportv1.Verdict {
 	}
 	first := t.rejectors[0]
 	v.Message = strings.ToValidUTF8(first.Message[:min(len(first.Message), maxReason)], "")
-	v.Class = first.class.Only(t.t).Released([model.ResourceTypes]string{}).Encode()
+	v.Class = first.class.Only(t.t).Released([ident.ResourceTypes]string{}).Encode()
 	if good, world := t.good(); good != nil {
 		v.GoodSum, v.Good = good.Sum[:], store.VersionProto(world)
 	}

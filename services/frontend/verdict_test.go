@@ -13,10 +13,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend"
-	"meshlog.dev/services/internal/model"
-	. "meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/services/mesh/index"
+	. "meshlog.dev/services/mesh/meshtest"
 )
 
 func release(id, version string) *corev3.Node {
@@ -26,7 +27,7 @@ func release(id, version string) *corev3.Node {
 // opinionsOf is what a report says of resources, in short.
 func opinionsOf(r *reportv1.FrontendReport) (all []string) {
 	for _, v := range r.GetVerdicts() {
-		t, _ := model.ResourceTypeOf(v.GetTypeUrl())
+		t, _ := ident.ResourceTypeOf(v.GetTypeUrl())
 		all = append(all, fmt.Sprintf("%s %s of %s: rejected %d by %v, applied %d, undecided %d", t, v.GetName(), v.GetClient(),
 			v.GetRejected(), v.GetRejectedBy(), v.GetApplied(), v.GetUndecided()))
 	}
@@ -42,8 +43,8 @@ func TestVerdicts(t *testing.T) {
 	var clients []*envoy
 	for _, n := range []*corev3.Node{release("p1", "1.38.0"), release("p2", "1.38.0"), release("p3", "1.38.0"), release("old", "1.37.0")} {
 		e := f.connect(n)
-		e.ask(model.CDS)
-		e.ack(e.expect(model.CDS, "a", "b"))
+		e.ask(ident.CDS)
+		e.ack(e.expect(ident.CDS, "a", "b"))
 		clients = append(clients, e)
 	}
 	says := func(what string, want ...string) []*reportv1.Verdict {
@@ -60,7 +61,7 @@ func TestVerdicts(t *testing.T) {
 	f.serves(m.Publish(Put("x", Endpoints("x", 2)))) // which concerns no cluster
 	m.Publish(Put("b", Cluster("b", 2)))
 	for i, e := range clients {
-		r := e.expect(model.CDS, "a", "b")
+		r := e.expect(ident.CDS, "a", "b")
 		switch i {
 		case 0:
 			e.nack(r, "Error adding/updating cluster(s) b: it is bad")
@@ -80,7 +81,7 @@ func TestVerdicts(t *testing.T) {
 	if got, want := v.GetGood().GetSeq(), first.Seq+10; got != want {
 		t.Errorf("what they have instead was served in version %d, want %d", got, want)
 	}
-	if class, err := model.DecodeClass(v.GetClass()); err != nil || class.CDS.Raw != "*" {
+	if class, err := index.DecodeClass(v.GetClass()); err != nil || class.CDS.Raw != "*" {
 		t.Errorf("class %v, %v", class, err)
 	}
 	// The leader asks what others think of it.
@@ -101,8 +102,8 @@ func TestNoVerdictOnAddresses(t *testing.T) {
 	m.Publish(Put("l", Listener("l", 80, "r")))
 	f := start(t, "f", m)
 	e := f.connect(release("p1", "1.38.0"))
-	e.ask(model.LDS)
-	e.nack(e.expect(model.LDS, "l"), "Error adding/updating listener(s) l: cannot bind '127.0.0.1:80': Address already in use")
+	e.ask(ident.LDS)
+	e.nack(e.expect(ident.LDS, "l"), "Error adding/updating listener(s) l: cannot bind '127.0.0.1:80': Address already in use")
 	r := f.until("held back", func(r *reportv1.FrontendReport) bool { return len(heldBack(r)) > 0 })
 	if got := opinionsOf(r); got != nil {
 		t.Errorf("verdicts %v", got)
@@ -126,16 +127,16 @@ func TestServedInQuarantine(t *testing.T) {
 	f := start(t, "f", m)
 	e, other := f.connect(release("p1", "1.38.0")), f.connect(release("old", "1.37.0"))
 	for _, e := range []*envoy{e, other} {
-		e.ask(model.CDS)
-		e.ack(e.expect(model.CDS, "a", "b"))
+		e.ask(ident.CDS)
+		e.ack(e.expect(ident.CDS, "a", "b"))
 	}
 	m.Publish(Put("b", Cluster("b", 2)))
-	e.nack(e.expect(model.CDS, "a", "b"), "Error adding/updating cluster(s) b: it is bad")
-	other.ack(other.expect(model.CDS, "a", "b"))
-	without := e.expect(model.CDS, "a", "b")
+	e.nack(e.expect(ident.CDS, "a", "b"), "Error adding/updating cluster(s) b: it is bad")
+	other.ack(other.expect(ident.CDS, "a", "b"))
+	without := e.expect(ident.CDS, "a", "b")
 	e.ack(without)
 	v := f.until("a verdict", func(r *reportv1.FrontendReport) bool { return len(r.GetVerdicts()) > 0 }).GetVerdicts()[0]
-	q := m.Publish(Quarantine("q", v.GetClient(), model.CDS, "b", [16]byte(v.GetSum()), Cluster("b", 1)))
+	q := m.Publish(Quarantine("q", v.GetClient(), ident.CDS, "b", [16]byte(v.GetSum()), Cluster("b", 1)))
 	// It has what is served now: nothing is sent, and the rejection is over.
 	r := f.until("in quarantine", func(r *reportv1.FrontendReport) bool {
 		return len(r.GetVerdicts()) == 0 && nackOf(r) == nil && r.GetServing().GetSeq() == q.Seq
@@ -147,8 +148,8 @@ func TestServedInQuarantine(t *testing.T) {
 		}
 	}
 	fresh := f.connect(release("p2", "1.38.0"))
-	fresh.ask(model.CDS)
-	if diff := cmp.Diff(without.GetResources(), fresh.expect(model.CDS, "a", "b").GetResources(), protocmp.Transform()); diff != "" {
+	fresh.ask(ident.CDS)
+	if diff := cmp.Diff(without.GetResources(), fresh.expect(ident.CDS, "a", "b").GetResources(), protocmp.Transform()); diff != "" {
 		t.Errorf("one that comes later (-want +got):\n%s", diff)
 	}
 }
@@ -177,12 +178,12 @@ func TestRejectionsOfThousands(t *testing.T) {
 	var clients []*envoy
 	for i := range proxies {
 		e := connect(t, conn, release(fmt.Sprintf("p%04d", i), "1.38.0"))
-		e.ask(model.CDS)
+		e.ask(ident.CDS)
 		clients = append(clients, e)
 	}
 	var responses []*discoveryv3.DiscoveryResponse
 	for _, e := range clients {
-		responses = append(responses, e.expect(model.CDS, "b"))
+		responses = append(responses, e.expect(ident.CDS, "b"))
 	}
 	began := time.Now()
 	for i, e := range clients {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // Inbox is where a Publisher learns of everything that happens, time included.
@@ -34,7 +34,7 @@ type Changed struct{ Set []Object }
 // Reported is Sink.Problems.
 type Reported struct {
 	Origin      string
-	Diagnostics []model.Diagnostic
+	Diagnostics []problem.Diagnostic
 }
 
 // Ended is the last of a run, with what Watcher.Run returned.
@@ -163,7 +163,7 @@ func (s sink) Change(ctx context.Context, set []Object) error {
 	return s.put(ctx, Changed{set})
 }
 
-func (s sink) Problems(origin string, ds []model.Diagnostic) {
+func (s sink) Problems(origin string, ds []problem.Diagnostic) {
 	select {
 	case s.inputs <- Reported{origin, ds}:
 	case <-s.done:

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // Metrics are what a publisher counts; their label is its shard. Main registers
@@ -18,7 +18,7 @@ type Metrics struct {
 	speaks, downSeconds, partial, objects, unacknowledged prometheus.Gauge
 	listing, publish                                      prometheus.Histogram
 	events, unsent, retries, sessions                     prometheus.Counter
-	problems                                              map[model.Severity]prometheus.Gauge
+	problems                                              map[problem.Severity]prometheus.Gauge
 
 	mu        sync.Mutex // protects what follows
 	downSince time.Time  // zero: the source can be read
@@ -50,8 +50,8 @@ func NewMetrics(shard ident.Shard) *Metrics {
 		Name: "meshlog_watcher_problems", Help: "Problems of the source that the log does not know: what cannot be read, and what is left out. `meshlog sources` says which, and what to do.", ConstLabels: labels,
 	}, []string{"severity"})
 	m.collectors = append(m.collectors, problems)
-	m.problems = map[model.Severity]prometheus.Gauge{}
-	for _, s := range []model.Severity{model.Info, model.Warning, model.Error} {
+	m.problems = map[problem.Severity]prometheus.Gauge{}
+	for _, s := range []problem.Severity{problem.Info, problem.Warning, problem.Error} {
 		m.problems[s] = problems.WithLabelValues(s.String())
 	}
 	m.objects = gauge("objects", "Objects of the source.")
@@ -92,7 +92,7 @@ func (m *Metrics) tell(s State) {
 	m.partial.Set(one(s.Partial))
 	m.objects.Set(float64(s.Keys))
 	m.unacknowledged.Set(float64(s.Pending))
-	count := map[model.Severity]int{}
+	count := map[problem.Severity]int{}
 	for _, d := range s.Diagnostics {
 		count[d.Severity]++
 	}

@@ -12,7 +12,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/problem"
 )
 
 const (
@@ -81,7 +81,7 @@ type source struct {
 	pause    time.Duration
 	err      error     // why the last run ended; nil: it runs, or is to be run again
 	down     time.Time // since when err is one
-	problems map[string][]model.Diagnostic
+	problems map[string][]problem.Diagnostic
 }
 
 // warm is what a twin reads of its source while the other holder is silent, so
@@ -303,32 +303,32 @@ func (s State) equal(t State) bool {
 		s.Down.Equal(t.Down) && slices.Equal(s.Diagnostics, t.Diagnostics)
 }
 
-func (p *Publisher) diagnostics() []model.Diagnostic {
-	var ds []model.Diagnostic
+func (p *Publisher) diagnostics() []problem.Diagnostic {
+	var ds []problem.Diagnostic
 	for _, more := range p.source.problems {
 		ds = append(ds, more...)
 	}
 	for k, why := range p.session.refused {
-		ds = append(ds, model.Diagnostic{
-			Severity: model.Error, Code: "refused", Key: k, Reason: why,
+		ds = append(ds, problem.Diagnostic{
+			Severity: problem.Error, Code: "refused", Key: k, Reason: why,
 			Advice: "shorten the name or the namespace", Effect: "the object is left out",
 		})
 	}
 	if p.source.err != nil {
-		ds = append(ds, model.Diagnostic{
-			Severity: model.Error, Code: "source-down", Reason: p.source.err.Error(),
+		ds = append(ds, problem.Diagnostic{
+			Severity: problem.Error, Code: "source-down", Reason: p.source.err.Error(),
 			Advice: "make the source readable; it is tried again by itself",
 			Effect: "all objects of " + p.cfg.Shard.String() + " stay as they are",
 		})
 	}
 	if p.stuck != nil {
-		ds = append(ds, model.Diagnostic{
-			Severity: model.Error, Code: "log", Reason: p.stuck.Error(),
+		ds = append(ds, problem.Diagnostic{
+			Severity: problem.Error, Code: "log", Reason: p.stuck.Error(),
 			Advice: "see to the log; what changed is kept, and sent when it takes it",
 			Effect: "changes wait",
 		})
 	}
-	slices.SortFunc(ds, func(a, b model.Diagnostic) int {
+	slices.SortFunc(ds, func(a, b problem.Diagnostic) int {
 		return cmp.Or(a.Compare(b), cmp.Compare(a.Origin, b.Origin))
 	})
 	return ds

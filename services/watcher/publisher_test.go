@@ -16,8 +16,8 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/tracing"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 )
 
@@ -460,18 +460,18 @@ func TestProblems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(map[string]string{})
 		r := start(t, s, options{})
-		report := func(origin string, ds ...model.Diagnostic) {
+		report := func(origin string, ds ...problem.Diagnostic) {
 			s.say <- func(_ context.Context, sink watcher.Sink) error { sink.Problems(origin, ds); return errGoOn }
 			synctest.Wait()
 		}
-		a, b := model.Diagnostic{Severity: model.Error, Reason: "a"}, model.Diagnostic{Severity: model.Error, Reason: "b"}
+		a, b := problem.Diagnostic{Severity: problem.Error, Reason: "a"}, problem.Diagnostic{Severity: problem.Error, Reason: "b"}
 		report("2.yaml", b)
 		report("1.yaml", a)
-		if diff := cmp.Diff([]model.Diagnostic{a, b}, r.state().Diagnostics); diff != "" {
+		if diff := cmp.Diff([]problem.Diagnostic{a, b}, r.state().Diagnostics); diff != "" {
 			t.Error(diff)
 		}
 		report("2.yaml")
-		if diff := cmp.Diff([]model.Diagnostic{a}, r.state().Diagnostics); diff != "" {
+		if diff := cmp.Diff([]problem.Diagnostic{a}, r.state().Diagnostics); diff != "" {
 			t.Error(diff)
 		}
 		_ = r.stop()

@@ -7,8 +7,8 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
 	"meshlog.dev/services/internal/tracing"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // Config says for which shard, to which log and with whose help a publisher
@@ -78,7 +78,7 @@ type State struct {
 	Listed, Changed time.Time
 	Down            time.Time // since when the source is; zero: it is not
 	// Diagnostics are the problems that are not on the log, sorted.
-	Diagnostics []model.Diagnostic
+	Diagnostics []problem.Diagnostic
 }
 
 // Run publishes what cfg.Watcher sees until ctx is done or the log is closed,

@@ -12,7 +12,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
-	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/services/internal/tracing"
 )
 
@@ -74,7 +74,7 @@ func (p *Publisher) flush(ctx context.Context) error {
 	}
 	p.session.sending = len(changes)
 	defer func() { p.session.sending = 0 }()
-	stop.At(stop.WatcherSend)
+	failpoint.At(failpoint.WatcherSend)
 	_, ended := p.trace(changes)
 	send := p.sendEach
 	if atomic && len(changes) > 1 {
@@ -85,7 +85,7 @@ func (p *Publisher) flush(ctx context.Context) error {
 		return err
 	}
 	p.cfg.Metrics.published(p.in.Now(), changes)
-	stop.At(stop.WatcherAcknowledged)
+	failpoint.At(failpoint.WatcherAcknowledged)
 	p.changedAt = p.in.Now()
 	return nil
 }
@@ -153,7 +153,7 @@ func (p *Publisher) sendBatch(ctx context.Context, changes []change) error {
 		all = append(all, p.event(c, p.session.pseq, low, batch))
 	}
 	for chunk := range slices.Chunk(all, events.MaxBatch) {
-		stop.At(stop.WatcherBatch)
+		failpoint.At(failpoint.WatcherBatch)
 		if err := p.persist(ctx, func() error { return p.appendChunk(ctx, chunk) }); err != nil {
 			return err
 		}
@@ -234,7 +234,7 @@ func (p *Publisher) alive(ctx context.Context, listed events.BucketSet, trace st
 	})
 	s.beat = p.in.Now().Add(heartbeat)
 	if err == nil {
-		stop.At(stop.WatcherAlive)
+		failpoint.At(failpoint.WatcherAlive)
 	}
 	return err
 }

@@ -8,8 +8,8 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/failpoint"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // speak begins a session, fenced on the last control record of the shard that
@@ -50,7 +50,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 	if err != nil {
 		return err
 	}
-	stop.At(stop.WatcherBegun)
+	failpoint.At(failpoint.WatcherBegun)
 	p.cfg.Metrics.sessions.Inc()
 	p.lost = false
 	if p.warm.since == 0 {
@@ -121,12 +121,12 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	trace, ended := p.trace(send)
 	defer func() { ended(err) }()
 	for group := range slices.Chunk(send, events.MaxBatch) {
-		stop.At(stop.WatcherListing)
+		failpoint.At(failpoint.WatcherListing)
 		if err := p.sendListed(ctx, group); err != nil {
 			return err
 		}
 	}
-	stop.At(stop.WatcherListed)
+	failpoint.At(failpoint.WatcherListed)
 	if p.session.over != "" {
 		return nil
 	}
@@ -232,7 +232,7 @@ func (p *Publisher) hear(in Input) {
 		p.changed(in.Set)
 	case Reported:
 		if p.source.problems == nil {
-			p.source.problems = map[string][]model.Diagnostic{}
+			p.source.problems = map[string][]problem.Diagnostic{}
 		}
 		p.source.problems[in.Origin] = in.Diagnostics
 	case Ended:

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // Watcher observes one source instance. Implementations know nothing of
@@ -37,7 +37,7 @@ type Sink interface {
 	Change(ctx context.Context, set []Object) error
 	// Problems replaces what the watcher has to say about an origin (a file):
 	// what cannot be put on the log because its key is not known.
-	Problems(origin string, ds []model.Diagnostic)
+	Problems(origin string, ds []problem.Diagnostic)
 }
 
 // Listing is everything that a source holds.

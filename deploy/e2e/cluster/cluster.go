@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/services/watcher/kube/kubetest"
+	"meshlog.dev/deploy/testkit/kubetest"
 )
 
 // Cluster is a Kubernetes cluster.

@@ -10,7 +10,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // The Service of the shop, and its host.
@@ -55,7 +55,7 @@ func NewShop(dir string, apps ...string) (*Shop, error) {
 	}
 	s := &Shop{Path: filepath.Join(dir, "kubernetes")}
 	for _, app := range apps {
-		port, err := freeport.TCP()
+		port, err := testport.TCP()
 		if err != nil {
 			return nil, err
 		}

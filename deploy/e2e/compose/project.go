@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // project is the deployment under a name of its own.
@@ -67,7 +67,7 @@ func newProject(ctx context.Context, dir string, age time.Duration) (*project, e
 	}
 	p.env = []string{"MESHLOG_MESH=" + p.mesh, "MESHLOG_SECRETS=" + secrets, "MESHLOG_MAX_STREAM_AGE=" + age.String()}
 	for service, variable := range map[string]string{"edge": "MESHLOG_XDS_PORT", envoys[0]: "MESHLOG_SOTW_PORT", envoys[1]: "MESHLOG_DELTA_PORT"} {
-		port, err := freeport.TCP()
+		port, err := testport.TCP()
 		if err != nil {
 			return nil, err
 		}

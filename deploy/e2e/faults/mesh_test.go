@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 var seed = flag.Uint64("seed", 0, "of all that is random; 0: another one each time")
@@ -70,7 +70,7 @@ func start(t *testing.T, arranged arrangement) *mesh {
 
 	ports := map[string]int{"sotw": 0, "delta": 0}
 	for name := range ports {
-		port, err := freeport.TCP()
+		port, err := testport.TCP()
 		must(t, err)
 		ports[name] = port
 	}

@@ -7,14 +7,14 @@ import (
 
 	"meshlog.dev/deploy/e2e/cluster"
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // oneProcess runs `meshlog up` on the east and on a directory: the routes in
 // its files lead to the pods of the cluster.
 func (w *world) oneProcess(ctx context.Context, t *testing.T) {
 	dir := t.TempDir()
-	port, err := freeport.TCP()
+	port, err := testport.TCP()
 	must(t, err)
 	files, err := rig.NewConfigDir(dir)
 	must(t, err)

@@ -17,7 +17,7 @@ import (
 	"meshlog.dev/deploy/e2e/load/fleet"
 	"meshlog.dev/deploy/e2e/load/world"
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // floorCommand makes this program the floor's server: a process of its own, as
@@ -72,11 +72,11 @@ func floorCase(ctx context.Context, dir string, w *world.World, r *results, of *
 	if err != nil {
 		return nil, err
 	}
-	xds, err := freeport.TCP()
+	xds, err := testport.TCP()
 	if err != nil {
 		return nil, err
 	}
-	admin, err := freeport.TCP()
+	admin, err := testport.TCP()
 	if err != nil {
 		return nil, err
 	}

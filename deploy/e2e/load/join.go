@@ -13,7 +13,7 @@ import (
 	"meshlog.dev/deploy/e2e/load/fleet"
 	"meshlog.dev/deploy/e2e/load/world"
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // joinCommand measures how soon a frontend that is new serves a proxy, and what
@@ -136,7 +136,7 @@ func joinOne(ctx context.Context, mesh *rig.Mesh, w *world.World, data string) (
 	if err != nil {
 		return nil, 0, err
 	}
-	port, err := freeport.TCP()
+	port, err := testport.TCP()
 	if err != nil {
 		return nil, 0, err
 	}

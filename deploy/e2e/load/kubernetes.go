@@ -13,7 +13,7 @@ import (
 	"meshlog.dev/deploy/e2e/load/fleet"
 	"meshlog.dev/deploy/e2e/load/kube"
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/services/watcher/kube/kubetest"
+	"meshlog.dev/deploy/testkit/kubetest"
 )
 
 // kubernetesCommand measures a mesh that comes from a Kubernetes cluster: how

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/services/watcher/kube/kubetest"
+	"meshlog.dev/deploy/testkit/kubetest"
 )
 
 // TestApply applies all manifests to a real API server, which refuses fields

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // kubelet runs the containers of workloads as processes of this machine. A
@@ -241,7 +241,7 @@ func (k *kubelet) port(pod, own string) int {
 	key := pod + ":" + own
 	if k.ports[key] == 0 {
 		var err error
-		k.ports[key], err = freeport.TCP()
+		k.ports[key], err = testport.TCP()
 		must(k.T, err)
 	}
 	return k.ports[key]

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/services/watcher/kube/kubetest"
+	"meshlog.dev/deploy/testkit/kubetest"
 )
 
 // TestRights asks a real API server what the account of watcher-kube may do

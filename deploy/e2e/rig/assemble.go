@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // Parts say which processes a mesh is made of, and where they run.
@@ -69,7 +69,7 @@ func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err er
 	}
 	for i := range p.Frontends {
 		name := fmt.Sprintf("frontend-%d", i+1)
-		port, err := freeport.TCP()
+		port, err := testport.TCP()
 		if err != nil {
 			return nil, err
 		}

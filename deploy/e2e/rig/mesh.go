@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // Server is one of our programs, with the ports that it was given.
@@ -34,7 +34,7 @@ type Server struct {
 // flags.
 func startServer(program, name, dir string, s Server, flags ...string) (*Server, error) {
 	var err error
-	if s.Admin, err = freeport.TCP(); err != nil {
+	if s.Admin, err = testport.TCP(); err != nil {
 		return nil, err
 	}
 	s.program, s.name, s.dir = program, name, dir
@@ -158,7 +158,7 @@ func UpTLS(ctx context.Context, dir, config string, tls *TLS) (*Mesh, error) {
 
 // UpWith is UpTLS on what flags say.
 func UpWith(ctx context.Context, dir string, tls *TLS, flags ...string) (*Mesh, error) {
-	port, err := freeport.TCP()
+	port, err := testport.TCP()
 	if err != nil {
 		return nil, err
 	}

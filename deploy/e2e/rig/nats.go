@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // natsToken opens the servers.
@@ -104,11 +104,11 @@ func startNATS(ctx context.Context, c natsConfig) (*NATS, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := freeport.TCP()
+	port, err := testport.TCP()
 	if err != nil {
 		return nil, err
 	}
-	monitor, err := freeport.TCP()
+	monitor, err := testport.TCP()
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // clusterSize is how many servers a cluster has: the fewest that outlive one.
@@ -56,7 +56,7 @@ func StartNATSCluster(ctx context.Context, dir string, o ClusterOptions) (_ *NAT
 	var routes []string
 	ports := make([]int, clusterSize)
 	for i, host := range o.Hosts {
-		if ports[i], err = freeport.TCP(); err != nil {
+		if ports[i], err = testport.TCP(); err != nil {
 			return nil, err
 		}
 		routes = append(routes, fmt.Sprintf("nats://%s:%d", host, ports[i]))

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
-	"meshlog.dev/events/freeport"
+	"meshlog.dev/deploy/testkit/testport"
 )
 
 // The two versions, as the files name them.
@@ -47,7 +47,7 @@ func New(dir string, v1, v2 []int) (*Shop, error) {
 		return nil, err
 	}
 	s := &Shop{from: filepath.Join(root, "deploy", "e2e", "demo", "config")}
-	if s.Port, err = freeport.TCP(); err != nil {
+	if s.Port, err = testport.TCP(); err != nil {
 		return nil, err
 	}
 	if s.ConfigDir, err = rig.NewConfigDir(dir); err != nil {

@@ -13,12 +13,12 @@ import (
 
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
-	"meshlog.dev/services/internal/up/builderup"
+	"meshlog.dev/services/roles/builder"
 )
 
 type settings struct {
 	process.Bus
-	builderup.Settings
+	builder.Settings
 	Data     string // holds builder/versions.db; another for each builder
 	Replicas int    // how many servers of the bus keep the streams: 1 or 3
 }
@@ -41,7 +41,7 @@ func (s *settings) Check() error {
 func main() { os.Exit(process.Main(command())) }
 
 func command() *cobra.Command {
-	s := &settings{Bus: process.DefaultBus(), Settings: builderup.DefaultSettings()}
+	s := &settings{Bus: process.DefaultBus(), Settings: builder.DefaultSettings()}
 	return process.Command(process.Spec{
 		Use: "builder", Short: "Turns the log into versions", Settings: s,
 		Long:    "Folds the log and publishes versions of the world. Any number may run: one leads, the others take over.",
@@ -50,7 +50,7 @@ func command() *cobra.Command {
 			return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data))
 		},
 		Run: func(ctx context.Context, p *process.Process) error {
-			return builderup.Run(ctx, builderup.Options{
+			return builder.Run(ctx, builder.Options{
 				Domain: s.Domain, ID: s.ID, Data: s.Data, Process: p,
 				Replicas: s.Replicas, History: s.History, LogBytes: s.LogMiB << 20,
 				Connect: s.Connect(bus.Builder(), p),

@@ -13,12 +13,12 @@ import (
 
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
-	"meshlog.dev/services/internal/up/frontendup"
+	"meshlog.dev/services/roles/frontend"
 )
 
 type settings struct {
 	process.Bus // without a URL it serves what its file has
-	frontendup.Settings
+	frontend.Settings
 	Data string // holds frontend/versions.db; another for each frontend
 }
 
@@ -39,7 +39,7 @@ func (s *settings) Check() error {
 func main() { os.Exit(process.Main(command())) }
 
 func command() *cobra.Command {
-	s := &settings{Bus: process.DefaultBus(), Settings: frontendup.DefaultSettings()}
+	s := &settings{Bus: process.DefaultBus(), Settings: frontend.DefaultSettings()}
 	return process.Command(process.Spec{
 		Use: "frontend", Short: "Serves Envoys over xDS", Settings: s,
 		Long:    "Serves Envoys from its own replica of the published versions; without --bus, what that has.",
@@ -58,7 +58,7 @@ func run(ctx context.Context, p *process.Process, s *settings) error {
 	}
 	defer ports.Close()
 	p.Log.Info("listening", append(ports.Attrs(), "data", s.Data, "bus", process.Redacted(s.URL))...)
-	return frontendup.Run(ctx, frontendup.Options{
+	return frontend.Run(ctx, frontend.Options{
 		Domain: s.Domain, ID: s.ID, Data: s.Data, Ports: ports,
 		Connect: s.Connect(bus.Frontend(), p), Limits: s.Limits, Process: p,
 	})

@@ -3,10 +3,9 @@
 package main
 
 import (
-	"os"
-
-	"meshlog.dev/services/internal/cli"
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/operate/cli"
+	"os"
 )
 
 func main() { os.Exit(process.Main(cli.New())) }

@@ -13,7 +13,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
-	"meshlog.dev/services/internal/up/watcherup"
+	"meshlog.dev/services/roles/watcher"
 	"meshlog.dev/services/watcher/file"
 )
 
@@ -47,11 +47,11 @@ func command() *cobra.Command {
 		Long:    "Watches a directory of YAML and puts what changes on the log. A twin of the same --instance stands by.",
 		Example: "  watcher-file --bus nats://127.0.0.1:4222 --bus-token-file token --config mesh/ --id watcher-1",
 		Verify: func(ctx context.Context, w io.Writer) error {
-			return errors.Join(s.Bus.Verify(), watcherup.VerifyDirectory(ctx, s.Config, w))
+			return errors.Join(s.Bus.Verify(), watcher.VerifyDirectory(ctx, s.Config, w))
 		},
 		Run: func(ctx context.Context, p *process.Process) error {
 			shard := ident.Shard{Source: "file", Instance: s.Instance}
-			return watcherup.Run(ctx, watcherup.Options{
+			return watcher.Run(ctx, watcher.Options{
 				Domain: s.Domain, Shard: shard, Holder: s.ID,
 				Watcher: file.New(s.Config), Process: p,
 				Connect: s.Connect(bus.Watcher(shard), p),

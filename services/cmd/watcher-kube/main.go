@@ -13,12 +13,12 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
-	"meshlog.dev/services/internal/up/kubeup"
+	"meshlog.dev/services/roles/kube"
 )
 
 type settings struct {
 	process.Bus
-	kubeup.Settings
+	kube.Settings
 }
 
 func (s *settings) Flags(fs *pflag.FlagSet) {
@@ -31,7 +31,7 @@ func (s *settings) Check() error { return errors.Join(s.Bus.Check(), s.Settings.
 func main() { os.Exit(process.Main(command())) }
 
 func command() *cobra.Command {
-	s := &settings{Bus: process.DefaultBus(), Settings: kubeup.DefaultSettings()}
+	s := &settings{Bus: process.DefaultBus(), Settings: kube.DefaultSettings()}
 	return process.Command(process.Spec{
 		Use: "watcher-kube", Short: "Puts the objects of a Kubernetes cluster on the log", Settings: s,
 		Long: `Watches a Kubernetes cluster and puts what changes on the log: Services and
@@ -44,7 +44,7 @@ A twin of the same --cluster stands by.`,
 			return errors.Join(s.Bus.Verify(), s.Settings.Verify())
 		},
 		Run: func(ctx context.Context, p *process.Process) error {
-			return kubeup.Run(ctx, &s.Settings, kubeup.Options{
+			return kube.Run(ctx, &s.Settings, kube.Options{
 				Domain: s.Domain, Holder: s.ID, Process: p,
 				Connect: func(shard ident.Shard) func(context.Context) (*bus.Conn, error) {
 					return s.Connect(bus.Watcher(shard), p)

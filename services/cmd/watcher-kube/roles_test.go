@@ -21,13 +21,12 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
-
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/deploy/testkit/kubetest"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/kube"
-	"meshlog.dev/services/watcher/kube/kubetest"
+	"sigs.k8s.io/yaml"
 )
 
 // rolesFile has the ClusterRoles of the watcher; namedOnly are the kinds that
@@ -223,7 +222,7 @@ func (s *sink) List(_ context.Context, l watcher.Listing) error {
 
 func (s *sink) Change(context.Context, []watcher.Object) error { return nil }
 
-func (s *sink) Problems(_ string, ds []model.Diagnostic) {
+func (s *sink) Problems(_ string, ds []problem.Diagnostic) {
 	for _, d := range ds {
 		if d.Code == "unmirrored" {
 			s.stop()

@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // Cache is what is served to all classes in use. It is safe for concurrent
@@ -36,15 +38,15 @@ type Cache struct {
 type point struct {
 	version   ident.Position
 	published time.Time
-	pc        *model.PushContext
-	changed   []model.Input // from the point before
+	pc        *index.PushContext
+	changed   []index.Input // from the point before
 	classes   uint64        // another number where proxies may be of other classes
 }
 
 // key is the class of one type.
 type key struct {
-	t     model.ResourceType
-	class model.ProxyClass // Only(t)
+	t     ident.ResourceType
+	class index.ProxyClass // Only(t)
 }
 
 // entry is the content of one key.
@@ -71,7 +73,7 @@ func (e *entry) set() *xds.Set { return e.history[0].set }
 
 // New returns a cache of the empty world.
 func New() *Cache {
-	pc := model.NewPushContext(model.NewWorld())
+	pc := index.NewPushContext(world.NewWorld())
 	return &Cache{
 		catalog: xds.NewCatalog(pc),
 		current: point{pc: pc},
@@ -84,7 +86,7 @@ func New() *Cache {
 
 // Update makes pc what is served. Changed are the inputs that differ from the
 // PushContext before it. Clients to whom it matters are woken.
-func (c *Cache) Update(v ident.Position, published time.Time, pc *model.PushContext, changed []model.Input) {
+func (c *Cache) Update(v ident.Position, published time.Time, pc *index.PushContext, changed []index.Input) {
 	first := c.Version().IsZero()
 	for _, cl := range c.update(point{version: v, published: published, pc: pc, changed: changed}) {
 		cl.wake()
@@ -98,12 +100,12 @@ func (c *Cache) Update(v ident.Position, published time.Time, pc *model.PushCont
 // sees, before the first of them comes: after a restart they all come at once,
 // and other classes share most of it. What nobody has come for goes with the
 // next version.
-func (c *Cache) foresee(pc *model.PushContext) {
+func (c *Cache) foresee(pc *index.PushContext) {
 	c.mu.Lock()
 	classes := c.current.classes
 	c.mu.Unlock()
-	for _, t := range []model.ProxyType{model.Sidecar, model.Router} {
-		c.found(classes, model.Classify(pc, &model.Proxy{Type: t}))
+	for _, t := range []proxy.ProxyType{proxy.Sidecar, proxy.Router} {
+		c.found(classes, index.Classify(pc, &proxy.Proxy{Type: t}))
 	}
 }
 

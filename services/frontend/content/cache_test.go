@@ -10,23 +10,25 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
-	"meshlog.dev/services/internal/model"
-	. "meshlog.dev/services/internal/model/modeltest"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/index"
+	. "meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // world is a cache, and the world that it serves.
 type cached struct {
 	*content.Cache
 	t     testing.TB
-	world *model.World
-	pc    *model.PushContext
+	world *world.World
+	pc    *index.PushContext
 	seq   uint64
 }
 
 func newWorld(t testing.TB, changes ...Change) *cached {
-	w := &cached{Cache: content.New(), t: t, world: model.NewWorld()}
-	w.pc = model.NewPushContext(w.world)
+	w := &cached{Cache: content.New(), t: t, world: world.NewWorld()}
+	w.pc = index.NewPushContext(w.world)
 	w.change(changes...)
 	return w
 }
@@ -37,7 +39,7 @@ func (w *cached) change(changes ...Change) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	var inputs []model.Input
+	var inputs []index.Input
 	w.world = next
 	w.pc, inputs = w.pc.Next(next, keys)
 	w.seq++
@@ -45,7 +47,7 @@ func (w *cached) change(changes ...Change) {
 }
 
 func (w *cached) join(cluster string) *content.Client {
-	return w.Join(&model.Proxy{ID: cluster, Cluster: cluster})
+	return w.Join(&proxy.Proxy{ID: cluster, Cluster: cluster})
 }
 
 func names(s *xds.Set) []string {
@@ -62,16 +64,16 @@ func TestClassesShareContent(t *testing.T) {
 	if m.Sets != m2.Sets {
 		t.Error("proxies of one class have different sets")
 	}
-	if m.Sets[model.CDS] == n.Sets[model.CDS] {
+	if m.Sets[ident.CDS] == n.Sets[ident.CDS] {
 		t.Error("proxies of different classes have one set")
 	}
-	if m.Sets[model.EDS] != n.Sets[model.EDS] {
+	if m.Sets[ident.EDS] != n.Sets[ident.EDS] {
 		t.Error("classes differ in clusters only, and their endpoints are not one set")
 	}
-	if m.Sets[model.CDS].Find("a") != n.Sets[model.CDS].Find("a") {
+	if m.Sets[ident.CDS].Find("a") != n.Sets[ident.CDS].Find("a") {
 		t.Error("one content is encoded twice")
 	}
-	if diff := cmp.Diff([]string{"a", "b"}, names(m.Sets[model.CDS])); diff != "" {
+	if diff := cmp.Diff([]string{"a", "b"}, names(m.Sets[ident.CDS])); diff != "" {
 		t.Errorf("m's clusters (-want +got):\n%s", diff)
 	}
 }
@@ -82,13 +84,13 @@ func TestUpdateTouchesWhatItChanges(t *testing.T) {
 	before, other := m.View(), n.View()
 	w.change(PutFor("b", Group("m"), Cluster("b", 2)))
 	after := m.View()
-	if after.Sets[model.CDS] == before.Sets[model.CDS] {
+	if after.Sets[ident.CDS] == before.Sets[ident.CDS] {
 		t.Error("the class that has read it is as before")
 	}
-	if after.Sets[model.EDS] != before.Sets[model.EDS] || n.View().Sets != other.Sets {
+	if after.Sets[ident.EDS] != before.Sets[ident.EDS] || n.View().Sets != other.Sets {
 		t.Error("what has not read it was made anew")
 	}
-	if after.Sets[model.CDS].Find("a") != before.Sets[model.CDS].Find("a") {
+	if after.Sets[ident.CDS].Find("a") != before.Sets[ident.CDS].Find("a") {
 		t.Error("what has not changed was encoded anew")
 	}
 	if got := n.View().Version; got.Seq != 2 {
@@ -96,7 +98,7 @@ func TestUpdateTouchesWhatItChanges(t *testing.T) {
 	}
 	// There and back is the same version again.
 	w.change(PutFor("b", Group("m"), Cluster("b", 1)))
-	if got, want := m.View().Sets[model.CDS].Sum, before.Sets[model.CDS].Sum; got != want {
+	if got, want := m.View().Sets[ident.CDS].Sum, before.Sets[ident.CDS].Sum; got != want {
 		t.Errorf("sum %s, want that of the same content before, %s", got, want)
 	}
 }
@@ -108,7 +110,7 @@ func TestClassesComeAndGo(t *testing.T) {
 	m := w.join("m")
 	m.View()
 	w.change(PutFor("b", Group("m"), Cluster("b", 1)))
-	if diff := cmp.Diff([]string{"a", "b"}, names(m.View().Sets[model.CDS])); diff != "" {
+	if diff := cmp.Diff([]string{"a", "b"}, names(m.View().Sets[ident.CDS])); diff != "" {
 		t.Errorf("clusters (-want +got):\n%s", diff)
 	}
 	w.change()
@@ -138,13 +140,13 @@ func TestForesees(t *testing.T) {
 func TestPast(t *testing.T) {
 	w := newWorld(t, Put("a", Cluster("a", 1)))
 	m := w.join("m")
-	want := []xds.Sum{m.View().Sets[model.CDS].Sum}
+	want := []xds.Sum{m.View().Sets[ident.CDS].Sum}
 	w.change(Put("b", Cluster("b", 1)))
-	want = append([]xds.Sum{m.View().Sets[model.CDS].Sum}, want...)
+	want = append([]xds.Sum{m.View().Sets[ident.CDS].Sum}, want...)
 	w.change(Remove("a"))
 	var got []xds.Sum
 	for v := range m.Past() {
-		got = append(got, v.Sets[model.CDS].Sum)
+		got = append(got, v.Sets[ident.CDS].Sum)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("past, newest first (-want +got):\n%s", diff)
@@ -158,12 +160,12 @@ func TestVersionsAreEqualEverywhere(t *testing.T) {
 	two.change(Put("b", Cluster("b", 9)), Put("r", Routes("r", To("a", 1))))
 	two.change(Remove("x"), Put("b", Cluster("b", 1)), Put("a", Cluster("a", 1)))
 	v, w := one.join("m").View(), two.join("m").View()
-	for t2 := range model.ResourceTypes {
+	for t2 := range ident.ResourceTypes {
 		if v.Sets[t2].Sum != w.Sets[t2].Sum {
 			t.Errorf("%s: %s and %s", t2, v.Sets[t2].Sum, w.Sets[t2].Sum)
 		}
 	}
-	set := v.Sets[model.CDS]
+	set := v.Sets[ident.CDS]
 	if set.SumOf([]string{"b", "a"}) != set.Sum {
 		t.Error("a subscription to all names has another sum than the set")
 	}
@@ -176,10 +178,10 @@ func TestVersionsAreEqualEverywhere(t *testing.T) {
 func TestEncoded(t *testing.T) {
 	w := newWorld(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 2)))
 	var wire []byte
-	for _, r := range w.join("m").View().Sets[model.CDS].Resources {
+	for _, r := range w.join("m").View().Sets[ident.CDS].Resources {
 		wire = append(append(wire, r.Head...), r.Value()...)
 	}
-	empty := xds.Empty(model.RDS, "nowhere")
+	empty := xds.Empty(ident.RDS, "nowhere")
 	wire = append(append(wire, empty.Head...), empty.Value()...)
 	var got discoveryv3.DiscoveryResponse
 	if err := proto.Unmarshal(wire, &got); err != nil {

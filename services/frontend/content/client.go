@@ -5,21 +5,22 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/proxy"
 )
 
 // Client is one proxy's place in a Cache. One goroutine uses it; Version may
 // be called by any.
 type Client struct {
 	cache *Cache
-	proxy *model.Proxy
+	proxy *proxy.Proxy
 	wake  func()
 
 	// guarded by cache.mu
-	class    model.ProxyClass
+	class    index.ProxyClass
 	classes  uint64 // the point's by which class was found, if there are entries
-	entries  [model.ResourceTypes]*entry
-	watching [model.ResourceTypes]watch
+	entries  [ident.ResourceTypes]*entry
+	watching [ident.ResourceTypes]watch
 	viewed   View
 	due      bool           // woken, and View not called since
 	until    ident.Position // if due: the newest version at which viewed was right
@@ -39,7 +40,7 @@ func (w watch) wants(changed []string) bool {
 }
 
 // Join makes a place for p, which is told of nothing yet; Leave gives it back.
-func (c *Cache) Join(p *model.Proxy) *Client {
+func (c *Cache) Join(p *proxy.Proxy) *Client {
 	cl := &Client{cache: c, proxy: p, wake: func() {}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,12 +68,12 @@ func (cl *Client) Leave() {
 
 // Watch says by which names the client is subscribed to type t; nobody is
 // woken for others. Nothing is watched at first.
-func (cl *Client) Watch(t model.ResourceType, n *names.Names) { cl.watch(t, watch{names: n}) }
+func (cl *Client) Watch(t ident.ResourceType, n *names.Names) { cl.watch(t, watch{names: n}) }
 
 // WatchAll says that the client is subscribed to all resources of type t.
-func (cl *Client) WatchAll(t model.ResourceType) { cl.watch(t, watch{all: true}) }
+func (cl *Client) WatchAll(t ident.ResourceType) { cl.watch(t, watch{all: true}) }
 
-func (cl *Client) watch(t model.ResourceType, w watch) {
+func (cl *Client) watch(t ident.ResourceType, w watch) {
 	c := cl.cache
 	c.mu.Lock()
 	if cl.watching[t] == w {
@@ -110,7 +111,7 @@ func (cl *Client) View() View {
 			return v
 		}
 		c.mu.Unlock()
-		class := model.Classify(now.pc, cl.proxy)
+		class := index.Classify(now.pc, cl.proxy)
 		if !cl.enter(now.classes, class) {
 			c.found(now.classes, class)
 		}
@@ -135,15 +136,15 @@ func (cl *Client) view() View {
 
 // enter makes the client one of a class, which was found while classes were
 // these. It says no if what this class is served has to be made.
-func (cl *Client) enter(classes uint64, class model.ProxyClass) bool {
+func (cl *Client) enter(classes uint64, class index.ProxyClass) bool {
 	c := cl.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if classes != c.current.classes {
 		return true // the class is found anew
 	}
-	var entries [model.ResourceTypes]*entry
-	for t := range model.ResourceTypes {
+	var entries [ident.ResourceTypes]*entry
+	for t := range ident.ResourceTypes {
 		if entries[t] = c.entries[key{t, class.Only(t)}]; entries[t] == nil {
 			return false
 		}
@@ -159,7 +160,7 @@ func (cl *Client) enter(classes uint64, class model.ProxyClass) bool {
 }
 
 // found makes what a class is served, unless classes are others by now.
-func (c *Cache) found(classes uint64, class model.ProxyClass) {
+func (c *Cache) found(classes uint64, class index.ProxyClass) {
 	c.building.Lock()
 	defer c.building.Unlock()
 	c.mu.Lock()
@@ -168,7 +169,7 @@ func (c *Cache) found(classes uint64, class model.ProxyClass) {
 	if current.classes != classes {
 		return
 	}
-	for t := range model.ResourceTypes {
+	for t := range ident.ResourceTypes {
 		k := key{t, class.Only(t)}
 		made := c.catalog.Set(k.class, t)
 		first := serve(c.catalog, current, k, made)
@@ -197,7 +198,7 @@ func (cl *Client) release() {
 }
 
 // Class is the class by which the last View was made.
-func (cl *Client) Class() model.ProxyClass {
+func (cl *Client) Class() index.ProxyClass {
 	cl.cache.mu.Lock()
 	defer cl.cache.mu.Unlock()
 	return cl.class

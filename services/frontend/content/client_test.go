@@ -12,9 +12,11 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
-	"meshlog.dev/services/internal/model"
-	. "meshlog.dev/services/internal/model/modeltest"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/index"
+	. "meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // mesh is a cache, and the world that it serves.
@@ -22,14 +24,14 @@ type mesh struct {
 	*Cache
 	t     testing.TB
 	names *names.Table
-	world *model.World
-	pc    *model.PushContext
+	world *world.World
+	pc    *index.PushContext
 	seq   uint64
 }
 
 func newMesh(t testing.TB, changes ...Change) *mesh {
-	m := &mesh{Cache: New(), t: t, world: model.NewWorld(), names: names.NewTable()}
-	m.pc = model.NewPushContext(m.world)
+	m := &mesh{Cache: New(), t: t, world: world.NewWorld(), names: names.NewTable()}
+	m.pc = index.NewPushContext(m.world)
 	m.change(changes...)
 	return m
 }
@@ -40,7 +42,7 @@ func (m *mesh) change(changes ...Change) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	var inputs []model.Input
+	var inputs []index.Input
 	m.world = next
 	m.pc, inputs = m.pc.Next(next, keys)
 	m.seq++
@@ -54,7 +56,7 @@ type listener struct {
 }
 
 func (m *mesh) join(cluster string) *listener {
-	l := &listener{Client: m.Join(&model.Proxy{ID: cluster, Cluster: cluster})}
+	l := &listener{Client: m.Join(&proxy.Proxy{ID: cluster, Cluster: cluster})}
 	l.Notify(func() { l.woken = true })
 	l.View()
 	return l
@@ -74,13 +76,13 @@ func TestWhoIsWoken(t *testing.T) {
 	for _, name := range []string{"all", "a", "b", "nothing", "left"} {
 		clients[name] = m.join("m")
 	}
-	clients["all"].WatchAll(model.CDS)
-	clients["a"].Watch(model.EDS, one)
-	clients["b"].Watch(model.EDS, two)
-	clients["left"].WatchAll(model.CDS)
+	clients["all"].WatchAll(ident.CDS)
+	clients["a"].Watch(ident.EDS, one)
+	clients["b"].Watch(ident.EDS, two)
+	clients["left"].WatchAll(ident.CDS)
 	clients["left"].Leave()
 	clients["n"] = m.join("n")
-	clients["n"].WatchAll(model.CDS)
+	clients["n"].WatchAll(ident.CDS)
 
 	for _, step := range []struct {
 		name    string
@@ -120,12 +122,12 @@ func TestWatchLate(t *testing.T) {
 	if l.was() {
 		t.Error("woken for what is not watched")
 	}
-	l.Watch(model.EDS, m.names.InternList([]string{"a"}))
+	l.Watch(ident.EDS, m.names.InternList([]string{"a"}))
 	if !l.was() {
 		t.Error("not told of what changed before it was watched")
 	}
 	l.View()
-	l.Watch(model.EDS, m.names.InternList([]string{"a", "b"}))
+	l.Watch(ident.EDS, m.names.InternList([]string{"a", "b"}))
 	if l.was() {
 		t.Error("told of what it has")
 	}
@@ -135,7 +137,7 @@ func TestWatchLate(t *testing.T) {
 func TestClientVersion(t *testing.T) {
 	m := newMesh(t, Put("ea", Endpoints("a", 1)))
 	l := m.join("m")
-	l.Watch(model.EDS, m.names.InternList([]string{"a"}))
+	l.Watch(ident.EDS, m.names.InternList([]string{"a"}))
 	for _, step := range []struct {
 		change Change
 		look   bool
@@ -161,7 +163,7 @@ func TestClientVersion(t *testing.T) {
 func TestUntil(t *testing.T) {
 	m := newMesh(t, Put("ea", Endpoints("a", 1)))
 	l := m.join("m")
-	l.Watch(model.EDS, m.names.InternList([]string{"a"}))
+	l.Watch(ident.EDS, m.names.InternList([]string{"a"}))
 	for _, step := range []struct {
 		change Change
 		want   uint64
@@ -191,7 +193,7 @@ func TestViewDoesNotWait(t *testing.T) {
 	if got := l.View().Version.Seq; got != 1 {
 		t.Errorf("version %d", got)
 	}
-	late := m.Join(&model.Proxy{Cluster: "m"})
+	late := m.Join(&proxy.Proxy{Cluster: "m"})
 	if got := late.View().Sets; got != l.View().Sets {
 		t.Error("a client of a class that is there has something else")
 	}
@@ -210,32 +212,32 @@ func TestPastOfAnotherClass(t *testing.T) {
 		default:
 			m.change(Put("a", Cluster("a", 2+i)), PutFor("c", Group("n"), Cluster("c", i/7)))
 		}
-		want = slices.Insert(want, 0, witness.View().Sets[model.CDS].Sum)
+		want = slices.Insert(want, 0, witness.View().Sets[ident.CDS].Sum)
 	}
 	want = want[1 : 1+Retained]
 	sums := func(cl *Client) []xds.Sum {
 		var all []xds.Sum
 		for v := range cl.Past() {
-			all = append(all, v.Sets[model.CDS].Sum)
+			all = append(all, v.Sets[ident.CDS].Sum)
 		}
 		return all
 	}
-	late := m.Join(&model.Proxy{Cluster: "n"})
+	late := m.Join(&proxy.Proxy{Cluster: "n"})
 	if diff := cmp.Diff(want, sums(witness.Client)); diff != "" {
 		t.Errorf("of who was there (-want +got):\n%s", diff)
 	}
 	witness.Leave()
 	m.change() // its class is forgotten
 	want = slices.Insert(want, 0, want[0])[:Retained]
-	want[0] = late.View().Sets[model.CDS].Sum
+	want[0] = late.View().Sets[ident.CDS].Sum
 	for range 2 { // made, and then known
 		if diff := cmp.Diff(want, sums(late)); diff != "" {
 			t.Errorf("of who came later (-want +got):\n%s", diff)
 		}
 	}
-	a := late.View().Sets[model.CDS].Find("b")
+	a := late.View().Sets[ident.CDS].Find("b")
 	for v := range late.Past() {
-		if v.Sets[model.CDS].Find("b") != a {
+		if v.Sets[ident.CDS].Find("b") != a {
 			t.Fatal("what did not change is there twice")
 		}
 	}
@@ -257,7 +259,7 @@ func TestPastOfManyTogether(t *testing.T) {
 		for g := range groups {
 			l := m.join(fmt.Sprint(g))
 			v := l.View()
-			now[fmt.Sprint(g)], served[v.Version] = v.Sets[model.CDS].Sum, now
+			now[fmt.Sprint(g)], served[v.Version] = v.Sets[ident.CDS].Sum, now
 			all = append(all, l)
 		}
 		for _, l := range all {
@@ -277,14 +279,14 @@ func TestPastOfManyTogether(t *testing.T) {
 	var clients sync.WaitGroup
 	for g := range 3 * groups {
 		group := fmt.Sprint(g % groups)
-		cl := m.Join(&model.Proxy{Cluster: group})
+		cl := m.Join(&proxy.Proxy{Cluster: group})
 		clients.Go(func() {
 			cl.View()
 			found := 0
 			for v := range cl.Past() {
 				if want, ok := served[v.Version][group]; ok {
 					found++
-					if v.Sets[model.CDS].Sum != want {
+					if v.Sets[ident.CDS].Sum != want {
 						t.Errorf("group %s at %s: not what was served", group, v.Version)
 					}
 				}
@@ -328,7 +330,7 @@ func TestNobodyMissesAnything(t *testing.T) {
 		clients.Go(func() {
 			for stopped := false; !stopped; {
 				wake := make(chan struct{}, 1)
-				cl := m.Join(&model.Proxy{Cluster: []string{"m", "g"}[i%2]})
+				cl := m.Join(&proxy.Proxy{Cluster: []string{"m", "g"}[i%2]})
 				cl.Notify(func() {
 					select {
 					case wake <- struct{}{}:
@@ -338,7 +340,7 @@ func TestNobodyMissesAnything(t *testing.T) {
 				v := cl.View()
 				views[i] = append(views[i], v)
 				name := objects[r.IntN(len(objects))]
-				cl.Watch(model.EDS, m.names.InternList([]string{name}))
+				cl.Watch(ident.EDS, m.names.InternList([]string{name}))
 				for range 1 + r.IntN(6) {
 					select {
 					case <-wake:
@@ -358,7 +360,7 @@ func TestNobodyMissesAnything(t *testing.T) {
 				default:
 				}
 				if stopped { // no version comes any more
-					if !v.Sets[model.EDS].Find(name).Same(cl.View().Sets[model.EDS].Find(name)) {
+					if !v.Sets[ident.EDS].Find(name).Same(cl.View().Sets[ident.EDS].Find(name)) {
 						t.Errorf("a change of %s was missed at %s", name, v.Version)
 					}
 				}
@@ -370,17 +372,17 @@ func TestNobodyMissesAnything(t *testing.T) {
 	sums := map[ident.Position][2]xds.Sum{} // of clusters for group "m", and of all endpoints
 	for n := range 60 {
 		v := witness.View()
-		sums[v.Version] = [2]xds.Sum{v.Sets[model.CDS].Sum, v.Sets[model.EDS].Sum}
+		sums[v.Version] = [2]xds.Sum{v.Sets[ident.CDS].Sum, v.Sets[ident.EDS].Sum}
 		step(n)
 	}
 	close(stop)
 	clients.Wait()
 	v := witness.View()
-	sums[v.Version] = [2]xds.Sum{v.Sets[model.CDS].Sum, v.Sets[model.EDS].Sum}
+	sums[v.Version] = [2]xds.Sum{v.Sets[ident.CDS].Sum, v.Sets[ident.EDS].Sum}
 	for i, seen := range views {
 		for _, v := range seen {
 			want, group := sums[v.Version], []string{"m", "g"}[i%2]
-			if v.Sets[model.EDS].Sum != want[1] || group == "m" && v.Sets[model.CDS].Sum != want[0] {
+			if v.Sets[ident.EDS].Sum != want[1] || group == "m" && v.Sets[ident.CDS].Sum != want[0] {
 				t.Fatalf("a view of version %s is not of that version", v.Version)
 			}
 		}
@@ -407,7 +409,7 @@ func BenchmarkUpdate(b *testing.B) {
 				var joined []*listener
 				for i := range clients {
 					l := m.join(fmt.Sprint(i % classes))
-					l.Watch(model.EDS, subscription)
+					l.Watch(ident.EDS, subscription)
 					joined = append(joined, l)
 				}
 				i := uint32(0)

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // Retained is how many versions before the current one can be recognised when
@@ -26,7 +26,7 @@ func (cl *Client) Past() iter.Seq[View] {
 		for _, p := range past {
 			was := class
 			if p.classes != classes {
-				was = model.Classify(p.pc, cl.proxy)
+				was = index.Classify(p.pc, cl.proxy)
 			}
 			v := View{Version: p.version, Published: p.published}
 			c.fill(&v, was, past, wants)
@@ -46,7 +46,7 @@ type want struct {
 // fill gives v what was served to a class at its version, one of those in past,
 // newest first. What nobody was served is made, for all who came meanwhile at
 // once: most of it they have in common.
-func (c *Cache) fill(v *View, class model.ProxyClass, past []point, wants map[key]*want) {
+func (c *Cache) fill(v *View, class index.ProxyClass, past []point, wants map[key]*want) {
 	if c.known(v, class, wants) {
 		return
 	}
@@ -58,11 +58,11 @@ func (c *Cache) fill(v *View, class model.ProxyClass, past []point, wants map[ke
 }
 
 // known fills v from what is known. If that is not all, the rest is wanted.
-func (c *Cache) known(v *View, class model.ProxyClass, wants map[key]*want) bool {
+func (c *Cache) known(v *View, class index.ProxyClass, wants map[key]*want) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := true
-	for t := range model.ResourceTypes {
+	for t := range ident.ResourceTypes {
 		k := key{t, class.Only(t)}
 		if e := c.entries[k]; e != nil {
 			v.Sets[t] = at(e.history, v.Version)

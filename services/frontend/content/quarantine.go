@@ -3,7 +3,7 @@ package content
 import (
 	"slices"
 
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // serve is what is served of a key at a point where made is what catalog makes

@@ -5,17 +5,18 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
+	. "meshlog.dev/services/mesh/meshtest"
 
-	"meshlog.dev/services/internal/model"
-	. "meshlog.dev/services/internal/model/modeltest"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/xds"
 )
 
 const release = "envoy 1.38.0"
 
 // as joins as a client of that name and version.
 func (m *mesh) as(cluster, userAgent string) *listener {
-	l := &listener{Client: m.Join(&model.Proxy{ID: cluster, Cluster: cluster, UserAgent: userAgent})}
+	l := &listener{Client: m.Join(&proxy.Proxy{ID: cluster, Cluster: cluster, UserAgent: userAgent})}
 	l.Notify(func() { l.woken = true })
 	l.View()
 	return l
@@ -25,7 +26,7 @@ func (m *mesh) as(cluster, userAgent string) *listener {
 func timeouts(t *testing.T, v View) map[string]int64 {
 	t.Helper()
 	got := map[string]int64{}
-	for _, r := range v.Sets[model.CDS].Resources {
+	for _, r := range v.Sets[ident.CDS].Resources {
 		c := Cluster("", 0)
 		if err := proto.Unmarshal(r.Value(), c); err != nil {
 			t.Fatal(err)
@@ -39,11 +40,11 @@ func TestQuarantine(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)), Put("ea", Endpoints("a", 1)))
 	one, two, other := m.as("m", release), m.as("n", release), m.as("m", "envoy 1.37.0")
 	for _, l := range []*listener{one, two, other} {
-		l.WatchAll(model.CDS)
+		l.WatchAll(ident.CDS)
 	}
 	m.change(Put("b", Cluster("b", 2)))
 	made := one.View()
-	bad := made.Sets[model.CDS].Find("b").Sum
+	bad := made.Sets[ident.CDS].Find("b").Sum
 	for _, step := range []struct {
 		name        string
 		change      Change
@@ -51,35 +52,35 @@ func TestQuarantine(t *testing.T) {
 		others      int64 // the timeout that others have
 		quarantined []string
 	}{
-		{"what is good is served instead", Quarantine("q", release, model.CDS, "b", bad, Cluster("b", 1)), map[string]int64{"a": 1, "b": 1}, 2, []string{"b"}},
+		{"what is good is served instead", Quarantine("q", release, ident.CDS, "b", bad, Cluster("b", 1)), map[string]int64{"a": 1, "b": 1}, 2, []string{"b"}},
 		{"what is not concerned changes", Put("a", Cluster("a", 3)), map[string]int64{"a": 3, "b": 1}, 2, []string{"b"}},
-		{"nothing is known to be good", Quarantine("q", release, model.CDS, "b", bad, nil), map[string]int64{"a": 3}, 2, []string{"b"}},
+		{"nothing is known to be good", Quarantine("q", release, ident.CDS, "b", bad, nil), map[string]int64{"a": 3}, 2, []string{"b"}},
 		{"its content changes", Put("b", Cluster("b", 3)), map[string]int64{"a": 3, "b": 3}, 3, nil},
 		{"it is as it was", Put("b", Cluster("b", 2)), map[string]int64{"a": 3}, 2, []string{"b"}},
-		{"the quarantine is lifted", Quarantine("q", "", model.CDS, "", bad, nil).Gone(), map[string]int64{"a": 3, "b": 2}, 2, nil},
+		{"the quarantine is lifted", Quarantine("q", "", ident.CDS, "", bad, nil).Gone(), map[string]int64{"a": 3, "b": 2}, 2, nil},
 	} {
 		m.change(step.change)
 		v, w, o := one.View(), two.View(), other.View()
 		if diff := cmp.Diff(step.want, timeouts(t, v)); diff != "" {
 			t.Errorf("%s: clusters (-want +got):\n%s", step.name, diff)
 		}
-		if diff := cmp.Diff(step.quarantined, v.Quarantined[model.CDS]); diff != "" {
+		if diff := cmp.Diff(step.quarantined, v.Quarantined[ident.CDS]); diff != "" {
 			t.Errorf("%s: in quarantine (-want +got):\n%s", step.name, diff)
 		}
-		if got := timeouts(t, o); got["b"] != step.others || o.Quarantined[model.CDS] != nil {
+		if got := timeouts(t, o); got["b"] != step.others || o.Quarantined[ident.CDS] != nil {
 			t.Errorf("%s: of another release: %v", step.name, got)
 		}
 		if v.Sets != w.Sets {
 			t.Errorf("%s: classes that are served the same have different sets", step.name)
 		}
-		if v.Sets[model.EDS] != o.Sets[model.EDS] {
+		if v.Sets[ident.EDS] != o.Sets[ident.EDS] {
 			t.Errorf("%s: a type of which nothing is in quarantine differs", step.name)
 		}
 		var sum xds.Sum
-		for _, r := range v.Sets[model.CDS].Resources {
+		for _, r := range v.Sets[ident.CDS].Resources {
 			sum = sum.Add(r.Sum)
 		}
-		if sum != v.Sets[model.CDS].Sum {
+		if sum != v.Sets[ident.CDS].Sum {
 			t.Errorf("%s: the sum of the set is not that of its resources", step.name)
 		}
 		if !one.was() {
@@ -93,12 +94,12 @@ func TestQuarantine(t *testing.T) {
 func TestQuarantineFacts(t *testing.T) {
 	m := newMesh(t, Put("r", Routes("r", To("a", 1))))
 	l := m.as("m", release)
-	m.change(Quarantine("q", release, model.RDS, "r", l.View().Sets[model.RDS].Find("r").Sum, Routes("r", To("b", 1))))
-	r := l.View().Sets[model.RDS].Find("r")
+	m.change(Quarantine("q", release, ident.RDS, "r", l.View().Sets[ident.RDS].Find("r").Sum, Routes("r", To("b", 1))))
+	r := l.View().Sets[ident.RDS].Find("r")
 	if !r.RefersTo("b") || r.RefersTo("a") {
 		t.Error("the clusters of what is served instead are not known")
 	}
-	fresh := newMesh(t, Put("r", Routes("r", To("b", 1)))).as("m", release).View().Sets[model.RDS].Find("r")
+	fresh := newMesh(t, Put("r", Routes("r", To("b", 1)))).as("m", release).View().Sets[ident.RDS].Find("r")
 	if fresh.Sum != r.Sum {
 		t.Error("the same content has another sum")
 	}
@@ -109,20 +110,20 @@ func TestQuarantineFacts(t *testing.T) {
 func TestQuarantineInThePast(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
 	l := m.as("m", release)
-	bad := l.View().Sets[model.CDS].Find("b").Sum
+	bad := l.View().Sets[ident.CDS].Find("b").Sum
 	var want []xds.Sum
 	for _, change := range []Change{
-		Quarantine("q", release, model.CDS, "b", bad, Cluster("b", 7)),
+		Quarantine("q", release, ident.CDS, "b", bad, Cluster("b", 7)),
 		Put("a", Cluster("a", 2)),
-		Quarantine("q", release, model.CDS, "b", bad, nil),
-		Quarantine("q", "", model.CDS, "", bad, nil).Gone(),
+		Quarantine("q", release, ident.CDS, "b", bad, nil),
+		Quarantine("q", "", ident.CDS, "", bad, nil).Gone(),
 	} {
-		want = append([]xds.Sum{l.View().Sets[model.CDS].Sum}, want...)
+		want = append([]xds.Sum{l.View().Sets[ident.CDS].Sum}, want...)
 		m.change(change)
 	}
 	past := func(l *listener) (sums []xds.Sum) {
 		for v := range l.Past() {
-			sums = append(sums, v.Sets[model.CDS].Sum)
+			sums = append(sums, v.Sets[ident.CDS].Sum)
 		}
 		return sums
 	}
@@ -132,7 +133,7 @@ func TestQuarantineInThePast(t *testing.T) {
 	l.Leave()
 	m.change() // its classes are forgotten
 	late := m.as("m", release)
-	if diff := cmp.Diff(append([]xds.Sum{late.View().Sets[model.CDS].Sum}, want...), past(late)); diff != "" {
+	if diff := cmp.Diff(append([]xds.Sum{late.View().Sets[ident.CDS].Sum}, want...), past(late)); diff != "" {
 		t.Errorf("of who came later (-want +got):\n%s", diff)
 	}
 }

@@ -4,8 +4,7 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // View is what one class is served at one version of the world. While content
@@ -13,10 +12,10 @@ import (
 type View struct {
 	Version   ident.Position
 	Published time.Time // by the clock of the leader, for people; zero: not said
-	Sets      [model.ResourceTypes]*xds.Set
+	Sets      [ident.ResourceTypes]*xds.Set
 	// Quarantined are names of which Sets have something else than the world
 	// says, or nothing.
-	Quarantined [model.ResourceTypes][]string
+	Quarantined [ident.ResourceTypes][]string
 	// Until is the newest version at which the client's View before this one was
 	// still all that it should have; zero: there was none.
 	Until ident.Position

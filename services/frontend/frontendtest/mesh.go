@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
 )
 
@@ -31,9 +31,9 @@ func NewMesh(t testing.TB, chain store.Publisher) *Mesh {
 }
 
 // Publish makes the next version.
-func (m *Mesh) Publish(changes ...modeltest.Change) ident.Position {
+func (m *Mesh) Publish(changes ...meshtest.Change) ident.Position {
 	m.t.Helper()
-	rows := make([]model.RowChange, len(changes))
+	rows := make([]world.RowChange, len(changes))
 	for i, c := range changes {
 		rows[i] = c.Row()
 	}
@@ -41,7 +41,7 @@ func (m *Mesh) Publish(changes ...modeltest.Change) ident.Position {
 }
 
 // PublishRows makes the next version out of rows.
-func (m *Mesh) PublishRows(rows ...model.RowChange) ident.Position {
+func (m *Mesh) PublishRows(rows ...world.RowChange) ident.Position {
 	m.t.Helper()
 	var d store.Delta
 	for _, r := range rows {

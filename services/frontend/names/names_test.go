@@ -11,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 func TestEqualSetsAreOne(t *testing.T) {
@@ -175,7 +175,7 @@ func TestManyGoroutines(t *testing.T) {
 				if b := table.Intern(names.Of(fmt.Sprint(i%7), "x")); a != b {
 					t.Error("equal sets are two")
 				}
-				l := table.List(model.CDS, next.Sum, func() []*xds.Resource { return next.Resources })
+				l := table.List(ident.CDS, next.Sum, func() []*xds.Resource { return next.Resources })
 				if n := l.Memo.Do(false, func() any { return len(l.Resources) }); n != 2 {
 					t.Error(n)
 				}

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"weak"
 
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // List is resources that many streams are sent. Nobody writes to Resources.
@@ -23,7 +23,7 @@ type Changes struct {
 }
 
 type listKey struct {
-	t   model.ResourceType
+	t   ident.ResourceType
 	sum xds.Sum
 }
 
@@ -38,7 +38,7 @@ type shared struct {
 
 // List returns the list of resources of that type and Sum; make makes it where
 // no stream has it.
-func (t *Table) List(of model.ResourceType, sum xds.Sum, make func() []*xds.Resource) *List {
+func (t *Table) List(of ident.ResourceType, sum xds.Sum, make func() []*xds.Resource) *List {
 	s := &t.shared
 	key := listKey{of, sum}
 	s.mu.Lock()

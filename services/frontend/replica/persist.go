@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/store"
 )
 
@@ -43,14 +42,14 @@ func (r *Replica) persist(ctx context.Context, st *State) error {
 	if r.stored.Version() == st.Version() && r.stored.Snapshot.Root() == st.Root() {
 		return nil
 	}
-	stop.At(stop.FrontendPersist)
+	failpoint.At(failpoint.FrontendPersist)
 	err := r.cfg.Store.Commit(ctx, r.stored.Version(), store.Commit{
 		Manifest: st.Manifest,
 		Snapshot: st.Snapshot,
 		Delta:    store.Diff(r.stored.Snapshot, st.Snapshot),
 	})
 	if err == nil {
-		stop.At(stop.FrontendPersisted)
+		failpoint.At(failpoint.FrontendPersisted)
 	}
 	return err
 }

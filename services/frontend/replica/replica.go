@@ -10,8 +10,9 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/stop"
+	"meshlog.dev/services/internal/failpoint"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
 )
 
@@ -19,8 +20,8 @@ import (
 type State struct {
 	Manifest    *store.Manifest
 	Snapshot    *store.Snapshot
-	World       *model.World
-	PushContext *model.PushContext
+	World       *world.World
+	PushContext *index.PushContext
 	// Received is when it came from the chain; zero: it came from the store.
 	Received time.Time
 	// Indexing is what making World and PushContext took.
@@ -56,11 +57,11 @@ type Config struct {
 	Store store.Store
 	// Serve is called with every new state and the inputs of generation that
 	// differ from the state before, by the caller of Load or Step.
-	Serve func(st *State, changed []model.Input)
+	Serve func(st *State, changed []index.Input)
 	// Remember is called in the place of Serve with versions that are not to be
 	// served any more, as far as Earlier of them lie before one that is: clients
 	// that come back may have them. nil: nobody wants to know.
-	Remember func(st *State, changed []model.Input)
+	Remember func(st *State, changed []index.Input)
 	Earlier  int
 	// OnMismatch is told when the chain's head and what is served cannot both
 	// be right.
@@ -92,7 +93,7 @@ type Replica struct {
 // New returns a replica that has nothing yet.
 func New(cfg Config) *Replica {
 	if cfg.Serve == nil {
-		cfg.Serve = func(*State, []model.Input) {}
+		cfg.Serve = func(*State, []index.Input) {}
 	}
 	if cfg.OnMismatch == nil {
 		cfg.OnMismatch = func(*store.MismatchError) {}
@@ -176,7 +177,7 @@ func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) e
 		return nil
 	}
 	received := time.Now()
-	stop.At(stop.FrontendReceived)
+	failpoint.At(failpoint.FrontendReceived)
 	if snapshots, ok := follow(have, links); ok {
 		last := len(links) - 1
 		if r.cfg.Remember != nil && !r.stepped {
@@ -237,19 +238,19 @@ func (r *Replica) serve(m *store.Manifest, snapshot *store.Snapshot, received ti
 // advance makes a version the state, and says which inputs of generation that
 // changes. It costs what the difference to the version before costs, whichever
 // way it came, across epochs too.
-func (r *Replica) advance(m *store.Manifest, snapshot *store.Snapshot, received time.Time) (*State, []model.Input) {
+func (r *Replica) advance(m *store.Manifest, snapshot *store.Snapshot, received time.Time) (*State, []index.Input) {
 	start, have := time.Now(), r.state.Load()
 	delta := store.Diff(have.snapshot(), snapshot)
 	next := &State{Manifest: m, Snapshot: snapshot, Received: received}
-	world, pc := model.NewWorld(), (*model.PushContext)(nil)
+	world, pc := world.NewWorld(), (*index.PushContext)(nil)
 	if have != nil {
 		world, pc = have.World, have.PushContext
 	} else {
-		pc = model.NewPushContext(world)
+		pc = index.NewPushContext(world)
 	}
 	var keys []ident.Key
 	next.World, keys = r.apply(world, delta)
-	var changed []model.Input
+	var changed []index.Input
 	next.PushContext, changed = pc.Next(next.World, keys)
 	next.Indexing = time.Since(start)
 	r.state.Store(next)
@@ -258,25 +259,25 @@ func (r *Replica) advance(m *store.Manifest, snapshot *store.Snapshot, received 
 
 // apply takes rows into the world. A row that cannot be read never stops the
 // rest: it is left out.
-func (r *Replica) apply(w *model.World, d store.Delta) (*model.World, []ident.Key) {
-	rows := make([]model.RowChange, 0, len(d.Put)+len(d.Remove))
+func (r *Replica) apply(w *world.World, d store.Delta) (*world.World, []ident.Key) {
+	rows := make([]world.RowChange, 0, len(d.Put)+len(d.Remove))
 	for _, row := range d.Put {
-		rows = append(rows, model.RowChange{Row: row.Key, Value: row.Value})
+		rows = append(rows, world.RowChange{Row: row.Key, Value: row.Value})
 	}
 	for _, row := range d.Remove {
-		rows = append(rows, model.RowChange{Row: row})
+		rows = append(rows, world.RowChange{Row: row})
 	}
-	next, keys, err := w.Apply(model.Change{Rows: rows})
+	next, keys, err := w.Apply(world.Change{Rows: rows})
 	if err == nil {
 		return next, keys
 	}
 	next, keys = w, nil
 	for _, row := range rows {
-		after, changed, err := next.Apply(model.Change{Rows: []model.RowChange{row}})
+		after, changed, err := next.Apply(world.Change{Rows: []world.RowChange{row}})
 		if err != nil {
 			r.cfg.Logger.Error("a row of the published world cannot be read; serving without it", "row", row.Row, "error", err)
 			// What was there under that key before is not served either.
-			if after, changed, err = next.Apply(model.Change{Rows: []model.RowChange{{Row: row.Row}}}); err != nil {
+			if after, changed, err = next.Apply(world.Change{Rows: []world.RowChange{{Row: row.Row}}}); err != nil {
 				continue
 			}
 		}

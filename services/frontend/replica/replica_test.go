@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/frontendtest"
 	"meshlog.dev/services/frontend/replica"
-	"meshlog.dev/services/internal/model"
-	. "meshlog.dev/services/internal/model/modeltest"
+	"meshlog.dev/services/mesh/index"
+	. "meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
 )
@@ -39,14 +39,14 @@ type rig struct {
 	follower *memstore.ChainFollower
 	fetched  int
 	served   []ident.Position
-	changed  [][]model.Input
+	changed  [][]index.Input
 }
 
 func newRig(t *testing.T, mesh *mesh, s store.Store) *rig {
 	r := &rig{t: t, mesh: mesh, follower: mesh.chain.Follower()}
 	r.Replica = replica.New(replica.Config{
 		Store: s, Logger: slog.New(slog.DiscardHandler),
-		Serve: func(st *replica.State, changed []model.Input) {
+		Serve: func(st *replica.State, changed []index.Input) {
 			r.served, r.changed = append(r.served, st.Version()), append(r.changed, changed)
 		},
 	})
@@ -81,7 +81,7 @@ func (r *rig) mustStep() {
 
 func clusters(st *replica.State) []string {
 	var out []string
-	for _, r := range st.PushContext.Read().Raw(model.CDS, "*") {
+	for _, r := range st.PushContext.Read().Raw(ident.CDS, "*") {
 		out = append(out, r.Name)
 	}
 	return out
@@ -101,9 +101,9 @@ func TestFollow(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b"}, clusters(r.State())); diff != "" {
 		t.Error(diff)
 	}
-	want := []model.Input{
-		model.RawInput(model.CDS, "*"), model.RawInput(model.EDS, "*"),
-		model.RawOneInput(model.CDS, "*", "b"), model.RawOneInput(model.EDS, "*", "b"),
+	want := []index.Input{
+		index.RawInput(ident.CDS, "*"), index.RawInput(ident.EDS, "*"),
+		index.RawOneInput(ident.CDS, "*", "b"), index.RawOneInput(ident.EDS, "*", "b"),
 	}
 	if diff := cmp.Diff(want, r.changed[1]); diff != "" {
 		t.Errorf("changed inputs (-want +got):\n%s", diff)
@@ -157,8 +157,8 @@ func TestRemembers(t *testing.T) {
 	var got []string
 	again := replica.New(replica.Config{
 		Store: file(f), Logger: slog.New(slog.DiscardHandler), Earlier: 2,
-		Remember: func(st *replica.State, _ []model.Input) { got = append(got, "remember "+st.Version().String()) },
-		Serve:    func(st *replica.State, _ []model.Input) { got = append(got, "serve "+st.Version().String()) },
+		Remember: func(st *replica.State, _ []index.Input) { got = append(got, "remember "+st.Version().String()) },
+		Serve:    func(st *replica.State, _ []index.Input) { got = append(got, "serve "+st.Version().String()) },
 	})
 	if err := again.Load(t.Context()); err != nil {
 		t.Fatal(err)
@@ -287,7 +287,7 @@ func TestEpoch(t *testing.T) {
 	if err := r.Step(t.Context(), mustPoll(t, mesh), r.fetch); err != nil {
 		t.Fatal(err)
 	}
-	want := []model.Input{model.RawOneInput(model.EDS, "*", "a")}
+	want := []index.Input{index.RawOneInput(ident.EDS, "*", "a")}
 	if diff := cmp.Diff(want, r.changed[1]); diff != "" {
 		t.Errorf("changed inputs (-want +got):\n%s", diff)
 	}

@@ -10,9 +10,8 @@ import (
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/services/internal/xds/piece"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/piece"
 )
 
 const meshSize = 1001
@@ -21,10 +20,10 @@ const meshSize = 1001
 // and a route configuration.
 func bigMesh() (content.View, []string) {
 	v := content.View{Version: ident.Position{Epoch: 1, Seq: 1}}
-	for t := range model.ResourceTypes {
+	for t := range ident.ResourceTypes {
 		v.Sets[t] = &xds.Set{}
 	}
-	add := func(t model.ResourceType, name string, facts piece.Facts) {
+	add := func(t ident.ResourceType, name string, facts piece.Facts) {
 		r := &xds.Resource{Name: name, Sum: xds.Absent(t.String() + name), Head: make([]byte, 90), DeltaHead: make([]byte, 180)}
 		r.Pieces = xds.PiecesOf(&xds.Encoded{Value: make([]byte, 900), Facts: facts})
 		v.Sets[t].Resources = append(v.Sets[t].Resources, r)
@@ -34,19 +33,19 @@ func bigMesh() (content.View, []string) {
 	for i := range meshSize {
 		name := fmt.Sprintf("outbound|8080||service-%04d.default.svc.cluster.local", i)
 		all = append(all, name)
-		add(model.CDS, name, piece.Facts{Endpoints: name})
-		add(model.EDS, name, piece.Facts{})
+		add(ident.CDS, name, piece.Facts{Endpoints: name})
+		add(ident.EDS, name, piece.Facts{})
 	}
 	for i := range 20 {
-		add(model.LDS, fmt.Sprintf("0.0.0.0_%05d", i), piece.Facts{})
+		add(ident.LDS, fmt.Sprintf("0.0.0.0_%05d", i), piece.Facts{})
 	}
-	add(model.RDS, "80", piece.Facts{Clusters: all})
+	add(ident.RDS, "80", piece.Facts{Clusters: all})
 	return v, all
 }
 
 // changed is v with new endpoints of one service.
 func changed(v content.View, name string, n int) content.View {
-	old := v.Sets[model.EDS]
+	old := v.Sets[ident.EDS]
 	set := &xds.Set{Resources: append([]*xds.Resource(nil), old.Resources...), Sum: old.Sum}
 	i, _ := xds.Search(set.Resources, name)
 	r := *set.Resources[i]
@@ -54,7 +53,7 @@ func changed(v content.View, name string, n int) content.View {
 	r.Sum = xds.Absent(fmt.Sprint(name, n))
 	set.Sum = set.Sum.Add(r.Sum)
 	set.Resources[i] = &r
-	v.Sets[model.EDS] = set
+	v.Sets[ident.EDS] = set
 	v.Version.Seq++
 	return v
 }
@@ -63,7 +62,7 @@ func changed(v content.View, name string, n int) content.View {
 type client struct {
 	stream *stream.Stream
 	delta  bool
-	names  [model.ResourceTypes]names.Wire
+	names  [ident.ResourceTypes]names.Wire
 	now    time.Time
 }
 
@@ -73,12 +72,12 @@ func newClient(table *names.Table, v content.View, all []string, delta bool) *cl
 
 func newClientOf(cfg stream.Config, v content.View, all []string) *client {
 	c := &client{delta: cfg.Delta, now: time.Unix(1_000_000, 0), stream: stream.New(cfg, v)}
-	c.names[model.EDS], c.names[model.RDS] = names.Of(all...), names.Of("80")
+	c.names[ident.EDS], c.names[ident.RDS] = names.Of(all...), names.Of("80")
 	return c
 }
 
 func (c *client) connect() {
-	for t := range model.ResourceTypes {
+	for t := range ident.ResourceTypes {
 		c.stream.Request(c.now, stream.Request{TypeURL: t.URL(), Names: c.names[t]})
 		c.acceptAll()
 	}

@@ -4,13 +4,13 @@ import (
 	"slices"
 	"strings"
 
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // TypeContents is what the client was sent of one type.
 type TypeContents struct {
-	Type     model.ResourceType
+	Type     ident.ResourceType
 	Wildcard bool // all names are subscribed
 	// Resources are what is subscribed, or was sent, sorted by name.
 	Resources []ResourceContents

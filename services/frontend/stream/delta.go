@@ -4,10 +4,10 @@ import (
 	"slices"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // wildcard is the name of all resources.
@@ -16,7 +16,7 @@ const wildcard = "*"
 // subscribeDelta takes in the names of the first request of a type. Clusters
 // and listeners are all of them if none is named (E18).
 func (s *Stream) subscribeDelta(w *watch, r Request) {
-	all := w.t == model.CDS || w.t == model.LDS
+	all := w.t == ident.CDS || w.t == ident.LDS
 	w.wildcard = all && (r.Names.Len() == 0 || r.Names.Has(wildcard))
 	w.named = r.Names.Len() > 0
 	w.names = s.cfg.Names.Without(s.cfg.Names.Intern(r.Names), names.Of(wildcard))
@@ -25,7 +25,7 @@ func (s *Stream) subscribeDelta(w *watch, r Request) {
 // resubscribe takes in a change of the subscription. What is subscribed is
 // always answered, even if it was before.
 func (s *Stream) resubscribe(w *watch, r Request) {
-	all := w.t == model.CDS || w.t == model.LDS
+	all := w.t == ident.CDS || w.t == ident.LDS
 	if w.unresolved {
 		for name := range r.Names.Join(r.Unsubscribe).All() {
 			w.asked = append(w.asked, string(name))
@@ -86,7 +86,7 @@ func (s *Stream) knownVersions(w *watch) bool {
 	return true
 }
 
-func (s *Stream) servedEver(t model.ResourceType, name string, sum xds.Sum, past *[]content.View) bool {
+func (s *Stream) servedEver(t ident.ResourceType, name string, sum xds.Sum, past *[]content.View) bool {
 	if sum == (xds.Sum{}) || sum == xds.Absent(name) {
 		return true
 	}
@@ -98,7 +98,7 @@ func (s *Stream) servedEver(t model.ResourceType, name string, sum xds.Sum, past
 
 // formerly is what was served of a name at an earlier version, if it has that
 // Sum.
-func (s *Stream) formerly(t model.ResourceType, name string, sum xds.Sum, past *[]content.View) *xds.Resource {
+func (s *Stream) formerly(t ident.ResourceType, name string, sum xds.Sum, past *[]content.View) *xds.Resource {
 	if *past == nil {
 		*past = slices.AppendSeq([]content.View{}, s.cfg.Past)
 	}
@@ -149,7 +149,7 @@ func (s *Stream) resume(now time.Time, w *watch) {
 	}
 	// Endpoints are answered whole unless the clusters were asked for and are
 	// current (E9).
-	whole := s.cfg.GRPC || w.t == model.EDS && !s.cdsCurrent
+	whole := s.cfg.GRPC || w.t == ident.EDS && !s.cdsCurrent
 	w.initial = initial
 	current := w.hasAllOf(set)
 	w.initial = names.Versions{}
@@ -158,7 +158,7 @@ func (s *Stream) resume(now time.Time, w *watch) {
 		if !whole {
 			w.sent = set
 		}
-		s.cdsCurrent = s.cdsCurrent || w.t == model.CDS && !whole
+		s.cdsCurrent = s.cdsCurrent || w.t == ident.CDS && !whole
 		s.isCurrent(now, w, set.Sum.String())
 		w.mayHave(set)
 		return
@@ -172,7 +172,7 @@ func (s *Stream) resume(now time.Time, w *watch) {
 		}
 	}
 	w.mayHave(set)
-	if w.t == model.CDS {
+	if w.t == ident.CDS {
 		s.holdRemoved(now, s.view)
 		s.findEndpoints()
 	}

@@ -13,9 +13,8 @@ import (
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/services/internal/xds/piece"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/piece"
 )
 
 // FuzzStream lets a client of either protocol, what is served, and the time do
@@ -57,17 +56,17 @@ type chaosClient struct {
 	number map[xds.Sum]int // of contents: greater is newer
 	next   int
 
-	queue   [model.ResourceTypes][]stream.Response // not answered yet
-	version [model.ResourceTypes]string
-	nonce   [model.ResourceTypes]string
-	names   [model.ResourceTypes][]string
-	asked   [model.ResourceTypes]bool
+	queue   [ident.ResourceTypes][]stream.Response // not answered yet
+	version [ident.ResourceTypes]string
+	nonce   [ident.ResourceTypes]string
+	names   [ident.ResourceTypes][]string
+	asked   [ident.ResourceTypes]bool
 	newest  map[string]int // by type and name: what was sent
 	nacked  bool
 	trace   []string
 
 	grpc, delta bool
-	only        *model.ResourceType
+	only        *ident.ResourceType
 	// odd: the client may say what makes no sense, so nobody knows what it has.
 	odd bool
 	// strict: the client rejects some contents, always, and no others.
@@ -76,15 +75,15 @@ type chaosClient struct {
 	// its ACK may count for nothing.
 	crossed bool
 	// has is what the client has by name, and all of which types it wants all.
-	has [model.ResourceTypes]map[string]xds.Sum
-	all [model.ResourceTypes]bool
+	has [ident.ResourceTypes]map[string]xds.Sum
+	all [ident.ResourceTypes]bool
 }
 
 func chaos(t *testing.T, b []byte) {
 	c := &chaosClient{
 		t: t, bytes: b, now: time.Unix(1_000_000, 0), number: map[xds.Sum]int{}, newest: map[string]int{},
 	}
-	for t := range model.ResourceTypes {
+	for t := range ident.ResourceTypes {
 		c.has[t] = map[string]xds.Sum{}
 	}
 	c.world()
@@ -99,7 +98,7 @@ func chaos(t *testing.T, b []byte) {
 		}
 	}}
 	if c.pick(6) == 0 {
-		only := model.ResourceType(c.pick(int(model.ResourceTypes)))
+		only := ident.ResourceType(c.pick(int(ident.ResourceTypes)))
 		cfg.Only, c.only = &only, &only
 	}
 	c.note("grpc %v delta %v odd %v strict %v only %v", c.grpc, c.delta, c.odd, c.strict, cfg.Only)
@@ -128,7 +127,7 @@ func (c *chaosClient) note(format string, args ...any) {
 }
 
 func (c *chaosClient) step() {
-	t := model.ResourceType(c.pick(int(model.ResourceTypes)))
+	t := ident.ResourceType(c.pick(int(ident.ResourceTypes)))
 	switch c.pick(12) {
 	case 0, 1:
 		c.world()
@@ -170,7 +169,7 @@ func (c *chaosClient) step() {
 // world changes what is served.
 func (c *chaosClient) world() {
 	v := content.View{Version: ident.Position{Epoch: 1, Seq: uint64(len(c.views) + 1)}}
-	for t := range model.ResourceTypes {
+	for t := range ident.ResourceTypes {
 		v.Sets[t] = &xds.Set{}
 		var old *xds.Set
 		if len(c.views) > 0 {
@@ -200,26 +199,26 @@ func (c *chaosClient) world() {
 	c.note("world %d", len(c.views))
 }
 
-func (c *chaosClient) resource(t model.ResourceType, name string) *xds.Resource {
+func (c *chaosClient) resource(t ident.ResourceType, name string) *xds.Resource {
 	c.next++
 	var facts piece.Facts
 	r := &xds.Resource{Name: name, Sum: xds.Absent(fmt.Sprint(t, name, c.next))}
 	c.number[r.Sum] = c.next
 	switch t {
-	case model.CDS:
+	case ident.CDS:
 		facts.SlowWarm = c.pick(4) == 0
 		if !facts.SlowWarm {
 			facts.Endpoints = name
 		}
-	case model.LDS, model.RDS:
+	case ident.LDS, ident.RDS:
 		facts.Clusters = []string{[]string{"a", "b", "c", "d"}[c.pick(4)]}
 	}
 	r.Pieces = xds.PiecesOf(&xds.Encoded{Facts: facts})
 	return r
 }
 
-func (c *chaosClient) someNames(t model.ResourceType) []string {
-	if (t == model.CDS || t == model.LDS) && c.pick(2) == 0 {
+func (c *chaosClient) someNames(t ident.ResourceType) []string {
+	if (t == ident.CDS || t == ident.LDS) && c.pick(2) == 0 {
 		return nil
 	}
 	var names []string
@@ -231,7 +230,7 @@ func (c *chaosClient) someNames(t model.ResourceType) []string {
 	return names
 }
 
-func (c *chaosClient) ask(t model.ResourceType) {
+func (c *chaosClient) ask(t ident.ResourceType) {
 	if c.asked[t] {
 		return
 	}
@@ -243,7 +242,7 @@ func (c *chaosClient) ask(t model.ResourceType) {
 		return
 	}
 	version := []string{"", set.Sum.String(), set.SumOf(c.names[t]).String(), "ffff", "nack-2-ff"}[c.pick(5)]
-	wild := (t == model.CDS || t == model.LDS) && len(c.names[t]) == 0
+	wild := (t == ident.CDS || t == ident.LDS) && len(c.names[t]) == 0
 	if c.strict && slices.ContainsFunc(set.Resources, c.isBad) {
 		version = ""
 	}
@@ -257,8 +256,8 @@ func (c *chaosClient) ask(t model.ResourceType) {
 }
 
 // askDelta is the first request of a type, with some of what set holds.
-func (c *chaosClient) askDelta(t model.ResourceType, set *xds.Set) {
-	c.all[t] = (t == model.CDS || t == model.LDS) && (len(c.names[t]) == 0 || c.pick(4) == 0)
+func (c *chaosClient) askDelta(t ident.ResourceType, set *xds.Set) {
+	c.all[t] = (t == ident.CDS || t == ident.LDS) && (len(c.names[t]) == 0 || c.pick(4) == 0)
 	sub := c.names[t]
 	if c.all[t] && len(sub) > 0 {
 		sub = append([]string{"*"}, sub...)
@@ -289,7 +288,7 @@ func (c *chaosClient) askDelta(t model.ResourceType, set *xds.Set) {
 }
 
 // resubscribe changes the subscription.
-func (c *chaosClient) resubscribe(t model.ResourceType) {
+func (c *chaosClient) resubscribe(t ident.ResourceType) {
 	if !c.delta {
 		c.names[t] = c.someNames(t)
 		named := len(c.names[t]) > 0
@@ -320,7 +319,7 @@ func (c *chaosClient) resubscribe(t model.ResourceType) {
 	c.stream.Request(c.now, stream.Request{TypeURL: t.URL(), Names: names.Of(add...), Unsubscribe: names.Of(drop...)})
 }
 
-func (c *chaosClient) request(t model.ResourceType, nonce, rejected string) {
+func (c *chaosClient) request(t ident.ResourceType, nonce, rejected string) {
 	c.note("> %s version=%q nonce=%q names=%v rejected=%q", t, c.version[t], nonce, c.names[t], rejected)
 	r := stream.Request{TypeURL: t.URL(), Nonce: nonce, Rejected: rejected != "", Error: rejected}
 	if !c.delta {
@@ -329,7 +328,7 @@ func (c *chaosClient) request(t model.ResourceType, nonce, rejected string) {
 	c.stream.Request(c.now, r)
 }
 
-func (c *chaosClient) answer(t model.ResourceType, reject bool) {
+func (c *chaosClient) answer(t ident.ResourceType, reject bool) {
 	if len(c.queue[t]) == 0 {
 		return
 	}
@@ -422,17 +421,17 @@ func (c *chaosClient) take(r stream.Response) {
 
 // apply makes the client have what it is sent and wants.
 func (c *chaosClient) apply(r stream.Response) {
-	if len(r.Removed) > 0 && (!c.delta || r.Type == model.EDS || r.Type == model.RDS) {
+	if len(r.Removed) > 0 && (!c.delta || r.Type == ident.EDS || r.Type == ident.RDS) {
 		c.t.Errorf("%s removed %v (E1)", r.Type, r.Removed)
 	}
-	if !c.delta && (r.Type == model.CDS || r.Type == model.LDS) {
+	if !c.delta && (r.Type == ident.CDS || r.Type == ident.LDS) {
 		clear(c.has[r.Type])
 	}
 	for _, res := range r.Resources {
 		if res.Pieces == nil {
 			c.t.Errorf("%s %s has no content", r.Type, res.Name)
 		}
-		wild := !c.delta && (r.Type == model.CDS || r.Type == model.LDS) && len(c.names[r.Type]) == 0
+		wild := !c.delta && (r.Type == ident.CDS || r.Type == ident.LDS) && len(c.names[r.Type]) == 0
 		if wild || c.all[r.Type] || c.delta && !c.asked[r.Type] || slices.Contains(c.names[r.Type], res.Name) {
 			c.has[r.Type][res.Name] = res.Sum
 		}
@@ -445,11 +444,11 @@ func (c *chaosClient) apply(r stream.Response) {
 // compare says where the client has other things than it should.
 func (c *chaosClient) compare() {
 	view := c.views[len(c.views)-1]
-	for t := range model.ResourceTypes {
+	for t := range ident.ResourceTypes {
 		if !c.asked[t] || c.only != nil && t != *c.only {
 			continue
 		}
-		whole := t == model.CDS || t == model.LDS
+		whole := t == ident.CDS || t == ident.LDS
 		wild := c.all[t] || !c.delta && whole && len(c.names[t]) == 0 && !c.grpc
 		if !c.delta && whole && len(c.names[t]) == 0 {
 			continue // all or none: that depends on what was asked before
@@ -464,7 +463,7 @@ func (c *chaosClient) compare() {
 		}
 		for name := range c.has[t] {
 			// A cluster may stay for a route that is gone and serves on.
-			if whole && view.Sets[t].Find(name) == nil && (t == model.LDS || c.stream.Status().Held == 0) {
+			if whole && view.Sets[t].Find(name) == nil && (t == ident.LDS || c.stream.Status().Held == 0) {
 				c.t.Errorf("%s %s is gone, and the client has it", t, name)
 			}
 		}
@@ -480,7 +479,7 @@ func (c *chaosClient) finish() {
 		}
 		before := len(c.trace)
 		c.drain(100)
-		for t := range model.ResourceTypes {
+		for t := range ident.ResourceTypes {
 			for len(c.queue[t]) > 0 {
 				c.answer(t, false)
 			}

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // held is a cluster that is gone from the view and stays with the client
@@ -24,14 +24,14 @@ type held struct {
 // holdRemoved holds the clusters that the client has and the view has not.
 // Before is the view from which the client has them.
 func (s *Stream) holdRemoved(now time.Time, before content.View) {
-	w := s.watches[model.CDS]
+	w := s.watches[ident.CDS]
 	if w == nil {
 		return
 	}
-	clusters := s.view.Sets[model.CDS]
+	clusters := s.view.Sets[ident.CDS]
 	s.held = slices.DeleteFunc(s.held, func(h held) bool { return clusters.Find(h.cluster.Name) != nil })
 	for _, r := range s.clustersGone(w) {
-		if s.heldResource(model.CDS, r.Name) != nil {
+		if s.heldResource(ident.CDS, r.Name) != nil {
 			continue
 		}
 		if h, ok := w.holds[r.Name]; ok {
@@ -50,7 +50,7 @@ func (s *Stream) holdRemoved(now time.Time, before content.View) {
 		return
 	}
 	slices.SortFunc(s.held, func(a, b held) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
-	s.refreshHeld(s.view.Sets[model.EDS])
+	s.refreshHeld(s.view.Sets[ident.EDS])
 }
 
 // holdPast holds the clusters of all retained versions that the view has not:
@@ -62,8 +62,8 @@ func (s *Stream) holdPast(now time.Time, w *watch) {
 	}
 	past := slices.Collect(s.cfg.Past)
 	for _, v := range past {
-		for _, r := range s.cfg.Names.Changes(v.Sets[model.CDS], s.view.Sets[model.CDS]).Gone {
-			if !w.covers(r.Name) || s.heldResource(model.CDS, r.Name) != nil {
+		for _, r := range s.cfg.Names.Changes(v.Sets[ident.CDS], s.view.Sets[ident.CDS]).Gone {
+			if !w.covers(r.Name) || s.heldResource(ident.CDS, r.Name) != nil {
 				continue
 			}
 			h := held{cluster: r, since: now}
@@ -76,24 +76,24 @@ func (s *Stream) holdPast(now time.Time, w *watch) {
 		}
 	}
 	slices.SortFunc(s.held, func(a, b held) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
-	s.refreshHeld(s.view.Sets[model.EDS])
+	s.refreshHeld(s.view.Sets[ident.EDS])
 }
 
 // lastEndpoints is the newest endpoints of a cluster that is gone: what was
 // sent on this stream, or else what there was before.
 func (s *Stream) lastEndpoints(before content.View, name string) *xds.Resource {
-	if eds := s.watches[model.EDS]; eds != nil && eds.covers(name) {
+	if eds := s.watches[ident.EDS]; eds != nil && eds.covers(name) {
 		if e := eds.state(name); e.answered {
 			return e.sent
 		}
 	}
-	return before.Sets[model.EDS].Find(name)
+	return before.Sets[ident.EDS].Find(name)
 }
 
 // clustersGone is the clusters that were sent to the client and are not in the
 // view.
 func (s *Stream) clustersGone(w *watch) []*xds.Resource {
-	clusters := s.view.Sets[model.CDS]
+	clusters := s.view.Sets[ident.CDS]
 	var gone []*xds.Resource
 	if w.whole {
 		names.Compare(w.list, clusters.Resources, func(was, is *xds.Resource) {
@@ -130,14 +130,14 @@ func (s *Stream) refreshHeld(endpoints *xds.Set) {
 }
 
 // heldNames yields the names of which heldResource may know more than the view.
-func (s *Stream) heldNames(t model.ResourceType) iter.Seq[string] {
+func (s *Stream) heldNames(t ident.ResourceType) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, h := range s.held {
-			if t == model.CDS && !yield(h.cluster.Name) || t == model.EDS && h.endpoints != nil && !yield(h.endpoints.Name) {
+			if t == ident.CDS && !yield(h.cluster.Name) || t == ident.EDS && h.endpoints != nil && !yield(h.endpoints.Name) {
 				return
 			}
 		}
-		if w := s.watches[model.CDS]; t == model.EDS && w != nil {
+		if w := s.watches[ident.CDS]; t == ident.EDS && w != nil {
 			for _, h := range w.holds {
 				if h.endpoints != nil && !yield(h.endpoints.Name) {
 					return
@@ -149,16 +149,16 @@ func (s *Stream) heldNames(t model.ResourceType) iter.Seq[string] {
 
 // heldResource is a held cluster, or the endpoints of one, or those of one that
 // the client keeps because it rejected what came after it.
-func (s *Stream) heldResource(t model.ResourceType, name string) *xds.Resource {
+func (s *Stream) heldResource(t ident.ResourceType, name string) *xds.Resource {
 	for _, h := range s.held {
 		switch {
-		case t == model.CDS && h.cluster.Name == name:
+		case t == ident.CDS && h.cluster.Name == name:
 			return h.cluster
-		case t == model.EDS && h.endpoints != nil && h.endpoints.Name == name:
+		case t == ident.EDS && h.endpoints != nil && h.endpoints.Name == name:
 			return h.endpoints
 		}
 	}
-	if w := s.watches[model.CDS]; t == model.EDS && w != nil {
+	if w := s.watches[ident.CDS]; t == ident.EDS && w != nil {
 		for _, h := range w.holds {
 			if h.endpoints != nil && h.endpoints.Name == name {
 				return h.endpoints
@@ -174,7 +174,7 @@ func (s *Stream) releaseHeld(now time.Time) {
 	if len(s.held) == 0 {
 		return
 	}
-	w := s.watches[model.CDS]
+	w := s.watches[ident.CDS]
 	for i := range s.held {
 		h := &s.held[i]
 		h.lingered = h.lingered || !now.Before(h.since.Add(s.cfg.Linger))
@@ -191,7 +191,7 @@ func (s *Stream) releaseHeld(now time.Time) {
 	}
 	s.held = kept
 	w.dirty = true
-	if eds := s.watches[model.EDS]; eds != nil {
+	if eds := s.watches[ident.EDS]; eds != nil {
 		eds.dirty = true
 	}
 }
@@ -199,7 +199,7 @@ func (s *Stream) releaseHeld(now time.Time) {
 // routesApplied says whether the client has applied the listeners and routes
 // that it should have.
 func (s *Stream) routesApplied() bool {
-	return s.appliedAll(s.watches[model.LDS]) && s.appliedAll(s.watches[model.RDS])
+	return s.appliedAll(s.watches[ident.LDS]) && s.appliedAll(s.watches[ident.RDS])
 }
 
 // appliedAll says whether the client has applied all that it should have of a
@@ -239,7 +239,7 @@ func (s *Stream) changed(w *watch) bool {
 // refersTo says whether a listener or a subscribed route that the client has
 // names the cluster (E6).
 func (s *Stream) refersTo(cluster string) bool {
-	for _, w := range [...]*watch{s.watches[model.LDS], s.watches[model.RDS]} {
+	for _, w := range [...]*watch{s.watches[ident.LDS], s.watches[ident.RDS]} {
 		switch {
 		case w == nil:
 		case w.whole:

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"meshlog.dev/services/frontend/names"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // ledger is what is known of the client, by name, where a response holds what

@@ -6,8 +6,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // taint marks versions after a NACK: no canonical version looks like it, so
@@ -65,7 +64,7 @@ func (s *Stream) desiredSum(w *watch) xds.Sum {
 			sum = sum.Add(is.Sum)
 		}
 	}
-	if w.t == model.CDS {
+	if w.t == ident.CDS {
 		for _, h := range s.held {
 			change(nil, s.want(w, h.cluster.Name))
 		}
@@ -91,7 +90,7 @@ func (s *Stream) desiredList(w *watch) []*xds.Resource {
 		return list
 	}
 	var own []*xds.Resource // held clusters, sorted
-	if w.t == model.CDS {
+	if w.t == ident.CDS {
 		for _, h := range s.held {
 			own = append(own, h.cluster)
 		}
@@ -187,7 +186,7 @@ func (s *Stream) pushWhole(now time.Time, w *watch) (Response, bool) {
 	}
 	w.refused = xds.Sum{}
 	o := outstanding{list: l.Resources, sum: sum}
-	if w.t == model.CDS {
+	if w.t == ident.CDS {
 		cold := !w.everGot && w.claimed == ""
 		o.secrets = s.clustersSent(now, w, cold, func(each func(was, is *xds.Resource)) { names.Compare(w.list, l.Resources, each) })
 	}
@@ -208,7 +207,7 @@ func sizeOf(list []*xds.Resource) int {
 // every added or changed cluster follow at once (E2), and what may name one
 // that is slow to warm waits. It says whether an added one waits for secrets.
 func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, sent func(each func(was, is *xds.Resource))) (secrets bool) {
-	eds := s.watches[model.EDS]
+	eds := s.watches[ident.EDS]
 	var owed []string
 	sent(func(was, is *xds.Resource) {
 		if is == nil || was.Same(is) {
@@ -257,11 +256,11 @@ func (s *Stream) due(w *watch, e *entry) bool {
 	switch {
 	case r != nil || e.sent == nil:
 		return !r.Same(e.sent)
-	case w.t == model.RDS:
+	case w.t == ident.RDS:
 		// A route configuration that is gone serves on where it is still used
 		// (E6): nothing takes its place.
 		return false
-	case w.t == model.EDS:
+	case w.t == ident.EDS:
 		return s.clusterWaitsFor(e.name)
 	}
 	return true
@@ -271,11 +270,11 @@ func (s *Stream) due(w *watch, e *entry) bool {
 // as far as that is known.
 func (s *Stream) clusterWaitsFor(endpoints string) bool {
 	waits := func(r *xds.Resource) bool { return r != nil && r.Endpoints() == endpoints }
-	w := s.watches[model.CDS]
+	w := s.watches[ident.CDS]
 	switch {
 	case w == nil && s.cfg.Only != nil:
 		// Clusters have a stream of their own, where one that is gone lingers.
-		clusters := s.view.Sets[model.CDS]
+		clusters := s.view.Sets[ident.CDS]
 		return waits(clusters.Find(endpoints)) || slices.ContainsFunc(clusters.Resources, waits)
 	case w == nil:
 		return true

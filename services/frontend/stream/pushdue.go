@@ -5,9 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // batch is what goes into one response of a type of which responses hold what
@@ -44,7 +44,7 @@ func (s *Stream) pushDue(now time.Time, w *watch) (Response, bool) {
 		b = w.postpone(b, first)
 	}
 	o := outstanding{list: b.list, removed: b.removed, set: w.sent}
-	if w.t == model.CDS {
+	if w.t == ident.CDS {
 		o.secrets = s.clustersSent(now, w, first, func(each func(was, is *xds.Resource)) {
 			for i, r := range b.list {
 				if b.old == nil {
@@ -91,7 +91,7 @@ func (s *Stream) firstAnswer(w *watch, set *xds.Set) batch {
 		sum = w.sum
 	}
 	l := s.cfg.Names.List(w.t, sum, func() []*xds.Resource { return selected(w, set) })
-	if w.t == model.CDS || w.t == model.LDS {
+	if w.t == ident.CDS || w.t == ident.LDS {
 		// Names that are not there are removed (E22).
 		w.names.Select(set, func(name string, r *xds.Resource) {
 			if r == nil {
@@ -119,7 +119,7 @@ func selected(w *watch, set *xds.Set) []*xds.Resource {
 	}
 	list := make([]*xds.Resource, 0, w.names.Len())
 	w.names.Select(set, func(name string, r *xds.Resource) {
-		if r == nil && (w.t == model.EDS || w.t == model.RDS) {
+		if r == nil && (w.t == ident.EDS || w.t == ident.RDS) {
 			r = xds.Empty(w.t, name)
 		}
 		if r != nil {
@@ -197,7 +197,7 @@ func (s *Stream) takeEntries(w *watch, b batch) batch {
 			// It stays with a resuming client, although its content is not
 			// known here.
 			e.acked, e.applied = r, true
-		case r != nil || w.t == model.EDS || w.t == model.RDS:
+		case r != nil || w.t == ident.EDS || w.t == ident.RDS:
 			if r == nil {
 				r = xds.Empty(w.t, e.name)
 			}

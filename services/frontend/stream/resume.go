@@ -4,9 +4,9 @@ import (
 	"strings"
 	"time"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // How long a client that names versions unknown here waits for its first
@@ -121,7 +121,7 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 	if !current {
 		past, ok := s.pastOf(w)
 		if !ok {
-			if w.claimed != "" && w.t == model.CDS {
+			if w.claimed != "" && w.t == ident.CDS {
 				s.cfg.Observe(Event{Kind: Unmatched, Type: w.t})
 				s.holdPast(now, w)
 			}
@@ -137,7 +137,7 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 		w.ackedList, w.ackedSum = w.list, w.listSum
 		w.everGot = true
 		w.owed = !current || s.cfg.GRPC
-		if w.t == model.CDS {
+		if w.t == ident.CDS {
 			s.holdRemoved(now, has)
 			s.cdsCurrent = !w.owed
 		}
@@ -145,9 +145,9 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 		w.acked = has.Sets[w.t]
 		// Endpoints are answered whole unless the clusters were asked for and
 		// are current (E9); then only those that are other than the client's.
-		if !s.cfg.GRPC && (w.t == model.EDS && s.cdsCurrent || w.t != model.EDS && current) {
+		if !s.cfg.GRPC && (w.t == ident.EDS && s.cdsCurrent || w.t != ident.EDS && current) {
 			w.sent, w.sum = w.acked, w.names.SumIn(w.acked)
-		} else if w.t == model.RDS {
+		} else if w.t == ident.RDS {
 			w.keepGone(s.view.Sets[w.t])
 		}
 	}

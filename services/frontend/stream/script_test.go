@@ -16,9 +16,8 @@ import (
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
-	"meshlog.dev/services/internal/xds/piece"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/piece"
 )
 
 // TestScripts runs every section of testdata/*.txtar: what a client says, what
@@ -109,10 +108,10 @@ type script struct {
 	now    time.Time
 	worlds []content.View // by number, from 1
 	text   map[xds.Sum]string
-	last   map[model.ResourceType][]stream.Response
-	names  map[model.ResourceType][]string
+	last   map[ident.ResourceType][]stream.Response
+	names  map[ident.ResourceType][]string
 	// the version that the client has of each type
-	version map[model.ResourceType]string
+	version map[ident.ResourceType]string
 	events  []string
 	hasty   bool
 }
@@ -120,8 +119,8 @@ type script struct {
 func newScript() *script {
 	r := &script{
 		now: time.Unix(1_000_000, 0), text: map[xds.Sum]string{},
-		last: map[model.ResourceType][]stream.Response{}, names: map[model.ResourceType][]string{},
-		version: map[model.ResourceType]string{},
+		last: map[ident.ResourceType][]stream.Response{}, names: map[ident.ResourceType][]string{},
+		version: map[ident.ResourceType]string{},
 	}
 	r.cfg = stream.Config{Linger: 30 * time.Second, Past: r.past(), Observe: func(e stream.Event) {
 		r.events = append(r.events, [...]string{"Acked", "Nacked", "Stale", "Unsupported", "Downgrade", "Unmatched", "Suspect", "TooLarge", "Retaken"}[e.Kind])
@@ -210,10 +209,10 @@ func (r *script) talk(words []string) error {
 	if t < 0 {
 		return fmt.Errorf("no type %s", words[1])
 	}
-	return r.talkOf(words[0], model.ResourceType(t), words[2:])
+	return r.talkOf(words[0], ident.ResourceType(t), words[2:])
 }
 
-func (r *script) talkOf(verb string, t model.ResourceType, args []string) error {
+func (r *script) talkOf(verb string, t ident.ResourceType, args []string) error {
 	switch verb {
 	case "only":
 		r.cfg.Only = &t
@@ -286,7 +285,7 @@ func (r *script) talkOf(verb string, t model.ResourceType, args []string) error 
 	return nil
 }
 
-func (r *script) status(t model.ResourceType, want string) error {
+func (r *script) status(t ident.ResourceType, want string) error {
 	for _, st := range r.stream.Status().Types {
 		got := "waits"
 		if st.AckedAll {
@@ -301,7 +300,7 @@ func (r *script) status(t model.ResourceType, want string) error {
 	return nil
 }
 
-func (r *script) contents(t model.ResourceType, want string) error {
+func (r *script) contents(t ident.ResourceType, want string) error {
 	var got []string
 	for _, c := range r.stream.Contents() {
 		if c.Type != t {
@@ -349,7 +348,7 @@ func rename(have, names []string) []string {
 	return have
 }
 
-func (r *script) ask(req *stream.Request, t model.ResourceType, args []string) (subscription []string) {
+func (r *script) ask(req *stream.Request, t ident.ResourceType, args []string) (subscription []string) {
 	if r.stream == nil {
 		r.stream = stream.New(r.cfg, r.worlds[len(r.worlds)-1])
 	}
@@ -396,7 +395,7 @@ func initial(set *xds.Set, subscription []string) names.Versions {
 // world reads what is served.
 func (r *script) world(def string) error {
 	v := content.View{Version: ident.Position{Epoch: 1, Seq: uint64(len(r.worlds) + 1)}}
-	for t := range model.ResourceTypes {
+	for t := range ident.ResourceTypes {
 		v.Sets[t] = &xds.Set{}
 	}
 	for part := range strings.SplitSeq(def, ";") {
@@ -404,7 +403,7 @@ func (r *script) world(def string) error {
 		if len(words) == 0 {
 			continue
 		}
-		t := model.ResourceType(slices.Index([]string{"cds", "eds", "lds", "rds"}, words[0]))
+		t := ident.ResourceType(slices.Index([]string{"cds", "eds", "lds", "rds"}, words[0]))
 		set := v.Sets[t]
 		for _, w := range words[1:] {
 			res := r.resource(t, w)
@@ -423,7 +422,7 @@ func (r *script) world(def string) error {
 	return nil
 }
 
-func (r *script) resource(t model.ResourceType, word string) *xds.Resource {
+func (r *script) resource(t ident.ResourceType, word string) *xds.Resource {
 	id, clusters, _ := strings.Cut(word, ">")
 	id, how, _ := strings.Cut(id, "!")
 	name, _, _ := strings.Cut(id, "@")
@@ -434,7 +433,7 @@ func (r *script) resource(t model.ResourceType, word string) *xds.Resource {
 		facts.Clusters = strings.Split(clusters, ",")
 		slices.Sort(facts.Clusters)
 	}
-	if t == model.CDS {
+	if t == ident.CDS {
 		switch how {
 		case "dns":
 			facts.SlowWarm = true

@@ -6,8 +6,7 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // hold is a resource that one client has rejected: until its content is
@@ -53,7 +52,7 @@ func (s *Stream) settle(now time.Time, w *watch, r Request) {
 	}
 	w.sentOut = slices.Delete(w.sentOut, 0, i+1)
 	w.dirty = true
-	if w.t == model.CDS && len(w.sentOut) == 0 {
+	if w.t == ident.CDS && len(w.sentOut) == 0 {
 		s.gateUntil, w.suspected = time.Time{}, unsuspected
 	}
 	// Only Envoy says errors of earlier responses with an ACK (E14). Parts of what
@@ -231,9 +230,9 @@ func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
 	}
 	good := w.lastGood(bad.name)
 	h := hold{bad: bad.resource, good: good, trial: trial}
-	if w.t == model.CDS && good != nil && good.Endpoints() != "" {
-		h.endpoints = s.view.Sets[model.EDS].Find(good.Endpoints())
-		if eds := s.watches[model.EDS]; h.endpoints == nil && eds != nil {
+	if w.t == ident.CDS && good != nil && good.Endpoints() != "" {
+		h.endpoints = s.view.Sets[ident.EDS].Find(good.Endpoints())
+		if eds := s.watches[ident.EDS]; h.endpoints == nil && eds != nil {
 			h.endpoints = eds.lastGood(good.Endpoints())
 		}
 	}
@@ -243,7 +242,7 @@ func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
 	case w.whole || e == nil || trial: // on trial, the client may have it or not
 	case good != nil:
 		e.sent = good // it is what the client still has
-	case w.t == model.EDS || w.t == model.RDS:
+	case w.t == ident.EDS || w.t == ident.RDS:
 		e.owed = true // the empty resource, so that nothing waits for it
 	}
 	return true

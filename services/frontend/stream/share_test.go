@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"testing"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/internal/model"
 )
 
 // TestColdClientCostsNoPast: what earlier versions held may have to be made for
@@ -40,7 +40,7 @@ func TestStreamsShareWhatTheyAreSent(t *testing.T) {
 					c.answer(a)
 				}
 			}
-			for typ := range model.ResourceTypes {
+			for typ := range ident.ResourceTypes {
 				for _, c := range []*client{one, two} {
 					c.stream.Request(c.now, stream.Request{TypeURL: typ.URL(), Names: c.names[typ]})
 				}

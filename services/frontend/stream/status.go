@@ -7,8 +7,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // EventKind says what happened on a stream.
@@ -43,7 +42,7 @@ const (
 // Event is something that happened.
 type Event struct {
 	Kind EventKind
-	Type model.ResourceType
+	Type ident.ResourceType
 	// World is the version of the response that was answered, Sent when it was
 	// sent here, and Published when that version was published: zero where it
 	// did not cause the response (a first answer, a removal that lingered).
@@ -67,7 +66,7 @@ type Status struct {
 
 // TypeStatus is the state of one type.
 type TypeStatus struct {
-	Type model.ResourceType
+	Type ident.ResourceType
 	// The latest version of the world that was sent, and that was applied, the
 	// latter up to the one whose content is no other.
 	Sent, Acked               ident.Position

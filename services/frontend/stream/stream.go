@@ -9,8 +9,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // Times that are not the user's to set.
@@ -55,7 +54,7 @@ type Request struct {
 // Response is a DiscoveryResponse to be sent, or a DeltaDiscoveryResponse.
 // Nobody writes to it.
 type Response struct {
-	Type    model.ResourceType
+	Type    ident.ResourceType
 	Delta   bool
 	Version string // in delta the system_version_info, for people
 	Nonce   string
@@ -80,7 +79,7 @@ type Config struct {
 	// Only is the type of a stream that is for one type: requests may leave
 	// their type URL out, those of other types are not answered, and nothing
 	// is promised about the order of types (E33). Nil on ADS.
-	Only *model.ResourceType
+	Only *ident.ResourceType
 	// Names holds the subscriptions of all streams of a frontend; nil: this
 	// one has a Table of its own.
 	Names *names.Table
@@ -97,7 +96,7 @@ type Config struct {
 type Stream struct {
 	cfg     Config
 	view    content.View
-	watches [model.ResourceTypes]*watch // nil: not requested on this stream
+	watches [ident.ResourceTypes]*watch // nil: not requested on this stream
 	nonce   uint64
 	held    []held // clusters gone from the view, not yet from the client; sorted by name
 
@@ -133,12 +132,12 @@ func New(cfg Config, view content.View) *Stream {
 func (s *Stream) Update(now time.Time, v content.View) {
 	old := s.view
 	s.view = v
-	if old.Sets[model.CDS] != v.Sets[model.CDS] {
+	if old.Sets[ident.CDS] != v.Sets[ident.CDS] {
 		s.holdRemoved(now, old)
 	}
-	s.refreshHeld(v.Sets[model.EDS])
+	s.refreshHeld(v.Sets[ident.EDS])
 	for t, w := range s.watches {
-		if w != nil && (old.Sets[t] != v.Sets[t] || old.Sets[model.CDS] != v.Sets[model.CDS]) {
+		if w != nil && (old.Sets[t] != v.Sets[t] || old.Sets[ident.CDS] != v.Sets[ident.CDS]) {
 			if old.Sets[t] != v.Sets[t] && s.sentAll(w) && w.applied() {
 				w.allOf = v.Until
 			}
@@ -157,7 +156,7 @@ func (s *Stream) Request(now time.Time, r Request) {
 	if r.TypeURL == "" {
 		return // E4
 	}
-	t, ok := model.ResourceTypeOf(r.TypeURL)
+	t, ok := ident.ResourceTypeOf(r.TypeURL)
 	if !ok || s.cfg.Only != nil && t != *s.cfg.Only {
 		s.cfg.Observe(Event{Kind: Unsupported, Detail: r.TypeURL})
 		return
@@ -191,7 +190,7 @@ func (s *Stream) Request(now time.Time, r Request) {
 }
 
 // subscribe takes in the first request of a type.
-func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
+func (s *Stream) subscribe(now time.Time, t ident.ResourceType, r Request) {
 	// A nonce here is that of a message without content, of a type that was
 	// not subscribed then.
 	w := s.newWatch(t)
@@ -217,14 +216,14 @@ func (s *Stream) subscribe(now time.Time, t model.ResourceType, r Request) {
 	if w.unresolved {
 		w.initial = r.Initial.Clone()
 	}
-	if t == model.EDS {
+	if t == ident.EDS {
 		s.oweEndpoints(w, s.early)
 		s.early = nil
 	}
 }
 
-func (s *Stream) newWatch(t model.ResourceType) *watch {
-	return &watch{t: t, delta: s.cfg.Delta, whole: !s.cfg.Delta && (t == model.CDS || t == model.LDS), dirty: true}
+func (s *Stream) newWatch(t ident.ResourceType) *watch {
+	return &watch{t: t, delta: s.cfg.Delta, whole: !s.cfg.Delta && (t == ident.CDS || t == ident.LDS), dirty: true}
 }
 
 // Next returns the next response to be sent, if there is one. It counts as
@@ -235,8 +234,8 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 		return s.sayNothing(now)
 	}
 	s.releaseHeld(now)
-	for t := range model.ResourceTypes {
-		if t >= model.LDS && (now.Before(s.gateUntil) || !s.missingCDSAt().IsZero()) {
+	for t := range ident.ResourceTypes {
+		if t >= ident.LDS && (now.Before(s.gateUntil) || !s.missingCDSAt().IsZero()) {
 			break // what they name may be known to nobody there yet
 		}
 		if w := s.watches[t]; w != nil && !w.unresolved {
@@ -254,10 +253,10 @@ func (s *Stream) sayNothing(now time.Time) (Response, bool) {
 	if !s.silentTooLong(now) {
 		return Response{}, false
 	}
-	t := model.EDS
+	t := ident.EDS
 	if s.cfg.Delta || s.cfg.Only != nil {
 		// Of a type that is asked for.
-		t = model.ResourceType(slices.IndexFunc(s.watches[:], func(w *watch) bool { return w != nil }))
+		t = ident.ResourceType(slices.IndexFunc(s.watches[:], func(w *watch) bool { return w != nil }))
 	}
 	if w := s.watches[t]; w != nil && w.whole {
 		// Without content it would say that all is gone; sent again in full
@@ -291,7 +290,7 @@ func (s *Stream) silentAt() time.Time {
 	if s.head.waiting {
 		return s.head.until
 	}
-	if w := s.watches[model.EDS]; s.cdsCurrent && (s.cfg.Delta || w != nil && !w.unresolved) {
+	if w := s.watches[ident.EDS]; s.cdsCurrent && (s.cfg.Delta || w != nil && !w.unresolved) {
 		return s.started // its answer without content
 	}
 	return s.started.Add(silence)
@@ -346,21 +345,21 @@ func (s *Stream) advance(now time.Time) {
 	}
 	if at := s.missingCDSAt(); !at.IsZero() && !now.Before(at) {
 		// Unsolicited, in full: a no-op where all is well (E9, E16, E23).
-		s.cfg.Observe(Event{Kind: Suspect, Type: model.CDS})
-		w := s.newWatch(model.CDS)
+		s.cfg.Observe(Event{Kind: Suspect, Type: ident.CDS})
+		w := s.newWatch(ident.CDS)
 		w.wildcard, w.unasked = true, true
-		s.watches[model.CDS] = w
+		s.watches[ident.CDS] = w
 	}
 	if at := s.suspectAt(); !at.IsZero() && !now.Before(at) {
-		s.suspect(s.watches[model.CDS])
+		s.suspect(s.watches[ident.CDS])
 	}
 }
 
 // missingCDSAt is when CDS is sent to a client that resumes without asking for
 // it; zero: not at all.
 func (s *Stream) missingCDSAt() time.Time {
-	asked := s.watches[model.EDS] != nil || s.watches[model.LDS] != nil
-	if s.head.waiting || s.cfg.GRPC || s.cfg.Only != nil || !s.resumed || !asked || s.watches[model.CDS] != nil {
+	asked := s.watches[ident.EDS] != nil || s.watches[ident.LDS] != nil
+	if s.head.waiting || s.cfg.GRPC || s.cfg.Only != nil || !s.resumed || !asked || s.watches[ident.CDS] != nil {
 		return time.Time{}
 	}
 	return s.started.Add(missingCDS)
@@ -369,7 +368,7 @@ func (s *Stream) missingCDSAt() time.Time {
 // suspectAt is when something is done about CDS without an answer; zero:
 // nothing.
 func (s *Stream) suspectAt() time.Time {
-	w := s.watches[model.CDS]
+	w := s.watches[ident.CDS]
 	if w == nil || len(w.sentOut) == 0 || s.cfg.GRPC {
 		return time.Time{}
 	}
@@ -391,7 +390,7 @@ func (s *Stream) suspectAt() time.Time {
 // again, but for those that resolve names, which may take long.
 func (s *Stream) suspect(w *watch) {
 	if w.suspected == unsuspected {
-		s.cfg.Observe(Event{Kind: Suspect, Type: model.CDS})
+		s.cfg.Observe(Event{Kind: Suspect, Type: ident.CDS})
 		w.owed, w.dirty, w.suspected = true, true, sentAgain
 		return
 	}
@@ -406,6 +405,6 @@ func (s *Stream) suspect(w *watch) {
 	if len(w.retake) > 0 {
 		slices.Sort(w.retake)
 		w.retake = slices.Compact(w.retake)
-		s.cfg.Observe(Event{Kind: Retaken, Type: model.CDS})
+		s.cfg.Observe(Event{Kind: Retaken, Type: ident.CDS})
 	}
 }

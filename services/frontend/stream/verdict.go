@@ -2,14 +2,13 @@ package stream
 
 import (
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // Rejection is a resource that the client has rejected and is to blame: other
 // clients like it will not take it either.
 type Rejection struct {
-	Type    model.ResourceType
+	Type    ident.ResourceType
 	Name    string
 	Sum     xds.Sum
 	Message string
@@ -52,7 +51,7 @@ const (
 )
 
 // Opinion is what the client thinks of a resource of that content.
-func (s *Stream) Opinion(t model.ResourceType, name string, sum xds.Sum) Opinion {
+func (s *Stream) Opinion(t ident.ResourceType, name string, sum xds.Sum) Opinion {
 	w := s.watches[t]
 	if w == nil || !w.covers(name) {
 		return NoOpinion

@@ -6,8 +6,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/internal/xds"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // watch is one type's subscription on a stream, and what is known of what the
@@ -17,7 +16,7 @@ import (
 // subscribed (whole); of EDS and RDS, and in delta, it holds what is due (E1)
 // and the ledger says what the client has.
 type watch struct {
-	t     model.ResourceType
+	t     ident.ResourceType
 	delta bool
 	whole bool
 

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/file"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
-
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/watcher"
-	"meshlog.dev/services/watcher/file"
 )
 
 // heard hands on when a change came.
@@ -22,7 +21,7 @@ func (h heard) Change(_ context.Context, set []watcher.Object) error {
 	h <- time.Now()
 	return nil
 }
-func (h heard) Problems(string, []model.Diagnostic) {}
+func (h heard) Problems(string, []problem.Diagnostic) {}
 
 // BenchmarkSave is the time from the end of a save to Sink.Change, gathering
 // (2 ms) included, next to so many other files.

@@ -12,10 +12,10 @@ import (
 
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
-	"meshlog.dev/services/internal/document"
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/manifest"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/document"
+	"meshlog.dev/services/mesh/kind/validate"
+	"meshlog.dev/services/mesh/manifest"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 )
 
@@ -42,7 +42,7 @@ type content struct {
 	// broken says that there is a document of which it is not known which
 	// object it is.
 	broken   bool
-	problems []model.Diagnostic
+	problems []problem.Diagnostic
 }
 
 // parse reads a file. It is pure.
@@ -84,7 +84,7 @@ func (p *parser) document(d *manifest.Document) {
 	of := key{o.Kind.Name, o.Namespace, o.Name}
 	e := entry{key: of, line: d.Line, object: watcher.Object{
 		Kind: of.kind, Namespace: of.namespace, Name: of.name, Actor: "file",
-		Trace: d.Metadata.Annotations[kind.TraceAnnotation],
+		Trace: d.Metadata.Annotations[validate.TraceAnnotation],
 	}}
 	e.object.Value, e.object.Origin = p.payload(d, o, bad)
 	e.object.Value.Created = d.Metadata.Created
@@ -122,7 +122,7 @@ func (p *parser) payload(d *manifest.Document, o document.Object, bad *manifest.
 // nothing; the object's origin does.
 func undecoded(d *manifest.Document, bad *manifest.Error) ident.Value {
 	text := d.Text()
-	if kind.HasPrivateKey(text) {
+	if validate.HasPrivateKey(text) {
 		text = nil
 	}
 	u := &registryv1.Undecoded{
@@ -142,7 +142,7 @@ func (p *parser) foreign(d *manifest.Document, why *document.ForeignError) {
 	p.warn("unknown-kind", of, d.Line, "kind", why.Reason, why.Advice, "the object has no effect")
 	if why.Secret {
 		last := &p.problems[len(p.problems)-1]
-		last.Severity, last.Code = model.Error, "secret"
+		last.Severity, last.Code = problem.Error, "secret"
 	}
 }
 
@@ -151,15 +151,15 @@ func (p *parser) origin(line int) string { return fmt.Sprintf("%s:%d", p.name, l
 // unclear is a problem in a document that may be any object's.
 func (p *parser) unclear(code string, e *manifest.Error) {
 	p.broken = true
-	p.problems = append(p.problems, model.Diagnostic{
-		Severity: model.Error, Code: code, Origin: p.origin(e.Line), Field: e.Field, Reason: e.Reason, Advice: e.Advice,
+	p.problems = append(p.problems, problem.Diagnostic{
+		Severity: problem.Error, Code: code, Origin: p.origin(e.Line), Field: e.Field, Reason: e.Reason, Advice: e.Advice,
 		Effect: "what the file held before stays; nothing of it is removed",
 	})
 }
 
 func (p *parser) warn(code string, of key, line int, field, reason, advice, effect string) {
-	p.problems = append(p.problems, model.Diagnostic{
-		Severity: model.Warning, Code: code, Origin: p.origin(line), Field: field, Reason: reason, Advice: advice, Effect: effect,
+	p.problems = append(p.problems, problem.Diagnostic{
+		Severity: problem.Warning, Code: code, Origin: p.origin(line), Field: field, Reason: reason, Advice: advice, Effect: effect,
 		Key: ident.Key{Kind: of.kind, Namespace: of.namespace, Name: of.name},
 	})
 }

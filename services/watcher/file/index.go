@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 )
 
@@ -26,10 +26,10 @@ type index struct {
 	// Since changes and problems were asked last.
 	touched    map[key]bool
 	reread     map[string]bool
-	removed    map[string]*file              // files that are gone and may come back
-	reported   map[string][]model.Diagnostic // what problems returned
-	wasPartial bool                          // the listing was
-	doubted    map[string]bool               // files that are broken and were good, or not there; and those that may be half written
+	removed    map[string]*file                // files that are gone and may come back
+	reported   map[string][]problem.Diagnostic // what problems returned
+	wasPartial bool                            // the listing was
+	doubted    map[string]bool                 // files that are broken and were good, or not there; and those that may be half written
 }
 
 type file struct {
@@ -49,7 +49,7 @@ type claim struct {
 func newIndex() *index {
 	return &index{
 		files: map[string]*file{}, claims: map[key][]claim{}, said: map[key]watcher.Object{},
-		touched: map[key]bool{}, removed: map[string]*file{}, doubted: map[string]bool{}, reread: map[string]bool{}, reported: map[string][]model.Diagnostic{},
+		touched: map[key]bool{}, removed: map[string]*file{}, doubted: map[string]bool{}, reread: map[string]bool{}, reported: map[string][]problem.Diagnostic{},
 	}
 }
 
@@ -84,8 +84,8 @@ func cut(data []byte) bool {
 
 // fail takes in that a file or a directory cannot be read.
 func (x *index) fail(name string, err error) {
-	f := &file{content: content{broken: true, problems: []model.Diagnostic{{
-		Severity: model.Error, Code: "unreadable", Origin: origin(name), Reason: err.Error(),
+	f := &file{content: content{broken: true, problems: []problem.Diagnostic{{
+		Severity: problem.Error, Code: "unreadable", Origin: origin(name), Reason: err.Error(),
 		Advice: "make it readable, or remove it", Effect: "what it held before stays; nothing of it is removed",
 	}}}}
 	if old := x.before(name); old != nil {
@@ -238,8 +238,8 @@ func same(a, b watcher.Object) bool {
 }
 
 // problems are those of the files that have others than before.
-func (x *index) problems() map[string][]model.Diagnostic {
-	all := map[string][]model.Diagnostic{}
+func (x *index) problems() map[string][]problem.Diagnostic {
+	all := map[string][]problem.Diagnostic{}
 	for name := range x.reread {
 		f := x.files[name]
 		if f == nil {
@@ -264,13 +264,13 @@ func (x *index) problems() map[string][]model.Diagnostic {
 }
 
 // conflict says that another place has the say about the key of e.
-func (x *index) conflict(name string, e entry) (model.Diagnostic, bool) {
+func (x *index) conflict(name string, e entry) (problem.Diagnostic, bool) {
 	first := x.claims[e.key][0]
 	if first.file == name && first.line == e.line {
-		return model.Diagnostic{}, false
+		return problem.Diagnostic{}, false
 	}
-	return model.Diagnostic{
-		Severity: model.Error, Code: "duplicate", Key: ident.Key{Kind: e.key.kind, Namespace: e.key.namespace, Name: e.key.name},
+	return problem.Diagnostic{
+		Severity: problem.Error, Code: "duplicate", Key: ident.Key{Kind: e.key.kind, Namespace: e.key.namespace, Name: e.key.name},
 		Origin: fmt.Sprintf("%s:%d", origin(name), e.line), Field: "metadata.name",
 		Reason: fmt.Sprintf("%s is in %s:%d already", e.key, origin(first.file), first.line),
 		Advice: "rename or remove one of them", Effect: "the one in " + origin(first.file) + " counts",

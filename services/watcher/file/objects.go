@@ -1,17 +1,16 @@
 package file
 
 import (
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher"
 	"slices"
 	"strings"
-
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/watcher"
 )
 
 // Objects is what a file of that name says, as a Watcher that reads it does: its
 // objects, sorted by key, the first of several with one key, and what is wrong
 // with the rest. It is pure.
-func Objects(name string, data []byte) ([]watcher.Object, []model.Diagnostic) {
+func Objects(name string, data []byte) ([]watcher.Object, []problem.Diagnostic) {
 	c := parse(name, data)
 	objects := make([]watcher.Object, len(c.entries))
 	for i, e := range c.entries {

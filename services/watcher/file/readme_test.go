@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/kind/validate"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/file"
 )
@@ -99,7 +99,7 @@ func noEffectTable() string {
 	type same struct{ kind, instead string }
 	var order []same
 	fields := map[same][]string{}
-	for _, n := range kind.NoEffects() {
+	for _, n := range validate.NoEffects() {
 		field := gocmp.Or(n.As, n.Field)
 		if strings.Contains(field, "portLevelSettings") || strings.HasPrefix(field, "subsets.trafficPolicy") {
 			continue // as trafficPolicy itself
@@ -146,7 +146,7 @@ func (s *examples) List(_ context.Context, l watcher.Listing) error {
 
 func (s *examples) Change(context.Context, []watcher.Object) error { return nil }
 
-func (s *examples) Problems(origin string, ds []model.Diagnostic) {
+func (s *examples) Problems(origin string, ds []problem.Diagnostic) {
 	for _, d := range ds {
 		s.t.Errorf("%s: %+v", origin, d)
 	}

@@ -16,8 +16,8 @@ import (
 
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/file"
 )
@@ -62,7 +62,7 @@ func (r *rig) Change(_ context.Context, set []watcher.Object) error {
 	return nil
 }
 
-func (r *rig) Problems(origin string, ds []model.Diagnostic) {
+func (r *rig) Problems(origin string, ds []problem.Diagnostic) {
 	text := "problems " + origin
 	for _, d := range ds {
 		text += fmt.Sprintf("\n  %s %s %s %s: %s", d.Severity, d.Code, d.Origin, d.Field, d.Reason)
@@ -519,7 +519,7 @@ type deaf struct{ err error }
 
 func (d deaf) List(context.Context, watcher.Listing) error    { return d.err }
 func (d deaf) Change(context.Context, []watcher.Object) error { return d.err }
-func (d deaf) Problems(string, []model.Diagnostic)            {}
+func (d deaf) Problems(string, []problem.Diagnostic)          {}
 
 // TestFirstProblem holds that an invalid object is looked for where it is
 // invalid, and a valid one where it begins.

@@ -7,7 +7,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/rest"
 
-	"meshlog.dev/services/watcher/kube/kubetest"
+	"meshlog.dev/deploy/testkit/kubetest"
 )
 
 // testAccess: whoever cannot get in is told where to, and why not.

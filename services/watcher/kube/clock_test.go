@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"meshlog.dev/services/watcher/kube/kubetest"
+	"meshlog.dev/deploy/testkit/kubetest"
 )
 
 // testClocks: the API server's clock is a day ahead of ours, or behind. What is

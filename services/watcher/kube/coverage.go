@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/watcher/kube/apiserver"
 	"slices"
 	"time"
-
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/watcher/kube/apiserver"
 )
 
 // This file is about which kinds can be spoken of.

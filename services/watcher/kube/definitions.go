@@ -8,8 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/watcher/kube/apiserver"
 	"meshlog.dev/services/watcher/kube/index"
 )

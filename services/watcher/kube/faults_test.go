@@ -14,10 +14,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	networking "istio.io/api/networking/v1alpha3"
-
-	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/deploy/testkit/kubetest"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/watcher/kube/apiserver"
-	"meshlog.dev/services/watcher/kube/kubetest"
 )
 
 // through is a proxy to the server, until the test ends.

@@ -1,5 +1,5 @@
 // Package kube watches a Kubernetes cluster: the objects of all kinds of
-// internal/kind that its API server serves. What happens when the API server,
+// mesh/kind that its API server serves. What happens when the API server,
 // a kind or the right to read it goes is decided in ../README.md.
 //
 // Each resource has a feed (apiserver), a Reflector of client-go whose objects are
@@ -20,9 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-
-	"meshlog.dev/services/internal/kubeconv"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/kubeconv"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/kube/apiserver"
 )
@@ -80,8 +79,8 @@ type Watcher struct {
 	held map[string]int64
 
 	mu    sync.Mutex
-	told  map[string][]model.Diagnostic // by origin
-	wakes chan struct{}                 // has one when told has changed
+	told  map[string][]problem.Diagnostic // by origin
+	wakes chan struct{}                   // has one when told has changed
 }
 
 // New returns a watcher of a cluster, whose API server need not answer yet.
@@ -100,12 +99,12 @@ func New(cfg Config) (*Watcher, error) {
 		cfg.Metrics = NewMetrics(cfg.Cluster)
 	}
 	return &Watcher{cfg: cfg, limits: defaultLimits(), keeper: &kubeconv.Keeper{}, held: map[string]int64{},
-		told: map[string][]model.Diagnostic{}, wakes: make(chan struct{}, 1)}, nil
+		told: map[string][]problem.Diagnostic{}, wakes: make(chan struct{}, 1)}, nil
 }
 
 // Tell reports what others have to say about the cluster, of an origin, with
 // what the watcher says itself. It may be called from any goroutine.
-func (w *Watcher) Tell(origin string, ds []model.Diagnostic) {
+func (w *Watcher) Tell(origin string, ds []problem.Diagnostic) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.told[origin] = ds

@@ -14,8 +14,8 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshlog.dev/deploy/testkit/kubetest"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
-	"meshlog.dev/services/watcher/kube/kubetest"
 )
 
 const (

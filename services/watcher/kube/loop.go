@@ -9,9 +9,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/kube/apiserver"
 	"meshlog.dev/services/watcher/kube/index"
@@ -39,13 +38,13 @@ type run struct {
 	asking      asking
 
 	covered    map[string]bool // kinds that were listed; nil: none was yet
-	reported   map[string][]model.Diagnostic
+	reported   map[string][]problem.Diagnostic
 	reportedAt time.Time
 	unreported bool // something may have to be
 
-	unready    error              // what the API server says of itself; nil: that it is ready
-	unmirrored []model.Diagnostic // of Services whose endpoints nobody mirrors
-	lookAt     time.Time          // when to look for them again
+	unready    error                // what the API server says of itself; nil: that it is ready
+	unmirrored []problem.Diagnostic // of Services whose endpoints nobody mirrors
+	lookAt     time.Time            // when to look for them again
 }
 
 // down says that the API server answers nothing any more.
@@ -62,7 +61,7 @@ func newRun(w *Watcher, c *apiserver.Client, sink watcher.Sink) *run {
 	return &run{
 		Watcher: w, client: c, sink: sink, index: index.New(w.cfg.DiscoverySelectors), begun: now, looked: now,
 		inbox: make(chan any, queued), feeds: map[string]*apiserver.Feed{}, ends: map[*apiserver.Feed]context.CancelFunc{},
-		defined: map[string]apiserver.Definition{}, reported: map[string][]model.Diagnostic{},
+		defined: map[string]apiserver.Definition{}, reported: map[string][]problem.Diagnostic{},
 		lookAt: now.Add(w.limits.again),
 	}
 }

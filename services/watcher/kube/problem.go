@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // report tells what keeps kinds from being read, where it is news.
 func (r *run) report(now time.Time) {
-	all := map[string][]model.Diagnostic{
+	all := map[string][]problem.Diagnostic{
 		"kinds": missing(r.missing), "endpoints": r.unmirrored, "API server": unready(r.unready),
 		"definitions": nil, "discovery selectors": nil,
 	}
@@ -25,15 +25,15 @@ func (r *run) report(now time.Time) {
 		if d, is := f.Problem(now); is {
 			d.Key.Kind = f.Kind.Name
 			if len(r.cfg.Namespaces) > 0 && (!f.Scope.Resource.Namespaced || f.Object != "") {
-				d.Severity = min(d.Severity, model.Warning) // a Role in each namespace is what is asked for
+				d.Severity = min(d.Severity, problem.Warning) // a Role in each namespace is what is asked for
 			}
 			all[about(f.Kind.Name)] = append(all[about(f.Kind.Name)], d)
 		}
 	}
 	if d, is := r.definitions.Problem(now); is {
-		d.Severity = model.Warning
+		d.Severity = problem.Warning
 		d.Effect = "a definition that is installed is noticed within a minute; the objects of one that is removed are removed"
-		all["definitions"] = []model.Diagnostic{d}
+		all["definitions"] = []problem.Diagnostic{d}
 	}
 	if r.covered != nil {
 		r.reportNeeds(all)
@@ -43,7 +43,7 @@ func (r *run) report(now time.Time) {
 	r.mu.Unlock()
 	for origin, ds := range all {
 		ds = slices.Clone(ds)
-		slices.SortFunc(ds, func(a, b model.Diagnostic) int { return cmp.Or(a.Compare(b), cmp.Compare(a.Origin, b.Origin)) })
+		slices.SortFunc(ds, func(a, b problem.Diagnostic) int { return cmp.Or(a.Compare(b), cmp.Compare(a.Origin, b.Origin)) })
 		if !slices.Equal(ds, r.reported[origin]) {
 			r.sink.Problems(origin, ds)
 			r.reported[origin] = ds
@@ -68,7 +68,7 @@ func (r *run) reportTold() {
 func about(kind string) string { return "kind " + kind }
 
 // reportNeeds reports the kinds that are not spoken of for lack of others.
-func (r *run) reportNeeds(all map[string][]model.Diagnostic) {
+func (r *run) reportNeeds(all map[string][]problem.Diagnostic) {
 	readable := r.readable()
 	for _, name := range needy {
 		for _, need := range r.cfg.needs(name) {
@@ -78,15 +78,15 @@ func (r *run) reportNeeds(all map[string][]model.Diagnostic) {
 		}
 	}
 	if len(r.cfg.DiscoverySelectors) > 0 && !r.covered[namespaceKind] {
-		all["discovery selectors"] = []model.Diagnostic{waits("", namespaceKind)}
+		all["discovery selectors"] = []problem.Diagnostic{waits("", namespaceKind)}
 	}
 }
 
 // waits says that a kind, or without a name all in namespaces, is not spoken of
 // for lack of another.
-func waits(name, need string) model.Diagnostic {
-	d := model.Diagnostic{
-		Severity: model.Error, Code: "needs", Key: ident.Key{Kind: name},
+func waits(name, need string) problem.Diagnostic {
+	d := problem.Diagnostic{
+		Severity: problem.Error, Code: "needs", Key: ident.Key{Kind: name},
 		Reason: "what objects of this kind say is not known without those of kind " + need, Advice: "make those readable",
 		Effect: "objects of this kind stay as they are on the log; nothing is removed",
 	}
@@ -98,18 +98,18 @@ func waits(name, need string) model.Diagnostic {
 }
 
 // unready says that the API server says that it is not ready.
-func unready(err error) []model.Diagnostic {
+func unready(err error) []problem.Diagnostic {
 	if err == nil {
 		return nil
 	}
-	return []model.Diagnostic{{
-		Severity: model.Warning, Code: "not-ready", Reason: "the API server answers, and " + err.Error(),
+	return []problem.Diagnostic{{
+		Severity: problem.Warning, Code: "not-ready", Reason: "the API server answers, and " + err.Error(),
 		Advice: "look at its /readyz?verbose", Effect: "changes may not be seen; nothing is removed",
 	}}
 }
 
 // missing says which kinds the API server does not serve.
-func missing(kinds []*kind.Kind) []model.Diagnostic {
+func missing(kinds []*kind.Kind) []problem.Diagnostic {
 	if len(kinds) == 0 {
 		return nil
 	}
@@ -118,8 +118,8 @@ func missing(kinds []*kind.Kind) []model.Diagnostic {
 		names = append(names, k.Name)
 	}
 	slices.Sort(names)
-	return []model.Diagnostic{{
-		Severity: model.Info, Code: "not-installed",
+	return []problem.Diagnostic{{
+		Severity: problem.Info, Code: "not-installed",
 		Reason: "the API server does not know " + strings.Join(names, ", "),
 		Advice: "install their definitions if you want to use them: they are watched from then on",
 		Effect: "objects of these kinds that are on the log stay, until meshlog sources remove SOURCE --kind KIND",

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"meshlog.dev/services/watcher/kube/kubetest"
+	"meshlog.dev/deploy/testkit/kubetest"
 )
 
 // TestRestarts: watcher, API server and both go and come back, and what happened

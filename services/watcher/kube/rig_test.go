@@ -13,9 +13,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
-
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 )
 
@@ -43,7 +42,7 @@ type watched struct {
 	runs     int
 	down     error // of the last run, until the next listing
 	sets     [][]string
-	problems map[string][]model.Diagnostic
+	problems map[string][]problem.Diagnostic
 	news     chan struct{} // closed, and another one, when something comes
 }
 
@@ -53,7 +52,7 @@ type option func(*Config, *limits)
 // called.
 func observe(t *testing.T, c *rest.Config, options ...option) (*watched, func()) {
 	t.Helper()
-	w := &watched{t: t, news: make(chan struct{}), objects: map[string]watcher.Object{}, problems: map[string][]model.Diagnostic{}}
+	w := &watched{t: t, news: make(chan struct{}), objects: map[string]watcher.Object{}, problems: map[string][]problem.Diagnostic{}}
 	return w, w.run(c, options...)
 }
 
@@ -141,7 +140,7 @@ func (w *watched) Change(_ context.Context, set []watcher.Object) error {
 }
 
 // Problems implements watcher.Sink.
-func (w *watched) Problems(origin string, ds []model.Diagnostic) {
+func (w *watched) Problems(origin string, ds []problem.Diagnostic) {
 	w.set(func() { w.problems[origin] = ds })
 }
 
@@ -189,10 +188,10 @@ func (w *watched) lists(kinds ...string) {
 }
 
 // says waits for a problem with a code, and returns it.
-func (w *watched) says(origin, code string) (d model.Diagnostic) {
+func (w *watched) says(origin, code string) (d problem.Diagnostic) {
 	w.t.Helper()
 	w.until(origin+" to be "+code, func() bool {
-		i := slices.IndexFunc(w.problems[origin], func(d model.Diagnostic) bool { return d.Code == code })
+		i := slices.IndexFunc(w.problems[origin], func(d problem.Diagnostic) bool { return d.Code == code })
 		if i >= 0 {
 			d = w.problems[origin][i]
 		}

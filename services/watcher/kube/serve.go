@@ -4,9 +4,8 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/kubeconv"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/kubeconv"
 	"meshlog.dev/services/watcher/kube/apiserver"
 	"meshlog.dev/services/watcher/kube/index"
 )

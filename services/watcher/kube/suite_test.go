@@ -3,15 +3,14 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"meshlog.dev/deploy/testkit/kubetest"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/watchertest"
 	"net/http"
 	"slices"
 	"testing"
 	"time"
-
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/watcher"
-	"meshlog.dev/services/watcher/kube/kubetest"
-	"meshlog.dev/services/watcher/watchertest"
 )
 
 // testSuite has a ServiceEntry an object; what else a cluster holds is left out.
@@ -93,4 +92,4 @@ func (s entrySink) Change(ctx context.Context, set []watcher.Object) error {
 	return s.Sink.Change(ctx, set)
 }
 
-func (s entrySink) Problems(string, []model.Diagnostic) {}
+func (s entrySink) Problems(string, []problem.Diagnostic) {}

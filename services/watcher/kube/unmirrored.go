@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"meshlog.dev/services/internal/kubeconv"
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/kubeconv"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // This file finds Services whose endpoints are in an Endpoints object that no
@@ -21,7 +21,7 @@ const (
 
 // looked is what was found.
 type looked struct {
-	unmirrored []model.Diagnostic
+	unmirrored []problem.Diagnostic
 	at         time.Time
 }
 

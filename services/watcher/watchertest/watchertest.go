@@ -6,11 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher"
 	"slices"
 	"testing"
-
-	"meshlog.dev/services/internal/model"
-	"meshlog.dev/services/watcher"
 )
 
 // Source is a source that holds objects under names. Its functions return
@@ -260,7 +259,7 @@ type sink struct {
 
 func (s *sink) List(_ context.Context, l watcher.Listing) error      { return s.list(l) }
 func (s *sink) Change(_ context.Context, set []watcher.Object) error { return s.change(set) }
-func (s *sink) Problems(string, []model.Diagnostic)                  {}
+func (s *sink) Problems(string, []problem.Diagnostic)                {}
 
 func same(a, b watcher.Object) bool {
 	return a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name &&

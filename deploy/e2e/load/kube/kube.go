@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"meshlog.dev/services/watcher/kube/kubetest"
+	"meshlog.dev/deploy/testkit/kubetest"
 )
 
 // Size says how large a mesh is.

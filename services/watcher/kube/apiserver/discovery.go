@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 
-	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/mesh/kind"
 )
 
 // Served is what an API server serves, by discovery.

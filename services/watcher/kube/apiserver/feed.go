@@ -15,8 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
-
-	"meshlog.dev/services/internal/kind"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/watcher/kube/index"
 )
 

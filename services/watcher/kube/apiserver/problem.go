@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // Trouble is what keeps a feed from being read.
@@ -51,9 +51,9 @@ func (f *Feed) Patience() time.Duration {
 }
 
 // Problem says what keeps a feed from being read, and what to do.
-func (f *Feed) Problem(now time.Time) (model.Diagnostic, bool) {
-	d := model.Diagnostic{
-		Severity: model.Error, Code: "unreadable", Origin: f.Scope.String(),
+func (f *Feed) Problem(now time.Time) (problem.Diagnostic, bool) {
+	d := problem.Diagnostic{
+		Severity: problem.Error, Code: "unreadable", Origin: f.Scope.String(),
 		Effect: "objects of this kind stay as they are on the log; nothing is removed",
 	}
 	switch f.Trouble(now) {
@@ -62,11 +62,11 @@ func (f *Feed) Problem(now time.Time) (model.Diagnostic, bool) {
 	case Forbidden:
 		d.Code, d.Reason, d.Advice = "forbidden", f.Err.Error(), "allow it: "+f.rule()
 	case Unserved, Gone:
-		d.Severity, d.Code = model.Warning, "not-served"
+		d.Severity, d.Code = problem.Warning, "not-served"
 		d.Reason = cmp.Or(f.Frozen, "the API server does not serve it any more")
 		d.Advice = "install its definition again; what it leaves frozen is dropped by meshlog sources remove SOURCE --kind " + f.label()
 	case Suspect:
-		d.Severity, d.Code, d.Reason = model.Warning, "doubted", f.Err.Error()
+		d.Severity, d.Code, d.Reason = problem.Warning, "doubted", f.Err.Error()
 		d.Advice = "wait: it is asked again, and believed when it says the same"
 	case Failing:
 		d.Reason = "no answer"

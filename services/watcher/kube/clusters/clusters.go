@@ -22,8 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	"meshlog.dev/services/internal/model"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher/kube/apiserver"
 	"meshlog.dev/services/watcher/kube/index"
 )
@@ -56,7 +55,7 @@ type Found struct {
 	// Unread is why Clusters are not known: no Secret was read yet. Nil: they
 	// are, and stay as they are while Secrets cannot be read any more.
 	Unread      error
-	Diagnostics []model.Diagnostic
+	Diagnostics []problem.Diagnostic
 }
 
 // Watch calls tell with what Secrets say, once that is known, or known not to
@@ -145,12 +144,12 @@ func (c *Config) due(f *apiserver.Feed, now time.Time) time.Duration {
 
 // unread is what is found where no Secret was read yet. d is the feed's problem,
 // where that has lasted, and err what it failed of last.
-func unread(d model.Diagnostic, err error) Found {
+func unread(d problem.Diagnostic, err error) Found {
 	if d.Reason == "" {
 		d.Reason, d.Advice = err.Error(), "see to the API server; it is tried again by itself"
 	}
 	d.Effect = "other clusters are not watched before; what is on the log of them stays as it is"
-	return Found{Unread: errors.New(d.Reason), Diagnostics: []model.Diagnostic{d}}
+	return Found{Unread: errors.New(d.Reason), Diagnostics: []problem.Diagnostic{d}}
 }
 
 // remote is a cluster in a Secret; without REST it cannot be used.
@@ -187,16 +186,16 @@ func read(from runtime.Object) (*index.Object, bool) {
 
 // clusters are those that all Secrets say, and what is wrong with others.
 // Of several with one name that of the oldest Secret counts.
-func (c *Config) clusters(held []*index.Object) ([]Cluster, []model.Diagnostic) {
+func (c *Config) clusters(held []*index.Object) ([]Cluster, []problem.Diagnostic) {
 	slices.SortFunc(held, func(a, b *index.Object) int {
 		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
 	})
 	var out []Cluster
-	var ds []model.Diagnostic
+	var ds []problem.Diagnostic
 	from := map[string]string{c.Home: "the cluster of this watcher"}
 	for _, o := range held {
 		for _, r := range o.Body.([]remote) {
-			d := model.Diagnostic{Severity: model.Error, Code: "cluster", Origin: r.origin, Effect: "the cluster is not watched by it"}
+			d := problem.Diagnostic{Severity: problem.Error, Code: "cluster", Origin: r.origin, Effect: "the cluster is not watched by it"}
 			switch first, taken := from[r.Name]; {
 			case taken:
 				d.Reason, d.Advice = "cluster "+r.Name+" is "+first+" already", "give it another name"

@@ -10,8 +10,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	runtimeobject "k8s.io/apimachinery/pkg/runtime"
 
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/kubeconv"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/kubeconv"
 )
 
 // The cluster of the benchmarks: 10000 services with 10 endpoints each, of

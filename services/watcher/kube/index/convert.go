@@ -12,8 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/kubeconv"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/kind/validate"
+	"meshlog.dev/services/mesh/kubeconv"
 )
 
 // Converter makes of an object of the API server what is held of it. One that is
@@ -85,6 +86,6 @@ func described(k Key, m metav1.Object) *Object {
 		Key: k, Version: m.GetResourceVersion(), Created: m.GetCreationTimestamp().UTC(),
 		// The same few are on all objects.
 		Actor: unique.Make(kubeconv.Manager(m.GetManagedFields())).Value(),
-		Trace: m.GetAnnotations()[kind.TraceAnnotation],
+		Trace: m.GetAnnotations()[validate.TraceAnnotation],
 	}
 }

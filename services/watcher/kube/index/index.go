@@ -13,8 +13,8 @@ import (
 
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
-	"meshlog.dev/services/internal/kind"
-	"meshlog.dev/services/internal/kubeconv"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/kubeconv"
 	"meshlog.dev/services/watcher"
 )
 

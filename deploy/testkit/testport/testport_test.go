@@ -1,0 +1,96 @@
+package testport_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"meshlog.dev/deploy/testkit/testport"
+)
+
+// takers says that this run of the test binary is a process that takes ports
+// and keeps them until its standard input ends.
+const takers = "MESHLOG_TEST_TAKE_PORTS"
+
+func TestMain(m *testing.M) {
+	if n, err := strconv.Atoi(os.Getenv(takers)); err == nil {
+		os.Exit(take(os.Stdout, n))
+	}
+	os.Exit(m.Run())
+}
+
+func take(out io.Writer, n int) int {
+	for range n {
+		port, err := testport.TCP()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		fmt.Fprintln(out, port)
+	}
+	fmt.Fprintln(out, "done")
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	return 0
+}
+
+// No two processes are given one port, and each can be listened on.
+func TestPortsAreGivenOnce(t *testing.T) {
+	const processes, each = 4, 400 // of 20,000: by chance alone some 60 would be given twice
+	owner := make(map[string]int)
+	for p := range processes {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", takers, each))
+		cmd.Stderr = os.Stderr
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			in.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
+		for lines := bufio.NewScanner(out); lines.Scan() && lines.Text() != "done"; {
+			if other, taken := owner[lines.Text()]; taken {
+				t.Errorf("port %s was given to process %d and to process %d", lines.Text(), other, p)
+			}
+			owner[lines.Text()] = p
+		}
+	}
+	if len(owner) != processes*each {
+		t.Errorf("%d ports for %d calls", len(owner), processes*each)
+	}
+}
+
+// A claim outlives the collector, and does not stand in the way of its owner.
+func TestTheOwnerListens(t *testing.T) {
+	port, err := testport.TCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.GC()
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	if c, err := net.ListenPacket("udp4", addr); err == nil {
+		c.Close()
+		t.Error("the claim is gone")
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}

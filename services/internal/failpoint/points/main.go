@@ -1,0 +1,15 @@
+// Points prints the steps at which a process can be ended, one a line.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"meshlog.dev/services/internal/failpoint"
+)
+
+func main() {
+	for _, p := range failpoint.Points() {
+		fmt.Fprintln(os.Stdout, p)
+	}
+}

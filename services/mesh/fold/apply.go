@@ -1,0 +1,261 @@
+package fold
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
+)
+
+// step is one Apply under way.
+type step struct {
+	*Fold
+	seq      uint64
+	change   world.Change
+	problems []problem.Diagnostic
+	// Overlays whose rows changed; they are written once, at the end.
+	touched map[string]struct{}
+}
+
+func (s *step) warn(code, reason, advice, effect string) {
+	s.problems = append(s.problems, problem.Diagnostic{
+		Severity: problem.Warning, Code: code, Reason: reason, Advice: advice, Effect: effect,
+	})
+}
+
+// event does what a record says.
+func (s *step) event(e events.Event) {
+	switch b := e.Body.(type) {
+	case *events.Object:
+		s.object(e, b)
+	case *events.Begin:
+		s.begin(b)
+	case *events.Alive:
+		s.alive(b)
+	case *events.Overlay:
+		s.overlay(e, b)
+	}
+}
+
+// finish writes the rows of the overlays that changed.
+func (s *step) finish() world.Change {
+	for _, id := range slices.Sorted(maps.Keys(s.touched)) {
+		c := world.RowChange{Row: ident.OverlayRow(id), Seq: s.seq}
+		if o, ok := s.overlays[id]; ok {
+			c.Value = world.MarshalOverlay(o.full())
+		}
+		s.change.Rows = append(s.change.Rows, c)
+		s.change.EndpointsOnly = false
+	}
+	return s.change
+}
+
+func (s *step) touch(id string) {
+	if s.touched == nil {
+		s.touched = map[string]struct{}{}
+	}
+	s.touched[id] = struct{}{}
+	s.unsaved.overlay(id)
+}
+
+// object is a PUT or DELETE: it counts, waits or is dropped.
+func (s *step) object(e events.Event, o *events.Object) {
+	sh := s.shard(o.Key.Shard())
+	s.unsaved.shard(sh)
+	if s.rules.sessionFence && (sh.session == "" || sh.session != o.Session) {
+		sh.strangers++
+		return
+	}
+	if s.lost(sh, o.Pseq, o.Low) {
+		return
+	}
+	sh.seq = s.seq
+	r := staged{s.seq, e}
+	switch {
+	case sh.listing:
+		s.stage(sh, r)
+		if !s.rules.stage {
+			s.speak(sh, r)
+		}
+	case o.Batch.Total > 0 && s.rules.atomic:
+		s.batch(sh, r)
+	default:
+		s.speak(sh, r)
+	}
+}
+
+func (s *step) stage(sh *shard, r staged) {
+	sh.staged = append(sh.staged, r)
+	s.unsaved.staged(r.seq, &r)
+}
+
+func (s *step) unstage(sh *shard) {
+	for _, r := range sh.staged {
+		s.unsaved.staged(r.seq, nil)
+	}
+	sh.staged, sh.indexes = nil, nil
+}
+
+// batch keeps r until all of its change set is there. A record of another
+// batch discards what there is; one of the same index takes its place.
+func (s *step) batch(sh *shard, r staged) {
+	b := r.object().Batch
+	if len(sh.staged) > 0 && sh.staged[0].object().Batch.ID != b.ID {
+		s.unstage(sh)
+	}
+	if _, ok := sh.indexes[b.Index]; ok {
+		sh.staged = slices.DeleteFunc(sh.staged, func(x staged) bool {
+			again := x.object().Batch.Index == b.Index
+			if again {
+				s.unsaved.staged(x.seq, nil)
+			}
+			return again
+		})
+	}
+	if sh.indexes == nil {
+		sh.indexes = map[uint32]struct{}{}
+	}
+	sh.indexes[b.Index] = struct{}{}
+	s.stage(sh, r)
+	if uint64(len(sh.staged)) != uint64(b.Total) {
+		return
+	}
+	all := sh.staged
+	s.unstage(sh)
+	slices.SortStableFunc(all, byPseq)
+	for _, r := range all {
+		s.speak(sh, r)
+	}
+}
+
+func byPseq(a, b staged) int {
+	switch p, q := a.object().Pseq, b.object().Pseq; {
+	case p < q:
+		return -1
+	case p > q:
+		return 1
+	}
+	return 0
+}
+
+// speak makes what r says count, unless the key heard newer of this session.
+func (s *step) speak(sh *shard, r staged) {
+	o := r.object()
+	e := sh.add(o.Key)
+	if s.rules.pOrder && sh.speaks(e) && e.lastPseq >= o.Pseq {
+		return
+	}
+	e.seq, e.lastPseq, e.origin = r.seq, o.Pseq, o.Origin
+	s.unsaved.entry(e.key)
+	if o.Op == events.Delete {
+		s.offer(sh, e, nil, r.seq)
+		return
+	}
+	s.offer(sh, e, newValue(e.key, ident.Value{Type: o.Value.Type, Bytes: o.Value.Bytes, Created: o.Value.Created}), r.seq)
+}
+
+// offer makes v what e's source offers; nil: the key is gone. seq is the
+// record that says so.
+func (s *step) offer(sh *shard, e *entry, v *value, seq uint64) {
+	s.liftOver(e.key, hashOf(v))
+	switch {
+	case v == nil:
+		sh.setOffered(e, nil)
+		e.problems, e.origin = nil, ""
+		delete(s.troubled, e.key)
+		s.setGood(e, nil, seq)
+	case hashOf(e.offered) == v.hash:
+		// The same again: nothing to judge.
+	default:
+		sh.setOffered(e, v)
+		good := s.assess(&s.state, e)
+		if good {
+			s.setGood(e, v, seq)
+		}
+		s.problems = append(s.problems, e.diagnostics()...)
+	}
+}
+
+// setGood makes v what is served for e, and a row change of it.
+func (s *step) setGood(e *entry, v *value, seq uint64) {
+	old := e.good
+	e.good = v
+	if hashOf(old) == hashOf(v) {
+		return
+	}
+	e.goodSeq = seq
+	if v == nil {
+		e.goodSeq = 0
+	}
+	c := world.RowChange{Row: e.row, Seq: seq}
+	if v != nil {
+		c.Value = world.MarshalValue(v.Value)
+	}
+	if len(s.change.Rows) == 0 || s.change.EndpointsOnly {
+		s.change.EndpointsOnly = s.judge.EndpointsOnly(e.key, plain(old), plain(v))
+	}
+	s.change.Rows = append(s.change.Rows, c)
+}
+
+// liftOver lifts what was said over k against another value than the one
+// offered now.
+func (s *step) liftOver(k ident.Key, offered ident.Hash) {
+	if !s.rules.overlayBase {
+		return
+	}
+	for _, o := range slices.Clone(s.over[k]) {
+		if o.values[k].Base == offered {
+			continue
+		}
+		s.lift(o, k)
+		if o.empty() {
+			delete(s.overlays, o.ID)
+		}
+		s.touch(o.ID)
+	}
+}
+
+// overlay puts or removes an overlay.
+func (s *step) overlay(e events.Event, o *events.Overlay) {
+	if o.Remove {
+		s.gone[o.ID] = struct{}{}
+		s.unsaved.overlay(o.ID)
+		if s.dropOverlay(o.ID) {
+			s.touch(o.ID)
+		}
+		return
+	}
+	if _, gone := s.gone[o.ID]; gone && s.rules.once {
+		s.warn("overlay-used", fmt.Sprintf("overlay %q was removed before: an id is used once", o.ID),
+			"say it again under another id", "nothing changes")
+		return
+	}
+	over := newOverlay(world.Overlay{
+		ID: o.ID, Kind: o.Kind, Reason: o.Reason, Actor: e.Actor, Observed: e.Observed,
+	}, s.seq)
+	for _, v := range o.Values {
+		if v.Resource != nil {
+			over.resources = append(over.resources, v)
+			continue
+		}
+		k := v.Key
+		if s.rules.overlayBase && s.offeredHash(k) != v.Base {
+			s.problems = append(s.problems, problem.Diagnostic{
+				Severity: problem.Warning, Code: "overlay-late", Key: k,
+				Reason: fmt.Sprintf("overlay %q was made against another value than the one that is offered now", o.ID),
+				Advice: "look at the object again, and say it anew if it still holds",
+				Effect: "the overlay leaves the object as it is",
+			})
+			continue
+		}
+		over.values[k] = v
+	}
+	if !over.empty() {
+		s.setOverlay(over)
+		s.touch(o.ID)
+	}
+}

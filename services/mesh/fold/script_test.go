@@ -1,0 +1,468 @@
+package fold
+
+import (
+	"bytes"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
+)
+
+// A script is a log in words, one record a line:
+//
+//	epoch N BUILD                     a segment that begins epoch N; its base is the fold's, over the last published content
+//	build BUILD                       a segment of this epoch; its base is the last published content
+//	begin SESSION
+//	put SESSION PSEQ KEY=VALUE        options low=N batch=ID:INDEX/TOTAL origin=PLACE
+//	del SESSION PSEQ KEY
+//	alive SESSION KEY=VALUE...        with the digest of exactly these; options low=N, partial, nodigest, ends,
+//	                                  listed=KEY,KEY (the buckets of these; all of them where it is missing),
+//	                                  kinds=KIND,KIND (for which the session speaks; for all where it is missing)
+//	overlay ID KIND KEY:VALUE/BASE... the value served while the base is offered; - is none
+//	overlay ID quarantine RESOURCE:VALUE
+//	                                  the value is served instead; - is none
+//	remove ID
+//	junk                              a record that cannot be decoded
+//	publish [KEY=VALUE...]            no record: this, else what the fold serves, becomes the published head
+//	seq N                             no record: the next one has this number
+//
+// Each takes shard=SOURCE/INSTANCE; without it is file/a. A KEY is a name of
+// kind Thing, or Endpoint/name. What a VALUE is worth is testJudge's business.
+type script struct {
+	fold      *Fold
+	seq       uint64
+	published []kv
+	head      ident.Position
+	pending   *iter.Seq2[string, []byte]
+}
+
+type kv struct {
+	key   string
+	value []byte
+}
+
+func collect(rows iter.Seq2[string, []byte]) []kv {
+	var all []kv
+	for k, v := range rows {
+		all = append(all, kv{k, v})
+	}
+	return all
+}
+
+func each(all []kv) iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for _, r := range all {
+			if !yield(r.key, r.value) {
+				return
+			}
+		}
+	}
+}
+
+// diffRows is empty if the rows are the same.
+func diffRows(want, got []kv) string {
+	same := slices.EqualFunc(want, got, func(a, b kv) bool { return a.key == b.key && bytes.Equal(a.value, b.value) })
+	if same {
+		return ""
+	}
+	return cmp.Diff(want, got, cmp.AllowUnexported(kv{}))
+}
+
+// testJudge judges by how a value begins: "bad" is not good, "warn" is good
+// with a warning, "onlyX" is good for build X only.
+type testJudge string
+
+func (build testJudge) Judge(k ident.Key, v ident.Value) ([]problem.Diagnostic, bool) {
+	s := string(v.Bytes)
+	switch {
+	case strings.HasPrefix(s, "bad"), strings.HasPrefix(s, "only") && !strings.HasPrefix(s, "only"+string(build)):
+		return []problem.Diagnostic{{Severity: problem.Error, Code: "invalid", Field: "spec", Reason: s + " is invalid", Advice: "correct it"}}, false
+	case strings.HasPrefix(s, "warn"):
+		return []problem.Diagnostic{{Severity: problem.Warning, Code: "invalid", Field: "spec", Reason: s + " is odd"}}, true
+	}
+	return nil, true
+}
+
+func (testJudge) EndpointsOnly(k ident.Key, _, _ *ident.Value) bool { return k.Kind == "Endpoint" }
+
+const testType = "type.googleapis.com/test.Value"
+
+func testPayload(value string) ident.Value {
+	return ident.Value{Type: testType, Bytes: []byte(value)}
+}
+
+func testKey(shard ident.Shard, word string) ident.Key {
+	k := ident.Key{Source: shard.Source, Instance: shard.Instance, Kind: "Thing", Name: word}
+	if kind, name, ok := strings.Cut(word, "/"); ok {
+		k.Kind, k.Name = kind, name
+	}
+	return k
+}
+
+func testHash(k ident.Key, value string) ident.Hash {
+	if value == "-" {
+		return ident.Hash{}
+	}
+	return events.ContentHash(k, testPayload(value))
+}
+
+// words are a line taken apart.
+type words struct {
+	verb    string
+	args    []string
+	options map[string]string
+	shard   ident.Shard
+}
+
+func parseWords(line string) words {
+	w := words{options: map[string]string{}, shard: ident.Shard{Source: "file", Instance: "a"}}
+	for i, f := range strings.Fields(line) {
+		name, value, _ := strings.Cut(f, "=")
+		switch name {
+		case "low", "batch", "origin", "partial", "nodigest", "listed", "kinds", "ends":
+			w.options[name] = value
+		case "shard":
+			w.shard.Source, w.shard.Instance, _ = strings.Cut(value, "/")
+		default:
+			if i == 0 {
+				w.verb = f
+			} else {
+				w.args = append(w.args, f)
+			}
+		}
+	}
+	return w
+}
+
+func (w words) number(name string, otherwise uint64) uint64 {
+	if v, ok := w.options[name]; ok {
+		otherwise, _ = strconv.ParseUint(v, 10, 64)
+	}
+	return otherwise
+}
+
+// record is the record of a line; false: the line is none.
+func (s *script) record(line string) (events.Record, bool) {
+	w := parseWords(line)
+	switch w.verb {
+	case "publish":
+		s.published, s.head = collect(s.fold.Content()), s.fold.Position()
+		if len(w.args) > 0 {
+			s.published = w.content()
+		}
+		return events.Record{}, false
+	case "seq":
+		s.seq, _ = strconv.ParseUint(w.args[0], 10, 64)
+		s.seq--
+		return events.Record{}, false
+	}
+	s.seq++
+	rec := events.Record{Seq: s.seq, Time: time.Unix(int64(s.seq), 0).UTC(), Hash: ident.Hash{byte(s.seq), byte(s.seq >> 8), 1}}
+	rec.Event = events.Event{ID: fmt.Sprint("id", s.seq)}
+	switch w.verb {
+	case "epoch", "build":
+		rec.Event.Body = s.segment(w)
+	case "begin":
+		rec.Event.Body = &events.Begin{Shard: w.shard, Session: w.args[0], Holder: "holder"}
+	case "put", "del":
+		rec.Event.Body = w.object()
+	case "alive":
+		rec.Event.Body = w.alive()
+	case "overlay":
+		rec.Event.Actor = "ann"
+		rec.Event.Body = w.overlay()
+	case "remove":
+		rec.Event.Body = &events.Overlay{ID: w.args[0], Remove: true}
+	case "junk":
+		rec.Event, rec.Err = events.Event{}, fmt.Errorf("decode event: not one")
+	default:
+		panic("no such line: " + line)
+	}
+	return rec, true
+}
+
+// content is the content rows of KEY=VALUE words.
+func (w words) content() []kv {
+	var rows []kv
+	for _, arg := range w.args {
+		word, value, _ := strings.Cut(arg, "=")
+		k := testKey(w.shard, word)
+		rows = append(rows, kv{k.Row(), world.MarshalValue(ident.Value{Type: testType, Bytes: []byte(value)})})
+	}
+	return rows
+}
+
+func (s *script) segment(w words) *events.Segment {
+	g := &events.Segment{Head: s.head}
+	base := iter.Seq2[string, []byte](nil)
+	if w.verb == "epoch" {
+		g.Epoch, _ = strconv.ParseUint(w.args[0], 10, 64)
+		g.Build = w.args[1]
+		if s.fold.Position().Epoch > 0 || s.published != nil {
+			base, _ = s.fold.EpochBase(s.head, each(s.published))
+		}
+	} else {
+		g.Epoch, g.EpochRecord, g.Build = s.fold.Segment().Epoch, s.fold.Segment().EpochRecord, w.args[0]
+		base, _ = BuildBase(each(s.published))
+	}
+	if base != nil {
+		base = each(collect(base))
+		g.Base = ident.Hash{1}
+		s.pending = &base
+	}
+	return g
+}
+
+func (w words) object() *events.Object {
+	pseq, _ := strconv.ParseUint(w.args[1], 10, 64)
+	word, value, _ := strings.Cut(w.args[2], "=")
+	o := &events.Object{
+		Key: testKey(w.shard, word), Op: events.Delete, Session: w.args[0], Pseq: pseq,
+		Low: w.number("low", 1), Origin: w.options["origin"],
+	}
+	if w.verb == "put" {
+		o.Op, o.Value = events.Put, testPayload(value)
+	}
+	if b, ok := w.options["batch"]; ok {
+		o.Batch.ID, b, _ = strings.Cut(b, ":")
+		if _, err := fmt.Sscanf(b, "%d/%d", &o.Batch.Index, &o.Batch.Total); err != nil {
+			panic(err)
+		}
+	}
+	return o
+}
+
+func (w words) alive() *events.Alive {
+	a := &events.Alive{Shard: w.shard, Session: w.args[0], Low: w.number("low", 1), Listed: events.AllBuckets()}
+	_, a.Partial = w.options["partial"]
+	var digests events.ShardDigests
+	for _, arg := range w.args[1:] {
+		word, value, _ := strings.Cut(arg, "=")
+		k := testKey(w.shard, word)
+		digests.Toggle(k, testHash(k, value))
+	}
+	if _, no := w.options["nodigest"]; !no {
+		a.Digest = digests.Sum()
+	}
+	_, a.Ends = w.options["ends"]
+	a.Kinds = events.KindsOf(list(w.options["kinds"])...)
+	if listed, ok := w.options["listed"]; ok {
+		a.Listed = events.BucketSet{}
+		for _, word := range list(listed) {
+			a.Listed.Add(events.Bucket(testKey(w.shard, word)))
+		}
+	}
+	return a
+}
+
+func list(words string) []string {
+	return strings.FieldsFunc(words, func(r rune) bool { return r == ',' })
+}
+
+func (w words) overlay() *events.Overlay {
+	o := &events.Overlay{ID: w.args[0], Kind: ident.Rollback, Reason: "a reason"}
+	switch w.args[1] {
+	case "hold":
+		o.Kind = ident.Hold
+	case "quarantine":
+		resource, value, _ := strings.Cut(w.args[2], ":")
+		return quarantine(o.ID, resource, value)
+	}
+	for _, arg := range w.args[2:] {
+		word, rest, _ := strings.Cut(arg, ":")
+		value, base, _ := strings.Cut(rest, "/")
+		v := ident.OverlayValue{Key: testKey(w.shard, word), Base: testHash(testKey(w.shard, word), base)}
+		if value != "-" {
+			p := testPayload(value)
+			v.Value = &p
+		}
+		o.Values = append(o.Values, v)
+	}
+	return o
+}
+
+// quarantine keeps a resource from clients; value is served instead, - is none.
+func quarantine(id, resource, value string) *events.Overlay {
+	v := ident.OverlayValue{Resource: &ident.Resource{Rejected: ident.Rejected{Type: testType, Name: resource, Sum: [16]byte{1}, Client: "envoy 1.38.0"}, Class: []byte("{}")}}
+	if value != "-" {
+		p := testPayload(value)
+		v.Value = &p
+	}
+	return &events.Overlay{ID: id, Kind: ident.Quarantine, Reason: "a reason", Values: []ident.OverlayValue{v}}
+}
+
+// base takes the base that the last segment named.
+func (s *script) base(rec events.Record) iter.Seq2[string, []byte] {
+	if _, needs := s.fold.NeedsBase(rec); !needs {
+		return nil
+	}
+	return *s.pending
+}
+
+// run feeds a whole script to a fold and tells what it did. again, where it is
+// not nil, is called with the fold, each record and its base before the fold
+// takes it.
+func run(t *testing.T, f *Fold, lines string, again func(*Fold, events.Record, iter.Seq2[string, []byte])) string {
+	t.Helper()
+	s := &script{fold: f}
+	var out strings.Builder
+	for line := range strings.Lines(lines) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			fmt.Fprintln(&out, line)
+			continue
+		}
+		rec, ok := s.record(line)
+		if !ok {
+			fmt.Fprintln(&out, line)
+			continue
+		}
+		base := s.base(rec)
+		if again != nil {
+			again(f, rec, base)
+		}
+		change, problems, err := f.Apply(rec, base)
+		fmt.Fprintf(&out, "%d %s\n", rec.Seq, line)
+		writeChange(&out, change, problems, err)
+	}
+	return out.String() + writeState(f)
+}
+
+func writeChange(out *strings.Builder, c world.Change, problems []problem.Diagnostic, err error) {
+	if err != nil {
+		fmt.Fprintf(out, "    error: %v\n", err)
+	}
+	if c.Reset {
+		fmt.Fprintf(out, "    all there is:\n")
+	}
+	if c.EndpointsOnly {
+		fmt.Fprintf(out, "    endpoints only:\n")
+	}
+	for _, r := range c.Rows {
+		fmt.Fprintf(out, "    %s = %s (%d)\n", r.Row, textOf(r.Row, r.Value), r.Seq)
+	}
+	for _, d := range problems {
+		fmt.Fprintf(out, "    %s\n", diagnosticText(d))
+	}
+}
+
+func textOf(row string, b []byte) string {
+	if b == nil {
+		return "gone"
+	}
+	if _, id, _ := ident.ParseRow(row); id != "" {
+		o, err := world.UnmarshalOverlay(id, b)
+		if err != nil {
+			return err.Error()
+		}
+		var values []string
+		for _, v := range o.Values {
+			value := "-"
+			if v.Value != nil {
+				value = string(v.Value.Bytes)
+			}
+			name := v.Key.Name
+			if v.Resource != nil {
+				name = v.Resource.Name
+			}
+			values = append(values, name+":"+value)
+		}
+		return fmt.Sprintf("%s by %s: %s", map[ident.OverlayKind]string{1: "rollback", 2: "hold", 3: "quarantine"}[o.Kind], o.Actor, strings.Join(values, " "))
+	}
+	v, err := world.UnmarshalValue(b)
+	if err != nil {
+		return err.Error()
+	}
+	return string(v.Bytes)
+}
+
+func diagnosticText(d problem.Diagnostic) string {
+	var parts []string
+	for _, s := range []string{d.Severity.String() + " " + d.Code, d.Origin, d.Field, d.Reason, d.Advice, d.Effect} {
+		if s != "" {
+			parts = append(parts, s)
+		}
+	}
+	if d.Key != (ident.Key{}) {
+		parts = slices.Insert(parts, 1, d.Key.String())
+	}
+	return strings.Join(parts, "; ")
+}
+
+func writeState(f *Fold) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "\nat %s", f.Position())
+	if !f.Mine() {
+		fmt.Fprint(&out, ", not mine")
+	}
+	c := f.Counts()
+	fmt.Fprintf(&out, ", %d keys", c.Keys)
+	for _, n := range []struct {
+		n    uint64
+		what string
+	}{{c.Strangers, "strangers"}, {c.Undecoded, "undecoded"}} {
+		if n.n > 0 {
+			fmt.Fprintf(&out, ", %d %s", n.n, n.what)
+		}
+	}
+	fmt.Fprintln(&out)
+	for row, b := range f.Content() {
+		fmt.Fprintf(&out, "%s = %s\n", row, textOf(row, b))
+	}
+	for _, d := range f.Diagnostics() {
+		fmt.Fprintln(&out, diagnosticText(d))
+	}
+	for _, n := range f.Needs() {
+		fmt.Fprintf(&out, "needs %s: %s\n", n.Shard, n.Reason)
+	}
+	var policy world.Policy
+	for _, m := range f.Watermark() {
+		fmt.Fprintf(&out, "shard %s/%s: last %d, synced %v, partial %v\n", m.GetSource(), m.GetInstance(), m.GetSeq(), m.GetSynced(), m.GetPartial())
+		policy.Required = append(policy.Required, world.RequiredSource{Shard: ident.Shard{Source: m.GetSource(), Instance: m.GetInstance()}})
+	}
+	for _, sh := range f.Shards() {
+		for _, k := range sh.Frozen {
+			fmt.Fprintf(&out, "shard %s: frozen %d of %s\n", sh.Shard, k.Keys, k.Kind)
+		}
+	}
+	for _, w := range f.Waiting(policy) {
+		fmt.Fprintf(&out, "waiting: %s\n", w)
+	}
+	return out.String()
+}
+
+// table is rows as a store would keep them.
+type table map[string][]byte
+
+func (t table) rows() iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for _, k := range slices.Sorted(maps.Keys(t)) {
+			if !yield(k, t[k]) {
+				return
+			}
+		}
+	}
+}
+
+func (t table) apply(c Checkpoint) {
+	if c.Reset {
+		clear(t)
+	}
+	for _, r := range c.Put {
+		t[r.Key] = r.Value
+	}
+	for _, k := range c.Remove {
+		delete(t, k)
+	}
+}

@@ -1,0 +1,219 @@
+package fold
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/mesh/world"
+)
+
+// valid says whether a segment counts here: it begins a greater epoch, or goes
+// on in this one.
+func (f *Fold) valid(g *events.Segment) bool {
+	if g.EpochRecord == 0 {
+		return g.Epoch > f.segment.Epoch
+	}
+	return g.Epoch == f.segment.Epoch && g.EpochRecord == f.segment.EpochRecord
+}
+
+// beginsEpoch says whether nothing before rec counts any more.
+func (f *Fold) beginsEpoch(rec events.Record) bool {
+	g, ok := rec.Event.Body.(*events.Segment)
+	return ok && g.EpochRecord == 0 && f.valid(g)
+}
+
+// segmentRecord does what a segment says: the state becomes that of the base
+// (greater epoch) or keeps what is offered (another build), and all that is
+// offered is judged anew over the base's last good values. g is valid.
+func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) error {
+	next := newState()
+	if base != nil {
+		var err error
+		if next, err = s.parse(base); err != nil {
+			return fmt.Errorf("base of segment %d: %w", s.seq, err)
+		}
+	}
+	segment := Segment{Epoch: g.Epoch, Build: g.Build, Head: g.Head, VersionsSeq: g.VersionsSeq, EpochRecord: g.EpochRecord}
+	if g.EpochRecord == 0 {
+		segment.EpochRecord = s.seq
+		s.state = next.asBase()
+		for _, sh := range s.shards {
+			sh.need = fmt.Sprintf("epoch %d began", g.Epoch)
+		}
+	}
+	s.segment = segment
+	s.judgeAnew(next)
+	s.change = world.Change{Reset: true}
+	for row, e := range s.contentRows() {
+		c := world.RowChange{Row: row, Value: e.bytes()}
+		if e.entry != nil {
+			c.Seq = e.entry.goodSeq
+		}
+		s.change.Rows = append(s.change.Rows, c)
+	}
+	s.unsaved.rewrite()
+	return nil
+}
+
+// judgeAnew judges all that is offered; what is not good keeps the last good
+// value of base.
+func (f *Fold) judgeAnew(base state) {
+	clear(f.troubled)
+	for _, sh := range f.shards {
+		for k, e := range sh.entries {
+			if e.offered == nil {
+				continue
+			}
+			old, seq := hashOf(e.good), e.goodSeq
+			e.good, e.goodSeq = nil, 0
+			if b := base.entry(k); b != nil && f.rules.lastGood {
+				e.good = b.good
+			}
+			if f.assess(&f.state, e) {
+				e.good, e.goodSeq = e.offered, e.seq
+			}
+			if e.good != nil && e.good.hash == old {
+				e.goodSeq = seq
+			}
+			if hashOf(e.good) == e.offered.hash {
+				e.good = e.offered
+			}
+		}
+	}
+}
+
+// asBase is s as the ground of a new epoch: no sessions, and no numbers of
+// records of the epoch before.
+func (s state) asBase() state {
+	next := newState()
+	for name, sh := range s.shards {
+		to := next.shard(name)
+		for k, e := range sh.entries {
+			if e.offered == nil {
+				continue
+			}
+			clean := to.add(k)
+			clean.origin = e.origin
+			to.setOffered(clean, e.offered)
+		}
+	}
+	for _, o := range s.overlays {
+		o.seq = 0
+		next.setOverlay(o)
+	}
+	maps.Copy(next.gone, s.gone)
+	return next
+}
+
+// EpochBase yields the base with which a greater epoch begins from here,
+// sorted by key: offered and last good values and overlays, no sessions. head
+// and its content rows are the published head; zero and nil where there is
+// none. An epoch never begins from behind the head: a fold that has not
+// reached it takes values and overlays from there, as offered and good.
+func (f *Fold) EpochBase(head ident.Position, content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
+	published := newState()
+	if content != nil {
+		var err error
+		if published, err = parseContent(content); err != nil {
+			return nil, err
+		}
+	}
+	rows := map[string]*snapshotv1.FoldRow{}
+	for name := range f.shards {
+		rows[shardRow(name)] = wrapShard(&snapshotv1.FoldShard{})
+	}
+	for name := range published.shards {
+		rows[shardRow(name)] = wrapShard(&snapshotv1.FoldShard{})
+	}
+	behind := f.Position().Less(head)
+	overlays := f.overlays
+	if behind {
+		overlays = published.overlays
+	}
+	for id := range f.gone {
+		rows[overlayRow(id)] = wrapOverlay(&snapshotv1.FoldOverlay{Gone: true})
+	}
+	for id, o := range overlays {
+		_, gone := f.gone[id]
+		rows[overlayRow(id)] = wrapOverlay(&snapshotv1.FoldOverlay{Gone: gone, Overlay: o.full().Proto()})
+	}
+	from := f.state
+	if behind {
+		from = published
+	}
+	for _, sh := range from.shards {
+		for k, e := range sh.entries {
+			if e.offered == nil {
+				continue
+			}
+			clean := entry{offered: e.offered, good: e.good, origin: e.origin}
+			if p := published.entry(k); clean.good == nil && p != nil {
+				clean.good = p.good
+			}
+			rows[keyRow(e.row)] = wrapKey(clean.proto())
+		}
+	}
+	return sorted(rows), nil
+}
+
+// BuildBase yields the base with which another build takes over within an
+// epoch, sorted by key: the values of the published head, whose content rows
+// are given, as last good ones.
+func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
+	published, err := parseContent(content)
+	if err != nil {
+		return nil, err
+	}
+	rows := map[string]*snapshotv1.FoldRow{}
+	for _, sh := range published.shards {
+		for _, e := range sh.entries {
+			clean := entry{good: e.good}
+			rows[keyRow(e.row)] = wrapKey(clean.proto())
+		}
+	}
+	return sorted(rows), nil
+}
+
+// parseContent reads content rows: every value is offered and good.
+func parseContent(content iter.Seq2[string, []byte]) (state, error) {
+	s := newState()
+	for row, b := range content {
+		k, id, err := ident.ParseRow(row)
+		if err != nil {
+			return state{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if id != "" {
+			o, err := world.UnmarshalOverlay(id, b)
+			if err != nil {
+				return state{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			s.setOverlay(newOverlay(o, 0))
+			continue
+		}
+		v, err := world.UnmarshalValue(b)
+		if err != nil {
+			return state{}, fmt.Errorf("%w: %s: %w", ErrCorrupt, row, err)
+		}
+		sh := s.shard(k.Shard())
+		e := sh.add(k)
+		sh.setOffered(e, newValue(k, v))
+		e.good = e.offered
+	}
+	return s, nil
+}
+
+func sorted(rows map[string]*snapshotv1.FoldRow) iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for _, key := range slices.SortedFunc(maps.Keys(rows), strings.Compare) {
+			if !yield(key, marshalRow(rows[key])) {
+				return
+			}
+		}
+	}
+}

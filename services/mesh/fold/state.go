@@ -1,0 +1,326 @@
+package fold
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
+)
+
+// value is a value with its content hash. It is immutable and shared.
+type value struct {
+	ident.Value
+	hash ident.Hash
+}
+
+func newValue(k ident.Key, v ident.Value) *value {
+	return &value{v, events.ContentHash(k, v)}
+}
+
+// hashOf is the content hash of v; zero: there is no value.
+func hashOf(v *value) ident.Hash {
+	if v == nil {
+		return ident.Hash{}
+	}
+	return v.hash
+}
+
+// plain is v for a Judge.
+func plain(v *value) *ident.Value {
+	if v == nil {
+		return nil
+	}
+	return &v.Value
+}
+
+// entry is what is known of one key.
+type entry struct {
+	key    ident.Key
+	row    string // of the content
+	bucket int    // of the digests
+
+	offered  *value // nil: deleted, the entry lives on for lastPseq
+	good     *value // last good; the very pointer of offered where that is good
+	problems []problem.Diagnostic
+	origin   string
+	seq      uint64 // last record that spoke of the key
+	goodSeq  uint64 // record that made good; 0: not known
+	lastPseq uint64 // of record seq; counts only within its session
+}
+
+// shard is what is known of one source instance.
+type shard struct {
+	name    ident.Shard
+	entries map[ident.Key]*entry
+	buried  map[ident.Key]*entry // those of entries without an offered value
+	kinds   map[string]*ofKind   // of which something is offered
+
+	session   string // begun last; empty: none in this epoch
+	holder    string
+	beginSeq  uint64
+	listing   bool
+	synced    bool         // a whole listing was closed in this epoch
+	partial   bool         // the listing closed last could not read everything
+	covered   events.Kinds // for which the listing closed last spoke; none: all
+	need      string       // why it must list again; empty: it need not
+	seq       uint64       // last record that counted
+	strangers uint64       // records of other sessions, in this epoch
+
+	// Every pseq up to floor is on the log, and those in seen. hole: one is
+	// not, though it was acknowledged.
+	floor uint64
+	seen  map[uint64]struct{}
+	hole  bool
+
+	// What waits for the rest of its change set, in the order of the log:
+	// everything of a listing, else the records of one batch.
+	staged  []staged
+	indexes map[uint32]struct{} // of the batch in staged
+}
+
+// ofKind is what a shard offers of one kind.
+type ofKind struct {
+	keys    int
+	digests events.ShardDigests
+}
+
+type staged struct {
+	seq   uint64
+	event events.Event
+}
+
+func (s staged) object() *events.Object { return s.event.Body.(*events.Object) }
+
+// speaks says whether e's lastPseq is of the session that speaks now.
+func (sh *shard) speaks(e *entry) bool { return e.lastPseq > 0 && e.seq > sh.beginSeq }
+
+// setOffered changes what e's source offers, and the digests with it.
+func (sh *shard) setOffered(e *entry, v *value) {
+	of := sh.kinds[e.key.Kind]
+	if of == nil {
+		of = &ofKind{}
+		sh.kinds[e.key.Kind] = of
+	}
+	d := &of.digests[e.bucket]
+	if e.offered != nil {
+		*d = d.With(e.offered.hash)
+		of.keys--
+	}
+	if v != nil {
+		*d = d.With(v.hash)
+		of.keys++
+	}
+	if of.keys == 0 {
+		delete(sh.kinds, e.key.Kind)
+	}
+	e.offered = v
+	if v == nil {
+		sh.buried[e.key] = e
+	} else {
+		delete(sh.buried, e.key)
+	}
+}
+
+// digestsOf are the digests over what is offered of these kinds.
+func (sh *shard) digestsOf(kinds events.Kinds) (sum events.ShardDigests) {
+	for kind, of := range sh.kinds {
+		if kinds.Cover(kind) {
+			sum.Add(&of.digests)
+		}
+	}
+	return sum
+}
+
+// overlay is the part of an overlay that still lies over something.
+type overlay struct {
+	world.Overlay // without Values
+	seq           uint64
+	values        map[ident.Key]ident.OverlayValue
+	resources     []ident.OverlayValue // of a quarantine: it stays until it is removed
+}
+
+func newOverlay(o world.Overlay, seq uint64) *overlay {
+	over := &overlay{Overlay: o, seq: seq, values: make(map[ident.Key]ident.OverlayValue, len(o.Values))}
+	over.Overlay.Values = nil
+	for _, v := range o.Values {
+		if v.Resource != nil {
+			over.resources = append(over.resources, v)
+		} else {
+			over.values[v.Key] = v
+		}
+	}
+	return over
+}
+
+// empty says that o lies over nothing any more.
+func (o *overlay) empty() bool { return len(o.values) == 0 && len(o.resources) == 0 }
+
+// full is o with its values, sorted by key row.
+func (o *overlay) full() world.Overlay {
+	full := o.Overlay
+	rows := make(map[ident.Key]string, len(o.values))
+	for k, v := range o.values {
+		rows[k] = k.Row()
+		full.Values = append(full.Values, v)
+	}
+	slices.SortFunc(full.Values, func(a, b ident.OverlayValue) int { return cmp.Compare(rows[a.Key], rows[b.Key]) })
+	full.Values = append(full.Values, o.resources...)
+	return full
+}
+
+// Segment is the stretch of the log in which a fold stands.
+type Segment struct {
+	Epoch uint64
+	Build string
+	// Head is the head of VERSIONS that the segment's writer saw.
+	Head ident.Position
+	// VersionsSeq is the last sequence of VERSIONS that its writer saw.
+	VersionsSeq uint64
+	// EpochRecord is the record that began the epoch.
+	EpochRecord uint64
+}
+
+// state is everything that an epoch's base replaces.
+type state struct {
+	shards    map[ident.Shard]*shard
+	overlays  map[string]*overlay
+	over      map[ident.Key][]*overlay // the same by key
+	gone      map[string]struct{}      // ids of removed overlays
+	troubled  map[ident.Key]*entry     // those with problems
+	undecoded uint64                   // records, in this epoch
+}
+
+func newState() state {
+	return state{
+		shards:   map[ident.Shard]*shard{},
+		overlays: map[string]*overlay{},
+		over:     map[ident.Key][]*overlay{},
+		gone:     map[string]struct{}{},
+		troubled: map[ident.Key]*entry{},
+	}
+}
+
+// Fold is what the records up to a position say.
+type Fold struct {
+	build string
+	judge Judge
+	rules rules
+
+	seq        uint64 // of the last record
+	recordHash ident.Hash
+	recordTime time.Time
+	segment    Segment
+
+	state
+	unsaved unsaved
+}
+
+// shard is the shard of that name, made on first mention.
+func (s *state) shard(name ident.Shard) *shard {
+	sh, ok := s.shards[name]
+	if !ok {
+		sh = &shard{name: name, entries: map[ident.Key]*entry{}, buried: map[ident.Key]*entry{}, kinds: map[string]*ofKind{}}
+		s.shards[name] = sh
+	}
+	return sh
+}
+
+// entry finds what is known of k; nil: nothing.
+func (s *state) entry(k ident.Key) *entry {
+	if sh, ok := s.shards[k.Shard()]; ok {
+		return sh.entries[k]
+	}
+	return nil
+}
+
+// offeredHash is what is offered for k; zero: nothing is.
+func (s *state) offeredHash(k ident.Key) ident.Hash {
+	if e := s.entry(k); e != nil {
+		return hashOf(e.offered)
+	}
+	return ident.Hash{}
+}
+
+// add makes k's entry where there is none.
+func (sh *shard) add(k ident.Key) *entry {
+	e, ok := sh.entries[k]
+	if !ok {
+		e = &entry{key: k, row: k.Row(), bucket: events.Bucket(k)}
+		sh.entries[k] = e
+	}
+	return e
+}
+
+// setOverlay lays o over its keys, in place of what had its id.
+func (s *state) setOverlay(o *overlay) {
+	s.dropOverlay(o.ID)
+	s.overlays[o.ID] = o
+	for k := range o.values {
+		s.over[k] = append(s.over[k], o)
+	}
+}
+
+// dropOverlay takes the overlay of that id away, and says whether there was one.
+func (s *state) dropOverlay(id string) bool {
+	o, ok := s.overlays[id]
+	if !ok {
+		return false
+	}
+	for k := range o.values {
+		s.lift(o, k)
+	}
+	delete(s.overlays, id)
+	return true
+}
+
+// lift takes one key out of o.
+func (s *state) lift(o *overlay, k ident.Key) {
+	delete(o.values, k)
+	rest := slices.DeleteFunc(s.over[k], func(x *overlay) bool { return x == o })
+	if len(rest) == 0 {
+		delete(s.over, k)
+	} else {
+		s.over[k] = rest
+	}
+}
+
+// assess judges what e offers and keeps the problems found.
+func (f *Fold) assess(s *state, e *entry) (good bool) {
+	e.problems, good = f.judge.Judge(e.key, e.offered.Value)
+	if len(e.problems) > 0 {
+		s.troubled[e.key] = e
+	} else {
+		delete(s.troubled, e.key)
+	}
+	return good
+}
+
+// diagnostics are e's problems, for people.
+func (e *entry) diagnostics() []problem.Diagnostic {
+	out := slices.Clone(e.problems)
+	for i := range out {
+		d := &out[i]
+		d.Key, d.Origin, d.Effect = e.key, cmp.Or(d.Origin, e.origin), e.effect()
+	}
+	return out
+}
+
+// effect is what happens while what e offers stays as it is.
+func (e *entry) effect() string {
+	switch {
+	case e.good == nil:
+		return "the object is not served"
+	case e.good == e.offered && slices.ContainsFunc(e.problems, func(d problem.Diagnostic) bool { return d.Severity == problem.Error }):
+		return "it is served all the same: another build published it as good"
+	case e.good == e.offered:
+		return ""
+	case e.goodSeq == 0:
+		return "the last good value is served"
+	}
+	return fmt.Sprintf("the last good value, of record %d, is served", e.goodSeq)
+}

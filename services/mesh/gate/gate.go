@@ -1,0 +1,128 @@
+package gate
+
+import (
+	"fmt"
+	"slices"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds"
+)
+
+// ClassOf is a class of one type.
+type ClassOf struct {
+	Type  ident.ResourceType
+	Class index.ProxyClass // Only(Type)
+}
+
+// New returns a Gate that builds the PushContext as every frontend will,
+// and makes what the classes are served that count for all: what of it Envoys
+// or gRPC clients would refuse, no frontend serves, and the Diagnostics say so.
+// It builds on what it built before: one builder uses it.
+func New() *Gate { return new(Gate) }
+
+type Gate struct {
+	pc      *index.PushContext // nil: nothing was built yet
+	catalog *xds.Catalog
+	classes map[ClassOf]struct{}
+	// kept is what is made for the classes of which Made is asked; nil: none.
+	kept        *xds.Catalog
+	keptClasses map[ClassOf]struct{}
+}
+
+// Build implements Gate. What a panic leaves behind is not built on.
+func (g *Gate) Build(w *world.World, changed []ident.Key) (problems []problem.Diagnostic, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			*g = Gate{}
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	switch before := g.pc; before {
+	case nil:
+		g.pc = index.NewPushContext(w)
+		g.catalog, g.classes = xds.NewDryCatalog(g.pc), map[ClassOf]struct{}{}
+		g.choose()
+	default:
+		next, inputs := before.Next(w, changed)
+		g.pc = next
+		g.catalog.Update(next, inputs)
+		if g.kept != nil {
+			g.kept.Update(next, inputs)
+		}
+		if !next.SameClasses(before) {
+			g.choose()
+		}
+	}
+	return slices.Concat(g.pc.Diagnostics(), g.catalog.Diagnostics()), nil
+}
+
+// choose has the catalog keep the classes that count.
+func (g *Gate) choose() {
+	classes := map[ClassOf]struct{}{}
+	for _, c := range g.pc.Classes() {
+		for t := range ident.ResourceTypes {
+			classes[ClassOf{t, c.Only(t)}] = struct{}{}
+		}
+	}
+	keep(g.catalog, g.classes, classes)
+	g.classes = classes
+}
+
+// keep has a catalog keep other classes than before.
+func keep(c *xds.Catalog, before, now map[ClassOf]struct{}) {
+	for of := range now {
+		c.Set(of.Class, of.Type)
+	}
+	for of := range before {
+		if _, still := now[of]; !still {
+			c.Drop(of.Class, of.Type)
+		}
+	}
+}
+
+// Keep implements Gate.
+func (g *Gate) Keep(classes []ClassOf) {
+	if len(classes) == 0 || g.pc == nil {
+		g.kept, g.keptClasses = nil, nil
+		return
+	}
+	if g.kept == nil {
+		g.kept = xds.NewCatalog(g.pc)
+	}
+	now := map[ClassOf]struct{}{}
+	for _, of := range classes {
+		now[of] = struct{}{}
+	}
+	keep(g.kept, g.keptClasses, now)
+	g.keptClasses = now
+}
+
+// Made implements Gate.
+func (g *Gate) Made(of ClassOf, name string) ([16]byte, bool) {
+	if _, kept := g.keptClasses[of]; !kept {
+		return [16]byte{}, false
+	}
+	r := g.kept.Set(of.Class, of.Type).Find(name)
+	if r == nil {
+		return [16]byte{}, false
+	}
+	return r.Sum, true
+}
+
+// Served implements Gate.
+func (g *Gate) Served(w *world.World) func(of ClassOf, name string) ([]byte, [16]byte) {
+	pc := index.NewPushContext(w)
+	catalog := xds.NewCatalog(pc)
+	return func(of ClassOf, name string) ([]byte, [16]byte) {
+		with := pc.Replacements(of.Type, of.Class.Release(of.Type))
+		set, _ := catalog.Replace(of.Type, catalog.Set(of.Class, of.Type), with)
+		r := set.Find(name)
+		if r == nil {
+			return nil, [16]byte{}
+		}
+		return r.Value(), r.Sum
+	}
+}

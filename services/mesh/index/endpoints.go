@@ -1,0 +1,559 @@
+package index
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/table"
+	"meshlog.dev/services/mesh/world"
+)
+
+// endpointIndex is the endpoints of services, and what they come from.
+type endpointIndex struct {
+	slices    table.Groups[sliceOf, *slice]
+	workloads table.Groups[string, *workload]  // by namespace
+	selecting table.Groups[string, *selecting] // by namespace
+	byID      table.Table[ServiceID, Endpoints]
+	spreads   table.Table[ServiceID, *spread] // of those that have one
+}
+
+// slice is some of the endpoints of a service of a registry.
+type slice struct {
+	ident.Key
+	*registryv1.Endpoints
+}
+
+// sliceOf names the service that a slice belongs to: of the same shard, by its
+// object's name, whether it is there yet or not.
+type sliceOf struct {
+	ident.Shard
+	world.Name
+}
+
+// workload is what selectors of services may select.
+type workload struct {
+	ident.Key
+	labels map[string]string
+	entry  *networking.WorkloadEntry
+	pod    *registryv1.Workload // either
+}
+
+// selecting is an object of which the hosts take workloads as endpoints.
+type selecting struct {
+	ident.Key
+	ids      []ServiceID
+	selector map[string]string
+	pods     bool // Pods too
+}
+
+func (s *slice) MemberKey() ident.Key     { return s.Key }
+func (w *workload) MemberKey() ident.Key  { return w.Key }
+func (s *selecting) MemberKey() ident.Key { return s.Key }
+
+func hashSliceOf(s sliceOf) uint64 {
+	return table.HashStrings(s.Source, s.Instance, s.Namespace, s.Name.Name)
+}
+
+func newEndpointIndex() endpointIndex {
+	return endpointIndex{
+		slices:    table.NewGroups[sliceOf, *slice](hashSliceOf),
+		workloads: table.NewGroups[string, *workload](hashString),
+		selecting: table.NewGroups[string, *selecting](hashString),
+		byID:      table.New[ServiceID, Endpoints](hashServiceID),
+		spreads:   table.New[ServiceID, *spread](hashServiceID),
+	}
+}
+
+func sliceOfKey(k ident.Key, service string) sliceOf {
+	return sliceOf{k.Shard(), world.Name{Namespace: k.Namespace, Name: service}}
+}
+
+func newWorkload(o world.Object) *workload {
+	switch m := o.Message.(type) {
+	case *networking.WorkloadEntry:
+		return &workload{Key: o.Key, labels: m.GetLabels(), entry: m}
+	case *registryv1.Workload:
+		return &workload{Key: o.Key, labels: m.GetLabels(), pod: m}
+	}
+	return nil
+}
+
+// newSelecting reads a service's selector; nil: it has none.
+func (s *settings) newSelecting(o world.Object) *selecting {
+	x := &selecting{Key: o.Key}
+	switch m := o.Message.(type) {
+	case *registryv1.Service:
+		x.selector = m.GetSelector()
+	case *networking.ServiceEntry:
+		x.selector, x.pods = m.GetWorkloadSelector().GetLabels(), true
+	}
+	if len(x.selector) == 0 {
+		return nil
+	}
+	for _, host := range s.hosts(o) {
+		x.ids = append(x.ids, ServiceID{o.Key.Namespace, host})
+	}
+	return x
+}
+
+func (s *selecting) selects(w *workload) bool {
+	return (w.entry != nil || s.pods) && matchLabels(s.selector, w.labels)
+}
+
+// matchLabels says whether labels have all that a selector names.
+func matchLabels(selector, labels map[string]string) bool {
+	for k, v := range selector {
+		if have, ok := labels[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
+}
+
+// endpointEdit makes one endpointIndex from another.
+type endpointEdit struct {
+	*transition
+	from      endpointIndex
+	slices    *table.GroupsEdit[sliceOf, *slice]
+	workloads *table.GroupsEdit[string, *workload]
+	selecting *table.GroupsEdit[string, *selecting]
+	// services of which the endpoints may differ.
+	touched map[ServiceID]struct{}
+	moved   []*workload // that are, or were
+}
+
+func (x endpointIndex) edit(t *transition) *endpointEdit {
+	return &endpointEdit{
+		transition: t, from: x,
+		slices:    x.slices.Edit(func(a, b *slice) int { return world.CompareKeys(a.Key, b.Key) }),
+		workloads: x.workloads.Edit(func(a, b *workload) int { return world.CompareKeys(a.Key, b.Key) }),
+		selecting: x.selecting.Edit(func(a, b *selecting) int { return world.CompareKeys(a.Key, b.Key) }),
+		touched:   make(map[ServiceID]struct{}),
+	}
+}
+
+// service takes in what a Service or ServiceEntry selects now.
+func (e *endpointEdit) service(was, is *world.Object) {
+	if was != nil {
+		e.touch(*was)
+		if s := e.newSelecting(*was); s != nil {
+			e.selecting.Drop(was.Key.Namespace, was.Key)
+		}
+	}
+	if is != nil {
+		e.touch(*is)
+		if s := e.newSelecting(*is); s != nil {
+			e.selecting.Put(is.Key.Namespace, s)
+		}
+	}
+}
+
+// touch notes that the endpoints of an object's hosts may differ.
+func (e *endpointEdit) touch(o world.Object) {
+	for _, host := range e.hosts(o) {
+		e.touched[ServiceID{o.Key.Namespace, host}] = struct{}{}
+	}
+}
+
+// slice takes in an EndpointSlice.
+func (e *endpointEdit) slice(w *world.World, was, is *world.Object) {
+	for _, o := range []*world.Object{was, is} {
+		if o == nil {
+			continue
+		}
+		m, ok := o.Message.(*registryv1.Endpoints)
+		if !ok {
+			continue
+		}
+		of := sliceOfKey(o.Key, m.GetService())
+		if o == is {
+			e.slices.Put(of, &slice{o.Key, m})
+		} else {
+			e.slices.Drop(of, o.Key)
+		}
+		service := ident.Key{Source: o.Key.Source, Instance: o.Key.Instance, Kind: world.ServiceKind, Namespace: o.Key.Namespace, Name: m.GetService()}
+		if s := w.Served(service); s != nil {
+			e.touch(*s)
+		}
+	}
+}
+
+// workload takes in a WorkloadEntry or a Pod.
+func (e *endpointEdit) workload(was, is *world.Object) {
+	if was != nil {
+		if w := newWorkload(*was); w != nil {
+			e.workloads.Drop(w.Namespace, w.Key)
+			e.moved = append(e.moved, w)
+		}
+	}
+	if is != nil {
+		if w := newWorkload(*is); w != nil {
+			e.workloads.Put(w.Namespace, w)
+			e.moved = append(e.moved, w)
+		}
+	}
+}
+
+// touchMoved touches the services of which endpoints may be in other networks.
+func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, moved func(ident.Shard) bool) {
+	for id, claims := range services.claims.All() {
+		for _, c := range claims {
+			if moved(c.service.Key.Shard()) || len(c.selector()) > 0 && len(x.workloads.Get(id.Namespace)) > 0 {
+				e.touched[id] = struct{}{}
+			}
+		}
+	}
+}
+
+// done takes the services and networks as they are by now; of the shards that
+// moved, if any, workloads may be in other networks than before.
+func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, moved func(ident.Shard) bool) endpointIndex {
+	x := e.from
+	x.slices, x.workloads, x.selecting = e.slices.Done(), e.workloads.Done(), e.selecting.Done()
+	for _, w := range e.moved {
+		for _, s := range x.selecting.Get(w.Namespace) {
+			if s.selects(w) {
+				for _, id := range s.ids {
+					e.touched[id] = struct{}{}
+				}
+			}
+		}
+	}
+	e.doneUnselected(&x)
+	if moved != nil {
+		e.touchMoved(&x, services, moved)
+	}
+	if len(e.touched) == 0 {
+		return x
+	}
+	byID, spreads := x.byID.Edit(), x.spreads.Edit()
+	for id := range e.touched {
+		was, is := byID.Get(id), x.collect(services, networks, id)
+		e.spread(spreads, id, networks.spreadOf(services.claims.Get(id), is, e.clusterLocal.has(id.Hostname) && services.byID.Get(id) != nil))
+		if equalEndpoints(was, is) {
+			continue
+		}
+		e.changed(Input{Kind: InputEndpoints, A: id.Namespace, B: id.Hostname})
+		if len(is) == 0 {
+			byID.Remove(id)
+		} else {
+			byID.Set(id, is)
+		}
+	}
+	x.byID, x.spreads = byID.Table, spreads.Table
+	return x
+}
+
+func (e *endpointEdit) spread(spreads *table.Edit[ServiceID, *spread], id ServiceID, s *spread) {
+	if s.equal(spreads.Get(id)) {
+		return
+	}
+	e.changed(Input{Kind: InputSpread})
+	if s == nil {
+		spreads.Remove(id)
+	} else {
+		spreads.Set(id, s)
+	}
+}
+
+// doneUnselected finds the WorkloadEntries that nothing selects, among those
+// for which this may have changed.
+func (e *endpointEdit) doneUnselected(x *endpointIndex) {
+	judge := func(w *workload) {
+		if w.entry == nil {
+			return
+		}
+		var ds []problem.Diagnostic
+		here := slices.ContainsFunc(x.workloads.Get(w.Namespace), func(o *workload) bool { return o.Key == w.Key && o.entry == w.entry })
+		selected := slices.ContainsFunc(x.selecting.Get(w.Namespace), func(s *selecting) bool { return s.selects(w) })
+		if !here {
+			return
+		}
+		if !selected {
+			ds = []problem.Diagnostic{{
+				Severity: problem.Warning, Code: "unused", Key: w.Key, Field: "spec.labels",
+				Reason: "no ServiceEntry or Service of namespace " + w.Namespace + " selects these labels",
+				Advice: "give it the labels of a workloadSelector or selector, or remove it",
+				Effect: "it is an endpoint of nothing",
+			}}
+		}
+		e.problem(about{workloadEntryKind, "", w.Row()}, ds)
+	}
+	for _, w := range e.moved {
+		e.problem(about{workloadEntryKind, "", w.Row()}, nil)
+	}
+	for _, w := range e.moved {
+		judge(w)
+	}
+	for ns, moved := range e.selecting.Moved {
+		var selectors []*selecting
+		for _, list := range [][]*selecting{e.from.selecting.Get(ns), x.selecting.Get(ns)} {
+			for _, s := range list {
+				if _, ok := moved[s.Key]; ok {
+					selectors = append(selectors, s)
+				}
+			}
+		}
+		for _, w := range x.workloads.Get(ns) {
+			if slices.ContainsFunc(selectors, func(s *selecting) bool { return s.selects(w) }) {
+				judge(w)
+			}
+		}
+	}
+}
+
+// collect finds the endpoints of a service.
+func (x *endpointIndex) collect(services *serviceIndex, networks *networkIndex, id ServiceID) Endpoints {
+	claims := services.claims.Get(id)
+	if len(claims) == 0 || claims[0].service.AliasOf != "" {
+		return nil
+	}
+	winner := claims[0]
+	s := services.byID.Get(id)
+	all := make(Endpoints)
+	for _, c := range claims {
+		if !c.joins(winner) || c.service.AliasOf != "" {
+			continue
+		}
+		for _, p := range c.service.Ports {
+			if _, ok := s.Port(p.Number); !ok {
+				continue
+			}
+			list := x.selected(networks, c, p)
+			if c.entry != nil {
+				list = append(list, networks.inline(c, p)...)
+			} else {
+				list = append(list, x.sliced(networks, c, p)...)
+			}
+			all[p.Number] = append(all[p.Number], list...)
+		}
+	}
+	for number, list := range all {
+		if len(list) == 0 {
+			delete(all, number)
+			continue
+		}
+		all[number] = sortEndpoints(list)
+	}
+	if s.Resolution == DNS || s.Resolution == DNSRoundRobin {
+		addHost(all, s)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all
+}
+
+// addHost makes the host itself the endpoint of the ports of a service of DNS
+// that have none (SE-6).
+func addHost(all Endpoints, s *Service) {
+	if strings.HasPrefix(s.Hostname, "*") {
+		return
+	}
+	for _, p := range s.Ports {
+		if len(all[p.Number]) == 0 {
+			all[p.Number] = []Endpoint{{
+				Address: s.Hostname, Port: cmp.Or(p.Target, p.Number), Weight: 1, ClusterID: s.Key.Instance,
+			}}
+		}
+	}
+}
+
+// sliced is what the slices of a service of a registry say of a port (EPS-1
+// to EPS-3).
+func (x *endpointIndex) sliced(networks *networkIndex, c *claim, p Port) []Endpoint {
+	var list []Endpoint
+	for _, s := range x.slices.Get(sliceOfKey(c.service.Key, c.service.Key.Name)) {
+		number, ok := slicePort(s.Endpoints, c.service, p)
+		if !ok {
+			continue
+		}
+		for _, m := range s.GetEndpoints() {
+			if len(m.GetAddresses()) == 0 {
+				continue
+			}
+			e := Endpoint{
+				Address: m.GetAddresses()[0], Port: number, Labels: m.GetLabels(),
+				Locality: localityOf(m.GetLocality()), Weight: max(1, m.GetWeight()),
+				Health: healthOf(m.GetHealth()), ClusterID: s.Instance, Kubernetes: s.Source == kubernetesSource,
+				Node: m.GetNode(), ServiceAccount: m.GetServiceAccount(), MutualTLS: m.GetMutualTls(),
+				WorkloadNamespace: s.Namespace, Workload: m.GetWorkload(),
+			}
+			e.Network = networks.of(s.Shard(), m.GetNetwork(), e.Address)
+			if e.Health == Unhealthy && c.registry.GetPublishNotReadyAddresses() {
+				e.Health = Healthy // SVC-12
+			}
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// slicePort is on which port the endpoints of a slice serve a service's port.
+func slicePort(m *registryv1.Endpoints, s *Service, p Port) (uint32, bool) {
+	for _, sp := range m.GetPorts() {
+		if sp.GetName() == p.Name || sp.GetName() == "" && len(m.GetPorts()) == 1 && len(s.Ports) == 1 {
+			return cmp.Or(sp.GetNumber(), p.Target, p.Number), true
+		}
+	}
+	return 0, false
+}
+
+func localityOf(l *registryv1.Locality) proxy.Locality {
+	return proxy.Locality{Region: l.GetRegion(), Zone: l.GetZone(), SubZone: l.GetSubZone()}
+}
+
+func healthOf(h registryv1.Health) Health {
+	switch h {
+	case registryv1.Health_HEALTH_UNHEALTHY:
+		return Unhealthy
+	case registryv1.Health_HEALTH_DRAINING:
+		return Draining
+	}
+	return Healthy
+}
+
+// inline is the endpoints that a ServiceEntry names itself (SE-9). They need
+// not be where its cluster is.
+func (x *networkIndex) inline(c *claim, p Port) []Endpoint {
+	if len(c.selector()) > 0 {
+		return nil // SE-10
+	}
+	var list []Endpoint
+	for _, m := range c.entry.GetEndpoints() {
+		e := entryEndpoint(m, c, p)
+		if !usable(c.service.Resolution, e.Address, e.Network) {
+			continue
+		}
+		e.ClusterID, e.Kubernetes = c.service.Key.Instance, c.service.Key.Source == kubernetesSource
+		if e.Network == "" && !c.service.External {
+			e.Network = x.ofAddress(e.Address)
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// selected is the workloads that a service selects (SE-10, SVC-16).
+func (x *endpointIndex) selected(networks *networkIndex, c *claim, p Port) []Endpoint {
+	selector := c.selector()
+	if len(selector) == 0 {
+		return nil
+	}
+	var list []Endpoint
+	for _, w := range x.workloads.Get(c.service.Namespace) {
+		if w.pod != nil && c.entry == nil || !matchLabels(selector, w.labels) {
+			continue
+		}
+		var e Endpoint
+		if w.entry != nil {
+			e = entryEndpoint(w.entry, c, p)
+		} else {
+			e = podEndpoint(w.pod, c, p)
+		}
+		if !usable(c.service.Resolution, e.Address, e.Network) {
+			continue
+		}
+		e.Network = networks.of(w.Shard(), e.Network, e.Address)
+		e.ClusterID, e.Kubernetes = w.Instance, w.Source == kubernetesSource
+		e.WorkloadNamespace, e.Workload = w.Namespace, w.Name
+		list = append(list, e)
+	}
+	return list
+}
+
+const unixPrefix = "unix://"
+
+// usable says whether Envoy takes an address where a service finds endpoints
+// in that way. None will do for who is reached by the gateways of its network.
+func usable(r Resolution, address, network string) bool {
+	if address == "" {
+		return network != "" && r == Static
+	}
+	if r == DNS || r == DNSRoundRobin || strings.HasPrefix(address, unixPrefix) {
+		return true
+	}
+	_, err := netip.ParseAddr(address)
+	return err == nil
+}
+
+// tlsModeLabel says of a WorkloadEntry whether it speaks mutual TLS.
+const tlsModeLabel = "security.istio.io/tlsMode"
+
+// entryEndpoint is a WorkloadEntry as an endpoint of a port (WE-1).
+func entryEndpoint(m *networking.WorkloadEntry, c *claim, p Port) Endpoint {
+	e := Endpoint{
+		Address: m.GetAddress(), Port: cmp.Or(m.GetPorts()[p.Name], c.namedTarget(p, m.GetPorts()), p.Target, p.Number),
+		Labels: m.GetLabels(), Locality: parseLocality(m.GetLocality()), Weight: max(1, m.GetWeight()),
+		Network: workloadNetwork(m.GetNetwork(), m.GetLabels()), ServiceAccount: m.GetServiceAccount(),
+		MutualTLS: m.GetServiceAccount() != "",
+	}
+	if mode, ok := m.GetLabels()[tlsModeLabel]; ok {
+		e.MutualTLS = mode == "istio"
+	}
+	if strings.HasPrefix(e.Address, unixPrefix) {
+		e.Port = 0
+	}
+	return e
+}
+
+func podEndpoint(m *registryv1.Workload, c *claim, p Port) Endpoint {
+	e := Endpoint{
+		Port:   cmp.Or(c.namedTarget(p, m.GetPorts()), p.Target, p.Number),
+		Labels: m.GetLabels(), Locality: localityOf(m.GetLocality()), Weight: 1, Health: healthOf(m.GetHealth()),
+		Network: m.GetNetwork(), Node: m.GetNode(), ServiceAccount: m.GetServiceAccount(), MutualTLS: m.GetMutualTls(),
+	}
+	if len(m.GetAddresses()) > 0 {
+		e.Address = m.GetAddresses()[0]
+	}
+	return e
+}
+
+// namedTarget is a workload's port that a Service's port names as its target;
+// 0: none.
+func (c *claim) namedTarget(p Port, ports map[string]uint32) uint32 {
+	for _, rp := range c.registry.GetPorts() {
+		if rp.GetNumber() == p.Number && rp.GetTargetPortName() != "" {
+			return ports[rp.GetTargetPortName()]
+		}
+	}
+	return 0
+}
+
+// parseLocality reads region/zone/subzone.
+func parseLocality(s string) proxy.Locality {
+	parts := append(strings.SplitN(s, "/", 3), "", "")
+	return proxy.Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}
+}
+
+// sortEndpoints is endpoints by address, port and network; of doubles a healthy
+// one, else the first. Networks may use the same addresses, and who has none is
+// nobody's double.
+func sortEndpoints(list []Endpoint) []Endpoint {
+	slices.SortStableFunc(list, func(a, b Endpoint) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Network, b.Network), cmp.Compare(a.Health, b.Health))
+	})
+	return slices.CompactFunc(list, func(a, b Endpoint) bool {
+		return a.Address == b.Address && a.Port == b.Port && a.Network == b.Network && a.Address != ""
+	})
+}
+
+func equalEndpoints(a, b Endpoints) bool {
+	return maps.EqualFunc(a, b, func(a, b []Endpoint) bool { return slices.EqualFunc(a, b, Endpoint.equal) })
+}
+
+func (e Endpoint) equal(o Endpoint) bool {
+	return e.Address == o.Address && e.Port == o.Port && e.Locality == o.Locality && e.Weight == o.Weight &&
+		e.Health == o.Health && e.Network == o.Network && e.ClusterID == o.ClusterID && e.Kubernetes == o.Kubernetes && e.Node == o.Node &&
+		e.ServiceAccount == o.ServiceAccount && e.MutualTLS == o.MutualTLS &&
+		e.WorkloadNamespace == o.WorkloadNamespace && e.Workload == o.Workload && maps.Equal(e.Labels, o.Labels)
+}

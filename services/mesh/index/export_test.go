@@ -1,0 +1,144 @@
+package index
+
+import (
+	"fmt"
+	"slices"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/table"
+)
+
+// Structure is all that pc holds, a line each, sorted: equal worlds have equal
+// structures, however they came about.
+func (pc *PushContext) Structure() []string {
+	var out []string
+	line := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	counts := func(what string, c table.Counter) {
+		for name, n := range c.All() {
+			line("%s %s %d", what, name, n)
+		}
+	}
+	for id, claims := range pc.services.claims.All() {
+		line("claims %v %v", id, keysOf(claims))
+	}
+	for id, s := range pc.services.byID.All() {
+		line("service %v %+v", id, *s)
+	}
+	for host, list := range pc.services.byHost.All() {
+		line("host %s %v", host, keysOf(list))
+	}
+	for host, v := range pc.services.views.All() {
+		line("view %s %v", host, keysOf(v.services))
+		for _, ns := range append(v.views(), "") {
+			if s := v.sees(ns); s != nil {
+				line("view %s of %q: %v", host, ns, s.Key)
+			}
+		}
+	}
+	if x := pc.services.aliases; len(x.said) > 0 {
+		line("aliases %v %v %v %v", x.said, x.target, x.of, x.loops)
+	}
+	counts("service scope", pc.services.scopes)
+	counts("home", pc.services.homes)
+	for scope, list := range pc.services.lists {
+		line("list %q %v", scope, keysOf(list))
+	}
+	for of, list := range pc.endpoints.slices.All() {
+		line("slices %v %v", of, keysOf(list))
+	}
+	for ns, list := range pc.endpoints.workloads.All() {
+		line("workloads %s %v", ns, keysOf(list))
+	}
+	for ns, list := range pc.endpoints.selecting.All() {
+		line("selecting %s %v", ns, keysOf(list))
+	}
+	for id, e := range pc.endpoints.byID.All() {
+		line("endpoints %v %+v", id, e)
+	}
+	for n, v := range pc.virtualServices.byName.All() {
+		line("virtual service %v %+v to %v: %v", n, *v.VirtualServiceHead, v.exportTo, v.spec)
+	}
+	for at, list := range pc.virtualServices.seen.All() {
+		line("seen %v %v", at, keysOf(list))
+	}
+	for at, list := range pc.virtualServices.only.All() {
+		line("only %v %v", at, keysOf(list))
+	}
+	for host, list := range pc.virtualServices.hosts.All() {
+		line("routed %s %v", host, keysOf(list))
+	}
+	counts("virtual service scope", pc.virtualServices.scopes)
+	for t, c := range pc.virtualServices.sources {
+		counts(fmt.Sprint("sources ", t), c)
+	}
+	for i, m := range pc.virtualServices.matches {
+		line("match %d %s", i, m.text)
+	}
+	for at, list := range pc.rules.merged.All() {
+		for _, m := range list {
+			line("rule %v %v to %v of %v: %v", at, m.id, m.exportTo, keysOf(m.rules), m.spec)
+		}
+	}
+	for ns, hosts := range pc.rules.wild.All() {
+		line("wild %s %v", ns, hosts)
+	}
+	for host, namespaces := range pc.rules.exact.All() {
+		line("exact %s %v", host, namespaces)
+	}
+	for at, names := range pc.rules.reach.All() {
+		line("reach %v %v", at, names)
+	}
+	counts("rule scope", pc.rules.scopes)
+	for text, list := range pc.gateways.bySelector.All() {
+		line("gateways %s %v", text, keysOf(list))
+	}
+	for i, s := range pc.gateways.selectors {
+		line("gateway selector %d %s", i, s.text)
+	}
+	counts("cluster", pc.services.clusters)
+	for id, s := range pc.endpoints.spreads.All() {
+		line("spread %v %+v", id, *s)
+	}
+	x := &pc.networks
+	line("networks %v %v %v %v", x.registries, x.blocks, x.labelled, x.gateways.sorted)
+	for k, s := range x.entrances.All() {
+		line("entrance %v %v %+v", k, s.labelled, *s)
+	}
+	for k, n := range x.nodes.All() {
+		line("node %v %+v", k, *n)
+	}
+	for a, ds := range pc.problems.All() {
+		line("problem %v %+v", a, ds)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func keysOf[T table.Keyed](list []T) []ident.Key {
+	keys := make([]ident.Key, len(list))
+	for i, m := range list {
+		keys[i] = m.MemberKey()
+	}
+	return keys
+}
+
+// Scope is the canonical scope of a namespace.
+func (pc *PushContext) Scope(namespace string) Scope {
+	return Scope{
+		Services:        scopeOf(pc.services.scopes, namespace),
+		VirtualServices: scopeOf(pc.virtualServices.scopes, namespace),
+		Rules:           scopeOf(pc.rules.scopes, namespace),
+	}
+}
+
+// ServiceIDs is the names of all services.
+func (pc *PushContext) ServiceIDs() []ServiceID {
+	var ids []ServiceID
+	for id := range pc.services.byID.All() {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b ServiceID) int {
+		return slices.Compare([]string{a.Namespace, a.Hostname}, []string{b.Namespace, b.Hostname})
+	})
+	return ids
+}

@@ -1,0 +1,126 @@
+package index
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/table"
+	"meshlog.dev/services/mesh/world"
+)
+
+const gatewayKind = "Gateway"
+
+// gatewayIndex is the Gateways of the world, by what they select.
+type gatewayIndex struct {
+	bySelector table.Groups[string, *gateway] // the oldest first
+	selectors  []*gatewaySelector             // sorted by text
+}
+
+// gateway is one Gateway. It is immutable.
+type gateway struct{ Gateway }
+
+// gatewaySelector says which routers have a Gateway (GW-1).
+type gatewaySelector struct {
+	labels map[string]string
+	text   string
+}
+
+func (g *gateway) MemberKey() ident.Key { return g.Key }
+
+func (g *gateway) same(o *gateway) bool {
+	return g.Key == o.Key && g.Created.Equal(o.Created) && sameMessage(g.Spec, o.Spec)
+}
+
+func newGatewayIndex() gatewayIndex {
+	return gatewayIndex{bySelector: table.NewGroups[string, *gateway](hashString)}
+}
+
+// newGatewaySelector reads a selector; without labels it selects every router.
+func newGatewaySelector(labels map[string]string) *gatewaySelector {
+	if len(labels) == 0 {
+		return &gatewaySelector{nil, everyProxy}
+	}
+	parts := make([]string, 0, len(labels))
+	for k, v := range labels {
+		parts = append(parts, fmt.Sprintf("%s=%q", k, v))
+	}
+	slices.Sort(parts)
+	return &gatewaySelector{labels, strings.Join(parts, " ")}
+}
+
+func (x *gatewayIndex) list(selector string) []Gateway {
+	members := x.bySelector.Get(selector)
+	if len(members) == 0 {
+		return nil
+	}
+	list := make([]Gateway, len(members))
+	for i, g := range members {
+		list[i] = g.Gateway
+	}
+	return list
+}
+
+// gatewayEdit makes one gatewayIndex from another.
+type gatewayEdit struct {
+	*transition
+	from       gatewayIndex
+	bySelector *table.GroupsEdit[string, *gateway]
+}
+
+func (x gatewayIndex) edit(t *transition) *gatewayEdit {
+	return &gatewayEdit{transition: t, from: x, bySelector: x.bySelector.Edit(func(a, b *gateway) int {
+		return world.Wins(t.priority, a.Key, a.Created, b.Key, b.Created)
+	})}
+}
+
+// change takes in a Gateway; either may be nil.
+func (e *gatewayEdit) change(was, is *world.Object) {
+	for _, o := range []*world.Object{was, is} {
+		if o == nil {
+			continue
+		}
+		m, ok := o.Message.(*networking.Gateway)
+		if !ok {
+			continue
+		}
+		text := newGatewaySelector(m.GetSelector()).text
+		if o == was {
+			e.bySelector.Drop(text, o.Key)
+		} else {
+			e.bySelector.Put(text, &gateway{Gateway{o.Key, o.Created, m}})
+		}
+	}
+}
+
+func (e *gatewayEdit) done() gatewayIndex {
+	if len(e.bySelector.Moved) == 0 {
+		return e.from
+	}
+	x := gatewayIndex{bySelector: e.bySelector.Done(), selectors: e.from.selectors}
+	for text := range e.bySelector.Moved {
+		was, is := e.from.bySelector.Get(text), x.bySelector.Get(text)
+		if slices.EqualFunc(was, is, (*gateway).same) {
+			continue
+		}
+		e.changed(Input{Kind: InputGateways, A: text})
+		if (len(was) == 0) != (len(is) == 0) {
+			e.reclassify(true)
+			x.selectors = withSelector(x.selectors, text, is)
+		}
+	}
+	return x
+}
+
+// withSelector is list with or without the selector of that text.
+func withSelector(list []*gatewaySelector, text string, members []*gateway) []*gatewaySelector {
+	list = slices.DeleteFunc(slices.Clone(list), func(s *gatewaySelector) bool { return s.text == text })
+	if len(members) > 0 {
+		list = append(list, newGatewaySelector(members[0].Spec.GetSelector()))
+	}
+	slices.SortFunc(list, func(a, b *gatewaySelector) int { return strings.Compare(a.text, b.text) })
+	return list
+}

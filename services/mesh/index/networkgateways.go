@@ -1,0 +1,246 @@
+package index
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"meshlog.dev/proto/ident"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/problem"
+)
+
+// NetworkGateway is where one enters a network from others (NET-3).
+type NetworkGateway struct {
+	Network string
+	// Cluster is that of its Service; empty: it is of no cluster.
+	Cluster string
+	Address netip.Addr
+	Port    uint32
+}
+
+// Compare orders gateways the same way everywhere.
+func (g NetworkGateway) Compare(o NetworkGateway) int {
+	return cmp.Or(cmp.Compare(g.Network, o.Network), g.Address.Compare(o.Address), cmp.Compare(g.Port, o.Port), cmp.Compare(g.Cluster, o.Cluster))
+}
+
+// NetworkGateways are those of all networks; nil: there are none. It is
+// immutable.
+type NetworkGateways struct {
+	sorted    []NetworkGateway
+	byNetwork map[string][]NetworkGateway
+}
+
+// Of are the gateways by which endpoints of a cluster in a network are reached:
+// those of that cluster, if it has any, else all of the network. Sorted.
+func (g *NetworkGateways) Of(network, cluster string) []NetworkGateway {
+	if g == nil {
+		return nil
+	}
+	all := g.byNetwork[network]
+	var own []NetworkGateway
+	for _, one := range all {
+		if one.Cluster == cluster {
+			own = append(own, one)
+		}
+	}
+	if len(own) > 0 {
+		return own
+	}
+	return all
+}
+
+// FamilyOf is the family of an address.
+func FamilyOf(ip netip.Addr) Family {
+	if ip.Is4() || ip.Is4In6() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// has says whether a network has a gateway.
+func (g *NetworkGateways) has(network string) bool { return len(g.byNetwork[network]) > 0 }
+
+// networks are those that have gateways, sorted.
+func (g *NetworkGateways) networks() []string { return slices.Sorted(maps.Keys(g.byNetwork)) }
+
+func newNetworkGateways(all []NetworkGateway) *NetworkGateways {
+	slices.SortFunc(all, NetworkGateway.Compare)
+	g := &NetworkGateways{sorted: slices.Compact(all)}
+	for _, one := range g.sorted {
+		if g.byNetwork == nil {
+			g.byNetwork = make(map[string][]NetworkGateway)
+		}
+		g.byNetwork[one.Network] = append(g.byNetwork[one.Network], one)
+	}
+	return g
+}
+
+// Labels of Services that are gateways, and the port of those that say none.
+const (
+	gatewayPortLabel   = "networking.istio.io/gatewayPort"
+	defaultGatewayPort = 15443
+)
+
+// entrance is a Service that may be the gateway of a network: by its label, or
+// because MeshNetworks names its host. It is immutable.
+type entrance struct {
+	ident.Key
+	host      string
+	labelled  *networkPort // nil: not by its label
+	addresses []string     // IPs or host names
+	// byNode: it is reached by the ports of the nodes that have these labels.
+	byNode    bool
+	nodes     map[string]string
+	nodePorts map[uint32]uint32
+	badPort   string // what its label says, which is no port
+}
+
+// networkPort is a port by which a network is entered.
+type networkPort struct {
+	network string
+	port    uint32
+}
+
+// newEntrance is nil for a Service that is not reached from outside.
+func (s *settings) newEntrance(k ident.Key, m *registryv1.Service) *entrance {
+	e := &entrance{
+		Key: k, host: s.registryHost(k, m), addresses: m.GetExternalAddresses(),
+		byNode: m.GetNodeSelector() != nil, nodes: m.GetNodeSelector().GetLabels(),
+	}
+	if network := m.GetLabels()[networkLabel]; network != "" {
+		e.labelled = &networkPort{network, defaultGatewayPort}
+		if text, ok := m.GetLabels()[gatewayPortLabel]; ok {
+			if n, err := strconv.ParseUint(text, 10, 16); err == nil && n > 0 {
+				e.labelled.port = uint32(n)
+			} else {
+				e.badPort = text
+			}
+		}
+	}
+	if e.labelled == nil && !e.byNode && len(e.addresses) == 0 {
+		return nil
+	}
+	for _, p := range m.GetPorts() {
+		if p.GetNodePort() != 0 {
+			if e.nodePorts == nil {
+				e.nodePorts = make(map[uint32]uint32)
+			}
+			e.nodePorts[p.GetNumber()] = p.GetNodePort()
+		}
+	}
+	return e
+}
+
+// entered is which networks are entered by a Service. A label goes before what
+// the mesh says.
+func (x *networkIndex) entered(e *entrance) []networkPort {
+	if e.labelled != nil {
+		return []networkPort{*e.labelled}
+	}
+	network := x.registries[e.Instance]
+	var ports []networkPort
+	for _, g := range x.mesh.GetNetworks()[network].GetGateways() {
+		if g.GetRegistryServiceName() == e.host {
+			ports = append(ports, networkPort{network, g.GetPort()})
+		}
+	}
+	return ports
+}
+
+// doneGateways finds the gateways anew: there are few.
+func (e *networkEdit) doneGateways(x *networkIndex) {
+	all := x.addresses()
+	e.problem(about{"network gateway", "", ""}, nil)
+	if len(all) > 0 {
+		e.problem(about{"network gateway", "", ""}, []problem.Diagnostic{notEntered(x.meshKey, "spec.networks")})
+	}
+	for k := range e.from.entrances.All() {
+		e.problem(about{"network gateway", "", k.Row()}, nil)
+	}
+	for k, s := range x.entrances.All() {
+		var problems []problem.Diagnostic
+		for _, p := range x.entered(s) {
+			gateways, ds := x.addressed(s, p)
+			all, problems = append(all, gateways...), append(problems, ds...)
+			if len(gateways) > 0 {
+				problems = append(problems, notEntered(k, "spec.ports"))
+			}
+		}
+		e.problem(about{"network gateway", "", k.Row()}, problems)
+	}
+	x.gateways = newNetworkGateways(all)
+	if !slices.Equal(x.gateways.sorted, e.from.gateways.sorted) {
+		e.changed(Input{Kind: InputNetworks})
+		e.reclassify(true)
+	}
+}
+
+// addresses is the gateways that MeshNetworks gives with their addresses.
+func (x *networkIndex) addresses() []NetworkGateway {
+	var all []NetworkGateway
+	for network, n := range x.mesh.GetNetworks() {
+		for _, g := range n.GetGateways() {
+			if ip, err := netip.ParseAddr(g.GetAddress()); err == nil {
+				all = append(all, NetworkGateway{Network: network, Address: ip.Unmap(), Port: g.GetPort()})
+			}
+		}
+	}
+	return all
+}
+
+// notEntered says that a gateway leads nowhere yet.
+func notEntered(k ident.Key, field string) problem.Diagnostic {
+	return problem.Diagnostic{
+		Severity: problem.Warning, Code: "unsupported", Key: k, Field: field,
+		Reason: "gateways of networks are entered in Istio's mutual TLS, which proxies are not told to speak yet",
+		Advice: "remove the gateway of a network that can be called directly, or do not rely on calls between networks",
+		Effect: "proxies of other networks send to it what is for the endpoints behind it, and it is refused there",
+	}
+}
+
+// addressed is the gateways that a Service is for a network.
+func (x *networkIndex) addressed(s *entrance, p networkPort) (all []NetworkGateway, ds []problem.Diagnostic) {
+	report := func(field, reason, advice, effect string) {
+		ds = append(ds, problem.Diagnostic{Severity: problem.Warning, Code: "no-gateway", Key: s.Key, Field: field, Reason: reason, Advice: advice, Effect: effect})
+	}
+	add := func(address string, port uint32) {
+		if ip, err := netip.ParseAddr(address); err == nil {
+			all = append(all, NetworkGateway{Network: p.network, Cluster: s.Instance, Address: ip.Unmap(), Port: port})
+			return
+		}
+		report("status.loadBalancer.ingress", fmt.Sprintf("%q is no IP address, and names of gateways are not resolved", address),
+			"give the load balancer a fixed IP address and name it in spec.externalIPs", "proxies of other networks do not use it")
+	}
+	if s.badPort != "" {
+		report("metadata.labels["+gatewayPortLabel+"]", fmt.Sprintf("%q is no port", s.badPort),
+			"use a port from 1 to 65535", fmt.Sprintf("port %d is used", p.port))
+	}
+	for _, a := range s.addresses {
+		add(a, p.port)
+	}
+	switch nodePort := s.nodePorts[p.port]; {
+	case !s.byNode:
+	case nodePort == 0:
+		report("spec.ports", fmt.Sprintf("port %d of the gateway of network %s has no nodePort", p.port, p.network),
+			"add the port, with a nodePort", "proxies of other networks do not use it")
+	default:
+		for k, n := range x.nodes.All() {
+			if k.Shard() != s.Shard() || !matchLabels(s.nodes, n.labels) {
+				continue
+			}
+			for _, a := range n.addresses {
+				add(a, nodePort)
+			}
+		}
+	}
+	if len(all) == 0 && len(ds) == 0 {
+		report("metadata.labels["+networkLabel+"]", "the gateway of network "+p.network+" has no address outside its cluster",
+			"use type LoadBalancer, spec.externalIPs, or type NodePort with the annotation traffic.istio.io/nodeSelector",
+			"it is no gateway; proxies of other networks call the endpoints directly if there is no other one")
+	}
+	return all, ds
+}

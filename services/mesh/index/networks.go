@@ -1,0 +1,235 @@
+package index
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"meshlog.dev/proto/ident"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/table"
+	"meshlog.dev/services/mesh/world"
+)
+
+const (
+	meshNetworksKind = "MeshNetworks"
+	networkLabel     = "topology.istio.io/network"
+	// kubernetesSource is the source whose instances are Kubernetes clusters.
+	kubernetesSource = "kubernetes"
+)
+
+// networkIndex is in which networks endpoints are, and by which gateways others
+// enter them.
+type networkIndex struct {
+	mesh       *meshconfig.MeshNetworks             // nil: there is none
+	meshKey    ident.Key                            // of the object that says so
+	registries map[string]string                    // networks by instance, as mesh says
+	blocks     []networkBlock                       // as mesh says, the smallest first
+	labelled   map[ident.Shard]string               // by the label of the system namespace
+	entrances  table.Table[ident.Key, *entrance]    // Services that may be gateways
+	nodes      table.Table[ident.Key, *outsideNode] // that are reached from outside
+	gateways   *NetworkGateways
+}
+
+type networkBlock struct {
+	prefix  netip.Prefix
+	network string
+}
+
+// outsideNode is a Node that has external IPs.
+type outsideNode struct {
+	labels    map[string]string
+	addresses []string
+}
+
+func newNetworkIndex() networkIndex {
+	return networkIndex{
+		entrances: table.New[ident.Key, *entrance](table.HashKey), nodes: table.New[ident.Key, *outsideNode](table.HashKey),
+		gateways: &NetworkGateways{},
+	}
+}
+
+// of is the network of a workload of a shard (NET-4): what it says itself, else
+// what its cluster says, else the mesh. Empty: it is not known.
+func (x *networkIndex) of(s ident.Shard, said, address string) string {
+	return cmp.Or(said, x.ofShard(s), x.ofAddress(address))
+}
+
+// ofShard is the network of a shard's workloads as far as they do not say
+// another.
+func (x *networkIndex) ofShard(s ident.Shard) string {
+	return cmp.Or(x.labelled[s], x.registries[s.Instance])
+}
+
+// ofAddress is the network of an IP by the blocks of the mesh.
+func (x *networkIndex) ofAddress(address string) string {
+	if len(x.blocks) == 0 {
+		return ""
+	}
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return ""
+	}
+	for _, b := range x.blocks {
+		if b.prefix.Contains(ip.Unmap()) {
+			return b.network
+		}
+	}
+	return ""
+}
+
+// read takes in what the mesh says; nil: nothing.
+func (x *networkIndex) read(m *meshconfig.MeshNetworks) {
+	x.mesh, x.registries, x.blocks = m, nil, nil
+	for _, name := range slices.Sorted(maps.Keys(m.GetNetworks())) {
+		for _, e := range m.GetNetworks()[name].GetEndpoints() {
+			if r := e.GetFromRegistry(); r != "" && x.registries[r] == "" {
+				if x.registries == nil {
+					x.registries = make(map[string]string)
+				}
+				x.registries[r] = name
+			}
+			if p, err := netip.ParsePrefix(e.GetFromCidr()); err == nil {
+				x.blocks = append(x.blocks, networkBlock{p.Masked(), name})
+			}
+		}
+	}
+	slices.SortStableFunc(x.blocks, func(a, b networkBlock) int { return cmp.Compare(b.prefix.Bits(), a.prefix.Bits()) })
+}
+
+// networkEdit makes one networkIndex from another.
+type networkEdit struct {
+	*transition
+	from       networkIndex
+	entrances  *table.Edit[ident.Key, *entrance]
+	nodes      *table.Edit[ident.Key, *outsideNode]
+	relabelled map[ident.Shard]string // shards of which the system namespace changed
+	outside    bool                   // what is reached from outside may be another
+}
+
+func (x networkIndex) edit(t *transition) *networkEdit {
+	return &networkEdit{transition: t, from: x, entrances: x.entrances.Edit(), nodes: x.nodes.Edit(), relabelled: make(map[ident.Shard]string)}
+}
+
+// namespace takes in a Namespace (NS-1); either may be nil.
+func (e *networkEdit) namespace(was, is *world.Object) {
+	for _, o := range []*world.Object{was, is} {
+		if o == nil || o.Key.Name != e.rootNamespace {
+			continue
+		}
+		e.relabelled[o.Key.Shard()] = ""
+		if o == is {
+			e.relabelled[o.Key.Shard()] = metadataOf(*o).Metadata.Labels[networkLabel]
+		}
+	}
+}
+
+// node takes in a Node; either may be nil.
+func (e *networkEdit) node(was, is *world.Object) {
+	if was != nil && e.from.nodes.Get(was.Key) != nil {
+		e.nodes.Remove(was.Key)
+		e.outside = true
+	}
+	if is == nil {
+		return
+	}
+	if m := metadataOf(*is); len(m.ExternalIPs) > 0 {
+		e.nodes.Set(is.Key, &outsideNode{m.Metadata.Labels, m.ExternalIPs})
+		e.outside = true
+	}
+}
+
+// service takes in a Service; either may be nil.
+func (e *networkEdit) service(was, is *world.Object) {
+	if was != nil && e.from.entrances.Get(was.Key) != nil {
+		e.entrances.Remove(was.Key)
+		e.outside = true
+	}
+	if is == nil {
+		return
+	}
+	if m, ok := is.Message.(*registryv1.Service); ok {
+		if s := e.newEntrance(is.Key, m); s != nil {
+			e.entrances.Set(is.Key, s)
+			e.outside = true
+		}
+	}
+}
+
+// done takes what the world says of networks. Moved says of which shards the
+// workloads may be in other networks than before; nil: of none.
+func (e *networkEdit) done(w *world.World) (x networkIndex, moved func(ident.Shard) bool) {
+	x = e.from
+	var mesh *meshconfig.MeshNetworks
+	if o := w.Winner(ident.Key{Kind: meshNetworksKind, Name: world.CountedName}); o != nil {
+		mesh, _ = o.Message.(*meshconfig.MeshNetworks)
+		e.outside = e.outside || o.Key != x.meshKey
+		x.meshKey = o.Key
+	}
+	if mesh != x.mesh && !proto.Equal(mesh, x.mesh) {
+		x.read(mesh)
+		moved = func(ident.Shard) bool { return true }
+		e.outside = true
+	}
+	for shard, network := range e.relabelled {
+		if network == x.labelled[shard] {
+			delete(e.relabelled, shard)
+		}
+	}
+	if len(e.relabelled) > 0 {
+		x.labelled = maps.Clone(x.labelled)
+		if x.labelled == nil {
+			x.labelled = make(map[ident.Shard]string)
+		}
+		maps.Copy(x.labelled, e.relabelled)
+		maps.DeleteFunc(x.labelled, func(_ ident.Shard, network string) bool { return network == "" })
+		if moved == nil {
+			moved = func(s ident.Shard) bool { _, ok := e.relabelled[s]; return ok }
+		}
+	}
+	e.reclassify(moved != nil)
+	if e.outside {
+		x.entrances, x.nodes = e.entrances.Table, e.nodes.Table
+		e.doneGateways(&x)
+	}
+	return x, moved
+}
+
+// metadata is what an object of the form registry.v1.Object says of a Node or
+// a Namespace.
+type metadata struct {
+	Metadata struct {
+		Labels map[string]string `json:"labels"`
+	} `json:"metadata"`
+	ExternalIPs []string `json:"externalIPs"`
+}
+
+func metadataOf(o world.Object) (m metadata) {
+	if whole, ok := o.Message.(*registryv1.Object); ok && json.Unmarshal(whole.GetJson(), &m) != nil {
+		return metadata{} // no object of that kind
+	}
+	return m
+}
+
+// workloadNetwork is what a WorkloadEntry or an endpoint of a ServiceEntry says
+// of its network.
+func workloadNetwork(network string, labels map[string]string) string {
+	return cmp.Or(network, labels[networkLabel])
+}
+
+// networkOf is the network of a proxy: what it says, by its metadata or its
+// labels, else that of its cluster, else that of its address.
+func (pc *PushContext) networkOf(p *proxy.Proxy) string {
+	said := cmp.Or(p.Text("NETWORK"), p.Labels[networkLabel])
+	var address string
+	if ips := p.Addresses(); len(ips) > 0 {
+		address = ips[0].String()
+	}
+	return pc.networks.of(ident.Shard{Source: kubernetesSource, Instance: p.ClusterID}, said, address)
+}

@@ -1,0 +1,61 @@
+package index
+
+import (
+	"slices"
+	"strings"
+)
+
+// protocols are the words by which protocols are named. What has no meaning of
+// its own here is the protocol that carries it.
+var protocols = map[string]Protocol{
+	"http":       HTTP,
+	"http_proxy": HTTP,
+	"http2":      HTTP2,
+	"grpc":       GRPC,
+	"grpc-web":   GRPCWeb,
+	"https":      HTTPS,
+	"tls":        TLS,
+	"tcp":        TCP,
+	"hbone":      TCP,
+	"mongo":      Mongo,
+	"mysql":      MySQL,
+	"redis":      Redis,
+
+	// Of Kubernetes itself, in appProtocol only: a port's name has no slash.
+	"kubernetes.io/h2c": HTTP2,
+	"kubernetes.io/ws":  HTTP,
+	"kubernetes.io/wss": HTTPS,
+}
+
+// serverFirst are ports of protocols in which the server speaks first, so that
+// looking would wait for nothing (SVC-8).
+var serverFirst = []uint32{25, 53, 3306, 27017}
+
+// selectProtocol finds the protocol of a port of a registry (SVC-7): what
+// appProtocol says, else the port's name up to its first "-".
+func selectProtocol(number uint32, appProtocol, portName string) Protocol {
+	word := strings.ToLower(portName)
+	if appProtocol != "" {
+		word = strings.ToLower(appProtocol)
+	}
+	if p, ok := protocols[word]; ok {
+		return p
+	}
+	if strings.HasPrefix(word, "grpc-web") {
+		return GRPCWeb
+	}
+	prefix, _, _ := strings.Cut(word, "-")
+	if p, ok := protocols[prefix]; ok {
+		return p
+	}
+	if slices.Contains(serverFirst, number) {
+		return TCP
+	}
+	return Sniffed
+}
+
+// namedProtocol finds the protocol that a ServiceEntry names (SE-2).
+func namedProtocol(word string) Protocol { return protocols[strings.ToLower(word)] }
+
+// isUDP says whether a ServiceEntry's port is not of the TCP family.
+func isUDP(word string) bool { return strings.EqualFold(word, "udp") }

@@ -1,0 +1,401 @@
+package index
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/table"
+	"meshlog.dev/services/mesh/world"
+)
+
+const destinationRuleKind = "DestinationRule"
+
+// ruleIndex is the DestinationRules of the world.
+type ruleIndex struct {
+	byHost table.Groups[ruleHost, *rule]        // the one that wins first
+	merged table.Table[ruleHost, []*mergedRule] // of them, the one that wins first
+	wild   table.Table[string, []string]        // hosts with wildcards of a namespace's rules, the most specific first
+	exact  table.Table[string, []string]        // namespaces with rules for a host without wildcard
+	scopes table.Counter                        // namespaces that find other rules than everybody
+	reach  table.Table[ruleHost, []string]      // what each host's rules add to scopes
+	root   string                               // the root namespace
+}
+
+// ruleHost is where rules are merged (DR-2).
+type ruleHost struct{ namespace, host string }
+
+// rule is one DestinationRule. It is immutable.
+type rule struct {
+	ident.Key
+	created  time.Time
+	spec     *networking.DestinationRule // with its host in full
+	exportTo Visibility
+}
+
+// mergedRule is the rules of one namespace and host that the same proxies see.
+type mergedRule struct {
+	id       RuleID
+	exportTo Visibility
+	spec     *networking.DestinationRule
+	rules    []*rule
+}
+
+func (r *rule) MemberKey() ident.Key { return r.Key }
+
+func hashRuleHost(h ruleHost) uint64 { return table.HashStrings(h.namespace, h.host) }
+
+func newRuleIndex(root string) ruleIndex {
+	return ruleIndex{
+		byHost: table.NewGroups[ruleHost, *rule](hashRuleHost),
+		merged: table.New[ruleHost, []*mergedRule](hashRuleHost),
+		wild:   table.New[string, []string](hashString),
+		exact:  table.New[string, []string](hashString),
+		scopes: table.NewCounter(),
+		reach:  table.New[ruleHost, []string](hashRuleHost),
+		root:   root,
+	}
+}
+
+// newRule reads a DestinationRule (DR-3, DR-24); nil: it has no effect so far.
+func (s *settings) newRule(o world.Object, m *networking.DestinationRule) *rule {
+	if m.GetWorkloadSelector() != nil {
+		return nil
+	}
+	host := FQDN(m.GetHost(), o.Key.Namespace, s.domainSuffix)
+	if host != m.GetHost() {
+		m = proto.Clone(m).(*networking.DestinationRule)
+		m.Host = host
+	}
+	return &rule{o.Key, o.Created, m, visibilityOf(m.GetExportTo(), s.ruleExport, o.Key.Namespace)}
+}
+
+func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
+
+// find returns which rules count for a host of a service (DR-1): those of the
+// client's namespace, then of the service's, then of the root namespace.
+func (x *ruleIndex) find(scope, serviceNamespace, host string) (RuleID, bool) {
+	if serviceNamespace == "" {
+		return RuleID{}, false // nobody is called by it
+	}
+	if x.wild.Len() == 0 && len(x.exact.Get(host)) == 0 {
+		return RuleID{}, false // as of most hosts, at the price of one look
+	}
+	if scope != "" {
+		// In the root namespace are rules for everybody; its own proxies are
+		// not to see them before those of the service.
+		if m := x.match(scope, scope, host, scope == x.root); m != nil {
+			return m.id, true
+		}
+	}
+	for _, ns := range []string{serviceNamespace, x.root} {
+		if m := x.match(scope, ns, host, false); m != nil {
+			return m.id, true
+		}
+	}
+	return RuleID{}, false
+}
+
+// match is the rule of a namespace for the most specific host that is host, or
+// that has it among its own.
+func (x *ruleIndex) match(scope, namespace, host string, private bool) *mergedRule {
+	first := func(h string) *mergedRule {
+		for _, m := range x.merged.Get(ruleHost{namespace, h}) {
+			if m.exportTo.Shows(namespace, scope) && (!private || m.private()) {
+				return m
+			}
+		}
+		return nil
+	}
+	if m := first(host); m != nil {
+		return m
+	}
+	if x.wild.Len() == 0 {
+		return nil
+	}
+	for _, h := range x.wild.Get(namespace) {
+		if h != host && strings.HasSuffix(strings.TrimPrefix(host, "*"), h[1:]) {
+			if m := first(h); m != nil {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// private says that nobody but the own namespace sees it.
+func (m *mergedRule) private() bool { return len(m.exportTo) == 1 && m.exportTo[0] == exportOwn }
+
+func (x *ruleIndex) rule(id RuleID) (*networking.DestinationRule, []ident.Key) {
+	for _, m := range x.merged.Get(ruleHost{id.Namespace, id.Host}) {
+		if m.id == id {
+			keys := make([]ident.Key, len(m.rules))
+			for i, r := range m.rules {
+				keys[i] = r.Key
+			}
+			return m.spec, keys
+		}
+	}
+	return nil, nil
+}
+
+// mergeRules puts rules together that the same proxies see (DR-2).
+func mergeRules(at ruleHost, list []*rule) []*mergedRule {
+	var all []*mergedRule
+	for _, r := range list {
+		i := slices.IndexFunc(all, func(m *mergedRule) bool { return slices.Equal(m.exportTo, r.exportTo) })
+		if i < 0 {
+			all = append(all, &mergedRule{
+				id: RuleID{at.namespace, at.host, r.Name}, exportTo: r.exportTo, spec: r.spec, rules: []*rule{r},
+			})
+			continue
+		}
+		all[i].rules = append(all[i].rules, r)
+	}
+	for _, m := range all {
+		if len(m.rules) > 1 {
+			m.merge()
+		}
+	}
+	return all
+}
+
+func (m *mergedRule) merge() {
+	m.spec = proto.Clone(m.spec).(*networking.DestinationRule)
+	for _, r := range m.rules[1:] {
+		if m.spec.TrafficPolicy == nil {
+			m.spec.TrafficPolicy = r.spec.GetTrafficPolicy()
+		}
+		for _, s := range r.spec.GetSubsets() {
+			if !hasSubset(m.spec.Subsets, s.GetName()) {
+				m.spec.Subsets = append(m.spec.Subsets, s)
+			}
+		}
+	}
+}
+
+func hasSubset(list []*networking.Subset, name string) bool {
+	return slices.ContainsFunc(list, func(s *networking.Subset) bool { return s.GetName() == name })
+}
+
+// ruleEdit makes one ruleIndex from another.
+type ruleEdit struct {
+	*transition
+	from   ruleIndex
+	byHost *table.GroupsEdit[ruleHost, *rule]
+}
+
+func (x ruleIndex) edit(t *transition) *ruleEdit {
+	return &ruleEdit{transition: t, from: x, byHost: x.byHost.Edit(func(a, b *rule) int {
+		return world.Wins(t.priority, a.Key, a.created, b.Key, b.created)
+	})}
+}
+
+// change takes in a DestinationRule; either may be nil.
+func (e *ruleEdit) change(was, is *world.Object) {
+	for _, o := range []*world.Object{was, is} {
+		if o == nil {
+			continue
+		}
+		m, ok := o.Message.(*networking.DestinationRule)
+		if !ok {
+			continue
+		}
+		r := e.newRule(*o, m)
+		switch {
+		case o == was && r != nil:
+			e.byHost.Drop(ruleHost{r.Namespace, r.spec.GetHost()}, r.Key)
+		case o == is && r != nil:
+			e.byHost.Put(ruleHost{r.Namespace, r.spec.GetHost()}, r)
+		}
+		var ds []problem.Diagnostic
+		if o == is && r == nil {
+			ds = []problem.Diagnostic{{
+				Severity: problem.Warning, Code: "unsupported", Key: o.Key, Field: "spec.workloadSelector",
+				Reason: "rules for some of the proxies of a namespace are not supported yet",
+				Advice: "leave workloadSelector out, so that it counts for all proxies that it is exported to",
+				Effect: "the rule counts for nobody",
+			}}
+		}
+		e.problem(about{"selected rule", "", o.Key.Row()}, ds)
+	}
+}
+
+// done takes the services as they are by now, and the hosts of which they are
+// others than before.
+func (e *ruleEdit) done(services *serviceIndex, hosts map[string]struct{}) ruleIndex {
+	x := e.from
+	touched := make(map[ruleHost]struct{}) // of which the reach may differ
+	for host := range hosts {
+		for _, ns := range x.exact.Get(host) {
+			touched[ruleHost{ns, host}] = struct{}{}
+		}
+	}
+	if len(e.byHost.Moved) > 0 {
+		x.byHost = e.byHost.Done()
+		e.doneMerged(&x)
+		for at := range e.byHost.Moved {
+			touched[at] = struct{}{}
+		}
+	}
+	if len(touched) > 0 {
+		e.doneScopes(&x, services, touched)
+	}
+	e.doneInputs(&x)
+	return x
+}
+
+func (e *ruleEdit) doneMerged(x *ruleIndex) {
+	merged, wild, exact := x.merged.Edit(), x.wild.Edit(), x.exact.Edit()
+	for at := range e.byHost.Moved {
+		list := x.byHost.Get(at)
+		e.problem(about{destinationRuleKind, at.namespace, at.host}, ruleProblems(at, list))
+		if len(list) > 0 {
+			merged.Set(at, mergeRules(at, list))
+		} else {
+			merged.Remove(at)
+		}
+		if isWildcard(at.host) {
+			setMember(wild, at.namespace, at.host, len(list) > 0, func(a, b string) int {
+				return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
+			})
+		} else {
+			setMember(exact, at.host, at.namespace, len(list) > 0, strings.Compare)
+		}
+	}
+	x.merged, x.wild, x.exact = merged.Table, wild.Table, exact.Table
+}
+
+// setMember makes s a member of a sorted list, or ends that.
+func setMember(lists *table.Edit[string, []string], list, s string, is bool, compare func(a, b string) int) {
+	old := lists.Get(list)
+	i, was := slices.BinarySearchFunc(old, s, compare)
+	switch {
+	case is == was:
+	case is:
+		lists.Set(list, slices.Insert(slices.Clone(old), i, s))
+	case len(old) == 1:
+		lists.Remove(list)
+	default:
+		lists.Set(list, slices.Delete(slices.Clone(old), i, i+1))
+	}
+}
+
+// doneScopes finds who finds other rules than everybody.
+func (e *ruleEdit) doneScopes(x *ruleIndex, services *serviceIndex, touched map[ruleHost]struct{}) {
+	reach, scopes := x.reach.Edit(), x.scopes.Edit()
+	for at := range touched {
+		scopes.Add(-1, reach.Get(at)...)
+		names := x.reaches(at, services)
+		scopes.Add(1, names...)
+		if len(names) == 0 {
+			reach.Remove(at)
+		} else {
+			reach.Set(at, names)
+		}
+	}
+	x.reach = reach.Table
+	var came, left []string
+	x.scopes, came, left = scopes.Done()
+	e.reclassify(len(came)+len(left) > 0)
+	for _, ns := range append(came, left...) {
+		e.changed(Input{Kind: InputRules, A: ns})
+	}
+}
+
+// reaches is the namespaces for which the rules of one namespace and host make
+// a difference to what everybody finds. A rule that everybody sees makes one
+// for its own namespace only where the host is a service of another: proxies
+// of that namespace find it before that service's own.
+func (x *ruleIndex) reaches(at ruleHost, services *serviceIndex) []string {
+	var names []string
+	for _, m := range x.merged.Get(at) {
+		if !m.exportTo.Public() {
+			names = append(names, m.exportTo.namespaces(at.namespace)...)
+			continue
+		}
+		if at.namespace == x.root {
+			continue
+		}
+		elsewhere := func(ns string) bool { return ns != at.namespace }
+		if isWildcard(at.host) || slices.ContainsFunc(services.views.Get(at.host).namespaces(), elsewhere) {
+			names = append(names, at.namespace)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// doneInputs names what differs by the rules that changed.
+func (e *ruleEdit) doneInputs(x *ruleIndex) {
+	for at := range e.byHost.Moved {
+		was, is := e.from.merged.Get(at), x.merged.Get(at)
+		if !slices.EqualFunc(was, is, (*mergedRule).same) {
+			e.changed(Input{Kind: InputRule, A: at.namespace, B: at.host})
+		}
+		if slices.EqualFunc(was, is, (*mergedRule).sameHead) {
+			continue
+		}
+		for _, m := range append(slices.Clone(was), is...) {
+			if !m.exportTo.Public() {
+				for _, ns := range m.exportTo.namespaces(at.namespace) {
+					e.changed(Input{Kind: InputRules, A: ns})
+				}
+				continue
+			}
+			e.changed(Input{Kind: InputRules})
+			for ns := range x.scopes.All() {
+				e.changed(Input{Kind: InputRules, A: ns})
+			}
+		}
+	}
+}
+
+func (m *mergedRule) sameHead(o *mergedRule) bool {
+	return m.id == o.id && slices.Equal(m.exportTo, o.exportTo)
+}
+
+func (m *mergedRule) same(o *mergedRule) bool {
+	return m.sameHead(o) && sameMessage(m.spec, o.spec) &&
+		slices.EqualFunc(m.rules, o.rules, func(a, b *rule) bool { return a.Key == b.Key })
+}
+
+// ruleProblems says what of the rules for one host does not count.
+func ruleProblems(at ruleHost, list []*rule) []problem.Diagnostic {
+	var ds []problem.Diagnostic
+	for _, m := range mergeRules(at, list) {
+		var seen []*networking.Subset
+		policy := false
+		for _, r := range m.rules {
+			for _, s := range r.spec.GetSubsets() {
+				if hasSubset(seen, s.GetName()) {
+					ds = append(ds, ruleProblem(r, "spec.subsets", "subset "+s.GetName()+" of host "+at.host+" is defined before",
+						"give the subset another name, or remove one of the two", "the first definition counts"))
+				}
+				seen = append(seen, s)
+			}
+			if policy && r.spec.GetTrafficPolicy() != nil {
+				ds = append(ds, ruleProblem(r, "spec.trafficPolicy", "another rule for host "+at.host+" has a policy, "+m.id.Name+" being the first of them",
+					"put the policy into one rule", "this policy counts for nobody"))
+			}
+			policy = policy || r.spec.GetTrafficPolicy() != nil
+		}
+	}
+	for _, r := range list {
+		if !slices.Equal(r.exportTo, list[0].exportTo) {
+			ds = append(ds, ruleProblem(r, "spec.exportTo", "rules for host "+at.host+" that differ in exportTo are not merged",
+				"export all rules of a host to the same namespaces", "proxies that see several use "+list[0].Key.String()+" first"))
+		}
+	}
+	return ds
+}
+
+func ruleProblem(r *rule, field, reason, advice, effect string) problem.Diagnostic {
+	return problem.Diagnostic{Severity: problem.Warning, Code: "conflict", Key: r.Key, Field: field, Reason: reason, Advice: advice, Effect: effect}
+}

@@ -1,0 +1,42 @@
+package index
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"meshlog.dev/services/mesh/proxy"
+)
+
+// SourceSelector is the text of what a match of a VirtualService says of the
+// caller: equal conditions have equal texts, and no condition has the empty
+// one.
+func SourceSelector(labels map[string]string, namespace string) string {
+	parts := make([]string, 0, len(labels)+1)
+	for name, value := range labels {
+		parts = append(parts, fmt.Sprintf("%q=%q", name, value))
+	}
+	slices.Sort(parts)
+	if namespace != "" {
+		parts = append(parts, fmt.Sprintf("namespace %q", namespace))
+	}
+	return strings.Join(parts, " ")
+}
+
+// Has says whether the selector of that text is in the set.
+func (s SelectorSet) Has(text string) bool { return slices.Contains(s.Selectors(), text) }
+
+// sourceMatch is what a match asks of the caller. Equal ones have equal texts.
+type sourceMatch struct {
+	labels    map[string]string
+	namespace string
+	text      string
+}
+
+func newSourceMatch(labels map[string]string, namespace string) *sourceMatch {
+	return &sourceMatch{labels, namespace, SourceSelector(labels, namespace)}
+}
+
+func (m *sourceMatch) matches(p *proxy.Proxy) bool {
+	return (m.namespace == "" || m.namespace == p.Namespace) && matchLabels(m.labels, p.Labels)
+}

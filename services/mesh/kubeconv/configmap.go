@@ -1,0 +1,82 @@
+package kubeconv
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	corev1 "k8s.io/api/core/v1"
+
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/manifest"
+)
+
+// ConfigMap takes over the data of a ConfigMap.
+func ConfigMap(c *corev1.ConfigMap) (*registryv1.Object, error) {
+	content := map[string]any{}
+	if len(c.Data) > 0 {
+		content["data"] = c.Data
+	}
+	if len(c.BinaryData) > 0 {
+		content["binaryData"] = c.BinaryData
+	}
+	b, err := json.Marshal(content)
+	if err != nil {
+		return nil, &Error{Reason: err.Error()}
+	}
+	return &registryv1.Object{ApiVersion: "v1", Kind: "ConfigMap", Json: b}, nil
+}
+
+// Document is an object that another one holds as text.
+type Document struct {
+	Kind, Name string
+	Payload    *anypb.Any
+	// Origin is where a person finds it, with the line of what is wrong in it.
+	Origin string
+}
+
+// Mesh reads the ConfigMap in which Istio keeps the settings of a mesh: of the
+// key mesh the MeshConfig, of meshNetworks the MeshNetworks, each named default
+// and there if its key is. What cannot be read is an Undecoded.
+func Mesh(c *corev1.ConfigMap) []Document {
+	var docs []Document
+	for _, of := range [][2]string{{"mesh", "MeshConfig"}, {"meshNetworks", "MeshNetworks"}} {
+		text, there := c.Data[of[0]]
+		k, known := kind.ByName(of[1])
+		if !there || !known {
+			continue
+		}
+		d := Document{Kind: of[1], Name: k.Only}
+		var line int
+		d.Payload, line = settings(k, []byte(text))
+		d.Origin = fmt.Sprintf("ConfigMap %s/%s, %s:%d", c.Namespace, c.Name, of[0], line)
+		docs = append(docs, d)
+	}
+	return docs
+}
+
+// settings is the payload of a text that is a spec, and the line of the first
+// thing that is wrong in it.
+func settings(k *kind.Kind, text []byte) (*anypb.Any, int) {
+	bad := func(e *Error) (*anypb.Any, int) { return undecoded(text, "application/yaml", e), max(e.Line, 1) }
+	d := manifest.Spec(text)
+	if d.Err != nil {
+		return bad(&Error{Line: d.Err.Line, Field: d.Err.Field, Reason: d.Err.Reason})
+	}
+	m, err := k.DecodeJSON(d.Spec)
+	if err != nil {
+		return bad(located(k, d, err))
+	}
+	p, err := encoded(k, m)
+	if err != nil {
+		return bad(&Error{Reason: err.Error()})
+	}
+	for _, problem := range k.Validate(m) {
+		if !problem.Warning {
+			return p, d.FieldLine(problem.Field)
+		}
+	}
+	return p, 1
+}

@@ -1,0 +1,182 @@
+package kubeconv_test
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"meshlog.dev/proto/ident"
+	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/kubeconv"
+)
+
+// undecoded is what such a payload says.
+func undecoded(t *testing.T, p *anypb.Any) *registryv1.Undecoded {
+	t.Helper()
+	var u registryv1.Undecoded
+	if p.GetTypeUrl() != ident.Undecoded {
+		t.Fatalf("payload is a %s, want an Undecoded", p.GetTypeUrl())
+	}
+	if err := proto.Unmarshal(p.GetValue(), &u); err != nil {
+		t.Fatal(err)
+	}
+	return &u
+}
+
+// TestConfigMap: its data, all of it and nothing else.
+func TestConfigMap(t *testing.T) {
+	c := read[corev1.ConfigMap](t, `
+metadata: {name: ca, namespace: prod, labels: {a: b}, resourceVersion: "7"}
+data: {ca.crt: certificate, b: "1"}
+binaryData: {x: AAEC}
+`)
+	m, err := kubeconv.ConfigMap(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantText(t, m, `api_version: "v1" kind: "ConfigMap" json: '{"binaryData":{"x":"AAEC"},"data":{"b":"1","ca.crt":"certificate"}}'`)
+}
+
+// TestPrivateKey: a private key does not go on the log, wherever it is written.
+func TestPrivateKey(t *testing.T) {
+	const key = "-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----\n"
+	c := read[corev1.ConfigMap](t, "metadata: {name: x, namespace: prod}")
+	c.Data = map[string]string{"key.pem": key, "mesh": "accessLogFile: |\n  " + strings.ReplaceAll(key, "\n", "\n  ")}
+	payloads := []*anypb.Any{payload(t, &kubeconv.Converter{}, "ConfigMap", c)}
+	for _, d := range kubeconv.Mesh(c) {
+		payloads = append(payloads, d.Payload)
+	}
+	filter := unstructured(t, "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: x, namespace: prod}\nspec: {configPatches: [{patch: {value: {a: b}}}]}")
+	patch := filter.Object["spec"].(map[string]any)["configPatches"].([]any)[0].(map[string]any)["patch"].(map[string]any)
+	patch["value"] = map[string]any{"private_key": key}
+	payloads = append(payloads, payload(t, &kubeconv.Converter{}, "EnvoyFilter", filter))
+	for i, p := range payloads {
+		u := undecoded(t, p)
+		if !strings.Contains(u.GetError(), "holds a private key") || strings.Contains(string(p.GetValue()), "abc") {
+			t.Errorf("payload %d: %v", i, u)
+		}
+	}
+}
+
+// TestMesh: the two keys of Istio's ConfigMap are two objects, each good or bad
+// for itself; where each is broken is said.
+func TestMesh(t *testing.T) {
+	of := func(data string) map[string]kubeconv.Document {
+		docs := map[string]kubeconv.Document{}
+		for _, d := range kubeconv.Mesh(read[corev1.ConfigMap](t, "metadata: {name: istio, namespace: istio-system}\n"+data)) {
+			if d.Name != "default" {
+				t.Errorf("%s is named %q", d.Kind, d.Name)
+			}
+			docs[d.Kind] = d
+		}
+		return docs
+	}
+	message := func(d kubeconv.Document) proto.Message {
+		t.Helper()
+		m, err := mustKind(t, d.Kind).Decode(d.Payload.GetTypeUrl(), d.Payload.GetValue())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+
+	docs := of(`
+data:
+  mesh: |-
+    # Istio's defaults
+    accessLogFile: /dev/stdout
+    connectTimeout: 5s
+    defaultConfig:
+      discoveryAddress: istiod.istio-system.svc:15012
+    rootNamespace: istio-system
+  meshNetworks: |-
+    networks:
+      network1:
+        endpoints:
+        - fromRegistry: cluster1
+        gateways:
+        - address: 203.0.113.1
+          port: 15443
+`)
+	if len(docs) != 2 {
+		t.Fatalf("%d documents", len(docs))
+	}
+	wantText(t, message(docs["MeshConfig"]), `
+access_log_file: "/dev/stdout" connect_timeout {seconds: 5} root_namespace: "istio-system"
+default_config {discovery_address: "istiod.istio-system.svc:15012"}`)
+	wantText(t, message(docs["MeshNetworks"]), `
+networks {key: "network1" value {endpoints {from_registry: "cluster1"} gateways {address: "203.0.113.1" port: 15443}}}`)
+	if got, want := docs["MeshConfig"].Origin, "ConfigMap istio-system/istio, mesh:1"; got != want {
+		t.Errorf("origin %q, want %q", got, want)
+	}
+
+	docs = of("data: {mesh: '', meshNetworks: 'networks: {}'}")
+	wantText(t, message(docs["MeshConfig"]), ``)
+	wantText(t, message(docs["MeshNetworks"]), ``)
+	if docs = of("data: {other: x}"); len(docs) != 0 {
+		t.Errorf("of a ConfigMap without the keys: %v", docs)
+	}
+
+	for _, c := range []struct{ mesh, field, reason, origin string }{
+		{"connectTimeout: 5s\ndefaultConfig:\n  nonsense: 1", "spec.defaultConfig.nonsense", `unknown field "nonsense"`, "mesh:3"},
+		{"a: [", "", "", "mesh:1"},
+		{"just a text", "spec", "is a text, not a mapping", "mesh:1"},
+		{"a: 1\n---\nb: 2", "", "there is more than one document", "mesh:2"},
+		{"\n\nconnectTimeout: soon", "spec.connectTimeout", "", "mesh:3"},
+	} {
+		d := kubeconv.Mesh(&corev1.ConfigMap{Data: map[string]string{"mesh": c.mesh}})[0]
+		u := undecoded(t, d.Payload)
+		if u.GetField() != c.field || !strings.Contains(u.GetError(), c.reason) || !strings.HasSuffix(d.Origin, c.origin) || string(u.GetData()) != c.mesh {
+			t.Errorf("%q: %s: %s: %s", c.mesh, d.Origin, u.GetField(), u.GetError())
+		}
+	}
+	invalid := kubeconv.Mesh(&corev1.ConfigMap{Data: map[string]string{"mesh": "accessLogFile: x\nconnectTimeout: -1s"}})[0]
+	if invalid.Payload.GetTypeUrl() == ident.Undecoded || !strings.HasSuffix(invalid.Origin, "mesh:2") {
+		t.Errorf("an invalid one is a %s of %s", invalid.Payload.GetTypeUrl(), invalid.Origin)
+	}
+}
+
+// TestMeshOfIstio: what an installation of Istio writes there is good.
+func TestMeshOfIstio(t *testing.T) {
+	c := read[corev1.ConfigMap](t, `
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |-
+    accessLogFile: /dev/stdout
+    defaultConfig:
+      discoveryAddress: istiod.istio-system.svc:15012
+      proxyMetadata: {}
+      tracing:
+        zipkin:
+          address: zipkin.istio-system:9411
+    defaultProviders:
+      metrics:
+      - prometheus
+    enablePrometheusMerge: true
+    extensionProviders:
+    - envoyOtelAls:
+        port: 4317
+        service: opentelemetry-collector.observability.svc.cluster.local
+      name: otel
+    outboundTrafficPolicy:
+      mode: REGISTRY_ONLY
+    rootNamespace: istio-system
+    trustDomain: cluster.local
+  meshNetworks: 'networks: {}'
+`)
+	for _, d := range kubeconv.Mesh(c) {
+		m, err := mustKind(t, d.Kind).Decode(d.Payload.GetTypeUrl(), d.Payload.GetValue())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range mustKind(t, d.Kind).Validate(m) {
+			if !p.Warning {
+				t.Errorf("%s: %+v", d.Origin, p)
+			}
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package meshtest
+
+import (
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+var adsSource = &corev3.ConfigSource{
+	ResourceApiVersion:    corev3.ApiVersion_V3,
+	ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+}
+
+// Cluster is a cluster of type EDS; its connect timeout tells contents of one
+// name apart.
+func Cluster(name string, seconds int) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:                 name,
+		ConnectTimeout:       durationpb.New(time.Duration(seconds) * time.Second),
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
+		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource},
+	}
+}
+
+// DNSCluster is a cluster that must resolve a name to be warm.
+func DNSCluster(name string) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS},
+		LoadAssignment:       Endpoints(name, 80),
+	}
+}
+
+// SecretCluster is a cluster that waits for a secret.
+func SecretCluster(name string) *clusterv3.Cluster {
+	c := Cluster(name, 1)
+	c.TransportSocket = &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{
+		TypedConfig: packed(&tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: "cert", SdsConfig: adsSource}},
+		}}),
+	}}
+	return c
+}
+
+// Endpoints is a cluster's endpoints: ports of 127.0.0.1.
+func Endpoints(cluster string, ports ...uint32) *endpointv3.ClusterLoadAssignment {
+	l := &endpointv3.LocalityLbEndpoints{}
+	for _, p := range ports {
+		l.LbEndpoints = append(l.LbEndpoints, &endpointv3.LbEndpoint{
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address(p)}},
+		})
+	}
+	return &endpointv3.ClusterLoadAssignment{ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{l}}
+}
+
+func address(port uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: "127.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+	}}}
+}
+
+// Listener is a listener whose routes come by RDS.
+func Listener(name string, port uint32, routes string) *listenerv3.Listener {
+	return &listenerv3.Listener{
+		Name:    name,
+		Address: address(port),
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name: "http",
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(&hcmv3.HttpConnectionManager{
+				StatPrefix: name,
+				RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
+					RouteConfigName: routes, ConfigSource: adsSource,
+				}},
+			})},
+		}}}},
+	}
+}
+
+// TCPListener is a listener that forwards connections to a cluster.
+func TCPListener(name string, port uint32, cluster string) *listenerv3.Listener {
+	return &listenerv3.Listener{
+		Name:    name,
+		Address: address(port),
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name: "tcp",
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(&tcpv3.TcpProxy{
+				StatPrefix: name, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
+			})},
+		}}}},
+	}
+}
+
+// Weight is a share of requests for a cluster.
+type Weight struct {
+	Cluster string
+	Weight  uint32
+}
+
+// To is a share of requests for a cluster.
+func To(cluster string, weight uint32) Weight { return Weight{cluster, weight} }
+
+// Routes sends everything to clusters by weight.
+func Routes(name string, weights ...Weight) *routev3.RouteConfiguration {
+	w := &routev3.WeightedCluster{}
+	for _, x := range weights {
+		w.Clusters = append(w.Clusters, &routev3.WeightedCluster_ClusterWeight{Name: x.Cluster, Weight: wrapperspb.UInt32(x.Weight)})
+	}
+	return &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{{
+		Name: "all", Domains: []string{"*"},
+		Routes: []*routev3.Route{{
+			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+			Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+				ClusterSpecifier: &routev3.RouteAction_WeightedClusters{WeightedClusters: w},
+			}},
+		}},
+	}}}
+}
+
+// MirrorRoutes sends everything to a cluster, and a copy to another.
+func MirrorRoutes(name, cluster, mirror string) *routev3.RouteConfiguration {
+	rc := Routes(name)
+	rc.VirtualHosts[0].Routes[0].Action = &routev3.Route_Route{Route: &routev3.RouteAction{
+		ClusterSpecifier:      &routev3.RouteAction_Cluster{Cluster: cluster},
+		RequestMirrorPolicies: []*routev3.RouteAction_RequestMirrorPolicy{{Cluster: mirror}},
+	}}
+	return rc
+}
+
+func packed(m proto.Message) *anypb.Any {
+	a, err := anypb.New(m)
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
+
+// EmptyRoutes is a route configuration without routes.
+func EmptyRoutes(name string) *routev3.RouteConfiguration {
+	return &routev3.RouteConfiguration{Name: name}
+}

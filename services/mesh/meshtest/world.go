@@ -1,0 +1,150 @@
+// Package meshtest makes small worlds for tests: of raw Envoy resources, of
+// services and endpoints, and of objects written as YAML.
+package meshtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"meshlog.dev/proto/ident"
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/world"
+)
+
+// Change is one object, or one quarantine, that is put or removed.
+type Change struct {
+	key     ident.Key
+	message proto.Message // nil: removed
+	created time.Time
+
+	quarantine string // its id, else empty
+	overlay    []byte // nil: removed
+}
+
+// Quarantine keeps a resource from the clients of that name and version; good
+// is served instead, nil: nothing.
+func Quarantine(id, client string, t ident.ResourceType, resource string, sum [16]byte, good proto.Message) Change {
+	v := ident.OverlayValue{Resource: &ident.Resource{Rejected: ident.Rejected{Type: t.URL(), Name: resource, Sum: sum, Client: client}}}
+	if good != nil {
+		v.Value = &ident.Value{Type: t.URL(), Bytes: marshal(good)}
+	}
+	return Change{quarantine: id, overlay: world.MarshalOverlay(world.Overlay{
+		Kind: ident.Quarantine, Reason: "it cannot be used", Values: []ident.OverlayValue{v},
+	})}
+}
+
+// Put gives an Envoy resource to every proxy, as the object of that name.
+func Put(object string, resource proto.Message) Change {
+	return PutFor(object, nil, resource)
+}
+
+// PutFor gives an Envoy resource to the proxies that match.
+func PutFor(object string, nodes *configv1.NodeSelector, resource proto.Message) Change {
+	a, err := anypb.New(resource)
+	if err != nil {
+		panic(err)
+	}
+	return Change{key: Key(object), message: &configv1.Resource{Nodes: nodes, Resource: a}}
+}
+
+// At is the change with a creation time.
+func (c Change) At(created time.Time) Change {
+	c.created = created
+	return c
+}
+
+// From is the change as another source's.
+func (c Change) From(source string) Change {
+	c.key.Source = source
+	return c
+}
+
+// In is the change as another instance's of its source: another cluster's.
+func (c Change) In(instance string) Change {
+	c.key.Instance = instance
+	return c
+}
+
+// Gone is the removal of the change's object.
+func (c Change) Gone() Change {
+	c.message, c.created, c.overlay = nil, time.Time{}, nil
+	return c
+}
+
+// Key is the key of the change's object.
+func (c Change) Key() ident.Key { return c.key }
+
+// Remove removes the object of that name.
+func Remove(object string) Change { return Change{key: Key(object)} }
+
+// Key is the key of the object of that name.
+func Key(object string) ident.Key {
+	return ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "default", Name: object}
+}
+
+// Row is the change of a row of content.
+func (c Change) Row() world.RowChange {
+	if c.quarantine != "" {
+		return world.RowChange{Row: ident.OverlayRow(c.quarantine), Value: c.overlay}
+	}
+	row := world.RowChange{Row: c.key.Row()}
+	if c.message != nil {
+		row.Value = world.MarshalValue(ident.Value{
+			Type: typePrefix + string(c.message.ProtoReflect().Descriptor().FullName()), Bytes: marshal(c.message), Created: c.created,
+		})
+	}
+	return row
+}
+
+const typePrefix = "type.googleapis.com/"
+
+func marshal(m proto.Message) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// Rows is what changes mean for a world.
+func Rows(changes ...Change) world.Change {
+	var c world.Change
+	for _, change := range changes {
+		c.Rows = append(c.Rows, change.Row())
+	}
+	return c
+}
+
+// Group selects the nodes of a cluster.
+func Group(cluster string) *configv1.NodeSelector { return &configv1.NodeSelector{Cluster: cluster} }
+
+// PushContext is the world of those objects, indexed.
+func PushContext(t testing.TB, changes ...Change) *index.PushContext {
+	t.Helper()
+	return index.NewPushContext(World(t, changes...))
+}
+
+// World is the world of those objects.
+func World(t testing.TB, changes ...Change) *world.World {
+	t.Helper()
+	w, _, err := world.NewWorld().Apply(Rows(changes...))
+	if err != nil {
+		t.Fatal(fmt.Errorf("world: %w", err))
+	}
+	return w
+}
+
+// Row is the row of the object of that name.
+func Row(object string, r *configv1.Resource) world.RowChange {
+	return Change{key: Key(object), message: r}.Row()
+}
+
+// Policy is the row of the MeshPolicy that counts.
+func Policy(p *configv1.MeshPolicy) world.RowChange {
+	return Object("MeshPolicy", "", "default", p).Row()
+}

@@ -1,0 +1,145 @@
+package proxy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// ProxyType says what a proxy is for.
+type ProxyType string
+
+// The types of proxies, as Istio's node ids name them.
+const (
+	Sidecar ProxyType = "sidecar"
+	Router  ProxyType = "router"
+)
+
+// Locality is where a proxy runs; empty fields are unknown.
+type Locality struct{ Region, Zone, SubZone string }
+
+// Proxy is a connected client, as its xDS node describes it.
+//
+// A node id of Istio's form, type~ip~name.namespace~domain with type sidecar or
+// router, is read as Istio does. Every other node is a plain Envoy (or gRPC
+// client): a router, whose namespace is metadata NAMESPACE, else "default".
+// Both may be told apart by cluster, metadata and locality in the node
+// selectors of raw resources.
+type Proxy struct {
+	// ID is the whole node id.
+	ID        string
+	Type      ProxyType
+	Namespace string
+	// Domain is the DNS domain that short names are completed with; empty for
+	// a plain Envoy without metadata DNS_DOMAIN.
+	Domain string
+	// Cluster is node.cluster; ClusterID is metadata CLUSTER_ID, the name of
+	// the Kubernetes cluster.
+	Cluster   string
+	ClusterID string
+	Labels    map[string]string // metadata LABELS
+	Metadata  *structpb.Struct  // must not be changed
+	Locality  Locality
+	// UserAgent is name and version, as far as the client gives them.
+	UserAgent string
+	// GRPC says that the client is a gRPC library, not an Envoy.
+	GRPC bool
+}
+
+// Client is the name and version by which a quarantine speaks of p.
+func (p *Proxy) Client() string { return cmp.Or(p.UserAgent, "unknown") }
+
+const plainNamespace = "default"
+
+// NewProxy reads a node. The error is for the operator of the client.
+func NewProxy(node *corev3.Node) (*Proxy, error) {
+	if node == nil {
+		return nil, errors.New("node is missing: the first request of a stream carries it; set node.id and node.cluster in Envoy's bootstrap")
+	}
+	if node.GetId() == "" {
+		return nil, errors.New("node.id is empty: set node.id in Envoy's bootstrap, or start Envoy with --service-node")
+	}
+	p := &Proxy{
+		ID:       node.GetId(),
+		Type:     Router,
+		Cluster:  node.GetCluster(),
+		Metadata: node.GetMetadata(),
+		Locality: Locality{
+			Region: node.GetLocality().GetRegion(), Zone: node.GetLocality().GetZone(), SubZone: node.GetLocality().GetSubZone(),
+		},
+		UserAgent: userAgent(node),
+		GRPC:      strings.HasPrefix(node.GetUserAgentName(), "gRPC"),
+	}
+	p.ClusterID = p.Text("CLUSTER_ID")
+	p.Domain = p.Text("DNS_DOMAIN")
+	p.Namespace = p.Text("NAMESPACE")
+	for name, v := range p.Metadata.GetFields()["LABELS"].GetStructValue().GetFields() {
+		if s, ok := v.GetKind().(*structpb.Value_StringValue); ok {
+			if p.Labels == nil {
+				p.Labels = make(map[string]string)
+			}
+			p.Labels[name] = s.StringValue
+		}
+	}
+	p.readIstioID()
+	if p.Namespace == "" {
+		p.Namespace = plainNamespace
+	}
+	return p, nil
+}
+
+// readIstioID takes from an id of Istio's form what the metadata leave open.
+func (p *Proxy) readIstioID() {
+	parts := strings.Split(p.ID, "~")
+	if len(parts) != 4 {
+		return
+	}
+	switch t := ProxyType(parts[0]); t {
+	case Sidecar, Router:
+		p.Type = t
+	default:
+		return
+	}
+	if i := strings.LastIndexByte(parts[2], '.'); i >= 0 && p.Namespace == "" {
+		p.Namespace = parts[2][i+1:]
+	}
+	if p.Domain == "" {
+		p.Domain = parts[3]
+	}
+}
+
+func (p *Proxy) Text(field string) string {
+	return p.Metadata.GetFields()[field].GetStringValue()
+}
+
+func userAgent(node *corev3.Node) string {
+	version := node.GetUserAgentVersion()
+	if b := node.GetUserAgentBuildVersion().GetVersion(); b != nil {
+		version = versionString(b.GetMajorNumber(), b.GetMinorNumber(), b.GetPatch())
+	}
+	return strings.TrimSpace(node.GetUserAgentName() + " " + version)
+}
+
+// Addresses returns the IPs that the proxy names as its own.
+func (p *Proxy) Addresses() []netip.Addr {
+	texts := strings.Split(p.Text("INSTANCE_IPS"), ",")
+	if parts := strings.Split(p.ID, "~"); len(parts) == 4 {
+		texts = append([]string{parts[1]}, texts...)
+	}
+	var ips []netip.Addr
+	for _, t := range texts {
+		if ip, err := netip.ParseAddr(strings.TrimSpace(t)); err == nil {
+			ips = append(ips, ip.Unmap())
+		}
+	}
+	return ips
+}
+
+func versionString(major, minor, patch uint32) string {
+	return fmt.Sprintf("%d.%d.%d", major, minor, patch)
+}

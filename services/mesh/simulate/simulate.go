@@ -1,0 +1,213 @@
+package simulate
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/xds"
+)
+
+// Proxy is what one proxy is served, decoded.
+type Proxy struct {
+	clusters  map[string]*clusterv3.Cluster
+	endpoints map[string]*endpointv3.ClusterLoadAssignment
+	listeners []*listenerv3.Listener // sorted by name
+	routes    map[string]*routev3.RouteConfiguration
+}
+
+// NewProxy decodes what a class of proxies is served.
+func NewProxy(sets [ident.ResourceTypes]*xds.Set) (*Proxy, error) {
+	p := &Proxy{
+		clusters:  map[string]*clusterv3.Cluster{},
+		endpoints: map[string]*endpointv3.ClusterLoadAssignment{},
+		routes:    map[string]*routev3.RouteConfiguration{},
+	}
+	for t, set := range sets {
+		if set == nil {
+			continue
+		}
+		for _, r := range set.Resources {
+			if err := p.add(ident.ResourceType(t), r); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return p, nil
+}
+
+func (p *Proxy) add(t ident.ResourceType, r *xds.Resource) error {
+	var m proto.Message
+	switch t {
+	case ident.CDS:
+		c := new(clusterv3.Cluster)
+		p.clusters[r.Name], m = c, c
+	case ident.EDS:
+		l := new(endpointv3.ClusterLoadAssignment)
+		p.endpoints[r.Name], m = l, l
+	case ident.LDS:
+		l := new(listenerv3.Listener)
+		p.listeners, m = append(p.listeners, l), l
+	case ident.RDS:
+		rc := new(routev3.RouteConfiguration)
+		p.routes[r.Name], m = rc, rc
+	}
+	if err := proto.Unmarshal(r.Value(), m); err != nil {
+		return fmt.Errorf("%s %q: %w", t.Message(), r.Name, err)
+	}
+	return nil
+}
+
+// Call is a request, or a connection, that a proxy has to send somewhere.
+type Call struct {
+	// Address is where the caller's connection goes to; the zero Addr is one
+	// that no listener knows.
+	Address netip.Addr
+	Port    uint32
+	// TCP: the proxy cannot see requests in the connection. What follows is
+	// empty then.
+	TCP    bool
+	Host   string // :authority, with its port if the caller sends one
+	Method string
+	// Path with query.
+	Path    string
+	Headers map[string]string // by lower-case name
+}
+
+// Outcome is what becomes of a call. Names are empty where the call did not get
+// that far.
+type Outcome struct {
+	Listener, FilterChain, RouteConfiguration, VirtualHost, Route string
+
+	// To is where the call goes, by chance in proportion to Weight; none: the
+	// proxy answers it itself.
+	To []Destination
+	// Status is the proxy's own answer; 0: it closes the connection, or To
+	// says where the call goes.
+	Status   uint32
+	Location string // of a redirect
+	Body     string
+	// Notes are what else happens to the call: rewrites, time-outs, retries;
+	// and what is not known here.
+	Notes []string
+}
+
+// Destination is a cluster that a call may go to.
+type Destination struct {
+	Cluster string
+	Weight  uint32
+	// Missing: there is no such cluster, and Envoy answers 503.
+	Missing bool
+	// Endpoints, "address:port", sorted; unhealthy ones carry their status.
+	Endpoints []string
+}
+
+// Call says what becomes of a call.
+func (p *Proxy) Call(c Call) Outcome {
+	var o Outcome
+	l := p.listener(c)
+	if l == nil {
+		o.note("no listener for port %d", c.Port)
+		return o
+	}
+	o.Listener = l.GetName()
+	chain := matchChain(l, c)
+	if chain == nil {
+		o.note("no filter chain matches")
+		return o
+	}
+	o.FilterChain = chain.GetName()
+	p.filters(chain, c, &o)
+	return o
+}
+
+func (o *Outcome) note(format string, args ...any) {
+	o.Notes = append(o.Notes, fmt.Sprintf(format, args...))
+}
+
+// listener is the one that takes a connection: that of the very address, then
+// that of the port on every address, then the one that takes everything.
+func (p *Proxy) listener(c Call) *listenerv3.Listener {
+	var wildcard, catchAll *listenerv3.Listener
+	for _, l := range p.listeners {
+		if l.GetAddress() == nil { // of a gRPC client: found by its name
+			if l.GetName() == c.Host {
+				return l
+			}
+			continue
+		}
+		a := l.GetAddress().GetSocketAddress()
+		if l.GetUseOriginalDst().GetValue() {
+			catchAll = l
+			continue
+		}
+		if a.GetPortValue() != c.Port {
+			continue
+		}
+		ip, err := netip.ParseAddr(a.GetAddress())
+		switch {
+		case err != nil:
+		case c.Address.IsValid() && ip == c.Address:
+			return l
+		case ip.IsUnspecified():
+			wildcard = l
+		}
+	}
+	if wildcard != nil {
+		return wildcard
+	}
+	return catchAll
+}
+
+// destination describes a cluster, with its endpoints.
+func (p *Proxy) destination(cluster string, weight uint32) Destination {
+	d := Destination{Cluster: cluster, Weight: weight}
+	c := p.clusters[cluster]
+	if c == nil {
+		d.Missing = true
+		return d
+	}
+	load := c.GetLoadAssignment()
+	switch c.GetType() {
+	case clusterv3.Cluster_EDS:
+		name := cluster
+		if n := c.GetEdsClusterConfig().GetServiceName(); n != "" {
+			name = n
+		}
+		load = p.endpoints[name]
+	case clusterv3.Cluster_ORIGINAL_DST:
+		d.Endpoints = []string{"original destination"}
+		return d
+	}
+	for _, loc := range load.GetEndpoints() {
+		for _, e := range loc.GetLbEndpoints() {
+			d.Endpoints = append(d.Endpoints, describe(e))
+		}
+	}
+	slices.Sort(d.Endpoints)
+	return d
+}
+
+func describe(e *endpointv3.LbEndpoint) string {
+	a := e.GetEndpoint().GetAddress()
+	text := a.GetPipe().GetPath()
+	if s := a.GetSocketAddress(); s != nil {
+		host := s.GetAddress()
+		if strings.Contains(host, ":") {
+			host = "[" + host + "]"
+		}
+		text = fmt.Sprintf("%s:%d", host, s.GetPortValue())
+	}
+	if h := e.GetHealthStatus(); h != 0 {
+		text += " " + h.String()
+	}
+	return text
+}

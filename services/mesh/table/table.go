@@ -1,0 +1,201 @@
+package table
+
+import (
+	"iter"
+	"math/bits"
+	"slices"
+
+	"meshlog.dev/proto/ident"
+)
+
+// table is an immutable map; the tables that are made from one another share
+// what they have in common. It is a tree by the bits of the keys' hashes: a
+// change copies the few nodes that lead to its key.
+type Table[K comparable, V any] struct {
+	root *node[K, V]
+	n    int
+	hash func(K) uint64
+}
+
+const (
+	fanBits  = 4  // of the hash, consumed by each level
+	maxLeaf  = 16 // pairs in a leaf before it becomes a fork
+	hashBits = 64
+)
+
+// node is a fork (kids) or a leaf (pairs); nil is an empty leaf.
+type node[K comparable, V any] struct {
+	owner *byte // the edit that may write to it
+	kids  []*node[K, V]
+	pairs []pair[K, V]
+}
+
+type pair[K comparable, V any] struct {
+	key   K
+	value V
+}
+
+func New[K comparable, V any](hash func(K) uint64) Table[K, V] {
+	return Table[K, V]{hash: hash}
+}
+
+// kid is which one leads to a key of hash h at a depth.
+func kid(h uint64, depth int) int { return int(h >> (fanBits * depth) & (1<<fanBits - 1)) }
+
+func (t *Table[K, V]) Get(k K) V {
+	n, h := t.root, t.hash(k)
+	for depth := 0; n != nil && n.kids != nil; depth++ {
+		n = n.kids[kid(h, depth)]
+	}
+	if n != nil {
+		if i := n.index(k); i >= 0 {
+			return n.pairs[i].value
+		}
+	}
+	var none V
+	return none
+}
+
+func (n *node[K, V]) index(k K) int {
+	return slices.IndexFunc(n.pairs, func(p pair[K, V]) bool { return p.key == k })
+}
+
+// Len returns how many keys there are.
+func (t *Table[K, V]) Len() int { return t.n }
+
+// all yields everything, in no order that means anything.
+func (t *Table[K, V]) All() iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) { t.root.each(yield) }
+}
+
+func (n *node[K, V]) each(yield func(K, V) bool) bool {
+	if n == nil {
+		return true
+	}
+	for _, p := range n.pairs {
+		if !yield(p.key, p.value) {
+			return false
+		}
+	}
+	for _, c := range n.kids {
+		if !c.each(yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// edit is a table being changed; the one that it was made from stays as it is.
+// Its table may be taken once, when no more changes come.
+type Edit[K comparable, V any] struct {
+	Table[K, V]
+	token *byte // marks the nodes that nobody else has
+}
+
+func (t Table[K, V]) Edit() *Edit[K, V] { return &Edit[K, V]{t, new(byte)} }
+
+// own is n, or a copy of it, that may be written.
+func (e *Edit[K, V]) own(n *node[K, V]) *node[K, V] {
+	switch {
+	case n == nil:
+		return &node[K, V]{owner: e.token}
+	case n.owner == e.token:
+		return n
+	}
+	return &node[K, V]{e.token, slices.Clone(n.kids), slices.Clone(n.pairs)}
+}
+
+func (e *Edit[K, V]) Set(k K, v V) { e.root = e.insert(e.root, 0, e.hash(k), k, v) }
+
+func (e *Edit[K, V]) insert(n *node[K, V], depth int, h uint64, k K, v V) *node[K, V] {
+	n = e.own(n)
+	if n.kids != nil {
+		i := kid(h, depth)
+		n.kids[i] = e.insert(n.kids[i], depth+1, h, k, v)
+		return n
+	}
+	if i := n.index(k); i >= 0 {
+		n.pairs[i].value = v
+		return n
+	}
+	n.pairs = append(n.pairs, pair[K, V]{k, v})
+	e.n++
+	if len(n.pairs) > maxLeaf && fanBits*(depth+1) < hashBits {
+		e.fork(n, depth)
+	}
+	return n
+}
+
+// fork makes a fork of a leaf that is too large.
+func (e *Edit[K, V]) fork(n *node[K, V], depth int) {
+	n.kids = make([]*node[K, V], 1<<fanBits)
+	for _, p := range n.pairs {
+		i := kid(e.hash(p.key), depth)
+		n.kids[i] = e.own(n.kids[i])
+		n.kids[i].pairs = append(n.kids[i].pairs, p)
+	}
+	n.pairs = nil
+}
+
+func (e *Edit[K, V]) Remove(k K) { e.root = e.cut(e.root, 0, e.hash(k), k) }
+
+// cut returns n without k: n itself where k is not there, nil where nothing is
+// left of a leaf.
+func (e *Edit[K, V]) cut(n *node[K, V], depth int, h uint64, k K) *node[K, V] {
+	if n == nil {
+		return nil
+	}
+	if n.kids != nil {
+		i := kid(h, depth)
+		c := e.cut(n.kids[i], depth+1, h, k)
+		if c != n.kids[i] {
+			n = e.own(n)
+			n.kids[i] = c
+		}
+		return n
+	}
+	i := n.index(k)
+	if i < 0 {
+		return n
+	}
+	e.n--
+	if len(n.pairs) == 1 {
+		return nil
+	}
+	n = e.own(n)
+	n.pairs = slices.Delete(n.pairs, i, i+1)
+	return n
+}
+
+// hashStrings is the same in every process, so that what is walked comes in the
+// same order.
+func HashStrings(parts ...string) uint64 {
+	h := uint64(len(parts))
+	for _, s := range parts {
+		size := uint64(len(s))
+		for ; len(s) >= 8; s = s[8:] {
+			h = mix(h ^ eightBytes(s))
+		}
+		var rest uint64
+		for i := range len(s) {
+			rest = rest<<8 | uint64(s[i])
+		}
+		h = mix(h ^ rest ^ size<<56)
+	}
+	return h
+}
+
+// eightBytes is the first eight bytes.
+func eightBytes(s string) uint64 {
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+func mix(h uint64) uint64 {
+	high, low := bits.Mul64(h^0xa0761d6478bd642f, 0xe7037ed1a0b428db)
+	return high ^ low
+}
+
+func HashKey(k ident.Key) uint64 {
+	return HashStrings(k.Source, k.Instance, k.Kind, k.Namespace, k.Name)
+}

@@ -1,0 +1,52 @@
+package table
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+)
+
+func TestTable(t *testing.T) {
+	for name, hash := range map[string]func(string) uint64{
+		"spread":  func(s string) uint64 { return HashStrings(s) },
+		"collide": func(s string) uint64 { return uint64(len(s)) },
+	} {
+		r := rand.New(rand.NewPCG(1, 1))
+		table, want := New[string, int](hash), map[string]int{}
+		for step := range 300 {
+			before := maps.Collect(table.All())
+			e := table.Edit()
+			for range r.IntN(20) {
+				k := fmt.Sprint(r.IntN(500))
+				if r.IntN(3) == 0 {
+					e.Remove(k)
+					delete(want, k)
+				} else {
+					e.Set(k, step)
+					want[k] = step
+				}
+			}
+			if !maps.Equal(before, maps.Collect(table.All())) {
+				t.Fatalf("%s: an edit changed the table that it was made from", name)
+			}
+			table = e.Table
+			if !maps.Equal(want, maps.Collect(table.All())) || table.Len() != len(want) {
+				t.Fatalf("%s, step %d: %d entries, want %d", name, step, table.Len(), len(want))
+			}
+			for k, v := range want {
+				if table.Get(k) != v {
+					t.Fatalf("%s, step %d: %s is %d, want %d", name, step, k, table.Get(k), v)
+				}
+			}
+		}
+		for range table.All() {
+			break // leaves early
+		}
+		if got := table.Get("none"); got != 0 {
+			t.Errorf("%s: something of nothing: %d", name, got)
+		}
+	}
+}
+
+// BenchmarkWorldApply is what one changed object costs in a world of 100,000.

@@ -1,0 +1,152 @@
+package world
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshlog.dev/proto/ident"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+)
+
+// Overlay lies over the world.
+type Overlay struct {
+	ID       string
+	Kind     ident.OverlayKind
+	Reason   string
+	Actor    string
+	Observed time.Time
+	Values   []ident.OverlayValue // sorted by key row; resources in their own order
+}
+
+// RowChange is one content row that changed. A nil Value: it is gone.
+type RowChange struct {
+	Row   string
+	Value []byte
+	// Seq is the record that changed it; 0 where no single one did.
+	Seq uint64
+}
+
+// Change is what records did to the content.
+type Change struct {
+	// Rows, in the order in which they changed; a row may come twice.
+	Rows []RowChange
+	// Reset says that Rows is all there is now: what was before is gone.
+	Reset bool
+	// EndpointsOnly says that nothing but endpoints changed, so that the
+	// shortest holdoff is right.
+	EndpointsOnly bool
+}
+
+// IsEmpty says whether the change changes nothing.
+func (c Change) IsEmpty() bool { return len(c.Rows) == 0 && !c.Reset }
+
+var deterministic = proto.MarshalOptions{Deterministic: true}
+
+// MarshalValue is the bytes of a value's row.
+func MarshalValue(v ident.Value) []byte {
+	b, err := deterministic.Marshal(ValueProto(v))
+	if err != nil {
+		panic(fmt.Sprintf("a value of bytes cannot fail to marshal: %v", err))
+	}
+	return b
+}
+
+// ValueProto returns v on the wire.
+func ValueProto(v ident.Value) *snapshotv1.Value {
+	p := &snapshotv1.Value{Payload: &anypb.Any{TypeUrl: v.Type, Value: v.Bytes}}
+	if !v.Created.IsZero() {
+		p.CreateTime = timestamppb.New(v.Created)
+	}
+	return p
+}
+
+// ValueOf reads a value from the wire.
+func ValueOf(p *snapshotv1.Value) ident.Value {
+	v := ident.Value{Type: p.GetPayload().GetTypeUrl(), Bytes: p.GetPayload().GetValue()}
+	if p.GetCreateTime() != nil {
+		v.Created = p.GetCreateTime().AsTime()
+	}
+	return v
+}
+
+// UnmarshalValue reads the bytes of a value's row.
+func UnmarshalValue(b []byte) (ident.Value, error) {
+	var p snapshotv1.Value
+	if err := proto.Unmarshal(b, &p); err != nil {
+		return ident.Value{}, fmt.Errorf("value row: %w", err)
+	}
+	return ValueOf(&p), nil
+}
+
+// MarshalOverlay is the bytes of an overlay's row; its ID is the row's key.
+func MarshalOverlay(o Overlay) []byte {
+	b, err := deterministic.Marshal(o.Proto())
+	if err != nil {
+		panic(fmt.Sprintf("an overlay of bytes cannot fail to marshal: %v", err))
+	}
+	return b
+}
+
+// Proto is o on the wire, without its ID.
+func (o Overlay) Proto() *snapshotv1.Overlay {
+	p := &snapshotv1.Overlay{Kind: int32(o.Kind), Reason: o.Reason, Actor: o.Actor}
+	if !o.Observed.IsZero() {
+		p.ObservedTime = timestamppb.New(o.Observed)
+	}
+	for _, v := range o.Values {
+		pv := new(snapshotv1.OverlayValue)
+		if v.Resource != nil {
+			pv.Resource = resourceProto(v.Resource)
+		} else {
+			pv.Key = v.Key.Row()
+		}
+		if !v.Base.IsZero() {
+			pv.Base = v.Base[:]
+		}
+		if v.Value != nil {
+			pv.Value = ValueProto(*v.Value)
+		}
+		p.Values = append(p.Values, pv)
+	}
+	return p
+}
+
+// UnmarshalOverlay reads the bytes of an overlay's row.
+func UnmarshalOverlay(id string, b []byte) (Overlay, error) {
+	var p snapshotv1.Overlay
+	if err := proto.Unmarshal(b, &p); err != nil {
+		return Overlay{}, fmt.Errorf("overlay row %s: %w", id, err)
+	}
+	return OverlayOf(id, &p)
+}
+
+// OverlayOf reads an overlay from the wire.
+func OverlayOf(id string, p *snapshotv1.Overlay) (Overlay, error) {
+	o := Overlay{ID: id, Kind: ident.OverlayKind(p.GetKind()), Reason: p.GetReason(), Actor: p.GetActor()}
+	if p.GetObservedTime() != nil {
+		o.Observed = p.GetObservedTime().AsTime()
+	}
+	for _, pv := range p.GetValues() {
+		var v ident.OverlayValue
+		var err error
+		if pv.GetResource() != nil {
+			v.Resource, err = resourceOf(pv.GetResource())
+		} else {
+			v.Key, _, err = ident.ParseRow(pv.GetKey())
+		}
+		if err != nil {
+			return Overlay{}, fmt.Errorf("overlay %s: %w", id, err)
+		}
+		copy(v.Base[:], pv.GetBase())
+		if pv.GetValue() != nil {
+			val := ValueOf(pv.GetValue())
+			v.Value = &val
+		}
+		o.Values = append(o.Values, v)
+	}
+	return o, nil
+}

@@ -1,0 +1,170 @@
+package world
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
+)
+
+// Policy is the MeshPolicy that counts, with the defaults filled in.
+type Policy struct {
+	// SourcePriority names sources, the one that wins first; unnamed ones
+	// come last, by name.
+	SourcePriority []string
+	// Required must each have listed everything before anything is published;
+	// without a MeshPolicy nothing is required.
+	Required      []RequiredSource
+	Guard         Guard
+	RootNamespace string
+	DomainSuffix  string
+}
+
+// DefaultsSource is the source whose MeshPolicy gives way to anybody else's: the
+// one that `meshlog up` speaks for. No priority names it, so it comes last, and
+// nobody has to hear that it lost.
+const DefaultsSource = "up"
+
+// RequiredSource is a shard that must be SYNCED before a version.
+type RequiredSource struct {
+	ident.Shard
+	// AcceptPartial: a listing that could not read everything will do.
+	AcceptPartial bool
+}
+
+// Guard says which mass losses are held back.
+type Guard struct {
+	Disabled bool
+	// MaxLossPercent is the share of a source's keys that may go at once.
+	MaxLossPercent int
+	// MinKeys: the loss of fewer keys is never held.
+	MinKeys int
+}
+
+// DefaultPolicy is what counts where there is no MeshPolicy.
+func DefaultPolicy() Policy {
+	return Policy{
+		SourcePriority: []string{"kubernetes", "file", "mcpxds", "consul", "nacos"},
+		Guard:          Guard{MaxLossPercent: 30, MinKeys: 5},
+		RootNamespace:  "istio-system",
+		DomainSuffix:   "cluster.local",
+	}
+}
+
+// policyOf fills the defaults into m; nil: there is none.
+func policyOf(m *configv1.MeshPolicy) Policy {
+	p := DefaultPolicy()
+	if len(m.GetSourcePriority()) > 0 {
+		p.SourcePriority = slices.Clone(m.GetSourcePriority())
+	}
+	for _, r := range m.GetRequiredSources() {
+		p.Required = append(p.Required, RequiredSource{ident.Shard{Source: r.GetSource(), Instance: r.GetInstance()}, r.GetAcceptPartial()})
+	}
+	g := m.GetGuard()
+	p.Guard.Disabled = g.GetDisabled()
+	p.Guard.MaxLossPercent = cmp.Or(int(g.GetMaxLossPercent()), p.Guard.MaxLossPercent)
+	p.Guard.MinKeys = cmp.Or(int(g.GetMinKeys()), p.Guard.MinKeys)
+	p.RootNamespace = cmp.Or(m.GetRootNamespace(), p.RootNamespace)
+	p.DomainSuffix = cmp.Or(m.GetDomainSuffix(), p.DomainSuffix)
+	return p
+}
+
+// wins orders the copies of one object, and all else that only one can have,
+// the one that wins first: source priority, then the oldest (no creation time
+// counts as youngest), then namespace/name, then source/instance.
+func Wins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCreated time.Time) int {
+	return cmp.Or(
+		winsBySource(priority, a.Source, b.Source),
+		winsByAge(aCreated, bCreated),
+		cmp.Compare(a.Namespace, b.Namespace),
+		cmp.Compare(a.Name, b.Name),
+		cmp.Compare(a.Source, b.Source),
+		cmp.Compare(a.Instance, b.Instance),
+	)
+}
+
+// whyWins says by what a wins over b, of which wins says that it does.
+func WhyWins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCreated time.Time) string {
+	switch {
+	case winsBySource(priority, a.Source, b.Source) != 0:
+		return "comes first by source priority"
+	case winsByAge(aCreated, bCreated) != 0:
+		return "is older"
+	}
+	return "comes first by name"
+}
+
+func winsBySource(priority []string, a, b string) int {
+	place := func(s string) int {
+		if i := slices.Index(priority, s); i >= 0 {
+			return i
+		}
+		return len(priority)
+	}
+	return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b))
+}
+
+func winsByAge(a, b time.Time) int {
+	switch {
+	case a.IsZero() && b.IsZero():
+		return 0
+	case a.IsZero():
+		return 1
+	case b.IsZero():
+		return -1
+	}
+	return a.Compare(b)
+}
+
+// meshConfigOf fills Istio's defaults into m (nil: there is none), as far as
+// they change what proxies get. A field that is set is taken whole, so that
+// within it what is unset stays unset: REGISTRY_ONLY is the number 0.
+func meshConfigOf(m *meshconfig.MeshConfig, p Policy) *meshconfig.MeshConfig {
+	everywhere := []string{"*"}
+	defaults := &meshconfig.MeshConfig{
+		ProxyListenPort:                15001,
+		ProxyInboundListenPort:         15006,
+		ConnectTimeout:                 durationpb.New(10 * time.Second),
+		ProtocolDetectionTimeout:       durationpb.New(0),
+		DnsRefreshRate:                 durationpb.New(60 * time.Second),
+		EnableTracing:                  true,
+		EnableAutoMtls:                 wrapperspb.Bool(true),
+		TrustDomain:                    "cluster.local",
+		RootNamespace:                  p.RootNamespace,
+		OutboundTrafficPolicy:          &meshconfig.MeshConfig_OutboundTrafficPolicy{Mode: meshconfig.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY},
+		InboundTrafficPolicy:           &meshconfig.MeshConfig_InboundTrafficPolicy{Mode: meshconfig.MeshConfig_InboundTrafficPolicy_PASSTHROUGH},
+		LocalityLbSetting:              &networking.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)},
+		DefaultServiceExportTo:         everywhere,
+		DefaultVirtualServiceExportTo:  everywhere,
+		DefaultDestinationRuleExportTo: everywhere,
+		IngressClass:                   "istio",
+		IngressService:                 "istio-ingressgateway",
+		IngressControllerMode:          meshconfig.MeshConfig_STRICT,
+		DefaultConfig: &meshconfig.ProxyConfig{
+			DrainDuration:            durationpb.New(45 * time.Second),
+			TerminationDrainDuration: durationpb.New(5 * time.Second),
+			StatNameLength:           189,
+		},
+	}
+	if m == nil {
+		return defaults
+	}
+	full := proto.Clone(m).(*meshconfig.MeshConfig)
+	to := full.ProtoReflect()
+	defaults.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if !to.Has(fd) {
+			to.Set(fd, v)
+		}
+		return true
+	})
+	return full
+}

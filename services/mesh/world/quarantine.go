@@ -1,0 +1,144 @@
+package world
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"meshlog.dev/proto/ident"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/mesh/problem"
+)
+
+func resourceProto(r *ident.Resource) *snapshotv1.Resource {
+	return &snapshotv1.Resource{TypeUrl: r.Type, Name: r.Name, Sum: r.Sum[:], Client: r.Client, Class: r.Class}
+}
+
+func resourceOf(p *snapshotv1.Resource) (*ident.Resource, error) {
+	r := &ident.Resource{Rejected: ident.Rejected{Type: p.GetTypeUrl(), Name: p.GetName(), Client: p.GetClient()}, Class: p.GetClass()}
+	if len(p.GetSum()) != len(r.Sum) {
+		return nil, errors.New("the sum of a resource is too short")
+	}
+	copy(r.Sum[:], p.GetSum())
+	return r, nil
+}
+
+// ResourceName returns the type and name of r for people.
+func ResourceName(r *ident.Resource) string {
+	if t, ok := ident.ResourceTypeOf(r.Type); ok {
+		return t.Message() + " " + r.Name
+	}
+	return r.Type + " " + r.Name
+}
+
+// Replacement is what clients are served in the place of a resource that is in
+// quarantine for them.
+type Replacement struct {
+	Name string
+	Sum  [16]byte // of what is replaced: another content of that name is served as it is
+	Good []byte   // the message that is served instead; nil: none is
+}
+
+// quarantines are those of a world, by whom they concern. They are immutable;
+// nil: there are none.
+type quarantines struct {
+	overlays []Overlay // by id
+	by       map[affected][]Replacement
+}
+
+// affected is a version of a client, and a type of which it is served something
+// else.
+type affected struct {
+	client string
+	t      ident.ResourceType
+}
+
+func newQuarantines(overlays map[string]Overlay) *quarantines {
+	q := &quarantines{by: map[affected][]Replacement{}}
+	for _, id := range slices.Sorted(maps.Keys(overlays)) {
+		o := overlays[id]
+		if o.Kind != ident.Quarantine {
+			continue
+		}
+		q.overlays = append(q.overlays, o)
+		for _, v := range o.Values {
+			if v.Resource == nil {
+				continue
+			}
+			t, ok := ident.ResourceTypeOf(v.Resource.Type)
+			if !ok {
+				continue // of a build that serves more types
+			}
+			r := Replacement{Name: v.Resource.Name, Sum: v.Resource.Sum}
+			if v.Value != nil {
+				r.Good = v.Value.Bytes
+			}
+			// Of several that speak of one content, the greatest id counts.
+			a := affected{v.Resource.Client, t}
+			q.by[a] = append(slices.DeleteFunc(q.by[a], func(x Replacement) bool { return x.Name == r.Name && x.Sum == r.Sum }), r)
+		}
+	}
+	if len(q.overlays) == 0 {
+		return nil
+	}
+	return q
+}
+
+// Releases returns the client for each type of which a quarantine keeps
+// something from it, and "" for the others.
+func (w *World) Releases(client string) (releases [ident.ResourceTypes]string) {
+	if w.quarantines == nil {
+		return releases
+	}
+	for t := range ident.ResourceTypes {
+		if _, ok := w.quarantines.by[affected{client, t}]; ok {
+			releases[t] = client
+		}
+	}
+	return releases
+}
+
+// SameQuarantinedClients reports whether the quarantines of w and o concern the
+// same clients.
+func (w *World) SameQuarantinedClients(o *World) bool {
+	p, q := w.quarantines, o.quarantines
+	if p == q || p == nil || q == nil {
+		return p == q
+	}
+	return maps.EqualFunc(p.by, q.by, func(_, _ []Replacement) bool { return true })
+}
+
+// Replacements returns what the clients of that release are served in place of
+// resources of type t. The result must not be changed.
+func (w *World) Replacements(t ident.ResourceType, release string) []Replacement {
+	if w.quarantines == nil || release == "" {
+		return nil
+	}
+	return w.quarantines.by[affected{release, t}]
+}
+
+func (q *quarantines) diagnostics() (all []problem.Diagnostic) {
+	if q == nil {
+		return nil
+	}
+	for _, o := range q.overlays {
+		for _, v := range o.Values {
+			if v.Resource == nil {
+				continue
+			}
+			effect := "it is not sent to them: what it was before is served instead"
+			if v.Value == nil {
+				effect = "it is not sent to them, and nothing is served instead"
+			}
+			all = append(all, problem.Diagnostic{
+				Severity: problem.Error, Code: "quarantined", Resource: ResourceName(v.Resource),
+				Reason: fmt.Sprintf("%s rejects it: %s", v.Resource.Client, cmp.Or(o.Reason, "no reason was given")),
+				Advice: fmt.Sprintf("correct what it is made of, or run `meshlog approve %s` to have it sent once more", o.ID),
+				Effect: effect,
+			})
+		}
+	}
+	return all
+}

@@ -1,0 +1,237 @@
+package world
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/table"
+)
+
+const (
+	policyKind  = "MeshPolicy"
+	configKind  = "MeshConfig"
+	CountedName = "default" // of both: the one that counts, without namespace
+)
+
+// The kinds that services and their endpoints come from.
+const (
+	ServiceKind   = "Service"
+	EndpointsKind = "EndpointSlice"
+	WorkloadKind  = "Pod"
+	NodeKind      = "Node"
+	NamespaceKind = "Namespace"
+)
+
+// Object is what is served for a key, decoded.
+type Object struct {
+	Key     ident.Key
+	Created time.Time // zero where its source has none
+	Value   ident.Value
+	Message proto.Message // must not be changed
+}
+
+// World is the effective world at a position: per key the last good value, or
+// what an overlay says instead, and per object the copy that wins. It is
+// immutable; versions share what did not change.
+type World struct {
+	places   table.Table[ident.Key, *place]
+	overlays map[string]Overlay
+	// quarantines is what overlays say of resources; nil: nothing.
+	quarantines *quarantines
+	kinds       map[string]table.Table[Name, []*Object] // copies of an object, the one that wins first; never empty
+
+	// What Diagnostics speaks of.
+	contested table.Table[identity, struct{}] // objects of several copies
+	opaque    table.Table[ident.Key, string]  // values that this build cannot read, and why
+	unknown   map[string]struct{}             // rows that are neither values nor overlays
+
+	policy Policy
+	config *meshconfig.MeshConfig
+}
+
+// place is what the content says of one key. It is immutable.
+type place struct {
+	good    *ident.Value
+	words   []word  // of overlays, the one that counts first
+	object  *Object // nil: not served
+	problem string  // why this build cannot read what is to be served
+}
+
+// word is what one overlay says of a key.
+type word struct {
+	overlay *Overlay
+	value   *ident.Value // nil: not served
+}
+
+// name is an object's within its kind.
+type Name struct{ Namespace, Name string }
+
+// identity is what the copies of one object have in common.
+type identity struct {
+	kind string
+	Name
+}
+
+func HashName(n Name) uint64          { return table.HashStrings(n.Namespace, n.Name) }
+func hashIdentity(i identity) uint64  { return table.HashStrings(i.kind, i.Namespace, i.Name.Name) }
+func identityOf(k ident.Key) identity { return identity{k.Kind, Name{k.Namespace, k.Name}} }
+
+// NewWorld returns the empty world.
+func NewWorld() *World {
+	return &World{
+		places:    table.New[ident.Key, *place](table.HashKey),
+		contested: table.New[identity, struct{}](hashIdentity),
+		opaque:    table.New[ident.Key, string](table.HashKey),
+		policy:    policyOf(nil),
+		config:    meshConfigOf(nil, policyOf(nil)),
+	}
+}
+
+// merged are the kinds of which every copy counts: what several registries
+// say of one name is put together by who reads it, and each cluster has nodes,
+// namespaces, and what its own proxies are given of Secrets and ConfigMaps.
+var merged = []string{ServiceKind, EndpointsKind, WorkloadKind, NodeKind, NamespaceKind, "Secret", "ConfigMap"}
+
+func isMerged(kind string) bool { return slices.Contains(merged, kind) }
+
+// counting is those of the copies of an object that count.
+func counting(kind string, copies []*Object) []*Object {
+	if len(copies) > 1 && !isMerged(kind) {
+		return copies[:1]
+	}
+	return copies
+}
+
+// Objects yields the objects of a kind that count, sorted by namespace and
+// name: the winning copy of each, or of the kinds that registries tell of
+// (Service, EndpointSlice, Pod, Node, Namespace) every copy, the one that wins first.
+func (w *World) Objects(kind string) iter.Seq[Object] {
+	return func(yield func(Object) bool) {
+		t, ok := w.kinds[kind]
+		if !ok {
+			return
+		}
+		lists := make([][]*Object, 0, t.Len())
+		for _, copies := range t.All() {
+			lists = append(lists, counting(kind, copies))
+		}
+		slices.SortFunc(lists, func(a, b []*Object) int {
+			return cmp.Or(cmp.Compare(a[0].Key.Namespace, b[0].Key.Namespace), cmp.Compare(a[0].Key.Name, b[0].Key.Name))
+		})
+		for _, list := range lists {
+			for _, o := range list {
+				if !yield(*o) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Object returns the winning object of that kind and name.
+func (w *World) Object(kind, namespace, objectName string) (Object, bool) {
+	if copies := w.copies(identity{kind, Name{namespace, objectName}}); len(copies) > 0 {
+		return *copies[0], true
+	}
+	return Object{}, false
+}
+
+// Served returns the object of k if it counts, as those that Objects yields do;
+// else nil.
+func (w *World) Served(k ident.Key) *Object {
+	for _, o := range counting(k.Kind, w.copies(identityOf(k))) {
+		if o.Key == k {
+			return o
+		}
+	}
+	return nil
+}
+
+// Winner returns the winning copy of the object of k, or nil.
+func (w *World) Winner(k ident.Key) *Object {
+	if copies := w.copies(identityOf(k)); len(copies) > 0 {
+		return copies[0]
+	}
+	return nil
+}
+
+func (w *World) copies(id identity) []*Object {
+	if t, ok := w.kinds[id.kind]; ok {
+		return t.Get(id.Name)
+	}
+	return nil
+}
+
+// Policy is the MeshPolicy that counts: the one named default, without a
+// namespace; of several copies the one that wins by the default priority.
+func (w *World) Policy() Policy {
+	p := w.policy
+	p.SourcePriority, p.Required = slices.Clone(p.SourcePriority), slices.Clone(p.Required)
+	return p
+}
+
+// MeshConfig is Istio's, with its defaults; it must not be changed.
+func (w *World) MeshConfig() *meshconfig.MeshConfig { return w.config }
+
+// Opaque is how many rows this build cannot read. They harm nothing.
+func (w *World) Opaque() int { return w.opaque.Len() + len(w.unknown) }
+
+// Diagnostics are about what is not served: copies that lose, values that this
+// build cannot read, and resources in quarantine. Sorted.
+func (w *World) Diagnostics() []problem.Diagnostic {
+	var all []problem.Diagnostic
+	for k, reason := range w.opaque.All() {
+		all = append(all, problem.Diagnostic{
+			Severity: problem.Warning, Code: "unreadable", Key: k, Reason: reason,
+			Advice: "run the build that published it", Effect: "this build serves without it",
+		})
+	}
+	all = append(all, w.quarantines.diagnostics()...)
+	for row := range w.unknown {
+		all = append(all, problem.Diagnostic{
+			Severity: problem.Warning, Code: "unreadable", Reason: fmt.Sprintf("row %q is of no kind that this build knows", row),
+			Advice: "run the build that published it", Effect: "this build serves without it",
+		})
+	}
+	for id := range w.contested.All() {
+		if isMerged(id.kind) {
+			continue
+		}
+		copies := w.copies(id)
+		for _, o := range copies[1:] {
+			if o.Key.Kind == policyKind && o.Key.Source == DefaultsSource {
+				continue // it is there to give way
+			}
+			all = append(all, problem.Diagnostic{
+				Severity: problem.Warning, Code: "conflict", Key: o.Key,
+				Reason: w.whyLost(copies[0], o),
+				Advice: "remove one of the copies, or order the sources in source_priority of MeshPolicy default",
+				Effect: "this copy is not served",
+			})
+		}
+	}
+	slices.SortFunc(all, problem.Diagnostic.Compare)
+	return all
+}
+
+// priority is by which sources copies of a kind win. Of the policy itself it
+// cannot be the policy's own.
+func (w *World) priority(kind string) []string {
+	if kind == policyKind {
+		return DefaultPolicy().SourcePriority
+	}
+	return w.policy.SourcePriority
+}
+
+func (w *World) whyLost(winner, loser *Object) string {
+	how := WhyWins(w.priority(loser.Key.Kind), winner.Key, winner.Created, loser.Key, loser.Created)
+	return fmt.Sprintf("the copy of %s wins: it %s", winner.Key.Shard(), how)
+}

@@ -1,0 +1,129 @@
+package cluster
+
+import (
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/services/mesh/xds/traffic"
+)
+
+// balance sets how an endpoint is chosen, and which are left out (DR-9 to
+// DR-12).
+func balance(c *clusterv3.Cluster, policy traffic.Policy) {
+	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST {
+		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
+		c.OutlierDetection = outlierDetection(policy.Outliers)
+		return
+	}
+	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{
+		// Envoy's own is 50. Here it is none unless a rule says it, so that
+		// endpoints may be sent that are not ready (EPS-2, I17).
+		HealthyPanicThreshold: percent(float64(policy.Outliers.GetMinHealthPercent())),
+	}
+	c.OutlierDetection = outlierDetection(policy.Outliers)
+
+	b := policy.Balancer
+	if b.GetConsistentHash() != nil {
+		hash(c, b.GetConsistentHash())
+		return
+	}
+	switch b.GetSimple() {
+	case networking.LoadBalancerSettings_RANDOM:
+		c.LbPolicy = clusterv3.Cluster_RANDOM
+	case networking.LoadBalancerSettings_ROUND_ROBIN:
+		c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
+		if s := slowStart(b); s != nil {
+			c.LbConfig = &clusterv3.Cluster_RoundRobinLbConfig_{RoundRobinLbConfig: &clusterv3.Cluster_RoundRobinLbConfig{SlowStartConfig: s}}
+		}
+	default:
+		c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
+		if s := slowStart(b); s != nil {
+			c.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{SlowStartConfig: s}}
+		}
+	}
+}
+
+// defaultRing is the smallest ring where the rule does not say one.
+const defaultRing = 1024
+
+// hash sets consistent hashing (DR-11); what is hashed stands in the routes.
+func hash(c *clusterv3.Cluster, by *networking.LoadBalancerSettings_ConsistentHashLB) {
+	if by.GetMaglev() != nil {
+		c.LbPolicy = clusterv3.Cluster_MAGLEV
+		if size := by.GetMaglev().GetTableSize(); size > 0 {
+			c.LbConfig = &clusterv3.Cluster_MaglevLbConfig_{MaglevLbConfig: &clusterv3.Cluster_MaglevLbConfig{TableSize: wrapperspb.UInt64(size)}}
+		}
+		return
+	}
+	size := by.GetRingHash().GetMinimumRingSize()
+	if by.GetRingHash() == nil {
+		size = by.GetMinimumRingSize() //nolint:staticcheck // users still write it
+	}
+	if size == 0 {
+		size = defaultRing
+	}
+	c.LbPolicy = clusterv3.Cluster_RING_HASH
+	c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{
+		MinimumRingSize: wrapperspb.UInt64(size),
+	}}
+}
+
+// slowStart is how the share of a new endpoint grows (DR-12); nil: it has its
+// share at once.
+func slowStart(b *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {
+	w := b.GetWarmup()
+	if w == nil {
+		window := positive(b.GetWarmupDurationSecs())
+		if window == nil {
+			return nil
+		}
+		return &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: window}
+	}
+	if positive(w.GetDuration()) == nil {
+		return nil
+	}
+	s := &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: w.GetDuration()}
+	if w.GetMinimumPercent() != nil {
+		s.MinWeightPercent = percent(w.GetMinimumPercent().GetValue())
+	}
+	if a := w.GetAggression().GetValue(); a > 0 {
+		s.Aggression = &corev3.RuntimeDouble{DefaultValue: a, RuntimeKey: "upstream.slow_start_aggression"}
+	}
+	return s
+}
+
+// outlierDetection is when an endpoint that fails is left out for a while.
+func outlierDetection(o *networking.OutlierDetection) *clusterv3.OutlierDetection {
+	if o == nil {
+		return nil
+	}
+	// By share of success nothing is left out: small clusters would suffer.
+	d := &clusterv3.OutlierDetection{EnforcingSuccessRate: wrapperspb.UInt32(0)}
+	if n := o.GetConsecutive_5XxErrors(); n != nil {
+		d.Consecutive_5Xx, d.EnforcingConsecutive_5Xx = wrapperspb.UInt32(n.GetValue()), enforceIf(n.GetValue() > 0)
+	}
+	if n := o.GetConsecutiveGatewayErrors(); n != nil {
+		d.ConsecutiveGatewayFailure, d.EnforcingConsecutiveGatewayFailure = wrapperspb.UInt32(n.GetValue()), enforceIf(n.GetValue() > 0)
+	}
+	d.Interval, d.BaseEjectionTime = positive(o.GetInterval()), positive(o.GetBaseEjectionTime())
+	if n := o.GetMaxEjectionPercent(); n > 0 {
+		d.MaxEjectionPercent = wrapperspb.UInt32(uint32(n))
+	}
+	if o.GetSplitExternalLocalOriginErrors() {
+		d.SplitExternalLocalOriginErrors = true
+		d.EnforcingLocalOriginSuccessRate = wrapperspb.UInt32(0)
+		if n := o.GetConsecutiveLocalOriginFailures().GetValue(); n > 0 {
+			d.ConsecutiveLocalOriginFailure, d.EnforcingConsecutiveLocalOriginFailure = wrapperspb.UInt32(n), enforceIf(true)
+		}
+	}
+	return d
+}
+
+func enforceIf(yes bool) *wrapperspb.UInt32Value {
+	if yes {
+		return wrapperspb.UInt32(100)
+	}
+	return wrapperspb.UInt32(0)
+}

@@ -1,0 +1,211 @@
+package cluster
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/traffic"
+)
+
+// assignments is all ClusterLoadAssignments of one service: one a port, and
+// one a port and subset. One whose cluster a policy keeps from being of type
+// EDS is asked for by nobody.
+type assignments struct {
+	service index.ServiceID
+	rule    index.RuleID // zero: none
+	view    index.ServiceView
+}
+
+// Endpoints is what Envoys of a class get by EDS.
+func Endpoints(r *index.Reader, class index.EDSClass) []piece.Part {
+	services, views := r.Services(class.Scope), r.Views(class.View)
+	parts := make([]piece.Part, 0, len(services))
+	for _, s := range services {
+		headless := s.Headless && class.Client == index.ClientRouter // SVC-3
+		if s.Resolution == index.Static || headless {
+			rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
+			parts = append(parts, assignments{s.ServiceID, rule, views.Of(s.ServiceID)})
+		}
+	}
+	return parts
+}
+
+// Make implements piece.Part.
+func (p assignments) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	s := r.Service(p.service)
+	if s == nil {
+		return nil, nil
+	}
+	m := maker{mesh: r.Mesh(), service: s, endpoints: r.Endpoints(p.service)}
+	if p.rule != (index.RuleID{}) {
+		m.rule, _ = r.DestinationRule(p.rule)
+	}
+	if m.view = p.view; m.view.Through != "" {
+		m.gateways = r.NetworkGateways()
+	}
+	return m.assignments(), nil
+}
+
+// assignments are those of a service. One without endpoints is one all the
+// same (I16): Envoy keeps what it has of those that are left out.
+func (m *maker) assignments() []piece.Piece {
+	subsets := m.rule.GetSubsets()
+	pieces := make([]piece.Piece, 0, len(m.service.Ports)*(1+len(subsets)))
+	for _, port := range m.service.Ports {
+		add := func(subset string, labels map[string]string, policy traffic.Policy) {
+			name := piece.ClusterName(m.service.Hostname, subset, port.Number)
+			chosen := m.choose(port.Number, labels, policy.Outliers.GetMinHealthPercent() == 0)
+			pieces = append(pieces, piece.Piece{Name: name, Message: Assignment(name, See(chosen, m.view, m.gateways))})
+		}
+		add("", nil, traffic.Of(m.mesh, m.rule, port.Number))
+		for i, s := range subsets {
+			add(s.GetName(), s.GetLabels(), traffic.OfSubset(m.mesh, m.rule, i, port.Number))
+		}
+	}
+	return pieces
+}
+
+// Labels of services whose clients stay with an endpoint (SVC-15).
+const (
+	sessionLabel       = "istio.io/persistent-session"
+	sessionHeaderLabel = "istio.io/persistent-session-header"
+)
+
+// choose is the endpoints of a port that have the labels of a subset. Those
+// that are not ready are sent where Envoy never uses them in panic, or where
+// somebody's session may be there (EPS-2); those that drain in the latter case
+// only (EPS-1).
+func (m *maker) choose(port uint32, labels map[string]string, noPanic bool) []*index.Endpoint {
+	sessions := m.service.Labels[sessionLabel] != "" || m.service.Labels[sessionHeaderLabel] != ""
+	all := m.endpoints[port]
+	chosen := make([]*index.Endpoint, 0, len(all))
+	for i := range all {
+		e := &all[i]
+		switch {
+		case e.Health == index.Draining && !sessions:
+		case e.Health == index.Unhealthy && !noPanic && !sessions:
+		case HasLabels(e, labels):
+			chosen = append(chosen, e)
+		}
+	}
+	return chosen
+}
+
+// HasLabels says whether an endpoint is one of a subset with those labels.
+func HasLabels(e *index.Endpoint, labels map[string]string) bool {
+	for name, value := range labels {
+		if v, ok := e.Labels[name]; !ok || v != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Assignment is the message that holds those endpoints, in groups by locality,
+// which are sorted (LOC-4, EPB-1). It sorts the endpoints.
+func Assignment(name string, endpoints []*index.Endpoint) *endpointv3.ClusterLoadAssignment {
+	slices.SortStableFunc(endpoints, func(a, b *index.Endpoint) int { return compareLocalities(a.Locality, b.Locality) })
+	scale := weightScale(endpoints)
+	a := &endpointv3.ClusterLoadAssignment{ClusterName: name}
+	var group *endpointv3.LocalityLbEndpoints
+	for i, e := range endpoints {
+		if group == nil || endpoints[i-1].Locality != e.Locality {
+			group = &endpointv3.LocalityLbEndpoints{Locality: locality(e.Locality), LoadBalancingWeight: wrapperspb.UInt32(0)}
+			a.Endpoints = append(a.Endpoints, group)
+		}
+		weight := scale(e.Weight)
+		group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(e, weight))
+		group.LoadBalancingWeight.Value += weight
+	}
+	return a
+}
+
+func compareLocalities(a, b proxy.Locality) int {
+	if a == b {
+		return 0
+	}
+	return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.SubZone, b.SubZone))
+}
+
+// weightScale makes weights small enough that all together fit into the 32 bits
+// that Envoy allows their sum, and at least 1 (I21).
+func weightScale(endpoints []*index.Endpoint) func(uint32) uint32 {
+	var sum uint64
+	for _, e := range endpoints {
+		sum += uint64(max(e.Weight, 1))
+	}
+	if sum <= math.MaxUint32 {
+		return func(w uint32) uint32 { return max(w, 1) }
+	}
+	room := math.MaxUint32 - uint64(len(endpoints)) // each may be rounded up to 1
+	return func(w uint32) uint32 { return max(uint32(uint64(w)*room/sum), 1) }
+}
+
+func locality(l proxy.Locality) *corev3.Locality {
+	if l == (proxy.Locality{}) {
+		return nil
+	}
+	return &corev3.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.SubZone}
+}
+
+const unixScheme = "unix://"
+
+func lbEndpoint(e *index.Endpoint, weight uint32) *endpointv3.LbEndpoint {
+	lb := &endpointv3.LbEndpoint{
+		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address(e)}},
+		Metadata:       endpointMetadata(e),
+	}
+	switch e.Health {
+	case index.Unhealthy:
+		lb.HealthStatus = corev3.HealthStatus_UNHEALTHY
+	case index.Draining:
+		lb.HealthStatus = corev3.HealthStatus_DRAINING
+	}
+	if weight != 1 { // which is what no weight means
+		lb.LoadBalancingWeight = wrapperspb.UInt32(weight)
+	}
+	return lb
+}
+
+func address(e *index.Endpoint) *corev3.Address {
+	if path, ok := strings.CutPrefix(e.Address, unixScheme); ok {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: e.Address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: e.Port},
+	}}}
+}
+
+// endpointMetadata names the workload in Istio's form (EPS-6), for access logs:
+// name;namespace;canonical name;canonical revision;cluster.
+func endpointMetadata(e *index.Endpoint) *corev3.Metadata {
+	if e.Workload == "" {
+		return nil
+	}
+	name := firstLabel(e.Labels, e.Workload, "service.istio.io/canonical-name", "app.kubernetes.io/name", "app")
+	revision := firstLabel(e.Labels, "latest", "service.istio.io/canonical-revision", "app.kubernetes.io/version", "version")
+	text := e.Workload + ";" + e.WorkloadNamespace + ";" + name + ";" + revision + ";" + e.ClusterID
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		"istio": {Fields: map[string]*structpb.Value{"workload": structpb.NewStringValue(text)}},
+	}}
+}
+
+func firstLabel(labels map[string]string, otherwise string, names ...string) string {
+	for _, name := range names {
+		if v := labels[name]; v != "" {
+			return v
+		}
+	}
+	return otherwise
+}

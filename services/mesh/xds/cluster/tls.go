@@ -1,0 +1,159 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
+	rawv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/traffic"
+)
+
+// systemCAs is where a proxy's system keeps the authorities that it trusts. An
+// Envoy whose image has none there rejects the cluster: it sends nothing.
+const systemCAs = "/etc/ssl/certs/ca-certificates.crt"
+
+// transportSocket is how connections to endpoints are made; nil: as plain TCP.
+// With an error they must not be made at all.
+func (m *maker) transportSocket(port index.Port, policy traffic.Policy) (*corev3.TransportSocket, error) {
+	socket, err := m.tlsSocket(port, policy)
+	if err != nil || policy.ProxyProtocol == nil {
+		return socket, err
+	}
+	if socket == nil {
+		socket = transportSocket("envoy.transport_sockets.raw_buffer", &rawv3.RawBuffer{})
+	}
+	version := corev3.ProxyProtocolConfig_V1
+	if policy.ProxyProtocol.GetVersion() == networking.TrafficPolicy_ProxyProtocol_V2 {
+		version = corev3.ProxyProtocolConfig_V2
+	}
+	return transportSocket("envoy.transport_sockets.upstream_proxy_protocol", &proxyprotocolv3.ProxyProtocolUpstreamTransport{ // DR-22
+		Config:          &corev3.ProxyProtocolConfig{Version: version},
+		TransportSocket: socket,
+	}), nil
+}
+
+func transportSocket(name string, m proto.Message) *corev3.TransportSocket {
+	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: piece.Any(m)}}
+}
+
+// tlsSocket is DR-16, DR-17 and DR-20.
+func (m *maker) tlsSocket(port index.Port, policy traffic.Policy) (*corev3.TransportSocket, error) {
+	tls := policy.TLS
+	switch tls.GetMode() {
+	case networking.ClientTLSSettings_DISABLE:
+		return nil, nil
+	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
+	case networking.ClientTLSSettings_ISTIO_MUTUAL:
+		return nil, errors.New("mode ISTIO_MUTUAL is not supported yet: proxies have no certificates of the mesh")
+	default:
+		return nil, fmt.Errorf("mode %v is not known", tls.GetMode())
+	}
+	if tls.GetCredentialName() != "" {
+		return nil, errors.New("credentialName is not supported yet: secrets are not served")
+	}
+	common := &tlsv3.CommonTlsContext{
+		TlsParams:             tlsParameters(m.mesh.GetTlsDefaults()),
+		ValidationContextType: m.validation(tls),
+	}
+	if tls.GetMode() == networking.ClientTLSSettings_MUTUAL {
+		common.TlsCertificates = []*tlsv3.TlsCertificate{{
+			CertificateChain: file(tls.GetClientCertificate()), PrivateKey: file(tls.GetPrivateKey()),
+		}}
+	}
+	if m.upgrades(port, policy.Pool.GetHttp()) || port.Protocol.IsHTTP2() {
+		common.AlpnProtocols = []string{"h2"}
+	}
+	return transportSocket("envoy.transport_sockets.tls", &tlsv3.UpstreamTlsContext{Sni: tls.GetSni(), CommonTlsContext: common}), nil
+}
+
+// tlsParameters are the versions and ciphers that are offered (DR-20).
+func tlsParameters(defaults *meshconfig.MeshConfig_TLSConfig) *tlsv3.TlsParameters {
+	p := &tlsv3.TlsParameters{
+		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
+		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		CipherSuites:              defaults.GetCipherSuites(),
+		EcdhCurves:                defaults.GetEcdhCurves(),
+	}
+	if defaults.GetMinProtocolVersion() == meshconfig.MeshConfig_TLSConfig_TLSV1_3 {
+		p.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
+	}
+	return p
+}
+
+// validation is what certificates of endpoints must prove.
+func (m *maker) validation(tls *networking.ClientTLSSettings) *tlsv3.CommonTlsContext_ValidationContext {
+	v := &tlsv3.CertificateValidationContext{}
+	if !tls.GetInsecureSkipVerify().GetValue() {
+		v.TrustedCa = file(systemCAs)
+		if ca := tls.GetCaCertificates(); ca != "" {
+			v.TrustedCa = file(ca)
+		}
+		if crl := tls.GetCaCrl(); crl != "" {
+			v.Crl = file(crl)
+		}
+		for _, name := range m.subjectAltNames(tls) {
+			v.MatchTypedSubjectAltNames = append(v.MatchTypedSubjectAltNames, subjectAltName(name))
+		}
+	}
+	return &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: v}
+}
+
+// subjectAltNames are those of which a certificate must have one; none: that of
+// the request's host.
+func (m *maker) subjectAltNames(tls *networking.ClientTLSSettings) []string {
+	if names := tls.GetSubjectAltNames(); len(names) > 0 {
+		return names
+	}
+	return m.service.SubjectAltNames // SE-12
+}
+
+// subjectAltName matches exactly that name.
+func subjectAltName(name string) *tlsv3.SubjectAltNameMatcher {
+	m := &tlsv3.SubjectAltNameMatcher{
+		SanType: tlsv3.SubjectAltNameMatcher_DNS,
+		Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}},
+	}
+	switch _, err := netip.ParseAddr(name); {
+	case err == nil:
+		m.SanType = tlsv3.SubjectAltNameMatcher_IP_ADDRESS
+	case strings.Contains(name, "://"):
+		m.SanType = tlsv3.SubjectAltNameMatcher_URI
+	case strings.Contains(name, "@"):
+		m.SanType = tlsv3.SubjectAltNameMatcher_EMAIL
+	}
+	return m
+}
+
+// automaticNames takes what the rule leaves open from the request's host: the
+// name that is asked for, and that the certificate must have. (The latter would
+// replace names that are said.)
+func (m *maker) automaticNames(tls *networking.ClientTLSSettings) *corev3.UpstreamHttpProtocolOptions {
+	switch tls.GetMode() {
+	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
+	default:
+		return nil
+	}
+	if tls.GetSni() != "" {
+		return nil
+	}
+	return &corev3.UpstreamHttpProtocolOptions{
+		AutoSni:           true,
+		AutoSanValidation: len(m.subjectAltNames(tls)) == 0 && !tls.GetInsecureSkipVerify().GetValue(),
+	}
+}
+
+func file(path string) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
+}

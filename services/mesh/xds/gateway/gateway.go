@@ -1,0 +1,227 @@
+// Package gateway merges the Gateways that select a router: which of its ports
+// serve what, for which hosts (GW-2).
+//
+// It is pure.
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+)
+
+// Kind is what a port's servers do with connections. A port has one kind.
+type Kind uint8
+
+// Kinds of ports.
+const (
+	HTTP Kind = iota // requests, in the clear
+	TCP              // connections, as they come
+)
+
+// Port is what a router listens on.
+type Port struct {
+	Number uint32
+	Bind   string // an IP
+	Kind   Kind
+	// GRPCWeb: one of its servers speaks gRPC-Web.
+	GRPCWeb bool
+	// Servers in the order in which they count; for TCP one.
+	Servers []Server
+}
+
+// Name is the listener's.
+func (p *Port) Name() string { return p.Bind + "_" + strconv.FormatUint(uint64(p.Number), 10) }
+
+// Routes is the RouteConfiguration of an HTTP port (GW-7).
+func (p *Port) Routes() string {
+	name := "http." + strconv.FormatUint(uint64(p.Number), 10)
+	if p.Bind != anyAddress {
+		name += "." + p.Bind
+	}
+	return name
+}
+
+// Server is one of a Gateway's.
+type Server struct {
+	// Gateway is namespace/name: how VirtualServices call it.
+	Gateway string
+	Hosts   []Host
+	// HTTPSRedirect: who comes without TLS is sent to where there is (GW-8).
+	HTTPSRedirect bool
+}
+
+// Host is one that a server serves (GW-6).
+type Host struct {
+	// Namespace is in which VirtualServices may be for it; empty: any.
+	Namespace string
+	Name      string // a host, or a wildcard
+}
+
+// Intersect is the hosts for which a VirtualService of that namespace counts
+// here: of each pair the narrower one. In the order of the VirtualService,
+// without doubles.
+func (s Server) Intersect(namespace string, hosts []string) []string {
+	var out []string
+	for _, host := range hosts {
+		host = strings.ToLower(host)
+		for _, h := range s.Hosts {
+			if h.Namespace != "" && h.Namespace != namespace {
+				continue
+			}
+			both := ""
+			switch {
+			case h.Name == host || Covers(h.Name, host):
+				both = host
+			case Covers(host, h.Name):
+				both = h.Name
+			}
+			if both != "" && !slices.Contains(out, both) {
+				out = append(out, both)
+			}
+		}
+	}
+	return out
+}
+
+// Covers says whether wildcard, if it is one, stands for host, which may be a
+// narrower wildcard.
+func Covers(wildcard, host string) bool {
+	return strings.HasPrefix(wildcard, "*") && len(host) >= len(wildcard) && strings.HasSuffix(host, wildcard[1:]) && host != wildcard
+}
+
+const anyAddress = "0.0.0.0"
+
+// Ports merges the Gateways of the selectors that matched a router, sorted by
+// number and address. What cannot be served is left out, and reported.
+func Ports(r *index.Reader, selectors index.SelectorSet) ([]*Port, []problem.Diagnostic) {
+	var all []index.Gateway
+	for _, s := range selectors.Selectors() {
+		all = append(all, r.Gateways(s)...)
+	}
+	slices.SortFunc(all, older)
+	m := merge{ports: map[address]*merged{}}
+	for _, g := range all {
+		for i := range g.Spec.GetServers() {
+			m.add(g, i)
+		}
+	}
+	ports := make([]*Port, 0, len(m.ports))
+	for _, p := range m.ports {
+		if p.served {
+			ports = append(ports, &p.Port)
+		}
+	}
+	slices.SortFunc(ports, func(a, b *Port) int { return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Bind, b.Bind)) })
+	return ports, m.problems
+}
+
+func older(a, b index.Gateway) int {
+	if !a.Created.Equal(b.Created) {
+		switch {
+		case a.Created.IsZero():
+			return 1
+		case b.Created.IsZero():
+			return -1
+		}
+		return a.Created.Compare(b.Created)
+	}
+	return cmp.Or(cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
+}
+
+type merge struct {
+	ports    map[address]*merged
+	problems []problem.Diagnostic
+}
+
+type address struct {
+	bind   string
+	number uint32
+}
+
+// merged is a port with who was there first.
+type merged struct {
+	Port
+	served   bool
+	protocol string
+	first    ident.Key
+}
+
+// add takes server i of g in.
+func (m *merge) add(g index.Gateway, i int) {
+	s := g.Spec.GetServers()[i]
+	at := fmt.Sprintf("spec.servers[%d]", i)
+	reject := func(field, reason, advice string) {
+		m.problems = append(m.problems, problem.Diagnostic{
+			Severity: problem.Warning, Code: "gateway", Key: g.Key, Field: at + field,
+			Reason: reason, Advice: advice, Effect: "this server is left out",
+		})
+	}
+	bind := cmp.Or(s.GetBind(), anyAddress)
+	if _, err := netip.ParseAddr(bind); err != nil {
+		reject(".bind", strconv.Quote(bind)+" is no IP address", "name an address of the router, or leave it out")
+		return
+	}
+	protocol := strings.ToUpper(s.GetPort().GetProtocol())
+	kind, served := kindOf(protocol, s.GetTls())
+	where := address{bind, s.GetPort().GetNumber()}
+	p := m.ports[where]
+	if p == nil {
+		// A port that cannot be served is taken all the same: a server that is
+		// plain must not stand in for one that was meant to be encrypted.
+		p = &merged{Port: Port{Number: where.number, Bind: bind, Kind: kind}, served: served, protocol: protocol, first: g.Key}
+		m.ports[where] = p
+	} else if p.served && served && (p.Kind != kind || kind == TCP) || p.served != served {
+		reject(".port", fmt.Sprintf("port %d is served as %s by %s", where.number, p.protocol, p.first), "use another port")
+		return
+	}
+	if !served {
+		if protocol != "HTTPS" && protocol != "TLS" { // of which users know that there are none yet
+			reject(".tls", "connections are not decrypted yet", "use HTTP or TCP without tls, or leave TLS to something in front")
+		}
+		return
+	}
+	p.GRPCWeb = p.GRPCWeb || protocol == "GRPC-WEB"
+	p.Servers = append(p.Servers, Server{
+		Gateway: g.Key.Namespace + "/" + g.Key.Name, Hosts: hosts(s.GetHosts(), g.Key.Namespace),
+		HTTPSRedirect: kind == HTTP && s.GetTls().GetHttpsRedirect(),
+	})
+}
+
+// kindOf is what a server does (GW-4); ok is false for what is not served.
+func kindOf(protocol string, tls *networking.ServerTLSSettings) (kind Kind, ok bool) {
+	switch protocol {
+	case "HTTP", "HTTP2", "GRPC", "GRPC-WEB":
+		return HTTP, true
+	case "TCP", "MONGO", "MYSQL", "REDIS":
+		return TCP, tls == nil
+	}
+	return TCP, false
+}
+
+// hosts reads ns/host, ./host, */host and host (GW-6).
+func hosts(all []string, namespace string) []Host {
+	out := make([]Host, len(all))
+	for i, h := range all {
+		ns, name, ok := strings.Cut(h, "/")
+		switch {
+		case !ok:
+			ns, name = "", h
+		case ns == ".":
+			ns = namespace
+		case ns == "*":
+			ns = ""
+		}
+		out[i] = Host{ns, strings.ToLower(name)}
+	}
+	return out
+}

@@ -1,0 +1,73 @@
+package gateway_test
+
+import (
+	"slices"
+	"testing"
+
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/xds/gateway"
+)
+
+// GW-6: of each pair the narrower host, for the namespaces that may.
+func TestIntersect(t *testing.T) {
+	s := gateway.Server{Hosts: []gateway.Host{
+		{Name: "*.example.com"}, {Namespace: "shop", Name: "one.shop.com"}, {Namespace: "shop", Name: "two.shop.com"},
+	}}
+	for _, test := range []struct {
+		namespace   string
+		hosts, want []string
+	}{
+		{"any", []string{"www.example.com", "WWW.example.com", "example.com", "www.example.org"}, []string{"www.example.com"}},
+		{"any", []string{"*.www.example.com"}, []string{"*.www.example.com"}},
+		{"any", []string{"*.example.com"}, []string{"*.example.com"}},
+		{"any", []string{"*"}, []string{"*.example.com"}},
+		{"shop", []string{"*.shop.com"}, []string{"one.shop.com", "two.shop.com"}},
+		{"other", []string{"one.shop.com"}, nil},
+	} {
+		if got := s.Intersect(test.namespace, test.hosts); !slices.Equal(got, test.want) {
+			t.Errorf("%s %v: got %v, want %v", test.namespace, test.hosts, got, test.want)
+		}
+	}
+}
+
+// GW-2: the older Gateway is first, whichever selector it has; what does not
+// fit to what is there is left out, and nothing plain takes the place of TLS.
+func TestPorts(t *testing.T) {
+	pc := meshtest.PushContext(t, meshtest.YAML(t, `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: young, namespace: edge, creationTimestamp: "2026-02-01T00:00:00Z"}
+spec:
+  selector: {a: "1"}
+  servers:
+  - {port: {number: 80, name: tcp, protocol: TCP}, hosts: ["*"]}
+  - {port: {number: 443, name: http, protocol: HTTP}, hosts: ["*"]}
+  - {port: {number: 90, name: tls, protocol: TCP}, tls: {mode: SIMPLE, credentialName: c}, hosts: ["*"]}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: old, namespace: edge, creationTimestamp: "2026-01-01T00:00:00Z"}
+spec:
+  selector: {b: "1"}
+  servers:
+  - {port: {number: 80, name: http, protocol: HTTP}, hosts: ["./a.example", "b/b.example", "*/c.example"]}
+  - {port: {number: 443, name: https, protocol: HTTPS}, tls: {mode: SIMPLE, credentialName: c}, hosts: ["*"]}
+`)...)
+	p := &proxy.Proxy{Type: proxy.Router, Labels: map[string]string{"a": "1", "b": "1"}}
+	ports, problems := gateway.Ports(pc.Read(), index.Classify(pc, p).LDS.Gateways)
+	if len(ports) != 1 || ports[0].Name() != "0.0.0.0_80" || ports[0].Routes() != "http.80" || len(ports[0].Servers) != 1 {
+		t.Fatalf("got %+v", ports)
+	}
+	want := []gateway.Host{{Namespace: "edge", Name: "a.example"}, {Namespace: "b", Name: "b.example"}, {Name: "c.example"}}
+	if got := ports[0].Servers[0]; got.Gateway != "edge/old" || !slices.Equal(got.Hosts, want) {
+		t.Errorf("got %+v", got)
+	}
+	var fields []string
+	for _, d := range problems {
+		fields = append(fields, d.Key.Name+" "+d.Field)
+	}
+	if want := []string{"young spec.servers[0].port", "young spec.servers[1].port", "young spec.servers[2].tls"}; !slices.Equal(fields, want) {
+		t.Errorf("problems: got %v, want %v", fields, want)
+	}
+}

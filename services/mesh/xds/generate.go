@@ -1,0 +1,88 @@
+package xds
+
+import (
+	"slices"
+	"strings"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/xds/cluster"
+	"meshlog.dev/services/mesh/xds/listener"
+	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/proxyless"
+	"meshlog.dev/services/mesh/xds/route"
+)
+
+// Parts says which parts the resources of type t for a class are made of, in
+// the order in which they count: raw resources before those that are made. It
+// reads what decides which parts there are; what is in them they read
+// themselves.
+func Parts(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []piece.Part {
+	class = class.Released([ident.ResourceTypes]string{}) // it says what is replaced, not what is made
+	return append(rawParts(r, t, class.Raw(t)), madeParts(r, class, t)...)
+}
+
+func madeParts(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []piece.Part {
+	switch t {
+	case ident.CDS:
+		if class.CDS.Client == index.ClientGRPC {
+			return proxyless.Clusters(r, class.CDS)
+		}
+		return cluster.Clusters(r, class.CDS)
+	case ident.EDS:
+		if class.EDS.Client == index.ClientGRPC {
+			return proxyless.Endpoints(r, class.EDS)
+		}
+		return cluster.Endpoints(r, class.EDS)
+	case ident.LDS:
+		if class.LDS.Client == index.ClientGRPC {
+			return proxyless.Listeners(r, class.LDS)
+		}
+		return listener.Listeners(r, class.LDS)
+	case ident.RDS:
+		return route.Routes(r, class.RDS)
+	}
+	return nil
+}
+
+// rawPart is a raw resource, served with the bytes that are on the log.
+type rawPart struct {
+	t        ident.ResourceType
+	selector string
+	name     string
+}
+
+// rawParts is the raw resources of the selectors that matched.
+func rawParts(r *index.Reader, t ident.ResourceType, selected index.SelectorSet) []piece.Part {
+	var all []*index.RawResource
+	for _, s := range selected.Selectors() {
+		all = append(all, r.Raw(t, s)...)
+	}
+	slices.SortFunc(all, func(a, b *index.RawResource) int {
+		switch {
+		case a.Name != b.Name:
+			return strings.Compare(a.Name, b.Name)
+		case a == b:
+			return 0
+		case r.Before(a, b):
+			return -1
+		}
+		return 1
+	})
+	all = slices.CompactFunc(all, func(a, b *index.RawResource) bool { return a.Name == b.Name })
+	parts := make([]piece.Part, len(all))
+	for i, raw := range all {
+		parts[i] = rawPart{t, raw.Selector.String(), raw.Name}
+	}
+	return parts
+}
+
+// Make implements piece.Part.
+func (p rawPart) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	raw := r.RawOne(p.t, p.selector, p.name)
+	if raw == nil {
+		return nil, nil
+	}
+	return []piece.Piece{{Name: p.name, Value: raw.Value}}, nil
+}

@@ -1,0 +1,65 @@
+package listener
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/route"
+)
+
+// toEndpoints is the chains of a sidecar's listener for connections to the
+// endpoints of services without an address (LSN-10): one a service. They are
+// one part because an endpoint may be of several services, of which one gets
+// its connections.
+type toEndpoints struct {
+	listener string
+	port     uint32
+	services string // a line each, of the namespace and the host
+}
+
+func lines(services []*index.Service, cluster string) string {
+	slices.SortFunc(services, func(a, b *index.Service) int {
+		if route.Senior(a, b, cluster) {
+			return -1
+		}
+		return 1
+	})
+	all := make([]string, len(services))
+	for i, s := range services {
+		all[i] = s.Namespace + "/" + s.Hostname
+	}
+	return strings.Join(all, "\n")
+}
+
+// Make implements piece.Part.
+func (p toEndpoints) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	taken := map[netip.Addr]bool{}
+	var all []*listenerv3.FilterChain
+	for line := range strings.SplitSeq(p.services, "\n") {
+		namespace, host, _ := strings.Cut(line, "/")
+		var to []*corev3.CidrRange
+		for _, e := range r.Endpoints(index.ServiceID{Namespace: namespace, Hostname: host})[p.port] {
+			ip, err := netip.ParseAddr(e.Address)
+			if err != nil || taken[ip] {
+				continue
+			}
+			taken[ip] = true
+			to = append(to, &corev3.CidrRange{AddressPrefix: ip.String(), PrefixLen: wrapperspb.UInt32(uint32(ip.BitLen()))})
+		}
+		if len(to) > 0 {
+			all = append(all, &listenerv3.FilterChain{
+				FilterChainMatch: &listenerv3.FilterChainMatch{PrefixRanges: to},
+				Filters:          []*listenerv3.Filter{forward(piece.ClusterName(host, "", p.port))},
+			})
+		}
+	}
+	return chains(p.listener, all...), nil
+}

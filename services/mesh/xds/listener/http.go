@@ -1,0 +1,119 @@
+package listener
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/route"
+)
+
+// requests is the chain of a sidecar's listener for who speaks HTTP (LSN-5,
+// LSN-7).
+type requests struct {
+	listener string
+	routes   string // the RouteConfiguration
+	grpcWeb  bool
+	// others: the listener has chains for what is not HTTP.
+	others bool
+}
+
+// Make implements piece.Part.
+func (q requests) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	c := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{manager(r.Mesh(), "outbound_"+q.listener, q.routes, q.grpcWeb, nil)}}
+	if q.others {
+		c.FilterChainMatch = &listenerv3.FilterChainMatch{
+			TransportProtocol: "raw_buffer", ApplicationProtocols: []string{"http/1.1", "h2c"},
+		}
+	}
+	return chains(q.listener, c), nil
+}
+
+func chains(listener string, all ...*listenerv3.FilterChain) []piece.Piece {
+	if len(all) == 0 {
+		return nil
+	}
+	return []piece.Piece{{Name: listener, Message: &listenerv3.Listener{FilterChains: all}, Partial: true}}
+}
+
+// manager is the network filter that reads requests (LSN-14); edge changes it
+// for routers.
+func manager(mesh *meshconfig.MeshConfig, stats, routes string, grpcWeb bool, edge func(*hcmv3.HttpConnectionManager)) *listenerv3.Filter {
+	source := piece.FromADS()
+	source.InitialFetchTimeout = durationpb.New(0) // no requests before there are routes
+	m := &hcmv3.HttpConnectionManager{
+		StatPrefix: stats,
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{
+			Rds: &hcmv3.Rds{RouteConfigName: routes, ConfigSource: source},
+		},
+		HttpFilters:       filters(grpcWeb),
+		StreamIdleTimeout: durationpb.New(0),
+		Proxy_100Continue: true,
+		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}}, // VSA-16
+	}
+	normalize(m, mesh.GetPathNormalization().GetNormalization())
+	if edge != nil {
+		edge(m)
+	}
+	return networkFilter("envoy.filters.network.http_connection_manager", m)
+}
+
+// normalize says how paths are rewritten before they are matched (MC-9).
+func normalize(m *hcmv3.HttpConnectionManager, how meshconfig.MeshConfig_ProxyPathNormalization_NormalizationType) {
+	m.NormalizePath = wrapperspb.Bool(how != meshconfig.MeshConfig_ProxyPathNormalization_NONE)
+	switch how {
+	case meshconfig.MeshConfig_ProxyPathNormalization_DECODE_AND_MERGE_SLASHES:
+		m.PathWithEscapedSlashesAction = hcmv3.HttpConnectionManager_UNESCAPE_AND_FORWARD
+		m.MergeSlashes = true
+	case meshconfig.MeshConfig_ProxyPathNormalization_MERGE_SLASHES:
+		m.MergeSlashes = true
+	}
+}
+
+// filters is the HTTP filters, in their order (LSN-15).
+func filters(grpcWeb bool) []*hcmv3.HttpFilter {
+	var all []*hcmv3.HttpFilter
+	add := func(name string, config proto.Message) {
+		all = append(all, &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: piece.Any(config)}})
+	}
+	if grpcWeb {
+		add("envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{})
+	}
+	add(route.FaultFilter, &faultv3.HTTPFault{})
+	add(route.CORSFilter, &corsv3.Cors{})
+	add("envoy.filters.http.router", &routerv3.Router{})
+	return all
+}
+
+func networkFilter(name string, config proto.Message) *listenerv3.Filter {
+	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: piece.Any(config)}}
+}
+
+// proxied is the listener to which callers send requests as to a proxy
+// (LSN-13).
+type proxied struct{ port uint32 }
+
+// Make implements piece.Part.
+func (p proxied) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	name := listenerName(loopback, p.port)
+	absolute := func(m *hcmv3.HttpConnectionManager) {
+		m.HttpProtocolOptions = &corev3.Http1ProtocolOptions{AllowAbsoluteUrl: wrapperspb.Bool(true)}
+	}
+	return []piece.Piece{{Name: name, Message: &listenerv3.Listener{
+		Name: name, Address: socket(loopback, p.port), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		FilterChains: []*listenerv3.FilterChain{{
+			Filters: []*listenerv3.Filter{manager(r.Mesh(), "outbound_"+name, route.ForProxying, false, absolute)},
+		}},
+	}}}, nil
+}

@@ -1,0 +1,132 @@
+// Package listener makes Listeners: for sidecars those of the services that
+// they call, for routers those of their Gateways.
+//
+// A sidecar's Listener is made of a head and a piece for each of its filter
+// chains, so that a service's chain is made once, wherever it is used.
+//
+// It is pure.
+package listener
+
+import (
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
+	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/route"
+)
+
+// Listeners says what the Listeners for a class of Envoys are made of.
+func Listeners(r *index.Reader, class index.LDSClass) []piece.Part {
+	switch class.Client {
+	case index.ClientSidecar:
+		return sidecarParts(r, class)
+	case index.ClientRouter:
+		return routerParts(r, class)
+	}
+	return nil
+}
+
+// anyAddress and loopback are where sidecars listen for what is not for one
+// virtual IP: with redirected connections and without. Without, services on
+// ports below 1024 need a sidecar that may bind them; it rejects the listeners
+// that it cannot bind, and takes the others.
+const (
+	anyAddress = "0.0.0.0"
+	loopback   = "127.0.0.1"
+)
+
+func listenerName(address string, port uint32) string {
+	return address + "_" + strconv.FormatUint(uint64(port), 10)
+}
+
+// head is what a sidecar's listener says besides its filter chains.
+type head struct {
+	address string
+	port    uint32
+	// bind: connections come to its port, instead of being redirected.
+	bind bool
+	// requests, serverNames: its chains are chosen by whether HTTP is spoken,
+	// and by the server name that a TLS client asks for.
+	requests, serverNames bool
+}
+
+// Make implements piece.Part.
+func (h head) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	l := &listenerv3.Listener{
+		Name:                             listenerName(h.address, h.port),
+		Address:                          socket(h.address, h.port),
+		TrafficDirection:                 corev3.TrafficDirection_OUTBOUND,
+		ContinueOnListenerFiltersTimeout: true,
+		ListenerFiltersTimeout:           durationpb.New(0),
+	}
+	if !h.bind {
+		l.BindToPort = wrapperspb.Bool(false)
+	}
+	if h.serverNames {
+		l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{}))
+	}
+	if h.requests {
+		l.ListenerFilters = append(l.ListenerFilters, inspector("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{}))
+		l.ListenerFiltersTimeout = r.Mesh().GetProtocolDetectionTimeout()
+	}
+	return []piece.Piece{{Name: l.GetName(), Message: l, Partial: true}}, nil
+}
+
+func inspector(name string, config proto.Message) *listenerv3.ListenerFilter {
+	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: piece.Any(config)}}
+}
+
+func socket(address string, port uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+	}}}
+}
+
+// virtualOutbound takes all connections that are redirected, and hands those
+// over for whose destination there is a listener (LSN-1).
+type virtualOutbound struct{}
+
+// Make implements piece.Part.
+func (virtualOutbound) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	const name = "virtualOutbound"
+	mesh := r.Mesh()
+	port := uint32(mesh.GetProxyListenPort())
+	return []piece.Piece{{Name: name, Message: &listenerv3.Listener{
+		Name: name, Address: socket(anyAddress, port), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		UseOriginalDst:                       wrapperspb.Bool(true),
+		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
+		FilterChains: []*listenerv3.FilterChain{
+			{ // who connects to the port itself would go round in circles
+				Name:             name + "-blackhole",
+				FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
+				Filters:          []*listenerv3.Filter{forward(piece.BlackHoleCluster)},
+			},
+			{Name: name + "-catchall-tcp", Filters: []*listenerv3.Filter{forward(otherCluster(route.AllowsAny(mesh)))}},
+		},
+	}}}, nil
+}
+
+// otherCluster is where connections go that are for no service (MC-3).
+func otherCluster(allowAny bool) string {
+	if allowAny {
+		return piece.PassthroughCluster
+	}
+	return piece.BlackHoleCluster
+}
+
+// problem is what was found while the parts were put together.
+type diagnosed struct{ diagnostic problem.Diagnostic }
+
+// Make implements piece.Part.
+func (p diagnosed) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	return nil, []problem.Diagnostic{p.diagnostic}
+}

@@ -1,0 +1,299 @@
+package listener
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/xds/gateway"
+	"meshlog.dev/services/mesh/xds/piece"
+	"meshlog.dev/services/mesh/xds/route"
+)
+
+// sidecarParts is the listeners for what sidecars call.
+func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
+	services := r.Services(class.Scope)
+	if len(services) == 0 {
+		return nil // a world of raw resources, to which nothing is added
+	}
+	o := &outbound{r: r, class: class, wildcard: anyAddress, entries: map[place]*entry{}}
+	if class.Bind {
+		o.wildcard = loopback
+	}
+	for _, vs := range r.VirtualServices(class.Scope, route.Mesh) {
+		if vs.TCP {
+			o.virtualServices = append(o.virtualServices, vs)
+		}
+	}
+	for _, s := range services {
+		s = s.In(class.Cluster)
+		for _, p := range s.Ports {
+			o.add(s, p)
+		}
+	}
+	var parts []piece.Part
+	if !class.Bind {
+		parts = append(parts, virtualOutbound{})
+		o.reserve(place{anyAddress, uint32(r.Mesh().GetProxyListenPort())})
+	}
+	if port := r.Mesh().GetProxyHttpPort(); port > 0 {
+		parts = append(parts, proxied{uint32(port)})
+		o.reserve(place{loopback, uint32(port)})
+	}
+	return append(append(parts, o.parts()...), o.problems...)
+}
+
+// outbound gathers the listeners of a class of sidecars.
+type outbound struct {
+	r               *index.Reader
+	class           index.LDSClass
+	wildcard        string // where listeners are that are not one service's
+	virtualServices []*index.VirtualServiceHead
+	entries         map[place]*entry
+	problems        []piece.Part
+}
+
+func (o *outbound) report(key ident.Key, field, reason, advice, effect string) {
+	o.problems = append(o.problems, diagnosed{problem.Diagnostic{
+		Severity: problem.Warning, Code: "conflict", Key: key, Field: field, Reason: reason, Advice: advice, Effect: effect,
+	}})
+}
+
+// reserve keeps a place for the sidecar itself: no two listeners have one
+// address.
+func (o *outbound) reserve(at place) {
+	e := o.entries[at]
+	if e == nil {
+		return
+	}
+	delete(o.entries, at)
+	for _, s := range e.services {
+		o.report(s.Key, "spec.ports", fmt.Sprintf("port %d is that of sidecars themselves", at.port), "use another port",
+			"sidecars do not know the port")
+	}
+}
+
+// place is where a listener is.
+type place struct {
+	address string
+	port    uint32
+}
+
+// entry is who wants a listener.
+type entry struct {
+	place
+	routes  string // the RouteConfiguration; empty: requests do not count
+	grpcWeb bool
+	// all has the service that gets all connections for which nothing else
+	// is said.
+	all *user
+	// some have those to some destinations, or for some server names.
+	some map[condition]*user
+	// headless have those to their endpoints.
+	headless []*index.Service
+	// services are all of these and of those whose requests come here.
+	services []*index.Service
+}
+
+// user is a service's port.
+type user struct {
+	service *index.Service
+	port    index.Port
+}
+
+// condition is which connections a chain is for.
+type condition struct {
+	cidr       string
+	serverName string // lower case
+}
+
+// entry is the one at a place, of which s is a user from now on.
+func (o *outbound) entry(address string, port uint32, s *index.Service) *entry {
+	at := place{address, port}
+	e := o.entries[at]
+	if e == nil {
+		e = &entry{place: at, some: map[condition]*user{}}
+		o.entries[at] = e
+	}
+	e.services = append(e.services, s)
+	return e
+}
+
+// add finds the listeners of a service's port (LSN-5 to LSN-7, LSN-10).
+func (o *outbound) add(s *index.Service, p index.Port) {
+	u := &user{s, p}
+	if p.Protocol.IsHTTP() {
+		o.entry(o.wildcard, p.Number, s).addRequests(u, route.ForPort(p.Number))
+		return
+	}
+	if o.class.Bind || len(s.Addresses) == 0 {
+		o.addUnaddressed(u)
+		return
+	}
+	for _, a := range s.Addresses {
+		pre, ok := prefix(a)
+		switch {
+		case !ok || pre.Addr().IsUnspecified() && pre.IsSingleIP():
+			o.addUnaddressed(u)
+		case pre.IsSingleIP():
+			o.addAddress(u, pre)
+		default:
+			e := o.entry(o.wildcard, p.Number, s)
+			if p.Protocol == index.Sniffed {
+				e.addRequests(u, route.ForPort(p.Number))
+			}
+			c := condition{cidr: pre.String(), serverName: serverName(u)}
+			e.some[c] = o.settle(e.some[c], u)
+		}
+	}
+}
+
+// addAddress makes the service the only user of its address, unless a senior
+// one has it.
+func (o *outbound) addAddress(u *user, address netip.Prefix) {
+	e := o.entry(address.Addr().String(), u.port.Number, u.service)
+	if e.all != nil && e.all.service == u.service {
+		return
+	}
+	e.all = o.settle(e.all, u)
+	e.routes, _ = route.Sniffed(e.all.service, e.all.port)
+}
+
+// addUnaddressed puts a service that has no address of its own on the listener
+// that all share.
+func (o *outbound) addUnaddressed(u *user) {
+	e := o.entry(o.wildcard, u.port.Number, u.service)
+	if u.port.Protocol == index.Sniffed {
+		e.addRequests(u, route.ForPort(u.port.Number))
+	}
+	name := serverName(u)
+	switch {
+	case u.service.Headless && !o.class.Bind:
+		e.headless = append(e.headless, u.service)
+	case name != "":
+		c := condition{serverName: name}
+		e.some[c] = o.settle(e.some[c], u)
+	default:
+		e.all = o.settle(e.all, u)
+	}
+}
+
+// serverName is what TLS clients of a service ask for; empty: it is not known.
+func serverName(u *user) string {
+	if !u.port.Protocol.IsTLS() || u.service.Hostname == "*" {
+		return ""
+	}
+	return strings.ToLower(u.service.Hostname)
+}
+
+func (e *entry) addRequests(u *user, routes string) {
+	e.routes = routes
+	e.grpcWeb = e.grpcWeb || u.port.Protocol == index.GRPCWeb
+}
+
+// settle says who of two gets what only one can have: the senior service
+// (LSN-6).
+func (o *outbound) settle(have, u *user) *user {
+	if have == nil {
+		return u
+	}
+	winner, loser := have, u
+	if route.Senior(u.service, have.service, o.class.Cluster) {
+		winner, loser = u, have
+	}
+	if len(winner.service.Addresses) > 0 && len(loser.service.Addresses) > 0 && winner.service.Apart(loser.service) {
+		return winner // clusters have virtual IPs of their own
+	}
+	o.report(loser.service.Key, "spec.ports", fmt.Sprintf("connections to port %d of %s cannot be told from those to %s of %s",
+		loser.port.Number, loser.service.Hostname, winner.service.Hostname, winner.service.Key),
+		"give each an address, or another port", "sidecars send them to the older service")
+	return winner
+}
+
+// parts makes parts of what was gathered.
+func (o *outbound) parts() []piece.Part {
+	all := make([]*entry, 0, len(o.entries))
+	for _, e := range o.entries {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(a.port, b.port), cmp.Compare(a.address, b.address))
+	})
+	var parts []piece.Part
+	for _, e := range all {
+		parts = append(parts, o.listener(e)...)
+	}
+	return parts
+}
+
+func (o *outbound) listener(e *entry) []piece.Part {
+	name := listenerName(e.address, e.port)
+	h := head{address: e.address, port: e.port, bind: o.class.Bind}
+	var parts []piece.Part
+	// Where only requests come, and to its own port, nothing else needs to be
+	// let through.
+	alone := o.class.Bind && e.all == nil && len(e.some) == 0 && len(e.headless) == 0
+	if e.routes != "" {
+		h.requests = !alone
+		parts = append(parts, requests{name, e.routes, e.grpcWeb, !alone})
+	}
+	conditions := make([]condition, 0, len(e.some))
+	for c := range e.some {
+		conditions = append(conditions, c)
+	}
+	slices.SortFunc(conditions, func(a, b condition) int {
+		return cmp.Or(cmp.Compare(a.cidr, b.cidr), cmp.Compare(a.serverName, b.serverName))
+	})
+	for _, c := range conditions {
+		h.serverNames = h.serverNames || c.serverName != ""
+		parts = append(parts, o.connections(name, e.some[c], c, false))
+	}
+	if len(e.headless) > 0 {
+		parts = append(parts, toEndpoints{name, e.port, lines(e.headless, o.class.Cluster)})
+	}
+	switch {
+	case e.all != nil:
+		parts = append(parts, o.connections(name, e.all, condition{}, len(parts) > 0))
+	case !alone:
+		parts = append(parts, others{name})
+	}
+	return append([]piece.Part{h}, parts...)
+}
+
+func (o *outbound) connections(listener string, u *user, c condition, fallback bool) piece.Part {
+	part := connections{
+		listener: listener, service: u.service.ServiceID, port: u.port.Number,
+		cidr: c.cidr, serverName: c.serverName != "", fallback: fallback,
+	}
+	if vs := o.virtualServiceOf(u.service.Hostname); vs != nil {
+		part.virtualService = vs.Key
+		part.sources = route.Relevant(o.class.Sources, vs)
+		part.scope = route.Narrow(o.r, index.Scope{Services: o.class.Scope.Services}, vs)
+	}
+	return part
+}
+
+// virtualServiceOf is the VirtualService that counts for a host: the oldest
+// one with routes for connections, the exact host before wildcards.
+func (o *outbound) virtualServiceOf(host string) *index.VirtualServiceHead {
+	host = strings.ToLower(host)
+	var best *index.VirtualServiceHead
+	length := -1
+	for _, vs := range o.virtualServices {
+		for _, h := range vs.Hosts {
+			h = strings.ToLower(h)
+			if h == host {
+				return vs
+			}
+			if gateway.Covers(h, host) && len(h) > length {
+				best, length = vs, len(h)
+			}
+		}
+	}
+	return best
+}

@@ -1,0 +1,179 @@
+package piece
+
+import (
+	"fmt"
+	"slices"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"meshlog.dev/proto/ident"
+)
+
+// Facts is what the order of pushes depends on in a resource.
+type Facts struct {
+	// Endpoints is the ClusterLoadAssignment that a Cluster waits for; empty:
+	// it is not of type EDS.
+	Endpoints string
+	// SlowWarm says that a Cluster needs more than its endpoints before it is
+	// warm: names to resolve, or secrets.
+	SlowWarm bool
+	// Secrets says that a Cluster waits for secrets.
+	Secrets bool
+	// Clusters are the clusters that a Listener or a RouteConfiguration
+	// refers to, as far as their names are in it. Sorted.
+	Clusters []string
+}
+
+// Inspect reads the facts of an encoded resource of type t.
+func Inspect(t ident.ResourceType, value []byte) (Facts, error) {
+	if t == ident.EDS {
+		return Facts{}, nil
+	}
+	m := newMessage(t)
+	if err := proto.Unmarshal(value, m); err != nil {
+		return Facts{}, fmt.Errorf("%s: %w", t.Message(), err)
+	}
+	return FactsOf(t, m), nil
+}
+
+// FactsOf is the facts of a resource of type t.
+func FactsOf(t ident.ResourceType, m proto.Message) Facts {
+	var f Facts
+	switch t {
+	case ident.CDS:
+		c := m.(*clusterv3.Cluster)
+		if _, custom := c.GetClusterDiscoveryType().(*clusterv3.Cluster_ClusterType); custom {
+			f.SlowWarm = true
+			break
+		}
+		switch c.GetType() {
+		case clusterv3.Cluster_EDS:
+			f.Endpoints = endpointsName(c)
+		case clusterv3.Cluster_STRICT_DNS, clusterv3.Cluster_LOGICAL_DNS:
+			f.SlowWarm = true
+		}
+		walk(m.ProtoReflect(), 0, func(m protoreflect.Message) {
+			if s, ok := m.Interface().(*tlsv3.SdsSecretConfig); ok && s.GetSdsConfig() != nil {
+				f.Secrets, f.SlowWarm = true, true
+			}
+		})
+	case ident.LDS, ident.RDS:
+		walk(m.ProtoReflect(), 0, func(m protoreflect.Message) { f.Clusters = append(f.Clusters, references(m)...) })
+		slices.Sort(f.Clusters)
+		f.Clusters = slices.Compact(f.Clusters)
+	}
+	return f
+}
+
+// Empty is a resource of that name without content: the answer to a name that
+// is not known, without which a listener or a cluster would never be warm.
+func Empty(t ident.ResourceType, name string) []byte {
+	var m proto.Message
+	switch t {
+	case ident.EDS:
+		m = &endpointv3.ClusterLoadAssignment{ClusterName: name}
+	case ident.RDS:
+		m = &routev3.RouteConfiguration{Name: name}
+	default:
+		panic("only EDS and RDS answer unknown names")
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return nil // a name that is no UTF-8: it came from no protobuf client
+	}
+	return b
+}
+
+func newMessage(t ident.ResourceType) proto.Message {
+	switch t {
+	case ident.CDS:
+		return new(clusterv3.Cluster)
+	case ident.EDS:
+		return new(endpointv3.ClusterLoadAssignment)
+	case ident.LDS:
+		return new(listenerv3.Listener)
+	case ident.RDS:
+		return new(routev3.RouteConfiguration)
+	}
+	panic(fmt.Sprintf("no resource type %d", t))
+}
+
+func endpointsName(c *clusterv3.Cluster) string {
+	if name := c.GetEdsClusterConfig().GetServiceName(); name != "" {
+		return name
+	}
+	return c.GetName()
+}
+
+// maxNesting is how deep messages in messages are followed; Envoy's own are
+// less deep.
+const maxNesting = 64
+
+// walk calls visit for m and every message in it, those in an Any of a known
+// type included.
+func walk(m protoreflect.Message, depth int, visit func(protoreflect.Message)) {
+	if depth == maxNesting {
+		return
+	}
+	if a, ok := m.Interface().(*anypb.Any); ok {
+		if inner, err := a.UnmarshalNew(); err == nil {
+			walk(inner.ProtoReflect(), depth+1, visit)
+		}
+		return
+	}
+	visit(m)
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd.IsMap():
+			if fd.MapValue().Message() != nil {
+				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+					walk(v.Message(), depth+1, visit)
+					return true
+				})
+			}
+		case fd.Message() == nil:
+		case fd.IsList():
+			for i := range v.List().Len() {
+				walk(v.List().Get(i).Message(), depth+1, visit)
+			}
+		default:
+			walk(v.Message(), depth+1, visit)
+		}
+		return true
+	})
+}
+
+// references is the names of clusters in m itself. Envoy's API calls such a
+// field cluster or cluster_name nearly everywhere; one name too many costs
+// nothing but a cluster that stays somewhat longer.
+func references(m protoreflect.Message) []string {
+	switch m := m.Interface().(type) {
+	case *routev3.WeightedCluster_ClusterWeight:
+		return nonEmpty(m.GetName())
+	case *corev3.Node:
+		return nil // its cluster is another thing
+	}
+	var names []string
+	fields := m.Descriptor().Fields()
+	for _, field := range [...]protoreflect.Name{"cluster", "cluster_name"} {
+		if fd := fields.ByName(field); fd != nil && fd.Kind() == protoreflect.StringKind && !fd.IsList() {
+			names = append(names, nonEmpty(m.Get(fd).String())...)
+		}
+	}
+	return names
+}
+
+func nonEmpty(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return []string{s}
+}

@@ -1,0 +1,149 @@
+package proxyless_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/mesh/xds/proxyless"
+)
+
+var update = flag.Bool("update", false, "write what comes out into testdata")
+
+// Each archive in testdata is a world, and what a gRPC client gets of it.
+func TestRows(t *testing.T) {
+	for _, path := range archives(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := output(t, a)
+			if *update {
+				if err := os.WriteFile(path, txtar.Format(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(txtar.Format(a)), string(txtar.Format(got))); diff != "" {
+				t.Errorf("(-want +got; -update writes it):\n%s", diff)
+			}
+		})
+	}
+}
+
+func archives(t testing.TB) []string {
+	t.Helper()
+	paths, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no testdata (%v)", err)
+	}
+	return paths
+}
+
+var types = map[string]ident.ResourceType{"clusters": ident.CDS, "endpoints": ident.EDS, "listeners": ident.LDS, "routes": ident.RDS}
+
+// output is the archive with what comes out of its world.
+func output(t *testing.T, a *txtar.Archive) *txtar.Archive {
+	t.Helper()
+	out := &txtar.Archive{Comment: a.Comment}
+	w := &world{t: t, name: "world.yaml"}
+	for _, f := range a.Files {
+		switch rt, ok := types[f.Name]; {
+		case f.Name == "world.yaml":
+			w.load(f.Data)
+		case ok:
+			f.Data = w.show(rt)
+		case f.Name == "problems":
+			f.Data = w.problems()
+		default:
+			t.Fatalf("no output is called %q", f.Name)
+		}
+		out.Files = append(out.Files, f)
+	}
+	return out
+}
+
+// world is what a gRPC client of namespace shop sees.
+type world struct {
+	t     *testing.T
+	name  string
+	pc    *index.PushContext
+	class index.ProxyClass
+}
+
+func (w *world) load(text []byte) {
+	w.t.Helper()
+	w.pc = meshtest.PushContext(w.t, meshtest.YAML(w.t, string(text))...)
+	w.class = index.Classify(w.pc, &proxy.Proxy{GRPC: true, Namespace: "shop"})
+}
+
+func (w *world) generate(rt ident.ResourceType) xds.Result { return xds.Generate(w.pc, w.class, rt) }
+
+// show is all resources of a type as YAML.
+func (w *world) show(rt ident.ResourceType) []byte {
+	w.t.Helper()
+	var out []byte
+	for i, r := range w.generate(rt).Set.Resources {
+		if i > 0 {
+			out = append(out, "---\n"...)
+		}
+		m := decode(w.t, rt, r)
+		if problems := proxyless.Check(m); len(problems) > 0 {
+			w.t.Errorf("gRPC would not take %s: %s", r.Name, strings.Join(problems, "; "))
+		}
+		b, err := protojson.Marshal(m)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if b, err = yaml.JSONToYAML(b); err != nil {
+			w.t.Fatal(err)
+		}
+		out = append(out, b...)
+	}
+	return out
+}
+
+func (w *world) problems() []byte {
+	var all []string
+	for rt := range ident.ResourceTypes {
+		for _, d := range w.generate(rt).Diagnostics {
+			line := fmt.Sprintf("%s %s %s/%s %s: %s; %s; %s\n", d.Severity, d.Code, d.Key.Kind, d.Key.Name, d.Field, d.Reason, d.Advice, d.Effect)
+			if !slices.Contains(all, line) {
+				all = append(all, line)
+			}
+		}
+	}
+	return []byte(strings.Join(all, ""))
+}
+
+func decode(t testing.TB, rt ident.ResourceType, r *xds.Resource) proto.Message {
+	t.Helper()
+	m := [...]proto.Message{
+		ident.CDS: new(clusterv3.Cluster), ident.EDS: new(endpointv3.ClusterLoadAssignment),
+		ident.LDS: new(listenerv3.Listener), ident.RDS: new(routev3.RouteConfiguration),
+	}[rt]
+	if err := proto.Unmarshal(r.Value(), m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}

@@ -1,0 +1,55 @@
+package route
+
+import (
+	"maps"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/xds/piece"
+)
+
+// grpcParts is what the RouteConfigurations of gRPC clients are made of: one a
+// service and port, under the name of its cluster, for a client asks for that
+// of the service only that it dials.
+func grpcParts(r *index.Reader, class index.RDSClass) []piece.Part {
+	b := &sidecar{r: r, class: class, suffix: r.DomainSuffix()}
+	b.index(r.VirtualServices(class.Scope, Mesh))
+	var parts []piece.Part
+	for _, s := range r.Services(class.Scope) {
+		vs := b.virtualServiceOf(s.Hostname)
+		rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
+		for _, p := range s.Ports {
+			if !p.Protocol.IsHTTP() && p.Protocol != index.Sniffed {
+				continue
+			}
+			h := virtualHost{
+				routes:  piece.ClusterName(s.Hostname, "", p.Number),
+				service: s.ServiceID, host: s.Hostname, port: p.Number, rule: rule, alone: true, grpc: true,
+			}
+			if vs != nil {
+				b.route(&h, vs)
+			}
+			parts = append(parts, head{routes: h.routes}, h)
+		}
+	}
+	return parts
+}
+
+// forGRPC changes routes to what gRPC clients take and read alike: they reject
+// configuration of filters that they do not have, and do not look at metadata.
+func forGRPC(routes []*routev3.Route) {
+	for _, r := range routes {
+		maps.DeleteFunc(r.GetTypedPerFilterConfig(), func(name string, _ *anypb.Any) bool { return name != FaultFilter })
+		if slices.ContainsFunc(r.GetMatch().GetDynamicMetadata(), func(m *matcherv3.MetadataMatcher) bool { return !m.GetInvert() }) {
+			never := &typev3.FractionalPercent{}
+			r.Match.RuntimeFraction = &corev3.RuntimeFractionalPercent{DefaultValue: never}
+		}
+		r.Match.DynamicMetadata = nil
+	}
+}

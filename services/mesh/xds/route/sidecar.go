@@ -1,0 +1,288 @@
+package route
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/xds/gateway"
+	"meshlog.dev/services/mesh/xds/piece"
+)
+
+// sidecarParts is what the RouteConfigurations of sidecars are made of.
+func sidecarParts(r *index.Reader, class index.RDSClass) []piece.Part {
+	b := &sidecar{r: r, class: class, suffix: r.DomainSuffix(), ports: map[uint32]*portHosts{}}
+	b.index(r.VirtualServices(class.Scope, Mesh))
+	for _, s := range r.Services(class.Scope) {
+		vs := b.virtualServiceOf(s.Hostname)
+		own := class.Namespace != "" && class.Namespace == namespaceOf(s.Hostname, b.suffix)
+		for _, p := range s.Ports {
+			if p.Protocol.IsHTTP() || p.Protocol == index.Sniffed {
+				b.addService(s, p, vs, own)
+			}
+		}
+	}
+	for port, hosts := range b.ports {
+		b.addOthers(port, hosts)
+	}
+	return b.parts()
+}
+
+// sidecar gathers the virtual hosts of a class of sidecars.
+type sidecar struct {
+	r      *index.Reader
+	class  index.RDSClass
+	suffix string
+
+	virtualServices []*index.VirtualServiceHead
+	exact           map[string]*index.VirtualServiceHead // by lower-case host
+	wildcards       []string                             // the most specific first
+	ports           map[uint32]*portHosts
+	alone           []piece.Part // of RouteConfigurations of one service
+}
+
+// portHosts is the virtual hosts of a port.
+type portHosts struct {
+	candidates []*candidate
+	services   map[string]bool    // lower-case hosts of services
+	applied    map[ident.Key]bool // VirtualServices that decide about a service here
+}
+
+// index says which VirtualService counts for which host: the oldest (VS-5),
+// which comes first.
+func (b *sidecar) index(heads []*index.VirtualServiceHead) {
+	b.exact = make(map[string]*index.VirtualServiceHead, len(heads))
+	for _, h := range heads {
+		if !h.HTTP {
+			continue
+		}
+		b.virtualServices = append(b.virtualServices, h)
+		for _, host := range h.Hosts {
+			host = strings.ToLower(host)
+			if b.exact[host] != nil {
+				continue
+			}
+			b.exact[host] = h
+			if isWildcard(host) {
+				b.wildcards = append(b.wildcards, host)
+			}
+		}
+	}
+	slices.SortFunc(b.wildcards, func(x, y string) int { return cmp.Or(cmp.Compare(len(y), len(x)), cmp.Compare(x, y)) })
+}
+
+// virtualServiceOf is the one that counts for a service: of its host, else of
+// the most specific wildcard (VS-1); nil: none.
+func (b *sidecar) virtualServiceOf(host string) *index.VirtualServiceHead {
+	host = strings.ToLower(host)
+	if vs := b.exact[host]; vs != nil {
+		return vs
+	}
+	for _, w := range b.wildcards {
+		if gateway.Covers(w, host) {
+			return b.exact[w]
+		}
+	}
+	return nil
+}
+
+// candidate is a virtual host whose domains are not settled yet.
+type candidate struct {
+	virtualHost
+	service *index.Service // nil: a host of a VirtualService
+	in      string         // the callers' cluster
+	lost    []string       // domains that others have
+}
+
+// senior says whether c keeps what o claims too: services before others, the
+// one from a registry, the older one.
+func (c *candidate) senior(o *candidate) bool {
+	if c.service == nil || o.service == nil {
+		return c.service != nil || o.service == nil && c.host < o.host
+	}
+	return Senior(c.service, o.service, c.in)
+}
+
+// Senior says whether a goes before b where callers in a cluster can have only
+// one of two services: one of a registry, one of that cluster, the older one,
+// the one whose name comes first.
+func Senior(a, b *index.Service, cluster string) bool {
+	if a.Kubernetes != b.Kubernetes {
+		return a.Kubernetes
+	}
+	if a.IsIn(cluster) != b.IsIn(cluster) {
+		return a.IsIn(cluster)
+	}
+	if !a.Created.Equal(b.Created) {
+		return !a.Created.IsZero() && (b.Created.IsZero() || a.Created.Before(b.Created))
+	}
+	return cmp.Or(cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Namespace, b.Namespace)) < 0
+}
+
+func (b *sidecar) addService(s *index.Service, p index.Port, vs *index.VirtualServiceHead, own bool) {
+	h := virtualHost{routes: ForPort(p.Number), service: s.ServiceID, host: s.Hostname, port: p.Number, own: own}
+	h.rule, _ = b.r.Rule(b.class.Scope, s.Namespace, s.Hostname)
+	if local := s.In(b.class.Cluster); local != s {
+		h.cluster, s = b.class.Cluster, local
+	}
+	if vs != nil {
+		b.route(&h, vs)
+	}
+	hosts := b.ports[p.Number]
+	if hosts == nil {
+		hosts = &portHosts{services: map[string]bool{}, applied: map[ident.Key]bool{}}
+		b.ports[p.Number] = hosts
+	}
+	hosts.services[strings.ToLower(s.Hostname)] = true
+	if vs != nil {
+		hosts.applied[vs.Key] = true
+	}
+	hosts.candidates = append(hosts.candidates, &candidate{virtualHost: h, service: s, in: b.class.Cluster})
+	if name, ok := Sniffed(s, p); ok {
+		h.routes, h.alone, h.own, h.cluster = name, true, false, ""
+		b.alone = append(b.alone, head{routes: name}, h)
+	}
+}
+
+// addOthers adds the hosts of VirtualServices that are no service of the port:
+// on port 80, and where the VirtualService has another host that is.
+func (b *sidecar) addOthers(port uint32, hosts *portHosts) {
+	for _, vs := range b.virtualServices {
+		if port != 80 && !hosts.applied[vs.Key] {
+			continue
+		}
+		for _, host := range vs.Hosts {
+			lower := strings.ToLower(host)
+			if b.exact[lower] != vs || hosts.services[lower] || isWildcard(lower) && hosts.any(lower) {
+				continue
+			}
+			h := virtualHost{routes: ForPort(port), host: host, port: port}
+			b.route(&h, vs)
+			hosts.candidates = append(hosts.candidates, &candidate{virtualHost: h})
+		}
+	}
+}
+
+// any says whether a wildcard stands for a service of the port.
+func (p *portHosts) any(wildcard string) bool {
+	for host := range p.services {
+		if gateway.Covers(wildcard, host) {
+			return true
+		}
+	}
+	return false
+}
+
+// route lets a VirtualService decide about a virtual host.
+func (b *sidecar) route(h *virtualHost, vs *index.VirtualServiceHead) {
+	h.virtualService = vs.Key
+	h.sources = Relevant(b.class.Sources, vs)
+	h.scope = Narrow(b.r, b.class.Scope, vs)
+}
+
+// Relevant is which of the sources that match the caller the VirtualServices
+// tell apart.
+func Relevant(all index.SelectorSet, heads ...*index.VirtualServiceHead) index.SelectorSet {
+	if all == "" {
+		return ""
+	}
+	own := slices.DeleteFunc(all.Selectors(), func(s string) bool {
+		return !slices.ContainsFunc(heads, func(vs *index.VirtualServiceHead) bool { return vs.Delegates || slices.Contains(vs.Sources, s) })
+	})
+	return index.SelectorSet(strings.Join(own, "\n"))
+}
+
+// Narrow is scope as far as the destinations of the VirtualServices look
+// different from there: where they do not, it is the view of everybody, which
+// all classes share.
+func Narrow(r *index.Reader, scope index.Scope, heads ...*index.VirtualServiceHead) index.Scope {
+	scope.VirtualServices = ""
+	for _, o := range []index.Scope{{}, {Rules: scope.Rules}, {Services: scope.Services}} {
+		if looksEqual(r, scope, o, heads) {
+			return o
+		}
+	}
+	return scope
+}
+
+func looksEqual(r *index.Reader, a, b index.Scope, heads []*index.VirtualServiceHead) bool {
+	for _, vs := range heads {
+		if vs.Delegates { // to whom is not known here
+			return a == b
+		}
+		for _, host := range vs.Destinations {
+			serviceA, serviceB := r.ServiceByHost(a, host), r.ServiceByHost(b, host)
+			if serviceA != serviceB {
+				return false
+			}
+			namespace := ""
+			if serviceA != nil {
+				namespace = serviceA.Namespace
+			}
+			ruleA, _ := r.Rule(a, namespace, host)
+			ruleB, _ := r.Rule(b, namespace, host)
+			if ruleA != ruleB {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// parts puts everything in order.
+func (b *sidecar) parts() []piece.Part {
+	all := b.alone
+	ports := make([]uint32, 0, len(b.ports))
+	for port := range b.ports {
+		ports = append(ports, port)
+	}
+	slices.Sort(ports)
+	for _, port := range ports {
+		all = append(all, head{routes: ForPort(port)})
+		all = b.settle(all, b.ports[port].candidates)
+		all = append(all, catchAll{ForPort(port)})
+	}
+	if b.r.Mesh().GetProxyHttpPort() > 0 {
+		all = append(all, head{routes: ForProxying, ports: true})
+		all = b.settle(all, b.proxied(ports))
+		all = append(all, catchAll{ForProxying})
+	}
+	return all
+}
+
+// settle says who of the virtual hosts of one RouteConfiguration has which
+// domain, and appends them in order.
+func (b *sidecar) settle(all []piece.Part, hosts []*candidate) []piece.Part {
+	slices.SortStableFunc(hosts, func(x, y *candidate) int { return cmp.Or(cmp.Compare(x.host, y.host), cmp.Compare(x.port, y.port)) })
+	c := claims{hosts: hosts, holder: make(map[string]claim, 6*len(hosts))}
+	c.holder["*"] = claim{-1, true} // catchAll's
+	buffer := make([]string, 0, 32)
+	for i, h := range hosts {
+		buffer = h.domains(buffer[:0], h.service, b.suffix)
+		for _, d := range buffer {
+			c.add(i, d, h.isHost(d))
+		}
+	}
+	for _, h := range hosts {
+		slices.Sort(h.lost)
+		h.without = strings.Join(h.lost, "\n")
+		all = append(all, h.virtualHost)
+	}
+	return all
+}
+
+// proxied is the virtual hosts of all ports, for who uses the sidecar as a
+// proxy (LSN-13).
+func (b *sidecar) proxied(ports []uint32) []*candidate {
+	var all []*candidate
+	for _, port := range ports {
+		for _, h := range b.ports[port].candidates {
+			again := &candidate{virtualHost: h.virtualHost, service: h.service, in: h.in}
+			again.routes, again.withPort, again.without = ForProxying, true, ""
+			all = append(all, again)
+		}
+	}
+	return all
+}

@@ -1,0 +1,193 @@
+package route
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/xds/piece"
+)
+
+// virtualHost is one of a sidecar's: a service, or a host that only a
+// VirtualService knows.
+type virtualHost struct {
+	routes  string          // the RouteConfiguration
+	service index.ServiceID // zero: none
+	host    string
+	port    uint32
+	// own: the service is of the callers' namespace, who use its bare name.
+	own bool
+	// cluster is that of the callers, where the service has other virtual IPs
+	// than elsewhere.
+	cluster string
+	// alone: nobody else's requests come here, whatever their host.
+	alone bool
+	// grpc: they are those of gRPC clients.
+	grpc bool
+	// withPort: domains say the port, for other ports' hosts are there too.
+	withPort bool
+	// without is the domains that others have, a line each.
+	without string
+
+	// rule is that of the service, which counts where no VirtualService
+	// decides.
+	rule index.RuleID
+	// virtualService decides, if it is not zero, for callers who match
+	// sources and look from scope.
+	virtualService ident.Key
+	sources        index.SelectorSet
+	scope          index.Scope
+}
+
+// Make implements piece.Part.
+func (h virtualHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
+	var service *index.Service
+	if h.service != (index.ServiceID{}) {
+		if service = r.Service(h.service); service == nil {
+			return nil, nil
+		}
+		service = service.In(h.cluster)
+	}
+	domains, problems := h.settled(r, service)
+	if len(domains) == 0 {
+		return nil, problems
+	}
+	routes, found := h.translate(r)
+	problems = append(problems, found...)
+	if len(routes) == 0 {
+		if service == nil {
+			return nil, problems
+		}
+		routes = []*routev3.Route{h.fallback(r)}
+	}
+	return partialHost(h.routes, &routev3.VirtualHost{Name: hostPort(h.host, h.port), Domains: domains, Routes: routes}), problems
+}
+
+// domains appends what callers may write, the host first.
+func (h *virtualHost) domains(all []string, s *index.Service, suffix string) []string {
+	if s == nil {
+		all = append(all, written(h.host))
+	} else {
+		all = appendDomains(all, s, suffix, h.own)
+	}
+	if !h.withPort {
+		return all
+	}
+	bare := slices.Clone(all)
+	for i, d := range bare {
+		all[i] = hostPort(d, h.port)
+	}
+	if h.port == 80 {
+		all = append(all, bare...)
+	}
+	return all
+}
+
+// isHost says whether a domain is the host itself, not another form of it.
+func (h *virtualHost) isHost(domain string) bool {
+	rest, ok := strings.CutPrefix(domain, written(h.host))
+	return ok && (rest == "" || rest[0] == ':')
+}
+
+// settled is the domains that are left to the virtual host.
+func (h *virtualHost) settled(r *index.Reader, s *index.Service) ([]string, []problem.Diagnostic) {
+	if h.alone {
+		return []string{"*"}, nil
+	}
+	var problems []problem.Diagnostic
+	lost := strings.Split(h.without, "\n")
+	seen := map[string]bool{}
+	domains := slices.DeleteFunc(h.domains(nil, s, r.DomainSuffix()), func(d string) bool {
+		lower := strings.ToLower(d)
+		twice := seen[lower]
+		seen[lower] = true
+		return twice || slices.Contains(lost, lower)
+	})
+	if s != nil && len(s.Clusters) > 0 { // clusters have virtual IPs of their own
+		lost = slices.DeleteFunc(lost, func(d string) bool { return single(strings.Trim(d, "[]")) != "" })
+	}
+	if h.without != "" && len(lost) > 0 {
+		key := h.virtualService
+		if s != nil {
+			key = s.Key
+		}
+		problems = []problem.Diagnostic{{
+			Severity: problem.Info, Code: "conflict", Key: key, Field: "spec.hosts",
+			Reason: fmt.Sprintf("on port %d %s means another host", h.port, strings.Join(lost, ", ")),
+			Advice: "call it by its full name", Effect: "requests to that name go to the other host",
+		}}
+	}
+	return domains, problems
+}
+
+// translate is what the VirtualService says; nothing if there is none.
+func (h *virtualHost) translate(r *index.Reader) ([]*routev3.Route, []problem.Diagnostic) {
+	if h.virtualService == (ident.Key{}) {
+		return nil, nil
+	}
+	vs := r.VirtualService(h.virtualService)
+	if vs == nil {
+		return nil, nil
+	}
+	o := options(r, h.scope, h.port, Mesh, h.sources)
+	o.GRPC = h.grpc
+	routes, problems := Translate(h.virtualService, vs, o)
+	if h.grpc {
+		forGRPC(routes)
+	}
+	return routes, problems
+}
+
+// options reads what translations depend on.
+func options(r *index.Reader, scope index.Scope, port uint32, gateway string, sources index.SelectorSet) Options {
+	o := Options{
+		Port: port, Gateway: gateway, Sources: sources, Mesh: r.Mesh(),
+		Service: func(host string) *index.Service { return r.ServiceByHost(scope, host) },
+		Delegate: func(namespace, name string) *networking.VirtualService {
+			return r.VirtualService(ident.Key{Namespace: namespace, Name: name})
+		},
+	}
+	o.Rule = func(host string) *networking.DestinationRule {
+		namespace := ""
+		if s := o.Service(host); s != nil {
+			namespace = s.Namespace
+		}
+		id, ok := r.Rule(scope, namespace, host)
+		if !ok {
+			return nil
+		}
+		rule, _ := r.DestinationRule(id)
+		return rule
+	}
+	return o
+}
+
+// fallback is the route to a service about which no VirtualService decides.
+func (h *virtualHost) fallback(r *index.Reader) *routev3.Route {
+	var rule *networking.DestinationRule
+	if h.rule != (index.RuleID{}) {
+		rule, _ = r.DestinationRule(h.rule)
+	}
+	action := &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: piece.ClusterName(h.host, "", h.port)},
+		HashPolicy:       hashPolicy(hashOf(r.Mesh(), rule, "", h.port)),
+	}
+	(&translation{Options: Options{GRPC: h.grpc}}).timeout(action, nil)
+	action.RetryPolicy = retryPolicy(r.Mesh().GetDefaultHttpRetryPolicy(), len(action.HashPolicy) > 0)
+	return &routev3.Route{
+		Name: "default", Match: everything(),
+		Action:    &routev3.Route_Route{Route: action},
+		Decorator: &routev3.Decorator{Operation: hostPort(h.host, h.port) + "/*"},
+	}
+}
+
+func hostPort(host string, port uint32) string {
+	return host + ":" + strconv.FormatUint(uint64(port), 10)
+}

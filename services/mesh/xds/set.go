@@ -1,0 +1,200 @@
+package xds
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/xds/piece"
+)
+
+// Sum identifies a set of named contents, in whatever order they are added:
+// adding one that is in takes it out. The zero Sum is that of the empty set.
+type Sum [16]byte
+
+// Add is s with o added, or taken out.
+func (s Sum) Add(o Sum) Sum {
+	for i := range s {
+		s[i] ^= o[i]
+	}
+	return s
+}
+
+// String is lower-case hex: the version on the wire.
+func (s Sum) String() string { return hex.EncodeToString(s[:]) }
+
+// sumOf is the Sum of one resource.
+func sumOf(name string, hash [32]byte) Sum {
+	b := make([]byte, 0, len(name)+1+len(hash))
+	b = append(append(append(b, name...), 0), hash[:]...)
+	h := sha256.Sum256(b)
+	return Sum(h[:len(Sum{})])
+}
+
+// Absent is the Sum of a name that is subscribed and not there.
+func Absent(name string) Sum { return sumOf(name, [32]byte{}) }
+
+// Encoded is an encoded piece. Equal pieces are one Encoded, as far as memory
+// goes. Nobody writes to it.
+type Encoded struct {
+	Value []byte
+	Hash  [32]byte // SHA-256 of Value
+	Facts piece.Facts
+}
+
+// Resource is an encoded resource: the bytes of its pieces, one behind the
+// other. Equal content is one Resource, as far as memory goes; compare with
+// Same. Nobody writes to it.
+type Resource struct {
+	Name string
+	// Sum is of the name and the content; as text it is the resource's version
+	// in delta.
+	Sum    Sum
+	Pieces Pieces // nil: the content is not known
+	// Head and DeltaHead come before the pieces in the field "resources" of a
+	// DiscoveryResponse and of a DeltaDiscoveryResponse.
+	Head, DeltaHead []byte
+	size            int
+}
+
+// Same says whether two resources, either of which may be nil, are of equal
+// name and content.
+func (r *Resource) Same(o *Resource) bool {
+	return r == o || r != nil && o != nil && r.Sum == o.Sum
+}
+
+// Size is the message's size in bytes.
+func (r *Resource) Size() int { return r.size }
+
+// Value is the message, in one piece; it must not be changed.
+func (r *Resource) Value() []byte {
+	var values [][]byte
+	for p := range r.Pieces.All() {
+		values = append(values, p.Value)
+	}
+	if len(values) == 1 {
+		return values[0]
+	}
+	return bytes.Join(values, nil)
+}
+
+// Endpoints is the ClusterLoadAssignment that a Cluster waits for; empty: none.
+func (r *Resource) Endpoints() string {
+	for p := range r.Pieces.All() {
+		if p.Facts.Endpoints != "" {
+			return p.Facts.Endpoints
+		}
+	}
+	return ""
+}
+
+// SlowWarm says that a Cluster needs more than its endpoints to be warm.
+func (r *Resource) SlowWarm() bool {
+	return r.Pieces.any(func(p *Encoded) bool { return p.Facts.SlowWarm })
+}
+
+// Secrets says that a Cluster waits for secrets.
+func (r *Resource) Secrets() bool {
+	return r.Pieces.any(func(p *Encoded) bool { return p.Facts.Secrets })
+}
+
+// RefersTo says whether a Listener or RouteConfiguration names a cluster.
+func (r *Resource) RefersTo(cluster string) bool {
+	return r.Pieces.any(func(p *Encoded) bool {
+		_, ok := slices.BinarySearch(p.Facts.Clusters, cluster)
+		return ok
+	})
+}
+
+// Set is all resources of one type for one class, sorted by name. Nobody
+// writes to it.
+type Set struct {
+	Resources []*Resource
+	Sum       Sum
+}
+
+// Find returns the resource of that name, or nil.
+func (s *Set) Find(name string) *Resource {
+	if i, ok := Search(s.Resources, name); ok {
+		return s.Resources[i]
+	}
+	return nil
+}
+
+// SumOf is the Sum of a subscription to names.
+func (s *Set) SumOf(names []string) Sum {
+	var sum Sum
+	for _, name := range names {
+		if r := s.Find(name); r != nil {
+			sum = sum.Add(r.Sum)
+		} else {
+			sum = sum.Add(Absent(name))
+		}
+	}
+	return sum
+}
+
+// Search finds a name in resources that are sorted by name.
+func Search(resources []*Resource, name string) (int, bool) {
+	return slices.BinarySearchFunc(resources, name, func(r *Resource, name string) int { return strings.Compare(r.Name, name) })
+}
+
+// Empty is the answer to a subscribed name of EDS or RDS that is not there.
+func Empty(t ident.ResourceType, name string) *Resource {
+	value := piece.Empty(t, name)
+	return newResource(t, name, Absent(name), PiecesOf(&Encoded{Value: value, Hash: sha256.Sum256(value)}))
+}
+
+func newResource(t ident.ResourceType, name string, sum Sum, pieces Pieces) *Resource {
+	r := &Resource{Name: name, Sum: sum, Pieces: pieces}
+	for _, b := range pieces {
+		r.size += b.size
+	}
+	r.Head = appendAny(nil, t, r.size)
+	r.DeltaHead = deltaHead(t, r)
+	return r
+}
+
+// Fields on the wire: "resources" of both responses, those of Any, and those of
+// Resource in delta.
+const (
+	resourcesField = 2
+
+	typeField, valueField = 1, 2
+
+	deltaVersionField, deltaAnyField, deltaNameField = 1, 2, 3
+)
+
+// appendAny appends a field 2, which is what holds the Any in both protocols,
+// up to where a value of that size begins.
+func appendAny(b []byte, t ident.ResourceType, size int) []byte {
+	b = protowire.AppendTag(b, resourcesField, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(anySize(t, size)))
+	b = protowire.AppendTag(b, typeField, protowire.BytesType)
+	b = protowire.AppendString(b, t.URL())
+	b = protowire.AppendTag(b, valueField, protowire.BytesType)
+	return protowire.AppendVarint(b, uint64(size))
+}
+
+func anySize(t ident.ResourceType, size int) int {
+	return protowire.SizeTag(typeField) + protowire.SizeBytes(len(t.URL())) + protowire.SizeTag(valueField) + protowire.SizeBytes(size)
+}
+
+func deltaHead(t ident.ResourceType, r *Resource) []byte {
+	version := r.Sum.String()
+	body := protowire.SizeTag(deltaNameField) + protowire.SizeBytes(len(r.Name)) +
+		protowire.SizeTag(deltaVersionField) + protowire.SizeBytes(len(version)) +
+		protowire.SizeTag(deltaAnyField) + protowire.SizeBytes(anySize(t, r.size))
+	b := protowire.AppendTag(nil, resourcesField, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(body))
+	b = protowire.AppendTag(b, deltaNameField, protowire.BytesType)
+	b = protowire.AppendString(b, r.Name)
+	b = protowire.AppendTag(b, deltaVersionField, protowire.BytesType)
+	b = protowire.AppendString(b, version)
+	return appendAny(b, t, r.size)
+}

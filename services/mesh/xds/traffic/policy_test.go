@@ -1,0 +1,66 @@
+package traffic_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshlog.dev/services/mesh/xds/traffic"
+)
+
+func maxConnections(n int32) *networking.ConnectionPoolSettings {
+	return &networking.ConnectionPoolSettings{Tcp: &networking.ConnectionPoolSettings_TCPSettings{MaxConnections: n}}
+}
+
+func onPort(number uint32, pool *networking.ConnectionPoolSettings) []*networking.TrafficPolicy_PortTrafficPolicy {
+	return []*networking.TrafficPolicy_PortTrafficPolicy{{Port: &networking.PortSelector{Number: number}, ConnectionPool: pool}}
+}
+
+// DR-5 and DR-25: each level goes over the one before, and says where it
+// stands.
+func TestDR5Levels(t *testing.T) {
+	mesh := &meshconfig.MeshConfig{DefaultTrafficPolicy: &meshconfig.MeshConfig_DefaultTrafficPolicy{ConnectionPool: maxConnections(1)}}
+	tls := &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE}
+	rule := &networking.DestinationRule{
+		TrafficPolicy: &networking.TrafficPolicy{
+			ConnectionPool: maxConnections(2), Tls: tls,
+			PortLevelSettings: append(onPort(81, maxConnections(3)), onPort(82, nil)...),
+		},
+		Subsets: []*networking.Subset{
+			{Name: "silent"},
+			{Name: "speaks", TrafficPolicy: &networking.TrafficPolicy{
+				ConnectionPool: maxConnections(4), PortLevelSettings: onPort(81, maxConnections(5)),
+			}},
+		},
+	}
+	const inPort, inSubset = "trafficPolicy.portLevelSettings[0]", "subsets[1].trafficPolicy"
+	for name, test := range map[string]struct {
+		got   traffic.Policy
+		max   int32
+		field string
+		tls   bool
+	}{
+		"mesh":                      {traffic.Of(mesh, nil, 80), 1, "", false},
+		"rule":                      {traffic.Of(mesh, rule, 80), 2, "trafficPolicy.connectionPool", true},
+		"port":                      {traffic.Of(mesh, rule, 81), 3, inPort + ".connectionPool", false},
+		"port that says nothing":    {traffic.Of(mesh, rule, 82), 1, "trafficPolicy.portLevelSettings[1].connectionPool", false},
+		"subset that says nothing":  {traffic.OfSubset(mesh, rule, 0, 81), 3, inPort + ".connectionPool", false},
+		"subset":                    {traffic.OfSubset(mesh, rule, 1, 80), 4, inSubset + ".connectionPool", true},
+		"subset on its port":        {traffic.OfSubset(mesh, rule, 1, 81), 5, inSubset + ".portLevelSettings[0].connectionPool", false},
+		"subset over a port's mesh": {traffic.OfSubset(mesh, rule, 1, 82), 4, inSubset + ".connectionPool", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.max, test.got.Pool.GetTcp().GetMaxConnections()); diff != "" {
+				t.Errorf("maxConnections (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.field, test.got.Fields.Pool); diff != "" {
+				t.Errorf("field (-want +got):\n%s", diff)
+			}
+			if got := test.got.TLS != nil; got != test.tls {
+				t.Errorf("TLS is set: %t, want %t", got, test.tls)
+			}
+		})
+	}
+}

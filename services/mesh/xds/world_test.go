@@ -1,0 +1,147 @@
+package xds_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/kind/validate"
+	"meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds"
+)
+
+// kept is a Catalog that goes through a random world, and what it said that
+// the classes are served.
+type kept struct {
+	*xds.Catalog
+	pc   *index.PushContext
+	sets map[classOf]*xds.Set
+}
+
+type classOf struct {
+	t  ident.ResourceType
+	of index.ProxyClass
+}
+
+// next goes on to a world, and says whether what changed was said to.
+func (k *kept) next(w *world.World, keys []ident.Key) error {
+	var changed []index.Input
+	before := k.pc
+	k.pc, changed = k.pc.Next(w, keys)
+	for _, ch := range k.Update(k.pc, changed) {
+		c := classOf{ch.Type, *ch.Class}
+		if want := xds.Changed(k.sets[c], ch.Set); !slices.Equal(want, ch.Names) || len(want) == 0 {
+			return fmt.Errorf("%v: it is said that %q changed; %q did", c, ch.Names, want)
+		}
+		k.sets[c] = ch.Set
+	}
+	if !k.pc.SameClasses(before) {
+		k.choose()
+	}
+	for c, set := range k.sets {
+		if k.Set(c.of, c.t) != set {
+			return fmt.Errorf("%v changed, and it was not said", c)
+		}
+	}
+	return nil
+}
+
+// verify verifies now and then: it is slow.
+func (k *kept) verify(step int) error {
+	if step%4 > 0 {
+		return nil
+	}
+	return k.Verify()
+}
+
+// whole says whether Envoy takes the RouteConfigurations that parts make
+// together: apart, each was checked.
+func (k *kept) whole() error {
+	seen := map[*xds.Resource]bool{}
+	for c, set := range k.sets {
+		for _, r := range set.Resources {
+			if c.t != ident.RDS || r.Pieces.Len() == 1 || seen[r] {
+				continue
+			}
+			seen[r] = true
+			m := new(routev3.RouteConfiguration)
+			if err := proto.Unmarshal(r.Value(), m); err != nil {
+				return err
+			}
+			for _, p := range validate.CheckEnvoy(m) {
+				return fmt.Errorf("%v: %s: %s: %s", c, r.Name, p.Field, p.Reason)
+			}
+		}
+	}
+	return nil
+}
+
+// choose keeps the classes of all kinds of proxies, and those for which the
+// world must be fit.
+func (k *kept) choose() {
+	sets := map[classOf]*xds.Set{}
+	classes := k.pc.Classes()
+	for _, p := range meshtest.AnyProxy() {
+		classes = append(classes, index.Classify(k.pc, p))
+	}
+	for _, of := range classes {
+		for t := range ident.ResourceTypes {
+			c := classOf{t, of.Only(t)}
+			sets[c] = k.Set(c.of, t)
+		}
+	}
+	for c := range k.sets {
+		if sets[c] == nil {
+			k.Drop(c.of, c.t)
+		}
+	}
+	k.sets = sets
+}
+
+// Over random changes of everything, for every class: what is kept up to date
+// is what is made from nothing, byte for byte; a part that is made again
+// without any of its inputs having changed is what it was; and all that is
+// served is taken by its client.
+func TestKeptIsGenerated(t *testing.T) {
+	for seed := range uint64(6) {
+		pc := index.NewPushContext(world.NewWorld())
+		k := &kept{Catalog: xds.NewCatalog(pc), pc: pc, sets: map[classOf]*xds.Set{}}
+		k.choose()
+		step := 0
+		meshtest.Walk(t, 100+seed, 20, func(_, after *world.World, keys []ident.Key) {
+			step++
+			if err := k.next(after, keys); err != nil {
+				t.Fatalf("seed %d, step %d: %v", seed, step, err)
+			}
+			if err := k.verify(step); err != nil {
+				t.Fatalf("seed %d, step %d: %v", seed, step, err)
+			}
+			rebuilt := index.NewPushContext(after)
+			fresh := xds.NewCatalog(rebuilt)
+			for c, set := range k.sets {
+				want := fresh.Set(c.of, c.t)
+				if names := xds.Changed(want, set); want.Sum != set.Sum || len(names) > 0 {
+					t.Fatalf("seed %d, step %d: %v: made of the same world by other steps, %q are others", seed, step, c, names)
+				}
+			}
+			if diff := cmp.Diff(fresh.Diagnostics(), k.Diagnostics()); diff != "" {
+				t.Fatalf("seed %d, step %d: problems (-from nothing +kept):\n%s", seed, step, diff)
+			}
+			if err := k.whole(); err != nil {
+				t.Errorf("seed %d, step %d: %v", seed, step, err)
+			}
+			for _, d := range k.Diagnostics() {
+				if d.Code == "refused" || d.Code == "internal" {
+					t.Errorf("seed %d, step %d: generated and not served: %+v", seed, step, d)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,69 @@
+package past
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/store"
+)
+
+// At is the content at a position: as it was published or, where it was not, or
+// is no longer kept, as the log makes it. The Manifest is nil then.
+func At(ctx context.Context, p *Past, v ident.Position) (store.Stored, error) {
+	published, err := p.Versions.Fetch(ctx, v)
+	if err == nil || !errors.Is(err, store.ErrNotFound) || p.Log == nil {
+		if errors.Is(err, store.ErrNotFound) {
+			err = fmt.Errorf("version %s %w", v, ErrNotPublished)
+		}
+		return published, err
+	}
+	r, err := Begin(ctx, p, v.Seq)
+	if err != nil {
+		return store.Stored{}, err
+	}
+	if err := r.To(ctx, v.Seq, nil); err != nil {
+		return store.Stored{}, err
+	}
+	if r.Position() != v {
+		return store.Stored{}, fmt.Errorf("position %s %w: record %d lies at %s there", v, ErrNotThere, v.Seq, r.Position())
+	}
+	return store.Stored{Snapshot: r.Content()}, nil
+}
+
+// ErrNotPublished says that a version is not on the chain.
+var ErrNotPublished = errors.New("was never published, or is no longer kept")
+
+// World is the world at a position, as a frontend that serves it has it.
+func World(ctx context.Context, p *Past, v ident.Position) (*world.World, error) {
+	at, err := At(ctx, p, v)
+	if err != nil {
+		return nil, err
+	}
+	return WorldOf(at.Snapshot)
+}
+
+// WorldOf is the world that a content says.
+func WorldOf(s *store.Snapshot) (*world.World, error) {
+	rows := make([]world.RowChange, 0, s.Len())
+	for row := range s.Rows() {
+		rows = append(rows, world.RowChange{Row: row.Key, Value: row.Value})
+	}
+	w, _, err := world.NewWorld().Apply(world.Change{Rows: rows})
+	return w, err
+}
+
+// Locate is the position of the record seq: in which epoch it lies. The record
+// need not have been published.
+func Locate(ctx context.Context, p *Past, seq uint64) (ident.Position, error) {
+	r, err := Begin(ctx, p, seq)
+	if err != nil {
+		return ident.Position{}, err
+	}
+	if err := r.To(ctx, seq, nil); err != nil {
+		return ident.Position{}, err
+	}
+	return r.Position(), nil
+}

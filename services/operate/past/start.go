@@ -1,0 +1,241 @@
+package past
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/store"
+)
+
+// ErrTooOld says that a position lies before the replay floor: what is left of
+// the log and of the checkpoints does not lead there.
+var ErrTooOld = errors.New("lies before the replay floor")
+
+// ErrNotThere says that the log has no such record.
+var ErrNotThere = errors.New("is not on the log")
+
+// Begin returns a Replay that stands at the record seq, or before it: at the
+// checkpoint of the fold, or at the beginning of the epoch, that is nearest.
+func Begin(ctx context.Context, p *Past, seq uint64) (*Replay, error) {
+	bounds, err := p.bounds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if seq > bounds.Last {
+		return nil, fmt.Errorf("position %d %w, which ends at %d", seq, ErrNotThere, bounds.Last)
+	}
+	epoch, begins, err := newestEpoch(ctx, p.Log)
+	if err != nil {
+		return nil, err
+	}
+	inNewest := begins && epoch.Seq <= seq
+	cp, err := p.checkpoint(ctx, bounds, func(at uint64) bool { return at <= seq && (!inNewest || at > epoch.Seq) })
+	switch {
+	case err != nil:
+		return nil, err
+	case cp != nil:
+		return newReplay(p, cp), nil
+	case inNewest:
+		return p.beginAt(ctx, epoch)
+	}
+	r, err := p.beginFirst(ctx, bounds)
+	if err == nil && r.Position().Seq > seq {
+		err = fmt.Errorf("position %d %w: that is %d, the log begins at %d", seq, ErrTooOld, r.Position().Seq, bounds.First)
+	}
+	return r, err
+}
+
+// BeginAtFloor returns a Replay that stands at the replay floor: the lowest
+// position from which the log continues.
+func BeginAtFloor(ctx context.Context, p *Past) (*Replay, error) {
+	bounds, err := p.bounds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	first, err := p.beginFirst(ctx, bounds)
+	if err != nil && !errors.Is(err, ErrTooOld) || err == nil && first.Position().Seq < bounds.First {
+		return first, err
+	}
+	// The head of the log expired: a checkpoint may lie before its first epoch.
+	var lowest *fold.Fold
+	for {
+		cp, cerr := p.checkpoint(ctx, bounds, func(at uint64) bool {
+			return (lowest == nil || at < lowest.Position().Seq) && (first == nil || at < first.Position().Seq)
+		})
+		if cerr != nil {
+			return nil, cerr
+		}
+		if cp == nil {
+			break
+		}
+		lowest = cp
+	}
+	if lowest != nil {
+		return newReplay(p, lowest), nil
+	}
+	return first, err
+}
+
+func (p *Past) bounds(ctx context.Context) (events.Bounds, error) {
+	if err := p.HasLog(); err != nil {
+		return events.Bounds{}, err
+	}
+	return p.Log.Bounds(ctx)
+}
+
+// beginFirst begins as early as the records of the log alone allow: before the
+// first record, or with the first one that begins an epoch.
+func (p *Past) beginFirst(ctx context.Context, bounds events.Bounds) (*Replay, error) {
+	if bounds.First <= 1 {
+		return newReplay(p, fold.New("", fold.KindJudge{})), nil
+	}
+	for rec, err := range Records(ctx, p.Log, bounds.First, bounds.Last) {
+		if err != nil {
+			return nil, err
+		}
+		if g, ok := rec.Event.Body.(*events.Segment); ok && g.EpochRecord == 0 {
+			return p.beginAt(ctx, rec)
+		}
+	}
+	return nil, fmt.Errorf("the log from %d to %d %w: no epoch begins there", bounds.First, bounds.Last, ErrTooOld)
+}
+
+// beginAt begins with a record that begins an epoch.
+func (p *Past) beginAt(ctx context.Context, rec events.Record) (*Replay, error) {
+	r := newReplay(p, fold.New("", fold.KindJudge{}))
+	_, err := r.Next(ctx, rec)
+	r.from, r.begun = r.Position(), true
+	return r, err
+}
+
+// newestEpoch is the record that began the newest epoch.
+func newestEpoch(ctx context.Context, log events.Reader) (rec events.Record, ok bool, err error) {
+	rec, err = log.Last(ctx, events.SegmentSubject)
+	if errors.Is(err, events.ErrNotFound) {
+		return rec, false, nil
+	}
+	g, isSegment := rec.Event.Body.(*events.Segment)
+	if err != nil || !isSegment {
+		return rec, false, err
+	}
+	if g.EpochRecord == 0 {
+		return rec, true, nil
+	}
+	rec, err = log.Get(ctx, g.EpochRecord)
+	if errors.Is(err, events.ErrNotFound) {
+		return rec, false, nil // expired
+	}
+	return rec, err == nil, err
+}
+
+// checkpoint is the newest checkpoint of the fold at a position that is wanted,
+// from which the log continues; nil: there is none.
+func (p *Past) checkpoint(ctx context.Context, bounds events.Bounds, wanted func(seq uint64) bool) (*fold.Fold, error) {
+	if p.Blobs == nil {
+		return nil, nil
+	}
+	for m, err := range p.Versions.History(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		at := store.VersionOf(m.GetFoldCheckpoint().GetVersion())
+		if at.IsZero() || at.Seq > bounds.Last || !wanted(at.Seq) {
+			continue
+		}
+		f, err := p.restore(ctx, m.GetFoldCheckpoint())
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, fold.ErrCorrupt) {
+			continue // another one will do, or the log itself
+		}
+		if err != nil {
+			return nil, err
+		}
+		// It holds at least what it says: its builder went on while it was written.
+		if at := f.Position().Seq; at+1 < bounds.First || at > bounds.Last || !wanted(at) {
+			continue
+		}
+		if ours, err := p.leadsOn(ctx, f, bounds); err != nil || ours {
+			return f, err
+		}
+	}
+	return nil, nil
+}
+
+// leadsOn says whether the log goes on where f ends: it may have been rewound.
+func (p *Past) leadsOn(ctx context.Context, f *fold.Fold, bounds events.Bounds) (bool, error) {
+	at := f.Position().Seq
+	if at < bounds.First {
+		return true, nil // the record is gone, those behind it are not
+	}
+	rec, err := p.Log.Get(ctx, at)
+	return err == nil && rec.Hash == f.RecordHash(), err
+}
+
+// restore is the fold that a checkpoint holds, of whichever build it is.
+func (p *Past) restore(ctx context.Context, c *snapshotv1.Checkpoint) (*fold.Fold, error) {
+	rows, meta, err := p.foldRows(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return fold.Restore(meta.GetBuild(), fold.KindJudge{}, rowSeq(rows))
+}
+
+// foldRows are the rows of a checkpoint of the fold, and what they say of it.
+func (p *Past) foldRows(ctx context.Context, c *snapshotv1.Checkpoint) ([]store.Row, *snapshotv1.FoldMeta, error) {
+	rows, err := store.ReadRows(ctx, readOnly{p.Blobs}, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, row := range rows {
+		var r snapshotv1.FoldRow
+		if err := proto.Unmarshal(row.Value, &r); err == nil && r.GetMeta() != nil {
+			return rows, r.GetMeta(), nil
+		}
+	}
+	return rows, nil, nil
+}
+
+// base reads what a segment stands on.
+func (p *Past) base(ctx context.Context, h ident.Hash) (iter.Seq2[string, []byte], error) {
+	if p.Blobs == nil {
+		return nil, fmt.Errorf("base %s: %s has no blobs", h, p.Name)
+	}
+	b, err := p.Blobs.GetBlob(ctx, h)
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", h, err)
+	}
+	c, err := store.DecodeCheckpoint(b)
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", h, err)
+	}
+	rows, err := store.ReadRows(ctx, readOnly{p.Blobs}, c)
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", h, err)
+	}
+	return rowSeq(rows), nil
+}
+
+func rowSeq(rows []store.Row) iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for _, r := range rows {
+			if !yield(r.Key, r.Value) {
+				return
+			}
+		}
+	}
+}
+
+// readOnly are blobs to which nothing is put.
+type readOnly struct{ Blobs }
+
+// PutBlob implements store.Blobs.
+func (readOnly) PutBlob(context.Context, []byte) (ident.Hash, error) {
+	return ident.Hash{}, errors.ErrUnsupported
+}

@@ -1,0 +1,208 @@
+// Package builder puts a process's builder together: its file, the streams
+// that it makes, the lease, and what it says to the fleet.
+package builder
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/builder"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/tracing"
+	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/gate"
+	"meshlog.dev/store"
+	"meshlog.dev/store/bolt"
+	"meshlog.dev/store/natsfeed"
+)
+
+// Options say where a builder works.
+type Options struct {
+	Domain string
+	// ID names the builder, stable over restarts.
+	ID string
+	// Data is the data directory; the builder's file is File(Data).
+	Data string
+	// Replicas is how many servers keep the streams: 1, or 3 on a cluster.
+	Replicas int
+	// History is how long the log and the versions are kept.
+	History time.Duration
+	// LogBytes is how large the log may grow, which the bus sets aside; it
+	// takes nothing more then.
+	LogBytes int64
+	Connect  func(context.Context) (*bus.Conn, error)
+	Process  *process.Process
+}
+
+// File is the builder's file in a data directory.
+func File(data string) string { return filepath.Join(data, "builder", "versions.db") }
+
+// What Options are where nothing else is said.
+const (
+	DefaultHistory  = 8 * 24 * time.Hour
+	DefaultLogBytes = 4 << 30
+)
+
+// keptVersions is how many versions stay in the builder's own file.
+const keptVersions = 1024
+
+// Run builds, or stands by, until ctx is done.
+func Run(ctx context.Context, o Options) error {
+	log := o.Process.Log.With(process.Component, "builder")
+	o.Process.Admin.Ready("builder", func() error { return bus.ErrNotConnected })
+
+	// Its own file: a cache of what it has published and folded.
+	file := File(o.Data)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return process.DataError(fmt.Errorf("data directory: %w", err))
+	}
+	versions, damaged, err := bolt.Open(file, bolt.Options{Retention: store.Retention{Versions: keptVersions, Age: o.History}})
+	if err != nil {
+		return process.DataError(err)
+	}
+	defer versions.Close()
+	if damaged != nil {
+		log.Warn("the builder starts from the bus", "file", file, "reason", damaged)
+	}
+
+	nc, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	o.Process.Admin.Register(process.FileMetric("builder", file))
+	o.Process.Admin.Register(bus.ConnMetrics("builder", nc)...)
+	var events *natslog.Log
+	var chain *natsfeed.Feed
+	keep := &keeper{o: &o, nc: nc, log: log, lost: make(chan uint64, 1)}
+	err = bus.Retry(ctx, log, func(ctx context.Context) error {
+		events, chain, err = keep.open(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	return o.build(ctx, nc, builder.Config{
+		ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions,
+		Judge: fold.KindJudge{}, Gate: gate.New(), History: o.History, Logger: log,
+		Tracer: tracing.New(o.Process.Traces, "builder"),
+	}, keep, &sweeper{log: events, chain: chain, history: o.History, logger: log})
+}
+
+// build runs a builder on a bus, with what it says to the fleet and hears of it.
+func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, keep *keeper, sweeper *sweeper) error {
+	log, fleet := c.Logger, bus.NewFleet(nc, o.Domain, c.Logger)
+	c.Fleet = fleet
+	lease, err := bus.NewLease(nc, bus.LeaseOptions{Domain: o.Domain, Holder: o.ID, Log: log})
+	if err != nil {
+		return err
+	}
+	streams, err := bus.NewStreamMetrics(nc, log, natslog.DefaultStream, natsfeed.Stream, "OBJ_"+natsfeed.BlobBucket)
+	if err != nil {
+		return err
+	}
+	ticks := make(chan *reportv1.Tick, 1)
+	mismatches := make(chan ident.Position, 16)
+	reports := make(chan *reportv1.FrontendReport)
+	held := make(chan bool, 1)
+	var reporter *bus.Reporter
+	metrics := builder.NewMetrics()
+	o.Process.Admin.Register(metrics, streams)
+	b := builder.New(builder.Options{
+		Config: c,
+		Lease:  held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Reports: reports, BlobsLost: keep.lost, Metrics: metrics,
+		Changed: func() { reporter.Changed() },
+	})
+	keep.epoch = func() uint64 { return b.Report().GetPosition().GetEpoch() }
+	peers := bus.NewPeers(fleet)
+	reporter = fleet.BuilderReporter(o.ID, peers, b.Report)
+	o.Process.Admin.Ready("builder", func() error { return cmp.Or(bus.Ready(nc), ready(b.Report())) })
+	o.Process.Admin.Report("builder", func() any { return b.Report() })
+	o.Process.Admin.Page("fold", "what the builder has read of the log, shard by shard", foldPage(b))
+	check := &streamCheck{o: o, nc: nc, log: log}
+	o.Process.Admin.Warn("streams", check.warning)
+	o.Process.Admin.Page("streams", "the settings of the bus's streams that are not this builder's", check.page)
+
+	return process.RunStages(ctx,
+		// Folds the log, and publishes while it leads.
+		process.Stage{b.Run},
+		process.Stage{
+			// Leads, or stands by; gives the lease away once the builder has ended.
+			func(ctx context.Context) error {
+				return lease.Run(ctx, func(h bool) { latest(held, h); sweeper.leads.Store(h) })
+			},
+			// Makes streams anew that the bus has lost.
+			keep.run,
+			// Says which of their settings are others than its own.
+			check.run,
+			// Deletes blobs that nobody names any more.
+			sweeper.run,
+			// Tells watchers that list what is known of their shard.
+			func(ctx context.Context) error { return fleet.ServeDigests(ctx, b.Digests) },
+			// Hears from the leader how far its head is right.
+			func(ctx context.Context) error {
+				return fleet.Ticks(ctx, func(t *reportv1.Tick) {
+					latest(ticks, t)
+					sweeper.chain.Hint(store.VersionOf(t.GetHead()), t.GetVersionsSeq())
+				})
+			},
+			// Hears from frontends that the chain was rewound, and what proxies reject.
+			func(ctx context.Context) error {
+				return fleet.FrontendReports(ctx, func(r *reportv1.FrontendReport) {
+					if m := r.GetChainMismatch(); m != nil {
+						latest(mismatches, store.VersionOf(m.GetOwn()))
+					}
+					select {
+					case reports <- r:
+					case <-ctx.Done():
+					}
+				})
+			},
+			// Sees how full the bus is.
+			streams.Run,
+			// Says how it stands, and who else there is.
+			reporter.Run,
+			peers.Run,
+		},
+	)
+}
+
+// latest puts v into a channel with room, in the place of the oldest that
+// nobody has taken yet. Only one goroutine puts into c.
+func latest[T any](c chan T, v T) {
+	for {
+		select {
+		case c <- v:
+			return
+		default:
+		}
+		select {
+		case <-c:
+		default:
+		}
+	}
+}
+
+// ready says why a builder does not do its job.
+func ready(r *reportv1.BuilderReport) error {
+	switch {
+	case r.GetError() != "":
+		return errors.New(r.GetError())
+	case r.GetPosition().GetSeq() == 0:
+		return errors.New("has read nothing of the log yet")
+	case r.GetLeader() && len(r.GetWaiting()) > 0:
+		return errors.New(strings.Join(r.GetWaiting(), "; "))
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package builder
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"meshlog.dev/events"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/store/natsfeed"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// openKeeper is a keeper of the streams of a bus of its own.
+func openKeeper(t *testing.T) (*keeper, *natsfeed.Feed) {
+	t.Helper()
+	server, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	nc, err := bus.Connect(bus.ConnectOptions{Server: server, Name: t.Name(), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	k := &keeper{
+		o: &Options{Domain: "mesh", Replicas: 1, History: time.Hour, LogBytes: 1 << 20}, nc: nc, log: quiet,
+		epoch: func() uint64 { return 0 }, lost: make(chan uint64, 1),
+	}
+	_, chain, err := k.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.events.Close() })
+	return k, chain
+}
+
+// Blobs that are younger than the newest epoch are not those that it knew.
+func TestKeeperSeesBlobsMadeAnew(t *testing.T) {
+	k, _ := openKeeper(t)
+	js, err := jetstream.New(k.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lose := func() {
+		t.Helper()
+		if err := js.DeleteStream(t.Context(), "OBJ_"+natsfeed.BlobBucket); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun := 0
+	begin := func(s *events.Segment) uint64 {
+		t.Helper()
+		begun++
+		ack, err := k.events.Append(t.Context(), []events.Event{{ID: fmt.Sprint("segment ", begun), Body: s}}, events.Fence{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ack.Seq
+	}
+	// look is what one look comes to: the epoch that has lost its blobs; 0: none.
+	look := func(when string, want uint64) {
+		t.Helper()
+		_, made, err := k.ensure(t.Context())
+		if err == nil {
+			err = k.saw(t.Context(), made)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		got := uint64(0)
+		select {
+		case got = <-k.lost:
+		default:
+		}
+		if got != want {
+			t.Errorf("%s: epoch %d has lost its blobs, want %d (0: none)", when, got, want)
+		}
+	}
+
+	look("before an epoch", 0)
+	first := begin(&events.Segment{Epoch: 5, Build: "one"})
+	look("in an epoch", 0)
+	lose()
+	look("the blobs are gone", 5)
+	look("no other epoch has begun", 5)
+	begin(&events.Segment{Epoch: 5, Build: "two", EpochRecord: first})
+	look("a build speaks", 5)
+	second := begin(&events.Segment{Epoch: 6, Build: "two"})
+	look("an epoch has begun since", 0)
+	lose()
+	begin(&events.Segment{Epoch: 7, Build: "three"})
+	look("an epoch began while they were gone", 7)
+
+	// Where no record says when the epoch began, its number does.
+	now := uint64(time.Now().Unix())
+	begin(&events.Segment{Epoch: now - 60, Build: "three", EpochRecord: second + 1000})
+	look("the record has expired", now-60)
+	begin(&events.Segment{Epoch: now + 60, Build: "three", EpochRecord: second + 1000})
+	look("and the epoch is younger", 0)
+}

@@ -1,0 +1,66 @@
+package builder
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"meshlog.dev/events"
+	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/store/natsfeed"
+)
+
+// sweepShare is how many times blobs are swept in the time that the log is kept.
+const sweepShare = 8
+
+// sweeper deletes blobs that nobody names any more, while its builder leads.
+// Two leaders do no harm.
+type sweeper struct {
+	log     *natslog.Log
+	chain   *natsfeed.Feed
+	history time.Duration
+	leads   atomic.Bool
+	logger  *slog.Logger
+}
+
+// run sweeps until ctx is done.
+func (s *sweeper) run(ctx context.Context) error {
+	tick := time.NewTicker(s.history / sweepShare)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		if !s.leads.Load() {
+			continue
+		}
+		done, err := s.sweep(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			s.logger.Warn("blobs were not swept; the next attempt is in an eighth of the history", "error", err)
+		default:
+			s.logger.Info("blobs swept", "deleted", done.Blobs, "bytes", done.Bytes, "kept", done.Kept)
+		}
+	}
+}
+
+// sweep keeps, beside what versions name, the bases of all segments on the log:
+// without them nobody folds it.
+func (s *sweeper) sweep(ctx context.Context) (natsfeed.Swept, error) {
+	var bases []ident.Hash
+	for r, err := range s.log.Under(ctx, events.SegmentSubject) {
+		if err != nil {
+			return natsfeed.Swept{}, err
+		}
+		if segment, ok := r.Event.Body.(*events.Segment); ok && segment.Base != (ident.Hash{}) {
+			bases = append(bases, segment.Base)
+		}
+	}
+	return s.chain.Sweep(ctx, s.history, bases)
+}

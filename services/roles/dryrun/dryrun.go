@@ -1,0 +1,146 @@
+// Package dryrun says what meshlog would say of a directory of documents,
+// without a bus, a log or a file of its own: the watcher reads it, and the same
+// fold and gate judge it as in a builder.
+package dryrun
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/gate"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/file"
+)
+
+// Result is what came of a directory.
+type Result struct {
+	Objects     int
+	Diagnostics []problem.Diagnostic // sorted, the worst first
+}
+
+// Directory judges what a directory holds. It is an error only if the directory
+// itself cannot be read.
+func Directory(ctx context.Context, dir string) (Result, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	l := listing{stop: stop, problems: map[string][]problem.Diagnostic{}}
+	if err := file.New(dir).Run(ctx, &l); !l.listed {
+		return Result{}, fmt.Errorf("read %s: %w", dir, err)
+	}
+	problems, err := judge(l.objects)
+	if err != nil {
+		return Result{}, err
+	}
+	all := slices.AppendSeq(problems, concat(l.problems))
+	slices.SortFunc(all, func(a, b problem.Diagnostic) int {
+		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Origin, b.Origin), a.Compare(b))
+	})
+	return Result{Objects: len(l.objects), Diagnostics: slices.Compact(all)}, nil
+}
+
+func concat(by map[string][]problem.Diagnostic) func(yield func(problem.Diagnostic) bool) {
+	return func(yield func(problem.Diagnostic) bool) {
+		for ds := range maps.Values(by) {
+			for _, d := range ds {
+				if !yield(d) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// listing takes the first listing of a watcher, and ends it.
+type listing struct {
+	stop     func()
+	listed   bool
+	objects  []watcher.Object
+	problems map[string][]problem.Diagnostic
+}
+
+// List implements watcher.Sink.
+func (l *listing) List(_ context.Context, all watcher.Listing) error {
+	l.listed, l.objects = true, all.Objects
+	l.stop() // the watcher tells the problems, and ends
+	return nil
+}
+
+// Change implements watcher.Sink.
+func (l *listing) Change(ctx context.Context, _ []watcher.Object) error { return ctx.Err() }
+
+// Problems implements watcher.Sink.
+func (l *listing) Problems(origin string, ds []problem.Diagnostic) { l.problems[origin] = ds }
+
+// judge folds objects, and builds of them what a builder would.
+func judge(objects []watcher.Object) ([]problem.Diagnostic, error) {
+	const build, session = "dryrun", "s"
+	f := fold.New(build, fold.KindJudge{})
+	var seq uint64
+	var rows []world.RowChange
+	record := func(body events.Body) error {
+		seq++
+		c, _, err := f.Apply(events.Record{Seq: seq, Time: time.Unix(int64(seq), 0), Event: events.Event{Body: body}}, nil)
+		rows = append(rows, c.Rows...)
+		return err
+	}
+	shard := ident.Shard{Source: "file", Instance: "default"}
+	var none events.ShardDigests
+	err := errors.Join(
+		record(&events.Segment{Epoch: 1, Build: build}),
+		record(&events.Begin{Shard: shard, Session: session, Holder: build}),
+		record(&events.Alive{Shard: shard, Session: session, Low: 1, Digest: none.Sum(), Listed: events.AllBuckets()}),
+	)
+	for i, o := range objects {
+		pseq := uint64(i + 1)
+		err = errors.Join(err, record(&events.Object{
+			Key: ident.Key{Source: shard.Source, Instance: shard.Instance, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name},
+			Op:  events.Put, Value: o.Value, SourceVersion: o.SourceVersion, Origin: o.Origin,
+			Session: session, Pseq: pseq, Low: pseq,
+		}))
+	}
+	if err != nil {
+		return nil, err
+	}
+	world, changed, err := world.NewWorld().Apply(world.Change{Rows: rows})
+	if err != nil {
+		return nil, err
+	}
+	built, err := gate.New().Build(world, changed)
+	if err != nil {
+		return nil, fmt.Errorf("the world that the objects make cannot be served: %w", err)
+	}
+	return slices.Concat(f.Diagnostics(), world.Diagnostics(), built), nil
+}
+
+// Print writes the diagnostics, one a line, and returns how many are errors.
+func (r Result) Print(w io.Writer) (failed int) {
+	for _, d := range r.Diagnostics {
+		if d.Severity == problem.Error {
+			failed++
+		}
+		where := d.Origin
+		if where == "" {
+			where = d.Key.String()
+		}
+		what := d.Reason
+		if d.Field != "" {
+			what = d.Field + ": " + what
+		}
+		if d.Advice != "" {
+			what += "; " + d.Advice
+		}
+		fmt.Fprintf(w, "%-7s  %s: %s\n", d.Severity, where, what)
+	}
+	return failed
+}

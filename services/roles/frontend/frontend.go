@@ -1,0 +1,99 @@
+// Package frontend puts a process's frontend together: its file, and, as
+// soon as there is a bus, the version chain and its reports.
+package frontend
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/frontend"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/tracing"
+	"meshlog.dev/store"
+	"meshlog.dev/store/bolt"
+)
+
+// Options say where a frontend works.
+type Options struct {
+	Domain string
+	// ID names the frontend, stable over restarts.
+	ID string
+	// Data is the data directory; the frontend's file is File(Data).
+	Data string
+	// Ports take xDS; Run closes them.
+	Ports *Ports
+	// Connect blocks until there is a bus; the frontend serves meanwhile. nil:
+	// there is none, and what the file has is served.
+	Connect func(context.Context) (*bus.Conn, error)
+	// Limits are frontend.DefaultLimits if they are not set.
+	Limits  frontend.Limits
+	Process *process.Process
+}
+
+// File is the frontend's file in a data directory.
+func File(data string) string { return filepath.Join(data, "frontend", "versions.db") }
+
+// keptVersions is how many versions stay in the file: those in which a client
+// that comes back may still be.
+const keptVersions = 256
+
+// Run serves until ctx is done and the streams have ended.
+func Run(ctx context.Context, o Options) error {
+	log := o.Process.Log.With(process.Component, "frontend")
+
+	// Its own file: whatever else is dead, it serves from there.
+	file := File(o.Data)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return process.DataError(fmt.Errorf("data directory: %w", err))
+	}
+	versions, damaged, err := bolt.Open(file, bolt.Options{Retention: store.Retention{Versions: keptVersions}})
+	if err != nil {
+		return process.DataError(err)
+	}
+	defer versions.Close()
+	if damaged != nil {
+		log.Warn("the frontend starts from the bus", "file", file, "reason", damaged)
+	}
+
+	metrics := frontend.NewMetrics()
+	o.Process.Admin.Register(metrics, process.FileMetric("frontend", file))
+	reports := &lateReporter{}
+	config := frontend.Config{
+		ID: o.ID, Build: o.Process.Build, Store: versions, Listeners: o.Ports.Plain, TLSListeners: o.Ports.TLS,
+		Logger: log, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "frontend"), OnChange: reports.changed, Limits: o.Limits,
+	}
+	if config.Limits == (frontend.Limits{}) {
+		config.Limits = frontend.DefaultLimits()
+	}
+	var beside process.Stage
+	if certs := o.Ports.Certificates; certs != nil {
+		config.TLS = certs.Config()
+		beside = append(beside, o.Ports.look(&o, log))
+	}
+	if o.Connect != nil {
+		chain := newLateChain()
+		config.Chain, config.Head, config.Connected = chain, chain.Head, chain.connected
+		// Connects, reads the chain from then on, and reports.
+		beside = append(beside, func(ctx context.Context) error { return o.join(ctx, log, chain, reports) })
+	}
+	server, err := frontend.New(config)
+	if err != nil {
+		return err
+	}
+	reports.proxy = server.Proxy
+	reports.head, reports.suspects = server.HeadIs, server.Suspects
+	reports.report = func(summary bool) *reportv1.FrontendReport {
+		if summary {
+			return server.Summary()
+		}
+		return server.Report()
+	}
+	o.Process.Admin.Ready("frontend", server.Ready)
+	o.Process.Admin.Report("frontend", func() any { return server.Report() })
+	pages(o.Process.Admin, server)
+	return process.RunStages(ctx, process.Stage{server.Run}, beside)
+}

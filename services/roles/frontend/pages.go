@@ -1,0 +1,395 @@
+package frontend
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/frontend"
+	"meshlog.dev/services/frontend/replica"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/world"
+)
+
+// pages adds the debug pages of a frontend. They have the names that istiod's
+// have where they say the same thing.
+func pages(admin *process.Admin, s *frontend.Server) {
+	p := &debug{s}
+	admin.Page("syncz", "what each proxy was sent and has applied, type by type; ?proxyID=", p.syncz)
+	admin.Page("push_status", "what is being sent, and who waits", p.pushStatus)
+	admin.Page("config_dump", "what a proxy should have, resource by resource; ?proxyID=, ?type=CDS", p.configDump)
+	admin.Page("registryz", "services; ?host=", p.registryz)
+	admin.Page("endpointz", "endpoints of services; ?host=", p.endpointz)
+	admin.Page("configz", "objects that are served; ?kind=, ?namespace=, ?name=", p.configz)
+	admin.Page("snapshot", "the version that is served; ?prefix= its rows, ?key= what is in one", p.snapshot)
+}
+
+type debug struct{ server *frontend.Server }
+
+// serving is what is served; nil, after an answer that says so: nothing.
+func (p *debug) serving(w http.ResponseWriter) *replica.State {
+	st := p.server.Serving()
+	if st == nil {
+		http.Error(w, p.server.Ready().Error(), http.StatusServiceUnavailable)
+	}
+	return st
+}
+
+func (p *debug) syncz(w http.ResponseWriter, r *http.Request) {
+	params := process.Params(w, r, "proxyID")
+	if params == nil {
+		return
+	}
+	id := params.Get("proxyID")
+	process.WriteJSONList(w, filter(p.server.Proxies(), func(r *reportv1.ProxyReport) bool { return id == "" || r.GetId() == id }))
+}
+
+func filter[T any](all iter.Seq[T], keep func(T) bool) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for v := range all {
+			if keep(v) && !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+// mostUnanswered is how many responses that wait are told.
+const mostUnanswered = 100
+
+type pushStatus struct {
+	Version      string       `json:"version"`
+	Published    time.Time    `json:"published,omitzero"`
+	Streams      int          `json:"streams"`
+	Applied      int          `json:"applied"`
+	Behind       int          `json:"behind"`
+	Rejected     int          `json:"rejected"`
+	Waiting      int          `json:"waiting"`
+	FirstAnswers int          `json:"firstAnswers"`
+	Unanswered   int          `json:"unanswered"`
+	Oldest       []unanswered `json:"oldestUnanswered"`
+}
+
+type unanswered struct {
+	Proxy string    `json:"proxy"`
+	Type  string    `json:"type"`
+	Since time.Time `json:"since"`
+}
+
+func (p *debug) pushStatus(w http.ResponseWriter, r *http.Request) {
+	if process.Params(w, r) == nil {
+		return
+	}
+	s := p.server.PushStatus(mostUnanswered)
+	view := pushStatus{
+		Version: s.Version.String(), Published: s.Published,
+		Streams: s.Streams, Applied: s.Applied, Behind: s.Behind, Rejected: s.Rejected,
+		Waiting: s.Waiting, FirstAnswers: s.FirstAnswers, Unanswered: s.AllUnanswered, Oldest: []unanswered{},
+	}
+	for _, u := range s.Unanswered {
+		view.Oldest = append(view.Oldest, unanswered{u.Proxy, u.Type.String(), u.Since})
+	}
+	process.WriteJSON(w, view)
+}
+
+type dumped struct {
+	Connected   time.Time       `json:"connected"`
+	Type        string          `json:"type"`
+	Name        string          `json:"name"`
+	Version     string          `json:"version,omitempty"` // of name and content, as in delta
+	Sent        bool            `json:"sent"`
+	Applied     bool            `json:"applied"`
+	Same        bool            `json:"current"` // what was sent last is what it should have
+	HeldBack    bool            `json:"heldBack,omitempty"`
+	Quarantined bool            `json:"quarantined,omitempty"`
+	Lingering   bool            `json:"lingering,omitempty"`
+	Resource    json.RawMessage `json:"resource,omitempty"`
+	Unreadable  string          `json:"unreadable,omitempty"`
+}
+
+func (p *debug) configDump(w http.ResponseWriter, r *http.Request) {
+	params := process.Params(w, r, "proxyID", "type")
+	if params == nil {
+		return
+	}
+	id, only := params.Get("proxyID"), params.Get("type")
+	types := []string{""}
+	for t := range ident.ResourceTypes {
+		types = append(types, t.String())
+	}
+	switch {
+	case id == "":
+		http.Error(w, "give ?proxyID=; /debug/syncz lists them", http.StatusBadRequest)
+		return
+	case !slices.Contains(types, only):
+		http.Error(w, fmt.Sprintf("no type %q; there are %s", only, strings.Join(types[1:], ", ")), http.StatusBadRequest)
+		return
+	case !p.connected(id):
+		http.Error(w, fmt.Sprintf("proxy %q is not connected here; /debug/syncz lists those that are", id), http.StatusNotFound)
+		return
+	}
+	process.WriteJSONList(w, func(yield func(dumped) bool) {
+		for d := range p.server.Dump(id) {
+			if (only == "" || only == d.Type.String()) && !yield(dumpOf(d)) {
+				return
+			}
+		}
+	})
+}
+
+func (p *debug) connected(id string) bool {
+	for r := range p.server.Proxies() {
+		if r.GetId() == id {
+			return true
+		}
+	}
+	return false
+}
+
+func dumpOf(d frontend.Dumped) dumped {
+	view := dumped{
+		Connected: d.Since, Type: d.Type.String(), Name: d.Name, Sent: d.Sent, Applied: d.Applied,
+		HeldBack: d.HeldBack, Quarantined: d.Quarantined, Lingering: d.Lingering,
+	}
+	if d.Resource == nil {
+		return view
+	}
+	view.Version, view.Same = d.Resource.Sum.String(), d.Resource.Sum == d.Sum
+	m, err := (&anypb.Any{TypeUrl: d.Type.URL(), Value: d.Resource.Value()}).UnmarshalNew()
+	if err == nil {
+		view.Resource, err = protojson.Marshal(m)
+	}
+	if err != nil {
+		view.Unreadable = err.Error()
+	}
+	return view
+}
+
+type service struct {
+	Host       string   `json:"host"`
+	Namespace  string   `json:"namespace"`
+	Object     string   `json:"object"`
+	Resolution string   `json:"resolution"`
+	Headless   bool     `json:"headless,omitempty"`
+	External   bool     `json:"external,omitempty"`
+	AliasOf    string   `json:"aliasOf,omitempty"`
+	Aliases    []string `json:"aliases,omitempty"`
+	Addresses  []string `json:"addresses,omitempty"`
+	ExportTo   []string `json:"exportTo"`
+	Ports      []port   `json:"ports"`
+}
+
+type port struct {
+	Number    uint32     `json:"number"`
+	Name      string     `json:"name,omitempty"`
+	Protocol  string     `json:"protocol,omitempty"`
+	Endpoints int        `json:"endpoints"`
+	List      []endpoint `json:"list,omitempty"`
+}
+
+type endpoint struct {
+	Address  string `json:"address"`
+	Port     uint32 `json:"port"`
+	Health   string `json:"health"`
+	Weight   uint32 `json:"weight"`
+	Locality string `json:"locality,omitempty"`
+	Network  string `json:"network,omitempty"`
+	Cluster  string `json:"cluster,omitempty"`
+	Workload string `json:"workload,omitempty"`
+}
+
+func (p *debug) registryz(w http.ResponseWriter, r *http.Request) { p.services(w, r, false) }
+func (p *debug) endpointz(w http.ResponseWriter, r *http.Request) { p.services(w, r, true) }
+
+func (p *debug) services(w http.ResponseWriter, r *http.Request, endpoints bool) {
+	params := process.Params(w, r, "host")
+	if params == nil {
+		return
+	}
+	st := p.serving(w)
+	if st == nil {
+		return
+	}
+	host := params.Get("host")
+	process.WriteJSONList(w, func(yield func(service) bool) {
+		for _, s := range st.PushContext.AllServices() {
+			if (host == "" || s.Hostname == host) && !yield(serviceOf(st.PushContext, s, endpoints)) {
+				return
+			}
+		}
+	})
+}
+
+var resolutions = map[index.Resolution]string{
+	index.Static: "static", index.DNS: "dns", index.DNSRoundRobin: "dns-round-robin", index.Passthrough: "passthrough", index.DynamicDNS: "dynamic-dns",
+}
+
+var protocols = map[index.Protocol]string{
+	index.HTTP: "HTTP", index.HTTP2: "HTTP2", index.GRPC: "GRPC", index.GRPCWeb: "GRPC-Web", index.HTTPS: "HTTPS", index.TLS: "TLS",
+	index.TCP: "TCP", index.Mongo: "Mongo", index.MySQL: "MySQL", index.Redis: "Redis",
+}
+
+var healths = map[index.Health]string{index.Healthy: "healthy", index.Unhealthy: "unhealthy", index.Draining: "draining"}
+
+func serviceOf(pc *index.PushContext, s *index.Service, endpoints bool) service {
+	view := service{
+		Host: s.Hostname, Namespace: s.Namespace, Object: s.Key.String(), Resolution: resolutions[s.Resolution],
+		Headless: s.Headless, External: s.External, AliasOf: s.AliasOf, Aliases: s.Aliases, Addresses: s.Addresses, ExportTo: s.ExportTo,
+		Ports: []port{},
+	}
+	all := pc.Read().Endpoints(s.ServiceID)
+	for _, p := range s.Ports {
+		of := port{Number: p.Number, Name: p.Name, Protocol: protocols[p.Protocol], Endpoints: len(all[p.Number])}
+		if endpoints {
+			for _, e := range all[p.Number] {
+				of.List = append(of.List, endpointOf(e))
+			}
+		}
+		view.Ports = append(view.Ports, of)
+	}
+	return view
+}
+
+func endpointOf(e index.Endpoint) endpoint {
+	view := endpoint{Address: e.Address, Port: e.Port, Health: healths[e.Health], Weight: e.Weight, Network: e.Network, Cluster: e.ClusterID}
+	if l := e.Locality; l != (proxy.Locality{}) {
+		view.Locality = strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.SubZone, "/")
+	}
+	if e.Workload != "" {
+		view.Workload = e.WorkloadNamespace + "/" + e.Workload
+	}
+	return view
+}
+
+type object struct {
+	Kind       string          `json:"kind"`
+	Namespace  string          `json:"namespace,omitempty"`
+	Name       string          `json:"name"`
+	Source     string          `json:"source"`
+	Created    time.Time       `json:"created,omitzero"`
+	Row        string          `json:"row"` // of /debug/snapshot?key=
+	Document   json.RawMessage `json:"document,omitempty"`
+	Unreadable string          `json:"unreadable,omitempty"`
+}
+
+func (p *debug) configz(w http.ResponseWriter, r *http.Request) {
+	params := process.Params(w, r, "kind", "namespace", "name")
+	if params == nil {
+		return
+	}
+	st := p.serving(w)
+	if st == nil {
+		return
+	}
+	is := func(param, value string) bool { return !params.Has(param) || params.Get(param) == value }
+	var kinds []string
+	for _, k := range kind.All() {
+		kinds = append(kinds, k.Name)
+	}
+	if k := params.Get("kind"); k != "" && !slices.Contains(kinds, k) {
+		http.Error(w, fmt.Sprintf("no kind %q; there are %s", k, strings.Join(kinds, ", ")), http.StatusBadRequest)
+		return
+	}
+	process.WriteJSONList(w, func(yield func(object) bool) {
+		for _, k := range kinds {
+			if !is("kind", k) {
+				continue
+			}
+			for o := range st.World.Objects(k) {
+				if is("namespace", o.Key.Namespace) && is("name", o.Key.Name) && !yield(objectOf(o.Key, o.Value)) {
+					return
+				}
+			}
+		}
+	})
+}
+
+func objectOf(k ident.Key, v ident.Value) object {
+	view := object{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Source: k.Shard().String(), Created: v.Created, Row: k.Row()}
+	var err error
+	if view.Document, err = kind.Document(k.Kind, v.Type, v.Bytes); err != nil {
+		view.Unreadable = err.Error()
+	}
+	return view
+}
+
+type snapshot struct {
+	Version  string          `json:"version"`
+	Root     string          `json:"root"`
+	Rows     int             `json:"rows"`
+	Received time.Time       `json:"received,omitzero"` // from the chain; else it is from the own file
+	Manifest json.RawMessage `json:"manifest"`
+}
+
+type row struct {
+	Key   string `json:"key"`
+	Bytes int    `json:"bytes"`
+}
+
+func (p *debug) snapshot(w http.ResponseWriter, r *http.Request) {
+	params := process.Params(w, r, "key", "prefix")
+	if params == nil {
+		return
+	}
+	st := p.serving(w)
+	switch {
+	case st == nil:
+	case params.Has("key"):
+		p.row(w, st, params.Get("key"))
+	case params.Has("prefix"):
+		process.WriteJSONList(w, func(yield func(row) bool) {
+			for r := range st.Snapshot.Rows() {
+				if strings.HasPrefix(r.Key, params.Get("prefix")) && !yield(row{r.Key, len(r.Value)}) {
+					return
+				}
+			}
+		})
+	default:
+		manifest, err := protojson.Marshal(st.Manifest)
+		if err != nil {
+			manifest, _ = json.Marshal(err.Error()) // a text cannot fail
+		}
+		process.WriteJSON(w, snapshot{
+			Version: st.Version().String(), Root: st.Root().String(), Rows: st.Snapshot.Len(),
+			Received: st.Received, Manifest: manifest,
+		})
+	}
+}
+
+// row answers with what is in a row.
+func (p *debug) row(w http.ResponseWriter, st *replica.State, key string) {
+	b, ok := st.Snapshot.Get(key)
+	if !ok {
+		http.Error(w, fmt.Sprintf("no row %q; ?prefix= lists those that there are", key), http.StatusNotFound)
+		return
+	}
+	k, overlay, err := ident.ParseRow(key)
+	if err == nil && overlay != "" {
+		var o world.Overlay
+		if o, err = world.UnmarshalOverlay(overlay, b); err == nil {
+			process.WriteJSON(w, o.Proto())
+			return
+		}
+	}
+	var v ident.Value
+	if err == nil {
+		v, err = world.UnmarshalValue(b)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	process.WriteJSON(w, objectOf(k, v))
+}

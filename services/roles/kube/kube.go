@@ -1,0 +1,90 @@
+package kube
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/roles/watcher"
+	"meshlog.dev/services/watcher/kube"
+	"meshlog.dev/services/watcher/kube/apiserver"
+	"meshlog.dev/services/watcher/kube/clusters"
+)
+
+// Options say for whom clusters are watched.
+type Options struct {
+	Domain string
+	// Holder names this process: stable over restarts, other than its twin's.
+	Holder string
+	// Connect connects to the bus, for a shard.
+	Connect func(ident.Shard) func(context.Context) (*bus.Conn, error)
+	Process *process.Process
+}
+
+// Shard is that of the cluster.
+func (s *Settings) Shard() ident.Shard { return shard(s.Cluster) }
+
+func shard(cluster string) ident.Shard {
+	return ident.Shard{Source: kube.Source, Instance: cluster}
+}
+
+// remoteRetry is the longest pause before the Secrets that name other clusters
+// are asked for again: none of these is watched before the first answer.
+const remoteRetry = 2 * time.Second
+
+// Run watches the cluster, and those that its Secrets name where they are asked
+// for, until ctx is done.
+func Run(ctx context.Context, s *Settings, o Options) error {
+	log := o.Process.Log.With(process.Component, "watcher")
+	// What client-go says without having been asked: the process's log is
+	// where to look for it.
+	klog.SetSlogLogger(log)
+	cfg, err := s.Config(log)
+	if err != nil {
+		return err
+	}
+	cfg.Metrics = kube.NewMetrics(cfg.Cluster)
+	w, err := kube.New(cfg)
+	if err != nil {
+		return err
+	}
+	stage := process.Stage{func(ctx context.Context) error { return run(ctx, cfg, w, o, false) }}
+	if s.RemoteClusters != "" {
+		limits := apiserver.DefaultLimits()
+		limits.MaxRetry = remoteRetry
+		others := clusters.Config{
+			API:  apiserver.Config{REST: cfg.REST, QPS: cfg.QPS, Burst: cfg.Burst},
+			Home: cfg.Cluster, Namespace: s.RemoteClusters, Logger: log, Limits: limits,
+		}
+		common, err := s.common(log)
+		if err != nil {
+			return err
+		}
+		remote := newSupervisor(others, w, func(ctx context.Context, r clusters.Cluster) error {
+			cfg := common
+			cfg.Cluster, cfg.REST, cfg.Metrics = r.Name, r.REST, kube.NewMetrics(r.Name)
+			w, err := kube.New(cfg)
+			if err != nil {
+				return err
+			}
+			return run(ctx, cfg, w, o, true)
+		})
+		o.Process.Admin.Warn("other clusters", remote.known)
+		stage = append(stage, remote.run)
+	}
+	return process.RunStages(ctx, stage)
+}
+
+// run publishes what the watcher of a cluster sees.
+func run(ctx context.Context, cfg kube.Config, w *kube.Watcher, o Options, optional bool) error {
+	o.Process.Admin.Register(cfg.Metrics)
+	defer o.Process.Admin.Unregister(cfg.Metrics)
+	return watcher.Run(ctx, watcher.Options{
+		Domain: o.Domain, Shard: shard(cfg.Cluster), Holder: o.Holder, Watcher: w,
+		Connect: o.Connect(shard(cfg.Cluster)), Process: o.Process, Optional: optional,
+	})
+}

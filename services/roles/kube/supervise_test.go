@@ -1,0 +1,188 @@
+package kube
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/discovery"
+	"meshlog.dev/deploy/testkit/kubetest"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/kube"
+	"meshlog.dev/services/watcher/kube/apiserver"
+	"meshlog.dev/services/watcher/kube/clusters"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// secret names a cluster, reached as a kubeconfig says.
+func secret(name, cluster, kubeconfig string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata: {name: %s, namespace: default, labels: {istio/multiCluster: "true"}}
+data: {%s: %s}
+`, name, cluster, kubeconfig)
+}
+
+// TestSupervise adds, rotates and removes clusters by their Secrets.
+func TestSupervise(t *testing.T) {
+	s := kubetest.Start(t)
+	ctx := t.Context()
+	access := func(user string) string {
+		t.Helper()
+		c, err := s.User(ctx, user, rbacv1.PolicyRule{Verbs: []string{"get"}, NonResourceURLs: []string{"/version"}})
+		must(t, err)
+		b, err := kubetest.Kubeconfig(c)
+		must(t, err)
+		return base64.StdEncoding.EncodeToString(b)
+	}
+	cfg := kube.Config{REST: s.Config(), Cluster: "home", Logger: slog.New(slog.DiscardHandler)}
+	home, err := kube.New(cfg)
+	must(t, err)
+	others := clusters.Config{
+		API: apiserver.Config{REST: s.Config(), QPS: 100, Burst: 100}, Home: cfg.Cluster, Namespace: "default",
+		Logger: cfg.Logger, Limits: apiserver.DefaultLimits(),
+	}
+	// What a watch does: it says that it begins and ends, and uses its access.
+	said := make(chan string)
+	watch := func(ctx context.Context, r clusters.Cluster) error {
+		d, err := discovery.NewDiscoveryClientForConfig(r.REST)
+		if err == nil {
+			_, err = d.ServerVersion()
+		}
+		said <- fmt.Sprintf("%s begins: %v", r.Name, err)
+		<-ctx.Done()
+		said <- r.Name + " ends"
+		return ctx.Err()
+	}
+	hears := func(want ...string) {
+		t.Helper()
+		var got []string
+		for range want {
+			got = append(got, <-said)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%v, want %v", got, want)
+		}
+	}
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- newSupervisor(others, home, watch).run(running) }()
+
+	must(t, s.Apply(ctx, secret("a", "west", access("one"))))
+	hears("west begins: <nil>")
+	must(t, s.Apply(ctx, secret("b", "south", access("two"))))
+	hears("south begins: <nil>")
+	// A rotation is that of one cluster.
+	must(t, s.Apply(ctx, secret("a", "west", access("three"))))
+	hears("west ends", "west begins: <nil>")
+	// One that would run a program is as if it were not there.
+	bad := base64.StdEncoding.EncodeToString([]byte(strings.Replace(`
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, interactiveMode: Never}}}]
+`, "\n", "", 1)))
+	must(t, s.Apply(ctx, secret("c", "evil", bad), secret("d", "north", access("four"))))
+	hears("north begins: <nil>")
+	must(t, s.Delete(ctx, secret("b", "south", "")))
+	hears("south ends")
+	stop()
+	hears("north ends", "west ends")
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// warnings are what a log warns of.
+type warnings chan string
+
+func (w warnings) Enabled(context.Context, slog.Level) bool { return true }
+func (w warnings) WithAttrs([]slog.Attr) slog.Handler       { return w }
+func (w warnings) WithGroup(string) slog.Handler            { return w }
+
+func (w warnings) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn {
+		w <- r.Message
+	}
+	return nil
+}
+
+// problems is a sink that takes problems alone.
+type problems map[string][]problem.Diagnostic
+
+func (problems) List(context.Context, watcher.Listing) error       { return nil }
+func (problems) Change(context.Context, []watcher.Object) error    { return nil }
+func (p problems) Problems(origin string, ds []problem.Diagnostic) { p[origin] = ds }
+
+// TestSuperviseWithoutHome: while the API server that has the Secrets is away
+// from the start, it is said that other clusters wait for it; they are watched
+// once it is there.
+func TestSuperviseWithoutHome(t *testing.T) {
+	s := kubetest.Start(t)
+	ctx := t.Context()
+	kubeconfig, err := kubetest.Kubeconfig(s.Config())
+	must(t, err)
+	must(t, s.Apply(ctx, secret("a", "west", base64.StdEncoding.EncodeToString(kubeconfig))))
+	s.API.Kill()
+
+	warned := make(warnings, 10)
+	cfg := kube.Config{REST: s.Config(), Cluster: "home", Logger: slog.New(warned)}
+	home, err := kube.New(cfg)
+	must(t, err)
+	limits := apiserver.DefaultLimits()
+	limits.MaxRetry = remoteRetry
+	began, end := make(chan string), make(chan error, 1)
+	remote := newSupervisor(clusters.Config{
+		API: apiserver.Config{REST: s.Config(), QPS: 100, Burst: 100}, Home: cfg.Cluster, Namespace: "default", Logger: cfg.Logger, Limits: limits,
+	}, home, func(ctx context.Context, r clusters.Cluster) error {
+		began <- r.Name
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	running, stop := context.WithCancel(ctx)
+	go func() { end <- remote.run(running) }()
+
+	const want = "not watched before the Secrets that name them are read"
+	if got := <-warned; !strings.Contains(got, want) {
+		t.Errorf("the log warns that %s, want %q", got, want)
+	}
+	if err := remote.known(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("whether clusters are known: %v, want %q and why", err, want)
+	}
+	said := problems{}
+	if err := home.Run(ctx, said); err == nil {
+		t.Error("the API server is away, and its cluster can be read")
+	}
+	if ds := said["other clusters"]; len(ds) != 1 || !strings.Contains(ds[0].Effect, "other clusters are not watched before") || ds[0].Advice == "" {
+		t.Errorf("of other clusters is reported %v", ds)
+	}
+	must(t, s.API.Start(ctx))
+	if name := <-began; name != "west" {
+		t.Errorf("cluster %s is watched, want west", name)
+	}
+	if err := remote.known(); err != nil {
+		t.Error(err)
+	}
+	stop()
+	if err := <-end; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

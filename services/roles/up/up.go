@@ -1,0 +1,199 @@
+// Package up is all of meshlog in one process: the one wiring function.
+//
+//	DIR ──────> watcher/file ──> log ──> builder ──> version chain ──> frontend ──> Envoys
+//	CLUSTER ──> watcher/kube ──>  │                       │
+//	            policy ────────>  └──── embedded bus ─────┘
+//
+// Each role has its own connection to the bus, its own file and its own
+// reports, as if it were alone; builderup, frontendup, watcherup and kubeup put
+// them together for `up` and for the separate processes alike.
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/spf13/pflag"
+
+	"meshlog.dev/proto/ident"
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/roles/builder"
+	"meshlog.dev/services/roles/frontend"
+	"meshlog.dev/services/roles/kube"
+	watcherroles "meshlog.dev/services/roles/watcher"
+	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/file"
+)
+
+// Settings of `meshlog up`.
+type Settings struct {
+	// Config is the directory of YAML that is watched, subdirectories
+	// included; empty: none.
+	Config string
+	// Kube is the cluster that is watched, if it has a Kubeconfig: what is not
+	// told is not looked for here.
+	Kube kube.Settings
+	// Data is the data directory, made where it is missing: nats/ is the bus,
+	// builder/ and frontend/ hold a file each, bus says where the bus is.
+	Data string
+	// BusListen is where the bus listens, for the CLI and for processes of
+	// their own; port 0 takes a free one.
+	BusListen string
+	Frontend  frontend.Settings
+	Builder   builder.Settings
+}
+
+// DefaultSettings lack Data, and what is watched.
+func DefaultSettings() *Settings {
+	return &Settings{
+		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
+	}
+}
+
+// Flags binds the settings.
+func (s *Settings) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&s.Config, "config", s.Config, "`directory` of YAML to watch, subdirectories included")
+	fs.StringVar(&s.Data, "data", s.Data, "data `directory`, made where it is missing: it holds the log and all that was published. Keep it")
+	fs.StringVar(&s.BusListen, "bus-listen", s.BusListen, "`address` of the bus, for the command line and other processes; port 0 takes a free one, which DATA/bus tells. "+
+		"Change it where processes of other machines join")
+	s.Kube.Flags(fs)
+	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` that says where a cluster's API server is and who asks it. " +
+		"Give it to watch a cluster, beside the directory of --config or without one"
+	s.Frontend.Flags(fs)
+	s.Builder.Flags(fs)
+}
+
+// Check says what is missing.
+func (s *Settings) Check() error {
+	var config error
+	switch {
+	case s.Config != "":
+		config = process.CheckConfig(s.Config)
+	case s.Kube.Kubeconfig == "":
+		config = process.Invalid("config", "is missing: give the directory of YAML to serve, or the cluster to watch with --kubeconfig")
+	}
+	return errors.Join(config, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check())
+}
+
+// Verify says what is wrong with what the settings name, and writes to w what
+// there is to say about documents.
+func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
+	var directory, cluster error
+	if s.Config != "" {
+		directory = watcherroles.VerifyDirectory(ctx, s.Config, w)
+	}
+	if s.Kube.Kubeconfig != "" {
+		cluster = s.Kube.Verify()
+	}
+	return errors.Join(directory, cluster, process.VerifyData(s.Data), s.Frontend.Verify())
+}
+
+// id names each role of the process: there is one of each on a data directory.
+const id = "up"
+
+// Run is `meshlog up`.
+func Run(ctx context.Context, p *process.Process, s *Settings) error {
+	// Listen first: a port in use is said before anything is touched.
+	ports, err := s.Frontend.Open()
+	if err != nil {
+		return err
+	}
+	defer ports.Close()
+
+	// The bus: a NATS server in this process, on DATA/nats. The last to end.
+	if err := free(s.BusListen); err != nil {
+		return err
+	}
+	server, err := bus.StartServer(bus.ServerOptions{Dir: s.Data, Listen: s.BusListen, Log: p.Log.With(process.Component, "bus")})
+	if err != nil {
+		return process.DataError(err)
+	}
+	defer server.Close()
+	connect := func(name string) func(context.Context) (*bus.Conn, error) {
+		return func(context.Context) (*bus.Conn, error) {
+			return bus.Connect(bus.ConnectOptions{Server: server, Name: name, Log: p.Log.With(process.Component, "bus", "connection", name)})
+		}
+	}
+
+	sources, err := s.sources(p, connect)
+	if err != nil {
+		return err
+	}
+
+	p.Log.Info("up", append(ports.Attrs(), "config", s.Config, "kubeconfig", s.Kube.Kubeconfig, "data", s.Data, "bus", server.URL())...)
+	return process.RunStages(ctx,
+		// version chain -> frontend -> Envoys. It drains first: while its
+		// streams end, everything behind it is still there.
+		process.Stage{func(ctx context.Context) error {
+			return frontend.Run(ctx, frontend.Options{
+				Domain: process.DefaultDomain, ID: id, Data: s.Data, Ports: ports,
+				Connect: connect("frontend"), Limits: s.Frontend.Limits, Process: p,
+			})
+		}},
+		// log -> builder -> version chain. The leader, and the only one.
+		process.Stage{func(ctx context.Context) error {
+			return builder.Run(ctx, builder.Options{
+				Domain: process.DefaultDomain, ID: id, Data: s.Data, Replicas: 1,
+				History: s.Builder.History, LogBytes: s.Builder.LogMiB << 20,
+				Connect: connect("builder"), Process: p,
+			})
+		}},
+		// sources -> watchers -> log.
+		sources,
+	)
+}
+
+// connector connects to the bus under a name.
+type connector func(name string) func(context.Context) (*bus.Conn, error)
+
+// sources watch the directory and the cluster, and say that both are required.
+func (s *Settings) sources(p *process.Process, connect connector) (process.Stage, error) {
+	var all process.Stage
+	var required []*configv1.RequiredSource
+	connectAs := func(shard ident.Shard) func(context.Context) (*bus.Conn, error) {
+		return connect("watcher " + shard.String())
+	}
+	watch := func(shard ident.Shard, w watcher.Watcher) {
+		all = append(all, func(ctx context.Context) error {
+			return watcherroles.Run(ctx, watcherroles.Options{
+				Domain: process.DefaultDomain, Shard: shard, Holder: id, Watcher: w, Connect: connectAs(shard), Process: p,
+			})
+		})
+	}
+	// A file that is broken, or a kind that may not be read, keeps only itself
+	// from being served.
+	if s.Config != "" {
+		shard := ident.Shard{Source: "file", Instance: "default"}
+		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
+		watch(shard, file.New(s.Config))
+	}
+	if s.Kube.Kubeconfig != "" {
+		shard := s.Kube.Shard()
+		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
+		all = append(all, func(ctx context.Context) error {
+			return kube.Run(ctx, &s.Kube, kube.Options{Domain: process.DefaultDomain, Holder: id, Connect: connectAs, Process: p})
+		})
+	}
+	own := ident.Shard{Source: world.DefaultsSource, Instance: "default"}
+	policy, err := newPolicySource(append(required, &configv1.RequiredSource{Source: own.Source, Instance: own.Instance})...)
+	if err != nil {
+		return nil, err
+	}
+	watch(own, policy)
+	return all, nil
+}
+
+// free says that nobody else listens where the bus will.
+func free(addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("bus: %w; give another address with --bus-listen", err)
+	}
+	return l.Close()
+}

@@ -1,0 +1,28 @@
+package watcher
+
+import (
+	"context"
+	"io"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/roles/dryrun"
+)
+
+// VerifyDirectory writes to w what meshlog would say of the documents in the
+// directory that --config names. It is an error if any of them is one.
+func VerifyDirectory(ctx context.Context, dir string, w io.Writer) error {
+	if process.CheckConfig(dir) != nil {
+		return nil // which has been said
+	}
+	r, err := dryrun.Directory(ctx, dir)
+	if err != nil {
+		return process.Invalid("config", "%w", err)
+	}
+	switch failed := r.Print(w); failed {
+	case 0:
+		return nil
+	case 1:
+		return process.Invalid("config", "1 error in its documents")
+	default:
+		return process.Invalid("config", "%d errors in its documents", failed)
+	}
+}

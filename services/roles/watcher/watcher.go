@@ -1,0 +1,179 @@
+// Package watcher puts a process's watcher together: its connection, the
+// log, the leader's answers, and its reports.
+package watcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/internal/tracing"
+	"meshlog.dev/services/watcher"
+)
+
+// Options say what is watched, and for whom.
+type Options struct {
+	Domain string
+	Shard  ident.Shard
+	// Holder names this process: stable over restarts, other than its twin's.
+	Holder  string
+	Watcher watcher.Watcher
+	Connect func(context.Context) (*bus.Conn, error)
+	Process *process.Process
+	// Optional says that the process is ready without it: one of several that
+	// come and go.
+	Optional bool
+}
+
+// Run watches until ctx is done.
+func Run(ctx context.Context, o Options) error {
+	w := &running{Options: o}
+	w.state.Store(&watcher.State{})
+	logger := o.Process.Log.With(process.Component, "watcher")
+	admin, condition, page := o.Process.Admin, "watcher "+o.Shard.String(), "watcher-"+o.Shard.Source+"-"+o.Shard.Instance
+	if o.Optional {
+		admin.Warn(condition, w.ready)
+	} else {
+		admin.Ready(condition, w.ready)
+	}
+	admin.Report(page, func() any { return w.report() })
+	defer admin.Forget(condition, page)
+
+	nc, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	w.nc.Store(nc)
+	connection := bus.ConnMetrics(condition, nc)
+	admin.Register(connection...)
+	defer admin.Unregister(connection...)
+
+	var log *natslog.Log
+	err = bus.Retry(ctx, logger.With("shard", o.Shard.String()), func(ctx context.Context) error {
+		log, err = openLog(ctx, nc, o.Domain, o.Shard)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+
+	metrics := watcher.NewMetrics(o.Shard)
+	admin.Register(metrics)
+	defer admin.Unregister(metrics)
+	fleet := bus.NewFleet(nc, o.Domain, logger)
+	reporter := fleet.WatcherReporter(o.Holder, o.Shard, w.report)
+	requests := make(chan string, 1)
+	return process.RunStages(ctx,
+		// Sees what the source holds, and puts what changed on the log.
+		process.Stage{func(ctx context.Context) error {
+			return watcher.Run(ctx, watcher.Config{
+				Shard: o.Shard, Holder: o.Holder, Watcher: o.Watcher, Log: log, Leader: fleet,
+				Logger: logger, ListingRequests: requests, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "watcher"),
+				OnState: func(s watcher.State) { w.state.Store(&s); reporter.Changed() },
+			})
+		}},
+		process.Stage{
+			// Hears that the leader wants a new listing.
+			func(ctx context.Context) error {
+				return fleet.ListingRequests(ctx, o.Shard, func(r *reportv1.ListingRequest) { w.request(r, requests) })
+			},
+			// Says how it stands.
+			reporter.Run,
+		},
+	)
+}
+
+// openLog opens the log once a builder has begun it: what is listed before the
+// first epoch is listed again in it.
+func openLog(ctx context.Context, nc *bus.Conn, domain string, shard ident.Shard) (*natslog.Log, error) {
+	log, err := natslog.Open(ctx, nc, natslog.Options{Domain: domain, Shard: &shard})
+	if err != nil {
+		return nil, err
+	}
+	bounds, err := log.Bounds(ctx)
+	if err == nil && bounds.Last == 0 {
+		err = errors.New("the log is empty: a builder begins it")
+	}
+	if err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	return log, nil
+}
+
+// running is a watcher that runs.
+type running struct {
+	Options
+	nc    atomic.Pointer[bus.Conn]
+	state atomic.Pointer[watcher.State]
+}
+
+// request hands on a request, but for one about an earlier session of this
+// watcher: that is fulfilled. One about nobody's session, or about another
+// watcher's, concerns whoever speaks now.
+func (w *running) request(r *reportv1.ListingRequest, requests chan<- string) {
+	about, present := r.GetSession(), w.state.Load().Session
+	if about != "" && about != present && life(about) == life(present) {
+		return
+	}
+	select {
+	case requests <- r.GetReason():
+	default: // asked already; the leader asks again
+	}
+}
+
+// life is the part of a session's name that a watcher keeps until it ends.
+func life(session string) string {
+	id, _, _ := strings.Cut(session, "-")
+	return id
+}
+
+func (w *running) ready() error {
+	nc := w.nc.Load()
+	if nc == nil {
+		return bus.ErrNotConnected
+	}
+	if err := bus.Ready(nc); err != nil {
+		return err
+	}
+	switch s := w.state.Load(); s.Phase {
+	case watcher.PhaseFollowing, watcher.PhaseStandby:
+		return nil
+	case "":
+		return errors.New("waits for a builder to begin the log")
+	default:
+		return fmt.Errorf("is %s", s.Phase)
+	}
+}
+
+func (w *running) report() *reportv1.WatcherReport {
+	s := w.state.Load()
+	r := &reportv1.WatcherReport{
+		Source: w.Shard.Source, Instance: w.Shard.Instance, Holder: w.Holder, Build: w.Process.Build,
+		Time: timestamppb.Now(), State: string(s.Phase), Session: s.Session,
+		Keys: uint64(s.Keys), Partial: s.Partial, Pending: uint64(s.Pending),
+	}
+	if !s.Listed.IsZero() {
+		r.Listed = timestamppb.New(s.Listed)
+	}
+	if !s.Down.IsZero() {
+		r.Down = timestamppb.New(s.Down)
+	}
+	if !s.Changed.IsZero() {
+		r.Changed = timestamppb.New(s.Changed)
+	}
+	for _, d := range s.Diagnostics {
+		r.Diagnostics = append(r.Diagnostics, d.Proto())
+	}
+	return r
+}

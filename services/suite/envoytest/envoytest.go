@@ -1,0 +1,177 @@
+// Package envoytest asks a real Envoy whether it takes what is generated.
+package envoytest
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Config is what one Envoy is to take.
+type Config struct {
+	Clusters  []*clusterv3.Cluster
+	Endpoints []*endpointv3.ClusterLoadAssignment
+	Listeners []*listenerv3.Listener
+	Routes    []*routev3.RouteConfiguration
+}
+
+// patience is how long Envoy may look at a configuration.
+const patience = 30 * time.Second
+
+// Validate fails the test with what Envoy says if it does not take c as a
+// static configuration. What would come by EDS and RDS is put into the
+// clusters and listeners that ask for it, so that Envoy looks at it too; routes
+// that no listener asks for get a listener of their own.
+func Validate(t testing.TB, c Config) {
+	t.Helper()
+	envoy := find(t)
+	b, err := protojson.Marshal(c.bootstrap(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "envoy.json")
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, envoy, "--mode", "validate", "-l", "warning", "-c", path).CombinedOutput()
+	if err != nil {
+		t.Errorf("Envoy does not take it (%v):\n%s", err, out)
+	}
+}
+
+// find is the Envoy that all tests use.
+func find(t testing.TB) string {
+	t.Helper()
+	_, here, _, ok := runtime.Caller(0)
+	if !ok {
+		t.Fatal("where is this file?")
+	}
+	get := filepath.Join(filepath.Dir(here), "..", "..", "..", "deploy", "tools", "get")
+	out, err := exec.CommandContext(t.Context(), get, "envoy").Output()
+	if err != nil {
+		t.Fatalf("no Envoy (%v): run `make tools`, or set ENVOY to an envoy binary from 1.34 on", err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (c Config) bootstrap(t testing.TB) *bootstrapv3.Bootstrap {
+	static := &bootstrapv3.Bootstrap_StaticResources{}
+	for _, cl := range c.Clusters {
+		cl = proto.Clone(cl).(*clusterv3.Cluster)
+		if cl.GetType() == clusterv3.Cluster_EDS {
+			c.inlineEndpoints(cl)
+		}
+		static.Clusters = append(static.Clusters, cl)
+	}
+	asked := map[string]bool{}
+	for i, l := range c.Listeners {
+		l = proto.Clone(l).(*listenerv3.Listener)
+		if l.GetApiListener() != nil {
+			continue // gRPC's, not Envoy's
+		}
+		for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
+			for _, f := range chain.GetFilters() {
+				c.inlineRoutes(t, f, asked)
+			}
+		}
+		if s := l.GetAddress().GetSocketAddress(); s != nil && s.GetPortValue() < 1024 {
+			s.PortSpecifier = &corev3.SocketAddress_PortValue{PortValue: uint32(20000 + i)}
+		}
+		static.Listeners = append(static.Listeners, l)
+	}
+	for i, r := range c.Routes {
+		if !asked[r.GetName()] {
+			static.Listeners = append(static.Listeners, listenerFor(t, r, uint32(30000+i)))
+		}
+	}
+	return &bootstrapv3.Bootstrap{
+		Node:            &corev3.Node{Id: "validate", Cluster: "validate"},
+		StaticResources: static,
+	}
+}
+
+func (c Config) inlineEndpoints(cl *clusterv3.Cluster) {
+	name := cl.GetEdsClusterConfig().GetServiceName()
+	if name == "" {
+		name = cl.GetName()
+	}
+	cl.EdsClusterConfig = nil
+	cl.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+	cl.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: name}
+	for _, l := range c.Endpoints {
+		if l.GetClusterName() == name {
+			cl.LoadAssignment = l
+		}
+	}
+}
+
+func (c Config) inlineRoutes(t testing.TB, f *listenerv3.Filter, asked map[string]bool) {
+	m := new(hcmv3.HttpConnectionManager)
+	if f.GetTypedConfig() == nil || !f.GetTypedConfig().MessageIs(m) {
+		return
+	}
+	if err := f.GetTypedConfig().UnmarshalTo(m); err != nil {
+		t.Fatal(err)
+	}
+	name := m.GetRds().GetRouteConfigName()
+	if name == "" {
+		return
+	}
+	routes := &routev3.RouteConfiguration{Name: name}
+	for _, r := range c.Routes {
+		if r.GetName() == name {
+			routes = r
+		}
+	}
+	asked[name] = true
+	m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
+	f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, m)}
+}
+
+func listenerFor(t testing.TB, r *routev3.RouteConfiguration, port uint32) *listenerv3.Listener {
+	return &listenerv3.Listener{
+		Name: "routes " + r.GetName(),
+		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+			Address: "127.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+		}}},
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name: "http",
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, &hcmv3.HttpConnectionManager{
+				StatPrefix:     "routes",
+				RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: r},
+				HttpFilters:    []*hcmv3.HttpFilter{router(t)},
+			})},
+		}}}},
+	}
+}
+
+func router(t testing.TB) *hcmv3.HttpFilter {
+	return &hcmv3.HttpFilter{Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: packed(t, &routerv3.Router{})}}
+}
+
+func packed(t testing.TB, m proto.Message) *anypb.Any {
+	a, err := anypb.New(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}

@@ -1,0 +1,566 @@
+package faultsim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/builder"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/store"
+)
+
+// violation says which invariant of shared/model does not hold.
+type violation struct{ invariant, text string }
+
+func (v violation) Error() string { return v.invariant + ": " + v.text }
+
+func fail(invariant, format string, args ...any) {
+	panic(violation{invariant, fmt.Sprintf(format, args...)})
+}
+
+// checks is what the invariants are checked against.
+type checks struct {
+	versions []*version // of the chain, by sequence
+	expired  int        // how many of them are gone
+	ever     []*version // of all that were published
+	byName   map[ident.Position]*version
+	roots    map[folded]ident.Hash
+
+	batches   [][]change // whole or not at all
+	noBatches bool
+	rollbacks map[string]*rollback
+	unsure    map[string]bool // overlays of which nobody knows
+	rewinds   int
+	dropped   map[dropped]bool
+	replayed  []checkpoint
+
+	served   map[served]xds.Sum
+	rejected map[subject]map[string]bool // by which proxies, ever
+	bad      map[subject]value           // of what was rejected
+}
+
+// folded is a place in a history, and who folded up to it: the content there is
+// a function of it.
+type folded struct {
+	record ident.Hash
+	build  string
+}
+
+func newChecks() checks {
+	return checks{
+		byName: map[ident.Position]*version{}, roots: map[folded]ident.Hash{},
+		rollbacks: map[string]*rollback{}, unsure: map[string]bool{}, dropped: map[dropped]bool{},
+		served: map[served]xds.Sum{}, rejected: map[subject]map[string]bool{}, bad: map[subject]value{},
+	}
+}
+
+// version is one that was published, taken apart.
+type version struct {
+	v, prev  ident.Position
+	manifest *store.Manifest
+	update   store.Update
+	content  *store.Snapshot
+	src      map[ident.Key]value // what sources say, as far as good
+	eff      map[ident.Key]value // what is served
+	rolled   map[ident.Key]string
+	rolledBy map[string]bool
+	holds    []hold
+
+	quarantined map[subject]bool
+}
+
+type hold struct {
+	id   string
+	keys []ident.Key
+}
+
+func (v *version) held() map[ident.Key]bool {
+	keys := map[ident.Key]bool{}
+	for _, h := range v.holds {
+		for _, k := range h.keys {
+			keys[k] = true
+		}
+	}
+	return keys
+}
+
+// read takes the content apart.
+func (v *version) read() {
+	v.src, v.rolled, v.rolledBy = map[ident.Key]value{}, map[ident.Key]string{}, map[string]bool{}
+	v.quarantined = map[subject]bool{}
+	var overlays []world.Overlay
+	for r := range v.content.Rows() {
+		k, id, err := ident.ParseRow(r.Key)
+		if err != nil {
+			panic(err)
+		}
+		if id != "" {
+			o, err := world.UnmarshalOverlay(id, r.Value)
+			if err != nil {
+				panic(err)
+			}
+			overlays = append(overlays, o)
+			continue
+		}
+		val, err := world.UnmarshalValue(r.Value)
+		if err != nil {
+			panic(err)
+		}
+		if k != policyKey {
+			v.src[k] = valueFrom(val.Bytes)
+		}
+	}
+	slices.SortFunc(overlays, func(a, b world.Overlay) int { return compareStrings(a.ID, b.ID) })
+	v.eff = maps.Clone(v.src)
+	for _, o := range overlays {
+		var keys []ident.Key
+		for _, ov := range o.Values {
+			if r := ov.Resource; r != nil {
+				v.quarantined[subject{r.Name, r.Sum}] = true
+				continue
+			}
+			keys = append(keys, ov.Key)
+			if ov.Value == nil {
+				delete(v.eff, ov.Key)
+			} else {
+				v.eff[ov.Key] = valueFrom(ov.Value.Bytes)
+			}
+			if o.Kind == ident.Rollback {
+				v.rolled[ov.Key] = o.ID
+				v.rolledBy[o.ID] = true
+			}
+		}
+		if o.Kind == ident.Hold {
+			v.holds = append(v.holds, hold{o.ID, keys})
+		}
+	}
+}
+
+// head is the head of the chain; nil: there is none.
+func (s *sim) head() *version {
+	if len(s.versions) == s.expired {
+		return nil
+	}
+	return s.versions[len(s.versions)-1]
+}
+
+func (s *sim) chainVersions() []*version { return s.versions[s.expired:] }
+
+// sawRoot notes what a builder has folded to.
+func (s *sim) sawRoot(build string, m *builder.Machine) {
+	record, root := m.Folded()
+	s.oneRoot(record, build, root, m.Position())
+}
+
+// oneRoot is M3: the content is a function of the log.
+func (s *sim) oneRoot(record ident.Hash, build string, root ident.Hash, at ident.Position) {
+	f := folded{record, build}
+	if was, ok := s.roots[f]; !ok {
+		s.roots[f] = root
+	} else if was != root {
+		fail("M3", "the log up to record %s makes two contents for build %s: %.12s and %.12s", at, build, was, root)
+	}
+}
+
+// published checks a version that the chain took at seq.
+func (s *sim) published(u store.Update, seq uint64) {
+	prev, _ := store.PreviousOf(u.Manifest)
+	v := &version{v: store.VersionOf(u.Manifest.GetVersion()), prev: prev, manifest: u.Manifest, update: u}
+	head := s.head()
+	switch { // M4: one linear chain
+	case seq != uint64(len(s.versions))+1:
+		panic(fmt.Sprintf("sim: version %s at sequence %d of the chain after %d", v.v, seq, len(s.versions)))
+	case len(s.versions) > 0 && !s.versions[len(s.versions)-1].v.Less(v.v):
+		fail("M4", "version %s after %s", v.v, s.versions[len(s.versions)-1].v)
+	case head != nil && prev != head.v:
+		fail("M4", "version %s was made from %s, but the head is %s", v.v, prev, head.v)
+	case prev.IsZero():
+	case len(s.versions) == 0 || prev != s.versions[len(s.versions)-1].v:
+		fail("M4", "version %s was made from %s, which is not the last", v.v, prev)
+	default:
+		v.content = s.versions[len(s.versions)-1].content
+	}
+	v.content = v.content.With(u.Delta)
+	if c := u.Manifest.GetCheckpoint(); c != nil && store.VersionOf(c.GetVersion()) == v.v {
+		// It brings its content along; whoever its delta does not lead there
+		// fetches it.
+		var err error
+		if v.content, err = store.ReadCheckpoint(context.Background(), s.chain, c); err != nil {
+			fail("M2", "version %s brings a content that cannot be read: %v", v.v, err)
+		}
+	}
+	root := store.RootOf(u.Manifest)
+	if v.content.Root() != root {
+		fail("M2", "version %s has root %.12s; its delta leads to %.12s", v.v, root, v.content.Root())
+	}
+	if was := s.byName[v.v]; was != nil && was.content.Root() != root {
+		fail("M2", "version %s has two contents: %s", v.v, difference(was.content, v.content))
+	}
+	v.read()
+	s.versions, s.ever = append(s.versions, v), append(s.ever, v)
+	s.byName[v.v] = v
+	s.note("   %s: %s", v.v, v)
+	record, _ := store.HashFrom(u.Manifest.GetRecordHash())
+	s.oneRoot(record, u.Manifest.GetBuild(), root, v.v)
+	s.checkSynced(v)
+	s.checkGuard(v)
+	s.checkKinds(v)
+	for id := range v.rolledBy {
+		if r := s.rollbacks[id]; r != nil {
+			r.shown = true
+		}
+	}
+	s.checkBatches(v)
+	s.checkQuarantines(v)
+}
+
+func (v *version) String() string {
+	text := ""
+	for _, k := range sortedKeys(v.eff) {
+		text += fmt.Sprintf(" %s=%d", short(k), v.eff[k])
+	}
+	for _, h := range v.holds {
+		text += fmt.Sprintf(" hold %s of %d", h.id, len(h.keys))
+	}
+	for _, id := range slices.Sorted(maps.Keys(v.rolledBy)) {
+		text += " rollback " + id
+	}
+	for _, x := range slices.SortedFunc(maps.Keys(v.quarantined), compareSubjects) {
+		text += fmt.Sprintf(" quarantine %s %.6s", x.name, x.sum)
+	}
+	return text
+}
+
+func difference(a, b *store.Snapshot) string {
+	d := store.Diff(a, b)
+	text := ""
+	for _, r := range d.Put {
+		text += fmt.Sprintf(" %s=%q", r.Key, r.Value)
+	}
+	for _, k := range d.Remove {
+		text += " -" + k
+	}
+	return text
+}
+
+// checkSynced is M8: nothing before the required source is SYNCED.
+func (s *sim) checkSynced(v *version) {
+	for _, w := range v.manifest.GetWatermark() {
+		if w.GetSource() == shardOf(0).Source && w.GetSynced() {
+			return
+		}
+	}
+	fail("M8", "version %s was published while %s was not synced", v.v, shardOf(0))
+}
+
+// checkGuard is G1: no mass loss is published unheld.
+func (s *sim) checkGuard(v *version) {
+	before := s.byName[v.prev]
+	if before == nil || s.rewinds > 0 || s.has("build") || s.has("bad") {
+		return
+	}
+	held := v.held()
+	for n := range s.sources {
+		var lost []ident.Key
+		unheld := false
+		for _, k := range sortedKeys(before.src) {
+			if _, still := v.src[k]; !still && k.Shard() == shardOf(n) {
+				lost = append(lost, k)
+				_, served := before.eff[k]
+				unheld = unheld || served && !held[k]
+			}
+		}
+		if len(lost) >= massLoss && unheld {
+			fail("G1", "version %s lost %v unheld", v.v, lost)
+		}
+	}
+}
+
+// checkBatches is M6: a batch is shown whole or not at all. It goes by values
+// that no other change has. A later change of a key may hide its part; an
+// earlier one may not.
+func (s *sim) checkBatches(v *version) {
+	held := v.held()
+	for _, b := range s.batches {
+		var shown, missing []change
+		for _, c := range b {
+			switch {
+			case held[c.key] || v.rolled[c.key] != "":
+			case v.eff[c.key] == c.value:
+				shown = append(shown, c)
+			default:
+				missing = append(missing, c)
+			}
+		}
+		if len(shown) == 0 {
+			continue
+		}
+		for _, c := range missing {
+			hist := s.sourceOf(c.key).hist[c.key]
+			later := hist[slices.Index(hist, c.value)+1:]
+			if slices.Contains(later, v.eff[c.key]) || slices.ContainsFunc(later, func(l value) bool { return l.flag() != goodValue }) {
+				continue
+			}
+			fail("M6", "version %s shows a part of %v: %s is %d", v.v, b, short(c.key), v.eff[c.key])
+		}
+	}
+}
+
+// rewound forgets what a rewind of both streams took away: what it published
+// may be published again with other content, which a report heals and nothing
+// prevents.
+func (s *sim) rewound(k uint64, vk int) {
+	s.versions = s.versions[:vk:vk]
+	s.expired = min(s.expired, vk)
+	head := s.head()
+	for id, r := range s.rollbacks {
+		if r.seq > k && (head == nil || !head.rolledBy[id]) {
+			s.unsure[id] = true
+		}
+	}
+	clear(s.byName)
+	for _, v := range s.versions {
+		s.byName[v.v] = v
+	}
+}
+
+// unsettled says what is not yet as it must be in the end.
+func (s *sim) unsettled() *violation {
+	no := func(invariant, format string, args ...any) *violation {
+		return &violation{invariant, fmt.Sprintf(format, args...)}
+	}
+	head := s.head()
+	if head == nil {
+		return no("M1", "there is no version")
+	}
+	epoch := uint64(0)
+	for _, r := range s.records() {
+		if g, ok := r.Event.Body.(*events.Segment); ok {
+			epoch = max(epoch, g.Epoch)
+		}
+	}
+	if head.v.Epoch < epoch {
+		return no("M8", "the head is %s, and epoch %d has begun", head.v, epoch)
+	}
+	held := head.held()
+	for _, src := range s.sources {
+		if src.down || src.partial {
+			continue
+		}
+		if err := s.unlike(head, src, held); err != nil {
+			return err
+		}
+	}
+	for _, f := range s.frontends {
+		if at, root := f.serving(); at != head.v || root != head.content.Root() {
+			return no("M5", "%s is at %s, root %.12s; the head is %s, root %.12s", f.name, at, root, head.v, head.content.Root())
+		}
+	}
+	if err := s.unfiled(head); err != nil {
+		return err
+	}
+	if err := s.misjudged(head); err != nil {
+		return err
+	}
+	return s.unruly(head)
+}
+
+// checkQuarantines is Q1: nothing is put into quarantine that two proxies have
+// not rejected. Where faults strike, the leader may not know of all proxies.
+func (s *sim) checkQuarantines(v *version) {
+	for _, x := range slices.SortedFunc(maps.Keys(v.quarantined), compareSubjects) {
+		switch {
+		case len(s.rejected[x]) == 0:
+			fail("Q1", "version %s keeps %s from proxies, and none has rejected it", v.v, x.name)
+		case !s.faults && s.rewinds == 0 && !s.everQuarantined(x) && len(s.rejected[x]) < 2:
+			fail("Q1", "version %s keeps %s from proxies, and one alone has rejected it", v.v, x.name)
+		}
+	}
+}
+
+func (s *sim) everQuarantined(x subject) bool {
+	return slices.ContainsFunc(s.ever[:len(s.ever)-1], func(v *version) bool { return v.quarantined[x] })
+}
+
+// misjudged is Q3: what all proxies reject is in quarantine, and nothing that is
+// not served.
+func (s *sim) misjudged(head *version) *violation {
+	no := func(format string, args ...any) *violation { return &violation{"Q3", fmt.Sprintf(format, args...)} }
+	byName := map[string]value{}
+	for k, v := range head.eff {
+		if k.Kind == config {
+			byName[short(k)] = v
+		}
+	}
+	inQuarantine := map[string]bool{}
+	for _, x := range slices.SortedFunc(maps.Keys(head.quarantined), compareSubjects) {
+		if byName[x.name] != s.bad[x] {
+			return no("%s=%d is in quarantine, and %d is served", x.name, s.bad[x], byName[x.name])
+		}
+		inQuarantine[x.name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		v := byName[name]
+		if v.flag() == badValue && !inQuarantine[name] {
+			return no("%s=%d is rejected by all, and is not in quarantine", name, v)
+		}
+	}
+	return nil
+}
+
+// unfiled says whose file lacks what it serves, or has published. The model has
+// no name for it: D1.
+func (s *sim) unfiled(head *version) *violation {
+	no := func(name string) *violation {
+		return &violation{"D1", fmt.Sprintf("%s has no file of %s", name, head.v)}
+	}
+	for _, f := range s.frontends {
+		if !f.replica.Persisted() {
+			return no(f.name)
+		}
+	}
+	for _, b := range s.builders {
+		if !b.lead || b.m == nil || b.build != head.manifest.GetBuild() {
+			continue
+		}
+		if problem := b.m.Report().GetError(); problem != "" {
+			return &violation{"D1", b.name + ": " + problem}
+		}
+		if b.m.Filed().Less(head.v) {
+			return no(b.name)
+		}
+	}
+	return nil
+}
+
+// unlike is M1: what is served is what the source has.
+func (s *sim) unlike(head *version, src *source, held map[ident.Key]bool) *violation {
+	no := func(format string, args ...any) *violation { return &violation{"M1", fmt.Sprintf(format, args...)} }
+	keys := map[ident.Key]bool{}
+	for k := range head.eff {
+		keys[k] = k.Shard() == shardOf(src.n)
+	}
+	for k := range src.truth {
+		keys[k] = true
+	}
+	build := head.manifest.GetBuild()
+	for _, k := range sortedKeys(keys) {
+		if !keys[k] || head.rolled[k] != "" || k.Kind == src.hidden {
+			continue
+		}
+		is, served := src.truth[k], head.eff[k]
+		switch {
+		case is == 0 && served != 0 && !held[k]:
+			return no("%s came back or was not removed: %d in %s, the source has nothing", short(k), served, head.v)
+		case is != 0 && is.good(build) && served != is:
+			return no("%s: %d is served by %s, the source has %d (held: %t)", short(k), served, head.v, is, held[k])
+		case is != 0 && !is.good(build) && served == 0 && s.rewinds == 0 && !s.has("build"):
+			hist := src.hist[k]
+			for i, v := range slices.Backward(hist) {
+				if v == 0 {
+					hist = hist[i+1:]
+					break
+				}
+			}
+			for _, v := range s.ever {
+				if slices.Contains(hist, v.src[k]) {
+					return no("%s vanished: the source has %d, which is of no use; the last good one was %d", short(k), is, v.src[k])
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// unruly is M7: an overlay holds until its base is replaced.
+func (s *sim) unruly(head *version) *violation {
+	no := func(format string, args ...any) *violation { return &violation{"M7", fmt.Sprintf(format, args...)} }
+	records := s.records()
+	for _, id := range slices.Sorted(maps.Keys(s.rollbacks)) {
+		r := s.rollbacks[id]
+		src, on := s.sourceOf(r.key), head.rolledBy[id]
+		if s.unsure[id] || !r.acked || s.dropped[dropped{src.n, r.key.Kind}] {
+			continue
+		}
+		hist := src.hist[r.key]
+		last := hist[len(hist)-1]
+		if on && last != r.base && !src.down && !src.partial && r.key.Kind != src.hidden {
+			return no("overlay %s on %s was made against %d and still hides %d", id, short(r.key), r.base, last)
+		}
+		before, told := value(0), false
+		for _, rec := range records {
+			o, ok := rec.Event.Body.(*events.Object)
+			if !ok || o.Key != r.key {
+				continue
+			}
+			v := value(0)
+			if o.Op == events.Put {
+				v = valueFrom(o.Value.Bytes)
+			}
+			if rec.Seq <= r.seq {
+				before = v
+			} else if v != r.base {
+				told = true
+			}
+		}
+		told = told || before != r.base
+		if r.same && !told && len(hist) == r.at && (r.shown || s.rewinds == 0) && !on {
+			return no("overlay %s on %s vanished; the source never changed it", id, short(r.key))
+		}
+	}
+	return nil
+}
+
+// records are all of the log, those that retention took included.
+func (s *sim) records() []events.Record {
+	first := uint64(len(s.gone))
+	records, err := s.log.ReadAfter(first, int(s.last()-first))
+	if err != nil {
+		panic(err)
+	}
+	return append(s.gone[:first:first], records...)
+}
+
+// final checks what can be checked only at the end: M3 by replays, and L2.
+func (s *sim) final() {
+	head := s.head()
+	s.replay(checkpoint{build: head.manifest.GetBuild()})
+	for _, c := range s.replayed[max(0, len(s.replayed)-6):] {
+		s.replay(c)
+	}
+	gone := map[string]bool{}
+	for _, r := range s.records() {
+		if o, ok := r.Event.Body.(*events.Overlay); ok && o.Remove {
+			gone[o.ID] = true
+		}
+	}
+	for _, h := range head.holds {
+		if s.rewinds == 0 && gone[h.id] {
+			fail("L2", "hold %s was approved and is still there", h.id)
+		}
+	}
+	if !s.has("op") || len(head.holds) == 0 {
+		return
+	}
+	for i, h := range head.holds {
+		ev := events.Event{ID: fmt.Sprintf("approve-%d", i), Body: &events.Overlay{ID: h.id, Remove: true}}
+		if _, err := s.log.Append(context.Background(), []events.Event{ev}, events.Fence{}); err != nil {
+			panic(err)
+		}
+	}
+	var procs []*proc
+	for _, b := range s.builders {
+		procs = append(procs, &b.proc)
+	}
+	for range 300 {
+		s.turn(procs)
+	}
+	if holds := s.head().holds; len(holds) > 0 {
+		fail("L2", "approved, and held again: %v", holds)
+	}
+}

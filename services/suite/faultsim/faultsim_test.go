@@ -1,0 +1,108 @@
+package faultsim
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"strings"
+	"testing"
+)
+
+var (
+	seeds  = flag.Int("seeds", 300, "how many schedules TestSim runs")
+	start  = flag.Uint64("start", 0, "the seed of the first one")
+	faults = flag.String("faults", "", "what strikes: a set of faults by name, or names of faults with commas; default: the sets by turns")
+	rules  = flag.String("without", "", "rules to take away, with commas")
+	show   = flag.Bool("show", false, "print the trace of the schedule -start, and run no other")
+)
+
+// turns are the sets of faults that schedules have by turns.
+var turns = []string{"all", "norewind", "expire", "rewind", "session", "retain", "kinds"}
+
+func faultsNamed(set string) []string {
+	if f, ok := faultSets[set]; ok {
+		return f
+	}
+	return strings.Split(set, ",")
+}
+
+// TestSim runs schedules, and finds no invariant broken.
+func TestSim(t *testing.T) {
+	p := plan{trace: *show}
+	if *rules != "" {
+		p.without = strings.Split(*rules, ",")
+	}
+	n := *seeds
+	if *show {
+		n = 1
+	}
+	versions, failed := 0, 0
+	for i := range n {
+		p.seed = *start + uint64(i)
+		set := cmp.Or(*faults, turns[p.seed%uint64(len(turns))])
+		p.faults = faultsNamed(set)
+		s, err := run(p)
+		versions += len(s.ever)
+		if *show {
+			t.Logf("\n%s", s.trace)
+		}
+		if err != nil {
+			failed++
+			t.Errorf("seed %d, faults %s: %v\n\tto see it: go test ./services/suite/faultsim -run '^TestSim$' -v -args -start=%d -faults=%s -show", p.seed, set, err, p.seed, set)
+		}
+	}
+	t.Logf("%d schedules, %d versions, %d schedules broke an invariant", n, versions, failed)
+}
+
+// TestSameSeed: a seed is a schedule, byte for byte.
+func TestSameSeed(t *testing.T) {
+	for _, set := range turns {
+		for seed := range uint64(4) {
+			p := plan{seed: seed, faults: faultSets[set], trace: true}
+			a, err := run(p)
+			b, again := run(p)
+			if err != nil || again != nil {
+				t.Errorf("faults %s, seed %d: %v, %v", set, seed, err, again)
+			}
+			if a.trace.String() != b.trace.String() {
+				t.Errorf("faults %s, seed %d: two runs have two traces", set, seed)
+			}
+		}
+	}
+}
+
+// TestWithoutRule: each of these rules is needed, and the simulation notices
+// that it is missing.
+func TestWithoutRule(t *testing.T) {
+	const most = 600 // schedules until one must have failed
+	tests := []struct{ rule, faults string }{
+		{"session_fence", "session"},
+		{"p_order", "session"},
+		{"stage", "all"},
+		{"atomic", "rewind"},
+		{"partial", "norewind"},
+		{"kinds", "kinds"},
+		{"overlay_base", "rewind"},
+		{"gate", "all"},
+		{"guard", "crash,op"},
+		{"vfence", "all"},
+		{"cursor", "crash,rewind"},
+		{"msgid_session", "delay"},
+	}
+	for _, test := range tests {
+		t.Run(test.rule, func(t *testing.T) {
+			p := plan{faults: faultsNamed(test.faults), without: []string{test.rule}}
+			for p.seed = range uint64(most) {
+				_, err := run(p)
+				if broken := (violation{}); errors.As(err, &broken) {
+					t.Logf("seed %d: %v", p.seed, err)
+					return
+				}
+				if err != nil {
+					t.Fatalf("seed %d: %v", p.seed, err)
+				}
+			}
+			t.Errorf("%d schedules do not notice that %s is missing", most, test.rule)
+		})
+	}
+}

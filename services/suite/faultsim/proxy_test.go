@@ -1,0 +1,213 @@
+package faultsim
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/replica"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/store"
+)
+
+// release is what all proxies are.
+const release = "envoy 1"
+
+// proxies is what a frontend knows of its proxies: what they have, and what they
+// reject. It is frontend.Server and stream.Stream, as far as rejections go, over
+// the real content.Cache.
+type proxies struct {
+	names    []string
+	cache    *content.Cache
+	client   *content.Client
+	version  ident.Position // that is served
+	served   map[string]*xds.Resource
+	streams  map[string]map[string]*opinion // by proxy, and resource
+	suspects []*reportv1.Suspect
+	told     time.Time
+	open     []question // to proxies, without an answer
+	news     bool       // there is something to tell
+}
+
+// question is a resource that a proxy was sent.
+type question struct {
+	proxy    string
+	resource *xds.Resource
+}
+
+// opinion is what a proxy thinks of a resource.
+type opinion struct {
+	has     xds.Sum // what it has applied; zero: nothing
+	since   ident.Position
+	rejects xds.Sum // what it does not take; zero: nothing
+}
+
+// begin is a frontend that starts: its proxies come again.
+func (p *proxies) begin() {
+	*p = proxies{names: p.names, cache: content.New(), streams: map[string]map[string]*opinion{}}
+	p.client = p.cache.Join(&proxy.Proxy{UserAgent: release})
+	for _, name := range p.names {
+		p.streams[name] = map[string]*opinion{}
+	}
+}
+
+// serve is told of what is served from now on. Q2: it is the same everywhere.
+func (p *proxies) serve(s *sim, st *replica.State, changed []index.Input) {
+	p.cache.Update(st.Version(), noTime, st.PushContext, changed)
+	view := p.client.View()
+	p.version, p.served, p.open, p.news = st.Version(), map[string]*xds.Resource{}, nil, true
+	for _, r := range view.Sets[ident.CDS].Resources {
+		p.served[r.Name] = r
+		for _, proxy := range p.names {
+			p.open = append(p.open, question{proxy, r})
+		}
+	}
+	at := served{st.Version(), st.Root()}
+	if sum, known := s.served[at]; known && sum != view.Sets[ident.CDS].Sum {
+		fail("Q2", "version %s is served in two ways", st.Version())
+	}
+	s.served[at] = view.Sets[ident.CDS].Sum
+	for _, stream := range p.streams {
+		for name, o := range stream {
+			switch r := p.served[name]; {
+			case r == nil:
+				delete(stream, name)
+			default:
+				if r.Sum != o.rejects {
+					o.rejects = xds.Sum{}
+				}
+				if r.Sum == o.has {
+					o.since = st.Version()
+				}
+			}
+		}
+	}
+}
+
+// served is a version with its content.
+type served struct {
+	version ident.Position
+	root    ident.Hash
+}
+
+// think lets proxies answer for what they were sent.
+func (p *proxies) think(s *sim) {
+	p.open = slices.DeleteFunc(p.open, func(q question) bool {
+		r, o := q.resource, p.streams[q.proxy][q.resource.Name]
+		if o == nil {
+			o = &opinion{}
+			p.streams[q.proxy][r.Name] = o
+		}
+		if o.has == r.Sum || o.rejects == r.Sum {
+			return true
+		}
+		if s.faults && s.has("nack") && s.rnd.IntN(4) > 0 {
+			return false
+		}
+		p.news = true
+		if v := valueOf(r); v.rejectedBy(q.proxy) {
+			s.note("%s rejects %s=%d", q.proxy, r.Name, v)
+			o.rejects = r.Sum
+			s.rejects(q.proxy, r, v)
+		} else {
+			o.has, o.since, o.rejects = r.Sum, p.version, xds.Sum{}
+		}
+		return true
+	})
+}
+
+// suspect takes in what the leader suspects.
+func (p *proxies) suspect(list []*reportv1.Suspect) {
+	p.news = p.news || fmt.Sprint(list) != fmt.Sprint(p.suspects)
+	p.suspects = list
+}
+
+// subject is a resource that somebody may reject.
+type subject struct {
+	name string
+	sum  xds.Sum
+}
+
+func compareSubjects(a, b subject) int {
+	return cmp.Or(cmp.Compare(a.name, b.name), slices.Compare(a.sum[:], b.sum[:]))
+}
+
+// verdicts is what is reported.
+func (p *proxies) verdicts(pc *index.PushContext) []*reportv1.Verdict {
+	asked := map[subject]bool{}
+	for _, x := range p.suspects {
+		asked[subject{x.GetName(), xds.Sum(x.GetSum())}] = true
+	}
+	for _, stream := range p.streams {
+		for name, o := range stream {
+			if o.rejects != (xds.Sum{}) {
+				asked[subject{name, o.rejects}] = true
+			}
+		}
+	}
+	var all []*reportv1.Verdict
+	for _, x := range slices.SortedFunc(maps.Keys(asked), compareSubjects) {
+		v := &reportv1.Verdict{TypeUrl: ident.CDS.URL(), Name: x.name, Sum: x.sum[:], Client: release, Message: "bad"}
+		for _, name := range p.names {
+			o := p.streams[name][x.name]
+			r := p.served[x.name]
+			switch {
+			case o != nil && o.rejects == x.sum:
+				v.Rejected, v.RejectedBy = v.Rejected+1, append(v.RejectedBy, name)
+				class := index.Classify(pc, &proxy.Proxy{}).Only(ident.CDS)
+				if v.Class = class.Encode(); o.has != (xds.Sum{}) {
+					v.GoodSum, v.Good = o.has[:], store.VersionProto(o.since)
+				}
+			case o != nil && o.has == x.sum:
+				v.Applied++
+			case r != nil && r.Sum == x.sum:
+				v.Undecided++
+			}
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// report says what proxies think, when that is something else, and every 10 s.
+func (f *frontendProc) report() {
+	p := &f.proxies
+	if f.replica.State() == nil || !p.news && f.s.time().Sub(p.told) < reportEvery {
+		return
+	}
+	p.news, p.told = false, f.s.time()
+	r := &reportv1.FrontendReport{Frontend: f.name, Verdicts: p.verdicts(f.replica.State().PushContext)}
+	for _, b := range f.s.builders {
+		if !f.s.has("nack") || f.s.heard() {
+			b.reports = append(b.reports, r)
+		}
+	}
+}
+
+// valueOf is the value of which a cluster was made.
+func valueOf(r *xds.Resource) value {
+	c := new(clusterv3.Cluster)
+	if err := proto.Unmarshal(r.Value(), c); err != nil {
+		panic(err)
+	}
+	return value(c.GetConnectTimeout().GetSeconds())
+}
+
+// rejects notes that a proxy has rejected a resource.
+func (s *sim) rejects(proxy string, r *xds.Resource, v value) {
+	x := subject{r.Name, r.Sum}
+	if s.rejected[x] == nil {
+		s.rejected[x] = map[string]bool{}
+	}
+	s.rejected[x][proxy], s.bad[x] = true, v
+}

@@ -1,0 +1,290 @@
+package faultsim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"meshlog.dev/events"
+	"meshlog.dev/events/memlog"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/store/memstore"
+)
+
+// plan says which schedule is run.
+type plan struct {
+	seed uint64
+	// faults are the names of the kinds of faults that strike.
+	faults []string
+	// without are the rules taken away, each named as in shared/model.
+	without []string
+	trace   bool
+}
+
+// The sets of faults by name.
+var faultSets = map[string][]string{
+	"all":      allFaults,
+	"norewind": {"crash", "delay", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove", "kinds"},
+	"expire":   append([]string{"expire"}, allFaults...),
+	"rewind":   {"crash", "rewind", "op"},
+	"retain":   {"crash", "delay", "op", "build", "bad", "nack", "twolead", "files", "disk", "full", "clock", "remove", "trim", "retain", "kinds"},
+	"session":  {"crash", "delay", "window", "files", "small"},
+	"kinds":    {"crash", "delay", "window", "op", "partial", "clock", "small", "kinds"},
+}
+
+var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove", "kinds"}
+
+// tick is how long a unit of time is; a session's heartbeat comes every 25.
+const tick = 400 * time.Millisecond
+
+// epoch zero of the simulation's clock: early, so that epochs named after it
+// come close to those that count up.
+var startTime = time.Unix(1000, 0)
+
+var noTime time.Time
+
+// sim is the whole system, its faults, and what must hold of it.
+type sim struct {
+	rnd     *rand.Rand
+	has     func(fault string) bool
+	without map[string]bool
+	trace   *strings.Builder
+
+	now    int           // units of time
+	skew   time.Duration // of the log server's clock
+	marks  int           // records so far, so that no two have one time
+	ids    int
+	values int
+	faults bool   // they strike
+	net    []late // requests that are still on their way
+	most   int    // events that the log takes at once
+
+	log       *memlog.Log
+	gone      []events.Record // of the log, by retention
+	chain     *memstore.Chain
+	sources   []*source
+	watchers  []*watcherProc
+	builders  []*builderProc
+	frontends []*frontendProc
+	procs     []*proc
+
+	checks
+}
+
+func newSim(p plan) *sim {
+	s := &sim{
+		rnd: rand.New(rand.NewPCG(p.seed, 0)), faults: true,
+		without: map[string]bool{}, chain: memstore.NewChain(), checks: newChecks(),
+	}
+	has := map[string]bool{}
+	for _, f := range p.faults {
+		has[f] = true
+	}
+	s.has = func(fault string) bool { return has[fault] }
+	for _, r := range p.without {
+		if portRules[r] == "" && !slices.Contains(foldRules, r) {
+			panic(fmt.Sprintf("sim: no rule %q can be taken away", r))
+		}
+		s.without[r] = true
+	}
+	if p.trace {
+		s.trace = &strings.Builder{}
+	}
+	s.log = memlog.New(func() time.Time {
+		s.marks++
+		return s.time().Add(s.skew + time.Duration(s.marks))
+	})
+	for n := range sources {
+		s.sources = append(s.sources, newSource(s, n))
+	}
+	s.watchers = []*watcherProc{
+		newWatcher(s, "w0a", s.sources[0]), newWatcher(s, "w0b", s.sources[0]), newWatcher(s, "w1", s.sources[1]),
+	}
+	s.builders = []*builderProc{newBuilder(s, "b0"), newBuilder(s, "b1")}
+	s.frontends = []*frontendProc{newFrontend(s, "f0", "p0", "p1"), newFrontend(s, "f1", "p2")}
+	for _, w := range s.watchers {
+		s.procs = append(s.procs, &w.proc)
+	}
+	for _, b := range s.builders {
+		s.procs = append(s.procs, &b.proc, &b.writer)
+	}
+	for _, f := range s.frontends {
+		s.procs = append(s.procs, &f.proc, &f.persister)
+	}
+	if s.has("op") {
+		s.procs = append(s.procs, &newOperator(s).proc)
+	}
+	if s.has("kinds") {
+		s.procs = append(s.procs, &newKindRemover(s).proc)
+	}
+	s.builders[0].lead = true
+	if s.most = events.MaxBatch; s.has("small") && s.rnd.IntN(3) == 0 {
+		s.most = 2
+	}
+	if _, err := s.log.Append(context.Background(), policy(s.without), events.Fence{}); err != nil {
+		panic(fmt.Sprintf("sim: the policy: %v", err))
+	}
+	return s
+}
+
+// close ends all processes.
+func (s *sim) close() {
+	for _, p := range s.procs {
+		p.exit()
+	}
+}
+
+func (s *sim) time() time.Time { return startTime.Add(time.Duration(s.now) * tick) }
+
+func (s *sim) newValue(flag int) value { s.values++; return value(s.values*flags + flag) }
+
+func (p *proc) newID() string { p.s.ids++; return fmt.Sprintf("%s.%d", p.name, p.s.ids) }
+
+// heard says whether a word that nobody waits for arrives.
+func (s *sim) heard() bool { return !s.faults || s.rnd.IntN(10) > 0 }
+
+func (s *sim) sourceOf(k ident.Key) *source {
+	for _, src := range s.sources {
+		if k.Shard() == shardOf(src.n) {
+			return src
+		}
+	}
+	return nil
+}
+
+func (s *sim) note(format string, args ...any) {
+	if s.trace != nil {
+		fmt.Fprintf(s.trace, "%4d  ", s.now)
+		fmt.Fprintf(s.trace, format+"\n", args...)
+	}
+}
+
+// logger puts what a process logs into the trace.
+func (s *sim) logger(name string) *slog.Logger {
+	if s.trace == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(&tracer{s: s, name: name})
+}
+
+type tracer struct {
+	s    *sim
+	name string
+}
+
+func (t *tracer) Enabled(context.Context, slog.Level) bool { return true }
+func (t *tracer) WithGroup(string) slog.Handler            { return t }
+
+func (t *tracer) WithAttrs([]slog.Attr) slog.Handler { return t } // who speaks is in the name
+
+func (t *tracer) Handle(_ context.Context, r slog.Record) error {
+	text := ""
+	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
+	t.s.note("  %s: %s%s", t.name, r.Message, text)
+	return nil
+}
+
+// foldOptions take away what a mutation takes away of the fold.
+func (s *sim) foldOptions() []fold.Option {
+	var opts []fold.Option
+	for _, r := range foldRules {
+		if s.without[r] {
+			opts = append(opts, fold.WithoutRule(r))
+		}
+	}
+	return opts
+}
+
+// foldRules are the rules that the fold itself can do without.
+var foldRules = []string{
+	"session_fence", "p_order", "gap", "stage", "digest", "partial", "kinds", "stranger", "atomic", "last_good", "overlay_base", "once", "gate",
+}
+
+// portRules are rules of the others: the port through which they hold is one
+// that forgets them.
+var portRules = map[string]string{
+	"begin_fence":   "the log takes every Begin",
+	"alive_fence":   "the log takes every Alive",
+	"epoch_fence":   "the log takes every Segment",
+	"hold_fence":    "the log takes every hold",
+	"dedupe":        "the log forgets every id at once",
+	"msgid_session": "ids are made of the content",
+	"vfence":        "the chain takes every version",
+	"cursor":        "the log says of every record that it is the one that was read",
+	"guard":         "the policy switches the guard off",
+	"fe_report":     "nobody hears that a frontend is ahead of the chain",
+}
+
+// mutateAppend takes away what a mutation takes away of an append.
+func (s *sim) mutateAppend(batch []events.Event, fence events.Fence) ([]events.Event, events.Fence) {
+	rule := ""
+	switch b := batch[0].Body.(type) {
+	case *events.Begin:
+		rule = "begin_fence"
+	case *events.Alive:
+		rule = "alive_fence"
+	case *events.Segment:
+		rule = "epoch_fence"
+	case *events.Overlay:
+		rule = "hold_fence"
+	case *events.Object:
+		if s.without["msgid_session"] {
+			e := batch[0]
+			e.ID = fmt.Sprintf("%s=%s", b.Key, b.Value.Bytes)
+			batch = append([]events.Event{e}, batch[1:]...)
+		}
+		return batch, fence
+	}
+	if s.without[rule] {
+		fence = events.Fence{}
+	}
+	return batch, fence
+}
+
+// rewind takes the log back to its first k records, as a restored backup does,
+// and with both the chain to what was published of them.
+func (s *sim) rewind(k uint64, both bool) {
+	s.net = nil
+	s.rewinds++
+	s.log.Rewind(k)
+	if !both {
+		s.note("LOG REWOUND to %d", k)
+		s.chain.Reconnect()
+		return
+	}
+	vk := 0
+	for _, v := range s.versions {
+		if v.v.Seq <= k {
+			vk++
+		}
+	}
+	s.note("LOG REWOUND to %d, VERSIONS from %d to %d", k, len(s.versions), vk)
+	s.chain.Rewind(uint64(vk))
+	s.rewound(k, vk)
+}
+
+func (s *sim) last() uint64 {
+	b, err := s.log.Bounds(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	return b.Last
+}
+
+// report takes a frontend's word that the chain lacks what it has.
+func (s *sim) report(from string, own ident.Position) {
+	if s.without["fe_report"] {
+		return
+	}
+	s.note("%s reports that the chain lacks %s", from, own)
+	for _, b := range s.builders {
+		if s.heard() {
+			b.wants = append(b.wants, own)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package faultsim
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+	configv1 "meshlog.dev/proto/meshlog/config/v1"
+	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
+)
+
+// value is what a source says of a key: 8*n + flag, n unique. 0 is no value.
+type value int
+
+// The flags of values.
+const (
+	goodValue    = iota
+	onlyB        // good for build B alone
+	onlyA        // good for build A alone
+	invalidValue // decoded, and wrong
+	rawValue     // what the watcher could not decode
+	badValue     // good, and every proxy rejects it
+	pickyValue   // good, and one proxy rejects it
+	flags        = 8
+)
+
+// The two builds of builders.
+const (
+	buildA = "A"
+	buildB = "B"
+)
+
+func (v value) flag() int { return int(v) % flags }
+
+// good says whether a build serves v.
+func (v value) good(build string) bool {
+	switch v.flag() {
+	case goodValue, badValue, pickyValue:
+		return true
+	case onlyB:
+		return build == buildB
+	case onlyA:
+		return build == buildA
+	}
+	return false
+}
+
+// rejectedBy says whether a proxy does not take it.
+func (v value) rejectedBy(proxy string) bool {
+	return v.flag() == badValue || v.flag() == pickyValue && proxy == "p0"
+}
+
+// payload is v as k has it: a config is a cluster with that timeout.
+func (v value) payload(k ident.Key) ident.Value {
+	text := strconv.AppendInt(nil, int64(v), 10)
+	switch {
+	case v.flag() == rawValue:
+		return ident.Value{Type: "sim/Raw", Bytes: text}
+	case k.Kind == endpoint:
+		return ident.Value{Type: "sim/Value", Bytes: text}
+	}
+	row := meshtest.Put("", &clusterv3.Cluster{Name: short(k), ConnectTimeout: durationpb.New(time.Duration(v) * time.Second)}).Row()
+	of, err := world.UnmarshalValue(row.Value)
+	if err != nil {
+		panic(err)
+	}
+	return ident.Value{Type: of.Type, Bytes: of.Bytes}
+}
+
+func valueFrom(b []byte) value {
+	if n, err := strconv.Atoi(string(b)); err == nil {
+		return value(n)
+	}
+	r, c := new(configv1.Resource), new(clusterv3.Cluster)
+	err := proto.Unmarshal(b, r)
+	if err == nil {
+		err = r.GetResource().UnmarshalTo(c)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("value %q: %v", b, err))
+	}
+	return value(c.GetConnectTimeout().GetSeconds())
+}
+
+// judge knows the values of the sources; the mesh's policy it leaves to the
+// judge of production.
+type judge struct {
+	fold.KindJudge
+	build string
+}
+
+func (j judge) Judge(k ident.Key, v ident.Value) ([]problem.Diagnostic, bool) {
+	if k == policyKey {
+		return j.KindJudge.Judge(k, v)
+	}
+	if valueFrom(v.Bytes).good(j.build) {
+		return nil, true
+	}
+	return []problem.Diagnostic{{Severity: problem.Error, Code: "invalid", Reason: "not for build " + j.build}}, false
+}
+
+func (judge) EndpointsOnly(k ident.Key, _, _ *ident.Value) bool { return k.Kind == endpoint }
+
+// The kinds of keys: endpoints change one by one, configs in batches too.
+const (
+	endpoint = "Endpoint"
+	config   = "Resource"
+	perKind  = 4 // keys of each kind in a source
+)
+
+// sources is how many there are; the first one is required.
+const sources = 2
+
+// massLoss is how many keys of a source may not go at once.
+const massLoss = 3
+
+func shardOf(source int) ident.Shard {
+	return ident.Shard{Source: "sim" + strconv.Itoa(source), Instance: "default"}
+}
+
+func keyOf(source int, kind string, n int) ident.Key {
+	sh := shardOf(source)
+	return ident.Key{Source: sh.Source, Instance: sh.Instance, Kind: kind, Namespace: "s" + strconv.Itoa(source), Name: strconv.Itoa(n)}
+}
+
+func compareKeys(a, b ident.Key) int {
+	return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+}
+
+func sortedKeys[V any](m map[ident.Key]V) []ident.Key {
+	return slices.SortedFunc(maps.Keys(m), compareKeys)
+}
+
+func short(k ident.Key) string { return k.Source + "/" + k.Kind + "/" + k.Name }
+
+// policyKey is the MeshPolicy. No source speaks for it: like `up` where a mesh
+// has none, the simulation appends it first of all.
+var policyKey = ident.Key{Source: "mesh", Instance: "default", Kind: "MeshPolicy", Name: "default"}
+
+// policyRecords is how many records the policy takes; no rewind takes it away.
+const policyRecords = 3
+
+// policy requires the first source, and lets the guard hold small losses.
+func policy(without map[string]bool) []events.Event {
+	p := &configv1.MeshPolicy{
+		RequiredSources: []*configv1.RequiredSource{{Source: shardOf(0).Source, Instance: shardOf(0).Instance}},
+		Guard:           &configv1.Guard{MinKeys: massLoss, MaxLossPercent: 1, Disabled: without["guard"]},
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
+	if err != nil {
+		panic(err)
+	}
+	k := policyKey
+	o := &events.Object{
+		Key: k, Op: events.Put, Session: "policy", Pseq: 1, Low: 1,
+		Value: ident.Value{Type: "type.googleapis.com/" + string(p.ProtoReflect().Descriptor().FullName()), Bytes: b},
+	}
+	var digests events.ShardDigests
+	digests.Toggle(k, events.ContentHash(k, o.Value))
+	return []events.Event{
+		{ID: "policy-0", Body: &events.Begin{Shard: k.Shard(), Session: "policy", Holder: "mesh"}},
+		{ID: "policy-1", Body: o},
+		{ID: "policy-2", Body: &events.Alive{Shard: k.Shard(), Session: "policy", Low: 2, Digest: digests.Sum(), Listed: events.AllBuckets()}},
+	}
+}

@@ -1,0 +1,288 @@
+package samebytes
+
+// All that the comparison uses of the product is in this file. suggest_test.go
+// uses it too, and the recorders: record_test.go, overlays_test.go and
+// kubernetes_test.go.
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"meshlog.dev/events/archive"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/builder"
+	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/mesh/gate"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/operate/past"
+	"meshlog.dev/services/watcher/file"
+	"meshlog.dev/store"
+)
+
+// quiet is how long no record comes before a version ends.
+const quiet = 100 * time.Millisecond
+
+// documentFiles are the files of an archive with the documents of which its
+// records were made: documents/<step>/<source>/<instance>/<file>.
+const documentFiles = "documents/"
+
+// document is a file that a watcher read.
+type document struct{ name, text string }
+
+// openArchive returns the log of an archive, and the documents in it.
+func openArchive(t *testing.T, path string) (*past.Past, []document) {
+	t.Helper()
+	a, err := archive.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close() })
+	var documents []document
+	for _, name := range a.Files(documentFiles) {
+		b, err := a.File(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents = append(documents, document{strings.TrimPrefix(name, documentFiles), string(b)})
+	}
+	return past.FromArchive(path, a), documents
+}
+
+// objectsOf writes a line for each object that the file's watcher makes of a
+// document, and for each problem that it reports.
+func objectsOf(d document) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "@ %s\n", d.name)
+	objects, problems := file.Objects(d.name[strings.LastIndexByte(d.name, '/')+1:], []byte(d.text))
+	for _, o := range objects {
+		created := "-"
+		if !o.Value.Created.IsZero() {
+			created = o.Value.Created.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(&b, "+ %s %s %s/%s %s %s %s\n", digest([]byte(o.Value.Type), []byte{0}, o.Value.Bytes), o.Kind, o.Namespace, o.Name, o.Value.Type, created, o.Origin)
+	}
+	for _, p := range problems {
+		fmt.Fprintf(&b, "! %s %s\n", problemLine(p), p.Origin)
+	}
+	return b.String()
+}
+
+// problemLine is what of a problem is compared: everything but its prose.
+func problemLine(d problem.Diagnostic) string {
+	object := d.Resource
+	if d.Key != (ident.Key{}) {
+		object = d.Key.String()
+	}
+	return strings.TrimRight(fmt.Sprintf("%s %s %s %s", d.Severity, d.Code, object, d.Field), " ")
+}
+
+// digest is over the parts, one behind the other.
+func digest(parts ...[]byte) string {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write(p)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// mesh is a log that is replayed, and the content that a frontend serves at the
+// version where the replay stands.
+type mesh struct {
+	replay  *past.Replay
+	content *store.Snapshot
+	world   *world.World
+	pc      *index.PushContext
+	cache   *content.Cache
+	gate    builder.Gate
+	digests map[*xds.Resource]string
+	made    []problem.Diagnostic
+}
+
+func newMesh() *mesh {
+	empty := world.NewWorld()
+	return &mesh{
+		world: empty, pc: index.NewPushContext(empty), cache: content.New(), gate: gate.New(),
+		digests: map[*xds.Resource]string{},
+	}
+}
+
+// run replays the log, and calls version at the end of each version.
+func (m *mesh) run(ctx context.Context, p *past.Past, version func() error) (err error) {
+	if m.replay, err = past.BeginAtFloor(ctx, p); err != nil {
+		return err
+	}
+	bounds, err := p.Log.Bounds(ctx)
+	if err != nil {
+		return err
+	}
+	end := func() error {
+		if err := m.advance(); err != nil {
+			return fmt.Errorf("version %s: %w", m.position(), err)
+		}
+		return version()
+	}
+	var last time.Time
+	for r, err := range past.Records(ctx, p.Log, m.replay.Position().Seq+1, bounds.Last) {
+		if err != nil {
+			return err
+		}
+		if !last.IsZero() && r.Time.Sub(last).Abs() >= quiet {
+			if err := end(); err != nil {
+				return err
+			}
+		}
+		if _, err := m.replay.Next(ctx, r); err != nil {
+			return err
+		}
+		last = r.Time
+	}
+	return end()
+}
+
+// advance makes a version of what was replayed, as a replica in a frontend does.
+func (m *mesh) advance() error {
+	next := m.replay.Content()
+	if m.content != nil && m.content.Root() == next.Root() {
+		return nil
+	}
+	delta := store.Diff(m.content, next)
+	var rows []world.RowChange
+	for _, r := range delta.Put {
+		rows = append(rows, world.RowChange{Row: r.Key, Value: r.Value})
+	}
+	for _, row := range delta.Remove {
+		rows = append(rows, world.RowChange{Row: row})
+	}
+	now, keys, err := m.world.Apply(world.Change{Rows: rows})
+	if err != nil {
+		return err
+	}
+	pc, changed := m.pc.Next(now, keys)
+	m.content, m.world, m.pc = next, now, pc
+	m.cache.Update(ident.Position(m.replay.Position()), time.Time{}, pc, changed)
+	m.made, err = m.gate.Build(now, keys)
+	return err
+}
+
+func (m *mesh) position() string { return m.replay.Position().String() }
+
+func (m *mesh) root() string { return hex.EncodeToString(first8(m.content.Root())) }
+
+func first8(h ident.Hash) []byte { return h[:8] }
+
+// problems are those that a builder would publish with the version: each line
+// with how often it is there.
+func (m *mesh) problems() map[string]int {
+	count := map[string]int{}
+	for _, d := range slices.Concat(m.replay.Fold().Diagnostics(), m.world.Diagnostics(), m.made) {
+		count[problemLine(d)]++
+	}
+	return count
+}
+
+// client is a node's place in the mesh.
+type client struct {
+	node   node
+	client *content.Client
+}
+
+// typeNames are the types that are served, by their short names.
+var typeNames = func() (names []string) {
+	for t := range ident.ResourceTypes {
+		names = append(names, t.String())
+	}
+	return names
+}()
+
+func (m *mesh) join(n node) (*client, error) {
+	p, err := proxy.NewProxy(n.node)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", n.name, err)
+	}
+	return &client{n, m.cache.Join(p)}, nil
+}
+
+// served returns by type what the client is served.
+func (m *mesh) served(c *client) []served {
+	view := c.client.View()
+	names := map[ident.ResourceType][]string{}
+	if c.node.names != nil {
+		names = subscriptions(view.Sets, c.node.names)
+	}
+	all := make([]served, ident.ResourceTypes)
+	for t := range ident.ResourceTypes {
+		set := view.Sets[t]
+		all[t] = served{set: set, version: set.Sum, resources: set.Resources, digest: m.digestOf}
+		if c.node.names == nil {
+			continue
+		}
+		all[t].set, all[t].version, all[t].resources = nil, set.SumOf(names[t]), nil
+		for _, name := range names[t] {
+			r := set.Find(name)
+			if r == nil && (t == ident.EDS || t == ident.RDS) {
+				r = xds.Empty(t, name)
+			}
+			if r != nil {
+				all[t].resources = append(all[t].resources, r)
+			}
+		}
+	}
+	return all
+}
+
+// served is what a node is served of a type.
+type served struct {
+	set       *xds.Set // nil: only what the node asked for
+	version   xds.Sum
+	resources []*xds.Resource
+	digest    func(*xds.Resource) string
+}
+
+// subscriptions are the names of which a gRPC client asks: from the Listeners to
+// the endpoints, sorted.
+func subscriptions(sets [ident.ResourceTypes]*xds.Set, listeners []string) map[ident.ResourceType][]string {
+	names := map[ident.ResourceType][]string{ident.LDS: slices.Sorted(slices.Values(listeners))}
+	for _, step := range []struct{ from, to ident.ResourceType }{
+		{ident.LDS, ident.RDS}, {ident.LDS, ident.CDS}, {ident.RDS, ident.CDS}, {ident.CDS, ident.EDS},
+	} {
+		for _, name := range names[step.from] {
+			if r := sets[step.from].Find(name); r != nil {
+				names[step.to] = append(names[step.to], references(step.from.String(), step.to.String(), r.Value())...)
+			}
+		}
+		slices.Sort(names[step.to])
+		names[step.to] = slices.Compact(names[step.to])
+	}
+	return names
+}
+
+// texts returns the resources that were digested, as YAML, by their digests.
+func (m *mesh) texts() map[string]string {
+	texts := map[string]string{}
+	for r, d := range m.digests {
+		if texts[d] == "" {
+			texts[d] = yamlOf(append(slices.Clone(r.Head), r.Value()...))
+		}
+	}
+	return texts
+}
+
+// digestOf is over the bytes of the resource in a DiscoveryResponse.
+func (m *mesh) digestOf(r *xds.Resource) string {
+	d, ok := m.digests[r]
+	if !ok {
+		d = digest(r.Head, r.Value())
+		m.digests[r] = d
+	}
+	return d
+}
