@@ -2,6 +2,7 @@ package frontend_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +16,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"meshlog.dev/proto/ident"
@@ -283,6 +286,56 @@ func TestDrainTakesNoConnections(t *testing.T) {
 			}
 		}
 		f.end()
+	})
+}
+
+// A client that connects and says nothing holds up neither the drain, nor the
+// GOAWAY to the clients whose streams are drained later.
+func TestDrainClosesHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const drain = 10 * time.Second
+		secure := newPipes()
+		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.Drain = drain }), func(c *frontend.Config) {
+			c.TLSListeners, c.TLS = []net.Listener{secure}, &tls.Config{MinVersion: tls.VersionTLS13}
+		})
+		var conns []*grpc.ClientConn
+		for _, id := range []string{"web-1", "web-2"} {
+			conn := f.dial(nil)
+			conns = append(conns, conn)
+			bootShop(connect(t, conn, node(id, "web")))
+		}
+		var silent []net.Conn
+		for _, p := range []*pipes{f.pipes, secure} {
+			c, err := p.dial(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			silent = append(silent, c)
+		}
+		synctest.Wait()
+		began := time.Now()
+		f.stop()
+		synctest.Wait()
+		for i, conn := range conns {
+			if s := conn.GetState(); s == connectivity.Ready {
+				t.Errorf("connection %d is ready for another stream", i)
+			}
+		}
+		for i, c := range silent {
+			if _, err := io.Copy(io.Discard, c); err != nil {
+				t.Errorf("silent connection %d: %v, want it closed", i, err)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("silent connections are closed after %s", took)
+		}
+		f.end()
+		if took := time.Since(began); took > drain {
+			t.Errorf("the frontend ends after %s, want %s at most", took, drain)
+		}
+		if n := f.counted("meshlog_frontend_tls_handshake_failures_total"); n != 0 {
+			t.Errorf("%v failed handshakes are counted, want none: the frontend closed the connections", n)
+		}
 	})
 }
 

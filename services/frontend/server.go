@@ -51,6 +51,7 @@ type Server struct {
 	cache     *content.Cache
 	heads     heads
 	names     *names.Table
+	acceptor  *acceptor
 	gate      *gate
 	opinions  opinions
 	codec     codec
@@ -92,6 +93,7 @@ func New(cfg Config) (*Server, error) {
 		cache:     content.New(),
 		heads:     heads{ask: cfg.Head},
 		names:     names.NewTable(),
+		acceptor:  newAcceptor(cfg.Listeners, cfg.TLSListeners),
 		gate:      newGate(cfg.Limits, cfg.Metrics),
 		health:    health.NewServer(),
 		codec:     codec,
@@ -113,9 +115,7 @@ func New(cfg Config) (*Server, error) {
 // over the drain's time. It returns an error only if it cannot serve.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.replica.Load(ctx); err != nil {
-		for _, l := range s.listeners() {
-			err = errors.Join(err, l.Close())
-		}
+		s.acceptor.close()
 		return fmt.Errorf("frontend: %w", err)
 	}
 	server := s.transport()
@@ -126,22 +126,20 @@ func (s *Server) Run(ctx context.Context) error {
 	g, work := errgroup.WithContext(work)
 	g.Go(func() error { return s.replica.Run(work, s.cfg.Chain) })
 	g.Go(func() error { return s.tracer.run(work) })
-	for _, l := range s.listeners() {
+	for _, l := range s.acceptor.listeners {
 		g.Go(func() error {
-			if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			if err := server.Serve(l); err != nil && !s.acceptor.isClosed() {
 				return fmt.Errorf("frontend: serve on %s: %w", l.Addr(), err)
 			}
 			return nil
 		})
 	}
 	g.Go(func() error {
-		drain := func() { s.drain(work) }
 		select {
 		case <-ctx.Done():
 		case <-work.Done(): // a listener failed
-			drain = func() {}
 		}
-		stopServer(server, drain)
+		s.stop(work, server)
 		stop()
 		return nil
 	})
@@ -175,28 +173,31 @@ func (s *Server) transport() *grpc.Server {
 	return server
 }
 
-// stopServer takes no more connections and says so on those that are there, so
-// that a client whose stream ends while others are drained goes elsewhere; and
-// ends what is left after the drain.
-func stopServer(server *grpc.Server, drain func()) {
+// stop refuses new streams, then new connections, and only then ends the streams
+// that are there, so that a client whose stream ends cannot come back to this
+// frontend. GracefulStop sends GOAWAY meanwhile; a client that opens a stream
+// before it has received that is refused. stop ends what is left after the
+// drain, and all at once if work is done.
+func (s *Server) stop(work context.Context, server *grpc.Server) {
+	s.health.Shutdown()
+	s.mu.Lock()
+	s.draining = true
+	s.mu.Unlock()
+	s.acceptor.close()
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
 		server.GracefulStop()
 	}()
-	drain()
+	s.drain(work)
 	hard := time.AfterFunc(stopTimeout, server.Stop)
 	defer hard.Stop()
 	<-gone
 }
 
-// drain takes no more streams and ends those that are there, one after the
-// other, so that they do not all come to the next frontend at once (I38).
+// drain ends the streams that are there, one after the other, so that they do
+// not all come to the next frontend at once (I38).
 func (s *Server) drain(ctx context.Context) {
-	s.health.Shutdown()
-	s.mu.Lock()
-	s.draining = true
-	s.mu.Unlock()
 	conns := s.streamsNow()
 	s.cfg.OnChange(false)
 	for i, c := range conns {

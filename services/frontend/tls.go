@@ -15,15 +15,6 @@ import (
 	"meshlog.dev/services/mesh/proxy"
 )
 
-// listeners are all of them; connections of those with TLS say so.
-func (s *Server) listeners() []net.Listener {
-	all := append([]net.Listener(nil), s.cfg.Listeners...)
-	for _, l := range s.cfg.TLSListeners {
-		all = append(all, tlsListener{l})
-	}
-	return all
-}
-
 // credentials are those of the listener that took a connection.
 func (s *Server) credentials() credentials.TransportCredentials {
 	c := &serverCredentials{TransportCredentials: insecure.NewCredentials()}
@@ -34,20 +25,6 @@ func (s *Server) credentials() credentials.TransportCredentials {
 	return c
 }
 
-type tlsListener struct{ net.Listener }
-
-// Accept implements net.Listener.
-func (l tlsListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return tlsConn{c}, nil
-}
-
-// tlsConn is a connection that begins with a TLS handshake.
-type tlsConn struct{ net.Conn }
-
 type serverCredentials struct {
 	credentials.TransportCredentials // of connections without TLS
 
@@ -57,12 +34,15 @@ type serverCredentials struct {
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	t, ok := raw.(tlsConn)
+	accepted, ok := raw.(*acceptedConn)
 	if !ok {
-		return c.TransportCredentials.ServerHandshake(raw)
+		return nil, nil, fmt.Errorf("a connection of type %T, not from a listener of the frontend", raw)
 	}
-	conn, info, err := c.tls.ServerHandshake(t.Conn)
-	if err != nil {
+	if !accepted.tls {
+		return c.TransportCredentials.ServerHandshake(accepted.Conn)
+	}
+	conn, info, err := c.tls.ServerHandshake(accepted.Conn)
+	if err != nil && !accepted.acceptor.isClosed() {
 		c.failed(raw.RemoteAddr(), err)
 	}
 	return conn, info, err
@@ -77,7 +57,7 @@ type handshakes struct{ logged atomic.Int64 } // the last one that was logged, U
 
 func (s *Server) handshakeFailed(from net.Addr, err error) {
 	if errors.Is(err, io.EOF) {
-		return // somebody looked whether the port is open
+		return // a probe looked whether the port is open
 	}
 	s.cfg.Metrics.handshakeFailures.Inc()
 	now, logged := time.Now().UnixNano(), s.failed.logged.Load()

@@ -1,0 +1,101 @@
+package frontend
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// acceptor accepts connections on all listeners until it is closed.
+//
+// A gRPC server that stops waits for the connections that are in their
+// handshake, two minutes for each silent client, before it sends GOAWAY on the
+// others. So the acceptor keeps these connections, and close closes them.
+type acceptor struct {
+	listeners []net.Listener
+
+	mu          sync.Mutex // protects what follows
+	closed      bool
+	handshaking map[*acceptedConn]struct{}
+}
+
+func newAcceptor(plain, tls []net.Listener) *acceptor {
+	a := &acceptor{handshaking: make(map[*acceptedConn]struct{})}
+	for _, l := range plain {
+		a.listeners = append(a.listeners, listener{l, a, false})
+	}
+	for _, l := range tls {
+		a.listeners = append(a.listeners, listener{l, a, true})
+	}
+	return a
+}
+
+// close closes the listeners, and with them the connections that the kernel has
+// and no Accept has returned, and then the connections in their handshake.
+func (a *acceptor) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	for _, l := range a.listeners {
+		_ = l.Close()
+	}
+	for c := range a.handshaking {
+		_ = c.Close()
+	}
+}
+
+func (a *acceptor) isClosed() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.closed
+}
+
+func (a *acceptor) begin(c *acceptedConn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		_ = c.Close() // Accept returned it while close closed the listener
+		return
+	}
+	a.handshaking[c] = struct{}{}
+}
+
+func (a *acceptor) established(c *acceptedConn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.handshaking, c)
+}
+
+type listener struct {
+	net.Listener
+	acceptor *acceptor
+	tls      bool
+}
+
+// Accept implements net.Listener.
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	accepted := &acceptedConn{c, l.acceptor, l.tls}
+	l.acceptor.begin(accepted)
+	return accepted, nil
+}
+
+// acceptedConn is what the gRPC server has of a connection until the handshake;
+// the transport reads and writes the connection itself.
+type acceptedConn struct {
+	net.Conn
+	acceptor *acceptor
+	tls      bool // begins with a TLS handshake
+}
+
+// SetDeadline implements net.Conn. The gRPC server sets a deadline for the
+// handshake, and removes it when the handshake succeeded or failed.
+func (c *acceptedConn) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.acceptor.established(c)
+	}
+	return c.Conn.SetDeadline(t)
+}
