@@ -25,9 +25,10 @@
 //	-- diagnostics --
 //	        what users are told
 //
-// What stands below ">" lines, and in the sections from names on, is what comes
-// out; `go test ./services/suite/scenario -update` writes it. Look at the
-// diff. To write a story: copy one, change the documents, list calls, update.
+// The text below ">" lines, and in the sections from names on, is output;
+// `go test ./services/suite/scenario -update` writes it. A section without
+// output holds "none". Look at the diff. To write a story: copy one, change the
+// documents, list calls, update.
 //
 // Every step of every story is checked for more than it says: what changed
 // incrementally is what is made from nothing, all passes its validation, and at

@@ -150,14 +150,16 @@ func calls(t *testing.T, file string) []made {
 	var all []made
 	for _, section := range ar.Files {
 		text := string(section.Data)
-		switch kind, _, _ := strings.Cut(section.Name, " "); kind {
-		case "proxies", "put", "remove":
-			if _, err := s.section(section.Name, text); err != nil {
+		found, args, err := find(section.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found.input != nil {
+			if err := found.input(s, args, text); err != nil {
 				t.Fatal(err)
 			}
-			continue
-		case "calls":
-		default:
+		}
+		if section.Name != "calls" {
 			continue
 		}
 		for line := range strings.Lines(text) {

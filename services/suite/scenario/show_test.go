@@ -62,7 +62,7 @@ func (s *stage) resource(proxy, typeName, name string) ([]byte, error) {
 	}
 	r := set.Find(name)
 	if r == nil {
-		return []byte("none\n"), nil
+		return nil, nil
 	}
 	m, err := message(t, r)
 	if err != nil {

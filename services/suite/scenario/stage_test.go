@@ -67,12 +67,12 @@ func newStage(t *testing.T) *stage {
 }
 
 // placeOf reads FILE, or SOURCE/INSTANCE FILE.
-func placeOf(first, second string) place {
-	if second == "" {
-		return place{files, first}
+func placeOf(words []string) place {
+	if len(words) == 1 {
+		return place{files, words[0]}
 	}
-	source, instance, _ := strings.Cut(first, "/")
-	return place{ident.Shard{Source: source, Instance: instance}, second}
+	source, instance, _ := strings.Cut(words[0], "/")
+	return place{ident.Shard{Source: source, Instance: instance}, words[1]}
 }
 
 // open begins the session of a shard, with an empty listing.
@@ -99,9 +99,6 @@ func (s *stage) record(body events.Body) world.Change {
 
 // put makes text what a file holds, and everything that follows from it.
 func (s *stage) put(at place, text string) error {
-	if at.file == "" {
-		return fmt.Errorf("want a file's name")
-	}
 	s.open(at.shard)
 	s.files[at] = text
 	if text == "" {

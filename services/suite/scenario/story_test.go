@@ -2,8 +2,10 @@ package scenario
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,69 +32,120 @@ func TestStories(t *testing.T) {
 
 // tell runs one story.
 func tell(t *testing.T, file string) {
-	ar, err := txtar.ParseFile(file)
+	want, err := txtar.ParseFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := newStage(t)
-	for i, section := range ar.Files {
-		out, err := s.section(section.Name, string(section.Data))
-		if err != nil {
-			t.Fatalf("-- %s --: %v", section.Name, err)
-		}
-		if out == nil {
-			continue
-		}
-		if *update {
-			ar.Files[i].Data = out
-			continue
-		}
-		if diff := cmp.Diff(string(section.Data), string(out)); diff != "" {
+	got, err := s.play(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, section := range got.Files {
+		if diff := cmp.Diff(string(want.Files[i].Data), string(section.Data)); diff != "" && !*update {
 			t.Errorf("-- %s -- (-want +got; -update writes it):\n%s", section.Name, diff)
 		}
 	}
 	s.askEnvoy()
 	if *update && !t.Failed() {
-		if err := os.WriteFile(file, txtar.Format(ar), 0o644); err != nil {
+		if err := os.WriteFile(file, txtar.Format(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// section does a step. What it returns is what the section should hold; nil:
-// it holds what goes in.
-func (s *stage) section(name, text string) ([]byte, error) {
+// section is a step of a story. It has either input, which takes the section's
+// text, or output, which makes the text that the section should hold.
+type section struct {
+	least, most int // how many words may follow the first
+	input       func(s *stage, args []string, text string) error
+	output      func(s *stage, args []string, text string) ([]byte, error)
+}
+
+var sections = map[string]section{
+	"proxies": {0, 0, func(s *stage, _ []string, text string) error { return s.define(text) }, nil},
+	"put":     {1, 2, func(s *stage, args []string, text string) error { return s.put(placeOf(args), text) }, nil},
+	"remove":  {1, 2, func(s *stage, args []string, _ string) error { return s.put(placeOf(args), "") }, nil},
+	"calls":   {0, 0, nil, func(s *stage, _ []string, text string) ([]byte, error) { return s.calls(text) }},
+	"names":   {2, 2, nil, func(s *stage, args []string, _ string) ([]byte, error) { return s.names(args[0], args[1]) }},
+	"xds": {3, math.MaxInt, nil, func(s *stage, args []string, _ string) ([]byte, error) {
+		return s.resource(args[0], args[1], strings.Join(args[2:], " "))
+	}},
+	"changes":     {1, 1, nil, func(s *stage, args []string, _ string) ([]byte, error) { return s.changes(args[0]) }},
+	"diagnostics": {0, 0, nil, func(s *stage, _ []string, _ string) ([]byte, error) { return s.diagnostics(), nil }},
+}
+
+// find returns the section of a name, and the words behind the first.
+func find(name string) (section, []string, error) {
 	words := strings.Fields(name)
-	arg := func(i int) string {
-		if i < len(words) {
-			return words[i]
+	if len(words) == 0 {
+		return section{}, nil, errors.New("a section without a name")
+	}
+	found, ok := sections[words[0]]
+	if args := len(words) - 1; !ok || args < found.least || args > found.most {
+		return section{}, nil, fmt.Errorf("-- %s --: no such section: doc.go lists them", name)
+	}
+	return found, words[1:], nil
+}
+
+// play runs the sections of a story, and returns the story with what comes out
+// now. Where nothing does, the section holds "none": no section of output is
+// right while it is empty.
+func (s *stage) play(story *txtar.Archive) (*txtar.Archive, error) {
+	now := &txtar.Archive{Comment: story.Comment}
+	outputs := 0
+	for _, f := range story.Files {
+		found, args, err := find(f.Name)
+		switch {
+		case err != nil:
+			return nil, err
+		case found.input != nil:
+			err = found.input(s, args, string(f.Data))
+		default:
+			outputs++
+			if f.Data, err = found.output(s, args, string(f.Data)); len(f.Data) == 0 {
+				f.Data = []byte("none\n")
+			}
 		}
-		return ""
+		if err != nil {
+			return nil, fmt.Errorf("-- %s --: %w", f.Name, err)
+		}
+		now.Files = append(now.Files, f)
 	}
-	switch arg(0) {
-	case "proxies":
-		return nil, s.define(text)
-	case "put":
-		return nil, s.put(placeOf(arg(1), arg(2)), text)
-	case "remove":
-		return nil, s.put(placeOf(arg(1), arg(2)), "")
-	case "calls":
-		return s.calls(text)
-	case "names":
-		return s.names(arg(1), arg(2))
-	case "xds":
-		return s.resource(arg(1), arg(2), strings.Join(words[min(3, len(words)):], " "))
-	case "changes":
-		return s.changes(arg(1))
-	case "diagnostics":
-		return s.diagnostics(), nil
+	if outputs == 0 {
+		return nil, errors.New("the story expects nothing: add calls, or another section of output")
 	}
-	return nil, fmt.Errorf("no such step: doc.go lists them")
+	return now, nil
+}
+
+// A section whose output is empty now, a section that expects an empty output,
+// and a section that does not exist fail their story.
+func TestEmptyOutput(t *testing.T) {
+	for _, name := range []string{"names sidecar.shop EDS", "xds sidecar.shop CDS outbound|80||a", "changes sidecar.shop", "diagnostics"} {
+		for _, text := range []string{"", "what came out once\n"} {
+			got, err := newStage(t).play(txtar.Parse([]byte("-- " + name + " --\n" + text)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out := string(got.Files[0].Data); out == text || out != "none\n" {
+				t.Errorf("-- %s -- with %q: got %q, want none", name, text, out)
+			}
+		}
+	}
+	for _, story := range []string{
+		"", "only a comment\n", "-- proxies --\n", "-- calls --\n", "-- calls --\n    by 0.0.0.0_80\n",
+		"-- change sidecar.shop --\n", "-- diagnostics shop --\n", "-- changes --\n", "-- put --\n",
+	} {
+		if got, err := newStage(t).play(txtar.Parse([]byte(story))); err == nil {
+			t.Errorf("%q passes with %q", story, txtar.Format(got))
+		}
+	}
 }
 
 // calls runs the lines that begin with ">", and puts what comes out below each.
 func (s *stage) calls(text string) ([]byte, error) {
 	var out bytes.Buffer
+	made := 0
 	for line := range strings.Lines(text) {
 		call, ok := strings.CutPrefix(strings.TrimSpace(line), ">")
 		switch {
@@ -103,12 +156,16 @@ func (s *stage) calls(text string) ([]byte, error) {
 		default:
 			continue // what came out last time
 		}
+		made++
 		out.WriteString(line)
 		result, err := s.call(call)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", strings.TrimSpace(line), err)
 		}
 		out.WriteString(result)
+	}
+	if made == 0 {
+		return nil, errors.New("no line begins with >")
 	}
 	return out.Bytes(), nil
 }
