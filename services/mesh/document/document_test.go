@@ -6,57 +6,25 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"golang.org/x/tools/txtar"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/document"
+	"meshlog.dev/services/internal/goldentest"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/manifest"
 )
 
 var update = flag.Bool("update", false, "rewrite what the testdata expects")
 
-// TestRead reads testdata/*.txtar: pairs of a file and of what it holds. Each
-// payload is encoded and decoded on the way.
+// TestRead reads pairs of a file and of the objects in it. Each payload is
+// encoded and decoded on the way.
 func TestRead(t *testing.T) {
-	for _, file := range testdata(t) {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			ar, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i := 0; i < len(ar.Files); i += 2 {
-				got := dump(t, ar.Files[i].Data)
-				if *update {
-					ar.Files[i+1].Data = []byte(got)
-				} else if diff := cmp.Diff(string(ar.Files[i+1].Data), got); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", ar.Files[i].Name, diff)
-				}
-			}
-			if *update {
-				if err := os.WriteFile(file, txtar.Format(ar), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func testdata(t testing.TB) []string {
-	t.Helper()
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("testdata: %v, %v", files, err)
-	}
-	return files
+	goldentest.Pairs(t, *update, "txt", func(t *testing.T, _ string, file []byte) string { return dump(t, file) })
 }
 
 func dump(t *testing.T, file []byte) string {
@@ -156,14 +124,8 @@ func TestNoSecret(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	for _, file := range testdata(f) {
-		ar, err := txtar.ParseFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
-		for i := 0; i < len(ar.Files); i += 2 {
-			f.Add(ar.Files[i].Data)
-		}
+	for _, file := range goldentest.Inputs(f) {
+		f.Add(file)
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
 		lines := bytes.Count(file, []byte("\n")) + 2

@@ -3,57 +3,32 @@ package kind_test
 import (
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
-	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/internal/goldentest"
+	"meshlog.dev/services/mesh/kind"
 )
 
 var update = flag.Bool("update", false, "rewrite what the testdata expects")
 
-// TestValidate reads testdata/*.txtar: the name of the kind in the comment's
-// first word, "spec.yaml", and "problems", a line each.
+// TestValidate reads pairs of a spec and of its problems, a line each. The first
+// word of the archive's comment is the kind.
 func TestValidate(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("testdata: %v, %v", files, err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			ar, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			k := mustKind(t, strings.Fields(string(ar.Comment))[0])
-			for i := 0; i < len(ar.Files); i += 2 {
-				spec, err := yaml.YAMLToJSON(ar.Files[i].Data)
-				if err != nil {
-					t.Fatal(err)
-				}
-				m, err := k.DecodeJSON(spec)
-				if err != nil {
-					t.Fatalf("%s: %v", ar.Files[i].Name, err)
-				}
-				got := problems(k.Validate(m))
-				if *update {
-					ar.Files[i+1].Data = []byte(got)
-				} else if diff := cmp.Diff(string(ar.Files[i+1].Data), got); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", ar.Files[i].Name, diff)
-				}
-			}
-			if *update {
-				if err := os.WriteFile(file, txtar.Format(ar), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
+	goldentest.Pairs(t, *update, "problems", func(t *testing.T, comment string, text []byte) string {
+		k := mustKind(t, strings.Fields(comment)[0])
+		spec, err := yaml.YAMLToJSON(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := k.DecodeJSON(spec)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		return problems(k.Validate(m))
+	})
 }
 
 func problems(ps []problem.Problem) string {

@@ -4,47 +4,21 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/tools/txtar"
 
+	"meshlog.dev/services/internal/goldentest"
 	"meshlog.dev/services/mesh/manifest"
 )
 
 var update = flag.Bool("update", false, "rewrite what the testdata expects")
 
-// TestParse reads testdata/*.txtar: pairs of a file and of what it holds.
+// TestParse reads pairs of a file and of the documents in it.
 func TestParse(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("testdata: %v, %v", files, err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			ar, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i := 0; i < len(ar.Files); i += 2 {
-				got := dump(manifest.Parse(ar.Files[i].Data))
-				if *update {
-					ar.Files[i+1].Data = []byte(got)
-				} else if diff := cmp.Diff(string(ar.Files[i+1].Data), got); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", ar.Files[i].Name, diff)
-				}
-			}
-			if *update {
-				if err := os.WriteFile(file, txtar.Format(ar), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
+	goldentest.Pairs(t, *update, "want", func(_ *testing.T, _ string, file []byte) string { return dump(manifest.Parse(file)) })
 }
 
 func dump(docs []manifest.Document) string {
@@ -182,18 +156,8 @@ func TestSpec(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, file := range files {
-		ar, err := txtar.ParseFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
-		for i := 0; i < len(ar.Files); i += 2 {
-			f.Add(ar.Files[i].Data)
-		}
+	for _, file := range goldentest.Inputs(f) {
+		f.Add(file)
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
 		lines := strings.Count(string(file), "\n") + 1
