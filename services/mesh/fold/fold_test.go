@@ -1,10 +1,13 @@
 package fold
 
 import (
+	"errors"
 	"flag"
+	"fmt"
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,9 +34,9 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sections := map[string]string{}
-			for _, f := range archive.Files {
-				sections[f.Name] = string(f.Data)
+			sections, err := sectionsOf(archive)
+			if err != nil {
+				t.Fatal(err)
 			}
 			got := run(t, New("A", testJudge("A")), sections["log"], checkRestored(t))
 			for _, rule := range strings.Fields(sections["rules"]) {
@@ -53,13 +56,44 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// rewrite writes the archive with what was told; sections that mean nothing
-// are dropped.
+// sectionsOf are the sections of a scenario by name.
+func sectionsOf(archive *txtar.Archive) (map[string]string, error) {
+	sections := map[string]string{}
+	for _, f := range archive.Files {
+		_, twice := sections[f.Name]
+		if !slices.Contains([]string{"log", "rules", "told"}, f.Name) || twice || len(f.Data) == 0 {
+			return nil, fmt.Errorf("-- %s --: want log, told and perhaps rules, once each, and not empty", f.Name)
+		}
+		sections[f.Name] = string(f.Data)
+	}
+	if sections["log"] == "" {
+		return nil, errors.New("the scenario has no log")
+	}
+	return sections, nil
+}
+
+// A scenario with an empty or unknown section fails. What a fold does with a
+// log is never empty, so a scenario without "told" fails as well.
+func TestEmptySection(t *testing.T) {
+	for _, text := range []string{
+		"", "-- told --\nx\n", "-- log --\n-- told --\n", "-- log --\nbegin s\n-- told --\n",
+		"-- log --\nbegin s\n-- rule --\nx\n", "-- log --\nbegin s\n-- log --\nbegin s\n",
+	} {
+		if sections, err := sectionsOf(txtar.Parse([]byte(text))); err == nil {
+			t.Errorf("%q passes as %q", text, sections)
+		}
+	}
+	if run(t, New("A", testJudge("A")), "", nil) == "" {
+		t.Error("a fold without records tells nothing")
+	}
+}
+
+// rewrite writes the archive with what was told.
 func rewrite(t *testing.T, file string, archive *txtar.Archive, told string) {
 	t.Helper()
 	next := &txtar.Archive{Comment: archive.Comment}
 	for _, f := range archive.Files {
-		if f.Name == "log" || f.Name == "rules" {
+		if f.Name != "told" {
 			next.Files = append(next.Files, f)
 		}
 	}
