@@ -110,6 +110,9 @@ func readRow(t testing.TB, path string) *row {
 			readYAML(t, f.Data, r.options.Mesh)
 		case "caller":
 			r.readCaller(t, string(f.Data))
+		case "routes", "diagnostics": // output
+		default:
+			t.Fatalf("%s: no section is called %q", path, f.Name)
 		}
 	}
 	r.options.Service = func(host string) *index.Service {
