@@ -1,6 +1,7 @@
 package stream_test
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"path/filepath"
@@ -52,7 +53,8 @@ import (
 //	event NAME                  what must have been observed since the last one
 //	status TYPE sent|acked|waits
 //	                            all was sent, and applied, or not
-//	contents TYPE [resources]   what the client was sent, each with applied, sent,
+//	contents TYPE resources|none
+//	                            what the client was sent, each with applied, sent,
 //	                            due, held-back, lingering behind ":"
 //	applied N                   the oldest world that is applied, of all types;
 //	                            "all" behind it if that is all there is
@@ -71,13 +73,34 @@ func TestScripts(t *testing.T) {
 		}
 		for _, section := range ar.Files {
 			t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar")+"/"+section.Name, func(t *testing.T) {
-				runScript(t, string(section.Data))
+				if err := runScript(string(section.Data)); err != nil {
+					t.Fatal(err)
+				}
 			})
 		}
 	}
 }
 
-func runScript(t *testing.T, text string) {
+// Lines that expect what does not come, or that are no commands, fail, and so
+// does a script that expects nothing.
+func TestEmptyScript(t *testing.T) {
+	const begin = "world 1: cds a@1; eds a@1\nask CDS\n"
+	const first = begin + "get CDS a@1\n"
+	if err := runScript(first); err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range []string{
+		"", "# only a comment\n", "world 1: cds a@1\n", begin, begin + "get CDS\n", first + "get EDS a@1\n", first + "event Acked\n",
+		first + "status LDS acked\n", first + "status CDS\n", first + "contents CDS\n", first + "contents EDS\n", first + "applied\n",
+		first + "held a\n", first + "hold\n", first + "hold CDS\n", first + "ack XDS\n",
+	} {
+		if err := runScript(script); err == nil {
+			t.Errorf("this passes:\n%s", script)
+		}
+	}
+}
+
+func runScript(text string) error {
 	r := newScript()
 	for i, line := range strings.Split(text, "\n") {
 		line, _, _ = strings.Cut(line, "#")
@@ -88,17 +111,21 @@ func runScript(t *testing.T, text string) {
 		line = strings.TrimSuffix(line, " &")
 		if !strings.HasPrefix(line, "get ") && !strings.HasPrefix(line, "event ") && !r.hasty {
 			if err := r.quiet(); err != nil {
-				t.Fatalf("before line %d, %q: %v", i+1, line, err)
+				return fmt.Errorf("before line %d, %q: %w", i+1, line, err)
 			}
 		}
 		r.hasty = hasty
 		if err := r.line(line); err != nil {
-			t.Fatalf("line %d, %q: %v", i+1, line, err)
+			return fmt.Errorf("line %d, %q: %w", i+1, line, err)
 		}
 	}
 	if err := r.quiet(); err != nil {
-		t.Fatalf("at the end: %v", err)
+		return fmt.Errorf("at the end: %w", err)
 	}
+	if r.stream == nil {
+		return errors.New("the client asks for nothing")
+	}
+	return nil
 }
 
 // script drives a Stream.
@@ -205,6 +232,9 @@ func (r *script) line(line string) error {
 }
 
 func (r *script) talk(words []string) error {
+	if len(words) < 2 {
+		return fmt.Errorf("no command %s", words[0])
+	}
 	t := slices.IndexFunc([]string{"CDS", "EDS", "LDS", "RDS"}, func(s string) bool { return s == words[1] })
 	if t < 0 {
 		return fmt.Errorf("no type %s", words[1])
@@ -218,7 +248,7 @@ func (r *script) talkOf(verb string, t ident.ResourceType, args []string) error 
 		r.cfg.Only = &t
 		return nil
 	case "status":
-		return r.status(t, args[0])
+		return r.status(t, strings.Join(args, " "))
 	case "contents":
 		return r.contents(t, strings.Join(args, " "))
 	}
@@ -293,11 +323,15 @@ func (r *script) status(t ident.ResourceType, want string) error {
 		} else if st.SentAll {
 			got = "sent"
 		}
-		if st.Type == t && got != want {
-			return fmt.Errorf("%s", got)
+		if st.Type != t {
+			continue
 		}
+		if got != want {
+			return fmt.Errorf("it is %s", got)
+		}
+		return nil
 	}
-	return nil
+	return fmt.Errorf("the client has not asked for %s", t)
 }
 
 func (r *script) contents(t ident.ResourceType, want string) error {
@@ -330,6 +364,9 @@ func (r *script) contents(t ident.ResourceType, want string) error {
 			}
 			got = append(got, id)
 		}
+	}
+	if len(got) == 0 {
+		got = []string{"none"}
 	}
 	if s := strings.Join(got, " "); s != want {
 		return fmt.Errorf("it is %s", s)
