@@ -42,8 +42,12 @@ func golden(t *testing.T, name string, print func(*output) error) {
 	var got bytes.Buffer
 	for _, format := range []string{"table", "json", "yaml"} {
 		got.WriteString("-- " + format + " --\n")
+		before := got.Len()
 		if err := print(&output{w: &got, format: format}); err != nil {
 			t.Fatal(err)
+		}
+		if got.Len() == before {
+			t.Errorf("%s: as %s nothing is printed", name, format)
 		}
 	}
 	path := filepath.Join("testdata", name+".golden")
