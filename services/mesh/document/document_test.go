@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/deploy/testkit/goldentest"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/document"
-	"meshlog.dev/services/internal/goldentest"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/manifest"
 )

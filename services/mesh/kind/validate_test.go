@@ -8,8 +8,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"meshlog.dev/services/internal/goldentest"
-	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/deploy/testkit/goldentest"
+	"meshlog.dev/services/mesh/problem"
 )
 
 var update = flag.Bool("update", false, "rewrite what the testdata expects")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"meshlog.dev/services/internal/goldentest"
+	"meshlog.dev/deploy/testkit/goldentest"
 	"meshlog.dev/services/mesh/manifest"
 )
 
