@@ -6,8 +6,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// Node is a node of which NewProxy makes an equal Proxy: what of the client's
-// own decides what it is served.
+// Node returns a node from which NewProxy makes an equal Proxy: the part of the
+// client's node that decides what it is served.
 func (p *Proxy) Node() *corev3.Node {
 	n := &corev3.Node{Id: p.ID, Cluster: p.Cluster, Metadata: p.Metadata}
 	if p.Locality != (Locality{}) {

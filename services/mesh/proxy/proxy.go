@@ -23,13 +23,13 @@ const (
 // Locality is where a proxy runs; empty fields are unknown.
 type Locality struct{ Region, Zone, SubZone string }
 
-// Proxy is a connected client, as its xDS node describes it.
+// Proxy is a connected client, as the node of its first request describes it.
 //
 // A node id of Istio's form, type~ip~name.namespace~domain with type sidecar or
 // router, is read as Istio does. Every other node is a plain Envoy (or gRPC
 // client): a router, whose namespace is metadata NAMESPACE, else "default".
-// Both may be told apart by cluster, metadata and locality in the node
-// selectors of raw resources.
+// The node selectors of raw resources can select either by cluster, metadata and
+// locality.
 type Proxy struct {
 	// ID is the whole node id.
 	ID        string
@@ -45,18 +45,18 @@ type Proxy struct {
 	Labels    map[string]string // metadata LABELS
 	Metadata  *structpb.Struct  // must not be changed
 	Locality  Locality
-	// UserAgent is name and version, as far as the client gives them.
+	// UserAgent is the name and version that the client gives.
 	UserAgent string
 	// GRPC says that the client is a gRPC library, not an Envoy.
 	GRPC bool
 }
 
-// Client is the name and version by which a quarantine speaks of p.
+// Client returns the name and version that a quarantine names p by.
 func (p *Proxy) Client() string { return cmp.Or(p.UserAgent, "unknown") }
 
 const plainNamespace = "default"
 
-// NewProxy reads a node. The error is for the operator of the client.
+// NewProxy reads a node. Its error tells the operator of the client what to set.
 func NewProxy(node *corev3.Node) (*Proxy, error) {
 	if node == nil {
 		return nil, errors.New("node is missing: the first request of a stream carries it; set node.id and node.cluster in Envoy's bootstrap")
@@ -93,7 +93,7 @@ func NewProxy(node *corev3.Node) (*Proxy, error) {
 	return p, nil
 }
 
-// readIstioID takes from an id of Istio's form what the metadata leave open.
+// readIstioID takes from an id of Istio's form what the metadata does not say.
 func (p *Proxy) readIstioID() {
 	parts := strings.Split(p.ID, "~")
 	if len(parts) != 4 {
@@ -113,6 +113,7 @@ func (p *Proxy) readIstioID() {
 	}
 }
 
+// Text returns the string in a field of the metadata, or "".
 func (p *Proxy) Text(field string) string {
 	return p.Metadata.GetFields()[field].GetStringValue()
 }

@@ -6,32 +6,35 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// groups is an immutable map of lists, none of them empty, each sorted by what
-// its edits compare by. A member is told from others of its list by its key.
+// Groups is an immutable map of lists. No list is empty, and each is sorted by
+// the compare function of its edits. A list has one member for each key.
 type Groups[G comparable, T Keyed] struct{ Table[G, []T] }
 
+// Keyed is a member of a list in Groups.
 type Keyed interface{ MemberKey() ident.Key }
 
+// NewGroups returns Groups without a list.
 func NewGroups[G comparable, T Keyed](hash func(G) uint64) Groups[G, T] {
 	return Groups[G, T]{New[G, []T](hash)}
 }
 
-// groupsEdit is groups being changed. Changes are collected, so that a list
-// that many of them concern is made once.
+// GroupsEdit is Groups being changed. It collects changes, so that a list that
+// several changes concern is made once.
 type GroupsEdit[G comparable, T Keyed] struct {
 	from    Groups[G, T]
 	compare func(a, b T) int
 	Moved   map[G]map[ident.Key]*T // nil: it goes
 }
 
+// Edit returns an edit of g that keeps lists sorted by compare.
 func (g Groups[G, T]) Edit(compare func(a, b T) int) *GroupsEdit[G, T] {
 	return &GroupsEdit[G, T]{g, compare, make(map[G]map[ident.Key]*T)}
 }
 
-// put makes m a member in the place of the one of its key.
+// Put makes m a member of the group, in place of the member with its key.
 func (e *GroupsEdit[G, T]) Put(group G, m T) { e.move(group, m.MemberKey(), &m) }
 
-// drop ends the membership of the one of that key.
+// Drop removes the member with that key from the group.
 func (e *GroupsEdit[G, T]) Drop(group G, k ident.Key) { e.move(group, k, nil) }
 
 func (e *GroupsEdit[G, T]) move(group G, k ident.Key, m *T) {
@@ -43,8 +46,8 @@ func (e *GroupsEdit[G, T]) move(group G, k ident.Key, m *T) {
 	moved[k] = m
 }
 
-// done returns the groups as they are now. Those in e.moved may differ from
-// before.
+// Done returns the changed Groups. The lists of the groups in Moved may differ
+// from before.
 func (e *GroupsEdit[G, T]) Done() Groups[G, T] {
 	if len(e.Moved) == 0 {
 		return e.from
@@ -73,14 +76,15 @@ func (e *GroupsEdit[G, T]) Done() Groups[G, T] {
 	return Groups[G, T]{lists.Table}
 }
 
-// counter is an immutable count by name; what counts zero is not in it.
+// Counter is an immutable count by name, without the names that count zero.
 type Counter struct{ Table[string, int] }
 
+// NewCounter returns a Counter without names.
 func NewCounter() Counter {
 	return Counter{New[string, int](func(s string) uint64 { return HashStrings(s) })}
 }
 
-// names is who is in it, sorted.
+// Names returns the names that count, sorted.
 func (c Counter) Names() []string {
 	names := make([]string, 0, c.n)
 	for name := range c.All() {
@@ -90,21 +94,24 @@ func (c Counter) Names() []string {
 	return names
 }
 
-// counterEdit is a counter being changed.
+// CounterEdit is a Counter being changed.
 type CounterEdit struct {
 	from  Counter
 	delta map[string]int
 }
 
+// Edit returns an edit of c.
 func (c Counter) Edit() *CounterEdit { return &CounterEdit{c, make(map[string]int)} }
 
+// Add adds n to the count of each name.
 func (e *CounterEdit) Add(n int, names ...string) {
 	for _, name := range names {
 		e.delta[name] += n
 	}
 }
 
-// done returns the counter, and who came into it and who left it.
+// Done returns the changed Counter, the names that came into it, and those that
+// left it, sorted.
 func (e *CounterEdit) Done() (c Counter, came, left []string) {
 	counts := e.from.Table.Edit()
 	for name, delta := range e.delta {

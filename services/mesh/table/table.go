@@ -8,8 +8,8 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// table is an immutable map; the tables that are made from one another share
-// what they have in common. It is a tree by the bits of the keys' hashes: a
+// Table is an immutable map. A table and the one that was made from it share
+// what they have in common: it is a tree by the bits of the keys' hashes, and a
 // change copies the few nodes that lead to its key.
 type Table[K comparable, V any] struct {
 	root *node[K, V]
@@ -35,13 +35,15 @@ type pair[K comparable, V any] struct {
 	value V
 }
 
+// New returns an empty table. The hash must be the same in every process.
 func New[K comparable, V any](hash func(K) uint64) Table[K, V] {
 	return Table[K, V]{hash: hash}
 }
 
-// kid is which one leads to a key of hash h at a depth.
+// kid returns the index of the kid that leads to a key of hash h at a depth.
 func kid(h uint64, depth int) int { return int(h >> (fanBits * depth) & (1<<fanBits - 1)) }
 
+// Get returns the value of k, or the zero value.
 func (t *Table[K, V]) Get(k K) V {
 	n, h := t.root, t.hash(k)
 	for depth := 0; n != nil && n.kids != nil; depth++ {
@@ -63,7 +65,7 @@ func (n *node[K, V]) index(k K) int {
 // Len returns how many keys there are.
 func (t *Table[K, V]) Len() int { return t.n }
 
-// all yields everything, in no order that means anything.
+// All yields all pairs, in an order without meaning.
 func (t *Table[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { t.root.each(yield) }
 }
@@ -85,16 +87,17 @@ func (n *node[K, V]) each(yield func(K, V) bool) bool {
 	return true
 }
 
-// edit is a table being changed; the one that it was made from stays as it is.
-// Its table may be taken once, when no more changes come.
+// Edit is a table being changed; the table that it was made from stays as it is.
+// The caller takes its Table once, after the last change.
 type Edit[K comparable, V any] struct {
 	Table[K, V]
-	token *byte // marks the nodes that nobody else has
+	token *byte // marks the nodes that only this edit has
 }
 
+// Edit returns an edit of t.
 func (t Table[K, V]) Edit() *Edit[K, V] { return &Edit[K, V]{t, new(byte)} }
 
-// own is n, or a copy of it, that may be written.
+// own returns n if the edit may write to it, else a copy.
 func (e *Edit[K, V]) own(n *node[K, V]) *node[K, V] {
 	switch {
 	case n == nil:
@@ -105,6 +108,7 @@ func (e *Edit[K, V]) own(n *node[K, V]) *node[K, V] {
 	return &node[K, V]{e.token, slices.Clone(n.kids), slices.Clone(n.pairs)}
 }
 
+// Set sets the value of k.
 func (e *Edit[K, V]) Set(k K, v V) { e.root = e.insert(e.root, 0, e.hash(k), k, v) }
 
 func (e *Edit[K, V]) insert(n *node[K, V], depth int, h uint64, k K, v V) *node[K, V] {
@@ -126,7 +130,7 @@ func (e *Edit[K, V]) insert(n *node[K, V], depth int, h uint64, k K, v V) *node[
 	return n
 }
 
-// fork makes a fork of a leaf that is too large.
+// fork turns a leaf that is too large into a fork.
 func (e *Edit[K, V]) fork(n *node[K, V], depth int) {
 	n.kids = make([]*node[K, V], 1<<fanBits)
 	for _, p := range n.pairs {
@@ -137,10 +141,11 @@ func (e *Edit[K, V]) fork(n *node[K, V], depth int) {
 	n.pairs = nil
 }
 
+// Remove removes k; it does nothing if k is not there.
 func (e *Edit[K, V]) Remove(k K) { e.root = e.cut(e.root, 0, e.hash(k), k) }
 
-// cut returns n without k: n itself where k is not there, nil where nothing is
-// left of a leaf.
+// cut returns n without k: n itself if k is not there, nil if the leaf is empty
+// then.
 func (e *Edit[K, V]) cut(n *node[K, V], depth int, h uint64, k K) *node[K, V] {
 	if n == nil {
 		return nil
@@ -167,8 +172,8 @@ func (e *Edit[K, V]) cut(n *node[K, V], depth int, h uint64, k K) *node[K, V] {
 	return n
 }
 
-// hashStrings is the same in every process, so that what is walked comes in the
-// same order.
+// HashStrings hashes parts. The hash is the same in every process, so that a walk
+// over a table has the same order everywhere.
 func HashStrings(parts ...string) uint64 {
 	h := uint64(len(parts))
 	for _, s := range parts {
@@ -185,7 +190,6 @@ func HashStrings(parts ...string) uint64 {
 	return h
 }
 
-// eightBytes is the first eight bytes.
 func eightBytes(s string) uint64 {
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
@@ -196,6 +200,7 @@ func mix(h uint64) uint64 {
 	return high ^ low
 }
 
+// HashKey hashes the key of an object.
 func HashKey(k ident.Key) uint64 {
 	return HashStrings(k.Source, k.Instance, k.Kind, k.Namespace, k.Name)
 }

@@ -169,7 +169,7 @@ func (m *mesh) advance() error {
 	}
 	pc, changed := m.pc.Next(now, keys)
 	m.content, m.world, m.pc = next, now, pc
-	m.cache.Update(ident.Position(m.replay.Position()), time.Time{}, pc, changed)
+	m.cache.Update(m.replay.Position(), time.Time{}, pc, changed)
 	m.made, err = m.gate.Build(now, keys)
 	return err
 }
