@@ -1,6 +1,6 @@
 //go:build faults
 
-package stop
+package failpoint
 
 import (
 	"fmt"
