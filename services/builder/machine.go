@@ -42,8 +42,6 @@ type Config struct {
 	Logger  *slog.Logger
 	// Tracer makes spans of what is published; nil: of nothing.
 	Tracer *tracing.Tracer
-	// FoldOptions are for simulations.
-	FoldOptions []fold.Option
 }
 
 // Machine is a builder without goroutine, clock and select: each method is one
@@ -132,7 +130,7 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 	}
 	if m.fold, err = m.restore(rows); err != nil {
 		m.log.Warn("the fold in the store is no base, the log is read anew", "reason", err)
-		m.fold = fold.New(cfg.Build, cfg.Judge, cfg.FoldOptions...)
+		m.fold = fold.New(cfg.Build, cfg.Judge)
 		m.fold.Rewrite()
 	}
 	m.filed = m.fold.Position()
@@ -142,9 +140,9 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 
 func (m *Machine) restore(rows map[string][]byte) (*fold.Fold, error) {
 	if len(rows) == 0 {
-		return fold.New(m.cfg.Build, m.cfg.Judge, m.cfg.FoldOptions...), nil
+		return fold.New(m.cfg.Build, m.cfg.Judge), nil
 	}
-	return fold.Restore(m.cfg.Build, m.cfg.Judge, sortedRows(rows), m.cfg.FoldOptions...)
+	return fold.Restore(m.cfg.Build, m.cfg.Judge, sortedRows(rows))
 }
 
 // Lead says whether this builder holds the lease.
@@ -368,7 +366,7 @@ func (m *Machine) change(rec events.Record, c world.Change) {
 		m.since = timing{observed: rec.Event.Observed, logged: rec.Time, read: m.cfg.Now()}
 	}
 	if c.Reset {
-		m.reset(m.fold.Content())
+		m.reset(c)
 		return
 	}
 	for _, r := range c.Rows {

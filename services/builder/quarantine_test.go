@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
@@ -27,9 +28,11 @@ const release = "envoy 1.38.0"
 // anything is good.
 type anything struct{}
 
-func (anything) Judge(ident.Key, ident.Value) ([]problem.Diagnostic, bool) { return nil, true }
-func (anything) EndpointsOnly(ident.Key, *ident.Value, *ident.Value) bool  { return false }
-func (r *rig) pass(d time.Duration)                                        { r.mu.Lock(); r.now = r.now.Add(d); r.mu.Unlock() }
+func (anything) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnostic, bool) {
+	return nil, nil, true
+}
+func (anything) EndpointsOnly(ident.Key, *world.Object, *world.Object) bool { return false }
+func (r *rig) pass(d time.Duration)                                         { r.mu.Lock(); r.now = r.now.Add(d); r.mu.Unlock() }
 func (r *rig) leader(id string, file *memstore.File) *driver {
 	c := r.config(id, "one", file)
 	c.Judge = anything{}

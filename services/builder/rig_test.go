@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
 	"meshlog.dev/proto/ident"
@@ -60,15 +61,15 @@ func (f *fleet) AskListing(_ context.Context, r *reportv1.ListingRequest) error 
 // judge takes what begins with "good", and what names its build.
 type judge struct{ build string }
 
-func (j judge) Judge(_ ident.Key, v ident.Value) ([]problem.Diagnostic, bool) {
+func (j judge) Judge(_ ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
 	s := string(v.Bytes)
 	if strings.HasPrefix(s, "good") || strings.Contains(s, "for "+j.build) {
-		return nil, true
+		return nil, nil, true
 	}
-	return []problem.Diagnostic{{Severity: problem.Error, Code: "invalid", Reason: "not good"}}, false
+	return nil, []problem.Diagnostic{{Severity: problem.Error, Code: "invalid", Reason: "not good"}}, false
 }
 
-func (judge) EndpointsOnly(k ident.Key, _, _ *ident.Value) bool { return k.Kind == "Endpoints" }
+func (judge) EndpointsOnly(k ident.Key, _, _ *world.Object) bool { return k.Kind == "Endpoints" }
 
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, chain: memstore.NewChain(), now: time.Unix(1_800_000_000, 0), offered: map[ident.Key]ident.Value{}}

@@ -5,9 +5,10 @@ import (
 	"encoding/hex"
 	"iter"
 	"maps"
+	"slices"
+
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
-	"slices"
 )
 
 func rowSeq(rows []store.Row) iter.Seq2[string, []byte] {
@@ -53,13 +54,11 @@ func deltaFrom(rows map[string][]byte) store.Delta {
 	return d
 }
 
-// reset makes rows all there is.
-func (m *Machine) reset(rows iter.Seq2[string, []byte]) {
+// reset replaces the content by the rows of c.
+func (m *Machine) reset(c world.Change) {
 	var d store.Delta
-	c := world.Change{Reset: true}
-	for k, v := range rows {
-		d.Put = append(d.Put, store.Row{Key: k, Value: v})
-		c.Rows = append(c.Rows, world.RowChange{Row: k, Value: v})
+	for _, r := range c.Rows {
+		d.Put = append(d.Put, store.Row{Key: r.Row, Value: r.Value})
 	}
 	m.content = (*store.Snapshot)(nil).With(d)
 	clear(m.behind)

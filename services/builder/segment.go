@@ -63,7 +63,7 @@ func (m *Machine) skipExpired(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
 		}
-		f, err := fold.Restore(m.cfg.Build, m.cfg.Judge, rowSeq(rows), m.cfg.FoldOptions...)
+		f, err := fold.Restore(m.cfg.Build, m.cfg.Judge, rowSeq(rows))
 		if err != nil {
 			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
 		}

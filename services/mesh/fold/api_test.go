@@ -36,8 +36,8 @@ alive s1 a=good1 b=good2
 
 func content(f *Fold) map[string]string {
 	rows := map[string]string{}
-	for row, b := range f.Content() {
-		rows[row] = textOf(row, b)
+	for _, r := range f.Content().Rows {
+		rows[r.Row] = textOf(r.Row, r.Value)
 	}
 	return rows
 }
@@ -261,15 +261,6 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-func TestWithoutUnknownRule(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("an unknown rule was taken away")
-		}
-	}()
-	New("A", testJudge("A"), WithoutRule("fence"))
-}
-
 func TestKindJudge(t *testing.T) {
 	undecoded, err := proto.Marshal(&registryv1.Undecoded{Error: "line 3: a tab"})
 	if err != nil {
@@ -290,7 +281,7 @@ func TestKindJudge(t *testing.T) {
 		{"with namespace", ident.Key{Kind: "MeshPolicy", Name: "default", Namespace: "x"}, ident.Value{Type: policy}, true, []string{"ignored: a MeshPolicy has no namespace"}},
 		{"invalid", ident.Key{Kind: "Resource", Name: "r"}, ident.Value{Type: "type.googleapis.com/meshlog.config.v1.Resource"}, false, []string{"invalid: is missing"}},
 	} {
-		problems, good := KindJudge{}.Judge(test.key, test.value)
+		_, problems, good := KindJudge{}.Judge(test.key, test.value)
 		var got []string
 		for _, p := range problems {
 			got = append(got, fmt.Sprintf("%s: %s", p.Code, p.Reason))
@@ -302,13 +293,13 @@ func TestKindJudge(t *testing.T) {
 }
 
 func TestKindJudgeEndpointsOnly(t *testing.T) {
-	value := func(p ident.Value) *ident.Value { return &ident.Value{Type: p.Type, Bytes: p.Bytes} }
+	value := func(v ident.Value) *world.Object { return &world.Object{Value: v} }
 	hosts, others, backend := value(assignment(t, 1)), value(assignment(t, 2)), value(cluster(t, 1, ""))
-	junk := &ident.Value{Type: hosts.Type, Bytes: []byte{0xff}}
+	junk := value(ident.Value{Type: hosts.Value.Type, Bytes: []byte{0xff}})
 	for _, test := range []struct {
 		name     string
 		kind     string
-		old, new *ident.Value
+		old, new *world.Object
 		want     bool
 	}{
 		{"other hosts", "Resource", hosts, others, true},

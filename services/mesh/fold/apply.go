@@ -44,11 +44,7 @@ func (s *step) event(e events.Event) {
 // finish writes the rows of the overlays that changed.
 func (s *step) finish() world.Change {
 	for _, id := range slices.Sorted(maps.Keys(s.touched)) {
-		c := world.RowChange{Row: ident.OverlayRow(id), Seq: s.seq}
-		if o, ok := s.overlays[id]; ok {
-			c.Value = world.MarshalOverlay(o.full())
-		}
-		s.change.Rows = append(s.change.Rows, c)
+		s.change.Rows = append(s.change.Rows, s.overlays[id].change(id, s.seq))
 		s.change.EndpointsOnly = false
 	}
 	return s.change
@@ -66,7 +62,7 @@ func (s *step) touch(id string) {
 func (s *step) object(e events.Event, o *events.Object) {
 	sh := s.shard(o.Key.Shard())
 	s.unsaved.shard(sh)
-	if s.rules.sessionFence && (sh.session == "" || sh.session != o.Session) {
+	if s.variant.fenced(sh, o.Session) {
 		sh.strangers++
 		return
 	}
@@ -77,11 +73,8 @@ func (s *step) object(e events.Event, o *events.Object) {
 	r := staged{s.seq, e}
 	switch {
 	case sh.listing:
-		s.stage(sh, r)
-		if !s.rules.stage {
-			s.speak(sh, r)
-		}
-	case o.Batch.Total > 0 && s.rules.atomic:
+		s.variant.list(s, sh, r)
+	case s.variant.atomic(o.Batch):
 		s.batch(sh, r)
 	default:
 		s.speak(sh, r)
@@ -146,7 +139,7 @@ func byPseq(a, b staged) int {
 func (s *step) speak(sh *shard, r staged) {
 	o := r.object()
 	e := sh.add(o.Key)
-	if s.rules.pOrder && sh.speaks(e) && e.lastPseq >= o.Pseq {
+	if s.variant.outdated(sh, e, o.Pseq) {
 		return
 	}
 	e.seq, e.lastPseq, e.origin = r.seq, o.Pseq, o.Origin
@@ -155,7 +148,7 @@ func (s *step) speak(sh *shard, r staged) {
 		s.offer(sh, e, nil, r.seq)
 		return
 	}
-	s.offer(sh, e, newValue(e.key, ident.Value{Type: o.Value.Type, Bytes: o.Value.Bytes, Created: o.Value.Created}), r.seq)
+	s.offer(sh, e, newValue(e.key, o.Value), r.seq)
 }
 
 // offer makes v what e's source offers; nil: the key is gone. seq is the
@@ -191,24 +184,17 @@ func (s *step) setGood(e *entry, v *value, seq uint64) {
 	if v == nil {
 		e.goodSeq = 0
 	}
-	c := world.RowChange{Row: e.row, Seq: seq}
-	if v != nil {
-		c.Value = world.MarshalValue(v.Value)
-	}
 	if len(s.change.Rows) == 0 || s.change.EndpointsOnly {
-		s.change.EndpointsOnly = s.judge.EndpointsOnly(e.key, plain(old), plain(v))
+		s.change.EndpointsOnly = s.judge.EndpointsOnly(e.key, old.object(), v.object())
 	}
-	s.change.Rows = append(s.change.Rows, c)
+	s.change.Rows = append(s.change.Rows, e.change(seq))
 }
 
 // liftOver lifts what was said over k against another value than the one
 // offered now.
 func (s *step) liftOver(k ident.Key, offered ident.Hash) {
-	if !s.rules.overlayBase {
-		return
-	}
 	for _, o := range slices.Clone(s.over[k]) {
-		if o.values[k].Base == offered {
+		if s.variant.lies(o.values[k].Base, offered) {
 			continue
 		}
 		s.lift(o, k)
@@ -229,7 +215,7 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 		}
 		return
 	}
-	if _, gone := s.gone[o.ID]; gone && s.rules.once {
+	if s.variant.used(&s.state, o.ID) {
 		s.warn("overlay-used", fmt.Sprintf("overlay %q was removed before: an id is used once", o.ID),
 			"say it again under another id", "nothing changes")
 		return
@@ -243,7 +229,7 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 			continue
 		}
 		k := v.Key
-		if s.rules.overlayBase && s.offeredHash(k) != v.Base {
+		if !s.variant.lies(v.Base, s.offeredHash(k)) {
 			s.problems = append(s.problems, problem.Diagnostic{
 				Severity: problem.Warning, Code: "overlay-late", Key: k,
 				Reason: fmt.Sprintf("overlay %q was made against another value than the one that is offered now", o.ID),

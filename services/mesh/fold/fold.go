@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -48,24 +49,18 @@ type Counts struct {
 	Undecoded uint64 // records that could not be decoded, in this epoch
 }
 
-// Option changes a Fold; there are none for production.
-type Option func(*Fold)
-
 // New returns the fold of the empty log.
-func New(build string, j Judge, opts ...Option) *Fold {
-	f := &Fold{build: build, judge: j, rules: allRules(), state: newState()}
+func New(build string, j Judge) *Fold {
+	f := &Fold{build: build, judge: j, variant: variantOf(j), state: newState()}
 	f.unsaved.rewrite()
-	for _, opt := range opts {
-		opt(f)
-	}
 	return f
 }
 
 // Restore returns the fold whose Rows are given, in any order. It goes on
 // exactly as the fold that wrote them; its first Checkpoint holds what changed
 // since (after Rewrite: everything). Without rows it is New.
-func Restore(build string, j Judge, rows iter.Seq2[string, []byte], opts ...Option) (*Fold, error) {
-	f := New(build, j, opts...)
+func Restore(build string, j Judge, rows iter.Seq2[string, []byte]) (*Fold, error) {
+	f := New(build, j)
 	var meta *snapshotv1.FoldMeta
 	empty := true
 	s, err := f.parse(func(yield func(string, []byte) bool) {
@@ -175,20 +170,16 @@ func (f *Fold) Mine() bool { return f.segment.Build == f.build }
 // published. It is empty when the fold is ready. Where the policy requires
 // none, one source at least must have listed.
 func (f *Fold) Waiting(p world.Policy) []string {
-	if !f.rules.gate {
-		return nil
-	}
 	var waiting []string
-	listed := func(sh *shard) bool { return sh.synced || sh.partial }
+	listed := func(sh *shard) bool { return f.variant.listed(sh, true) }
 	if len(p.Required) == 0 && !slices.ContainsFunc(f.inOrder(), listed) {
 		waiting = append(waiting, fmt.Sprintf("no source has listed anything in epoch %d", f.segment.Epoch))
 	}
 	for _, r := range p.Required {
-		sh := f.shards[r.Shard]
-		switch {
-		case sh == nil || !sh.synced && !sh.partial:
+		switch sh := f.shards[r.Shard]; {
+		case !listed(sh):
 			waiting = append(waiting, fmt.Sprintf("%s has listed nothing in epoch %d", r.Shard, f.segment.Epoch))
-		case !sh.synced && !r.AcceptPartial:
+		case !f.variant.listed(sh, r.AcceptPartial):
 			waiting = append(waiting, fmt.Sprintf("%s could list only a part, and the MeshPolicy does not accept that", r.Shard))
 		}
 	}
@@ -198,11 +189,8 @@ func (f *Fold) Waiting(p world.Policy) []string {
 // FirstListings says, for people, which sources have begun to list for the
 // first time in this epoch.
 func (f *Fold) FirstListings() (listing []string) {
-	if !f.rules.gate {
-		return nil
-	}
 	for _, sh := range f.inOrder() {
-		if sh.listing && !sh.synced && !sh.partial {
+		if sh.listing && !f.variant.listed(sh, true) {
 			listing = append(listing, fmt.Sprintf("%s is listing", sh.name))
 		}
 	}
@@ -234,7 +222,7 @@ func (f *Fold) Digests(name ident.Shard, session string, kinds events.Kinds) (*e
 	if sh == nil || session == "" || sh.session != session {
 		return nil, false
 	}
-	digests := sh.digestsOf(f.compared(kinds))
+	digests := sh.digestsOf(f.variant.compared(kinds))
 	return &digests, true
 }
 
@@ -296,49 +284,20 @@ func (f *Fold) CountKeys(name ident.Shard) int {
 	return len(sh.entries) - len(sh.buried)
 }
 
-// contentRow is an entry or an overlay as a row of the content.
-type contentRow struct {
-	entry   *entry
-	overlay *overlay
-}
-
-func (c contentRow) bytes() []byte {
-	if c.entry != nil {
-		return world.MarshalValue(c.entry.good.Value)
-	}
-	return world.MarshalOverlay(c.overlay.full())
-}
-
-// contentRows yields what the content is made of, sorted by row.
-func (f *Fold) contentRows() iter.Seq2[string, contentRow] {
-	rows := map[string]contentRow{}
+// Content returns the last good values and the overlays, as a change that
+// replaces everything; sorted by row.
+func (f *Fold) Content() world.Change {
+	c := world.Change{Reset: true}
 	for id, o := range f.overlays {
-		rows[ident.OverlayRow(id)] = contentRow{overlay: o}
+		c.Rows = append(c.Rows, o.change(id, 0))
 	}
 	for _, sh := range f.shards {
 		for _, e := range sh.entries {
 			if e.good != nil {
-				rows[e.row] = contentRow{entry: e}
+				c.Rows = append(c.Rows, e.change(e.goodSeq))
 			}
 		}
 	}
-	return func(yield func(string, contentRow) bool) {
-		for _, row := range slices.Sorted(maps.Keys(rows)) {
-			if !yield(row, rows[row]) {
-				return
-			}
-		}
-	}
-}
-
-// Content yields all content rows, sorted by key: the last good values and
-// the overlays. The fold must not change meanwhile.
-func (f *Fold) Content() iter.Seq2[string, []byte] {
-	return func(yield func(string, []byte) bool) {
-		for row, c := range f.contentRows() {
-			if !yield(row, c.bytes()) {
-				return
-			}
-		}
-	}
+	slices.SortFunc(c.Rows, func(a, b world.RowChange) int { return strings.Compare(a.Row, b.Row) })
+	return c
 }

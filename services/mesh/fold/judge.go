@@ -9,26 +9,29 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
 )
 
-// Judge says what values are worth. Its answers depend on its arguments only.
+// Judge decides which values are served. Its answers depend on its arguments
+// only.
 type Judge interface {
-	// Judge says what is wrong with v, and whether it may be served all the
-	// same. The fold fills in Key, Origin and Effect of the diagnostics.
-	Judge(k ident.Key, v ident.Value) (problems []problem.Diagnostic, good bool)
-	// EndpointsOnly says whether the two differ in endpoints only. nil: the
-	// key has no value there.
-	EndpointsOnly(k ident.Key, old, new *ident.Value) bool
+	// Judge decodes v and returns its problems and whether it may be served.
+	// A nil message means that World.Apply decodes v. The fold sets Key, Origin
+	// and Effect of the problems.
+	Judge(k ident.Key, v ident.Value) (m proto.Message, problems []problem.Diagnostic, good bool)
+	// EndpointsOnly reports whether two values of a key differ in endpoints
+	// only; nil: the key has no value. The objects may lack their Message.
+	EndpointsOnly(k ident.Key, old, new *world.Object) bool
 }
 
 // KindJudge judges by the table of kinds: the Judge of production.
 type KindJudge struct{}
 
-// Judge decodes and validates v as its kind says.
-func (KindJudge) Judge(k ident.Key, v ident.Value) ([]problem.Diagnostic, bool) {
+// Judge decodes and validates v by the rules of its kind.
+func (KindJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
 	kd, ok := kind.ByName(k.Kind)
 	if !ok {
-		return []problem.Diagnostic{{
+		return nil, []problem.Diagnostic{{
 			Severity: problem.Error, Code: "unknown-kind",
 			Reason: fmt.Sprintf("this build knows no kind %q", k.Kind),
 			Advice: "run a newer build, or remove the object at its source",
@@ -40,7 +43,7 @@ func (KindJudge) Judge(k ident.Key, v ident.Value) ([]problem.Diagnostic, bool) 
 		if said := (*kind.UndecodedError)(nil); errors.As(err, &said) {
 			d.Field, d.Reason = said.Field, said.Reason
 		}
-		return []problem.Diagnostic{d}, false
+		return nil, []problem.Diagnostic{d}, false
 	}
 	problems := append(misplaced(kd, k), notYet(kd)...)
 	good := true
@@ -54,7 +57,7 @@ func (KindJudge) Judge(k ident.Key, v ident.Value) ([]problem.Diagnostic, bool) 
 		}
 		problems = append(problems, d)
 	}
-	return problems, good
+	return m, problems, good
 }
 
 // misplaced warns of an object that nothing will ever look at.
@@ -90,18 +93,21 @@ func notYet(kd *kind.Kind) []problem.Diagnostic {
 	return []problem.Diagnostic{d}
 }
 
-// EndpointsOnly asks the kind; what cannot be decoded is no endpoint.
-func (KindJudge) EndpointsOnly(k ident.Key, old, new *ident.Value) bool {
+// EndpointsOnly asks the kind; false if a value cannot be decoded.
+func (KindJudge) EndpointsOnly(k ident.Key, old, new *world.Object) bool {
 	kd, ok := kind.ByName(k.Kind)
 	if !ok {
 		return false
 	}
 	var messages [2]proto.Message
-	for i, v := range []*ident.Value{old, new} {
-		if v == nil {
+	for i, o := range []*world.Object{old, new} {
+		if o == nil {
 			continue
 		}
-		m, err := kd.Decode(v.Type, v.Bytes)
+		if messages[i] = o.Message; o.Message != nil {
+			continue
+		}
+		m, err := kd.Decode(o.Value.Type, o.Value.Bytes)
 		if err != nil {
 			return false
 		}

@@ -13,7 +13,7 @@ import (
 // plainly where it would have protected something.
 func TestNotYet(t *testing.T) {
 	for _, k := range kind.All() {
-		problems, _ := fold.KindJudge{}.Judge(ident.Key{Kind: k.Name, Name: "x"}, ident.Value{Type: k.TypeURL})
+		_, problems, _ := fold.KindJudge{}.Judge(ident.Key{Kind: k.Name, Name: "x"}, ident.Value{Type: k.TypeURL})
 		var said []string
 		for _, p := range problems {
 			if p.Code == "not-yet" {

@@ -77,7 +77,7 @@ func (o *oracle) put(k ident.Key, v *value) {
 		return
 	}
 	o.offered[k] = v
-	if _, good := o.judge.Judge(k, v.Value); good {
+	if _, _, good := o.judge.Judge(k, v.Value); good {
 		o.good[k] = v
 	}
 }
@@ -86,7 +86,7 @@ func valueOf(ob *events.Object) *value {
 	if ob.Op == events.Delete {
 		return nil
 	}
-	return newValue(ob.Key, ident.Value{Type: ob.Value.Type, Bytes: ob.Value.Bytes, Created: ob.Value.Created})
+	return newValue(ob.Key, ob.Value)
 }
 
 func (o *oracle) data(x *oracleShard, records []*events.Object) {
@@ -252,7 +252,7 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 		if w := was[k]; w != nil {
 			o.good[k] = w
 		}
-		if _, good := o.judge.Judge(k, v.Value); good {
+		if _, _, good := o.judge.Judge(k, v.Value); good {
 			o.good[k] = v
 		}
 	}
@@ -269,10 +269,10 @@ type known struct {
 func (o *oracle) known() known {
 	n := known{map[string]string{}, map[string]string{}, map[string][]string{}, slices.Sorted(maps.Keys(o.gone)), map[string]string{}}
 	for k, v := range o.offered {
-		n.Offered[k.Row()] = string(v.Bytes)
+		n.Offered[k.Row()] = string(v.Value.Bytes)
 	}
 	for k, v := range o.good {
-		n.Good[k.Row()] = string(v.Bytes)
+		n.Good[k.Row()] = string(v.Value.Bytes)
 	}
 	for id, vals := range o.over {
 		n.Over[id] = overlaid(vals)
@@ -309,10 +309,10 @@ func (f *Fold) known() known {
 		n.Shards[name.String()] = fmt.Sprint(sh.session, sh.listing, sh.synced, sh.need != "", sh.hole, len(sh.staged))
 		for _, e := range sh.entries {
 			if e.offered != nil {
-				n.Offered[e.row] = string(e.offered.Bytes)
+				n.Offered[e.row] = string(e.offered.Value.Bytes)
 			}
 			if e.good != nil {
-				n.Good[e.row] = string(e.good.Bytes)
+				n.Good[e.row] = string(e.good.Value.Bytes)
 			}
 		}
 	}

@@ -178,7 +178,7 @@ func (a *author) overlay(f *Fold, s *speaker) *events.Overlay {
 
 func (a *author) segment(f *Fold) *events.Segment {
 	if f.Position().Epoch > 0 && (a.choose(2) == 0 || a.rows == nil) {
-		a.rows, a.head = collect(f.Content()), f.Position()
+		a.rows, a.head = contentRows(f), f.Position()
 	}
 	g := &events.Segment{Epoch: f.Segment().Epoch, EpochRecord: f.Segment().EpochRecord, Build: a.pick("A", "B"), Head: a.head}
 	base, err := BuildBase(each(a.rows))
@@ -249,7 +249,7 @@ func follow(t *testing.T, a *author, n int) {
 			}
 		}
 		content.change(change)
-		if diff := diffRows(collect(f.Content()), collect(content.rows())); diff != "" {
+		if diff := diffRows(contentRows(f), collect(content.rows())); diff != "" {
 			t.Fatalf("record %d: changes do not add up to the content:\n%s", rec.Seq, diff)
 		}
 		checkDigests(t, f)

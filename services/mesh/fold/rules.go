@@ -1,53 +1,77 @@
+//go:build !mutants
+
 package fold
 
-import "fmt"
+import (
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+)
 
-// rules are the rules whose absence the simulation must notice, named as in
-// shared/model, which has no kinds. A fold in production has all of them.
-type rules struct {
-	sessionFence bool // only records of the session begun last are applied
-	pOrder       bool // of one key and session a record with a pseq not above the last one is dropped
-	gap          bool // a pseq below low that is not on the log: nothing more of the session counts
-	stage        bool // what is sent while listing waits for the closing alive
-	digest       bool // a listing counts only if the digest over the whole shard agrees
-	partial      bool // a partial listing removes nothing, is not compared, makes nothing SYNCED
-	kinds        bool // what is not of the kinds that a session speaks for is neither compared nor removed
-	stranger     bool // an alive of another session than the last begun asks for a new listing
-	atomic       bool // a batch is applied when all of it is there
-	lastGood     bool // last good values travel in the base of a segment
-	overlayBase  bool // an overlay lifts, key by key, when another value than its base is offered
-	once         bool // a removed overlay id never returns
-	gate         bool // nothing is published before every required source is SYNCED
+// The rules that the scenarios and the fault simulation prove necessary. Each
+// is a function, so that mutants.go can replace it in a build with the tag
+// "mutants"; a rule acts on state that only the fold has, so no wrapper around
+// records or the judge can take all of them away.
+
+// variant has no rule to take away in this build.
+type variant struct{}
+
+func variantOf(Judge) variant { return variant{} }
+
+// fenced reports whether a record is of another session than the shard's last.
+func (variant) fenced(sh *shard, session string) bool {
+	return sh.session == "" || sh.session != session
 }
 
-func allRules() rules {
-	return rules{true, true, true, true, true, true, true, true, true, true, true, true, true}
+// outdated reports whether the session set e's key with this pseq or a later
+// one.
+func (variant) outdated(sh *shard, e *entry, pseq uint64) bool {
+	return sh.speaks(e) && e.lastPseq >= pseq
 }
 
-// WithoutRule takes one rule away, by its name in shared/model. It is for
-// suite/faultsim, which checks that each rule is needed; an unknown name
-// panics.
-func WithoutRule(name string) Option {
-	return func(f *Fold) {
-		named := map[string]*bool{
-			"session_fence": &f.rules.sessionFence,
-			"p_order":       &f.rules.pOrder,
-			"gap":           &f.rules.gap,
-			"stage":         &f.rules.stage,
-			"digest":        &f.rules.digest,
-			"partial":       &f.rules.partial,
-			"kinds":         &f.rules.kinds,
-			"stranger":      &f.rules.stranger,
-			"atomic":        &f.rules.atomic,
-			"last_good":     &f.rules.lastGood,
-			"overlay_base":  &f.rules.overlayBase,
-			"once":          &f.rules.once,
-			"gate":          &f.rules.gate,
-		}
-		rule, ok := named[name]
-		if !ok {
-			panic(fmt.Sprintf("fold: no rule is called %q", name))
-		}
-		*rule = false
+// gap reports whether a record below low, which is acknowledged, is not on the
+// log.
+func (variant) gap(sh *shard, low uint64) bool { return low > sh.floor+1 }
+
+// list keeps a record of a listing until the alive that closes the listing.
+func (variant) list(s *step, sh *shard, r staged) { s.stage(sh, r) }
+
+// differ reports whether an alive has another digest than the fold.
+func (variant) differ(said, known events.Digest) bool { return said != known }
+
+// partial reports whether an alive closes a listing that could not read
+// everything: it removes nothing, is not compared and makes nothing SYNCED.
+func (variant) partial(a *events.Alive) bool { return a.Partial }
+
+// compared returns the kinds that a session's digests and sweeps cover.
+func (variant) compared(kinds events.Kinds) events.Kinds { return kinds }
+
+// stranger asks for a listing after an alive of another session than the
+// shard's last.
+func (variant) stranger(s *step, sh *shard, reason string) { s.ask(sh, reason) }
+
+// atomic reports whether a record waits for the rest of its batch.
+func (variant) atomic(b events.Batch) bool { return b.Total > 0 }
+
+// lastGood returns the last good value that k has in the base of a segment.
+func (variant) lastGood(base *state, k ident.Key) *value {
+	if e := base.entry(k); e != nil {
+		return e.good
 	}
+	return nil
+}
+
+// lies reports whether an overlay made for the value base lies over the offered
+// one.
+func (variant) lies(base, offered ident.Hash) bool { return base == offered }
+
+// used reports whether an overlay of that id was removed.
+func (variant) used(s *state, id string) bool {
+	_, gone := s.gone[id]
+	return gone
+}
+
+// listed reports whether sh closed a listing in this epoch; partial: also one
+// that could not read everything.
+func (variant) listed(sh *shard, partial bool) bool {
+	return sh != nil && (sh.synced || partial && sh.partial)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
@@ -60,6 +61,13 @@ func collect(rows iter.Seq2[string, []byte]) []kv {
 	return all
 }
 
+func contentRows(f *Fold) (all []kv) {
+	for _, r := range f.Content().Rows {
+		all = append(all, kv{r.Row, r.Value})
+	}
+	return all
+}
+
 func each(all []kv) iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
 		for _, r := range all {
@@ -83,18 +91,18 @@ func diffRows(want, got []kv) string {
 // with a warning, "onlyX" is good for build X only.
 type testJudge string
 
-func (build testJudge) Judge(k ident.Key, v ident.Value) ([]problem.Diagnostic, bool) {
+func (build testJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
 	s := string(v.Bytes)
 	switch {
 	case strings.HasPrefix(s, "bad"), strings.HasPrefix(s, "only") && !strings.HasPrefix(s, "only"+string(build)):
-		return []problem.Diagnostic{{Severity: problem.Error, Code: "invalid", Field: "spec", Reason: s + " is invalid", Advice: "correct it"}}, false
+		return nil, []problem.Diagnostic{{Severity: problem.Error, Code: "invalid", Field: "spec", Reason: s + " is invalid", Advice: "correct it"}}, false
 	case strings.HasPrefix(s, "warn"):
-		return []problem.Diagnostic{{Severity: problem.Warning, Code: "invalid", Field: "spec", Reason: s + " is odd"}}, true
+		return nil, []problem.Diagnostic{{Severity: problem.Warning, Code: "invalid", Field: "spec", Reason: s + " is odd"}}, true
 	}
-	return nil, true
+	return nil, nil, true
 }
 
-func (testJudge) EndpointsOnly(k ident.Key, _, _ *ident.Value) bool { return k.Kind == "Endpoint" }
+func (testJudge) EndpointsOnly(k ident.Key, _, _ *world.Object) bool { return k.Kind == "Endpoint" }
 
 const testType = "type.googleapis.com/test.Value"
 
@@ -157,7 +165,7 @@ func (s *script) record(line string) (events.Record, bool) {
 	w := parseWords(line)
 	switch w.verb {
 	case "publish":
-		s.published, s.head = collect(s.fold.Content()), s.fold.Position()
+		s.published, s.head = contentRows(s.fold), s.fold.Position()
 		if len(w.args) > 0 {
 			s.published = w.content()
 		}
@@ -417,8 +425,8 @@ func writeState(f *Fold) string {
 		}
 	}
 	fmt.Fprintln(&out)
-	for row, b := range f.Content() {
-		fmt.Fprintf(&out, "%s = %s\n", row, textOf(row, b))
+	for _, r := range f.Content().Rows {
+		fmt.Fprintf(&out, "%s = %s\n", r.Row, textOf(r.Row, r.Value))
 	}
 	for _, d := range f.Diagnostics() {
 		fmt.Fprintln(&out, diagnosticText(d))

@@ -49,14 +49,7 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 	}
 	s.segment = segment
 	s.judgeAnew(next)
-	s.change = world.Change{Reset: true}
-	for row, e := range s.contentRows() {
-		c := world.RowChange{Row: row, Value: e.bytes()}
-		if e.entry != nil {
-			c.Seq = e.entry.goodSeq
-		}
-		s.change.Rows = append(s.change.Rows, c)
-	}
+	s.change = s.Content()
 	s.unsaved.rewrite()
 	return nil
 }
@@ -71,10 +64,7 @@ func (f *Fold) judgeAnew(base state) {
 				continue
 			}
 			old, seq := hashOf(e.good), e.goodSeq
-			e.good, e.goodSeq = nil, 0
-			if b := base.entry(k); b != nil && f.rules.lastGood {
-				e.good = b.good
-			}
+			e.good, e.goodSeq = f.variant.lastGood(&base, k), 0
 			if f.assess(&f.state, e) {
 				e.good, e.goodSeq = e.offered, e.seq
 			}

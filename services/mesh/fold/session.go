@@ -47,7 +47,7 @@ func (s *step) lost(sh *shard, pseq, low uint64) bool {
 			delete(sh.seen, sh.floor)
 		}
 	}
-	if !s.rules.gap || low <= sh.floor+1 {
+	if !s.variant.gap(sh, low) {
 		return false
 	}
 	sh.hole, sh.seen = true, nil
@@ -69,17 +69,15 @@ func (s *step) alive(a *events.Alive) {
 	s.unsaved.shard(sh)
 	if sh.session == "" || sh.session != a.Session {
 		sh.strangers++
-		if s.rules.stranger {
-			s.ask(sh, fmt.Sprintf("session %s speaks, and it is not the one that began last", a.Session))
-		}
+		s.variant.stranger(s, sh, fmt.Sprintf("session %s speaks, and it is not the one that began last", a.Session))
 		return
 	}
 	if s.lost(sh, 0, a.Low) {
 		return
 	}
 	sh.seq = s.seq
-	partial := a.Partial && s.rules.partial
-	kinds := s.compared(a.Kinds)
+	partial := s.variant.partial(a)
+	kinds := s.variant.compared(a.Kinds)
 	switch {
 	case partial:
 		if sh.listing {
@@ -87,7 +85,7 @@ func (s *step) alive(a *events.Alive) {
 			sh.partial, sh.covered = true, kinds
 		}
 	case sh.listing:
-		if s.rules.digest && a.Digest != sh.listingDigest(&a.Listed, kinds) {
+		if s.variant.differ(a.Digest, sh.listingDigest(&a.Listed, kinds)) {
 			s.ask(sh, fmt.Sprintf("the listing of session %s is not what its digest says", a.Session))
 			return
 		}
@@ -98,19 +96,11 @@ func (s *step) alive(a *events.Alive) {
 		sh.synced, sh.partial, sh.covered = true, false, kinds
 	case a.Digest == events.Digest{}:
 		// Something is unacknowledged: nothing to compare.
-	case s.rules.digest && a.Digest != sh.digest(kinds):
+	case s.variant.differ(a.Digest, sh.digest(kinds)):
 		s.ask(sh, fmt.Sprintf("what is known is not what the digest of session %s says", a.Session))
 	default:
 		sh.synced, sh.partial = true, false
 	}
-}
-
-// compared are the kinds that count where a session speaks for these.
-func (f *Fold) compared(kinds events.Kinds) events.Kinds {
-	if !f.rules.kinds {
-		return nil
-	}
-	return kinds
 }
 
 // digest is over what is offered of these kinds.

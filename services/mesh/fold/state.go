@@ -6,20 +6,23 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 )
 
-// value is a value with its content hash. It is immutable and shared.
+// value is a value with its content hash. Worlds share it once it is good:
+// from then on it is immutable.
 type value struct {
-	ident.Value
+	world.Object
 	hash ident.Hash
 }
 
 func newValue(k ident.Key, v ident.Value) *value {
-	return &value{v, events.ContentHash(k, v)}
+	return &value{world.Object{Key: k, Created: v.Created, Value: v}, events.ContentHash(k, v)}
 }
 
 // hashOf is the content hash of v; zero: there is no value.
@@ -30,12 +33,21 @@ func hashOf(v *value) ident.Hash {
 	return v.hash
 }
 
-// plain is v for a Judge.
-func plain(v *value) *ident.Value {
+// object returns what a World serves of v.
+func (v *value) object() *world.Object {
 	if v == nil {
 		return nil
 	}
-	return &v.Value
+	return &v.Object
+}
+
+// change returns the row of the content that e's good value makes.
+func (e *entry) change(seq uint64) world.RowChange {
+	c := world.RowChange{Row: e.row, Key: e.key, Object: e.good.object(), Seq: seq}
+	if e.good != nil {
+		c.Value = world.MarshalValue(e.good.Value)
+	}
+	return c
 }
 
 // entry is what is known of one key.
@@ -173,6 +185,16 @@ func (o *overlay) full() world.Overlay {
 	return full
 }
 
+// change returns the row of the content of the overlay id; o is nil if it is
+// gone.
+func (o *overlay) change(id string, seq uint64) world.RowChange {
+	c := world.RowChange{Row: ident.OverlayRow(id), Seq: seq}
+	if o != nil {
+		c.Value = world.MarshalOverlay(o.full())
+	}
+	return c
+}
+
 // Segment is the stretch of the log in which a fold stands.
 type Segment struct {
 	Epoch uint64
@@ -207,9 +229,9 @@ func newState() state {
 
 // Fold is what the records up to a position say.
 type Fold struct {
-	build string
-	judge Judge
-	rules rules
+	build   string
+	judge   Judge
+	variant variant
 
 	seq        uint64 // of the last record
 	recordHash ident.Hash
@@ -291,7 +313,11 @@ func (s *state) lift(o *overlay, k ident.Key) {
 
 // assess judges what e offers and keeps the problems found.
 func (f *Fold) assess(s *state, e *entry) (good bool) {
-	e.problems, good = f.judge.Judge(e.key, e.offered.Value)
+	var m proto.Message
+	m, e.problems, good = f.judge.Judge(e.key, e.offered.Value)
+	if good && e.offered.Message == nil { // else a World may be reading it
+		e.offered.Message = m
+	}
 	if len(e.problems) > 0 {
 		s.troubled[e.key] = e
 	} else {

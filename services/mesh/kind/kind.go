@@ -84,19 +84,24 @@ func All() []*Kind {
 
 // ByName finds a kind by its name.
 func ByName(name string) (*Kind, bool) {
-	return find(func(k *Kind) bool { return k.Name == name })
+	k, ok := byName[name]
+	return k, ok
 }
+
+var byName = func() map[string]*Kind {
+	kinds := make(map[string]*Kind, len(table))
+	for _, k := range table {
+		kinds[k.Name] = k
+	}
+	return kinds
+}()
 
 // ByGVK finds a kind by group, version and kind, as a document names it.
 func ByGVK(group, version, document string) (*Kind, bool) {
-	return find(func(k *Kind) bool {
-		return k.Group == group && k.DocumentKind() == document && slices.Contains(k.Versions, version)
-	})
-}
-
-func find(is func(*Kind) bool) (*Kind, bool) {
-	if i := slices.IndexFunc(table, is); i >= 0 {
-		return table[i], true
+	for _, k := range table {
+		if k.Group == group && k.DocumentKind() == document && slices.Contains(k.Versions, version) {
+			return k, true
+		}
 	}
 	return nil, false
 }

@@ -22,12 +22,31 @@ type Overlay struct {
 	Values   []ident.OverlayValue // sorted by key row; resources in their own order
 }
 
-// RowChange is one content row that changed. A nil Value: it is gone.
+// RowChange is one content row that changed.
 type RowChange struct {
-	Row   string
+	Row string
+	// Value holds the bytes of the row; nil if the row is gone.
 	Value []byte
-	// Seq is the record that changed it; 0 where no single one did.
+	// Key is the key of a value's row. Rows that come from a store leave it
+	// empty: Apply parses Row then.
+	Key ident.Key
+	// Object is what Value holds, so that Apply need not decode it. Rows that
+	// come from a store have none.
+	Object *Object
+	// Seq is the record that changed the row; 0 if no single record did.
 	Seq uint64
+}
+
+// object returns the value of k's row; nil if the row is gone.
+func (r RowChange) object(k ident.Key) (*Object, error) {
+	if r.Object != nil || r.Value == nil {
+		return r.Object, nil
+	}
+	v, err := UnmarshalValue(r.Value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", k, err)
+	}
+	return &Object{Key: k, Created: v.Created, Value: v}, nil
 }
 
 // Change is what records did to the content.

@@ -30,12 +30,14 @@ const (
 	NamespaceKind = "Namespace"
 )
 
-// Object is what is served for a key, decoded.
+// Object is the value of a key. It is immutable and shared.
 type Object struct {
 	Key     ident.Key
-	Created time.Time // zero where its source has none
+	Created time.Time // zero if its source has none
 	Value   ident.Value
-	Message proto.Message // must not be changed
+	// Message is Value decoded. It must not be changed. Objects of a World have
+	// one; in a RowChange, nil means that Apply decodes Value.
+	Message proto.Message
 }
 
 // World is the effective world at a position: per key the last good value, or
@@ -59,16 +61,16 @@ type World struct {
 
 // place is what the content says of one key. It is immutable.
 type place struct {
-	good    *ident.Value
+	good    *Object // without a Message until it is served
 	words   []word  // of overlays, the one that counts first
 	object  *Object // nil: not served
 	problem string  // why this build cannot read what is to be served
 }
 
-// word is what one overlay says of a key.
+// word is the value that one overlay gives a key.
 type word struct {
 	overlay *Overlay
-	value   *ident.Value // nil: not served
+	object  *Object // nil: not served; without a Message
 }
 
 // name is an object's within its kind.

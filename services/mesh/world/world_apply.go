@@ -23,20 +23,24 @@ import (
 // the world does; a Reset costs the world. The error means that rows are not
 // what a fold writes; the world is as it was.
 func (w *World) Apply(c Change) (*World, []ident.Key, error) {
-	rows := make(map[string][]byte, len(c.Rows))
-	for _, r := range c.Rows {
-		rows[r.Row] = r.Value // the last one counts
-	}
+	rows := c.Rows
 	if c.Reset {
-		w.removeOthers(rows)
+		rows = w.withOthers(rows)
+	}
+	last := make(map[string]int, len(rows))
+	for i, r := range rows {
+		last[r.Row] = i
 	}
 	n := &next{
 		World: *w, was: w,
 		places: w.places.Edit(), contested: w.contested.Edit(), opaque: w.opaque.Edit(),
 		touched: map[ident.Key]struct{}{}, moved: map[identity]struct{}{},
 	}
-	for row, value := range rows {
-		if err := n.row(row, value); err != nil {
+	for i, r := range rows {
+		if last[r.Row] != i {
+			continue // a later change of the row counts
+		}
+		if err := n.row(r); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -52,24 +56,30 @@ func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 	return &made, changed, nil
 }
 
-// removeOthers adds the end of every row of w that is not in rows.
-func (w *World) removeOthers(rows map[string][]byte) {
-	end := func(row string) {
-		if _, ok := rows[row]; !ok {
-			rows[row] = nil
+// withOthers appends the removal of every row of w that is not in rows.
+func (w *World) withOthers(rows []RowChange) []RowChange {
+	kept := make(map[string]struct{}, len(rows))
+	for _, r := range rows {
+		kept[r.Row] = struct{}{}
+	}
+	rows = slices.Clip(rows)
+	remove := func(row string, k ident.Key) {
+		if _, ok := kept[row]; !ok {
+			rows = append(rows, RowChange{Row: row, Key: k})
 		}
 	}
 	for k, p := range w.places.All() {
 		if p.good != nil {
-			end(k.Row())
+			remove(k.Row(), k)
 		}
 	}
 	for id := range w.overlays {
-		end(ident.OverlayRow(id))
+		remove(ident.OverlayRow(id), ident.Key{})
 	}
 	for row := range w.unknown {
-		end(row)
+		remove(row, ident.Key{})
 	}
+	return rows
 }
 
 // next is a World being made.
@@ -87,38 +97,43 @@ type next struct {
 	quarantined bool // quarantines changed
 }
 
-// row takes one row; nil: it is gone.
-func (n *next) row(row string, b []byte) error {
-	if !strings.HasPrefix(row, ident.ValuePrefix) && !strings.HasPrefix(row, ident.OverlayPrefix) {
-		n.unknown = maps.Clone(n.unknown)
-		if b == nil {
-			delete(n.unknown, row)
+// row applies the change of one row.
+func (n *next) row(r RowChange) error {
+	k := r.Key
+	if k == (ident.Key{}) {
+		if !strings.HasPrefix(r.Row, ident.ValuePrefix) && !strings.HasPrefix(r.Row, ident.OverlayPrefix) {
+			n.unknownRow(r)
 			return nil
 		}
-		if n.unknown == nil {
-			n.unknown = map[string]struct{}{}
+		var id string
+		var err error
+		if k, id, err = ident.ParseRow(r.Row); err != nil {
+			return err
 		}
-		n.unknown[row] = struct{}{}
-		return nil
+		if id != "" {
+			return n.overlay(id, r.Value)
+		}
 	}
-	k, id, err := ident.ParseRow(row)
+	p := n.place(k)
+	is, err := r.object(k)
 	if err != nil {
 		return err
 	}
-	if id != "" {
-		return n.overlay(id, b)
-	}
-	p := n.place(k)
-	p.good = nil
-	if b != nil {
-		v, err := UnmarshalValue(b)
-		if err != nil {
-			return fmt.Errorf("%s: %w", k, err)
-		}
-		p.good = &v
+	if is == nil || p.good == nil || !sameValue(p.good, is) {
+		p.good = is
 	}
 	n.setPlace(k, p)
 	return nil
+}
+
+func (n *next) unknownRow(r RowChange) {
+	unknown := map[string]struct{}{}
+	maps.Copy(unknown, n.unknown)
+	if n.unknown = unknown; r.Value == nil {
+		delete(unknown, r.Row)
+	} else {
+		unknown[r.Row] = struct{}{}
+	}
 }
 
 // place is a copy of what is known of k.
@@ -166,7 +181,7 @@ func (n *next) overlay(id string, b []byte) error {
 			continue
 		}
 		p := n.place(v.Key)
-		p.words = append(slices.Clone(p.words), word{&o, v.Value})
+		p.words = append(slices.Clone(p.words), word{&o, objectOf(v)})
 		slices.SortFunc(p.words, compareWords)
 		n.setPlace(v.Key, p)
 	}
@@ -183,18 +198,28 @@ func compareWords(a, b word) int {
 	)
 }
 
+func objectOf(v ident.OverlayValue) *Object {
+	if v.Value == nil {
+		return nil
+	}
+	return &Object{Key: v.Key, Created: v.Value.Created, Value: *v.Value}
+}
+
 // serve finds out what is served for k now.
 func (n *next) serve(k ident.Key) {
 	p := n.place(k)
-	v := p.good
+	is := p.good
 	if len(p.words) > 0 {
-		v = p.words[0].value
+		is = p.words[0].object
 	}
 	old := p.object
-	if old != nil && v != nil && sameValue(old.Value, *v) {
+	if old != nil && is != nil && sameValue(old, is) {
 		return
 	}
-	p.object, p.problem = decode(k, v)
+	p.object, p.problem = decode(is)
+	if p.object != nil && len(p.words) == 0 {
+		p.good = p.object
+	}
 	switch {
 	case p.good == nil && len(p.words) == 0:
 		n.places.Remove(k)
@@ -217,24 +242,24 @@ func (n *next) serve(k ident.Key) {
 	n.setCopies(id, copies)
 }
 
-func sameValue(a, b ident.Value) bool {
-	return a.Type == b.Type && a.Created.Equal(b.Created) && bytes.Equal(a.Bytes, b.Bytes)
+func sameValue(a, b *Object) bool {
+	return a == b || a.Value.Type == b.Value.Type && a.Created.Equal(b.Created) && bytes.Equal(a.Value.Bytes, b.Value.Bytes)
 }
 
-// decode reads v as an object of k's kind, or says why it cannot.
-func decode(k ident.Key, v *ident.Value) (*Object, string) {
-	if v == nil {
-		return nil, ""
+// decode returns o with its Message, or why this build cannot read it.
+func decode(o *Object) (*Object, string) {
+	if o == nil || o.Message != nil {
+		return o, ""
 	}
-	kd, ok := kind.ByName(k.Kind)
+	kd, ok := kind.ByName(o.Key.Kind)
 	if !ok {
-		return nil, fmt.Sprintf("this build knows no kind %q", k.Kind)
+		return nil, fmt.Sprintf("this build knows no kind %q", o.Key.Kind)
 	}
-	m, err := kd.Decode(v.Type, v.Bytes)
+	m, err := kd.Decode(o.Value.Type, o.Value.Bytes)
 	if err != nil {
 		return nil, err.Error()
 	}
-	return &Object{Key: k, Created: v.Created, Value: *v, Message: m}, ""
+	return &Object{Key: o.Key, Created: o.Created, Value: o.Value, Message: m}, ""
 }
 
 // current is the copies of an object as they are by now.

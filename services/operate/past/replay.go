@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/fold"
@@ -48,6 +49,15 @@ type RowChange struct {
 	Seq uint64
 }
 
+// judge drops the messages that it decodes: a replay makes no world, so its fold
+// need not keep them.
+type judge struct{ fold.KindJudge }
+
+func (j judge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
+	_, problems, good := j.KindJudge.Judge(k, v)
+	return nil, problems, good
+}
+
 func newReplay(p *Past, f *fold.Fold) *Replay {
 	r := &Replay{past: p, fold: f, from: f.Position(), behind: map[string][]byte{}}
 	r.content = contentOf(f)
@@ -56,8 +66,8 @@ func newReplay(p *Past, f *fold.Fold) *Replay {
 
 func contentOf(f *fold.Fold) *store.Snapshot {
 	var d store.Delta
-	for row, value := range f.Content() {
-		d.Put = append(d.Put, store.Row{Key: row, Value: value})
+	for _, r := range f.Content().Rows {
+		d.Put = append(d.Put, store.Row{Key: r.Row, Value: r.Value})
 	}
 	return (*store.Snapshot)(nil).With(d)
 }

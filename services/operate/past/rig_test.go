@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"meshlog.dev/events"
 	"meshlog.dev/events/archive"
 	"meshlog.dev/events/memlog"
@@ -306,7 +307,7 @@ type judge struct {
 	refused string // name of an object
 }
 
-func (j judge) Judge(k ident.Key, v ident.Value) ([]problem.Diagnostic, bool) {
-	ds, good := j.KindJudge.Judge(k, v)
-	return ds, good && k.Name != j.refused
+func (j judge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
+	m, ds, good := j.KindJudge.Judge(k, v)
+	return m, ds, good && k.Name != j.refused
 }

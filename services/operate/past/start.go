@@ -95,7 +95,7 @@ func (p *Past) bounds(ctx context.Context) (events.Bounds, error) {
 // first record, or with the first one that begins an epoch.
 func (p *Past) beginFirst(ctx context.Context, bounds events.Bounds) (*Replay, error) {
 	if bounds.First <= 1 {
-		return newReplay(p, fold.New("", fold.KindJudge{})), nil
+		return newReplay(p, fold.New("", judge{})), nil
 	}
 	for rec, err := range Records(ctx, p.Log, bounds.First, bounds.Last) {
 		if err != nil {
@@ -110,7 +110,7 @@ func (p *Past) beginFirst(ctx context.Context, bounds events.Bounds) (*Replay, e
 
 // beginAt begins with a record that begins an epoch.
 func (p *Past) beginAt(ctx context.Context, rec events.Record) (*Replay, error) {
-	r := newReplay(p, fold.New("", fold.KindJudge{}))
+	r := newReplay(p, fold.New("", judge{}))
 	_, err := r.Next(ctx, rec)
 	r.from, r.begun = r.Position(), true
 	return r, err
@@ -184,7 +184,7 @@ func (p *Past) restore(ctx context.Context, c *snapshotv1.Checkpoint) (*fold.Fol
 	if err != nil {
 		return nil, err
 	}
-	return fold.Restore(meta.GetBuild(), fold.KindJudge{}, rowSeq(rows))
+	return fold.Restore(meta.GetBuild(), judge{}, rowSeq(rows))
 }
 
 // foldRows are the rows of a checkpoint of the fold, and what they say of it.

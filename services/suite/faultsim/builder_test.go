@@ -70,9 +70,9 @@ func (b *builderProc) run() {
 	m, err := builder.Open(ctx, builder.Config{
 		ID: b.name, Build: b.build,
 		Log: b.log, Feed: &feedPort{&b.proc}, Store: b.open(b.disk, b.build), Fleet: fleetPort{&b.proc},
-		Judge: judge{build: b.build},
+		Judge: b.s.judge(b.build),
 		Now:   func() time.Time { return b.s.time().Add(b.skew) }, NewID: b.newID, Logger: b.s.logger(b.name),
-		Checkpoints: b, History: kept, FoldOptions: b.s.foldOptions(),
+		Checkpoints: b, History: kept,
 	})
 	if err != nil {
 		panic(fmt.Sprintf("%s does not open: %v", b.name, err))

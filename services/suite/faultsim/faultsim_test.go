@@ -71,24 +71,23 @@ func TestSameSeed(t *testing.T) {
 	}
 }
 
-// TestWithoutRule: each of these rules is needed, and the simulation notices
-// that it is missing.
+// TestWithoutRule holds that the simulation notices that a rule is missing.
 func TestWithoutRule(t *testing.T) {
-	const most = 600 // schedules until one must have failed
-	tests := []struct{ rule, faults string }{
-		{"session_fence", "session"},
-		{"p_order", "session"},
-		{"stage", "all"},
-		{"atomic", "rewind"},
-		{"partial", "norewind"},
-		{"kinds", "kinds"},
-		{"overlay_base", "rewind"},
-		{"gate", "all"},
+	testWithout(t, []needed{
 		{"guard", "crash,op"},
 		{"vfence", "all"},
 		{"cursor", "crash,rewind"},
 		{"msgid_session", "delay"},
-	}
+	})
+}
+
+// needed is a rule, and the faults under which the simulation notices that it
+// is missing.
+type needed struct{ rule, faults string }
+
+func testWithout(t *testing.T, tests []needed) {
+	t.Helper()
+	const most = 600 // schedules until one must have failed
 	for _, test := range tests {
 		t.Run(test.rule, func(t *testing.T) {
 			p := plan{faults: faultsNamed(test.faults), without: []string{test.rule}}

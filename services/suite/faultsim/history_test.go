@@ -27,8 +27,8 @@ type moment struct {
 
 func momentOf(f *fold.Fold) moment {
 	m := moment{f.RecordHash(), map[string]string{}, map[string]string{}}
-	for k, v := range f.Content() {
-		m.content[k] = string(v)
+	for _, r := range f.Content().Rows {
+		m.content[r.Row] = string(r.Value)
 	}
 	for k, v := range f.Rows() {
 		m.fold[k] = string(v)

@@ -53,7 +53,7 @@ func rowSeq(rows []store.Row) iter.Seq2[string, []byte] {
 // replay folds the log from a checkpoint to its end: the content at every
 // record is what everybody else made of it.
 func (s *sim) replay(c checkpoint) {
-	f, err := fold.Restore(c.build, judge{build: c.build}, c.rows, s.foldOptions()...)
+	f, err := fold.Restore(c.build, s.judge(c.build), c.rows)
 	if err != nil {
 		fail("M3", "a checkpoint of build %s cannot be read: %v", c.build, err)
 	}
@@ -97,8 +97,8 @@ func (s *sim) replay(c checkpoint) {
 
 func contentOf(f *fold.Fold) store.Delta {
 	var d store.Delta
-	for k, v := range f.Content() {
-		d.Put = append(d.Put, store.Row{Key: k, Value: v})
+	for _, r := range f.Content().Rows {
+		d.Put = append(d.Put, store.Row{Key: r.Row, Value: r.Value})
 	}
 	return d
 }

@@ -12,7 +12,6 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/events/memlog"
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/store/memstore"
 )
 
@@ -189,24 +188,23 @@ func (t *tracer) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// foldOptions take away what a mutation takes away of the fold.
-func (s *sim) foldOptions() []fold.Option {
-	var opts []fold.Option
+// judge makes the judge of a builder's fold, which also names the rules that
+// the fold does without.
+func (s *sim) judge(build string) judge {
+	j := judge{build: build}
 	for _, r := range foldRules {
 		if s.without[r] {
-			opts = append(opts, fold.WithoutRule(r))
+			j.without = append(j.without, r)
 		}
 	}
-	return opts
+	return j
 }
 
-// foldRules are the rules that the fold itself can do without.
-var foldRules = []string{
-	"session_fence", "p_order", "gap", "stage", "digest", "partial", "kinds", "stranger", "atomic", "last_good", "overlay_base", "once", "gate",
-}
+// foldRules are the rules that a fold can do without: none, unless the tag
+// "mutants" is set.
+var foldRules []string
 
-// portRules are rules of the others: the port through which they hold is one
-// that forgets them.
+// portRules are the rules that hold through a port, which can forget them.
 var portRules = map[string]string{
 	"begin_fence":   "the log takes every Begin",
 	"alive_fence":   "the log takes every Alive",

@@ -98,20 +98,24 @@ func valueFrom(b []byte) value {
 // judge of production.
 type judge struct {
 	fold.KindJudge
-	build string
+	build   string
+	without []string
 }
 
-func (j judge) Judge(k ident.Key, v ident.Value) ([]problem.Diagnostic, bool) {
+// Without names the rules that a fold with the tag "mutants" does without.
+func (j judge) Without() []string { return j.without }
+
+func (j judge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
 	if k == policyKey {
 		return j.KindJudge.Judge(k, v)
 	}
 	if valueFrom(v.Bytes).good(j.build) {
-		return nil, true
+		return nil, nil, true
 	}
-	return []problem.Diagnostic{{Severity: problem.Error, Code: "invalid", Reason: "not for build " + j.build}}, false
+	return nil, []problem.Diagnostic{{Severity: problem.Error, Code: "invalid", Reason: "not for build " + j.build}}, false
 }
 
-func (judge) EndpointsOnly(k ident.Key, _, _ *ident.Value) bool { return k.Kind == endpoint }
+func (judge) EndpointsOnly(k ident.Key, _, _ *world.Object) bool { return k.Kind == endpoint }
 
 // The kinds of keys: endpoints change one by one, configs in batches too.
 const (
