@@ -7,7 +7,6 @@ require (
 	github.com/klauspost/compress v1.20.3
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
-	github.com/synadia-io/orbit.go/jetstreamext v0.3.1
 	google.golang.org/protobuf v1.36.12
 	meshlog.dev/deploy/testkit v0.0.0
 	meshlog.dev/proto v0.0.0
@@ -20,13 +19,15 @@ require (
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
-	github.com/synadia-io/orbit.go/natsext v0.1.2 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
+	meshlog.dev/jsapi v0.0.0
 )
 
 replace (
 	meshlog.dev/deploy/testkit => ../deploy/testkit
 	meshlog.dev/proto => ../proto
 )
+
+replace meshlog.dev/jsapi => ../jsapi

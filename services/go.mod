@@ -104,6 +104,7 @@ require (
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
+	meshlog.dev/jsapi v0.0.0
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
@@ -114,3 +115,5 @@ replace (
 	meshlog.dev/proto => ../proto
 	meshlog.dev/store => ../store
 )
+
+replace meshlog.dev/jsapi => ../jsapi

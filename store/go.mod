@@ -23,6 +23,9 @@ require (
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
+	meshlog.dev/jsapi v0.0.0
 )
 
 replace meshlog.dev/proto => ../proto
+
+replace meshlog.dev/jsapi => ../jsapi

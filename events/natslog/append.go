@@ -10,41 +10,26 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/synadia-io/orbit.go/jetstreamext"
 
 	"meshlog.dev/events"
+	"meshlog.dev/jsapi"
 )
 
 const (
-	// window is how many events AppendEach has under way.
+	// window is how many unacknowledged events one AppendEach may have.
 	window = 256
-	// maxPending is how many all calls of AppendEach have together; beyond
-	// that they wait for each other.
+	// maxPending bounds those of all calls of AppendEach; beyond it they wait
+	// for each other.
 	maxPending = 4096
-	// batchHeaders is more than the headers of an atomic batch take.
+	// batchHeaders is more than the size of the headers of an atomic batch.
 	batchHeaders = 256
-	// sendAttempts and sendPause are for a stream that nobody serves.
+	// sendAttempts and sendPause are for a stream without a leader.
 	sendAttempts = 10
 	sendPause    = 100 * time.Millisecond
 )
 
-// Codes of the server's errors, as they are named there.
-const (
-	codeAccountResourcesExceeded = 10002
-	codeNoSuitablePeers          = 10005
-	codeClusterNotAvailable      = 10008
-	codeInsufficientResources    = 10023
-	codeStorageResourcesExceeded = 10047
-	codeMessageExceedsMaximum    = 10054
-	codeWrongLastSequence        = 10071
-	codeStreamStoreFailed        = 10077
-	codeWrongLastSequenceConst   = 10164
-	codeBatchTooLarge            = 10199
-	codeBatchHasDuplicate        = 10201
-)
-
-// Append implements events.Appender. A batch of which only a part was appended
-// before is not told from a whole duplicate: ids are never used twice.
+// Append implements events.Appender. It cannot tell a batch that is on the log
+// in part from a whole duplicate: callers never use an id twice.
 func (l *Log) Append(ctx context.Context, batch []events.Event, fence events.Fence) (events.Ack, error) {
 	messages, err := events.BatchMessages(batch)
 	if err != nil {
@@ -67,21 +52,21 @@ func (l *Log) append(ctx context.Context, messages []events.Message, fence event
 	if err == nil {
 		return ack, nil
 	}
-	switch errorCode(err) {
-	case codeWrongLastSequence, codeWrongLastSequenceConst:
+	switch {
+	case jsapi.IsConflict(err):
 		return l.settle(ctx, messages, fence)
-	case codeBatchHasDuplicate:
+	case jsapi.Code(err) == jsapi.BatchHasDuplicate:
 		return l.duplicate(ctx, messages), nil
 	}
 	return events.Ack{}, l.explain(ctx, refusal(err))
 }
 
-// send publishes, and waits a little for a stream that nobody serves at the
-// moment, between two leaders or when it was just made. A generation other
-// than 0 must be the connection's.
+// send publishes, and retries for a second if the stream has no leader, during
+// an election or after it was made. A generation other than 0 must be that of
+// the connection.
 func (l *Log) send(ctx context.Context, msgs []*nats.Msg, generation uint64) (ack events.Ack, err error) {
 	for range sendAttempts {
-		// In this order: while it is not connected the generation is the old one.
+		// In this order: while the connection is down its generation is the old one.
 		if generation != 0 && generation != l.Generation() {
 			return events.Ack{}, events.ErrReconnected
 		}
@@ -102,77 +87,78 @@ func (l *Log) send(ctx context.Context, msgs []*nats.Msg, generation uint64) (ac
 
 // publish sends one message, or several as an atomic batch.
 func (l *Log) publish(ctx context.Context, msgs []*nats.Msg) (events.Ack, error) {
-	ctx, cancel := l.request(ctx, requestTimeout, l.prefix())
+	ctx, cancel := l.bound(ctx, l.prefix())
 	defer cancel()
 	if len(msgs) == 1 {
-		// No attempts of the library's own: the connection may be another by then.
+		// The library must not retry: the connection may be a new one by then.
 		ack, err := l.js.PublishMsg(ctx, msgs[0], jetstream.WithRetryAttempts(0))
 		if err != nil {
-			return events.Ack{}, cause(ctx, err)
+			return events.Ack{}, jsapi.Cause(ctx, err)
 		}
 		return events.Ack{Seq: ack.Sequence, Duplicate: ack.Duplicate}, nil
 	}
-	ack, err := jetstreamext.PublishMsgBatch(ctx, l.js, msgs)
+	seq, err := l.publishBatch(ctx, msgs)
 	if err != nil {
-		return events.Ack{}, cause(ctx, err)
+		return events.Ack{}, jsapi.Cause(ctx, err)
 	}
-	return events.Ack{Seq: ack.Sequence}, nil
+	return events.Ack{Seq: seq}, nil
 }
 
-// prefix is how the subjects of the log begin.
+// prefix returns the beginning of the log's subjects.
 func (l *Log) prefix() string { return events.Subject("").In(l.domain) }
 
-// settle looks who made the fence fall: a conflict is what the server answers
-// to a retry too, if the first attempt was appended.
+// settle finds out which writer moved the log past the fence: the server calls
+// a retry a conflict too, if the first attempt was appended.
 func (l *Log) settle(ctx context.Context, messages []events.Message, fence events.Fence) (events.Ack, error) {
 	seq, err := l.find(ctx, messages, fence)
 	switch {
 	case errors.Is(err, events.ErrNotFound):
 		return events.Ack{}, events.ErrConflict
-	case err != nil: // then it is not known
-		return events.Ack{}, fmt.Errorf("find out who wrote first: %w", err)
+	case err != nil:
+		return events.Ack{}, fmt.Errorf("find out which writer appended first: %w", err)
 	}
 	return events.Ack{Seq: seq, Duplicate: true}, nil
 }
 
-// find returns the Seq of the batch's last event if the batch is on the log,
-// which could happen only while the fence held. It asks the leader.
+// find returns the Seq of the batch's last event if the batch is on the log. It
+// can have been appended only while the fence held. find asks the leader.
 func (l *Log) find(ctx context.Context, messages []events.Message, fence events.Fence) (uint64, error) {
 	last := len(messages) - 1
 	if fence.Kind == events.FenceLog {
-		m, err := l.get(ctx, getRequest{Seq: fence.Seq + 1})
-		if err == nil && m.id != messages[0].ID {
+		m, err := l.get(ctx, jsapi.GetRequest{Seq: fence.Seq + 1})
+		if err == nil && id(m) != messages[0].ID {
 			err = events.ErrNotFound
 		}
 		return fence.Seq + uint64(len(messages)), err
 	}
 	for i, m := range messages {
 		if m.Subject == fence.Subject {
-			// The next record there is this one, or the batch is not on the log.
-			next, err := l.get(ctx, getRequest{Seq: fence.Seq + 1, NextFor: m.Subject.In(l.domain)})
-			if err == nil && next.id != m.ID {
+			// If the batch is on the log, this is the next record under the subject.
+			next, err := l.get(ctx, jsapi.GetRequest{Seq: fence.Seq + 1, NextFor: m.Subject.In(l.domain)})
+			if err == nil && id(next) != m.ID {
 				err = events.ErrNotFound
 			}
 			return next.Seq + uint64(last-i), err
 		}
 	}
-	// The batch lies under other subjects: there anybody may have written too.
+	// The batch is under other subjects, where other writers may have appended.
 	subject := messages[last].Subject.In(l.domain)
 	for seq := fence.Seq + 1; ; {
-		next, err := l.get(ctx, getRequest{Seq: seq, NextFor: subject})
-		if err != nil || next.id == messages[last].ID {
+		next, err := l.get(ctx, jsapi.GetRequest{Seq: seq, NextFor: subject})
+		if err != nil || id(next) == messages[last].ID {
 			return next.Seq, err
 		}
 		seq = next.Seq + 1
 	}
 }
 
-// duplicate answers for a batch whose ids the server knows. It does not say
-// where the batch ended; mostly it is the newest under its subject.
+// duplicate acknowledges a batch whose ids the server knows. The server does
+// not tell the batch's sequences; most often its last event is the newest one
+// under its subject.
 func (l *Log) duplicate(ctx context.Context, messages []events.Message) events.Ack {
 	last := messages[len(messages)-1]
-	m, err := l.get(ctx, getRequest{LastFor: last.Subject.In(l.domain)})
-	if err != nil || m.id != last.ID {
+	m, err := l.get(ctx, jsapi.GetRequest{LastFor: last.Subject.In(l.domain)})
+	if err != nil || id(m) != last.ID {
 		return events.Ack{Duplicate: true}
 	}
 	return events.Ack{Seq: m.Seq, Duplicate: true}
@@ -191,8 +177,8 @@ func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
 	if err := l.ready(ctx); err != nil {
 		return fmt.Errorf("append: %w", err)
 	}
-	// The library has the time out of each.
-	watched, cancel := l.undenied(ctx, l.prefix())
+	// The library bounds the wait for each acknowledgement.
+	watched, cancel := jsapi.Watch(ctx, l.nc, l.prefix())
 	defer cancel()
 	futures := make([]jetstream.PubAckFuture, len(msgs))
 	wait := func(i int) error {
@@ -202,7 +188,7 @@ func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
 		case err := <-futures[i].Err():
 			return fmt.Errorf("append %s: %w", messages[i].ID, l.explain(ctx, refusal(err)))
 		case <-watched.Done():
-			return fmt.Errorf("append %s: %w", messages[i].ID, l.explain(ctx, cause(watched, watched.Err())))
+			return fmt.Errorf("append %s: %w", messages[i].ID, l.explain(ctx, jsapi.Cause(watched, watched.Err())))
 		}
 	}
 	for i, m := range msgs {
@@ -211,7 +197,7 @@ func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
 				return err
 			}
 		}
-		futures[i], err = l.js.PublishMsgAsync(m, jetstream.WithStallWait(requestTimeout))
+		futures[i], err = l.js.PublishMsgAsync(m, jetstream.WithStallWait(jsapi.Timeout))
 		if err != nil {
 			return fmt.Errorf("append %s: %w", messages[i].ID, l.explain(ctx, refusal(err)))
 		}
@@ -224,8 +210,9 @@ func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
 	return nil
 }
 
-// natsMessages are the messages that carry events, none of them larger than
-// the server takes: in a batch it would name another reason.
+// natsMessages makes the messages that carry events. It fails if one of them is
+// larger than the server accepts: within a batch the server would name another
+// reason.
 func (l *Log) natsMessages(messages []events.Message) ([]*nats.Msg, error) {
 	msgs := make([]*nats.Msg, len(messages))
 	for i, m := range messages {
@@ -238,14 +225,14 @@ func (l *Log) natsMessages(messages []events.Message) ([]*nats.Msg, error) {
 			size += len(name) + len(values[0])
 		}
 		if size > l.maxSize {
-			return nil, fmt.Errorf("event %q: %w: its message has %d bytes, %d are allowed", m.ID, events.ErrTooLarge, size, l.maxSize)
+			return nil, fmt.Errorf("event %q: %w: its message has %d bytes, the limit is %d", m.ID, events.ErrTooLarge, size, l.maxSize)
 		}
 		msgs[i] = msg
 	}
 	return msgs, nil
 }
 
-// fence goes with the first message of a batch.
+// fence adds the fence to the first message of a batch.
 func (l *Log) fence(msg *nats.Msg, fence events.Fence) {
 	seq := strconv.FormatUint(fence.Seq, 10)
 	switch fence.Kind {
@@ -257,29 +244,21 @@ func (l *Log) fence(msg *nats.Msg, fence events.Fence) {
 	}
 }
 
-// refusal says what a server's error means to a writer; an error that leaves
-// the outcome open stays as it is.
+// refusal adds the meaning of a server's error for a writer. It returns an error
+// that leaves the outcome open unchanged.
 func refusal(err error) error {
 	if errors.Is(err, nats.ErrMaxPayload) {
 		return fmt.Errorf("%w: %w", events.ErrTooLarge, err)
 	}
-	switch errorCode(err) {
-	case codeMessageExceedsMaximum, codeBatchTooLarge:
+	switch jsapi.Code(err) {
+	case jetstream.JSErrCodeStreamMessageExceedsMaximum, jsapi.BatchTooLarge:
 		return fmt.Errorf("%w: %w", events.ErrTooLarge, err)
-	case codeAccountResourcesExceeded, codeInsufficientResources, codeStorageResourcesExceeded:
+	case jsapi.AccountResourcesExceeded, jsapi.InsufficientResources, jsapi.StorageResourcesExceeded:
 		return fmt.Errorf("%w: %w", events.ErrFull, err)
-	case codeStreamStoreFailed: // for many reasons, told by words only
+	case jsapi.StreamStoreFailed: // only the text tells the reason
 		if strings.Contains(err.Error(), "maximum bytes exceeded") {
 			return fmt.Errorf("%w: %w", events.ErrFull, err)
 		}
 	}
 	return err
-}
-
-func errorCode(err error) jetstream.ErrorCode {
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
-		return api.ErrorCode
-	}
-	return 0
 }

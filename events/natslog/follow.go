@@ -10,45 +10,46 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events"
+	"meshlog.dev/jsapi"
 )
 
 const (
 	// maxRead is how many records one Next returns at most.
 	maxRead = 256
-	// silence is how long a consumer may say nothing, not even a heartbeat.
+	// silence is how long a consumer may send nothing, not even a heartbeat.
 	silence = 3 * heartbeat
-	// createTimeout and createAttempts: a new consumer may be placed where
-	// nobody answers; the next attempt is placed anew.
+	// A server that does not answer may be given a new consumer; the next
+	// attempt is placed again.
 	createTimeout  = 2 * time.Second
 	createAttempts = 3
-	// bookmarkTimeout and bookmarkAttempts: an election passes meanwhile.
+	// All attempts together outlast an election.
 	bookmarkTimeout  = time.Second
 	bookmarkAttempts = 5
 )
 
-// follower reads the log with one consumer after the other. What it promises
-// does not depend on them: the sequences must be dense.
+// follower reads the log with one consumer after the other. Its promises do not
+// depend on them: it checks that the sequences are dense.
 type follower struct {
 	log        *Log
-	name       string // of the bookmark; empty: there is none
+	name       string // the bookmark; empty: none
 	generation uint64
-	cursor     uint64 // Seq of the last record returned
-	err        error  // that ended it
+	cursor     uint64 // Seq of the last record that Next returned
+	err        error  // ended the follower
 	closed     bool
 
-	reader *reader // nil: there is to be a new one
+	reader *reader // nil: next makes a new one
 	timer  *time.Timer
 	status chan nats.Status // wakes Next when the connection changes
 }
 
-// Follow implements events.Reader. A name is kept as a durable consumer from
-// which nobody reads: what was acknowledged is its ack floor, and what is
-// still to come its number of pending messages.
+// Follow implements events.Reader. It keeps a name as a durable consumer that
+// no client reads from: its ack floor is the acknowledged position, its pending
+// messages are the records that the follower has yet to read.
 func (l *Log) Follow(ctx context.Context, after uint64, name string) (events.Follower, error) {
 	f := newFollower(l, after)
 	err := f.start(ctx)
 	if errors.Is(err, events.ErrGap) || errors.Is(err, events.ErrRewound) {
-		f.err = err // for Next to say
+		f.err = err // Next returns it
 		return f, nil
 	}
 	if err == nil && name != "" {
@@ -65,15 +66,15 @@ func (l *Log) Follow(ctx context.Context, after uint64, name string) (events.Fol
 func newFollower(l *Log, after uint64) *follower {
 	return &follower{
 		log:        l,
-		generation: l.Generation(), // before anything is learned
+		generation: l.Generation(), // before the first request
 		cursor:     after,
 		timer:      time.NewTimer(silence),
 		status:     l.nc.StatusChanged(nats.CONNECTED, nats.CLOSED),
 	}
 }
 
-// start reads on after the cursor, with a new reader. It compares the cursor
-// with the log first: a server takes any start, and waits silently for a
+// start makes a reader that begins after the cursor. It compares the cursor
+// with the log first: the server accepts any start, and waits silently for a
 // sequence beyond the end.
 func (f *follower) start(ctx context.Context) error {
 	bounds, err := f.log.Bounds(ctx)
@@ -112,14 +113,14 @@ func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
 			return records, nil
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err() // nothing is lost by it
+			return nil, ctx.Err() // the follower goes on with the next call
 		}
 		f.err = err
 	}
 	return nil, fmt.Errorf("follow %s after %d: %w", f.log.stream, f.cursor, f.err)
 }
 
-// stored is a message as the stream has it.
+// stored is a message of the stream.
 type stored struct {
 	seq     uint64
 	time    time.Time
@@ -148,7 +149,7 @@ func (f *follower) next(ctx context.Context) ([]stored, error) {
 				return nil, err
 			}
 			if len(messages) > 0 {
-				return messages, f.check() // what came over a new connection does not count
+				return messages, f.check() // records of a new connection do not count
 			}
 		case <-f.status:
 		case <-f.log.closed:
@@ -160,7 +161,7 @@ func (f *follower) next(ctx context.Context) ([]stored, error) {
 	}
 }
 
-// check says whether the follower has an end.
+// check returns the error that ends the follower, nil while it goes on.
 func (f *follower) check() error {
 	if f.log.isClosed() {
 		return events.ErrClosed
@@ -171,8 +172,8 @@ func (f *follower) check() error {
 	return nil
 }
 
-// restart replaces a reader that was dropped. While the connection is down it
-// waits: what follows is a new connection, or the end of this one.
+// restart replaces a dropped reader. While the connection is down it waits
+// until the connection is renewed or closed.
 func (f *follower) restart(ctx context.Context) error {
 	if f.log.nc.IsConnected() {
 		err := f.start(ctx)
@@ -195,12 +196,12 @@ func (f *follower) restart(ctx context.Context) error {
 	return nil
 }
 
-// take returns the records in m and in what has arrived behind it.
+// take returns the records in m and in the messages that have arrived behind it.
 func (f *follower) take(m *nats.Msg) ([]stored, error) {
 	var records []stored
 	for {
 		seq, t, ok, err := f.reader.accept(m)
-		if err != nil { // this consumer is over, not the log
+		if err != nil { // the consumer ended, not the log
 			f.drop()
 			return records, nil
 		}
@@ -234,8 +235,8 @@ func (f *follower) drop() {
 	}
 }
 
-// Ack implements events.Follower. It waits for the server, which writes to
-// disk: acknowledge commits, not records.
+// Ack implements events.Follower. It waits until the server has written to
+// disk: acknowledge once per commit, not per record.
 func (f *follower) Ack(ctx context.Context, seq uint64) error {
 	if f.closed {
 		return fmt.Errorf("acknowledge %d: %w", seq, events.ErrClosed)
@@ -250,31 +251,30 @@ func (f *follower) Ack(ctx context.Context, seq uint64) error {
 }
 
 func (f *follower) makeBookmark(ctx context.Context) error {
-	rctx, cancel := f.log.request(ctx, requestTimeout, createConsumerAPI+f.log.stream)
+	rctx, cancel := f.log.bound(ctx, jsapi.ConsumerCreate+f.log.stream)
 	defer cancel()
 	_, err := f.log.js.CreateOrUpdateConsumer(rctx, f.log.stream, jetstream.ConsumerConfig{
 		Durable:       f.name,
-		Description:   "shows how far " + f.name + " is; nothing reads from it",
+		Description:   "shows the position of " + f.name + "; no client reads from it",
 		AckPolicy:     jetstream.AckAllPolicy,
 		DeliverPolicy: jetstream.DeliverAllPolicy,
 	})
 	if err != nil {
-		return fmt.Errorf("consumer %s: %w", f.name, f.log.explain(ctx, cause(rctx, err)))
+		return fmt.Errorf("consumer %s: %w", f.name, f.log.explain(ctx, jsapi.Cause(rctx, err)))
 	}
 	return f.moveBookmark(ctx, f.cursor)
 }
 
-// moveBookmark tries a few times: a consumer that has no leader at the moment
-// gives no answer.
+// moveBookmark retries, for a consumer without a leader does not answer.
 func (f *follower) moveBookmark(ctx context.Context, seq uint64) error {
 	if err := f.log.ready(ctx); err != nil {
 		return err
 	}
 	var err error
 	for range bookmarkAttempts {
-		rctx, cancel := f.log.request(ctx, bookmarkTimeout, resetConsumerAPI+f.log.stream)
+		rctx, cancel := jsapi.Bound(ctx, f.log.nc, bookmarkTimeout, jsapi.ConsumerReset+f.log.stream)
 		_, err = f.log.js.ResetConsumerToSequence(rctx, f.log.stream, f.name, seq+1)
-		err = cause(rctx, err)
+		err = jsapi.Cause(rctx, err)
 		cancel()
 		if err == nil {
 			return nil

@@ -2,51 +2,57 @@ package natslog
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events"
+	"meshlog.dev/jsapi"
 )
 
-const codeNoMessageFound = 10037
+// lagPause and lagAttempts bound the wait for a server that lags behind an
+// acknowledgement of another server.
+const (
+	lagPause    = 100 * time.Millisecond
+	lagAttempts = 10
+)
 
 // Get implements events.Reader. It asks the leader.
 func (l *Log) Get(ctx context.Context, seq uint64) (events.Record, error) {
-	if seq == 0 { // what the request would take for "not said"
+	if seq == 0 { // the server would take it for "not given"
 		return events.Record{}, fmt.Errorf("get record 0: %w", events.ErrNotFound)
 	}
-	get := l.get
+	var m jsapi.Message
+	var err error
 	if l.shard != nil {
-		get = l.getNewest
+		m, err = l.getNewest(ctx, seq)
+	} else {
+		m, err = l.get(ctx, jsapi.GetRequest{Seq: seq})
 	}
-	m, err := get(ctx, getRequest{Seq: seq})
 	if err != nil {
 		return events.Record{}, fmt.Errorf("get record %d: %w", seq, err)
 	}
-	return m.record(), nil
+	return record(m), nil
 }
 
 // Last implements events.Reader.
 func (l *Log) Last(ctx context.Context, subject events.Subject) (events.Record, error) {
-	m, err := l.get(ctx, getRequest{LastFor: subject.In(l.domain)})
+	m, err := l.get(ctx, jsapi.GetRequest{LastFor: subject.In(l.domain)})
 	if err != nil {
 		return events.Record{}, fmt.Errorf("last of %s: %w", subject, err)
 	}
-	return m.record(), nil
+	return record(m), nil
 }
 
-// Under yields the records under a subject, oldest first, one request each: it
-// is for subjects with few. It ends with the first error.
+// Under yields the records under a subject, oldest first, with one request
+// each: it is for subjects with few records. It ends with the first error.
 func (l *Log) Under(ctx context.Context, subject events.Subject) iter.Seq2[events.Record, error] {
 	return func(yield func(events.Record, error) bool) {
 		for next := uint64(1); ; {
-			m, err := l.get(ctx, getRequest{Seq: next, NextFor: subject.In(l.domain)})
+			m, err := l.get(ctx, jsapi.GetRequest{Seq: next, NextFor: subject.In(l.domain)})
 			if errors.Is(err, events.ErrNotFound) {
 				return
 			}
@@ -54,7 +60,7 @@ func (l *Log) Under(ctx context.Context, subject events.Subject) iter.Seq2[event
 				yield(events.Record{}, fmt.Errorf("read %s from %d on: %w", subject, next, err))
 				return
 			}
-			if !yield(m.record(), nil) {
+			if !yield(record(m), nil) {
 				return
 			}
 			next = m.Seq + 1
@@ -62,69 +68,97 @@ func (l *Log) Under(ctx context.Context, subject events.Subject) iter.Seq2[event
 	}
 }
 
-// getRequest asks for one message: by sequence, the next one of a subject from
-// a sequence on, or the last of a subject.
-type getRequest struct {
-	Seq     uint64 `json:"seq,omitempty"`
-	NextFor string `json:"next_by_subj,omitempty"`
-	LastFor string `json:"last_by_subj,omitempty"`
-}
+func record(m jsapi.Message) events.Record { return events.DecodeRecord(m.Seq, m.Time, m.Data) }
 
-type getResponse struct {
-	Error   *jetstream.APIError `json:"error"`
-	Message *message            `json:"message"`
-}
+// id returns the id of the event in m.
+func id(m jsapi.Message) string { return m.Header.Get(jetstream.MsgIDHeader) }
 
-// message is as the stream has it.
-type message struct {
-	Seq    uint64    `json:"seq"`
-	Header []byte    `json:"hdrs"`
-	Data   []byte    `json:"data"`
-	Time   time.Time `json:"time"`
-
-	id string // from Header
-}
-
-func (m message) record() events.Record { return events.DecodeRecord(m.Seq, m.Time, m.Data) }
-
-// get asks the stream's leader. The library would ask any replica, and those
-// lag.
-func (l *Log) get(ctx context.Context, r getRequest) (message, error) {
-	if err := l.ready(ctx); err != nil {
-		return message{}, err
-	}
+// get asks the stream's leader, or reads the shard that the log is opened for.
+func (l *Log) get(ctx context.Context, r jsapi.GetRequest) (jsapi.Message, error) {
 	if l.shard != nil {
 		return l.getOwn(ctx, r)
 	}
-	data, err := json.Marshal(r)
-	if err != nil {
-		return message{}, err
+	if err := l.ready(ctx); err != nil {
+		return jsapi.Message{}, err
 	}
-	rctx, cancel := l.request(ctx, requestTimeout, getAPI+l.stream)
-	defer cancel()
-	reply, err := l.nc.RequestWithContext(rctx, getAPI+l.stream, data)
-	if err != nil {
-		return message{}, l.explain(ctx, cause(rctx, err))
-	}
-	var response getResponse
-	if err := json.Unmarshal(reply.Data, &response); err != nil {
-		return message{}, fmt.Errorf("read the server's answer: %w", err)
-	}
+	m, err := jsapi.Get(ctx, l.nc, l.stream, r)
+	return m, l.readError(ctx, err)
+}
+
+// readError returns what the error of a read means to the caller.
+func (l *Log) readError(ctx context.Context, err error) error {
 	switch {
-	case response.Error != nil && response.Error.ErrorCode == codeNoMessageFound:
-		return message{}, events.ErrNotFound
-	case response.Error != nil:
-		return message{}, response.Error
-	case response.Message == nil:
-		return message{}, fmt.Errorf("read the server's answer: it holds no message")
+	case err == nil:
+		return nil
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return events.ErrNotFound
 	}
-	m := *response.Message
-	if len(m.Header) > 0 {
-		header, err := nats.DecodeHeadersMsg(m.Header)
-		if err != nil {
-			return message{}, fmt.Errorf("headers of record %d: %w", m.Seq, err)
+	return l.explain(ctx, err)
+}
+
+// getOwn is get for a client that may read one shard only. Permissions can
+// limit by subject only the read of a subject's newest message, which any
+// server answers, and no read by sequence. So getOwn answers a request for the
+// next record under a subject with the newest one. The caller compares ids; if
+// more than the next record has arrived, another watcher publishes for the
+// shard.
+func (l *Log) getOwn(ctx context.Context, r jsapi.GetRequest) (jsapi.Message, error) {
+	if r.LastFor != "" {
+		return l.lastOwn(ctx, r.LastFor)
+	}
+	if r.NextFor == "" {
+		return jsapi.Message{}, errors.New("a log opened for one shard cannot be read by sequence")
+	}
+	// The caller saw a conflict, so such a record exists.
+	for range lagAttempts {
+		m, err := l.lastOwn(ctx, r.NextFor)
+		if err == nil && m.Seq >= r.Seq || err != nil && !errors.Is(err, events.ErrNotFound) {
+			return m, err
 		}
-		m.id = header.Get(jetstream.MsgIDHeader)
+		select {
+		case <-ctx.Done():
+			return jsapi.Message{}, ctx.Err()
+		case <-time.After(lagPause):
+		}
 	}
-	return m, nil
+	return jsapi.Message{}, fmt.Errorf("read %s from %d on: the server that answers lags", r.NextFor, r.Seq)
+}
+
+// getNewest reads by sequence for a client that may read one shard only. Of
+// another shard's record it knows the time, and only if it is the newest one.
+func (l *Log) getNewest(ctx context.Context, seq uint64) (jsapi.Message, error) {
+	m, err := l.lastOwn(ctx, events.ShardSubjects(*l.shard).In(l.domain))
+	if err == nil && m.Seq == seq {
+		return m, nil
+	}
+	if err != nil && !errors.Is(err, events.ErrNotFound) {
+		return jsapi.Message{}, err
+	}
+	info, err := l.info(ctx)
+	switch {
+	case err != nil:
+		return jsapi.Message{}, err
+	case info.State.LastSeq != seq:
+		return jsapi.Message{}, events.ErrNotFound
+	}
+	return jsapi.Message{Seq: seq, Time: info.State.LastTime}, nil
+}
+
+// lastOwn reads the newest message under a subject from any server.
+func (l *Log) lastOwn(ctx context.Context, subject string) (jsapi.Message, error) {
+	if err := l.ready(ctx); err != nil {
+		return jsapi.Message{}, err
+	}
+	api := jsapi.DirectGet + l.stream + "." + subject
+	rctx, cancel := l.bound(ctx, api)
+	defer cancel()
+	reply, err := l.nc.RequestWithContext(rctx, api, nil)
+	if err != nil {
+		return jsapi.Message{}, l.explain(ctx, jsapi.Cause(rctx, err))
+	}
+	m, err := jsapi.ParseDirect(reply)
+	if err = l.readError(ctx, err); err != nil && !errors.Is(err, events.ErrNotFound) {
+		err = fmt.Errorf("read %s: %w", subject, err)
+	}
+	return m, err
 }

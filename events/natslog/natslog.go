@@ -1,18 +1,18 @@
-// Package natslog is the log on NATS JetStream: a stream in which each message
-// is an event, its sequence the event's place.
+// Package natslog keeps the log on NATS JetStream: each message of a stream is
+// an event, and its sequence is the event's position.
 //
-// It works on a connection that somebody else made, who decides how to
-// reconnect. Give that connection nats.ReconnectBufSize(-1): what is appended
-// while it is down then fails at once, instead of being sent much later.
+// The caller makes the connection and decides how it reconnects. Give it
+// nats.ReconnectBufSize(-1): an append while it is down then fails at once,
+// instead of being sent much later.
 //
-// Appends are fenced by the server, with the headers for the expected last
-// sequence. A server may call a retry a conflict, because the first attempt
-// itself moved what is fenced; so a conflict is believed only after a look at
-// the record that took the place. A batch is a JetStream atomic batch.
+// The server fences appends, by the headers for the expected last sequence. It
+// may call a retry a conflict, because the first attempt moved the sequence
+// past the fence; so Append reads the record after the fence before it reports
+// a conflict. A batch is a JetStream atomic batch.
 //
-// Followers read with an ephemeral consumer that is replaced, under a fresh
-// name, whenever it falls silent: a consumer may be placed on a server that is
-// gone, and would hang until it is back.
+// A follower reads with an ephemeral consumer and replaces it, under a new
+// name, when it falls silent: the server may have placed the consumer on a
+// peer that is gone, where it would hang until that peer is back.
 package natslog
 
 import (
@@ -20,35 +20,32 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events"
+	"meshlog.dev/jsapi"
 	"meshlog.dev/proto/ident"
 )
 
-// What is used where nothing else is said.
+// Defaults of Options.
 const (
 	DefaultStream = "MESHLOG_EVENTS"
 	DefaultDomain = "mesh"
 )
 
-// requestTimeout is how long a request to the server may take.
-const requestTimeout = 5 * time.Second
-
-// Options say which log it is.
+// Options name the log.
 type Options struct {
 	// Domain is the name of the mesh, a token of every subject. Default
 	// DefaultDomain.
 	Domain string
 	// Stream is the name of the stream. Default DefaultStream.
 	Stream string
-	// Shard, if not nil, is the only one that is read or written: the client
-	// needs no more permissions than ShardPermissions, and Follow is not for
-	// it. Last is then answered by any server, which may lag a little; Get
-	// knows the shard's newest record, and of the log's newest the time.
+	// Shard, if not nil, is the only shard that the log reads and writes. The
+	// client then needs ShardPermissions only, and cannot Follow. Any server
+	// may answer Last, so its answer may be old; Get returns the shard's newest
+	// record, and of another shard's newest record only the time.
 	Shard *ident.Shard
 }
 
@@ -68,22 +65,22 @@ type Log struct {
 	js      jetstream.JetStream
 	domain  string
 	stream  string
-	shard   *ident.Shard // nil: all is read
+	shard   *ident.Shard // nil: all shards
 	maxSize int          // of a message with its headers, in bytes
 
 	closing sync.Once
 	closed  chan struct{}
 }
 
-// Open returns the log in an existing stream; see EnsureStream. It fails where
-// the stream's settings break what a log promises. The connection stays the
-// caller's.
+// Open opens the log in an existing stream; see EnsureStream. It fails if the
+// stream's settings break a promise of the log. The caller closes the
+// connection.
 func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 	o = o.withDefaults()
 	js, err := jetstream.New(nc,
-		jetstream.WithDefaultTimeout(requestTimeout),
+		jetstream.WithDefaultTimeout(jsapi.Timeout),
 		jetstream.WithPublishAsyncMaxPending(maxPending),
-		jetstream.WithPublishAsyncTimeout(requestTimeout),
+		jetstream.WithPublishAsyncTimeout(jsapi.Timeout),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("open log %s: %w", o.Stream, err)
@@ -96,7 +93,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open log %s: %w", o.Stream, err)
 	}
-	if err := checkConfig(info.Config, o.Domain); err != nil {
+	if err := faults(info.Config, o.Domain).Err(); err != nil {
 		return nil, fmt.Errorf("open log %s: %w", o.Stream, err)
 	}
 	l.maxSize = int(nc.MaxPayload())
@@ -106,7 +103,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 	return l, nil
 }
 
-// Generation implements events.Reader: it counts the connections.
+// Generation implements events.Reader. It counts connections.
 func (l *Log) Generation() uint64 { return l.nc.Stats().Reconnects + 1 }
 
 // Bounds implements events.Reader.
@@ -122,7 +119,7 @@ func (l *Log) Bounds(ctx context.Context) (events.Bounds, error) {
 	return b, nil
 }
 
-// Close ends the log and its followers. The connection stays open.
+// Close ends the log and its followers. It leaves the connection open.
 func (l *Log) Close() error {
 	l.closing.Do(func() {
 		close(l.closed)
@@ -136,16 +133,16 @@ func (l *Log) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	if err := l.ready(ctx); err != nil {
 		return nil, err
 	}
-	rctx, cancel := l.request(ctx, requestTimeout, infoAPI+l.stream)
+	rctx, cancel := l.bound(ctx, jsapi.StreamInfo+l.stream)
 	defer cancel()
 	s, err := l.js.Stream(rctx, l.stream)
 	if err != nil {
-		return nil, l.explain(ctx, cause(rctx, err))
+		return nil, l.explain(ctx, jsapi.Cause(rctx, err))
 	}
 	return s.CachedInfo(), nil // just fetched
 }
 
-// ready says why a request need not be tried.
+// ready returns the reason why a request cannot succeed now, nil if it may.
 func (l *Log) ready(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -168,8 +165,13 @@ func (l *Log) isClosed() bool {
 	}
 }
 
-// explain finds out why a request failed: because its caller gave up, because
-// of Close, or else for err. Only the caller's own deadline is reported as one.
+// bound bounds a request to a subject that begins so.
+func (l *Log) bound(ctx context.Context, subject string) (context.Context, context.CancelFunc) {
+	return jsapi.Bound(ctx, l.nc, jsapi.Timeout, subject)
+}
+
+// explain returns why a request failed: the caller's context ended, the log was
+// closed, or err. It reports a deadline only if that was the caller's.
 func (l *Log) explain(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:

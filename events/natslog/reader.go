@@ -11,35 +11,36 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"meshlog.dev/jsapi"
 )
 
 const (
-	// prefetch is how many records, and prefetchBytes how many bytes, a server
-	// may send ahead; up to twice the bytes for a moment.
+	// The server may send prefetch records and prefetchBytes bytes ahead; for a
+	// moment twice the bytes.
 	prefetch      = 512
 	prefetchBytes = 8 << 20
-	// heartbeat is how often a server that has nothing to send says so.
+	// heartbeat is how often the server reports that it has nothing to send.
 	heartbeat = time.Second
-	// pullExpiry ends a request for records that nobody waits for any more.
+	// pullExpiry ends a request for records whose client is gone.
 	pullExpiry = 30 * time.Second
-	// inactive is when the server forgets a consumer without requests.
+	// inactive is when the server removes a consumer without requests.
 	inactive = time.Minute
-	// statusRoom is for messages that are no records: per request one at its
-	// end and a heartbeat each second, for three requests.
+	// statusRoom is for status messages: one at the end of a request and a
+	// heartbeat each second, for three requests.
 	statusRoom = 128
 )
 
-// reader is one ephemeral consumer and what it has sent. It asks for records
-// ahead, so that one that is appended is sent at once; when it is used up or
-// in trouble there is a new one.
+// reader is one ephemeral consumer and the messages that it has sent. It asks
+// for records ahead, so that the server sends an appended record at once.
 type reader struct {
 	log      *Log
 	name     string
-	start    uint64 // Seq of the first record; 0 once it came
+	start    uint64 // Seq of the first record; 0 once it has arrived
 	inbox    string
 	sub      *nats.Subscription
-	messages chan *nats.Msg // never full: no more is asked for than fits
-	pending  int            // records that were asked for and have not come
+	messages chan *nats.Msg // never full: pull asks for no more than fits
+	pending  int            // records that were asked for and have not arrived
 }
 
 func (l *Log) newReader(ctx context.Context, start uint64) (*reader, error) {
@@ -50,7 +51,7 @@ func (l *Log) newReader(ctx context.Context, start uint64) (*reader, error) {
 		inbox:    l.nc.NewInbox(),
 		messages: make(chan *nats.Msg, prefetch+statusRoom),
 	}
-	rctx, cancel := l.request(ctx, createTimeout, createConsumerAPI+l.stream)
+	rctx, cancel := jsapi.Bound(ctx, l.nc, createTimeout, jsapi.ConsumerCreate+l.stream)
 	defer cancel()
 	_, err := l.js.CreateConsumer(rctx, l.stream, jetstream.ConsumerConfig{
 		Name:              r.name,
@@ -62,7 +63,7 @@ func (l *Log) newReader(ctx context.Context, start uint64) (*reader, error) {
 		MemoryStorage:     true,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make a consumer: %w", l.explain(ctx, cause(rctx, err)))
+		return nil, fmt.Errorf("make a consumer: %w", l.explain(ctx, jsapi.Cause(rctx, err)))
 	}
 	if r.sub, err = l.nc.ChanSubscribe(r.inbox, r.messages); err != nil {
 		return nil, l.explain(ctx, err)
@@ -74,7 +75,7 @@ func (l *Log) newReader(ctx context.Context, start uint64) (*reader, error) {
 	return r, nil
 }
 
-// pull asks for as many records as are missing to prefetch.
+// pull asks for records until prefetch are pending.
 func (r *reader) pull() error {
 	request, err := json.Marshal(struct {
 		Batch     int           `json:"batch"`
@@ -85,15 +86,15 @@ func (r *reader) pull() error {
 	if err != nil {
 		return err
 	}
-	if err := r.log.nc.PublishRequest(nextAPI+r.log.stream+"."+r.name, r.inbox, request); err != nil {
+	if err := r.log.nc.PublishRequest(jsapi.ConsumerNext+r.log.stream+"."+r.name, r.inbox, request); err != nil {
 		return err
 	}
 	r.pending = prefetch
 	return nil
 }
 
-// accept takes a message; ok says whether it is a record. An error means that
-// this consumer sends no more.
+// accept takes a message; ok reports whether it is a record. After an error
+// this consumer sends nothing more.
 func (r *reader) accept(m *nats.Msg) (seq uint64, t time.Time, ok bool, err error) {
 	if m.Reply == "" {
 		return 0, time.Time{}, false, r.acceptStatus(m)
@@ -110,16 +111,16 @@ func (r *reader) accept(m *nats.Msg) (seq uint64, t time.Time, ok bool, err erro
 
 func (r *reader) acceptStatus(m *nats.Msg) error {
 	if m.Header.Get("Status") == "100" {
-		return nil // heartbeat
+		return nil // a heartbeat
 	}
-	// A request ended; the rest of it is not coming.
+	// A request ended; its remaining records will not arrive.
 	if missing, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); err == nil {
 		return r.done(missing)
 	}
 	return errors.New(m.Header.Get("Description"))
 }
 
-// done counts what came, or is not coming, and asks for more in time.
+// done counts n records that are no longer pending, and asks for more in time.
 func (r *reader) done(n int) error {
 	r.pending = max(0, r.pending-n)
 	if r.pending > prefetch/2 {
@@ -128,9 +129,9 @@ func (r *reader) done(n int) error {
 	return r.pull()
 }
 
-// close gives the consumer up. The server forgets it by itself if the request
-// to do so is lost.
+// close deletes the consumer. If that request is lost, the server removes the
+// consumer when it has been inactive.
 func (r *reader) close() {
 	_ = r.sub.Unsubscribe()
-	_ = r.log.nc.Publish(deleteConsumerAPI+r.log.stream+"."+r.name, nil)
+	_ = r.log.nc.Publish(jsapi.ConsumerDelete+r.log.stream+"."+r.name, nil)
 }

@@ -11,18 +11,19 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events"
+	"meshlog.dev/jsapi"
 )
 
-// ErrExists says that there is a log already.
+// ErrExists reports that the stream of the log exists.
 var ErrExists = errors.New("the stream exists already")
 
-// Restore makes the stream of a log and puts records on it, under the numbers
-// that they had; their times are those of the server now. It takes no part in
-// anything that is there: the error is ErrExists then. After any other error a
-// part of the records may be there.
+// Restore makes the stream of a log and appends records under their old
+// sequences; they get new times from the server. The error is ErrExists if the
+// stream exists; Restore then changes nothing. After any other error the stream
+// may hold part of the records.
 func Restore(ctx context.Context, nc *nats.Conn, o StreamOptions, first uint64, records iter.Seq2[events.Raw, error]) error {
 	o.Options = o.withDefaults()
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(maxPending), jetstream.WithPublishAsyncTimeout(requestTimeout))
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(maxPending), jetstream.WithPublishAsyncTimeout(jsapi.Timeout))
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", o.Stream, err)
 	}
@@ -31,7 +32,7 @@ func Restore(ctx context.Context, nc *nats.Conn, o StreamOptions, first uint64, 
 	if first > 1 {
 		config.FirstSeq = first
 	}
-	rctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	rctx, cancel := context.WithTimeout(ctx, jsapi.Timeout)
 	defer cancel()
 	switch _, err := js.Stream(rctx, o.Stream); {
 	case err == nil:
@@ -49,13 +50,13 @@ func Restore(ctx context.Context, nc *nats.Conn, o StreamOptions, first uint64, 
 	return nil
 }
 
-// restorer publishes records, several under way. Each is fenced on the one
-// before, so that none comes into a place that is not its own.
+// restorer publishes records, several at a time. Each is fenced on the one
+// before, so that each gets its own sequence.
 type restorer struct {
 	js       jetstream.JetStream
 	o        StreamOptions
 	underWay []jetstream.PubAckFuture // oldest first
-	settled  uint64                   // Seq of the last one that is durable
+	settled  uint64                   // Seq of the last durable record
 }
 
 func (r *restorer) all(ctx context.Context, first uint64, records iter.Seq2[events.Raw, error]) error {
@@ -66,20 +67,20 @@ func (r *restorer) all(ctx context.Context, first uint64, records iter.Seq2[even
 			return err
 		}
 		if rec.Seq != next {
-			return fmt.Errorf("record %d comes where %d belongs", rec.Seq, next)
+			return fmt.Errorf("record %d follows record %d", rec.Seq, next-1)
 		}
 		if len(r.underWay) >= window {
 			if err := r.settle(ctx); err != nil {
 				return err
 			}
 		}
-		// No Nats-Msg-Id: nobody retries what was appended long ago, and one id
-		// may be on a log twice.
+		// No Nats-Msg-Id: no client retries an append of long ago, and a log may
+		// hold one id twice.
 		msg := nats.NewMsg(rec.Subject.In(r.o.Domain))
 		msg.Data = rec.Data
 		msg.Header.Set(jetstream.ExpectedStreamHeader, r.o.Stream)
 		msg.Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(rec.Seq-1, 10))
-		future, err := r.js.PublishMsgAsync(msg, jetstream.WithStallWait(requestTimeout))
+		future, err := r.js.PublishMsgAsync(msg, jetstream.WithStallWait(jsapi.Timeout))
 		if err != nil {
 			return fmt.Errorf("record %d: %w", rec.Seq, refusal(err))
 		}
@@ -100,7 +101,7 @@ func (r *restorer) settle(ctx context.Context) error {
 	select {
 	case ack := <-r.underWay[0].Ok():
 		if ack.Sequence != seq {
-			return fmt.Errorf("record %d came to %d", seq, ack.Sequence)
+			return fmt.Errorf("record %d got sequence %d", seq, ack.Sequence)
 		}
 	case err := <-r.underWay[0].Err():
 		return fmt.Errorf("record %d: %w", seq, refusal(err))

@@ -11,39 +11,40 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events"
+	"meshlog.dev/jsapi"
 )
 
 const (
 	// maxEvent is the largest message; the server takes 1 MiB by default.
 	maxEvent = 512 << 10
-	// duplicates is how long a retry without fence is known as such.
+	// duplicates is how long the server recognizes a retry without a fence.
 	duplicates = 2 * time.Minute
-	// maxConsumers is said because the server's default is no more than 1000
-	// and may change; builders and people who look are few.
+	// maxConsumers is explicit, for the server's default of 1000 may change.
+	// Builders and command lines are few.
 	maxConsumers = 512
-	// startingPause is between two looks at a cluster that is starting.
+	// startingPause is between two requests to a cluster that is starting.
 	startingPause = 100 * time.Millisecond
 )
 
-// StreamOptions say how a stream is made.
+// StreamOptions describe the stream of a log.
 type StreamOptions struct {
 	Options
 	// Replicas is 1, or 3 on a cluster. Default 1.
 	Replicas int
-	// MaxAge is how long records are kept; 0 is for ever.
+	// MaxAge is how long the stream keeps records; 0 is for ever.
 	MaxAge time.Duration
-	// MaxBytes is how large the log may grow; then it takes nothing more, for
-	// nothing is dropped unread. 0 is no limit.
+	// MaxBytes is how large the log may grow. A full log refuses records. 0 is
+	// no limit.
 	MaxBytes int64
 }
 
-// EnsureStream makes the stream of a log where it is missing, and says whether
-// it did; when the server's answer to that was lost it says no, so whoever has
-// to be sure asks for the Bounds too. A stream that is there is never changed:
-// it is an error if its settings break what a log promises, or if it keeps
-// records for less than MaxAge. A cluster that just started cannot make streams
-// for some seconds; EnsureStream tries again until ctx ends, so give it a
-// deadline.
+// EnsureStream makes the stream of a log if it is missing, and reports whether
+// it did. If the server's answer was lost, created is false; a caller that must
+// be sure asks for the Bounds too. EnsureStream never changes an existing
+// stream: it fails if the stream's settings break a promise of the log, or if
+// it keeps records for less than MaxAge. A cluster that just started cannot
+// make streams for some seconds; EnsureStream retries until ctx ends, so give
+// ctx a deadline.
 func EnsureStream(ctx context.Context, nc *nats.Conn, o StreamOptions) (created bool, err error) {
 	o.Options = o.withDefaults()
 	js, err := jetstream.New(nc)
@@ -64,47 +65,37 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, o StreamOptions) (created 
 }
 
 func ensure(ctx context.Context, js jetstream.JetStream, o StreamOptions) (created bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, jsapi.Timeout)
 	defer cancel()
-	s, err := js.Stream(ctx, o.Stream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		_, err = js.CreateStream(ctx, o.Config())
-		if err == nil {
-			return true, nil
-		}
-		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			return false, fmt.Errorf("make stream %s: %w", o.Stream, err)
-		}
-		s, err = js.Stream(ctx, o.Stream) // somebody else was faster
-	}
+	info, created, err := jsapi.Ensure(ctx, js, o.Config())
 	if err != nil {
-		return false, fmt.Errorf("look up stream %s: %w", o.Stream, err)
+		return false, err
 	}
-	return false, o.check(s.CachedInfo().Config)
+	return created, o.check(info.Config)
 }
 
-// starting says whether err is what a cluster answers, or does not answer,
-// until it has a leader that knows the others.
+// starting reports whether a cluster without a leader answered err, or did not
+// answer.
 func starting(err error) bool {
-	switch errorCode(err) {
-	case codeNoSuitablePeers, codeClusterNotAvailable:
+	switch jsapi.Code(err) {
+	case jsapi.NoSuitablePeers, jsapi.ClusterNotAvailable:
 		return true
 	}
 	return errors.Is(err, context.DeadlineExceeded)
 }
 
-// Config is how the stream is made.
+// Config returns the settings with which EnsureStream makes the stream.
 func (o StreamOptions) Config() jetstream.StreamConfig {
 	o.Options = o.withDefaults()
 	c := jetstream.StreamConfig{
 		Name:        o.Stream,
-		Description: "Everything that sources, builders and operators have said.",
+		Description: "The event log: records of sources, builders and operators.",
 		Subjects:    []string{events.AllSubjects(o.Domain)},
 		Storage:     jetstream.FileStorage,
 		Replicas:    max(1, o.Replicas),
 
-		// Dense sequences are the proof that nothing is missing: records go by
-		// age only, and a full log refuses.
+		// Dense sequences prove that no record is missing: records expire by age
+		// only, and a full log refuses new ones.
 		Retention:         jetstream.LimitsPolicy,
 		Discard:           jetstream.DiscardNew,
 		MaxAge:            o.MaxAge,
@@ -133,50 +124,29 @@ func orUnlimited(n int64) int64 {
 	return n
 }
 
-// check says what keeps a stream from being used with these options.
+// check returns the settings that keep a stream from being used with these
+// options.
 func (o StreamOptions) check(c jetstream.StreamConfig) error {
-	err := checkConfig(c, o.Domain)
-	if c.MaxAge > 0 && (o.MaxAge == 0 || c.MaxAge < o.MaxAge) {
-		wants := "for ever"
-		if o.MaxAge > 0 {
-			wants = "for " + o.MaxAge.String()
-		}
-		err = errors.Join(err, fmt.Errorf("max_age: records are kept for %s, and are promised to be kept %s", c.MaxAge, wants))
-	}
-	if err != nil {
+	faults := faults(c, o.Domain)
+	faults.Age(c, o.MaxAge, "records")
+	if err := faults.Err(); err != nil {
 		return fmt.Errorf("stream %s: %w", o.Stream, err)
 	}
 	return nil
 }
 
-// checkConfig says which settings of a stream break what a log promises: all
-// that is appended stays where it is, in its order, until its age.
-func checkConfig(c jetstream.StreamConfig, domain string) error {
-	var errs []error
-	must := func(holds bool, setting string, is, wants any, why string) {
-		if !holds {
-			errs = append(errs, fmt.Errorf("%s: is %v, must be %v: %s", setting, is, wants, why))
-		}
-	}
+// faults returns the settings of a stream that break a promise of the log: each
+// record keeps its position, until it is too old.
+func faults(c jetstream.StreamConfig, domain string) (f jsapi.Faults) {
 	subjects := events.AllSubjects(domain)
 	if !slices.Contains(c.Subjects, subjects) {
-		return fmt.Errorf("subjects: are %q, without %q: is %q the right domain?", c.Subjects, subjects, domain)
+		return jsapi.Faults{fmt.Errorf("subjects: are %q, without %q: is %q the right domain?", c.Subjects, subjects, domain)}
 	}
-	must(len(c.Subjects) == 1, "subjects", fmt.Sprintf("%q", c.Subjects), fmt.Sprintf("%q", subjects), "a log has its stream to itself")
-	must(c.Retention == jetstream.LimitsPolicy, "retention", c.Retention, jetstream.LimitsPolicy, "records go by age only")
-	must(c.Discard == jetstream.DiscardNew, "discard", c.Discard, jetstream.DiscardNew, "a full log refuses; it drops nothing unread")
-	must(c.MaxMsgs <= 0, "max_msgs", c.MaxMsgs, -1, "records go by age only")
-	must(c.MaxMsgsPerSubject <= 0, "max_msgs_per_subject", c.MaxMsgsPerSubject, -1, "records from the middle would go")
-	must(c.MaxMsgSize <= 0 || c.MaxMsgSize >= maxEvent, "max_msg_size", c.MaxMsgSize, maxEvent, "objects may be that large")
-	must(c.DenyDelete, "deny_delete", c.DenyDelete, true, "a record that is deleted leaves a gap")
-	must(c.DenyPurge, "deny_purge", c.DenyPurge, true, "records go by age only")
-	must(!c.AllowRollup, "allow_rollup_hdrs", c.AllowRollup, false, "a rollup takes records away")
-	must(!c.AllowMsgTTL, "allow_msg_ttl", c.AllowMsgTTL, false, "a record with an age of its own leaves a gap")
-	must(c.AllowAtomicPublish, "allow_atomic", c.AllowAtomicPublish, true, "a change set is appended as one")
-	must(c.AllowDirect, "allow_direct", c.AllowDirect, true, "watchers read their own subjects so")
-	must(!c.NoAck, "no_ack", c.NoAck, false, "what is not acknowledged may be lost")
-	must(c.Mirror == nil && len(c.Sources) == 0, "mirror, sources", "set", "unset", "a log is written by its clients only")
-	must(c.SubjectTransform == nil, "subject_transform", "set", "unset", "a subject says what its record is about")
-	must(!c.Sealed, "sealed", c.Sealed, false, "nothing could be appended")
-	return errors.Join(errs...)
+	f.Must(len(c.Subjects) == 1, "subjects", fmt.Sprintf("%q", c.Subjects), fmt.Sprintf("%q", subjects), "a log has its stream to itself")
+	f.History(c, "records")
+	f.Must(c.Discard == jetstream.DiscardNew, "discard", c.Discard, jetstream.DiscardNew, "a full log refuses records; it drops none unread")
+	f.Must(c.MaxMsgSize <= 0 || c.MaxMsgSize >= maxEvent, "max_msg_size", c.MaxMsgSize, maxEvent, "objects may be that large")
+	f.Must(c.AllowAtomicPublish, "allow_atomic", c.AllowAtomicPublish, true, "the records of a change set are appended together")
+	f.Must(!c.Sealed, "sealed", c.Sealed, false, "a sealed stream takes no records")
+	return f
 }
