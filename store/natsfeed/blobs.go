@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"meshlog.dev/jsapi"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
@@ -15,8 +16,8 @@ import (
 // blobStream is the stream under the object store.
 const blobStream = "OBJ_" + BlobBucket
 
-// PutBlob implements store.Blobs. A blob that is there is not written again,
-// but for one that a Sweep may soon delete.
+// PutBlob implements store.Blobs. It writes an existing blob again only if a
+// Sweep may soon delete it.
 func (f *Feed) PutBlob(ctx context.Context, b []byte) (ident.Hash, error) {
 	h := ident.HashOf(b)
 	info, err := f.blobInfo(ctx, h)
@@ -26,26 +27,26 @@ func (f *Feed) PutBlob(ctx context.Context, b []byte) (ident.Hash, error) {
 	if err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
 		return h, fmt.Errorf("put blob %s: %w", h, err)
 	}
-	ctx, cancel := f.undenied(ctx, blobMeta, blobChunks)
+	ctx, cancel := jsapi.Watch(ctx, f.nc, blobMeta, blobChunks)
 	defer cancel()
 	if _, err := f.blobs.PutBytes(ctx, h.String(), b); err != nil {
-		return h, fmt.Errorf("put blob %s: %w", h, cause(ctx, err))
+		return h, fmt.Errorf("put blob %s: %w", h, jsapi.Cause(ctx, err))
 	}
 	return h, nil
 }
 
-// old says whether a blob of that time is to be put again: half of the time in
-// which a Sweep lets it be is over.
+// old reports whether a blob written at t must be written again: half of the
+// time for which a Sweep keeps it is over.
 func (f *Feed) old(t time.Time) bool {
 	age := f.stream.CachedInfo().Config.MaxAge
 	return age > 0 && time.Since(t) > age/2
 }
 
-// GetBlob implements store.Blobs. ObjectStore.Get would make a consumer on the
-// server; the chunks are read by Direct Get instead.
+// GetBlob implements store.Blobs. It reads the chunks by Direct Get:
+// ObjectStore.Get would make a consumer on the server.
 func (f *Feed) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	var err error
-	for range 2 { // who puts a blob again replaces its chunks: look again
+	for range 2 { // a process that writes a blob again replaces its chunks: read again
 		var b []byte
 		if b, err = f.getBlob(ctx, h); err == nil || !errors.Is(err, store.ErrCorrupt) {
 			return b, err
@@ -73,9 +74,9 @@ func (f *Feed) getBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 			break
 		}
 		for _, m := range run {
-			b = append(b, m.data...)
+			b = append(b, m.Data...)
 		}
-		next, left = run[len(run)-1].seq+1, left-len(run)
+		next, left = run[len(run)-1].Seq+1, left-len(run)
 	}
 	if ident.HashOf(b) != h {
 		return nil, fmt.Errorf("get blob %s: %w", h, store.ErrCorrupt)
@@ -83,10 +84,10 @@ func (f *Feed) getBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	return b, nil
 }
 
-// blobInfo is what the store says of a blob, by any server.
+// blobInfo returns the metadata of a blob, from any server.
 func (f *Feed) blobInfo(ctx context.Context, h ident.Hash) (*jetstream.ObjectInfo, error) {
-	ctx, cancel := f.request(ctx, directGetAPI+blobStream)
+	ctx, cancel := f.bound(ctx, jsapi.DirectGet+blobStream)
 	defer cancel()
 	info, err := f.blobs.GetInfo(ctx, h.String())
-	return info, cause(ctx, err)
+	return info, jsapi.Cause(ctx, err)
 }

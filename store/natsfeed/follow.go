@@ -9,13 +9,14 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"meshlog.dev/jsapi"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/internal/link"
 )
 
-// liveBuffer is how many republished messages may wait for Next. What does not
-// fit is lost, and read again from the stream when it is missed.
+// liveBuffer is how many republished messages may wait for Next. The client drops
+// the messages that do not fit, and the follower reads them from the stream.
 const liveBuffer = 64
 
 // Follower follows the chain of a Feed. It implements store.Follower. One
@@ -27,10 +28,10 @@ type Follower struct {
 	status chan nats.Status
 	hints  chan hint // the newest one
 
-	// Of the goroutine that calls Next:
+	// Owned by the goroutine that calls Next:
 	run       []message // the end of the chain, each following the one before
-	stale     bool      // the head must be asked for
-	confirmed bool      // run ends with what the leader said is the head
+	stale     bool      // Next must ask the leader for the head
+	confirmed bool      // the leader said that the last message of run is the head
 	judge     link.Judge
 }
 
@@ -74,8 +75,8 @@ func (fo *Follower) Close() error {
 	return nil
 }
 
-// Hint says what the head is said to be. Where the follower knows another one,
-// it asks. It never blocks.
+// Hint reports the head. A follower that knows another head asks the server.
+// Hint never blocks.
 func (fo *Follower) Hint(v ident.Position, seq uint64) {
 	select {
 	case <-fo.hints:
@@ -87,9 +88,9 @@ func (fo *Follower) Hint(v ident.Position, seq uint64) {
 	}
 }
 
-// Next implements store.Follower. While the connection is down it waits for it;
-// an error of a request is returned, and the next call goes on where it was.
-// The update of a link that does not lead from have may lack its delta.
+// Next implements store.Follower. While the connection is down it waits. It
+// returns the error of a request, and the next call continues. An update that
+// does not lead from have may lack its delta.
 func (fo *Follower) Next(ctx context.Context, have ident.Position, root ident.Hash) ([]store.Update, error) {
 	for {
 		links, err := fo.step(ctx, have, root)
@@ -102,7 +103,7 @@ func (fo *Follower) Next(ctx context.Context, have ident.Position, root ident.Ha
 	}
 }
 
-// step says what is to be returned now; nothing if there is nothing new.
+// step returns the result of Next, nil if there is nothing new.
 func (fo *Follower) step(ctx context.Context, have ident.Position, root ident.Hash) ([]store.Update, error) {
 	fo.drain()
 	if fo.stale && fo.feed.nc.IsConnected() {
@@ -112,7 +113,7 @@ func (fo *Follower) step(ctx context.Context, have ident.Position, root ident.Ha
 	}
 	head := fo.head()
 	if link.Mismatch(head, have, root) != nil && !fo.confirmed {
-		// What was heard may be old; only the leader's word counts.
+		// Republished messages may be old; only the leader knows the head.
 		if fo.stale {
 			return nil, nil // until the connection is back
 		}
@@ -139,7 +140,7 @@ func (fo *Follower) head() store.Head {
 	return store.Head{Manifest: last.update.Manifest, Seq: last.seq}
 }
 
-// askHead takes the leader's word for what the head is.
+// askHead asks the leader for the head.
 func (fo *Follower) askHead(ctx context.Context) error {
 	m, err := fo.feed.lastMessage(ctx)
 	if err != nil {
@@ -185,20 +186,20 @@ func (fo *Follower) hear(live *nats.Msg) {
 		fo.stale = true
 		return
 	}
-	m, err := decode(seq, live.Data)
+	m, err := decode(jsapi.Message{Seq: seq, Data: live.Data})
 	if err != nil {
-		fo.stale = true // the leader's answer will say what is wrong
+		fo.stale = true // the leader's answer tells what is wrong
 		return
 	}
 	if head := fo.head(); seq <= head.Seq {
-		// Known already, or the chain was rewound.
+		// The follower knows it, or the chain was rewound.
 		fo.stale = fo.stale || seq < head.Seq || !same(fo.run[len(fo.run)-1], m)
 		return
 	}
 	fo.add(m)
 }
 
-// drain takes what has come already.
+// drain takes all that has arrived.
 func (fo *Follower) drain() {
 	for {
 		select {
@@ -214,7 +215,7 @@ func (fo *Follower) drain() {
 	}
 }
 
-// wait waits until something comes.
+// wait waits until something arrives.
 func (fo *Follower) wait(ctx context.Context) error {
 	if fo.feed.nc.IsClosed() {
 		return nats.ErrConnectionClosed
@@ -232,8 +233,8 @@ func (fo *Follower) wait(ctx context.Context) error {
 	return nil
 }
 
-// renewed notes that the connection is another one, or, where the channel that
-// tells is not open any more, that it is closed for good.
+// renewed notes that the connection was renewed, or closed for good if its
+// status channel is closed.
 func (fo *Follower) renewed(open bool) {
 	fo.stale, fo.confirmed = true, false
 	if !open {
@@ -241,15 +242,15 @@ func (fo *Follower) renewed(open bool) {
 	}
 }
 
-// listen takes a hint. The sequence is the stream's: another domain's message
-// makes it greater, only a rewind makes it smaller.
+// listen takes a hint. Its sequence is that of the stream: a message of another
+// domain makes it greater, only a rewind makes it smaller.
 func (fo *Follower) listen(h hint) {
 	head := fo.head()
 	fo.stale = fo.stale || h.version != head.Version() || h.seq < head.Seq
 }
 
-// links returns what leads from have to the head, with whole deltas; or only
-// the head's update.
+// links returns the updates that lead from have to the head, with whole deltas;
+// or only the update of the head.
 func (fo *Follower) links(ctx context.Context, have ident.Position, root ident.Hash) ([]store.Update, error) {
 	i, err := fo.reach(ctx, have, root)
 	if err != nil {
@@ -271,8 +272,8 @@ func (fo *Follower) links(ctx context.Context, have ident.Position, root ident.H
 	return links, nil
 }
 
-// reach reads the chain back to where it leads on from have, and returns where
-// in run that is; -1 if it does not, or from too far.
+// reach reads the chain back to the message that leads on from have, and returns
+// its index in run; -1 if there is none, or it is too far back.
 func (fo *Follower) reach(ctx context.Context, have ident.Position, root ident.Hash) (int, error) {
 	for n := 8; ; n *= 4 {
 		if i := link.From(manifests(fo.run), have, root); i >= 0 || have.IsZero() {

@@ -1,15 +1,15 @@
-// Package natsfeed is the version chain on NATS JetStream.
+// Package natsfeed keeps the version chain on NATS JetStream.
 //
 // Each version is one message of the stream MESHLOG_VERSIONS, on the subject of
-// its domain: manifest and delta together, or, if they are larger than half a
-// message may be, the name of a blob with the delta, which is durable before.
-// It is published on condition that the stream's last sequence is the one
-// known; that, and nothing else, makes the chain linear. Blobs are the objects
-// of the store meshlog_blobs, named by their hash.
+// its domain. The message holds manifest and delta; if they are larger than half
+// the size limit, it holds the manifest and the hash of a blob with the delta,
+// which is durable before. The publisher fences each message on the stream's
+// last sequence; that, and nothing else, makes the chain linear. Blobs are the
+// objects of the store meshlog_blobs, named by their hash.
 //
 // Readers have no JetStream consumer. The server republishes each message on a
-// core subject; what was missed is read by Direct Get. That the end was missed
-// is learned from a Hint, or from a new connection.
+// core subject, and a reader gets the messages that it missed by Direct Get. A
+// Hint, or a new connection, tells it that it missed the newest one.
 package natsfeed
 
 import (
@@ -17,31 +17,27 @@ import (
 	"fmt"
 	"regexp"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"meshlog.dev/jsapi"
 	"meshlog.dev/proto/ident"
 )
 
 // Names on the bus.
 const (
-	// Stream has the versions.
+	// Stream holds the versions.
 	Stream = "MESHLOG_VERSIONS"
 	// BlobBucket is the object store of the blobs.
 	BlobBucket = "meshlog_blobs"
-	// SubjectPrefix, with a domain behind it, is where versions are published.
+	// SubjectPrefix and a domain are the subject of the domain's versions.
 	SubjectPrefix = "meshlog.ver."
-	// LivePrefix, with a domain behind it, is where the server repeats them.
+	// LivePrefix and a domain are the subject on which the server repeats them.
 	LivePrefix = "meshlog.live.ver."
 )
 
-// requestTimeout is how long the server may take to answer, where the caller's
-// context does not end earlier.
-const requestTimeout = 5 * time.Second
-
-// Options say which chain is opened.
+// Options name the chain.
 type Options struct {
 	// Domain names the mesh; default "mesh".
 	Domain string
@@ -54,10 +50,10 @@ func (o Options) domain() string {
 	return o.Domain
 }
 
-// subject is where the versions of the domain are published.
+// subject returns the subject of the domain's versions.
 func (o Options) subject() string { return SubjectPrefix + o.domain() }
 
-// LiveSubject is where the server repeats the versions of the domain.
+// LiveSubject returns the subject on which the server repeats the versions.
 func (o Options) LiveSubject() string { return LivePrefix + o.domain() }
 
 var domainPattern = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
@@ -76,31 +72,36 @@ type Feed struct {
 	followers map[*Follower]struct{}
 }
 
-// Open opens the chain of a domain; the streams must be there. The connection
-// stays its owner's. It should have no buffer for reconnecting
-// (nats.ReconnectBufSize(-1)), so that what is sent without a server fails.
+// Open opens the chain of a domain; EnsureStreams has made its streams. The
+// caller closes the connection. Give it nats.ReconnectBufSize(-1): a publish
+// while it is down then fails at once.
 func Open(ctx context.Context, nc *nats.Conn, o Options) (*Feed, error) {
 	if !domainPattern.MatchString(o.domain()) {
-		return nil, fmt.Errorf("open the version chain: domain %q: may have letters, digits, - and _ only", o.domain())
+		return nil, fmt.Errorf("open the version chain: domain %q: only letters, digits, - and _ are allowed", o.domain())
 	}
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(jsapi.Timeout))
 	if err != nil {
 		return nil, fmt.Errorf("open the version chain: %w", err)
 	}
 	f := &Feed{nc: nc, js: js, subject: o.subject(), live: o.LiveSubject(), followers: make(map[*Follower]struct{})}
-	ctx, cancel := f.request(ctx, infoAPI)
+	ctx, cancel := f.bound(ctx, jsapi.StreamInfo)
 	defer cancel()
 	if f.stream, err = js.Stream(ctx, Stream); err != nil {
-		return nil, fmt.Errorf("open stream %s: %w", Stream, cause(ctx, err))
+		return nil, fmt.Errorf("open stream %s: %w", Stream, jsapi.Cause(ctx, err))
 	}
 	if f.blobs, err = js.ObjectStore(ctx, BlobBucket); err != nil {
-		return nil, fmt.Errorf("open object store %s: %w", BlobBucket, cause(ctx, err))
+		return nil, fmt.Errorf("open object store %s: %w", BlobBucket, jsapi.Cause(ctx, err))
 	}
 	return f, nil
 }
 
-// Hint tells all followers what the head is said to be. They look for
-// themselves if they know another one. It never blocks.
+// bound bounds a request to a subject that begins with one of these.
+func (f *Feed) bound(ctx context.Context, subjects ...string) (context.Context, context.CancelFunc) {
+	return jsapi.Bound(ctx, f.nc, jsapi.Timeout, subjects...)
+}
+
+// Hint tells all followers the reported head. A follower that knows another head
+// asks the server. Hint never blocks.
 func (f *Feed) Hint(v ident.Position, seq uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -3,38 +3,38 @@ package natsfeed
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
-	"strconv"
-	"time"
 
-	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
+	"meshlog.dev/jsapi"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/internal/link"
 )
 
-// window is how many messages are read with one request at most.
+// window is how many messages one request reads at most.
 const window = 64
 
-// message is one version as it lies in the stream.
+// message is one version of the stream.
 type message struct {
 	seq    uint64
 	update store.Update
-	blob   ident.Hash // has the delta, if it is not zero
+	blob   ident.Hash // holds the delta; zero: the update does
 }
 
-func decode(seq uint64, data []byte) (message, error) {
-	u, blob, err := store.DecodeUpdate(data)
+func decode(m jsapi.Message) (message, error) {
+	u, blob, err := store.DecodeUpdate(m.Data)
 	if err != nil {
-		return message{}, fmt.Errorf("message %d of %s: %w", seq, Stream, err)
+		return message{}, fmt.Errorf("message %d of %s: %w", m.Seq, Stream, err)
 	}
-	return message{seq, u, blob}, nil
+	return message{m.Seq, u, blob}, nil
 }
 
-// delta is the whole delta, which is read from the blobs if it is there.
+// delta returns the delta of m, from its blob if it has one.
 func (f *Feed) delta(ctx context.Context, m message) (store.Delta, error) {
 	if m.blob.IsZero() {
 		return m.update.Delta, nil
@@ -83,7 +83,7 @@ func (f *Feed) back(ctx context.Context) iter.Seq2[message, error] {
 			return
 		}
 		first, last := max(info.State.FirstSeq, 1), info.State.LastSeq
-		for n := uint64(1); last >= first; n = min(4*n, window) { // often one is enough
+		for n := uint64(1); last >= first; n = min(4*n, window) { // often one message is enough
 			from := max(first, last-min(n, last)+1)
 			run, err := f.between(ctx, from, last)
 			if err != nil {
@@ -100,7 +100,7 @@ func (f *Feed) back(ctx context.Context) iter.Seq2[message, error] {
 	}
 }
 
-// between reads the messages of this domain from sequence from to sequence to,
+// between returns the messages of this domain from sequence from to sequence to,
 // oldest first.
 func (f *Feed) between(ctx context.Context, from, to uint64) ([]message, error) {
 	var all []message
@@ -113,33 +113,25 @@ func (f *Feed) between(ctx context.Context, from, to uint64) ([]message, error) 
 			return all, nil
 		}
 		for _, r := range run {
-			if r.seq > to {
+			if r.Seq > to {
 				return all, nil
 			}
-			m, err := decode(r.seq, r.data)
+			m, err := decode(r)
 			if err != nil {
 				return nil, err
 			}
 			all = append(all, m)
 		}
-		from = run[len(run)-1].seq + 1
+		from = run[len(run)-1].Seq + 1
 	}
 	return all, nil
 }
 
-// raw is a message of any stream.
-type raw struct {
-	seq  uint64
-	time time.Time
-	data []byte
-}
-
 // direct reads up to n messages on subject, from sequence from on, by Direct
-// Get. The server may end the run earlier, where it has become large. What is
-// asked for is answered whole or is an error: a run is never cut short because
-// an answer did not come.
-func (f *Feed) direct(ctx context.Context, stream, subject string, from uint64, n int) ([]raw, error) {
-	ctx, cancel := f.request(ctx, directGetAPI+stream)
+// Get. The server may end the run earlier if it has become large. A lost answer
+// is an error and never ends the run.
+func (f *Feed) direct(ctx context.Context, stream, subject string, from uint64, n int) ([]jsapi.Message, error) {
+	ctx, cancel := f.bound(ctx, jsapi.DirectGet+stream)
 	defer cancel()
 	request, err := json.Marshal(map[string]any{"seq": from, "next_by_subj": subject, "batch": n})
 	if err != nil {
@@ -150,33 +142,23 @@ func (f *Feed) direct(ctx context.Context, stream, subject string, from uint64, 
 	if err != nil {
 		return nil, fmt.Errorf("direct get from %s: %w", stream, err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() // fails only where the connection is closed
-	if err := f.nc.PublishRequest(directGetAPI+stream, inbox, request); err != nil {
+	defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is closed
+	if err := f.nc.PublishRequest(jsapi.DirectGet+stream, inbox, request); err != nil {
 		return nil, fmt.Errorf("direct get from %s: %w", stream, err)
 	}
-	var run []raw
+	var run []jsapi.Message
 	for {
-		m, err := sub.NextMsgWithContext(ctx)
+		reply, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("direct get from %s, sequence %d: %w", stream, from, cause(ctx, err))
+			return nil, fmt.Errorf("direct get from %s, sequence %d: %w", stream, from, jsapi.Cause(ctx, err))
 		}
-		switch status := m.Header.Get("Status"); status {
-		case "":
-			seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
-			if err != nil {
-				return nil, fmt.Errorf("direct get from %s: answer without a sequence: %w", stream, err)
-			}
-			at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
-			if err != nil {
-				return nil, fmt.Errorf("direct get from %s: answer without a time: %w", stream, err)
-			}
-			run = append(run, raw{seq, at, m.Data})
-		case "204", "404": // the end; nothing there
+		m, err := jsapi.ParseDirect(reply)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			return run, nil
-		case "503":
-			return nil, fmt.Errorf("direct get from %s: %w", stream, nats.ErrNoResponders)
-		default:
-			return nil, fmt.Errorf("direct get from %s: status %s %s", stream, status, m.Header.Get("Description"))
 		}
+		if err != nil {
+			return nil, fmt.Errorf("direct get from %s: %w", stream, err)
+		}
+		run = append(run, m)
 	}
 }

@@ -12,28 +12,29 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"meshlog.dev/jsapi"
 	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 )
 
-// Swept is what a sweep came to.
+// Swept counts the blobs of a sweep.
 type Swept struct {
-	Blobs int    // that were deleted
-	Bytes uint64 // of them
-	Kept  int
+	Blobs int    // deleted blobs
+	Bytes uint64 // deleted bytes
+	Kept  int    // kept blobs
 }
 
-// Sweep deletes the blobs that are older than age and that nobody names: no
-// version that is kept, and none of bases, which are blobs with checkpoints.
+// Sweep deletes the blobs that are older than age and that neither a version of
+// the stream nor a base names. bases are the hashes of blobs with checkpoints.
 //
-// It races with nobody who writes, if age is not below the age of the stream's
-// versions. PutBlob takes a blob for there only while it is younger than half
-// of that: who has not put one again has at least the other half to publish what
-// names it. A blob that is put again while it is swept stays, for what is
-// deleted is one writing of it, by its sequence.
+// It does not race with writers if age is at least the age of the stream's
+// versions. PutBlob writes a blob again that is older than half of that age, so
+// a process that relies on an existing blob has at least the other half to
+// publish the version that names it. A blob that is written again during the
+// sweep stays, because Sweep deletes one writing, by its sequence.
 //
-// A crash in between leaves bytes without a name, which the next sweep deletes.
+// After a crash in between, the next sweep deletes chunks without a blob.
 func (f *Feed) Sweep(ctx context.Context, age time.Duration, bases []ident.Hash) (Swept, error) {
 	s, err := f.sweep(ctx, age, bases)
 	if err != nil {
@@ -43,7 +44,8 @@ func (f *Feed) Sweep(ctx context.Context, age time.Duration, bases []ident.Hash)
 }
 
 func (f *Feed) sweep(ctx context.Context, age time.Duration, bases []ident.Hash) (Swept, error) {
-	// First the blobs, then who names them: what is named later was put later.
+	// First the blobs, then their names: a version published later names blobs
+	// that were put later.
 	all, err := f.blobList(ctx)
 	if err != nil {
 		return Swept{}, err
@@ -53,7 +55,7 @@ func (f *Feed) sweep(ctx context.Context, age time.Duration, bases []ident.Hash)
 		return Swept{}, err
 	}
 	var done Swept
-	whole := map[string]bool{} // NUIDs of blobs that stay
+	whole := map[string]bool{} // NUIDs of kept blobs
 	for _, b := range all.blobs {
 		if named[b.hash] || all.now.Sub(b.time) < age {
 			whole[b.nuid] = true
@@ -72,8 +74,8 @@ func (f *Feed) sweep(ctx context.Context, age time.Duration, bases []ident.Hash)
 	return done, f.sweepChunks(ctx, all, whole, age)
 }
 
-// sweepChunks deletes bytes that belong to no blob: of a writing that failed, or
-// a sweep that did not come to its end.
+// sweepChunks deletes chunks that belong to no blob, left by a failed write or
+// an interrupted sweep.
 func (f *Feed) sweepChunks(ctx context.Context, all blobList, whole map[string]bool, age time.Duration) error {
 	for _, nuid := range all.nuids {
 		if whole[nuid] {
@@ -83,7 +85,7 @@ func (f *Feed) sweepChunks(ctx context.Context, all blobList, whole map[string]b
 		if err != nil {
 			return err
 		}
-		if len(run) == 0 || all.now.Sub(run[0].time) < age {
+		if len(run) == 0 || all.now.Sub(run[0].Time) < age {
 			continue
 		}
 		if _, err := f.purge(ctx, blobChunks+nuid, 0); err != nil {
@@ -96,21 +98,21 @@ func (f *Feed) sweepChunks(ctx context.Context, all blobList, whole map[string]b
 // blob is one writing of a blob.
 type blob struct {
 	hash    ident.Hash
-	subject string // of what it is
+	subject string // of its metadata
 	seq     uint64
-	nuid    string // names its bytes
+	nuid    string // names its chunks
 	size    uint64
 	time    time.Time
 }
 
-// blobList is what lies in the store.
+// blobList is the content of the object store.
 type blobList struct {
 	now   time.Time // by the server's clock
 	blobs []blob
-	nuids []string // of all bytes
+	nuids []string // of all chunks
 }
 
-// blobList lists without a consumer.
+// blobList lists the object store without a consumer.
 func (f *Feed) blobList(ctx context.Context) (blobList, error) {
 	var all blobList
 	stream, err := f.js.Stream(ctx, blobStream)
@@ -155,11 +157,11 @@ func (f *Feed) blobAt(ctx context.Context, stream jetstream.Stream, subject stri
 	b := blob{subject: subject, seq: m.Sequence, nuid: meta.NUID, size: meta.Size, time: m.Time}
 	if h, err := hex.DecodeString(string(name)); err == nil && len(h) == len(b.hash) {
 		b.hash = ident.Hash(h)
-	} // else it is nobody's, and goes by its age
+	} // else no version can name it, and its age alone decides
 	return b, nil
 }
 
-// deleteBlob deletes one writing of a blob, and says whether it was still there.
+// deleteBlob deletes one writing of a blob, and reports whether it existed.
 func (f *Feed) deleteBlob(ctx context.Context, b blob) (bool, error) {
 	n, err := f.purge(ctx, b.subject, b.seq+1)
 	if err != nil || n == 0 {
@@ -169,36 +171,24 @@ func (f *Feed) deleteBlob(ctx context.Context, b blob) (bool, error) {
 	return true, err
 }
 
-// purge deletes the messages under a subject, those before a sequence or, with
-// 0, all, and says how many there were.
+// purge deletes the messages under a subject, either before a sequence or, with
+// 0, all of them. It returns how many it deleted.
 func (f *Feed) purge(ctx context.Context, subject string, before uint64) (uint64, error) {
-	request, err := json.Marshal(struct {
+	request := struct {
 		Subject  string `json:"filter"`
 		Sequence uint64 `json:"seq,omitempty"`
-	}{subject, before})
-	if err != nil {
-		return 0, err
-	}
-	ctx, cancel := f.request(ctx, purgeAPI+blobStream)
-	defer cancel()
-	reply, err := f.nc.RequestWithContext(ctx, purgeAPI+blobStream, request)
-	if err != nil {
-		return 0, fmt.Errorf("delete %s: %w", subject, cause(ctx, err))
-	}
+	}{subject, before}
 	var answer struct {
-		Purged uint64              `json:"purged"`
-		Error  *jetstream.APIError `json:"error"`
+		jsapi.Response
+		Purged uint64 `json:"purged"`
 	}
-	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+	if err := jsapi.Call(ctx, f.nc, jsapi.StreamPurge+blobStream, request, &answer); err != nil {
 		return 0, fmt.Errorf("delete %s: %w", subject, err)
-	}
-	if answer.Error != nil {
-		return 0, fmt.Errorf("delete %s: %w", subject, answer.Error)
 	}
 	return answer.Purged, nil
 }
 
-// named are the blobs that the versions of all meshes name, and the bases.
+// named returns the blobs that the versions of all meshes name, and the bases.
 func (f *Feed) named(ctx context.Context, bases []ident.Hash) (map[ident.Hash]bool, error) {
 	named := map[ident.Hash]bool{}
 	chunks := func(c *snapshotv1.Checkpoint) {
@@ -210,7 +200,7 @@ func (f *Feed) named(ctx context.Context, bases []ident.Hash) (map[ident.Hash]bo
 		named[base] = true
 		b, err := f.GetBlob(ctx, base)
 		if errors.Is(err, store.ErrNotFound) {
-			continue // nobody can use it
+			continue // no process can use it
 		}
 		if err != nil {
 			return nil, err
@@ -234,7 +224,7 @@ func (f *Feed) named(ctx context.Context, bases []ident.Hash) (map[ident.Hash]bo
 			return nil, fmt.Errorf("the server that answers has no version from %d on, and the stream ends at %d", from, info.State.LastSeq)
 		}
 		for _, r := range run {
-			m, err := decode(r.seq, r.data)
+			m, err := decode(r)
 			if err != nil {
 				return nil, err
 			}
@@ -244,7 +234,7 @@ func (f *Feed) named(ctx context.Context, bases []ident.Hash) (map[ident.Hash]bo
 			chunks(m.update.Manifest.GetCheckpoint())
 			chunks(m.update.Manifest.GetFoldCheckpoint())
 		}
-		from = run[len(run)-1].seq + 1
+		from = run[len(run)-1].Seq + 1
 	}
 	return named, nil
 }
