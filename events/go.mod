@@ -9,6 +9,7 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	google.golang.org/protobuf v1.36.12
 	meshlog.dev/deploy/testkit v0.0.0
+	meshlog.dev/jsapi v0.0.0
 	meshlog.dev/proto v0.0.0
 )
 
@@ -22,12 +23,10 @@ require (
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
-	meshlog.dev/jsapi v0.0.0
 )
 
 replace (
 	meshlog.dev/deploy/testkit => ../deploy/testkit
+	meshlog.dev/jsapi => ../jsapi
 	meshlog.dev/proto => ../proto
 )
-
-replace meshlog.dev/jsapi => ../jsapi

@@ -109,3 +109,8 @@ func Cause(ctx context.Context, err error) error {
 	}
 	return err
 }
+
+// Explain returns Denied if it explains why a request failed, else err.
+func Explain(nc *nats.Conn, err error, subjects ...string) error {
+	return cmp.Or(Denied(nc, subjects...), err)
+}

@@ -117,8 +117,8 @@ var laws = []law{
 	},
 	{
 		of: []string{module + "..."}, except: []string{module + "internal/bus", module + "internal/busauth"},
-		never: []string{"github.com/nats-io/..."}, direct: true,
-		reason: "the bus is spoken by internal/bus and by the drivers of events and store",
+		never: []string{"github.com/nats-io/...", "meshlog.dev/jsapi"}, direct: true,
+		reason: "only internal/bus and the drivers of events and store talk to NATS",
 	},
 	{
 		of:     []string{module + "..."},

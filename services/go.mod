@@ -8,7 +8,7 @@ require (
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/go-logr/logr v1.4.4
 	github.com/google/go-cmp v0.7.0
-	github.com/minio/highwayhash v1.0.4
+	github.com/klauspost/compress v1.20.3
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nats-io/nkeys v0.4.16
@@ -33,6 +33,7 @@ require (
 	k8s.io/klog/v2 v2.140.0
 	meshlog.dev/deploy/testkit v0.0.0
 	meshlog.dev/events v0.0.0
+	meshlog.dev/jsapi v0.0.0
 	meshlog.dev/proto v0.0.0
 	meshlog.dev/store v0.0.0
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730
@@ -73,7 +74,7 @@ require (
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
-	github.com/klauspost/compress v1.20.3 // indirect
+	github.com/minio/highwayhash v1.0.4 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
@@ -85,8 +86,6 @@ require (
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/spiffe/go-spiffe/v2 v2.8.1 // indirect
-	github.com/synadia-io/orbit.go/jetstreamext v0.3.1 // indirect
-	github.com/synadia-io/orbit.go/natsext v0.1.2 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.etcd.io/bbolt v1.5.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
@@ -104,7 +103,6 @@ require (
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
-	meshlog.dev/jsapi v0.0.0
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
@@ -112,8 +110,7 @@ require (
 replace (
 	meshlog.dev/deploy/testkit => ../deploy/testkit
 	meshlog.dev/events => ../events
+	meshlog.dev/jsapi => ../jsapi
 	meshlog.dev/proto => ../proto
 	meshlog.dev/store => ../store
 )
-
-replace meshlog.dev/jsapi => ../jsapi

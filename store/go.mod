@@ -9,6 +9,7 @@ require (
 	go.etcd.io/bbolt v1.5.0
 	golang.org/x/sync v0.24.0
 	google.golang.org/protobuf v1.36.12
+	meshlog.dev/jsapi v0.0.0
 	meshlog.dev/proto v0.0.0
 )
 
@@ -23,9 +24,9 @@ require (
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
-	meshlog.dev/jsapi v0.0.0
 )
 
-replace meshlog.dev/proto => ../proto
-
-replace meshlog.dev/jsapi => ../jsapi
+replace (
+	meshlog.dev/jsapi => ../jsapi
+	meshlog.dev/proto => ../proto
+)

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/jsapi"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
@@ -74,7 +75,7 @@ func (f *Fleet) ask(ctx context.Context, subject string, q proto.Message, quiet 
 			return err
 		case m == nil:
 			// Nobody, or nobody who was heard.
-			return explainDenied(f.nc, f.prefix+subject, nil)
+			return jsapi.Denied(f.nc, f.prefix+subject)
 		}
 		if done, err := take(m); done || err != nil {
 			return err

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"meshlog.dev/jsapi"
 )
 
 // Conn is a connection; an alias, so that who only hands one on need not import
@@ -126,7 +128,7 @@ func Ready(nc *Conn) error {
 		}
 		return ErrNotConnected
 	}
-	if d := denied(nc); d != nil {
+	if d := jsapi.AsDenied(nc, nc.LastError()); d != nil {
 		return d
 	}
 	return nil

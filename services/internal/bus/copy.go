@@ -1,8 +1,7 @@
 package bus
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
+	"archive/tar"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,35 +10,39 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
-	"github.com/minio/highwayhash"
+	"github.com/klauspost/compress/s2"
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// CopyOptions say what StartCopy copies.
+// CopyOptions describe a copy.
 type CopyOptions struct {
 	// Dir is the data directory of a server that has ended.
 	Dir string
-	// Progress, if not nil, is called with the bytes that were copied, and with
-	// how many there are.
+	// Progress, if not nil, gets the number of bytes that are copied, and the
+	// total.
 	Progress func(done, total int64)
 	Log      *slog.Logger
 }
 
-// ErrNoStreams says that a data directory is not one of a server.
+// ErrNoStreams reports that a data directory is not one of a server.
 var ErrNoStreams = errors.New("holds no streams")
 
-// StartCopy copies the streams that a server left in a data directory, and
-// starts a server on the copy, for connections of this process only. In the
-// copy nothing expires, however long ago the server has ended. Close removes
-// it. The errors are ErrInUse while a process has the directory, and
-// ErrNoStreams where there is nothing to copy.
+// StartCopy starts a server on a copy of the streams in a data directory, for
+// connections of this process only. Messages of the copy never expire, however
+// long ago the server of the directory ended. StartCopy changes nothing there.
+// Close removes the copy. The errors are ErrInUse while a process uses the
+// directory, and ErrNoStreams if there is nothing to copy.
+//
+// A server that starts on a directory drops old messages before any client can
+// change max_age. So StartCopy starts a server on an empty directory and has it
+// restore each stream as from a backup: the request names the settings, and the
+// archive is the files of the stream. Then the server starts once more, because
+// only a start completes an atomic batch that a killed server stored in part.
 func StartCopy(o CopyOptions) (_ *Server, err error) {
-	from := filepath.Join(o.Dir, streamsDir)
+	from := filepath.Join(o.Dir, streamsDir, server.JetStreamStoreDir, server.DEFAULT_GLOBAL_ACCOUNT, "streams")
 	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", o.Dir, ErrNoStreams)
 	}
@@ -57,127 +60,120 @@ func StartCopy(o CopyOptions) (_ *Server, err error) {
 			err = errors.Join(err, os.RemoveAll(tmp))
 		}
 	}()
-	c := copier{CopyOptions: o, from: from, to: filepath.Join(tmp, streamsDir)}
-	if err := c.copy(); err != nil {
-		return nil, fmt.Errorf("copy %s to %s: %w", from, tmp, err)
-	}
 	s, err := StartServer(ServerOptions{Dir: tmp, Log: o.Log})
 	if err != nil {
+		return nil, err
+	}
+	c := copier{CopyOptions: o, from: from, account: s.ns.GlobalAccount()}
+	if err := errors.Join(c.copy(), s.Close()); err != nil {
+		return nil, fmt.Errorf("copy %s to %s: %w", from, tmp, err)
+	}
+	if s, err = StartServer(ServerOptions{Dir: tmp, Log: o.Log}); err != nil {
 		return nil, err
 	}
 	s.temporary = tmp
 	return s, nil
 }
 
-// copier copies a server's directory, in two walks: for the size, and to copy.
+// copier restores the streams in a directory into an account.
 type copier struct {
 	CopyOptions
-	from, to    string
+	from        string
+	account     *server.Account
 	done, total int64
 }
 
 func (c *copier) copy() error {
-	err := c.walk(func(_ string, d fs.DirEntry) error {
-		info, err := d.Info()
-		if err == nil {
-			c.total += info.Size()
-		}
-		return err
-	})
+	entries, err := os.ReadDir(c.from)
 	if err != nil {
 		return err
 	}
-	err = c.walk(c.file)
-	if errors.Is(err, syscall.ENOSPC) {
-		err = fmt.Errorf("%w; it takes %d MiB: name a directory with more room by TMPDIR", err, c.total>>20)
+	var streams []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "KV_") || !e.IsDir() { // the leases of a server that ended mean nothing
+			continue
+		}
+		streams = append(streams, filepath.Join(c.from, e.Name()))
 	}
+	for _, dir := range streams {
+		if err := walk(dir, func(_ string, info fs.FileInfo) error { c.total += info.Size(); return nil }); err != nil {
+			return err
+		}
+	}
+	for _, dir := range streams {
+		err := c.restore(dir)
+		if errors.Is(err, syscall.ENOSPC) {
+			err = fmt.Errorf("%w; the copy takes %d MiB: name a directory with more room by TMPDIR", err, c.total>>20)
+		}
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", filepath.Base(dir), err)
+		}
+	}
+	return nil
+}
+
+// restore restores the stream in dir. In the copy its messages never expire.
+func (c *copier) restore(dir string) error {
+	b, err := os.ReadFile(filepath.Join(dir, server.JetStreamMetaFile))
+	if err != nil {
+		return err
+	}
+	var stream server.FileStreamInfo
+	if err := json.Unmarshal(b, &stream); err != nil {
+		return fmt.Errorf("read its settings: %w", err)
+	}
+	stream.MaxAge = 0
+	r, w := io.Pipe()
+	ended := make(chan struct{})
+	go func() { defer close(ended); w.CloseWithError(c.archive(w, dir)) }()
+	_, err = c.account.RestoreStream(&stream.StreamConfig, r) // the error of archive too
+	r.Close()
+	<-ended
 	return err
 }
 
-// walk hands on the files of streams. Leases and consumers of a server that has
-// ended say nothing.
-func (c *copier) walk(file func(path string, d fs.DirEntry) error) error {
-	return filepath.WalkDir(c.from, func(path string, d fs.DirEntry, err error) error {
+// archive writes the files of a stream as a backup: a tar archive under s2.
+func (c *copier) archive(w io.Writer, dir string) error {
+	z := s2.NewWriter(w, s2.WriterUncompressed(), s2.WriterConcurrency(1))
+	t := tar.NewWriter(z)
+	err := walk(dir, func(path string, info fs.FileInfo) error {
+		name, err := filepath.Rel(dir, path)
 		if err != nil {
 			return err
 		}
-		inStreams := filepath.Base(filepath.Dir(path)) == "streams"
-		inStream := filepath.Base(filepath.Dir(filepath.Dir(path))) == "streams"
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: info.Size()}); err != nil {
+			return err
+		}
+		n, err := io.Copy(t, f)
+		c.done += n
+		if c.Progress != nil {
+			c.Progress(c.done, c.total)
+		}
+		return err
+	})
+	return errors.Join(err, t.Close(), z.Close())
+}
+
+// walk calls file for the files of a stream but not for those of its consumers.
+func walk(dir string, file func(path string, info fs.FileInfo) error) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		switch {
-		case d.IsDir() && inStreams && strings.HasPrefix(d.Name(), "KV_"), d.IsDir() && inStream && d.Name() == "obs":
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() == "obs":
 			return fs.SkipDir
 		case !d.Type().IsRegular():
 			return nil
 		}
-		return file(path, d)
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		return file(path, info)
 	})
-}
-
-func (c *copier) file(path string, d fs.DirEntry) error {
-	rel, err := filepath.Rel(c.from, path)
-	if err != nil {
-		return err
-	}
-	to := filepath.Join(c.to, rel)
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		return err
-	}
-	switch d.Name() {
-	case server.JetStreamMetaFileSum: // written with the file that it is of
-		return nil
-	case server.JetStreamMetaFile:
-		return copySettings(to, path, 0)
-	}
-	n, err := copyFile(to, path)
-	c.done += n
-	if c.Progress != nil {
-		c.Progress(c.done, c.total)
-	}
-	return err
-}
-
-func copyFile(to, from string) (n int64, err error) {
-	in, err := os.Open(from)
-	if err != nil {
-		return 0, err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return 0, err
-	}
-	n, err = io.Copy(out, in)
-	return n, errors.Join(err, out.Close())
-}
-
-// copySettings copies the settings of a stream, but for the age at which
-// messages expire, 0 for never: a server drops what is too old as soon as it
-// starts. The server takes settings only with their checksum, keyed by the
-// stream's name.
-func copySettings(to, from string, maxAge time.Duration) error {
-	b, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	var settings map[string]json.RawMessage
-	if err := json.Unmarshal(b, &settings); err != nil {
-		return fmt.Errorf("settings of a stream, %s: %w", from, err)
-	}
-	settings["max_age"] = json.RawMessage(strconv.FormatInt(int64(maxAge), 10))
-	if b, err = json.Marshal(settings); err != nil {
-		return fmt.Errorf("settings of a stream, %s: %w", from, err)
-	}
-	key := sha256.Sum256([]byte(filepath.Base(filepath.Dir(from))))
-	sum, err := highwayhash.NewDigest64(key[:])
-	if err != nil {
-		return fmt.Errorf("settings of a stream, %s: %w", from, err)
-	}
-	if _, err := sum.Write(b); err != nil {
-		return fmt.Errorf("settings of a stream, %s: %w", from, err)
-	}
-	if err := os.WriteFile(to, b, 0o600); err != nil {
-		return err
-	}
-	file := filepath.Join(filepath.Dir(to), server.JetStreamMetaFileSum)
-	return os.WriteFile(file, []byte(hex.EncodeToString(sum.Sum(nil))), 0o600)
 }

@@ -10,11 +10,14 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// A copy has what was left, also what is too old by now, and the original stays
-// as it is.
+// TestStartCopy copies directories that a server left behind, of which every
+// message is older than the stream's max_age: one after a clean stop, and one as
+// a server leaves it that is killed. The copy has all messages, and the original
+// stays as it is.
 func TestStartCopy(t *testing.T) {
 	dir := t.TempDir()
 	s, err := StartServer(ServerOptions{Dir: dir, Log: quiet})
@@ -26,8 +29,11 @@ func TestStartCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OLD", Subjects: []string{"old.>"}, MaxAge: time.Hour, Duplicates: leastAge})
-	if err != nil {
+	c := jetstream.StreamConfig{
+		Name: "OLD", Subjects: []string{"old.>"}, MaxAge: time.Hour, Duplicates: leastAge,
+		AllowDirect: true, AllowAtomicPublish: true, DenyDelete: true, DenyPurge: true,
+	}
+	if _, err := js.CreateStream(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 10 {
@@ -35,37 +41,114 @@ func TestStartCopy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	openBatch(t, nc)
+	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "lease"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateConsumer(t.Context(), "OLD", jetstream.ConsumerConfig{Durable: "builder"}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := StartCopy(CopyOptions{Dir: dir, Log: quiet}); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
-		t.Errorf("a copy of what is in use: %v", err)
+		t.Errorf("a copy of a directory in use: %v", err)
+	}
+	killed := t.TempDir()
+	copyTree(t, killed, dir)
+	nc.Close()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// The settings of another server with the least age, which all messages have.
+	settings := withLeastAge(t, c)
+	<-time.After(leastAge)
+	for name, dir := range map[string]string{"stopped": dir, "killed": killed} {
+		t.Run(name, func(t *testing.T) {
+			copyTree(t, streamDir(dir), settings)
+			for range 2 {
+				checkCopy(t, dir)
+			}
+			s, err := StartServer(ServerOptions{Dir: dir, Log: quiet})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if info := old(t, s); info.State.Msgs != 0 {
+				t.Errorf("a server on the original keeps %d messages: this test shows nothing", info.State.Msgs)
+			}
+		})
+	}
+	if _, err := StartCopy(CopyOptions{Dir: t.TempDir(), Log: quiet}); !errors.Is(err, ErrNoStreams) {
+		t.Errorf("a copy of an empty directory: %v", err)
+	}
+}
+
+// leastAge is the least max_age that a server accepts.
+const leastAge = 100 * time.Millisecond
+
+// openBatch begins an atomic batch and does not commit it.
+func openBatch(t *testing.T, nc *nats.Conn) {
+	t.Helper()
+	m := nats.NewMsg("old.batch")
+	m.Header.Set("Nats-Batch-Id", "open")
+	m.Header.Set("Nats-Batch-Sequence", "1")
+	if reply, err := nc.RequestMsgWithContext(t.Context(), m); err != nil || len(reply.Data) > 0 {
+		t.Fatalf("begin a batch: %v", err)
+	}
+}
+
+// withLeastAge returns a directory with the settings of a stream that keeps its
+// messages for leastAge, as a server writes them.
+func withLeastAge(t *testing.T, c jetstream.StreamConfig) string {
+	t.Helper()
+	dir := t.TempDir()
+	s := startServer(t, dir)
+	nc := connect(t, s)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.MaxAge = leastAge
+	if _, err := js.CreateStream(t.Context(), c); err != nil {
+		t.Fatal(err)
 	}
 	nc.Close()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// An hour becomes the least age that a server takes, which all of it has then.
-	settings := filepath.Join(dir, streamsDir, "jetstream", "$G", "streams", "OLD", server.JetStreamMetaFile)
-	if err := copySettings(settings, settings, leastAge); err != nil {
+	if err := os.RemoveAll(filepath.Join(streamDir(dir), "msgs")); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(leastAge)
-	for range 2 {
-		checkCopy(t, dir)
-	}
-	if s, err = StartServer(ServerOptions{Dir: dir, Log: quiet}); err != nil {
+	return streamDir(dir)
+}
+
+// streamDir is where the server on dir keeps the stream of the test.
+func streamDir(dir string) string {
+	return filepath.Join(dir, streamsDir, server.JetStreamStoreDir, server.DEFAULT_GLOBAL_ACCOUNT, "streams", "OLD")
+}
+
+// copyTree copies the files below from to the directory to.
+func copyTree(t *testing.T, to, from string) {
+	t.Helper()
+	err := filepath.WalkDir(from, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		path = filepath.Join(to, rel)
+		return errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, b, 0o600))
+	})
+	if err != nil {
 		t.Fatal(err)
-	}
-	defer s.Close()
-	if info := old(t, s); info.State.Msgs != 0 {
-		t.Errorf("a server on the original keeps %d messages: this test shows nothing", info.State.Msgs)
-	}
-	if _, err := StartCopy(CopyOptions{Dir: t.TempDir(), Log: quiet}); !errors.Is(err, ErrNoStreams) {
-		t.Errorf("a copy of nothing: %v", err)
 	}
 }
 
-const leastAge = 100 * time.Millisecond
-
-// old is the stream that the test makes.
+// old returns the stream of the test.
 func old(t *testing.T, s *Server) *jetstream.StreamInfo {
 	t.Helper()
 	nc := connect(t, s)
@@ -84,27 +167,30 @@ func old(t *testing.T, s *Server) *jetstream.StreamInfo {
 func checkCopy(t *testing.T, dir string) {
 	t.Helper()
 	before := tree(t, dir)
-
-	shown := int64(0)
-	c, err := StartCopy(CopyOptions{Dir: dir, Log: quiet, Progress: func(done, total int64) { shown = total - done }})
+	left := int64(-1)
+	c, err := StartCopy(CopyOptions{Dir: dir, Log: quiet, Progress: func(done, total int64) { left = total - done }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info := old(t, c); info.Config.MaxAge != 0 || info.State.Msgs != 10 {
-		t.Errorf("the copy keeps messages for %v, and has %d", info.Config.MaxAge, info.State.Msgs)
+	info := old(t, c)
+	if info.Config.MaxAge != 0 || info.State.Msgs != 10 || info.State.FirstSeq != 1 || info.State.LastSeq != 10 {
+		t.Errorf("the copy keeps messages for %v, and has %+v", info.Config.MaxAge, info.State)
+	}
+	if info.State.Consumers != 0 {
+		t.Errorf("the copy has %d consumers", info.State.Consumers)
 	}
 	tmp := c.temporary
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(tmp); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the copy is left behind: %v", err)
+		t.Errorf("Close leaves the copy behind: %v", err)
 	}
 	if after := tree(t, dir); after != before {
-		t.Errorf("the original was changed:\n%s\nwas\n%s", after, before)
+		t.Errorf("StartCopy changed the original:\n%s\nwas\n%s", after, before)
 	}
-	if shown > 1<<12 { // but for the settings, which are written anew
-		t.Errorf("%d bytes were never copied", shown)
+	if left != 0 {
+		t.Errorf("%d bytes were never copied", left)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"meshlog.dev/jsapi"
 )
 
 // A server that a network cuts off from the rest of its cluster keeps its
@@ -39,7 +41,7 @@ func (l *link) stayUseful(nc *nats.Conn, closed <-chan nats.Status, every time.D
 		switch {
 		case err == nil:
 			missed, pause = 0, every
-		case server != nc.ConnectedUrlRedacted(), errors.As(err, new(*DeniedError)): // which has been said
+		case server != nc.ConnectedUrlRedacted(), errors.As(err, new(*jsapi.DeniedError)): // which has been said
 			missed = 0
 		default:
 			missed++
@@ -64,7 +66,7 @@ func askLeader(nc *nats.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), leaderWait)
 	defer cancel()
 	if _, err := js.AccountInfo(ctx); err != nil {
-		return fmt.Errorf("ask JetStream's leader: %w", explainDenied(nc, accountAPI, err))
+		return fmt.Errorf("ask JetStream's leader: %w", jsapi.Explain(nc, err, jsapi.AccountInfo))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
+	"meshlog.dev/jsapi"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
@@ -83,7 +84,7 @@ func (f *Fleet) Digests(ctx context.Context, shard ident.Shard, session string, 
 			return d, err
 		}
 	}
-	return nil, fmt.Errorf("ask for digests of %s: %w", shard, explainDenied(f.nc, f.prefix+digestsSubject, ErrNoAnswer))
+	return nil, fmt.Errorf("ask for digests of %s: %w", shard, jsapi.Explain(f.nc, ErrNoAnswer, f.prefix+digestsSubject))
 }
 
 // digestReply waits until it is time to ask again. Both results are nil then.

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events"
+	"meshlog.dev/jsapi"
 )
 
 // DefaultLeaseTTL is how long a lease outlives a holder that died.
@@ -81,7 +82,7 @@ func leaseSubject(domain string) string {
 func leasePermissions(domain string) []string {
 	subject := leaseSubject(domain)
 	return []string{
-		infoAPI + leaseStream, createStreamAPI + leaseStream, directGetAPI + leaseStream + "." + subject, subject,
+		jsapi.StreamInfo + leaseStream, jsapi.StreamCreate + leaseStream, jsapi.DirectGet + leaseStream + "." + subject, subject,
 	}
 }
 
@@ -114,19 +115,15 @@ func EnsureLeases(ctx context.Context, nc *Conn, replicas int) error {
 	if err != nil {
 		return fmt.Errorf("bucket %s: %w", leaseBucket, err)
 	}
-	s, err := js.Stream(ctx, leaseStream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = js.CreateStream(ctx, LeaseConfig(replicas))
-	}
+	info, _, err := jsapi.Ensure(ctx, js, LeaseConfig(replicas))
 	if err != nil {
-		return fmt.Errorf("bucket %s: %w", leaseBucket, explainDenied(nc, "$JS.API.STREAM.", err))
+		return fmt.Errorf("bucket %s: %w", leaseBucket, jsapi.Explain(nc, err, jsapi.StreamInfo+leaseStream, jsapi.StreamCreate+leaseStream))
 	}
-	c := s.CachedInfo().Config
-	switch {
-	case !c.AllowMsgTTL:
-		return fmt.Errorf("stream %s: allow_msg_ttl: is false, must be true: a lease expires", leaseStream)
-	case !c.AllowDirect:
-		return fmt.Errorf("stream %s: allow_direct: is false, must be true: the lease is read so", leaseStream)
+	var f jsapi.Faults
+	f.Must(info.Config.AllowMsgTTL, "allow_msg_ttl", false, true, "a lease expires")
+	f.Must(info.Config.AllowDirect, "allow_direct", false, true, "builders read the lease by Direct Get")
+	if err := f.Err(); err != nil {
+		return fmt.Errorf("stream %s: %w", leaseStream, err)
 	}
 	return nil
 }
@@ -213,14 +210,14 @@ func (l *Lease) acquire(ctx context.Context, inherit bool) (uint64, error) {
 func (l *Lease) look(ctx context.Context, inherit bool) (uint64, error) {
 	stream, err := l.js.Stream(ctx, leaseStream)
 	if err != nil {
-		return 0, fmt.Errorf("bucket %s: %w", leaseBucket, explainDenied(l.nc, infoAPI, err))
+		return 0, fmt.Errorf("bucket %s: %w", leaseBucket, jsapi.Explain(l.nc, err, jsapi.StreamInfo))
 	}
 	last, err := stream.GetLastMsgForSubject(ctx, l.subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read the lease: %w", explainDenied(l.nc, directGetAPI, err))
+		return 0, fmt.Errorf("read the lease: %w", jsapi.Explain(l.nc, err, jsapi.DirectGet))
 	}
 	gone := last.Header.Get(kvOperation) != "" || last.Header.Get(jetstream.MarkerReasonHeader) != ""
 	ours := last.Header.Get(leaseRun) == l.run || inherit && string(last.Data) == l.o.Holder
@@ -238,7 +235,7 @@ func (l *Lease) put(ctx context.Context, revision uint64) (uint64, error) {
 	m.Header.Set(leaseRun, l.run)
 	ack, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgTTL(l.o.TTL), jetstream.WithExpectLastSequencePerSubject(revision))
 	if err != nil {
-		return 0, fmt.Errorf("write the lease: %w", explainDenied(l.nc, l.subject, err))
+		return 0, fmt.Errorf("write the lease: %w", jsapi.Explain(l.nc, err, l.subject))
 	}
 	return ack.Sequence, nil
 }
@@ -314,17 +311,10 @@ func (l *Lease) renew(ctx context.Context, revision uint64, deadline time.Time) 
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	next, err := l.put(ctx, revision)
-	if err == nil || !isConflict(err) {
+	if err == nil || !jsapi.IsConflict(err) {
 		return next, err
 	}
 	return l.acquire(ctx, false)
-}
-
-// isConflict tells a fence that did not hold; R1 and R3 have a code each.
-func isConflict(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
 // await blocks until it is worth asking for the lease again: for wait at most,

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"meshlog.dev/events"
+	"meshlog.dev/jsapi"
 )
 
 // link is what this package keeps of a connection: who connects, and why it
@@ -106,9 +107,12 @@ func (l *link) Dial(network, addr string) (net.Conn, error) {
 	return net.DialTimeout(network, addr, dialTimeout)
 }
 
+// User implements jsapi.User.
+func (l *link) User() string { return l.o.Name + ", " + l.o.user() + "," }
+
 // onError logs what the server, or the library, says beside an answer.
 func (l *link) onError(nc *nats.Conn, sub *nats.Subscription, err error) {
-	if d := asDenied(l.o, err); d != nil {
+	if d := jsapi.AsDenied(nc, err); d != nil {
 		l.o.Log.Error("the bus denies", "error", d)
 		return
 	}

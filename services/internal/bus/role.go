@@ -1,13 +1,8 @@
 package bus
 
 import (
-	"errors"
-	"fmt"
-	"strings"
-
-	"github.com/nats-io/nats.go"
-
 	"meshlog.dev/events"
+	"meshlog.dev/jsapi"
 	"meshlog.dev/proto/ident"
 )
 
@@ -88,7 +83,7 @@ type Permissions struct {
 // fleet, and the lease. Log and version chain know their own.
 func (r Role) Permissions(domain string) Permissions {
 	prefix := fleetPrefix(domain)
-	p := Permissions{Publish: []string{accountAPI}, Subscribe: []string{r.inboxes() + ".>"}}
+	p := Permissions{Publish: []string{jsapi.AccountInfo}, Subscribe: []string{r.inboxes() + ".>"}}
 	switch r.kind {
 	case watcherRole:
 		shard := r.shardTokens()
@@ -109,60 +104,8 @@ func (r Role) Permissions(domain string) Permissions {
 		p.Answers = true
 	case operatorRole:
 		p.Publish = append(p.Publish,
-			prefix+askSubject, prefix+proxySubject, prefix+listingSubject+"*.*", infoAPI+leaseStream, updateStreamAPI+leaseStream)
+			prefix+askSubject, prefix+proxySubject, prefix+listingSubject+"*.*", jsapi.StreamInfo+leaseStream, jsapi.StreamUpdate+leaseStream)
 		p.Subscribe = append(p.Subscribe, prefix+">")
 	}
 	return p
-}
-
-// DeniedError says that the server does not let this user use a subject.
-type DeniedError struct {
-	User    string // by its name and credentials here
-	Publish bool   // or to subscribe
-	Subject string
-}
-
-func (e *DeniedError) Error() string {
-	verb := "subscribe"
-	if e.Publish {
-		verb = "publish"
-	}
-	return fmt.Sprintf("%s may not %s to %s: its permissions on the bus lack that subject; "+
-		"`meshlog bus-auth` writes what each role needs, the server must read it again", e.User, verb, e.Subject)
-}
-
-// denied is the server's last word on a connection, if it was that this user
-// may not use a subject.
-func denied(nc *nats.Conn) *DeniedError {
-	o := ConnectOptions{Name: nc.Opts.Name}
-	if l, ok := nc.Opts.CustomDialer.(*link); ok {
-		o = l.o
-	}
-	return asDenied(o, nc.LastError())
-}
-
-func asDenied(o ConnectOptions, err error) *DeniedError {
-	if !errors.Is(err, nats.ErrPermissionViolation) {
-		return nil
-	}
-	said, publish := err.Error(), true
-	_, rest, ok := strings.Cut(said, `Publish to "`)
-	if !ok {
-		publish = false
-		_, rest, ok = strings.Cut(said, `Subscription to "`)
-	}
-	subject, _, _ := strings.Cut(rest, `"`)
-	if !ok {
-		subject = said // in words that we do not know
-	}
-	return &DeniedError{User: o.Name + ", " + o.user() + ",", Publish: publish, Subject: subject}
-}
-
-// explainDenied is why no good answer came to what was published to a subject
-// that begins so: because it was denied, or else err.
-func explainDenied(nc *nats.Conn, subject string, err error) error {
-	if d := denied(nc); d != nil && (d.Publish && strings.HasPrefix(d.Subject, subject) || !d.Publish && strings.HasPrefix(d.Subject, inboxPrefix)) {
-		return d
-	}
-	return err
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"meshlog.dev/jsapi"
 )
 
 // StreamConfig is the settings of a stream; an alias, so that who only hands
@@ -49,7 +51,7 @@ func CompareStreams(ctx context.Context, nc *Conn, wanted ...StreamConfig) ([]St
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("stream %s: %w", w.Name, explainDenied(nc, infoAPI+w.Name, err))
+			return nil, fmt.Errorf("stream %s: %w", w.Name, jsapi.Explain(nc, err, jsapi.StreamInfo+w.Name))
 		}
 		state := StreamState{Name: w.Name, Is: s.CachedInfo().Config, wants: w}
 		if state.Differences, err = differences(state.Is, w); err != nil {
@@ -134,7 +136,7 @@ func (s StreamState) Apply(ctx context.Context, nc *Conn) error {
 	c.Description, c.Metadata, c.Placement = s.Is.Description, s.Is.Metadata, s.Is.Placement
 	c.FirstSeq, c.ConsumerLimits, c.Compression, c.MirrorDirect = s.Is.FirstSeq, s.Is.ConsumerLimits, s.Is.Compression, s.Is.MirrorDirect
 	if _, err := js.UpdateStream(ctx, c); err != nil {
-		return fmt.Errorf("stream %s: %w", s.Name, explainDenied(nc, updateStreamAPI+s.Name, err))
+		return fmt.Errorf("stream %s: %w", s.Name, jsapi.Explain(nc, err, jsapi.StreamUpdate+s.Name))
 	}
 	return nil
 }

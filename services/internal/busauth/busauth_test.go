@@ -18,6 +18,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/jsapi"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
@@ -429,7 +430,7 @@ func TestDenied(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.subject) || !strings.Contains(err.Error(), "bus-auth") {
 				t.Errorf("%v does not name %q and bus-auth", err, test.subject)
 			}
-			if err := bus.Ready(nc); !errors.As(err, new(*bus.DeniedError)) || !strings.Contains(err.Error(), "may not publish to "+test.subject) {
+			if err := bus.Ready(nc); !errors.As(err, new(*jsapi.DeniedError)) || !strings.Contains(err.Error(), "may not publish to "+test.subject) {
 				t.Errorf("Ready: %v", err)
 			}
 		})
