@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestImports holds that the tools of tests import nothing of what they test:
-// deploy/e2e uses them and shares no code with the programs.
+// TestImports checks that test tools do not import the code under test:
+// deploy/e2e uses them and must share no code with the programs.
 func TestImports(t *testing.T) {
 	const module = "meshlog.dev/deploy/testkit"
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-test", "./...").Output()
@@ -17,7 +17,7 @@ func TestImports(t *testing.T) {
 	for _, dep := range strings.Fields(string(out)) {
 		path, _, _ := strings.Cut(dep, ".test")
 		if strings.HasPrefix(path, "meshlog.dev/") && path != module && !strings.HasPrefix(path, module+"/") && !strings.HasPrefix(path, module+"_test") {
-			t.Errorf("imports %s: tools of tests share no code with what is tested", dep)
+			t.Errorf("imports %s: test tools must not share code with the programs under test", dep)
 		}
 	}
 }

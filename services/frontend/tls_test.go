@@ -38,7 +38,7 @@ type tlsPorts struct {
 // startTLS asks clients for certificates if mutual.
 func startTLS(t *testing.T, mutual bool) *tlsPorts {
 	t.Helper()
-	p := &tlsPorts{ca: certtest.NewCA(t, "servers"), clientCA: certtest.NewCA(t, "clients")}
+	p := &tlsPorts{ca: certtest.NewCA("servers"), clientCA: certtest.NewCA("clients")}
 	dir := t.TempDir()
 	var files certificates.Files
 	files.Cert, files.Key = p.ca.Server("first", time.Now().Add(time.Hour)).Write(t, dir, "xds")
@@ -91,7 +91,7 @@ func ask(t *testing.T, to net.Addr, creds credentials.TransportCredentials, n *c
 func (p *tlsPorts) client(t *testing.T, pairs ...certtest.Pair) credentials.TransportCredentials {
 	conf := &tls.Config{RootCAs: p.ca.Pool(), ServerName: "localhost"}
 	for _, pair := range pairs {
-		conf.Certificates = append(conf.Certificates, pair.TLS(t))
+		conf.Certificates = append(conf.Certificates, pair.TLS())
 	}
 	return credentials.NewTLS(conf)
 }
@@ -163,7 +163,7 @@ func TestMutualTLS(t *testing.T) {
 // connection gets the new one.
 func TestCertificateIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ca, dir := certtest.NewCA(t, "servers"), t.TempDir()
+		ca, dir := certtest.NewCA("servers"), t.TempDir()
 		cert, key := ca.Server("first", time.Now().Add(time.Hour)).Write(t, dir, "xds")
 		certs, err := certificates.Load(certificates.Files{Cert: cert, Key: key})
 		if err != nil {

@@ -1,4 +1,5 @@
-// Package certtest makes certificates for tests.
+// Package certtest makes certificates for tests. Its functions panic on errors,
+// which only a bug in their caller causes.
 package certtest
 
 import (
@@ -9,7 +10,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -20,7 +20,6 @@ import (
 
 // CA signs certificates.
 type CA struct {
-	t    testing.TB
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
@@ -28,86 +27,68 @@ type CA struct {
 // Pair is a certificate and its key, as PEM.
 type Pair struct{ Cert, Key []byte }
 
-// NewCA makes a CA of its own.
-func NewCA(t testing.TB, name string) *CA {
-	t.Helper()
-	c := &CA{t: t, cert: template(t, name, time.Now().Add(24*time.Hour))}
-	c.cert.IsCA, c.cert.BasicConstraintsValid, c.cert.KeyUsage = true, true, x509.KeyUsageCertSign
-	c.key = newKey(t)
-	der, err := x509.CreateCertificate(rand.Reader, c.cert, c.cert, c.key.Public(), c.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
+// NewCA makes a self-signed CA that is valid for a day.
+func NewCA(name string) *CA {
+	t := template(pkix.Name{CommonName: name}, day())
+	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
+	c := &CA{cert: t, key: newKey()}
+	c.cert = must(x509.ParseCertificate(c.create(t, c.key)))
 	return c
 }
 
-// PEM is the CA's certificate.
+// PEM returns the CA's certificate.
 func (c *CA) PEM() []byte { return encode("CERTIFICATE", c.cert.Raw) }
 
-// Pool trusts the CA alone.
+// Pool returns a pool that trusts only this CA.
 func (c *CA) Pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(c.cert)
 	return p
 }
 
-// Server makes the certificate of a server on loopback that ends at a time.
-func (c *CA) Server(name string, ends time.Time) Pair {
-	t := template(c.t, name, ends)
+// Server makes a certificate for a server on loopback that expires at a time.
+func (c *CA) Server(name string, expires time.Time) Pair {
+	t := template(pkix.Name{CommonName: name}, expires)
 	t.DNSNames, t.IPAddresses = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	return c.sign(t)
 }
 
-// Client makes the certificate of a client, with the URIs that it is known by.
+// Client makes a client certificate with these URIs as alternative names.
 func (c *CA) Client(name string, uris ...string) Pair {
-	t := template(c.t, name, time.Now().Add(time.Hour))
-	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	t := client(pkix.Name{CommonName: name}, time.Now().Add(time.Hour))
 	for _, s := range uris {
-		u, err := url.Parse(s)
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		t.URIs = append(t.URIs, u)
+		t.URIs = append(t.URIs, must(url.Parse(s)))
 	}
 	return c.sign(t)
 }
 
+// User makes a client certificate for a Kubernetes user in these groups, valid
+// for a day.
+func (c *CA) User(name string, groups ...string) Pair {
+	return c.sign(client(pkix.Name{CommonName: name, Organization: groups}, day()))
+}
+
 func (c *CA) sign(t *x509.Certificate) Pair {
-	c.t.Helper()
-	key := newKey(c.t)
-	der, err := x509.CreateCertificate(rand.Reader, t, c.cert, key.Public(), c.key)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	k, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return Pair{encode("CERTIFICATE", der), encode("PRIVATE KEY", k)}
+	key := newKey()
+	return Pair{encode("CERTIFICATE", c.create(t, key)), encode("PRIVATE KEY", must(x509.MarshalPKCS8PrivateKey(key)))}
 }
 
-// TLS is the pair as a program uses it.
-func (p Pair) TLS(t testing.TB) tls.Certificate {
-	t.Helper()
-	c, err := tls.X509KeyPair(p.Cert, p.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+func (c *CA) create(t *x509.Certificate, key *ecdsa.PrivateKey) []byte {
+	return must(x509.CreateCertificate(rand.Reader, t, c.cert, key.Public(), c.key))
 }
 
-// Write writes files into dir, and returns their paths.
+// TLS parses the pair.
+func (p Pair) TLS() tls.Certificate { return must(tls.X509KeyPair(p.Cert, p.Key)) }
+
+// Write writes name.pem and name-key.pem into dir and returns their paths.
 func (p Pair) Write(t testing.TB, dir, name string) (cert, key string) {
 	t.Helper()
 	return WriteFile(t, dir, name+".pem", p.Cert), WriteFile(t, dir, name+"-key.pem", p.Key)
 }
 
-// WriteFile writes a file into dir, in the place of one of its name, and
-// returns its path.
+// WriteFile writes a file into dir, atomically replaces an existing file of that
+// name, and returns its path.
 func WriteFile(t testing.TB, dir, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
@@ -120,27 +101,29 @@ func WriteFile(t testing.TB, dir, name string, content []byte) string {
 	return path
 }
 
-func template(t testing.TB, name string, ends time.Time) *x509.Certificate {
-	t.Helper()
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		t.Fatal(err)
-	}
+func day() time.Time { return time.Now().Add(24 * time.Hour) }
+
+func template(subject pkix.Name, expires time.Time) *x509.Certificate {
 	return &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
-		NotBefore: ends.Add(-48 * time.Hour), NotAfter: ends, KeyUsage: x509.KeyUsageDigitalSignature,
+		Subject: subject, NotBefore: expires.Add(-48 * time.Hour), NotAfter: expires, KeyUsage: x509.KeyUsageDigitalSignature,
 	}
 }
 
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
+func client(subject pkix.Name, expires time.Time) *x509.Certificate {
+	t := template(subject, expires)
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	return t
 }
+
+func newKey() *ecdsa.PrivateKey { return must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)) }
 
 func encode(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

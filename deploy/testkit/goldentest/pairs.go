@@ -1,5 +1,5 @@
-// Package goldentest compares what a function makes of the inputs in a package's
-// testdata with the outputs there.
+// Package goldentest compares a function's outputs for the inputs in a package's
+// testdata with the expected outputs there.
 package goldentest
 
 import (
@@ -13,11 +13,11 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// Pairs reads testdata/*.txtar, archives of pairs: an input, NAME.yaml or
-// NAME.json, and NAME.ext, the output that run makes of it. An output that is
-// empty is written "none", so that an empty section is never right. With update,
-// Pairs writes the outputs instead of comparing them. The comment that run gets
-// is the archive's.
+// Pairs reads the archives testdata/*.txtar. Their sections are pairs: an input,
+// NAME.yaml or NAME.json, and NAME.ext, the output that run returns for it. An
+// empty output is written as "none", so that an empty section always fails. With
+// update, Pairs writes the outputs instead of comparing them. run also gets the
+// archive's comment.
 func Pairs(t *testing.T, update bool, ext string, run func(t *testing.T, comment string, input []byte) string) {
 	t.Helper()
 	for _, file := range files(t) {
@@ -74,7 +74,7 @@ func parse(t testing.TB, file string) *txtar.Archive {
 	return a
 }
 
-// fill returns the archive with the outputs that run makes now.
+// fill returns the archive with the current outputs of run.
 func fill(a *txtar.Archive, ext string, run func(input []byte) string) (*txtar.Archive, error) {
 	if len(a.Files) == 0 || len(a.Files)%2 != 0 {
 		return nil, fmt.Errorf("%d sections: want pairs of an input and its output", len(a.Files))

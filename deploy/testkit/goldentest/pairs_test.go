@@ -6,8 +6,8 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// An output that is empty now, an expected output that is empty, and sections
-// that are no pair fail.
+// Pairs fails for an empty output, an empty expected output, and sections that
+// are not pairs.
 func TestEmptyOutput(t *testing.T) {
 	nothing := func([]byte) string { return "" }
 	for _, text := range []string{"", "what came out once\n"} {

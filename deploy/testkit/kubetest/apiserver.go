@@ -22,10 +22,6 @@ func (s *Server) startAPI(ctx context.Context, dir string, flags []string) error
 	if err != nil {
 		return err
 	}
-	files, err := s.writeCertificates(dir)
-	if err != nil {
-		return err
-	}
 	port, err := testport.TCP()
 	if err != nil {
 		return err
@@ -34,54 +30,41 @@ func (s *Server) startAPI(ctx context.Context, dir string, flags []string) error
 	if err := s.connect(); err != nil {
 		return err
 	}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	ca, cert, key := in("ca.pem"), in("server.pem"), in("server-key.pem")
+	server := s.serverCertificate()
+	for path, pem := range map[string][]byte{ca: s.ca.PEM(), cert: server.Cert, key: server.Key} {
+		if err := os.WriteFile(path, pem, 0o600); err != nil {
+			return err
+		}
+	}
 	own := []string{
 		bin, "--etcd-servers=" + s.etcdURL,
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port),
-		"--tls-cert-file=" + files.cert, "--tls-private-key-file=" + files.key, "--client-ca-file=" + files.ca,
-		"--service-account-issuer=" + s.url, "--service-account-key-file=" + files.cert, "--service-account-signing-key-file=" + files.key,
+		"--tls-cert-file=" + cert, "--tls-private-key-file=" + key, "--client-ca-file=" + ca,
+		"--service-account-issuer=" + s.url, "--service-account-key-file=" + cert, "--service-account-signing-key-file=" + key,
 		"--authorization-mode=RBAC", "--allow-privileged=true",
-		// Both families; nobody serves these addresses.
+		// Addresses of both families. No proxy implements them.
 		"--service-cluster-ip-range=10.96.0.0/12,fd00:10:96::/112",
-		// The address of the API server itself is loopback, which no endpoint may be.
+		// The API server listens on loopback, which is not a valid endpoint address.
 		"--endpoint-reconciler-type=none",
-		// Nobody makes the account that pods would have.
+		// The plugin rejects pods until a controller has created their account.
 		"--disable-admission-plugins=ServiceAccount",
-		// Watches are ended when it is asked to end, as clusters do that are
-		// upgraded; by itself it would wait for their clients a minute long.
+		// On SIGTERM the API server ends its watches, as an upgrade does. By default
+		// it would wait a minute for the clients.
 		"--shutdown-watch-termination-grace-period=5s",
 		"--profiling=false",
 	}
 	s.API = &Process{
-		name: "kube-apiserver", LogPath: filepath.Join(dir, "kube-apiserver.log"),
-		argv: append(own, flags...), ready: s.apiReady,
+		name: "kube-apiserver", LogPath: in("kube-apiserver.log"), argv: append(own, flags...), ready: s.apiReady,
 	}
 	return s.API.Start(ctx)
 }
 
-// certificates are the files that the API server reads.
-type certificates struct{ ca, cert, key string }
-
-func (s *Server) writeCertificates(dir string) (certificates, error) {
-	in := func(name string) string { return filepath.Join(dir, name) }
-	files := certificates{ca: in("ca.pem"), cert: in("server.pem"), key: in("server-key.pem")}
-	server, err := s.ca.server()
-	if err != nil {
-		return files, err
-	}
-	for path, pem := range map[string][]byte{files.ca: s.ca.pem, files.cert: server.cert, files.key: server.key} {
-		if err := os.WriteFile(path, pem, 0o600); err != nil {
-			return files, err
-		}
-	}
-	return files, nil
-}
-
-// connect makes the administrator's clients.
+// connect creates the administrator's clients.
 func (s *Server) connect() error {
+	s.admin = s.user("admin", "system:masters")
 	var err error
-	if s.admin, err = s.user("admin", "system:masters"); err != nil {
-		return err
-	}
 	if s.objects, err = dynamic.NewForConfig(s.admin); err != nil {
 		return err
 	}
@@ -93,32 +76,38 @@ func (s *Server) connect() error {
 	return nil
 }
 
-// firstObjects are what each API server makes some time after it says that it
-// is ready; a test that counts objects should not see them come.
-var firstObjects = []string{
-	"/api/v1/namespaces/kube-system", "/api/v1/namespaces/kube-public", "/api/v1/namespaces/kube-node-lease",
-	"/api/v1/namespaces/default", "/api/v1/namespaces/default/services/kubernetes",
-}
-
-// apiReady is nil once the API server says so and has made its first objects.
+// apiReady returns nil when the API server is ready and has created its first
+// objects. It creates them some time after it reports ready; they would disturb
+// a test that counts objects.
 func (s *Server) apiReady(ctx context.Context) error {
 	client, err := rest.HTTPClientFor(s.admin)
 	if err != nil {
 		return err
 	}
-	for _, path := range append([]string{"/readyz"}, firstObjects...) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
-		if err != nil {
+	for _, path := range []string{
+		"/readyz", "/api/v1/namespaces/kube-system", "/api/v1/namespaces/kube-public", "/api/v1/namespaces/kube-node-lease",
+		"/api/v1/namespaces/default", "/api/v1/namespaces/default/services/kubernetes",
+	} {
+		if err := getOK(ctx, client, s.url+path); err != nil {
 			return err
 		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s: %s", path, resp.Status)
-		}
+	}
+	return nil
+}
+
+// getOK returns nil when a GET request is answered with 200.
+func getOK(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", req.URL.Path, resp.Status)
 	}
 	return nil
 }

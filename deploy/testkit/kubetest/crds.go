@@ -16,49 +16,45 @@ import (
 
 var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// InstallIstioCRDs installs the definitions of that name, such as
-// "virtualservices.networking.istio.io", without a name all that Istio has, and
-// waits until objects of them can be written. They are those of the istio.io/api
-// that the services use.
+// InstallIstioCRDs installs the Istio definitions with these names, such as
+// "virtualservices.networking.istio.io", or all of them if no name is given, and
+// waits until their objects can be written. They come from the version of
+// istio.io/api that the services use.
 func (s *Server) InstallIstioCRDs(ctx context.Context, names ...string) error {
 	file, err := tool(ctx, "istio-crds")
 	if err != nil {
 		return err
 	}
-	return s.installCRDs(ctx, []string{file}, names)
+	return s.installCRDs(ctx, file, names)
 }
 
-// InstallGatewayCRDs does the same with the Gateway API, whose experimental
-// channel it takes: the one with all kinds.
+// InstallGatewayCRDs installs definitions of the Gateway API's experimental
+// channel, which has all kinds, as InstallIstioCRDs does.
 func (s *Server) InstallGatewayCRDs(ctx context.Context, names ...string) error {
 	dir, err := tool(ctx, "gateway-crds")
 	if err != nil {
 		return err
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "experimental", "*.yaml"))
-	if err != nil {
-		return err
-	}
-	return s.installCRDs(ctx, files, names)
+	return s.installCRDs(ctx, filepath.Join(dir, "experimental", "*.yaml"), names)
 }
 
-// InstallMeshlogCRDs does the same with the kinds that are meshlog's own:
-// deploy/kubernetes/crds.
+// InstallMeshlogCRDs installs definitions of deploy/kubernetes/crds, as
+// InstallIstioCRDs does.
 func (s *Server) InstallMeshlogCRDs(ctx context.Context, names ...string) error {
 	root, err := root()
 	if err != nil {
 		return err
 	}
-	files, err := filepath.Glob(filepath.Join(root, "deploy", "kubernetes", "crds", "*.yaml"))
+	return s.installCRDs(ctx, filepath.Join(root, "deploy", "kubernetes", "crds", "*.yaml"), names)
+}
+
+// installCRDs installs the definitions in files that have one of the names, or
+// all if there are no names. It skips other objects in the files.
+func (s *Server) installCRDs(ctx context.Context, pattern string, names []string) error {
+	files, err := filepath.Glob(pattern)
 	if err != nil {
 		return err
 	}
-	return s.installCRDs(ctx, files, names)
-}
-
-// installCRDs installs those definitions in the files that have one of the
-// names, or all; files may hold other objects too.
-func (s *Server) installCRDs(ctx context.Context, files, names []string) error {
 	var documents []string
 	for _, f := range files {
 		b, err := os.ReadFile(f)
@@ -68,7 +64,7 @@ func (s *Server) installCRDs(ctx context.Context, files, names []string) error {
 		documents = append(documents, string(b))
 	}
 	var installed []*unstructured.Unstructured
-	err := s.each(documents, func(u *unstructured.Unstructured) error {
+	err = s.each(documents, func(u *unstructured.Unstructured) error {
 		if u.GetKind() != "CustomResourceDefinition" || len(names) > 0 && !slices.Contains(names, u.GetName()) {
 			return nil
 		}
@@ -79,7 +75,7 @@ func (s *Server) installCRDs(ctx context.Context, files, names []string) error {
 		return err
 	}
 	if len(names) > 0 && len(installed) != len(names) {
-		return fmt.Errorf("install %v: only %d of them are in %v", names, len(installed), files)
+		return fmt.Errorf("install %v: only %d of them are in %s", names, len(installed), pattern)
 	}
 	for _, u := range installed {
 		if err := until(ctx, u.GetName(), func(ctx context.Context) error { return s.served(ctx, u) }); err != nil {
@@ -89,8 +85,8 @@ func (s *Server) installCRDs(ctx context.Context, files, names []string) error {
 	return nil
 }
 
-// served is nil if each version of a definition answers and discovery lists it,
-// which may be some time later.
+// served returns nil when the API server serves each version of a definition and
+// discovery lists it, which may be later.
 func (s *Server) served(ctx context.Context, crd *unstructured.Unstructured) error {
 	return eachVersion(crd, func(resource schema.GroupVersionResource, kind schema.GroupVersionKind) error {
 		if _, err := s.objects.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
@@ -101,13 +97,13 @@ func (s *Server) served(ctx context.Context, crd *unstructured.Unstructured) err
 	})
 }
 
-// gone is nil if no version of a definition answers and discovery lists none,
-// which may be some time after it is deleted.
+// gone returns nil when the API server serves no version of a definition and
+// discovery lists none, which may be some time after the definition is deleted.
 func (s *Server) gone(ctx context.Context, crd *unstructured.Unstructured) error {
 	s.mapper.Reset()
 	return eachVersion(crd, func(resource schema.GroupVersionResource, kind schema.GroupVersionKind) error {
 		if _, err := s.objects.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1}); err == nil {
-			return fmt.Errorf("%s still answers", resource)
+			return fmt.Errorf("%s is still served", resource)
 		} else if !apierrors.IsNotFound(err) {
 			return err
 		}
@@ -120,7 +116,7 @@ func (s *Server) gone(ctx context.Context, crd *unstructured.Unstructured) error
 	})
 }
 
-// eachVersion calls f with each version that a definition serves.
+// eachVersion calls f with each served version of a definition.
 func eachVersion(crd *unstructured.Unstructured, f func(schema.GroupVersionResource, schema.GroupVersionKind) error) error {
 	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
 	kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
@@ -143,8 +139,9 @@ func eachVersion(crd *unstructured.Unstructured, f func(schema.GroupVersionResou
 	return nil
 }
 
-// RemoveCRD deletes a definition by name, and with it all its objects, and
-// waits until the API server knows it no more. One that is not there is removed.
+// RemoveCRD deletes a definition and all its objects and waits until the API
+// server no longer serves it. RemoveCRD does nothing if there is no definition of
+// that name.
 func (s *Server) RemoveCRD(ctx context.Context, name string) error {
 	crd, err := s.objects.Resource(crds).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -153,5 +150,5 @@ func (s *Server) RemoveCRD(ctx context.Context, name string) error {
 	if err := s.objects.Resource(crds).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return ignoreNotFound(err)
 	}
-	return until(ctx, name+" to go", func(ctx context.Context) error { return s.gone(ctx, crd) })
+	return until(ctx, name+" to be removed", func(ctx context.Context) error { return s.gone(ctx, crd) })
 }

@@ -33,10 +33,10 @@ spec:
 `))
 	get(t, d, routes, "default", "cart")
 
-	// With the definition its objects go; a new one starts empty.
+	// Removing the definition removes its objects; a new one starts empty.
 	must(t, s.RemoveCRD(t.Context(), "virtualservices.networking.istio.io"))
 	if _, err := d.Resource(vs).List(t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("list of a kind that is gone: %v", err)
+		t.Errorf("list of a removed kind: %v", err)
 	}
 	must(t, s.InstallIstioCRDs(t.Context(), "virtualservices.networking.istio.io"))
 	l, err := d.Resource(vs).List(t.Context(), metav1.ListOptions{})
@@ -45,6 +45,6 @@ spec:
 		t.Errorf("%d objects outlived their definition", len(l.Items))
 	}
 	if err := s.InstallIstioCRDs(t.Context(), "nonsense.istio.io"); err == nil {
-		t.Error("a definition that Istio does not have is installed")
+		t.Error("installing an unknown definition succeeds")
 	}
 }

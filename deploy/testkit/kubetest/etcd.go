@@ -21,7 +21,7 @@ func (s *Server) startEtcd(ctx context.Context, dir string) error {
 		return err
 	}
 	s.etcdURL = "http://" + loopback(port)
-	// It has no peers: nobody comes to the port that the system chooses.
+	// There are no peers, so any free port will do.
 	const peers = "http://127.0.0.1:0"
 	s.Etcd = &Process{
 		name: "etcd", LogPath: filepath.Join(dir, "etcd.log"),
@@ -29,46 +29,30 @@ func (s *Server) startEtcd(ctx context.Context, dir string) error {
 			bin, "--name=kubetest", "--data-dir=" + filepath.Join(dir, "etcd"),
 			"--listen-client-urls=" + s.etcdURL, "--advertise-client-urls=" + s.etcdURL,
 			"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers, "--initial-cluster=kubetest=" + peers,
-			// It outlives its own end, not the machine's.
+			// The data survives a crash of etcd but not a crash of the machine.
 			"--unsafe-no-fsync", "--log-level=warn",
 		},
-		ready: s.etcdReady,
+		ready: func(ctx context.Context) error { return getOK(ctx, http.DefaultClient, s.etcdURL+"/readyz") },
 	}
 	return s.Etcd.Start(ctx)
 }
 
-func (s *Server) etcdReady(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.etcdURL+"/readyz", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("/readyz: %s", resp.Status)
-	}
-	return nil
-}
-
-// Compact makes etcd forget all revisions before the present one: a list or a
-// watch that names one of them, or a list that goes on from a token of then, is
-// answered with 410 Gone. The API server knows the latest changes of each kind
-// by heart: a watch from among those goes on until it is restarted too.
+// Compact makes etcd drop all revisions before the current one. A list or watch
+// at an older revision, or a continue token from before, then fails with 410
+// Gone. The API server caches the latest changes of each kind: a watch within
+// that cache continues until the API server restarts.
 func (s *Server) Compact(ctx context.Context) error {
 	var now struct {
 		Header struct{ Revision string }
 	}
-	// Any key: the header counts.
+	// The key does not matter: only the header of the response is used.
 	if err := s.etcd(ctx, "range", map[string]any{"key": []byte("/"), "keys_only": true}, &now); err != nil {
 		return err
 	}
 	return s.etcd(ctx, "compaction", map[string]any{"revision": now.Header.Revision, "physical": true}, nil)
 }
 
-// etcd calls a method of etcd's KV service by its JSON gateway.
+// etcd calls a method of etcd's KV service through its JSON gateway.
 func (s *Server) etcd(ctx context.Context, method string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {

@@ -1,19 +1,24 @@
-// Package kubetest runs a real Kubernetes API server with the etcd that it
-// keeps its objects in, for tests, the demo and the benchmarks. Both are the
-// pinned ones of deploy/tools/get, listen on loopback only, and keep all they
-// write in one directory.
+// Package kubetest runs a real Kubernetes API server and its etcd for tests, the
+// demo and the benchmarks. Both are the versions that deploy/tools/get pins,
+// listen on loopback only, and keep all their files in one directory.
 //
-// It is an API server and no cluster: there is no controller-manager, no
-// scheduler and no kubelet. So whoever uses it writes what those would write:
-// EndpointSlices, the status of pods and nodes. No service account is made or
-// asked for, nothing is garbage collected by its owner references, and a
-// namespace that is deleted stays as it is, Terminating, until its finalizer is
-// taken away, which Server.Delete does. Custom resource definitions work in
-// full: the API server serves them itself.
+// It runs an API server, not a cluster: there is no controller-manager, no
+// scheduler and no kubelet. A test writes what those would write, such as
+// EndpointSlices and the status of pods and nodes. There are no service
+// accounts, the garbage collector does not run, and a deleted namespace stays
+// Terminating until its finalizer is removed, which Server.Delete does. Custom
+// resource definitions work in full.
 //
-// Authorization is RBAC. Server.Config is the administrator's access;
-// Server.User makes users with fewer rights. Clients are not throttled: set QPS
-// on a copy of the configuration for that.
+// Authorization is RBAC. Server.Config returns the administrator's
+// configuration; Server.User creates users with fewer rights. Clients are not
+// throttled; set QPS on the configuration to change that.
+//
+// kubetest does not use controller-runtime's envtest. Tried with v0.25.2, the
+// release for k8s.io 0.37: it hides the process ID and stops a process only with
+// SIGTERM, so a test could neither crash nor pause etcd or the API server; both
+// processes survive a test that panics; and its certificates and users exist only
+// together with its processes. Its InstallCRDs works alone, but it does not wait
+// until objects can be listed, and adds 11 modules and 300 packages.
 package kubetest
 
 import (
@@ -27,31 +32,34 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
+
+	"meshlog.dev/deploy/testkit/certtest"
 )
 
-// Server is a running API server and its etcd. Its methods may be called from
-// any goroutine; those of API and Etcd from one at a time.
+// Server is a running API server and its etcd. Its methods may be called
+// concurrently, but not those of API and Etcd.
 type Server struct {
-	// API and Etcd are the two processes, to stop, kill, pause and start again
-	// each for itself. They keep their ports and their data.
+	// API and Etcd are the two processes. Each can be stopped, killed, paused and
+	// started again, and keeps its port and its data.
 	API, Etcd *Process
 
 	etcdURL string
 	url     string
-	ca      *authority
+	ca      *certtest.CA // signs the certificates of the server and of its users
 	admin   *rest.Config
 
 	objects dynamic.Interface
 	mapper  *restmapper.DeferredDiscoveryRESTMapper
 }
 
-// Start starts a server for a test, with flags of kube-apiserver besides its
-// own, and ends it after the test. A test that fails logs what both processes
-// said last.
+// Start starts a server for a test, with additional flags for kube-apiserver,
+// and kills it after the test. If the test fails, Start logs the last output of
+// both processes.
 func Start(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	s, err := StartIn(t.Context(), t.TempDir(), flags...)
@@ -62,7 +70,7 @@ func Start(t testing.TB, flags ...string) *Server {
 		s.Kill()
 		if t.Failed() {
 			for _, p := range []*Process{s.Etcd, s.API} {
-				t.Logf("%s said last:\n%s", p.name, p.Tail(20))
+				t.Logf("last output of %s:\n%s", p.name, p.Tail(20))
 			}
 		}
 	})
@@ -72,11 +80,7 @@ func Start(t testing.TB, flags ...string) *Server {
 // StartIn starts a server that keeps its data, certificates and output in dir,
 // and waits until it is ready. The caller ends it with Stop or Kill.
 func StartIn(ctx context.Context, dir string, flags ...string) (*Server, error) {
-	s := &Server{}
-	var err error
-	if s.ca, err = newAuthority(); err != nil {
-		return nil, err
-	}
+	s := &Server{ca: certtest.NewCA("kubetest")}
 	if err := s.startEtcd(ctx, dir); err != nil {
 		return nil, err
 	}
@@ -87,20 +91,20 @@ func StartIn(ctx context.Context, dir string, flags ...string) (*Server, error) 
 	return s, nil
 }
 
-// Config is the administrator's access, a copy for the caller.
+// Config returns a copy of the administrator's configuration.
 func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.admin) }
 
-// Restart kills both processes, as a machine that goes down would, and starts
-// them anew.
+// Restart kills both processes, as a crash of the machine would, and starts them
+// again.
 func (s *Server) Restart(ctx context.Context) error {
 	s.Kill()
 	return errors.Join(s.Etcd.Start(ctx), s.API.Start(ctx))
 }
 
-// Stop ends both processes in order.
+// Stop stops the API server and then etcd.
 func (s *Server) Stop() error { return errors.Join(s.API.Stop(), s.Etcd.Stop()) }
 
-// Kill ends both processes at once and waits until they are gone.
+// Kill kills both processes and waits until they have exited.
 func (s *Server) Kill() {
 	for _, p := range []*Process{s.API, s.Etcd} {
 		if p != nil {
@@ -111,7 +115,12 @@ func (s *Server) Kill() {
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// tool is what deploy/tools/get prints for a name.
+// serverCertificate makes a certificate for a server on loopback.
+func (s *Server) serverCertificate() certtest.Pair {
+	return s.ca.Server("kube-apiserver", time.Now().Add(24*time.Hour))
+}
+
+// tool returns the path that deploy/tools/get prints for a tool.
 func tool(ctx context.Context, name string) (string, error) {
 	root, err := root()
 	if err != nil {
@@ -126,8 +135,7 @@ func tool(ctx context.Context, name string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// root is the directory of the workspace: the one with go.work, at or above the
-// working directory.
+// root finds the directory with go.work at or above the working directory.
 func root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

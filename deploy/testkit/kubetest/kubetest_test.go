@@ -66,17 +66,17 @@ func get(t *testing.T, d dynamic.Interface, kind schema.GroupVersionResource, na
 	return u
 }
 
-// One server is enough for what leaves it as it was.
+// Tests that restore the server's state share one server.
 func TestServer(t *testing.T) {
 	s := Start(t)
 	for name, test := range map[string]func(*testing.T, *Server){
-		"apply and delete":               testApplyAndDelete,
-		"a user has these rights only":   testUser,
-		"kubeconfig":                     testKubeconfig,
-		"definitions come and go":        testCRDs,
-		"a proxy hangs and cuts":         testProxy,
-		"a proxy answers in place of it": testProxyIntercepts,
-		"paused it does not answer":      testPause,
+		"apply and delete":                testApplyAndDelete,
+		"a user has exactly its rights":   testUser,
+		"kubeconfig":                      testKubeconfig,
+		"install and remove definitions":  testCRDs,
+		"a proxy hangs and cuts":          testProxy,
+		"a proxy intercepts requests":     testProxyIntercepts,
+		"a paused server does not answer": testPause,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, s) })
 	}
@@ -91,7 +91,7 @@ func testApplyAndDelete(t *testing.T, s *Server) {
 	}
 	pod := get(t, d, pods, "shop", "cart-1")
 	if ip, _, _ := unstructured.NestedString(pod.Object, "status", "podIP"); ip != "10.1.0.1" {
-		t.Errorf("podIP is %q: the status is not written", ip)
+		t.Errorf("podIP is %q: Apply did not write the status", ip)
 	}
 	if m := pod.GetManagedFields(); len(m) == 0 || m[0].Manager != "kubetest" {
 		t.Errorf("managed by %v, want kubetest", m)
@@ -131,14 +131,14 @@ func TestRestartKeepsDataAndPort(t *testing.T) {
 		}
 	}
 
-	// It ends in order although somebody watches, and the watch with it.
+	// A watch does not delay Stop, which ends it.
 	w, err := d.Resource(services).Watch(t.Context(), metav1.ListOptions{})
 	must(t, err)
 	must(t, s.Stop())
 	for range w.ResultChan() {
 	}
 	if s.API.Running() || s.Etcd.Running() {
-		t.Error("stopped, and runs")
+		t.Error("a process is running after Stop")
 	}
 }
 
@@ -156,8 +156,8 @@ func testPause(t *testing.T, s *Server) {
 	}
 }
 
-// A watch from a revision that is compacted away and that no cache has any more
-// ends in 410, and so does a list at that revision.
+// A watch from a compacted revision that is in no cache ends with 410, and so does
+// a list at that revision.
 func TestCompactionGivesGone(t *testing.T) {
 	s := Start(t)
 	d := client(t, s.Config())
@@ -180,8 +180,8 @@ func TestCompactionGivesGone(t *testing.T) {
 	}
 }
 
-// firstEvent is the first event of a watch on services from a revision; a watch
-// that is refused is an error event.
+// firstEvent returns the first event of a watch on services from a revision, or
+// an error event if the API server refuses the watch.
 func firstEvent(t *testing.T, d dynamic.Interface, revision string) watch.Event {
 	t.Helper()
 	w, err := d.Resource(services).Namespace("shop").Watch(t.Context(), metav1.ListOptions{ResourceVersion: revision})

@@ -17,26 +17,24 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// manager is the field manager of what Apply writes.
+// manager is the field manager that Apply uses.
 const manager = "kubetest"
 
-// Apply writes objects by server-side apply, as `kubectl apply --server-side
-// --force-conflicts` would, in the order given; each string may have several
-// documents. Objects without a namespace go to "default". A status that is
-// given is written too.
+// Apply applies objects in the given order, as `kubectl apply --server-side
+// --force-conflicts` would; each string may have several documents. Objects
+// without a namespace go to "default". Apply also writes an object's status.
 func (s *Server) Apply(ctx context.Context, yaml ...string) error {
 	return s.ApplyAs(ctx, manager, yaml...)
 }
 
-// ApplyAs is Apply by another field manager.
+// ApplyAs is like Apply, with another field manager.
 func (s *Server) ApplyAs(ctx context.Context, manager string, yaml ...string) error {
 	return s.each(yaml, func(u *unstructured.Unstructured) error { return s.apply(ctx, manager, u) })
 }
 
-// Delete deletes the objects that the documents name, at once: no pod stays to
-// end gracefully. A namespace is gone afterwards; what is in it should be
-// deleted before, since nobody else does. Objects that are not there are
-// deleted.
+// Delete deletes the objects that the documents name, without a grace period.
+// It finalizes a namespace but does not delete the namespace's objects, which no
+// controller does either. Delete skips objects that do not exist.
 func (s *Server) Delete(ctx context.Context, yaml ...string) error {
 	return s.each(yaml, func(u *unstructured.Unstructured) error {
 		r, err := s.resource(u)
@@ -54,7 +52,7 @@ func (s *Server) Delete(ctx context.Context, yaml ...string) error {
 	})
 }
 
-// finalize lets go of a namespace that is deleted.
+// finalize removes the finalizers of a deleted namespace.
 func (s *Server) finalize(ctx context.Context, namespaces dynamic.ResourceInterface, name string) error {
 	u, err := namespaces.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -72,7 +70,8 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// each calls f with each document and says of which one an error is.
+// each calls f with the object of each document and adds the object's name to
+// an error.
 func (s *Server) each(documents []string, f func(*unstructured.Unstructured) error) error {
 	for _, text := range documents {
 		d := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
@@ -83,7 +82,7 @@ func (s *Server) each(documents []string, f func(*unstructured.Unstructured) err
 			} else if err != nil {
 				return err
 			}
-			if len(u.Object) == 0 { // nothing between two ---
+			if len(u.Object) == 0 { // an empty document
 				continue
 			}
 			if err := f(u); err != nil {
@@ -124,7 +123,7 @@ func (s *Server) applyTyped(ctx context.Context, objects ...runtime.Object) erro
 	return nil
 }
 
-// resource is where an object of that kind and namespace is written.
+// resource returns the client for an object's kind and namespace.
 func (s *Server) resource(u *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	m, err := s.mapping(u.GroupVersionKind())
 	if err != nil {
@@ -141,8 +140,8 @@ func (s *Server) resource(u *unstructured.Unstructured) (dynamic.ResourceInterfa
 	return r.Namespace(namespace), nil
 }
 
-// mapping says where objects of a kind are, and asks the API server once more
-// for one that it did not have before.
+// mapping returns the resource of a kind. If the cached discovery data does not
+// have the kind, mapping reads it again.
 func (s *Server) mapping(kind schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	m, err := s.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if meta.IsNoMatchError(err) {

@@ -13,38 +13,37 @@ import (
 )
 
 const (
-	// grace is how long a process may take to end after SIGTERM.
+	// grace is the time that Stop gives a process to exit after SIGTERM.
 	grace = 30 * time.Second
-	// patience is how long anything that is waited for may take.
-	patience = 2 * time.Minute
+	// timeout limits every wait of this package.
+	timeout = 2 * time.Minute
 )
 
-// Process is etcd or the API server. It keeps its port and its data from one
-// start to the next. Its methods are for one goroutine at a time.
+// Process is etcd or the API server. It keeps its port and its data when it is
+// restarted. Its methods must not be called concurrently.
 type Process struct {
-	// LogPath has everything it prints, over all its starts.
+	// LogPath is a file with the output of all starts.
 	LogPath string
 
 	name  string
 	argv  []string
-	ready func(ctx context.Context) error // nil once it does its work
+	ready func(ctx context.Context) error // returns nil when the process is ready
 
-	cmd  *exec.Cmd     // nil: it has never been started
-	done chan struct{} // closed once it has ended
-	err  error         // how; read after done
+	cmd  *exec.Cmd     // nil before the first start
+	done chan struct{} // closed when the process has exited
 }
 
-// Start starts the process, which must not run, and waits until it is ready.
-// One that does not get ready is ended.
+// Start starts the process, which must not be running, and waits until it is
+// ready. It kills a process that does not get ready.
 func (p *Process) Start(ctx context.Context) error {
 	if p.Running() {
-		return fmt.Errorf("start %s: it runs already", p.name)
+		return fmt.Errorf("start %s: it is already running", p.name)
 	}
 	log, err := os.OpenFile(p.LogPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the child has its own
+	defer log.Close() // the child has its own descriptor
 	cmd, done := exec.Command(p.argv[0], p.argv[1:]...), make(chan struct{})
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = sysProcAttr()
@@ -52,9 +51,8 @@ func (p *Process) Start(ctx context.Context) error {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	p.cmd, p.done = cmd, done
-	// Ends with the process, which its owner ends.
 	go func() {
-		p.err = cmd.Wait()
+		_ = cmd.Wait() // the caller sees how it ended in cmd.ProcessState
 		close(done)
 	}()
 	if err := p.untilReady(ctx); err != nil {
@@ -69,7 +67,7 @@ func (p *Process) untilReady(ctx context.Context) error {
 	defer cancel(nil)
 	return until(ctx, p.name+" to be ready", func(ctx context.Context) error {
 		if !p.Running() {
-			err := fmt.Errorf("%s has ended (%s); it said last:\n%s", p.name, p.cmd.ProcessState, p.Tail(10))
+			err := fmt.Errorf("%s exited (%s); its last output:\n%s", p.name, p.cmd.ProcessState, p.Tail(10))
 			cancel(err)
 			return err
 		}
@@ -77,8 +75,8 @@ func (p *Process) untilReady(ctx context.Context) error {
 	})
 }
 
-// Running says whether the process has been started and has not ended; one
-// that is paused runs.
+// Running reports whether the process was started and has not exited. A paused
+// process is running.
 func (p *Process) Running() bool {
 	if p.cmd == nil {
 		return false
@@ -91,14 +89,14 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Stop asks the process to end and waits until it has; one that takes longer
-// than half a minute is killed, which is an error. One that does not run is
-// stopped.
+// Stop sends SIGTERM and waits until the process has exited. After half a minute
+// it kills the process and returns an error. Stop does nothing if the process is
+// not running.
 func (p *Process) Stop() error {
 	if !p.Running() {
 		return nil
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only if it has ended
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only if the process has exited
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
@@ -106,26 +104,27 @@ func (p *Process) Stop() error {
 		return nil
 	case <-timer.C:
 		p.Kill()
-		return fmt.Errorf("%s did not end within %s of SIGTERM and was killed; it said last:\n%s", p.name, grace, p.Tail(10))
+		return fmt.Errorf("%s did not exit within %s of SIGTERM and was killed; its last output:\n%s", p.name, grace, p.Tail(10))
 	}
 }
 
-// Kill ends the process at once, as a crash would, and waits until it is gone.
+// Kill kills the process, as a crash would, and waits until it has exited.
 func (p *Process) Kill() {
 	if p.Running() {
-		_ = p.cmd.Process.Kill() // fails only if it has ended
+		_ = p.cmd.Process.Kill() // fails only if the process has exited
 		<-p.done
 	}
 }
 
-// Restart kills the process if it runs, starts it, and waits until it is ready.
+// Restart kills the process if it is running, starts it, and waits until it is
+// ready.
 func (p *Process) Restart(ctx context.Context) error {
 	p.Kill()
 	return p.Start(ctx)
 }
 
-// Pause stops the process as it is: its connections stay open and nothing
-// answers. Resume lets it go on, Kill ends it; Stop would wait in vain.
+// Pause freezes the process: its connections stay open and get no answers. After
+// Pause use Resume or Kill, not Stop, whose signal would stay pending.
 func (p *Process) Pause() error {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -136,10 +135,10 @@ func (p *Process) Pause() error {
 // Resume ends a Pause.
 func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// PID is the process id of the last start.
+// PID returns the process ID of the last start.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Tail is the last lines that the process printed.
+// Tail returns the last lines of the output.
 func (p *Process) Tail(lines int) string {
 	b, err := os.ReadFile(p.LogPath)
 	if err != nil {
@@ -149,21 +148,20 @@ func (p *Process) Tail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// until asks check every few milliseconds until it returns nil. Where ctx or the
-// patience ends first, the error names what was waited for and what check said
-// last.
+// until calls check every 20 ms until it returns nil. If ctx or the timeout ends
+// first, the error says what until waited for and includes check's last error.
 func until(ctx context.Context, what string, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	last := errors.New("not asked yet")
+	last := errors.New("not checked yet")
 	for {
 		err := check(ctx)
 		if err == nil {
 			return nil
 		}
-		// A check that ctx cut short knows less than the one before.
+		// The error of a check that ctx interrupted says less than the one before.
 		if ctx.Err() == nil {
 			last = err
 		}

@@ -7,17 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sysProcAttr also ties the child to this process: a test that panics leaves
-// nothing behind.
+// sysProcAttr also makes the kernel kill the child when this process ends, so
+// that a test that panics leaves no process behind.
 func sysProcAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// stopped waits until all threads of a child stand still that was told to stop:
-// the signal comes to each some time later.
+// stopped waits until all threads of a child have stopped. The kernel delivers
+// SIGSTOP to each of them some time after the signal was sent.
 func stopped(pid int) error {
 	for {
-		// Left to be seen once more, by a second Pause.
+		// WNOWAIT keeps the state for the wait of a second Pause.
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return err

@@ -6,5 +6,5 @@ import "syscall"
 
 func sysProcAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// stopped cannot be asked here: the signal comes some time later.
+// stopped does not wait on these systems: the process stops some time later.
 func stopped(int) error { return nil }

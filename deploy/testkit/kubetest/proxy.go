@@ -14,37 +14,28 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Proxy stands between one client and the API server, and fails as a network
-// or a load balancer on the way would. Its methods may be called from any
-// goroutine.
+// Proxy forwards one client's requests to the API server and simulates failures
+// of the network or of a load balancer. Its methods may be called concurrently.
 type Proxy struct {
 	config *rest.Config
 	server *http.Server
-	done   chan struct{} // closed once server serves no more
+	done   chan struct{} // closed when server has ended
 
 	mu        sync.Mutex
-	passes    chan struct{} // closed while bytes pass
+	passes    chan struct{} // closed while the proxy forwards; open during Hang
 	intercept func(http.ResponseWriter, *http.Request) bool
-	cut       context.CancelFunc // ends what is under way
-	underWay  context.Context    //nolint:containedctx // of all requests between two cuts
+	cut       context.CancelFunc // ends the requests in flight
+	inFlight  context.Context    //nolint:containedctx // of all requests between two calls of Cut
 }
 
-// Proxy starts a proxy on loopback that talks to the API server as the user
-// whose access c is, whoever comes. The caller ends it with Close.
+// Proxy starts a proxy on loopback that sends every request to the API server with
+// the credentials of c. The caller ends it with Close.
 func (s *Server) Proxy(c *rest.Config) (*Proxy, error) {
 	upstream, err := rest.TransportFor(c)
 	if err != nil {
 		return nil, err
 	}
 	target, err := url.Parse(c.Host)
-	if err != nil {
-		return nil, err
-	}
-	own, err := s.ca.server()
-	if err != nil {
-		return nil, err
-	}
-	certificate, err := tls.X509KeyPair(own.cert, own.key)
 	if err != nil {
 		return nil, err
 	}
@@ -55,47 +46,47 @@ func (s *Server) Proxy(c *rest.Config) (*Proxy, error) {
 	p := &Proxy{
 		config: &rest.Config{
 			Host: "https://" + l.Addr().String(), UserAgent: c.UserAgent, QPS: c.QPS, WarningHandler: c.WarningHandler,
-			TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.pem},
+			TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.PEM()},
 		},
 		done: make(chan struct{}), passes: make(chan struct{}),
 	}
 	close(p.passes)
-	p.underWay, p.cut = context.WithCancel(context.Background())
+	p.inFlight, p.cut = context.WithCancel(context.Background())
 	p.server = &http.Server{
 		Handler: p.handler(&httputil.ReverseProxy{
 			Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 			Transport:     upstream,
-			FlushInterval: -1, // each event of a watch at once
+			FlushInterval: -1, // forward each watch event immediately
 			ModifyResponse: func(r *http.Response) error {
 				r.Body = &gated{ReadCloser: r.Body, ctx: r.Request.Context(), wait: p.wait}
 				return nil
 			},
 			ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		}),
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}},
-		ErrorLog:  slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // connections that break are its purpose
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{s.serverCertificate().TLS()}},
+		ErrorLog:  slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // broken connections are intended
 	}
-	// Ends with Close.
 	go func() {
 		defer close(p.done)
-		_ = p.server.ServeTLS(l, "", "") // until Close
+		_ = p.server.ServeTLS(l, "", "") // returns after Close
 	}()
 	return p, nil
 }
 
-// Config is the access through the proxy, a copy for the caller.
+// Config returns a copy of the configuration for clients of the proxy.
 func (p *Proxy) Config() *rest.Config { return rest.CopyConfig(p.config) }
 
-// Intercept lets f answer requests in the API server's place, from now on: all
-// for which it returns true. A nil f intercepts nothing.
+// Intercept makes the proxy call f for every later request. If f returns true, it
+// has answered the request, which the proxy then does not forward. A nil f
+// intercepts nothing.
 func (p *Proxy) Intercept(f func(http.ResponseWriter, *http.Request) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.intercept = f
 }
 
-// Hang lets nothing pass any more: connections are taken and stay open,
-// requests and watches get not one more byte. It ends with Resume or Cut.
+// Hang makes the proxy forward nothing until Resume or Cut: it accepts
+// connections and keeps them open, but requests and watches get no more bytes.
 func (p *Proxy) Hang() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,14 +97,14 @@ func (p *Proxy) Hang() {
 	}
 }
 
-// Resume ends a Hang. What was held back arrives.
+// Resume ends Hang and forwards the bytes that the proxy held back.
 func (p *Proxy) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.resume()
 }
 
-// resume is Resume; p.mu must be held.
+// resume is Resume for callers that hold p.mu.
 func (p *Proxy) resume() {
 	select {
 	case <-p.passes:
@@ -122,16 +113,17 @@ func (p *Proxy) resume() {
 	}
 }
 
-// Cut breaks off all that is under way, what hangs included; new requests pass.
+// Cut breaks all requests in flight and ends Hang; the proxy forwards new
+// requests.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut()
-	p.underWay, p.cut = context.WithCancel(context.Background())
+	p.inFlight, p.cut = context.WithCancel(context.Background())
 	p.resume()
 }
 
-// Close ends the proxy and all connections.
+// Close ends the proxy and closes all connections.
 func (p *Proxy) Close() {
 	p.Cut()
 	p.server.Close()
@@ -141,11 +133,11 @@ func (p *Proxy) Close() {
 func (p *Proxy) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
-		underWay, intercept := p.underWay, p.intercept
+		inFlight, intercept := p.inFlight, p.intercept
 		p.mu.Unlock()
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		defer context.AfterFunc(underWay, cancel)()
+		defer context.AfterFunc(inFlight, cancel)()
 		r = r.WithContext(ctx)
 		if err := p.wait(ctx); err != nil {
 			panic(http.ErrAbortHandler)
@@ -157,7 +149,7 @@ func (p *Proxy) handler(next http.Handler) http.Handler {
 	})
 }
 
-// wait returns nil as soon as bytes pass.
+// wait returns nil when the proxy does not hang.
 func (p *Proxy) wait(ctx context.Context) error {
 	p.mu.Lock()
 	passes := p.passes
@@ -170,10 +162,10 @@ func (p *Proxy) wait(ctx context.Context) error {
 	}
 }
 
-// gated is a response's body that hangs as its proxy does.
+// gated is a response's body that hangs when its proxy does.
 type gated struct {
 	io.ReadCloser
-	ctx  context.Context //nolint:containedctx // of the request that it answers
+	ctx  context.Context //nolint:containedctx // of its request
 	wait func(context.Context) error
 }
 

@@ -35,28 +35,28 @@ func testProxy(t *testing.T, s *Server) {
 
 	must(t, s.Apply(t.Context(), once))
 	if got := label(t, <-w.ResultChan()); got != "1" {
-		t.Errorf("the watch says %q, want 1", got)
+		t.Errorf("the watch got label %q, want 1", got)
 	}
 
-	// A watch that hangs says nothing, and later all.
+	// A hanging watch gets its events after Resume.
 	p.Hang()
 	must(t, s.Apply(t.Context(), twice))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := d.List(ctx, metav1.ListOptions{}); err == nil {
-		t.Error("a list through a proxy that hangs is answered")
+		t.Error("a hanging proxy answered a list")
 	}
 	select {
 	case e := <-w.ResultChan():
-		t.Errorf("a watch that hangs says %v", e)
+		t.Errorf("a hanging watch got %v", e)
 	default:
 	}
 	p.Resume()
 	if got := label(t, <-w.ResultChan()); got != "2" {
-		t.Errorf("the watch says %q, want 2", got)
+		t.Errorf("the watch got label %q, want 2", got)
 	}
 
-	// A watch that is cut ends; new requests pass.
+	// Cut ends the watch; the proxy forwards new requests.
 	p.Cut()
 	for range w.ResultChan() {
 	}
@@ -90,7 +90,7 @@ func testProxyIntercepts(t *testing.T, s *Server) {
 	l, err := d.Resource(namespaces).List(t.Context(), metav1.ListOptions{})
 	must(t, err)
 	if len(l.Items) != 0 {
-		t.Errorf("%d namespaces, want the empty list of the hook", len(l.Items))
+		t.Errorf("%d namespaces, want the empty list that Intercept returns", len(l.Items))
 	}
 	if l, err = d.Resource(services).List(t.Context(), metav1.ListOptions{}); err != nil || len(l.Items) == 0 {
 		t.Errorf("services: %v, %v, want those of the API server", l, err)

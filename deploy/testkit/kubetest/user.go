@@ -16,13 +16,13 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// User is the access of a user who has exactly these rights, in all
-// namespaces. For a user who exists they take the place of the former ones;
-// access that was handed out before stays valid, with the new rights. Once User
-// returns they hold.
+// User creates or updates a user with exactly these rights in all namespaces and
+// returns a configuration with the user's credentials. Earlier configurations of
+// the same user stay valid and get the new rights. The rights are in effect when
+// User returns.
 func (s *Server) User(ctx context.Context, name string, rules ...rbacv1.PolicyRule) (*rest.Config, error) {
-	// The API server learns of a role some time after it is written. This path
-	// names the rules: who may ask for it has them.
+	// A role takes effect some time after it is written. This path names the rules:
+	// once the user may get it, the API server applies them.
 	encoded, err := json.Marshal(rules)
 	if err != nil {
 		return nil, err
@@ -46,10 +46,10 @@ func (s *Server) User(ctx context.Context, name string, rules ...rbacv1.PolicyRu
 	if err != nil {
 		return nil, err
 	}
-	return s.user(name)
+	return s.user(name), nil
 }
 
-// mayGet is nil if a user may get a path.
+// mayGet returns nil if the API server lets a user get a path.
 func (s *Server) mayGet(ctx context.Context, user, path string) error {
 	review, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&authorizationv1.SubjectAccessReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SubjectAccessReview"},
@@ -71,19 +71,17 @@ func (s *Server) mayGet(ctx context.Context, user, path string) error {
 	return nil
 }
 
-// user is the access of a user in groups, by a certificate.
-func (s *Server) user(name string, groups ...string) (*rest.Config, error) {
-	p, err := s.ca.client(name, groups...)
-	if err != nil {
-		return nil, err
-	}
+// user returns a configuration with a client certificate for a user in groups.
+func (s *Server) user(name string, groups ...string) *rest.Config {
+	p := s.ca.User(name, groups...)
 	return &rest.Config{
 		Host: s.url, UserAgent: "kubetest", QPS: -1, WarningHandler: rest.NoWarnings{},
-		TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.pem, CertData: p.cert, KeyData: p.key},
-	}, nil
+		TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.PEM(), CertData: p.Cert, KeyData: p.Key},
+	}
 }
 
-// Kubeconfig is a kubeconfig file for an access, complete in itself.
+// Kubeconfig encodes a configuration as a kubeconfig file that refers to no other
+// file.
 func Kubeconfig(c *rest.Config) ([]byte, error) {
 	const name = "kubetest"
 	f := clientcmdapi.NewConfig()

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// may is the right to read kinds.
+// may returns the right to read resources.
 func may(resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: resources, Verbs: []string{"get", "list", "watch"}}
 }
@@ -30,7 +30,7 @@ func testUser(t *testing.T, s *Server) {
 		t.Errorf("namespaces: %v, want forbidden", err)
 	}
 
-	// Rights that are taken and given count at once, for the same access.
+	// Changed rights apply immediately to the existing credentials.
 	_, err = s.User(t.Context(), "watcher", may("services"))
 	must(t, err)
 	if a, b := list(); a != nil || !apierrors.IsForbidden(b) {

@@ -1,6 +1,6 @@
-// Package testport gives ports to servers in tests that must know their own,
-// or that of each other, before they start. Whoever can listen on port 0 does
-// so and needs none of this.
+// Package testport picks free ports for servers in tests that must know their
+// port, or each other's, before they start. A server that can listen on port 0
+// does not need it.
 package testport
 
 import (
@@ -10,20 +10,20 @@ import (
 	"sync"
 )
 
-// Ports that are handed out: below those that systems give to whoever does not
-// care, so that no connection has one by chance when its owner comes to listen.
+// The range is below the ephemeral ports, so that no outgoing connection takes a
+// port before its owner listens on it.
 const first, last = 12000, 32000
 
-// A port is claimed by the UDP port of the same number: every process of the
-// machine sees the claim, and it goes with the process that made it. The
-// sockets are kept here because one that nobody holds is closed.
+// A claim on a port is a socket on the UDP port of the same number: it works
+// across processes and ends with its process. The sockets are kept here because
+// the garbage collector would close them.
 var (
 	mu     sync.Mutex
 	claims []net.PacketConn
 )
 
-// TCP is a TCP port on loopback that nobody listens on and that no other call
-// returns, in this process or another one, for as long as this process runs.
+// TCP returns a free TCP port on loopback. While this process runs, no other call
+// returns the same port, in any process.
 func TCP() (int, error) {
 	var refused error
 	for range 100 {

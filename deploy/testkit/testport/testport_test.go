@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// takers says that this run of the test binary is a process that takes ports
-// and keeps them until its standard input ends.
+// takers is set to a number of ports for a run of the test binary that takes
+// ports and keeps them until its standard input ends.
 const takers = "MESHLOG_TEST_TAKE_PORTS"
 
 func TestMain(m *testing.M) {
@@ -39,9 +39,8 @@ func take(out io.Writer, n int) int {
 	return 0
 }
 
-// No two processes are given one port, and each can be listened on.
 func TestPortsAreGivenOnce(t *testing.T) {
-	const processes, each = 4, 400 // of 20,000: by chance alone some 60 would be given twice
+	const processes, each = 4, 400 // of 20,000 ports: random choice alone would return about 60 of them twice
 	owner := make(map[string]int)
 	for p := range processes {
 		cmd := exec.Command(os.Args[0])
@@ -76,7 +75,7 @@ func TestPortsAreGivenOnce(t *testing.T) {
 	}
 }
 
-// A claim outlives the collector, and does not stand in the way of its owner.
+// A claim survives a garbage collection, and its owner can listen on the port.
 func TestTheOwnerListens(t *testing.T) {
 	port, err := testport.TCP()
 	if err != nil {

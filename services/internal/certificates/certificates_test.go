@@ -65,7 +65,7 @@ type fixture struct {
 func inBubble(t *testing.T, test func(t *testing.T, f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fixture{ca: certtest.NewCA(t, "ca"), dir: t.TempDir()}
+		f := &fixture{ca: certtest.NewCA("ca"), dir: t.TempDir()}
 		cert, key := f.ca.Server("first", time.Now().Add(time.Hour)).Write(t, f.dir, "xds")
 		ca := certtest.WriteFile(t, f.dir, "ca.pem", f.ca.PEM())
 		var err error
@@ -100,7 +100,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 			t.Errorf("said %d times: %s", n, &f.log)
 		}
 		// The CAs of clients alone.
-		other := certtest.NewCA(t, "other")
+		other := certtest.NewCA("other")
 		certtest.WriteFile(t, f.dir, "ca.pem", other.PEM())
 		f.later()
 		if got := f.certs.Report().ClientCAs[0].Subject; got != "CN=other" {
@@ -191,7 +191,7 @@ func TestHalfReplacedIsNoTrouble(t *testing.T) {
 // Kubernetes swaps a directory by a symbolic link.
 func TestDirectoryIsSwapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ca, dir := certtest.NewCA(t, "ca"), t.TempDir()
+		ca, dir := certtest.NewCA("ca"), t.TempDir()
 		for _, name := range []string{"first", "second"} {
 			sub := filepath.Join(dir, name)
 			if err := os.Mkdir(sub, 0o700); err != nil {
@@ -248,7 +248,7 @@ func TestEndOfACertificate(t *testing.T) {
 }
 
 func TestLoadRefuses(t *testing.T) {
-	ca, dir := certtest.NewCA(t, "ca"), t.TempDir()
+	ca, dir := certtest.NewCA("ca"), t.TempDir()
 	cert, key := ca.Server("x", time.Now().Add(time.Hour)).Write(t, dir, "xds")
 	_, other := ca.Server("y", time.Now().Add(time.Hour)).Write(t, dir, "other")
 	empty := certtest.WriteFile(t, dir, "empty.pem", nil)
