@@ -1,17 +1,22 @@
-// Package certificates keeps the certificates of a server as their files say, also
-// when those are replaced while it runs.
+// Package certificates loads a server's certificate files and reloads them when
+// they are replaced, without a restart.
 //
-// The files are read every few seconds and compared with what was read before:
-// that holds for files that are renamed into place, for directories that are
-// swapped by a symbolic link, as Kubernetes does, and on any file system. New
-// connections get what was read last; those that stand keep what they have. A
-// new pair that is broken, does not belong together or has ended does not take
-// the place of a good one.
+// Certificates reads the files every five seconds and compares their contents.
+// That works for files that are renamed into place, for directories that are
+// swapped by a symbolic link, as Kubernetes does, and on every file system. New
+// connections get the latest pair; open connections keep theirs. A new pair that
+// is broken, mismatched or expired does not replace a good one.
+//
+// The package does not use grpc's certprovider/pemfile. Tried with a key that
+// does not match its certificate, pemfile writes the private key into the log;
+// it replaces a good pair with an expired one; it reports errors only to grpclog,
+// so neither the status page nor a metric could show them; it has no expiry of
+// client CAs; it starts with missing files, and then handshakes wait for them;
+// and it rejects a certificate and a key in different directories.
 package certificates
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -25,38 +30,38 @@ import (
 	"time"
 )
 
-// interval is the time between two looks at the files.
+// interval is the time between two reads of the files.
 const interval = 5 * time.Second
 
-// Files are PEM files.
+// Files names the PEM files of a server.
 type Files struct {
-	// Cert holds the server's certificate and its chain, Key its key.
+	// Cert has the server's certificate and its chain, Key its key.
 	Cert, Key string
-	// ClientCA holds whom to trust as signers of clients' certificates, which
-	// are then required; empty: no client is asked for one.
+	// ClientCA has the CAs that clients' certificates must be signed by. If it is
+	// empty, clients need no certificate.
 	ClientCA string
 }
 
-// Certificates are what the files held last that is of use. Its methods may be
-// called from any goroutine.
+// Certificates holds the latest valid contents of the files. Its methods may be
+// called concurrently.
 type Certificates struct {
 	files   Files
 	now     atomic.Pointer[loaded]
-	trouble atomic.Pointer[error] // with what the files hold now; nil: none
+	trouble atomic.Pointer[error] // why the current files are not used; nil if they are
 
-	doubted string // what was read last if it was of no use; of Run
+	doubted string // the error of the previous read; used by Run only
 }
 
-// loaded does not change.
+// loaded is immutable.
 type loaded struct {
-	sum    [sha256.Size]byte // of all files
-	config *tls.Config
-	leaf   *x509.Certificate
-	cas    []*x509.Certificate
-	since  time.Time
+	content [3]string // of Files.Cert, Key and ClientCA
+	config  *tls.Config
+	leaf    *x509.Certificate
+	cas     []*x509.Certificate // the first to expire first
+	since   time.Time
 }
 
-// Load reads the files. Run looks at them again.
+// Load reads the files. Run reloads them.
 func Load(f Files) (*Certificates, error) {
 	c := &Certificates{files: f}
 	l, err := f.read()
@@ -67,8 +72,8 @@ func Load(f Files) (*Certificates, error) {
 	return c, nil
 }
 
-// Config is that of a server of HTTP/2 that has, for each connection, the
-// certificates of that moment.
+// Config returns the configuration of an HTTP/2 server that uses the latest
+// certificates for each connection.
 func (c *Certificates) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -76,17 +81,17 @@ func (c *Certificates) Config() *tls.Config {
 	}
 }
 
-// Run reads the files again as long as ctx is not done, and logs what comes of
-// it.
+// Run reloads the files until ctx is done. It logs each replacement, and each
+// new error once.
 func (c *Certificates) Run(ctx context.Context, log *slog.Logger) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	said := ""
+	logged := ""
 	for {
 		if trouble := c.Trouble(); trouble == nil {
-			said = ""
-		} else if trouble.Error() != said {
-			said = trouble.Error()
+			logged = ""
+		} else if trouble.Error() != logged {
+			logged = trouble.Error()
 			log.Warn("certificates", "error", trouble)
 		}
 		select {
@@ -94,26 +99,26 @@ func (c *Certificates) Run(ctx context.Context, log *slog.Logger) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
-		if c.look() {
+		if c.reload() {
 			l := c.now.Load()
-			log.Info("certificates were replaced; new connections get the new ones",
+			log.Info("certificates were replaced; new connections use the new ones",
 				"file", c.files.Cert, "serial", serial(l.leaf), "expires", l.leaf.NotAfter)
 		}
 	}
 }
 
-// look reads the files and says whether what they hold took the place of what
-// was there.
-func (c *Certificates) look() (replaced bool) {
+// reload reads the files and reports whether it replaced the certificates in use.
+func (c *Certificates) reload() (replaced bool) {
 	before := c.now.Load()
 	l, err := c.files.read()
-	if err == nil && l.sum != before.sum && l.ended() != nil && before.ended() == nil {
-		err = l.ended()
+	if err == nil && l.content != before.content && before.expired() == nil {
+		err = l.expired()
 	}
 	if err != nil {
-		// Files are replaced one after the other: believe it the second time.
+		// The files are replaced one after the other, so an error counts only if the
+		// next read fails the same way.
 		if c.doubted == err.Error() {
-			err = fmt.Errorf("%w; the certificate from before is used on, until %s", err, before.leaf.NotAfter.UTC().Format(time.RFC3339))
+			err = fmt.Errorf("%w; the previous certificate stays in use, until %s", err, before.leaf.NotAfter.UTC().Format(time.RFC3339))
 			c.trouble.Store(&err)
 		} else {
 			c.doubted = err.Error()
@@ -122,63 +127,55 @@ func (c *Certificates) look() (replaced bool) {
 	}
 	c.doubted = ""
 	c.trouble.Store(nil)
-	if l.sum == before.sum {
+	if l.content == before.content {
 		return false
 	}
 	c.now.Store(l)
 	return true
 }
 
-// Trouble is what is wrong with the files, or with the certificate that is in
-// use; nil: nothing.
+// Trouble returns why the files cannot be used, or that the certificate in use has
+// expired, or nil.
 func (c *Certificates) Trouble() error {
 	if err := c.trouble.Load(); err != nil {
 		return *err
 	}
-	return c.now.Load().ended()
+	return c.now.Load().expired()
 }
 
-// ended says that the certificate is of no use to anybody.
-func (l *loaded) ended() error {
+func (l *loaded) expired() error {
 	if time.Now().After(l.leaf.NotAfter) {
-		return fmt.Errorf("the certificate ended at %s: replace it", l.leaf.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the certificate expired at %s: replace it", l.leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
 func (f Files) read() (*loaded, error) {
-	var content [3][]byte
+	l := &loaded{since: time.Now()}
 	for i, path := range []string{f.Cert, f.Key, f.ClientCA} {
 		if path == "" && i == 2 {
 			continue
 		}
-		var err error
-		if content[i], err = os.ReadFile(path); err != nil {
+		b, err := os.ReadFile(path)
+		if err != nil {
 			var of *fs.PathError
 			if errors.As(err, &of) {
 				err = of.Err
 			}
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
+		l.content[i] = string(b)
 	}
-	pair, err := tls.X509KeyPair(content[0], content[1])
+	pair, err := tls.X509KeyPair([]byte(l.content[0]), []byte(l.content[1]))
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s: %w", f.Cert, f.Key, err)
 	}
-	l := &loaded{
-		leaf: pair.Leaf, since: time.Now(),
-		config: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{pair}},
-	}
-	h := sha256.New()
-	for _, b := range content {
-		sum := sha256.Sum256(b)
-		h.Write(sum[:])
-	}
-	h.Sum(l.sum[:0])
+	l.leaf = pair.Leaf
+	l.config = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{pair}}
 	if f.ClientCA == "" {
 		return l, nil
 	}
-	if l.cas, err = parseCAs(content[2]); err != nil {
+	if l.cas, err = parseCAs([]byte(l.content[2])); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.ClientCA, err)
 	}
 	l.config.ClientAuth = tls.RequireAndVerifyClientCert
@@ -189,6 +186,7 @@ func (f Files) read() (*loaded, error) {
 	return l, nil
 }
 
+// parseCAs returns the certificates in PEM data, the first to expire first.
 func parseCAs(content []byte) (cas []*x509.Certificate, err error) {
 	for {
 		var block *pem.Block
@@ -207,7 +205,6 @@ func parseCAs(content []byte) (cas []*x509.Certificate, err error) {
 	if len(cas) == 0 {
 		return nil, errors.New("holds no PEM certificate")
 	}
-	// The first to end is the one to watch.
 	slices.SortFunc(cas, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
 	return cas, nil
 }

@@ -20,7 +20,7 @@ import (
 	"meshlog.dev/services/internal/certificates"
 )
 
-// value is that of a metric, with a value of its label.
+// value returns the value of a metric with this label value.
 func value(t *testing.T, c *certificates.Certificates, name, label string) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
@@ -36,14 +36,14 @@ func value(t *testing.T, c *certificates.Certificates, name, label string) float
 			}
 		}
 	}
-	t.Fatalf("there is no metric %s %s", name, label)
+	t.Fatalf("no metric %s %s", name, label)
 	return 0
 }
 
-// looks is longer than it takes to look at the files twice.
+// looks is longer than two reads of the files take.
 const looks = 11 * time.Second
 
-// inUse is the common name of the certificate that a new connection gets.
+// inUse returns the common name of the certificate that a new connection gets.
 func inUse(t *testing.T, c *certificates.Certificates) string {
 	t.Helper()
 	conf, err := c.Config().GetConfigForClient(&tls.ClientHelloInfo{})
@@ -53,7 +53,7 @@ func inUse(t *testing.T, c *certificates.Certificates) string {
 	return conf.Certificates[0].Leaf.Subject.CommonName
 }
 
-// fixture is a server's certificate "first" in files that are looked at.
+// fixture runs Certificates on files with the server certificate "first".
 type fixture struct {
 	ca    *certtest.CA
 	dir   string
@@ -61,7 +61,7 @@ type fixture struct {
 	log   bytes.Buffer
 }
 
-// inBubble runs a test in which time passes as it likes.
+// inBubble runs a test with fake time.
 func inBubble(t *testing.T, test func(t *testing.T, f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,22 +94,22 @@ func TestFilesAreReadAgain(t *testing.T) {
 		f.ca.Server("second", time.Now().Add(time.Hour)).Write(t, f.dir, "xds")
 		f.later()
 		if got := inUse(t, f.certs); got != "second" || f.certs.Trouble() != nil {
-			t.Errorf("%q is in use, trouble %v; want the second without any", got, f.certs.Trouble())
+			t.Errorf("%q is in use, trouble %v; want the second and no trouble", got, f.certs.Trouble())
 		}
 		if n := strings.Count(f.log.String(), "certificates were replaced"); n != 1 {
-			t.Errorf("said %d times: %s", n, &f.log)
+			t.Errorf("logged %d times: %s", n, &f.log)
 		}
-		// The CAs of clients alone.
+		// Only the client CAs change.
 		other := certtest.NewCA("other")
 		certtest.WriteFile(t, f.dir, "ca.pem", other.PEM())
 		f.later()
 		if got := f.certs.Report().ClientCAs[0].Subject; got != "CN=other" {
-			t.Errorf("clients of %s are trusted, want those of the other CA", got)
+			t.Errorf("clients of %s are trusted, want clients of the other CA", got)
 		}
 	})
 }
 
-func TestWhatIsOfNoUseIsNotUsed(t *testing.T) {
+func TestInvalidFilesAreNotUsed(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, f *fixture)
 		want  string
@@ -132,11 +132,11 @@ func TestWhatIsOfNoUseIsNotUsed(t *testing.T) {
 			},
 			"xds.pem: no such file",
 		},
-		"ended": {
+		"expired": {
 			func(t *testing.T, f *fixture) {
-				f.ca.Server("ended", time.Now().Add(-time.Second)).Write(t, f.dir, "xds")
+				f.ca.Server("expired", time.Now().Add(-time.Second)).Write(t, f.dir, "xds")
 			},
-			"the certificate ended at",
+			"the certificate expired at",
 		},
 		"no CA": {
 			func(t *testing.T, f *fixture) { certtest.WriteFile(t, f.dir, "ca.pem", []byte("x")) },
@@ -159,9 +159,9 @@ func TestWhatIsOfNoUseIsNotUsed(t *testing.T) {
 					t.Errorf("warned %d times: %s", n, &f.log)
 				}
 				if got := value(t, f.certs, "test_certificate_trouble", ""); got != 1 {
-					t.Errorf("the metric of trouble is %v", got)
+					t.Errorf("the trouble metric is %v, want 1", got)
 				}
-				// Good again.
+				// The files are valid again.
 				f.ca.Server("second", time.Now().Add(time.Hour)).Write(t, f.dir, "xds")
 				certtest.WriteFile(t, f.dir, "ca.pem", f.ca.PEM())
 				f.later()
@@ -173,7 +173,7 @@ func TestWhatIsOfNoUseIsNotUsed(t *testing.T) {
 	}
 }
 
-// Between the writing of one file and of the other they do not belong together.
+// After one of the two files is written, they do not match for a moment.
 func TestHalfReplacedIsNoTrouble(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		next := f.ca.Server("second", time.Now().Add(time.Hour))
@@ -183,7 +183,7 @@ func TestHalfReplacedIsNoTrouble(t *testing.T) {
 		certtest.WriteFile(t, f.dir, "xds-key.pem", next.Key)
 		f.later()
 		if got := inUse(t, f.certs); got != "second" || strings.Contains(f.log.String(), "WARN") {
-			t.Errorf("%q is in use; said: %s", got, &f.log)
+			t.Errorf("%q is in use; log: %s", got, &f.log)
 		}
 	})
 }
@@ -230,15 +230,15 @@ func TestDirectoryIsSwapped(t *testing.T) {
 	})
 }
 
-func TestEndOfACertificate(t *testing.T) {
+func TestExpiry(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		ends := f.certs.Report().Certificate.NotAfter
 		if got := value(t, f.certs, "test_certificate_expiry_timestamp_seconds", "server"); got != float64(ends.Unix()) {
-			t.Errorf("the metric says %v, the certificate ends at %v", got, ends)
+			t.Errorf("the metric is %v, the certificate expires at %v", got, ends)
 		}
 		<-time.After(2 * time.Hour)
 		synctest.Wait()
-		if err := f.certs.Trouble(); err == nil || !strings.Contains(err.Error(), "ended at") {
+		if err := f.certs.Trouble(); err == nil || !strings.Contains(err.Error(), "expired at") {
 			t.Errorf("trouble: %v", err)
 		}
 		if n := strings.Count(f.log.String(), "WARN"); n != 1 {

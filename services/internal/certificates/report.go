@@ -7,16 +7,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Report is what there is to say about the certificates in use.
+// Report describes the certificates in use.
 type Report struct {
 	Certificate Certificate   `json:"certificate"`
-	ClientCAs   []Certificate `json:"clientCAs,omitempty"` // the first to end first
+	ClientCAs   []Certificate `json:"clientCAs,omitempty"` // the first to expire first
 	Loaded      time.Time     `json:"loaded"`
-	// Trouble is what is wrong with the files now, or with the certificate.
+	// Trouble is the error of Certificates.Trouble.
 	Trouble string `json:"trouble,omitempty"`
 }
 
-// Certificate is one, as people know it.
+// Certificate describes a certificate.
 type Certificate struct {
 	File      string    `json:"file"`
 	Subject   string    `json:"subject,omitempty"`
@@ -27,7 +27,7 @@ type Certificate struct {
 	NotAfter  time.Time `json:"notAfter"`
 }
 
-// Report says which certificates are in use.
+// Report describes the certificates in use.
 func (c *Certificates) Report() Report {
 	l := c.now.Load()
 	r := Report{Certificate: certificate(c.files.Cert, l.leaf), Loaded: l.since}
@@ -56,13 +56,13 @@ func certificate(file string, c *x509.Certificate) Certificate {
 
 func serial(c *x509.Certificate) string { return c.SerialNumber.Text(16) }
 
-// Metrics are when the certificates end, and whether their files are of use.
-// The names begin with prefix.
+// Metrics returns collectors for the expiry of the certificates and for Trouble.
+// Their names begin with prefix.
 func (c *Certificates) Metrics(prefix string) []prometheus.Collector {
 	expiry := func(which string, end func(*loaded) time.Time) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        prefix + "_certificate_expiry_timestamp_seconds",
-			Help:        "When the certificate in use ends, in Unix time; of several CAs the first.",
+			Help:        "Expiry of the certificate in use, in Unix time; of several CAs, the earliest.",
 			ConstLabels: prometheus.Labels{"certificate": which},
 		}, func() float64 { return float64(end(c.now.Load()).Unix()) })
 	}
@@ -70,7 +70,7 @@ func (c *Certificates) Metrics(prefix string) []prometheus.Collector {
 		expiry("server", func(l *loaded) time.Time { return l.leaf.NotAfter }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: prefix + "_certificate_trouble",
-			Help: "1 while the files of the certificate are of no use, or it has ended; the log says why.",
+			Help: "1 while the certificate files cannot be used or the certificate has expired; the log says why.",
 		}, func() float64 {
 			if c.Trouble() != nil {
 				return 1
