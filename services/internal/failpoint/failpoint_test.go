@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestPointsAreComplete: who goes through Points misses none of the constants.
+// TestPointsAreComplete checks that Points returns all constants.
 func TestPointsAreComplete(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "points.go", nil, 0)
 	if err != nil {

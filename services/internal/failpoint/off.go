@@ -2,5 +2,5 @@
 
 package failpoint
 
-// At does nothing: this program is not built for it.
+// At does nothing in a program that is built without the tag faults.
 func At(Point) {}

@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// variable is POINT[:N][:pause]: the process is killed when it passes the
-// point the Nth time (1), or stopped as it is until it is told to go on.
+// variable holds POINT[:N][:pause]: when the process passes the point the Nth
+// time (default 1), it is killed or, with pause, stopped until SIGCONT.
 const variable = "MESHLOG_STOP_AT"
 
 type order struct {
@@ -31,10 +31,10 @@ var (
 		}
 		return o
 	})
-	passed atomic.Int64 // how often the ordered point was passed
+	passed atomic.Int64 // number of passes of the ordered point
 )
 
-// At ends or stops the process if that was ordered for this pass of p.
+// At kills or stops the process if the variable names this pass of p.
 func At(p Point) {
 	o := ordered()
 	if p != o.point || passed.Add(1) != o.pass {
@@ -45,7 +45,7 @@ func At(p Point) {
 		panic(err)
 	}
 	if o.signal == syscall.SIGKILL {
-		select {} // it may take a moment
+		select {} // the signal may take a moment
 	}
 }
 

@@ -1,14 +1,14 @@
-// Package tracing makes one trace of what happens to a change on its way from
-// its source to the proxies, whichever processes it passes. The context goes
-// with the events on the log and with the manifests of versions, as W3C
-// traceparents.
+// Package tracing records one trace for a change on its way from its source to
+// the proxies, across processes. Events on the log and manifests of versions
+// carry the trace context as W3C traceparents.
 //
 //	observe -> publish (watcher) -> holdoff, build, publish (builder) -> receive -> push, ack (frontend)
 //
-// Only what its source, or the watcher, has sampled is traced; a version is a
-// child of the first change in it, and linked to the others.
+// The source of a change decides whether the change is traced, or else the
+// watcher does. The spans of a version are children of its first change and are
+// linked to the others.
 //
-// It needs OpenTelemetry's API, not its SDK: that is the process's.
+// This package uses only OpenTelemetry's API. Package process sets up the SDK.
 package tracing
 
 import (
@@ -21,13 +21,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// MaxContexts is how many traces one version is known to belong to.
+// MaxContexts limits the traces that a version is linked to.
 const MaxContexts = 16
 
-// header is the name of a traceparent among HTTP's headers.
+// header is the name of the HTTP header with a traceparent.
 const header = "traceparent"
 
-// Context reads a traceparent. What is none is the zero, invalid, context.
+// Context parses a traceparent. It returns the zero context, which is invalid, if
+// the text is not a traceparent.
 func Context(traceparent string) trace.SpanContext {
 	if traceparent == "" {
 		return trace.SpanContext{}
@@ -36,8 +37,7 @@ func Context(traceparent string) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
 }
 
-// Traceparent is the traceparent of a span, so that others are its children;
-// empty where it is not sampled.
+// Traceparent returns the traceparent of a span, or "" if the span is not sampled.
 func Traceparent(c trace.SpanContext) string {
 	if !c.IsSampled() {
 		return ""
@@ -47,12 +47,11 @@ func Traceparent(c trace.SpanContext) string {
 	return carrier[header]
 }
 
-// Tracer makes the spans of one role. The nil Tracer traces nothing. It is safe
-// for concurrent use.
+// Tracer starts the spans of one role. A nil Tracer records nothing. A Tracer is
+// safe for concurrent use.
 type Tracer struct{ tracer trace.Tracer }
 
-// New returns the tracer of a role, "builder" for example; nil where there is
-// no provider.
+// New returns the tracer of a role such as "builder", or nil if provider is nil.
 func New(provider trace.TracerProvider, role string) *Tracer {
 	if provider == nil {
 		return nil
@@ -60,8 +59,8 @@ func New(provider trace.TracerProvider, role string) *Tracer {
 	return &Tracer{provider.Tracer("meshlog.dev/" + role)}
 }
 
-// Start begins a span. An invalid parent makes it a root. The span may be ended
-// at any time, also one that has passed.
+// Start starts a span, which is a root if parent is invalid. End may give a time
+// in the past.
 func (t *Tracer) Start(name string, at time.Time, parent trace.SpanContext, attributes ...attribute.KeyValue) trace.Span {
 	if t == nil {
 		return trace.SpanFromContext(context.Background()) // records nothing
@@ -71,7 +70,7 @@ func (t *Tracer) Start(name string, at time.Time, parent trace.SpanContext, attr
 	return span
 }
 
-// Link says that a span belongs to other traces as well.
+// Link links a span to other traces.
 func Link(span trace.Span, traceparents []string) {
 	for _, t := range traceparents {
 		if c := Context(t); c.IsValid() {
@@ -80,7 +79,7 @@ func Link(span trace.Span, traceparents []string) {
 	}
 }
 
-// End ends a span; an error is why what it stands for failed.
+// End ends a span. A non-nil err marks it as failed.
 func End(span trace.Span, at time.Time, err error) {
 	if !span.IsRecording() {
 		return

@@ -23,12 +23,12 @@ func TestContext(t *testing.T) {
 	}
 	unsampled := tracing.Context(sampled).WithTraceFlags(0)
 	if got := tracing.Traceparent(unsampled); got != "" {
-		t.Errorf("what is not sampled goes on as %q, want nothing", got)
+		t.Errorf("an unsampled context has traceparent %q, want none", got)
 	}
 }
 
-// What its source did not sample is not recorded; what nobody sampled is the
-// sampler's.
+// A span follows its parent's decision; the sampler decides about a span without
+// a parent.
 func TestSampling(t *testing.T) {
 	tracer := tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample()))), "test")
 	for _, c := range []struct {
@@ -47,7 +47,7 @@ func TestSampling(t *testing.T) {
 	}
 }
 
-// Without a tracer nothing is made.
+// A nil tracer allocates nothing.
 func TestOff(t *testing.T) {
 	tracer := tracing.New(nil, "test")
 	now := time.Now()
@@ -57,6 +57,6 @@ func TestOff(t *testing.T) {
 		tracing.End(span, now, nil)
 	})
 	if allocations != 0 {
-		t.Errorf("a span that is not made allocates %.0f times", allocations)
+		t.Errorf("a span of a nil tracer allocates %.0f times", allocations)
 	}
 }

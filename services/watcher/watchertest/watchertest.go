@@ -1,40 +1,41 @@
-// Package watchertest is the acceptance suite of watchers: what
-// watcher.Watcher promises, tried on any source that a test can play on.
+// Package watchertest is the acceptance suite for implementations of
+// watcher.Watcher.
 package watchertest
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"meshlog.dev/services/mesh/problem"
-	"meshlog.dev/services/watcher"
 	"slices"
 	"testing"
+
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher"
 )
 
-// Source is a source that holds objects under names. Its functions return
-// once the source itself knows; the watcher may learn of it later.
+// Source is a source of named objects that the suite changes. Its functions
+// return when the source has changed; the watcher may notice later.
 type Source struct {
-	// Watcher is a new watcher of the source.
+	// Watcher returns a new watcher of the source.
 	Watcher func() watcher.Watcher
-	// Put makes the object of that name say value; Delete removes it.
+	// Put creates or changes an object so that it holds value.
 	Put    func(name, value string)
 	Delete func(name string)
-	// PutAll puts several objects at once, by name.
+	// PutAll puts several objects, by name, in one change.
 	PutAll func(values map[string]string)
-	// Down makes the source unreadable as a whole; Up ends that, with the
-	// objects that were there before.
+	// Down makes the whole source unreadable. Up makes it readable again, with the
+	// same objects.
 	Down, Up func()
 }
 
-// Run runs the suite, each test on a source of its own that holds nothing.
+// Run runs the suite, each test on a new, empty source.
 func Run(t *testing.T, source func(t *testing.T) Source) {
 	for _, test := range []struct {
 		name string
 		run  func(t *testing.T, s Source)
 	}{
 		{"ListsFirst", listsFirst},
-		{"ListsWhatIsThereWhenItRuns", listsNow},
+		{"ListsCurrentObjects", listsNow},
 		{"ChangesCarryState", changesCarryState},
 		{"AtOnce", atOnce},
 		{"NothingNew", nothingNew},
@@ -117,7 +118,7 @@ func nothingNew(t *testing.T, s Source) {
 	s.Put("a", "1")
 	s.Put("b", "1")
 	if set := r.change(1); set[0].Name == was.Name {
-		t.Errorf("what did not change was said again: %s", describe(set))
+		t.Errorf("the watcher reported an unchanged object: %s", describe(set))
 	}
 }
 
@@ -153,7 +154,7 @@ func downAtStart(t *testing.T, s Source) {
 	}
 }
 
-// goesDown: a source that goes away says nothing about its objects.
+// goesDown checks that an unreadable source does not delete its objects.
 func goesDown(t *testing.T, s Source) {
 	for i := range 10 {
 		s.Put(fmt.Sprint("n", i), "1")
@@ -164,20 +165,20 @@ func goesDown(t *testing.T, s Source) {
 	r.fails()
 }
 
-// runner is a run of a watcher, which ends with the test.
+// runner runs a watcher until the test ends.
 type runner struct {
-	t      *testing.T
-	cancel context.CancelFunc
-	said   chan any // watcher.Listing or []watcher.Object
-	ended  chan error
+	t       *testing.T
+	cancel  context.CancelFunc
+	reports chan any // watcher.Listing or []watcher.Object
+	ended   chan error
 }
 
 func start(t *testing.T, w watcher.Watcher) *runner {
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &runner{t: t, cancel: cancel, said: make(chan any), ended: make(chan error, 1)}
-	say := func(what any) error {
+	r := &runner{t: t, cancel: cancel, reports: make(chan any), ended: make(chan error, 1)}
+	report := func(what any) error {
 		select {
-		case r.said <- what:
+		case r.reports <- what:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
@@ -187,8 +188,8 @@ func start(t *testing.T, w watcher.Watcher) *runner {
 	go func() {
 		defer close(done)
 		r.ended <- w.Run(ctx, &sink{
-			list:   func(l watcher.Listing) error { return say(l) },
-			change: func(set []watcher.Object) error { return say(set) },
+			list:   func(l watcher.Listing) error { return report(l) },
+			change: func(set []watcher.Object) error { return report(set) },
 		})
 	}()
 	t.Cleanup(func() { cancel(); <-done })
@@ -203,26 +204,26 @@ func (r *runner) stop() {
 	}
 }
 
-// list is the listing, which has to come first.
+// list returns the listing, which must be the first report.
 func (r *runner) list() watcher.Listing {
 	r.t.Helper()
 	select {
-	case what := <-r.said:
+	case what := <-r.reports:
 		if l, ok := what.(watcher.Listing); ok {
 			return l
 		}
-		r.t.Fatalf("the watcher said %v before it listed", what)
+		r.t.Fatalf("the watcher reported %v before it listed", what)
 	case err := <-r.ended:
 		r.t.Fatalf("Run returned %v before it listed", err)
 	}
 	return watcher.Listing{}
 }
 
-// change is the next change set, of n objects.
+// change returns the next change set, which must have n objects.
 func (r *runner) change(n int) []watcher.Object {
 	r.t.Helper()
 	select {
-	case what := <-r.said:
+	case what := <-r.reports:
 		set, ok := what.([]watcher.Object)
 		if !ok {
 			r.t.Fatalf("the watcher listed a second time")
@@ -237,13 +238,13 @@ func (r *runner) change(n int) []watcher.Object {
 	return nil
 }
 
-// fails waits for the run to end with an error that is not its context's, and
-// without a word.
+// fails waits until the run ends with an error that is not its context's. Until
+// then the watcher must report nothing.
 func (r *runner) fails() {
 	r.t.Helper()
 	select {
-	case what := <-r.said:
-		r.t.Fatalf("the source is down, and the watcher said %v", what)
+	case what := <-r.reports:
+		r.t.Fatalf("the source is down, and the watcher reported %v", what)
 	case err := <-r.ended:
 		if err == nil || errors.Is(err, context.Canceled) {
 			r.t.Fatalf("the source is down, and Run returned %v", err)
@@ -251,7 +252,7 @@ func (r *runner) fails() {
 	}
 }
 
-// sink is a watcher.Sink made of functions.
+// sink implements watcher.Sink with functions.
 type sink struct {
 	list   func(watcher.Listing) error
 	change func([]watcher.Object) error

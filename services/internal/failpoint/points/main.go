@@ -1,4 +1,4 @@
-// Points prints the steps at which a process can be ended, one a line.
+// Points prints the steps at which a process can be killed, one per line.
 package main
 
 import (
