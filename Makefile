@@ -73,7 +73,7 @@ race: tool-envoy $(API_SERVER) ## The modules' tests under the race detector
 	go test -p 2 -race $(UNITS)
 
 .PHONY: check
-check: check-tree lint check-proto check-modules ## All that must hold besides tests
+check: check-tree check-ids lint check-proto check-modules ## All that must hold besides tests
 
 .PHONY: check-tree
 check-tree: # Formatting; nothing unfinished, no path of one machine.
@@ -82,6 +82,11 @@ check-tree: # Formatting; nothing unfinished, no path of one machine.
 	@! git grep -nwE 'TO[D]O|FIX[M]E|XX[X]' -- . ':!LICENSE' || { echo 'finish it, or take the word away'; exit 1; }
 	@! git grep -nE '/(home|root|Users)/[A-Za-z0-9_.]' -- . || { echo 'a path of one machine does not belong in the tree'; exit 1; }
 	@! git grep -nF -e '$(CURDIR)/' -- . || { echo 'a path of this machine does not belong in the tree'; exit 1; }
+
+.PHONY: check-ids
+check-ids: # Each ID that the tree cites, such as SE-9, has a row in a table.
+	@echo 'check: ids'
+	@go test -count=1 -run '^TestIDs$$' ./services
 
 .PHONY: lint
 lint: ## golangci-lint over every module

@@ -14,7 +14,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// violation says which invariant of shared/model does not hold.
+// violation says which invariant does not hold: M1 to M8 or SIM-1 to SIM-8.
 type violation struct{ invariant, text string }
 
 func (v violation) Error() string { return v.invariant + ": " + v.text }
@@ -258,7 +258,7 @@ func (s *sim) checkSynced(v *version) {
 	fail("M8", "version %s was published while %s was not synced", v.v, shardOf(0))
 }
 
-// checkGuard is G1: no mass loss is published unheld.
+// checkGuard is SIM-1: no mass loss is published unheld.
 func (s *sim) checkGuard(v *version) {
 	before := s.byName[v.prev]
 	if before == nil || s.rewinds > 0 || s.has("build") || s.has("bad") {
@@ -276,7 +276,7 @@ func (s *sim) checkGuard(v *version) {
 			}
 		}
 		if len(lost) >= massLoss && unheld {
-			fail("G1", "version %s lost %v unheld", v.v, lost)
+			fail("SIM-1", "version %s lost %v unheld", v.v, lost)
 		}
 	}
 }
@@ -370,15 +370,15 @@ func (s *sim) unsettled() *violation {
 	return s.unruly(head)
 }
 
-// checkQuarantines is Q1: nothing is put into quarantine that two proxies have
+// checkQuarantines is SIM-6: nothing is put into quarantine that two proxies have
 // not rejected. Where faults strike, the leader may not know of all proxies.
 func (s *sim) checkQuarantines(v *version) {
 	for _, x := range slices.SortedFunc(maps.Keys(v.quarantined), compareSubjects) {
 		switch {
 		case len(s.rejected[x]) == 0:
-			fail("Q1", "version %s keeps %s from proxies, and none has rejected it", v.v, x.name)
+			fail("SIM-6", "version %s keeps %s from proxies, and none has rejected it", v.v, x.name)
 		case !s.faults && s.rewinds == 0 && !s.everQuarantined(x) && len(s.rejected[x]) < 2:
-			fail("Q1", "version %s keeps %s from proxies, and one alone has rejected it", v.v, x.name)
+			fail("SIM-6", "version %s keeps %s from proxies, and one alone has rejected it", v.v, x.name)
 		}
 	}
 }
@@ -387,10 +387,10 @@ func (s *sim) everQuarantined(x subject) bool {
 	return slices.ContainsFunc(s.ever[:len(s.ever)-1], func(v *version) bool { return v.quarantined[x] })
 }
 
-// misjudged is Q3: what all proxies reject is in quarantine, and nothing that is
+// misjudged is SIM-8: what all proxies reject is in quarantine, and nothing that is
 // not served.
 func (s *sim) misjudged(head *version) *violation {
-	no := func(format string, args ...any) *violation { return &violation{"Q3", fmt.Sprintf(format, args...)} }
+	no := func(format string, args ...any) *violation { return &violation{"SIM-8", fmt.Sprintf(format, args...)} }
 	byName := map[string]value{}
 	for k, v := range head.eff {
 		if k.Kind == config {
@@ -414,10 +414,10 @@ func (s *sim) misjudged(head *version) *violation {
 }
 
 // unfiled says whose file lacks what it serves, or has published. The model has
-// no name for it: D1.
+// no name for it: SIM-4.
 func (s *sim) unfiled(head *version) *violation {
 	no := func(name string) *violation {
-		return &violation{"D1", fmt.Sprintf("%s has no file of %s", name, head.v)}
+		return &violation{"SIM-4", fmt.Sprintf("%s has no file of %s", name, head.v)}
 	}
 	for _, f := range s.frontends {
 		if !f.replica.Persisted() {
@@ -429,7 +429,7 @@ func (s *sim) unfiled(head *version) *violation {
 			continue
 		}
 		if problem := b.m.Report().GetError(); problem != "" {
-			return &violation{"D1", b.name + ": " + problem}
+			return &violation{"SIM-4", b.name + ": " + problem}
 		}
 		if b.m.Filed().Less(head.v) {
 			return no(b.name)
@@ -526,7 +526,7 @@ func (s *sim) records() []events.Record {
 	return append(s.gone[:first:first], records...)
 }
 
-// final checks what can be checked only at the end: M3 by replays, and L2.
+// final checks what can be checked only at the end: M3 by replays, and SIM-3.
 func (s *sim) final() {
 	head := s.head()
 	s.replay(checkpoint{build: head.manifest.GetBuild()})
@@ -541,7 +541,7 @@ func (s *sim) final() {
 	}
 	for _, h := range head.holds {
 		if s.rewinds == 0 && gone[h.id] {
-			fail("L2", "hold %s was approved and is still there", h.id)
+			fail("SIM-3", "hold %s was approved and is still there", h.id)
 		}
 	}
 	if !s.has("op") || len(head.holds) == 0 {
@@ -561,6 +561,6 @@ func (s *sim) final() {
 		s.turn(procs)
 	}
 	if holds := s.head().holds; len(holds) > 0 {
-		fail("L2", "approved, and held again: %v", holds)
+		fail("SIM-3", "approved, and held again: %v", holds)
 	}
 }

@@ -123,7 +123,7 @@ type dropped struct {
 	kind   string
 }
 
-// checkKinds is K1: what a version has of a source does not vanish, unless the
+// checkKinds is SIM-5: what a version has of a source does not vanish, unless the
 // source could be read for its kind at a time when it was not there, or an
 // operator took the kind away. A new epoch goes on from the version that its
 // segment names; what is newer, or all where that version's content is lost too,
@@ -143,7 +143,7 @@ func (s *sim) checkKinds(v *version) {
 		}
 		since := slices.Index(src.hist[k], before.src[k])
 		if !slices.ContainsFunc(src.gone[k], func(at int) bool { return at > since }) {
-			fail("K1", "version %s has no %s any more, which was %d; nobody could see it go", v.v, short(k), before.src[k])
+			fail("SIM-5", "version %s has no %s any more, which was %d; nobody could see it go", v.v, short(k), before.src[k])
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (p *proxies) begin() {
 	}
 }
 
-// serve is told of what is served from now on. Q2: it is the same everywhere.
+// serve is told of what is served from now on. SIM-7: it is the same everywhere.
 func (p *proxies) serve(s *sim, st *replica.State, changed []index.Input) {
 	p.cache.Update(st.Version(), noTime, st.PushContext, changed)
 	view := p.client.View()
@@ -74,7 +74,7 @@ func (p *proxies) serve(s *sim, st *replica.State, changed []index.Input) {
 	}
 	at := served{st.Version(), st.Root()}
 	if sum, known := s.served[at]; known && sum != view.Sets[ident.CDS].Sum {
-		fail("Q2", "version %s is served in two ways", st.Version())
+		fail("SIM-7", "version %s is served in two ways", st.Version())
 	}
 	s.served[at] = view.Sets[ident.CDS].Sum
 	for _, stream := range p.streams {

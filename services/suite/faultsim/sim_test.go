@@ -20,7 +20,7 @@ type plan struct {
 	seed uint64
 	// faults are the names of the kinds of faults that strike.
 	faults []string
-	// without are the rules taken away, each named as in shared/model.
+	// without are the rules that are taken away, by name.
 	without []string
 	trace   bool
 }
