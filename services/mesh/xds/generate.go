@@ -78,7 +78,6 @@ func rawParts(r *index.Reader, t ident.ResourceType, selected index.SelectorSet)
 	return parts
 }
 
-// Make implements piece.Part.
 func (p rawPart) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	raw := r.RawOne(p.t, p.selector, p.name)
 	if raw == nil {

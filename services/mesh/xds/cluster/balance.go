@@ -9,8 +9,8 @@ import (
 	"meshlog.dev/services/mesh/xds/traffic"
 )
 
-// balance sets how an endpoint is chosen, and which are left out (DR-9 to
-// DR-12).
+// balance sets the load balancing of a cluster and which endpoints it leaves
+// out (DR-9 to DR-12).
 func balance(c *clusterv3.Cluster, policy traffic.Policy) {
 	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST {
 		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
@@ -18,8 +18,8 @@ func balance(c *clusterv3.Cluster, policy traffic.Policy) {
 		return
 	}
 	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{
-		// Envoy's own is 50. Here it is none unless a rule says it, so that
-		// endpoints may be sent that are not ready (EPS-2, I17).
+		// Envoy's default is 50. Here it is 0 unless a rule sets it, so that
+		// unhealthy endpoints can be sent without getting requests (EPS-2, I17).
 		HealthyPanicThreshold: percent(float64(policy.Outliers.GetMinHealthPercent())),
 	}
 	c.OutlierDetection = outlierDetection(policy.Outliers)
@@ -45,10 +45,10 @@ func balance(c *clusterv3.Cluster, policy traffic.Policy) {
 	}
 }
 
-// defaultRing is the smallest ring where the rule does not say one.
+// defaultRing is the minimum size of a ring if the rule sets none.
 const defaultRing = 1024
 
-// hash sets consistent hashing (DR-11); what is hashed stands in the routes.
+// hash sets consistent hashing (DR-11). What is hashed is part of the routes.
 func hash(c *clusterv3.Cluster, by *networking.LoadBalancerSettings_ConsistentHashLB) {
 	if by.GetMaglev() != nil {
 		c.LbPolicy = clusterv3.Cluster_MAGLEV
@@ -70,8 +70,8 @@ func hash(c *clusterv3.Cluster, by *networking.LoadBalancerSettings_ConsistentHa
 	}}
 }
 
-// slowStart is how the share of a new endpoint grows (DR-12); nil: it has its
-// share at once.
+// slowStart returns how the share of a new endpoint grows (DR-12); nil: it has
+// its full share at once.
 func slowStart(b *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {
 	w := b.GetWarmup()
 	if w == nil {
@@ -94,12 +94,13 @@ func slowStart(b *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartC
 	return s
 }
 
-// outlierDetection is when an endpoint that fails is left out for a while.
+// outlierDetection returns when a failing endpoint is left out for a while
+// (DR-9).
 func outlierDetection(o *networking.OutlierDetection) *clusterv3.OutlierDetection {
 	if o == nil {
 		return nil
 	}
-	// By share of success nothing is left out: small clusters would suffer.
+	// Nothing is ejected by its rate of successes: small clusters would suffer.
 	d := &clusterv3.OutlierDetection{EnforcingSuccessRate: wrapperspb.UInt32(0)}
 	if n := o.GetConsecutive_5XxErrors(); n != nil {
 		d.Consecutive_5Xx, d.EnforcingConsecutive_5Xx = wrapperspb.UInt32(n.GetValue()), enforceIf(n.GetValue() > 0)

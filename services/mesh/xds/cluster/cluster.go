@@ -1,5 +1,5 @@
-// Package cluster makes the Clusters and ClusterLoadAssignments of services as
-// Envoys take them: config-api.md 1.1, 1.2 and 1.7.
+// Package cluster makes the Clusters and ClusterLoadAssignments of services for
+// Envoys. The rows that it follows are in ../ROWS.md and ../../index/ROWS.md.
 //
 // It is pure.
 package cluster
@@ -23,15 +23,15 @@ import (
 	"meshlog.dev/services/mesh/xds/traffic"
 )
 
-// clusters is all clusters of one service: one a port, and one a port and
-// subset.
+// clusters is the part for the clusters of one service: one for each port, and
+// one for each port and subset.
 type clusters struct {
 	service index.ServiceID
 	rule    index.RuleID // zero: none
 	router  bool
 }
 
-// Clusters is what Envoys of a class get by CDS.
+// Clusters returns the parts that Envoys of a class get by CDS.
 func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	services := r.Services(class.Scope)
 	router := class.Client == index.ClientRouter
@@ -44,14 +44,12 @@ func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	case !router:
 		parts = append(parts, fixed{piece.BlackHoleCluster}, fixed{piece.PassthroughCluster})
 	case len(services) > 0:
-		// A world without services is one of raw resources, to which
-		// nothing is added.
+		// A world without services has raw resources only, to which nothing is added.
 		parts = append(parts, fixed{piece.BlackHoleCluster})
 	}
 	return parts
 }
 
-// Make implements piece.Part.
 func (p clusters) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	s := r.Service(p.service)
 	if s == nil {
@@ -62,7 +60,7 @@ func (p clusters) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 		m.rule, m.ruleKeys = r.DestinationRule(p.rule)
 	}
 	if s.Resolution == index.DNS || s.Resolution == index.DNSRoundRobin {
-		m.endpoints = r.Endpoints(p.service) // which come with the cluster (I19)
+		m.endpoints = r.Endpoints(p.service) // a DNS cluster contains its endpoints (I19)
 	}
 	return m.clusters(), m.problems
 }
@@ -72,17 +70,17 @@ type maker struct {
 	mesh      *meshconfig.MeshConfig
 	service   *index.Service
 	rule      *networking.DestinationRule // nil: none
-	ruleKeys  []ident.Key                 // of the objects that it comes from
-	endpoints index.Endpoints             // read only where they are made use of
-	view      index.ServiceView           // of endpoints that come by EDS
-	gateways  *index.NetworkGateways      // nil: the view asks for none
+	ruleKeys  []ident.Key                 // the objects that it was merged from
+	endpoints index.Endpoints             // set only if the caller needs them
+	view      index.ServiceView           // where the proxy is, for EDS
+	gateways  *index.NetworkGateways      // nil: the view needs none
 	router    bool
 
 	problems []problem.Diagnostic
 }
 
 func (m *maker) clusters() []piece.Piece {
-	if m.service.Resolution == index.DynamicDNS { // SE-8: not yet
+	if m.service.Resolution == index.DynamicDNS { // a host that each request names is not supported yet (SE-8)
 		return nil
 	}
 	var pieces []piece.Piece
@@ -100,8 +98,8 @@ func (m *maker) clusters() []piece.Piece {
 	return pieces
 }
 
-// cluster is that of a port and, unless nil, a subset (SVC-1, DR-4); nil if it
-// cannot be.
+// cluster returns the cluster of a port and, unless subset is nil, of a subset
+// (SVC-1, DR-4). It returns nil if there can be none.
 func (m *maker) cluster(port index.Port, subset *networking.Subset, policy traffic.Policy) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:           piece.ClusterName(m.service.Hostname, subset.GetName(), port.Number),
@@ -126,13 +124,13 @@ func (m *maker) cluster(port index.Port, subset *networking.Subset, policy traff
 	return c
 }
 
-// discover sets where endpoints come from.
+// discover sets where a cluster gets its endpoints from.
 func (m *maker) discover(c *clusterv3.Cluster, port index.Port, subset *networking.Subset, policy traffic.Policy) bool {
 	switch {
-	case policy.Balancer.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH, // DR-10
+	case policy.Balancer.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH, // connections go to the address that the caller chose (DR-10)
 		m.service.Resolution == index.Passthrough && !m.headlessEDS():
 		setType(c, clusterv3.Cluster_ORIGINAL_DST)
-		if port.Target != 0 && port.Target != port.Number && !m.service.Kubernetes { // SE-2
+		if port.Target != 0 && port.Target != port.Number && !m.service.Kubernetes { // targetPort replaces the port that the caller chose (SE-2)
 			c.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{
 				UpstreamPortOverride: wrapperspb.UInt32(port.Target),
 			}}
@@ -146,16 +144,17 @@ func (m *maker) discover(c *clusterv3.Cluster, port index.Port, subset *networki
 	return true
 }
 
-// headlessEDS says whether the endpoints of a headless service come by EDS: a
-// router is called by others' addresses, not by those of endpoints (SVC-3).
+// headlessEDS reports whether the endpoints of a headless service come by EDS.
+// Callers of a router never choose an endpoint's address, so there is nothing
+// to pass through (SVC-3).
 func (m *maker) headlessEDS() bool { return m.router && m.service.Headless }
 
 func setType(c *clusterv3.Cluster, t clusterv3.Cluster_DiscoveryType) {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: t}
 }
 
-// failClosed makes c a cluster without endpoints: what should be encrypted is
-// not sent otherwise (I25).
+// failClosed makes c a cluster without endpoints: what cannot be encrypted as
+// the rule says is not sent at all (I25).
 func (m *maker) failClosed(c *clusterv3.Cluster, policy traffic.Policy, why error) {
 	setType(c, clusterv3.Cluster_STATIC)
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName()}
@@ -166,9 +165,9 @@ func (m *maker) failClosed(c *clusterv3.Cluster, policy traffic.Policy, why erro
 	})
 }
 
-// metadata says which objects shaped a cluster (DR-27). A rule that has nothing
-// but subsets is not in the cluster of the whole service: subsets that come and
-// go would make Envoy warm it anew.
+// metadata names the rule and the subset of a cluster (DR-27). A rule that only
+// has subsets is not named in the cluster of the whole service: subsets that
+// come and go would make Envoy warm that cluster again.
 func (m *maker) metadata(subset *networking.Subset) *corev3.Metadata {
 	fields := map[string]*structpb.Value{}
 	if len(m.ruleKeys) > 0 && (subset != nil || m.rule.GetTrafficPolicy() != nil) {
@@ -185,17 +184,16 @@ func (m *maker) metadata(subset *networking.Subset) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: fields}}}
 }
 
-// report adds a problem once: each port and subset may have it.
+// report adds a problem once: several ports and subsets may have it.
 func (m *maker) report(d problem.Diagnostic) {
 	if !slices.Contains(m.problems, d) {
 		m.problems = append(m.problems, d)
 	}
 }
 
-// fixed is a cluster that comes from no service.
+// fixed is the part for a cluster that belongs to no service.
 type fixed struct{ name string }
 
-// Make implements piece.Part.
 func (p fixed) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return []piece.Piece{{Name: p.name, Message: p.cluster(r.Mesh())}}, nil
 }

@@ -19,8 +19,10 @@ import (
 // dnsJitter spreads the queries of many proxies.
 const dnsJitter = 100 * time.Millisecond
 
-// resolve makes c one whose endpoints are names (SE-6, SE-7, DR-28), which come
-// with it. It says whether there are any: there is nothing to wait for without.
+// resolve makes c a DNS cluster, which contains its endpoints (SE-6, SE-7,
+// DR-28). It reports whether there are any: without endpoints the cluster is
+// left out.
+//
 // The types STRICT_DNS and LOGICAL_DNS would do the same, but Envoy warns of
 // their settings and will remove them.
 func (m *maker) resolve(c *clusterv3.Cluster, port index.Port, subset *networking.Subset) bool {
@@ -41,7 +43,7 @@ func (m *maker) resolve(c *clusterv3.Cluster, port index.Port, subset *networkin
 		return false
 	}
 	if roundRobin {
-		names = names[:1] // of several ServiceEntries of one host
+		names = names[:1] // several ServiceEntries of the host may each name one
 	}
 	c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 		Name: "envoy.clusters.dns",

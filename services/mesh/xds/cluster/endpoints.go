@@ -18,21 +18,21 @@ import (
 	"meshlog.dev/services/mesh/xds/traffic"
 )
 
-// assignments is all ClusterLoadAssignments of one service: one a port, and
-// one a port and subset. One whose cluster a policy keeps from being of type
-// EDS is asked for by nobody.
+// assignments is the part for the ClusterLoadAssignments of one service: one
+// for each port, and one for each port and subset. If a policy makes a cluster
+// something else than EDS, no client asks for its assignment.
 type assignments struct {
 	service index.ServiceID
 	rule    index.RuleID // zero: none
 	view    index.ServiceView
 }
 
-// Endpoints is what Envoys of a class get by EDS.
+// Endpoints returns the parts that Envoys of a class get by EDS.
 func Endpoints(r *index.Reader, class index.EDSClass) []piece.Part {
 	services, views := r.Services(class.Scope), r.Views(class.View)
 	parts := make([]piece.Part, 0, len(services))
 	for _, s := range services {
-		headless := s.Headless && class.Client == index.ClientRouter // SVC-3
+		headless := s.Headless && class.Client == index.ClientRouter // routers get the endpoints of headless services (SVC-3)
 		if s.Resolution == index.Static || headless {
 			rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
 			parts = append(parts, assignments{s.ServiceID, rule, views.Of(s.ServiceID)})
@@ -41,7 +41,6 @@ func Endpoints(r *index.Reader, class index.EDSClass) []piece.Part {
 	return parts
 }
 
-// Make implements piece.Part.
 func (p assignments) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	s := r.Service(p.service)
 	if s == nil {
@@ -57,8 +56,8 @@ func (p assignments) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	return m.assignments(), nil
 }
 
-// assignments are those of a service. One without endpoints is one all the
-// same (I16): Envoy keeps what it has of those that are left out.
+// assignments returns an assignment for every port and subset, also without
+// endpoints: Envoy keeps the endpoints of an assignment that is left out (I16).
 func (m *maker) assignments() []piece.Piece {
 	subsets := m.rule.GetSubsets()
 	pieces := make([]piece.Piece, 0, len(m.service.Ports)*(1+len(subsets)))
@@ -76,16 +75,16 @@ func (m *maker) assignments() []piece.Piece {
 	return pieces
 }
 
-// Labels of services whose clients stay with an endpoint (SVC-15).
+// Labels of services whose clients stay with one endpoint (SVC-15).
 const (
 	sessionLabel       = "istio.io/persistent-session"
 	sessionHeaderLabel = "istio.io/persistent-session-header"
 )
 
-// choose is the endpoints of a port that have the labels of a subset. Those
-// that are not ready are sent where Envoy never uses them in panic, or where
-// somebody's session may be there (EPS-2); those that drain in the latter case
-// only (EPS-1).
+// choose returns the endpoints of a port with the labels of a subset. Unhealthy
+// ones are sent if Envoy has no panic mode, in which it would use them, or if a
+// client's session may be bound to one (EPS-2). Draining ones are sent in the
+// latter case only (EPS-1).
 func (m *maker) choose(port uint32, labels map[string]string, noPanic bool) []*index.Endpoint {
 	sessions := m.service.Labels[sessionLabel] != "" || m.service.Labels[sessionHeaderLabel] != ""
 	all := m.endpoints[port]
@@ -102,7 +101,7 @@ func (m *maker) choose(port uint32, labels map[string]string, noPanic bool) []*i
 	return chosen
 }
 
-// HasLabels says whether an endpoint is one of a subset with those labels.
+// HasLabels reports whether an endpoint has all these labels.
 func HasLabels(e *index.Endpoint, labels map[string]string) bool {
 	for name, value := range labels {
 		if v, ok := e.Labels[name]; !ok || v != value {
@@ -112,8 +111,8 @@ func HasLabels(e *index.Endpoint, labels map[string]string) bool {
 	return true
 }
 
-// Assignment is the message that holds those endpoints, in groups by locality,
-// which are sorted (LOC-4, EPB-1). It sorts the endpoints.
+// Assignment returns a ClusterLoadAssignment with these endpoints, grouped by
+// locality and sorted (LOC-4, EPB-1). It sorts the slice.
 func Assignment(name string, endpoints []*index.Endpoint) *endpointv3.ClusterLoadAssignment {
 	slices.SortStableFunc(endpoints, func(a, b *index.Endpoint) int { return compareLocalities(a.Locality, b.Locality) })
 	scale := weightScale(endpoints)
@@ -138,8 +137,8 @@ func compareLocalities(a, b proxy.Locality) int {
 	return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.SubZone, b.SubZone))
 }
 
-// weightScale makes weights small enough that all together fit into the 32 bits
-// that Envoy allows their sum, and at least 1 (I21).
+// weightScale returns a function that scales weights so that their sum fits
+// into the 32 bits that Envoy allows, and each is at least 1 (I21).
 func weightScale(endpoints []*index.Endpoint) func(uint32) uint32 {
 	var sum uint64
 	for _, e := range endpoints {
@@ -172,7 +171,7 @@ func lbEndpoint(e *index.Endpoint, weight uint32) *endpointv3.LbEndpoint {
 	case index.Draining:
 		lb.HealthStatus = corev3.HealthStatus_DRAINING
 	}
-	if weight != 1 { // which is what no weight means
+	if weight != 1 { // Envoy's default
 		lb.LoadBalancingWeight = wrapperspb.UInt32(weight)
 	}
 	return lb
@@ -187,7 +186,7 @@ func address(e *index.Endpoint) *corev3.Address {
 	}}}
 }
 
-// endpointMetadata names the workload in Istio's form (EPS-6), for access logs:
+// endpointMetadata names the workload as Istio does, for access logs (EPS-6):
 // name;namespace;canonical name;canonical revision;cluster.
 func endpointMetadata(e *index.Endpoint) *corev3.Metadata {
 	if e.Workload == "" {

@@ -22,7 +22,7 @@ import (
 	"meshlog.dev/services/mesh/xds/traffic"
 )
 
-// defaultConnectTimeout is what counts if not even the mesh says one.
+// defaultConnectTimeout holds if neither the rule nor the mesh sets one.
 const defaultConnectTimeout = 10 * time.Second
 
 func (m *maker) connectTimeout(pool *networking.ConnectionPoolSettings) *durationpb.Duration {
@@ -34,7 +34,7 @@ func (m *maker) connectTimeout(pool *networking.ConnectionPoolSettings) *duratio
 	return durationpb.New(defaultConnectTimeout)
 }
 
-// positive is d, or nil where Envoy would not take it.
+// positive returns d, or nil if Envoy would reject it.
 func positive(d *durationpb.Duration) *durationpb.Duration {
 	if d.IsValid() && d.AsDuration() > 0 {
 		return d
@@ -42,8 +42,9 @@ func positive(d *durationpb.Duration) *durationpb.Duration {
 	return nil
 }
 
-// limit sets the circuit breakers (DR-6, DR-7, DR-8). What is not limited is
-// unlimited: Envoy's own defaults cut retries off while pods are replaced.
+// limit sets the circuit breakers (DR-6, DR-7, DR-8). Without a limit in the
+// rule there is none: Envoy's defaults would cut off retries while pods are
+// replaced.
 func limit(c *clusterv3.Cluster, policy traffic.Policy) {
 	http := policy.Pool.GetHttp()
 	thresholds := &clusterv3.CircuitBreakers_Thresholds{
@@ -82,7 +83,7 @@ func retryBudget(b *networking.TrafficPolicy_RetryBudget) *clusterv3.CircuitBrea
 	return budget
 }
 
-// keepAlive sets TCP's, as the rule says it, or else the mesh.
+// keepAlive sets TCP keepalive from the rule, else from the mesh.
 func keepAlive(c *clusterv3.Cluster, mesh *meshconfig.MeshConfig, pool *networking.ConnectionPoolSettings) {
 	k := pool.GetTcp().GetTcpKeepalive()
 	if k == nil {
@@ -114,12 +115,12 @@ func packOptions(o *httpv3.HttpProtocolOptions) map[string]*anypb.Any {
 	return map[string]*anypb.Any{httpOptionsKey: piece.Any(o)}
 }
 
-// httpOptions is how HTTP is spoken to endpoints; nil: HTTP/1.1, by the
-// defaults.
+// httpOptions returns how endpoints are called in HTTP; nil: in HTTP/1.1 with
+// Envoy's defaults.
 func (m *maker) httpOptions(port index.Port, policy traffic.Policy) map[string]*anypb.Any {
 	http := policy.Pool.GetHttp()
 	var o *httpv3.HttpProtocolOptions
-	set := true // to something else than the default
+	set := true // whether o differs from the default
 	switch {
 	case m.upgrades(port, http):
 		o = asHTTP2(http)
@@ -127,7 +128,7 @@ func (m *maker) httpOptions(port index.Port, policy traffic.Policy) map[string]*
 		o = asCaller(http)
 	case port.Protocol.IsHTTP2():
 		o = asHTTP2(http)
-	case port.Protocol == index.Sniffed && !m.router: // a router sees what its own server is told
+	case port.Protocol == index.Sniffed && !m.router: // a router's own port decides which protocol arrives
 		o = asCaller(http)
 	default:
 		o, set = asHTTP1(), false
@@ -141,8 +142,8 @@ func (m *maker) httpOptions(port index.Port, policy traffic.Policy) map[string]*
 	return packOptions(o)
 }
 
-// upgrades says whether HTTP/1.1 becomes HTTP/2 (DR-7). A rule may say so of
-// any port, the mesh only of those that are known to be HTTP.
+// upgrades reports whether HTTP/1.1 becomes HTTP/2 (DR-7). A rule may upgrade
+// any port, the mesh only ports that are known to be HTTP.
 func (m *maker) upgrades(port index.Port, http *networking.ConnectionPoolSettings_HTTPSettings) bool {
 	switch http.GetH2UpgradePolicy() {
 	case networking.ConnectionPoolSettings_HTTPSettings_UPGRADE:
@@ -171,7 +172,7 @@ func explicit(c *httpv3.HttpProtocolOptions_ExplicitHttpConfig) *httpv3.HttpProt
 	}
 }
 
-// asCaller speaks to endpoints what the caller speaks.
+// asCaller calls endpoints in the protocol of the caller.
 func asCaller(http *networking.ConnectionPoolSettings_HTTPSettings) *httpv3.HttpProtocolOptions {
 	return &httpv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
@@ -194,8 +195,8 @@ func http2(http *networking.ConnectionPoolSettings_HTTPSettings) *corev3.Http2Pr
 	return o
 }
 
-// commonOptions is what the rule says of connections; that of HTTP before that
-// of TCP.
+// commonOptions returns the rule's limits for connections; those for HTTP win
+// over those for TCP.
 func commonOptions(pool *networking.ConnectionPoolSettings) *corev3.HttpProtocolOptions {
 	o := &corev3.HttpProtocolOptions{
 		IdleTimeout:           pool.GetHttp().GetIdleTimeout(),
@@ -213,7 +214,8 @@ func commonOptions(pool *networking.ConnectionPoolSettings) *corev3.HttpProtocol
 	return o
 }
 
-// errorCodes is which answers count as errors of an endpoint (DR-9); nil: 5xx.
+// errorCodes returns the answers that count as errors of an endpoint (DR-9);
+// nil: 5xx.
 func errorCodes(o *networking.OutlierDetection) *httpv3.HttpProtocolOptions_OutlierDetection {
 	codes := o.GetOutlierDetectionHttpErrorCodes()
 	if len(codes) == 0 {
@@ -224,7 +226,7 @@ func errorCodes(o *networking.OutlierDetection) *httpv3.HttpProtocolOptions_Outl
 		predicates[i] = statusIs(code)
 	}
 	match := predicates[0]
-	if len(predicates) > 1 { // a set has at least two
+	if len(predicates) > 1 { // Envoy wants at least two in a set
 		match = &matcherv3.MatchPredicate{Rule: &matcherv3.MatchPredicate_OrMatch{
 			OrMatch: &matcherv3.MatchPredicate_MatchSet{Rules: predicates},
 		}}

@@ -11,10 +11,11 @@ import (
 	"meshlog.dev/services/mesh/proxy"
 )
 
-// See is endpoints as they are seen from somewhere (NET-2, NET-5, NET-6): those
-// of other networks collapse to the gateways by which these are entered, with
-// their weight. A proxy tells endpoints apart by their addresses, so of several
-// with one the first is left. What is returned may be the slice that was given.
+// See returns endpoints as a proxy at a place sees them (NET-2, NET-5, NET-6):
+// endpoints of other networks are replaced by the gateways of those networks,
+// with their weight. A proxy tells endpoints apart by address, so of several
+// with one address only the first is kept. It reuses the slice that it is
+// given.
 func See(endpoints []*index.Endpoint, view index.ServiceView, gateways *index.NetworkGateways) []*index.Endpoint {
 	s := split{view: view, gateways: gateways, scale: 1}
 	direct := endpoints[:0]
@@ -24,7 +25,7 @@ func See(endpoints []*index.Endpoint, view index.ServiceView, gateways *index.Ne
 		case names(view.Hidden, e.Network):
 		case names(view.Through, e.Network):
 			s.add(e)
-		case e.Address == "": // only gateways know where it is
+		case e.Address == "": // only its network's gateways can reach it
 		case len(direct) > 0 && direct[len(direct)-1].Address == e.Address && direct[len(direct)-1].Port == e.Port:
 		default:
 			direct = append(direct, e)
@@ -36,7 +37,7 @@ func See(endpoints []*index.Endpoint, view index.ServiceView, gateways *index.Ne
 	return s.collapse(direct)
 }
 
-// names says whether a list of names, a line each, has one.
+// names reports whether a list, one name per line, contains a name.
 func names(lines, name string) bool {
 	if lines == "" || name == "" {
 		return false
@@ -49,12 +50,12 @@ func names(lines, name string) bool {
 	return false
 }
 
-// split gathers the endpoints that are behind gateways.
+// split collects the endpoints that are behind gateways.
 type split struct {
 	view     index.ServiceView
 	gateways *index.NetworkGateways
 	behind   []behind
-	scale    uint64 // by which all weights are multiplied to be divided among gateways
+	scale    uint64 // multiplies all weights, so that they can be divided among gateways
 }
 
 // behind is an endpoint with the gateways that lead to it.
@@ -63,15 +64,15 @@ type behind struct {
 	gateways []index.NetworkGateway
 }
 
-// entrance is a gateway, and the weight of what is behind it by locality.
+// entrance is a gateway with the weight behind it by locality.
 type entrance struct {
 	index.NetworkGateway
 	weights map[proxy.Locality]uint64
 }
 
-// add leaves out who cannot be reached: gateways tell services apart by what
-// Istio's mutual TLS says, and whether an endpoint that is not healthy is
-// called is up to them.
+// add leaves out endpoints that cannot be reached. A gateway finds the service
+// in Istio's mutual TLS, so the endpoint must speak it. An unhealthy endpoint
+// is left out because the gateway decides which endpoint it calls.
 func (s *split) add(e *index.Endpoint) {
 	if !e.MutualTLS || e.Health != index.Healthy {
 		return
@@ -89,8 +90,8 @@ func (s *split) add(e *index.Endpoint) {
 	s.scale = leastCommonMultiple(s.scale, uint64(len(gateways)))
 }
 
-// collapse is the direct endpoints and the gateways, whose weights are to each
-// other as those of the endpoints for which they stand.
+// collapse returns the direct endpoints and the gateways. Their weights have
+// the same ratio as those of the endpoints that they stand for.
 func (s *split) collapse(direct []*index.Endpoint) []*index.Endpoint {
 	all := make([]*index.Endpoint, 0, len(direct)+len(s.behind))
 	for _, e := range direct {
@@ -107,7 +108,8 @@ func (s *split) collapse(direct []*index.Endpoint) []*index.Endpoint {
 	return all
 }
 
-// entrances are the gateways, each address once: Envoy drops every other one.
+// entrances returns the gateways, each address once: Envoy drops every further
+// one.
 func (s *split) entrances() []entrance {
 	found := map[netip.AddrPort]entrance{}
 	for _, b := range s.behind {
@@ -124,7 +126,8 @@ func (s *split) entrances() []entrance {
 	return all
 }
 
-// endpoint is a gateway where most of what is behind it is.
+// endpoint returns the gateway as an endpoint, at the locality of most of the
+// weight behind it.
 func (g *entrance) endpoint() *index.Endpoint {
 	e := &index.Endpoint{Address: g.Address.String(), Port: g.Port, Network: g.Network, ClusterID: g.Cluster, MutualTLS: true}
 	var sum, most uint64
@@ -140,8 +143,8 @@ func (g *entrance) endpoint() *index.Endpoint {
 
 func clip(weight uint64) uint32 { return uint32(min(weight, math.MaxUint32)) }
 
-// leastCommonMultiple stays so small that weights of 32 bits can be multiplied
-// by it; divided among more gateways than that, they are rounded down.
+// leastCommonMultiple is limited, so that weights of 32 bits can be multiplied
+// by it. With more gateways than the limit, weights are rounded down.
 func leastCommonMultiple(a, b uint64) uint64 {
 	x, y := a, b
 	for y > 0 {

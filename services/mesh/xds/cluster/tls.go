@@ -20,12 +20,12 @@ import (
 	"meshlog.dev/services/mesh/xds/traffic"
 )
 
-// systemCAs is where a proxy's system keeps the authorities that it trusts. An
-// Envoy whose image has none there rejects the cluster: it sends nothing.
+// systemCAs is the file of authorities that a proxy's system trusts. An Envoy
+// whose image lacks it rejects the cluster, so it sends nothing.
 const systemCAs = "/etc/ssl/certs/ca-certificates.crt"
 
-// transportSocket is how connections to endpoints are made; nil: as plain TCP.
-// With an error they must not be made at all.
+// transportSocket returns how to connect to endpoints; nil: with plain TCP.
+// With an error there must be no connections at all.
 func (m *maker) transportSocket(port index.Port, policy traffic.Policy) (*corev3.TransportSocket, error) {
 	socket, err := m.tlsSocket(port, policy)
 	if err != nil || policy.ProxyProtocol == nil {
@@ -38,7 +38,7 @@ func (m *maker) transportSocket(port index.Port, policy traffic.Policy) (*corev3
 	if policy.ProxyProtocol.GetVersion() == networking.TrafficPolicy_ProxyProtocol_V2 {
 		version = corev3.ProxyProtocolConfig_V2
 	}
-	return transportSocket("envoy.transport_sockets.upstream_proxy_protocol", &proxyprotocolv3.ProxyProtocolUpstreamTransport{ // DR-22
+	return transportSocket("envoy.transport_sockets.upstream_proxy_protocol", &proxyprotocolv3.ProxyProtocolUpstreamTransport{ // a PROXY header precedes the connection (DR-22)
 		Config:          &corev3.ProxyProtocolConfig{Version: version},
 		TransportSocket: socket,
 	}), nil
@@ -48,7 +48,8 @@ func transportSocket(name string, m proto.Message) *corev3.TransportSocket {
 	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: piece.Any(m)}}
 }
 
-// tlsSocket is DR-16, DR-17 and DR-20.
+// tlsSocket returns the TLS settings of a rule: none for DISABLE (DR-16), those
+// of SIMPLE and MUTUAL (DR-17) with the mesh's parameters (DR-20).
 func (m *maker) tlsSocket(port index.Port, policy traffic.Policy) (*corev3.TransportSocket, error) {
 	tls := policy.TLS
 	switch tls.GetMode() {
@@ -78,7 +79,7 @@ func (m *maker) tlsSocket(port index.Port, policy traffic.Policy) (*corev3.Trans
 	return transportSocket("envoy.transport_sockets.tls", &tlsv3.UpstreamTlsContext{Sni: tls.GetSni(), CommonTlsContext: common}), nil
 }
 
-// tlsParameters are the versions and ciphers that are offered (DR-20).
+// tlsParameters returns the versions and ciphers that are offered (DR-20).
 func tlsParameters(defaults *meshconfig.MeshConfig_TLSConfig) *tlsv3.TlsParameters {
 	p := &tlsv3.TlsParameters{
 		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
@@ -92,7 +93,7 @@ func tlsParameters(defaults *meshconfig.MeshConfig_TLSConfig) *tlsv3.TlsParamete
 	return p
 }
 
-// validation is what certificates of endpoints must prove.
+// validation returns what an endpoint's certificate must prove.
 func (m *maker) validation(tls *networking.ClientTLSSettings) *tlsv3.CommonTlsContext_ValidationContext {
 	v := &tlsv3.CertificateValidationContext{}
 	if !tls.GetInsecureSkipVerify().GetValue() {
@@ -110,16 +111,17 @@ func (m *maker) validation(tls *networking.ClientTLSSettings) *tlsv3.CommonTlsCo
 	return &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: v}
 }
 
-// subjectAltNames are those of which a certificate must have one; none: that of
-// the request's host.
+// subjectAltNames returns the names of which a certificate must have one; none:
+// the name of the request's host. Names of the rule win over names of the
+// ServiceEntry (SE-12).
 func (m *maker) subjectAltNames(tls *networking.ClientTLSSettings) []string {
 	if names := tls.GetSubjectAltNames(); len(names) > 0 {
 		return names
 	}
-	return m.service.SubjectAltNames // SE-12
+	return m.service.SubjectAltNames
 }
 
-// subjectAltName matches exactly that name.
+// subjectAltName matches exactly this name.
 func subjectAltName(name string) *tlsv3.SubjectAltNameMatcher {
 	m := &tlsv3.SubjectAltNameMatcher{
 		SanType: tlsv3.SubjectAltNameMatcher_DNS,
@@ -136,9 +138,9 @@ func subjectAltName(name string) *tlsv3.SubjectAltNameMatcher {
 	return m
 }
 
-// automaticNames takes what the rule leaves open from the request's host: the
-// name that is asked for, and that the certificate must have. (The latter would
-// replace names that are said.)
+// automaticNames takes the names that the rule leaves open from the request's
+// host: the server name to ask for, and the name that the certificate must
+// have. The latter would replace names of the rule.
 func (m *maker) automaticNames(tls *networking.ClientTLSSettings) *corev3.UpstreamHttpProtocolOptions {
 	switch tls.GetMode() {
 	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:

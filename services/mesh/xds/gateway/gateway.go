@@ -1,5 +1,5 @@
 // Package gateway merges the Gateways that select a router: which of its ports
-// serve what, for which hosts (GW-2).
+// serve which hosts (GW-2).
 //
 // It is pure.
 package gateway
@@ -19,30 +19,31 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Kind is what a port's servers do with connections. A port has one kind.
+// Kind says how the servers of a port treat connections. All servers of a port
+// have one kind.
 type Kind uint8
 
 // Kinds of ports.
 const (
-	HTTP Kind = iota // requests, in the clear
-	TCP              // connections, as they come
+	HTTP Kind = iota // plain HTTP
+	TCP              // connections are forwarded as they are
 )
 
-// Port is what a router listens on.
+// Port is a port that a router listens on.
 type Port struct {
 	Number uint32
 	Bind   string // an IP
 	Kind   Kind
-	// GRPCWeb: one of its servers speaks gRPC-Web.
+	// GRPCWeb: one of its servers takes gRPC-Web.
 	GRPCWeb bool
-	// Servers in the order in which they count; for TCP one.
+	// Servers, the first wins; one for TCP.
 	Servers []Server
 }
 
-// Name is the listener's.
+// Name returns the name of the listener.
 func (p *Port) Name() string { return p.Bind + "_" + strconv.FormatUint(uint64(p.Number), 10) }
 
-// Routes is the RouteConfiguration of an HTTP port (GW-7).
+// Routes returns the name of an HTTP port's RouteConfiguration (GW-7).
 func (p *Port) Routes() string {
 	name := "http." + strconv.FormatUint(uint64(p.Number), 10)
 	if p.Bind != anyAddress {
@@ -51,25 +52,25 @@ func (p *Port) Routes() string {
 	return name
 }
 
-// Server is one of a Gateway's.
+// Server is a server of a Gateway.
 type Server struct {
-	// Gateway is namespace/name: how VirtualServices call it.
+	// Gateway is namespace/name, as VirtualServices write it.
 	Gateway string
 	Hosts   []Host
-	// HTTPSRedirect: who comes without TLS is sent to where there is (GW-8).
+	// HTTPSRedirect: plain HTTP is redirected to HTTPS (GW-8).
 	HTTPSRedirect bool
 }
 
-// Host is one that a server serves (GW-6).
+// Host is a host that a server serves (GW-6).
 type Host struct {
-	// Namespace is in which VirtualServices may be for it; empty: any.
+	// Namespace limits the VirtualServices that may serve it; empty: any.
 	Namespace string
 	Name      string // a host, or a wildcard
 }
 
-// Intersect is the hosts for which a VirtualService of that namespace counts
-// here: of each pair the narrower one. In the order of the VirtualService,
-// without doubles.
+// Intersect returns the hosts for which a VirtualService of a namespace counts
+// here: of each pair the narrower host, each once, in the order of the
+// VirtualService.
 func (s Server) Intersect(namespace string, hosts []string) []string {
 	var out []string
 	for _, host := range hosts {
@@ -93,7 +94,7 @@ func (s Server) Intersect(namespace string, hosts []string) []string {
 	return out
 }
 
-// Covers says whether wildcard, if it is one, stands for host, which may be a
+// Covers reports whether wildcard, if it is one, matches host, which may be a
 // narrower wildcard.
 func Covers(wildcard, host string) bool {
 	return strings.HasPrefix(wildcard, "*") && len(host) >= len(wildcard) && strings.HasSuffix(host, wildcard[1:]) && host != wildcard
@@ -101,8 +102,8 @@ func Covers(wildcard, host string) bool {
 
 const anyAddress = "0.0.0.0"
 
-// Ports merges the Gateways of the selectors that matched a router, sorted by
-// number and address. What cannot be served is left out, and reported.
+// Ports merges the Gateways whose selectors matched a router, sorted by number
+// and address. It leaves out what cannot be served and reports it.
 func Ports(r *index.Reader, selectors index.SelectorSet) ([]*Port, []problem.Diagnostic) {
 	var all []index.Gateway
 	for _, s := range selectors.Selectors() {
@@ -148,7 +149,7 @@ type address struct {
 	number uint32
 }
 
-// merged is a port with who was there first.
+// merged is a port with the server that came first.
 type merged struct {
 	Port
 	served   bool
@@ -156,7 +157,7 @@ type merged struct {
 	first    ident.Key
 }
 
-// add takes server i of g in.
+// add adds server i of g.
 func (m *merge) add(g index.Gateway, i int) {
 	s := g.Spec.GetServers()[i]
 	at := fmt.Sprintf("spec.servers[%d]", i)
@@ -176,8 +177,8 @@ func (m *merge) add(g index.Gateway, i int) {
 	where := address{bind, s.GetPort().GetNumber()}
 	p := m.ports[where]
 	if p == nil {
-		// A port that cannot be served is taken all the same: a server that is
-		// plain must not stand in for one that was meant to be encrypted.
+		// A port that cannot be served stays reserved: a plain server must not
+		// replace one that was meant to be encrypted.
 		p = &merged{Port: Port{Number: where.number, Bind: bind, Kind: kind}, served: served, protocol: protocol, first: g.Key}
 		m.ports[where] = p
 	} else if p.served && served && (p.Kind != kind || kind == TCP) || p.served != served {
@@ -185,7 +186,7 @@ func (m *merge) add(g index.Gateway, i int) {
 		return
 	}
 	if !served {
-		if protocol != "HTTPS" && protocol != "TLS" { // of which users know that there are none yet
+		if protocol != "HTTPS" && protocol != "TLS" { // both are documented as not supported
 			reject(".tls", "connections are not decrypted yet", "use HTTP or TCP without tls, or leave TLS to something in front")
 		}
 		return
@@ -197,7 +198,8 @@ func (m *merge) add(g index.Gateway, i int) {
 	})
 }
 
-// kindOf is what a server does (GW-4); ok is false for what is not served.
+// kindOf returns how a server treats connections (GW-4); ok is false if it
+// cannot be served.
 func kindOf(protocol string, tls *networking.ServerTLSSettings) (kind Kind, ok bool) {
 	switch protocol {
 	case "HTTP", "HTTP2", "GRPC", "GRPC-WEB":

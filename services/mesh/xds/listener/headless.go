@@ -15,14 +15,14 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// toEndpoints is the chains of a sidecar's listener for connections to the
-// endpoints of services without an address (LSN-10): one a service. They are
-// one part because an endpoint may be of several services, of which one gets
-// its connections.
+// toEndpoints is the part for a sidecar's filter chains for connections to the
+// endpoints of services without an address, one chain for each service
+// (LSN-10). It is one part because an endpoint may belong to several services,
+// and only one of them can get its connections.
 type toEndpoints struct {
 	listener string
 	port     uint32
-	services string // a line each, of the namespace and the host
+	services string // namespace/host, one per line
 }
 
 func lines(services []*index.Service, cluster string) string {
@@ -39,7 +39,6 @@ func lines(services []*index.Service, cluster string) string {
 	return strings.Join(all, "\n")
 }
 
-// Make implements piece.Part.
 func (p toEndpoints) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	taken := map[netip.Addr]bool{}
 	var all []*listenerv3.FilterChain

@@ -19,17 +19,15 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// requests is the chain of a sidecar's listener for who speaks HTTP (LSN-5,
-// LSN-7).
+// requests is the part for a sidecar's filter chain for HTTP (LSN-5, LSN-7).
 type requests struct {
 	listener string
-	routes   string // the RouteConfiguration
+	routes   string
 	grpcWeb  bool
-	// others: the listener has chains for what is not HTTP.
+	// others: the listener also has chains for what is not HTTP.
 	others bool
 }
 
-// Make implements piece.Part.
 func (q requests) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	c := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{manager(r.Mesh(), "outbound_"+q.listener, q.routes, q.grpcWeb, nil)}}
 	if q.others {
@@ -47,11 +45,11 @@ func chains(listener string, all ...*listenerv3.FilterChain) []piece.Piece {
 	return []piece.Piece{{Name: listener, Message: &listenerv3.Listener{FilterChains: all}, Partial: true}}
 }
 
-// manager is the network filter that reads requests (LSN-14); edge changes it
-// for routers.
+// manager returns the network filter that reads requests (LSN-14); edge changes
+// it for routers.
 func manager(mesh *meshconfig.MeshConfig, stats, routes string, grpcWeb bool, edge func(*hcmv3.HttpConnectionManager)) *listenerv3.Filter {
 	source := piece.FromADS()
-	source.InitialFetchTimeout = durationpb.New(0) // no requests before there are routes
+	source.InitialFetchTimeout = durationpb.New(0) // wait for the routes, however long
 	m := &hcmv3.HttpConnectionManager{
 		StatPrefix: stats,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{
@@ -60,7 +58,7 @@ func manager(mesh *meshconfig.MeshConfig, stats, routes string, grpcWeb bool, ed
 		HttpFilters:       filters(grpcWeb),
 		StreamIdleTimeout: durationpb.New(0),
 		Proxy_100Continue: true,
-		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}}, // VSA-16
+		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}}, // WebSocket is always allowed (VSA-16)
 	}
 	normalize(m, mesh.GetPathNormalization().GetNormalization())
 	if edge != nil {
@@ -69,7 +67,7 @@ func manager(mesh *meshconfig.MeshConfig, stats, routes string, grpcWeb bool, ed
 	return networkFilter("envoy.filters.network.http_connection_manager", m)
 }
 
-// normalize says how paths are rewritten before they are matched (MC-9).
+// normalize sets how paths are rewritten before they are matched (MC-9).
 func normalize(m *hcmv3.HttpConnectionManager, how meshconfig.MeshConfig_ProxyPathNormalization_NormalizationType) {
 	m.NormalizePath = wrapperspb.Bool(how != meshconfig.MeshConfig_ProxyPathNormalization_NONE)
 	switch how {
@@ -81,7 +79,7 @@ func normalize(m *hcmv3.HttpConnectionManager, how meshconfig.MeshConfig_ProxyPa
 	}
 }
 
-// filters is the HTTP filters, in their order (LSN-15).
+// filters returns the HTTP filters in their order (LSN-15).
 func filters(grpcWeb bool) []*hcmv3.HttpFilter {
 	var all []*hcmv3.HttpFilter
 	add := func(name string, config proto.Message) {
@@ -100,11 +98,10 @@ func networkFilter(name string, config proto.Message) *listenerv3.Filter {
 	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: piece.Any(config)}}
 }
 
-// proxied is the listener to which callers send requests as to a proxy
-// (LSN-13).
+// proxied is the part for the listener to which callers send requests as to a
+// proxy (LSN-13).
 type proxied struct{ port uint32 }
 
-// Make implements piece.Part.
 func (p proxied) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	name := listenerName(loopback, p.port)
 	absolute := func(m *hcmv3.HttpConnectionManager) {

@@ -1,8 +1,8 @@
 // Package listener makes Listeners: for sidecars those of the services that
 // they call, for routers those of their Gateways.
 //
-// A sidecar's Listener is made of a head and a piece for each of its filter
-// chains, so that a service's chain is made once, wherever it is used.
+// A sidecar's Listener consists of a head and a piece for each filter chain, so
+// a service's chain is made once for all Listeners that have it.
 //
 // It is pure.
 package listener
@@ -24,7 +24,7 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// Listeners says what the Listeners for a class of Envoys are made of.
+// Listeners returns the parts of the Listeners for a class of Envoys.
 func Listeners(r *index.Reader, class index.LDSClass) []piece.Part {
 	switch class.Client {
 	case index.ClientSidecar:
@@ -35,10 +35,10 @@ func Listeners(r *index.Reader, class index.LDSClass) []piece.Part {
 	return nil
 }
 
-// anyAddress and loopback are where sidecars listen for what is not for one
-// virtual IP: with redirected connections and without. Without, services on
-// ports below 1024 need a sidecar that may bind them; it rejects the listeners
-// that it cannot bind, and takes the others.
+// anyAddress and loopback are the addresses of listeners that are not bound to
+// one virtual IP: with redirected connections and without. Without redirection
+// a service on a port below 1024 needs a sidecar that may bind it; Envoy
+// rejects the listeners that it cannot bind and takes the others.
 const (
 	anyAddress = "0.0.0.0"
 	loopback   = "127.0.0.1"
@@ -48,18 +48,17 @@ func listenerName(address string, port uint32) string {
 	return address + "_" + strconv.FormatUint(uint64(port), 10)
 }
 
-// head is what a sidecar's listener says besides its filter chains.
+// head is the part for a sidecar's listener without its filter chains.
 type head struct {
 	address string
 	port    uint32
-	// bind: connections come to its port, instead of being redirected.
+	// bind: the listener binds its port, because nothing redirects connections.
 	bind bool
-	// requests, serverNames: its chains are chosen by whether HTTP is spoken,
-	// and by the server name that a TLS client asks for.
+	// requests, serverNames: its chains are chosen by whether the connection is
+	// HTTP, and by the server name that a TLS client asks for.
 	requests, serverNames bool
 }
 
-// Make implements piece.Part.
 func (h head) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	l := &listenerv3.Listener{
 		Name:                             listenerName(h.address, h.port),
@@ -91,11 +90,10 @@ func socket(address string, port uint32) *corev3.Address {
 	}}}
 }
 
-// virtualOutbound takes all connections that are redirected, and hands those
-// over for whose destination there is a listener (LSN-1).
+// virtualOutbound is the part for the listener that takes all redirected
+// connections and hands each to the listener of its destination (LSN-1).
 type virtualOutbound struct{}
 
-// Make implements piece.Part.
 func (virtualOutbound) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	const name = "virtualOutbound"
 	mesh := r.Mesh()
@@ -105,7 +103,7 @@ func (virtualOutbound) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnosti
 		UseOriginalDst:                       wrapperspb.Bool(true),
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 		FilterChains: []*listenerv3.FilterChain{
-			{ // who connects to the port itself would go round in circles
+			{ // a connection to the port itself would loop
 				Name:             name + "-blackhole",
 				FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
 				Filters:          []*listenerv3.Filter{forward(piece.BlackHoleCluster)},
@@ -115,7 +113,8 @@ func (virtualOutbound) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnosti
 	}}}, nil
 }
 
-// otherCluster is where connections go that are for no service (MC-3).
+// otherCluster returns the cluster for connections to unknown destinations
+// (MC-3).
 func otherCluster(allowAny bool) string {
 	if allowAny {
 		return piece.PassthroughCluster
@@ -123,10 +122,9 @@ func otherCluster(allowAny bool) string {
 	return piece.BlackHoleCluster
 }
 
-// problem is what was found while the parts were put together.
+// diagnosed reports a problem that was found while the parts were collected.
 type diagnosed struct{ diagnostic problem.Diagnostic }
 
-// Make implements piece.Part.
 func (p diagnosed) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return nil, []problem.Diagnostic{p.diagnostic}
 }

@@ -15,11 +15,11 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// sidecarParts is the listeners for what sidecars call.
+// sidecarParts returns the parts of the listeners for what sidecars call.
 func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	services := r.Services(class.Scope)
 	if len(services) == 0 {
-		return nil // a world of raw resources, to which nothing is added
+		return nil // a world with raw resources only, to which nothing is added
 	}
 	o := &outbound{r: r, class: class, wildcard: anyAddress, entries: map[place]*entry{}}
 	if class.Bind {
@@ -48,11 +48,11 @@ func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	return append(append(parts, o.parts()...), o.problems...)
 }
 
-// outbound gathers the listeners of a class of sidecars.
+// outbound collects the listeners of a class of sidecars.
 type outbound struct {
 	r               *index.Reader
 	class           index.LDSClass
-	wildcard        string // where listeners are that are not one service's
+	wildcard        string // address of listeners that services share
 	virtualServices []*index.VirtualServiceHead
 	entries         map[place]*entry
 	problems        []piece.Part
@@ -64,7 +64,7 @@ func (o *outbound) report(key ident.Key, field, reason, advice, effect string) {
 	}})
 }
 
-// reserve keeps a place for the sidecar itself: no two listeners have one
+// reserve takes a place for the sidecar itself: no two listeners may have one
 // address.
 func (o *outbound) reserve(at place) {
 	e := o.entries[at]
@@ -78,41 +78,38 @@ func (o *outbound) reserve(at place) {
 	}
 }
 
-// place is where a listener is.
 type place struct {
 	address string
 	port    uint32
 }
 
-// entry is who wants a listener.
+// entry is a listener with the services that want it.
 type entry struct {
 	place
-	routes  string // the RouteConfiguration; empty: requests do not count
+	routes  string // empty: no routes for requests
 	grpcWeb bool
-	// all has the service that gets all connections for which nothing else
-	// is said.
+	// all gets every connection that no other field takes.
 	all *user
-	// some have those to some destinations, or for some server names.
+	// some get the connections to some addresses or for some server names.
 	some map[condition]*user
-	// headless have those to their endpoints.
+	// headless get the connections to their endpoints.
 	headless []*index.Service
-	// services are all of these and of those whose requests come here.
+	// services are all of these, and those whose requests arrive here.
 	services []*index.Service
 }
 
-// user is a service's port.
 type user struct {
 	service *index.Service
 	port    index.Port
 }
 
-// condition is which connections a chain is for.
+// condition says which connections a chain takes.
 type condition struct {
 	cidr       string
 	serverName string // lower case
 }
 
-// entry is the one at a place, of which s is a user from now on.
+// entry returns the listener at a place and adds s to its services.
 func (o *outbound) entry(address string, port uint32, s *index.Service) *entry {
 	at := place{address, port}
 	e := o.entries[at]
@@ -124,7 +121,7 @@ func (o *outbound) entry(address string, port uint32, s *index.Service) *entry {
 	return e
 }
 
-// add finds the listeners of a service's port (LSN-5 to LSN-7, LSN-10).
+// add puts a service's port on its listeners (LSN-5 to LSN-7, LSN-10).
 func (o *outbound) add(s *index.Service, p index.Port) {
 	u := &user{s, p}
 	if p.Protocol.IsHTTP() {
@@ -153,8 +150,7 @@ func (o *outbound) add(s *index.Service, p index.Port) {
 	}
 }
 
-// addAddress makes the service the only user of its address, unless a senior
-// one has it.
+// addAddress gives an address to the service, unless a senior one has it.
 func (o *outbound) addAddress(u *user, address netip.Prefix) {
 	e := o.entry(address.Addr().String(), u.port.Number, u.service)
 	if e.all != nil && e.all.service == u.service {
@@ -164,8 +160,8 @@ func (o *outbound) addAddress(u *user, address netip.Prefix) {
 	e.routes, _ = route.Sniffed(e.all.service, e.all.port)
 }
 
-// addUnaddressed puts a service that has no address of its own on the listener
-// that all share.
+// addUnaddressed puts a service without an address on the listener that
+// services of the port share.
 func (o *outbound) addUnaddressed(u *user) {
 	e := o.entry(o.wildcard, u.port.Number, u.service)
 	if u.port.Protocol == index.Sniffed {
@@ -183,7 +179,7 @@ func (o *outbound) addUnaddressed(u *user) {
 	}
 }
 
-// serverName is what TLS clients of a service ask for; empty: it is not known.
+// serverName returns the server name that TLS clients ask for; empty: unknown.
 func serverName(u *user) string {
 	if !u.port.Protocol.IsTLS() || u.service.Hostname == "*" {
 		return ""
@@ -196,8 +192,8 @@ func (e *entry) addRequests(u *user, routes string) {
 	e.grpcWeb = e.grpcWeb || u.port.Protocol == index.GRPCWeb
 }
 
-// settle says who of two gets what only one can have: the senior service
-// (LSN-6).
+// settle returns which of two services gets connections that only one can have:
+// the senior one (LSN-6). It reports the other.
 func (o *outbound) settle(have, u *user) *user {
 	if have == nil {
 		return u
@@ -207,7 +203,7 @@ func (o *outbound) settle(have, u *user) *user {
 		winner, loser = u, have
 	}
 	if len(winner.service.Addresses) > 0 && len(loser.service.Addresses) > 0 && winner.service.Apart(loser.service) {
-		return winner // clusters have virtual IPs of their own
+		return winner // each cluster has its own virtual IPs
 	}
 	o.report(loser.service.Key, "spec.ports", fmt.Sprintf("connections to port %d of %s cannot be told from those to %s of %s",
 		loser.port.Number, loser.service.Hostname, winner.service.Hostname, winner.service.Key),
@@ -215,7 +211,6 @@ func (o *outbound) settle(have, u *user) *user {
 	return winner
 }
 
-// parts makes parts of what was gathered.
 func (o *outbound) parts() []piece.Part {
 	all := make([]*entry, 0, len(o.entries))
 	for _, e := range o.entries {
@@ -235,8 +230,8 @@ func (o *outbound) listener(e *entry) []piece.Part {
 	name := listenerName(e.address, e.port)
 	h := head{address: e.address, port: e.port, bind: o.class.Bind}
 	var parts []piece.Part
-	// Where only requests come, and to its own port, nothing else needs to be
-	// let through.
+	// If only requests arrive, at the listener's own port, there is nothing else
+	// to let through.
 	alone := o.class.Bind && e.all == nil && len(e.some) == 0 && len(e.headless) == 0
 	if e.routes != "" {
 		h.requests = !alone
@@ -278,8 +273,8 @@ func (o *outbound) connections(listener string, u *user, c condition, fallback b
 	return part
 }
 
-// virtualServiceOf is the VirtualService that counts for a host: the oldest
-// one with routes for connections, the exact host before wildcards.
+// virtualServiceOf returns the VirtualService that decides about a host: the
+// oldest one with TCP routes, an exact host before wildcards.
 func (o *outbound) virtualServiceOf(host string) *index.VirtualServiceHead {
 	host = strings.ToLower(host)
 	var best *index.VirtualServiceHead

@@ -20,8 +20,8 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// routerParts is the listeners of routers: one a port of their Gateways
-// (GW-2, GW-3).
+// routerParts returns the parts of a router's listeners, one for each port of
+// its Gateways (GW-2, GW-3).
 func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	ports, problems := gateway.Ports(r, class.Gateways)
 	var parts []piece.Part
@@ -44,7 +44,7 @@ func routerListener(mesh *meshconfig.MeshConfig, bind string, port uint32, filte
 	l := &listenerv3.Listener{
 		Name: name, Address: socket(bind, port), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		ListenerFiltersTimeout:               durationpb.New(0),
-		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1), // LSN-17
+		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1), // so that workers share the connections (LSN-17)
 		FilterChains:                         []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{filter}}},
 	}
 	if topology(mesh).GetProxyProtocol() != nil {
@@ -55,7 +55,7 @@ func routerListener(mesh *meshconfig.MeshConfig, bind string, port uint32, filte
 	return []piece.Piece{{Name: name, Message: l}}
 }
 
-// routerRequests is a router's listener for plain HTTP.
+// routerRequests is the part for a router's listener for plain HTTP.
 type routerRequests struct {
 	bind    string
 	port    uint32
@@ -63,10 +63,9 @@ type routerRequests struct {
 	grpcWeb bool
 }
 
-// Make implements piece.Part.
 func (q routerRequests) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	mesh := r.Mesh()
-	edge := func(m *hcmv3.HttpConnectionManager) { // GW-17
+	edge := func(m *hcmv3.HttpConnectionManager) { // what stands in front of the router (GW-17)
 		m.UseRemoteAddress = wrapperspb.Bool(true)
 		m.XffNumTrustedHops = topology(mesh).GetNumTrustedProxies()
 		m.ForwardClientCertDetails = clientCertificates(topology(mesh).GetForwardClientCertDetails())
@@ -81,12 +80,13 @@ func (q routerRequests) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnost
 	return routerListener(mesh, q.bind, q.port, manager(mesh, "outbound_"+name, q.routes, q.grpcWeb, edge)), nil
 }
 
-// topology is what stands in front of routers.
+// topology describes the proxies in front of routers.
 func topology(mesh *meshconfig.MeshConfig) *meshconfig.Topology {
 	return mesh.GetDefaultConfig().GetGatewayTopology()
 }
 
-// clientCertificates says what becomes of the header about them.
+// clientCertificates returns how the header about client certificates is
+// treated.
 func clientCertificates(how meshconfig.ForwardClientCertDetails) hcmv3.HttpConnectionManager_ForwardClientCertDetails {
 	switch how {
 	case meshconfig.ForwardClientCertDetails_SANITIZE:
@@ -101,12 +101,12 @@ func clientCertificates(how meshconfig.ForwardClientCertDetails) hcmv3.HttpConne
 	return hcmv3.HttpConnectionManager_SANITIZE_SET
 }
 
-// routerConnections is a router's listener for connections.
+// routerConnections is the part for a router's listener for TCP.
 type routerConnections struct {
 	bind string
 	port uint32
-	// virtualServices are those that may route it, the one that counts first
-	// in front: a line each, of the Gateway, a space and the row of the key.
+	// virtualServices may route it, the first that matches does. Each line has a
+	// Gateway, a space and the row of a key.
 	virtualServices string
 	sources         index.SelectorSet
 	scope           index.Scope
@@ -130,8 +130,7 @@ func tcpPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Part 
 	}
 }
 
-// Make implements piece.Part. Without a route that matches there is no
-// listener (VST-9).
+// Make returns no listener if no route matches (VST-9).
 func (c routerConnections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	for line := range strings.SplitSeq(c.virtualServices, "\n") {
 		name, row, ok := strings.Cut(line, " ")

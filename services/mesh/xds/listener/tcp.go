@@ -19,26 +19,25 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// connections is the chains of a sidecar's listener for the connections to one
+// connections is the part for a sidecar's filter chains for connections to one
 // service (LSN-6).
 type connections struct {
 	listener string
 	service  index.ServiceID
 	port     uint32
-	// cidr is for which destinations; empty: for all that come here.
+	// cidr limits the destinations; empty: all that arrive here.
 	cidr string
-	// serverName: for those only who ask for the service by TLS.
+	// serverName: only for TLS clients that ask for the service by name.
 	serverName bool
-	// fallback: for what no other chain of the listener is for.
+	// fallback: for connections that no other chain takes.
 	fallback bool
-	// virtualService decides, if it is not zero, for callers who match
-	// sources and look from scope.
+	// virtualService decides, unless it is zero, for callers that match sources
+	// and see scope.
 	virtualService ident.Key
 	sources        index.SelectorSet
 	scope          index.Scope
 }
 
-// Make implements piece.Part.
 func (c connections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	s := r.Service(c.service)
 	if s == nil {
@@ -68,7 +67,7 @@ func (c connections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	return []piece.Piece{{Name: c.listener, Message: l, Partial: true}}, t.problems
 }
 
-// match is nil where all connections are meant.
+// match returns nil if all connections match.
 func (c connections) match(s *index.Service) *listenerv3.FilterChainMatch {
 	m := &listenerv3.FilterChainMatch{}
 	if c.cidr != "" {
@@ -83,7 +82,7 @@ func (c connections) match(s *index.Service) *listenerv3.FilterChainMatch {
 	return m
 }
 
-// ranges reads CIDRs and IPs; what is neither is left out.
+// ranges reads CIDRs and IPs and leaves out anything else.
 func ranges(all []string) []*corev3.CidrRange {
 	var out []*corev3.CidrRange
 	for _, s := range all {
@@ -118,14 +117,14 @@ type connector struct {
 	problems []problem.Diagnostic
 }
 
-// narrowed is where connections to some destinations go.
+// narrowed is the route for some destinations.
 type narrowed struct {
 	ranges []*corev3.CidrRange
 	filter *listenerv3.Filter
 }
 
-// routes is where connections go: to some destinations, and all others; nil:
-// nothing is said about those (VST-5, VST-6).
+// routes returns the routes for some destinations and the one for all others;
+// nil: no route decides about those (VST-5, VST-6).
 func (t *connector) routes(vs *networking.VirtualService) (some []narrowed, others *listenerv3.Filter) {
 	for i, tcp := range vs.GetTcp() {
 		at := fmt.Sprintf("spec.tcp[%d].route", i)
@@ -150,7 +149,7 @@ func (t *connector) routes(vs *networking.VirtualService) (some []narrowed, othe
 	return some, nil
 }
 
-// unclaimed leaves out what an earlier route has: no two chains may match the
+// unclaimed leaves out ranges of earlier routes: no two chains may match the
 // same.
 func (t *connector) unclaimed(earlier []narrowed, all []*corev3.CidrRange) []*corev3.CidrRange {
 	seen := map[string]bool{}
@@ -166,7 +165,7 @@ func (t *connector) unclaimed(earlier []narrowed, all []*corev3.CidrRange) []*co
 	})
 }
 
-// applies decides what is known of a match beforehand (VST-3).
+// applies decides the conditions that do not depend on the connection (VST-3).
 func (t *connector) applies(m *networking.L4MatchAttributes) bool {
 	if m.GetPort() != 0 && m.GetPort() != t.port {
 		return false
@@ -178,7 +177,7 @@ func (t *connector) applies(m *networking.L4MatchAttributes) bool {
 	return source == "" || t.sources.Has(source)
 }
 
-// filter forwards connections to destinations, by their weights.
+// filter forwards connections to destinations by weight.
 func (t *connector) filter(at string, all []*networking.RouteDestination) *listenerv3.Filter {
 	shares := all
 	if len(all) > 1 {
@@ -206,7 +205,6 @@ func (t *connector) filter(at string, all []*networking.RouteDestination) *liste
 	})
 }
 
-// cluster is the one of a destination.
 func (t *connector) cluster(at string, d *networking.Destination) string {
 	s := t.r.ServiceByHost(t.scope, d.GetHost())
 	host := d.GetHost()
@@ -227,17 +225,16 @@ func (t *connector) warn(at, reason, advice string) {
 
 const tcpProxy = "envoy.filters.network.tcp_proxy"
 
-// forward is the network filter that forwards connections to one cluster.
+// forward returns the network filter that forwards connections to one cluster.
 func forward(cluster string) *listenerv3.Filter {
 	return networkFilter(tcpProxy, &tcpv3.TcpProxy{
 		StatPrefix: cluster, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
 	})
 }
 
-// others is the chain for what no other chain of the listener is for (LSN-8).
+// others is the part for the chain for unknown destinations (LSN-8).
 type others struct{ listener string }
 
-// Make implements piece.Part.
 func (o others) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return []piece.Piece{{Name: o.listener, Partial: true, Message: &listenerv3.Listener{
 		DefaultFilterChain: &listenerv3.FilterChain{

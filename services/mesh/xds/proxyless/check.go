@@ -18,8 +18,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Check says why a gRPC client would reject a message, or take it and fail all
-// requests (G10); nothing: it takes it. Envoy's own rules are not checked.
+// Check returns why a gRPC client would reject a message, or take it and fail
+// all requests (G10); none: the client takes it. Envoy's own rules are checked
+// elsewhere.
 func Check(m proto.Message) []string {
 	var c checker
 	switch m := m.(type) {
@@ -37,7 +38,7 @@ func Check(m proto.Message) []string {
 	return c.problems
 }
 
-// maxRing is the largest ring that gRPC takes.
+// maxRing is the largest ring that grpc-go takes.
 const maxRing = 8 << 20
 
 type checker struct{ problems []string }

@@ -21,13 +21,12 @@ import (
 	"meshlog.dev/services/mesh/xds/traffic"
 )
 
-// clusters is all clusters of one service.
 type clusters struct {
 	service index.ServiceID
 	rule    index.RuleID // zero: none
 }
 
-// Clusters is what a class of gRPC clients gets by CDS.
+// Clusters returns the parts that a class of gRPC clients gets by CDS.
 func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	services := r.Services(class.Scope)
 	parts := make([]piece.Part, 0, len(services))
@@ -38,14 +37,13 @@ func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	return parts
 }
 
-// assignments is all ClusterLoadAssignments of one service.
 type assignments struct {
 	service index.ServiceID
 	rule    index.RuleID // zero: none
 	view    index.ServiceView
 }
 
-// Endpoints is what a class of gRPC clients gets by EDS.
+// Endpoints returns the parts that a class of gRPC clients gets by EDS.
 func Endpoints(r *index.Reader, class index.EDSClass) []piece.Part {
 	services, views := r.Services(class.Scope), r.Views(class.View)
 	parts := make([]piece.Part, 0, len(services)+1)
@@ -61,24 +59,25 @@ func Endpoints(r *index.Reader, class index.EDSClass) []piece.Part {
 	return parts
 }
 
-// hasEndpoints says whether endpoints of a service come by EDS: a client has
-// no connection of somebody else's to pass through (SVC-3).
+// hasEndpoints reports whether the endpoints of a service come by EDS. That
+// includes headless services: a client has no connection of another caller to
+// pass through (SVC-3).
 func hasEndpoints(s *index.Service) bool { return s.Resolution == index.Static || s.Headless }
 
-// nothing is the endpoints of what is not to be reached.
+// nothing is the part for the empty assignment of clusters that must not be
+// reached.
 type nothing struct{}
 
-// Make implements piece.Part.
 func (nothing) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return []piece.Piece{{Name: piece.BlackHoleCluster, Message: &endpointv3.ClusterLoadAssignment{ClusterName: piece.BlackHoleCluster}}}, nil
 }
 
-// maker makes the clusters and endpoints of one service.
+// maker makes the clusters and assignments of one service.
 type maker struct {
 	mesh      *meshconfig.MeshConfig
 	service   *index.Service
 	rule      *networking.DestinationRule // nil: none
-	ruleKeys  []ident.Key                 // of the objects that it comes from
+	ruleKeys  []ident.Key                 // the objects that it was merged from
 	endpoints index.Endpoints
 
 	problems []problem.Diagnostic
@@ -92,19 +91,17 @@ func newMaker(r *index.Reader, service index.ServiceID, rule index.RuleID) *make
 	return m
 }
 
-// Make implements piece.Part.
 func (p clusters) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	m := newMaker(r, p.service, p.rule)
 	if m.service == nil {
 		return nil, nil
 	}
 	if !hasEndpoints(m.service) {
-		m.endpoints = r.Endpoints(p.service) // which come with the cluster (I19)
+		m.endpoints = r.Endpoints(p.service) // a DNS cluster contains its endpoints (I19)
 	}
 	return m.clusters(), m.problems
 }
 
-// Make implements piece.Part.
 func (p assignments) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	m := newMaker(r, p.service, p.rule)
 	if m.service == nil {
@@ -114,7 +111,7 @@ func (p assignments) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	return m.assignments(p.view), nil
 }
 
-// each calls f for all clusters of the service.
+// each calls f for every cluster of the service.
 func (m *maker) each(f func(name string, port index.Port, labels map[string]string, policy traffic.Policy)) {
 	for _, port := range m.service.Ports {
 		if !speaksGRPC(port) {
@@ -137,7 +134,7 @@ func (m *maker) clusters() []piece.Piece {
 	return pieces
 }
 
-// cluster is nil where gRPC has nothing that does the same.
+// cluster returns nil if gRPC has nothing equivalent.
 func (m *maker) cluster(name string, port index.Port, labels map[string]string, policy traffic.Policy) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{Name: name, CircuitBreakers: &clusterv3.CircuitBreakers{
 		Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{MaxRequests: maxRequests(policy)}},
@@ -147,7 +144,7 @@ func (m *maker) cluster(name string, port index.Port, labels map[string]string, 
 	case mode != networking.ClientTLSSettings_DISABLE:
 		m.report(m.ruleKey(), policy.Fields.TLS, fmt.Sprintf("gRPC clients cannot be told to use TLS of mode %s yet", mode),
 			"use mode DISABLE, and credentials in the client's code", "gRPC clients do not reach it")
-		byEDS(c, piece.BlackHoleCluster) // I25
+		byEDS(c, piece.BlackHoleCluster) // do not connect without encryption (I25)
 	case hasEndpoints(m.service):
 		byEDS(c, "")
 	case m.service.Resolution == index.DNS, m.service.Resolution == index.DNSRoundRobin:
@@ -164,8 +161,8 @@ func byEDS(c *clusterv3.Cluster, assignment string) {
 	c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: piece.FromADS(), ServiceName: assignment}
 }
 
-// byName lets the client resolve the endpoint's name: gRPC can do that with
-// one only.
+// byName lets the client resolve the endpoint's name: gRPC resolves one name
+// only.
 func (m *maker) byName(c *clusterv3.Cluster, port index.Port, labels map[string]string) *clusterv3.Cluster {
 	names := slices.DeleteFunc(pointers(m.endpoints[port.Number]), func(e *index.Endpoint) bool {
 		return !cluster.HasLabels(e, labels)
@@ -184,10 +181,10 @@ func maxRequests(policy traffic.Policy) *wrapperspb.UInt32Value {
 	if n := policy.Pool.GetHttp().GetHttp2MaxRequests(); n > 0 {
 		return wrapperspb.UInt32(uint32(n))
 	}
-	return wrapperspb.UInt32(math.MaxUint32) // gRPC's own limit is 1024
+	return wrapperspb.UInt32(math.MaxUint32) // the default of gRPC is 1024
 }
 
-// balance sets what gRPC knows of load balancing; round robin is its default.
+// balance sets the load balancing that gRPC knows; its default is round robin.
 func (m *maker) balance(c *clusterv3.Cluster, policy traffic.Policy) {
 	unsupported := func(what string) {
 		m.report(m.ruleKey(), policy.Fields.Balancer, "gRPC clients do not know "+what,
@@ -214,8 +211,8 @@ func (m *maker) balance(c *clusterv3.Cluster, policy traffic.Policy) {
 	}
 }
 
-// assignments are without endpoints behind the gateways of other networks:
-// those are called in Istio's mutual TLS only, which gRPC clients do not speak.
+// assignments leaves out endpoints behind the gateways of other networks: those
+// are called in Istio's mutual TLS only, which gRPC clients do not speak.
 func (m *maker) assignments(view index.ServiceView) []piece.Piece {
 	var pieces []piece.Piece
 	m.each(func(name string, port index.Port, labels map[string]string, _ traffic.Policy) {
@@ -236,8 +233,8 @@ func pointers(all []index.Endpoint) []*index.Endpoint {
 	return out
 }
 
-// assignment is what Envoys get, as gRPC clients need it: each locality has an
-// identity, be it empty. Metadata they do not read.
+// assignment adapts what Envoys get: gRPC needs an identity for each locality,
+// even an empty one, and does not read metadata.
 func assignment(name string, endpoints []*index.Endpoint) *endpointv3.ClusterLoadAssignment {
 	a := cluster.Assignment(name, endpoints)
 	for _, group := range a.GetEndpoints() {
@@ -258,8 +255,8 @@ func (m *maker) ruleKey() ident.Key {
 	return m.ruleKeys[0]
 }
 
-// report adds a problem once: each port and subset may have it. It is but for
-// information: who has no gRPC clients is not to be bothered.
+// report adds a problem once: several ports and subsets may have it. It is
+// informational: most meshes have no gRPC clients.
 func (m *maker) report(key ident.Key, field, reason, advice, effect string) {
 	d := problem.Diagnostic{
 		Severity: problem.Info, Code: "unsupported", Key: key, Field: field, Reason: reason, Advice: advice, Effect: effect,

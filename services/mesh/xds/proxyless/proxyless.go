@@ -1,8 +1,9 @@
-// Package proxyless makes what gRPC clients take, who are their own proxy and
-// understand a part of Envoy's API only: a Listener a name that a channel is
-// dialled by, and Clusters and ClusterLoadAssignments behind it. (Package route
-// makes the RouteConfigurations: they mean the same to all clients.)
-// Requests for anything else they reject, and fail (envoy-facts.md G1 to G15).
+// Package proxyless makes resources for gRPC clients, which are their own proxy
+// and understand a part of Envoy's API: a Listener for each name that a channel
+// dials, and the Clusters and ClusterLoadAssignments behind it. Package route
+// makes the RouteConfigurations, which mean the same to all clients. A gRPC
+// client rejects everything else (G10; all facts about gRPC clients are in
+// frontend/FACTS.md).
 //
 // It is pure.
 package proxyless
@@ -23,10 +24,11 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// Listeners is what a class of gRPC clients gets by LDS: for each service the
-// names host:port, and for those of Kubernetes the short ones that are the same
-// for everybody, name.namespace:port and name.namespace.svc:port. Where a short
-// name is another service's host, that one has it.
+// Listeners returns the parts that a class of gRPC clients gets by LDS. Each
+// service has the name host:port, and one of Kubernetes also the short names
+// that are the same for all namespaces, name.namespace:port and
+// name.namespace.svc:port. If a short name is the host of another service, that
+// service has it.
 func Listeners(r *index.Reader, class index.LDSClass) []piece.Part {
 	services := r.Services(class.Scope)
 	parts := make([]piece.Part, 0, 2*len(services))
@@ -41,16 +43,16 @@ func Listeners(r *index.Reader, class index.LDSClass) []piece.Part {
 	return parts
 }
 
-// speaksGRPC says whether gRPC may be spoken on a port.
+// speaksGRPC reports whether a port may take gRPC.
 func speaksGRPC(p index.Port) bool { return p.Protocol.IsHTTP() || p.Protocol == index.Sniffed }
 
-// listeners is those of one service: by its host, or by its other names.
+// listeners is the part for the Listeners of one service: by its host, or by
+// its other names.
 type listeners struct {
 	service index.ServiceID
 	others  bool
 }
 
-// Make implements piece.Part.
 func (p listeners) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	s := r.Service(p.service)
 	if s == nil {
@@ -73,7 +75,8 @@ func (p listeners) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return pieces, nil
 }
 
-// shortNames is by which names a service of Kubernetes is known everywhere.
+// shortNames returns the names of a Kubernetes service that are the same
+// everywhere.
 func shortNames(s *index.Service, domainSuffix string) []string {
 	svc, ok := strings.CutSuffix(s.Hostname, "."+domainSuffix)
 	if !ok || !s.Kubernetes {
@@ -91,7 +94,7 @@ func listener(name, routes string) *listenerv3.Listener {
 				RouteConfigName: routes, ConfigSource: piece.FromADS(),
 			}},
 			HttpFilters: []*hcmv3.HttpFilter{
-				filter(route.FaultFilter, &faultv3.HTTPFault{}), // what routes say of it would have no effect without
+				filter(route.FaultFilter, &faultv3.HTTPFault{}), // routes configure it
 				filter("envoy.filters.http.router", &routerv3.Router{}),
 			},
 		})},

@@ -15,7 +15,7 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// target is where a destination leads to.
+// target is the place that a destination names.
 type target struct {
 	host, subset string
 	port         uint32
@@ -23,8 +23,8 @@ type target struct {
 
 func (to target) cluster() string { return piece.ClusterName(to.host, to.subset, to.port) }
 
-// target resolves a destination. One that leads nowhere has a cluster's name
-// all the same: Envoy answers 503 (VSA-4).
+// target resolves a destination. One that does not exist keeps its cluster
+// name, so Envoy answers 503 (VSA-4).
 func (t *translation) target(at string, d *networking.Destination) target {
 	const advice, effect = "correct the destination, or add what it names", "requests that go there are answered with 503"
 	service := t.Service(d.GetHost())
@@ -33,7 +33,7 @@ func (t *translation) target(at string, d *networking.Destination) target {
 	}
 	to := target{d.GetHost(), d.GetSubset(), Port(service, d, t.Port)}
 	if service != nil {
-		to.host = service.Hostname // an alias stands for another one (SVC-4)
+		to.host = service.Hostname // an alias stands for another host (SVC-4)
 		if _, ok := service.Port(to.port); !ok {
 			t.warn(at+".port", fmt.Sprintf("service %q has no port %d", to.host, to.port), advice, effect)
 		}
@@ -44,8 +44,8 @@ func (t *translation) target(at string, d *networking.Destination) target {
 	return to
 }
 
-// Port is which port of a service a destination means (VSA-3): the one that it
-// says, the only one of the service (nil: unknown), else the listener's.
+// Port returns the port that a destination means (VSA-3): the one that it
+// names, else the only port of the service (nil: unknown), else the listener's.
 func Port(service *index.Service, d *networking.Destination, listener uint32) uint32 {
 	switch {
 	case d.GetPort().GetNumber() != 0:
@@ -60,7 +60,6 @@ func hasSubset(rule *networking.DestinationRule, name string) bool {
 	return slices.ContainsFunc(rule.GetSubsets(), func(s *networking.Subset) bool { return s.GetName() == name })
 }
 
-// forward sends requests to destinations.
 func (t *translation) forward(at string, out *routev3.Route, in *networking.HTTPRoute, authority string) {
 	action := &routev3.RouteAction{}
 	out.Action = &routev3.Route_Route{Route: action}
@@ -92,7 +91,8 @@ func (t *translation) forward(at string, out *routev3.Route, in *networking.HTTP
 	action.RetryPolicy = retryPolicy(policy, len(action.HashPolicy) > 0)
 }
 
-// weighted leaves out who gets nothing (VSA-2); a single destination gets all.
+// weighted leaves out destinations of weight 0 (VSA-2); a single destination
+// gets everything.
 func weighted(all []*networking.HTTPRouteDestination) []*networking.HTTPRouteDestination {
 	if len(all) == 1 {
 		return all
@@ -100,7 +100,7 @@ func weighted(all []*networking.HTTPRouteDestination) []*networking.HTTPRouteDes
 	return slices.DeleteFunc(slices.Clone(all), func(d *networking.HTTPRouteDestination) bool { return d.GetWeight() <= 0 })
 }
 
-// single sends all to one destination (VSA-1).
+// single sends everything to one destination (VSA-1).
 func (t *translation) single(at string, out *routev3.Route, action *routev3.RouteAction, d *networking.HTTPRouteDestination, all []*networking.HTTPRouteDestination) {
 	at = field(at, slices.Index(all, d)) + ".destination"
 	to := t.target(at, d.GetDestination())
@@ -113,7 +113,7 @@ func (t *translation) single(at string, out *routev3.Route, action *routev3.Rout
 	action.HashPolicy = hashPolicy(hashOf(t.Mesh, t.Rule(d.GetDestination().GetHost()), to.subset, to.port))
 }
 
-// split shares requests out by weight (VSA-2).
+// split shares requests by weight (VSA-2).
 func (t *translation) split(at string, action *routev3.RouteAction, shares, all []*networking.HTTPRouteDestination) {
 	split := &routev3.WeightedCluster{}
 	for _, d := range shares {
@@ -131,8 +131,8 @@ func (t *translation) split(at string, action *routev3.RouteAction, shares, all 
 	action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: split}
 }
 
-// timeout sets how long a request may take; without one, for ever (VSA-9).
-// Envoys let a gRPC caller's own deadline count too, up to that.
+// timeout sets how long a request may take; without a timeout, for ever
+// (VSA-9). Envoy lets the deadline of a gRPC caller count up to that.
 func (t *translation) timeout(action *routev3.RouteAction, d *durationpb.Duration) {
 	if d == nil {
 		d = durationpb.New(0)
@@ -145,7 +145,7 @@ func (t *translation) timeout(action *routev3.RouteAction, d *durationpb.Duratio
 	}
 }
 
-// rewrite changes path and host (VSA-8).
+// rewrite rewrites path and host (VSA-8).
 func rewrite(action *routev3.RouteAction, in *networking.HTTPRewrite) {
 	if r := in.GetUriRegexRewrite(); r != nil {
 		action.RegexRewrite = &matcherv3.RegexMatchAndSubstitute{Pattern: regex(r.GetMatch()), Substitution: r.GetRewrite()}
@@ -154,7 +154,7 @@ func rewrite(action *routev3.RouteAction, in *networking.HTTPRewrite) {
 	}
 }
 
-// mirrors sends copies (VSA-13).
+// mirrors copies requests to other destinations (VSA-13).
 func (t *translation) mirrors(at string, action *routev3.RouteAction, in *networking.HTTPRoute) {
 	mirror := func(at string, d *networking.Destination, share *corev3.RuntimeFractionalPercent) {
 		if d == nil || share == nil {
@@ -175,7 +175,7 @@ func (t *translation) mirrors(at string, action *routev3.RouteAction, in *networ
 	}
 }
 
-// mirrorShare is all where nothing is said, and nil for nothing.
+// mirrorShare returns everything without a percentage, and nil for 0 %.
 func mirrorShare(p *networking.Percent) *corev3.RuntimeFractionalPercent {
 	if p == nil {
 		p = &networking.Percent{Value: 100}
@@ -187,7 +187,7 @@ func mirrorShare(p *networking.Percent) *corev3.RuntimeFractionalPercent {
 	return &corev3.RuntimeFractionalPercent{DefaultValue: share}
 }
 
-// redirect sends the caller elsewhere (VSA-6).
+// redirect answers with a redirect (VSA-6).
 func (t *translation) redirect(at string, out *routev3.Route, in *networking.HTTPRedirect) {
 	r := &routev3.RedirectAction{HostRedirect: in.GetAuthority()}
 	switch {
@@ -227,7 +227,7 @@ func (t *translation) redirect(at string, out *routev3.Route, in *networking.HTT
 	out.Action = &routev3.Route_Redirect{Redirect: r}
 }
 
-// directResponse answers at once (VSA-7).
+// directResponse answers without a destination (VSA-7).
 func directResponse(out *routev3.Route, in *networking.HTTPDirectResponse) {
 	d := &routev3.DirectResponseAction{Status: in.GetStatus()}
 	switch b := in.GetBody().GetSpecifier().(type) {
@@ -239,7 +239,7 @@ func directResponse(out *routev3.Route, in *networking.HTTPDirectResponse) {
 	out.Action = &routev3.Route_DirectResponse{DirectResponse: d}
 }
 
-// unavailable answers what cannot be routed as it was meant.
+// unavailable answers 503 where the route cannot do what the object says.
 func unavailable(out *routev3.Route) {
 	out.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 503}}
 }

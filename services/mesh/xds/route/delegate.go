@@ -9,9 +9,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// delegated is what a route means that leaves its requests to another
-// VirtualService: its routes, as far as they are for requests that the root
-// hands over (VS-4).
+// delegated returns the routes of the VirtualService that a route delegates to,
+// restricted to the requests that the root hands over (VS-4).
 func (t *translation) delegated(at string, root *networking.HTTPRoute) []*networking.HTTPRoute {
 	namespace := root.GetDelegate().GetNamespace()
 	if namespace == "" {
@@ -46,7 +45,7 @@ func (t *translation) delegated(at string, root *networking.HTTPRoute) []*networ
 	return all
 }
 
-// exported says whether the root's namespace may see a delegate.
+// exported reports whether the root's namespace may see a delegate.
 func (t *translation) exported(vs *networking.VirtualService, namespace string) bool {
 	to := vs.GetExportTo()
 	if len(to) == 0 {
@@ -56,8 +55,8 @@ func (t *translation) exported(vs *networking.VirtualService, namespace string) 
 		namespace == t.key.Namespace && !slices.Contains(to, "~")
 }
 
-// mergeRoutes is leaf with what only the root says; nil: no request is for
-// both.
+// mergeRoutes returns leaf with the fields that only the root sets; nil: no
+// request reaches both.
 func mergeRoutes(root, leaf *networking.HTTPRoute) *networking.HTTPRoute {
 	matches, ok := mergeMatches(root.GetMatch(), leaf.GetMatch())
 	if !ok {
@@ -94,8 +93,7 @@ func joinNames(root, leaf string) string {
 	return root + "-" + leaf
 }
 
-// mergeMatches is what both let through: each match of leaf must be within one
-// of root.
+// mergeMatches returns the matches of leaf that lie within one of root's.
 func mergeMatches(root, leaf []*networking.HTTPMatchRequest) ([]*networking.HTTPMatchRequest, bool) {
 	if len(root) == 0 {
 		return leaf, true
@@ -144,7 +142,7 @@ func mergeMatch(root, leaf *networking.HTTPMatchRequest) *networking.HTTPMatchRe
 	return out
 }
 
-// union has what leaf says, and what only root says.
+// union returns the entries of leaf, and those that only root has.
 func union[V any](root, leaf map[string]V) map[string]V {
 	if len(root) == 0 {
 		return leaf
@@ -154,7 +152,7 @@ func union[V any](root, leaf map[string]V) map[string]V {
 	return all
 }
 
-// within says whether leaf adds to root, and contradicts it nowhere.
+// within reports whether leaf narrows root and contradicts it nowhere.
 func within(root, leaf *networking.HTTPMatchRequest) bool {
 	same := func(a, b string) bool { return a == "" || b == "" || a == b }
 	labels := true
@@ -183,9 +181,9 @@ func narrowsAll(root, leaf map[string]*networking.StringMatch) bool {
 	return true
 }
 
-// narrows says whether every text that leaf matches is one that root matches;
-// what one of them leaves open is no contradiction. Of regexes that is not
-// known: they must be the only ones.
+// narrows reports whether root matches every text that leaf matches. A match
+// that one of them leaves open is no contradiction. Regexes cannot be compared,
+// so only one of the two may have one.
 func narrows(root, leaf *networking.StringMatch) bool {
 	if root.GetMatchType() == nil || leaf.GetMatchType() == nil {
 		return true

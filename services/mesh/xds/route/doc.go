@@ -1,10 +1,11 @@
-// Package route makes RouteConfigurations: for sidecars one a port on which
-// services have requests ("80"), for routers one a port of their Gateways
-// ("http.8080").
+// Package route makes RouteConfigurations: for sidecars one for each port on
+// which services take requests ("80"), for routers one for each HTTP port of
+// their Gateways ("http.8080"), for gRPC clients one for each port of a
+// service.
 //
-// A RouteConfiguration is made of a head and a piece for each virtual host, so
-// that proxies that differ in few virtual hosts share the others. Translate is
-// what a VirtualService means, for whoever serves routes.
+// A RouteConfiguration consists of a head and a piece for each virtual host, so
+// clients that differ in a few virtual hosts share the others. Translate turns
+// a VirtualService into routes for any client.
 //
 // It is pure.
 package route

@@ -8,8 +8,8 @@ import (
 	"meshlog.dev/services/mesh/index"
 )
 
-// Address is the virtual IP of a service: the first of its addresses that is
-// one IP; empty: it has none.
+// Address returns the virtual IP of a service: the first of its addresses that
+// is one IP; empty: none.
 func Address(s *index.Service) string {
 	for _, a := range s.Addresses {
 		if ip := single(a); ip != "" {
@@ -19,7 +19,7 @@ func Address(s *index.Service) string {
 	return ""
 }
 
-// single is the IP that an address or CIDR stands for, or "" for many.
+// single returns the IP of an address or CIDR, or "" if it is many.
 func single(address string) string {
 	if ip, err := netip.ParseAddr(address); err == nil {
 		if ip.IsUnspecified() {
@@ -33,16 +33,16 @@ func single(address string) string {
 	return ""
 }
 
-// appendDomains appends what callers may write for a service (VS-7), its host
-// first: short names, the bare one only in its own namespace, hosts that stand
-// for it, addresses. Ports are left out: RouteConfigurations ignore those.
+// appendDomains appends the domains of a service (VS-7), its host first: short
+// names, the bare one only in its own namespace, aliases, addresses. They have
+// no ports: RouteConfigurations ignore them.
 func appendDomains(all []string, s *index.Service, suffix string, own bool) []string {
 	start := len(all)
 	all = appendNames(all, s.Hostname, suffix, own)
 	for _, alias := range s.Aliases {
 		all = appendNames(all, alias, suffix, own)
 	}
-	if s.Headless { // SVC-3: its endpoints by name
+	if s.Headless { // callers name its endpoints (SVC-3)
 		for _, d := range slices.Clone(all[start:]) {
 			all = append(all, "*."+d)
 		}
@@ -55,7 +55,7 @@ func appendDomains(all []string, s *index.Service, suffix string, own bool) []st
 	return all
 }
 
-// written is a host as it is in requests: IPv6 addresses are in brackets.
+// written returns a host as requests have it: IPv6 addresses are in brackets.
 func written(host string) string {
 	if strings.Contains(host, ":") {
 		return "[" + host + "]"
@@ -63,8 +63,8 @@ func written(host string) string {
 	return host
 }
 
-// appendNames appends a host and its short forms: of name.ns.svc.suffix
-// name.ns, name.ns.svc and, in its own namespace, name.
+// appendNames appends a host and its short forms. For name.ns.svc.suffix these
+// are name.ns, name.ns.svc and, in its own namespace, name.
 func appendNames(all []string, host, suffix string, own bool) []string {
 	all = append(all, host)
 	svc, ok := strings.CutSuffix(host, suffix)
@@ -84,7 +84,7 @@ func appendNames(all []string, host, suffix string, own bool) []string {
 	return all
 }
 
-// namespaceOf is the namespace in which a host is called by its bare name.
+// namespaceOf returns the namespace in which a host has a bare name.
 func namespaceOf(host, suffix string) string {
 	names := appendNames(make([]string, 0, 3), host, suffix, false)
 	if len(names) == 1 {
@@ -94,33 +94,31 @@ func namespaceOf(host, suffix string) string {
 	return namespace
 }
 
-// isWildcard says whether a host stands for many.
 func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 
-// claims is who holds which domain of one RouteConfiguration: no two virtual
-// hosts may have one, whatever its case (I33).
+// claims says which virtual host of a RouteConfiguration holds which domain: no
+// two may have one domain, in upper or lower case (I33).
 type claims struct {
 	hosts  []*candidate
 	holder map[string]claim
 }
 
-// claim of a virtual host on a domain. Whole: it is its host, not another form
-// of it.
+// claim is the holder of a domain. Whole: the domain is its host, not another
+// form of it.
 type claim struct {
 	host  int
 	whole bool
 }
 
-// add claims a domain for a host, and takes it from the holder who has less of
-// a right to it: hosts in full go before other forms of names, the service
-// that is senior before the junior one.
+// add claims a domain for a host, or leaves it to the holder: a whole host wins
+// over other forms of a name, then the senior service wins.
 func (c *claims) add(i int, domain string, whole bool) {
 	domain = strings.ToLower(domain)
 	held, ok := c.holder[domain]
 	switch {
 	case !ok:
 		c.holder[domain] = claim{i, whole}
-	case held.host == i: // an alias with the same short name
+	case held.host == i: // two of its names have one short form
 	case held.whole || !whole && c.hosts[held.host].senior(c.hosts[i]):
 		c.hosts[i].lost = append(c.hosts[i].lost, domain)
 	default:

@@ -15,7 +15,7 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// routerParts is what the RouteConfigurations of routers are made of: one a
+// routerParts returns the parts of a router's RouteConfigurations: one for each
 // port with plain HTTP (GW-7).
 func routerParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	ports, problems := gateway.Ports(r, class.Gateways)
@@ -31,8 +31,8 @@ func routerParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	return parts
 }
 
-// portParts is the virtual hosts of a port: all that its servers and the
-// VirtualServices that are bound to their Gateways both name (GW-6).
+// portParts returns the virtual hosts of a port: the hosts that both its
+// servers and the VirtualServices of their Gateways name (GW-6).
 func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port) []piece.Part {
 	hosts := map[string]*routerCandidate{}
 	host := func(name string) *routerCandidate {
@@ -52,7 +52,7 @@ func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port) []piece.P
 				h.redirect = h.redirect || s.HTTPSRedirect
 			}
 		}
-		if s.HTTPSRedirect { // even where nothing is routed (GW-8)
+		if s.HTTPSRedirect { // also without a route (GW-8)
 			for _, h := range s.Hosts {
 				host(h.Name).redirect = true
 			}
@@ -65,9 +65,9 @@ func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port) []piece.P
 	return append(parts, merged(r, class, hosts)...)
 }
 
-// merged is the virtual hosts, of those that are routed alike one (VS-11).
+// merged merges virtual hosts with equal routes into one (VS-11).
 func merged(r *index.Reader, class index.RDSClass, hosts map[string]*routerCandidate) []piece.Part {
-	at := map[routerHost]int{} // without hosts, to its place among the parts
+	at := map[routerHost]int{} // from the part without hosts to its index
 	var parts []routerHost
 	for _, name := range slices.Sorted(maps.Keys(hosts)) {
 		part := hosts[name].part(r, class)
@@ -88,13 +88,12 @@ func merged(r *index.Reader, class index.RDSClass, hosts map[string]*routerCandi
 	return all
 }
 
-// routerCandidate is a virtual host and what routes it.
+// routerCandidate is a virtual host with the VirtualServices that route it.
 type routerCandidate struct {
 	routerHost
 	bound []binding
 }
 
-// binding is a VirtualService bound to a Gateway.
 type binding struct {
 	gateway string
 	vs      *index.VirtualServiceHead
@@ -107,7 +106,7 @@ func (h *routerCandidate) add(gateway string, vs *index.VirtualServiceHead) {
 	}
 }
 
-// part is the virtual host without its name.
+// part returns the virtual host without its hosts.
 func (h *routerCandidate) part(r *index.Reader, class index.RDSClass) routerHost {
 	lines := make([]string, len(h.bound))
 	heads := make([]*index.VirtualServiceHead, len(h.bound))
@@ -121,20 +120,19 @@ func (h *routerCandidate) part(r *index.Reader, class index.RDSClass) routerHost
 	return h.routerHost
 }
 
-// routerHost is a virtual host of a router.
+// routerHost is the part for a virtual host of a router.
 type routerHost struct {
-	routes   string // the RouteConfiguration
-	hosts    string // a line each
+	routes   string
+	hosts    string // one per line
 	port     uint32
 	redirect bool // to HTTPS
-	// virtualServices are those that route it, the one that counts first in
-	// front (VS-5): a line each, of the Gateway, a space and the row of the key.
+	// virtualServices route it, the first wins (VS-5). Each line has a Gateway, a
+	// space and the row of a key.
 	virtualServices string
 	sources         index.SelectorSet
 	scope           index.Scope
 }
 
-// Make implements piece.Part.
 func (h routerHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	hosts := strings.Split(h.hosts, "\n")
 	out := &routev3.VirtualHost{Name: hostPort(hosts[0], h.port)}
@@ -148,7 +146,7 @@ func (h routerHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) 
 	for line := range strings.SplitSeq(h.virtualServices, "\n") {
 		name, row, ok := strings.Cut(line, " ")
 		if !ok {
-			continue // only a redirect
+			continue // redirect only
 		}
 		key, _, err := ident.ParseRow(row)
 		if err != nil {
@@ -165,7 +163,8 @@ func (h routerHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) 
 	if len(out.Routes) == 0 && !h.redirect {
 		return nil, problems
 	}
-	// What catches all comes last, whichever VirtualService it is from.
+	// Routes that match every request come last, whichever VirtualService has
+	// them.
 	slices.SortStableFunc(out.Routes, func(a, b *routev3.Route) int {
 		return boolCompare(catchesAll(a.GetMatch()), catchesAll(b.GetMatch()))
 	})
@@ -182,13 +181,13 @@ func boolCompare(a, b bool) int {
 	return 1
 }
 
-// blackhole answers 404 where no host is routed (VS-9, GW-19).
+// blackhole is the part for a port without routes: it answers 404 (VS-9,
+// GW-19).
 type blackhole struct {
 	routes string
 	port   uint32
 }
 
-// Make implements piece.Part.
 func (b blackhole) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return partialHost(b.routes, &routev3.VirtualHost{Name: hostPort("blackhole", b.port), Domains: []string{"*"}}), nil
 }

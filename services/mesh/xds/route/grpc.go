@@ -14,9 +14,9 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// grpcParts is what the RouteConfigurations of gRPC clients are made of: one a
-// service and port, under the name of its cluster, for a client asks for that
-// of the service only that it dials.
+// grpcParts returns the parts of a gRPC client's RouteConfigurations: one for
+// each port of a service, named after its cluster, because a client asks only
+// for the service that it dials.
 func grpcParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	b := &sidecar{r: r, class: class, suffix: r.DomainSuffix()}
 	b.index(r.VirtualServices(class.Scope, Mesh))
@@ -41,8 +41,9 @@ func grpcParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	return parts
 }
 
-// forGRPC changes routes to what gRPC clients take and read alike: they reject
-// configuration of filters that they do not have, and do not look at metadata.
+// forGRPC removes what gRPC clients reject or do not read: configuration of
+// filters that they lack, and matches on metadata. A route that needs metadata
+// never matches.
 func forGRPC(routes []*routev3.Route) {
 	for _, r := range routes {
 		maps.DeleteFunc(r.GetTypedPerFilterConfig(), func(name string, _ *anypb.Any) bool { return name != FaultFilter })

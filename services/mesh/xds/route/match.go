@@ -11,12 +11,12 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// everything matches all requests.
 func everything() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 }
 
-// catchesAll says whether a match lets no request go on to the next route.
+// catchesAll reports whether a match leaves no request for the next route
+// (VSM-1).
 func catchesAll(m *routev3.RouteMatch) bool {
 	var all bool
 	switch p := m.GetPathSpecifier().(type) {
@@ -34,7 +34,7 @@ func (t *translation) match(at string, in *networking.HTTPMatchRequest) *routev3
 	if in == nil {
 		return out
 	}
-	switch m := in.GetUri().GetMatchType().(type) { // VSM-2
+	switch m := in.GetUri().GetMatchType().(type) { // exact, prefix or regex (VSM-2)
 	case *networking.StringMatch_Exact:
 		out.PathSpecifier = &routev3.RouteMatch_Path{Path: m.Exact}
 	case *networking.StringMatch_Prefix:
@@ -42,7 +42,7 @@ func (t *translation) match(at string, in *networking.HTTPMatchRequest) *routev3
 	case *networking.StringMatch_Regex:
 		out.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: regex(m.Regex)}
 	}
-	if in.GetIgnoreUriCase() { // VSM-3
+	if in.GetIgnoreUriCase() { // of exact and prefix matches (VSM-3)
 		if out.GetSafeRegex() != nil {
 			t.warn(at+".ignoreUriCase", "a regex is matched as it is written", `begin it with "(?i)"`, "case counts")
 		} else {
@@ -54,18 +54,19 @@ func (t *translation) match(at string, in *networking.HTTPMatchRequest) *routev3
 	for _, h := range [...]struct {
 		name string
 		want *networking.StringMatch
-	}{{":method", in.GetMethod()}, {":authority", in.GetAuthority()}, {":scheme", in.GetScheme()}} { // VSM-4
+	}{{":method", in.GetMethod()}, {":authority", in.GetAuthority()}, {":scheme", in.GetScheme()}} { // pseudo-headers (VSM-4)
 		if h.want != nil {
 			out.Headers = append(out.Headers, headerMatcher(h.name, h.want))
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(in.GetQueryParams())) { // VSM-8
+	for _, name := range slices.Sorted(maps.Keys(in.GetQueryParams())) { // query parameters match like headers (VSM-8)
 		out.QueryParameters = append(out.QueryParameters, queryMatcher(name, in.GetQueryParams()[name]))
 	}
 	return out
 }
 
-// matchHeaders adds conditions on headers (VSM-5), or on their absence (VSM-6).
+// matchHeaders adds conditions on the values of headers (VSM-5), or on their
+// absence (VSM-6).
 func (t *translation) matchHeaders(at string, out *routev3.RouteMatch, want map[string]*networking.StringMatch, without bool) {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if claims, ok := claimPath(name); ok {
@@ -105,8 +106,8 @@ func queryMatcher(name string, want *networking.StringMatch) *routev3.QueryParam
 	return q
 }
 
-// stringMatcher is nil where any value will do: nothing is said, or "*" as a
-// regex, which is none (VSM-5).
+// stringMatcher returns nil if any value matches: an empty match, or the text
+// "*" as a regex, which is not a valid one (VSM-5).
 func stringMatcher(in *networking.StringMatch) *matcherv3.StringMatcher {
 	switch m := in.GetMatchType().(type) {
 	case *networking.StringMatch_Exact:
@@ -133,8 +134,8 @@ func regex(expr string) *matcherv3.RegexMatcher { return &matcherv3.RegexMatcher
 
 const claimPrefix = "@request.auth.claims"
 
-// claimPath reads a header that stands for a claim of a token:
-// @request.auth.claims.a.b or @request.auth.claims[a][b] (VSM-7).
+// claimPath reads a header that means a claim of a token (VSM-7):
+// @request.auth.claims.a.b or @request.auth.claims[a][b].
 func claimPath(header string) ([]string, bool) {
 	if len(header) <= len(claimPrefix) || !strings.EqualFold(header[:len(claimPrefix)], claimPrefix) {
 		return nil, false
@@ -150,7 +151,7 @@ func claimPath(header string) ([]string, bool) {
 	return strings.Split(strings.TrimSuffix(inner, "]"), "]["), true
 }
 
-// claimMatcher matches a claim that is the text, or a list that holds it.
+// claimMatcher matches a claim that is the text or a list with it.
 func claimMatcher(claims []string, want *networking.StringMatch) *matcherv3.MetadataMatcher {
 	m := &matcherv3.MetadataMatcher{
 		Filter: "envoy.filters.http.jwt_authn",

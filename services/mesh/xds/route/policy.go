@@ -24,16 +24,17 @@ import (
 	"meshlog.dev/services/mesh/xds/traffic"
 )
 
-// changes is what happens to the headers of a message.
+// changes of the headers of a message.
 type changes struct {
 	add    []*corev3.HeaderValueOption
 	remove []string
 }
 
-// headers is what happens to requests and responses (VSA-5).
+// headers are the changes of request and response (VSA-5).
 type headers struct {
 	request, response changes
-	// authority is what the request's Host is set to; no header of Envoy's.
+	// authority replaces the request's Host, which Envoy does not treat as a
+	// header.
 	authority string
 }
 
@@ -42,7 +43,7 @@ func headerChanges(in *networking.Headers) headers {
 		return headers{}
 	}
 	h := headers{request: headerChange(in.GetRequest()), response: headerChange(in.GetResponse())}
-	for _, ops := range []map[string]string{in.GetRequest().GetAdd(), in.GetRequest().GetSet()} { // what is set wins
+	for _, ops := range []map[string]string{in.GetRequest().GetAdd(), in.GetRequest().GetSet()} { // set wins over add
 		for _, name := range slices.Sorted(maps.Keys(ops)) {
 			if strings.EqualFold(name, "host") || strings.EqualFold(name, ":authority") {
 				h.authority = ops[name]
@@ -73,7 +74,7 @@ func headerChange(in *networking.Headers_HeaderOperations) changes {
 	return c
 }
 
-// internal says whether Envoy refuses changes of a header.
+// internal reports whether Envoy refuses to change a header.
 func internal(name string) bool {
 	return strings.HasPrefix(name, ":") || strings.EqualFold(name, "host")
 }
@@ -87,8 +88,8 @@ func (h headers) applyTo(out *routev3.Route) {
 
 const byStatus = "retriable-status-codes"
 
-// retryPolicy translates retries (VSA-10); nil says nothing. Where requests
-// stick to hosts, they do so when they are tried again.
+// retryPolicy translates retries (VSA-10); a nil policy has the defaults.
+// Requests that consistent hashing binds to a host are tried there again.
 func retryPolicy(in *networking.HTTPRetry, sticky bool) *routev3.RetryPolicy {
 	out := &routev3.RetryPolicy{
 		RetryOn:                       "connect-failure,refused-stream,unavailable,cancelled," + byStatus,
@@ -131,7 +132,7 @@ func retryPolicy(in *networking.HTTPRetry, sticky bool) *routev3.RetryPolicy {
 	return out
 }
 
-// retryOn tells conditions from status codes.
+// retryOn splits conditions and status codes.
 func retryOn(in string) (string, []uint32) {
 	var on []string
 	var codes []uint32
@@ -151,13 +152,13 @@ func retryOn(in string) (string, []uint32) {
 	return strings.Join(on, ","), codes
 }
 
-// fraction is a percentage with four digits behind the point.
+// fraction returns a percentage with four decimal places.
 func fraction(p *networking.Percent) *typev3.FractionalPercent {
 	share := min(max(p.GetValue(), 0), 100)
 	return &typev3.FractionalPercent{Numerator: uint32(share * 10_000), Denominator: typev3.FractionalPercent_MILLION}
 }
 
-// fault is nil where there is nothing to inject (VSA-12).
+// fault returns the delays and aborts to inject (VSA-12); nil: none.
 func (t *translation) fault(at string, in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 	out := &faultv3.HTTPFault{}
 	if d := in.GetDelay(); d != nil {
@@ -165,7 +166,7 @@ func (t *translation) fault(at string, in *networking.HTTPFaultInjection) *fault
 		if share == nil {
 			share = &networking.Percent{Value: float64(d.GetPercent())} //nolint:staticcheck // users still write it
 		}
-		if d.GetFixedDelay() != nil { // other delays have no effect
+		if d.GetFixedDelay() != nil { // exponentialDelay has no effect
 			out.Delay = &commonfaultv3.FaultDelay{
 				Percentage:         fraction(share),
 				FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: d.GetFixedDelay()},
@@ -193,7 +194,7 @@ func (t *translation) fault(at string, in *networking.HTTPFaultInjection) *fault
 	return out
 }
 
-// grpcStatus reads the name of a status, or its number.
+// grpcStatus reads the name or number of a status.
 func grpcStatus(text string) (uint32, bool) {
 	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
 		return uint32(n), true
@@ -202,7 +203,7 @@ func grpcStatus(text string) (uint32, bool) {
 	return uint32(n), ok
 }
 
-// cors answers browsers that ask first (VSA-14).
+// cors configures the answers to browsers' preflight requests (VSA-14).
 func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
 	out := &corsv3.CorsPolicy{
 		FilterEnabled: &corev3.RuntimeFractionalPercent{
@@ -232,8 +233,8 @@ func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
 	return out
 }
 
-// hashOf is what requests to a destination are hashed by (VSA-15): what counts
-// for the balancing of its cluster, too. nil: they are not.
+// hashOf returns what requests to a destination are hashed by (VSA-15), from
+// the policy that also balances its cluster; nil: they are not hashed.
 func hashOf(mesh *meshconfig.MeshConfig, rule *networking.DestinationRule, subset string, port uint32) *networking.LoadBalancerSettings_ConsistentHashLB {
 	if rule == nil {
 		return nil
@@ -247,7 +248,7 @@ func hashOf(mesh *meshconfig.MeshConfig, rule *networking.DestinationRule, subse
 	return policy.Balancer.GetConsistentHash()
 }
 
-// hashPolicy is none where requests are not hashed.
+// hashPolicy translates it; none if requests are not hashed.
 func hashPolicy(in *networking.LoadBalancerSettings_ConsistentHashLB) []*routev3.RouteAction_HashPolicy {
 	out := &routev3.RouteAction_HashPolicy{}
 	switch k := in.GetHashKey().(type) {

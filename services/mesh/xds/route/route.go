@@ -12,7 +12,7 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// Routes says what the RouteConfigurations for a class of clients are made of.
+// Routes returns the parts of the RouteConfigurations for a class of clients.
 func Routes(r *index.Reader, class index.RDSClass) []piece.Part {
 	switch class.Client {
 	case index.ClientSidecar:
@@ -25,9 +25,10 @@ func Routes(r *index.Reader, class index.RDSClass) []piece.Part {
 	return nil
 }
 
-// Sniffed is the RouteConfiguration of a service on whose port is looked what
-// is spoken, and which has an address, so that nobody else's requests come
-// there (VS-6). ok is false where requests are those of all services of a port.
+// Sniffed returns the RouteConfiguration of a port whose protocol is detected,
+// if the service has an address, so that no other service's requests arrive
+// there (VS-6). Else ok is false: its requests are in the port's
+// RouteConfiguration.
 func Sniffed(s *index.Service, p index.Port) (name string, ok bool) {
 	if p.Protocol != index.Sniffed || Address(s) == "" {
 		return "", false
@@ -35,21 +36,20 @@ func Sniffed(s *index.Service, p index.Port) (name string, ok bool) {
 	return s.Hostname + ":" + strconv.FormatUint(uint64(p.Number), 10), true
 }
 
-// ForPort is the RouteConfiguration of a sidecar's port.
+// ForPort returns the name of the RouteConfiguration of a sidecar's port.
 func ForPort(port uint32) string { return strconv.FormatUint(uint64(port), 10) }
 
 // ForProxying is the RouteConfiguration of the listener to which callers send
 // requests as to a proxy.
 const ForProxying = "http_proxy"
 
-// head is what a RouteConfiguration says besides its virtual hosts (VS-10).
+// head is the part for a RouteConfiguration without its virtual hosts (VS-10).
 type head struct {
 	routes string
-	// ports: they count in the hosts of requests.
+	// ports: the port in a request's host counts.
 	ports bool
 }
 
-// Make implements piece.Part.
 func (h head) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return partial(h.routes, &routev3.RouteConfiguration{
 		Name:                           h.routes,
@@ -68,10 +68,9 @@ func partialHost(routes string, h *routev3.VirtualHost) []piece.Piece {
 	return partial(routes, &routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{h}})
 }
 
-// catchAll is where requests to hosts go that are no service (VS-8).
+// catchAll is the part for requests to unknown hosts (VS-8).
 type catchAll struct{ routes string }
 
-// Make implements piece.Part.
 func (c catchAll) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	route := &routev3.Route{Match: everything()}
 	name := "allow_any"
@@ -87,15 +86,14 @@ func (c catchAll) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return partialHost(c.routes, &routev3.VirtualHost{Name: name, Domains: []string{"*"}, Routes: []*routev3.Route{route}}), nil
 }
 
-// AllowsAny says whether sidecars may connect to what is no service (MC-3).
+// AllowsAny reports whether sidecars may connect to unknown hosts (MC-3).
 func AllowsAny(mesh *meshconfig.MeshConfig) bool {
 	return mesh.GetOutboundTrafficPolicy().GetMode() != meshconfig.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
 }
 
-// problem is what was found while the parts were put together.
+// diagnosed reports a problem that was found while the parts were collected.
 type diagnosed struct{ diagnostic problem.Diagnostic }
 
-// Make implements piece.Part.
 func (p diagnosed) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return nil, []problem.Diagnostic{p.diagnostic}
 }

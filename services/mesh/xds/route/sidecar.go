@@ -11,7 +11,7 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// sidecarParts is what the RouteConfigurations of sidecars are made of.
+// sidecarParts returns the parts of a sidecar's RouteConfigurations.
 func sidecarParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	b := &sidecar{r: r, class: class, suffix: r.DomainSuffix(), ports: map[uint32]*portHosts{}}
 	b.index(r.VirtualServices(class.Scope, Mesh))
@@ -30,7 +30,7 @@ func sidecarParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	return b.parts()
 }
 
-// sidecar gathers the virtual hosts of a class of sidecars.
+// sidecar collects the virtual hosts of a class of sidecars.
 type sidecar struct {
 	r      *index.Reader
 	class  index.RDSClass
@@ -40,18 +40,18 @@ type sidecar struct {
 	exact           map[string]*index.VirtualServiceHead // by lower-case host
 	wildcards       []string                             // the most specific first
 	ports           map[uint32]*portHosts
-	alone           []piece.Part // of RouteConfigurations of one service
+	alone           []piece.Part // of services with a RouteConfiguration of their own
 }
 
-// portHosts is the virtual hosts of a port.
+// portHosts are the virtual hosts of a port.
 type portHosts struct {
 	candidates []*candidate
 	services   map[string]bool    // lower-case hosts of services
-	applied    map[ident.Key]bool // VirtualServices that decide about a service here
+	applied    map[ident.Key]bool // VirtualServices that route a service here
 }
 
-// index says which VirtualService counts for which host: the oldest (VS-5),
-// which comes first.
+// index finds the VirtualService of each host: the oldest, which comes first
+// (VS-5).
 func (b *sidecar) index(heads []*index.VirtualServiceHead) {
 	b.exact = make(map[string]*index.VirtualServiceHead, len(heads))
 	for _, h := range heads {
@@ -73,8 +73,8 @@ func (b *sidecar) index(heads []*index.VirtualServiceHead) {
 	slices.SortFunc(b.wildcards, func(x, y string) int { return cmp.Or(cmp.Compare(len(y), len(x)), cmp.Compare(x, y)) })
 }
 
-// virtualServiceOf is the one that counts for a service: of its host, else of
-// the most specific wildcard (VS-1); nil: none.
+// virtualServiceOf returns the VirtualService of a service: that of its host,
+// else of the longest wildcard (VS-1); nil: none.
 func (b *sidecar) virtualServiceOf(host string) *index.VirtualServiceHead {
 	host = strings.ToLower(host)
 	if vs := b.exact[host]; vs != nil {
@@ -91,13 +91,13 @@ func (b *sidecar) virtualServiceOf(host string) *index.VirtualServiceHead {
 // candidate is a virtual host whose domains are not settled yet.
 type candidate struct {
 	virtualHost
-	service *index.Service // nil: a host of a VirtualService
+	service *index.Service // nil: a host that only a VirtualService has
 	in      string         // the callers' cluster
-	lost    []string       // domains that others have
+	lost    []string       // domains that other virtual hosts have
 }
 
-// senior says whether c keeps what o claims too: services before others, the
-// one from a registry, the older one.
+// senior reports whether c keeps a domain that o claims too: a service wins
+// over a mere host, then Senior decides.
 func (c *candidate) senior(o *candidate) bool {
 	if c.service == nil || o.service == nil {
 		return c.service != nil || o.service == nil && c.host < o.host
@@ -105,9 +105,9 @@ func (c *candidate) senior(o *candidate) bool {
 	return Senior(c.service, o.service, c.in)
 }
 
-// Senior says whether a goes before b where callers in a cluster can have only
-// one of two services: one of a registry, one of that cluster, the older one,
-// the one whose name comes first.
+// Senior reports whether a wins where callers in a cluster can have only one of
+// two services: a Kubernetes Service, then one of that cluster, then the older
+// one, then the first by name.
 func Senior(a, b *index.Service, cluster string) bool {
 	if a.Kubernetes != b.Kubernetes {
 		return a.Kubernetes
@@ -146,8 +146,8 @@ func (b *sidecar) addService(s *index.Service, p index.Port, vs *index.VirtualSe
 	}
 }
 
-// addOthers adds the hosts of VirtualServices that are no service of the port:
-// on port 80, and where the VirtualService has another host that is.
+// addOthers adds hosts of VirtualServices that are no service of the port: on
+// port 80, and where the VirtualService routes a service of the port.
 func (b *sidecar) addOthers(port uint32, hosts *portHosts) {
 	for _, vs := range b.virtualServices {
 		if port != 80 && !hosts.applied[vs.Key] {
@@ -165,7 +165,7 @@ func (b *sidecar) addOthers(port uint32, hosts *portHosts) {
 	}
 }
 
-// any says whether a wildcard stands for a service of the port.
+// any reports whether a wildcard matches a service of the port.
 func (p *portHosts) any(wildcard string) bool {
 	for host := range p.services {
 		if gateway.Covers(wildcard, host) {
@@ -175,15 +175,15 @@ func (p *portHosts) any(wildcard string) bool {
 	return false
 }
 
-// route lets a VirtualService decide about a virtual host.
+// route sets the VirtualService of a virtual host.
 func (b *sidecar) route(h *virtualHost, vs *index.VirtualServiceHead) {
 	h.virtualService = vs.Key
 	h.sources = Relevant(b.class.Sources, vs)
 	h.scope = Narrow(b.r, b.class.Scope, vs)
 }
 
-// Relevant is which of the sources that match the caller the VirtualServices
-// tell apart.
+// Relevant returns the caller's sources that make a difference to the
+// VirtualServices.
 func Relevant(all index.SelectorSet, heads ...*index.VirtualServiceHead) index.SelectorSet {
 	if all == "" {
 		return ""
@@ -194,9 +194,9 @@ func Relevant(all index.SelectorSet, heads ...*index.VirtualServiceHead) index.S
 	return index.SelectorSet(strings.Join(own, "\n"))
 }
 
-// Narrow is scope as far as the destinations of the VirtualServices look
-// different from there: where they do not, it is the view of everybody, which
-// all classes share.
+// Narrow returns the widest scope in which the destinations of the
+// VirtualServices look as they do in scope. Mostly that is the view of all
+// namespaces, which all classes share.
 func Narrow(r *index.Reader, scope index.Scope, heads ...*index.VirtualServiceHead) index.Scope {
 	scope.VirtualServices = ""
 	for _, o := range []index.Scope{{}, {Rules: scope.Rules}, {Services: scope.Services}} {
@@ -209,7 +209,7 @@ func Narrow(r *index.Reader, scope index.Scope, heads ...*index.VirtualServiceHe
 
 func looksEqual(r *index.Reader, a, b index.Scope, heads []*index.VirtualServiceHead) bool {
 	for _, vs := range heads {
-		if vs.Delegates { // to whom is not known here
+		if vs.Delegates { // the delegate is not known here
 			return a == b
 		}
 		for _, host := range vs.Destinations {
@@ -231,7 +231,7 @@ func looksEqual(r *index.Reader, a, b index.Scope, heads []*index.VirtualService
 	return true
 }
 
-// parts puts everything in order.
+// parts returns all parts in order.
 func (b *sidecar) parts() []piece.Part {
 	all := b.alone
 	ports := make([]uint32, 0, len(b.ports))
@@ -252,8 +252,8 @@ func (b *sidecar) parts() []piece.Part {
 	return all
 }
 
-// settle says who of the virtual hosts of one RouteConfiguration has which
-// domain, and appends them in order.
+// settle decides which virtual host of a RouteConfiguration has which domain,
+// and appends them in order.
 func (b *sidecar) settle(all []piece.Part, hosts []*candidate) []piece.Part {
 	slices.SortStableFunc(hosts, func(x, y *candidate) int { return cmp.Or(cmp.Compare(x.host, y.host), cmp.Compare(x.port, y.port)) })
 	c := claims{hosts: hosts, holder: make(map[string]claim, 6*len(hosts))}
@@ -273,8 +273,8 @@ func (b *sidecar) settle(all []piece.Part, hosts []*candidate) []piece.Part {
 	return all
 }
 
-// proxied is the virtual hosts of all ports, for who uses the sidecar as a
-// proxy (LSN-13).
+// proxied returns the virtual hosts of all ports, for callers that use the
+// sidecar as a proxy (LSN-13).
 func (b *sidecar) proxied(ports []uint32) []*candidate {
 	var all []*candidate
 	for _, port := range ports {

@@ -18,40 +18,39 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// Mesh is the gateway that stands for all sidecars.
+// Mesh is the gateway that means all sidecars (VS-2).
 const Mesh = "mesh"
 
-// The HTTP filters that routes configure: a connection manager must have them
-// under these names.
+// HTTP filters that routes configure. A connection manager must have them under
+// these names.
 const (
 	FaultFilter = "envoy.filters.http.fault"
 	CORSFilter  = "envoy.filters.http.cors"
 )
 
-// Options is what a VirtualService's meaning depends on besides itself.
+// Options are the inputs of Translate besides the VirtualService.
 type Options struct {
-	// Port is the listener's.
+	// Port of the listener.
 	Port uint32
-	// Gateway is through which one requests come: Mesh, or namespace/name.
+	// Gateway that requests arrive through: Mesh, or namespace/name.
 	Gateway string
 	// Sources are the selectors of sources that match the caller.
 	Sources index.SelectorSet
 	Mesh    *meshconfig.MeshConfig
-	// GRPC says that the routes are for a gRPC client, which reads a time-out
-	// from max_stream_duration only.
+	// GRPC: the client is a gRPC client, which reads timeouts from
+	// max_stream_duration only.
 	GRPC bool
-	// Service finds the service of a host; nil: there is none.
+	// Service returns the service of a host, or nil.
 	Service func(host string) *index.Service
-	// Rule finds the DestinationRule of a host; nil: there is none.
+	// Rule returns the DestinationRule of a host, or nil.
 	Rule func(host string) *networking.DestinationRule
-	// Delegate finds the VirtualService that another one names (VS-4); nil:
-	// there is none.
+	// Delegate returns the VirtualService that another one names (VS-4), or nil.
 	Delegate func(namespace, name string) *networking.VirtualService
 }
 
-// Translate is the routes that a VirtualService means, in their order; without
-// any, it says nothing about this port, gateway and caller. The Diagnostics
-// are about what does not work as it is written.
+// Translate returns the routes of a VirtualService in order. None means that it
+// says nothing about this port, gateway and caller. The Diagnostics report what
+// does not work as written.
 func Translate(key ident.Key, vs *networking.VirtualService, o Options) ([]*routev3.Route, []problem.Diagnostic) {
 	t := &translation{Options: o, key: key}
 	for i, in := range vs.GetHttp() {
@@ -69,8 +68,8 @@ func Translate(key ident.Key, vs *networking.VirtualService, o Options) ([]*rout
 	return t.routes, t.problems
 }
 
-// add adds the routes that in means, and says whether they catch all requests
-// that come there: none goes on to what follows (VSM-1).
+// add adds the routes of in and reports whether they match every request, so
+// that no later route counts (VSM-1).
 func (t *translation) add(at string, in *networking.HTTPRoute) bool {
 	matches := in.GetMatch()
 	if len(matches) == 0 {
@@ -89,7 +88,7 @@ func (t *translation) add(at string, in *networking.HTTPRoute) bool {
 	return false
 }
 
-// translation is one VirtualService being translated.
+// translation is the state of one Translate.
 type translation struct {
 	Options
 	key      ident.Key
@@ -108,8 +107,9 @@ func (t *translation) warn(at, reason, advice, effect string) {
 	}
 }
 
-// applies decides what does not depend on the request (VSM-9, VSM-10). A match
-// that names gateways says nothing about the caller.
+// applies decides the conditions that do not depend on the request (VSM-9,
+// VSM-10). A match that names gateways is not restricted by the caller's
+// labels.
 func (t *translation) applies(m *networking.HTTPMatchRequest) bool {
 	if m.GetPort() != 0 && m.GetPort() != t.Port {
 		return false
@@ -129,7 +129,7 @@ func (t *translation) route(at, matchAt string, in *networking.HTTPRoute, m *net
 		StatPrefix: m.GetStatPrefix(),
 	}
 	if m.GetName() != "" {
-		out.Name += "." + m.GetName() // VSM-11
+		out.Name += "." + m.GetName() // route.match (VSM-11)
 	}
 	h := headerChanges(in.GetHeaders())
 	h.applyTo(out)
@@ -166,7 +166,7 @@ func (t *translation) operation(r *routev3.Route) string {
 	return t.key.Name + ":" + strconv.FormatUint(uint64(t.Port), 10) + path
 }
 
-// configMetadata says which object a route comes from (VSA-17).
+// configMetadata names the object of a route (VSA-17).
 func configMetadata(key ident.Key) *corev3.Metadata {
 	config := "/apis/networking.istio.io/v1/namespaces/" + key.Namespace + "/virtual-service/" + key.Name
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
@@ -174,7 +174,7 @@ func configMetadata(key ident.Key) *corev3.Metadata {
 	}}
 }
 
-// filters is what the route says to HTTP filters (VSA-12, VSA-14).
+// filters configures HTTP filters for the route (VSA-12, VSA-14).
 func (t *translation) filters(at string, out *routev3.Route, in *networking.HTTPRoute) {
 	config := map[string]*anypb.Any{}
 	if f := t.fault(at+".fault", in.GetFault()); f != nil {

@@ -15,38 +15,36 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// virtualHost is one of a sidecar's: a service, or a host that only a
-// VirtualService knows.
+// virtualHost is the part for a sidecar's virtual host: a service, or a host
+// that only a VirtualService has.
 type virtualHost struct {
-	routes  string          // the RouteConfiguration
+	routes  string
 	service index.ServiceID // zero: none
 	host    string
 	port    uint32
-	// own: the service is of the callers' namespace, who use its bare name.
+	// own: the service is in the callers' namespace, so its bare name is a domain.
 	own bool
-	// cluster is that of the callers, where the service has other virtual IPs
-	// than elsewhere.
+	// cluster of the callers, if the service has other virtual IPs there.
 	cluster string
-	// alone: nobody else's requests come here, whatever their host.
+	// alone: no other service's requests arrive, so the host does not matter.
 	alone bool
-	// grpc: they are those of gRPC clients.
+	// grpc: for gRPC clients.
 	grpc bool
-	// withPort: domains say the port, for other ports' hosts are there too.
+	// withPort: domains contain the port, because hosts of other ports are in the
+	// same RouteConfiguration.
 	withPort bool
-	// without is the domains that others have, a line each.
+	// without are the domains that other virtual hosts have, one per line.
 	without string
 
-	// rule is that of the service, which counts where no VirtualService
-	// decides.
+	// rule of the service, which counts if no VirtualService decides.
 	rule index.RuleID
-	// virtualService decides, if it is not zero, for callers who match
-	// sources and look from scope.
+	// virtualService decides, unless it is zero, for callers that match sources
+	// and see scope.
 	virtualService ident.Key
 	sources        index.SelectorSet
 	scope          index.Scope
 }
 
-// Make implements piece.Part.
 func (h virtualHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	var service *index.Service
 	if h.service != (index.ServiceID{}) {
@@ -70,7 +68,7 @@ func (h virtualHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	return partialHost(h.routes, &routev3.VirtualHost{Name: hostPort(h.host, h.port), Domains: domains, Routes: routes}), problems
 }
 
-// domains appends what callers may write, the host first.
+// domains appends the domains, the host first.
 func (h *virtualHost) domains(all []string, s *index.Service, suffix string) []string {
 	if s == nil {
 		all = append(all, written(h.host))
@@ -90,13 +88,13 @@ func (h *virtualHost) domains(all []string, s *index.Service, suffix string) []s
 	return all
 }
 
-// isHost says whether a domain is the host itself, not another form of it.
+// isHost reports whether a domain is the host itself, not another form of it.
 func (h *virtualHost) isHost(domain string) bool {
 	rest, ok := strings.CutPrefix(domain, written(h.host))
 	return ok && (rest == "" || rest[0] == ':')
 }
 
-// settled is the domains that are left to the virtual host.
+// settled returns the domains that the virtual host keeps.
 func (h *virtualHost) settled(r *index.Reader, s *index.Service) ([]string, []problem.Diagnostic) {
 	if h.alone {
 		return []string{"*"}, nil
@@ -110,7 +108,7 @@ func (h *virtualHost) settled(r *index.Reader, s *index.Service) ([]string, []pr
 		seen[lower] = true
 		return twice || slices.Contains(lost, lower)
 	})
-	if s != nil && len(s.Clusters) > 0 { // clusters have virtual IPs of their own
+	if s != nil && len(s.Clusters) > 0 { // each cluster has its own virtual IPs
 		lost = slices.DeleteFunc(lost, func(d string) bool { return single(strings.Trim(d, "[]")) != "" })
 	}
 	if h.without != "" && len(lost) > 0 {
@@ -127,7 +125,7 @@ func (h *virtualHost) settled(r *index.Reader, s *index.Service) ([]string, []pr
 	return domains, problems
 }
 
-// translate is what the VirtualService says; nothing if there is none.
+// translate returns the routes of the VirtualService; none if there is none.
 func (h *virtualHost) translate(r *index.Reader) ([]*routev3.Route, []problem.Diagnostic) {
 	if h.virtualService == (ident.Key{}) {
 		return nil, nil
@@ -145,7 +143,7 @@ func (h *virtualHost) translate(r *index.Reader) ([]*routev3.Route, []problem.Di
 	return routes, problems
 }
 
-// options reads what translations depend on.
+// options returns the inputs of a translation.
 func options(r *index.Reader, scope index.Scope, port uint32, gateway string, sources index.SelectorSet) Options {
 	o := Options{
 		Port: port, Gateway: gateway, Sources: sources, Mesh: r.Mesh(),
@@ -169,7 +167,7 @@ func options(r *index.Reader, scope index.Scope, port uint32, gateway string, so
 	return o
 }
 
-// fallback is the route to a service about which no VirtualService decides.
+// fallback is the route to a service without VirtualService.
 func (h *virtualHost) fallback(r *index.Reader) *routev3.Route {
 	var rule *networking.DestinationRule
 	if h.rule != (index.RuleID{}) {

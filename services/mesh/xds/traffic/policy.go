@@ -1,5 +1,5 @@
-// Package traffic says which of the policies of a DestinationRule and of the
-// mesh count for one cluster.
+// Package traffic finds the policies of a DestinationRule and of the mesh that
+// count for one cluster.
 //
 // It is pure.
 package traffic
@@ -11,8 +11,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// Policy is what counts for a port of a service, or for a subset of it. What
-// is nil has the defaults. It shares the messages that it was made of.
+// Policy holds the settings for a port of a service, or for a subset of it. A
+// nil group has its defaults. It shares the messages that it was made of.
 type Policy struct {
 	Pool          *networking.ConnectionPoolSettings
 	Outliers      *networking.OutlierDetection
@@ -22,36 +22,36 @@ type Policy struct {
 	RetryBudget   *networking.TrafficPolicy_RetryBudget
 	Tunnel        *networking.TrafficPolicy_TunnelSettings
 
-	// Fields are where in the DestinationRule the groups stand, for people.
+	// Fields are the places of the groups in the DestinationRule, for Diagnostics.
 	Fields Fields
 }
 
-// Fields are paths of fields of a DestinationRule; empty where it does not say
-// that group.
+// Fields are paths of fields of a DestinationRule; empty if it does not set the
+// group.
 type Fields struct{ Pool, Outliers, Balancer, TLS, Tunnel string }
 
-// Of is what counts for a port without a subset (DR-5): what the mesh says,
-// over it what the rule says, over that what it says of the port. Both may be
-// nil.
+// Of returns the policy of a port without a subset (DR-5): the mesh's, replaced
+// by the rule's, replaced by the rule's for the port. Both may be nil.
 func Of(mesh *meshconfig.MeshConfig, rule *networking.DestinationRule, port uint32) Policy {
 	base := ofMesh(mesh)
 	return base.under(base, rule.GetTrafficPolicy(), "trafficPolicy", port)
 }
 
-// OfSubset is what counts for the subset of that index: what counts without
-// it, over that what the subset says, over that what it says of the port.
+// OfSubset returns the policy of the subset with that index: the one of the
+// port without it, replaced by the subset's, replaced by the subset's for the
+// port.
 func OfSubset(mesh *meshconfig.MeshConfig, rule *networking.DestinationRule, subset int, port uint32) Policy {
 	field := fmt.Sprintf("subsets[%d].trafficPolicy", subset)
 	return Of(mesh, rule, port).under(ofMesh(mesh), rule.GetSubsets()[subset].GetTrafficPolicy(), field, port)
 }
 
-// ofMesh is the baseline, which rules replace group by group (DR-25).
+// ofMesh is the mesh's policy, which rules replace group by group (DR-25).
 func ofMesh(mesh *meshconfig.MeshConfig) Policy {
 	baseline := mesh.GetDefaultTrafficPolicy()
 	return Policy{Pool: baseline.GetConnectionPool(), Outliers: baseline.GetOutlierDetection()}
 }
 
-// under is p with what t says in its place.
+// under returns p with the groups that t sets replaced.
 func (p Policy) under(base Policy, t *networking.TrafficPolicy, field string, port uint32) Policy {
 	if t == nil {
 		return p
@@ -85,8 +85,8 @@ func (p Policy) under(base Policy, t *networking.TrafficPolicy, field string, po
 	return p
 }
 
-// onPort is p with the groups that a port may set replaced, all of them: those
-// that the port leaves out have their defaults.
+// onPort returns p with all groups replaced that a port may set: groups that
+// the port leaves out have their defaults.
 func (p Policy) onPort(base Policy, ps *networking.TrafficPolicy_PortTrafficPolicy, field string) Policy {
 	p.Pool, p.Outliers, p.Balancer, p.TLS = base.Pool, base.Outliers, ps.GetLoadBalancer(), ps.GetTls()
 	p.Fields = Fields{
