@@ -20,29 +20,30 @@ const (
 	workloadEntryKind = "WorkloadEntry"
 )
 
-// settings is what the mesh says about how objects are to be read. PushContexts
-// of equal settings share them.
+// settings decide how objects are read. PushContexts with equal settings share
+// their indexes.
 type settings struct {
-	priority      []string // of sources, as the policy says
+	priority      []string // order of sources, from the MeshPolicy
 	rootNamespace string
 	domainSuffix  string
-	serviceExport []string // the default exportTo of kinds
+	serviceExport []string // default exportTo of each kind
 	virtualExport []string
 	ruleExport    []string
 	clusterLocal  clusterLocal
 }
 
-// claim is what one object says of one host. It is immutable.
+// claim is the service that one object claims for one host. Immutable.
 type claim struct {
 	service *Service // of this object alone
-	// One of the two is what the object says.
+	// One of the two is the object.
 	registry *registryv1.Service
 	entry    *networking.ServiceEntry
 }
 
 func (c *claim) MemberKey() ident.Key { return c.service.Key }
 
-// selector is of the workloads that are its endpoints; empty: it selects none.
+// selector returns the labels of the workloads that are its endpoints; empty:
+// none.
 func (c *claim) selector() map[string]string {
 	if c.entry != nil {
 		return c.entry.GetWorkloadSelector().GetLabels()
@@ -50,7 +51,7 @@ func (c *claim) selector() map[string]string {
 	return c.registry.GetSelector()
 }
 
-// claims reads which hosts an object claims.
+// claims returns the claims of an object.
 func (s *settings) claims(o world.Object) []*claim {
 	switch m := o.Message.(type) {
 	case *registryv1.Service:
@@ -61,7 +62,7 @@ func (s *settings) claims(o world.Object) []*claim {
 	return nil
 }
 
-// hosts reads the hosts of claims without the rest.
+// hosts returns only the hosts of an object's claims.
 func (s *settings) hosts(o world.Object) []string {
 	switch m := o.Message.(type) {
 	case *registryv1.Service:
@@ -79,7 +80,7 @@ func (s *settings) registryHost(k ident.Key, m *registryv1.Service) string {
 	return k.Name + "." + k.Namespace + ".svc." + cmp.Or(m.GetDomainSuffix(), s.domainSuffix)
 }
 
-// registryClaim reads a service of a registry (SVC-1 to SVC-8).
+// registryClaim reads a Kubernetes Service (SVC-1 to SVC-8).
 func (s *settings) registryClaim(o world.Object, m *registryv1.Service) *claim {
 	svc := &Service{
 		ServiceID:  ServiceID{o.Key.Namespace, s.registryHost(o.Key, m)},
@@ -145,8 +146,8 @@ func (s *settings) entryClaims(o world.Object, m *networking.ServiceEntry) []*cl
 	return claims
 }
 
-// plainAddresses is addresses of which those that are a single IP are written
-// as one (SE-1).
+// plainAddresses returns addresses with each CIDR of a single IP written as
+// that IP (SE-1).
 func plainAddresses(addresses []string) []string {
 	plain := make([]string, 0, len(addresses))
 	for _, a := range addresses {
@@ -163,14 +164,15 @@ func plainAddresses(addresses []string) []string {
 	return plain
 }
 
-// sortPorts is ports by number; of several of one number the first.
+// sortPorts sorts ports by number and keeps the first of each number.
 func sortPorts(ports []Port) []Port {
 	slices.SortStableFunc(ports, func(a, b Port) int { return cmp.Compare(a.Number, b.Number) })
 	return slices.CompactFunc(ports, func(a, b Port) bool { return a.Number == b.Number })
 }
 
-// compareServices orders what claims one host, the one that wins first: what a
-// registry knows comes before every ServiceEntry (SE-14, I24).
+// compareServices orders services that claim one host, the winner first:
+// Kubernetes Services before ServiceEntries (SE-14), so that no other namespace
+// takes over a Service's host (I24).
 func (s *settings) compareServices(a, b *Service) int {
 	switch {
 	case a.Kubernetes && !b.Kubernetes:
@@ -183,9 +185,9 @@ func (s *settings) compareServices(a, b *Service) int {
 
 func (s *settings) compareClaims(a, b *claim) int { return s.compareServices(a.service, b.service) }
 
-// joins says whether the endpoints of a claim are those of the winning one of
-// its namespace too: clusters of one registry have a Service together, and so
-// have ServiceEntries that find endpoints in the same way (SE-14).
+// joins reports whether the winner of the namespace takes the endpoints of this
+// claim too. Clusters of one registry share a Service, and ServiceEntries that
+// find endpoints in the same way share a host (SE-14).
 func (c *claim) joins(winner *claim) bool {
 	if winner.registry != nil {
 		return c.registry != nil && c.service.Key.Source == winner.service.Key.Source
@@ -193,12 +195,12 @@ func (c *claim) joins(winner *claim) bool {
 	return c.entry != nil && c.service.Resolution == winner.service.Resolution
 }
 
-// mergeClaims puts the claims of one namespace to one host together, the one
-// that wins first. Aliases are those of the host.
+// mergeClaims merges the claims of one namespace to one host, the winner first.
+// Aliases are the host's.
 //
-// Several clusters have a port if one of them has it, so that a port may come
-// to them one by one. Their virtual IPs are kept apart: what one cluster calls by
-// an address is something else in the next.
+// A service has a port if one cluster has it, so that a port can be rolled out
+// cluster by cluster. Virtual IPs are kept apart, because each cluster assigns
+// its own.
 func mergeClaims(claims []*claim, aliases []string) *Service {
 	winner := claims[0]
 	s := *winner.service
@@ -211,7 +213,7 @@ func mergeClaims(claims []*claim, aliases []string) *Service {
 		if !c.joins(winner) || c.service.AliasOf != winner.service.AliasOf {
 			continue
 		}
-		s.Ports = sortPorts(append(s.Ports, c.service.Ports...)) // stable: the winner's stay
+		s.Ports = sortPorts(append(s.Ports, c.service.Ports...)) // stable, so the winner's win
 		if winner.entry != nil {
 			s.Addresses = plainAddresses(append(s.Addresses, c.service.Addresses...))
 		}
@@ -219,7 +221,7 @@ func mergeClaims(claims []*claim, aliases []string) *Service {
 	return &s
 }
 
-// clustersOf is where the Services are that those claims are of.
+// clustersOf returns the clusters of the Services that made these claims.
 func clustersOf(claims []*claim) []ServiceCluster {
 	var all []ServiceCluster
 	for _, c := range claims {
@@ -231,7 +233,7 @@ func clustersOf(claims []*claim) []ServiceCluster {
 	return slices.CompactFunc(all, func(a, b ServiceCluster) bool { return a.Name == b.Name })
 }
 
-// claimProblems says which of the claims do not count.
+// claimProblems reports the claims that do not count.
 func (s *settings) claimProblems(claims []*claim) []problem.Diagnostic {
 	winner := claims[0]
 	var ds []problem.Diagnostic
@@ -252,8 +254,8 @@ func (s *settings) claimProblems(claims []*claim) []problem.Diagnostic {
 	return ds
 }
 
-// clusterProblems says in what a Service differs from that of the cluster that
-// wins, as far as both cannot hold.
+// clusterProblems reports how a Service contradicts the one of the winning
+// cluster.
 func clusterProblems(winner, s *Service) []problem.Diagnostic {
 	differs := func(field, reason, effect string) problem.Diagnostic {
 		return problem.Diagnostic{
@@ -276,7 +278,7 @@ func clusterProblems(winner, s *Service) []problem.Diagnostic {
 	return ds
 }
 
-// whyServiceWins says by what a wins over b.
+// whyServiceWins explains why a wins over b.
 func (s *settings) whyServiceWins(a, b *Service) string {
 	if a.Kubernetes && !b.Kubernetes {
 		return "is a Service"
@@ -284,7 +286,7 @@ func (s *settings) whyServiceWins(a, b *Service) string {
 	return world.WhyWins(s.priority, a.Key, a.Created, b.Key, b.Created)
 }
 
-// hostField is the field of its object that gives the host.
+// hostField returns the field of its object that sets the host.
 func (s *Service) hostField() string {
 	if s.Kubernetes {
 		return "metadata.name"

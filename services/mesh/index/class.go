@@ -14,12 +14,12 @@ import (
 	"meshlog.dev/services/mesh/table"
 )
 
-// SelectorSet is which node selectors matched a proxy: their texts, sorted, a
-// line each. Labels and other words of a proxy never enter a class, only
-// which selectors they match.
+// SelectorSet holds the texts of the node selectors that matched a proxy,
+// sorted, one per line. A proxy's labels never enter a class, only the
+// selectors that they match.
 type SelectorSet string
 
-// Selectors are the texts in the set.
+// Selectors returns the texts in the set.
 func (s SelectorSet) Selectors() []string {
 	if s == "" {
 		return nil
@@ -27,8 +27,8 @@ func (s SelectorSet) Selectors() []string {
 	return strings.Split(string(s), "\n")
 }
 
-// ProxyClass is all that generation may know of a proxy, by type. Proxies of
-// equal class get the same bytes.
+// ProxyClass is everything that generation may know of a proxy, by type.
+// Proxies of equal class get the same bytes.
 type ProxyClass struct {
 	CDS CDSClass
 	EDS EDSClass
@@ -36,26 +36,25 @@ type ProxyClass struct {
 	RDS RDSClass
 }
 
-// Client is what kind of client a proxy is, as far as it matters to what it is
-// served.
+// Client is the kind of a client, as far as it affects what it is served.
 type Client uint8
 
-// The kinds of clients.
+// Kinds of clients.
 const (
 	ClientRouter Client = iota
 	ClientSidecar
 	ClientGRPC
 )
 
-// CDSClass is what Clusters depend on.
+// CDSClass holds what Clusters depend on.
 type CDSClass struct {
 	Client  Client
 	Scope   Scope // Services, Rules
 	Raw     SelectorSet
-	Release string // where something is in quarantine for it, as in the other types
+	Release string // set only if something is quarantined for it; the same in the other types
 }
 
-// EDSClass is what ClusterLoadAssignments depend on.
+// EDSClass holds what ClusterLoadAssignments depend on.
 type EDSClass struct {
 	Client  Client
 	Scope   Scope // Services, Rules
@@ -64,43 +63,44 @@ type EDSClass struct {
 	Release string
 }
 
-// LDSClass is what Listeners depend on.
+// LDSClass holds what Listeners depend on.
 type LDSClass struct {
 	Client Client
 	Scope  Scope // Services, VirtualServices
-	// Cluster is in which Kubernetes cluster of several sidecars call services
-	// by their virtual IPs (SVC-2).
+	// Cluster is the sidecar's Kubernetes cluster, if there are several, because
+	// virtual IPs are each cluster's own (SVC-2).
 	Cluster string
-	// Bind says that nothing redirects a sidecar's connections, so that its
-	// listeners have ports of their own (LSN-12: INTERCEPTION_MODE NONE).
+	// Bind: nothing redirects the sidecar's connections (INTERCEPTION_MODE NONE),
+	// so its listeners bind ports of their own (LSN-12).
 	Bind bool
-	// Sources is which sourceLabels and sourceNamespaces of VirtualServices
-	// with routes for connections match (VST-3).
+	// Sources are the conditions on callers in VirtualServices with TCP routes
+	// that the proxy matches (VST-3).
 	Sources SelectorSet
-	// Gateways is which selectors of Gateways match a router.
+	// Gateways are the selectors of Gateways that match a router.
 	Gateways SelectorSet
 	Raw      SelectorSet
 	Release  string
 }
 
-// RDSClass is what RouteConfigurations depend on.
+// RDSClass holds what RouteConfigurations depend on.
 type RDSClass struct {
 	Client Client
 	Scope  Scope // all
-	// Cluster is as in LDSClass.
+	// Cluster as in LDSClass.
 	Cluster string
-	// Namespace is in which sidecars call services by their bare names; empty
-	// where there are none.
+	// Namespace in which a sidecar calls services by bare names; empty if there
+	// are none.
 	Namespace string
-	// Sources is which sourceLabels and sourceNamespaces of VirtualServices
-	// match (VSM-10).
+	// Sources are the conditions on callers in VirtualServices that the proxy
+	// matches (VSM-10).
 	Sources  SelectorSet
 	Gateways SelectorSet
 	Raw      SelectorSet
 	Release  string
 }
 
-// Only is c with what concerns other types than t left out: the class of t.
+// Only returns the class of type t: c without everything that concerns other
+// types.
 func (c ProxyClass) Only(t ident.ResourceType) ProxyClass {
 	switch t {
 	case ident.CDS:
@@ -115,25 +115,26 @@ func (c ProxyClass) Only(t ident.ResourceType) ProxyClass {
 	return ProxyClass{}
 }
 
-// Raw is the selectors of raw resources of type t that matched.
+// Raw returns the selectors of raw resources of type t that matched.
 func (c ProxyClass) Raw(t ident.ResourceType) SelectorSet {
 	return [ident.ResourceTypes]SelectorSet{ident.CDS: c.CDS.Raw, ident.EDS: c.EDS.Raw, ident.LDS: c.LDS.Raw, ident.RDS: c.RDS.Raw}[t]
 }
 
-// Release is the client's name and version where something of type t is in
-// quarantine for it; else empty.
+// Release returns the client's name and version if something of type t is
+// quarantined for it; else "".
 func (c ProxyClass) Release(t ident.ResourceType) string {
 	return [ident.ResourceTypes]string{ident.CDS: c.CDS.Release, ident.EDS: c.EDS.Release, ident.LDS: c.LDS.Release, ident.RDS: c.RDS.Release}[t]
 }
 
-// Released is c as the class of clients of that name and version: per type,
-// one of which something is in quarantine. Generate makes the same for all.
+// Released returns c as the class of clients of that name and version, set for
+// each type in which something is quarantined. Generate makes the same for all
+// releases.
 func (c ProxyClass) Released(release [ident.ResourceTypes]string) ProxyClass {
 	c.CDS.Release, c.EDS.Release, c.LDS.Release, c.RDS.Release = release[ident.CDS], release[ident.EDS], release[ident.LDS], release[ident.RDS]
 	return c
 }
 
-// Encode is c as bytes, equal for equal classes; DecodeClass reads them.
+// Encode returns c as bytes, equal for equal classes.
 func (c ProxyClass) Encode() []byte {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -142,8 +143,8 @@ func (c ProxyClass) Encode() []byte {
 	return b
 }
 
-// DecodeClass reads what Encode returned, in a build with the same classes;
-// everything else is an error.
+// DecodeClass reads the result of Encode in a build with the same classes;
+// anything else is an error.
 func DecodeClass(b []byte) (ProxyClass, error) {
 	var c ProxyClass
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -157,9 +158,9 @@ func DecodeClass(b []byte) (ProxyClass, error) {
 	return c, nil
 }
 
-// String is for people: what kind of client, what namespace's view of the mesh
-// it has where that is not everybody's, in which cluster and network where that
-// makes a difference, and the selectors that matched.
+// String describes a class for people: the kind of client, the namespace whose
+// view differs from the common one, cluster and network if they make a
+// difference, and the selectors that matched.
 func (c ProxyClass) String() string {
 	words := []string{c.CDS.Client.String()}
 	for _, scope := range []string{c.RDS.Namespace, c.CDS.Scope.Services, c.LDS.Scope.VirtualServices, c.CDS.Scope.Rules} {
@@ -194,7 +195,7 @@ func (c ProxyClass) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// String is router, sidecar or gRPC.
+// String returns router, sidecar or gRPC.
 func (c Client) String() string {
 	switch c {
 	case ClientSidecar:
@@ -205,8 +206,8 @@ func (c Client) String() string {
 	return "router"
 }
 
-// classOf is the class of a kind of client in a namespace, as far as the world
-// and not the proxy decides it.
+// classOf returns the class of a kind of client in a namespace, without what
+// depends on the proxy itself.
 func (pc *PushContext) classOf(client Client, namespace string) ProxyClass {
 	scope := Scope{
 		Services:        scopeOf(pc.services.scopes, namespace),
@@ -226,7 +227,8 @@ func (pc *PushContext) classOf(client Client, namespace string) ProxyClass {
 	return c
 }
 
-// Classify says which class p is of. It costs one match a distinct selector.
+// Classify returns the class of p. It costs one match for each distinct
+// selector.
 func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	client := ClientRouter
 	switch {
@@ -252,13 +254,13 @@ func Classify(pc *PushContext, p *proxy.Proxy) ProxyClass {
 	return c.Released(pc.world.Releases(p.Client()))
 }
 
-// Classes are those for which a world must be fit to be served: of each
-// namespace that sees something of its own, and of everybody, a router, a
-// sidecar and a gRPC client; routers for each selector of Gateways, as
-// everybody and as the Gateways' own namespaces see the mesh; a sidecar that is
-// every source that VirtualServices ask for; and sidecars and gRPC clients of
-// each cluster and network. They have no raw resources, which are what they are
-// whoever gets them.
+// Classes returns the classes that a version must be generated for before it is
+// published: a router, a sidecar and a gRPC client for each namespace with a
+// view of its own and for the common view; routers for each selector of
+// Gateways, in the common view and in the views of the Gateways' namespaces; a
+// sidecar that matches every source; sidecars and gRPC clients of each cluster
+// and network. They have no raw resources, which are the same for every proxy
+// that gets them.
 func (pc *PushContext) Classes() []ProxyClass {
 	namespaces := []string{""}
 	for _, c := range []table.Counter{pc.services.scopes, pc.services.homes, pc.virtualServices.scopes, pc.rules.scopes} {
@@ -306,7 +308,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 	return all
 }
 
-// selectorSet collects the texts of selectors, which come sorted.
+// selectorSet collects the texts of selectors, which arrive sorted.
 type selectorSet struct{ strings.Builder }
 
 func (s *selectorSet) add(text string) {
@@ -318,7 +320,7 @@ func (s *selectorSet) add(text string) {
 
 func (s *selectorSet) set() SelectorSet { return SelectorSet(s.String()) }
 
-// selected is by type the selectors of raw resources that match p.
+// selected returns, by type, the selectors of raw resources that match p.
 func (x *rawIndex) selected(p *proxy.Proxy) [ident.ResourceTypes]SelectorSet {
 	var sets [ident.ResourceTypes]selectorSet
 	for _, s := range x.selectors {
@@ -338,7 +340,7 @@ func (x *rawIndex) selected(p *proxy.Proxy) [ident.ResourceTypes]SelectorSet {
 	return all
 }
 
-// selected is the selectors of Gateways that match a router.
+// selected returns the selectors of Gateways that match a router.
 func (x *gatewayIndex) selected(p *proxy.Proxy) SelectorSet {
 	var set selectorSet
 	for _, s := range x.selectors {
@@ -349,7 +351,7 @@ func (x *gatewayIndex) selected(p *proxy.Proxy) SelectorSet {
 	return set.set()
 }
 
-// sourcesOf is the sources that a proxy is, among those that decide about
+// sourcesOf returns the sources that a proxy matches, of those that affect
 // resources of type t.
 func (x *virtualServiceIndex) sourcesOf(t ident.ResourceType, is func(*sourceMatch) bool) SelectorSet {
 	var set selectorSet

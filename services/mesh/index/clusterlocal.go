@@ -8,19 +8,18 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 )
 
-// clusterLocal says which hosts are each cluster's own, by patterns (NET-6).
-// The most specific pattern counts, and of equal ones the first.
+// clusterLocal decides which hosts are cluster-local (NET-6). The most specific
+// pattern wins, then the first.
 type clusterLocal []localHosts
 
-// localHosts is the hosts of a pattern: a host, or a suffix behind a star.
+// localHosts is a pattern: a host, or a suffix behind a star.
 type localHosts struct {
 	pattern string // lower case
 	local   bool
 }
 
-// clusterLocalOf reads the settings of the mesh. What is said of a host there
-// goes before the defaults, which are those of Istio: the parts of each cluster
-// itself.
+// clusterLocalOf reads MeshConfig, whose settings win over Istio's defaults:
+// the parts of each cluster itself.
 func clusterLocalOf(m *meshconfig.MeshConfig, domainSuffix string) clusterLocal {
 	var all clusterLocal
 	for _, s := range m.GetServiceSettings() {
@@ -41,7 +40,7 @@ func clusterLocalOf(m *meshconfig.MeshConfig, domainSuffix string) clusterLocal 
 	return all
 }
 
-// has says whether a host is each cluster's own.
+// has reports whether a host is cluster-local.
 func (c clusterLocal) has(host string) bool {
 	host = strings.ToLower(host)
 	for _, p := range c {

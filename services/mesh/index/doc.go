@@ -1,12 +1,13 @@
-// Package index answers what generation asks about a world: which services,
-// endpoints, routes, rules and gateways a class of proxies sees.
+// Package index answers the questions of generation about a world: which
+// services, endpoints, routes, rules and gateways a class of proxies sees. The
+// rows that it follows are in ROWS.md.
 //
-// A PushContext consists of indexes, one for each idea (raw resources,
-// services, endpoints, VirtualServices, rules, Gateways). Each index is
-// immutable and has an edit, which takes in objects as they were and as they
-// are, records the inputs that differ and makes the next index; the two share
-// what did not change. What only one object can have, a host above all, belongs
-// to the object that wins: by source priority, then age, then name.
+// A PushContext consists of indexes, one for each kind of answer (raw
+// resources, services, endpoints, VirtualServices, rules, Gateways). Each index
+// is immutable and has an edit, which takes objects before and after a change,
+// records the inputs that differ and makes the next index; the two share
+// everything unchanged. If only one object can have something, a host above
+// all, the winner has it: by source priority, then age, then name.
 //
 // Classify maps a proxy to its class for each xDS type. Generation sees the
 // class and never the proxy, so nothing can leak between proxies of one class.

@@ -17,42 +17,43 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// endpointIndex is the endpoints of services, and what they come from.
+// endpointIndex holds the endpoints of services and the objects that they come
+// from.
 type endpointIndex struct {
 	slices    table.Groups[sliceOf, *slice]
 	workloads table.Groups[string, *workload]  // by namespace
 	selecting table.Groups[string, *selecting] // by namespace
 	byID      table.Table[ServiceID, Endpoints]
-	spreads   table.Table[ServiceID, *spread] // of those that have one
+	spreads   table.Table[ServiceID, *spread] // only of services that have one
 }
 
-// slice is some of the endpoints of a service of a registry.
+// slice holds some endpoints of a Service.
 type slice struct {
 	ident.Key
 	*registryv1.Endpoints
 }
 
-// sliceOf names the service that a slice belongs to: of the same shard, by its
-// object's name, whether it is there yet or not.
+// sliceOf names the Service of a slice: of the same shard, by name, whether it
+// exists yet or not.
 type sliceOf struct {
 	ident.Shard
 	world.Name
 }
 
-// workload is what selectors of services may select.
+// workload is an object that services may select.
 type workload struct {
 	ident.Key
 	labels map[string]string
 	entry  *networking.WorkloadEntry
-	pod    *registryv1.Workload // either
+	pod    *registryv1.Workload // or a Pod
 }
 
-// selecting is an object of which the hosts take workloads as endpoints.
+// selecting is an object whose hosts select workloads as endpoints.
 type selecting struct {
 	ident.Key
 	ids      []ServiceID
 	selector map[string]string
-	pods     bool // Pods too
+	pods     bool // selects Pods too
 }
 
 func (s *slice) MemberKey() ident.Key     { return s.Key }
@@ -87,7 +88,7 @@ func newWorkload(o world.Object) *workload {
 	return nil
 }
 
-// newSelecting reads a service's selector; nil: it has none.
+// newSelecting reads a service's selector; nil: none.
 func (s *settings) newSelecting(o world.Object) *selecting {
 	x := &selecting{Key: o.Key}
 	switch m := o.Message.(type) {
@@ -109,7 +110,7 @@ func (s *selecting) selects(w *workload) bool {
 	return (w.entry != nil || s.pods) && matchLabels(s.selector, w.labels)
 }
 
-// matchLabels says whether labels have all that a selector names.
+// matchLabels reports whether labels have all entries of a selector.
 func matchLabels(selector, labels map[string]string) bool {
 	for k, v := range selector {
 		if have, ok := labels[k]; !ok || have != v {
@@ -126,9 +127,9 @@ type endpointEdit struct {
 	slices    *table.GroupsEdit[sliceOf, *slice]
 	workloads *table.GroupsEdit[string, *workload]
 	selecting *table.GroupsEdit[string, *selecting]
-	// services of which the endpoints may differ.
+	// services whose endpoints may differ
 	touched map[ServiceID]struct{}
-	moved   []*workload // that are, or were
+	moved   []*workload // before and after the change
 }
 
 func (x endpointIndex) edit(t *transition) *endpointEdit {
@@ -141,7 +142,7 @@ func (x endpointIndex) edit(t *transition) *endpointEdit {
 	}
 }
 
-// service takes in what a Service or ServiceEntry selects now.
+// service applies a change of a Service or ServiceEntry.
 func (e *endpointEdit) service(was, is *world.Object) {
 	if was != nil {
 		e.touch(*was)
@@ -157,14 +158,14 @@ func (e *endpointEdit) service(was, is *world.Object) {
 	}
 }
 
-// touch notes that the endpoints of an object's hosts may differ.
+// touch marks the endpoints of an object's hosts.
 func (e *endpointEdit) touch(o world.Object) {
 	for _, host := range e.hosts(o) {
 		e.touched[ServiceID{o.Key.Namespace, host}] = struct{}{}
 	}
 }
 
-// slice takes in an EndpointSlice.
+// slice applies a change of an EndpointSlice.
 func (e *endpointEdit) slice(w *world.World, was, is *world.Object) {
 	for _, o := range []*world.Object{was, is} {
 		if o == nil {
@@ -187,7 +188,7 @@ func (e *endpointEdit) slice(w *world.World, was, is *world.Object) {
 	}
 }
 
-// workload takes in a WorkloadEntry or a Pod.
+// workload applies a change of a WorkloadEntry or Pod.
 func (e *endpointEdit) workload(was, is *world.Object) {
 	if was != nil {
 		if w := newWorkload(*was); w != nil {
@@ -203,7 +204,8 @@ func (e *endpointEdit) workload(was, is *world.Object) {
 	}
 }
 
-// touchMoved touches the services of which endpoints may be in other networks.
+// touchMoved marks services whose endpoints may be in other networks than
+// before.
 func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, moved func(ident.Shard) bool) {
 	for id, claims := range services.claims.All() {
 		for _, c := range claims {
@@ -214,8 +216,8 @@ func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, move
 	}
 }
 
-// done takes the services and networks as they are by now; of the shards that
-// moved, if any, workloads may be in other networks than before.
+// done makes the next index, with the new services and networks. Workloads of
+// shards for which moved reports true may be in other networks; nil: of none.
 func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, moved func(ident.Shard) bool) endpointIndex {
 	x := e.from
 	x.slices, x.workloads, x.selecting = e.slices.Done(), e.workloads.Done(), e.selecting.Done()
@@ -265,8 +267,8 @@ func (e *endpointEdit) spread(spreads *table.Edit[ServiceID, *spread], id Servic
 	}
 }
 
-// doneUnselected finds the WorkloadEntries that nothing selects, among those
-// for which this may have changed.
+// doneUnselected reports WorkloadEntries that nothing selects, as far as that
+// may have changed.
 func (e *endpointEdit) doneUnselected(x *endpointIndex) {
 	judge := func(w *workload) {
 		if w.entry == nil {
@@ -311,7 +313,7 @@ func (e *endpointEdit) doneUnselected(x *endpointIndex) {
 	}
 }
 
-// collect finds the endpoints of a service.
+// collect returns the endpoints of a service.
 func (x *endpointIndex) collect(services *serviceIndex, networks *networkIndex, id ServiceID) Endpoints {
 	claims := services.claims.Get(id)
 	if len(claims) == 0 || claims[0].service.AliasOf != "" {
@@ -353,8 +355,8 @@ func (x *endpointIndex) collect(services *serviceIndex, networks *networkIndex, 
 	return all
 }
 
-// addHost makes the host itself the endpoint of the ports of a service of DNS
-// that have none (SE-6).
+// addHost makes the host the endpoint of ports of a DNS service that have none
+// (SE-6).
 func addHost(all Endpoints, s *Service) {
 	if strings.HasPrefix(s.Hostname, "*") {
 		return
@@ -368,8 +370,8 @@ func addHost(all Endpoints, s *Service) {
 	}
 }
 
-// sliced is what the slices of a service of a registry say of a port (EPS-1
-// to EPS-3).
+// sliced returns the endpoints of a port from the slices of a Service (EPS-1 to
+// EPS-3).
 func (x *endpointIndex) sliced(networks *networkIndex, c *claim, p Port) []Endpoint {
 	var list []Endpoint
 	for _, s := range x.slices.Get(sliceOfKey(c.service.Key, c.service.Key.Name)) {
@@ -390,7 +392,7 @@ func (x *endpointIndex) sliced(networks *networkIndex, c *claim, p Port) []Endpo
 			}
 			e.Network = networks.of(s.Shard(), m.GetNetwork(), e.Address)
 			if e.Health == Unhealthy && c.registry.GetPublishNotReadyAddresses() {
-				e.Health = Healthy // SVC-12
+				e.Health = Healthy // the Service publishes endpoints before they are ready (SVC-12)
 			}
 			list = append(list, e)
 		}
@@ -398,7 +400,8 @@ func (x *endpointIndex) sliced(networks *networkIndex, c *claim, p Port) []Endpo
 	return list
 }
 
-// slicePort is on which port the endpoints of a slice serve a service's port.
+// slicePort returns the port on which the endpoints of a slice serve a
+// Service's port.
 func slicePort(m *registryv1.Endpoints, s *Service, p Port) (uint32, bool) {
 	for _, sp := range m.GetPorts() {
 		if sp.GetName() == p.Name || sp.GetName() == "" && len(m.GetPorts()) == 1 && len(s.Ports) == 1 {
@@ -422,11 +425,11 @@ func healthOf(h registryv1.Health) Health {
 	return Healthy
 }
 
-// inline is the endpoints that a ServiceEntry names itself (SE-9). They need
-// not be where its cluster is.
+// inline returns the endpoints that a ServiceEntry contains (SE-9). They need
+// not be in the cluster of the ServiceEntry.
 func (x *networkIndex) inline(c *claim, p Port) []Endpoint {
 	if len(c.selector()) > 0 {
-		return nil // SE-10
+		return nil // a ServiceEntry with a selector has no endpoints of its own (SE-10)
 	}
 	var list []Endpoint
 	for _, m := range c.entry.GetEndpoints() {
@@ -443,7 +446,8 @@ func (x *networkIndex) inline(c *claim, p Port) []Endpoint {
 	return list
 }
 
-// selected is the workloads that a service selects (SE-10, SVC-16).
+// selected returns the workloads that a ServiceEntry (SE-10) or a Service
+// (SVC-16) selects.
 func (x *endpointIndex) selected(networks *networkIndex, c *claim, p Port) []Endpoint {
 	selector := c.selector()
 	if len(selector) == 0 {
@@ -473,8 +477,8 @@ func (x *endpointIndex) selected(networks *networkIndex, c *claim, p Port) []End
 
 const unixPrefix = "unix://"
 
-// usable says whether Envoy takes an address where a service finds endpoints
-// in that way. None will do for who is reached by the gateways of its network.
+// usable reports whether Envoy takes an address for a resolution. No address
+// will do if the endpoint is behind a gateway of its network.
 func usable(r Resolution, address, network string) bool {
 	if address == "" {
 		return network != "" && r == Static
@@ -486,10 +490,10 @@ func usable(r Resolution, address, network string) bool {
 	return err == nil
 }
 
-// tlsModeLabel says of a WorkloadEntry whether it speaks mutual TLS.
+// tlsModeLabel of a WorkloadEntry decides whether it speaks mutual TLS.
 const tlsModeLabel = "security.istio.io/tlsMode"
 
-// entryEndpoint is a WorkloadEntry as an endpoint of a port (WE-1).
+// entryEndpoint returns a WorkloadEntry as an endpoint of a port (WE-1).
 func entryEndpoint(m *networking.WorkloadEntry, c *claim, p Port) Endpoint {
 	e := Endpoint{
 		Address: m.GetAddress(), Port: cmp.Or(m.GetPorts()[p.Name], c.namedTarget(p, m.GetPorts()), p.Target, p.Number),
@@ -518,8 +522,8 @@ func podEndpoint(m *registryv1.Workload, c *claim, p Port) Endpoint {
 	return e
 }
 
-// namedTarget is a workload's port that a Service's port names as its target;
-// 0: none.
+// namedTarget returns the workload's port that a Service's port names as its
+// target; 0: none.
 func (c *claim) namedTarget(p Port, ports map[string]uint32) uint32 {
 	for _, rp := range c.registry.GetPorts() {
 		if rp.GetNumber() == p.Number && rp.GetTargetPortName() != "" {
@@ -529,15 +533,14 @@ func (c *claim) namedTarget(p Port, ports map[string]uint32) uint32 {
 	return 0
 }
 
-// parseLocality reads region/zone/subzone.
 func parseLocality(s string) proxy.Locality {
 	parts := append(strings.SplitN(s, "/", 3), "", "")
 	return proxy.Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}
 }
 
-// sortEndpoints is endpoints by address, port and network; of doubles a healthy
-// one, else the first. Networks may use the same addresses, and who has none is
-// nobody's double.
+// sortEndpoints sorts by address, port and network and keeps one of each, a
+// healthy one if there is one. Networks may use the same addresses; endpoints
+// without address are all kept.
 func sortEndpoints(list []Endpoint) []Endpoint {
 	slices.SortStableFunc(list, func(a, b Endpoint) int {
 		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Network, b.Network), cmp.Compare(a.Health, b.Health))

@@ -14,16 +14,15 @@ import (
 
 const gatewayKind = "Gateway"
 
-// gatewayIndex is the Gateways of the world, by what they select.
+// gatewayIndex holds the Gateways by their selectors.
 type gatewayIndex struct {
 	bySelector table.Groups[string, *gateway] // the oldest first
 	selectors  []*gatewaySelector             // sorted by text
 }
 
-// gateway is one Gateway. It is immutable.
 type gateway struct{ Gateway }
 
-// gatewaySelector says which routers have a Gateway (GW-1).
+// gatewaySelector selects routers for Gateways (GW-1).
 type gatewaySelector struct {
 	labels map[string]string
 	text   string
@@ -39,7 +38,7 @@ func newGatewayIndex() gatewayIndex {
 	return gatewayIndex{bySelector: table.NewGroups[string, *gateway](hashString)}
 }
 
-// newGatewaySelector reads a selector; without labels it selects every router.
+// newGatewaySelector reads a selector; without labels it selects all routers.
 func newGatewaySelector(labels map[string]string) *gatewaySelector {
 	if len(labels) == 0 {
 		return &gatewaySelector{nil, everyProxy}
@@ -77,7 +76,7 @@ func (x gatewayIndex) edit(t *transition) *gatewayEdit {
 	})}
 }
 
-// change takes in a Gateway; either may be nil.
+// change applies a change of a Gateway; either may be nil.
 func (e *gatewayEdit) change(was, is *world.Object) {
 	for _, o := range []*world.Object{was, is} {
 		if o == nil {
@@ -115,7 +114,7 @@ func (e *gatewayEdit) done() gatewayIndex {
 	return x
 }
 
-// withSelector is list with or without the selector of that text.
+// withSelector returns list with or without the selector of that text.
 func withSelector(list []*gatewaySelector, text string, members []*gateway) []*gatewaySelector {
 	list = slices.DeleteFunc(slices.Clone(list), func(s *gatewaySelector) bool { return s.text == text })
 	if len(members) > 0 {

@@ -9,13 +9,13 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// hostView is which service each namespace sees under a host (VIS-3). It is
-// immutable; nil is that of a host that nobody claims.
+// hostView says which service each namespace sees under a host (VIS-3).
+// Immutable; nil if no service claims the host.
 type hostView struct {
-	services []*Service // one a namespace, the one that wins first
-	public   *Service   // what everybody sees; nil: nothing
-	// own is what the namespaces see that see something else: their own
-	// service, or one that is exported to them alone.
+	services []*Service // one per namespace, the winner first
+	public   *Service   // the common view; nil: nothing
+	// own are the namespaces that see something else: their own service, or one
+	// that is exported to them only.
 	own map[string]*Service
 }
 
@@ -45,8 +45,8 @@ func viewHost(services []*Service) *hostView {
 	return v
 }
 
-// seenFrom is the service that a namespace sees: its own, else the first that
-// is shown to it.
+// seenFrom returns the service that a namespace sees: its own, else the first
+// that is exported to it.
 func seenFrom(services []*Service, namespace string) *Service {
 	var first *Service
 	for _, s := range services {
@@ -63,7 +63,7 @@ func seenFrom(services []*Service, namespace string) *Service {
 	return first
 }
 
-// sees is what a namespace sees; "" is everybody.
+// sees returns the service that a namespace sees; "" is the common view.
 func (v *hostView) sees(namespace string) *Service {
 	if v == nil {
 		return nil
@@ -74,7 +74,7 @@ func (v *hostView) sees(namespace string) *Service {
 	return v.public
 }
 
-// views is the namespaces that see something else than everybody.
+// views returns the namespaces whose view differs from the common one.
 func (v *hostView) views() []string {
 	if v == nil {
 		return nil
@@ -86,8 +86,8 @@ func (v *hostView) views() []string {
 	return names
 }
 
-// homes is the namespaces that see a service of a registry of their own, which
-// can be called there by a bare name.
+// homes returns the namespaces that see a Kubernetes Service of their own,
+// which they can call by its bare name.
 func (v *hostView) homes() []string {
 	if v == nil {
 		return nil
@@ -101,7 +101,7 @@ func (v *hostView) homes() []string {
 	return names
 }
 
-// namespaces is where the services of the host are.
+// namespaces returns the namespaces of the host's services.
 func (v *hostView) namespaces() []string {
 	if v == nil {
 		return nil
@@ -113,7 +113,8 @@ func (v *hostView) namespaces() []string {
 	return names
 }
 
-// viewProblems says which services everybody might see and only some do.
+// viewProblems reports services that are public but hidden from some
+// namespaces.
 func (s *settings) viewProblems(v *hostView) []problem.Diagnostic {
 	if v == nil {
 		return nil
@@ -133,15 +134,16 @@ func (s *settings) viewProblems(v *hostView) []problem.Diagnostic {
 	return ds
 }
 
-// aliasIndex is which host stands for which (SVC-4). It is immutable.
+// aliasIndex says which host is an alias of which (SVC-4). Immutable.
 type aliasIndex struct {
-	said   map[ServiceID]string // what each alias says, itself perhaps an alias
-	target map[string]string    // of a host that is an alias, its end
+	said   map[ServiceID]string // what each alias names, perhaps another alias
+	target map[string]string    // the end of an alias's chain
 	of     map[string][]string  // the aliases of a host, sorted
-	loops  []string             // hosts that lead nowhere but to one another
+	loops  []string             // hosts whose chain has no end
 }
 
-// with is the index after the given services said something else; "": no alias.
+// with returns the index after the given services changed what they name; "":
+// no alias.
 func (x *aliasIndex) with(said map[ServiceID]string) *aliasIndex {
 	next := &aliasIndex{said: maps.Clone(x.said), target: make(map[string]string), of: make(map[string][]string)}
 	for id, target := range said {
@@ -151,7 +153,7 @@ func (x *aliasIndex) with(said map[ServiceID]string) *aliasIndex {
 			next.said[id] = target
 		}
 	}
-	// Of several namespaces that say something of one host, the first counts.
+	// Of several namespaces with the host the first wins.
 	direct := make(map[string]string, len(next.said))
 	first := make(map[string]string, len(next.said))
 	for id, target := range next.said {
@@ -180,7 +182,7 @@ func (x *aliasIndex) with(said map[ServiceID]string) *aliasIndex {
 	return next
 }
 
-// end is the host that a host stands for, or itself.
+// end returns the end of a host's chain, or the host itself.
 func (x *aliasIndex) end(host string) string {
 	if target, ok := x.target[host]; ok {
 		return target
@@ -188,13 +190,13 @@ func (x *aliasIndex) end(host string) string {
 	return host
 }
 
-// looping says that a host is an alias that leads nowhere.
+// looping reports whether the chain of an alias has no end.
 func (x *aliasIndex) looping(host string) bool {
 	_, ok := slices.BinarySearch(x.loops, host)
 	return ok
 }
 
-// changed is the hosts of which the aliases differ.
+// changed returns the hosts whose aliases differ.
 func (x *aliasIndex) changed(next *aliasIndex) []string {
 	var hosts []string
 	for host, list := range next.of {
@@ -210,8 +212,8 @@ func (x *aliasIndex) changed(next *aliasIndex) []string {
 	return hosts
 }
 
-// editList is a list of services sorted by host with other ones under some
-// hosts; nil or an alias: none.
+// editList returns a list of services, sorted by host, with other services
+// under some hosts; nil or an alias: none.
 func editList(list []*Service, moved map[string]*Service) []*Service {
 	next := make([]*Service, 0, len(list)+len(moved))
 	for _, host := range slices.Sorted(maps.Keys(moved)) {

@@ -13,29 +13,28 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// NetworkGateway is where one enters a network from others (NET-3).
+// NetworkGateway is an entrance to a network from others (NET-3).
 type NetworkGateway struct {
 	Network string
-	// Cluster is that of its Service; empty: it is of no cluster.
+	// Cluster of its Service; empty: none.
 	Cluster string
 	Address netip.Addr
 	Port    uint32
 }
 
-// Compare orders gateways the same way everywhere.
+// Compare orders gateways.
 func (g NetworkGateway) Compare(o NetworkGateway) int {
 	return cmp.Or(cmp.Compare(g.Network, o.Network), g.Address.Compare(o.Address), cmp.Compare(g.Port, o.Port), cmp.Compare(g.Cluster, o.Cluster))
 }
 
-// NetworkGateways are those of all networks; nil: there are none. It is
-// immutable.
+// NetworkGateways are the gateways of all networks; nil: none. Immutable.
 type NetworkGateways struct {
 	sorted    []NetworkGateway
 	byNetwork map[string][]NetworkGateway
 }
 
-// Of are the gateways by which endpoints of a cluster in a network are reached:
-// those of that cluster, if it has any, else all of the network. Sorted.
+// Of returns the gateways to endpoints of a cluster in a network: those of that
+// cluster if it has any, else all of the network. Sorted.
 func (g *NetworkGateways) Of(network, cluster string) []NetworkGateway {
 	if g == nil {
 		return nil
@@ -53,7 +52,7 @@ func (g *NetworkGateways) Of(network, cluster string) []NetworkGateway {
 	return all
 }
 
-// FamilyOf is the family of an address.
+// FamilyOf returns the family of an address.
 func FamilyOf(ip netip.Addr) Family {
 	if ip.Is4() || ip.Is4In6() {
 		return IPv4
@@ -61,10 +60,10 @@ func FamilyOf(ip netip.Addr) Family {
 	return IPv6
 }
 
-// has says whether a network has a gateway.
+// has reports whether a network has a gateway.
 func (g *NetworkGateways) has(network string) bool { return len(g.byNetwork[network]) > 0 }
 
-// networks are those that have gateways, sorted.
+// networks returns the networks with gateways, sorted.
 func (g *NetworkGateways) networks() []string { return slices.Sorted(maps.Keys(g.byNetwork)) }
 
 func newNetworkGateways(all []NetworkGateway) *NetworkGateways {
@@ -79,33 +78,33 @@ func newNetworkGateways(all []NetworkGateway) *NetworkGateways {
 	return g
 }
 
-// Labels of Services that are gateways, and the port of those that say none.
+// Labels of Services that are gateways, and the default port.
 const (
 	gatewayPortLabel   = "networking.istio.io/gatewayPort"
 	defaultGatewayPort = 15443
 )
 
 // entrance is a Service that may be the gateway of a network: by its label, or
-// because MeshNetworks names its host. It is immutable.
+// because MeshNetworks names its host. Immutable.
 type entrance struct {
 	ident.Key
 	host      string
 	labelled  *networkPort // nil: not by its label
 	addresses []string     // IPs or host names
-	// byNode: it is reached by the ports of the nodes that have these labels.
+	// byNode: callers reach it at ports of the nodes with these labels.
 	byNode    bool
 	nodes     map[string]string
 	nodePorts map[uint32]uint32
-	badPort   string // what its label says, which is no port
+	badPort   string // the value of its port label, if that is invalid
 }
 
-// networkPort is a port by which a network is entered.
+// networkPort is a port through which a network is entered.
 type networkPort struct {
 	network string
 	port    uint32
 }
 
-// newEntrance is nil for a Service that is not reached from outside.
+// newEntrance returns nil for a Service that cannot be reached from outside.
 func (s *settings) newEntrance(k ident.Key, m *registryv1.Service) *entrance {
 	e := &entrance{
 		Key: k, host: s.registryHost(k, m), addresses: m.GetExternalAddresses(),
@@ -135,8 +134,8 @@ func (s *settings) newEntrance(k ident.Key, m *registryv1.Service) *entrance {
 	return e
 }
 
-// entered is which networks are entered by a Service. A label goes before what
-// the mesh says.
+// entered returns the networks that a Service leads to. Its label wins over
+// MeshNetworks.
 func (x *networkIndex) entered(e *entrance) []networkPort {
 	if e.labelled != nil {
 		return []networkPort{*e.labelled}
@@ -151,7 +150,7 @@ func (x *networkIndex) entered(e *entrance) []networkPort {
 	return ports
 }
 
-// doneGateways finds the gateways anew: there are few.
+// doneGateways recomputes the gateways: there are few.
 func (e *networkEdit) doneGateways(x *networkIndex) {
 	all := x.addresses()
 	e.problem(about{"network gateway", "", ""}, nil)
@@ -179,7 +178,7 @@ func (e *networkEdit) doneGateways(x *networkIndex) {
 	}
 }
 
-// addresses is the gateways that MeshNetworks gives with their addresses.
+// addresses returns the gateways that MeshNetworks names by address.
 func (x *networkIndex) addresses() []NetworkGateway {
 	var all []NetworkGateway
 	for network, n := range x.mesh.GetNetworks() {
@@ -192,7 +191,7 @@ func (x *networkIndex) addresses() []NetworkGateway {
 	return all
 }
 
-// notEntered says that a gateway leads nowhere yet.
+// notEntered reports a gateway that cannot be used yet.
 func notEntered(k ident.Key, field string) problem.Diagnostic {
 	return problem.Diagnostic{
 		Severity: problem.Warning, Code: "unsupported", Key: k, Field: field,
@@ -202,7 +201,7 @@ func notEntered(k ident.Key, field string) problem.Diagnostic {
 	}
 }
 
-// addressed is the gateways that a Service is for a network.
+// addressed returns the gateways that a Service is for a network.
 func (x *networkIndex) addressed(s *entrance, p networkPort) (all []NetworkGateway, ds []problem.Diagnostic) {
 	report := func(field, reason, advice, effect string) {
 		ds = append(ds, problem.Diagnostic{Severity: problem.Warning, Code: "no-gateway", Key: s.Key, Field: field, Reason: reason, Advice: advice, Effect: effect})

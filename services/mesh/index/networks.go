@@ -24,16 +24,16 @@ const (
 	kubernetesSource = "kubernetes"
 )
 
-// networkIndex is in which networks endpoints are, and by which gateways others
-// enter them.
+// networkIndex says which network an endpoint is in, and which gateways lead to
+// it.
 type networkIndex struct {
 	mesh       *meshconfig.MeshNetworks             // nil: there is none
-	meshKey    ident.Key                            // of the object that says so
-	registries map[string]string                    // networks by instance, as mesh says
-	blocks     []networkBlock                       // as mesh says, the smallest first
-	labelled   map[ident.Shard]string               // by the label of the system namespace
+	meshKey    ident.Key                            // its object
+	registries map[string]string                    // networks by instance, from mesh
+	blocks     []networkBlock                       // from mesh, the smallest first
+	labelled   map[ident.Shard]string               // by the label of the root namespace
 	entrances  table.Table[ident.Key, *entrance]    // Services that may be gateways
-	nodes      table.Table[ident.Key, *outsideNode] // that are reached from outside
+	nodes      table.Table[ident.Key, *outsideNode] // with external addresses
 	gateways   *NetworkGateways
 }
 
@@ -42,7 +42,7 @@ type networkBlock struct {
 	network string
 }
 
-// outsideNode is a Node that has external IPs.
+// outsideNode is a Node with external IPs.
 type outsideNode struct {
 	labels    map[string]string
 	addresses []string
@@ -55,19 +55,18 @@ func newNetworkIndex() networkIndex {
 	}
 }
 
-// of is the network of a workload of a shard (NET-4): what it says itself, else
-// what its cluster says, else the mesh. Empty: it is not known.
+// of returns the network of a workload (NET-4): its own, else its cluster's,
+// else the one of MeshNetworks. Empty: unknown.
 func (x *networkIndex) of(s ident.Shard, said, address string) string {
 	return cmp.Or(said, x.ofShard(s), x.ofAddress(address))
 }
 
-// ofShard is the network of a shard's workloads as far as they do not say
-// another.
+// ofShard returns the network of a shard's workloads that name none.
 func (x *networkIndex) ofShard(s ident.Shard) string {
 	return cmp.Or(x.labelled[s], x.registries[s.Instance])
 }
 
-// ofAddress is the network of an IP by the blocks of the mesh.
+// ofAddress returns the network of an IP by the blocks of MeshNetworks.
 func (x *networkIndex) ofAddress(address string) string {
 	if len(x.blocks) == 0 {
 		return ""
@@ -84,7 +83,7 @@ func (x *networkIndex) ofAddress(address string) string {
 	return ""
 }
 
-// read takes in what the mesh says; nil: nothing.
+// read reads MeshNetworks; nil: none.
 func (x *networkIndex) read(m *meshconfig.MeshNetworks) {
 	x.mesh, x.registries, x.blocks = m, nil, nil
 	for _, name := range slices.Sorted(maps.Keys(m.GetNetworks())) {
@@ -109,15 +108,16 @@ type networkEdit struct {
 	from       networkIndex
 	entrances  *table.Edit[ident.Key, *entrance]
 	nodes      *table.Edit[ident.Key, *outsideNode]
-	relabelled map[ident.Shard]string // shards of which the system namespace changed
-	outside    bool                   // what is reached from outside may be another
+	relabelled map[ident.Shard]string // shards whose root namespace changed
+	outside    bool                   // external addresses may differ
 }
 
 func (x networkIndex) edit(t *transition) *networkEdit {
 	return &networkEdit{transition: t, from: x, entrances: x.entrances.Edit(), nodes: x.nodes.Edit(), relabelled: make(map[ident.Shard]string)}
 }
 
-// namespace takes in a Namespace (NS-1); either may be nil.
+// namespace applies a change of a Namespace, whose label is its cluster's
+// network (NS-1); either may be nil.
 func (e *networkEdit) namespace(was, is *world.Object) {
 	for _, o := range []*world.Object{was, is} {
 		if o == nil || o.Key.Name != e.rootNamespace {
@@ -130,7 +130,7 @@ func (e *networkEdit) namespace(was, is *world.Object) {
 	}
 }
 
-// node takes in a Node; either may be nil.
+// node applies a change of a Node; either may be nil.
 func (e *networkEdit) node(was, is *world.Object) {
 	if was != nil && e.from.nodes.Get(was.Key) != nil {
 		e.nodes.Remove(was.Key)
@@ -145,7 +145,7 @@ func (e *networkEdit) node(was, is *world.Object) {
 	}
 }
 
-// service takes in a Service; either may be nil.
+// service applies a change of a Service; either may be nil.
 func (e *networkEdit) service(was, is *world.Object) {
 	if was != nil && e.from.entrances.Get(was.Key) != nil {
 		e.entrances.Remove(was.Key)
@@ -162,8 +162,8 @@ func (e *networkEdit) service(was, is *world.Object) {
 	}
 }
 
-// done takes what the world says of networks. Moved says of which shards the
-// workloads may be in other networks than before; nil: of none.
+// done makes the next index. Moved reports the shards whose workloads may be in
+// other networks than before; nil: none.
 func (e *networkEdit) done(w *world.World) (x networkIndex, moved func(ident.Shard) bool) {
 	x = e.from
 	var mesh *meshconfig.MeshNetworks
@@ -201,8 +201,7 @@ func (e *networkEdit) done(w *world.World) (x networkIndex, moved func(ident.Sha
 	return x, moved
 }
 
-// metadata is what an object of the form registry.v1.Object says of a Node or
-// a Namespace.
+// metadata of a Node or Namespace, which are registry.v1.Objects.
 type metadata struct {
 	Metadata struct {
 		Labels map[string]string `json:"labels"`
@@ -212,19 +211,19 @@ type metadata struct {
 
 func metadataOf(o world.Object) (m metadata) {
 	if whole, ok := o.Message.(*registryv1.Object); ok && json.Unmarshal(whole.GetJson(), &m) != nil {
-		return metadata{} // no object of that kind
+		return metadata{} // another kind of object
 	}
 	return m
 }
 
-// workloadNetwork is what a WorkloadEntry or an endpoint of a ServiceEntry says
-// of its network.
+// workloadNetwork returns the network that a WorkloadEntry or an endpoint of a
+// ServiceEntry names.
 func workloadNetwork(network string, labels map[string]string) string {
 	return cmp.Or(network, labels[networkLabel])
 }
 
-// networkOf is the network of a proxy: what it says, by its metadata or its
-// labels, else that of its cluster, else that of its address.
+// networkOf returns the network of a proxy: by its metadata or labels, else its
+// cluster's, else by its address.
 func (pc *PushContext) networkOf(p *proxy.Proxy) string {
 	said := cmp.Or(p.Text("NETWORK"), p.Labels[networkLabel])
 	var address string

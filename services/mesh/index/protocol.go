@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// protocols are the words by which protocols are named. What has no meaning of
-// its own here is the protocol that carries it.
+// protocols by name. A protocol without support of its own counts as the one
+// that carries it.
 var protocols = map[string]Protocol{
 	"http":       HTTP,
 	"http_proxy": HTTP,
@@ -21,18 +21,18 @@ var protocols = map[string]Protocol{
 	"mysql":      MySQL,
 	"redis":      Redis,
 
-	// Of Kubernetes itself, in appProtocol only: a port's name has no slash.
+	// Names of Kubernetes, in appProtocol only: a port's name has no slash.
 	"kubernetes.io/h2c": HTTP2,
 	"kubernetes.io/ws":  HTTP,
 	"kubernetes.io/wss": HTTPS,
 }
 
-// serverFirst are ports of protocols in which the server speaks first, so that
-// looking would wait for nothing (SVC-8).
+// serverFirst are ports of protocols in which the server speaks first, so
+// detection would wait for the client in vain (SVC-8).
 var serverFirst = []uint32{25, 53, 3306, 27017}
 
-// selectProtocol finds the protocol of a port of a registry (SVC-7): what
-// appProtocol says, else the port's name up to its first "-".
+// selectProtocol returns the protocol of a Service's port (SVC-7): appProtocol,
+// else the port's name up to its first "-".
 func selectProtocol(number uint32, appProtocol, portName string) Protocol {
 	word := strings.ToLower(portName)
 	if appProtocol != "" {
@@ -54,8 +54,8 @@ func selectProtocol(number uint32, appProtocol, portName string) Protocol {
 	return Sniffed
 }
 
-// namedProtocol finds the protocol that a ServiceEntry names (SE-2).
+// namedProtocol returns the protocol of a ServiceEntry's port (SE-2).
 func namedProtocol(word string) Protocol { return protocols[strings.ToLower(word)] }
 
-// isUDP says whether a ServiceEntry's port is not of the TCP family.
+// isUDP reports whether a ServiceEntry's port is not of the TCP family.
 func isUDP(word string) bool { return strings.EqualFold(word, "udp") }

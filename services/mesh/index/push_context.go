@@ -14,13 +14,13 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// PushContext is the world as generation reads it: indexed, and immutable. A
-// successor shares with it what did not change.
+// PushContext is the world indexed for generation. It is immutable; a successor
+// shares everything unchanged with it.
 type PushContext struct {
 	world    *world.World
 	mesh     *meshconfig.MeshConfig
 	settings *settings
-	// classes is another one wherever a proxy may be of another class.
+	// classes is another pointer if a proxy may be in another class.
 	classes *byte
 
 	raw             rawIndex
@@ -74,10 +74,10 @@ func (s *settings) equal(o *settings) bool {
 		slices.Equal(s.ruleExport, o.ruleExport) && slices.Equal(s.clusterLocal, o.clusterLocal)
 }
 
-// Next is the PushContext of w, which came from pc's world by a change of
-// these keys, and the inputs that differ, sorted. It costs what the change
-// costs, not what the world does; a change of how objects are to be read costs
-// the world, and every input is named.
+// Next returns the PushContext of w, which came from pc's world by a change of
+// these keys, and the inputs that differ, sorted. Its cost grows with the
+// change, not with the world. If settings changed how objects are read, it
+// costs the world and names every input.
 func (pc *PushContext) Next(w *world.World, changed []ident.Key) (*PushContext, []Input) {
 	if !pc.settings.equal(settingsOf(w)) {
 		next := NewPushContext(w)
@@ -138,7 +138,7 @@ func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, 
 	return next, sortInputs(t.inputs)
 }
 
-// every names all inputs that there are.
+// every returns all inputs.
 func (pc *PushContext) every(inputs map[Input]struct{}) {
 	note := func(kind InputKind, a, b string) { inputs[Input{kind, a, b}] = struct{}{} }
 	note(InputMesh, "", "")
@@ -184,15 +184,16 @@ func sortInputs(inputs map[Input]struct{}) []Input {
 	return all
 }
 
-// SameClasses says whether no proxy can be of another class in o than in pc.
+// SameClasses reports whether every proxy has the same class in o as in pc.
 func (pc *PushContext) SameClasses(o *PushContext) bool { return pc.classes == o.classes }
 
-// Size is how many services and VirtualServices there are.
+// Size returns the numbers of services and VirtualServices.
 func (pc *PushContext) Size() (services, virtualServices int) {
 	return pc.services.byID.Len(), pc.virtualServices.byName.Len()
 }
 
-// AllServices are those that anybody may call, sorted by host and namespace.
+// AllServices returns the services that some namespace sees, sorted by host and
+// namespace.
 func (pc *PushContext) AllServices() []*Service {
 	all := make([]*Service, 0, pc.services.byID.Len())
 	for _, s := range pc.services.byID.All() {
@@ -204,7 +205,8 @@ func (pc *PushContext) AllServices() []*Service {
 	return all
 }
 
-// Diagnostics are about objects that do not take effect as they say. Sorted.
+// Diagnostics returns the problems of objects that do not take effect as
+// written; sorted.
 func (pc *PushContext) Diagnostics() []problem.Diagnostic {
 	var all []problem.Diagnostic
 	for _, ds := range pc.problems.All() {
@@ -214,8 +216,9 @@ func (pc *PushContext) Diagnostics() []problem.Diagnostic {
 	return slices.Compact(all)
 }
 
-// Replacements returns what the clients of that release are served in place of
-// resources of type t; see ProxyClass.Release. The result must not be changed.
+// Replacements returns the content that clients of a release are served instead
+// of quarantined resources of type t; see ProxyClass.Release. The result must
+// not be changed.
 func (pc *PushContext) Replacements(t ident.ResourceType, release string) []world.Replacement {
 	return pc.world.Replacements(t, release)
 }

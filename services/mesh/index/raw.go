@@ -22,15 +22,15 @@ import (
 // resourceKind is the kind of raw Envoy resources.
 const resourceKind = "Resource"
 
-// rawIndex is the raw Envoy resources of the world, by who gets them.
+// rawIndex holds the raw Envoy resources by the proxies that get them.
 type rawIndex struct {
 	byKey     table.Table[ident.Key, *RawResource]
-	names     table.Table[nameKey, []*RawResource] // the one that wins first
+	names     table.Table[nameKey, []*RawResource] // the winner first
 	cells     map[cellKey]*cell
 	selectors []*Selector // of the cells, sorted by text
 }
 
-// RawResource is an Envoy resource as its object gives it.
+// RawResource is an Envoy resource from an object.
 type RawResource struct {
 	Key      ident.Key
 	Created  time.Time
@@ -50,8 +50,8 @@ type (
 		Type     ident.ResourceType
 		Selector string
 	}
-	// cell is the raw resources of one type and selector, sorted by name, the
-	// winning one of each name.
+	// cell holds the raw resources of one type and selector, sorted by name, the
+	// winner of each name.
 	cell struct{ resources []*RawResource }
 )
 
@@ -63,7 +63,7 @@ func newRawIndex() rawIndex {
 	}
 }
 
-// list is the resources of a type and selector.
+// list returns the resources of a type and selector.
 func (x *rawIndex) list(t ident.ResourceType, selector string) []*RawResource {
 	if c := x.cells[cellKey{t, selector}]; c != nil {
 		return c.resources
@@ -86,7 +86,7 @@ func (s *settings) compareRaw(a, b *RawResource) int {
 
 func hashNameKey(k nameKey) uint64 { return table.HashStrings(k.Type.String(), k.Name) }
 
-// newRawResource reads a raw resource from its object.
+// newRawResource reads a raw resource.
 func newRawResource(o world.Object) (*RawResource, error) {
 	spec, ok := o.Message.(*configv1.Resource)
 	if !ok {

@@ -19,7 +19,7 @@ type rawEdit struct {
 	byKey   *table.Edit[ident.Key, *RawResource]
 	names   *table.Edit[nameKey, []*RawResource]
 	touched map[nameKey]bool
-	cells   map[cellKey]map[string]bool // and the names in them that may differ
+	cells   map[cellKey]map[string]bool // and the names that may differ in them
 }
 
 func (x rawIndex) edit(t *transition) *rawEdit {
@@ -29,7 +29,7 @@ func (x rawIndex) edit(t *transition) *rawEdit {
 	}
 }
 
-// change takes in the object of k as it is now; nil: it is gone.
+// change applies the new object of k; nil: it is gone.
 func (e *rawEdit) change(k ident.Key, is *world.Object) {
 	unread := about{resourceKind, "", k.Row()}
 	e.problem(unread, nil)
@@ -94,7 +94,7 @@ func (e *rawEdit) done() rawIndex {
 	return x
 }
 
-// doneCells makes the cells that differ, and names what differs in them.
+// doneCells makes the cells that differ and records what differs in them.
 func (e *rawEdit) doneCells(x *rawIndex) {
 	cells := maps.Clone(e.from.cells)
 	differ, regroup := false, false
@@ -128,12 +128,12 @@ func (e *rawEdit) doneCells(x *rawIndex) {
 	}
 }
 
-// sameWinner says whether only the content of two resources can differ.
+// sameWinner reports whether two resources can differ in their content only.
 func sameWinner(a, b *RawResource) bool {
 	return a.Name == b.Name && a.Key == b.Key && a.Created.Equal(b.Created)
 }
 
-// cell is old with what is served now under the given names.
+// cell returns old with the current resources under the given names.
 func (e *rawEdit) cell(old []*RawResource, x *rawIndex, k cellKey, names map[string]bool) *cell {
 	next := &cell{slices.DeleteFunc(slices.Clone(old), func(r *RawResource) bool { return names[r.Name] })}
 	for name := range names {
@@ -162,8 +162,8 @@ func selectorsOf(cells map[cellKey]*cell) []*Selector {
 	return list
 }
 
-// conflicts says which of the resources of one name lose it, to some proxies
-// at least; the one that wins comes first in the list.
+// conflicts reports the resources of one name that lose it, for some proxies at
+// least; the winner comes first in the list.
 func conflicts(list []*RawResource) []problem.Diagnostic {
 	var ds []problem.Diagnostic
 	for i, loser := range list {

@@ -17,21 +17,20 @@ import (
 
 const destinationRuleKind = "DestinationRule"
 
-// ruleIndex is the DestinationRules of the world.
+// ruleIndex holds the DestinationRules of the world.
 type ruleIndex struct {
 	byHost table.Groups[ruleHost, *rule]        // the one that wins first
-	merged table.Table[ruleHost, []*mergedRule] // of them, the one that wins first
+	merged table.Table[ruleHost, []*mergedRule] // merged from them, the winner first
 	wild   table.Table[string, []string]        // hosts with wildcards of a namespace's rules, the most specific first
 	exact  table.Table[string, []string]        // namespaces with rules for a host without wildcard
-	scopes table.Counter                        // namespaces that find other rules than everybody
-	reach  table.Table[ruleHost, []string]      // what each host's rules add to scopes
+	scopes table.Counter                        // namespaces whose view differs from the common one
+	reach  table.Table[ruleHost, []string]      // the namespaces that each host's rules add to scopes
 	root   string                               // the root namespace
 }
 
-// ruleHost is where rules are merged (DR-2).
+// ruleHost is the place where rules are merged (DR-2).
 type ruleHost struct{ namespace, host string }
 
-// rule is one DestinationRule. It is immutable.
 type rule struct {
 	ident.Key
 	created  time.Time
@@ -39,7 +38,8 @@ type rule struct {
 	exportTo Visibility
 }
 
-// mergedRule is the rules of one namespace and host that the same proxies see.
+// mergedRule is the merger of rules of one namespace and host that the same
+// proxies see.
 type mergedRule struct {
 	id       RuleID
 	exportTo Visibility
@@ -63,7 +63,8 @@ func newRuleIndex(root string) ruleIndex {
 	}
 }
 
-// newRule reads a DestinationRule (DR-3, DR-24); nil: it has no effect so far.
+// newRule reads a DestinationRule: its host in full (DR-3) and the namespaces
+// that see it (DR-24). It returns nil for a rule without effect.
 func (s *settings) newRule(o world.Object, m *networking.DestinationRule) *rule {
 	if m.GetWorkloadSelector() != nil {
 		return nil
@@ -78,18 +79,18 @@ func (s *settings) newRule(o world.Object, m *networking.DestinationRule) *rule 
 
 func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 
-// find returns which rules count for a host of a service (DR-1): those of the
-// client's namespace, then of the service's, then of the root namespace.
+// find returns the rules that count for a host of a service (DR-1): of the
+// client's namespace, else of the service's, else of the root namespace.
 func (x *ruleIndex) find(scope, serviceNamespace, host string) (RuleID, bool) {
 	if serviceNamespace == "" {
-		return RuleID{}, false // nobody is called by it
+		return RuleID{}, false // no service has it
 	}
 	if x.wild.Len() == 0 && len(x.exact.Get(host)) == 0 {
-		return RuleID{}, false // as of most hosts, at the price of one look
+		return RuleID{}, false // true of most hosts, and found by one lookup
 	}
 	if scope != "" {
-		// In the root namespace are rules for everybody; its own proxies are
-		// not to see them before those of the service.
+		// The root namespace has rules for all namespaces. Its own proxies must not
+		// find them before those of the service.
 		if m := x.match(scope, scope, host, scope == x.root); m != nil {
 			return m.id, true
 		}
@@ -102,8 +103,8 @@ func (x *ruleIndex) find(scope, serviceNamespace, host string) (RuleID, bool) {
 	return RuleID{}, false
 }
 
-// match is the rule of a namespace for the most specific host that is host, or
-// that has it among its own.
+// match returns the rule of a namespace with the most specific host that covers
+// the given one.
 func (x *ruleIndex) match(scope, namespace, host string, private bool) *mergedRule {
 	first := func(h string) *mergedRule {
 		for _, m := range x.merged.Get(ruleHost{namespace, h}) {
@@ -129,7 +130,7 @@ func (x *ruleIndex) match(scope, namespace, host string, private bool) *mergedRu
 	return nil
 }
 
-// private says that nobody but the own namespace sees it.
+// private reports whether only its own namespace sees it.
 func (m *mergedRule) private() bool { return len(m.exportTo) == 1 && m.exportTo[0] == exportOwn }
 
 func (x *ruleIndex) rule(id RuleID) (*networking.DestinationRule, []ident.Key) {
@@ -145,7 +146,7 @@ func (x *ruleIndex) rule(id RuleID) (*networking.DestinationRule, []ident.Key) {
 	return nil, nil
 }
 
-// mergeRules puts rules together that the same proxies see (DR-2).
+// mergeRules merges rules that the same proxies see (DR-2).
 func mergeRules(at ruleHost, list []*rule) []*mergedRule {
 	var all []*mergedRule
 	for _, r := range list {
@@ -197,7 +198,7 @@ func (x ruleIndex) edit(t *transition) *ruleEdit {
 	})}
 }
 
-// change takes in a DestinationRule; either may be nil.
+// change applies a change of a DestinationRule; either may be nil.
 func (e *ruleEdit) change(was, is *world.Object) {
 	for _, o := range []*world.Object{was, is} {
 		if o == nil {
@@ -227,11 +228,11 @@ func (e *ruleEdit) change(was, is *world.Object) {
 	}
 }
 
-// done takes the services as they are by now, and the hosts of which they are
-// others than before.
+// done makes the next index, with the new services and the hosts whose services
+// differ.
 func (e *ruleEdit) done(services *serviceIndex, hosts map[string]struct{}) ruleIndex {
 	x := e.from
-	touched := make(map[ruleHost]struct{}) // of which the reach may differ
+	touched := make(map[ruleHost]struct{}) // whose reach may differ
 	for host := range hosts {
 		for _, ns := range x.exact.Get(host) {
 			touched[ruleHost{ns, host}] = struct{}{}
@@ -272,7 +273,7 @@ func (e *ruleEdit) doneMerged(x *ruleIndex) {
 	x.merged, x.wild, x.exact = merged.Table, wild.Table, exact.Table
 }
 
-// setMember makes s a member of a sorted list, or ends that.
+// setMember adds s to a sorted list, or removes it.
 func setMember(lists *table.Edit[string, []string], list, s string, is bool, compare func(a, b string) int) {
 	old := lists.Get(list)
 	i, was := slices.BinarySearchFunc(old, s, compare)
@@ -287,7 +288,7 @@ func setMember(lists *table.Edit[string, []string], list, s string, is bool, com
 	}
 }
 
-// doneScopes finds who finds other rules than everybody.
+// doneScopes finds the namespaces whose view differs from the common one.
 func (e *ruleEdit) doneScopes(x *ruleIndex, services *serviceIndex, touched map[ruleHost]struct{}) {
 	reach, scopes := x.reach.Edit(), x.scopes.Edit()
 	for at := range touched {
@@ -309,10 +310,10 @@ func (e *ruleEdit) doneScopes(x *ruleIndex, services *serviceIndex, touched map[
 	}
 }
 
-// reaches is the namespaces for which the rules of one namespace and host make
-// a difference to what everybody finds. A rule that everybody sees makes one
-// for its own namespace only where the host is a service of another: proxies
-// of that namespace find it before that service's own.
+// reaches returns the namespaces for which the rules of one namespace and host
+// change the common view. A public rule does so for its own namespace only, and
+// only if the host is a service of another one: proxies of that namespace find
+// it before the service's own rule.
 func (x *ruleIndex) reaches(at ruleHost, services *serviceIndex) []string {
 	var names []string
 	for _, m := range x.merged.Get(at) {
@@ -332,7 +333,7 @@ func (x *ruleIndex) reaches(at ruleHost, services *serviceIndex) []string {
 	return slices.Compact(names)
 }
 
-// doneInputs names what differs by the rules that changed.
+// doneInputs records what differs by the rules that changed.
 func (e *ruleEdit) doneInputs(x *ruleIndex) {
 	for at := range e.byHost.Moved {
 		was, is := e.from.merged.Get(at), x.merged.Get(at)
@@ -366,7 +367,7 @@ func (m *mergedRule) same(o *mergedRule) bool {
 		slices.EqualFunc(m.rules, o.rules, func(a, b *rule) bool { return a.Key == b.Key })
 }
 
-// ruleProblems says what of the rules for one host does not count.
+// ruleProblems reports rules for one host that do not count.
 func ruleProblems(at ruleHost, list []*rule) []problem.Diagnostic {
 	var ds []problem.Diagnostic
 	for _, m := range mergeRules(at, list) {

@@ -12,17 +12,17 @@ import (
 	"meshlog.dev/services/mesh/proxy"
 )
 
-// Selector says which proxies get a raw resource. Equal selectors have equal
-// texts.
+// Selector selects the proxies that get a raw resource. Equal selectors have
+// equal texts.
 type Selector struct {
 	spec *configv1.NodeSelector
 	text string
 }
 
-// everyProxy is the text of the selector that matches all.
+// everyProxy is the text of the selector that matches all proxies.
 const everyProxy = "*"
 
-// newSelector reads a selector; nil selects every proxy.
+// newSelector reads a selector; nil selects all proxies.
 func newSelector(spec *configv1.NodeSelector) (*Selector, error) {
 	var parts []string
 	add := func(field, value string) {
@@ -47,11 +47,11 @@ func newSelector(spec *configv1.NodeSelector) (*Selector, error) {
 	return &Selector{spec: spec, text: strings.Join(parts, " ")}, nil
 }
 
-// String is the selector's text.
+// String returns the selector's text.
 func (s *Selector) String() string { return s.text }
 
-// Matches says whether everything that the selector sets matches the proxy's
-// node.
+// Matches reports whether the proxy's node has everything that the selector
+// sets.
 func (s *Selector) Matches(p *proxy.Proxy) bool {
 	l := s.spec.GetLocality()
 	return matchText(s.spec.GetCluster(), p.Cluster) &&
@@ -63,8 +63,8 @@ func (s *Selector) Matches(p *proxy.Proxy) bool {
 
 func matchText(want, have string) bool { return want == "" || want == have }
 
-// matchStruct says whether every field of want is in have: an object by its
-// fields in turn, anything else with the very same value.
+// matchStruct reports whether have has every field of want: an object by its
+// fields in turn, anything else with an equal value.
 func matchStruct(want, have *structpb.Struct) bool {
 	for name, w := range want.GetFields() {
 		h, ok := have.GetFields()[name]
@@ -84,7 +84,7 @@ func matchValue(want, have *structpb.Value) bool {
 	return ok && matchStruct(w.StructValue, h.StructValue)
 }
 
-// overlaps says whether a proxy might match both s and o.
+// overlaps reports whether a proxy might match both s and o.
 func (s *Selector) overlaps(o *Selector) bool {
 	a, b := s.spec, o.spec
 	return overlapText(a.GetCluster(), b.GetCluster()) &&

@@ -10,18 +10,19 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// serviceIndex is the services of the world and who sees which.
+// serviceIndex holds the services of the world and the namespaces that see
+// them.
 type serviceIndex struct {
 	claims  table.Groups[ServiceID, *claim]
 	byID    table.Table[ServiceID, *Service]
 	byHost  table.Groups[string, *Service]
 	views   table.Table[string, *hostView]
 	aliases *aliasIndex
-	scopes  table.Counter // namespaces that see something else than everybody, by how many hosts
-	homes   table.Counter // namespaces with services of bare names
-	// clusters are those of Kubernetes that have Services, by how many.
+	scopes  table.Counter // namespaces whose view differs from the common one, by how many hosts
+	homes   table.Counter // namespaces whose services have bare names
+	// clusters of Kubernetes with Services, by how many.
 	clusters table.Counter
-	lists    map[string][]*Service // what scopes see, sorted by host; "" is everybody
+	lists    map[string][]*Service // what scopes see, sorted by host; "" is the common view
 }
 
 func hashServiceID(id ServiceID) uint64 { return table.HashStrings(id.Namespace, id.Hostname) }
@@ -43,7 +44,7 @@ func newServiceIndex() serviceIndex {
 	}
 }
 
-// scope is the namespace if it is counted, else everybody's scope.
+// scope returns the namespace if it is counted, else the common view.
 func scopeOf(c table.Counter, namespace string) string {
 	if c.Get(namespace) > 0 {
 		return namespace
@@ -77,7 +78,7 @@ type serviceEdit struct {
 	from     serviceIndex
 	claims   *table.GroupsEdit[ServiceID, *claim]
 	clusters *table.CounterEdit
-	// hosts are those of which the services differ.
+	// hosts whose services differ.
 	hosts map[string]struct{}
 }
 
@@ -85,7 +86,7 @@ func (x serviceIndex) edit(t *transition) *serviceEdit {
 	return &serviceEdit{transition: t, from: x, claims: x.claims.Edit(t.compareClaims), clusters: x.clusters.Edit(), hosts: make(map[string]struct{})}
 }
 
-// change takes in what is said by an object now; either may be nil.
+// change applies a change of an object; either may be nil.
 func (e *serviceEdit) change(was, is *world.Object) {
 	if was != nil {
 		e.count(-1, was.Key)
@@ -141,8 +142,8 @@ func (e *serviceEdit) done() serviceIndex {
 	return x
 }
 
-// doneAliases returns the new aliases, and touches the services of which they
-// are.
+// doneAliases returns the new aliases and marks the services whose aliases
+// differ.
 func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, touched map[ServiceID]struct{}) *aliasIndex {
 	next := x.aliases.with(said)
 	for _, host := range x.aliases.changed(next) {
@@ -170,7 +171,7 @@ func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, to
 	return next
 }
 
-// doneServices makes the services anew that are touched.
+// doneServices makes the marked services.
 func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct{}) {
 	byID := x.byID.Edit()
 	byHost := x.byHost.Edit(e.compareServices)
@@ -200,7 +201,7 @@ func (e *serviceEdit) doneServices(x *serviceIndex, touched map[ServiceID]struct
 	}
 }
 
-// doneHosts finds out who sees what under the hosts that changed.
+// doneHosts recomputes the views of the hosts that changed.
 func (e *serviceEdit) doneHosts(x *serviceIndex) {
 	views := x.views.Edit()
 	scopes, homes := x.scopes.Edit(), x.homes.Edit()
@@ -225,7 +226,7 @@ func (e *serviceEdit) doneHosts(x *serviceIndex) {
 	e.doneLists(x, came, left)
 }
 
-// doneLists makes the lists anew that differ.
+// doneLists makes the lists that differ.
 func (e *serviceEdit) doneLists(x *serviceIndex, came, left []string) {
 	lists := make(map[string][]*Service, len(x.lists)+len(came))
 	for scope, list := range x.lists {
@@ -250,7 +251,7 @@ func (e *serviceEdit) doneLists(x *serviceIndex, came, left []string) {
 	x.lists = lists
 }
 
-// doneList makes the list of one scope anew if it differs.
+// doneList makes the list of one scope if it differs.
 func (e *serviceEdit) doneList(x *serviceIndex, lists map[string][]*Service, scope string) {
 	moved := make(map[string]*Service)
 	_, had := e.from.lists[scope]
@@ -258,7 +259,7 @@ func (e *serviceEdit) doneList(x *serviceIndex, lists map[string][]*Service, sco
 		is := x.views.Get(host).sees(scope)
 		was := e.from.views.Get(host).sees(scope)
 		if !had {
-			was = x.views.Get(host).sees("") // from which its list is made
+			was = x.views.Get(host).sees("") // a new scope's list starts from the common one
 		}
 		if was != is {
 			moved[host] = is

@@ -8,9 +8,8 @@ import (
 	"meshlog.dev/services/mesh/proxy"
 )
 
-// SourceSelector is the text of what a match of a VirtualService says of the
-// caller: equal conditions have equal texts, and no condition has the empty
-// one.
+// SourceSelector returns the text of a match's conditions on the caller: equal
+// conditions have equal texts, no condition has "".
 func SourceSelector(labels map[string]string, namespace string) string {
 	parts := make([]string, 0, len(labels)+1)
 	for name, value := range labels {
@@ -23,10 +22,11 @@ func SourceSelector(labels map[string]string, namespace string) string {
 	return strings.Join(parts, " ")
 }
 
-// Has says whether the selector of that text is in the set.
+// Has reports whether the set has the selector of that text.
 func (s SelectorSet) Has(text string) bool { return slices.Contains(s.Selectors(), text) }
 
-// sourceMatch is what a match asks of the caller. Equal ones have equal texts.
+// sourceMatch holds a match's conditions on the caller. Equal ones have equal
+// texts.
 type sourceMatch struct {
 	labels    map[string]string
 	namespace string

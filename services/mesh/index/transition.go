@@ -5,25 +5,25 @@ import (
 	"meshlog.dev/services/mesh/table"
 )
 
-// transition is the step from one PushContext to its successor: what the parts
-// of both share, and where they put what they find.
+// transition is the step from one PushContext to its successor: what the edits
+// share, and where they record changes.
 type transition struct {
 	*settings
 	inputs   map[Input]struct{}
 	problems *table.Edit[about, []problem.Diagnostic]
-	// other says that proxies may be of other classes than before.
+	// other: proxies may be in other classes than before.
 	other bool
 }
 
-// about is what problems are about, so that they can be replaced.
+// about is the subject of problems, so that they can be replaced.
 type about struct{ what, namespace, name string }
 
 func hashAbout(a about) uint64 { return table.HashStrings(a.what, a.namespace, a.name) }
 
-// changed notes that an input differs.
+// changed records that an input differs.
 func (t *transition) changed(in Input) { t.inputs[in] = struct{}{} }
 
-// problem replaces what is known about something.
+// problem replaces the problems of a subject.
 func (t *transition) problem(a about, ds []problem.Diagnostic) {
 	if len(ds) == 0 {
 		t.problems.Remove(a)
@@ -32,5 +32,5 @@ func (t *transition) problem(a about, ds []problem.Diagnostic) {
 	t.problems.Set(a, ds)
 }
 
-// reclassify notes whether proxies may be of other classes.
+// reclassify records whether proxies may be in other classes.
 func (t *transition) reclassify(other bool) { t.other = t.other || other }

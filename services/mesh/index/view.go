@@ -8,19 +8,18 @@ import (
 	"meshlog.dev/services/mesh/table"
 )
 
-// EndpointView is from where a proxy looks at endpoints, as far as not all
-// proxies see the same. Whatever differs nowhere in the world is not in it.
+// EndpointView is a proxy's place, as far as it changes which endpoints the
+// proxy sees anywhere in the world.
 type EndpointView struct {
-	// Cluster is its Kubernetes cluster, where there are several (NET-6).
+	// Cluster is its Kubernetes cluster, if there are several (NET-6).
 	Cluster string `json:",omitempty"`
-	// Network is its network, where networks have gateways; that of all
-	// networks without one is "~" (NET-2). Empty: it is not known, and all is
-	// called directly.
+	// Network is its network, if networks have gateways; "~" for any network
+	// without (NET-2). Empty: unknown, and everything is called directly.
 	Network string `json:",omitempty"`
-	// Requested is the networks that it wants to see, between commas; empty:
+	// Requested are the networks that it wants to see, separated by commas; empty:
 	// all (NET-5).
 	Requested string `json:",omitempty"`
-	// Family is that of the gateways that it can call, where there are others.
+	// Family of the gateways that it can call, if there are others.
 	Family Family `json:",omitempty"`
 }
 
@@ -33,14 +32,15 @@ const (
 	IPv6 Family = 6
 )
 
-// elsewhere is every network without gateways: those in it see all the same.
+// elsewhere stands for every network without gateways: their proxies see the
+// same.
 const elsewhere = "~"
 
-// spread is by what proxies that see a service see its endpoints differently.
-// It is immutable.
+// spread says which places make a difference to a service's endpoints.
+// Immutable.
 type spread struct {
-	// networks are those of the endpoints, and of the clusters that have the
-	// service: endpoints come and go more often. Sorted, none empty.
+	// networks of the endpoints and of the service's clusters: endpoints come and
+	// go more often. Sorted, none empty.
 	networks []string
 	local    bool // to each cluster (NET-6)
 }
@@ -49,7 +49,7 @@ func (s *spread) equal(o *spread) bool {
 	return s == o || s != nil && o != nil && s.local == o.local && slices.Equal(s.networks, o.networks)
 }
 
-// spreadOf is nil where all proxies see the same.
+// spreadOf returns nil if all proxies see the same endpoints.
 func (x *networkIndex) spreadOf(claims []*claim, endpoints Endpoints, local bool) *spread {
 	s := &spread{local: local}
 	add := func(network string) {
@@ -73,25 +73,25 @@ func (x *networkIndex) spreadOf(claims []*claim, endpoints Endpoints, local bool
 	return s
 }
 
-// ServiceView is what of the endpoints of one service is seen otherwise than
-// they are. The zero value: nothing.
+// ServiceView says how a place changes the endpoints of one service. The zero
+// value changes nothing.
 type ServiceView struct {
 	// Cluster is the only one whose endpoints are seen.
 	Cluster string
-	// Hidden are networks whose endpoints are not seen; Through are those that
-	// are entered by gateways, of Family. Names are sorted, a line each.
+	// Hidden are networks whose endpoints are not seen; Through are networks that
+	// are entered by gateways, of Family. Sorted, one per line.
 	Hidden, Through string
 	Family          Family
 }
 
-// Views are those that a class has of services.
+// Views are the ServiceViews of a class.
 type Views struct {
 	of       EndpointView
 	spreads  *table.Table[ServiceID, *spread]
 	gateways *NetworkGateways
 }
 
-// Views returns those of a class.
+// Views returns the ServiceViews of a class.
 func (r *Reader) Views(of EndpointView) Views {
 	if of == (EndpointView{}) {
 		return Views{}
@@ -101,13 +101,13 @@ func (r *Reader) Views(of EndpointView) Views {
 	return Views{of, &r.pc.endpoints.spreads, r.pc.networks.gateways}
 }
 
-// NetworkGateways returns those of all networks.
+// NetworkGateways returns the gateways of all networks.
 func (r *Reader) NetworkGateways() *NetworkGateways {
 	r.note(Input{Kind: InputNetworks})
 	return r.pc.networks.gateways
 }
 
-// Of is the view of a service.
+// Of returns the view of a service.
 func (v Views) Of(id ServiceID) ServiceView {
 	var view ServiceView
 	if v.spreads == nil {
@@ -134,7 +134,7 @@ func (v Views) Of(id ServiceID) ServiceView {
 	return view
 }
 
-// viewOf is the view of a proxy.
+// viewOf returns the view of a proxy.
 func (pc *PushContext) viewOf(p *proxy.Proxy) EndpointView {
 	v := EndpointView{Cluster: pc.clusterOf(p), Requested: requestedNetworks(p)}
 	if len(pc.networks.gateways.sorted) == 0 {
@@ -150,7 +150,8 @@ func (pc *PushContext) viewOf(p *proxy.Proxy) EndpointView {
 	return v
 }
 
-// clusterOf is the cluster of a proxy if it is one of several in the world.
+// clusterOf returns the cluster of a proxy if the world has several and it is
+// one of them.
 func (pc *PushContext) clusterOf(p *proxy.Proxy) string {
 	if pc.services.clusters.Len() < 2 || pc.services.clusters.Get(p.ClusterID) == 0 {
 		return ""
@@ -158,8 +159,8 @@ func (pc *PushContext) clusterOf(p *proxy.Proxy) string {
 	return p.ClusterID
 }
 
-// familyOf is the only family that a proxy can call, where gateways are of
-// another one too.
+// familyOf returns the only family that a proxy can call, if some gateways are
+// of another one.
 func (pc *PushContext) familyOf(p *proxy.Proxy) Family {
 	ips := p.Addresses()
 	if len(ips) == 0 {
@@ -197,7 +198,8 @@ func requestedNetworks(p *proxy.Proxy) string {
 	return strings.Join(names, ",")
 }
 
-// endpointViews are those for which a world must be fit to be served.
+// endpointViews returns the views that a version must be generated for before
+// it is published.
 func (pc *PushContext) endpointViews() []EndpointView {
 	var all []EndpointView
 	if pc.services.clusters.Len() > 1 {

@@ -16,27 +16,27 @@ import (
 
 const (
 	virtualServiceKind = "VirtualService"
-	// MeshGateway is the gateway of all sidecars (VS-2).
+	// MeshGateway is the gateway that means all sidecars (VS-2).
 	MeshGateway = "mesh"
 )
 
-// virtualServiceIndex is the VirtualServices of the world and who sees which.
+// virtualServiceIndex holds the VirtualServices of the world and the namespaces
+// that see them.
 type virtualServiceIndex struct {
 	byName table.Table[world.Name, *virtualService]
-	// seen is what is bound to a gateway and seen from a scope, the one that
-	// wins first; only is what a namespace sees that not everybody does.
+	// seen are the VirtualServices of a gateway in a scope, the winner first; only
+	// are those that a namespace sees besides the common view.
 	seen    table.Groups[seenAt, *VirtualServiceHead]
 	only    table.Groups[seenAt, *VirtualServiceHead]
-	scopes  table.Counter                         // namespaces that see more than everybody
+	scopes  table.Counter                         // namespaces that see more than the common view
 	hosts   table.Groups[string, *virtualService] // those of sidecars, by host
-	sources [ident.ResourceTypes]table.Counter    // texts of SourceSelector, by what matches of them decide
-	matches []*sourceMatch                        // that are counted there, sorted by text
+	sources [ident.ResourceTypes]table.Counter    // texts of SourceSelector, by how many matches have them
+	matches []*sourceMatch                        // counted there
 }
 
-// seenAt is a gateway, as a scope sees it.
+// seenAt is a gateway in a scope.
 type seenAt struct{ scope, gateway string }
 
-// virtualService is one VirtualService. It is immutable.
 type virtualService struct {
 	*VirtualServiceHead
 	spec     *networking.VirtualService // with full names
@@ -65,7 +65,7 @@ func (x *virtualServiceIndex) list(scope, gateway string) []*VirtualServiceHead 
 	return x.seen.Get(seenAt{scopeOf(x.scopes, scope), gateway})
 }
 
-// spec is what a VirtualService says, or nil.
+// spec returns the content of a VirtualService, or nil.
 func (x *virtualServiceIndex) spec(k ident.Key) *networking.VirtualService {
 	if v := x.byName.Get(world.Name{Namespace: k.Namespace, Name: k.Name}); v != nil {
 		return v.spec
@@ -73,7 +73,8 @@ func (x *virtualServiceIndex) spec(k ident.Key) *networking.VirtualService {
 	return nil
 }
 
-// newVirtualService reads a VirtualService (VS-1 to VS-3).
+// newVirtualService reads a VirtualService: hosts in full (VS-1), gateways
+// (VS-2), visibility (VS-3).
 func (s *settings) newVirtualService(o world.Object, m *networking.VirtualService) *virtualService {
 	v := &virtualService{
 		VirtualServiceHead: &VirtualServiceHead{
@@ -105,8 +106,8 @@ func (s *settings) newVirtualService(o world.Object, m *networking.VirtualServic
 	return v
 }
 
-// readMatches completes the names of gateways in matches, and collects the
-// sources that they ask for.
+// readMatches completes the gateways' names in matches and collects their
+// conditions on the caller.
 func (v *virtualService) readMatches(namespace string) {
 	sources := func(t ident.ResourceType, labels map[string]string, from string) {
 		if m := newSourceMatch(labels, from); m.text != "" {
@@ -137,7 +138,7 @@ func (v *virtualService) readMatches(namespace string) {
 	v.Sources = slices.Compact(v.Sources)
 }
 
-// gatewayNames is names of gateways in full: "mesh", or namespace/name.
+// gatewayNames returns names of gateways in full: "mesh", or namespace/name.
 func gatewayNames(names []string, namespace string) []string {
 	var full []string
 	for _, n := range names {
@@ -155,8 +156,8 @@ func gatewayNames(names []string, namespace string) []string {
 	return full
 }
 
-// gatewayByHost reads a gateway's name without a slash, which may be written
-// as a host: name.namespace.svc.cluster.local.
+// gatewayByHost reads a gateway's name without a slash, which may have the form
+// of a host: name.namespace.svc.cluster.local.
 func gatewayByHost(n, namespace string) string {
 	if parts := strings.Split(n, "."); len(parts) > 1 {
 		return parts[1] + "/" + parts[0]
@@ -164,7 +165,7 @@ func gatewayByHost(n, namespace string) string {
 	return namespace + "/" + n
 }
 
-// destinations is all that m names a host in.
+// destinations returns the destinations in m.
 func destinations(m *networking.VirtualService) []*networking.Destination {
 	var all []*networking.Destination
 	for _, r := range m.GetHttp() {
@@ -189,10 +190,11 @@ func destinations(m *networking.VirtualService) []*networking.Destination {
 	return slices.DeleteFunc(all, func(d *networking.Destination) bool { return d == nil })
 }
 
-// places is where v is seen: "" for everybody, else by namespaces.
+// places returns the scopes that see v: "" for the common view, else
+// namespaces.
 func (v *virtualService) places() []string {
 	if len(v.Hosts) == 0 {
-		return nil // it is there to be delegated to (VS-4)
+		return nil // only VirtualServices delegate to it (VS-4)
 	}
 	if v.exportTo.Public() {
 		return []string{""}
@@ -200,7 +202,7 @@ func (v *virtualService) places() []string {
 	return v.exportTo.namespaces(v.Key.Namespace)
 }
 
-// sidecarHosts is the hosts of which v decides the routes of sidecars.
+// sidecarHosts returns the hosts whose routes v decides for sidecars.
 func (v *virtualService) sidecarHosts() []string {
 	if !slices.Contains(v.Gateways, MeshGateway) {
 		return nil
@@ -217,7 +219,7 @@ type virtualServiceEdit struct {
 	hosts   *table.GroupsEdit[string, *virtualService]
 	scopes  *table.CounterEdit
 	sources [ident.ResourceTypes]*table.CounterEdit
-	matches map[string]*sourceMatch // that may be new
+	matches map[string]*sourceMatch // may be new
 	touched bool
 }
 
@@ -242,7 +244,7 @@ func (s *settings) compareHeads(a, b *VirtualServiceHead) int {
 	return world.Wins(s.priority, a.Key, a.Created, b.Key, b.Created)
 }
 
-// change takes in a VirtualService as it is now; nil: it is gone.
+// change applies the new VirtualService of a key; nil: it is gone.
 func (e *virtualServiceEdit) change(n world.Name, is *world.Object) {
 	was := e.byName.Get(n)
 	var v *virtualService
@@ -256,7 +258,7 @@ func (e *virtualServiceEdit) change(n world.Name, is *world.Object) {
 	}
 	e.touched = true
 	if was != nil && v != nil && reflect.DeepEqual(was.VirtualServiceHead, v.VirtualServiceHead) {
-		v.VirtualServiceHead = was.VirtualServiceHead // and so it stays in the lists
+		v.VirtualServiceHead = was.VirtualServiceHead // so that it stays in the lists
 	}
 	if was == nil || v == nil || !proto.Equal(was.spec, v.spec) {
 		e.changed(Input{Kind: InputVirtualService, A: n.Namespace, B: n.Name})
@@ -293,7 +295,7 @@ func (e *virtualServiceEdit) change(n world.Name, is *world.Object) {
 	}
 }
 
-// count counts what proxies are told apart by.
+// count counts the conditions that tell proxies apart.
 func (e *virtualServiceEdit) count(v *virtualService, n int) {
 	if v == nil {
 		return
@@ -329,7 +331,7 @@ func (e *virtualServiceEdit) done() virtualServiceIndex {
 	return x
 }
 
-// doneSources finds which sources are asked for.
+// doneSources finds the conditions in use.
 func (e *virtualServiceEdit) doneSources(x *virtualServiceIndex) {
 	differ := false
 	for t := range x.sources {
@@ -353,7 +355,7 @@ func (e *virtualServiceEdit) doneSources(x *virtualServiceIndex) {
 	slices.SortFunc(x.matches, func(a, b *sourceMatch) int { return strings.Compare(a.text, b.text) })
 }
 
-// doneSeen makes the lists of scopes anew that differ.
+// doneSeen makes the lists of scopes that differ.
 func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, came, left []string) {
 	remake := make(map[seenAt]struct{})
 	for at := range e.only.Moved {
@@ -397,7 +399,7 @@ func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, came, left []strin
 	}
 }
 
-// mergeHeads is two lists in order as one.
+// mergeHeads merges two ordered lists.
 func (s *settings) mergeHeads(a, b []*VirtualServiceHead) []*VirtualServiceHead {
 	list := make([]*VirtualServiceHead, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
@@ -410,8 +412,8 @@ func (s *settings) mergeHeads(a, b []*VirtualServiceHead) []*VirtualServiceHead 
 	return append(append(list, a...), b...)
 }
 
-// routeProblems says which VirtualServices of a host do not count for the
-// sidecars that see an older one too (VS-5).
+// routeProblems reports VirtualServices of a host that do not count for
+// sidecars because those see an older one (VS-5).
 func routeProblems(host string, list []*virtualService) []problem.Diagnostic {
 	var ds []problem.Diagnostic
 	for i, v := range list {

@@ -2,15 +2,15 @@ package index
 
 import "slices"
 
-// The words of exportTo that are no names of namespaces (VIS-1).
+// Values of exportTo that are no namespaces (VIS-1).
 const (
 	exportOwn  = "."
 	exportAll  = "*"
 	exportNone = "~"
 )
 
-// visibilityOf reads exportTo of an object: none is the mesh's default. A "*"
-// wins over all else, then "~".
+// visibilityOf reads an object's exportTo; without one the mesh's default
+// counts. "*" wins over everything, then "~".
 func visibilityOf(exportTo, byDefault []string, namespace string) Visibility {
 	if len(exportTo) == 0 {
 		exportTo = byDefault
@@ -32,10 +32,10 @@ func visibilityOf(exportTo, byDefault []string, namespace string) Visibility {
 	return slices.Compact(v)
 }
 
-// Public says whether everybody may see it.
+// Public reports whether all namespaces see it.
 func (v Visibility) Public() bool { return len(v) == 1 && v[0] == exportAll }
 
-// namespaces is who may see an object of a namespace that is not public.
+// namespaces returns the namespaces that see an object that is not public.
 func (v Visibility) namespaces(own string) []string {
 	if v.Public() || slices.Contains(v, exportNone) {
 		return nil
@@ -50,7 +50,7 @@ func (v Visibility) namespaces(own string) []string {
 	return names
 }
 
-// Shows says whether a proxy of a namespace may see an object of namespace own.
+// Shows reports whether a proxy of a namespace sees an object of namespace own.
 func (v Visibility) Shows(own, namespace string) bool {
 	if v.Public() {
 		return true
@@ -61,7 +61,7 @@ func (v Visibility) Shows(own, namespace string) bool {
 	return namespace != "" && namespace != own && slices.Contains(v, namespace)
 }
 
-// meets says whether some namespace may see both of two objects.
+// meets reports whether some namespace sees both objects.
 func (v Visibility) meets(own string, o Visibility, other string) bool {
 	if v.Public() || o.Public() {
 		return !slices.Contains(v, exportNone) && !slices.Contains(o, exportNone)

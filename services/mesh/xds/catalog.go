@@ -10,25 +10,25 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Catalog is what the classes in use are served, kept up to date: a change
-// makes again only the parts that have read what it changed, once for all
-// classes, and puts together again only the resources that have pieces of
-// them. It comes to the same Sets as Generate.
+// Catalog keeps the Sets of the classes in use up to date. A change makes only
+// those parts again that have read a changed input, once for all classes, and
+// assembles only the resources that have pieces of them. It comes to the same
+// Sets as Generate.
 //
-// What it returns is immutable and may be kept; content that is equal is the
-// same pointer in all classes, and in all versions that somebody keeps. A
-// Catalog is for one goroutine at a time.
+// Results are immutable and may be kept. Equal content is the same pointer in
+// all classes and in all versions that are still referenced. A Catalog is for
+// one goroutine at a time.
 type Catalog struct {
 	pc       *index.PushContext
 	generate partsFunc
-	dry      bool // nothing is put together
+	dry      bool // nothing is assembled
 
 	classes  map[classKey]*class
 	lists    map[listKey]*list
 	parts    map[partKey]*part
-	latest   [ident.ResourceTypes]*list // some list that is in use, or nil
+	latest   [ident.ResourceTypes]*list // a list in use, or nil
 	names    map[nameKey]*name
-	unnamed  []*name // perhaps nothing is given to them any more
+	unnamed  []*name // may have no pieces left
 	readers  map[index.Input]*readers
 	problems problems
 	pool     pool
@@ -36,12 +36,12 @@ type Catalog struct {
 	ids      ids
 }
 
-// Change is what an Update did to what a class is served of a type.
+// Change is the effect of an Update on a class and type.
 type Change struct {
-	Class *index.ProxyClass // of nothing but Type; must not be changed
+	Class *index.ProxyClass // only the class of Type is set; read-only
 	Type  ident.ResourceType
 	Set   *Set
-	// Names are those of the resources that came, went or changed; sorted.
+	// Names of the resources that came, went or changed; sorted.
 	Names []string
 }
 
@@ -50,25 +50,24 @@ type (
 		t  ident.ResourceType
 		of index.ProxyClass // Only(t)
 	}
-	// class is a class of one type.
 	class struct {
 		key      classKey
 		inputs   []index.Input
 		list     *list
 		problems []problem.Diagnostic
 	}
-	// readers is who has read an input.
+	// readers are the parts that have read an input.
 	readers struct {
 		parts   map[*part]struct{}
 		classes map[*class]struct{}
 	}
 )
 
-// NewCatalog returns a Catalog of pc in which no class is kept.
+// NewCatalog returns a Catalog of pc that keeps no class yet.
 func NewCatalog(pc *index.PushContext) *Catalog { return newCatalog(pc, Parts) }
 
-// NewDryCatalog returns a Catalog that makes the parts of its classes, to see
-// whether they can be made, and puts nothing together: its Sets are nil.
+// NewDryCatalog returns a Catalog that makes the parts of its classes, to find
+// out whether they can be made, and assembles nothing: its Sets are nil.
 func NewDryCatalog(pc *index.PushContext) *Catalog {
 	c := NewCatalog(pc)
 	c.dry = true
@@ -88,8 +87,8 @@ func newCatalog(pc *index.PushContext, parts partsFunc) *Catalog {
 	return c
 }
 
-// Set returns the resources of type t for a class, and keeps them up to date
-// from now on, until Drop.
+// Set returns the resources of type t for a class and keeps them up to date
+// until Drop.
 func (c *Catalog) Set(of index.ProxyClass, t ident.ResourceType) *Set {
 	k := classKey{t, of.Only(t)}
 	cl := c.classes[k]
@@ -118,8 +117,8 @@ func (c *Catalog) Drop(of index.ProxyClass, t ident.ResourceType) {
 	c.sweepNames()
 }
 
-// Update goes on to pc, the successor of the PushContext before, from which
-// the inputs given differ. It returns what changed, in no order.
+// Update moves to pc, the successor of the PushContext before, which differs in
+// the given inputs. It returns the changes in no order.
 func (c *Catalog) Update(pc *index.PushContext, changed []index.Input) []Change {
 	c.pc = pc
 	e := edit{Catalog: c, stale: map[*part]struct{}{}}
@@ -142,14 +141,14 @@ func (c *Catalog) Update(pc *index.PushContext, changed []index.Input) []Change 
 	return e.done()
 }
 
-// Size is how many parts are kept.
+// Size returns the number of parts.
 func (c *Catalog) Size() int { return len(c.parts) }
 
-// Diagnostics are about what of the classes kept cannot be served as the
-// objects say; sorted, each once. The result must not be changed.
+// Diagnostics returns the problems of the classes in use; sorted, each once.
+// The result must not be changed.
 func (c *Catalog) Diagnostics() []problem.Diagnostic { return c.problems.list() }
 
-// reads notes that somebody has read other inputs than before; both sorted.
+// reads updates the inputs that a part has read; both lists are sorted.
 func (c *Catalog) reads(before, now []index.Input, remove, add func(*readers)) {
 	if slices.Equal(before, now) {
 		return
@@ -171,9 +170,9 @@ func (c *Catalog) reads(before, now []index.Input, remove, add func(*readers)) {
 	}
 }
 
-// Verify says how what is kept differs from what Generate makes, and which
-// parts, made again, come to something else without any of their inputs having
-// changed. It is slow, and meant for tests.
+// Verify returns how the kept Sets differ from those that Generate makes, and
+// which parts give something else when they are made again although none of
+// their inputs changed. It is slow and meant for tests.
 func (c *Catalog) Verify() error {
 	for k, p := range c.parts {
 		again := makePart(c.pc, k)
@@ -213,8 +212,8 @@ func differences(a, b *Set) string {
 	return ""
 }
 
-// Changed is the names of the resources by which two Sets of one type differ,
-// sorted.
+// Changed returns the names of the resources in which two Sets of one type
+// differ; sorted.
 func Changed(a, b *Set) []string {
 	var names []string
 	if a == b {

@@ -14,62 +14,62 @@ import (
 )
 
 type (
-	// listKey is the type and a hash of the parts' ids.
+	// listKey is the type with a hash of the parts' ids.
 	listKey struct {
 		t   ident.ResourceType
 		ids [32]byte
 	}
-	// list is the parts of a class, shared by all classes that have the same,
-	// and the Set that they make.
+	// list holds the parts of a class, shared by all classes that have the same
+	// parts, and the Set that they make.
 	list struct {
 		key     listKey
-		parts   []*part // in the order in which they count
+		parts   []*part // the first wins
 		has     bits
 		set     *Set // nil: not made yet
 		classes map[*class]struct{}
 
-		// What set is made from: another list and its Set; nil: from nothing.
+		// Set is made from another list and its Set; nil: from nothing.
 		base    *list
 		baseSet *Set
 	}
 )
 
-// edit is a change of a Catalog while it is made: first lists, then parts,
-// then Sets; what nobody needs any more is dropped at the end.
+// edit is a change of a Catalog in progress: lists first, then parts, then
+// Sets. At the end it drops what nothing refers to.
 type edit struct {
 	*Catalog
-	stale map[*part]struct{} // to be made
+	stale map[*part]struct{} // must be made
 	moved map[*class]moved
-	row   []*Encoded // for collect
+	row   []*Encoded // used by collect
 	dirty [ident.ResourceTypes][]dirty
 }
 
 type (
-	// moved is where a class was before it got another list.
+	// moved is the list of a class before the change.
 	moved struct {
 		list *list
 		set  *Set
 	}
-	// dirty is a part that gives something else than before.
+	// dirty is a part whose pieces changed.
 	dirty struct {
 		*part
 		before  []given
 		touched []touched // each name once
 	}
-	// touched is a name to which a part gives something, or gave.
+	// touched is a name that has, or had, a piece of the part.
 	touched struct {
 		*name
 		given *given // nil: nothing now
 		more  bool   // than one piece
 	}
-	// change is the resource that a name is to have, or nil.
+	// change is the new resource of a name, or nil.
 	change struct {
 		name     string
 		resource *Resource
 	}
 )
 
-// list finds out which parts a class has.
+// list finds the parts of a class.
 func (e *edit) list(cl *class) {
 	parts, inputs, problems := e.partsOf(cl.key)
 	e.reads(cl.inputs, inputs,
@@ -79,7 +79,7 @@ func (e *edit) list(cl *class) {
 	e.problems.replace(cl.problems, problems)
 	cl.problems = problems
 	if problems != nil && cl.list != nil {
-		return // its parts are as they were
+		return // the parts did not change
 	}
 	l := e.listOf(cl.key, parts, cl.list)
 	if l == cl.list {
@@ -96,7 +96,7 @@ func (e *edit) list(cl *class) {
 	cl.list = l
 }
 
-// partsOf asks which parts a class has.
+// partsOf returns the parts of a class.
 func (e *edit) partsOf(k classKey) (parts []piece.Part, inputs []index.Input, problems []problem.Diagnostic) {
 	r := e.pc.Read()
 	defer func() {
@@ -116,7 +116,7 @@ func (e *edit) listOf(k classKey, of []piece.Part, base *list) *list {
 	for _, one := range of {
 		p := e.part(partKey{t, client, one})
 		if l.has.has(p.id) {
-			continue // the first counts
+			continue // the first wins
 		}
 		l.has.add(p.id)
 		l.parts = append(l.parts, p)
@@ -139,7 +139,7 @@ func (e *edit) listOf(k classKey, of []piece.Part, base *list) *list {
 	return l
 }
 
-// done makes what is to be made, and says what became of it.
+// done makes what must be made and returns the changes.
 func (e *edit) done() []Change {
 	e.make()
 	var changes []Change
@@ -153,7 +153,7 @@ func (e *edit) done() []Change {
 	return changes
 }
 
-// sets puts together what changed.
+// sets assembles what changed.
 func (e *edit) sets() []Change {
 	var changes []Change
 	for _, l := range e.lists {
@@ -183,7 +183,6 @@ func (e *edit) sets() []Change {
 	return changes
 }
 
-// make makes what is stale.
 func (e *edit) make() {
 	for p := range e.stale {
 		if before, differs := e.Catalog.make(p); differs && !e.dry {
@@ -197,7 +196,7 @@ func (e *edit) make() {
 	}
 }
 
-// touch finds out which names are touched.
+// touch finds the touched names.
 func (d *dirty) touch() {
 	at := make(map[*name]int, len(d.pieces))
 	for i := range d.pieces {
@@ -218,19 +217,19 @@ func (d *dirty) touch() {
 	}
 }
 
-// fewGivers is up to how many parts that give to a name are looked at one by
-// one; names have one as a rule, or thousands.
+// fewGivers is the number of parts for a name up to which they are looked at
+// one by one. A name has one part as a rule, or thousands.
 const fewGivers = 8
 
-// alone says whether no other part of a list gives anything to the name, and d
-// one piece at most.
+// alone reports whether no other part of a list gives a piece to the name, and
+// d at most one.
 func (d *dirty) alone(n touched, l *list) bool {
 	return !n.more && len(n.givers) <= fewGivers &&
 		!slices.ContainsFunc(n.givers, func(p *part) bool { return p != d.part && l.has.has(p.id) })
 }
 
-// next is the Set of a list after some of its parts have changed, and the
-// names of what differs.
+// next returns the Set of a list after some of its parts have changed, and the
+// names that differ.
 func (e *edit) next(l *list) (*Set, []string) {
 	if len(l.classes) == 0 {
 		return l.set, nil
@@ -262,8 +261,8 @@ func (e *edit) next(l *list) (*Set, []string) {
 	return e.splice(l.key.t, l.set, changes)
 }
 
-// first makes the Set of a new list, from that of another one if they do not
-// differ much.
+// first makes the Set of a new list, from another list's Set if the two differ
+// little.
 func (e *edit) first(l *list) *Set {
 	if l.base != nil {
 		if names, ok := e.differing(l); ok {
@@ -275,8 +274,8 @@ func (e *edit) first(l *list) *Set {
 	return set
 }
 
-// differing is the names to which something else is given by the parts of a
-// new list than by those of its base, if these are few.
+// differing returns the names for which a new list and its base have different
+// pieces, if these are few.
 func (e *edit) differing(l *list) (map[*name]struct{}, bool) {
 	names := map[*name]struct{}{}
 	differ := 0
@@ -285,7 +284,7 @@ func (e *edit) differing(l *list) (map[*name]struct{}, bool) {
 			names[pieces[i].of] = struct{}{}
 		}
 	}
-	i := 0 // of those of l that base has too
+	i := 0 // counts the parts of l that base has too
 	for _, p := range l.base.parts {
 		if !l.has.has(p.id) {
 			add(p.pieces)
@@ -296,7 +295,7 @@ func (e *edit) differing(l *list) (map[*name]struct{}, bool) {
 			i++
 		}
 		if l.parts[i] != p {
-			return nil, false // they count in another order
+			return nil, false // their order differs
 		}
 		i++
 	}
@@ -316,12 +315,12 @@ func (e *edit) differing(l *list) (map[*name]struct{}, bool) {
 	return names, differ <= len(l.parts)/2
 }
 
-// collect puts the resources of these names together, as the parts of a list
-// give them; nil: of all names. Of a name to which nothing is given comes nil.
-// Before is a Set with much of the same.
+// collect assembles the resources of these names from the parts of a list; nil:
+// of all names. A name without pieces has no resource. Before is a Set with
+// much of the same content.
 func (e *edit) collect(l *list, names map[*name]struct{}, before *Set) []change {
 	pieces := make(map[*name]*[]*given, len(names))
-	var last *name // pieces of one name come one behind the other
+	var last *name // pieces of one name are adjacent
 	var of *[]*given
 	for _, p := range l.parts {
 		for i := range p.pieces {
@@ -361,12 +360,12 @@ func (e *edit) collect(l *list, names map[*name]struct{}, before *Set) []change 
 	return changes
 }
 
-// splice is a Set with other resources by some names, which may come twice if
-// what they are to have is the same, and the names of what differs.
+// splice returns a Set in which some names have other resources, and the names
+// that differ. A name may come twice with the same change.
 func (c *Catalog) splice(t ident.ResourceType, s *Set, changes []change) (*Set, []string) {
 	slices.SortFunc(changes, func(a, b change) int { return strings.Compare(a.name, b.name) })
 	changes = slices.CompactFunc(changes, func(a, b change) bool { return a.name == b.name })
-	at := make([]int, 0, len(changes)) // places in s
+	at := make([]int, 0, len(changes)) // indexes in s
 	names := make([]string, 0, len(changes))
 	sum, size := s.Sum, len(s.Resources)
 	kept := changes[:0]

@@ -14,12 +14,12 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// Parts says which parts the resources of type t for a class are made of, in
-// the order in which they count: raw resources before those that are made. It
-// reads what decides which parts there are; what is in them they read
+// Parts returns the parts of the resources of type t for a class; of several
+// resources of one name the first wins, so raw resources come first. It reads
+// only what decides which parts there are; the parts read their content
 // themselves.
 func Parts(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []piece.Part {
-	class = class.Released([ident.ResourceTypes]string{}) // it says what is replaced, not what is made
+	class = class.Released([ident.ResourceTypes]string{}) // a release decides what is replaced, not what is made
 	return append(rawParts(r, t, class.Raw(t)), madeParts(r, class, t)...)
 }
 
@@ -46,14 +46,14 @@ func madeParts(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []
 	return nil
 }
 
-// rawPart is a raw resource, served with the bytes that are on the log.
+// rawPart is a raw resource, served with the bytes from the log.
 type rawPart struct {
 	t        ident.ResourceType
 	selector string
 	name     string
 }
 
-// rawParts is the raw resources of the selectors that matched.
+// rawParts returns the raw resources of the selectors that matched.
 func rawParts(r *index.Reader, t ident.ResourceType, selected index.SelectorSet) []piece.Part {
 	var all []*index.RawResource
 	for _, s := range selected.Selectors() {

@@ -6,27 +6,27 @@ import (
 	"slices"
 )
 
-// Pieces are the encoded pieces of a resource, in their order. Of thousands,
-// those that differ in one share all but a block. Nobody writes to them.
+// Pieces are the encoded pieces of a resource, in order. Of thousands, those
+// that differ in one share all blocks but one. Immutable.
 type Pieces []*block
 
-// block is some pieces in a row.
+// block is a run of pieces.
 type block struct {
 	pieces []*Encoded
 	hash   [32]byte // of their hashes
 	size   int      // of their values
 }
 
-// blockSize is how many pieces are in each block but the last.
+// blockSize is the number of pieces in each block but the last.
 const blockSize = 64
 
-// PiecesOf are these pieces.
+// PiecesOf returns Pieces of these.
 func PiecesOf(all ...*Encoded) Pieces {
 	return piecesOf(all, nil, newBlock)
 }
 
-// piecesOf are these pieces, with the blocks of others in the place of equal
-// ones; the rest comes from block, which must not keep what it is given.
+// piecesOf returns Pieces of these that reuse equal blocks of others; new
+// blocks come from block, which must not keep its argument.
 func piecesOf(all []*Encoded, others Pieces, blockOf func(pieces []*Encoded) *block) Pieces {
 	p := make(Pieces, 0, (len(all)+blockSize-1)/blockSize)
 	for some := range slices.Chunk(all, blockSize) {
@@ -47,7 +47,7 @@ func newBlock(pieces []*Encoded) *block {
 	return b
 }
 
-// hashOf is the hash of a block of these pieces.
+// hashOf returns the hash of a block of these pieces.
 func hashOf(pieces []*Encoded) [32]byte {
 	if len(pieces) == 1 {
 		return pieces[0].Hash
@@ -59,7 +59,7 @@ func hashOf(pieces []*Encoded) [32]byte {
 	return sha256.Sum256(b)
 }
 
-// sum is the Sum of the resource of that name.
+// sum returns the Sum of the resource of that name.
 func (p Pieces) sum(name string) Sum {
 	if len(p) == 1 {
 		return sumOf(name, p[0].hash)
@@ -71,7 +71,7 @@ func (p Pieces) sum(name string) Sum {
 	return sumOf(name, sha256.Sum256(b))
 }
 
-// Len is how many there are.
+// Len returns the number of pieces.
 func (p Pieces) Len() int {
 	if len(p) == 0 {
 		return 0
@@ -79,7 +79,7 @@ func (p Pieces) Len() int {
 	return (len(p)-1)*blockSize + len(p[len(p)-1].pieces)
 }
 
-// All yields them in their order.
+// All iterates over the pieces in order.
 func (p Pieces) All() iter.Seq[*Encoded] {
 	return func(yield func(*Encoded) bool) {
 		for _, b := range p {

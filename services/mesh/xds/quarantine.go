@@ -8,8 +8,8 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// Replace is s with what is in quarantine replaced or left out, and the names
-// of that. S must be of type t, and made by c.
+// Replace returns s with the quarantined resources replaced or left out, and
+// their names. S must be of type t and made by c.
 func (c *Catalog) Replace(t ident.ResourceType, s *Set, with []world.Replacement) (served *Set, names []string) {
 	changes, names := replaced(t, s, with)
 	if len(names) == 0 {
@@ -30,7 +30,7 @@ func (c *Catalog) Replace(t ident.ResourceType, s *Set, with []world.Replacement
 	return served, names
 }
 
-// replaced is what is to be replaced in s, and the names of that.
+// replaced returns the replacements for s, and their names.
 func replaced(t ident.ResourceType, s *Set, with []world.Replacement) (changes []change, names []string) {
 	for _, r := range with {
 		was := s.Find(r.Name)
@@ -39,8 +39,8 @@ func replaced(t ident.ResourceType, s *Set, with []world.Replacement) (changes [
 		}
 		ch := change{name: r.Name}
 		if r.Good != nil {
-			// What clients have applied can be read; if this build cannot, it is
-			// served all the same, in no special order.
+			// The content was applied by clients, so it can be read. If this build
+			// cannot read it, it is served all the same, without facts about its order.
 			facts, _ := piece.Inspect(t, r.Good)
 			all := PiecesOf(&Encoded{Value: r.Good, Hash: sha256.Sum256(r.Good), Facts: facts})
 			ch.resource = newResource(t, r.Name, all.sum(r.Name), all)

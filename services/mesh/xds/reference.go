@@ -10,11 +10,11 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// Result is what a class is served of one type.
+// Result is the resources of one type for a class.
 type Result struct {
 	Set *Set
-	// Inputs are what was read, sorted, each once: while they are as they
-	// were, so are the Set and the Diagnostics.
+	// Inputs that were read; sorted, each once. While they do not change, neither
+	// do the Set and the Diagnostics.
 	Inputs      []index.Input
 	Diagnostics []problem.Diagnostic // sorted, each once
 }
@@ -25,7 +25,7 @@ func Generate(pc *index.PushContext, class index.ProxyClass, t ident.ResourceTyp
 	return generate(pc, Parts, class, t)
 }
 
-// partsFunc is Parts, or what a test has in its place.
+// partsFunc is Parts, or a test's replacement.
 type partsFunc func(*index.Reader, index.ProxyClass, ident.ResourceType) []piece.Part
 
 func generate(pc *index.PushContext, parts partsFunc, class index.ProxyClass, t ident.ResourceType) Result {

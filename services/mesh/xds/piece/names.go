@@ -9,20 +9,21 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Clusters that are no service's.
+// Clusters that belong to no service.
 const (
-	// PassthroughCluster connects to where the caller wanted to.
+	// PassthroughCluster connects to the address that the caller chose.
 	PassthroughCluster = "PassthroughCluster"
 	// BlackHoleCluster has no endpoints.
 	BlackHoleCluster = "BlackHoleCluster"
 )
 
-// ClusterName is the cluster of a service's port, or of a subset of it.
+// ClusterName returns the name of the cluster of a service's port, or of a
+// subset of it.
 func ClusterName(host, subset string, port uint32) string {
 	return "outbound|" + strconv.FormatUint(uint64(port), 10) + "|" + subset + "|" + host
 }
 
-// Any is m packed; equal messages have equal bytes.
+// Any packs m; equal messages have equal bytes.
 func Any(m proto.Message) *anypb.Any {
 	a := new(anypb.Any)
 	if err := anypb.MarshalFrom(a, m, proto.MarshalOptions{Deterministic: true}); err != nil {
@@ -31,8 +32,8 @@ func Any(m proto.Message) *anypb.Any {
 	return a
 }
 
-// FromADS is where clients get what a resource asks for by name: from the same
-// stream.
+// FromADS tells clients to get the resources that a resource names from the
+// same stream.
 func FromADS() *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ResourceApiVersion:    corev3.ApiVersion_V3,
