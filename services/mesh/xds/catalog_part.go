@@ -100,7 +100,7 @@ func (c *Catalog) make(p *part) (before []given, differs bool) {
 	for i, m := range out.pieces {
 		n := c.name(nameKey{p.key.t, m.name})
 		n.givers = append(n.givers, p)
-		p.pieces[i] = given{of: n, partial: m.partial, Encoded: c.encoded(p.key.t, m.Encoded)}
+		p.pieces[i] = given{of: n, partial: m.partial, Encoded: m.Encoded}
 	}
 	c.forget(p, before)
 	return before, true
@@ -117,16 +117,6 @@ func (p *part) gives(pieces []made) bool {
 		}
 	}
 	return true
-}
-
-// encoded is e, or what is there already of the same bytes.
-func (c *Catalog) encoded(t ident.ResourceType, e *Encoded) *Encoded {
-	k := typeHash{t, e.Hash}
-	if have := c.pool.encoded.get(k); have != nil {
-		return have
-	}
-	c.pool.encoded.put(k, e)
-	return e
 }
 
 // name finds a name.

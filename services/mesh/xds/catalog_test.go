@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -311,6 +312,41 @@ func TestCatalogRefused(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, w.catalog.Diagnostics()); diff != "" {
 		t.Errorf("diagnostics (-want +got):\n%s", diff)
+	}
+}
+
+// A piece that Envoys were found to accept is still checked for gRPC clients,
+// although its bytes are known.
+func TestCatalogChecksForEachClient(t *testing.T) {
+	part := &testPart{"a", func() *routev3.RouteConfiguration {
+		r := meshtest.Routes("a", meshtest.To("c", 1))
+		r.VirtualHosts[0].Routes[0].Match = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_PathSeparatedPrefix{PathSeparatedPrefix: "/a"}}
+		return r
+	}}
+	envoys, grpc := newTestWorld(t, only(part)), newTestWorld(t, only(part))
+	served := envoys.catalog.Set(index.ProxyClass{}, ident.RDS)
+	var class index.ProxyClass
+	class.RDS.Client = index.ClientGRPC
+	if refused := grpc.catalog.Set(class, ident.RDS); len(served.Resources) != 1 || len(refused.Resources) != 0 {
+		t.Errorf("Envoys are served %q, gRPC clients %q; only Envoys accept it", names(served), names(refused))
+	}
+	if ds := grpc.catalog.Diagnostics(); len(ds) != 1 || !strings.Contains(ds[0].Reason, "refused by gRPC") {
+		t.Errorf("diagnostics %v", ds)
+	}
+}
+
+// Two catalogs of a process hold equal pieces once.
+func TestCatalogsSharePieces(t *testing.T) {
+	part := &testPart{"a", func() *routev3.RouteConfiguration { return meshtest.Routes("a", meshtest.To("c", 1)) }}
+	var pieces []*Encoded
+	for range 2 {
+		w := newTestWorld(t, only(part))
+		for p := range w.catalog.Set(index.ProxyClass{}, ident.RDS).Resources[0].Pieces.All() {
+			pieces = append(pieces, p)
+		}
+	}
+	if len(pieces) != 2 || pieces[0] != pieces[1] {
+		t.Errorf("the catalogs hold %v", pieces)
 	}
 }
 

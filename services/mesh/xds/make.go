@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -55,11 +54,11 @@ func makePart(pc *index.PushContext, k partKey) (out output) {
 	pieces, problems := k.part.Make(r)
 	out = output{inputs: r.Inputs(), problems: problems, pieces: make([]made, 0, len(pieces))}
 	for _, one := range pieces {
-		if ds := check(k, one, out.inputs); len(ds) > 0 {
-			out.problems = append(out.problems, ds...)
-			continue
+		e, ds := encode(k, one, out.inputs)
+		out.problems = append(out.problems, ds...)
+		if e != nil {
+			out.pieces = append(out.pieces, made{one.Name, one.Partial, e})
 		}
-		out.pieces = append(out.pieces, encode(k.t, one))
 	}
 	return out
 }
@@ -74,12 +73,8 @@ func panicked(t ident.ResourceType, what string, cause any, inputs []index.Input
 	}
 }
 
-// check says what clients would refuse in a generated piece. Raw resources were
-// checked when they came.
+// check says what clients would refuse in a generated piece.
 func check(k partKey, p piece.Piece, inputs []index.Input) []problem.Diagnostic {
-	if p.Message == nil {
-		return nil
-	}
 	var ds []problem.Diagnostic
 	refused := func(by, field, reason string) {
 		ds = append(ds, problem.Diagnostic{
@@ -121,20 +116,35 @@ func origin(inputs []index.Input) string {
 	return ", made of " + strings.Join(slices.Compact(names), ", ") + ","
 }
 
-// encode encodes a piece. It panics on a message that cannot be marshalled,
-// which the texts of the world, UTF-8 all of them, do not bring about.
-func encode(t ident.ResourceType, p piece.Piece) made {
-	if p.Message == nil {
-		// The fold lets nothing through that is no such message; without
-		// facts it is served all the same, in no special order.
-		facts, _ := piece.Inspect(t, p.Value)
-		return made{p.Name, p.Partial, &Encoded{Value: p.Value, Hash: sha256.Sum256(p.Value), Facts: facts}}
+// encode encodes a piece, or says what clients would refuse in it. It panics on
+// a message that cannot be marshalled, which the texts of the world, UTF-8 all
+// of them, do not bring about.
+//
+// The checks and the facts need reflection over the whole message. Both depend
+// on its bytes alone, so a piece that another Catalog of this process holds, for
+// instance the builder's beside the frontend's, is not checked again.
+func encode(k partKey, p piece.Piece, inputs []index.Input) (*Encoded, []problem.Diagnostic) {
+	if p.Message == nil { // a raw resource: it was checked when it came
+		return encodings.get(k.t, p.Value, func() piece.Facts {
+			// The fold lets nothing through that is no such message; without
+			// facts it is served all the same, in no special order.
+			facts, _ := piece.Inspect(k.t, p.Value)
+			return facts
+		}), nil
 	}
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Message)
 	if err != nil {
-		panic(fmt.Errorf("marshal %s %q: %w", t.Message(), p.Name, err))
+		panic(fmt.Errorf("marshal %s %q: %w", k.t.Message(), p.Name, err))
 	}
-	return made{p.Name, p.Partial, &Encoded{Value: value, Hash: sha256.Sum256(value), Facts: piece.FactsOf(t, p.Message)}}
+	e := encodings.get(k.t, value, func() piece.Facts { return piece.FactsOf(k.t, p.Message) })
+	accepted := uint32(1) << k.client
+	if e.acceptedBy.Load()&accepted == 0 {
+		if ds := check(k, p, inputs); len(ds) > 0 {
+			return nil, ds
+		}
+		e.acceptedBy.Or(accepted)
+	}
+	return e, nil
 }
 
 // join adds a piece to those of its name: partial ones are one resource, a

@@ -1,15 +1,44 @@
 package xds
 
 import (
+	"crypto/sha256"
+	"sync"
 	"weak"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/xds/piece"
 )
+
+// encodings finds the encoded pieces that any Catalog of this process holds.
+var encodings encodingPool
+
+type encodingPool struct {
+	mu     sync.Mutex
+	pieces weakMap[typeHash, Encoded]
+}
+
+// get returns the piece of these bytes; factsOf is called if there is none yet.
+func (p *encodingPool) get(t ident.ResourceType, value []byte, factsOf func() piece.Facts) *Encoded {
+	k := typeHash{t, sha256.Sum256(value)}
+	p.mu.Lock()
+	e := p.pieces.get(k)
+	p.mu.Unlock()
+	if e != nil {
+		return e
+	}
+	e = &Encoded{Value: value, Hash: k.hash, Facts: factsOf()}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if first := p.pieces.get(k); first != nil {
+		return first // another goroutine was faster
+	}
+	p.pieces.put(k, e)
+	return e
+}
 
 // pool finds content that somebody still has, whoever that is: equal content
 // is there once, for all classes and for as many versions as are in use.
 type pool struct {
-	encoded   weakMap[typeHash, Encoded]
 	blocks    weakMap[typeHash, block]
 	resources weakMap[typeSum, Resource]
 	sets      weakMap[typeSum, Set]

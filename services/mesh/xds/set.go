@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -45,6 +46,8 @@ type Encoded struct {
 	Value []byte
 	Hash  [32]byte // SHA-256 of Value
 	Facts piece.Facts
+	// acceptedBy has a bit for each index.Client whose checks the piece passed.
+	acceptedBy atomic.Uint32
 }
 
 // Resource is an encoded resource: the bytes of its pieces, one behind the

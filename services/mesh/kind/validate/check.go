@@ -15,12 +15,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	maglevv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/maglev/v3"
 	ringhashv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/ring_hash/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/protosearch"
 )
 
 const (
@@ -82,57 +82,60 @@ func (p *fieldPath) String() string {
 	return fmt.Sprintf("%s[%d]", p.up, p.index)
 }
 
-// message checks m and all in it, messages in Any included, for what their own
-// validation does not find and Envoy refuses late.
-func (c *checker) message(at *fieldPath, m protoreflect.Message, nesting int) {
-	switch m := m.Interface().(type) {
-	case *anypb.Any:
-		c.any(at, m, nesting)
-		return
-	case *durationpb.Duration:
-		c.duration(at, m)
-		return
-	case *matcherv3.RegexMatcher:
-		c.regex(at, m.GetRegex())
-	case *routev3.RouteConfiguration:
-		c.routes(at, m)
-	case *routev3.WeightedCluster:
-		c.weights(at, m)
-	case *clusterv3.Cluster:
-		c.cluster(at, m)
-	case *ringhashv3.RingHash:
-		c.ring(at, m.GetMinimumRingSize(), m.GetMaximumRingSize())
-	case *clusterv3.Cluster_MaglevLbConfig:
-		c.prime(at, m.GetTableSize().GetValue())
-	case *maglevv3.Maglev:
-		c.prime(at, m.GetTableSize().GetValue())
-	}
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		if fd.Message() != nil {
-			c.field(&fieldPath{up: at, name: string(fd.Name())}, fd, v, nesting)
-		}
-		return true
-	})
+// check is what Envoy refuses late in messages of one type, which the validation
+// that was generated with the type does not find.
+type check struct {
+	of  protoreflect.FullName
+	run func(*checker, *fieldPath, proto.Message)
 }
 
-// field checks the messages in a field of messages.
-func (c *checker) field(at *fieldPath, fd protoreflect.FieldDescriptor, v protoreflect.Value, nesting int) {
-	switch {
-	case fd.IsMap():
-		if fd.MapValue().Message() == nil {
-			return
+// checks has the checks of every type that has one.
+var checks = []check{
+	on((*checker).duration), on((*checker).routes), on((*checker).weights), on((*checker).cluster),
+	on(func(c *checker, at *fieldPath, m *matcherv3.RegexMatcher) { c.regex(at, m.GetRegex()) }),
+	on(func(c *checker, at *fieldPath, m *ringhashv3.RingHash) {
+		c.ring(at, m.GetMinimumRingSize(), m.GetMaximumRingSize())
+	}),
+	on(func(c *checker, at *fieldPath, m *clusterv3.Cluster_MaglevLbConfig) { c.prime(at, m.GetTableSize().GetValue()) }),
+	on(func(c *checker, at *fieldPath, m *maglevv3.Maglev) { c.prime(at, m.GetTableSize().GetValue()) }),
+}
+
+func on[M proto.Message](run func(*checker, *fieldPath, M)) check {
+	var m M
+	return check{m.ProtoReflect().Descriptor().FullName(), func(c *checker, at *fieldPath, m proto.Message) {
+		if m, ok := m.(M); ok {
+			run(c, at, m)
 		}
-		v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-			c.message(&fieldPath{up: at, key: strconv.Quote(k.String())}, v.Message(), nesting)
-			return true
-		})
-	case fd.IsList():
-		for i := range v.List().Len() {
-			c.message(&fieldPath{up: at, index: i}, v.List().Get(i).Message(), nesting)
-		}
-	default:
-		c.message(at, v.Message(), nesting)
+	}}
+}
+
+// checkOf returns the check of a type; -1: it has none.
+func checkOf(d protoreflect.MessageDescriptor) int {
+	return slices.IndexFunc(checks, func(c check) bool { return c.of == d.FullName() })
+}
+
+// checked finds the messages for which there are checks.
+var checked = protosearch.For(func(d protoreflect.MessageDescriptor) bool { return checkOf(d) >= 0 })
+
+// message runs the checks on m and all messages in it, those in Any included.
+func (c *checker) message(at *fieldPath, m protoreflect.Message, nesting int) {
+	if a, ok := m.Interface().(*anypb.Any); ok {
+		c.any(at, a, nesting)
+		return
 	}
+	if i := checkOf(m.Descriptor()); i >= 0 {
+		checks[i].run(c, at, m.Interface())
+	}
+	checked.Each(m, func(fd protoreflect.FieldDescriptor, index int, key protoreflect.MapKey, m protoreflect.Message) {
+		field := &fieldPath{up: at, name: string(fd.Name())}
+		switch {
+		case fd.IsMap():
+			field = &fieldPath{up: field, key: strconv.Quote(key.String())}
+		case fd.IsList():
+			field = &fieldPath{up: field, index: index}
+		}
+		c.message(field, m, nesting)
+	})
 }
 
 // any checks what is in a; its path stays that of a, as in JSON.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/protosearch"
 )
 
 // Facts is what the order of pushes depends on in a resource.
@@ -60,13 +61,13 @@ func FactsOf(t ident.ResourceType, m proto.Message) Facts {
 		case clusterv3.Cluster_STRICT_DNS, clusterv3.Cluster_LOGICAL_DNS:
 			f.SlowWarm = true
 		}
-		walk(m.ProtoReflect(), 0, func(m protoreflect.Message) {
+		walk(secrets, m.ProtoReflect(), 0, func(m protoreflect.Message) {
 			if s, ok := m.Interface().(*tlsv3.SdsSecretConfig); ok && s.GetSdsConfig() != nil {
 				f.Secrets, f.SlowWarm = true, true
 			}
 		})
 	case ident.LDS, ident.RDS:
-		walk(m.ProtoReflect(), 0, func(m protoreflect.Message) { f.Clusters = append(f.Clusters, references(m)...) })
+		walk(referrers, m.ProtoReflect(), 0, func(m protoreflect.Message) { f.Clusters = append(f.Clusters, references(m)...) })
 		slices.Sort(f.Clusters)
 		f.Clusters = slices.Compact(f.Clusters)
 	}
@@ -117,63 +118,61 @@ func endpointsName(c *clusterv3.Cluster) string {
 // less deep.
 const maxNesting = 64
 
-// walk calls visit for m and every message in it, those in an Any of a known
-// type included.
-func walk(m protoreflect.Message, depth int, visit func(protoreflect.Message)) {
+// walk calls visit for m and every message in it that search may find, those in
+// an Any of a known type included.
+func walk(search *protosearch.Search, m protoreflect.Message, depth int, visit func(protoreflect.Message)) {
 	if depth == maxNesting {
 		return
 	}
 	if a, ok := m.Interface().(*anypb.Any); ok {
 		if inner, err := a.UnmarshalNew(); err == nil {
-			walk(inner.ProtoReflect(), depth+1, visit)
+			walk(search, inner.ProtoReflect(), depth+1, visit)
 		}
 		return
 	}
 	visit(m)
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case fd.IsMap():
-			if fd.MapValue().Message() != nil {
-				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
-					walk(v.Message(), depth+1, visit)
-					return true
-				})
-			}
-		case fd.Message() == nil:
-		case fd.IsList():
-			for i := range v.List().Len() {
-				walk(v.List().Get(i).Message(), depth+1, visit)
-			}
-		default:
-			walk(v.Message(), depth+1, visit)
-		}
-		return true
+	search.Each(m, func(_ protoreflect.FieldDescriptor, _ int, _ protoreflect.MapKey, m protoreflect.Message) {
+		walk(search, m, depth+1, visit)
 	})
 }
+
+var (
+	secrets = protosearch.For(func(d protoreflect.MessageDescriptor) bool {
+		return d.FullName() == (*tlsv3.SdsSecretConfig)(nil).ProtoReflect().Descriptor().FullName()
+	})
+	referrers = protosearch.For(func(d protoreflect.MessageDescriptor) bool { return len(referenceFields(d)) > 0 })
+)
 
 // references is the names of clusters in m itself. Envoy's API calls such a
 // field cluster or cluster_name nearly everywhere; one name too many costs
 // nothing but a cluster that stays somewhat longer.
-func references(m protoreflect.Message) []string {
-	switch m := m.Interface().(type) {
-	case *routev3.WeightedCluster_ClusterWeight:
-		return nonEmpty(m.GetName())
-	case *corev3.Node:
-		return nil // its cluster is another thing
-	}
-	var names []string
-	fields := m.Descriptor().Fields()
-	for _, field := range [...]protoreflect.Name{"cluster", "cluster_name"} {
-		if fd := fields.ByName(field); fd != nil && fd.Kind() == protoreflect.StringKind && !fd.IsList() {
-			names = append(names, nonEmpty(m.Get(fd).String())...)
+func references(m protoreflect.Message) (names []string) {
+	for _, fd := range referenceFields(m.Descriptor()) {
+		if name := m.Get(fd).String(); name != "" {
+			names = append(names, name)
 		}
 	}
 	return names
 }
 
-func nonEmpty(s string) []string {
-	if s == "" {
-		return nil
+var (
+	clusterWeight = (*routev3.WeightedCluster_ClusterWeight)(nil).ProtoReflect().Descriptor().FullName()
+	node          = (*corev3.Node)(nil).ProtoReflect().Descriptor().FullName()
+)
+
+// referenceFields returns the fields of a type that name a cluster.
+func referenceFields(d protoreflect.MessageDescriptor) (all []protoreflect.FieldDescriptor) {
+	names := []protoreflect.Name{"cluster", "cluster_name"}
+	switch d.FullName() {
+	case clusterWeight:
+		names = []protoreflect.Name{"name"}
+	case node:
+		return nil // its cluster is another thing
 	}
-	return []string{s}
+	for _, name := range names {
+		if fd := d.Fields().ByName(name); fd != nil && fd.Kind() == protoreflect.StringKind && !fd.IsList() {
+			all = append(all, fd)
+		}
+	}
+	return all
 }
