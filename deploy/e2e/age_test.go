@@ -16,7 +16,7 @@ import (
 
 // Behind one address that stands for two frontends, an Envoy gets to the other
 // one whenever its stream has aged, although it keeps connections: it says
-// nothing about that, and nobody feels it (E40, E41).
+// nothing about that, and no request fails (E40, E41).
 func TestStreamsAge(t *testing.T) {
 	t.Setenv("MESHLOG_MAX_STREAM_AGE", "1s")
 	for name, delta := range modes {

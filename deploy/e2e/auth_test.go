@@ -15,7 +15,7 @@ import (
 )
 
 // secured is every part on its own, each with a user and a certificate of its
-// own, on a server that takes nobody else.
+// own, on a server that accepts no other user.
 func secured(builders, frontends int) arrangement {
 	return func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
 		nats, err := rig.StartSecuredNATS(ctx, dir)
@@ -27,7 +27,7 @@ func secured(builders, frontends int) arrangement {
 }
 
 // Each role is let do all that it does: a mesh works, its processes die and come
-// back, and the command line sees it all. Nobody is denied anything.
+// back, and the command line sees it all. No process is denied a subject.
 func TestRolesSuffice(t *testing.T) {
 	f := start(t, secured(2, 2))
 	more := f.backend(shop.V2)
@@ -84,7 +84,7 @@ func TestRolesSufficeBarely(t *testing.T) {
 	}
 	t.Cleanup(server.Kill)
 
-	admin := []string{ // nobody's
+	admin := []string{ // no role has these rights
 		"$JS.API.STREAM.DELETE.MESHLOG_EVENTS", "$JS.API.STREAM.DELETE.MESHLOG_VERSIONS",
 		"$JS.API.STREAM.DELETE.OBJ_meshlog_blobs", "$JS.API.STREAM.DELETE.KV_meshlog_lease",
 		"$JS.API.STREAM.PURGE.MESHLOG_EVENTS", "$JS.API.STREAM.PURGE.MESHLOG_VERSIONS",

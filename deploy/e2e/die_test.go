@@ -130,7 +130,7 @@ func TestWatcherKilled(t *testing.T) {
 	f.during("the watcher is killed", func() {
 		f.mesh.Watcher.Kill()
 		f.weigh(0, 100)
-		f.share(shop.V2, 50) // nobody has seen the change
+		f.share(shop.V2, 50) // the watcher has not seen the change
 		f.must(f.mesh.Watcher.Restart())
 		f.must(f.mesh.Watcher.Ready(f.ctx))
 		f.acked(rig.RouteConfiguration)
@@ -165,7 +165,7 @@ func TestUpKilled(t *testing.T) {
 		up := f.mesh.Frontends[0]
 		up.Kill()
 		f.weigh(0, 100)
-		f.share(shop.V2, 50) // nobody has seen the change
+		f.share(shop.V2, 50) // the watcher has not seen the change
 		f.must(up.Restart())
 		f.must(up.Ready(f.ctx))
 		f.acked(rig.RouteConfiguration)

@@ -116,7 +116,7 @@ func (f *fixture) head() rig.Version {
 	return r.Head
 }
 
-// A cluster whose name nobody resolves stays cold for longer than anyone would
+// A cluster whose name no DNS server resolves stays cold for longer than a user would
 // wait: all else takes effect, and a route that names it does, too; also by
 // another frontend, which Envoy does not ask for clusters then (E4, E9, E16).
 func TestNameIsNotResolved(t *testing.T) {
@@ -192,7 +192,7 @@ const toNowhere = `  http:
       route: [{destination: {host: nowhere.example.com}}]
 `
 
-// An Envoy whose types come by streams of their own, of one protocol, is
+// An Envoy that has a stream for each type, of one protocol, is
 // configured beside one that has them all on one stream, of the other: both
 // follow a canary (E33).
 func TestStreamsPerType(t *testing.T) {

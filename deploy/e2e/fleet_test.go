@@ -98,7 +98,7 @@ func TestFrontendLags(t *testing.T) {
 				f.must(other.Pause())
 				f.shift(0, 100) // heard by one only
 				f.share(shop.V2, 100)
-				connected.Kill() // Envoy has nobody but the one that is behind
+				connected.Kill() // only the frontend that lags is left to Envoy
 				f.must(f.envoy.Connected(f.ctx, false))
 				f.must(other.Resume())
 				f.must(f.envoy.Connected(f.ctx, true))

@@ -188,7 +188,7 @@ func tableOf(all map[string]exported) string {
 	var b strings.Builder
 	b.WriteString("| Metric | From | Type | What it is, and what to do |\n|---|---|---|---|\n")
 	for _, name := range slices.SortedFunc(maps.Keys(all), func(x, y string) int {
-		return strings.Compare(all[x].who()+x, all[y].who()+y)
+		return strings.Compare(all[x].roles()+x, all[y].roles()+y)
 	}) {
 		if !ours(name) {
 			continue
@@ -198,13 +198,13 @@ func tableOf(all map[string]exported) string {
 		if len(e.Labels) > 0 {
 			labels = "{" + strings.Join(e.Labels, ", ") + "}"
 		}
-		fmt.Fprintf(&b, "| `%s%s` | %s | %s | %s |\n", name, labels, e.who(), e.Type, strings.ReplaceAll(e.Help, "|", `\|`))
+		fmt.Fprintf(&b, "| `%s%s` | %s | %s | %s |\n", name, labels, e.roles(), e.Type, strings.ReplaceAll(e.Help, "|", `\|`))
 	}
 	return b.String()
 }
 
-// who exports a metric.
-func (e exported) who() string {
+// roles returns the roles that export a metric.
+func (e exported) roles() string {
 	if len(e.from) == 3 {
 		return "all"
 	}

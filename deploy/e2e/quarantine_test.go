@@ -129,7 +129,7 @@ func TestQuarantine(t *testing.T) {
 				f.shift(100, 0) // all else flows
 				f.share(shop.V1, 100)
 				f.neverRejected(third)
-				// Whoever serves from files alone knows it too.
+				// A frontend that serves from its file alone knows it too.
 				f.mesh.NATS.Kill()
 				for _, s := range f.mesh.Frontends {
 					s.Kill()

@@ -12,7 +12,7 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// refusal is a resource that Envoy rejects for what nobody else can know.
+// refusal is a resource that Envoy rejects for a reason that only Envoy can know.
 type refusal struct {
 	kind    string // as proxy-status says it
 	name    string

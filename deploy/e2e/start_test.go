@@ -17,11 +17,11 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// unwritable is where nobody can write, not even root.
+// unwritable is a directory that no user can write to, not even root.
 const unwritable = "/sys/meshlog"
 
 // TestStartRefused starts programs in ways that cannot work: they end at once,
-// with the code that says whose fault it is, and say what to do.
+// with the exit code for the kind of error, and say what to do.
 func TestStartRefused(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

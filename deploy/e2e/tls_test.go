@@ -11,7 +11,7 @@ import (
 )
 
 // TestTLS serves an Envoy over mutual TLS, and no other way. Certificates are
-// replaced while requests flow; a proxy that is not who its certificate says
+// replaced while requests flow; a proxy whose node differs from its certificate
 // gets nothing.
 func TestTLS(t *testing.T) {
 	ca, err := rig.NewCA(t.TempDir(), "mesh")
@@ -53,7 +53,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("Envoy made %d connections, %v, want the one from before", n, err)
 	}
 
-	// Who comes now gets the new one.
+	// New connections get the new certificate.
 	f.must(join(f, "second", edge).Ready(f.ctx))
 
 	// Another namespace's certificate, and one of another CA.

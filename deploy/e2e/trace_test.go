@@ -46,7 +46,7 @@ func TestTrace(t *testing.T) {
 	})
 }
 
-// traced starts a mesh whose processes export traces.
+// traced starts a mesh in which all processes export traces.
 func traced(t *testing.T, arranged arrangement) (*fixture, *rig.Traces) {
 	t.Helper()
 	traces, err := rig.StartTraces()

@@ -205,7 +205,7 @@ func (f *fixture) answerable(all map[string]exported, asked map[string]string) {
 		for name, labels := range found.Metrics {
 			m, extra := metric(all, name)
 			if m.Name == "" {
-				f.Errorf("%s asks for %s, which nobody exports", where, name)
+				f.Errorf("%s asks for %s, which no process exports", where, name)
 				continue
 			}
 			for _, l := range labels {

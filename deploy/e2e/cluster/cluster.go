@@ -1,10 +1,10 @@
 // Package cluster is a Kubernetes cluster that tests and the demo drive the
 // programs with: a real API server, and pods that are servers in this process.
 // What a Deployment, a kubelet and the controller of EndpointSlices would write
-// of them, pods write themselves: nobody else does.
+// of them, the pods write themselves, because no controller runs.
 //
 // Kubernetes takes no endpoint on loopback: pods are on rig.OwnAddress, so
-// whoever starts a Cluster calls rig.Isolate first of all.
+// a program that starts a Cluster calls rig.Isolate before anything else.
 package cluster
 
 import (

@@ -259,11 +259,11 @@ func (t *trial) kill(ctx context.Context, v victim) (string, error) {
 		return "", err
 	}
 	if i := slices.Index(versions, v.service); i == t.weights {
-		if _, err := t.change(ctx, envoys); err != nil { // nobody needs it now
+		if _, err := t.change(ctx, envoys); err != nil { // the watcher is not needed for it
 			return "", err
 		}
 	}
-	// Who is killed answers nothing.
+	// A killed server does not answer.
 	through := slices.DeleteFunc(slices.Clone(envoys), func(e string) bool { return e == v.service })
 	if l := t.loads[v.service]; l != nil {
 		if err := l.Stop().Err(); err != nil {
@@ -277,7 +277,7 @@ func (t *trial) kill(ctx context.Context, v victim) (string, error) {
 	var figures []string
 	began, err := time.Now(), error(nil)
 	switch {
-	case slices.Contains(versions, v.service): // what would change is who answers
+	case slices.Contains(versions, v.service): // a change would change the server that answers
 	case v.stalls:
 		began, err = t.save()
 	default:

@@ -173,9 +173,9 @@ func (s *clusterStage) slice(ctx context.Context, pods int, p *cluster.Pod, want
 	return nil
 }
 
-// history asks who did it.
+// history asks which client changed the weights.
 func (s *clusterStage) history(ctx context.Context) error {
-	s.chapter("Who changed the weights?")
+	s.chapter("Which client changed the weights?")
 	return s.ask(ctx, "release-bot", "history", "VirtualService/demo/shop")
 }
 
@@ -269,7 +269,7 @@ func (s *clusterStage) back(ctx context.Context) error {
 }
 
 // next has the next change be one of what is served now: pods that are gone made
-// versions that nobody waited for.
+// versions that the demo did not wait for.
 func (s *clusterStage) next(ctx context.Context) error {
 	var r rig.FrontendReport
 	err := s.up().Debug(ctx, "frontend", &r)

@@ -55,7 +55,7 @@ var badClients = []bad{
 	{what: "reads slowly", does: readsSlowly},
 	{what: "4 MiB request", does: bigNode},
 	{what: "70 MiB request", does: hugeRequest, ends: true},
-	{what: "who it is and what it wants is not said", does: saysNothing, ends: true},
+	{what: "a client sends neither a node nor a type", does: saysNothing, ends: true},
 }
 
 // Clients misbehave, on every frontend: others are not disturbed, and what they
@@ -117,7 +117,7 @@ func (m *mesh) misbehave(t *testing.T, b bad, quiet time.Duration) {
 	}
 }
 
-// again is the pause before a client whose stream was ended opens another one.
+// again is the pause before a client opens a new stream after its stream ended.
 func again(ctx context.Context) {
 	timer := time.NewTimer(200 * time.Millisecond)
 	defer timer.Stop()
@@ -197,7 +197,7 @@ func reads(s stream, received *atomic.Int64, each func(*discoveryv3.DiscoveryRes
 	}
 }
 
-// every sends a request each d, and nobody else does.
+// every sends a request each d; nothing else sends on the stream.
 func every(ctx context.Context, d time.Duration, send func(i int) error) error {
 	tick := time.NewTicker(d)
 	defer tick.Stop()
@@ -266,7 +266,7 @@ func subscribesToMany(others bool) func(context.Context, stream, *corev3.Node, *
 	}
 }
 
-// names are many that nobody has, others for another i.
+// names returns many names that do not exist, others for another i.
 func names(i int) []string {
 	all := make([]string, many)
 	for n := range all {

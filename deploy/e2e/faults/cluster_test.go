@@ -51,7 +51,7 @@ func (m *mesh) wait(d time.Duration) {
 	}
 }
 
-// noticed is longer than it takes anybody to notice that nothing comes any more
+// noticed is longer than it takes any process to notice that nothing comes any more
 // from the bus.
 const noticed = 16 * time.Second
 

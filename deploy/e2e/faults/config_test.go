@@ -24,7 +24,7 @@ const (
 	extraHeader  = "x-extra"
 )
 
-// extraHost is whom requests are for that are routed by the file extra.yaml.
+// extraHost is the host of the requests that the file extra.yaml routes.
 const extraHost = "extra.shop"
 
 // gatewayYAML is where an Envoy with the label listens.

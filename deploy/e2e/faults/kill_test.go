@@ -7,7 +7,7 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// Each process is killed at a moment that nobody chose, and comes back.
+// Each process is killed at a random moment, and comes back.
 func TestKilled(t *testing.T) {
 	m := start(t, onOne("", 2, 1))
 	m.killEach(t)

@@ -40,7 +40,7 @@ type proxy struct {
 type arrangement func(ctx context.Context, dir, config string) (*rig.Mesh, error)
 
 // patience is for the start, and for each fault: NATS servers alone take most of
-// a minute to agree on who leads, now and then.
+// a minute to agree on a leader, now and then.
 const patience = 4 * time.Minute
 
 // onOne is the mesh of programs in a folder of bin/ on one NATS server.
@@ -165,7 +165,7 @@ func (m *mesh) fault(t *testing.T, what string, happens func(t *testing.T)) {
 	}
 }
 
-// later waits for a moment that nobody chose.
+// later waits until a random moment.
 func (m *mesh) later(most time.Duration) {
 	timer := time.NewTimer(time.Duration(m.dice.Int64N(int64(most))))
 	defer timer.Stop()
@@ -217,7 +217,7 @@ func (m *mesh) leader(t *testing.T) (leader, standby *rig.Server) {
 			}
 		}
 		if leader == nil {
-			return errors.New("nobody leads")
+			return errors.New("no builder leads")
 		}
 		return nil
 	}))

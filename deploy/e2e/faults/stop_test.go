@@ -55,7 +55,7 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// killedAt ends the process whose step it is there, and starts it anew.
+// killedAt kills the process at that point, and starts it anew.
 func (m *mesh) killedAt(t *testing.T, point string, w way) {
 	t.Helper()
 	s := m.owner(t, point)
@@ -92,7 +92,7 @@ func (m *mesh) stopped(t *testing.T, s *rig.Server, point string) {
 	}
 }
 
-// owner is the process whose step a point is.
+// owner returns the process that passes a point.
 func (m *mesh) owner(t *testing.T, point string) *rig.Server {
 	t.Helper()
 	process, _, _ := strings.Cut(point, ".")
@@ -104,11 +104,11 @@ func (m *mesh) owner(t *testing.T, point string) *rig.Server {
 	case "frontend":
 		return m.Frontends[0]
 	}
-	t.Fatalf("whose step is %s?", point)
+	t.Fatalf("no process passes the point %s", point)
 	return nil
 }
 
-// saves waits until something more was saved: whoever is away has missed it.
+// saves waits until more was saved: a process that is down has missed it.
 func (m *mesh) saves(t *testing.T) {
 	t.Helper()
 	was := m.writer.revisions()

@@ -143,7 +143,7 @@ func (w *world) serverRestarted(ctx context.Context, t *testing.T) {
 }
 
 // die kills, under one load, what must cost no request: the API server of the
-// east, then its watcher too, and the watcher of the west, whose twin goes on.
+// east, then its watcher too, and the watcher of the west; its standby takes over.
 func (w *world) die(ctx context.Context, t *testing.T) {
 	before := w.serving(ctx, t)
 	w.during(ctx, t, func() {

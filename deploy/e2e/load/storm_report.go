@@ -14,7 +14,7 @@ const mostLater = 2.0
 func printStorms(w io.Writer, p stormPlan, all []*storm) {
 	fmt.Fprintf(w, "\nStorms: %d services x %d endpoints; %d proxies come again, %d stay and see an endpoint change; sotw\n",
 		p.size.Services, p.size.Endpoints, p.streams, p.served)
-	fmt.Fprintf(w, "  The frontend that is measured is that of those who stay. Proxies that come again have nice %d.\n\n", behind)
+	fmt.Fprintf(w, "  The frontend that is measured serves the proxies that stay. Proxies that reconnect have nice %d.\n\n", behind)
 	rows := []struct {
 		name string
 		of   func(*storm) string
@@ -24,11 +24,11 @@ func printStorms(w io.Writer, p stormPlan, all []*storm) {
 		{"  all are back: the last ACK", func(s *storm) string { return ms(last(s.back)) }},
 		{"  sent to all of them", func(s *storm) string { return bytes(s.counts.Bytes) }},
 		{"  streams refused and tried again", func(s *storm) string { return fmt.Sprint(s.counts.Refused) }},
-		{"  connections that found nobody", func(s *storm) string { return fmt.Sprint(s.counts.Failed) }},
+		{"  connections refused", func(s *storm) string { return fmt.Sprint(s.counts.Failed) }},
 		{"Frontend: processor time", func(s *storm) string { return ms(s.usage.server) }},
 		{"  memory before", func(s *storm) string { return bytes(s.idle.resident) }},
 		{"  memory peak", func(s *storm) string { return bytes(s.peak) }},
-		{"A change to those who stay, quiet, p50", func(s *storm) string { return ms(percentile(s.quiet, 50)) }},
+		{"A change to proxies that stay, quiet, p50", func(s *storm) string { return ms(percentile(s.quiet, 50)) }},
 		{"  p99", func(s *storm) string { return ms(percentile(s.quiet, 99)) }},
 		{"  in the storm, p50", func(s *storm) string { return ms(percentile(s.meanwhile, 50)) }},
 		{"  p99", func(s *storm) string { return ms(percentile(s.meanwhile, 99)) }},

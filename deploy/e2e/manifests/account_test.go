@@ -46,7 +46,7 @@ func serviceAccount(ctx context.Context, t *testing.T, c *cluster.Cluster, name 
 }
 
 // mountAccount runs a command that finds an account where pods have theirs, and
-// nobody else does.
+// because no controller runs.
 const mountAccount = `set -e
 run=$(readlink -f /var/run)
 mount -t tmpfs none "$run"

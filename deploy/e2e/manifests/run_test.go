@@ -77,7 +77,7 @@ func TestRun(t *testing.T) {
 			}
 		}
 	}
-	// Nobody is denied anything on the bus.
+	// No process is denied a subject of the bus.
 	for name, p := range k.run {
 		log, err := os.ReadFile(p.LogPath)
 		must(t, err)

@@ -107,7 +107,7 @@ func (a *assembly) watch(ctx context.Context, config string) error {
 	var watchers []*Server
 	for i := range 1 + a.parts.Twins {
 		name := "watcher"
-		if i > 0 { // it finds that somebody speaks, and stands by
+		if i > 0 { // it finds an active watcher, and stands by
 			name = fmt.Sprintf("twin-%d", i)
 			if err := a.Watcher.Ready(ctx); err != nil {
 				return err
@@ -125,7 +125,7 @@ func (a *assembly) watch(ctx context.Context, config string) error {
 func (a *assembly) watchCluster(ctx context.Context, c KubeCluster) error {
 	var watchers []*Server
 	for i := range c.Watchers {
-		if i == 1 { // the others find that somebody speaks, and stand by
+		if i == 1 { // the others find an active watcher, and stand by
 			if err := watchers[0].Ready(ctx); err != nil {
 				return err
 			}

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// TLS are PEM files: a certificate, its key, and who signs those of the other
+// TLS names PEM files: a certificate, its key, and the CAs of the other
 // side.
 type TLS struct{ Cert, Key, CA string }
 
@@ -26,7 +26,7 @@ type CA struct {
 	key  *ecdsa.PrivateKey
 }
 
-// NewCA makes a CA whose files, and those that it signs, are in dir.
+// NewCA makes a CA that keeps its files, and those that it signs, in dir.
 func NewCA(dir, name string) (*CA, error) {
 	c := &CA{dir: dir}
 	t, err := template(name)

@@ -72,6 +72,6 @@ func (d *SmallDisk) Fill() error {
 // Free gives back what Fill has taken.
 func (d *SmallDisk) Free() error { return os.Remove(d.ballast()) }
 
-// Unmount takes the file system away, with what is in it; who still uses it
+// Unmount takes the file system away, with its content; a process that still uses it
 // keeps it until it ends.
 func (d *SmallDisk) Unmount() error { return syscall.Unmount(d.Dir, syscall.MNT_DETACH) }

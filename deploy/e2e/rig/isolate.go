@@ -15,7 +15,7 @@ const (
 	ownAddress = "198.18.0.1"
 )
 
-// OwnAddress is an address that is not loopback and that nobody outside can
+// OwnAddress is an address that is not loopback and that nothing outside can
 // send to: Isolate must have been called.
 func OwnAddress() (string, error) {
 	switch n, err := findNetwork(); {

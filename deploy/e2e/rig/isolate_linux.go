@@ -13,7 +13,7 @@ import (
 )
 
 // Isolate gives this program a network of its own, where there is loopback and
-// OwnAddress and nobody else, for what may not be on loopback. All that it
+// OwnAddress and nothing else, for servers that may not be on loopback. All that it
 // starts is there too, and cannot fetch anything.
 //
 // It must be called first of all, for it begins the program anew: in a network

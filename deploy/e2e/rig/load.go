@@ -14,7 +14,7 @@ import (
 // Tally is what came back of a number of requests.
 type Tally struct {
 	Sent     int
-	Backends map[string]int // answers with code 200, by who gave them
+	Backends map[string]int // answers with code 200, by backend
 	Statuses map[int]int    // other answers, by code
 	Failed   int            // without an answer
 	LastErr  error          // of those

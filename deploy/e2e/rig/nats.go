@@ -40,7 +40,7 @@ type natsConfig struct {
 	wrap            func(argv []string) []string
 }
 
-// access is who may connect, in the server's words.
+// access is the server's configuration of its users.
 func (c natsConfig) access() string {
 	if c.auth == "" {
 		return fmt.Sprintf("authorization { token: %q }", c.token)
@@ -86,8 +86,8 @@ func BusAuth(ctx context.Context, dir string, flags ...string) error {
 	return meshlog(ctx, &files, append([]string{"bus-auth", dir}, flags...)...)
 }
 
-// Flags say how a program of ours that has a role, or the command line, whose
-// role is operator, finds the server and who it is.
+// Flags returns the flags by which a program with a role, or the command line
+// (its role is operator), finds the server and its key.
 func (n *NATS) Flags(role string) []string {
 	if n.Auth == "" {
 		return []string{"--bus", n.URL(), "--bus-token-file", n.TokenFile}

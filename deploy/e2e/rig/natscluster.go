@@ -126,7 +126,7 @@ func (c *NATSCluster) Leader(ctx context.Context, stream string) (leader *NATS, 
 				return nil
 			}
 		}
-		return errors.Join(append(errs, errors.New("nobody says that it leads"))...)
+		return errors.Join(append(errs, errors.New("no server says that it leads"))...)
 	})
 	return leader, err
 }

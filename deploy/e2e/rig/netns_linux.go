@@ -32,7 +32,7 @@ type cut struct {
 	rules     [][]string
 }
 
-// Here is the place of whoever joined no network, this process too.
+// Here is the place of processes that joined no network, this process included.
 const Here = "here"
 
 // NewNetwork makes a switch to which this machine itself is connected. What an

@@ -33,7 +33,7 @@ type Process struct {
 }
 
 // Start runs argv. Its output goes to dir/name.log. The process is in a
-// process group of its own, so that Ctrl-C reaches only the one who started
+// process group of its own, so that Ctrl-C reaches only the process that started
 // it, and dies with that one.
 func Start(name, dir string, argv []string, env ...string) (*Process, error) {
 	p := &Process{

@@ -3,8 +3,8 @@
 // and clients before it. It knows of meshlog what a user knows: files, flags,
 // ports and `-o json`.
 //
-// Whatever is started belongs to the one who started it, who ends it. All
-// traffic stays on loopback, or in networks that nobody else is on: the one that
+// A test ends every process that it started. All traffic stays on loopback, or in
+// networks that no other machine is on: the one that
 // Isolate makes for a whole program, and a Network.
 package rig
 

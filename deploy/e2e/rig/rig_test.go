@@ -116,7 +116,7 @@ func TestTally(t *testing.T) {
 	}
 	b.Stop()
 	if got := Send(t.Context(), url, 3); got.Failed != 3 || got.Err() == nil {
-		t.Errorf("3 requests to nobody: %+v", got)
+		t.Errorf("3 requests to no server: %+v", got)
 	}
 
 	sick := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }))

@@ -68,7 +68,7 @@ func (t *Traces) URL() string { return "http://" + t.addr }
 
 // Stop takes no more.
 func (t *Traces) Stop() {
-	_ = t.server.Close() // nothing is lost that anybody wants
+	_ = t.server.Close() // no trace is needed any more
 	<-t.served
 }
 

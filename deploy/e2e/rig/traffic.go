@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Flow is a steady stream of requests whose answers say by which revision of
+// Flow is a steady stream of requests; each answer says by which revision of
 // the configuration they were routed.
 type Flow struct {
 	loads   []*Load
@@ -23,7 +23,7 @@ type Flow struct {
 // FlowConfig says what is asked for.
 type FlowConfig struct {
 	URL  string
-	Host string // whom the requests are for; empty: the host of URL
+	Host string // Host header of the requests; empty: the host of URL
 	// Header of each answer has the revision, a number that grows.
 	Header string
 	// Conns is how many connections send one request after the other.

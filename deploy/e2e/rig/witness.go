@@ -19,7 +19,7 @@ const (
 )
 
 // Witness reads what the bus keeps in a stream, as it comes, and remembers it:
-// what somebody could read once has been acknowledged, and must never be gone
+// a record that a client could read was acknowledged, and must never be gone
 // or be something else.
 type Witness struct {
 	stream string

@@ -14,7 +14,7 @@ import (
 type Config struct {
 	Target string // address of the server, without TLS
 	Mode   Mode
-	Nodes  [][]byte // who each proxy says it is, encoded
+	Nodes  [][]byte // the node of each proxy, encoded
 	Names  Names    // what all of them ask for
 }
 

@@ -138,14 +138,14 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// A proxy that a server turns away ends the wait, and says who it was.
+// A proxy that a server refuses ends the wait, and the error names it.
 func TestFleetRefused(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	target := l.Addr().String()
-	l.Close() // nobody is there
+	l.Close() // no server listens
 	f, wave := fleet.Connect(t.Context(), fleet.Config{Target: target, Nodes: nodes(t, 2)})
 	t.Cleanup(f.Close)
 	if err := wave.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), " of 2: ") {

@@ -17,7 +17,7 @@ type HerdConfig struct {
 	// Targets are the servers' addresses. The i-th proxy begins with the i-th
 	// of them, by turns, and tries any other one when it has to come again.
 	Targets []string
-	Nodes   [][]byte // who each proxy says it is, encoded
+	Nodes   [][]byte // the node of each proxy, encoded
 	Names   Names    // what all of them ask for
 }
 

@@ -15,7 +15,7 @@ const (
 	nodeUserAgent = 6
 )
 
-// Sidecar is how the i-th proxy says who it is: a sidecar in Istio's words, of
+// Sidecar returns the node of the i-th proxy: a sidecar in Istio's format, of
 // a namespace.
 func Sidecar(i int, namespace string) ([]byte, error) {
 	name, ip := fmt.Sprintf("load-%d", i), fmt.Sprintf("10.1.%d.%d", i/250, i%250+1)

@@ -127,7 +127,7 @@ func (p *proxy) take(stream grpc.ClientStream, r *response) error {
 	return nil
 }
 
-// gone says who ended the stream where grpc says EOF only.
+// gone tells which side ended the stream, where grpc says EOF only.
 func gone(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errors.New("the server ended the stream")
