@@ -96,7 +96,9 @@ var checks = []check{
 	on(func(c *checker, at *fieldPath, m *ringhashv3.RingHash) {
 		c.ring(at, m.GetMinimumRingSize(), m.GetMaximumRingSize())
 	}),
-	on(func(c *checker, at *fieldPath, m *clusterv3.Cluster_MaglevLbConfig) { c.prime(at, m.GetTableSize().GetValue()) }),
+	on(func(c *checker, at *fieldPath, m *clusterv3.Cluster_MaglevLbConfig) {
+		c.prime(at, m.GetTableSize().GetValue())
+	}),
 	on(func(c *checker, at *fieldPath, m *maglevv3.Maglev) { c.prime(at, m.GetTableSize().GetValue()) }),
 }
 

@@ -41,6 +41,9 @@ func Resource(m proto.Message) []problem.Problem {
 		c.add(resourceField, "is missing", "write the Envoy resource here, with its @type")
 		return c.result()
 	}
+	if a.GetTypeUrl() == endpointsType && plainAssignment.holds(a.GetValue()) {
+		return nil
+	}
 	inner, err := a.UnmarshalNew()
 	if err != nil {
 		c.add(resourceField, fmt.Sprintf("type %q: %v", a.GetTypeUrl(), err), "use "+resourceTypes)
