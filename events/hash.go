@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
-	"hash"
 	"math/bits"
 
 	"meshlog.dev/proto/ident"
@@ -13,24 +12,27 @@ import (
 // ContentHash covers the key, and the type, bytes and creation time of the
 // value, and nothing else.
 func ContentHash(k ident.Key, v ident.Value) ident.Hash {
-	h := sha256.New()
+	var buf [512]byte // most keys fit
+	b := buf[:0]
 	for _, s := range []string{k.Source, k.Instance, k.Kind, k.Namespace, k.Name, v.Type} {
-		writeField(h, []byte(s))
+		b = appendField(b, s)
 	}
-	writeField(h, v.Bytes)
-	var t []byte // none: the source has no creation time
-	if !v.Created.IsZero() {
-		t = binary.BigEndian.AppendUint64(nil, uint64(v.Created.UnixNano()))
+	b = binary.BigEndian.AppendUint64(b, uint64(len(v.Bytes)))
+	h := sha256.New()
+	h.Write(b)
+	h.Write(v.Bytes)
+	if v.Created.IsZero() { // its source has no creation time
+		b = appendField(b[:0], "")
+	} else {
+		b = binary.BigEndian.AppendUint64(b[:0], 8)
+		b = binary.BigEndian.AppendUint64(b, uint64(v.Created.UnixNano()))
 	}
-	writeField(h, t)
-	return ident.Hash(h.Sum(nil))
+	h.Write(b)
+	return ident.Hash(h.Sum(b[:0]))
 }
 
-func writeField(h hash.Hash, b []byte) {
-	var n [8]byte
-	binary.BigEndian.PutUint64(n[:], uint64(len(b)))
-	h.Write(n[:])
-	h.Write(b)
+func appendField(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint64(b, uint64(len(s))), s...)
 }
 
 // Buckets is how many digest buckets a shard has.
@@ -38,11 +40,13 @@ const Buckets = 1024
 
 // Bucket is the digest bucket of a key.
 func Bucket(k ident.Key) int {
-	h := sha256.New()
+	var buf [256]byte // most keys fit
+	b := buf[:0]
 	for _, s := range []string{k.Kind, k.Namespace, k.Name} {
-		writeField(h, []byte(s))
+		b = appendField(b, s)
 	}
-	return int(binary.BigEndian.Uint16(h.Sum(nil)) % Buckets)
+	sum := sha256.Sum256(b)
+	return int(binary.BigEndian.Uint16(sum[:]) % Buckets)
 }
 
 // Digest sums up a set of content hashes: equal sets have equal digests in

@@ -143,7 +143,7 @@ func (s *step) speak(sh *shard, r staged) {
 		return
 	}
 	e.seq, e.lastPseq, e.origin = r.seq, o.Pseq, o.Origin
-	s.unsaved.entry(e.key)
+	s.unsaved.entry(e)
 	if o.Op == events.Delete {
 		s.offer(sh, e, nil, r.seq)
 		return

@@ -27,26 +27,28 @@ type Checkpoint struct {
 // the next one is to be whole.
 type unsaved struct {
 	whole    bool
-	keys     map[ident.Key]struct{}
+	round    uint64      // of checkpoints; an entry that has it is in keys
+	keys     []ident.Key // a key comes twice if its entry was removed and made again
 	shards   map[ident.Shard]struct{}
 	overlays map[string]struct{}
 	waiting  map[uint64]*staged // nil: it waits no longer
 }
 
-func (u *unsaved) rewrite() { *u = unsaved{whole: true} }
+func (u *unsaved) rewrite() { *u = unsaved{whole: true, round: u.round + 1} }
 
 func (u *unsaved) forget() {
 	*u = unsaved{
-		keys:     map[ident.Key]struct{}{},
+		round:    u.round + 1,
 		shards:   map[ident.Shard]struct{}{},
 		overlays: map[string]struct{}{},
 		waiting:  map[uint64]*staged{},
 	}
 }
 
-func (u *unsaved) entry(k ident.Key) {
-	if !u.whole {
-		u.keys[k] = struct{}{}
+func (u *unsaved) entry(e *entry) {
+	if !u.whole && e.unsaved != u.round {
+		e.unsaved = u.round
+		u.keys = append(u.keys, e.key)
 	}
 }
 
@@ -88,7 +90,12 @@ func (f *Fold) Checkpoint() Checkpoint {
 		}
 	}
 	set(metaRow, f.metaBytes())
-	for k := range f.unsaved.keys {
+	saved := make(map[ident.Key]struct{}, len(f.unsaved.keys))
+	for _, k := range f.unsaved.keys {
+		if _, again := saved[k]; again {
+			continue
+		}
+		saved[k] = struct{}{}
 		if e := f.entry(k); e != nil {
 			set(keyRow(e.row), marshalRow(wrapKey(e.proto())))
 		} else {

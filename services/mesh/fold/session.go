@@ -14,9 +14,9 @@ func (s *step) begin(b *events.Begin) {
 	sh := s.shard(b.Shard)
 	s.unsaved.shard(sh)
 	s.unstage(sh)
-	for k := range sh.buried {
+	for k, e := range sh.buried {
 		delete(sh.entries, k)
-		s.unsaved.entry(k)
+		s.unsaved.entry(e)
 	}
 	clear(sh.buried)
 	sh.session, sh.holder, sh.beginSeq, sh.seq = b.Session, b.Holder, s.seq, s.seq
@@ -179,6 +179,6 @@ func (s *step) closeListing(sh *shard, listed *events.BucketSet, kinds events.Ki
 			delete(sh.entries, e.key)
 			delete(sh.buried, e.key)
 		}
-		s.unsaved.entry(e.key)
+		s.unsaved.entry(e)
 	}
 }

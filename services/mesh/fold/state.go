@@ -63,6 +63,7 @@ type entry struct {
 	seq      uint64 // last record that spoke of the key
 	goodSeq  uint64 // record that made good; 0: not known
 	lastPseq uint64 // of record seq; counts only within its session
+	unsaved  uint64 // the round of checkpoints in which it changed
 }
 
 // shard is what is known of one source instance.
