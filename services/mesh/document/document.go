@@ -1,6 +1,7 @@
 // Package document turns documents of files into objects of the kinds that
-// meshlog knows: it finds the kind and decodes the payload, whatever its form,
-// and says of what it cannot use on which line and why.
+// meshlog knows: it finds the kind and decodes the payload, whatever its form.
+// For a document that it cannot use, it reports the line, the reason and the
+// remedy.
 //
 // It is pure.
 package document
@@ -14,39 +15,32 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/kubeconv"
 	"meshlog.dev/services/mesh/manifest"
+	"meshlog.dev/services/mesh/problem"
 )
 
-// defaultNamespace is that of a namespaced object that names none.
+// defaultNamespace holds the namespaced objects that name no namespace.
 const defaultNamespace = "default"
 
-// Object is a document as an object.
+// Object is the object that a document holds.
 type Object struct {
-	Kind      *kind.Kind
-	Namespace string // empty where the kind has none
+	Kind      *kind.Kind // nil: it is not known which object this is
+	Namespace string     // empty if the kind has none
 	Name      string
-	// Message is what the document says, of the kind's payload type; nil with
-	// an error.
+	// Message has the kind's payload type; nil with a problem.
 	Message proto.Message
+	// Foreign reports that meshlog does not take the document's kind from
+	// files: no correction of the document is to be expected.
+	Foreign bool
 }
 
-// ForeignError says that a document is of a kind that meshlog does not take
-// in, and why: it is nothing to wait for.
-type ForeignError struct {
-	// Secret says that it must not be here.
-	Secret         bool
-	Reason, Advice string
-}
-
-// Error is the reason.
-func (e *ForeignError) Error() string { return e.Reason }
-
-// Read decodes a document. The error is a *ForeignError, or a *manifest.Error;
-// with that, Kind tells whether it is known which object is broken.
-func Read(d *manifest.Document) (Object, error) {
+// Read decodes a document. It returns no Message with a problem, and no Kind
+// unless it is known which object is broken.
+func Read(d *manifest.Document) (Object, *problem.Diagnostic) {
 	if d.Err != nil && (d.Kind == "" || d.Metadata.Name == "") {
 		return Object{}, d.Err
 	}
@@ -54,39 +48,36 @@ func Read(d *manifest.Document) (Object, error) {
 	if g, v, ok := strings.Cut(d.APIVersion, "/"); ok {
 		group, version = g, v
 	}
-	if k, ok := kind.ByName(d.Kind); ok && k.ClusterOnly && k.Group == group { // in whatever version
-		return Object{}, withheld(d.Kind)
+	if k, ok := kind.ByName(d.Kind); ok && k.ClusterOnly && k.Group == group { // in any version
+		return Object{Foreign: true}, withheld(d)
 	}
 	k, ok := kind.ByGVK(group, version, d.Kind)
 	if !ok {
-		return Object{}, unknown(d, group)
+		return unknown(d, group)
 	}
 	o := Object{Kind: k, Namespace: d.Metadata.Namespace, Name: d.Metadata.Name}
 	switch {
 	case k.Namespaced && o.Namespace == "":
 		o.Namespace = defaultNamespace
 	case !k.Namespaced && o.Namespace != "":
-		return Object{}, &manifest.Error{
-			Line: d.Line, Field: "metadata.namespace", Reason: "a " + k.DocumentKind() + " has no namespace", Advice: "leave the namespace out",
-		}
+		return Object{}, invalid(d, "metadata.namespace", "a "+k.DocumentKind()+" has no namespace", "leave the namespace out")
 	}
 	bad := inlineKey(d)
 	if bad == nil {
 		o.Message, bad = decode(k, d)
 	}
-	if bad != nil {
-		return o, bad
-	}
-	return o, nil
+	return o, bad
 }
 
-// inlineKey refuses a document that holds a private key, before anything else is
-// said of it that might quote it: the log is no place for keys.
-func inlineKey(d *manifest.Document) *manifest.Error {
-	e := &manifest.Error{
-		Line: d.Line, Reason: "holds a private key, and whoever reads the log would read it; give it to proxies as a file, and name that here",
-		Advice: "replace the key: it has been where it should not be",
-	}
+func invalid(d *manifest.Document, field, reason, advice string) *problem.Diagnostic {
+	return &problem.Diagnostic{Severity: problem.Error, Code: "invalid", Line: d.Line, Field: field, Reason: reason, Advice: advice}
+}
+
+// inlineKey refuses a document that holds a private key. It runs before all
+// other checks, because their messages could quote the key.
+func inlineKey(d *manifest.Document) *problem.Diagnostic {
+	e := invalid(d, "", "holds a private key, which every reader of the log could read; give the key to proxies as a file, and name that file here",
+		"replace the key: it is no longer secret")
 	if d.Err != nil {
 		if validate.HasPrivateKey(d.Text()) {
 			return e
@@ -97,7 +88,7 @@ func inlineKey(d *manifest.Document) *manifest.Error {
 		return nil
 	}
 	n := 0
-	for line := range bytes.Lines(d.Object) { // each has one value
+	for line := range bytes.Lines(d.Object) { // each holds one value
 		if n++; validate.HasPrivateKey(line) {
 			e.Field, e.Line = d.PlaceInObject(n)
 			break
@@ -109,18 +100,18 @@ func inlineKey(d *manifest.Document) *manifest.Error {
 	return e
 }
 
-// FirstProblem is the line of the first field of the object that makes it
-// invalid; where there is none, that of the object.
+// FirstProblem returns the line of the first field that makes the object
+// invalid; if it is valid, the line where it begins.
 func FirstProblem(d *manifest.Document, o Object) int {
 	for _, p := range o.Kind.Validate(o.Message) {
-		if !p.Warning {
+		if p.Severity == problem.Error {
 			return d.FieldLine(p.Field)
 		}
 	}
 	return d.Line
 }
 
-func decode(k *kind.Kind, d *manifest.Document) (proto.Message, *manifest.Error) {
+func decode(k *kind.Kind, d *manifest.Document) (proto.Message, *problem.Diagnostic) {
 	if d.Err != nil {
 		return nil, d.Err
 	}
@@ -138,25 +129,27 @@ func decode(k *kind.Kind, d *manifest.Document) (proto.Message, *manifest.Error)
 		m, err = kubeconv.FromJSON(k, d.Object)
 	}
 	if err != nil {
-		return nil, located(d, err)
+		return nil, located(k, d, err)
 	}
 	return m, nil
 }
 
-// located is err with the line in the file.
-func located(d *manifest.Document, err error) *manifest.Error {
-	e := &manifest.Error{Line: d.Line, Field: "spec", Reason: err.Error(), Advice: "see this kind in its API reference"}
-	var inSpec *kind.SyntaxError
-	var inObject *kubeconv.Error
+// located returns err, an error of the spec or of the object as JSON, with the
+// line in the file.
+func located(k *kind.Kind, d *manifest.Document, err error) *problem.Diagnostic {
+	e := invalid(d, "spec", err.Error(), "see this kind in its API reference")
+	var found *problem.Diagnostic
+	if !errors.As(err, &found) {
+		return e
+	}
+	e.Reason = found.Reason
 	switch {
-	case errors.As(err, &inSpec):
-		e.Reason = inSpec.Reason
-		e.Field, e.Line = d.Place(inSpec.Line)
-	case errors.As(err, &inObject) && inObject.Line > 0:
-		e.Reason = inObject.Reason
-		e.Field, e.Line = d.PlaceInObject(inObject.Line)
-	case errors.As(err, &inObject):
-		e.Reason, e.Field = inObject.Reason, inObject.Field
+	case k.Form == kind.Spec:
+		e.Field, e.Line = d.Place(found.Line)
+	case found.Line > 0:
+		e.Field, e.Line = d.PlaceInObject(found.Line)
+	default:
+		e.Field = found.Field
 		if e.Field != "" {
 			e.Line = d.FieldLine(e.Field)
 		}
@@ -164,53 +157,53 @@ func located(d *manifest.Document, err error) *manifest.Error {
 	return e
 }
 
-// withheld is a document of a kind that is taken from clusters alone: there a
-// Secret becomes a reference, and of ConfigMaps only those are taken that are
-// named.
-func withheld(document string) *ForeignError {
-	if document == "Secret" {
-		return &ForeignError{
-			Secret: true, Reason: "a Secret does not go on the log: whoever reads the log would read the key",
-			Advice: "remove it from this directory; keys are given to proxies as files so far",
-		}
+// withheld refuses a kind that is taken from clusters only: there a Secret
+// becomes a reference, and only the ConfigMaps that are named are taken.
+func withheld(d *manifest.Document) *problem.Diagnostic {
+	if d.Kind == "Secret" {
+		return foreign(d, problem.Error, "secret", "a Secret does not go on the log, whose readers could all read the key",
+			"remove it from this directory; give keys to proxies as files")
 	}
-	return &ForeignError{
-		Reason: "a " + document + " of a file means nothing to meshlog",
-		Advice: "leave it if it is meant for others",
+	return foreign(d, problem.Warning, "unknown-kind", "meshlog does not use a "+d.Kind+" of a file", "leave it if it is meant for other programs")
+}
+
+func foreign(d *manifest.Document, severity problem.Severity, code, reason, advice string) *problem.Diagnostic {
+	return &problem.Diagnostic{
+		Severity: severity, Code: code, Line: d.Line, Field: "kind", Reason: reason, Advice: advice, Effect: "the object has no effect",
+		Key: ident.Key{Kind: d.Kind, Namespace: d.Metadata.Namespace, Name: d.Metadata.Name},
 	}
 }
 
-// unknown is a document of a kind that is not in the table: one of others that
-// happens to lie here, or one of ours with an error in its kind or apiVersion.
-func unknown(d *manifest.Document, group string) error {
-	reason := fmt.Sprintf("apiVersion %s, kind %s is not known here", d.APIVersion, d.Kind)
-	var names []string
+// unknown refuses a kind that is not in the table. Either the document is for
+// another program, or it is ours with an error in its kind or apiVersion.
+func unknown(d *manifest.Document, group string) (Object, *problem.Diagnostic) {
+	reason := fmt.Sprintf("meshlog does not know apiVersion %s, kind %s", d.APIVersion, d.Kind)
+	bad := func(advice string) (Object, *problem.Diagnostic) {
+		e := invalid(d, "kind", reason, advice)
+		e.Code = "unknown-kind"
+		return Object{}, e
+	}
+	var names, groups []string
 	for _, k := range kind.All() {
 		switch {
 		case k.DocumentKind() == d.Kind && (k.Group == group || !isCommon(k)):
-			return &manifest.Error{Line: d.Line, Field: "kind", Reason: reason, Advice: "write apiVersion: " + k.APIVersion()}
+			return bad("write apiVersion: " + k.APIVersion())
 		case k.Group == group:
 			names = append(names, k.DocumentKind())
 		}
+		if k.Group != "" {
+			groups = append(groups, k.Group)
+		}
 	}
 	if len(names) > 0 && !isKubernetes(group) {
-		return &manifest.Error{Line: d.Line, Field: "kind", Reason: reason, Advice: "of this group use " + strings.Join(names, ", ")}
+		return bad("of this group use " + strings.Join(names, ", "))
 	}
-	return &ForeignError{Reason: reason, Advice: "leave it if it is meant for others; meshlog reads Kubernetes' core and " + groups()}
+	slices.Sort(groups)
+	return Object{Foreign: true}, foreign(d, problem.Warning, "unknown-kind", reason,
+		"leave it if it is meant for other programs; meshlog reads Kubernetes' core and "+strings.Join(slices.Compact(groups), ", "))
 }
 
-// isCommon says that other groups have kinds of this name, too.
+// isCommon reports whether other groups have a kind of this name too.
 func isCommon(k *kind.Kind) bool { return isKubernetes(k.Group) || k.Name == "Gateway" }
 
 func isKubernetes(group string) bool { return group == "" || strings.HasSuffix(group, ".k8s.io") }
-
-func groups() string {
-	var names []string
-	for _, k := range kind.All() {
-		if k.Group != "" {
-			names = append(names, k.Group)
-		}
-	}
-	slices.Sort(names)
-	return strings.Join(slices.Compact(names), ", ")
-}

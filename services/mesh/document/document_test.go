@@ -3,7 +3,6 @@ package document_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"strings"
@@ -21,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what the testdata expects")
 
-// TestRead reads pairs of a file and of the objects in it. Each payload is
-// encoded and decoded on the way.
+// TestRead reads pairs of a file and its objects. It encodes and decodes each
+// payload on the way.
 func TestRead(t *testing.T) {
 	goldentest.Pairs(t, *update, "txt", func(t *testing.T, _ string, file []byte) string { return dump(t, file) })
 }
@@ -31,18 +30,16 @@ func dump(t *testing.T, file []byte) string {
 	t.Helper()
 	var b strings.Builder
 	for _, d := range manifest.Parse(file) {
-		o, err := document.Read(&d)
+		o, bad := document.Read(&d)
 		if o.Kind != nil {
 			fmt.Fprintf(&b, "%s %s/%s", o.Kind.Name, o.Namespace, o.Name)
 		} else {
 			fmt.Fprintf(&b, "%s %s", d.APIVersion, d.Kind)
 		}
-		var foreign *document.ForeignError
-		var bad *manifest.Error
 		switch {
-		case errors.As(err, &foreign):
-			fmt.Fprintf(&b, ": foreign: %v; %s\n", foreign, foreign.Advice)
-		case errors.As(err, &bad):
+		case o.Foreign:
+			fmt.Fprintf(&b, ": foreign: %v; %s\n", bad, bad.Advice)
+		case bad != nil:
 			fmt.Fprintf(&b, ": %v; %s\n", bad, bad.Advice)
 		default:
 			fmt.Fprintf(&b, "\n%s\n", payload(t, o))
@@ -95,19 +92,19 @@ func TestEveryKind(t *testing.T) {
 				text += "addressType: IPv4\nendpoints: []\n"
 			}
 			d := manifest.Parse([]byte(text))[0]
-			o, err := document.Read(&d)
-			if foreign := (*document.ForeignError)(nil); k.ClusterOnly && errors.As(err, &foreign) {
+			o, bad := document.Read(&d)
+			if k.ClusterOnly && o.Foreign {
 				continue
 			}
-			if err != nil || o.Kind != k || k.ClusterOnly || o.Name != "x" || (o.Namespace == "default") != k.Namespaced {
-				t.Errorf("%s %s: read as %+v: %v", apiVersion, k.Name, o, err)
+			if bad != nil || o.Kind != k || k.ClusterOnly || o.Name != "x" || (o.Namespace == "default") != k.Namespaced {
+				t.Errorf("%s %s: read as %+v: %v", apiVersion, k.Name, o, bad)
 			}
 		}
 	}
 }
 
-// TestNoSecret: whatever else is wrong with a document, a Secret is refused as
-// one, so that nobody offers its text as something that could not be read.
+// TestNoSecret: Read refuses a Secret as a Secret, even if it has other errors:
+// no watcher publishes its text as an undecoded object.
 func TestNoSecret(t *testing.T) {
 	for _, text := range []string{
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: x}\ndata: {tls.key: c2VjcmV0}\n",
@@ -115,10 +112,9 @@ func TestNoSecret(t *testing.T) {
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: x, labels: 7}\n",
 	} {
 		d := manifest.Parse([]byte(text))[0]
-		o, err := document.Read(&d)
-		var foreign *document.ForeignError
-		if !errors.As(err, &foreign) || !foreign.Secret || o.Kind != nil {
-			t.Errorf("%s: %+v, %v", text, o, err)
+		o, bad := document.Read(&d)
+		if !o.Foreign || bad == nil || bad.Code != "secret" || o.Kind != nil {
+			t.Errorf("%s: %+v, %v", text, o, bad)
 		}
 	}
 }
@@ -130,12 +126,11 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file []byte) {
 		lines := bytes.Count(file, []byte("\n")) + 2
 		for _, d := range manifest.Parse(file) {
-			o, err := document.Read(&d)
-			var bad *manifest.Error
-			if errors.As(err, &bad) && (bad.Line < 1 || bad.Line > lines || bad.Reason == "") {
+			o, bad := document.Read(&d)
+			if bad != nil && (bad.Line < 1 || bad.Line > lines || bad.Reason == "") {
 				t.Errorf("%+v in %d lines", bad, lines)
 			}
-			if err != nil {
+			if bad != nil {
 				continue
 			}
 			if line := document.FirstProblem(&d, o); line < 1 || line > lines {
@@ -148,8 +143,8 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestInlineKey: an object with a private key is refused, with the field, and
-// nothing that is said of it holds the key.
+// TestInlineKey: Read refuses an object with a private key, with the field, and
+// no message quotes the key.
 func TestInlineKey(t *testing.T) {
 	const pem = "-----BEGIN PRIVATE KEY-----\n        c2VjcmV0\n        -----END PRIVATE KEY-----\n"
 	gateway := func(field string) string {
@@ -167,10 +162,9 @@ func TestInlineKey(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d := manifest.Parse([]byte(test.file))[0]
-			o, err := document.Read(&d)
-			var bad *manifest.Error
-			if !errors.As(err, &bad) || o.Kind == nil || o.Message != nil {
-				t.Fatalf("read as %+v, %v", o, err)
+			o, bad := document.Read(&d)
+			if bad == nil || o.Kind == nil || o.Message != nil {
+				t.Fatalf("read as %+v, %v", o, bad)
 			}
 			if !strings.Contains(bad.Reason, "holds a private key") || strings.Contains(bad.Reason+bad.Field, "c2VjcmV0") || bad.Advice == "" {
 				t.Errorf("refused with %+v", bad)

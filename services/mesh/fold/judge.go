@@ -39,22 +39,14 @@ func (KindJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Dia
 	}
 	m, err := kd.Decode(v.Type, v.Bytes)
 	if err != nil {
-		d := problem.Diagnostic{Severity: problem.Error, Code: "undecoded", Reason: err.Error(), Advice: "correct the object at its source"}
-		if said := (*kind.UndecodedError)(nil); errors.As(err, &said) {
-			d.Field, d.Reason = said.Field, said.Reason
-		}
-		return nil, []problem.Diagnostic{d}, false
+		var undecoded *problem.Diagnostic
+		errors.As(err, &undecoded) // as Decode promises
+		return nil, []problem.Diagnostic{*undecoded}, false
 	}
 	problems := append(misplaced(kd, k), notYet(kd)...)
 	good := true
-	for _, p := range kd.Validate(m) {
-		d := problem.Diagnostic{Severity: problem.Warning, Code: "invalid", Field: p.Field, Reason: p.Reason, Advice: p.Advice}
-		switch {
-		case p.NoEffect:
-			d.Code = "no-effect"
-		case !p.Warning:
-			d.Severity, good = problem.Error, false
-		}
+	for _, d := range kd.Validate(m) {
+		good = good && d.Severity != problem.Error
 		problems = append(problems, d)
 	}
 	return m, problems, good

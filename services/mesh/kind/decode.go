@@ -12,60 +12,37 @@ import (
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kind/validate"
+	"meshlog.dev/services/mesh/problem"
 )
 
-// UndecodedError is what a watcher said of an object that it could not decode.
-type UndecodedError struct {
-	Field  string // path; empty where not known
-	Reason string
-}
-
-// Error implements error.
-func (e *UndecodedError) Error() string {
-	if e.Field == "" {
-		return e.Reason
-	}
-	return e.Field + ": " + e.Reason
-}
-
-// Decode reads a payload of the log. For one that a watcher could not decode,
-// the error is an *UndecodedError.
+// Decode reads a payload of the log. The error is a *problem.Diagnostic: if a
+// watcher could not decode the object, it holds what the watcher found wrong.
 func (k *Kind) Decode(typeURL string, b []byte) (proto.Message, error) {
+	var u registryv1.Undecoded
+	m := proto.Message(&u)
 	switch typeURL {
 	case k.TypeURL:
-		m := k.new()
-		if err := proto.Unmarshal(b, m); err != nil {
-			return nil, fmt.Errorf("%s: %w", typeURL, err)
-		}
-		return m, nil
+		m = k.new()
 	case ident.Undecoded:
-		var u registryv1.Undecoded
-		if err := proto.Unmarshal(b, &u); err != nil {
-			return nil, fmt.Errorf("%s: %w", typeURL, err)
-		}
-		return nil, &UndecodedError{Field: u.GetField(), Reason: u.GetError()}
+	default:
+		return nil, undecoded("", fmt.Sprintf("a %s holds %s, not %q", k.Name, k.TypeURL, typeURL))
 	}
-	return nil, fmt.Errorf("a %s holds %s, not %q", k.Name, k.TypeURL, typeURL)
-}
-
-// SyntaxError says why JSON is not a message of the kind.
-type SyntaxError struct {
-	// Line and Column in the JSON, from 1; 0 where not known.
-	Line, Column int
-	Reason       string
-}
-
-// Error is the place and the reason.
-func (e *SyntaxError) Error() string {
-	if e.Line == 0 {
-		return e.Reason
+	if err := proto.Unmarshal(b, m); err != nil {
+		return nil, undecoded("", fmt.Sprintf("%s: %v", typeURL, err))
 	}
-	return fmt.Sprintf("line %d:%d: %s", e.Line, e.Column, e.Reason)
+	if typeURL == ident.Undecoded {
+		return nil, undecoded(u.GetField(), u.GetError())
+	}
+	return m, nil
 }
 
-// DecodeJSON reads the spec of an object of a kind in the form Spec: proto3
-// JSON, in which a field that the type does not have is an error, and durations
-// may be written as in Go ("5m"). The error is a *SyntaxError.
+func undecoded(field, reason string) *problem.Diagnostic {
+	return &problem.Diagnostic{Severity: problem.Error, Code: "undecoded", Field: field, Reason: reason, Advice: "correct the object at its source"}
+}
+
+// DecodeJSON reads the spec of an object whose kind has the form Spec. The spec
+// is proto3 JSON; an unknown field is an error, and a duration may be written as
+// in Go ("5m"). The error is a *problem.Diagnostic with the line in spec.
 func (k *Kind) DecodeJSON(spec []byte) (proto.Message, error) {
 	m := k.new()
 	if err := protojson.Unmarshal(validate.Durations(spec, m.ProtoReflect().Descriptor()), m); err != nil {
@@ -74,7 +51,7 @@ func (k *Kind) DecodeJSON(spec []byte) (proto.Message, error) {
 	return m, nil
 }
 
-// Encode is the payload of m: equal messages have equal bytes.
+// Encode returns the payload of m. Equal messages have equal payloads.
 func (k *Kind) Encode(m proto.Message) ([]byte, error) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
@@ -83,23 +60,22 @@ func (k *Kind) Encode(m proto.Message) ([]byte, error) {
 	return b, nil
 }
 
-// protojson says "proto: (line 3:7): reason" or "proto: syntax error (line
-// 3:7): reason", with a space that is sometimes a no-break one.
-var position = regexp.MustCompile(`^proto: (?:syntax error )?\(line (\d+):(\d+)\): `)
+// position matches the beginning of protojson's errors: "proto: (line 3:7): ", or
+// "proto: syntax error (line 3:7): ". Some of the spaces are no-break spaces.
+var position = regexp.MustCompile(`^proto: (?:syntax error )?\(line (\d+):\d+\): `)
 
 const maxReason = 300
 
-func syntaxError(err error) *SyntaxError {
-	e := &SyntaxError{}
+func syntaxError(err error) *problem.Diagnostic {
+	d := &problem.Diagnostic{Severity: problem.Error, Code: "syntax"}
 	s := strings.ReplaceAll(err.Error(), "\u00a0", " ")
-	if at := position.FindStringSubmatchIndex(s); at != nil {
-		e.Line, _ = strconv.Atoi(s[at[2]:at[3]])
-		e.Column, _ = strconv.Atoi(s[at[4]:at[5]])
-		s = s[at[1]:]
+	if at := position.FindStringSubmatch(s); at != nil {
+		d.Line, _ = strconv.Atoi(at[1])
+		s = s[len(at[0]):]
 	}
-	e.Reason = strings.TrimPrefix(s, "proto: ")
-	if len(e.Reason) > maxReason { // it repeats the value
-		e.Reason = strings.ToValidUTF8(e.Reason[:maxReason], "") + " ..."
+	d.Reason = strings.TrimPrefix(s, "proto: ")
+	if len(d.Reason) > maxReason { // it repeats the value
+		d.Reason = strings.ToValidUTF8(d.Reason[:maxReason], "") + " ..."
 	}
-	return e
+	return d
 }

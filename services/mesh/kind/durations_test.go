@@ -40,7 +40,7 @@ func TestDurations(t *testing.T) {
 		})
 	}
 	_, err := mustKind(t, "VirtualService").DecodeJSON([]byte("{\"http\": [\n{\"timeout\": \"1m\"},\n{\"timeout\": \"7d\"}]}"))
-	if err == nil || !strings.Contains(err.Error(), `line 3:13: invalid google.protobuf.Duration value "7d"`) {
+	if err == nil || !strings.Contains(err.Error(), `line 3: invalid google.protobuf.Duration value "7d"`) {
 		t.Errorf("got %v", err)
 	}
 }

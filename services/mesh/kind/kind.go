@@ -41,7 +41,7 @@ type Kind struct {
 	Security bool
 
 	new           func() proto.Message
-	validate      func(proto.Message) []problem.Problem
+	validate      func(proto.Message) []problem.Diagnostic
 	endpointsOnly func(old, new proto.Message) bool
 }
 
@@ -120,7 +120,7 @@ func (k *Kind) APIVersion() string {
 // Validate says what is wrong in m, a message that Decode or DecodeJSON of
 // this kind returned; what is only a warning last, and cut after 20. Without a
 // Problem that is more than a warning the object is good.
-func (k *Kind) Validate(m proto.Message) []problem.Problem {
+func (k *Kind) Validate(m proto.Message) []problem.Diagnostic {
 	if k.validate == nil {
 		return nil
 	}

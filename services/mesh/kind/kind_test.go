@@ -13,6 +13,7 @@ import (
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/problem"
 )
 
 func TestTable(t *testing.T) {
@@ -75,16 +76,16 @@ func TestDecode(t *testing.T) {
 
 func TestDecodeJSON(t *testing.T) {
 	for _, c := range []struct{ name, kind, json, want string }{
-		{"unknown field", "MeshPolicy", "{\n \"guard\": {\n  \"max\": 1\n }\n}", `line 3:3: unknown field "max"`},
-		{"unknown field within @type", "Resource", "{\"resource\": {\n\"@type\": \"type.googleapis.com/envoy.config.cluster.v3.Cluster\",\n\"nam\": \"x\"}}", `line 3:1: unknown field "nam"`},
-		{"unknown @type", "Resource", `{"resource": {"@type": "type.googleapis.com/x.Y"}}`, `line 1:24: unable to resolve "type.googleapis.com/x.Y": "not found"`},
-		{"wrong type", "MeshPolicy", `{"guard": 3}`, "line 1:11: unexpected token 3"},
-		{"number", "MeshPolicy", `{"guard": {"minKeys": "many"}}`, `line 1:23: invalid value for uint32 field minKeys: "many"`},
+		{"unknown field", "MeshPolicy", "{\n \"guard\": {\n  \"max\": 1\n }\n}", `line 3: unknown field "max"`},
+		{"unknown field within @type", "Resource", "{\"resource\": {\n\"@type\": \"type.googleapis.com/envoy.config.cluster.v3.Cluster\",\n\"nam\": \"x\"}}", `line 3: unknown field "nam"`},
+		{"unknown @type", "Resource", `{"resource": {"@type": "type.googleapis.com/x.Y"}}`, `line 1: unable to resolve "type.googleapis.com/x.Y": "not found"`},
+		{"wrong type", "MeshPolicy", `{"guard": 3}`, "line 1: unexpected token 3"},
+		{"number", "MeshPolicy", `{"guard": {"minKeys": "many"}}`, `line 1: invalid value for uint32 field minKeys: "many"`},
 		{"syntax", "MeshPolicy", `{`, "unexpected EOF"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := mustKind(t, c.kind).DecodeJSON([]byte(c.json))
-			var syntax *kind.SyntaxError
+			var syntax *problem.Diagnostic
 			if !errors.As(err, &syntax) || !strings.Contains(syntax.Error(), c.want) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}

@@ -31,11 +31,11 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-func problems(ps []problem.Problem) string {
+func problems(ps []problem.Diagnostic) string {
 	var b strings.Builder
 	for _, p := range ps {
 		warning := ""
-		if p.Warning {
+		if p.Severity == problem.Warning {
 			warning = "warning: "
 		}
 		fmt.Fprintf(&b, "%s%s: %s; %s\n", warning, p.Field, p.Reason, p.Advice)

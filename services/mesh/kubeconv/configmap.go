@@ -11,6 +11,7 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/manifest"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // ConfigMap takes over the data of a ConfigMap.
@@ -24,7 +25,7 @@ func ConfigMap(c *corev1.ConfigMap) (*registryv1.Object, error) {
 	}
 	b, err := json.Marshal(content)
 	if err != nil {
-		return nil, &Error{Reason: err.Error()}
+		return nil, &problem.Diagnostic{Reason: err.Error()}
 	}
 	return &registryv1.Object{ApiVersion: "v1", Kind: "ConfigMap", Json: b}, nil
 }
@@ -60,10 +61,12 @@ func Mesh(c *corev1.ConfigMap) []Document {
 // settings is the payload of a text that is a spec, and the line of the first
 // thing that is wrong in it.
 func settings(k *kind.Kind, text []byte) (*anypb.Any, int) {
-	bad := func(e *Error) (*anypb.Any, int) { return undecoded(text, "application/yaml", e), max(e.Line, 1) }
+	bad := func(e *problem.Diagnostic) (*anypb.Any, int) {
+		return undecoded(text, "application/yaml", e), max(e.Line, 1)
+	}
 	d := manifest.Spec(text)
 	if d.Err != nil {
-		return bad(&Error{Line: d.Err.Line, Field: d.Err.Field, Reason: d.Err.Reason})
+		return bad(d.Err)
 	}
 	m, err := k.DecodeJSON(d.Spec)
 	if err != nil {
@@ -71,11 +74,11 @@ func settings(k *kind.Kind, text []byte) (*anypb.Any, int) {
 	}
 	p, err := encoded(k, m)
 	if err != nil {
-		return bad(&Error{Reason: err.Error()})
+		return bad(&problem.Diagnostic{Reason: err.Error()})
 	}
-	for _, problem := range k.Validate(m) {
-		if !problem.Warning {
-			return p, d.FieldLine(problem.Field)
+	for _, found := range k.Validate(m) {
+		if found.Severity == problem.Error {
+			return p, d.FieldLine(found.Field)
 		}
 	}
 	return p, 1

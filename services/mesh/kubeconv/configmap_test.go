@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kubeconv"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // undecoded is what such a payload says.
@@ -174,7 +175,7 @@ data:
 			t.Fatal(err)
 		}
 		for _, p := range mustKind(t, d.Kind).Validate(m) {
-			if !p.Warning {
+			if p.Severity == problem.Error {
 				t.Errorf("%s: %+v", d.Origin, p)
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/kind/validate"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // Converter converts the objects of one cluster. It is safe for concurrent use
@@ -92,7 +93,7 @@ func encoded(k *kind.Kind, m proto.Message) (*anypb.Any, error) {
 	case err != nil: // a text that is no UTF-8
 		return nil, err
 	case validate.HasPrivateKey(b):
-		return nil, &Error{Reason: "holds a private key, and whoever reads the log would read it; put it into a Secret"}
+		return nil, &problem.Diagnostic{Reason: "holds a private key, and whoever reads the log would read it; put it into a Secret"}
 	}
 	return &anypb.Any{TypeUrl: k.TypeURL, Value: b}, nil
 }
@@ -104,7 +105,7 @@ func undecoded(data []byte, mediaType string, why error) *anypb.Any {
 		data = nil
 	}
 	u := &registryv1.Undecoded{Data: data, MediaType: mediaType, Error: valid(why.Error())}
-	if e := (*Error)(nil); errors.As(why, &e) {
+	if e := (*problem.Diagnostic)(nil); errors.As(why, &e) {
 		u.Field, u.Error = valid(e.Field), valid(e.Reason)
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(u)

@@ -16,25 +16,11 @@ import (
 
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/kind/validate"
+	"meshlog.dev/services/mesh/problem"
 )
 
-// Error says why JSON is no object of its kind.
-type Error struct {
-	Line   int    // of the JSON, from 1; 0 where not known
-	Field  string // path; empty where not known
-	Reason string
-}
-
-// Error is field and reason.
-func (e *Error) Error() string {
-	if e.Field == "" {
-		return e.Reason
-	}
-	return e.Field + ": " + e.Reason
-}
-
 // FromJSON reads the JSON of a whole object of a kind in the form Converted,
-// in which a field that Kubernetes does not have is an error (an *Error), and
+// in which a field that Kubernetes does not have is an error (an *problem.Diagnostic), and
 // converts it.
 func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) {
 	switch k.Name {
@@ -89,7 +75,7 @@ func whole[T any](object []byte) (proto.Message, error) {
 func decode[T any](object []byte) (*T, error) {
 	into := new(T)
 	if err := gojson.Unmarshal(object, into); err != nil {
-		e := &Error{Reason: err.Error()}
+		e := &problem.Diagnostic{Reason: err.Error()}
 		if wrong := (*gojson.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
 			e.Line = 1 + bytes.Count(object[:min(int(wrong.Offset), len(object))], []byte("\n"))
 			e.Reason = fmt.Sprintf("is a JSON %s, want a value of type %s", wrong.Value, wrong.Type)
@@ -98,10 +84,10 @@ func decode[T any](object []byte) (*T, error) {
 	}
 	strict, err := json.UnmarshalStrict(object, into, json.DisallowUnknownFields)
 	if err != nil {
-		return nil, &Error{Reason: err.Error()}
+		return nil, &problem.Diagnostic{Reason: err.Error()}
 	}
 	for _, err := range strict {
-		e := &Error{Reason: err.Error()}
+		e := &problem.Diagnostic{Reason: err.Error()}
 		if at := json.FieldError(nil); errors.As(err, &at) {
 			e.Field = at.FieldPath()
 			e.Reason = "Kubernetes has no such field"

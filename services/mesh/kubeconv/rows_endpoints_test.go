@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kubeconv"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // cluster is a Lookup.
@@ -127,7 +128,7 @@ endpoints {addresses: "fd00::1" health: HEALTH_HEALTHY}`)
 func TestEPS3Names(t *testing.T) {
 	s := slice(t, "addressType: FQDN\nendpoints: [{addresses: [db.example.com]}]")
 	_, err := s.Endpoints(nil)
-	var e *kubeconv.Error
+	var e *problem.Diagnostic
 	if !errors.As(err, &e) || e.Field != "addressType" {
 		t.Errorf("got %v, want an error of addressType", err)
 	}

@@ -4,6 +4,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // SliceLabel is the label by which EndpointSlices name their Service. Those
@@ -27,7 +28,7 @@ type Slice struct {
 	namespace, service string
 	ports              []*registryv1.EndpointPort
 	endpoints          []sliceEndpoint
-	bad                *Error // it holds what is no endpoint
+	bad                *problem.Diagnostic // it holds what is no endpoint
 }
 
 type sliceEndpoint struct {
@@ -42,7 +43,7 @@ type sliceEndpoint struct {
 func (k *Keeper) Slice(s *discoveryv1.EndpointSlice) *Slice {
 	out := &Slice{namespace: k.text(s.Namespace), service: k.text(s.Labels[SliceLabel])}
 	if s.AddressType == discoveryv1.AddressTypeFQDN {
-		out.bad = &Error{
+		out.bad = &problem.Diagnostic{
 			Field:  "addressType",
 			Reason: "endpoints are IP addresses here; for host names write a ServiceEntry with resolution DNS",
 		}
@@ -120,7 +121,7 @@ func (s *Slice) IsOn(some func(node string) bool) bool {
 }
 
 // Endpoints is what the log carries of a slice, with what pods and nodes say of
-// its endpoints (POD-1, NOD-1) where in knows them. The error, an *Error, says
+// its endpoints (POD-1, NOD-1) where in knows them. The error, an *problem.Diagnostic, says
 // that it holds what is no endpoint.
 func (s *Slice) Endpoints(in Lookup) (*registryv1.Endpoints, error) {
 	if s.bad != nil {

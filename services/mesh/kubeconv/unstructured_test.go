@@ -72,9 +72,9 @@ status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}
 func TestSameAsFile(t *testing.T) {
 	for name, text := range map[string]string{"VirtualService": virtualService, "HTTPRoute": httpRoute, "Ingress": ingress} {
 		docs := manifest.Parse([]byte(text))
-		o, err := document.Read(&docs[0])
-		if err != nil {
-			t.Fatal(err)
+		o, bad := document.Read(&docs[0])
+		if bad != nil {
+			t.Fatal(bad)
 		}
 		want, err := o.Kind.Encode(o.Message)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // maxJSON bounds what aliases of aliases can blow a document up to.
@@ -31,13 +32,13 @@ func find(fields []entry, key string) *yaml.Node {
 
 // fields are the entries of a mapping in the order of the file, then those of
 // its merge keys ("<<") that it does not have itself.
-func (r reader) fields(n *yaml.Node, path string) ([]entry, *Error) {
+func (r reader) fields(n *yaml.Node, path string) ([]entry, *problem.Diagnostic) {
 	return r.merged(n, path, 0)
 }
 
 const maxMerges = 32 // of a merge key in a merge key
 
-func (r reader) merged(n *yaml.Node, path string, depth int) ([]entry, *Error) {
+func (r reader) merged(n *yaml.Node, path string, depth int) ([]entry, *problem.Diagnostic) {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {
 		return nil, r.fail(n, path, "write fields under it, each on a line, indented", "is %s, not a mapping", describe(n))
@@ -112,7 +113,7 @@ func (e *encoder) at(path string, n *yaml.Node) {
 	}
 }
 
-func (e *encoder) value(n *yaml.Node, path string) *Error {
+func (e *encoder) value(n *yaml.Node, path string) *problem.Diagnostic {
 	n = resolve(n)
 	if len(e.out) > maxJSON {
 		return e.fail(n, path, "use fewer aliases", "the document unfolds to more than %d MiB", maxJSON>>20)
@@ -133,7 +134,7 @@ func (e *encoder) value(n *yaml.Node, path string) *Error {
 	return e.mapping(n, path)
 }
 
-func (e *encoder) list(n *yaml.Node, path string) *Error {
+func (e *encoder) list(n *yaml.Node, path string) *problem.Diagnostic {
 	e.out = append(e.out, '[')
 	for i, item := range n.Content {
 		if i > 0 {
@@ -150,7 +151,7 @@ func (e *encoder) list(n *yaml.Node, path string) *Error {
 	return nil
 }
 
-func (e *encoder) mapping(n *yaml.Node, path string) *Error {
+func (e *encoder) mapping(n *yaml.Node, path string) *problem.Diagnostic {
 	fields, err := e.fields(n, path)
 	if err != nil {
 		return err
@@ -172,7 +173,7 @@ func (e *encoder) mapping(n *yaml.Node, path string) *Error {
 	return nil
 }
 
-func (e *encoder) scalar(n *yaml.Node, path string) *Error {
+func (e *encoder) scalar(n *yaml.Node, path string) *problem.Diagnostic {
 	switch n.ShortTag() {
 	case "!!null":
 		e.out = append(e.out, "null"...)

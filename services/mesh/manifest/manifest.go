@@ -12,7 +12,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"regexp"
 	"slices"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // Document is one object of a file.
@@ -36,7 +36,7 @@ type Document struct {
 	// Err says why the object cannot be used; nil: it can. What was read
 	// before the error is in the other fields: where Kind and Metadata.Name
 	// are set, it is known which object is broken.
-	Err *Error
+	Err *problem.Diagnostic
 
 	node     *yaml.Node // the object; nil after a syntax error
 	top      []entry    // its fields
@@ -52,22 +52,6 @@ type Metadata struct {
 	Annotations     map[string]string
 	Created         time.Time // creationTimestamp; zero if there is none
 	ResourceVersion string
-}
-
-// Error is something wrong in a document.
-type Error struct {
-	Line   int    // in the file, from 1
-	Field  string // path of the field; empty where it is not about one
-	Reason string
-	Advice string
-}
-
-// Error is line, field and reason.
-func (e *Error) Error() string {
-	if e.Field == "" {
-		return fmt.Sprintf("line %d: %s", e.Line, e.Reason)
-	}
-	return fmt.Sprintf("line %d: %s: %s", e.Line, e.Field, e.Reason)
 }
 
 // Parse reads a file. Documents are in the order of the file; those without
@@ -88,7 +72,7 @@ func Spec(text []byte) Document {
 	case len(chunks) == 0:
 		return Document{Object: []byte("{}"), Spec: []byte("{}"), Line: 1}
 	case len(chunks) > 1:
-		return Document{Line: 1, Err: &Error{Line: chunks[1].start + 1, Reason: "there is more than one document", Advice: "leave one"}}
+		return Document{Line: 1, Err: fail(chunks[1].start+1, "", "leave one", "there is more than one document")}
 	}
 	return chunks[0].spec()
 }
@@ -182,7 +166,7 @@ var yamlPrefix = regexp.MustCompile(`^(?:yaml: )?(?:line \d+: )?`)
 // syntaxError finds the line of a syntax error: the parser names that of the
 // collection around it. It is the last of the shortest beginning of the text
 // that has the same error.
-func (c chunk) syntaxError(err error) *Error {
+func (c chunk) syntaxError(err error) *problem.Diagnostic {
 	lines := bytes.SplitAfter(c.text, []byte("\n"))
 	n := sort.Search(len(lines), func(n int) bool {
 		_, e := decode(bytes.Join(lines[:n], nil))
@@ -190,11 +174,7 @@ func (c chunk) syntaxError(err error) *Error {
 	})
 	for n = min(n, len(lines)); n > 1 && len(bytes.TrimSpace(lines[n-1])) == 0; n-- {
 	}
-	return &Error{
-		Line:   c.start + max(n, 1),
-		Reason: yamlPrefix.ReplaceAllString(err.Error(), ""),
-		Advice: "correct the YAML there or in the lines above",
-	}
+	return fail(c.start+max(n, 1), "", "correct the YAML there or in the lines above", "%s", yamlPrefix.ReplaceAllString(err.Error(), ""))
 }
 
 var jsonEscape = regexp.MustCompile(`\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)`)
@@ -218,10 +198,8 @@ func (c chunk) objects(n *yaml.Node) []Document {
 	}
 	items := field(n, "items")
 	if items == nil || items.Kind != yaml.SequenceNode {
-		return []Document{{Line: c.start + n.Line, Err: &Error{
-			Line: c.start + n.Line, Field: "items", Reason: "a List has a list of items",
-			Advice: "write the objects under items, each with a leading -",
-		}}}
+		line := c.start + n.Line
+		return []Document{{Line: line, Err: fail(line, "items", "write the objects under items, each with a leading -", "a List has a list of items")}}
 	}
 	var docs []Document
 	for _, item := range items.Content {

@@ -1,6 +1,7 @@
 package manifest_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -8,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/deploy/testkit/goldentest"
 	"meshlog.dev/services/mesh/manifest"
@@ -32,7 +33,7 @@ func dump(docs []manifest.Document) string {
 			fmt.Fprintf(&b, " %s %s", d.Metadata.ResourceVersion, d.Metadata.Created.Format(time.RFC3339))
 		}
 		b.WriteString("\n")
-		if err := first(d.Err, d.Unknown("also")); err != nil {
+		if err := cmp.Or(d.Err, d.Unknown("also")); err != nil {
 			fmt.Fprintf(&b, "  %v; %s\n", err, err.Advice)
 			continue
 		}
@@ -42,13 +43,6 @@ func dump(docs []manifest.Document) string {
 		}
 	}
 	return b.String()
-}
-
-func first(a, b *manifest.Error) *manifest.Error {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 func TestObject(t *testing.T) {
@@ -82,10 +76,10 @@ spec: {b: c}
 "spec": { <- spec 8
 "b": "c"}} <- spec.b 8
 `
-	if diff := cmp.Diff(want, got.String()); diff != "" {
+	if diff := gocmp.Diff(want, got.String()); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff("{\n\"b\": \"c\"}", string(d.Spec)); diff != "" {
+	if diff := gocmp.Diff("{\n\"b\": \"c\"}", string(d.Spec)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -129,7 +123,7 @@ func TestSpec(t *testing.T) {
 	if d.Err != nil {
 		t.Fatal(d.Err)
 	}
-	if diff := cmp.Diff("{\n\"a\": 1,\n\"b\": [\n{\n\"c\": {\n\"d\": 2}},\n{\n\"d\": 2}]}", string(d.Spec)); diff != "" {
+	if diff := gocmp.Diff("{\n\"a\": 1,\n\"b\": [\n{\n\"c\": {\n\"d\": 2}},\n{\n\"d\": 2}]}", string(d.Spec)); diff != "" {
 		t.Error(diff)
 	}
 	if path, line := d.Place(4); path != "spec.b[0]" || line != 5 {

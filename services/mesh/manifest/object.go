@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"meshlog.dev/services/mesh/problem"
 )
 
 // object reads the envelope of an object and turns it into JSON.
@@ -49,11 +50,17 @@ func (c chunk) spec() Document {
 
 type reader struct{ start int }
 
-func (r reader) fail(n *yaml.Node, field, advice, format string, args ...any) *Error {
-	return &Error{Line: r.start + n.Line, Field: field, Reason: fmt.Sprintf(format, args...), Advice: advice}
+func (r reader) fail(n *yaml.Node, field, advice, format string, args ...any) *problem.Diagnostic {
+	return fail(r.start+n.Line, field, advice, format, args...)
 }
 
-func (r reader) object(n *yaml.Node, d *Document) *Error {
+func fail(line int, field, advice, format string, args ...any) *problem.Diagnostic {
+	return &problem.Diagnostic{
+		Severity: problem.Error, Code: "syntax", Line: line, Field: field, Reason: fmt.Sprintf(format, args...), Advice: advice,
+	}
+}
+
+func (r reader) object(n *yaml.Node, d *Document) *problem.Diagnostic {
 	if n.Kind != yaml.MappingNode {
 		return r.fail(n, "", "begin the document with apiVersion, kind and metadata", "an object is a mapping, not %s", describe(n))
 	}
@@ -80,7 +87,7 @@ func (r reader) object(n *yaml.Node, d *Document) *Error {
 }
 
 // object writes the object, and remembers where its spec is.
-func (e *encoder) object(n *yaml.Node, top []entry, d *Document) *Error {
+func (e *encoder) object(n *yaml.Node, top []entry, d *Document) *problem.Diagnostic {
 	e.open = append(e.open, n)
 	e.out = append(e.out, '{')
 	from, to := 0, 0
@@ -109,7 +116,7 @@ func (e *encoder) object(n *yaml.Node, top []entry, d *Document) *Error {
 
 // Unknown is the first field of the object beside apiVersion, kind, metadata,
 // spec, status and those that its kind has.
-func (d *Document) Unknown(known ...string) *Error {
+func (d *Document) Unknown(known ...string) *problem.Diagnostic {
 	for _, f := range d.top {
 		switch f.key {
 		case "apiVersion", "kind", "metadata", "spec", "status":
@@ -122,7 +129,7 @@ func (d *Document) Unknown(known ...string) *Error {
 	return nil
 }
 
-func (r reader) metadata(n *yaml.Node, top []entry, d *Document) *Error {
+func (r reader) metadata(n *yaml.Node, top []entry, d *Document) *problem.Diagnostic {
 	m := find(top, "metadata")
 	if m == nil {
 		return r.fail(n, "metadata.name", "give the object a name", "is missing")
@@ -161,7 +168,7 @@ func (r reader) metadata(n *yaml.Node, top []entry, d *Document) *Error {
 }
 
 // text reads a field that has to be there and to be a text that is not empty.
-func (r reader) text(parent *yaml.Node, fields []entry, path, key string, to *string) *Error {
+func (r reader) text(parent *yaml.Node, fields []entry, path, key string, to *string) *problem.Diagnostic {
 	v := find(fields, key)
 	switch {
 	case v == nil || v.ShortTag() == "!!null":
@@ -175,7 +182,7 @@ func (r reader) text(parent *yaml.Node, fields []entry, path, key string, to *st
 	return nil
 }
 
-func (r reader) texts(meta []entry, key string) (map[string]string, *Error) {
+func (r reader) texts(meta []entry, key string) (map[string]string, *problem.Diagnostic) {
 	m := find(meta, key)
 	if m == nil || m.ShortTag() == "!!null" {
 		return nil, nil

@@ -2,22 +2,23 @@ package problem
 
 import (
 	"cmp"
+	"fmt"
 
 	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
-// Severity of a Diagnostic.
+// Severity is how bad a problem is.
 type Severity uint8
 
-// The severities, as on the wire.
+// The severities, with their numbers on the wire.
 const (
 	Info    Severity = 1
 	Warning Severity = 2
 	Error   Severity = 3
 )
 
-// String is lower case.
+// String returns the severity in lower case.
 func (s Severity) String() string {
 	switch s {
 	case Info:
@@ -30,24 +31,39 @@ func (s Severity) String() string {
 	return "unknown"
 }
 
-// Diagnostic is a problem in user data: what and where it is, what to do, and
-// what happens meanwhile. It is comparable.
+// Diagnostic is a problem in user data: what is wrong and where, what to do, and
+// what the system does meanwhile. It is comparable. A *Diagnostic is also the
+// error of functions that decode user data.
 type Diagnostic struct {
 	Severity Severity
 	// Code is a stable word for programs: "invalid", "undecoded", "conflict".
 	Code string
-	Key  ident.Key
-	// Resource is that of xDS which it is about, where it is about no object:
-	// "Listener ingress".
+	Key  ident.Key // of the object; zero: the problem is in none
+	// Resource names the xDS resource, "Listener ingress", if Key is zero.
 	Resource string
 	Origin   string // "file:line"
-	Field    string // path of the field
-	Reason   string
-	Advice   string
-	Effect   string // what happens meanwhile
+	// Line is the line of the parsed text, from 1; 0: not known. Only parsers
+	// set it: the reader of the file makes it part of Origin.
+	Line   int
+	Field  string // path
+	Reason string
+	Advice string
+	Effect string // what happens meanwhile
 }
 
-// Compare orders diagnostics the same way everywhere.
+// Error returns the line, the field and the reason, as far as they are known.
+func (d *Diagnostic) Error() string {
+	s := d.Reason
+	if d.Field != "" {
+		s = d.Field + ": " + s
+	}
+	if d.Line > 0 {
+		s = fmt.Sprintf("line %d: %s", d.Line, s)
+	}
+	return s
+}
+
+// Compare orders diagnostics: the worst first, then by object.
 func (d Diagnostic) Compare(e Diagnostic) int {
 	return cmp.Or(
 		cmp.Compare(e.Severity, d.Severity),
@@ -60,7 +76,7 @@ func (d Diagnostic) Compare(e Diagnostic) int {
 	)
 }
 
-// Proto is d on the wire.
+// Proto returns d in its form on the wire.
 func (d Diagnostic) Proto() *snapshotv1.Diagnostic {
 	object := d.Resource
 	if d.Key != (ident.Key{}) {

@@ -84,9 +84,9 @@ func check(k partKey, p piece.Piece, inputs []index.Input) []problem.Diagnostic 
 			Effect: "it is not served",
 		})
 	}
-	for _, problem := range validate.CheckEnvoy(p.Message) {
-		if !problem.Warning {
-			refused("Envoy", problem.Field, problem.Reason)
+	for _, d := range validate.CheckEnvoy(p.Message) {
+		if d.Severity == problem.Error {
+			refused("Envoy", d.Field, d.Reason)
 		}
 	}
 	if k.client == index.ClientGRPC {

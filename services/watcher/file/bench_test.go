@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"meshlog.dev/services/mesh/problem"
-	"meshlog.dev/services/watcher"
-	"meshlog.dev/services/watcher/file"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/file"
 )
 
 // heard hands on when a change came.

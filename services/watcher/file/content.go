@@ -3,7 +3,6 @@ package file
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -49,8 +48,8 @@ type content struct {
 func parse(name string, data []byte) content {
 	p := parser{name: origin(name)}
 	if len(data) == 0 {
-		p.unclear("unreadable", &manifest.Error{
-			Line: 1, Reason: "the file is empty, as one that is being written",
+		p.unclear(problem.Diagnostic{
+			Severity: problem.Error, Code: "unreadable", Line: 1, Reason: "the file is empty; its writer may not have finished",
 			Advice: "remove it, or write a comment into it, if it is meant to hold nothing",
 		})
 		return p.content
@@ -70,15 +69,13 @@ type parser struct {
 }
 
 func (p *parser) document(d *manifest.Document) {
-	o, err := document.Read(d)
-	var foreign *document.ForeignError
-	var bad *manifest.Error
+	o, bad := document.Read(d)
 	switch {
-	case errors.As(err, &foreign):
-		p.foreign(d, foreign)
+	case o.Foreign:
+		p.problems = append(p.problems, p.located(*bad))
 		return
-	case errors.As(err, &bad) && o.Kind == nil:
-		p.unclear(codeOf(d, bad), bad)
+	case o.Kind == nil:
+		p.unclear(*bad)
 		return
 	}
 	of := key{o.Kind.Name, o.Namespace, o.Name}
@@ -93,34 +90,23 @@ func (p *parser) document(d *manifest.Document) {
 	p.entries = append(p.entries, e)
 }
 
-// codeOf is the code of what is wrong with a document that may be any object's.
-func codeOf(d *manifest.Document, bad *manifest.Error) string {
-	switch {
-	case d.Err != nil:
-		return "syntax"
-	case bad.Field == "kind":
-		return "unknown-kind"
-	}
-	return "invalid"
-}
-
-// payload is that of an object, and where to look for it: at the first thing
-// that is wrong in it. One that cannot be decoded is offered as such, for it
-// to keep its last good value and to be reported with it.
-func (p *parser) payload(d *manifest.Document, o document.Object, bad *manifest.Error) (ident.Value, string) {
+// payload returns the payload of an object, and its origin: the line of the
+// first problem in it. An object that cannot be decoded has a payload too, so
+// that the fold keeps its last good value and reports the problem.
+func (p *parser) payload(d *manifest.Document, o document.Object, bad *problem.Diagnostic) (ident.Value, string) {
 	if bad == nil {
 		b, err := o.Kind.Encode(o.Message)
 		if err == nil {
 			return ident.Value{Type: o.Kind.TypeURL, Bytes: b}, p.origin(document.FirstProblem(d, o))
 		}
-		bad = &manifest.Error{Line: d.Line, Field: "spec", Reason: err.Error()}
+		bad = &problem.Diagnostic{Line: d.Line, Field: "spec", Reason: err.Error()}
 	}
 	return undecoded(d, bad), p.origin(bad.Line)
 }
 
 // undecoded says no line, so that moving an object in its file changes
 // nothing; the object's origin does.
-func undecoded(d *manifest.Document, bad *manifest.Error) ident.Value {
+func undecoded(d *manifest.Document, bad *problem.Diagnostic) ident.Value {
 	text := d.Text()
 	if validate.HasPrivateKey(text) {
 		text = nil
@@ -136,30 +122,17 @@ func undecoded(d *manifest.Document, bad *manifest.Error) ident.Value {
 	return ident.Value{Type: ident.Undecoded, Bytes: b}
 }
 
-// foreign is a document that meshlog does not take in.
-func (p *parser) foreign(d *manifest.Document, why *document.ForeignError) {
-	of := key{d.Kind, d.Metadata.Namespace, d.Metadata.Name}
-	p.warn("unknown-kind", of, d.Line, "kind", why.Reason, why.Advice, "the object has no effect")
-	if why.Secret {
-		last := &p.problems[len(p.problems)-1]
-		last.Severity, last.Code = problem.Error, "secret"
-	}
-}
-
 func (p *parser) origin(line int) string { return fmt.Sprintf("%s:%d", p.name, line) }
 
-// unclear is a problem in a document that may be any object's.
-func (p *parser) unclear(code string, e *manifest.Error) {
-	p.broken = true
-	p.problems = append(p.problems, problem.Diagnostic{
-		Severity: problem.Error, Code: code, Origin: p.origin(e.Line), Field: e.Field, Reason: e.Reason, Advice: e.Advice,
-		Effect: "what the file held before stays; nothing of it is removed",
-	})
+// located replaces the line of d by the file and the line.
+func (p *parser) located(d problem.Diagnostic) problem.Diagnostic {
+	d.Origin, d.Line = p.origin(d.Line), 0
+	return d
 }
 
-func (p *parser) warn(code string, of key, line int, field, reason, advice, effect string) {
-	p.problems = append(p.problems, problem.Diagnostic{
-		Severity: problem.Warning, Code: code, Origin: p.origin(line), Field: field, Reason: reason, Advice: advice, Effect: effect,
-		Key: ident.Key{Kind: of.kind, Namespace: of.namespace, Name: of.name},
-	})
+// unclear adds a problem in a document that may be any object.
+func (p *parser) unclear(d problem.Diagnostic) {
+	p.broken = true
+	d.Effect = "what the file held before stays; nothing of it is removed"
+	p.problems = append(p.problems, p.located(d))
 }

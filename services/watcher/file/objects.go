@@ -1,10 +1,11 @@
 package file
 
 import (
-	"meshlog.dev/services/mesh/problem"
-	"meshlog.dev/services/watcher"
 	"slices"
 	"strings"
+
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher"
 )
 
 // Objects is what a file of that name says, as a Watcher that reads it does: its

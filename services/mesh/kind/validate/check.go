@@ -3,224 +3,127 @@ package validate
 import (
 	"cmp"
 	"fmt"
-	"regexp/syntax"
 	"slices"
 	"strconv"
-	"strings"
-	"unicode"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/durationpb"
-
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	maglevv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/maglev/v3"
-	ringhashv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/ring_hash/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 
 	"meshlog.dev/services/mesh/problem"
-	"meshlog.dev/services/mesh/protosearch"
 )
 
-const (
-	maxProblems = 20 // of one object; more help nobody
-	maxNesting  = 16 // of Any in Any; real configurations have five
-)
+const maxProblems = 20 // of one object; a user fixes the first ones first
 
-// checker gathers the problems of one object.
-type checker struct{ problems []problem.Problem }
-
-func (c *checker) add(field, reason, advice string) {
-	c.problems = append(c.problems, problem.Problem{Field: field, Reason: reason, Advice: advice})
+// checker collects the problems of one object. The checks of a good object
+// allocate nothing: a message is formatted, and a path written out, only where
+// there is a problem.
+type checker struct {
+	kind     string // selects the rows of noEffects
+	problems []problem.Diagnostic
 }
 
-// result is one problem a field, the first that was found there, by field; what
-// is only a warning comes last.
-func (c *checker) result() []problem.Problem {
-	slices.SortStableFunc(c.problems, func(a, b problem.Problem) int {
-		return cmp.Or(cmp.Compare(a.Field, b.Field), compareBool(a.Warning, b.Warning))
-	})
-	c.problems = slices.CompactFunc(c.problems, func(a, b problem.Problem) bool { return a.Field == b.Field })
-	slices.SortStableFunc(c.problems, func(a, b problem.Problem) int { return compareBool(a.Warning, b.Warning) })
+func (c *checker) add(severity problem.Severity, code string, at *fieldPath, advice, reason string) {
+	c.problems = append(c.problems, problem.Diagnostic{Severity: severity, Code: code, Field: at.String(), Reason: reason, Advice: advice})
+}
+
+// errorf adds an error: the object is invalid. Its arguments allocate; call it
+// only if there is one.
+func (c *checker) errorf(at *fieldPath, advice, reason string, args ...any) {
+	c.add(problem.Error, "invalid", at, advice, fmt.Sprintf(reason, args...))
+}
+
+// warnf adds a warning: the object takes effect all the same.
+func (c *checker) warnf(at *fieldPath, advice, reason string, args ...any) {
+	c.add(problem.Warning, "invalid", at, advice, fmt.Sprintf(reason, args...))
+}
+
+// errorIf adds an error if wrong is true. It costs nothing otherwise. values are
+// the arguments of reason.
+func (c *checker) errorIf(wrong bool, at *fieldPath, advice, reason string, values ...string) {
+	if wrong {
+		args := make([]any, len(values))
+		for i, v := range values {
+			args[i] = v
+		}
+		c.errorf(at, advice, reason, args...)
+	}
+}
+
+// result returns the first problem of each field, sorted by field, errors before
+// warnings.
+func (c *checker) result() []problem.Diagnostic {
+	if len(c.problems) == 0 {
+		return nil
+	}
+	worstFirst := func(a, b problem.Diagnostic) int { return cmp.Compare(b.Severity, a.Severity) }
+	slices.SortStableFunc(c.problems, func(a, b problem.Diagnostic) int { return cmp.Or(cmp.Compare(a.Field, b.Field), worstFirst(a, b)) })
+	c.problems = slices.CompactFunc(c.problems, func(a, b problem.Diagnostic) bool { return a.Field == b.Field })
+	slices.SortStableFunc(c.problems, worstFirst)
 	if more := len(c.problems) - maxProblems; more > 0 {
-		last := problem.Problem{Reason: fmt.Sprintf("and %d more problems", more)}
-		last.Warning = c.problems[maxProblems].Warning
-		c.problems = append(c.problems[:maxProblems:maxProblems], last)
+		c.problems = append(c.problems[:maxProblems:maxProblems], problem.Diagnostic{
+			Severity: c.problems[maxProblems].Severity, Code: "invalid", Reason: fmt.Sprintf("and %d more problems", more),
+		})
 	}
 	return c.problems
 }
 
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
-
-// fieldPath leads to a message. It is written out only where there is a problem.
+// fieldPath is the path of a field: a list that ends at the object. It stays on
+// the stack until a problem writes it out.
 type fieldPath struct {
 	up    *fieldPath
-	name  string // of a field
-	index int    // of an element, where key and name are empty
-	key   string // of a map's value, quoted
+	name  string // of a field, or several with dots between; or the key of an entry
+	index int
+	step  step
 }
 
-// String is as the user writes it: spec.list[2].map["key"].
-func (p *fieldPath) String() string {
-	switch {
-	case p.up == nil:
-		return p.name
-	case p.name != "":
-		return p.up.String() + "." + p.name
-	case p.key != "":
-		return p.up.String() + "[" + p.key + "]"
-	}
-	return fmt.Sprintf("%s[%d]", p.up, p.index)
+type step uint8
+
+const (
+	stepField step = iota
+	stepItem       // of a list: index
+	stepEntry      // of a map: name
+)
+
+// root is the path of an object's spec.
+var root = &fieldPath{name: "spec"}
+
+func (p *fieldPath) field(name string) *fieldPath { return &fieldPath{up: p, name: name} }
+func (p *fieldPath) item(i int) *fieldPath        { return &fieldPath{up: p, index: i, step: stepItem} }
+func (p *fieldPath) entry(key string) *fieldPath {
+	return &fieldPath{up: p, name: key, step: stepEntry}
 }
 
-// check is what Envoy refuses late in messages of one type, which the validation
-// that was generated with the type does not find.
-type check struct {
-	of  protoreflect.FullName
-	run func(*checker, *fieldPath, proto.Message)
+// String returns the path as users write it: spec.list[2].map["key"].
+func (p *fieldPath) String() string { return string(p.append(nil)) }
+
+// append appends the path to b. It copies the names: otherwise every path would
+// escape to the heap.
+func (p *fieldPath) append(b []byte) []byte {
+	if p.up == nil {
+		return append(b, p.name...)
+	}
+	b = p.up.append(b)
+	switch p.step {
+	case stepItem:
+		return append(strconv.AppendInt(append(b, '['), int64(p.index), 10), ']')
+	case stepEntry:
+		return append(strconv.AppendQuote(append(b, '['), p.name), ']')
+	}
+	return append(append(b, '.'), p.name...)
 }
 
-// checks has the checks of every type that has one.
-var checks = []check{
-	on((*checker).duration), on((*checker).routes), on((*checker).weights), on((*checker).cluster),
-	on(func(c *checker, at *fieldPath, m *matcherv3.RegexMatcher) { c.regex(at, m.GetRegex()) }),
-	on(func(c *checker, at *fieldPath, m *ringhashv3.RingHash) {
-		c.ring(at, m.GetMinimumRingSize(), m.GetMaximumRingSize())
-	}),
-	on(func(c *checker, at *fieldPath, m *clusterv3.Cluster_MaglevLbConfig) {
-		c.prime(at, m.GetTableSize().GetValue())
-	}),
-	on(func(c *checker, at *fieldPath, m *maglevv3.Maglev) { c.prime(at, m.GetTableSize().GetValue()) }),
+// appendPlain appends the path below the root, without indices and keys, and a
+// dot after each field.
+func (p *fieldPath) appendPlain(b []byte) []byte {
+	if p.up == nil {
+		return b
+	}
+	if b = p.up.appendPlain(b); p.step == stepField {
+		b = append(append(b, p.name...), '.')
+	}
+	return b
 }
 
-func on[M proto.Message](run func(*checker, *fieldPath, M)) check {
-	var m M
-	return check{m.ProtoReflect().Descriptor().FullName(), func(c *checker, at *fieldPath, m proto.Message) {
-		if m, ok := m.(M); ok {
-			run(c, at, m)
-		}
-	}}
-}
-
-// checkOf returns the check of a type; -1: it has none.
-func checkOf(d protoreflect.MessageDescriptor) int {
-	return slices.IndexFunc(checks, func(c check) bool { return c.of == d.FullName() })
-}
-
-// checked finds the messages for which there are checks.
-var checked = protosearch.For(func(d protoreflect.MessageDescriptor) bool { return checkOf(d) >= 0 })
-
-// message runs the checks on m and all messages in it, those in Any included.
-func (c *checker) message(at *fieldPath, m protoreflect.Message, nesting int) {
-	if a, ok := m.Interface().(*anypb.Any); ok {
-		c.any(at, a, nesting)
-		return
-	}
-	if i := checkOf(m.Descriptor()); i >= 0 {
-		checks[i].run(c, at, m.Interface())
-	}
-	checked.Each(m, func(fd protoreflect.FieldDescriptor, index int, key protoreflect.MapKey, m protoreflect.Message) {
-		field := &fieldPath{up: at, name: string(fd.Name())}
-		switch {
-		case fd.IsMap():
-			field = &fieldPath{up: field, key: strconv.Quote(key.String())}
-		case fd.IsList():
-			field = &fieldPath{up: field, index: index}
-		}
-		c.message(field, m, nesting)
-	})
-}
-
-// any checks what is in a; its path stays that of a, as in JSON.
-func (c *checker) any(at *fieldPath, a *anypb.Any, nesting int) {
-	if nesting == maxNesting {
-		c.add(at.String(), fmt.Sprintf("more than %d messages within each other", maxNesting), "nest less deeply")
-		return
-	}
-	m, err := a.UnmarshalNew()
-	if err != nil {
-		c.add(at.String(), fmt.Sprintf("type %q: %v", a.GetTypeUrl(), err),
-			"use a type of Envoy's v3 API as @type; for one that meshlog does not know, wrap it in type.googleapis.com/xds.type.v3.TypedStruct")
-		return
-	}
-	c.generated(at, m)
-	c.message(at, m.ProtoReflect(), nesting+1)
-}
-
-// validator is what protoc-gen-validate generates.
-type validator interface{ ValidateAll() error }
-
-// generated runs the validation that was generated with m's type, which covers
-// all messages in m but those in an Any.
-func (c *checker) generated(at *fieldPath, m proto.Message) {
-	if v, ok := m.(validator); ok {
-		if err := v.ValidateAll(); err != nil {
-			c.flatten(at.String(), err)
-		}
-	}
-}
-
-// flatten turns the errors of protoc-gen-validate into problems with paths.
-func (c *checker) flatten(path string, err error) {
-	if list, ok := err.(interface{ AllErrors() []error }); ok {
-		for _, e := range list.AllErrors() {
-			c.flatten(path, e)
-		}
-		return
-	}
-	e, ok := err.(interface {
-		Field() string
-		Reason() string
-		Cause() error
-	})
-	if !ok {
-		c.add(path, err.Error(), "")
-		return
-	}
-	path += "." + snake(e.Field())
-	if e.Cause() != nil {
-		c.flatten(path, e.Cause())
-		return
-	}
-	c.add(path, e.Reason(), "see this field in Envoy's API reference")
-}
-
-// snake turns the name of a Go field, "LbEndpoints[2]", into that of the
-// protobuf field, "lb_endpoints[2]".
-func snake(field string) string {
-	name, index, _ := strings.Cut(field, "[")
-	var b strings.Builder
-	for i, r := range name {
-		if unicode.IsUpper(r) && i > 0 {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	if index != "" {
-		b.WriteString("[" + index)
-	}
-	return b.String()
-}
-
-func (c *checker) duration(at *fieldPath, d *durationpb.Duration) {
-	if err := d.CheckValid(); err != nil {
-		c.add(at.String(), err.Error(), "write it in seconds, like 1.5s")
-	} else if d.AsDuration() < 0 {
-		c.add(at.String(), fmt.Sprintf("%s is negative", d.AsDuration()), "use 0s or more")
-	}
-}
-
-func (c *checker) regex(at *fieldPath, expr string) {
-	if _, err := syntax.Parse(expr, syntax.Perl); err != nil {
-		c.add(at.String()+".regex", err.Error(), "write it in RE2 syntax, which has no look-around and no back references")
-	}
+// first reports whether v is new, and remembers it.
+func first[T comparable](seen map[T]bool, v T) bool {
+	was := seen[v]
+	seen[v] = true
+	return !was
 }

@@ -11,50 +11,45 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// serverProtocols are those of a Gateway's servers (GW-4).
+// serverProtocols are the protocols of a Gateway's servers (GW-4).
 var serverProtocols = []string{"GRPC", "GRPC-WEB", "HTTP", "HTTP2", "HTTPS", "MONGO", "MYSQL", "REDIS", "TCP", "TLS"}
 
-func Gateway(m proto.Message) []problem.Problem {
+// Gateway checks a Gateway.
+func Gateway(m proto.Message) []problem.Diagnostic {
 	g := m.(*networking.Gateway)
-	c := checker{}
-	if len(g.GetServers()) == 0 {
-		c.at(root.field("servers"), "add a server", "is empty")
-	}
+	c := checker{kind: "Gateway"}
+	c.errorIf(len(g.GetServers()) == 0, root.field("servers"), "add a server", isEmpty)
 	c.labels(root.field("selector"), g.GetSelector())
 	names := map[string]bool{}
 	for i, s := range g.GetServers() {
 		at := root.field("servers").item(i)
 		c.server(at, s)
-		c.portName(at.field("port").field("name"), s.GetPort().GetName(), names)
-		names[s.GetPort().GetName()] = true
+		c.portName(at.field("port.name"), s.GetPort().GetName(), names)
 	}
-	c.noEffect("Gateway", m)
 	return c.result()
 }
 
 func (c *checker) server(at *fieldPath, s *networking.Server) {
-	port := at.field("port")
-	c.protocol(port.field("protocol"), s.GetPort().GetProtocol(), serverProtocols)
+	number, protocol := at.field("port.number"), at.field("port.protocol")
+	c.protocol(protocol, s.GetPort().GetProtocol(), serverProtocols)
 	bind := at.field("bind")
-	switch b := s.GetBind(); {
-	case strings.HasPrefix(b, unixPrefix):
+	if b := s.GetBind(); strings.HasPrefix(b, unixPrefix) {
 		c.unix(bind, b)
-		if s.GetPort().GetNumber() != 0 {
-			c.at(port.field("number"), "use 0", "a socket has no port")
-		}
-	case b != "" && !isIP(b):
-		c.at(bind, "write an IP address of the proxy, or leave it out", "%q is no IP address", b)
-		fallthrough
-	default:
-		c.port(port.field("number"), s.GetPort().GetNumber())
+		c.errorIf(s.GetPort().GetNumber() != 0, number, "use 0", "a socket has no port")
+	} else {
+		c.errorIf(b != "" && !isIP(b), bind, "write an IP address of the proxy, or leave it out", "%q is not an IP address", b)
+		c.port(number, s.GetPort().GetNumber())
 	}
-	if len(s.GetHosts()) == 0 {
-		c.at(at.field("hosts"), "name the hosts, or * for all", "is empty")
-	}
+	c.errorIf(len(s.GetHosts()) == 0, at.field("hosts"), "name the hosts, or * for all", isEmpty)
 	for i, h := range s.GetHosts() {
 		c.serverHost(at.field("hosts").item(i), h)
 	}
 	c.serverTLS(at, s)
+	for _, unopened := range []string{"HTTPS", "TLS"} {
+		c.noEffect(strings.EqualFold(s.GetPort().GetProtocol(), unopened), protocol, unopened)
+	}
+	c.noEffect(s.GetPort().GetTargetPort() != 0, at.field("port.targetPort"))
+	c.noEffect(s.GetDefaultEndpoint() != "", at.field("defaultEndpoint"))
 }
 
 // serverHost checks namespace/host (GW-6).
@@ -66,8 +61,8 @@ func (c *checker) serverHost(at *fieldPath, h string) {
 	if ns != "*" && ns != "." {
 		c.namespace(at, ns)
 	}
-	if host != "*" && !isIP(host) {
-		c.host(at, host, true)
+	if host != "*" {
+		c.hostOrIP(at, host, true)
 	}
 }
 
@@ -80,36 +75,28 @@ func (c *checker) serverTLS(at *fieldPath, s *networking.Server) {
 	named := tls.GetCredentialName() != "" || len(tls.GetCredentialNames()) > 0
 	switch {
 	case tls == nil:
-		if encrypted {
-			c.at(field, "add tls with its mode and certificates", "is missing: the protocol is %s", protocol)
-		}
+		c.errorIf(encrypted, field, "add tls with its mode and certificates", "is missing: the protocol is %s", protocol)
 		return
 	case http && (files || named || tls.GetMode() != networking.ServerTLSSettings_PASSTHROUGH):
-		c.at(field, "use protocol HTTPS, or leave nothing but httpsRedirect", "does not go with protocol %s", protocol)
+		c.errorf(field, "use protocol HTTPS, or leave nothing but httpsRedirect", "does not go with protocol %s", protocol)
 		return
 	case !http && !encrypted:
-		c.at(field, "use protocol TLS, or remove tls", "does not go with protocol %s", protocol)
+		c.errorf(field, "use protocol TLS, or remove tls", "does not go with protocol %s", protocol)
 		return
 	}
-	if tls.GetHttpsRedirect() && !http {
-		c.at(field.field("httpsRedirect"), "put it on the server with protocol HTTP", "does not go with protocol %s", protocol)
-	}
-	if files && named {
-		c.at(field.field("credentialName"), "keep one of them", "does not go with certificates in files")
-	}
+	c.errorIf(tls.GetHttpsRedirect() && !http, field.field("httpsRedirect"), "put it on the server with protocol HTTP", "does not go with protocol %s", protocol)
+	c.errorIf(files && named, field.field("credentialName"), keepOne, notWithFiles)
 	switch tls.GetMode() {
 	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL:
 		if named || len(tls.GetTlsCertificates()) > 0 {
 			return
 		}
-		c.required(field.field("serverCertificate"), tls.GetServerCertificate())
-		c.required(field.field("privateKey"), tls.GetPrivateKey())
+		c.file(field.field("serverCertificate"), tls.GetServerCertificate())
+		c.file(field.field("privateKey"), tls.GetPrivateKey())
 		if tls.GetMode() != networking.ServerTLSSettings_SIMPLE && tls.GetCaCertCredentialName() == "" {
-			c.required(field.field("caCertificates"), tls.GetCaCertificates())
+			c.file(field.field("caCertificates"), tls.GetCaCertificates())
 		}
 	case networking.ServerTLSSettings_ISTIO_MUTUAL:
-		if files || named {
-			c.at(field, "remove the certificates, or use mode MUTUAL", "mode ISTIO_MUTUAL takes the certificates of the mesh")
-		}
+		c.errorIf(files || named, field, useMutual, meshCertificates)
 	}
 }

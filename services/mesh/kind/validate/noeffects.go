@@ -1,6 +1,10 @@
 package validate
 
-import meshconfig "istio.io/api/mesh/v1alpha1"
+import (
+	"google.golang.org/protobuf/proto"
+
+	meshconfig "istio.io/api/mesh/v1alpha1"
+)
 
 const (
 	refused    = "connections to the host are refused"
@@ -26,7 +30,7 @@ var noEffects = append([]NoEffect{
 	{Kind: "MeshNetworks", Field: "networks.gateways.locality", Instead: "a gateway counts as being where the endpoints behind it are"},
 }, append(trafficPolicyNoEffects("trafficPolicy", "subsets.trafficPolicy"), meshConfigNoEffects()...)...)
 
-// trafficPolicyNoEffects are those of a traffic policy at each of its places.
+// trafficPolicyNoEffects returns the rows of a traffic policy at each place.
 func trafficPolicyNoEffects(places ...string) []NoEffect {
 	var rows []NoEffect
 	for _, place := range places {
@@ -45,36 +49,28 @@ func trafficPolicyNoEffects(places ...string) []NoEffect {
 }
 
 // meshConfigEffects are the fields of MeshConfig that have an effect: most of
-// them have none yet.
+// them have none yet. defaultConfig has rows of its own.
 var meshConfigEffects = map[string]bool{
 	"connectTimeout": true, "defaultDestinationRuleExportTo": true, "defaultHttpRetryPolicy": true, "defaultServiceExportTo": true,
 	"defaultTrafficPolicy": true, "defaultVirtualServiceExportTo": true, "dnsRefreshRate": true, "h2UpgradePolicy": true,
 	"outboundTrafficPolicy": true, "pathNormalization": true, "protocolDetectionTimeout": true, "proxyHttpPort": true,
 	"proxyListenPort": true, "rootNamespace": true, "serviceSettings": true, "tcpKeepalive": true, "tlsDefaults": true,
+	"defaultConfig": true,
 }
+
+var proxyConfigEffects = map[string]bool{"gatewayTopology": true}
 
 func meshConfigNoEffects() []NoEffect {
 	var rows []NoEffect
-	fields := (*meshconfig.MeshConfig)(nil).ProtoReflect().Descriptor().Fields()
-	for i := range fields.Len() {
-		name := fields.Get(i).JSONName()
-		switch {
-		case name == "defaultConfig":
-			rows = append(rows, proxyConfigNoEffects()...)
-		case !meshConfigEffects[name]:
-			rows = append(rows, NoEffect{Kind: "MeshConfig", Field: name, Instead: "Istio's default holds, as far as there is one"})
+	add := func(m proto.Message, effective map[string]bool, prefix, instead string) {
+		fields := m.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			if name := fields.Get(i).JSONName(); !effective[name] {
+				rows = append(rows, NoEffect{Kind: "MeshConfig", Field: prefix + name, Instead: instead})
+			}
 		}
 	}
-	return rows
-}
-
-func proxyConfigNoEffects() []NoEffect {
-	var rows []NoEffect
-	fields := (*meshconfig.ProxyConfig)(nil).ProtoReflect().Descriptor().Fields()
-	for i := range fields.Len() {
-		if name := fields.Get(i).JSONName(); name != "gatewayTopology" {
-			rows = append(rows, NoEffect{Kind: "MeshConfig", Field: "defaultConfig." + name, Instead: "proxies keep what they were started with"})
-		}
-	}
+	add(&meshconfig.MeshConfig{}, meshConfigEffects, "", "Istio's default holds, if it has one")
+	add(&meshconfig.ProxyConfig{}, proxyConfigEffects, "defaultConfig.", "proxies keep what they were started with")
 	return rows
 }

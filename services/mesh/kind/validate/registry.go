@@ -7,12 +7,13 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Payloads of registries were checked where they come from; in files nobody
-// checked them. Fields are named as Kubernetes names them.
+// A registry checks its objects itself; nothing checks them in files. Fields have
+// the names that they have in Kubernetes.
 
-func Service(m proto.Message) []problem.Problem {
+// Service checks a Service.
+func Service(m proto.Message) []problem.Diagnostic {
 	s := m.(*registryv1.Service)
-	c := checker{}
+	c := checker{kind: "Service"}
 	if s.GetHostname() != "" {
 		c.host(root.field("hostname"), s.GetHostname(), true)
 	}
@@ -30,49 +31,39 @@ func Service(m proto.Message) []problem.Problem {
 	for i, p := range s.GetPorts() {
 		at := root.field("ports").item(i)
 		c.port(at.field("port"), p.GetNumber())
-		number := port{p.GetTransport(), p.GetNumber()}
-		if numbers[number] {
-			c.at(at.field("port"), "give each port a number of its own", "%d is there twice", p.GetNumber())
+		if !first(numbers, port{p.GetTransport(), p.GetNumber()}) {
+			c.errorf(at.field("port"), "give each port a number of its own", "%d is there twice", p.GetNumber())
 		}
 		if len(s.GetPorts()) > 1 {
 			c.portName(at.field("name"), p.GetName(), names)
 		}
-		if p.GetTargetPort() != 0 {
-			c.port(at.field("targetPort"), p.GetTargetPort())
-		}
-		numbers[number], names[p.GetName()] = true, true
+		c.optionalPort(at.field("targetPort"), p.GetTargetPort())
 	}
 	if len(s.GetPorts()) == 0 && s.GetExternalName() == "" {
-		c.warn(root.field("ports"), "add the ports that are called", "is empty: the service cannot be called")
+		c.warnf(root.field("ports"), "add the ports that clients call", "is empty: the service cannot be called")
 	}
-	c.exportTo((&fieldPath{name: "metadata"}).field("annotations").entry("networking.istio.io/exportTo"), s.GetExportTo())
-	c.noEffect("Service", m)
+	metadata := &fieldPath{name: "metadata"}
+	c.exportTo(metadata.field("annotations").entry("networking.istio.io/exportTo"), s.GetExportTo())
+	c.noEffect(s.GetInternalTrafficLocal(), root.field("internalTrafficPolicy"))
+	c.noEffect(s.GetTrafficDistribution() != "", root.field("trafficDistribution"))
 	return c.result()
 }
 
-func Endpoints(m proto.Message) []problem.Problem {
+// Endpoints checks an EndpointSlice.
+func Endpoints(m proto.Message) []problem.Diagnostic {
 	s := m.(*registryv1.Endpoints)
 	c := checker{}
-	if s.GetService() == "" {
-		c.at((&fieldPath{name: "metadata"}).field("labels").entry("kubernetes.io/service-name"),
-			"set the label to the name of the Service", "is missing: the endpoints are those of no Service")
-	}
-	ports := &fieldPath{name: "ports"}
+	metadata, ports, endpoints := &fieldPath{name: "metadata"}, &fieldPath{name: "ports"}, &fieldPath{name: "endpoints"}
+	c.errorIf(s.GetService() == "", metadata.field("labels").entry("kubernetes.io/service-name"),
+		"set the label to the name of the Service", "is missing: the endpoints belong to no Service")
 	names := map[string]bool{}
 	for i, p := range s.GetPorts() {
-		at := ports.item(i)
-		c.port(at.field("port"), p.GetNumber())
-		if names[p.GetName()] {
-			c.at(at.field("name"), "give each port the name that the Service gives it", "%q is there twice", p.GetName())
-		}
-		names[p.GetName()] = true
+		c.port(ports.item(i).field("port"), p.GetNumber())
+		c.errorIf(!first(names, p.GetName()), ports.item(i).field("name"), "give each port the name that the Service gives it", isTwice, p.GetName())
 	}
-	endpoints := &fieldPath{name: "endpoints"}
 	for i, e := range s.GetEndpoints() {
 		at := endpoints.item(i).field("addresses")
-		if len(e.GetAddresses()) == 0 {
-			c.at(at, "write the address", "is empty")
-		}
+		c.errorIf(len(e.GetAddresses()) == 0, at, "write the address", isEmpty)
 		for j, a := range e.GetAddresses() {
 			c.ip(at.item(j), a)
 		}
@@ -80,12 +71,12 @@ func Endpoints(m proto.Message) []problem.Problem {
 	return c.result()
 }
 
-func Workload(m proto.Message) []problem.Problem {
-	w := m.(*registryv1.Workload)
+// Workload checks a Pod.
+func Workload(m proto.Message) []problem.Diagnostic {
 	c := checker{}
-	at := (&fieldPath{name: "status"}).field("podIPs")
-	for i, a := range w.GetAddresses() {
-		c.ip(at.item(i).field("ip"), a)
+	status := &fieldPath{name: "status"}
+	for i, a := range m.(*registryv1.Workload).GetAddresses() {
+		c.ip(status.field("podIPs").item(i).field("ip"), a)
 	}
 	return c.result()
 }

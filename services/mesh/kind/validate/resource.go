@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/big"
-	"net/netip"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -22,9 +21,11 @@ import (
 
 const (
 	endpointsType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
-	resourceField = "spec.resource"
+	resourceTypes = "use a Cluster, ClusterLoadAssignment, Listener or RouteConfiguration of Envoy's v3 API"
 )
 
+// ResourceEndpointsOnly reports whether a change from old to new changes nothing
+// but endpoints.
 func ResourceEndpointsOnly(old, new proto.Message) bool {
 	is := func(m proto.Message) bool {
 		return m == nil || m.(*configv1.Resource).GetResource().GetTypeUrl() == endpointsType
@@ -32,13 +33,14 @@ func ResourceEndpointsOnly(old, new proto.Message) bool {
 	return is(old) && is(new)
 }
 
-// validateResource checks a raw Envoy resource for all that Envoy would refuse
-// and that can be known without the rest of its configuration.
-func Resource(m proto.Message) []problem.Problem {
+// Resource finds what Envoy would refuse in a raw Envoy resource, as far as this
+// depends on no other configuration.
+func Resource(m proto.Message) []problem.Diagnostic {
 	c := checker{}
+	at := root.field("resource")
 	a := m.(*configv1.Resource).GetResource()
 	if a.GetTypeUrl() == "" {
-		c.add(resourceField, "is missing", "write the Envoy resource here, with its @type")
+		c.errorf(at, "write the Envoy resource here, with its @type", isMissing)
 		return c.result()
 	}
 	if a.GetTypeUrl() == endpointsType && plainAssignment.holds(a.GetValue()) {
@@ -46,22 +48,18 @@ func Resource(m proto.Message) []problem.Problem {
 	}
 	inner, err := a.UnmarshalNew()
 	if err != nil {
-		c.add(resourceField, fmt.Sprintf("type %q: %v", a.GetTypeUrl(), err), "use "+resourceTypes)
+		c.errorf(at, resourceTypes, "type %q: %v", a.GetTypeUrl(), err)
 		return c.result()
 	}
-	at := &fieldPath{name: resourceField}
+	const name = "give the resource the name by which Envoy asks for it"
 	switch r := inner.(type) {
-	case *clusterv3.Cluster:
-		c.named("name", r.GetName())
 	case *endpointv3.ClusterLoadAssignment:
-		c.named("cluster_name", r.GetClusterName())
+		c.errorIf(r.GetClusterName() == "", at.field("cluster_name"), name, isEmpty)
 		c.addresses(at, r)
-	case *listenerv3.Listener:
-		c.named("name", r.GetName())
-	case *routev3.RouteConfiguration:
-		c.named("name", r.GetName())
+	case *clusterv3.Cluster, *listenerv3.Listener, *routev3.RouteConfiguration:
+		c.errorIf(r.(interface{ GetName() string }).GetName() == "", at.field("name"), name, isEmpty)
 	default:
-		c.add(resourceField, fmt.Sprintf("%s is not served as it is", inner.ProtoReflect().Descriptor().FullName()), "use "+resourceTypes)
+		c.errorf(at, resourceTypes, "%s cannot be served by itself", inner.ProtoReflect().Descriptor().FullName())
 		return c.result()
 	}
 	c.generated(at, inner)
@@ -69,63 +67,48 @@ func Resource(m proto.Message) []problem.Problem {
 	return c.result()
 }
 
-const resourceTypes = "a Cluster, ClusterLoadAssignment, Listener or RouteConfiguration of Envoy's v3 API"
-
-func (c *checker) named(field, name string) {
-	if name == "" {
-		c.add(resourceField+"."+field, "is empty", "give the resource the name by which Envoy asks for it")
-	}
-}
-
-// addresses checks endpoints that Envoy takes as they are, without DNS: it
-// refuses the whole response that brings a host name.
+// addresses checks endpoints whose addresses Envoy does not resolve: Envoy
+// refuses the whole response if one is a host name.
 func (c *checker) addresses(at *fieldPath, l *endpointv3.ClusterLoadAssignment) {
 	for i, loc := range l.GetEndpoints() {
 		for j, lb := range loc.GetLbEndpoints() {
-			c.address(lb.GetEndpoint().GetAddress(), func() string {
-				return fmt.Sprintf("%s.endpoints[%d].lb_endpoints[%d].endpoint", at, i, j)
-			})
+			at := at.field("endpoints").item(i).field("lb_endpoints").item(j).field("endpoint")
+			c.address(at, lb.GetEndpoint().GetAddress())
 			for k, a := range lb.GetEndpoint().GetAdditionalAddresses() {
-				c.address(a.GetAddress(), func() string {
-					return fmt.Sprintf("%s.endpoints[%d].lb_endpoints[%d].endpoint.additional_addresses[%d]", at, i, j, k)
-				})
+				c.address(at.field("additional_addresses").item(k), a.GetAddress())
 			}
 		}
 	}
 }
 
-// address checks the field address of what is at in.
-func (c *checker) address(a *corev3.Address, in func() string) {
+func (c *checker) address(in *fieldPath, a *corev3.Address) {
 	s := a.GetSocketAddress()
 	if s == nil || s.GetResolverName() != "" {
 		return
 	}
-	if _, err := netip.ParseAddr(s.GetAddress()); err != nil {
-		c.add(in()+".address.socket_address.address", fmt.Sprintf("%q is no IP address", s.GetAddress()),
-			"use an IP address here, or a cluster of type STRICT_DNS for a host name")
-	}
-	if s.GetNamedPort() != "" {
-		c.add(in()+".address.socket_address.named_port", "needs a resolver", "use port_value")
-	}
+	at := in.field("address.socket_address")
+	c.errorIf(!isIP(s.GetAddress()), at.field("address"), "use an IP address here, or a cluster of type STRICT_DNS for a host name",
+		"%q is not an IP address", s.GetAddress())
+	c.errorIf(s.GetNamedPort() != "", at.field("named_port"), "use port_value", "needs a resolver")
 }
 
 func (c *checker) cluster(at *fieldPath, cl *clusterv3.Cluster) {
 	if _, custom := cl.GetClusterDiscoveryType().(*clusterv3.Cluster_ClusterType); !custom {
 		switch load := cl.GetLoadAssignment(); cl.GetType() {
 		case clusterv3.Cluster_STATIC:
-			c.addresses(&fieldPath{up: at, name: "load_assignment"}, load)
+			c.addresses(at.field("load_assignment"), load)
 		case clusterv3.Cluster_LOGICAL_DNS:
-			if l := load.GetEndpoints(); len(l) != 1 || len(l[0].GetLbEndpoints()) != 1 {
-				c.add(at.String()+".load_assignment", "a cluster of type LOGICAL_DNS has exactly one endpoint", "leave one endpoint, or use STRICT_DNS")
-			}
+			l := load.GetEndpoints()
+			c.errorIf(len(l) != 1 || len(l[0].GetLbEndpoints()) != 1, at.field("load_assignment"),
+				"leave one endpoint, or use STRICT_DNS", "a cluster of type LOGICAL_DNS has exactly one endpoint")
 		}
 	}
 	if ring := cl.GetRingHashLbConfig(); ring != nil {
-		c.ring(&fieldPath{up: at, name: "ring_hash_lb_config"}, ring.GetMinimumRingSize(), ring.GetMaximumRingSize())
+		c.ring(at.field("ring_hash_lb_config"), ring.GetMinimumRingSize(), ring.GetMaximumRingSize())
 	}
 }
 
-// Envoy's sizes of a hash ring where none are set.
+// Envoy's default sizes of a hash ring.
 const (
 	defaultMinRing = 1024
 	defaultMaxRing = 8 << 20
@@ -140,14 +123,14 @@ func (c *checker) ring(at *fieldPath, low, high *wrapperspb.UInt64Value) {
 		maximum = high.GetValue()
 	}
 	if minimum > maximum {
-		c.add(at.String()+".minimum_ring_size", fmt.Sprintf("%d is above the maximum of %d", minimum, maximum),
-			fmt.Sprintf("minimum_ring_size (default %d) must not exceed maximum_ring_size", defaultMinRing))
+		c.errorf(at.field("minimum_ring_size"), fmt.Sprintf("minimum_ring_size (default %d) must not exceed maximum_ring_size", defaultMinRing),
+			"%d is above the maximum of %d", minimum, maximum)
 	}
 }
 
 func (c *checker) prime(at *fieldPath, n uint64) {
 	if n != 0 && !isPrime(n) {
-		c.add(at.String()+".table_size", fmt.Sprintf("%d is no prime number", n), "use a prime such as 65537")
+		c.errorf(at.field("table_size"), "use a prime such as 65537", "%d is not a prime number", n)
 	}
 }
 
@@ -159,28 +142,27 @@ func (c *checker) weights(at *fieldPath, w *routev3.WeightedCluster) {
 		sum += uint64(cl.GetWeight().GetValue())
 	}
 	if sum == 0 || sum > math.MaxUint32 {
-		c.add(at.String()+".clusters", fmt.Sprintf("the weights add up to %d", sum), "give weights with a sum from 1 to 4294967295")
+		c.errorf(at.field("clusters"), "give weights with a sum from 1 to 4294967295", "the weights add up to %d", sum)
 	}
 }
 
 // routes finds what Envoy refuses when it builds the route table.
 func (c *checker) routes(at *fieldPath, r *routev3.RouteConfiguration) {
-	names, domains := map[string]int{}, map[string]string{}
+	type place struct{ host, domain int }
+	names, domains := map[string]int{}, map[string]place{}
 	for i, vh := range r.GetVirtualHosts() {
-		host := fmt.Sprintf("virtual_hosts[%d]", i)
-		if first, dup := names[vh.GetName()]; dup {
-			c.add(fmt.Sprintf("%s.%s.name", at, host),
-				fmt.Sprintf("%q is the name of virtual_hosts[%d] already", vh.GetName(), first), "give each virtual host its own name")
+		host := at.field("virtual_hosts").item(i)
+		if earlier, dup := names[vh.GetName()]; dup {
+			c.errorf(host.field("name"), "give each virtual host its own name", "%q is the name of virtual_hosts[%d] already", vh.GetName(), earlier)
 		} else {
 			names[vh.GetName()] = i
 		}
 		for j, d := range vh.GetDomains() {
-			field := fmt.Sprintf("%s.domains[%d]", host, j)
-			if first, dup := domains[strings.ToLower(d)]; dup {
-				c.add(fmt.Sprintf("%s.%s", at, field),
-					fmt.Sprintf("domain %q is taken by %s", d, first), "domains are compared without case and may come once in a RouteConfiguration")
+			if earlier, dup := domains[strings.ToLower(d)]; dup {
+				c.errorf(host.field("domains").item(j), "domains are compared without case and may come once in a RouteConfiguration",
+					"domain %q is taken by virtual_hosts[%d].domains[%d]", d, earlier.host, earlier.domain)
 			} else {
-				domains[strings.ToLower(d)] = field
+				domains[strings.ToLower(d)] = place{i, j}
 			}
 		}
 	}

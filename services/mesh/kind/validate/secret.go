@@ -12,8 +12,9 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// CredentialFields are the data of a Secret that a TLS credential is made of:
-// as Kubernetes calls them, and as Istio does in Opaque ones.
+// CredentialFields returns the data fields of a Secret that can hold a TLS
+// credential: under the names that Kubernetes uses, and under those that Istio
+// uses in Opaque Secrets.
 func CredentialFields() []string { return slices.Clone(credentialFields) }
 
 var credentialFields = []string{
@@ -21,41 +22,35 @@ var credentialFields = []string{
 	"cert", "key", "cacert", "crl",
 }
 
-// secretType is a name, and too short for a key.
+// secretType matches names, which are too short for a key.
 var secretType = regexp.MustCompile(`^[-A-Za-z0-9._/]{0,100}$`)
 
-// validateSecret refuses whatever could be key material: it is the last one to
-// look before the log is read by everybody.
-func Secret(m proto.Message) []problem.Problem {
+// Secret refuses whatever could be key material: it is the last check before
+// every reader of the log can see the value.
+func Secret(m proto.Message) []problem.Diagnostic {
+	const advice = "the log takes only references to Secrets: correct the program that wrote this, and replace the key"
 	s := m.(*registryv1.SecretReference)
 	c := checker{}
-	if !secretType.MatchString(s.GetType()) {
-		c.at(&fieldPath{name: "type"}, keyAdvice, "is no type of a Secret")
-	}
 	data := &fieldPath{name: "data"}
+	c.errorIf(!secretType.MatchString(s.GetType()), &fieldPath{name: "type"}, advice, "is not a type of a Secret")
 	for field, sum := range s.GetFields() {
 		switch {
-		case !slices.Contains(credentialFields, field):
-			c.at(data, keyAdvice, "holds what is no field of a TLS credential")
+		case !slices.Contains(credentialFields, field): // its name may be the key: do not quote it
+			c.errorf(data, advice, "holds a field that no TLS credential has")
 		case len(sum) != 0 && len(sum) != sha256.Size:
-			c.at(data.entry(field), keyAdvice, "is no HMAC-SHA256: it may be the content")
+			c.errorf(data.entry(field), advice, "is not an HMAC-SHA256: it may be the content")
 		}
 	}
-	if len(s.ProtoReflect().GetUnknown()) > 0 {
-		c.at(data, keyAdvice, "holds fields that this build does not know")
-	}
+	c.errorIf(len(s.ProtoReflect().GetUnknown()) > 0, data, advice, "holds fields that this build does not know")
 	return c.result()
 }
 
-const keyAdvice = "the log takes references to Secrets alone: see who writes this, and replace the key"
-
-func ConfigMap(m proto.Message) []problem.Problem {
+// ConfigMap refuses a ConfigMap that holds a private key.
+func ConfigMap(m proto.Message) []problem.Diagnostic {
 	c := checker{}
-	if HasPrivateKey(m.(*registryv1.Object).GetJson()) {
-		c.at(&fieldPath{name: "data"}, "put it into a Secret, and replace the key", "holds a private key")
-	}
+	c.errorIf(HasPrivateKey(m.(*registryv1.Object).GetJson()), &fieldPath{name: "data"}, "put it into a Secret, and replace the key", "holds a private key")
 	return c.result()
 }
 
-// HasPrivateKey knows a payload or a text that holds a private key in PEM.
+// HasPrivateKey reports whether a payload or a text holds a private key in PEM.
 func HasPrivateKey(b []byte) bool { return bytes.Contains(b, []byte("PRIVATE KEY-----")) }

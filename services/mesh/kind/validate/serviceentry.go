@@ -11,36 +11,33 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// protocols are those of ports, in capitals (SVC-7).
+// protocols are the protocols of ports, in capitals (SVC-7).
 var protocols = []string{
 	"GRPC", "GRPC-WEB", "HTTP", "HTTP2", "HTTPS", "MONGO", "MYSQL", "REDIS", "TCP", "TLS", "UDP",
 }
 
-func ServiceEntry(m proto.Message) []problem.Problem {
+// ServiceEntry checks a ServiceEntry.
+func ServiceEntry(m proto.Message) []problem.Diagnostic {
 	se := m.(*networking.ServiceEntry)
-	c := checker{}
+	c := checker{kind: "ServiceEntry"}
 	c.entryHosts(se)
 	for i, a := range se.GetAddresses() {
 		at := root.field("addresses").item(i)
 		c.subnet(at, a)
 		if strings.Contains(a, "/") && resolvesNames(se) {
-			c.at(at, "use single addresses, or resolution NONE or STATIC", "a block of addresses does not go with resolution %s", se.GetResolution())
+			c.errorf(at, "use single addresses, or resolution NONE or STATIC", "a block of addresses does not go with resolution %s", se.GetResolution())
 		}
 	}
 	c.entryPorts(se)
 	c.entryEndpoints(se)
 	if s := se.GetWorkloadSelector(); s != nil {
 		at := root.field("workloadSelector")
-		if len(s.GetLabels()) == 0 {
-			c.at(at.field("labels"), "name the labels of the workloads that are meant", "selects everything")
-		}
+		c.errorIf(len(s.GetLabels()) == 0, at.field("labels"), "write the labels of the workloads", "selects everything")
 		c.labels(at.field("labels"), s.GetLabels())
-		if len(se.GetEndpoints()) > 0 {
-			c.at(at, "keep either of them", "is there beside endpoints")
-		}
+		c.errorIf(len(se.GetEndpoints()) > 0, at, keepOne, "does not go with endpoints")
 	}
 	c.exportTo(root.field("exportTo"), se.GetExportTo())
-	c.noEffect("ServiceEntry", m)
+	c.noEffect(se.GetResolution() == networking.ServiceEntry_DYNAMIC_DNS, root.field("resolution"), "DYNAMIC_DNS")
 	return c.result()
 }
 
@@ -54,61 +51,55 @@ func resolvesNames(se *networking.ServiceEntry) bool {
 
 func (c *checker) entryHosts(se *networking.ServiceEntry) {
 	hosts := root.field("hosts")
-	if len(se.GetHosts()) == 0 {
-		c.at(hosts, "add at least one host", "is empty")
-	}
+	c.errorIf(len(se.GetHosts()) == 0, hosts, "add at least one host", isEmpty)
+	dynamic := se.GetResolution() == networking.ServiceEntry_DYNAMIC_DNS
 	for i, h := range se.GetHosts() {
 		at := hosts.item(i)
 		c.host(at, h, true)
-		dns := se.GetResolution() == networking.ServiceEntry_DNS || se.GetResolution() == networking.ServiceEntry_DNS_ROUND_ROBIN
 		switch {
 		case h == "*":
-			c.at(at, "use a suffix, like *.example.com", "stands for every host")
+			c.errorf(at, "use a suffix, like *.example.com", "matches every host")
 		case slices.Contains(se.GetHosts()[:i], h):
-			c.at(at, "leave one of them", "%q is there twice", h)
-		case isWildcard(h) && dns && len(se.GetEndpoints()) == 0 && se.GetWorkloadSelector() == nil:
-			c.at(at, "add endpoints, or use resolution NONE", "%q is no name that can be looked up, and there are no endpoints", h)
-		case se.GetResolution() == networking.ServiceEntry_DYNAMIC_DNS && !isWildcard(h):
-			c.at(at, "use resolution DNS, or a host like *.example.com", "resolution DYNAMIC_DNS is for wildcard hosts")
+			c.errorf(at, leaveOne, isTwice, h)
+		case isWildcard(h) && resolvesNames(se) && !dynamic && len(se.GetEndpoints()) == 0 && se.GetWorkloadSelector() == nil:
+			c.errorf(at, "add endpoints, or use resolution NONE", "DNS cannot resolve %q, and there are no endpoints", h)
+		case dynamic && !isWildcard(h):
+			c.errorf(at, "use resolution DNS, or a host like *.example.com", "resolution DYNAMIC_DNS is for wildcard hosts")
 		}
 	}
 }
 
 func (c *checker) entryPorts(se *networking.ServiceEntry) {
-	ports := root.field("ports")
 	numbers, names := map[uint32]bool{}, map[string]bool{}
 	for i, p := range se.GetPorts() {
-		at := ports.item(i)
+		at := root.field("ports").item(i)
 		c.port(at.field("number"), p.GetNumber())
-		if numbers[p.GetNumber()] {
-			c.at(at.field("number"), "give each port a number of its own", "%d is there twice", p.GetNumber())
+		if !first(numbers, p.GetNumber()) {
+			c.errorf(at.field("number"), "give each port a number of its own", "%d is there twice", p.GetNumber())
 		}
 		c.portName(at.field("name"), p.GetName(), names)
 		if p.GetProtocol() != "" {
 			c.protocol(at.field("protocol"), p.GetProtocol(), protocols)
 		}
-		if p.GetTargetPort() != 0 {
-			c.port(at.field("targetPort"), p.GetTargetPort())
-		}
-		numbers[p.GetNumber()], names[p.GetName()] = true, true
+		c.noEffect(strings.EqualFold(p.GetProtocol(), "UDP"), at.field("protocol"), "UDP")
+		c.optionalPort(at.field("targetPort"), p.GetTargetPort())
 	}
 }
 
-func (c *checker) portName(at *fieldPath, name string, taken map[string]bool) {
-	switch {
-	case name == "":
-		c.at(at, "give the port a name, like http-api", "is missing")
-	case taken[name]:
-		c.at(at, "give each port a name of its own", "%q is there twice", name)
-	case !isHostLabel(name):
-		c.at(at, "use letters, digits and -", "%q is no name of a port", name)
-	}
+// portName checks the name of a port, which must be none of seen, and adds it.
+func (c *checker) portName(at *fieldPath, name string, seen map[string]bool) {
+	c.errorIf(name == "", at, "give the port a name, like http-api", isMissing)
+	c.errorIf(!first(seen, name), at, "give each port a name of its own", isTwice, name)
+	c.errorIf(!isHostLabel(name), at, useName, "%q is not a port name", name)
 }
 
 func (c *checker) protocol(at *fieldPath, protocol string, known []string) {
-	if !slices.Contains(known, strings.ToUpper(protocol)) {
-		c.at(at, "use "+strings.Join(known, ", "), "%q is no protocol", protocol)
+	for _, k := range known {
+		if strings.EqualFold(k, protocol) {
+			return
+		}
 	}
+	c.errorf(at, "use "+strings.Join(known, ", "), "%q is not a protocol", protocol)
 }
 
 func (c *checker) entryEndpoints(se *networking.ServiceEntry) {
@@ -116,88 +107,78 @@ func (c *checker) entryEndpoints(se *networking.ServiceEntry) {
 	n := len(se.GetEndpoints())
 	switch r := se.GetResolution(); {
 	case n > 0 && (r == networking.ServiceEntry_NONE || r == networking.ServiceEntry_DYNAMIC_DNS):
-		c.at(endpoints, "use resolution STATIC or DNS, or remove them", "with resolution %s there are no endpoints", r)
+		c.errorf(endpoints, "use resolution STATIC or DNS, or remove them", "with resolution %s there are no endpoints", r)
 	case n > 1 && r == networking.ServiceEntry_DNS_ROUND_ROBIN:
-		c.at(endpoints, "leave one, or use resolution DNS", "with resolution DNS_ROUND_ROBIN there is one endpoint, not %d", n)
+		c.errorf(endpoints, "leave one, or use resolution DNS", "with resolution DNS_ROUND_ROBIN there is one endpoint, not %d", n)
 	case n == 0 && r == networking.ServiceEntry_STATIC && se.GetWorkloadSelector() == nil:
-		c.warn(endpoints, "add endpoints, or a workloadSelector", "is empty: who calls the host gets no answer")
-	}
-	names := map[string]bool{}
-	for _, p := range se.GetPorts() {
-		names[p.GetName()] = true
+		c.warnf(endpoints, "add endpoints, or a workloadSelector", "is empty: calls of the host get no answer")
 	}
 	for i, e := range se.GetEndpoints() {
 		at := endpoints.item(i)
 		c.entryAddress(at.field("address"), e, se)
 		c.workload(at, e)
 		if e.GetNetwork() != "" && resolvesNames(se) {
-			c.without(at.field("network"), "has no effect yet with resolution "+se.GetResolution().String()+": the endpoint is called by its name, from every network")
+			c.without(at.field("network"), "has no effect yet with resolution "+se.GetResolution().String()+": proxies of every network resolve the endpoint's name themselves")
 		}
 		for name := range e.GetPorts() {
-			if !names[name] {
-				c.at(at.field("ports").entry(name), "use the name of one of spec.ports", "the entry has no port %q", name)
-			}
+			c.errorIf(!slices.ContainsFunc(se.GetPorts(), func(p *networking.ServicePort) bool { return p.GetName() == name }),
+				at.field("ports").entry(name), "use the name of one of spec.ports", "the entry has no port %q", name)
 		}
 	}
 }
 
-// entryAddress checks the address of an endpoint by how it is resolved.
+// entryAddress checks the address of an endpoint, for the entry's resolution.
 func (c *checker) entryAddress(at *fieldPath, e *networking.WorkloadEntry, se *networking.ServiceEntry) {
 	a := e.GetAddress()
 	static := se.GetResolution() == networking.ServiceEntry_STATIC
 	switch {
-	case a == "" && e.GetNetwork() != "": // reached by the gateways of the network
+	case a == "" && e.GetNetwork() != "": // proxies go through the network's gateways
 	case strings.HasPrefix(a, unixPrefix):
 		c.unix(at, a)
 		if !static {
-			c.at(at, "use resolution STATIC", "a socket does not go with resolution %s", se.GetResolution())
+			c.errorf(at, "use resolution STATIC", "a socket does not go with resolution %s", se.GetResolution())
 		} else if len(se.GetPorts()) > 1 {
-			c.at(at, "leave one port", "a socket serves one port, and the entry has %d", len(se.GetPorts()))
+			c.errorf(at, "leave one port", "a socket serves one port, and the entry has %d", len(se.GetPorts()))
 		}
-	case isIP(a):
 	case static:
-		c.at(at, "write an IP address, or use resolution DNS", "%q is no IP address", a)
+		c.errorIf(!isIP(a), at, "write an IP address, or use resolution DNS", "%q is not an IP address", a)
 	default:
-		c.host(at, a, false)
+		c.hostOrIP(at, a, false)
 	}
 }
 
 // workload checks what endpoints and WorkloadEntries have in common.
 func (c *checker) workload(at *fieldPath, e *networking.WorkloadEntry) {
 	ports := at.field("ports")
-	for _, name := range sortedKeys(e.GetPorts()) {
-		c.port(ports.entry(name), e.GetPorts()[name])
-		if strings.HasPrefix(e.GetAddress(), unixPrefix) {
-			c.at(ports, "remove them", "a socket has no ports")
-		}
+	for name, n := range e.GetPorts() {
+		c.port(ports.entry(name), n)
 	}
+	c.errorIf(len(e.GetPorts()) > 0 && strings.HasPrefix(e.GetAddress(), unixPrefix), ports, "remove them", "a socket has no ports")
 	c.labels(at.field("labels"), e.GetLabels())
-	if parts := strings.Split(e.GetLocality(), "/"); e.GetLocality() != "" && (len(parts) > 3 || slices.Contains(parts, "")) {
-		c.at(at.field("locality"), "write region, region/zone or region/zone/subzone", "%q is no locality", e.GetLocality())
-	}
+	l := e.GetLocality()
+	c.errorIf(strings.Count(l, "/") > 2 || strings.HasPrefix(l, "/") || strings.HasSuffix(l, "/") || strings.Contains(l, "//"),
+		at.field("locality"), "write region, region/zone or region/zone/subzone", "%q is not a locality", l)
 }
 
-func WorkloadEntry(m proto.Message) []problem.Problem {
+// WorkloadEntry checks a WorkloadEntry.
+func WorkloadEntry(m proto.Message) []problem.Diagnostic {
 	e := m.(*networking.WorkloadEntry)
 	c := checker{}
 	at := root.field("address")
 	switch a := e.GetAddress(); {
 	case a == "":
-		if e.GetNetwork() == "" {
-			c.at(at, "write an address, or the network through whose gateways it is reached", "is missing")
-		}
+		c.errorIf(e.GetNetwork() == "", at, "write an address, or the network through whose gateways it is reached", isMissing)
 	case strings.HasPrefix(a, unixPrefix):
 		c.unix(at, a)
-	case !isIP(a):
-		c.host(at, a, false)
+	default:
+		c.hostOrIP(at, a, false)
 	}
 	c.workload(root, e)
-	c.noEffect("WorkloadEntry", m)
 	return c.result()
 }
 
-// serviceEntryEndpointsOnly: with names to resolve, endpoints are part of the
-// cluster.
+// ServiceEntryEndpointsOnly reports whether a change from old to new changes
+// nothing but endpoints. With names to resolve, endpoints are part of the cluster.
 func ServiceEntryEndpointsOnly(old, new proto.Message) bool {
 	a, isA := old.(*networking.ServiceEntry)
 	b, isB := new.(*networking.ServiceEntry)

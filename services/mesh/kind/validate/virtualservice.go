@@ -11,20 +11,18 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-const meshGateway = "mesh" // stands for all sidecars (VS-2)
+const meshGateway = "mesh" // all sidecars (VS-2)
 
-func VirtualService(m proto.Message) []problem.Problem {
+// VirtualService checks a VirtualService.
+func VirtualService(m proto.Message) []problem.Diagnostic {
 	vs := m.(*networking.VirtualService)
-	c := checker{}
+	c := checker{kind: "VirtualService"}
 	delegate := len(vs.GetHosts()) == 0 // VS-4
-	if delegate {
-		c.delegate(vs)
-	}
+	c.errorIf(delegate && len(vs.GetGateways()) > 0, root.field("hosts"), "add the hosts; only a delegate, which has no gateways, goes without", isEmpty)
+	c.errorIf(delegate && len(vs.GetTls())+len(vs.GetTcp()) > 0, root.field("hosts"), "add the hosts; only a delegate, which has nothing but http, goes without", isEmpty)
 	c.virtualHosts(vs)
 	c.gateways(root.field("gateways"), vs.GetGateways())
-	if len(vs.GetHttp()) == 0 && len(vs.GetTls()) == 0 && len(vs.GetTcp()) == 0 {
-		c.at(root, "write http, tls or tcp", "has no routes")
-	}
+	c.errorIf(len(vs.GetHttp())+len(vs.GetTls())+len(vs.GetTcp()) == 0, root, "write http, tls or tcp", "has no routes")
 	for i, r := range vs.GetHttp() {
 		c.httpRoute(root.field("http").item(i), r, delegate)
 	}
@@ -32,26 +30,17 @@ func VirtualService(m proto.Message) []problem.Problem {
 	for i, r := range vs.GetTls() {
 		c.tlsRoute(root.field("tls").item(i), r, vs.GetHosts())
 	}
+	c.noEffect(len(vs.GetTls()) > 0, root.field("tls"))
 	for i, r := range vs.GetTcp() {
 		at := root.field("tcp").item(i)
 		for j, m := range r.GetMatch() {
 			c.layer4(at.field("match").item(j), m)
+			c.noEffect(m.GetSourceSubnet() != "", at.field("match").item(j).field("sourceSubnet"))
 		}
 		c.routeDestinations(at.field("route"), r.GetRoute())
 	}
 	c.exportTo(root.field("exportTo"), vs.GetExportTo())
-	c.noEffect("VirtualService", m)
 	return c.result()
-}
-
-// delegate checks a VirtualService without hosts.
-func (c *checker) delegate(vs *networking.VirtualService) {
-	if len(vs.GetGateways()) > 0 {
-		c.at(root.field("hosts"), "add the hosts; only a delegate, which has no gateways, goes without", "is empty")
-	}
-	if len(vs.GetTls()) > 0 || len(vs.GetTcp()) > 0 {
-		c.at(root.field("hosts"), "add the hosts; only a delegate, which has nothing but http, goes without", "is empty")
-	}
 }
 
 func (c *checker) virtualHosts(vs *networking.VirtualService) {
@@ -60,11 +49,11 @@ func (c *checker) virtualHosts(vs *networking.VirtualService) {
 		at := root.field("hosts").item(i)
 		switch {
 		case slices.Contains(vs.GetHosts()[:i], h):
-			c.at(at, "leave one of them", "%q is there twice", h)
+			c.errorf(at, leaveOne, isTwice, h)
 		case h == "*" && mesh:
-			c.at(at, "name the hosts, or the gateways that it is for", "stands for every host, which is for gateways only")
-		case !isIP(h):
-			c.host(at, h, true)
+			c.errorf(at, "name the hosts, or the gateways that it is for", "matches every host, which is for gateways only")
+		default:
+			c.hostOrIP(at, h, true)
 		}
 	}
 }
@@ -72,48 +61,40 @@ func (c *checker) virtualHosts(vs *networking.VirtualService) {
 // gateways checks names of Gateways: name, or namespace/name.
 func (c *checker) gateways(at *fieldPath, names []string) {
 	for i, g := range names {
-		parts := strings.Split(g, "/")
-		ok := len(parts) <= 2
-		if len(parts) == 2 {
-			ok = label.MatchString(parts[0]) || parts[0] == "."
+		ns, name, ok := strings.Cut(g, "/")
+		if !ok {
+			ns, name = ".", g
 		}
-		if !ok || !isHost(parts[len(parts)-1], false) {
-			c.at(at.item(i), "write name, namespace/name or "+meshGateway, "%q is no name of a Gateway", g)
-		}
+		c.errorIf(ns != "." && !isNamespace(ns) || !isHost(name, false), at.item(i), "write name, namespace/name or "+meshGateway, "%q is not a Gateway name", g)
 	}
 }
 
-// reachable warns of routes behind one that takes all requests (VSM-1).
+// reachable warns of a route behind one that takes all requests (VSM-1).
 func (c *checker) reachable(routes []*networking.HTTPRoute) {
 	for i, r := range routes {
 		if len(r.GetMatch()) == 0 && i+1 < len(routes) {
-			c.warn(root.field("http").item(i+1), "move it up, or remove it", "is never reached: http[%d] takes all requests", i)
+			c.warnf(root.field("http").item(i+1), "move it up, or remove it", "is never reached: http[%d] takes all requests", i)
 			return
 		}
 	}
 }
 
 func (c *checker) tlsRoute(at *fieldPath, r *networking.TLSRoute, hosts []string) {
-	if len(r.GetMatch()) == 0 {
-		c.at(at.field("match"), "say which connections, by sniHosts", "is empty")
-	}
+	c.errorIf(len(r.GetMatch()) == 0, at.field("match"), "select connections by sniHosts", isEmpty)
 	for i, m := range r.GetMatch() {
 		field := at.field("match").item(i)
-		if len(m.GetSniHosts()) == 0 {
-			c.at(field.field("sniHosts"), "name the hosts", "is empty")
-		}
+		c.errorIf(len(m.GetSniHosts()) == 0, field.field("sniHosts"), "name the hosts", isEmpty)
 		for j, h := range m.GetSniHosts() {
 			c.host(field.field("sniHosts").item(j), h, true)
-			if !slices.ContainsFunc(hosts, func(of string) bool { return within(h, of) }) {
-				c.at(field.field("sniHosts").item(j), "add it to spec.hosts", "%q is none of spec.hosts", h)
-			}
+			c.errorIf(!slices.ContainsFunc(hosts, func(of string) bool { return within(h, of) }),
+				field.field("sniHosts").item(j), "add it to spec.hosts", "%q is none of spec.hosts", h)
 		}
 		c.layer4(field, m)
 	}
 	c.routeDestinations(at.field("route"), r.GetRoute())
 }
 
-// within says whether all that host stands for is stood for by of.
+// within reports whether of matches every name that host matches.
 func within(host, of string) bool {
 	return host == of || isWildcard(of) && strings.HasSuffix(host, of[1:])
 }
@@ -132,13 +113,9 @@ func (c *checker) layer4(at *fieldPath, m layer4Matcher) {
 }
 
 func (c *checker) routeDestinations(at *fieldPath, ds []*networking.RouteDestination) {
-	if len(ds) == 0 {
-		c.at(at, "name where connections go", "is empty")
-	}
-	weights := make([]int32, len(ds))
+	c.errorIf(len(ds) == 0, at, "name where connections go", isEmpty)
 	for i, d := range ds {
 		c.destination(at.item(i).field("destination"), d.GetDestination())
-		weights[i] = d.GetWeight()
 	}
-	c.weighted(at, weights)
+	weighted(c, at, ds)
 }

@@ -19,9 +19,8 @@ const (
 )
 
 var (
-	headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
-	// operator is one of Envoy's substitutions in values of headers. Envoy
-	// rejects all routes of a port for one that it does not know.
+	// operator matches Envoy's substitutions in header values. Envoy rejects all
+	// routes of a port because of one that it does not know.
 	operator = regexp.MustCompile(`%%|%(?:` + strings.Join(operators, "|") + `)%` +
 		`|%START_TIME(?:\([^)]*\))?%` +
 		`|%(?:REQ|RESP|TRAILER|ENVIRONMENT|DYNAMIC_METADATA|UPSTREAM_METADATA|FILTER_STATE)\([^)]+\)(?::[0-9]+)?%`)
@@ -49,8 +48,8 @@ var (
 	}
 )
 
-// httpRoute checks an entry of spec.http. Of a delegate, a VirtualService that
-// others hand requests on to, not all fields may be used.
+// httpRoute checks an entry of spec.http. A delegate, a VirtualService to which
+// others hand requests on, may not use all fields.
 func (c *checker) httpRoute(at *fieldPath, r *networking.HTTPRoute, delegate bool) {
 	c.httpActions(at, r, delegate)
 	for i, m := range r.GetMatch() {
@@ -59,21 +58,20 @@ func (c *checker) httpRoute(at *fieldPath, r *networking.HTTPRoute, delegate boo
 	c.httpDestinations(at.field("route"), r.GetRoute())
 	c.redirect(at.field("redirect"), r.GetRedirect())
 	c.directResponse(at.field("directResponse"), r.GetDirectResponse())
-	c.rewrite(at, r)
+	c.rewrite(at.field("rewrite"), r)
 	c.orZero(at.field("timeout"), r.GetTimeout())
 	c.retries(at.field("retries"), r.GetRetries())
-	c.fault(at.field("fault"), r.GetFault())
+	c.delay(at.field("fault.delay"), r.GetFault().GetDelay())
+	c.abort(at.field("fault.abort"), r.GetFault().GetAbort())
 	c.mirrors(at, r)
 	c.cors(at.field("corsPolicy"), r.GetCorsPolicy())
 	c.headers(at.field("headers"), r.GetHeaders())
-	if d := r.GetDelegate(); d != nil && d.GetName() == "" {
-		c.at(at.field("delegate").field("name"), "name the VirtualService", "is missing")
-	}
+	c.errorIf(r.GetDelegate() != nil && r.GetDelegate().GetName() == "", at.field("delegate.name"), "name the VirtualService", isMissing)
 }
 
-// httpActions: a route does one thing.
+// httpActions checks that a route does one thing.
 func (c *checker) httpActions(at *fieldPath, r *networking.HTTPRoute, delegate bool) {
-	var actions []string
+	actions := make([]string, 0, 4)
 	for _, a := range []struct {
 		name string
 		set  bool
@@ -89,20 +87,18 @@ func (c *checker) httpActions(at *fieldPath, r *networking.HTTPRoute, delegate b
 	}
 	switch {
 	case len(actions) == 0:
-		c.at(at, "write one of route, redirect, directResponse or delegate", "does nothing with its requests")
+		c.errorf(at, "write one of route, redirect, directResponse or delegate", "does nothing with its requests")
 		return
 	case len(actions) > 1:
-		c.at(at, "keep one of them", "has %s at once", strings.Join(actions, " and "))
+		c.errorf(at, keepOne, "has %s at once", strings.Join(actions, " and "))
 	case actions[0] == "delegate" && delegate:
-		c.at(at.field("delegate"), "write the routes here", "a VirtualService without hosts cannot hand on further")
+		c.errorf(at.field("delegate"), "write the routes here", "a VirtualService without hosts cannot hand requests on")
 	}
 	if r.GetRedirect() != nil || r.GetDirectResponse() != nil {
-		if r.GetRewrite() != nil {
-			c.at(at.field("rewrite"), "remove it", "does not go with %s", actions[len(actions)-1])
-		}
-		if r.GetFault() != nil {
-			c.at(at.field("fault"), "remove it", "does not go with %s", actions[len(actions)-1])
-		}
+		const reason = "does not go with %s"
+		last := actions[len(actions)-1]
+		c.errorIf(r.GetRewrite() != nil, at.field("rewrite"), "remove it", reason, last)
+		c.errorIf(r.GetFault() != nil, at.field("fault"), "remove it", reason, last)
 	}
 }
 
@@ -110,46 +106,37 @@ func (c *checker) httpMatch(at *fieldPath, m *networking.HTTPMatchRequest, deleg
 	for _, f := range []struct {
 		name string
 		is   *networking.StringMatch
-	}{
-		{"uri", m.GetUri()}, {"scheme", m.GetScheme()}, {"method", m.GetMethod()}, {"authority", m.GetAuthority()},
-	} {
-		if f.is == nil {
-			continue
-		}
-		field := at.field(f.name)
-		if f.is.GetMatchType() == nil {
-			c.at(field, "write one of exact, prefix or regex", "matches nothing in particular")
-		}
-		c.stringMatch(field, f.is, delegated)
-	}
-	for _, f := range []struct {
-		name string
-		are  map[string]*networking.StringMatch
-	}{{"headers", m.GetHeaders()}, {"withoutHeaders", m.GetWithoutHeaders()}} {
-		for _, name := range sortedKeys(f.are) {
-			field := at.field(f.name).entry(name)
-			if !headerName.MatchString(strings.TrimPrefix(name, ":")) && !strings.HasPrefix(name, claimsHeader) {
-				c.at(field, "use letters, digits and -", "%q is no name of a header", name)
-			}
-			if f.are[name].GetRegex() != "*" { // any value (VSM-5)
-				c.stringMatch(field, f.are[name], delegated)
-			}
+	}{{"uri", m.GetUri()}, {"scheme", m.GetScheme()}, {"method", m.GetMethod()}, {"authority", m.GetAuthority()}} {
+		if f.is != nil {
+			c.stringMatch(at.field(f.name), f.is, true, delegated)
 		}
 	}
-	for _, name := range sortedKeys(m.GetQueryParams()) {
+	c.headerMatches(at.field("headers"), m.GetHeaders(), delegated)
+	c.headerMatches(at.field("withoutHeaders"), m.GetWithoutHeaders(), delegated)
+	for name, match := range m.GetQueryParams() {
 		field := at.field("queryParams").entry(name)
-		if name == "" {
-			c.at(field, "name the parameter", "has an empty name")
-		}
-		c.stringMatch(field, m.GetQueryParams()[name], delegated)
+		c.errorIf(name == "", field, "name the parameter", "has an empty name")
+		c.stringMatch(field, match, false, delegated)
 	}
 	if m.GetIgnoreUriCase() && m.GetUri().GetRegex() != "" {
-		c.warn(at.field("ignoreUriCase"), "begin the expression with (?i)", "does not go with a regex: case counts")
+		c.warnf(at.field("ignoreUriCase"), "begin the expression with (?i)", "does not go with a regex, which stays case-sensitive")
 	}
 	c.source(at, m)
 }
 
-// matcher is what all matches have: whose requests they are about.
+func (c *checker) headerMatches(at *fieldPath, matches map[string]*networking.StringMatch, delegated bool) {
+	for name, match := range matches {
+		field := at.entry(name)
+		if !strings.HasPrefix(name, claimsHeader) {
+			c.errorIf(!isHeader(strings.TrimPrefix(name, ":")), field, useName, "%q is not a header name", name)
+		}
+		if match.GetRegex() != "*" { // any value (VSM-5)
+			c.stringMatch(field, match, false, delegated)
+		}
+	}
+}
+
+// matcher is what all matches have in common: the source of the requests.
 type matcher interface {
 	GetPort() uint32
 	GetSourceLabels() map[string]string
@@ -158,9 +145,7 @@ type matcher interface {
 }
 
 func (c *checker) source(at *fieldPath, m matcher) {
-	if m.GetPort() != 0 {
-		c.port(at.field("port"), m.GetPort())
-	}
+	c.optionalPort(at.field("port"), m.GetPort())
 	c.labels(at.field("sourceLabels"), m.GetSourceLabels())
 	if ns := m.GetSourceNamespace(); ns != "" {
 		c.namespace(at.field("sourceNamespace"), ns)
@@ -168,17 +153,17 @@ func (c *checker) source(at *fieldPath, m matcher) {
 	c.gateways(at.field("gateways"), m.GetGateways())
 }
 
-func (c *checker) stringMatch(at *fieldPath, m *networking.StringMatch, delegated bool) {
+// stringMatch checks a match of a text; unless it must name a value, an empty
+// one matches any.
+func (c *checker) stringMatch(at *fieldPath, m *networking.StringMatch, must, delegated bool) {
 	switch t := m.GetMatchType().(type) {
+	case nil:
+		c.errorIf(must, at, "write one of exact, prefix or regex", "names no value")
 	case *networking.StringMatch_Prefix:
-		if t.Prefix == "" {
-			c.at(at.field("prefix"), "write the prefix, or leave the match out", "is empty")
-		}
+		c.errorIf(t.Prefix == "", at.field("prefix"), "write the prefix, or leave the match out", isEmpty)
 	case *networking.StringMatch_Regex:
 		c.re2(at.field("regex"), t.Regex)
-		if delegated {
-			c.at(at.field("regex"), "use exact or prefix", "does not go with a delegate: it cannot be said which matches lie within which")
-		}
+		c.errorIf(delegated, at.field("regex"), "use exact or prefix", "does not go with a delegate: meshlog cannot tell which matches a regex includes")
 	}
 }
 
@@ -186,18 +171,14 @@ func (c *checker) redirect(at *fieldPath, r *networking.HTTPRedirect) {
 	if r == nil {
 		return
 	}
-	if r.GetUri() == "" && r.GetPrefixRewrite() == "" && r.GetAuthority() == "" && r.GetScheme() == "" && r.GetRedirectPort() == nil {
-		c.at(at, "write uri, prefixRewrite, authority, scheme or port", "leads back to where the request came to")
-	}
-	if r.GetUri() != "" && r.GetPrefixRewrite() != "" {
-		c.at(at.field("prefixRewrite"), "keep one of them", "does not go with uri")
-	}
+	c.errorIf(r.GetUri() == "" && r.GetPrefixRewrite() == "" && r.GetAuthority() == "" && r.GetScheme() == "" && r.GetRedirectPort() == nil,
+		at, "write uri, prefixRewrite, authority, scheme or port", "redirects requests to where they went")
+	c.errorIf(r.GetUri() != "" && r.GetPrefixRewrite() != "", at.field("prefixRewrite"), keepOne, "does not go with uri")
 	if code := r.GetRedirectCode(); code != 0 && !slices.Contains(redirects, code) {
-		c.at(at.field("redirectCode"), "use 301, 302, 303, 307 or 308", "%d is no redirect", code)
+		c.errorf(at.field("redirectCode"), "use 301, 302, 303, 307 or 308", "%d is not a redirect", code)
 	}
-	if s := r.GetScheme(); s != "" && s != "http" && s != "https" {
-		c.at(at.field("scheme"), "use http or https", "%q is no scheme", s)
-	}
+	s := r.GetScheme()
+	c.errorIf(s != "" && s != "http" && s != "https", at.field("scheme"), "use http or https", "%q is not a scheme", s)
 	if p, ok := r.GetRedirectPort().(*networking.HTTPRedirect_Port); ok {
 		c.port(at.field("port"), p.Port)
 	}
@@ -209,13 +190,13 @@ func (c *checker) directResponse(at *fieldPath, r *networking.HTTPDirectResponse
 	}
 	c.status(at.field("status"), r.GetStatus())
 	if n := max(len(r.GetBody().GetString_()), len(r.GetBody().GetBytes())); n > maxBody {
-		c.at(at.field("body"), "serve it from a service", "has %d bytes, and %d are the most", n, maxBody)
+		c.errorf(at.field("body"), "serve it from a service", "has %d bytes, more than %d", n, maxBody)
 	}
 }
 
 func (c *checker) status(at *fieldPath, status uint32) {
 	if status < 200 || status > 599 {
-		c.at(at, "use 200 to 599", "%d is no status of an answer", status)
+		c.errorf(at, "use 200 to 599", "%d is not a response status", status)
 	}
 }
 
@@ -224,26 +205,25 @@ func (c *checker) rewrite(at *fieldPath, r *networking.HTTPRoute) {
 	if w == nil {
 		return
 	}
-	field := at.field("rewrite")
 	re := w.GetUriRegexRewrite()
-	if w.GetUri() == "" && w.GetAuthority() == "" && re == nil {
-		c.at(field, "write uri, uriRegexRewrite or authority", "is empty")
-	}
+	c.errorIf(w.GetUri() == "" && w.GetAuthority() == "" && re == nil, at, "write uri, uriRegexRewrite or authority", isEmpty)
 	if re != nil {
-		if w.GetUri() != "" {
-			c.at(field.field("uriRegexRewrite"), "keep one of them", "does not go with uri")
-		}
-		c.regexRewrite(field.field("uriRegexRewrite"), re)
+		c.errorIf(w.GetUri() != "", at.field("uriRegexRewrite"), keepOne, "does not go with uri")
+		c.regexRewrite(at.field("uriRegexRewrite"), re)
 	}
 	if w.GetAuthority() != "" {
-		for _, ops := range []map[string]string{r.GetHeaders().GetRequest().GetSet(), r.GetHeaders().GetRequest().GetAdd()} {
-			for name := range ops {
-				if isAuthority(name) {
-					c.at(field.field("authority"), "keep one of them", "headers.request sets %s too", name)
-				}
-			}
+		ops := r.GetHeaders().GetRequest()
+		c.errorIf(setsAuthority(ops.GetSet()) || setsAuthority(ops.GetAdd()), at.field("authority"), keepOne, "headers.request sets the host too")
+	}
+}
+
+func setsAuthority(headers map[string]string) bool {
+	for name := range headers {
+		if isAuthority(name) {
+			return true
 		}
 	}
+	return false
 }
 
 func (c *checker) regexRewrite(at *fieldPath, re *networking.RegexRewrite) {
@@ -253,56 +233,58 @@ func (c *checker) regexRewrite(at *fieldPath, re *networking.RegexRewrite) {
 		return
 	}
 	for _, ref := range backRef.FindAllString(re.GetRewrite(), -1) {
-		if n, _ := strconv.Atoi(ref[1:]); n > expr.MaxCap() {
-			c.at(at.field("rewrite"), "put what is meant in match into parentheses", "%s is a group that match does not have", ref)
-		}
+		n, _ := strconv.Atoi(ref[1:])
+		c.errorIf(n > expr.MaxCap(), at.field("rewrite"), "put this part of match into parentheses", "%s is a group that match does not have", ref)
 	}
 }
 
 func (c *checker) retries(at *fieldPath, r *networking.HTTPRetry) {
-	if r == nil {
-		return
-	}
 	c.notNegative(at.field("attempts"), r.GetAttempts())
-	if r.GetAttempts() == 0 && (r.GetPerTryTimeout() != nil || r.GetRetryOn() != "" || r.GetRetryRemoteLocalities() != nil) {
-		c.at(at.field("attempts"), "say how often, or remove the rest", "is 0: nothing is retried")
-	}
+	c.errorIf(r.GetAttempts() == 0 && (r.GetPerTryTimeout() != nil || r.GetRetryOn() != "" || r.GetRetryRemoteLocalities() != nil),
+		at.field("attempts"), "write how often, or remove the rest", "is 0: there are no retries")
 	c.orZero(at.field("perTryTimeout"), r.GetPerTryTimeout())
 	c.atLeast(at.field("backoff"), r.GetBackoff(), time.Millisecond)
-	if r.GetRetryOn() == "" {
-		return
-	}
-	for _, on := range strings.Split(r.GetRetryOn(), ",") {
-		on = strings.TrimSpace(on)
-		if code, err := strconv.Atoi(on); (err != nil || code < 100 || code > 599) && !slices.Contains(retryOn, on) {
-			c.at(at.field("retryOn"), "use status codes and "+strings.Join(retryOn, ", "), "%q is no reason to retry", on)
+	for rest, more := r.GetRetryOn(), r.GetRetryOn() != ""; more; {
+		var on string
+		on, rest, more = strings.Cut(rest, ",")
+		if on = strings.TrimSpace(on); slices.Contains(retryOn, on) {
+			continue
+		}
+		if code, err := strconv.Atoi(on); err != nil || code < 100 || code > 599 {
+			c.errorf(at.field("retryOn"), "use status codes and "+strings.Join(retryOn, ", "), "%q is not a reason to retry", on)
 		}
 	}
 }
 
-func (c *checker) fault(at *fieldPath, f *networking.HTTPFaultInjection) {
-	if d := f.GetDelay(); d != nil {
-		delay := at.field("delay")
-		if d.GetHttpDelayType() == nil {
-			c.at(delay.field("fixedDelay"), "say how long", "is missing")
-		}
-		c.atLeast(delay.field("fixedDelay"), d.GetFixedDelay(), time.Millisecond)
-		c.share(delay.field("percentage"), d.GetPercentage())
-		c.percent(delay.field("percent"), float64(d.GetPercent())) //nolint:staticcheck // deprecated, and still in use
+func (c *checker) delay(at *fieldPath, d *networking.HTTPFaultInjection_Delay) {
+	if d == nil {
+		return
 	}
-	if a := f.GetAbort(); a != nil {
-		abort := at.field("abort")
-		c.share(abort.field("percentage"), a.GetPercentage())
-		switch t := a.GetErrorType().(type) {
-		case nil:
-			c.at(abort, "write httpStatus or grpcStatus", "does not say with what")
-		case *networking.HTTPFaultInjection_Abort_HttpStatus:
-			c.status(abort.field("httpStatus"), uint32(max(t.HttpStatus, 0)))
-		case *networking.HTTPFaultInjection_Abort_GrpcStatus:
-			if _, err := strconv.ParseUint(t.GrpcStatus, 10, 32); err != nil && !slices.Contains(grpcStatuses, strings.ToUpper(t.GrpcStatus)) {
-				c.at(abort.field("grpcStatus"), "use a name like UNAVAILABLE, or its number", "%q is no status of gRPC", t.GrpcStatus)
-			}
+	c.errorIf(d.GetHttpDelayType() == nil, at.field("fixedDelay"), "write how long", isMissing)
+	c.atLeast(at.field("fixedDelay"), d.GetFixedDelay(), time.Millisecond)
+	c.noEffect(d.GetExponentialDelay() != nil, at.field("exponentialDelay"))
+	c.share(at.field("percentage"), d.GetPercentage())
+	c.percent(at.field("percent"), float64(d.GetPercent())) //nolint:staticcheck // deprecated, and still in use
+}
+
+func (c *checker) abort(at *fieldPath, a *networking.HTTPFaultInjection_Abort) {
+	if a == nil {
+		return
+	}
+	c.share(at.field("percentage"), a.GetPercentage())
+	switch t := a.GetErrorType().(type) {
+	case nil:
+		c.errorf(at, "write httpStatus or grpcStatus", "names no status")
+	case *networking.HTTPFaultInjection_Abort_HttpStatus:
+		c.status(at.field("httpStatus"), uint32(max(t.HttpStatus, 0)))
+	case *networking.HTTPFaultInjection_Abort_GrpcStatus:
+		if slices.Contains(grpcStatuses, strings.ToUpper(t.GrpcStatus)) {
+			break
 		}
+		_, err := strconv.ParseUint(t.GrpcStatus, 10, 32)
+		c.errorIf(err != nil, at.field("grpcStatus"), "use a name like UNAVAILABLE, or its number", "%q is not a gRPC status", t.GrpcStatus)
+	case *networking.HTTPFaultInjection_Abort_Http2Error:
+		c.noEffect(true, at.field("http2Error"))
 	}
 }
 
@@ -310,16 +292,14 @@ func (c *checker) fault(at *fieldPath, f *networking.HTTPFaultInjection) {
 func (c *checker) share(at *fieldPath, p *networking.Percent) {
 	c.percent(at.field("value"), p.GetValue())
 	if v := p.GetValue(); v > 0 && v < 0.0001 {
-		c.at(at.field("value"), "use 0.0001 or more", "%v percent is too little to be told from none", v)
+		c.errorf(at.field("value"), "use 0.0001 or more", "Envoy rounds %v percent to 0", v)
 	}
 }
 
 func (c *checker) mirrors(at *fieldPath, r *networking.HTTPRoute) {
 	if m := r.GetMirror(); m != nil {
 		c.destination(at.field("mirror"), m)
-		if len(r.GetMirrors()) > 0 {
-			c.at(at.field("mirror"), "write all of them under mirrors", "does not go with mirrors")
-		}
+		c.errorIf(len(r.GetMirrors()) > 0, at.field("mirror"), "write all of them under mirrors", "does not go with mirrors")
 	}
 	c.share(at.field("mirrorPercentage"), r.GetMirrorPercentage())
 	c.percent(at.field("mirrorPercent"), float64(r.GetMirrorPercent().GetValue())) //nolint:staticcheck // deprecated, and still in use
@@ -332,69 +312,61 @@ func (c *checker) mirrors(at *fieldPath, r *networking.HTTPRoute) {
 
 func (c *checker) cors(at *fieldPath, p *networking.CorsPolicy) {
 	for i, o := range p.GetAllowOrigins() {
-		field := at.field("allowOrigins").item(i)
-		if o.GetMatchType() == nil {
-			c.at(field, "write one of exact, prefix or regex", "matches nothing in particular")
-		}
-		c.stringMatch(field, o, false)
+		c.stringMatch(at.field("allowOrigins").item(i), o, true, false)
 	}
 	for i, m := range p.GetAllowMethods() {
 		if m != "*" && !slices.Contains(methods, m) {
-			c.at(at.field("allowMethods").item(i), "use "+strings.Join(methods, ", ")+" or *", "%q is no method of HTTP", m)
+			c.errorf(at.field("allowMethods").item(i), "use "+strings.Join(methods, ", ")+" or *", "%q is not an HTTP method", m)
 		}
 	}
-	for _, names := range []struct {
-		field string
-		are   []string
-	}{{"allowHeaders", p.GetAllowHeaders()}, {"exposeHeaders", p.GetExposeHeaders()}} {
-		for i, n := range names.are {
-			if !headerName.MatchString(n) {
-				c.at(at.field(names.field).item(i), "use letters, digits and -", "%q is no name of a header", n)
-			}
-		}
+	for i, name := range p.GetAllowHeaders() {
+		c.header(at.field("allowHeaders").item(i), name)
+	}
+	for i, name := range p.GetExposeHeaders() {
+		c.header(at.field("exposeHeaders").item(i), name)
 	}
 	c.orZero(at.field("maxAge"), p.GetMaxAge())
 	if p.GetMaxAge().GetNanos() != 0 {
-		c.at(at.field("maxAge"), "use whole seconds", "%s has a fraction of a second", p.GetMaxAge().AsDuration())
+		c.errorf(at.field("maxAge"), "use whole seconds", "%s has a fraction of a second", p.GetMaxAge().AsDuration())
 	}
 }
 
-// headers checks what is done to headers. The authority may be set, on
-// requests; no other name that begins with a colon may.
+// headers checks changes of headers. A request's authority may be set; no other
+// header whose name begins with a colon may.
 func (c *checker) headers(at *fieldPath, h *networking.Headers) {
 	c.headerOps(at.field("request"), h.GetRequest(), true)
 	c.headerOps(at.field("response"), h.GetResponse(), false)
 }
 
 func (c *checker) headerOps(at *fieldPath, ops *networking.Headers_HeaderOperations, request bool) {
-	for _, values := range []struct {
-		field string
-		are   map[string]string
-	}{{"set", ops.GetSet()}, {"add", ops.GetAdd()}} {
-		for _, name := range sortedKeys(values.are) {
-			field, value := at.field(values.field).entry(name), values.are[name]
-			if !request || !isAuthority(name) {
-				c.changedHeader(field, name)
-			}
-			if strings.ContainsAny(value, "\x00\r\n") {
-				c.at(field, "write it on one line", "%q is no value of a header", value)
-			} else if strings.Contains(operator.ReplaceAllString(value, ""), "%") {
-				c.at(field, "write %% for a percent sign, or one of Envoy's operators, like %REQ(name)%", "%q has a %% that begins nothing", value)
-			}
-		}
-	}
+	c.headerValues(at.field("set"), ops.GetSet(), request)
+	c.headerValues(at.field("add"), ops.GetAdd(), request)
 	for i, name := range ops.GetRemove() {
 		c.changedHeader(at.field("remove").item(i), name)
 	}
 }
 
-func (c *checker) changedHeader(at *fieldPath, name string) {
-	switch {
-	case isAuthority(name) || strings.HasPrefix(name, ":"):
-		c.at(at, "use rewrite for host and path", "header %q cannot be changed here", name)
-	case !headerName.MatchString(name):
-		c.at(at, "use letters, digits and -", "%q is no name of a header", name)
+func (c *checker) headerValues(at *fieldPath, values map[string]string, request bool) {
+	for name, value := range values {
+		field := at.entry(name)
+		if !request || !isAuthority(name) {
+			c.changedHeader(field, name)
+		}
+		switch {
+		case strings.ContainsAny(value, "\x00\r\n"):
+			c.errorf(field, "write it on one line", "%q is not a header value", value)
+		case strings.Contains(value, "%") && strings.Contains(operator.ReplaceAllString(value, ""), "%"):
+			c.errorf(field, "write %% for a percent sign, or one of Envoy's operators, like %REQ(name)%", "%q has a %% that begins no operator", value)
+		}
 	}
+}
+
+func (c *checker) changedHeader(at *fieldPath, name string) {
+	if isAuthority(name) || strings.HasPrefix(name, ":") {
+		c.errorf(at, "use rewrite for host and path", "header %q cannot be changed here", name)
+		return
+	}
+	c.header(at, name)
 }
 
 func isAuthority(header string) bool {
@@ -402,41 +374,39 @@ func isAuthority(header string) bool {
 }
 
 func (c *checker) httpDestinations(at *fieldPath, ds []*networking.HTTPRouteDestination) {
-	weights := make([]int32, len(ds))
 	for i, d := range ds {
 		c.destination(at.item(i).field("destination"), d.GetDestination())
 		c.headers(at.item(i).field("headers"), d.GetHeaders())
-		weights[i] = d.GetWeight()
 	}
-	c.weighted(at, weights)
+	weighted(c, at, ds)
 }
 
 // weighted checks the weights of destinations (VSA-2).
-func (c *checker) weighted(at *fieldPath, weights []int32) {
+func weighted[D interface{ GetWeight() int32 }](c *checker, at *fieldPath, ds []D) {
 	var sum int64
-	for i, w := range weights {
-		c.notNegative(at.item(i).field("weight"), w)
-		sum += int64(w)
+	for i, d := range ds {
+		c.notNegative(at.item(i).field("weight"), d.GetWeight())
+		sum += int64(d.GetWeight())
 	}
-	if len(weights) > 1 && (sum <= 0 || sum > math.MaxUint32) {
-		c.at(at, "give weights whose sum is 100", "the weights add up to %d", sum)
+	if len(ds) > 1 && (sum <= 0 || sum > math.MaxUint32) {
+		c.errorf(at, weightsOf100, weightsAddUp, sum)
 	}
 }
 
 func (c *checker) destination(at *fieldPath, d *networking.Destination) {
 	if d == nil {
-		c.at(at, "name the host that requests go to", "is missing")
+		c.errorf(at, "name the host that requests go to", isMissing)
 		return
 	}
 	if d.GetHost() == "*" {
-		c.at(at.field("host"), "name one host", "%q is no destination", d.GetHost())
+		c.errorf(at.field("host"), "name one host", "%q is not a destination", d.GetHost())
 	} else {
 		c.host(at.field("host"), d.GetHost(), true)
 	}
-	if s := d.GetSubset(); s != "" && !isHostLabel(s) {
-		c.at(at.field("subset"), "use letters, digits and -", "%q is no name of a subset", s)
+	if d.GetSubset() != "" {
+		c.subset(at.field("subset"), d.GetSubset())
 	}
 	if d.GetPort() != nil {
-		c.port(at.field("port").field("number"), d.GetPort().GetNumber())
+		c.port(at.field("port.number"), d.GetPort().GetNumber())
 	}
 }

@@ -121,10 +121,3 @@ func otherCluster(allowAny bool) string {
 	}
 	return piece.BlackHoleCluster
 }
-
-// diagnosed reports a problem that was found while the parts were collected.
-type diagnosed struct{ diagnostic problem.Diagnostic }
-
-func (p diagnosed) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	return nil, []problem.Diagnostic{p.diagnostic}
-}

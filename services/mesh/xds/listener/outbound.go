@@ -59,9 +59,9 @@ type outbound struct {
 }
 
 func (o *outbound) report(key ident.Key, field, reason, advice, effect string) {
-	o.problems = append(o.problems, diagnosed{problem.Diagnostic{
+	o.problems = append(o.problems, piece.Problem{
 		Severity: problem.Warning, Code: "conflict", Key: key, Field: field, Reason: reason, Advice: advice, Effect: effect,
-	}})
+	})
 }
 
 // reserve takes a place for the sidecar itself: no two listeners may have one

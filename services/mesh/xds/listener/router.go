@@ -34,7 +34,7 @@ func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 		}
 	}
 	for _, d := range problems {
-		parts = append(parts, diagnosed{d})
+		parts = append(parts, piece.Problem(d))
 	}
 	return parts
 }

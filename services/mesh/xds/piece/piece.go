@@ -23,6 +23,15 @@ type Part interface {
 	Make(r *index.Reader) ([]Piece, []problem.Diagnostic)
 }
 
+// Problem is a Part that makes nothing: it reports what was found while the
+// other parts were put together.
+type Problem problem.Diagnostic
+
+// Make implements Part.
+func (p Problem) Make(*index.Reader) ([]Piece, []problem.Diagnostic) {
+	return nil, []problem.Diagnostic{problem.Diagnostic(p)}
+}
+
 // Piece is a whole resource, or a part of one that many resources may share.
 // The bytes of protobuf messages can be concatenated, so a virtual host is
 // encoded once for every RouteConfiguration that has it.

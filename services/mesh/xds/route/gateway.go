@@ -26,7 +26,7 @@ func routerParts(r *index.Reader, class index.RDSClass) []piece.Part {
 		}
 	}
 	for _, d := range problems {
-		parts = append(parts, diagnosed{d})
+		parts = append(parts, piece.Problem(d))
 	}
 	return parts
 }

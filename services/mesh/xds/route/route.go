@@ -90,10 +90,3 @@ func (c catchAll) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 func AllowsAny(mesh *meshconfig.MeshConfig) bool {
 	return mesh.GetOutboundTrafficPolicy().GetMode() != meshconfig.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
 }
-
-// diagnosed reports a problem that was found while the parts were collected.
-type diagnosed struct{ diagnostic problem.Diagnostic }
-
-func (p diagnosed) Make(*index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	return nil, []problem.Diagnostic{p.diagnostic}
-}
