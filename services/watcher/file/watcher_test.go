@@ -342,7 +342,7 @@ func TestBroken(t *testing.T) {
 	r.write("a.yaml", docs(policy("a1", "y"), policy("a2", "x"))) // as it was
 	r.want("problems a.yaml")
 	r.write("a.yaml", "") // written to
-	r.want("problems a.yaml\n  error unreadable a.yaml:1 : the file is empty, as one that is being written")
+	r.want("problems a.yaml\n  error unreadable a.yaml:1 : the file is empty; its writer may not have finished")
 	r.write("a.yaml", docs(policy("a2", "y")))
 	r.want("change\n  delete Resource default/a1 a.yaml:1\n  Resource default/a2 a.yaml:1 ", "problems a.yaml")
 }
@@ -485,7 +485,7 @@ func TestReports(t *testing.T) {
 	want := []string{
 		"problems a.yaml\n  error duplicate a.yaml:6 metadata.name: Resource default/x is in a.yaml:1 already",
 		"problems b.yaml\n  error duplicate b.yaml:1 metadata.name: Resource default/x is in a.yaml:1 already",
-		"problems c.yaml\n  warning unknown-kind c.yaml:1 kind: apiVersion apps/v1, kind Deployment is not known here",
+		"problems c.yaml\n  warning unknown-kind c.yaml:1 kind: meshlog does not know apiVersion apps/v1, kind Deployment",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -502,9 +502,9 @@ func TestMisnamedKind(t *testing.T) {
 	r := start(t, dirWith(t, "a.yaml", policy("a", "x"), "b.yaml", policy("b", "x")))
 	r.want("list\n  Resource default/a a.yaml:1 \n  Resource default/b b.yaml:1 ")
 	r.write("a.yaml", strings.Replace(policy("a", "x"), "Resource", "Resorce", 1))
-	r.want("problems a.yaml\n  error unknown-kind a.yaml:1 kind: apiVersion envoy.meshlog.dev/v1, kind Resorce is not known here")
+	r.want("problems a.yaml\n  error unknown-kind a.yaml:1 kind: meshlog does not know apiVersion envoy.meshlog.dev/v1, kind Resorce")
 	r.write("b.yaml", strings.Replace(policy("b", "x"), "dev/v1", "dev/v2", 1))
-	r.want("problems b.yaml\n  error unknown-kind b.yaml:1 kind: apiVersion envoy.meshlog.dev/v2, kind Resource is not known here")
+	r.want("problems b.yaml\n  error unknown-kind b.yaml:1 kind: meshlog does not know apiVersion envoy.meshlog.dev/v2, kind Resource")
 }
 
 // TestSinkEnds: what the sink says ends the run.
@@ -540,7 +540,7 @@ func TestSecret(t *testing.T) {
 	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: key}\nstringData: {tls.key: private}\n"
 	r := start(t, dirWith(t, "a.yaml", docs(secret, policy("a", "x"))))
 	r.want("list\n  Resource default/a a.yaml:6 ")
-	r.want("problems a.yaml\n  error secret a.yaml:1 kind: a Secret does not go on the log: whoever reads the log would read the key")
+	r.want("problems a.yaml\n  error secret a.yaml:1 kind: a Secret does not go on the log, whose readers could all read the key")
 }
 
 // TestInlineKey holds that neither an object with a private key in it nor one
