@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// BenchmarkValidate is what the fold pays for an object.
+// BenchmarkValidate measures the decoding and validation of an object.
 func BenchmarkValidate(b *testing.B) {
 	for _, endpoints := range []int{3, 1000} {
 		benchmark(b, fmt.Sprintf("Resource/endpoints=%d", endpoints), "Resource",
@@ -26,7 +26,7 @@ func BenchmarkValidate(b *testing.B) {
 	}
 }
 
-// repeat is a list of n elements with two numbers each.
+// repeat returns a list of n elements with two numbers each.
 func repeat(n int, format string) string {
 	var list []string
 	for i := range n {

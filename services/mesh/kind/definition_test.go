@@ -15,7 +15,7 @@ import (
 	"meshlog.dev/services/mesh/kind"
 )
 
-// definition is what counts here of a CustomResourceDefinition.
+// definition holds the parts of a CustomResourceDefinition that the test reads.
 type definition struct {
 	Spec struct {
 		Group    string
@@ -33,12 +33,12 @@ type schema struct {
 	Properties map[string]*schema
 	Items      *schema
 	Enum       []string
-	// Open: it takes fields that it does not name.
+	// Open: the schema takes fields that it does not name.
 	Open bool `json:"x-kubernetes-preserve-unknown-fields"`
 }
 
-// TestDefinitions holds the definitions of meshlog's own kinds to the table and
-// to the protobuf types: what one takes the other takes, by the same name.
+// TestDefinitions: the definitions of meshlog's own kinds have the fields of the
+// protobuf types in the table, with the same names.
 func TestDefinitions(t *testing.T) {
 	const dir = "../../../deploy/kubernetes/crds"
 	var own []string
@@ -115,7 +115,7 @@ func checkSchema(t *testing.T, path string, s *schema, m protoreflect.MessageDes
 	}
 }
 
-// schemaTypes are the types of values by their type in protobuf.
+// schemaTypes maps protobuf types to types in a schema.
 var schemaTypes = map[protoreflect.Kind]string{
 	protoreflect.StringKind: "string", protoreflect.BoolKind: "boolean", protoreflect.Uint32Kind: "integer",
 }
@@ -141,8 +141,8 @@ func checkField(t *testing.T, path string, s *schema, f protoreflect.FieldDescri
 	}
 }
 
-// TestDefinitionOfResource: the types of Envoy that the definition takes are
-// those that are served.
+// TestDefinitionOfResource: the definition takes exactly the Envoy types that
+// meshlog serves.
 func TestDefinitionOfResource(t *testing.T) {
 	b, err := os.ReadFile("../../../deploy/kubernetes/crds/resources.yaml")
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
-// Document is a payload of the log as JSON, as its source would write it: the
-// spec of an Istio kind, the whole of others. Equal payloads have equal
-// documents. The error says why this build cannot read it.
+// Document returns a payload of the log as JSON, as its source would write it:
+// the spec of an Istio kind, the whole object of other kinds. Equal payloads have
+// equal documents. It is an error if this build cannot read the payload.
 func Document(name, typeURL string, b []byte) (json.RawMessage, error) {
 	k, ok := ByName(name)
 	if !ok {

@@ -10,8 +10,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// TestDurations holds that durations are read as Istio's users write them,
-// wherever they are, and that lines stay what they are.
+// TestDurations: DecodeJSON reads durations as users of Istio write them,
+// wherever they are, and keeps the numbers of lines.
 func TestDurations(t *testing.T) {
 	for _, c := range []struct{ name, kind, json, want string }{
 		{"forms", "VirtualService", `{"http": [{"timeout": "1m30s"}, {"timeout": "250ms"}, {"timeout": "0s"}, {"timeout": "2.5s"}, {"retries": {"per_try_timeout": "-1h"}}]}`,

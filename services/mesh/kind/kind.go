@@ -1,7 +1,7 @@
-// Package kind is the one table of the kinds of objects that meshlog knows:
+// Package kind holds the one table of the kinds of objects that meshlog knows:
 // group, versions and name, the protobuf type of the payload, scope,
-// validation, and which changes concern endpoints only. What to watch, which
-// file documents to accept and what is valid is derived from it.
+// validation, and which changes concern endpoints only. The watchers derive from
+// it what they watch and which documents they accept.
 //
 // It is pure.
 package kind
@@ -15,29 +15,29 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Kind is one row of the table. Nobody writes to it.
+// Kind is one row of the table. It is read-only.
 type Kind struct {
 	Group    string   // "networking.istio.io"; empty for the core of Kubernetes
 	Versions []string // accepted ones, the preferred first
 	// Name is unique in the table and part of an object's key. It is the kind
-	// that a document names; of two groups with the same one, that of
-	// Kubernetes has the prefix "Kubernetes", as in Istio: KubernetesGateway.
+	// that a document names. If two groups have the same kind, the Kubernetes
+	// group's has the prefix "Kubernetes", as in Istio: KubernetesGateway.
 	Name string
-	// Document is the kind that a document names, where it is not Name.
+	// Document is the kind that a document names, if it is not Name.
 	Document   string
 	Namespaced bool
-	// Only is the one object name that counts; empty: all do.
+	// Only is the name of the one object that has an effect; empty: all have.
 	Only string
-	// ClusterOnly: it is taken from clusters, and never from files.
+	// ClusterOnly: watchers take it from clusters, and never from files.
 	ClusterOnly bool
 	// TypeURL of the payload on the log.
 	TypeURL string
 	// Form says how an object becomes a payload.
 	Form Form
-	// Meaning says what comes of it in this build.
+	// Meaning says what this build does with it.
 	Meaning Meaning
-	// Security says that the kind fails closed: a value that cannot be read
-	// never falls back silently.
+	// Security: the kind fails closed. A value that cannot be read never falls
+	// back silently.
 	Security bool
 
 	new           func() proto.Message
@@ -45,37 +45,36 @@ type Kind struct {
 	endpointsOnly func(old, new proto.Message) bool
 }
 
-// Form says how an object of a source becomes a payload.
+// Form tells how an object of a source becomes a payload.
 type Form uint8
 
 // Forms of kinds.
 const (
 	// Spec: the payload is the object's spec, proto3 JSON.
 	Spec Form = iota
-	// Whole: the payload is a registry.v1.Object, which FromObject makes of
-	// the whole object; no schema is known, all fields are taken.
+	// Whole: the payload is a registry.v1.Object, which FromObject makes from
+	// the whole object: without a schema, it takes all fields.
 	Whole
-	// Converted: what the payload says is taken from a Kubernetes object by
-	// mesh/kubeconv.
+	// Converted: mesh/kubeconv makes the payload from a Kubernetes object.
 	Converted
 )
 
-// Meaning is what this build makes of the objects of a kind.
+// Meaning is what this build does with the objects of a kind.
 type Meaning uint8
 
 // Meanings of kinds.
 const (
-	// NotYet: they are carried on the log and have no effect.
+	// NotYet: the log carries them; they have no effect.
 	NotYet Meaning = iota
-	// Context: others are understood by them; alone they have no effect.
+	// Context: they complete other objects; alone they have no effect.
 	Context
-	// Served: proxies are configured by them.
+	// Served: they configure proxies.
 	Served
 )
 
 const typePrefix = "type.googleapis.com/"
 
-// All is the table, sorted by name.
+// All returns the table, sorted by name.
 func All() []*Kind {
 	all := slices.Clone(table)
 	slices.SortFunc(all, func(a, b *Kind) int { return cmp.Compare(a.Name, b.Name) })
@@ -106,10 +105,10 @@ func ByGVK(group, version, document string) (*Kind, bool) {
 	return nil, false
 }
 
-// DocumentKind is what a document of this kind writes as kind.
+// DocumentKind returns the kind that a document of this kind names.
 func (k *Kind) DocumentKind() string { return cmp.Or(k.Document, k.Name) }
 
-// APIVersion is what a document of this kind writes as apiVersion.
+// APIVersion returns the preferred apiVersion for a document of this kind.
 func (k *Kind) APIVersion() string {
 	if k.Group == coreGroup {
 		return k.Versions[0]
@@ -117,9 +116,9 @@ func (k *Kind) APIVersion() string {
 	return k.Group + "/" + k.Versions[0]
 }
 
-// Validate says what is wrong in m, a message that Decode or DecodeJSON of
-// this kind returned; what is only a warning last, and cut after 20. Without a
-// Problem that is more than a warning the object is good.
+// Validate returns the problems in m, a message that Decode or DecodeJSON of this
+// kind returned: errors first, and at most 20. The object is good unless one is
+// an error. A good object costs no allocation.
 func (k *Kind) Validate(m proto.Message) []problem.Diagnostic {
 	if k.validate == nil {
 		return nil
@@ -127,8 +126,8 @@ func (k *Kind) Validate(m proto.Message) []problem.Diagnostic {
 	return k.validate(m)
 }
 
-// EndpointsOnly says whether going from old to new, either of which may be nil
-// for an object that was or is not there, changes nothing but endpoints.
+// EndpointsOnly reports whether the change from old to new changes nothing but
+// endpoints. nil stands for no object.
 func (k *Kind) EndpointsOnly(old, new proto.Message) bool {
 	return k.endpointsOnly != nil && k.endpointsOnly(old, new)
 }

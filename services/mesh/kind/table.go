@@ -39,7 +39,7 @@ var (
 	gatewayFromAlpha = []string{"v1", "v1alpha3", "v1alpha2"}
 )
 
-// table is in the order in which people read about it.
+// table is in the order of the documentation.
 var table = []*Kind{
 	of[networking.ServiceEntry](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "ServiceEntry", Namespaced: true, Meaning: Served,
@@ -86,7 +86,7 @@ var table = []*Kind{
 		validate: validate.MeshNetworks,
 	}),
 
-	// What others are told by; alone it says nothing to a proxy.
+	// They complete other objects.
 	of[registryv1.Workload](Kind{
 		Group: coreGroup, Versions: v1, Name: "Pod", Namespaced: true, Form: Converted, Meaning: Context,
 		validate: validate.Workload, endpointsOnly: always,
@@ -98,7 +98,7 @@ var table = []*Kind{
 		Group: coreGroup, Versions: v1, Name: "Namespace", Form: Converted, Meaning: Context,
 	}),
 
-	// Carried on the log, without an effect so far.
+	// They have no effect yet.
 	of[networking.WorkloadGroup](Kind{
 		Group: networkingGroup, Versions: networkingAll, Name: "WorkloadGroup", Namespaced: true,
 	}),
@@ -156,7 +156,7 @@ var table = []*Kind{
 	object(gatewayGroup, v1, "ListenerSet", true),
 }
 
-// of completes a kind whose payload is a T.
+// of completes the row of a kind whose payload is a T.
 func of[T any, M interface {
 	*T
 	proto.Message
@@ -166,10 +166,10 @@ func of[T any, M interface {
 	return &k
 }
 
-// always says that objects of the kind are endpoints.
+// always is endpointsOnly for kinds whose objects hold nothing but endpoints.
 func always(_, _ proto.Message) bool { return true }
 
-// object is a kind that has no protobuf type.
+// object returns the row of a kind that has no protobuf type.
 func object(group string, versions []string, name string, namespaced bool) *Kind {
 	return of[registryv1.Object](Kind{Group: group, Versions: versions, Name: name, Namespaced: namespaced, Form: Whole})
 }

@@ -14,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what the testdata expects")
 
-// TestValidate reads pairs of a spec and of its problems, a line each. The first
-// word of the archive's comment is the kind.
+// TestValidate reads pairs of a spec and its problems, a line each. The first word
+// of the archive's comment is the kind.
 func TestValidate(t *testing.T) {
 	goldentest.Pairs(t, *update, "problems", func(t *testing.T, comment string, text []byte) string {
 		k := mustKind(t, strings.Fields(comment)[0])

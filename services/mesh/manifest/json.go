@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,10 +12,10 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// maxJSON bounds what aliases of aliases can blow a document up to.
+// maxJSON bounds the size of a document whose aliases refer to aliases.
 const maxJSON = 16 << 20
 
-// entry is a key of a mapping with its value, aliases resolved.
+// entry is a key of a mapping with its value. Aliases are resolved.
 type entry struct {
 	key   string
 	at    *yaml.Node // the key
@@ -22,21 +23,19 @@ type entry struct {
 }
 
 func find(fields []entry, key string) *yaml.Node {
-	for _, f := range fields {
-		if f.key == key {
-			return f.value
-		}
+	if i := slices.IndexFunc(fields, func(f entry) bool { return f.key == key }); i >= 0 {
+		return fields[i].value
 	}
 	return nil
 }
 
-// fields are the entries of a mapping in the order of the file, then those of
-// its merge keys ("<<") that it does not have itself.
+// fields returns the entries of a mapping in the order of the file, then the
+// entries of its merge keys ("<<") that it does not have itself.
 func (r reader) fields(n *yaml.Node, path string) ([]entry, *problem.Diagnostic) {
 	return r.merged(n, path, 0)
 }
 
-const maxMerges = 32 // of a merge key in a merge key
+const maxMerges = 32 // nested merge keys
 
 func (r reader) merged(n *yaml.Node, path string, depth int) ([]entry, *problem.Diagnostic) {
 	n = resolve(n)
@@ -44,7 +43,7 @@ func (r reader) merged(n *yaml.Node, path string, depth int) ([]entry, *problem.
 		return nil, r.fail(n, path, "write fields under it, each on a line, indented", "is %s, not a mapping", describe(n))
 	}
 	if depth > maxMerges {
-		return nil, r.fail(n, path, "take the merge keys (<<) apart", "merge keys refer to each other more than %d deep", maxMerges)
+		return nil, r.fail(n, path, "replace merge keys (<<) by their fields", "merge keys refer to each other more than %d deep", maxMerges)
 	}
 	seen := make(map[string]*yaml.Node, len(n.Content)/2)
 	var out []entry
@@ -92,11 +91,11 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// encoder writes JSON, each key and each element on a line of its own.
+// encoder writes JSON with each key and each element on a line of its own.
 type encoder struct {
 	reader
 	out   []byte
-	open  []*yaml.Node // the collections around, to find one that holds itself
+	open  []*yaml.Node // the collections around, to find one that contains itself
 	line  int          // lines written before the current one
 	place func(line int, path string, n *yaml.Node)
 }
@@ -106,7 +105,7 @@ func (e *encoder) newline() {
 	e.line++
 }
 
-// at tells whoever asked what is on the current line.
+// at reports what is on the current line.
 func (e *encoder) at(path string, n *yaml.Node) {
 	if e.place != nil {
 		e.place(e.line+1, path, n)
@@ -121,10 +120,8 @@ func (e *encoder) value(n *yaml.Node, path string) *problem.Diagnostic {
 	if n.Kind == yaml.ScalarNode {
 		return e.scalar(n, path)
 	}
-	for _, o := range e.open {
-		if o == n {
-			return e.fail(n, path, "break the circle of anchors and aliases", "contains itself")
-		}
+	if slices.Contains(e.open, n) {
+		return e.fail(n, path, "break the circle of anchors and aliases", "contains itself")
 	}
 	e.open = append(e.open, n)
 	defer func() { e.open = e.open[:len(e.open)-1] }()
@@ -183,14 +180,14 @@ func (e *encoder) scalar(n *yaml.Node, path string) *problem.Diagnostic {
 			return e.fail(n, path, "write a number or true or false; quote a text", "%q: %v", n.Value, err)
 		}
 		e.out = append(e.out, b...)
-	default: // texts, and what protobuf's JSON writes as such: times, base64
+	default: // texts, and values that are texts in protobuf's JSON: times, base64
 		e.out = append(e.out, quote(n.Value)...)
 	}
 	return nil
 }
 
-// number is a number or truth value as it was written where JSON knows the
-// form, which keeps all digits.
+// number returns a number or a truth value in JSON. It keeps the form of the file,
+// with all its digits, if JSON knows it.
 func number(n *yaml.Node) ([]byte, error) {
 	if strings.IndexByte("-0123456789tf", (n.Value + " ")[0]) >= 0 && json.Valid([]byte(n.Value)) {
 		return []byte(n.Value), nil
@@ -213,11 +210,11 @@ func number(n *yaml.Node) ([]byte, error) {
 }
 
 func quote(s string) []byte {
-	b, _ := json.Marshal(s) // of a string it never fails
+	b, _ := json.Marshal(s) // it cannot fail for a string
 	return b
 }
 
-// join is the path of a key below path; one that is no plain name is quoted.
+// join returns the path of a key below path. It quotes a key that is not a plain name.
 func join(path, key string) string {
 	switch {
 	case key == "" || strings.ContainsAny(key, `.[]" `):

@@ -1,11 +1,11 @@
-// Package manifest reads files of objects: YAML or JSON, any number of
-// documents a file, lists of kind List, anchors and merge keys. What it
-// returns knows on which line of the file each field stands.
+// Package manifest reads files of objects: YAML or JSON, any number of documents a
+// file, lists of kind List, anchors and merge keys. A Document knows the line of
+// the file of each field.
 //
-// Documents are split at their "---" lines before anything is parsed, so that
-// an error in one never hides the others.
+// The package splits a file at its "---" lines before it parses anything, so that
+// an error in one document never hides the others.
 //
-// It is pure, and knows nothing of kinds.
+// It is pure, and knows no kinds.
 package manifest
 
 import (
@@ -28,23 +28,23 @@ type Document struct {
 	APIVersion string
 	Kind       string
 	Metadata   Metadata
-	// Object is all of it as JSON, and Spec the part under spec ("{}" where
+	// Object is the whole object as JSON, and Spec the part under spec ("{}" if
 	// there is none), laid out so that Place finds the line of each value.
 	Object, Spec []byte
 	// Line is where the object begins in its file, from 1.
 	Line int
-	// Err says why the object cannot be used; nil: it can. What was read
-	// before the error is in the other fields: where Kind and Metadata.Name
-	// are set, it is known which object is broken.
+	// Err says why the object cannot be used; nil: it can. The other fields hold
+	// what was read before the error: Kind and Metadata.Name, if set, name the
+	// broken object.
 	Err *problem.Diagnostic
 
 	node     *yaml.Node // the object; nil after a syntax error
 	top      []entry    // its fields
-	start    int        // lines of the file before the one that node calls 1
+	start    int        // lines of the file before node's line 1
 	specLine int        // lines of Object before Spec
 }
 
-// Metadata is what every object may say about itself.
+// Metadata holds the metadata that every object may have.
 type Metadata struct {
 	Name            string
 	Namespace       string
@@ -54,8 +54,8 @@ type Metadata struct {
 	ResourceVersion string
 }
 
-// Parse reads a file. Documents are in the order of the file; those without
-// content are left out.
+// Parse reads a file. It returns its documents in order, and leaves out documents
+// without content.
 func Parse(file []byte) []Document {
 	var docs []Document
 	for _, c := range split(file) {
@@ -64,8 +64,8 @@ func Parse(file []byte) []Document {
 	return docs
 }
 
-// Spec reads a text that is the spec of an object alone: one YAML or JSON
-// document, a mapping; without content it is an empty one.
+// Spec reads a text that is only the spec of an object: one YAML or JSON document,
+// a mapping. Without content it is an empty mapping.
 func Spec(text []byte) Document {
 	chunks := split(text)
 	switch {
@@ -99,14 +99,14 @@ func split(file []byte) []chunk {
 	return slices.DeleteFunc(chunks, chunk.isEmpty)
 }
 
-// isSeparator knows the one line that YAML allows nowhere else, not even in a
-// quoted or literal text.
+// isSeparator reports whether a line begins a document. YAML allows such a line
+// nowhere else, not even in a quoted or literal text.
 func isSeparator(line []byte) bool {
 	rest, ok := bytes.CutPrefix(line, []byte("---"))
 	return ok && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
 }
 
-// isEmpty says that there are only comments and directives.
+// isEmpty reports whether there are only comments and directives.
 func (c chunk) isEmpty() bool {
 	for l := range bytes.Lines(c.text) {
 		l = bytes.TrimSpace(bytes.TrimPrefix(l, []byte("---")))
@@ -133,7 +133,7 @@ func (c chunk) parse() []Document {
 	return docs
 }
 
-// decode returns the documents before the first syntax error, and that.
+// decode returns the documents before the first syntax error, and that error.
 func decode(text []byte) ([]*yaml.Node, error) {
 	var nodes []*yaml.Node
 	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
@@ -149,7 +149,7 @@ func decode(text []byte) ([]*yaml.Node, error) {
 	}
 }
 
-// first is the first line with content, from 1.
+// first returns the number of the first line with content, from 1.
 func (c chunk) first() int {
 	n := 1
 	for l := range bytes.Lines(c.text) {
@@ -163,9 +163,9 @@ func (c chunk) first() int {
 
 var yamlPrefix = regexp.MustCompile(`^(?:yaml: )?(?:line \d+: )?`)
 
-// syntaxError finds the line of a syntax error: the parser names that of the
-// collection around it. It is the last of the shortest beginning of the text
-// that has the same error.
+// syntaxError finds the line of a syntax error, because the parser names the line
+// of the collection around it. The shortest beginning of the text that has the
+// same error ends at that line.
 func (c chunk) syntaxError(err error) *problem.Diagnostic {
 	lines := bytes.SplitAfter(c.text, []byte("\n"))
 	n := sort.Search(len(lines), func(n int) bool {
@@ -179,8 +179,8 @@ func (c chunk) syntaxError(err error) *problem.Diagnostic {
 
 var jsonEscape = regexp.MustCompile(`\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)`)
 
-// unescape resolves the two escapes that JSON has and this YAML has not: "\/"
-// and surrogate pairs.
+// unescape resolves the two escapes of JSON that the YAML parser does not know:
+// "\/" and surrogate pairs.
 func unescape(text []byte) []byte {
 	return jsonEscape.ReplaceAllFunc(text, func(m []byte) []byte {
 		var s string
@@ -191,7 +191,7 @@ func unescape(text []byte) []byte {
 	})
 }
 
-// objects are what a document holds: itself, or the items of a list.
+// objects returns the objects of a document: itself, or the items of a list.
 func (c chunk) objects(n *yaml.Node) []Document {
 	if kind := scalar(n, "kind"); kind != "List" || scalar(n, "apiVersion") != "v1" {
 		return []Document{object(n, c.start)}
@@ -208,7 +208,7 @@ func (c chunk) objects(n *yaml.Node) []Document {
 	return docs
 }
 
-// field is the value of a key of a mapping; nil if there is none.
+// field returns the value of a key of a mapping; nil if there is none.
 func field(n *yaml.Node, key string) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -231,7 +231,7 @@ func scalar(n *yaml.Node, key string) string {
 	return ""
 }
 
-// Text is the object as YAML, for people; equal objects have equal ones.
+// Text returns the object as YAML, for people. Equal objects have equal texts.
 func (d *Document) Text() []byte {
 	if d.node == nil {
 		return nil

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what the testdata expects")
 
-// TestParse reads pairs of a file and of the documents in it.
+// TestParse reads pairs of a file and its documents.
 func TestParse(t *testing.T) {
 	goldentest.Pairs(t, *update, "want", func(_ *testing.T, _ string, file []byte) string { return dump(manifest.Parse(file)) })
 }
@@ -117,7 +117,7 @@ spec:
 	}
 }
 
-// TestSpec reads texts that are a spec alone; places are in the text.
+// TestSpec reads texts that are only a spec; lines count from the text's first.
 func TestSpec(t *testing.T) {
 	d := manifest.Spec([]byte("# a comment\na: 1\n\nb:\n- c: &x {d: 2}\n- *x\n"))
 	if d.Err != nil {

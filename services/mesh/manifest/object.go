@@ -21,7 +21,7 @@ func object(n *yaml.Node, start int) Document {
 	return d
 }
 
-// spec is the document of a chunk that is a spec alone.
+// spec returns the document of a chunk that is only a spec.
 func (c chunk) spec() Document {
 	if json.Valid(c.text) {
 		c.text = unescape(c.text)
@@ -86,7 +86,7 @@ func (r reader) object(n *yaml.Node, d *Document) *problem.Diagnostic {
 	return nil
 }
 
-// object writes the object, and remembers where its spec is.
+// object writes the object, and remembers the place of its spec.
 func (e *encoder) object(n *yaml.Node, top []entry, d *Document) *problem.Diagnostic {
 	e.open = append(e.open, n)
 	e.out = append(e.out, '{')
@@ -114,8 +114,8 @@ func (e *encoder) object(n *yaml.Node, top []entry, d *Document) *problem.Diagno
 	return nil
 }
 
-// Unknown is the first field of the object beside apiVersion, kind, metadata,
-// spec, status and those that its kind has.
+// Unknown returns a problem for the first field of the object that is none of
+// apiVersion, kind, metadata, spec, status and known.
 func (d *Document) Unknown(known ...string) *problem.Diagnostic {
 	for _, f := range d.top {
 		switch f.key {
@@ -123,7 +123,7 @@ func (d *Document) Unknown(known ...string) *problem.Diagnostic {
 			continue
 		}
 		if !slices.Contains(known, f.key) {
-			return reader{d.start}.fail(f.at, f.key, "an object has apiVersion, kind, metadata and spec; what it says stands under spec", "unknown field %q", f.key)
+			return reader{d.start}.fail(f.at, f.key, "an object has apiVersion, kind, metadata and spec; move the field under spec", "unknown field %q", f.key)
 		}
 	}
 	return nil
@@ -147,7 +147,7 @@ func (r reader) metadata(n *yaml.Node, top []entry, d *Document) *problem.Diagno
 	if err := r.text(m, meta, "metadata.name", "name", &md.Name); err != nil {
 		return err
 	}
-	d.Metadata = md // the key is known from here on
+	d.Metadata = md // from here on an error names the object
 	if d.Metadata.Labels, err = r.texts(meta, "labels"); err != nil {
 		return err
 	}
@@ -160,14 +160,14 @@ func (r reader) metadata(n *yaml.Node, top []entry, d *Document) *problem.Diagno
 	if v := find(meta, "creationTimestamp"); v != nil && v.ShortTag() != "!!null" {
 		t, err := time.Parse(time.RFC3339, v.Value)
 		if err != nil {
-			return r.fail(v, "metadata.creationTimestamp", "write it like 2026-01-31T12:00:00Z, or leave it out", "%q is no time", v.Value)
+			return r.fail(v, "metadata.creationTimestamp", "write it like 2026-01-31T12:00:00Z, or leave it out", "%q is not a time", v.Value)
 		}
 		d.Metadata.Created = t.UTC()
 	}
 	return nil
 }
 
-// text reads a field that has to be there and to be a text that is not empty.
+// text reads a required field: a text that is not empty.
 func (r reader) text(parent *yaml.Node, fields []entry, path, key string, to *string) *problem.Diagnostic {
 	v := find(fields, key)
 	switch {
@@ -213,5 +213,5 @@ func describe(n *yaml.Node) string {
 	case n.ShortTag() == "!!str":
 		return "a text"
 	}
-	return fmt.Sprintf("%s, which YAML does not take for a text", n.Value)
+	return fmt.Sprintf("%s, which YAML does not read as a text", n.Value)
 }

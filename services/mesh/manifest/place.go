@@ -6,8 +6,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Place finds what a line of Spec holds, from 1: the path of the field, which
-// begins with "spec", and its line in the file.
+// Place finds the field on a line of Spec, counted from 1. It returns the field's
+// path, which begins with "spec", and its line in the file.
 func (d *Document) Place(specLine int) (path string, line int) {
 	path, line = d.PlaceInObject(d.specLine + specLine)
 	if path == "" {
@@ -16,8 +16,8 @@ func (d *Document) Place(specLine int) (path string, line int) {
 	return path, line
 }
 
-// PlaceInObject finds what a line of Object holds, from 1: the path of the
-// field, which is empty for the object itself, and its line in the file.
+// PlaceInObject finds the field on a line of Object, counted from 1. It returns
+// the field's path, empty for the object itself, and its line in the file.
 func (d *Document) PlaceInObject(objectLine int) (path string, line int) {
 	line = d.Line
 	d.visit(func(l int, p string, n *yaml.Node) {
@@ -28,10 +28,10 @@ func (d *Document) PlaceInObject(objectLine int) (path string, line int) {
 	return path, line
 }
 
-// FieldLine is the line in the file of a field of the object, by its path
-// ("spec.resource.name"). Case and underscores do not count, as in protobuf's
-// JSON. Of a path that the document does not have, it is the line of the
-// longest part that it has.
+// FieldLine returns the line in the file of the field with a path like
+// "spec.resource.name". It ignores case and underscores, as protobuf's JSON does.
+// If the document does not have the path, it is the line of the longest part of
+// the path that the document has.
 func (d *Document) FieldLine(path string) int {
 	line, longest, want := d.Line, 0, normal(path)
 	d.visit(func(_ int, p string, n *yaml.Node) {
@@ -42,16 +42,16 @@ func (d *Document) FieldLine(path string) int {
 	return line
 }
 
-// visit walks the object as it was turned into JSON.
+// visit calls place for each line of the object's JSON.
 func (d *Document) visit(place func(line int, path string, n *yaml.Node)) {
 	if len(d.top) == 0 {
 		return
 	}
 	e := encoder{reader: reader{d.start}, place: place}
-	_ = e.object(d.node, d.top, &Document{}) // what it says was said by Parse
+	_ = e.object(d.node, d.top, &Document{}) // Parse has returned its error
 }
 
-// normal is path with a dot after each part, as it is compared.
+// normal returns path in the form that FieldLine compares: a dot after each part.
 func normal(path string) string {
 	return strings.ToLower(strings.NewReplacer("_", "", `["`, ".", `"]`, "", "[", ".", "]", "").Replace(path)) + "."
 }

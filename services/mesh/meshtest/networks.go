@@ -11,18 +11,18 @@ import (
 	"meshlog.dev/services/mesh/proxy"
 )
 
-// The labels by which objects say their network, or the port that leads there.
+// The labels for an object's network, and for the port of a network's gateway.
 const (
 	networkLabel     = "topology.istio.io/network"
 	gatewayPortLabel = "networking.istio.io/gatewayPort"
 )
 
-// Namespace gives a Namespace with these labels.
+// Namespace puts a Namespace with these labels.
 func Namespace(name string, labels map[string]string) Change {
 	return Object("Namespace", "", name, object(labels, nil))
 }
 
-// Node gives a Node with these labels and external IPs.
+// Node puts a Node with these labels and external IPs.
 func Node(name string, labels map[string]string, externalIPs ...string) Change {
 	return Object("Node", "", name, object(labels, externalIPs))
 }
@@ -41,7 +41,7 @@ func object(labels map[string]string, externalIPs []string) *registryv1.Object {
 
 var anyNetwork = []string{"", "n1", "n2", "n3"}
 
-// network is what concerns networks and the gateways between them.
+// network changes networks, or the gateways between them.
 func (d dice) network() Change {
 	switch d.IntN(5) {
 	case 0:
@@ -112,7 +112,7 @@ func (d dice) meshNetworks() *meshconfig.MeshNetworks {
 	return m
 }
 
-// networkProxies are proxies that clusters and networks tell apart.
+// networkProxies returns proxies of all clusters and networks.
 func networkProxies() []*proxy.Proxy {
 	var all []*proxy.Proxy
 	for _, cluster := range []string{"one", "two", "three"} {

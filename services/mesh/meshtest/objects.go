@@ -14,13 +14,13 @@ import (
 	"meshlog.dev/services/mesh/manifest"
 )
 
-// Object gives an object of any kind.
+// Object puts an object of any kind.
 func Object(kind, namespace, name string, m proto.Message) Change {
 	return Change{key: ident.Key{Source: "file", Instance: "default", Kind: kind, Namespace: namespace, Name: name}, message: m}
 }
 
-// Service gives a Kubernetes Service with the virtual IP 10.0.0.1. Ports are
-// written "80" or "80 http".
+// Service puts a Kubernetes Service with the virtual IP 10.0.0.1. A port is "80" or
+// "80 http".
 func Service(namespace, name string, ports ...string) Change {
 	m := &registryv1.Service{Addresses: []string{"10.0.0.1"}}
 	for _, p := range ports {
@@ -30,8 +30,8 @@ func Service(namespace, name string, ports ...string) Change {
 	return Object("Service", namespace, name, m)
 }
 
-// Slice gives an EndpointSlice of a service, named as the service is, with one
-// port, written as that of the service, and the endpoints of those IPs.
+// Slice puts an EndpointSlice that has the name of its service, one port, written as
+// for Service, and an endpoint for each IP.
 func Slice(namespace, service, portText string, ips ...string) Change {
 	number, portName := port(portText)
 	m := &registryv1.Endpoints{Service: service, Ports: []*registryv1.EndpointPort{{Name: portName, Number: number}}}
@@ -50,7 +50,7 @@ func port(text string) (uint32, string) {
 	return uint32(n), name
 }
 
-// YAML gives the objects of a file.
+// YAML puts the objects of a file.
 func YAML(t testing.TB, file string) []Change {
 	t.Helper()
 	var all []Change

@@ -18,7 +18,7 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// The names of random worlds: few, so that they meet.
+// The names in random worlds: few, so that objects refer to each other.
 var (
 	AnyNamespace = []string{"a", "b", "c", "istio-system"}
 	AnyName      = []string{"x", "y", "z"}
@@ -26,7 +26,7 @@ var (
 	AnyLabels    = []map[string]string{nil, {"app": "x"}, {"app": "y"}, {"app": "x", "v": "1"}}
 )
 
-// dice throws what random worlds are made of.
+// dice makes random objects.
 type dice struct{ *rand.Rand }
 
 func throw[T any](d dice, of []T) T { return of[d.IntN(len(of))] }
@@ -94,7 +94,7 @@ func (d dice) object() Change {
 	return Object("Gateway", ns, n, &networking.Gateway{Selector: throw(d, AnyLabels), Servers: []*networking.Server{{Hosts: d.hosts()}}})
 }
 
-// raw is a resource as it is, which may have the name of one that is made.
+// raw puts a raw resource, perhaps with the name of a generated one.
 func (d dice) raw(object string) Change {
 	nodes := Group("m")
 	if d.oneIn(2) {
@@ -197,7 +197,7 @@ func (d dice) rule() *networking.DestinationRule {
 	return r
 }
 
-// settings is a change of how everything else is to be read.
+// settings changes the MeshPolicy or the MeshConfig.
 func (d dice) settings() Change {
 	if d.oneIn(2) {
 		p := &configv1.MeshPolicy{SourcePriority: []string{"kubernetes", "file"}, RootNamespace: throw(d, []string{"", "a"})}
@@ -217,7 +217,7 @@ func (d dice) settings() Change {
 	})
 }
 
-// Walk makes random worlds, each out of the one before.
+// Walk visits random worlds, each a change of the world before.
 func Walk(t testing.TB, seed uint64, steps int, visit func(before, after *world.World, keys []ident.Key)) {
 	d := dice{rand.New(rand.NewPCG(seed, 4))}
 	w := world.NewWorld()
@@ -238,7 +238,7 @@ func Walk(t testing.TB, seed uint64, steps int, visit func(before, after *world.
 	}
 }
 
-// AnyProxy is proxies of all kinds that tell random worlds apart.
+// AnyProxy returns proxies of all kinds that random worlds treat differently.
 func AnyProxy() []*proxy.Proxy {
 	var all []*proxy.Proxy
 	for _, ns := range append([]string{"elsewhere"}, AnyNamespace...) {

@@ -22,8 +22,8 @@ var adsSource = &corev3.ConfigSource{
 	ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
 }
 
-// Cluster is a cluster of type EDS; its connect timeout tells contents of one
-// name apart.
+// Cluster returns a cluster of type EDS. Its connect timeout makes contents of one
+// name different.
 func Cluster(name string, seconds int) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
@@ -33,7 +33,7 @@ func Cluster(name string, seconds int) *clusterv3.Cluster {
 	}
 }
 
-// DNSCluster is a cluster that must resolve a name to be warm.
+// DNSCluster returns a cluster that must resolve a name to be warm.
 func DNSCluster(name string) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
@@ -42,7 +42,7 @@ func DNSCluster(name string) *clusterv3.Cluster {
 	}
 }
 
-// SecretCluster is a cluster that waits for a secret.
+// SecretCluster returns a cluster that waits for a secret.
 func SecretCluster(name string) *clusterv3.Cluster {
 	c := Cluster(name, 1)
 	c.TransportSocket = &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{
@@ -53,7 +53,7 @@ func SecretCluster(name string) *clusterv3.Cluster {
 	return c
 }
 
-// Endpoints is a cluster's endpoints: ports of 127.0.0.1.
+// Endpoints returns a cluster's endpoints: ports of 127.0.0.1.
 func Endpoints(cluster string, ports ...uint32) *endpointv3.ClusterLoadAssignment {
 	l := &endpointv3.LocalityLbEndpoints{}
 	for _, p := range ports {
@@ -70,7 +70,7 @@ func address(port uint32) *corev3.Address {
 	}}}
 }
 
-// Listener is a listener whose routes come by RDS.
+// Listener returns a listener that gets its routes by RDS.
 func Listener(name string, port uint32, routes string) *listenerv3.Listener {
 	return &listenerv3.Listener{
 		Name:    name,
@@ -87,7 +87,7 @@ func Listener(name string, port uint32, routes string) *listenerv3.Listener {
 	}
 }
 
-// TCPListener is a listener that forwards connections to a cluster.
+// TCPListener returns a listener that forwards connections to a cluster.
 func TCPListener(name string, port uint32, cluster string) *listenerv3.Listener {
 	return &listenerv3.Listener{
 		Name:    name,
@@ -101,16 +101,16 @@ func TCPListener(name string, port uint32, cluster string) *listenerv3.Listener 
 	}
 }
 
-// Weight is a share of requests for a cluster.
+// Weight is the weight of a cluster in Routes.
 type Weight struct {
 	Cluster string
 	Weight  uint32
 }
 
-// To is a share of requests for a cluster.
+// To returns the weight of a cluster.
 func To(cluster string, weight uint32) Weight { return Weight{cluster, weight} }
 
-// Routes sends everything to clusters by weight.
+// Routes returns a RouteConfiguration that sends everything to clusters by weight.
 func Routes(name string, weights ...Weight) *routev3.RouteConfiguration {
 	w := &routev3.WeightedCluster{}
 	for _, x := range weights {
@@ -127,7 +127,8 @@ func Routes(name string, weights ...Weight) *routev3.RouteConfiguration {
 	}}}
 }
 
-// MirrorRoutes sends everything to a cluster, and a copy to another.
+// MirrorRoutes returns a RouteConfiguration that sends everything to a cluster, and
+// a copy to another.
 func MirrorRoutes(name, cluster, mirror string) *routev3.RouteConfiguration {
 	rc := Routes(name)
 	rc.VirtualHosts[0].Routes[0].Action = &routev3.Route_Route{Route: &routev3.RouteAction{
@@ -145,7 +146,7 @@ func packed(m proto.Message) *anypb.Any {
 	return a
 }
 
-// EmptyRoutes is a route configuration without routes.
+// EmptyRoutes returns a RouteConfiguration without virtual hosts.
 func EmptyRoutes(name string) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{Name: name}
 }

@@ -1,5 +1,5 @@
-// Package meshtest makes small worlds for tests: of raw Envoy resources, of
-// services and endpoints, and of objects written as YAML.
+// Package meshtest makes small worlds for tests from raw Envoy resources, services
+// and endpoints, and objects written as YAML.
 package meshtest
 
 import (
@@ -16,18 +16,18 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// Change is one object, or one quarantine, that is put or removed.
+// Change puts or removes one object or one quarantine.
 type Change struct {
 	key     ident.Key
 	message proto.Message // nil: removed
 	created time.Time
 
-	quarantine string // its id, else empty
+	quarantine string // its id; empty: this is an object
 	overlay    []byte // nil: removed
 }
 
-// Quarantine keeps a resource from the clients of that name and version; good
-// is served instead, nil: nothing.
+// Quarantine puts a quarantine of a resource for the clients of that name and
+// version. They get good instead; nil: nothing.
 func Quarantine(id, client string, t ident.ResourceType, resource string, sum [16]byte, good proto.Message) Change {
 	v := ident.OverlayValue{Resource: &ident.Resource{Rejected: ident.Rejected{Type: t.URL(), Name: resource, Sum: sum, Client: client}}}
 	if good != nil {
@@ -38,12 +38,12 @@ func Quarantine(id, client string, t ident.ResourceType, resource string, sum [1
 	})}
 }
 
-// Put gives an Envoy resource to every proxy, as the object of that name.
+// Put puts an Envoy resource for every proxy, as the object of that name.
 func Put(object string, resource proto.Message) Change {
 	return PutFor(object, nil, resource)
 }
 
-// PutFor gives an Envoy resource to the proxies that match.
+// PutFor puts an Envoy resource for the proxies that match.
 func PutFor(object string, nodes *configv1.NodeSelector, resource proto.Message) Change {
 	a, err := anypb.New(resource)
 	if err != nil {
@@ -52,42 +52,43 @@ func PutFor(object string, nodes *configv1.NodeSelector, resource proto.Message)
 	return Change{key: Key(object), message: &configv1.Resource{Nodes: nodes, Resource: a}}
 }
 
-// At is the change with a creation time.
+// At returns the change with a creation time.
 func (c Change) At(created time.Time) Change {
 	c.created = created
 	return c
 }
 
-// From is the change as another source's.
+// From returns the change for another source.
 func (c Change) From(source string) Change {
 	c.key.Source = source
 	return c
 }
 
-// In is the change as another instance's of its source: another cluster's.
+// In returns the change for another instance of its source, such as another
+// cluster.
 func (c Change) In(instance string) Change {
 	c.key.Instance = instance
 	return c
 }
 
-// Gone is the removal of the change's object.
+// Gone returns the removal of the change's object.
 func (c Change) Gone() Change {
 	c.message, c.created, c.overlay = nil, time.Time{}, nil
 	return c
 }
 
-// Key is the key of the change's object.
+// Key returns the key of the change's object.
 func (c Change) Key() ident.Key { return c.key }
 
-// Remove removes the object of that name.
+// Remove removes the Resource of that name.
 func Remove(object string) Change { return Change{key: Key(object)} }
 
-// Key is the key of the object of that name.
+// Key returns the key of the Resource of that name.
 func Key(object string) ident.Key {
 	return ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "default", Name: object}
 }
 
-// Row is the change of a row of content.
+// Row returns the change of the row of content.
 func (c Change) Row() world.RowChange {
 	if c.quarantine != "" {
 		return world.RowChange{Row: ident.OverlayRow(c.quarantine), Value: c.overlay}
@@ -111,7 +112,7 @@ func marshal(m proto.Message) []byte {
 	return b
 }
 
-// Rows is what changes mean for a world.
+// Rows returns the rows of changes.
 func Rows(changes ...Change) world.Change {
 	var c world.Change
 	for _, change := range changes {
@@ -123,13 +124,13 @@ func Rows(changes ...Change) world.Change {
 // Group selects the nodes of a cluster.
 func Group(cluster string) *configv1.NodeSelector { return &configv1.NodeSelector{Cluster: cluster} }
 
-// PushContext is the world of those objects, indexed.
+// PushContext returns the index of a world of changes.
 func PushContext(t testing.TB, changes ...Change) *index.PushContext {
 	t.Helper()
 	return index.NewPushContext(World(t, changes...))
 }
 
-// World is the world of those objects.
+// World returns a world of changes.
 func World(t testing.TB, changes ...Change) *world.World {
 	t.Helper()
 	w, _, err := world.NewWorld().Apply(Rows(changes...))
@@ -139,12 +140,12 @@ func World(t testing.TB, changes ...Change) *world.World {
 	return w
 }
 
-// Row is the row of the object of that name.
+// Row returns the row of the Resource of that name.
 func Row(object string, r *configv1.Resource) world.RowChange {
 	return Change{key: Key(object), message: r}.Row()
 }
 
-// Policy is the row of the MeshPolicy that counts.
+// Policy returns the row of the mesh's MeshPolicy.
 func Policy(p *configv1.MeshPolicy) world.RowChange {
 	return Object("MeshPolicy", "", "default", p).Row()
 }

@@ -60,7 +60,7 @@ func matchChain(l *listenerv3.Listener, c Call) *listenerv3.FilterChain {
 	return l.GetDefaultFilterChain()
 }
 
-// best keeps the chains of the highest rank; a negative one is no match.
+// best keeps the chains of the highest rank. A negative rank is no match.
 func best(chains []*listenerv3.FilterChain, rank func(*listenerv3.FilterChainMatch) int) []*listenerv3.FilterChain {
 	var kept []*listenerv3.FilterChain
 	most := 0
@@ -76,8 +76,8 @@ func best(chains []*listenerv3.FilterChain, rank func(*listenerv3.FilterChainMat
 	return kept
 }
 
-// matchRanges is 0 without ranges, else the length of the longest that holds a,
-// and one more.
+// matchRanges returns 0 if there are no ranges, and otherwise one more than the
+// length of the longest range that contains a; -1 if none does.
 func matchRanges(ranges []*corev3.CidrRange, a netip.Addr) int {
 	if len(ranges) == 0 {
 		return 0
@@ -95,7 +95,7 @@ func matchRanges(ranges []*corev3.CidrRange, a netip.Addr) int {
 	return longest
 }
 
-// filters follows the chain's filters up to the one that decides.
+// filters follows the chain's filters up to the one that handles the call.
 func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, o *Outcome) {
 	for _, f := range chain.GetFilters() {
 		m, err := f.GetTypedConfig().UnmarshalNew()
@@ -106,7 +106,7 @@ func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, o *Outcome) {
 		switch m := m.(type) {
 		case *hcmv3.HttpConnectionManager:
 			if c.TCP {
-				o.note("no HTTP: Envoy answers 400 and closes the connection")
+				o.note("not HTTP: Envoy answers 400 and closes the connection")
 				o.Status = 400
 				return
 			}
@@ -116,10 +116,10 @@ func (p *Proxy) filters(chain *listenerv3.FilterChain, c Call, o *Outcome) {
 			p.tcp(m, o)
 			return
 		default:
-			o.note("filter %s is not simulated", f.GetName())
+			o.note("cannot simulate filter %s", f.GetName())
 		}
 	}
-	o.note("nothing takes the connection: it is closed")
+	o.note("no filter takes the connection: Envoy closes it")
 }
 
 func (p *Proxy) tcp(m *tcpv3.TcpProxy, o *Outcome) {
@@ -136,7 +136,7 @@ func (p *Proxy) http(m *hcmv3.HttpConnectionManager, c Call, o *Outcome) {
 	routes := m.GetRouteConfig()
 	if name := m.GetRds().GetRouteConfigName(); name != "" {
 		if routes = p.routes[name]; routes == nil {
-			o.note("RouteConfiguration %q is not there", name)
+			o.note("RouteConfiguration %q is missing", name)
 			o.Status = 404
 			return
 		}
@@ -156,7 +156,7 @@ func (p *Proxy) http(m *hcmv3.HttpConnectionManager, c Call, o *Outcome) {
 	p.route(vh, c, o)
 }
 
-// withoutPort is a lower-case host without its port.
+// withoutPort returns a host without its port.
 func withoutPort(host string) string {
 	if i := strings.LastIndexByte(host, ':'); i > 0 && (host[i-1] == ']' || strings.Count(host, ":") == 1) {
 		return host[:i]

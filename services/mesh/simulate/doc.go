@@ -1,7 +1,8 @@
-// Package simulate answers which cluster, and which endpoints, a call would
-// reach: it walks the listeners, routes, clusters and endpoints that a proxy is
-// served the way Envoy does, without an Envoy.
+// Package simulate finds the clusters and endpoints that a call would reach. It
+// walks a proxy's listeners, routes, clusters and endpoints as Envoy does, without
+// an Envoy.
 //
-// It knows what mesh/xds generates and what raw resources commonly hold;
-// of what it does not know it says so in Outcome.Notes. It is pure.
+// It knows the features that mesh/xds generates and that raw resources commonly
+// use. Outcome.Notes lists the features of a call that it does not know. It is
+// pure.
 package simulate

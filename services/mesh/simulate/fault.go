@@ -11,7 +11,7 @@ import (
 
 const faultFilter = "envoy.filters.http.fault"
 
-// fault notes what a route does to calls on purpose before they go anywhere.
+// fault notes the faults that a route injects.
 func fault(r *routev3.Route, o *Outcome) {
 	a := r.GetTypedPerFilterConfig()[faultFilter]
 	if a == nil {

@@ -11,8 +11,8 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// virtualHost finds the one for a host: by name, then the longest "*.suffix",
-// then the longest "prefix.*", then "*".
+// virtualHost finds the virtual host for a host: by name, then by the longest
+// "*.suffix", then by the longest "prefix.*", then "*".
 func virtualHost(rc *routev3.RouteConfiguration, host string) *routev3.VirtualHost {
 	var found *routev3.VirtualHost
 	rank, length := 0, -1
@@ -40,7 +40,7 @@ func domainRank(domain, host string) int {
 	return 0
 }
 
-// route finds the first route that matches, and what it does.
+// route follows the first route that matches.
 func (p *Proxy) route(vh *routev3.VirtualHost, c Call, o *Outcome) {
 	if vh.GetRequireTls() != routev3.VirtualHost_NONE {
 		o.Status, o.Location = 301, "https://"+c.Host+c.Path
@@ -107,7 +107,7 @@ func matchHeader(m *routev3.HeaderMatcher, c Call) bool {
 		ok = there == s.PresentMatch
 	case *routev3.HeaderMatcher_StringMatch:
 		if !there {
-			return false // what is not there does not match, inverted or not
+			return false // a missing header does not match, inverted or not
 		}
 		ok = matchString(s.StringMatch, value)
 	default:
@@ -168,7 +168,7 @@ func fullMatch(expr, s string) bool {
 	return err == nil && re.MatchString(s)
 }
 
-// act says what a route does with the call.
+// act follows the action of a route.
 func (p *Proxy) act(r *routev3.Route, c Call, o *Outcome) {
 	fault(r, o)
 	switch a := r.GetAction().(type) {
@@ -179,9 +179,9 @@ func (p *Proxy) act(r *routev3.Route, c Call, o *Outcome) {
 	case *routev3.Route_Route:
 		p.forward(r, a.Route, c, o)
 	case *routev3.Route_NonForwardingAction:
-		o.note("the server itself")
+		o.note("the server answers itself")
 	default:
-		o.note("the route's action is not simulated")
+		o.note("cannot simulate the route's action")
 	}
 }
 
@@ -229,8 +229,8 @@ func substitute(m *matcherv3.RegexMatchAndSubstitute, s string) string {
 	return re.ReplaceAllString(s, groups.ReplaceAllString(m.GetSubstitution(), "$${$1}"))
 }
 
-// unmatched is what is behind that part of a path that was matched, which a
-// regex does whole.
+// unmatched returns the rest of a path behind the part that the route matched. A
+// regex matches the whole path.
 func unmatched(m *routev3.RouteMatch, path string) string {
 	if m.GetSafeRegex() != nil {
 		return ""
@@ -239,7 +239,7 @@ func unmatched(m *routev3.RouteMatch, path string) string {
 	return path[min(len(matched), len(path)):]
 }
 
-// groups are RE2's references to groups.
+// groups matches RE2's references to groups.
 var groups = regexp.MustCompile(`\\(\d)`)
 
 func (p *Proxy) forward(r *routev3.Route, a *routev3.RouteAction, c Call, o *Outcome) {
@@ -251,7 +251,7 @@ func (p *Proxy) forward(r *routev3.Route, a *routev3.RouteAction, c Call, o *Out
 			o.To = append(o.To, p.destination(w.GetName(), w.GetWeight().GetValue()))
 		}
 	default:
-		o.note("the choice of the cluster is not simulated")
+		o.note("cannot simulate how the route chooses the cluster")
 	}
 	path, _, _ := strings.Cut(c.Path, "?")
 	m := r.GetMatch()

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -16,7 +17,7 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// Proxy is what one proxy is served, decoded.
+// Proxy holds the decoded resources of one proxy.
 type Proxy struct {
 	clusters  map[string]*clusterv3.Cluster
 	endpoints map[string]*endpointv3.ClusterLoadAssignment
@@ -24,7 +25,7 @@ type Proxy struct {
 	routes    map[string]*routev3.RouteConfiguration
 }
 
-// NewProxy decodes what a class of proxies is served.
+// NewProxy decodes the resources of a class of proxies.
 func NewProxy(sets [ident.ResourceTypes]*xds.Set) (*Proxy, error) {
 	p := &Proxy{
 		clusters:  map[string]*clusterv3.Cluster{},
@@ -66,13 +67,13 @@ func (p *Proxy) add(t ident.ResourceType, r *xds.Resource) error {
 	return nil
 }
 
-// Call is a request, or a connection, that a proxy has to send somewhere.
+// Call is a request, or a connection, that a proxy forwards.
 type Call struct {
-	// Address is where the caller's connection goes to; the zero Addr is one
-	// that no listener knows.
+	// Address is the destination of the caller's connection; the zero Addr is an
+	// address that no listener has.
 	Address netip.Addr
 	Port    uint32
-	// TCP: the proxy cannot see requests in the connection. What follows is
+	// TCP: the proxy cannot see requests in the connection. The fields below are
 	// empty then.
 	TCP    bool
 	Host   string // :authority, with its port if the caller sends one
@@ -82,21 +83,20 @@ type Call struct {
 	Headers map[string]string // by lower-case name
 }
 
-// Outcome is what becomes of a call. Names are empty where the call did not get
-// that far.
+// Outcome is the way of a call. Names are empty if the call did not get that far.
 type Outcome struct {
 	Listener, FilterChain, RouteConfiguration, VirtualHost, Route string
 
-	// To is where the call goes, by chance in proportion to Weight; none: the
-	// proxy answers it itself.
+	// To are the clusters that the call may go to, in proportion to Weight; empty:
+	// the proxy answers the call itself.
 	To []Destination
-	// Status is the proxy's own answer; 0: it closes the connection, or To
-	// says where the call goes.
+	// Status is the proxy's own answer; 0: it closes the connection, or the call
+	// goes to one of To.
 	Status   uint32
 	Location string // of a redirect
 	Body     string
-	// Notes are what else happens to the call: rewrites, time-outs, retries;
-	// and what is not known here.
+	// Notes lists what else happens to the call: rewrites, timeouts, retries; and
+	// the features that this package does not know.
 	Notes []string
 }
 
@@ -104,13 +104,13 @@ type Outcome struct {
 type Destination struct {
 	Cluster string
 	Weight  uint32
-	// Missing: there is no such cluster, and Envoy answers 503.
+	// Missing: the cluster does not exist, and Envoy answers 503.
 	Missing bool
-	// Endpoints, "address:port", sorted; unhealthy ones carry their status.
+	// Endpoints are "address:port", sorted; unhealthy ones with their status.
 	Endpoints []string
 }
 
-// Call says what becomes of a call.
+// Call follows a call.
 func (p *Proxy) Call(c Call) Outcome {
 	var o Outcome
 	l := p.listener(c)
@@ -133,12 +133,12 @@ func (o *Outcome) note(format string, args ...any) {
 	o.Notes = append(o.Notes, fmt.Sprintf(format, args...))
 }
 
-// listener is the one that takes a connection: that of the very address, then
-// that of the port on every address, then the one that takes everything.
+// listener returns the listener that takes a connection: the one on its address,
+// then the one on its port and every address, then the one that takes everything.
 func (p *Proxy) listener(c Call) *listenerv3.Listener {
 	var wildcard, catchAll *listenerv3.Listener
 	for _, l := range p.listeners {
-		if l.GetAddress() == nil { // of a gRPC client: found by its name
+		if l.GetAddress() == nil { // of a gRPC client, which asks for it by name
 			if l.GetName() == c.Host {
 				return l
 			}
@@ -161,10 +161,7 @@ func (p *Proxy) listener(c Call) *listenerv3.Listener {
 			wildcard = l
 		}
 	}
-	if wildcard != nil {
-		return wildcard
-	}
-	return catchAll
+	return cmp.Or(wildcard, catchAll)
 }
 
 // destination describes a cluster, with its endpoints.
@@ -178,11 +175,7 @@ func (p *Proxy) destination(cluster string, weight uint32) Destination {
 	load := c.GetLoadAssignment()
 	switch c.GetType() {
 	case clusterv3.Cluster_EDS:
-		name := cluster
-		if n := c.GetEdsClusterConfig().GetServiceName(); n != "" {
-			name = n
-		}
-		load = p.endpoints[name]
+		load = p.endpoints[cmp.Or(c.GetEdsClusterConfig().GetServiceName(), cluster)]
 	case clusterv3.Cluster_ORIGINAL_DST:
 		d.Endpoints = []string{"original destination"}
 		return d

@@ -1,6 +1,6 @@
-// Package dryrun says what meshlog would say of a directory of documents,
-// without a bus, a log or a file of its own: the watcher reads it, and the same
-// fold and gate judge it as in a builder.
+// Package dryrun finds the problems that meshlog would report in a directory of
+// documents, without a bus, a log or files of its own. The file watcher reads the
+// directory; the fold and the gate judge the objects as in a builder.
 package dryrun
 
 import (
@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"time"
 
@@ -23,14 +22,14 @@ import (
 	"meshlog.dev/services/watcher/file"
 )
 
-// Result is what came of a directory.
+// Result holds the problems of a directory.
 type Result struct {
 	Objects     int
 	Diagnostics []problem.Diagnostic // sorted, the worst first
 }
 
-// Directory judges what a directory holds. It is an error only if the directory
-// itself cannot be read.
+// Directory judges the objects of a directory. The only errors are that the
+// directory cannot be read, and errors of this program.
 func Directory(ctx context.Context, dir string) (Result, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -38,30 +37,20 @@ func Directory(ctx context.Context, dir string) (Result, error) {
 	if err := file.New(dir).Run(ctx, &l); !l.listed {
 		return Result{}, fmt.Errorf("read %s: %w", dir, err)
 	}
-	problems, err := judge(l.objects)
+	all, err := judge(l.objects)
 	if err != nil {
 		return Result{}, err
 	}
-	all := slices.AppendSeq(problems, concat(l.problems))
+	for _, ds := range l.problems {
+		all = append(all, ds...)
+	}
 	slices.SortFunc(all, func(a, b problem.Diagnostic) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Origin, b.Origin), a.Compare(b))
 	})
 	return Result{Objects: len(l.objects), Diagnostics: slices.Compact(all)}, nil
 }
 
-func concat(by map[string][]problem.Diagnostic) func(yield func(problem.Diagnostic) bool) {
-	return func(yield func(problem.Diagnostic) bool) {
-		for ds := range maps.Values(by) {
-			for _, d := range ds {
-				if !yield(d) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// listing takes the first listing of a watcher, and ends it.
+// listing is a watcher.Sink that takes the first listing and ends the watcher.
 type listing struct {
 	stop     func()
 	listed   bool
@@ -72,7 +61,7 @@ type listing struct {
 // List implements watcher.Sink.
 func (l *listing) List(_ context.Context, all watcher.Listing) error {
 	l.listed, l.objects = true, all.Objects
-	l.stop() // the watcher tells the problems, and ends
+	l.stop() // the watcher reports the problems, and ends
 	return nil
 }
 
@@ -82,7 +71,7 @@ func (l *listing) Change(ctx context.Context, _ []watcher.Object) error { return
 // Problems implements watcher.Sink.
 func (l *listing) Problems(origin string, ds []problem.Diagnostic) { l.problems[origin] = ds }
 
-// judge folds objects, and builds of them what a builder would.
+// judge folds objects and builds their world as a builder does.
 func judge(objects []watcher.Object) ([]problem.Diagnostic, error) {
 	const build, session = "dryrun", "s"
 	f := fold.New(build, fold.KindJudge{})
@@ -118,29 +107,22 @@ func judge(objects []watcher.Object) ([]problem.Diagnostic, error) {
 	}
 	built, err := gate.New().Build(world, changed)
 	if err != nil {
-		return nil, fmt.Errorf("the world that the objects make cannot be served: %w", err)
+		return nil, fmt.Errorf("a builder cannot build the objects: %w", err)
 	}
 	return slices.Concat(f.Diagnostics(), world.Diagnostics(), built), nil
 }
 
-// Print writes the diagnostics, one a line, and returns how many are errors.
+// Print writes the diagnostics, one a line, and returns the number of errors.
 func (r Result) Print(w io.Writer) (failed int) {
 	for _, d := range r.Diagnostics {
 		if d.Severity == problem.Error {
 			failed++
 		}
-		where := d.Origin
-		if where == "" {
-			where = d.Key.String()
-		}
-		what := d.Reason
-		if d.Field != "" {
-			what = d.Field + ": " + what
-		}
+		what := d.Error()
 		if d.Advice != "" {
 			what += "; " + d.Advice
 		}
-		fmt.Fprintf(w, "%-7s  %s: %s\n", d.Severity, where, what)
+		fmt.Fprintf(w, "%-7s  %s: %s\n", d.Severity, cmp.Or(d.Origin, d.Key.String()), what)
 	}
 	return failed
 }

@@ -3,15 +3,16 @@ package watcher
 import (
 	"context"
 	"io"
+
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/roles/dryrun"
 )
 
-// VerifyDirectory writes to w what meshlog would say of the documents in the
-// directory that --config names. It is an error if any of them is one.
+// VerifyDirectory writes to w the problems that meshlog would report in the
+// directory that --config names. It returns an error if one of them is an error.
 func VerifyDirectory(ctx context.Context, dir string, w io.Writer) error {
 	if process.CheckConfig(dir) != nil {
-		return nil // which has been said
+		return nil // CheckConfig has reported it
 	}
 	r, err := dryrun.Directory(ctx, dir)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package watcher puts a process's watcher together: its connection, the
-// log, the leader's answers, and its reports.
+// Package watcher runs a watcher in a process: it connects the watcher to the bus,
+// the log and the leader, and reports its state.
 package watcher
 
 import (
@@ -20,17 +20,18 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// Options say what is watched, and for whom.
+// Options configures Run.
 type Options struct {
 	Domain string
 	Shard  ident.Shard
-	// Holder names this process: stable over restarts, other than its twin's.
+	// Holder names this process. It is stable over restarts, and different from
+	// the standby's.
 	Holder  string
 	Watcher watcher.Watcher
 	Connect func(context.Context) (*bus.Conn, error)
 	Process *process.Process
-	// Optional says that the process is ready without it: one of several that
-	// come and go.
+	// Optional: the process is ready without this watcher, one of several that come
+	// and go.
 	Optional bool
 }
 
@@ -75,7 +76,7 @@ func Run(ctx context.Context, o Options) error {
 	reporter := fleet.WatcherReporter(o.Holder, o.Shard, w.report)
 	requests := make(chan string, 1)
 	return process.RunStages(ctx,
-		// Sees what the source holds, and puts what changed on the log.
+		// Reads the source and publishes its changes.
 		process.Stage{func(ctx context.Context) error {
 			return watcher.Run(ctx, watcher.Config{
 				Shard: o.Shard, Holder: o.Holder, Watcher: o.Watcher, Log: log, Leader: fleet,
@@ -84,18 +85,17 @@ func Run(ctx context.Context, o Options) error {
 			})
 		}},
 		process.Stage{
-			// Hears that the leader wants a new listing.
+			// Takes the leader's requests for a new listing.
 			func(ctx context.Context) error {
 				return fleet.ListingRequests(ctx, o.Shard, func(r *reportv1.ListingRequest) { w.request(r, requests) })
 			},
-			// Says how it stands.
 			reporter.Run,
 		},
 	)
 }
 
-// openLog opens the log once a builder has begun it: what is listed before the
-// first epoch is listed again in it.
+// openLog opens the log, and fails until a builder has begun it: the watcher would
+// have to repeat a listing from before the first epoch.
 func openLog(ctx context.Context, nc *bus.Conn, domain string, shard ident.Shard) (*natslog.Log, error) {
 	log, err := natslog.Open(ctx, nc, natslog.Options{Domain: domain, Shard: &shard})
 	if err != nil {
@@ -103,7 +103,7 @@ func openLog(ctx context.Context, nc *bus.Conn, domain string, shard ident.Shard
 	}
 	bounds, err := log.Bounds(ctx)
 	if err == nil && bounds.Last == 0 {
-		err = errors.New("the log is empty: a builder begins it")
+		err = errors.New("the log is empty; waiting for a builder to begin it")
 	}
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
@@ -111,16 +111,16 @@ func openLog(ctx context.Context, nc *bus.Conn, domain string, shard ident.Shard
 	return log, nil
 }
 
-// running is a watcher that runs.
+// running is the state of one Run.
 type running struct {
 	Options
 	nc    atomic.Pointer[bus.Conn]
 	state atomic.Pointer[watcher.State]
 }
 
-// request hands on a request, but for one about an earlier session of this
-// watcher: that is fulfilled. One about nobody's session, or about another
-// watcher's, concerns whoever speaks now.
+// request passes on a request for a listing, unless it is about an earlier session
+// of this watcher, which has listed since. A request about no session, or about
+// another watcher's, is for the watcher that holds the lease now.
 func (w *running) request(r *reportv1.ListingRequest, requests chan<- string) {
 	about, present := r.GetSession(), w.state.Load().Session
 	if about != "" && about != present && life(about) == life(present) {
@@ -128,11 +128,11 @@ func (w *running) request(r *reportv1.ListingRequest, requests chan<- string) {
 	}
 	select {
 	case requests <- r.GetReason():
-	default: // asked already; the leader asks again
+	default: // one is pending; the leader repeats its request
 	}
 }
 
-// life is the part of a session's name that a watcher keeps until it ends.
+// life returns the part of a session's name that a watcher process keeps.
 func life(session string) string {
 	id, _, _ := strings.Cut(session, "-")
 	return id
@@ -150,7 +150,7 @@ func (w *running) ready() error {
 	case watcher.PhaseFollowing, watcher.PhaseStandby:
 		return nil
 	case "":
-		return errors.New("waits for a builder to begin the log")
+		return errors.New("waiting for a builder to begin the log")
 	default:
 		return fmt.Errorf("is %s", s.Phase)
 	}

@@ -18,28 +18,17 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// key names an object of the directory.
-type key struct{ kind, namespace, name string }
-
-func (k key) String() string {
-	if k.namespace == "" {
-		return k.kind + " " + k.name
-	}
-	return k.kind + " " + k.namespace + "/" + k.name
-}
-
 // entry is an object in a file.
 type entry struct {
-	key    key
+	key    ident.Key // without the shard
 	line   int
 	object watcher.Object // without Observed
 }
 
-// content is what a file says.
+// content is the content of a file.
 type content struct {
 	entries []entry
-	// broken says that there is a document of which it is not known which
-	// object it is.
+	// broken: it is not known which object one of the documents is.
 	broken   bool
 	problems []problem.Diagnostic
 }
@@ -60,7 +49,7 @@ func parse(name string, data []byte) content {
 	return p.content
 }
 
-// origin is the name of a file as people and the log see it.
+// origin returns the name of a file for people and the log.
 func origin(name string) string { return strings.ToValidUTF8(filepath.ToSlash(name), "?") }
 
 type parser struct {
@@ -78,10 +67,9 @@ func (p *parser) document(d *manifest.Document) {
 		p.unclear(*bad)
 		return
 	}
-	of := key{o.Kind.Name, o.Namespace, o.Name}
-	e := entry{key: of, line: d.Line, object: watcher.Object{
-		Kind: of.kind, Namespace: of.namespace, Name: of.name, Actor: "file",
-		Trace: d.Metadata.Annotations[validate.TraceAnnotation],
+	k := ident.Key{Kind: o.Kind.Name, Namespace: o.Namespace, Name: o.Name}
+	e := entry{key: k, line: d.Line, object: watcher.Object{
+		Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Actor: "file", Trace: d.Metadata.Annotations[validate.TraceAnnotation],
 	}}
 	e.object.Value, e.object.Origin = p.payload(d, o, bad)
 	e.object.Value.Created = d.Metadata.Created
@@ -104,8 +92,9 @@ func (p *parser) payload(d *manifest.Document, o document.Object, bad *problem.D
 	return undecoded(d, bad), p.origin(bad.Line)
 }
 
-// undecoded says no line, so that moving an object in its file changes
-// nothing; the object's origin does.
+// undecoded returns the payload of an object that cannot be decoded. It holds no
+// line, which the origin has: otherwise moving an object in its file would be a
+// change.
 func undecoded(d *manifest.Document, bad *problem.Diagnostic) ident.Value {
 	text := d.Text()
 	if validate.HasPrivateKey(text) {
@@ -116,7 +105,7 @@ func undecoded(d *manifest.Document, bad *problem.Diagnostic) ident.Value {
 		Field: strings.ToValidUTF8(bad.Field, "?"), Error: strings.ToValidUTF8(bad.Reason, "?"),
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(u)
-	if err != nil { // texts and bytes: it cannot be
+	if err != nil { // impossible: texts and bytes
 		b = nil
 	}
 	return ident.Value{Type: ident.Undecoded, Bytes: b}

@@ -15,29 +15,29 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// index is what all files say together. It is pure.
+// index holds the content of all files. It is pure.
 type index struct {
 	files map[string]*file
-	// claims are the entries of each key in all files, the winner first: by
-	// name of the file, then by line.
-	claims map[key][]claim
-	said   map[key]watcher.Object // as changes told it last
+	// claims holds the entries of each key in all files, the winner first: by name
+	// of the file, then by line.
+	claims map[ident.Key][]claim
+	last   map[ident.Key]watcher.Object // what changes returned last
 
-	// Since changes and problems were asked last.
-	touched    map[key]bool
+	// What happened since the last call of changes and problems.
+	touched    map[ident.Key]bool
 	reread     map[string]bool
-	removed    map[string]*file                // files that are gone and may come back
-	reported   map[string][]problem.Diagnostic // what problems returned
-	wasPartial bool                            // the listing was
-	doubted    map[string]bool                 // files that are broken and were good, or not there; and those that may be half written
+	removed    map[string]*file                // files that are gone, and may come back
+	reported   map[string][]problem.Diagnostic // what problems returned last
+	wasPartial bool                            // of the listing
+	doubted    map[string]bool                 // files that broke, and files that may be half written
 }
 
 type file struct {
-	sum [sha256.Size]byte // of what was read last; zero: it could not be
+	sum [sha256.Size]byte // of the data that was read last; zero: the file is unreadable
 	cut bool              // it ends within a line
 	content
-	// unknown says that the file was broken when all was listed, and is: what
-	// it held before is not known.
+	// unknown: the file was broken at the listing, and still is; what it held
+	// before is not known.
 	unknown bool
 }
 
@@ -48,13 +48,13 @@ type claim struct {
 
 func newIndex() *index {
 	return &index{
-		files: map[string]*file{}, claims: map[key][]claim{}, said: map[key]watcher.Object{},
-		touched: map[key]bool{}, removed: map[string]*file{}, doubted: map[string]bool{}, reread: map[string]bool{}, reported: map[string][]problem.Diagnostic{},
+		files: map[string]*file{}, claims: map[ident.Key][]claim{}, last: map[ident.Key]watcher.Object{},
+		touched: map[ident.Key]bool{}, removed: map[string]*file{}, doubted: map[string]bool{}, reread: map[string]bool{}, reported: map[string][]problem.Diagnostic{},
 	}
 }
 
-// set takes in what a file says. While it is broken it keeps the objects that
-// it held before.
+// set takes in the data of a file. A broken file keeps the objects that it held
+// before.
 func (x *index) set(name string, data []byte) {
 	sum := sha256.Sum256(data)
 	if now := x.files[name]; now != nil && now.sum == sum {
@@ -63,7 +63,7 @@ func (x *index) set(name string, data []byte) {
 	old := x.before(name)
 	f := &file{sum: sum, cut: cut(data), content: parse(name, data)}
 	if old != nil {
-		has := map[key]bool{}
+		has := map[ident.Key]bool{}
 		for _, e := range f.entries {
 			has[e.key] = true
 		}
@@ -75,14 +75,14 @@ func (x *index) set(name string, data []byte) {
 	x.replace(name, f)
 }
 
-// cut says that a file ends within a line, as one that is being written: what
-// is there of it may well be good YAML, a route without its second half. JSON
-// is not good before it is whole.
+// cut reports whether a file ends within a line: its writer may not have finished,
+// and half a file can be good YAML, such as a route without its second half. Half
+// a JSON file never is.
 func cut(data []byte) bool {
 	return !bytes.HasSuffix(data, []byte("\n")) && !bytes.HasPrefix(data, []byte("{"))
 }
 
-// fail takes in that a file or a directory cannot be read.
+// fail takes in the error of reading a file or a directory.
 func (x *index) fail(name string, err error) {
 	f := &file{content: content{broken: true, problems: []problem.Diagnostic{{
 		Severity: problem.Error, Code: "unreadable", Origin: origin(name), Reason: err.Error(),
@@ -102,7 +102,7 @@ func (x *index) remove(name string) {
 	}
 }
 
-// before is what a file held, also if it was gone for a moment.
+// before returns what a file held, even if it was gone for a moment.
 func (x *index) before(name string) *file {
 	if f := x.files[name]; f != nil {
 		return f
@@ -110,8 +110,8 @@ func (x *index) before(name string) *file {
 	return x.removed[name]
 }
 
-// keep removes the files that a walk did not find, but for those in
-// directories that could not be read.
+// keep removes the files that a walk did not find, except files in unreadable
+// directories.
 func (x *index) keep(f found) {
 	is := map[string]bool{}
 	for _, name := range f.files {
@@ -159,15 +159,15 @@ func (x *index) replace(name string, f *file) {
 	}
 }
 
-// touch remembers that a key is to be compared, and its files' problems.
-func (x *index) touch(k key) {
+// touch marks a key for changes, and its files for problems.
+func (x *index) touch(k ident.Key) {
 	x.touched[k] = true
 	for _, c := range x.claims[k] {
 		x.reread[c.file] = true
 	}
 }
 
-// listed says that what is known now is the listing.
+// listed marks the present content as listed.
 func (x *index) listed() {
 	for _, f := range x.files {
 		f.unknown = f.broken
@@ -175,7 +175,7 @@ func (x *index) listed() {
 	x.wasPartial = x.partial()
 }
 
-// partial says that something is not known that was there to be listed.
+// partial reports whether objects of the listing are not known.
 func (x *index) partial() bool {
 	for _, f := range x.files {
 		if f.unknown {
@@ -185,32 +185,32 @@ func (x *index) partial() bool {
 	return false
 }
 
-// unsettled says that objects would go, that a file broke, or that one may be
-// half written, since changes was asked.
+// unsettled reports whether, since the last call of changes, objects are gone, a
+// file broke, or a file may be half written.
 func (x *index) unsettled() bool {
 	for k := range x.touched {
-		if _, was := x.said[k]; was && len(x.claims[k]) == 0 {
+		if _, was := x.last[k]; was && len(x.claims[k]) == 0 {
 			return true
 		}
 	}
 	return len(x.doubted) > 0
 }
 
-// readable says that what could not be listed can be.
+// readable reports whether a partial listing could be complete now.
 func (x *index) readable() bool { return x.wasPartial && !x.partial() }
 
-// changes are what differs from what changes returned before, sorted by key.
+// changes returns the objects that differ from what it returned before, by key.
 func (x *index) changes(observed time.Time) []watcher.Object {
 	var set []watcher.Object
 	for k := range x.touched {
-		old, was := x.said[k]
+		old, was := x.last[k]
 		claims := x.claims[k]
 		if len(claims) == 0 {
 			delete(x.claims, k)
 			if was {
-				delete(x.said, k)
+				delete(x.last, k)
 				set = append(set, watcher.Object{
-					Kind: k.kind, Namespace: k.namespace, Name: k.name, Delete: true,
+					Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Delete: true,
 					Origin: old.Origin, Actor: old.Actor, Observed: observed,
 				})
 			}
@@ -220,7 +220,7 @@ func (x *index) changes(observed time.Time) []watcher.Object {
 		if was && same(old, o) {
 			continue
 		}
-		x.said[k] = o
+		x.last[k] = o
 		o.Observed = observed
 		set = append(set, o)
 	}
@@ -237,7 +237,7 @@ func same(a, b watcher.Object) bool {
 	return a.Value.Type == b.Value.Type && bytes.Equal(a.Value.Bytes, b.Value.Bytes) && a.Value.Created.Equal(b.Value.Created)
 }
 
-// problems are those of the files that have others than before.
+// problems returns the problems of the files whose problems changed.
 func (x *index) problems() map[string][]problem.Diagnostic {
 	all := map[string][]problem.Diagnostic{}
 	for name := range x.reread {
@@ -263,16 +263,16 @@ func (x *index) problems() map[string][]problem.Diagnostic {
 	return all
 }
 
-// conflict says that another place has the say about the key of e.
+// conflict reports whether another place holds the object of e's key.
 func (x *index) conflict(name string, e entry) (problem.Diagnostic, bool) {
 	first := x.claims[e.key][0]
 	if first.file == name && first.line == e.line {
 		return problem.Diagnostic{}, false
 	}
 	return problem.Diagnostic{
-		Severity: problem.Error, Code: "duplicate", Key: ident.Key{Kind: e.key.kind, Namespace: e.key.namespace, Name: e.key.name},
+		Severity: problem.Error, Code: "duplicate", Key: e.key,
 		Origin: fmt.Sprintf("%s:%d", origin(name), e.line), Field: "metadata.name",
 		Reason: fmt.Sprintf("%s is in %s:%d already", e.key, origin(first.file), first.line),
-		Advice: "rename or remove one of them", Effect: "the one in " + origin(first.file) + " counts",
+		Advice: "rename or remove one of them", Effect: "the one in " + origin(first.file) + " takes effect",
 	}, true
 }

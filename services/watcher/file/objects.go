@@ -8,9 +8,9 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// Objects is what a file of that name says, as a Watcher that reads it does: its
-// objects, sorted by key, the first of several with one key, and what is wrong
-// with the rest. It is pure.
+// Objects returns the objects of a file as a Watcher reads them, sorted by key,
+// and the problems of its documents. If several objects have one key it returns
+// the first. It is pure.
 func Objects(name string, data []byte) ([]watcher.Object, []problem.Diagnostic) {
 	c := parse(name, data)
 	objects := make([]watcher.Object, len(c.entries))

@@ -16,32 +16,32 @@ import (
 // maxFile is the largest file that is read.
 const maxFile = 64 << 20
 
-// tree is the directory on disk, and the notifications of what changes there.
-// Names in it are relative to the directory, with links not resolved.
+// tree is the directory on disk with the notifications of its changes. Names are
+// relative to the directory; links in them are not resolved.
 type tree struct {
 	dir    string
 	notify *fsnotify.Watcher
-	// dirs are the directories that are watched, by their path without links,
-	// with their name; outside for those that only a link leads to a file in.
+	// dirs holds the names of the watched directories by their path without links.
+	// The name is outside if the directory only holds the target of a link.
 	dirs map[string]string
 	root string // dir without links
 }
 
-// outside is the name of directories that are not of the tree. What changes in
-// one makes all be read again.
+// outside is the name of directories that are not in the tree. After a change in
+// one the watcher reads everything again.
 const outside = "\x00"
 
 func newTree(dir string, notify *fsnotify.Watcher) *tree {
 	return &tree{dir: dir, notify: notify, dirs: map[string]string{}}
 }
 
-// found is what a walk found.
+// found is the result of a walk.
 type found struct {
 	files      []string
 	unreadable map[string]error // directories, by name
 }
 
-// check fails if the directory is not there any more.
+// check fails if the directory does not exist any more.
 func (t *tree) check() error {
 	info, err := os.Stat(t.dir)
 	if err == nil && !info.IsDir() {
@@ -57,8 +57,8 @@ func (t *tree) wrap(err error) error {
 	return fmt.Errorf("directory %s: %w", t.dir, unwrap(err))
 }
 
-// walk finds all files, and watches all directories: before it reads them, so
-// that nothing is missed.
+// walk finds all files and watches all directories. It watches a directory before
+// it reads it, so that it misses no change.
 func (t *tree) walk() (found, error) {
 	abs, err := filepath.Abs(t.dir)
 	if err != nil {
@@ -69,7 +69,7 @@ func (t *tree) walk() (found, error) {
 	}
 	w := walker{tree: t, found: found{unreadable: map[string]error{}}, dirs: map[string]string{}, links: map[string]bool{}}
 	if abs != t.root {
-		w.links[filepath.Dir(abs)] = true // where the link to the directory is
+		w.links[filepath.Dir(abs)] = true // it holds the link to the directory
 	}
 	if err := w.walk("", t.root); err != nil {
 		return found{}, err
@@ -89,7 +89,7 @@ func (t *tree) walk() (found, error) {
 	}
 	for dir := range t.dirs {
 		if _, still := w.dirs[dir]; !still {
-			_ = t.notify.Remove(dir) // it fails for one that is gone
+			_ = t.notify.Remove(dir) // it fails for a directory that is gone
 		}
 	}
 	t.dirs = w.dirs
@@ -100,7 +100,7 @@ type walker struct {
 	*tree
 	found found
 	dirs  map[string]string
-	links map[string]bool // directories that links lead to a file in
+	links map[string]bool // directories that hold targets of links
 }
 
 func (w *walker) walk(name, real string) error {
@@ -147,7 +147,7 @@ func (w *walker) entry(name, real string, e fs.DirEntry) error {
 			}
 		}
 		if err != nil && wanted(name) {
-			w.found.files = append(w.found.files, name) // reading it will say
+			w.found.files = append(w.found.files, name) // reading it gives the error
 			return nil
 		}
 	}
@@ -181,19 +181,20 @@ func (t *tree) watch(dir string) error {
 	return nil
 }
 
-// isLimit says that no more directories can be watched.
+// isLimit reports whether the system refuses to watch more directories.
 func isLimit(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) }
 
 type changed int
 
-// What the change of a path means.
+// The meanings of a change of a path.
 const (
 	nothingChanged changed = iota
-	fileChanged            // a file of the tree was written, made or removed
-	treeChanged            // directories or links changed: read all
+	fileChanged            // a file of the tree was written, created or removed
+	treeChanged            // directories or links changed: read everything
 )
 
-// classify says what a notification is about, by how things are now.
+// classify returns the meaning of a notification, and the name of the file. It
+// looks at the present state of the path.
 func (t *tree) classify(path string) (changed, string) {
 	if _, is := t.dirs[path]; is {
 		return treeChanged, ""
@@ -220,7 +221,7 @@ func (t *tree) read(name string) ([]byte, error) {
 	case err != nil:
 		return nil, unwrap(err)
 	case !info.Mode().IsRegular():
-		return nil, errors.New("it is no regular file")
+		return nil, errors.New("it is not a regular file")
 	case info.Size() > maxFile:
 		return nil, fmt.Errorf("it has %d bytes, more than %d", info.Size(), maxFile)
 	}
@@ -233,7 +234,7 @@ func (t *tree) read(name string) ([]byte, error) {
 	return data, unwrap(err)
 }
 
-// exists says whether there is something under a name, be it a broken link.
+// exists reports whether a name exists, even as a broken link.
 func (t *tree) exists(name string) bool {
 	_, err := os.Lstat(filepath.Join(t.root, name))
 	return err == nil

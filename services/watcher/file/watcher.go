@@ -1,9 +1,9 @@
-// Package file watches a directory of YAML and JSON files, subdirectories
-// included. What it does with files that cannot be read or are broken is
-// decided in ../README.md; formats are described there too.
+// Package file watches a directory of YAML and JSON files, with its
+// subdirectories. ../README.md describes the formats, and what the watcher does
+// with broken and unreadable files.
 //
-// Names that begin with a dot are skipped, as are files that do not end in
-// .yaml, .yml or .json. A symbolic link is followed, to a directory once.
+// The watcher skips names that begin with a dot, and files that do not end in
+// .yaml, .yml or .json. It follows symbolic links, to each directory once.
 package file
 
 import (
@@ -19,18 +19,17 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// The time that changes are gathered before they are published.
+// How long the watcher gathers changes before it publishes them.
 const (
-	// quiet has to pass without another change: a file that is written comes
-	// as several changes, and one save of an editor or a checkout touches
-	// several files; both leave less than that in between.
+	// quiet is the time without a change that ends the gathering. The changes of
+	// one written file, and the files of one save or checkout, come faster.
 	quiet = 2 * time.Millisecond
 	// longest bounds the wait when changes never pause.
 	longest = 50 * time.Millisecond
-	// settle is the quiet after which it is believed that objects are gone, or
-	// that a file is broken or ends within a line: a program may be about to
-	// write it, or to put another one in its place. Nobody waits for a removal.
-	// Ten of it bound the wait.
+	// settle is the quiet after which the watcher believes that objects are gone,
+	// or that a file is broken or ends within a line: a program may be about to
+	// write the file or to replace it. A removal is not urgent. Ten times settle
+	// bounds the wait.
 	settle = 100 * time.Millisecond
 )
 
@@ -40,11 +39,11 @@ type Watcher struct {
 	settle time.Duration
 }
 
-// New returns a watcher of a directory, which need not be there yet.
+// New returns a watcher of a directory, which need not exist yet.
 func New(dir string) *Watcher { return &Watcher{dir: dir, settle: settle} }
 
-// Run implements watcher.Watcher. The source is down while the directory is
-// not there or cannot be read.
+// Run implements watcher.Watcher. The source is down while the directory does not
+// exist or cannot be read.
 func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -63,7 +62,7 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 	}
 }
 
-// run is one Run.
+// run is the state of one Run.
 type run struct {
 	tree   *tree
 	index  *index
@@ -91,14 +90,14 @@ func (r *run) list(ctx context.Context) error {
 	return nil
 }
 
-// step waits for changes and publishes what they come to. Done: what could not
-// be listed can be.
+// step waits for changes and publishes them. done: a partial listing could be
+// complete now, so Run ends for a new one.
 func (r *run) step(ctx context.Context) (done bool, err error) {
 	var c changes
 	if err := r.await(ctx, &c); err != nil {
 		return false, err
 	}
-	// Whoever removes the directory removes its files first.
+	// A program that removes the directory removes its files first.
 	if err := r.tree.check(); err != nil {
 		return false, err
 	}
@@ -111,7 +110,7 @@ func (r *run) step(ctx context.Context) (done bool, err error) {
 	return r.index.readable(), nil
 }
 
-// await waits until there are changes, and until what they come to is believed.
+// await waits until there are changes, and until they have settled.
 func (r *run) await(ctx context.Context, c *changes) error {
 	for more := true; more; {
 		var err error
@@ -126,16 +125,16 @@ func (r *run) await(ctx context.Context, c *changes) error {
 	return nil
 }
 
-// changes are what is known to have changed.
+// changes are the paths that are known to have changed.
 type changes struct {
-	first time.Time // when the first was seen; zero: none was
+	first time.Time // when the first was seen; zero: there is none
 	paths map[string]bool
 	all   bool // some were missed
 }
 
-// gather waits until there is a change, and then until there is none for a
-// while. If c has changes already it waits no longer than they take to settle;
-// no more then says that none came.
+// gather waits until there is a change, and then until there is none for a while.
+// If c has changes already it waits no longer than settle. more reports whether a
+// change came.
 func (r *run) gather(ctx context.Context, c *changes) (more bool, err error) {
 	var patience <-chan time.Time
 	if !c.first.IsZero() {
@@ -169,7 +168,7 @@ func (r *run) next(ctx context.Context, c *changes, patience <-chan time.Time) (
 		return false, ctx.Err()
 	case <-patience:
 	}
-	// This may be late: what came before counts.
+	// A change may have come before the timer.
 	select {
 	case e, ok := <-r.tree.notify.Events:
 		return c.add(e, ok)
@@ -206,7 +205,7 @@ func (c *changes) start() {
 	}
 }
 
-// read takes in what changed.
+// read reads the files that changed.
 func (r *run) read(c changes) error {
 	files := map[string]bool{}
 	all := c.all
@@ -255,14 +254,15 @@ func (r *run) readFile(name string) {
 	}
 }
 
-// report says what is wrong in the files that were read again.
+// report publishes the problems of the files that were read again.
 func (r *run) report() {
 	for name, ds := range r.index.problems() {
 		r.sink.Problems(name, ds)
 	}
 }
 
-// unwrap leaves out of an error of the os package what its reader knows.
+// unwrap removes from an error of package os the operation and the path, which its
+// reader knows.
 func unwrap(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {

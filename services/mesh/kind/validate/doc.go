@@ -1,6 +1,6 @@
-// Package validate finds what is wrong in the message of an object, kind by
-// kind, before anything is built from it. A field that has no effect in this
-// build is a problem too, of lower severity.
+// Package validate finds the problems in the message of an object, kind by kind,
+// before a builder uses it. A field that has no effect in this build is a
+// warning. Messages of good objects are checked without an allocation.
 //
 // It is pure.
 package validate

@@ -11,9 +11,9 @@ import (
 
 const durationType = "google.protobuf.Duration"
 
-// durations rewrites the durations in the JSON of a message as protobuf has
-// them, in seconds: Istio's users write "5m" and "250ms" as well. No line
-// moves. What is no duration stays for protobuf to refuse.
+// Durations rewrites the durations in the JSON of a message in seconds, the only
+// form that protobuf reads: users of Istio write "5m" and "250ms" too. It moves no
+// line, and leaves other values for protobuf to refuse.
 func Durations(spec []byte, of protoreflect.MessageDescriptor) []byte {
 	w := durationWriter{json: json.NewDecoder(bytes.NewReader(spec)), in: spec}
 	if err := w.value(of, false); err != nil {
@@ -25,12 +25,12 @@ func Durations(spec []byte, of protoreflect.MessageDescriptor) []byte {
 type durationWriter struct {
 	json *json.Decoder
 	in   []byte
-	done int // bytes of in that are in out
+	done int // bytes of in that out holds
 	out  []byte
 }
 
-// value goes through the next value: of a message type, or nil for what holds
-// no messages; or through a map of those.
+// value reads the next value, of the message type of, or a map of such values. of
+// is nil for a value that holds no messages.
 func (w *durationWriter) value(of protoreflect.MessageDescriptor, isMap bool) error {
 	t, err := w.json.Token()
 	if err != nil {
@@ -58,7 +58,7 @@ func (w *durationWriter) value(of protoreflect.MessageDescriptor, isMap bool) er
 	return err
 }
 
-// field goes through a name and its value.
+// field reads a name and its value.
 func (w *durationWriter) field(of protoreflect.MessageDescriptor, isMap bool) error {
 	t, err := w.json.Token()
 	if err != nil {
@@ -88,7 +88,7 @@ func fieldByName(of protoreflect.MessageDescriptor, name string) protoreflect.Fi
 	return of.Fields().ByTextName(name)
 }
 
-// write puts the text that was just read in the form of protobuf.
+// write replaces the text that was just read by its form in protobuf.
 func (w *durationWriter) write(text string) {
 	d, err := time.ParseDuration(text)
 	end := int(w.json.InputOffset())

@@ -7,10 +7,9 @@ import (
 )
 
 const (
-	refused    = "connections to the host are refused"
-	unopened   = "the server is not opened"
-	alike      = "endpoints of all localities are used alike"
-	untunneled = "connections go straight to the destination"
+	refused  = "connections to the host are refused"
+	unopened = "the proxy does not open the server"
+	alike    = "endpoints of all localities are used alike"
 )
 
 var noEffects = append([]NoEffect{
@@ -18,8 +17,8 @@ var noEffects = append([]NoEffect{
 	{Kind: "ServiceEntry", Field: "ports.protocol=UDP", Instead: "proxies leave UDP alone"},
 	{Kind: "VirtualService", Field: "http.fault.delay.exponentialDelay", Instead: "requests are not delayed"},
 	{Kind: "VirtualService", Field: "http.fault.abort.http2Error", Instead: "requests are not aborted"},
-	{Kind: "VirtualService", Field: "tls", Instead: "TLS goes where it would without the route"},
-	{Kind: "VirtualService", Field: "tcp.match.sourceSubnet", Instead: "connections from everywhere match"},
+	{Kind: "VirtualService", Field: "tls", Instead: "TLS connections go where they would without the route"},
+	{Kind: "VirtualService", Field: "tcp.match.sourceSubnet", Instead: "connections of every source match"},
 	{Kind: "DestinationRule", Field: "workloadSelector", Instead: "the whole rule is left out"},
 	{Kind: "Gateway", Field: "servers.port.protocol=HTTPS", Instead: unopened},
 	{Kind: "Gateway", Field: "servers.port.protocol=TLS", Instead: unopened},
@@ -27,14 +26,14 @@ var noEffects = append([]NoEffect{
 	{Kind: "Gateway", Field: "servers.defaultEndpoint", Instead: "requests go where VirtualServices say"},
 	{Kind: "Service", Field: "internalTrafficLocal", As: "internalTrafficPolicy", Instead: "endpoints on all nodes are used"},
 	{Kind: "Service", Field: "trafficDistribution", Instead: alike},
-	{Kind: "MeshNetworks", Field: "networks.gateways.locality", Instead: "a gateway counts as being where the endpoints behind it are"},
+	{Kind: "MeshNetworks", Field: "networks.gateways.locality", Instead: "a gateway has the locality of the endpoints behind it"},
 }, append(trafficPolicyNoEffects("trafficPolicy", "subsets.trafficPolicy"), meshConfigNoEffects()...)...)
 
 // trafficPolicyNoEffects returns the rows of a traffic policy at each place.
 func trafficPolicyNoEffects(places ...string) []NoEffect {
 	var rows []NoEffect
 	for _, place := range places {
-		rows = append(rows, NoEffect{Kind: "DestinationRule", Field: place + ".tunnel", Instead: untunneled})
+		rows = append(rows, NoEffect{Kind: "DestinationRule", Field: place + ".tunnel", Instead: "connections go straight to the destination"})
 		for _, at := range []string{place, place + ".portLevelSettings"} {
 			rows = append(rows,
 				NoEffect{Kind: "DestinationRule", Field: at + ".loadBalancer.localityLbSetting", Instead: alike},

@@ -10,16 +10,16 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
-// TraceAnnotation is where who writes an object says which trace its change
-// belongs to: a W3C traceparent. It is no content.
+// TraceAnnotation names the trace of an object's change, as a W3C traceparent: a
+// program that writes the object sets it. It is not content.
 const TraceAnnotation = "meshlog.dev/traceparent"
 
-// LastApplied is an annotation of kubectl that repeats the object.
+// LastApplied is kubectl's annotation that repeats the object. It is not content.
 const LastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// FromObject makes a registry.v1.Object of the JSON of a whole object, for
-// kinds in that Form: labels and annotations, and all fields but the status.
-// Equal objects have equal bytes, whatever their layout.
+// FromObject makes a registry.v1.Object from the JSON of an object whose kind has
+// the form Whole: labels, annotations, and all fields except status. Equal objects
+// have equal bytes, whatever their layout.
 func FromObject(object []byte) (proto.Message, error) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	d.UseNumber()

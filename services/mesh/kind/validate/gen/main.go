@@ -1,7 +1,7 @@
 // Command gen writes envoytypes.go: blank imports of the packages of
 // go-control-plane that hold what a dynamic Envoy resource may contain, so
 // that every "@type" in one is known. Run it by `go generate` in
-// services/mesh/kind after go-control-plane was upgraded.
+// services/mesh/kind/validate after an upgrade of go-control-plane.
 package main
 
 import (
@@ -21,18 +21,18 @@ import (
 const (
 	output = "envoytypes.go"
 	envoy  = "github.com/envoyproxy/go-control-plane/envoy/"
-	// What links this links a gRPC stack, which pure packages never need.
+	// Pure packages link no gRPC stack.
 	banned = "google.golang.org/grpc"
 )
 
-// left are the packages that only a bootstrap file refers to.
+// left are packages that only a bootstrap file uses.
 var left = []string{
 	"config/bootstrap/", "config/metrics/", "config/overload/",
 	"extensions/bootstrap/", "extensions/regex_engines/", "extensions/resource_monitors/",
 	"extensions/stat_sinks/", "extensions/watchdog/",
 }
 
-// besides are what Envoy's resources hold besides its own types.
+// besides are types of other projects that Envoy's resources hold.
 var besides = []string{
 	"github.com/cncf/xds/go/udpa/type/v1",
 	"github.com/cncf/xds/go/xds/type/matcher/v3",
