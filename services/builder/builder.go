@@ -17,10 +17,9 @@ import (
 	"meshlog.dev/store"
 )
 
-// How often what, and how much.
 const (
 	tickEvery    = time.Second
-	saveEvery    = 10 * time.Second // the fold is filed without a version
+	saveEvery    = 10 // ticks; the fold is then written without a version
 	retryFirst   = 50 * time.Millisecond
 	retryMost    = 2 * time.Second
 	maxBacklog   = 100_000 // records that a standby keeps before it stops reading
@@ -39,12 +38,6 @@ type Options struct {
 	Resign func()
 	// Ticks are the leader's, as heard on the bus.
 	Ticks <-chan *reportv1.Tick
-	// Mismatches are versions that frontends have and the chain has not.
-	Mismatches <-chan ident.Position
-	// Reports are the frontends'; each is to be taken.
-	Reports <-chan *reportv1.FrontendReport
-	// BlobsLost are epochs under which the bus has lost its blobs.
-	BlobsLost <-chan uint64
 	// Metrics are NewMetrics' if nil.
 	Metrics *Metrics
 	// Changed is called after each version and each change of leadership,
@@ -55,41 +48,32 @@ type Options struct {
 // Builder is a Machine with goroutines, clock and select.
 type Builder struct {
 	o       Options
-	asks    chan digestAsk
-	wants   chan chan *reportv1.BuilderReport
-	looks   chan chan FoldState
+	calls   chan func(context.Context) error // to be run by own
 	report  atomic.Pointer[reportv1.BuilderReport]
 	records chan reading
 	heads   chan struct{}
-	written chan Checkpointed
 
 	// The rest belongs to the goroutine of own.
 	m        *Machine
-	readers  sync.WaitGroup     // of the connection
-	hangUp   context.CancelFunc // ends the connection; nil: there is none
+	conn     *connection // nil: there is none
 	retry    time.Duration
-	acks     events.Follower
-	acked    uint64
-	first    time.Time // when the first, and the newest, pending change came
-	last     time.Time
-	pending  int            // how many there were then
-	building time.Duration  // what the last build took
-	tried    ident.Position // of the last commit
-	triedAt  time.Time      // zero: a try is worth it
-	news     bool           // a version, or a change of leadership, to be told
+	pace     pace
+	ticks    int
+	news     bool // there is a version, or a change of leadership, to call Changed for
 	resigned bool
+}
+
+// connection reads log and chain until it is hung up.
+type connection struct {
+	hangUp  context.CancelFunc
+	readers sync.WaitGroup
+	acks    events.Follower
+	acked   uint64
 }
 
 type reading struct {
 	recs []events.Record
 	err  error
-}
-
-type digestAsk struct {
-	shard   ident.Shard
-	session string
-	kinds   events.Kinds
-	answer  chan *events.ShardDigests
 }
 
 // New makes a Builder. It starts nothing.
@@ -103,50 +87,86 @@ func New(o Options) *Builder {
 	if o.Changed == nil {
 		o.Changed = func() {}
 	}
-	b := &Builder{o: o, asks: make(chan digestAsk), wants: make(chan chan *reportv1.BuilderReport), looks: make(chan chan FoldState), records: make(chan reading), heads: make(chan struct{}, 1), written: make(chan Checkpointed)}
+	b := &Builder{o: o, calls: make(chan func(context.Context) error), records: make(chan reading), heads: make(chan struct{}, 1)}
 	b.report.Store(&reportv1.BuilderReport{Builder: o.ID, Build: o.Build})
 	return b
 }
 
-// reportWithin is how long a question waits for the Machine's goroutine, which
-// may wait for the bus.
+// call makes the goroutine of own run f, and returns once it has begun, or when
+// ctx is done. An error of f ends the connection.
+func (b *Builder) call(ctx context.Context, f func(context.Context) error) error {
+	select {
+	case b.calls <- f:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// ask returns what f answers in the goroutine of own.
+func ask[T any](ctx context.Context, b *Builder, f func(*Machine) T) (t T, err error) {
+	answer := make(chan T, 1)
+	if err := b.call(ctx, func(context.Context) error { answer <- f(b.m); return nil }); err != nil {
+		return t, err
+	}
+	return <-answer, nil
+}
+
+// reportWithin is how long Report waits for the builder's goroutine, which may
+// be waiting for the bus.
 const reportWithin = 100 * time.Millisecond
 
-// Report is everything the builder has to say: as of now or, while the builder
-// is busy, as of the last time that somebody asked. Safe for concurrent use;
-// the result must not be changed.
+// Report returns the state of the builder: as of now or, while the builder is
+// busy, as of the last call that was answered. Safe for concurrent use; the
+// result must not be changed.
 func (b *Builder) Report() *reportv1.BuilderReport {
-	late := time.NewTimer(reportWithin)
-	defer late.Stop()
-	answer := make(chan *reportv1.BuilderReport, 1)
-	select {
-	case b.wants <- answer:
-		r := <-answer
-		b.report.Store(r)
-		return r
-	case <-late.C:
+	ctx, cancel := context.WithTimeout(context.Background(), reportWithin)
+	defer cancel()
+	r, err := ask(ctx, b, (*Machine).Report)
+	if err != nil {
 		return b.report.Load()
 	}
+	b.report.Store(r)
+	return r
 }
 
 // Digests answers a watcher; see Machine.Digests. Safe for concurrent use.
 func (b *Builder) Digests(ctx context.Context, s ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
-	ask := digestAsk{s, session, kinds, make(chan *events.ShardDigests, 1)}
-	select {
-	case b.asks <- ask:
-	case <-ctx.Done():
-		return nil, false
-	}
-	select {
-	case d := <-ask.answer:
-		return d, d != nil
-	case <-ctx.Done():
-		return nil, false
-	}
+	d, err := ask(ctx, b, func(m *Machine) *events.ShardDigests {
+		d, _ := m.Digests(s, session, kinds)
+		return d
+	})
+	return d, err == nil && d != nil
 }
 
-// Run builds until ctx is done. It returns an error only where nothing can be
-// built at all.
+// Heard takes the report of a frontend: proxies may reject resources, or the
+// frontend may have a version that the chain does not have. It waits for the
+// builder's goroutine, until ctx is done. Safe for concurrent use.
+func (b *Builder) Heard(ctx context.Context, r *reportv1.FrontendReport) error {
+	return b.call(ctx, func(ctx context.Context) error {
+		if mismatch := r.GetChainMismatch(); mismatch != nil {
+			b.m.WantEpoch(store.VersionOf(mismatch.GetOwn()))
+			b.pace.again()
+		}
+		if b.m.Heard(r); b.conn == nil {
+			return nil
+		}
+		return b.m.Quarantine(ctx)
+	})
+}
+
+// BlobsLost says that the bus has lost its blobs under an epoch; see
+// Machine.BlobsLost. It waits for the builder's goroutine, until ctx is done.
+// Safe for concurrent use.
+func (b *Builder) BlobsLost(ctx context.Context, epoch uint64) error {
+	return b.call(ctx, func(context.Context) error {
+		b.m.BlobsLost(epoch)
+		b.pace.again()
+		return nil
+	})
+}
+
+// Run builds until ctx is done. It returns another error only if it cannot start.
 func (b *Builder) Run(ctx context.Context) error {
 	work, workCtx := errgroup.WithContext(ctx)
 	if b.o.Checkpoints == nil {
@@ -166,21 +186,19 @@ func (b *Builder) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// own is the goroutine that owns the Machine: one select, one thing at a time.
+// own is the goroutine that owns the Machine: one select, one step at a time.
 func (b *Builder) own(ctx context.Context) error {
 	defer b.disconnect()
 	connect := time.NewTimer(0)
 	due := time.NewTimer(time.Hour)
 	tick := time.NewTicker(tickEvery)
-	save := time.NewTicker(saveEvery)
 	defer tick.Stop()
-	defer save.Stop()
 	defer due.Stop()
 	defer connect.Stop()
 	for {
 		records := b.records
 		if b.m.Backlog() > maxBacklog {
-			records = nil // the leader has published nothing for long: let the log keep them
+			records = nil // the leader has published nothing for long: leave the records on the log
 		}
 		var err error
 		select {
@@ -194,47 +212,30 @@ func (b *Builder) own(ctx context.Context) error {
 					b.retry = 0
 				}
 			}
-		case <-b.heads: // the chain has a newer version: another builder's
+		case <-b.heads: // another builder has published
 			err = b.m.Head(ctx)
-		case held := <-b.o.Lease: // the first thing a new leader does is fold what it kept
+		case held := <-b.o.Lease: // a new leader first folds the records that it kept
 			b.m.Lead(held)
-			b.triedAt, b.news = time.Time{}, true
-			if b.hangUp == nil {
+			b.pace.again()
+			b.news = true
+			if b.conn == nil {
 				connect.Reset(0)
 			} else {
 				err = b.m.Advance(ctx)
 			}
-		case t := <-b.o.Ticks: // the leader says how far the head is right
+		case t := <-b.o.Ticks: // the leader says up to which record the head is right
 			b.m.StandsTo(store.VersionOf(t.GetHead()), t.GetPosition().GetSeq())
-			if b.hangUp != nil { // else Connect comes first, however often this fails
+			if b.conn != nil { // else Connect comes first, however often it fails
 				err = b.m.Advance(ctx)
 			}
-		case v := <-b.o.Mismatches: // a frontend has what the chain has not
-			b.m.WantEpoch(v)
-			b.triedAt = time.Time{}
-		case epoch := <-b.o.BlobsLost: // the chain's versions have lost their contents
-			b.m.BlobsLost(epoch)
-			b.triedAt = time.Time{}
-		case r := <-b.o.Reports: // what proxies reject may have to be put into quarantine
-			if b.m.Heard(r); b.hangUp != nil {
-				err = b.m.Quarantine(ctx)
-			}
-		case c := <-b.written: // a checkpoint is durable
-			b.m.Checkpointed(c)
-		case ask := <-b.asks: // a watcher lists
-			ask.answer <- b.digests(ask)
-		case <-save.C: // nothing published for a while: keep a restart short
-			err = b.m.SaveFold(ctx)
+		case f := <-b.calls: // a question, or news from another process
+			err = f(ctx)
 		case <-tick.C:
 			err = b.tick(ctx)
 		case <-due.C: // quiet: publish
 			err = b.commit(ctx)
-		case answer := <-b.wants: // somebody asks how it is going
-			answer <- b.m.Report()
-		case answer := <-b.looks: // somebody looks at the debug page
-			answer <- b.m.foldState()
 		}
-		if err == nil && b.hangUp != nil && b.m.Stale() {
+		if err == nil && b.conn != nil && b.m.Stale() {
 			err = events.ErrReconnected
 		}
 		if err != nil && ctx.Err() == nil {
@@ -250,77 +251,55 @@ func (b *Builder) own(ctx context.Context) error {
 	}
 }
 
-// commit publishes, as far as there is a connection, and times the build.
+// commit publishes if there is a connection, and times the build.
 func (b *Builder) commit(ctx context.Context) error {
-	b.pending = 0
-	if b.hangUp == nil {
+	b.pace.pending = 0
+	if b.conn == nil {
 		return nil
 	}
 	start := time.Now()
-	b.tried, b.triedAt = b.m.Position(), start
+	b.pace.tried, b.pace.triedAt = b.m.Position(), start
 	published, err := b.m.Commit(ctx)
 	if published {
-		b.building = time.Since(start)
-		b.o.Metrics.committed(b.building)
+		b.pace.building = time.Since(start)
+		b.o.Metrics.committed(b.pace.building)
 		b.news = true
 	}
 	b.resign()
 	return err
 }
 
-// resign gives the lease up once when the file takes nothing any more. Alone,
-// this builder is leader again soon, and publishes on from memory.
+// resign gives the lease up once when the file takes nothing any more. If there
+// is no other builder, this one is leader again soon, and publishes from memory.
 func (b *Builder) resign() {
-	failed := b.m.saveErr != nil
+	failed := b.m.chain.file.err != nil
 	if failed && !b.resigned && b.o.Resign != nil {
 		b.o.Resign()
 	}
 	b.resigned = failed
 }
 
-// dueIn is how long until the next commit: by the holdoff while something is
-// pending, at once where a commit would get on, else a second. A commit that
-// did not get on at a position (it put a segment or a hold on the log, say) is
-// not tried again there before that second is over.
+// dueIn returns how long until the next commit: by the holdoff while a change is
+// pending, at once if a commit is urgent, else a second.
 func (b *Builder) dueIn() time.Duration {
-	if b.hangUp == nil || b.m.Backlog() > 0 {
+	if b.conn == nil || b.m.Backlog() > 0 {
 		return tickEvery
 	}
-	if !b.triedAt.IsZero() && b.tried == b.m.Position() {
-		return max(0, time.Until(b.triedAt.Add(tickEvery)))
-	}
-	n, only, some := b.m.Pending()
-	if b.m.Speaks() {
-		return 0
-	}
-	if n == 0 {
-		b.pending = 0
-		if b.m.GetsOn() {
-			return 0
-		}
-		return tickEvery
-	}
-	now := time.Now()
-	if b.pending == 0 {
-		b.first = now
-	}
-	if n != b.pending {
-		b.last, b.pending = now, n
-	}
-	return max(0, b.o.Holdoff.due(b.first, b.last, only, some, b.building).Sub(now))
+	return b.pace.dueIn(b.m, b.o.Holdoff)
 }
 
 func (b *Builder) tick(ctx context.Context) error {
-	if b.hangUp == nil {
+	// A restart reads less of the log if the fold is in the file.
+	if b.ticks++; b.ticks%saveEvery == 0 {
+		if err := b.m.SaveFold(ctx); err != nil {
+			return err
+		}
+	}
+	if b.conn == nil {
 		return nil
 	}
 	b.acknowledge(ctx)
 	return b.m.Tick(ctx)
-}
-
-func (b *Builder) digests(a digestAsk) *events.ShardDigests {
-	d, _ := b.m.Digests(a.shard, a.session, a.kinds)
-	return d
 }
 
 // connect compares with the log and the chain and starts reading both.
@@ -339,14 +318,14 @@ func (b *Builder) connect(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("follow the version chain: %w", err), recs.Close())
 	}
 	readCtx, hangUp := context.WithCancel(ctx)
-	b.hangUp, b.acks, b.acked = hangUp, recs, 0
-	b.readers.Go(func() { b.readLog(readCtx, recs) })
+	b.conn = &connection{hangUp: hangUp, acks: recs}
+	b.conn.readers.Go(func() { b.readLog(readCtx, recs) })
 	have, root := b.m.HeadVersion()
-	b.readers.Go(func() { b.readChain(readCtx, heads, have, root) })
+	b.conn.readers.Go(func() { b.readChain(readCtx, heads, have, root) })
 	return nil
 }
 
-// readLog hands on what the log has, until the connection ends.
+// readLog hands records of the log to own, until the connection ends.
 func (b *Builder) readLog(ctx context.Context, f events.Follower) {
 	for {
 		recs, err := f.Next(ctx)
@@ -361,7 +340,7 @@ func (b *Builder) readLog(ctx context.Context, f events.Follower) {
 	}
 }
 
-// readChain tells of newer versions, until the connection ends.
+// readChain tells own of newer versions, until the connection ends.
 func (b *Builder) readChain(ctx context.Context, f store.Follower, have ident.Position, root ident.Hash) {
 	for {
 		links, err := f.Next(ctx, have, root)
@@ -369,7 +348,7 @@ func (b *Builder) readChain(ctx context.Context, f store.Follower, have ident.Po
 			return
 		}
 		if err != nil {
-			// The chain is not what it was: Connect finds out what that means.
+			// The chain has changed: Connect finds out how.
 			select {
 			case b.records <- reading{err: fmt.Errorf("follow the version chain: %w", err)}:
 			case <-ctx.Done():
@@ -385,8 +364,7 @@ func (b *Builder) readChain(ctx context.Context, f store.Follower, have ident.Po
 	}
 }
 
-// lost ends a connection that failed; the next attempt waits a little longer
-// each time.
+// lost ends a connection that failed. Each further attempt waits longer.
 func (b *Builder) lost(err error) {
 	if !errors.Is(err, ErrWait) || b.retry == 0 {
 		b.o.Logger.Warn("builder: connecting again", "error", err)
@@ -396,30 +374,31 @@ func (b *Builder) lost(err error) {
 }
 
 func (b *Builder) disconnect() {
-	if b.hangUp == nil {
+	if b.conn == nil {
 		return
 	}
-	b.hangUp()
-	b.readers.Wait()
-	b.acks.Close()
-	b.hangUp = nil
+	b.conn.hangUp()
+	b.conn.readers.Wait()
+	b.conn.acks.Close()
+	b.conn = nil
 }
 
-// acknowledge tells the log how far the file goes. It is for operators to see,
-// and costs the server a synced write: the cursor that counts is in the file.
+// acknowledge tells the log up to which record the file holds everything.
+// Operators see it; the cursor that counts is in the file. It costs the server a
+// synced write.
 func (b *Builder) acknowledge(ctx context.Context) {
-	at := b.m.Filed().Seq
-	if b.hangUp == nil || at <= b.acked || b.m.Filed().Epoch != b.m.Position().Epoch {
+	at := b.m.Filed()
+	if at.Seq <= b.conn.acked || at.Epoch != b.m.Position().Epoch {
 		return
 	}
 	failpoint.At(failpoint.BuilderAcknowledge)
-	if err := b.acks.Ack(ctx, at); err == nil {
+	if err := b.conn.acks.Ack(ctx, at.Seq); err == nil {
 		failpoint.At(failpoint.BuilderAcknowledged)
-		b.acked = at
+		b.conn.acked = at.Seq
 	}
 }
 
-// close files the fold, so that the next start reads nothing twice.
+// close writes the fold to the file, so that the next start reads no record twice.
 func (b *Builder) close(ctx context.Context) error {
 	b.disconnect()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

@@ -8,39 +8,35 @@ import (
 	"meshlog.dev/store"
 )
 
-// A content checkpoint is written after so many versions, so that a frontend
-// that was away reads few deltas, and at least every quarter of the time for
-// which the chain keeps them, so that there always is one to begin from; a
-// fold checkpoint after more, so that a replay reads little of the log.
+// After so many versions a content checkpoint is written, so that a frontend
+// that was away reads few deltas, and a fold checkpoint after more, so that a
+// replay reads little of the log. Each is written at least every CheckpointEvery,
+// so that the chain always has one.
 const (
 	versionsPerCheckpoint     = 256
 	versionsPerFoldCheckpoint = 1024
 )
 
-// CheckpointEvery is how much time lies between two checkpoints at most, where
-// history is how long the chain is kept.
+// CheckpointEvery returns the most time between two checkpoints, where history
+// is how long the chain is kept.
 func CheckpointEvery(history time.Duration) time.Duration { return history / 4 }
 
-// checkpoints counts towards the next checkpoint and keeps what goes out with
-// the next manifest.
+// checkpoints starts checkpoints when they are due, and holds those that the
+// next manifest names.
 type checkpoints struct {
-	sinceContent, sinceFold int
+	sinceContent, sinceFold int // versions
 	busy                    bool
-	next, nextFold          time.Time // when one is due at the latest
+	next, nextFold          time.Time // the latest time of the next one
 	content, fold           *snapshotv1.Checkpoint
 }
 
-// into puts what was written into the next manifest.
-func (c *checkpoints) into(man *store.Manifest) {
-	man.Checkpoint, man.FoldCheckpoint = c.content, c.fold
-}
-
-// forget drops what is not out yet: an epoch begins, and it may be lost.
+// forget drops the checkpoints that no manifest names yet: an epoch begins, and
+// they may be lost.
 func (c *checkpoints) forget() {
 	c.content, c.fold, c.next, c.nextFold = nil, nil, time.Time{}, time.Time{}
 }
 
-// sent says that a manifest went out.
+// sent says that a manifest was published.
 func (c *checkpoints) sent(man *store.Manifest) {
 	c.sinceContent++
 	c.sinceFold++
@@ -52,7 +48,7 @@ func (c *checkpoints) sent(man *store.Manifest) {
 	}
 }
 
-// start starts what is due.
+// start starts a checkpoint of version v if one is due.
 func (c *checkpoints) start(w Checkpoints, v ident.Position, s *store.Snapshot, now time.Time, history time.Duration) {
 	every := CheckpointEvery(history)
 	for _, at := range []*time.Time{&c.next, &c.nextFold} {
@@ -64,7 +60,7 @@ func (c *checkpoints) start(w Checkpoints, v ident.Position, s *store.Snapshot, 
 	fold := c.sinceFold >= versionsPerFoldCheckpoint || !now.Before(c.nextFold)
 	switch {
 	case c.busy:
-	case content && !(fold && c.nextFold.Before(c.next)): // of two the one that has waited for longer
+	case content && !(fold && c.nextFold.Before(c.next)): // of two, the one that has waited longer
 		c.busy, c.sinceContent, c.next = true, 0, now.Add(every)
 		w.Content(v, s)
 	case fold:
@@ -73,29 +69,17 @@ func (c *checkpoints) start(w Checkpoints, v ident.Position, s *store.Snapshot, 
 	}
 }
 
-// Checkpointed takes what a checkpoint that was started came to.
-func (m *Machine) Checkpointed(c Checkpointed) {
-	m.ckpt.busy = false
-	if c.Err != nil {
-		m.log.Warn("checkpoint", "error", c.Err)
-		m.ckpt.next, m.ckpt.nextFold = time.Time{}, time.Time{} // with the next version
+// done takes the outcome of the checkpoint that was started.
+func (c *checkpoints) done(outcome Checkpointed, usable func(*snapshotv1.Checkpoint) bool) {
+	c.busy = false
+	if outcome.Err != nil {
+		c.next, c.nextFold = time.Time{}, time.Time{} // again with the next version
 		return
 	}
-	// What an epoch before wrote may have been lost with it.
-	if c.Content != nil && m.ofThisEpoch(c.Content) {
-		m.ckpt.content = c.Content
+	if usable(outcome.Content) {
+		c.content = outcome.Content
 	}
-	if c.Fold != nil && m.ofThisEpoch(c.Fold) {
-		m.ckpt.fold = c.Fold
+	if usable(outcome.Fold) {
+		c.fold = outcome.Fold
 	}
-}
-
-func (m *Machine) ofThisEpoch(c *snapshotv1.Checkpoint) bool {
-	return c.GetVersion().GetEpoch() == m.fold.Position().Epoch
-}
-
-// timing is when what led to a version passed which stage.
-type timing struct {
-	observed, logged, read, due, built time.Time
-	traces                             []string // of the records, the first ones; each once
 }

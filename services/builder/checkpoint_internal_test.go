@@ -2,7 +2,6 @@ package builder
 
 import (
 	"errors"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -22,12 +21,12 @@ func (s *started) Fold()                                   { *s = append(*s, "fo
 // a clock that steps back keeps a checkpoint from being there.
 func TestCheckpointsOfAQuietMesh(t *testing.T) {
 	const history = 4 * time.Hour
-	m := &Machine{log: slog.New(slog.DiscardHandler)}
+	var ckpt checkpoints
 	now := time.Unix(1_000_000, 0)
 	version := func() []string {
 		var s started
-		m.ckpt.start(&s, ident.Position{}, nil, now, history)
-		m.ckpt.busy = false
+		ckpt.start(&s, ident.Position{}, nil, now, history)
+		ckpt.busy = false
 		now = now.Add(CheckpointEvery(history))
 		return s
 	}
@@ -45,6 +44,6 @@ func TestCheckpointsOfAQuietMesh(t *testing.T) {
 	expect("when the clock has stepped back", "content")
 	expect("a quarter later", "fold")
 	now = now.Add(-time.Minute) // a version a moment early
-	m.Checkpointed(Checkpointed{Err: errors.New("no answer")})
+	ckpt.done(Checkpointed{Err: errors.New("no answer")}, nil)
 	expect("after a failure", "content")
 }

@@ -9,13 +9,14 @@ import (
 	"meshlog.dev/store"
 )
 
-// checkpointer writes checkpoints beside the goroutine that owns the Machine:
-// snapshots are immutable, and the file has the fold as of one transaction.
+// checkpointer writes checkpoints in a goroutine of its own, beside the owner of
+// the Machine: snapshots are immutable, and the file has the fold as of one
+// transaction.
 type checkpointer struct {
 	b     *Builder
-	spawn func(func(context.Context)) // of the Builder's Run, which waits for it
-	// writer remembers what it wrote in one connection and one epoch: after
-	// another one the blobs may be gone.
+	spawn func(func(context.Context)) // Run waits for the goroutine
+	// writer remembers which blobs it wrote in one connection and one epoch;
+	// later the bus may have lost them.
 	writer            *store.CheckpointWriter
 	generation, epoch uint64
 }
@@ -52,19 +53,16 @@ func (c *checkpointer) fold(ctx context.Context, at ident.Position) (*snapshotv1
 	return store.WriteRows(ctx, chunks{c.b.o.Feed}, rows, at)
 }
 
-// do runs f and hands its outcome back to the owner. At most one is under way.
+// do runs f and hands its outcome to the owner. The Machine starts one at a time.
 func (c *checkpointer) do(f func(context.Context) Checkpointed) {
 	c.spawn(func(ctx context.Context) {
 		done := f(ctx)
 		failpoint.At(failpoint.BuilderCheckpointed)
-		select {
-		case c.b.written <- done:
-		case <-ctx.Done():
-		}
+		_ = c.b.call(ctx, func(context.Context) error { c.b.m.Checkpointed(done); return nil })
 	})
 }
 
-// chunks are blobs to which a checkpoint is written part by part.
+// chunks passes a failpoint before each part of a checkpoint.
 type chunks struct{ store.Blobs }
 
 // PutBlob implements store.Blobs.

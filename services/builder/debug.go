@@ -7,31 +7,22 @@ import (
 	"meshlog.dev/services/mesh/fold"
 )
 
-// FoldState is where the fold stands, for people.
+// FoldState is the state of the fold, for the debug page.
 type FoldState struct {
 	Position ident.Position
 	Segment  fold.Segment
 	Counts   fold.Counts
 	Shards   []fold.ShardState
-	// Backlog is how many records were read and are not folded: a standby waits
-	// for the leader's next version.
+	// Backlog is how many records were read and not folded: a standby waits for
+	// the leader's next version.
 	Backlog int
 }
 
-// FoldState says where the fold stands. It waits for the goroutine that owns
-// it, until ctx is done. Safe for concurrent use.
+// FoldState returns the state of the fold. It waits for the builder's goroutine,
+// until ctx is done. Safe for concurrent use.
 func (b *Builder) FoldState(ctx context.Context) (FoldState, error) {
-	answer := make(chan FoldState, 1)
-	select {
-	case b.looks <- answer:
-		return <-answer, nil
-	case <-ctx.Done():
-		return FoldState{}, ctx.Err()
-	}
-}
-
-func (m *Machine) foldState() FoldState {
-	return FoldState{
-		Position: m.fold.Position(), Segment: m.fold.Segment(), Counts: m.fold.Counts(), Shards: m.fold.Shards(), Backlog: len(m.ahead),
-	}
+	return ask(ctx, b, func(m *Machine) FoldState {
+		f := m.ledger.Fold()
+		return FoldState{Position: f.Position(), Segment: f.Segment(), Counts: f.Counts(), Shards: f.Shards(), Backlog: m.Backlog()}
+	})
 }

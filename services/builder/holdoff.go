@@ -1,23 +1,27 @@
 package builder
 
-import "time"
+import (
+	"time"
+
+	"meshlog.dev/proto/ident"
+)
 
 // Holdoff says how long a change waits for others to come with it.
 type Holdoff struct {
 	// Endpoints is the quiet period while nothing but endpoints is pending.
 	Endpoints time.Duration
-	// Quiet is the quiet period otherwise: a version is built once nothing
+	// Quiet is the quiet period otherwise: a version is built once no change
 	// came for that long. It never falls below the time a build takes.
 	Quiet time.Duration
 	// Max is how long the first pending change waits at most.
 	Max time.Duration
-	// EndpointsMax is how long an endpoint waits at most, whatever comes
-	// with it.
+	// EndpointsMax is how long an endpoint waits at most, whatever other changes
+	// come.
 	EndpointsMax time.Duration
 }
 
-// DefaultHoldoff waits 2 ms for endpoints and 20 ms for all else, 500 ms at
-// most, and 50 ms where endpoints are pending.
+// DefaultHoldoff waits 2 ms for endpoints and 20 ms for other changes, 500 ms at
+// most, and 50 ms at most while endpoints are pending.
 func DefaultHoldoff() Holdoff {
 	return Holdoff{
 		Endpoints:    2 * time.Millisecond,
@@ -27,9 +31,9 @@ func DefaultHoldoff() Holdoff {
 	}
 }
 
-// due is when what is pending is built. first and last are when the first and
-// the newest pending change came; only says that nothing but endpoints is
-// pending, some that an endpoint is; build is what the last build took.
+// due returns when the pending changes are built. first and last are when the
+// first and the newest of them came; only says that all of them are endpoints,
+// some that one of them is; build is what the last build took.
 func (h Holdoff) due(first, last time.Time, only, some bool, build time.Duration) time.Time {
 	quiet, most := max(h.Quiet, build), h.Max
 	if only {
@@ -43,4 +47,43 @@ func (h Holdoff) due(first, last time.Time, only, some bool, build time.Duration
 		return quietEnd
 	}
 	return end
+}
+
+// pace decides when the next commit is due.
+type pace struct {
+	first, last time.Time      // when the first, and the newest, pending change came
+	pending     int            // how many there were then
+	building    time.Duration  // what the last build took
+	tried       ident.Position // of the last commit
+	triedAt     time.Time      // zero: try again at once
+}
+
+// again makes a commit worth trying although none is due.
+func (p *pace) again() { p.triedAt = time.Time{} }
+
+// dueIn returns how long until the next commit. A commit that did not publish (it
+// may have appended a segment or a hold) is not tried again at the same position
+// before a second has passed.
+func (p *pace) dueIn(m *Machine, h Holdoff) time.Duration {
+	if !p.triedAt.IsZero() && p.tried == m.Position() {
+		return max(0, time.Until(p.triedAt.Add(tickEvery)))
+	}
+	n, only, some := m.Pending()
+	if n == 0 {
+		p.pending = 0
+	}
+	switch {
+	case m.Urgent():
+		return 0
+	case n == 0:
+		return tickEvery
+	}
+	now := time.Now()
+	if p.pending == 0 {
+		p.first = now
+	}
+	if n != p.pending {
+		p.last, p.pending = now, n
+	}
+	return max(0, h.due(p.first, p.last, only, some, p.building).Sub(now))
 }

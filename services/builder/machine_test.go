@@ -170,7 +170,7 @@ func TestTwoLeadersMakeOneChain(t *testing.T) {
 	if len(r.versions()) < 20 {
 		t.Errorf("%d versions, want at least 20", len(r.versions()))
 	}
-	ra, rb := a.content.Root(), b.content.Root()
+	ra, rb := a.ledger.Content().Root(), b.ledger.Content().Root()
 	if !bytes.Equal(ra[:], rb[:]) {
 		t.Error("two leaders came to two contents")
 	}
@@ -189,7 +189,7 @@ func TestStandbyComparesEveryRootAndTakesOverWarm(t *testing.T) {
 		leader.settle()
 		standby.settle()
 	}
-	if got, want := standby.Stats().Compared, uint64(len(r.versions())); got != want {
+	if got, want := standby.stats.Compared, uint64(len(r.versions())); got != want {
 		t.Errorf("compared %d roots, want %d", got, want)
 	}
 	r.put("a", "good last") // the leader is dead by now
@@ -256,7 +256,7 @@ func TestGuardHoldsAMassLossUntilApproved(t *testing.T) {
 	r.append(&events.Overlay{ID: holds[0].GetId(), Remove: true})
 	b.settle()
 	wantServed(t, r, map[string]string{})
-	if got := b.Stats().Holds; got != 1 {
+	if got := b.stats.Holds; got != 1 {
 		t.Errorf("%d holds were made, want 1", got)
 	}
 }
@@ -441,7 +441,7 @@ func TestAHeadThatExpiredUnderALeaderIsNoticed(t *testing.T) {
 	if err := b.Tick(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !b.Speaks() {
+	if !b.Urgent() {
 		t.Fatal("the leader has nothing to say although its head is gone")
 	}
 	b.settle()
@@ -484,7 +484,7 @@ func TestAHoldMayBeLargerThanAMessage(t *testing.T) {
 	}
 	b.settle()
 	wantServed(t, r, map[string]string{"new": "good"})
-	if got := b.Stats().Holds; got != 1 {
+	if got := b.stats.Holds; got != 1 {
 		t.Errorf("%d holds were made, want 1", got)
 	}
 }
@@ -508,8 +508,8 @@ func TestLostVersionsBeginAnEpoch(t *testing.T) {
 		if got := b.Position().Epoch; got <= was {
 			t.Errorf("epoch %d after the versions were lost, want one above %d", got, was)
 		}
-		if b.Stats().Segments > 1 {
-			t.Errorf("%d epochs were begun, want 1", b.Stats().Segments)
+		if b.stats.Segments > 1 {
+			t.Errorf("%d epochs were begun, want 1", b.stats.Segments)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/builder/jury"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/store"
 )
@@ -37,7 +38,7 @@ type Metrics struct {
 	leader, failing, refused prometheus.Gauge
 	compared                 prometheus.Counter
 
-	seen     Stats           // counted so far
+	seen     stats           // counted so far
 	sources  map[string]bool // that frozen has
 	seenAt   ident.Position  // of the log, at which sources were counted
 	seenHead *store.Manifest // whose Diagnostics and holds were counted
@@ -156,19 +157,19 @@ func (m *Metrics) observe(b *Machine) {
 	m.refused.Set(one(b.refused != nil))
 	m.unfolded.Set(float64(len(b.ahead)))
 	m.waiting.Set(float64(len(b.waiting)))
-	m.position.set(b.fold.Position())
-	if at := b.fold.Position(); at != m.seenAt {
+	m.position.set(b.Position())
+	if at := b.Position(); at != m.seenAt {
 		m.seenAt = at
 		m.observeSources(b)
 	}
-	if head := b.head.Manifest; head != m.seenHead {
+	if head := b.chain.head.Manifest; head != m.seenHead {
 		m.seenHead = head
 		m.observeHead(b, head)
 	}
 	if n := int(now.Versions - was.Versions); n > 0 {
 		m.versions.Add(float64(n))
-		m.keys.Add(float64(b.head.Manifest.GetChangeCount()))
-		for _, t := range b.timings[len(b.timings)-n:] {
+		m.keys.Add(float64(b.chain.head.Manifest.GetChangeCount()))
+		for _, t := range b.chain.timings[len(b.chain.timings)-n:] {
 			m.observeStages(t)
 		}
 	}
@@ -178,7 +179,7 @@ func (m *Metrics) observe(b *Machine) {
 func (m *Metrics) observeSources(b *Machine) {
 	was := m.sources
 	m.sources = map[string]bool{}
-	for _, sh := range b.fold.Shards() {
+	for _, sh := range b.ledger.Fold().Shards() {
 		source := sh.Shard.String()
 		m.sources[source] = true
 		m.frozen.WithLabelValues(source).Set(float64(len(sh.Frozen)))
@@ -192,8 +193,8 @@ func (m *Metrics) observeSources(b *Machine) {
 
 func (m *Metrics) observeHead(b *Machine, head *store.Manifest) {
 	m.head.set(store.VersionOf(head.GetVersion()))
-	m.openHolds.Set(float64(len(b.holds())))
-	m.openQuarantines.Set(float64(len(b.fold.Quarantines())))
+	m.openHolds.Set(float64(len(jury.Holds(b.ledger.Fold()))))
+	m.openQuarantines.Set(float64(len(b.ledger.Fold().Quarantines())))
 	count := map[problem.Severity]int{}
 	for _, d := range head.GetDiagnostics() {
 		count[problem.Severity(d.GetSeverity())]++

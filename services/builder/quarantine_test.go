@@ -13,6 +13,8 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/builder/jury"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/services/mesh/problem"
@@ -173,7 +175,7 @@ func TestConfirm(t *testing.T) {
 			d.hear("f0", with(v, 0, 0, "p1", "p2"))
 		}, true, true},
 		{"not all frontends are known", func(d *driver, v *reportv1.Verdict) {
-			d.opinions.since = d.r.clock()
+			*d.jury = *jury.New(d.draft.gate, d.r.clock(), d.cfg.Logger)
 			d.hear("f0", with(v, 0, 0, "p1", "p2"))
 		}, false, true},
 		{"it is not served", func(d *driver, v *reportv1.Verdict) {
@@ -253,10 +255,10 @@ func TestQuarantineEnds(t *testing.T) {
 		}
 	}
 	stands("nothing happens", 1)
-	if !slices.ContainsFunc(d.Diagnostics(), func(d problem.Diagnostic) bool {
-		return d.Code == "quarantined" && d.Resource == "Cluster b" && strings.Contains(d.Reason, "it is bad")
+	if all := d.Report().GetDiagnostics(); !slices.ContainsFunc(all, func(d *snapshotv1.Diagnostic) bool {
+		return d.GetCode() == "quarantined" && d.GetObject() == "Cluster b" && strings.Contains(d.GetReason(), "it is bad")
 	}) {
-		t.Errorf("diagnostics: %v", d.Diagnostics())
+		t.Errorf("diagnostics: %v", all)
 	}
 	r.cluster("a", 2)
 	d.settle()
@@ -281,7 +283,7 @@ func TestQuarantineEnds(t *testing.T) {
 	stands("approved", 0)
 	d.hear("f0", with(r.verdict(), 0, 0, "p1", "p2"))
 	stands("approved and rejected again", 1)
-	if n := d.Stats().Quarantines; n != 3 {
+	if n := d.stats.Quarantines; n != 3 {
 		t.Errorf("%d quarantines were made", n)
 	}
 }
@@ -334,7 +336,7 @@ func TestTwoLeadersQuarantine(t *testing.T) {
 func TestQuarantinesAreBounded(t *testing.T) {
 	r, d := rejecting(t)
 	var verdicts []*reportv1.Verdict
-	for i := range maxQuarantines + 5 {
+	for i := range jury.MaxQuarantines + 5 {
 		v := with(r.verdict(), 0, 0, "p1", "p2")
 		v.Client = fmt.Sprintf("envoy 1.%d", i)
 		verdicts = append(verdicts, v)
@@ -342,10 +344,10 @@ func TestQuarantinesAreBounded(t *testing.T) {
 	for range 12 {
 		d.hear("f0", verdicts...)
 	}
-	if got := quarantined(d); len(got) != maxQuarantines {
+	if got := quarantined(d); len(got) != jury.MaxQuarantines {
 		t.Errorf("%d are in quarantine", len(got))
 	}
-	if !slices.ContainsFunc(d.Diagnostics(), func(d problem.Diagnostic) bool { return d.Code == "quarantines" }) {
+	if !slices.ContainsFunc(d.Report().GetDiagnostics(), func(d *snapshotv1.Diagnostic) bool { return d.GetCode() == "quarantines" }) {
 		t.Error("nobody says that there are too many")
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/builder/jury"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/store"
 )
@@ -21,33 +22,29 @@ import (
 // keptTimings is how many versions' timings a report carries.
 const keptTimings = 256
 
-// timing notes what the version cost at each stage.
-func (m *Machine) timing(man *store.Manifest) {
+// timing notes when the first change of a version passed each stage.
+func (c *chain) timing(man *store.Manifest, now time.Time) {
 	t := &reportv1.StageTiming{
 		Version:   man.GetVersion(),
-		Observed:  timestamppb.New(m.since.observed),
-		Logged:    timestamppb.New(m.since.logged),
-		Read:      timestamppb.New(m.since.read),
-		Due:       timestamppb.New(m.since.due),
-		Built:     timestamppb.New(m.since.built),
-		Published: timestamppb.New(m.cfg.Now()),
+		Observed:  timestamppb.New(c.since.observed),
+		Logged:    timestamppb.New(c.since.logged),
+		Read:      timestamppb.New(c.since.read),
+		Due:       timestamppb.New(c.since.due),
+		Built:     timestamppb.New(c.since.built),
+		Published: timestamppb.New(now),
 	}
-	if len(m.timings) == keptTimings {
-		m.timings = slices.Delete(m.timings, 0, 1)
+	if len(c.timings) == keptTimings {
+		c.timings = slices.Delete(c.timings, 0, 1)
 	}
-	m.timings = append(m.timings, t)
+	c.timings = append(c.timings, t)
 }
 
-// Diagnostics are all problems in user data at the fold's position, sorted.
-func (m *Machine) Diagnostics() []problem.Diagnostic {
-	all := slices.Concat(m.fold.Diagnostics(), m.world.Diagnostics(), m.problems, m.crowd())
-	slices.SortFunc(all, problem.Diagnostic.Compare)
-	return slices.Compact(all)
-}
-
-// diagnosticProtos are the first of them on the wire.
+// diagnosticProtos returns the first problems in user data at the position of
+// the fold, sorted.
 func (m *Machine) diagnosticProtos(most int) []*snapshotv1.Diagnostic {
-	all := m.Diagnostics()
+	all := slices.Concat(m.ledger.Fold().Diagnostics(), m.draft.world.Diagnostics(), m.draft.problems, m.jury.Diagnostics())
+	slices.SortFunc(all, problem.Diagnostic.Compare)
+	all = slices.Compact(all)
 	var out []*snapshotv1.Diagnostic
 	for _, d := range all[:min(len(all), most)] {
 		out = append(out, d.Proto())
@@ -55,19 +52,18 @@ func (m *Machine) diagnosticProtos(most int) []*snapshotv1.Diagnostic {
 	return out
 }
 
-// Digests are the bucket digests of a shard over the keys of these kinds, for
-// the watcher that began the session. Only the leader's word counts.
+// Digests returns the bucket digests of a shard over the keys of these kinds,
+// for the watcher that began the session. Only the leader answers.
 func (m *Machine) Digests(s ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
 	if !m.leader {
 		return nil, false
 	}
-	return m.fold.Digests(s, session, kinds)
+	return m.ledger.Fold().Digests(s, session, kinds)
 }
 
-// Tick is what a leader says once a second: where the head is, up to where it
-// is right, what is suspected, and which shards must list again; and it does
-// what Quarantine does. It looks at the head anew: one
-// that expired sends no word.
+// Tick is done by the leader once a second: it reads the head, in case that has
+// expired, announces the head and the suspects, asks shards to list again, and
+// does what Quarantine does.
 func (m *Machine) Tick(ctx context.Context) error {
 	if !m.leader {
 		return nil
@@ -75,7 +71,7 @@ func (m *Machine) Tick(ctx context.Context) error {
 	if err := m.sayTick(ctx); err != nil {
 		return err
 	}
-	for _, n := range m.fold.Needs() {
+	for _, n := range m.ledger.Fold().Needs() {
 		r := &reportv1.ListingRequest{Source: n.Shard.Source, Instance: n.Shard.Instance, Session: n.Session, Reason: n.Reason}
 		if err := m.cfg.Fleet.AskListing(ctx, r); err != nil {
 			return fmt.Errorf("ask %s to list: %w", n.Shard, err)
@@ -84,20 +80,20 @@ func (m *Machine) Tick(ctx context.Context) error {
 	return m.Quarantine(ctx)
 }
 
+// sayTick announces the head, the position up to which it is right, and the
+// suspects.
 func (m *Machine) sayTick(ctx context.Context) error {
-	if err := m.readHead(ctx); err != nil {
+	if err := m.chain.readHead(ctx); err != nil {
 		return err
 	}
-	standsTo := m.head.Version()
-	if m.unbuilt.records == 0 && !m.worthAVersion() {
-		standsTo = m.fold.Position()
+	head := m.chain.head
+	standsTo := head.Version()
+	if m.draft.unbuilt.records == 0 && !m.chain.worthAVersion() {
+		standsTo = m.ledger.Position()
 	}
-	t := &reportv1.Tick{Leader: m.cfg.ID, Head: store.VersionProto(m.head.Version()), VersionsSeq: m.head.Seq, Position: store.VersionProto(standsTo)}
-	if m.head.Manifest != nil {
-		t.Root = m.head.Manifest.GetRoot()
-	}
-	for _, x := range sortedSubjects(m.opinions.suspects) {
-		t.Suspects = append(t.Suspects, suspectProto(x))
+	t := &reportv1.Tick{
+		Leader: m.cfg.ID, Head: store.VersionProto(head.Version()), VersionsSeq: head.Seq, Root: head.Manifest.GetRoot(),
+		Position: store.VersionProto(standsTo), Suspects: m.jury.Suspects(),
 	}
 	if err := m.cfg.Fleet.Tick(ctx, t); err != nil {
 		return fmt.Errorf("tick: %w", err)
@@ -105,17 +101,22 @@ func (m *Machine) sayTick(ctx context.Context) error {
 	return nil
 }
 
-// Stats counts what happened since the start.
-func (m *Machine) Stats() Stats { return m.stats }
-
-// Report is everything the builder has to say.
+// Report returns the state of the builder.
 func (m *Machine) Report() *reportv1.BuilderReport {
+	f, at := m.ledger.Fold(), m.ledger.Position()
 	r := &reportv1.BuilderReport{
 		Builder: m.cfg.ID, Build: m.cfg.Build, Time: timestamppb.New(m.cfg.Now()), Leader: m.leader,
-		Position: store.VersionProto(m.fold.Position()), Head: store.VersionProto(m.head.Version()),
-		LogLastSeq: m.fold.Position().Seq + uint64(len(m.ahead)), Compared: m.stats.Compared,
-		Waiting: m.waiting, Timings: slices.Clone(m.timings), Holds: m.holds(), Quarantines: m.quarantines(),
-		Diagnostics: m.diagnosticProtos(math.MaxInt), Frozen: m.frozen(),
+		Position: store.VersionProto(at), Head: store.VersionProto(m.chain.head.Version()),
+		LogLastSeq: at.Seq + uint64(len(m.ahead)), Compared: m.stats.Compared,
+		Waiting: m.waiting, Timings: slices.Clone(m.chain.timings), Holds: jury.Holds(f), Quarantines: jury.Quarantines(f),
+		Diagnostics: m.diagnosticProtos(math.MaxInt),
+	}
+	for _, sh := range f.Shards() {
+		for _, k := range sh.Frozen {
+			r.Frozen = append(r.Frozen, &reportv1.FrozenKind{
+				Source: sh.Shard.Source, Instance: sh.Shard.Instance, Kind: k.Kind, Keys: uint64(k.Keys),
+			})
+		}
 	}
 	if err := m.failure(); err != nil {
 		r.Error = err.Error()
@@ -123,42 +124,8 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 	return r
 }
 
-// frozen are the kinds that sources cannot be read for, as of their last
-// listings.
-func (m *Machine) frozen() (frozen []*reportv1.FrozenKind) {
-	for _, sh := range m.fold.Shards() {
-		for _, k := range sh.Frozen {
-			frozen = append(frozen, &reportv1.FrozenKind{
-				Source: sh.Shard.Source, Instance: sh.Shard.Instance, Kind: k.Kind, Keys: uint64(k.Keys),
-			})
-		}
-	}
-	return frozen
-}
-
-// failure is the worst of what is wrong with this builder; nil: nothing is.
+// failure returns the worst thing that is wrong with this builder; nil if there
+// is none.
 func (m *Machine) failure() error {
-	return cmp.Or(m.refused, m.buildErr, m.holdErr, m.saveErr)
-}
-
-// holds are the mass losses that wait for an approval.
-func (m *Machine) holds() []*reportv1.Hold {
-	var out []*reportv1.Hold
-	byID := map[string]*reportv1.Hold{}
-	for _, o := range m.fold.Holds() {
-		if len(o.Values) == 0 {
-			continue
-		}
-		id, _, _ := strings.Cut(o.ID, partOf)
-		h := byID[id]
-		if h == nil {
-			s := o.Values[0].Key.Shard()
-			h = &reportv1.Hold{Id: id, Source: s.Source, Instance: s.Instance, Reason: o.Reason}
-			byID[id] = h
-			out = append(out, h)
-		}
-		h.Keys += uint32(len(o.Values))
-		h.Parts = append(h.Parts, o.ID)
-	}
-	return out
+	return cmp.Or(m.refused, m.draft.err, m.holdErr, m.chain.file.err)
 }

@@ -5,111 +5,114 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/store"
 )
 
-// rewound says why the log is not the one that the fold and the head of the
-// chain were made from; empty if it is.
-func (m *Machine) rewound(ctx context.Context) (string, error) {
-	bounds, err := m.cfg.Log.Bounds(ctx)
-	if err != nil {
-		return "", fmt.Errorf("bounds of the log: %w", err)
+// epochs finds out whether the log is the one that was read, resumes in a newer
+// epoch if it is not, and begins segments and epochs. What it appends to the log
+// is fenced.
+type epochs struct {
+	cfg    *Config
+	stats  *stats
+	ledger *ledger.Ledger
+	chain  *chain
+	gen    uint64 // the connection in which the log was compared
+
+	want     ident.Position           // a frontend's report: begin an epoch above it
+	blobless uint64                   // the epoch under which the bus has lost its blobs
+	baseless map[ident.Hash]time.Time // bases of segments that are not found, and since when
+	heard    heard
+}
+
+// connect compares the ledger and the head with the log, until they agree.
+func (e *epochs) connect(ctx context.Context, leader bool) error {
+	if err := e.skipExpired(ctx); err != nil {
+		return err
 	}
-	at := m.fold.Position().Seq
+	if err := e.skipBaseless(ctx); err != nil {
+		return err
+	}
+	for {
+		reason, err := e.rewound(ctx)
+		if err != nil || reason == "" {
+			return err
+		}
+		e.stats.Recovered++
+		e.cfg.Logger.Warn("the log is not the one that was read", "reason", reason, "position", e.ledger.Position(), "head", e.chain.head.Version())
+		if err := e.recover(ctx, reason, leader); err != nil {
+			return err
+		}
+	}
+}
+
+// recover resumes in the newest epoch of the log. If none is newer than the
+// ledger's, the leader begins one.
+func (e *epochs) recover(ctx context.Context, reason string, leader bool) error {
+	if resumed, err := e.resume(ctx); err != nil || resumed {
+		return err
+	}
+	if !leader {
+		return ErrWait
+	}
+	if err := e.beginEpoch(ctx, reason, false); err != nil {
+		return err
+	}
+	resumed, err := e.resume(ctx)
+	if err == nil && !resumed {
+		err = ErrWait
+	}
+	return err
+}
+
+// rewound says why the log is not the one from which the ledger and the head
+// were made; empty if it is.
+func (e *epochs) rewound(ctx context.Context) (string, error) {
+	bounds, err := e.bounds(ctx)
+	if err != nil {
+		return "", err
+	}
+	at := e.ledger.Position().Seq
 	switch {
-	case m.anyBaseLost():
-		return "what a segment of it stands on is lost", nil
+	case e.anyBaseLost():
+		return "the base of a segment is lost", nil
 	case at > bounds.Last:
 		return fmt.Sprintf("it ends at %d, read was up to %d", bounds.Last, at), nil
 	case at+1 < bounds.First:
 		return fmt.Sprintf("it starts at %d, read was up to %d", bounds.First, at), nil
 	case at >= bounds.First:
-		rec, err := m.cfg.Log.Get(ctx, at)
+		rec, err := e.get(ctx, at)
 		if err != nil {
-			return "", fmt.Errorf("record %d of the log: %w", at, err)
+			return "", err
 		}
-		if rec.Hash != m.fold.RecordHash() {
-			return fmt.Sprintf("record %d is another than the one that was read", at), nil
+		if rec.Hash != e.ledger.Fold().RecordHash() {
+			return fmt.Sprintf("record %d differs from the one that was read", at), nil
 		}
 	}
-	return m.headUnknown(ctx, bounds)
-}
-
-// skipExpired goes on from a fold checkpoint of this build where the log no
-// longer has the records behind the fold. Without one the log counts as lost.
-func (m *Machine) skipExpired(ctx context.Context) error {
-	bounds, err := m.cfg.Log.Bounds(ctx)
-	if err != nil {
-		return fmt.Errorf("bounds of the log: %w", err)
-	}
-	if m.fold.Position().Seq+1 >= bounds.First {
-		return nil
-	}
-	for man, err := range m.cfg.Feed.History(ctx) {
-		if err != nil {
-			return fmt.Errorf("look for a checkpoint of the fold: %w", err)
-		}
-		at := store.VersionOf(man.GetFoldCheckpoint().GetVersion())
-		if man.GetBuild() != m.cfg.Build || at.IsZero() || at.Seq+1 < bounds.First {
-			continue
-		}
-		rows, err := store.ReadRows(ctx, m.cfg.Feed, man.GetFoldCheckpoint())
-		if err != nil {
-			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
-		}
-		f, err := fold.Restore(m.cfg.Build, m.cfg.Judge, rowSeq(rows))
-		if err != nil {
-			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
-		}
-		m.log.Info("the log starts behind the fold, a checkpoint serves", "first", bounds.First, "checkpoint", f.Position())
-		f.Rewrite()
-		m.fold = f
-		m.reset(f.Content())
-		return nil
-	}
-	return nil
-}
-
-// skipBaseless goes on in the newest epoch where what was missing is what an
-// earlier one stands on: nobody needs to look for that.
-func (m *Machine) skipBaseless(ctx context.Context) error {
-	if len(m.baseless) == 0 {
-		return nil
-	}
-	seg, rec, err := m.newestEpoch(ctx)
-	if err != nil || rec.Seq == 0 {
-		return err
-	}
-	if _, missing := m.baseless[seg.Base]; missing {
-		return nil
-	}
-	_, err = m.resume(ctx)
-	return err
+	return e.headUnknown(ctx, bounds)
 }
 
 // headUnknown says why the head of the chain cannot come from this log. A head
 // of an earlier epoch than the log's newest is explained by that epoch.
-func (m *Machine) headUnknown(ctx context.Context, bounds events.Bounds) (string, error) {
-	head := m.head.Version()
+func (e *epochs) headUnknown(ctx context.Context, bounds events.Bounds) (string, error) {
+	head := e.chain.head.Version()
 	if head.IsZero() || head.Seq < bounds.First {
 		return "", nil
 	}
 	if head.Seq <= bounds.Last {
-		rec, err := m.cfg.Log.Get(ctx, head.Seq)
-		if err != nil {
-			return "", fmt.Errorf("record %d of the log: %w", head.Seq, err)
-		}
-		if want, err := store.HashFrom(m.head.Manifest.GetRecordHash()); err == nil && rec.Hash == want {
-			return "", nil
+		if same, err := e.holds(ctx, e.chain.head.Manifest); err != nil || same {
+			return "", err
 		}
 	}
-	seg, _, err := m.newestEpoch(ctx)
+	seg, _, err := e.newest(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -119,301 +122,292 @@ func (m *Machine) headUnknown(ctx context.Context, bounds events.Bounds) (string
 	return fmt.Sprintf("it does not hold the record of the head %s", head), nil
 }
 
-// newestEpoch finds the segment record that began the newest epoch of the log;
-// nil if there is none. Where that record has expired, and a later segment of
-// the epoch has not, it returns that one's segment and no record: nobody can
-// resume there. Nor where what the record stands on is lost.
-func (m *Machine) newestEpoch(ctx context.Context) (*events.Segment, events.Record, error) {
-	rec, err := m.cfg.Log.Last(ctx, events.SegmentSubject)
-	if errors.Is(err, events.ErrNotFound) {
-		return nil, events.Record{}, nil
-	}
+func (e *epochs) bounds(ctx context.Context) (events.Bounds, error) {
+	bounds, err := e.cfg.Log.Bounds(ctx)
 	if err != nil {
-		return nil, rec, fmt.Errorf("last segment of the log: %w", err)
+		err = fmt.Errorf("bounds of the log: %w", err)
 	}
-	seg, ok := rec.Event.Body.(*events.Segment)
-	if ok && seg.EpochRecord != 0 {
-		rec, err = m.cfg.Log.Get(ctx, seg.EpochRecord)
-		if errors.Is(err, events.ErrNotFound) {
-			return seg, events.Record{}, nil
-		}
-		if err != nil {
-			return nil, rec, fmt.Errorf("record %d, which began epoch %d: %w", seg.EpochRecord, seg.Epoch, err)
-		}
-		seg, ok = rec.Event.Body.(*events.Segment)
-	}
-	if !ok {
-		return nil, rec, fmt.Errorf("record %d lies under %s and is no segment: %w", rec.Seq, events.SegmentSubject, errors.Join(rec.Err))
-	}
-	if m.baseLost(seg.Base) {
-		return seg, events.Record{}, nil
-	}
-	return seg, rec, nil
+	return bounds, err
 }
 
-// resume goes on at the newest epoch of the log, if that is newer than the
-// fold's: what was before it does not count any more.
-func (m *Machine) resume(ctx context.Context) (bool, error) {
-	seg, rec, err := m.newestEpoch(ctx)
-	if err != nil || seg == nil || rec.Seq == 0 || seg.Epoch <= m.fold.Position().Epoch {
-		return false, err
+func (e *epochs) get(ctx context.Context, seq uint64) (events.Record, error) {
+	rec, err := e.cfg.Log.Get(ctx, seq)
+	if err != nil {
+		err = fmt.Errorf("record %d of the log: %w", seq, err)
 	}
-	base, err := m.readBase(ctx, seg.Base)
+	return rec, err
+}
+
+// holds reports whether the log has the record of a version, which must lie
+// within its bounds.
+func (e *epochs) holds(ctx context.Context, man *store.Manifest) (bool, error) {
+	rec, err := e.get(ctx, man.GetVersion().GetSeq())
 	if err != nil {
 		return false, err
 	}
-	change, _, err := m.fold.Apply(rec, base)
-	if err != nil {
+	want, err := store.HashFrom(man.GetRecordHash())
+	return err == nil && rec.Hash == want, nil
+}
+
+// skipExpired continues from a fold checkpoint of this build if the log no
+// longer has the records after the ledger. Without a checkpoint the log counts
+// as lost.
+func (e *epochs) skipExpired(ctx context.Context) error {
+	bounds, err := e.bounds(ctx)
+	if err != nil || e.ledger.Position().Seq+1 >= bounds.First {
+		return err
+	}
+	for man, err := range e.cfg.Feed.History(ctx) {
+		if err != nil {
+			return fmt.Errorf("look for a checkpoint of the fold: %w", err)
+		}
+		at := store.VersionOf(man.GetFoldCheckpoint().GetVersion())
+		if man.GetBuild() != e.cfg.Build || at.IsZero() || at.Seq+1 < bounds.First {
+			continue
+		}
+		rows, err := store.ReadRows(ctx, e.cfg.Feed, man.GetFoldCheckpoint())
+		if err != nil {
+			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
+		}
+		f, err := fold.Restore(e.cfg.Build, e.cfg.Judge, ledger.Pairs(slices.Values(rows)), e.cfg.FoldOptions...)
+		if err != nil {
+			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
+		}
+		e.cfg.Logger.Info("the log starts after the fold, continuing from a checkpoint", "first", bounds.First, "checkpoint", f.Position())
+		f.Rewrite()
+		e.ledger.Restart(f)
+		return nil
+	}
+	return nil
+}
+
+// skipBaseless resumes in the newest epoch if only an earlier epoch has a base
+// that is not found: the newest one does not need it.
+func (e *epochs) skipBaseless(ctx context.Context) error {
+	if len(e.baseless) == 0 {
+		return nil
+	}
+	seg, rec, err := e.newest(ctx)
+	if err != nil || rec.Seq == 0 {
+		return err
+	}
+	if _, missing := e.baseless[seg.Base]; missing {
+		return nil
+	}
+	_, err = e.resume(ctx)
+	return err
+}
+
+// newest returns the newest epoch of the log, as ledger.NewestEpoch does. It
+// returns no record if the base of the epoch is lost: no fold can resume there.
+func (e *epochs) newest(ctx context.Context) (*events.Segment, events.Record, error) {
+	seg, rec, err := ledger.NewestEpoch(ctx, e.cfg.Log)
+	if seg != nil && e.baseLost(seg.Base) {
+		rec = events.Record{}
+	}
+	return seg, rec, err
+}
+
+// resume continues at the newest epoch of the log if it is newer than the
+// ledger's: earlier records no longer count.
+func (e *epochs) resume(ctx context.Context) (bool, error) {
+	seg, rec, err := e.newest(ctx)
+	if err != nil || seg == nil || rec.Seq == 0 || seg.Epoch <= e.ledger.Position().Epoch {
+		return false, err
+	}
+	if _, err := e.fold(ctx, rec); err != nil {
 		return false, fmt.Errorf("resume at record %d: %w", rec.Seq, err)
 	}
-	m.ahead = nil
-	clear(m.baseless)
-	m.change(rec, change)
-	m.ckpt.forget()
-	m.log.Info("resumed", "position", m.fold.Position())
+	clear(e.baseless)
+	e.chain.ckpt.forget()
+	e.cfg.Logger.Info("resumed", "position", e.ledger.Position())
 	return true, nil
 }
 
-// baseOf fetches what a segment record stands on.
-func (m *Machine) baseOf(ctx context.Context, rec events.Record) (iter.Seq2[string, []byte], error) {
-	h, ok := m.fold.NeedsBase(rec)
-	if !ok {
-		return nil, nil
+// fold folds a record, and notes since when the base of a segment is missing.
+func (e *epochs) fold(ctx context.Context, rec events.Record) ([]problem.Diagnostic, error) {
+	base, _ := e.ledger.Fold().NeedsBase(rec)
+	problems, err := e.ledger.Apply(ctx, rec)
+	var unread *ledger.BaseError
+	if !errors.As(err, &unread) {
+		delete(e.baseless, base)
+		return problems, err
 	}
-	return m.readBase(ctx, h)
-}
-
-// readBase fetches a base. One that nobody has is noted.
-func (m *Machine) readBase(ctx context.Context, h ident.Hash) (iter.Seq2[string, []byte], error) {
-	if h.IsZero() {
-		return rowSeq(nil), nil
-	}
-	rows, err := m.fetchBase(ctx, h)
-	_, noted := m.baseless[h]
-	switch {
-	case err == nil:
-		delete(m.baseless, h)
-	case (errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt)) && !noted:
-		m.baseless[h] = m.cfg.Now()
-		// Who lost the one may have lost the head's content with it: both are
-		// looked for from now on.
-		if _, err := m.contentOfHead(ctx); err != nil {
-			_ = m.unlessLost(err)
+	_, noted := e.baseless[base]
+	if !noted && (errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt)) {
+		e.baseless[base] = e.cfg.Now()
+		// A bus that lost this base has probably lost the head's content too:
+		// look for both from now on.
+		if _, err := e.chain.contentOfHead(ctx); err != nil {
+			_ = e.chain.unlessLost(err)
 		}
 	}
-	return rows, err
+	return nil, err
 }
 
-// baseLost says whether a base was looked for in vain for so long that it is
-// not on its way.
-func (m *Machine) baseLost(h ident.Hash) bool {
-	since, noted := m.baseless[h]
-	return noted && m.cfg.Now().Sub(since) >= lostAfter
+// baseLost reports whether a base has not been found for so long that it is not
+// on its way.
+func (e *epochs) baseLost(h ident.Hash) bool {
+	since, noted := e.baseless[h]
+	return noted && e.cfg.Now().Sub(since) >= lostAfter
 }
 
-func (m *Machine) anyBaseLost() bool {
-	for h := range m.baseless {
-		if m.baseLost(h) {
+func (e *epochs) anyBaseLost() bool {
+	for h := range e.baseless {
+		if e.baseLost(h) {
 			return true
 		}
 	}
 	return false
 }
 
-func (m *Machine) fetchBase(ctx context.Context, h ident.Hash) (iter.Seq2[string, []byte], error) {
-	b, err := m.cfg.Feed.GetBlob(ctx, h)
-	if err != nil {
-		return nil, fmt.Errorf("base %s of a segment: %w", h, err)
+// due returns the function that begins the segment or epoch that must be on the
+// log before anything is published; nil if there is none to begin.
+func (e *epochs) due() func(context.Context) error {
+	epoch := func(reason string) func(context.Context) error {
+		return func(ctx context.Context) error { return e.beginEpoch(ctx, reason, true) }
 	}
-	c, err := store.DecodeCheckpoint(b)
-	if err != nil {
-		return nil, fmt.Errorf("base %s of a segment: %w", h, err)
+	at, seg, head := e.ledger.Position(), e.ledger.Fold().Segment(), e.chain.head
+	switch {
+	case at.Epoch == 0:
+		return epoch("the log has none yet")
+	case e.want.Epoch >= at.Epoch:
+		return epoch("a frontend has a version that is not on the chain")
+	case e.blobless >= at.Epoch:
+		return epoch("the bus has lost its blobs, and with them the content of versions")
+	case head.Manifest == nil && head.Seq > 0 && seg.VersionsSeq != head.Seq,
+		head.Manifest == nil && head.Seq == 0 && (seg.VersionsSeq > 0 || e.chain.file.stored.Version().Epoch == at.Epoch):
+		return epoch("the versions expired or were lost")
+	case seg.Build != e.cfg.Build,
+		head.Manifest != nil && head.Manifest.GetBuild() != e.cfg.Build &&
+			seg.Head != head.Version() && head.Version().Epoch >= at.Epoch:
+		return e.beginSegment
 	}
-	rows, err := store.ReadRows(ctx, m.cfg.Feed, c)
-	if err != nil {
-		return nil, fmt.Errorf("base %s of a segment: %w", h, err)
-	}
-	return rowSeq(rows), nil
+	return nil
 }
 
-// writeBase makes rows durable and returns their name.
-func (m *Machine) writeBase(ctx context.Context, rows iter.Seq2[string, []byte]) (ident.Hash, error) {
-	var all []store.Row
-	for k, v := range rows {
-		all = append(all, store.Row{Key: k, Value: v})
-	}
-	if len(all) == 0 {
-		return ident.Hash{}, nil
-	}
-	c, err := store.WriteRows(ctx, m.cfg.Feed, all, m.fold.Position())
-	if err != nil {
-		return ident.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
-	}
-	b, err := store.EncodeCheckpoint(c)
-	if err != nil {
-		return ident.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
-	}
-	h, err := m.cfg.Feed.PutBlob(ctx, b)
-	if err != nil {
-		return ident.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
-	}
-	return h, nil
-}
-
-// beginEpoch puts a greater epoch on the log: what counts from there is this
-// fold's state or, where the fold is behind the head, the head's.
-func (m *Machine) beginEpoch(ctx context.Context, reason string, readAll bool) error {
-	head, err := m.contentOfHead(ctx)
-	if err = m.unlessLost(err); err != nil {
+// beginEpoch puts a greater epoch on the log. Its base is the state of this fold
+// or, where the fold is behind the head, that of the head. readAll says that the
+// fold has read this log to its end.
+func (e *epochs) beginEpoch(ctx context.Context, reason string, readAll bool) error {
+	head, err := e.chain.contentOfHead(ctx)
+	if err = e.chain.unlessLost(err); err != nil {
 		return err
 	}
-	rows, err := m.fold.EpochBase(m.head.Version(), contentSeq(head))
+	version := e.chain.head.Version()
+	rows, err := e.ledger.Fold().EpochBase(version, ledger.Pairs(head.Rows()))
 	if err != nil {
-		return fmt.Errorf("base of an epoch from head %s: %w", m.head.Version(), err)
+		return fmt.Errorf("base of an epoch from head %s: %w", version, err)
 	}
 	if !readAll {
-		if err := m.hear(ctx); err != nil {
+		if err := e.hear(ctx); err != nil {
 			return err
 		}
 	}
-	m.log.Warn("a new epoch begins", "reason", reason, "position", m.fold.Position(), "head", m.head.Version())
-	return m.segment(ctx, events.Segment{}, rows, readAll)
+	e.cfg.Logger.Warn("a new epoch begins", "reason", reason, "position", e.ledger.Position(), "head", version)
+	return e.segment(ctx, events.Segment{}, rows, readAll)
 }
 
-// beginSegment puts on the log that this build speaks from here on; what the
-// head serves becomes last good.
-func (m *Machine) beginSegment(ctx context.Context) error {
-	head, err := m.contentOfHead(ctx)
-	if err = m.unlessLost(err); err != nil {
+// beginSegment puts on the log that versions are of this build from here on; the
+// values that the head serves become the last good ones.
+func (e *epochs) beginSegment(ctx context.Context) error {
+	head, err := e.chain.contentOfHead(ctx)
+	if err = e.chain.unlessLost(err); err != nil {
 		return err
 	}
-	rows, err := fold.BuildBase(contentSeq(head))
+	rows, err := fold.BuildBase(ledger.Pairs(head.Rows()))
 	if err != nil {
-		return fmt.Errorf("base of a segment from head %s: %w", m.head.Version(), err)
+		return fmt.Errorf("base of a segment from head %s: %w", e.chain.head.Version(), err)
 	}
-	m.log.Info("a new segment begins", "epoch", m.fold.Position().Epoch, "build", m.cfg.Build, "was", m.fold.Segment().Build)
-	return m.segment(ctx, events.Segment{Epoch: m.fold.Position().Epoch, EpochRecord: m.fold.Segment().EpochRecord}, rows, true)
+	epoch, was := e.ledger.Position().Epoch, e.ledger.Fold().Segment()
+	e.cfg.Logger.Info("a new segment begins", "epoch", epoch, "build", e.cfg.Build, "was", was.Build)
+	return e.segment(ctx, events.Segment{Epoch: epoch, EpochRecord: was.EpochRecord}, rows, true)
 }
 
-// segment appends a segment record; one without Epoch begins a greater one. The
-// fence is the end of the log; who begins a segment on a log that is the one
-// that was read has read it to the end, and nothing may come between. On
-// another log, what operators and guards said that was not read is said again
-// with the segment; sources list anew anyway.
-func (m *Machine) segment(ctx context.Context, seg events.Segment, rows iter.Seq2[string, []byte], readAll bool) (err error) {
-	// Durable first. A crash behind this leaves blobs that nobody names.
-	if seg.Base, err = m.writeBase(ctx, rows); err != nil {
+// segment appends a segment; without Epoch it begins a greater epoch. The fence
+// is the end of the log: on the log that was read, the builder has read it to
+// the end, and no record may come between. On another log, overlays that were
+// not read are appended again with the segment; sources list again anyway.
+func (e *epochs) segment(ctx context.Context, seg events.Segment, rows iter.Seq2[string, []byte], readAll bool) (err error) {
+	// Durable first. A crash after this leaves blobs that no record names.
+	if seg.Base, err = e.ledger.WriteBase(ctx, rows); err != nil {
 		return err
 	}
 	failpoint.At(failpoint.BuilderBase)
-	bounds, err := m.cfg.Log.Bounds(ctx)
+	bounds, err := e.bounds(ctx)
 	if err != nil {
-		return fmt.Errorf("bounds of the log: %w", err)
+		return err
 	}
 	var again []events.Event
 	switch {
 	case !readAll:
-		if again, err = m.heardUpTo(ctx, bounds.Last); err != nil {
+		if again, err = e.heardUpTo(ctx, bounds.Last); err != nil {
 			return err
 		}
-	case bounds.Last != m.fold.Position().Seq:
-		return nil // records are on their way: read them first
+	case bounds.Last != e.ledger.Position().Seq:
+		return nil // read the records that came meanwhile first
 	}
 	if seg.Epoch == 0 {
-		// After bounds: what another builder began before them is below this
-		// epoch, and what it begins after them breaks the fence.
-		if seg.Epoch, err = m.nextEpoch(ctx); err != nil || seg.Epoch == 0 {
+		// After bounds: an epoch that another builder began before them is lower
+		// than this one, and one that it begins after them breaks the fence.
+		if seg.Epoch, err = e.next(ctx); err != nil || seg.Epoch == 0 {
 			return err
 		}
 	}
-	seg.Build, seg.Head, seg.VersionsSeq = m.cfg.Build, m.head.Version(), m.head.Seq
-	ev := events.Event{ID: m.cfg.NewID(), Observed: m.cfg.Now(), Actor: m.cfg.ID, Body: &seg}
-	fence := events.Fence{Kind: events.FenceLog, Seq: bounds.Last, Generation: m.logGen}
-	// A crash behind this leaves a segment that counts for all; whoever leads
-	// next reads it.
-	_, err = m.cfg.Log.Append(ctx, append([]events.Event{ev}, again...), fence)
+	seg.Build, seg.Head, seg.VersionsSeq = e.cfg.Build, e.chain.head.Version(), e.chain.head.Seq
+	batch := append([]events.Event{e.cfg.event(&seg)}, again...)
+	fence := events.Fence{Kind: events.FenceLog, Seq: bounds.Last, Generation: e.gen}
+	// A crash after this leaves a segment that counts for all builders; the next
+	// leader reads it.
+	_, err = e.cfg.Log.Append(ctx, batch, fence)
 	if errors.Is(err, events.ErrTooLarge) && len(again) > 0 {
 		// Then one after the other. A crash in between loses the rest of them.
-		if _, err = m.cfg.Log.Append(ctx, []events.Event{ev}, fence); err == nil {
-			err = m.cfg.Log.AppendEach(ctx, again)
+		if _, err = e.cfg.Log.Append(ctx, batch[:1], fence); err == nil {
+			err = e.cfg.Log.AppendEach(ctx, again)
 		}
 	}
 	if errors.Is(err, events.ErrConflict) {
-		m.stats.Conflicts++
-		return nil // somebody wrote: read on, and see whether it is still wanted
+		e.stats.Conflicts++
+		return nil // read what was appended, and see whether the segment is still due
 	}
 	if err != nil {
 		return fmt.Errorf("append segment of epoch %d: %w", seg.Epoch, err)
 	}
 	failpoint.At(failpoint.BuilderSegment)
-	m.stats.Segments++
+	e.stats.Segments++
 	return nil
 }
 
-// nextEpoch is greater than every epoch that is known here or on the log; 0
-// where the log has one by now that is newer than the fold's: it is to be gone
-// on with.
-func (m *Machine) nextEpoch(ctx context.Context) (uint64, error) {
-	here := m.fold.Position().Epoch
-	seg, rec, err := m.newestEpoch(ctx)
+// next returns an epoch that is greater than every known one; 0 if the log has
+// an epoch by now that is newer than the ledger's, in which to resume.
+func (e *epochs) next(ctx context.Context) (uint64, error) {
+	here := e.ledger.Position().Epoch
+	seg, rec, err := e.newest(ctx)
 	if err != nil || rec.Seq != 0 && seg.Epoch > here {
 		return 0, err
 	}
-	known := max(here, m.head.Version().Epoch, m.wantEpoch.Epoch)
+	known := max(here, e.chain.head.Version().Epoch, e.want.Epoch)
 	if seg != nil {
 		known = max(known, seg.Epoch)
 	}
-	return max(known+1, uint64(m.cfg.Now().Unix())), nil
+	return max(known+1, uint64(e.cfg.Now().Unix())), nil
 }
 
-// lostAfter is how long the content of a head is looked for: a checkpoint may be
-// on its way.
-const lostAfter = 30 * time.Second
-
-// unlessLost is err, but nil where for long nobody had the content of the head:
-// then what is folded here is the best that there is.
-func (m *Machine) unlessLost(err error) error {
-	if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrCorrupt) {
-		return err
+// appendOverlays appends overlays, all of them or none, unless another builder
+// has appended some meanwhile.
+func (e *epochs) appendOverlays(ctx context.Context, overlays ...*events.Overlay) (appended bool, err error) {
+	var batch []events.Event
+	for _, o := range overlays {
+		batch = append(batch, e.cfg.event(o))
 	}
-	now := m.cfg.Now()
-	if m.missing.head != m.head.Version() {
-		m.missing = missing{m.head.Version(), now}
+	last, err := e.cfg.Log.Last(ctx, events.BuilderOverlaySubject)
+	if err != nil && !errors.Is(err, events.ErrNotFound) {
+		return false, fmt.Errorf("last overlay on the log: %w", err)
 	}
-	if now.Sub(m.missing.since) < lostAfter {
-		return err
+	fence := events.Fence{Kind: events.FenceSubject, Subject: events.BuilderOverlaySubject, Seq: last.Seq, Generation: e.gen}
+	if _, err = e.cfg.Log.Append(ctx, batch, fence); errors.Is(err, events.ErrConflict) {
+		e.stats.Conflicts++
+		return false, nil
 	}
-	m.log.Error("the content of the head is lost, this builder goes on without it", "head", m.head.Version(), "error", err)
-	return nil
-}
-
-// missing is a head whose content was not found, and since when.
-type missing struct {
-	head  ident.Position
-	since time.Time
-}
-
-// contentOfHead is the content of the head, from whoever has it nearest.
-func (m *Machine) contentOfHead(ctx context.Context) (*store.Snapshot, error) {
-	v := m.head.Version()
-	if m.head.Manifest == nil {
-		return nil, nil
-	}
-	root := store.RootOf(m.head.Manifest)
-	for _, near := range []store.Stored{m.headContent, m.stored} {
-		if near.Manifest != nil && near.Snapshot.Root() == root {
-			m.headContent = store.Stored{Manifest: m.head.Manifest, Snapshot: near.Snapshot}
-			return near.Snapshot, nil
-		}
-	}
-	if here := m.current(); here.Root() == root {
-		m.headContent = store.Stored{Manifest: m.head.Manifest, Snapshot: here}
-		return here, nil
-	}
-	far, err := m.cfg.Feed.Fetch(ctx, v)
-	if err != nil {
-		return nil, fmt.Errorf("content of head %s: %w", v, err)
-	}
-	m.headContent = far
-	return far.Snapshot, nil
+	return err == nil, err
 }

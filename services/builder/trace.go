@@ -12,39 +12,38 @@ import (
 	"meshlog.dev/store"
 )
 
-// traced notes to which trace a record belongs that changed something.
-func (t *timing) traced(rec events.Record) {
-	if c := rec.Event.Trace; c != "" && len(t.traces) < tracing.MaxContexts && !slices.Contains(t.traces, c) {
-		t.traces = append(t.traces, c)
+// traced notes the trace of a record that changed something.
+func (s *since) traced(rec events.Record) {
+	if c := rec.Event.Trace; c != "" && len(s.traces) < tracing.MaxContexts && !slices.Contains(s.traces, c) {
+		s.traces = append(s.traces, c)
 	}
 }
 
-// trace makes spans of the stages that a version has passed, and begins that of
-// its publishing, which the caller ends: children of the first change in it. The
-// manifest carries the contexts on.
-func (m *Machine) trace(man *store.Manifest) trace.Span {
-	man.Traceparents = slices.Clone(m.since.traces)
-	tracer := m.cfg.Tracer
-	if m.since.read.IsZero() {
+// trace makes spans of the stages that a version has passed, as children of its
+// first change, and begins the span of its publishing, which the caller ends.
+// The manifest carries the contexts on.
+func (s *since) trace(tracer *tracing.Tracer, man *store.Manifest) trace.Span {
+	man.Traceparents = slices.Clone(s.traces)
+	if s.read.IsZero() {
 		tracer = nil // no change caused it
 	}
 	var parent trace.SpanContext
-	if len(m.since.traces) > 0 {
-		parent = tracing.Context(m.since.traces[0])
+	if len(s.traces) > 0 {
+		parent = tracing.Context(s.traces[0])
 	}
-	holdoff := tracer.Start("holdoff", m.since.read, parent)
-	tracing.End(holdoff, m.since.due, nil)
-	if !parent.IsValid() { // an operator's word, say
+	holdoff := tracer.Start("holdoff", s.read, parent)
+	tracing.End(holdoff, s.due, nil)
+	if !parent.IsValid() { // an operator's overlay, say
 		parent = holdoff.SpanContext()
 	}
-	tracing.End(tracer.Start("build", m.since.due, parent), m.since.built, nil)
-	publish := tracer.Start("publish", m.since.built, parent)
+	tracing.End(tracer.Start("build", s.due, parent), s.built, nil)
+	publish := tracer.Start("publish", s.built, parent)
 	if publish.IsRecording() {
 		publish.SetAttributes(
 			attribute.String("version", store.VersionOf(man.GetVersion()).String()), attribute.Int64("positions", int64(published.Positions(man))),
 			attribute.Int64("keys", int64(man.GetChangeCount())), attribute.String("cause", published.Cause(man)),
 		)
-		tracing.Link(publish, m.since.traces[min(1, len(m.since.traces)):])
+		tracing.Link(publish, s.traces[min(1, len(s.traces)):])
 	}
 	if own := tracing.Traceparent(publish.SpanContext()); own != "" {
 		man.Traceparents = append([]string{own}, man.Traceparents[min(1, len(man.Traceparents)):]...)

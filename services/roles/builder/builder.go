@@ -13,14 +13,12 @@ import (
 	"time"
 
 	"meshlog.dev/events/natslog"
-	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/internal/tracing"
 	"meshlog.dev/services/mesh/fold"
-	"meshlog.dev/services/mesh/gate"
 	"meshlog.dev/store"
 	"meshlog.dev/store/bolt"
 	"meshlog.dev/store/natsfeed"
@@ -84,7 +82,7 @@ func Run(ctx context.Context, o Options) error {
 	o.Process.Admin.Register(bus.ConnMetrics("builder", nc)...)
 	var events *natslog.Log
 	var chain *natsfeed.Feed
-	keep := &keeper{o: &o, nc: nc, log: log, lost: make(chan uint64, 1)}
+	keep := &keeper{o: &o, nc: nc, log: log}
 	err = bus.Retry(ctx, log, func(ctx context.Context) error {
 		events, chain, err = keep.open(ctx)
 		return err
@@ -95,7 +93,7 @@ func Run(ctx context.Context, o Options) error {
 	defer events.Close()
 	return o.build(ctx, nc, builder.Config{
 		ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions,
-		Judge: fold.KindJudge{}, Gate: gate.New(), History: o.History, Logger: log,
+		Judge: fold.KindJudge{}, History: o.History, Logger: log,
 		Tracer: tracing.New(o.Process.Traces, "builder"),
 	}, keep, &sweeper{log: events, chain: chain, history: o.History, logger: log})
 }
@@ -113,18 +111,16 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 		return err
 	}
 	ticks := make(chan *reportv1.Tick, 1)
-	mismatches := make(chan ident.Position, 16)
-	reports := make(chan *reportv1.FrontendReport)
 	held := make(chan bool, 1)
 	var reporter *bus.Reporter
 	metrics := builder.NewMetrics()
 	o.Process.Admin.Register(metrics, streams)
 	b := builder.New(builder.Options{
 		Config: c,
-		Lease:  held, Resign: lease.Resign, Ticks: ticks, Mismatches: mismatches, Reports: reports, BlobsLost: keep.lost, Metrics: metrics,
+		Lease:  held, Resign: lease.Resign, Ticks: ticks, Metrics: metrics,
 		Changed: func() { reporter.Changed() },
 	})
-	keep.epoch = func() uint64 { return b.Report().GetPosition().GetEpoch() }
+	keep.epoch, keep.lost = func() uint64 { return b.Report().GetPosition().GetEpoch() }, b.BlobsLost
 	peers := bus.NewPeers(fleet)
 	reporter = fleet.BuilderReporter(o.ID, peers, b.Report)
 	o.Process.Admin.Ready("builder", func() error { return cmp.Or(bus.Ready(nc), ready(b.Report())) })
@@ -159,15 +155,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 			},
 			// Hears from frontends that the chain was rewound, and what proxies reject.
 			func(ctx context.Context) error {
-				return fleet.FrontendReports(ctx, func(r *reportv1.FrontendReport) {
-					if m := r.GetChainMismatch(); m != nil {
-						latest(mismatches, store.VersionOf(m.GetOwn()))
-					}
-					select {
-					case reports <- r:
-					case <-ctx.Done():
-					}
-				})
+				return fleet.FrontendReports(ctx, func(r *reportv1.FrontendReport) { _ = b.Heard(ctx, r) })
 			},
 			// Sees how full the bus is.
 			streams.Run,

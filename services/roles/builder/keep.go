@@ -2,13 +2,11 @@ package builder
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
-	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
+	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
 )
@@ -26,10 +24,10 @@ type keeper struct {
 	nc     *bus.Conn
 	log    *slog.Logger
 	events *natslog.Log
-	// epoch is that of the builder's fold.
+	// epoch returns the epoch of the builder's fold, and lost tells the builder
+	// under which epoch the bus has lost its blobs.
 	epoch func() uint64
-	// lost takes epochs under which the bus has lost its blobs.
-	lost chan uint64
+	lost  func(ctx context.Context, epoch uint64) error
 
 	blobsMade time.Time // those of which it is known that the newest epoch has them
 }
@@ -109,33 +107,27 @@ func (k *keeper) saw(ctx context.Context, blobsMade time.Time) error {
 		return err
 	case epoch == 0:
 	case began.Before(blobsMade):
-		latest(k.lost, epoch) // until another one begins
+		return k.lost(ctx, epoch) // again and again, until another epoch begins
 	default:
 		k.blobsMade = blobsMade
 	}
 	return nil
 }
 
-// newestEpoch is that of the log, and when it began by the clock of the bus; or
-// about when, where the record has expired that began it. 0: there is none.
+// newestEpoch returns the newest epoch of the log, and when it began by the clock
+// of the bus; approximately, if the record that began it has expired. The epoch
+// is 0 if there is none.
 func (k *keeper) newestEpoch(ctx context.Context) (epoch uint64, began time.Time, err error) {
-	rec, err := k.events.Last(ctx, events.SegmentSubject)
-	if err == nil {
-		seg, ok := rec.Event.Body.(*events.Segment)
-		if !ok {
-			return 0, began, fmt.Errorf("record %d is no segment", rec.Seq)
-		}
-		if epoch = seg.Epoch; seg.EpochRecord != 0 {
-			rec, err = k.events.Get(ctx, seg.EpochRecord)
-		}
-	} else {
-		epoch = k.epoch()
-	}
+	seg, rec, err := ledger.NewestEpoch(ctx, k.events)
 	switch {
-	case errors.Is(err, events.ErrNotFound):
-		return epoch, time.Unix(int64(epoch)+1, 0), nil // its number is the second in which it began
 	case err != nil:
-		return 0, began, fmt.Errorf("newest epoch of the log: %w", err)
+		return 0, began, err
+	case seg == nil:
+		epoch = k.epoch()
+	case rec.Seq == 0:
+		epoch = seg.Epoch
+	default:
+		return seg.Epoch, rec.Time, nil
 	}
-	return epoch, rec.Time, nil
+	return epoch, time.Unix(int64(epoch)+1, 0), nil // an epoch's number is the second in which it began
 }

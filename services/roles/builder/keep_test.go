@@ -1,6 +1,7 @@
 package builder
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -30,7 +31,7 @@ func openKeeper(t *testing.T) (*keeper, *natsfeed.Feed) {
 	t.Cleanup(nc.Close)
 	k := &keeper{
 		o: &Options{Domain: "mesh", Replicas: 1, History: time.Hour, LogBytes: 1 << 20}, nc: nc, log: quiet,
-		epoch: func() uint64 { return 0 }, lost: make(chan uint64, 1),
+		epoch: func() uint64 { return 0 },
 	}
 	_, chain, err := k.open(t.Context())
 	if err != nil {
@@ -63,9 +64,12 @@ func TestKeeperSeesBlobsMadeAnew(t *testing.T) {
 		}
 		return ack.Seq
 	}
-	// look is what one look comes to: the epoch that has lost its blobs; 0: none.
+	// look compares once, and wants this epoch to have lost its blobs; 0: none.
+	var lost uint64
+	k.lost = func(_ context.Context, epoch uint64) error { lost = epoch; return nil }
 	look := func(when string, want uint64) {
 		t.Helper()
+		lost = 0
 		_, made, err := k.ensure(t.Context())
 		if err == nil {
 			err = k.saw(t.Context(), made)
@@ -73,13 +77,8 @@ func TestKeeperSeesBlobsMadeAnew(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
-		got := uint64(0)
-		select {
-		case got = <-k.lost:
-		default:
-		}
-		if got != want {
-			t.Errorf("%s: epoch %d has lost its blobs, want %d (0: none)", when, got, want)
+		if lost != want {
+			t.Errorf("%s: epoch %d has lost its blobs, want %d (0: none)", when, lost, want)
 		}
 	}
 

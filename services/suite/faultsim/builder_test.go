@@ -215,7 +215,7 @@ func (b *builderProc) due(now time.Time) bool {
 	if records, _, _ := b.m.Pending(); records > 0 {
 		return b.s.rnd.IntN(3) == 0
 	}
-	return b.m.Speaks() || b.m.GetsOn() || now.Sub(b.triedAt) >= time.Second
+	return b.m.Urgent() || now.Sub(b.triedAt) >= time.Second
 }
 
 func (b *builderProc) commit(ctx context.Context) error {

@@ -16,7 +16,6 @@ import (
 
 	"meshlog.dev/events/archive"
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/builder"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/mesh/gate"
 	"meshlog.dev/services/mesh/index"
@@ -103,7 +102,7 @@ type mesh struct {
 	world   *world.World
 	pc      *index.PushContext
 	cache   *content.Cache
-	gate    builder.Gate
+	gate    *gate.Gate
 	digests map[*xds.Resource]string
 	made    []problem.Diagnostic
 }

@@ -1,0 +1,129 @@
+// Package jury decides what proxies are not to receive: resources that proxies
+// reject (quarantines), and the loss of many objects of a source at once
+// (holds).
+//
+// It proposes overlays and writes nothing: the leader appends them to the log,
+// and only then do they count, for every builder alike.
+package jury
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/mesh/fold"
+	"meshlog.dev/services/mesh/gate"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/world"
+)
+
+// Gate answers what proxies are served. gate.Gate implements it.
+type Gate interface {
+	// Keep makes the gate retain the content of these classes, of every world
+	// that it builds, so that Made can answer.
+	Keep(classes []gate.ClassOf)
+	// Made returns the sum of a resource as it is generated for a class, one of
+	// those that are kept, in the world that was built last. Quarantines do not
+	// count. ok is false if that class has no resource of that name.
+	Made(class gate.ClassOf, name string) (sum [16]byte, ok bool)
+	// Served returns a function that says what a class is served in a world,
+	// quarantines included: nil if there is no resource of that name.
+	Served(w *world.World) func(class gate.ClassOf, name string) (value []byte, sum [16]byte)
+}
+
+// Jury weighs what frontends report about rejections. One goroutine uses it.
+type Jury struct {
+	gate      Gate
+	log       *slog.Logger
+	since     time.Time                   // reports are heard since then
+	frontends map[string]report           // the last report of each
+	suspects  map[ident.Rejected]*suspect // only a leader has some
+	crowded   bool                        // there are MaxQuarantines
+}
+
+// New returns a Jury that hears reports from now on.
+func New(g Gate, now time.Time, log *slog.Logger) *Jury {
+	return &Jury{gate: g, log: log, since: now, frontends: map[string]report{}, suspects: map[ident.Rejected]*suspect{}}
+}
+
+// Rest drops the suspects: this builder does not lead.
+func (j *Jury) Rest() {
+	clear(j.suspects)
+	j.gate.Keep(nil)
+}
+
+// Idle reports whether there is nothing to decide: no frontend reported
+// anything, and nothing is in quarantine.
+func (j *Jury) Idle(f *fold.Fold) bool { return len(j.frontends) == 0 && len(f.Quarantines()) == 0 }
+
+// Suspects returns the resources that some proxy rejects, sorted. The leader
+// asks every frontend about them.
+func (j *Jury) Suspects() []*reportv1.Suspect {
+	var all []*reportv1.Suspect
+	for _, x := range sortedKeys(j.suspects) {
+		all = append(all, &reportv1.Suspect{TypeUrl: x.Type, Name: x.Name, Sum: x.Sum[:], Client: x.Client})
+	}
+	return all
+}
+
+// Diagnostics says so if no further resource can be put into quarantine.
+func (j *Jury) Diagnostics() []problem.Diagnostic {
+	if !j.crowded {
+		return nil
+	}
+	return []problem.Diagnostic{{
+		Severity: problem.Error, Code: "quarantines",
+		Reason: fmt.Sprintf("%d resources are in quarantine, which is the most there can be", MaxQuarantines),
+		Advice: "correct what `meshlog diagnostics` says is rejected",
+		Effect: "further rejected resources are sent to every new proxy, and held back only from proxies that have rejected them",
+	}}
+}
+
+// Quarantines returns the quarantines of a fold, for reports.
+func Quarantines(f *fold.Fold) []*reportv1.Quarantine {
+	var all []*reportv1.Quarantine
+	for _, o := range f.Quarantines() {
+		for _, v := range o.Values {
+			all = append(all, &reportv1.Quarantine{
+				Id: o.ID, TypeUrl: v.Resource.Type, Name: v.Resource.Name, Client: v.Resource.Client,
+				Reason: o.Reason, Since: timestamppb.New(o.Observed), LastGood: v.Value != nil,
+			})
+		}
+	}
+	slices.SortFunc(all, func(a, b *reportv1.Quarantine) int {
+		return cmp.Or(cmp.Compare(a.GetTypeUrl(), b.GetTypeUrl()), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetId(), b.GetId()))
+	})
+	return all
+}
+
+// Holds returns the holds of a fold that wait for approval, for reports.
+func Holds(f *fold.Fold) []*reportv1.Hold {
+	var all []*reportv1.Hold
+	byID := map[string]*reportv1.Hold{}
+	for _, o := range f.Holds() {
+		if len(o.Values) == 0 {
+			continue
+		}
+		id, _, _ := strings.Cut(o.ID, partOf)
+		h := byID[id]
+		if h == nil {
+			s := o.Values[0].Key.Shard()
+			h = &reportv1.Hold{Id: id, Source: s.Source, Instance: s.Instance, Reason: o.Reason}
+			byID[id] = h
+			all = append(all, h)
+		}
+		h.Keys += uint32(len(o.Values))
+		h.Parts = append(h.Parts, o.ID)
+	}
+	return all
+}
+
+// partOf separates the id of a hold from the number of its part.
+const partOf = "/"
