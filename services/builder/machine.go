@@ -100,10 +100,10 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 		}
 		rows = append(rows, row)
 	}
-	f, err := fold.Restore(cfg.Build, cfg.Judge, ledger.Pairs(slices.Values(rows)), cfg.FoldOptions...)
+	f, err := fold.Restore(cfg.Build, cfg.Judge, ledger.Pairs(slices.Values(rows)))
 	if err != nil {
 		cfg.Logger.Warn("the fold in the store cannot be used, the log is read from its start", "reason", err)
-		f = fold.New(cfg.Build, cfg.Judge, cfg.FoldOptions...)
+		f = fold.New(cfg.Build, cfg.Judge)
 		f.Rewrite()
 	}
 	g := gate.New()

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/operate/past"
@@ -124,7 +125,7 @@ func openContent(ctx context.Context, p *past.Past, m moment) (*content, error) 
 	if c.rows, err = m.content(ctx, p); err != nil {
 		return nil, err
 	}
-	if c.world, err = past.WorldOf(c.rows); err != nil {
+	if c.world, err = ledger.World(c.rows); err != nil {
 		return nil, fmt.Errorf("version %s: %w", m.Version, err)
 	}
 	for row := range c.rows.Rows() {

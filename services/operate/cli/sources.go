@@ -15,9 +15,9 @@ import (
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/mesh/world"
-	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store"
 	"meshlog.dev/store/natsfeed"
 )
@@ -165,7 +165,7 @@ func (s *sources) policy() (world.Policy, error) {
 	if s.head.Snapshot == nil {
 		return world.DefaultPolicy(), nil
 	}
-	w, err := past.WorldOf(s.head.Snapshot)
+	w, err := ledger.World(s.head.Snapshot)
 	if err != nil {
 		return world.Policy{}, err
 	}

@@ -166,7 +166,7 @@ func (a *archived) content(ctx context.Context, run []store.Update, v ident.Posi
 	for whole > 0 && run[whole].Manifest.GetCheckpoint() == nil {
 		whole--
 	}
-	s, err := store.ReadCheckpoint(ctx, readOnly{a}, run[whole].Manifest.GetCheckpoint())
+	s, err := store.ReadCheckpoint(ctx, blobs{&Past{Blobs: a}}, run[whole].Manifest.GetCheckpoint())
 	if err != nil {
 		return store.Stored{}, err
 	}

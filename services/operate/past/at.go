@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
 )
@@ -42,17 +43,7 @@ func World(ctx context.Context, p *Past, v ident.Position) (*world.World, error)
 	if err != nil {
 		return nil, err
 	}
-	return WorldOf(at.Snapshot)
-}
-
-// WorldOf is the world that a content says.
-func WorldOf(s *store.Snapshot) (*world.World, error) {
-	rows := make([]world.RowChange, 0, s.Len())
-	for row := range s.Rows() {
-		rows = append(rows, world.RowChange{Row: row.Key, Value: row.Value})
-	}
-	w, _, err := world.NewWorld().Apply(world.Change{Rows: rows})
-	return w, err
+	return ledger.World(at.Snapshot)
 }
 
 // Locate is the position of the record seq: in which epoch it lies. The record

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
@@ -20,12 +20,15 @@ import (
 
 // Replay folds a log again, record by record. One goroutine uses it.
 type Replay struct {
-	past    *Past
-	fold    *fold.Fold
-	from    ident.Position    // where it began
-	begun   bool              // with the record at from, and not behind it
-	content *store.Snapshot   // what the fold holds, but for the rows of behind
-	behind  map[string][]byte // nil: removed
+	past   *Past
+	ledger *ledger.Ledger
+	from   ident.Position // where it began
+	begun  bool           // with the record at from, not after it
+
+	// What the last record did.
+	changes []RowChange
+	before  *store.Snapshot // of a reset; nil: there was none
+	reset   bool
 }
 
 // Step is one record and what it did.
@@ -59,49 +62,35 @@ func (j judge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagn
 }
 
 func newReplay(p *Past, f *fold.Fold) *Replay {
-	r := &Replay{past: p, fold: f, from: f.Position(), behind: map[string][]byte{}}
-	r.content = contentOf(f)
+	r := &Replay{past: p, from: f.Position()}
+	r.ledger = ledger.New(f, blobs{p}, func(_ events.Record, c world.Change) {
+		switch {
+		case r.ledger == nil: // not a change: the ledger is being made
+		case c.Reset:
+			r.reset, r.before = true, r.ledger.Content()
+		default:
+			r.changes = r.rowChanges(c.Rows)
+		}
+	})
 	return r
-}
-
-func contentOf(f *fold.Fold) *store.Snapshot {
-	var d store.Delta
-	for _, r := range f.Content().Rows {
-		d.Put = append(d.Put, store.Row{Key: r.Row, Value: r.Value})
-	}
-	return (*store.Snapshot)(nil).With(d)
 }
 
 // From is the position behind which the replay began.
 func (r *Replay) From() ident.Position { return r.from }
 
 // Position is the last record that was folded.
-func (r *Replay) Position() ident.Position { return r.fold.Position() }
+func (r *Replay) Position() ident.Position { return r.ledger.Position() }
 
-// Fold is the fold itself; it must not be changed.
-func (r *Replay) Fold() *fold.Fold { return r.fold }
+// Fold returns the fold itself; the caller must not change it.
+func (r *Replay) Fold() *fold.Fold { return r.ledger.Fold() }
 
-// Content is the content at Position.
-func (r *Replay) Content() *store.Snapshot {
-	if len(r.behind) == 0 {
-		return r.content
-	}
-	var d store.Delta
-	for _, row := range slices.Sorted(maps.Keys(r.behind)) {
-		if value := r.behind[row]; value != nil {
-			d.Put = append(d.Put, store.Row{Key: row, Value: value})
-		} else {
-			d.Remove = append(d.Remove, row)
-		}
-	}
-	r.content, r.behind = r.content.With(d), map[string][]byte{}
-	return r.content
-}
+// Content returns the content at Position.
+func (r *Replay) Content() *store.Snapshot { return r.ledger.Content() }
 
 // To folds up to the record seq and hands on each step. Where each returns an
 // error, it ends with that.
 func (r *Replay) To(ctx context.Context, seq uint64, each func(Step) error) error {
-	at := r.fold.Position().Seq
+	at := r.Position().Seq
 	if seq <= at {
 		return nil
 	}
@@ -125,35 +114,20 @@ func (r *Replay) To(ctx context.Context, seq uint64, each func(Step) error) erro
 
 // Next folds one record.
 func (r *Replay) Next(ctx context.Context, rec events.Record) (Step, error) {
-	var base iter.Seq2[string, []byte]
-	if h, needs := r.fold.NeedsBase(rec); needs {
-		rows, err := r.past.base(ctx, h)
-		if err != nil {
-			return Step{}, fmt.Errorf("segment of record %d: %w", rec.Seq, err)
-		}
-		base = rows
-	}
-	change, problems, err := r.fold.Apply(rec, base)
+	r.changes, r.before, r.reset = nil, nil, false
+	problems, err := r.ledger.Apply(ctx, rec)
 	if err != nil {
-		return Step{}, fmt.Errorf("fold record %d: %w", rec.Seq, err)
+		return Step{}, err
 	}
-	step := Step{Record: rec, Position: r.fold.Position(), Reset: change.Reset, Problems: problems}
-	if change.Reset {
-		step.Changes = r.reset()
-		return step, nil
+	if r.reset {
+		r.changes = diffRows(r.before, r.Content())
 	}
-	step.Changes = r.changes(change.Rows)
-	return step, nil
+	return Step{Record: rec, Position: r.Position(), Changes: r.changes, Reset: r.reset, Problems: problems}, nil
 }
 
-// reset takes the whole content from the fold.
-func (r *Replay) reset() []RowChange {
-	before := r.Content()
-	r.content = contentOf(r.fold)
-	return diffRows(before, r.content)
-}
-
-func (r *Replay) changes(rows []world.RowChange) []RowChange {
+// rowChanges returns the rows with their values before, sorted; a row may have
+// changed twice.
+func (r *Replay) rowChanges(rows []world.RowChange) []RowChange {
 	first := make(map[string]int, len(rows))
 	var changes []RowChange
 	for _, row := range rows {
@@ -161,22 +135,12 @@ func (r *Replay) changes(rows []world.RowChange) []RowChange {
 		if !again {
 			i = len(changes)
 			first[row.Row] = i
-			changes = append(changes, RowChange{Row: row.Row, Before: r.get(row.Row)})
+			changes = append(changes, RowChange{Row: row.Row, Before: r.ledger.Get(row.Row)})
 		}
 		changes[i].After, changes[i].Seq = row.Value, row.Seq
-		r.behind[row.Row] = row.Value
 	}
 	slices.SortFunc(changes, func(a, b RowChange) int { return strings.Compare(a.Row, b.Row) })
 	return changes
-}
-
-// get is a row as it is now; nil: it is not there.
-func (r *Replay) get(row string) []byte {
-	if value, ok := r.behind[row]; ok {
-		return value
-	}
-	value, _ := r.content.Get(row)
-	return value
 }
 
 // diffRows are the rows in which two contents differ, sorted.

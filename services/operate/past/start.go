@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/mesh/fold"
 	"meshlog.dev/store"
 )
@@ -32,11 +33,11 @@ func Begin(ctx context.Context, p *Past, seq uint64) (*Replay, error) {
 	if seq > bounds.Last {
 		return nil, fmt.Errorf("position %d %w, which ends at %d", seq, ErrNotThere, bounds.Last)
 	}
-	epoch, begins, err := newestEpoch(ctx, p.Log)
-	if err != nil {
+	_, epoch, err := ledger.NewestEpoch(ctx, p.Log)
+	if err != nil && !errors.Is(err, ledger.ErrNoSegment) {
 		return nil, err
 	}
-	inNewest := begins && epoch.Seq <= seq
+	inNewest := epoch.Seq != 0 && epoch.Seq <= seq
 	cp, err := p.checkpoint(ctx, bounds, func(at uint64) bool { return at <= seq && (!inNewest || at > epoch.Seq) })
 	switch {
 	case err != nil:
@@ -116,26 +117,6 @@ func (p *Past) beginAt(ctx context.Context, rec events.Record) (*Replay, error) 
 	return r, err
 }
 
-// newestEpoch is the record that began the newest epoch.
-func newestEpoch(ctx context.Context, log events.Reader) (rec events.Record, ok bool, err error) {
-	rec, err = log.Last(ctx, events.SegmentSubject)
-	if errors.Is(err, events.ErrNotFound) {
-		return rec, false, nil
-	}
-	g, isSegment := rec.Event.Body.(*events.Segment)
-	if err != nil || !isSegment {
-		return rec, false, err
-	}
-	if g.EpochRecord == 0 {
-		return rec, true, nil
-	}
-	rec, err = log.Get(ctx, g.EpochRecord)
-	if errors.Is(err, events.ErrNotFound) {
-		return rec, false, nil // expired
-	}
-	return rec, err == nil, err
-}
-
 // checkpoint is the newest checkpoint of the fold at a position that is wanted,
 // from which the log continues; nil: there is none.
 func (p *Past) checkpoint(ctx context.Context, bounds events.Bounds, wanted func(seq uint64) bool) (*fold.Fold, error) {
@@ -184,12 +165,12 @@ func (p *Past) restore(ctx context.Context, c *snapshotv1.Checkpoint) (*fold.Fol
 	if err != nil {
 		return nil, err
 	}
-	return fold.Restore(meta.GetBuild(), judge{}, rowSeq(rows))
+	return fold.Restore(meta.GetBuild(), judge{}, ledger.Pairs(slices.Values(rows)))
 }
 
 // foldRows are the rows of a checkpoint of the fold, and what they say of it.
 func (p *Past) foldRows(ctx context.Context, c *snapshotv1.Checkpoint) ([]store.Row, *snapshotv1.FoldMeta, error) {
-	rows, err := store.ReadRows(ctx, readOnly{p.Blobs}, c)
+	rows, err := store.ReadRows(ctx, blobs{p}, c)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -202,40 +183,18 @@ func (p *Past) foldRows(ctx context.Context, c *snapshotv1.Checkpoint) ([]store.
 	return rows, nil, nil
 }
 
-// base reads what a segment stands on.
-func (p *Past) base(ctx context.Context, h ident.Hash) (iter.Seq2[string, []byte], error) {
-	if p.Blobs == nil {
-		return nil, fmt.Errorf("base %s: %s has no blobs", h, p.Name)
-	}
-	b, err := p.Blobs.GetBlob(ctx, h)
-	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", h, err)
-	}
-	c, err := store.DecodeCheckpoint(b)
-	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", h, err)
-	}
-	rows, err := store.ReadRows(ctx, readOnly{p.Blobs}, c)
-	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", h, err)
-	}
-	return rowSeq(rows), nil
-}
+// blobs are the blobs of a Past, to which nothing can be written.
+type blobs struct{ p *Past }
 
-func rowSeq(rows []store.Row) iter.Seq2[string, []byte] {
-	return func(yield func(string, []byte) bool) {
-		for _, r := range rows {
-			if !yield(r.Key, r.Value) {
-				return
-			}
-		}
+// GetBlob implements store.Blobs.
+func (b blobs) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
+	if b.p.Blobs == nil {
+		return nil, fmt.Errorf("%s has no blobs", b.p.Name)
 	}
+	return b.p.Blobs.GetBlob(ctx, h)
 }
-
-// readOnly are blobs to which nothing is put.
-type readOnly struct{ Blobs }
 
 // PutBlob implements store.Blobs.
-func (readOnly) PutBlob(context.Context, []byte) (ident.Hash, error) {
+func (blobs) PutBlob(context.Context, []byte) (ident.Hash, error) {
 	return ident.Hash{}, errors.ErrUnsupported
 }
