@@ -116,6 +116,17 @@ var laws = []law{
 		reason: "log, store and feed come in as interfaces, so that a simulation can take their place",
 	},
 	{
+		of:     []string{module + "builder/ledger", module + "builder/jury"},
+		never:  []string{module + "builder", module + "internal/..."},
+		reason: "imports point downwards: the builder's parts do not know it, and operate/past replays with one of them",
+	},
+	{
+		of:     []string{module + "builder/jury"},
+		never:  []string{"context"},
+		direct: true,
+		reason: "the jury proposes and writes nothing: without a context it reaches neither log nor store",
+	},
+	{
 		of: []string{module + "..."}, except: []string{module + "internal/bus", module + "internal/busauth"},
 		never: []string{"github.com/nats-io/...", "meshlog.dev/jsapi"}, direct: true,
 		reason: "only internal/bus and the drivers of events and store talk to NATS",
