@@ -248,7 +248,7 @@ func (s *settings) claimProblems(claims []*claim) []problem.Diagnostic {
 			Severity: problem.Warning, Code: "conflict", Key: c.service.Key, Field: c.service.hostField(),
 			Reason: fmt.Sprintf("host %s belongs to %s, which %s", c.service.Hostname, winner.service.Key, s.whyServiceWins(winner.service, c.service)),
 			Advice: "use another host, or remove one of them",
-			Effect: "this one counts for nothing as far as this host goes",
+			Effect: "this object does not define the host",
 		})
 	}
 	return ds
@@ -257,22 +257,22 @@ func (s *settings) claimProblems(claims []*claim) []problem.Diagnostic {
 // clusterProblems reports how a Service contradicts the one of the winning
 // cluster.
 func clusterProblems(winner, s *Service) []problem.Diagnostic {
-	differs := func(field, reason, effect string) problem.Diagnostic {
+	differs := func(field, what, effect string) problem.Diagnostic {
 		return problem.Diagnostic{
 			Severity: problem.Warning, Code: "conflict", Key: s.Key, Field: field,
-			Reason: fmt.Sprintf("%s than in %s", reason, winner.Key), Advice: "make the Services of all clusters alike", Effect: effect,
+			Reason: fmt.Sprintf("%s differs from %s", what, winner.Key), Advice: "make the Services of all clusters alike", Effect: effect,
 		}
 	}
 	if s.AliasOf != winner.AliasOf {
-		return []problem.Diagnostic{differs("spec.externalName", "is another", "this one counts for nothing")}
+		return []problem.Diagnostic{differs("spec.externalName", "the target", "this object has no effect")}
 	}
 	var ds []problem.Diagnostic
 	if s.Headless != winner.Headless {
-		ds = append(ds, differs("spec.clusterIP", "is headless or not, other", "the service is what it is there"))
+		ds = append(ds, differs("spec.clusterIP", "being headless", "the service is headless if that one is"))
 	}
 	for _, p := range s.Ports {
 		if q, ok := winner.Port(p.Number); ok && q.Protocol != p.Protocol {
-			ds = append(ds, differs("spec.ports", fmt.Sprintf("port %d has another protocol", p.Number), "the protocol is that of there"))
+			ds = append(ds, differs("spec.ports", fmt.Sprintf("the protocol of port %d", p.Number), "the port has that one's protocol"))
 		}
 	}
 	return ds

@@ -285,7 +285,7 @@ func (e *endpointEdit) doneUnselected(x *endpointIndex) {
 				Severity: problem.Warning, Code: "unused", Key: w.Key, Field: "spec.labels",
 				Reason: "no ServiceEntry or Service of namespace " + w.Namespace + " selects these labels",
 				Advice: "give it the labels of a workloadSelector or selector, or remove it",
-				Effect: "it is an endpoint of nothing",
+				Effect: "it is no endpoint of any service",
 			}}
 		}
 		e.problem(about{workloadEntryKind, "", w.Row()}, ds)

@@ -15,7 +15,7 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// addresses is where a port of a service is reached.
+// addresses returns the addresses of a service's port.
 func addresses(pc *index.PushContext, id index.ServiceID, port uint32) string {
 	var all []string
 	for _, e := range pc.Read().Endpoints(id)[port] {
@@ -74,7 +74,7 @@ func TestSVC12NotReadyAddresses(t *testing.T) {
 	}
 }
 
-// Whichever comes first, a service has its endpoints.
+// A service has its endpoints, whichever object arrives first.
 func TestEndpointsArriveBeforeTheirService(t *testing.T) {
 	service, slice := Service("a", "x", "80 http"), Slice("a", "x", "8080 http", "10.0.0.1")
 	for _, order := range [][]Change{{service, slice}, {slice, service}, {slice, service, service.Gone(), service}} {
@@ -95,7 +95,7 @@ func TestEndpointsArriveBeforeTheirService(t *testing.T) {
 	}
 }
 
-// A change of an endpoint is one of nothing else.
+// A changed endpoint changes nothing else.
 func TestEndpointChangeNamesOneInput(t *testing.T) {
 	w := publicMesh(t, 2)
 	pc := index.NewPushContext(w)

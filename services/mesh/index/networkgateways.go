@@ -195,9 +195,9 @@ func (x *networkIndex) addresses() []NetworkGateway {
 func notEntered(k ident.Key, field string) problem.Diagnostic {
 	return problem.Diagnostic{
 		Severity: problem.Warning, Code: "unsupported", Key: k, Field: field,
-		Reason: "gateways of networks are entered in Istio's mutual TLS, which proxies are not told to speak yet",
-		Advice: "remove the gateway of a network that can be called directly, or do not rely on calls between networks",
-		Effect: "proxies of other networks send to it what is for the endpoints behind it, and it is refused there",
+		Reason: "gateways between networks expect Istio's mutual TLS, which is not supported yet",
+		Advice: "remove the gateway if its network can be called directly, or do not rely on calls between networks",
+		Effect: "requests from other networks to the endpoints behind the gateway are sent to it, and it refuses them",
 	}
 }
 

@@ -30,7 +30,7 @@ spec:
   networks:
 `
 
-// networks is in which networks a port's endpoints are.
+// networks returns the networks of a port's endpoints.
 func networks(pc *index.PushContext, id index.ServiceID, port uint32) string {
 	var all []string
 	for _, e := range pc.Read().Endpoints(id)[port] {
@@ -39,9 +39,9 @@ func networks(pc *index.PushContext, id index.ServiceID, port uint32) string {
 	return strings.Join(all, ", ")
 }
 
-// NET-4: what a workload says goes before what its cluster says, that before
-// MeshNetworks, and there the registry before blocks, of which the smallest one
-// that has the address counts.
+// A workload's own network wins over its cluster's, that over MeshNetworks;
+// there the registry wins over blocks, and the smallest block that has the
+// address over larger ones (NET-4).
 func TestNET4NetworkOfAWorkload(t *testing.T) {
 	service := inCluster("c1", Service("a", "x", "80 http"))
 	slice := func(network string) Change {
@@ -76,8 +76,8 @@ func TestNET4NetworkOfAWorkload(t *testing.T) {
 	}
 }
 
-// NET-4: what a label of one cluster changes are the endpoints of that cluster,
-// and those of others that select its workloads.
+// A label of one cluster changes the endpoints of that cluster, and those of
+// others that select its workloads (NET-4).
 func TestNET4NetworkChanges(t *testing.T) {
 	pod := Object("Pod", "a", "p", &registryv1.Workload{Addresses: []string{"10.1.0.9"}, Labels: map[string]string{"app": "x"}})
 	w := World(t,
@@ -116,9 +116,9 @@ func gateways(pc *index.PushContext, network, cluster string) string {
 	return strings.Join(all, ", ")
 }
 
-// NET-3: gateways are Services with a label, Services that MeshNetworks names
-// by host in the clusters of a network, and addresses that it gives. Those of an
-// endpoint's own cluster go before the others of its network.
+// Gateways are Services with a label, Services that MeshNetworks names by host
+// in the clusters of a network, and addresses in MeshNetworks. Those of an
+// endpoint's own cluster win over the others of its network (NET-3).
 func TestNET3Gateways(t *testing.T) {
 	service := func(labels map[string]string, addresses ...string) *registryv1.Service {
 		return &registryv1.Service{
@@ -132,7 +132,7 @@ func TestNET3Gateways(t *testing.T) {
 		inCluster("c1", Object("Service", "istio-system", "gw", service(network("net1"), "192.0.2.1", "gw.example.com"))),
 		inCluster("c2", Object("Service", "istio-system", "gw", service(network("net1"), "192.0.2.2"))),
 		inCluster("c3", Object("Service", "istio-system", "named", service(nil, "192.0.2.3"))),
-		inCluster("c1", Object("Service", "istio-system", "named", service(nil, "192.0.2.4"))), // c1 is of no network there
+		inCluster("c1", Object("Service", "istio-system", "named", service(nil, "192.0.2.4"))), // MeshNetworks does not know c1
 		inCluster("c4", Object("Service", "istio-system", "nodes", nodePort)),
 		inCluster("c4", Node("n1", map[string]string{"edge": "yes"}, "192.0.2.5")),
 		inCluster("c4", Node("n2", nil, "192.0.2.6")),
@@ -152,7 +152,7 @@ func TestNET3Gateways(t *testing.T) {
 		{"net1", "c1", "192.0.2.1:15443 c1"},
 		{"net1", "c2", "192.0.2.2:15443 c2"},
 		{"net1", "c9", "192.0.2.1:15443 c1, 192.0.2.2:15443 c2"},
-		{"net2", "", "192.0.2.8:15443 "}, // of no cluster, as the endpoints
+		{"net2", "", "192.0.2.8:15443 "}, // neither has a cluster
 		{"net2", "c3", "192.0.2.3:15444 c3"},
 		{"net2", "c9", "192.0.2.3:15444 c3, 192.0.2.8:15443 "},
 		{"net3", "c4", "192.0.2.5:31000 c4"},
@@ -181,8 +181,8 @@ func TestNET3Gateways(t *testing.T) {
 	}
 }
 
-// NET-3: a port that is none is the default, one without nodePort is no
-// gateway, and a gateway without an address is said.
+// An invalid port means the default, a Service without nodePort is no gateway,
+// and a gateway without address is reported (NET-3).
 func TestNET3BadGateways(t *testing.T) {
 	labels := map[string]string{"topology.istio.io/network": "net1", "networking.istio.io/gatewayPort": "x"}
 	pc := PushContext(t, Object("Service", "a", "x", &registryv1.Service{Labels: labels, ExternalAddresses: []string{"192.0.2.1"}, Ports: []*registryv1.ServicePort{{Number: 15443}}}))
@@ -202,8 +202,8 @@ func TestNET3BadGateways(t *testing.T) {
 	}
 }
 
-// A proxy's network makes a difference only where networks have gateways, and
-// its cluster only where there are several; else all are of one class.
+// A proxy's network makes a difference only if networks have gateways, and its
+// cluster only if there are several; else all proxies are of one class.
 func TestNET2ClassesOfNetworks(t *testing.T) {
 	node := func(cluster, network, ip string) *proxy.Proxy {
 		return &proxy.Proxy{

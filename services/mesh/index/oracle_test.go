@@ -20,14 +20,13 @@ import (
 )
 
 // oracle finds what a namespace sees by looking at every object of the world
-// each time, as the rows of config-api.md say it.
+// each time, as the rows of ROWS.md say.
 type oracle struct {
 	world *world.World
 	pc    *index.PushContext
 }
 
-// Every namespace, by the scope that it shares with others, sees what it would
-// see if it were looked at alone.
+// Every namespace sees through its shared scope what it would see alone.
 func TestScopesAreSound(t *testing.T) {
 	for seed := range uint64(30) {
 		pc := index.NewPushContext(world.NewWorld())
@@ -72,7 +71,7 @@ func heads(r *index.Reader, s index.Scope, gateway string) []string {
 	return names
 }
 
-// order is that in which what only one can have is given.
+// order of objects that compete for one name.
 func (o oracle) order(a, b ident.Key, aCreated, bCreated time.Time) int {
 	place := func(source string) int {
 		if i := slices.Index(o.world.Policy().SourcePriority, source); i >= 0 {
@@ -128,7 +127,7 @@ func keySet[V any](m map[string]V) map[string]bool {
 	return set
 }
 
-// visible is VIS-1.
+// visible reports whether exportTo shows an object to a namespace (VIS-1).
 func visible(exportTo, byDefault []string, own, namespace string) bool {
 	if len(exportTo) == 0 {
 		exportTo = byDefault
@@ -142,7 +141,7 @@ func visible(exportTo, byDefault []string, own, namespace string) bool {
 	return slices.Contains(exportTo, namespace) || namespace == own && slices.Contains(exportTo, ".")
 }
 
-// objects is those of a kind that a namespace sees, in order.
+// objects returns the objects of a kind that a namespace sees, in order.
 func (o oracle) objects(kind, namespace string, exportTo func(proto.Message) []string, byDefault []string) []world.Object {
 	var all []world.Object
 	for x := range o.world.Objects(kind) {
@@ -203,7 +202,7 @@ func (o oracle) rule(client, service, host string) index.RuleID {
 	return index.RuleID{}
 }
 
-// A namespace of which everything is for everybody sees what everybody sees.
+// A namespace whose objects are all public has the common view.
 func TestPublicNamespacesShareAScope(t *testing.T) {
 	pc := index.NewPushContext(publicMesh(t, 100))
 	for i := range 100 {

@@ -68,8 +68,8 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// Of two resources of one name for one proxy, one wins: by source, then by
-// age, then by name; the other is reported.
+// Of two resources of one name for one proxy, one wins: by source, then by age,
+// then by name. The other is reported.
 func TestConflicts(t *testing.T) {
 	old, young := time.Unix(1, 0).UTC(), time.Unix(2, 0).UTC()
 	for name, test := range map[string]struct {
@@ -112,8 +112,8 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// Whatever changes in whatever steps, the PushContext is that of the world
-// built at once, and the inputs that it names are those that differ.
+// After any changes in any steps, the PushContext equals one that is built from
+// the world at once, and the inputs that it names are those that differ.
 func TestNextIsRebuild(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 2))

@@ -15,13 +15,13 @@ import (
 
 const release = "envoy 1.38.0"
 
-// A quarantine concerns the clients that it names, and no others.
+// A quarantine affects the clients that it names and no others.
 func TestReplacements(t *testing.T) {
 	bad := [16]byte{1}
 	pc := PushContext(t,
 		Quarantine("a", release, ident.CDS, "web", bad, Cluster("web", 1)),
 		Quarantine("b", release, ident.CDS, "web", [16]byte{2}, nil),
-		Quarantine("c", release, ident.CDS, "web", bad, nil), // says it again: the greater id counts
+		Quarantine("c", release, ident.CDS, "web", bad, nil), // again, so the greater id wins
 		Quarantine("d", "envoy 1.37.0", ident.LDS, "ingress", bad, nil),
 	)
 	class := index.Classify(pc, &proxy.Proxy{UserAgent: release})
@@ -43,8 +43,8 @@ func TestReplacements(t *testing.T) {
 	}
 }
 
-// Classes are others only where a quarantine names a client that none named
-// before, or the last one of a client goes.
+// Classes change only when a quarantine names a client for the first time, or
+// the last quarantine of a client ends.
 func TestQuarantineClasses(t *testing.T) {
 	w := World(t, Put("a", Cluster("a", 1)))
 	pc := index.NewPushContext(w)

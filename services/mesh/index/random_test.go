@@ -13,8 +13,8 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// Whatever changes, what Next makes is what the world makes at once, and every
-// result of a Reader that differs has an input that is named.
+// After any change Next comes to the same as a new PushContext, and every
+// result of a Reader that differs has a named input.
 func TestNextIsRebuildOfEverything(t *testing.T) {
 	for seed := range uint64(10) {
 		pc := index.NewPushContext(world.NewWorld())
@@ -57,13 +57,13 @@ func TestNextIsRebuildOfEverything(t *testing.T) {
 	}
 }
 
-// reading is one thing that was read.
+// reading is one result.
 type reading struct {
 	what, result string
 	inputs       []index.Input
 }
 
-// readings reads everything from pc that the scopes and objects of others have.
+// readings reads everything of pc that the scopes and objects of others have.
 func readings(pc *index.PushContext, others ...*index.PushContext) []reading {
 	var all []reading
 	read := func(what string, f func(r *index.Reader) any) {

@@ -44,7 +44,7 @@ func (e *rawEdit) change(k ident.Key, is *world.Object) {
 	if err != nil {
 		e.problem(unread, []problem.Diagnostic{{
 			Severity: problem.Error, Code: "invalid", Key: k, Field: "spec.resource", Reason: err.Error(),
-			Advice: "correct the resource; was it checked by another build?", Effect: "it is not served",
+			Advice: "correct the resource, which another build accepted", Effect: "it is not served",
 		}})
 		return
 	}
@@ -173,7 +173,7 @@ func conflicts(list []*RawResource) []problem.Diagnostic {
 			}
 			ds = append(ds, problem.Diagnostic{
 				Severity: problem.Warning, Code: "conflict", Key: loser.Key, Field: "spec.resource",
-				Reason: fmt.Sprintf("%s %q is also given by %s", loser.Type.Message(), loser.Name, winner.Key),
+				Reason: fmt.Sprintf("%s %q is also defined by %s", loser.Type.Message(), loser.Name, winner.Key),
 				Advice: "rename one of them, or let their nodes exclude each other",
 				Effect: "the other one is served to proxies that both select",
 			})

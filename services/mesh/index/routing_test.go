@@ -32,7 +32,7 @@ spec:
     mirrors: [{destination: {host: other}}]
   tls: [{match: [{sniHosts: [x]}], route: [{destination: {host: tls}}]}]
 `)...)
-	list := pc.Read().VirtualServices(everybody, "a/g")
+	list := pc.Read().VirtualServices(commonView, "a/g")
 	if len(list) != 1 {
 		t.Fatalf("%d VirtualServices", len(list))
 	}
@@ -67,7 +67,7 @@ func TestVS2MeshIsImplicit(t *testing.T) {
 		routes("a", "delegate", &networking.VirtualService{}),
 	)
 	for gateway, want := range map[string]string{"mesh": "implicit", "a/g": "edge"} {
-		if got := pc.Read().VirtualServices(everybody, gateway); len(got) != 1 || got[0].Key.Name != want {
+		if got := pc.Read().VirtualServices(commonView, gateway); len(got) != 1 || got[0].Key.Name != want {
 			t.Errorf("at %s %v, want %s", gateway, got, want)
 		}
 	}
@@ -172,7 +172,7 @@ func TestDR1Lookup(t *testing.T) {
 		"the host itself":                         {[]Change{ruleIn("svc-ns", "a", "*.svc-ns.svc.cluster.local"), ruleIn("svc-ns", "b", x)}, "b"},
 		"not exported (DR-24)":                    {[]Change{ruleIn("svc-ns", "s", x, "."), ruleIn("istio-system", "r", x)}, "r"},
 		"exported to the client (DR-24)":          {[]Change{ruleIn("svc-ns", "s", x, "client"), ruleIn("istio-system", "r", x)}, "s"},
-		"exported to nobody (DR-24)":              {[]Change{ruleIn("client", "c", x, "~")}, ""},
+		"exported to no namespace (DR-24)":        {[]Change{ruleIn("client", "c", x, "~")}, ""},
 		"the client's own, exported to others":    {[]Change{ruleIn("client", "c", x, "other"), ruleIn("svc-ns", "s", x)}, "s"},
 		"the less specific where that is visible": {[]Change{ruleIn("svc-ns", "s", x, "."), ruleIn("svc-ns", "w", "*.local")}, "w"},
 	} {
@@ -186,8 +186,8 @@ func TestDR1Lookup(t *testing.T) {
 	}
 }
 
-// A rule of the root namespace is for everybody; its own proxies see what is
-// for them alone, else what the service's namespace says.
+// A rule of the root namespace holds for all namespaces; its own proxies see a
+// rule for them only, else the rule of the service's namespace.
 func TestDR1RootNamespace(t *testing.T) {
 	const x = "x.svc-ns.svc.cluster.local"
 	service, all, own := ruleIn("svc-ns", "s", x), ruleIn("istio-system", "all", "*"), ruleIn("istio-system", "own", x, ".")
@@ -252,8 +252,8 @@ func TestDR23IsSaidToBeMissing(t *testing.T) {
 	expectProblems(t, pc, "r (spec.workloadSelector): unsupported")
 }
 
-// A namespace shares everybody's rules until it says something of a host of
-// another one.
+// A namespace shares the common view until it has a rule for a host of another
+// namespace.
 func TestRuleScopes(t *testing.T) {
 	own := []Change{Service("a", "x", "80"), ruleIn("a", "own", "x"), Service("b", "y", "80")}
 	for name, test := range map[string]struct {
@@ -262,7 +262,7 @@ func TestRuleScopes(t *testing.T) {
 	}{
 		"of its own hosts":                {nil, ""},
 		"of a host of another":            {[]Change{ruleIn("a", "r", "y.b.svc.cluster.local")}, "a"},
-		"of a host that nobody has":       {[]Change{ruleIn("a", "r", "z.example")}, ""},
+		"of a host that no service has":   {[]Change{ruleIn("a", "r", "z.example")}, ""},
 		"of a host that another has, too": {[]Change{Object("ServiceEntry", "b", "e", &networking.ServiceEntry{Hosts: []string{"x.a.svc.cluster.local"}})}, "a"},
 		"for itself alone":                {[]Change{ruleIn("a", "r", "x", ".")}, "a"},
 		"for it alone":                    {[]Change{ruleIn("b", "r", "y", "a")}, "a"},

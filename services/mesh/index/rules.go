@@ -219,9 +219,9 @@ func (e *ruleEdit) change(was, is *world.Object) {
 		if o == is && r == nil {
 			ds = []problem.Diagnostic{{
 				Severity: problem.Warning, Code: "unsupported", Key: o.Key, Field: "spec.workloadSelector",
-				Reason: "rules for some of the proxies of a namespace are not supported yet",
-				Advice: "leave workloadSelector out, so that it counts for all proxies that it is exported to",
-				Effect: "the rule counts for nobody",
+				Reason: "workloadSelector is not supported yet",
+				Advice: "remove workloadSelector, so that the rule counts for all proxies that see it",
+				Effect: "the rule has no effect",
 			}}
 		}
 		e.problem(about{"selected rule", "", o.Key.Row()}, ds)

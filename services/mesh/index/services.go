@@ -163,9 +163,9 @@ func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, to
 		}
 		e.problem(about{"alias", id.Namespace, id.Hostname}, []problem.Diagnostic{{
 			Severity: problem.Warning, Code: "invalid", Key: x.claims.Get(id)[0].service.Key, Field: "spec.externalName",
-			Reason: "host " + id.Hostname + " stands for itself by way of " + next.said[id],
-			Advice: "let one of the names stand for a service",
-			Effect: "the name is known to no proxy",
+			Reason: "host " + id.Hostname + " is an alias of itself, by way of " + next.said[id],
+			Advice: "make one of the names a service",
+			Effect: "no proxy knows the name",
 		}})
 	}
 	return next

@@ -14,14 +14,14 @@ import (
 	. "meshlog.dev/services/mesh/meshtest"
 )
 
-// everybody is the scope of who sees nothing of its own.
-var everybody index.Scope
+// commonView is the view of namespaces without one of their own.
+var commonView index.Scope
 
 const entry = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\n"
 
 func only(t *testing.T, pc *index.PushContext) *index.Service {
 	t.Helper()
-	list := pc.Read().Services(everybody)
+	list := pc.Read().Services(commonView)
 	if len(list) != 1 {
 		t.Fatalf("%d services", len(list))
 	}
@@ -82,7 +82,7 @@ func TestSVC7ProtocolSelection(t *testing.T) {
 		{80, "x", "kubernetes.io/h2c", index.HTTP2},
 		{80, "x", "kubernetes.io/ws", index.HTTP},
 		{80, "x", "kubernetes.io/wss", index.HTTPS},
-		// SVC-8: the server speaks first.
+		// These servers speak first, so detection would wait (SVC-8).
 		{3306, "", "", index.TCP},
 		{3306, "http", "", index.HTTP},
 		{25, "mail", "", index.TCP},
@@ -129,14 +129,14 @@ func TestSVC4Aliases(t *testing.T) {
 		"far.b.svc.cluster.local": s, "near.b.svc.cluster.local": s, "real.a.svc.cluster.local": s,
 		"nowhere.b.svc.cluster.local": nil, "loop.c.svc.cluster.local": nil,
 	} {
-		if got := pc.Read().ServiceByHost(everybody, host); got != want {
+		if got := pc.Read().ServiceByHost(commonView, host); got != want {
 			t.Errorf("%s is %+v", host, got)
 		}
 	}
 	expectProblems(t, pc, "loop (spec.externalName): invalid", "pool (spec.externalName): invalid")
 }
 
-// expectProblems says of which objects and fields there are Diagnostics.
+// expectProblems checks which objects and fields have Diagnostics.
 func expectProblems(t *testing.T, pc *index.PushContext, want ...string) {
 	t.Helper()
 	var got []string
@@ -165,7 +165,7 @@ spec:
   resolution: NONE
   subjectAltNames: [san]
 `)...)
-	list := pc.Read().Services(everybody)
+	list := pc.Read().Services(commonView)
 	if len(list) != 2 || list[0].Hostname != "*.two.example" || list[1].Hostname != "one.example" {
 		t.Fatalf("services %+v", values(list))
 	}
@@ -259,8 +259,8 @@ func TestVIS3OneServiceAHost(t *testing.T) {
 	}
 }
 
-// Services of one name in several clusters are one; what another source calls
-// by their host is not.
+// Services of one name in several clusters are one service. An object of
+// another source with their host is not part of it.
 func TestServicesOfSeveralClusters(t *testing.T) {
 	in := func(cluster string, c Change) Change { return c.From("kubernetes").In(cluster) }
 	pc := PushContext(t,
@@ -298,8 +298,8 @@ func TestServicesOfAnotherDomain(t *testing.T) {
 	}
 }
 
-// A Service that is something else in another cluster is what it is in the one
-// that wins, and that is said.
+// A Service that differs between clusters is what it is in the winning one, and
+// the difference is reported.
 func TestServicesThatDifferByCluster(t *testing.T) {
 	alias := Object("Service", "a", "x", &registryv1.Service{ExternalName: "y.com"})
 	headless := Object("Service", "a", "x", &registryv1.Service{Headless: true, Ports: []*registryv1.ServicePort{{Number: 80, Name: "http"}}})

@@ -423,7 +423,7 @@ func routeProblems(host string, list []*virtualService) []problem.Diagnostic {
 			}
 			ds = append(ds, problem.Diagnostic{
 				Severity: problem.Warning, Code: "conflict", Key: v.Key, Field: "spec.hosts",
-				Reason: "the routes of host " + host + " for sidecars are already given by " + winner.Key.String(),
+				Reason: "the routes of host " + host + " for sidecars are already defined by " + winner.Key.String(),
 				Advice: "put the routes into one VirtualService, or export them to different namespaces",
 				Effect: "sidecars that see both use the other one for this host",
 			})

@@ -19,7 +19,7 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// The mesh of benchmarks: what the issue measures by.
+// The mesh of the benchmarks.
 const (
 	benchServices   = 1001
 	benchEndpoints  = 10
@@ -125,7 +125,7 @@ func benchRule(i int) meshtest.Change {
 	})
 }
 
-// classes are those of sidecars in so many namespaces.
+// classes returns the classes of sidecars in that many namespaces.
 func (m *benchMesh) classes(n int) []index.ProxyClass {
 	var all []index.ProxyClass
 	for i := range n {
@@ -144,8 +144,8 @@ func (m *benchMesh) catalog(classes []index.ProxyClass) *xds.Catalog {
 	return c
 }
 
-// BenchmarkCatalogFirst makes all of all classes from nothing; MB is what this
-// takes of memory, and wire-MB what one class is served.
+// BenchmarkCatalogFirst makes everything for all classes from nothing. MB is
+// the memory that it takes, wire-MB the size of what one class is served.
 func BenchmarkCatalogFirst(b *testing.B) {
 	m := newBenchMesh(b)
 	for _, n := range []int{1, 100} {
@@ -179,8 +179,7 @@ func heap() uint64 {
 	return s.HeapAlloc
 }
 
-// BenchmarkCatalogUpdate is what one change costs after the PushContext is
-// made.
+// BenchmarkCatalogUpdate measures one change after the PushContext is made.
 func BenchmarkCatalogUpdate(b *testing.B) {
 	changes := map[string]func(i int) meshtest.Change{
 		"endpoint": func(i int) meshtest.Change { return benchEntry(benchServices-1, 1+i) },

@@ -97,7 +97,7 @@ func (w *testWorld) change(changes ...meshtest.Change) []Change {
 	return w.catalog.Update(w.pc, inputs)
 }
 
-// class is that of the proxies of a cluster.
+// class returns the class of the proxies of a cluster.
 func (w *testWorld) class(cluster string) index.ProxyClass {
 	return index.Classify(w.pc, &proxy.Proxy{Cluster: cluster})
 }
@@ -121,9 +121,9 @@ func randomChange(r *rand.Rand) meshtest.Change {
 	return meshtest.PutFor(object, group, meshtest.Cluster(name, r.IntN(20)))
 }
 
-// Whatever changes in whatever steps, and whichever classes come and go, what
-// is kept is what is generated from nothing, and what is said to have changed
-// is what differs.
+// After any changes in any steps, with classes that come and go, the kept Sets
+// equal those that are generated from nothing, and the reported changes are the
+// differences.
 func TestCatalogIsGenerate(t *testing.T) {
 	everyRaw := index.SelectorSet("*\ncluster=\"m\"\ncluster=\"n\"")
 	classes := []index.ProxyClass{
@@ -191,7 +191,7 @@ func TestCatalogIsGenerate(t *testing.T) {
 	}
 }
 
-// testPart does what a test says, to one RouteConfiguration.
+// testPart does what a test tells it, to one RouteConfiguration.
 type testPart struct {
 	name string
 	make func() *routev3.RouteConfiguration
@@ -220,8 +220,8 @@ func names(s *Set) []string {
 	return all
 }
 
-// A part that panics gives on what it gave before, and is made again with the
-// next change; the rest goes on.
+// A part that panics keeps its last pieces and is made again with the next
+// change; everything else continues.
 func TestCatalogPanic(t *testing.T) {
 	panics, version := false, "1"
 	bad := &testPart{"bad", func() *routev3.RouteConfiguration {
@@ -294,7 +294,7 @@ func TestCatalogListPanic(t *testing.T) {
 	}
 }
 
-// What Envoy would refuse is not served, and said.
+// A piece that Envoy would reject is left out and reported.
 func TestCatalogRefused(t *testing.T) {
 	bad := &testPart{"bad", func() *routev3.RouteConfiguration {
 		return meshtest.Routes("bad", meshtest.To("a", 0))
@@ -350,7 +350,7 @@ func TestCatalogsSharePieces(t *testing.T) {
 	}
 }
 
-// A part that depends on what it did not read is found.
+// Verify finds a part that depends on something that it did not read.
 func TestVerifyFindsWhatWasNotRead(t *testing.T) {
 	hidden := "1"
 	w := newTestWorld(t, only(&testPart{"a", func() *routev3.RouteConfiguration {
@@ -366,7 +366,8 @@ func TestVerifyFindsWhatWasNotRead(t *testing.T) {
 	}
 }
 
-// Equal content is the same pointer: in all classes, and there and back again.
+// Equal content is the same pointer in all classes, also after a change and
+// back.
 func TestCatalogShares(t *testing.T) {
 	w := newTestWorld(t, testParts, meshtest.Put("a", meshtest.Cluster("a", 1)), meshtest.Put("b", meshtest.Cluster("b", 1)),
 		meshtest.PutFor("m", meshtest.Group("m"), meshtest.Cluster("c", 1)))

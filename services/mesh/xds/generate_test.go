@@ -51,8 +51,8 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// The bytes are those on the log, fields that this build does not know
-// included.
+// A raw resource keeps its bytes from the log, also fields that this build does
+// not know.
 func TestBytesAreUntouched(t *testing.T) {
 	value, err := proto.Marshal(Cluster("a", 1))
 	if err != nil {

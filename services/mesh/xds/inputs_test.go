@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// What Generate says that it has read is all that its result depends on: over
-// random changes, whoever has read nothing that changed comes out as before.
+// The inputs that Generate reports are everything that its result depends on:
+// over random changes a class whose inputs did not change gets the same.
 func TestInputsAreAllThatCounts(t *testing.T) {
 	type key struct {
 		t     ident.ResourceType

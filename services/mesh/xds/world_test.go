@@ -17,8 +17,8 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// kept is a Catalog that goes through a random world, and what it said that
-// the classes are served.
+// kept is a Catalog that follows a random world, with the Sets that it reported
+// for each class.
 type kept struct {
 	*xds.Catalog
 	pc   *index.PushContext
@@ -30,7 +30,7 @@ type classOf struct {
 	of index.ProxyClass
 }
 
-// next goes on to a world, and says whether what changed was said to.
+// next moves to a world and checks that each change was reported.
 func (k *kept) next(w *world.World, keys []ident.Key) error {
 	var changed []index.Input
 	before := k.pc
@@ -53,7 +53,7 @@ func (k *kept) next(w *world.World, keys []ident.Key) error {
 	return nil
 }
 
-// verify verifies now and then: it is slow.
+// verify runs Verify now and then: it is slow.
 func (k *kept) verify(step int) error {
 	if step%4 > 0 {
 		return nil
@@ -61,8 +61,8 @@ func (k *kept) verify(step int) error {
 	return k.Verify()
 }
 
-// whole says whether Envoy takes the RouteConfigurations that parts make
-// together: apart, each was checked.
+// whole checks that Envoy takes the RouteConfigurations as a whole: their parts
+// were checked one by one.
 func (k *kept) whole() error {
 	seen := map[*xds.Resource]bool{}
 	for c, set := range k.sets {
@@ -83,8 +83,7 @@ func (k *kept) whole() error {
 	return nil
 }
 
-// choose keeps the classes of all kinds of proxies, and those for which the
-// world must be fit.
+// choose keeps the classes of all kinds of proxies, and those of Classes.
 func (k *kept) choose() {
 	sets := map[classOf]*xds.Set{}
 	classes := k.pc.Classes()
@@ -105,10 +104,9 @@ func (k *kept) choose() {
 	k.sets = sets
 }
 
-// Over random changes of everything, for every class: what is kept up to date
-// is what is made from nothing, byte for byte; a part that is made again
-// without any of its inputs having changed is what it was; and all that is
-// served is taken by its client.
+// Over random changes of everything, for every class: kept Sets equal generated
+// ones byte for byte; a part made again without changed inputs is equal; and
+// its client accepts everything that is served.
 func TestKeptIsGenerated(t *testing.T) {
 	for seed := range uint64(6) {
 		pc := index.NewPushContext(world.NewWorld())

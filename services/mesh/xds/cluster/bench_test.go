@@ -32,7 +32,7 @@ func service10() *maker {
 	return m
 }
 
-// An endpoint that changes makes one part anew: these, encoded.
+// A changed endpoint makes one part again: these assignments, encoded.
 func BenchmarkEndpoints(b *testing.B) {
 	rule := &networking.DestinationRule{Subsets: []*networking.Subset{
 		{Name: "v0", Labels: map[string]string{"version": "v0"}}, {Name: "v1", Labels: map[string]string{"version": "v1"}},

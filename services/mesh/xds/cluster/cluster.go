@@ -161,7 +161,7 @@ func (m *maker) failClosed(c *clusterv3.Cluster, policy traffic.Policy, why erro
 	m.report(problem.Diagnostic{
 		Severity: problem.Error, Code: "unsupported", Key: m.ruleKeys[0], Field: policy.Fields.TLS, Reason: why.Error(),
 		Advice: "use mode SIMPLE or MUTUAL with files, or DISABLE",
-		Effect: "the cluster has no endpoints, so that nothing is sent in the clear: requests get 503",
+		Effect: "the cluster has no endpoints, so that nothing is sent in plain text: requests get 503",
 	})
 }
 

@@ -24,7 +24,7 @@ import (
 	"meshlog.dev/services/suite/envoytest"
 )
 
-// A real Envoy takes what all rows make, for sidecars and for routers.
+// A real Envoy accepts the output of all rows, for sidecars and for routers.
 func TestEnvoyTakesRows(t *testing.T) {
 	files := newCertificates(t)
 	for name, router := range map[string]bool{"sidecar": false, "router": true} {
@@ -60,7 +60,7 @@ func fixedClusters() []*clusterv3.Cluster {
 	}
 }
 
-// certificates is a directory with files of all kinds that rules name.
+// certificates is a directory with the kinds of files that rules name.
 type certificates string
 
 func newCertificates(t *testing.T) certificates {
@@ -99,7 +99,7 @@ func newCertificates(t *testing.T) certificates {
 	return certificates(dir)
 }
 
-// use puts the files that are there in the place of those that s names.
+// use replaces the files that s names by files that exist.
 func (d certificates) use(t *testing.T, s *corev3.TransportSocket) {
 	t.Helper()
 	if s == nil {

@@ -30,9 +30,8 @@ import (
 
 var update = flag.Bool("update", false, "write what comes out into testdata")
 
-// Each archive in testdata is a row of config-api.md: the parts of a world that
-// it speaks of, and what comes out. Of clusters only those fields are shown
-// that differ from those of plain.txtar.
+// Each archive in testdata is a row of ROWS.md: parts of a world, and the
+// output. Clusters show only fields that differ from those of plain.txtar.
 func TestRows(t *testing.T) {
 	for _, path := range archives(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
@@ -64,18 +63,18 @@ func archives(t testing.TB) []string {
 	return paths
 }
 
-// row is an archive that is read.
+// row is an archive.
 type row struct {
 	comment []byte
 	input   []txtar.File
-	output  []string // names of the files that come out
+	output  []string // names of the output files
 	service *index.Service
 	mesh    *meshconfig.MeshConfig
 	rule    *networking.DestinationRule
 	ends    index.Endpoints
 }
 
-// inputs are the files of an archive that are read; all others come out.
+// inputs are the input files of an archive; all others are output.
 var inputs = []string{"service.yaml", "rule.yaml", "mesh.yaml"}
 
 func readRow(t *testing.T, a *txtar.Archive) *row {
@@ -111,7 +110,7 @@ func (r *row) maker(router bool) *maker {
 	return m
 }
 
-// archive is the row with what comes out.
+// archive returns the row with the current output.
 func (r *row) archive(t *testing.T) *txtar.Archive {
 	t.Helper()
 	if len(r.output) == 0 {
@@ -143,7 +142,7 @@ func (r *row) archive(t *testing.T) *txtar.Archive {
 	return a
 }
 
-// show is pieces as YAML.
+// show returns pieces as YAML.
 func show(t *testing.T, pieces []piece.Piece) []byte {
 	t.Helper()
 	var out []byte
@@ -160,8 +159,8 @@ func show(t *testing.T, pieces []piece.Piece) []byte {
 	return out
 }
 
-// differences is c without what every cluster of an HTTP port has, and without
-// metadata, and says what of that it has not.
+// differences returns c without metadata and without what every cluster of an
+// HTTP port has, and names what is missing of that.
 func differences(t *testing.T, c *clusterv3.Cluster) []byte {
 	t.Helper()
 	plain := &maker{mesh: &meshconfig.MeshConfig{ConnectTimeout: &durationpb.Duration{Seconds: 10}}, service: &index.Service{
@@ -268,8 +267,8 @@ func word[T any](t *testing.T, text string, words map[string]T) T {
 	return v
 }
 
-// What is made must be the same each time, and pass the checks that go with the
-// messages.
+// Clusters and assignments are the same each time, and pass the checks that go
+// with the messages.
 func TestRowsAreValidAndDeterministic(t *testing.T) {
 	for _, path := range archives(t) {
 		a, err := txtar.ParseFile(path)

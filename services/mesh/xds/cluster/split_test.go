@@ -31,7 +31,7 @@ spec:
     four: {gateways: [{address: 192.0.2.1, port: 15443}]}
 `
 
-// seen is endpoints as text: address and weight of each.
+// seen returns the address and weight of each endpoint as text.
 func seen(endpoints []*index.Endpoint) string {
 	var all []string
 	for _, e := range endpoints {
@@ -90,8 +90,8 @@ func TestNET2SplitHorizon(t *testing.T) {
 	}
 }
 
-// Proxies of all networks share the assignment of a service that they see alike,
-// and everything but the assignments of those that they do not.
+// Proxies of all networks share the assignment of a service that they see
+// alike, and everything but the assignments of the others.
 func TestNET2SharedBytes(t *testing.T) {
 	const world = gatewaysOfTwo + `
 ---

@@ -88,7 +88,7 @@ spec:
   trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}
 `
 
-// All that Envoys of each kind get goes together, and a real Envoy takes it.
+// A real Envoy accepts everything that each kind of Envoy gets, together.
 func TestWorld(t *testing.T) {
 	pc := meshtest.PushContext(t, meshtest.YAML(t, shop)...)
 	reviews := []string{
@@ -125,8 +125,8 @@ func TestWorld(t *testing.T) {
 	}
 }
 
-// A rule that only another namespace has changes what its proxies get, nobody
-// else's.
+// A rule that only one namespace sees changes the resources of its proxies
+// only.
 func TestRuleOfAnotherNamespace(t *testing.T) {
 	pc := meshtest.PushContext(t, meshtest.YAML(t, shop)...)
 	const name = "outbound|80||reviews.shop.svc.cluster.local"

@@ -187,7 +187,7 @@ func (m *merge) add(g index.Gateway, i int) {
 	}
 	if !served {
 		if protocol != "HTTPS" && protocol != "TLS" { // both are documented as not supported
-			reject(".tls", "connections are not decrypted yet", "use HTTP or TCP without tls, or leave TLS to something in front")
+			reject(".tls", "connections are not decrypted yet", "use HTTP or TCP without tls, or terminate TLS in front of the router")
 		}
 		return
 	}

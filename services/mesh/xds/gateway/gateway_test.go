@@ -10,7 +10,8 @@ import (
 	"meshlog.dev/services/mesh/xds/gateway"
 )
 
-// GW-6: of each pair the narrower host, for the namespaces that may.
+// Of each pair of hosts the narrower one is served, for the namespaces that may
+// (GW-6).
 func TestIntersect(t *testing.T) {
 	s := gateway.Server{Hosts: []gateway.Host{
 		{Name: "*.example.com"}, {Namespace: "shop", Name: "one.shop.com"}, {Namespace: "shop", Name: "two.shop.com"},
@@ -32,8 +33,8 @@ func TestIntersect(t *testing.T) {
 	}
 }
 
-// GW-2: the older Gateway is first, whichever selector it has; what does not
-// fit to what is there is left out, and nothing plain takes the place of TLS.
+// The older Gateway wins, whichever selector it has. A server that conflicts is
+// left out, and no plain server replaces one with TLS (GW-2).
 func TestPorts(t *testing.T) {
 	pc := meshtest.PushContext(t, meshtest.YAML(t, `apiVersion: networking.istio.io/v1
 kind: Gateway

@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/mesh/xds/listener"
 )
 
-// 1001 services, of which every second speaks HTTP and the others have
-// listeners of their own.
+// 1001 services: every second one speaks HTTP, the others have listeners of
+// their own.
 func BenchmarkParts(b *testing.B) {
 	var docs []string
 	for i := range 1001 {

@@ -73,8 +73,8 @@ func (o *outbound) reserve(at place) {
 	}
 	delete(o.entries, at)
 	for _, s := range e.services {
-		o.report(s.Key, "spec.ports", fmt.Sprintf("port %d is that of sidecars themselves", at.port), "use another port",
-			"sidecars do not know the port")
+		o.report(s.Key, "spec.ports", fmt.Sprintf("sidecars use port %d themselves", at.port), "use another port",
+			"sidecars have no listener for the port")
 	}
 }
 

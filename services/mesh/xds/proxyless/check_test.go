@@ -20,7 +20,7 @@ import (
 	"meshlog.dev/services/mesh/xds/proxyless"
 )
 
-// Each case is good but for what its change does.
+// Each case is valid but for its change.
 func TestCheckListener(t *testing.T) {
 	check(t, goodListener, map[string]func(*listenerv3.Listener){
 		"no manager":      func(l *listenerv3.Listener) { l.ApiListener = nil },

@@ -22,12 +22,12 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// patience is how long a call may take; it fails sooner, and waits for nothing.
+// patience is the deadline of a call; a failing call ends sooner.
 const patience = 20 * time.Second
 
-// A real gRPC client resolves and calls what is made for it, and rejects none
-// of it: under all names of a service, by weights and subsets, by a name that it
-// resolves itself; and it does not reach what should be encrypted.
+// A real gRPC client resolves and calls the services and rejects no resource:
+// under all names of a service, by weights and subsets, and by a name that it
+// resolves itself. It does not reach a host that must be encrypted.
 func TestGRPCClient(t *testing.T) {
 	backend := serve(t, func(s *grpc.Server) { healthv1.RegisterHealthServer(s, health.NewServer()) })
 	w := &world{t: t}
@@ -157,7 +157,7 @@ spec:
     route: [{destination: {host: faulty.example.com}}]
 `
 
-// call makes one call to a target, by what the control plane says of it.
+// call makes one call to a target of the control plane.
 func call(t *testing.T, control *net.TCPAddr, target string) error {
 	t.Helper()
 	builder, err := grpcxds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil, `{
@@ -206,8 +206,8 @@ type control struct {
 	rejected []string
 }
 
-// StreamAggregatedResources answers each request for names with all that there
-// are of them.
+// StreamAggregatedResources answers each request for names with all of them
+// that exist.
 func (c *control) StreamAggregatedResources(s discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 	asked := map[string]string{} // names by type
 	for nonce := 0; ; nonce++ {

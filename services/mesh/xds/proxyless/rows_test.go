@@ -29,7 +29,7 @@ import (
 
 var update = flag.Bool("update", false, "write what comes out into testdata")
 
-// Each archive in testdata is a world, and what a gRPC client gets of it.
+// Each archive in testdata is a world and what a gRPC client gets of it.
 func TestRows(t *testing.T) {
 	for _, path := range archives(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
@@ -62,7 +62,7 @@ func archives(t testing.TB) []string {
 
 var types = map[string]ident.ResourceType{"clusters": ident.CDS, "endpoints": ident.EDS, "listeners": ident.LDS, "routes": ident.RDS}
 
-// output is the archive with what comes out of its world.
+// output returns the archive with the current output of its world.
 func output(t *testing.T, a *txtar.Archive) *txtar.Archive {
 	t.Helper()
 	out := &txtar.Archive{Comment: a.Comment}
@@ -86,7 +86,7 @@ func output(t *testing.T, a *txtar.Archive) *txtar.Archive {
 	return out
 }
 
-// orNone is text, or "none": an empty section is never right.
+// orNone returns text, or "none": an empty section would hide a broken test.
 func orNone(text []byte) []byte {
 	if len(text) == 0 {
 		return []byte("none\n")
@@ -94,7 +94,7 @@ func orNone(text []byte) []byte {
 	return text
 }
 
-// world is what a gRPC client of namespace shop sees.
+// world returns what a gRPC client of namespace shop sees.
 type world struct {
 	t     *testing.T
 	name  string
@@ -110,7 +110,7 @@ func (w *world) load(text []byte) {
 
 func (w *world) generate(rt ident.ResourceType) xds.Result { return xds.Generate(w.pc, w.class, rt) }
 
-// show is all resources of a type as YAML.
+// show returns all resources of a type as YAML.
 func (w *world) show(rt ident.ResourceType) []byte {
 	w.t.Helper()
 	var out []byte

@@ -34,9 +34,9 @@ func (t *translation) delegated(at string, root *networking.HTTPRoute) []*networ
 	for i, leaf := range vs.GetHttp() {
 		switch merged := mergeRoutes(root, leaf); {
 		case leaf.GetDelegate() != nil:
-			t.warn(at, "VirtualService "+namespace+"/"+name+" delegates, too", "delegate once only", "its route is left out")
+			t.warn(at, "VirtualService "+namespace+"/"+name+" delegates too", "delegate once only", "its route is left out")
 		case merged == nil:
-			t.warn(at, field("spec.http", i)+".match of VirtualService "+namespace+"/"+name+" is for requests that do not come there",
+			t.warn(at, field("spec.http", i)+".match of VirtualService "+namespace+"/"+name+" matches requests that the root does not hand over",
 				"match a part of what the root matches", "its route is left out")
 		default:
 			all = append(all, merged)

@@ -7,7 +7,7 @@ import (
 	"meshlog.dev/services/mesh/index"
 )
 
-// VS-7: what callers may write for a service.
+// A service has the domains that callers may write (VS-7).
 func TestDomains(t *testing.T) {
 	const suffix = "cluster.local"
 	for name, test := range map[string]struct {

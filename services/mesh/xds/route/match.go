@@ -44,7 +44,7 @@ func (t *translation) match(at string, in *networking.HTTPMatchRequest) *routev3
 	}
 	if in.GetIgnoreUriCase() { // of exact and prefix matches (VSM-3)
 		if out.GetSafeRegex() != nil {
-			t.warn(at+".ignoreUriCase", "a regex is matched as it is written", `begin it with "(?i)"`, "case counts")
+			t.warn(at+".ignoreUriCase", "a regex is matched as it is written", `begin it with "(?i)"`, "the match is case-sensitive")
 		} else {
 			out.CaseSensitive = wrapperspb.Bool(false)
 		}

@@ -139,7 +139,7 @@ func (t *translation) route(at, matchAt string, in *networking.HTTPRoute, m *net
 	case in.GetDirectResponse() != nil:
 		directResponse(out, in.GetDirectResponse())
 	case len(in.GetRoute()) == 0:
-		t.warn(at, "says neither route, redirect nor directResponse", "add one of them", "requests that match are answered with 503")
+		t.warn(at, "has neither route, redirect nor directResponse", "add one of them", "requests that match are answered with 503")
 		unavailable(out)
 	default:
 		t.forward(at, out, in, h.authority)

@@ -29,9 +29,8 @@ import (
 
 var update = flag.Bool("update", false, "write what comes out into testdata")
 
-// Each archive in testdata is a row of config-api.md: what a VirtualService
-// says, and the routes that it means. Of those, only what differs from
-// plain.txtar is shown.
+// Each archive in testdata is a row of ROWS.md: a VirtualService and its
+// routes. Routes show only what differs from plain.txtar.
 func TestTranslate(t *testing.T) {
 	for _, path := range archives(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
@@ -50,7 +49,7 @@ func TestTranslate(t *testing.T) {
 	}
 }
 
-// All that VirtualServices mean is taken by a real Envoy.
+// A real Envoy accepts the routes of all rows.
 func TestEnvoyTakesRoutes(t *testing.T) {
 	var config envoytest.Config
 	for _, path := range archives(t) {
@@ -77,7 +76,7 @@ func archives(t testing.TB) []string {
 	return paths
 }
 
-// row is an archive that was read.
+// row is an archive.
 type row struct {
 	archive *txtar.Archive
 	key     ident.Key
@@ -135,7 +134,7 @@ func readRow(t testing.TB, path string) *row {
 	return r
 }
 
-// services are those that there are, and their ports.
+// services are the known services with their ports.
 var services = map[string][]uint32{"a": {80}, "b": {80}, "one": {9080}, "two": {80, 8080}}
 
 func indent(b []byte) string {
@@ -177,7 +176,7 @@ func readYAML(t testing.TB, b []byte, m proto.Message) {
 	}
 }
 
-// output is the archive with what comes out now.
+// output returns the archive with the current output.
 func (r *row) output(t testing.TB) *txtar.Archive {
 	routes, problems := route.Translate(r.key, r.vs, r.options)
 	out := &txtar.Archive{Comment: r.archive.Comment}
@@ -221,7 +220,7 @@ func (r *row) show(t testing.TB, routes []*routev3.Route) []byte {
 	return b
 }
 
-// leaveOut takes away what every route has.
+// leaveOut removes what every route has.
 func leaveOut(m map[string]any) {
 	delete(m, "metadata")
 	delete(m, "decorator")
@@ -238,8 +237,8 @@ func leaveOut(m map[string]any) {
 	}
 }
 
-// What catches all ends the list, and matches are decided beforehand as far as
-// they can be (VSM-1, VSM-9, VSM-10).
+// A route that matches every request ends the list, and conditions that do not
+// depend on the request are decided beforehand (VSM-1, VSM-9, VSM-10).
 func TestNothingApplies(t *testing.T) {
 	row := readRow(t, "testdata/VSM-10-source.txtar")
 	row.options.Sources = ""

@@ -18,8 +18,8 @@ func onPort(number uint32, pool *networking.ConnectionPoolSettings) []*networkin
 	return []*networking.TrafficPolicy_PortTrafficPolicy{{Port: &networking.PortSelector{Number: number}, ConnectionPool: pool}}
 }
 
-// DR-5 and DR-25: each level goes over the one before, and says where it
-// stands.
+// Each level replaces the one before and names its place in the rule (DR-5,
+// DR-25).
 func TestDR5Levels(t *testing.T) {
 	mesh := &meshconfig.MeshConfig{DefaultTrafficPolicy: &meshconfig.MeshConfig_DefaultTrafficPolicy{ConnectionPool: maxConnections(1)}}
 	tls := &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE}
