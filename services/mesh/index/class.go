@@ -266,7 +266,6 @@ func (pc *PushContext) Classes() []ProxyClass {
 	for _, c := range []table.Counter{pc.services.scopes, pc.services.homes, pc.virtualServices.scopes, pc.rules.scopes} {
 		namespaces = append(namespaces, c.Names()...)
 	}
-	slices.Sort(namespaces)
 	var all []ProxyClass
 	seen := make(map[ProxyClass]bool)
 	add := func(c ProxyClass) {
@@ -275,7 +274,7 @@ func (pc *PushContext) Classes() []ProxyClass {
 			all = append(all, c)
 		}
 	}
-	for _, ns := range slices.Compact(namespaces) {
+	for _, ns := range sortUnique(namespaces) {
 		for _, client := range []Client{ClientRouter, ClientSidecar, ClientGRPC} {
 			add(pc.classOf(client, ns))
 		}
@@ -308,57 +307,48 @@ func (pc *PushContext) Classes() []ProxyClass {
 	return all
 }
 
-// selectorSet collects the texts of selectors, which arrive sorted.
-type selectorSet struct{ strings.Builder }
-
-func (s *selectorSet) add(text string) {
-	if s.Len() > 0 {
-		s.WriteByte('\n')
-	}
-	s.WriteString(text)
-}
-
-func (s *selectorSet) set() SelectorSet { return SelectorSet(s.String()) }
+// setOf returns the set of selectors with these texts, which are sorted.
+func setOf(texts []string) SelectorSet { return SelectorSet(strings.Join(texts, "\n")) }
 
 // selected returns, by type, the selectors of raw resources that match p.
 func (x *rawIndex) selected(p *proxy.Proxy) [ident.ResourceTypes]SelectorSet {
-	var sets [ident.ResourceTypes]selectorSet
+	var texts [ident.ResourceTypes][]string
 	for _, s := range x.selectors {
 		if !s.Matches(p) {
 			continue
 		}
 		for t := range ident.ResourceTypes {
 			if _, used := x.cells[cellKey{t, s.text}]; used {
-				sets[t].add(s.text)
+				texts[t] = append(texts[t], s.text)
 			}
 		}
 	}
 	var all [ident.ResourceTypes]SelectorSet
-	for t := range sets {
-		all[t] = sets[t].set()
+	for t := range texts {
+		all[t] = setOf(texts[t])
 	}
 	return all
 }
 
 // selected returns the selectors of Gateways that match a router.
 func (x *gatewayIndex) selected(p *proxy.Proxy) SelectorSet {
-	var set selectorSet
+	var texts []string
 	for _, s := range x.selectors {
 		if matchLabels(s.labels, p.Labels) {
-			set.add(s.text)
+			texts = append(texts, s.text)
 		}
 	}
-	return set.set()
+	return setOf(texts)
 }
 
 // sourcesOf returns the sources that a proxy matches, of those that affect
 // resources of type t.
 func (x *virtualServiceIndex) sourcesOf(t ident.ResourceType, is func(*sourceMatch) bool) SelectorSet {
-	var set selectorSet
+	var texts []string
 	for _, m := range x.matches {
 		if x.sources[t].Get(m.text) > 0 && is(m) {
-			set.add(m.text)
+			texts = append(texts, m.text)
 		}
 	}
-	return set.set()
+	return setOf(texts)
 }

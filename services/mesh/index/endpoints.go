@@ -245,11 +245,7 @@ func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, move
 			continue
 		}
 		e.changed(Input{Kind: InputEndpoints, A: id.Namespace, B: id.Hostname})
-		if len(is) == 0 {
-			byID.Remove(id)
-		} else {
-			byID.Set(id, is)
-		}
+		keep(byID, id, is, len(is) > 0)
 	}
 	x.byID, x.spreads = byID.Table, spreads.Table
 	return x
@@ -260,11 +256,7 @@ func (e *endpointEdit) spread(spreads *table.Edit[ServiceID, *spread], id Servic
 		return
 	}
 	e.changed(Input{Kind: InputSpread})
-	if s == nil {
-		spreads.Remove(id)
-	} else {
-		spreads.Set(id, s)
-	}
+	keep(spreads, id, s, s != nil)
 }
 
 // doneUnselected reports WorkloadEntries that nothing selects, as far as that

@@ -16,11 +16,9 @@ const gatewayKind = "Gateway"
 
 // gatewayIndex holds the Gateways by their selectors.
 type gatewayIndex struct {
-	bySelector table.Groups[string, *gateway] // the oldest first
+	bySelector table.Groups[string, *Gateway] // the oldest first
 	selectors  []*gatewaySelector             // sorted by text
 }
-
-type gateway struct{ Gateway }
 
 // gatewaySelector selects routers for Gateways (GW-1).
 type gatewaySelector struct {
@@ -28,14 +26,15 @@ type gatewaySelector struct {
 	text   string
 }
 
-func (g *gateway) MemberKey() ident.Key { return g.Key }
+// MemberKey returns the key of the object.
+func (g *Gateway) MemberKey() ident.Key { return g.Key }
 
-func (g *gateway) same(o *gateway) bool {
+func (g *Gateway) same(o *Gateway) bool {
 	return g.Key == o.Key && g.Created.Equal(o.Created) && sameMessage(g.Spec, o.Spec)
 }
 
 func newGatewayIndex() gatewayIndex {
-	return gatewayIndex{bySelector: table.NewGroups[string, *gateway](hashString)}
+	return gatewayIndex{bySelector: table.NewGroups[string, *Gateway](hashString)}
 }
 
 // newGatewaySelector reads a selector; without labels it selects all routers.
@@ -51,27 +50,15 @@ func newGatewaySelector(labels map[string]string) *gatewaySelector {
 	return &gatewaySelector{labels, strings.Join(parts, " ")}
 }
 
-func (x *gatewayIndex) list(selector string) []Gateway {
-	members := x.bySelector.Get(selector)
-	if len(members) == 0 {
-		return nil
-	}
-	list := make([]Gateway, len(members))
-	for i, g := range members {
-		list[i] = g.Gateway
-	}
-	return list
-}
-
 // gatewayEdit makes one gatewayIndex from another.
 type gatewayEdit struct {
 	*transition
 	from       gatewayIndex
-	bySelector *table.GroupsEdit[string, *gateway]
+	bySelector *table.GroupsEdit[string, *Gateway]
 }
 
 func (x gatewayIndex) edit(t *transition) *gatewayEdit {
-	return &gatewayEdit{transition: t, from: x, bySelector: x.bySelector.Edit(func(a, b *gateway) int {
+	return &gatewayEdit{transition: t, from: x, bySelector: x.bySelector.Edit(func(a, b *Gateway) int {
 		return world.Wins(t.priority, a.Key, a.Created, b.Key, b.Created)
 	})}
 }
@@ -90,7 +77,7 @@ func (e *gatewayEdit) change(was, is *world.Object) {
 		if o == was {
 			e.bySelector.Drop(text, o.Key)
 		} else {
-			e.bySelector.Put(text, &gateway{Gateway{o.Key, o.Created, m}})
+			e.bySelector.Put(text, &Gateway{o.Key, o.Created, m})
 		}
 	}
 }
@@ -102,7 +89,7 @@ func (e *gatewayEdit) done() gatewayIndex {
 	x := gatewayIndex{bySelector: e.bySelector.Done(), selectors: e.from.selectors}
 	for text := range e.bySelector.Moved {
 		was, is := e.from.bySelector.Get(text), x.bySelector.Get(text)
-		if slices.EqualFunc(was, is, (*gateway).same) {
+		if slices.EqualFunc(was, is, (*Gateway).same) {
 			continue
 		}
 		e.changed(Input{Kind: InputGateways, A: text})
@@ -115,7 +102,7 @@ func (e *gatewayEdit) done() gatewayIndex {
 }
 
 // withSelector returns list with or without the selector of that text.
-func withSelector(list []*gatewaySelector, text string, members []*gateway) []*gatewaySelector {
+func withSelector(list []*gatewaySelector, text string, members []*Gateway) []*gatewaySelector {
 	list = slices.DeleteFunc(slices.Clone(list), func(s *gatewaySelector) bool { return s.text == text })
 	if len(members) > 0 {
 		list = append(list, newGatewaySelector(members[0].Spec.GetSelector()))

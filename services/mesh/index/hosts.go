@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -79,11 +80,7 @@ func (v *hostView) views() []string {
 	if v == nil {
 		return nil
 	}
-	names := make([]string, 0, len(v.own))
-	for ns := range v.own {
-		names = append(names, ns)
-	}
-	return names
+	return slices.Collect(maps.Keys(v.own))
 }
 
 // homes returns the namespaces that see a Kubernetes Service of their own,
@@ -184,10 +181,7 @@ func (x *aliasIndex) with(said map[ServiceID]string) *aliasIndex {
 
 // end returns the end of a host's chain, or the host itself.
 func (x *aliasIndex) end(host string) string {
-	if target, ok := x.target[host]; ok {
-		return target
-	}
-	return host
+	return cmp.Or(x.target[host], host)
 }
 
 // looping reports whether the chain of an alias has no end.

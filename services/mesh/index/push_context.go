@@ -2,6 +2,7 @@ package index
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -176,12 +177,7 @@ func (pc *PushContext) every(inputs map[Input]struct{}) {
 }
 
 func sortInputs(inputs map[Input]struct{}) []Input {
-	all := make([]Input, 0, len(inputs))
-	for in := range inputs {
-		all = append(all, in)
-	}
-	slices.SortFunc(all, Input.Compare)
-	return all
+	return slices.SortedFunc(maps.Keys(inputs), Input.Compare)
 }
 
 // SameClasses reports whether every proxy has the same class in o as in pc.

@@ -120,7 +120,13 @@ func readings(pc *index.PushContext, others ...*index.PushContext) []reading {
 		}
 	}
 	for _, text := range []string{"*", `app="x"`, `app="y"`, `app="x" v="1"`} {
-		read("Gateways "+text, func(r *index.Reader) any { return r.Gateways(text) })
+		read("Gateways "+text, func(r *index.Reader) any {
+			var all []index.Gateway
+			for _, g := range r.Gateways(text) {
+				all = append(all, *g)
+			}
+			return all
+		})
 	}
 	return all
 }

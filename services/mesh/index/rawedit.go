@@ -63,11 +63,7 @@ func (e *rawEdit) unlist(r *RawResource) {
 	k := e.touch(r)
 	list := e.names.Get(k)
 	list = slices.DeleteFunc(slices.Clone(list), func(o *RawResource) bool { return o == r })
-	if len(list) == 0 {
-		e.names.Remove(k)
-		return
-	}
-	e.names.Set(k, list)
+	keep(e.names, k, list, len(list) > 0)
 }
 
 func (e *rawEdit) touch(r *RawResource) nameKey {
@@ -138,11 +134,8 @@ func (e *rawEdit) cell(old []*RawResource, x *rawIndex, k cellKey, names map[str
 	next := &cell{slices.DeleteFunc(slices.Clone(old), func(r *RawResource) bool { return names[r.Name] })}
 	for name := range names {
 		list := x.names.Get(nameKey{k.Type, name})
-		for _, r := range list {
-			if r.Selector.text == k.Selector {
-				next.resources = append(next.resources, r) // the first wins
-				break
-			}
+		if i := slices.IndexFunc(list, func(r *RawResource) bool { return r.Selector.text == k.Selector }); i >= 0 {
+			next.resources = append(next.resources, list[i])
 		}
 	}
 	slices.SortFunc(next.resources, func(a, b *RawResource) int { return strings.Compare(a.Name, b.Name) })
@@ -154,12 +147,7 @@ func selectorsOf(cells map[cellKey]*cell) []*Selector {
 	for k, c := range cells {
 		byText[k.Selector] = c.resources[0].Selector
 	}
-	list := make([]*Selector, 0, len(byText))
-	for _, s := range byText {
-		list = append(list, s)
-	}
-	slices.SortFunc(list, func(a, b *Selector) int { return strings.Compare(a.text, b.text) })
-	return list
+	return slices.SortedFunc(maps.Values(byText), func(a, b *Selector) int { return strings.Compare(a.text, b.text) })
 }
 
 // conflicts reports the resources of one name that lose it, for some proxies at
@@ -167,17 +155,13 @@ func selectorsOf(cells map[cellKey]*cell) []*Selector {
 func conflicts(list []*RawResource) []problem.Diagnostic {
 	var ds []problem.Diagnostic
 	for i, loser := range list {
-		for _, winner := range list[:i] {
-			if !winner.Selector.overlaps(loser.Selector) {
-				continue
-			}
+		if j := slices.IndexFunc(list[:i], func(r *RawResource) bool { return r.Selector.overlaps(loser.Selector) }); j >= 0 {
 			ds = append(ds, problem.Diagnostic{
 				Severity: problem.Warning, Code: "conflict", Key: loser.Key, Field: "spec.resource",
-				Reason: fmt.Sprintf("%s %q is also defined by %s", loser.Type.Message(), loser.Name, winner.Key),
+				Reason: fmt.Sprintf("%s %q is also defined by %s", loser.Type.Message(), loser.Name, list[j].Key),
 				Advice: "rename one of them, or let their nodes exclude each other",
 				Effect: "the other one is served to proxies that both select",
 			})
-			break
 		}
 	}
 	return ds

@@ -107,8 +107,8 @@ func (r *Reader) RawOne(t ident.ResourceType, selector, name string) *RawResourc
 	return r.pc.raw.one(t, selector, name)
 }
 
-// Before reports which of two raw resources wins a name.
-func (r *Reader) Before(a, b *RawResource) bool { return r.pc.settings.compareRaw(a, b) < 0 }
+// CompareRaw orders raw resources of one name, the winner first.
+func (r *Reader) CompareRaw(a, b *RawResource) int { return r.pc.settings.compareRaw(a, b) }
 
 // Services returns the services that a scope sees, sorted by host, one for each
 // host (VIS-3).
@@ -174,9 +174,9 @@ type Gateway struct {
 
 // Gateways returns the Gateways with the selector of that text, the oldest
 // first (GW-2).
-func (r *Reader) Gateways(selector string) []Gateway {
+func (r *Reader) Gateways(selector string) []*Gateway {
 	r.note(Input{Kind: InputGateways, A: selector})
-	return r.pc.gateways.list(selector)
+	return r.pc.gateways.bySelector.Get(selector)
 }
 
 // Mesh returns MeshConfig with its defaults.

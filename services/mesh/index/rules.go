@@ -257,11 +257,7 @@ func (e *ruleEdit) doneMerged(x *ruleIndex) {
 	for at := range e.byHost.Moved {
 		list := x.byHost.Get(at)
 		e.problem(about{destinationRuleKind, at.namespace, at.host}, ruleProblems(at, list))
-		if len(list) > 0 {
-			merged.Set(at, mergeRules(at, list))
-		} else {
-			merged.Remove(at)
-		}
+		keep(merged, at, mergeRules(at, list), len(list) > 0)
 		if isWildcard(at.host) {
 			setMember(wild, at.namespace, at.host, len(list) > 0, func(a, b string) int {
 				return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
@@ -295,11 +291,7 @@ func (e *ruleEdit) doneScopes(x *ruleIndex, services *serviceIndex, touched map[
 		scopes.Add(-1, reach.Get(at)...)
 		names := x.reaches(at, services)
 		scopes.Add(1, names...)
-		if len(names) == 0 {
-			reach.Remove(at)
-		} else {
-			reach.Set(at, names)
-		}
+		keep(reach, at, names, len(names) > 0)
 	}
 	x.reach = reach.Table
 	var came, left []string
@@ -329,8 +321,7 @@ func (x *ruleIndex) reaches(at ruleHost, services *serviceIndex) []string {
 			names = append(names, at.namespace)
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return sortUnique(names)
 }
 
 // doneInputs records what differs by the rules that changed.
@@ -383,7 +374,7 @@ func ruleProblems(at ruleHost, list []*rule) []problem.Diagnostic {
 			}
 			if policy && r.spec.GetTrafficPolicy() != nil {
 				ds = append(ds, ruleProblem(r, "spec.trafficPolicy", "another rule for host "+at.host+" has a policy, "+m.id.Name+" being the first of them",
-					"put the policy into one rule", "this policy counts for nobody"))
+					"put the policy into one rule", "this policy has no effect"))
 			}
 			policy = policy || r.spec.GetTrafficPolicy() != nil
 		}

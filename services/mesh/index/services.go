@@ -28,6 +28,7 @@ type serviceIndex struct {
 func hashServiceID(id ServiceID) uint64 { return table.HashStrings(id.Namespace, id.Hostname) }
 func hashString(s string) uint64        { return table.HashStrings(s) }
 
+// MemberKey returns the key of the object.
 func (s *Service) MemberKey() ident.Key { return s.Key }
 
 func newServiceIndex() serviceIndex {
@@ -211,11 +212,7 @@ func (e *serviceEdit) doneHosts(x *serviceIndex) {
 		scopes.Add(1, is.views()...)
 		homes.Add(-1, was.homes()...)
 		homes.Add(1, is.homes()...)
-		if is == nil {
-			views.Remove(host)
-		} else {
-			views.Set(host, is)
-		}
+		keep(views, host, is, is != nil)
 		e.problem(about{"view", "", host}, e.viewProblems(is))
 	}
 	x.views = views.Table

@@ -25,11 +25,16 @@ func (t *transition) changed(in Input) { t.inputs[in] = struct{}{} }
 
 // problem replaces the problems of a subject.
 func (t *transition) problem(a about, ds []problem.Diagnostic) {
-	if len(ds) == 0 {
-		t.problems.Remove(a)
-		return
+	keep(t.problems, a, ds, len(ds) > 0)
+}
+
+// keep sets a key to a value, or removes it if the value is not kept.
+func keep[K comparable, V any](e *table.Edit[K, V], k K, v V, kept bool) {
+	if kept {
+		e.Set(k, v)
+	} else {
+		e.Remove(k)
 	}
-	t.problems.Set(a, ds)
 }
 
 // reclassify records whether proxies may be in other classes.

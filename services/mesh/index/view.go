@@ -193,8 +193,7 @@ func requestedNetworks(p *proxy.Proxy) string {
 	for i := range names {
 		names[i] = strings.TrimSpace(names[i])
 	}
-	slices.Sort(names)
-	names = slices.DeleteFunc(slices.Compact(names), func(s string) bool { return s == "" })
+	names = slices.DeleteFunc(sortUnique(names), func(s string) bool { return s == "" })
 	return strings.Join(names, ",")
 }
 

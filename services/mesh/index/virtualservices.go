@@ -44,6 +44,7 @@ type virtualService struct {
 	matches  [ident.ResourceTypes][]*sourceMatch // of LDS and RDS
 }
 
+// MemberKey returns the key of the object.
 func (h *VirtualServiceHead) MemberKey() ident.Key { return h.Key }
 
 func newVirtualServiceIndex() virtualServiceIndex {
@@ -93,15 +94,13 @@ func (s *settings) newVirtualService(o world.Object, m *networking.VirtualServic
 	if len(v.Gateways) == 0 {
 		v.Gateways = []string{MeshGateway}
 	}
-	slices.Sort(v.Gateways)
-	v.Gateways = slices.Compact(v.Gateways)
+	v.Gateways = sortUnique(v.Gateways)
 	v.spec.Gateways = v.Gateways
 	for _, d := range destinations(v.spec) {
 		d.Host = FQDN(d.GetHost(), ns, s.domainSuffix)
 		v.Destinations = append(v.Destinations, d.GetHost())
 	}
-	slices.Sort(v.Destinations)
-	v.Destinations = slices.Compact(v.Destinations)
+	v.Destinations = sortUnique(v.Destinations)
 	v.readMatches(ns)
 	return v
 }
@@ -134,8 +133,7 @@ func (v *virtualService) readMatches(namespace string) {
 			sources(ident.LDS, m.GetSourceLabels(), m.GetSourceNamespace())
 		}
 	}
-	slices.Sort(v.Sources)
-	v.Sources = slices.Compact(v.Sources)
+	v.Sources = sortUnique(v.Sources)
 }
 
 // gatewayNames returns names of gateways in full: "mesh", or namespace/name.
@@ -265,11 +263,7 @@ func (e *virtualServiceEdit) change(n world.Name, is *world.Object) {
 	}
 	e.count(was, -1)
 	e.count(v, 1)
-	if v == nil {
-		e.byName.Remove(n)
-	} else {
-		e.byName.Set(n, v)
-	}
+	keep(e.byName, n, v, v != nil)
 	if was != nil && v != nil && was.VirtualServiceHead == v.VirtualServiceHead && slices.Equal(was.exportTo, v.exportTo) {
 		return
 	}
@@ -386,11 +380,7 @@ func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, came, left []strin
 		case x.scopes.Get(at.scope) > 0:
 			list = e.mergeHeads(x.only.Get(at), x.only.Get(seenAt{"", at.gateway}))
 		}
-		if len(list) == 0 {
-			seen.Remove(at)
-		} else {
-			seen.Set(at, list)
-		}
+		keep(seen, at, list, len(list) > 0)
 		e.changed(Input{Kind: InputVirtualServices, A: at.scope})
 	}
 	x.seen = table.Groups[seenAt, *VirtualServiceHead]{Table: seen.Table}
@@ -417,17 +407,14 @@ func (s *settings) mergeHeads(a, b []*VirtualServiceHead) []*VirtualServiceHead 
 func routeProblems(host string, list []*virtualService) []problem.Diagnostic {
 	var ds []problem.Diagnostic
 	for i, v := range list {
-		for _, winner := range list[:i] {
-			if !winner.exportTo.meets(winner.Key.Namespace, v.exportTo, v.Key.Namespace) {
-				continue
-			}
+		meets := func(o *virtualService) bool { return o.exportTo.meets(o.Key.Namespace, v.exportTo, v.Key.Namespace) }
+		if j := slices.IndexFunc(list[:i], meets); j >= 0 {
 			ds = append(ds, problem.Diagnostic{
 				Severity: problem.Warning, Code: "conflict", Key: v.Key, Field: "spec.hosts",
-				Reason: "the routes of host " + host + " for sidecars are already defined by " + winner.Key.String(),
+				Reason: "the routes of host " + host + " for sidecars are already defined by " + list[j].Key.String(),
 				Advice: "put the routes into one VirtualService, or export them to different namespaces",
 				Effect: "sidecars that see both use the other one for this host",
 			})
-			break
 		}
 	}
 	return ds

@@ -28,8 +28,13 @@ func visibilityOf(exportTo, byDefault []string, namespace string) Visibility {
 		}
 		v = append(v, to)
 	}
-	slices.Sort(v)
-	return slices.Compact(v)
+	return sortUnique(v)
+}
+
+// sortUnique sorts texts and keeps one of each.
+func sortUnique[S ~[]string](s S) S {
+	slices.Sort(s)
+	return slices.Compact(s)
 }
 
 // Public reports whether all namespaces see it.

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -261,10 +262,7 @@ func (p *problems) replace(before, now []problem.Diagnostic) {
 
 func (p *problems) list() []problem.Diagnostic {
 	if p.sorted == nil {
-		p.sorted = make([]problem.Diagnostic, 0, len(p.count))
-		for d := range p.count {
-			p.sorted = append(p.sorted, d)
-		}
+		p.sorted = slices.AppendSeq(make([]problem.Diagnostic, 0, len(p.count)), maps.Keys(p.count))
 		slices.SortFunc(p.sorted, problem.Diagnostic.Compare)
 	}
 	return p.sorted

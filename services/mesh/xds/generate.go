@@ -60,15 +60,10 @@ func rawParts(r *index.Reader, t ident.ResourceType, selected index.SelectorSet)
 		all = append(all, r.Raw(t, s)...)
 	}
 	slices.SortFunc(all, func(a, b *index.RawResource) int {
-		switch {
-		case a.Name != b.Name:
-			return strings.Compare(a.Name, b.Name)
-		case a == b:
-			return 0
-		case r.Before(a, b):
-			return -1
+		if c := strings.Compare(a.Name, b.Name); c != 0 {
+			return c
 		}
-		return 1
+		return r.CompareRaw(a, b)
 	})
 	all = slices.CompactFunc(all, func(a, b *index.RawResource) bool { return a.Name == b.Name })
 	parts := make([]piece.Part, len(all))

@@ -105,7 +105,7 @@ const anyAddress = "0.0.0.0"
 // Ports merges the Gateways whose selectors matched a router, sorted by number
 // and address. It leaves out what cannot be served and reports it.
 func Ports(r *index.Reader, selectors index.SelectorSet) ([]*Port, []problem.Diagnostic) {
-	var all []index.Gateway
+	var all []*index.Gateway
 	for _, s := range selectors.Selectors() {
 		all = append(all, r.Gateways(s)...)
 	}
@@ -126,7 +126,7 @@ func Ports(r *index.Reader, selectors index.SelectorSet) ([]*Port, []problem.Dia
 	return ports, m.problems
 }
 
-func older(a, b index.Gateway) int {
+func older(a, b *index.Gateway) int {
 	if !a.Created.Equal(b.Created) {
 		switch {
 		case a.Created.IsZero():
@@ -158,7 +158,7 @@ type merged struct {
 }
 
 // add adds server i of g.
-func (m *merge) add(g index.Gateway, i int) {
+func (m *merge) add(g *index.Gateway, i int) {
 	s := g.Spec.GetServers()[i]
 	at := fmt.Sprintf("spec.servers[%d]", i)
 	reject := func(field, reason, advice string) {

@@ -3,6 +3,7 @@ package listener
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -212,11 +213,7 @@ func (o *outbound) settle(have, u *user) *user {
 }
 
 func (o *outbound) parts() []piece.Part {
-	all := make([]*entry, 0, len(o.entries))
-	for _, e := range o.entries {
-		all = append(all, e)
-	}
-	slices.SortFunc(all, func(a, b *entry) int {
+	all := slices.SortedFunc(maps.Values(o.entries), func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.port, b.port), cmp.Compare(a.address, b.address))
 	})
 	var parts []piece.Part
@@ -237,11 +234,7 @@ func (o *outbound) listener(e *entry) []piece.Part {
 		h.requests = !alone
 		parts = append(parts, requests{name, e.routes, e.grpcWeb, !alone})
 	}
-	conditions := make([]condition, 0, len(e.some))
-	for c := range e.some {
-		conditions = append(conditions, c)
-	}
-	slices.SortFunc(conditions, func(a, b condition) int {
+	conditions := slices.SortedFunc(maps.Keys(e.some), func(a, b condition) int {
 		return cmp.Or(cmp.Compare(a.cidr, b.cidr), cmp.Compare(a.serverName, b.serverName))
 	})
 	for _, c := range conditions {

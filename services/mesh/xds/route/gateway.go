@@ -165,20 +165,16 @@ func (h routerHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) 
 	}
 	// Routes that match every request come last, whichever VirtualService has
 	// them.
-	slices.SortStableFunc(out.Routes, func(a, b *routev3.Route) int {
-		return boolCompare(catchesAll(a.GetMatch()), catchesAll(b.GetMatch()))
+	var last []*routev3.Route
+	out.Routes = slices.DeleteFunc(out.Routes, func(r *routev3.Route) bool {
+		all := catchesAll(r.GetMatch())
+		if all {
+			last = append(last, r)
+		}
+		return all
 	})
+	out.Routes = append(out.Routes, last...)
 	return partialHost(h.routes, out), problems
-}
-
-func boolCompare(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 // blackhole is the part for a port without routes: it answers 404 (VS-9,

@@ -2,6 +2,7 @@ package route
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -234,11 +235,7 @@ func looksEqual(r *index.Reader, a, b index.Scope, heads []*index.VirtualService
 // parts returns all parts in order.
 func (b *sidecar) parts() []piece.Part {
 	all := b.alone
-	ports := make([]uint32, 0, len(b.ports))
-	for port := range b.ports {
-		ports = append(ports, port)
-	}
-	slices.Sort(ports)
+	ports := slices.Sorted(maps.Keys(b.ports))
 	for _, port := range ports {
 		all = append(all, head{routes: ForPort(port)})
 		all = b.settle(all, b.ports[port].candidates)
