@@ -15,6 +15,6 @@
 // slow client gets the latest state and never a queue. The order of types is
 // make before break: clusters, their endpoints, listeners, routes; clusters
 // that are gone stay until nothing refers to them any more. Rules that come
-// from what a real Envoy does are marked with their number in the project's
-// list of such facts: E1 to E45, and G1 to G15 for gRPC clients.
+// from what a real Envoy does are marked with their row in ../FACTS.md: E1 to
+// E45, and G1 to G15 for gRPC clients.
 package stream
