@@ -12,38 +12,38 @@ import (
 type (
 	partKey struct {
 		t      ident.ResourceType
-		client index.Client // checks of what is made differ by it; see clientOf
+		client index.Client // the checks of pieces differ by it
 		part   piece.Part
 	}
-	// part is a Part with what came of it.
+	// part is a Part with its pieces.
 	part struct {
 		key      partKey
 		id       uint32
 		pieces   []given
 		inputs   []index.Input
 		problems []problem.Diagnostic
-		lists    int // that have it
+		lists    int // with this part
 	}
-	// given is a piece that a part gives to the resource of a name.
+	// given is a piece that a part contributes to the resource of a name.
 	given struct {
 		of      *name
 		partial bool
 		*Encoded
-		alone *Resource // made of this piece alone; nil: nobody asked yet
+		alone *Resource // made of this piece alone; nil: not needed yet
 	}
 
 	nameKey struct {
 		t    ident.ResourceType
 		text string
 	}
-	// name is that of resources of one type.
+	// name of resources of one type.
 	name struct {
 		nameKey
-		givers []*part // of each piece that is given to it, in any order
+		givers []*part // one entry per piece, in any order
 	}
 )
 
-// alone is the resource that this piece alone makes.
+// alone returns the resource that this piece alone makes.
 func (c *Catalog) alone(g *given) *Resource {
 	if g.alone == nil {
 		g.alone = c.resource(g.of, []*Encoded{g.Encoded}, nil)
@@ -51,8 +51,8 @@ func (c *Catalog) alone(g *given) *Resource {
 	return g.alone
 }
 
-// resource is the resource that the pieces make; before is what the name had,
-// or nil.
+// resource returns the resource that the pieces make; before is the name's last
+// resource, or nil.
 func (c *Catalog) resource(of *name, all []*Encoded, before *Resource) *Resource {
 	var others Pieces
 	if before != nil {
@@ -79,8 +79,8 @@ func (c *Catalog) resource(of *name, all []*Encoded, before *Resource) *Resource
 	return r
 }
 
-// make makes a part, for the first time or again. What was given before is
-// returned if it was other than now.
+// make makes a part, for the first time or again. It returns the pieces from
+// before if they changed.
 func (c *Catalog) make(p *part) (before []given, differs bool) {
 	out := makePart(c.pc, p.key)
 	c.reads(p.inputs, out.inputs,
@@ -90,7 +90,7 @@ func (c *Catalog) make(p *part) (before []given, differs bool) {
 	c.problems.replace(p.problems, out.problems)
 	p.problems = out.problems
 	if out.failed {
-		return nil, false // what it gave before is given on
+		return nil, false // keep its last pieces
 	}
 	if p.gives(out.pieces) {
 		return nil, false
@@ -106,7 +106,7 @@ func (c *Catalog) make(p *part) (before []given, differs bool) {
 	return before, true
 }
 
-// gives says whether p gives these pieces already.
+// gives reports whether p has these pieces already.
 func (p *part) gives(pieces []made) bool {
 	if len(p.pieces) != len(pieces) {
 		return false
@@ -119,7 +119,7 @@ func (p *part) gives(pieces []made) bool {
 	return true
 }
 
-// name finds a name.
+// name returns a name, which it adds if it is new.
 func (c *Catalog) name(k nameKey) *name {
 	n := c.names[k]
 	if n == nil {
@@ -129,7 +129,7 @@ func (c *Catalog) name(k nameKey) *name {
 	return n
 }
 
-// forget takes the pieces of a part from their names.
+// forget removes the pieces of a part from their names.
 func (c *Catalog) forget(p *part, pieces []given) {
 	for i := range pieces {
 		n := pieces[i].of
@@ -141,7 +141,7 @@ func (c *Catalog) forget(p *part, pieces []given) {
 	}
 }
 
-// sweepNames forgets the names to which nothing is given.
+// sweepNames removes the names without pieces.
 func (c *Catalog) sweepNames() {
 	for _, n := range c.unnamed {
 		if len(n.givers) == 0 {
@@ -151,7 +151,7 @@ func (c *Catalog) sweepNames() {
 	c.unnamed = nil
 }
 
-// part finds a part; one that is new has still to be made.
+// part returns a part; a new one has still to be made.
 func (e *edit) part(k partKey) *part {
 	p := e.parts[k]
 	if p == nil {
@@ -162,7 +162,7 @@ func (e *edit) part(k partKey) *part {
 	return p
 }
 
-// dropPart forgets a part that no list has.
+// dropPart removes a part that no list has.
 func (c *Catalog) dropPart(p *part) {
 	delete(c.parts, p.key)
 	c.reads(p.inputs, nil, func(r *readers) { delete(r.parts, p) }, nil)
@@ -171,7 +171,7 @@ func (c *Catalog) dropPart(p *part) {
 	c.ids.give(p.id)
 }
 
-// ids are small numbers for parts.
+// ids assigns small numbers to parts.
 type ids struct {
 	next uint32
 	free []uint32

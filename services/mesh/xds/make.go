@@ -15,24 +15,24 @@ import (
 	"meshlog.dev/services/mesh/xds/proxyless"
 )
 
-// made is an encoded piece with what it is a piece of.
+// made is an encoded piece with the name of its resource.
 type made struct {
 	name    string
 	partial bool
 	*Encoded
 }
 
-// output is what a part came to.
+// output is the result of a part.
 type output struct {
 	pieces   []made
-	inputs   []index.Input // that were read, sorted
+	inputs   []index.Input // what was read, sorted
 	problems []problem.Diagnostic
-	// failed says that making it panicked: what was made is not known.
+	// failed: making it panicked, so its pieces are unknown.
 	failed bool
 }
 
-// clientOf is for what kind of client the resources of type t are checked:
-// gRPC's, or Envoys, of which routers stand for all.
+// clientOf returns the kind of client for which resources of type t are
+// checked: gRPC clients, or routers, which stand for all Envoys.
 func clientOf(class index.ProxyClass, t ident.ResourceType) index.Client {
 	clients := [...]index.Client{ident.CDS: class.CDS.Client, ident.EDS: class.EDS.Client, ident.LDS: class.LDS.Client, ident.RDS: class.RDS.Client}
 	if clients[t] == index.ClientGRPC {
@@ -41,7 +41,7 @@ func clientOf(class index.ProxyClass, t ident.ResourceType) index.Client {
 	return index.ClientRouter
 }
 
-// makePart makes a part. What clients would refuse is left out and reported:
+// makePart makes a part. It leaves out and reports what clients would reject;
 // every process leaves out the same.
 func makePart(pc *index.PushContext, k partKey) (out output) {
 	r := pc.Read()
@@ -63,17 +63,17 @@ func makePart(pc *index.PushContext, k partKey) (out output) {
 	return out
 }
 
-// panicked reports an error of this program.
+// panicked reports an error in this program.
 func panicked(t ident.ResourceType, what string, cause any, inputs []index.Input) problem.Diagnostic {
 	return problem.Diagnostic{
 		Severity: problem.Error, Code: "internal",
 		Reason: fmt.Sprintf("making %s of %s%s panicked: %v", t, what, origin(inputs), cause),
-		Advice: "report this error; to go on, change the objects that it names",
-		Effect: "what was served of it before is served on",
+		Advice: "report this error; until it is fixed, change the objects that it names",
+		Effect: "its last good content stays in service",
 	}
 }
 
-// check says what clients would refuse in a generated piece.
+// check returns why clients would reject a generated piece.
 func check(k partKey, p piece.Piece, inputs []index.Input) []problem.Diagnostic {
 	var ds []problem.Diagnostic
 	refused := func(by, field, reason string) {
@@ -116,18 +116,18 @@ func origin(inputs []index.Input) string {
 	return ", made of " + strings.Join(slices.Compact(names), ", ") + ","
 }
 
-// encode encodes a piece, or says what clients would refuse in it. It panics on
-// a message that cannot be marshalled, which the texts of the world, UTF-8 all
-// of them, do not bring about.
+// encode encodes a piece, or returns why clients would reject it. It panics on
+// a message that cannot be marshalled; the world's texts are UTF-8, so there is
+// none.
 //
 // The checks and the facts need reflection over the whole message. Both depend
-// on its bytes alone, so a piece that another Catalog of this process holds, for
-// instance the builder's beside the frontend's, is not checked again.
+// on its bytes only, so a piece that another Catalog of this process holds,
+// such as the builder's beside the frontend's, is not checked again.
 func encode(k partKey, p piece.Piece, inputs []index.Input) (*Encoded, []problem.Diagnostic) {
-	if p.Message == nil { // a raw resource: it was checked when it came
+	if p.Message == nil { // a raw resource, which was checked when it arrived
 		return encodings.get(k.t, p.Value, func() piece.Facts {
-			// The fold lets nothing through that is no such message; without
-			// facts it is served all the same, in no special order.
+			// The fold lets only valid messages through. If this build cannot read it,
+			// it is served all the same, without facts about its order.
 			facts, _ := piece.Inspect(k.t, p.Value)
 			return facts
 		}), nil
@@ -147,8 +147,8 @@ func encode(k partKey, p piece.Piece, inputs []index.Input) (*Encoded, []problem
 	return e, nil
 }
 
-// join adds a piece to those of its name: partial ones are one resource, a
-// whole one counts alone, and of several the first. P says whether a piece is
+// join adds a piece to those of its name. Partial pieces are one resource; a
+// whole one counts alone, the first of several. P reports whether a piece is
 // partial.
 func join[P any](have []P, one P, partial func(P) bool) []P {
 	switch {

@@ -36,8 +36,8 @@ func (p *encodingPool) get(t ident.ResourceType, value []byte, factsOf func() pi
 	return e
 }
 
-// pool finds content that somebody still has, whoever that is: equal content
-// is there once, for all classes and for as many versions as are in use.
+// pool finds content that is still referenced anywhere: equal content exists
+// once, for all classes and versions in use.
 type pool struct {
 	blocks    weakMap[typeHash, block]
 	resources weakMap[typeSum, Resource]
@@ -55,19 +55,19 @@ type (
 	}
 )
 
-// weakMap forgets what nobody else refers to.
+// weakMap drops values that nothing else references.
 type weakMap[K comparable, V any] struct {
 	m     map[K]weak.Pointer[V]
-	limit int // at which what is gone is swept out
+	limit int // the size at which dead entries are swept
 }
 
-// minSweep keeps small maps from being swept all the time.
+// minSweep keeps small maps from constant sweeping.
 const minSweep = 1024
 
-// get returns what is known by k, or nil.
+// get returns the value of k, or nil.
 func (w *weakMap[K, V]) get(k K) *V { return w.m[k].Value() }
 
-// put makes v known by k.
+// put sets the value of k.
 func (w *weakMap[K, V]) put(k K, v *V) {
 	if w.m == nil {
 		w.m, w.limit = map[K]weak.Pointer[V]{}, minSweep

@@ -14,11 +14,11 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// Sum identifies a set of named contents, in whatever order they are added:
-// adding one that is in takes it out. The zero Sum is that of the empty set.
+// Sum identifies a set of named contents, in any order: adding one twice
+// removes it. The zero Sum is the empty set's.
 type Sum [16]byte
 
-// Add is s with o added, or taken out.
+// Add returns s with o added, or removed.
 func (s Sum) Add(o Sum) Sum {
 	for i := range s {
 		s[i] ^= o[i]
@@ -26,10 +26,10 @@ func (s Sum) Add(o Sum) Sum {
 	return s
 }
 
-// String is lower-case hex: the version on the wire.
+// String returns lower-case hex, the version on the wire.
 func (s Sum) String() string { return hex.EncodeToString(s[:]) }
 
-// sumOf is the Sum of one resource.
+// sumOf returns the Sum of one resource.
 func sumOf(name string, hash [32]byte) Sum {
 	b := make([]byte, 0, len(name)+1+len(hash))
 	b = append(append(append(b, name...), 0), hash[:]...)
@@ -37,11 +37,10 @@ func sumOf(name string, hash [32]byte) Sum {
 	return Sum(h[:len(Sum{})])
 }
 
-// Absent is the Sum of a name that is subscribed and not there.
+// Absent returns the Sum of a subscribed name without resource.
 func Absent(name string) Sum { return sumOf(name, [32]byte{}) }
 
-// Encoded is an encoded piece. Equal pieces are one Encoded, as far as memory
-// goes. Nobody writes to it.
+// Encoded is an encoded piece. Equal pieces share one Encoded. Immutable.
 type Encoded struct {
 	Value []byte
 	Hash  [32]byte // SHA-256 of Value
@@ -50,31 +49,30 @@ type Encoded struct {
 	acceptedBy atomic.Uint32
 }
 
-// Resource is an encoded resource: the bytes of its pieces, one behind the
-// other. Equal content is one Resource, as far as memory goes; compare with
-// Same. Nobody writes to it.
+// Resource is an encoded resource: the concatenated bytes of its pieces. Equal
+// content shares one Resource; compare with Same. Immutable.
 type Resource struct {
 	Name string
-	// Sum is of the name and the content; as text it is the resource's version
-	// in delta.
+	// Sum of the name and the content; as text it is the resource's version in
+	// delta.
 	Sum    Sum
 	Pieces Pieces // nil: the content is not known
-	// Head and DeltaHead come before the pieces in the field "resources" of a
+	// Head and DeltaHead precede the pieces in the field "resources" of a
 	// DiscoveryResponse and of a DeltaDiscoveryResponse.
 	Head, DeltaHead []byte
 	size            int
 }
 
-// Same says whether two resources, either of which may be nil, are of equal
+// Same reports whether two resources, either of which may be nil, have equal
 // name and content.
 func (r *Resource) Same(o *Resource) bool {
 	return r == o || r != nil && o != nil && r.Sum == o.Sum
 }
 
-// Size is the message's size in bytes.
+// Size returns the size of the message in bytes.
 func (r *Resource) Size() int { return r.size }
 
-// Value is the message, in one piece; it must not be changed.
+// Value returns the whole message; it must not be changed.
 func (r *Resource) Value() []byte {
 	var values [][]byte
 	for p := range r.Pieces.All() {
@@ -86,7 +84,8 @@ func (r *Resource) Value() []byte {
 	return bytes.Join(values, nil)
 }
 
-// Endpoints is the ClusterLoadAssignment that a Cluster waits for; empty: none.
+// Endpoints returns the ClusterLoadAssignment that a Cluster waits for; "":
+// none.
 func (r *Resource) Endpoints() string {
 	for p := range r.Pieces.All() {
 		if p.Facts.Endpoints != "" {
@@ -96,17 +95,17 @@ func (r *Resource) Endpoints() string {
 	return ""
 }
 
-// SlowWarm says that a Cluster needs more than its endpoints to be warm.
+// SlowWarm reports whether a Cluster needs more than its endpoints to be warm.
 func (r *Resource) SlowWarm() bool {
 	return r.Pieces.any(func(p *Encoded) bool { return p.Facts.SlowWarm })
 }
 
-// Secrets says that a Cluster waits for secrets.
+// Secrets reports whether a Cluster waits for secrets.
 func (r *Resource) Secrets() bool {
 	return r.Pieces.any(func(p *Encoded) bool { return p.Facts.Secrets })
 }
 
-// RefersTo says whether a Listener or RouteConfiguration names a cluster.
+// RefersTo reports whether a Listener or RouteConfiguration names a cluster.
 func (r *Resource) RefersTo(cluster string) bool {
 	return r.Pieces.any(func(p *Encoded) bool {
 		_, ok := slices.BinarySearch(p.Facts.Clusters, cluster)
@@ -114,8 +113,7 @@ func (r *Resource) RefersTo(cluster string) bool {
 	})
 }
 
-// Set is all resources of one type for one class, sorted by name. Nobody
-// writes to it.
+// Set holds all resources of one type for one class, sorted by name. Immutable.
 type Set struct {
 	Resources []*Resource
 	Sum       Sum
@@ -129,7 +127,7 @@ func (s *Set) Find(name string) *Resource {
 	return nil
 }
 
-// SumOf is the Sum of a subscription to names.
+// SumOf returns the Sum of a subscription to names.
 func (s *Set) SumOf(names []string) Sum {
 	var sum Sum
 	for _, name := range names {
@@ -147,7 +145,7 @@ func Search(resources []*Resource, name string) (int, bool) {
 	return slices.BinarySearchFunc(resources, name, func(r *Resource, name string) int { return strings.Compare(r.Name, name) })
 }
 
-// Empty is the answer to a subscribed name of EDS or RDS that is not there.
+// Empty returns the answer to a subscribed name of EDS or RDS without resource.
 func Empty(t ident.ResourceType, name string) *Resource {
 	value := piece.Empty(t, name)
 	return newResource(t, name, Absent(name), PiecesOf(&Encoded{Value: value, Hash: sha256.Sum256(value)}))
@@ -173,8 +171,8 @@ const (
 	deltaVersionField, deltaAnyField, deltaNameField = 1, 2, 3
 )
 
-// appendAny appends a field 2, which is what holds the Any in both protocols,
-// up to where a value of that size begins.
+// appendAny appends a field 2, which holds the Any in both protocols, up to the
+// place of a value of that size.
 func appendAny(b []byte, t ident.ResourceType, size int) []byte {
 	b = protowire.AppendTag(b, resourcesField, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(anySize(t, size)))

@@ -18,22 +18,21 @@ import (
 	"meshlog.dev/services/mesh/protosearch"
 )
 
-// Facts is what the order of pushes depends on in a resource.
+// Facts are the properties of a resource that the order of pushes depends on.
 type Facts struct {
-	// Endpoints is the ClusterLoadAssignment that a Cluster waits for; empty:
-	// it is not of type EDS.
+	// Endpoints is the ClusterLoadAssignment that a Cluster waits for; empty: it
+	// is not of type EDS.
 	Endpoints string
-	// SlowWarm says that a Cluster needs more than its endpoints before it is
-	// warm: names to resolve, or secrets.
+	// SlowWarm: a Cluster needs more than its endpoints to be warm, names to
+	// resolve or secrets.
 	SlowWarm bool
-	// Secrets says that a Cluster waits for secrets.
+	// Secrets: a Cluster waits for secrets.
 	Secrets bool
-	// Clusters are the clusters that a Listener or a RouteConfiguration
-	// refers to, as far as their names are in it. Sorted.
+	// Clusters that a Listener or RouteConfiguration names. Sorted.
 	Clusters []string
 }
 
-// Inspect reads the facts of an encoded resource of type t.
+// Inspect returns the facts of an encoded resource of type t.
 func Inspect(t ident.ResourceType, value []byte) (Facts, error) {
 	if t == ident.EDS {
 		return Facts{}, nil
@@ -45,7 +44,7 @@ func Inspect(t ident.ResourceType, value []byte) (Facts, error) {
 	return FactsOf(t, m), nil
 }
 
-// FactsOf is the facts of a resource of type t.
+// FactsOf returns the facts of a resource of type t.
 func FactsOf(t ident.ResourceType, m proto.Message) Facts {
 	var f Facts
 	switch t {
@@ -74,8 +73,8 @@ func FactsOf(t ident.ResourceType, m proto.Message) Facts {
 	return f
 }
 
-// Empty is a resource of that name without content: the answer to a name that
-// is not known, without which a listener or a cluster would never be warm.
+// Empty returns a resource of that name without content. It answers an unknown
+// name, because without an answer a listener or cluster would never be warm.
 func Empty(t ident.ResourceType, name string) []byte {
 	var m proto.Message
 	switch t {
@@ -88,7 +87,7 @@ func Empty(t ident.ResourceType, name string) []byte {
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
-		return nil // a name that is no UTF-8: it came from no protobuf client
+		return nil // not UTF-8, so no protobuf client sent it
 	}
 	return b
 }
@@ -114,12 +113,11 @@ func endpointsName(c *clusterv3.Cluster) string {
 	return c.GetName()
 }
 
-// maxNesting is how deep messages in messages are followed; Envoy's own are
-// less deep.
+// maxNesting limits the depth of nested messages; Envoy's own are less deep.
 const maxNesting = 64
 
-// walk calls visit for m and every message in it that search may find, those in
-// an Any of a known type included.
+// walk calls visit for m and every message in it that search may find, also
+// inside an Any of a known type.
 func walk(search *protosearch.Search, m protoreflect.Message, depth int, visit func(protoreflect.Message)) {
 	if depth == maxNesting {
 		return
@@ -143,9 +141,9 @@ var (
 	referrers = protosearch.For(func(d protoreflect.MessageDescriptor) bool { return len(referenceFields(d)) > 0 })
 )
 
-// references is the names of clusters in m itself. Envoy's API calls such a
-// field cluster or cluster_name nearly everywhere; one name too many costs
-// nothing but a cluster that stays somewhat longer.
+// references returns the clusters that m itself names. Envoy's API calls such a
+// field cluster or cluster_name nearly everywhere; one name too many only keeps
+// a cluster somewhat longer.
 func references(m protoreflect.Message) (names []string) {
 	for _, fd := range referenceFields(m.Descriptor()) {
 		if name := m.Get(fd).String(); name != "" {
@@ -167,7 +165,7 @@ func referenceFields(d protoreflect.MessageDescriptor) (all []protoreflect.Field
 	case clusterWeight:
 		names = []protoreflect.Name{"name"}
 	case node:
-		return nil // its cluster is another thing
+		return nil // its cluster means something else
 	}
 	for _, name := range names {
 		if fd := d.Fields().ByName(name); fd != nil && fd.Kind() == protoreflect.StringKind && !fd.IsList() {
