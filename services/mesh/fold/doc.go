@@ -1,6 +1,6 @@
 // Package fold turns the records of the log into content: the last good
-// values of all keys and the overlays over them. It is DESIGN.md section 4
-// ("The world at a position", "Sessions") and shared/model's class Fold.
+// values of all keys and the overlays over them. RULES.md has the rules that it
+// keeps.
 //
 // A fold is a function of the records up to a position and of the base that
 // the position's segment names, of nothing else: not of when, in which batches

@@ -21,8 +21,8 @@ import (
 var update = flag.Bool("update", false, "rewrite what the scenarios expect")
 
 // Each file of testdata is a scenario: a comment that cites the rule, "log",
-// and "told", what the fold does with it. A file "rules" names the rules of
-// shared/model without which another thing would be told.
+// and "told", what the fold does with it. A file "rules" names the rules
+// without which the fold would do something else.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {

@@ -10,8 +10,7 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// Mutants are the rules of rules.go by their names in shared/model, which has no
-// kinds. In a build with the tag "mutants", a fold does without those that its
+// Mutants are the names of the rules of rules.go. In a build with the tag "mutants", a fold does without those that its
 // judge names by a method Without() []string.
 var Mutants = []string{
 	"session_fence", "p_order", "gap", "stage", "digest", "partial", "kinds", "stranger", "atomic", "last_good", "overlay_base", "once", "gate",

@@ -14,9 +14,9 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// oracle is class Fold of shared/model, line by line: slow, and without
-// anything that is kept up to date on the side. Kinds are not in shared/model:
-// what a session does not speak for is left out of mine and saw.
+// oracle is a second fold, as simple as its rules: slow, and without anything
+// that is kept up to date on the side. Kinds that a session does not speak for
+// are left out of mine and saw.
 type oracle struct {
 	judge         testJudge
 	epoch, record uint64 // and the record that began it
@@ -146,7 +146,7 @@ func inPseqOrder(records []*events.Object) []*events.Object {
 
 func (o *oracle) alive(x *oracleShard, a *events.Alive) {
 	if !x.listing && a.Digest == (events.Digest{}) {
-		return // not in shared/model: there, each has a digest
+		return // nothing to compare
 	}
 	mine, saw := map[ident.Key]*value{}, map[ident.Key]*value{}
 	for k, v := range o.offered {
@@ -161,8 +161,7 @@ func (o *oracle) alive(x *oracleShard, a *events.Alive) {
 	if !a.Partial {
 		last := map[ident.Key]uint64{}
 		for _, r := range inPseqOrder(x.staged) {
-			// Of one pseq the first counts, as in data; there are none of
-			// these in shared/model.
+			// Of one pseq the first counts, as in data.
 			if k := r.Key; x.listing && last[k] != r.Pseq {
 				saw[k], last[k] = valueOf(r), r.Pseq
 			}
@@ -322,7 +321,7 @@ func (f *Fold) known() known {
 	return n
 }
 
-// TestOracle: the fold is the one of shared/model.
+// The fold agrees with the oracle over random logs.
 func TestOracle(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 6))
