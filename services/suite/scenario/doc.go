@@ -1,7 +1,7 @@
 // Package scenario tests what the whole pure part does, from the documents that
 // a user writes to what an Envoy is served: each testdata/*.txtar is a story.
 //
-// A story is text that says which rows of the specification it tells of, then
+// A story is text that says which rows of IDS.md it tells of, then
 // sections, which are steps in that order:
 //
 //	-- proxies --
