@@ -37,7 +37,7 @@ const firstAnswersFor = 250 * time.Millisecond
 type conn struct {
 	server  *Server
 	grpc    grpc.ServerStream
-	over    chan error // why the stream ends: the first reason counts
+	ended   chan error // why the stream ends: the first reason counts
 	mode    mode
 	proxy   *proxy.Proxy
 	address string
@@ -56,15 +56,15 @@ type conn struct {
 	alarm    *time.Timer // wakes the stream
 	alarmAt  time.Time   // when alarm is due; zero: it is not set
 
-	mu     sync.Mutex      // protects what follows
-	state  *stream.Stream  // nil: not begun, or over
-	first  bool            // at its first answers
-	spoken bool            // something was sent
-	head   *ident.Position // to be reached before a client that knows more is answered
-	asking bool            // for the head
-	news   bool            // something to report
-	class  index.ProxyClass
-	group  string // class, printed
+	mu             sync.Mutex      // protects what follows
+	state          *stream.Stream  // nil: not begun, or over
+	inFirstAnswers bool            // at its first answers
+	responded      bool            // something was sent
+	head           *ident.Position // to be reached before a client that knows more is answered
+	asking         bool            // for the head
+	toReport       bool            // something to report
+	class          index.ProxyClass
+	group          string // class, printed
 
 	subscribed [ident.ResourceTypes]subscription
 }
@@ -79,14 +79,14 @@ type subscription struct {
 // it is sent, when the stream is old, or when the frontend drains. It stays
 // small: its stack is there as long as the stream.
 func (s *Server) serve(gs grpc.ServerStream, m mode) error {
-	if err := s.admit(); err != nil {
+	if err := s.begin(); err != nil {
 		s.cfg.Metrics.refused.Inc()
 		return err
 	}
-	c := &conn{server: s, grpc: gs, mode: m, over: make(chan error, 1)}
+	c := &conn{server: s, grpc: gs, mode: m, ended: make(chan error, 1)}
 	go c.run()
 	select {
-	case err := <-c.over:
+	case err := <-c.ended:
 		return err
 	case <-gs.Context().Done():
 		return status.FromContextError(gs.Context().Err()).Err()
@@ -96,7 +96,7 @@ func (s *Server) serve(gs grpc.ServerStream, m mode) error {
 // end ends the stream; err is what the client is to see.
 func (c *conn) end(err error) {
 	select {
-	case c.over <- err:
+	case c.ended <- err:
 	default: // it ends already
 	}
 }
@@ -143,20 +143,20 @@ func (c *conn) run() {
 	}
 	defer c.leave()
 	if age := c.server.cfg.Limits.MaxAge; age > 0 {
-		defer time.AfterFunc(jitter(age), c.aged).Stop()
+		defer time.AfterFunc(jitter(age), c.maxAgeReached).Stop()
 	}
 	c.end(c.take(r))
 }
 
 // take takes requests in, of which r is the first, until there are no more.
 func (c *conn) take(r *request) (err error) {
-	defer c.server.recovered(func(failed error) { err = failed })
+	defer c.server.recoverPanic(func(failed error) { err = failed })
 	c.begin()
 	for ok := true; ok; ok, err = receive(c.grpc, r) {
 		c.request(r)
 		r.wantNode = false
 		r.free()
-		c.look()
+		c.sendIfIdle()
 	}
 	return err
 }
@@ -164,7 +164,7 @@ func (c *conn) take(r *request) (err error) {
 // enter receives the first request, which says who the client is, and waits
 // until the stream may begin. After an error there is nothing to leave.
 func (c *conn) enter(r *request) (err error) {
-	defer c.server.recovered(func(failed error) { err = failed })
+	defer c.server.recoverPanic(func(failed error) { err = failed })
 	ok, err := receive(c.grpc, r)
 	if !ok {
 		return err
@@ -175,16 +175,16 @@ func (c *conn) enter(r *request) (err error) {
 	if p, ok := peer.FromContext(c.grpc.Context()); ok {
 		c.address = addressOf(p.Addr)
 		if err := checkIdentity(p.AuthInfo, c.proxy); err != nil {
-			c.server.refusedIdentity(c.proxy, c.address, err)
+			c.server.identityMismatch(c.proxy, c.address, err)
 			return status.Error(codes.PermissionDenied, err.Error())
 		}
 	}
 	c.resumes = r.resumes()
-	if err := c.server.gate.enter(c.grpc.Context(), c.resumes); err != nil {
+	if err := c.server.admission.wait(c.grpc.Context(), c.resumes); err != nil {
 		c.server.cfg.Metrics.refused.Inc()
 		return err
 	}
-	c.since, c.first = time.Now(), true
+	c.since, c.inFirstAnswers = time.Now(), true
 	c.transmit = c.send
 	c.limit, c.alarm = stopped(c.tooSlow), stopped(c.wake)
 	c.server.register(c) // before the state is read (I6)
@@ -200,7 +200,7 @@ func (c *conn) begin() {
 	c.client = c.server.cache.Join(c.proxy)
 	c.client.Notify(c.changed)
 	c.state = stream.New(c.config(), c.client.View())
-	c.news = true
+	c.toReport = true
 }
 
 func (c *conn) config() stream.Config {
@@ -213,7 +213,7 @@ func (c *conn) config() stream.Config {
 // aged ends the stream because of its age: with OK, which no client minds
 // (E40). A GOAWAY alone, on which Envoy stays (E41), came before, so that the
 // next stream is on another connection, which may lead to another frontend.
-func (c *conn) aged() {
+func (c *conn) maxAgeReached() {
 	c.server.cfg.Metrics.aged.Inc()
 	c.end(nil)
 }
@@ -227,7 +227,7 @@ func (c *conn) leave() {
 	c.alarm.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.answered()
+	c.endFirstAnswers()
 	c.state = nil
 	if c.client != nil {
 		c.client.Leave()
@@ -252,8 +252,8 @@ func (c *conn) request(r *request) {
 	defer c.mu.Unlock()
 	c.state.Request(time.Now(), r.Request)
 	c.subscribe()
-	if c.first && c.spoken && c.through() {
-		c.answered()
+	if c.inFirstAnswers && c.responded && c.firstAnswersAcked() {
+		c.endFirstAnswers()
 	}
 }
 
@@ -276,7 +276,7 @@ func (c *conn) subscribe() {
 
 // through says whether the client has answered its first answers; mu is held.
 // One that is new asks for its listeners after all that is large.
-func (c *conn) through() bool {
+func (c *conn) firstAnswersAcked() bool {
 	listeners := false
 	for _, t := range c.state.Status().Types {
 		if !t.Unanswered.IsZero() {
@@ -288,9 +288,9 @@ func (c *conn) through() bool {
 }
 
 // answered says that the first answers are over; mu is held.
-func (c *conn) answered() {
-	if c.first {
-		c.first = false
-		c.server.gate.leave()
+func (c *conn) endFirstAnswers() {
+	if c.inFirstAnswers {
+		c.inFirstAnswers = false
+		c.server.admission.release()
 	}
 }

@@ -21,7 +21,7 @@ func (s *Server) Serving() *replica.State { return s.serving.Load() }
 // It makes one report at a time.
 func (s *Server) Proxies() iter.Seq[*reportv1.ProxyReport] {
 	return func(yield func(*reportv1.ProxyReport) bool) {
-		for _, c := range s.streamsInOrder() {
+		for _, c := range s.sortedStreams() {
 			if !yield(c.report()) {
 				return
 			}
@@ -30,8 +30,8 @@ func (s *Server) Proxies() iter.Seq[*reportv1.ProxyReport] {
 }
 
 // streamsInOrder are those of streamsNow, sorted.
-func (s *Server) streamsInOrder() []*conn {
-	conns := s.streamsNow()
+func (s *Server) sortedStreams() []*conn {
+	conns := s.openStreams()
 	slices.SortFunc(conns, func(a, b *conn) int {
 		return cmp.Or(strings.Compare(a.proxy.ID, b.proxy.ID), a.since.Compare(b.since))
 	})
@@ -73,8 +73,8 @@ func (s *Server) PushStatus(most int) PushStatus {
 			p.Published = t.AsTime()
 		}
 	}
-	p.Waiting, p.FirstAnswers = s.gate.state()
-	for _, c := range s.streamsNow() {
+	p.Waiting, p.FirstAnswers = s.admission.state()
+	for _, c := range s.openStreams() {
 		c.pushStatus(&p)
 	}
 	p.AllUnanswered = len(p.Unanswered)
@@ -126,7 +126,7 @@ type Dumped struct {
 // type and name.
 func (s *Server) Dump(id string) iter.Seq[Dumped] {
 	return func(yield func(Dumped) bool) {
-		for _, c := range s.streamsInOrder() {
+		for _, c := range s.sortedStreams() {
 			if c.proxy.ID == id && !c.dump(yield) {
 				return
 			}

@@ -21,7 +21,7 @@ const (
 
 // heads asks for the head of the version chain, once for all streams that want
 // to know it at the same time.
-type heads struct {
+type headQuery struct {
 	ask func(context.Context) (store.Head, error) // nil: nobody can be asked
 
 	mu      sync.Mutex // held while asking
@@ -42,7 +42,7 @@ func (c *conn) askHead() {
 	ctx := c.grpc.Context()
 	c.server.streams.Go(func() {
 		for {
-			v, err := c.server.heads.head(ctx)
+			v, err := c.server.head.head(ctx)
 			c.headAnswered(v, err)
 			if err == nil || !sleep(ctx, headRetry) {
 				return
@@ -83,7 +83,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // head is the chain's head now, or a little before.
-func (h *heads) head(ctx context.Context) (ident.Position, error) {
+func (h *headQuery) head(ctx context.Context) (ident.Position, error) {
 	if h.ask == nil {
 		return ident.Position{}, errNobody
 	}

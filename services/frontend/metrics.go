@@ -24,13 +24,13 @@ type Metrics struct {
 	persisted, unpersisted             prometheus.Gauge
 	classes, parts, services, virtuals prometheus.Gauge
 	// Streams.
-	streams, waiting, firstAnswers     prometheus.Gauge
-	unconverged, unanswered            prometheus.Gauge
-	refused, sendTimeout, aged, panics prometheus.Counter
-	age                                prometheus.Histogram
-	downgrades, unmatched, suspects    prometheus.Counter
-	handshakeFailures, impostors       prometheus.Counter
-	retaken, unsupported               prometheus.Counter
+	streams, waiting, firstAnswers        prometheus.Gauge
+	unconverged, unanswered               prometheus.Gauge
+	refused, sendTimeout, aged, panics    prometheus.Counter
+	age                                   prometheus.Histogram
+	downgrades, unmatched, suspects       prometheus.Counter
+	handshakeFailures, identityMismatches prometheus.Counter
+	retaken, unsupported                  prometheus.Counter
 	// Responses, by type.
 	push, acks, convergence, bytes   [ident.ResourceTypes]prometheus.Observer
 	pushes, rejects, stale, tooLarge [ident.ResourceTypes]prometheus.Counter
@@ -77,7 +77,7 @@ func (m *Metrics) ofStreams() {
 	m.aged = m.counter("meshlog_frontend_streams_aged_total", "Streams ended because of their age, so that proxies spread over the frontends.")
 	m.panics = m.counter("meshlog_frontend_panics_total", "Streams ended by an error of the program. Each is worth a report, with the stack from the frontend's log.")
 	m.handshakeFailures = m.counter("meshlog_frontend_tls_handshake_failures_total", "Connections whose TLS handshake failed; the frontend's log says why.")
-	m.impostors = m.counter("meshlog_frontend_identity_mismatches_total", "Streams refused because the client's certificate is of another namespace or service account; the frontend's log names them.")
+	m.identityMismatches = m.counter("meshlog_frontend_identity_mismatches_total", "Streams refused because the client's certificate is of another namespace or service account; the frontend's log names them.")
 	m.age = m.histogram("meshlog_frontend_stream_age_seconds", "Age of streams in seconds when they ended. Mostly short: proxies, or what is between, drop them.", []float64{.1, 1, 10, 60, 600, 1800, 3600, 4 * 3600, 24 * 3600})
 	m.downgrades = m.counter("meshlog_frontend_possible_downgrades_total", "Clients with versions unknown here that were answered without knowing the head: the bus was away.")
 	m.unmatched = m.counter("meshlog_frontend_unmatched_resumes_total", "Resuming clients whose CDS version matched no retained one.")
@@ -163,7 +163,7 @@ func (m *Metrics) serves(st *replica.State, had, now time.Time) {
 
 // sent counts a response that was given to the transport, which took a while;
 // cause is the version that caused it, nil if none is known.
-func (m *Metrics) sent(t ident.ResourceType, bytes int, start time.Time, cause *served) {
+func (m *Metrics) sent(t ident.ResourceType, bytes int, start time.Time, cause *versionTimes) {
 	now := time.Now()
 	m.pushes[t].Inc()
 	m.bytes[t].Observe(float64(bytes))
@@ -175,7 +175,7 @@ func (m *Metrics) sent(t ident.ResourceType, bytes int, start time.Time, cause *
 
 // acked counts an ACK of a response that a version caused, which was made at
 // sent.
-func (m *Metrics) acked(t ident.ResourceType, sent time.Time, cause *served) {
+func (m *Metrics) acked(t ident.ResourceType, sent time.Time, cause *versionTimes) {
 	now := time.Now()
 	m.acks[t].Observe(now.Sub(sent).Seconds())
 	if cause != nil && !cause.observed.IsZero() {

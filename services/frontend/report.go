@@ -5,17 +5,19 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/stream"
+	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/store"
 )
 
 // Report says everything that the frontend has to say. It is the caller's.
 func (s *Server) Report() *reportv1.FrontendReport {
-	conns := s.streamsInOrder()
+	conns := s.sortedStreams()
 	r := s.report(conns)
 	for _, c := range conns {
 		r.Proxies = append(r.Proxies, c.report())
@@ -26,7 +28,7 @@ func (s *Server) Report() *reportv1.FrontendReport {
 // Summary is Report without the proxies: a few hundred bytes, and a few hundred
 // nanoseconds for each stream. It is the caller's.
 func (s *Server) Summary() *reportv1.FrontendReport {
-	r := s.report(s.streamsNow())
+	r := s.report(s.openStreams())
 	r.Summary = true
 	return r
 }
@@ -37,7 +39,7 @@ func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 		Frontend: s.cfg.ID, Build: s.cfg.Build, Time: timestamppb.Now(),
 		Persisted: s.replica.Persisted(),
 		Streams:   uint32(len(conns)), Applied: appliedReport(conns),
-		Verdicts: s.verdicts(conns),
+		Verdicts: s.verdictReports(conns),
 	}
 	if st := s.serving.Load(); st != nil {
 		root := st.Root()
@@ -112,7 +114,7 @@ func (c *conn) report() *reportv1.ProxyReport {
 	}
 	has := c.client.Version() // newer than the last view where nothing was woken
 	st := c.state.Status()
-	p.Lingering = uint32(st.Held)
+	p.Lingering = uint32(st.Lingering)
 	for _, t := range st.Types {
 		if t.SentAll {
 			t.Sent = has
@@ -184,7 +186,7 @@ func (s *Server) refreshStreams(now time.Time) {
 	m := s.cfg.Metrics
 	var held [ident.ResourceTypes]int
 	unconverged, oldest := 0, now
-	for _, c := range s.streamsNow() {
+	for _, c := range s.openStreams() {
 		c.mu.Lock()
 		if c.state != nil {
 			if _, all := c.state.Applied(); !all {
@@ -221,7 +223,7 @@ func (c *conn) observe(e stream.Event) {
 				by.trace.answer(c.proxy.ID, false)
 			}
 		}
-		c.news = true
+		c.toReport = true
 	case stream.Nacked:
 		m.rejects[e.Type].Inc()
 		if by := c.server.recent.find(e.World); by != nil {
@@ -229,8 +231,8 @@ func (c *conn) observe(e stream.Event) {
 		}
 		warn("the proxy rejected a response", "type", e.Type.String(), "version", e.Nack.Version,
 			"world", e.World, "resources", e.Nack.Resources, "message", e.Nack.Message)
-		c.news = true
-		if c.server.opinions.rejected(c) {
+		c.toReport = true
+		if c.server.verdicts.rejected(c) {
 			c.server.cfg.OnChange(true)
 		}
 	case stream.Stale:
@@ -254,4 +256,48 @@ func (c *conn) observe(e stream.Event) {
 		m.tooLarge[e.Type].Inc()
 		warn("a response is larger than a gRPC client takes, and is not sent: let it import less", "type", e.Type.String(), "bytes", e.Size)
 	}
+}
+
+// Proxy is what the streams of a proxy were sent, each with its report; nil:
+// the proxy is not connected here. It is the caller's.
+func (s *Server) Proxy(id string) []*reportv1.ProxyReply {
+	var replies []*reportv1.ProxyReply
+	for _, c := range s.openStreams() {
+		if c.proxy.ID == id {
+			replies = append(replies, c.reply())
+		}
+	}
+	return replies
+}
+
+func (c *conn) reply() *reportv1.ProxyReply {
+	r := &reportv1.ProxyReply{Frontend: c.server.cfg.ID, Report: c.report()}
+	if node, err := proto.Marshal(c.proxy.Node()); err == nil { // it came from the wire
+		r.Node = node
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == nil {
+		return r
+	}
+	r.Version = store.VersionProto(c.client.Version())
+	for _, t := range c.state.Contents() {
+		r.Types = append(r.Types, typeContent(t))
+	}
+	return r
+}
+
+func typeContent(t stream.TypeContents) *reportv1.TypeContent {
+	c := &reportv1.TypeContent{TypeUrl: t.Type.URL(), Wildcard: t.Wildcard}
+	for _, r := range t.Resources {
+		of := &reportv1.ResourceContent{
+			Name: r.Name, Sent: r.Sent, Applied: r.Applied, HeldBack: r.HeldBack,
+			Quarantined: r.Quarantined, Lingering: r.Lingering,
+		}
+		if r.Sum != (xds.Sum{}) {
+			of.Sum = r.Sum[:]
+		}
+		c.Resources = append(c.Resources, of)
+	}
+	return c
 }

@@ -24,16 +24,16 @@ func (c *conn) wake() {
 }
 
 // look is wake by a goroutine that has time; it does not wait for the client.
-func (c *conn) look() {
+func (c *conn) sendIfIdle() {
 	if c.turn.take() {
-		c.work()
+		c.sendElsewhere()
 	}
 }
 
 // work looks for what is to be sent until nothing has come meanwhile; who calls
 // it has the turn. It leaves the turn to another goroutine that sends.
-func (c *conn) work() {
-	defer c.server.recovered(c.failed)
+func (c *conn) sendElsewhere() {
+	defer c.server.recoverPanic(c.failed)
 	for {
 		if c.next() {
 			go c.transmit()
@@ -48,7 +48,7 @@ func (c *conn) work() {
 // send sends what is to be sent until there is nothing; who calls it has the
 // turn.
 func (c *conn) send() {
-	defer c.server.recovered(c.failed)
+	defer c.server.recoverPanic(c.failed)
 	for {
 		for c.ready || c.next() {
 			if err := c.sendOut(); err != nil {
@@ -92,22 +92,22 @@ func (c *conn) nextResponse(now time.Time) (r stream.Response, ok, news bool) {
 		c.update(now)
 	}
 	if r, ok = c.state.Next(now); ok {
-		c.spoken = true
+		c.responded = true
 		c.subscribe() // CDS may have been sent unasked
 	} else {
 		c.askHead()
 		c.setAlarm(now)
 	}
-	news, c.news = c.news, false
+	news, c.toReport = c.toReport, false
 	return r, ok, news
 }
 
 // setAlarm has the stream looked at again when it is time; mu is held.
 func (c *conn) setAlarm(now time.Time) {
 	at := c.state.Wake()
-	if c.first {
+	if c.inFirstAnswers {
 		if until := c.since.Add(firstAnswersFor); !now.Before(until) {
-			c.answered()
+			c.endFirstAnswers()
 		} else if at.IsZero() || until.Before(at) {
 			at = until
 		}

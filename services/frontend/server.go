@@ -49,11 +49,11 @@ type Server struct {
 	streamLog *slog.Logger // what happens on streams
 	replica   *replica.Replica
 	cache     *content.Cache
-	heads     heads
+	head      headQuery
 	names     *names.Table
-	acceptor  *acceptor
-	gate      *gate
-	opinions  opinions
+	acceptor  *connections
+	admission *admission
+	verdicts  verdictTracker
 	codec     codec
 	health    *health.Server
 	streams   sync.WaitGroup // goroutines of streams, apart from their handlers
@@ -67,7 +67,7 @@ type Server struct {
 	// unpersisted is since when something is served that is not in the store.
 	unpersisted time.Time
 
-	recent  recent
+	recent  recentVersions
 	tracer  *tracer
 	serving atomic.Pointer[replica.State] // nil: nothing yet
 }
@@ -91,10 +91,10 @@ func New(cfg Config) (*Server, error) {
 		cfg:       cfg,
 		streamLog: cfg.Logger.With("component", "xds"),
 		cache:     content.New(),
-		heads:     heads{ask: cfg.Head},
+		head:      headQuery{ask: cfg.Head},
 		names:     names.NewTable(),
 		acceptor:  newAcceptor(cfg.Listeners, cfg.TLSListeners),
-		gate:      newGate(cfg.Limits, cfg.Metrics),
+		admission: newAdmission(cfg.Limits, cfg.Metrics),
 		health:    health.NewServer(),
 		codec:     codec,
 		conns:     make(map[*conn]struct{}),
@@ -105,7 +105,7 @@ func New(cfg Config) (*Server, error) {
 	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
 	s.replica = replica.New(replica.Config{
 		Store: cfg.Store, Logger: cfg.Logger,
-		Serve: s.serveState, OnMismatch: s.rewound, OnChange: s.persistedChanged,
+		Serve: s.serveState, OnMismatch: s.chainRewound, OnChange: s.persistedChanged,
 		Remember: s.remember, Earlier: content.Retained,
 	})
 	return s, nil
@@ -198,7 +198,7 @@ func (s *Server) stop(work context.Context, server *grpc.Server) {
 // drain ends the streams that are there, one after the other, so that they do
 // not all come to the next frontend at once (I38).
 func (s *Server) drain(ctx context.Context) {
-	conns := s.streamsNow()
+	conns := s.openStreams()
 	s.cfg.OnChange(false)
 	for i, c := range conns {
 		c.end(status.Error(codes.Unavailable, errDraining.Error()))
@@ -210,7 +210,7 @@ func (s *Server) drain(ctx context.Context) {
 
 // admit says whether a new stream is taken. If so, whoever runs it says to
 // streams when it has ended.
-func (s *Server) admit() error {
+func (s *Server) begin() error {
 	if err := s.Ready(); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
@@ -240,13 +240,13 @@ func (s *Server) unregister(c *conn) {
 	delete(s.conns, c)
 	s.cfg.Metrics.streams.Set(float64(len(s.conns)))
 	s.mu.Unlock()
-	s.opinions.gone(c)
+	s.verdicts.gone(c)
 	s.cfg.Metrics.age.Observe(time.Since(c.since).Seconds())
 	s.cfg.OnChange(false)
 }
 
 // streamsNow are the streams that have begun and not ended.
-func (s *Server) streamsNow() []*conn {
+func (s *Server) openStreams() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.conns))
@@ -278,7 +278,7 @@ func (s *Server) remember(st *replica.State, changed []index.Input) {
 func (s *Server) serveState(st *replica.State, changed []index.Input) {
 	v := st.Version()
 	had := time.Now()
-	next := servedOf(st, had)
+	next := timesOf(st, had)
 	next.trace = s.tracer.received(st, had)
 	s.recent.add(next) // before anybody is woken who looks for it
 	s.cache.Update(v, timeOf(st.Manifest.GetPublishTime()), st.PushContext, changed)
@@ -316,7 +316,7 @@ func (s *Server) HeadIs(v ident.Position) {
 	s.lag.hears(time.Now(), v)
 }
 
-func (s *Server) rewound(err *store.MismatchError) {
+func (s *Server) chainRewound(err *store.MismatchError) {
 	s.mu.Lock()
 	first := s.mismatch == nil || *s.mismatch != *err
 	s.mismatch = err
@@ -338,7 +338,7 @@ func (s *Server) persistedChanged() {
 
 // recovered keeps an error of the program to the stream in which it happens;
 // failed is told what the client is to see (E40).
-func (s *Server) recovered(failed func(error)) {
+func (s *Server) recoverPanic(failed func(error)) {
 	p := recover()
 	if p == nil {
 		return

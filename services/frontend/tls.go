@@ -66,8 +66,8 @@ func (s *Server) handshakeFailed(from net.Addr, err error) {
 	}
 }
 
-func (s *Server) refusedIdentity(p *proxy.Proxy, address string, err error) {
-	s.cfg.Metrics.impostors.Inc()
+func (s *Server) identityMismatch(p *proxy.Proxy, address string, err error) {
+	s.cfg.Metrics.identityMismatches.Inc()
 	s.streamLog.Warn("a proxy is not who its certificate says; it is refused", "proxy", p.ID, "address", address, "error", err)
 }
 

@@ -10,11 +10,11 @@ import (
 // A version that is not traced costs its responses and ACKs nothing but being
 // looked up.
 func TestUntracedCostsNothing(t *testing.T) {
-	var r recent
-	for seq := range uint64(2 * keptServed) {
-		r.add(served{version: ident.Position{Epoch: 1, Seq: seq}, had: time.Now(), observed: time.Now()})
+	var r recentVersions
+	for seq := range uint64(2 * keptVersions) {
+		r.add(versionTimes{version: ident.Position{Epoch: 1, Seq: seq}, had: time.Now(), observed: time.Now()})
 	}
-	m, newest, sent := NewMetrics(), ident.Position{Epoch: 1, Seq: 2*keptServed - 1}, time.Now()
+	m, newest, sent := NewMetrics(), ident.Position{Epoch: 1, Seq: 2*keptVersions - 1}, time.Now()
 	allocations := testing.AllocsPerRun(100, func() {
 		by := r.find(newest)
 		by.trace.response(ident.EDS, "proxy")
@@ -25,15 +25,15 @@ func TestUntracedCostsNothing(t *testing.T) {
 	if allocations != 0 {
 		t.Errorf("a response and its ACK allocate %.0f times", allocations)
 	}
-	if r.find(ident.Position{Epoch: 1, Seq: keptServed - 1}) != nil {
-		t.Errorf("more than %d versions are kept", keptServed)
+	if r.find(ident.Position{Epoch: 1, Seq: keptVersions - 1}) != nil {
+		t.Errorf("more than %d versions are kept", keptVersions)
 	}
 }
 
 func BenchmarkUntraced(b *testing.B) {
-	var r recent
+	var r recentVersions
 	newest := ident.Position{Epoch: 1, Seq: 1}
-	r.add(served{version: newest, had: time.Now(), observed: time.Now()})
+	r.add(versionTimes{version: newest, had: time.Now(), observed: time.Now()})
 	m, sent := NewMetrics(), time.Now()
 	b.ReportAllocs()
 	for b.Loop() {

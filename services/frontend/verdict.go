@@ -22,32 +22,32 @@ const (
 	maxReason = 1 << 10
 	// hurryPause is how often at most a rejection is reported at once; others
 	// are reported when there is time.
-	hurryPause = 100 * time.Millisecond
+	urgentPause = 100 * time.Millisecond
 )
 
 // opinions finds out what the proxies of this frontend think of resources that
 // some reject, here or elsewhere. While nobody does, it costs nothing.
-type opinions struct {
-	mu        sync.Mutex
-	rejecting map[*conn]struct{} // streams on which something may be rejected
-	suspects  []ident.Rejected   // of which the leader wants to know
-	hurried   time.Time          // when something was last reported at once
+type verdictTracker struct {
+	mu         sync.Mutex
+	rejecting  map[*conn]struct{} // streams on which something may be rejected
+	suspects   []ident.Rejected   // of which the leader wants to know
+	lastUrgent time.Time          // when something was last reported at once
 }
 
 // rejected notes that a stream has rejected something, and says whether to
 // report it at once.
-func (o *opinions) rejected(c *conn) (hurry bool) {
+func (o *verdictTracker) rejected(c *conn) (hurry bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.rejecting == nil {
 		o.rejecting = map[*conn]struct{}{}
 	}
 	o.rejecting[c] = struct{}{}
-	return o.hurry()
+	return o.urgent()
 }
 
 // gone forgets a stream.
-func (o *opinions) gone(c *conn) {
+func (o *verdictTracker) gone(c *conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.rejecting, c)
@@ -55,29 +55,29 @@ func (o *opinions) gone(c *conn) {
 
 // hurry bounds what is reported at once: thousands of proxies may reject one
 // resource. mu is held.
-func (o *opinions) hurry() bool {
+func (o *verdictTracker) urgent() bool {
 	now := time.Now()
-	if now.Sub(o.hurried) < hurryPause {
+	if now.Sub(o.lastUrgent) < urgentPause {
 		return false
 	}
-	o.hurried = now
+	o.lastUrgent = now
 	return true
 }
 
 // suspect makes subjects those of which the leader wants to know. It says
 // whether they are others than before, and whether to report at once.
-func (o *opinions) suspect(subjects []ident.Rejected) (changed, hurry bool) {
+func (o *verdictTracker) suspect(subjects []ident.Rejected) (changed, hurry bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if slices.Equal(o.suspects, subjects) {
 		return false, false
 	}
 	o.suspects = subjects
-	return true, o.hurry()
+	return true, o.urgent()
 }
 
 // known is the streams that may reject something, and the suspects.
-func (o *opinions) known() ([]*conn, []ident.Rejected) {
+func (o *verdictTracker) known() ([]*conn, []ident.Rejected) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Collect(maps.Keys(o.rejecting)), o.suspects
@@ -95,7 +95,7 @@ func (s *Server) Suspects(list []*reportv1.Suspect) {
 		}
 	}
 	slices.SortFunc(subjects, ident.Rejected.Compare)
-	if changed, hurry := s.opinions.suspect(subjects); changed {
+	if changed, hurry := s.verdicts.suspect(subjects); changed {
 		s.cfg.OnChange(hurry)
 	}
 }
@@ -120,8 +120,8 @@ type rejector struct {
 
 // verdicts is what the proxies of conns think of what some reject, and of what
 // the leader suspects: the first hundred, sorted.
-func (s *Server) verdicts(conns []*conn) []*reportv1.Verdict {
-	rejecting, suspects := s.opinions.known()
+func (s *Server) verdictReports(conns []*conn) []*reportv1.Verdict {
+	rejecting, suspects := s.verdicts.known()
 	if len(rejecting) == 0 && len(suspects) == 0 {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (c *conn) rejections() []rejector {
 		}
 	}
 	if len(all) == 0 {
-		c.server.opinions.gone(c)
+		c.server.verdicts.gone(c)
 	}
 	return all
 }
@@ -192,9 +192,9 @@ func (c *conn) count(tallies []*tally) {
 		return
 	}
 	for _, t := range tallies {
-		switch c.state.Opinion(t.t, t.Name, t.Sum) {
-		case stream.NoOpinion:
-		case stream.Undecided:
+		switch c.state.AnswerTo(t.t, t.Name, t.Sum) {
+		case stream.NoAnswer:
+		case stream.Pending:
 			t.undecided++
 		case stream.Applied:
 			t.applied++

@@ -25,17 +25,17 @@ type Cache struct {
 	// for all who have come by then.
 	remaking sync.Mutex
 
-	mu      sync.Mutex // protects what follows; nothing is made under it
-	current point
-	past    []point // newest first
-	entries map[key]*entry
-	idle    map[*entry]struct{} // without users; they go with the next version
-	wanted  map[key]*want       // of which what was served before is to be found out
-	clients map[*Client]struct{}
+	mu         sync.Mutex // protects what follows; nothing is made under it
+	current    servedVersion
+	past       []servedVersion // newest first
+	entries    map[key]*entry
+	idle       map[*entry]struct{}  // without users; they go with the next version
+	pastWanted map[key]*pastContent // of which what was served before is to be found out
+	clients    map[*Client]struct{}
 }
 
 // point is a version of the world.
-type point struct {
+type servedVersion struct {
 	version   ident.Position
 	published time.Time
 	pc        *index.PushContext
@@ -56,14 +56,14 @@ type entry struct {
 	made  *xds.Set // before anything was replaced in it; only under building
 	// history is its Sets, the current one first, as far back as the entry is
 	// there and versions are retained.
-	history []since
+	history []revision
 	// watchers are its users by what they want to know of.
 	watchers map[watch]map[*Client]struct{}
 }
 
 // since is a Set, and the version in which it took its place or at which it
 // was first made.
-type since struct {
+type revision struct {
 	version     ident.Position
 	set         *xds.Set
 	quarantined []string // names that it has something else of, or nothing
@@ -75,12 +75,12 @@ func (e *entry) set() *xds.Set { return e.history[0].set }
 func New() *Cache {
 	pc := index.NewPushContext(world.NewWorld())
 	return &Cache{
-		catalog: xds.NewCatalog(pc),
-		current: point{pc: pc},
-		entries: make(map[key]*entry),
-		idle:    make(map[*entry]struct{}),
-		wanted:  make(map[key]*want),
-		clients: make(map[*Client]struct{}),
+		catalog:    xds.NewCatalog(pc),
+		current:    servedVersion{pc: pc},
+		entries:    make(map[key]*entry),
+		idle:       make(map[*entry]struct{}),
+		pastWanted: make(map[key]*pastContent),
+		clients:    make(map[*Client]struct{}),
 	}
 }
 
@@ -88,11 +88,11 @@ func New() *Cache {
 // PushContext before it. Clients to whom it matters are woken.
 func (c *Cache) Update(v ident.Position, published time.Time, pc *index.PushContext, changed []index.Input) {
 	first := c.Version().IsZero()
-	for _, cl := range c.update(point{version: v, published: published, pc: pc, changed: changed}) {
+	for _, cl := range c.update(servedVersion{version: v, published: published, pc: pc, changed: changed}) {
 		cl.wake()
 	}
 	if first {
-		c.foresee(pc)
+		c.prewarm(pc)
 	}
 }
 
@@ -100,16 +100,16 @@ func (c *Cache) Update(v ident.Position, published time.Time, pc *index.PushCont
 // sees, before the first of them comes: after a restart they all come at once,
 // and other classes share most of it. What nobody has come for goes with the
 // next version.
-func (c *Cache) foresee(pc *index.PushContext) {
+func (c *Cache) prewarm(pc *index.PushContext) {
 	c.mu.Lock()
 	classes := c.current.classes
 	c.mu.Unlock()
 	for _, t := range []proxy.ProxyType{proxy.Sidecar, proxy.Router} {
-		c.found(classes, index.Classify(pc, &proxy.Proxy{Type: t}))
+		c.makeClass(classes, index.Classify(pc, &proxy.Proxy{Type: t}))
 	}
 }
 
-func (c *Cache) update(next point) []*Client {
+func (c *Cache) update(next servedVersion) []*Client {
 	c.building.Lock()
 	defer c.building.Unlock()
 	c.dropIdle()
@@ -120,12 +120,12 @@ func (c *Cache) update(next point) []*Client {
 // change is what an entry has from a version on.
 type change struct {
 	*entry
-	since
+	revision
 	names []string // of the resources that differ from those before
 }
 
 // swap makes what was built what is served, and returns who is to be told.
-func (c *Cache) swap(next point, changes []change) []*Client {
+func (c *Cache) swap(next servedVersion, changes []change) []*Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	same := c.current.pc.SameClasses(next.pc)
@@ -135,7 +135,7 @@ func (c *Cache) swap(next point, changes []change) []*Client {
 	if !c.current.version.IsZero() {
 		c.past = slices.Insert(c.past, 0, c.current)
 		if len(c.past) > Retained {
-			c.past[Retained] = point{}
+			c.past[Retained] = servedVersion{}
 			c.past = c.past[:Retained]
 		}
 	}
@@ -149,7 +149,7 @@ func (c *Cache) swap(next point, changes []change) []*Client {
 		}
 	}
 	for _, ch := range changes {
-		ch.history = slices.Insert(ch.history, 0, ch.since)
+		ch.history = slices.Insert(ch.history, 0, ch.revision)
 		for w, clients := range ch.watchers {
 			if !w.wants(ch.names) {
 				continue

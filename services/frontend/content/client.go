@@ -2,11 +2,13 @@ package content
 
 import (
 	"slices"
+	"time"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/xds"
 )
 
 // Client is one proxy's place in a Cache. One goroutine uses it; Version may
@@ -113,7 +115,7 @@ func (cl *Client) View() View {
 		c.mu.Unlock()
 		class := index.Classify(now.pc, cl.proxy)
 		if !cl.enter(now.classes, class) {
-			c.found(now.classes, class)
+			c.makeClass(now.classes, class)
 		}
 	}
 }
@@ -160,7 +162,7 @@ func (cl *Client) enter(classes uint64, class index.ProxyClass) bool {
 }
 
 // found makes what a class is served, unless classes are others by now.
-func (c *Cache) found(classes uint64, class index.ProxyClass) {
+func (c *Cache) makeClass(classes uint64, class index.ProxyClass) {
 	c.building.Lock()
 	defer c.building.Unlock()
 	c.mu.Lock()
@@ -172,10 +174,10 @@ func (c *Cache) found(classes uint64, class index.ProxyClass) {
 	for t := range ident.ResourceTypes {
 		k := key{t, class.Only(t)}
 		made := c.catalog.Set(k.class, t)
-		first := serve(c.catalog, current, k, made)
+		first := withQuarantine(c.catalog, current, k, made)
 		c.mu.Lock()
 		if c.entries[k] == nil {
-			e := &entry{key: k, made: made, history: []since{first}, watchers: make(map[watch]map[*Client]struct{})}
+			e := &entry{key: k, made: made, history: []revision{first}, watchers: make(map[watch]map[*Client]struct{})}
 			c.entries[k] = e
 			c.idle[e] = struct{}{}
 		}
@@ -232,4 +234,18 @@ func (e *entry) unwatch(w watch, cl *Client) {
 	if len(e.watchers[w]) == 0 {
 		delete(e.watchers, w)
 	}
+}
+
+// View is what one class is served at one version of the world. While content
+// does not change, its Sets are the same pointers in later versions.
+type View struct {
+	Version   ident.Position
+	Published time.Time // by the clock of the leader, for people; zero: not said
+	Sets      [ident.ResourceTypes]*xds.Set
+	// Quarantined are names of which Sets have something else than the world
+	// says, or nothing.
+	Quarantined [ident.ResourceTypes][]string
+	// Until is the newest version at which the client's View before this one was
+	// still all that it should have; zero: there was none.
+	Until ident.Position
 }

@@ -22,7 +22,7 @@ func (cl *Client) Past() iter.Seq[View] {
 		c.mu.Lock()
 		classes, class, past := cl.classes, cl.class, slices.Clone(c.past)
 		c.mu.Unlock()
-		wants := map[key]*want{}
+		wants := map[key]*pastContent{}
 		for _, p := range past {
 			was := class
 			if p.classes != classes {
@@ -38,15 +38,15 @@ func (cl *Client) Past() iter.Seq[View] {
 }
 
 // want is what was served of a key before, of which somebody needs to know.
-type want struct {
+type pastContent struct {
 	newest  ident.Position // up to which history goes; zero: it is not made yet
-	history []since
+	history []revision
 }
 
 // fill gives v what was served to a class at its version, one of those in past,
 // newest first. What nobody was served is made, for all who came meanwhile at
 // once: most of it they have in common.
-func (c *Cache) fill(v *View, class index.ProxyClass, past []point, wants map[key]*want) {
+func (c *Cache) fill(v *View, class index.ProxyClass, past []servedVersion, wants map[key]*pastContent) {
 	if c.known(v, class, wants) {
 		return
 	}
@@ -58,7 +58,7 @@ func (c *Cache) fill(v *View, class index.ProxyClass, past []point, wants map[ke
 }
 
 // known fills v from what is known. If that is not all, the rest is wanted.
-func (c *Cache) known(v *View, class index.ProxyClass, wants map[key]*want) bool {
+func (c *Cache) known(v *View, class index.ProxyClass, wants map[key]*pastContent) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := true
@@ -74,35 +74,35 @@ func (c *Cache) known(v *View, class index.ProxyClass, wants map[key]*want) bool
 			continue
 		}
 		all = false
-		if c.wanted[k] == nil {
-			c.wanted[k] = new(want)
+		if c.pastWanted[k] == nil {
+			c.pastWanted[k] = new(pastContent)
 		}
-		wants[k] = c.wanted[k]
+		wants[k] = c.pastWanted[k]
 	}
 	return all
 }
 
 // remake finds out what was served at the versions in past, which is the newest
 // first, of every key that is wanted, as far back as its entry does not say.
-func (c *Cache) remake(past []point) {
+func (c *Cache) remake(past []servedVersion) {
 	type making struct {
-		*want
+		*pastContent
 		before  ident.Position // the first that is not to be made; zero: all are
 		through ident.Position // the last that was made
 	}
 	wanted := map[key]*making{}
 	c.mu.Lock()
-	for k, w := range c.wanted {
-		m := &making{want: w}
+	for k, w := range c.pastWanted {
+		m := &making{pastContent: w}
 		if e := c.entries[k]; e != nil {
 			m.before = e.history[len(e.history)-1].version
 		}
 		wanted[k] = m
 	}
-	clear(c.wanted)
+	clear(c.pastWanted)
 	c.mu.Unlock()
 
-	histories := make(map[key][]since, len(wanted))
+	histories := make(map[key][]revision, len(wanted))
 	var catalog *xds.Catalog
 	for _, p := range slices.Backward(past) {
 		if catalog == nil {
@@ -115,7 +115,7 @@ func (c *Cache) remake(past []point) {
 				continue
 			}
 			m.through = p.version
-			was := serve(catalog, p, k, catalog.Set(k.class, k.t))
+			was := withQuarantine(catalog, p, k, catalog.Set(k.class, k.t))
 			if h := histories[k]; len(h) == 0 || h[0].set != was.set {
 				histories[k] = slices.Insert(h, 0, was)
 			}
@@ -135,7 +135,7 @@ func (c *Cache) remake(past []point) {
 	}
 }
 
-func at(history []since, v ident.Position) *xds.Set {
+func at(history []revision, v ident.Position) *xds.Set {
 	for _, h := range history {
 		if !v.Less(h.version) {
 			return h.set
@@ -166,7 +166,7 @@ func (c *Cache) trim() {
 	}
 	oldest := c.past[len(c.past)-1].version
 	for _, e := range c.entries {
-		i := slices.IndexFunc(e.history, func(h since) bool { return !oldest.Less(h.version) })
+		i := slices.IndexFunc(e.history, func(h revision) bool { return !oldest.Less(h.version) })
 		if i >= 0 && i < len(e.history)-1 {
 			clear(e.history[i+1:])
 			e.history = e.history[:i+1]

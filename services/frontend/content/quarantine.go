@@ -8,9 +8,9 @@ import (
 
 // serve is what is served of a key at a point where made is what catalog makes
 // of it.
-func serve(catalog *xds.Catalog, p point, k key, made *xds.Set) since {
+func withQuarantine(catalog *xds.Catalog, p servedVersion, k key, made *xds.Set) revision {
 	set, names := catalog.Replace(k.t, made, p.pc.Replacements(k.t, k.class.Release(k.t)))
-	return since{p.version, set, names}
+	return revision{p.version, set, names}
 }
 
 // released says whether something may be in quarantine for who is of the key.
@@ -18,16 +18,16 @@ func (k key) released() bool { return k.class.Release(k.t) != "" }
 
 // changes is which entries have something else at the next point: the catalog
 // makes it, or something else is replaced in what it makes. building is held.
-func (c *Cache) changes(next point, made []xds.Change) []change {
+func (c *Cache) changes(next servedVersion, made []xds.Change) []change {
 	var changes []change
 	for _, m := range made {
 		e := c.entries[key{m.Type, *m.Class}]
 		if e.made = m.Set; !e.key.released() {
-			changes = append(changes, change{e, since{next.version, m.Set, nil}, m.Names})
+			changes = append(changes, change{e, revision{next.version, m.Set, nil}, m.Names})
 		}
 	}
 	for e, was := range c.released() {
-		now := serve(c.catalog, next, e.key, e.made)
+		now := withQuarantine(c.catalog, next, e.key, e.made)
 		if now.set != was.set || !slices.Equal(now.quarantined, was.quarantined) {
 			changes = append(changes, change{e, now, xds.Changed(was.set, now.set)})
 		}
@@ -36,16 +36,16 @@ func (c *Cache) changes(next point, made []xds.Change) []change {
 }
 
 // released is what entries are served for which something may be in quarantine.
-func (c *Cache) released() map[*entry]since {
+func (c *Cache) released() map[*entry]revision {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var all map[*entry]since
+	var all map[*entry]revision
 	for k, e := range c.entries {
 		if !k.released() {
 			continue
 		}
 		if all == nil {
-			all = map[*entry]since{}
+			all = map[*entry]revision{}
 		}
 		all[e] = e.history[0]
 	}

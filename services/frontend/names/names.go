@@ -18,30 +18,30 @@ import (
 // Names is a set of names. Sets of one Table are equal if their pointers are.
 // Nobody writes to it. A nil Names is the empty set.
 type Names struct {
-	list  []string // sorted, without doubles
-	print print
+	list        []string // sorted, without doubles
+	fingerprint fingerprint
 }
 
 // print is what a set is recognised by, in whatever order its names come: the
 // sums of two hashes of each name, of seeds that nobody outside knows. That two
 // sets have one is less likely than that memory fails.
-type print struct {
+type fingerprint struct {
 	a, b  uint64
 	count int
 }
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-func (p print) add(name string) print {
-	return print{p.a + maphash.String(seeds[0], name), p.b + maphash.String(seeds[1], name), p.count + 1}
+func (p fingerprint) add(name string) fingerprint {
+	return fingerprint{p.a + maphash.String(seeds[0], name), p.b + maphash.String(seeds[1], name), p.count + 1}
 }
 
-func (p print) addBytes(name []byte) print {
-	return print{p.a + maphash.Bytes(seeds[0], name), p.b + maphash.Bytes(seeds[1], name), p.count + 1}
+func (p fingerprint) addBytes(name []byte) fingerprint {
+	return fingerprint{p.a + maphash.Bytes(seeds[0], name), p.b + maphash.Bytes(seeds[1], name), p.count + 1}
 }
 
-func (p print) removeBytes(name []byte) print {
-	return print{p.a - maphash.Bytes(seeds[0], name), p.b - maphash.Bytes(seeds[1], name), p.count - 1}
+func (p fingerprint) removeBytes(name []byte) fingerprint {
+	return fingerprint{p.a - maphash.Bytes(seeds[0], name), p.b - maphash.Bytes(seeds[1], name), p.count - 1}
 }
 
 // Len is how many names there are.
@@ -82,24 +82,24 @@ func compareBytes(s string, b []byte) int {
 	return 1
 }
 
-func (n *Names) printed() print {
+func (n *Names) fingerprinted() fingerprint {
 	if n == nil {
-		return print{}
+		return fingerprint{}
 	}
-	return n.print
+	return n.fingerprint
 }
 
 // Table holds what is in use. Any number of goroutines may use it.
 type Table struct {
 	mu     sync.Mutex
-	sets   map[print]weak.Pointer[Names]
+	sets   map[fingerprint]weak.Pointer[Names]
 	shared shared
 }
 
 // NewTable returns an empty Table.
 func NewTable() *Table {
 	return &Table{
-		sets: map[print]weak.Pointer[Names]{},
+		sets: map[fingerprint]weak.Pointer[Names]{},
 		shared: shared{
 			lists:   map[listKey]weak.Pointer[List]{},
 			changes: map[changesKey]weak.Pointer[Changes]{},
@@ -126,7 +126,7 @@ func (t *Table) Intern(w Wire) *Names {
 	if w.Len() == 0 {
 		return nil
 	}
-	var p print
+	var p fingerprint
 	for name := range w.All() {
 		p = p.addBytes(name)
 	}
@@ -157,7 +157,7 @@ func (t *Table) InternList(list []string) *Names {
 	if len(list) == 0 {
 		return nil
 	}
-	var p print
+	var p fingerprint
 	for _, name := range list {
 		p = p.add(name)
 	}
@@ -166,20 +166,20 @@ func (t *Table) InternList(list []string) *Names {
 	if n := t.sets[p].Value(); n != nil {
 		return n
 	}
-	n := &Names{list: list, print: p}
+	n := &Names{list: list, fingerprint: p}
 	t.sets[p] = weak.Make(n)
 	runtime.AddCleanup(n, t.forget, p)
 	return n
 }
 
-func (t *Table) find(p print) *Names {
+func (t *Table) find(p fingerprint) *Names {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.sets[p].Value()
 }
 
 // forget drops what is left of a set, unless it is there anew.
-func (t *Table) forget(p print) {
+func (t *Table) forget(p fingerprint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.sets[p].Value() == nil {
@@ -189,13 +189,13 @@ func (t *Table) forget(p print) {
 
 // With is n and the names in added.
 func (t *Table) With(n *Names, added Wire) *Names {
-	p := n.printed()
+	p := n.fingerprinted()
 	for name := range added.All() {
 		if !n.hasBytes(name) {
 			p = p.addBytes(name)
 		}
 	}
-	if p == n.printed() {
+	if p == n.fingerprinted() {
 		return n
 	}
 	if o := t.find(p); o != nil {
@@ -206,13 +206,13 @@ func (t *Table) With(n *Names, added Wire) *Names {
 
 // Without is n less the names in removed.
 func (t *Table) Without(n *Names, removed Wire) *Names {
-	p := n.printed()
+	p := n.fingerprinted()
 	for name := range removed.All() {
 		if n.hasBytes(name) {
 			p = p.removeBytes(name)
 		}
 	}
-	if p == n.printed() {
+	if p == n.fingerprinted() {
 		return n
 	}
 	if o := t.find(p); o != nil {

@@ -178,7 +178,7 @@ func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) e
 	}
 	received := time.Now()
 	failpoint.At(failpoint.FrontendReceived)
-	if snapshots, ok := follow(have, links); ok {
+	if snapshots, ok := applyLinks(have, links); ok {
 		last := len(links) - 1
 		if r.cfg.Remember != nil && !r.stepped {
 			for i := max(0, last-r.cfg.Earlier); i < last; i++ {
@@ -204,7 +204,7 @@ func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) e
 
 // follow applies links that lead on from st, each to its root: the content of
 // each.
-func follow(st *State, links []store.Update) ([]*store.Snapshot, bool) {
+func applyLinks(st *State, links []store.Update) ([]*store.Snapshot, bool) {
 	if st == nil {
 		return nil, false
 	}

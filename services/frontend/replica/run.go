@@ -25,15 +25,15 @@ const (
 // ends it.
 func (r *Replica) Run(ctx context.Context, chain store.Chain) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.persistAll(ctx) })
+	g.Go(func() error { return r.persistLoop(ctx) })
 	if chain != nil {
-		g.Go(func() error { return r.follow(ctx, chain) })
+		g.Go(func() error { return r.followChain(ctx, chain) })
 	}
 	return g.Wait()
 }
 
 // follow follows the chain, through every failure.
-func (r *Replica) follow(ctx context.Context, chain store.Chain) error {
+func (r *Replica) followChain(ctx context.Context, chain store.Chain) error {
 	pause := retryFirst
 	for ctx.Err() == nil {
 		before := r.state.Load()
@@ -79,7 +79,7 @@ func (r *Replica) followOnce(ctx context.Context, chain store.Chain) error {
 }
 
 // persistAll writes what is served, beside serving it.
-func (r *Replica) persistAll(ctx context.Context) error {
+func (r *Replica) persistLoop(ctx context.Context) error {
 	pause := retryFirst
 	for {
 		select {

@@ -12,30 +12,31 @@ import (
 type TypeContents struct {
 	Type     ident.ResourceType
 	Wildcard bool // all names are subscribed
-	// Resources are what is subscribed, or was sent, sorted by name.
+	// Resources are the subscribed and the sent names, sorted.
 	Resources []ResourceContents
 }
 
 // ResourceContents is what the client was sent of one name.
 type ResourceContents struct {
 	Name string
-	// Sum is that of what was sent last; zero: nothing, or the empty resource.
+	// Sum is the Sum of the resource that was sent last; zero: none, or the
+	// empty resource.
 	Sum xds.Sum
-	// Sent says that something was sent, if only that there is nothing; Applied
-	// that the client has it.
+	// Sent: the client got a response about this name, perhaps that it does not
+	// exist. Applied: the client has ACKed it.
 	Sent, Applied bool
-	// HeldBack says that the client rejected what it should have.
+	// HeldBack: the client rejected the resource that it should have.
 	HeldBack bool
-	// Quarantined says that the client has something else than the world says,
-	// or nothing, because others like it rejected that.
+	// Quarantined: other clients of the same version rejected the resource, so
+	// this one has an earlier resource or none.
 	Quarantined bool
-	// Lingering says that it is gone, and stays until the client does not use
-	// it any more.
+	// Lingering: the resource is removed, and stays until the client no longer
+	// uses it.
 	Lingering bool
 }
 
-// Contents is what the client was sent, of each type for which it asked. It is
-// a copy, made when it is asked for.
+// Contents returns what the client was sent of each type that it requested, as
+// a copy.
 func (s *Stream) Contents() []TypeContents {
 	var all []TypeContents
 	for _, w := range s.watches {
@@ -46,7 +47,7 @@ func (s *Stream) Contents() []TypeContents {
 		if w.whole {
 			c.Resources = w.wholeContents()
 		}
-		for name := range w.holds {
+		for name := range w.heldBack {
 			c.of(name).HeldBack = true
 		}
 		for _, name := range s.view.Quarantined[w.t] {
@@ -56,20 +57,20 @@ func (s *Stream) Contents() []TypeContents {
 		}
 		for i := range c.Resources {
 			r := &c.Resources[i]
-			r.Lingering = s.lingers(w, r.Name)
+			r.Lingering = s.isLingering(w, r.Name)
 		}
 		all = append(all, c)
 	}
 	return all
 }
 
-// lingers says whether the client keeps what is gone: a held cluster with its
-// endpoints, or routes and endpoints in whose place nothing is sent.
-func (s *Stream) lingers(w *watch, name string) bool {
+// isLingering reports whether the client keeps a removed resource: a lingering
+// cluster with its endpoints, or routes and endpoints that nothing replaces.
+func (s *Stream) isLingering(w *watch, name string) bool {
 	if s.view.Sets[w.t].Find(name) != nil {
 		return false
 	}
-	if s.heldResource(w.t, name) != nil {
+	if s.lingeringResource(w.t, name) != nil {
 		return true
 	}
 	if w.whole {
@@ -79,7 +80,7 @@ func (s *Stream) lingers(w *watch, name string) bool {
 	return e.sent != nil && !s.due(w, &e)
 }
 
-// of is what is said of a name, from now on.
+// of returns the entry of a name, which it makes if there is none.
 func (c *TypeContents) of(name string) *ResourceContents {
 	i, ok := findContents(c.Resources, name)
 	if !ok {
@@ -92,7 +93,8 @@ func findContents(in []ResourceContents, name string) (int, bool) {
 	return slices.BinarySearchFunc(in, name, func(r ResourceContents, name string) int { return strings.Compare(r.Name, name) })
 }
 
-// wholeContents is what was sent of a type whose responses hold everything.
+// wholeContents returns what was sent of a type whose responses hold
+// everything.
 func (w *watch) wholeContents() []ResourceContents {
 	var contents []ResourceContents
 	for _, r := range w.list {
@@ -104,13 +106,14 @@ func (w *watch) wholeContents() []ResourceContents {
 	}
 	for _, name := range w.names.List() {
 		if i, ok := findContents(contents, name); !ok {
-			contents = slices.Insert(contents, i, ResourceContents{Name: name, Sent: w.everGot, Applied: w.applied()})
+			contents = slices.Insert(contents, i, ResourceContents{Name: name, Sent: w.gotAll, Applied: w.applied()})
 		}
 	}
 	return contents
 }
 
-// ledgerContents is what was sent of a type whose responses hold what is due.
+// ledgerContents returns what was sent of a type whose responses hold what is
+// due.
 func (w *watch) ledgerContents() []ResourceContents {
 	all := slices.Clone(w.names.List())
 	if w.wildcard && w.sent != nil {

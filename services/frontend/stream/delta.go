@@ -10,11 +10,11 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// wildcard is the name of all resources.
+// wildcard is the name that subscribes to all resources of a type.
 const wildcard = "*"
 
-// subscribeDelta takes in the names of the first request of a type. Clusters
-// and listeners are all of them if none is named (E18).
+// subscribeDelta handles the names of the first request of a type. A request
+// for clusters or listeners that names none asks for all (E18).
 func (s *Stream) subscribeDelta(w *watch, r Request) {
 	all := w.t == ident.CDS || w.t == ident.LDS
 	w.wildcard = all && (r.Names.Len() == 0 || r.Names.Has(wildcard))
@@ -22,8 +22,8 @@ func (s *Stream) subscribeDelta(w *watch, r Request) {
 	w.names = s.cfg.Names.Without(s.cfg.Names.Intern(r.Names), names.Of(wildcard))
 }
 
-// resubscribe takes in a change of the subscription. What is subscribed is
-// always answered, even if it was before.
+// resubscribe changes the subscription. A name that the client subscribes to is
+// always answered, even if it was subscribed before.
 func (s *Stream) resubscribe(w *watch, r Request) {
 	all := w.t == ident.CDS || w.t == ident.LDS
 	if w.unresolved {
@@ -51,9 +51,8 @@ func (s *Stream) resubscribe(w *watch, r Request) {
 	w.ask(slices.Compact(asked))
 }
 
-// unsubscribe takes names out of the subscription; what is known of them is
-// forgotten, unless they are subscribed as some of all: then they are said
-// again.
+// unsubscribe removes names from the subscription and forgets what the client
+// has of them. A name that a wildcard still covers is sent again.
 func (s *Stream) unsubscribe(w *watch, gone names.Wire) {
 	before := w.names
 	if gone.Has(wildcard) {
@@ -71,7 +70,7 @@ func (s *Stream) unsubscribe(w *watch, gone names.Wire) {
 	}
 }
 
-// knownVersions says whether every version that the client named is, or was,
+// knownVersions reports whether every version that the client named is, or was,
 // served here.
 func (s *Stream) knownVersions(w *watch) bool {
 	if w.initial.Len() == 0 || w.hasAllOf(s.view.Sets[w.t]) {
@@ -96,8 +95,8 @@ func (s *Stream) servedEver(t ident.ResourceType, name string, sum xds.Sum, past
 	return s.formerly(t, name, sum, past) != nil
 }
 
-// formerly is what was served of a name at an earlier version, if it has that
-// Sum.
+// formerly returns the resource with that name and Sum from an earlier view, or
+// nil.
 func (s *Stream) formerly(t ident.ResourceType, name string, sum xds.Sum, past *[]content.View) *xds.Resource {
 	if *past == nil {
 		*past = slices.AppendSeq([]content.View{}, s.cfg.Past)
@@ -110,15 +109,14 @@ func (s *Stream) formerly(t ident.ResourceType, name string, sum xds.Sum, past *
 	return nil
 }
 
-// hasAllOf says whether the client came with what the subscription holds in a
-// set, neither more nor less.
+// hasAllOf reports whether the client reconnected with exactly the subscribed
+// resources of a set.
 func (w *watch) hasAllOf(set *xds.Set) bool {
 	sum, ok := w.initial.Sum()
 	if !ok {
 		return false
 	}
-	// That the number is right is looked at too: what is in a sum twice is not
-	// in it.
+	// The sum alone does not do: a version that is added twice cancels itself.
 	if !w.wildcard {
 		return w.initial.Len() == w.names.Len() && sum == w.names.SumIn(set)
 	}
@@ -126,20 +124,19 @@ func (w *watch) hasAllOf(set *xds.Set) bool {
 	return ok && w.initial.Len() == len(set.Resources) && sum == set.Sum
 }
 
-// resolveDelta decides what the first answer is: what differs from what the
-// client came with. It removes no clusters (E7).
+// resolveDelta decides on the first response: what differs from what the client
+// has. It removes no clusters (E7).
 func (s *Stream) resolveDelta(now time.Time, w *watch) {
 	s.resume(now, w)
 	if len(w.asked) > 0 {
-		// Subscribed again, or no longer by name, while it was not known what
-		// the client has.
+		// The subscription changed before it was known what the client has.
 		slices.Sort(w.asked)
 		w.ask(slices.DeleteFunc(slices.Compact(w.asked), func(name string) bool { return !w.covers(name) }))
 		w.asked = nil
 	}
 }
 
-// resume makes of what the client came with what is known of it.
+// resume fills the ledger with what the client named in its first request.
 func (s *Stream) resume(now time.Time, w *watch) {
 	initial, set := w.initial, s.view.Sets[w.t]
 	w.initial = names.Versions{}
@@ -147,8 +144,8 @@ func (s *Stream) resume(now time.Time, w *watch) {
 		w.mayHave(set)
 		return // everything
 	}
-	// Endpoints are answered whole unless the clusters were asked for and are
-	// current (E9).
+	// Endpoints are answered whole unless the client requested its clusters
+	// on this stream and they are current (E9).
 	whole := s.cfg.GRPC || w.t == ident.EDS && !s.cdsCurrent
 	w.initial = initial
 	current := w.hasAllOf(set)
@@ -173,12 +170,13 @@ func (s *Stream) resume(now time.Time, w *watch) {
 	}
 	w.mayHave(set)
 	if w.t == ident.CDS {
-		s.holdRemoved(now, s.view)
+		s.lingerRemoved(now, s.view)
 		s.findEndpoints()
 	}
 }
 
-// mayHave makes what was sent unasked be sent again, or removed if it is gone.
+// mayHave sends again what was sent before the client asked for the type, or
+// removes it if it no longer exists.
 func (w *watch) mayHave(set *xds.Set) {
 	for _, c := range w.crossed {
 		if !w.covers(c.name) {
@@ -193,10 +191,10 @@ func (w *watch) mayHave(set *xds.Set) {
 	w.crossed = nil
 }
 
-// findEndpoints looks for those of held clusters in earlier versions.
+// findEndpoints looks in earlier views for the endpoints of lingering clusters.
 func (s *Stream) findEndpoints() {
-	for i := range s.held {
-		h := &s.held[i]
+	for i := range s.lingering {
+		h := &s.lingering[i]
 		name := h.cluster.Endpoints()
 		if name == "" || h.endpoints != nil {
 			continue
@@ -209,8 +207,8 @@ func (s *Stream) findEndpoints() {
 	}
 }
 
-// listed makes the ledger say what the client came with. Where that is none of
-// what is served, or was, only its name is known.
+// listed fills the ledger with the versions that the client named. If a version
+// is neither served nor was served, only the name of the resource is known.
 func (s *Stream) listed(w *watch, initial names.Versions, set *xds.Set) {
 	had := make(map[string]*xds.Resource, initial.Len())
 	var past []content.View

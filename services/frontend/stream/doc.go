@@ -1,20 +1,34 @@
-// Package stream is the state machine of one stream, state of the world or
-// delta, ADS or for one type: what to send next, given what was requested, what
-// is served, and the time. It knows no gRPC and has no clock. A Stream is used
-// by one goroutine at a time, under a lock of its owner's:
+// Package stream is the state machine of one xDS stream, state of the world
+// (SotW) or delta, ADS or for a single type. It decides what to send next from
+// the client's requests, the served view and the time. It knows no gRPC and has
+// no clock. One goroutine at a time uses a Stream; its owner locks it:
 //
 //	s := stream.New(cfg, view)    // with the node of the first request
-//	s.Request(now, r)             // whatever is received
-//	s.Update(now, view)           // whatever is served from now on
+//	s.Request(now, r)             // each request that is received
+//	s.Update(now, view)           // each new view that is served
 //	for {                         // after each of these, and at s.Wake()
-//		r, ok := s.Next(now)      // to be sent, one after the other
+//		r, ok := s.Next(now)      // send the responses one after the other
 //	}
-//	s.Status()                    // when somebody asks
+//	s.Status()                    // for reports
 //
 // A Stream compares what the client should have with what it was sent, so a
-// slow client gets the latest state and never a queue. The order of types is
-// make before break: clusters, their endpoints, listeners, routes; clusters
-// that are gone stay until nothing refers to them any more. Rules that come
-// from what a real Envoy does are marked with their row in ../FACTS.md: E1 to
-// E45, and G1 to G15 for gRPC clients.
+// slow client gets the latest state and never a queue. The order is make before
+// break: clusters, their endpoints, listeners, routes. A removed cluster
+// lingers until nothing refers to it. IDs such as E16 (Envoy) and G8 (gRPC)
+// name rows of the list of facts about real clients.
+//
+// Where to look:
+//
+//	stream.go      requests, views, order of types, timers
+//	watch.go       one type's subscription and what its client was sent
+//	ledger.go      what the client has, by name
+//	push.go        responses that hold everything (SotW CDS and LDS)
+//	pushdue.go     responses that hold what is due (all others)
+//	acknack.go     ACKs and NACKs, resources held back
+//	bisect.go      the search for the culprit after a NACK
+//	linger.go      removed clusters that stay with the client
+//	resume.go      first responses to a client that reconnects
+//	delta.go       subscriptions and reconnects of the delta protocol
+//	rejections.go  what the leader learns about rejections
+//	status.go, contents.go  what reports and debug pages show
 package stream

@@ -463,7 +463,7 @@ func (c *chaosClient) compare() {
 		}
 		for name := range c.has[t] {
 			// A cluster may stay for a route that is gone and serves on.
-			if whole && view.Sets[t].Find(name) == nil && (t == ident.LDS || c.stream.Status().Held == 0) {
+			if whole && view.Sets[t].Find(name) == nil && (t == ident.LDS || c.stream.Status().Lingering == 0) {
 				c.t.Errorf("%s %s is gone, and the client has it", t, name)
 			}
 		}

@@ -9,47 +9,47 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// ledger is what is known of the client, by name, where a response holds what
-// is due: EDS and RDS, and in delta all types.
+// ledger records, by name, what the client has of a type whose responses hold
+// what is due: EDS and RDS, and every type in delta.
 //
-// As long as nothing special has happened that is a subscription and two Sets:
-// of every name the client was sent what one holds, and has applied what the
-// other holds. An entry says what is known of a name where that is not true. It
-// goes when it is true again, so a stream at rest has none.
+// Usually it is a subscription and two Sets: the client was sent sent and has
+// applied acked, for every subscribed name. An entry records a name for which
+// that is not true, and is dropped when it is true again. An idle stream has no
+// entries.
 type ledger struct {
 	names    *names.Names
 	wildcard bool // every name
-	// What was sent, and last applied, of names without an entry; nil: nothing
-	// was. An absent name was sent as that.
+	// What was sent, and last applied, of names without an entry; nil: nothing.
+	// A name that is not in sent was answered as absent.
 	sent, acked *xds.Set
-	// sum is that of the names in sent.
+	// sum is the Sum of the names in sent.
 	sum     xds.Sum
 	entries []entry // by name
 }
 
-// entry is what is known of one name.
+// entry records what the client has of one name.
 type entry struct {
 	name string
 	// What was last sent, and last applied; nil: nothing, or the empty
 	// resource.
 	sent, acked *xds.Resource
-	answered    bool // something was sent, or is known to be there
+	answered    bool // sent is what the client was sent, or reconnected with
 	applied     bool // acked is what the client has
-	owed        bool // to be sent even if it is what was sent
-	ahead       bool // pushed before it was asked for
-	lost        bool // the response that held it is forgotten
+	owed        bool // send it even if the client was sent it before
+	ahead       bool // pushed before the client requested it
+	lost        bool // the response that held it fell out of unanswered
 }
 
 func compareEntry(e entry, name string) int { return strings.Compare(e.name, name) }
 
-// covers says whether a name is subscribed.
+// covers reports whether a name is subscribed.
 func (l *ledger) covers(name string) bool { return l.wildcard || l.names.Has(name) }
 
 func (l *ledger) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(l.entries, name, compareEntry)
 }
 
-// entry is that of a name, or nil.
+// entry returns the entry of a name, or nil.
 func (l *ledger) entry(name string) *entry {
 	if len(l.entries) == 0 {
 		return nil
@@ -60,7 +60,7 @@ func (l *ledger) entry(name string) *entry {
 	return nil
 }
 
-// state is what is known of a name.
+// state returns what the client has of a name.
 func (l *ledger) state(name string) entry {
 	if e := l.entry(name); e != nil {
 		return *e
@@ -71,8 +71,7 @@ func (l *ledger) state(name string) entry {
 	return l.implied(name)
 }
 
-// implied is what the Sets say of a subscribed name.
-
+// implied returns what the Sets say about a subscribed name.
 func (l *ledger) implied(name string) entry {
 	e := entry{name: name}
 	if l.sent != nil {
@@ -84,8 +83,8 @@ func (l *ledger) implied(name string) entry {
 	return e
 }
 
-// except returns the entry of a name, which is made if there is none. It is
-// good until the next call.
+// except returns the entry of a name, which it makes if there is none. The
+// pointer is valid until the next call.
 func (l *ledger) except(name string) *entry {
 	i, ok := l.find(name)
 	if !ok {
@@ -94,7 +93,7 @@ func (l *ledger) except(name string) *entry {
 	return &l.entries[i]
 }
 
-// exceptAll makes an entry for each of many names, which are sorted.
+// exceptAll makes an entry for each of many sorted names.
 func (l *ledger) exceptAll(sorted iter.Seq[string]) {
 	merged := make([]entry, 0, len(l.entries)+8)
 	left := l.entries
@@ -110,8 +109,8 @@ func (l *ledger) exceptAll(sorted iter.Seq[string]) {
 	l.entries = append(merged, left...)
 }
 
-// forget drops what is known of names; without an entry they are unknown only
-// if they are not subscribed.
+// forget drops entries. A subscribed name without an entry has what the Sets
+// say.
 func (l *ledger) forget(drop func(*entry) bool) {
 	l.entries = slices.DeleteFunc(l.entries, func(e entry) bool { return drop(&e) })
 	if len(l.entries) == 0 {
@@ -119,9 +118,9 @@ func (l *ledger) forget(drop func(*entry) bool) {
 	}
 }
 
-// settle drops the entries that say nothing else than the Sets; no response
-// may be without an answer.
-func (l *ledger) settle() {
+// dropNeedless drops the entries that say what the Sets say. Every response
+// must have been answered.
+func (l *ledger) dropNeedless() {
 	if l.sent == nil {
 		return
 	}
@@ -138,8 +137,8 @@ func (l *ledger) settle() {
 	})
 }
 
-// subscribe makes n the subscription. What is new is not answered yet, unless
-// it was pushed ahead; of what leaves nothing is known any more.
+// subscribe replaces the subscription by n. A new name is unanswered unless it
+// was pushed ahead; a name that leaves is forgotten.
 func (l *ledger) subscribe(n *names.Names) {
 	old := l.names
 	l.names = n
@@ -148,7 +147,7 @@ func (l *ledger) subscribe(n *names.Names) {
 		l.entries[i].ahead = false
 	}
 	if l.sent == nil && l.acked == nil {
-		return // nothing is answered
+		return // nothing was answered yet
 	}
 	var added []string
 	compareNames(old.List(), n.List(), func(name string, is bool) {
@@ -162,7 +161,7 @@ func (l *ledger) subscribe(n *names.Names) {
 	l.ask(added)
 }
 
-// ask makes names that are sorted to be answered as if they were asked for the
+// ask makes sorted names unanswered, as if the client requested them for the
 // first time.
 func (l *ledger) ask(sorted []string) {
 	if (l.sent != nil || l.acked != nil) && len(sorted) > 0 {
@@ -175,8 +174,8 @@ func (l *ledger) ask(sorted []string) {
 	}
 }
 
-// compareNames calls differ with each name that is in one of two sorted lists
-// only; is says that it is in next.
+// compareNames calls differ with each name that only one of two sorted lists
+// has; is reports that next has it.
 func compareNames(old, next []string, differ func(name string, is bool)) {
 	for len(old) > 0 || len(next) > 0 {
 		switch {

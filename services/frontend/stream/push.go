@@ -9,13 +9,14 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// taint marks versions after a NACK: no canonical version looks like it, so
-// every frontend answers a client that names one whole. The nonce is in such a
-// version too, so that an ACK of one response cannot pass for that of another.
+// taint begins the versions of responses after a NACK. No version of a set
+// looks like it, so every frontend answers a client that names one whole. Such
+// a version has the nonce in it too, so that the ACK of one response cannot
+// pass for the ACK of another.
 const taint = "nack-"
 
-// maxGRPC is the size of the largest response that is sent to a gRPC client,
-// which can receive 4 MiB (G11); what is left is for the head.
+// maxGRPC is the size of the largest response for a gRPC client, which can
+// receive 4 MiB (G11). The rest is for the head of the message.
 const maxGRPC = 4<<20 - 16<<10
 
 // push returns the next response of a type, if one is due.
@@ -32,20 +33,21 @@ func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
 	return s.pushDue(now, w)
 }
 
-// want is what the client should have of a name: nil for nothing, or the empty
-// resource.
+// want returns the resource that the client should have under a name; nil:
+// none, or the empty resource.
 func (s *Stream) want(w *watch, name string) *xds.Resource {
 	r := s.view.Sets[w.t].Find(name)
 	if r == nil {
-		r = s.heldResource(w.t, name)
+		r = s.lingeringResource(w.t, name)
 	}
-	if h, ok := w.holds[name]; ok && h.bad.Same(r) {
+	if h, ok := w.heldBack[name]; ok && h.bad.Same(r) {
 		return h.good
 	}
 	return r
 }
 
-// desiredSum is the Sum of what the client should have of CDS or LDS.
+// desiredSum returns the Sum of the clusters or listeners that the client
+// should have.
 func (s *Stream) desiredSum(w *watch) xds.Sum {
 	set := s.view.Sets[w.t]
 	if !w.wildcard {
@@ -65,11 +67,11 @@ func (s *Stream) desiredSum(w *watch) xds.Sum {
 		}
 	}
 	if w.t == ident.CDS {
-		for _, h := range s.held {
+		for _, h := range s.lingering {
 			change(nil, s.want(w, h.cluster.Name))
 		}
 	}
-	for name := range w.holds {
+	for name := range w.heldBack {
 		if r := set.Find(name); r != nil {
 			change(r, s.want(w, name))
 		}
@@ -77,7 +79,7 @@ func (s *Stream) desiredSum(w *watch) xds.Sum {
 	return sum
 }
 
-// desiredList is what the client should have of CDS or LDS.
+// desiredList returns the clusters or listeners that the client should have.
 func (s *Stream) desiredList(w *watch) []*xds.Resource {
 	set := s.view.Sets[w.t]
 	if !w.wildcard {
@@ -89,19 +91,19 @@ func (s *Stream) desiredList(w *watch) []*xds.Resource {
 		}
 		return list
 	}
-	var own []*xds.Resource // held clusters, sorted
+	var own []*xds.Resource // lingering clusters, sorted
 	if w.t == ident.CDS {
-		for _, h := range s.held {
+		for _, h := range s.lingering {
 			own = append(own, h.cluster)
 		}
 	}
-	if len(own) == 0 && len(w.holds) == 0 {
+	if len(own) == 0 && len(w.heldBack) == 0 {
 		return set.Resources
 	}
 	list := merge(set.Resources, own)
 	kept := list[:0]
 	for _, r := range list {
-		if len(w.holds) > 0 {
+		if len(w.heldBack) > 0 {
 			r = s.want(w, r.Name)
 		}
 		if r != nil {
@@ -111,7 +113,7 @@ func (s *Stream) desiredList(w *watch) []*xds.Resource {
 	return kept
 }
 
-// merge makes one sorted list of two without common names.
+// merge returns one sorted list of two that have no name in common.
 func merge(a, b []*xds.Resource) []*xds.Resource {
 	all := make([]*xds.Resource, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
@@ -124,8 +126,8 @@ func merge(a, b []*xds.Resource) []*xds.Resource {
 	return append(append(all, a...), b...)
 }
 
-// version is the version, in a response of that nonce, of what the client
-// should have of the type.
+// version returns the version of what the client should have of the type, for a
+// response with that nonce.
 func (s *Stream) version(w *watch, nonce string) string {
 	var sum xds.Sum
 	switch {
@@ -142,8 +144,8 @@ func (s *Stream) version(w *watch, nonce string) string {
 	return sum.String()
 }
 
-// subscriptionSum is the Sum of what the client should have of EDS or RDS, what
-// was pushed ahead included.
+// subscriptionSum returns the Sum of the endpoints or routes that the client
+// should have, including those that were pushed ahead.
 func (s *Stream) subscriptionSum(w *watch) xds.Sum {
 	if w.sent == nil {
 		return w.names.SumIn(s.view.Sets[w.t])
@@ -159,7 +161,8 @@ func (s *Stream) subscriptionSum(w *watch) xds.Sum {
 	return sum
 }
 
-// pushWhole sends everything of CDS or LDS if that is not what was sent.
+// pushWhole sends all clusters or all listeners if they differ from the last
+// response.
 func (s *Stream) pushWhole(now time.Time, w *watch) (Response, bool) {
 	if w.empty() {
 		w.dirty, w.owed = false, false
@@ -167,34 +170,34 @@ func (s *Stream) pushWhole(now time.Time, w *watch) (Response, bool) {
 	}
 	s.nextTrial(w)
 	sum := s.desiredSum(w)
-	for w.everGot && !w.owed && sum == w.listSum {
+	for w.gotAll && !w.owed && sum == w.listSum {
 		if !s.nextTrial(w) {
 			w.dirty = false
 			return Response{}, false
 		}
 		sum = s.desiredSum(w)
 	}
-	if w.refused == sum && sum != (xds.Sum{}) {
+	if w.oversize == sum && sum != (xds.Sum{}) {
 		w.dirty = false
 		return Response{}, false
 	}
 	l := s.cfg.Names.List(w.t, sum, func() []*xds.Resource { return s.desiredList(w) })
 	if size := sizeOf(l.Resources); s.cfg.GRPC && size > maxGRPC {
-		w.refused, w.dirty = sum, false
+		w.oversize, w.dirty = sum, false
 		s.cfg.Observe(Event{Kind: TooLarge, Type: w.t, Size: size})
 		return Response{}, false
 	}
-	w.refused = xds.Sum{}
+	w.oversize = xds.Sum{}
 	o := outstanding{list: l.Resources, sum: sum}
 	if w.t == ident.CDS {
-		cold := !w.everGot && w.claimed == ""
+		cold := !w.gotAll && w.claimed == ""
 		o.secrets = s.clustersSent(now, w, cold, func(each func(was, is *xds.Resource)) { names.Compare(w.list, l.Resources, each) })
 	}
-	w.list, w.listSum, w.everGot, w.owed, w.dirty = l.Resources, sum, true, false, false
+	w.list, w.listSum, w.gotAll, w.owed, w.dirty = l.Resources, sum, true, false, false
 	return s.respond(now, w, o, &l.Memo), true
 }
 
-// sizeOf is how many bytes resources take in a response.
+// sizeOf returns how many bytes resources take in a response.
 func sizeOf(list []*xds.Resource) int {
 	size := 0
 	for _, r := range list {
@@ -203,9 +206,10 @@ func sizeOf(list []*xds.Resource) int {
 	return size
 }
 
-// clustersSent does what a response of CDS brings with it: the endpoints of
-// every added or changed cluster follow at once (E2), and what may name one
-// that is slow to warm waits. It says whether an added one waits for secrets.
+// clustersSent does what must follow a CDS response: the endpoints of every
+// added or changed cluster are owed at once (E2), and listeners and routes wait
+// for clusters that are slow to warm. It reports whether an added cluster waits
+// for secrets.
 func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, sent func(each func(was, is *xds.Resource))) (secrets bool) {
 	eds := s.watches[ident.EDS]
 	var owed []string
@@ -218,7 +222,7 @@ func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, sent func(each
 		}
 		secrets = secrets || is.Secrets()
 		if is.SlowWarm() && was == nil && !cold {
-			s.gateUntil = now.Add(warmWait)
+			s.warmUntil = now.Add(warmWait)
 		}
 	})
 	switch {
@@ -236,17 +240,19 @@ func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, sent func(each
 	return secrets
 }
 
-// oweEndpoints makes endpoints be sent. Only what is requested may be pushed to
-// gRPC (G3); Envoy asks for them as soon as it has the cluster.
+// oweEndpoints marks endpoints to be sent. A gRPC client accepts only endpoints
+// that it requested (G3); Envoy requests them as soon as it has the cluster, so
+// they are pushed ahead.
 func (s *Stream) oweEndpoints(eds *watch, owed []string) {
 	if len(owed) > 0 {
 		eds.owe(owed, !s.cfg.GRPC)
 	}
 }
 
-// due says whether a name is to be sent, if only as removed.
+// due reports whether the next response must hold this name, perhaps as
+// removed.
 func (s *Stream) due(w *watch, e *entry) bool {
-	if w.holds[e.name].trial {
+	if w.heldBack[e.name].trial {
 		return false
 	}
 	if e.owed || !e.answered {
@@ -257,8 +263,8 @@ func (s *Stream) due(w *watch, e *entry) bool {
 	case r != nil || e.sent == nil:
 		return !r.Same(e.sent)
 	case w.t == ident.RDS:
-		// A route configuration that is gone serves on where it is still used
-		// (E6): nothing takes its place.
+		// A listener may still use a removed route configuration (E6), so
+		// nothing replaces it.
 		return false
 	case w.t == ident.EDS:
 		return s.clusterWaitsFor(e.name)
@@ -266,14 +272,15 @@ func (s *Stream) due(w *watch, e *entry) bool {
 	return true
 }
 
-// clusterWaitsFor says whether the client has a cluster with these endpoints,
-// as far as that is known.
+// clusterWaitsFor reports whether the client has, or may have, a cluster with
+// these endpoints.
 func (s *Stream) clusterWaitsFor(endpoints string) bool {
 	waits := func(r *xds.Resource) bool { return r != nil && r.Endpoints() == endpoints }
 	w := s.watches[ident.CDS]
 	switch {
 	case w == nil && s.cfg.Only != nil:
-		// Clusters have a stream of their own, where one that is gone lingers.
+		// The client has its clusters from another stream, where removed ones
+		// linger.
 		clusters := s.view.Sets[ident.CDS]
 		return waits(clusters.Find(endpoints)) || slices.ContainsFunc(clusters.Resources, waits)
 	case w == nil:
@@ -303,7 +310,7 @@ func (s *Stream) respond(now time.Time, w *watch, o outstanding, memo *names.Mem
 	w.lastNonce = o.nonce
 	w.remember(o)
 	w.status.sent, w.status.sentVersion, w.status.sentTime = o.world, o.version, now
-	s.spoken = true
+	s.responded = true
 	return Response{
 		Type: w.t, Delta: s.cfg.Delta, Version: o.version, Nonce: o.nonce,
 		Resources: o.list, Memo: memo, Removed: o.removed, Cause: cause,

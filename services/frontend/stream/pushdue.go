@@ -10,13 +10,13 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// batch is what goes into one response of a type of which responses hold what
-// is due.
+// batch is the content of one response that holds what is due.
 type batch struct {
 	list []*xds.Resource
-	// old is what was sent before of what is in list; nil: nothing of any.
+	// old has, for each resource in list, the one that was sent before; nil:
+	// none was.
 	old     []*xds.Resource
-	memo    *names.Memo // of list, where streams share it
+	memo    *names.Memo // of list, if streams share it; else nil
 	removed []string
 }
 
@@ -35,8 +35,8 @@ func (s *Stream) pushDue(now time.Time, w *watch) (Response, bool) {
 	}
 	if len(b.list)+len(b.removed) == 0 && !(first && w.wildcard) {
 		w.dirty = false
-		if len(w.sentOut) == 0 {
-			w.settle()
+		if len(w.unanswered) == 0 {
+			w.dropNeedless()
 		}
 		return Response{}, false
 	}
@@ -59,8 +59,8 @@ func (s *Stream) pushDue(now time.Time, w *watch) (Response, bool) {
 	return s.respond(now, w, o, b.memo), true
 }
 
-// advanceTo makes set what was sent of names without an entry, and returns what
-// is to be sent for that to be true.
+// advanceTo makes set what was sent of the names without an entry, and returns
+// the resources that must be sent for that.
 func (s *Stream) advanceTo(w *watch, set *xds.Set) batch {
 	var b batch
 	switch {
@@ -73,14 +73,14 @@ func (s *Stream) advanceTo(w *watch, set *xds.Set) batch {
 	return b
 }
 
-// firstAnswer is everything that is subscribed.
+// firstAnswer returns everything that is subscribed.
 func (s *Stream) firstAnswer(w *watch, set *xds.Set) batch {
-	for name := range w.holds {
+	for name := range w.heldBack {
 		if w.covers(name) {
 			w.except(name)
 		}
 	}
-	for name := range s.heldNames(w.t) {
+	for name := range s.lingeringNames(w.t) {
 		if w.covers(name) {
 			w.except(name)
 		}
@@ -92,7 +92,7 @@ func (s *Stream) firstAnswer(w *watch, set *xds.Set) batch {
 	}
 	l := s.cfg.Names.List(w.t, sum, func() []*xds.Resource { return selected(w, set) })
 	if w.t == ident.CDS || w.t == ident.LDS {
-		// Names that are not there are removed (E22).
+		// A name without a resource is answered as removed (E22).
 		w.names.Select(set, func(name string, r *xds.Resource) {
 			if r == nil {
 				w.except(name).answered = false
@@ -111,8 +111,8 @@ func (s *Stream) firstAnswer(w *watch, set *xds.Set) batch {
 	return b
 }
 
-// selected is the subscribed resources in a set, of EDS and RDS with the empty
-// ones that answer unknown names.
+// selected returns the subscribed resources in a set; of EDS and RDS also the
+// empty ones that answer unknown names.
 func selected(w *watch, set *xds.Set) []*xds.Resource {
 	if w.wildcard {
 		return set.Resources
@@ -129,8 +129,8 @@ func selected(w *watch, set *xds.Set) []*xds.Resource {
 	return list
 }
 
-// changes is what is subscribed and differs from what was sent. What needs a
-// closer look gets an entry.
+// changes returns the subscribed resources that differ from those that were
+// sent. A name that needs a closer look gets an entry instead.
 func (s *Stream) changes(w *watch, set *xds.Set) batch {
 	ch := s.cfg.Names.Changes(w.sent, set)
 	for _, r := range ch.Gone {
@@ -145,7 +145,7 @@ func (s *Stream) changes(w *watch, set *xds.Set) batch {
 			all = false
 			continue
 		}
-		if _, held := w.holds[r.Name]; held {
+		if _, held := w.heldBack[r.Name]; held {
 			w.except(r.Name)
 		}
 		w.sum = w.sum.Add(names.SumOf(r.Name, ch.Old[i])).Add(r.Sum)
@@ -163,7 +163,7 @@ func (s *Stream) changes(w *watch, set *xds.Set) batch {
 	return b
 }
 
-// oweAll makes entries of everything where all of it is to be sent again.
+// oweAll makes entries for everything if all of it must be sent again.
 func (s *Stream) oweAll(w *watch) {
 	if !w.owed {
 		return
@@ -194,8 +194,7 @@ func (s *Stream) takeEntries(w *watch, b batch) batch {
 		e.sent, e.answered, e.owed, e.lost = r, true, false, false
 		switch {
 		case r != nil && r.Pieces == nil:
-			// It stays with a resuming client, although its content is not
-			// known here.
+			// A resuming client keeps a resource whose content is unknown here.
 			e.acked, e.applied = r, true
 		case r != nil || w.t == ident.EDS || w.t == ident.RDS:
 			if r == nil {
@@ -209,7 +208,7 @@ func (s *Stream) takeEntries(w *watch, b batch) batch {
 	return b
 }
 
-// insert adds one resource to b, whose list is its own from then on.
+// insert adds one resource to b, which then has a list of its own.
 func (b batch) insert(r, was *xds.Resource) batch {
 	if b.memo != nil {
 		b.list, b.old, b.memo = slices.Clone(b.list), slices.Clone(b.old), nil
@@ -226,7 +225,7 @@ func (b batch) insert(r, was *xds.Resource) batch {
 	return b
 }
 
-// postpone leaves out of b what makes it too large for a gRPC client.
+// postpone leaves for later what makes b too large for a gRPC client.
 func (w *watch) postpone(b batch, first bool) batch {
 	size := 0
 	for i, r := range b.list {
@@ -246,8 +245,8 @@ func (w *watch) postpone(b batch, first bool) batch {
 	return b
 }
 
-// takeBack takes additions of clusters back that the client did not answer
-// (E16); they are offered again right after.
+// takeBack removes added clusters that the client did not answer (E16); they
+// are offered again right after.
 func (s *Stream) takeBack(now time.Time, w *watch) Response {
 	o := outstanding{removed: w.retake, set: w.sent}
 	for _, name := range w.retake {

@@ -10,15 +10,16 @@ import (
 )
 
 // How long a client that names versions unknown here waits for its first
-// answer: while this frontend catches up with the head, or while nobody can be
-// asked for it.
+// response: while this frontend catches up with the head of the chain, or while
+// the bus that could tell the head is away.
 const (
 	catchUp = 2 * time.Second
 	busAway = 30 * time.Second
 )
 
-// headCheck is what a stream does about versions that are unknown here: they
-// may be newer than what is served, and older content never follows newer.
+// headCheck is the wait for the head of the chain. Versions that are unknown
+// here may be newer than the served one, and older content must never follow
+// newer.
 type headCheck struct {
 	waiting bool
 	done    bool
@@ -27,19 +28,20 @@ type headCheck struct {
 	until   time.Time
 }
 
-// WantsHead says whether nothing is answered before HeadConfirmed, or HeadAway
-// and some time.
+// WantsHead reports whether the stream answers nothing until HeadConfirmed is
+// called, or until some time after HeadAway.
 func (s *Stream) WantsHead() bool { return s.head.waiting }
 
-// HeadConfirmed says that what is served is the head of the version chain, or
-// newer than it was when WantsHead began to say true.
+// HeadConfirmed tells the stream that the served version is at least as new as
+// the head was when WantsHead became true.
 func (s *Stream) HeadConfirmed(now time.Time) {
 	if s.head.waiting {
-		s.settled(now)
+		s.headResolved(now)
 	}
 }
 
-// HeadAway says that the head cannot be asked for. HeadConfirmed may follow.
+// HeadAway tells the stream that the head cannot be found out now.
+// HeadConfirmed may follow.
 func (s *Stream) HeadAway() {
 	if s.head.waiting && !s.head.away {
 		s.head.away = true
@@ -47,21 +49,20 @@ func (s *Stream) HeadAway() {
 	}
 }
 
-func (s *Stream) settled(now time.Time) {
+func (s *Stream) headResolved(now time.Time) {
 	s.head = headCheck{done: true}
 	s.resolve(now)
 }
 
-// check starts waiting for the head if the version that the client named is
-// unknown.
+// check starts the wait for the head if the client named an unknown version.
 func (s *Stream) check(now time.Time, w *watch) {
 	if !s.head.done && !s.head.waiting && !s.known(w) {
 		s.head = headCheck{waiting: true, since: now, until: now.Add(catchUp)}
 	}
 }
 
-// known says whether the versions that the client named tell that what it has
-// is not newer than what is served.
+// known reports whether the client named only versions that are not newer than
+// the served one.
 func (s *Stream) known(w *watch) bool {
 	if s.cfg.Delta {
 		return s.knownVersions(w)
@@ -74,7 +75,7 @@ func (s *Stream) known(w *watch) bool {
 	return ok
 }
 
-// versionAt is the canonical version of the subscription in a view.
+// versionAt returns the version of the subscription in a view.
 func (w *watch) versionAt(v content.View) string {
 	if w.wildcard {
 		return v.Sets[w.t].Sum.String()
@@ -82,8 +83,9 @@ func (w *watch) versionAt(v content.View) string {
 	return w.names.SumIn(v.Sets[w.t]).String()
 }
 
-// pastOf is the newest earlier version in which the client's was the current
-// one. A client that names none costs no look at them: they may have to be made.
+// pastOf returns the newest earlier view with the version that the client
+// named. If it named none, no earlier view is looked at, because views may have
+// to be made.
 func (s *Stream) pastOf(w *watch) (content.View, bool) {
 	if w.claimed == "" {
 		return content.View{}, false
@@ -96,8 +98,7 @@ func (s *Stream) pastOf(w *watch) (content.View, bool) {
 	return content.View{}, false
 }
 
-// resolve decides, for every type that was requested, what its first answer
-// is.
+// resolve decides on the first response of every requested type.
 func (s *Stream) resolve(now time.Time) {
 	if s.head.waiting {
 		return
@@ -123,28 +124,28 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 		if !ok {
 			if w.claimed != "" && w.t == ident.CDS {
 				s.cfg.Observe(Event{Kind: Unmatched, Type: w.t})
-				s.holdPast(now, w)
+				s.lingerPast(now, w)
 			}
 			w.owed = w.whole
 			return // answered whole
 		}
 		has = past
 	}
-	// The client has what has holds. Of gRPC clients that is not known: they
-	// may have dropped a resource and kept the version (G4).
+	// The client has what the view in has holds. A gRPC client may have
+	// dropped a resource and kept the version (G4), so it is answered whole.
 	if w.whole {
 		w.list, w.listSum = w.allIn(has)
 		w.ackedList, w.ackedSum = w.list, w.listSum
-		w.everGot = true
+		w.gotAll = true
 		w.owed = !current || s.cfg.GRPC
 		if w.t == ident.CDS {
-			s.holdRemoved(now, has)
+			s.lingerRemoved(now, has)
 			s.cdsCurrent = !w.owed
 		}
 	} else {
 		w.acked = has.Sets[w.t]
-		// Endpoints are answered whole unless the clusters were asked for and
-		// are current (E9); then only those that are other than the client's.
+		// Endpoints are answered whole unless the client requested its clusters
+		// on this stream and they are current (E9); then only the differences.
 		if !s.cfg.GRPC && (w.t == ident.EDS && s.cdsCurrent || w.t != ident.EDS && current) {
 			w.sent, w.sum = w.acked, w.names.SumIn(w.acked)
 		} else if w.t == ident.RDS {
@@ -156,15 +157,15 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 	}
 }
 
-// isCurrent notes that the client came with what is served.
+// isCurrent records that the client reconnected with what is served.
 func (s *Stream) isCurrent(now time.Time, w *watch, version string) {
 	p := &w.status
 	p.sent, p.sentVersion, p.sentTime = s.view.Version, version, now
 	p.acked, p.ackedVersion, p.ackedTime = s.view.Version, version, now
 }
 
-// keepGone makes a first answer leave alone what the client has and the set
-// has not: where it is still used it serves on (E6).
+// keepGone keeps resources that the client has and the set has not out of the
+// first response: something may still use them (E6).
 func (w *watch) keepGone(set *xds.Set) {
 	for r := range w.in(w.acked) {
 		if set.Find(r.Name) == nil {
@@ -174,7 +175,7 @@ func (w *watch) keepGone(set *xds.Set) {
 	}
 }
 
-// allIn is what the subscription to a whole type holds in a view.
+// allIn returns what a subscription to a whole type holds in a view.
 func (w *watch) allIn(v content.View) ([]*xds.Resource, xds.Sum) {
 	set := v.Sets[w.t]
 	if w.wildcard {

@@ -207,7 +207,7 @@ func (r *script) line(line string) error {
 		}
 		return nil
 	case "held":
-		if got := r.stream.Status().Held; got != len(words)-1 {
+		if got := r.stream.Status().Lingering; got != len(words)-1 {
 			return fmt.Errorf("%d are held", got)
 		}
 		return nil

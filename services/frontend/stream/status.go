@@ -61,7 +61,7 @@ type Status struct {
 	View  content.View
 	Types []TypeStatus
 	// Held is how many clusters stay although they are gone.
-	Held int
+	Lingering int
 }
 
 // TypeStatus is the state of one type.
@@ -89,7 +89,7 @@ type TypeStatus struct {
 
 // Status says how the client stands.
 func (s *Stream) Status() Status {
-	st := Status{View: s.view, Held: len(s.held)}
+	st := Status{View: s.view, Lingering: len(s.lingering)}
 	for _, w := range s.watches {
 		if w != nil {
 			st.Types = append(st.Types, s.statusOf(w))
@@ -122,10 +122,10 @@ func (s *Stream) Applied() (oldest ident.Position, all bool) {
 
 // sentAll says whether the client was sent all that it should have of a type.
 func (s *Stream) sentAll(w *watch) bool {
-	return !w.unresolved && !w.dirty && len(w.holds) == 0 && !w.tooLarge()
+	return !w.unresolved && !w.dirty && len(w.heldBack) == 0 && !w.tooLarge()
 }
 
-func (w *watch) tooLarge() bool { return w.refused != (xds.Sum{}) }
+func (w *watch) tooLarge() bool { return w.oversize != (xds.Sum{}) }
 
 func (s *Stream) statusOf(w *watch) TypeStatus {
 	t := TypeStatus{
@@ -145,11 +145,11 @@ func (s *Stream) statusOf(w *watch) TypeStatus {
 		n := *w.nack
 		t.Nack = &n
 	}
-	if len(w.holds) > 0 {
-		t.HeldBack = slices.Sorted(maps.Keys(w.holds))
+	if len(w.heldBack) > 0 {
+		t.HeldBack = slices.Sorted(maps.Keys(w.heldBack))
 	}
-	if len(w.sentOut) > 0 {
-		t.Unanswered = w.sentOut[0].at
+	if len(w.unanswered) > 0 {
+		t.Unanswered = w.unanswered[0].at
 	}
 	t.SentAll = s.sentAll(w)
 	t.AckedAll = t.SentAll && w.applied()

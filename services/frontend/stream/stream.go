@@ -94,20 +94,20 @@ type Config struct {
 
 // Stream is the state of one stream.
 type Stream struct {
-	cfg     Config
-	view    content.View
-	watches [ident.ResourceTypes]*watch // nil: not requested on this stream
-	nonce   uint64
-	held    []held // clusters gone from the view, not yet from the client; sorted by name
+	cfg       Config
+	view      content.View
+	watches   [ident.ResourceTypes]*watch // nil: not requested on this stream
+	nonce     uint64
+	lingering []lingeringCluster // clusters gone from the view, not yet from the client; sorted by name
 
-	started time.Time // of the first request
-	resumed bool      // the client came with versions
-	spoken  bool      // something was sent
+	started   time.Time // of the first request
+	resumed   bool      // the client came with versions
+	responded bool      // something was sent
 	// cdsCurrent says that the client's clusters are as they should be and
 	// that none were sent on this stream.
 	cdsCurrent bool
 	// gateUntil is until when listeners and routes wait for clusters to warm.
-	gateUntil time.Time
+	warmUntil time.Time
 	// early are endpoints of clusters that were sent before EDS was asked for: a
 	// client that comes again asks for what it knew (E3).
 	early []string
@@ -133,17 +133,17 @@ func (s *Stream) Update(now time.Time, v content.View) {
 	old := s.view
 	s.view = v
 	if old.Sets[ident.CDS] != v.Sets[ident.CDS] {
-		s.holdRemoved(now, old)
+		s.lingerRemoved(now, old)
 	}
-	s.refreshHeld(v.Sets[ident.EDS])
+	s.refreshLingering(v.Sets[ident.EDS])
 	for t, w := range s.watches {
 		if w != nil && (old.Sets[t] != v.Sets[t] || old.Sets[ident.CDS] != v.Sets[ident.CDS]) {
 			if old.Sets[t] != v.Sets[t] && s.sentAll(w) && w.applied() {
-				w.allOf = v.Until
+				w.appliedAllOf = v.Until
 			}
 			w.dirty = true
 			w.fresh = w.fresh || old.Sets[t] != v.Sets[t] && !w.unresolved
-			w.lift(v.Sets[t])
+			w.liftHeldBack(v.Sets[t])
 		}
 	}
 }
@@ -170,20 +170,20 @@ func (s *Stream) Request(now time.Time, r Request) {
 		s.subscribe(now, t, r)
 	case s.cfg.Delta:
 		if r.Nonce != "" {
-			s.settle(now, w, r)
+			s.answer(now, w, r)
 		}
 		s.resubscribe(w, r)
 	case r.Nonce != "" && r.Nonce != w.lastNonce:
 		// Older than the last response: the names that it adds come again with
 		// the answer to that one.
 		s.cfg.Observe(Event{Kind: Stale, Type: t})
-		s.settle(now, w, r)
+		s.answer(now, w, r)
 		w.unsubscribed(s.cfg.Names, r.Names)
 	default:
 		// Without a nonce it is a subscription on a type of which nothing was
 		// sent (E10), or one that crossed a response; never a new start.
 		if r.Nonce != "" {
-			s.settle(now, w, r)
+			s.answer(now, w, r)
 		}
 		w.subscribed(s.cfg.Names, r.Names, false)
 	}
@@ -199,9 +199,9 @@ func (s *Stream) subscribe(now time.Time, t ident.ResourceType, r Request) {
 		for r := range unasked.had() {
 			w.crossed = append(w.crossed, unasked.state(r.Name))
 		}
-		w.sentOut = unasked.sentOut
-		for i := range w.sentOut {
-			w.sentOut[i].set = nil // what it was sent from says nothing of other names
+		w.unanswered = unasked.unanswered
+		for i := range w.unanswered {
+			w.unanswered[i].set = nil // what it was sent from says nothing of other names
 		}
 	}
 	if s.cfg.Delta {
@@ -231,11 +231,11 @@ func (s *Stream) newWatch(t ident.ResourceType) *watch {
 func (s *Stream) Next(now time.Time) (Response, bool) {
 	s.advance(now)
 	if s.head.waiting {
-		return s.sayNothing(now)
+		return s.breakSilence(now)
 	}
-	s.releaseHeld(now)
+	s.endLingering(now)
 	for t := range ident.ResourceTypes {
-		if t >= ident.LDS && (now.Before(s.gateUntil) || !s.missingCDSAt().IsZero()) {
+		if t >= ident.LDS && (now.Before(s.warmUntil) || !s.missingCDSAt().IsZero()) {
 			break // what they name may be known to nobody there yet
 		}
 		if w := s.watches[t]; w != nil && !w.unresolved {
@@ -244,12 +244,12 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 			}
 		}
 	}
-	return s.sayNothing(now)
+	return s.breakSilence(now)
 }
 
 // sayNothing returns a message without content where the stream would be
 // wholly silent.
-func (s *Stream) sayNothing(now time.Time) (Response, bool) {
+func (s *Stream) breakSilence(now time.Time) (Response, bool) {
 	if !s.silentTooLong(now) {
 		return Response{}, false
 	}
@@ -261,7 +261,7 @@ func (s *Stream) sayNothing(now time.Time) (Response, bool) {
 	if w := s.watches[t]; w != nil && w.whole {
 		// Without content it would say that all is gone; sent again in full
 		// it says nothing (E23).
-		s.spoken = true
+		s.responded = true
 		if w.unresolved {
 			return Response{}, false
 		}
@@ -275,12 +275,12 @@ func (s *Stream) sayNothing(now time.Time) (Response, bool) {
 			r.Version = s.version(w, r.Nonce)
 		}
 	}
-	s.spoken = true
+	s.responded = true
 	return r, true
 }
 
 func (s *Stream) silentTooLong(now time.Time) bool {
-	return !s.spoken && s.resumed && !s.cfg.GRPC && !now.Before(s.silentAt())
+	return !s.responded && s.resumed && !s.cfg.GRPC && !now.Before(s.silentAt())
 }
 
 func (s *Stream) silentAt() time.Time {
@@ -316,16 +316,16 @@ func (s *Stream) Wake() time.Time {
 	if s.head.waiting {
 		earlier(s.head.until)
 	} else {
-		earlier(s.gateUntil)
+		earlier(s.warmUntil)
 		earlier(s.suspectAt())
 		earlier(s.missingCDSAt())
-		for _, h := range s.held {
+		for _, h := range s.lingering {
 			if !h.lingered {
 				earlier(h.since.Add(s.cfg.Linger))
 			}
 		}
 	}
-	if !s.spoken && s.resumed && !s.cfg.GRPC {
+	if !s.responded && s.resumed && !s.cfg.GRPC {
 		earlier(s.silentAt())
 	}
 	return at
@@ -338,10 +338,10 @@ func (s *Stream) advance(now time.Time) {
 	}
 	if s.head.waiting && !now.Before(s.head.until) {
 		s.cfg.Observe(Event{Kind: Downgrade})
-		s.settled(now)
+		s.headResolved(now)
 	}
-	if !s.gateUntil.IsZero() && !now.Before(s.gateUntil) {
-		s.gateUntil = time.Time{}
+	if !s.warmUntil.IsZero() && !now.Before(s.warmUntil) {
+		s.warmUntil = time.Time{}
 	}
 	if at := s.missingCDSAt(); !at.IsZero() && !now.Before(at) {
 		// Unsolicited, in full: a no-op where all is well (E9, E16, E23).
@@ -369,13 +369,13 @@ func (s *Stream) missingCDSAt() time.Time {
 // nothing.
 func (s *Stream) suspectAt() time.Time {
 	w := s.watches[ident.CDS]
-	if w == nil || len(w.sentOut) == 0 || s.cfg.GRPC {
+	if w == nil || len(w.unanswered) == 0 || s.cfg.GRPC {
 		return time.Time{}
 	}
-	last := w.sentOut[len(w.sentOut)-1]
+	last := w.unanswered[len(w.unanswered)-1]
 	switch {
 	case w.suspected == sentAgain && s.cfg.Delta:
-		return w.sentOut[0].at.Add(retakeAfter)
+		return w.unanswered[0].at.Add(retakeAfter)
 	case w.suspected != unsuspected:
 		return time.Time{}
 	case last.secrets:
@@ -395,8 +395,8 @@ func (s *Stream) suspect(w *watch) {
 		return
 	}
 	w.suspected = takenBack
-	for i := range w.sentOut {
-		for _, r := range w.sentOut[i].list {
+	for i := range w.unanswered {
+		for _, r := range w.unanswered[i].list {
 			if r.Endpoints() != "" && w.lastGood(r.Name) == nil && w.sentOf(r.Name) != nil {
 				w.retake = append(w.retake, r.Name)
 			}

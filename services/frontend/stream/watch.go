@@ -42,24 +42,24 @@ type watch struct {
 	owed bool
 
 	// Of whole types: everything that was last sent, and last applied.
-	everGot           bool // a response was sent, or what it holds is known to be there
+	gotAll            bool // a response was sent, or what it holds is known to be there
 	list, ackedList   []*xds.Resource
 	listSum, ackedSum xds.Sum
 
-	lastNonce string
-	sentOut   []outstanding // without an answer so far, oldest first
-	suspected suspicion
-	retake    []string // additions to be taken back, and offered again
-	fresh     bool     // a new version changed the type, and nothing was sent since
-	refused   xds.Sum  // what was too large to be sent
+	lastNonce  string
+	unanswered []outstanding // without an answer so far, oldest first
+	suspected  suspicion
+	retake     []string // additions to be taken back, and offered again
+	fresh      bool     // a new version changed the type, and nothing was sent since
+	oversize   xds.Sum  // what was too large to be sent
 
 	// After a NACK, until a full set is ACKed.
-	tainted bool
-	holds   map[string]hold // resources held back from this client
-	trials  [][]string      // held back on trial: to be sent group by group
-	tried   int             // how many groups were, since the last full ACK
-	allOf   ident.Position  // the newest version of the world of which all was applied, before the current one
-	nack    *Nack
+	tainted      bool
+	heldBack     map[string]heldBack // resources held back from this client
+	trials       [][]string          // held back on trial: to be sent group by group
+	tried        int                 // how many groups were, since the last full ACK
+	appliedAllOf ident.Position      // the newest version of the world of which all was applied, before the current one
+	nack         *Nack
 
 	status progress
 }
@@ -136,17 +136,17 @@ const maxOutstanding = 32
 
 // remember keeps a response until it is answered.
 func (w *watch) remember(o outstanding) {
-	if len(w.sentOut) == maxOutstanding {
+	if len(w.unanswered) == maxOutstanding {
 		if !w.whole {
-			for _, it := range w.sentOut[0].items() {
+			for _, it := range w.unanswered[0].items() {
 				if w.covers(it.name) {
 					w.except(it.name).lost = true
 				}
 			}
 		}
-		w.sentOut = slices.Delete(w.sentOut, 0, 1)
+		w.unanswered = slices.Delete(w.unanswered, 0, 1)
 	}
-	w.sentOut = append(w.sentOut, o)
+	w.unanswered = append(w.unanswered, o)
 }
 
 // subscribed takes in the names of a request of state of the world.
@@ -295,12 +295,26 @@ func (w *watch) empty() bool { return !w.wildcard && w.names.Len() == 0 }
 // applied says whether the client has applied everything that it was sent.
 func (w *watch) applied() bool {
 	switch {
-	case len(w.sentOut) > 0:
+	case len(w.unanswered) > 0:
 		return false
 	case w.whole:
-		return w.empty() || w.everGot && w.ackedSum == w.listSum
+		return w.empty() || w.gotAll && w.ackedSum == w.listSum
 	case w.sent == nil:
 		return w.empty()
 	}
 	return !slices.ContainsFunc(w.entries, func(e entry) bool { return !e.applied || !e.acked.Same(e.sent) })
+}
+
+// Subscription is of what resources of a type the Stream has to be told by
+// Update when they change: all, or those of these names. Request and Next may
+// make it another.
+func (s *Stream) Subscription(t ident.ResourceType) (all bool, n *names.Names) {
+	w := s.watches[t]
+	switch {
+	case w == nil:
+		return false, nil
+	case w.wildcard:
+		return true, nil
+	}
+	return false, w.names
 }

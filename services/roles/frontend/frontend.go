@@ -61,7 +61,7 @@ func Run(ctx context.Context, o Options) error {
 
 	metrics := frontend.NewMetrics()
 	o.Process.Admin.Register(metrics, process.FileMetric("frontend", file))
-	reports := &lateReporter{}
+	reports := &busReports{}
 	config := frontend.Config{
 		ID: o.ID, Build: o.Process.Build, Store: versions, Listeners: o.Ports.Plain, TLSListeners: o.Ports.TLS,
 		Logger: log, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "frontend"), OnChange: reports.changed, Limits: o.Limits,
@@ -72,13 +72,13 @@ func Run(ctx context.Context, o Options) error {
 	var beside process.Stage
 	if certs := o.Ports.Certificates; certs != nil {
 		config.TLS = certs.Config()
-		beside = append(beside, o.Ports.look(&o, log))
+		beside = append(beside, o.Ports.certificatesStage(&o, log))
 	}
 	if o.Connect != nil {
-		chain := newLateChain()
+		chain := newBusChain()
 		config.Chain, config.Head, config.Connected = chain, chain.Head, chain.connected
 		// Connects, reads the chain from then on, and reports.
-		beside = append(beside, func(ctx context.Context) error { return o.join(ctx, log, chain, reports) })
+		beside = append(beside, func(ctx context.Context) error { return o.connectBus(ctx, log, chain, reports) })
 	}
 	server, err := frontend.New(config)
 	if err != nil {
@@ -94,6 +94,6 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Process.Admin.Ready("frontend", server.Ready)
 	o.Process.Admin.Report("frontend", func() any { return server.Report() })
-	pages(o.Process.Admin, server)
+	addPages(o.Process.Admin, server)
 	return process.RunStages(ctx, process.Stage{server.Run}, beside)
 }

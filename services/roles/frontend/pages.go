@@ -25,8 +25,8 @@ import (
 
 // pages adds the debug pages of a frontend. They have the names that istiod's
 // have where they say the same thing.
-func pages(admin *process.Admin, s *frontend.Server) {
-	p := &debug{s}
+func addPages(admin *process.Admin, s *frontend.Server) {
+	p := &debugPages{s}
 	admin.Page("syncz", "what each proxy was sent and has applied, type by type; ?proxyID=", p.syncz)
 	admin.Page("push_status", "what is being sent, and who waits", p.pushStatus)
 	admin.Page("config_dump", "what a proxy should have, resource by resource; ?proxyID=, ?type=CDS", p.configDump)
@@ -36,10 +36,10 @@ func pages(admin *process.Admin, s *frontend.Server) {
 	admin.Page("snapshot", "the version that is served; ?prefix= its rows, ?key= what is in one", p.snapshot)
 }
 
-type debug struct{ server *frontend.Server }
+type debugPages struct{ server *frontend.Server }
 
 // serving is what is served; nil, after an answer that says so: nothing.
-func (p *debug) serving(w http.ResponseWriter) *replica.State {
+func (p *debugPages) serving(w http.ResponseWriter) *replica.State {
 	st := p.server.Serving()
 	if st == nil {
 		http.Error(w, p.server.Ready().Error(), http.StatusServiceUnavailable)
@@ -47,7 +47,7 @@ func (p *debug) serving(w http.ResponseWriter) *replica.State {
 	return st
 }
 
-func (p *debug) syncz(w http.ResponseWriter, r *http.Request) {
+func (p *debugPages) syncz(w http.ResponseWriter, r *http.Request) {
 	params := process.Params(w, r, "proxyID")
 	if params == nil {
 		return
@@ -88,7 +88,7 @@ type unanswered struct {
 	Since time.Time `json:"since"`
 }
 
-func (p *debug) pushStatus(w http.ResponseWriter, r *http.Request) {
+func (p *debugPages) pushStatus(w http.ResponseWriter, r *http.Request) {
 	if process.Params(w, r) == nil {
 		return
 	}
@@ -119,7 +119,7 @@ type dumped struct {
 	Unreadable  string          `json:"unreadable,omitempty"`
 }
 
-func (p *debug) configDump(w http.ResponseWriter, r *http.Request) {
+func (p *debugPages) configDump(w http.ResponseWriter, r *http.Request) {
 	params := process.Params(w, r, "proxyID", "type")
 	if params == nil {
 		return
@@ -149,7 +149,7 @@ func (p *debug) configDump(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (p *debug) connected(id string) bool {
+func (p *debugPages) connected(id string) bool {
 	for r := range p.server.Proxies() {
 		if r.GetId() == id {
 			return true
@@ -210,10 +210,10 @@ type endpoint struct {
 	Workload string `json:"workload,omitempty"`
 }
 
-func (p *debug) registryz(w http.ResponseWriter, r *http.Request) { p.services(w, r, false) }
-func (p *debug) endpointz(w http.ResponseWriter, r *http.Request) { p.services(w, r, true) }
+func (p *debugPages) registryz(w http.ResponseWriter, r *http.Request) { p.services(w, r, false) }
+func (p *debugPages) endpointz(w http.ResponseWriter, r *http.Request) { p.services(w, r, true) }
 
-func (p *debug) services(w http.ResponseWriter, r *http.Request, endpoints bool) {
+func (p *debugPages) services(w http.ResponseWriter, r *http.Request, endpoints bool) {
 	params := process.Params(w, r, "host")
 	if params == nil {
 		return
@@ -284,7 +284,7 @@ type object struct {
 	Unreadable string          `json:"unreadable,omitempty"`
 }
 
-func (p *debug) configz(w http.ResponseWriter, r *http.Request) {
+func (p *debugPages) configz(w http.ResponseWriter, r *http.Request) {
 	params := process.Params(w, r, "kind", "namespace", "name")
 	if params == nil {
 		return
@@ -338,7 +338,7 @@ type row struct {
 	Bytes int    `json:"bytes"`
 }
 
-func (p *debug) snapshot(w http.ResponseWriter, r *http.Request) {
+func (p *debugPages) snapshot(w http.ResponseWriter, r *http.Request) {
 	params := process.Params(w, r, "key", "prefix")
 	if params == nil {
 		return
@@ -369,7 +369,7 @@ func (p *debug) snapshot(w http.ResponseWriter, r *http.Request) {
 }
 
 // row answers with what is in a row.
-func (p *debug) row(w http.ResponseWriter, st *replica.State, key string) {
+func (p *debugPages) row(w http.ResponseWriter, st *replica.State, key string) {
 	b, ok := st.Snapshot.Get(key)
 	if !ok {
 		http.Error(w, fmt.Sprintf("no row %q; ?prefix= lists those that there are", key), http.StatusNotFound)

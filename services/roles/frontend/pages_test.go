@@ -65,7 +65,7 @@ func newSite(t *testing.T) *site {
 	if s.admin, err = process.NewAdmin("127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
-	pages(s.admin, s.server)
+	addPages(s.admin, s.server)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {

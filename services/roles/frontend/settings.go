@@ -158,7 +158,7 @@ func (p *Ports) Attrs() (attrs []any) {
 }
 
 // look after the certificates until ctx is done.
-func (p *Ports) look(o *Options, log *slog.Logger) func(context.Context) error {
+func (p *Ports) certificatesStage(o *Options, log *slog.Logger) func(context.Context) error {
 	admin := o.Process.Admin
 	admin.Register(p.Certificates.Metrics("meshlog_frontend")...)
 	admin.Page("certificates", "which certificates are in use, until when, and what is wrong with their files", func(w http.ResponseWriter, r *http.Request) {

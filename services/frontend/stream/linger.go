@@ -12,75 +12,76 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// held is a cluster that is gone from the view and stays with the client
-// until nothing there can use it any more, with its endpoints.
-type held struct {
+// lingeringCluster is a cluster that was removed from the view. It and its
+// endpoints stay with the client until nothing there can use it.
+type lingeringCluster struct {
 	cluster   *xds.Resource
 	endpoints *xds.Resource // the newest; nil: none of its own
 	since     time.Time
 	lingered  bool
 }
 
-// holdRemoved holds the clusters that the client has and the view has not.
-// Before is the view from which the client has them.
-func (s *Stream) holdRemoved(now time.Time, before content.View) {
+// lingerRemoved lets the clusters linger that the client has and the view has
+// not. The client has them from the view before.
+func (s *Stream) lingerRemoved(now time.Time, before content.View) {
 	w := s.watches[ident.CDS]
 	if w == nil {
 		return
 	}
 	clusters := s.view.Sets[ident.CDS]
-	s.held = slices.DeleteFunc(s.held, func(h held) bool { return clusters.Find(h.cluster.Name) != nil })
+	s.lingering = slices.DeleteFunc(s.lingering, func(h lingeringCluster) bool { return clusters.Find(h.cluster.Name) != nil })
 	for _, r := range s.clustersGone(w) {
-		if s.heldResource(ident.CDS, r.Name) != nil {
+		if s.lingeringResource(ident.CDS, r.Name) != nil {
 			continue
 		}
-		if h, ok := w.holds[r.Name]; ok {
+		if h, ok := w.heldBack[r.Name]; ok {
 			if r = h.good; r == nil {
 				continue
 			}
 		}
-		h := held{cluster: r, since: now}
+		h := lingeringCluster{cluster: r, since: now}
 		if name := r.Endpoints(); name != "" {
 			h.endpoints = s.lastEndpoints(before, name)
 		}
-		s.held = append(s.held, h)
+		s.lingering = append(s.lingering, h)
 	}
-	if len(s.held) == 0 {
-		s.held = nil
+	if len(s.lingering) == 0 {
+		s.lingering = nil
 		return
 	}
-	slices.SortFunc(s.held, func(a, b held) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
-	s.refreshHeld(s.view.Sets[ident.EDS])
+	slices.SortFunc(s.lingering, func(a, b lingeringCluster) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
+	s.refreshLingering(s.view.Sets[ident.EDS])
 }
 
-// holdPast holds the clusters of all retained versions that the view has not:
-// a client whose version is none of them had some of those held when its stream
-// ended, and may have any (E7).
-func (s *Stream) holdPast(now time.Time, w *watch) {
+// lingerPast lets the clusters of all retained views linger that the current
+// view has not. It serves a client whose version matches none of them: some
+// clusters lingered when its stream ended, and it may still have any of them
+// (E7).
+func (s *Stream) lingerPast(now time.Time, w *watch) {
 	if s.cfg.GRPC {
 		return
 	}
 	past := slices.Collect(s.cfg.Past)
 	for _, v := range past {
 		for _, r := range s.cfg.Names.Changes(v.Sets[ident.CDS], s.view.Sets[ident.CDS]).Gone {
-			if !w.covers(r.Name) || s.heldResource(ident.CDS, r.Name) != nil {
+			if !w.covers(r.Name) || s.lingeringResource(ident.CDS, r.Name) != nil {
 				continue
 			}
-			h := held{cluster: r, since: now}
+			h := lingeringCluster{cluster: r, since: now}
 			for _, v := range past { // the newest that has them
 				if name := r.Endpoints(); name != "" && h.endpoints == nil {
 					h.endpoints = s.lastEndpoints(v, name)
 				}
 			}
-			s.held = append(s.held, h)
+			s.lingering = append(s.lingering, h)
 		}
 	}
-	slices.SortFunc(s.held, func(a, b held) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
-	s.refreshHeld(s.view.Sets[ident.EDS])
+	slices.SortFunc(s.lingering, func(a, b lingeringCluster) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
+	s.refreshLingering(s.view.Sets[ident.EDS])
 }
 
-// lastEndpoints is the newest endpoints of a cluster that is gone: what was
-// sent on this stream, or else what there was before.
+// lastEndpoints returns the newest endpoints of a removed cluster: those that
+// this stream sent, or those of the view before.
 func (s *Stream) lastEndpoints(before content.View, name string) *xds.Resource {
 	if eds := s.watches[ident.EDS]; eds != nil && eds.covers(name) {
 		if e := eds.state(name); e.answered {
@@ -90,8 +91,8 @@ func (s *Stream) lastEndpoints(before content.View, name string) *xds.Resource {
 	return before.Sets[ident.EDS].Find(name)
 }
 
-// clustersGone is the clusters that were sent to the client and are not in the
-// view.
+// clustersGone returns the clusters that were sent to the client and are not in
+// the view.
 func (s *Stream) clustersGone(w *watch) []*xds.Resource {
 	clusters := s.view.Sets[ident.CDS]
 	var gone []*xds.Resource
@@ -118,27 +119,28 @@ func (s *Stream) clustersGone(w *watch) []*xds.Resource {
 	return gone
 }
 
-// refreshHeld keeps the newest endpoints of held clusters, which may be gone
-// after them.
-func (s *Stream) refreshHeld(endpoints *xds.Set) {
-	for i := range s.held {
-		h := &s.held[i]
+// refreshLingering keeps the newest endpoints of lingering clusters, because
+// their endpoints may be removed later than the cluster.
+func (s *Stream) refreshLingering(endpoints *xds.Set) {
+	for i := range s.lingering {
+		h := &s.lingering[i]
 		if r := endpoints.Find(h.cluster.Endpoints()); r != nil {
 			h.endpoints = r
 		}
 	}
 }
 
-// heldNames yields the names of which heldResource may know more than the view.
-func (s *Stream) heldNames(t ident.ResourceType) iter.Seq[string] {
+// lingeringNames yields the names for which lingeringResource may return
+// something.
+func (s *Stream) lingeringNames(t ident.ResourceType) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for _, h := range s.held {
+		for _, h := range s.lingering {
 			if t == ident.CDS && !yield(h.cluster.Name) || t == ident.EDS && h.endpoints != nil && !yield(h.endpoints.Name) {
 				return
 			}
 		}
 		if w := s.watches[ident.CDS]; t == ident.EDS && w != nil {
-			for _, h := range w.holds {
+			for _, h := range w.heldBack {
 				if h.endpoints != nil && !yield(h.endpoints.Name) {
 					return
 				}
@@ -147,10 +149,11 @@ func (s *Stream) heldNames(t ident.ResourceType) iter.Seq[string] {
 	}
 }
 
-// heldResource is a held cluster, or the endpoints of one, or those of one that
-// the client keeps because it rejected what came after it.
-func (s *Stream) heldResource(t ident.ResourceType, name string) *xds.Resource {
-	for _, h := range s.held {
+// lingeringResource returns a lingering cluster or its endpoints, or the
+// endpoints of a cluster that the client keeps because it rejected the next
+// one.
+func (s *Stream) lingeringResource(t ident.ResourceType, name string) *xds.Resource {
+	for _, h := range s.lingering {
 		switch {
 		case t == ident.CDS && h.cluster.Name == name:
 			return h.cluster
@@ -159,7 +162,7 @@ func (s *Stream) heldResource(t ident.ResourceType, name string) *xds.Resource {
 		}
 	}
 	if w := s.watches[ident.CDS]; t == ident.EDS && w != nil {
-		for _, h := range w.holds {
+		for _, h := range w.heldBack {
 			if h.endpoints != nil && h.endpoints.Name == name {
 				return h.endpoints
 			}
@@ -168,42 +171,43 @@ func (s *Stream) heldResource(t ident.ResourceType, name string) *xds.Resource {
 	return nil
 }
 
-// releaseHeld lets go of held clusters: when they have lingered, what dropped
-// them is applied, and nothing that the client has applied refers to them.
-func (s *Stream) releaseHeld(now time.Time) {
-	if len(s.held) == 0 {
+// endLingering lets go of clusters that have lingered long enough, if the
+// client has applied the listeners and routes that dropped them and refers to
+// them no more.
+func (s *Stream) endLingering(now time.Time) {
+	if len(s.lingering) == 0 {
 		return
 	}
 	w := s.watches[ident.CDS]
-	for i := range s.held {
-		h := &s.held[i]
+	for i := range s.lingering {
+		h := &s.lingering[i]
 		h.lingered = h.lingered || !now.Before(h.since.Add(s.cfg.Linger))
 	}
 	applied := s.routesApplied()
-	kept := slices.DeleteFunc(slices.Clone(s.held), func(h held) bool {
+	kept := slices.DeleteFunc(slices.Clone(s.lingering), func(h lingeringCluster) bool {
 		if !w.covers(h.cluster.Name) {
 			return true
 		}
 		return h.lingered && applied && !s.refersTo(h.cluster.Name)
 	})
-	if len(kept) == len(s.held) {
+	if len(kept) == len(s.lingering) {
 		return
 	}
-	s.held = kept
+	s.lingering = kept
 	w.dirty = true
 	if eds := s.watches[ident.EDS]; eds != nil {
 		eds.dirty = true
 	}
 }
 
-// routesApplied says whether the client has applied the listeners and routes
+// routesApplied reports whether the client has applied the listeners and routes
 // that it should have.
 func (s *Stream) routesApplied() bool {
 	return s.appliedAll(s.watches[ident.LDS]) && s.appliedAll(s.watches[ident.RDS])
 }
 
-// appliedAll says whether the client has applied all that it should have of a
-// type.
+// appliedAll reports whether the client has applied all that it should have of
+// a type.
 func (s *Stream) appliedAll(w *watch) bool {
 	switch {
 	case w == nil:
@@ -220,7 +224,8 @@ func (s *Stream) appliedAll(w *watch) bool {
 	return !slices.ContainsFunc(w.entries, func(e entry) bool { return s.due(w, &e) })
 }
 
-// changed says whether something subscribed is other than what was sent.
+// changed reports whether a subscribed resource differs from the one that was
+// sent.
 func (s *Stream) changed(w *watch) bool {
 	if w.sent == nil {
 		return true
@@ -236,7 +241,7 @@ func (s *Stream) changed(w *watch) bool {
 	return slices.ContainsFunc(ch.Resources, due) || slices.ContainsFunc(ch.Gone, due)
 }
 
-// refersTo says whether a listener or a subscribed route that the client has
+// refersTo reports whether a listener or a subscribed route that the client has
 // names the cluster (E6).
 func (s *Stream) refersTo(cluster string) bool {
 	for _, w := range [...]*watch{s.watches[ident.LDS], s.watches[ident.RDS]} {

@@ -17,7 +17,7 @@ import (
 
 // join connects to the bus, gives chain and reports what they wait for, and
 // reports until ctx is done.
-func (o *Options) join(ctx context.Context, log *slog.Logger, chain *lateChain, reports *lateReporter) error {
+func (o *Options) connectBus(ctx context.Context, log *slog.Logger, chain *busChain, reports *busReports) error {
 	nc, err := o.Connect(ctx)
 	if err != nil {
 		return err
@@ -57,21 +57,21 @@ func (o *Options) join(ctx context.Context, log *slog.Logger, chain *lateChain, 
 
 // lateChain is the version chain of a bus that may not be there yet: it blocks
 // until it is, and blocks nobody who starts.
-type lateChain struct {
+type busChain struct {
 	ready chan struct{} // closed once the rest is set
 	nc    *bus.Conn
 	feed  *natsfeed.Feed
 }
 
-func newLateChain() *lateChain { return &lateChain{ready: make(chan struct{})} }
+func newBusChain() *busChain { return &busChain{ready: make(chan struct{})} }
 
 // open is called once.
-func (c *lateChain) open(nc *bus.Conn, feed *natsfeed.Feed) {
+func (c *busChain) open(nc *bus.Conn, feed *natsfeed.Feed) {
 	c.nc, c.feed = nc, feed
 	close(c.ready)
 }
 
-func (c *lateChain) wait(ctx context.Context) error {
+func (c *busChain) wait(ctx context.Context) error {
 	select {
 	case <-c.ready:
 		return nil
@@ -81,7 +81,7 @@ func (c *lateChain) wait(ctx context.Context) error {
 }
 
 // Follow implements store.Chain.
-func (c *lateChain) Follow(ctx context.Context) (store.Follower, error) {
+func (c *busChain) Follow(ctx context.Context) (store.Follower, error) {
 	if err := c.wait(ctx); err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (c *lateChain) Follow(ctx context.Context) (store.Follower, error) {
 }
 
 // Fetch implements store.Chain.
-func (c *lateChain) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
+func (c *busChain) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
 	if err := c.wait(ctx); err != nil {
 		return store.Stored{}, err
 	}
@@ -97,7 +97,7 @@ func (c *lateChain) Fetch(ctx context.Context, v ident.Position) (store.Stored, 
 }
 
 // History implements store.Chain.
-func (c *lateChain) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
+func (c *busChain) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	return func(yield func(*store.Manifest, error) bool) {
 		if err := c.wait(ctx); err != nil {
 			yield(nil, err)
@@ -110,14 +110,14 @@ func (c *lateChain) History(ctx context.Context) iter.Seq2[*store.Manifest, erro
 var errAway = errors.New("the bus is away")
 
 // Head asks for the chain's head. It never waits for a bus.
-func (c *lateChain) Head(ctx context.Context) (store.Head, error) {
+func (c *busChain) Head(ctx context.Context) (store.Head, error) {
 	if !c.connected() {
 		return store.Head{}, errAway
 	}
 	return c.feed.Head(ctx)
 }
 
-func (c *lateChain) connected() bool {
+func (c *busChain) connected() bool {
 	select {
 	case <-c.ready:
 		return c.nc.IsConnected()
@@ -128,7 +128,7 @@ func (c *lateChain) connected() bool {
 
 // lateReporter hands changes to a reporter that may not be there yet; one that
 // comes reports all there is.
-type lateReporter struct {
+type busReports struct {
 	head     func(ident.Position)      // hears where the chain's head is
 	suspects func([]*reportv1.Suspect) // hears what the leader suspects
 	report   func(summary bool) *reportv1.FrontendReport
@@ -136,7 +136,7 @@ type lateReporter struct {
 	reporter atomic.Pointer[bus.Reporter]
 }
 
-func (r *lateReporter) changed(urgent bool) {
+func (r *busReports) changed(urgent bool) {
 	switch reporter := r.reporter.Load(); {
 	case reporter == nil:
 	case urgent:

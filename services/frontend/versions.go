@@ -13,10 +13,10 @@ import (
 
 // keptServed is of how many versions it is known when they passed which stage:
 // an ACK of an older one is not timed.
-const keptServed = 16
+const keptVersions = 16
 
 // served is when a version passed which stage; zero: that is not known.
-type served struct {
+type versionTimes struct {
 	version ident.Position
 	// observed is when the first change in it was seen, by the watcher's clock,
 	// published when the leader published it, by the leader's.
@@ -26,8 +26,8 @@ type served struct {
 }
 
 // servedOf is what is known of a state that is about to be served.
-func servedOf(st *replica.State, had time.Time) served {
-	v := served{version: st.Version(), published: timeOf(st.Manifest.GetPublishTime()), had: had}
+func timesOf(st *replica.State, had time.Time) versionTimes {
+	v := versionTimes{version: st.Version(), published: timeOf(st.Manifest.GetPublishTime()), had: had}
 	if v.observed = timeOf(st.Manifest.GetFirstObservedTime()); v.observed.IsZero() {
 		v.observed = v.published
 	}
@@ -36,23 +36,25 @@ func servedOf(st *replica.State, had time.Time) served {
 
 // recent is the versions that were served last, newest first. One goroutine
 // adds to it, any may look.
-type recent struct{ versions atomic.Pointer[[]served] }
+type recentVersions struct {
+	versions atomic.Pointer[[]versionTimes]
+}
 
-func (r *recent) add(v served) {
-	versions := []served{v}
+func (r *recentVersions) add(v versionTimes) {
+	versions := []versionTimes{v}
 	if before := r.versions.Load(); before != nil {
-		versions = append(versions, (*before)[:min(len(*before), keptServed-1)]...)
+		versions = append(versions, (*before)[:min(len(*before), keptVersions-1)]...)
 	}
 	r.versions.Store(&versions)
 }
 
 // find is a version, or nil if it is not one of them.
-func (r *recent) find(v ident.Position) *served {
+func (r *recentVersions) find(v ident.Position) *versionTimes {
 	versions := r.versions.Load()
 	if versions == nil {
 		return nil
 	}
-	if i := slices.IndexFunc(*versions, func(s served) bool { return s.version == v }); i >= 0 {
+	if i := slices.IndexFunc(*versions, func(s versionTimes) bool { return s.version == v }); i >= 0 {
 		return &(*versions)[i]
 	}
 	return nil

@@ -20,13 +20,13 @@ const (
 )
 
 // gateStep is how often the gate looks for tokens while somebody waits.
-const gateStep = 10 * time.Millisecond
+const admissionStep = 10 * time.Millisecond
 
 // gate bounds what new streams cost those that are there: so many begin in a
 // second, with bursts of as many, and so many are at their first answers at a
 // time. Who has to wait waits in turn, clients that resume before those that
 // are new.
-type gate struct {
+type admission struct {
 	perSecond int
 	places    int
 	metrics   *Metrics
@@ -39,15 +39,15 @@ type gate struct {
 	timer   *time.Timer        // runs while somebody waits for a token
 }
 
-func newGate(l Limits, m *Metrics) *gate {
-	return &gate{
+func newAdmission(l Limits, m *Metrics) *admission {
+	return &admission{
 		perSecond: l.StreamsPerSecond, places: l.FirstAnswers, metrics: m,
 		tokens: float64(l.StreamsPerSecond), free: l.FirstAnswers,
 	}
 }
 
 // state is how many streams wait, and how many are at their first answers.
-func (g *gate) state() (waiting, first int) {
+func (g *admission) state() (waiting, first int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.waiting[0]) + len(g.waiting[1]), g.places - g.free
@@ -55,7 +55,7 @@ func (g *gate) state() (waiting, first int) {
 
 // enter returns when a stream may begin; leave gives its place back. It refuses
 // one for which there will be no place in time, at once where that is plain.
-func (g *gate) enter(ctx context.Context, resuming bool) error {
+func (g *admission) wait(ctx context.Context, resuming bool) error {
 	class, wait := 1, coldWait
 	if resuming {
 		class, wait = 0, resumingWait
@@ -85,17 +85,17 @@ func (g *gate) enter(ctx context.Context, resuming bool) error {
 	case <-ctx.Done():
 		err = status.FromContextError(ctx.Err()).Err()
 	}
-	return g.giveUp(class, turn, err)
+	return g.stopWaiting(class, turn, err)
 }
 
-func (g *gate) refusal() error {
+func (g *admission) refusal() error {
 	return status.Error(codes.Unavailable, fmt.Sprintf(
 		"too many new streams: %d begin in a second and %d are at their first answers at a time; try another frontend, or later",
 		g.perSecond, g.places))
 }
 
 // giveUp ends the waiting; err is why. It is nil if the turn has come meanwhile.
-func (g *gate) giveUp(class int, turn chan struct{}, err error) error {
+func (g *admission) stopWaiting(class int, turn chan struct{}, err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	i := slices.Index(g.waiting[class], turn)
@@ -108,7 +108,7 @@ func (g *gate) giveUp(class int, turn chan struct{}, err error) error {
 }
 
 // leave gives the place of a stream back.
-func (g *gate) leave() {
+func (g *admission) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.free++
@@ -116,7 +116,7 @@ func (g *gate) leave() {
 }
 
 // admit lets in who may begin now; mu is held.
-func (g *gate) admit(now time.Time) {
+func (g *admission) admit(now time.Time) {
 	if !g.last.IsZero() {
 		g.tokens = min(float64(g.perSecond), g.tokens+float64(g.perSecond)*max(0, now.Sub(g.last).Seconds()))
 	}
@@ -127,16 +127,16 @@ func (g *gate) admit(now time.Time) {
 	}
 	if g.tokens < 1 && len(g.waiting[0])+len(g.waiting[1]) > 0 {
 		if g.timer == nil {
-			g.timer = time.AfterFunc(gateStep, g.refill)
+			g.timer = time.AfterFunc(admissionStep, g.refill)
 		} else {
-			g.timer.Reset(gateStep)
+			g.timer.Reset(admissionStep)
 		}
 	}
 	g.count()
 }
 
 // next lets the first one in line in, if there is one; mu is held.
-func (g *gate) next() bool {
+func (g *admission) next() bool {
 	for class, line := range g.waiting {
 		if len(line) > 0 {
 			close(line[0])
@@ -147,14 +147,14 @@ func (g *gate) next() bool {
 	return false
 }
 
-func (g *gate) refill() {
+func (g *admission) refill() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.admit(time.Now())
 }
 
 // count says how many wait, and how many are in; mu is held.
-func (g *gate) count() {
+func (g *admission) count() {
 	g.metrics.waiting.Set(float64(len(g.waiting[0]) + len(g.waiting[1])))
 	g.metrics.firstAnswers.Set(float64(g.places - g.free))
 }

@@ -17,7 +17,7 @@ import (
 // crowd is streams at a gate, and who was let in when.
 type crowd struct {
 	t     *testing.T
-	gate  *gate
+	gate  *admission
 	start time.Time
 	wait  sync.WaitGroup
 	mu    sync.Mutex
@@ -25,7 +25,7 @@ type crowd struct {
 }
 
 func newCrowd(t *testing.T, perSecond, places int) *crowd {
-	return &crowd{t: t, gate: newGate(Limits{StreamsPerSecond: perSecond, FirstAnswers: places}, NewMetrics()), start: time.Now()}
+	return &crowd{t: t, gate: newAdmission(Limits{StreamsPerSecond: perSecond, FirstAnswers: places}, NewMetrics()), start: time.Now()}
 }
 
 func (c *crowd) come(name string, resuming bool) { c.comeUntil(context.Background(), name, resuming) }
@@ -33,7 +33,7 @@ func (c *crowd) come(name string, resuming bool) { c.comeUntil(context.Backgroun
 func (c *crowd) comeUntil(ctx context.Context, name string, resuming bool) {
 	c.wait.Go(func() {
 		what := "in"
-		if err := c.gate.enter(ctx, resuming); err != nil {
+		if err := c.gate.wait(ctx, resuming); err != nil {
 			what = status.Code(err).String()
 		}
 		c.mu.Lock()
@@ -78,7 +78,7 @@ func TestGatePlaces(t *testing.T) {
 		c.come("b", false)
 		c.come("c", false)
 		<-time.After(time.Second)
-		c.gate.leave() // a
+		c.gate.release() // a
 		<-time.After(5 * time.Second)
 		c.expect("0s a in", "1s b in", "5s c Unavailable")
 	})
@@ -92,7 +92,7 @@ func TestGateHolds(t *testing.T) {
 		c.come("cold", false)
 		c.come("b", true)
 		<-time.After(10 * time.Second)
-		c.gate.leave() // a
+		c.gate.release() // a
 		c.expect("0s a in", "10s b in", "5s cold Unavailable")
 	})
 }
@@ -106,7 +106,7 @@ func TestGateGoneMeanwhile(t *testing.T) {
 		c.come("c", false)
 		cancel()
 		synctest.Wait()
-		c.gate.leave() // a
+		c.gate.release() // a
 		c.expect("0s a in", "0s b Canceled", "0s c in")
 		if c.gate.free != 0 {
 			t.Errorf("%d places free, want 0", c.gate.free)
@@ -115,7 +115,7 @@ func TestGateGoneMeanwhile(t *testing.T) {
 }
 
 func TestRefusalSaysWhatToDo(t *testing.T) {
-	err := newGate(Limits{StreamsPerSecond: 7, FirstAnswers: 8}, NewMetrics()).refusal()
+	err := newAdmission(Limits{StreamsPerSecond: 7, FirstAnswers: 8}, NewMetrics()).refusal()
 	want := "too many new streams: 7 begin in a second and 8 are at their first answers at a time; try another frontend, or later"
 	if s := status.Convert(err); s.Code() != codes.Unavailable || s.Message() != want {
 		t.Errorf("got %v", err)

@@ -26,8 +26,8 @@ func (s *Stream) Rejections() []Rejection {
 		if w == nil {
 			continue
 		}
-		for name, h := range w.holds {
-			if h.verdict && !h.trial {
+		for name, h := range w.heldBack {
+			if h.blamed && !h.trial {
 				all = append(all, Rejection{w.t, name, h.bad.Sum, h.message, h.good, h.world})
 			}
 		}
@@ -36,14 +36,14 @@ func (s *Stream) Rejections() []Rejection {
 }
 
 // Opinion is what a client thinks of a resource.
-type Opinion uint8
+type Answer uint8
 
 // The opinions.
 const (
 	// NoOpinion: it was never meant for the client.
-	NoOpinion Opinion = iota
+	NoAnswer Answer = iota
 	// Undecided: the client should have it, and has said nothing yet.
-	Undecided
+	Pending
 	// Applied: the client has it.
 	Applied
 	// Rejected: the client does not take it.
@@ -51,19 +51,19 @@ const (
 )
 
 // Opinion is what the client thinks of a resource of that content.
-func (s *Stream) Opinion(t ident.ResourceType, name string, sum xds.Sum) Opinion {
+func (s *Stream) AnswerTo(t ident.ResourceType, name string, sum xds.Sum) Answer {
 	w := s.watches[t]
 	if w == nil || !w.covers(name) {
-		return NoOpinion
+		return NoAnswer
 	}
-	if h, ok := w.holds[name]; ok && h.bad.Sum == sum && h.verdict && !h.trial {
+	if h, ok := w.heldBack[name]; ok && h.bad.Sum == sum && h.blamed && !h.trial {
 		return Rejected
 	}
 	if has := w.lastGood(name); has != nil && has.Sum == sum {
 		return Applied
 	}
 	if should := s.view.Sets[t].Find(name); should != nil && should.Sum == sum {
-		return Undecided
+		return Pending
 	}
-	return NoOpinion
+	return NoAnswer
 }

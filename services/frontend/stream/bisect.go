@@ -8,7 +8,7 @@ const maxTrials = 64
 // until the culprits are found: of whole types one after the other, leaving the
 // other half as it was, of the others in responses of their own, at once (what
 // is good in them is waited for).
-func (s *Stream) try(w *watch, suspects []item) {
+func (s *Stream) bisect(w *watch, suspects []item) {
 	half := (len(suspects) + 1) / 2
 	groups := make([][]string, 2)
 	for i, it := range suspects {
@@ -23,18 +23,18 @@ func (s *Stream) try(w *watch, suspects []item) {
 // whole type that holds everything else as well, so it waits for the answer to
 // the last one. It says whether there is such a group.
 func (s *Stream) nextTrial(w *watch) bool {
-	for len(w.trials) > 0 && (!w.whole || len(w.sentOut) == 0) {
+	for len(w.trials) > 0 && (!w.whole || len(w.unanswered) == 0) {
 		group := w.trials[0]
 		if w.trials = w.trials[1:]; len(w.trials) == 0 {
 			w.trials = nil
 		}
 		any := false
 		for _, name := range group {
-			h, held := w.holds[name]
+			h, held := w.heldBack[name]
 			if !held || !h.trial {
 				continue // its content has changed meanwhile
 			}
-			delete(w.holds, name)
+			delete(w.heldBack, name)
 			switch {
 			case !w.covers(name):
 				continue

@@ -11,7 +11,7 @@ import (
 // A gRPC server that stops waits for the connections that are in their
 // handshake, two minutes for each silent client, before it sends GOAWAY on the
 // others. So the acceptor keeps these connections, and close closes them.
-type acceptor struct {
+type connections struct {
 	listeners []net.Listener
 
 	mu          sync.Mutex // protects what follows
@@ -19,8 +19,8 @@ type acceptor struct {
 	handshaking map[*acceptedConn]struct{}
 }
 
-func newAcceptor(plain, tls []net.Listener) *acceptor {
-	a := &acceptor{handshaking: make(map[*acceptedConn]struct{})}
+func newAcceptor(plain, tls []net.Listener) *connections {
+	a := &connections{handshaking: make(map[*acceptedConn]struct{})}
 	for _, l := range plain {
 		a.listeners = append(a.listeners, listener{l, a, false})
 	}
@@ -32,7 +32,7 @@ func newAcceptor(plain, tls []net.Listener) *acceptor {
 
 // close closes the listeners, and with them the connections that the kernel has
 // and no Accept has returned, and then the connections in their handshake.
-func (a *acceptor) close() {
+func (a *connections) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
@@ -44,13 +44,13 @@ func (a *acceptor) close() {
 	}
 }
 
-func (a *acceptor) isClosed() bool {
+func (a *connections) isClosed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.closed
 }
 
-func (a *acceptor) begin(c *acceptedConn) {
+func (a *connections) begin(c *acceptedConn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -60,7 +60,7 @@ func (a *acceptor) begin(c *acceptedConn) {
 	a.handshaking[c] = struct{}{}
 }
 
-func (a *acceptor) established(c *acceptedConn) {
+func (a *connections) established(c *acceptedConn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.handshaking, c)
@@ -68,7 +68,7 @@ func (a *acceptor) established(c *acceptedConn) {
 
 type listener struct {
 	net.Listener
-	acceptor *acceptor
+	acceptor *connections
 	tls      bool
 }
 
@@ -87,7 +87,7 @@ func (l listener) Accept() (net.Conn, error) {
 // the transport reads and writes the connection itself.
 type acceptedConn struct {
 	net.Conn
-	acceptor *acceptor
+	acceptor *connections
 	tls      bool // begins with a TLS handshake
 }
 

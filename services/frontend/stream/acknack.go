@@ -11,7 +11,7 @@ import (
 
 // hold is a resource that one client has rejected: until its content is
 // another, the client keeps what it last applied.
-type hold struct {
+type heldBack struct {
 	bad  *xds.Resource
 	good *xds.Resource // nil: nothing, or the empty resource
 	// endpoints are those that good waits for, of a cluster: they stay while
@@ -22,7 +22,7 @@ type hold struct {
 	trial bool
 	// verdict: it is to blame, and so it is for other clients; message is what
 	// the client said, and world the version at which it had good.
-	verdict bool
+	blamed  bool
 	message string
 	world   ident.Position
 }
@@ -40,39 +40,39 @@ type Nack struct {
 }
 
 // settle takes in the answer to a response.
-func (s *Stream) settle(now time.Time, w *watch, r Request) {
-	i := slices.IndexFunc(w.sentOut, func(o outstanding) bool { return o.nonce == r.Nonce })
+func (s *Stream) answer(now time.Time, w *watch, r Request) {
+	i := slices.IndexFunc(w.unanswered, func(o outstanding) bool { return o.nonce == r.Nonce })
 	if i < 0 {
 		return // answered before; E2 repeats such a request
 	}
-	o := w.sentOut[i]
+	o := w.unanswered[i]
 	var earlier []outstanding
 	if i > 0 {
-		earlier = slices.Clone(w.sentOut[:i])
+		earlier = slices.Clone(w.unanswered[:i])
 	}
-	w.sentOut = slices.Delete(w.sentOut, 0, i+1)
+	w.unanswered = slices.Delete(w.unanswered, 0, i+1)
 	w.dirty = true
-	if w.t == ident.CDS && len(w.sentOut) == 0 {
-		s.gateUntil, w.suspected = time.Time{}, unsuspected
+	if w.t == ident.CDS && len(w.unanswered) == 0 {
+		s.warmUntil, w.suspected = time.Time{}, unsuspected
 	}
 	// Only Envoy says errors of earlier responses with an ACK (E14). Parts of what
 	// was split for gRPC have one version: what a client of it rejects it says so.
 	if r.Rejected && (s.cfg.Delta || s.cfg.GRPC || r.Version != o.version) {
-		s.reject(now, w, &o, earlier, r.Error)
+		s.nack(now, w, &o, earlier, r.Error)
 		return
 	}
 	// Earlier responses are seen, not applied (E14, E15). Of whole types this
 	// one held everything; of the others what it did not hold comes again.
-	again := unsettled(earlier, &o)
+	again := overtaken(earlier, &o)
 	w.exceptItems(again)
-	s.accept(now, w, &o)
+	s.ack(now, w, &o)
 	w.sendAgain(again)
 	if r.Rejected && len(again) > 0 {
-		s.rejected(now, w, Nack{Message: cut(r.Error), Time: now})
+		s.recordNack(now, w, Nack{Message: cut(r.Error), Time: now})
 	}
 }
 
-func (s *Stream) accept(now time.Time, w *watch, o *outstanding) {
+func (s *Stream) ack(now time.Time, w *watch, o *outstanding) {
 	w.status.ackedVersion, w.status.ackedTime = o.version, now
 	s.cfg.Observe(Event{Kind: Acked, Type: w.t, World: o.world, Published: o.made, Sent: o.at})
 	whole := true
@@ -92,8 +92,8 @@ func (s *Stream) accept(now time.Time, w *watch, o *outstanding) {
 		if o.set != nil {
 			w.acked = o.set
 		}
-		if len(w.sentOut) == 0 {
-			w.ledger.settle()
+		if len(w.unanswered) == 0 {
+			w.ledger.dropNeedless()
 		}
 		whole = w.applied()
 	}
@@ -101,14 +101,14 @@ func (s *Stream) accept(now time.Time, w *watch, o *outstanding) {
 	if whole {
 		w.tainted, w.tried = false, 0
 	}
-	if whole && len(w.holds) == 0 {
+	if whole && len(w.heldBack) == 0 {
 		w.nack = nil
 		w.status.acked = o.world
 	}
 }
 
 // unsettled is the items of earlier responses that are not in o.
-func unsettled(earlier []outstanding, o *outstanding) []item {
+func overtaken(earlier []outstanding, o *outstanding) []item {
 	var items []item
 	for i := range earlier {
 		for _, it := range earlier[i].items() {
@@ -147,9 +147,9 @@ func (w *watch) sendAgain(items []item) {
 // reject takes in a NACK of o. Nothing is sent again as it was: what is named
 // in the message is held back, and the rest is sent without it; where nobody is
 // named, the rest is sent in halves.
-func (s *Stream) reject(now time.Time, w *watch, o *outstanding, earlier []outstanding, message string) {
+func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstanding, message string) {
 	items := o.items()
-	missed := unsettled(earlier, o)
+	missed := overtaken(earlier, o)
 	w.exceptItems(missed)
 	w.exceptItems(items)
 	suspects := slices.DeleteFunc(slices.Clone(items), func(it item) bool {
@@ -163,16 +163,16 @@ func (s *Stream) reject(now time.Time, w *watch, o *outstanding, earlier []outst
 	}
 	for _, c := range culprits {
 		if s.holdBack(w, c, false) && known && !n.Bind {
-			h := w.holds[c.name]
-			h.verdict, h.message, h.world = true, n.Message, w.allOf
+			h := w.heldBack[c.name]
+			h.blamed, h.message, h.world = true, n.Message, w.appliedAllOf
 			if h.world.IsZero() {
 				h.world = w.status.acked
 			}
-			w.holds[c.name] = h
+			w.heldBack[c.name] = h
 		}
 	}
 	if len(culprits) == 0 && len(suspects) > 1 {
-		s.try(w, suspects)
+		s.bisect(w, suspects)
 	}
 	// Of EDS and RDS, and in delta, all else in the response is unknown (E12,
 	// E13, E26). A client that rejects what it has, or the empty resource, is
@@ -181,11 +181,11 @@ func (s *Stream) reject(now time.Time, w *watch, o *outstanding, earlier []outst
 	if len(suspects) > 0 {
 		rest = append(rest, items...)
 	}
-	w.sendAgain(slices.DeleteFunc(rest, func(it item) bool { _, held := w.holds[it.name]; return held }))
+	w.sendAgain(slices.DeleteFunc(rest, func(it item) bool { _, held := w.heldBack[it.name]; return held }))
 	if w.whole {
 		w.owed = w.owed || len(suspects) > 0
-	} else if len(w.sentOut) == 0 {
-		w.ledger.settle()
+	} else if len(w.unanswered) == 0 {
+		w.ledger.dropNeedless()
 	}
 	named := culprits
 	if len(named) == 0 {
@@ -194,10 +194,10 @@ func (s *Stream) reject(now time.Time, w *watch, o *outstanding, earlier []outst
 	for _, it := range named {
 		n.Resources = append(n.Resources, it.name)
 	}
-	s.rejected(now, w, n)
+	s.recordNack(now, w, n)
 }
 
-func (s *Stream) rejected(now time.Time, w *watch, n Nack) {
+func (s *Stream) recordNack(now time.Time, w *watch, n Nack) {
 	w.tainted = true
 	w.nack = &n
 	w.status.nacks++
@@ -225,18 +225,18 @@ func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
 	if !bad.resource.Same(s.want(w, bad.name)) {
 		return false // there is another already
 	}
-	if w.holds == nil {
-		w.holds = make(map[string]hold)
+	if w.heldBack == nil {
+		w.heldBack = make(map[string]heldBack)
 	}
 	good := w.lastGood(bad.name)
-	h := hold{bad: bad.resource, good: good, trial: trial}
+	h := heldBack{bad: bad.resource, good: good, trial: trial}
 	if w.t == ident.CDS && good != nil && good.Endpoints() != "" {
 		h.endpoints = s.view.Sets[ident.EDS].Find(good.Endpoints())
 		if eds := s.watches[ident.EDS]; h.endpoints == nil && eds != nil {
 			h.endpoints = eds.lastGood(good.Endpoints())
 		}
 	}
-	w.holds[bad.name] = h
+	w.heldBack[bad.name] = h
 	e := w.entry(bad.name)
 	switch {
 	case w.whole || e == nil || trial: // on trial, the client may have it or not
@@ -249,16 +249,16 @@ func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
 }
 
 // lift ends the holds of resources whose content is another in set.
-func (w *watch) lift(set *xds.Set) {
-	if len(w.holds) == 0 {
+func (w *watch) liftHeldBack(set *xds.Set) {
+	if len(w.heldBack) == 0 {
 		return
 	}
-	for name, h := range w.holds {
+	for name, h := range w.heldBack {
 		if !h.bad.Same(set.Find(name)) {
-			delete(w.holds, name)
+			delete(w.heldBack, name)
 		}
 	}
-	if len(w.holds) == 0 && len(w.trials) == 0 {
+	if len(w.heldBack) == 0 && len(w.trials) == 0 {
 		w.nack = nil // what is served now was not rejected
 	}
 }
