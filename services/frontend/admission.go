@@ -11,21 +11,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// How long a new stream waits at the gate before it is refused. A client that
-// was served before works on meanwhile, and a gRPC one that is refused would
-// come back in 2 ms (G12); one that is new is better off with another frontend.
+// How long a new stream waits before it is refused. A client that was served
+// before goes on working meanwhile, and a refused gRPC client would come back
+// in 2 ms (G12). A new client should rather try another frontend.
 const (
 	coldWait     = 5 * time.Second
 	resumingWait = 15 * time.Second
 )
 
-// gateStep is how often the gate looks for tokens while somebody waits.
+// admissionStep is how often tokens are added while streams wait.
 const admissionStep = 10 * time.Millisecond
 
-// gate bounds what new streams cost those that are there: so many begin in a
-// second, with bursts of as many, and so many are at their first answers at a
-// time. Who has to wait waits in turn, clients that resume before those that
-// are new.
+// admission limits what new streams cost the connected ones: so many begin in a
+// second, with bursts of as many, and so many are in their first responses at a
+// time. Streams wait in line, resuming clients before new ones.
 type admission struct {
 	perSecond int
 	places    int
@@ -36,7 +35,7 @@ type admission struct {
 	last    time.Time
 	free    int                // places
 	waiting [2][]chan struct{} // resuming, cold; closed when it is their turn
-	timer   *time.Timer        // runs while somebody waits for a token
+	timer   *time.Timer        // runs while a stream waits for a token
 }
 
 func newAdmission(l Limits, m *Metrics) *admission {
@@ -46,15 +45,17 @@ func newAdmission(l Limits, m *Metrics) *admission {
 	}
 }
 
-// state is how many streams wait, and how many are at their first answers.
+// state returns how many streams wait, and how many are in their first
+// responses.
 func (g *admission) state() (waiting, first int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.waiting[0]) + len(g.waiting[1]), g.places - g.free
 }
 
-// enter returns when a stream may begin; leave gives its place back. It refuses
-// one for which there will be no place in time, at once where that is plain.
+// wait returns when a stream may begin; release gives its place back. It
+// refuses a stream that would wait too long, at once if the line is too long
+// already.
 func (g *admission) wait(ctx context.Context, resuming bool) error {
 	class, wait := 1, coldWait
 	if resuming {
@@ -94,7 +95,8 @@ func (g *admission) refusal() error {
 		g.perSecond, g.places))
 }
 
-// giveUp ends the waiting; err is why. It is nil if the turn has come meanwhile.
+// stopWaiting takes a stream out of the line and returns err, or nil if its
+// turn has come meanwhile.
 func (g *admission) stopWaiting(class int, turn chan struct{}, err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +109,7 @@ func (g *admission) stopWaiting(class int, turn chan struct{}, err error) error 
 	return err
 }
 
-// leave gives the place of a stream back.
+// release gives the place of a stream back.
 func (g *admission) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -115,7 +117,7 @@ func (g *admission) release() {
 	g.admit(time.Now())
 }
 
-// admit lets in who may begin now; mu is held.
+// admit lets in the streams that may begin now; mu is held.
 func (g *admission) admit(now time.Time) {
 	if !g.last.IsZero() {
 		g.tokens = min(float64(g.perSecond), g.tokens+float64(g.perSecond)*max(0, now.Sub(g.last).Seconds()))
@@ -135,7 +137,7 @@ func (g *admission) admit(now time.Time) {
 	g.count()
 }
 
-// next lets the first one in line in, if there is one; mu is held.
+// next lets in the first stream in line, if there is one; mu is held.
 func (g *admission) next() bool {
 	for class, line := range g.waiting {
 		if len(line) > 0 {
@@ -153,7 +155,7 @@ func (g *admission) refill() {
 	g.admit(time.Now())
 }
 
-// count says how many wait, and how many are in; mu is held.
+// count sets the metrics; mu is held.
 func (g *admission) count() {
 	g.metrics.waiting.Set(float64(len(g.waiting[0]) + len(g.waiting[1])))
 	g.metrics.firstAnswers.Set(float64(g.places - g.free))

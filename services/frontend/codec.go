@@ -16,15 +16,15 @@ import (
 )
 
 // codec writes responses as lists of slices that all streams share, and reads
-// requests without what is not needed and without making strings of names
-// (E28). Other messages are as usual.
+// requests without making strings of their names (E28). It leaves other
+// messages to proto.
 type codec struct {
 	pool mem.BufferPool // of requests that came in several pieces; nil: grpc's
 }
 
-// newCodec returns a codec whose pool wastes nothing on requests of 50 KB, the
-// size of an ACK with a thousand names: grpc's own has buffers of 32 KB and
-// then of 1 MB, which it clears every time.
+// newCodec returns a codec whose pool fits requests of 50 KB, the size of an
+// ACK with a thousand names: gRPC's own pool has buffers of 32 KB and then of 1
+// MB, which it clears every time.
 func newCodec() (codec, error) {
 	var exponents []uint8
 	for e := uint8(8); e <= 23; e++ {
@@ -40,29 +40,29 @@ var _ encoding.CodecV2 = codec{}
 func (codec) Name() string { return "proto" }
 
 // request is a DiscoveryRequest, or with delta a DeltaDiscoveryRequest. Its
-// names and its node are parts of the received message, which may be used again
-// by grpc after free; who does not call free leaves it to the garbage
-// collector. A request may be received into again.
+// names and its node are parts of the received message, whose bytes gRPC may
+// reuse after free; without free the garbage collector gets them. A request may
+// be received into again.
 //
-// Of the node, up to 61 KB which may come with every request (E34), nothing is
-// looked at unless it is wanted.
+// The node, up to 61 KB that may come with every request (E34), is skipped
+// unless wantNode is set.
 type request struct {
 	stream.Request
 	delta    bool // set by the receiver, like wantNode
 	wantNode bool
 	node     []byte // nil: there is none, or it is not wanted
-	// malformed says what is wrong with the message; an error of Unmarshal would
-	// reach the client as INTERNAL.
+	// malformed is why the message cannot be read; an error from Unmarshal
+	// would reach the client as INTERNAL.
 	malformed error
 	buffer    mem.Buffer
 }
 
-// resumes says whether the client that begins with this request was served
+// resumes reports whether the client that begins with this request was served
 // before.
 func (r *request) resumes() bool { return r.Version != "" || r.Initial.Len() > 0 }
 
-// free gives the received bytes back. Names, Unsubscribe, Initial and node
-// must not be used any more.
+// free gives the received bytes back. Names, Unsubscribe, Initial and node must
+// not be used any more.
 func (r *request) free() {
 	if r.buffer != nil {
 		r.buffer.Free()
@@ -77,7 +77,7 @@ type response struct {
 	identifier string // of the frontend, for Envoy's stats
 }
 
-// fields are the numbers of a request's fields; zero: there is none.
+// fields are the numbers of a request's fields; zero: it has no such field.
 type fields struct {
 	version, node, names, unsubscribe, initial, typeURL, nonce, failure protowire.Number
 }
@@ -114,8 +114,8 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return nil, fmt.Errorf("cannot send a %T", v)
 }
 
-// buffers is the head, which is this response's own, and the resources, which
-// are the same slices for whoever is sent the same list.
+// buffers returns the head, which belongs to this response, and the resources,
+// whose slices all streams share that send the same list.
 func (r *response) buffers() mem.BufferSlice {
 	encode := func() any { return encode(r.Resources, r.Delta) }
 	var resources mem.BufferSlice
@@ -134,7 +134,7 @@ const (
 	mergedSlice = 32 << 10
 )
 
-// encode is the field "resources" of a response.
+// encode returns the field "resources" of a response.
 func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
 	var buffers mem.BufferSlice
 	left := 0 // bytes that are to be copied
@@ -167,7 +167,7 @@ func encode(resources []*xds.Resource, delta bool) mem.BufferSlice {
 	return buffers
 }
 
-// slicesOf yields the slices of which resources are made on the wire.
+// slicesOf yields the slices that resources consist of on the wire.
 func slicesOf(resources []*xds.Resource, delta bool) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, r := range resources {
@@ -254,7 +254,8 @@ func (r *request) decode(b []byte) error {
 	return nil
 }
 
-// decodeNames takes names off the front of b, as many as there are.
+// decodeNames reads the names at the front of b and returns how many bytes they
+// take.
 func (r *request) decodeNames(f *fields, b []byte) int {
 	if w, n := names.Scan(b, f.names); n != 0 {
 		r.Names = r.Names.Join(w)
@@ -305,7 +306,7 @@ func (r *request) decodeField(f *fields, b []byte) int {
 	return tag + n
 }
 
-// typeURL makes no string of what is known.
+// typeURL makes no string of a known type URL.
 func typeURL(b []byte) string {
 	for t := range ident.ResourceTypes {
 		if url := t.URL(); url == string(b) {
@@ -315,7 +316,7 @@ func typeURL(b []byte) string {
 	return string(b)
 }
 
-// errorMessage is the message of a google.rpc.Status.
+// errorMessage returns the message of a google.rpc.Status.
 func errorMessage(b []byte) string {
 	for len(b) > 0 {
 		field, wire, n := protowire.ConsumeTag(b)

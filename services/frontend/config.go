@@ -14,69 +14,68 @@ import (
 )
 
 // Config is what a frontend needs. The caller owns everything in it and closes
-// it after Run has returned; the listeners are closed by Run.
+// it after Run has returned; Run closes the listeners.
 type Config struct {
 	// ID names this frontend in reports, stable over restarts.
 	ID string
 	// Build names the program in reports.
 	Build string
-	// Store is the frontend's own replica. Nobody else writes to it.
+	// Store is the frontend's own replica. The frontend is its only writer.
 	Store store.Store
 	// Chain is followed for new versions; nil serves what Store has.
 	Chain store.Chain
-	// Head asks the chain's leader for its head, so that a client which names
-	// versions unknown here is not sent older ones; nil is like a bus that is
-	// away. store.Publisher has such a method.
+	// Head asks the chain for its head, so that a client that names versions
+	// unknown here is not sent older ones; nil: the bus counts as away.
+	// store.Publisher has such a method.
 	Head func(context.Context) (store.Head, error)
-	// Connected says whether the bus is connected, for reports; nil: Chain is
-	// there.
+	// Connected reports whether the bus is connected, for reports; nil: it is
+	// if Chain is set.
 	Connected func() bool
 	// Listeners take xDS over gRPC, TLSListeners over TLS as TLS says. At least
-	// one of either. Where TLS asks for clients' certificates, the namespace
-	// and service account in one are those of which the client may be.
+	// one is needed. If TLS asks for client certificates, a client may only use
+	// the namespace and service account in its certificate.
 	Listeners, TLSListeners []net.Listener
 	TLS                     *tls.Config
 	Logger                  *slog.Logger
-	// Metrics are counted here; nil counts nowhere.
+	// Metrics are counted here; nil: nowhere.
 	Metrics *Metrics
 	// Tracer makes spans of versions on their way to proxies; nil: none.
 	Tracer *tracing.Tracer
-	// OnChange is called, from any goroutine, when Report has something new
-	// to say; it is urgent where the chain was rewound. It must not block.
+	// OnChange is called, from any goroutine, when Report has changed; urgent:
+	// report it at once. It must not block.
 	OnChange func(urgent bool)
 	Limits   Limits
 }
 
-// Limits of a frontend. DefaultLimits are those of one that was told nothing;
-// all but MaxAge must be positive.
+// Limits of a frontend. Begin with DefaultLimits; all but MaxAge must be
+// positive.
 type Limits struct {
-	// StreamsPerSecond is how many new streams are taken in a second, with
-	// bursts of as many. More wait, those of clients that were served before
-	// ahead of new ones, and are refused with UNAVAILABLE if they would wait
-	// long.
+	// StreamsPerSecond is how many new streams begin in a second, with bursts
+	// of as many. More wait, resuming clients before new ones, and are refused
+	// with UNAVAILABLE if they would wait too long.
 	StreamsPerSecond int
-	// FirstAnswers is how many streams may be at their first answers at a
-	// time: sent, and not yet acknowledged, for 250 ms at most. More wait in the
+	// FirstAnswers is how many streams may be in their first responses at a
+	// time: sent and not acknowledged, for 250 ms at most. More wait in the
 	// same way.
 	FirstAnswers int
-	// SendTimeout ends a stream whose client takes longer than this to take a
+	// SendTimeout ends a stream whose client takes longer than this to accept a
 	// response.
 	SendTimeout time.Duration
-	// MaxAge is after what time a stream is ended, give or take a tenth, so
-	// that clients spread over the frontends again; 0: never. The next stream
-	// of a client costs next to nothing.
+	// MaxAge ends a stream at that age, give or take a tenth, so that clients
+	// spread over the frontends again; 0: never. The next stream of a client
+	// costs next to nothing.
 	MaxAge time.Duration
 	// Drain is the time over which streams are ended when Run's context is
 	// done.
 	Drain time.Duration
-	// Linger is how long a removed cluster stays with a proxy at least; it
-	// must be longer than the longest delay that a filter (ext_authz, fault)
-	// may cause.
+	// Linger is how long a removed cluster stays with a proxy at least; it must
+	// be longer than the longest delay that a filter (ext_authz, fault) may
+	// cause.
 	Linger time.Duration
 }
 
-// DefaultLimits have proxies that come at once served as fast as all at a time
-// would be, and a change to those that are there at most twice as late.
+// DefaultLimits serve proxies that connect at once as fast as without limits,
+// and delay a change for connected proxies to at most twice the time.
 func DefaultLimits() Limits {
 	return Limits{
 		StreamsPerSecond: 1000,
@@ -88,7 +87,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Check says what is wrong with l.
+// Check returns an error if a limit makes no sense.
 func (l Limits) Check() error {
 	switch {
 	case l.StreamsPerSecond <= 0:

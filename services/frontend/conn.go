@@ -24,31 +24,31 @@ import (
 	"meshlog.dev/services/mesh/proxy"
 )
 
-// firstAnswersFor is how long a stream counts as being at its first answers at
-// most: several times what one takes that has a processor to itself. Who takes
-// longer waits for a slow line or a dead client, which costs nobody anything.
+// firstAnswersFor is how long a stream counts as being in its first responses
+// at most: several times what one takes with a processor of its own. A stream
+// that takes longer waits for a slow line or a dead client, which costs other
+// streams nothing.
 const firstAnswersFor = 250 * time.Millisecond
 
-// conn is one stream. Its handler, the goroutine that grpc starts for it, waits
-// for the reason to end it; another goroutine receives. Who has the stream's
-// turn sends, in a goroutine that is there only while there is something to
-// send. Nobody waits for the client but in grpc, and when the handler has
-// returned grpc lets go of all of them.
+// conn is one stream. Its handler, the goroutine that gRPC starts for it, waits
+// for the reason to end; another goroutine receives; a third sends, and exists
+// only while there is something to send (turn.go). Only gRPC waits for the
+// client, and it releases all of them when the handler returns.
 type conn struct {
 	server  *Server
 	grpc    grpc.ServerStream
-	ended   chan error // why the stream ends: the first reason counts
+	ended   chan error // why the stream ends
 	mode    mode
 	proxy   *proxy.Proxy
 	address string
 	since   time.Time // when the stream began, after the gate
-	resumes bool      // the client was served before
+	resumes bool      // the client has versions from an earlier stream
 	client  *content.Client
 
 	turn   turn
-	behind atomic.Bool // there is another view
+	behind atomic.Bool // the cache has another view
 
-	// Of who has the turn.
+	// Owned by the goroutine that has the turn.
 	transmit func()   // c.send, made once
 	out      response // to be sent, if ready
 	ready    bool
@@ -57,27 +57,27 @@ type conn struct {
 	alarmAt  time.Time   // when alarm is due; zero: it is not set
 
 	mu             sync.Mutex      // protects what follows
-	state          *stream.Stream  // nil: not begun, or over
-	inFirstAnswers bool            // at its first answers
+	state          *stream.Stream  // nil: not begun, or ended
+	inFirstAnswers bool            // it has a place among the first responses
 	responded      bool            // something was sent
-	head           *ident.Position // to be reached before a client that knows more is answered
-	asking         bool            // for the head
-	toReport       bool            // something to report
+	head           *ident.Position // must be served before a client that may know more is answered
+	asking         bool            // a goroutine asks for the head
+	toReport       bool            // the report has changed
 	class          index.ProxyClass
 	group          string // class, printed
 
 	subscribed [ident.ResourceTypes]subscription
 }
 
-// subscription is what the client wants to know of one type.
+// subscription is the names of one type whose changes wake the stream.
 type subscription struct {
 	all   bool
 	names *names.Names
 }
 
-// serve runs a stream. It returns when the client leaves or does not take what
-// it is sent, when the stream is old, or when the frontend drains. It stays
-// small: its stack is there as long as the stream.
+// serve runs a stream. It returns when the client leaves or does not accept a
+// response, when the stream reaches its maximum age, or when the frontend
+// drains. It stays small, because its stack exists as long as the stream.
 func (s *Server) serve(gs grpc.ServerStream, m mode) error {
 	if err := s.begin(); err != nil {
 		s.cfg.Metrics.refused.Inc()
@@ -93,16 +93,16 @@ func (s *Server) serve(gs grpc.ServerStream, m mode) error {
 	}
 }
 
-// end ends the stream; err is what the client is to see.
+// end ends the stream with err for the client. The first call counts.
 func (c *conn) end(err error) {
 	select {
 	case c.ended <- err:
-	default: // it ends already
+	default: // it is ending already
 	}
 }
 
-// receive receives a request. If there is none, the error is what the client is
-// to see: nil if it is done.
+// receive receives a request. If it returns false, the stream ends with err;
+// nil: the client is done.
 func receive(gs grpc.ServerStream, r *request) (ok bool, err error) {
 	switch err := gs.RecvMsg(r); {
 	case errors.Is(err, io.EOF):
@@ -148,7 +148,7 @@ func (c *conn) run() {
 	c.end(c.take(r))
 }
 
-// take takes requests in, of which r is the first, until there are no more.
+// take handles requests, beginning with r, until there are no more.
 func (c *conn) take(r *request) (err error) {
 	defer c.server.recoverPanic(func(failed error) { err = failed })
 	c.begin()
@@ -161,8 +161,8 @@ func (c *conn) take(r *request) (err error) {
 	return err
 }
 
-// enter receives the first request, which says who the client is, and waits
-// until the stream may begin. After an error there is nothing to leave.
+// enter receives the first request, which names the client, and waits until the
+// stream may begin. After an error, leave must not be called.
 func (c *conn) enter(r *request) (err error) {
 	defer c.server.recoverPanic(func(failed error) { err = failed })
 	ok, err := receive(c.grpc, r)
@@ -193,7 +193,8 @@ func (c *conn) enter(r *request) (err error) {
 	return nil
 }
 
-// begin makes the stream's state. Who works for the stream meanwhile waits.
+// begin makes the stream's state. A goroutine that works for the stream
+// meanwhile waits for mu.
 func (c *conn) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,15 +211,15 @@ func (c *conn) config() stream.Config {
 	}
 }
 
-// aged ends the stream because of its age: with OK, which no client minds
-// (E40). A GOAWAY alone, on which Envoy stays (E41), came before, so that the
-// next stream is on another connection, which may lead to another frontend.
+// maxAgeReached ends the stream with OK, which no client minds (E40). A GOAWAY
+// came before, on which Envoy keeps the stream (E41), so the next stream is on
+// another connection, perhaps to another frontend.
 func (c *conn) maxAgeReached() {
 	c.server.cfg.Metrics.aged.Inc()
 	c.end(nil)
 }
 
-// leave waits for who works for the stream, which has ended.
+// leave releases what the stream has, after its sender has finished.
 func (c *conn) leave() {
 	c.server.unregister(c)
 	c.server.streamLog.Info("proxy disconnected", "proxy", c.proxy.ID, "address", c.address, "after", time.Since(c.since).Round(time.Millisecond))
@@ -234,19 +235,19 @@ func (c *conn) leave() {
 	}
 }
 
-// stopped is a timer that is not set.
+// stopped returns a timer that is not set.
 func stopped(f func()) *time.Timer {
 	t := time.AfterFunc(time.Hour, f)
 	t.Stop()
 	return t
 }
 
-// jitter is d, give or take a tenth.
+// jitter returns d, give or take a tenth.
 func jitter(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
 }
 
-// request takes a request in.
+// request handles a request.
 func (c *conn) request(r *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -257,8 +258,8 @@ func (c *conn) request(r *request) {
 	}
 }
 
-// subscribe has the stream woken when something changes to which the client is
-// subscribed, and not otherwise; mu is held.
+// subscribe makes the cache wake the stream for the names that the client
+// subscribes to, and no others; mu is held.
 func (c *conn) subscribe() {
 	for t := range ident.ResourceTypes {
 		var now subscription
@@ -274,8 +275,9 @@ func (c *conn) subscribe() {
 	}
 }
 
-// through says whether the client has answered its first answers; mu is held.
-// One that is new asks for its listeners after all that is large.
+// firstAnswersAcked reports whether the client has acknowledged its first
+// responses; mu is held. A new client requests its listeners after all that is
+// large.
 func (c *conn) firstAnswersAcked() bool {
 	listeners := false
 	for _, t := range c.state.Status().Types {
@@ -287,7 +289,8 @@ func (c *conn) firstAnswersAcked() bool {
 	return listeners || c.resumes || c.mode.only != nil
 }
 
-// answered says that the first answers are over; mu is held.
+// endFirstAnswers gives the stream's place in the first responses back; mu is
+// held.
 func (c *conn) endFirstAnswers() {
 	if c.inFirstAnswers {
 		c.inFirstAnswers = false

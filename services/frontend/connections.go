@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// acceptor accepts connections on all listeners until it is closed.
+// connections accepts connections on all listeners until it is closed.
 //
-// A gRPC server that stops waits for the connections that are in their
-// handshake, two minutes for each silent client, before it sends GOAWAY on the
-// others. So the acceptor keeps these connections, and close closes them.
+// A gRPC server that stops waits for the connections in their handshake, two
+// minutes for each silent client, before it sends GOAWAY on the others. So
+// connections keeps them, and close closes them.
 type connections struct {
 	listeners []net.Listener
 
@@ -31,7 +31,7 @@ func newAcceptor(plain, tls []net.Listener) *connections {
 }
 
 // close closes the listeners, and with them the connections that the kernel has
-// and no Accept has returned, and then the connections in their handshake.
+// and no Accept returned, and then the connections in their handshake.
 func (a *connections) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,11 +14,11 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// Serving is what is served; nil: nothing yet.
+// Serving returns the served state; nil: none yet.
 func (s *Server) Serving() *replica.State { return s.serving.Load() }
 
-// Proxies yields what there is to say of each stream, sorted by the proxy's id.
-// It makes one report at a time.
+// Proxies yields a report of each stream, sorted by the proxy's id. It makes
+// one report at a time.
 func (s *Server) Proxies() iter.Seq[*reportv1.ProxyReport] {
 	return func(yield func(*reportv1.ProxyReport) bool) {
 		for _, c := range s.sortedStreams() {
@@ -29,7 +29,7 @@ func (s *Server) Proxies() iter.Seq[*reportv1.ProxyReport] {
 	}
 }
 
-// streamsInOrder are those of streamsNow, sorted.
+// sortedStreams returns the open streams, sorted by proxy and age.
 func (s *Server) sortedStreams() []*conn {
 	conns := s.openStreams()
 	slices.SortFunc(conns, func(a, b *conn) int {
@@ -38,33 +38,34 @@ func (s *Server) sortedStreams() []*conn {
 	return conns
 }
 
-// PushStatus says how far the version that is served has come, and who waits.
+// PushStatus is how far the served version has reached the proxies.
 type PushStatus struct {
-	// Version is served, since Published by the clock of its builder.
+	// Version is served. Published is when its builder published it, by the
+	// builder's clock.
 	Version   ident.Position
 	Published time.Time
 	// Streams are open. Applied of them have all that they should have; Behind
-	// have not been sent what changed last.
+	// have not been sent the last change.
 	Streams, Applied, Behind int
-	// Waiting are new streams that wait until they may begin; FirstAnswers are
-	// those that have not acknowledged their first answers.
+	// Waiting are new streams that wait to begin; FirstAnswers have not
+	// acknowledged their first responses.
 	Waiting, FirstAnswers int
-	// Unanswered are responses that wait for their answer, the oldest first, as
-	// many as were asked for; AllUnanswered is how many there are.
+	// Unanswered are responses without an answer, the oldest first, up to the
+	// given number; AllUnanswered is how many there are.
 	Unanswered    []Unanswered
 	AllUnanswered int
-	// Rejected are streams on which a rejection stands.
+	// Rejected are streams with a rejection that stands.
 	Rejected int
 }
 
-// Unanswered is a response that waits for its answer.
+// Unanswered is a response without an answer.
 type Unanswered struct {
 	Proxy string
 	Type  ident.ResourceType
 	Since time.Time
 }
 
-// PushStatus looks at every stream; at most so many of Unanswered are told.
+// PushStatus looks at every stream, and lists at most that many of Unanswered.
 func (s *Server) PushStatus(most int) PushStatus {
 	var p PushStatus
 	if st := s.serving.Load(); st != nil {
@@ -116,14 +117,16 @@ type Dumped struct {
 	// Since when the stream is open tells the streams of a proxy apart.
 	Since time.Time
 	Type  ident.ResourceType
-	// Resource is what it should have; nil: nothing, or what is not known.
+	// Resource is what the proxy should have; nil: nothing, or its content is
+	// unknown.
 	Resource *xds.Resource
-	// What it was sent; zero but for the name where it was sent nothing.
+	// ResourceContents is what the proxy was sent; only the name is set if it
+	// was sent nothing.
 	stream.ResourceContents
 }
 
-// Dump yields what the streams of a proxy should have or have, each sorted by
-// type and name.
+// Dump yields the resources that the streams of a proxy should have or have,
+// sorted by type and name for each stream.
 func (s *Server) Dump(id string) iter.Seq[Dumped] {
 	return func(yield func(Dumped) bool) {
 		for _, c := range s.sortedStreams() {
@@ -134,7 +137,7 @@ func (s *Server) Dump(id string) iter.Seq[Dumped] {
 	}
 }
 
-// dump says whether there is to be more.
+// dump reports whether the caller wants more.
 func (c *conn) dump(yield func(Dumped) bool) bool {
 	c.mu.Lock()
 	if c.state == nil {
@@ -142,7 +145,7 @@ func (c *conn) dump(yield func(Dumped) bool) bool {
 		return true
 	}
 	view, contents := c.state.Status().View, c.state.Contents()
-	c.mu.Unlock() // whoever reads the dump may be slow
+	c.mu.Unlock() // the reader of the dump may be slow
 	for _, t := range contents {
 		set := view.Sets[t.Type]
 		for _, r := range t.Resources {

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// headAge is how old an answer about the head may be.
+	// headAge is for how long an answer about the head is reused.
 	headAge = time.Second
 	// headTimeout is after what time the bus counts as away.
 	headTimeout = time.Second
-	// headRetry is the pause before a bus that was away is asked again.
+	// headRetry is the pause before the bus is asked again.
 	headRetry = time.Second
 )
 
-// heads asks for the head of the version chain, once for all streams that want
-// to know it at the same time.
+// headQuery asks for the head of the version chain, once for all streams that
+// need it at the same time.
 type headQuery struct {
-	ask func(context.Context) (store.Head, error) // nil: nobody can be asked
+	ask func(context.Context) (store.Head, error) // nil: there is no chain
 
 	mu      sync.Mutex // held while asking
 	version ident.Position
@@ -30,10 +30,10 @@ type headQuery struct {
 	at      time.Time
 }
 
-var errNobody = errors.New("there is no version chain to be asked")
+var errNoChain = errors.New("there is no version chain")
 
-// askHead asks for the head of the chain where the client names versions that
-// are unknown here, until there is an answer; mu is held.
+// askHead asks for the head of the chain until there is an answer, if the
+// client names unknown versions; mu is held.
 func (c *conn) askHead() {
 	if !c.state.WantsHead() || c.asking {
 		return
@@ -63,14 +63,14 @@ func (c *conn) headAnswered(v ident.Position, err error) {
 	c.changed()
 }
 
-// reached tells the state that the head is served, if it is; mu is held.
+// reached tells the state if the head is served; mu is held.
 func (c *conn) reached(now time.Time, served ident.Position) {
 	if c.head != nil && !served.Less(*c.head) {
 		c.state.HeadConfirmed(now)
 	}
 }
 
-// sleep waits for d. It says whether ctx is still alive.
+// sleep waits for d and reports whether ctx is still alive.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -82,10 +82,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// head is the chain's head now, or a little before.
+// head returns the chain's head, at most headAge old.
 func (h *headQuery) head(ctx context.Context) (ident.Position, error) {
 	if h.ask == nil {
-		return ident.Position{}, errNobody
+		return ident.Position{}, errNoChain
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,7 +97,7 @@ func (h *headQuery) head(ctx context.Context) (ident.Position, error) {
 	defer cancel()
 	head, err := h.ask(ctx)
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
-		return ident.Position{}, err // whoever asked went away; that says nothing
+		return ident.Position{}, err // the stream ended; the bus may be there
 	}
 	h.version, h.err, h.at = head.Version(), err, asked
 	return h.version, h.err

@@ -13,13 +13,12 @@ import (
 // mode is what the streams of a method speak.
 type mode struct {
 	delta bool
-	// only is the one type of the stream; nil: aggregated, all types.
+	// only is the type of a stream for a single type; nil: ADS.
 	only *ident.ResourceType
 }
 
-// services are the discovery services: one of all types, and one for each. The
-// requests and responses of all are the same two pairs of messages, which the
-// codec knows.
+// services returns the discovery services: ADS, and one for each type. All use
+// the same two pairs of messages, which the codec knows.
 func (s *Server) services() []*grpc.ServiceDesc {
 	poll := func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
 		return nil, status.Error(codes.Unimplemented, "polling is not served: use a stream (api_type GRPC or DELTA_GRPC in Envoy's config source)")

@@ -9,19 +9,19 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// hold is a resource that one client has rejected: until its content is
-// another, the client keeps what it last applied.
+// heldBack is a resource that the client rejected. Until its content changes,
+// the client keeps the one that it last applied.
 type heldBack struct {
 	bad  *xds.Resource
 	good *xds.Resource // nil: nothing, or the empty resource
-	// endpoints are those that good waits for, of a cluster: they stay while
-	// it does.
+	// endpoints are those of the cluster good: they stay as long as it does.
 	endpoints *xds.Resource
-	// trial: it may be good; it was in a rejected response, and is to be sent
-	// again with fewer others.
+	// trial: the resource was in a rejected response and may be good. It is
+	// sent again with fewer others.
 	trial bool
-	// verdict: it is to blame, and so it is for other clients; message is what
-	// the client said, and world the version at which it had good.
+	// blamed: the resource caused the rejection, so other clients would reject
+	// it too. message is what the client said, and world the version at which
+	// it had good.
 	blamed  bool
 	message string
 	world   ident.Position
@@ -32,18 +32,18 @@ type Nack struct {
 	Version string
 	Message string // cut where it is very long
 	Time    time.Time
-	// Resources are the names it speaks of, as far as they are known.
+	// Resources are the rejected names, as far as they are known.
 	Resources []string
-	// Bind says that the client could not listen on an address: nothing that
-	// the content is to blame for, and nothing that concerns other clients.
+	// Bind: the client could not listen on an address. The content is not to
+	// blame, and other clients are not concerned.
 	Bind bool
 }
 
-// settle takes in the answer to a response.
+// answer handles the ACK or NACK of a response.
 func (s *Stream) answer(now time.Time, w *watch, r Request) {
 	i := slices.IndexFunc(w.unanswered, func(o outstanding) bool { return o.nonce == r.Nonce })
 	if i < 0 {
-		return // answered before; E2 repeats such a request
+		return // a repeated request (E2)
 	}
 	o := w.unanswered[i]
 	var earlier []outstanding
@@ -55,14 +55,15 @@ func (s *Stream) answer(now time.Time, w *watch, r Request) {
 	if w.t == ident.CDS && len(w.unanswered) == 0 {
 		s.warmUntil, w.suspected = time.Time{}, unsuspected
 	}
-	// Only Envoy says errors of earlier responses with an ACK (E14). Parts of what
-	// was split for gRPC have one version: what a client of it rejects it says so.
+	// Envoy may report the error of an earlier response with an ACK (E14): the
+	// version tells. The parts of a response that was split for gRPC share one
+	// version, and a gRPC client reports errors only with a NACK.
 	if r.Rejected && (s.cfg.Delta || s.cfg.GRPC || r.Version != o.version) {
 		s.nack(now, w, &o, earlier, r.Error)
 		return
 	}
-	// Earlier responses are seen, not applied (E14, E15). Of whole types this
-	// one held everything; of the others what it did not hold comes again.
+	// The client has seen the earlier responses, and may not have applied them
+	// (E14, E15). A whole response held everything; else send them again.
 	again := overtaken(earlier, &o)
 	w.exceptItems(again)
 	s.ack(now, w, &o)
@@ -72,6 +73,7 @@ func (s *Stream) answer(now time.Time, w *watch, r Request) {
 	}
 }
 
+// ack records that the client applied o.
 func (s *Stream) ack(now time.Time, w *watch, o *outstanding) {
 	w.status.ackedVersion, w.status.ackedTime = o.version, now
 	s.cfg.Observe(Event{Kind: Acked, Type: w.t, World: o.world, Published: o.made, Sent: o.at})
@@ -107,7 +109,8 @@ func (s *Stream) ack(now time.Time, w *watch, o *outstanding) {
 	}
 }
 
-// unsettled is the items of earlier responses that are not in o.
+// overtaken returns the items of earlier responses that are not in o. The
+// client has seen them and may not have applied them.
 func overtaken(earlier []outstanding, o *outstanding) []item {
 	var items []item
 	for i := range earlier {
@@ -120,7 +123,8 @@ func overtaken(earlier []outstanding, o *outstanding) []item {
 	return items
 }
 
-// exceptItems makes entries of items while it is known what was applied of them.
+// exceptItems makes entries of items before the Sets change, so that what was
+// applied of them stays known.
 func (w *watch) exceptItems(items []item) {
 	if w.whole {
 		return
@@ -132,7 +136,7 @@ func (w *watch) exceptItems(items []item) {
 	}
 }
 
-// sendAgain makes items to be sent again that the client may not have.
+// sendAgain marks the items that the client may not have to be sent again.
 func (w *watch) sendAgain(items []item) {
 	if w.whole {
 		return
@@ -144,9 +148,9 @@ func (w *watch) sendAgain(items []item) {
 	}
 }
 
-// reject takes in a NACK of o. Nothing is sent again as it was: what is named
-// in the message is held back, and the rest is sent without it; where nobody is
-// named, the rest is sent in halves.
+// nack handles the rejection of o. It holds back the resources that the message
+// names and sends the rest without them; if it names none, it sends the rest in
+// halves. Nothing is sent again as it was.
 func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstanding, message string) {
 	items := o.items()
 	missed := overtaken(earlier, o)
@@ -174,9 +178,9 @@ func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstan
 	if len(culprits) == 0 && len(suspects) > 1 {
 		s.bisect(w, suspects)
 	}
-	// Of EDS and RDS, and in delta, all else in the response is unknown (E12,
-	// E13, E26). A client that rejects what it has, or the empty resource, is
-	// not sent that again: it would for ever.
+	// In EDS, RDS and delta, the client may have applied the rest or not (E12,
+	// E13, E26). If it rejects what it already has, or the empty resource, that
+	// is not sent again: the client would reject it forever.
 	rest := missed
 	if len(suspects) > 0 {
 		rest = append(rest, items...)
@@ -197,6 +201,7 @@ func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstan
 	s.recordNack(now, w, n)
 }
 
+// recordNack makes n the rejection that stands.
 func (s *Stream) recordNack(now time.Time, w *watch, n Nack) {
 	w.tainted = true
 	w.nack = &n
@@ -204,7 +209,8 @@ func (s *Stream) recordNack(now time.Time, w *watch, n Nack) {
 	s.cfg.Observe(Event{Kind: Nacked, Type: w.t, World: w.status.sent, Nack: n, Sent: now})
 }
 
-// maxMessage is how much is kept of a message, which names every culprit.
+// maxMessage is how many bytes of a message are kept. A message names every
+// culprit.
 const maxMessage = 4 << 10
 
 func cut(message string) string {
@@ -214,16 +220,17 @@ func cut(message string) string {
 	return strings.ToValidUTF8(message[:maxMessage], "") + "..."
 }
 
-// isBind says whether a message of Envoy's is about an address on which it
+// isBind reports whether an Envoy message is about an address on which Envoy
 // cannot listen.
 func isBind(message string) bool {
 	return strings.Contains(message, "cannot bind") || strings.Contains(message, "Address already in use")
 }
 
-// holdBack keeps a resource from the client, if it is what it should have.
+// holdBack keeps a resource from the client. It reports false if the client
+// should already have another one.
 func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
 	if !bad.resource.Same(s.want(w, bad.name)) {
-		return false // there is another already
+		return false
 	}
 	if w.heldBack == nil {
 		w.heldBack = make(map[string]heldBack)
@@ -239,16 +246,17 @@ func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
 	w.heldBack[bad.name] = h
 	e := w.entry(bad.name)
 	switch {
-	case w.whole || e == nil || trial: // on trial, the client may have it or not
+	case w.whole || e == nil || trial: // on trial: unknown whether the client has it
 	case good != nil:
-		e.sent = good // it is what the client still has
+		e.sent = good // the client still has it
 	case w.t == ident.EDS || w.t == ident.RDS:
 		e.owed = true // the empty resource, so that nothing waits for it
 	}
 	return true
 }
 
-// lift ends the holds of resources whose content is another in set.
+// liftHeldBack stops holding back the resources whose content in set is
+// another.
 func (w *watch) liftHeldBack(set *xds.Set) {
 	if len(w.heldBack) == 0 {
 		return
@@ -259,12 +267,12 @@ func (w *watch) liftHeldBack(set *xds.Set) {
 		}
 	}
 	if len(w.heldBack) == 0 && len(w.trials) == 0 {
-		w.nack = nil // what is served now was not rejected
+		w.nack = nil // the client has not rejected what is served now
 	}
 }
 
-// mentioned is the items whose names are in a message of Envoy's, without
-// those that are only part of another such name.
+// mentioned returns the items whose names are in an Envoy message, without
+// names that are part of another one there.
 func mentioned(message string, items []item) []item {
 	var found []item
 	for _, it := range items {
@@ -294,8 +302,8 @@ func mentions(message, name string) bool {
 	}
 }
 
-// inName says whether a name may go on with c. A colon ends one in Envoy's
-// messages, a full stop ends a sentence as well.
+// inName reports whether c may continue a name. In Envoy messages a colon ends
+// a name, and a full stop ends a sentence.
 func inName(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' ||
 		c == '_' || c == '-' || c == '|' || c == '/'

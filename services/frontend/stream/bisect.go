@@ -1,13 +1,13 @@
 package stream
 
-// maxTrials bounds how many groups are tried before everything that is still
-// suspected is held back.
+// maxTrials bounds how many groups are sent before every remaining suspect is
+// held back.
 const maxTrials = 64
 
-// try holds suspects of a rejected response back, in halves that are sent again
-// until the culprits are found: of whole types one after the other, leaving the
-// other half as it was, of the others in responses of their own, at once (what
-// is good in them is waited for).
+// bisect holds back the suspects of a rejected response and sends them again in
+// halves until the culprits are found. Whole types get one half after the
+// other, so that the other stays as it was. Other types get both in responses
+// of their own at once, because the client waits for the good ones.
 func (s *Stream) bisect(w *watch, suspects []item) {
 	half := (len(suspects) + 1) / 2
 	groups := make([][]string, 2)
@@ -19,9 +19,9 @@ func (s *Stream) bisect(w *watch, suspects []item) {
 	w.dirty = true
 }
 
-// nextTrial releases the next group to be sent, in a response of its own. Of a
-// whole type that holds everything else as well, so it waits for the answer to
-// the last one. It says whether there is such a group.
+// nextTrial releases the next group, to be sent in a response of its own, and
+// reports whether there is one. A response of a whole type holds everything
+// else too, so its group waits for the answer to the last response.
 func (s *Stream) nextTrial(w *watch) bool {
 	for len(w.trials) > 0 && (!w.whole || len(w.unanswered) == 0) {
 		group := w.trials[0]
@@ -32,7 +32,7 @@ func (s *Stream) nextTrial(w *watch) bool {
 		for _, name := range group {
 			h, held := w.heldBack[name]
 			if !held || !h.trial {
-				continue // its content has changed meanwhile
+				continue // its content changed
 			}
 			delete(w.heldBack, name)
 			switch {

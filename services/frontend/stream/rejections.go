@@ -5,21 +5,21 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// Rejection is a resource that the client has rejected and is to blame: other
-// clients like it will not take it either.
+// Rejection is a resource that the client rejected and that caused the
+// rejection: similar clients will reject it too.
 type Rejection struct {
 	Type    ident.ResourceType
 	Name    string
 	Sum     xds.Sum
 	Message string
-	// Good is what the client has instead, and World the last version of which
-	// it is known to have applied everything; nil: nothing.
+	// Good is the resource that the client has instead; nil: none. World is the
+	// last version that the client is known to have applied in full.
 	Good  *xds.Resource
 	World ident.Position
 }
 
-// Rejections are those that stand, in no order. What is on trial is not among
-// them, nor what could not be bound to its address.
+// Rejections returns the rejections that stand, in no order. Resources on trial
+// are not among them, nor listeners whose address was in use.
 func (s *Stream) Rejections() []Rejection {
 	var all []Rejection
 	for _, w := range s.watches {
@@ -35,22 +35,22 @@ func (s *Stream) Rejections() []Rejection {
 	return all
 }
 
-// Opinion is what a client thinks of a resource.
+// Answer is what a client did with a resource.
 type Answer uint8
 
-// The opinions.
+// The answers.
 const (
-	// NoOpinion: it was never meant for the client.
+	// NoAnswer: the client never should have had it.
 	NoAnswer Answer = iota
-	// Undecided: the client should have it, and has said nothing yet.
+	// Pending: the client should have it, and has not answered yet.
 	Pending
 	// Applied: the client has it.
 	Applied
-	// Rejected: the client does not take it.
+	// Rejected: the client rejects it.
 	Rejected
 )
 
-// Opinion is what the client thinks of a resource of that content.
+// AnswerTo returns what the client did with a resource of that content.
 func (s *Stream) AnswerTo(t ident.ResourceType, name string, sum xds.Sum) Answer {
 	w := s.watches[t]
 	if w == nil || !w.covers(name) {

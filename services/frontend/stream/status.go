@@ -15,27 +15,26 @@ type EventKind uint8
 
 // What may happen.
 const (
-	// Acked: a response was applied.
+	// Acked: the client applied a response.
 	Acked EventKind = iota
-	// Nacked: a response was rejected, in part at least.
+	// Nacked: the client rejected a response, or a part of it.
 	Nacked
 	// Stale: a request did not answer the last response of its type.
 	Stale
-	// Unsupported: a type was requested that is not served.
+	// Unsupported: the client requested a type that is not served.
 	Unsupported
-	// Downgrade: a client that named unknown versions was answered although
-	// the head is not known; it may have had newer ones.
+	// Downgrade: a client that named unknown versions was answered although the
+	// head is not known. It may have had newer ones.
 	Downgrade
-	// Unmatched: the clusters that a resuming client has are not known, so the
-	// first answer may remove some.
+	// Unmatched: a resuming client named clusters of no known version.
 	Unmatched
-	// Suspect: CDS was sent although nobody asked.
+	// Suspect: CDS was sent again, or although the client did not request it.
 	Suspect
 	// TooLarge: a response of CDS or LDS for a gRPC client is larger than it
 	// can receive, and is not sent (G11).
 	TooLarge
-	// Retaken: additions of clusters that were not ACKed for a minute were
-	// taken back and are offered again (E16).
+	// Retaken: added clusters that were not ACKed for a minute were removed and
+	// offered again (E16).
 	Retaken
 )
 
@@ -44,8 +43,8 @@ type Event struct {
 	Kind EventKind
 	Type ident.ResourceType
 	// World is the version of the response that was answered, Sent when it was
-	// sent here, and Published when that version was published: zero where it
-	// did not cause the response (a first answer, a removal that lingered).
+	// sent, and Published when World was published: zero if World did not cause
+	// the response (a first response, a removal that lingered).
 	World     ident.Position
 	Published time.Time
 	Sent      time.Time
@@ -54,40 +53,40 @@ type Event struct {
 	Size      int    // of TooLarge, in bytes
 }
 
-// Status is what is known of the client. It is a copy, made when it is asked
-// for.
+// Status is the state of the client. It is a copy.
 type Status struct {
-	// View is what it should have.
+	// View is what the client should have.
 	View  content.View
 	Types []TypeStatus
-	// Held is how many clusters stay although they are gone.
+	// Lingering is how many removed clusters stay with the client.
 	Lingering int
 }
 
 // TypeStatus is the state of one type.
 type TypeStatus struct {
 	Type ident.ResourceType
-	// The latest version of the world that was sent, and that was applied, the
-	// latter up to the one whose content is no other.
+	// The newest version of the world that was sent, and that was applied. A
+	// later version with the same content counts as applied too.
 	Sent, Acked               ident.Position
 	SentVersion, AckedVersion string
 	SentTime, AckedTime       time.Time
-	// SentAll and AckedAll say that the client was sent, and has applied, all
-	// that View holds for it.
+	// SentAll, AckedAll: the client was sent, and has applied, all that View
+	// holds for it.
 	SentAll, AckedAll bool
 	Resources         int
 	Nacks             int   // so far
 	Nack              *Nack // that still stands
-	// HeldBack is what the client is not sent because it rejected it, sorted.
+	// HeldBack are the names that the client rejected, sorted.
 	HeldBack []string
-	// TooLarge says that what the client should have is more than it can
-	// receive, and was not sent (G11).
+	// TooLarge: the response exceeds what the client can receive, and was not
+	// sent (G11).
 	TooLarge bool
-	// Unanswered is since when a response waits for its answer; zero: none.
+	// Unanswered is when the oldest response without an answer was sent; zero:
+	// there is none.
 	Unanswered time.Time
 }
 
-// Status says how the client stands.
+// Status returns the state of the client.
 func (s *Stream) Status() Status {
 	st := Status{View: s.view, Lingering: len(s.lingering)}
 	for _, w := range s.watches {
@@ -98,9 +97,9 @@ func (s *Stream) Status() Status {
 	return st
 }
 
-// Applied is the version of the world that the client has applied, in all of the
-// types for which it asked: the oldest of those; zero: none so far. All says that
-// it has applied what View holds for it.
+// Applied returns the oldest version of the world that the client has applied
+// among the types that it requested; zero: none. All reports that it has
+// applied everything that View holds for it.
 func (s *Stream) Applied() (oldest ident.Position, all bool) {
 	asked := false
 	all = true
@@ -120,7 +119,8 @@ func (s *Stream) Applied() (oldest ident.Position, all bool) {
 	return oldest, all && asked
 }
 
-// sentAll says whether the client was sent all that it should have of a type.
+// sentAll reports whether the client was sent all that it should have of a
+// type.
 func (s *Stream) sentAll(w *watch) bool {
 	return !w.unresolved && !w.dirty && len(w.heldBack) == 0 && !w.tooLarge()
 }

@@ -12,83 +12,83 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// Times that are not the user's to set.
+// Times that users cannot set.
 const (
-	// silence is after what time a resuming client that needs nothing is sent
-	// a message without content: none at all would double its backoff (E29).
+	// silence is when a resuming client that needs nothing is sent a response
+	// without content: silence would double its backoff (E29).
 	silence = 250 * time.Millisecond
-	// missingCDS is how long a resuming client may take to ask for CDS after
-	// other types before it is sent CDS all the same (E16).
+	// missingCDS is when a resuming client that has requested other types is
+	// sent CDS although it has not requested it (E16).
 	missingCDS = time.Second
-	// suspectAfter and suspectSecrets are when CDS that is neither ACKed nor
-	// NACKed is sent again (E16); the latter where a cluster waits for secrets.
+	// suspectAfter and suspectSecrets are when CDS without an answer is sent
+	// again (E16); the latter if a cluster waits for secrets.
 	suspectAfter   = 20 * time.Second
 	suspectSecrets = 35 * time.Second
-	// retakeAfter is when additions of clusters that were not ACKed are taken
-	// back in delta, and offered again (E16).
+	// retakeAfter is when, in delta, added clusters that were not ACKed are
+	// removed and offered again (E16).
 	retakeAfter = 60 * time.Second
 	// warmWait is how long listeners and routes wait for the ACK of clusters
-	// that need more than their endpoints to be warm (E27).
+	// that need more than their endpoints to warm (E27).
 	warmWait = 5 * time.Second
 )
 
 // Request is what a stream needs of a DiscoveryRequest, or of a
-// DeltaDiscoveryRequest where Config.Delta is set. The Stream keeps nothing of
-// Names, Unsubscribe and Initial: the bytes behind them may be used again when
-// Request has returned.
+// DeltaDiscoveryRequest if Config.Delta is set. The Stream keeps nothing of
+// Names, Unsubscribe and Initial: their bytes may be reused when Request
+// returns.
 type Request struct {
 	TypeURL string
 	Version string // not in delta
 	Nonce   string
-	// Names is the whole subscription; in delta, what is added to it.
+	// Names is the whole subscription; in delta, the names that are added.
 	Names names.Wire
-	// Unsubscribe is what leaves the subscription, in delta.
+	// Unsubscribe is the names that leave the subscription, in delta.
 	Unsubscribe names.Wire
-	// Initial is what the client has when it comes, in delta.
+	// Initial is the versions that the client has when it connects, in delta.
 	Initial names.Versions
-	// Rejected says that error_detail is set; Error is its message.
+	// Rejected reports that error_detail is set; Error is its message.
 	Rejected bool
 	Error    string
 }
 
-// Response is a DiscoveryResponse to be sent, or a DeltaDiscoveryResponse.
-// Nobody writes to it.
+// Response is a DiscoveryResponse or a DeltaDiscoveryResponse to be sent. It is
+// read-only.
 type Response struct {
 	Type    ident.ResourceType
 	Delta   bool
 	Version string // in delta the system_version_info, for people
 	Nonce   string
-	// Resources are sorted by name; many streams may share the slice.
+	// Resources are sorted by name. Streams may share the slice.
 	Resources []*xds.Resource
-	// Memo is where the encoder keeps what it has made of Resources, for all
-	// streams that are sent the same slice; nil: this one alone.
+	// Memo keeps the encoded Resources for all streams that send the same
+	// slice; nil: only this one does.
 	Memo *names.Memo
 	// Removed is removed_resources, in delta.
 	Removed []string
-	// Cause is the version of the world that caused the response; zero: none
-	// did (a first answer, a removal that lingered).
+	// Cause is the version of the world that caused the response; zero: none (a
+	// first response, a removal that lingered).
 	Cause ident.Position
 }
 
 // Config of a Stream.
 type Config struct {
-	// GRPC says that the client is a gRPC library.
+	// GRPC: the client is a gRPC library.
 	GRPC bool
 	// Delta says that the stream speaks the incremental protocol.
 	Delta bool
-	// Only is the type of a stream that is for one type: requests may leave
-	// their type URL out, those of other types are not answered, and nothing
-	// is promised about the order of types (E33). Nil on ADS.
+	// Only is the type of a stream for a single type; nil on ADS. Its requests
+	// may omit the type URL, requests for other types are not answered, and
+	// there is no order between types (E33).
 	Only *ident.ResourceType
 	// Names holds the subscriptions of all streams of a frontend; nil: this
-	// one has a Table of its own.
+	// stream has a Table of its own.
 	Names *names.Table
 	// Linger is how long a removed cluster stays at least.
 	Linger time.Duration
 	// Past yields what the client would have been served at earlier versions,
 	// newest first.
 	Past iter.Seq[content.View]
-	// Observe is told what happens; it must not call the Stream.
+	// Observe is called with each Event; it must not call the Stream.
 	Observe func(Event)
 }
 
@@ -98,23 +98,23 @@ type Stream struct {
 	view      content.View
 	watches   [ident.ResourceTypes]*watch // nil: not requested on this stream
 	nonce     uint64
-	lingering []lingeringCluster // clusters gone from the view, not yet from the client; sorted by name
+	lingering []lingeringCluster // removed from the view, not yet from the client; sorted by name
 
 	started   time.Time // of the first request
 	resumed   bool      // the client came with versions
 	responded bool      // something was sent
-	// cdsCurrent says that the client's clusters are as they should be and
-	// that none were sent on this stream.
+	// cdsCurrent: the client has the clusters that it should have, and none
+	// were sent on this stream.
 	cdsCurrent bool
-	// gateUntil is until when listeners and routes wait for clusters to warm.
+	// warmUntil is until when listeners and routes wait for clusters to warm.
 	warmUntil time.Time
-	// early are endpoints of clusters that were sent before EDS was asked for: a
-	// client that comes again asks for what it knew (E3).
+	// early are the endpoints of clusters that were sent before the client
+	// requested EDS: a client that reconnects requests only what it knew (E3).
 	early []string
 	head  headCheck
 }
 
-// New returns the state of a stream on which nothing was requested yet.
+// New returns the state of a stream that has received no request.
 func New(cfg Config, view content.View) *Stream {
 	if cfg.Past == nil {
 		cfg.Past = func(func(content.View) bool) {}
@@ -128,7 +128,8 @@ func New(cfg Config, view content.View) *Stream {
 	return &Stream{cfg: cfg, view: view}
 }
 
-// Update says what is served now; it is never older than what was before.
+// Update replaces the served view. The new one is never older than the one
+// before.
 func (s *Stream) Update(now time.Time, v content.View) {
 	old := s.view
 	s.view = v
@@ -148,7 +149,7 @@ func (s *Stream) Update(now time.Time, v content.View) {
 	}
 }
 
-// Request takes in a request.
+// Request handles a request of the client.
 func (s *Stream) Request(now time.Time, r Request) {
 	if s.cfg.Only != nil && r.TypeURL == "" {
 		r.TypeURL = s.cfg.Only.URL()
@@ -174,14 +175,14 @@ func (s *Stream) Request(now time.Time, r Request) {
 		}
 		s.resubscribe(w, r)
 	case r.Nonce != "" && r.Nonce != w.lastNonce:
-		// Older than the last response: the names that it adds come again with
-		// the answer to that one.
+		// The request is older than the last response. The names that it adds
+		// come again with the answer to that response.
 		s.cfg.Observe(Event{Kind: Stale, Type: t})
 		s.answer(now, w, r)
 		w.unsubscribed(s.cfg.Names, r.Names)
 	default:
-		// Without a nonce it is a subscription on a type of which nothing was
-		// sent (E10), or one that crossed a response; never a new start.
+		// A request without a nonce is a subscription to a type that nothing
+		// was sent of (E10), or it crossed a response; never a new start.
 		if r.Nonce != "" {
 			s.answer(now, w, r)
 		}
@@ -189,10 +190,10 @@ func (s *Stream) Request(now time.Time, r Request) {
 	}
 }
 
-// subscribe takes in the first request of a type.
+// subscribe handles the first request of a type.
 func (s *Stream) subscribe(now time.Time, t ident.ResourceType, r Request) {
-	// A nonce here is that of a message without content, of a type that was
-	// not subscribed then.
+	// A nonce here answers a response without content that was sent before
+	// the client subscribed to the type.
 	w := s.newWatch(t)
 	w.claimed, w.initial, w.lastNonce, w.unresolved = r.Version, r.Initial, r.Nonce, true
 	if unasked := s.watches[t]; unasked != nil {
@@ -201,7 +202,7 @@ func (s *Stream) subscribe(now time.Time, t ident.ResourceType, r Request) {
 		}
 		w.unanswered = unasked.unanswered
 		for i := range w.unanswered {
-			w.unanswered[i].set = nil // what it was sent from says nothing of other names
+			w.unanswered[i].set = nil // the set tells nothing about other names
 		}
 	}
 	if s.cfg.Delta {
@@ -226,8 +227,7 @@ func (s *Stream) newWatch(t ident.ResourceType) *watch {
 	return &watch{t: t, delta: s.cfg.Delta, whole: !s.cfg.Delta && (t == ident.CDS || t == ident.LDS), dirty: true}
 }
 
-// Next returns the next response to be sent, if there is one. It counts as
-// sent.
+// Next returns the next response, if one is due. It counts as sent.
 func (s *Stream) Next(now time.Time) (Response, bool) {
 	s.advance(now)
 	if s.head.waiting {
@@ -236,7 +236,7 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 	s.endLingering(now)
 	for t := range ident.ResourceTypes {
 		if t >= ident.LDS && (now.Before(s.warmUntil) || !s.missingCDSAt().IsZero()) {
-			break // what they name may be known to nobody there yet
+			break // the client may not know the clusters that they name
 		}
 		if w := s.watches[t]; w != nil && !w.unresolved {
 			if r, ok := s.push(now, w); ok {
@@ -247,20 +247,20 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 	return s.breakSilence(now)
 }
 
-// sayNothing returns a message without content where the stream would be
-// wholly silent.
+// breakSilence returns a response without content if the stream would send
+// nothing at all.
 func (s *Stream) breakSilence(now time.Time) (Response, bool) {
 	if !s.silentTooLong(now) {
 		return Response{}, false
 	}
 	t := ident.EDS
 	if s.cfg.Delta || s.cfg.Only != nil {
-		// Of a type that is asked for.
+		// The client takes only types that it requested.
 		t = ident.ResourceType(slices.IndexFunc(s.watches[:], func(w *watch) bool { return w != nil }))
 	}
 	if w := s.watches[t]; w != nil && w.whole {
-		// Without content it would say that all is gone; sent again in full
-		// it says nothing (E23).
+		// An empty response would remove everything. A full one changes
+		// nothing (E23).
 		s.responded = true
 		if w.unresolved {
 			return Response{}, false
@@ -291,7 +291,7 @@ func (s *Stream) silentAt() time.Time {
 		return s.head.until
 	}
 	if w := s.watches[ident.EDS]; s.cdsCurrent && (s.cfg.Delta || w != nil && !w.unresolved) {
-		return s.started // its answer without content
+		return s.started // the EDS response without content breaks the silence
 	}
 	return s.started.Add(silence)
 }
@@ -301,8 +301,8 @@ func (s *Stream) nextNonce() string {
 	return strconv.FormatUint(s.nonce, 10)
 }
 
-// Wake returns when Next is to be asked again although nothing happened; the
-// zero time: never.
+// Wake returns when Next must be called again even if nothing happens; zero:
+// never.
 func (s *Stream) Wake() time.Time {
 	var at time.Time
 	earlier := func(t time.Time) {
@@ -331,7 +331,7 @@ func (s *Stream) Wake() time.Time {
 	return at
 }
 
-// advance does what is due by now.
+// advance does what is due at this time.
 func (s *Stream) advance(now time.Time) {
 	if s.started.IsZero() {
 		return
@@ -344,7 +344,7 @@ func (s *Stream) advance(now time.Time) {
 		s.warmUntil = time.Time{}
 	}
 	if at := s.missingCDSAt(); !at.IsZero() && !now.Before(at) {
-		// Unsolicited, in full: a no-op where all is well (E9, E16, E23).
+		// Unsolicited and in full: a no-op if all is well (E9, E16, E23).
 		s.cfg.Observe(Event{Kind: Suspect, Type: ident.CDS})
 		w := s.newWatch(ident.CDS)
 		w.wildcard, w.unasked = true, true
@@ -355,8 +355,8 @@ func (s *Stream) advance(now time.Time) {
 	}
 }
 
-// missingCDSAt is when CDS is sent to a client that resumes without asking for
-// it; zero: not at all.
+// missingCDSAt returns when CDS is sent to a resuming client that has not
+// requested it; zero: not at all.
 func (s *Stream) missingCDSAt() time.Time {
 	asked := s.watches[ident.EDS] != nil || s.watches[ident.LDS] != nil
 	if s.head.waiting || s.cfg.GRPC || s.cfg.Only != nil || !s.resumed || !asked || s.watches[ident.CDS] != nil {
@@ -365,8 +365,8 @@ func (s *Stream) missingCDSAt() time.Time {
 	return s.started.Add(missingCDS)
 }
 
-// suspectAt is when something is done about CDS without an answer; zero:
-// nothing.
+// suspectAt returns when CDS without an answer is sent again or taken back;
+// zero: not at all.
 func (s *Stream) suspectAt() time.Time {
 	w := s.watches[ident.CDS]
 	if w == nil || len(w.unanswered) == 0 || s.cfg.GRPC {
@@ -384,10 +384,10 @@ func (s *Stream) suspectAt() time.Time {
 	return last.at.Add(suspectAfter)
 }
 
-// suspect does something about clusters that may be stuck with the client
-// (E16): they are sent again, in full, which is a no-op where all is well
-// (E23); in delta, later, those that it did not ACK are taken back and offered
-// again, but for those that resolve names, which may take long.
+// suspect handles clusters that may be stuck in the client (E16). They are sent
+// again in full, which is a no-op if all is well (E23). Later, in delta, those
+// without an ACK are removed and offered again, except clusters that resolve
+// names, which may take long.
 func (s *Stream) suspect(w *watch) {
 	if w.suspected == unsuspected {
 		s.cfg.Observe(Event{Kind: Suspect, Type: ident.CDS})

@@ -9,56 +9,55 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// watch is one type's subscription on a stream, and what is known of what the
-// client has.
+// watch is one type's subscription on a stream, and what the client was sent.
 //
-// In state of the world a response of CDS or LDS holds everything that is
-// subscribed (whole); of EDS and RDS, and in delta, it holds what is due (E1)
-// and the ledger says what the client has.
+// In SotW a CDS or LDS response holds everything that is subscribed (whole). An
+// EDS or RDS response, and every delta response, holds what is due (E1), and
+// the ledger records what the client has.
 type watch struct {
 	t     ident.ResourceType
 	delta bool
 	whole bool
 
-	ledger            // of whole types only the subscription
+	ledger            // for whole types, only its subscription is used
 	named  bool       // names were given on this stream
-	mark   names.Mark // of the subscription as it last came
-	// unasked: the client did not ask for the type, and was sent it (E16).
+	mark   names.Mark // of the subscription in the last request
+	// unasked: the client did not request the type, and was sent it (E16).
 	unasked bool
-	// crossed is what was sent unasked, and may not have been there yet when
-	// the client asked.
+	// crossed is what was sent before the client requested the type; the client
+	// may not have had it when it did.
 	crossed []entry
 
-	// Until it is known what to think of the versions that the first request
-	// named, nothing is answered.
+	// Until it is known whether the versions that the client named are newer
+	// than the served one, nothing is answered.
 	unresolved bool
 	claimed    string
 	initial    names.Versions
-	asked      []string // meanwhile, by name
+	asked      []string // names that changed while unresolved
 
-	// dirty says that there may be something to send.
+	// dirty: there may be something to send.
 	dirty bool
-	// owed says that everything is to be sent, even if it was.
+	// owed: send everything, even if it was sent before.
 	owed bool
 
-	// Of whole types: everything that was last sent, and last applied.
-	gotAll            bool // a response was sent, or what it holds is known to be there
+	// For whole types: everything that was last sent, and last applied.
+	gotAll            bool // a response was sent, or the client reconnected with list
 	list, ackedList   []*xds.Resource
 	listSum, ackedSum xds.Sum
 
 	lastNonce  string
-	unanswered []outstanding // without an answer so far, oldest first
+	unanswered []outstanding // responses, oldest first
 	suspected  suspicion
-	retake     []string // additions to be taken back, and offered again
-	fresh      bool     // a new version changed the type, and nothing was sent since
-	oversize   xds.Sum  // what was too large to be sent
+	retake     []string // added clusters to remove and offer again
+	fresh      bool     // a new version changed the type, and no response was sent since
+	oversize   xds.Sum  // of a response too large to send
 
 	// After a NACK, until a full set is ACKed.
 	tainted      bool
-	heldBack     map[string]heldBack // resources held back from this client
-	trials       [][]string          // held back on trial: to be sent group by group
-	tried        int                 // how many groups were, since the last full ACK
-	appliedAllOf ident.Position      // the newest version of the world of which all was applied, before the current one
+	heldBack     map[string]heldBack // rejected resources, by name
+	trials       [][]string          // groups of names held back on trial, to be sent one by one
+	tried        int                 // how many groups were sent since the last full ACK
+	appliedAllOf ident.Position      // the newest earlier version that the client applied in full
 	nack         *Nack
 
 	status progress
@@ -87,21 +86,22 @@ type outstanding struct {
 	version string
 	at      time.Time
 	world   ident.Position
-	made    time.Time // when that version was published; zero: it did not cause the response
+	made    time.Time // when that version was published; zero: it is not the cause
 	list    []*xds.Resource
 	removed []string
-	sum     xds.Sum  // of whole types
-	set     *xds.Set // of others: ledger.sent as it was then
+	sum     xds.Sum  // for whole types
+	set     *xds.Set // for others: ledger.sent at that time
 	secrets bool     // it adds a cluster that waits for secrets
 }
 
-// item is one name in a response; a nil resource is the empty one, or none.
+// item is one name in a response; a nil resource is the empty one, or a
+// removal.
 type item struct {
 	name     string
 	resource *xds.Resource
 }
 
-// items is what the response holds.
+// items returns what the response holds.
 func (o *outstanding) items() []item {
 	all := make([]item, 0, len(o.list)+len(o.removed))
 	for _, r := range o.list {
@@ -113,7 +113,7 @@ func (o *outstanding) items() []item {
 	return all
 }
 
-// find returns what the response holds of a name.
+// find returns the resource that the response holds under a name.
 func (o *outstanding) find(name string) (*xds.Resource, bool) {
 	if i, ok := xds.Search(o.list, name); ok {
 		return notEmpty(o.list[i]), true
@@ -122,7 +122,7 @@ func (o *outstanding) find(name string) (*xds.Resource, bool) {
 	return nil, ok
 }
 
-// notEmpty is r, or nil if it is the empty resource that answers an unknown
+// notEmpty returns r, or nil if r is the empty resource that answers an unknown
 // name.
 func notEmpty(r *xds.Resource) *xds.Resource {
 	if r.Sum == xds.Absent(r.Name) {
@@ -131,7 +131,7 @@ func notEmpty(r *xds.Resource) *xds.Resource {
 	return r
 }
 
-// maxOutstanding bounds what is remembered of a client that never answers.
+// maxOutstanding bounds the memory that a client which never answers costs.
 const maxOutstanding = 32
 
 // remember keeps a response until it is answered.
@@ -149,7 +149,7 @@ func (w *watch) remember(o outstanding) {
 	w.unanswered = append(w.unanswered, o)
 }
 
-// subscribed takes in the names of a request of state of the world.
+// subscribed handles the names of a SotW request.
 func (w *watch) subscribed(table *names.Table, wire names.Wire, first bool) {
 	mark := wire.Mark()
 	if !first && mark == w.mark {
@@ -170,9 +170,9 @@ func (w *watch) subscribed(table *names.Table, wire names.Wire, first bool) {
 	w.dirty = true
 }
 
-// unsubscribed takes in the names of a request that crossed a response. Those
-// that have left are forgotten: the client no longer has them, even if they
-// come again with its next request (G4).
+// unsubscribed handles the names of a request that crossed a response. It
+// forgets the names that have left: the client has dropped them, even if its
+// next request names them again (G4).
 func (w *watch) unsubscribed(table *names.Table, wire names.Wire) {
 	if w.wildcard || wire.Mark() == w.mark {
 		return
@@ -201,14 +201,14 @@ func (w *watch) unsubscribed(table *names.Table, wire names.Wire) {
 	w.dirty = true
 }
 
-// dropAhead forgets what was pushed ahead and not asked for.
+// dropAhead forgets what was pushed ahead and not requested.
 func (w *watch) dropAhead() {
 	if len(w.entries) > 0 {
 		w.forget(func(e *entry) bool { return e.ahead })
 	}
 }
 
-// subscribeWhole makes n the subscription of CDS or LDS.
+// subscribeWhole makes n the subscription to clusters or listeners.
 func (w *watch) subscribeWhole(n *names.Names, first bool) {
 	wasNamed := w.named
 	w.named = w.named || n.Len() > 0
@@ -222,8 +222,8 @@ func (w *watch) subscribeWhole(n *names.Names, first bool) {
 	if n == w.names && !w.wildcard {
 		return
 	}
-	// Empty after named is none (G4); a name that leaves is forgotten, one
-	// that comes is answered.
+	// An empty list after named ones means none (G4). A name that leaves is
+	// forgotten; a new name is answered.
 	added := w.wildcard
 	compareNames(w.names.List(), n.List(), func(_ string, is bool) { added = added || is })
 	w.wildcard, w.names = false, n
@@ -233,7 +233,8 @@ func (w *watch) subscribeWhole(n *names.Names, first bool) {
 	w.ackedList, w.ackedSum = only(w.ackedList, n)
 }
 
-// only is what of list is named, and the Sum of a subscription to n.
+// only returns the resources in list that n names, and the Sum of a
+// subscription to n.
 func only(list []*xds.Resource, n *names.Names) ([]*xds.Resource, xds.Sum) {
 	var sum xds.Sum
 	named := make([]*xds.Resource, 0, n.Len())
@@ -246,13 +247,13 @@ func only(list []*xds.Resource, n *names.Names) ([]*xds.Resource, xds.Sum) {
 	return named, sum
 }
 
-// owe marks names to be sent; those that are not subscribed are added where
-// that is wanted.
+// owe marks names to be sent. With ahead, it adds names that are not
+// subscribed.
 func (w *watch) owe(list []string, ahead bool) {
 	slices.Sort(list)
 	list = slices.DeleteFunc(slices.Compact(list), func(name string) bool {
 		if w.covers(name) {
-			return w.sent == nil // nothing is answered yet: all of it will be
+			return w.sent == nil // the first response will hold all of them
 		}
 		return !ahead && w.entry(name) == nil
 	})
@@ -267,7 +268,7 @@ func (w *watch) owe(list []string, ahead bool) {
 	w.dirty = w.dirty || len(list) > 0
 }
 
-// sentOf is what the client was last sent of a name.
+// sentOf returns the resource that the client was last sent under a name.
 func (w *watch) sentOf(name string) *xds.Resource {
 	if !w.whole {
 		return w.state(name).sent
@@ -278,7 +279,8 @@ func (w *watch) sentOf(name string) *xds.Resource {
 	return nil
 }
 
-// lastGood is what the client last applied of a name; nil: nothing.
+// lastGood returns the resource that the client last applied under a name; nil:
+// none.
 func (w *watch) lastGood(name string) *xds.Resource {
 	if !w.whole {
 		return w.state(name).acked
@@ -289,10 +291,10 @@ func (w *watch) lastGood(name string) *xds.Resource {
 	return nil
 }
 
-// empty says that nothing is subscribed.
+// empty reports that the client subscribes to nothing.
 func (w *watch) empty() bool { return !w.wildcard && w.names.Len() == 0 }
 
-// applied says whether the client has applied everything that it was sent.
+// applied reports whether the client has applied everything that it was sent.
 func (w *watch) applied() bool {
 	switch {
 	case len(w.unanswered) > 0:
@@ -305,9 +307,8 @@ func (w *watch) applied() bool {
 	return !slices.ContainsFunc(w.entries, func(e entry) bool { return !e.applied || !e.acked.Same(e.sent) })
 }
 
-// Subscription is of what resources of a type the Stream has to be told by
-// Update when they change: all, or those of these names. Request and Next may
-// make it another.
+// Subscription returns the names of a type whose changes the Stream must be
+// told by Update; all: every name. Request and Next may change it.
 func (s *Stream) Subscription(t ident.ResourceType) (all bool, n *names.Names) {
 	w := s.watches[t]
 	switch {
