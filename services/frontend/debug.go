@@ -114,7 +114,7 @@ func (c *conn) pushStatus(p *PushStatus) {
 
 // Dumped is a resource that a proxy should have, or has.
 type Dumped struct {
-	// Since when the stream is open tells the streams of a proxy apart.
+	// Since is when the stream began: it tells the streams of a proxy apart.
 	Since time.Time
 	Type  ident.ResourceType
 	// Resource is what the proxy should have; nil: nothing, or its content is

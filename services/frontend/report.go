@@ -15,7 +15,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// Report says everything that the frontend has to say. It is the caller's.
+// Report returns all that the frontend reports, as a copy.
 func (s *Server) Report() *reportv1.FrontendReport {
 	conns := s.sortedStreams()
 	r := s.report(conns)
@@ -25,15 +25,15 @@ func (s *Server) Report() *reportv1.FrontendReport {
 	return r
 }
 
-// Summary is Report without the proxies: a few hundred bytes, and a few hundred
-// nanoseconds for each stream. It is the caller's.
+// Summary returns Report without the proxies: a few hundred bytes, at a few
+// hundred nanoseconds a stream.
 func (s *Server) Summary() *reportv1.FrontendReport {
 	r := s.report(s.openStreams())
 	r.Summary = true
 	return r
 }
 
-// report is what does not grow with the number of streams.
+// report returns what does not grow with the number of streams.
 func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 	r := &reportv1.FrontendReport{
 		Frontend: s.cfg.ID, Build: s.cfg.Build, Time: timestamppb.Now(),
@@ -70,8 +70,8 @@ func appliedReport(conns []*conn) []*reportv1.Applied {
 	return report
 }
 
-// applied is the version that the client has applied, in all of its types;
-// zero: none so far.
+// applied returns the version that the client has applied in all of its types;
+// zero: none.
 func (c *conn) applied() ident.Position {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,8 +129,7 @@ func (c *conn) report() *reportv1.ProxyReport {
 	return p
 }
 
-// firstNames is as many names as are reported of a type: of what is held back,
-// or in quarantine.
+// firstNames limits the names that are reported of a type.
 func firstNames(names []string) []string { return names[:min(len(names), 100)] }
 
 func typeReport(t stream.TypeStatus) *reportv1.TypeReport {
@@ -157,7 +156,7 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// refreshMetrics sets those metrics that somebody has to look for.
+// refreshMetrics sets the metrics that are computed when they are scraped.
 func (s *Server) refreshMetrics() {
 	m := s.cfg.Metrics
 	m.classes.Set(float64(s.cache.Sets()))
@@ -181,7 +180,7 @@ func (s *Server) refreshMetrics() {
 	s.refreshStreams(now)
 }
 
-// refreshStreams looks at every stream.
+// refreshStreams sets the metrics that need a look at every stream.
 func (s *Server) refreshStreams(now time.Time) {
 	m := s.cfg.Metrics
 	var held [ident.ResourceTypes]int
@@ -239,27 +238,27 @@ func (c *conn) observe(e stream.Event) {
 		m.stale[e.Type].Inc()
 	case stream.Unsupported:
 		m.unsupported.Inc()
-		c.server.streamLog.Debug("a type that is not served was requested", "proxy", c.proxy.ID, "type", e.Detail)
+		c.server.streamLog.Debug("the proxy requested a type that is not served", "proxy", c.proxy.ID, "type", e.Detail)
 	case stream.Downgrade:
 		m.downgrades.Inc()
-		warn("the proxy knows versions that are unknown here, and the head of the version chain is not known; serving what is here")
+		warn("the proxy names versions that are unknown here, and the bus cannot tell the head of the version chain; serving the local version, which may be older")
 	case stream.Unmatched:
 		m.unmatched.Inc()
-		c.server.streamLog.Debug("the proxy's clusters are those of no retained version; what those had stays with it for the linger", "proxy", c.proxy.ID)
+		c.server.streamLog.Debug("the proxy's clusters match no retained version; the clusters of all of them stay with it for the linger", "proxy", c.proxy.ID)
 	case stream.Suspect:
 		m.suspects.Inc()
-		warn("the proxy has not answered CDS, or not asked for it; sending it again")
+		warn("the proxy has not answered CDS, or not requested it; sending CDS again")
 	case stream.Retaken:
 		m.retaken.Inc()
-		warn("the proxy has not answered for new clusters; they are taken back and offered again")
+		warn("the proxy has not answered new clusters; removing them and offering them again")
 	case stream.TooLarge:
 		m.tooLarge[e.Type].Inc()
-		warn("a response is larger than a gRPC client takes, and is not sent: let it import less", "type", e.Type.String(), "bytes", e.Size)
+		warn("a response is too large for a gRPC client and is not sent: let the client import less", "type", e.Type.String(), "bytes", e.Size)
 	}
 }
 
-// Proxy is what the streams of a proxy were sent, each with its report; nil:
-// the proxy is not connected here. It is the caller's.
+// Proxy returns, for each stream of a proxy, what it was sent and its report,
+// as copies; nil: the proxy is not connected here.
 func (s *Server) Proxy(id string) []*reportv1.ProxyReply {
 	var replies []*reportv1.ProxyReply
 	for _, c := range s.openStreams() {

@@ -10,28 +10,30 @@ import (
 	"meshlog.dev/services/internal/failpoint"
 )
 
-// changed says that there is another view. It does not block.
+// changed notes that there is another view and wakes the stream. It does not
+// block.
 func (c *conn) changed() {
 	c.behind.Store(true)
 	c.wake()
 }
 
-// wake has the stream looked at by a goroutine of its own.
+// wake makes a goroutine of its own send what is due.
 func (c *conn) wake() {
 	if c.turn.take() {
 		go c.transmit()
 	}
 }
 
-// look is wake by a goroutine that has time; it does not wait for the client.
+// sendIfIdle is wake for a goroutine that may compute the next response itself;
+// it does not wait for the client.
 func (c *conn) sendIfIdle() {
 	if c.turn.take() {
 		c.sendElsewhere()
 	}
 }
 
-// work looks for what is to be sent until nothing has come meanwhile; who calls
-// it has the turn. It leaves the turn to another goroutine that sends.
+// sendElsewhere computes what is due and leaves sending, with the turn, to
+// another goroutine. The caller has the turn.
 func (c *conn) sendElsewhere() {
 	defer c.server.recoverPanic(c.failed)
 	for {
@@ -45,8 +47,7 @@ func (c *conn) sendElsewhere() {
 	}
 }
 
-// send sends what is to be sent until there is nothing; who calls it has the
-// turn.
+// send sends until nothing is due. The caller has the turn.
 func (c *conn) send() {
 	defer c.server.recoverPanic(c.failed)
 	for {
@@ -62,14 +63,14 @@ func (c *conn) send() {
 	}
 }
 
-// failed ends the stream, and gives the turn back.
+// failed ends the stream and gives the turn back.
 func (c *conn) failed(err error) {
 	c.end(err)
 	for c.turn.keep() {
 	}
 }
 
-// next makes the next response ready, if there is one.
+// next makes the next response ready, if one is due.
 func (c *conn) next() bool {
 	now := time.Now()
 	r, ok, news := c.nextResponse(now)
@@ -93,7 +94,7 @@ func (c *conn) nextResponse(now time.Time) (r stream.Response, ok, news bool) {
 	}
 	if r, ok = c.state.Next(now); ok {
 		c.responded = true
-		c.subscribe() // CDS may have been sent unasked
+		c.subscribe() // CDS may be sent without a request
 	} else {
 		c.askHead()
 		c.setAlarm(now)
@@ -102,7 +103,8 @@ func (c *conn) nextResponse(now time.Time) (r stream.Response, ok, news bool) {
 	return r, ok, news
 }
 
-// setAlarm has the stream looked at again when it is time; mu is held.
+// setAlarm sets the timer for when the stream must be looked at again; mu is
+// held.
 func (c *conn) setAlarm(now time.Time) {
 	at := c.state.Wake()
 	if c.inFirstAnswers {
@@ -113,7 +115,7 @@ func (c *conn) setAlarm(now time.Time) {
 		}
 	}
 	switch {
-	case at.Equal(c.alarmAt) && (at.IsZero() || now.Before(at)): // as it is
+	case at.Equal(c.alarmAt) && (at.IsZero() || now.Before(at)): // already set
 	case at.IsZero():
 		c.alarm.Stop()
 	default:
@@ -122,8 +124,8 @@ func (c *conn) setAlarm(now time.Time) {
 	c.alarmAt = at
 }
 
-// sendOut gives what is ready to the transport. It takes as long as the client
-// takes for what came before, and the stream is ended if that is too long.
+// sendOut gives the ready response to the transport. It blocks until the client
+// accepts the earlier ones; the stream ends if that takes too long.
 func (c *conn) sendOut() error {
 	m, t, size, cause := c.server.cfg.Metrics, c.out.Type, 0, c.out.Cause
 	for _, resource := range c.out.Resources {
@@ -131,7 +133,7 @@ func (c *conn) sendOut() error {
 	}
 	start, by := time.Now(), c.server.recent.find(cause)
 	if by != nil {
-		by.trace.response(t, c.proxy.ID) // before its answer may come
+		by.trace.response(t, c.proxy.ID) // before the client can answer
 	}
 	c.limit.Reset(c.server.cfg.Limits.SendTimeout)
 	failpoint.At(failpoint.FrontendPush)
@@ -145,15 +147,15 @@ func (c *conn) sendOut() error {
 	return nil
 }
 
-// tooSlow ends the stream of a client that does not take a response: grpc
+// tooSlow ends the stream of a client that does not accept a response: gRPC
 // cannot take one back.
 func (c *conn) tooSlow() {
 	c.server.cfg.Metrics.sendTimeout.Inc()
-	c.server.streamLog.Warn("the proxy does not take a response; its stream is ended", "proxy", c.proxy.ID, "limit", c.server.cfg.Limits.SendTimeout)
-	c.end(status.Errorf(codes.Unavailable, "the client did not take a response in %s", c.server.cfg.Limits.SendTimeout))
+	c.server.streamLog.Warn("the proxy does not accept a response; ending its stream", "proxy", c.proxy.ID, "limit", c.server.cfg.Limits.SendTimeout)
+	c.end(status.Errorf(codes.Unavailable, "the client did not accept a response in %s", c.server.cfg.Limits.SendTimeout))
 }
 
-// update takes in what is served now; mu is held.
+// update gives the state the newest view; mu is held.
 func (c *conn) update(now time.Time) {
 	view := c.client.View()
 	c.state.Update(now, view)

@@ -35,8 +35,8 @@ const (
 	maxStreams       = 100_000
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
-	// window is how much of requests may be under way. That it is fixed saves
-	// the pings by which grpc would look for a better one, a sixth of what a
+	// window is how many bytes of requests may be under way. A fixed size saves
+	// the pings by which gRPC would look for a better one, a sixth of what a
 	// small change costs.
 	window = 1 << 20
 	// stopTimeout is how long the transport may take to end after the drain.
@@ -46,7 +46,7 @@ const (
 // Server is a frontend.
 type Server struct {
 	cfg       Config
-	streamLog *slog.Logger // what happens on streams
+	streamLog *slog.Logger // for events on streams
 	replica   *replica.Replica
 	cache     *content.Cache
 	head      headQuery
@@ -56,7 +56,7 @@ type Server struct {
 	verdicts  verdictTracker
 	codec     codec
 	health    *health.Server
-	streams   sync.WaitGroup // goroutines of streams, apart from their handlers
+	streams   sync.WaitGroup // receiving and asking goroutines of streams
 	failed    handshakes
 
 	mu       sync.Mutex // protects what follows
@@ -64,7 +64,8 @@ type Server struct {
 	draining bool
 	mismatch *store.MismatchError
 	lag      lag
-	// unpersisted is since when something is served that is not in the store.
+	// unpersisted is since when the served version is not in the store; zero:
+	// it is.
 	unpersisted time.Time
 
 	recent  recentVersions
@@ -72,7 +73,7 @@ type Server struct {
 	serving atomic.Pointer[replica.State] // nil: nothing yet
 }
 
-// New makes a frontend; Run starts it.
+// New returns a frontend; Run starts it.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -111,8 +112,8 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Run serves until ctx is done, and then until every stream was ended, spread
-// over the drain's time. It returns an error only if it cannot serve.
+// Run serves until ctx is done, and then until every stream has ended, spread
+// over the drain time. It returns an error only if it cannot serve.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.replica.Load(ctx); err != nil {
 		s.acceptor.close()
@@ -120,7 +121,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	server := s.transport()
 
-	// What works goes on while streams are drained.
+	// Streams are served while others are drained.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	g, work := errgroup.WithContext(work)
@@ -148,8 +149,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// transport is the grpc server. Its buffers are as grpc has them: they are
-// shared, and other sizes save neither memory nor time (BenchmarkStreams).
+// transport returns the gRPC server. It keeps gRPC's buffers: they are shared,
+// and other sizes save neither memory nor time (BenchmarkStreams).
 func (s *Server) transport() *grpc.Server {
 	server := grpc.NewServer(
 		grpc.Creds(s.credentials()),
@@ -173,11 +174,10 @@ func (s *Server) transport() *grpc.Server {
 	return server
 }
 
-// stop refuses new streams, then new connections, and only then ends the streams
-// that are there, so that a client whose stream ends cannot come back to this
-// frontend. GracefulStop sends GOAWAY meanwhile; a client that opens a stream
-// before it has received that is refused. stop ends what is left after the
-// drain, and all at once if work is done.
+// stop refuses new streams, then new connections, and only then ends the open
+// streams, so that a client whose stream ends cannot come back to this
+// frontend. GracefulStop sends GOAWAY meanwhile. After the drain, or if work is
+// done, stop ends what is left at once.
 func (s *Server) stop(work context.Context, server *grpc.Server) {
 	s.health.Shutdown()
 	s.mu.Lock()
@@ -195,8 +195,8 @@ func (s *Server) stop(work context.Context, server *grpc.Server) {
 	<-gone
 }
 
-// drain ends the streams that are there, one after the other, so that they do
-// not all come to the next frontend at once (I38).
+// drain ends the open streams one after the other, so that the clients do not
+// all go to the next frontend at once (I38).
 func (s *Server) drain(ctx context.Context) {
 	conns := s.openStreams()
 	s.cfg.OnChange(false)
@@ -208,8 +208,8 @@ func (s *Server) drain(ctx context.Context) {
 	}
 }
 
-// admit says whether a new stream is taken. If so, whoever runs it says to
-// streams when it has ended.
+// begin admits a new stream, or returns why not. An admitted stream calls
+// streams.Done when it has ended.
 func (s *Server) begin() error {
 	if err := s.Ready(); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
@@ -223,8 +223,7 @@ func (s *Server) begin() error {
 	return nil
 }
 
-// register makes the stream one that is told of changes and ended by the
-// drain.
+// register makes changes reach the stream, and the drain end it.
 func (s *Server) register(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,16 +244,16 @@ func (s *Server) unregister(c *conn) {
 	s.cfg.OnChange(false)
 }
 
-// streamsNow are the streams that have begun and not ended.
+// openStreams returns the streams that have begun and not ended.
 func (s *Server) openStreams() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.conns))
 }
 
-var errDraining = errors.New("the frontend is going away")
+var errDraining = errors.New("the frontend is shutting down")
 
-// Ready is nil when the first version is served, else it says what is missing.
+// Ready returns nil if a version is served, else what is missing.
 func (s *Server) Ready() error {
 	s.mu.Lock()
 	draining := s.draining
@@ -263,31 +262,31 @@ func (s *Server) Ready() error {
 	case draining:
 		return errDraining
 	case s.serving.Load() == nil:
-		return errors.New("no version yet: the own store has none, and none has come from the version chain")
+		return errors.New("no version yet: the local replica has none, and the version chain has delivered none")
 	}
 	return nil
 }
 
-// remember takes in a version that is not to be served any more: who comes back
-// with it is recognised.
+// remember adds an earlier version that is no longer served, so that clients
+// which reconnect with it are recognised.
 func (s *Server) remember(st *replica.State, changed []index.Input) {
 	s.cache.Update(st.Version(), timeOf(st.Manifest.GetPublishTime()), st.PushContext, changed)
 }
 
-// serveState makes a version of the world what is served.
+// serveState serves a version.
 func (s *Server) serveState(st *replica.State, changed []index.Input) {
 	v := st.Version()
 	had := time.Now()
 	next := timesOf(st, had)
 	next.trace = s.tracer.received(st, had)
-	s.recent.add(next) // before anybody is woken who looks for it
+	s.recent.add(next) // before the cache wakes streams, which look for it
 	s.cache.Update(v, timeOf(st.Manifest.GetPublishTime()), st.PushContext, changed)
 	now := time.Now()
 	if s.serving.Swap(st) == nil {
 		s.health.SetServingStatus("", healthv1.HealthCheckResponse_SERVING)
 	}
 	s.mu.Lock()
-	s.mismatch = nil // of a version that is served no more
+	s.mismatch = nil // it was about an earlier version
 	s.lag.serves(now, v)
 	if s.unpersisted.IsZero() {
 		s.unpersisted = now
@@ -298,8 +297,8 @@ func (s *Server) serveState(st *replica.State, changed []index.Input) {
 	s.cfg.OnChange(false)
 }
 
-// latency is how long the first of the changes in a version took from being
-// seen until it was served; 0 where that was not here and now.
+// latency returns the time from the first observed change in a version until it
+// was served; 0 if the version did not just come from the chain.
 func latency(st *replica.State, now time.Time) time.Duration {
 	observed := timeOf(st.Manifest.GetFirstObservedTime())
 	if observed.IsZero() || st.Received.IsZero() {
@@ -308,8 +307,8 @@ func latency(st *replica.State, now time.Time) time.Duration {
 	return now.Sub(observed).Round(100 * time.Microsecond)
 }
 
-// HeadIs says what the newest version of the chain is; without it the
-// frontend's metrics do not tell how far it is behind. Safe for concurrent use.
+// HeadIs sets the newest version of the chain, which the lag metrics need. It
+// is safe for concurrent use.
 func (s *Server) HeadIs(v ident.Position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -336,14 +335,14 @@ func (s *Server) persistedChanged() {
 	s.cfg.OnChange(false)
 }
 
-// recovered keeps an error of the program to the stream in which it happens;
-// failed is told what the client is to see (E40).
+// recoverPanic ends only the stream in which a panic happened; failed gets the
+// error for the client (E40).
 func (s *Server) recoverPanic(failed func(error)) {
 	p := recover()
 	if p == nil {
 		return
 	}
 	s.cfg.Metrics.panics.Inc()
-	s.streamLog.Error("an error of the program; the stream in which it happened is ended", "panic", p, "stack", string(debug.Stack()))
-	failed(status.Error(codes.Unavailable, "an error of the program; the frontend's log says more"))
+	s.streamLog.Error("an internal error; ending the stream in which it happened", "panic", p, "stack", string(debug.Stack()))
+	failed(status.Error(codes.Unavailable, "an internal error; see the frontend's log"))
 }

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// A version's convergence is over when every response that it caused was
-	// answered and for settled there was no other, or after unsettled.
+	// A version has converged when every response that it caused was answered
+	// and no other followed for settled; unsettled is the longest wait.
 	settled   = time.Second
 	unsettled = time.Minute
-	// traceStep is how often it is looked whether one is over.
+	// traceStep is how often open convergences are checked.
 	traceStep = 250 * time.Millisecond
-	// maxTraced is how many versions are traced at a time, maxTimed of how many
-	// of its responses it is kept when they were answered.
+	// maxTraced is how many versions are traced at a time, and maxTimed how
+	// many ACK times are kept of one.
 	maxTraced = 16
 	maxTimed  = 10_000
 )
@@ -44,8 +44,8 @@ func newTracer(t *tracing.Tracer) *tracer {
 	return &tracer{spans: t}
 }
 
-// received makes the span of a version that the frontend had at a time, and
-// returns where to say what becomes of it; nil if it is not traced.
+// received makes the receive span of a version and returns its convergence; nil
+// if the version is not traced.
 func (t *tracer) received(st *replica.State, had time.Time) *convergence {
 	if t == nil || len(st.Manifest.GetTraceparents()) == 0 || st.Received.IsZero() {
 		return nil
@@ -67,7 +67,7 @@ func (t *tracer) received(st *replica.State, had time.Time) *convergence {
 	return c
 }
 
-// run ends what is over, until ctx is done, and then the rest.
+// run ends convergences that are over; when ctx is done, all.
 func (t *tracer) run(ctx context.Context) error {
 	if t == nil {
 		return nil
@@ -96,8 +96,8 @@ func (t *tracer) run(ctx context.Context) error {
 	}
 }
 
-// convergence is what becomes of one traced version: who was sent it first, and
-// when all had it. A nil convergence takes everything and keeps nothing.
+// convergence follows one traced version to the proxies: the first response,
+// and the last answer. A nil convergence ignores all calls.
 type convergence struct {
 	tracer  *tracer
 	parent  trace.SpanContext
@@ -112,8 +112,7 @@ type convergence struct {
 	done                  bool
 }
 
-// response says that a response which the version caused is given to the
-// transport now.
+// response records that a response of the version is about to be sent.
 func (c *convergence) response(t ident.ResourceType, proxy string) {
 	if c == nil {
 		return
@@ -133,7 +132,7 @@ func (c *convergence) response(t ident.ResourceType, proxy string) {
 	tracing.End(span, now, nil)
 }
 
-// answer says that one of them was answered.
+// answer records that the proxy answered one of them.
 func (c *convergence) answer(proxy string, rejected bool) {
 	if c == nil {
 		return
@@ -155,7 +154,7 @@ func (c *convergence) answer(proxy string, rejected bool) {
 	}
 }
 
-// over says whether nothing more is to be expected.
+// over reports whether no more answers are expected.
 func (c *convergence) over(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,8 +164,8 @@ func (c *convergence) over(now time.Time) bool {
 	return now.Sub(c.had) >= unsettled
 }
 
-// end makes the span of all answers: from the first response to the last answer.
-// Proxies are named only at both ends.
+// end makes the ack span, from the first response to the last answer. Only the
+// proxies at both ends are named.
 func (c *convergence) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

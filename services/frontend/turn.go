@@ -2,22 +2,22 @@ package frontend
 
 import "sync/atomic"
 
-// turn lets one goroutine at a time work for a stream. Who wants work done
-// takes the turn and does it; or leaves it to the one who has the turn, and
-// then looks again before it gives the turn back. The zero turn is free.
+// turn lets one goroutine at a time work for a stream. A goroutine that finds
+// the turn taken leaves a mark, and the one that has the turn looks again
+// before it gives the turn back. The zero turn is free.
 type turn struct {
 	state atomic.Uint32
-	done  chan struct{} // of end
+	done  chan struct{} // closed when end may return
 }
 
 const (
 	turnFree uint32 = iota
 	turnTaken
-	turnAgain // taken, and something came since
+	turnAgain // taken, and another goroutine asked since
 	turnOver
 )
 
-// take says whether the caller has the turn now.
+// take reports whether the caller has the turn now.
 func (t *turn) take() bool {
 	for {
 		switch {
@@ -29,8 +29,8 @@ func (t *turn) take() bool {
 	}
 }
 
-// keep says whether something came since the caller took the turn or last
-// asked. If not, the turn is given back.
+// keep reports whether another goroutine asked for the turn since the caller
+// took it or last called keep. If not, the turn is free again.
 func (t *turn) keep() bool {
 	for {
 		switch {
@@ -45,8 +45,8 @@ func (t *turn) keep() bool {
 	}
 }
 
-// end lets nobody take the turn any more, and waits for the one who has it. It
-// is called once.
+// end lets no goroutine take the turn any more, and waits for the one that has
+// it. It is called once.
 func (t *turn) end() {
 	t.done = make(chan struct{})
 	if t.state.Swap(turnOver) != turnFree {

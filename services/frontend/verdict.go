@@ -16,26 +16,27 @@ import (
 )
 
 const (
-	// maxVerdicts is of how many resources is reported what proxies think.
+	// maxVerdicts is how many resources are reported.
 	maxVerdicts = 100
-	// maxReason is how much of what a proxy says is reported, in bytes.
+	// maxReason is how many bytes of a proxy's message are reported.
 	maxReason = 1 << 10
-	// hurryPause is how often at most a rejection is reported at once; others
-	// are reported when there is time.
+	// urgentPause is the least time between two urgent reports of rejections;
+	// the next regular report has the others.
 	urgentPause = 100 * time.Millisecond
 )
 
-// opinions finds out what the proxies of this frontend think of resources that
-// some reject, here or elsewhere. While nobody does, it costs nothing.
+// verdictTracker knows the streams and the resources for which verdicts are
+// reported: what the proxies of this frontend did with resources that some
+// proxy rejects, here or at another frontend. It costs nothing while none does.
 type verdictTracker struct {
 	mu         sync.Mutex
-	rejecting  map[*conn]struct{} // streams on which something may be rejected
-	suspects   []ident.Rejected   // of which the leader wants to know
-	lastUrgent time.Time          // when something was last reported at once
+	rejecting  map[*conn]struct{} // streams that may have rejected something
+	suspects   []ident.Rejected   // resources that the leader asks about
+	lastUrgent time.Time          // when the last urgent report was made
 }
 
-// rejected notes that a stream has rejected something, and says whether to
-// report it at once.
+// rejected adds a stream that rejected something, and reports whether that is
+// urgent.
 func (o *verdictTracker) rejected(c *conn) (hurry bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -46,15 +47,15 @@ func (o *verdictTracker) rejected(c *conn) (hurry bool) {
 	return o.urgent()
 }
 
-// gone forgets a stream.
+// gone removes a stream.
 func (o *verdictTracker) gone(c *conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.rejecting, c)
 }
 
-// hurry bounds what is reported at once: thousands of proxies may reject one
-// resource. mu is held.
+// urgent limits urgent reports: thousands of proxies may reject one resource.
+// mu is held.
 func (o *verdictTracker) urgent() bool {
 	now := time.Now()
 	if now.Sub(o.lastUrgent) < urgentPause {
@@ -64,8 +65,8 @@ func (o *verdictTracker) urgent() bool {
 	return true
 }
 
-// suspect makes subjects those of which the leader wants to know. It says
-// whether they are others than before, and whether to report at once.
+// suspect replaces the resources that the leader suspects. It reports whether
+// they changed, and whether that is urgent.
 func (o *verdictTracker) suspect(subjects []ident.Rejected) (changed, hurry bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -76,15 +77,15 @@ func (o *verdictTracker) suspect(subjects []ident.Rejected) (changed, hurry bool
 	return true, o.urgent()
 }
 
-// known is the streams that may reject something, and the suspects.
+// known returns the streams that may reject something, and the suspects.
 func (o *verdictTracker) known() ([]*conn, []ident.Rejected) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Collect(maps.Keys(o.rejecting)), o.suspects
 }
 
-// Suspects takes in what the leader suspects, as its tick says: what proxies
-// here think of it is reported. It does not block.
+// Suspects sets the resources that the leader suspects, from its tick: verdicts
+// on them are reported. It does not block.
 func (s *Server) Suspects(list []*reportv1.Suspect) {
 	var subjects []ident.Rejected
 	for _, p := range list {
@@ -100,11 +101,11 @@ func (s *Server) Suspects(list []*reportv1.Suspect) {
 	}
 }
 
-// tally is what the proxies of one version think of a resource.
+// tally counts what the proxies of one version did with a resource.
 type tally struct {
 	ident.Rejected
 	t         ident.ResourceType
-	asked     bool // the leader wants to know
+	asked     bool // the leader suspects it
 	rejectors []rejector
 	rejecting uint32
 	applied   uint32
@@ -118,8 +119,8 @@ type rejector struct {
 	stream.Rejection
 }
 
-// verdicts is what the proxies of conns think of what some reject, and of what
-// the leader suspects: the first hundred, sorted.
+// verdictReports returns what the proxies of conns did with the resources that
+// some reject or the leader suspects: the first hundred, sorted.
 func (s *Server) verdictReports(conns []*conn) []*reportv1.Verdict {
 	rejecting, suspects := s.verdicts.known()
 	if len(rejecting) == 0 && len(suspects) == 0 {
@@ -139,7 +140,7 @@ func (s *Server) verdictReports(conns []*conn) []*reportv1.Verdict {
 			tallies[x].rejectors = append(tallies[x].rejectors, r)
 		}
 	}
-	// What the leader wants to know goes first.
+	// The leader's suspects come first.
 	all := slices.SortedFunc(maps.Values(tallies), func(a, b *tally) int {
 		switch {
 		case a.asked && !b.asked:
@@ -164,8 +165,8 @@ func (s *Server) verdictReports(conns []*conn) []*reportv1.Verdict {
 	return verdicts
 }
 
-// rejections are those that stand on the stream. Where there are none, it is not
-// asked again until there is a new one.
+// rejections returns the rejections that stand on the stream. If there are
+// none, the stream is not asked again until it rejects something.
 func (c *conn) rejections() []rejector {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +182,7 @@ func (c *conn) rejections() []rejector {
 	return all
 }
 
-// count adds what the client thinks.
+// count adds what the client did to each tally.
 func (c *conn) count(tallies []*tally) {
 	if len(tallies) == 0 {
 		return
@@ -227,9 +228,9 @@ func (t *tally) verdict() *reportv1.Verdict {
 	return v
 }
 
-// good is what those who reject it have instead, and the newest version of
-// which one of them is known to have applied all; nil: they have nothing, or
-// not the same.
+// good returns the resource that the rejecting proxies have instead, and the
+// newest version that one of them has applied in full; nil: they have none, or
+// different ones.
 func (t *tally) good() (good *xds.Resource, world ident.Position) {
 	for _, r := range t.rejectors {
 		switch {

@@ -11,21 +11,21 @@ import (
 	"meshlog.dev/services/frontend/replica"
 )
 
-// keptServed is of how many versions it is known when they passed which stage:
-// an ACK of an older one is not timed.
+// keptVersions is for how many versions the times of their stages are kept: an
+// ACK of an older one is not timed.
 const keptVersions = 16
 
-// served is when a version passed which stage; zero: that is not known.
+// versionTimes is when a version passed each stage; zero: unknown.
 type versionTimes struct {
 	version ident.Position
-	// observed is when the first change in it was seen, by the watcher's clock,
-	// published when the leader published it, by the leader's.
+	// observed is when a watcher saw the first change in it, by the watcher's
+	// clock; published is when the leader published it, by the leader's.
 	observed, published time.Time
-	had                 time.Time // when the frontend had it, before what proxies are served of it was made
+	had                 time.Time // when the frontend had it, before it made resources
 	trace               *convergence
 }
 
-// servedOf is what is known of a state that is about to be served.
+// timesOf returns the times of a state that is about to be served.
 func timesOf(st *replica.State, had time.Time) versionTimes {
 	v := versionTimes{version: st.Version(), published: timeOf(st.Manifest.GetPublishTime()), had: had}
 	if v.observed = timeOf(st.Manifest.GetFirstObservedTime()); v.observed.IsZero() {
@@ -34,8 +34,8 @@ func timesOf(st *replica.State, had time.Time) versionTimes {
 	return v
 }
 
-// recent is the versions that were served last, newest first. One goroutine
-// adds to it, any may look.
+// recentVersions holds the versions that were served last, newest first. One
+// goroutine adds to it, any may read.
 type recentVersions struct {
 	versions atomic.Pointer[[]versionTimes]
 }
@@ -48,7 +48,7 @@ func (r *recentVersions) add(v versionTimes) {
 	r.versions.Store(&versions)
 }
 
-// find is a version, or nil if it is not one of them.
+// find returns the times of a version, or nil.
 func (r *recentVersions) find(v ident.Position) *versionTimes {
 	versions := r.versions.Load()
 	if versions == nil {
@@ -60,7 +60,7 @@ func (r *recentVersions) find(v ident.Position) *versionTimes {
 	return nil
 }
 
-// timeOf is a time on the wire; zero where there is none.
+// timeOf returns a time from the wire; zero if there is none.
 func timeOf(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}
@@ -68,17 +68,17 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// lag is how far what is served is behind the head of the chain, as far as that
-// is known: who protects it says so.
+// lag is how far the served version is behind the head of the chain, as far as
+// the head is known.
 type lag struct {
 	served, head ident.Position
-	// since is when the first head was heard of that is not reached yet, mark
-	// which one that was.
+	// since is when the oldest head was heard that is not reached yet, and mark
+	// is that head.
 	since time.Time
 	mark  ident.Position
 }
 
-// serves says which version is served.
+// serves sets the served version.
 func (l *lag) serves(now time.Time, v ident.Position) {
 	l.served = v
 	if !l.since.IsZero() && !v.Less(l.mark) {
@@ -87,7 +87,7 @@ func (l *lag) serves(now time.Time, v ident.Position) {
 	}
 }
 
-// hears says where the head is.
+// hears sets the head.
 func (l *lag) hears(now time.Time, v ident.Position) {
 	l.head = v
 	if l.since.IsZero() && l.served.Less(v) {
@@ -95,8 +95,8 @@ func (l *lag) hears(now time.Time, v ident.Position) {
 	}
 }
 
-// behind is for how long, and by how many records of the log in the epoch of
-// the head, what is served has been behind it.
+// behind returns for how long, and by how many records of the log in the head's
+// epoch, the served version has been behind the head.
 func (l *lag) behind(now time.Time) (d time.Duration, records uint64) {
 	if l.since.IsZero() || !l.served.Less(l.head) {
 		return 0, 0
