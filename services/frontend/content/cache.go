@@ -12,35 +12,35 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// Cache is what is served to all classes in use. It is safe for concurrent
-// use.
+// Cache encodes the resources of each class in use once, and shares them
+// between all streams. It is safe for concurrent use.
 type Cache struct {
-	// building is held by who makes content, which may take long: a new
-	// version, or a class that nobody was of. It protects catalog, and what is
-	// current changes only under both locks.
+	// building is held while resources are made, which may take long: for a new
+	// version, or for the first client of a class. It protects catalog. current
+	// changes only under both locks.
 	building sync.Mutex
 	catalog  *xds.Catalog
 
-	// remaking is held by who finds out what was served before: one at a time,
-	// for all who have come by then.
+	// remaking is held while the content of earlier versions is made: by one
+	// goroutine at a time, for all that wait for it.
 	remaking sync.Mutex
 
-	mu         sync.Mutex // protects what follows; nothing is made under it
+	mu         sync.Mutex // protects what follows; no resource is made under it
 	current    servedVersion
 	past       []servedVersion // newest first
 	entries    map[key]*entry
-	idle       map[*entry]struct{}  // without users; they go with the next version
-	pastWanted map[key]*pastContent // of which what was served before is to be found out
+	idle       map[*entry]struct{}  // without clients; dropped with the next version
+	pastWanted map[key]*pastContent // keys whose earlier content must be made
 	clients    map[*Client]struct{}
 }
 
-// point is a version of the world.
+// servedVersion is a version of the world that is or was served.
 type servedVersion struct {
 	version   ident.Position
 	published time.Time
 	pc        *index.PushContext
-	changed   []index.Input // from the point before
-	classes   uint64        // another number where proxies may be of other classes
+	changed   []index.Input // from the version before
+	classes   uint64        // differs if proxies may be in other classes
 }
 
 // key is the class of one type.
@@ -53,20 +53,20 @@ type key struct {
 type entry struct {
 	key   key
 	users int
-	made  *xds.Set // before anything was replaced in it; only under building
-	// history is its Sets, the current one first, as far back as the entry is
-	// there and versions are retained.
+	made  *xds.Set // before quarantine replaces anything; only under building
+	// history is the Sets of the entry, the current one first, for as long as
+	// the entry exists and versions are retained.
 	history []revision
-	// watchers are its users by what they want to know of.
+	// watchers are the clients of the entry, by the names that they watch.
 	watchers map[watch]map[*Client]struct{}
 }
 
-// since is a Set, and the version in which it took its place or at which it
-// was first made.
+// revision is a Set, and the version in which it replaced the one before or was
+// first made.
 type revision struct {
 	version     ident.Position
 	set         *xds.Set
-	quarantined []string // names that it has something else of, or nothing
+	quarantined []string // names that it has an earlier resource of, or none
 }
 
 func (e *entry) set() *xds.Set { return e.history[0].set }
@@ -84,8 +84,8 @@ func New() *Cache {
 	}
 }
 
-// Update makes pc what is served. Changed are the inputs that differ from the
-// PushContext before it. Clients to whom it matters are woken.
+// Update serves pc. Changed are the inputs that differ from the PushContext
+// before. Clients that watch what changes are woken.
 func (c *Cache) Update(v ident.Position, published time.Time, pc *index.PushContext, changed []index.Input) {
 	first := c.Version().IsZero()
 	for _, cl := range c.update(servedVersion{version: v, published: published, pc: pc, changed: changed}) {
@@ -96,10 +96,10 @@ func (c *Cache) Update(v ident.Position, published time.Time, pc *index.PushCont
 	}
 }
 
-// foresee makes what sidecars and routers are served that see what everybody
-// sees, before the first of them comes: after a restart they all come at once,
-// and other classes share most of it. What nobody has come for goes with the
-// next version.
+// prewarm makes the resources of the sidecars and routers that see what every
+// namespace sees, before the first one connects: after a restart they all
+// connect at once, and other classes share most of these resources. A class
+// without clients is dropped with the next version.
 func (c *Cache) prewarm(pc *index.PushContext) {
 	c.mu.Lock()
 	classes := c.current.classes
@@ -117,14 +117,14 @@ func (c *Cache) update(next servedVersion) []*Client {
 	return c.swap(next, c.changes(next, made))
 }
 
-// change is what an entry has from a version on.
+// change is what an entry holds from a version on.
 type change struct {
 	*entry
 	revision
-	names []string // of the resources that differ from those before
+	names []string // of the resources that changed
 }
 
-// swap makes what was built what is served, and returns who is to be told.
+// swap serves what was built and returns the clients to be woken.
 func (c *Cache) swap(next servedVersion, changes []change) []*Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +160,7 @@ func (c *Cache) swap(next servedVersion, changes []change) []*Client {
 		}
 	}
 	if !same {
-		for cl := range c.clients { // who may be of other classes now
+		for cl := range c.clients { // they may be in other classes now
 			tell(cl)
 		}
 	}
@@ -168,7 +168,7 @@ func (c *Cache) swap(next servedVersion, changes []change) []*Client {
 	return woken
 }
 
-// dropIdle forgets the classes that nobody is of; building is held.
+// dropIdle drops the classes without clients; building is held.
 func (c *Cache) dropIdle() {
 	c.mu.Lock()
 	idle := c.idle
@@ -182,23 +182,22 @@ func (c *Cache) dropIdle() {
 	}
 }
 
-// Version is the version that is served; zero: none yet.
+// Version returns the served version; zero: none yet.
 func (c *Cache) Version() ident.Position {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.current.version
 }
 
-// Sets is how many sets are kept: one for each class and type in use at the
-// current version.
+// Sets returns how many sets are kept: one for each class and type in use.
 func (c *Cache) Sets() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.entries)
 }
 
-// Parts is how many parts of resources are kept, once for all classes. It
-// waits for what is being made.
+// Parts returns how many parts of resources are kept, shared by all classes. It
+// waits while resources are made.
 func (c *Cache) Parts() int {
 	c.building.Lock()
 	defer c.building.Unlock()

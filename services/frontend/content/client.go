@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// Client is one proxy's place in a Cache. One goroutine uses it; Version may
-// be called by any.
+// Client is one proxy's place in a Cache. One goroutine uses it; any may call
+// Version.
 type Client struct {
 	cache *Cache
 	proxy *proxy.Proxy
@@ -20,15 +20,15 @@ type Client struct {
 
 	// guarded by cache.mu
 	class    index.ProxyClass
-	classes  uint64 // the point's by which class was found, if there are entries
+	classes  uint64 // servedVersion.classes when class was found, if there are entries
 	entries  [ident.ResourceTypes]*entry
 	watching [ident.ResourceTypes]watch
 	viewed   View
 	due      bool           // woken, and View not called since
-	until    ident.Position // if due: the newest version at which viewed was right
+	until    ident.Position // if due: the newest version at which viewed was current
 }
 
-// watch is what a client wants to know of, of one type.
+// watch is the names of one type that a client wants to hear of.
 type watch struct {
 	all   bool
 	names *names.Names
@@ -36,12 +36,12 @@ type watch struct {
 
 func (w watch) any() bool { return w.all || w.names.Len() > 0 }
 
-// wants says whether one of these names matters.
+// wants reports whether one of the changed names is watched.
 func (w watch) wants(changed []string) bool {
 	return w.all || slices.ContainsFunc(changed, w.names.Has)
 }
 
-// Join makes a place for p, which is told of nothing yet; Leave gives it back.
+// Join adds a client for p, which watches nothing yet; Leave removes it.
 func (c *Cache) Join(p *proxy.Proxy) *Client {
 	cl := &Client{cache: c, proxy: p, wake: func() {}}
 	c.mu.Lock()
@@ -50,10 +50,10 @@ func (c *Cache) Join(p *proxy.Proxy) *Client {
 	return cl
 }
 
-// Notify has wake called, by any goroutine, when View has something else to
-// say about what is watched than when it was last called; perhaps once more
-// after Leave. It must not block, nor call the Client. Notify is called before
-// Watch.
+// Notify makes the cache call wake, from any goroutine, when View would return
+// another content of what the client watches than its last call did; perhaps
+// once more after Leave. Wake must not block, nor call the Client. Notify is
+// called before Watch.
 func (cl *Client) Notify(wake func()) {
 	cl.cache.mu.Lock()
 	defer cl.cache.mu.Unlock()
@@ -68,11 +68,11 @@ func (cl *Client) Leave() {
 	cl.release()
 }
 
-// Watch says by which names the client is subscribed to type t; nobody is
-// woken for others. Nothing is watched at first.
+// Watch sets the names of type t for which the client is woken. At first it
+// watches nothing.
 func (cl *Client) Watch(t ident.ResourceType, n *names.Names) { cl.watch(t, watch{names: n}) }
 
-// WatchAll says that the client is subscribed to all resources of type t.
+// WatchAll makes the client be woken for all resources of type t.
 func (cl *Client) WatchAll(t ident.ResourceType) { cl.watch(t, watch{all: true}) }
 
 func (cl *Client) watch(t ident.ResourceType, w watch) {
@@ -88,7 +88,7 @@ func (cl *Client) watch(t ident.ResourceType, w watch) {
 		e.watch(w, cl)
 	}
 	cl.watching[t] = w
-	// What changed before it was watched woke nobody.
+	// A change before this call did not wake the client.
 	late := e != nil && !cl.due && w.any() && cl.viewed.Sets[t] != e.set()
 	if late {
 		cl.due, cl.until = true, cl.viewed.Version
@@ -99,9 +99,8 @@ func (cl *Client) watch(t ident.ResourceType, w watch) {
 	}
 }
 
-// View is what the client's class is served now. It does not wait for a
-// version that is being built, unless the client is of a class that nobody was
-// of.
+// View returns what the client's class is served now. It waits for resources to
+// be made only if the client is the first one of its class.
 func (cl *Client) View() View {
 	c := cl.cache
 	for {
@@ -120,10 +119,10 @@ func (cl *Client) View() View {
 	}
 }
 
-// entered says whether the client is of a class; mu is held.
+// entered reports whether the client is in a class; mu is held.
 func (cl *Client) entered() bool { return cl.entries[0] != nil }
 
-// view is what is served now; mu is held.
+// view returns what is served now; mu is held.
 func (cl *Client) view() View {
 	v := View{Version: cl.cache.current.version, Published: cl.cache.current.published}
 	for t, e := range cl.entries {
@@ -136,14 +135,14 @@ func (cl *Client) view() View {
 	return v
 }
 
-// enter makes the client one of a class, which was found while classes were
-// these. It says no if what this class is served has to be made.
+// enter puts the client into a class that was found at the given classes
+// number. It reports false if the resources of the class must be made first.
 func (cl *Client) enter(classes uint64, class index.ProxyClass) bool {
 	c := cl.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if classes != c.current.classes {
-		return true // the class is found anew
+		return true // View finds the class again
 	}
 	var entries [ident.ResourceTypes]*entry
 	for t := range ident.ResourceTypes {
@@ -161,7 +160,8 @@ func (cl *Client) enter(classes uint64, class index.ProxyClass) bool {
 	return true
 }
 
-// found makes what a class is served, unless classes are others by now.
+// makeClass makes the resources of a class, unless the classes number has
+// changed.
 func (c *Cache) makeClass(classes uint64, class index.ProxyClass) {
 	c.building.Lock()
 	defer c.building.Unlock()
@@ -185,7 +185,7 @@ func (c *Cache) makeClass(classes uint64, class index.ProxyClass) {
 	}
 }
 
-// release gives the entries back; mu is held.
+// release leaves the client's entries; mu is held.
 func (cl *Client) release() {
 	for t, e := range cl.entries {
 		if e == nil {
@@ -199,15 +199,15 @@ func (cl *Client) release() {
 	}
 }
 
-// Class is the class by which the last View was made.
+// Class returns the class of the last View.
 func (cl *Client) Class() index.ProxyClass {
 	cl.cache.mu.Lock()
 	defer cl.cache.mu.Unlock()
 	return cl.class
 }
 
-// Version is the newest version that brought nothing to the client that its
-// last View does not have: the current one, unless it was woken since.
+// Version returns the newest version that changed nothing for the client since
+// its last View: the served one, unless the client was woken since.
 func (cl *Client) Version() ident.Position {
 	cl.cache.mu.Lock()
 	defer cl.cache.mu.Unlock()
@@ -236,16 +236,16 @@ func (e *entry) unwatch(w watch, cl *Client) {
 	}
 }
 
-// View is what one class is served at one version of the world. While content
-// does not change, its Sets are the same pointers in later versions.
+// View is what one class is served at one version of the world. If content does
+// not change, later Views have the same pointers.
 type View struct {
 	Version   ident.Position
-	Published time.Time // by the clock of the leader, for people; zero: not said
+	Published time.Time // by the leader's clock, for people; zero: unknown
 	Sets      [ident.ResourceTypes]*xds.Set
-	// Quarantined are names of which Sets have something else than the world
-	// says, or nothing.
+	// Quarantined are the names for which Sets have an earlier resource, or
+	// none, because of a quarantine.
 	Quarantined [ident.ResourceTypes][]string
-	// Until is the newest version at which the client's View before this one was
-	// still all that it should have; zero: there was none.
+	// Until is the newest version at which the client's View before was still
+	// all that it should have; zero: there was none.
 	Until ident.Position
 }

@@ -9,13 +9,13 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// Retained is how many versions before the current one can be recognised when
-// a resuming client names them.
+// Retained is how many earlier versions are recognised when a resuming client
+// names them.
 const Retained = 16
 
-// Past yields what the client would have been served at the versions before
-// the current one, newest first, as far as they are retained. It is for a
-// client that has a View. What nobody was served then is made now.
+// Past yields what the client would have been served at the retained earlier
+// versions, newest first. The client must have a View. Content that no client
+// was served then is made now.
 func (cl *Client) Past() iter.Seq[View] {
 	return func(yield func(View) bool) {
 		c := cl.cache
@@ -37,27 +37,27 @@ func (cl *Client) Past() iter.Seq[View] {
 	}
 }
 
-// want is what was served of a key before, of which somebody needs to know.
+// pastContent is what a key was served at earlier versions.
 type pastContent struct {
-	newest  ident.Position // up to which history goes; zero: it is not made yet
+	newest  ident.Position // the newest version in history; zero: not made yet
 	history []revision
 }
 
-// fill gives v what was served to a class at its version, one of those in past,
-// newest first. What nobody was served is made, for all who came meanwhile at
-// once: most of it they have in common.
+// fill sets v to what a class was served at its version, one of past. If
+// resources must be made, they are made at once for all clients that wait: most
+// of them are shared.
 func (c *Cache) fill(v *View, class index.ProxyClass, past []servedVersion, wants map[key]*pastContent) {
 	if c.known(v, class, wants) {
 		return
 	}
 	c.remaking.Lock()
 	defer c.remaking.Unlock()
-	for !c.known(v, class, wants) { // who had the lock may have known of other versions
+	for !c.known(v, class, wants) { // the goroutine before may have made other versions
 		c.remake(past)
 	}
 }
 
-// known fills v from what is known. If that is not all, the rest is wanted.
+// known fills v with what is known, and adds the rest to the wanted keys.
 func (c *Cache) known(v *View, class index.ProxyClass, wants map[key]*pastContent) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,13 +82,13 @@ func (c *Cache) known(v *View, class index.ProxyClass, wants map[key]*pastConten
 	return all
 }
 
-// remake finds out what was served at the versions in past, which is the newest
-// first, of every key that is wanted, as far back as its entry does not say.
+// remake makes, for every wanted key, what was served at the versions in past
+// (newest first) that its entry does not cover.
 func (c *Cache) remake(past []servedVersion) {
 	type making struct {
 		*pastContent
-		before  ident.Position // the first that is not to be made; zero: all are
-		through ident.Position // the last that was made
+		before  ident.Position // make only versions before it; zero: all
+		through ident.Position // the newest that was made
 	}
 	wanted := map[key]*making{}
 	c.mu.Lock()
@@ -144,7 +144,7 @@ func at(history []revision, v ident.Position) *xds.Set {
 	return nil
 }
 
-// sharing is s with the resources of o in the place of equal ones.
+// sharing returns s with the resources of o in place of equal ones.
 func sharing(s, o *xds.Set) *xds.Set {
 	if s.Sum == o.Sum {
 		return o
@@ -158,8 +158,7 @@ func sharing(s, o *xds.Set) *xds.Set {
 	return shared
 }
 
-// trim forgets what was served before the oldest version that is retained; mu
-// is held.
+// trim forgets what was served before the oldest retained version; mu is held.
 func (c *Cache) trim() {
 	if len(c.past) == 0 {
 		return

@@ -6,18 +6,19 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// serve is what is served of a key at a point where made is what catalog makes
-// of it.
+// withQuarantine returns what a key is served at a version: what catalog made,
+// with quarantined resources replaced.
 func withQuarantine(catalog *xds.Catalog, p servedVersion, k key, made *xds.Set) revision {
 	set, names := catalog.Replace(k.t, made, p.pc.Replacements(k.t, k.class.Release(k.t)))
 	return revision{p.version, set, names}
 }
 
-// released says whether something may be in quarantine for who is of the key.
+// released reports whether a quarantine may concern clients of the key.
 func (k key) released() bool { return k.class.Release(k.t) != "" }
 
-// changes is which entries have something else at the next point: the catalog
-// makes it, or something else is replaced in what it makes. building is held.
+// changes returns the entries that change with the next version: the catalog
+// made something else, or the quarantine replaces something else. building is
+// held.
 func (c *Cache) changes(next servedVersion, made []xds.Change) []change {
 	var changes []change
 	for _, m := range made {
@@ -35,7 +36,7 @@ func (c *Cache) changes(next servedVersion, made []xds.Change) []change {
 	return changes
 }
 
-// released is what entries are served for which something may be in quarantine.
+// released returns what the entries are served that a quarantine may concern.
 func (c *Cache) released() map[*entry]revision {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,12 +25,12 @@ type Mesh struct {
 	sequence uint64
 }
 
-// NewMesh returns a mesh without a version, which is published on chain.
+// NewMesh returns a mesh without a version, which publishes on chain.
 func NewMesh(t testing.TB, chain store.Publisher) *Mesh {
 	return &Mesh{t: t, chain: chain, epoch: 1}
 }
 
-// Publish makes the next version.
+// Publish publishes the next version.
 func (m *Mesh) Publish(changes ...meshtest.Change) ident.Position {
 	m.t.Helper()
 	rows := make([]world.RowChange, len(changes))
@@ -40,7 +40,7 @@ func (m *Mesh) Publish(changes ...meshtest.Change) ident.Position {
 	return m.PublishRows(rows...)
 }
 
-// PublishRows makes the next version out of rows.
+// PublishRows publishes the next version, made of rows.
 func (m *Mesh) PublishRows(rows ...world.RowChange) ident.Position {
 	m.t.Helper()
 	var d store.Delta
@@ -65,7 +65,7 @@ func (m *Mesh) PublishRows(rows ...world.RowChange) ident.Position {
 	return stored.Version()
 }
 
-// Next is the version that d would make; it is not published.
+// Next returns the version that d would make, without publishing it.
 func (m *Mesh) Next(d store.Delta) (store.Update, store.Stored) {
 	m.sequence += 10
 	snapshot := m.last.Snapshot.With(d)
@@ -80,11 +80,11 @@ func (m *Mesh) Next(d store.Delta) (store.Update, store.Stored) {
 	return store.Update{Manifest: manifest, Delta: d}, store.Stored{Manifest: manifest, Snapshot: snapshot}
 }
 
-// Epoch goes to a greater epoch; numbers begin anew.
+// Epoch begins a greater epoch; sequence numbers begin anew.
 func (m *Mesh) Epoch() {
 	m.epoch++
 	m.sequence = 0
 }
 
-// Last is the last version.
+// Last returns the last version.
 func (m *Mesh) Last() store.Stored { return m.last }

@@ -1,10 +1,10 @@
-// Package names keeps once what many streams have: subscriptions, lists of
-// resources to be sent, and what has changed from one version to another.
+// Package names keeps once what many streams share: subscriptions, lists of
+// resources to be sent, and the changes between two versions.
 //
-// However many streams subscribe to a set of names, the set is there once, and
-// that two are equal is seen by their pointers. Names that come again and again
-// (E28) are recognised without making strings of them. All of it is given up
-// when the last stream that uses it has let go of it.
+// A set of names exists once, however many streams subscribe to it, so equal
+// sets have equal pointers. Names that a client repeats (E28) are recognised
+// without making strings of them. The garbage collector frees everything when
+// the last stream that uses it is gone.
 package names
 
 import (
@@ -15,16 +15,16 @@ import (
 	"weak"
 )
 
-// Names is a set of names. Sets of one Table are equal if their pointers are.
-// Nobody writes to it. A nil Names is the empty set.
+// Names is a read-only set of names. Two sets of one Table are equal if their
+// pointers are. A nil Names is the empty set.
 type Names struct {
-	list        []string // sorted, without doubles
+	list        []string // sorted, each once
 	fingerprint fingerprint
 }
 
-// print is what a set is recognised by, in whatever order its names come: the
-// sums of two hashes of each name, of seeds that nobody outside knows. That two
-// sets have one is less likely than that memory fails.
+// fingerprint identifies a set, whatever the order of its names: the sums of
+// two hashes of each name, with random seeds. Two sets with equal fingerprints
+// are less likely than a memory error.
 type fingerprint struct {
 	a, b  uint64
 	count int
@@ -44,7 +44,7 @@ func (p fingerprint) removeBytes(name []byte) fingerprint {
 	return fingerprint{p.a - maphash.Bytes(seeds[0], name), p.b - maphash.Bytes(seeds[1], name), p.count - 1}
 }
 
-// Len is how many names there are.
+// Len returns the number of names.
 func (n *Names) Len() int {
 	if n == nil {
 		return 0
@@ -52,7 +52,7 @@ func (n *Names) Len() int {
 	return len(n.list)
 }
 
-// List is the names, sorted; it must not be changed.
+// List returns the names, sorted; it must not be changed.
 func (n *Names) List() []string {
 	if n == nil {
 		return nil
@@ -60,7 +60,7 @@ func (n *Names) List() []string {
 	return n.list
 }
 
-// Has says whether name is in the set.
+// Has reports whether name is in the set.
 func (n *Names) Has(name string) bool {
 	_, ok := slices.BinarySearch(n.List(), name)
 	return ok
@@ -71,7 +71,7 @@ func (n *Names) hasBytes(name []byte) bool {
 	return ok
 }
 
-// compareBytes makes no string of b, which comparisons do not need.
+// compareBytes makes no string of b: comparisons do not need one.
 func compareBytes(s string, b []byte) int {
 	switch {
 	case s == string(b):
@@ -89,7 +89,8 @@ func (n *Names) fingerprinted() fingerprint {
 	return n.fingerprint
 }
 
-// Table holds what is in use. Any number of goroutines may use it.
+// Table holds the sets, lists and changes in use. It is safe for concurrent
+// use.
 type Table struct {
 	mu     sync.Mutex
 	sets   map[fingerprint]weak.Pointer[Names]
@@ -107,7 +108,7 @@ func NewTable() *Table {
 	}
 }
 
-// Len is how many sets are in use, as far as the garbage collector knows.
+// Len returns how many sets are in use, as far as the garbage collector knows.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,8 +121,8 @@ func (t *Table) Len() int {
 	return n
 }
 
-// Intern returns the set of the names in w. Strings are made of them only if
-// no stream has that set yet.
+// Intern returns the set of the names in w. It makes strings of them only if
+// the set is new.
 func (t *Table) Intern(w Wire) *Names {
 	if w.Len() == 0 {
 		return nil
@@ -136,7 +137,7 @@ func (t *Table) Intern(w Wire) *Names {
 	return t.InternList(w.strings())
 }
 
-// strings are the names in w, in one piece of memory.
+// strings returns the names in w, in one piece of memory.
 func (w Wire) strings() []string {
 	all := string(w.raw)
 	list := make([]string, 0, w.count)
@@ -149,7 +150,7 @@ func (w Wire) strings() []string {
 	return list
 }
 
-// InternList returns the set of these names. The list is the Table's from then
+// InternList returns the set of these names. The Table owns the list from then
 // on.
 func (t *Table) InternList(list []string) *Names {
 	slices.Sort(list)
@@ -178,7 +179,7 @@ func (t *Table) find(p fingerprint) *Names {
 	return t.sets[p].Value()
 }
 
-// forget drops what is left of a set, unless it is there anew.
+// forget removes a set that was freed, unless it was made again.
 func (t *Table) forget(p fingerprint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -187,7 +188,7 @@ func (t *Table) forget(p fingerprint) {
 	}
 }
 
-// With is n and the names in added.
+// With returns the union of n and added.
 func (t *Table) With(n *Names, added Wire) *Names {
 	p := n.fingerprinted()
 	for name := range added.All() {
@@ -204,7 +205,7 @@ func (t *Table) With(n *Names, added Wire) *Names {
 	return t.InternList(append(slices.Clone(n.List()), added.strings()...))
 }
 
-// Without is n less the names in removed.
+// Without returns n without the names in removed.
 func (t *Table) Without(n *Names, removed Wire) *Names {
 	p := n.fingerprinted()
 	for name := range removed.All() {

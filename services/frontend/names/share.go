@@ -10,7 +10,7 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// List is resources that many streams are sent. Nobody writes to Resources.
+// List is resources that many streams send. Resources are read-only.
 type List struct {
 	Resources []*xds.Resource // sorted by name
 	Memo      Memo
@@ -18,9 +18,9 @@ type List struct {
 
 // Changes is how one Set differs from an older one.
 type Changes struct {
-	List                 // those that are new or changed, as they are now
-	Old  []*xds.Resource // what they were, in the same places; nil: new
-	Gone []*xds.Resource // those that are there no more, as they were
+	List                 // new and changed resources, as they are now
+	Old  []*xds.Resource // what each was before; nil: it is new
+	Gone []*xds.Resource // removed resources, as they were
 }
 
 type listKey struct {
@@ -30,15 +30,15 @@ type listKey struct {
 
 type changesKey struct{ old, new weak.Pointer[xds.Set] }
 
-// shared is what streams share while one of them uses it.
+// shared holds what streams share, for as long as one of them uses it.
 type shared struct {
 	mu      sync.Mutex
 	lists   map[listKey]weak.Pointer[List]
 	changes map[changesKey]weak.Pointer[Changes]
 }
 
-// List returns the list of resources of that type and Sum; make makes it where
-// no stream has it.
+// List returns the list of resources of that type and Sum; make makes it if no
+// stream has it.
 func (t *Table) List(of ident.ResourceType, sum xds.Sum, make func() []*xds.Resource) *List {
 	s := &t.shared
 	key := listKey{of, sum}
@@ -104,8 +104,8 @@ func (s *shared) forgetChanges(key changesKey) {
 	}
 }
 
-// Compare calls differ, in the order of names, for each name of which the two
-// sorted lists hold different contents; nil: it is not there.
+// Compare calls differ, in the order of names, for each name whose content
+// differs between two sorted lists; nil: the list lacks it.
 func Compare(old, next []*xds.Resource, differ func(was, is *xds.Resource)) {
 	for len(old) > 0 || len(next) > 0 {
 		switch {
@@ -141,14 +141,14 @@ func (n *Names) Select(set *xds.Set, each func(name string, r *xds.Resource)) {
 	}
 }
 
-// SumIn is the Sum of a subscription to n in set.
+// SumIn returns the Sum of a subscription to n in set.
 func (n *Names) SumIn(set *xds.Set) xds.Sum {
 	var sum xds.Sum
 	n.Select(set, func(name string, r *xds.Resource) { sum = sum.Add(SumOf(name, r)) })
 	return sum
 }
 
-// SumOf is the Sum of a subscribed name and its resource, or nil.
+// SumOf returns the Sum of a subscribed name and its resource, or nil.
 func SumOf(name string, r *xds.Resource) xds.Sum {
 	if r == nil {
 		return xds.Absent(name)
@@ -156,14 +156,14 @@ func SumOf(name string, r *xds.Resource) xds.Sum {
 	return r.Sum
 }
 
-// Memo keeps what was made of a list that many streams are sent. The zero Memo
-// is empty; it must not be copied.
+// Memo keeps the encoded form of a list that many streams send, for each
+// protocol. The zero Memo is empty; it must not be copied.
 type Memo struct {
 	made [2]atomic.Value
 }
 
-// Do returns what is kept for the protocol, or what make makes, which is kept
-// from then on; that is always of one type.
+// Do returns what it keeps for the protocol. The first call makes it; make
+// always returns the same type.
 func (m *Memo) Do(delta bool, make func() any) any {
 	slot := &m.made[0]
 	if delta {

@@ -10,16 +10,16 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// Wire is names as they came, not parsed: a repeated string field of a number
-// below 16. The bytes are those of the received message, so a Wire is good as
-// long as these are. The zero Wire holds no names.
+// Wire is names as received, unparsed: a repeated string field with a number
+// below 16. Its bytes belong to the received message, so a Wire is valid as
+// long as they are. The zero Wire has no names.
 type Wire struct {
 	raw   []byte
 	count int
 }
 
-// Scan takes the run of one repeated string field off the front of b. It
-// returns how many bytes that is; negative: b is not well formed.
+// Scan reads the run of one repeated string field at the front of b, and
+// returns how many bytes it takes; negative: b is malformed.
 func Scan(b []byte, field protowire.Number) (Wire, int) {
 	tag := byte(protowire.EncodeTag(field, protowire.BytesType))
 	n, count := 0, 0
@@ -34,7 +34,7 @@ func Scan(b []byte, field protowire.Number) (Wire, int) {
 	return Wire{b[:n:n], count}, n
 }
 
-// skip is the size of a length and what it is the length of.
+// skip returns the size of a length and of the bytes that follow it.
 func skip(b []byte) (int, bool) {
 	if len(b) > 0 && b[0] < 0x80 && 1+int(b[0]) <= len(b) {
 		return 1 + int(b[0]), true
@@ -43,7 +43,7 @@ func skip(b []byte) (int, bool) {
 	return n, n >= 0
 }
 
-// Join is the names of both; the bytes are copied where both hold any.
+// Join returns the names of both; it copies the bytes if both have any.
 func (w Wire) Join(o Wire) Wire {
 	switch {
 	case w.count == 0:
@@ -54,7 +54,7 @@ func (w Wire) Join(o Wire) Wire {
 	return Wire{append(append([]byte(nil), w.raw...), o.raw...), w.count + o.count}
 }
 
-// Of is a Wire of these names.
+// Of returns a Wire of these names.
 func Of(names ...string) Wire {
 	var w Wire
 	for _, n := range names {
@@ -65,10 +65,10 @@ func Of(names ...string) Wire {
 	return w
 }
 
-// Len is how many names there are, doubles included.
+// Len returns the number of names, counting duplicates.
 func (w Wire) Len() int { return w.count }
 
-// All yields the names in their order; doubles are not left out.
+// All yields the names in their order, with duplicates.
 func (w Wire) All() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for b := w.raw; len(b) > 0; {
@@ -81,7 +81,7 @@ func (w Wire) All() iter.Seq[[]byte] {
 	}
 }
 
-// Has says whether name is among them.
+// Has reports whether name is among them.
 func (w Wire) Has(name string) bool {
 	for n := range w.All() {
 		if string(n) == name {
@@ -91,26 +91,26 @@ func (w Wire) Has(name string) bool {
 	return false
 }
 
-// Mark tells names as they came from others, their order included.
+// Mark identifies the received bytes of names, so it depends on their order.
 type Mark struct {
 	hash uint64
 	size int
 }
 
-// Mark is that of w. It costs a few microseconds for 40 KB.
+// Mark returns the Mark of w. It takes a few microseconds for 40 KB.
 func (w Wire) Mark() Mark { return Mark{maphash.Bytes(seeds[0], w.raw), len(w.raw)} }
 
-// Versions is initial_resource_versions as it came, not parsed: a map of names
-// to versions. Like a Wire it is good as long as the bytes are.
+// Versions is initial_resource_versions as received, unparsed: a map of names
+// to versions. It is valid as long as its bytes are.
 type Versions struct{ entries Wire }
 
-// VersionsIn is the entries of a map, as they are on the wire.
+// VersionsIn returns the entries of a map on the wire.
 func VersionsIn(entries Wire) Versions { return Versions{entries} }
 
-// Join is the entries of both.
+// Join returns the entries of both.
 func (v Versions) Join(o Versions) Versions { return Versions{v.entries.Join(o.entries)} }
 
-// With is v with the version of a name.
+// With returns v with the version of a name added.
 func (v Versions) With(name, version string) Versions {
 	entry := protowire.AppendTag(nil, 1, protowire.BytesType)
 	entry = protowire.AppendString(entry, name)
@@ -118,15 +118,15 @@ func (v Versions) With(name, version string) Versions {
 	return Versions{v.entries.Join(Of(string(protowire.AppendString(entry, version))))}
 }
 
-// Len is how many entries there are.
+// Len returns the number of entries.
 func (v Versions) Len() int { return v.entries.Len() }
 
-// Clone is v with bytes of its own.
+// Clone returns v with bytes of its own.
 func (v Versions) Clone() Versions {
 	return Versions{Wire{append([]byte(nil), v.entries.raw...), v.entries.count}}
 }
 
-// All yields names and versions in the order in which they came.
+// All yields names and versions in their order.
 func (v Versions) All() iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, version []byte) bool) {
 		for entry := range v.entries.All() {
@@ -166,8 +166,8 @@ func readEntry(b []byte) (name, version []byte) {
 	return name, version
 }
 
-// Sum is that of all the versions: equal to that of a set of resources if the
-// client has these and no others. Ok is false if a version is none of ours.
+// Sum returns the sum of all versions: equal to the Sum of a set of resources
+// if the client has exactly these. Ok is false if a version is not one of ours.
 func (v Versions) Sum() (sum xds.Sum, ok bool) {
 	for _, version := range v.All() {
 		s, ok := ParseSum(version)

@@ -1,7 +1,7 @@
-// Package replica keeps a frontend's own copy of the published world: it
-// follows the version chain, proves every step by its root, indexes the world
-// for generation, and keeps what is served in a store of its own, from which it
-// starts when nothing else is alive.
+// Package replica keeps a frontend's own copy of the published world. It
+// follows the version chain, checks every step by its root, indexes the world
+// for generation, and writes the served version to a store of its own, from
+// which it starts if nothing else is alive.
 //
-// Only greater versions are accepted. What is served never waits for the disk.
+// It accepts only greater versions. Serving never waits for the disk.
 package replica

@@ -8,8 +8,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// Persist writes what is served to the store, if it is not there: the latest
-// version alone, whatever came between.
+// Persist writes the served version to the store if the store lacks it, and
+// skips the versions between.
 func (r *Replica) Persist(ctx context.Context) error {
 	st := r.state.Load()
 	if st == nil {
@@ -21,7 +21,7 @@ func (r *Replica) Persist(ctx context.Context) error {
 		err = r.persist(ctx, st)
 	}
 	if err != nil {
-		// Whether it was written is open.
+		// The write may have succeeded nevertheless.
 		r.storedKnown = false
 		r.setPersisted(false)
 		return fmt.Errorf("persist: %w", err)

@@ -22,13 +22,14 @@ type State struct {
 	Snapshot    *store.Snapshot
 	World       *world.World
 	PushContext *index.PushContext
-	// Received is when it came from the chain; zero: it came from the store.
+	// Received is when the version came from the chain; zero: it came from the
+	// store.
 	Received time.Time
-	// Indexing is what making World and PushContext took.
+	// Indexing is how long making World and PushContext took.
 	Indexing time.Duration
 }
 
-// Version is the state's version.
+// Version returns the version; zero for a nil State.
 func (s *State) Version() ident.Position {
 	if s == nil {
 		return ident.Position{}
@@ -36,7 +37,7 @@ func (s *State) Version() ident.Position {
 	return store.VersionOf(s.Manifest.GetVersion())
 }
 
-// Root covers the state's content.
+// Root returns the hash of the content.
 func (s *State) Root() ident.Hash {
 	if s == nil {
 		return ident.Hash{}
@@ -53,35 +54,33 @@ func (s *State) snapshot() *store.Snapshot {
 
 // Config of a Replica.
 type Config struct {
-	// Store is the replica's own.
+	// Store belongs to the replica alone.
 	Store store.Store
 	// Serve is called with every new state and the inputs of generation that
 	// differ from the state before, by the caller of Load or Step.
 	Serve func(st *State, changed []index.Input)
-	// Remember is called in the place of Serve with versions that are not to be
-	// served any more, as far as Earlier of them lie before one that is: clients
-	// that come back may have them. nil: nobody wants to know.
+	// Remember is called instead of Serve with up to Earlier versions before
+	// one that is served: clients that reconnect may have them. nil: they are
+	// skipped.
 	Remember func(st *State, changed []index.Input)
 	Earlier  int
-	// OnMismatch is told when the chain's head and what is served cannot both
-	// be right.
+	// OnMismatch is called if the chain's head contradicts the served version.
 	OnMismatch func(*store.MismatchError)
-	// OnChange is told when Persisted says something else.
+	// OnChange is called when Persisted changes.
 	OnChange func()
 	Logger   *slog.Logger
 }
 
-// Replica follows the version chain. Load and Step are called by one
-// goroutine, Persist by one that may be another; Run does both. The other
-// methods are safe for concurrent use.
+// Replica follows the version chain. One goroutine calls Load and Step, one may
+// call Persist; Run does both. The other methods are safe for concurrent use.
 type Replica struct {
 	cfg   Config
 	state atomic.Pointer[State]
 
-	// Of the goroutine that calls Load and Step.
-	stepped bool // Step has gone somewhere
+	// Owned by the goroutine that calls Load and Step.
+	stepped bool // Step has changed the state
 
-	// Of the goroutine that calls Persist.
+	// Owned by the goroutine that calls Persist.
 	stored      store.Stored // the latest in Store
 	storedKnown bool
 	failing     bool // the last Persist failed
@@ -90,7 +89,7 @@ type Replica struct {
 	newer     chan struct{} // something to persist; latest wins
 }
 
-// New returns a replica that has nothing yet.
+// New returns a replica that has no version yet.
 func New(cfg Config) *Replica {
 	if cfg.Serve == nil {
 		cfg.Serve = func(*State, []index.Input) {}
@@ -104,14 +103,14 @@ func New(cfg Config) *Replica {
 	return &Replica{cfg: cfg, newer: make(chan struct{}, 1)}
 }
 
-// State is what is served; nil: nothing yet.
+// State returns the served state; nil: none yet.
 func (r *Replica) State() *State { return r.state.Load() }
 
-// Persisted says whether what is served is in the replica's own store.
+// Persisted reports whether the store has the served version.
 func (r *Replica) Persisted() bool { return r.persisted.Load() }
 
-// Load serves what the store has. A store that cannot be read is as good as an
-// empty one: what it had comes from the chain again.
+// Load serves what the store has. A store that cannot be read counts as empty:
+// its content comes from the chain again.
 func (r *Replica) Load(ctx context.Context) error {
 	latest, err := r.cfg.Store.Latest(ctx)
 	switch {
@@ -120,11 +119,11 @@ func (r *Replica) Load(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return err
 	case err != nil:
-		r.cfg.Logger.Warn("the own store cannot be read; starting without it", "error", err)
+		r.cfg.Logger.Warn("the local replica cannot be read; starting without it", "error", err)
 		return nil
 	}
 	if latest.Snapshot.Root() != store.RootOf(latest.Manifest) {
-		r.cfg.Logger.Warn("the own store has other content than its manifest says; starting without it", "version", latest.Version())
+		r.cfg.Logger.Warn("the local replica does not match its manifest; starting without it", "version", latest.Version())
 		return nil
 	}
 	for _, v := range r.earlier(ctx, latest.Version()) {
@@ -135,8 +134,8 @@ func (r *Replica) Load(ctx context.Context) error {
 	return nil
 }
 
-// earlier are the versions before the latest one that the store has, the oldest
-// first; none, where nobody wants to know them.
+// earlier returns the versions before the latest one in the store, oldest
+// first; none if Remember is nil.
 func (r *Replica) earlier(ctx context.Context, latest ident.Position) (all []store.Stored) {
 	if r.cfg.Remember == nil {
 		return nil
@@ -151,7 +150,7 @@ func (r *Replica) earlier(ctx context.Context, latest ident.Position) (all []sto
 		}
 		stored, err := r.cfg.Store.At(ctx, v)
 		if err != nil {
-			r.cfg.Logger.Warn("an earlier version in the own store cannot be read", "version", v, "error", err)
+			r.cfg.Logger.Warn("an earlier version in the local replica cannot be read", "version", v, "error", err)
 			break
 		}
 		all = append(all, stored)
@@ -160,12 +159,12 @@ func (r *Replica) earlier(ctx context.Context, latest ident.Position) (all []sto
 	return all
 }
 
-// Fetch gets the whole content of a version: store.Chain has one.
+// Fetch gets the whole content of a version, as store.Chain.Fetch does.
 type Fetch func(context.Context, ident.Position) (store.Stored, error)
 
-// Step goes to the version of the last link. Where the links do not lead there
-// from what is served, or not to the root that they promise, the whole content
-// is fetched. An error leaves everything as it was.
+// Step goes to the version of the last link. It fetches the whole content if
+// the links do not lead there from the served version, or not to the root that
+// they promise. After an error, nothing has changed.
 func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) error {
 	if len(links) == 0 {
 		return nil
@@ -202,8 +201,8 @@ func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) e
 	return nil
 }
 
-// follow applies links that lead on from st, each to its root: the content of
-// each.
+// applyLinks applies links that follow on st and returns the content after
+// each. It reports false if a link does not fit or does not lead to its root.
 func applyLinks(st *State, links []store.Update) ([]*store.Snapshot, bool) {
 	if st == nil {
 		return nil, false
@@ -224,20 +223,20 @@ func applyLinks(st *State, links []store.Update) ([]*store.Snapshot, bool) {
 	return snapshots, true
 }
 
-// serve makes a version what is served.
+// serve serves a version.
 func (r *Replica) serve(m *store.Manifest, snapshot *store.Snapshot, received time.Time) {
 	next, changed := r.advance(m, snapshot, received)
 	r.persisted.Store(false)
 	r.cfg.Serve(next, changed)
 	select {
 	case r.newer <- struct{}{}:
-	default: // it is told already
+	default: // it is waiting already
 	}
 }
 
-// advance makes a version the state, and says which inputs of generation that
-// changes. It costs what the difference to the version before costs, whichever
-// way it came, across epochs too.
+// advance makes a version the state and returns the inputs of generation that
+// change. Its cost depends on the difference to the version before, also across
+// epochs.
 func (r *Replica) advance(m *store.Manifest, snapshot *store.Snapshot, received time.Time) (*State, []index.Input) {
 	start, have := time.Now(), r.state.Load()
 	delta := store.Diff(have.snapshot(), snapshot)
@@ -257,8 +256,8 @@ func (r *Replica) advance(m *store.Manifest, snapshot *store.Snapshot, received 
 	return next, changed
 }
 
-// apply takes rows into the world. A row that cannot be read never stops the
-// rest: it is left out.
+// apply applies rows to the world. A row that cannot be read is left out; the
+// others are applied.
 func (r *Replica) apply(w *world.World, d store.Delta) (*world.World, []ident.Key) {
 	rows := make([]world.RowChange, 0, len(d.Put)+len(d.Remove))
 	for _, row := range d.Put {
@@ -276,7 +275,7 @@ func (r *Replica) apply(w *world.World, d store.Delta) (*world.World, []ident.Ke
 		after, changed, err := next.Apply(world.Change{Rows: []world.RowChange{row}})
 		if err != nil {
 			r.cfg.Logger.Error("a row of the published world cannot be read; serving without it", "row", row.Row, "error", err)
-			// What was there under that key before is not served either.
+			// The value before must not be served either.
 			if after, changed, err = next.Apply(world.Change{Rows: []world.RowChange{{Row: row.Row}}}); err != nil {
 				continue
 			}

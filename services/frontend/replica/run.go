@@ -11,18 +11,17 @@ import (
 )
 
 const (
-	// persistEvery is how far the store may lag behind what is served, apart
-	// from the time of one commit.
+	// persistEvery is how far the store may lag behind the served version,
+	// apart from the time of one commit.
 	persistEvery = 250 * time.Millisecond
-	// retryFirst to retryMost is the pause after the chain, or the disk, has
+	// retryFirst to retryMost is the pause after the chain or the disk has
 	// failed.
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 5 * time.Second
 )
 
-// Run follows the chain (nil: there is none) and persists what comes, until
-// ctx is done. Load comes before it. Nothing that the chain or the store do
-// ends it.
+// Run follows the chain (nil: none) and persists the served versions until ctx
+// is done. Call Load first. Failures of the chain or the store do not end it.
 func (r *Replica) Run(ctx context.Context, chain store.Chain) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.persistLoop(ctx) })
@@ -32,7 +31,7 @@ func (r *Replica) Run(ctx context.Context, chain store.Chain) error {
 	return g.Wait()
 }
 
-// follow follows the chain, through every failure.
+// followChain follows the chain and retries after every failure.
 func (r *Replica) followChain(ctx context.Context, chain store.Chain) error {
 	pause := retryFirst
 	for ctx.Err() == nil {
@@ -44,7 +43,7 @@ func (r *Replica) followChain(ctx context.Context, chain store.Chain) error {
 		if r.state.Load() != before {
 			pause = retryFirst
 		}
-		r.cfg.Logger.Warn("following the version chain failed; serving what is here", "error", err, "retry", pause)
+		r.cfg.Logger.Warn("cannot follow the version chain; serving the local replica", "error", err, "retry", pause)
 		wait(ctx, pause)
 		pause = min(2*pause, retryMost)
 	}
@@ -58,7 +57,7 @@ func (r *Replica) followOnce(ctx context.Context, chain store.Chain) error {
 	}
 	defer func() {
 		if err := follower.Close(); err != nil {
-			r.cfg.Logger.Debug("closing the follower of the version chain", "error", err)
+			r.cfg.Logger.Debug("cannot close the follower of the version chain", "error", err)
 		}
 	}()
 	for {
@@ -78,17 +77,17 @@ func (r *Replica) followOnce(ctx context.Context, chain store.Chain) error {
 	}
 }
 
-// persistAll writes what is served, beside serving it.
+// persistLoop writes served versions beside serving.
 func (r *Replica) persistLoop(ctx context.Context) error {
 	pause := retryFirst
 	for {
 		select {
 		case <-ctx.Done():
-			// The last versions are written too, if the disk takes them.
+			// Write the last version too, if the disk allows.
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			if err := r.Persist(last); err != nil {
-				r.cfg.Logger.Warn("what is served is not in the own store", "error", err)
+				r.cfg.Logger.Warn("the served version is not persisted", "error", err)
 			}
 			return nil
 		case <-r.newer:
@@ -97,14 +96,14 @@ func (r *Replica) persistLoop(ctx context.Context) error {
 		switch {
 		case err == nil:
 			if r.failing {
-				r.cfg.Logger.Info("what is served is in the own store again")
+				r.cfg.Logger.Info("the served version is persisted again")
 			}
 			r.failing, pause = false, retryFirst
 			wait(ctx, persistEvery)
 			continue
 		case !r.failing && ctx.Err() == nil:
 			r.failing = true
-			r.cfg.Logger.Error("what is served is not in the own store; serving on", "error", err)
+			r.cfg.Logger.Error("the served version is not persisted yet; serving on", "error", err)
 		}
 		wait(ctx, pause)
 		pause = min(2*pause, retryMost)
