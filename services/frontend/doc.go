@@ -1,10 +1,8 @@
-// Package frontend serves Envoys over xDS from a replica of the published
-// world.
+// Package frontend serves xDS to Envoys and gRPC clients. It follows the
+// published versions of a mesh (replica), makes the resources of each class of
+// proxies (content), and runs the gRPC server with one state machine for each
+// stream (stream).
 //
-// A frontend follows the version chain (package replica), keeps what it serves
-// encoded once per content (package content), and runs one state machine for
-// each stream (package stream). This package is what has goroutines and
-// sockets: the gRPC server, its limits, and the drain. It knows neither the
-// log nor who builds versions, and serves on from its own store when everything
-// else is dead.
+// It knows neither the log nor the builders. If everything else is dead, it
+// serves from its local replica.
 package frontend

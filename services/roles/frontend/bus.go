@@ -15,8 +15,8 @@ import (
 	"meshlog.dev/store/natsfeed"
 )
 
-// join connects to the bus, gives chain and reports what they wait for, and
-// reports until ctx is done.
+// connectBus connects to the bus, opens chain and reports on it, and reports
+// until ctx is done.
 func (o *Options) connectBus(ctx context.Context, log *slog.Logger, chain *busChain, reports *busReports) error {
 	nc, err := o.Connect(ctx)
 	if err != nil {
@@ -33,7 +33,7 @@ func (o *Options) connectBus(ctx context.Context, log *slog.Logger, chain *busCh
 		return err
 	}
 	o.Process.Admin.Register(bus.ConnMetrics("frontend", nc)...)
-	// It serves without a bus: that is no reason not to be ready.
+	// The frontend serves without a bus, so it stays ready.
 	o.Process.Admin.Warn("bus", func() error { return bus.Ready(nc) })
 	fleet := bus.NewFleet(nc, o.Domain, log)
 	reporter := fleet.FrontendReporter(o.ID, reports.report)
@@ -42,8 +42,8 @@ func (o *Options) connectBus(ctx context.Context, log *slog.Logger, chain *busCh
 	return process.RunStages(ctx, process.Stage{
 		reporter.Run,
 		func(ctx context.Context) error { return fleet.ServeProxies(ctx, o.ID, reports.proxy) },
-		// Hears from the leader where the head is, in case its last word was lost,
-		// and what proxies elsewhere reject.
+		// Ticks of the leader tell the head, in case a message was lost, and what
+		// proxies of other frontends reject.
 		func(ctx context.Context) error {
 			return fleet.Ticks(ctx, func(t *reportv1.Tick) {
 				head := store.VersionOf(t.GetHead())
@@ -55,8 +55,8 @@ func (o *Options) connectBus(ctx context.Context, log *slog.Logger, chain *busCh
 	})
 }
 
-// lateChain is the version chain of a bus that may not be there yet: it blocks
-// until it is, and blocks nobody who starts.
+// busChain is the version chain of a bus that may not be connected yet: its
+// methods wait, so that the frontend starts without a bus.
 type busChain struct {
 	ready chan struct{} // closed once the rest is set
 	nc    *bus.Conn
@@ -107,9 +107,9 @@ func (c *busChain) History(ctx context.Context) iter.Seq2[*store.Manifest, error
 	}
 }
 
-var errAway = errors.New("the bus is away")
+var errAway = errors.New("the bus is not connected")
 
-// Head asks for the chain's head. It never waits for a bus.
+// Head asks for the chain's head. It fails at once if the bus is not connected.
 func (c *busChain) Head(ctx context.Context) (store.Head, error) {
 	if !c.connected() {
 		return store.Head{}, errAway
@@ -126,11 +126,11 @@ func (c *busChain) connected() bool {
 	}
 }
 
-// lateReporter hands changes to a reporter that may not be there yet; one that
-// comes reports all there is.
+// busReports hands changes to a reporter that may not exist yet; a new reporter
+// reports everything.
 type busReports struct {
-	head     func(ident.Position)      // hears where the chain's head is
-	suspects func([]*reportv1.Suspect) // hears what the leader suspects
+	head     func(ident.Position)      // sets the chain's head
+	suspects func([]*reportv1.Suspect) // sets what the leader suspects
 	report   func(summary bool) *reportv1.FrontendReport
 	proxy    func(id string) []*reportv1.ProxyReply
 	reporter atomic.Pointer[bus.Reporter]

@@ -1,5 +1,6 @@
-// Package frontend puts a process's frontend together: its file, and, as
-// soon as there is a bus, the version chain and its reports.
+// Package frontend runs the frontend role of a process: it opens the local
+// replica, serves, and, once the bus is connected, follows the version chain
+// and reports.
 package frontend
 
 import (
@@ -17,35 +18,35 @@ import (
 	"meshlog.dev/store/bolt"
 )
 
-// Options say where a frontend works.
+// Options are what the frontend role needs.
 type Options struct {
 	Domain string
-	// ID names the frontend, stable over restarts.
+	// ID names the frontend and is stable over restarts.
 	ID string
 	// Data is the data directory; the frontend's file is File(Data).
 	Data string
 	// Ports take xDS; Run closes them.
 	Ports *Ports
-	// Connect blocks until there is a bus; the frontend serves meanwhile. nil:
-	// there is none, and what the file has is served.
+	// Connect blocks until the bus is connected; the frontend serves meanwhile.
+	// nil: no bus, the frontend serves what its file has.
 	Connect func(context.Context) (*bus.Conn, error)
-	// Limits are frontend.DefaultLimits if they are not set.
+	// Limits are frontend.DefaultLimits if they are zero.
 	Limits  frontend.Limits
 	Process *process.Process
 }
 
-// File is the frontend's file in a data directory.
+// File returns the path of the frontend's file in a data directory.
 func File(data string) string { return filepath.Join(data, "frontend", "versions.db") }
 
-// keptVersions is how many versions stay in the file: those in which a client
-// that comes back may still be.
+// keptVersions is how many versions stay in the file: those that a client which
+// reconnects may have.
 const keptVersions = 256
 
 // Run serves until ctx is done and the streams have ended.
 func Run(ctx context.Context, o Options) error {
 	log := o.Process.Log.With(process.Component, "frontend")
 
-	// Its own file: whatever else is dead, it serves from there.
+	// The frontend serves from its own file, even if everything else is dead.
 	file := File(o.Data)
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return process.DataError(fmt.Errorf("data directory: %w", err))
@@ -77,7 +78,6 @@ func Run(ctx context.Context, o Options) error {
 	if o.Connect != nil {
 		chain := newBusChain()
 		config.Chain, config.Head, config.Connected = chain, chain.Head, chain.connected
-		// Connects, reads the chain from then on, and reports.
 		beside = append(beside, func(ctx context.Context) error { return o.connectBus(ctx, log, chain, reports) })
 	}
 	server, err := frontend.New(config)

@@ -23,22 +23,22 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// pages adds the debug pages of a frontend. They have the names that istiod's
-// have where they say the same thing.
+// addPages adds the debug pages of a frontend. A page that shows what an istiod
+// page shows has its name.
 func addPages(admin *process.Admin, s *frontend.Server) {
 	p := &debugPages{s}
-	admin.Page("syncz", "what each proxy was sent and has applied, type by type; ?proxyID=", p.syncz)
-	admin.Page("push_status", "what is being sent, and who waits", p.pushStatus)
-	admin.Page("config_dump", "what a proxy should have, resource by resource; ?proxyID=, ?type=CDS", p.configDump)
+	admin.Page("syncz", "what each proxy was sent and has applied, by type; ?proxyID=", p.syncz)
+	admin.Page("push_status", "how far the served version has reached the proxies", p.pushStatus)
+	admin.Page("config_dump", "the resources that a proxy should have; ?proxyID=, ?type=CDS", p.configDump)
 	admin.Page("registryz", "services; ?host=", p.registryz)
 	admin.Page("endpointz", "endpoints of services; ?host=", p.endpointz)
-	admin.Page("configz", "objects that are served; ?kind=, ?namespace=, ?name=", p.configz)
-	admin.Page("snapshot", "the version that is served; ?prefix= its rows, ?key= what is in one", p.snapshot)
+	admin.Page("configz", "objects in the served version; ?kind=, ?namespace=, ?name=", p.configz)
+	admin.Page("snapshot", "the served version; ?prefix= lists its rows, ?key= shows one", p.snapshot)
 }
 
 type debugPages struct{ server *frontend.Server }
 
-// serving is what is served; nil, after an answer that says so: nothing.
+// serving returns the served state; nil: none, and the response says so.
 func (p *debugPages) serving(w http.ResponseWriter) *replica.State {
 	st := p.server.Serving()
 	if st == nil {
@@ -66,7 +66,7 @@ func filter[T any](all iter.Seq[T], keep func(T) bool) iter.Seq[T] {
 	}
 }
 
-// mostUnanswered is how many responses that wait are told.
+// mostUnanswered is how many responses without an answer push_status lists.
 const mostUnanswered = 100
 
 type pushStatus struct {
@@ -108,10 +108,10 @@ type dumped struct {
 	Connected   time.Time       `json:"connected"`
 	Type        string          `json:"type"`
 	Name        string          `json:"name"`
-	Version     string          `json:"version,omitempty"` // of name and content, as in delta
+	Version     string          `json:"version,omitempty"` // hash of name and content, as in delta
 	Sent        bool            `json:"sent"`
 	Applied     bool            `json:"applied"`
-	Same        bool            `json:"current"` // what was sent last is what it should have
+	Same        bool            `json:"current"` // the proxy was sent what it should have
 	HeldBack    bool            `json:"heldBack,omitempty"`
 	Quarantined bool            `json:"quarantined,omitempty"`
 	Lingering   bool            `json:"lingering,omitempty"`
@@ -329,7 +329,7 @@ type snapshot struct {
 	Version  string          `json:"version"`
 	Root     string          `json:"root"`
 	Rows     int             `json:"rows"`
-	Received time.Time       `json:"received,omitzero"` // from the chain; else it is from the own file
+	Received time.Time       `json:"received,omitzero"` // from the chain; zero: from the local replica
 	Manifest json.RawMessage `json:"manifest"`
 }
 
@@ -359,7 +359,7 @@ func (p *debugPages) snapshot(w http.ResponseWriter, r *http.Request) {
 	default:
 		manifest, err := protojson.Marshal(st.Manifest)
 		if err != nil {
-			manifest, _ = json.Marshal(err.Error()) // a text cannot fail
+			manifest, _ = json.Marshal(err.Error()) // a string cannot fail
 		}
 		process.WriteJSON(w, snapshot{
 			Version: st.Version().String(), Root: st.Root().String(), Rows: st.Snapshot.Len(),
@@ -368,7 +368,7 @@ func (p *debugPages) snapshot(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// row answers with what is in a row.
+// row responds with the content of a row.
 func (p *debugPages) row(w http.ResponseWriter, st *replica.State, key string) {
 	b, ok := st.Snapshot.Get(key)
 	if !ok {

@@ -16,47 +16,46 @@ import (
 	"meshlog.dev/services/internal/process"
 )
 
-// Settings are those of a frontend: where it takes xDS, and within which
-// limits.
+// Settings are the addresses, certificates and limits of a frontend.
 type Settings struct {
-	Listen    string // without TLS; empty: nowhere
-	TLSListen string // with TLS, if there is a certificate
+	Listen    string // without TLS; empty: none
+	TLSListen string // with TLS, if TLS has a certificate
 	TLS       certificates.Files
 	Limits    frontend.Limits
 }
 
-// DefaultSettings are those of a frontend that was told nothing.
+// DefaultSettings are the defaults of the flags.
 func DefaultSettings() Settings {
 	return Settings{Listen: "127.0.0.1:15010", TLSListen: "127.0.0.1:15012", Limits: frontend.DefaultLimits()}
 }
 
-// Flags binds the settings.
+// Flags defines the flags of the settings.
 func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Listen, "listen", s.Listen, "`address` for xDS over gRPC without TLS; empty: none. "+
-		"Change it to let in proxies of other machines (0.0.0.0:15010) where the network can be trusted")
+		"Set it to 0.0.0.0:15010 to let in proxies of other machines, if the network can be trusted")
 	fs.StringVar(&s.TLSListen, "tls-listen", s.TLSListen, "`address` for xDS over gRPC with TLS, once --tls-cert is given. "+
-		"Change it to let in proxies of other machines (0.0.0.0:15012)")
+		"Set it to 0.0.0.0:15012 to let in proxies of other machines")
 	fs.StringVar(&s.TLS.Cert, "tls-cert", s.TLS.Cert, "PEM `file` with the certificate of the xDS port and its chain, read again when it changes. "+
 		"Give it, with --tls-key, to serve xDS over TLS")
 	fs.StringVar(&s.TLS.Key, "tls-key", s.TLS.Key, "PEM `file` with the key of --tls-cert")
-	fs.StringVar(&s.TLS.ClientCA, "tls-client-ca", s.TLS.ClientCA, "PEM `file` with whom to trust as signers of proxies' certificates, read again when it changes. "+
-		"Give it to let in, over TLS, only proxies with such a certificate; one with an identity of Istio's form (spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT) may then only be of that namespace and account")
+	fs.StringVar(&s.TLS.ClientCA, "tls-client-ca", s.TLS.ClientCA, "PEM `file` with the CAs that sign proxies' certificates, read again when it changes. "+
+		"Give it to let in, over TLS, only proxies with such a certificate; a proxy whose certificate has an Istio identity (spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT) must be in that namespace and account")
 	l := &s.Limits
-	fs.IntVar(&l.StreamsPerSecond, "streams-per-second", l.StreamsPerSecond, "new streams taken in a second, and at once; more wait, or are refused and come again. "+
-		"Less saves processor time for those that are served already when many come at once")
-	fs.IntVar(&l.FirstAnswers, "first-answers", l.FirstAnswers, "new streams at their first answers at a time; more wait, or are refused and come again. "+
-		"More, and a change reaches those that are served already later when many come at once")
-	fs.DurationVar(&l.SendTimeout, "send-timeout", l.SendTimeout, "`time` that a client may take to take a response; then its stream ends. "+
-		"More suits slow lines")
+	fs.IntVar(&l.StreamsPerSecond, "streams-per-second", l.StreamsPerSecond, "new streams that begin in a second, and at once; more wait, or are refused and retry. "+
+		"Lower it to keep processor time for connected proxies when many connect at once")
+	fs.IntVar(&l.FirstAnswers, "first-answers", l.FirstAnswers, "new streams in their first responses at a time; more wait, or are refused and retry. "+
+		"If higher, a change reaches connected proxies later when many connect at once")
+	fs.DurationVar(&l.SendTimeout, "send-timeout", l.SendTimeout, "`time` that a client may take to accept a response; then its stream ends. "+
+		"Raise it for slow networks")
 	fs.DurationVar(&l.MaxAge, "max-stream-age", l.MaxAge, "`time` after which a stream ends, give or take a tenth, so that clients spread over all frontends again; 0: never. "+
-		"Less spreads them sooner after frontends were added")
-	fs.DurationVar(&l.Drain, "drain", l.Drain, "`time` over which streams are ended, one after the other, when the process is stopped. "+
-		"More spares the frontends that clients go to; whoever stops the process has to wait as long")
-	fs.DurationVar(&l.Linger, "linger", l.Linger, "`time` that a removed cluster stays with a proxy, for requests that are under way to it. "+
-		"It has to be longer than the longest delay that a filter (ext_authz, fault) may cause")
+		"Lower it to spread clients sooner after frontends were added")
+	fs.DurationVar(&l.Drain, "drain", l.Drain, "`time` over which streams end, one after the other, when the process stops. "+
+		"Raise it to spare the frontends that the clients go to; stopping takes that long")
+	fs.DurationVar(&l.Linger, "linger", l.Linger, "`time` that a removed cluster stays with a proxy, for requests that are under way. "+
+		"It must be longer than the longest delay that a filter (ext_authz, fault) may cause")
 }
 
-// Check says what makes no sense.
+// Check returns an error for each setting that makes no sense.
 func (s *Settings) Check() error {
 	var errs []error
 	address := func(name, value string) {
@@ -89,7 +88,7 @@ func (s *Settings) Check() error {
 	return errors.Join(errs...)
 }
 
-// Verify says what is wrong with the files that the settings name.
+// Verify returns an error if the files that the settings name cannot be used.
 func (s *Settings) Verify() error {
 	if s.TLS.Cert == "" {
 		return nil
@@ -104,7 +103,7 @@ func (s *Settings) Verify() error {
 	return nil
 }
 
-// Open listens as the settings say. The caller closes the ports.
+// Open listens on the addresses. The caller closes the ports.
 func (s *Settings) Open() (*Ports, error) {
 	p := new(Ports)
 	var err error
@@ -133,20 +132,20 @@ func listen(flag, addr string) ([]net.Listener, error) {
 	return []net.Listener{l}, nil
 }
 
-// Ports take xDS.
+// Ports are the listeners for xDS.
 type Ports struct {
 	Plain, TLS   []net.Listener
-	Certificates *certificates.Certificates // of TLS; nil: there is none
+	Certificates *certificates.Certificates // of the TLS listeners; nil: none
 }
 
-// Close closes all of them.
+// Close closes all listeners.
 func (p *Ports) Close() {
 	for _, l := range slices.Concat(p.Plain, p.TLS) {
 		l.Close()
 	}
 }
 
-// Attrs are where the ports are, for a log line.
+// Attrs returns the addresses, for a log line.
 func (p *Ports) Attrs() (attrs []any) {
 	for _, l := range p.Plain {
 		attrs = append(attrs, "xds", l.Addr().String())
@@ -157,11 +156,12 @@ func (p *Ports) Attrs() (attrs []any) {
 	return attrs
 }
 
-// look after the certificates until ctx is done.
+// certificatesStage adds the metrics and the page of the certificates, and
+// returns what reads them again until ctx is done.
 func (p *Ports) certificatesStage(o *Options, log *slog.Logger) func(context.Context) error {
 	admin := o.Process.Admin
 	admin.Register(p.Certificates.Metrics("meshlog_frontend")...)
-	admin.Page("certificates", "which certificates are in use, until when, and what is wrong with their files", func(w http.ResponseWriter, r *http.Request) {
+	admin.Page("certificates", "the certificates in use, when they expire, and problems with their files", func(w http.ResponseWriter, r *http.Request) {
 		if process.Params(w, r) != nil {
 			process.WriteJSON(w, p.Certificates.Report())
 		}
