@@ -141,10 +141,10 @@ func TestMutualTLS(t *testing.T) {
 		"another form":          {[]certtest.Pair{p.clientCA.Client("e1", "spiffe://example.org/edge")}, node("e1", "demo"), codes.OK, ""},
 		"its namespace":         {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", ""), codes.OK, ""},
 		"its account":           {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", "cart"), codes.OK, ""},
-		"another namespace":     {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("bank", ""), codes.PermissionDenied, "the node is of namespace bank, the client's certificate of shop (" + shop + ")"},
-		"another account":       {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", "admin"), codes.PermissionDenied, "the node is of service account admin"},
-		"a plain node":          {[]certtest.Pair{p.clientCA.Client("e1", shop)}, node("e1", "demo"), codes.PermissionDenied, "the node is of namespace default"},
-		"two identities, twice": {[]certtest.Pair{p.clientCA.Client("e1", shop, "spiffe://cluster.local/ns/bank/sa/cart")}, istio("bank", ""), codes.PermissionDenied, "other URIs beside it"},
+		"another namespace":     {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("bank", ""), codes.PermissionDenied, "the node is in namespace bank, the client's certificate is for shop (" + shop + ")"},
+		"another account":       {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", "admin"), codes.PermissionDenied, "the node has service account admin"},
+		"a plain node":          {[]certtest.Pair{p.clientCA.Client("e1", shop)}, node("e1", "demo"), codes.PermissionDenied, "the node is in namespace default"},
+		"two identities, twice": {[]certtest.Pair{p.clientCA.Client("e1", shop, "spiffe://cluster.local/ns/bank/sa/cart")}, istio("bank", ""), codes.PermissionDenied, "and other URIs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := ask(t, p.tls, p.client(t, c.pairs...), c.node)
