@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,13 +14,14 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// check says what is wrong with an event, naming the field as the schema does.
-// Encode and Decode both ask it: what cannot be read is not written either.
+// check returns an error that names the first invalid field of an event, as the
+// schema does. Encode and Decode both call it, so Encode writes only events that
+// Decode reads.
 func check(e Event) error {
 	if err := checkID(e.ID); err != nil {
 		return err
 	}
-	err := firstError(
+	err := cmp.Or(
 		checkTime("observed_time", e.Observed),
 		text("actor", e.Actor),
 		text("traceparent", e.Trace),
@@ -31,13 +33,13 @@ func check(e Event) error {
 	case *Object:
 		err = checkObject(b)
 	case *Begin:
-		err = firstError(
+		err = cmp.Or(
 			within("begin.shard", checkShard(b.Shard)),
 			required("begin.session", b.Session),
 			required("begin.holder", b.Holder),
 		)
 	case *Alive:
-		err = firstError(
+		err = cmp.Or(
 			within("alive.shard", checkShard(b.Shard)),
 			required("alive.session", b.Session),
 			within("alive", checkKinds(b.Kinds)),
@@ -56,8 +58,8 @@ func check(e Event) error {
 	return err
 }
 
-// checkID keeps to what a message header carries unchanged: a retry is known
-// by comparing ids.
+// checkID refuses ids that a message header would change: drivers recognize a
+// retry by comparing ids.
 func checkID(id string) error {
 	if id == "" {
 		return errors.New("id: is missing")
@@ -72,7 +74,7 @@ func checkID(id string) error {
 }
 
 func checkObject(o *Object) error {
-	err := firstError(
+	err := cmp.Or(
 		within("object.key", checkKey(o.Key)),
 		text("object.payload.type_url", o.Value.Type),
 		text("object.source_version", o.SourceVersion),
@@ -99,7 +101,7 @@ func checkObject(o *Object) error {
 		return errors.New("object.pseq: is missing; it counts from 1")
 	}
 	if o.Low > o.Pseq {
-		return fmt.Errorf("object.low: %d is above pseq %d, which is not acknowledged yet", o.Low, o.Pseq)
+		return fmt.Errorf("object.low: %d is above pseq %d, of which no acknowledgement exists yet", o.Low, o.Pseq)
 	}
 	return checkBatch(o.Batch)
 }
@@ -118,7 +120,7 @@ func checkBatch(b Batch) error {
 }
 
 func checkOverlay(o *Overlay) error {
-	if err := firstError(required("overlay.id", o.ID), text("overlay.reason", o.Reason)); err != nil {
+	if err := cmp.Or(required("overlay.id", o.ID), text("overlay.reason", o.Reason)); err != nil {
 		return err
 	}
 	if o.Remove {
@@ -164,7 +166,7 @@ func checkOverlayValue(k ident.OverlayKind, v ident.OverlayValue) error {
 		err = within("key", checkKey(v.Key))
 	}
 	if err == nil && v.Value != nil {
-		err = firstError(checkTime("create_time", v.Value.Created), required("payload.type_url", v.Value.Type))
+		err = cmp.Or(checkTime("create_time", v.Value.Created), required("payload.type_url", v.Value.Type))
 	}
 	return err
 }
@@ -177,7 +179,7 @@ func checkResource(v ident.OverlayValue) error {
 	case v.Key != ident.Key{} || !v.Base.IsZero() || v.Value != nil && !v.Value.Created.IsZero():
 		return errors.New("name: key, base and create_time must be absent beside it")
 	}
-	return firstError(
+	return cmp.Or(
 		required("type_url", r.Type),
 		required("name", r.Name),
 		required("client", r.Client),
@@ -194,9 +196,9 @@ func checkSegment(s *Segment) error {
 	return required("segment.build", s.Build)
 }
 
-// checkKey leaves the namespace free: not everything has one.
+// checkKey does not require a namespace: some kinds have none.
 func checkKey(k ident.Key) error {
-	return firstError(
+	return cmp.Or(
 		required("source", k.Source),
 		required("instance", k.Instance),
 		required("kind", k.Kind),
@@ -206,13 +208,13 @@ func checkKey(k ident.Key) error {
 }
 
 func checkShard(s ident.Shard) error {
-	return firstError(
+	return cmp.Or(
 		required("source", s.Source),
 		required("instance", s.Instance),
 	)
 }
 
-// checkKinds holds to the one way to write a set.
+// checkKinds requires the one encoding of a set: sorted, each kind once.
 func checkKinds(kinds Kinds) error {
 	for i, k := range kinds {
 		field := fmt.Sprintf("kinds[%d]", i)
@@ -220,13 +222,13 @@ func checkKinds(kinds Kinds) error {
 			return err
 		}
 		if i > 0 && k <= kinds[i-1] {
-			return fmt.Errorf("%s: %q does not come after %q; they are sorted, each once", field, k, kinds[i-1])
+			return fmt.Errorf("%s: %q must come after %q; kinds are sorted, each once", field, k, kinds[i-1])
 		}
 	}
 	return nil
 }
 
-// within puts the name of what holds it before the field that err names.
+// within prefixes the field that err names with the field around it.
 func within(field string, err error) error {
 	if err == nil {
 		return nil
@@ -254,16 +256,6 @@ func required(field, value string) error {
 func text(field, value string) error {
 	if !utf8.ValidString(value) {
 		return fmt.Errorf("%s: %q is not UTF-8", field, value)
-	}
-	return nil
-}
-
-// firstError is the first error there is.
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -15,9 +15,8 @@ import (
 	eventv1 "meshlog.dev/proto/meshlog/event/v1"
 )
 
-// Encode returns the bytes of a meshlog.event.v1.Event. Equal events give
-// equal bytes, and what Encode returns Decode takes. The error names the field
-// that an event may not have that way.
+// Encode returns the bytes of a meshlog.event.v1.Event. Equal events give equal
+// bytes, and Decode reads them. The error names the invalid field.
 func Encode(e Event) ([]byte, error) {
 	if err := check(e); err != nil {
 		return nil, fmt.Errorf("encode event %q: %w", e.ID, err)
@@ -29,10 +28,10 @@ func Encode(e Event) ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads what Encode returned; it keeps nothing of raw. Unknown fields
-// are skipped, so that a newer writer may say more. An unknown body, operation
-// or overlay kind is an error, as is every field that is missing, has the
-// wrong size or says something that cannot be.
+// Decode reads the bytes that Encode returned; it keeps no reference to raw. It
+// skips unknown fields, so that newer writers may add some. An unknown body,
+// operation or overlay kind is an error, and so is a field that is missing, of
+// the wrong size or invalid.
 func Decode(raw []byte) (Event, error) {
 	var m eventv1.Event
 	if err := proto.Unmarshal(raw, &m); err != nil {
@@ -48,15 +47,16 @@ func Decode(raw []byte) (Event, error) {
 	return e, nil
 }
 
-// DecodeRecord makes the record that a log holds at seq out of its bytes and
-// the server's time. Bytes that are no event give a Record with Err.
+// DecodeRecord makes the record at seq from its bytes and the server's time.
+// Bytes that Decode refuses give a Record with Err.
 func DecodeRecord(seq uint64, t time.Time, raw []byte) Record {
 	r := Record{Seq: seq, Time: t.UTC(), Hash: RecordHash(raw, t)}
 	r.Event, r.Err = Decode(raw)
 	return r
 }
 
-// RecordHash is Record.Hash: over the bytes on the log and the server's time.
+// RecordHash returns Record.Hash, a hash of a record's bytes and the server's
+// time.
 func RecordHash(raw []byte, t time.Time) ident.Hash {
 	h := sha256.New()
 	var ns [8]byte
@@ -174,7 +174,7 @@ func hashToProto(h ident.Hash) []byte {
 	return h[:]
 }
 
-// listedToProto writes one bit a bucket, lowest first; nothing for the empty set.
+// listedToProto writes one bit per bucket, lowest first, and nil for the empty set.
 func listedToProto(s BucketSet) []byte {
 	if s == (BucketSet{}) {
 		return nil
@@ -213,7 +213,7 @@ func fromProto(m *eventv1.Event) (Event, error) {
 	case *eventv1.Event_Segment:
 		e.Body, err = segmentFromProto(b.Segment)
 	default:
-		err = errors.New("body: there is none that this build knows; a newer build may have written it")
+		err = errors.New("body: is missing, or of a type that a newer build writes")
 	}
 	if err != nil {
 		return Event{}, err
@@ -285,7 +285,7 @@ func aliveFromProto(m *eventv1.Alive) (*Alive, error) {
 func overlayFromProto(m *eventv1.Overlay) (*Overlay, error) {
 	o := &Overlay{ID: m.GetId(), Reason: m.GetReason(), Remove: m.GetRemove()}
 	switch m.GetKind() {
-	case eventv1.OverlayKind_OVERLAY_KIND_UNSPECIFIED: // right in a removal; check says
+	case eventv1.OverlayKind_OVERLAY_KIND_UNSPECIFIED: // valid in a removal; check decides
 	case eventv1.OverlayKind_OVERLAY_KIND_ROLLBACK:
 		o.Kind = ident.Rollback
 	case eventv1.OverlayKind_OVERLAY_KIND_HOLD:
@@ -293,7 +293,7 @@ func overlayFromProto(m *eventv1.Overlay) (*Overlay, error) {
 	case eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE:
 		o.Kind = ident.Quarantine
 	default:
-		return nil, fmt.Errorf("overlay.kind: %d is none that this build knows", m.GetKind())
+		return nil, fmt.Errorf("overlay.kind: this build does not know %d", m.GetKind())
 	}
 	for i, mv := range m.GetValues() {
 		v, err := overlayValueFromProto(mv)
@@ -367,7 +367,7 @@ func shardFromProto(m *eventv1.Shard) ident.Shard {
 
 func payloadFromProto(m *anypb.Any) ident.Value {
 	p := ident.Value{Type: m.GetTypeUrl()}
-	if len(m.GetValue()) > 0 { // present or not, nothing is nil
+	if len(m.GetValue()) > 0 { // an empty value is nil, present or not
 		p.Bytes = m.GetValue()
 	}
 	return p

@@ -158,7 +158,7 @@ func TestDecodeSkipsUnknownFields(t *testing.T) {
 	}
 }
 
-// TestEncodeRefuses changes one thing in an event that is right.
+// TestEncodeRefuses changes one field of a valid event.
 func TestEncodeRefuses(t *testing.T) {
 	object := func(change func(*Object)) Event {
 		o := &Object{Key: exampleKey, Op: Put, Value: ident.Value{Type: "t"}, Session: "s", Pseq: 3, Low: 2}
@@ -206,8 +206,8 @@ func TestEncodeRefuses(t *testing.T) {
 		{"begin.holder", Event{ID: "x", Body: &Begin{Shard: shard, Session: "s"}}},
 		{"alive.shard.instance", Event{ID: "x", Body: &Alive{Shard: ident.Shard{Source: "file"}, Session: "s"}}},
 		{"alive.session", Event{ID: "x", Body: &Alive{Shard: shard}}},
-		{"alive.kinds[1]: \"Pod\" does not come after", Event{ID: "x", Body: &Alive{Shard: shard, Session: "s", Kinds: Kinds{"Service", "Pod"}}}},
-		{"alive.kinds[1]: \"Pod\" does not come after", Event{ID: "x", Body: &Alive{Shard: shard, Session: "s", Kinds: Kinds{"Pod", "Pod"}}}},
+		{"alive.kinds[1]: \"Pod\" must come after", Event{ID: "x", Body: &Alive{Shard: shard, Session: "s", Kinds: Kinds{"Service", "Pod"}}}},
+		{"alive.kinds[1]: \"Pod\" must come after", Event{ID: "x", Body: &Alive{Shard: shard, Session: "s", Kinds: Kinds{"Pod", "Pod"}}}},
 		{"alive.kinds[0]: is missing", Event{ID: "x", Body: &Alive{Shard: shard, Session: "s", Kinds: Kinds{""}}}},
 		{"overlay.id", overlay(func(o *Overlay) { o.ID = "" })},
 		{"overlay.kind", overlay(func(o *Overlay) { o.Kind = 0 })},
@@ -235,14 +235,14 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 }
 
-// TestDecodeRefuses changes bytes that Encode never writes.
+// TestDecodeRefuses decodes bytes that Encode never writes.
 func TestDecodeRefuses(t *testing.T) {
 	tests := []struct {
 		example string
 		want    string
 		change  func(*eventv1.Event)
 	}{
-		{"put", "body: there is none", func(m *eventv1.Event) { m.Body = nil }},
+		{"put", "body: is missing", func(m *eventv1.Event) { m.Body = nil }},
 		{"put", "observed_time: proto", func(m *eventv1.Event) { m.ObservedTime.Nanos = -1 }},
 		{"put", "object.op: 7", func(m *eventv1.Event) { m.GetObject().Op = 7 }},
 		{"put", "object.payload: is missing", func(m *eventv1.Event) { m.GetObject().Payload = nil }},
@@ -256,7 +256,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"alive", "alive.digest: has 3 bytes", func(m *eventv1.Event) { m.GetAlive().Digest = []byte{1, 2, 3} }},
 		{"alive", "alive.digest: has 17 bytes", func(m *eventv1.Event) { m.GetAlive().Digest = make([]byte, 17) }},
 		{"alive", "alive.listed: has 1 bytes", func(m *eventv1.Event) { m.GetAlive().Listed = []byte{1} }},
-		{"hold", "overlay.kind: 9", func(m *eventv1.Event) { m.GetOverlay().Kind = 9 }},
+		{"hold", "overlay.kind: this build does not know 9", func(m *eventv1.Event) { m.GetOverlay().Kind = 9 }},
 		{"rollback", "overlay.values[0].base: has 1 bytes", func(m *eventv1.Event) { m.GetOverlay().Values[0].Base = []byte{1} }},
 		{"quarantine", "overlay.values[0].resource.sum: has 1 bytes", func(m *eventv1.Event) { m.GetOverlay().Values[0].Resource.Sum = []byte{1} }},
 		{"rollback", "overlay.values[0].create_time", func(m *eventv1.Event) { m.GetOverlay().Values[0].CreateTime.Nanos = -1 }},
@@ -301,8 +301,8 @@ func TestDecodeRecord(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no bytes make it panic, and what it takes is written and read
-// again as the same, always in the same bytes.
+// FuzzDecode checks that Decode never panics, and that an event that it accepts
+// is encoded and decoded again as the same, always in the same bytes.
 func FuzzDecode(f *testing.F) {
 	for _, x := range examples() {
 		raw, err := Encode(x.event)
@@ -356,7 +356,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// benchEvent is an object of 1 KB.
+// benchEvent returns an object of 1 KB.
 func benchEvent() Event {
 	e := examples()[0].event
 	o := *e.Body.(*Object)

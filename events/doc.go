@@ -1,21 +1,21 @@
-// Package events is the log as the domain sees it: what an event is, where it
-// lies, under which subject, and what may be asked of a log.
+// Package events defines the event log: events, their encoding and subjects, and
+// the interfaces of a log.
 //
-// # The words of the log
+// # Events
 //
-//	Begin    a session of a shard starts: only its records count from here on
-//	Object   PUT or DELETE of one key; staged while its session lists
-//	Alive    heartbeat; the first of a session closes its listing
-//	Overlay  the word of an operator or a guard over the world
-//	Segment  the restart record: another build speaks, or a new epoch begins
+//	Begin    starts a session of a shard; records of older sessions are ignored
+//	Object   puts or deletes one key; the fold stages it while its session lists
+//	Alive    is the heartbeat of a session; the first one ends its listing
+//	Overlay  replaces values on the order of an operator or a guard
+//	Segment  is the restart record: another build continues, or a new epoch begins
 //
-// A log numbers its records densely from 1. A [Position] is such a number with
-// the epoch in which it counts; epochs are made by Segment records and known
-// to the fold only, so a [Record] carries just its Seq.
+// A log numbers its records densely from 1. A position (ident.Position) is such
+// a number with its epoch. Segment records begin epochs, which only the fold
+// knows, so a [Record] carries just its Seq.
 //
-// Nothing here is mutated after it was made: callers may share events,
-// payloads and keys freely, and must not write to their bytes.
+// Events, payloads and keys are immutable: callers may share them, and must not
+// write to their bytes.
 //
-// natslog is the log on NATS JetStream, memlog the one in memory; both pass
-// eventstest. archive is a log in a file, to be read only.
+// natslog keeps the log on NATS JetStream, memlog in memory; both pass
+// eventstest. archive reads a log from a file.
 package events

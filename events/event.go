@@ -8,13 +8,14 @@ import (
 
 // Event is one fact: state, never a patch.
 type Event struct {
-	// ID makes retries harmless: source/instance/session/pseq for what a
-	// watcher sends, a random id for everybody else. A retry uses the same,
-	// nothing else ever does.
+	// ID makes retries harmless. A watcher uses source/instance/session/pseq,
+	// other writers a random id. A retry uses the same ID, another event never
+	// does.
 	ID string
-	// Observed is when the writer saw it, by the writer's clock. For people.
+	// Observed is when the writer saw the fact, by the writer's clock. It is
+	// for display only.
 	Observed time.Time
-	// Actor is who caused it, where known.
+	// Actor is the user, field manager or file that caused the event, if known.
 	Actor string
 	// Trace is the W3C traceparent of the change.
 	Trace string
@@ -22,7 +23,7 @@ type Event struct {
 	Body Body
 }
 
-// Body is what an event says; the types of this package are all there are.
+// Body is the content of an event. Only types of this package implement it.
 type Body interface{ isBody() }
 
 func (*Object) isBody()  {}
@@ -34,10 +35,10 @@ func (*Segment) isBody() {}
 // Op is what an Object event does to its key.
 type Op uint8
 
-// The two things that can happen to a key.
+// The operations on a key.
 const (
 	Put    Op = 1 // the payload is the full value
-	Delete Op = 2 // the key is gone
+	Delete Op = 2 // the key does not exist any more
 )
 
 // Object is the new value of a key, or its end.
@@ -47,14 +48,14 @@ type Object struct {
 	Value ident.Value // zero in a Delete
 	// SourceVersion is the source's own version of the object.
 	SourceVersion string
-	// Origin is where a person finds it: "file:line", a field manager.
+	// Origin tells a user where the object is: "file:line", a field manager.
 	Origin string
-	// Session, Pseq (from 1) and Low are the place in the watcher's session:
-	// every record of it with a Pseq below Low is acknowledged.
+	// Session, Pseq (from 1) and Low are the position in the watcher's session:
+	// every record of the session with a Pseq below Low is acknowledged.
 	Session string
 	Pseq    uint64
 	Low     uint64
-	// Batch is set where several objects are applied at once.
+	// Batch is set if several objects are applied at once.
 	Batch Batch
 }
 
@@ -69,7 +70,7 @@ type Batch struct {
 type Begin struct {
 	Shard   ident.Shard
 	Session string
-	// Holder is the stable name of the process that speaks.
+	// Holder is the stable name of the watcher process.
 	Holder string
 }
 
@@ -78,59 +79,60 @@ type Alive struct {
 	Shard   ident.Shard
 	Session string
 	Low     uint64 // as in Object
-	// Digest is over the keys of the shard as the watcher sees them.
+	// Digest covers the keys of the shard as the watcher sees them.
 	Digest Digest
-	// Listed are the digest buckets whose keys were sent while listing; it
-	// counts in the first Alive of a session only.
+	// Listed are the digest buckets whose keys the watcher sent while listing.
+	// Only the first Alive of a session has a meaningful value.
 	Listed BucketSet
-	// Partial says that something could not be read.
+	// Partial reports that the watcher could not read all objects.
 	Partial bool
-	// Kinds are those that the session speaks for, the same in each of its
-	// Alives: Digest is over their keys only, and nothing of others is removed.
+	// Kinds are the kinds that the session covers, the same in each of its
+	// Alives: Digest covers their keys only, and the end of the listing removes
+	// no object of another kind.
 	Kinds Kinds
-	// Ends says that nothing more comes of the session: whoever watches the
-	// shard may begin at once. With Kinds it is the word of an operator who
-	// takes away what they hold, and says nothing of what can be read.
+	// Ends ends the session: another watcher of the shard may begin at once.
+	// With Kinds, an operator removes all objects of these kinds; such an Alive
+	// says nothing about Partial.
 	Ends bool
 }
 
-// Overlay lays values over the world until its base is replaced, key by key;
-// a Quarantine lies over resources, until it is removed.
+// Overlay replaces values of the world, each key until its base value changes.
+// A Quarantine replaces xDS resources until it is removed.
 type Overlay struct {
-	ID     string // used once: a removed id never comes back
+	ID     string // used once, also after a removal
 	Kind   ident.OverlayKind
 	Reason string
 	Values []ident.OverlayValue
-	// Remove takes the overlay of this ID away. Kind is then Quarantine where
-	// a builder lifts one, and zero where an operator has the word.
+	// Remove removes the overlay with this ID. Kind is then Quarantine if a
+	// builder removes one, and zero if an operator does.
 	Remove bool
 }
 
-// Segment says what counts from here on (segment.begin).
+// Segment begins a segment of the log (segment.begin).
 type Segment struct {
 	Epoch uint64
 	Build string
-	// Base is the fold checkpoint that counts, in the blob store and durable
-	// before this record.
+	// Base is the fold checkpoint that the segment starts from. It is in the
+	// blob store, durable before this record.
 	Base ident.Hash
 	// Head is the head of VERSIONS that the writer saw; zero for none.
 	Head ident.Position
 	// VersionsSeq is the last sequence of VERSIONS that the writer saw.
 	VersionsSeq uint64
-	// EpochRecord is the Seq of the record that began the epoch; 0 where this
-	// one does.
+	// EpochRecord is the Seq of the record that began the epoch; 0 if this one
+	// does.
 	EpochRecord uint64
 }
 
-// Record is an event with its place on the log.
+// Record is an event at its position on the log.
 type Record struct {
 	Seq  uint64
-	Time time.Time // the server's clock; not for ordering
-	// Hash is over the record's bytes and Time: two logs that agree in it at
+	Time time.Time // by the server's clock; not for ordering
+	// Hash covers the record's bytes and Time: two logs with the same Hash at
 	// one Seq hold the same record there.
 	Hash  ident.Hash
 	Event Event
-	// Err says why Event could not be decoded; Event is zero then. Such a
-	// record takes its place and changes nothing.
+	// Err is the reason why Event could not be decoded; Event is then zero. Such
+	// a record keeps its position and changes nothing.
 	Err error
 }

@@ -9,8 +9,8 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// ContentHash covers the key, and the type, bytes and creation time of the
-// value, and nothing else.
+// ContentHash returns a hash of the key and of the value's type, bytes and
+// creation time.
 func ContentHash(k ident.Key, v ident.Value) ident.Hash {
 	var buf [512]byte // most keys fit
 	b := buf[:0]
@@ -35,10 +35,10 @@ func appendField(b []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint64(b, uint64(len(s))), s...)
 }
 
-// Buckets is how many digest buckets a shard has.
+// Buckets is the number of digest buckets of a shard.
 const Buckets = 1024
 
-// Bucket is the digest bucket of a key.
+// Bucket returns the digest bucket of a key.
 func Bucket(k ident.Key) int {
 	var buf [256]byte // most keys fit
 	b := buf[:0]
@@ -49,12 +49,12 @@ func Bucket(k ident.Key) int {
 	return int(binary.BigEndian.Uint16(sum[:]) % Buckets)
 }
 
-// Digest sums up a set of content hashes: equal sets have equal digests in
-// whatever order they were made. The zero Digest is that of the empty set. It
-// uncovers losses and is no proof against an adversary.
+// Digest summarizes a set of content hashes: equal sets have equal digests,
+// whatever their order. The empty set has the zero Digest. A Digest reveals
+// losses; it does not protect against an adversary.
 type Digest [16]byte
 
-// With is d with content hash h added if it was not in, taken out if it was.
+// With returns d with content hash h added, or removed if d contains it.
 func (d Digest) With(h ident.Hash) Digest {
 	for i := range d {
 		d[i] ^= h[i]
@@ -65,20 +65,20 @@ func (d Digest) With(h ident.Hash) Digest {
 // ShardDigests are the digests of all buckets of a shard.
 type ShardDigests [Buckets]Digest
 
-// Toggle adds or takes out what k and its content hash are.
+// Toggle adds the content hash h of key k, or removes it if it is in.
 func (s *ShardDigests) Toggle(k ident.Key, h ident.Hash) {
 	b := Bucket(k)
 	s[b] = s[b].With(h)
 }
 
-// Add takes in the digests of other keys.
+// Add adds the digests of other keys.
 func (s *ShardDigests) Add(others *ShardDigests) {
 	for b := range s {
 		subtle.XORBytes(s[b][:], s[b][:], others[b][:])
 	}
 }
 
-// Sum is the digest of the whole shard.
+// Sum returns the digest of the whole shard.
 func (s *ShardDigests) Sum() Digest {
 	h := sha256.New()
 	for i := range s {
@@ -93,10 +93,10 @@ type BucketSet [Buckets / 64]uint64
 // Add puts bucket b into the set.
 func (s *BucketSet) Add(b int) { s[b/64] |= 1 << (b % 64) }
 
-// Has says whether bucket b is in the set.
+// Has reports whether bucket b is in the set.
 func (s *BucketSet) Has(b int) bool { return s[b/64]&(1<<(b%64)) != 0 }
 
-// Len is how many buckets are in the set.
+// Len returns the number of buckets in the set.
 func (s *BucketSet) Len() int {
 	n := 0
 	for _, w := range s {
@@ -105,7 +105,7 @@ func (s *BucketSet) Len() int {
 	return n
 }
 
-// AllBuckets is the set of all buckets.
+// AllBuckets returns the set of all buckets.
 func AllBuckets() BucketSet {
 	var s BucketSet
 	for i := range s {

@@ -2,16 +2,16 @@ package events
 
 import "slices"
 
-// Kinds are the kinds of objects that a session speaks for: sorted, each once.
-// Without any it is all kinds that there are.
+// Kinds are the kinds of objects that a session covers: sorted, each once. The
+// empty Kinds cover all kinds.
 type Kinds []string
 
-// KindsOf are the kinds of these names.
+// KindsOf returns the Kinds with these names.
 func KindsOf(names ...string) Kinds {
 	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
-// Cover says whether an object of this kind is one of theirs.
+// Cover reports whether kind is one of k.
 func (k Kinds) Cover(kind string) bool {
 	if len(k) == 0 {
 		return true
@@ -20,5 +20,5 @@ func (k Kinds) Cover(kind string) bool {
 	return ok
 }
 
-// Equal says whether both cover the same.
+// Equal reports whether both cover the same.
 func (k Kinds) Equal(other Kinds) bool { return slices.Equal(k, other) }

@@ -2,15 +2,15 @@ package events
 
 import "fmt"
 
-// Message is an event as a driver puts it on a log.
+// Message is an event as a driver appends it to a log.
 type Message struct {
 	ID      string
 	Subject Subject
 	Data    []byte // as Encode returned it
 }
 
-// Messages encodes events for one append. No two of them may have one ID: a
-// log would take the second for a retry of the first. The error is ErrInvalid.
+// Messages encodes events for one append. The error is ErrInvalid, also if two
+// events have one ID: a log would take the second for a retry of the first.
 func Messages(events []Event) ([]Message, error) {
 	messages := make([]Message, len(events))
 	seen := make(map[string]bool, len(events))
@@ -32,8 +32,8 @@ func Messages(events []Event) ([]Message, error) {
 	return messages, nil
 }
 
-// BatchMessages is Messages for one Append: there must be at least one event,
-// else the error is ErrInvalid, and at most MaxBatch, else ErrTooLarge.
+// BatchMessages is Messages for one Append: without an event the error is
+// ErrInvalid, with more than MaxBatch it is ErrTooLarge.
 func BatchMessages(batch []Event) ([]Message, error) {
 	if len(batch) == 0 {
 		return nil, fmt.Errorf("%w: the batch is empty", ErrInvalid)

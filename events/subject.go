@@ -8,43 +8,43 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// Subject is where an event lies on the log, without the prefix
-// "meshlog.ev.<domain>." that a driver puts before it (see In):
+// Subject is the subject of an event, without the prefix "meshlog.ev.<domain>."
+// that a driver adds (see In):
 //
 //	<source>.<instance>.<kind>.<namespace>   objects; no namespace is "_"
 //	<source>.<instance>._ctl                 begin and alive of a shard
-//	_builder.segment  _builder.overlay       the builder's word
-//	_operator.overlay                        an operator's word
+//	_builder.segment  _builder.overlay       records of the builder
+//	_operator.overlay                        records of operators
 //
 // In a token [A-Za-z0-9_-] stand for themselves, every other byte is =HH
 // (upper-case hex), an empty token is "=", and a first "_" of a name is
-// escaped, so that names never meet reserved tokens. That makes one subject
-// for one meaning and back. The object's name is in the event, not in the
-// subject: subjects cost the server memory.
+// escaped, so that no name equals a reserved token. Each meaning has one
+// subject, and each subject one meaning. The object's name is in the event, not
+// in the subject, because subjects cost the server memory.
 type Subject string
 
-// The subjects that belong to no shard.
+// Subjects outside of any shard.
 const (
 	SegmentSubject         Subject = "_builder.segment"
 	BuilderOverlaySubject  Subject = "_builder.overlay"
 	OperatorOverlaySubject Subject = "_operator.overlay"
 )
 
-// AnyControlSubject is the wildcard that covers the ControlSubject of every
-// shard.
+// AnyControlSubject is the wildcard for the ControlSubject of every shard.
 const AnyControlSubject Subject = "*.*." + controlToken
 
 const (
-	// subjectPrefix is before every subject on the bus.
+	// subjectPrefix begins every subject on the bus.
 	subjectPrefix = "meshlog.ev."
 	controlToken  = "_ctl"
 	noNamespace   = "_"
-	// maxSubject leaves room for what the bus puts around a subject in a
-	// control line of 4096 bytes.
+	// maxSubject leaves room for the rest of a control line of the bus, which
+	// is limited to 4096 bytes.
 	maxSubject = 1024
 )
 
-// ObjectSubject is where the objects of k's shard, kind and namespace lie.
+// ObjectSubject returns the subject of the objects of k's shard, kind and
+// namespace.
 func ObjectSubject(k ident.Key) Subject {
 	namespace := noNamespace
 	if k.Namespace != "" {
@@ -53,25 +53,25 @@ func ObjectSubject(k ident.Key) Subject {
 	return Subject(Token(k.Source) + "." + Token(k.Instance) + "." + Token(k.Kind) + "." + namespace)
 }
 
-// ControlSubject is where begin and alive of a shard lie.
+// ControlSubject returns the subject of begin and alive of a shard.
 func ControlSubject(s ident.Shard) Subject {
 	return Subject(Token(s.Source) + "." + Token(s.Instance) + "." + controlToken)
 }
 
-// ShardSubjects is the wildcard that covers everything of a shard.
+// ShardSubjects returns the wildcard for all subjects of a shard.
 func ShardSubjects(s ident.Shard) Subject {
 	return Subject(Token(s.Source) + "." + Token(s.Instance) + ".>")
 }
 
-// SourceSubjects is the wildcard that covers everything of all shards of a
-// source.
+// SourceSubjects returns the wildcard for all subjects of all shards of a source.
 func SourceSubjects(source string) Subject { return Subject(Token(source) + ".*.>") }
 
-// SubjectOf is where e lies. It fails for an event without a body, and for one
-// whose names make a subject that no server takes.
+// SubjectOf returns the subject of e. It fails for an event without a body, and
+// for one whose names make a subject that is too long for a server.
 //
-// Holds and quarantines are the builder's word, everything else said by
-// overlays is an operator's, their removal included: approving one removes it.
+// Holds and quarantines are records of the builder; all other overlays are
+// records of operators, and so is the removal of a hold: to approve a hold is to
+// remove it.
 func SubjectOf(e Event) (Subject, error) {
 	var s Subject
 	switch b := e.Body.(type) {
@@ -96,7 +96,7 @@ func SubjectOf(e Event) (Subject, error) {
 	return s, nil
 }
 
-// SubjectClass says which form of the grammar a subject has.
+// SubjectClass is a form of subjects.
 type SubjectClass uint8
 
 // The forms of subjects.
@@ -107,7 +107,7 @@ const (
 	OperatorClass                         // OperatorOverlaySubject
 )
 
-// SubjectParts is a subject taken apart.
+// SubjectParts are the parts of a subject.
 type SubjectParts struct {
 	Class     SubjectClass
 	Shard     ident.Shard // of ObjectClass and ControlClass
@@ -115,8 +115,8 @@ type SubjectParts struct {
 	Namespace string      // of ObjectClass
 }
 
-// ParseSubject takes s apart. It accepts exactly what the functions above
-// return, so one thing never has two subjects.
+// ParseSubject returns the parts of s. It accepts exactly the subjects that the
+// functions above return, so no meaning has two subjects.
 func ParseSubject(s Subject) (SubjectParts, error) {
 	switch s {
 	case SegmentSubject, BuilderOverlaySubject:
@@ -145,17 +145,17 @@ func ParseSubject(s Subject) (SubjectParts, error) {
 		return SubjectParts{Class: ControlClass, Shard: shard}, nil
 	}
 	if len(names) == 4 && n[3] == "" {
-		return SubjectParts{}, fmt.Errorf("subject %q: no namespace is written %q", s, noNamespace)
+		return SubjectParts{}, fmt.Errorf("subject %q: write %q for no namespace", s, noNamespace)
 	}
 	return SubjectParts{Class: ObjectClass, Shard: shard, Kind: n[2], Namespace: n[3]}, nil
 }
 
-// In is the whole subject on a bus that carries the mesh called domain.
+// In returns the full subject on the bus in the mesh called domain.
 func (s Subject) In(domain string) string {
 	return subjectPrefix + Token(domain) + "." + string(s)
 }
 
-// CutDomain takes apart what In returned.
+// CutDomain is the reverse of In.
 func CutDomain(full string) (domain string, s Subject, err error) {
 	rest, ok := strings.CutPrefix(full, subjectPrefix)
 	token, subject, ok2 := strings.Cut(rest, ".")
@@ -168,15 +168,15 @@ func CutDomain(full string) (domain string, s Subject, err error) {
 	return domain, Subject(subject), nil
 }
 
-// AllSubjects is the wildcard that covers the log of the mesh called domain.
+// AllSubjects returns the wildcard for the log of the mesh called domain.
 func AllSubjects(domain string) string {
 	return Subject(">").In(domain)
 }
 
 const upperHex = "0123456789ABCDEF"
 
-// Token makes one token of any name, as Subject says. It is a valid token of a
-// NATS subject, and a valid name of a consumer.
+// Token encodes any name as one token; see Subject. The token is valid in a NATS
+// subject and as the name of a consumer.
 func Token(name string) string {
 	if name == "" {
 		return "="
@@ -195,7 +195,7 @@ func Token(name string) string {
 	return b.String()
 }
 
-// ParseToken is the reverse of Token, and refuses what Token does not make.
+// ParseToken is the reverse of Token. It refuses tokens that Token does not make.
 func ParseToken(token string) (string, error) {
 	if token == "=" {
 		return "", nil
@@ -219,7 +219,7 @@ func ParseToken(token string) (string, error) {
 		i += 2
 	}
 	if Token(b.String()) != token {
-		return "", errors.New("is reserved, or not in its one escaped form")
+		return "", errors.New("is reserved, or escaped in another way than Token escapes it")
 	}
 	return b.String(), nil
 }

@@ -106,10 +106,10 @@ func TestCutDomain(t *testing.T) {
 	}
 }
 
-// natsToken is what every server and client takes as one literal token.
+// natsToken matches what every server and client accepts as one literal token.
 var natsToken = regexp.MustCompile(`^[A-Za-z0-9_=-]+$`)
 
-// FuzzSubject: any names give valid tokens, and come back as they were.
+// FuzzSubject encodes any names as valid tokens and decodes them again.
 func FuzzSubject(f *testing.F) {
 	f.Add("mesh", "file", "default", "Resource", "shop")
 	for _, s := range []string{"", "_", "_ctl", "_builder", "_operator", ".", "*", ">", "a.b", " ", "\x00", "é", "\xff", "=", "=2E", "segment", "overlay", "a\nb", "/", "$JS"} {
@@ -143,7 +143,7 @@ func FuzzSubject(f *testing.F) {
 	})
 }
 
-// FuzzParseSubject: what is taken is what would be written.
+// FuzzParseSubject checks that an accepted subject is the one for its parts.
 func FuzzParseSubject(f *testing.F) {
 	for _, s := range []string{"file.default.Resource._", "=.=._ctl", "_builder.segment", "a.b.c.=5F", "a.b.c.="} {
 		f.Add(s)

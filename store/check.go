@@ -10,7 +10,7 @@ import (
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
-// CheckManifest says what keeps m from being a manifest.
+// CheckManifest returns what keeps m from being a manifest.
 func CheckManifest(m *Manifest) error {
 	v, prev := VersionOf(m.GetVersion()), VersionOf(m.GetPrevious())
 	if v.IsZero() {
@@ -43,7 +43,7 @@ func checkRefs(c *snapshotv1.Checkpoint) error {
 	return nil
 }
 
-// Check says what keeps d from being a Delta: rows out of order, or a key that
+// Check returns what keeps d from being a Delta: rows out of order, or a key that
 // comes twice.
 func (d Delta) Check() error {
 	for i := 1; i < len(d.Put); i++ {
@@ -67,7 +67,7 @@ func (d Delta) Check() error {
 	return nil
 }
 
-// leads says whether d leads from one snapshot to another. It hashes no values.
+// leads reports whether d leads from one snapshot to another. It hashes no values.
 func (d Delta) leads(from, to *Snapshot) bool {
 	for _, row := range d.Put {
 		if value, ok := to.Get(row.Key); !ok || !bytes.Equal(value, row.Value) {
@@ -93,7 +93,7 @@ func (d Delta) leads(from, to *Snapshot) bool {
 	return true
 }
 
-// Check says what keeps u from being published.
+// Check returns what keeps u from being published.
 func (u Update) Check() error {
 	if err := CheckManifest(u.Manifest); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (u Update) Check() error {
 	return nil
 }
 
-// Check says what keeps c from being committed after latest, the newest version
+// Check returns what keeps c from being committed after latest, the newest version
 // so far (zero for none). Stores ask it before they write.
 func (c Commit) Check(latest Stored) error {
 	if err := CheckManifest(c.Manifest); err != nil {

@@ -123,7 +123,7 @@ func WriteRows(ctx context.Context, blobs Blobs, rows []Row, v ident.Position) (
 	return new(CheckpointWriter).Write(ctx, blobs, (*Snapshot)(nil).With(d), v)
 }
 
-// ReadRows is ReadCheckpoint for those who want no Snapshot: the rows, sorted by
+// ReadRows returns ReadCheckpoint for those who want no Snapshot: the rows, sorted by
 // key.
 func ReadRows(ctx context.Context, blobs Blobs, c *snapshotv1.Checkpoint) ([]Row, error) {
 	chunks := make([][]Row, len(c.GetChunks()))

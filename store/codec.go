@@ -20,14 +20,14 @@ func HashFrom(b []byte) (ident.Hash, error) {
 	return ident.Hash{}, fmt.Errorf("hash of %d bytes, want %d", len(b), len(ident.Hash{}))
 }
 
-// RootOf is the root that a manifest names; the zero Hash where it names none
+// RootOf returns the root that a manifest names; the zero Hash where it names none
 // that can be read.
 func RootOf(m *Manifest) ident.Hash {
 	h, _ := HashFrom(m.GetRoot())
 	return h
 }
 
-// PreviousOf is the version that a manifest follows, and its root.
+// PreviousOf returns the version that a manifest follows, and its root.
 func PreviousOf(m *Manifest) (ident.Position, ident.Hash) {
 	h, _ := HashFrom(m.GetPreviousRoot())
 	return VersionOf(m.GetPrevious()), h

@@ -19,7 +19,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// exampleManifest is the one that the README prints.
+// exampleManifest returns the one that the README prints.
 func exampleManifest() *store.Manifest {
 	s := build(map[string]string{"v/file/demo/Resource/shop/reviews": "the value"})
 	root, was, record := s.Root(), ident.Hash{}, ident.HashOf([]byte("a record"))

@@ -22,7 +22,7 @@ const (
 	rootTag   = 3
 )
 
-// slotOf says where a key lives. It goes by SHA-256 so that nobody can choose
+// slotOf returns where a key lives. It goes by SHA-256 so that nobody can choose
 // names that crowd one bucket.
 func slotOf(key string) (mid, bucket int) {
 	sum := sha256.Sum256([]byte(key))

@@ -11,7 +11,7 @@ type Retention struct {
 	Age time.Duration
 }
 
-// Keeps says whether a version is kept when so many newer ones are there, and
+// Keeps reports whether a version is kept when so many newer ones are there, and
 // its record is so far behind that of the latest.
 func (r Retention) Keeps(newer int, behind time.Duration) bool {
 	switch {

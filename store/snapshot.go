@@ -51,7 +51,7 @@ type change struct {
 	row         Row
 }
 
-// With is s after d. Removing what is not there changes nothing, nor does
+// With returns s after d. Removing what is not there changes nothing, nor does
 // putting what is there; where nothing changes, the result is s itself.
 func (s *Snapshot) With(d Delta) *Snapshot {
 	changes := changesOf(d)
@@ -206,7 +206,7 @@ func (s *Snapshot) Get(key string) ([]byte, bool) {
 	return leaves[n].value, true
 }
 
-// Len is how many rows there are.
+// Len returns how many rows there are.
 func (s *Snapshot) Len() int {
 	if s == nil {
 		return 0
@@ -265,7 +265,7 @@ func (b *bucket) each(yield func(Row) bool) bool {
 	return true
 }
 
-// Diff is what leads from one snapshot to another. It costs O(difference)
+// Diff returns what leads from one snapshot to another. It costs O(difference)
 // where they share structure.
 func Diff(from, to *Snapshot) Delta {
 	var d Delta

@@ -27,7 +27,7 @@ func deltaOf(rows map[string]string) store.Delta {
 	return d
 }
 
-// rowsOf is the content of s.
+// rowsOf returns the content of s.
 func rowsOf(s *store.Snapshot) map[string]string {
 	rows := make(map[string]string)
 	for r := range s.Rows() {

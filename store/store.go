@@ -32,7 +32,7 @@ type Stored struct {
 	Snapshot *Snapshot
 }
 
-// Version is the version's name.
+// Version returns the version's name.
 func (s Stored) Version() ident.Position { return VersionOf(s.Manifest.GetVersion()) }
 
 // Commit is what a Writer writes in one transaction.
@@ -101,7 +101,7 @@ type Head struct {
 	Seq uint64
 }
 
-// Version is the head's version; zero without a head.
+// Version returns the head's version; zero without a head.
 func (h Head) Version() ident.Position { return VersionOf(h.Manifest.GetVersion()) }
 
 // Publisher writes the version chain.

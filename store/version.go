@@ -31,7 +31,7 @@ type Delta struct {
 	Remove []string
 }
 
-// IsEmpty says whether the delta changes nothing.
+// IsEmpty reports whether the delta changes nothing.
 func (d Delta) IsEmpty() bool { return len(d.Put) == 0 && len(d.Remove) == 0 }
 
 // Update is one link of the version chain: a version and what leads to it

@@ -2,6 +2,7 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -32,12 +33,12 @@ type Archive struct {
 	closed  chan struct{}
 
 	mu     sync.Mutex // protects what follows
-	recent int        // the block of the log that was read last; -1: none
+	recent int        // the block of the log that record holds; -1: none
 	record []*archivev1.Record
 }
 
-// Open opens the archive at path, and checks all of it: the error is ErrFormat
-// or ErrDamaged where it is not whole.
+// Open opens the archive at path and checks all of it. The error is ErrFormat or
+// ErrDamaged if the archive is not whole.
 func Open(ctx context.Context, path string) (*Archive, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -76,7 +77,7 @@ func (a *Archive) open(ctx context.Context) error {
 	return a.checkBlocks(ctx)
 }
 
-// readIndex reads what the end of the file names.
+// readIndex reads the index that the footer names.
 func (a *Archive) readIndex(size int64) error {
 	if size < int64(len(header())+footerSize) {
 		return fmt.Errorf("%w: it ends after %d bytes", ErrDamaged, size)
@@ -91,7 +92,7 @@ func (a *Archive) readIndex(size int64) error {
 	}
 	atMost := uint64(size) - uint64(footerSize)
 	if f.offset > atMost || f.size != atMost-f.offset {
-		return fmt.Errorf("%w: its end does not say where the index is", ErrDamaged)
+		return fmt.Errorf("%w: its footer does not name the index", ErrDamaged)
 	}
 	packed := make([]byte, f.size)
 	if _, err := a.file.ReadAt(packed, int64(f.offset)); err != nil {
@@ -112,36 +113,28 @@ func (a *Archive) readIndex(size int64) error {
 	return a.checkPlaces(f.offset)
 }
 
-// checkPlaces sees that header, blocks and index lie without gaps.
+// checkPlaces checks that there is no gap between header, blocks and index.
 func (a *Archive) checkPlaces(index uint64) error {
 	at := uint64(len(header()))
 	for _, b := range a.blocks() {
 		if b.GetOffset() != at || b.GetSize() > index-at || len(b.GetSum()) != sha256.Size {
-			return fmt.Errorf("%w: its blocks do not lie where the index says", ErrDamaged)
+			return fmt.Errorf("%w: its blocks are not where the index says", ErrDamaged)
 		}
 		at += b.GetSize()
 	}
 	if at != index || a.index.GetFirst() == 0 {
-		return fmt.Errorf("%w: its index does not say everything", ErrDamaged)
+		return fmt.Errorf("%w: its index does not cover the whole file", ErrDamaged)
 	}
 	return nil
 }
 
-// blocks are all blocks, in the order of the file.
+// blocks returns all blocks, in the order of the file.
 func (a *Archive) blocks() []*archivev1.Block {
 	all := slices.Clone(a.index.GetLog())
 	for _, f := range a.index.GetFiles() {
 		all = append(all, f.GetBlock())
 	}
-	slices.SortFunc(all, func(x, y *archivev1.Block) int {
-		switch {
-		case x.GetOffset() < y.GetOffset():
-			return -1
-		case x.GetOffset() > y.GetOffset():
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(all, func(x, y *archivev1.Block) int { return cmp.Compare(x.GetOffset(), y.GetOffset()) })
 	return all
 }
 
@@ -172,7 +165,7 @@ func (a *Archive) packed(block *archivev1.Block, b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// closedOr is err, unless that comes from Close.
+// closedOr returns err, or events.ErrClosed if Close caused it.
 func (a *Archive) closedOr(err error) error {
 	if errors.Is(err, os.ErrClosed) {
 		return events.ErrClosed
@@ -209,7 +202,7 @@ func (a *Archive) File(ctx context.Context, name string) ([]byte, error) {
 	return b, nil
 }
 
-// Files are the names of the files that begin with a prefix, sorted.
+// Files returns the names of the files that begin with a prefix, sorted.
 func (a *Archive) Files(prefix string) []string {
 	var names []string
 	for _, f := range a.index.GetFiles() {
@@ -230,7 +223,7 @@ func (a *Archive) Close() (err error) {
 	return err
 }
 
-// ready says why nothing can be read.
+// ready returns the reason why the archive cannot be read, nil if it can.
 func (a *Archive) ready(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// TestSuite fills a log in memory; what is read comes from an archive of it.
+// TestSuite appends to a log in memory and reads from an archive of it.
 func TestSuite(t *testing.T) {
 	eventstest.RunStatic(t, func(t *testing.T) eventstest.Driver {
 		l := &copied{Log: memlog.New(time.Now), t: t}
@@ -34,7 +34,7 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// copied is a log that is written in memory and read from an archive.
+// copied is a log that appends in memory and reads from an archive.
 type copied struct {
 	*memlog.Log
 	t *testing.T
@@ -44,7 +44,7 @@ type copied struct {
 	closed bool
 }
 
-// archive is one of all that is on the log.
+// archive returns an archive of the whole log.
 func (c *copied) archive() *archive.Archive {
 	if c.closed {
 		return c.open
@@ -140,8 +140,8 @@ func open(t *testing.T, path string) *archive.Archive {
 	return a
 }
 
-// sample is a log of n records on several subjects, and a path of an archive of
-// it with three files.
+// sample returns a log of n records on several subjects, and the path of an
+// archive of it with three files.
 func sample(t *testing.T, n int) (*memlog.Log, string) {
 	t.Helper()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
@@ -227,7 +227,7 @@ var errFull = errors.New("no space left")
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 
-// An archive that was cut off anywhere is not opened.
+// Open refuses an archive that is cut off at any byte.
 func TestCutOff(t *testing.T) {
 	_, path := sample(t, 40)
 	whole, err := os.ReadFile(path)
@@ -242,7 +242,7 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// There is no bit that may be another.
+// Open refuses an archive in which any one bit is flipped.
 func TestFlips(t *testing.T) {
 	_, path := sample(t, 40)
 	whole, err := os.ReadFile(path)
@@ -266,7 +266,7 @@ func TestFlips(t *testing.T) {
 	}
 }
 
-// What changes after Open is found when it is read.
+// A read finds bytes that changed after Open.
 func TestDamagedWhileOpen(t *testing.T) {
 	_, path := sample(t, 40)
 	a := open(t, path)

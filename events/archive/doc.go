@@ -1,7 +1,6 @@
-// Package archive is a log in one file, with other files beside it: the driver
-// for a log to which nothing is added any more. It can be mailed, kept, and
-// read where it lies, without a server and without reading all of it into
-// memory.
+// Package archive keeps a log in one file, together with other files. An archive
+// is complete: nothing is appended to it. It is read without a server, and
+// without loading all of it into memory.
 //
 // # The file
 //
@@ -9,14 +8,14 @@
 //	blocks, compressed with zstd, each by itself
 //	the Index, compressed
 //	offset and size of the index, 8 bytes each, big-endian
-//	SHA-256 over what is written from the index on, but for the sum itself
+//	SHA-256 over the index, the 16 bytes above and the last line
 //	"meshlog-archive-end\n"
 //
-// The words are proto/meshlog/archive/v1. The index holds the SHA-256 of every
-// block, and the blocks lie without gaps, so there is no byte that no sum
-// covers. Open checks them all: whoever reads an archive gets what was put
-// there, or an error before the first answer.
+// The schema is proto/meshlog/archive/v1. The index holds the SHA-256 of every
+// block, and there is no gap between blocks, so a sum covers every byte. Open
+// checks them all: a reader gets the bytes that were written, or an error before
+// the first answer.
 //
-// Equal contents, put in the same order by the same build, give equal bytes: an
-// archive does not say when or by whom it was made.
+// Equal contents, written in the same order by the same build, give equal bytes:
+// an archive does not record when, or by which user, it was made.
 package archive

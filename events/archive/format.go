@@ -13,10 +13,9 @@ import (
 
 // Errors of archives, to be tested with errors.Is.
 var (
-	// ErrDamaged: a part of the file is missing, or is not what was written.
+	// ErrDamaged: a part of the file is missing or has changed.
 	ErrDamaged = errors.New("the archive is damaged")
-	// ErrFormat: the file is no archive, or one of a format that this build
-	// does not know.
+	// ErrFormat: the file is no archive, or this build does not know its format.
 	ErrFormat = errors.New("cannot be read as an archive")
 )
 
@@ -27,18 +26,17 @@ const (
 
 	footerSize = 8 + 8 + sha256.Size + len(end)
 
-	// maxBlock is how large a block may be when it is unpacked.
+	// maxBlock is the largest uncompressed block.
 	maxBlock = 256 << 20
-	// A block of the log is closed once it has so many bytes or records: one of
-	// it costs the reading of all.
+	// The writer closes a block of the log at this many bytes or records: a
+	// reader of one record reads its whole block.
 	logBlockBytes   = 256 << 10
 	logBlockRecords = 512
 )
 
 func header() string { return magic + strconv.Itoa(version) + "\n" }
 
-// checkHeader says what a file is that begins with b, if it is no archive that
-// can be read.
+// checkHeader returns an error unless b begins a file that this build can read.
 func checkHeader(b []byte) error {
 	s := string(b)
 	switch rest, ok := strings.CutPrefix(s, magic); {
@@ -53,7 +51,7 @@ func checkHeader(b []byte) error {
 	}
 }
 
-// footer is the end of the file: where the index is.
+// footer is the end of the file. It locates the index.
 type footer struct {
 	offset, size uint64
 	sum          [sha256.Size]byte
@@ -65,13 +63,13 @@ func (f footer) bytes() []byte {
 	return append(b, end...)
 }
 
-// place is the part of the footer that its sum covers.
+// place returns the part of the footer that its sum covers.
 func (f footer) place() []byte {
 	b := binary.BigEndian.AppendUint64(nil, f.offset)
 	return binary.BigEndian.AppendUint64(b, f.size)
 }
 
-// sumOver is the sum with which the footer closes an index.
+// sumOver returns the sum with which the footer closes an index.
 func (f footer) sumOver(index []byte) [sha256.Size]byte {
 	h := sha256.New()
 	h.Write(index)
@@ -92,7 +90,7 @@ func parseFooter(b []byte) (footer, error) {
 }
 
 func newEncoder() (*zstd.Encoder, error) {
-	// One at a time: so the bytes do not depend on the machine.
+	// Without concurrency the bytes do not depend on the machine.
 	return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false))
 }
 

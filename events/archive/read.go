@@ -12,7 +12,7 @@ import (
 	archivev1 "meshlog.dev/proto/meshlog/archive/v1"
 )
 
-// Generation implements events.Reader: a file has no connection to lose.
+// Generation implements events.Reader. A file has no connection to lose.
 func (a *Archive) Generation() uint64 { return 1 }
 
 // Bounds implements events.Reader.
@@ -79,7 +79,7 @@ func (a *Archive) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.
 	}
 }
 
-// within says whether the log has the records from first to last.
+// within returns an error unless the log has the records from first to last.
 func (a *Archive) within(first, last uint64) error {
 	switch {
 	case first > last:
@@ -92,7 +92,7 @@ func (a *Archive) within(first, last uint64) error {
 	return nil
 }
 
-// run is a record and those behind it in its block.
+// run is a record and the records behind it in its block.
 type run struct {
 	first   uint64 // Seq of records[0]
 	records []*archivev1.Record
@@ -106,7 +106,7 @@ func (r run) raw(i int) events.Raw {
 	}
 }
 
-// from reads the block of the record at seq, which is there.
+// from reads the block of the record at seq, which must exist.
 func (a *Archive) from(seq uint64) (run, error) {
 	i, found := slices.BinarySearch(a.starts, seq)
 	if !found {
@@ -132,8 +132,8 @@ func (a *Archive) from(seq uint64) (run, error) {
 }
 
 // Follow implements events.Reader. At the end of the log the follower waits
-// until its caller gives up: nothing comes any more. What is acknowledged under
-// a name is not kept.
+// until its context ends, as no record follows. Follow does not keep
+// acknowledgements.
 func (a *Archive) Follow(ctx context.Context, after uint64, _ string) (events.Follower, error) {
 	if err := a.ready(ctx); err != nil {
 		return nil, fmt.Errorf("follow: %w", err)

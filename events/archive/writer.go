@@ -17,7 +17,7 @@ import (
 )
 
 // Writer writes an archive. One goroutine uses it. After an error of any method
-// the archive is not to be used.
+// the archive is incomplete.
 type Writer struct {
 	w       io.Writer
 	encoder *zstd.Encoder
@@ -31,11 +31,11 @@ type Writer struct {
 	log         []*archivev1.Block
 }
 
-// NewWriter begins an archive of a log whose first record is first; an empty
-// log has the number that its next record would get.
+// NewWriter begins an archive of a log whose first record has Seq first. For an
+// empty log, first is the Seq of the next record.
 func NewWriter(w io.Writer, first uint64) (*Writer, error) {
 	if first == 0 {
-		return nil, errors.New("archive: a log counts from 1")
+		return nil, errors.New("archive: the first record of a log is 1 or higher, not 0")
 	}
 	encoder, err := newEncoder()
 	if err != nil {
@@ -81,13 +81,13 @@ func (a *Writer) closeBlock() error {
 	return nil
 }
 
-// Put adds a file. A name is used once.
+// Put adds a file. A name can be used once.
 func (a *Writer) Put(name string, b []byte) error {
 	if a.Has(name) {
-		return fmt.Errorf("archive: file %s: is there already", name)
+		return fmt.Errorf("archive: file %s: the archive has it already", name)
 	}
 	if len(b) > maxBlock {
-		return fmt.Errorf("archive: file %s: has %d bytes, %d are allowed", name, len(b), maxBlock)
+		return fmt.Errorf("archive: file %s: has %d bytes, the limit is %d", name, len(b), maxBlock)
 	}
 	block, err := a.put(b)
 	if err != nil {
@@ -97,10 +97,10 @@ func (a *Writer) Put(name string, b []byte) error {
 	return nil
 }
 
-// Has says whether a file was put.
+// Has reports whether Put added a file of that name.
 func (a *Writer) Has(name string) bool { return a.files[name] != nil }
 
-// Size is how many bytes were written.
+// Size returns the number of bytes written.
 func (a *Writer) Size() uint64 { return a.offset }
 
 // put writes b as a block.
@@ -120,7 +120,7 @@ func (a *Writer) write(b []byte) error {
 	return nil
 }
 
-// Close ends the archive. What it wrote to stays open.
+// Close completes the archive. It does not close the underlying writer.
 func (a *Writer) Close() error {
 	if err := a.closeBlock(); err != nil {
 		return err

@@ -11,23 +11,23 @@ import (
 )
 
 var appendTests = []test{
-	{"dense sequences", testDense},
+	{"sequences are dense", testDense},
 	{"batches are whole and in order", testBatches},
-	{"what is no batch", testNoBatch},
-	{"invalid events", testInvalid},
+	{"empty and oversized batches are refused", testNoBatch},
+	{"invalid events are refused", testInvalid},
 	{"fence on a subject", testFenceSubject},
 	{"fence on the log", testFenceLog},
 	{"fence on another subject", testFenceOther},
 	{"fence on a generation", testFenceGeneration},
 	{"a lost fence leaves nothing behind", testLostFence},
-	{"retries", testRetries},
-	{"retries after others wrote", testLateRetries},
-	{"append each", testAppendEach},
-	{"too large", testTooLarge},
-	{"full", testFull},
-	{"racers", testRacers},
-	{"cancelled", testAppendCancelled},
-	{"closed", testAppendClosed},
+	{"a retry is a duplicate", testRetries},
+	{"a retry is a duplicate after other writers appended", testLateRetries},
+	{"append each appends every event once", testAppendEach},
+	{"too large events are refused", testTooLarge},
+	{"a full log refuses events", testFull},
+	{"one of several racing writers wins", testRacers},
+	{"a cancelled context ends an append", testAppendCancelled},
+	{"a closed log refuses events", testAppendClosed},
 }
 
 func testDense(t *testing.T, d Driver) {
@@ -109,7 +109,7 @@ func testFenceLog(t *testing.T, d Driver) {
 	wantBounds(t, d.Log, 1, 4)
 }
 
-// testFenceOther: a fence may be on a subject to which nothing is written.
+// testFenceOther fences on a subject that the batch does not append to.
 func testFenceOther(t *testing.T, d Driver) {
 	guard := put("guard", 1, "guard")
 	fence := onSubject(t, guard, 0)
@@ -158,13 +158,13 @@ func testLostFence(t *testing.T, d Driver) {
 		_, err := d.Log.Last(t.Context(), subjectOf(t, put("never", 1, "never")))
 		wantErr(t, "last", err, events.ErrNotFound)
 		wantBounds(t, d.Log, 1, uint64(1+3*i))
-		// The ids are not used up by it.
+		// The refused append has not used up its ids.
 		mustAppend(t, d.Log, batch...)
 	}
 	wantBounds(t, d.Log, 1, 5)
 }
 
-// retryCases are appends in every combination of size and fence.
+// retryCases appends in every combination of size and fence, and calls again.
 func retryCases(t *testing.T, d Driver, again func(name string, batch []events.Event, fence events.Fence, seq uint64)) {
 	for _, size := range []int{1, 3} {
 		for kind := range 3 {
@@ -184,7 +184,7 @@ func retryCases(t *testing.T, d Driver, again func(name string, batch []events.E
 	}
 }
 
-// testRetries sends again what was appended, as after a lost answer.
+// testRetries appends the same batch again, as after a lost answer.
 func testRetries(t *testing.T, d Driver) {
 	retryCases(t, d, func(name string, batch []events.Event, fence events.Fence, seq uint64) {
 		for range 2 {
@@ -194,7 +194,7 @@ func testRetries(t *testing.T, d Driver) {
 	})
 }
 
-// testLateRetries: when the retry comes, others have written to the subject.
+// testLateRetries retries after other writers have appended to the subject.
 func testLateRetries(t *testing.T, d Driver) {
 	retryCases(t, d, func(name string, batch []events.Event, fence events.Fence, seq uint64) {
 		last := mustAppend(t, d.Log, puts(name+", others", 2, name)...)
@@ -254,7 +254,7 @@ func testFull(t *testing.T, d Driver) {
 	wantLog(t, d.Log, append([]events.Event{a}, batch...)...)
 }
 
-// testRacers: of many who saw the same, one writes.
+// testRacers lets many writers append with the same fence: one succeeds.
 func testRacers(t *testing.T, d Driver) {
 	const racers = 12
 	last := uint64(0)
@@ -286,7 +286,7 @@ func testRacers(t *testing.T, d Driver) {
 			}
 		}
 		if winner < 0 {
-			t.Fatalf("round %d: nobody has won", round)
+			t.Fatalf("round %d: no racer has won", round)
 		}
 		last += uint64(size)
 		wantBounds(t, d.Log, 1, last)
@@ -320,7 +320,7 @@ func testAppendClosed(t *testing.T, d Driver) {
 	}
 }
 
-// appendFenced appends with a fence that holds, and checks where it ends.
+// appendFenced appends with a fence that holds, and checks the last Seq.
 func appendFenced(t *testing.T, l Log, want uint64, fence events.Fence, batch ...events.Event) {
 	t.Helper()
 	ack, err := l.Append(t.Context(), batch, fence)

@@ -1,6 +1,6 @@
-// Package eventstest is what every log must do: one suite that all drivers
-// pass. Whatever differs between two drivers and is not told by their
-// documentation is missing here.
+// Package eventstest is the acceptance suite of the drivers of the log. If two
+// drivers differ in a way that their documentation does not state, a case is
+// missing here.
 package eventstest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// Log is what is examined. After Close everything answers ErrClosed.
+// Log is a log under test. After Close every method returns ErrClosed.
 type Log interface {
 	events.Appender
 	events.Reader
@@ -24,11 +24,11 @@ type Log interface {
 	Close() error
 }
 
-// Driver is a log under test, with what the suite does to it behind its
-// back. Each call returns once the log shows the effect.
+// Driver is a log under test and the faults that the suite causes. Each call
+// returns when the log shows the effect.
 type Driver struct {
 	Log Log
-	// AppendRaw puts bytes on the log that are no event.
+	// AppendRaw appends bytes that are no event.
 	AppendRaw func(s events.Subject, raw []byte)
 	// Trim drops the records before seq first.
 	Trim func(first uint64)
@@ -36,14 +36,14 @@ type Driver struct {
 	Rewind func(last uint64)
 	// Reconnect renews the connection; the log stays as it is.
 	Reconnect func()
-	// SetFull makes the log refuse what would make it larger, or take it again.
+	// SetFull makes the log refuse all events, or accept them again.
 	SetFull func(full bool)
-	// Acked is what was acknowledged under a follower's name.
+	// Acked returns the last acknowledgement under a follower's name.
 	Acked func(name string) uint64
 }
 
-// Run examines the logs that open returns; each is new and empty. open closes
-// with t.Cleanup what it started.
+// Run tests the logs that open returns; each is new and empty. open registers
+// its cleanup with t.Cleanup.
 func Run(t *testing.T, open func(t *testing.T) Driver) {
 	run(t, "append", appendTests, open)
 	run(t, "read", readTests, open)
@@ -51,11 +51,10 @@ func Run(t *testing.T, open func(t *testing.T) Driver) {
 	run(t, "follow", growingTests, open)
 }
 
-// RunStatic examines logs to which nothing is added while somebody reads them,
-// such as a copy in a file: all that Run examines of reading and following,
-// but for what needs a log that grows, is rewound or has a connection. What
-// the suite appends before it reads first must be there when it does; of the
-// Driver it uses Log, AppendRaw and Trim.
+// RunStatic tests logs that do not grow while a client reads them, such as a copy
+// in a file: reading and following, without the cases in which the log grows, is
+// rewound or loses its connection. The log must hold the suite's events when the
+// suite first reads. RunStatic uses Log, AppendRaw and Trim of the Driver.
 func RunStatic(t *testing.T, open func(t *testing.T) Driver) {
 	run(t, "read", readTests, open)
 	run(t, "follow", followTests, open)
@@ -77,8 +76,8 @@ var (
 	observed = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 )
 
-// put is the n-th object of a session: its ID comes from both, its key's
-// namespace says under which subject it lies.
+// put returns the n-th object of a session; the namespace of its key selects its
+// subject.
 func put(session string, n int, namespace string) events.Event {
 	return events.Event{
 		ID:       fmt.Sprintf("%s/%s/%d", shard, session, n),
@@ -94,7 +93,7 @@ func put(session string, n int, namespace string) events.Event {
 	}
 }
 
-// puts are the objects 1 to n of a session.
+// puts returns the objects 1 to n of a session.
 func puts(session string, n int, namespace string) []events.Event {
 	batch := make([]events.Event, n)
 	for i := range batch {
@@ -103,7 +102,7 @@ func puts(session string, n int, namespace string) []events.Event {
 	return batch
 }
 
-// large is an event with a payload of n bytes.
+// large returns an event with a payload of n bytes.
 func large(id string, n int) events.Event {
 	e := put(id, 1, "large")
 	e.Body.(*events.Object).Value.Bytes = make([]byte, n)
@@ -128,7 +127,7 @@ func onLog(seq uint64) events.Fence {
 	return events.Fence{Kind: events.FenceLog, Seq: seq}
 }
 
-// mustAppend appends what nothing stands against, and returns its last Seq.
+// mustAppend appends without a fence and returns the last Seq.
 func mustAppend(t *testing.T, l Log, batch ...events.Event) uint64 {
 	t.Helper()
 	ack, err := l.Append(t.Context(), batch, events.Fence{})
@@ -141,7 +140,7 @@ func mustAppend(t *testing.T, l Log, batch ...events.Event) uint64 {
 	return ack.Seq
 }
 
-// wantBounds compares what the log says of itself.
+// wantBounds checks the bounds of the log.
 func wantBounds(t *testing.T, l Log, first, last uint64) {
 	t.Helper()
 	got, err := l.Bounds(t.Context())
@@ -150,7 +149,7 @@ func wantBounds(t *testing.T, l Log, first, last uint64) {
 	}
 }
 
-// wantLog compares all that is on the log from 1 on with want, in order.
+// wantLog checks that the log holds want, in order, and no other record.
 func wantLog(t *testing.T, l Log, want ...events.Event) {
 	t.Helper()
 	wantBounds(t, l, 1, uint64(len(want)))

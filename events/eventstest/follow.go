@@ -10,24 +10,24 @@ import (
 )
 
 var followTests = []test{
-	{"from any place", testFollowFrom},
-	{"more than fits in one read", testFollowMany},
-	{"gap", testFollowGap},
-	{"beyond the end", testFollowBeyond},
-	{"cancelled at the end", testFollowCancelledAtEnd},
-	{"closed", testFollowClosed},
-	{"log closed", testFollowLogClosed},
+	{"from any position", testFollowFrom},
+	{"more records than one read returns", testFollowMany},
+	{"from before the first record is a gap", testFollowGap},
+	{"from beyond the end is a rewind", testFollowBeyond},
+	{"a cancelled context ends the wait at the end", testFollowCancelledAtEnd},
+	{"a closed follower returns no records", testFollowClosed},
+	{"closing the log ends followers", testFollowLogClosed},
 }
 
-// growingTests append while somebody follows.
+// growingTests append while a follower reads.
 var growingTests = []test{
-	{"what comes", testFollowTail},
+	{"new records arrive one by one", testFollowTail},
 	{"blocks until there is a record", testFollowBlocks},
-	{"several followers", testFollowSeveral},
-	{"rewound", testFollowRewound},
-	{"reconnected", testFollowReconnected},
-	{"names", testFollowNames},
-	{"cancelled", testFollowCancelled},
+	{"several followers read the same", testFollowSeveral},
+	{"a rewind ends followers", testFollowRewound},
+	{"a new connection ends followers", testFollowReconnected},
+	{"acknowledgements are kept by name", testFollowNames},
+	{"a cancelled read loses no record", testFollowCancelled},
 }
 
 func testFollowFrom(t *testing.T, d Driver) {
@@ -130,7 +130,7 @@ func testFollowGap(t *testing.T, d Driver) {
 		wantErr(t, fmt.Sprint("after ", after, ", named"), err, events.ErrGap)
 	}
 	if got := readTo(t, d.Log, 3, 5); len(got) != 2 {
-		t.Fatalf("from the first that is there: %d records", len(got))
+		t.Fatalf("from the first record: %d records", len(got))
 	}
 }
 
@@ -144,7 +144,7 @@ func testFollowBeyond(t *testing.T, d Driver) {
 	}
 }
 
-// testFollowCancelledAtEnd: the end of the log is to be waited at.
+// testFollowCancelledAtEnd ends a follower that waits at the end of the log.
 func testFollowCancelledAtEnd(t *testing.T, d Driver) {
 	want := puts("a", 2, "x")
 	mustAppend(t, d.Log, want...)
@@ -174,13 +174,13 @@ func testFollowRewound(t *testing.T, d Driver) {
 	d.Rewind(4)
 	wantBounds(t, d.Log, 1, 4)
 	_, err = f.Next(t.Context())
-	wantErr(t, "a follower from before", err, events.ErrReconnected)
+	wantErr(t, "a follower of the old connection", err, events.ErrReconnected)
 	_, err = follow(t, d.Log, 6, "").Next(t.Context())
 	wantErr(t, "follow", err, events.ErrRewound)
 	_, err = follow(t, d.Log, 6, "named").Next(t.Context())
 	wantErr(t, "follow, named", err, events.ErrRewound)
 
-	// What was dropped is not known any more; what comes takes its place.
+	// The log has forgotten the dropped record: its event can be appended again.
 	f = follow(t, d.Log, 4, "")
 	mustAppend(t, d.Log, a[5])
 	wantRecord(t, next(t, f)[0], 5, a[5])
@@ -206,7 +206,7 @@ func testFollowReconnected(t *testing.T, d Driver) {
 }
 
 func testFollowNames(t *testing.T, d Driver) {
-	const name = "builder-1.eu" // as people name things
+	const name = "builder-1.eu" // must be escaped
 	want := puts("a", 10, "x")
 	mustAppend(t, d.Log, want...)
 	f := follow(t, d.Log, 0, name)
@@ -218,13 +218,13 @@ func testFollowNames(t *testing.T, d Driver) {
 			t.Fatal(err)
 		}
 		if got := d.Acked(name); got != seq {
-			t.Fatalf("acknowledged %d, shown is %d", seq, got)
+			t.Fatalf("acknowledged %d, the log shows %d", seq, got)
 		}
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// The caller's cursor decides, before and after what was acknowledged.
+	// The caller's cursor decides, whether it is before or after the acknowledgement.
 	for _, after := range []uint64{3, 9} {
 		f := follow(t, d.Log, after, name)
 		wantRecord(t, next(t, f)[0], after+1, want[after])
@@ -232,13 +232,13 @@ func testFollowNames(t *testing.T, d Driver) {
 			t.Fatal(err)
 		}
 		if got := d.Acked(name); got != after+1 {
-			t.Fatalf("acknowledged %d, shown is %d", after+1, got)
+			t.Fatalf("acknowledged %d, the log shows %d", after+1, got)
 		}
 		if err := f.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// Without a name there is nothing to keep.
+	// Without a name the log keeps no acknowledgement.
 	f = follow(t, d.Log, 0, "")
 	next(t, f)
 	if err := f.Ack(t.Context(), 1); err != nil {
@@ -246,7 +246,7 @@ func testFollowNames(t *testing.T, d Driver) {
 	}
 }
 
-// testFollowCancelled: who stops waiting loses nothing.
+// testFollowCancelled cancels one read; the next one returns the record.
 func testFollowCancelled(t *testing.T, d Driver) {
 	mustAppend(t, d.Log, put("a", 1, "x"))
 	f := follow(t, d.Log, 1, "")
@@ -303,7 +303,7 @@ func follow(t *testing.T, l Log, after uint64, name string) events.Follower {
 	return f
 }
 
-// next returns what the next read gives: at least one record.
+// next reads at least one record.
 func next(t *testing.T, f events.Follower) []events.Record {
 	t.Helper()
 	records, err := f.Next(t.Context())

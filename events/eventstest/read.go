@@ -9,13 +9,13 @@ import (
 )
 
 var readTests = []test{
-	{"an empty log", testEmpty},
+	{"an empty log has no records", testEmpty},
 	{"last under a subject", testLast},
-	{"after trimming", testTrimmed},
-	{"undecodable", testUndecodable},
-	{"raw", testRaw},
-	{"cancelled", testReadCancelled},
-	{"closed", testReadClosed},
+	{"expired records are not found", testTrimmed},
+	{"bytes that are no event make a record with an error", testUndecodable},
+	{"raw records equal the decoded ones", testRaw},
+	{"a cancelled context ends a read", testReadCancelled},
+	{"a closed log returns no records", testReadClosed},
 }
 
 func testEmpty(t *testing.T, d Driver) {
@@ -52,16 +52,16 @@ func testTrimmed(t *testing.T, d Driver) {
 	d.Trim(4)
 	wantBounds(t, d.Log, 4, 6)
 	_, err := d.Log.Get(t.Context(), 3)
-	wantErr(t, "get what is gone", err, events.ErrNotFound)
+	wantErr(t, "get an expired record", err, events.ErrNotFound)
 	_, err = d.Log.Last(t.Context(), subjectOf(t, gone[0]))
-	wantErr(t, "last of what is gone", err, events.ErrNotFound)
+	wantErr(t, "last of an expired subject", err, events.ErrNotFound)
 	r, err := d.Log.Get(t.Context(), 4)
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantRecord(t, r, 4, kept[0])
 
-	// The log counts on; a subject of which all is gone counts as unwritten.
+	// Sequences go on; a subject without records left counts as never written.
 	_, err = d.Log.Append(t.Context(), puts("c", 1, "gone"), onSubject(t, gone[0], 3))
 	wantErr(t, "append", err, events.ErrConflict)
 	appendFenced(t, d.Log, 7, onSubject(t, gone[0], 0), puts("d", 1, "gone")...)
@@ -89,7 +89,7 @@ func testUndecodable(t *testing.T, d Driver) {
 	wantRecord(t, records[2], 3, a[1])
 }
 
-// testRaw: what a log keeps says the same as what it returns.
+// testRaw compares the raw records of a log with those that it returns decoded.
 func testRaw(t *testing.T, d Driver) {
 	mustAppend(t, d.Log, puts("a", 3, "gone")...)
 	want := append(puts("b", 600, "x"), put("c", 1, ""))
@@ -116,7 +116,7 @@ func testRaw(t *testing.T, d Driver) {
 			t.Fatalf("from %d to %d: ended before %d", bounds.first, bounds.last, at)
 		}
 	}
-	for r, err := range d.Log.Raw(t.Context(), first, last) { // who stops gets no more
+	for r, err := range d.Log.Raw(t.Context(), first, last) { // a loop that stops gets no more records
 		if err != nil {
 			t.Fatal(err)
 		}

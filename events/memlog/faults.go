@@ -2,9 +2,8 @@ package memlog
 
 import "meshlog.dev/events"
 
-// Rewind drops the records after seq last, as a log does that was restored
-// from a backup, and what was known of their ids with them. Like a restart of
-// the server it renews the Generation.
+// Rewind drops the records after seq last and forgets their ids, like a restore
+// from a backup. Like a restart of the server it renews the Generation.
 func (l *Log) Rewind(last uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,7 +34,7 @@ func (l *Log) Trim(first uint64) {
 	l.wake()
 }
 
-// drop forgets records that are about to go.
+// drop forgets the ids and sizes of records that the caller removes.
 func (l *Log) drop(gone []stored) {
 	for _, r := range gone {
 		l.bytes -= len(r.data)
@@ -53,30 +52,30 @@ func (l *Log) Reconnect() {
 	l.wake()
 }
 
-// ExpireDedupe forgets the ids of all records: a retry is appended again
-// unless its fence says otherwise.
+// ExpireDedupe forgets the ids of all records: the log appends a retry again
+// unless its fence prevents that.
 func (l *Log) ExpireDedupe() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.seen)
 }
 
-// SetMaxBytes limits the bytes of all records: what does not fit is refused
-// with ErrFull, what is there stays. 0 is no limit.
+// SetMaxBytes limits the bytes of all records: the log refuses an event that
+// does not fit with ErrFull, and drops none. 0 is no limit.
 func (l *Log) SetMaxBytes(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.maxBytes = n
 }
 
-// Bytes is the size of all records.
+// Bytes returns the size of all records.
 func (l *Log) Bytes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.bytes
 }
 
-// AppendRaw puts bytes on the log that no event made, and returns their Seq.
+// AppendRaw appends bytes that Encode did not make, and returns their Seq.
 func (l *Log) AppendRaw(subject events.Subject, data []byte) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +83,7 @@ func (l *Log) AppendRaw(subject events.Subject, data []byte) uint64 {
 	return l.last()
 }
 
-// Acked is what was acknowledged last under a follower's name.
+// Acked returns the Seq that was last acknowledged under a follower's name.
 func (l *Log) Acked(name string) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

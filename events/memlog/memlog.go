@@ -1,7 +1,7 @@
-// Package memlog is the log in memory, for tests and simulation. It promises
-// what natslog promises and passes the same suite; what it can do besides are
-// the faults of a real log, on demand: it can be rewound, trimmed, filled, and
-// forget the ids it has seen.
+// Package memlog keeps the log in memory, for tests and simulation. It keeps the
+// promises of natslog and passes the same suite. It also has the faults of a
+// real log, on demand: tests can rewind, trim and fill it, and make it forget
+// the ids that it has seen.
 //
 // It starts no goroutine and reads no clock, and only Follower.Next ever
 // blocks: in a single-threaded simulation read with [Log.ReadAfter].
@@ -17,7 +17,7 @@ import (
 	"meshlog.dev/events"
 )
 
-// MaxEvent is how many bytes of one event a Log takes, as natslog does.
+// MaxEvent is the largest event of a Log in bytes, as of natslog.
 const MaxEvent = 512 << 10
 
 // maxRead is how many records one Next returns at most.
@@ -37,7 +37,7 @@ type Log struct {
 	maxBytes   int      // 0: no limit
 	seen       map[string]uint64
 	acked      map[string]uint64
-	changed    chan struct{} // closed and renewed whenever a follower should look again
+	changed    chan struct{} // closed and renewed whenever a follower should read again
 }
 
 type stored struct {
@@ -61,8 +61,8 @@ func New(now func() time.Time) *Log {
 
 // Append implements events.Appender.
 //
-// A batch of which some events are on the log and others are not is no retry
-// but a mistake of its caller; it is refused with ErrInvalid.
+// If some events of a batch are on the log and others are not, the batch is no
+// retry but a mistake of the caller; Append refuses it with ErrInvalid.
 func (l *Log) Append(ctx context.Context, batch []events.Event, fence events.Fence) (events.Ack, error) {
 	messages, err := events.BatchMessages(batch)
 	if err == nil {
@@ -108,7 +108,7 @@ func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
 func checkSize(messages []events.Message) error {
 	for _, m := range messages {
 		if len(m.Data) > MaxEvent {
-			return fmt.Errorf("event %q: %w: it has %d bytes, %d are allowed", m.ID, events.ErrTooLarge, len(m.Data), MaxEvent)
+			return fmt.Errorf("event %q: %w: it has %d bytes, the limit is %d", m.ID, events.ErrTooLarge, len(m.Data), MaxEvent)
 		}
 	}
 	return nil
@@ -126,7 +126,7 @@ func (l *Log) append(messages []events.Message, fence events.Fence) (events.Ack,
 		return ack, err
 	}
 	if !l.holds(fence) {
-		// Whose id is forgotten may be there all the same.
+		// The log may hold an event whose id it has forgotten.
 		if seq := l.find(messages[len(messages)-1].ID, fence.Seq); seq != 0 {
 			return events.Ack{Seq: seq, Duplicate: true}, nil
 		}
@@ -145,7 +145,7 @@ func (l *Log) append(messages []events.Message, fence events.Fence) (events.Ack,
 	return events.Ack{Seq: l.last()}, nil
 }
 
-// duplicate answers what was appended before, as far as ids are remembered.
+// duplicate acknowledges a batch whose ids the log remembers.
 func (l *Log) duplicate(messages []events.Message) (events.Ack, error) {
 	known := 0
 	for _, m := range messages {
@@ -194,7 +194,7 @@ func (l *Log) wake() {
 
 func (l *Log) last() uint64 { return l.first + uint64(len(l.records)) - 1 }
 
-// head is the Seq of the newest record under a subject, 0 for none.
+// head returns the Seq of the newest record under a subject, 0 for none.
 func (l *Log) head(s events.Subject) uint64 {
 	for i, r := range slices.Backward(l.records) {
 		if r.subject == s {
@@ -204,7 +204,7 @@ func (l *Log) head(s events.Subject) uint64 {
 	return 0
 }
 
-// find is the Seq of the record with that id after seq, 0 for none.
+// find returns the Seq of the record with that id after seq, 0 for none.
 func (l *Log) find(id string, after uint64) uint64 {
 	for i, r := range slices.Backward(l.records) {
 		seq := l.first + uint64(i)

@@ -38,7 +38,7 @@ func begin(n int) events.Event {
 	}
 }
 
-// TestExpireDedupe: once ids are forgotten only a fence knows a retry.
+// TestExpireDedupe retries after the log has forgotten ids: only a fence helps.
 func TestExpireDedupe(t *testing.T) {
 	l := memlog.New(time.Now)
 	batch := []events.Event{begin(1), begin(2)}

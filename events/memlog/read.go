@@ -61,8 +61,8 @@ func (l *Log) Last(ctx context.Context, subject events.Subject) (events.Record, 
 	return l.records[seq-l.first].record, nil
 }
 
-// ReadAfter returns up to limit records from the one after seq on, none where
-// the log ends there. It never blocks. Errors: ErrGap, ErrRewound, ErrClosed.
+// ReadAfter returns up to limit records behind seq, none if the log ends there.
+// It never blocks. Errors: ErrGap, ErrRewound, ErrClosed.
 func (l *Log) ReadAfter(seq uint64, limit int) ([]events.Record, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

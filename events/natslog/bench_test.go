@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// benchLog is a log on a server in this process that syncs every write, over
-// loopback TCP or without it.
+// benchLog opens a log on a server in this process that syncs every write, over
+// loopback TCP or in process.
 func benchLog(b *testing.B, tcp bool) *natslog.Log {
 	b.Helper()
 	s := runServer(b, &server.Options{Host: "127.0.0.1", Port: -1, StoreDir: b.TempDir()})
@@ -31,7 +31,7 @@ var transports = []struct {
 	tcp  bool
 }{{"in process", false}, {"tcp", true}}
 
-// object is an event with a payload of 1 KB.
+// object returns an event with a payload of 1 KB.
 func object(n int) events.Event {
 	return events.Event{ID: fmt.Sprint("object-", n), Body: &events.Object{
 		Key:     ident.Key{Source: "s", Instance: "i", Kind: "Thing", Namespace: "x", Name: fmt.Sprint(n)},
@@ -112,8 +112,8 @@ func BenchmarkFollow(b *testing.B) {
 	}
 }
 
-// BenchmarkTail is how long a record takes from the call of Append to its
-// return, and from there to a follower's Next.
+// BenchmarkTail measures the time from the call of Append to its return, and from
+// there to the follower's Next.
 func BenchmarkTail(b *testing.B) {
 	for _, tr := range transports {
 		b.Run(tr.name, func(b *testing.B) {

@@ -15,8 +15,8 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// TestCluster runs the suite on three servers and three replicas: conflicts
-// have other codes there, retries other answers, and replicas lag.
+// TestCluster runs the suite on three servers and three replicas: a cluster has
+// other codes for conflicts, answers retries in another way, and replicas lag.
 func TestCluster(t *testing.T) {
 	t.Parallel() // most of it is waiting for an election
 	servers := runCluster(t)
@@ -32,8 +32,8 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// testClusterReads: what one client has appended, another reads at once,
-// wherever they are connected.
+// testClusterReads appends with one client and reads at once with another, on
+// every pair of servers.
 func testClusterReads(t *testing.T, servers []*server.Server) {
 	var logs []*natslog.Log
 	for _, s := range servers {

@@ -16,9 +16,9 @@ import (
 	"meshlog.dev/events/natslog"
 )
 
-// TestElections: the stream's leader is voted out, stopped, and robbed of its
-// data while somebody appends and somebody reads. What was acknowledged is on
-// the log once, in its order, and the reader has all of it.
+// TestElections makes the stream's leader step down, stops it, and removes its
+// data, while one client appends and another one reads. Each acknowledged event
+// is on the log once, in order, and the reader gets all of them.
 func TestElections(t *testing.T) {
 	t.Parallel() // most of it is waiting for elections
 	servers := runCluster(t)
@@ -88,7 +88,7 @@ func TestElections(t *testing.T) {
 	}
 }
 
-// appendOne appends event n in place n, until it is acknowledged.
+// appendOne appends event n at sequence n, and retries until it is acknowledged.
 func appendOne(t *testing.T, l *natslog.Log, n int) {
 	t.Helper()
 	for {
@@ -101,7 +101,7 @@ func appendOne(t *testing.T, l *natslog.Log, n int) {
 		case err == nil:
 			t.Fatalf("event %d came to %+v", n, ack)
 		case errors.Is(err, events.ErrConflict):
-			t.Fatalf("event %d: nobody else writes, and still: %v", n, err)
+			t.Fatalf("event %d: a conflict without another writer: %v", n, err)
 		case t.Context().Err() != nil:
 			t.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func stepDown(t *testing.T, nc *nats.Conn) {
 	}
 }
 
-// leaderOf is the server that leads the stream.
+// leaderOf returns the server that leads the stream.
 func leaderOf(t *testing.T, servers []*server.Server) int {
 	t.Helper()
 	for t.Context().Err() == nil {
@@ -139,7 +139,7 @@ func leaderOf(t *testing.T, servers []*server.Server) int {
 			}
 		}
 	}
-	t.Fatal("nobody leads")
+	t.Fatal("no server leads the stream")
 	return 0
 }
 

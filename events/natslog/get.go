@@ -96,7 +96,7 @@ func (l *Log) readError(ctx context.Context, err error) error {
 	return l.explain(ctx, err)
 }
 
-// getOwn is get for a client that may read one shard only. Permissions can
+// getOwn returns get for a client that may read one shard only. Permissions can
 // limit by subject only the read of a subject's newest message, which any
 // server answers, and no read by sequence. So getOwn answers a request for the
 // next record under a subject with the newest one. The caller compares ids; if

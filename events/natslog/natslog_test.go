@@ -26,7 +26,7 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// rig is a log with access to what is behind it.
+// rig is a log and the stream under it.
 type rig struct {
 	t   testing.TB
 	nc  *nats.Conn
@@ -81,7 +81,7 @@ func (r *rig) update(change func(*jetstream.StreamConfig, jetstream.StreamState)
 	}
 }
 
-// trim does what MaxAge does, without its clock: purges are denied.
+// trim drops records as MaxAge does, without waiting; the stream denies purges.
 func (r *rig) trim(first uint64) {
 	r.t.Helper()
 	r.update(func(c *jetstream.StreamConfig, state jetstream.StreamState) {
@@ -94,7 +94,7 @@ func (r *rig) trim(first uint64) {
 	})
 }
 
-// rewind makes the stream anew, with its first messages.
+// rewind replaces the stream by one with its first messages only.
 func (r *rig) rewind(last uint64) {
 	r.t.Helper()
 	s, err := r.js.Stream(r.t.Context(), r.o.Stream)
@@ -153,7 +153,7 @@ func (r *rig) acked(name string) uint64 {
 	return c.CachedInfo().AckFloor.Stream
 }
 
-// runServer runs a server as it runs in production: synced before it answers.
+// runServer starts a server that syncs before it answers, as in production.
 func runServer(t testing.TB, o *server.Options) *server.Server {
 	t.Helper()
 	s := startServer(t, o)
@@ -188,7 +188,7 @@ func waitReady(t testing.TB, s *server.Server) {
 
 var clients atomic.Int64
 
-// connect connects as production does: see the package's documentation.
+// connect connects as the package documentation demands.
 func connect(t testing.TB, s *server.Server, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	opts = append([]nats.Option{

@@ -15,7 +15,7 @@ import (
 	"meshlog.dev/events/natslog"
 )
 
-// A log comes back under its numbers, whatever they are.
+// TestRestore restores logs that begin at any sequence.
 func TestRestore(t *testing.T) {
 	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
 	nc := connect(t, s, nats.InProcessServer(s))
@@ -44,7 +44,7 @@ func TestRestore(t *testing.T) {
 			}
 			i++
 		}
-		// It counts on, and a builder that makes sure of its stream changes nothing.
+		// Sequences go on, and EnsureStream changes nothing.
 		created, err := natslog.EnsureStream(t.Context(), nc, o)
 		if err != nil || created {
 			t.Errorf("EnsureStream = %v, %v", created, err)

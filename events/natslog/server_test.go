@@ -34,7 +34,7 @@ func begins(from, to int) []events.Event {
 	return batch
 }
 
-// TestServerRestart: over TCP, with the directory kept.
+// TestServerRestart restarts the server over TCP; it keeps its directory.
 func TestServerRestart(t *testing.T) {
 	o := &server.Options{Host: "127.0.0.1", Port: -1, StoreDir: t.TempDir()}
 	s := runServer(t, o)
@@ -96,7 +96,7 @@ func TestServerRestart(t *testing.T) {
 	}
 }
 
-// TestConsumerDeleted takes the consumer from under a follower.
+// TestConsumerDeleted deletes the consumer of a follower.
 func TestConsumerDeleted(t *testing.T) {
 	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
 	r := newRig(t, connect(t, s, nats.InProcessServer(s)), natslog.StreamOptions{Options: natslog.Options{Stream: natslog.DefaultStream}})
@@ -137,8 +137,7 @@ func TestConsumerDeleted(t *testing.T) {
 	}
 }
 
-// TestFollowerLeavesNothing: no consumer outlives its follower but the one
-// that bears a name.
+// TestFollowerLeavesNothing closes followers: only a bookmark outlives them.
 func TestFollowerLeavesNothing(t *testing.T) {
 	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
 	r := newRig(t, connect(t, s, nats.InProcessServer(s)), natslog.StreamOptions{Options: natslog.Options{Stream: natslog.DefaultStream}})
@@ -209,7 +208,7 @@ func TestEnsureStream(t *testing.T) {
 	if diff := cmp.Diff(want, settings(), ignored); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
 	}
-	// What is there is left as it is, whatever is wanted now.
+	// EnsureStream never changes an existing stream.
 	for _, step := range []struct {
 		o    natslog.StreamOptions
 		want string // in the error; empty: there is none
@@ -229,8 +228,8 @@ func TestEnsureStream(t *testing.T) {
 	}
 }
 
-// TestBrokenStream: a stream whose settings break what a log promises is refused
-// by name of each setting, by who makes streams and by who opens them.
+// TestBrokenStream breaks settings of a stream: EnsureStream and Open refuse it
+// and name each setting.
 func TestBrokenStream(t *testing.T) {
 	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
 	nc := connect(t, s, nats.InProcessServer(s))
@@ -281,7 +280,7 @@ func TestBrokenStream(t *testing.T) {
 	}
 }
 
-// TestUnder: all records under one subject, whatever lies between them.
+// TestUnder reads the records under one subject, with others in between.
 func TestUnder(t *testing.T) {
 	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
 	l := newRig(t, connect(t, s, nats.InProcessServer(s)), natslog.StreamOptions{}).log
@@ -301,12 +300,12 @@ func TestUnder(t *testing.T) {
 	if diff := cmp.Diff([]uint64{1, 3, 4}, got); diff != "" {
 		t.Errorf("records (-want +got):\n%s", diff)
 	}
-	for r, err := range l.Under(t.Context(), "nobody.s._ctl") {
+	for r, err := range l.Under(t.Context(), "none.s._ctl") {
 		t.Errorf("under a subject that has no record there is %d, %v", r.Seq, err)
 	}
 }
 
-// TestNoAnswer: that a server is slow is not the caller's deadline.
+// TestNoAnswer tells the caller's deadline from a closed connection.
 func TestNoAnswer(t *testing.T) {
 	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
 	nc := connect(t, s, nats.InProcessServer(s))

@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// TestSilence: a consumer that says nothing is replaced. This one is silent
-// because it was never asked for anything.
+// TestSilence replaces a consumer that sends nothing. This one is silent because
+// no pull request reached it.
 func TestSilence(t *testing.T) {
 	t.Parallel() // it waits for the silence to last
 	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})

@@ -21,13 +21,13 @@ var resourceTypes = [ResourceTypes]struct{ short, url, message string }{
 	RDS: {"RDS", "type.googleapis.com/envoy.config.route.v3.RouteConfiguration", "RouteConfiguration"},
 }
 
-// String is the service's short name: CDS.
+// String returns the service's short name: CDS.
 func (t ResourceType) String() string { return resourceTypes[t].short }
 
-// URL is the type URL on the wire.
+// URL returns the type URL on the wire.
 func (t ResourceType) URL() string { return resourceTypes[t].url }
 
-// Message is the message's short name, as users know it: Cluster.
+// Message returns the message's short name, as users know it: Cluster.
 func (t ResourceType) Message() string { return resourceTypes[t].message }
 
 // ResourceTypeOf finds a type by its URL.

@@ -164,7 +164,7 @@ func check(path string) error {
 	return nil
 }
 
-// openError tells what is wrong with the file from what is wrong with the
+// openError returns what is wrong with the file from what is wrong with the
 // machine.
 func openError(path string, err error) error {
 	var system interface{ Timeout() bool } // *os.PathError, syscall.Errno
@@ -212,7 +212,7 @@ func (s *Store) update(ctx context.Context, f func(tx *bbolt.Tx) error) error {
 	return s.seeBroken(guard(func() error { return s.db.Update(f) }))
 }
 
-// ready says why the file cannot be used.
+// ready returns why the file cannot be used.
 func (s *Store) ready(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

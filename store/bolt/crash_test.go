@@ -67,7 +67,7 @@ func commitForever(path string) error {
 	}
 }
 
-// numbered is what version 1.seq puts.
+// numbered returns what version 1.seq puts.
 func numbered(seq uint64) store.Delta {
 	var d store.Delta
 	for i := range 50 {
@@ -187,7 +187,7 @@ func commitToFullDisk(path string) error {
 }
 
 // commitWithLimit commits while nothing can be written beyond the file's first
-// bytes, and says whether that failed; then it commits again.
+// bytes, and reports whether that failed; then it commits again.
 func commitWithLimit(path string, limit uint64) (failed bool, err error) {
 	ctx := context.Background()
 	s, _, err := bolt.Open(path, bolt.Options{})

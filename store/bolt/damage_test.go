@@ -67,7 +67,7 @@ func randomRows(rnd *rand.Rand, n int) store.Delta {
 	return store.Diff(nil, s)
 }
 
-// dump is said, in a test.
+// dump returns said, in a test.
 func dump(t *testing.T, s store.Reader) string {
 	t.Helper()
 	sum, err := said(t.Context(), s)

@@ -43,7 +43,7 @@ type pageCheck struct {
 	used []bool // by page number: met already
 }
 
-// checkPages says what is wrong with the pages of the file, of which all that
+// checkPages returns what is wrong with the pages of the file, of which all that
 // are in use must be there: structure, bounds, order of keys, and that each is
 // used once. It does not see what keys and values say.
 func checkPages(file io.ReaderAt, fileSize int64, pageSize int) error {
@@ -61,7 +61,7 @@ func checkPages(file io.ReaderAt, fileSize int64, pageSize int) error {
 	return c.freelist(m.freelist)
 }
 
-// newestMeta is the meta page that bbolt goes by.
+// newestMeta returns the meta page that bbolt goes by.
 func newestMeta(file io.ReaderAt, pageSize int64) (meta, error) {
 	var newest meta
 	found := false

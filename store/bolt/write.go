@@ -41,7 +41,7 @@ func (s *Store) Commit(ctx context.Context, prev ident.Position, c store.Commit)
 	return err
 }
 
-// plan says which versions go when the one of m comes, and which there are then.
+// plan returns which versions go when the one of m comes, and which there are then.
 func (s *Store) plan(m *store.Manifest) (gone, stay []kept) {
 	latest := keptOf(m)
 	stay = append(slices.Clone(s.kept), latest)
@@ -52,7 +52,7 @@ func (s *Store) plan(m *store.Manifest) (gone, stay []kept) {
 	return stay[:n], stay[n:]
 }
 
-// has says whether the file has version v.
+// has reports whether the file has version v.
 func (s *Store) has(ctx context.Context, v ident.Position) bool {
 	found := false
 	err := s.view(context.WithoutCancel(ctx), func(tx *bbolt.Tx) error {

@@ -159,7 +159,7 @@ func (c *Chain) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	return slices.Clone(b), nil
 }
 
-// run is the messages as they are now; nobody writes to them.
+// run returns the messages as they are now; nobody writes to them.
 func (c *Chain) run() []store.Update {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +219,7 @@ func (c *Chain) Follow(ctx context.Context) (store.Follower, error) {
 	return c.Follower(), nil
 }
 
-// Follower is Follow with the follower's own type.
+// Follower returns Follow with the follower's own type.
 func (c *Chain) Follower() *ChainFollower { return &ChainFollower{chain: c} }
 
 // ChainFollower follows a Chain. It implements store.Follower.
@@ -228,7 +228,7 @@ type ChainFollower struct {
 	judge link.Judge
 }
 
-// Poll is Next for those who cannot block: it says whether there was something
+// Poll returns Next for those who cannot block: it reports whether there was something
 // to return.
 func (f *ChainFollower) Poll(have ident.Position, root ident.Hash) ([]store.Update, bool, error) {
 	links, _, err := f.poll(have, root)

@@ -19,7 +19,7 @@ import (
 	"meshlog.dev/store/natsfeed"
 )
 
-// version is 1.seq after prev, with one row changed to value.
+// version returns 1.seq after prev, with one row changed to value.
 func version(prev store.Stored, seq uint64, value []byte) (store.Stored, store.Update) {
 	d := store.Delta{Put: []store.Row{{Key: "counter", Value: fmt.Append(nil, seq)}, {Key: "value", Value: value}}}
 	s := prev.Snapshot.With(d)

@@ -280,7 +280,7 @@ func testLargeDelta(t *testing.T, bus Bus) {
 	follow(t, f, store.Stored{}).wantNewest(t, f, after)
 }
 
-// withCheckpoint is v with its content in the blobs of f.
+// withCheckpoint returns v with its content in the blobs of f.
 func withCheckpoint(t *testing.T, f Feed, v store.Stored) store.Stored {
 	t.Helper()
 	c, err := new(store.CheckpointWriter).Write(t.Context(), f, v.Snapshot, v.Version())

@@ -40,7 +40,7 @@ func (r rows) delta() store.Delta {
 // epoch is when the records of version E.0 were written.
 var epoch = time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// next is the version v after prev, changed by change: one record a second.
+// next returns the version v after prev, changed by change: one record a second.
 func next(prev store.Stored, v ident.Position, change rows) store.Stored {
 	s := prev.Snapshot.With(change.delta())
 	root, was := s.Root(), prev.Snapshot.Root()
@@ -56,17 +56,17 @@ func next(prev store.Stored, v ident.Position, change rows) store.Stored {
 	return store.Stored{Manifest: m, Snapshot: s}
 }
 
-// commitOf is the commit of next after the latest stored version.
+// commitOf returns the commit of next after the latest stored version.
 func commitOf(latest, next store.Stored) store.Commit {
 	return store.Commit{Manifest: next.Manifest, Snapshot: next.Snapshot, Delta: store.Diff(latest.Snapshot, next.Snapshot)}
 }
 
-// updateOf is the link from prev to next.
+// updateOf returns the link from prev to next.
 func updateOf(prev, next store.Stored) store.Update {
 	return store.Update{Manifest: next.Manifest, Delta: store.Diff(prev.Snapshot, next.Snapshot)}
 }
 
-// history is n versions of epoch 1, each with a few changes.
+// history returns n versions of epoch 1, each with a few changes.
 func history(n int) []store.Stored {
 	var versions []store.Stored
 	var last store.Stored

@@ -83,7 +83,7 @@ func (f *Fleet) ask(ctx context.Context, subject string, q proto.Message, quiet 
 	}
 }
 
-// nextWithin is the next message; nil if none comes within d.
+// nextWithin returns the next message; nil if none comes within d.
 func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*nats.Msg, error) {
 	quiet, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -148,7 +148,7 @@ type single struct{ *reportv1.WatcherReport }
 
 func (single) GetMore() bool { return false }
 
-// all says whether everybody has answered, whole.
+// all reports whether everybody has answered, whole.
 func (g *gathered) all() bool {
 	for name := range g.peers {
 		if g.answers[name] == nil {

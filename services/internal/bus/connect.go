@@ -77,7 +77,7 @@ func Connect(o ConnectOptions) (*Conn, error) {
 	return nc, nil
 }
 
-// CheckURL says what is wrong with the URL of ConnectOptions, which no waiting
+// CheckURL returns what is wrong with the URL of ConnectOptions, which no waiting
 // makes right.
 func CheckURL(urls string) error {
 	if !strings.Contains(urls, "://") {
@@ -95,7 +95,7 @@ func CheckURL(urls string) error {
 	return nil
 }
 
-// ConnectWait is Connect, tried until it succeeds or ctx is done.
+// ConnectWait returns Connect, tried until it succeeds or ctx is done.
 func ConnectWait(ctx context.Context, o ConnectOptions) (nc *Conn, err error) {
 	if err := CheckURL(o.URL); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func ConnectWait(ctx context.Context, o ConnectOptions) (nc *Conn, err error) {
 // ErrNotConnected says that there is no connection to the bus now.
 var ErrNotConnected = errors.New("no connection to the bus")
 
-// Ready says why a connection is of no use now, or not of all the use that it
+// Ready returns why a connection is of no use now, or not of all the use that it
 // should be; nil if it is.
 func Ready(nc *Conn) error {
 	if !nc.IsConnected() {

@@ -120,7 +120,7 @@ func withLeastAge(t *testing.T, c jetstream.StreamConfig) string {
 	return streamDir(dir)
 }
 
-// streamDir is where the server on dir keeps the stream of the test.
+// streamDir returns where the server on dir keeps the stream of the test.
 func streamDir(dir string) string {
 	return filepath.Join(dir, streamsDir, server.JetStreamStoreDir, server.DEFAULT_GLOBAL_ACCOUNT, "streams", "OLD")
 }

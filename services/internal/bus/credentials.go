@@ -12,10 +12,10 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// fromFile says whether URL is a bus file.
+// fromFile reports whether URL is a bus file.
 func (o ConnectOptions) fromFile() bool { return !strings.Contains(o.URL, "://") }
 
-// where is the bus, for people.
+// where returns the bus, for people.
 func (o ConnectOptions) where() string {
 	if o.Server != nil {
 		return "this process"
@@ -73,7 +73,7 @@ func (o ConnectOptions) credentials() ([]nats.Option, error) {
 	return nil, nil
 }
 
-// secure is TLS. Files are read anew for each connection.
+// secure returns TLS. Files are read anew for each connection.
 func (o ConnectOptions) secure() ([]nats.Option, error) {
 	if (o.CertFile == "") != (o.KeyFile == "") {
 		return nil, errors.New("TLS of the bus: a certificate and its key belong together; give both")
@@ -109,7 +109,7 @@ func (o ConnectOptions) secure() ([]nats.Option, error) {
 	return []nats.Option{option}, option(&nats.Options{}) // what is wrong now is said without a server
 }
 
-// Verify says what is wrong with the files that the options name. It connects
+// Verify returns what is wrong with the files that the options name. It connects
 // to nothing.
 func (o ConnectOptions) Verify() error {
 	var file, creds error
@@ -124,7 +124,7 @@ func (o ConnectOptions) Verify() error {
 	return errors.Join(file, given, creds, secure)
 }
 
-// checkCreds says what is wrong with a file as nsc writes it.
+// checkCreds returns what is wrong with a file as nsc writes it.
 func checkCreds(path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -139,7 +139,7 @@ func checkCreds(path string) error {
 	return nil
 }
 
-// advise says what to do about an error of connecting that everybody meets.
+// advise returns what to do about an error of connecting that everybody meets.
 func (o ConnectOptions) advise(err error) error {
 	var authority x509.UnknownAuthorityError
 	var names x509.HostnameError
@@ -171,13 +171,13 @@ func (o ConnectOptions) advise(err error) error {
 	return err
 }
 
-// isAuth says whether an error is a server's word on who connects.
+// isAuth reports whether an error is a server's word on who connects.
 func isAuth(err error) bool {
 	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthRevoked) ||
 		errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAccountAuthExpired)
 }
 
-// user is who connects, for people.
+// user returns who connects, for people.
 func (o ConnectOptions) user() string {
 	switch {
 	case o.Server != nil, o.fromFile():
@@ -210,7 +210,7 @@ func readToken(path string) (string, error) {
 	return t, nil
 }
 
-// readNkey is the public key, by which a server knows its user, of a seed.
+// readNkey returns the public key, by which a server knows its user, of a seed.
 func readNkey(path string) (string, error) {
 	pair, err := nkeyPair(path)
 	if err != nil {

@@ -30,7 +30,7 @@ func NewFleet(nc *Conn, domain string, log *slog.Logger) *Fleet {
 	return &Fleet{nc: nc, prefix: fleetPrefix(domain), log: log}
 }
 
-// Tick says where the head is; the leader does, once a second.
+// Tick returns where the head is; the leader does, once a second.
 func (f *Fleet) Tick(_ context.Context, t *reportv1.Tick) error {
 	return f.publish(tickSubject, t)
 }

@@ -72,12 +72,12 @@ func NewLease(nc *Conn, o LeaseOptions) (*Lease, error) {
 	}, nil
 }
 
-// leaseSubject is where the lease of the builders of a mesh lies.
+// leaseSubject returns where the lease of the builders of a mesh lies.
 func leaseSubject(domain string) string {
 	return "$KV." + leaseBucket + ".builder." + events.Token(domain)
 }
 
-// leasePermissions are the subjects that a client must be allowed to publish to
+// leasePermissions returns the subjects that a client must be allowed to publish to
 // for EnsureLeases and a Lease, beside listening to its inbox and to the lease.
 func leasePermissions(domain string) []string {
 	subject := leaseSubject(domain)
@@ -86,7 +86,7 @@ func leasePermissions(domain string) []string {
 	}
 }
 
-// LeaseConfig is how the stream under the bucket of the leases is made.
+// LeaseConfig returns how the stream under the bucket of the leases is made.
 func LeaseConfig(replicas int) StreamConfig {
 	return jetstream.StreamConfig{
 		Name:                   leaseStream,

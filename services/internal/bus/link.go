@@ -26,7 +26,7 @@ type link struct {
 	said map[string]bool // what was logged of them
 }
 
-// nats is the link in the library's words.
+// nats returns the link in the library's words.
 func (l *link) nats() (urls string, opts []nats.Option, err error) {
 	o := l.o
 	opts = []nats.Option{
@@ -75,7 +75,7 @@ func (l *link) nats() (urls string, opts []nats.Option, err error) {
 	return o.URL, append(append(opts, credentials...), secure...), err
 }
 
-// inbox is where the connection gets its answers.
+// inbox returns where the connection gets its answers.
 func (o ConnectOptions) inbox() string {
 	if o.Role == (Role{}) {
 		return inboxPrefix + events.Token(o.Name)
@@ -148,7 +148,7 @@ func (l *link) onAttempt(err error) {
 	}
 }
 
-// failure is why the last attempt to connect again failed; nil if it did not.
+// failure returns why the last attempt to connect again failed; nil if it did not.
 func (l *link) failure() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -58,7 +58,7 @@ func shareDir(dir string) (io.Closer, error) {
 	return f, nil
 }
 
-// Running says whether a process has the data directory.
+// Running reports whether a process has the data directory.
 func Running(dir string) (bool, error) {
 	lock, err := shareDir(dir)
 	if errors.Is(err, ErrInUse) {
@@ -70,7 +70,7 @@ func Running(dir string) (bool, error) {
 	return false, lock.Close()
 }
 
-// lockError says why the lock file of dir was not to be had.
+// lockError returns why the lock file of dir was not to be had.
 func lockError(dir string, f *os.File, err error) error {
 	if !errors.Is(err, syscall.EWOULDBLOCK) {
 		return fmt.Errorf("lock %s: %w", f.Name(), err)

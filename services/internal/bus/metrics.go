@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// ConnMetrics are metrics of one connection; role is what it is for, "builder"
+// ConnMetrics returns metrics of one connection; role is what it is for, "builder"
 // for example.
 func ConnMetrics(role string, nc *Conn) []prometheus.Collector {
 	labels := prometheus.Labels{"connection": role}

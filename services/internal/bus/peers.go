@@ -74,7 +74,7 @@ func (p *Peers) hear(name string, last bool, now time.Time) {
 	p.heard[name] = now
 }
 
-// List is who reports, sorted by name; nil until everybody had the time to.
+// List returns who reports, sorted by name; nil until everybody had the time to.
 func (p *Peers) List() []*reportv1.Peer { return p.list(time.Now()) }
 
 func (p *Peers) list(now time.Time) []*reportv1.Peer {

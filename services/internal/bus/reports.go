@@ -83,7 +83,7 @@ func (r *Reporter) Changed() {
 	}
 }
 
-// Urgent is Changed by something that must not wait for its turn.
+// Urgent returns Changed by something that must not wait for its turn.
 func (r *Reporter) Urgent() {
 	select {
 	case r.urgent <- struct{}{}:
@@ -140,7 +140,7 @@ func (r *Reporter) say(h nats.Header) {
 	}
 }
 
-// role is what the process is.
+// role returns what the process is.
 func (r *Reporter) role() string {
 	role, _, _ := strings.Cut(r.name, ".")
 	return role
@@ -204,7 +204,7 @@ func builderParts(m *reportv1.BuilderReport, peers []*reportv1.Peer, summary boo
 	return parts
 }
 
-// without is m less some fields; what is in the others is shared with m.
+// without returns m less some fields; what is in the others is shared with m.
 func without[M proto.Message](m M, fields ...protoreflect.Name) M {
 	rest := m.ProtoReflect().New()
 	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -216,7 +216,7 @@ func without[M proto.Message](m M, fields ...protoreflect.Name) M {
 	return rest.Interface().(M)
 }
 
-// fitting is how many of ms, at least one, fit into a message of that size.
+// fitting returns how many of ms, at least one, fit into a message of that size.
 func fitting[M proto.Message](ms []M, size int) int {
 	room := size
 	for i, m := range ms {

@@ -22,25 +22,25 @@ const (
 	operatorRole roleKind = "operator"
 )
 
-// Watcher is the role of the watchers of a shard.
+// Watcher returns the role of the watchers of a shard.
 func Watcher(s ident.Shard) Role { return Role{kind: watcherRole, shard: s} }
 
-// Watchers is the role of a process that watches all instances of a source, as
+// Watchers returns the role of a process that watches all instances of a source, as
 // they come and go. Each of its connections has the role of one, Watcher.
 func Watchers(source string) Role {
 	return Role{kind: watcherRole, shard: ident.Shard{Source: source}}
 }
 
-// Builder is the role of builders.
+// Builder returns the role of builders.
 func Builder() Role { return Role{kind: builderRole} }
 
-// Frontend is the role of frontends.
+// Frontend returns the role of frontends.
 func Frontend() Role { return Role{kind: frontendRole} }
 
-// Operator is the role of the command line.
+// Operator returns the role of the command line.
 func Operator() Role { return Role{kind: operatorRole} }
 
-// String is the role's name, as a token: of its user, and of files.
+// String returns the role's name, as a token: of its user, and of files.
 func (r Role) String() string {
 	switch {
 	case r.kind == watcherRole && r.shard.Instance == "":
@@ -51,11 +51,11 @@ func (r Role) String() string {
 	return string(r.kind)
 }
 
-// Shard is that of a watcher, without an instance that of Watchers; ok is false
+// Shard returns that of a watcher, without an instance that of Watchers; ok is false
 // for other roles.
 func (r Role) Shard() (s ident.Shard, ok bool) { return r.shard, r.kind == watcherRole }
 
-// shardTokens is the shard of a watcher as tokens, or as wildcards.
+// shardTokens returns the shard of a watcher as tokens, or as wildcards.
 func (r Role) shardTokens() string {
 	if r.shard.Instance == "" {
 		return events.Token(r.shard.Source) + "." + anyToken
@@ -63,7 +63,7 @@ func (r Role) shardTokens() string {
 	return shardTokens(r.shard)
 }
 
-// inboxes is the subject under which the role's processes get their answers.
+// inboxes returns the subject under which the role's processes get their answers.
 // All of a role may share a user, so it is of the role, and known beforehand.
 func (r Role) inboxes() string {
 	if r.kind == watcherRole {
@@ -79,7 +79,7 @@ type Permissions struct {
 	Answers bool
 }
 
-// Permissions are those of the role for what this package does: the talk of the
+// Permissions returns those of the role for what this package does: the talk of the
 // fleet, and the lease. Log and version chain know their own.
 func (r Role) Permissions(domain string) Permissions {
 	prefix := fleetPrefix(domain)

@@ -124,7 +124,7 @@ func splitListen(addr string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// URL is where the server listens; empty if it does not.
+// URL returns where the server listens; empty if it does not.
 func (s *Server) URL() string { return s.url }
 
 // Token opens the server.

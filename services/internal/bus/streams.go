@@ -65,7 +65,7 @@ func CompareStreams(ctx context.Context, nc *Conn, wanted ...StreamConfig) ([]St
 // free are the settings that are their operator's own business.
 var free = []string{"name", "description", "metadata", "placement", "first_seq", "consumer_limits", "compression", "mirror_direct"}
 
-// differences are the settings that are not as wanted, by their names in JSON.
+// differences returns the settings that are not as wanted, by their names in JSON.
 func differences(is, wants jetstream.StreamConfig) ([]Difference, error) {
 	a, err := settings(is)
 	if err != nil {
@@ -86,7 +86,7 @@ func differences(is, wants jetstream.StreamConfig) ([]Difference, error) {
 	return found, nil
 }
 
-// settings are those of a stream that are set; 0 and -1 are not.
+// settings returns those of a stream that are set; 0 and -1 are not.
 func settings(c jetstream.StreamConfig) (map[string]any, error) {
 	b, err := json.Marshal(c)
 	if err != nil {

@@ -133,7 +133,7 @@ func (a *authority) ensure(path string, template *x509.Certificate, now time.Tim
 	return []File{{path + certSuffix, state}, {path + keySuffix, keyState}}, nil
 }
 
-// still says whether a certificate is what is wanted.
+// still reports whether a certificate is what is wanted.
 func still(c, wanted *x509.Certificate, now time.Time) bool {
 	ips := slices.EqualFunc(c.IPAddresses, wanted.IPAddresses, func(a, b net.IP) bool { return a.Equal(b) })
 	return ips && slices.Equal(c.DNSNames, wanted.DNSNames) && now.Add(renewEarly).Before(c.NotAfter)

@@ -15,7 +15,7 @@ import (
 	"meshlog.dev/store/natsfeed"
 )
 
-// Permissions are all that a role needs on the bus of the mesh called domain.
+// Permissions returns all that a role needs on the bus of the mesh called domain.
 func Permissions(r bus.Role, domain string) bus.Permissions {
 	log, chain := natslog.Options{Domain: domain}, natsfeed.Options{Domain: domain}
 	p := r.Permissions(domain)

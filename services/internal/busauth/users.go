@@ -19,7 +19,7 @@ import (
 // ConfigName is the name of the file that the servers include.
 const ConfigName = "auth.conf"
 
-// KeyName is the name of the file with the key of a role's user.
+// KeyName returns the name of the file with the key of a role's user.
 func KeyName(r bus.Role) string { return r.String() + ".nk" }
 
 // File is what became of a file.
@@ -120,7 +120,7 @@ func newKey(path string) error {
 // has changed the rest.
 const sumMark = "# sha256 of what follows: "
 
-// config is what the servers include. users are the public keys of the roles.
+// config returns what the servers include. users are the public keys of the roles.
 func config(domain string, roles []bus.Role, users []string) []byte {
 	var b bytes.Buffer
 	b.WriteString("authorization {\n  users: [\n")

@@ -30,13 +30,13 @@ func From(run []*store.Manifest, have ident.Position, root ident.Hash) int {
 	return -1
 }
 
-// Follows says whether next was made from the content of m.
+// Follows reports whether next was made from the content of m.
 func Follows(m, next *store.Manifest) bool {
 	v, r := store.PreviousOf(next)
 	return v == store.VersionOf(m.GetVersion()) && r == store.RootOf(m)
 }
 
-// Mismatch says whether head and what a follower has cannot both be right: the
+// Mismatch reports whether head and what a follower has cannot both be right: the
 // error is nil or a *store.MismatchError.
 func Mismatch(head store.Head, have ident.Position, root ident.Hash) error {
 	v, r := head.Version(), store.RootOf(head.Manifest)
@@ -53,7 +53,7 @@ type Judge struct {
 	root    ident.Hash
 }
 
-// Ahead says whether head is a version to go to. The error is a
+// Ahead reports whether head is a version to go to. The error is a
 // *store.MismatchError, the first time.
 func (j *Judge) Ahead(head store.Head, have ident.Position, root ident.Hash) (bool, error) {
 	err := Mismatch(head, have, root)
