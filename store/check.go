@@ -10,7 +10,7 @@ import (
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
-// CheckManifest returns what keeps m from being a manifest.
+// CheckManifest returns an error unless m is a valid manifest.
 func CheckManifest(m *Manifest) error {
 	v, prev := VersionOf(m.GetVersion()), VersionOf(m.GetPrevious())
 	if v.IsZero() {
@@ -43,17 +43,16 @@ func checkRefs(c *snapshotv1.Checkpoint) error {
 	return nil
 }
 
-// Check returns what keeps d from being a Delta: rows out of order, or a key that
-// comes twice.
+// Check returns an error if rows of d are out of order, or a key occurs twice.
 func (d Delta) Check() error {
 	for i := 1; i < len(d.Put); i++ {
 		if d.Put[i-1].Key >= d.Put[i].Key {
-			return fmt.Errorf("delta: put[%d]: %q must come before %q, and once", i, d.Put[i].Key, d.Put[i-1].Key)
+			return fmt.Errorf("delta: put[%d]: %q must come before %q, and only once", i, d.Put[i].Key, d.Put[i-1].Key)
 		}
 	}
 	for i := 1; i < len(d.Remove); i++ {
 		if d.Remove[i-1] >= d.Remove[i] {
-			return fmt.Errorf("delta: remove[%d]: %q must come before %q, and once", i, d.Remove[i], d.Remove[i-1])
+			return fmt.Errorf("delta: remove[%d]: %q must come before %q, and only once", i, d.Remove[i], d.Remove[i-1])
 		}
 	}
 	put := d.Put
@@ -93,7 +92,7 @@ func (d Delta) leads(from, to *Snapshot) bool {
 	return true
 }
 
-// Check returns what keeps u from being published.
+// Check returns an error unless u can be published.
 func (u Update) Check() error {
 	if err := CheckManifest(u.Manifest); err != nil {
 		return err
@@ -104,8 +103,8 @@ func (u Update) Check() error {
 	return nil
 }
 
-// Check returns what keeps c from being committed after latest, the newest version
-// so far (zero for none). Stores ask it before they write.
+// Check returns an error unless c can be committed after latest, the newest
+// version so far (zero for none). Stores call it before they write.
 func (c Commit) Check(latest Stored) error {
 	if err := CheckManifest(c.Manifest); err != nil {
 		return err

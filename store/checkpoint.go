@@ -14,29 +14,28 @@ import (
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
-// chunkSize is how many bytes of keys and values are one chunk. What is
-// larger is split: the whole into its 64 parts, such a part into its 64
-// buckets; a bucket is never split. So chunks depend on the content alone, and
-// equal parts of two contents are one blob.
+// chunkSize is how many bytes of keys and values fit into one chunk. A larger
+// content is split into its 64 nodes, and a larger node into its 64 buckets; a
+// bucket is never split. So chunks depend on the content alone, and equal parts
+// of two contents are one blob.
 const chunkSize = 1 << 20
 
-// readsAtOnce is how many chunks are read at the same time: a cold start waits
-// for them, and each is a round trip.
+// readsAtOnce is how many chunks ReadRows reads at the same time: a cold start
+// waits for them, and each costs a round trip.
 const readsAtOnce = 8
 
-// CheckpointWriter writes snapshots as chunks into blobs. It remembers the
-// last one that it wrote: of the next, only what is not shared with it is
-// encoded and put. The zero CheckpointWriter is ready; one goroutine uses it.
+// CheckpointWriter writes snapshots as chunks into blobs. It remembers the last
+// one, and of the next it writes only the chunks that the two do not share. The
+// zero CheckpointWriter is ready; one goroutine uses it.
 //
-// It takes for granted that what it put is still there. With other blobs, or
-// ones that may have lost something (the connection to the chain was renewed),
-// begin with a new one.
+// It assumes that its chunks still exist. Use a new CheckpointWriter with other
+// blobs, or if blobs may be lost (the connection to the chain was renewed).
 type CheckpointWriter struct {
-	refs map[any]*snapshotv1.ChunkRef // of the last one, by the *Snapshot, *mid or *bucket that is the chunk
+	refs map[any]*snapshotv1.ChunkRef // of the last snapshot, by the *Snapshot, *mid or *bucket of the chunk
 }
 
-// Write puts the chunks of s, which is the content at v, and returns once they
-// are durable. After an error some of them may be there; they do no harm.
+// Write puts the chunks of s, the content at v, and returns when they are
+// durable. After an error some of them may exist; they do no harm.
 func (w *CheckpointWriter) Write(ctx context.Context, blobs Blobs, s *Snapshot, v ident.Position) (*snapshotv1.Checkpoint, error) {
 	c := &snapshotv1.Checkpoint{Rows: uint64(s.Len()), Version: VersionProto(v)}
 	refs := make(map[any]*snapshotv1.ChunkRef)
@@ -55,13 +54,13 @@ func (w *CheckpointWriter) Write(ctx context.Context, blobs Blobs, s *Snapshot, 
 	return c, nil
 }
 
-// part is what becomes one chunk: a node of the tree, by identity, and its rows.
+// part is the content of one chunk: a node of the tree, by identity, and its rows.
 type part struct {
 	node any
 	rows iter.Seq[Row]
 }
 
-// chunksOf cuts s, in the order of its rows.
+// chunksOf splits s into chunks, in the order of its rows.
 func chunksOf(s *Snapshot) []part {
 	if s == nil {
 		return nil
@@ -100,10 +99,9 @@ func putChunk(ctx context.Context, blobs Blobs, seq iter.Seq[Row]) (*snapshotv1.
 	return &snapshotv1.ChunkRef{Hash: h[:], Size: uint64(len(b))}, nil
 }
 
-// ReadCheckpoint reads the content that c lists: ErrNotFound if a chunk is
-// gone, ErrCorrupt if the chunks are not what c says. That the chunks are
-// whole is GetBlob's promise; that they are the right ones is for the caller
-// to see, by the root.
+// ReadCheckpoint reads the content that c lists. The error is ErrNotFound if a
+// chunk is missing, and ErrCorrupt if the chunks do not fit c. GetBlob checks
+// that each chunk is whole; the caller compares the root of the content.
 func ReadCheckpoint(ctx context.Context, blobs Blobs, c *snapshotv1.Checkpoint) (*Snapshot, error) {
 	rows, err := ReadRows(ctx, blobs, c)
 	if err != nil {
@@ -112,9 +110,8 @@ func ReadCheckpoint(ctx context.Context, blobs Blobs, c *snapshotv1.Checkpoint) 
 	return (*Snapshot)(nil).With(Delta{Put: rows}), nil
 }
 
-// WriteRows puts any rows, sorted by key, in the chunks that a Snapshot of them
-// would have. Who does it again and again keeps a Snapshot and a
-// CheckpointWriter instead.
+// WriteRows puts rows, sorted by key, in the chunks of a Snapshot with these
+// rows. A caller that writes repeatedly uses a Snapshot and a CheckpointWriter.
 func WriteRows(ctx context.Context, blobs Blobs, rows []Row, v ident.Position) (*snapshotv1.Checkpoint, error) {
 	d := Delta{Put: rows}
 	if err := d.Check(); err != nil {
@@ -123,8 +120,8 @@ func WriteRows(ctx context.Context, blobs Blobs, rows []Row, v ident.Position) (
 	return new(CheckpointWriter).Write(ctx, blobs, (*Snapshot)(nil).With(d), v)
 }
 
-// ReadRows returns ReadCheckpoint for those who want no Snapshot: the rows, sorted by
-// key.
+// ReadRows is ReadCheckpoint for callers that need no Snapshot. It returns the
+// rows, sorted by key.
 func ReadRows(ctx context.Context, blobs Blobs, c *snapshotv1.Checkpoint) ([]Row, error) {
 	chunks := make([][]Row, len(c.GetChunks()))
 	read := func(ctx context.Context, i int) (err error) {
@@ -133,7 +130,7 @@ func ReadRows(ctx context.Context, blobs Blobs, c *snapshotv1.Checkpoint) ([]Row
 		}
 		return nil
 	}
-	if len(chunks) == 1 { // by the caller itself: a small content needs no other goroutine
+	if len(chunks) == 1 { // without another goroutine
 		if err := read(ctx, 0); err != nil {
 			return nil, err
 		}

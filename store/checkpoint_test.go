@@ -17,7 +17,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// blobs is store.Blobs in its smallest form; it counts what is put.
+// blobs is a minimal store.Blobs that counts puts.
 type blobs struct {
 	kept map[ident.Hash][]byte
 	puts int
@@ -98,7 +98,7 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// What did not change is neither encoded nor put again.
+// A CheckpointWriter neither encodes nor puts unchanged chunks again.
 func TestCheckpointWriterReuses(t *testing.T) {
 	rows := make(map[string]string)
 	for i := range 2000 {

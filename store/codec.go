@@ -9,7 +9,7 @@ import (
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
-// HashFrom reads a hash from the wire; no bytes are the zero Hash.
+// HashFrom decodes a hash; no bytes are the zero Hash.
 func HashFrom(b []byte) (ident.Hash, error) {
 	switch len(b) {
 	case 0:
@@ -20,8 +20,7 @@ func HashFrom(b []byte) (ident.Hash, error) {
 	return ident.Hash{}, fmt.Errorf("hash of %d bytes, want %d", len(b), len(ident.Hash{}))
 }
 
-// RootOf returns the root that a manifest names; the zero Hash where it names none
-// that can be read.
+// RootOf returns the root in a manifest, the zero Hash if it has no valid one.
 func RootOf(m *Manifest) ident.Hash {
 	h, _ := HashFrom(m.GetRoot())
 	return h
@@ -33,12 +32,12 @@ func PreviousOf(m *Manifest) (ident.Position, ident.Hash) {
 	return VersionOf(m.GetPrevious()), h
 }
 
-// marshal makes the same bytes of the same message.
+// marshal encodes equal messages as equal bytes.
 func marshal(m proto.Message) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
 }
 
-// EncodeManifest writes m; equal manifests give equal bytes.
+// EncodeManifest encodes m; equal manifests give equal bytes.
 func EncodeManifest(m *Manifest) ([]byte, error) {
 	if err := CheckManifest(m); err != nil {
 		return nil, err
@@ -46,7 +45,7 @@ func EncodeManifest(m *Manifest) ([]byte, error) {
 	return marshal(m)
 }
 
-// DecodeManifest reads what EncodeManifest wrote. It keeps nothing of b.
+// DecodeManifest is the reverse of EncodeManifest. It keeps no reference to b.
 func DecodeManifest(b []byte) (*Manifest, error) {
 	m := new(Manifest)
 	if err := proto.Unmarshal(b, m); err != nil {
@@ -55,7 +54,7 @@ func DecodeManifest(b []byte) (*Manifest, error) {
 	return m, CheckManifest(m)
 }
 
-// EncodeDelta writes d; equal deltas give equal bytes.
+// EncodeDelta encodes d; equal deltas give equal bytes.
 func EncodeDelta(d Delta) ([]byte, error) {
 	p, err := deltaProto(d)
 	if err != nil {
@@ -64,7 +63,7 @@ func EncodeDelta(d Delta) ([]byte, error) {
 	return marshal(p)
 }
 
-// DecodeDelta reads what EncodeDelta wrote. It keeps nothing of b.
+// DecodeDelta is the reverse of EncodeDelta. It keeps no reference to b.
 func DecodeDelta(b []byte) (Delta, error) {
 	p := new(snapshotv1.Delta)
 	if err := proto.Unmarshal(b, p); err != nil {
@@ -73,8 +72,8 @@ func DecodeDelta(b []byte) (Delta, error) {
 	return deltaOf(p)
 }
 
-// EncodeUpdate writes u whole, or, where blob is not zero, with the name of
-// the blob that holds its encoded delta. Equal updates give equal bytes.
+// EncodeUpdate encodes u. If blob is not zero, it encodes the hash of the blob
+// with the delta instead of the delta. Equal updates give equal bytes.
 func EncodeUpdate(u Update, blob ident.Hash) ([]byte, error) {
 	if err := CheckManifest(u.Manifest); err != nil {
 		return nil, err
@@ -92,8 +91,8 @@ func EncodeUpdate(u Update, blob ident.Hash) ([]byte, error) {
 	return marshal(p)
 }
 
-// DecodeUpdate reads what EncodeUpdate wrote. Where blob is not zero, the
-// delta is empty and that blob is the encoded one. It keeps nothing of b.
+// DecodeUpdate is the reverse of EncodeUpdate. If blob is not zero, the delta is
+// empty and the blob holds it. DecodeUpdate keeps no reference to b.
 func DecodeUpdate(b []byte) (u Update, blob ident.Hash, err error) {
 	p := new(snapshotv1.Update)
 	if err := proto.Unmarshal(b, p); err != nil {
@@ -104,7 +103,7 @@ func DecodeUpdate(b []byte) (u Update, blob ident.Hash, err error) {
 	}
 	v := VersionOf(p.GetManifest().GetVersion())
 	if p.Delta != nil && len(p.DeltaBlob) > 0 {
-		return Update{}, ident.Hash{}, fmt.Errorf("update %s: delta_blob: there is a delta too", v)
+		return Update{}, ident.Hash{}, fmt.Errorf("update %s: delta_blob: must be absent beside a delta", v)
 	}
 	if blob, err = HashFrom(p.GetDeltaBlob()); err != nil {
 		return Update{}, ident.Hash{}, fmt.Errorf("update %s: delta_blob: %w", v, err)
@@ -119,8 +118,8 @@ func DecodeUpdate(b []byte) (u Update, blob ident.Hash, err error) {
 	return Update{Manifest: p.Manifest, Delta: d}, blob, nil
 }
 
-// EncodeCheckpoint writes c; equal checkpoints give equal bytes. A checkpoint
-// that is a blob itself, such as the base of a segment, is kept so.
+// EncodeCheckpoint encodes c, for a checkpoint that is a blob itself, such as the
+// base of a segment. Equal checkpoints give equal bytes.
 func EncodeCheckpoint(c *snapshotv1.Checkpoint) ([]byte, error) {
 	if err := checkRefs(c); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
@@ -128,7 +127,7 @@ func EncodeCheckpoint(c *snapshotv1.Checkpoint) ([]byte, error) {
 	return marshal(c)
 }
 
-// DecodeCheckpoint reads what EncodeCheckpoint wrote. It keeps nothing of b.
+// DecodeCheckpoint is the reverse of EncodeCheckpoint. It keeps no reference to b.
 func DecodeCheckpoint(b []byte) (*snapshotv1.Checkpoint, error) {
 	c := new(snapshotv1.Checkpoint)
 	if err := proto.Unmarshal(b, c); err != nil {

@@ -19,7 +19,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// exampleManifest returns the one that the README prints.
+// exampleManifest returns the manifest that the README prints.
 func exampleManifest() *store.Manifest {
 	s := build(map[string]string{"v/file/demo/Resource/shop/reviews": "the value"})
 	root, was, record := s.Root(), ident.Hash{}, ident.HashOf([]byte("a record"))
@@ -71,7 +71,7 @@ func TestUpdateRoundTrip(t *testing.T) {
 	}
 }
 
-// The bytes of given rows never change: they are the names of blobs.
+// Encodings never change, because blobs are named by their hashes.
 func TestDeltaBytesAreFixed(t *testing.T) {
 	const want = "0a060a0161120131" + "0a030a0162" + "120163"
 	b, err := store.EncodeDelta(store.Delta{Put: []store.Row{{Key: "a", Value: []byte("1")}, {Key: "b"}}, Remove: []string{"c"}})
@@ -106,7 +106,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"nothing", nil, "version: is missing"},
 		{"no manifest", update(func(u *snapshotv1.Update) { u.Manifest = nil }), "version: is missing"},
 		{"no delta", update(func(u *snapshotv1.Update) { u.Delta = nil }), "delta: is missing"},
-		{"two deltas", update(func(u *snapshotv1.Update) { u.DeltaBlob = make([]byte, 32) }), "delta_blob: there is a delta too"},
+		{"two deltas", update(func(u *snapshotv1.Update) { u.DeltaBlob = make([]byte, 32) }), "delta_blob: must be absent beside a delta"},
 		{"a short blob name", update(func(u *snapshotv1.Update) { u.Delta, u.DeltaBlob = nil, []byte("short") }), "delta_blob: hash of 5 bytes"},
 		{"no root", update(func(u *snapshotv1.Update) { u.Manifest.Root = nil }), "root: has 0 bytes"},
 		{"a short previous root", update(func(u *snapshotv1.Update) { u.Manifest.PreviousRoot = []byte{1} }), "previous_root: hash of 1 bytes"},

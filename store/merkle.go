@@ -14,7 +14,7 @@ const (
 	fanOut     = 1 << fanOutBits
 )
 
-// First bytes of what is hashed, so that no leaf can pass for a node.
+// First bytes of the hashed input, so that no leaf has the hash of a node.
 const (
 	leafTag   = 0
 	bucketTag = 1
@@ -22,16 +22,16 @@ const (
 	rootTag   = 3
 )
 
-// slotOf returns where a key lives. It goes by SHA-256 so that nobody can choose
-// names that crowd one bucket.
+// slotOf returns the node and the bucket of a key. It uses SHA-256, so that chosen
+// names cannot crowd one bucket.
 func slotOf(key string) (mid, bucket int) {
 	sum := sha256.Sum256([]byte(key))
 	slot := binary.BigEndian.Uint16(sum[:])
 	return int(slot >> (16 - fanOutBits)), int(slot>>(16-2*fanOutBits)) & (fanOut - 1)
 }
 
-// leafHash covers a row: the hash of the value has a fixed length, so no other
-// key and value give the same bytes.
+// leafHash returns the hash of a row. The hash of the value has a fixed length, so
+// no other key and value give the same input.
 func leafHash(key string, value []byte) ident.Hash {
 	sum := sha256.Sum256(value)
 	b := make([]byte, 0, 256)
@@ -41,7 +41,7 @@ func leafHash(key string, value []byte) ident.Hash {
 	return ident.HashOf(b)
 }
 
-// bucketHash covers the leaves of a bucket, in the order of their keys; the
+// bucketHash returns the hash of a bucket's leaves, in the order of their keys; an
 // empty bucket has the zero Hash.
 func bucketHash(leaves []*leaf) ident.Hash {
 	if len(leaves) == 0 {
@@ -55,8 +55,8 @@ func bucketHash(leaves []*leaf) ident.Hash {
 	return ident.HashOf(b)
 }
 
-// nodeHash covers the children of a node, the empty ones with the zero Hash. A
-// node without children is not there and has the zero Hash itself.
+// nodeHash returns the hash of a node's children; an empty child has the zero
+// Hash. A node without children does not exist and has the zero Hash itself.
 func nodeHash(tag byte, child func(i int) ident.Hash) ident.Hash {
 	var b [1 + fanOut*sha256.Size]byte
 	b[0] = tag

@@ -2,17 +2,17 @@ package store
 
 import "time"
 
-// Retention says which versions a store keeps. The latest is always kept.
+// Retention selects the versions that a store keeps. It always keeps the latest.
 type Retention struct {
-	// Versions is how many, the latest included; 0: any number.
+	// Versions is the number of versions, the latest included; 0: any number.
 	Versions int
-	// Age is how far behind the latest a version may lie, by the times of
-	// their records; 0: any age.
+	// Age is the largest distance to the latest version, by the times of their
+	// records; 0: any age.
 	Age time.Duration
 }
 
-// Keeps reports whether a version is kept when so many newer ones are there, and
-// its record is so far behind that of the latest.
+// Keeps reports whether r keeps a version with this number of newer versions,
+// whose record is this much older than the record of the latest one.
 func (r Retention) Keeps(newer int, behind time.Duration) bool {
 	switch {
 	case newer == 0:

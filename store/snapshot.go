@@ -11,11 +11,10 @@ import (
 )
 
 // Snapshot is an immutable set of rows with a Merkle root over 4096 buckets of
-// keys. A change makes a new one that shares what did not change; it costs
+// keys. A change makes a new Snapshot that shares all unchanged parts; it costs
 // O(rows changed), the root included. The nil *Snapshot is the empty one.
 //
-// Values are shared with the caller, in both directions: nobody may write to
-// them.
+// Snapshots share values with their callers: neither side may write to them.
 type Snapshot struct {
 	mids [fanOut]*mid
 	len  int
@@ -23,7 +22,7 @@ type Snapshot struct {
 	root ident.Hash
 }
 
-// mid is a node between the root and the buckets; never without a row.
+// mid is a node between the root and the buckets; it has at least one row.
 type mid struct {
 	buckets [fanOut]*bucket
 	len     int
@@ -31,7 +30,7 @@ type mid struct {
 	hash    ident.Hash
 }
 
-// bucket holds rows sorted by key; never without one.
+// bucket holds rows sorted by key, at least one.
 type bucket struct {
 	leaves []*leaf
 	size   int
@@ -51,8 +50,8 @@ type change struct {
 	row         Row
 }
 
-// With returns s after d. Removing what is not there changes nothing, nor does
-// putting what is there; where nothing changes, the result is s itself.
+// With returns s with d applied. To remove a missing row, or to put an equal one,
+// changes nothing; if d changes nothing, the result is s itself.
 func (s *Snapshot) With(d Delta) *Snapshot {
 	changes := changesOf(d)
 	next := new(Snapshot)
@@ -98,7 +97,7 @@ func changesOf(d Delta) []change {
 	return changes
 }
 
-// chunkBy yields the runs of s whose members are all the same to the first.
+// chunkBy yields the runs of s whose members equal the first of the run.
 func chunkBy[E any](s []E, same func(a, b E) bool) iter.Seq[[]E] {
 	return func(yield func([]E) bool) {
 		for len(s) > 0 {
@@ -151,7 +150,7 @@ func (b *bucket) with(changes []change) *bucket {
 	changed := false
 	for i, c := range changes {
 		if i+1 < len(changes) && changes[i+1].row.Key == c.row.Key {
-			continue // the last one counts
+			continue // the last change of a key counts
 		}
 		n, found := slices.BinarySearchFunc(old, c.row.Key, compareLeaf)
 		next.leaves = append(next.leaves, old[:n]...)
@@ -206,7 +205,7 @@ func (s *Snapshot) Get(key string) ([]byte, bool) {
 	return leaves[n].value, true
 }
 
-// Len returns how many rows there are.
+// Len returns the number of rows.
 func (s *Snapshot) Len() int {
 	if s == nil {
 		return 0
@@ -214,8 +213,8 @@ func (s *Snapshot) Len() int {
 	return s.len
 }
 
-// Root covers all rows, in whatever order they came; the empty snapshot's is
-// the zero Hash.
+// Root returns the Merkle root of all rows, the zero Hash for the empty snapshot.
+// It does not depend on the order of changes.
 func (s *Snapshot) Root() ident.Hash {
 	if s == nil {
 		return ident.Hash{}
@@ -265,8 +264,8 @@ func (b *bucket) each(yield func(Row) bool) bool {
 	return true
 }
 
-// Diff returns what leads from one snapshot to another. It costs O(difference)
-// where they share structure.
+// Diff returns the delta from one snapshot to another. It costs O(difference) if
+// they share structure.
 func Diff(from, to *Snapshot) Delta {
 	var d Delta
 	var none Snapshot
@@ -326,7 +325,7 @@ func diffBuckets(from, to *bucket, d *Delta) {
 	}
 }
 
-// The empty subtree is nil; what follows knows it.
+// The empty subtree is nil; the methods below accept it.
 
 func (m *mid) rows() int {
 	if m == nil {

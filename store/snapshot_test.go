@@ -13,12 +13,12 @@ import (
 	"meshlog.dev/store"
 )
 
-// build makes a snapshot of rows from nothing.
+// build makes a snapshot of rows.
 func build(rows map[string]string) *store.Snapshot {
 	return (*store.Snapshot)(nil).With(deltaOf(rows))
 }
 
-// deltaOf puts all rows.
+// deltaOf returns a delta that puts all rows.
 func deltaOf(rows map[string]string) store.Delta {
 	var d store.Delta
 	for _, key := range slices.Sorted(maps.Keys(rows)) {
@@ -138,7 +138,7 @@ func TestSnapshotEdges(t *testing.T) {
 	}
 }
 
-// The root of given rows never changes: it is in every manifest.
+// The root of given rows never changes, because every manifest has one.
 func TestRootIsFixed(t *testing.T) {
 	const want = "56c46c3261647bcca58041c5ee786df6759914adebaa60d625062731d026a0c8"
 	rows := make(map[string]string)

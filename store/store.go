@@ -10,19 +10,19 @@ import (
 
 // Errors of stores and feeds, to be tested with errors.Is.
 var (
-	// ErrEmpty: no version has been stored, or published.
+	// ErrEmpty: there is no version yet.
 	ErrEmpty = errors.New("no version yet")
-	// ErrConflict: somebody else committed or published first; nothing was
+	// ErrConflict: another process committed or published first; nothing was
 	// written.
 	ErrConflict = errors.New("another version came first")
-	// ErrNotFound: no such version or blob, or none any more.
+	// ErrNotFound: the version or blob does not exist, or does not exist any more.
 	ErrNotFound = errors.New("not found")
-	// ErrCorrupt: what is kept does not have the hash it should have.
+	// ErrCorrupt: stored content does not have its hash.
 	ErrCorrupt = errors.New("content does not match its hash")
-	// ErrLocked: another process has the file.
+	// ErrLocked: another process uses the file.
 	ErrLocked = errors.New("the file is in use by another process")
-	// ErrReconnected: the connection is not the one of the generation given;
-	// nothing was published.
+	// ErrReconnected: the connection has another generation than the caller
+	// expects; nothing was published.
 	ErrReconnected = errors.New("the connection to the version chain was renewed")
 )
 
@@ -32,35 +32,35 @@ type Stored struct {
 	Snapshot *Snapshot
 }
 
-// Version returns the version's name.
+// Version returns the position of the version.
 func (s Stored) Version() ident.Position { return VersionOf(s.Manifest.GetVersion()) }
 
-// Commit is what a Writer writes in one transaction.
+// Commit is the content of one transaction of a Writer.
 type Commit struct {
 	Manifest *Manifest
 	// Snapshot is the content; its root is the manifest's.
 	Snapshot *Snapshot
-	// Delta leads from the content of the latest stored version (from nothing
-	// if there is none) to Snapshot.
+	// Delta leads from the content of the latest stored version (from the empty
+	// content if there is none) to Snapshot.
 	Delta Delta
 	// Side changes the side table.
 	Side Delta
 }
 
-// Writer keeps versions, newer after older.
+// Writer writes versions in ascending order.
 type Writer interface {
-	// Commit makes c the latest version if prev is the latest so far, else
-	// ErrConflict. After an error other than that the commit may be there or
-	// not, but never half of it.
+	// Commit makes c the latest version if prev is the latest so far, else the
+	// error is ErrConflict. After another error the store may have the whole
+	// commit or nothing of it, but never a part.
 	Commit(ctx context.Context, prev ident.Position, c Commit) error
-	// SaveSide changes the side table alone. The side table is its owner's:
-	// rows of any meaning, kept beside the versions.
+	// SaveSide changes the side table only. The side table holds rows of the
+	// owner, with any meaning, beside the versions.
 	SaveSide(ctx context.Context, d Delta) error
 	// ClearSide empties the side table.
 	ClearSide(ctx context.Context) error
 }
 
-// Reader finds versions.
+// Reader reads versions.
 type Reader interface {
 	// Latest returns the newest version, or ErrEmpty.
 	Latest(ctx context.Context) (Stored, error)
@@ -68,36 +68,36 @@ type Reader interface {
 	At(ctx context.Context, v ident.Position) (Stored, error)
 	// Manifests yields the kept manifests, newest first.
 	Manifests(ctx context.Context) iter.Seq2[*Manifest, error]
-	// Watch sends the latest version, then whenever there is a newer one; a
-	// slow receiver gets only the newest. The channel closes with ctx.
+	// Watch sends the latest version, and then newer ones; a slow receiver gets
+	// only the newest. The channel closes when ctx is done.
 	Watch(ctx context.Context) <-chan ident.Position
 	// Side yields the side table, sorted by key.
 	Side(ctx context.Context) iter.Seq2[Row, error]
 }
 
-// Store is a whole store. It is safe for concurrent use.
+// Store reads and writes versions. It is safe for concurrent use.
 type Store interface {
 	Writer
 	Reader
 	Close() error
 }
 
-// Blobs keeps bytes by their hash, durably.
+// Blobs keeps bytes durably, by their hash.
 type Blobs interface {
-	// PutBlob keeps b and returns its name. It returns once b is durable.
+	// PutBlob stores b and returns its hash when b is durable.
 	PutBlob(ctx context.Context, b []byte) (ident.Hash, error)
-	// GetBlob returns the blob of that name: ErrNotFound if there is none,
-	// ErrCorrupt if its bytes have another hash.
+	// GetBlob returns the blob with that hash. The error is ErrNotFound if there
+	// is none, and ErrCorrupt if its bytes have another hash.
 	GetBlob(ctx context.Context, h ident.Hash) ([]byte, error)
 }
 
 // Head is the end of the version chain.
 type Head struct {
-	// Manifest is nil where there is no head: none was published, or all
+	// Manifest is nil if there is no head: no version was published, or all
 	// have expired.
 	Manifest *Manifest
-	// Seq is the chain's last sequence, 0 if it was never written: the fence
-	// of the next Publish.
+	// Seq is the chain's last sequence, the fence of the next Publish; 0 if no
+	// version was ever published.
 	Seq uint64
 }
 
@@ -107,26 +107,26 @@ func (h Head) Version() ident.Position { return VersionOf(h.Manifest.GetVersion(
 // Publisher writes the version chain.
 type Publisher interface {
 	Blobs
-	// Generation changes whenever the connection was renewed; never 0.
+	// Generation changes whenever the connection is renewed. It is never 0.
 	Generation() uint64
-	// Head is answered by the chain's leader, never by a replica that lags.
+	// Head asks the chain's leader, never a replica that lags.
 	Head(ctx context.Context) (Head, error)
 	// Publish appends u if the chain's last sequence is still expect and the
-	// connection still that of generation, and returns the new last sequence.
-	// A delta too large for a message goes to the blobs first. Errors:
-	// ErrConflict, ErrReconnected; after any other the outcome is open: ask
-	// Head.
+	// connection still has this generation, and returns the new last sequence.
+	// It puts a delta that is too large for a message into a blob first.
+	// Errors: ErrConflict, ErrReconnected. After another error the outcome is
+	// open: call Head.
 	Publish(ctx context.Context, u Update, expect, generation uint64) (uint64, error)
 }
 
 // Chain reads the version chain. It is safe for concurrent use.
 type Chain interface {
-	// Follow reads the chain from what the caller has. It costs the server
-	// nothing that lasts.
+	// Follow reads the chain from the caller's version on. The server keeps no
+	// state for it.
 	Follow(ctx context.Context) (Follower, error)
-	// Fetch returns the whole content of a version of the chain: the nearest
-	// checkpoint at or before it, and the deltas from there. ErrNotFound if
-	// it is not, or no longer, there.
+	// Fetch returns the whole content of a version of the chain, from the
+	// nearest checkpoint at or before it and the deltas behind that. The error
+	// is ErrNotFound if the chain does not have the version, or has lost it.
 	Fetch(ctx context.Context, v ident.Position) (Stored, error)
 	// History yields the manifests of the chain, newest first.
 	History(ctx context.Context) iter.Seq2[*Manifest, error]
@@ -134,27 +134,26 @@ type Chain interface {
 
 // Copier reads the version chain to make a copy of it.
 type Copier interface {
-	// Updates yields the chain from version from on, oldest first. The delta of
-	// the first one leads from a version that is not yielded. It ends with the
-	// first error.
+	// Updates yields the chain from version from on, oldest first. The first
+	// delta leads from a version before from. Updates ends with the first
+	// error.
 	Updates(ctx context.Context, from ident.Position) iter.Seq2[Update, error]
 }
 
 // Follower follows the version chain. One goroutine uses it.
 type Follower interface {
-	// Next blocks until the chain has a version greater than have, and
-	// returns the links that lead there from have and its root, oldest first.
-	// Where no such links are at hand (have is zero, too far back, or of
-	// another epoch) the returned links are only the newest one: its Delta
-	// does not lead from have, and the caller asks Fetch.
-	// If the head is below have, or is have with another root, Next returns
-	// a *MismatchError, once per head.
+	// Next blocks until the chain has a version greater than have, and returns
+	// the links that lead to it from have and its root, oldest first. If there
+	// are no such links (have is zero, too far back, or of another epoch), Next
+	// returns only the newest link: its Delta does not lead from have, and the
+	// caller calls Fetch. If the head is below have, or is have with another
+	// root, Next returns a *MismatchError, once per head.
 	Next(ctx context.Context, have ident.Position, root ident.Hash) ([]Update, error)
 	Close() error
 }
 
-// MismatchError says that the chain's head and what a follower has cannot
-// both be right: the chain was rewound.
+// MismatchError reports that the chain was rewound: its head is older than the
+// follower's version, or is the same version with another content.
 type MismatchError struct {
 	Have, Head     ident.Position
 	Root, HeadRoot ident.Hash
@@ -163,5 +162,5 @@ type MismatchError struct {
 // Error implements error.
 func (e *MismatchError) Error() string {
 	return "the version chain was rewound: its head is " + e.Head.String() + " (root " + e.HeadRoot.String()[:12] +
-		"), here is " + e.Have.String() + " (root " + e.Root.String()[:12] + ")"
+		"), the local version is " + e.Have.String() + " (root " + e.Root.String()[:12] + ")"
 }

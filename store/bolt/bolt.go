@@ -1,9 +1,10 @@
-// Package bolt keeps versions in one bbolt file. The file is a cache: what is
-// in it was published before, and one that is damaged is set aside, not mended.
+// Package bolt keeps versions in one bbolt file. The file is a cache: all its
+// versions were published before, so Open sets a damaged file aside instead of
+// repairing it.
 //
-// On Open every page and every row is checked, the content by its Merkle root,
-// the rest by digests. The latest version is kept in memory as well, so that
-// reading it does no IO, and that it is served on when the disk fails.
+// Open checks every page and every row, the content by its Merkle root and the
+// rest by digests. The latest version is in memory as well: reading it needs no
+// IO, and works while the disk fails.
 package bolt
 
 import (
@@ -22,12 +23,12 @@ import (
 	"meshlog.dev/store/internal/watch"
 )
 
-// lockTimeout is how long Open waits for another process to let go.
+// lockTimeout is how long Open waits for another process to release the file.
 const lockTimeout = time.Second
 
-// Options say how a file is kept.
+// Options describe a Store.
 type Options struct {
-	// Retention says which versions are kept.
+	// Retention selects the versions that the store keeps.
 	Retention store.Retention
 }
 
@@ -35,24 +36,24 @@ type Options struct {
 type Store struct {
 	retention store.Retention
 	path      string
-	file      *os.File // the one that db works on
+	file      *os.File // the file under db
 	db        *bbolt.DB
 	hub       watch.Hub
 
-	writing sync.Mutex // held while a change is made; protects kept
+	writing sync.Mutex // held during a change; protects kept
 	kept    []kept     // the versions in the file, oldest first
 
 	mu     sync.Mutex // protects what follows
 	latest store.Stored
-	broken error // why db must not be touched any more
+	broken error // the reason why db must not be used any more
 	closed bool
 }
 
 var errClosed = errors.New("the store is closed")
 
-// Open opens the store at path, or makes one. A file that is damaged is set
-// aside, and the store begins anew: then, and only then, the Discarded is not
-// nil. The error is a store.ErrLocked while another process has the file.
+// Open opens the store at path, or makes one. It sets a damaged file aside and
+// makes a new one: then, and only then, the Discarded is not nil. The error is
+// store.ErrLocked while another process uses the file.
 func Open(path string, o Options) (*Store, *Discarded, error) {
 	s, err := open(path, o)
 	var bad damage
@@ -61,7 +62,7 @@ func Open(path string, o Options) (*Store, *Discarded, error) {
 	}
 	d := &Discarded{Path: path + discardedSuffix, Reason: bad.reason}
 	if err := os.Rename(path, d.Path); err != nil {
-		return nil, nil, fmt.Errorf("open %s: it is damaged (%w), and cannot be set aside: %w", path, bad.reason, err)
+		return nil, nil, fmt.Errorf("open %s: it is damaged (%w), and cannot be renamed: %w", path, bad.reason, err)
 	}
 	if s, err = open(path, o); err != nil {
 		return nil, d, err
@@ -69,24 +70,24 @@ func Open(path string, o Options) (*Store, *Discarded, error) {
 	return s, d, nil
 }
 
-// discardedSuffix is added to the name of a file that is set aside. The one set
-// aside before is lost, so that they do not fill the disk.
+// discardedSuffix is added to the name of a damaged file. It replaces the one
+// before, so that damaged files do not fill the disk.
 const discardedSuffix = ".damaged"
 
-// Discarded says that a file was set aside.
+// Discarded describes a damaged file that Open renamed.
 type Discarded struct {
-	// Path is where it is now.
+	// Path is its new name.
 	Path string
-	// Reason says what was wrong with it.
+	// Reason is the damage.
 	Reason error
 }
 
 // String implements fmt.Stringer.
 func (d *Discarded) String() string {
-	return fmt.Sprintf("the file was damaged, and is now %s: %v", d.Path, d.Reason)
+	return fmt.Sprintf("the file was damaged, and was renamed to %s: %v", d.Path, d.Reason)
 }
 
-// damage is an error that lies in what the file says.
+// damage is an error in the content of the file, not in the machine.
 type damage struct{ reason error }
 
 func (d damage) Error() string { return d.reason.Error() }
@@ -117,7 +118,7 @@ func open(path string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// options of bbolt; they keep hold of the file that it opens.
+// options returns the options of bbolt; they record the file that it opens.
 func (s *Store) options(readOnly bool) *bbolt.Options {
 	return &bbolt.Options{
 		Timeout:      lockTimeout,
@@ -131,8 +132,8 @@ func (s *Store) options(readOnly bool) *bbolt.Options {
 	}
 }
 
-// check sees that bbolt can walk the file, if there is one, while nobody
-// writes to it. Read-only, bbolt itself reads no more than the meta pages.
+// check checks that bbolt can walk the file, if it exists. It holds bbolt's lock
+// for reading, so no process writes meanwhile, and bbolt reads only meta pages.
 func check(path string) error {
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, os.ErrNotExist):
@@ -164,8 +165,7 @@ func check(path string) error {
 	return nil
 }
 
-// openError returns what is wrong with the file from what is wrong with the
-// machine.
+// openError returns err as a damage unless the machine caused it.
 func openError(path string, err error) error {
 	var system interface{ Timeout() bool } // *os.PathError, syscall.Errno
 	switch {
@@ -177,9 +177,8 @@ func openError(path string, err error) error {
 	return damage{err}
 }
 
-// guard runs f, which works on a mapped file: where the file has become
-// shorter, or a page is not what it should be, that is an error and not the
-// end of the process.
+// guard runs f, which uses a mapped file. If the file has become shorter or a
+// page is damaged, guard returns an error where the process would crash.
 func guard(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -195,8 +194,8 @@ type panicked struct{ value any }
 func (p panicked) Error() string { return fmt.Sprintf("the file is damaged: %v", p.value) }
 func (p panicked) Unwrap() error { return store.ErrCorrupt }
 
-// view runs f in a read transaction. It must be short: while it runs, the file
-// cannot grow. Nothing that f is given may be kept.
+// view runs f in a read transaction, which must be short, as the file cannot grow
+// meanwhile. f must not keep a reference to the bytes that it reads.
 func (s *Store) view(ctx context.Context, f func(tx *bbolt.Tx) error) error {
 	if err := s.ready(ctx); err != nil {
 		return err
@@ -212,7 +211,7 @@ func (s *Store) update(ctx context.Context, f func(tx *bbolt.Tx) error) error {
 	return s.seeBroken(guard(func() error { return s.db.Update(f) }))
 }
 
-// ready returns why the file cannot be used.
+// ready returns the reason why the file cannot be used, nil if it can.
 func (s *Store) ready(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,13 +219,13 @@ func (s *Store) ready(ctx context.Context) error {
 	case s.closed:
 		return errClosed
 	case s.broken != nil:
-		return fmt.Errorf("%w (found before; it is used no more until it is opened again)", s.broken)
+		return fmt.Errorf("%w (found earlier; the store does not use the file until it is opened again)", s.broken)
 	}
 	return ctx.Err()
 }
 
-// seeBroken marks the file as one not to be used if err is a panic: bbolt may
-// have left its locks locked.
+// seeBroken marks the file as unusable if err is a panic: bbolt may have left its
+// locks locked.
 func (s *Store) seeBroken(err error) error {
 	var p panicked
 	if errors.As(err, &p) {
@@ -237,7 +236,7 @@ func (s *Store) seeBroken(err error) error {
 	return err
 }
 
-// Close implements store.Store. It waits for what is running.
+// Close implements store.Store. It waits for running calls.
 func (s *Store) Close() error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -259,8 +258,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// abandon lets go of the file, and of its lock, without bbolt's help. The
-// mapping stays: it is not known who holds a part of it.
+// abandon releases the file and its lock without bbolt's help. The mapping
+// stays, because a caller may still hold a part of it.
 func (s *Store) abandon() {
 	if s.file != nil {
 		unlock(s.file)

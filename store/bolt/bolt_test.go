@@ -46,9 +46,9 @@ func (d disk) write(t *testing.T, b []byte) {
 	}
 }
 
-// Crashes takes the file before and after, and makes of them what lies on the
-// disk between. bbolt makes the file longer, writes the pages that changed in
-// ascending order, syncs, then writes one meta page, and syncs.
+// Crashes compares the file before and after, and makes the files in between.
+// bbolt makes the file longer, writes the changed pages in ascending order, syncs,
+// then writes one meta page, and syncs.
 func (d disk) Crashes(t *testing.T, r store.Retention, write func(store.Store)) iter.Seq2[string, storetest.Disk] {
 	return func(yield func(string, storetest.Disk) bool) {
 		s := d.Open(t, r)

@@ -12,28 +12,28 @@ import (
 
 // The buckets of the file.
 var (
-	// rowsBucket has the content of the latest version: key -> value. The root
-	// in the manifest covers it.
+	// rowsBucket holds the content of the latest version: key -> value. The
+	// root in the manifest covers it.
 	rowsBucket = []byte("rows")
-	// versionsBucket has the manifests: version -> Manifest.
+	// versionsBucket holds the manifests: version -> Manifest.
 	versionsBucket = []byte("versions")
-	// undoBucket has what leads back from a version to the one kept before it:
-	// version -> Delta.
+	// undoBucket holds the deltas that lead from a version back to the one kept
+	// before it: version -> Delta.
 	undoBucket = []byte("undo")
-	// sideBucket has the side table: key -> value.
+	// sideBucket holds the side table: key -> value.
 	sideBucket = []byte("side")
-	// metaBucket has the format, and for each of the three buckets before its
-	// digest, by name: the exclusive or of the hashes of its rows.
+	// metaBucket holds the format, and by its name the digest of each of the
+	// three buckets above: the exclusive or of the hashes of its rows.
 	metaBucket = []byte("meta")
 	formatKey  = []byte("format")
-	// digested are the buckets that only a digest covers.
+	// digested are the buckets that a digest covers.
 	digested = [][]byte{versionsBucket, undoBucket, sideBucket}
 )
 
-// format is the layout of the buckets. A file of another one is set aside.
+// format is the layout of the buckets. Open sets aside a file with another one.
 const format = "1"
 
-// versionKey sorts as versions do.
+// versionKey returns a key that sorts as its version.
 func versionKey(v ident.Position) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, v.Epoch), v.Seq)
 }
@@ -41,7 +41,7 @@ func versionKey(v ident.Position) []byte {
 // digest changes with every row of a bucket, and costs O(1) per change.
 type digest ident.Hash
 
-// flip puts a row in, or takes one out.
+// flip adds a row, or removes it.
 func (d *digest) flip(key, value []byte) {
 	b := binary.BigEndian.AppendUint64(nil, uint64(len(key)))
 	b = append(append(b, key...), value...)
@@ -97,5 +97,5 @@ func (c *changer) apply(d store.Delta) error {
 	return nil
 }
 
-// done writes the digest; nothing may be changed after it.
+// done writes the digest; the caller must not change rows after it.
 func (c *changer) done() error { return c.meta.Put(c.name, c.digest[:]) }

@@ -10,19 +10,19 @@ import (
 	"meshlog.dev/store"
 )
 
-// copyTries is how often OpenCopy copies a file that changes meanwhile. A copy
-// is whole unless its owner wrote twice while it was made.
+// copyTries is how often OpenCopy copies a file that changes meanwhile. A copy is
+// whole unless the owner wrote twice during the copy.
 const copyTries = 10
 
-// Copy is what OpenCopy opened: the file as it was at one moment.
+// Copy reads a file as it was at one moment.
 type Copy struct {
 	store.Reader
 	s   *Store
 	dir string
 }
 
-// OpenCopy opens a copy of the file at path for reading, whether another
-// process has the file or not. Close removes the copy.
+// OpenCopy opens a copy of the file at path for reading, even while another
+// process uses the file. Close removes the copy.
 func OpenCopy(path string) (*Copy, error) {
 	dir, err := os.MkdirTemp("", "meshlog-copy-")
 	if err != nil {

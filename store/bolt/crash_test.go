@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// commitForever prints each version once it is committed.
+// commitForever commits versions and prints each one.
 func commitForever(path string) error {
 	ctx := context.Background()
 	s, aside, err := bolt.Open(path, bolt.Options{Retention: store.Retention{Versions: 10}})
@@ -67,7 +67,7 @@ func commitForever(path string) error {
 	}
 }
 
-// numbered returns what version 1.seq puts.
+// numbered returns the rows of version 1.seq.
 func numbered(seq uint64) store.Delta {
 	var d store.Delta
 	for i := range 50 {
@@ -76,7 +76,7 @@ func numbered(seq uint64) store.Delta {
 	return d
 }
 
-// startCommitter starts a process that commits to d, and says what.
+// startCommitter starts a process that commits to d and prints each version.
 func startCommitter(t *testing.T, d disk) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -95,8 +95,8 @@ func startCommitter(t *testing.T, d disk) (*exec.Cmd, *bufio.Scanner) {
 	return cmd, bufio.NewScanner(out)
 }
 
-// A process is killed while it commits, again and again: what it said was
-// committed is there, and whole.
+// A process that commits is killed again and again: the store has all versions
+// that it printed.
 func TestKilled(t *testing.T) {
 	d := newDisk(t)
 	for round := range 8 {
@@ -144,9 +144,9 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// The disk is full from a certain byte on, for each page in turn: the commit
-// fails, what was there can be read, and once there is room again, commits go
-// on. It is tried in a process of its own, as the limit is one of the process.
+// The disk is full from a byte on, for each page in turn: the commit fails, the
+// versions before it can be read, and commits succeed again when there is room.
+// Each case runs in a process of its own, because the limit applies to a process.
 func TestDiskFull(t *testing.T) {
 	d := newDisk(t)
 	full(t, d)
@@ -186,8 +186,8 @@ func commitToFullDisk(path string) error {
 	return nil
 }
 
-// commitWithLimit commits while nothing can be written beyond the file's first
-// bytes, and reports whether that failed; then it commits again.
+// commitWithLimit commits under a limit on the file's size, reports whether that
+// failed, and commits again without the limit.
 func commitWithLimit(path string, limit uint64) (failed bool, err error) {
 	ctx := context.Background()
 	s, _, err := bolt.Open(path, bolt.Options{})
@@ -249,7 +249,7 @@ func commitWithLimit(path string, limit uint64) (failed bool, err error) {
 	return failure != nil, nil
 }
 
-// A copy can be read while the owner has the file, and after it was killed.
+// A copy can be read while the owner uses the file, and after it was killed.
 func TestOpenCopy(t *testing.T) {
 	d := newDisk(t)
 	s := d.Open(t, store.Retention{})
@@ -285,7 +285,7 @@ func TestOpenCopy(t *testing.T) {
 	}
 }
 
-// A copy taken while the owner commits is whole.
+// A copy made while the owner commits is whole.
 func TestOpenCopyOfBusyFile(t *testing.T) {
 	d := newDisk(t)
 	cmd, lines := startCommitter(t, d)

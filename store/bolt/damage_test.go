@@ -67,7 +67,7 @@ func randomRows(rnd *rand.Rand, n int) store.Delta {
 	return store.Diff(nil, s)
 }
 
-// dump returns said, in a test.
+// dump is said for a test.
 func dump(t *testing.T, s store.Reader) string {
 	t.Helper()
 	sum, err := said(t.Context(), s)
@@ -77,7 +77,7 @@ func dump(t *testing.T, s store.Reader) string {
 	return sum
 }
 
-// said hashes all that a store says.
+// said returns a hash of all that a store returns.
 func said(ctx context.Context, s store.Reader) (string, error) {
 	h := sha256.New()
 	for m, err := range s.Manifests(ctx) {
@@ -104,8 +104,8 @@ func said(ctx context.Context, s store.Reader) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)), nil
 }
 
-// full makes a file with trees of two levels, and returns its bytes as far as
-// they are in use, and what it says, before and after the last change.
+// full makes a file with trees of two levels. It returns the bytes in use, and
+// the hash of the store before and after the last change.
 func full(t *testing.T, d disk) (file []byte, says []string) {
 	t.Helper()
 	s := d.Open(t, store.Retention{})
@@ -128,8 +128,8 @@ func full(t *testing.T, d disk) (file []byte, says []string) {
 	return d.read(t)[:used], says
 }
 
-// openDamaged opens a file that may be damaged: it must be set aside, or say
-// what it said.
+// openDamaged opens a file that may be damaged: Open must set it aside, or the
+// store must return the same as before.
 func openDamaged(t *testing.T, d disk, says []string) (discarded bool) {
 	t.Helper()
 	s, aside, err := bolt.Open(d.path, bolt.Options{})
@@ -217,7 +217,7 @@ func TestNoStore(t *testing.T) {
 		{"text", func(t *testing.T, path string) { disk{path}.write(t, bytes.Repeat([]byte("no database\n"), 9999)) }, "invalid database"},
 		{"short text", func(t *testing.T, path string) { disk{path}.write(t, []byte("no")) }, "invalid database"},
 		{"zeros", func(t *testing.T, path string) { disk{path}.write(t, make([]byte, 1<<16)) }, "invalid database"},
-		{"another's database", other, "it is no store"},
+		{"another's database", other, "it is not a store"},
 		{"empty", func(t *testing.T, path string) { disk{path}.write(t, nil) }, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestNoStore(t *testing.T) {
 	}
 }
 
-// What is wrong with the machine does not lose a file.
+// An error of the machine loses no file.
 func TestOpenFails(t *testing.T) {
 	d := newDisk(t)
 	if err := os.Mkdir(d.path, 0o700); err != nil {
@@ -267,8 +267,8 @@ func TestLocked(t *testing.T) {
 	d.Open(t, store.Retention{}).Close()
 }
 
-// The file becomes shorter while it is open: nothing is read or written any
-// more, the latest version is still there, and the lock is given back.
+// The file becomes shorter while it is open: the store neither reads nor writes it
+// any more, returns the latest version from memory, and releases the lock.
 func TestTruncatedWhileOpen(t *testing.T) {
 	d := newDisk(t)
 	full(t, d)
@@ -300,7 +300,7 @@ func TestTruncatedWhileOpen(t *testing.T) {
 	s.Close()
 }
 
-// The same, found by a commit.
+// The same, but a commit finds it.
 func TestTruncatedBeforeCommit(t *testing.T) {
 	d := newDisk(t)
 	full(t, d)

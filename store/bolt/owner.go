@@ -9,9 +9,9 @@ import (
 	"meshlog.dev/store"
 )
 
-// The file's lock is what counts; the owner file beside it is for people, to
-// find the process that has it. One that is left over harms nothing, and one
-// that cannot be written, as on a full disk, is done without.
+// The lock of the file excludes other processes. The owner file beside it only
+// tells users which process holds the lock. A stale owner file is harmless, and
+// Open ignores that it cannot be written, on a full disk for example.
 
 func ownerPath(path string) string { return path + ".owner" }
 
@@ -21,7 +21,7 @@ func writeOwner(path string) {
 
 func removeOwner(path string) { _ = os.Remove(ownerPath(path)) }
 
-// lockedError names the owner, if it is known.
+// lockedError names the owner if it is known.
 func lockedError(path string) error {
 	b, err := os.ReadFile(ownerPath(path))
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"io"
 )
 
-// The file format of bbolt, version 2, as far as it must be known to see
-// whether bbolt can walk a file. bbolt trusts its pages: of damaged ones it
-// panics in goroutines of its own, reads outside of the mapping, or never
-// comes to an end. So nothing is given to it before checkPages has walked it.
+// The part of bbolt's file format, version 2, that decides whether bbolt can walk
+// a file. bbolt trusts its pages: if they are damaged, it panics in goroutines of
+// its own, reads outside of the mapping, or loops for ever. So checkPages walks
+// each file before bbolt does.
 const (
 	pageHeader    = 16
 	elementHeader = 16
@@ -30,7 +30,7 @@ const (
 
 var native = binary.NativeEndian
 
-// meta is what a meta page says.
+// meta is the content of a meta page.
 type meta struct {
 	root, freelist, end, txid uint64 // pages from end on are not in use
 }
@@ -40,12 +40,12 @@ type pageCheck struct {
 	file io.ReaderAt
 	size int64 // of a page
 	end  uint64
-	used []bool // by page number: met already
+	used []bool // by page number: walked already
 }
 
-// checkPages returns what is wrong with the pages of the file, of which all that
-// are in use must be there: structure, bounds, order of keys, and that each is
-// used once. It does not see what keys and values say.
+// checkPages checks the pages of the file: all pages in use exist, their structure
+// and bounds are valid, keys are in order, and each page is used once. It does
+// not check keys and values.
 func checkPages(file io.ReaderAt, fileSize int64, pageSize int) error {
 	m, err := newestMeta(file, int64(pageSize))
 	if err != nil {
@@ -61,7 +61,7 @@ func checkPages(file io.ReaderAt, fileSize int64, pageSize int) error {
 	return c.freelist(m.freelist)
 }
 
-// newestMeta returns the meta page that bbolt goes by.
+// newestMeta returns the meta page that bbolt uses.
 func newestMeta(file io.ReaderAt, pageSize int64) (meta, error) {
 	var newest meta
 	found := false
@@ -86,7 +86,7 @@ func newestMeta(file io.ReaderAt, pageSize int64) (meta, error) {
 	return newest, nil
 }
 
-// page reads page id with what it runs over into.
+// page reads page id with its overflow pages.
 func (c *pageCheck) page(id uint64) ([]byte, error) {
 	if id < 2 || id >= c.end {
 		return nil, fmt.Errorf("page %d: is not in 2 to %d", id, c.end-1)
@@ -96,7 +96,7 @@ func (c *pageCheck) page(id uint64) ([]byte, error) {
 		return nil, fmt.Errorf("page %d: %w", id, err)
 	}
 	if got := native.Uint64(b); got != id {
-		return nil, fmt.Errorf("page %d: says that it is page %d", id, got)
+		return nil, fmt.Errorf("page %d: is marked as page %d", id, got)
 	}
 	more := uint64(native.Uint32(b[12:]))
 	if more >= c.end-id {
@@ -118,8 +118,8 @@ func (c *pageCheck) page(id uint64) ([]byte, error) {
 	return b, nil
 }
 
-// tree walks the pages below id, whose keys must be in [low, high), and gives
-// each leaf to visit.
+// tree walks the pages below id, whose keys must be in [low, high), and calls
+// visit for each leaf.
 func (c *pageCheck) tree(id uint64, low, high []byte, visit func(element) error) error {
 	b, err := c.page(id)
 	if err != nil {
@@ -190,8 +190,8 @@ func elementsOf(page []byte, leaf bool) ([]element, error) {
 	return elements, nil
 }
 
-// buckets visits the root's leaves: each is a bucket, on pages of its own or,
-// while it is small, inline.
+// buckets visits a leaf of the root. It is a bucket, on pages of its own or, if it
+// is small, inline.
 func (c *pageCheck) buckets(e element) error {
 	if e.flags != bucketElement || len(e.value) < bucketHeader {
 		return fmt.Errorf("is no bucket")
@@ -218,7 +218,7 @@ func (c *pageCheck) buckets(e element) error {
 	return nil
 }
 
-// rows visits the leaves of a bucket.
+// rows visits a leaf of a bucket.
 func rows(e element) error {
 	if e.flags != 0 {
 		return fmt.Errorf("is no row")
@@ -226,7 +226,7 @@ func rows(e element) error {
 	return nil
 }
 
-// freelist sees that no page is both free and in use, nor twice in the list.
+// freelist checks that no page is both free and in use, nor twice in the list.
 func (c *pageCheck) freelist(id uint64) error {
 	b, err := c.page(id)
 	if err != nil {
@@ -236,7 +236,7 @@ func (c *pageCheck) freelist(id uint64) error {
 		return fmt.Errorf("page %d: is no free list, but %#x", id, flags)
 	}
 	count, ids := uint64(native.Uint16(b[10:])), b[pageHeader:]
-	if count == 0xFFFF { // more than fit in here: the number comes first
+	if count == 0xFFFF { // the field is too small: the first id is the count
 		count, ids = native.Uint64(ids), ids[8:]
 	}
 	if count > uint64(len(ids)/8) {
@@ -245,7 +245,7 @@ func (c *pageCheck) freelist(id uint64) error {
 	for ; count > 0; count, ids = count-1, ids[8:] {
 		free := native.Uint64(ids)
 		if free < 2 || free >= c.end || c.used[free] {
-			return fmt.Errorf("page %d: is free, and in use or not there", free)
+			return fmt.Errorf("page %d: is in the free list, and in use or missing", free)
 		}
 		c.used[free] = true
 	}

@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// load makes the buckets of a new file, or reads and checks the whole of an
-// old one. An error that lies in the file is a damage.
+// load makes the buckets of a new file, or reads and checks all of an existing
+// one. An error in the content is a damage.
 func (s *Store) load() error {
 	fresh := false
 	err := guard(func() error {
@@ -60,10 +60,10 @@ func makeBuckets(tx *bbolt.Tx) error {
 func checkFormat(tx *bbolt.Tx) error {
 	b := tx.Bucket(metaBucket)
 	if b == nil {
-		return errors.New("it is no store")
+		return errors.New("it is not a store")
 	}
 	if got := b.Get(formatKey); string(got) != format {
-		return fmt.Errorf("its format is %q, this build has %q", got, format)
+		return fmt.Errorf("its format is %q, this build reads %q", got, format)
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func checkDigest(tx *bbolt.Tx, name []byte) error {
 	return nil
 }
 
-// kept is what retention must know of a version.
+// kept is the part of a version that retention needs.
 type kept struct {
 	version ident.Position
 	time    time.Time // of its record
@@ -112,7 +112,7 @@ func keptOf(m *store.Manifest) kept {
 	return kept{store.VersionOf(m.GetVersion()), m.GetRecordTime().AsTime()}
 }
 
-// readLatest reads the latest version; zero if there is none.
+// readLatest reads the latest version, zero if there is none.
 func readLatest(tx *bbolt.Tx) (store.Stored, error) {
 	rows := tx.Bucket(rowsBucket)
 	if rows == nil {
@@ -170,12 +170,12 @@ func (s *Store) last() store.Stored {
 	return s.latest
 }
 
-// At implements store.Reader. It goes back from the latest version, one
-// version after the other.
+// At implements store.Reader. It undoes one version after the other, from the
+// latest on.
 func (s *Store) At(ctx context.Context, v ident.Position) (store.Stored, error) {
 	latest := s.last()
 	var m *store.Manifest
-	var undo [][]byte // the newest first
+	var undo [][]byte // newest first
 	err := s.view(ctx, func(tx *bbolt.Tx) (err error) {
 		key := versionKey(v)
 		b := tx.Bucket(versionsBucket).Get(key)
@@ -188,7 +188,7 @@ func (s *Store) At(ctx context.Context, v ident.Position) (store.Stored, error) 
 		c, from := tx.Bucket(undoBucket).Cursor(), versionKey(latest.Version())
 		k, d := c.Seek(from)
 		if !bytes.Equal(k, from) {
-			return nil // latest is the oldest one too
+			return nil // the latest version is the only one
 		}
 		for ; bytes.Compare(k, key) > 0; k, d = c.Prev() {
 			undo = append(undo, bytes.Clone(d))
@@ -212,14 +212,14 @@ func (s *Store) At(ctx context.Context, v ident.Position) (store.Stored, error) 
 	return store.Stored{Manifest: m, Snapshot: snapshot}, nil
 }
 
-// manifestsAtOnce is how many manifests are read in one transaction.
+// manifestsAtOnce is how many manifests one transaction reads.
 const manifestsAtOnce = 64
 
-// Manifests implements store.Reader. Versions that come or go while it runs may
-// be yielded or not.
+// Manifests implements store.Reader. It may or may not yield versions that are
+// added or removed while it runs.
 func (s *Store) Manifests(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	return func(yield func(*store.Manifest, error) bool) {
-		var before []byte // the key of the last one yielded
+		var before []byte // the last key yielded
 		for {
 			run, err := s.manifestsBefore(ctx, before)
 			if err != nil {

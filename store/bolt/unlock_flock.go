@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// unlock gives back bbolt's lock on f. To close f is not enough: its mapping
+// unlock releases bbolt's lock on f. To close f is not enough, because the mapping
 // keeps the lock.
 func unlock(f *os.File) { _ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }

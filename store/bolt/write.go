@@ -12,7 +12,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// Commit implements store.Writer: one transaction, synced to the disk.
+// Commit implements store.Writer in one transaction, synced to the disk.
 func (s *Store) Commit(ctx context.Context, prev ident.Position, c store.Commit) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -31,7 +31,7 @@ func (s *Store) Commit(ctx context.Context, prev ident.Position, c store.Commit)
 		if !s.has(ctx, v) {
 			return err
 		}
-		// The disk failed after the file had the version: it is there.
+		// The disk failed after the file had the version, so the commit holds.
 	}
 	s.kept = kept
 	s.mu.Lock()
@@ -41,7 +41,7 @@ func (s *Store) Commit(ctx context.Context, prev ident.Position, c store.Commit)
 	return err
 }
 
-// plan returns which versions go when the one of m comes, and which there are then.
+// plan returns the versions that the commit of m removes, and those that stay.
 func (s *Store) plan(m *store.Manifest) (gone, stay []kept) {
 	latest := keptOf(m)
 	stay = append(slices.Clone(s.kept), latest)
@@ -84,8 +84,8 @@ func write(tx *bbolt.Tx, latest store.Stored, c store.Commit, gone []kept) error
 	return writeVersion(tx, latest, c, gone)
 }
 
-// writeVersion adds the manifest, and the way back to latest, and forgets the
-// versions that are to go, oldest first.
+// writeVersion adds the manifest and the delta back to latest, and removes the
+// versions in gone, oldest first.
 func writeVersion(tx *bbolt.Tx, latest store.Stored, c store.Commit, gone []kept) error {
 	versions, undo := change(tx, versionsBucket), change(tx, undoBucket)
 	key := versionKey(store.VersionOf(c.Manifest.GetVersion()))
@@ -121,8 +121,8 @@ func writeVersion(tx *bbolt.Tx, latest store.Stored, c store.Commit, gone []kept
 	return undo.done()
 }
 
-// forgetBack removes what leads back to versions that are gone: that of the
-// oldest one that stays, and what is older.
+// forgetBack removes the deltas that lead back to removed versions: that of the
+// oldest version that stays, and all older ones.
 func forgetBack(versions *bbolt.Bucket, undo *changer) error {
 	oldest, _ := versions.Cursor().First()
 	oldest = bytes.Clone(oldest)

@@ -12,25 +12,24 @@ import (
 	"meshlog.dev/store/internal/link"
 )
 
-// Chain is a version chain. It implements store.Publisher and store.Chain, and
-// can have the accidents that a real one has: Rewind, Expire, Reconnect.
+// Chain is a version chain. It implements store.Publisher and store.Chain, and has
+// the faults of a real one on demand: Rewind, Expire, Reconnect.
 type Chain struct {
 	mu         sync.Mutex
 	generation uint64
 	seq        uint64         // of the last message
 	messages   []store.Update // the last ones, up to seq
 	blobs      map[ident.Hash][]byte
-	changed    chan struct{} // closed at the next change of what is above
+	changed    chan struct{} // closed when a field above changes
 }
 
-// NewChain returns a chain that was never written.
+// NewChain returns an empty chain.
 func NewChain() *Chain {
 	return &Chain{generation: 1, blobs: make(map[ident.Hash][]byte), changed: make(chan struct{})}
 }
 
-// Rewind takes back all messages after seq, as if they had never been, and
-// renews the connection. Where the last ones have expired already, none is
-// left.
+// Rewind removes all messages after seq and renews the connection. If the last
+// message has expired, no message is left.
 func (c *Chain) Rewind(seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,8 +42,8 @@ func (c *Chain) Rewind(seq uint64) {
 	c.signal()
 }
 
-// Expire drops all messages, as their age does: there is no head any more, but
-// the last sequence stays.
+// Expire drops all messages, as retention does: the chain has no head any more,
+// and keeps its last sequence.
 func (c *Chain) Expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,7 +51,7 @@ func (c *Chain) Expire() {
 	c.signal()
 }
 
-// Trim drops the messages up to seq, as their age does.
+// Trim drops the messages up to seq, as retention does.
 func (c *Chain) Trim(seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +62,7 @@ func (c *Chain) Trim(seq uint64) {
 	c.signal()
 }
 
-// LoseBlobs drops all blobs, as a bus does that loses the object store.
+// LoseBlobs drops all blobs, as if the bus had lost its object store.
 func (c *Chain) LoseBlobs() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +158,7 @@ func (c *Chain) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	return slices.Clone(b), nil
 }
 
-// run returns the messages as they are now; nobody writes to them.
+// run returns the current messages; no method changes them.
 func (c *Chain) run() []store.Update {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +218,7 @@ func (c *Chain) Follow(ctx context.Context) (store.Follower, error) {
 	return c.Follower(), nil
 }
 
-// Follower returns Follow with the follower's own type.
+// Follower is Follow with the concrete type.
 func (c *Chain) Follower() *ChainFollower { return &ChainFollower{chain: c} }
 
 // ChainFollower follows a Chain. It implements store.Follower.
@@ -228,8 +227,7 @@ type ChainFollower struct {
 	judge link.Judge
 }
 
-// Poll returns Next for those who cannot block: it reports whether there was something
-// to return.
+// Poll is Next for callers that cannot block. It reports whether there are updates.
 func (f *ChainFollower) Poll(have ident.Position, root ident.Hash) ([]store.Update, bool, error) {
 	links, _, err := f.poll(have, root)
 	return links, len(links) > 0, err

@@ -14,7 +14,7 @@ type disk struct{ file *memstore.File }
 
 func (d disk) Open(_ *testing.T, r store.Retention) store.Store { return memstore.Open(d.file, r) }
 
-// Crashes has one step: a write is atomic here.
+// Crashes has one step, because a write is atomic.
 func (d disk) Crashes(_ *testing.T, r store.Retention, write func(store.Store)) iter.Seq2[string, storetest.Disk] {
 	return func(yield func(string, storetest.Disk) bool) {
 		before := d.file.Clone()
@@ -47,7 +47,7 @@ func TestChain(t *testing.T) {
 	storetest.Chains(t, func(*testing.T) storetest.Bus { return bus{memstore.NewChain()} })
 }
 
-// What is polled by one thread is what Next returns.
+// Poll in one thread returns the same as Next.
 func TestPoll(t *testing.T) {
 	c := memstore.NewChain()
 	f := c.Follower()

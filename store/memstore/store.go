@@ -1,7 +1,6 @@
-// Package memstore is a store in memory, and the version chain in memory: an
-// honest implementation for tests and simulations. Apart from Watch and
-// Follower.Next nothing blocks, and nothing has goroutines of its own, so that
-// one thread can drive it, deterministically.
+// Package memstore keeps versions, and the version chain, in memory, for tests and
+// simulations. Only Watch and Follower.Next block, and there are no goroutines, so
+// a single thread can drive it deterministically.
 package memstore
 
 import (
@@ -18,17 +17,15 @@ import (
 	"meshlog.dev/store/internal/watch"
 )
 
-// File is what a Store leaves behind when its process dies. The zero File is
-// new. To lose it, open a new one; to bring back an older state, open a Clone
-// made before.
+// File is the state that survives the process of a Store. The zero File is empty.
+// To lose a file, open a new one; to restore an older state, open a Clone.
 type File struct {
 	mu       sync.Mutex
 	versions []store.Stored // oldest first
 	side     *store.Snapshot
 }
 
-// Clone is a copy of the file as it is now. What is in it is immutable, so it
-// costs little.
+// Clone returns a copy of the file. Its values are immutable, so a copy is cheap.
 func (f *File) Clone() *File {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,9 +42,8 @@ type Store struct {
 	closed bool
 }
 
-// Open opens the store in f. Several stores may be open on one File one after
-// the other; of two at once, both see what either wrote, but each watches only
-// its own commits.
+// Open opens the store in f. If two stores are open on one File, both see all
+// commits, but each watches only its own.
 func Open(f *File, r store.Retention) *Store {
 	s := &Store{file: f, retention: r}
 	if latest, ok := f.latest(); ok {
@@ -102,7 +98,7 @@ func (s *Store) Commit(ctx context.Context, prev ident.Position, c store.Commit)
 	return nil
 }
 
-// drop forgets the versions that r does not keep.
+// drop removes the versions that r does not keep.
 func (f *File) drop(r store.Retention) {
 	last := len(f.versions) - 1
 	latest := f.versions[last].Manifest.GetRecordTime().AsTime()

@@ -117,7 +117,7 @@ func TestEnsureStreams(t *testing.T) {
 	}
 }
 
-// Blobs that are named do not go by themselves.
+// The object store keeps blobs without an age.
 func TestBrokenBlobs(t *testing.T) {
 	b := newBus(t)
 	nc := b.connect(t)
@@ -158,7 +158,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// Two domains have one stream, and a chain each.
+// Two domains share the stream and have a chain each.
 func TestDomains(t *testing.T) {
 	b := newBus(t)
 	one, nc := b.open(t)
@@ -189,7 +189,7 @@ func TestDomains(t *testing.T) {
 	}
 }
 
-// A delta that is too large for a message is a blob, and so is not in it.
+// A delta that is too large for a message goes into a blob.
 func TestLargeDeltaIsABlob(t *testing.T) {
 	b := newBus(t)
 	f, nc := b.open(t)
@@ -220,7 +220,7 @@ func TestLargeDeltaIsABlob(t *testing.T) {
 	}
 }
 
-// The same blob is kept once, and its chunks are.
+// Equal blobs are stored once, and so are their chunks.
 func TestBlobIsKeptOnce(t *testing.T) {
 	b := newBus(t)
 	f, nc := b.open(t)
@@ -239,7 +239,7 @@ func TestBlobIsKeptOnce(t *testing.T) {
 	}
 }
 
-// A blob with other bytes than its name says is not given out.
+// GetBlob refuses bytes that do not have the hash in the name.
 func TestBlobIsVerified(t *testing.T) {
 	b := newBus(t)
 	f, nc := b.open(t)
@@ -256,7 +256,7 @@ func TestBlobIsVerified(t *testing.T) {
 	}
 }
 
-// Whatever a reader does, the server keeps nothing for it.
+// The server keeps no state for a reader.
 func TestNoConsumers(t *testing.T) {
 	b := newBus(t)
 	f, nc := b.open(t)
@@ -292,8 +292,7 @@ func TestNoConsumers(t *testing.T) {
 	}
 }
 
-// The live message of the last version is lost: the follower does not know, is
-// told by a hint, and looks.
+// The live message of the last version is lost: a hint makes the follower ask.
 func TestHint(t *testing.T) {
 	b := newBus(t)
 	b.mute(t) // no live messages at all
@@ -325,7 +324,7 @@ func TestHint(t *testing.T) {
 	}
 }
 
-// mute lets the server repeat the messages on subjects that nobody hears.
+// mute makes the server repeat messages on subjects without subscribers.
 func (b *bus) mute(t testing.TB) {
 	t.Helper()
 	js := jetStream(t, b.connect(t))
@@ -340,7 +339,7 @@ func (b *bus) mute(t testing.TB) {
 	}
 }
 
-// More comes than a follower has room for while it does not look.
+// More messages arrive than the buffer of an idle follower holds.
 func TestSlowFollower(t *testing.T) {
 	b := newBus(t)
 	f, _ := b.open(t)
@@ -370,7 +369,7 @@ func TestSlowFollower(t *testing.T) {
 	}
 }
 
-// The server is stopped and started between all steps.
+// The server restarts between all steps.
 func TestServerRestarts(t *testing.T) {
 	b := newBus(t)
 	f, _ := b.open(t)
@@ -409,7 +408,7 @@ func TestServerRestarts(t *testing.T) {
 	}
 }
 
-// A reader that waits while the server is away goes on when it is back.
+// A reader that waits for a stopped server continues when the server is back.
 func TestRestartWhileNextWaits(t *testing.T) {
 	b := newBus(t)
 	f, _ := b.open(t)
@@ -462,13 +461,13 @@ func TestClosedConnection(t *testing.T) {
 	if _, err := f.Head(t.Context()); err == nil {
 		t.Error("head over a closed connection")
 	}
-	// No answer is an error, never "not there".
+	// No answer is an error, and never "not found".
 	if _, err := f.Fetch(t.Context(), v.Version()); err == nil || errors.Is(err, store.ErrNotFound) {
 		t.Errorf("fetch over a closed connection: %v", err)
 	}
 }
 
-// The same over TCP, as separate processes do it.
+// The same over TCP, as between processes.
 func TestTCP(t *testing.T) {
 	s, err := server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, NoLog: true, NoSigs: true,

@@ -17,8 +17,8 @@ import (
 	"meshlog.dev/store/storetest"
 )
 
-// bus is a NATS server of the test's own, which may be stopped and started.
-// Connections to it are made within the process.
+// bus is a NATS server that the test can stop and start. Connections to it are in
+// process.
 type bus struct {
 	dir string
 
@@ -72,7 +72,7 @@ func (b *bus) stop() {
 	}
 }
 
-// InProcessConn connects to the server that runs now.
+// InProcessConn connects to the running server.
 func (b *bus) InProcessConn() (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,7 +110,8 @@ func (b *bus) Open(t *testing.T) storetest.Feed {
 	return f
 }
 
-// reconnected does what breaks the connections, and waits until they are back.
+// reconnected calls a function that breaks the connections, and waits until they
+// are renewed.
 func reconnected(t testing.TB, conns []*nats.Conn, do func()) {
 	t.Helper()
 	var back []chan nats.Status
@@ -137,7 +138,7 @@ func (b *bus) Renew(t *testing.T, f storetest.Feed) {
 	})
 }
 
-// restart stops the server, does something to what it keeps, and starts it.
+// restart stops the server, changes its directory, and starts it.
 func (b *bus) restart(t testing.TB, do func()) {
 	t.Helper()
 	var conns []*nats.Conn
@@ -173,7 +174,7 @@ func jetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
-// purgeable makes the stream anew: as it is made for use, it cannot be purged.
+// purgeable makes the stream again without deny_purge.
 func (b *bus) purgeable(t testing.TB) {
 	t.Helper()
 	js := jetStream(t, b.connect(t))

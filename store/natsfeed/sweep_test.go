@@ -15,7 +15,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// sweepFeed is a chain on a server of its own.
+// sweepFeed opens a chain on a server of its own.
 func sweepFeed(t *testing.T, maxAge time.Duration) *Feed {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{
@@ -70,7 +70,7 @@ func checkpointOf(hs ...ident.Hash) *snapshotv1.Checkpoint {
 	return c
 }
 
-// Only what nobody names goes, and only after its age.
+// Sweep deletes only blobs without a name, and only after their age.
 func TestSweep(t *testing.T) {
 	f := sweepFeed(t, 0)
 	content, fold, delta, chunk := put(t, f, "content"), put(t, f, "fold"), put(t, f, "delta"), put(t, f, "a base's chunk")
@@ -90,7 +90,7 @@ func TestSweep(t *testing.T) {
 	if _, err := f.js.Publish(t.Context(), f.subject, m); err != nil {
 		t.Fatal(err)
 	}
-	// A writing that failed has left bytes.
+	// A failed write has left chunks.
 	if _, err := f.js.Publish(t.Context(), blobChunks+"FAILED", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestSweep(t *testing.T) {
 		}
 	}
 	if has(t, f, stray) {
-		t.Error("what nobody names is still there")
+		t.Error("a blob without a name was kept")
 	}
 	all, err := f.blobList(t.Context())
 	if err != nil || len(all.nuids) != 5 {
@@ -119,7 +119,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// Who puts a blob again while it is swept has it, at whichever step.
+// A blob that is put again during a sweep stays, at whichever step.
 func TestSweepRacesWithWriter(t *testing.T) {
 	f := sweepFeed(t, 0)
 	h := put(t, f, "x")
@@ -127,7 +127,7 @@ func TestSweepRacesWithWriter(t *testing.T) {
 	if err != nil || len(all.blobs) != 1 {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	// Put again after it was listed.
+	// Put again after the sweep has listed it.
 	if _, err := f.blobs.PutBytes(t.Context(), h.String(), []byte("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestSweepRacesWithWriter(t *testing.T) {
 		t.Fatal("a blob that was put again is gone")
 	}
 
-	// A sweep that dies between its steps leaves bytes without a name.
+	// A sweep that ends between its steps leaves chunks without a blob.
 	all, err = f.blobList(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func TestSweepRacesWithWriter(t *testing.T) {
 	}
 }
 
-// Many write and sweep at once; all that was named in time is there.
+// Several processes write and sweep at once; all blobs named in time stay.
 func TestSweepConcurrently(t *testing.T) {
 	f := sweepFeed(t, time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -187,8 +187,8 @@ func TestSweepConcurrently(t *testing.T) {
 	}
 }
 
-// A blob of which half the age is over is put again: a sweep may be about to
-// delete it.
+// PutBlob writes a blob again when half of its age is over, because a sweep may be
+// about to delete it.
 func TestPutOldBlob(t *testing.T) {
 	f := sweepFeed(t, time.Hour)
 	f.stream.CachedInfo().Config.MaxAge = time.Nanosecond // whatever is there is old

@@ -66,7 +66,7 @@ func testRewind(t *testing.T, bus Bus) {
 	}
 	wantHead(t, f, 2, v[1])
 	fo.wantMismatch(t, v[1])
-	// The same sequences come again, with other messages.
+	// The chain uses the same sequences again, for other messages.
 	again := next(v[1], ident.Position{Epoch: 2, Seq: 3}, rows{"again": is("1")})
 	publish(t, f, v[1], again)
 	fo.wantNewest(t, f, again)

@@ -13,55 +13,55 @@ import (
 	"meshlog.dev/store"
 )
 
-// Feed is a version chain, to be written and read.
+// Feed is a version chain under test.
 type Feed interface {
 	store.Publisher
 	store.Chain
 	store.Copier
 }
 
-// Bus is where a chain lies, with the accidents that may happen to it.
+// Bus holds a chain, and causes the faults of a bus.
 type Bus interface {
-	// Open connects another user of the chain.
+	// Open opens another connection to the chain.
 	Open(t *testing.T) Feed
-	// Renew renews the connection of a feed. What happened meanwhile, the
-	// feed has not seen.
+	// Renew renews the connection of a feed. The feed misses all that happens
+	// meanwhile.
 	Renew(t *testing.T, f Feed)
 	// Expire drops all messages; the last sequence stays.
 	Expire(t *testing.T)
-	// Image takes a copy of the chain as it is now. The function that it
-	// returns brings it back, and renews all connections.
+	// Image copies the chain. The function that it returns restores the copy,
+	// and renews all connections.
 	Image(t *testing.T) (rewind func())
 }
 
-// Chains runs the suite on chains; each test has a new one, from newBus.
+// Chains runs the suite; newBus makes a new chain for each test.
 func Chains(t *testing.T, newBus func(t *testing.T) Bus) {
 	for _, tt := range []struct {
 		name string
 		test func(t *testing.T, bus Bus)
 	}{
-		{"NeverWritten", testNeverWritten},
-		{"Publish", testPublish},
-		{"Refused", testPublishRefused},
-		{"OneChain", testOneChain},
-		{"Blobs", testBlobs},
-		{"LargeDelta", testLargeDelta},
-		{"Fetch", testFetch},
-		{"FetchLateCheckpoint", testFetchLateCheckpoint},
-		{"FetchLost", testFetchLost},
-		{"History", testHistory},
-		{"Updates", testUpdates},
-		{"FollowFromZero", testFollowFromZero},
-		{"FollowFromNear", testFollowFromNear},
-		{"FollowFromFar", testFollowFromFar},
-		{"FollowFromElsewhere", testFollowFromElsewhere},
-		{"FollowLive", testFollowLive},
-		{"FollowCancelled", testFollowCancelled},
-		{"MismatchAhead", testMismatchAhead},
-		{"MismatchContent", testMismatchContent},
-		{"Expired", testExpired},
-		{"Reconnect", testReconnect},
-		{"Rewind", testRewind},
+		{"a new chain is empty", testNeverWritten},
+		{"published versions are read back", testPublish},
+		{"invalid updates are refused", testPublishRefused},
+		{"racing publishers make one chain", testOneChain},
+		{"blobs are read back by their hash", testBlobs},
+		{"a delta larger than a message", testLargeDelta},
+		{"fetch returns any version", testFetch},
+		{"fetch from a checkpoint of a later manifest", testFetchLateCheckpoint},
+		{"fetch fails if a part is missing or wrong", testFetchLost},
+		{"history lists the chain from its end", testHistory},
+		{"updates copy the chain", testUpdates},
+		{"follow from no version", testFollowFromZero},
+		{"follow from a recent version", testFollowFromNear},
+		{"follow from too far back", testFollowFromFar},
+		{"follow from a version of another chain", testFollowFromElsewhere},
+		{"follow new versions", testFollowLive},
+		{"a cancelled context ends Next", testFollowCancelled},
+		{"a follower ahead of the head gets a mismatch", testMismatchAhead},
+		{"a follower with other content gets a mismatch", testMismatchContent},
+		{"an expired chain has no head", testExpired},
+		{"a new connection changes the generation", testReconnect},
+		{"a rewind is a mismatch", testRewind},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, newBus(t)) })
 	}
@@ -94,7 +94,7 @@ func wantHead(t *testing.T, f Feed, seq uint64, want store.Stored) {
 	}
 }
 
-// follower is a frontend in its smallest form.
+// follower is a minimal frontend.
 type follower struct {
 	store.Follower
 	have store.Stored
@@ -183,13 +183,13 @@ func testPublishRefused(t *testing.T, bus Bus) {
 		"rows out of order": {Manifest: v.Manifest, Delta: store.Delta{Remove: []string{"b", "a"}}},
 	} {
 		if _, err := f.Publish(t.Context(), u, 0, f.Generation()); err == nil {
-			t.Errorf("%s: was published", name)
+			t.Errorf("%s: Publish accepted it", name)
 		}
 	}
 	wantHead(t, f, 0, store.Stored{})
 }
 
-// Many publishers make one chain: each version follows the one before it.
+// testOneChain races publishers: each version follows the one before it.
 func testOneChain(t *testing.T, bus Bus) {
 	const publishers, each = 4, 8
 	feeds := make([]Feed, publishers)
@@ -307,8 +307,8 @@ func testFetch(t *testing.T, bus Bus) {
 	}
 }
 
-// A checkpoint is written beside the chain: it comes with a later manifest than
-// the one of its version, which may have expired by then.
+// A builder writes a checkpoint after its version, so a later manifest names it,
+// and the message of the version may have expired by then.
 func testFetchLateCheckpoint(t *testing.T, bus Bus) {
 	f := bus.Open(t)
 	v := history(12)
@@ -325,7 +325,7 @@ func testFetchLateCheckpoint(t *testing.T, bus Bus) {
 	}
 }
 
-// What cannot be made whole, or has another root, is an error.
+// Fetch fails if a part of the content is missing, or the root differs.
 func testFetchLost(t *testing.T, bus Bus) {
 	f := bus.Open(t)
 	v := history(4)
@@ -371,7 +371,7 @@ func testUpdates(t *testing.T, bus Bus) {
 	f := bus.Open(t)
 	v := history(150)
 	big := rows{}
-	for i := range 3000 { // a delta that is no message
+	for i := range 3000 { // the delta is larger than a message
 		big[fmt.Sprintf("big%d", i)] = is("%01000d", i)
 	}
 	v = append(v, next(v[149], ident.Position{Epoch: 2, Seq: 3}, big))
@@ -403,7 +403,7 @@ func testUpdates(t *testing.T, bus Bus) {
 			t.Fatalf("from %s: %d updates, want %d", c.from, n, len(c.want))
 		}
 	}
-	for _, err := range f.Updates(t.Context(), ident.Position{}) { // who stops gets no more
+	for _, err := range f.Updates(t.Context(), ident.Position{}) { // a loop that stops gets no more updates
 		must(t, err)
 		break
 	}
@@ -444,7 +444,7 @@ func testFollowFromFar(t *testing.T, bus Bus) {
 	follow(t, f, v[300]).wantLinks(t, v[301:]...)
 }
 
-// Who has what was never on this chain fetches.
+// A follower with a version that was never on this chain fetches.
 func testFollowFromElsewhere(t *testing.T, bus Bus) {
 	f := bus.Open(t)
 	v := history(4)
@@ -457,7 +457,7 @@ func testFollowFromElsewhere(t *testing.T, bus Bus) {
 	} {
 		t.Run(name, func(t *testing.T) { follow(t, f, have).wantNewest(t, f, v[4]) })
 	}
-	// The chain goes on over epochs where one was made after the other.
+	// Links lead from one epoch to the next.
 	follow(t, f, v[2]).wantLinks(t, v[3], v[4])
 }
 
@@ -508,10 +508,10 @@ func testFollowCancelled(t *testing.T, bus Bus) {
 	}
 }
 
-// Who is ahead of the head is told once.
+// A follower ahead of the head gets one error per head.
 func testMismatchAhead(t *testing.T, bus Bus) { mismatch(t, bus, history(4)[3]) }
 
-// So is who has another content at the head's version.
+// A follower with another content at the head's version gets it too.
 func testMismatchContent(t *testing.T, bus Bus) {
 	mismatch(t, bus, next(store.Stored{}, history(3)[2].Version(), rows{"a": is("1")}))
 }
@@ -524,7 +524,7 @@ func mismatch(t *testing.T, bus Bus, have store.Stored) {
 	fo.wantMismatch(t, v[2])
 	after := next(v[2], ident.Position{Epoch: 2, Seq: 1}, rows{"b": is("")})
 	publish(t, f, v[2], after)
-	fo.wantNewest(t, f, after) // no second word of the old head
+	fo.wantNewest(t, f, after) // no second error for the old head
 }
 
 func (f *follower) wantMismatch(t *testing.T, head store.Stored) {

@@ -15,38 +15,37 @@ import (
 	"meshlog.dev/store"
 )
 
-// Disk is where a store lies while nobody has it open.
+// Disk holds a store while no process has it open.
 type Disk interface {
 	// Open opens the store; the suite closes it before it opens it again.
 	Open(t *testing.T, r store.Retention) store.Store
-	// Crashes opens the store, lets write do its work, and yields for each
-	// step of IO which that took a pair of disks: as the process would have
-	// left it, had it died when the step had failed without effect, and when
-	// it had failed with its effect on the disk.
+	// Crashes opens the store, calls write, and yields a pair of disks for each
+	// step of IO: as a crash would have left them right before the step, and
+	// right after it.
 	Crashes(t *testing.T, r store.Retention, write func(store.Store)) iter.Seq2[string, Disk]
 }
 
-// Stores runs the suite on the stores that lie on the disks made by newDisk.
+// Stores runs the suite; newDisk makes a new disk for each test.
 func Stores(t *testing.T, newDisk func(t *testing.T) Disk) {
 	for _, tt := range []struct {
 		name string
 		test func(t *testing.T, disk Disk)
 	}{
-		{"Empty", testEmpty},
-		{"CommitAndRead", testCommitAndRead},
-		{"Conflict", testConflict},
-		{"Racers", testRacers},
-		{"Refused", testRefused},
-		{"Jump", testJump},
-		{"Watch", testWatch},
-		{"WatchSlow", testWatchSlow},
-		{"Side", testSide},
-		{"RetentionByCount", testRetentionByCount},
-		{"RetentionByAge", testRetentionByAge},
-		{"Reopen", testReopen},
-		{"Closed", testClosed},
-		{"CrashInCommit", testCrashInCommit},
-		{"CrashInSide", testCrashInSide},
+		{"a new store is empty", testEmpty},
+		{"committed versions are read back", testCommitAndRead},
+		{"a commit after another version is a conflict", testConflict},
+		{"one of several racing commits wins", testRacers},
+		{"invalid commits are refused", testRefused},
+		{"versions may skip positions and epochs", testJump},
+		{"watch sends each new version", testWatch},
+		{"a slow watcher gets the newest version", testWatchSlow},
+		{"the side table is saved and cleared", testSide},
+		{"retention by number of versions", testRetentionByCount},
+		{"retention by age", testRetentionByAge},
+		{"a reopened store has its versions", testReopen},
+		{"a closed store returns errors", testClosed},
+		{"a crash in a commit leaves all of it or nothing", testCrashInCommit},
+		{"a crash in SaveSide leaves all of it or nothing", testCrashInSide},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, newDisk(t)) })
 	}
@@ -208,7 +207,7 @@ func testRefused(t *testing.T, disk Disk) {
 		{"the same version", func(c *store.Commit) { c.Manifest = v[1].Manifest }},
 		{"no manifest", func(c *store.Commit) { c.Manifest = nil }},
 		{"another content", func(c *store.Commit) { c.Snapshot = v[0].Snapshot }},
-		{"a delta that leads elsewhere", func(c *store.Commit) { c.Delta = store.Delta{} }},
+		{"a delta to another content", func(c *store.Commit) { c.Delta = store.Delta{} }},
 		{"rows out of order", func(c *store.Commit) {
 			c.Side = store.Delta{Put: []store.Row{{Key: "b"}, {Key: "a"}}}
 		}},
@@ -229,7 +228,7 @@ func testRefused(t *testing.T, disk Disk) {
 	wantVersions(t, s, v...)
 }
 
-// A replica jumps over versions that it did not see, and over epochs.
+// A replica skips versions that it did not see, and epochs.
 func testJump(t *testing.T, disk Disk) {
 	s := open(t, disk, store.Retention{})
 	v := history(30)

@@ -1,4 +1,4 @@
-// Package storetest is what every store and every version chain must pass.
+// Package storetest is the acceptance suite of stores and version chains.
 package storetest
 
 import (
@@ -37,10 +37,10 @@ func (r rows) delta() store.Delta {
 	return d
 }
 
-// epoch is when the records of version E.0 were written.
+// epoch is the time of the record of version E.0.
 var epoch = time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// next returns the version v after prev, changed by change: one record a second.
+// next returns version v, which applies change to prev, at one record per second.
 func next(prev store.Stored, v ident.Position, change rows) store.Stored {
 	s := prev.Snapshot.With(change.delta())
 	root, was := s.Root(), prev.Snapshot.Root()
@@ -91,7 +91,7 @@ func content(s *store.Snapshot) map[string]string {
 	return m
 }
 
-// same fails unless got is want: manifest, rows and root.
+// same fails unless manifest, rows and root of got equal those of want.
 func same(t *testing.T, what string, got, want store.Stored) {
 	t.Helper()
 	if diff := cmp.Diff(want.Manifest, got.Manifest, protocmp.Transform()); diff != "" {

@@ -11,15 +11,15 @@ import (
 	"meshlog.dev/store"
 )
 
-// Message is an update as it lies on a chain.
+// Message is an update of a chain.
 type Message struct {
 	Manifest *store.Manifest
-	// Delta returns the delta, which may have to be read from elsewhere.
+	// Delta returns the delta. It may read a blob.
 	Delta func(context.Context) (store.Delta, error)
 }
 
-// Fetch makes the content of v: the nearest checkpoint at or before it, and
-// the deltas from there. back yields the chain, newest first.
+// Fetch makes the content of v from the nearest checkpoint at or before v and the
+// deltas behind it. back yields the chain, newest first.
 func Fetch(ctx context.Context, blobs store.Blobs, back iter.Seq2[Message, error], v ident.Position) (store.Stored, error) {
 	from, err := toCheckpoint(back, v)
 	if err != nil {
@@ -42,7 +42,7 @@ func Fetch(ctx context.Context, blobs store.Blobs, back iter.Seq2[Message, error
 	return at, check(at.Snapshot, at.Manifest)
 }
 
-// check holds a content against what its manifest says.
+// check compares a content with the root in its manifest.
 func check(s *store.Snapshot, m *store.Manifest) error {
 	if got, want := s.Root(), store.RootOf(m); got != want {
 		return fmt.Errorf("version %s has root %s, its manifest says %s: %w",
@@ -59,7 +59,7 @@ func with(ctx context.Context, s *store.Snapshot, l Message) (*store.Snapshot, e
 	return s.With(d), nil
 }
 
-// way is how to come to a version: from a checkpoint (nil: from nothing) by
+// way leads to a version: from a checkpoint (nil: from an empty content) through
 // links, newest first.
 type way struct {
 	manifest   *store.Manifest // of the version
@@ -67,10 +67,9 @@ type way struct {
 	links      []Message
 }
 
-// toCheckpoint goes back from v to what needs nothing before it: a version that
-// was made from nothing, or one of which a manifest on the way has the
-// checkpoint. A checkpoint is written beside the chain and comes with a later
-// manifest than the one of its version.
+// toCheckpoint goes back from v to a version that needs no earlier one: the first
+// version of the chain, or one whose checkpoint a manifest on the way names. A
+// checkpoint is written after its version, so a later manifest names it.
 func toCheckpoint(back iter.Seq2[Message, error], v ident.Position) (way, error) {
 	var w way
 	for l, err := range back {
@@ -86,7 +85,7 @@ func toCheckpoint(back iter.Seq2[Message, error], v ident.Position) (way, error)
 		case w.manifest == nil:
 			w.manifest = l.Manifest
 		case !Follows(l.Manifest, w.links[len(w.links)-1].Manifest):
-			return way{}, fmt.Errorf("what version %s follows is not there: %w",
+			return way{}, fmt.Errorf("the version before %s is missing: %w",
 				store.VersionOf(w.links[len(w.links)-1].Manifest.GetVersion()), store.ErrNotFound)
 		}
 		if w.checkpoint == nil {
@@ -108,5 +107,5 @@ func toCheckpoint(back iter.Seq2[Message, error], v ident.Position) (way, error)
 	if w.manifest == nil {
 		return way{}, store.ErrNotFound
 	}
-	return way{}, fmt.Errorf("no checkpoint at or before it is there: %w", store.ErrNotFound)
+	return way{}, fmt.Errorf("there is no checkpoint at or before it: %w", store.ErrNotFound)
 }

@@ -1,6 +1,6 @@
-// Package link decides what a follower of the version chain is told, and how
-// the content of a version is put together. It is the same for every chain;
-// how the messages come is the chain's own.
+// Package link decides which updates a follower of the version chain gets, and
+// assembles the content of a version. All chains share it; each reads its
+// messages itself.
 package link
 
 import (
@@ -8,13 +8,12 @@ import (
 	"meshlog.dev/store"
 )
 
-// Max is how many links a follower is given at most. From farther back, the
-// whole content is the shorter way.
+// Max is how many links a follower gets at most. From farther back it fetches the
+// whole content, which is shorter.
 const Max = 256
 
-// From returns where in run the links begin that lead from have with its root
-// to run's last manifest, or -1 if there are none. run is a stretch of the
-// chain, oldest first.
+// From returns the index in run of the first link that leads on from have and its
+// root, or -1 if there is none. run is a part of the chain, oldest first.
 func From(run []*store.Manifest, have ident.Position, root ident.Hash) int {
 	if have.IsZero() {
 		return -1
@@ -36,8 +35,8 @@ func Follows(m, next *store.Manifest) bool {
 	return v == store.VersionOf(m.GetVersion()) && r == store.RootOf(m)
 }
 
-// Mismatch reports whether head and what a follower has cannot both be right: the
-// error is nil or a *store.MismatchError.
+// Mismatch returns a *store.MismatchError if the follower's version and the head
+// cannot be of one chain, else nil.
 func Mismatch(head store.Head, have ident.Position, root ident.Hash) error {
 	v, r := head.Version(), store.RootOf(head.Manifest)
 	if head.Manifest == nil || have.Less(v) || v == have && r == root {
@@ -48,13 +47,13 @@ func Mismatch(head store.Head, have ident.Position, root ident.Hash) error {
 
 // Judge reports mismatches, once per head. The zero Judge is ready.
 type Judge struct {
-	seq     uint64 // of the last head that was reported, with its
+	seq     uint64 // of the last reported head
 	version ident.Position
 	root    ident.Hash
 }
 
-// Ahead reports whether head is a version to go to. The error is a
-// *store.MismatchError, the first time.
+// Ahead reports whether head is newer than have. It returns each
+// *store.MismatchError once.
 func (j *Judge) Ahead(head store.Head, have ident.Position, root ident.Hash) (bool, error) {
 	err := Mismatch(head, have, root)
 	if err == nil {

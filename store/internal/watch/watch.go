@@ -1,5 +1,5 @@
-// Package watch tells receivers of the newest version. No receiver can hold up
-// the store, or another receiver.
+// Package watch sends the newest version to receivers. A slow receiver delays
+// neither the store nor other receivers.
 package watch
 
 import (
@@ -9,7 +9,7 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// Hub knows the receivers of one store. The zero Hub is ready; it is safe for
+// Hub holds the receivers of one store. The zero Hub is ready; it is safe for
 // concurrent use.
 type Hub struct {
 	mu        sync.Mutex
@@ -17,8 +17,8 @@ type Hub struct {
 	receivers map[chan ident.Position]struct{}
 }
 
-// Send makes v the newest version. It never blocks: a receiver that has not
-// taken the last one gets v in its place.
+// Send makes v the newest version. It never blocks: it replaces a version that a
+// receiver has not taken.
 func (h *Hub) Send(v ident.Position) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -28,8 +28,8 @@ func (h *Hub) Send(v ident.Position) {
 	}
 }
 
-// Watch returns a channel that gets the newest version, if there is one, and
-// each newer one. It is closed when ctx is done.
+// Watch returns a channel that gets the newest version, if there is one, and then
+// newer ones. Watch closes it when ctx is done.
 func (h *Hub) Watch(ctx context.Context) <-chan ident.Position {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,7 +50,7 @@ func (h *Hub) Watch(ctx context.Context) <-chan ident.Position {
 	return ch
 }
 
-// replace is called with the lock held, so nobody else fills ch in between.
+// replace needs the lock of the Hub, so that no other call fills ch in between.
 func replace(ch chan ident.Position, v ident.Position) {
 	select {
 	case <-ch:
