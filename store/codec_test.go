@@ -113,7 +113,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"previous after version", update(func(u *snapshotv1.Update) { u.Manifest.Previous = u.Manifest.Version }), "previous: is 1735787045.42, must be smaller"},
 		{"a short chunk name", update(func(u *snapshotv1.Update) { u.Manifest.Checkpoint.Chunks[0].Hash = nil }), "checkpoint: chunks[0].hash: has 0 bytes"},
 		{"put out of order", update(func(u *snapshotv1.Update) { u.Delta.Put = []*snapshotv1.Row{row("b"), row("a")} }), `put[1]: "a" must come before "b"`},
-		{"put twice", update(func(u *snapshotv1.Update) { u.Delta.Put = []*snapshotv1.Row{row("a"), row("a")} }), `put[1]: "a" must come before "a", and once`},
+		{"put twice", update(func(u *snapshotv1.Update) { u.Delta.Put = []*snapshotv1.Row{row("a"), row("a")} }), `put[1]: "a" must come before "a", and only once`},
 		{"removed out of order", update(func(u *snapshotv1.Update) { u.Delta.Remove = []string{"b", "a"} }), `remove[1]: "a" must come before "b"`},
 		{"put and removed", update(func(u *snapshotv1.Update) {
 			u.Delta.Put, u.Delta.Remove = []*snapshotv1.Row{row("a"), row("c")}, []string{"b", "c"}
