@@ -15,7 +15,7 @@
 // slow client gets the latest state and never a queue. The order is make before
 // break: clusters, their endpoints, listeners, routes. A removed cluster
 // lingers until nothing refers to it. IDs such as E16 (Envoy) and G8 (gRPC)
-// name rows of the list of facts about real clients.
+// name rows of ../FACTS.md, the facts about real clients.
 //
 // Where to look:
 //

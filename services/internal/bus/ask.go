@@ -16,8 +16,8 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
-// askQuiet is how long who asks waits for one more answer, where it is not
-// known who else there is.
+// askQuiet is how long Reports waits for another answer while no builder has told
+// which processes report.
 const askQuiet = 300 * time.Millisecond
 
 // Reports are the reports of a fleet, sorted by name.
@@ -25,22 +25,22 @@ type Reports struct {
 	Frontends []*reportv1.FrontendReport
 	Watchers  []*reportv1.WatcherReport
 	Builders  []*reportv1.BuilderReport
-	// Silent are those who have reported not long ago and do not answer.
+	// Silent are the processes that reported lately and do not answer.
 	Silent []*reportv1.Peer
 }
 
-// Detail is what reports say beyond a summary, by the role that says it.
+// Detail selects the role whose reports have more than a summary.
 type Detail string
 
-// What there is to ask for.
+// Details of reports.
 const (
 	Summary     Detail = ""
 	Proxies     Detail = "frontend"
 	Diagnostics Detail = "builder" // with the timings
 )
 
-// Reports asks everybody to report and gathers the answers: until all have
-// answered of whom builders know, or none has for 300 ms.
+// Reports asks all processes to report and gathers the answers, until every
+// process that builders know has answered, or no answer came for 300 ms.
 func (f *Fleet) Reports(ctx context.Context, with Detail) (*Reports, error) {
 	g := gathered{answers: map[string]*answer{}}
 	err := f.ask(ctx, askSubject, &reportv1.ReportRequest{Whole: string(with)}, askQuiet, g.take)
@@ -50,8 +50,8 @@ func (f *Fleet) Reports(ctx context.Context, with Detail) (*Reports, error) {
 	return g.reports(), nil
 }
 
-// ask puts a question to everybody, and hands on answers until take says that
-// it is done or there are no more.
+// ask publishes a question and calls take for each answer, until take is done or
+// no answer comes for the time quiet.
 func (f *Fleet) ask(ctx context.Context, subject string, q proto.Message, quiet time.Duration, take func(*nats.Msg) (done bool, err error)) error {
 	b, err := proto.Marshal(q)
 	if err != nil {
@@ -74,7 +74,6 @@ func (f *Fleet) ask(ctx context.Context, subject string, q proto.Message, quiet 
 		case err != nil:
 			return err
 		case m == nil:
-			// Nobody, or nobody who was heard.
 			return jsapi.Denied(f.nc, f.prefix+subject)
 		}
 		if done, err := take(m); done || err != nil {
@@ -83,7 +82,7 @@ func (f *Fleet) ask(ctx context.Context, subject string, q proto.Message, quiet 
 	}
 }
 
-// nextWithin returns the next message; nil if none comes within d.
+// nextWithin returns the next message, nil if none comes within d.
 func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*nats.Msg, error) {
 	quiet, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -94,19 +93,19 @@ func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*
 	return m, err
 }
 
-// gathered is what has come of reports, by name.
+// gathered are the reports that have arrived, by name.
 type gathered struct {
 	answers map[string]*answer
-	peers   map[string]*reportv1.Peer // whom builders know; nil: none has said
+	peers   map[string]*reportv1.Peer // processes that builders know; nil: no builder has answered
 }
 
-// answer is the report of one process, in the messages in which it came.
+// answer is the report of one process, in one or several messages.
 type answer struct {
 	parts    []proto.Message
 	complete bool
 }
 
-// take takes an answer in; it is done when everybody has answered who is known.
+// take adds an answer; it is done when all known processes have answered.
 func (g *gathered) take(m *nats.Msg) (done bool, err error) {
 	name := m.Header.Get(nameHeader)
 	var part interface {
@@ -121,7 +120,7 @@ func (g *gathered) take(m *nats.Msg) (done bool, err error) {
 	case "builder":
 		part = new(reportv1.BuilderReport)
 	default:
-		return false, nil // of a later version of meshlog
+		return false, nil // a role of a later build
 	}
 	if err := proto.Unmarshal(m.Data, part); err != nil {
 		return false, fmt.Errorf("report of %s: %w", name, err)
@@ -143,12 +142,12 @@ func (g *gathered) take(m *nats.Msg) (done bool, err error) {
 	return g.peers != nil && g.all(), nil
 }
 
-// single is a report that comes in one message.
+// single is a report that always fits into one message.
 type single struct{ *reportv1.WatcherReport }
 
 func (single) GetMore() bool { return false }
 
-// all reports whether everybody has answered, whole.
+// all reports whether every known process has sent all messages of its answer.
 func (g *gathered) all() bool {
 	for name := range g.peers {
 		if g.answers[name] == nil {

@@ -16,8 +16,8 @@ import (
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
-// everybody has listened for long.
-func everybody(f *Fleet, names ...string) *Peers {
+// knownPeers returns Peers that have run long enough to know these processes.
+func knownPeers(f *Fleet, names ...string) *Peers {
 	p := NewPeers(f)
 	now := time.Now()
 	p.since, p.last = now.Add(-peersKnown), now
@@ -44,7 +44,7 @@ func TestReports(t *testing.T) {
 		return &reportv1.BuilderReport{Builder: "b", Timings: []*reportv1.StageTiming{{}}}
 	}).Run)
 	for range 4 {
-		<-known // all have said their first report, and listen
+		<-known // each process has sent its first report, and listens
 	}
 	got, err := f.Reports(t.Context(), Summary)
 	if err != nil {
@@ -60,14 +60,14 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// Where a builder knows who is there, nobody waits for others; and who does not
-// answer is named.
-func TestReportsOfAllWhoAreKnown(t *testing.T) {
+// If a builder knows the processes, Reports waits for no others, and names the
+// silent ones.
+func TestReportsOfKnownPeers(t *testing.T) {
 	s := startServer(t, t.TempDir())
 	known := subscribe(t, s)
 	f := NewFleet(connect(t, s), "mesh", quiet)
 	report := func() *reportv1.BuilderReport { return &reportv1.BuilderReport{Builder: "b"} }
-	run(t, f.BuilderReporter("b", everybody(f, "builder.b", "frontend.f1"), report).Run)
+	run(t, f.BuilderReporter("b", knownPeers(f, "builder.b", "frontend.f1"), report).Run)
 	<-known
 	start := time.Now()
 	got, err := f.Reports(t.Context(), Proxies)
@@ -97,7 +97,7 @@ func TestReportsOfAllWhoAreKnown(t *testing.T) {
 	}
 }
 
-func TestReportsOfNobody(t *testing.T) {
+func TestReportsWithoutProcesses(t *testing.T) {
 	f := NewFleet(connect(t, startServer(t, t.TempDir())), "mesh", quiet)
 	got, err := f.Reports(t.Context(), Proxies)
 	if err != nil {
@@ -108,7 +108,7 @@ func TestReportsOfNobody(t *testing.T) {
 	}
 }
 
-// What is more than a message holds comes in several.
+// A report that does not fit into a message comes in several messages.
 func TestLargeReports(t *testing.T) {
 	s := startServer(t, t.TempDir())
 	known := subscribe(t, s)
@@ -129,7 +129,7 @@ func TestLargeReports(t *testing.T) {
 	run(t, f.BuilderReporter("b", NewPeers(f), func() *reportv1.BuilderReport { return builder }).Run)
 	for range 2 {
 		if m := <-known; len(m.Data) > 100 {
-			t.Errorf("%d bytes on %s though nobody asked", len(m.Data), m.Subject)
+			t.Errorf("%d bytes on %s without a question", len(m.Data), m.Subject)
 		}
 	}
 	got, err := f.Reports(t.Context(), Proxies)
@@ -140,7 +140,7 @@ func TestLargeReports(t *testing.T) {
 		t.Error(diff)
 	}
 	if n := len(got.Builders[0].GetDiagnostics()); n > 0 {
-		t.Errorf("%d diagnostics though nobody asked", n)
+		t.Errorf("%d diagnostics without a question", n)
 	}
 	got, err = f.Reports(t.Context(), Diagnostics)
 	if err != nil {
@@ -164,22 +164,22 @@ func TestPeers(t *testing.T) {
 	p.hear("frontend.f1", false, at(1))
 	p.hear("watcher.w", false, at(2))
 	if got := list(at(5)); got != nil {
-		t.Errorf("knows %v before everybody had the time to report", got)
+		t.Errorf("knows %v before every process had the time to report", got)
 	}
 	p.hear("frontend.f1", false, at(11))
 	p.hear("watcher.w", true, at(12))
 	if diff := cmp.Diff([]string{"frontend.f1 11"}, list(at(13))); diff != "" {
-		t.Errorf("one reports, another has ended (-want +got):\n%s", diff)
+		t.Errorf("a process reports, another one has ended (-want +got):\n%s", diff)
 	}
 	p.hear("builder.b", false, at(20))
 	p.hear("builder.b", false, at(30))
 	p.hear("builder.b", false, at(40))
 	if diff := cmp.Diff([]string{"builder.b 40"}, list(at(40))); diff != "" {
-		t.Errorf("one is silent (-want +got):\n%s", diff)
+		t.Errorf("a process is silent (-want +got):\n%s", diff)
 	}
 	p.hear("builder.b", false, at(100))
 	if got := list(at(101)); got != nil {
-		t.Errorf("knows %v right after the bus was away", got)
+		t.Errorf("knows %v right after the bus was down", got)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestProxy(t *testing.T) {
 	}
 	for i := range want {
 		if !proto.Equal(want[i], got[i]) {
-			t.Errorf("reply %d of %s is not what was said", i, got[i].GetFrontend())
+			t.Errorf("reply %d of %s differs from the answer", i, got[i].GetFrontend())
 		}
 	}
 }

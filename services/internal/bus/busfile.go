@@ -22,7 +22,7 @@ type File struct {
 	PID int `yaml:"pid"`
 }
 
-// ErrNoBusFile says that no server runs on a data directory, or that it is
+// ErrNoBusFile reports that no server runs on a data directory, or that it is
 // still starting.
 var ErrNoBusFile = errors.New("nothing runs on this data directory")
 
@@ -47,23 +47,32 @@ func ReadBusFile(path string) (File, error) {
 	return f, nil
 }
 
-// write puts the file at path, whole or not at all.
+// write replaces the file at path.
 func (f File) write(path string) error {
 	b, err := yaml.Marshal(f)
+	if err == nil {
+		b = append([]byte("# Address of the bus, and the token of its clients.\n"), b...)
+		err = ReplaceFile(path, b, 0o600)
+	}
 	if err != nil {
 		return fmt.Errorf("bus file: %w", err)
 	}
-	b = append([]byte("# Where the bus is, and the token that opens it.\n"), b...)
-	tmp, err := os.CreateTemp(filepath.Dir(path), FileName+".*") // mode 0600
+	return nil
+}
+
+// ReplaceFile writes a file at path as a whole: another process sees the old
+// file or the new one.
+func ReplaceFile(path string, content []byte, mode fs.FileMode) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
-		return fmt.Errorf("bus file: %w", err)
+		return err
 	}
-	_, err = tmp.Write(b)
-	if err = errors.Join(err, tmp.Close()); err == nil {
+	_, err = tmp.Write(content)
+	if err = errors.Join(err, tmp.Chmod(mode), tmp.Close()); err == nil {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("bus file: %w", err), os.Remove(tmp.Name()))
+		return errors.Join(err, os.Remove(tmp.Name()))
 	}
 	return nil
 }

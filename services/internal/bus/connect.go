@@ -15,15 +15,15 @@ import (
 	"meshlog.dev/jsapi"
 )
 
-// Conn is a connection; an alias, so that who only hands one on need not import
-// the client.
+// Conn is a connection. It is an alias, so that packages that only pass it on do
+// not import the client library.
 type Conn = nats.Conn
 
-// ConnectOptions say where the bus is and who calls. Credentials in files are
-// read anew for every connection, so that they may be replaced.
+// ConnectOptions hold the address of the bus and the client's credentials. Each
+// connection reads the files again, so that they may be replaced.
 type ConnectOptions struct {
-	// URL is one or more NATS URLs, separated by commas; or the path of a bus
-	// file, as `meshlog up` writes it. A server in this process needs none.
+	// URL is one or more NATS URLs, separated by commas, or the path of a bus
+	// file, as `meshlog up` writes it. Empty if Server is set.
 	URL    string
 	Server *Server
 
@@ -32,19 +32,19 @@ type ConnectOptions struct {
 	TokenFile string
 	NkeyFile  string
 	CredsFile string
-	// CAFile, CertFile and KeyFile are PEM files for TLS: whom to trust, and
-	// who the client is.
+	// CAFile, CertFile and KeyFile are PEM files for TLS: the authority of the
+	// servers, and the client's certificate and key.
 	CAFile, CertFile, KeyFile string
 
-	// Name is the process's name, shown by the server.
+	// Name is the name of the process, which the server shows.
 	Name string
-	// Role is what it does; nobody's role, where permissions do not matter.
+	// Role is the role of the process. It is zero if permissions do not matter.
 	Role Role
 	Log  *slog.Logger
 }
 
-// Production settings; the library's own suit short-lived clients: it gives up
-// after 60 attempts, and notices a dead peer after four minutes.
+// Settings of connections. The library's defaults are for short-lived clients: it
+// stops after 60 attempts, and notices a dead peer after four minutes.
 const (
 	dialTimeout   = 2 * time.Second
 	reconnectWait = 250 * time.Millisecond
@@ -58,8 +58,8 @@ const (
 	inboxPrefix   = "_IN."
 )
 
-// Connect makes one attempt. The connection is renewed by itself for ever, also
-// where its server is of no use; the caller closes it.
+// Connect makes one attempt to connect. The connection then renews itself for
+// ever, also if its server is cut off from the cluster. The caller closes it.
 func Connect(o ConnectOptions) (*Conn, error) {
 	l := &link{o: o}
 	urls, opts, err := l.nats()
@@ -77,11 +77,10 @@ func Connect(o ConnectOptions) (*Conn, error) {
 	return nc, nil
 }
 
-// CheckURL returns what is wrong with the URL of ConnectOptions, which no waiting
-// makes right.
+// CheckURL returns an error if the URL of ConnectOptions is malformed.
 func CheckURL(urls string) error {
 	if !strings.Contains(urls, "://") {
-		return nil // a bus file, which may come yet
+		return nil // a bus file, which may not exist yet
 	}
 	for s := range strings.SplitSeq(urls, ",") {
 		u, err := url.Parse(strings.TrimSpace(s))
@@ -89,13 +88,13 @@ func CheckURL(urls string) error {
 			return fmt.Errorf("address of the bus: %w", errors.Unwrap(err)) // without the URL: it may hold a password
 		}
 		if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) || u.Hostname() == "" {
-			return fmt.Errorf("address of the bus: %s is not one of a NATS server: give nats://HOST:PORT (or tls, ws, wss), several separated by commas", u.Redacted())
+			return fmt.Errorf("address of the bus: %s is not the address of a NATS server: give nats://HOST:PORT (or tls, ws, wss), several separated by commas", u.Redacted())
 		}
 	}
 	return nil
 }
 
-// ConnectWait returns Connect, tried until it succeeds or ctx is done.
+// ConnectWait calls Connect until it succeeds or ctx is done.
 func ConnectWait(ctx context.Context, o ConnectOptions) (nc *Conn, err error) {
 	if err := CheckURL(o.URL); err != nil {
 		return nil, err
@@ -107,11 +106,11 @@ func ConnectWait(ctx context.Context, o ConnectOptions) (nc *Conn, err error) {
 	return nc, err
 }
 
-// ErrNotConnected says that there is no connection to the bus now.
+// ErrNotConnected reports that there is no connection to the bus now.
 var ErrNotConnected = errors.New("no connection to the bus")
 
-// Ready returns why a connection is of no use now, or not of all the use that it
-// should be; nil if it is.
+// Ready returns an error while the connection is down, or if the server denied the
+// user a subject.
 func Ready(nc *Conn) error {
 	if !nc.IsConnected() {
 		l, ok := nc.Opts.CustomDialer.(*link)
@@ -119,7 +118,7 @@ func Ready(nc *Conn) error {
 			return ErrNotConnected
 		}
 		err := l.failure()
-		// Where TLS fails, the library tells nobody who does not ask.
+		// The library reports a TLS error here only.
 		if last := nc.LastError(); last != nil {
 			err = l.o.advise(last)
 		}
@@ -134,19 +133,19 @@ func Ready(nc *Conn) error {
 	return nil
 }
 
-// Retry calls f until it succeeds or ctx is done, with pauses that grow, and
-// logs each new reason of a failure that lasts. A bus that has just started
-// answers errors for some seconds.
+// Retry calls f until it succeeds or ctx is done, with growing pauses. It logs each
+// new error of a failure that lasts longer than a second: a bus that has just
+// started returns errors for some seconds.
 func Retry(ctx context.Context, log *slog.Logger, f func(context.Context) error) error {
-	said := ""
+	logged := ""
 	for wait := firstRetry; ; wait = min(2*wait, retryAtMost) {
 		err := f(ctx)
 		if err == nil {
 			return nil
 		}
-		if wait > silentRetry && err.Error() != said {
-			said = err.Error()
-			log.Warn("trying on", "error", err)
+		if wait > silentRetry && err.Error() != logged {
+			logged = err.Error()
+			log.Warn("failed; retrying", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -24,10 +24,10 @@ func TestCheckURL(t *testing.T) {
 	}
 }
 
-// Waiting makes no bad address right.
+// ConnectWait does not retry with a malformed address.
 func TestConnectWaitBadAddress(t *testing.T) {
 	_, err := bus.ConnectWait(t.Context(), bus.ConnectOptions{URL: "zzz://x", Name: "test", Log: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "nats://HOST:PORT") {
-		t.Errorf("got %v, want what to give", err)
+		t.Errorf("got %v, want advice", err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // fromFile reports whether URL is a bus file.
 func (o ConnectOptions) fromFile() bool { return !strings.Contains(o.URL, "://") }
 
-// where returns the bus, for people.
+// where names the bus in errors.
 func (o ConnectOptions) where() string {
 	if o.Server != nil {
 		return "this process"
@@ -23,22 +23,23 @@ func (o ConnectOptions) where() string {
 	return o.URL
 }
 
-// busFile connects to where a bus file says, with the token there.
+// busFile returns the content of the bus file, and an option that reads its token
+// for each connection.
 func (o ConnectOptions) busFile() (File, []nats.Option, error) {
 	if o.TokenFile != "" || o.CredsFile != "" || o.NkeyFile != "" {
-		return File{}, nil, fmt.Errorf("bus file %s: it holds the token; a token or credentials beside it are one too many", o.URL)
+		return File{}, nil, fmt.Errorf("bus file %s: it holds a token; do not give another token or credentials with it", o.URL)
 	}
 	f, err := ReadBusFile(o.URL)
 	if err != nil {
 		return File{}, nil, err
 	}
 	return f, []nats.Option{nats.TokenHandler(func() string {
-		f, _ := ReadBusFile(o.URL) // the dialer has just said what is wrong with it
+		f, _ := ReadBusFile(o.URL) // the dialer has reported an error
 		return f.Token
 	})}, nil
 }
 
-// credentials say who the user is. Files are read anew for each connection.
+// credentials returns options that read the credentials for each connection.
 func (o ConnectOptions) credentials() ([]nats.Option, error) {
 	given := 0
 	for _, file := range []string{o.TokenFile, o.NkeyFile, o.CredsFile} {
@@ -55,7 +56,7 @@ func (o ConnectOptions) credentials() ([]nats.Option, error) {
 			return nil, err
 		}
 		return []nats.Option{nats.TokenHandler(func() string {
-			t, _ := readToken(o.TokenFile) // without a token the server refuses, and says so
+			t, _ := readToken(o.TokenFile) // without a token the server refuses the connection
 			return t
 		})}, nil
 	case o.NkeyFile != "":
@@ -73,7 +74,7 @@ func (o ConnectOptions) credentials() ([]nats.Option, error) {
 	return nil, nil
 }
 
-// secure returns TLS. Files are read anew for each connection.
+// secure returns options for TLS that read the files for each connection.
 func (o ConnectOptions) secure() ([]nats.Option, error) {
 	if (o.CertFile == "") != (o.KeyFile == "") {
 		return nil, errors.New("TLS of the bus: a certificate and its key belong together; give both")
@@ -106,11 +107,11 @@ func (o ConnectOptions) secure() ([]nats.Option, error) {
 		}
 	}
 	option := nats.ClientTLSConfig(cert, roots)
-	return []nats.Option{option}, option(&nats.Options{}) // what is wrong now is said without a server
+	return []nats.Option{option}, option(&nats.Options{}) // reports errors of the files now
 }
 
-// Verify returns what is wrong with the files that the options name. It connects
-// to nothing.
+// Verify returns the errors in the files that the options name. It does not
+// connect.
 func (o ConnectOptions) Verify() error {
 	var file, creds error
 	if o.fromFile() {
@@ -124,7 +125,7 @@ func (o ConnectOptions) Verify() error {
 	return errors.Join(file, given, creds, secure)
 }
 
-// checkCreds returns what is wrong with a file as nsc writes it.
+// checkCreds checks a file as nsc writes it.
 func checkCreds(path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -139,7 +140,7 @@ func checkCreds(path string) error {
 	return nil
 }
 
-// advise returns what to do about an error of connecting that everybody meets.
+// advise adds to a common connection error what the user can do.
 func (o ConnectOptions) advise(err error) error {
 	var authority x509.UnknownAuthorityError
 	var names x509.HostnameError
@@ -153,16 +154,16 @@ func (o ConnectOptions) advise(err error) error {
 		return fmt.Errorf("%w; it does not take %s: give other credentials, or add these to its users", err, o.user())
 	case errors.As(err, &authority):
 		if o.CAFile != "" {
-			return fmt.Errorf("%w; none of those in %s has signed the server's certificate: is it the right --bus-ca?", err, o.CAFile)
+			return fmt.Errorf("%w; no authority in %s signed the server's certificate: is it the right --bus-ca?", err, o.CAFile)
 		}
-		return fmt.Errorf("%w; name who has signed the server's certificate by --bus-ca", err)
+		return fmt.Errorf("%w; give the authority that signed the server's certificate with --bus-ca", err)
 	case errors.As(err, &names):
 		return fmt.Errorf("%w; give --bus a name that is in the server's certificate", err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("%w; the server's certificate must be renewed, or a clock is wrong", err)
 	case errors.Is(err, nats.ErrSecureConnWanted):
-		return fmt.Errorf("%w; the server speaks no TLS: take --bus-ca and --bus-cert away, or give it a certificate", err)
-	case errors.Is(err, nats.ErrTLS), strings.Contains(err.Error(), "remote error: tls:"): // it was the server who gave up
+		return fmt.Errorf("%w; the server has no TLS: remove --bus-ca and --bus-cert, or give the server a certificate", err)
+	case errors.Is(err, nats.ErrTLS), strings.Contains(err.Error(), "remote error: tls:"): // the server ended the handshake
 		if o.CertFile == "" {
 			return fmt.Errorf("%w; the server wants a certificate: give --bus-cert and --bus-key", err)
 		}
@@ -171,13 +172,13 @@ func (o ConnectOptions) advise(err error) error {
 	return err
 }
 
-// isAuth reports whether an error is a server's word on who connects.
+// isAuth reports whether the server refused the user.
 func isAuth(err error) bool {
 	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthRevoked) ||
 		errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAccountAuthExpired)
 }
 
-// user returns who connects, for people.
+// user names the user of the connection in errors.
 func (o ConnectOptions) user() string {
 	switch {
 	case o.Server != nil, o.fromFile():
@@ -210,7 +211,7 @@ func readToken(path string) (string, error) {
 	return t, nil
 }
 
-// readNkey returns the public key, by which a server knows its user, of a seed.
+// readNkey returns the public key of a seed. Servers know users by it.
 func readNkey(path string) (string, error) {
 	pair, err := nkeyPair(path)
 	if err != nil {

@@ -12,19 +12,20 @@ import (
 	"meshlog.dev/jsapi"
 )
 
-// A server that a network cuts off from the rest of its cluster keeps its
-// clients, and answers their pings: nothing that is said elsewhere reaches
-// them, and JetStream answers no more. Nobody but the client can end that. Each
-// connection asks who leads JetStream, and goes to another server when this one
-// does not know for a while.
+// A server that the network cuts off from its cluster keeps its clients and
+// answers their pings, but JetStream does not answer, and messages of other
+// servers do not arrive. Only the client can end that. Each connection asks for
+// JetStream's leader, and moves to another server if its own does not know the
+// leader for a while.
 const (
 	leaderEvery   = 5 * time.Second
 	leaderWait    = 2 * time.Second
 	leaderMissed  = 2
-	abandonAtMost = time.Minute // between two servers, where none knows
+	abandonAtMost = time.Minute // between two moves, if no server knows the leader
 )
 
-// stayUseful leaves servers that are cut off, until the connection is closed.
+// stayUseful moves the connection away from servers that are cut off, until it is
+// closed.
 func (l *link) stayUseful(nc *nats.Conn, closed <-chan nats.Status, every time.Duration) {
 	for missed, pause := 0, every; ; {
 		select {
@@ -41,7 +42,7 @@ func (l *link) stayUseful(nc *nats.Conn, closed <-chan nats.Status, every time.D
 		switch {
 		case err == nil:
 			missed, pause = 0, every
-		case server != nc.ConnectedUrlRedacted(), errors.As(err, new(*jsapi.DeniedError)): // which has been said
+		case server != nc.ConnectedUrlRedacted(), errors.As(err, new(*jsapi.DeniedError)): // which onError has logged
 			missed = 0
 		default:
 			missed++
@@ -49,15 +50,15 @@ func (l *link) stayUseful(nc *nats.Conn, closed <-chan nats.Status, every time.D
 		if missed < leaderMissed {
 			continue
 		}
-		l.o.Log.Warn("the bus's server knows of no leader, as if cut off from the others; going to another one", "url", server, "error", err)
+		l.o.Log.Warn("the server of the bus does not know the leader, it may be cut off from its cluster; connecting to another server", "url", server, "error", err)
 		if err := nc.ForceReconnect(); err != nil {
-			l.o.Log.Warn("the bus's server cannot be left", "error", err)
+			l.o.Log.Warn("cannot connect to another server of the bus", "error", err)
 		}
 		missed, pause = 0, min(2*pause, abandonAtMost)
 	}
 }
 
-// askLeader asks for what only the leader of all of JetStream answers.
+// askLeader sends a request that only JetStream's leader answers.
 func askLeader(nc *nats.Conn) error {
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A server without JetStream, as one is that is cut off from its cluster, is
-// left for one that has it.
+// The connection leaves a server without JetStream, like one that is cut off from
+// its cluster, for a server with it.
 func TestCutOff(t *testing.T) {
 	servers := map[string]*server.Server{}
 	for range 2 {

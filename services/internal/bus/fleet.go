@@ -16,9 +16,8 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
-// Fleet is what the processes of one mesh tell each other over core subjects:
-// soft state, said again and again, kept by nobody. It is safe for concurrent
-// use.
+// Fleet sends and receives the soft state of one mesh over core subjects, which
+// the processes repeat and no stream keeps. It is safe for concurrent use.
 type Fleet struct {
 	nc     *nats.Conn
 	prefix string
@@ -30,12 +29,12 @@ func NewFleet(nc *Conn, domain string, log *slog.Logger) *Fleet {
 	return &Fleet{nc: nc, prefix: fleetPrefix(domain), log: log}
 }
 
-// Tick returns where the head is; the leader does, once a second.
+// Tick publishes the head; the leader calls it once a second.
 func (f *Fleet) Tick(_ context.Context, t *reportv1.Tick) error {
 	return f.publish(tickSubject, t)
 }
 
-// Ticks hands on the leader's ticks until ctx is done.
+// Ticks calls handle for the leader's ticks until ctx is done.
 func (f *Fleet) Ticks(ctx context.Context, handle func(*reportv1.Tick)) error {
 	return listen(ctx, f, tickSubject, func(_ *nats.Msg, t *reportv1.Tick) { handle(t) })
 }
@@ -45,24 +44,24 @@ func (f *Fleet) AskListing(_ context.Context, r *reportv1.ListingRequest) error 
 	return f.publish(listingSubject+shardTokens(ident.Shard{Source: r.GetSource(), Instance: r.GetInstance()}), r)
 }
 
-// ListingRequests hands on what AskListing asks of a shard until ctx is done.
+// ListingRequests calls handle for the requests of AskListing for a shard until ctx
+// is done.
 func (f *Fleet) ListingRequests(ctx context.Context, shard ident.Shard, handle func(*reportv1.ListingRequest)) error {
 	return listen(ctx, f, listingSubject+shardTokens(shard), func(_ *nats.Msg, r *reportv1.ListingRequest) { handle(r) })
 }
 
-// Digests waits at most digestWait for the leader's answer, and asks again
-// every digestRetry: the leader may not have read the session's begin yet.
+// Digests waits up to digestWait for the leader's answer, and asks again every
+// digestRetry: the leader may not have read the begin of the session yet.
 const (
 	digestWait  = 3 * time.Second
 	digestRetry = 200 * time.Millisecond
 )
 
-// ErrNoAnswer says that no leader answered in time.
+// ErrNoAnswer reports that no leader answered in time.
 var ErrNoAnswer = errors.New("no leader answered")
 
-// Digests asks the leader for the bucket digests of a shard over the keys of
-// these kinds, as its fold has them offered after the begin of that session. It
-// takes up to 3 s, and then returns ErrNoAnswer.
+// Digests asks the leader for the bucket digests of the keys of these kinds in a
+// shard, after the begin of that session. After 3 s it returns ErrNoAnswer.
 func (f *Fleet) Digests(ctx context.Context, shard ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error) {
 	b, err := proto.Marshal(&reportv1.DigestRequest{Source: shard.Source, Instance: shard.Instance, Session: session, Kinds: kinds})
 	if err != nil {
@@ -87,7 +86,8 @@ func (f *Fleet) Digests(ctx context.Context, shard ident.Shard, session string, 
 	return nil, fmt.Errorf("ask for digests of %s: %w", shard, jsapi.Explain(f.nc, ErrNoAnswer, f.prefix+digestsSubject))
 }
 
-// digestReply waits until it is time to ask again. Both results are nil then.
+// digestReply waits for the answer to one question. Without one, both results are
+// nil.
 func (f *Fleet) digestReply(ctx context.Context, sub *nats.Subscription) (*events.ShardDigests, error) {
 	try, cancel := context.WithTimeout(ctx, digestRetry)
 	defer cancel()
@@ -99,7 +99,7 @@ func (f *Fleet) digestReply(ctx context.Context, sub *nats.Subscription) (*event
 		case errors.Is(err, context.DeadlineExceeded):
 			return nil, nil
 		case errors.Is(err, nats.ErrNoResponders):
-			// Nobody listens yet: wait the rest of the time.
+			// No builder listens yet: wait for the rest of the time.
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("wait for digests: %w", err)
@@ -115,9 +115,9 @@ func (f *Fleet) digestReply(ctx context.Context, sub *nats.Subscription) (*event
 	}
 }
 
-// ServeDigests answers Digests until ctx is done. known is false where this
-// process does not lead, or has not read the session's begin: another may
-// answer, or the watcher asks again.
+// ServeDigests answers Digests until ctx is done. known is false if this process
+// does not lead, or has not read the begin of the session: then another builder
+// answers, or the watcher asks again.
 func (f *Fleet) ServeDigests(
 	ctx context.Context,
 	lookup func(ctx context.Context, shard ident.Shard, session string, kinds events.Kinds) (d *events.ShardDigests, known bool),
@@ -132,7 +132,7 @@ func (f *Fleet) ServeDigests(
 			err = m.Respond(b)
 		}
 		if err != nil {
-			f.log.Warn("digests not answered", "source", r.GetSource(), "instance", r.GetInstance(), "error", err)
+			f.log.Warn("cannot answer a question for digests", "source", r.GetSource(), "instance", r.GetInstance(), "error", err)
 		}
 	})
 }
@@ -167,9 +167,9 @@ func (f *Fleet) publish(subject string, m proto.Message) error {
 	return nil
 }
 
-// listen hands on what comes under a subject, one after the other, until ctx
-// is done or the connection is closed. What a slow handle misses is said
-// again by its sender.
+// listen calls handle for each message under a subject until ctx is done or the
+// connection is closed. If handle is too slow it misses messages, which their
+// senders repeat.
 func listen[M any, P interface {
 	*M
 	proto.Message
@@ -182,7 +182,7 @@ func listen[M any, P interface {
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		if errors.Is(err, nats.ErrSlowConsumer) {
-			continue // said once per overflow; the connection has logged it
+			continue // one error per overflow; onError has logged it
 		}
 		if err != nil {
 			return fmt.Errorf("listen to %s: %w", subject, err)

@@ -77,7 +77,7 @@ func TestDigestsWithoutLeader(t *testing.T) {
 	}
 }
 
-// What the leader says again and again arrives where it belongs.
+// Ticks and listing requests reach the processes that they are for.
 func TestTicksAndListingRequests(t *testing.T) {
 	s := startServer(t, t.TempDir())
 	leader := NewFleet(connect(t, s), "mesh", quiet)
@@ -116,7 +116,7 @@ func TestTicksAndListingRequests(t *testing.T) {
 	}
 }
 
-// subscribe returns all reports from now on.
+// subscribe returns a channel of all later reports.
 func subscribe(t *testing.T, s *Server) <-chan *nats.Msg {
 	t.Helper()
 	nc := connect(t, s)
@@ -130,8 +130,8 @@ func subscribe(t *testing.T, s *Server) <-chan *nats.Msg {
 	return reports
 }
 
-// A report is said at the start, held back after a change was said, and not
-// held back where it is urgent.
+// A reporter reports at the start, delays a change after a report, and does not delay
+// an urgent change.
 func TestReporter(t *testing.T) {
 	s := startServer(t, t.TempDir())
 	reports := subscribe(t, s)
@@ -171,12 +171,12 @@ func TestReporter(t *testing.T) {
 	set(&reportv1.FrontendReport{Frontend: "f", Persisted: true, ChainMismatch: mismatch}, r.Urgent)
 	expect(&reportv1.FrontendReport{Frontend: "f", Persisted: true, ChainMismatch: mismatch})
 	if d := time.Since(started); d > reportPause/2 {
-		t.Errorf("the mismatch was said after %v", d)
+		t.Errorf("the mismatch was reported after %v", d)
 	}
 	started = time.Now()
 	set(&reportv1.FrontendReport{Frontend: "f", ChainMismatch: mismatch}, r.Changed)
 	expect(&reportv1.FrontendReport{Frontend: "f", ChainMismatch: mismatch})
 	if d := time.Since(started); d < reportPause/2 {
-		t.Errorf("a change was said after %v, while the pause is %v", d, reportPause)
+		t.Errorf("a change was reported after %v, while the pause is %v", d, reportPause)
 	}
 }

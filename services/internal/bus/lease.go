@@ -18,33 +18,33 @@ import (
 // DefaultLeaseTTL is how long a lease outlives a holder that died.
 const DefaultLeaseTTL = 6 * time.Second
 
-// lookAgain is after how long the lease is looked at for the second time.
+// lookAgain is the pause between the first and the second look at the lease.
 const lookAgain = 100 * time.Millisecond
 
 // callTimeout bounds a call that has no other bound.
 const callTimeout = 2 * time.Second
 
-// LeaseOptions say which lease is wanted, and by whom.
+// LeaseOptions describe a lease and its holder.
 type LeaseOptions struct {
 	Domain string        // the mesh
-	Holder string        // the name of this process, shown to people
+	Holder string        // the name of this process, for display and inheritance
 	TTL    time.Duration // whole seconds; DefaultLeaseTTL if 0
 	Log    *slog.Logger
 }
 
-// Lease is the lease of the leading builder of a mesh: at most one process at
-// a time believes that it holds it, but for a pause of that process or of its
-// clock. It is for liveness; whatever must hold is fenced where it is written.
+// Lease is the lease of the leading builder of a mesh. At most one process at a
+// time believes that it holds the lease, unless the process or its clock was
+// paused. The lease is for liveness; fences on each write ensure safety.
 //
-// It is a key of the bucket meshlog_lease that expires a TTL after its last
-// renewal. The holder renews it three times per TTL and deletes it when it ends; the
-// others wait for the deletion, or for a TTL without a renewal. A process that
-// starts takes over at once from one of its name, which it is the return of.
+// The lease is a key of the bucket meshlog_lease that expires one TTL after its
+// last renewal. The holder renews it three times per TTL, and deletes it when it
+// ends; standbys wait for the deletion, or for a TTL without a renewal. A process
+// that starts takes the lease of its own name at once: its predecessor has died.
 type Lease struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	subject string
-	run     string // tells this Lease's own renewals from a namesake's
+	run     string // tells the renewals of this Lease from those of a namesake
 	resign  chan struct{}
 	o       LeaseOptions
 }
@@ -53,16 +53,16 @@ const (
 	leaseBucket = "meshlog_lease"
 	leaseStream = "KV_" + leaseBucket // the stream under the bucket
 	leaseRun    = "Meshlog-Run"
-	kvOperation = "KV-Operation" // of the library: set where a key was deleted
+	kvOperation = "KV-Operation" // the library sets it when it deletes a key
 )
 
-// NewLease returns the lease of the builders of a mesh. EnsureLeases has made
-// its bucket.
+// NewLease returns the lease of the builders of a mesh. Its bucket must exist; see
+// EnsureLeases.
 func NewLease(nc *Conn, o LeaseOptions) (*Lease, error) {
 	if o.TTL == 0 {
 		o.TTL = DefaultLeaseTTL
 	}
-	// A call that takes longer than a third of the TTL is of no use to a holder.
+	// A call that takes longer than a third of the TTL is too late for a holder.
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(o.TTL/3))
 	if err != nil {
 		return nil, fmt.Errorf("lease: %w", err)
@@ -72,13 +72,13 @@ func NewLease(nc *Conn, o LeaseOptions) (*Lease, error) {
 	}, nil
 }
 
-// leaseSubject returns where the lease of the builders of a mesh lies.
+// leaseSubject returns the subject of the lease of the builders of a mesh.
 func leaseSubject(domain string) string {
 	return "$KV." + leaseBucket + ".builder." + events.Token(domain)
 }
 
-// leasePermissions returns the subjects that a client must be allowed to publish to
-// for EnsureLeases and a Lease, beside listening to its inbox and to the lease.
+// leasePermissions returns the subjects that EnsureLeases and a Lease publish to. A
+// Lease also listens to its inbox and to the subject of the lease.
 func leasePermissions(domain string) []string {
 	subject := leaseSubject(domain)
 	return []string{
@@ -86,11 +86,11 @@ func leasePermissions(domain string) []string {
 	}
 }
 
-// LeaseConfig returns how the stream under the bucket of the leases is made.
+// LeaseConfig returns the settings of the stream under the bucket of the leases.
 func LeaseConfig(replicas int) StreamConfig {
 	return jetstream.StreamConfig{
 		Name:                   leaseStream,
-		Description:            "who leads",
+		Description:            "Lease of the leading builder.",
 		Subjects:               []string{"$KV." + leaseBucket + ".>"},
 		Storage:                jetstream.FileStorage,
 		Replicas:               max(1, replicas),
@@ -108,8 +108,8 @@ func LeaseConfig(replicas int) StreamConfig {
 	}
 }
 
-// EnsureLeases makes the bucket of the leases where it is missing. One that is
-// there is never changed; it is an error if a lease would not expire in it.
+// EnsureLeases makes the bucket of the leases if it is missing. It never changes an
+// existing one; it fails if a lease would not expire in it.
 func EnsureLeases(ctx context.Context, nc *Conn, replicas int) error {
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(callTimeout))
 	if err != nil {
@@ -128,14 +128,14 @@ func EnsureLeases(ctx context.Context, nc *Conn, replicas int) error {
 	return nil
 }
 
-// Run acquires the lease, renews it, and acquires it again when it was lost,
-// until ctx is done. It calls onChange, which must not block, whenever the
-// answer to "is it held?" changes; the last call is with false, and the lease
-// is given away after it. Trouble with the bus is logged and lived with.
+// Run acquires the lease, renews it, and acquires it again after a loss, until ctx
+// is done. It calls onChange, which must not block, whenever the process gets or
+// loses the lease; the last call has false, and Run releases the lease after it.
+// Run logs errors of the bus and continues.
 func (l *Lease) Run(ctx context.Context, onChange func(held bool)) error {
-	// A plain subscription on the key's subject sees every renewal and
-	// deletion, and costs the server nothing that lasts. An overflow loses
-	// news, which only makes us ask earlier or later.
+	// A plain subscription to the key's subject receives every renewal and
+	// deletion, and the server keeps no state for it. If it overflows, we ask
+	// earlier or later.
 	news := make(chan *nats.Msg, 16)
 	sub, err := l.nc.ChanSubscribe(l.subject, news)
 	if err != nil {
@@ -143,12 +143,12 @@ func (l *Lease) Run(ctx context.Context, onChange func(held bool)) error {
 	}
 	defer sub.Unsubscribe()
 
-	// Once: two processes of one name must not take it from each other for ever.
+	// Once: two processes with one name must not take it from each other for ever.
 	inherit := true
-	// Who begins while the holder gives the lease away may read it as it was, and
-	// be too late to hear of that: it looks again soon, once.
+	// A process that starts while the holder releases the lease may read the old
+	// key and subscribe too late for the deletion: it looks again soon, once.
 	wait := min(lookAgain, l.o.TTL/3)
-	var said string
+	var logged string
 	for {
 		asked := time.Now()
 		revision, err := l.acquire(ctx, inherit)
@@ -168,8 +168,8 @@ func (l *Lease) Run(ctx context.Context, onChange func(held bool)) error {
 			continue
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err.Error() != said:
-			said = err.Error()
+		case err.Error() != logged:
+			logged = err.Error()
 			l.o.Log.Info("standing by", "reason", err)
 		}
 		if err := l.await(ctx, news, wait); err != nil {
@@ -179,23 +179,23 @@ func (l *Lease) Run(ctx context.Context, onChange func(held bool)) error {
 	}
 }
 
-// Resign gives the lease to anybody who wants it: it is no longer renewed, but
-// the holder goes on until another one has taken it. It never blocks.
+// Resign releases the lease to any process that wants it. The holder leads until
+// another process has taken the lease. Resign never blocks.
 func (l *Lease) Resign() {
 	select {
 	case l.resign <- struct{}{}:
-	default: // asked already
+	default: // already resigning
 	}
 }
 
-// errHeld says that another process holds the lease.
+// errHeld reports that another process holds the lease.
 type errHeld struct{ holder string }
 
-func (e errHeld) Error() string { return "the lease is held by " + e.holder }
+func (e errHeld) Error() string { return e.holder + " holds the lease" }
 
 // acquire takes the lease if it is free, and returns the key's revision. With
-// inherit, that of an earlier process of our name is free: it has died, for
-// names are unique.
+// inherit, the lease of an earlier process with our name is free: that process
+// has died, as names are unique.
 func (l *Lease) acquire(ctx context.Context, inherit bool) (uint64, error) {
 	revision, err := l.look(ctx, inherit)
 	if err != nil {
@@ -204,9 +204,9 @@ func (l *Lease) acquire(ctx context.Context, inherit bool) (uint64, error) {
 	return l.put(ctx, revision)
 }
 
-// look returns the key's revision if the lease is free or ours, which it also
-// is where the answer to an earlier put was lost, or with inherit where it is
-// of our name; else it returns errHeld.
+// look returns the key's revision if the lease is free or ours, and errHeld if
+// not. It is ours too if the answer to an earlier put was lost, and, with inherit,
+// if its holder has our name.
 func (l *Lease) look(ctx context.Context, inherit bool) (uint64, error) {
 	stream, err := l.js.Stream(ctx, leaseStream)
 	if err != nil {
@@ -227,8 +227,8 @@ func (l *Lease) look(ctx context.Context, inherit bool) (uint64, error) {
 	return 0, errHeld{holder: string(last.Data)}
 }
 
-// put writes the key if its revision is still the one given; it then lives for
-// a TTL. (KeyValue.Update would take its TTL away.)
+// put writes the key for one TTL if its revision is still this one.
+// (KeyValue.Update would remove the TTL.)
 func (l *Lease) put(ctx context.Context, revision uint64) (uint64, error) {
 	m := nats.NewMsg(l.subject)
 	m.Data = []byte(l.o.Holder)
@@ -240,7 +240,7 @@ func (l *Lease) put(ctx context.Context, revision uint64) (uint64, error) {
 	return ack.Sequence, nil
 }
 
-// release deletes the key, which tells the others.
+// release deletes the key; standbys receive the deletion.
 func (l *Lease) release(ctx context.Context, revision uint64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
@@ -252,9 +252,9 @@ func (l *Lease) release(ctx context.Context, revision uint64) error {
 	return nil
 }
 
-// hold renews the lease until it is lost or ctx is done, and returns the key's
-// last known revision; 0 if it was given away already. since is when the lease was asked for: it may have
-// expired a TTL later.
+// hold renews the lease until it is lost or ctx is done, and returns the key's last
+// known revision, 0 if hold has released it. since is the time before the last
+// put: the lease may expire one TTL later.
 func (l *Lease) hold(ctx context.Context, revision uint64, since time.Time, news <-chan *nats.Msg) (uint64, error) {
 	renew := time.NewTimer(l.o.TTL / 3)
 	defer renew.Stop()
@@ -266,7 +266,7 @@ func (l *Lease) hold(ctx context.Context, revision uint64, since time.Time, news
 			continue
 		case <-l.resign:
 			if err := l.release(ctx, revision); err != nil {
-				l.o.Log.Warn("lease left to expire", "error", err)
+				l.o.Log.Warn("cannot release the lease; it expires", "error", err)
 			}
 			return 0, l.outlast(ctx, news)
 		case <-renew.C:
@@ -279,13 +279,13 @@ func (l *Lease) hold(ctx context.Context, revision uint64, since time.Time, news
 			renew.Reset(l.o.TTL / 3)
 		case errors.As(err, new(errHeld)), !time.Now().Before(since.Add(l.o.TTL)):
 			return revision, err
-		default: // there is time to try again
+		default: // there is time for a retry
 			renew.Reset(l.o.TTL / 12)
 		}
 	}
 }
 
-// outlast blocks until somebody else holds the lease.
+// outlast blocks until another process holds the lease.
 func (l *Lease) outlast(ctx context.Context, news <-chan *nats.Msg) error {
 	look := time.NewTicker(l.o.TTL / 3)
 	defer look.Stop()
@@ -305,8 +305,8 @@ func (l *Lease) outlast(ctx context.Context, news <-chan *nats.Msg) error {
 	}
 }
 
-// renew puts the key anew. A conflict is looked into: it may be with an
-// earlier put of ours.
+// renew puts the key again. After a conflict it looks at the key, which an earlier
+// put of ours may have written.
 func (l *Lease) renew(ctx context.Context, revision uint64, deadline time.Time) (uint64, error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -317,8 +317,8 @@ func (l *Lease) renew(ctx context.Context, revision uint64, deadline time.Time) 
 	return l.acquire(ctx, false)
 }
 
-// await blocks until it is worth asking for the lease again: for wait at most,
-// but where it is renewed.
+// await blocks until the lease may be free: for wait, longer after each renewal, or
+// until its holder releases it.
 func (l *Lease) await(ctx context.Context, news <-chan *nats.Msg, wait time.Duration) error {
 	ask := time.NewTimer(wait)
 	defer ask.Stop()
@@ -328,9 +328,9 @@ func (l *Lease) await(ctx context.Context, news <-chan *nats.Msg, wait time.Dura
 			return ctx.Err()
 		case m := <-news:
 			if m.Header.Get(kvOperation) != "" {
-				return nil // given away
+				return nil // released
 			}
-			ask.Reset(l.o.TTL) // renewed: it lives at least that long
+			ask.Reset(l.o.TTL) // renewed for at least that long
 		case <-ask.C:
 			return nil
 		}

@@ -63,7 +63,8 @@ func (c *candidate) expect(t *testing.T, want bool) {
 	}
 }
 
-// A holder that ends hands over at once: the TTL is far longer than a test.
+// A standby takes the lease at once when its holder ends: the TTL is far longer than
+// a test.
 func TestLeaseReleased(t *testing.T) {
 	s := leaseServer(t)
 	a := newCandidate(t, s, "a", time.Hour)
@@ -75,11 +76,12 @@ func TestLeaseReleased(t *testing.T) {
 	a.expect(t, false)
 	b.expect(t, true)
 	if len(a.held) != 0 {
-		t.Error("a changed its mind")
+		t.Error("a reported another change")
 	}
 }
 
-// A holder that dies is replaced after the TTL; one that is cut off knows.
+// A standby takes the lease of a dead holder after the TTL; a holder that is cut off
+// stops leading by then.
 func TestLeaseExpires(t *testing.T) {
 	const ttl = time.Second // the least that the server takes
 	s := leaseServer(t)
@@ -124,7 +126,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 	}
 }
 
-// What a holder wrote without hearing of it is its own, also afterwards.
+// A renewal whose answer was lost still belongs to its holder.
 func TestLeaseAfterLostAnswer(t *testing.T) {
 	a := newCandidate(t, leaseServer(t), "a", time.Hour)
 	ctx := t.Context()
@@ -142,7 +144,7 @@ func TestLeaseAfterLostAnswer(t *testing.T) {
 	}
 }
 
-// A namesake, or an operator, that writes the key takes the lease away.
+// A namesake or an operator that writes the key ends the lease.
 func TestLeaseTakenAway(t *testing.T) {
 	s := leaseServer(t)
 	a := newCandidate(t, s, "a", time.Second)
@@ -158,8 +160,8 @@ func TestLeaseTakenAway(t *testing.T) {
 	a.expect(t, false)
 }
 
-// A holder that was killed and is back leads at once, without the TTL; one that
-// only has its name, and was there before, does not take it back.
+// A holder that was killed and starts again leads at once, without waiting for the
+// TTL; a process of its name that ran before does not take the lease back.
 func TestLeaseInherited(t *testing.T) {
 	s := leaseServer(t)
 	killed := newCandidate(t, s, "a", time.Hour)
@@ -168,17 +170,17 @@ func TestLeaseInherited(t *testing.T) {
 	}
 	other := newCandidate(t, s, "b", time.Hour)
 	if _, err := other.lease.acquire(t.Context(), true); !errors.As(err, new(errHeld)) {
-		t.Errorf("another one takes it: %v", err)
+		t.Errorf("another process takes the lease: %v", err)
 	}
 	back := newCandidate(t, s, "a", time.Hour)
 	back.start(t)
 	back.expect(t, true)
 	if _, err := killed.lease.acquire(t.Context(), false); !errors.As(err, new(errHeld)) {
-		t.Errorf("the one that was there before takes it back: %v", err)
+		t.Errorf("the earlier process takes the lease back: %v", err)
 	}
 }
 
-// A holder that resigns goes on until another one takes over.
+// A holder that resigns leads until another process takes the lease.
 func TestLeaseResign(t *testing.T) {
 	s := leaseServer(t)
 	a := newCandidate(t, s, "a", time.Hour)

@@ -14,28 +14,27 @@ import (
 	"meshlog.dev/jsapi"
 )
 
-// link is what this package keeps of a connection: who connects, and why it
-// could not lately. It is the connection's dialer, so it is asked before each
-// attempt, and found by who has the connection.
+// link is the state of this package for a connection: its options, and the errors
+// of recent attempts. It is the connection's dialer, so that it runs before each
+// attempt, and functions that have the connection find it.
 type link struct {
 	o  ConnectOptions
 	nc atomic.Pointer[nats.Conn] // once it was connected
 
-	mu   sync.Mutex
-	last error           // of the attempts since it was connected last
-	said map[string]bool // what was logged of them
+	mu     sync.Mutex
+	last   error           // of the attempts since the connection was lost
+	logged map[string]bool // their texts
 }
 
-// nats returns the link in the library's words.
+// nats returns the URLs and options for the library.
 func (l *link) nats() (urls string, opts []nats.Option, err error) {
 	o := l.o
 	opts = []nats.Option{
 		nats.Name(o.Name),
 		nats.Timeout(dialTimeout),
-		// The dialer looks names up within its time. The library would take as
-		// long as the name server does, with the connection's lock, so that not
-		// even Close gets through: ten seconds and more for a container that is
-		// gone.
+		// The dialer looks names up within its timeout. The library would wait
+		// for the name server with the connection's lock held, which blocks even
+		// Close: ten seconds and more for a container that is gone.
 		nats.SkipHostLookup(),
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(), // credentials may be replaced
@@ -46,8 +45,8 @@ func (l *link) nats() (urls string, opts []nats.Option, err error) {
 		nats.CustomInboxPrefix(o.inbox()),
 		nats.ErrorHandler(l.onError),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil { // nil: closed by us
-				o.Log.Warn("connection to the bus lost; trying on", "error", err)
+			if err != nil { // nil: Close
+				o.Log.Warn("connection to the bus lost; reconnecting", "error", err)
 			}
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.onAttempt(err) }),
@@ -75,7 +74,7 @@ func (l *link) nats() (urls string, opts []nats.Option, err error) {
 	return o.URL, append(append(opts, credentials...), secure...), err
 }
 
-// inbox returns where the connection gets its answers.
+// inbox returns the prefix of the connection's inboxes.
 func (o ConnectOptions) inbox() string {
 	if o.Role == (Role{}) {
 		return inboxPrefix + events.Token(o.Name)
@@ -84,9 +83,9 @@ func (o ConnectOptions) inbox() string {
 }
 
 // Dial implements nats.CustomDialer. The library holds the connection's lock
-// meanwhile: nobody else reads what is set here.
+// meanwhile, so Dial may change its options.
 func (l *link) Dial(network, addr string) (net.Conn, error) {
-	if l.o.fromFile() { // its server may be somewhere else by now
+	if l.o.fromFile() { // its server may have another address by now
 		f, err := ReadBusFile(l.o.URL)
 		if err != nil {
 			return nil, err
@@ -110,13 +109,13 @@ func (l *link) Dial(network, addr string) (net.Conn, error) {
 // User implements jsapi.User.
 func (l *link) User() string { return l.o.Name + ", " + l.o.user() + "," }
 
-// onError logs what the server, or the library, says beside an answer.
+// onError logs errors of the server or the library that answer no request.
 func (l *link) onError(nc *nats.Conn, sub *nats.Subscription, err error) {
 	if d := jsapi.AsDenied(nc, err); d != nil {
-		l.o.Log.Error("the bus denies", "error", d)
+		l.o.Log.Error("permission denied by the bus", "error", d)
 		return
 	}
-	if isAuth(err) { // an attempt to connect again: the library says that here
+	if isAuth(err) { // of an attempt to reconnect: the library reports it here
 		l.onAttempt(err)
 		return
 	}
@@ -127,8 +126,7 @@ func (l *link) onError(nc *nats.Conn, sub *nats.Subscription, err error) {
 	l.o.Log.Warn("bus", "error", err, "subject", subject)
 }
 
-// onAttempt takes what an attempt to connect again came to, and logs each new
-// reason of a failure that lasts.
+// onAttempt takes the result of an attempt to reconnect, and logs each new error.
 func (l *link) onAttempt(err error) {
 	if err != nil {
 		err = l.o.advise(err)
@@ -138,17 +136,17 @@ func (l *link) onAttempt(err error) {
 	l.last = err
 	switch {
 	case err == nil:
-		l.said = nil
-	case !l.said[err.Error()]:
-		if l.said == nil {
-			l.said = map[string]bool{}
+		l.logged = nil
+	case !l.logged[err.Error()]:
+		if l.logged == nil {
+			l.logged = map[string]bool{}
 		}
-		l.said[err.Error()] = true
-		l.o.Log.Warn("not connected to the bus; trying on", "error", err)
+		l.logged[err.Error()] = true
+		l.o.Log.Warn("not connected to the bus; retrying", "error", err)
 	}
 }
 
-// failure returns why the last attempt to connect again failed; nil if it did not.
+// failure returns the error of the last attempt to reconnect.
 func (l *link) failure() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

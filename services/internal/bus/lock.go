@@ -11,14 +11,14 @@ import (
 	"syscall"
 )
 
-// ErrInUse says that another process has the data directory.
+// ErrInUse reports that another process uses the data directory.
 var ErrInUse = errors.New("in use by another process")
 
 // lockName is the name of the lock file within a data directory.
 const lockName = "lock"
 
-// lockDir takes the data directory for this process until the file is closed;
-// the kernel lets go of it when the process dies. DATA/lock names the owner.
+// lockDir locks the data directory for this process until the file is closed; the
+// kernel releases the lock when the process dies. DATA/lock names the owner.
 func lockDir(dir string) (*os.File, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -40,9 +40,9 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// shareDir keeps other processes from taking the data directory until what it
-// returns is closed, and changes nothing there. A directory without a lock file
-// was never one of a server that takes it.
+// shareDir prevents that a server takes the data directory until the result is
+// closed, and changes nothing there. A directory without a lock file never had a
+// server.
 func shareDir(dir string) (io.Closer, error) {
 	f, err := os.Open(filepath.Join(dir, lockName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,7 +58,7 @@ func shareDir(dir string) (io.Closer, error) {
 	return f, nil
 }
 
-// Running reports whether a process has the data directory.
+// Running reports whether a process uses the data directory.
 func Running(dir string) (bool, error) {
 	lock, err := shareDir(dir)
 	if errors.Is(err, ErrInUse) {
@@ -70,12 +70,12 @@ func Running(dir string) (bool, error) {
 	return false, lock.Close()
 }
 
-// lockError returns why the lock file of dir was not to be had.
+// lockError explains the error of locking dir.
 func lockError(dir string, f *os.File, err error) error {
 	if !errors.Is(err, syscall.EWOULDBLOCK) {
 		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
-	owner, _ := io.ReadAll(io.LimitReader(f, 64)) // best effort: it only names the owner
+	owner, _ := io.ReadAll(io.LimitReader(f, 64)) // best effort, for the text
 	return fmt.Errorf("data directory %s: %w (process %s); stop it, or give another directory",
 		dir, ErrInUse, strings.TrimSpace(string(owner)))
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// ConnMetrics returns metrics of one connection; role is what it is for, "builder"
-// for example.
+// ConnMetrics returns the metrics of one connection; role names it, "builder" for
+// example.
 func ConnMetrics(role string, nc *Conn) []prometheus.Collector {
 	labels := prometheus.Labels{"connection": role}
 	counter := func(name, help string, value func() uint64) prometheus.Collector {
@@ -21,23 +21,23 @@ func ConnMetrics(role string, nc *Conn) []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "meshlog_bus_connected", ConstLabels: labels,
-			Help: "1 while this connection to the bus stands. 0 for long: see whether NATS runs, and what the process's log says.",
+			Help: "1 while this connection to the bus is up. If it stays 0, check that NATS runs, and read the log of the process.",
 		}, func() float64 {
 			if nc.IsConnected() {
 				return 1
 			}
 			return 0
 		}),
-		counter("reconnects_total", "Times that a connection to the bus was renewed. Many: the network, or NATS itself, is not stable.", func() uint64 { return nc.Stats().Reconnects }),
+		counter("reconnects_total", "Times that a connection to the bus was renewed. Many mean that the network or NATS is unstable.", func() uint64 { return nc.Stats().Reconnects }),
 		counter("received_bytes_total", "Bytes received from the bus.", func() uint64 { return nc.Stats().InBytes }),
 		counter("sent_bytes_total", "Bytes sent to the bus.", func() uint64 { return nc.Stats().OutBytes }),
 	}
 }
 
-// streamsEvery is how often it is looked how full the streams are.
+// streamsEvery is how often Run reads the state of the streams.
 const streamsEvery = 5 * time.Second
 
-// StreamMetrics say how full streams of the bus are, as of a few seconds ago.
+// StreamMetrics are the sizes of streams, at most some seconds old.
 type StreamMetrics struct {
 	js    jetstream.JetStream
 	names []string
@@ -57,12 +57,12 @@ func NewStreamMetrics(nc *Conn, log *slog.Logger, streams ...string) (*StreamMet
 	}
 	return &StreamMetrics{
 		js: js, names: streams, log: log,
-		bytes:    gauge("bytes", "Bytes that a stream of the bus holds: MESHLOG_EVENTS is the log, MESHLOG_VERSIONS the published versions, OBJ_meshlog_blobs the blobs."),
-		maxBytes: gauge("max_bytes", "Bytes that a stream may hold; 0: no limit. The log takes nothing more when it is full: raise --log-mib, or lower --history, before that."),
-		messages: gauge("messages", "Messages that a stream holds."),
-		oldest:   gauge("oldest_seconds", "Age in seconds of the oldest message of a stream: how far back history reaches."),
-		maxAge:   gauge("max_age_seconds", "Age in seconds at which messages of a stream go; 0: they stay."),
-		missing:  gauge("replicas_missing", "Copies of a stream that are offline or not up to date. Above 0: bring the NATS server back; one more that fails may stop all writes."),
+		bytes:    gauge("bytes", "Bytes in a stream of the bus: MESHLOG_EVENTS is the log, MESHLOG_VERSIONS the published versions, OBJ_meshlog_blobs the blobs."),
+		maxBytes: gauge("max_bytes", "Limit of the bytes in a stream; 0: no limit. A full log refuses records: raise --log-mib, or lower --history, before that."),
+		messages: gauge("messages", "Messages in a stream."),
+		oldest:   gauge("oldest_seconds", "Age in seconds of the oldest message in a stream: how far back history reaches."),
+		maxAge:   gauge("max_age_seconds", "Age in seconds at which messages of a stream expire; 0: never."),
+		missing:  gauge("replicas_missing", "Replicas of a stream that are offline or lag. Above 0: start the missing NATS server; if another one fails, writes may stop."),
 	}, nil
 }
 
@@ -84,22 +84,22 @@ func (m *StreamMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Run looks at the streams until ctx is done. What cannot be asked has no
+// Run reads the streams until ctx is done. A stream that does not answer has no
 // metrics meanwhile.
 func (m *StreamMetrics) Run(ctx context.Context) error {
 	tick := time.NewTicker(streamsEvery)
 	defer tick.Stop()
-	said := ""
+	logged := ""
 	for {
 		err := m.look(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err == nil {
-			said = ""
-		} else if err.Error() != said {
-			said = err.Error()
-			m.log.Warn("how full the bus is, is not known", "error", err)
+			logged = ""
+		} else if err.Error() != logged {
+			logged = err.Error()
+			m.log.Warn("cannot read the size of the streams; their metrics are missing", "error", err)
 		}
 		select {
 		case <-tick.C:

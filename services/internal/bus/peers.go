@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// PeerSilence is after what time somebody who said nothing is no peer any
-	// more.
+	// PeerSilence is the time without a report after which a process is no peer
+	// any more.
 	PeerSilence = 25 * time.Second
-	// peersKnown is after what time everybody has been heard who is there.
+	// peersKnown is the time in which every running process reports.
 	peersKnown = reportInterval + 2*time.Second
 )
 
-// Peers remember who reports. Run keeps it, anybody may ask.
+// Peers are the processes that report. It is safe for concurrent use.
 type Peers struct {
 	fleet *Fleet
 
 	mu    sync.Mutex // protects what follows
-	since time.Time  // from when on all was heard; zero: nobody listens
-	last  time.Time  // when something was heard
+	since time.Time  // reports since then were received; zero: Run has not started
+	last  time.Time  // of the last report
 	heard map[string]time.Time
 }
 
-// NewPeers returns Peers that know nobody yet.
+// NewPeers returns empty Peers; Run fills them.
 func NewPeers(f *Fleet) *Peers { return &Peers{fleet: f, heard: map[string]time.Time{}} }
 
 // Run listens until ctx is done.
@@ -51,7 +51,7 @@ func (p *Peers) Run(ctx context.Context) error {
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		if errors.Is(err, nats.ErrSlowConsumer) {
-			continue // who was missed is heard again
+			continue // processes repeat their reports
 		}
 		if err != nil {
 			return fmt.Errorf("listen to reports: %w", err)
@@ -64,7 +64,7 @@ func (p *Peers) hear(name string, last bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now.Sub(p.last) > peersKnown {
-		p.since = now // the bus was away: not even this process was heard
+		p.since = now // the bus was down: not even our own report arrived
 	}
 	p.last = now
 	if last {
@@ -74,7 +74,8 @@ func (p *Peers) hear(name string, last bool, now time.Time) {
 	p.heard[name] = now
 }
 
-// List returns who reports, sorted by name; nil until everybody had the time to.
+// List returns the processes that report, sorted by name. It is nil until every
+// process has had the time to report.
 func (p *Peers) List() []*reportv1.Peer { return p.list(time.Now()) }
 
 func (p *Peers) list(now time.Time) []*reportv1.Peer {

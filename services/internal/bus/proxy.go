@@ -13,12 +13,12 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
-// proxyQuiet is how long Proxy waits for a frontend that reports.
+// proxyQuiet is how long Proxy waits for another answer.
 const proxyQuiet = 2 * time.Second
 
-// Proxy asks these frontends, by their ids, what they hold for a proxy: one
-// reply for each stream, sorted by frontend. A frontend that does not answer
-// within 2 s is left out.
+// Proxy asks the frontends with these ids for their state of a proxy. It returns
+// one reply for each stream, sorted by frontend, without the frontends that do not
+// answer within 2 s.
 func (f *Fleet) Proxy(ctx context.Context, id string, frontends []string) ([]*reportv1.ProxyReply, error) {
 	if len(frontends) == 0 {
 		return nil, nil
@@ -46,7 +46,7 @@ func (f *Fleet) Proxy(ctx context.Context, id string, frontends []string) ([]*re
 	return replies, nil
 }
 
-// join adds a message to what has come of its stream.
+// join adds a message to the reply of its stream.
 func join(replies []*reportv1.ProxyReply, r *reportv1.ProxyReply) []*reportv1.ProxyReply {
 	i := slices.IndexFunc(replies, func(o *reportv1.ProxyReply) bool {
 		return o.GetFrontend() == r.GetFrontend() && o.GetStream() == r.GetStream()
@@ -66,8 +66,8 @@ func join(replies []*reportv1.ProxyReply, r *reportv1.ProxyReply) []*reportv1.Pr
 	return replies
 }
 
-// ServeProxies answers Proxy until ctx is done. What lookup returns, one for
-// each stream, is this function's to change.
+// ServeProxies answers Proxy until ctx is done. lookup returns one reply for each
+// stream, which ServeProxies may change.
 func (f *Fleet) ServeProxies(ctx context.Context, frontend string, lookup func(id string) []*reportv1.ProxyReply) error {
 	return listen(ctx, f, proxySubject, func(m *nats.Msg, q *reportv1.ProxyRequest) {
 		for _, r := range replyParts(frontend, lookup(q.GetId()), maxReport) {
@@ -76,15 +76,14 @@ func (f *Fleet) ServeProxies(ctx context.Context, frontend string, lookup func(i
 				err = m.Respond(b)
 			}
 			if err != nil {
-				f.log.Warn("a question for a proxy is not answered", "proxy", q.GetId(), "error", err)
+				f.log.Warn("cannot answer a question for a proxy", "proxy", q.GetId(), "error", err)
 				return
 			}
 		}
 	})
 }
 
-// replyParts numbers the replies and cuts them into messages of that size, more
-// or less.
+// replyParts numbers the replies and splits them into messages of about that size.
 func replyParts(frontend string, replies []*reportv1.ProxyReply, size int) []*reportv1.ProxyReply {
 	var parts []*reportv1.ProxyReply
 	for i, r := range replies {

@@ -16,29 +16,29 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
-// A report is said on change, at most once per reportPause, and every
-// reportInterval: whoever starts to listen knows everybody after that.
+// A process reports on change, at most once per reportPause, and every
+// reportInterval: a new listener knows all processes after that.
 const (
 	reportPause    = time.Second
 	reportInterval = 10 * time.Second
-	// maxReport is how large a message of a report becomes; a server takes 1 MB
-	// unless it is told otherwise, which is a thousand proxies.
+	// maxReport is the size of a message of a report. Servers accept 1 MB by
+	// default, which is a thousand proxies.
 	maxReport = 512 << 10
-	// maxAsked is how many may ask at once; who finds no room is not answered.
+	// maxAsked is how many questions may wait; others get no answer.
 	maxAsked = 64
 )
 
 // Headers of reports.
 const (
-	// nameHeader says in an answer whose it is: the end of the subject under
-	// which the process reports.
+	// nameHeader names the process in an answer, by the end of the subject of
+	// its reports.
 	nameHeader = "Meshlog-Name"
-	// lastHeader says that the process ends.
+	// lastHeader marks the last report of a process.
 	lastHeader = "Meshlog-Last"
 )
 
-// Reporter publishes the reports of one process: a summary on change and from
-// time to time, and all there is to whoever asks.
+// Reporter publishes the reports of one process: a summary on change and at
+// intervals, and the whole report as an answer.
 type Reporter struct {
 	fleet   *Fleet
 	name    string // behind "report."
@@ -47,21 +47,21 @@ type Reporter struct {
 	urgent  chan struct{}
 }
 
-// FrontendReporter reports what report returns; Run calls it.
+// FrontendReporter reports for a frontend; Run calls report.
 func (f *Fleet) FrontendReporter(id string, report func(summary bool) *reportv1.FrontendReport) *Reporter {
 	return f.reporter(frontendName(events.Token(id)), func(summary bool) []proto.Message {
 		return frontendParts(report(summary), maxReport)
 	})
 }
 
-// WatcherReporter reports for the watcher of a shard; twins differ in their
-// holder.
+// WatcherReporter reports for a watcher of a shard; several watchers of a shard
+// differ in their holder.
 func (f *Fleet) WatcherReporter(holder string, s ident.Shard, report func() *reportv1.WatcherReport) *Reporter {
 	return f.reporter(watcherName(events.Token(holder), shardTokens(s)),
 		func(bool) []proto.Message { return []proto.Message{report()} })
 }
 
-// BuilderReporter reports for a builder, with what it knows of its peers.
+// BuilderReporter reports for a builder, with the peers that it knows.
 func (f *Fleet) BuilderReporter(id string, peers *Peers, report func() *reportv1.BuilderReport) *Reporter {
 	return f.reporter(builderName(events.Token(id)), func(summary bool) []proto.Message {
 		return builderParts(report(), peers.List(), summary, maxReport)
@@ -75,7 +75,7 @@ func (f *Fleet) reporter(name string, report func(summary bool) []proto.Message)
 	}
 }
 
-// Changed says that the report is not what it was. It never blocks.
+// Changed makes Run report a change. It never blocks.
 func (r *Reporter) Changed() {
 	select {
 	case r.changed <- struct{}{}:
@@ -83,7 +83,7 @@ func (r *Reporter) Changed() {
 	}
 }
 
-// Urgent returns Changed by something that must not wait for its turn.
+// Urgent makes Run report at once. It never blocks.
 func (r *Reporter) Urgent() {
 	select {
 	case r.urgent <- struct{}{}:
@@ -103,8 +103,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 	interval := time.NewTicker(reportInterval)
 	defer interval.Stop()
 	var (
-		pending = true           // something is to be said
-		pause   <-chan time.Time // nil: it may be said now
+		pending = true           // there is a change to report
+		pause   <-chan time.Time // nil: Run may report now
 	)
 	say := func() {
 		r.say(nil)
@@ -132,25 +132,25 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// say publishes the summary. What cannot be said now is said with the next
-// report; why it could not is logged where the connection is.
+// say publishes the summary. If that fails, the next report makes up for it, and
+// the connection logs the reason.
 func (r *Reporter) say(h nats.Header) {
 	for _, m := range r.report(true) {
 		r.publish(r.fleet.prefix+reportSubject+r.name, h, m)
 	}
 }
 
-// role returns what the process is.
+// role returns the role of the process.
 func (r *Reporter) role() string {
 	role, _, _ := strings.Cut(r.name, ".")
 	return role
 }
 
-// answer tells who asks.
+// answer reports to the inbox of a question.
 func (r *Reporter) answer(ask *nats.Msg) {
 	var q reportv1.ReportRequest
 	if err := proto.Unmarshal(ask.Data, &q); err != nil || ask.Reply == "" {
-		r.fleet.log.Warn("a question for reports that cannot be answered", "subject", ask.Subject, "error", err)
+		r.fleet.log.Warn("cannot answer a question for reports", "subject", ask.Subject, "error", err)
 		return
 	}
 	for _, m := range r.report(q.GetWhole() != r.role()) {
@@ -168,7 +168,7 @@ func (r *Reporter) publish(subject string, h nats.Header, m proto.Message) {
 	}
 }
 
-// frontendParts is a report in messages of that size, more or less.
+// frontendParts splits a report into messages of about that size.
 func frontendParts(m *reportv1.FrontendReport, size int) []proto.Message {
 	proxies := m.GetProxies()
 	first := without(m, "proxies")
@@ -184,7 +184,7 @@ func frontendParts(m *reportv1.FrontendReport, size int) []proto.Message {
 	return parts
 }
 
-// builderParts is a report in messages of that size, more or less.
+// builderParts splits a report into messages of about that size.
 func builderParts(m *reportv1.BuilderReport, peers []*reportv1.Peer, summary bool, size int) []proto.Message {
 	ds := m.GetDiagnostics()
 	first := without(m, "diagnostics")
@@ -204,7 +204,7 @@ func builderParts(m *reportv1.BuilderReport, peers []*reportv1.Peer, summary boo
 	return parts
 }
 
-// without returns m less some fields; what is in the others is shared with m.
+// without returns m without some fields; it shares the values of the others.
 func without[M proto.Message](m M, fields ...protoreflect.Name) M {
 	rest := m.ProtoReflect().New()
 	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -216,7 +216,7 @@ func without[M proto.Message](m M, fields ...protoreflect.Name) M {
 	return rest.Interface().(M)
 }
 
-// fitting returns how many of ms, at least one, fit into a message of that size.
+// fitting returns how many of ms fit into a message of that size, at least one.
 func fitting[M proto.Message](ms []M, size int) int {
 	room := size
 	for i, m := range ms {
@@ -227,7 +227,7 @@ func fitting[M proto.Message](ms []M, size int) int {
 	return len(ms)
 }
 
-// FrontendReports hands on the reports of all frontends until ctx is done.
+// FrontendReports calls handle for the reports of all frontends until ctx is done.
 func (f *Fleet) FrontendReports(ctx context.Context, handle func(*reportv1.FrontendReport)) error {
 	return listen(ctx, f, reportSubject+frontendName(anyToken), func(_ *nats.Msg, r *reportv1.FrontendReport) { handle(r) })
 }

@@ -6,11 +6,10 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// Role is what a process does on the bus. What it must be allowed there
-// follows from it.
+// Role is the role of a process on the bus. Its permissions follow from it.
 type Role struct {
 	kind  roleKind
-	shard ident.Shard // of a watcher; without an instance: of all of its source
+	shard ident.Shard // of a watcher; without an instance: all shards of the source
 }
 
 type roleKind string
@@ -25,8 +24,8 @@ const (
 // Watcher returns the role of the watchers of a shard.
 func Watcher(s ident.Shard) Role { return Role{kind: watcherRole, shard: s} }
 
-// Watchers returns the role of a process that watches all instances of a source, as
-// they come and go. Each of its connections has the role of one, Watcher.
+// Watchers returns the role of a process that watches all instances of a source.
+// Each of its connections has the role of one Watcher.
 func Watchers(source string) Role {
 	return Role{kind: watcherRole, shard: ident.Shard{Source: source}}
 }
@@ -40,7 +39,7 @@ func Frontend() Role { return Role{kind: frontendRole} }
 // Operator returns the role of the command line.
 func Operator() Role { return Role{kind: operatorRole} }
 
-// String returns the role's name, as a token: of its user, and of files.
+// String returns the role's name as a token, for its user and for files.
 func (r Role) String() string {
 	switch {
 	case r.kind == watcherRole && r.shard.Instance == "":
@@ -51,8 +50,8 @@ func (r Role) String() string {
 	return string(r.kind)
 }
 
-// Shard returns that of a watcher, without an instance that of Watchers; ok is false
-// for other roles.
+// Shard returns the shard of a watcher, without an instance for Watchers. ok is
+// false for other roles.
 func (r Role) Shard() (s ident.Shard, ok bool) { return r.shard, r.kind == watcherRole }
 
 // shardTokens returns the shard of a watcher as tokens, or as wildcards.
@@ -63,8 +62,8 @@ func (r Role) shardTokens() string {
 	return shardTokens(r.shard)
 }
 
-// inboxes returns the subject under which the role's processes get their answers.
-// All of a role may share a user, so it is of the role, and known beforehand.
+// inboxes returns the prefix of the inboxes of the role's processes. They may share
+// a user, whose permissions name it, so it depends on the role only.
 func (r Role) inboxes() string {
 	if r.kind == watcherRole {
 		return inboxPrefix + string(r.kind) + "." + r.shardTokens()
@@ -72,15 +71,15 @@ func (r Role) inboxes() string {
 	return inboxPrefix + string(r.kind)
 }
 
-// Permissions are what a client must be allowed, as subjects of the bus.
+// Permissions are the subjects that a client may use.
 type Permissions struct {
 	Publish, Subscribe []string
-	// Answers: it may also publish to the inbox of whoever has asked it.
+	// Answers: the client may also publish to the inbox of a question.
 	Answers bool
 }
 
-// Permissions returns those of the role for what this package does: the talk of the
-// fleet, and the lease. Log and version chain know their own.
+// Permissions returns the permissions that the functions of this package need: for
+// the fleet and the lease. Log and version chain know their own.
 func (r Role) Permissions(domain string) Permissions {
 	prefix := fleetPrefix(domain)
 	p := Permissions{Publish: []string{jsapi.AccountInfo}, Subscribe: []string{r.inboxes() + ".>"}}
@@ -91,8 +90,8 @@ func (r Role) Permissions(domain string) Permissions {
 		p.Subscribe = append(p.Subscribe, prefix+listingSubject+shard, prefix+askSubject)
 		p.Answers = true
 	case builderRole:
-		// It answers by permission, not by leave of each question: the server
-		// would take each record of the log for one, and remember it.
+		// A builder may publish to all inboxes. With Answers, the server would
+		// remember a reply for each record of the log.
 		p.Publish = append(p.Publish,
 			inboxPrefix+">", prefix+tickSubject, prefix+listingSubject+"*.*", prefix+reportSubject+builderName(anyToken))
 		p.Publish = append(p.Publish, leasePermissions(domain)...)

@@ -16,9 +16,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// ServerOptions say how an embedded server runs.
+// ServerOptions describe an embedded server.
 type ServerOptions struct {
-	// Dir is the data directory, made if it is missing. The server keeps
+	// Dir is the data directory; the server makes it if it is missing. It keeps
 	// JetStream in Dir/nats and its address in Dir/bus, and locks Dir/lock.
 	Dir string
 	// Listen is the TCP address; port 0 takes a free one. Empty: only
@@ -27,35 +27,35 @@ type ServerOptions struct {
 	Log    *slog.Logger
 }
 
-// Server is a NATS server in this process, with JetStream on disk. What it has
-// acknowledged is on the disk: every write is synced first.
+// Server is a NATS server in this process, with JetStream on disk. It syncs every
+// write to the disk before it acknowledges it.
 type Server struct {
 	ns    *server.Server
 	lock  *os.File
 	file  string // path of the bus file; empty if there is none
 	url   string
 	token string
-	// temporary is the directory of a copy, which goes with the server.
+	// temporary is the directory of a copy; Close removes it.
 	temporary string
 }
 
-// streamsDir is the server's own, within the data directory.
+// streamsDir is the directory of JetStream within the data directory.
 const streamsDir = "nats"
 
-// How long the server may take to start, and how its clients are sent away:
-// they are told, get the grace period, and are then closed within the rest.
-// There is no other server to spread them over, so it is short.
+// Times and limits of the server. When it ends, it notifies its clients, waits for
+// the grace period, and closes their connections within the rest of the time.
+// There is no other server for them, so the time is short.
 const (
 	serverStart     = 30 * time.Second
 	lameDuckGrace   = 50 * time.Millisecond
 	lameDuckInAll   = 300 * time.Millisecond
 	maxStreamBytes  = 64 << 30
 	maxMemoryBytes  = 1 << 30
-	streamConsumers = 20_000 // the server's own default, 1000, is below a fleet
+	streamConsumers = 20_000 // the default, 1000, is too low for a fleet
 )
 
-// StartServer starts a server and returns once it takes connections. The
-// caller closes it.
+// StartServer starts a server and returns when it accepts connections. The caller
+// closes it.
 func StartServer(o ServerOptions) (_ *Server, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
@@ -109,7 +109,7 @@ func StartServer(o ServerOptions) (_ *Server, err error) {
 	return s, nil
 }
 
-// splitListen reads a listen address; the server's word for "a free port" is -1.
+// splitListen parses a listen address. Port 0 becomes -1, a free port for the server.
 func splitListen(addr string) (host string, port int, err error) {
 	host, p, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -124,14 +124,14 @@ func splitListen(addr string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// URL returns where the server listens; empty if it does not.
+// URL returns the address of the server, empty if it does not listen.
 func (s *Server) URL() string { return s.url }
 
-// Token opens the server.
+// Token returns the token that clients of the server need.
 func (s *Server) Token() string { return s.token }
 
-// Close sends the clients away and stops the server. Connections of this
-// process should be closed before, so that nothing is cut off.
+// Close disconnects the clients and stops the server. Close the connections of this
+// process first, so that no request is cut off.
 func (s *Server) Close() error {
 	var errs []error
 	if s.file != "" {
@@ -140,11 +140,11 @@ func (s *Server) Close() error {
 		}
 	}
 	if s.ns != nil {
-		s.ns.LameDuckShutdown() // nothing to do where nobody listens
+		s.ns.LameDuckShutdown() // does nothing if the server does not listen
 		s.ns.Shutdown()
 		s.ns.WaitForShutdown()
 	}
-	// The lock last: the directory is free when nobody writes there any more.
+	// The lock last: the directory is free when the server has stopped writing.
 	errs = append(errs, s.lock.Close())
 	if s.temporary != "" {
 		errs = append(errs, os.RemoveAll(s.temporary))
@@ -152,14 +152,14 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// serverLogger hands the server's log lines on. What the server calls fatal is
-// kept for StartServer, which returns it.
+// serverLogger passes the server's log lines on. It keeps a fatal one, which
+// StartServer returns as an error.
 type serverLogger struct {
 	log   *slog.Logger
 	fatal atomic.Pointer[string]
 }
 
-// Noticef implements server.Logger; notices are the server's small talk.
+// Noticef implements server.Logger. The server writes many notices.
 func (l *serverLogger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
 
 // Warnf implements server.Logger.

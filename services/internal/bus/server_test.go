@@ -127,7 +127,7 @@ func TestServerRefuses(t *testing.T) {
 			}
 			for _, w := range c.want {
 				if !strings.Contains(err.Error(), w) {
-					t.Errorf("error %q does not say %q", err, w)
+					t.Errorf("error %q does not contain %q", err, w)
 				}
 			}
 		})
@@ -155,8 +155,8 @@ func TestConnect(t *testing.T) {
 		{"no token", ConnectOptions{URL: s.URL()}, "Authorization Violation; it does not take "},
 		{"no token file", ConnectOptions{URL: s.URL(), TokenFile: good + "x"}, "goodx: no such file"},
 		{"no bus file", ConnectOptions{URL: filepath.Join(dir, "nowhere")}, "nothing runs on this data directory"},
-		{"nobody there", ConnectOptions{URL: "nats://127.0.0.1:1"}, "127.0.0.1:1: nats: no servers available for connection; is it running there?"},
-		{"nowhere", ConnectOptions{}, "give --bus"},
+		{"no server", ConnectOptions{URL: "nats://127.0.0.1:1"}, "127.0.0.1:1: nats: no servers available for connection; is it running there?"},
+		{"no address", ConnectOptions{}, "give --bus"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.o.Name, c.o.Log = "a test. *", quiet
@@ -169,14 +169,14 @@ func TestConnect(t *testing.T) {
 			case c.want == "" && err != nil:
 				t.Error(err)
 			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
-				t.Errorf("error %v does not say %q", err, c.want)
+				t.Errorf("error %v does not contain %q", err, c.want)
 			}
 		})
 	}
 }
 
-// A bus file is read anew for each attempt: the server that comes back listens
-// elsewhere, and takes another token.
+// Each attempt reads the bus file again: a restarted server has another address and
+// another token.
 func TestReconnectAfterServerRestart(t *testing.T) {
 	dir := t.TempDir()
 	first := startServer(t, dir)
@@ -198,7 +198,7 @@ func TestReconnectAfterServerRestart(t *testing.T) {
 		t.Fatal("not reconnected")
 	}
 	if second.Token() == first.Token() {
-		t.Error("the restarted server takes the old token")
+		t.Error("the restarted server accepts the old token")
 	}
 }
 
@@ -219,11 +219,11 @@ func TestConnectWait(t *testing.T) {
 	}
 }
 
-// What lasts is said, once for each reason; what passes is not.
+// Retry logs each error of a lasting failure once, and no error of a short one.
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var said bytes.Buffer
-		log := slog.New(slog.NewTextHandler(&said, nil))
+		var logged bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&logged, nil))
 		start := time.Now()
 		err := Retry(t.Context(), log, func(context.Context) error {
 			switch age := time.Since(start); {
@@ -239,9 +239,9 @@ func TestRetry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := said.String()
+		got := logged.String()
 		if strings.Contains(got, "starting") || strings.Count(got, "no leader") != 1 || strings.Count(got, "no stream") != 1 {
-			t.Errorf("said:\n%s", got)
+			t.Errorf("logged:\n%s", got)
 		}
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

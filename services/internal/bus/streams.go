@@ -14,30 +14,30 @@ import (
 	"meshlog.dev/jsapi"
 )
 
-// StreamConfig is the settings of a stream; an alias, so that who only hands
-// them on need not import the client.
+// StreamConfig are the settings of a stream. It is an alias, so that packages that
+// only pass it on do not import the client library.
 type StreamConfig = jetstream.StreamConfig
 
-// StreamState is a stream beside what it should be.
+// StreamState compares a stream with the settings that it should have.
 type StreamState struct {
 	Name        string       `json:"name"`
 	Missing     bool         `json:"missing,omitempty"`
 	Differences []Difference `json:"differences,omitempty"`
 
-	// Is are all its settings; zero if it is missing.
+	// Is are the settings of the stream; zero if it is missing.
 	Is    StreamConfig `json:"-"`
 	wants StreamConfig
 }
 
-// Difference is a setting of a stream, by the name that `nats stream info`
-// gives it, that is not as it should be.
+// Difference is a setting of a stream that should have another value, by its name
+// in `nats stream info`.
 type Difference struct {
 	Setting string `json:"setting"`
 	Is      string `json:"is"`
 	Wants   string `json:"wants"`
 }
 
-// CompareStreams looks at streams on a bus. It changes nothing.
+// CompareStreams compares streams with wanted settings. It changes nothing.
 func CompareStreams(ctx context.Context, nc *Conn, wanted ...StreamConfig) ([]StreamState, error) {
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(callTimeout))
 	if err != nil {
@@ -62,10 +62,10 @@ func CompareStreams(ctx context.Context, nc *Conn, wanted ...StreamConfig) ([]St
 	return all, nil
 }
 
-// free are the settings that are their operator's own business.
+// free are the settings that operators may choose.
 var free = []string{"name", "description", "metadata", "placement", "first_seq", "consumer_limits", "compression", "mirror_direct"}
 
-// differences returns the settings that are not as wanted, by their names in JSON.
+// differences returns the settings that differ, by their names in JSON.
 func differences(is, wants jetstream.StreamConfig) ([]Difference, error) {
 	a, err := settings(is)
 	if err != nil {
@@ -86,7 +86,7 @@ func differences(is, wants jetstream.StreamConfig) ([]Difference, error) {
 	return found, nil
 }
 
-// settings returns those of a stream that are set; 0 and -1 are not.
+// settings returns the settings that are set; 0 and -1 are not.
 func settings(c jetstream.StreamConfig) (map[string]any, error) {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -99,7 +99,7 @@ func settings(c jetstream.StreamConfig) (map[string]any, error) {
 	maps.DeleteFunc(all, func(_ string, v any) bool {
 		return v == nil || v == false || v == "" || v == 0.0 || v == -1.0 || reflect.DeepEqual(v, []any{})
 	})
-	// As people write them.
+	// Durations as users write them.
 	for name, d := range map[string]fmt.Stringer{"max_age": c.MaxAge, "duplicate_window": c.Duplicates, "subject_delete_marker_ttl": c.SubjectDeleteMarkerTTL} {
 		if _, set := all[name]; set {
 			all[name] = d.String()
@@ -124,9 +124,9 @@ func shown(v any) string {
 	return string(b)
 }
 
-// Apply gives the stream the settings that it should have, and keeps what is
-// its operator's own business. It is for a person who asked for it: shortening
-// an age drops what is older.
+// Apply changes the stream to the settings that it should have, and keeps the ones
+// that operators may choose. Call it only on the order of a user: a shorter age
+// drops older messages.
 func (s StreamState) Apply(ctx context.Context, nc *Conn) error {
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(callTimeout))
 	if err != nil {

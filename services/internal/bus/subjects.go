@@ -5,14 +5,14 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// Core subjects, behind the prefix of their mesh.
+// Core subjects, after the prefix of their mesh.
 const (
 	tickSubject    = "tick"
 	digestsSubject = "digests"
 	askSubject     = "ask"
 	proxySubject   = "proxy"
 	listingSubject = "listing." // then source and instance
-	reportSubject  = "report."  // then the name of who reports
+	reportSubject  = "report."  // then the name of the process
 )
 
 // anyToken is the wildcard of one token.
@@ -24,7 +24,7 @@ func shardTokens(s ident.Shard) string {
 	return events.Token(s.Source) + "." + events.Token(s.Instance)
 }
 
-// The names under which processes report: of tokens, or of wildcards.
+// Names of reporting processes, made of tokens or wildcards.
 
 func frontendName(id string) string { return "frontend." + id }
 

@@ -67,7 +67,7 @@ func TestWriteUsers(t *testing.T) {
 	write(roles, map[string]string{"auth.conf": "kept", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "kept"})
 	write(roles[:3], map[string]string{"auth.conf": "changed", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "unused"})
 	if strings.Contains(read("auth.conf"), "watcher") {
-		t.Error("who is no longer named is still a user")
+		t.Error("a role that is not named any more is still a user")
 	}
 	write(roles, map[string]string{"auth.conf": "changed", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "kept"})
 	if read("auth.conf") != conf || read("builder.nk") != key {
@@ -80,16 +80,16 @@ func TestWriteUsers(t *testing.T) {
 	}
 	write(roles, map[string]string{"auth.conf": "changed", "builder.nk": "new", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "kept"})
 
-	// What a person has written is never overwritten.
+	// WriteUsers never overwrites a file that a user has written.
 	for _, content := range []string{"mine", read("auth.conf") + "\n"} {
 		if err := os.WriteFile(filepath.Join(dir, "auth.conf"), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := WriteUsers(dir, "mesh", roles); err == nil || !strings.Contains(err.Error(), "was changed since") {
-			t.Errorf("a file of somebody else's: %v", err)
+			t.Errorf("a file of a user: %v", err)
 		}
 		if read("auth.conf") != content {
-			t.Error("a file of somebody else's was overwritten")
+			t.Error("a file of a user was overwritten")
 		}
 	}
 	if _, err := WriteUsers(dir, "mesh", append(roles, roles[0])); err == nil || !strings.Contains(err.Error(), "builder: is named twice") {
@@ -128,7 +128,7 @@ func TestWriteCertificates(t *testing.T) {
 	}
 }
 
-// secured is a server that takes the users and certificates of a directory.
+// secured is a server with the users and certificates of a directory.
 type secured struct {
 	t      *testing.T
 	dir    string
@@ -199,7 +199,7 @@ func (s *secured) connect(r bus.Role) *bus.Conn {
 	return nc
 }
 
-// A connection that is refused says why, and what to do.
+// A refused connection returns the reason, and what the user can do.
 func TestRefused(t *testing.T) {
 	s := start(t)
 	elsewhere := t.TempDir()
@@ -219,7 +219,7 @@ func TestRefused(t *testing.T) {
 		"no such key":      {func(o *bus.ConnectOptions) { o.NkeyFile = "nowhere.nk" }, "key of the bus: open nowhere.nk"},
 		"not a key":        {func(o *bus.ConnectOptions) { o.NkeyFile = s.conf }, "nats.conf: holds no seed of a user's key"},
 		"unknown CA":       {func(o *bus.ConnectOptions) { o.CAFile = in("ca.pem") }, "is it the right --bus-ca?"},
-		"no CA":            {func(o *bus.ConnectOptions) { o.CAFile = "" }, "name who has signed the server's certificate by --bus-ca"},
+		"no CA":            {func(o *bus.ConnectOptions) { o.CAFile = "" }, "give the authority that signed the server's certificate with --bus-ca"},
 		"not a CA":         {func(o *bus.ConnectOptions) { o.CAFile = s.conf }, "nats.conf: holds no PEM certificate"},
 		"no certificate":   {func(o *bus.ConnectOptions) { o.CertFile, o.KeyFile = "", "" }, "the server wants a certificate: give --bus-cert and --bus-key"},
 		"half":             {func(o *bus.ConnectOptions) { o.KeyFile = "" }, "a certificate and its key belong together"},
@@ -247,7 +247,7 @@ func TestRefused(t *testing.T) {
 func TestServerExpired(t *testing.T) {
 	s := start(t)
 	port := s.stop()
-	for _, name := range []string{"ca", "server", "client"} { // made anew, long ago
+	for _, name := range []string{"ca", "server", "client"} { // made again, long ago
 		if err := os.Remove(s.in(name + ".pem")); err != nil {
 			t.Fatal(err)
 		}
@@ -262,7 +262,7 @@ func TestServerExpired(t *testing.T) {
 	}
 }
 
-// stop stops the server, and says where it listened.
+// stop stops the server and returns its port.
 func (s *secured) stop() (port int) {
 	port = s.server.Addr().(*net.TCPAddr).Port
 	s.server.Shutdown()
@@ -270,8 +270,8 @@ func (s *secured) stop() (port int) {
 	return port
 }
 
-// Keys and certificates, the authority included, are read anew for each
-// connection: one that is renewed after they were replaced has the new ones.
+// Each connection reads keys and certificates again, the authority included: a
+// renewed connection has the replaced ones.
 func TestRotation(t *testing.T) {
 	s := start(t)
 	nc := s.connect(bus.Builder())
@@ -299,7 +299,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A connection that cannot be renewed says why.
+// A connection that cannot be renewed logs the reason.
 func TestNotRenewed(t *testing.T) {
 	s := start(t)
 	var log lines
@@ -337,7 +337,7 @@ func TestNotRenewed(t *testing.T) {
 	}
 }
 
-// lines hands on what is logged, line by line.
+// lines sends the log, line by line.
 type lines struct{ wait chan string }
 
 func (l *lines) Write(b []byte) (int, error) {
@@ -348,7 +348,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// What a user may not do fails soon, and by name.
+// A request without permission fails soon, and the error names the subject.
 func TestDenied(t *testing.T) {
 	s := start(t)
 	// A builder makes the streams.
@@ -437,8 +437,8 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// Who watches all instances of a source speaks for each, on connections of their
-// own, and for no other source.
+// A process that watches all instances of a source publishes for each of them on its
+// own connection, and for no other source.
 func TestWatchers(t *testing.T) {
 	s := start(t)
 	if _, err := natslog.EnsureStream(t.Context(), s.connect(bus.Builder()), natslog.StreamOptions{}); err != nil {
@@ -477,7 +477,7 @@ func TestWatchers(t *testing.T) {
 	}
 }
 
-// An operator sees and changes settings of streams; nobody else does.
+// Only an operator reads and changes the settings of streams.
 func TestStreams(t *testing.T) {
 	s := start(t)
 	builder, operator := s.connect(bus.Builder()), s.connect(bus.Operator())
@@ -495,7 +495,7 @@ func TestStreams(t *testing.T) {
 	}
 	for _, state := range compare(time.Hour) {
 		if !state.Missing {
-			t.Errorf("%s: is there before anybody made it", state.Name)
+			t.Errorf("%s: exists before any process made it", state.Name)
 		}
 	}
 	if _, err := natslog.EnsureStream(t.Context(), builder, natslog.StreamOptions{MaxAge: time.Hour}); err != nil {

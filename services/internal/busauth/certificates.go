@@ -1,7 +1,6 @@
 package busauth
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -17,7 +16,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
+
+	"meshlog.dev/services/internal/bus"
 )
 
 // The files of WriteCertificates.
@@ -29,18 +31,18 @@ const (
 	keySuffix  = ".key"
 )
 
-// How long certificates are good, and how long before that they are renewed.
+// Validity of certificates, and how long before its end they are renewed.
 const (
 	caYears    = 10
 	certYears  = 1
 	renewEarly = 30 * 24 * time.Hour
 )
 
-// WriteCertificates writes a certificate authority and what it has signed into
-// a directory: a certificate of servers with these names, and one of clients.
-// They are for tests and demos: the authority's key lies beside them, and
-// nothing revokes. Keys that are there are kept, certificates renewed where
-// their time is nearly over or their names are others.
+// WriteCertificates writes a certificate authority into a directory, and with it a
+// certificate of servers with these names and one of clients. They are for tests
+// and demos: the authority's key is in the directory, and there is no revocation.
+// WriteCertificates keeps existing keys, and renews certificates that expire soon
+// or have other names.
 func WriteCertificates(dir string, names []string, now time.Time) ([]File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -69,11 +71,11 @@ func WriteCertificates(dir string, names []string, now time.Time) ([]File, error
 		}
 		files = append(files, more...)
 	}
-	slices.SortFunc(files, func(a, b File) int { return bytes.Compare([]byte(a.Path), []byte(b.Path)) })
+	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	return files, nil
 }
 
-// authority signs.
+// authority signs certificates.
 type authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
@@ -84,7 +86,7 @@ func ensureAuthority(dir string, now time.Time) (authority, []File, error) {
 	_, certErr := os.Stat(path + certSuffix)
 	_, keyErr := os.Stat(path + keySuffix)
 	if certErr == nil && errors.Is(keyErr, fs.ErrNotExist) {
-		return authority{}, nil, fmt.Errorf("%s: is there without its key: an authority of your own signs its certificates itself", path+certSuffix)
+		return authority{}, nil, fmt.Errorf("%s: its key is missing: sign the certificates with your own authority, or move the file away", path+certSuffix)
 	}
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "meshlog, for tests only"},
@@ -97,8 +99,8 @@ func ensureAuthority(dir string, now time.Time) (authority, []File, error) {
 	return a, files, err
 }
 
-// ensure makes the key and the certificate at path, where they are missing or
-// no longer what is wanted. An empty authority takes them for its own.
+// ensure makes the key and the certificate at path if they are missing or outdated.
+// They become those of an empty authority.
 func (a *authority) ensure(path string, template *x509.Certificate, now time.Time) ([]File, error) {
 	key, keyState, err := ensureECKey(path + keySuffix)
 	if err != nil {
@@ -123,7 +125,7 @@ func (a *authority) ensure(path string, template *x509.Certificate, now time.Tim
 			return nil, fmt.Errorf("%s: %w", path+certSuffix, err)
 		}
 		b := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
-		if err := replaceFile(path+certSuffix, b, 0o644); err != nil {
+		if err := bus.ReplaceFile(path+certSuffix, b, 0o644); err != nil {
 			return nil, err
 		}
 	}
@@ -133,13 +135,13 @@ func (a *authority) ensure(path string, template *x509.Certificate, now time.Tim
 	return []File{{path + certSuffix, state}, {path + keySuffix, keyState}}, nil
 }
 
-// still reports whether a certificate is what is wanted.
+// still reports whether a certificate has the wanted names and does not expire soon.
 func still(c, wanted *x509.Certificate, now time.Time) bool {
 	ips := slices.EqualFunc(c.IPAddresses, wanted.IPAddresses, func(a, b net.IP) bool { return a.Equal(b) })
 	return ips && slices.Equal(c.DNSNames, wanted.DNSNames) && now.Add(renewEarly).Before(c.NotAfter)
 }
 
-// sign makes a certificate; an empty authority's is signed by itself.
+// sign makes a certificate; an empty authority makes a self-signed one.
 func (a *authority) sign(template *x509.Certificate, key *ecdsa.PrivateKey, now time.Time) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -178,7 +180,7 @@ func ensureECKey(path string) (*ecdsa.PrivateKey, string, error) {
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	ec, ok := key.(*ecdsa.PrivateKey)
 	if err != nil || !ok {
-		return nil, "", fmt.Errorf("%s: is not a key that this command has made; move it away, and a new one is made", path)
+		return nil, "", fmt.Errorf("%s: is not a key of this command; move the file away to get a new key", path)
 	}
 	return ec, stateKept, nil
 }
@@ -192,7 +194,7 @@ func newECKey(path string) (*ecdsa.PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	return key, replaceFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)
+	return key, bus.ReplaceFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)
 }
 
 func readCertificate(path string) (*x509.Certificate, error) {

@@ -1,9 +1,9 @@
-// Package busauth writes what NATS servers must know of the processes of a
-// mesh: a user for each role with no more permissions than the role's code
-// needs, and, for tests and demos, certificates.
+// Package busauth writes the configuration of NATS servers for the processes of a
+// mesh: a user for each role, with exactly the permissions that the role's code
+// needs, and certificates for tests and demos.
 //
-// The permissions are made of the functions that make the subjects, so a
-// subject that changes there changes here.
+// The packages that use subjects compute the permissions for them, so the two
+// cannot differ.
 package busauth
 
 import (
@@ -15,7 +15,7 @@ import (
 	"meshlog.dev/store/natsfeed"
 )
 
-// Permissions returns all that a role needs on the bus of the mesh called domain.
+// Permissions returns the permissions of a role on the bus of the mesh called domain.
 func Permissions(r bus.Role, domain string) bus.Permissions {
 	log, chain := natslog.Options{Domain: domain}, natsfeed.Options{Domain: domain}
 	p := r.Permissions(domain)
@@ -43,7 +43,7 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 	case r == bus.Operator():
 		publish(
 			natslog.ReadPermissions(log), natslog.UpdatePermissions(log),
-			// It approves, and speaks for a source that is removed for good.
+			// Operators approve, and end the sessions of a removed source.
 			subjects(domain, events.OperatorOverlaySubject, events.AnyControlSubject),
 			natsfeed.ReadPermissions(), natsfeed.UpdatePermissions(),
 		)

@@ -22,24 +22,24 @@ const ConfigName = "auth.conf"
 // KeyName returns the name of the file with the key of a role's user.
 func KeyName(r bus.Role) string { return r.String() + ".nk" }
 
-// File is what became of a file.
+// File is the result for one file.
 type File struct {
 	Path  string `json:"path"`
 	State string `json:"state"` // new, changed, kept, unused
 }
 
-// What becomes of files.
+// States of files.
 const (
 	stateNew     = "new"
 	stateChanged = "changed"
 	stateKept    = "kept"
-	stateUnused  = "unused" // of a user that is no longer one
+	stateUnused  = "unused" // the key of a former user
 )
 
-// WriteUsers writes the users of a mesh into a directory, which it makes where
-// it is missing: ConfigName for the servers, and a key for each role, readable
-// by their owner only. Keys that are there are kept; so are those of former
-// users, which no longer open anything.
+// WriteUsers writes the users of a mesh into a directory, which it makes if it is
+// missing: ConfigName for the servers, and a key for each role, readable by its
+// owner only. It keeps existing keys, also those of former users, which no server
+// accepts any more.
 func WriteUsers(dir, domain string, roles []bus.Role) ([]File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -77,8 +77,7 @@ func WriteUsers(dir, domain string, roles []bus.Role) ([]File, error) {
 	return append([]File{{path, state}}, files...), nil
 }
 
-// ensureKey returns the public key of the one in a file, which it makes where
-// it is missing.
+// ensureKey returns the public key of the key in a file. It makes a missing file.
 func ensureKey(path string) (user, state string, err error) {
 	state = stateKept
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -94,7 +93,7 @@ func ensureKey(path string) (user, state string, err error) {
 	defer clear(seed)
 	pair, err := nkeys.ParseDecoratedNKey(seed)
 	if err != nil {
-		return "", "", fmt.Errorf("%s: is not a key: %w; move it away, and a new one is made", path, err)
+		return "", "", fmt.Errorf("%s: is not a key: %w; move the file away to get a new key", path, err)
 	}
 	defer pair.Wipe()
 	if user, err = pair.PublicKey(); err == nil && !nkeys.IsValidPublicUserKey(user) {
@@ -113,14 +112,15 @@ func newKey(path string) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(path, append(bytes.Clone(seed), '\n'), 0o600)
+	return bus.ReplaceFile(path, append(bytes.Clone(seed), '\n'), 0o600)
 }
 
-// sumMark begins the line of a configuration that tells whether somebody else
-// has changed the rest.
+// sumMark begins the line of a configuration with the checksum of the rest, which
+// reveals changes by hand.
 const sumMark = "# sha256 of what follows: "
 
-// config returns what the servers include. users are the public keys of the roles.
+// config returns the file that the servers include. users are the public keys of the
+// roles.
 func config(domain string, roles []bus.Role, users []string) []byte {
 	var b bytes.Buffer
 	b.WriteString("authorization {\n  users: [\n")
@@ -137,7 +137,7 @@ func config(domain string, roles []bus.Role, users []string) []byte {
 	}
 	b.WriteString("  ]\n}\n")
 	sum := sha256.Sum256(b.Bytes())
-	head := fmt.Sprintf("# Users of the mesh %q. `meshlog bus-auth` wrote this and will write it anew:\n"+
+	head := fmt.Sprintf("# Users of the mesh %q. `meshlog bus-auth` writes this file:\n"+
 		"# do not change it. In the configuration of nats-server: include %q\n%s%s\n", domain, ConfigName, sumMark, hex.EncodeToString(sum[:]))
 	return append([]byte(head), b.Bytes()...)
 }
@@ -150,21 +150,20 @@ func list(b *bytes.Buffer, verb string, subjects []string) {
 	b.WriteString("      ] }\n")
 }
 
-// writeConfig puts a configuration in the place of one that nobody else has
-// changed.
+// writeConfig replaces a configuration unless it was changed by hand.
 func writeConfig(path string, content []byte) (state string, err error) {
 	old, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return stateNew, replaceFile(path, content, 0o644)
+		return stateNew, bus.ReplaceFile(path, content, 0o644)
 	case err != nil:
 		return "", err
 	case bytes.Equal(old, content):
 		return stateKept, nil
 	case !untouched(string(old)):
-		return "", fmt.Errorf("%s: was not written by this command, or was changed since; move it away, and it is written anew", path)
+		return "", fmt.Errorf("%s: was not written by this command, or was changed since; move the file away to get a new one", path)
 	}
-	return stateChanged, replaceFile(path, content, 0o644)
+	return stateChanged, bus.ReplaceFile(path, content, 0o644)
 }
 
 func untouched(config string) bool {
@@ -172,21 +171,4 @@ func untouched(config string) bool {
 	said, body, ok := strings.Cut(rest, "\n")
 	sum := sha256.Sum256([]byte(body))
 	return found && ok && said == hex.EncodeToString(sum[:])
-}
-
-// replaceFile puts a file at path, whole or not at all.
-func replaceFile(path string, content []byte, mode fs.FileMode) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(content)
-	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return nil
 }
