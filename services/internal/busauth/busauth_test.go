@@ -123,7 +123,7 @@ func TestWriteCertificates(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "ca.key")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := WriteCertificates(dir, []string{"b"}, now); err == nil || !strings.Contains(err.Error(), "an authority of your own") {
+	if _, err := WriteCertificates(dir, []string{"b"}, now); err == nil || !strings.Contains(err.Error(), "your own authority") {
 		t.Errorf("without the authority's key: %v", err)
 	}
 }

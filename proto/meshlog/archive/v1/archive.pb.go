@@ -4,9 +4,9 @@
 // 	protoc        (unknown)
 // source: meshlog/archive/v1/archive.proto
 
-// The words of an archive, the file that `meshlog export` writes: blocks, one
-// behind the other, and an index of them at the end. How they lie in the file
-// is said in events/archive.
+// The schema of an archive, the file that `meshlog export` writes: blocks, one
+// behind the other, and an index of them at the end. Package events/archive
+// describes the layout of the file.
 
 package archivev1
 
@@ -25,10 +25,10 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Index says where everything is.
+// Index locates all blocks of the file.
 type Index struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of the first record; it counts on from there.
+	// The sequence of the first record; the records are dense.
 	First uint64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
 	// Blocks of Records, in the order of the log.
 	Log []*Block `protobuf:"bytes,2,rep,name=log,proto3" json:"log,omitempty"`
@@ -98,15 +98,15 @@ func (x *Index) GetFiles() []*File {
 	return nil
 }
 
-// Block is a stretch of the file, compressed by itself.
+// Block is a part of the file, compressed on its own.
 type Block struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Offset uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	// As it lies in the file.
+	// Compressed size in bytes.
 	Size uint64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
 	// SHA-256 of these bytes.
 	Sum []byte `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
-	// Of the log: how many records.
+	// In a block of the log: the number of records.
 	Records       uint32 `protobuf:"varint,4,opt,name=records,proto3" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -222,7 +222,7 @@ func (x *Subject) GetSeq() uint64 {
 	return 0
 }
 
-// File is bytes under a name; what they mean is for who put them there.
+// File is bytes under a name, with a meaning that the writer defines.
 type File struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -320,14 +320,14 @@ func (x *Records) GetRecords() []*Record {
 	return nil
 }
 
-// Record is as the log had it.
+// Record is a record of the log, unchanged.
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The server's time, in nanoseconds since 1970.
 	Time int64 `protobuf:"varint,1,opt,name=time,proto3" json:"time,omitempty"`
 	// Without prefix and domain.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
-	// meshlog.event.v1.Event, or bytes that are none.
+	// A meshlog.event.v1.Event, or other bytes.
 	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

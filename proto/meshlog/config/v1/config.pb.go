@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: meshlog/config/v1/config.proto
 
-// What users write in objects of meshlog's own API groups.
+// The specs of objects in meshlog's own API groups, written by users.
 
 package configv1
 
@@ -29,7 +29,7 @@ const (
 // an Envoy resource served as it is.
 type Resource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which proxies get it; absent: all.
+	// The proxies that get the resource; absent: all.
 	Nodes *NodeSelector `protobuf:"bytes,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	// The resource: a Cluster, ClusterLoadAssignment, Listener or
 	// RouteConfiguration, with "@type" in JSON and YAML.
@@ -82,12 +82,12 @@ func (x *Resource) GetResource() *anypb.Any {
 	return nil
 }
 
-// NodeSelector matches a node when everything that is set matches.
+// NodeSelector matches a node if all of its set fields match.
 type NodeSelector struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node's cluster; empty: any.
 	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// Fields of the node's metadata that must be there with this very value.
+	// Fields that the node's metadata must have, with these values.
 	Metadata *structpb.Struct `protobuf:"bytes,2,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// The node's locality; empty fields match any.
 	Locality      *Locality `protobuf:"bytes,3,opt,name=locality,proto3" json:"locality,omitempty"`
@@ -207,16 +207,16 @@ func (x *Locality) GetSubZone() string {
 }
 
 // MeshPolicy is the spec of `apiVersion: meshlog.dev/v1, kind: MeshPolicy`.
-// The one that counts is named "default" and has no namespace.
+// Only the one named "default" without a namespace has an effect.
 type MeshPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sources, the one that wins first; default: kubernetes, file, mcpxds,
-	// consul, nacos. Unnamed ones come last, by name.
+	// Sources by priority, highest first; default: kubernetes, file, mcpxds,
+	// consul, nacos. Sources that are not named come last, sorted by name.
 	SourcePriority []string `protobuf:"bytes,1,rep,name=source_priority,json=sourcePriority,proto3" json:"source_priority,omitempty"`
-	// Nothing is published before each of these listed everything.
+	// The builder publishes nothing before each of these has listed all objects.
 	RequiredSources []*RequiredSource `protobuf:"bytes,2,rep,name=required_sources,json=requiredSources,proto3" json:"required_sources,omitempty"`
 	Guard           *Guard            `protobuf:"bytes,3,opt,name=guard,proto3" json:"guard,omitempty"`
-	// Namespace whose policies hold for the whole mesh; default istio-system.
+	// Namespace whose policies apply to the whole mesh; default istio-system.
 	RootNamespace string `protobuf:"bytes,4,opt,name=root_namespace,json=rootNamespace,proto3" json:"root_namespace,omitempty"`
 	// Default cluster.local.
 	DomainSuffix  string `protobuf:"bytes,5,opt,name=domain_suffix,json=domainSuffix,proto3" json:"domain_suffix,omitempty"`
@@ -293,7 +293,7 @@ type RequiredSource struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Source   string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	Instance string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
-	// A listing that could not read everything will do.
+	// Accepts a listing without the objects that the watcher could not read.
 	AcceptPartial bool `protobuf:"varint,3,opt,name=accept_partial,json=acceptPartial,proto3" json:"accept_partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -350,14 +350,14 @@ func (x *RequiredSource) GetAcceptPartial() bool {
 	return false
 }
 
-// Guard holds back a version that would lose much at once, until approved.
+// Guard holds removals of many keys at once until a user approves them.
 type Guard struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Switches the guard off.
 	Disabled bool `protobuf:"varint,1,opt,name=disabled,proto3" json:"disabled,omitempty"`
 	// Share of a source's keys, in percent; default 30.
 	MaxLossPercent uint32 `protobuf:"varint,2,opt,name=max_loss_percent,json=maxLossPercent,proto3" json:"max_loss_percent,omitempty"`
-	// Losses of fewer keys are never held; default 5.
+	// Removals of fewer keys are never held; default 5.
 	MinKeys       uint32 `protobuf:"varint,3,opt,name=min_keys,json=minKeys,proto3" json:"min_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,9 +4,9 @@
 // 	protoc        (unknown)
 // source: meshlog/event/v1/event.proto
 
-// The words of the log MESHLOG_EVENTS. One Event is one JetStream message; the
-// number that JetStream gives it is its place. What each body means, and when
-// it counts, is said in events/doc.go.
+// The schema of the log MESHLOG_EVENTS. One Event is one JetStream message; its
+// position is the sequence that JetStream gives it. events/doc.go describes the
+// bodies.
 
 package eventv1
 
@@ -33,7 +33,7 @@ const (
 	Op_OP_UNSPECIFIED Op = 0
 	// The payload is the full value of the key.
 	Op_OP_PUT Op = 1
-	// The key is gone.
+	// The key does not exist any more.
 	Op_OP_DELETE Op = 2
 )
 
@@ -84,9 +84,9 @@ const (
 	OverlayKind_OVERLAY_KIND_UNSPECIFIED OverlayKind = 0
 	// An operator serves earlier values.
 	OverlayKind_OVERLAY_KIND_ROLLBACK OverlayKind = 1
-	// The guard keeps what a mass loss would remove.
+	// The guard keeps the values that a mass removal would remove.
 	OverlayKind_OVERLAY_KIND_HOLD OverlayKind = 2
-	// Clients are not sent again what others like them rejected.
+	// Frontends do not send a resource to clients of a version that rejected it.
 	OverlayKind_OVERLAY_KIND_QUARANTINE OverlayKind = 3
 )
 
@@ -136,12 +136,12 @@ func (OverlayKind) EnumDescriptor() ([]byte, []int) {
 // Event is one fact on the log. It carries state, never a patch.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The Nats-Msg-Id. source/instance/session/pseq for what a watcher sends, a
-	// random id for everybody else; the same in a retry, never used again.
+	// The Nats-Msg-Id: source/instance/session/pseq from a watcher, a random id
+	// from other writers. A retry has the same id, another event never does.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// When the writer saw the fact, by the writer's clock. For people only.
+	// When the writer saw the fact, by the writer's clock. For display only.
 	ObservedTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=observed_time,json=observedTime,proto3" json:"observed_time,omitempty"`
-	// Who caused it, where that is known: a user, a field manager, "file".
+	// The user, field manager or "file" that caused the event, if known.
 	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
 	// W3C trace context of the change.
 	Traceparent string `protobuf:"bytes,4,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
@@ -378,7 +378,7 @@ func (x *Key) GetName() string {
 	return ""
 }
 
-// Shard is the part of the world that one source instance speaks for.
+// Shard is the part of the world that one source instance publishes.
 type Shard struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
@@ -440,16 +440,16 @@ type Object struct {
 	Payload *anypb.Any `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
 	// The source's own version: resourceVersion, ModifyIndex, hash of a file.
 	SourceVersion string `protobuf:"bytes,4,opt,name=source_version,json=sourceVersion,proto3" json:"source_version,omitempty"`
-	// Creation time at the source; absent where the source has none.
+	// Creation time at the source; absent if the source has none.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Where a person finds it: "file:line", a field manager.
+	// Tells a user where the object is: "file:line", a field manager.
 	Origin string `protobuf:"bytes,6,opt,name=origin,proto3" json:"origin,omitempty"`
-	// The session that speaks, the number of this record in it (from 1), and
+	// The session of the watcher, the number of this record in it (from 1), and
 	// the number below which every record of the session is acknowledged.
 	Session string `protobuf:"bytes,7,opt,name=session,proto3" json:"session,omitempty"`
 	Pseq    uint64 `protobuf:"varint,8,opt,name=pseq,proto3" json:"pseq,omitempty"`
 	Low     uint64 `protobuf:"varint,9,opt,name=low,proto3" json:"low,omitempty"`
-	// Set where several objects changed at once and are applied at once.
+	// Set if several objects changed at once and are applied at once.
 	Batch         *Batch `protobuf:"bytes,10,opt,name=batch,proto3" json:"batch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -617,14 +617,14 @@ func (x *Batch) GetTotal() uint32 {
 	return 0
 }
 
-// Begin opens a session (sync.begin): from here on only its records count for
-// the shard, and they are staged until the session's first Alive.
+// Begin opens a session (sync.begin): from here on the fold uses only records of
+// this session for the shard, and stages them until the session's first Alive.
 type Begin struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Shard   *Shard                 `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
 	Session string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
-	// The stable name of the process that speaks, so that it may begin again at
-	// once after a restart while a twin waits.
+	// The stable name of the watcher process, so that it may begin again at once
+	// after a restart while a standby waits.
 	Holder        string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -681,28 +681,26 @@ func (x *Begin) GetHolder() string {
 	return ""
 }
 
-// Alive is the heartbeat of a session (sync.alive). The first one closes the
-// listing.
+// Alive is the heartbeat of a session (sync.alive). The first one ends the listing.
 type Alive struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Shard   *Shard                 `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
 	Session string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
 	// As in Object.
 	Low uint64 `protobuf:"varint,3,opt,name=low,proto3" json:"low,omitempty"`
-	// Digest over the keys of the shard as the watcher sees them.
+	// Digest of the keys of the shard as the watcher sees them.
 	Digest []byte `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The digest buckets whose keys were sent while listing, one bit each,
+	// The digest buckets whose keys the watcher sent while listing, one bit each,
 	// lowest bit first; in the first Alive only.
 	Listed []byte `protobuf:"bytes,5,opt,name=listed,proto3" json:"listed,omitempty"`
-	// Something could not be read: nothing is compared or removed.
+	// The watcher could not read all objects: the fold compares and removes none.
 	Partial bool `protobuf:"varint,6,opt,name=partial,proto3" json:"partial,omitempty"`
-	// The kinds that the session speaks for, sorted; empty: all. Digest and
-	// sweep are of these, objects of other kinds stay as they are. The same in
-	// every Alive of a session.
+	// The kinds that the session covers, sorted; empty: all. Digest and removals
+	// apply to these kinds only. The same in every Alive of a session.
 	Kinds []string `protobuf:"bytes,7,rep,name=kinds,proto3" json:"kinds,omitempty"`
-	// Nothing more comes of the session: whoever watches the shard may begin at
-	// once. With kinds it is the word of an operator who takes away what they
-	// hold, and says nothing of what can be read.
+	// Ends the session: another watcher of the shard may begin at once. With
+	// kinds, an operator removes all objects of these kinds; partial has no
+	// meaning then.
 	Ends          bool `protobuf:"varint,8,opt,name=ends,proto3" json:"ends,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -794,16 +792,17 @@ func (x *Alive) GetEnds() bool {
 	return false
 }
 
-// Overlay is the word of an operator, a guard or a quarantine over the world.
+// Overlay replaces values or resources on the order of an operator or a builder.
 type Overlay struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Used once: a removed id never comes back.
+	// Used once, also after a removal.
 	Id   string      `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Kind OverlayKind `protobuf:"varint,2,opt,name=kind,proto3,enum=meshlog.event.v1.OverlayKind" json:"kind,omitempty"`
-	// Why, for people.
+	// The reason, for display.
 	Reason string          `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	Values []*OverlayValue `protobuf:"bytes,4,rep,name=values,proto3" json:"values,omitempty"`
-	// Takes the overlay of this id away; kind and values are empty.
+	// Removes the overlay with this id. values is empty, and kind too unless a
+	// builder removes a quarantine.
 	Remove        bool `protobuf:"varint,5,opt,name=remove,proto3" json:"remove,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -874,19 +873,18 @@ func (x *Overlay) GetRemove() bool {
 	return false
 }
 
-// OverlayValue is what is served for one key while its base is what the
-// source offers.
+// OverlayValue is the value served for one key while the source offers base.
 type OverlayValue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   *Key                   `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Content hash of the offered value that this was said against; empty: the
-	// key was not offered. The value lifts itself once another is offered.
+	// Content hash of the value that the source offered; empty: it offered none.
+	// The overlay value has no effect once the source offers another value.
 	Base []byte `protobuf:"bytes,2,opt,name=base,proto3" json:"base,omitempty"`
 	// Absent: the key, or the resource, is not served.
 	Payload    *anypb.Any             `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// In place of key and base, in a quarantine: payload is served instead of
-	// this resource.
+	// Instead of key and base, in a quarantine: payload is served instead of this
+	// resource.
 	Resource      *Resource `protobuf:"bytes,5,opt,name=resource,proto3" json:"resource,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -957,16 +955,16 @@ func (x *OverlayValue) GetResource() *Resource {
 	return nil
 }
 
-// Resource is content of xDS that clients rejected.
+// Resource is one content of an xDS resource that clients rejected.
 type Resource struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	TypeUrl string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
 	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Of name and content; another content is not meant.
+	// Hash of name and content.
 	Sum []byte `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
 	// Name and version of the clients that reject it.
 	Client string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
-	// A class that is served it, as the writer encodes classes.
+	// A class of proxies that gets the resource, as the writer encodes classes.
 	Class         []byte `protobuf:"bytes,5,opt,name=class,proto3" json:"class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1037,17 +1035,17 @@ func (x *Resource) GetClass() []byte {
 	return nil
 }
 
-// Segment is the restart record (segment.begin): what counts from here on.
+// Segment is the restart record (segment.begin); it begins a segment of the log.
 type Segment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Same as before: another build speaks. Greater: the log was rewound or
-	// lost, and base is the whole state. Not greater and not the same: void.
+	// Same as before: another build continues. Greater: the log was rewound or
+	// lost, and base is the whole state. Smaller: the record has no effect.
 	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The build that made it; versions in this segment are made by this build.
+	// The build that wrote the record, and makes the versions of the segment.
 	Build string `protobuf:"bytes,2,opt,name=build,proto3" json:"build,omitempty"`
-	// The fold checkpoint (rows of meshlog.snapshot.v1.FoldRow) that counts,
-	// by content hash in the blob store; durable before this record. Same
-	// epoch: the values of the published head.
+	// The fold checkpoint (rows of meshlog.snapshot.v1.FoldRow) that the segment
+	// starts from, by content hash in the blob store; durable before this record.
+	// In the same epoch it has the values of the published head.
 	Base []byte `protobuf:"bytes,3,opt,name=base,proto3" json:"base,omitempty"`
 	// The head of MESHLOG_VERSIONS that the writer saw, 0/0 for none.
 	HeadEpoch uint64 `protobuf:"varint,4,opt,name=head_epoch,json=headEpoch,proto3" json:"head_epoch,omitempty"`

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: meshlog/registry/v1/registry.proto
 
-// Payloads for what has no protobuf type of its own elsewhere.
+// Payloads of objects that have no protobuf type elsewhere.
 
 package registryv1
 
@@ -83,7 +83,7 @@ type Object struct {
 	// "group/version".
 	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	Kind       string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The object's spec (and what else counts), canonical JSON.
+	// The object's spec and other fields with an effect, as canonical JSON.
 	Json          []byte `protobuf:"bytes,3,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -140,16 +140,17 @@ func (x *Object) GetJson() []byte {
 	return nil
 }
 
-// Undecoded is what a watcher could not decode: offered, never good.
+// Undecoded is an object that its watcher could not decode. The source offers it,
+// and it is never served.
 type Undecoded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As read.
 	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
 	// "application/yaml", "application/json".
 	MediaType string `protobuf:"bytes,2,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
-	// What the watcher could not do.
+	// The error of the watcher.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	// Path of the field, where known.
+	// Path of the field, if known.
 	Field         string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -213,27 +214,28 @@ func (x *Undecoded) GetField() string {
 	return ""
 }
 
-// Service is a name in a registry under which endpoints are reached. The
-// object's name and namespace are the event's.
+// Service is a service of a registry. Its name and namespace are in the key of the
+// event.
 type Service struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The host by which it is called; empty for a Kubernetes Service:
+	// The host that clients call; empty for a Kubernetes Service:
 	// name.namespace.svc.<domain suffix>.
 	Hostname string `protobuf:"bytes,1,opt,name=hostname,proto3" json:"hostname,omitempty"`
 	// Replaces MeshPolicy's domain suffix in that.
 	DomainSuffix string `protobuf:"bytes,2,opt,name=domain_suffix,json=domainSuffix,proto3" json:"domain_suffix,omitempty"`
-	// Virtual IPs, in the source's order; those that are only there for the
-	// outside (external IPs, load balancer) are not among them.
+	// Virtual IPs, in the source's order, without external IPs and those of the
+	// load balancer.
 	Addresses []string       `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	Ports     []*ServicePort `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
-	// No virtual IP: clients find the endpoints by themselves.
+	// There is no virtual IP: clients look up the endpoints.
 	Headless bool `protobuf:"varint,5,opt,name=headless,proto3" json:"headless,omitempty"`
-	// Stands for another host (ExternalName) and has nothing else.
+	// The host that the service is an alias of (ExternalName).
 	ExternalName string            `protobuf:"bytes,6,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
 	Labels       map[string]string `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Of the workloads that are its endpoints; empty: none are selected.
+	// Labels of the workloads that are its endpoints; empty: selects none.
 	Selector map[string]string `protobuf:"bytes,8,rep,name=selector,proto3" json:"selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Who may see it: namespaces, ".", "*", "~"; empty: the mesh's default.
+	// Namespaces that see the service, or ".", "*", "~"; empty: the default of the
+	// mesh.
 	ExportTo []string `protobuf:"bytes,9,rep,name=export_to,json=exportTo,proto3" json:"export_to,omitempty"`
 	// Endpoints count as healthy before they are ready.
 	PublishNotReadyAddresses bool `protobuf:"varint,10,opt,name=publish_not_ready_addresses,json=publishNotReadyAddresses,proto3" json:"publish_not_ready_addresses,omitempty"`
@@ -241,15 +243,15 @@ type Service struct {
 	InternalTrafficLocal bool `protobuf:"varint,11,opt,name=internal_traffic_local,json=internalTrafficLocal,proto3" json:"internal_traffic_local,omitempty"`
 	// PreferSameZone, PreferSameNode or empty.
 	TrafficDistribution string `protobuf:"bytes,12,opt,name=traffic_distribution,json=trafficDistribution,proto3" json:"traffic_distribution,omitempty"`
-	// Service accounts of its namespace beside those of its endpoints.
+	// Service accounts of its namespace, in addition to those of its endpoints.
 	ServiceAccounts []string `protobuf:"bytes,13,rep,name=service_accounts,json=serviceAccounts,proto3" json:"service_accounts,omitempty"`
-	// Subject alternative names beside those of service accounts, in full.
+	// Subject alternative names in addition to those of service accounts, in full.
 	Identities []string `protobuf:"bytes,14,rep,name=identities,proto3" json:"identities,omitempty"`
-	// Where it is reached from outside, IPs or host names: external IPs and the
-	// load balancer's. Only gateways of networks make use of them.
+	// External addresses, IPs or host names: external IPs and those of the load
+	// balancer. Only gateways of networks use them.
 	ExternalAddresses []string `protobuf:"bytes,15,rep,name=external_addresses,json=externalAddresses,proto3" json:"external_addresses,omitempty"`
-	// It is reached from outside on the external IPs of these nodes too, by
-	// node_port of its ports.
+	// The external IPs of these nodes are external addresses too, with node_port
+	// of its ports.
 	NodeSelector  *NodeSelector `protobuf:"bytes,16,opt,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -402,14 +404,14 @@ type ServicePort struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Name   string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// As the source says it (appProtocol); empty: the name's prefix counts.
+	// appProtocol of the source; empty: the prefix of the name decides.
 	AppProtocol string `protobuf:"bytes,3,opt,name=app_protocol,json=appProtocol,proto3" json:"app_protocol,omitempty"`
 	// TCP or UDP; empty: TCP.
 	Transport string `protobuf:"bytes,4,opt,name=transport,proto3" json:"transport,omitempty"`
-	// Of the endpoints; 0: by name, or the same.
+	// Port of the endpoints; 0: target_port_name or, without it, number.
 	TargetPort     uint32 `protobuf:"varint,5,opt,name=target_port,json=targetPort,proto3" json:"target_port,omitempty"`
 	TargetPortName string `protobuf:"bytes,6,opt,name=target_port_name,json=targetPortName,proto3" json:"target_port_name,omitempty"`
-	// On the nodes; 0: none.
+	// Port of the nodes; 0: none.
 	NodePort      uint32 `protobuf:"varint,7,opt,name=node_port,json=nodePort,proto3" json:"node_port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -494,7 +496,7 @@ func (x *ServicePort) GetNodePort() uint32 {
 	return 0
 }
 
-// NodeSelector is nodes by their labels; without labels it is all of them.
+// NodeSelector selects nodes by labels; without labels it selects all.
 type NodeSelector struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Labels        map[string]string      `protobuf:"bytes,1,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -539,11 +541,11 @@ func (x *NodeSelector) GetLabels() map[string]string {
 	return nil
 }
 
-// Endpoints is some of the endpoints of one Service of the same namespace: a
-// Kubernetes EndpointSlice, or what a registry lists as one.
+// Endpoints are some of the endpoints of one Service of the same namespace, such as
+// a Kubernetes EndpointSlice.
 type Endpoints struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The Service's object name.
+	// The name of the Service object.
 	Service       string          `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	Ports         []*EndpointPort `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
 	Endpoints     []*Endpoint     `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
@@ -605,7 +607,7 @@ func (x *Endpoints) GetEndpoints() []*Endpoint {
 // EndpointPort is a port that all endpoints of a slice listen on.
 type EndpointPort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As the Service calls the port; empty where it has only one.
+	// The name of the Service's port; empty if it has only one.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Number        uint32 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
 	AppProtocol   string `protobuf:"bytes,3,opt,name=app_protocol,json=appProtocol,proto3" json:"app_protocol,omitempty"`
@@ -664,15 +666,15 @@ func (x *EndpointPort) GetAppProtocol() string {
 	return ""
 }
 
-// Endpoint is one place where a service is reached.
+// Endpoint is one address of a service.
 type Endpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// IPs of one workload, the first counts most; never host names.
+	// IPs of one workload, the preferred one first; never host names.
 	Addresses []string          `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	Health    Health            `protobuf:"varint,2,opt,name=health,proto3,enum=meshlog.registry.v1.Health" json:"health,omitempty"`
 	Labels    map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Locality  *Locality         `protobuf:"bytes,4,opt,name=locality,proto3" json:"locality,omitempty"`
-	// Relative to the others; 0: 1.
+	// Relative to the other endpoints; 0 means 1.
 	Weight         uint32 `protobuf:"varint,5,opt,name=weight,proto3" json:"weight,omitempty"`
 	Network        string `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"`
 	ServiceAccount string `protobuf:"bytes,7,opt,name=service_account,json=serviceAccount,proto3" json:"service_account,omitempty"`
@@ -680,7 +682,7 @@ type Endpoint struct {
 	Node string `protobuf:"bytes,8,opt,name=node,proto3" json:"node,omitempty"`
 	// The workload it belongs to: an object's name in the same namespace.
 	Workload string `protobuf:"bytes,9,opt,name=workload,proto3" json:"workload,omitempty"`
-	// It speaks Istio's mutual TLS.
+	// The endpoint accepts Istio's mutual TLS.
 	MutualTls     bool `protobuf:"varint,10,opt,name=mutual_tls,json=mutualTls,proto3" json:"mutual_tls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -786,7 +788,7 @@ func (x *Endpoint) GetMutualTls() bool {
 	return false
 }
 
-// Locality is where something runs.
+// Locality is the location of a workload.
 type Locality struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Region        string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
@@ -847,7 +849,7 @@ func (x *Locality) GetSubZone() string {
 	return ""
 }
 
-// Workload is something that runs and may be selected: a Pod.
+// Workload is a running instance that selectors match, such as a Pod.
 type Workload struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Addresses      []string               `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
@@ -965,15 +967,15 @@ func (x *Workload) GetPorts() map[string]uint32 {
 	return nil
 }
 
-// SecretReference says that there is a Secret that can be a TLS credential, and
-// when its content changes. It never holds key material.
+// SecretReference is a Secret that can be a TLS credential. It reveals changes of
+// the content, and never holds key material.
 type SecretReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As the source calls it: "kubernetes.io/tls", "Opaque".
+	// The type at the source: "kubernetes.io/tls", "Opaque".
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
-	// The fields that a credential is made of, by name ("tls.crt"), each with
-	// the HMAC-SHA256 of namespace, "/", name, "/", field, a zero byte and its
-	// content, under a key that is not on the log; empty without such a key.
+	// The fields of a credential, by name ("tls.crt"), each with the HMAC-SHA256
+	// of namespace, "/", name, "/", field, a zero byte and its content, under a key
+	// that is not on the log; empty without such a key.
 	Fields        map[string][]byte `protobuf:"bytes,2,rep,name=fields,proto3" json:"fields,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: meshlog/report/v1/report.proto
 
-// What is only observed: soft state on core NATS subjects, never on the log.
+// The schema of soft state, on core NATS subjects and never on the log.
 
 package reportv1
 
@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Tick is the leader's word, once a second.
+// Tick is published by the leader once a second.
 type Tick struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Leader string                 `protobuf:"bytes,1,opt,name=leader,proto3" json:"leader,omitempty"`
@@ -34,9 +34,9 @@ type Tick struct {
 	Root []byte      `protobuf:"bytes,3,opt,name=root,proto3" json:"root,omitempty"`
 	// Last sequence of MESHLOG_VERSIONS.
 	VersionsSeq uint64 `protobuf:"varint,4,opt,name=versions_seq,json=versionsSeq,proto3" json:"versions_seq,omitempty"`
-	// The position up to which the head still stands.
+	// The position up to which the log does not change the head.
 	Position *v1.Version `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
-	// What some proxies reject: every frontend reports its Verdict about it.
+	// Resources that some proxies reject: every frontend reports its Verdict.
 	Suspects      []*Suspect `protobuf:"bytes,6,rep,name=suspects,proto3" json:"suspects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -114,7 +114,7 @@ func (x *Tick) GetSuspects() []*Suspect {
 	return nil
 }
 
-// Suspect is a resource that may have to be put into quarantine.
+// Suspect is a resource that may need a quarantine.
 type Suspect struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	TypeUrl string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
@@ -185,10 +185,10 @@ func (x *Suspect) GetClient() string {
 	return ""
 }
 
-// ReportRequest asks everybody to report to who asks.
+// ReportRequest asks all processes to report to the inbox of the request.
 type ReportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who leaves nothing out: "frontend", "builder".
+	// The role that sends whole reports: "frontend", "builder".
 	Whole         string `protobuf:"bytes,1,opt,name=whole,proto3" json:"whole,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -231,33 +231,33 @@ func (x *ReportRequest) GetWhole() string {
 	return ""
 }
 
-// FrontendReport is everything a frontend has to say. Whole, with its proxies,
-// when somebody asks; else a summary without them: on change, at most once a
-// second, and every 10 s.
+// FrontendReport is the report of a frontend. As an answer it is whole, with its
+// proxies; else it is a summary without them, on change, at most once a second,
+// and every 10 s.
 type FrontendReport struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Frontend string                 `protobuf:"bytes,1,opt,name=frontend,proto3" json:"frontend,omitempty"`
 	Build    string                 `protobuf:"bytes,2,opt,name=build,proto3" json:"build,omitempty"`
 	Time     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// What it serves.
+	// The version that it serves.
 	Serving *v1.Version `protobuf:"bytes,4,opt,name=serving,proto3" json:"serving,omitempty"`
 	Root    []byte      `protobuf:"bytes,5,opt,name=root,proto3" json:"root,omitempty"`
-	// In its own file; false: it serves on without.
+	// The version is in its local store; it serves without that, too.
 	Persisted    bool           `protobuf:"varint,6,opt,name=persisted,proto3" json:"persisted,omitempty"`
 	BusConnected bool           `protobuf:"varint,7,opt,name=bus_connected,json=busConnected,proto3" json:"bus_connected,omitempty"`
 	Proxies      []*ProxyReport `protobuf:"bytes,8,rep,name=proxies,proto3" json:"proxies,omitempty"`
-	// A head below its own, or its own position with another root: the leader
-	// begins an epoch.
+	// The head is below its own version, or is the same with another root: the
+	// leader begins an epoch.
 	ChainMismatch *ChainMismatch `protobuf:"bytes,9,opt,name=chain_mismatch,json=chainMismatch,proto3" json:"chain_mismatch,omitempty"`
-	// The frontend is going away.
+	// The frontend is stopping.
 	Leaving bool `protobuf:"varint,10,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	// What proxies here reject, and what the leader suspects.
+	// About resources that its proxies reject, and suspects of the leader.
 	Verdicts []*Verdict `protobuf:"bytes,11,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
-	// Proxies are left out.
+	// The report is a summary without proxies.
 	Summary bool `protobuf:"varint,12,opt,name=summary,proto3" json:"summary,omitempty"`
-	// Streams that are open.
+	// Number of open streams.
 	Streams uint32 `protobuf:"varint,13,opt,name=streams,proto3" json:"streams,omitempty"`
-	// How many of them have applied a version, in all of their types.
+	// How many streams have applied a version, in all of their types.
 	Applied []*Applied `protobuf:"bytes,14,rep,name=applied,proto3" json:"applied,omitempty"`
 	// Another message with more of the proxies follows.
 	More          bool `protobuf:"varint,15,opt,name=more,proto3" json:"more,omitempty"`
@@ -452,8 +452,8 @@ func (x *Applied) GetStreams() uint32 {
 	return 0
 }
 
-// Verdict is what the proxies of one frontend that are of one client version
-// think of a resource.
+// Verdict counts how the proxies of one client version at one frontend have
+// answered a resource.
 type Verdict struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	TypeUrl string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
@@ -462,19 +462,19 @@ type Verdict struct {
 	Sum []byte `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
 	// Name and version of the client.
 	Client string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
-	// A class that is served it.
+	// A class of proxies that gets the resource.
 	Class []byte `protobuf:"bytes,5,opt,name=class,proto3" json:"class,omitempty"`
-	// Of one that rejected it.
+	// The message of a proxy that rejected it.
 	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
-	// Who rejected it: two ids at most.
+	// Ids of proxies that rejected it, two at most.
 	RejectedBy []string `protobuf:"bytes,7,rep,name=rejected_by,json=rejectedBy,proto3" json:"rejected_by,omitempty"`
-	// How many streams rejected it, have applied it, should have it and have
-	// said neither.
+	// How many streams have rejected it, have applied it, and have not answered
+	// yet.
 	Rejected  uint32 `protobuf:"varint,8,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	Applied   uint32 `protobuf:"varint,9,opt,name=applied,proto3" json:"applied,omitempty"`
 	Undecided uint32 `protobuf:"varint,10,opt,name=undecided,proto3" json:"undecided,omitempty"`
-	// What those who rejected it have instead, if they all have the same, and
-	// the version of the world in which they applied it.
+	// The content that the proxies that rejected it have instead, if all have the
+	// same, and the version of the world in which they applied it.
 	GoodSum       []byte      `protobuf:"bytes,11,opt,name=good_sum,json=goodSum,proto3" json:"good_sum,omitempty"`
 	Good          *v1.Version `protobuf:"bytes,12,opt,name=good,proto3" json:"good,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -673,14 +673,14 @@ type ProxyReport struct {
 	UserAgent      string                 `protobuf:"bytes,5,opt,name=user_agent,json=userAgent,proto3" json:"user_agent,omitempty"`
 	ConnectedSince *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=connected_since,json=connectedSince,proto3" json:"connected_since,omitempty"`
 	Address        string                 `protobuf:"bytes,7,opt,name=address,proto3" json:"address,omitempty"`
-	// The class by which it is served, as printed.
+	// Its class, as printed.
 	Group string        `protobuf:"bytes,8,opt,name=group,proto3" json:"group,omitempty"`
 	Types []*TypeReport `protobuf:"bytes,9,rep,name=types,proto3" json:"types,omitempty"`
 	// The stream speaks the incremental protocol.
 	Delta bool `protobuf:"varint,10,opt,name=delta,proto3" json:"delta,omitempty"`
 	// The type URL of a stream for one type; empty: an aggregated one.
 	Only string `protobuf:"bytes,11,opt,name=only,proto3" json:"only,omitempty"`
-	// Removed clusters that stay until nothing uses them any more.
+	// Removed clusters that stay while a resource uses them.
 	Lingering     uint32 `protobuf:"varint,12,opt,name=lingering,proto3" json:"lingering,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -804,7 +804,7 @@ func (x *ProxyReport) GetLingering() uint32 {
 type TypeReport struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	TypeUrl string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
-	// Latest version of the world that was sent, and that was applied.
+	// Latest version of the world that was sent, and latest one that was applied.
 	Sent  *v1.Version `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
 	Acked *v1.Version `protobuf:"bytes,3,opt,name=acked,proto3" json:"acked,omitempty"`
 	// The xDS version strings.
@@ -814,16 +814,16 @@ type TypeReport struct {
 	AckedTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=acked_time,json=ackedTime,proto3" json:"acked_time,omitempty"`
 	Resources    uint32                 `protobuf:"varint,8,opt,name=resources,proto3" json:"resources,omitempty"`
 	Nack         *Nack                  `protobuf:"bytes,9,opt,name=nack,proto3" json:"nack,omitempty"`
-	// What the proxy rejected and is not sent until its content is another; the
-	// first 100 names.
+	// Resources that the proxy rejected, and does not get until their content
+	// changes; the first 100 names.
 	HeldBack []string `protobuf:"bytes,10,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
-	// Since when a response waits for its answer; unset: none does. Envoy answers
+	// Since when a response waits for its answer; unset: none waits. Envoy answers
 	// CDS when new clusters are warm.
 	Unanswered *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
-	// What there is is more than a gRPC client can receive, and was not sent.
+	// The response is larger than a gRPC client can receive, and was not sent.
 	TooLarge bool `protobuf:"varint,12,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
-	// What is in quarantine, and is served as it was before or not at all; the
-	// first 100 names.
+	// Resources in quarantine, which the proxy gets with their earlier content or
+	// not at all; the first 100 names.
 	Quarantined   []string `protobuf:"bytes,13,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -950,13 +950,13 @@ func (x *TypeReport) GetQuarantined() []string {
 	return nil
 }
 
-// Nack is a rejection that still stands.
+// Nack is a rejection of the content that is sent now.
 type Nack struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	Message string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	Time    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// The names it speaks of, as far as found.
+	// The resources in the message, as far as found.
 	Resources     []string `protobuf:"bytes,4,rep,name=resources,proto3" json:"resources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1020,7 +1020,7 @@ func (x *Nack) GetResources() []string {
 	return nil
 }
 
-// WatcherReport is everything a watcher has to say.
+// WatcherReport is the report of a watcher.
 type WatcherReport struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Source   string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
@@ -1036,10 +1036,10 @@ type WatcherReport struct {
 	// Changes seen and not yet acknowledged.
 	Pending     uint64           `protobuf:"varint,10,opt,name=pending,proto3" json:"pending,omitempty"`
 	Diagnostics []*v1.Diagnostic `protobuf:"bytes,11,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
-	// When its last listing was complete on the log, and its last change was.
+	// When its last listing, and its last change, were complete on the log.
 	Listed  *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=listed,proto3" json:"listed,omitempty"`
 	Changed *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=changed,proto3" json:"changed,omitempty"`
-	// Since when its source is down; absent: it is not.
+	// Since when its source is down; absent: it is up.
 	Down          *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=down,proto3" json:"down,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1173,8 +1173,8 @@ func (x *WatcherReport) GetDown() *timestamppb.Timestamp {
 	return nil
 }
 
-// BuilderReport is everything a builder has to say. When nobody asks, without
-// timings and diagnostics.
+// BuilderReport is the report of a builder. A summary has no timings and
+// diagnostics.
 type BuilderReport struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Builder    string                 `protobuf:"bytes,1,opt,name=builder,proto3" json:"builder,omitempty"`
@@ -1186,21 +1186,20 @@ type BuilderReport struct {
 	LogLastSeq uint64                 `protobuf:"varint,7,opt,name=log_last_seq,json=logLastSeq,proto3" json:"log_last_seq,omitempty"`
 	// Versions whose root a standby compared and found equal.
 	Compared uint64 `protobuf:"varint,8,opt,name=compared,proto3" json:"compared,omitempty"`
-	// Why nothing is published: required sources that are not SYNCED, ...
+	// Why the builder does not publish: required sources that are not SYNCED, ...
 	Waiting []string       `protobuf:"bytes,9,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	Timings []*StageTiming `protobuf:"bytes,10,rep,name=timings,proto3" json:"timings,omitempty"`
 	Error   string         `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
 	// Holds that wait for an approval.
 	Holds []*Hold `protobuf:"bytes,12,rep,name=holds,proto3" json:"holds,omitempty"`
-	// The problems that stand at position.
+	// The problems at position.
 	Diagnostics []*v1.Diagnostic `protobuf:"bytes,13,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
 	Quarantines []*Quarantine    `protobuf:"bytes,14,rep,name=quarantines,proto3" json:"quarantines,omitempty"`
-	// Who has reported within the last 25 s, and has not said goodbye.
+	// Processes that reported in the last 25 s and have not stopped.
 	Peers []*Peer `protobuf:"bytes,15,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Another message with more of the diagnostics follows.
 	More bool `protobuf:"varint,16,opt,name=more,proto3" json:"more,omitempty"`
-	// Objects that stay as they are because their source cannot be read for
-	// their kind.
+	// Objects that do not change because their watcher cannot read their kind.
 	Frozen        []*FrozenKind `protobuf:"bytes,17,rep,name=frozen,proto3" json:"frozen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1355,8 +1354,8 @@ func (x *BuilderReport) GetFrozen() []*FrozenKind {
 	return nil
 }
 
-// FrozenKind is a kind of which a source has objects on the log, and for which
-// its last listing did not speak.
+// FrozenKind is a kind with objects on the log that the last listing of the source
+// did not cover.
 type FrozenKind struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
@@ -1479,18 +1478,18 @@ func (x *Peer) GetHeard() *timestamppb.Timestamp {
 	return nil
 }
 
-// Quarantine is a resource that no proxy of a client version is sent, until its
-// content is another or until `meshlog approve`.
+// Quarantine is a resource that proxies of a client version do not get until its
+// content changes, or until `meshlog approve`.
 type Quarantine struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	TypeUrl string                 `protobuf:"bytes,2,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
 	Name    string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	Client  string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
-	// What the proxies said.
+	// The message of the proxies.
 	Reason string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	Since  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
-	// What was applied before is served instead.
+	// The proxies get the content that they applied before.
 	LastGood      bool `protobuf:"varint,7,opt,name=last_good,json=lastGood,proto3" json:"last_good,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1575,7 +1574,7 @@ func (x *Quarantine) GetLastGood() bool {
 	return false
 }
 
-// Hold is a mass loss that waits for `meshlog approve`.
+// Hold is a mass removal that waits for `meshlog approve`.
 type Hold struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Id       string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1583,7 +1582,7 @@ type Hold struct {
 	Instance string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
 	Keys     uint32                 `protobuf:"varint,4,opt,name=keys,proto3" json:"keys,omitempty"`
 	Reason   string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The overlays that it consists of: one may be too large for a message.
+	// Ids of its overlays: a single one could be too large for a message.
 	Parts         []string `protobuf:"bytes,6,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1661,7 +1660,7 @@ func (x *Hold) GetParts() []string {
 	return nil
 }
 
-// StageTiming is what one version cost at each stage of the builder.
+// StageTiming is when a version passed each stage of the builder.
 type StageTiming struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Version  *v1.Version            `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -1761,7 +1760,7 @@ type DigestRequest struct {
 	Source   string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	Instance string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
 	Session  string                 `protobuf:"bytes,3,opt,name=session,proto3" json:"session,omitempty"`
-	// The kinds whose keys count, as in meshlog.event.v1.Alive.
+	// The kinds of the keys, as in meshlog.event.v1.Alive.
 	Kinds         []string `protobuf:"bytes,4,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1827,7 +1826,7 @@ func (x *DigestRequest) GetKinds() []string {
 
 type DigestReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// False: this builder has not read the session's begin, or does not lead.
+	// False: this builder has not read the begin of the session, or does not lead.
 	Known bool `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"`
 	// The digests of all buckets, one after the other, 16 bytes each.
 	Digests       []byte `protobuf:"bytes,2,opt,name=digests,proto3" json:"digests,omitempty"`
@@ -1884,7 +1883,7 @@ type ListingRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Source   string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	Instance string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
-	// The session that is to end.
+	// The session that must end.
 	Session       string `protobuf:"bytes,3,opt,name=session,proto3" json:"session,omitempty"`
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1949,7 +1948,7 @@ func (x *ListingRequest) GetReason() string {
 	return ""
 }
 
-// ProxyRequest asks every frontend for a proxy. One that has not got it answers
+// ProxyRequest asks every frontend for a proxy. A frontend without it answers
 // without a stream.
 type ProxyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1995,18 +1994,18 @@ func (x *ProxyRequest) GetId() string {
 	return ""
 }
 
-// ProxyReply is what a frontend holds for one stream of a proxy. What does not
-// fit into a message follows in others of the same stream, with types only.
+// ProxyReply is the state of one stream of a proxy at a frontend. If it does not fit
+// into a message, more messages for the stream follow, with types only.
 type ProxyReply struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Frontend string                 `protobuf:"bytes,1,opt,name=frontend,proto3" json:"frontend,omitempty"`
 	Report   *ProxyReport           `protobuf:"bytes,2,opt,name=report,proto3" json:"report,omitempty"`
-	// envoy.config.core.v3.Node, as far as it decides what is served.
+	// The fields of envoy.config.core.v3.Node that select the resources.
 	Node []byte `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// What the stream should have is that of this version.
+	// The version of the resources that the stream should have.
 	Version *v1.Version    `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	Types   []*TypeContent `protobuf:"bytes,5,rep,name=types,proto3" json:"types,omitempty"`
-	// The streams of a frontend are numbered from 1; 0: it has none.
+	// The number of the stream at its frontend, from 1; 0: it has no stream.
 	Stream uint32 `protobuf:"varint,6,opt,name=stream,proto3" json:"stream,omitempty"`
 	// Another message of this frontend follows.
 	More          bool `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"`
@@ -2093,13 +2092,13 @@ func (x *ProxyReply) GetMore() bool {
 	return false
 }
 
-// TypeContent is what a stream was sent of a type.
+// TypeContent are the resources of one type on a stream.
 type TypeContent struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	TypeUrl string                 `protobuf:"bytes,1,opt,name=type_url,json=typeUrl,proto3" json:"type_url,omitempty"`
-	// What is subscribed, or was sent, by name.
+	// The subscribed resources and those that were sent, by name.
 	Resources []*ResourceContent `protobuf:"bytes,2,rep,name=resources,proto3" json:"resources,omitempty"`
-	// All names are subscribed.
+	// The stream subscribes to all names.
 	Wildcard      bool `protobuf:"varint,3,opt,name=wildcard,proto3" json:"wildcard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2165,9 +2164,9 @@ type ResourceContent struct {
 	Applied     bool `protobuf:"varint,3,opt,name=applied,proto3" json:"applied,omitempty"`
 	HeldBack    bool `protobuf:"varint,4,opt,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
 	Quarantined bool `protobuf:"varint,5,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// It was sent, on this stream or an earlier one.
+	// The proxy got it, on this stream or an earlier one.
 	Sent bool `protobuf:"varint,6,opt,name=sent,proto3" json:"sent,omitempty"`
-	// It is gone, and stays with the proxy until nothing there uses it.
+	// It was removed, and stays at the proxy while another resource uses it.
 	Lingering     bool `protobuf:"varint,7,opt,name=lingering,proto3" json:"lingering,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

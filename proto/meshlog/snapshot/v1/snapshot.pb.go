@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: meshlog/snapshot/v1/snapshot.proto
 
-// The words of MESHLOG_VERSIONS, of the blobs, and of what bbolt keeps.
+// The schema of MESHLOG_VERSIONS, of the blobs, and of the local store.
 
 package snapshotv1
 
@@ -130,12 +130,12 @@ func (x *Version) GetSeq() uint64 {
 	return 0
 }
 
-// Update is one message of MESHLOG_VERSIONS: a version and what leads to it.
+// Update is one message of MESHLOG_VERSIONS: a version and its delta.
 type Update struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Manifest *Manifest              `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// From the content of manifest.previous; in full in the message, or
-	// (delta_blob) as an encoded Delta in the blob store.
+	// Leads from the content of manifest.previous. A large delta is in the blob
+	// store instead, as an encoded Delta with the hash delta_blob.
 	Delta         *Delta `protobuf:"bytes,2,opt,name=delta,proto3" json:"delta,omitempty"`
 	DeltaBlob     []byte `protobuf:"bytes,3,opt,name=delta_blob,json=deltaBlob,proto3" json:"delta_blob,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -193,41 +193,41 @@ func (x *Update) GetDeltaBlob() []byte {
 	return nil
 }
 
-// Manifest says everything of a version but its content.
+// Manifest describes a version without its content.
 type Manifest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version *Version               `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// Hash of the record at that position, with the server's time.
 	RecordHash []byte                 `protobuf:"bytes,2,opt,name=record_hash,json=recordHash,proto3" json:"record_hash,omitempty"`
 	RecordTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
-	// 0/0 and empty for the first of all.
+	// 0/0 and empty in the first version of a chain.
 	Previous     *Version `protobuf:"bytes,4,opt,name=previous,proto3" json:"previous,omitempty"`
 	PreviousRoot []byte   `protobuf:"bytes,5,opt,name=previous_root,json=previousRoot,proto3" json:"previous_root,omitempty"`
-	// Merkle root over the content: values and overlays.
+	// Merkle root of the content: values and overlays.
 	Root []byte `protobuf:"bytes,6,opt,name=root,proto3" json:"root,omitempty"`
 	// The builder's build.
 	Build string `protobuf:"bytes,7,opt,name=build,proto3" json:"build,omitempty"`
 	// Last record per shard.
 	Watermark   []*Watermark  `protobuf:"bytes,8,rep,name=watermark,proto3" json:"watermark,omitempty"`
 	Diagnostics []*Diagnostic `protobuf:"bytes,9,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
-	// Keys whose rows differ from the previous version's. More than the first
-	// 1000 are only counted.
+	// Keys whose rows differ from the previous version: the first 1000, and how
+	// many there are.
 	Changes     []*KeyChange `protobuf:"bytes,10,rep,name=changes,proto3" json:"changes,omitempty"`
 	ChangeCount uint32       `protobuf:"varint,11,opt,name=change_count,json=changeCount,proto3" json:"change_count,omitempty"`
-	// The whole content as chunks in the blob store, now and then.
+	// The whole content as chunks in the blob store; in some manifests.
 	Checkpoint *Checkpoint `protobuf:"bytes,12,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	// The builder's fold at this position, for replay, now and then.
+	// The builder's fold, for replay; in some manifests.
 	FoldCheckpoint *Checkpoint `protobuf:"bytes,13,opt,name=fold_checkpoint,json=foldCheckpoint,proto3" json:"fold_checkpoint,omitempty"`
-	// When the leader published it, by its clock. For people only.
+	// When the leader published it, by its clock. For display only.
 	PublishTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
 	// The leader that published it.
 	Publisher string `protobuf:"bytes,15,opt,name=publisher,proto3" json:"publisher,omitempty"`
-	// W3C trace contexts that lead to it, 16 at most: first that of its
-	// publishing or, where the leader traces nothing, of the first record that
-	// caused it; then those of other records.
+	// W3C trace contexts that lead to the version, 16 at most: first the publish
+	// or, if the leader traces nothing, the first record that caused the version;
+	// then other records.
 	Traceparents []string `protobuf:"bytes,16,rep,name=traceparents,proto3" json:"traceparents,omitempty"`
-	// When the first of the changes in it was seen, by its watcher's clock. For
-	// people only.
+	// When a watcher saw the first of its changes, by the watcher's clock. For
+	// display only.
 	FirstObservedTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=first_observed_time,json=firstObservedTime,proto3" json:"first_observed_time,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -382,13 +382,14 @@ func (x *Manifest) GetFirstObservedTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// Watermark is how far a shard is contained in a version.
+// Watermark is the last record of a shard that a version contains.
 type Watermark struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Source   string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	Instance string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
 	Seq      uint64                 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
-	// Listed in this epoch; partial: as far as it could be read.
+	// The shard was listed in this epoch; partial: without the objects that the
+	// watcher could not read.
 	Synced        bool `protobuf:"varint,4,opt,name=synced,proto3" json:"synced,omitempty"`
 	Partial       bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -465,7 +466,7 @@ type KeyChange struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Key     string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Removed bool                   `protobuf:"varint,2,opt,name=removed,proto3" json:"removed,omitempty"`
-	// The sequence of the record; 0 where several shards' words decided.
+	// The sequence of the record; 0 if records of several shards decided.
 	Seq           uint64 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -522,7 +523,7 @@ func (x *KeyChange) GetSeq() uint64 {
 	return 0
 }
 
-// Diagnostic is a problem in user data.
+// Diagnostic is a problem in the configuration.
 type Diagnostic struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Severity Severity               `protobuf:"varint,1,opt,name=severity,proto3,enum=meshlog.snapshot.v1.Severity" json:"severity,omitempty"`
@@ -530,14 +531,14 @@ type Diagnostic struct {
 	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	// The object, as printed: kind namespace/name (source/instance).
 	Object string `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
-	// "file:line" or what the source calls it.
+	// "file:line", or the name at the source.
 	Origin string `protobuf:"bytes,4,opt,name=origin,proto3" json:"origin,omitempty"`
 	// Path of the field.
 	Field  string `protobuf:"bytes,5,opt,name=field,proto3" json:"field,omitempty"`
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What to do.
+	// What the user can do.
 	Advice string `protobuf:"bytes,7,opt,name=advice,proto3" json:"advice,omitempty"`
-	// What happens meanwhile: "last good value of version E.S serves", ...
+	// What meshlog does meanwhile: "last good value of version E.S serves", ...
 	Effect        string `protobuf:"bytes,8,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -682,7 +683,7 @@ func (x *Delta) GetRemove() []string {
 	return nil
 }
 
-// Row is one entry of the content or of the builder's opaque side table.
+// Row is one row of the content or of a side table.
 type Row struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -735,7 +736,7 @@ func (x *Row) GetValue() []byte {
 	return nil
 }
 
-// Chunk is a sorted run of rows: one blob.
+// Chunk is one blob of rows, sorted by key.
 type Chunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rows          []*Row                 `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
@@ -780,13 +781,13 @@ func (x *Chunk) GetRows() []*Row {
 	return nil
 }
 
-// Checkpoint lists the chunks that make up a content.
+// Checkpoint lists the chunks of a content.
 type Checkpoint struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Chunks []*ChunkRef            `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`
-	// Rows in all.
+	// Number of rows in all chunks.
 	Rows uint64 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
-	// The position it stands for.
+	// The position of the content.
 	Version       *Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1028,13 +1029,13 @@ func (x *Overlay) GetObservedTime() *timestamppb.Timestamp {
 
 type OverlayValue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in the content row it lies over, without "v/".
+	// The key of the content row that it replaces, without "v/".
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Content hash of the offered value it was said against.
+	// Content hash of the value that the source offered.
 	Base []byte `protobuf:"bytes,2,opt,name=base,proto3" json:"base,omitempty"`
 	// Absent: the key, or the resource, is not served.
 	Value *Value `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
-	// In place of key and base, in a quarantine.
+	// Instead of key and base, in a quarantine.
 	Resource      *Resource `protobuf:"bytes,4,opt,name=resource,proto3" json:"resource,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1098,7 +1099,7 @@ func (x *OverlayValue) GetResource() *Resource {
 	return nil
 }
 
-// Resource is content of xDS that clients rejected, as in
+// Resource is one content of an xDS resource that clients rejected, as in
 // meshlog.event.v1.Resource.
 type Resource struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1176,7 +1177,7 @@ func (x *Resource) GetClass() []byte {
 	return nil
 }
 
-// FoldRow is a row of the fold's checkpoint; its key is the row's name.
+// FoldRow is the value of a row in the fold's checkpoint.
 type FoldRow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Row:
@@ -1418,17 +1419,17 @@ func (x *FoldMeta) GetUndecoded() uint64 {
 	return 0
 }
 
-// FoldKey is what the fold knows of one key.
+// FoldKey is the state of one key in the fold.
 type FoldKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absent: deleted; the row lives on for last_pseq until the session ends.
+	// Absent: deleted; the row stays for last_pseq until the session ends.
 	Offered *Value `protobuf:"bytes,1,opt,name=offered,proto3" json:"offered,omitempty"`
-	// Absent where offered is good, or where nothing good is known.
+	// Absent if offered is good, or if there is no good value.
 	Good        *Value `protobuf:"bytes,2,opt,name=good,proto3" json:"good,omitempty"`
 	OfferedGood bool   `protobuf:"varint,3,opt,name=offered_good,json=offeredGood,proto3" json:"offered_good,omitempty"`
 	HasGood     bool   `protobuf:"varint,4,opt,name=has_good,json=hasGood,proto3" json:"has_good,omitempty"`
 	LastPseq    uint64 `protobuf:"varint,5,opt,name=last_pseq,json=lastPseq,proto3" json:"last_pseq,omitempty"`
-	// Sequence of the last record that spoke of the key.
+	// Sequence of the last record about the key.
 	Seq         uint64        `protobuf:"varint,6,opt,name=seq,proto3" json:"seq,omitempty"`
 	Origin      string        `protobuf:"bytes,7,opt,name=origin,proto3" json:"origin,omitempty"`
 	Diagnostics []*Diagnostic `protobuf:"bytes,8,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
@@ -1538,19 +1539,19 @@ type FoldShard struct {
 	Listing bool                   `protobuf:"varint,3,opt,name=listing,proto3" json:"listing,omitempty"`
 	Synced  bool                   `protobuf:"varint,4,opt,name=synced,proto3" json:"synced,omitempty"`
 	Partial bool                   `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
-	// Why a new listing is wanted; empty: none is.
+	// The reason to ask for a new listing; empty: there is none.
 	Need  string   `protobuf:"bytes,6,opt,name=need,proto3" json:"need,omitempty"`
 	Floor uint64   `protobuf:"varint,7,opt,name=floor,proto3" json:"floor,omitempty"`
 	Seen  []uint64 `protobuf:"varint,8,rep,packed,name=seen,proto3" json:"seen,omitempty"`
 	Hole  bool     `protobuf:"varint,9,opt,name=hole,proto3" json:"hole,omitempty"`
-	// The last record that counted.
+	// Sequence of the last record that the fold used.
 	Seq uint64 `protobuf:"varint,10,opt,name=seq,proto3" json:"seq,omitempty"`
-	// Records of other sessions than the one begun last.
+	// Number of records of other sessions than the last one begun.
 	Strangers uint64 `protobuf:"varint,11,opt,name=strangers,proto3" json:"strangers,omitempty"`
-	// The record that began the session: a FoldKey's last_pseq counts only if
-	// the key's seq is above it.
+	// The record that began the session. last_pseq of a FoldKey is of this
+	// session only if the key's seq is above begin_seq.
 	BeginSeq uint64 `protobuf:"varint,12,opt,name=begin_seq,json=beginSeq,proto3" json:"begin_seq,omitempty"`
-	// The kinds for which the listing closed last spoke; empty: all.
+	// The kinds that the last complete listing covered; empty: all.
 	Kinds         []string `protobuf:"bytes,13,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1733,7 +1734,7 @@ func (x *FoldStaged) GetSeq() uint64 {
 
 type FoldOverlay struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id was used and is gone.
+	// The overlay was removed; its id must not be used again.
 	Gone          bool     `protobuf:"varint,1,opt,name=gone,proto3" json:"gone,omitempty"`
 	Overlay       *Overlay `protobuf:"bytes,2,opt,name=overlay,proto3" json:"overlay,omitempty"`
 	Seq           uint64   `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
