@@ -74,7 +74,7 @@ func TestStartRefused(t *testing.T) {
 		{"no token", with(frontend, "--data", dir, "--admin-token-file", dir+"/x"), 2, []string{"--admin-token-file " + dir + "/x: no such file"}},
 
 		{"check: all at once", with(builder, "--check", "--data", unwritable, "--bus-ca", file, "--history", "1m"), 2, []string{
-			"--history 1m0s: want an hour at least", file + ": holds no PEM certificate", "--data " + unwritable + ": nothing can be written in /sys",
+			"--history 1m0s: want an hour at least", file + ": holds no PEM certificate", "--data " + unwritable + ": cannot write in /sys",
 		}},
 		{"check", with(up, "--check", "--data", dir+"/up"), 0, nil},
 	} {

@@ -20,19 +20,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Admin is a process's admin server. Its parts add themselves while it runs;
-// it is safe for concurrent use.
+// Admin is a process's admin server. Pages, checks and metrics can be added while
+// it runs. It is safe for concurrent use.
 type Admin struct {
-	// TokenFile holds the token that opens the debug pages to others than this
-	// machine; empty: to nobody. It is read for each request.
+	// TokenFile has the token that opens the debug pages to other machines. It is
+	// read for each request. If it is empty, the pages are closed to them.
 	TokenFile string
 	// Pprof adds /debug/pprof/.
 	Pprof bool
 
 	listener net.Listener
 	registry *prometheus.Registry
-	levels   *logLevels    // of /debug/log; nil: there is no such page
-	busy     chan struct{} // has room for one more debug page
+	levels   *logLevels    // for /debug/log; nil removes the page
+	busy     chan struct{} // limits the debug pages that run concurrently
 
 	mu       sync.Mutex
 	ready    map[string]func() error
@@ -40,18 +40,18 @@ type Admin struct {
 	pages    map[string]page
 }
 
-// page is one of /debug/.
+// page is a page under /debug/.
 type page struct {
 	about   string
 	handler http.HandlerFunc
 }
 
-// maxPages is how many debug pages are made at a time: whoever looks may not
-// take all the time and memory of a process that serves.
+// maxPages limits concurrent debug pages, so that they cannot use up the time and
+// memory of a process that serves.
 const maxPages = 2
 
-// pageWithin is how long a client may take to take a debug page.
-const pageWithin = time.Minute
+// pageTimeout limits the time to write a debug page to a slow client.
+const pageTimeout = time.Minute
 
 // NewAdmin listens on addr; Run serves.
 func NewAdmin(addr string) (*Admin, error) {
@@ -67,22 +67,20 @@ func NewAdmin(addr string) (*Admin, error) {
 	return a, nil
 }
 
-// Addr is where the server listens.
+// Addr returns the address of the server.
 func (a *Admin) Addr() string { return a.listener.Addr().String() }
 
-// Register adds metrics. Two of one name are a mistake of the program: it
-// panics.
+// Register adds metrics. It panics if a name is taken.
 func (a *Admin) Register(cs ...prometheus.Collector) { a.registry.MustRegister(cs...) }
 
-// Unregister takes metrics away, of a part that ends before the process.
+// Unregister removes metrics.
 func (a *Admin) Unregister(cs ...prometheus.Collector) {
 	for _, c := range cs {
 		a.registry.Unregister(c)
 	}
 }
 
-// Forget takes away what was added under those names, of a part that ends before
-// the process.
+// Forget removes the conditions, warnings and pages with these names.
 func (a *Admin) Forget(names ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,58 +91,57 @@ func (a *Admin) Forget(names ...string) {
 	}
 }
 
-// Ready adds a condition of /readyz: the process is ready when each of them
-// returns nil.
+// Ready adds a condition to /readyz. The process is ready when all conditions
+// return nil.
 func (a *Admin) Ready(name string, check func() error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ready[name] = check
 }
 
-// Warn adds something that /readyz speaks of if it is not nil. The process is
-// ready all the same.
+// Warn adds a check to /readyz whose error is a warning: the process stays ready.
 func (a *Admin) Warn(name string, check func() error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.warnings[name] = check
 }
 
-// Page adds /debug/<name>; about says in a few words what is there, and with
-// which parameters.
+// Page adds /debug/<name>. The index shows about, which describes the page and its
+// parameters.
 func (a *Admin) Page(name, about string, handler http.HandlerFunc) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.pages[name] = page{about, handler}
 }
 
-// Params are those of a request for a page: nil, after an answer that says so,
-// if there is one that the page does not know.
+// Params returns the parameters of a request. If one is not in known, Params
+// answers with an error and returns nil.
 func Params(w http.ResponseWriter, r *http.Request, known ...string) url.Values {
 	params := r.URL.Query()
 	for _, name := range slices.Sorted(maps.Keys(params)) {
 		if !slices.Contains(known, name) {
-			there := "this page has none"
+			hint := "this page has no parameters"
 			if len(known) > 0 {
-				there = suggest(name, known, "there are "+strings.Join(known, ", "))
+				hint = suggest(name, known, "parameters are "+strings.Join(known, ", "))
 			}
-			http.Error(w, fmt.Sprintf("no parameter %q; %s", name, there), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("no parameter %q; %s", name, hint), http.StatusBadRequest)
 			return nil
 		}
 	}
 	return params
 }
 
-// Report adds /debug/<name>: what report returns, as JSON.
+// Report adds /debug/<name>, which shows the result of report as JSON.
 func (a *Admin) Report(name string, report func() any) {
-	a.Page(name, "what the "+name+" says of itself", func(w http.ResponseWriter, r *http.Request) {
+	a.Page(name, "report of the "+name, func(w http.ResponseWriter, r *http.Request) {
 		if Params(w, r) != nil {
 			WriteJSON(w, report())
 		}
 	})
 }
 
-// NotReady says what is missing, one line for each reason; nil if nothing is.
-// A process of which no part has said what it needs is starting.
+// NotReady returns the errors of all conditions, one per line, or nil. A process
+// without conditions is still starting.
 func (a *Admin) NotReady() error {
 	a.mu.Lock()
 	checks := maps.Clone(a.ready)
@@ -155,7 +152,7 @@ func (a *Admin) NotReady() error {
 	return all(checks)
 }
 
-// all runs the checks, in the order of their names.
+// all runs the checks in the order of their names.
 func all(checks map[string]func() error) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(checks)) {
@@ -172,7 +169,7 @@ func (a *Admin) Run(ctx context.Context, log *slog.Logger) error {
 		Handler: a.handler(), ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
-	stop := context.AfterFunc(ctx, func() { srv.Close() }) // nothing here is worth a drain
+	stop := context.AfterFunc(ctx, func() { srv.Close() }) // requests need no drain
 	defer stop()
 	if err := srv.Serve(a.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("admin server: %w", err)
@@ -219,7 +216,7 @@ func (a *Admin) readyz(w http.ResponseWriter, _ *http.Request) {
 
 func (a *Admin) index(w http.ResponseWriter, _ *http.Request) {
 	rows := [][2]string{
-		{"/healthz", "the process runs"}, {"/readyz", "it does its job, or why it does not"}, {"/metrics", "for Prometheus"},
+		{"/healthz", "whether the process runs"}, {"/readyz", "whether it is ready, or why not"}, {"/metrics", "for Prometheus"},
 	}
 	a.mu.Lock()
 	for _, name := range slices.Sorted(maps.Keys(a.pages)) {
@@ -227,14 +224,14 @@ func (a *Admin) index(w http.ResponseWriter, _ *http.Request) {
 	}
 	a.mu.Unlock()
 	if a.levels != nil {
-		rows = append(rows, [2]string{"/debug/log", "levels of the log; PUT ?level=COMPONENT=LEVEL changes one"})
+		rows = append(rows, [2]string{"/debug/log", "log levels; PUT ?level=COMPONENT=LEVEL changes one"})
 	}
 	if a.Pprof {
 		rows = append(rows, [2]string{"/debug/pprof/", "profiles"})
 	}
 	var page strings.Builder
 	page.WriteString("<!DOCTYPE html><title>meshlog</title><table>\n")
-	for _, r := range rows { // texts of ours: nothing to escape
+	for _, r := range rows { // constant texts, which need no escaping
 		fmt.Fprintf(&page, "<tr><td><a href=%q>%s</a><td>%s\n", r[0], r[0], r[1])
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -252,10 +249,10 @@ func (a *Admin) page(w http.ResponseWriter, r *http.Request) {
 	select {
 	case a.busy <- struct{}{}:
 		defer func() { <-a.busy }()
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(pageWithin)) // a test's has none
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(pageTimeout)) // fails for a recorder in a test
 		p.handler(w, r)
 	default:
-		http.Error(w, "others look at debug pages right now; come again", http.StatusServiceUnavailable)
+		http.Error(w, "too many requests for debug pages; try again", http.StatusServiceUnavailable)
 	}
 }
 

@@ -12,11 +12,11 @@ import (
 // Version of meshlog.
 const Version = "0.1.0-dev"
 
-// Build names the code of the running binary: two builds of different code
-// have different names, so that what one made is never taken for the other's.
-// It is the version with the revision from which the binary was built; where
-// that is not recorded, or files were changed after it, or build tags chose
-// other ones, with the hash of the binary itself.
+// Build names the code of the running binary. Builds of different code have
+// different names, so that one never takes the other's results for its own. The
+// name is the version with the revision that the binary was built from. If no
+// revision is recorded, the working tree was modified or build tags were set, the
+// name has a hash of the binary instead.
 func Build() (string, error) {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if r := revision(info.Settings); r != "" {
@@ -39,8 +39,8 @@ func Build() (string, error) {
 	return Version + "+bin." + hex.EncodeToString(h.Sum(nil)[:6]), nil
 }
 
-// revision is the short name of the revision that info records; empty if it
-// does not tell the whole truth.
+// revision returns the short revision in info, or "" if the revision does not
+// identify the code.
 func revision(info []debug.BuildSetting) string {
 	r := ""
 	for _, s := range info {

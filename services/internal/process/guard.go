@@ -10,29 +10,26 @@ import (
 	"strings"
 )
 
-// guarded lets those to a debug page who may see everything: whoever is on this
-// machine, and whoever has the token.
+// guarded restricts a debug page to requests from this machine and to requests
+// with the token.
 func (a *Admin) guarded(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if isLocal(r) {
-			h(w, r)
-			return
-		}
 		switch {
-		case a.hasToken(r):
+		case isLocal(r), a.hasToken(r):
 			h(w, r)
 		case a.TokenFile == "":
-			http.Error(w, "debug pages are for this machine alone; --admin-token-file opens them to who has the token", http.StatusForbidden)
+			http.Error(w, "debug pages are open to this machine only; --admin-token-file opens them to other machines", http.StatusForbidden)
 		default:
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "debug pages want the token of --admin-token-file: Authorization: Bearer TOKEN", http.StatusUnauthorized)
+			http.Error(w, "debug pages require the token of --admin-token-file: Authorization: Bearer TOKEN", http.StatusUnauthorized)
 		}
 	}
 }
 
-// isLocal says whether a request is from this machine. One that a proxy here
-// passed on is not, nor is one that a web page made a browser here send, which
-// has another name for this machine.
+// isLocal reports whether a request comes from this machine. A request that a
+// proxy on this machine forwarded does not count as local, nor does one for
+// another host name, which a web page can make a local browser send (DNS
+// rebinding).
 func isLocal(r *http.Request) bool {
 	if r.Header.Get("X-Forwarded-For") != "" || r.Header.Get("Forwarded") != "" {
 		return false
@@ -48,20 +45,19 @@ func isLocal(r *http.Request) bool {
 	return err == nil && net.ParseIP(from).IsLoopback()
 }
 
-// hasToken says whether a request has the token. A file that cannot be read
-// opens nothing.
+// hasToken reports whether a request has the token. If the file cannot be read, no
+// request has.
 func (a *Admin) hasToken(r *http.Request) bool {
-	said, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	sent, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok || a.TokenFile == "" {
 		return false
 	}
 	token, err := readToken(a.TokenFile)
-	// Of equal length, so that the comparison tells nothing of the token.
-	x, y := sha256.Sum256([]byte(strings.TrimSpace(said))), sha256.Sum256([]byte(token))
+	// Hashes have equal lengths, so the time of the comparison reveals nothing.
+	x, y := sha256.Sum256([]byte(strings.TrimSpace(sent))), sha256.Sum256([]byte(token))
 	return err == nil && subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// readToken reads the token of the admin server.
 func readToken(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

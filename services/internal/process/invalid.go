@@ -7,25 +7,23 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// invalidError says what is wrong with the value of a setting.
+// invalidError says why the value of a setting is invalid.
 type invalidError struct {
 	setting string
 	reason  error
 }
 
-// Error names the flag; where the value comes from is added to it when it is
-// known.
 func (e *invalidError) Error() string { return "--" + e.setting + " " + e.reason.Error() }
 
 func (e *invalidError) Unwrap() error { return e.reason }
 
-// Invalid is the error of a setting whose value is not good: for Settings.Check,
-// of which all errors are told with the value and with where it was set.
+// Invalid returns an error for the value of a setting. A process reports such
+// errors of Settings.Check with the value and its origin.
 func Invalid(setting, format string, args ...any) error {
 	return &invalidError{setting, fmt.Errorf(format, args...)}
 }
 
-// Positive is the error of a setting that has to be greater than zero.
+// Positive returns an error if the value of a setting is not greater than zero.
 func Positive[T ~int | ~int64](setting string, value T) error {
 	if value > 0 {
 		return nil
@@ -33,8 +31,8 @@ func Positive[T ~int | ~int64](setting string, value T) error {
 	return Invalid(setting, "want more than zero")
 }
 
-// located adds to each error of a setting in err its value, and the file and
-// line or the variable that it comes from.
+// located adds the value and its origin, such as a file and line or a variable, to
+// each error in err that Invalid made.
 func located(err error, flags *pflag.FlagSet) error {
 	if err == nil {
 		return nil

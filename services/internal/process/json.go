@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// WriteJSON answers with v, which may be a message.
+// WriteJSON answers a request with v, which may be a protobuf message.
 func WriteJSON(w http.ResponseWriter, v any) {
 	b, err := marshal(v)
 	if err != nil {
@@ -18,22 +18,22 @@ func WriteJSON(w http.ResponseWriter, v any) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(b, '\n')) // whoever asked is gone
+	_, _ = w.Write(append(b, '\n')) // fails only if the client is gone
 }
 
-// WriteJSONList answers with a list, one item after the other: no more than one
-// is in memory at a time.
+// WriteJSONList answers a request with a list. It encodes one item at a time, so
+// that only one is in memory.
 func WriteJSONList[T any](w http.ResponseWriter, items iter.Seq[T]) {
 	w.Header().Set("Content-Type", "application/json")
 	before := "[\n"
 	for item := range items {
 		b, err := marshal(item)
 		if err != nil {
-			// The answer has begun: it ends as no JSON does.
+			// The status is already sent, so the error makes the JSON invalid.
 			b = []byte("error: " + err.Error())
 		}
 		if _, err := w.Write(append([]byte(before), bytes.TrimSpace(b)...)); err != nil {
-			return // whoever asked is gone
+			return // the client is gone
 		}
 		before = ",\n"
 	}
@@ -49,7 +49,7 @@ func marshal(v any) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		v = json.RawMessage(b) // protojson's own spaces are random
+		v = json.RawMessage(b) // MarshalIndent formats it: protojson's spaces are random
 	}
 	return json.MarshalIndent(v, "", "  ")
 }

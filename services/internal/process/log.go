@@ -14,35 +14,33 @@ import (
 	"golang.org/x/term"
 )
 
-// Component is the attribute of a log line that says which part of the process
-// it is from. A part of a part says it again: its word counts.
+// Component is the key of the log attribute that names a component. If it is set
+// more than once, the last value is logged.
 const Component = "component"
 
-// components are those that have a level of their own, in all programs alike:
-// one value of the setting does for all.
+// components have a log level each. All programs accept all of them, so that one
+// value of the setting works for all programs.
 var components = []string{
 	"admin",    // the admin server
 	"builder",  // fold, versions, leadership
 	"bus",      // connections to the bus, the embedded server
 	"frontend", // the replica, the xDS port and its certificates
 	"watcher",  // sources, sessions
-	"xds",      // what happens on the streams of proxies
+	"xds",      // the streams of proxies
 }
 
-// levelNames as they are written, the least first.
 var levelNames = []string{"debug", "info", "warn", "error"}
 
-// logLevels are the least levels that are logged. They may be changed at any
-// time, from any goroutine.
+// logLevels holds the minimum levels. It is safe for concurrent use.
 type logLevels struct{ now atomic.Pointer[levels] }
 
-// levels do not change.
+// levels is immutable.
 type levels struct {
 	all slog.Level
-	of  map[string]slog.Level // components that differ
+	of  map[string]slog.Level // exceptions, by component
 }
 
-func (l *levels) least(component string) slog.Level {
+func (l *levels) minimum(component string) slog.Level {
 	if level, ok := l.of[component]; ok {
 		return level
 	}
@@ -55,9 +53,9 @@ func newLogLevels(spec string) (*logLevels, error) {
 	return l, l.set(spec)
 }
 
-// set changes levels as spec says: a level for all components, pairs of a
-// component and its level, or both, separated by commas. Nothing changes if
-// any of it is wrong.
+// set changes the levels. spec is a comma-separated list of a level for all
+// components and of pairs COMPONENT=LEVEL. If any part is invalid, set changes
+// nothing.
 func (l *logLevels) set(spec string) error {
 	before := l.now.Load()
 	next := &levels{all: before.all, of: maps.Clone(before.of)}
@@ -71,7 +69,7 @@ func (l *logLevels) set(spec string) error {
 		switch {
 		case isPair && !slices.Contains(components, component):
 			return fmt.Errorf("no component %q; %s", component,
-				suggest(component, components, "there are "+strings.Join(components, ", ")))
+				suggest(component, components, "components are "+strings.Join(components, ", ")))
 		case err != nil:
 			return err
 		case isPair:
@@ -96,7 +94,7 @@ func parseLevel(name string) (level slog.Level, err error) {
 	return level, level.UnmarshalText([]byte(name))
 }
 
-// levelsReport is what there is to say about the levels.
+// levelsReport is the answer of /debug/log.
 type levelsReport struct {
 	All        string            `json:"all"`
 	Components map[string]string `json:"components"`
@@ -106,20 +104,19 @@ func (l *logLevels) report() levelsReport {
 	now := l.now.Load()
 	r := levelsReport{All: levelName(now.all), Components: map[string]string{}}
 	for _, c := range components {
-		r.Components[c] = levelName(now.least(c))
+		r.Components[c] = levelName(now.minimum(c))
 	}
 	return r
 }
 
 func levelName(l slog.Level) string { return strings.ToLower(l.String()) }
 
-// logForms are the forms of the log.
 var logForms = []string{"auto", "text", "json"}
 
-// newLogger makes the log of a process, in one of the forms.
 func newLogger(w io.Writer, form string, levels *logLevels) *slog.Logger {
 	f, isFile := w.(*os.File)
-	o := &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: readable} // levels decide
+	// componentHandler checks the level.
+	o := &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: readable}
 	var h slog.Handler = slog.NewJSONHandler(w, o)
 	if form == "text" || form == "auto" && isFile && term.IsTerminal(int(f.Fd())) {
 		h = slog.NewTextHandler(w, o)
@@ -127,7 +124,7 @@ func newLogger(w io.Writer, form string, levels *logLevels) *slog.Logger {
 	return slog.New(&componentHandler{Handler: h, levels: levels})
 }
 
-// componentHandler logs what the level of its component lets through.
+// componentHandler applies the level of its component.
 type componentHandler struct {
 	slog.Handler
 	levels    *logLevels
@@ -136,7 +133,7 @@ type componentHandler struct {
 
 // Enabled implements slog.Handler.
 func (h *componentHandler) Enabled(_ context.Context, l slog.Level) bool {
-	return l >= h.levels.now.Load().least(h.component)
+	return l >= h.levels.now.Load().minimum(h.component)
 }
 
 // Handle implements slog.Handler.
@@ -170,8 +167,7 @@ func (h *componentHandler) WithGroup(name string) slog.Handler {
 	return &next
 }
 
-// readable is an attribute as people read it: JSON would have a duration as a
-// number.
+// readable formats durations as text; JSON would have a number.
 func readable(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(a.Value.Duration().String())

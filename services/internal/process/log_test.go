@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// said are the messages of a log, each after its component.
+// said returns the messages of a log, each with its component as prefix.
 func said(t *testing.T, log *bytes.Buffer) (all []string) {
 	t.Helper()
 	for line := range strings.Lines(log.String()) {
@@ -73,7 +73,7 @@ func TestLogLevelsRefuse(t *testing.T) {
 		{"info,", `no level ""`},
 		{"frontend=", `no level ""`},
 		{"frontent=debug", `no component "frontent"; did you mean frontend?`},
-		{"disk=debug", `no component "disk"; there are admin, builder, bus, frontend, watcher, xds`},
+		{"disk=debug", `no component "disk"; components are admin, builder, bus, frontend, watcher, xds`},
 	} {
 		levels, err := newLogLevels("warn")
 		if err != nil {

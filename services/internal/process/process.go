@@ -17,47 +17,46 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 )
 
-// Settings are the settings of one process: a struct whose values before Flags
-// are the defaults.
+// Settings is a struct with the settings of a process. Its values before Flags are
+// the defaults.
 type Settings interface {
-	// Flags binds the fields to flags. The text of a flag is all its manual,
-	// of --help and of the settings file: what it is, in which unit, and why
-	// one would change it.
+	// Flags binds the fields to flags. A flag's text is its manual in --help and in
+	// the settings file: what it is, its unit, and why to change it.
 	Flags(fs *pflag.FlagSet)
-	// Check says what is missing or makes no sense, everything at once, by
-	// errors of Invalid where it is one setting's. It looks at nothing else.
+	// Check returns all errors of the values, made by Invalid if they concern one
+	// setting. It reads no files.
 	Check() error
 }
 
 // Spec describes a process.
 type Spec struct {
 	Use, Short, Long, Example string
-	// Path is how the process is called, where Use does not say all of it.
+	// Path is the command line of the process if it is longer than Use.
 	Path     string
 	Settings Settings
-	// Verify looks at what the settings name, for --check: it says everything
-	// that would keep the process from its work, and starts nothing. What is
-	// to be known beside is written to w. nil: there is nothing to look at.
+	// Verify checks what the settings name, for --check. It returns everything that
+	// would prevent the process from working, writes warnings to w and starts
+	// nothing. It may be nil.
 	Verify func(ctx context.Context, w io.Writer) error
-	// Run does the process's work until ctx is done, and then ends in order.
+	// Run does the process's work until ctx is done, and then stops in order.
 	Run func(ctx context.Context, p *Process) error
 }
 
-// Process is what a running process has.
+// Process gives Spec.Run access to the parts that all processes share.
 type Process struct {
 	Build string
 	Log   *slog.Logger
 	Admin *Admin
-	// Traces is where tracers come from; nil where nothing is traced.
+	// Traces provides tracers; it is nil if traces are off.
 	Traces oteltrace.TracerProvider
 }
 
-// Command makes the command that runs a process.
+// Command returns the command that runs a process.
 func Command(spec Spec) *cobra.Command {
 	c := defaultCommon()
 	cmd := &cobra.Command{
 		Use: spec.Use, Short: spec.Short, Long: spec.Long, Example: spec.Example, Args: noArgs,
-		// What all settings say is judged at once, here.
+		// RunE reports all errors together, so nothing may fail before it.
 		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			misspelt, others := unknownVariables(cmd.Flags(), os.Environ())
@@ -71,7 +70,7 @@ func Command(spec Spec) *cobra.Command {
 			}
 			log := newLogger(cmd.ErrOrStderr(), c.logFormat, c.levels)
 			for _, v := range misspelt {
-				log.Warn("a variable sets nothing", "reason", v)
+				log.Warn("ignoring a variable", "reason", v)
 			}
 			return run(cmd, spec, c, log)
 		},
@@ -83,10 +82,10 @@ func Command(spec Spec) *cobra.Command {
 	return cmd
 }
 
-// helpWidth is the width of --help: the text of a setting is longer than a line.
+// helpWidth is the width at which --help wraps the texts of settings.
 const helpWidth = 100
 
-// bindFlags binds the settings of a process, its own first, in their order.
+// bindFlags binds the settings of a process and then the common ones, in order.
 func bindFlags(cmd *cobra.Command, spec Spec, c *common) {
 	cmd.Flags().SortFlags = false
 	spec.Settings.Flags(cmd.Flags())
@@ -100,7 +99,7 @@ func noArgs(_ *cobra.Command, args []string) error {
 	return &UsageError{fmt.Errorf("unexpected argument %q: settings are flags", args[0])}
 }
 
-// verify is --check: err is what the settings themselves came to.
+// verify implements --check. err has the errors of the settings themselves.
 func verify(cmd *cobra.Command, spec Spec, err error, unknown []string) error {
 	for _, v := range unknown {
 		fmt.Fprintf(cmd.OutOrStdout(), "warning  environment: %s\n", v)
@@ -127,7 +126,7 @@ func run(cmd *cobra.Command, spec Spec, c *common, log *slog.Logger) error {
 	}
 	admin.TokenFile, admin.Pprof, admin.levels = c.token, c.pprof, c.levels
 	admin.Register(buildMetric(build))
-	admin.Page("settings", "all settings, and where each comes from", func(w http.ResponseWriter, _ *http.Request) {
+	admin.Page("settings", "all settings and their origins", func(w http.ResponseWriter, _ *http.Request) {
 		WriteJSON(w, reportSettings(cmd.Flags()))
 	})
 	traces, endTraces, err := c.traces.start(cmd.Context(), "meshlog-"+spec.Use, build, log)
@@ -140,7 +139,7 @@ func run(cmd *cobra.Command, spec Spec, c *common, log *slog.Logger) error {
 		Stage{func(ctx context.Context) error {
 			return spec.Run(ctx, &Process{Build: build, Log: log, Admin: admin, Traces: traces})
 		}},
-		// Last, so that the end can be watched.
+		// The admin server stops last, so that it can be watched until the end.
 		Stage{func(ctx context.Context) error { return admin.Run(ctx, log.With(Component, "admin")) }},
 	)
 	err = located(err, cmd.Flags())
@@ -148,15 +147,15 @@ func run(cmd *cobra.Command, spec Spec, c *common, log *slog.Logger) error {
 	return err
 }
 
-// untilSignal is ctx until the process is told to end.
+// untilSignal returns a context that SIGINT and SIGTERM cancel.
 func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills
 	return ctx, stop
 }
 
-// Main runs a command until it ends or the process is told to, and returns the
-// exit code.
+// Main runs a command until it returns or a signal stops it, and returns the exit
+// code.
 func Main(cmd *cobra.Command) int {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetFlagErrorFunc(flagError)
@@ -178,7 +177,7 @@ func Main(cmd *cobra.Command) int {
 	return 1
 }
 
-// flagError is that of a command line that cannot be read.
+// flagError turns an error of the command line into a UsageError.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
@@ -188,7 +187,7 @@ func flagError(cmd *cobra.Command, err error) error {
 				known = append(known, f.Name)
 			}
 		})
-		if meant, ok := nearest(unknown.GetSpecifiedName(), known); ok {
+		if meant, ok := Nearest(unknown.GetSpecifiedName(), known); ok {
 			err = fmt.Errorf("%w; did you mean --%s?", err, meant)
 		}
 	}

@@ -217,7 +217,7 @@ func TestCheck(t *testing.T) {
 		t.Fatalf("--check = %v, want a UsageError", err)
 	}
 	want := `settings PATH:2: logform: no such setting; did you mean log-format?
---data is missing: give a directory; it is made where it is missing
+--data is missing: give a directory; the process creates it if necessary
 --admin here: want HOST:PORT
 settings PATH:1: log-level: "loud": no level "loud": want debug, info, warn or error, or COMPONENT=LEVEL
 --admin here: in use
@@ -225,8 +225,8 @@ tls.pem: broken`
 	if diff := cmp.Diff(want, strings.ReplaceAll(err.Error(), path, "PATH")); diff != "" {
 		t.Error(diff)
 	}
-	want = `warning  environment: MESHLOG_DTA is no setting of this process; did you mean MESHLOG_DATA?
-warning  environment: MESHLOG_DRAIN is no setting of this process
+	want = `warning  environment: MESHLOG_DTA is not a setting of this process; did you mean MESHLOG_DATA?
+warning  environment: MESHLOG_DRAIN is not a setting of this process
 warning  routes.yaml:1: odd
 `
 	if diff := cmp.Diff(want, said); diff != "" {
@@ -242,8 +242,8 @@ func TestVerifyData(t *testing.T) {
 		dir + "/new/deep":              "",
 		file:                           "is not a directory",
 		file + "/x":                    "not a directory",
-		"/proc/self/fdinfo":            "nothing can be written in /proc/self/fdinfo",
-		"/proc/self/fdinfo/new/deeper": "nothing can be written in /proc/self/fdinfo",
+		"/proc/self/fdinfo":            "cannot write in /proc/self/fdinfo",
+		"/proc/self/fdinfo/new/deeper": "cannot write in /proc/self/fdinfo",
 	} {
 		err := VerifyData(path)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -18,39 +18,39 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// EnvPrefix begins the name of each flag's variable.
-const EnvPrefix = "MESHLOG_"
+// envPrefix is the prefix of all variables.
+const envPrefix = "MESHLOG_"
 
-// What can be said on the command line but is no setting.
+// Flags that are not settings.
 const (
 	settingsFlag = "settings"
 	checkFlag    = "check"
 	helpFlag     = "help"
 )
 
-// originOf is the annotation of a flag that says where its value comes from, if
-// that is not the command line.
+// originOf is the annotation of a flag with the origin of its value, if that is not
+// the command line.
 const originOf = "meshlog_origin"
 
-// UsageError is an error of the caller: wrong flags, settings, arguments.
+// UsageError is an error of the caller: wrong flags, settings or arguments.
 type UsageError struct{ Err error }
 
 func (e *UsageError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what is wrong.
+// Unwrap returns Err.
 func (e *UsageError) Unwrap() error { return e.Err }
 
-// ApplySettings sets the flags that were not given on the command line from
-// their variables and, where those are unset, from the settings file that the
-// flag "settings" names. The error is an *UsageError with all that is wrong.
+// ApplySettings sets the flags that are not on the command line from their
+// variables or, if those are unset, from the settings file that the flag
+// "settings" names. The error is an *UsageError with all errors.
 func ApplySettings(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
-		value, ok := lookupEnv(EnvName(f.Name))
+		value, ok := lookupEnv(envName(f.Name))
 		if f.Changed || !ok || f.Name == helpFlag || f.Name == checkFlag {
 			return
 		}
-		origin := fmt.Sprintf("environment: %s", EnvName(f.Name))
+		origin := "environment: " + envName(f.Name)
 		if err := set(flags, f.Name, value, origin); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", origin, err))
 		}
@@ -64,24 +64,24 @@ func ApplySettings(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) 
 	return nil
 }
 
-// EnvName is the variable of a flag.
-func EnvName(flag string) string {
-	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+// envName returns the name of a flag's variable.
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// OnCommandLine says whether a flag was given on the command line, and is not
-// what a variable or a file says for all commands.
+// OnCommandLine reports whether a flag was set on the command line, not by a
+// variable or a file.
 func OnCommandLine(flags *pflag.FlagSet, name string) bool {
 	f := flags.Lookup(name)
 	return f != nil && f.Changed && len(f.Annotations[originOf]) == 0
 }
 
-// set sets a flag and notes where its value comes from.
+// set sets a flag and records the origin of its value.
 func set(flags *pflag.FlagSet, name, value, origin string) error {
 	f := flags.Lookup(name)
 	before := f.Value.String()
 	if err := flags.Set(name, value); err != nil {
-		_ = f.Value.Set(before) // some values are zero after an error: not to be complained of, too
+		_ = f.Value.Set(before) // some values are zero after an error, which would be reported, too
 		err = errors.Unwrap(err)
 		if errors.As(err, new(*strconv.NumError)) {
 			err = fmt.Errorf("want a value of type %s", f.Value.Type())
@@ -91,7 +91,7 @@ func set(flags *pflag.FlagSet, name, value, origin string) error {
 	return flags.SetAnnotation(name, originOf, []string{origin})
 }
 
-// applyFile sets the flags that nothing else has set from a file.
+// applyFile sets the flags that are not set yet from a file.
 func applyFile(flags *pflag.FlagSet, path string) []error {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -101,14 +101,14 @@ func applyFile(flags *pflag.FlagSet, path string) []error {
 	decoder := yaml.NewDecoder(bytes.NewReader(b))
 	switch err := decoder.Decode(&doc); {
 	case errors.Is(err, io.EOF):
-		return nil // nothing is set
+		return nil
 	case err != nil:
 		return []error{fmt.Errorf("settings %s: %w", path, err)}
 	}
 	root := doc.Content[0]
 	switch {
 	case root.Kind == yaml.ScalarNode && root.Tag == "!!null":
-		return nil // comments
+		return nil // the file has only comments
 	case root.Kind != yaml.MappingNode:
 		return []error{fmt.Errorf("settings %s:%d: want a map from names of flags to values", path, root.Line)}
 	}
@@ -118,7 +118,7 @@ func applyFile(flags *pflag.FlagSet, path string) []error {
 		key, value := root.Content[i], root.Content[i+1]
 		origin := fmt.Sprintf("settings %s:%d: %s", path, key.Line, key.Value)
 		if line, again := first[key.Value]; again {
-			errs = append(errs, fmt.Errorf("%s: is set in line %d already; remove one of them", origin, line))
+			errs = append(errs, fmt.Errorf("%s: is already set in line %d; remove one of them", origin, line))
 			continue
 		}
 		first[key.Value] = key.Line
@@ -127,7 +127,7 @@ func applyFile(flags *pflag.FlagSet, path string) []error {
 		}
 	}
 	if err := decoder.Decode(&another); !errors.Is(err, io.EOF) {
-		errs = append(errs, fmt.Errorf("settings %s: nothing is read after the line with ---; remove it", path))
+		errs = append(errs, fmt.Errorf("settings %s: only the first document is read; remove the line with --- and what follows it", path))
 	}
 	return errs
 }
@@ -140,7 +140,7 @@ func applyEntry(flags *pflag.FlagSet, name string, node *yaml.Node, origin strin
 	value := node.Value
 	switch {
 	case node.Kind == yaml.ScalarNode && node.Tag == "!!null":
-		return errors.New("has no value: give one, or remove the line")
+		return errors.New("has no value: set one or remove the line")
 	case node.Kind == yaml.ScalarNode:
 	case node.Kind == yaml.SequenceNode:
 		var items []string
@@ -160,12 +160,11 @@ func applyEntry(flags *pflag.FlagSet, name string, node *yaml.Node, origin strin
 	return set(flags, name, value, origin)
 }
 
-// isSetting says whether a flag may be set in a file, too.
+// isSetting reports whether a flag can be set in a file.
 func isSetting(f *pflag.Flag) bool {
 	return f.Name != settingsFlag && f.Name != checkFlag && f.Name != helpFlag
 }
 
-// settingNames are those that a file may hold.
 func settingNames(flags *pflag.FlagSet) (names []string) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		if isSetting(f) {
@@ -175,22 +174,22 @@ func settingNames(flags *pflag.FlagSet) (names []string) {
 	return names
 }
 
-// unknownVariables are those of an environment that begin as ours do and that
-// no flag has: those that look misspelt, with what they may stand for, and
-// others. They are no errors: other programs' are among them, and what
-// Kubernetes makes of the names of services.
+// unknownVariables returns a message for each variable in environ that has our
+// prefix but belongs to no flag. misspelt has the variables that resemble a
+// setting. They are not errors: other programs of meshlog have variables, and
+// Kubernetes derives some from the names of services.
 func unknownVariables(flags *pflag.FlagSet, environ []string) (misspelt, others []string) {
 	known := append(settingNames(flags), settingsFlag)
 	for _, e := range environ {
 		variable, _, _ := strings.Cut(e, "=")
-		name, ours := strings.CutPrefix(variable, EnvPrefix)
-		if !ours || slices.ContainsFunc(known, func(k string) bool { return EnvName(k) == variable }) {
+		name, ours := strings.CutPrefix(variable, envPrefix)
+		if !ours || slices.ContainsFunc(known, func(k string) bool { return envName(k) == variable }) {
 			continue
 		}
-		if meant, ok := nearest(name, known); ok {
-			misspelt = append(misspelt, fmt.Sprintf("%s is no setting of this process; did you mean %s?", variable, EnvName(meant)))
+		if meant, ok := Nearest(name, known); ok {
+			misspelt = append(misspelt, fmt.Sprintf("%s is not a setting of this process; did you mean %s?", variable, envName(meant)))
 		} else {
-			others = append(others, variable+" is no setting of this process")
+			others = append(others, variable+" is not a setting of this process")
 		}
 	}
 	slices.Sort(misspelt)
@@ -198,16 +197,14 @@ func unknownVariables(flags *pflag.FlagSet, environ []string) (misspelt, others 
 	return misspelt, others
 }
 
-// settingReport is what there is to say of one setting.
+// settingReport describes a setting for /debug/settings.
 type settingReport struct {
 	Setting string `json:"setting"`
 	Value   string `json:"value"`
-	// Origin is where the value comes from: the command line, a variable, a line
-	// of a file, or the default.
-	Origin string `json:"origin"`
+	Origin  string `json:"origin"` // the flag, a variable, a line of a file, or "default"
 }
 
-// reportSettings says what all settings are, without passwords.
+// reportSettings describes all settings, without passwords.
 func reportSettings(flags *pflag.FlagSet) (all []settingReport) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Name == checkFlag || f.Name == helpFlag {
@@ -225,8 +222,8 @@ func reportSettings(flags *pflag.FlagSet) (all []settingReport) {
 	return all
 }
 
-// Redacted is a value that may be URLs, separated by commas, without passwords
-// and tokens.
+// Redacted replaces the passwords and tokens in a value that may be a
+// comma-separated list of URLs.
 func Redacted(value string) string {
 	parts := strings.Split(value, ",")
 	for i, p := range parts {
@@ -240,7 +237,7 @@ func Redacted(value string) string {
 	return strings.Join(parts, ",")
 }
 
-// CheckConfig says what is wrong with the directory that --config names.
+// CheckConfig checks the directory that --config names.
 func CheckConfig(dir string) error {
 	if dir == "" {
 		return Invalid("config", "is missing: give the directory of YAML to serve")
@@ -248,7 +245,7 @@ func CheckConfig(dir string) error {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Invalid("config", "%w; make the directory, it may be empty", reason(err))
+		return Invalid("config", "%w; create the directory, it may be empty", reason(err))
 	case err != nil:
 		return Invalid("config", "%w", reason(err))
 	case !info.IsDir():
@@ -257,19 +254,19 @@ func CheckConfig(dir string) error {
 	return nil
 }
 
-// CheckData says what is wrong with what --data says.
+// CheckData checks that --data is set.
 func CheckData(dir string) error {
 	if dir == "" {
-		return Invalid("data", "is missing: give a directory; it is made where it is missing")
+		return Invalid("data", "is missing: give a directory; the process creates it if necessary")
 	}
 	return nil
 }
 
-// VerifyData says why a data directory would be of no use, without making it:
-// whether one can write where it is, or would be.
+// VerifyData checks that the process can write to a data directory or create it,
+// without creating it.
 func VerifyData(dir string) error {
 	if dir == "" {
-		return nil // Check has said so
+		return nil // CheckData reports it
 	}
 	at := dir
 	for {
@@ -288,21 +285,21 @@ func VerifyData(dir string) error {
 	}
 	f, err := os.CreateTemp(at, ".meshlog-check-*")
 	if err != nil {
-		return Invalid("data", "nothing can be written in %s: %w; give another directory, or the user of this process the right to", at, reason(err))
+		return Invalid("data", "cannot write in %s: %w; give another directory, or let the user of this process write there", at, reason(err))
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// DataError is err with what to do about it, where nothing can be written in a
-// data directory.
+// DataError adds advice to the error of a process that cannot write to its data
+// directory.
 func DataError(err error) error {
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
-		return fmt.Errorf("%w; give another directory with --data, or the user of this process the right to write there", err)
+		return fmt.Errorf("%w; give another directory with --data, or let the user of this process write there", err)
 	}
 	return err
 }
 
-// reason leaves out of an error of the os package what its reader knows.
+// reason removes the operation and the path from an error of package os.
 func reason(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {

@@ -84,9 +84,9 @@ func TestApplySettingsRefuses(t *testing.T) {
 	}{
 		{"unknown key", "the-name: x\ncolour: y\n", nil, []string{"settings.yaml:2: colour: no such setting; --help lists them"}},
 		{"misspelt key", "the_nmae: y\n", nil, []string{"settings.yaml:1: the_nmae: no such setting; did you mean the-name?"}},
-		{"key twice", "wait: 1s\nthe-name: x\nwait: 2s\n", nil, []string{"settings.yaml:3: wait: is set in line 1 already"}},
+		{"key twice", "wait: 1s\nthe-name: x\nwait: 2s\n", nil, []string{"settings.yaml:3: wait: is already set in line 1"}},
 		{"no value", "the-name:\n", nil, []string{"settings.yaml:1: the-name: has no value"}},
-		{"two documents", "the-name: x\n---\nwait: 2s\n", nil, []string{"settings.yaml: nothing is read after the line with ---"}},
+		{"two documents", "the-name: x\n---\nwait: 2s\n", nil, []string{"settings.yaml: only the first document is read"}},
 		{"settings within", "settings: x\n", nil, []string{"settings.yaml:1: settings: no such setting"}},
 		{"wrong type", "wait: soon\n", nil, []string{`settings.yaml:1: wait: "soon"`, "invalid duration"}},
 		{"map", "wait: {a: b}\n", nil, []string{"settings.yaml:1: wait: want a plain value"}},
@@ -121,10 +121,10 @@ func TestUnknownVariables(t *testing.T) {
 	misspelt, others := unknownVariables(flagSet(new(values)), []string{
 		"HOME=/", "MESHLOG_WAIT=1s", "MESHLOG_SETTINGS=x", "MESHLOG_THE_NMAE=x", "MESHLOG_FRONTEND_SERVICE_HOST=10.0.0.1",
 	})
-	if diff := cmp.Diff([]string{"MESHLOG_THE_NMAE is no setting of this process; did you mean MESHLOG_THE_NAME?"}, misspelt); diff != "" {
+	if diff := cmp.Diff([]string{"MESHLOG_THE_NMAE is not a setting of this process; did you mean MESHLOG_THE_NAME?"}, misspelt); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"MESHLOG_FRONTEND_SERVICE_HOST is no setting of this process"}, others); diff != "" {
+	if diff := cmp.Diff([]string{"MESHLOG_FRONTEND_SERVICE_HOST is not a setting of this process"}, others); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -135,8 +135,8 @@ func TestNearest(t *testing.T) {
 		"lisen": "listen", "lsiten": "listen", "busTokenFile": "bus-token-file", "bus-token": "bus-token-file",
 		"loglevel": "log-level", "log_levels": "log-level", "color": "", "ip": "", "": "",
 	} {
-		if got, ok := nearest(name, known); ok != (want != "") || ok && got != want {
-			t.Errorf("nearest(%q) = %q, %v, want %q", name, got, ok, want)
+		if got, ok := Nearest(name, known); ok != (want != "") || ok && got != want {
+			t.Errorf("Nearest(%q) = %q, %v, want %q", name, got, ok, want)
 		}
 	}
 }

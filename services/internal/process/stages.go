@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Stage is what ends at once. Each function runs until its context is done, or
-// until it has nothing more to do.
+// Stage is a group of functions that are stopped together. Each runs until its
+// context is done or its work is finished.
 type Stage []func(context.Context) error
 
-// RunStages runs all functions of all stages at once, and ends them stage by
-// stage: the first one when ctx is done or when a function failed, each other
-// one when all of the stage before it have returned. It returns when all have,
-// with the first failure; that a function was told to end is none.
+// RunStages runs the functions of all stages concurrently and stops them stage by
+// stage: the first stage when ctx is done or a function fails, each later stage
+// when all functions of the previous one have returned. RunStages returns when
+// all functions have returned, with the first failure. A function that returns
+// its context's error has not failed.
 func RunStages(ctx context.Context, stages ...Stage) error {
 	now, end := context.WithCancel(ctx)
 	defer end()

@@ -2,39 +2,34 @@ package process
 
 import "strings"
 
-// suggest says which of the known names was meant; else is said where none is
-// near.
+// suggest asks whether the nearest known name was meant; if no name is near, it
+// returns otherwise.
 func suggest(name string, known []string, otherwise string) string {
-	if meant, ok := nearest(name, known); ok {
+	if meant, ok := Nearest(name, known); ok {
 		return "did you mean " + meant + "?"
 	}
 	return otherwise
 }
 
-// Nearest is the known name that a name was most likely meant to be; false where
-// none is near.
-func Nearest(name string, known []string) (string, bool) { return nearest(name, known) }
-
-// nearest is the known name that name is most likely a misspelling of: the one
-// of which the least share is wrong.
-func nearest(name string, known []string) (best string, ok bool) {
+// Nearest returns the known name that name most likely misspells: the one with the
+// smallest share of wrong letters. ok is false if no name is near.
+func Nearest(name string, known []string) (best string, ok bool) {
 	least := 1.
 	for _, k := range known {
 		if wrong := float64(distance(plain(name), plain(k))) / float64(len(plain(k))); wrong < least {
 			best, least = k, wrong
 		}
 	}
-	// A third is a guess that helps more often than it misleads.
-	return best, 3*least <= 1
+	return best, 3*least <= 1 // up to a third of wrong letters
 }
 
-// plain leaves out what spellings of one name differ in: bus_ca, BusCA, bus-ca.
+// plain makes different spellings of a name equal: bus_ca, BusCA, bus-ca.
 func plain(name string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(name))
 }
 
-// distance is how many letters have to be put in, taken out, replaced or
-// swapped with their neighbour to make b of a.
+// distance returns the number of insertions, deletions, replacements and swaps of
+// neighbours that turn a into b.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {

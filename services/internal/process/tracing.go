@@ -19,20 +19,17 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 )
 
-// tracing are the settings of traces: where they go, and how many.
+// tracing holds the settings of traces, which the flags' texts describe.
 type tracing struct {
-	// endpoint takes OTLP over HTTP. Where it is empty, OpenTelemetry's own
-	// variables say; without those nothing is traced.
 	endpoint string
-	// sample is which share of changes is traced whose source does not say.
-	sample float64
+	sample   float64
 }
 
 func (t *tracing) flags(fs *pflag.FlagSet) {
-	fs.StringVar(&t.endpoint, "trace-endpoint", "", "`URL` that takes traces, as OTLP over HTTP: http://collector:4318. "+
-		"Give it to see what a change does from its source to the proxies; without it OpenTelemetry's variables count (OTEL_EXPORTER_OTLP_ENDPOINT), and without those nothing is traced")
-	fs.Float64Var(&t.sample, "trace-sample", 1, "`share` of changes that are traced, from 0 to 1, where their source does not say. "+
-		"Lower it where changes are many; watchers decide, builders and frontends follow")
+	fs.StringVar(&t.endpoint, "trace-endpoint", "", "`URL` of an OTLP/HTTP collector for traces: http://collector:4318. "+
+		"Set it to follow a change from its source to the proxies. If it is empty, OpenTelemetry's variables apply (OTEL_EXPORTER_OTLP_ENDPOINT); without those, nothing is traced")
+	fs.Float64Var(&t.sample, "trace-sample", 1, "`share` of changes to trace, from 0 to 1, if their source does not decide. "+
+		"Lower it if there are many changes. Watchers decide; builders and frontends follow them")
 }
 
 func (t *tracing) check() error {
@@ -46,19 +43,18 @@ func (t *tracing) check() error {
 	return errors.Join(errs...)
 }
 
-// wanted says whether anything is to be traced.
+// wanted reports whether traces are on.
 func (t *tracing) wanted() bool {
 	return os.Getenv("OTEL_SDK_DISABLED") != "true" &&
 		(t.endpoint != "" || os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "")
 }
 
-// traceFlush is how long the last spans may take to be taken when the process
-// ends.
+// traceFlush limits the time to send the last spans when the process ends.
 const traceFlush = 2 * time.Second
 
-// start returns what makes tracers, nil where nothing is traced, and what ends
-// it. Spans are gathered and sent by a goroutine of OpenTelemetry's; where the
-// endpoint does not take them in time they are dropped, and nobody waits.
+// start returns the provider of tracers, which is nil if traces are off, and a
+// function that ends it. A goroutine of OpenTelemetry sends the spans in batches
+// and drops them if the endpoint is too slow; the process never waits for it.
 func (t *tracing) start(ctx context.Context, service, build string, log *slog.Logger) (oteltrace.TracerProvider, func(), error) {
 	if !t.wanted() {
 		return nil, func() {}, nil
@@ -75,14 +71,14 @@ func (t *tracing) start(ctx context.Context, service, build string, log *slog.Lo
 	if err != nil {
 		return nil, nil, fmt.Errorf("traces: %w", err)
 	}
-	// What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say comes last, and counts.
+	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come last, so they override.
 	of, err := resource.New(ctx, resource.WithHost(), resource.WithTelemetrySDK(),
 		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", build)),
 		resource.WithFromEnv())
 	if err != nil {
-		log.Warn("traces: not all is known of this process", "error", err)
+		log.Warn("traces lack some attributes of this process", "error", err)
 	}
-	// OpenTelemetry has no other place for what goes wrong in its own goroutine.
+	// Errors of OpenTelemetry's goroutine are reported only to a global handler.
 	otel.SetErrorHandler(&traceErrors{log: log})
 	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithBatcher(exporter, sdktrace.WithBatchTimeout(time.Second)), sdktrace.WithResource(of),
@@ -92,25 +88,25 @@ func (t *tracing) start(ctx context.Context, service, build string, log *slog.Lo
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceFlush)
 		defer cancel()
 		if err := provider.Shutdown(grace); err != nil {
-			log.Warn("the last traces were not taken", "error", err)
+			log.Warn("the last traces could not be sent", "error", err)
 		}
 	}, nil
 }
 
-// traceErrors logs why traces are not taken, once for each reason.
+// traceErrors logs why traces cannot be sent, once for each reason in a row.
 type traceErrors struct {
 	log *slog.Logger
 
-	mu   sync.Mutex
-	said string
+	mu     sync.Mutex
+	logged string
 }
 
 // Handle implements otel.ErrorHandler.
 func (e *traceErrors) Handle(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err.Error() != e.said {
-		e.said = err.Error()
-		e.log.Warn("traces are not taken; see to the endpoint", "error", err)
+	if err.Error() != e.logged {
+		e.logged = err.Error()
+		e.log.Warn("cannot send traces; check the endpoint", "error", err)
 	}
 }

@@ -227,7 +227,7 @@ func TestPagesRefuse(t *testing.T) {
 	s.publish(Put("a", Cluster("a", 1)))
 	for path, want := range map[string]string{
 		"syncz?proxyid=x":                `400 no parameter "proxyid"; did you mean proxyID?`,
-		"push_status?x=1":                `400 no parameter "x"; this page has none`,
+		"push_status?x=1":                `400 no parameter "x"; this page has no parameters`,
 		"config_dump":                    "400 give ?proxyID=; /debug/syncz lists them",
 		"config_dump?proxyID=x":          `404 proxy "x" is not connected here`,
 		"config_dump?proxyID=x&type=cds": `400 no type "cds"; there are CDS,`,

@@ -1,4 +1,4 @@
-// Package processtest holds the settings files that are delivered to the flags
+// Package processtest compares the settings files in deploy/config with the flags
 // of the processes.
 package processtest
 
@@ -20,9 +20,9 @@ import (
 	"meshlog.dev/services/internal/process"
 )
 
-// SettingsFile demands that a settings file is what the flags of a process say,
-// each with its default: all of them commented out, and taken if they are not.
-// With update it is made so.
+// SettingsFile checks that a settings file has all flags of a process with their
+// texts and defaults, commented out, and that the process accepts the file
+// without the comment signs. With update, SettingsFile writes the file.
 func SettingsFile(t *testing.T, command func() *cobra.Command, path string, update bool) {
 	t.Helper()
 	want := render(t, command())
@@ -39,14 +39,14 @@ func SettingsFile(t *testing.T, command func() *cobra.Command, path string, upda
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("%s is not what the flags say; run with -update (-want +got):\n%s", path, diff)
+		t.Errorf("%s differs from the flags; run with -update (-want +got):\n%s", path, diff)
 	}
-	taken(t, command, want)
+	accepted(t, command, want)
 }
 
-// taken demands that a file whose settings are not commented out changes
-// nothing.
-func taken(t *testing.T, command func() *cobra.Command, file string) {
+// accepted checks that the file without comment signs sets every flag to its
+// default.
+func accepted(t *testing.T, command func() *cobra.Command, file string) {
 	t.Helper()
 	var live strings.Builder
 	for line := range strings.Lines(file) {
@@ -83,16 +83,16 @@ func taken(t *testing.T, command func() *cobra.Command, file string) {
 
 const width = 80
 
-// render is the settings file of a process.
+// render returns the settings file of a process.
 func render(t *testing.T, cmd *cobra.Command) string {
 	t.Helper()
 	program, _, _ := strings.Cut(strings.TrimSpace(cmd.Example), " --")
 	var out strings.Builder
 	comment(&out, fmt.Sprintf("Settings of %s: `%s --settings FILE`.", program, program))
 	out.WriteString("#\n")
-	comment(&out, "Each setting is here with its default; take the # away to give another value. "+
-		"A flag of the same name overrides it, as does a variable: --log-level, MESHLOG_LOG_LEVEL. "+
-		"Times are written 500ms, 30s, 10m, 8h. --check says whether all is well, and starts nothing.")
+	comment(&out, "Each setting is shown with its default; remove the # to change it. "+
+		"A flag or a variable of the same name overrides it: --log-level, MESHLOG_LOG_LEVEL. "+
+		"Durations are written 500ms, 30s, 10m, 8h. --check checks the settings without starting the process.")
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if slices.Contains([]string{"settings", "check", "help"}, f.Name) || f.Hidden {
 			return
@@ -108,7 +108,7 @@ func render(t *testing.T, cmd *cobra.Command) string {
 	return out.String()
 }
 
-// sentence is a text that begins and ends as one.
+// sentence adds a capital letter and a period.
 func sentence(s string) string {
 	_, n := utf8.DecodeRuneInString(s)
 	return strings.ToUpper(s[:n]) + s[n:] + "."
@@ -126,7 +126,7 @@ func comment(out *strings.Builder, text string) {
 	out.WriteString(line + "\n")
 }
 
-// value is the default of a setting as YAML.
+// value returns the default of a setting as YAML.
 func value(t *testing.T, f *pflag.Flag) string {
 	t.Helper()
 	switch f.Value.Type() {
