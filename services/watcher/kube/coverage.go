@@ -4,20 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"meshlog.dev/services/mesh/kind"
-	"meshlog.dev/services/watcher/kube/apiserver"
 	"slices"
 	"time"
+
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/watcher/kube/apiserver"
 )
 
-// This file is about which kinds can be spoken of.
+// This file decides which kinds the watcher can list.
 
-// needs are the kinds without which others would be converted to something
-// else than before: they are not spoken of either.
+// needs returns the kinds that a kind is converted with. Without them its objects
+// would change, so the watcher does not list the kind.
 func (c *Config) needs(name string) []string {
 	switch {
 	case name == sliceKind && len(c.Namespaces) > 0:
-		return []string{podKind} // a Role gives no nodes
+		return []string{podKind} // a Role cannot allow to read nodes
 	case name == sliceKind:
 		return []string{podKind, nodeKind}
 	case name == podKind && len(c.Namespaces) == 0:
@@ -26,11 +27,11 @@ func (c *Config) needs(name string) []string {
 	return nil
 }
 
-// needy are the kinds that have needs, those that others need first.
+// needy are the kinds that have needs. A kind comes before the kinds that need it.
 var needy = []string{podKind, sliceKind}
 
-// readable are the kinds that can be spoken of: all that is there of them is
-// known. Of those that are not to be watched there is nothing.
+// readable returns the kinds whose objects are all known. A kind that is not
+// wanted counts as readable and empty.
 func (r *run) readable() map[string]bool {
 	is := map[string]bool{}
 	for _, k := range kind.All() {
@@ -45,7 +46,7 @@ func (r *run) readable() map[string]bool {
 		}
 	}
 	if len(r.cfg.DiscoverySelectors) > 0 && !is[namespaceKind] {
-		for _, k := range kind.All() { // it is not known which count
+		for _, k := range kind.All() { // the selected namespaces are unknown
 			is[k.Name] = is[k.Name] && !k.Namespaced
 		}
 	}
@@ -62,9 +63,9 @@ func (r *run) feedsOf(k *kind.Kind) (n int) {
 	return n
 }
 
-// nothing is an error if no resource can be read.
+// nothing returns an error if no resource can be read.
 func (r *run) nothing(now time.Time) error {
-	why := errors.New("it serves nothing that can be watched")
+	why := errors.New("the API server serves none that can be watched")
 	for _, name := range slices.Sorted(maps.Keys(r.feeds)) {
 		f := r.feeds[name]
 		if f.Synced && f.Frozen == "" {
@@ -74,20 +75,19 @@ func (r *run) nothing(now time.Time) error {
 			why = fmt.Errorf("%s: %s; %s", d.Origin, d.Reason, d.Advice)
 		}
 	}
-	return fmt.Errorf("nothing can be read of the API server; %w", why)
+	return fmt.Errorf("no resource can be read: %w", why)
 }
 
-// useless says that the API server answers, but nothing that is of use: it says
-// itself that it is not ready, and each resource has failed for some time.
+// useless reports whether the API server answers but is not usable: it says that
+// it is not ready, and every resource has failed for some time.
 func (r *run) useless(now time.Time) bool {
 	return r.unready != nil && !slices.ContainsFunc(r.all(), func(f *apiserver.Feed) bool {
 		return f.Frozen == "" && (f.Err == nil || now.Before(f.Since.Add(r.limits.Down)))
 	})
 }
 
-// outdated says that a new listing would speak for other kinds than the last
-// one did: one can be read that could not, or one cannot be read any more and
-// will not be by itself.
+// outdated reports whether a new listing would have other kinds than the last one:
+// a kind has become readable, or a kind has become unreadable for good.
 func (r *run) outdated(now time.Time) bool {
 	if r.covered == nil {
 		return false

@@ -8,14 +8,16 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/watcher/kube/apiserver"
 	"meshlog.dev/services/watcher/kube/index"
 )
 
-// This file is about what becomes of feeds when definitions come and go.
+// This file follows CustomResourceDefinitions and freezes the feeds of removed
+// ones.
 
-// ours says that a definition is of a group that has kinds in the table.
+// ours reports whether a definition is in the group of one of our custom kinds.
 func ours(name string) bool {
 	_, group, _ := strings.Cut(name, ".")
 	for _, k := range kind.All() {
@@ -26,7 +28,7 @@ func ours(name string) bool {
 	return false
 }
 
-// define takes in what is said of definitions.
+// define applies a message of the feed of definitions.
 func (r *run) define(m apiserver.Message) {
 	news := m.What == apiserver.Replaced
 	switch m.What {
@@ -49,7 +51,7 @@ func (r *run) define(m apiserver.Message) {
 	}
 }
 
-// defines takes in a definition, and says whether it is one of ours.
+// defines stores a definition and reports whether it is one of ours.
 func (r *run) defines(o *index.Object) bool {
 	if !ours(o.Name) {
 		return false
@@ -58,7 +60,7 @@ func (r *run) defines(o *index.Object) bool {
 	return true
 }
 
-// compare freezes the feeds whose definition is not what it was.
+// compare freezes the feeds whose definition is gone, being removed or replaced.
 func (r *run) compare() {
 	for _, f := range r.feeds {
 		name := f.Definition()
@@ -72,18 +74,17 @@ func (r *run) compare() {
 		case f.UID == "":
 			f.UID = d.UID
 		case f.UID != d.UID:
-			r.freeze(f, "its definition was removed, and is another one now")
+			r.freeze(f, "its definition was removed and created again")
 		}
 	}
 }
 
-// definitionTimeout is how long the API server may take to say what definitions
-// there are.
+// definitionTimeout limits a request for definitions.
 const definitionTimeout = 5 * time.Second
 
-// lookAtDefinitions compares after all lists were read: what a list lacks
-// because its definition was about to go is not gone. What cannot be read has
-// been reported.
+// lookAtDefinitions compares the definitions after all lists were read: objects
+// that a list lacks because their definition is being removed must not count as
+// deleted. Errors are reported by the feed of definitions.
 func (r *run) lookAtDefinitions(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, definitionTimeout)
 	defer cancel()
@@ -97,8 +98,8 @@ func (r *run) lookAtDefinitions(ctx context.Context) {
 }
 
 // judgeLosses freezes the feeds that lose objects because their definition is
-// about to go: Kubernetes deletes all objects of it first, one by one, and does
-// not say why.
+// being removed. Kubernetes first deletes all objects one by one, and the events
+// do not tell the reason.
 func (r *run) judgeLosses(ctx context.Context, messages []any) {
 	for _, m := range messages {
 		m, ok := m.(apiserver.Message)
@@ -120,23 +121,23 @@ func (r *run) judgeLoss(ctx context.Context, f *apiserver.Feed) {
 	switch {
 	case apierrors.IsNotFound(err):
 		r.freeze(f, "its definition is gone")
-	case apierrors.IsForbidden(err): // it is reported
+	case apierrors.IsForbidden(err): // reported by the feed of definitions
 	case err != nil:
-		r.freeze(f, fmt.Sprintf("objects of it are gone, and whether its definition is cannot be seen: %v", err))
+		r.freeze(f, fmt.Sprintf("objects are gone, and its definition cannot be read: %v", err))
 		r.asking.again(time.Now().Add(r.limits.rediscover))
 	case d.Deleting:
 		r.freeze(f, "its definition is being removed")
 	case f.UID != "" && f.UID != d.UID:
-		r.freeze(f, "its definition was removed, and is another one now")
+		r.freeze(f, "its definition was removed and created again")
 		r.asking.again(time.Now())
 	}
 }
 
-// asking is about asking the API server what it serves.
+// asking schedules discovery.
 type asking struct {
-	at    time.Time // when to; zero: not by itself
-	vain  int       // how often that was in vain
-	under bool      // it is under way
+	at    time.Time // of the next discovery; zero if none is planned
+	vain  int       // consecutive discoveries that did not suffice
+	under bool      // a discovery is running
 }
 
 func (a *asking) again(at time.Time) {
@@ -152,15 +153,15 @@ func (a *asking) sooner(at time.Time) {
 
 func (a *asking) due(now time.Time) bool { return !a.under && !a.at.IsZero() && !now.Before(a.at) }
 
-// discovered is what the API server serves.
+// discovered is the message with the result of a discovery.
 type discovered struct {
 	served *apiserver.Served
 	err    error
 	at     time.Time
 }
 
-// rediscover asks the API server what it serves, if that is due: where
-// definitions cannot be watched, from time to time.
+// rediscover starts a discovery if one is due. If definitions cannot be watched,
+// it is due periodically.
 func (r *run) rediscover(ctx context.Context, now time.Time) {
 	if !r.asking.under && r.definitions.Trouble(now) != apiserver.None {
 		r.asking.sooner(now.Add(r.limits.poll))
@@ -181,11 +182,11 @@ func (r *run) discover(ctx context.Context) (*apiserver.Served, error) {
 	return r.client.Discover(ctx)
 }
 
-// maxVain bounds the pause between two tries.
+// maxVain limits the growth of the pause between two discoveries.
 const maxVain = 5
 
-// rediscovered takes in what the API server serves, and plans to ask again where
-// it has yet to follow its definitions.
+// rediscovered applies a discovery, and schedules another one if the API server
+// does not serve all definitions yet.
 func (r *run) rediscovered(ctx context.Context, m discovered) {
 	r.asking.under = false
 	again := m.err != nil

@@ -1,10 +1,10 @@
 // Package kube watches a Kubernetes cluster: the objects of all kinds of
-// mesh/kind that its API server serves. What happens when the API server,
-// a kind or the right to read it goes is decided in ../README.md.
+// mesh/kind that its API server serves. ../README.md describes what happens if
+// the API server, a kind or the right to read a kind disappears.
 //
-// Each resource has a feed (apiserver), a Reflector of client-go whose objects are
-// converted on arrival. One goroutine (loop.go) owns all that is known (index),
-// gathers what comes together, and says what changed.
+// Each resource has a feed (apiserver): a Reflector of client-go whose objects are
+// converted when they arrive. One goroutine (loop.go) owns the index of all
+// objects, batches the feeds' messages and reports the changes.
 package kube
 
 import (
@@ -20,70 +20,71 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
 	"meshlog.dev/services/mesh/kubeconv"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
 	"meshlog.dev/services/watcher/kube/apiserver"
 )
 
-// Source is the source of the shards of clusters; their instance is the
-// cluster's name.
+// Source is the source of the shards of clusters. Their instance is the cluster's
+// name.
 const Source = "kubernetes"
 
-// Config says which cluster is watched, and what of it.
+// Config describes a cluster and which of its objects to watch.
 type Config struct {
-	// REST is how the API server is reached. Its limits on requests do not
-	// count.
+	// REST configures access to the API server. QPS and Burst below replace its
+	// limits.
 	REST *rest.Config
-	// Renew says that anew before each run, for credentials may have been
-	// renewed; nil: REST stays.
+	// Renew returns the configuration for a run, because credentials may have been
+	// renewed. If it is nil, all runs use REST.
 	Renew   func() (*rest.Config, error)
 	Cluster string
-	// DomainSuffix is that of the cluster's Services; empty: the mesh's.
+	// DomainSuffix is the domain of the cluster's Services; empty means the mesh's.
 	DomainSuffix string
-	// Namespaces are those that are watched; none: all.
+	// Namespaces to watch; empty means all.
 	Namespaces []string
-	// DiscoverySelectors select namespaces by their labels: objects of one that
-	// none of them matches are as if they were not there. None: all count.
+	// DiscoverySelectors select namespaces by their labels. Objects in a namespace
+	// that no selector matches are ignored. Without selectors all namespaces count.
 	DiscoverySelectors []labels.Selector
-	// QPS and Burst limit requests to the API server, of which a watch is one;
-	// 0: DefaultQPS and DefaultBurst.
+	// QPS and Burst limit the requests to the API server. Starting a watch is one
+	// request. 0 means DefaultQPS and DefaultBurst.
 	QPS   float32
 	Burst int
-	// MeshConfigMap holds the settings of the mesh, as Istio keeps them: the
-	// keys mesh and meshNetworks. Without a name they come from elsewhere.
+	// MeshConfigMap has Istio's settings of the mesh in its keys mesh and
+	// meshNetworks. Without a name, the settings come from another source.
 	MeshConfigMap types.NamespacedName
-	// ConfigMaps are carried on the log, beside it.
+	// ConfigMaps are published as well.
 	ConfigMaps []types.NamespacedName
-	// SecretKey is the key of the HMACs over Secrets; empty: Secrets are not
+	// SecretKey is the key of the HMACs over Secrets. If it is empty, Secrets are not
 	// watched.
 	SecretKey []byte
 
-	Logger  *slog.Logger // nil: slog.Default
-	Metrics *Metrics     // nil: counted nowhere
+	Logger  *slog.Logger // nil means slog.Default
+	Metrics *Metrics     // nil discards the metrics
 }
 
-// Limits on requests where none are given.
+// Default limits on requests.
 const (
 	DefaultQPS   = 50
 	DefaultBurst = 100
 )
 
-// Watcher watches a cluster. One goroutine at a time runs it.
+// Watcher watches a cluster. Only one goroutine at a time may call Run.
 type Watcher struct {
 	cfg    Config
 	limits limits
 	keeper *kubeconv.Keeper
-	// held is how many objects each feed had when the last run ended: what a
-	// list that has lost most of them is doubted by.
+	// held is the number of objects of each feed at the end of the last run. A list
+	// that has lost most of them is suspect.
 	held map[string]int64
 
 	mu    sync.Mutex
 	told  map[string][]problem.Diagnostic // by origin
-	wakes chan struct{}                   // has one when told has changed
+	wakes chan struct{}                   // signals a change of told
 }
 
-// New returns a watcher of a cluster, whose API server need not answer yet.
+// New returns a watcher of a cluster. It does not contact the API server.
 func New(cfg Config) (*Watcher, error) {
 	if cfg.REST == nil || cfg.Cluster == "" {
 		return nil, errors.New("a cluster needs a name and an API server")
@@ -98,12 +99,15 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(cfg.Cluster)
 	}
+	if cfg.Renew == nil {
+		cfg.Renew = func() (*rest.Config, error) { return cfg.REST, nil }
+	}
 	return &Watcher{cfg: cfg, limits: defaultLimits(), keeper: &kubeconv.Keeper{}, held: map[string]int64{},
 		told: map[string][]problem.Diagnostic{}, wakes: make(chan struct{}, 1)}, nil
 }
 
-// Tell reports what others have to say about the cluster, of an origin, with
-// what the watcher says itself. It may be called from any goroutine.
+// Tell sets the diagnostics of an origin, which the watcher reports with its own.
+// It may be called concurrently.
 func (w *Watcher) Tell(origin string, ds []problem.Diagnostic) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +121,7 @@ func (w *Watcher) Tell(origin string, ds []problem.Diagnostic) {
 // Run implements watcher.Watcher. The source is down while its API server does
 // not answer.
 func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
-	access, err := w.access()
+	access, err := w.cfg.Renew()
 	if err != nil {
 		return err
 	}
@@ -137,27 +141,20 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 	return err
 }
 
-func (w *Watcher) access() (*rest.Config, error) {
-	if w.cfg.Renew == nil {
-		return w.cfg.REST, nil
-	}
-	return w.cfg.Renew()
-}
-
-// limits are times; tests have shorter ones.
+// limits are durations, which tests shorten.
 type limits struct {
 	apiserver.Limits
-	// quiet has to pass without another change before changes are told;
-	// longest bounds that.
+	// quiet is the time without a further message after which changes are
+	// reported; longest limits the whole wait.
 	quiet, longest time.Duration
-	// again is how long a run lasts before it ends for other kinds to list.
+	// again is the minimum length of a run that ends to list other kinds.
 	again time.Duration
-	// rediscover is the first pause before what is served is asked again, where
-	// a definition is not served yet; poll is the pause where definitions
-	// cannot be watched.
+	// rediscover is the first pause before discovery is repeated because a
+	// definition is not served yet; poll is the pause if definitions cannot be
+	// watched.
 	rediscover, poll time.Duration
-	// unmirrored is the time between two looks for Services whose endpoints
-	// nobody mirrors.
+	// unmirrored is the time between two searches for Services with unmirrored
+	// endpoints.
 	unmirrored time.Duration
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
@@ -16,16 +17,14 @@ import (
 	"meshlog.dev/services/watcher/kube/index"
 )
 
-// run is one Run: the goroutine that calls loop owns it.
+// run is the state of one call of Run. The goroutine that calls loop owns it.
 type run struct {
 	*Watcher
 	client *apiserver.Client
 	sink   watcher.Sink
 	index  *index.Index
 	begun  time.Time
-	// looked is the time as of which the last step was: what is due later is still
-	// to be looked at.
-	looked time.Time
+	looked time.Time // time of the last step; everything due later is still to be done
 
 	inbox   chan any       // see step
 	running sync.WaitGroup // all goroutines of the run
@@ -33,27 +32,28 @@ type run struct {
 	feeds       map[string]*apiserver.Feed // by name
 	ends        map[*apiserver.Feed]context.CancelFunc
 	definitions *apiserver.Feed
-	defined     map[string]apiserver.Definition // by name, those of groups that count
-	missing     []*kind.Kind                    // that the API server does not serve
+	defined     map[string]apiserver.Definition // by name, in the groups of our kinds
+	missing     []*kind.Kind                    // kinds that the API server does not serve
 	asking      asking
 
-	covered    map[string]bool // kinds that were listed; nil: none was yet
+	covered    map[string]bool // kinds in the listing; nil before the listing
 	reported   map[string][]problem.Diagnostic
 	reportedAt time.Time
-	unreported bool // something may have to be
+	unreported bool // diagnostics may have changed since the last report
 
-	unready    error                // what the API server says of itself; nil: that it is ready
-	unmirrored []problem.Diagnostic // of Services whose endpoints nobody mirrors
-	lookAt     time.Time            // when to look for them again
+	unready    error                // why the API server says it is not ready; nil if it is
+	unmirrored []problem.Diagnostic // Services with unmirrored endpoints
+	lookAt     time.Time            // when to search for them again
 }
 
-// down says that the API server answers nothing any more.
+// down is the message that the API server no longer answers.
 type down struct{ err error }
 
-// probed is what the API server says of itself; nil: that it is ready.
+// probed is the message that the API server became ready (nil) or unready.
 type probed struct{ unready error }
 
-// queued is how many messages wait; then feeds do.
+// queued limits the messages that wait for the loop. When the queue is full, the
+// feeds wait.
 const queued = 1024
 
 func newRun(w *Watcher, c *apiserver.Client, sink watcher.Sink) *run {
@@ -66,7 +66,7 @@ func newRun(w *Watcher, c *apiserver.Client, sink watcher.Sink) *run {
 	}
 }
 
-// loop lists what the API server has, and then says what changes.
+// loop reports a listing of the cluster and then its changes.
 func (r *run) loop(ctx context.Context) error {
 	r.reportTold()
 	s, err := r.discover(ctx)
@@ -93,7 +93,7 @@ func (r *run) loop(ctx context.Context) error {
 	}
 }
 
-// send is a message to the loop; it is dropped when the run ends.
+// send sends a message to the loop. It drops the message when the run ends.
 func (r *run) send(ctx context.Context, m any) {
 	select {
 	case r.inbox <- m:
@@ -101,8 +101,8 @@ func (r *run) send(ctx context.Context, m any) {
 	}
 }
 
-// gather waits until there is a message or something is due, and then until
-// there is none for a while.
+// gather waits for a message, or until something is due, and then collects
+// messages until none arrives for a while.
 func (r *run) gather(ctx context.Context) (ms []any, err error) {
 	wait := time.Until(r.due(r.looked))
 	var end time.Time
@@ -128,7 +128,8 @@ func (r *run) gather(ctx context.Context) (ms []any, err error) {
 	}
 }
 
-// due is when, after now, there is something to do without a message.
+// due returns the time after now at which something is to be done without a
+// message.
 func (r *run) due(now time.Time) time.Time {
 	until := now.Add(time.Hour)
 	soonest := func(t time.Time) {
@@ -157,13 +158,13 @@ func (r *run) due(now time.Time) time.Time {
 	return until
 }
 
-// all are the feeds, that of definitions too.
+// all returns all feeds, including the feed of definitions.
 func (r *run) all() []*apiserver.Feed {
 	return append(slices.Collect(maps.Values(r.feeds)), r.definitions)
 }
 
-// step takes messages in and says what they come to. Done: the run is to begin
-// anew, for it would list other kinds.
+// step applies messages and reports the results. done means that the run must end
+// because a new one would list other kinds.
 func (r *run) step(ctx context.Context, messages []any) (done bool, err error) {
 	r.judgeLosses(ctx, messages)
 	for _, m := range messages {
@@ -183,7 +184,7 @@ func (r *run) step(ctx context.Context, messages []any) (done bool, err error) {
 	now := time.Now()
 	r.looked = now
 	if r.useless(now) {
-		return false, fmt.Errorf("nothing can be read of the API server, and it %w", r.unready)
+		return false, fmt.Errorf("no resource can be read, and the API server %w", r.unready)
 	}
 	r.rediscover(ctx, now)
 	r.lookUnmirrored(ctx, now)
@@ -195,12 +196,12 @@ func (r *run) step(ctx context.Context, messages []any) (done bool, err error) {
 	}
 	r.reportedAt = now
 	r.report(now)
-	r.cfg.Metrics.tell(r.index.Figures())
+	r.cfg.Metrics.update(r.index.Figures())
 	return r.outdated(now) && !now.Before(r.begun.Add(r.limits.again)), nil
 }
 
-// reportEvery bounds how often it is looked for what is to be reported while
-// there is nothing but objects.
+// reportEvery is the minimum time between two reports while all messages are about
+// objects.
 const reportEvery = time.Second
 
 func onlyObjects(messages []any) bool {
@@ -210,7 +211,7 @@ func onlyObjects(messages []any) bool {
 	})
 }
 
-// take takes in what a feed says.
+// take applies a feed's message.
 func (r *run) take(m apiserver.Message) {
 	f := m.Feed
 	if f != r.definitions && (r.feeds[f.Name()] != f || f.Frozen != "") {
@@ -237,7 +238,8 @@ func (r *run) take(m apiserver.Message) {
 	f.Held.Store(r.index.Held(f.Source))
 }
 
-// say lists once all that can be read was, then tells changes.
+// say reports the listing when all readable feeds are synced, and later the
+// changes.
 func (r *run) say(ctx context.Context, now time.Time) error {
 	if r.covered != nil {
 		if set := r.index.Changes(); len(set) > 0 {

@@ -12,7 +12,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// report tells what keeps kinds from being read, where it is news.
+// report sends the diagnostics of each origin if they have changed.
 func (r *run) report(now time.Time) {
 	all := map[string][]problem.Diagnostic{
 		"kinds": missing(r.missing), "endpoints": r.unmirrored, "API server": unready(r.unready),
@@ -25,14 +25,14 @@ func (r *run) report(now time.Time) {
 		if d, is := f.Problem(now); is {
 			d.Key.Kind = f.Kind.Name
 			if len(r.cfg.Namespaces) > 0 && (!f.Scope.Resource.Namespaced || f.Object != "") {
-				d.Severity = min(d.Severity, problem.Warning) // a Role in each namespace is what is asked for
+				d.Severity = min(d.Severity, problem.Warning) // Roles in namespaces cannot allow it
 			}
 			all[about(f.Kind.Name)] = append(all[about(f.Kind.Name)], d)
 		}
 	}
 	if d, is := r.definitions.Problem(now); is {
 		d.Severity = problem.Warning
-		d.Effect = "a definition that is installed is noticed within a minute; the objects of one that is removed are removed"
+		d.Effect = "the watcher notices a new definition within a minute; when a definition is removed, its objects are removed"
 		all["definitions"] = []problem.Diagnostic{d}
 	}
 	if r.covered != nil {
@@ -51,8 +51,7 @@ func (r *run) report(now time.Time) {
 	}
 }
 
-// reportTold reports what others have told, as one does that can be said without
-// the API server.
+// reportTold reports the diagnostics of Tell, which do not need the API server.
 func (r *run) reportTold() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,10 +63,11 @@ func (r *run) reportTold() {
 	}
 }
 
-// about is the origin of what is said about a kind.
+// about is the origin of diagnostics about a kind.
 func about(kind string) string { return "kind " + kind }
 
-// reportNeeds reports the kinds that are not spoken of for lack of others.
+// reportNeeds adds diagnostics for the kinds that cannot be listed because they
+// depend on an unreadable kind.
 func (r *run) reportNeeds(all map[string][]problem.Diagnostic) {
 	readable := r.readable()
 	for _, name := range needy {
@@ -82,22 +82,22 @@ func (r *run) reportNeeds(all map[string][]problem.Diagnostic) {
 	}
 }
 
-// waits says that a kind, or without a name all in namespaces, is not spoken of
-// for lack of another.
+// waits is the diagnostic of a kind, or without a name of all namespaced kinds,
+// that cannot be listed because kind need is unreadable.
 func waits(name, need string) problem.Diagnostic {
 	d := problem.Diagnostic{
 		Severity: problem.Error, Code: "needs", Key: ident.Key{Kind: name},
-		Reason: "what objects of this kind say is not known without those of kind " + need, Advice: "make those readable",
+		Reason: "objects of this kind cannot be converted without those of kind " + need, Advice: "make kind " + need + " readable",
 		Effect: "objects of this kind stay as they are on the log; nothing is removed",
 	}
 	if name == "" {
-		d.Reason = "which namespaces count is not known without objects of kind " + need
+		d.Reason = "the discovery selectors cannot be applied without objects of kind " + need
 		d.Effect = "objects in namespaces stay as they are on the log; nothing is removed"
 	}
 	return d
 }
 
-// unready says that the API server says that it is not ready.
+// unready is the diagnostic of an API server that answers but is not ready.
 func unready(err error) []problem.Diagnostic {
 	if err == nil {
 		return nil
@@ -108,7 +108,7 @@ func unready(err error) []problem.Diagnostic {
 	}}
 }
 
-// missing says which kinds the API server does not serve.
+// missing is the diagnostic of the kinds that the API server does not serve.
 func missing(kinds []*kind.Kind) []problem.Diagnostic {
 	if len(kinds) == 0 {
 		return nil
@@ -120,8 +120,8 @@ func missing(kinds []*kind.Kind) []problem.Diagnostic {
 	slices.Sort(names)
 	return []problem.Diagnostic{{
 		Severity: problem.Info, Code: "not-installed",
-		Reason: "the API server does not know " + strings.Join(names, ", "),
-		Advice: "install their definitions if you want to use them: they are watched from then on",
-		Effect: "objects of these kinds that are on the log stay, until meshlog sources remove SOURCE --kind KIND",
+		Reason: "the API server does not serve " + strings.Join(names, ", "),
+		Advice: "to use them, install their definitions; the watcher then watches them",
+		Effect: "objects of these kinds on the log stay until meshlog sources remove SOURCE --kind KIND",
 	}}
 }

@@ -4,15 +4,16 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/types"
+
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/kubeconv"
 	"meshlog.dev/services/watcher/kube/apiserver"
 	"meshlog.dev/services/watcher/kube/index"
 )
 
-// This file is about which feeds there are.
+// This file starts and ends feeds.
 
-// Names of kinds that are treated in their own way.
+// Kinds with special treatment.
 const (
 	serviceKind      = "Service"
 	sliceKind        = "EndpointSlice"
@@ -25,10 +26,10 @@ const (
 	meshNetworksKind = "MeshNetworks"
 )
 
-// isSettings says that objects of a kind are in the ConfigMap of the mesh.
+// isSettings reports whether objects of a kind are in the mesh's ConfigMap.
 func isSettings(k *kind.Kind) bool { return k.Name == meshConfigKind || k.Name == meshNetworksKind }
 
-// wants says whether objects of a kind are watched where they are served.
+// wants reports whether the configuration includes a kind.
 func (c *Config) wants(k *kind.Kind) bool {
 	switch {
 	case isSettings(k):
@@ -41,9 +42,9 @@ func (c *Config) wants(k *kind.Kind) bool {
 	return true
 }
 
-// scopes are what is to be followed for a kind that is served as r.
+// scopes returns the scopes of the feeds for a kind that is served as r.
 func (c *Config) scopes(k *kind.Kind, r apiserver.Resource) []apiserver.Scope {
-	var named []types.NamespacedName // objects, if only some are followed
+	var named []types.NamespacedName // the only objects to follow, if any
 	switch {
 	case isSettings(k):
 		named = []types.NamespacedName{c.MeshConfigMap}
@@ -81,7 +82,8 @@ func (c *Config) converter(k *kind.Kind, keep *kubeconv.Keeper) index.Converter 
 	return index.Objects(k, kubeconv.Converter{DomainSuffix: c.DomainSuffix, SecretKey: c.SecretKey}, keep)
 }
 
-// serve has a feed for everything that is served and wanted.
+// serve starts feeds for all kinds that are served and wanted, and freezes the
+// feeds of kinds that are no longer served.
 func (r *run) serve(ctx context.Context, s *apiserver.Served) {
 	r.missing = nil
 	for _, k := range kind.All() {
@@ -105,7 +107,7 @@ func (r *run) serve(ctx context.Context, s *apiserver.Served) {
 	}
 }
 
-// follow has a feed for a scope of a kind.
+// follow starts a feed for a scope of a kind unless a good one is running.
 func (r *run) follow(ctx context.Context, k *kind.Kind, s apiserver.Scope) {
 	f := r.newFeed(ctx, k, s, r.cfg.converter(k, r.keeper))
 	d, known := r.defined[f.Definition()]
@@ -137,7 +139,7 @@ func (r *run) newFeed(ctx context.Context, k *kind.Kind, s apiserver.Scope, c in
 	})
 }
 
-// start runs a feed until it is ended, or the run ends.
+// start runs a feed until end, or until the run ends.
 func (r *run) start(ctx context.Context, f *apiserver.Feed) {
 	ctx, cancel := context.WithCancel(ctx)
 	r.ends[f] = cancel
@@ -145,30 +147,30 @@ func (r *run) start(ctx context.Context, f *apiserver.Feed) {
 }
 
 func (r *run) end(f *apiserver.Feed) {
-	if end := r.ends[f]; end != nil { // else it was ended
+	if end := r.ends[f]; end != nil { // nil if the feed has ended already
 		end()
 		delete(r.ends, f)
 	}
 }
 
-// freeze believes nothing of a feed any more: what was told of it stays.
+// freeze ends a feed and keeps its objects as they are.
 func (r *run) freeze(f *apiserver.Feed, why string) {
 	if f.Frozen != "" {
 		return
 	}
-	r.cfg.Logger.Warn("nothing is believed of a resource any more; its objects stay", "resource", f.Scope.String(), "reason", why)
+	r.cfg.Logger.Warn("freezing a resource; its objects stay as they are", "resource", f.Scope.String(), "reason", why)
 	f.Frozen = why
 	r.end(f)
 }
 
-// lose ends the feeds of a kind that is not served any more. Where it was spoken
-// of they are frozen, until a listing does not.
+// lose freezes the feeds of a kind that is no longer served. If the listing did not
+// cover the kind, lose also removes the feeds.
 func (r *run) lose(k *kind.Kind) {
 	for name, f := range r.feeds {
 		if f.Kind != k {
 			continue
 		}
-		r.freeze(f, "the API server does not serve it any more")
+		r.freeze(f, "the API server no longer serves it")
 		if !r.covered[k.Name] {
 			delete(r.feeds, name)
 		}

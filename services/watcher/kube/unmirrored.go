@@ -8,25 +8,24 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// This file finds Services whose endpoints are in an Endpoints object that no
-// controller makes EndpointSlices of. Endpoints are not watched for that: they
-// are many, change often, and repeat what slices say.
+// This file finds Services with unmirrored endpoints: an Endpoints object for
+// which no controller creates EndpointSlices. It does not watch Endpoints, which
+// are many, change often and duplicate the slices.
 
-// maxAsked bounds how many Services are asked about at a time, and askTimeout
-// how long.
+// maxAsked limits the Services in a search, and askTimeout its duration.
 const (
 	maxAsked   = 50
 	askTimeout = 30 * time.Second
 )
 
-// looked is what was found.
+// looked is the result of a search.
 type looked struct {
 	unmirrored []problem.Diagnostic
 	at         time.Time
 }
 
-// lookUnmirrored asks for the Endpoints of Services without slices, if that is
-// due.
+// lookUnmirrored starts a search through the Endpoints of Services without slices
+// if one is due.
 func (r *run) lookUnmirrored(ctx context.Context, now time.Time) {
 	if !r.covered[serviceKind] || !r.covered[sliceKind] || now.Before(r.lookAt) {
 		return
@@ -44,7 +43,7 @@ func (r *run) lookUnmirrored(ctx context.Context, now time.Time) {
 		for _, k := range services[:min(len(services), maxAsked)] {
 			e, err := r.client.Endpoints(asking, k.Namespace, k.Name)
 			if err != nil {
-				continue // there are none, or they may not be read
+				continue // not found or forbidden
 			}
 			if d := kubeconv.Unmirrored(e); d != nil {
 				found.unmirrored = append(found.unmirrored, *d)

@@ -1,5 +1,5 @@
-// Package apiserver reads a Kubernetes API server: which resources it serves,
-// what they hold and how that changes, and whether it is there at all.
+// Package apiserver reads a Kubernetes API server: it discovers resources, lists
+// and watches their objects, and probes the server's health.
 package apiserver
 
 import (
@@ -26,18 +26,18 @@ import (
 	"meshlog.dev/services/watcher/kube/index"
 )
 
-// Config says how an API server is reached.
+// Config configures access to an API server.
 type Config struct {
-	// REST is where it is, and who asks. Its limits on requests do not count.
+	// REST has the address and the credentials. QPS and Burst replace its limits.
 	REST *rest.Config
-	// QPS and Burst limit the requests, of which a watch is one.
+	// QPS and Burst limit the requests. Starting a watch is one request.
 	QPS   float32
 	Burst int
 }
 
-// Client reads one API server, over one pool of connections.
+// Client reads one API server over one pool of connections.
 type Client struct {
-	host      string // where the API server is
+	host      string // address of the API server
 	http      *http.Client
 	discovery *discovery.DiscoveryClient
 	objects   dynamic.Interface
@@ -47,8 +47,8 @@ type Client struct {
 	probe rest.Interface
 }
 
-// typedLists are what lists of those resources are read into. They come as
-// protobuf; all others come as JSON.
+// typedLists are the list types of the resources that are read as protobuf. All
+// other resources are read as JSON.
 var typedLists = map[schema.GroupVersionResource]func() runtime.Object{
 	corev1.SchemeGroupVersion.WithResource("services"):            func() runtime.Object { return &corev1.ServiceList{} },
 	corev1.SchemeGroupVersion.WithResource("pods"):                func() runtime.Object { return &corev1.PodList{} },
@@ -67,10 +67,10 @@ var Definitions = Resource{GroupVersionResource: definitions}
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// New returns a client, which has asked for nothing yet.
+// New returns a client. It sends no request.
 func New(c Config) (*Client, error) {
 	cfg := rest.CopyConfig(c.REST)
-	cfg.WarningHandler = rest.NoWarnings{} // that something is deprecated is not news to who runs this
+	cfg.WarningHandler = rest.NoWarnings{} // operators cannot act on warnings about deprecated resources
 	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
 	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -119,7 +119,7 @@ func restClient(cfg *rest.Config, h *http.Client, gv schema.GroupVersion, codecs
 	return rest.RESTClientForConfigAndClient(cfg, h)
 }
 
-// Close lets go of the connections, so that the next run makes new ones.
+// Close closes idle connections, so that the next run opens new ones.
 func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
 // reader lists and watches a resource.
@@ -128,7 +128,7 @@ type reader struct {
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// reader of a resource in a namespace; empty: in all.
+// reader returns the reader of a resource in a namespace, or in all if it is "".
 func (c *Client) reader(r schema.GroupVersionResource, namespace string) reader {
 	if r == definitions {
 		m := c.metadata.Resource(r)
@@ -165,7 +165,7 @@ func (c *Client) reader(r schema.GroupVersionResource, namespace string) reader 
 	}
 }
 
-// Definition is what a CustomResourceDefinition says of itself.
+// Definition is the state of a CustomResourceDefinition.
 type Definition struct {
 	UID      string
 	Deleting bool
@@ -197,8 +197,8 @@ func (c *Client) Definitions(ctx context.Context) (map[string]Definition, error)
 	return all, nil
 }
 
-// DefinitionObject converts the metadata of a CustomResourceDefinition: its Body
-// is a Definition.
+// DefinitionObject converts the metadata of a CustomResourceDefinition to an object
+// whose Body is a Definition.
 func DefinitionObject(from runtime.Object) (*index.Object, bool) {
 	m, err := meta.Accessor(from)
 	if err != nil {
@@ -208,7 +208,7 @@ func DefinitionObject(from runtime.Object) (*index.Object, bool) {
 }
 
 // Endpoints reads an Endpoints object.
-func (c *Client) Endpoints(ctx context.Context, namespace, name string) (*corev1.Endpoints, error) { //nolint:staticcheck // who asks looks for what is deprecated
+func (c *Client) Endpoints(ctx context.Context, namespace, name string) (*corev1.Endpoints, error) { //nolint:staticcheck // unmirrored Endpoints are what the caller looks for
 	out := &corev1.Endpoints{} //nolint:staticcheck // see above
 	err := c.typed[corev1.SchemeGroupVersion].Get().Namespace(namespace).Resource("endpoints").Name(name).Do(ctx).Into(out)
 	return out, err

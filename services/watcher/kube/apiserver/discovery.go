@@ -12,27 +12,27 @@ import (
 	"meshlog.dev/services/mesh/kind"
 )
 
-// Served is what an API server serves, by discovery.
+// Served is the result of discovery.
 type Served struct {
-	// Resources are where the objects of a kind are, by its name: in the first
-	// of its versions that is served.
+	// Resources has the resource of each kind, by the kind's name, in the first of
+	// the kind's versions that is served.
 	Resources map[string]Resource
-	// Names are those of all definitions that are served: "plural.group".
+	// Names has all served resources as "plural.group", the names of definitions.
 	Names map[string]bool
-	// Broken are groups that could not be asked.
+	// Broken has the groups whose discovery failed.
 	Broken map[string]bool
 }
 
-// Resource is where the objects of a kind are.
+// Resource is the resource of a kind's objects.
 type Resource struct {
 	schema.GroupVersionResource
 	Namespaced bool
 }
 
-// String is the resource as kubectl takes it: "virtualservices.networking.istio.io".
+// String returns the name for kubectl: "virtualservices.networking.istio.io".
 func (r Resource) String() string { return r.GroupResource().String() }
 
-// Discover asks an API server for what it serves.
+// Discover reads which resources the API server serves.
 func (c *Client) Discover(ctx context.Context) (*Served, error) {
 	_, lists, err := c.discovery.ServerGroupsAndResourcesWithContext(ctx)
 	broken, partial := discovery.GroupDiscoveryFailedErrorGroups(err)
@@ -46,7 +46,7 @@ func (c *Client) Discover(ctx context.Context) (*Served, error) {
 	return s, nil
 }
 
-// resources finds the kinds of the table.
+// resources finds the resources of all kinds.
 func resources(lists []*metav1.APIResourceList) *Served {
 	s := &Served{Resources: map[string]Resource{}, Names: map[string]bool{}, Broken: map[string]bool{}}
 	for _, l := range lists {
@@ -61,7 +61,7 @@ func resources(lists []*metav1.APIResourceList) *Served {
 		}
 	}
 	for _, k := range kind.All() {
-		for _, version := range slices.Backward(k.Versions) { // the preferred one last
+		for _, version := range slices.Backward(k.Versions) { // the preferred version last, so that it wins
 			if r, ok := find(lists, schema.GroupVersion{Group: k.Group, Version: version}, k.DocumentKind()); ok {
 				s.Resources[k.Name] = r
 			}
@@ -76,7 +76,7 @@ func find(lists []*metav1.APIResourceList, gv schema.GroupVersion, document stri
 			continue
 		}
 		for _, r := range l.APIResources {
-			// Subresources have the kind of others; what cannot be watched is no resource here.
+			// A subresource may have the kind of another resource.
 			if r.Kind == document && !strings.Contains(r.Name, "/") && slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch") {
 				return Resource{gv.WithResource(r.Name), r.Namespaced}, true
 			}
@@ -85,5 +85,5 @@ func find(lists []*metav1.APIResourceList, gv schema.GroupVersion, document stri
 	return Resource{}, false
 }
 
-// IsCustom says that objects of a kind are there if its definition is.
+// IsCustom reports whether a kind has a CustomResourceDefinition.
 func IsCustom(k *kind.Kind) bool { return k.Form != kind.Converted }

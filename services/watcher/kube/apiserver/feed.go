@@ -15,20 +15,22 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/watcher/kube/index"
 )
 
-// Scope is what of a resource a feed follows.
+// Scope selects objects of a resource.
 type Scope struct {
 	Resource  Resource
-	Namespace string // empty: all
-	Object    string // the one of that name; empty: all
-	Fields    string // others that a field selector leaves
-	Labels    string // and a label selector
+	Namespace string // empty means all
+	Object    string // name of a single object; empty means all
+	Fields    string // field selector; unused with Object
+	Labels    string // label selector
 }
 
-// String tells the feeds of one kind apart, and begins with the resource.
+// String returns a name that is unique among the feeds of a kind. It begins with
+// the resource.
 func (s Scope) String() string {
 	out := s.Resource.String()
 	for _, part := range []string{s.Namespace, s.Object} {
@@ -46,36 +48,36 @@ func (s Scope) fieldSelector() string {
 	return s.Fields
 }
 
-// Options say what becomes of what a feed reads.
+// Options configure a feed.
 type Options struct {
-	// Convert is called for each object on its arrival, from one goroutine.
+	// Convert is called for each object when it arrives, from one goroutine.
 	Convert index.Converter
-	// Send takes the feed's messages in their order. While it blocks, the feed
-	// reads no more.
+	// Send receives the feed's messages in order. While it blocks, the feed stops
+	// reading.
 	Send func(Message)
-	// Lists and Restarts count lists, and watches begun again.
+	// Lists and Restarts count lists and restarted watches.
 	Lists, Restarts prometheus.Counter
 	Limits          Limits
 }
 
-// Limits are times; tests have shorter ones.
+// Limits are durations, which tests shorten.
 type Limits struct {
-	// Patience is how long an answer with errors is waited for to pass; Silence
-	// is longer, for none at all.
+	// Patience is the time for which errors are expected to pass; Silence is the
+	// longer time for a missing answer.
 	Patience, Silence time.Duration
-	// Probe is the time between two probes of the API server; Down is how long
-	// it may answer none.
+	// Probe is the time between two probes of the API server. After Down without an
+	// answer it counts as down.
 	Probe, Down time.Duration
-	// Idle is how long a watch may bring nothing, not even a bookmark.
+	// Idle ends a watch without any event, even a bookmark.
 	Idle time.Duration
-	// Doubt is how long after a list that lost much another one is believed.
+	// Doubt is the time after a suspect list until an equal one is accepted.
 	Doubt time.Duration
-	// Retry is the first pause of a feed whose list or watch failed, and
-	// MaxRetry the longest.
+	// Retry is the first pause after a failed list or watch, and MaxRetry the
+	// longest.
 	Retry, MaxRetry time.Duration
 }
 
-// DefaultLimits are those of a process.
+// DefaultLimits returns the limits for production.
 func DefaultLimits() Limits {
 	return Limits{
 		Patience: 5 * time.Second, Silence: 30 * time.Second, Probe: 5 * time.Second, Down: 15 * time.Second,
@@ -83,7 +85,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Message is what a feed says.
+// Message reports an event of a feed.
 type Message struct {
 	Feed    *Feed
 	At      time.Time
@@ -93,30 +95,30 @@ type Message struct {
 	Err     error           // Erred, Doubted
 }
 
-// What a message says.
+// What is the type of a message.
 type What uint8
 
-// What messages say.
+// Types of messages.
 const (
-	Replaced What = iota + 1 // this is all that the feed holds
+	Replaced What = iota + 1 // all objects of the feed
 	Put                      // an object is new or has changed
 	Removed                  // an object is gone
 	Answered                 // the API server answered
-	Erred                    // it did not, or with an error
-	Doubted                  // a list is not believed
+	Erred                    // it answered with an error, or not at all
+	Doubted                  // a list is suspect
 )
 
-// Feed follows a resource, in one namespace or in all, and says what it holds.
-// Client-go's Reflector does the work: lists streamed or in pages, bookmarks, a
-// new list where a watch cannot go on. What goes through is converted on arrival.
+// Feed follows a resource, in one namespace or in all, and reports its objects.
+// Client-go's Reflector does the work: streamed or paged lists, bookmarks, and a
+// new list if a watch cannot be resumed. Objects are converted when they arrive.
 type Feed struct {
 	Scope
-	Kind *kind.Kind // nil: of none
-	// Source is what an index knows the feed by.
+	Kind *kind.Kind // nil if the objects belong to no kind
+	// Source identifies the feed in an index.
 	Source *index.Feed
 	State
-	// Held is how many objects there are, and before the first list how many
-	// there were before. Who gets the messages keeps it.
+	// Held is the number of objects, or before the first list the number in the
+	// previous run. The receiver of the messages sets it.
 	Held atomic.Int64
 
 	reader reader
@@ -124,25 +126,26 @@ type Feed struct {
 
 	// owned by the Reflector
 	doubt   doubt
-	told    string // the error that was told last
+	told    string // the last error that was sent
 	watches int
 
 	begun   time.Time
-	arrived atomic.Int64 // when something came last, in nanoseconds since begun
+	arrived atomic.Int64 // time of the last arrival, in nanoseconds since begun
 }
 
-// State is what is known of a feed by its messages; whoever gets them owns it.
+// State is the state of a feed according to its messages. The receiver of the
+// messages owns it.
 type State struct {
-	UID     string    // of the definition of its resource, where it is known
-	Synced  bool      // a list was taken in
-	Frozen  string    // why nothing of it is believed any more; empty: it is
-	Err     error     // of the last try; nil: it went well
-	Since   time.Time // when Err was told first
-	Doubts  bool      // Err is about a list that is not believed
-	Checked time.Time // when its definition was asked for last
+	UID     string    // of the resource's definition, if known
+	Synced  bool      // a list was accepted
+	Frozen  string    // why the feed is frozen; empty if it is not
+	Err     error     // of the last try; nil if it succeeded
+	Since   time.Time // when Err first occurred
+	Doubts  bool      // Err is about a suspect list
+	Checked time.Time // when the definition was last read
 }
 
-// Note takes in what a message says of the feed itself.
+// Note updates the state from a message.
 func (s *State) Note(m Message) {
 	switch m.What {
 	case Answered:
@@ -159,14 +162,14 @@ func (s *State) Note(m Message) {
 	}
 }
 
-// NewFeed returns a feed of what comes to objects of a kind, or of none.
+// NewFeed returns a feed for objects of a kind, which may be nil.
 func (c *Client) NewFeed(k *kind.Kind, s Scope, o Options) *Feed {
 	f := &Feed{Scope: s, Kind: k, reader: c.reader(s.Resource.GroupVersionResource, s.Namespace), o: o, begun: time.Now()}
 	f.Source = &index.Feed{Name: f.label() + " " + s.String(), Resource: s.Resource.String()}
 	return f
 }
 
-// Name tells the feed from all others: several kinds may come of one resource.
+// Name is unique. It has the kind because several kinds may share a resource.
 func (f *Feed) Name() string { return f.Source.Name }
 
 func (f *Feed) label() string {
@@ -176,7 +179,7 @@ func (f *Feed) label() string {
 	return f.Kind.Name
 }
 
-// Definition is the name of that of a custom resource; else empty.
+// Definition returns the name of a custom resource's definition, else "".
 func (f *Feed) Definition() string {
 	if f.Kind == nil || !IsCustom(f.Kind) || f.Scope.Resource.Group != f.Kind.Group {
 		return ""
@@ -192,21 +195,21 @@ func (f *Feed) Run(ctx context.Context) {
 		Name: f.Name(), TypeDescription: f.Scope.Resource.String(),
 		Backoff: &wait.Backoff{Duration: l.Retry, Cap: l.MaxRetry, Steps: 10, Factor: 2, Jitter: .5},
 	})
-	// A list that is not the first one it would read in one piece, to have it
-	// from a cache; ours come from the database anyway.
+	// Without it, the Reflector reads later lists in one piece to get them from the
+	// API server's cache. Our lists are consistent and never come from the cache.
 	r.WatchListPageSize = pageSize
 	r.RunWithContext(ctx)
 }
 
-// pageSize is how many objects a page of a list has.
+// pageSize is the number of objects in a page of a list.
 const pageSize = 500
 
-// listTimeout is how long a page may take: longer than the API server itself
-// gives it.
+// listTimeout limits the time for a page. It is longer than the API server's own
+// limit.
 const listTimeout = 90 * time.Second
 
-// list reads a page. It is always consistent: never what a cache of the API
-// server held some time ago.
+// list reads a page of a consistent list, never stale data of the API server's
+// cache.
 func (f *Feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	o.ResourceVersion, o.ResourceVersionMatch = "", ""
 	o.FieldSelector, o.LabelSelector = f.fieldSelector(), f.Labels
@@ -234,7 +237,7 @@ func (f *Feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, 
 	return out, err
 }
 
-// watch begins a watch; with SendInitialEvents it is a list that goes on.
+// watch starts a watch. With SendInitialEvents it begins with a list.
 func (f *Feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	streams := o.SendInitialEvents != nil
 	if streams {
@@ -255,8 +258,8 @@ func (f *Feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 	}
 	switch {
 	case streams && err != nil:
-		// A list comes next, which tells. Some errors the Reflector would wait
-		// after, without heeding ctx: it is not to know them.
+		// The Reflector lists next, which reports an error. The cause is hidden
+		// because the Reflector waits after some errors without heeding ctx.
 		return nil, fmt.Errorf("stream: %v", err) //nolint:errorlint // see above
 	case err != nil:
 		f.answer(err)
@@ -267,18 +270,18 @@ func (f *Feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 	return newStream(w, f, cancel), nil
 }
 
-// answer tells how the API server answered, if that is news.
+// answer sends the result of a request if it differs from the previous one.
 func (f *Feed) answer(err error) {
 	f.hear(time.Now())
-	said := ""
+	text := ""
 	if err != nil {
-		said = err.Error()
-		f.doubt = doubt{} // what was said before the error does not count as said twice
+		text = err.Error()
+		f.doubt = doubt{} // a list from before the error does not confirm a later one
 	}
-	if said == f.told || errors.Is(err, context.Canceled) {
+	if text == f.told || errors.Is(err, context.Canceled) {
 		return
 	}
-	f.told = said
+	f.told = text
 	if err != nil {
 		f.tell(Message{What: Erred, Err: err})
 	} else {
@@ -291,7 +294,7 @@ func (f *Feed) tell(m Message) {
 	f.o.Send(m)
 }
 
-// arrive converts what arrives.
+// arrive converts an object.
 func (f *Feed) arrive(from runtime.Object) (*index.Object, bool) {
 	now := time.Now()
 	f.hear(now)
@@ -302,11 +305,11 @@ func (f *Feed) arrive(from runtime.Object) (*index.Object, bool) {
 
 func (f *Feed) hear(now time.Time) { f.arrived.Store(int64(now.Sub(f.begun))) }
 
-// Heard is when something came last, an answer or an object; before, when the
-// feed began. A clock that is set meanwhile does not move it.
+// Heard returns the time of the last answer or object, or of the feed's start. It
+// uses the monotonic clock.
 func (f *Feed) Heard() time.Time { return f.begun.Add(time.Duration(f.arrived.Load())) }
 
-// store is where a Reflector puts what it reads.
+// store receives the objects of a Reflector.
 type store struct{ *Feed }
 
 // Add implements cache.ReflectorStore.
@@ -324,8 +327,8 @@ func (s store) Delete(o any) error {
 	return nil
 }
 
-// Replace implements cache.ReflectorStore. It refuses a list that is not to be
-// believed yet: the Reflector then lists again.
+// Replace implements cache.ReflectorStore. It rejects a suspect list; the
+// Reflector then lists again.
 func (s store) Replace(all []any, _ string) error {
 	if err := s.doubt.judge(len(all), int(s.Held.Load()), time.Now(), s.o.Limits.Doubt); err != nil {
 		s.tell(Message{What: Doubted, Err: err})
@@ -340,19 +343,20 @@ func (s store) Replace(all []any, _ string) error {
 	return nil
 }
 
-// Resync implements cache.ReflectorStore; it is never asked for.
+// Resync implements cache.ReflectorStore; it is never called.
 func (s store) Resync() error { return nil }
 
-// doubt decides whether a list is believed.
+// doubt decides whether to accept a list.
 type doubt struct {
-	since time.Time // when the first was that is not; zero: none is doubted
+	since time.Time // of the first suspect list; zero if there is none
 }
 
-// few objects may be lost at once without a doubt, unless all are.
+// few is the size up to which a feed may lose objects, but not all of them, without
+// a doubt.
 const few = 10
 
-// judge is an error if a list of n objects has lost most of those that there
-// were, and no other has said so some time ago.
+// judge returns an error if a list of n objects has lost most of the previous
+// objects and no suspect list came long enough before.
 func (d *doubt) judge(n, were int, now time.Time, settle time.Duration) error {
 	lost := n == 0 && were > 0 || were >= few && 2*n < were
 	switch {

@@ -12,14 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// WatchOver asks the API server whether it is there until ctx is done, or until
-// it has not answered for too long: that is the error. Watches alone do not tell:
-// a connection that is dead, and a server that hangs, look like one where nothing
-// happens. That it answers that it is not ready, or is again, is told: it may
-// serve all the same.
+// WatchOver probes the API server until ctx is done. It returns an error if the
+// API server has not answered for too long. Watches alone cannot show that: a dead
+// connection and a hanging server look like an idle watch. WatchOver calls tell
+// when the API server becomes unready or ready (nil); an unready API server may
+// still serve.
 func (c *Client) WatchOver(ctx context.Context, l Limits, tell func(unready error)) error {
 	last := time.Now()
-	said := ""
+	told := ""
 	ticker := time.NewTicker(l.Probe)
 	defer ticker.Stop()
 	for {
@@ -33,19 +33,19 @@ func (c *Client) WatchOver(ctx context.Context, l Limits, tell func(unready erro
 		switch {
 		case ctx.Err() != nil:
 		case err != nil && now.Sub(last) >= l.Down:
-			return fmt.Errorf("the API server could not be asked for %s: %w", now.Sub(last).Round(time.Second), err)
+			return fmt.Errorf("the API server has not answered for %s: %w", now.Sub(last).Round(time.Second), err)
 		case err == nil:
 			last = now
-			if text := fmt.Sprint(unready); text != said {
-				said = text
+			if text := fmt.Sprint(unready); text != told {
+				told = text
 				tell(unready)
 			}
 		}
 	}
 }
 
-// ready is an error if the API server does not answer, or not us; unready says
-// that it answers that it is not ready.
+// ready returns err if the API server does not answer or rejects our credentials,
+// and unready if it answers that it is not ready.
 func (c *Client) ready(ctx context.Context, timeout time.Duration) (unready, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -56,7 +56,7 @@ func (c *Client) ready(ctx context.Context, timeout time.Duration) (unready, err
 		return nil, c.Unreachable(err)
 	case errors.As(err, &status) && status.Status().Code >= http.StatusInternalServerError:
 		return fmt.Errorf("says that it is not ready: %s", failed(status.Status())), nil
-	case err == nil, errors.As(err, &status): // whoever may not ask was answered
+	case err == nil, errors.As(err, &status): // 403 is an answer, too
 		return nil, nil
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("no answer within %s", timeout)
@@ -64,11 +64,11 @@ func (c *Client) ready(ctx context.Context, timeout time.Duration) (unready, err
 	return nil, err
 }
 
-// Unreachable is the error of a request by which the API server was to be reached:
-// err, with where that is, and in plain words where it refuses who asks.
+// Unreachable adds the address of the API server to an error, and explains
+// rejected credentials.
 func (c *Client) Unreachable(err error) error {
 	if apierrors.IsUnauthorized(err) {
-		err = errors.New("it does not accept these credentials (401): renew the token or certificate")
+		err = errors.New("the API server does not accept these credentials (401): renew the token or certificate")
 	}
 	if strings.Contains(err.Error(), c.host) {
 		return err
@@ -76,8 +76,8 @@ func (c *Client) Unreachable(err error) error {
 	return fmt.Errorf("%s: %w", c.host, err)
 }
 
-// failed are the checks that a readyz page says have failed: it is the cause of
-// the error that client-go makes of it.
+// failed returns the failed checks of a readyz page, which client-go puts into the
+// causes of its error.
 func failed(status metav1.Status) string {
 	var checks []string
 	if status.Details != nil {

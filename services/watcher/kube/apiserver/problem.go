@@ -11,20 +11,21 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Trouble is what keeps a feed from being read.
+// Trouble is the reason why a feed cannot be read.
 type Trouble uint8
 
-// What may keep a feed from being read.
+// Reasons why a feed cannot be read.
 const (
 	None      Trouble = iota
 	Forbidden         // RBAC does not allow it
-	Unserved          // the API server does not know the resource any more
-	Gone              // its definition is gone or about to go
-	Suspect           // a list that lost much is not believed yet
-	Failing           // errors, or silence
+	Unserved          // the API server no longer serves the resource
+	Gone              // the feed is frozen: its definition is gone or being removed
+	Suspect           // a list that lost most objects waits for confirmation
+	Failing           // errors, or no answer
 )
 
-// Trouble of a feed as of now; for what may pass, none before it has lasted.
+// Trouble returns the trouble of a feed. Errors that may pass count only after
+// Patience.
 func (f *Feed) Trouble(now time.Time) Trouble {
 	switch {
 	case f.Frozen != "":
@@ -41,8 +42,9 @@ func (f *Feed) Trouble(now time.Time) Trouble {
 	return None
 }
 
-// Patience is how long an error is waited for to pass. One that the API server
-// did not answer is not about this resource, and is found out otherwise.
+// Patience returns the time for which an error is expected to pass. It is longer
+// for an error that is not an answer of the API server: that is not about this
+// resource, and WatchOver detects it.
 func (f *Feed) Patience() time.Duration {
 	if apierrors.ReasonForError(f.Err) != metav1.StatusReasonUnknown {
 		return f.o.Limits.Patience
@@ -50,7 +52,7 @@ func (f *Feed) Patience() time.Duration {
 	return f.o.Limits.Silence
 }
 
-// Problem says what keeps a feed from being read, and what to do.
+// Problem returns the diagnostic of a feed in trouble; ok is false if it has none.
 func (f *Feed) Problem(now time.Time) (problem.Diagnostic, bool) {
 	d := problem.Diagnostic{
 		Severity: problem.Error, Code: "unreadable", Origin: f.Scope.String(),
@@ -63,22 +65,22 @@ func (f *Feed) Problem(now time.Time) (problem.Diagnostic, bool) {
 		d.Code, d.Reason, d.Advice = "forbidden", f.Err.Error(), "allow it: "+f.rule()
 	case Unserved, Gone:
 		d.Severity, d.Code = problem.Warning, "not-served"
-		d.Reason = cmp.Or(f.Frozen, "the API server does not serve it any more")
-		d.Advice = "install its definition again; what it leaves frozen is dropped by meshlog sources remove SOURCE --kind " + f.label()
+		d.Reason = cmp.Or(f.Frozen, "the API server no longer serves it")
+		d.Advice = "install its definition again, or drop its frozen objects with meshlog sources remove SOURCE --kind " + f.label()
 	case Suspect:
 		d.Severity, d.Code, d.Reason = problem.Warning, "doubted", f.Err.Error()
-		d.Advice = "wait: it is asked again, and believed when it says the same"
+		d.Advice = "wait: the watcher lists again and accepts the list if it says the same"
 	case Failing:
 		d.Reason = "no answer"
 		if f.Err != nil {
 			d.Reason = f.Err.Error()
 		}
-		d.Advice = "see to the API server; it is tried again by itself"
+		d.Advice = "check the API server; the watcher retries"
 	}
 	return d, true
 }
 
-// rule is the RBAC rule by which a feed can be read.
+// rule describes the RBAC rule that a feed needs.
 func (f *Feed) rule() string {
 	role := "ClusterRole"
 	if f.Namespace != "" {

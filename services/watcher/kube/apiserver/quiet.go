@@ -8,13 +8,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Quietly is for what client-go does.
+// Quietly returns a context in which client-go logs to log at level debug.
 func Quietly(ctx context.Context, log *slog.Logger) context.Context {
 	return klog.NewContext(ctx, logr.FromSlogHandler(quiet{log.Handler()}))
 }
 
-// quiet logs what client-go says for those who look into it only: what fails
-// and what it means is reported.
+// quiet lowers all records to debug: feeds report client-go's errors with their
+// consequences.
 type quiet struct{ slog.Handler }
 
 func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {

@@ -9,16 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// stream is a watch whose objects are converted, and that ends when nothing has
-// come for too long.
+// stream is a watch that converts its objects and ends after a long silence.
 type stream struct {
 	in   watch.Interface
 	feed *Feed
 	out  chan watch.Event
 	stop func()
-	end  context.CancelFunc // of the request
-	over chan struct{}      // nobody reads any more
-	done chan struct{}      // run has returned
+	end  context.CancelFunc // cancels the request
+	over chan struct{}      // closed by Stop
+	done chan struct{}      // closed when run has returned
 }
 
 func newStream(in watch.Interface, f *Feed, end context.CancelFunc) *stream {
@@ -67,7 +66,7 @@ func (s *stream) run() {
 	}
 }
 
-// convert is not ok for an event that says nothing.
+// convert converts an event. ok is false if the event is to be dropped.
 func (s *stream) convert(e watch.Event) (watch.Event, bool) {
 	if !slices.Contains([]watch.EventType{watch.Added, watch.Modified, watch.Deleted}, e.Type) {
 		s.feed.hear(time.Now())
