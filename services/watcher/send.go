@@ -26,6 +26,7 @@ func (p *Publisher) change(o Object) (change, bool) {
 		o.Trace = ""
 	}
 	c := change{key: p.key(o), object: o}
+	c.bucket = events.Bucket(c.key)
 	if !o.Delete {
 		c.hash = events.ContentHash(c.key, o.Value)
 	}
@@ -54,7 +55,7 @@ func (p *Publisher) event(c change, pseq, low uint64, batch events.Batch) events
 		Session:       p.session.name, Pseq: pseq, Low: low, Batch: batch,
 	}
 	if !c.hash.IsZero() {
-		o.Op, o.Value, o.Value.Created = events.Put, c.object.Value, c.object.Value.Created
+		o.Op, o.Value = events.Put, c.object.Value
 	}
 	return events.Event{
 		ID:       fmt.Sprintf("%s/%s/%d", p.cfg.Shard, p.session.name, pseq),
@@ -70,7 +71,7 @@ func (p *Publisher) event(c change, pseq, low uint64, batch events.Batch) events
 func (p *Publisher) flush(ctx context.Context) error {
 	changes, atomic := p.session.waiting.take()
 	for _, c := range changes {
-		p.session.said.set(c.key, c.hash)
+		p.session.said.set(c.key, c.bucket, c.hash)
 	}
 	p.session.sending = len(changes)
 	defer func() { p.session.sending = 0 }()
@@ -215,7 +216,7 @@ func (p *Publisher) replace(chunk []events.Event, refusal error) bool {
 		put := *o
 		put.Value = ident.Value{Type: ident.Undecoded, Bytes: b}
 		chunk[i].Body = &put
-		p.session.said.set(put.Key, events.ContentHash(put.Key, put.Value))
+		p.session.said.set(put.Key, events.Bucket(put.Key), events.ContentHash(put.Key, put.Value))
 		p.log.Warn("object replaced by a notice", "key", put.Key.String(), "error", refusal)
 		replaced = true
 	}

@@ -103,7 +103,7 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	for _, o := range l.Objects {
 		if c, ok := p.change(o); ok {
 			changes[c.key] = c
-			p.session.said.set(c.key, c.hash)
+			p.session.said.set(c.key, c.bucket, c.hash)
 		}
 	}
 	listed := events.AllBuckets()
@@ -112,8 +112,8 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	}
 	var send []change
 	for k, c := range changes {
-		// What the digests do not cover the leader may lack in any bucket.
-		if listed.Has(events.Bucket(k)) || !p.session.said.kinds.Cover(k.Kind) {
+		// The digests do not cover other kinds: the leader may lack any of them.
+		if listed.Has(c.bucket) || !p.session.said.kinds.Cover(k.Kind) {
 			send = append(send, c)
 		}
 	}

@@ -21,19 +21,15 @@ func newShadow(kinds events.Kinds) shadow {
 	return shadow{kinds: kinds, hashes: map[ident.Key]ident.Hash{}}
 }
 
-// set makes h the content of k; the zero Hash: k is gone.
-func (s *shadow) set(k ident.Key, h ident.Hash) {
-	old, ok := s.hashes[k]
-	if s.kinds.Cover(k.Kind) {
-		if ok {
-			s.digests.Toggle(k, old)
-		}
-		if !h.IsZero() {
-			s.digests.Toggle(k, h)
-		}
+// set makes h the content of k, which lies in that bucket; the zero Hash: k is
+// gone.
+func (s *shadow) set(k ident.Key, bucket int, h ident.Hash) {
+	if s.kinds.Cover(k.Kind) { // a zero hash changes no digest
+		s.digests[bucket] = s.digests[bucket].With(s.hashes[k]).With(h)
 	}
-	delete(s.hashes, k)
-	if !h.IsZero() {
+	if h.IsZero() {
+		delete(s.hashes, k)
+	} else {
 		s.hashes[k] = h
 	}
 }
@@ -41,6 +37,7 @@ func (s *shadow) set(k ident.Key, h ident.Hash) {
 // change is an object on its way to the log.
 type change struct {
 	key    ident.Key
+	bucket int        // of the digests
 	hash   ident.Hash // zero in a delete
 	object Object
 }

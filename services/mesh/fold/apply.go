@@ -70,7 +70,7 @@ func (s *step) object(e events.Event, o *events.Object) {
 		return
 	}
 	sh.seq = s.seq
-	r := staged{s.seq, e}
+	r := newStaged(s.seq, e)
 	switch {
 	case sh.listing:
 		s.variant.list(s, sh, r)
@@ -144,11 +144,7 @@ func (s *step) speak(sh *shard, r staged) {
 	}
 	e.seq, e.lastPseq, e.origin = r.seq, o.Pseq, o.Origin
 	s.unsaved.entry(e)
-	if o.Op == events.Delete {
-		s.offer(sh, e, nil, r.seq)
-		return
-	}
-	s.offer(sh, e, newValue(e.key, o.Value), r.seq)
+	s.offer(sh, e, r.value, r.seq)
 }
 
 // offer makes v what e's source offers; nil: the key is gone. seq is the

@@ -148,7 +148,10 @@ func (f *Fold) parse(rows iter.Seq2[string, []byte]) (state, error) {
 				if _, ok := e.Body.(*events.Object); err == nil && !ok {
 					err = fmt.Errorf("only objects wait")
 				}
-				waiting = append(waiting, staged{p.Staged.GetSeq(), e})
+				if err != nil {
+					break
+				}
+				waiting = append(waiting, newStaged(p.Staged.GetSeq(), e))
 			case *snapshotv1.FoldRow_Overlay:
 				err = s.parseOverlay(key, p.Overlay)
 			default:

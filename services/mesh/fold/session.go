@@ -141,10 +141,7 @@ func (sh *shard) listingDigest(listed *events.BucketSet, kinds events.Kinds) eve
 				before.hash = hashOf(e.offered)
 			}
 		}
-		now := word{pseq: o.Pseq}
-		if o.Op == events.Put {
-			now.hash = events.ContentHash(o.Key, o.Value)
-		}
+		now := word{pseq: o.Pseq, hash: hashOf(r.value)}
 		digests[b] = digests[b].With(before.hash).With(now.hash) // a zero hash changes nothing
 		said[o.Key] = now
 	}

@@ -102,9 +102,19 @@ type ofKind struct {
 	digests events.ShardDigests
 }
 
+// staged is a record of an object, with its value; nil: a delete.
 type staged struct {
 	seq   uint64
 	event events.Event
+	value *value
+}
+
+func newStaged(seq uint64, e events.Event) staged {
+	r := staged{seq: seq, event: e}
+	if o := r.object(); o.Op != events.Delete {
+		r.value = newValue(o.Key, o.Value)
+	}
+	return r
 }
 
 func (s staged) object() *events.Object { return s.event.Body.(*events.Object) }

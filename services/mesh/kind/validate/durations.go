@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -11,15 +12,30 @@ import (
 
 const durationType = "google.protobuf.Duration"
 
-// Durations rewrites the durations in the JSON of a message in seconds, the only
-// form that protobuf reads: users of Istio write "5m" and "250ms" too. It moves no
-// line, and leaves other values for protobuf to refuse.
+// Durations rewrites the durations in the JSON of a message in seconds, as
+// protobuf reads them: Istio's users write "5m" and "250ms" as well. No line
+// moves. Protobuf refuses a text that is no duration.
 func Durations(spec []byte, of protoreflect.MessageDescriptor) []byte {
+	if !hasDurations(of) {
+		return spec
+	}
 	w := durationWriter{json: json.NewDecoder(bytes.NewReader(spec)), in: spec}
 	if err := w.value(of, false); err != nil {
 		return spec
 	}
 	return append(w.out, spec[w.done:]...)
+}
+
+var withDurations sync.Map // bool by protoreflect.MessageDescriptor
+
+// hasDurations reports whether a message can hold a duration, at any depth.
+func hasDurations(of protoreflect.MessageDescriptor) bool {
+	has, ok := withDurations.Load(of)
+	if !ok {
+		has = leads(of, map[protoreflect.FullName]bool{durationType: true}, map[protoreflect.FullName]bool{})
+		withDurations.Store(of, has)
+	}
+	return has.(bool)
 }
 
 type durationWriter struct {
