@@ -11,7 +11,7 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// step is one Apply under way.
+// step is one call of Apply.
 type step struct {
 	*Fold
 	seq      uint64
@@ -27,7 +27,7 @@ func (s *step) warn(code, reason, advice, effect string) {
 	})
 }
 
-// event does what a record says.
+// event applies the body of a record.
 func (s *step) event(e events.Event) {
 	switch b := e.Body.(type) {
 	case *events.Object:
@@ -58,7 +58,7 @@ func (s *step) touch(id string) {
 	s.unsaved.overlay(id)
 }
 
-// object is a PUT or DELETE: it counts, waits or is dropped.
+// object applies a PUT or DELETE, keeps it for later, or drops it.
 func (s *step) object(e events.Event, o *events.Object) {
 	sh := s.shard(o.Key.Shard())
 	s.unsaved.shard(sh)
@@ -93,8 +93,8 @@ func (s *step) unstage(sh *shard) {
 	sh.staged, sh.indexes = nil, nil
 }
 
-// batch keeps r until all of its change set is there. A record of another
-// batch discards what there is; one of the same index takes its place.
+// batch keeps r until its change set is complete. A record of another batch
+// discards the staged one; a record of the same index replaces the earlier one.
 func (s *step) batch(sh *shard, r staged) {
 	b := r.object().Batch
 	if len(sh.staged) > 0 && sh.staged[0].object().Batch.ID != b.ID {
@@ -135,7 +135,7 @@ func byPseq(a, b staged) int {
 	return 0
 }
 
-// speak makes what r says count, unless the key heard newer of this session.
+// speak applies r, unless the session already set the key with a later pseq.
 func (s *step) speak(sh *shard, r staged) {
 	o := r.object()
 	e := sh.add(o.Key)
@@ -147,8 +147,8 @@ func (s *step) speak(sh *shard, r staged) {
 	s.offer(sh, e, r.value, r.seq)
 }
 
-// offer makes v what e's source offers; nil: the key is gone. seq is the
-// record that says so.
+// offer makes v the value that e's source offers, as of record seq; nil: the key
+// is gone.
 func (s *step) offer(sh *shard, e *entry, v *value, seq uint64) {
 	s.liftOver(e.key, hashOf(v))
 	switch {
@@ -158,7 +158,7 @@ func (s *step) offer(sh *shard, e *entry, v *value, seq uint64) {
 		delete(s.troubled, e.key)
 		s.setGood(e, nil, seq)
 	case hashOf(e.offered) == v.hash:
-		// The same again: nothing to judge.
+		// It was judged before.
 	default:
 		sh.setOffered(e, v)
 		good := s.assess(&s.state, e)
@@ -169,7 +169,7 @@ func (s *step) offer(sh *shard, e *entry, v *value, seq uint64) {
 	}
 }
 
-// setGood makes v what is served for e, and a row change of it.
+// setGood makes v the last good value of e, and adds the change of its row.
 func (s *step) setGood(e *entry, v *value, seq uint64) {
 	old := e.good
 	e.good = v
@@ -186,8 +186,8 @@ func (s *step) setGood(e *entry, v *value, seq uint64) {
 	s.change.Rows = append(s.change.Rows, e.change(seq))
 }
 
-// liftOver lifts what was said over k against another value than the one
-// offered now.
+// liftOver takes k out of the overlays that were made for another value of k
+// than the offered one.
 func (s *step) liftOver(k ident.Key, offered ident.Hash) {
 	for _, o := range slices.Clone(s.over[k]) {
 		if s.variant.lies(o.values[k].Base, offered) {
@@ -213,7 +213,7 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 	}
 	if s.variant.used(&s.state, o.ID) {
 		s.warn("overlay-used", fmt.Sprintf("overlay %q was removed before: an id is used once", o.ID),
-			"say it again under another id", "nothing changes")
+			"append it again under another id", "nothing changes")
 		return
 	}
 	over := newOverlay(world.Overlay{
@@ -228,9 +228,9 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 		if !s.variant.lies(v.Base, s.offeredHash(k)) {
 			s.problems = append(s.problems, problem.Diagnostic{
 				Severity: problem.Warning, Code: "overlay-late", Key: k,
-				Reason: fmt.Sprintf("overlay %q was made against another value than the one that is offered now", o.ID),
-				Advice: "look at the object again, and say it anew if it still holds",
-				Effect: "the overlay leaves the object as it is",
+				Reason: fmt.Sprintf("overlay %q was made for another value of the object than its source offers now", o.ID),
+				Advice: "look at the object, and append the overlay again if it still applies",
+				Effect: "the overlay does not change the object",
 			})
 			continue
 		}

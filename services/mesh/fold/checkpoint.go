@@ -9,29 +9,29 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// Row is a row of a fold's checkpoint: the bytes of a snapshotv1.FoldRow.
+// Row is a row of a checkpoint: the bytes of a snapshotv1.FoldRow.
 type Row struct {
 	Key   string
 	Value []byte
 }
 
-// Checkpoint is what a fold's checkpoint needs to be up to date.
+// Checkpoint is the change of a fold's rows since the last checkpoint.
 type Checkpoint struct {
-	// Reset says that Put is all there is: earlier rows are void.
+	// Reset: Put holds all rows, earlier rows are void.
 	Reset  bool
 	Put    []Row    // sorted by key
-	Remove []string // sorted; rows that may be there
+	Remove []string // sorted; some of them may never have been stored
 }
 
-// unsaved is what changed since the last checkpoint; nothing is noted while
-// the next one is to be whole.
+// unsaved notes what changed since the last checkpoint, unless the next one is
+// whole.
 type unsaved struct {
 	whole    bool
 	round    uint64      // of checkpoints; an entry that has it is in keys
 	keys     []ident.Key // a key comes twice if its entry was removed and made again
 	shards   map[ident.Shard]struct{}
 	overlays map[string]struct{}
-	waiting  map[uint64]*staged // nil: it waits no longer
+	waiting  map[uint64]*staged // nil: no longer staged
 }
 
 func (u *unsaved) rewrite() { *u = unsaved{whole: true, round: u.round + 1} }
@@ -70,8 +70,8 @@ func (u *unsaved) staged(seq uint64, r *staged) {
 	}
 }
 
-// Checkpoint returns what changed in the fold's rows since the last call. The
-// first one is whole, and so is one after a segment.
+// Checkpoint returns the change of the fold's rows since the last call. The first
+// one is whole, and so is the one after a segment.
 func (f *Fold) Checkpoint() Checkpoint {
 	var c Checkpoint
 	if f.unsaved.whole {
@@ -121,12 +121,12 @@ func (f *Fold) Checkpoint() Checkpoint {
 	return c
 }
 
-// Rewrite makes the next Checkpoint a whole one: the earlier ones were not
-// written, or to another place.
+// Rewrite makes the next Checkpoint a whole one. Call it if the earlier ones were
+// not written, or to another place.
 func (f *Fold) Rewrite() { f.unsaved.rewrite() }
 
-// Rows yields the whole checkpoint, sorted by key. The fold must not change
-// meanwhile.
+// Rows returns all rows, sorted by key. The fold must not change while the
+// caller iterates.
 func (f *Fold) Rows() iter.Seq2[string, []byte] {
 	rows := map[string]func() []byte{metaRow: f.metaBytes}
 	for name, sh := range f.shards {

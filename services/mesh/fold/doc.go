@@ -2,7 +2,8 @@
 // values of all keys and the overlays over them. RULES.md has the rules that it
 // keeps.
 //
-// A fold is a function of the records up to a position and of the base that
-// the position's segment names, of nothing else: not of when, in which batches
-// or by whom it is fed. It is pure; one goroutine uses a Fold.
+// A fold is a function of the records up to a position and of the base that the
+// position's segment names. When, in which batches and from which process the
+// records come makes no difference. The package is pure; one goroutine uses a
+// Fold.
 package fold

@@ -19,33 +19,33 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// Errors of Apply, Restore and of the makers of bases, to be tested with
-// errors.Is. The fold is unchanged after any of them.
+// Errors of Apply, Restore, EpochBase and BuildBase, for errors.Is. The fold is
+// unchanged after any of them.
 var (
-	// ErrOrder: the record is not the one after the last.
+	// ErrOrder: the record does not follow the last one.
 	ErrOrder = errors.New("record out of order")
-	// ErrNeedsBase: NeedsBase names a base and none was given.
+	// ErrNeedsBase: NeedsBase names a base and Apply got none.
 	ErrNeedsBase = errors.New("the segment's base is missing")
 	// ErrCorrupt: rows are not what a fold writes.
 	ErrCorrupt = errors.New("not rows of a fold")
-	// ErrOtherBuild: the checkpoint was made by another build; it is no
-	// ground to go on from.
+	// ErrOtherBuild: another build wrote the checkpoint, so this one cannot
+	// continue from it.
 	ErrOtherBuild = errors.New("the checkpoint was made by another build")
 )
 
-// Need is a shard of which the fold wants a new listing.
+// Need asks a shard for a new listing.
 type Need struct {
 	Shard ident.Shard
-	// Session that is to end; empty: whichever there is.
+	// Session is the one to end; empty: any.
 	Session string
 	Reason  string
 }
 
-// Counts are for people and metrics.
+// Counts are figures for people and metrics.
 type Counts struct {
 	Keys      int    // offered
-	Overlays  int    // that still lie over something
-	Strangers uint64 // records of other sessions than the one begun last, in this epoch
+	Overlays  int    // that still cover a key or a resource
+	Strangers uint64 // records of a session that is not the shard's last, in this epoch
 	Undecoded uint64 // records that could not be decoded, in this epoch
 }
 
@@ -56,9 +56,9 @@ func New(build string, j Judge) *Fold {
 	return f
 }
 
-// Restore returns the fold whose Rows are given, in any order. It goes on
-// exactly as the fold that wrote them; its first Checkpoint holds what changed
-// since (after Rewrite: everything). Without rows it is New.
+// Restore returns the fold that wrote rows, which come in any order. Its first
+// Checkpoint holds the changes since then (after Rewrite: everything). Without
+// rows it returns New.
 func Restore(build string, j Judge, rows iter.Seq2[string, []byte]) (*Fold, error) {
 	f := New(build, j)
 	var meta *snapshotv1.FoldMeta
@@ -106,7 +106,7 @@ func Restore(build string, j Judge, rows iter.Seq2[string, []byte]) (*Fold, erro
 	return f, nil
 }
 
-// NeedsBase says which base, if any, Apply must be given with rec.
+// NeedsBase returns the base, if any, that Apply needs with rec.
 func (f *Fold) NeedsBase(rec events.Record) (ident.Hash, bool) {
 	if g, ok := rec.Event.Body.(*events.Segment); ok && f.valid(g) {
 		return g.Base, !g.Base.IsZero()
@@ -114,11 +114,11 @@ func (f *Fold) NeedsBase(rec events.Record) (ident.Hash, bool) {
 	return ident.Hash{}, false
 }
 
-// Apply takes the next record, and says what it changed and what is wrong
-// with it. base are the rows of the base that NeedsBase named, else nil.
+// Apply applies the next record and returns what it changed and its problems.
+// base yields the rows of the base that NeedsBase named, else it is nil.
 //
-// Records come densely in the order of Seq. Only a segment that begins a
-// greater epoch may come from anywhere: what was before it does not count.
+// Records come in the order of Seq without a gap. Only a segment that begins a
+// greater epoch may have any Seq: no record before it counts.
 func (f *Fold) Apply(rec events.Record, base iter.Seq2[string, []byte]) (world.Change, []problem.Diagnostic, error) {
 	if rec.Seq != f.seq+1 && !f.beginsEpoch(rec) {
 		return world.Change{}, nil, fmt.Errorf("%w: %d after %d", ErrOrder, rec.Seq, f.seq)
@@ -148,27 +148,27 @@ func (f *Fold) Apply(rec events.Record, base iter.Seq2[string, []byte]) (world.C
 	return s.finish(), s.problems, nil
 }
 
-// Position is the last record that the fold contains.
+// Position returns the position of the last record applied.
 func (f *Fold) Position() ident.Position {
 	return ident.Position{Epoch: f.segment.Epoch, Seq: f.seq}
 }
 
-// RecordHash is the hash of that record, with the server's time.
+// RecordHash returns the hash of that record, which covers the server's time.
 func (f *Fold) RecordHash() ident.Hash { return f.recordHash }
 
-// RecordTime is the server's time of that record.
+// RecordTime returns the server's time of that record.
 func (f *Fold) RecordTime() time.Time { return f.recordTime }
 
-// Segment is where the fold stands; zero before the first segment.
+// Segment returns the segment of the last record; zero before the first one.
 func (f *Fold) Segment() Segment { return f.segment }
 
-// Mine says whether the segment is of the fold's own build: else its owner
-// must not publish.
+// Mine reports whether the fold's own build wrote the segment: otherwise the
+// builder must not publish.
 func (f *Fold) Mine() bool { return f.segment.Build == f.build }
 
-// Waiting says, for people, which required sources keep versions from being
-// published. It is empty when the fold is ready. Where the policy requires
-// none, one source at least must have listed.
+// Waiting returns, in words, the required sources without which no version may
+// be published. It is empty when the fold is ready. If the policy requires no
+// source, one at least must have listed.
 func (f *Fold) Waiting(p world.Policy) []string {
 	var waiting []string
 	listed := func(sh *shard) bool { return f.variant.listed(sh, true) }
@@ -186,8 +186,8 @@ func (f *Fold) Waiting(p world.Policy) []string {
 	return waiting
 }
 
-// FirstListings says, for people, which sources have begun to list for the
-// first time in this epoch.
+// FirstListings returns, in words, the sources that are listing for the first
+// time in this epoch.
 func (f *Fold) FirstListings() (listing []string) {
 	for _, sh := range f.inOrder() {
 		if sh.listing && !f.variant.listed(sh, true) {
@@ -197,14 +197,14 @@ func (f *Fold) FirstListings() (listing []string) {
 	return listing
 }
 
-// inOrder is the shards, sorted.
+// inOrder returns the shards, sorted.
 func (f *Fold) inOrder() []*shard {
 	return slices.SortedFunc(maps.Values(f.shards), func(a, b *shard) int {
 		return cmp.Or(cmp.Compare(a.name.Source, b.name.Source), cmp.Compare(a.name.Instance, b.name.Instance))
 	})
 }
 
-// Needs are the shards that must list again, sorted.
+// Needs returns the shards that must list again, sorted.
 func (f *Fold) Needs() []Need {
 	var needs []Need
 	for _, sh := range f.inOrder() {
@@ -215,8 +215,8 @@ func (f *Fold) Needs() []Need {
 	return needs
 }
 
-// Digests are those of the shard's offered keys of these kinds, for the watcher
-// that began the session; false unless that is the one begun last.
+// Digests returns the digests of the keys of these kinds that the shard offers;
+// false unless session is the shard's last.
 func (f *Fold) Digests(name ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
 	sh := f.shards[name]
 	if sh == nil || session == "" || sh.session != session {
@@ -226,7 +226,7 @@ func (f *Fold) Digests(name ident.Shard, session string, kinds events.Kinds) (*e
 	return &digests, true
 }
 
-// Watermark is how far each shard is contained, sorted.
+// Watermark returns the last record of each shard that counted, sorted.
 func (f *Fold) Watermark() []*snapshotv1.Watermark {
 	var marks []*snapshotv1.Watermark
 	for _, sh := range f.inOrder() {
@@ -237,7 +237,7 @@ func (f *Fold) Watermark() []*snapshotv1.Watermark {
 	return marks
 }
 
-// Diagnostics are what is wrong with what is offered now, sorted.
+// Diagnostics returns the problems of the offered values, sorted.
 func (f *Fold) Diagnostics() []problem.Diagnostic {
 	var all []problem.Diagnostic
 	for _, e := range f.troubled {
@@ -247,7 +247,7 @@ func (f *Fold) Diagnostics() []problem.Diagnostic {
 	return all
 }
 
-// Counts counts.
+// Counts returns the fold's figures.
 func (f *Fold) Counts() Counts {
 	c := Counts{Overlays: len(f.overlays), Undecoded: f.undecoded}
 	for _, sh := range f.shards {
@@ -257,25 +257,26 @@ func (f *Fold) Counts() Counts {
 	return c
 }
 
-// Offered is the content hash of what the source offers for k, good or not.
+// Offered returns the content hash of the value that the source offers for k,
+// good or not.
 func (f *Fold) Offered(k ident.Key) (ident.Hash, bool) {
 	h := f.offeredHash(k)
 	return h, !h.IsZero()
 }
 
-// Held says whether a hold lies over k.
+// Held reports whether a hold covers k.
 func (f *Fold) Held(k ident.Key) bool {
 	return slices.ContainsFunc(f.over[k], func(o *overlay) bool { return o.Kind == ident.Hold })
 }
 
-// Listing says whether a session of the shard lists: what it says waits for the
-// end of the listing.
+// Listing reports whether a session of the shard is listing: its records wait
+// for the end of the listing.
 func (f *Fold) Listing(name ident.Shard) bool {
 	sh := f.shards[name]
 	return sh != nil && sh.listing
 }
 
-// CountKeys is how many keys the shard offers.
+// CountKeys returns how many keys the shard offers.
 func (f *Fold) CountKeys(name ident.Shard) int {
 	sh := f.shards[name]
 	if sh == nil {

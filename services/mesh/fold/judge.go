@@ -52,7 +52,7 @@ func (KindJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Dia
 	return m, problems, good
 }
 
-// misplaced warns of an object that nothing will ever look at.
+// misplaced warns of an object that meshlog ignores for its name or namespace.
 func misplaced(kd *kind.Kind, k ident.Key) []problem.Diagnostic {
 	d := problem.Diagnostic{Severity: problem.Warning, Code: "ignored"}
 	switch {
@@ -68,7 +68,7 @@ func misplaced(kd *kind.Kind, k ident.Key) []problem.Diagnostic {
 	return []problem.Diagnostic{d}
 }
 
-// notYet warns of an object that is carried and does nothing so far.
+// notYet warns of an object that has no effect in this build.
 func notYet(kd *kind.Kind) []problem.Diagnostic {
 	if kd.Meaning != kind.NotYet {
 		return nil

@@ -8,19 +8,19 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// OverlayRemoved says whether an overlay of that id was removed: appending it
-// again would change nothing.
+// OverlayRemoved reports whether an overlay of that id was removed: appending it
+// again has no effect.
 func (f *Fold) OverlayRemoved(id string) bool {
 	_, gone := f.gone[id]
 	return gone
 }
 
-// Holds are the overlays by which a guard keeps what a source lost, sorted by
-// id.
+// Holds returns the overlays that keep serving what a source lost at once, sorted
+// by id.
 func (f *Fold) Holds() []world.Overlay { return f.ofKind(ident.Hold) }
 
-// Quarantines are the overlays that keep from clients what others like them
-// rejected, sorted by id.
+// Quarantines returns the overlays that keep resources from clients of which
+// others rejected them, sorted by id.
 func (f *Fold) Quarantines() []world.Overlay { return f.ofKind(ident.Quarantine) }
 
 func (f *Fold) ofKind(k ident.OverlayKind) []world.Overlay {

@@ -18,7 +18,7 @@ import (
 
 // The rows of a checkpoint, and of the bases of segments:
 //
-//	k/<source>/<instance>/<kind>/<namespace>/<name>   a key, escaped as in model.Key.Row
+//	k/<source>/<instance>/<kind>/<namespace>/<name>   a key, escaped by ident.Key.Row
 //	m                                                 position, segment, counters
 //	o/<id>                                            an overlay, also a removed one
 //	s/<source>/<instance>///                          a shard
@@ -115,7 +115,7 @@ func (r staged) bytes() []byte {
 	}})
 }
 
-// overlayBytes is the row of an overlay id; nil: there is none.
+// overlayBytes returns the row of an overlay id, or nil.
 func (s *state) overlayBytes(id string) []byte {
 	p := &snapshotv1.FoldOverlay{}
 	_, p.Gone = s.gone[id]
@@ -127,7 +127,8 @@ func (s *state) overlayBytes(id string) []byte {
 	return marshalRow(wrapOverlay(p))
 }
 
-// parse reads the state in rows; the row of the position is for others.
+// parse reads the state in rows. It takes only the counter from the row of the
+// position.
 func (f *Fold) parse(rows iter.Seq2[string, []byte]) (state, error) {
 	s := newState()
 	waiting := []staged{}

@@ -13,8 +13,8 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// valid says whether a segment counts here: it begins a greater epoch, or goes
-// on in this one.
+// valid reports whether a segment counts: it begins a greater epoch, or it
+// continues this one.
 func (f *Fold) valid(g *events.Segment) bool {
 	if g.EpochRecord == 0 {
 		return g.Epoch > f.segment.Epoch
@@ -22,15 +22,16 @@ func (f *Fold) valid(g *events.Segment) bool {
 	return g.Epoch == f.segment.Epoch && g.EpochRecord == f.segment.EpochRecord
 }
 
-// beginsEpoch says whether nothing before rec counts any more.
+// beginsEpoch reports whether rec begins a greater epoch, so that no record
+// before it counts.
 func (f *Fold) beginsEpoch(rec events.Record) bool {
 	g, ok := rec.Event.Body.(*events.Segment)
 	return ok && g.EpochRecord == 0 && f.valid(g)
 }
 
-// segmentRecord does what a segment says: the state becomes that of the base
-// (greater epoch) or keeps what is offered (another build), and all that is
-// offered is judged anew over the base's last good values. g is valid.
+// segmentRecord applies a valid segment: a greater epoch replaces the state by
+// the base's, another build keeps the offered values; then all offered values are
+// judged again over the base's last good values.
 func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) error {
 	next := newState()
 	if base != nil {
@@ -54,8 +55,8 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 	return nil
 }
 
-// judgeAnew judges all that is offered; what is not good keeps the last good
-// value of base.
+// judgeAnew judges all offered values again. A key whose value is not good gets
+// the last good value of base.
 func (f *Fold) judgeAnew(base state) {
 	clear(f.troubled)
 	for _, sh := range f.shards {
@@ -78,8 +79,8 @@ func (f *Fold) judgeAnew(base state) {
 	}
 }
 
-// asBase is s as the ground of a new epoch: no sessions, and no numbers of
-// records of the epoch before.
+// asBase returns s as the state at the beginning of an epoch: without sessions
+// and without record numbers of the epoch before.
 func (s state) asBase() state {
 	next := newState()
 	for name, sh := range s.shards {
@@ -101,11 +102,11 @@ func (s state) asBase() state {
 	return next
 }
 
-// EpochBase yields the base with which a greater epoch begins from here,
-// sorted by key: offered and last good values and overlays, no sessions. head
-// and its content rows are the published head; zero and nil where there is
-// none. An epoch never begins from behind the head: a fold that has not
-// reached it takes values and overlays from there, as offered and good.
+// EpochBase returns the base of an epoch that begins after this fold's position:
+// offered values, last good values and overlays, without sessions, sorted by
+// key. head and content are the published head and its rows; zero and nil if
+// there is none. A fold that is behind the head takes values and overlays from
+// the head, as offered and good, so that no epoch loses published content.
 func (f *Fold) EpochBase(head ident.Position, content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
 	published := newState()
 	if content != nil {
@@ -152,9 +153,9 @@ func (f *Fold) EpochBase(head ident.Position, content iter.Seq2[string, []byte])
 	return sorted(rows), nil
 }
 
-// BuildBase yields the base with which another build takes over within an
-// epoch, sorted by key: the values of the published head, whose content rows
-// are given, as last good ones.
+// BuildBase returns the base with which another build takes over within an
+// epoch: the values of the published head's content as last good values, sorted
+// by key.
 func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], error) {
 	published, err := parseContent(content)
 	if err != nil {
@@ -170,7 +171,8 @@ func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], er
 	return sorted(rows), nil
 }
 
-// parseContent reads content rows: every value is offered and good.
+// parseContent returns the state in which every value of content is offered and
+// good.
 func parseContent(content iter.Seq2[string, []byte]) (state, error) {
 	s := newState()
 	for row, b := range content {

@@ -9,7 +9,7 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// begin opens a session: from here on only its records count.
+// begin opens a session: from now on the shard's other sessions do not count.
 func (s *step) begin(b *events.Begin) {
 	sh := s.shard(b.Shard)
 	s.unsaved.shard(sh)
@@ -24,9 +24,9 @@ func (s *step) begin(b *events.Begin) {
 	sh.floor, sh.seen, sh.hole = 0, nil, false
 }
 
-// lost notes the place of a record in its session (pseq 0: it has none) and
-// says whether a record was acknowledged that is not on the log. Then nothing
-// more of the session counts.
+// lost notes the pseq of a record (0: it has none) and reports whether the log
+// has lost an acknowledged record of the session. From then on no record of the
+// session counts.
 func (s *step) lost(sh *shard, pseq, low uint64) bool {
 	if sh.hole {
 		return true
@@ -55,21 +55,21 @@ func (s *step) lost(sh *shard, pseq, low uint64) bool {
 	return true
 }
 
-// ask wants a new listing of sh.
+// ask asks sh for a new listing.
 func (s *step) ask(sh *shard, reason string) {
 	if sh.need == "" {
-		s.warn("listing-needed", sh.name.String()+": "+reason, "", "its objects stay as they are until it lists again")
+		s.warn("listing-needed", sh.name.String()+": "+reason, "", "its objects do not change until it lists again")
 	}
 	sh.need = reason
 }
 
-// alive is a heartbeat; the first of a session closes its listing.
+// alive applies a heartbeat; the first one of a session closes its listing.
 func (s *step) alive(a *events.Alive) {
 	sh := s.shard(a.Shard)
 	s.unsaved.shard(sh)
 	if sh.session == "" || sh.session != a.Session {
 		sh.strangers++
-		s.variant.stranger(s, sh, fmt.Sprintf("session %s speaks, and it is not the one that began last", a.Session))
+		s.variant.stranger(s, sh, fmt.Sprintf("session %s sent a heartbeat, and it is not the session that began last", a.Session))
 		return
 	}
 	if s.lost(sh, 0, a.Low) {
@@ -86,32 +86,32 @@ func (s *step) alive(a *events.Alive) {
 		}
 	case sh.listing:
 		if s.variant.differ(a.Digest, sh.listingDigest(&a.Listed, kinds)) {
-			s.ask(sh, fmt.Sprintf("the listing of session %s is not what its digest says", a.Session))
+			s.ask(sh, fmt.Sprintf("the listing of session %s does not have the digest that it sent", a.Session))
 			return
 		}
 		s.closeListing(sh, &a.Listed, kinds)
 		if a.Ends && len(kinds) > 0 {
-			return // an operator took these away: that says nothing of what the source can be read for
+			return // an operator removed these kinds, which does not mean that the source was read
 		}
 		sh.synced, sh.partial, sh.covered = true, false, kinds
 	case a.Digest == events.Digest{}:
-		// Something is unacknowledged: nothing to compare.
+		// The watcher has unacknowledged changes, so it sends no digest.
 	case s.variant.differ(a.Digest, sh.digest(kinds)):
-		s.ask(sh, fmt.Sprintf("what is known is not what the digest of session %s says", a.Session))
+		s.ask(sh, fmt.Sprintf("the objects of the shard do not have the digest that session %s sent", a.Session))
 	default:
 		sh.synced, sh.partial = true, false
 	}
 }
 
-// digest is over what is offered of these kinds.
+// digest returns the digest of the offered values of these kinds.
 func (sh *shard) digest(kinds events.Kinds) events.Digest {
 	digests := sh.digestsOf(kinds)
 	return digests.Sum()
 }
 
-// listingDigest is the digest over these kinds as it would be with the listing
-// applied: the staged records, and of the rest what lies in buckets that were
-// not listed.
+// listingDigest returns the digest that these kinds would have after the
+// listing: of the staged records, and of the other keys in buckets that were not
+// listed.
 func (sh *shard) listingDigest(listed *events.BucketSet, kinds events.Kinds) events.Digest {
 	digests := sh.digestsOf(kinds)
 	for b := range digests {
@@ -121,47 +121,47 @@ func (sh *shard) listingDigest(listed *events.BucketSet, kinds events.Kinds) eve
 	}
 	inOrder := slices.Clone(sh.staged)
 	slices.SortStableFunc(inOrder, byPseq)
-	type word struct {
+	type change struct {
 		hash ident.Hash
 		pseq uint64
 	}
-	said := make(map[ident.Key]word, len(inOrder))
+	listing := make(map[ident.Key]change, len(inOrder))
 	for _, r := range inOrder {
 		o := r.object()
 		if !kinds.Cover(o.Key.Kind) {
 			continue
 		}
 		b := events.Bucket(o.Key)
-		before, again := said[o.Key]
+		before, again := listing[o.Key]
 		switch {
 		case again && before.pseq == o.Pseq:
-			continue // speak will drop it
+			continue // speak drops it
 		case !again && !listed.Has(b):
 			if e := sh.entries[o.Key]; e != nil {
 				before.hash = hashOf(e.offered)
 			}
 		}
-		now := word{pseq: o.Pseq, hash: hashOf(r.value)}
-		digests[b] = digests[b].With(before.hash).With(now.hash) // a zero hash changes nothing
-		said[o.Key] = now
+		now := change{pseq: o.Pseq, hash: hashOf(r.value)}
+		digests[b] = digests[b].With(before.hash).With(now.hash) // a zero hash changes no digest
+		listing[o.Key] = now
 	}
 	return digests.Sum()
 }
 
-// closeListing applies what is staged, and removes what the listed buckets
-// hold besides of these kinds; nil: nothing is removed.
+// closeListing applies the staged records, and removes the other keys of these
+// kinds in the listed buckets; nil: it removes none.
 func (s *step) closeListing(sh *shard, listed *events.BucketSet, kinds events.Kinds) {
 	all := sh.staged
 	s.unstage(sh)
 	sh.listing = false
 	var swept []*entry
 	if listed != nil {
-		said := make(map[ident.Key]struct{}, len(all))
+		kept := make(map[ident.Key]struct{}, len(all))
 		for _, r := range all {
-			said[r.object().Key] = struct{}{}
+			kept[r.object().Key] = struct{}{}
 		}
 		for k, e := range sh.entries {
-			if _, ok := said[k]; !ok && e.offered != nil && listed.Has(e.bucket) && kinds.Cover(k.Kind) {
+			if _, ok := kept[k]; !ok && e.offered != nil && listed.Has(e.bucket) && kinds.Cover(k.Kind) {
 				swept = append(swept, e)
 			}
 		}

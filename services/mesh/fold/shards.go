@@ -7,24 +7,25 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// ShardState is how the fold sees a shard.
+// ShardState is the state of a shard, for people.
 type ShardState struct {
 	Shard ident.Shard
-	// Session was begun last, by Holder; empty: none in this epoch.
+	// Session is the last one begun, by Holder; empty: none in this epoch.
 	Session, Holder string
-	// Listing: what the session says waits for the end of its listing. Synced: a
-	// whole listing was closed in this epoch. Partial: the one closed last could
+	// Listing: the session's records wait for the end of its listing. Synced: a
+	// whole listing was closed in this epoch. Partial: the last listing could
 	// not read everything.
 	Listing, Synced, Partial bool
-	// Need is why it must list again; empty: it need not.
+	// Need is why the shard must list again; empty: it need not.
 	Need string
-	// Seq is the last record that counted, Strangers how many of other sessions
-	// did not.
+	// Seq is the last record that counted; Strangers counts the records of other
+	// sessions.
 	Seq, Strangers uint64
-	// Frozen are the kinds of which something is offered and for which the
-	// listing closed last did not speak, with how many keys; sorted.
+	// Frozen are the kinds that have keys and that the last listing did not
+	// cover, sorted.
 	Frozen []FrozenKind
-	// Keys are offered; Staged records wait for the rest of their change set.
+	// Keys counts the offered keys; Staged the records that wait for the rest of
+	// their change set.
 	Keys, Staged int
 }
 
@@ -43,7 +44,7 @@ func (sh *shard) frozen() (frozen []FrozenKind) {
 	return frozen
 }
 
-// Shards are the states of all shards, sorted.
+// Shards returns the states of all shards, sorted.
 func (f *Fold) Shards() []ShardState {
 	var all []ShardState
 	for _, sh := range f.inOrder() {

@@ -25,7 +25,7 @@ func newValue(k ident.Key, v ident.Value) *value {
 	return &value{world.Object{Key: k, Created: v.Created, Value: v}, events.ContentHash(k, v)}
 }
 
-// hashOf is the content hash of v; zero: there is no value.
+// hashOf returns the content hash of v; zero if v is nil.
 func hashOf(v *value) ident.Hash {
 	if v == nil {
 		return ident.Hash{}
@@ -33,7 +33,7 @@ func hashOf(v *value) ident.Hash {
 	return v.hash
 }
 
-// object returns what a World serves of v.
+// object returns the object that a World serves for v.
 func (v *value) object() *world.Object {
 	if v == nil {
 		return nil
@@ -41,7 +41,7 @@ func (v *value) object() *world.Object {
 	return &v.Object
 }
 
-// change returns the row of the content that e's good value makes.
+// change returns the change of e's row in the content.
 func (e *entry) change(seq uint64) world.RowChange {
 	c := world.RowChange{Row: e.row, Key: e.key, Object: e.good.object(), Seq: seq}
 	if e.good != nil {
@@ -50,53 +50,53 @@ func (e *entry) change(seq uint64) world.RowChange {
 	return c
 }
 
-// entry is what is known of one key.
+// entry is the state of one key.
 type entry struct {
 	key    ident.Key
-	row    string // of the content
-	bucket int    // of the digests
+	row    string // its row in the content
+	bucket int    // its bucket in the digests
 
-	offered  *value // nil: deleted, the entry lives on for lastPseq
-	good     *value // last good; the very pointer of offered where that is good
+	offered  *value // nil: deleted; the entry stays for its lastPseq
+	good     *value // last good; the same pointer as offered if that is good
 	problems []problem.Diagnostic
 	origin   string
-	seq      uint64 // last record that spoke of the key
-	goodSeq  uint64 // record that made good; 0: not known
-	lastPseq uint64 // of record seq; counts only within its session
+	seq      uint64 // last record of the key
+	goodSeq  uint64 // record that set good; 0: not known
+	lastPseq uint64 // pseq of record seq; counts only within its session
 	unsaved  uint64 // the round of checkpoints in which it changed
 }
 
-// shard is what is known of one source instance.
+// shard is the state of one source instance.
 type shard struct {
 	name    ident.Shard
 	entries map[ident.Key]*entry
-	buried  map[ident.Key]*entry // those of entries without an offered value
-	kinds   map[string]*ofKind   // of which something is offered
+	buried  map[ident.Key]*entry // the entries without an offered value
+	kinds   map[string]*ofKind   // kinds that have offered values
 
-	session   string // begun last; empty: none in this epoch
+	session   string // the last one begun; empty: none in this epoch
 	holder    string
 	beginSeq  uint64
 	listing   bool
 	synced    bool         // a whole listing was closed in this epoch
-	partial   bool         // the listing closed last could not read everything
-	covered   events.Kinds // for which the listing closed last spoke; none: all
+	partial   bool         // the last listing could not read everything
+	covered   events.Kinds // kinds of the last listing; none: all
 	need      string       // why it must list again; empty: it need not
 	seq       uint64       // last record that counted
-	strangers uint64       // records of other sessions, in this epoch
+	strangers uint64       // records of other sessions in this epoch
 
-	// Every pseq up to floor is on the log, and those in seen. hole: one is
-	// not, though it was acknowledged.
+	// The log has every pseq up to floor, and those in seen. hole: it has lost
+	// an acknowledged one.
 	floor uint64
 	seen  map[uint64]struct{}
 	hole  bool
 
-	// What waits for the rest of its change set, in the order of the log:
-	// everything of a listing, else the records of one batch.
+	// staged records wait for the rest of their change set, in the order of the
+	// log: all records of a listing, else those of one batch.
 	staged  []staged
-	indexes map[uint32]struct{} // of the batch in staged
+	indexes map[uint32]struct{} // of the staged batch
 }
 
-// ofKind is what a shard offers of one kind.
+// ofKind counts the offered values of one kind.
 type ofKind struct {
 	keys    int
 	digests events.ShardDigests
@@ -119,10 +119,10 @@ func newStaged(seq uint64, e events.Event) staged {
 
 func (s staged) object() *events.Object { return s.event.Body.(*events.Object) }
 
-// speaks says whether e's lastPseq is of the session that speaks now.
+// speaks reports whether e's lastPseq is of the current session.
 func (sh *shard) speaks(e *entry) bool { return e.lastPseq > 0 && e.seq > sh.beginSeq }
 
-// setOffered changes what e's source offers, and the digests with it.
+// setOffered sets the value that e's source offers, and updates the digests.
 func (sh *shard) setOffered(e *entry, v *value) {
 	of := sh.kinds[e.key.Kind]
 	if of == nil {
@@ -149,7 +149,7 @@ func (sh *shard) setOffered(e *entry, v *value) {
 	}
 }
 
-// digestsOf are the digests over what is offered of these kinds.
+// digestsOf returns the digests of the offered values of these kinds.
 func (sh *shard) digestsOf(kinds events.Kinds) (sum events.ShardDigests) {
 	for kind, of := range sh.kinds {
 		if kinds.Cover(kind) {
@@ -159,12 +159,12 @@ func (sh *shard) digestsOf(kinds events.Kinds) (sum events.ShardDigests) {
 	return sum
 }
 
-// overlay is the part of an overlay that still lies over something.
+// overlay is the part of an overlay that is still in effect.
 type overlay struct {
 	world.Overlay // without Values
 	seq           uint64
 	values        map[ident.Key]ident.OverlayValue
-	resources     []ident.OverlayValue // of a quarantine: it stays until it is removed
+	resources     []ident.OverlayValue // of a quarantine, which stays until it is removed
 }
 
 func newOverlay(o world.Overlay, seq uint64) *overlay {
@@ -180,10 +180,10 @@ func newOverlay(o world.Overlay, seq uint64) *overlay {
 	return over
 }
 
-// empty says that o lies over nothing any more.
+// empty reports whether o has no effect any more.
 func (o *overlay) empty() bool { return len(o.values) == 0 && len(o.resources) == 0 }
 
-// full is o with its values, sorted by key row.
+// full returns o with its values, sorted by key row.
 func (o *overlay) full() world.Overlay {
 	full := o.Overlay
 	rows := make(map[ident.Key]string, len(o.values))
@@ -206,7 +206,7 @@ func (o *overlay) change(id string, seq uint64) world.RowChange {
 	return c
 }
 
-// Segment is the stretch of the log in which a fold stands.
+// Segment is a part of the log: the records that one build wrote in one epoch.
 type Segment struct {
 	Epoch uint64
 	Build string
@@ -222,9 +222,9 @@ type Segment struct {
 type state struct {
 	shards    map[ident.Shard]*shard
 	overlays  map[string]*overlay
-	over      map[ident.Key][]*overlay // the same by key
+	over      map[ident.Key][]*overlay // overlays by key
 	gone      map[string]struct{}      // ids of removed overlays
-	troubled  map[ident.Key]*entry     // those with problems
+	troubled  map[ident.Key]*entry     // entries with problems
 	undecoded uint64                   // records, in this epoch
 }
 
@@ -238,7 +238,7 @@ func newState() state {
 	}
 }
 
-// Fold is what the records up to a position say.
+// Fold is the state of the mesh after the records up to a position.
 type Fold struct {
 	build   string
 	judge   Judge
@@ -253,7 +253,7 @@ type Fold struct {
 	unsaved unsaved
 }
 
-// shard is the shard of that name, made on first mention.
+// shard returns the shard of that name, and makes it if there is none.
 func (s *state) shard(name ident.Shard) *shard {
 	sh, ok := s.shards[name]
 	if !ok {
@@ -263,7 +263,7 @@ func (s *state) shard(name ident.Shard) *shard {
 	return sh
 }
 
-// entry finds what is known of k; nil: nothing.
+// entry returns the entry of k, or nil.
 func (s *state) entry(k ident.Key) *entry {
 	if sh, ok := s.shards[k.Shard()]; ok {
 		return sh.entries[k]
@@ -271,7 +271,7 @@ func (s *state) entry(k ident.Key) *entry {
 	return nil
 }
 
-// offeredHash is what is offered for k; zero: nothing is.
+// offeredHash returns the hash of the value offered for k; zero if there is none.
 func (s *state) offeredHash(k ident.Key) ident.Hash {
 	if e := s.entry(k); e != nil {
 		return hashOf(e.offered)
@@ -279,7 +279,7 @@ func (s *state) offeredHash(k ident.Key) ident.Hash {
 	return ident.Hash{}
 }
 
-// add makes k's entry where there is none.
+// add returns the entry of k, and makes it if there is none.
 func (sh *shard) add(k ident.Key) *entry {
 	e, ok := sh.entries[k]
 	if !ok {
@@ -289,7 +289,7 @@ func (sh *shard) add(k ident.Key) *entry {
 	return e
 }
 
-// setOverlay lays o over its keys, in place of what had its id.
+// setOverlay adds o in place of the overlay with its id.
 func (s *state) setOverlay(o *overlay) {
 	s.dropOverlay(o.ID)
 	s.overlays[o.ID] = o
@@ -298,7 +298,7 @@ func (s *state) setOverlay(o *overlay) {
 	}
 }
 
-// dropOverlay takes the overlay of that id away, and says whether there was one.
+// dropOverlay removes the overlay of that id, and reports whether there was one.
 func (s *state) dropOverlay(id string) bool {
 	o, ok := s.overlays[id]
 	if !ok {
@@ -311,7 +311,7 @@ func (s *state) dropOverlay(id string) bool {
 	return true
 }
 
-// lift takes one key out of o.
+// lift removes one key from o.
 func (s *state) lift(o *overlay, k ident.Key) {
 	delete(o.values, k)
 	rest := slices.DeleteFunc(s.over[k], func(x *overlay) bool { return x == o })
@@ -322,7 +322,7 @@ func (s *state) lift(o *overlay, k ident.Key) {
 	}
 }
 
-// assess judges what e offers and keeps the problems found.
+// assess judges e's offered value and keeps its problems.
 func (f *Fold) assess(s *state, e *entry) (good bool) {
 	var m proto.Message
 	m, e.problems, good = f.judge.Judge(e.key, e.offered.Value)
@@ -337,7 +337,7 @@ func (f *Fold) assess(s *state, e *entry) (good bool) {
 	return good
 }
 
-// diagnostics are e's problems, for people.
+// diagnostics returns e's problems with key, origin and effect.
 func (e *entry) diagnostics() []problem.Diagnostic {
 	out := slices.Clone(e.problems)
 	for i := range out {
@@ -347,13 +347,13 @@ func (e *entry) diagnostics() []problem.Diagnostic {
 	return out
 }
 
-// effect is what happens while what e offers stays as it is.
+// effect tells a user what happens while the offered value stays.
 func (e *entry) effect() string {
 	switch {
 	case e.good == nil:
 		return "the object is not served"
 	case e.good == e.offered && slices.ContainsFunc(e.problems, func(d problem.Diagnostic) bool { return d.Severity == problem.Error }):
-		return "it is served all the same: another build published it as good"
+		return "it is served all the same, because another build published it as good"
 	case e.good == e.offered:
 		return ""
 	case e.goodSeq == 0:

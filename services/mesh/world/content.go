@@ -12,7 +12,7 @@ import (
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 )
 
-// Overlay lies over the world.
+// Overlay replaces values or resources while it is in effect.
 type Overlay struct {
 	ID       string
 	Kind     ident.OverlayKind
@@ -49,23 +49,23 @@ func (r RowChange) object(k ident.Key) (*Object, error) {
 	return &Object{Key: k, Created: v.Created, Value: v}, nil
 }
 
-// Change is what records did to the content.
+// Change is a change of the content.
 type Change struct {
 	// Rows, in the order in which they changed; a row may come twice.
 	Rows []RowChange
-	// Reset says that Rows is all there is now: what was before is gone.
+	// Reset: Rows are the whole content, all other rows are gone.
 	Reset bool
-	// EndpointsOnly says that nothing but endpoints changed, so that the
-	// shortest holdoff is right.
+	// EndpointsOnly: nothing but endpoints changed, so the shortest holdoff
+	// applies.
 	EndpointsOnly bool
 }
 
-// IsEmpty says whether the change changes nothing.
+// IsEmpty reports whether c changes nothing.
 func (c Change) IsEmpty() bool { return len(c.Rows) == 0 && !c.Reset }
 
 var deterministic = proto.MarshalOptions{Deterministic: true}
 
-// MarshalValue is the bytes of a value's row.
+// MarshalValue returns the bytes of a value's row.
 func MarshalValue(v ident.Value) []byte {
 	b, err := deterministic.Marshal(ValueProto(v))
 	if err != nil {
@@ -101,7 +101,8 @@ func UnmarshalValue(b []byte) (ident.Value, error) {
 	return ValueOf(&p), nil
 }
 
-// MarshalOverlay is the bytes of an overlay's row; its ID is the row's key.
+// MarshalOverlay returns the bytes of an overlay's row; the row's key holds its
+// ID.
 func MarshalOverlay(o Overlay) []byte {
 	b, err := deterministic.Marshal(o.Proto())
 	if err != nil {
@@ -110,7 +111,7 @@ func MarshalOverlay(o Overlay) []byte {
 	return b
 }
 
-// Proto is o on the wire, without its ID.
+// Proto returns o on the wire, without its ID.
 func (o Overlay) Proto() *snapshotv1.Overlay {
 	p := &snapshotv1.Overlay{Kind: int32(o.Kind), Reason: o.Reason, Actor: o.Actor}
 	if !o.Observed.IsZero() {

@@ -16,41 +16,40 @@ import (
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 )
 
-// Policy is the MeshPolicy that counts, with the defaults filled in.
+// Policy is the effective MeshPolicy, with the defaults filled in.
 type Policy struct {
-	// SourcePriority names sources, the one that wins first; unnamed ones
-	// come last, by name.
+	// SourcePriority lists sources, the winning one first; other sources come
+	// last, by name.
 	SourcePriority []string
-	// Required must each have listed everything before anything is published;
-	// without a MeshPolicy nothing is required.
+	// Required sources must each have listed everything before a version is
+	// published; without a MeshPolicy there are none.
 	Required      []RequiredSource
 	Guard         Guard
 	RootNamespace string
 	DomainSuffix  string
 }
 
-// DefaultsSource is the source whose MeshPolicy gives way to anybody else's: the
-// one that `meshlog up` speaks for. No priority names it, so it comes last, and
-// nobody has to hear that it lost.
+// DefaultsSource is the source that `meshlog up` publishes for. Any other
+// source's MeshPolicy wins over its own, and no diagnostic says so.
 const DefaultsSource = "up"
 
 // RequiredSource is a shard that must be SYNCED before a version.
 type RequiredSource struct {
 	ident.Shard
-	// AcceptPartial: a listing that could not read everything will do.
+	// AcceptPartial: a listing that could not read everything is enough.
 	AcceptPartial bool
 }
 
-// Guard says which mass losses are held back.
+// Guard decides which mass losses are held.
 type Guard struct {
 	Disabled bool
-	// MaxLossPercent is the share of a source's keys that may go at once.
+	// MaxLossPercent is the share of a source's keys that it may lose at once.
 	MaxLossPercent int
 	// MinKeys: the loss of fewer keys is never held.
 	MinKeys int
 }
 
-// DefaultPolicy is what counts where there is no MeshPolicy.
+// DefaultPolicy returns the policy of a mesh without a MeshPolicy.
 func DefaultPolicy() Policy {
 	return Policy{
 		SourcePriority: []string{"kubernetes", "file", "mcpxds", "consul", "nacos"},
@@ -60,7 +59,7 @@ func DefaultPolicy() Policy {
 	}
 }
 
-// policyOf fills the defaults into m; nil: there is none.
+// policyOf returns m, which may be nil, with the defaults filled in.
 func policyOf(m *configv1.MeshPolicy) Policy {
 	p := DefaultPolicy()
 	if len(m.GetSourcePriority()) > 0 {
@@ -78,9 +77,9 @@ func policyOf(m *configv1.MeshPolicy) Policy {
 	return p
 }
 
-// wins orders the copies of one object, and all else that only one can have,
-// the one that wins first: source priority, then the oldest (no creation time
-// counts as youngest), then namespace/name, then source/instance.
+// Wins orders the copies of one object, or other claims to one thing, the winner
+// first: by source priority, then the oldest (no creation time counts as
+// youngest), then by namespace/name, then by source/instance.
 func Wins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCreated time.Time) int {
 	return cmp.Or(
 		winsBySource(priority, a.Source, b.Source),
@@ -92,7 +91,7 @@ func Wins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCrea
 	)
 }
 
-// whyWins says by what a wins over b, of which wins says that it does.
+// WhyWins returns, in words, why a wins over b.
 func WhyWins(priority []string, a ident.Key, aCreated time.Time, b ident.Key, bCreated time.Time) string {
 	switch {
 	case winsBySource(priority, a.Source, b.Source) != 0:
@@ -125,9 +124,9 @@ func winsByAge(a, b time.Time) int {
 	return a.Compare(b)
 }
 
-// meshConfigOf fills Istio's defaults into m (nil: there is none), as far as
-// they change what proxies get. A field that is set is taken whole, so that
-// within it what is unset stays unset: REGISTRY_ONLY is the number 0.
+// meshConfigOf returns m, which may be nil, with Istio's defaults as far as they
+// change what proxies get. A default replaces no part of a message that is set:
+// an unset mode in it may be meant, since REGISTRY_ONLY is the number 0.
 func meshConfigOf(m *meshconfig.MeshConfig, p Policy) *meshconfig.MeshConfig {
 	everywhere := []string{"*"}
 	defaults := &meshconfig.MeshConfig{

@@ -33,23 +33,22 @@ func ResourceName(r *ident.Resource) string {
 	return r.Type + " " + r.Name
 }
 
-// Replacement is what clients are served in the place of a resource that is in
-// quarantine for them.
+// Replacement is the message that clients get in place of a resource in
+// quarantine.
 type Replacement struct {
 	Name string
-	Sum  [16]byte // of what is replaced: another content of that name is served as it is
-	Good []byte   // the message that is served instead; nil: none is
+	Sum  [16]byte // of the replaced content; other contents of that name are served
+	Good []byte   // the message served instead; nil: none
 }
 
-// quarantines are those of a world, by whom they concern. They are immutable;
-// nil: there are none.
+// quarantines are the quarantines of a world, by the clients that they affect.
+// They are immutable; nil: there are none.
 type quarantines struct {
 	overlays []Overlay // by id
 	by       map[affected][]Replacement
 }
 
-// affected is a version of a client, and a type of which it is served something
-// else.
+// affected is a version of a client, and a type of which it gets replacements.
 type affected struct {
 	client string
 	t      ident.ResourceType
@@ -69,13 +68,13 @@ func newQuarantines(overlays map[string]Overlay) *quarantines {
 			}
 			t, ok := ident.ResourceTypeOf(v.Resource.Type)
 			if !ok {
-				continue // of a build that serves more types
+				continue // another build serves this type
 			}
 			r := Replacement{Name: v.Resource.Name, Sum: v.Resource.Sum}
 			if v.Value != nil {
 				r.Good = v.Value.Bytes
 			}
-			// Of several that speak of one content, the greatest id counts.
+			// Of several quarantines of one content, the greatest id counts.
 			a := affected{v.Resource.Client, t}
 			q.by[a] = append(slices.DeleteFunc(q.by[a], func(x Replacement) bool { return x.Name == r.Name && x.Sum == r.Sum }), r)
 		}
@@ -86,8 +85,8 @@ func newQuarantines(overlays map[string]Overlay) *quarantines {
 	return q
 }
 
-// Releases returns the client for each type of which a quarantine keeps
-// something from it, and "" for the others.
+// Releases returns client for each type of which a quarantine affects it, and ""
+// for the others.
 func (w *World) Releases(client string) (releases [ident.ResourceTypes]string) {
 	if w.quarantines == nil {
 		return releases
@@ -100,7 +99,7 @@ func (w *World) Releases(client string) (releases [ident.ResourceTypes]string) {
 	return releases
 }
 
-// SameQuarantinedClients reports whether the quarantines of w and o concern the
+// SameQuarantinedClients reports whether the quarantines of w and o affect the
 // same clients.
 func (w *World) SameQuarantinedClients(o *World) bool {
 	p, q := w.quarantines, o.quarantines
@@ -110,8 +109,8 @@ func (w *World) SameQuarantinedClients(o *World) bool {
 	return maps.EqualFunc(p.by, q.by, func(_, _ []Replacement) bool { return true })
 }
 
-// Replacements returns what the clients of that release are served in place of
-// resources of type t. The result must not be changed.
+// Replacements returns the replacements of resources of type t for clients of
+// that release. The caller must not change the result.
 func (w *World) Replacements(t ident.ResourceType, release string) []Replacement {
 	if w.quarantines == nil || release == "" {
 		return nil
@@ -128,14 +127,14 @@ func (q *quarantines) diagnostics() (all []problem.Diagnostic) {
 			if v.Resource == nil {
 				continue
 			}
-			effect := "it is not sent to them: what it was before is served instead"
+			effect := "it is not sent to them; its content before is served instead"
 			if v.Value == nil {
 				effect = "it is not sent to them, and nothing is served instead"
 			}
 			all = append(all, problem.Diagnostic{
 				Severity: problem.Error, Code: "quarantined", Resource: ResourceName(v.Resource),
 				Reason: fmt.Sprintf("%s rejects it: %s", v.Resource.Client, cmp.Or(o.Reason, "no reason was given")),
-				Advice: fmt.Sprintf("correct what it is made of, or run `meshlog approve %s` to have it sent once more", o.ID),
+				Advice: fmt.Sprintf("correct the objects it is made of, or run `meshlog approve %s` to send it again", o.ID),
 				Effect: effect,
 			})
 		}

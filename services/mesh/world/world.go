@@ -16,9 +16,11 @@ import (
 )
 
 const (
-	policyKind  = "MeshPolicy"
-	configKind  = "MeshConfig"
-	CountedName = "default" // of both: the one that counts, without namespace
+	policyKind = "MeshPolicy"
+	configKind = "MeshConfig"
+	// CountedName is the name of the only MeshPolicy, MeshConfig and MeshNetworks
+	// that are in effect; they have no namespace.
+	CountedName = "default"
 )
 
 // The kinds that services and their endpoints come from.
@@ -40,18 +42,18 @@ type Object struct {
 	Message proto.Message
 }
 
-// World is the effective world at a position: per key the last good value, or
-// what an overlay says instead, and per object the copy that wins. It is
-// immutable; versions share what did not change.
+// World is the effective configuration at a position: the last good value of
+// each key, or the value that an overlay puts in its place, and the winning copy
+// of each object. It is immutable; worlds share what did not change.
 type World struct {
 	places   table.Table[ident.Key, *place]
 	overlays map[string]Overlay
-	// quarantines is what overlays say of resources; nil: nothing.
+	// quarantines are the overlays over resources; nil: none.
 	quarantines *quarantines
-	kinds       map[string]table.Table[Name, []*Object] // copies of an object, the one that wins first; never empty
+	kinds       map[string]table.Table[Name, []*Object] // copies of an object, the winner first; never empty
 
-	// What Diagnostics speaks of.
-	contested table.Table[identity, struct{}] // objects of several copies
+	// For Diagnostics.
+	contested table.Table[identity, struct{}] // objects that have several copies
 	opaque    table.Table[ident.Key, string]  // values that this build cannot read, and why
 	unknown   map[string]struct{}             // rows that are neither values nor overlays
 
@@ -59,12 +61,12 @@ type World struct {
 	config *meshconfig.MeshConfig
 }
 
-// place is what the content says of one key. It is immutable.
+// place is the content of one key. It is immutable.
 type place struct {
 	good    *Object // without a Message until it is served
-	words   []word  // of overlays, the one that counts first
+	words   []word  // of overlays, the effective one first
 	object  *Object // nil: not served
-	problem string  // why this build cannot read what is to be served
+	problem string  // why this build cannot read the value to serve
 }
 
 // word is the value that one overlay gives a key.
@@ -73,15 +75,16 @@ type word struct {
 	object  *Object // nil: not served; without a Message
 }
 
-// name is an object's within its kind.
+// Name is an object's name within its kind.
 type Name struct{ Namespace, Name string }
 
-// identity is what the copies of one object have in common.
+// identity is common to the copies of one object.
 type identity struct {
 	kind string
 	Name
 }
 
+// HashName hashes a name for a table.Table.
 func HashName(n Name) uint64          { return table.HashStrings(n.Namespace, n.Name) }
 func hashIdentity(i identity) uint64  { return table.HashStrings(i.kind, i.Namespace, i.Name.Name) }
 func identityOf(k ident.Key) identity { return identity{k.Kind, Name{k.Namespace, k.Name}} }
@@ -97,14 +100,14 @@ func NewWorld() *World {
 	}
 }
 
-// merged are the kinds of which every copy counts: what several registries
-// say of one name is put together by who reads it, and each cluster has nodes,
-// namespaces, and what its own proxies are given of Secrets and ConfigMaps.
+// merged are the kinds of which every copy counts: mesh/index merges the
+// Services and endpoints of several registries, and each cluster has its own
+// nodes, namespaces, Secrets and ConfigMaps.
 var merged = []string{ServiceKind, EndpointsKind, WorkloadKind, NodeKind, NamespaceKind, "Secret", "ConfigMap"}
 
 func isMerged(kind string) bool { return slices.Contains(merged, kind) }
 
-// counting is those of the copies of an object that count.
+// counting returns the copies of an object that count.
 func counting(kind string, copies []*Object) []*Object {
 	if len(copies) > 1 && !isMerged(kind) {
 		return copies[:1]
@@ -112,9 +115,8 @@ func counting(kind string, copies []*Object) []*Object {
 	return copies
 }
 
-// Objects yields the objects of a kind that count, sorted by namespace and
-// name: the winning copy of each, or of the kinds that registries tell of
-// (Service, EndpointSlice, Pod, Node, Namespace) every copy, the one that wins first.
+// Objects yields the objects of a kind that count, sorted by namespace and name:
+// the winning copy of each or, of merged kinds, every copy, the winner first.
 func (w *World) Objects(kind string) iter.Seq[Object] {
 	return func(yield func(Object) bool) {
 		t, ok := w.kinds[kind]
@@ -146,8 +148,7 @@ func (w *World) Object(kind, namespace, objectName string) (Object, bool) {
 	return Object{}, false
 }
 
-// Served returns the object of k if it counts, as those that Objects yields do;
-// else nil.
+// Served returns the object of k if Objects yields it; else nil.
 func (w *World) Served(k ident.Key) *Object {
 	for _, o := range counting(k.Kind, w.copies(identityOf(k))) {
 		if o.Key == k {
@@ -172,22 +173,23 @@ func (w *World) copies(id identity) []*Object {
 	return nil
 }
 
-// Policy is the MeshPolicy that counts: the one named default, without a
-// namespace; of several copies the one that wins by the default priority.
+// Policy returns the effective MeshPolicy: the one named CountedName; of several
+// copies the winner by the default priority.
 func (w *World) Policy() Policy {
 	p := w.policy
 	p.SourcePriority, p.Required = slices.Clone(p.SourcePriority), slices.Clone(p.Required)
 	return p
 }
 
-// MeshConfig is Istio's, with its defaults; it must not be changed.
+// MeshConfig returns Istio's MeshConfig with its defaults. The caller must not
+// change it.
 func (w *World) MeshConfig() *meshconfig.MeshConfig { return w.config }
 
-// Opaque is how many rows this build cannot read. They harm nothing.
+// Opaque returns how many rows this build cannot read. It serves without them.
 func (w *World) Opaque() int { return w.opaque.Len() + len(w.unknown) }
 
-// Diagnostics are about what is not served: copies that lose, values that this
-// build cannot read, and resources in quarantine. Sorted.
+// Diagnostics returns, sorted, the problems of what is not served: losing copies,
+// values that this build cannot read, and resources in quarantine.
 func (w *World) Diagnostics() []problem.Diagnostic {
 	var all []problem.Diagnostic
 	for k, reason := range w.opaque.All() {
@@ -210,7 +212,7 @@ func (w *World) Diagnostics() []problem.Diagnostic {
 		copies := w.copies(id)
 		for _, o := range copies[1:] {
 			if o.Key.Kind == policyKind && o.Key.Source == DefaultsSource {
-				continue // it is there to give way
+				continue // it is meant to lose
 			}
 			all = append(all, problem.Diagnostic{
 				Severity: problem.Warning, Code: "conflict", Key: o.Key,
@@ -224,8 +226,8 @@ func (w *World) Diagnostics() []problem.Diagnostic {
 	return all
 }
 
-// priority is by which sources copies of a kind win. Of the policy itself it
-// cannot be the policy's own.
+// priority returns the source priority for copies of a kind. For the policy
+// itself that cannot be its own.
 func (w *World) priority(kind string) []string {
 	if kind == policyKind {
 		return DefaultPolicy().SourcePriority

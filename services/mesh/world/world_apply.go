@@ -17,11 +17,11 @@ import (
 	"meshlog.dev/services/mesh/table"
 )
 
-// Apply returns the world after a change, and the keys of the objects that
-// are served otherwise than before: changed, new, gone, or no longer (or only
-// now) a copy that counts; sorted. It costs what the change costs, not what
-// the world does; a Reset costs the world. The error means that rows are not
-// what a fold writes; the world is as it was.
+// Apply returns the world after a change, and the sorted keys of the objects that
+// are served differently: changed, new, gone, or a copy that began or ceased to
+// count. Its cost depends on the size of the change; that of a Reset on the size
+// of the world. On an error, which means that no fold wrote the rows, w stays
+// valid.
 func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 	rows := c.Rows
 	if c.Reset {
@@ -51,7 +51,7 @@ func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 	if n.quarantined {
 		n.quarantines = newQuarantines(n.overlays)
 	}
-	made := n.World // a copy: n holds on to w
+	made := n.World // a copy, since n refers to w
 	made.places, made.contested, made.opaque = n.places.Table, n.contested.Table, n.opaque.Table
 	return &made, changed, nil
 }
@@ -82,17 +82,17 @@ func (w *World) withOthers(rows []RowChange) []RowChange {
 	return rows
 }
 
-// next is a World being made.
+// next is a World in the making.
 type next struct {
 	World
 	was       *World
 	places    *table.Edit[ident.Key, *place]
 	contested *table.Edit[identity, struct{}]
 	opaque    *table.Edit[ident.Key, string]
-	edits     map[string]*table.Edit[Name, []*Object] // of kinds
+	edits     map[string]*table.Edit[Name, []*Object] // by kind
 
-	touched map[ident.Key]struct{} // keys of which rows changed
-	moved   map[identity]struct{}  // objects of which copies changed
+	touched map[ident.Key]struct{} // keys whose rows changed
+	moved   map[identity]struct{}  // objects whose copies changed
 
 	quarantined bool // quarantines changed
 }
@@ -136,7 +136,7 @@ func (n *next) unknownRow(r RowChange) {
 	}
 }
 
-// place is a copy of what is known of k.
+// place returns a copy of k's place.
 func (n *next) place(k ident.Key) place {
 	if p := n.places.Get(k); p != nil {
 		return *p
@@ -149,7 +149,7 @@ func (n *next) setPlace(k ident.Key, p place) {
 	n.touched[k] = struct{}{}
 }
 
-// overlay takes the row of an overlay in place of what its id said before.
+// overlay replaces the overlay of an id by its new row.
 func (n *next) overlay(id string, b []byte) error {
 	was := n.overlays[id]
 	for _, v := range was.Values {
@@ -188,8 +188,8 @@ func (n *next) overlay(id string, b []byte) error {
 	return nil
 }
 
-// compareWords orders what overlays say of one key, the one that counts first:
-// an operator's word before a hold's, then the later, then the greater id.
+// compareWords orders the words of overlays over one key, the effective one
+// first: a rollback before a hold, then the later, then the greater id.
 func compareWords(a, b word) int {
 	return cmp.Or(
 		cmp.Compare(a.overlay.Kind, b.overlay.Kind), // Rollback, then Hold
@@ -205,7 +205,7 @@ func objectOf(v ident.OverlayValue) *Object {
 	return &Object{Key: v.Key, Created: v.Value.Created, Value: *v.Value}
 }
 
-// serve finds out what is served for k now.
+// serve decides what is served for k.
 func (n *next) serve(k ident.Key) {
 	p := n.place(k)
 	is := p.good
@@ -262,7 +262,7 @@ func decode(o *Object) (*Object, string) {
 	return &Object{Key: o.Key, Created: o.Created, Value: o.Value, Message: m}, ""
 }
 
-// current is the copies of an object as they are by now.
+// current returns the copies of an object as edited so far.
 func (n *next) current(id identity) []*Object {
 	if e, ok := n.edits[id.kind]; ok {
 		return e.Get(id.Name)
@@ -270,7 +270,7 @@ func (n *next) current(id identity) []*Object {
 	return n.copies(id)
 }
 
-// setCopies says which copies of an object there are now, in any order.
+// setCopies sets the copies of an object, in any order.
 func (n *next) setCopies(id identity, copies []*Object) {
 	e, ok := n.edits[id.kind]
 	if !ok {
@@ -297,8 +297,8 @@ func (n *next) setCopies(id identity, copies []*Object) {
 	n.moved[id] = struct{}{}
 }
 
-// settle finds the policy, then the winners, and returns the keys of what is
-// served otherwise than before.
+// settle finds the policy, then the winners, and returns the keys of the objects
+// that are served differently.
 func (n *next) settle() []ident.Key {
 	policy := identity{policyKind, Name{"", CountedName}}
 	if _, ok := n.moved[policy]; ok {
@@ -335,13 +335,13 @@ func (n *next) settle() []ident.Key {
 	return keys
 }
 
-// order puts the copy that wins first. The slice is not yet shared.
+// order puts the winning copy first. The slice is not yet shared.
 func (n *next) order(id identity) {
 	priority := n.priority(id.kind)
 	slices.SortFunc(n.current(id), func(a, b *Object) int { return Wins(priority, a.Key, a.Created, b.Key, b.Created) })
 }
 
-// closeKinds makes what was edited the world's.
+// closeKinds puts the edited kinds into the world.
 func (n *next) closeKinds() {
 	if len(n.edits) == 0 {
 		return
@@ -359,7 +359,7 @@ func (n *next) closeKinds() {
 	n.kinds = kinds
 }
 
-// message is the winner's, or nil.
+// message returns the winner's message, or nil.
 func message[M proto.Message](copies []*Object) M {
 	var none M
 	if len(copies) == 0 {
@@ -369,6 +369,7 @@ func message[M proto.Message](copies []*Object) M {
 	return m
 }
 
+// CompareKeys orders keys by kind, namespace, name, source and instance.
 func CompareKeys(a, b ident.Key) int {
 	return cmp.Or(
 		cmp.Compare(a.Kind, b.Kind),
