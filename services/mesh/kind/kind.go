@@ -72,8 +72,6 @@ const (
 	Served
 )
 
-const typePrefix = "type.googleapis.com/"
-
 // All returns the table, sorted by name.
 func All() []*Kind {
 	all := slices.Clone(table)

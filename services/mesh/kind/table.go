@@ -1,6 +1,8 @@
 package kind
 
 import (
+	"cmp"
+
 	"google.golang.org/protobuf/proto"
 
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
@@ -42,93 +44,54 @@ var (
 // table is in the order of the documentation.
 var table = []*Kind{
 	of[networking.ServiceEntry](Kind{
-		Group: networkingGroup, Versions: networkingAll, Name: "ServiceEntry", Namespaced: true, Meaning: Served,
+		Group: networkingGroup, Versions: networkingAll, Namespaced: true, Meaning: Served,
 		validate: validate.ServiceEntry, endpointsOnly: validate.ServiceEntryEndpointsOnly,
 	}),
 	of[networking.WorkloadEntry](Kind{
-		Group: networkingGroup, Versions: networkingAll, Name: "WorkloadEntry", Namespaced: true, Meaning: Served,
+		Group: networkingGroup, Versions: networkingAll, Namespaced: true, Meaning: Served,
 		validate: validate.WorkloadEntry, endpointsOnly: always,
 	}),
 	of[networking.VirtualService](Kind{
-		Group: networkingGroup, Versions: networkingAll, Name: "VirtualService", Namespaced: true, Meaning: Served,
+		Group: networkingGroup, Versions: networkingAll, Namespaced: true, Meaning: Served,
 		validate: validate.VirtualService,
 	}),
 	of[networking.DestinationRule](Kind{
-		Group: networkingGroup, Versions: networkingAll, Name: "DestinationRule", Namespaced: true, Meaning: Served,
+		Group: networkingGroup, Versions: networkingAll, Namespaced: true, Meaning: Served,
 		validate: validate.DestinationRule,
 	}),
-	of[networking.Gateway](Kind{
-		Group: networkingGroup, Versions: networkingAll, Name: "Gateway", Namespaced: true, Meaning: Served,
-		validate: validate.Gateway,
-	}),
-	of[registryv1.Service](Kind{
-		Group: coreGroup, Versions: v1, Name: "Service", Namespaced: true, Form: Converted, Meaning: Served,
-		validate: validate.Service,
-	}),
+	of[networking.Gateway](Kind{Group: networkingGroup, Versions: networkingAll, Namespaced: true, Meaning: Served, validate: validate.Gateway}),
+	of[registryv1.Service](Kind{Group: coreGroup, Versions: v1, Namespaced: true, Form: Converted, Meaning: Served, validate: validate.Service}),
 	of[registryv1.Endpoints](Kind{
 		Group: discoveryGroup, Versions: v1, Name: "EndpointSlice", Namespaced: true, Form: Converted, Meaning: Served,
 		validate: validate.Endpoints, endpointsOnly: always,
 	}),
 	of[configv1.Resource](Kind{
-		Group: envoyGroup, Versions: v1, Name: "Resource", Namespaced: true, Meaning: Served,
+		Group: envoyGroup, Versions: v1, Namespaced: true, Meaning: Served,
 		validate: validate.Resource, endpointsOnly: validate.ResourceEndpointsOnly,
 	}),
-	of[configv1.MeshPolicy](Kind{
-		Group: meshlogGroup, Versions: v1, Name: "MeshPolicy", Only: "default", Meaning: Served,
-		validate: validate.MeshPolicy,
-	}),
-	of[mesh.MeshConfig](Kind{
-		Group: meshGroup, Versions: []string{"v1alpha1"}, Name: "MeshConfig", Only: "default", Meaning: Served,
-		validate: validate.MeshConfig,
-	}),
-	of[mesh.MeshNetworks](Kind{
-		Group: meshGroup, Versions: []string{"v1alpha1"}, Name: "MeshNetworks", Only: "default", Meaning: Served,
-		validate: validate.MeshNetworks,
-	}),
+	of[configv1.MeshPolicy](Kind{Group: meshlogGroup, Versions: v1, Only: "default", Meaning: Served, validate: validate.MeshPolicy}),
+	of[mesh.MeshConfig](Kind{Group: meshGroup, Versions: []string{"v1alpha1"}, Only: "default", Meaning: Served, validate: validate.MeshConfig}),
+	of[mesh.MeshNetworks](Kind{Group: meshGroup, Versions: []string{"v1alpha1"}, Only: "default", Meaning: Served, validate: validate.MeshNetworks}),
 
 	// They complete other objects.
 	of[registryv1.Workload](Kind{
 		Group: coreGroup, Versions: v1, Name: "Pod", Namespaced: true, Form: Converted, Meaning: Context,
 		validate: validate.Workload, endpointsOnly: always,
 	}),
-	of[registryv1.Object](Kind{
-		Group: coreGroup, Versions: v1, Name: "Node", Form: Converted, Meaning: Context,
-	}),
-	of[registryv1.Object](Kind{
-		Group: coreGroup, Versions: v1, Name: "Namespace", Form: Converted, Meaning: Context,
-	}),
+	of[registryv1.Object](Kind{Group: coreGroup, Versions: v1, Name: "Node", Form: Converted, Meaning: Context}),
+	of[registryv1.Object](Kind{Group: coreGroup, Versions: v1, Name: "Namespace", Form: Converted, Meaning: Context}),
 
 	// They have no effect yet.
-	of[networking.WorkloadGroup](Kind{
-		Group: networkingGroup, Versions: networkingAll, Name: "WorkloadGroup", Namespaced: true,
-	}),
-	of[networking.Sidecar](Kind{
-		Group: networkingGroup, Versions: networkingAll, Name: "Sidecar", Namespaced: true,
-	}),
-	of[networking.EnvoyFilter](Kind{
-		Group: networkingGroup, Versions: []string{"v1alpha3"}, Name: "EnvoyFilter", Namespaced: true,
-	}),
-	of[networkingbeta.ProxyConfig](Kind{
-		Group: networkingGroup, Versions: []string{"v1beta1"}, Name: "ProxyConfig", Namespaced: true,
-	}),
-	of[security.AuthorizationPolicy](Kind{
-		Group: securityGroup, Versions: securityAll, Name: "AuthorizationPolicy", Namespaced: true, Security: true,
-	}),
-	of[security.PeerAuthentication](Kind{
-		Group: securityGroup, Versions: securityAll, Name: "PeerAuthentication", Namespaced: true, Security: true,
-	}),
-	of[security.RequestAuthentication](Kind{
-		Group: securityGroup, Versions: securityAll, Name: "RequestAuthentication", Namespaced: true, Security: true,
-	}),
-	of[telemetry.Telemetry](Kind{
-		Group: telemetryGroup, Versions: []string{"v1", "v1alpha1"}, Name: "Telemetry", Namespaced: true,
-	}),
-	of[extensions.WasmPlugin](Kind{
-		Group: extensionsGroup, Versions: []string{"v1alpha1"}, Name: "WasmPlugin", Namespaced: true,
-	}),
-	of[extensions.TrafficExtension](Kind{
-		Group: extensionsGroup, Versions: []string{"v1alpha1"}, Name: "TrafficExtension", Namespaced: true,
-	}),
+	of[networking.WorkloadGroup](Kind{Group: networkingGroup, Versions: networkingAll, Namespaced: true}),
+	of[networking.Sidecar](Kind{Group: networkingGroup, Versions: networkingAll, Namespaced: true}),
+	of[networking.EnvoyFilter](Kind{Group: networkingGroup, Versions: []string{"v1alpha3"}, Namespaced: true}),
+	of[networkingbeta.ProxyConfig](Kind{Group: networkingGroup, Versions: []string{"v1beta1"}, Namespaced: true}),
+	of[security.AuthorizationPolicy](Kind{Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true}),
+	of[security.PeerAuthentication](Kind{Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true}),
+	of[security.RequestAuthentication](Kind{Group: securityGroup, Versions: securityAll, Namespaced: true, Security: true}),
+	of[telemetry.Telemetry](Kind{Group: telemetryGroup, Versions: []string{"v1", "v1alpha1"}, Namespaced: true}),
+	of[extensions.WasmPlugin](Kind{Group: extensionsGroup, Versions: []string{"v1alpha1"}, Namespaced: true}),
+	of[extensions.TrafficExtension](Kind{Group: extensionsGroup, Versions: []string{"v1alpha1"}, Namespaced: true}),
 	of[registryv1.SecretReference](Kind{
 		Group: coreGroup, Versions: v1, Name: "Secret", Namespaced: true, Form: Converted, ClusterOnly: true,
 		validate: validate.Secret,
@@ -137,16 +100,10 @@ var table = []*Kind{
 		Group: coreGroup, Versions: v1, Name: "ConfigMap", Namespaced: true, Form: Converted, ClusterOnly: true,
 		validate: validate.ConfigMap,
 	}),
-	of[registryv1.Object](Kind{
-		Group: ingressGroup, Versions: v1, Name: "Ingress", Namespaced: true, Form: Converted,
-	}),
-	of[registryv1.Object](Kind{
-		Group: ingressGroup, Versions: v1, Name: "IngressClass", Form: Converted,
-	}),
+	of[registryv1.Object](Kind{Group: ingressGroup, Versions: v1, Name: "Ingress", Namespaced: true, Form: Converted}),
+	of[registryv1.Object](Kind{Group: ingressGroup, Versions: v1, Name: "IngressClass", Form: Converted}),
 	object(gatewayGroup, gatewayOlder, "GatewayClass", false),
-	of[registryv1.Object](Kind{
-		Group: gatewayGroup, Versions: gatewayOlder, Name: "KubernetesGateway", Document: "Gateway", Namespaced: true, Form: Whole,
-	}),
+	of[registryv1.Object](Kind{Group: gatewayGroup, Versions: gatewayOlder, Name: "KubernetesGateway", Document: "Gateway", Namespaced: true, Form: Whole}),
 	object(gatewayGroup, gatewayOlder, "HTTPRoute", true),
 	object(gatewayGroup, v1, "GRPCRoute", true),
 	object(gatewayGroup, gatewayFromAlpha, "TCPRoute", true),
@@ -156,13 +113,16 @@ var table = []*Kind{
 	object(gatewayGroup, v1, "ListenerSet", true),
 }
 
-// of completes the row of a kind whose payload is a T.
+// of completes the row of a kind whose payload is a T. The kind has the name of T
+// unless the row names it.
 func of[T any, M interface {
 	*T
 	proto.Message
 }](k Kind) *Kind {
+	payload := M(new(T)).ProtoReflect().Descriptor()
 	k.new = func() proto.Message { return M(new(T)) }
-	k.TypeURL = typePrefix + string(k.new().ProtoReflect().Descriptor().FullName())
+	k.TypeURL = "type.googleapis.com/" + string(payload.FullName())
+	k.Name = cmp.Or(k.Name, string(payload.Name()))
 	return &k
 }
 

@@ -98,6 +98,8 @@ type encoder struct {
 	open  []*yaml.Node // the collections around, to find one that contains itself
 	line  int          // lines written before the current one
 	place func(line int, path string, n *yaml.Node)
+	// The object's spec is out[specStart:specEnd], behind specLine lines.
+	specStart, specEnd, specLine int
 }
 
 func (e *encoder) newline() {
@@ -153,6 +155,10 @@ func (e *encoder) mapping(n *yaml.Node, path string) *problem.Diagnostic {
 	if err != nil {
 		return err
 	}
+	return e.entries(fields, path)
+}
+
+func (e *encoder) entries(fields []entry, path string) *problem.Diagnostic {
 	e.out = append(e.out, '{')
 	for i, f := range fields {
 		if i > 0 {
@@ -162,8 +168,12 @@ func (e *encoder) mapping(n *yaml.Node, path string) *problem.Diagnostic {
 		p := join(path, f.key)
 		e.at(p, f.at)
 		e.out = append(append(e.out, quote(f.key)...), ':', ' ')
+		start, line := len(e.out), e.line
 		if err := e.value(f.value, p); err != nil {
 			return err
+		}
+		if p == "spec" && resolve(f.value).ShortTag() != "!!null" {
+			e.specStart, e.specEnd, e.specLine = start, len(e.out), line
 		}
 	}
 	e.out = append(e.out, '}')

@@ -42,9 +42,7 @@ func (c chunk) spec() Document {
 		return d
 	}
 	e := encoder{reader: r}
-	if d.Err = e.object(whole, d.top, &d); d.Err == nil {
-		d.Object = e.out
-	}
+	d.Err = e.object(whole, d.top, &d)
 	return d
 }
 
@@ -79,37 +77,18 @@ func (r reader) object(n *yaml.Node, d *Document) *problem.Diagnostic {
 	}
 	d.top = top
 	e := encoder{reader: r}
-	if err := e.object(n, top, d); err != nil {
-		return err
-	}
-	d.Object = e.out
-	return nil
+	return e.object(n, top, d)
 }
 
-// object writes the object, and remembers the place of its spec.
+// object writes the object into d.
 func (e *encoder) object(n *yaml.Node, top []entry, d *Document) *problem.Diagnostic {
 	e.open = append(e.open, n)
-	e.out = append(e.out, '{')
-	from, to := 0, 0
-	for i, f := range top {
-		if i > 0 {
-			e.out = append(e.out, ',')
-		}
-		e.newline()
-		e.at(f.key, f.at)
-		e.out = append(append(e.out, quote(f.key)...), ':', ' ')
-		start, line := len(e.out), e.line
-		if err := e.value(f.value, f.key); err != nil {
-			return err
-		}
-		if f.key == "spec" && resolve(f.value).ShortTag() != "!!null" {
-			from, to, d.specLine = start, len(e.out), line
-		}
+	if err := e.entries(top, ""); err != nil {
+		return err
 	}
-	e.out = append(e.out, '}')
-	d.Spec = []byte("{}")
-	if to > 0 {
-		d.Spec = e.out[from:to:to]
+	d.Object, d.Spec, d.specLine = e.out, []byte("{}"), e.specLine
+	if e.specEnd > 0 {
+		d.Spec = e.out[e.specStart:e.specEnd:e.specEnd]
 	}
 	return nil
 }

@@ -1,12 +1,12 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"regexp"
 	"strings"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
@@ -98,9 +98,7 @@ func matchRoute(m *routev3.RouteMatch, c Call) bool {
 
 func matchHeader(m *routev3.HeaderMatcher, c Call) bool {
 	value, there := c.header(m.GetName())
-	if !there && m.GetTreatMissingHeaderAsEmpty() {
-		there = true
-	}
+	there = there || m.GetTreatMissingHeaderAsEmpty()
 	var ok bool
 	switch s := m.GetHeaderMatchSpecifier().(type) {
 	case *routev3.HeaderMatcher_PresentMatch:
@@ -173,7 +171,7 @@ func (p *Proxy) act(r *routev3.Route, c Call, o *Outcome) {
 	fault(r, o)
 	switch a := r.GetAction().(type) {
 	case *routev3.Route_DirectResponse:
-		o.Status, o.Body = a.DirectResponse.GetStatus(), text(a.DirectResponse.GetBody())
+		o.Status, o.Body = a.DirectResponse.GetStatus(), cmp.Or(a.DirectResponse.GetBody().GetInlineString(), string(a.DirectResponse.GetBody().GetInlineBytes()))
 	case *routev3.Route_Redirect:
 		o.Status, o.Location = redirect(r.GetMatch(), a.Redirect, c)
 	case *routev3.Route_Route:
@@ -185,28 +183,16 @@ func (p *Proxy) act(r *routev3.Route, c Call, o *Outcome) {
 	}
 }
 
-func text(d *corev3.DataSource) string {
-	if s := d.GetInlineString(); s != "" {
-		return s
-	}
-	return string(d.GetInlineBytes())
-}
-
 func redirect(m *routev3.RouteMatch, a *routev3.RedirectAction, c Call) (uint32, string) {
 	status := map[routev3.RedirectAction_RedirectResponseCode]uint32{
 		routev3.RedirectAction_MOVED_PERMANENTLY: 301, routev3.RedirectAction_FOUND: 302, routev3.RedirectAction_SEE_OTHER: 303,
 		routev3.RedirectAction_TEMPORARY_REDIRECT: 307, routev3.RedirectAction_PERMANENT_REDIRECT: 308,
 	}[a.GetResponseCode()]
-	scheme, host, path := "http", c.Host, c.Path
+	scheme, host, path := "http", cmp.Or(a.GetHostRedirect(), c.Host), c.Path
 	if a.GetHttpsRedirect() {
 		scheme = "https"
 	}
-	if s := a.GetSchemeRedirect(); s != "" {
-		scheme = s
-	}
-	if h := a.GetHostRedirect(); h != "" {
-		host = h
-	}
+	scheme = cmp.Or(a.GetSchemeRedirect(), scheme)
 	if n := a.GetPortRedirect(); n != 0 {
 		host = fmt.Sprintf("%s:%d", withoutPort(host), n)
 	}

@@ -4,19 +4,21 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"meshlog.dev/services/mesh/protosearch"
 )
 
 const durationType = "google.protobuf.Duration"
 
-// Durations rewrites the durations in the JSON of a message in seconds, as
-// protobuf reads them: Istio's users write "5m" and "250ms" as well. No line
-// moves. Protobuf refuses a text that is no duration.
+var withDurations = protosearch.For(func(d protoreflect.MessageDescriptor) bool { return d.FullName() == durationType })
+
+// Durations rewrites the durations in the JSON of a message in seconds, the only
+// form that protobuf reads: users of Istio write "5m" and "250ms" too. It moves no
+// line, and leaves other values for protobuf to refuse.
 func Durations(spec []byte, of protoreflect.MessageDescriptor) []byte {
-	if !hasDurations(of) {
+	if len(withDurations.Fields(of)) == 0 {
 		return spec
 	}
 	w := durationWriter{json: json.NewDecoder(bytes.NewReader(spec)), in: spec}
@@ -24,18 +26,6 @@ func Durations(spec []byte, of protoreflect.MessageDescriptor) []byte {
 		return spec
 	}
 	return append(w.out, spec[w.done:]...)
-}
-
-var withDurations sync.Map // bool by protoreflect.MessageDescriptor
-
-// hasDurations reports whether a message can hold a duration, at any depth.
-func hasDurations(of protoreflect.MessageDescriptor) bool {
-	has, ok := withDurations.Load(of)
-	if !ok {
-		has = leads(of, map[protoreflect.FullName]bool{durationType: true}, map[protoreflect.FullName]bool{})
-		withDurations.Store(of, has)
-	}
-	return has.(bool)
 }
 
 type durationWriter struct {

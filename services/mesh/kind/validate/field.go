@@ -191,13 +191,6 @@ func (c *checker) percent(p *fieldPath, v float64) {
 	}
 }
 
-// oneOf checks a value of a fixed list.
-func (c *checker) oneOf(p *fieldPath, s string, list []string, reason string) {
-	if !slices.Contains(list, s) {
-		c.errorf(p, "use "+strings.Join(list, ", "), reason, s)
-	}
-}
-
 // re2 checks a regular expression in Envoy's syntax.
 func (c *checker) re2(p *fieldPath, expr string) {
 	if expr == "" {

@@ -48,7 +48,7 @@ func (c *checker) server(at *fieldPath, s *networking.Server) {
 	for _, unopened := range []string{"HTTPS", "TLS"} {
 		c.noEffect(strings.EqualFold(s.GetPort().GetProtocol(), unopened), protocol, unopened)
 	}
-	c.noEffect(s.GetPort().GetTargetPort() != 0, at.field("port.targetPort"))
+	c.noEffect(s.GetPort().GetTargetPort() != 0, at.field("port.targetPort")) //nolint:staticcheck // deprecated, and still in use
 	c.noEffect(s.GetDefaultEndpoint() != "", at.field("defaultEndpoint"))
 }
 

@@ -6,11 +6,8 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"go/format"
-	"io"
 	"log"
 	"os"
 	"os/exec"
@@ -71,33 +68,27 @@ func run() error {
 
 // list returns the current packages under patterns that link no gRPC stack.
 func list(patterns ...string) ([]string, error) {
-	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Deps"}, patterns...)...)
+	cmd := exec.Command("go", append([]string{"list", "-f", `{{.ImportPath}} {{join .Deps " "}}`}, patterns...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
 	found := slices.Clone(besides)
-	for d := json.NewDecoder(bytes.NewReader(out)); ; {
-		var p struct {
-			ImportPath string
-			Deps       []string
-		}
-		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			return found, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("output of go list: %w", err)
-		}
-		rest := strings.TrimPrefix(p.ImportPath, envoy)
+	for line := range strings.Lines(string(out)) {
+		deps := strings.Fields(line)
+		pkg := deps[0]
+		rest := strings.TrimPrefix(pkg, envoy)
 		switch {
 		case !strings.HasSuffix(rest, "/v3"): // earlier and unfinished versions of the API
 		case slices.ContainsFunc(left, func(l string) bool { return strings.HasPrefix(rest, l) }):
-		case slices.ContainsFunc(p.Deps, isBanned):
-			log.Printf("left out, for it links %s: %s", banned, p.ImportPath)
+		case slices.ContainsFunc(deps, isBanned):
+			log.Printf("left out, because it links %s: %s", banned, pkg)
 		default:
-			found = append(found, p.ImportPath)
+			found = append(found, pkg)
 		}
 	}
+	return found, nil
 }
 
 func isBanned(dep string) bool { return dep == banned || strings.HasPrefix(dep, banned+"/") }
