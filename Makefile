@@ -10,8 +10,8 @@ SEEDS ?= 1000
 
 # Every module of go.work. e2e drives what `build` leaves in bin/, which go's
 # test cache does not see: it is kept apart and never cached.
-MODULES := proto jsapi deploy/testkit events store services deploy/e2e
-UNITS := ./proto/... ./jsapi/... ./deploy/testkit/... ./events/... ./store/... ./services/...
+MODULES := proto proto/jsapi deploy/testkit events store services deploy/e2e
+UNITS := ./proto/... ./deploy/testkit/... ./events/... ./store/... ./services/...
 E2E := ./deploy/e2e/...
 # Programs that only tests run, each apart.
 TOOL_MODULES := deploy/e2e/tools/promql deploy/e2e/tools/kustomize

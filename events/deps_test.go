@@ -20,7 +20,7 @@ func TestImports(t *testing.T) {
 		{"meshlog.dev/services", "the log does not depend on its users", nil},
 		{"github.com/nats-io/nats-server", "a server is run by services/internal/bus; a client links none", nil},
 		{"github.com/nats-io", "only natslog speaks NATS: the fold and every tool import events", []string{root + "/natslog"}},
-		{"meshlog.dev/jsapi", "only natslog speaks NATS: the fold and every tool import events", []string{root + "/natslog"}},
+		{"meshlog.dev/proto/jsapi", "only natslog speaks NATS: the fold and every tool import events", []string{root + "/natslog"}},
 		{"github.com/synadia-io", "natslog speaks the three headers of a batch itself", nil},
 		{"google.golang.org/grpc", "nothing here serves", nil},
 		{"k8s.io", "client-go is linked into watcher-kube and the CLI only", nil},

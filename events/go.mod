@@ -9,8 +9,8 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	google.golang.org/protobuf v1.36.12
 	meshlog.dev/deploy/testkit v0.0.0
-	meshlog.dev/jsapi v0.0.0
 	meshlog.dev/proto v0.0.0
+	meshlog.dev/proto/jsapi v0.0.0
 )
 
 require (
@@ -27,6 +27,6 @@ require (
 
 replace (
 	meshlog.dev/deploy/testkit => ../deploy/testkit
-	meshlog.dev/jsapi => ../jsapi
 	meshlog.dev/proto => ../proto
+	meshlog.dev/proto/jsapi => ../proto/jsapi
 )

@@ -128,7 +128,7 @@ var laws = []law{
 	},
 	{
 		of: []string{module + "..."}, except: []string{module + "internal/bus", module + "internal/busauth"},
-		never: []string{"github.com/nats-io/...", "meshlog.dev/jsapi"}, direct: true,
+		never: []string{"github.com/nats-io/...", "meshlog.dev/proto/jsapi"}, direct: true,
 		reason: "only internal/bus and the drivers of events and store talk to NATS",
 	},
 	{

@@ -33,8 +33,8 @@ require (
 	k8s.io/klog/v2 v2.140.0
 	meshlog.dev/deploy/testkit v0.0.0
 	meshlog.dev/events v0.0.0
-	meshlog.dev/jsapi v0.0.0
 	meshlog.dev/proto v0.0.0
+	meshlog.dev/proto/jsapi v0.0.0
 	meshlog.dev/store v0.0.0
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730
 	sigs.k8s.io/yaml v1.6.0
@@ -110,7 +110,7 @@ require (
 replace (
 	meshlog.dev/deploy/testkit => ../deploy/testkit
 	meshlog.dev/events => ../events
-	meshlog.dev/jsapi => ../jsapi
 	meshlog.dev/proto => ../proto
+	meshlog.dev/proto/jsapi => ../proto/jsapi
 	meshlog.dev/store => ../store
 )

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 )
 
 // Headers of an atomic batch, as ADR-50 of NATS names them.

@@ -25,7 +25,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events"
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
 )
 

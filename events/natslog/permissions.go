@@ -2,7 +2,7 @@ package natslog
 
 import (
 	"meshlog.dev/events"
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
 )
 

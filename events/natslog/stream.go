@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events"
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 )
 
 const (

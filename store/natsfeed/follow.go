@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/internal/link"

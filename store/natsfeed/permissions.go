@@ -1,6 +1,6 @@
 package natsfeed
 
-import "meshlog.dev/jsapi"
+import "meshlog.dev/proto/jsapi"
 
 // Subjects of the object store: the metadata of an object, and its chunks.
 const (

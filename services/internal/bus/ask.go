@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"google.golang.org/protobuf/proto"
 
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 

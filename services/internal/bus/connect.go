@@ -12,7 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 )
 
 // Conn is a connection. It is an alias, so that packages that only pass it on do

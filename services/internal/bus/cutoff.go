@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 )
 
 // A server that the network cuts off from its cluster keeps its clients and

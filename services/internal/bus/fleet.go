@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events"
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 )
 
 // DefaultLeaseTTL is how long a lease outlives a holder that died.

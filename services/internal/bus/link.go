@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"meshlog.dev/events"
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 )
 
 // link is the state of this package for a connection: its options, and the errors

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 )
 
 // StreamConfig are the settings of a stream. It is an alias, so that packages that

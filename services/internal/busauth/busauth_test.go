@@ -18,7 +18,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"

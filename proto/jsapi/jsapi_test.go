@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"meshlog.dev/jsapi"
+	"meshlog.dev/proto/jsapi"
 )
 
 func TestAsDenied(t *testing.T) {

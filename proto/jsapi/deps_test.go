@@ -14,7 +14,7 @@ func TestImports(t *testing.T) {
 		t.Fatalf("go list: %v (is go in PATH?)", err)
 	}
 	for _, dep := range strings.Fields(string(out)) {
-		if strings.HasPrefix(dep, "meshlog.dev/") && dep != "meshlog.dev/jsapi" || strings.HasPrefix(dep, "github.com/nats-io/nats-server") {
+		if strings.HasPrefix(dep, "meshlog.dev/") && dep != "meshlog.dev/proto/jsapi" || strings.HasPrefix(dep, "github.com/nats-io/nats-server") {
 			t.Errorf("jsapi imports %s: log, store and processes all import jsapi", dep)
 		}
 	}

@@ -1,4 +1,4 @@
-module meshlog.dev/jsapi
+module meshlog.dev/proto/jsapi
 
 go 1.26.0
 
