@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// crowd is streams at a gate, and who was let in when.
+// crowd is streams that wait for admission, and when each was admitted.
 type crowd struct {
 	t     *testing.T
 	gate  *admission
@@ -62,8 +62,8 @@ func TestGateRate(t *testing.T) {
 			c.come(fmt.Sprint("cold", 2+i), false)
 		}
 		c.come("back", true)
-		// As many at once as in a second; who resumes comes before who waits;
-		// who would wait too long is told so at once.
+		// A burst is as many as begin in a second. Resuming clients come first,
+		// and a client that would wait too long is refused at once.
 		c.expect(
 			"0s cold0 in", "0s cold1 in", "1.5s cold3 in", "100ms cold12 Unavailable", "100ms cold13 Unavailable",
 			"1s cold2 in", "2.5s cold5 in", "2s cold4 in", "3.5s cold7 in", "3s cold6 in", "4.5s cold9 in", "4s cold8 in",
@@ -84,7 +84,7 @@ func TestGatePlaces(t *testing.T) {
 	})
 }
 
-// Clients that were served before are held rather than refused (G12).
+// Clients that were served before wait and are not refused (G12).
 func TestGateHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, 1000, 1)

@@ -32,8 +32,8 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// Benchmarks measure a server in a process of its own, so that what its clients
-// cost is not in the figures: this test program, run with childEnv set.
+// Benchmarks measure a server in a process of its own, this test program with
+// childEnv set, so that the figures exclude the clients.
 const childEnv = "MESHLOG_FRONTEND_CHILD"
 
 func TestMain(m *testing.M) {
@@ -54,7 +54,7 @@ type childTask struct {
 	Floor bool
 }
 
-// childStats is what a child says when it listens, and after each line.
+// childStats is what a child writes when it listens, and after each line.
 type childStats struct {
 	Address     string
 	CPU         time.Duration // so far
@@ -104,15 +104,15 @@ func serveChild(in io.Reader, out io.Writer) error {
 	}
 }
 
-// fatal is a testing.TB for what cannot go wrong outside of a test.
+// fatal is a testing.TB outside of a test: errors end the process.
 type fatal struct{ testing.TB }
 
 func (fatal) Helper() {}
 
 func (fatal) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
-// serveFrontend serves so many services, all by one listener, until the process
-// ends. Each change is one of the endpoints of the first service.
+// serveFrontend serves that many services on one listener until the process
+// ends. Each change is to the endpoints of the first service.
 func serveFrontend(l net.Listener, services int) (change func(), err error) {
 	chain := memstore.NewChain()
 	mesh := frontendtest.NewMesh(fatal{}, chain)
@@ -216,8 +216,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// residentBytes is the memory that the process has; 0 where the system does
-// not say.
+// residentBytes returns the memory of the process; 0 if it is unknown.
 func residentBytes() uint64 {
 	b, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -280,7 +279,7 @@ func (c *child) connect(n *corev3.Node) *envoy {
 	return connect(c.b, conn, n)
 }
 
-// do has the child do something, and returns how it is then.
+// do makes the child do something, and returns its stats afterwards.
 func (c *child) do(line string) childStats {
 	c.b.Helper()
 	var s childStats

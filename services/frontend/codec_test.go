@@ -179,8 +179,8 @@ func TestSharedBuffers(t *testing.T) {
 	}
 }
 
-// BenchmarkAckEDS1001Names is what an ACK costs that repeats all names, 60 KB,
-// as Envoy's do (E28): decoding, and taking it in.
+// BenchmarkAckEDS1001Names decodes and handles an ACK that repeats all names,
+// 60 KB, as an Envoy ACK does (E28).
 func BenchmarkAckEDS1001Names(b *testing.B) {
 	set := &xds.Set{}
 	sent := &discoveryv3.DiscoveryRequest{TypeUrl: ident.EDS.URL(), Node: &corev3.Node{Id: string(make([]byte, 61<<10))}}

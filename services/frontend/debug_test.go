@@ -63,7 +63,7 @@ func TestPushStatusAndDump(t *testing.T) {
 			t.Error(diff)
 		}
 		for d := range f.server.Dump("e3") {
-			t.Errorf("dump of nobody: %v", d)
+			t.Errorf("dump of an unknown proxy: %v", d)
 		}
 	})
 }

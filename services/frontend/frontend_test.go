@@ -133,7 +133,7 @@ func TestReject(t *testing.T) {
 		t.Error("the version is the one from before")
 	}
 
-	// Another content lifts it.
+	// Another content ends it.
 	mesh.Publish(Put("v1", Cluster("v1", 3)))
 	e.ack(e.expect(ident.CDS, "v1", "v2"))
 	f.until("no NACK", func(r *reportv1.FrontendReport) bool { return nackOf(r) == nil })
@@ -151,8 +151,8 @@ func nackOf(r *reportv1.FrontendReport) *reportv1.Nack {
 }
 
 // Two frontends and every restart name the same content with the same
-// versions, so a client that comes again is sent nothing but a message without
-// content (E29).
+// versions, so a client that reconnects is sent only a response without content
+// (E29).
 func TestReconnect(t *testing.T) {
 	mesh := shop(t)
 	file := &memstore.File{}
@@ -174,7 +174,7 @@ func TestReconnect(t *testing.T) {
 		e.ask(ident.RDS, "routes")
 		e.ack(e.expect(ident.EDS))
 	}
-	// Nothing else came: the next response is that of the next change.
+	// Nothing else was sent: the next response is for the next change.
 	last := start(t, "f3", mesh)
 	last.serves(mesh.Last().Version())
 	e = e.reconnect(last)
@@ -187,8 +187,8 @@ func TestReconnect(t *testing.T) {
 	e.ack(e.expect(ident.EDS, "v1"))
 }
 
-// A client that knows more than a frontend is answered when that has caught
-// up, never with what is older.
+// A client that knows more than a frontend is answered when the frontend has
+// caught up, never with an older version.
 func TestNeverOlderAfterNewer(t *testing.T) {
 	mesh := shop(t)
 	behind := newMesh(t) // a chain that ends before the other
@@ -279,7 +279,7 @@ func TestSameEverywhere(t *testing.T) {
 	late.serves(mesh.Last().Version())
 
 	subscriptions := map[ident.ResourceType][]string{
-		ident.CDS: nil, ident.EDS: {"c0", "c1", "c2", "nobody"}, ident.LDS: nil, ident.RDS: {"routes", "unknown"},
+		ident.CDS: nil, ident.EDS: {"c0", "c1", "c2", "unknown"}, ident.LDS: nil, ident.RDS: {"routes", "unknown"},
 	}
 	served := func(r *rig, types ...ident.ResourceType) map[string]string {
 		got := map[string]string{}

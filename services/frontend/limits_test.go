@@ -31,7 +31,7 @@ func withLimits(change func(*frontend.Limits)) option {
 	return func(c *frontend.Config) { change(&c.Limits) }
 }
 
-// counted is the sum of a metric over its labels.
+// counted returns the sum of a metric over its labels.
 func (r *rig) counted(name string) (sum float64) {
 	r.t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -94,8 +94,8 @@ func TestStreamLimit(t *testing.T) {
 	})
 }
 
-// A new client is at its first answers until it has its listeners; the next
-// one waits for that.
+// A new client is in its first responses until it has its listeners; the next
+// client waits for that.
 func TestFirstAnswersLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.FirstAnswers = 1 }))
@@ -115,7 +115,7 @@ func TestFirstAnswersLimit(t *testing.T) {
 	})
 }
 
-// A client that resumes with all there is has its place for a moment only.
+// A client that resumes with everything gives its place back at once.
 func TestFirstAnswersOfResuming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.FirstAnswers = 1 }))
@@ -146,8 +146,8 @@ func TestFirstAnswersBounded(t *testing.T) {
 	})
 }
 
-// A client that does not take what it is sent loses its stream, and costs
-// nobody else any time.
+// A client that does not accept a response loses its stream, and delays no
+// other client.
 func TestSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := newMesh(t)
@@ -180,7 +180,7 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// frozen is a connection whose other end is gone without a word.
+// frozen is a connection whose other end vanished.
 type frozen struct {
 	net.Conn
 	gone chan struct{}
@@ -202,7 +202,7 @@ func (c *frozen) Read(b []byte) (int, error) {
 // Close leaves the frontend's end open.
 func (c *frozen) Close() error { return nil }
 
-// Of a client that is gone without a word its stream is ended by keepalive.
+// Keepalive ends the stream of a client that vanished.
 func TestHalfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := shop(t)
@@ -258,8 +258,8 @@ func TestAge(t *testing.T) {
 	})
 }
 
-// While streams are drained, a client whose stream has ended finds nobody here,
-// and goes elsewhere.
+// During the drain, a client whose stream has ended cannot connect here again,
+// and goes to another frontend.
 func TestDrainTakesNoConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.Drain = 10 * time.Second }))
@@ -289,7 +289,7 @@ func TestDrainTakesNoConnections(t *testing.T) {
 	})
 }
 
-// A client that connects and says nothing holds up neither the drain, nor the
+// A client that connects and sends nothing delays neither the drain, nor the
 // GOAWAY to the clients whose streams are drained later.
 func TestDrainClosesHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -351,7 +351,7 @@ func TestNoAge(t *testing.T) {
 	})
 }
 
-// panics is a log that fails at a warning.
+// panics is a log that panics at a warning.
 type panics struct{ slog.Handler }
 
 func (panics) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
@@ -365,7 +365,7 @@ func (p panics) Handle(_ context.Context, r slog.Record) error {
 
 func (p panics) WithAttrs([]slog.Attr) slog.Handler { return p }
 
-// An error of the program costs the stream in which it happens, and no other.
+// A panic ends the stream in which it happens, and no other.
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := shop(t)

@@ -49,10 +49,9 @@ func NewMetrics() *Metrics {
 }
 
 func (m *Metrics) ofVersions() {
-	version := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	version := collect(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "meshlog_frontend_version", Help: "The served version, in two parts. If below meshlog_builder_head for long: this frontend lags; see its log, and check that it reaches the bus.",
-	}, []string{"part"})
-	m.collectors = append(m.collectors, version)
+	}, []string{"part"}))
 	m.epoch, m.seq = version.WithLabelValues("epoch"), version.WithLabelValues("seq")
 	m.receive = m.histogram("meshlog_frontend_receive_seconds", "Seconds from the publication of a version, by the leader's clock, until the frontend has received and indexed it. If long: the bus is slow, the frontend lacks CPU, or the clocks differ.", stages())
 	m.indexing = m.histogram("pilot_pushcontext_init_seconds", "Seconds to index a version, a part of receive. If long: large changes, or too little CPU.", stages())
@@ -105,48 +104,42 @@ func (m *Metrics) ofResponses() {
 func stages() []float64 { return prometheus.ExponentialBuckets(.0005, 2, 17) }
 
 func (m *Metrics) counter(name, help string) prometheus.Counter {
-	c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	return collect(m, prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help}))
+}
+
+func (m *Metrics) gauge(name, help string) prometheus.Gauge {
+	return collect(m, prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help}))
+}
+
+func (m *Metrics) histogram(name, help string, buckets []float64) prometheus.Histogram {
+	return collect(m, prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}))
+}
+
+func (m *Metrics) counters(name, help string) [ident.ResourceTypes]prometheus.Counter {
+	v := collect(m, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"type"}))
+	return perType(v.WithLabelValues)
+}
+
+func (m *Metrics) gauges(name, help string) [ident.ResourceTypes]prometheus.Gauge {
+	v := collect(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"type"}))
+	return perType(v.WithLabelValues)
+}
+
+func (m *Metrics) histograms(name, help string, buckets []float64) [ident.ResourceTypes]prometheus.Observer {
+	v := collect(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"type"}))
+	return perType(v.WithLabelValues)
+}
+
+func collect[C prometheus.Collector](m *Metrics, c C) C {
 	m.collectors = append(m.collectors, c)
 	return c
 }
 
-func (m *Metrics) gauge(name, help string) prometheus.Gauge {
-	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
-	m.collectors = append(m.collectors, g)
-	return g
-}
-
-func (m *Metrics) histogram(name, help string, buckets []float64) prometheus.Histogram {
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
-	m.collectors = append(m.collectors, h)
-	return h
-}
-
-func (m *Metrics) counters(name, help string) (c [ident.ResourceTypes]prometheus.Counter) {
-	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"type"})
-	m.collectors = append(m.collectors, v)
-	for t := range c {
-		c[t] = v.WithLabelValues(ident.ResourceType(t).String())
+func perType[T any](with func(...string) T) (all [ident.ResourceTypes]T) {
+	for t := range all {
+		all[t] = with(ident.ResourceType(t).String())
 	}
-	return c
-}
-
-func (m *Metrics) gauges(name, help string) (g [ident.ResourceTypes]prometheus.Gauge) {
-	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"type"})
-	m.collectors = append(m.collectors, v)
-	for t := range g {
-		g[t] = v.WithLabelValues(ident.ResourceType(t).String())
-	}
-	return g
-}
-
-func (m *Metrics) histograms(name, help string, buckets []float64) (h [ident.ResourceTypes]prometheus.Observer) {
-	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"type"})
-	m.collectors = append(m.collectors, v)
-	for t := range h {
-		h[t] = v.WithLabelValues(ident.ResourceType(t).String())
-	}
-	return h
+	return all
 }
 
 // serves counts a version that the frontend had at had and serves since now.

@@ -29,7 +29,7 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// waitLimit is how long a test waits for what must come.
+// waitLimit is how long a test waits for something that must happen.
 const waitLimit = 60 * time.Second
 
 // mesh is a world on a chain in memory.
@@ -43,7 +43,7 @@ func newMesh(t testing.TB) *mesh {
 	return &mesh{frontendtest.NewMesh(t, c), c}
 }
 
-// pipes is a listener in memory, so that time can be a test's own.
+// pipes is a listener in memory, so that a test can have a clock of its own.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -52,7 +52,7 @@ type pipes struct {
 
 func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
 
-// dial connects; wrap, if there is one, is what the client has in its hands.
+// dial connects; wrap, if not nil, wraps the client's end.
 func (p *pipes) dial(ctx context.Context, wrap func(net.Conn) net.Conn) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
@@ -158,7 +158,7 @@ func (r *rig) end() {
 	}
 }
 
-// until waits until the frontend's report says so.
+// until waits until the frontend's report meets the condition.
 func (r *rig) until(what string, is func(*reportv1.FrontendReport) bool) *reportv1.FrontendReport {
 	r.t.Helper()
 	limit := time.After(waitLimit)
@@ -203,8 +203,7 @@ func (r *rig) connect(n *corev3.Node) *envoy {
 	return connect(r.t, r.dial(nil), n)
 }
 
-// dial makes a connection; wrap, if there is one, is what the client has in
-// its hands.
+// dial makes a connection; wrap, if not nil, wraps the client's end.
 func (r *rig) dial(wrap func(net.Conn) net.Conn) *grpc.ClientConn {
 	r.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+r.pipes.Addr().String(),
@@ -279,7 +278,7 @@ func (e *envoy) receive() *discoveryv3.DiscoveryResponse {
 	return r
 }
 
-// ack accepts a response; names are what is subscribed from then on.
+// ack ACKs a response; names are the subscription from then on.
 func (e *envoy) ack(r *discoveryv3.DiscoveryResponse, names ...string) {
 	e.t.Helper()
 	t, _ := ident.ResourceTypeOf(r.GetTypeUrl())

@@ -28,7 +28,7 @@ var perType = map[ident.ResourceType]string{
 	ident.RDS: "/envoy.service.route.v3.RouteDiscoveryService/%sRoutes",
 }
 
-// inShop is what there is of each type in a shop, and how it is asked for.
+// inShop is the resources of each type in a shop, and the names that request them.
 var inShop = map[ident.ResourceType]struct{ name, subscription string }{
 	ident.CDS: {"v1", "*"}, ident.EDS: {"v1", "v1"}, ident.LDS: {"http", "*"}, ident.RDS: {"routes", "routes"},
 }
@@ -51,7 +51,7 @@ func (r *rig) connectDelta(method string, n *corev3.Node) *deltaEnvoy {
 	return &deltaEnvoy{t: r.t, stream: s, node: n, has: map[ident.ResourceType]map[string]string{}}
 }
 
-// ask subscribes, and says what the client has.
+// ask subscribes, and sends the versions that the client has.
 func (e *deltaEnvoy) ask(t ident.ResourceType, names ...string) {
 	e.t.Helper()
 	e.send(&discoveryv3.DeltaDiscoveryRequest{
@@ -146,7 +146,7 @@ func TestDelta(t *testing.T) {
 	e.expect(ident.RDS, "routes")
 	f.until("all is acknowledged", func(r *reportv1.FrontendReport) bool { return ackedAll(r, v.Seq) })
 
-	// Another frontend has nothing to say to who comes with all that.
+	// Another frontend sends nothing to a client that reconnects with all of it.
 	other := start(t, "f2", mesh)
 	has := e.has
 	e = other.connectDelta(deltaADS, node("web-1", "web"))
@@ -171,7 +171,7 @@ func ackedAll(r *reportv1.FrontendReport, seq uint64) bool {
 	return len(r.GetProxies()) > 0
 }
 
-// What a request is not ends its stream, and no other on the connection.
+// A malformed request ends its stream, and no other on the connection.
 func TestMalformedRequest(t *testing.T) {
 	f := start(t, "f1", shop(t))
 	conn := f.dial(nil)

@@ -66,7 +66,7 @@ func startTLS(t *testing.T, mutual bool) *tlsPorts {
 	return p
 }
 
-// ask opens a stream and asks for clusters: the answer, or why there is none.
+// ask opens a stream and requests clusters. It returns the response or the error.
 func ask(t *testing.T, to net.Addr, creds credentials.TransportCredentials, n *corev3.Node) error {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+to.String(), grpc.WithTransportCredentials(creds))
@@ -104,12 +104,12 @@ func TestTLS(t *testing.T) {
 		creds credentials.TransportCredentials
 		ok    bool
 	}{
-		"TLS":                    {p.tls, p.client(t), true},
-		"plain":                  {p.plain, insecure.NewCredentials(), true},
-		"plain to TLS":           {p.tls, insecure.NewCredentials(), false},
-		"TLS to plain":           {p.plain, p.client(t), false},
-		"trusting somebody else": {p.tls, credentials.NewTLS(&tls.Config{RootCAs: p.clientCA.Pool(), ServerName: "localhost"}), false},
-		"TLS 1.1":                {p.tls, credentials.NewTLS(&tls.Config{RootCAs: p.ca.Pool(), ServerName: "localhost", MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}), false},
+		"TLS":                 {p.tls, p.client(t), true},
+		"plain":               {p.plain, insecure.NewCredentials(), true},
+		"plain to TLS":        {p.tls, insecure.NewCredentials(), false},
+		"TLS to plain":        {p.plain, p.client(t), false},
+		"trusting another CA": {p.tls, credentials.NewTLS(&tls.Config{RootCAs: p.clientCA.Pool(), ServerName: "localhost"}), false},
+		"TLS 1.1":             {p.tls, credentials.NewTLS(&tls.Config{RootCAs: p.ca.Pool(), ServerName: "localhost", MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := ask(t, c.to, c.creds, n); (err == nil) != c.ok {
@@ -136,7 +136,7 @@ func TestMutualTLS(t *testing.T) {
 		want  string
 	}{
 		"no certificate":        {nil, node("e1", "demo"), codes.Unavailable, ""},
-		"somebody else's":       {[]certtest.Pair{p.ca.Client("e1")}, node("e1", "demo"), codes.Unavailable, ""},
+		"from another CA":       {[]certtest.Pair{p.ca.Client("e1")}, node("e1", "demo"), codes.Unavailable, ""},
 		"no identity in it":     {[]certtest.Pair{p.clientCA.Client("e1")}, node("e1", "demo"), codes.OK, ""},
 		"another form":          {[]certtest.Pair{p.clientCA.Client("e1", "spiffe://example.org/edge")}, node("e1", "demo"), codes.OK, ""},
 		"its namespace":         {[]certtest.Pair{p.clientCA.Client("e1", shop)}, istio("shop", ""), codes.OK, ""},
@@ -153,14 +153,14 @@ func TestMutualTLS(t *testing.T) {
 			}
 		})
 	}
-	// Who comes by the other port is not asked.
+	// The port without TLS asks for no certificate.
 	if err := ask(t, p.plain, insecure.NewCredentials(), istio("bank", "")); err != nil {
 		t.Error(err)
 	}
 }
 
-// A certificate is replaced under a stream: that goes on, and the next
-// connection gets the new one.
+// When a certificate is replaced, open streams go on, and the next connection
+// gets the new one.
 func TestCertificateIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca, dir := certtest.NewCA("servers"), t.TempDir()

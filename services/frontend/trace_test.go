@@ -7,8 +7,7 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// A version that is not traced costs its responses and ACKs nothing but being
-// looked up.
+// A version that is not traced costs its responses and ACKs one lookup.
 func TestUntracedCostsNothing(t *testing.T) {
 	var r recentVersions
 	for seq := range uint64(2 * keptVersions) {

@@ -24,7 +24,7 @@ func release(id, version string) *corev3.Node {
 	return &corev3.Node{Id: id, UserAgentName: "envoy", UserAgentVersionType: &corev3.Node_UserAgentVersion{UserAgentVersion: version}}
 }
 
-// opinionsOf is what a report says of resources, in short.
+// opinionsOf returns the verdicts of a report as short texts.
 func opinionsOf(r *reportv1.FrontendReport) (all []string) {
 	for _, v := range r.GetVerdicts() {
 		t, _ := ident.ResourceTypeOf(v.GetTypeUrl())
@@ -34,8 +34,8 @@ func opinionsOf(r *reportv1.FrontendReport) (all []string) {
 	return all
 }
 
-// What some reject is reported with what all of the same version think of it,
-// and with what they have instead.
+// A resource that some proxies reject is reported with what all proxies of the
+// same version did with it, and what the rejecting ones have instead.
 func TestVerdicts(t *testing.T) {
 	m := newMesh(t)
 	first := m.Publish(Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)), Put("x", Endpoints("x", 1)))
@@ -77,14 +77,14 @@ func TestVerdicts(t *testing.T) {
 	if v.GetMessage() != "Error adding/updating cluster(s) b: it is bad" || len(v.GetSum()) != 16 || len(v.GetGoodSum()) != 16 {
 		t.Errorf("verdict %v", v)
 	}
-	// It was good up to the version before, which concerned nobody.
+	// It was good up to the version before, which changed nothing for the proxies.
 	if got, want := v.GetGood().GetSeq(), first.Seq+10; got != want {
 		t.Errorf("what they have instead was served in version %d, want %d", got, want)
 	}
 	if class, err := index.DecodeClass(v.GetClass()); err != nil || class.CDS.Raw != "*" {
 		t.Errorf("class %v, %v", class, err)
 	}
-	// The leader asks what others think of it.
+	// The leader asks about it.
 	f.server.Suspects([]*reportv1.Suspect{{TypeUrl: v.GetTypeUrl(), Name: "b", Sum: v.GetSum(), Client: "envoy 1.37.0"}})
 	says("asked",
 		"CDS b of envoy 1.37.0: rejected 0 by [], applied 1, undecided 0",
@@ -96,7 +96,7 @@ func TestVerdicts(t *testing.T) {
 	says("another content")
 }
 
-// What clients cannot bind says nothing about others.
+// A listener that one client cannot bind is not reported as rejected.
 func TestNoVerdictOnAddresses(t *testing.T) {
 	m := newMesh(t)
 	m.Publish(Put("l", Listener("l", 80, "r")))
@@ -119,8 +119,8 @@ func heldBack(r *reportv1.FrontendReport) (names []string) {
 	return names
 }
 
-// What is in quarantine for a client is served otherwise to it, whoever rejected
-// it before; and it is said so.
+// A client is served something else for a quarantined resource, even if it never
+// rejected that, and the report says so.
 func TestServedInQuarantine(t *testing.T) {
 	m := newMesh(t)
 	m.Publish(Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
@@ -154,11 +154,10 @@ func TestServedInQuarantine(t *testing.T) {
 	}
 }
 
-// hurryPause is how long a frontend waits between reports that do not wait.
-const hurryPause = 100 * time.Millisecond
+// urgentPause is the least time between two urgent reports.
+const urgentPause = 100 * time.Millisecond
 
-// Thousands that reject the same are a few reports, whose size does not grow
-// with them.
+// Thousands of proxies that reject one resource cause a few small reports.
 func TestRejectionsOfThousands(t *testing.T) {
 	const proxies = 2000
 	m := newMesh(t)
@@ -196,7 +195,7 @@ func TestRejectionsOfThousands(t *testing.T) {
 	if size > 1000 {
 		t.Errorf("a summary has %d bytes", size)
 	}
-	if n := urgent.Load(); n < 1 || n > int64(took/hurryPause)+2 {
+	if n := urgent.Load(); n < 1 || n > int64(took/urgentPause)+2 {
 		t.Errorf("%d reports were urgent within %s", n, took)
 	}
 	again := time.Now()

@@ -99,12 +99,12 @@ func TestUpdateTouchesWhatItChanges(t *testing.T) {
 	// There and back is the same version again.
 	w.change(PutFor("b", Group("m"), Cluster("b", 1)))
 	if got, want := m.View().Sets[ident.CDS].Sum, before.Sets[ident.CDS].Sum; got != want {
-		t.Errorf("sum %s, want that of the same content before, %s", got, want)
+		t.Errorf("sum %s, want %s as before with the same content", got, want)
 	}
 }
 
-// A proxy whose class changes with the selectors is of the new one at once,
-// and a class that nobody is of is dropped with the next version.
+// A proxy whose class changes with the selectors is in the new one at once, and
+// a class without clients is dropped with the next version.
 func TestClassesComeAndGo(t *testing.T) {
 	w := newWorld(t, Put("a", Cluster("a", 1)))
 	m := w.join("m")
@@ -120,12 +120,12 @@ func TestClassesComeAndGo(t *testing.T) {
 	m.Leave()
 	w.change(Put("c", Cluster("c", 1)))
 	if got := w.Sets(); got != 0 {
-		t.Errorf("%d sets for nobody", got)
+		t.Errorf("%d sets without a client", got)
 	}
 }
 
-// What most proxies will ask for is there before the first of them comes, and
-// goes with the next version if none has.
+// What most proxies need is made before the first one connects, and dropped with
+// the next version if none did.
 func TestForesees(t *testing.T) {
 	w := newWorld(t, Put("a", Cluster("a", 1)))
 	if got := w.Sets(); got == 0 {
@@ -133,7 +133,7 @@ func TestForesees(t *testing.T) {
 	}
 	w.change(Put("b", Cluster("b", 1)))
 	if got := w.Sets(); got != 0 {
-		t.Errorf("%d sets are kept for nobody", got)
+		t.Errorf("%d sets are kept without a client", got)
 	}
 }
 

@@ -92,7 +92,7 @@ func TestWhoIsWoken(t *testing.T) {
 		{"nothing", nil, nil},
 		{"endpoints", []Change{Put("ea", Endpoints("a", 2))}, []string{"a"}},
 		{"those that were absent", []Change{Put("absent", Endpoints("absent", 2))}, []string{"a"}},
-		{"those that nobody watches", []Change{Put("ec", Endpoints("c", 2))}, nil},
+		{"names without a watcher", []Change{Put("ec", Endpoints("c", 2))}, nil},
 		{"both", []Change{Put("ea", Endpoints("a", 3)), Remove("eb")}, []string{"a", "b"}},
 		{"a cluster for all", []Change{Put("a", Cluster("a", 2))}, []string{"all", "n"}},
 		{"a cluster of one class", []Change{PutFor("n", Group("n"), Cluster("n", 2))}, []string{"n"}},
@@ -114,7 +114,8 @@ func TestWhoIsWoken(t *testing.T) {
 	}
 }
 
-// Who watches something that changed since it last looked is told at once.
+// A client that watches something that changed since its last View is woken at
+// once.
 func TestWatchLate(t *testing.T) {
 	m := newMesh(t, Put("ea", Endpoints("a", 1)))
 	l := m.join("m")
@@ -133,7 +134,7 @@ func TestWatchLate(t *testing.T) {
 	}
 }
 
-// A client that is not woken has all of the current version that it watches.
+// A client that is not woken has all that it watches at the current version.
 func TestClientVersion(t *testing.T) {
 	m := newMesh(t, Put("ea", Endpoints("a", 1)))
 	l := m.join("m")
@@ -154,12 +155,12 @@ func TestClientVersion(t *testing.T) {
 			l.View()
 		}
 		if got := l.Version().Seq; got != step.want {
-			t.Errorf("at version %d: that of the client is %d, want %d", m.seq, got, step.want)
+			t.Errorf("at version %d: the client is at %d, want %d", m.seq, got, step.want)
 		}
 	}
 }
 
-// A view says up to which version the one before it was right.
+// View.Until is the last version at which the view before was current.
 func TestUntil(t *testing.T) {
 	m := newMesh(t, Put("ea", Endpoints("a", 1)))
 	l := m.join("m")
@@ -184,7 +185,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// What is served can be looked at while the next version is built.
+// View does not wait while the next version is built.
 func TestViewDoesNotWait(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)))
 	l := m.join("m")
@@ -200,7 +201,7 @@ func TestViewDoesNotWait(t *testing.T) {
 	late.Leave()
 }
 
-// The past is that which was served, whoever was there then.
+// Past yields what was served, also to clients that join later.
 func TestPastOfAnotherClass(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
 	witness := m.join("n")
@@ -224,7 +225,7 @@ func TestPastOfAnotherClass(t *testing.T) {
 	}
 	late := m.Join(&proxy.Proxy{Cluster: "n"})
 	if diff := cmp.Diff(want, sums(witness.Client)); diff != "" {
-		t.Errorf("of who was there (-want +got):\n%s", diff)
+		t.Errorf("of an earlier client (-want +got):\n%s", diff)
 	}
 	witness.Leave()
 	m.change() // its class is forgotten
@@ -232,7 +233,7 @@ func TestPastOfAnotherClass(t *testing.T) {
 	want[0] = late.View().Sets[ident.CDS].Sum
 	for range 2 { // made, and then known
 		if diff := cmp.Diff(want, sums(late)); diff != "" {
-			t.Errorf("of who came later (-want +got):\n%s", diff)
+			t.Errorf("of a later client (-want +got):\n%s", diff)
 		}
 	}
 	a := late.View().Sets[ident.CDS].Find("b")
@@ -243,8 +244,8 @@ func TestPastOfAnotherClass(t *testing.T) {
 	}
 }
 
-// Clients of many classes that nobody was of come together, while versions
-// come: each finds what its class was served.
+// Clients of many new classes join at once, while versions come: each finds what
+// its class was served.
 func TestPastOfManyTogether(t *testing.T) {
 	const groups = 12
 	var changes []Change
@@ -275,7 +276,7 @@ func TestPastOfManyTogether(t *testing.T) {
 		see()
 	}
 	step(10)
-	step(11) // by now nobody is of any class
+	step(11) // no class has a client now
 	var clients sync.WaitGroup
 	for g := range 3 * groups {
 		group := fmt.Sprint(g % groups)
@@ -302,7 +303,7 @@ func TestPastOfManyTogether(t *testing.T) {
 	clients.Wait()
 }
 
-// Versions come while clients join, watch, look and leave: nobody misses what
+// Versions come while clients join, watch, view and leave: no client misses what
 // it watches, and every view is of one version.
 func TestNobodyMissesAnything(t *testing.T) {
 	m := newMesh(t)
@@ -389,8 +390,8 @@ func TestNobodyMissesAnything(t *testing.T) {
 	}
 }
 
-// BenchmarkUpdate is what a change of one service's endpoints costs, from the
-// PushContext to the last wake, where so many clients watch those of all.
+// BenchmarkUpdate changes one service's endpoints, from the PushContext to the
+// last wake, while that many clients watch the endpoints of all services.
 func BenchmarkUpdate(b *testing.B) {
 	for _, clients := range []int{1, 500} {
 		for _, classes := range []int{1, 100} {
@@ -419,7 +420,7 @@ func BenchmarkUpdate(b *testing.B) {
 					m.change(Put("ec7", Endpoints("c7", 1+i%60000)))
 					for _, l := range joined {
 						if !l.was() {
-							b.Fatal("somebody was not woken")
+							b.Fatal("a client was not woken")
 						}
 						l.View()
 					}

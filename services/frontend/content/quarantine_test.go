@@ -74,17 +74,17 @@ func TestQuarantine(t *testing.T) {
 			t.Errorf("%s: classes that are served the same have different sets", step.name)
 		}
 		if v.Sets[ident.EDS] != o.Sets[ident.EDS] {
-			t.Errorf("%s: a type of which nothing is in quarantine differs", step.name)
+			t.Errorf("%s: a type without quarantine differs", step.name)
 		}
 		var sum xds.Sum
 		for _, r := range v.Sets[ident.CDS].Resources {
 			sum = sum.Add(r.Sum)
 		}
 		if sum != v.Sets[ident.CDS].Sum {
-			t.Errorf("%s: the sum of the set is not that of its resources", step.name)
+			t.Errorf("%s: the sum of the set does not match its resources", step.name)
 		}
 		if !one.was() {
-			t.Errorf("%s: nobody was told", step.name)
+			t.Errorf("%s: no client was woken", step.name)
 		}
 	}
 }
@@ -105,8 +105,8 @@ func TestQuarantineFacts(t *testing.T) {
 	}
 }
 
-// Who resumes is recognised by what was served at an earlier version, whatever
-// was in quarantine then.
+// A resuming client is recognised by what it was served at an earlier version,
+// with the quarantine of that time.
 func TestQuarantineInThePast(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
 	l := m.as("m", release)
@@ -128,12 +128,12 @@ func TestQuarantineInThePast(t *testing.T) {
 		return sums
 	}
 	if diff := cmp.Diff(want, past(l)); diff != "" {
-		t.Errorf("of who was there (-want +got):\n%s", diff)
+		t.Errorf("of an earlier client (-want +got):\n%s", diff)
 	}
 	l.Leave()
 	m.change() // its classes are forgotten
 	late := m.as("m", release)
 	if diff := cmp.Diff(append([]xds.Sum{late.View().Sets[ident.CDS].Sum}, want...), past(late)); diff != "" {
-		t.Errorf("of who came later (-want +got):\n%s", diff)
+		t.Errorf("of a later client (-want +got):\n%s", diff)
 	}
 }

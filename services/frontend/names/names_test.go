@@ -102,8 +102,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// FuzzScan: whatever bytes come, what is taken is the run of well-formed names
-// at their front.
+// FuzzScan: of any bytes, Scan takes the run of well-formed names at the front.
 func FuzzScan(f *testing.F) {
 	f.Add([]byte("\x1a\x01a\x1a\x80\x01x"))
 	f.Add([]byte("\x1a\x81\x00a"))
@@ -148,7 +147,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestUnusedLeaves: what no stream has any more is given up.
+// TestUnusedLeaves: what no stream uses any more is freed.
 func TestUnusedLeaves(t *testing.T) {
 	table := names.NewTable()
 	keep := table.Intern(names.Of("kept"))
@@ -226,7 +225,7 @@ func many() names.Wire {
 	return names.Of(list...)
 }
 
-// BenchmarkIntern1001 is names that come in an order of their own.
+// BenchmarkIntern1001 recognises names in another order.
 func BenchmarkIntern1001(b *testing.B) {
 	table, w := names.NewTable(), many()
 	n := table.Intern(w)
@@ -238,7 +237,7 @@ func BenchmarkIntern1001(b *testing.B) {
 	}
 }
 
-// BenchmarkMark1001 is names that come as they did before.
+// BenchmarkMark1001 recognises names in the same order.
 func BenchmarkMark1001(b *testing.B) {
 	w := many()
 	b.ReportAllocs()

@@ -60,7 +60,7 @@ func (r *rig) fetch(ctx context.Context, v ident.Position) (store.Stored, error)
 	return r.mesh.chain.Fetch(ctx, v)
 }
 
-// step takes what the chain has.
+// step goes to the head of the chain.
 func (r *rig) step() error {
 	links, ok, err := r.follower.Poll(r.State().Version(), r.State().Root())
 	if err != nil || !ok {
@@ -139,8 +139,8 @@ func TestColdStart(t *testing.T) {
 	}
 }
 
-// A replica that starts knows what clients may have that were connected before:
-// what its store has, and what it missed while it was away.
+// A replica that starts remembers the versions that clients may have: those in
+// its store, and those that it missed while it was stopped.
 func TestRemembers(t *testing.T) {
 	mesh, f := newMesh(t), &memstore.File{}
 	r := newRig(t, mesh, file(f))
@@ -182,7 +182,7 @@ func TestRemembers(t *testing.T) {
 	}
 }
 
-// Latest wins: what came between two Persists is skipped.
+// The latest version wins: versions between two Persists are skipped.
 func TestPersistSkips(t *testing.T) {
 	mesh, f := newMesh(t), &memstore.File{}
 	r := newRig(t, mesh, file(f))
@@ -208,8 +208,8 @@ func TestPersistSkips(t *testing.T) {
 	}
 }
 
-// A link that does not have the root that it promises, or does not lead on
-// from what is served, is not believed: the whole is fetched.
+// A link without the root that it promises, or that does not follow on the
+// served version, is ignored: the whole content is fetched.
 func TestLinksAreProved(t *testing.T) {
 	for name, spoil := range map[string]func(*store.Update){
 		"another delta": func(u *store.Update) { u.Delta = store.Delta{Remove: []string{"v/x"}} },
@@ -258,7 +258,7 @@ func TestOnlyGreaterVersions(t *testing.T) {
 		t.Errorf("went to %s: %v", r.State().Version(), err)
 	}
 
-	// A fetch that brings something else than was asked for.
+	// A fetch that returns another version.
 	mesh.Publish(Put("c", Cluster("c", 1)))
 	links, _, err = r.follower.Poll(ident.Position{}, ident.Hash{})
 	if err != nil {
@@ -276,7 +276,7 @@ func TestOnlyGreaterVersions(t *testing.T) {
 	}
 }
 
-// Across epochs the difference is what changes, not everything.
+// Across epochs only the differences change.
 func TestEpoch(t *testing.T) {
 	mesh := newMesh(t)
 	r := newRig(t, mesh, file(&memstore.File{}))
@@ -302,7 +302,7 @@ func mustPoll(t *testing.T, mesh *mesh) []store.Update {
 	return links
 }
 
-// A row that cannot be read never stops the rest.
+// A row that cannot be read does not stop the others.
 func TestUnreadableRow(t *testing.T) {
 	mesh := newMesh(t)
 	r := newRig(t, mesh, file(&memstore.File{}))

@@ -102,8 +102,8 @@ func (c *client) answer(r stream.Response) {
 	c.stream.Request(c.now, req)
 }
 
-// TestSteadyStream says how many bytes a stream at rest keeps, be there many
-// names or few.
+// TestSteadyStream bounds the bytes that an idle stream keeps, with many names or
+// few.
 func TestSteadyStream(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		t.Run(fmt.Sprintf("delta=%v", delta), func(t *testing.T) {
@@ -183,8 +183,8 @@ func BenchmarkPushEndpointToStream(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstSync is a stream that comes, is sent everything, and accepts
-// it, after another of its class.
+// BenchmarkFirstSync is a new stream that is sent everything and ACKs it, after
+// another stream of its class.
 func BenchmarkFirstSync(b *testing.B) {
 	for _, delta := range []bool{false, true} {
 		b.Run(fmt.Sprintf("delta=%v", delta), func(b *testing.B) {

@@ -67,14 +67,14 @@ type chaosClient struct {
 
 	grpc, delta bool
 	only        *ident.ResourceType
-	// odd: the client may say what makes no sense, so nobody knows what it has.
+	// odd: the client may send nonsense, so its state is unknown.
 	odd bool
 	// strict: the client rejects some contents, always, and no others.
 	strict bool
-	// crossed: a type was asked for while some of it was on its way unasked;
-	// its ACK may count for nothing.
+	// crossed: the client requested a type while a response of it was on its way;
+	// its ACK may be ignored.
 	crossed bool
-	// has is what the client has by name, and all of which types it wants all.
+	// has is the client's resources by name; all are the types it wants all of.
 	has [ident.ResourceTypes]map[string]xds.Sum
 	all [ident.ResourceTypes]bool
 }

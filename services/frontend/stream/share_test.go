@@ -10,8 +10,8 @@ import (
 	"meshlog.dev/services/frontend/stream"
 )
 
-// TestColdClientCostsNoPast: what earlier versions held may have to be made for
-// a class that nobody was of, which takes a hundred times as long as an answer.
+// TestColdClientCostsNoPast: for a new class, earlier versions must be made, which
+// takes a hundred times as long as a response.
 func TestColdClientCostsNoPast(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		t.Run(fmt.Sprintf("delta=%v", delta), func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -38,13 +39,18 @@ func addPages(admin *process.Admin, s *frontend.Server) {
 
 type debugPages struct{ server *frontend.Server }
 
-// serving returns the served state; nil: none, and the response says so.
-func (p *debugPages) serving(w http.ResponseWriter) *replica.State {
+// serving returns the parameters of the request and the served state. If they are
+// wrong or no version is served, it responds with that and returns nil.
+func (p *debugPages) serving(w http.ResponseWriter, r *http.Request, known ...string) (url.Values, *replica.State) {
+	params := process.Params(w, r, known...)
+	if params == nil {
+		return nil, nil
+	}
 	st := p.server.Serving()
 	if st == nil {
 		http.Error(w, p.server.Ready().Error(), http.StatusServiceUnavailable)
 	}
-	return st
+	return params, st
 }
 
 func (p *debugPages) syncz(w http.ResponseWriter, r *http.Request) {
@@ -214,11 +220,7 @@ func (p *debugPages) registryz(w http.ResponseWriter, r *http.Request) { p.servi
 func (p *debugPages) endpointz(w http.ResponseWriter, r *http.Request) { p.services(w, r, true) }
 
 func (p *debugPages) services(w http.ResponseWriter, r *http.Request, endpoints bool) {
-	params := process.Params(w, r, "host")
-	if params == nil {
-		return
-	}
-	st := p.serving(w)
+	params, st := p.serving(w, r, "host")
 	if st == nil {
 		return
 	}
@@ -285,11 +287,7 @@ type object struct {
 }
 
 func (p *debugPages) configz(w http.ResponseWriter, r *http.Request) {
-	params := process.Params(w, r, "kind", "namespace", "name")
-	if params == nil {
-		return
-	}
-	st := p.serving(w)
+	params, st := p.serving(w, r, "kind", "namespace", "name")
 	if st == nil {
 		return
 	}
@@ -339,11 +337,7 @@ type row struct {
 }
 
 func (p *debugPages) snapshot(w http.ResponseWriter, r *http.Request) {
-	params := process.Params(w, r, "key", "prefix")
-	if params == nil {
-		return
-	}
-	st := p.serving(w)
+	params, st := p.serving(w, r, "key", "prefix")
 	switch {
 	case st == nil:
 	case params.Has("key"):

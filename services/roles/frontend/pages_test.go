@@ -95,7 +95,7 @@ func (s *site) until(is func() bool) {
 		select {
 		case <-s.changed:
 		case <-late:
-			s.t.Fatal("it never is")
+			s.t.Fatal("the condition never came true")
 		}
 	}
 }
@@ -183,7 +183,7 @@ func TestPages(t *testing.T) {
 		t.Error(diff)
 	}
 	if items := s.list("syncz?proxyID=e2"); len(items) != 0 {
-		t.Errorf("syncz of nobody: %v", items)
+		t.Errorf("syncz of an unknown proxy: %v", items)
 	}
 	_, body := s.get("push_status")
 	for _, want := range []string{`"version": "1.10"`, `"streams": 1`, `"applied": 1`, `"unanswered": 0`, `"oldestUnanswered": []`} {
