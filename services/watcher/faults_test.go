@@ -224,7 +224,7 @@ func TestWarmTwin(t *testing.T) {
 		a = start(t, newSource(objects), options{id: "again", log: a.log})
 		pass(5 * time.Second)
 		_ = a.stop()
-		s.set(func(s *source) { s.objects["x"] = "2" }) // nobody would say so any more
+		s.set(func(s *source) { s.objects["x"] = "2" }) // no run reports this change
 		said, err := a.log.Bounds(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -243,7 +243,8 @@ func TestWarmTwin(t *testing.T) {
 	})
 }
 
-// TestTwinStartsLate: the server's clock tells how long nobody spoke.
+// TestTwinStartsLate: a twin takes the length of the silence from the server's
+// clock.
 func TestTwinStartsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := start(t, newSource(map[string]string{}), options{})
@@ -304,7 +305,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestFenceLost: who finds that another one spoke stands by.
+// TestFenceLost: a publisher that loses its fence stands by.
 func TestFenceLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(map[string]string{})
@@ -350,7 +351,7 @@ func TestLongListing(t *testing.T) {
 	})
 }
 
-// TestRewind: after the log was rewound, who spoke last on it begins at once.
+// TestRewind: after a rewind, the holder of the last record begins at once.
 func TestRewind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(map[string]string{"x": "1"})
@@ -400,7 +401,7 @@ func TestOldRunBeforeListing(t *testing.T) {
 		}
 		select {
 		case s.say <- older:
-		default: // nobody runs the watcher
+		default: // the watcher does not run
 		}
 		s.set(func(s *source) { s.objects["x"] = "3" })
 		pass(time.Second)

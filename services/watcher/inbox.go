@@ -8,17 +8,17 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Inbox is where a Publisher learns of everything that happens, time included.
-// One goroutine uses it. Run makes its own; a simulation brings another.
+// Inbox brings a Publisher its inputs and the time. One goroutine uses it. Run
+// makes one; the simulation has its own.
 type Inbox interface {
 	Now() time.Time
-	// Watch runs the watcher from the start. What an earlier run said, and
-	// requests for a listing that came before, are not heard any more.
+	// Watch runs the watcher from the start. It drops the inputs of an earlier
+	// run and earlier requests for a listing.
 	Watch(ctx context.Context)
 	// Rest ends the watcher's run.
 	Rest()
-	// Wait returns the next input, or nil once it is until. With an until that
-	// is not in the future it returns what is there. The error is ctx's.
+	// Wait returns the next input, or nil at until. If until is not in the
+	// future, Wait does not block. The error is ctx's.
 	Wait(ctx context.Context, until time.Time) (Input, error)
 }
 
@@ -37,7 +37,7 @@ type Reported struct {
 	Diagnostics []problem.Diagnostic
 }
 
-// Ended is the last of a run, with what Watcher.Run returned.
+// Ended is the last input of a run, with the error of Watcher.Run.
 type Ended struct{ Err error }
 
 // Requested asks for a new listing.
@@ -49,7 +49,7 @@ func (Reported) isInput()  {}
 func (Ended) isInput()     {}
 func (Requested) isInput() {}
 
-// queued is how many inputs of a run wait; then its sink blocks.
+// queued is how many inputs of a run wait before its sink blocks.
 const queued = 64
 
 // inbox is the Inbox of a process.
@@ -79,7 +79,7 @@ func (b *inbox) Watch(ctx context.Context) {
 		defer close(ended)
 		s := sink{inputs, ctx.Done()}
 		err := b.watcher.Run(ctx, s)
-		_ = s.put(ctx, Ended{err}) // when ctx is done nobody wants to hear it
+		_ = s.put(ctx, Ended{err}) // when ctx is done, its error does not matter
 	}()
 }
 
@@ -134,7 +134,7 @@ func (b *inbox) Wait(ctx context.Context, until time.Time) (Input, error) {
 	}
 }
 
-// requested knows a channel that was closed: nothing comes from it any more.
+// requested returns the request, or forgets the channel once it is closed.
 func (b *inbox) requested(reason string, ok bool) Input {
 	if !ok {
 		b.requests = nil
@@ -143,13 +143,13 @@ func (b *inbox) requested(reason string, ok bool) Input {
 	return Requested{reason}
 }
 
-// sink is what one run of the watcher speaks to.
+// sink is the Sink of one run.
 type sink struct {
 	inputs chan<- Input
 	done   <-chan struct{} // of the run
 }
 
-// errNoKind: on the log, a session without kinds speaks for all of them.
+// errNoKind: on the log, a session without kinds covers all kinds.
 var errNoKind = errors.New("the source can be read for no kind")
 
 func (s sink) List(ctx context.Context, l Listing) error {

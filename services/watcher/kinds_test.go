@@ -125,7 +125,7 @@ func TestNoKind(t *testing.T) {
 }
 
 // TestEndedSession: after a session that says that it ends, as an operator's
-// does, who watches begins at once: when it is asked to list, else when its next
+// does, a watcher begins at once: when it is asked to list, else when its next
 // alive is refused. So does a twin.
 func TestEndedSession(t *testing.T) {
 	end := func(t *testing.T, r *rig) {

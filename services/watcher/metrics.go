@@ -10,8 +10,8 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Metrics are what a publisher counts; their label is its shard. Main registers
-// them.
+// Metrics are the metrics of a publisher, labelled with its shard. The program
+// registers them.
 type Metrics struct {
 	collectors []prometheus.Collector
 
@@ -43,11 +43,11 @@ func NewMetrics(shard ident.Shard) *Metrics {
 		m.collectors = append(m.collectors, h)
 		return h
 	}
-	m.speaks = gauge("speaks", "1 while this watcher speaks for its source, 0 while it stands by. Over all watchers of a source: 0 for long, nobody watches it.")
-	m.downSeconds = gauge("source_down_seconds", "Seconds since which the source cannot be read; 0: it can. Its objects stay as they are; the watcher's log says why.")
-	m.partial = gauge("partial", "1 while something of the source cannot be read: nothing is removed meanwhile. `meshlog sources` says what.")
+	m.speaks = gauge("speaks", "1 while this watcher publishes for its source, 0 while it stands by. If it is 0 for long in all watchers of a source, none watches it.")
+	m.downSeconds = gauge("source_down_seconds", "Seconds since which the source cannot be read; 0: it can be read. Its objects do not change meanwhile; the watcher's log has the reason.")
+	m.partial = gauge("partial", "1 while a part of the source cannot be read: no object is removed meanwhile. See `meshlog sources`.")
 	problems := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "meshlog_watcher_problems", Help: "Problems of the source that the log does not know: what cannot be read, and what is left out. `meshlog sources` says which, and what to do.", ConstLabels: labels,
+		Name: "meshlog_watcher_problems", Help: "Problems of the source that are not on the log: unreadable objects and objects left out. See `meshlog sources` for each and what to do.", ConstLabels: labels,
 	}, []string{"severity"})
 	m.collectors = append(m.collectors, problems)
 	m.problems = map[problem.Severity]prometheus.Gauge{}
@@ -55,13 +55,13 @@ func NewMetrics(shard ident.Shard) *Metrics {
 		m.problems[s] = problems.WithLabelValues(s.String())
 	}
 	m.objects = gauge("objects", "Objects of the source.")
-	m.unacknowledged = gauge("unacknowledged_changes", "Changes seen that are not on the log yet. Above 0 for long: the bus is away, or the log is full.")
-	m.listing = histogram("listing_seconds", "Seconds from beginning to read the whole source until all that the log lacked of it was there. If it is long: a slow source, or much that the leader did not have.", prometheus.ExponentialBuckets(.004, 2, 16))
-	m.publish = histogram("publish_seconds", "Seconds from a change being seen until it was on the log; of changes sent together, the oldest. If it is long: the disks of the bus are slow, or the network to it.", prometheus.ExponentialBuckets(.0005, 2, 16))
+	m.unacknowledged = gauge("unacknowledged_changes", "Changes that are not on the log yet. If it stays above 0, the bus is away or the log is full.")
+	m.listing = histogram("listing_seconds", "Seconds from the start of reading the whole source until the log had all of it. Long: the source is slow, or the leader lacked much of it.", prometheus.ExponentialBuckets(.004, 2, 16))
+	m.publish = histogram("publish_seconds", "Seconds from seeing a change until it was on the log; of changes sent together, for the oldest. Long: the disks of the bus or the network to it are slow.", prometheus.ExponentialBuckets(.0005, 2, 16))
 	m.events = counter("events_total", "Objects and deletions put on the log.")
-	m.unsent = counter("unsent_objects_total", "Objects of listings that were not sent because the leader's digests say that it has them.")
-	m.retries = counter("retries_total", "Appends tried again because the log did not take them. Many: see the watcher's log for the reason.")
-	m.sessions = counter("sessions_total", "Sessions begun: each lists the whole source. Many: the log was rewound, watchers take turns, or the leader asks again and again; the watcher's log says why.")
+	m.unsent = counter("unsent_objects_total", "Objects of listings that were not sent because the leader already had them, by its digests.")
+	m.retries = counter("retries_total", "Appends that were retried because the log did not accept them. See the watcher's log for the reason.")
+	m.sessions = counter("sessions_total", "Sessions begun; each lists the whole source. Many: the log was rewound, watchers take turns, or the leader keeps asking. See the watcher's log for the reason.")
 	return m
 }
 

@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// silence is how long a holder says nothing until a twin takes over.
+	// silence is how long a holder appends nothing before a twin takes over.
 	silence = 30 * time.Second
-	// warmUp is how much of that has passed when the twin begins to read.
+	// warmUp is the part of it after which the twin begins to read its source.
 	warmUp = 20 * time.Second
-	// standbyPoll is how often who stands by looks.
+	// standbyPoll is how often a standby reads the log.
 	standbyPoll = 2 * time.Second
 	// heartbeat is the time between two Alives.
 	heartbeat = 10 * time.Second
-	// The pause before a source that failed, and an append whose outcome is
-	// open, is tried again grows between these.
+	// The pauses before the next run of a source that failed, and before the
+	// retry of an append, grow between these.
 	minSourcePause, maxSourcePause = 250 * time.Millisecond, 30 * time.Second
 	minRetryPause, maxRetryPause   = 50 * time.Millisecond, 5 * time.Second
-	// idle is a time at which to look again when nothing is due.
+	// idle is how long to wait if nothing is due.
 	idle = time.Hour
 )
 
-// Publisher speaks for a shard: it stands by, begins sessions, lists, and
-// publishes changes. It is sequential code whose only contacts with the world
-// are its Log, its Leader and its Inbox.
+// Publisher publishes the objects of a shard: it stands by, begins sessions,
+// lists, and appends changes. It is sequential code that reaches the outside only
+// through its Log, its Leader and its Inbox.
 type Publisher struct {
 	cfg Config
 	in  Inbox
@@ -43,55 +43,55 @@ type Publisher struct {
 	// The names of this publisher's sessions begin with id.
 	id       string
 	sessions int
-	// lost says that somebody else spoke where this one was about to.
+	// lost: another holder appended where this publisher was about to.
 	lost bool
 
 	session session
 	source  source
 	warm    warm
-	stuck   error // why an append is tried again; nil: none is
-	// When the last listing, and the last change, were whole on the log.
+	stuck   error // why an append is being retried; nil: none is
+	// When the log had all of the last listing, and of the last change.
 	listed, changedAt time.Time
 
 	state State
 }
 
-// session is what ends with one.
+// session is the state of one session.
 type session struct {
 	name    string
-	ctl     uint64 // the last control record of the shard, which is its own
+	ctl     uint64 // the last control record of the shard, which this session appended
 	pseq    uint64 // the last one used
 	alives  int
 	beat    time.Time // when the next Alive is due
 	partial bool
-	// over says why the session is to end; empty: it is not.
+	// over is why the session must end; empty: it goes on.
 	over string
 
 	said    shadow
-	sending int // changes on their way
+	sending int // changes that are being appended
 	waiting backlog
-	// refused are objects that no log takes, with why.
+	// refused are objects that no log accepts, with the reason.
 	refused map[ident.Key]string
 }
 
-// source is how the watcher is doing.
+// source is the state of the watcher's runs.
 type source struct {
-	started  time.Time // of the run under way or the last one
+	started  time.Time // of the current or last run
 	restart  time.Time // when to run it again; zero: it runs
 	pause    time.Duration
-	err      error     // why the last run ended; nil: it runs, or is to be run again
+	err      error     // why the last run failed; nil: it did not
 	down     time.Time // since when err is one
 	problems map[string][]problem.Diagnostic
 }
 
-// warm is what a twin reads of its source while the other holder is silent, so
-// that it has it at hand when it begins.
+// warm holds what a twin reads from its source while the other holder is silent,
+// so that it can list at once when it takes over.
 type warm struct {
-	since  uint64  // the other's last word before; 0: the twin is not reading
+	since  uint64  // the other holder's last record before; 0: the twin is not reading
 	inputs []Input // in the order in which they came
 }
 
-// NewPublisher returns a publisher that hears of the world by in.
+// NewPublisher returns a publisher that takes its inputs from in.
 func NewPublisher(cfg Config, in Inbox) *Publisher {
 	if cfg.NewID == nil {
 		cfg.NewID = rand.Text
@@ -108,7 +108,7 @@ func NewPublisher(cfg Config, in Inbox) *Publisher {
 	}
 }
 
-// Run publishes until ctx is done or the log is closed, and returns why.
+// Run publishes until ctx is done or the log is closed, and returns that error.
 func (p *Publisher) Run(ctx context.Context) error {
 	for {
 		head, err := p.standBy(ctx)
@@ -119,10 +119,10 @@ func (p *Publisher) Run(ctx context.Context) error {
 		switch {
 		case errors.Is(err, events.ErrConflict):
 			p.in.Rest()
-			p.log.Warn("another holder speaks", "session", p.session.name)
+			p.log.Warn("another holder publishes for the shard", "session", p.session.name)
 			p.lost, p.session, p.source = true, session{}, source{}
 		case errors.Is(err, errAbandoned):
-			p.log.Error("the session is given up", "session", p.session.name, "error", err)
+			p.log.Error("session given up", "session", p.session.name, "error", err)
 			if err := p.sleep(ctx, p.in.Now().Add(maxRetryPause)); err != nil {
 				return err
 			}
@@ -133,11 +133,11 @@ func (p *Publisher) Run(ctx context.Context) error {
 }
 
 // standBy waits until this publisher may begin a session, and returns the last
-// control record of the shard, 0 for none. It is warm then if it took the
-// other's silence to know.
+// control record of the shard, 0 for none. The publisher is warm then if it takes
+// over from a silent holder.
 func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
 	var seen uint64     // the newest record of the other holder
-	var spoke time.Time // when that was, by this clock
+	var spoke time.Time // its time, by this clock
 	p.cool()
 	for {
 		head, err := p.cfg.Log.Last(ctx, events.ControlSubject(p.cfg.Shard))
@@ -162,12 +162,12 @@ func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
 			return 0, err
 		case err != nil:
 			p.log.Warn("cannot read the log", "error", err)
-			seen = 0 // how long the other one was silent meanwhile is not known
+			seen = 0 // the other holder may have appended meanwhile
 		case said > seen:
 			seen, spoke = said, now.Add(-ago)
 		}
 		if p.warm.since != 0 && p.warm.since != seen {
-			p.cool() // what it has read is older than what was said
+			p.cool() // the twin read its source before the other holder's record
 		}
 		switch quiet := now.Sub(spoke); {
 		case seen == 0:
@@ -188,7 +188,7 @@ func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
 	}
 }
 
-// cool ends a warm twin's reading, and forgets what it has read.
+// cool ends the run of a warm twin, and drops what it has read.
 func (p *Publisher) cool() {
 	if p.warm.since != 0 {
 		p.in.Rest()
@@ -196,8 +196,8 @@ func (p *Publisher) cool() {
 	p.warm = warm{}
 }
 
-// mayBegin says that nobody else speaks: head is of a session of this publisher,
-// of an earlier life of its holder, or ends its session.
+// mayBegin reports whether no other holder publishes: head is of a session of
+// this publisher, of its holder before a restart, or it ends its session.
 func (p *Publisher) mayBegin(head events.Record) bool {
 	if head.Err != nil {
 		return false
@@ -214,8 +214,8 @@ func (p *Publisher) mayBegin(head events.Record) bool {
 	return strings.HasPrefix(sessionOf(head), p.id+"-") || !p.lost && holder == p.cfg.Holder
 }
 
-// lastWord is the newest record known of the session of head, and how long
-// before the newest record of the log it was put there, by the server's clock.
+// lastWord returns the newest known record of head's session, and how long before
+// the newest record of the log it was appended, by the server's clock.
 func (p *Publisher) lastWord(ctx context.Context, head events.Record) (uint64, time.Duration, error) {
 	b, err := p.cfg.Log.Bounds(ctx)
 	if err != nil {
@@ -229,7 +229,7 @@ func (p *Publisher) lastWord(ctx context.Context, head events.Record) (uint64, t
 	case err != nil:
 		return 0, 0, err
 	case sessionOf(head) != "" && sessionOf(newest) == sessionOf(head):
-		return newest.Seq, 0, nil // listing: it speaks, though not here
+		return newest.Seq, 0, nil // it is listing, which appends no control records
 	}
 	return head.Seq, max(0, newest.Time.Sub(head.Time)), nil // that clock may have stepped back
 }
@@ -246,7 +246,7 @@ func sessionOf(r events.Record) string {
 	return ""
 }
 
-// sleep waits until a time; what comes meanwhile is not lost.
+// sleep waits until a time, and keeps the inputs that come meanwhile.
 func (p *Publisher) sleep(ctx context.Context, until time.Time) error {
 	for p.in.Now().Before(until) {
 		in, err := p.in.Wait(ctx, until)
@@ -257,14 +257,14 @@ func (p *Publisher) sleep(ctx context.Context, until time.Time) error {
 			p.hear(in)
 			continue
 		}
-		if _, asked := in.(Requested); in != nil && !asked { // a listing comes anyway
+		if _, asked := in.(Requested); in != nil && !asked { // the twin lists anyway
 			p.warm.inputs = append(p.warm.inputs, in)
 		}
 	}
 	return nil
 }
 
-// next is the next input.
+// next returns the next input.
 func (p *Publisher) next(ctx context.Context, until time.Time) (Input, error) {
 	if len(p.warm.inputs) == 0 {
 		return p.in.Wait(ctx, until)
@@ -274,7 +274,7 @@ func (p *Publisher) next(ctx context.Context, until time.Time) (Input, error) {
 	return in, ctx.Err()
 }
 
-// tell hands the state on if it is new.
+// tell reports the state if it changed.
 func (p *Publisher) tell(phase Phase) {
 	s := State{
 		Phase: phase, Session: p.session.name, Keys: len(p.session.said.hashes),
@@ -317,14 +317,14 @@ func (p *Publisher) diagnostics() []problem.Diagnostic {
 	if p.source.err != nil {
 		ds = append(ds, problem.Diagnostic{
 			Severity: problem.Error, Code: "source-down", Reason: p.source.err.Error(),
-			Advice: "make the source readable; it is tried again by itself",
-			Effect: "all objects of " + p.cfg.Shard.String() + " stay as they are",
+			Advice: "make the source readable; the watcher tries again by itself",
+			Effect: "all objects of " + p.cfg.Shard.String() + " do not change until then",
 		})
 	}
 	if p.stuck != nil {
 		ds = append(ds, problem.Diagnostic{
 			Severity: problem.Error, Code: "log", Reason: p.stuck.Error(),
-			Advice: "see to the log; what changed is kept, and sent when it takes it",
+			Advice: "repair the log; the watcher keeps the changes and retries",
 			Effect: "changes wait",
 		})
 	}

@@ -122,7 +122,7 @@ func (s *source) end(err error) {
 type noLeader struct{}
 
 func (noLeader) Digests(context.Context, ident.Shard, string, events.Kinds) (*events.ShardDigests, error) {
-	return nil, errors.New("nobody answered")
+	return nil, errors.New("no answer")
 }
 
 type leader struct{ held *events.ShardDigests }

@@ -11,35 +11,33 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Config says for which shard, to which log and with whose help a publisher
-// speaks.
+// Config configures a publisher.
 type Config struct {
 	Shard ident.Shard
-	// Holder is the name of this process, the same after a restart. A twin of
-	// it has another one.
+	// Holder names this process, also after a restart. Its twin has another name.
 	Holder string
 	Log    Log
 	Leader Leader
-	// NewID makes a name that nobody else uses; nil: a random one.
+	// NewID makes a unique name; nil: a random one.
 	NewID  func() string
 	Logger *slog.Logger // nil: slog.Default
-	// OnState is called with every new State, from the goroutine of Run; nil:
-	// nobody wants to know. It must not block.
+	// OnState is called with every new State, from the goroutine of Run, unless
+	// it is nil. It must not block.
 	OnState func(State)
 
-	// Metrics are counted here; nil counts nowhere.
+	// Metrics are the publisher's metrics; nil: new ones.
 	Metrics *Metrics
-	// Tracer makes spans of what is published; nil: of nothing.
+	// Tracer makes spans of published changes; nil: none.
 	Tracer *tracing.Tracer
 
 	// Watcher is what Run runs.
 	Watcher Watcher
-	// ListingRequests carries the leader's wish for a new listing, with its
-	// reason. Requests that come when a listing is under way are dropped.
+	// ListingRequests carries the reasons for which the leader asks for a new
+	// listing. The publisher drops them while it is listing.
 	ListingRequests <-chan string
 }
 
-// Log is what a publisher needs of a log.
+// Log is the part of a log that a publisher uses.
 type Log interface {
 	events.Appender
 	Bounds(ctx context.Context) (events.Bounds, error)
@@ -49,41 +47,41 @@ type Log interface {
 
 // Leader is the builder that leads.
 type Leader interface {
-	// Digests are the bucket digests of what the leader has offered of the
-	// shard, over the keys of these kinds, after the begin of this session. It
-	// takes 3 s at most; with an error everything is sent.
+	// Digests returns the leader's bucket digests of the shard's keys of these
+	// kinds, after the begin of this session. It takes 3 s at most; on an error
+	// the publisher sends everything.
 	Digests(ctx context.Context, shard ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error)
 }
 
-// Phase is what a publisher is at.
+// Phase is a phase of a publisher.
 type Phase string
 
 // The phases of a publisher.
 const (
-	PhaseStandby   Phase = "standby"   // somebody else speaks for the shard
-	PhaseListing   Phase = "listing"   // a session was begun, its listing is not closed
+	PhaseStandby   Phase = "standby"   // another holder publishes for the shard
+	PhaseListing   Phase = "listing"   // a session has begun, its listing is not closed
 	PhaseFollowing Phase = "following" // changes are published as they come
 	PhaseDown      Phase = "down"      // the source cannot be read; its shard is frozen
 )
 
-// State is what there is to say about a publisher.
+// State is the state of a publisher, for people.
 type State struct {
 	Phase   Phase
 	Session string // empty in standby
 	Keys    int    // objects of the shard
 	Pending int    // changes seen and not yet acknowledged
 	Partial bool   // something of the source cannot be read
-	// Listed and Changed are when this publisher's last listing, and the last
-	// change, were whole on the log; zero: none was.
+	// Listed and Changed are when the log had all of the last listing, and of the
+	// last change; zero: there was none.
 	Listed, Changed time.Time
-	Down            time.Time // since when the source is; zero: it is not
+	Down            time.Time // since when the source is down; zero: it is not
 	// Diagnostics are the problems that are not on the log, sorted.
 	Diagnostics []problem.Diagnostic
 }
 
-// Run publishes what cfg.Watcher sees until ctx is done or the log is closed,
-// and returns why. It stands by as long as another holder speaks for the
-// shard. No goroutine outlives it.
+// Run publishes the objects of cfg.Watcher until ctx is done or the log is
+// closed, and returns that error. It stands by while another holder publishes for
+// the shard. No goroutine outlives it.
 func Run(ctx context.Context, cfg Config) error {
 	in := newInbox(cfg.Watcher, cfg.ListingRequests)
 	defer in.Rest()

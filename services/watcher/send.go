@@ -16,11 +16,11 @@ import (
 	"meshlog.dev/services/internal/tracing"
 )
 
-// maxKey is how large an event without payload may be.
+// maxKey is the largest size in bytes of an event without payload.
 const maxKey = 4096
 
-// change takes an object in. One that no log takes is refused, for the others'
-// sake.
+// change makes a change of an object. It refuses one that no log accepts, since
+// the log would refuse the others of its batch as well.
 func (p *Publisher) change(o Object) (change, bool) {
 	if !tracing.Context(o.Trace).IsValid() {
 		o.Trace = ""
@@ -46,7 +46,7 @@ func (p *Publisher) change(o Object) (change, bool) {
 	return c, true
 }
 
-// event is what the log is told of c.
+// event returns the event of c.
 func (p *Publisher) event(c change, pseq, low uint64, batch events.Batch) events.Event {
 	o := &events.Object{
 		Key: c.key, Op: events.Delete,
@@ -66,8 +66,8 @@ func (p *Publisher) event(c change, pseq, low uint64, batch events.Batch) events
 	}
 }
 
-// flush sends the backlog, and returns once it is acknowledged: of a key at
-// most one event is on its way.
+// flush sends the backlog, and returns once it is acknowledged, so that of a key
+// at most one event is being appended.
 func (p *Publisher) flush(ctx context.Context) error {
 	changes, atomic := p.session.waiting.take()
 	for _, c := range changes {
@@ -117,9 +117,8 @@ func (p *Publisher) sendEach(ctx context.Context, changes []change) error {
 	return err
 }
 
-// many is how many changes are sent as a chunk although nothing demands it: a
-// log that syncs what it acknowledges takes a chunk in hardly more time than an
-// event.
+// many is how many changes are worth a chunk even if they need not be atomic: a
+// log that syncs before it acknowledges appends a chunk about as fast as one event.
 const many = 100
 
 // sendListed sends changes of different keys, events.MaxBatch at most, which
@@ -163,9 +162,9 @@ func (p *Publisher) sendBatch(ctx context.Context, changes []change) error {
 	return nil
 }
 
-// appendChunk appends events as one. What the log refuses for its size is
-// appended in halves (the batch is applied when all of it is there), and in
-// the end by a payload that says so.
+// appendChunk appends events as one. If the log refuses them for their size, it
+// appends halves (the fold applies a batch when it is complete), and replaces the
+// payload of a single event that is too large.
 func (p *Publisher) appendChunk(ctx context.Context, chunk []events.Event) error {
 	_, err := p.cfg.Log.Append(ctx, chunk, events.Fence{})
 	switch {
@@ -184,17 +183,16 @@ func (p *Publisher) appendChunk(ctx context.Context, chunk []events.Event) error
 	return err
 }
 
-// errAbandoned says that the session cannot go on as it is: a new one can.
+// errAbandoned: this session cannot go on, a new one can.
 var errAbandoned = errors.New("the log refuses what must be said")
 
-// isRefusal says that trying again is of no use.
+// isRefusal reports whether a retry would fail, too.
 func isRefusal(err error) bool {
 	return errors.Is(err, events.ErrTooLarge) || errors.Is(err, events.ErrInvalid)
 }
 
-// replace puts what says why an object is not on the log in the place of each
-// event that the log refuses. It keeps the object's last good value, and is
-// reported with the object.
+// replace replaces each event that the log refuses by an Undecoded that says why:
+// the object keeps its last good value and is reported.
 func (p *Publisher) replace(chunk []events.Event, refusal error) bool {
 	replaced := false
 	for i, e := range chunk {
@@ -204,7 +202,7 @@ func (p *Publisher) replace(chunk []events.Event, refusal error) bool {
 			if _, err := events.Encode(e); err == nil {
 				continue
 			}
-			reason = "the object says something that the log cannot carry"
+			reason = "the log cannot carry a part of the object"
 		}
 		if o.Op != events.Put || o.Value.Type == ident.Undecoded {
 			return false
@@ -223,9 +221,8 @@ func (p *Publisher) replace(chunk []events.Event, refusal error) bool {
 	return replaced
 }
 
-// alive says that the session lives, and what its shard holds by now; the
-// first one closes the listing, and carries its trace. Nothing is on its way when
-// it is called.
+// alive appends a heartbeat with the digest of the shard; the first one closes the
+// listing and carries its trace. Callers have no unacknowledged changes.
 func (p *Publisher) alive(ctx context.Context, listed events.BucketSet, trace string) error {
 	s := &p.session
 	s.alives++
@@ -241,12 +238,12 @@ func (p *Publisher) alive(ctx context.Context, listed events.BucketSet, trace st
 }
 
 // control appends a begin or alive, fenced on the one before. The error is
-// ErrConflict when somebody else spoke meanwhile.
+// ErrConflict if another holder appended one meanwhile.
 func (p *Publisher) control(ctx context.Context, id, trace string, body events.Body) error {
 	subject := events.ControlSubject(p.cfg.Shard)
 	e := events.Event{
 		ID: fmt.Sprintf("%s/%s", p.cfg.Shard, id), Observed: p.in.Now(),
-		Actor: p.cfg.Holder, // by which an Alive is known as its holder's
+		Actor: p.cfg.Holder, // an Alive has no holder of its own
 		Trace: trace,
 		Body:  body,
 	}
@@ -257,7 +254,7 @@ func (p *Publisher) control(ctx context.Context, id, trace string, body events.B
 			p.session.ctl = ack.Seq
 			return nil
 		}
-		// Whatever was answered: it is on the log if it is the last there.
+		// Whatever the answer was: if the event is the last there, it is on the log.
 		head, lastErr := p.cfg.Log.Last(ctx, subject)
 		switch {
 		case lastErr == nil && head.Event.ID == e.ID:
@@ -272,8 +269,8 @@ func (p *Publisher) control(ctx context.Context, id, trace string, body events.B
 	})
 }
 
-// persist tries until try succeeds or fails for good. Changes are heard, and
-// wait, meanwhile.
+// persist retries until try succeeds or fails for good. Meanwhile it queues
+// changes.
 func (p *Publisher) persist(ctx context.Context, try func() error) error {
 	defer func() { p.stuck = nil }()
 	for pause := minRetryPause; ; pause = min(2*pause, maxRetryPause) {

@@ -12,9 +12,9 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// speak begins a session, fenced on the last control record of the shard that
-// was seen, and speaks until the session is over. The error is ErrConflict when
-// somebody else spoke for the shard.
+// speak runs a session, fenced on head, the last control record seen of the
+// shard, until the session is over. The error is ErrConflict if another holder
+// published for the shard.
 func (p *Publisher) speak(ctx context.Context, head uint64) error {
 	if err := p.begin(ctx, head); err != nil {
 		return err
@@ -33,12 +33,12 @@ func (p *Publisher) speak(ctx context.Context, head uint64) error {
 	return nil
 }
 
-// begin opens a session. What the source holds is read after all that was said
-// before: from now on or, by a warm twin, since the other holder fell silent.
+// begin opens a session. The source is read after every earlier record of the
+// shard: from now on or, by a warm twin, since the other holder fell silent.
 func (p *Publisher) begin(ctx context.Context, head uint64) error {
 	p.sessions++
 	if p.warm.since == 0 {
-		p.in.Rest() // what it would still say is older than the listing
+		p.in.Rest() // its inputs would be older than the listing
 	}
 	p.session = session{
 		name: fmt.Sprintf("%s-%d", p.id, p.sessions), ctl: head,
@@ -69,8 +69,8 @@ func (p *Publisher) watch(ctx context.Context) {
 	p.in.Watch(ctx)
 }
 
-// awaitListing waits for the listing, however long the source is down: a twin
-// that reads it may take over meanwhile.
+// awaitListing waits for the listing, however long the source is down. A twin
+// that can read it may take over meanwhile.
 func (p *Publisher) awaitListing(ctx context.Context) (Listing, error) {
 	for {
 		until := p.in.Now().Add(idle)
@@ -95,7 +95,7 @@ func (p *Publisher) awaitListing(ctx context.Context) (Listing, error) {
 	}
 }
 
-// list sends what the leader does not hold, and closes the listing.
+// list sends the objects that the leader lacks, and closes the listing.
 func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	p.tell(PhaseListing)
 	p.session.partial, p.session.said = l.Partial, newShadow(events.KindsOf(l.Kinds...))
@@ -140,12 +140,12 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	return nil
 }
 
-// differing are the buckets in which the leader holds something else; all of
-// them if it does not answer.
+// differing returns the buckets in which the leader has other objects; all if it
+// does not answer.
 func (p *Publisher) differing(ctx context.Context) events.BucketSet {
 	held, err := p.cfg.Leader.Digests(ctx, p.cfg.Shard, p.session.name, p.session.said.kinds)
 	if err != nil {
-		p.log.Info("list everything: no digests from the leader", "error", err)
+		p.log.Info("sending all objects: no digests from the leader", "error", err)
 		return events.AllBuckets()
 	}
 	var differ events.BucketSet
@@ -169,9 +169,9 @@ func (p *Publisher) follow(ctx context.Context) error {
 		due := !restart.IsZero() && !now.Before(restart)
 		switch {
 		case due && p.source.err == nil && (p.session.partial || len(p.session.said.kinds) > 0):
-			// What the source can be read for may be another by now: the new
-			// listing belongs to a session of its own.
-			p.session.over = "what could not be read may be readable"
+			// The source may be readable for other kinds by now, which needs a
+			// session of their own.
+			p.session.over = "what was unreadable may be readable"
 			return nil
 		case due:
 			p.watch(ctx)
@@ -196,10 +196,10 @@ func (p *Publisher) phase() Phase {
 	return PhaseFollowing
 }
 
-// gathered is how many inputs are taken before what they say is sent.
+// gathered is how many inputs are taken before their changes are sent.
 const gathered = 256
 
-// gather waits until there is something to do, and takes all that is there.
+// gather waits until there is something to do, and takes the waiting inputs.
 func (p *Publisher) gather(ctx context.Context) error {
 	until := p.session.beat
 	if r := p.source.restart; !r.IsZero() && r.Before(until) {
@@ -219,7 +219,7 @@ func (p *Publisher) gather(ctx context.Context) error {
 	return nil
 }
 
-// hear takes in what the inbox says; without a session there is nothing to it.
+// hear handles an input; without a session it drops it.
 func (p *Publisher) hear(in Input) {
 	if p.session.name == "" {
 		return
@@ -238,14 +238,14 @@ func (p *Publisher) hear(in Input) {
 	case Ended:
 		p.ended(in.Err)
 	case Requested:
-		if !p.session.beat.IsZero() { // else a listing is under way
+		if !p.session.beat.IsZero() { // else it is listing
 			p.session.over = "asked to list again: " + in.Reason
 		}
 	}
 }
 
-// ended sets when the watcher runs again: at once if it wants to, after a
-// pause that grows if its source is down or it wants to all the time.
+// ended sets when the watcher runs again: at once if Run returned nil; after a
+// growing pause if its source is down, or if it keeps returning.
 func (p *Publisher) ended(err error) {
 	s := &p.source
 	now := p.in.Now()
@@ -268,7 +268,7 @@ func (p *Publisher) ended(err error) {
 	}
 }
 
-// changed queues a change set, without what is known already.
+// changed queues the objects of a change set that are not on the log.
 func (p *Publisher) changed(set []Object) {
 	n := 0
 	for _, o := range set {
@@ -279,12 +279,12 @@ func (p *Publisher) changed(set []Object) {
 	p.session.waiting.atomic = p.session.waiting.atomic || n > 1
 }
 
-// queue puts c into the backlog, and takes it out if it changes nothing. It
-// says whether c is there.
+// queue puts c into the backlog, or removes its key there if the log already has
+// c. It reports whether c is in the backlog.
 func (p *Publisher) queue(c change) bool {
 	s := &p.session
 	said, known := s.said.hashes[c.key]
-	known = known || !s.partial && s.said.kinds.Cover(c.key.Kind) // else the log may hold what was not listed
+	known = known || !s.partial && s.said.kinds.Cover(c.key.Kind) // else the log may have a key that was not listed
 	if said == c.hash && known {
 		s.waiting.drop(c.key)
 		return false
@@ -295,13 +295,13 @@ func (p *Publisher) queue(c change) bool {
 	return true
 }
 
-// relisted makes a change set of a listing within the session: of what is
-// there, and of what is there no more.
+// relisted makes a change set of a listing within the session: its objects, and
+// deletes of the others.
 func (p *Publisher) relisted(l Listing) {
 	s := &p.session
 	switch {
 	case s.partial && !l.Partial:
-		s.over = "what could not be read can be read"
+		s.over = "what was unreadable can be read"
 		return
 	case !s.said.kinds.Equal(events.KindsOf(l.Kinds...)):
 		s.over = "the source can be read for other kinds"

@@ -8,9 +8,9 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// shadow is what a session said of its shard: what the log holds of it once
-// all is acknowledged. Of kinds that the session does not speak for, the log may
-// hold more: they count in no digest.
+// shadow is the content of the shard as this session sent it, which the log has
+// once everything is acknowledged. Of kinds that the session does not cover the
+// log may have more keys; no digest covers these kinds.
 type shadow struct {
 	kinds   events.Kinds
 	hashes  map[ident.Key]ident.Hash
@@ -21,7 +21,7 @@ func newShadow(kinds events.Kinds) shadow {
 	return shadow{kinds: kinds, hashes: map[ident.Key]ident.Hash{}}
 }
 
-// set makes h the content of k, which lies in that bucket; the zero Hash: k is
+// set makes h the content of k, whose bucket it is given; the zero Hash: k is
 // gone.
 func (s *shadow) set(k ident.Key, bucket int, h ident.Hash) {
 	if s.kinds.Cover(k.Kind) { // a zero hash changes no digest
@@ -34,7 +34,7 @@ func (s *shadow) set(k ident.Key, bucket int, h ident.Hash) {
 	}
 }
 
-// change is an object on its way to the log.
+// change is an object to append.
 type change struct {
 	key    ident.Key
 	bucket int        // of the digests
@@ -42,11 +42,12 @@ type change struct {
 	object Object
 }
 
-// backlog is what was seen and not yet sent: of each key the last. Change sets
-// that wait together become one, for to show less in between is always right.
+// backlog holds the changes that were not sent yet, the last one of each key.
+// Change sets that wait together become one: it is always right to show fewer
+// states in between.
 type backlog struct {
 	changes map[ident.Key]change
-	order   []ident.Key // each key once, as they came first
+	order   []ident.Key // each key once, in the order in which they came first
 	atomic  bool        // a set of several objects is in it
 }
 
@@ -83,8 +84,8 @@ func (b *backlog) take() (changes []change, atomic bool) {
 	return changes, atomic
 }
 
-// absent are the keys, of the kinds that are spoken for, that are neither in a
-// listing nor about to go, sorted.
+// absent returns the keys of covered kinds that are on the log or in the backlog
+// and not listed, sorted.
 func absent(s *shadow, b *backlog, listed map[ident.Key]bool) []ident.Key {
 	gone := map[ident.Key]bool{}
 	for k := range s.hashes {

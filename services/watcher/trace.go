@@ -9,10 +9,10 @@ import (
 	"meshlog.dev/services/internal/tracing"
 )
 
-// trace makes spans of changes that are sent together: one of their being
-// observed and one of their publishing, whose context their events carry. There
-// are others for changes that belong to a trace of their source's. Who has sent
-// them calls ended. It returns the context of the first of them.
+// trace makes two spans of changes that are sent together, "observe" and
+// "publish"; the events carry the context of the second. Changes that belong to a
+// trace of their source get spans of their own. The caller calls ended once it
+// has sent them. trace returns the context of the first change.
 func (p *Publisher) trace(changes []change) (traceparent string, ended func(error)) {
 	if p.cfg.Tracer == nil || len(changes) == 0 {
 		return "", func(error) {}
@@ -25,7 +25,7 @@ func (p *Publisher) trace(changes []change) (traceparent string, ended func(erro
 		case t != nil:
 			t.keys++
 		case len(of) == tracing.MaxContexts:
-			continue // it keeps its source's
+			continue // it keeps the context of its source
 		default:
 			t = p.observed(c)
 			of[c.Trace] = t
@@ -44,7 +44,7 @@ func (p *Publisher) trace(changes []change) (traceparent string, ended func(erro
 	}
 }
 
-// published are changes of one trace that are sent together.
+// published counts the changes of one trace that are sent together.
 type published struct {
 	observe, span trace.Span
 	seen          time.Time // when they are sent

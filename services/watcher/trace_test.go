@@ -30,7 +30,7 @@ func TestTrace(t *testing.T) {
 		want  func(onLog string, spans tracetest.SpanStubs) bool
 		spans int
 	}{
-		{"nobody traces", false, object("x", "2"), func(onLog string, _ tracetest.SpanStubs) bool { return onLog == "" }, 0},
+		{"no tracer", false, object("x", "2"), func(onLog string, _ tracetest.SpanStubs) bool { return onLog == "" }, 0},
 		{"the source does", false, withTrace(own), func(onLog string, _ tracetest.SpanStubs) bool { return onLog == own }, 0},
 		{"nonsense", false, withTrace("00-x"), func(onLog string, _ tracetest.SpanStubs) bool { return onLog == "" }, 0},
 		{"the watcher does", true, object("x", "2"), func(onLog string, s tracetest.SpanStubs) bool {

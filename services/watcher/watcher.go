@@ -1,5 +1,5 @@
-// Package watcher is the contract of a source adapter, and the loop that puts
-// what it sees on the log: sessions, listings, heartbeats, retries.
+// Package watcher is the contract of a source adapter, and the publisher that
+// puts the adapter's objects on the log: sessions, listings, heartbeats, retries.
 package watcher
 
 import (
@@ -10,47 +10,45 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Watcher observes one source instance. Implementations know nothing of
-// sessions, retries or the log: they say what the source holds, then what
-// changes.
+// Watcher observes one source instance: it lists the source's objects, then
+// reports changes. Implementations know neither sessions nor retries nor the log.
 type Watcher interface {
 	// Run calls sink.List once with everything that the source holds, read
 	// after Run was called, then sink.Change for every change until ctx is
 	// done. It returns
 	//   - ctx.Err() when ctx is done,
-	//   - nil to be run again from the start: what could not be read before
-	//     can be read now, or the source's own watch broke,
-	//   - an error when the source is down: its shard stays as it is, and Run
-	//     is called again after a pause that grows from 250 ms to 30 s.
-	// Rather return an error than list a part: a listing that is not Partial
-	// removes what it leaves out.
+	//   - nil to be run again from the start: something unreadable has become
+	//     readable, or the source's own watch broke,
+	//   - an error if the source is down: its shard does not change, and the
+	//     publisher calls Run again after a pause that grows from 250 ms to 30 s.
+	// Return an error rather than a part: a listing that is not Partial removes
+	// the objects that it leaves out.
 	Run(ctx context.Context, sink Sink) error
 }
 
-// Sink takes what a watcher sees. Its methods block while too much is
-// unacknowledged, and return an error only when ctx is done or the session has
-// ended: the watcher then returns it.
+// Sink takes the objects of a watcher. Its methods block while too many changes
+// are unacknowledged, and return an error only when ctx is done or the session
+// has ended: the watcher then returns it.
 type Sink interface {
 	List(ctx context.Context, l Listing) error
-	// Change says what changed at once; it is applied at once. An object
-	// whose content is what the sink knows already is dropped.
+	// Change reports objects that changed together; they are applied together.
+	// The sink drops an object whose content it already knows.
 	Change(ctx context.Context, set []Object) error
-	// Problems replaces what the watcher has to say about an origin (a file):
-	// what cannot be put on the log because its key is not known.
+	// Problems replaces the problems of an origin (a file) that cannot be put on
+	// the log because their keys are not known.
 	Problems(origin string, ds []problem.Diagnostic)
 }
 
-// Listing is everything that a source holds.
+// Listing is the whole content of a source.
 type Listing struct {
 	Objects []Object // no key twice
-	// Partial says that something could not be read: Objects is applied, and
-	// nothing is removed.
+	// Partial: something could not be read, so the listing removes nothing.
 	Partial bool
 	// Kinds are the kinds that the source can be read for, in any order; nil:
-	// all. Objects of other kinds stay as they are: nothing of them is removed,
-	// and they count in no digest; one that is seen all the same may be listed
-	// and counts. For other kinds Run returns nil, to be run again. A source
-	// that can be read for no kind is down: Run returns an error instead.
+	// all. The listing removes no objects of other kinds, and no digest covers
+	// them; one that the watcher sees all the same may be listed and counts. If
+	// the kinds change, Run returns nil, to be run again. If there is none, the
+	// source is down: Run returns an error.
 	Kinds []string
 }
 
@@ -63,6 +61,6 @@ type Object struct {
 	SourceVersion         string
 	Origin                string // "file:line"
 	Actor                 string
-	Trace                 string    // W3C traceparent of what caused it, where the source says
+	Trace                 string    // W3C traceparent of its cause, if the source has one
 	Observed              time.Time // when the watcher saw the change
 }

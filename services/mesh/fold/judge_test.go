@@ -9,8 +9,8 @@ import (
 	"meshlog.dev/services/mesh/kind"
 )
 
-// TestNotYet holds that whoever relies on a kind without effect is told, and
-// plainly where it would have protected something.
+// TestNotYet holds that a diagnostic tells users of a kind without effect, and
+// says NOT ENFORCED if the kind would protect something.
 func TestNotYet(t *testing.T) {
 	for _, k := range kind.All() {
 		_, problems, _ := fold.KindJudge{}.Judge(ident.Key{Kind: k.Name, Name: "x"}, ident.Value{Type: k.TypeURL})

@@ -282,7 +282,7 @@ func (o *oracle) known() known {
 	return n
 }
 
-// inQuarantine stands for a resource: nobody speaks for such a key.
+// inQuarantine is a key that stands for a resource; no source has such keys.
 func inQuarantine(resource string) ident.Key { return ident.Key{Kind: "quarantine", Name: resource} }
 
 // everything is what o lies over.

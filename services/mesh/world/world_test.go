@@ -105,7 +105,7 @@ func TestWorldWinner(t *testing.T) {
 		{"unchanged", row("file/a/Resource/ns/x", thing(t, "one", 50)), nil, "file/a/Resource/ns/x one", nil},
 		{"by source", row("kubernetes/c/Resource/ns/x", thing(t, "two", 90)), []string{"file/a/Resource/ns/x", "kubernetes/c/Resource/ns/x"},
 			"kubernetes/c/Resource/ns/x two", []string{"file/a: the copy of kubernetes/c wins: it comes first by source priority"}},
-		{"a source nobody names", row("acme/a/Resource/ns/x", thing(t, "six", 1)), nil, "kubernetes/c/Resource/ns/x two",
+		{"a source without priority", row("acme/a/Resource/ns/x", thing(t, "six", 1)), nil, "kubernetes/c/Resource/ns/x two",
 			[]string{"acme/a: the copy of kubernetes/c wins: it comes first by source priority", "file/a: the copy of kubernetes/c wins: it comes first by source priority"}},
 		{"and it goes", row("acme/a/Resource/ns/x", nil), nil, "kubernetes/c/Resource/ns/x two", []string{"file/a: the copy of kubernetes/c wins: it comes first by source priority"}},
 		{"by age", row("kubernetes/d/Resource/ns/x", thing(t, "three", 80)), []string{"kubernetes/c/Resource/ns/x", "kubernetes/d/Resource/ns/x"},
@@ -456,8 +456,8 @@ func BenchmarkWorldApply(b *testing.B) {
 	}
 }
 
-// TestDefaultMeshPolicyGivesWaySilently holds that whoever writes a MeshPolicy
-// is not told that `meshlog up` had one for want of it.
+// TestDefaultMeshPolicyGivesWaySilently holds that no diagnostic tells a user who
+// writes a MeshPolicy that it wins over the default of `meshlog up`.
 func TestDefaultMeshPolicyGivesWaySilently(t *testing.T) {
 	row := func(source string) RowChange {
 		k := ident.Key{Source: source, Instance: "default", Kind: "MeshPolicy", Name: "default"}
