@@ -60,6 +60,11 @@ func (c *Config) overlays(all []*events.Overlay) (batch []events.Event) {
 	return batch
 }
 
+// event makes an event of a body.
+func (c *Config) event(body events.Body) events.Event {
+	return events.Event{ID: c.NewID(), Observed: c.Now(), Actor: c.ID, Body: body}
+}
+
 // Machine is a builder without goroutine, clock and select: each method is one
 // step. It wires the values that do the work, and decides which of them acts.
 // One goroutine uses it.
@@ -108,10 +113,10 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 		}
 		rows = append(rows, row)
 	}
-	f, err := fold.Restore(cfg.Build, cfg.Judge, ledger.Pairs(slices.Values(rows)))
+	f, err := fold.Restore(cfg.Build, cfg.Judge, ledger.Pairs(slices.Values(rows)), cfg.FoldOptions...)
 	if err != nil {
 		cfg.Logger.Warn("the fold in the store cannot be used, the log is read from its start", "reason", err)
-		f = fold.New(cfg.Build, cfg.Judge)
+		f = fold.New(cfg.Build, cfg.Judge, cfg.FoldOptions...)
 		f.Rewrite()
 	}
 	g := gate.New()

@@ -169,7 +169,7 @@ func (e *epochs) skipExpired(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
 		}
-		f, err := fold.Restore(e.cfg.Build, e.cfg.Judge, ledger.Pairs(slices.Values(rows)))
+		f, err := fold.Restore(e.cfg.Build, e.cfg.Judge, ledger.Pairs(slices.Values(rows)), e.cfg.FoldOptions...)
 		if err != nil {
 			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
 		}
@@ -393,9 +393,13 @@ func (e *epochs) next(ctx context.Context) (uint64, error) {
 	return max(known+1, uint64(e.cfg.Now().Unix())), nil
 }
 
-// appendOverlays appends events with overlays, all of them or none, unless another builder
+// appendOverlays appends overlays, all of them or none, unless another builder
 // has appended some meanwhile.
-func (e *epochs) appendOverlays(ctx context.Context, batch []events.Event) (appended bool, err error) {
+func (e *epochs) appendOverlays(ctx context.Context, overlays ...*events.Overlay) (appended bool, err error) {
+	var batch []events.Event
+	for _, o := range overlays {
+		batch = append(batch, e.cfg.event(o))
+	}
 	last, err := e.cfg.Log.Last(ctx, events.BuilderOverlaySubject)
 	if err != nil && !errors.Is(err, events.ErrNotFound) {
 		return false, fmt.Errorf("last overlay on the log: %w", err)
