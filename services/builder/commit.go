@@ -84,8 +84,9 @@ func (m *Machine) guard(ctx context.Context, policy world.Guard, before *store.S
 		m.holdErr = nil
 		return false, nil
 	}
+	batch := m.cfg.overlays(hold.Parts)
 	failpoint.At(failpoint.BuilderHold)
-	appended, err := m.epochs.appendOverlays(ctx, hold.Parts...)
+	appended, err := m.epochs.appendOverlays(ctx, batch)
 	switch {
 	case errors.Is(err, events.ErrTooLarge), errors.Is(err, events.ErrInvalid):
 		if m.holdErr == nil {
@@ -131,8 +132,9 @@ func (m *Machine) Quarantine(ctx context.Context) error {
 		return err
 	}
 	// One by one: they are independent, and many may be too large for a message.
-	for _, o := range proposed {
-		appended, err := m.epochs.appendOverlays(ctx, o)
+	batch := m.cfg.overlays(proposed)
+	for i, o := range proposed {
+		appended, err := m.epochs.appendOverlays(ctx, batch[i:i+1])
 		switch {
 		case errors.Is(err, events.ErrTooLarge), errors.Is(err, events.ErrInvalid):
 			m.cfg.Logger.Error("cannot put a quarantine on the log", "quarantine", o.ID, "error", err)

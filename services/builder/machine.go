@@ -65,6 +65,14 @@ func (c *Config) event(body events.Body) events.Event {
 	return events.Event{ID: c.NewID(), Observed: c.Now(), Actor: c.ID, Body: body}
 }
 
+// overlays makes events of overlays.
+func (c *Config) overlays(all []*events.Overlay) (batch []events.Event) {
+	for _, o := range all {
+		batch = append(batch, c.event(o))
+	}
+	return batch
+}
+
 // Machine is a builder without goroutine, clock and select: each method is one
 // step. It wires the values that do the work, and decides which of them acts.
 // One goroutine uses it.

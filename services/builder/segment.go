@@ -393,13 +393,9 @@ func (e *epochs) next(ctx context.Context) (uint64, error) {
 	return max(known+1, uint64(e.cfg.Now().Unix())), nil
 }
 
-// appendOverlays appends overlays, all of them or none, unless another builder
+// appendOverlays appends events with overlays, all of them or none, unless another builder
 // has appended some meanwhile.
-func (e *epochs) appendOverlays(ctx context.Context, overlays ...*events.Overlay) (appended bool, err error) {
-	var batch []events.Event
-	for _, o := range overlays {
-		batch = append(batch, e.cfg.event(o))
-	}
+func (e *epochs) appendOverlays(ctx context.Context, batch []events.Event) (appended bool, err error) {
 	last, err := e.cfg.Log.Last(ctx, events.BuilderOverlaySubject)
 	if err != nil && !errors.Is(err, events.ErrNotFound) {
 		return false, fmt.Errorf("last overlay on the log: %w", err)

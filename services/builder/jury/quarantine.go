@@ -42,7 +42,7 @@ func (j *Jury) Propose(now time.Time, f *fold.Fold, worlds Worlds) ([]*events.Ov
 		if slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return j.made(v.Resource.Rejected, v.Resource.Class) }) {
 			continue
 		}
-		proposed = append(proposed, &events.Overlay{ID: o.ID, Kind: ident.Quarantine, Reason: "its content is another", Remove: true})
+		proposed = append(proposed, &events.Overlay{ID: o.ID, Kind: ident.Quarantine, Reason: "its content has changed", Remove: true})
 	}
 	return proposed, nil
 }
