@@ -17,21 +17,21 @@ import (
 	"meshlog.dev/store"
 )
 
-// Archive is an open archive: events/archive has one.
+// Archive is an open archive. events/archive implements it.
 type Archive interface {
 	Log
-	// File returns events.ErrNotFound if there is none of that name.
+	// File returns events.ErrNotFound if there is no file of that name.
 	File(ctx context.Context, name string) ([]byte, error)
-	// Files are the names that begin with a prefix, sorted.
+	// Files returns the names that begin with a prefix, sorted.
 	Files(prefix string) []string
 }
 
 // The files of an archive, beside its log:
 //
 //	blobs/<hash>           a blob
-//	versions/<epoch>.<seq> a run of versions, named by the first of them: each an
-//	                       Update behind its length. The first one's checkpoint
-//	                       is its own content.
+//	versions/<epoch>.<seq> a run of versions, named by the first of them: each is
+//	                       an Update, preceded by its length. The first has a
+//	                       checkpoint of its own content.
 const (
 	blobFiles    = "blobs/"
 	versionFiles = "versions/"
@@ -39,24 +39,24 @@ const (
 
 func blobFile(h ident.Hash) string { return blobFiles + h.String() }
 
-// versionFile sorts as versions do.
+// versionFile returns a name that sorts as versions do.
 func versionFile(v ident.Position) string {
 	return fmt.Sprintf("%s%020d.%020d", versionFiles, v.Epoch, v.Seq)
 }
 
-// FromArchive makes an archive readable as a Past.
+// FromArchive returns the Past in an archive.
 func FromArchive(name string, a Archive) *Past {
 	v := &archived{a: a, runs: a.Files(versionFiles)}
 	return &Past{Name: name, Log: a, Versions: v, Blobs: v}
 }
 
-// archived are versions and blobs of an archive.
+// archived reads the versions and blobs of an archive.
 type archived struct {
 	a    Archive
 	runs []string // names of the files with versions, oldest first
 
 	mu     sync.Mutex // protects what follows
-	recent int        // of runs: the one in updates
+	recent int        // index in runs of the run in last
 	last   []store.Update
 }
 
@@ -130,7 +130,7 @@ func (a *archived) Updates(ctx context.Context, from ident.Position) iter.Seq2[s
 	}
 }
 
-// find is the run in which v would be; -1: before all of them.
+// find returns the index of the run in which v would be; -1 if v is before all.
 func (a *archived) find(v ident.Position) int {
 	i, found := slices.BinarySearchFunc(a.runs, versionFile(v), strings.Compare)
 	if found {
@@ -156,7 +156,7 @@ func (a *archived) Fetch(ctx context.Context, v ident.Position) (store.Stored, e
 	return at, nil
 }
 
-// content goes from the nearest content in a run to v.
+// content applies the deltas of a run up to v to the nearest checkpoint.
 func (a *archived) content(ctx context.Context, run []store.Update, v ident.Position) (store.Stored, error) {
 	last := slices.IndexFunc(run, func(u store.Update) bool { return store.VersionOf(u.Manifest.GetVersion()) == v })
 	if last < 0 {

@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// At is the content at a position: as it was published or, where it was not, or
-// is no longer kept, as the log makes it. The Manifest is nil then.
+// At returns the content at a position: the published version or, if there is
+// none or it is no longer kept, what the log makes. The Manifest is nil then.
 func At(ctx context.Context, p *Past, v ident.Position) (store.Stored, error) {
 	published, err := p.Versions.Fetch(ctx, v)
 	if err == nil || !errors.Is(err, store.ErrNotFound) || p.Log == nil {
@@ -29,7 +29,7 @@ func At(ctx context.Context, p *Past, v ident.Position) (store.Stored, error) {
 		return store.Stored{}, err
 	}
 	if r.Position() != v {
-		return store.Stored{}, fmt.Errorf("position %s %w: record %d lies at %s there", v, ErrNotThere, v.Seq, r.Position())
+		return store.Stored{}, fmt.Errorf("position %s %w: record %d is at %s", v, ErrNotThere, v.Seq, r.Position())
 	}
 	return store.Stored{Snapshot: r.Content()}, nil
 }
@@ -37,7 +37,7 @@ func At(ctx context.Context, p *Past, v ident.Position) (store.Stored, error) {
 // ErrNotPublished says that a version is not on the chain.
 var ErrNotPublished = errors.New("was never published, or is no longer kept")
 
-// World is the world at a position, as a frontend that serves it has it.
+// World returns the world at a position, as a frontend has it.
 func World(ctx context.Context, p *Past, v ident.Position) (*world.World, error) {
 	at, err := At(ctx, p, v)
 	if err != nil {
@@ -46,7 +46,7 @@ func World(ctx context.Context, p *Past, v ident.Position) (*world.World, error)
 	return ledger.World(at.Snapshot)
 }
 
-// Locate is the position of the record seq: in which epoch it lies. The record
+// Locate returns the position of the record seq, that is, its epoch. The record
 // need not have been published.
 func Locate(ctx context.Context, p *Past, seq uint64) (ident.Position, error) {
 	r, err := Begin(ctx, p, seq)

@@ -8,22 +8,21 @@ import (
 	"meshlog.dev/store"
 )
 
-// ObjectChange is one object, or one overlay, that differs between two
-// contents.
+// ObjectChange is one object or overlay that differs between two contents.
 type ObjectChange struct {
 	Key     ident.Key // zero for an overlay
 	Overlay string    // id of an overlay
-	// Before and After are documents; nil: it is not there.
+	// Before and After are documents; nil: there is none.
 	Before, After json.RawMessage
-	// Fields are those that differ, where it is there before and after.
+	// Fields differ, if there is a document before and after.
 	Fields []FieldChange
-	// Unreadable says why there are no documents: this build cannot read it.
+	// Unreadable says why this build cannot make the documents.
 	Unreadable string
-	// Seq is the record that made it so; 0 where that is not known.
+	// Seq is the record that made the change; 0: unknown.
 	Seq uint64
 }
 
-// Name is the object for people.
+// Name returns the name that people read.
 func (c *ObjectChange) Name() string {
 	if c.Overlay != "" {
 		return "overlay " + c.Overlay
@@ -31,18 +30,18 @@ func (c *ObjectChange) Name() string {
 	return c.Key.String()
 }
 
-// FieldChange is one field of a document; nil: it is not there.
+// FieldChange is one field of a document before and after; nil: there is none.
 type FieldChange struct {
 	Path          string
 	Before, After json.RawMessage
 }
 
-// Diff says in which objects two contents differ, sorted by row.
+// Diff returns the objects in which two contents differ, sorted by row.
 func Diff(a, b *store.Snapshot) []ObjectChange {
 	return Objects(diffRows(a, b))
 }
 
-// Objects reads changes of rows for people.
+// Objects returns the objects of changed rows.
 func Objects(rows []RowChange) []ObjectChange {
 	changes := make([]ObjectChange, len(rows))
 	for i, r := range rows {
@@ -60,7 +59,7 @@ func readChange(r RowChange) ObjectChange {
 	}
 	if err != nil {
 		c.Unreadable = err.Error()
-		// That it is there, or not, is still known.
+		// It is still known whether there is a value.
 		c.Before, c.After = present(r.Before), present(r.After)
 		return c
 	}
@@ -70,7 +69,7 @@ func readChange(r RowChange) ObjectChange {
 	return c
 }
 
-// present stands for a value that cannot be read.
+// present returns a stand-in for a value that cannot be read.
 func present(b []byte) json.RawMessage {
 	if b == nil {
 		return nil
@@ -78,7 +77,7 @@ func present(b []byte) json.RawMessage {
 	return json.RawMessage("null")
 }
 
-// DiffDocuments says in which fields two documents differ, in the order of
+// DiffDocuments returns the fields in which two documents differ, in the order of
 // the first. The paths begin with prefix.
 func DiffDocuments(prefix string, a, b json.RawMessage) []FieldChange {
 	x, err := parse(a)
@@ -93,12 +92,12 @@ func DiffDocuments(prefix string, a, b json.RawMessage) []FieldChange {
 	return []FieldChange{{Path: prefix, Before: a, After: b}}
 }
 
-// String is the change in one line.
+// String returns the change as one line.
 func (f FieldChange) String() string {
-	return fmt.Sprintf("%s: %s -> %s", f.Path, said(f.Before), said(f.After))
+	return fmt.Sprintf("%s: %s -> %s", f.Path, text(f.Before), text(f.After))
 }
 
-func said(b json.RawMessage) string {
+func text(b json.RawMessage) string {
 	if b == nil {
 		return "(none)"
 	}

@@ -14,34 +14,34 @@ import (
 	"meshlog.dev/store"
 )
 
-// Export is what goes into an archive.
+// Export is the extent of an archive.
 type Export struct {
 	// First and Last are the records of the log.
 	First, Last uint64
-	// From and To are the first and the last version; zero where there is none.
+	// From and To are the first and the last version; zero if there is none.
 	From, To ident.Position
-	// Versions and Blobs are how many there are, Blobs once it is written.
+	// Versions and Blobs are counts; Blobs is known once the archive is written.
 	Versions, Blobs int
 
 	past *Past
 }
 
-// ArchiveWriter is an archive that is being written: events/archive has one.
+// ArchiveWriter writes an archive. events/archive implements it.
 type ArchiveWriter interface {
 	Append(r events.Raw) error
 	Put(name string, b []byte) error
 	Has(name string) bool
 }
 
-// A run of versions is closed after so many, or so many bytes: one of it costs
-// the reading of all.
+// A run of versions is closed after so many versions or bytes. To read one
+// version, all of its run is read.
 const (
 	runVersions = 256
 	runBytes    = 1 << 20
 )
 
-// PlanExport decides what an archive of everything since a record holds; since
-// 0 it is all that there is. It begins earlier, at the nearest place from which
+// PlanExport returns the extent of an archive of everything since a record; since
+// 0 of everything. The archive begins earlier, at the nearest position from which
 // the log can be folded, and with the version that was served then.
 func PlanExport(ctx context.Context, p *Past, since uint64) (*Export, error) {
 	chain, err := links(p.Versions.History(ctx))
@@ -53,7 +53,7 @@ func PlanExport(ctx context.Context, p *Past, since uint64) (*Export, error) {
 		return nil, err
 	}
 	e := &Export{First: bounds.First, Last: bounds.Last, past: p}
-	var at ident.Position // the first record that the archive can be folded to
+	var at ident.Position // the earliest position to which the archive can be folded
 	if since > bounds.First {
 		r, err := Begin(ctx, p, since)
 		if err != nil {
@@ -70,17 +70,17 @@ func PlanExport(ctx context.Context, p *Past, since uint64) (*Export, error) {
 		first = len(chain)
 	}
 	if first > 0 && at != (ident.Position{}) && (first == len(chain) || at != chain[first].version) {
-		first-- // what was served when it begins
+		first-- // served at the beginning
 	}
 	return e, e.versions(ctx, chain[first:])
 }
 
-// versions takes those whose content can be put together.
+// versions skips the versions that are older than the oldest checkpoint.
 func (e *Export) versions(ctx context.Context, chain []link) error {
 	for i, l := range chain {
 		_, err := e.past.Versions.Fetch(ctx, l.version)
 		if errors.Is(err, store.ErrNotFound) {
-			continue // older than the oldest checkpoint
+			continue
 		}
 		if err != nil {
 			return err
@@ -183,8 +183,8 @@ func (x *exporter) closeRun() error {
 	return err
 }
 
-// foldCheckpoint takes the blobs of a checkpoint from which the log of the
-// archive continues; nil where it does not, or where a blob is gone.
+// foldCheckpoint copies the blobs of a checkpoint from which the log of the
+// archive continues. It returns nil if the log does not, or a blob is lost.
 func (x *exporter) foldCheckpoint(ctx context.Context, c *snapshotv1.Checkpoint) (*snapshotv1.Checkpoint, error) {
 	if c == nil || x.past.Blobs == nil {
 		return nil, nil
@@ -212,8 +212,8 @@ func (x *exporter) chunks(ctx context.Context, c *snapshotv1.Checkpoint) error {
 	return nil
 }
 
-// base takes what a segment stands on, if r is one. Where it is gone, the
-// archive cannot be folded from there, and is written all the same.
+// base copies the base of a segment, if r is one. If the base is lost, the archive
+// cannot be folded from there; it is written all the same.
 func (x *exporter) base(ctx context.Context, r events.Raw) error {
 	g, ok := r.Record().Event.Body.(*events.Segment)
 	if !ok || g.Base.IsZero() {
@@ -232,7 +232,7 @@ func (x *exporter) base(ctx context.Context, r events.Raw) error {
 	return nil
 }
 
-// blob takes a blob over.
+// blob copies a blob.
 func (x *exporter) blob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	if x.past.Blobs == nil {
 		return nil, fmt.Errorf("blob %s: %w", h, store.ErrNotFound)
@@ -255,7 +255,7 @@ func (x *exporter) PutBlob(_ context.Context, b []byte) (ident.Hash, error) {
 	return h, x.w.Put(blobFile(h), b)
 }
 
-// GetBlob implements store.Blobs: an archive that is being written is not read.
+// GetBlob implements store.Blobs. An archive that is being written is not read.
 func (x *exporter) GetBlob(context.Context, ident.Hash) ([]byte, error) {
 	return nil, errors.ErrUnsupported
 }

@@ -8,20 +8,21 @@ import (
 	"slices"
 )
 
-// parse reads JSON, numbers as they are written.
+// parse reads JSON, and keeps numbers as they are written.
 func parse(b []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	return v, d.Decode(&v)
 }
 
-// printValue is JSON of what parse returned; equal values print equally.
+// printValue returns the JSON of a value that parse returned; equal values give
+// equal JSON.
 func printValue(v any) json.RawMessage {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		panic(fmt.Sprintf("what was JSON cannot fail to be it again: %v", err))
+		panic(fmt.Sprintf("a value that was read from JSON cannot fail to encode: %v", err))
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
@@ -77,12 +78,12 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// maxPairs bounds how many pairs of elements are compared to find those that
-// stayed; longer lists are compared place by place.
+// maxPairs bounds how many pairs of elements are compared to find the elements
+// that stayed; longer lists are compared by index.
 const maxPairs = 1_000_000
 
-// lists finds the elements that stayed. Those in between are compared in
-// pairs, and what has no partner was added or removed.
+// lists finds the elements that stayed. The elements in between are compared in
+// pairs; an element without a partner was added or removed.
 func (d *differ) lists(path string, a, b []any) {
 	x, y := printed(a), printed(b)
 	i, j := 0, 0
@@ -114,7 +115,7 @@ func printed(list []any) []string {
 	return out
 }
 
-// stayed is a longest common subsequence of two lists, as pairs of indexes.
+// stayed returns a longest common subsequence of two lists, as pairs of indexes.
 func stayed(a, b []string) [][2]int {
 	var pairs, tail [][2]int
 	first := 0
@@ -134,12 +135,12 @@ func stayed(a, b []string) [][2]int {
 	return append(pairs, tail...)
 }
 
-// common is the textbook's longest common subsequence.
+// common computes the longest common subsequence by dynamic programming.
 func common(a, b []string) [][2]int {
 	if len(a)*len(b) > maxPairs {
 		return nil
 	}
-	length := make([][]int, len(a)+1) // of that of a[i:] and b[j:]
+	length := make([][]int, len(a)+1) // of the subsequence of a[i:] and b[j:]
 	for i := range length {
 		length[i] = make([]int, len(b)+1)
 	}

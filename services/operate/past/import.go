@@ -11,17 +11,17 @@ import (
 	"meshlog.dev/store"
 )
 
-// Destination is an empty bus that takes an archive.
+// Destination is an empty bus, to which an archive is restored.
 type Destination interface {
 	store.Publisher
-	// Restore puts records on the log, which has none, under their numbers.
+	// Restore puts records on the empty log, with their sequence numbers.
 	Restore(ctx context.Context, first uint64, records iter.Seq2[events.Raw, error]) error
 }
 
-// Import restores an archive. The log gets its events and their numbers back,
-// and other times; the versions get everything back. A builder that is started
-// afterwards sees by the times that this is not the log from which the last
-// version was made, and begins an epoch with that version as its base.
+// Import restores an archive. The records of the log keep their events and
+// sequence numbers, and get new times; versions keep everything. By the times, a
+// builder that is started afterwards sees that this is not the log from which the
+// last version was made, and begins an epoch with that version as its base.
 // progress may be nil.
 func Import(ctx context.Context, a Archive, to Destination, progress func(done, total int64)) error {
 	head, err := to.Head(ctx)
@@ -42,7 +42,7 @@ func Import(ctx context.Context, a Archive, to Destination, progress func(done, 
 			progress(done, total)
 		}
 	}
-	// First what others refer to: after an error nothing refers to nothing.
+	// Blobs first: after an error, nothing refers to a blob that is not there.
 	for _, name := range blobs {
 		b, err := a.File(ctx, name)
 		if err != nil {
@@ -67,10 +67,10 @@ func Import(ctx context.Context, a Archive, to Destination, progress func(done, 
 	return publishAll(ctx, FromArchive("", a).Versions, to)
 }
 
-// ErrNotEmpty says that something is where an archive is to be imported.
+// ErrNotEmpty says that the destination of an import has data.
 var ErrNotEmpty = errors.New("is not empty")
 
-// publishAll publishes the versions, each behind the one before.
+// publishAll publishes the versions in order.
 func publishAll(ctx context.Context, versions Versions, to store.Publisher) error {
 	seq, generation := uint64(0), to.Generation()
 	for u, err := range versions.Updates(ctx, ident.Position{}) {
@@ -78,7 +78,7 @@ func publishAll(ctx context.Context, versions Versions, to store.Publisher) erro
 			return err
 		}
 		if seq, err = to.Publish(ctx, u, seq, generation); errors.Is(err, store.ErrConflict) {
-			return fmt.Errorf("%w any more, a builder publishes: stop it, and begin anew: %w", ErrNotEmpty, err)
+			return fmt.Errorf("%w any more: stop the builder that publishes there, and import into an empty bus: %w", ErrNotEmpty, err)
 		}
 		if err != nil {
 			return err

@@ -11,51 +11,50 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// Effect is what came of something that was said about a key.
+// Effect is what a record did to a key.
 type Effect string
 
 // The effects.
 const (
-	// Served: it became what is served, unless an overlay lies over it.
+	// Served: the record's value is served, unless an overlay lies over the key.
 	Served Effect = "served"
-	// Gone: the key is not offered any more, and not served.
+	// Gone: the key is no longer offered, and not served.
 	Gone Effect = "gone"
-	// Refused: it is offered, and not good: the last good value is served on.
+	// Refused: the value is offered and invalid; the last good value is served.
 	Refused Effect = "refused"
-	// Unchanged: it says what was known.
+	// Unchanged: the key had this value already.
 	Unchanged Effect = "unchanged"
-	// Waiting: the rest of its listing or batch has not come.
+	// Waiting: the rest of the listing or batch has not come.
 	Waiting Effect = "waiting"
-	// Ignored: it does not count, because of its session.
+	// Ignored: the record does not count, because of its session.
 	Ignored Effect = "ignored"
-	// Covered: an overlay was laid over the key.
+	// Covered: an overlay began to lie over the key.
 	Covered Effect = "covered"
-	// Uncovered: an overlay was taken away.
+	// Uncovered: an overlay was removed.
 	Uncovered Effect = "uncovered"
-	// Renewed: a segment began and left another value.
+	// Renewed: a segment began in which the key has another value.
 	Renewed Effect = "renewed"
 )
 
-// KeyEvent is one thing that happened to a key.
+// KeyEvent is one event in the history of a key.
 type KeyEvent struct {
 	Record events.Record
 	Effect Effect
-	// Applied is where it came to count: of a listing or a batch, the position
-	// that closed it. Zero where it did not.
+	// Applied is the position at which the record came to count: the end of its
+	// listing or batch, if it is part of one. Zero if it did not.
 	Applied ident.Position
-	// Version is the first one that shows it; zero where there is none.
+	// Version is the first one that contains it; zero if there is none.
 	Version ident.Position
 	// Overlay is the id of the overlay of Covered and Uncovered.
 	Overlay string
-	// Fields differ from the last good value before; After is the whole value
-	// where there was none.
+	// Fields differ from the last good value before.
 	Fields []FieldChange
-	// Problems are why it was refused, or what is doubtful about it.
+	// Problems are the diagnostics of the value.
 	Problems []problem.Diagnostic
 }
 
-// Of is the history of a key as far as the log goes back: everything that was
-// said about it, oldest first, and what came of it. progress may be nil.
+// Of returns the history of a key as far as the log goes back, oldest first: all
+// records about it, and what they did. progress may be nil.
 func Of(ctx context.Context, p *Past, key ident.Key, progress func(done, total int64)) ([]KeyEvent, error) {
 	bounds, err := p.bounds(ctx)
 	if err != nil {
@@ -88,7 +87,7 @@ func Of(ctx context.Context, p *Past, key ident.Key, progress func(done, total i
 	return k.events, nil
 }
 
-// firstWith is the first version that contains what was applied.
+// firstWith returns the first version that contains an event.
 func firstWith(chain []link, e KeyEvent) ident.Position {
 	if e.Applied.IsZero() || e.Effect == Unchanged || e.Effect == Refused {
 		return ident.Position{}
@@ -110,8 +109,8 @@ type keyHistory struct {
 	waiting []int // of events: not applied yet
 }
 
-// step takes one record: what it says itself of the key, what it applies of
-// what waited, and what it does besides.
+// step takes one record: it may be about the key, end the wait of earlier
+// records, or change the key in another way.
 func (k *keyHistory) step(s Step) {
 	before := k.offered
 	k.offered, _ = k.replay.Fold().Offered(k.key)
@@ -123,7 +122,7 @@ func (k *keyHistory) step(s Step) {
 		}
 	case *events.Begin:
 		if b.Shard == k.key.Shard() {
-			k.drop() // what waited is not applied any more
+			k.drop()
 		}
 	}
 	var change *RowChange
@@ -136,7 +135,7 @@ func (k *keyHistory) step(s Step) {
 	k.overlays(s)
 }
 
-// drop marks what waits as something that never counted.
+// drop marks the records that wait as ignored: their session has ended.
 func (k *keyHistory) drop() {
 	for _, i := range k.waiting {
 		k.events[i].Effect = Ignored
@@ -144,32 +143,32 @@ func (k *keyHistory) drop() {
 	k.waiting = nil
 }
 
-// settle says what came of the records that waited until this step.
+// settle notes the effect of the records that waited until this step.
 func (k *keyHistory) settle(s Step, before ident.Hash, change *RowChange) (settled bool) {
 	if len(k.waiting) == 0 {
 		return false
 	}
 	newest := &k.events[k.waiting[len(k.waiting)-1]]
-	said := hashOf(newest.Record)
-	applied := k.offered == said && (before != said || change != nil)
+	hash := hashOf(newest.Record)
+	applied := k.offered == hash && (before != hash || change != nil)
 	sameStep := newest.Record.Seq == s.Record.Seq
 	switch {
 	case applied:
 		newest.Applied = s.Position
 		k.applied(newest, s, change)
-	case sameStep && k.offered == said:
+	case sameStep && k.offered == hash:
 		newest.Effect, newest.Applied = Unchanged, s.Position
 	case sameStep && !k.mayWait(newest.Record):
 		newest.Effect = Ignored
 	case k.closes(s):
 		newest.Effect = Ignored
-		if k.offered == said {
+		if k.offered == hash {
 			newest.Effect, newest.Applied = Unchanged, s.Position
 		}
 	default:
 		return false
 	}
-	// Of several that waited the newest counts.
+	// If several waited, the newest counts.
 	for _, i := range k.waiting[:len(k.waiting)-1] {
 		k.events[i].Effect = Unchanged
 	}
@@ -177,7 +176,7 @@ func (k *keyHistory) settle(s Step, before ident.Hash, change *RowChange) (settl
 	return applied
 }
 
-// applied says what a record did that came to count.
+// applied notes the effect of a record that came to count.
 func (k *keyHistory) applied(e *KeyEvent, s Step, change *RowChange) {
 	for _, d := range s.Problems {
 		if d.Key == k.key {
@@ -190,7 +189,7 @@ func (k *keyHistory) applied(e *KeyEvent, s Step, change *RowChange) {
 	case change == nil:
 		e.Effect = Refused
 		if _, held := k.replay.Content().Get(k.row); held && len(e.Problems) == 0 {
-			e.Effect = Unchanged // it is good, and was served already
+			e.Effect = Unchanged // the value is good, and was served already
 		}
 	default:
 		e.Effect = Served
@@ -200,8 +199,8 @@ func (k *keyHistory) applied(e *KeyEvent, s Step, change *RowChange) {
 	}
 }
 
-// mayWait says whether a record may wait for others: those of a listing, and of
-// a batch.
+// mayWait reports whether a record may wait for others: it is part of a listing or
+// of a batch.
 func (k *keyHistory) mayWait(rec events.Record) bool {
 	o, ok := rec.Event.Body.(*events.Object)
 	if !ok {
@@ -210,7 +209,7 @@ func (k *keyHistory) mayWait(rec events.Record) bool {
 	return o.Batch.Total > 1 || k.replay.Fold().Listing(k.key.Shard())
 }
 
-// closes says whether a step ends what records of the shard wait for.
+// closes reports whether a step ends a listing or batch of the shard.
 func (k *keyHistory) closes(s Step) bool {
 	switch b := s.Record.Event.Body.(type) {
 	case *events.Alive:
@@ -221,8 +220,8 @@ func (k *keyHistory) closes(s Step) bool {
 	return false
 }
 
-// besides notes a change that no record about the key made: a listing without
-// it, a segment.
+// besides notes a change that no record about the key made: a listing without the
+// key, or a segment.
 func (k *keyHistory) besides(s Step, change *RowChange) {
 	e := KeyEvent{Record: s.Record, Effect: Renewed, Applied: s.Position, Fields: readChange(*change).Fields}
 	if change.After == nil {
@@ -231,7 +230,7 @@ func (k *keyHistory) besides(s Step, change *RowChange) {
 	k.events = append(k.events, e)
 }
 
-// overlays notes which overlays began or ceased to lie over the key.
+// overlays notes the overlays that began or ceased to lie over the key.
 func (k *keyHistory) overlays(s Step) {
 	for _, c := range s.Changes {
 		id := parseRow(c.Row).overlay
@@ -250,7 +249,7 @@ func (k *keyHistory) overlays(s Step) {
 	}
 }
 
-// over says whether an overlay's row has a value for the key.
+// over reports whether the row of an overlay has a value for the key.
 func (k *keyHistory) over(id string, row []byte) bool {
 	if row == nil {
 		return false
@@ -259,7 +258,7 @@ func (k *keyHistory) over(id string, row []byte) bool {
 	return err == nil && slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource == nil && v.Key == k.key })
 }
 
-// hashOf is the content hash of what a record says; zero: the key is gone.
+// hashOf returns the content hash of a record's value; zero if it deletes the key.
 func hashOf(rec events.Record) ident.Hash {
 	o, ok := rec.Event.Body.(*events.Object)
 	if !ok || o.Op == events.Delete {
@@ -268,8 +267,8 @@ func hashOf(rec events.Record) ident.Hash {
 	return events.ContentHash(o.Key, o.Value)
 }
 
-// Keys are the keys of all objects that were ever spoken of, as far as the log
-// goes back, in no order.
+// Keys returns the keys of all objects that the log has records about, in no
+// order.
 func Keys(ctx context.Context, p *Past) ([]ident.Key, error) {
 	bounds, err := p.bounds(ctx)
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// Document is a value as JSON; see kind.Document.
+// Document returns a value as JSON; see kind.Document.
 func Document(kindName string, v ident.Value) (json.RawMessage, error) {
 	return kind.Document(kindName, v.Type, v.Bytes)
 }
 
-// prefix is what the paths of a kind's document begin with, as Diagnostics
+// prefix returns how the field paths of a kind's documents begin, as diagnostics
 // write them.
 func prefix(kindName string) string {
 	if k, ok := kind.ByName(kindName); ok && k.Form == kind.Spec {
@@ -22,7 +22,7 @@ func prefix(kindName string) string {
 	return ""
 }
 
-// overlayDocument is an overlay as JSON.
+// overlayDocument returns an overlay as JSON.
 func overlayDocument(o world.Overlay) (json.RawMessage, error) {
 	doc := overlayDoc{Kind: overlayKind(o.Kind), Reason: o.Reason, Actor: o.Actor}
 	for _, v := range o.Values {
@@ -31,14 +31,14 @@ func overlayDocument(o world.Overlay) (json.RawMessage, error) {
 			value.Object, value.Client = v.Resource.Name+" ("+v.Resource.Type+")", v.Resource.Client
 		}
 		if v.Value != nil && v.Resource == nil {
-			value.Value, _ = Document(v.Key.Kind, *v.Value) // unreadable: it is served all the same
+			value.Value, _ = Document(v.Key.Kind, *v.Value) // an unreadable value is served all the same
 		}
 		doc.Values = append(doc.Values, value)
 	}
 	return json.Marshal(doc)
 }
 
-// overlayDoc and overlaidDoc are documented by their names: they are printed.
+// overlayDoc and overlaidDoc are printed: users read the names of the fields.
 type overlayDoc struct {
 	Kind   string        `json:"kind"`
 	Reason string        `json:"reason,omitempty"`
@@ -50,10 +50,10 @@ type overlaidDoc struct {
 	Object string          `json:"object"`
 	Served bool            `json:"served"` // false: it is kept from being served
 	Value  json.RawMessage `json:"value,omitempty"`
-	Client string          `json:"client,omitempty"` // of a quarantine: for whom
+	Client string          `json:"client,omitempty"` // of a quarantine
 }
 
-// overlayKind is the name of a kind of overlays.
+// overlayKind returns the name of a kind of overlays.
 func overlayKind(k ident.OverlayKind) string {
 	switch k {
 	case ident.Rollback:
@@ -66,7 +66,7 @@ func overlayKind(k ident.OverlayKind) string {
 	return "unknown"
 }
 
-// row is a row of the content, read for people.
+// row is the decoded key of a content row.
 type row struct {
 	key     ident.Key // zero for an overlay
 	overlay string
@@ -75,12 +75,12 @@ type row struct {
 func parseRow(key string) row {
 	k, overlay, err := ident.ParseRow(key)
 	if err != nil {
-		return row{overlay: key} // of no kind that this build knows: named as it is
+		return row{overlay: key} // this build does not know the form of the key
 	}
 	return row{k, overlay}
 }
 
-// document is what a row holds; nil: it is not there.
+// document returns the value of a row as JSON; nil if there is none.
 func (r row) document(b []byte) (json.RawMessage, error) {
 	switch {
 	case b == nil:

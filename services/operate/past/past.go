@@ -1,8 +1,8 @@
-// Package past answers questions about the past of a mesh: what changed,
-// when, why, and whether it can be made again from the log.
+// Package past answers questions about the past of a mesh: what changed, when
+// and why, and whether the same log still makes the same versions.
 //
-// It reads a log and a chain of versions, wherever they are: on a bus, in the
-// data directory of a process that has ended, in an archive.
+// It reads a log and a chain of versions from a bus, from the data directory of
+// a process that has ended, or from an archive.
 package past
 
 import (
@@ -17,44 +17,44 @@ import (
 	"meshlog.dev/store"
 )
 
-// Past is what can be read of a mesh. What is not there is nil: a builder's
-// file has versions and no log.
+// Past is where a mesh can be read. A field is nil if the place does not have
+// it: a builder's file has versions and no log.
 type Past struct {
-	// Name says where it is, for people.
+	// Name names the place in messages.
 	Name     string
 	Log      Log
 	Versions Versions
 	Blobs    Blobs
-	// Live says that more is to come.
+	// Live says that records and versions are still being added.
 	Live bool
 }
 
-// Log is a log as it is looked back at.
+// Log is an event log.
 type Log interface {
 	events.Reader
 	events.RawReader
 }
 
-// Versions are versions that were published.
+// Versions reads published versions.
 type Versions interface {
-	// Fetch returns a version with its content; store.ErrNotFound if it is not,
-	// or no longer, there.
+	// Fetch returns a version with its content; store.ErrNotFound if there is no
+	// such version, or no longer.
 	Fetch(ctx context.Context, v ident.Position) (store.Stored, error)
 	// History yields the manifests, newest first.
 	History(ctx context.Context) iter.Seq2[*store.Manifest, error]
 	store.Copier
 }
 
-// Blobs are bytes by their hash.
+// Blobs reads blobs by their hash.
 type Blobs interface {
-	// GetBlob returns store.ErrNotFound if there is none of that name.
+	// GetBlob returns store.ErrNotFound if there is no blob of that hash.
 	GetBlob(ctx context.Context, h ident.Hash) ([]byte, error)
 }
 
-// ErrNoLog says that a place has versions and no log.
+// ErrNoLog says that the place has versions and no log.
 var ErrNoLog = errors.New("holds versions and no log; the log is on the bus (--bus), in the data directory of `meshlog up`, and in an archive (--archive)")
 
-// HasLog returns ErrNoLog where there is no log to be read.
+// HasLog returns ErrNoLog if there is no log.
 func (p *Past) HasLog() error {
 	if p.Log == nil {
 		return fmt.Errorf("%s: %w", p.Name, ErrNoLog)
@@ -62,7 +62,7 @@ func (p *Past) HasLog() error {
 	return nil
 }
 
-// FromStore makes the versions in a store readable as those of a Past.
+// FromStore returns the versions in a store.
 func FromStore(r store.Reader) Versions { return kept{r} }
 
 type kept struct{ r store.Reader }
@@ -101,8 +101,8 @@ func (k kept) Updates(ctx context.Context, from ident.Position) iter.Seq2[store.
 	}
 }
 
-// link is a version's place on the chain: manifests may be large, and there may
-// be many.
+// link is a version's place on the chain. Whole manifests may be large, and there
+// may be many.
 type link struct {
 	version, previous  ident.Position
 	root, previousRoot ident.Hash
@@ -110,7 +110,7 @@ type link struct {
 	build              string
 }
 
-// links collects what a History yields, oldest first.
+// links collects a History, oldest first.
 func links(history iter.Seq2[*store.Manifest, error]) ([]link, error) {
 	var all []link
 	for m, err := range history {

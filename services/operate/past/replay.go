@@ -31,24 +31,23 @@ type Replay struct {
 	reset   bool
 }
 
-// Step is one record and what it did.
+// Step is one record and its effect.
 type Step struct {
 	Record   events.Record
 	Position ident.Position // of the record
 	// Changes are the rows of the content that differ from before, sorted.
 	Changes []RowChange
-	// Reset says that a segment began: the content was made anew.
+	// Reset says that a segment began, and replaced the content.
 	Reset bool
-	// Problems are what is wrong with the record and what it applied.
+	// Problems are the diagnostics of the record and of the objects it applied.
 	Problems []problem.Diagnostic
 }
 
-// RowChange is one row of the content before and after; nil: it was, or is,
-// not there.
+// RowChange is one row of the content before and after; nil: there is none.
 type RowChange struct {
 	Row           string
 	Before, After []byte
-	// Seq is the record that gave the value; 0 where no single one did.
+	// Seq is the record that gave the value; 0 if no single record did.
 	Seq uint64
 }
 
@@ -66,10 +65,10 @@ func newReplay(p *Past, f *fold.Fold) *Replay {
 	return r
 }
 
-// From is the position behind which the replay began.
+// From returns the position at which the replay began.
 func (r *Replay) From() ident.Position { return r.from }
 
-// Position is the last record that was folded.
+// Position returns the position of the last record that was folded.
 func (r *Replay) Position() ident.Position { return r.ledger.Position() }
 
 // Fold returns the fold itself; the caller must not change it.
@@ -78,8 +77,8 @@ func (r *Replay) Fold() *fold.Fold { return r.ledger.Fold() }
 // Content returns the content at Position.
 func (r *Replay) Content() *store.Snapshot { return r.ledger.Content() }
 
-// To folds up to the record seq and hands on each step. Where each returns an
-// error, it ends with that.
+// To folds up to the record seq and calls each, if not nil, with every step. It
+// stops at the first error of each.
 func (r *Replay) To(ctx context.Context, seq uint64, each func(Step) error) error {
 	at := r.Position().Seq
 	if seq <= at {
@@ -134,7 +133,7 @@ func (r *Replay) rowChanges(rows []world.RowChange) []RowChange {
 	return changes
 }
 
-// diffRows are the rows in which two contents differ, sorted.
+// diffRows returns the rows in which two contents differ, sorted.
 func diffRows(a, b *store.Snapshot) []RowChange {
 	d := store.Diff(a, b)
 	var changes []RowChange

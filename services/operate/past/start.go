@@ -16,15 +16,15 @@ import (
 	"meshlog.dev/store"
 )
 
-// ErrTooOld says that a position lies before the replay floor: what is left of
-// the log and of the checkpoints does not lead there.
+// ErrTooOld says that a position lies before the replay floor: it cannot be
+// reached with the records and checkpoints that are left.
 var ErrTooOld = errors.New("lies before the replay floor")
 
 // ErrNotThere says that the log has no such record.
 var ErrNotThere = errors.New("is not on the log")
 
-// Begin returns a Replay that stands at the record seq, or before it: at the
-// checkpoint of the fold, or at the beginning of the epoch, that is nearest.
+// Begin returns a Replay that stands at the record seq or before it: at the
+// nearest checkpoint of the fold, or beginning of an epoch.
 func Begin(ctx context.Context, p *Past, seq uint64) (*Replay, error) {
 	bounds, err := p.bounds(ctx)
 	if err != nil {
@@ -92,8 +92,8 @@ func (p *Past) bounds(ctx context.Context) (events.Bounds, error) {
 	return p.Log.Bounds(ctx)
 }
 
-// beginFirst begins as early as the records of the log alone allow: before the
-// first record, or with the first one that begins an epoch.
+// beginFirst begins as early as the records of the log alone allow: before record
+// 1, or with the first record that begins an epoch.
 func (p *Past) beginFirst(ctx context.Context, bounds events.Bounds) (*Replay, error) {
 	if bounds.First <= 1 {
 		return newReplay(p, fold.New("", judge{})), nil
@@ -117,8 +117,8 @@ func (p *Past) beginAt(ctx context.Context, rec events.Record) (*Replay, error) 
 	return r, err
 }
 
-// checkpoint is the newest checkpoint of the fold at a position that is wanted,
-// from which the log continues; nil: there is none.
+// checkpoint returns the newest checkpoint of the fold, at a wanted position, from
+// which the log continues; nil if there is none.
 func (p *Past) checkpoint(ctx context.Context, bounds events.Bounds, wanted func(seq uint64) bool) (*fold.Fold, error) {
 	if p.Blobs == nil {
 		return nil, nil
@@ -133,12 +133,13 @@ func (p *Past) checkpoint(ctx context.Context, bounds events.Bounds, wanted func
 		}
 		f, err := p.restore(ctx, m.GetFoldCheckpoint())
 		if errors.Is(err, store.ErrNotFound) || errors.Is(err, fold.ErrCorrupt) {
-			continue // another one will do, or the log itself
+			continue // try an older one, or the log
 		}
 		if err != nil {
 			return nil, err
 		}
-		// It holds at least what it says: its builder went on while it was written.
+		// The checkpoint may be later than its manifest says: the builder continued
+		// while it was written.
 		if at := f.Position().Seq; at+1 < bounds.First || at > bounds.Last || !wanted(at) {
 			continue
 		}
@@ -149,17 +150,18 @@ func (p *Past) checkpoint(ctx context.Context, bounds events.Bounds, wanted func
 	return nil, nil
 }
 
-// leadsOn says whether the log goes on where f ends: it may have been rewound.
+// leadsOn reports whether the log continues where f ends: the log may have been
+// rewound since.
 func (p *Past) leadsOn(ctx context.Context, f *fold.Fold, bounds events.Bounds) (bool, error) {
 	at := f.Position().Seq
 	if at < bounds.First {
-		return true, nil // the record is gone, those behind it are not
+		return true, nil // the record has expired, the next one has not
 	}
 	rec, err := p.Log.Get(ctx, at)
 	return err == nil && rec.Hash == f.RecordHash(), err
 }
 
-// restore is the fold that a checkpoint holds, of whichever build it is.
+// restore returns the fold in a checkpoint of any build.
 func (p *Past) restore(ctx context.Context, c *snapshotv1.Checkpoint) (*fold.Fold, error) {
 	rows, meta, err := p.foldRows(ctx, c)
 	if err != nil {
@@ -168,7 +170,7 @@ func (p *Past) restore(ctx context.Context, c *snapshotv1.Checkpoint) (*fold.Fol
 	return fold.Restore(meta.GetBuild(), fold.KindJudge{}, ledger.Pairs(slices.Values(rows)))
 }
 
-// foldRows are the rows of a checkpoint of the fold, and what they say of it.
+// foldRows returns the rows of a checkpoint of the fold, and its meta row.
 func (p *Past) foldRows(ctx context.Context, c *snapshotv1.Checkpoint) ([]store.Row, *snapshotv1.FoldMeta, error) {
 	rows, err := store.ReadRows(ctx, blobs{p}, c)
 	if err != nil {

@@ -9,53 +9,53 @@ import (
 	"meshlog.dev/store"
 )
 
-// Verdict is what is found about a version.
+// Verdict is the result of verifying a version.
 type Verdict string
 
-// The verdicts. Broken is the only one that must not be.
+// The verdicts. Only Broken is an error.
 const (
-	// Broken: the chain or the log is not what was published, or the same build
-	// came to another content.
+	// Broken: the chain or the log has changed since the version was published, or
+	// the same build makes another content.
 	Broken Verdict = "broken"
-	// OtherBuild: this build comes to another content than the build that made
+	// OtherBuild: this build makes another content than the build that published
 	// the version.
 	OtherBuild Verdict = "other-build"
-	// Rewound: the version comes from a part of the log that was lost; a later
-	// epoch says so.
+	// Rewound: the version comes from a part of the log that was lost, which a
+	// later epoch shows.
 	Rewound Verdict = "rewound"
 	// Restored: this log holds the same events with other times, as after an
 	// import; the content is the same.
 	Restored Verdict = "restored"
 	// Unfolded: the version lies before the replay floor.
 	Unfolded Verdict = "unfolded"
-	// Unread: the content of the version cannot be put together any more: it is
-	// older than the oldest checkpoint.
+	// Unread: the content of the version cannot be read any more: it is older than
+	// the oldest checkpoint.
 	Unread Verdict = "unread"
 )
 
-// Finding is something to be said about a version.
+// Finding is a verdict about a version.
 type Finding struct {
 	Version ident.Position
 	Verdict Verdict
-	Build   string // that made the version
+	Build   string // published the version
 	Reason  string
 }
 
-// Verification is what Verify found.
+// Verification is the result of Verify.
 type Verification struct {
-	Build string // that folded again
-	// Floor is the position behind which the fold began; First and Last are
-	// the bounds of the log.
+	Build string // folded the log again
+	// Floor is the position at which the fold began; First and Last are the
+	// bounds of the log.
 	Floor       ident.Position
 	First, Last uint64
 	Versions    int // on the chain
-	// Same are those of this build that came out the same, SameOther those of
-	// other builds.
+	// Same counts the versions of this build with the same content, SameOther
+	// those of other builds.
 	Same, SameOther int
-	Findings        []Finding // in the order of the versions, by verdict of one
+	Findings        []Finding // by check, in the order of the versions
 }
 
-// Count is how many findings there are of a verdict.
+// Count returns how many findings have a verdict.
 func (v *Verification) Count(d Verdict) int {
 	n := 0
 	for _, f := range v.Findings {
@@ -66,16 +66,16 @@ func (v *Verification) Count(d Verdict) int {
 	return n
 }
 
-// Verify folds the whole log again, with this build, and compares the root of
-// every version of the chain; it sees that each version follows the one before
-// it, stands on the record that it names, and has the content that its root
-// says. progress may be nil.
+// Verify folds the whole log again with this build, and compares the root of
+// every version of the chain. It also checks that each version follows the one
+// before it, is at the record that it names, and has a content with its root.
+// progress may be nil.
 func Verify(ctx context.Context, p *Past, build string, progress func(done, total int64)) (*Verification, error) {
 	chain, err := links(p.Versions.History(ctx))
 	if err != nil {
 		return nil, err
 	}
-	// The versions first: the log may grow meanwhile, and has more then.
+	// Read the versions first: a log that grows meanwhile has their records.
 	bounds, err := p.bounds(ctx)
 	if err != nil {
 		return nil, err
@@ -109,10 +109,10 @@ type verifier struct {
 	Verification
 	replay *Replay
 	bySeq  map[uint64][]link
-	came   map[ident.Position]outcome // what the fold came to, by version of the chain
+	came   map[ident.Position]outcome // of the fold, by version of the chain
 }
 
-// outcome is what is at a version's place on this log.
+// outcome is the state of the fold at the record of a version.
 type outcome struct {
 	at      ident.Position
 	record  ident.Hash
@@ -124,7 +124,7 @@ func (v *verifier) find(l link, d Verdict, format string, args ...any) {
 	v.Findings = append(v.Findings, Finding{l.version, d, l.build, fmt.Sprintf(format, args...)})
 }
 
-// follows sees that each version follows the one before it.
+// follows checks that each version follows the one before it.
 func (v *verifier) follows(chain []link) {
 	for i, l := range chain {
 		if i == 0 {
@@ -132,16 +132,16 @@ func (v *verifier) follows(chain []link) {
 		}
 		switch before := chain[i-1]; {
 		case !before.version.Less(l.version):
-			v.find(l, Broken, "it comes behind version %s on the chain, and is not greater", before.version)
+			v.find(l, Broken, "it comes after version %s on the chain, and is not greater", before.version)
 		case l.previous != before.version:
-			v.find(l, Broken, "it follows version %s, and on the chain it comes behind %s", l.previous, before.version)
+			v.find(l, Broken, "it follows version %s, and on the chain it comes after %s", l.previous, before.version)
 		case l.previousRoot != before.root:
 			v.find(l, Broken, "it follows version %s with root %s, which has root %s", l.previous, l.previousRoot, before.root)
 		}
 	}
 }
 
-// fold folds the log again and notes what it comes to where a version is.
+// fold folds the log again and notes the outcome at each version.
 func (v *verifier) fold(ctx context.Context, last uint64, progress func(done, total int64)) error {
 	v.came = map[ident.Position]outcome{}
 	v.note()
@@ -155,7 +155,7 @@ func (v *verifier) fold(ctx context.Context, last uint64, progress func(done, to
 	})
 }
 
-// note notes what the fold has come to, if there is a version here.
+// note notes the outcome, if there is a version at this record.
 func (v *verifier) note() {
 	f := v.replay.Fold()
 	for _, l := range v.bySeq[f.Position().Seq] {
@@ -163,7 +163,7 @@ func (v *verifier) note() {
 	}
 }
 
-// judge compares a version with what the fold came to.
+// judge compares a version with the outcome of the fold.
 func (v *verifier) judge(l link) {
 	version := l.version
 	came, folded := v.came[version]
@@ -186,27 +186,27 @@ func (v *verifier) judge(l link) {
 	own := l.build == v.Build && came.segment == v.Build
 	switch {
 	case sameRoot && !sameRecord:
-		v.find(l, Restored, "record %d has another time, or is another, than when it was made; the content is the same", version.Seq)
+		v.find(l, Restored, "record %d differs, perhaps only in its time, from the one it was made from; the content is the same", version.Seq)
 	case sameRoot && own:
 		v.Same++
 	case sameRoot:
 		v.SameOther++
 	case !sameRecord && later:
-		v.find(l, Rewound, "record %d is another than the one it was made from; epoch %d followed", version.Seq, v.replay.Position().Epoch)
+		v.find(l, Rewound, "record %d differs from the one it was made from; epoch %d followed", version.Seq, v.replay.Position().Epoch)
 	case !sameRecord:
-		v.find(l, Broken, "record %d is another than the one it was made from", version.Seq)
+		v.find(l, Broken, "record %d differs from the one it was made from", version.Seq)
 	case own:
-		v.find(l, Broken, "it has root %s, and this build, which made it, comes to %s", l.root, came.root)
+		v.find(l, Broken, "it has root %s, and this build, which made it, now makes %s", l.root, came.root)
 	default:
-		v.find(l, OtherBuild, "made by %s it has root %s, this build comes to %s", l.build, l.root, came.root)
+		v.find(l, OtherBuild, "made by %s it has root %s, this build makes %s", l.build, l.root, came.root)
 	}
 }
 
-// contents sees that the content of every version can be put together, and has
-// its root.
+// contents checks that the content of every version can be read, and has its
+// root.
 func (v *verifier) contents(ctx context.Context, p *Past, chain []link) error {
 	from := 0
-	for ; from < len(chain); from++ { // the oldest may have no checkpoint any more
+	for ; from < len(chain); from++ { // the oldest may be without a checkpoint by now
 		_, err := p.Versions.Fetch(ctx, chain[from].version)
 		if err == nil {
 			break
@@ -226,13 +226,13 @@ func (v *verifier) contents(ctx context.Context, p *Past, chain []link) error {
 	return v.deltas(ctx, p, chain[from].version)
 }
 
-// deltas applies all deltas from a version on whose content is there.
+// deltas applies all deltas from a version whose content can be read.
 func (v *verifier) deltas(ctx context.Context, p *Past, from ident.Position) error {
 	var at store.Stored
 	for u, err := range p.Versions.Updates(ctx, from) {
 		if err != nil {
 			if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) {
-				v.Findings = append(v.Findings, Finding{Version: at.Version(), Verdict: Broken, Reason: fmt.Sprintf("what leads on from it: %v", err)})
+				v.Findings = append(v.Findings, Finding{Version: at.Version(), Verdict: Broken, Reason: fmt.Sprintf("the next version: %v", err)})
 				return nil
 			}
 			return err
