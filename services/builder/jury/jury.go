@@ -24,17 +24,10 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// Gate answers what proxies are served. gate.Gate implements it.
+// Gate answers what proxies are served; see gate.Gate.
 type Gate interface {
-	// Keep makes the gate retain the content of these classes, of every world
-	// that it builds, so that Made can answer.
 	Keep(classes []gate.ClassOf)
-	// Made returns the sum of a resource as it is generated for a class, one of
-	// those that are kept, in the world that was built last. Quarantines do not
-	// count. ok is false if that class has no resource of that name.
 	Made(class gate.ClassOf, name string) (sum [16]byte, ok bool)
-	// Served returns a function that says what a class is served in a world,
-	// quarantines included: nil if there is no resource of that name.
 	Served(w *world.World) func(class gate.ClassOf, name string) (value []byte, sum [16]byte)
 }
 

@@ -54,14 +54,14 @@ func (l *Ledger) WriteBase(ctx context.Context, rows iter.Seq2[string, []byte]) 
 		return ident.Hash{}, nil
 	}
 	c, err := store.WriteRows(ctx, l.blobs, all, l.Position())
-	if err != nil {
-		return ident.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
+	var b []byte
+	if err == nil {
+		b, err = store.EncodeCheckpoint(c)
 	}
-	b, err := store.EncodeCheckpoint(c)
-	if err != nil {
-		return ident.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
+	var h ident.Hash
+	if err == nil {
+		h, err = l.blobs.PutBlob(ctx, b)
 	}
-	h, err := l.blobs.PutBlob(ctx, b)
 	if err != nil {
 		return ident.Hash{}, fmt.Errorf("write the base of a segment: %w", err)
 	}

@@ -1,6 +1,6 @@
-// Package gate builds, before a version is published, what every frontend will
-// build from it: resources that an Envoy or a gRPC client would refuse are found
-// here, reported, and left out by builder and frontends alike.
+// Package gate generates, before a version is published, the resources that every
+// frontend will generate from it. It reports the resources that Envoy or a gRPC
+// client would refuse; builder and frontends leave them out alike.
 //
 // It is pure.
 package gate

@@ -11,28 +11,30 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// ClassOf is a class of one type.
+// ClassOf is a class of proxies with regard to one resource type.
 type ClassOf struct {
 	Type  ident.ResourceType
 	Class index.ProxyClass // Only(Type)
 }
 
-// New returns a Gate that builds the PushContext as every frontend will,
-// and makes what the classes are served that count for all: what of it Envoys
-// or gRPC clients would refuse, no frontend serves, and the Diagnostics say so.
-// It builds on what it built before: one builder uses it.
+// New returns a Gate that has built nothing.
 func New() *Gate { return new(Gate) }
 
+// Gate builds the PushContext as every frontend will, and generates the resources
+// of the classes that stand for all proxies. Each build continues from the one
+// before. One goroutine uses a Gate.
 type Gate struct {
 	pc      *index.PushContext // nil: nothing was built yet
 	catalog *xds.Catalog
 	classes map[ClassOf]struct{}
-	// kept is what is made for the classes of which Made is asked; nil: none.
+	// kept has the resources of the classes that Keep names; nil: none.
 	kept        *xds.Catalog
 	keptClasses map[ClassOf]struct{}
 }
 
-// Build implements Gate. What a panic leaves behind is not built on.
+// Build generates the resources of a world, of which changed keys differ from the
+// world before, and returns what is wrong with them. After an error, the world
+// must not be published. The next build after a panic starts from nothing.
 func (g *Gate) Build(w *world.World, changed []ident.Key) (problems []problem.Diagnostic, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -59,7 +61,7 @@ func (g *Gate) Build(w *world.World, changed []ident.Key) (problems []problem.Di
 	return slices.Concat(g.pc.Diagnostics(), g.catalog.Diagnostics()), nil
 }
 
-// choose has the catalog keep the classes that count.
+// choose makes the catalog retain the classes that stand for all proxies.
 func (g *Gate) choose() {
 	classes := map[ClassOf]struct{}{}
 	for _, c := range g.pc.Classes() {
@@ -71,7 +73,7 @@ func (g *Gate) choose() {
 	g.classes = classes
 }
 
-// keep has a catalog keep other classes than before.
+// keep makes a catalog retain the classes in now, and drop the others.
 func keep(c *xds.Catalog, before, now map[ClassOf]struct{}) {
 	for of := range now {
 		c.Set(of.Class, of.Type)
@@ -83,7 +85,8 @@ func keep(c *xds.Catalog, before, now map[ClassOf]struct{}) {
 	}
 }
 
-// Keep implements Gate.
+// Keep makes the gate retain the resources of these classes, of every world that it
+// builds, so that Made can answer.
 func (g *Gate) Keep(classes []ClassOf) {
 	if len(classes) == 0 || g.pc == nil {
 		g.kept, g.keptClasses = nil, nil
@@ -100,8 +103,10 @@ func (g *Gate) Keep(classes []ClassOf) {
 	g.keptClasses = now
 }
 
-// Made implements Gate.
-func (g *Gate) Made(of ClassOf, name string) ([16]byte, bool) {
+// Made returns the sum of a resource as it is generated for a class, one of those
+// that are kept, in the world that was built last. Quarantines do not count. ok is
+// false if that class has no resource of that name.
+func (g *Gate) Made(of ClassOf, name string) (sum [16]byte, ok bool) {
 	if _, kept := g.keptClasses[of]; !kept {
 		return [16]byte{}, false
 	}
@@ -112,7 +117,8 @@ func (g *Gate) Made(of ClassOf, name string) ([16]byte, bool) {
 	return r.Sum, true
 }
 
-// Served implements Gate.
+// Served returns a function that says what a class is served in a world, its
+// quarantines included: nil if there is no resource of that name.
 func (g *Gate) Served(w *world.World) func(of ClassOf, name string) ([]byte, [16]byte) {
 	pc := index.NewPushContext(w)
 	catalog := xds.NewCatalog(pc)

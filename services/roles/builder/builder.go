@@ -1,5 +1,5 @@
-// Package builder puts a process's builder together: its file, the streams
-// that it makes, the lease, and what it says to the fleet.
+// Package builder runs a builder in a process: with its file, the streams that it
+// creates, the lease, and its messages to the fleet.
 package builder
 
 import (
@@ -24,7 +24,7 @@ import (
 	"meshlog.dev/store/natsfeed"
 )
 
-// Options say where a builder works.
+// Options configure Run.
 type Options struct {
 	Domain string
 	// ID names the builder, stable over restarts.
@@ -35,17 +35,17 @@ type Options struct {
 	Replicas int
 	// History is how long the log and the versions are kept.
 	History time.Duration
-	// LogBytes is how large the log may grow, which the bus sets aside; it
-	// takes nothing more then.
+	// LogBytes is how large the log may grow, which the bus reserves; when it is
+	// full, the log takes no record.
 	LogBytes int64
 	Connect  func(context.Context) (*bus.Conn, error)
 	Process  *process.Process
 }
 
-// File is the builder's file in a data directory.
+// File returns the path of the builder's file in a data directory.
 func File(data string) string { return filepath.Join(data, "builder", "versions.db") }
 
-// What Options are where nothing else is said.
+// Defaults of Options.
 const (
 	DefaultHistory  = 8 * 24 * time.Hour
 	DefaultLogBytes = 4 << 30
@@ -59,7 +59,7 @@ func Run(ctx context.Context, o Options) error {
 	log := o.Process.Log.With(process.Component, "builder")
 	o.Process.Admin.Ready("builder", func() error { return bus.ErrNotConnected })
 
-	// Its own file: a cache of what it has published and folded.
+	// The file is a cache of published versions and of the fold.
 	file := File(o.Data)
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return process.DataError(fmt.Errorf("data directory: %w", err))
@@ -98,7 +98,7 @@ func Run(ctx context.Context, o Options) error {
 	}, keep, &sweeper{log: events, chain: chain, history: o.History, logger: log})
 }
 
-// build runs a builder on a bus, with what it says to the fleet and hears of it.
+// build runs a builder on a bus, with its messages to and from the fleet.
 func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, keep *keeper, sweeper *sweeper) error {
 	log, fleet := c.Logger, bus.NewFleet(nc, o.Domain, c.Logger)
 	c.Fleet = fleet
@@ -125,49 +125,50 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 	reporter = fleet.BuilderReporter(o.ID, peers, b.Report)
 	o.Process.Admin.Ready("builder", func() error { return cmp.Or(bus.Ready(nc), ready(b.Report())) })
 	o.Process.Admin.Report("builder", func() any { return b.Report() })
-	o.Process.Admin.Page("fold", "what the builder has read of the log, shard by shard", foldPage(b))
+	o.Process.Admin.Page("fold", "the state of the log as this builder has read it, shard by shard", foldPage(b))
 	check := &streamCheck{o: o, nc: nc, log: log}
 	o.Process.Admin.Warn("streams", check.warning)
-	o.Process.Admin.Page("streams", "the settings of the bus's streams that are not this builder's", check.page)
+	o.Process.Admin.Page("streams", "settings of the bus's streams that differ from this builder's", check.page)
 
 	return process.RunStages(ctx,
 		// Folds the log, and publishes while it leads.
 		process.Stage{b.Run},
 		process.Stage{
-			// Leads, or stands by; gives the lease away once the builder has ended.
+			// Holds the lease, or waits for it; releases it once the builder has ended.
 			func(ctx context.Context) error {
 				return lease.Run(ctx, func(h bool) { latest(held, h); sweeper.leads.Store(h) })
 			},
-			// Makes streams anew that the bus has lost.
+			// Creates streams again that the bus has lost.
 			keep.run,
-			// Says which of their settings are others than its own.
+			// Reports settings of the streams that differ from this builder's.
 			check.run,
-			// Deletes blobs that nobody names any more.
+			// Deletes blobs that no version and no segment names any more.
 			sweeper.run,
-			// Tells watchers that list what is known of their shard.
+			// Answers watchers that list with the digests of their shard.
 			func(ctx context.Context) error { return fleet.ServeDigests(ctx, b.Digests) },
-			// Hears from the leader how far its head is right.
+			// Hears from the leader up to which record its head is right.
 			func(ctx context.Context) error {
 				return fleet.Ticks(ctx, func(t *reportv1.Tick) {
 					latest(ticks, t)
 					sweeper.chain.Hint(store.VersionOf(t.GetHead()), t.GetVersionsSeq())
 				})
 			},
-			// Hears from frontends that the chain was rewound, and what proxies reject.
+			// Hears from frontends that the chain was rewound, and which resources
+			// proxies reject.
 			func(ctx context.Context) error {
 				return fleet.FrontendReports(ctx, func(r *reportv1.FrontendReport) { _ = b.Heard(ctx, r) })
 			},
-			// Sees how full the bus is.
+			// Measures how full the bus is.
 			streams.Run,
-			// Says how it stands, and who else there is.
+			// Reports its own state, and collects the reports of others.
 			reporter.Run,
 			peers.Run,
 		},
 	)
 }
 
-// latest puts v into a channel with room, in the place of the oldest that
-// nobody has taken yet. Only one goroutine puts into c.
+// latest puts v into a buffered channel. If the channel is full, v replaces the
+// oldest value. Only one goroutine may send on c.
 func latest[T any](c chan T, v T) {
 	for {
 		select {
@@ -182,7 +183,7 @@ func latest[T any](c chan T, v T) {
 	}
 }
 
-// ready says why a builder does not do its job.
+// ready returns why the builder is not ready.
 func ready(r *reportv1.BuilderReport) error {
 	switch {
 	case r.GetError() != "":

@@ -11,14 +11,13 @@ import (
 	"meshlog.dev/store/natsfeed"
 )
 
-// How often is looked whether the streams are there, and how long that takes at
-// most.
+// How often the keeper looks for missing streams, and how long it may take.
 const (
 	ensureEvery  = 5 * time.Second
 	ensureWithin = 10 * time.Second
 )
 
-// keeper makes the streams, and makes them anew where the bus has lost them.
+// keeper creates the streams, and creates them again if the bus has lost them.
 type keeper struct {
 	o      *Options
 	nc     *bus.Conn
@@ -29,10 +28,10 @@ type keeper struct {
 	epoch func() uint64
 	lost  func(ctx context.Context, epoch uint64) error
 
-	blobsMade time.Time // those of which it is known that the newest epoch has them
+	blobsMade time.Time // when the blobs were made that the newest epoch is known to have
 }
 
-// open makes the streams where they are missing, and opens log and chain.
+// open creates missing streams, and opens log and chain.
 func (k *keeper) open(ctx context.Context) (*natslog.Log, *natsfeed.Feed, error) {
 	if _, _, err := k.ensure(ctx); err != nil {
 		return nil, nil, err
@@ -45,9 +44,9 @@ func (k *keeper) open(ctx context.Context) (*natslog.Log, *natsfeed.Feed, error)
 	return k.events, chain, err
 }
 
-// ensure makes the streams where they are missing, and says whether the log's or
-// the chain's was, and when that of the blobs was made. What is there is not
-// changed.
+// ensure creates missing streams, and reports whether it created the log's or the
+// chain's, and when the stream of the blobs was made. It does not change existing
+// streams.
 func (k *keeper) ensure(ctx context.Context) (made bool, blobsMade time.Time, err error) {
 	o := k.o
 	log, err := natslog.EnsureStream(ctx, k.nc, LogOptions(o.Domain, o.Replicas, o.History, o.LogBytes))
@@ -61,7 +60,7 @@ func (k *keeper) ensure(ctx context.Context) (made bool, blobsMade time.Time, er
 	return log || chain.Created, chain.BlobsMade, bus.EnsureLeases(ctx, k.nc, o.Replicas)
 }
 
-// run makes streams anew that the bus has lost: an epoch begins then, for which
+// run creates streams again that the bus has lost. An epoch begins then, for which
 // all sources list.
 func (k *keeper) run(ctx context.Context) error {
 	tick := time.NewTicker(ensureEvery)
@@ -83,20 +82,20 @@ func (k *keeper) run(ctx context.Context) error {
 		}
 		cancel()
 		if made {
-			k.log.Error("the bus had lost streams; they are made anew, without what was in them")
+			k.log.Error("the bus had lost streams; they are created again, empty")
 		}
 		if err == nil {
 			said = ""
 		} else if ctx.Err() == nil && err.Error() != said {
 			said = err.Error()
-			k.log.Warn("the streams cannot be looked after", "error", err)
+			k.log.Warn("cannot look for lost streams", "error", err)
 		}
 	}
 }
 
-// saw compares when the blobs were made with when the newest epoch began: what an
-// older one had in the blobs before them is lost. Any builder, or an operator,
-// may have made them anew.
+// saw compares when the stream of the blobs was made with when the newest epoch
+// began: blobs from before the stream are lost. Any builder, or an operator, may
+// have created it again.
 func (k *keeper) saw(ctx context.Context, blobsMade time.Time) error {
 	if blobsMade.Equal(k.blobsMade) {
 		return nil

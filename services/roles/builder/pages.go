@@ -9,7 +9,7 @@ import (
 	"meshlog.dev/services/internal/process"
 )
 
-// foldWithin is how long somebody waits for a builder that is busy.
+// foldWithin is how long the page waits for a builder that is busy.
 const foldWithin = 5 * time.Second
 
 type foldState struct {
@@ -19,7 +19,7 @@ type foldState struct {
 	Backlog   int          `json:"backlog"` // records that wait for the leader's next version
 	Keys      int          `json:"keys"`
 	Overlays  int          `json:"overlays"`
-	Strangers uint64       `json:"strangers"` // records of sessions that have ended
+	Strangers uint64       `json:"strangers"` // records of sessions that had ended
 	Undecoded uint64       `json:"undecoded"`
 	Shards    []shardState `json:"shards"`
 }
@@ -29,14 +29,14 @@ type shardState struct {
 	State     string `json:"state"`
 	Session   string `json:"session,omitempty"`
 	Holder    string `json:"holder,omitempty"`
-	MustList  string `json:"mustList,omitempty"` // why
+	MustList  string `json:"mustList,omitempty"` // the reason
 	Keys      int    `json:"keys"`
 	LastSeq   uint64 `json:"lastSeq"`
-	Staged    int    `json:"staged"` // records that wait for the rest of their change set
+	Staged    int    `json:"staged"` // records that wait for the rest of their batch
 	Strangers uint64 `json:"strangers"`
 }
 
-// foldPage is a debug page.
+// foldPage returns a debug page.
 func foldPage(b *builder.Builder) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if process.Params(w, r) == nil {
@@ -46,7 +46,7 @@ func foldPage(b *builder.Builder) http.HandlerFunc {
 		defer cancel()
 		f, err := b.FoldState(ctx)
 		if err != nil {
-			http.Error(w, "the builder is busy, or waits for the bus; come again", http.StatusServiceUnavailable)
+			http.Error(w, "the builder is busy, or waits for the bus; try again", http.StatusServiceUnavailable)
 			return
 		}
 		process.WriteJSON(w, viewFold(f))

@@ -9,18 +9,18 @@ import (
 	"meshlog.dev/services/internal/process"
 )
 
-// Settings are those of a builder that makes the log's streams.
+// Settings configure the streams that a builder creates.
 type Settings struct {
 	History time.Duration // how long the log and the versions are kept
-	LogMiB  int64         // how large the log may grow; the bus sets that aside
+	LogMiB  int64         // how large the log may grow; the bus reserves that
 }
 
-// DefaultSettings are those of a builder that was told nothing.
+// DefaultSettings returns the defaults.
 func DefaultSettings() Settings {
 	return Settings{History: DefaultHistory, LogMiB: DefaultLogBytes >> 20}
 }
 
-// Flags binds the settings.
+// Flags binds flags to the settings.
 func (s *Settings) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&s.History, "history", s.History, "`time` for which the log and the versions are kept, an hour at least. "+
 		"More lets you look back further; it takes disk on the bus and in the data directory")
@@ -28,7 +28,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 		"Give more where a history of that length needs more, less where the bus has not as much disk")
 }
 
-// Check says what makes no sense.
+// Check returns an error for settings that are out of range.
 func (s *Settings) Check() error {
 	var history error
 	if s.History < time.Hour {

@@ -16,9 +16,9 @@ import (
 	"meshlog.dev/store/natsfeed"
 )
 
-// LogOptions are those of the log's stream. Records stay for longer than the
-// history that is promised, by two of the intervals in which a checkpoint of the
-// fold is due: the oldest version of that history can be folded from one.
+// LogOptions returns the options of the log's stream. Records are kept longer than
+// the history, by two intervals between checkpoints of the fold, so that the
+// oldest version of the history can be folded from a checkpoint.
 func LogOptions(domain string, replicas int, history time.Duration, logBytes int64) natslog.StreamOptions {
 	return natslog.StreamOptions{
 		Options: natslog.Options{Domain: domain}, Replicas: replicas,
@@ -26,20 +26,19 @@ func LogOptions(domain string, replicas int, history time.Duration, logBytes int
 	}
 }
 
-// Streams are the streams of a mesh as a builder makes them.
+// Streams returns the streams of a mesh as a builder creates them.
 func Streams(domain string, replicas int, history time.Duration, logBytes int64) []bus.StreamConfig {
 	log := LogOptions(domain, replicas, history, logBytes)
 	chain := natsfeed.StreamOptions{Replicas: replicas, MaxAge: history}
 	return []bus.StreamConfig{log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(replicas)}
 }
 
-// compareEvery is how often the streams are compared with what this builder
-// would make.
+// compareEvery is how often the streams are compared with the settings of this
+// builder.
 const compareEvery = time.Minute
 
-// streamCheck says which settings of the streams are others than a builder would
-// give them. With what it cannot work, it does not start; the rest is its
-// operator's to know.
+// streamCheck reports settings of the streams that differ from this builder's. The
+// builder works with them; with those that it cannot work with it does not start.
 type streamCheck struct {
 	o   *Options
 	nc  *bus.Conn
@@ -56,7 +55,7 @@ func (c *streamCheck) run(ctx context.Context) error {
 		if states, err := c.compare(ctx); err == nil {
 			c.tell(states)
 		} else if ctx.Err() == nil {
-			c.log.Debug("the settings of the streams are not known", "error", err)
+			c.log.Debug("cannot read the settings of the streams", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -82,11 +81,11 @@ func (c *streamCheck) tell(states []bus.StreamState) {
 	}
 	text := strings.Join(all, "; ")
 	if before := c.said.Swap(&text); text != "" && (before == nil || *before != text) {
-		c.log.Warn("streams have other settings than this builder's; `meshlog streams` shows and changes them", "settings", all)
+		c.log.Warn("settings of streams differ from this builder's; `meshlog streams` shows and changes them", "settings", all)
 	}
 }
 
-// warning is what /readyz says besides.
+// warning returns the warning on /readyz.
 func (c *streamCheck) warning() error {
 	if said := c.said.Load(); said != nil && *said != "" {
 		return fmt.Errorf("%s; `meshlog streams` changes it", *said)
@@ -94,7 +93,7 @@ func (c *streamCheck) warning() error {
 	return nil
 }
 
-// page is a debug page.
+// page serves a debug page.
 func (c *streamCheck) page(w http.ResponseWriter, r *http.Request) {
 	if process.Params(w, r) == nil {
 		return

@@ -12,11 +12,11 @@ import (
 	"meshlog.dev/store/natsfeed"
 )
 
-// sweepShare is how many times blobs are swept in the time that the log is kept.
+// sweepShare is how many times blobs are swept within the history.
 const sweepShare = 8
 
-// sweeper deletes blobs that nobody names any more, while its builder leads.
-// Two leaders do no harm.
+// sweeper deletes blobs that no version and no segment names any more, while its
+// builder leads. Two leaders do no harm.
 type sweeper struct {
 	log     *natslog.Log
 	chain   *natsfeed.Feed
@@ -50,8 +50,8 @@ func (s *sweeper) run(ctx context.Context) error {
 	}
 }
 
-// sweep keeps, beside what versions name, the bases of all segments on the log:
-// without them nobody folds it.
+// sweep keeps the blobs that versions name, and the bases of all segments on the
+// log, without which the log cannot be folded.
 func (s *sweeper) sweep(ctx context.Context) (natsfeed.Swept, error) {
 	var bases []ident.Hash
 	for r, err := range s.log.Under(ctx, events.SegmentSubject) {
