@@ -14,7 +14,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// ConfigMap takes over the data of a ConfigMap.
+// ConfigMap converts a ConfigMap: its data.
 func ConfigMap(c *corev1.ConfigMap) (*registryv1.Object, error) {
 	content := map[string]any{}
 	if len(c.Data) > 0 {
@@ -30,17 +30,17 @@ func ConfigMap(c *corev1.ConfigMap) (*registryv1.Object, error) {
 	return &registryv1.Object{ApiVersion: "v1", Kind: "ConfigMap", Json: b}, nil
 }
 
-// Document is an object that another one holds as text.
+// Document is an object in the text of another one.
 type Document struct {
 	Kind, Name string
 	Payload    *anypb.Any
-	// Origin is where a person finds it, with the line of what is wrong in it.
+	// Origin tells users where it is, with the line of the first error in it.
 	Origin string
 }
 
-// Mesh reads the ConfigMap in which Istio keeps the settings of a mesh: of the
-// key mesh the MeshConfig, of meshNetworks the MeshNetworks, each named default
-// and there if its key is. What cannot be read is an Undecoded.
+// Mesh converts the ConfigMap with Istio's settings of a mesh: the key mesh has the
+// MeshConfig and meshNetworks the MeshNetworks, each named default. Invalid text
+// becomes an Undecoded.
 func Mesh(c *corev1.ConfigMap) []Document {
 	var docs []Document
 	for _, of := range [][2]string{{"mesh", "MeshConfig"}, {"meshNetworks", "MeshNetworks"}} {
@@ -58,8 +58,8 @@ func Mesh(c *corev1.ConfigMap) []Document {
 	return docs
 }
 
-// settings is the payload of a text that is a spec, and the line of the first
-// thing that is wrong in it.
+// settings returns the payload of the text of a spec, and the line of the first error
+// in it.
 func settings(k *kind.Kind, text []byte) (*anypb.Any, int) {
 	bad := func(e *problem.Diagnostic) (*anypb.Any, int) {
 		return undecoded(text, "application/yaml", e), max(e.Line, 1)

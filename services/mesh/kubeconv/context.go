@@ -12,14 +12,13 @@ import (
 	"meshlog.dev/services/mesh/kind/validate"
 )
 
-// Node is what others need of a Node: its labels (NOD-1), and where it is
-// reached from outside (SVC-5).
+// Node converts a Node: its labels (NOD-1) and its external addresses (SVC-5).
 func Node(n *corev1.Node) (proto.Message, error) {
 	return context("Node", n.Labels, nil, externalIPs(n))
 }
 
-// Namespace is what others need of a Namespace: its labels (NS-1), and the
-// annotations that its Services take over (SVC-11).
+// Namespace converts a Namespace: its labels (NS-1) and the annotations that its
+// Services inherit (SVC-11).
 func Namespace(n *corev1.Namespace) (proto.Message, error) {
 	return context("Namespace", n.Labels, meaningful(n.Annotations), nil)
 }
@@ -39,8 +38,7 @@ func context(document string, labels, annotations map[string]string, externalIPs
 	return validate.FromObject(b)
 }
 
-// meaningful is those of an object's annotations that may mean something to
-// proxies; nil if there are none.
+// meaningful returns the annotations that may affect proxies, or nil.
 func meaningful(annotations map[string]string) map[string]string {
 	var out map[string]string
 	for k, v := range annotations {

@@ -18,25 +18,26 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Converter converts the objects of one cluster. It is safe for concurrent use
-// if its Lookup is; nobody writes to its fields any more.
+// Converter converts the objects of one cluster. It is safe for concurrent use if its
+// Lookup is.
 type Converter struct {
-	// DomainSuffix is that of the cluster's Services; empty: the MeshPolicy's.
+	// DomainSuffix is the domain of the cluster's Services; empty means the
+	// MeshPolicy's.
 	DomainSuffix string
-	// SecretKey is the key of the HMACs over Secrets, the same for all that
-	// compare them; empty: a rotation is no event.
+	// SecretKey is the key of the HMACs over Secrets, the same for all watchers. If it
+	// is empty, a rotation is not a change.
 	SecretKey []byte
-	// Lookup finds what endpoints refer to; nil knows nothing.
+	// Lookup finds the objects that endpoints refer to. It may be nil.
 	Lookup Lookup
 }
 
-// Payload is what the log carries of an object of a kind: a *corev1.Service,
-// Node, Namespace, Secret or ConfigMap, a *Pod or *Slice, or of all other kinds
-// an *unstructured.Unstructured. What cannot be converted is a payload too: an
-// Undecoded. Equal content has equal payloads.
+// Payload returns the content to publish for an object of a kind: a *corev1.Service,
+// Node, Namespace, Secret or ConfigMap, a *Pod or *Slice, or an
+// *unstructured.Unstructured of any other kind. An object that cannot be converted
+// becomes an Undecoded. Equal content has equal payloads.
 //
-// It is nil for what is not to be on the log, as it is or any more: a Pod that
-// has no address or has ended (POD-3), a Secret that is no TLS credential.
+// Payload returns nil for an object that is not published: a Pod without an address or
+// that has ended (POD-3), or a Secret that is not a TLS credential.
 func (c *Converter) Payload(k *kind.Kind, object any) *anypb.Any {
 	m, err := c.convert(k, object)
 	if m == nil && err == nil {
@@ -52,7 +53,7 @@ func (c *Converter) Payload(k *kind.Kind, object any) *anypb.Any {
 	return p
 }
 
-// convert returns nil for what is not to be on the log.
+// convert returns nil for an object that is not published.
 func (c *Converter) convert(k *kind.Kind, object any) (proto.Message, error) {
 	switch o := object.(type) {
 	case *corev1.Service:
@@ -85,21 +86,21 @@ func (c *Converter) convert(k *kind.Kind, object any) (proto.Message, error) {
 	return nil, fmt.Errorf("a %T is not converted", object)
 }
 
-// encoded is the payload of m, unless there is a private key in it: the log is no
-// place for keys.
+// encoded returns the payload of m, or an error if m has a private key, which must not
+// be on the log.
 func encoded(k *kind.Kind, m proto.Message) (*anypb.Any, error) {
 	b, err := k.Encode(m)
 	switch {
-	case err != nil: // a text that is no UTF-8
+	case err != nil: // a text is not UTF-8
 		return nil, err
 	case validate.HasPrivateKey(b):
-		return nil, &problem.Diagnostic{Reason: "holds a private key, and whoever reads the log would read it; put it into a Secret"}
+		return nil, &Error{Reason: "holds a private key, which every reader of the log would see; put it into a Secret"}
 	}
 	return &anypb.Any{TypeUrl: k.TypeURL, Value: b}, nil
 }
 
-// undecoded offers data that could not be converted, for its key to keep its
-// last good value.
+// undecoded returns the payload of data that cannot be converted. On the log, its key
+// keeps its last good value.
 func undecoded(data []byte, mediaType string, why error) *anypb.Any {
 	if validate.HasPrivateKey(data) {
 		data = nil
@@ -109,14 +110,14 @@ func undecoded(data []byte, mediaType string, why error) *anypb.Any {
 		u.Field, u.Error = valid(e.Field), valid(e.Reason)
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(u)
-	if err != nil { // texts and bytes: it cannot be
+	if err != nil { // cannot happen: all texts are valid UTF-8
 		b = nil
 	}
 	return &anypb.Any{TypeUrl: ident.Undecoded, Value: b}
 }
 
-// content is an object as JSON, without what is no content, so that only a change
-// of content is one; nil of what may hold keys, or is not an object any more.
+// content returns an object as JSON, without metadata that changes on its own. It
+// returns nil for objects that may have keys and for converted ones.
 func content(object any) []byte {
 	switch o := object.(type) {
 	case *corev1.Secret, *corev1.ConfigMap, *Pod, *Slice:

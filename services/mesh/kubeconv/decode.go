@@ -19,9 +19,23 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// FromJSON reads the JSON of a whole object of a kind in the form Converted,
-// in which a field that Kubernetes does not have is an error (an *problem.Diagnostic), and
-// converts it.
+// Error says why an object cannot be converted.
+type Error struct {
+	Line   int    // of the JSON, from 1; 0 if unknown
+	Field  string // path; empty if unknown
+	Reason string
+}
+
+// Error returns field and reason.
+func (e *Error) Error() string {
+	if e.Field == "" {
+		return e.Reason
+	}
+	return e.Field + ": " + e.Reason
+}
+
+// FromJSON converts the JSON of a whole object of a kind in the form Converted. An
+// unknown field is an error (an *Error).
 func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) {
 	switch k.Name {
 	case "Service":
@@ -62,7 +76,7 @@ func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) {
 	return nil, fmt.Errorf("a %s is not converted", k.Name)
 }
 
-// whole takes all of an object over, once it is a T.
+// whole keeps all fields of an object that is a valid T.
 func whole[T any](object []byte) (proto.Message, error) {
 	if _, err := decode[T](object); err != nil {
 		return nil, err
@@ -70,8 +84,8 @@ func whole[T any](object []byte) (proto.Message, error) {
 	return validate.FromObject(object)
 }
 
-// decode reads an object strictly, but for its status. The standard library
-// says where a value of the wrong type is, the other which fields do not exist.
+// decode decodes an object and rejects unknown fields outside its status. The
+// standard library locates values of a wrong type, sigs.k8s.io/json unknown fields.
 func decode[T any](object []byte) (*T, error) {
 	into := new(T)
 	if err := gojson.Unmarshal(object, into); err != nil {

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// Keeper makes of Pods and EndpointSlices what is worth keeping of them. What
-// many of them have alike, texts and labels, is in memory once. The zero Keeper
-// is ready, and safe for concurrent use.
+// Keeper extracts the needed parts of Pods and EndpointSlices. Equal strings, label
+// sets and port sets share memory. The zero Keeper is ready to use; a Keeper is
+// safe for concurrent use.
 type Keeper struct {
 	mu        sync.Mutex
 	seed      maphash.Seed
@@ -17,12 +17,12 @@ type Keeper struct {
 	portSets  map[uint64]map[string]uint32
 }
 
-// What a Keeper remembers is bounded, for it does not know which of it is still
-// in use; then it begins anew, and some is in memory twice until the objects that
-// have it go. Labels that no two pods share are many where jobs come and go.
+// Limits of a Keeper's tables. The Keeper does not know which entries are still in
+// use, so a full table is cleared; some values are then in memory twice until their
+// objects go. Clusters with many jobs have many labels that only one pod has.
 const maxTexts, maxSets = 1 << 16, 1 << 12
 
-// text is s, of equal ones always the same while it is remembered.
+// text returns s, or the equal string in the table.
 func (k *Keeper) text(s string) string {
 	if s == "" {
 		return ""
@@ -47,8 +47,7 @@ func (k *Keeper) ports(m map[string]uint32) map[string]uint32 {
 	return share(k, &k.portSets, m, func(port uint32) uint32 { return port })
 }
 
-// share is m, of equal ones always the same while it is remembered; nil if there
-// is nothing in it.
+// share returns m, or the equal map in the table, or nil if m is empty.
 func share[V comparable](k *Keeper, sets *map[uint64]map[string]V, m map[string]V, value func(V) V) map[string]V {
 	if len(m) == 0 {
 		return nil
@@ -57,7 +56,7 @@ func share[V comparable](k *Keeper, sets *map[uint64]map[string]V, m map[string]
 	if k.seed == (maphash.Seed{}) {
 		k.seed = maphash.MakeSeed()
 	}
-	var sum uint64 // of the entries, in any order
+	var sum uint64 // independent of the order of the entries
 	for name, v := range m {
 		sum += maphash.Comparable(k.seed, entryOf[V]{name, v})
 	}

@@ -1,12 +1,12 @@
-// Package kubeconv turns objects of Kubernetes into what meshlog's log carries
-// of them (rows SVC, EPS, POD, NOD and NS of the configuration API).
+// Package kubeconv converts Kubernetes objects to the messages on meshlog's log
+// (rows SVC, EPS, POD, NOD and NS of the configuration API).
 //
-// What is converted is what has a meaning to proxies: two objects with equal
-// results are equal to everybody behind the log. Status, resource versions and
-// the like are not looked at, unless a row needs them.
+// It converts the fields that matter to proxies, so that equal results mean equal
+// configuration. It ignores status, resource versions and the like, unless a row
+// needs them.
 //
-// It is pure. Its imports are heavy, so only what reads Kubernetes objects
-// imports it.
+// It does no IO. Its imports are heavy, so only packages that read Kubernetes
+// objects import it.
 package kubeconv
 
 import (
@@ -17,7 +17,7 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
-// Labels and annotations that count.
+// Labels and annotations with an effect.
 const (
 	exportToAnnotation          = "networking.istio.io/exportTo"
 	distributionAnnotation      = "networking.istio.io/traffic-distribution"
@@ -34,10 +34,10 @@ const (
 	preferClose                 = "PreferClose" // the older name of PreferSameZone
 )
 
-// list splits an annotation that holds names between commas.
+// list splits an annotation with comma-separated names.
 func list(s string) []string {
 	var out []string
-	for _, f := range strings.Split(s, ",") {
+	for f := range strings.SplitSeq(s, ",") {
 		if f = strings.TrimSpace(f); f != "" {
 			out = append(out, f)
 		}
@@ -45,7 +45,7 @@ func list(s string) []string {
 	return out
 }
 
-// Locality is where a Node is, by its labels (NOD-1); nil if they do not say.
+// Locality returns the locality in the labels of a Node (NOD-1), or nil.
 func Locality(labels map[string]string) *registryv1.Locality {
 	l := &registryv1.Locality{
 		Region: labels[corev1.LabelTopologyRegion], Zone: labels[corev1.LabelTopologyZone], SubZone: labels[subZoneLabel],
@@ -56,8 +56,9 @@ func Locality(labels map[string]string) *registryv1.Locality {
 	return l
 }
 
-// labelled is the locality that a workload's labels set over that of its node
-// (LOC-1), with "." between region, zone and subzone for "/" is not allowed.
+// labelled returns the locality in a workload's labels, which overrides its node's
+// (LOC-1), or nil. Region, zone and subzone are separated by ".", because labels
+// cannot have "/".
 func labelled(labels map[string]string) *registryv1.Locality {
 	for _, l := range []string{localityLabel, olderLocalityLabel} {
 		if s := labels[l]; s != "" {

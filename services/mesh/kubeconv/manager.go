@@ -4,39 +4,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Manager is the field manager that wrote the content of an object last, as far
-// as its managed fields tell: status and other observations do not count. Of
-// several at one time the last by name counts. Times are only compared with
-// each other: they are of the API server's clock. It is empty where nobody is
-// named.
+// Manager returns the field manager that last wrote an object outside its status,
+// according to its managed fields, or "". Of several at the same time it returns
+// the last by name. It compares only times of the API server's clock.
 func Manager(fields []metav1.ManagedFieldsEntry) string {
-	if i := newest(fields); i >= 0 {
-		return fields[i].Manager
-	}
-	return ""
-}
-
-// newest is the index of the entry that Manager is of; -1: there is none.
-func newest(fields []metav1.ManagedFieldsEntry) int {
-	at := -1
+	var last *metav1.ManagedFieldsEntry
 	for i := range fields {
-		if fields[i].Subresource != statusSubresource && (at < 0 || later(&fields[i], &fields[at])) {
-			at = i
+		if f := &fields[i]; f.Subresource != "status" && (last == nil || later(f, last)) {
+			last = f
 		}
 	}
-	return at
+	if last == nil {
+		return ""
+	}
+	return last.Manager
 }
-
-const statusSubresource = "status"
 
 func later(a, b *metav1.ManagedFieldsEntry) bool {
 	switch {
-	case a.Time == nil || b.Time == nil:
-		if (a.Time == nil) != (b.Time == nil) {
-			return b.Time == nil
-		}
-	case !a.Time.Equal(b.Time):
-		return b.Time.Before(a.Time)
+	case a.Time.Equal(b.Time):
+		return a.Manager > b.Manager
+	case b.Time == nil:
+		return true
 	}
-	return a.Manager > b.Manager
+	return b.Time.Before(a.Time) // false if a has no time
 }

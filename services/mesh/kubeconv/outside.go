@@ -10,13 +10,13 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
-// nodeSelectorAnnotation says through which nodes a Service of type NodePort is
-// reached from outside: their labels, as JSON.
+// nodeSelectorAnnotation selects the nodes that accept external traffic for a Service
+// of type NodePort: their labels, as JSON.
 const nodeSelectorAnnotation = "traffic.istio.io/nodeSelector"
 
-// outside says where a Service is reached from outside its cluster (SVC-5,
-// SVC-6): it may be the gateway of a network. The order in which a load balancer
-// lists its addresses is no content.
+// outside sets the external addresses of a Service, which may be the gateway of a
+// network (SVC-5, SVC-6). It sorts them because the order in the status of a load
+// balancer has no meaning.
 func outside(out *registryv1.Service, s *corev1.Service) {
 	addresses := slices.Clone(s.Spec.ExternalIPs)
 	for _, i := range s.Status.LoadBalancer.Ingress {
@@ -37,8 +37,7 @@ func outside(out *registryv1.Service, s *corev1.Service) {
 	}
 }
 
-// externalIPs are the addresses of a Node at which it is reached from outside,
-// sorted.
+// externalIPs returns the external addresses of a Node, sorted.
 func externalIPs(n *corev1.Node) []string {
 	var all []string
 	for _, a := range n.Status.Addresses {

@@ -9,25 +9,23 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
-// Pod is what of a Pod is worth keeping in memory: what it and its endpoints are
-// converted by. Nobody writes to it.
+// Pod has the parts of a Pod that the conversion of pods and endpoints needs. It is
+// immutable.
 type Pod struct {
 	Namespace, Name string
-	// Node is the name of the one it runs on; empty: of none yet.
-	Node           string
-	ServiceAccount string
-	Labels         map[string]string
-	// Addresses are its IPs, the first counts most; one that has ended has none
-	// any more, for they are given to others (POD-3).
-	Addresses []string
-	// HostNetwork: its IPs are those of its node.
-	HostNetwork bool
+	Node            string // empty if the pod is not scheduled
+	ServiceAccount  string
+	Labels          map[string]string
+	// Addresses are the IPs, the most important first. A pod that has ended has none,
+	// because other pods may get them (POD-3).
+	Addresses   []string
+	HostNetwork bool // the pod has its node's IPs
 	Health      registryv1.Health
-	// Ports are those of containers by name.
-	Ports map[string]uint32
+	Ports       map[string]uint32 // of containers, by name
 }
 
-// Pod reads a Pod (POD-1, POD-3). One that is ending takes no new sessions.
+// Pod extracts the parts of a Pod (POD-1, POD-3). A ready pod that is terminating is
+// draining: it takes no new sessions.
 func (k *Keeper) Pod(p *corev1.Pod) *Pod {
 	out := &Pod{
 		Namespace: k.text(p.Namespace), Name: p.Name, Node: k.text(p.Spec.NodeName), ServiceAccount: k.text(p.Spec.ServiceAccountName),
@@ -45,8 +43,8 @@ func (k *Keeper) Pod(p *corev1.Pod) *Pod {
 	return out
 }
 
-// OwnAddresses are the IPs by which a Pod is found: none if it shares those of
-// its node (POD-3).
+// OwnAddresses returns the IPs that identify a Pod: none if it has its node's IPs
+// (POD-3).
 func (p *Pod) OwnAddresses() []string {
 	if p.HostNetwork {
 		return nil
@@ -54,8 +52,7 @@ func (p *Pod) OwnAddresses() []string {
 	return p.Addresses
 }
 
-// Workload is what the log carries of a Pod on a node in that locality; nil: not
-// known.
+// Workload converts a Pod. node is the locality of its node, or nil if unknown.
 func (p *Pod) Workload(node *registryv1.Locality) *registryv1.Workload {
 	return &registryv1.Workload{
 		Addresses: p.Addresses, Labels: p.Labels, ServiceAccount: p.ServiceAccount, Node: p.Node,
@@ -85,8 +82,8 @@ func isReady(p *corev1.Pod) bool {
 	})
 }
 
-// containerPorts are those that a Service may name (SVC-9); the first of a
-// name counts, and those of containers that end before the others start do not.
+// containerPorts returns the ports that a Service may name (SVC-9). The first port of
+// a name counts. Init containers count only if they keep running (sidecars).
 func containerPorts(p *corev1.Pod) map[string]uint32 {
 	out := map[string]uint32{}
 	add := func(c *corev1.Container) {

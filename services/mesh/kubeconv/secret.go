@@ -11,18 +11,18 @@ import (
 	"meshlog.dev/services/mesh/kind/validate"
 )
 
-// SecretFields is a field selector that leaves out Secrets of which Secret
-// makes nothing, so that they never leave the API server: those of releases,
-// of service accounts and of registries are many and large.
+// SecretFields is a field selector that excludes Secrets that Secret would drop, so
+// that they never leave the API server. Secrets of Helm releases, service accounts
+// and registries are many and large.
 const SecretFields = "type!=helm.sh/release.v1,type!=" + string(corev1.SecretTypeServiceAccountToken) +
 	",type!=" + string(corev1.SecretTypeDockercfg) + ",type!=" + string(corev1.SecretTypeDockerConfigJson) +
 	",type!=" + string(corev1.SecretTypeBasicAuth) + ",type!=" + string(corev1.SecretTypeSSHAuth) +
 	",type!=" + string(corev1.SecretTypeBootstrapToken)
 
-// Secret is a reference to a Secret that can be a TLS credential: a certificate
-// with its key, or what others' certificates are checked with. Anything else is
-// none. Of the content it holds HMACs under key, none if key is empty, so that
-// a rotation is a change; never the content itself.
+// Secret converts a Secret that can be a TLS credential, a certificate with its key
+// or a CA certificate, to a reference; is is false for other Secrets. The reference
+// has HMACs of the content under key, so that a rotation is a change, but never the
+// content. If key is empty, it has no HMACs.
 func Secret(s *corev1.Secret, key []byte) (ref *registryv1.SecretReference, is bool) {
 	sums := sums(s, key)
 	has := func(field string) bool { _, ok := sums[field]; return ok }
@@ -33,15 +33,15 @@ func Secret(s *corev1.Secret, key []byte) (ref *registryv1.SecretReference, is b
 	return &registryv1.SecretReference{Type: string(s.Type), Fields: sums}, true
 }
 
-// foreignSecret knows the types that are no TLS credentials, even if some of
-// them hold the certificate of an authority.
+// foreignSecret reports whether a type is never a TLS credential, even if its Secrets
+// may have a CA certificate.
 func foreignSecret(t corev1.SecretType) bool {
 	text := string(t)
 	return t != corev1.SecretTypeTLS && (strings.HasPrefix(text, "kubernetes.io/") ||
 		strings.HasPrefix(text, "bootstrap.kubernetes.io/") || strings.HasPrefix(text, "helm.sh/"))
 }
 
-// sums are the HMACs of the fields that are there and have content.
+// sums returns the HMACs of the fields that are not empty.
 func sums(s *corev1.Secret, key []byte) map[string][]byte {
 	out := map[string][]byte{}
 	for _, field := range validate.CredentialFields() {
@@ -62,8 +62,7 @@ func sum256(s *corev1.Secret, field string, content, key []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Wipe overwrites the content of a Secret, so that it is in memory no longer
-// than it has to be.
+// Wipe overwrites the content of a Secret in memory.
 func Wipe(s *corev1.Secret) {
 	for _, content := range s.Data {
 		clear(content)

@@ -11,8 +11,8 @@ import (
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 )
 
-// Service converts a Service (SVC-1 to SVC-4, SVC-7, SVC-9 to SVC-16) of a
-// cluster with that domain suffix; empty: the MeshPolicy's.
+// Service converts a Service (SVC-1 to SVC-4, SVC-7, SVC-9 to SVC-16). domainSuffix is
+// the cluster's domain; empty means the MeshPolicy's.
 func Service(s *corev1.Service, domainSuffix string) *registryv1.Service {
 	out := &registryv1.Service{
 		DomainSuffix:             domainSuffix,
@@ -67,7 +67,7 @@ func transport(p corev1.Protocol) string {
 	return string(p)
 }
 
-// distribution is how near endpoints have to be (SVC-11).
+// distribution returns the preferred distance of endpoints (SVC-11).
 func distribution(s *corev1.Service) string {
 	switch d := cmp.Or(value(s.Spec.TrafficDistribution), s.Annotations[distributionAnnotation]); d {
 	case preferClose:
@@ -85,5 +85,5 @@ func value[T any](p *T) (v T) {
 	return v
 }
 
-// unsigned is a port; one that cannot be is 0, which validation finds.
+// unsigned converts a port. A negative one becomes 0, which validation rejects.
 func unsigned(n int32) uint32 { return uint32(max(n, 0)) }

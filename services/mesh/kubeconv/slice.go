@@ -1,57 +1,57 @@
 package kubeconv
 
 import (
+	"slices"
+
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/problem"
 )
 
-// SliceLabel is the label by which EndpointSlices name their Service. Those
-// without it are not Kubernetes' own business.
+// SliceLabel is the label of an EndpointSlice with the name of its Service.
 const SliceLabel = discoveryv1.LabelServiceName
 
-// Lookup finds what an EndpointSlice refers to; all return nil where it is not
-// known, or not known yet (EPS-4). A nil Lookup knows nothing.
+// Lookup finds the objects that an EndpointSlice refers to. Its methods return nil for
+// an unknown object (EPS-4).
 type Lookup interface {
 	Pod(namespace, name string) *Pod
-	// PodAt is the one pod of the namespace that has an IP for itself (of its
-	// OwnAddresses); nil if there are several.
+	// PodAt returns the pod with this IP among its OwnAddresses, or nil if there are
+	// several.
 	PodAt(namespace, ip string) *Pod
-	// Locality is that of a node.
+	// Locality returns the locality of a node.
 	Locality(node string) *registryv1.Locality
 }
 
-// Slice is what of an EndpointSlice is worth keeping in memory: what it is
-// converted by. Nobody writes to it.
+// Slice has the parts of an EndpointSlice that its conversion needs. It is immutable.
 type Slice struct {
 	namespace, service string
 	ports              []*registryv1.EndpointPort
 	endpoints          []sliceEndpoint
-	bad                *problem.Diagnostic // it holds what is no endpoint
+	bad                *Error // why the slice cannot be converted
 }
 
 type sliceEndpoint struct {
 	addresses  []string
 	node, zone string
-	pod        string // by name
-	alone      bool   // it says of nothing that it is it
+	pod        string // name of its pod
+	alone      bool   // it has no targetRef
 	health     registryv1.Health
 }
 
-// Slice reads an EndpointSlice (EPS-1, EPS-3).
+// Slice extracts the parts of an EndpointSlice (EPS-1, EPS-3).
 func (k *Keeper) Slice(s *discoveryv1.EndpointSlice) *Slice {
 	out := &Slice{namespace: k.text(s.Namespace), service: k.text(s.Labels[SliceLabel])}
 	if s.AddressType == discoveryv1.AddressTypeFQDN {
 		out.bad = &problem.Diagnostic{
 			Field:  "addressType",
-			Reason: "endpoints are IP addresses here; for host names write a ServiceEntry with resolution DNS",
+			Reason: "only IP addresses are supported; for host names write a ServiceEntry with resolution DNS",
 		}
 		return out
 	}
 	for _, p := range s.Ports {
 		if p.Port == nil || transport(value(p.Protocol)) != "" {
-			continue // "all ports", and UDP: nothing that a proxy is told
+			continue // "all ports", or not TCP: proxies cannot use it
 		}
 		out.ports = append(out.ports, &registryv1.EndpointPort{
 			Name: k.text(value(p.Name)), Number: unsigned(*p.Port), AppProtocol: k.text(value(p.AppProtocol)),
@@ -78,9 +78,9 @@ func (k *Keeper) Slice(s *discoveryv1.EndpointSlice) *Slice {
 
 const podKind = "Pod"
 
-// health of an endpoint: one that is not ready, terminates and still serves
-// drains; one that does not serve any more is gone. Ready is said of endpoints
-// that are neither where the Service wants it so (SVC-12).
+// health returns the health of an endpoint. A terminating endpoint that still serves is
+// draining; one that no longer serves is gone. With publishNotReadyAddresses,
+// Kubernetes reports every endpoint as ready (SVC-12).
 func health(c discoveryv1.EndpointConditions) (h registryv1.Health, there bool) {
 	serving := c.Serving == nil || *c.Serving
 	switch {
@@ -92,9 +92,9 @@ func health(c discoveryv1.EndpointConditions) (h registryv1.Health, there bool) 
 	return registryv1.Health_HEALTH_UNHEALTHY, true
 }
 
-// References are the pods that a slice's endpoints refer to: by name, or by IP
-// where they name nothing. When one of those changes, the slice is to be
-// converted again (EPS-4), and so when a node does that it is on.
+// References returns the pods that a slice's endpoints refer to, by name, or by IP if
+// they have no targetRef. When such a pod or its node changes, the slice must be
+// converted again (EPS-4).
 func (s *Slice) References() (pods, addresses []string) {
 	for i := range s.endpoints {
 		switch e := &s.endpoints[i]; {
@@ -107,22 +107,17 @@ func (s *Slice) References() (pods, addresses []string) {
 	return pods, addresses
 }
 
-// Service is the name of the one that the slice is of; empty: of none.
+// Service returns the name of the slice's Service, or "".
 func (s *Slice) Service() string { return s.service }
 
-// IsOn says that an endpoint is on one of some nodes, as far as the slice says it.
+// IsOn reports whether some is true for the node of an endpoint. It does not know nodes
+// that only the endpoint's pod names.
 func (s *Slice) IsOn(some func(node string) bool) bool {
-	for i := range s.endpoints {
-		if some(s.endpoints[i].node) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.endpoints, func(e sliceEndpoint) bool { return some(e.node) })
 }
 
-// Endpoints is what the log carries of a slice, with what pods and nodes say of
-// its endpoints (POD-1, NOD-1) where in knows them. The error, an *problem.Diagnostic, says
-// that it holds what is no endpoint.
+// Endpoints converts a slice, with the data of the pods and nodes that in knows (POD-1,
+// NOD-1). It returns an *Error if the slice has no IP addresses.
 func (s *Slice) Endpoints(in Lookup) (*registryv1.Endpoints, error) {
 	if s.bad != nil {
 		return nil, s.bad
@@ -164,8 +159,8 @@ func (s *Slice) endpoint(e *sliceEndpoint, in Lookup) *registryv1.Endpoint {
 	return out
 }
 
-// pod finds the pod that an endpoint is: the one that it names, and only where
-// it names nothing the one that has its IP for itself (POD-3).
+// pod finds the pod of an endpoint: the one that it names or, if it has no targetRef, the
+// one with its IP as own address (POD-3).
 func (s *Slice) pod(e *sliceEndpoint, in Lookup) *Pod {
 	switch {
 	case e.pod != "":

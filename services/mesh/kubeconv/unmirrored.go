@@ -8,24 +8,24 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// OwnEndpoints says of a Service that it selects no pods: whoever made it writes
+// OwnEndpoints reports whether a Service selects no pods, so that its owner writes
 // its endpoints.
 func OwnEndpoints(s *corev1.Service) bool {
 	return len(s.Spec.Selector) == 0 && s.Spec.Type != corev1.ServiceTypeExternalName
 }
 
-// Unmirrored says of the Endpoints of a Service with OwnEndpoints and without a
-// single EndpointSlice that nobody sees them: meshlog reads slices alone, and no
-// controller has made one of these; nil: there are none to see. It is not worth
-// it to watch Endpoints for this: ask for those of such Services.
-func Unmirrored(e *corev1.Endpoints) *problem.Diagnostic { //nolint:staticcheck // what is deprecated is what this looks for
+// Unmirrored returns the diagnostic for the Endpoints of a Service with
+// OwnEndpoints and without any EndpointSlice, or nil if they are empty: meshlog
+// reads only slices, and no controller has created one. Watching Endpoints for
+// this is too expensive; the caller reads them for such Services.
+func Unmirrored(e *corev1.Endpoints) *problem.Diagnostic { //nolint:staticcheck // finds uses of the deprecated type
 	if len(e.Subsets) == 0 {
 		return nil
 	}
 	d := &problem.Diagnostic{
 		Severity: problem.Warning, Code: "unmirrored",
 		Key:    ident.Key{Kind: "Service", Namespace: e.Namespace, Name: e.Name},
-		Reason: "its endpoints are in an Endpoints object only, of which no controller has made an EndpointSlice",
+		Reason: "its endpoints are only in an Endpoints object, for which no controller has created an EndpointSlice",
 		Advice: "write an EndpointSlice with the label " + SliceLabel + ": " + e.Name,
 		Effect: "the Service has no endpoints",
 	}

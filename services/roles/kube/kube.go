@@ -15,33 +15,33 @@ import (
 	"meshlog.dev/services/watcher/kube/clusters"
 )
 
-// Options say for whom clusters are watched.
+// Options connect the watchers with their process.
 type Options struct {
 	Domain string
-	// Holder names this process: stable over restarts, other than its twin's.
+	// Holder names this process. It is stable over restarts and different from its
+	// standby's.
 	Holder string
-	// Connect connects to the bus, for a shard.
+	// Connect returns the function that connects to the bus for a shard.
 	Connect func(ident.Shard) func(context.Context) (*bus.Conn, error)
 	Process *process.Process
 }
 
-// Shard is that of the cluster.
+// Shard returns the shard of the cluster.
 func (s *Settings) Shard() ident.Shard { return shard(s.Cluster) }
 
 func shard(cluster string) ident.Shard {
 	return ident.Shard{Source: kube.Source, Instance: cluster}
 }
 
-// remoteRetry is the longest pause before the Secrets that name other clusters
-// are asked for again: none of these is watched before the first answer.
+// remoteRetry limits the pause between two reads of the Secrets of other clusters,
+// which are not watched before the first successful read.
 const remoteRetry = 2 * time.Second
 
-// Run watches the cluster, and those that its Secrets name where they are asked
-// for, until ctx is done.
+// Run watches the cluster and, with RemoteClusters, the clusters that Secrets name,
+// until ctx is done.
 func Run(ctx context.Context, s *Settings, o Options) error {
 	log := o.Process.Log.With(process.Component, "watcher")
-	// What client-go says without having been asked: the process's log is
-	// where to look for it.
+	// Parts of client-go log only to the global logger.
 	klog.SetSlogLogger(log)
 	cfg, err := s.Config(log)
 	if err != nil {
@@ -79,7 +79,7 @@ func Run(ctx context.Context, s *Settings, o Options) error {
 	return process.RunStages(ctx, stage)
 }
 
-// run publishes what the watcher of a cluster sees.
+// run publishes the objects of a cluster.
 func run(ctx context.Context, cfg kube.Config, w *kube.Watcher, o Options, optional bool) error {
 	o.Process.Admin.Register(cfg.Metrics)
 	defer o.Process.Admin.Unregister(cfg.Metrics)

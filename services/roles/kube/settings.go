@@ -1,5 +1,5 @@
-// Package kube puts the watcher of a Kubernetes cluster together, for the
-// process of its own and for `meshlog up`.
+// Package kube runs the watcher of a Kubernetes cluster, for watcher-kube and for
+// `meshlog up`.
 package kube
 
 import (
@@ -22,74 +22,61 @@ import (
 	"meshlog.dev/services/watcher/kube/clusters"
 )
 
-// Settings say which cluster is watched, and what of it.
+// Settings name a cluster and select its objects. The flags' texts describe them.
 type Settings struct {
-	// Cluster is the name of the cluster: its objects are those of one source.
-	Cluster string
-	// Kubeconfig is the path of a kubeconfig file, empty: the service account
-	// of the pod; Context is one of its contexts, empty: the current one.
+	Cluster             string
 	Kubeconfig, Context string
-	// DomainSuffix is that of the cluster's Services; empty: the MeshPolicy's.
-	DomainSuffix string
-	// Namespaces are those that are watched; none: all.
-	Namespaces []string
-	// Selectors select namespaces by label, separated by ";"; empty: all.
-	Selectors string
-	// RemoteClusters is the namespace of the Secrets that name other clusters;
-	// empty: there are none.
-	RemoteClusters string
-	// QPS and Burst limit the requests to an API server.
-	QPS, Burst int
-	// MeshConfigMap is the ConfigMap with Istio's settings of the mesh,
-	// NAMESPACE/NAME; ConfigMaps are others that are carried.
-	MeshConfigMap string
-	ConfigMaps    []string
-	// SecretKeyFile has the key of the HMACs over Secrets; empty: Secrets are
-	// not watched.
-	SecretKeyFile string
+	DomainSuffix        string
+	Namespaces          []string
+	Selectors           string
+	RemoteClusters      string
+	QPS, Burst          int
+	MeshConfigMap       string
+	ConfigMaps          []string
+	SecretKeyFile       string
 }
 
-// DefaultSettings are those of who was told nothing.
+// DefaultSettings returns the defaults.
 func DefaultSettings() Settings {
 	return Settings{Cluster: "default", QPS: kube.DefaultQPS, Burst: kube.DefaultBurst, MeshConfigMap: "istio-system/istio"}
 }
 
 // Flags binds the settings.
 func (s *Settings) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Cluster, "cluster", s.Cluster, "`name` that tells this cluster from others: what two say under one name is taken for one source. "+
-		"Give one where several clusters are watched")
-	fs.StringVar(&s.Kubeconfig, "kubeconfig", s.Kubeconfig, "kubeconfig `file` that says where the API server is and who asks it, read anew when that does not answer. "+
-		"Leave it out inside the cluster: the service account of the pod counts there")
-	fs.StringVar(&s.Context, "context", s.Context, "`name` of a context in --kubeconfig, where its current one is not meant")
-	fs.StringVar(&s.DomainSuffix, "domain-suffix", s.DomainSuffix, "`domain` under which the cluster knows its Services. "+
-		"Give it where that is not the MeshPolicy's domainSuffix, cluster.local")
-	fs.StringSliceVar(&s.Namespaces, "namespaces", s.Namespaces, "`names` of the namespaces to watch, separated by commas; without any, all are. "+
-		"Give them where the watcher may read these only: a Role in each is enough then. What the others hold is not part of the mesh")
-	fs.StringVar(&s.Selectors, "discovery-selectors", s.Selectors, "label `selectors` separated by \";\": only namespaces that one of them matches are part of the mesh, as they are labelled at any time. "+
-		"Give it where most of a cluster is not meant to be: mesh=on;team in (a,b)")
-	fs.StringVar(&s.RemoteClusters, "remote-clusters", s.RemoteClusters, "`namespace` of the Secrets, labelled "+clusters.Label+", that say how other clusters are reached: each of their data is a kubeconfig, under the cluster's name. "+
-		"Give it to have this process watch those too, each as a source of its own, as Secrets come and go")
-	fs.IntVar(&s.QPS, "kube-qps", s.QPS, "`requests` a second to the API server. Watches, once begun, are none. Lower it to spare the API server; a start takes longer then")
-	fs.IntVar(&s.Burst, "kube-burst", s.Burst, "`requests` to the API server that may come at once")
-	fs.StringVar(&s.MeshConfigMap, "mesh-config-map", s.MeshConfigMap, "`NAMESPACE/NAME` of the ConfigMap with Istio's settings of the mesh, in its keys mesh and meshNetworks. Empty: they come from elsewhere")
-	fs.StringSliceVar(&s.ConfigMaps, "config-maps", s.ConfigMaps, "`NAMESPACE/NAME` of other ConfigMaps to carry on the log, separated by commas")
-	fs.StringVar(&s.SecretKeyFile, "secret-key-file", s.SecretKeyFile, "`file` with a key, the same for all watchers: with it Secrets that are TLS credentials are put on the log as references, with an HMAC in the place of their content. "+
-		"Give it to have proxies learn of a rotation; without it Secrets are not read")
+	fs.StringVar(&s.Cluster, "cluster", s.Cluster, "unique `name` of the cluster: watchers with the same name publish as one source. "+
+		"Set it if several clusters are watched")
+	fs.StringVar(&s.Kubeconfig, "kubeconfig", s.Kubeconfig, "kubeconfig `file` with the API server's address and credentials, read again if the API server does not answer. "+
+		"Leave it empty inside the cluster, to use the pod's service account")
+	fs.StringVar(&s.Context, "context", s.Context, "`name` of the context in --kubeconfig; the default is its current context")
+	fs.StringVar(&s.DomainSuffix, "domain-suffix", s.DomainSuffix, "`domain` of the cluster's Services. "+
+		"Set it if it differs from the MeshPolicy's domainSuffix, cluster.local")
+	fs.StringSliceVar(&s.Namespaces, "namespaces", s.Namespaces, "`names` of the namespaces to watch, separated by commas; the default is all. "+
+		"Set it if the watcher may read only these; a Role in each is then enough. Objects in other namespaces are not part of the mesh")
+	fs.StringVar(&s.Selectors, "discovery-selectors", s.Selectors, "label `selectors` separated by \";\": only namespaces that match one of them are part of the mesh. The watcher follows changes of their labels. "+
+		"Set it if only a few namespaces belong to the mesh: mesh=on;team in (a,b)")
+	fs.StringVar(&s.RemoteClusters, "remote-clusters", s.RemoteClusters, "`namespace` of Secrets, labelled "+clusters.Label+", with kubeconfigs of other clusters. Each key of their data is a cluster's name. "+
+		"Set it to watch these clusters too, each as its own source. The process follows changes of the Secrets")
+	fs.IntVar(&s.QPS, "kube-qps", s.QPS, "maximum `requests` per second to the API server; a running watch does not count. Lower it to reduce the API server's load; starts then take longer")
+	fs.IntVar(&s.Burst, "kube-burst", s.Burst, "maximum `requests` to the API server in a burst")
+	fs.StringVar(&s.MeshConfigMap, "mesh-config-map", s.MeshConfigMap, "`NAMESPACE/NAME` of the ConfigMap with Istio's settings of the mesh, in its keys mesh and meshNetworks. Leave it empty if they come from another source")
+	fs.StringSliceVar(&s.ConfigMaps, "config-maps", s.ConfigMaps, "`NAMESPACE/NAME` of other ConfigMaps to publish, separated by commas")
+	fs.StringVar(&s.SecretKeyFile, "secret-key-file", s.SecretKeyFile, "`file` with a key, the same for all watchers. With it, the watcher publishes references to Secrets that are TLS credentials, with HMACs instead of their content. "+
+		"Set it so that proxies notice rotations; without it, the watcher does not read Secrets")
 }
 
-// Check says what makes no sense.
+// Check returns all errors of the settings.
 func (s *Settings) Check() error {
 	var errs []error
-	// Other clusters are named by keys of Secrets.
+	// The name must be valid as a key of a Secret, too.
 	if len(validation.IsConfigMapKey(s.Cluster)) > 0 {
-		errs = append(errs, process.Invalid("cluster", "is no name: give one of letters, digits, '-', '_' and '.'"))
+		errs = append(errs, process.Invalid("cluster", "is not a valid name: use letters, digits, '-', '_' and '.'"))
 	}
 	if s.Context != "" && s.Kubeconfig == "" {
-		errs = append(errs, process.Invalid("context", "is of no use without --kubeconfig"))
+		errs = append(errs, process.Invalid("context", "has no effect without --kubeconfig"))
 	}
 	for _, n := range s.Namespaces {
 		if bad := validation.IsDNS1123Label(n); len(bad) > 0 {
-			errs = append(errs, process.Invalid("namespaces", "%q is no name of a namespace: %s", n, bad[0]))
+			errs = append(errs, process.Invalid("namespaces", "%q is not the name of a namespace: %s", n, bad[0]))
 		}
 	}
 	if _, err := s.selectors(); err != nil {
@@ -108,15 +95,15 @@ func (s *Settings) Check() error {
 	return errors.Join(append(errs, process.Positive("kube-qps", s.QPS), process.Positive("kube-burst", s.Burst))...)
 }
 
-// Verify says what is wrong with the files that the settings name. It reaches
-// no API server.
+// Verify checks the files that the settings name. It does not contact the API
+// server.
 func (s *Settings) Verify() error {
 	_, kubeconfig := s.rest()
 	_, key := s.secretKey()
 	return errors.Join(kubeconfig, key)
 }
 
-// Config is what the settings say, for a cluster that is reached as they say.
+// Config returns the configuration of the watcher of the cluster.
 func (s *Settings) Config(log *slog.Logger) (kube.Config, error) {
 	c, err := s.common(log)
 	if err != nil {
@@ -128,7 +115,7 @@ func (s *Settings) Config(log *slog.Logger) (kube.Config, error) {
 	return c, err
 }
 
-// common is what all clusters have in common.
+// common returns the parts of the configuration that all clusters share.
 func (s *Settings) common(log *slog.Logger) (c kube.Config, err error) {
 	c = kube.Config{DomainSuffix: s.DomainSuffix, Namespaces: s.Namespaces, QPS: float32(s.QPS), Burst: s.Burst, Logger: log}
 	if c.DiscoverySelectors, err = s.selectors(); err != nil {
@@ -172,15 +159,15 @@ func namespaced(s string) (types.NamespacedName, error) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
-// rest is how the API server is reached, as of now: the file may change.
+// rest reads the configuration of the API server from the current files.
 func (s *Settings) rest() (*rest.Config, error) {
 	if s.Kubeconfig == "" {
 		c, err := rest.InClusterConfig()
 		switch {
 		case errors.Is(err, rest.ErrNotInCluster):
-			return nil, process.Invalid("kubeconfig", "is missing, and this is no pod of a cluster: give the path of a kubeconfig file")
+			return nil, process.Invalid("kubeconfig", "is missing, and this process does not run in a pod: give the path of a kubeconfig file")
 		case err != nil:
-			return nil, process.Invalid("kubeconfig", "is missing, and this pod may not talk to its API server: %w; give it a service account, or set automountServiceAccountToken", err)
+			return nil, process.Invalid("kubeconfig", "is missing, and this pod has no credentials for its API server: %w; give it a service account, or set automountServiceAccountToken", err)
 		}
 		return c, nil
 	}
@@ -192,14 +179,14 @@ func (s *Settings) rest() (*rest.Config, error) {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, process.Invalid("kubeconfig", "%w: give the path of a kubeconfig file", err)
 	case clientcmd.IsEmptyConfig(err):
-		return nil, process.Invalid("kubeconfig", "names no cluster: give a file in which a context does, current-context or --context")
+		return nil, process.Invalid("kubeconfig", "does not name a cluster: give a file with a current-context, or --context")
 	case err != nil:
 		return nil, process.Invalid("kubeconfig", "%w", err)
 	}
 	return c, nil
 }
 
-// minSecretKey is how many bytes a key has at least.
+// minSecretKey is the minimum length of the key, in bytes.
 const minSecretKey = 16
 
 func (s *Settings) secretKey() ([]byte, error) {
@@ -211,7 +198,7 @@ func (s *Settings) secretKey() ([]byte, error) {
 		return nil, process.Invalid("secret-key-file", "%w", err)
 	}
 	if b = bytes.TrimSpace(b); len(b) < minSecretKey {
-		return nil, process.Invalid("secret-key-file", "has %d bytes, want %d at least; write one with: openssl rand -base64 32", len(b), minSecretKey)
+		return nil, process.Invalid("secret-key-file", "has %d bytes, want at least %d; create one with: openssl rand -base64 32", len(b), minSecretKey)
 	}
 	return b, nil
 }

@@ -19,7 +19,7 @@ func TestKubeconfig(t *testing.T) {
 	for name, test := range map[string]struct{ content, context, want string }{
 		"good":              {string(good), "", ""},
 		"another context":   {string(good), "other", `context "other" does not exist`},
-		"empty":             {"apiVersion: v1\nkind: Config\n", "", "names no cluster"},
+		"empty":             {"apiVersion: v1\nkind: Config\n", "", "does not name a cluster"},
 		"no YAML":           {"{]", "", "yaml"},
 		"no such authority": {strings.Replace(string(good), "server:", "certificate-authority: nowhere.pem\n    server:", 1), "", "nowhere.pem"},
 	} {
@@ -39,12 +39,12 @@ func TestKubeconfig(t *testing.T) {
 	}
 	s.Kubeconfig = ""
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if err := s.Verify(); err == nil || !strings.Contains(err.Error(), "this is no pod of a cluster: give") {
+	if err := s.Verify(); err == nil || !strings.Contains(err.Error(), "this process does not run in a pod: give") {
 		t.Errorf("outside a cluster: %v", err)
 	}
 }
 
-// TestRenewed: the file is read anew for each run of the watcher.
+// TestRenewed checks that Renew reads the file again.
 func TestRenewed(t *testing.T) {
 	s := DefaultSettings()
 	s.Kubeconfig = filepath.Join(t.TempDir(), "config")
@@ -64,7 +64,7 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-// TestNamesAreChecked: what can be no name is refused before anything starts.
+// TestNamesAreChecked checks that Check rejects invalid names.
 func TestNamesAreChecked(t *testing.T) {
 	for name, test := range map[string]struct {
 		cluster    string

@@ -13,14 +13,14 @@ import (
 	"meshlog.dev/services/watcher/kube/clusters"
 )
 
-// restartPause is how long a cluster rests whose watcher has ended by itself.
+// restartPause is the pause before a watcher that failed is restarted.
 const restartPause = 5 * time.Second
 
-// supervised is a cluster that is watched.
+// supervised is a running watcher of a cluster.
 type supervised struct {
 	version string
 	cancel  context.CancelFunc
-	done    chan struct{} // closed once nothing of it runs
+	done    chan struct{} // closed when the watcher has ended
 }
 
 func (c *supervised) stop() {
@@ -28,33 +28,32 @@ func (c *supervised) stop() {
 	<-c.done
 }
 
-// supervisor runs a watcher for each cluster that Secrets name. They know
-// nothing of each other: one whose API server is gone, or that is removed,
-// concerns no other one. What was said of a cluster that is removed stays on the
-// log; to drop that is an operator's word.
+// supervisor runs a watcher for each cluster that Secrets name. The watchers are
+// independent: a cluster that is down or removed does not affect the others. The
+// objects of a removed cluster stay on the log until an operator drops them.
 type supervisor struct {
 	others clusters.Config
-	home   *kube.Watcher // of the cluster that has the Secrets
+	home   *kube.Watcher // watcher of the cluster with the Secrets
 	watch  func(context.Context, clusters.Cluster) error
 
-	waits   atomic.Pointer[error] // of known
+	waits   atomic.Pointer[error] // see wait
 	running map[string]*supervised
 }
 
 func newSupervisor(others clusters.Config, home *kube.Watcher, watch func(context.Context, clusters.Cluster) error) *supervisor {
 	s := &supervisor{others: others, home: home, watch: watch, running: map[string]*supervised{}}
-	s.wait(errors.New("being asked for"))
+	s.wait(errors.New("reading them"))
 	return s
 }
 
-// wait takes in why it is not known yet which clusters there are; nil: it is.
+// wait stores why the clusters are unknown; nil means that they are known.
 func (s *supervisor) wait(why error) { s.waits.Store(&why) }
 
-// known is an error while it is not known which clusters there are, so that none
-// is watched. It may be called from any goroutine.
+// known returns an error while the clusters are unknown, so that none is watched. It
+// may be called concurrently.
 func (s *supervisor) known() error {
 	if why := *s.waits.Load(); why != nil {
-		return fmt.Errorf("not watched before the Secrets that name them are read: %w", why)
+		return fmt.Errorf("not watched until the Secrets that name them are read: %w", why)
 	}
 	return nil
 }
@@ -63,7 +62,7 @@ func (s *supervisor) known() error {
 func (s *supervisor) run(ctx context.Context) error {
 	defer func() {
 		for _, c := range s.running {
-			c.cancel() // all, before any is waited for
+			c.cancel() // all of them before the first wait
 		}
 		for _, c := range s.running {
 			<-c.done
@@ -78,37 +77,38 @@ func (s *supervisor) run(ctx context.Context) error {
 			s.follow(ctx, found.Clusters)
 		case !warned:
 			warned = true
-			s.others.Logger.Warn("other clusters are not watched before the Secrets that name them are read", "namespace", s.others.Namespace, "error", found.Unread)
+			s.others.Logger.Warn("other clusters are not watched until the Secrets that name them are read", "namespace", s.others.Namespace, "error", found.Unread)
 		}
 	})
 }
 
-// follow has a watcher for each of the clusters, and for no other.
+// follow starts, restarts and stops watchers so that exactly these clusters are
+// watched.
 func (s *supervisor) follow(ctx context.Context, found []clusters.Cluster) {
 	log := s.others.Logger
 	for name, c := range s.running {
 		if !slices.ContainsFunc(found, func(r clusters.Cluster) bool { return r.Name == name }) {
 			c.stop()
 			delete(s.running, name)
-			log.Info("cluster is no longer watched: no Secret names it; its objects stay as they are", "cluster", name)
+			log.Info("stopped watching a cluster that no Secret names any more; its objects stay as they are", "cluster", name)
 		}
 	}
 	for _, r := range found {
 		c := s.running[r.Name]
 		switch {
 		case c == nil:
-			log.Info("another cluster is watched", "cluster", r.Name, "api_server", r.REST.Host)
+			log.Info("watching another cluster", "cluster", r.Name, "api_server", r.REST.Host)
 		case c.version == r.Version:
 			continue
 		default:
 			c.stop()
-			log.Info("cluster is reached in another way", "cluster", r.Name, "api_server", r.REST.Host)
+			log.Info("restarting the watcher of a cluster with a changed kubeconfig", "cluster", r.Name, "api_server", r.REST.Host)
 		}
 		s.running[r.Name] = start(ctx, r, log, s.watch)
 	}
 }
 
-// start watches a cluster until it is stopped.
+// start watches a cluster until stop.
 func start(ctx context.Context, r clusters.Cluster, log *slog.Logger, watch func(context.Context, clusters.Cluster) error) *supervised {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &supervised{version: r.Version, cancel: cancel, done: make(chan struct{})}
@@ -119,7 +119,7 @@ func start(ctx context.Context, r clusters.Cluster, log *slog.Logger, watch func
 			if ctx.Err() != nil {
 				return
 			}
-			log.Error("watching a cluster ended; beginning anew", "cluster", r.Name, "error", err, "again_in", restartPause)
+			log.Error("the watcher of a cluster failed; restarting", "cluster", r.Name, "error", err, "again_in", restartPause)
 			select {
 			case <-time.After(restartPause):
 			case <-ctx.Done():

@@ -160,7 +160,7 @@ func TestSuperviseWithoutHome(t *testing.T) {
 	running, stop := context.WithCancel(ctx)
 	go func() { end <- remote.run(running) }()
 
-	const want = "not watched before the Secrets that name them are read"
+	const want = "not watched until the Secrets that name them are read"
 	if got := <-warned; !strings.Contains(got, want) {
 		t.Errorf("the log warns that %s, want %q", got, want)
 	}
@@ -171,7 +171,7 @@ func TestSuperviseWithoutHome(t *testing.T) {
 	if err := home.Run(ctx, said); err == nil {
 		t.Error("the API server is away, and its cluster can be read")
 	}
-	if ds := said["other clusters"]; len(ds) != 1 || !strings.Contains(ds[0].Effect, "other clusters are not watched before") || ds[0].Advice == "" {
+	if ds := said["other clusters"]; len(ds) != 1 || !strings.Contains(ds[0].Effect, "other clusters are not watched until") || ds[0].Advice == "" {
 		t.Errorf("of other clusters is reported %v", ds)
 	}
 	must(t, s.API.Start(ctx))

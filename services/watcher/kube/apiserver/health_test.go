@@ -52,7 +52,7 @@ func TestWatchOver(t *testing.T) {
 		t.Errorf("refused: %v", err)
 	}
 	s.Close()
-	if err = c.WatchOver(t.Context(), l, func(error) {}); err == nil || !strings.Contains(err.Error(), "could not be asked for") {
+	if err = c.WatchOver(t.Context(), l, func(error) {}); err == nil || !strings.Contains(err.Error(), "has not answered for") {
 		t.Errorf("gone: %v", err)
 	}
 }

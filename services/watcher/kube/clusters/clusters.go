@@ -1,4 +1,4 @@
-// Package clusters finds other clusters by Secrets that say how they are reached.
+// Package clusters finds other clusters in Secrets with their kubeconfigs.
 package clusters
 
 import (
@@ -22,44 +22,45 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher/kube/apiserver"
 	"meshlog.dev/services/watcher/kube/index"
 )
 
-// Label is on the Secrets: each of their data is a kubeconfig, under the
-// cluster's name.
+// Label selects the Secrets. Each key of their data is the name of a cluster, and its
+// value is a kubeconfig.
 const Label = "istio/multiCluster=true"
 
-// Cluster is one that a Secret names.
+// Cluster is a cluster that a Secret names.
 type Cluster struct {
 	Name string
 	REST *rest.Config
-	// Version is another one when the cluster is reached in another way.
+	// Version changes with the kubeconfig.
 	Version string
 }
 
-// Config says where the Secrets are.
+// Config names the Secrets.
 type Config struct {
-	API       apiserver.Config // of the cluster that has them
-	Home      string           // its name, which no other cluster has
+	API       apiserver.Config // of the cluster with the Secrets
+	Home      string           // name of that cluster, which no other cluster may have
 	Namespace string
 	Logger    *slog.Logger
 	Limits    apiserver.Limits
 }
 
-// Found is what Secrets say.
+// Found is the content of the Secrets.
 type Found struct {
 	// Clusters are sorted by name.
 	Clusters []Cluster
-	// Unread is why Clusters are not known: no Secret was read yet. Nil: they
-	// are, and stay as they are while Secrets cannot be read any more.
+	// Unread is why the Secrets have never been read; Clusters is then empty. If
+	// later reads fail, Clusters stays as it is.
 	Unread      error
 	Diagnostics []problem.Diagnostic
 }
 
-// Watch calls tell with what Secrets say, once that is known, or known not to
-// be, and whenever something may have changed, until ctx is done.
+// Watch watches the Secrets until ctx is done. It calls tell when they have been
+// read or cannot be read, and after each possible change.
 func Watch(ctx context.Context, c Config, tell func(Found)) error {
 	client, err := apiserver.New(c.API)
 	if err != nil {
@@ -87,7 +88,7 @@ func Watch(ctx context.Context, c Config, tell func(Found)) error {
 
 func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan apiserver.Message, tell func(Found)) error {
 	held := map[index.Key]*index.Object{}
-	looked := time.Now() // what is due later is still to be looked at
+	looked := time.Now() // time of the last look; everything due later is still to be done
 	for {
 		select {
 		case m := <-inbox:
@@ -118,14 +119,14 @@ func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan api
 		}
 		clusters, ds := c.clusters(slices.Collect(maps.Values(held)))
 		if trouble {
-			d.Effect = "clusters stay as they are; none is added or removed"
+			d.Effect = "the watched clusters stay as they are; none is added or removed"
 			ds = append(ds, d)
 		}
 		tell(Found{Clusters: clusters, Diagnostics: ds})
 	}
 }
 
-// due is how long after now it takes until a feed may be in trouble that was not.
+// due returns the time until a feed that is well may get into trouble.
 func (c *Config) due(f *apiserver.Feed, now time.Time) time.Duration {
 	wait := time.Hour
 	sooner := func(t time.Time) {
@@ -142,24 +143,25 @@ func (c *Config) due(f *apiserver.Feed, now time.Time) time.Duration {
 	return wait
 }
 
-// unread is what is found where no Secret was read yet. d is the feed's problem,
-// where that has lasted, and err what it failed of last.
+// unread returns the result before the first read. d is the feed's diagnostic, which
+// is empty if the trouble is new, and err is the feed's last error.
 func unread(d problem.Diagnostic, err error) Found {
 	if d.Reason == "" {
-		d.Reason, d.Advice = err.Error(), "see to the API server; it is tried again by itself"
+		d.Reason, d.Advice = err.Error(), "check the API server; the watcher retries"
 	}
-	d.Effect = "other clusters are not watched before; what is on the log of them stays as it is"
+	d.Effect = "other clusters are not watched until then; their objects on the log stay as they are"
 	return Found{Unread: errors.New(d.Reason), Diagnostics: []problem.Diagnostic{d}}
 }
 
-// remote is a cluster in a Secret; without REST it cannot be used.
+// remote is a cluster in a Secret. If its kubeconfig is unusable, REST is nil and
+// problem says why.
 type remote struct {
 	Cluster
 	origin  string
 	problem string
 }
 
-// read converts a Secret. What it holds is wiped.
+// read converts a Secret and wipes its content.
 func read(from runtime.Object) (*index.Object, bool) {
 	s, ok := from.(*corev1.Secret)
 	if !ok {
@@ -184,8 +186,8 @@ func read(from runtime.Object) (*index.Object, bool) {
 	return o, true
 }
 
-// clusters are those that all Secrets say, and what is wrong with others.
-// Of several with one name that of the oldest Secret counts.
+// clusters returns the usable clusters of all Secrets, and diagnostics for the others.
+// If several have the same name, the oldest Secret wins.
 func (c *Config) clusters(held []*index.Object) ([]Cluster, []problem.Diagnostic) {
 	slices.SortFunc(held, func(a, b *index.Object) int {
 		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
@@ -195,12 +197,12 @@ func (c *Config) clusters(held []*index.Object) ([]Cluster, []problem.Diagnostic
 	from := map[string]string{c.Home: "the cluster of this watcher"}
 	for _, o := range held {
 		for _, r := range o.Body.([]remote) {
-			d := problem.Diagnostic{Severity: problem.Error, Code: "cluster", Origin: r.origin, Effect: "the cluster is not watched by it"}
+			d := problem.Diagnostic{Severity: problem.Error, Code: "cluster", Origin: r.origin, Effect: "this Secret's cluster is not watched"}
 			switch first, taken := from[r.Name]; {
 			case taken:
-				d.Reason, d.Advice = "cluster "+r.Name+" is "+first+" already", "give it another name"
+				d.Reason, d.Advice = "the name "+r.Name+" is already used by "+first, "give the cluster another name"
 			case r.problem != "":
-				d.Reason, d.Advice = r.problem, "write a kubeconfig that holds all that it needs: the server, its certificate authority's certificate, and a token or a client's certificate and key"
+				d.Reason, d.Advice = r.problem, "write a self-contained kubeconfig: the server, its certificate authority's certificate, and a token or a client's certificate and key"
 			default:
 				out = append(out, r.Cluster)
 			}
@@ -216,20 +218,20 @@ func (c *Config) clusters(held []*index.Object) ([]Cluster, []problem.Diagnostic
 	return out, ds
 }
 
-// selfContained reads a kubeconfig that somebody else has written. One that
-// would run a program, or read or send a file of this machine, is refused: who
-// may write a Secret may not do that.
+// selfContained reads an untrusted kubeconfig. It refuses one that runs a program, or
+// reads or sends a file of this machine: the right to write a Secret must not
+// include that.
 func selfContained(kubeconfig []byte) (*rest.Config, error) {
 	if len(bytes.TrimSpace(kubeconfig)) == 0 {
 		return nil, errors.New("is empty")
 	}
 	c, err := clientcmd.Load(kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("is no kubeconfig: %w", err)
+		return nil, fmt.Errorf("is not a kubeconfig: %w", err)
 	}
 	current, ok := c.Contexts[c.CurrentContext]
 	if !ok {
-		return nil, errors.New("current-context: names no context")
+		return nil, errors.New("current-context: does not name a context")
 	}
 	cluster, user := c.Clusters[current.Cluster], c.AuthInfos[current.AuthInfo]
 	if cluster == nil || user == nil {
@@ -240,7 +242,7 @@ func selfContained(kubeconfig []byte) (*rest.Config, error) {
 	}
 	out, err := clientcmd.NewNonInteractiveClientConfig(*c, c.CurrentContext, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("is no kubeconfig: %w", err)
+		return nil, fmt.Errorf("is not a kubeconfig: %w", err)
 	}
 	return out, nil
 }
@@ -257,7 +259,7 @@ func contained(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) error
 		{user.ClientCertificate != "", "user.client-certificate", "a file is not read; write client-certificate-data"},
 		{user.ClientKey != "", "user.client-key", "a file is not read; write client-key-data"},
 		{cluster.CertificateAuthority != "", "cluster.certificate-authority", "a file is not read; write certificate-authority-data"},
-		{cluster.InsecureSkipTLSVerify, "cluster.insecure-skip-tls-verify", "the credentials would go to anybody; write certificate-authority-data"},
+		{cluster.InsecureSkipTLSVerify, "cluster.insecure-skip-tls-verify", "any server would get the credentials; write certificate-authority-data"},
 		{!strings.HasPrefix(cluster.Server, "https://"), "cluster.server", "the credentials would go unencrypted; write https://HOST:PORT"},
 	} {
 		if refused.is {

@@ -28,8 +28,8 @@ func TestSelfContained(t *testing.T) {
 	for _, test := range []struct{ name, old, new, want string }{
 		{"as it should be", "", "", ""},
 		{"empty", kubeconfig, " ", "is empty"},
-		{"no YAML", kubeconfig, "{", "is no kubeconfig"},
-		{"no context", "current-context: c", "current-context: d", "current-context: names no context"},
+		{"no YAML", kubeconfig, "{", "is not a kubeconfig"},
+		{"no context", "current-context: c", "current-context: d", "current-context: does not name a context"},
 		{"no user", "user: u}", "user: v}", "current-context: its cluster or its user is missing"},
 		{"a program", "token: secret", "exec: {apiVersion: client.authentication.k8s.io/v1, command: rm, interactiveMode: Never}", "user.exec: a program is not run"},
 		{"a provider", "token: secret", "auth-provider: {name: gcp}", "user.auth-provider: a program is not run"},
@@ -94,9 +94,9 @@ func TestRemotes(t *testing.T) {
 		t.Errorf("clusters (-want +got):\n%s", diff)
 	}
 	want := []string{
-		"Secret ns/a, west: cluster west is Secret ns/b, west already",
-		"Secret ns/c, broken: is no kubeconfig",
-		"Secret ns/c, east: cluster east is the cluster of this watcher already",
+		"Secret ns/a, west: the name west is already used by Secret ns/b, west",
+		"Secret ns/c, broken: is not a kubeconfig",
+		"Secret ns/c, east: the name east is already used by the cluster of this watcher",
 	}
 	if diff := cmp.Diff(want, problems); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)

@@ -17,17 +17,16 @@ import (
 	"meshlog.dev/services/mesh/kubeconv"
 )
 
-// Converter makes of an object of the API server what is held of it. One that is
-// not ok is as if it were not there; its key is set all the same.
+// Converter converts an object of the API server. If ok is false, the object is
+// ignored, but its key is set.
 type Converter func(runtime.Object) (o *Object, ok bool)
 
-// Objects converts objects of a kind. Those that others are converted with
-// are kept: EndpointSlices and Pods are left to the index, which
-// knows the others.
+// Objects returns the converter for objects of a kind. EndpointSlices and Pods get
+// only a Body: the index converts them with the objects that they refer to.
 func Objects(k *kind.Kind, c kubeconv.Converter, keep *kubeconv.Keeper) Converter {
 	return func(from runtime.Object) (*Object, bool) {
 		m, err := meta.Accessor(from)
-		if err != nil { // a client's objects have metadata
+		if err != nil { // cannot happen: a client's objects have metadata
 			return &Object{Key: Key{Kind: k.Name}}, false
 		}
 		o := described(Key{k.Name, m.GetNamespace(), m.GetName()}, m)
@@ -55,8 +54,7 @@ func Objects(k *kind.Kind, c kubeconv.Converter, keep *kubeconv.Keeper) Converte
 	}
 }
 
-// Settings converts the ConfigMap that holds the settings of a mesh to those
-// of a kind.
+// Settings returns the converter of the mesh's ConfigMap to the settings of a kind.
 func Settings(k *kind.Kind) Converter {
 	return func(from runtime.Object) (*Object, bool) {
 		c, ok := from.(*corev1.ConfigMap)
@@ -75,16 +73,15 @@ func Settings(k *kind.Kind) Converter {
 	}
 }
 
-// payloadOf is what the log is to carry; not ok: nothing.
 func payloadOf(a *anypb.Any) (p ident.Value, ok bool) {
 	return ident.Value{Type: a.GetTypeUrl(), Bytes: a.GetValue()}, a != nil
 }
 
-// described is an object with what its metadata says.
+// described returns an object with the data of its metadata.
 func described(k Key, m metav1.Object) *Object {
 	return &Object{
 		Key: k, Version: m.GetResourceVersion(), Created: m.GetCreationTimestamp().UTC(),
-		// The same few are on all objects.
+		// Few managers write all objects, so the strings are shared.
 		Actor: unique.Make(kubeconv.Manager(m.GetManagedFields())).Value(),
 		Trace: m.GetAnnotations()[validate.TraceAnnotation],
 	}

@@ -1,5 +1,5 @@
-// Package index is what is known of a Kubernetes cluster, and what of it has been
-// said: what arrives, converted, and what changes by it. It does no IO.
+// Package index holds the converted objects of a Kubernetes cluster and computes
+// the changes to report when objects arrive. It does no IO.
 package index
 
 import (
@@ -18,7 +18,7 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// Names of kinds that are treated in their own way.
+// Kinds with special treatment.
 const (
 	serviceKind   = "Service"
 	sliceKind     = "EndpointSlice"
@@ -27,55 +27,54 @@ const (
 	namespaceKind = "Namespace"
 )
 
-// Index is what the feeds say together, and what of it has been said. One
-// goroutine uses it; it does no IO.
+// Index holds the objects of all feeds and the state that was reported of them. It
+// is not safe for concurrent use.
 type Index struct {
-	selectors []labels.Selector // of namespaces; none: all count
+	selectors []labels.Selector // of namespaces; empty selects all
 	entries   map[Key]*entry
-	touched   map[Key]time.Time // since changes was asked: when that was seen
+	touched   map[Key]time.Time // entries to compare, and when their cause arrived
 	selected  map[string]bool   // namespaces that match a selector
-	// slicesOf are the slices that refer to a pod, known or not; podsAt are the
-	// pods that have an address for themselves.
+	// slicesOf has the slices that refer to a pod, known or not; podsAt has the pods
+	// with an address of their own.
 	slicesOf, podsAt map[reference][]*entry
-	// moved are the nodes that have changed, and what is converted by them was
-	// not touched yet.
+	// moved has the changed nodes whose pods and slices are not touched yet.
 	moved   map[string]time.Time
-	covered map[string]bool // kinds that are spoken of; nil: all
+	covered map[string]bool // kinds to report; nil means all
 	seed    maphash.Seed
 
-	held  map[string]int64 // objects, by the name of their feed
+	held  map[string]int64 // number of objects, by name of the feed
 	stats map[string]Figures
 }
 
-// reference is how a slice names a pod of its namespace: by name, or by address.
+// reference is a slice's reference to a pod of its namespace, by name or address.
 type reference struct{ namespace, name, address string }
 
-// entry is an object of the cluster, or (object nil) one that is gone and is
-// still to be said so.
+// entry is an object of the cluster. A nil object is gone, and its deletion is still
+// to be reported.
 type entry struct {
 	key     Key
 	feed    *Feed
 	object  *Object
-	said    bool
-	sum     uint64 // of what was said
+	said    bool   // the object was reported as existing
+	sum     uint64 // hash of the reported content
 	figures Figures
 }
 
-// Figures are about all objects of a kind that have been said.
+// Figures count the reported objects of a kind.
 type Figures struct {
 	Objects, Undecoded int
-	Podless            int // endpoints whose pod is not known
+	Podless            int // endpoints with an unknown pod
 }
 
-// Feed is where objects come from.
+// Feed is a source of objects.
 type Feed struct {
-	Name string // tells it from all others
-	// Resource is what kubectl calls its objects.
+	Name string // unique
+	// Resource is the name that kubectl uses.
 	Resource string
 }
 
-// New returns an index that knows nothing. With selectors, objects of namespaces
-// whose labels none of them matches are as if they were not there.
+// New returns an empty index. If there are selectors, objects in namespaces that
+// match none of them are ignored.
 func New(selectors []labels.Selector) *Index {
 	return &Index{
 		selectors: selectors, seed: maphash.MakeSeed(),
@@ -85,16 +84,16 @@ func New(selectors []labels.Selector) *Index {
 	}
 }
 
-// Cover says of which kinds Changes speaks from now on; before, of all.
+// Cover limits later results of Changes to these kinds.
 func (x *Index) Cover(kinds map[string]bool) { x.covered = kinds }
 
-// Held is how many objects a feed has.
+// Held returns the number of a feed's objects.
 func (x *Index) Held(feed *Feed) int64 { return x.held[feed.Name] }
 
-// Figures are those of each kind, by its name. The caller does not change them.
+// Figures returns the figures by kind, which the caller must not change.
 func (x *Index) Figures() map[string]Figures { return x.stats }
 
-// Put takes in an object that is new or has changed.
+// Put adds or replaces an object.
 func (x *Index) Put(feed *Feed, o *Object) {
 	e := x.entries[o.Key]
 	if e == nil {
@@ -105,7 +104,7 @@ func (x *Index) Put(feed *Feed, o *Object) {
 	x.touch(o.Key, o.Seen)
 }
 
-// Remove takes in that an object is gone.
+// Remove removes an object.
 func (x *Index) Remove(k Key, seen time.Time) {
 	if e := x.entries[k]; e != nil {
 		x.set(e, e.feed, nil, seen)
@@ -113,7 +112,7 @@ func (x *Index) Remove(k Key, seen time.Time) {
 	}
 }
 
-// Replace takes in all that a feed holds.
+// Replace replaces all objects of a feed.
 func (x *Index) Replace(feed *Feed, all []*Object, seen time.Time) {
 	for _, k := range x.Missing(feed, all) {
 		x.Remove(k, seen)
@@ -123,7 +122,7 @@ func (x *Index) Replace(feed *Feed, all []*Object, seen time.Time) {
 	}
 }
 
-// Missing are the objects of a feed that are not in a list of all it holds.
+// Missing returns the keys of a feed's objects that are not in all.
 func (x *Index) Missing(feed *Feed, all []*Object) []Key {
 	is := make(map[Key]bool, len(all))
 	for _, o := range all {
@@ -138,8 +137,8 @@ func (x *Index) Missing(feed *Feed, all []*Object) []Key {
 	return gone
 }
 
-// set gives an entry its object, or takes it; references follow, and slices of
-// a pod that now says something else of their endpoints are touched.
+// set sets or (nil) removes an entry's object and updates the references. If a pod
+// changes in a way that affects its endpoints, set touches their slices.
 func (x *Index) set(e *entry, feed *Feed, o *Object, seen time.Time) {
 	old := e.object
 	if old != nil {
@@ -160,7 +159,7 @@ func (x *Index) set(e *entry, feed *Feed, o *Object, seen time.Time) {
 	}
 }
 
-// samePod says that endpoints are told the same by two states of a pod.
+// samePod reports whether two states of a pod result in the same endpoints.
 func samePod(a, b *Object) bool {
 	if a == nil || b == nil {
 		return false
@@ -188,7 +187,7 @@ func unlink(m map[reference][]*entry, r reference, e *entry) {
 	}
 }
 
-// refersTo are the pods that the endpoints of a slice are, each once.
+// refersTo returns the references of a slice's endpoints to pods, each once.
 func refersTo(o *Object) []reference {
 	s, ok := o.Body.(*kubeconv.Slice)
 	if !ok {
@@ -205,7 +204,7 @@ func refersTo(o *Object) []reference {
 	return refs
 }
 
-// isAt are the addresses that a pod has for itself.
+// isAt returns the addresses that a pod does not share with its node.
 func isAt(o *Object) []reference {
 	if o == nil {
 		return nil
@@ -221,20 +220,17 @@ func isAt(o *Object) []reference {
 	return refs
 }
 
-func once(s []string) []string {
-	s = slices.Sorted(slices.Values(s))
-	return slices.Compact(s)
-}
+func once(s []string) []string { return slices.Compact(slices.Sorted(slices.Values(s))) }
 
-// touch remembers that what is said of an object is to be looked at.
+// touch marks an object for comparison.
 func (x *Index) touch(k Key, seen time.Time) {
 	if t, ok := x.touched[k]; !ok || seen.Before(t) {
 		x.touched[k] = seen
 	}
 }
 
-// Changes are what is to be said of what was touched, sorted by key. Kinds by
-// which others are converted come first.
+// Changes compares all touched objects and returns the changes, sorted by key. It
+// settles kinds first that others are converted with.
 func (x *Index) Changes() []watcher.Object {
 	var set []watcher.Object
 	settle := func(is func(Key) bool) {
@@ -252,15 +248,16 @@ func (x *Index) Changes() []watcher.Object {
 	x.touchNodes()
 	settle(func(k Key) bool { return k.Kind == podKind })
 	settle(func(Key) bool { return true })
-	x.touched = map[Key]time.Time{} // empty, and small: going through one that was large takes its time
+	x.touched = map[Key]time.Time{} // a new map, because iterating over one that was large is slow
 	slices.SortFunc(set, func(a, b watcher.Object) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return set
 }
 
-// settle compares an object with what was said of it, and touches those that
-// are converted by it.
+// settle compares an object with its reported state, updates that state, and
+// returns the change. It records the objects that depend on this one for a later
+// round. ok is false if there is no change.
 func (x *Index) settle(k Key, seen time.Time) (watcher.Object, bool) {
 	e := x.entries[k]
 	if e == nil {
@@ -292,7 +289,7 @@ func (x *Index) settle(k Key, seen time.Time) (watcher.Object, bool) {
 	return out, !said
 }
 
-// origin is where to look for an object: what kubectl calls it.
+// origin returns an object's name for kubectl.
 func origin(e *entry) string {
 	if e.key.Namespace == "" {
 		return e.feed.Resource + "/" + e.key.Name
@@ -300,14 +297,14 @@ func origin(e *entry) string {
 	return e.feed.Resource + "/" + e.key.Name + " -n " + e.key.Namespace
 }
 
-// say notes whether an entry counts, and its figures.
+// say records that an entry is reported as existing or not, and its figures.
 func (x *Index) say(e *entry, counts bool, f Figures) {
 	all := x.stats[e.key.Kind]
 	all.add(e.figures, -1)
 	all.add(f, +1)
 	x.stats[e.key.Kind] = all
 	e.said, e.figures = counts, f
-	// With selectors it may have to be said again.
+	// With selectors the object may have to be reported again.
 	if e.object != nil && len(x.selectors) == 0 {
 		e.object.Payload.Bytes = nil
 	}
@@ -328,8 +325,8 @@ func (x *Index) sum(p ident.Value, created time.Time) uint64 {
 	return h.Sum64()
 }
 
-// payload is what the log is to carry of an object; not ok: it is not to be
-// there, or not any more.
+// payload returns the content to publish for an object. ok is false if the object
+// must not be on the log.
 func (x *Index) payload(e *entry) (p ident.Value, f Figures, ok bool) {
 	if e.object == nil || !x.visible(e.key) {
 		return p, f, false
@@ -356,15 +353,15 @@ func (x *Index) payload(e *entry) (p ident.Value, f Figures, ok bool) {
 
 func (x *Index) convert(k Key, body any) (ident.Value, bool) {
 	of, known := kind.ByName(k.Kind)
-	if !known { // it has a feed
+	if !known { // cannot happen: the kind has a feed
 		return ident.Value{}, false
 	}
 	c := kubeconv.Converter{Lookup: x}
 	return payloadOf(c.Payload(of, body))
 }
 
-// touchNodes touches what is converted by the nodes that have changed. They do
-// rarely: what is said of a node changes with its labels only.
+// touchNodes touches the pods and slices on changed nodes. It goes through all
+// entries, but nodes change rarely: only their labels count.
 func (x *Index) touchNodes() {
 	if len(x.moved) == 0 {
 		return
@@ -377,7 +374,7 @@ func (x *Index) touchNodes() {
 		case *kubeconv.Pod:
 			if seen, ok := x.moved[body.Node]; ok {
 				x.touch(k, seen)
-				// Endpoints may know their node by their pod only.
+				// An endpoint may get its node from its pod.
 				x.touchSlices(reference{namespace: k.Namespace, name: k.Name}, seen)
 				for _, r := range isAt(e.object) {
 					x.touchSlices(r, seen)
@@ -399,7 +396,7 @@ func (x *Index) touchSlices(r reference, seen time.Time) {
 	}
 }
 
-// selectNamespace takes in the labels of a namespace.
+// selectNamespace applies the selectors to a namespace.
 func (x *Index) selectNamespace(e *entry, seen time.Time) {
 	if len(x.selectors) == 0 {
 		return
@@ -425,7 +422,7 @@ func (x *Index) selectNamespace(e *entry, seen time.Time) {
 	}
 }
 
-// visible says whether an object counts, by its namespace.
+// visible reports whether the selectors include an object.
 func (x *Index) visible(k Key) bool {
 	switch {
 	case len(x.selectors) == 0:
@@ -463,12 +460,10 @@ func body[T any](x *Index, k Key) (t T) {
 	return t
 }
 
-// ownEndpoints is the Body of a Service whose endpoints are not the cluster's
-// business.
+// ownEndpoints is the Body of a Service without a selector.
 type ownEndpoints struct{}
 
-// Sliceless are the Services whose endpoints are somebody else's business than
-// the cluster's, and of which there is no slice.
+// Sliceless returns the Services without a selector that have no slice.
 func (x *Index) Sliceless() []Key {
 	var found []Key
 	with := map[Key]bool{}
