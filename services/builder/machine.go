@@ -60,19 +60,6 @@ func (c *Config) overlays(all []*events.Overlay) (batch []events.Event) {
 	return batch
 }
 
-// event makes an event of a body.
-func (c *Config) event(body events.Body) events.Event {
-	return events.Event{ID: c.NewID(), Observed: c.Now(), Actor: c.ID, Body: body}
-}
-
-// overlays makes events of overlays.
-func (c *Config) overlays(all []*events.Overlay) (batch []events.Event) {
-	for _, o := range all {
-		batch = append(batch, c.event(o))
-	}
-	return batch
-}
-
 // Machine is a builder without goroutine, clock and select: each method is one
 // step. It wires the values that do the work, and decides which of them acts.
 // One goroutine uses it.
@@ -121,10 +108,10 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 		}
 		rows = append(rows, row)
 	}
-	f, err := fold.Restore(cfg.Build, cfg.Judge, ledger.Pairs(slices.Values(rows)), cfg.FoldOptions...)
+	f, err := fold.Restore(cfg.Build, cfg.Judge, ledger.Pairs(slices.Values(rows)))
 	if err != nil {
 		cfg.Logger.Warn("the fold in the store cannot be used, the log is read from its start", "reason", err)
-		f = fold.New(cfg.Build, cfg.Judge, cfg.FoldOptions...)
+		f = fold.New(cfg.Build, cfg.Judge)
 		f.Rewrite()
 	}
 	g := gate.New()

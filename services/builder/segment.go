@@ -169,7 +169,7 @@ func (e *epochs) skipExpired(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
 		}
-		f, err := fold.Restore(e.cfg.Build, e.cfg.Judge, ledger.Pairs(slices.Values(rows)), e.cfg.FoldOptions...)
+		f, err := fold.Restore(e.cfg.Build, e.cfg.Judge, ledger.Pairs(slices.Values(rows)))
 		if err != nil {
 			return fmt.Errorf("checkpoint of the fold at %s: %w", at, err)
 		}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
@@ -127,8 +129,10 @@ func TestQuarantineServesLastGood(t *testing.T) {
 // anything is good.
 type anything struct{}
 
-func (anything) Judge(ident.Key, ident.Value) ([]problem.Diagnostic, bool) { return nil, true }
-func (anything) EndpointsOnly(ident.Key, *ident.Value, *ident.Value) bool  { return false }
+func (anything) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnostic, bool) {
+	return nil, nil, true
+}
+func (anything) EndpointsOnly(ident.Key, *world.Object, *world.Object) bool { return false }
 
 // TestGuard takes objects away from a source that offers the others.
 func TestGuard(t *testing.T) {

@@ -45,7 +45,7 @@ func New(f *fold.Fold, blobs store.Blobs, changed func(events.Record, world.Chan
 // Restart replaces the fold, and with it the whole content.
 func (l *Ledger) Restart(f *fold.Fold) {
 	l.fold = f
-	l.change(events.Record{}, world.Change{Reset: true})
+	l.change(events.Record{}, f.Content())
 }
 
 // Fold returns the fold. The caller must not apply records to it.
@@ -97,18 +97,14 @@ func (l *Ledger) Apply(ctx context.Context, rec events.Record) ([]problem.Diagno
 }
 
 func (l *Ledger) change(rec events.Record, c world.Change) {
-	var whole store.Delta
-	if c.Reset {
-		c.Rows = nil
-		for row, value := range l.fold.Content() {
-			whole.Put = append(whole.Put, store.Row{Key: row, Value: value})
-			c.Rows = append(c.Rows, world.RowChange{Row: row, Value: value})
-		}
-	}
 	if l.changed != nil {
 		l.changed(rec, c)
 	}
 	if c.Reset {
+		var whole store.Delta
+		for _, r := range c.Rows {
+			whole.Put = append(whole.Put, store.Row{Key: r.Row, Value: r.Value})
+		}
 		l.content = (*store.Snapshot)(nil).With(whole)
 		clear(l.behind)
 		return

@@ -94,7 +94,7 @@ func encoded(k *kind.Kind, m proto.Message) (*anypb.Any, error) {
 	case err != nil: // a text is not UTF-8
 		return nil, err
 	case validate.HasPrivateKey(b):
-		return nil, &Error{Reason: "holds a private key, which every reader of the log would see; put it into a Secret"}
+		return nil, &problem.Diagnostic{Reason: "holds a private key, and whoever reads the log would read it; put it into a Secret"}
 	}
 	return &anypb.Any{TypeUrl: k.TypeURL, Value: b}, nil
 }

@@ -19,23 +19,9 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Error says why an object cannot be converted.
-type Error struct {
-	Line   int    // of the JSON, from 1; 0 if unknown
-	Field  string // path; empty if unknown
-	Reason string
-}
-
-// Error returns field and reason.
-func (e *Error) Error() string {
-	if e.Field == "" {
-		return e.Reason
-	}
-	return e.Field + ": " + e.Reason
-}
-
-// FromJSON converts the JSON of a whole object of a kind in the form Converted. An
-// unknown field is an error (an *Error).
+// FromJSON reads the JSON of a whole object of a kind in the form Converted,
+// in which a field that Kubernetes does not have is an error (an *problem.Diagnostic), and
+// converts it.
 func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) {
 	switch k.Name {
 	case "Service":

@@ -28,7 +28,7 @@ type Slice struct {
 	namespace, service string
 	ports              []*registryv1.EndpointPort
 	endpoints          []sliceEndpoint
-	bad                *Error // why the slice cannot be converted
+	bad                *problem.Diagnostic // it holds what is no endpoint
 }
 
 type sliceEndpoint struct {
@@ -116,8 +116,9 @@ func (s *Slice) IsOn(some func(node string) bool) bool {
 	return slices.ContainsFunc(s.endpoints, func(e sliceEndpoint) bool { return some(e.node) })
 }
 
-// Endpoints converts a slice, with the data of the pods and nodes that in knows (POD-1,
-// NOD-1). It returns an *Error if the slice has no IP addresses.
+// Endpoints is what the log carries of a slice, with what pods and nodes say of
+// its endpoints (POD-1, NOD-1) where in knows them. The error, an *problem.Diagnostic, says
+// that it holds what is no endpoint.
 func (s *Slice) Endpoints(in Lookup) (*registryv1.Endpoints, error) {
 	if s.bad != nil {
 		return nil, s.bad

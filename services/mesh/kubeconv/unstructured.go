@@ -15,10 +15,10 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// FromUnstructured converts an object of an API server, of a kind in the form Spec or
-// Whole, or of a Converted kind that keeps the whole object. A field that a protobuf
-// kind does not have is an error (an *Error with the field), as in files. Status and
-// the API server's own metadata are ignored.
+// FromUnstructured reads an object as an API server serves it, of a kind in the
+// form Spec or Whole, or one that is Converted as a whole. What a kind of
+// protobuf does not have is an error, as in files (an *problem.Diagnostic, with the field);
+// status and what only the API server cares about is not looked at.
 func FromUnstructured(k *kind.Kind, object map[string]any) (proto.Message, error) {
 	if k.Form != kind.Spec {
 		b, err := json.Marshal(object)
@@ -48,10 +48,10 @@ func FromUnstructured(k *kind.Kind, object map[string]any) (proto.Message, error
 	return m, nil
 }
 
-// located adds the field to an error of a spec. The error has only a line, so located
-// decodes the spec again as d, where each field has its own line.
-func located(k *kind.Kind, d manifest.Document, err error) *Error {
-	e := &Error{Field: "spec", Reason: err.Error()}
+// located is an error of a spec with its field. JSON in one line tells no
+// fields apart, so it is read again as d, where each is on a line of its own.
+func located(k *kind.Kind, d manifest.Document, err error) *problem.Diagnostic {
+	e := &problem.Diagnostic{Field: "spec", Reason: err.Error()}
 	if d.Err != nil {
 		return e
 	}

@@ -51,6 +51,15 @@ type RowChange struct {
 	Seq uint64
 }
 
+// judge drops the messages that it decodes: a replay makes no world, so its fold
+// need not keep them.
+type judge struct{ fold.KindJudge }
+
+func (j judge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
+	_, problems, good := j.KindJudge.Judge(k, v)
+	return nil, problems, good
+}
+
 func newReplay(p *Past, f *fold.Fold) *Replay {
 	r := &Replay{past: p, from: f.Position()}
 	r.ledger = ledger.New(f, blobs{p}, func(_ events.Record, c world.Change) {

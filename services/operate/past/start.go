@@ -167,7 +167,7 @@ func (p *Past) restore(ctx context.Context, c *snapshotv1.Checkpoint) (*fold.Fol
 	if err != nil {
 		return nil, err
 	}
-	return fold.Restore(meta.GetBuild(), fold.KindJudge{}, ledger.Pairs(slices.Values(rows)))
+	return fold.Restore(meta.GetBuild(), judge{}, ledger.Pairs(slices.Values(rows)))
 }
 
 // foldRows returns the rows of a checkpoint of the fold, and its meta row.
