@@ -166,7 +166,7 @@ func TestRunSurvivesARewoundLog(t *testing.T) {
 	})
 }
 
-// TestDigestsAreTheLeadersWord asks while nobody, and then while somebody, leads.
+// TestDigestsAreTheLeadersWord asks a standby, and then the leader.
 func TestDigestsAreTheLeadersWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -26,7 +26,7 @@ func TestFoldState(t *testing.T) {
 		if len(f.Shards) != 1 || !f.Shards[0].Synced || f.Shards[0].Keys != 1 || f.Shards[0].Seq == 0 {
 			t.Errorf("shards: %+v", f.Shards)
 		}
-		// Nobody answers who asks one that does not run.
+		// A builder that does not run does not answer.
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
 		if _, err := New(Options{Config: r.config("b1", "one", &memstore.File{})}).FoldState(ctx); err == nil {

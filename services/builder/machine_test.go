@@ -263,7 +263,7 @@ func TestGuardHoldsAMassLossUntilApproved(t *testing.T) {
 
 func TestAHoldApprovedBeforeItWasPublishedIsNotMadeAgain(t *testing.T) {
 	r, b := losingTen(t)
-	if err := b.step(); err != nil { // the hold is on the log, and read by nobody yet
+	if err := b.step(); err != nil { // the hold is on the log, and not read yet
 		t.Fatal(err)
 	}
 	rec, err := r.log.Last(t.Context(), events.BuilderOverlaySubject)
@@ -396,7 +396,7 @@ func TestAHeadThatStandsForLongIsSaidAgain(t *testing.T) {
 	}
 }
 
-// Without its blobs the chain leads nobody to its head, nor the log to the fold;
+// Without blobs, neither head nor fold can be read from the bus;
 // an epoch brings both, although nothing changes.
 func TestBlobsThatAreLostComeBack(t *testing.T) {
 	r := newRig(t)
@@ -422,7 +422,7 @@ func TestBlobsThatAreLostComeBack(t *testing.T) {
 	if got, err := r.chain.Fetch(t.Context(), after.Version()); err != nil || got.Snapshot.Root() != store.RootOf(head.Manifest) {
 		t.Errorf("the head %v: %v, want what was served before", after.Version(), err)
 	}
-	b.BlobsLost(head.Version().Epoch) // whoever hears of it late has nothing to do
+	b.BlobsLost(head.Version().Epoch) // a late report changes nothing
 	b.settle()
 	if b.Position().Epoch != after.Version().Epoch {
 		t.Errorf("epoch %d begins after %v, which has its blobs", b.Position().Epoch, after.Version())
@@ -498,7 +498,7 @@ func TestLostVersionsBeginAnEpoch(t *testing.T) {
 	r.put("a", "good 1")
 	b.settle()
 	was := b.Position().Epoch
-	r.chain = memstore.NewChain() // somebody removed the stream
+	r.chain = memstore.NewChain() // the stream was removed
 	for _, f := range []*memstore.File{file, {}} {
 		b = r.start(r.config("b0", "one", f), true)
 		b.settle()
@@ -515,7 +515,7 @@ func TestLostVersionsBeginAnEpoch(t *testing.T) {
 }
 
 // TestAHeadWhoseContentIsLostStopsNothing takes the versions before the head
-// away from a builder that has no file: nobody knows what the head served.
+// away from a builder that has no file: the content of the head is lost.
 func TestAHeadWhoseContentIsLostStopsNothing(t *testing.T) {
 	r, b := servingA(t)
 	r.put("a", "2 for one")
@@ -539,7 +539,7 @@ func TestAHeadWhoseContentIsLostStopsNothing(t *testing.T) {
 }
 
 // TestAnOverlayBetweenARewindAndItsEpochCounts: an operator's word that was
-// acknowledged is never lost, though nobody folded it.
+// acknowledged is never lost, though no builder folded it.
 func TestAnOverlayBetweenARewindAndItsEpochCounts(t *testing.T) {
 	r, b := servingA(t)
 	common := r.bounds().Last

@@ -348,6 +348,6 @@ func TestQuarantinesAreBounded(t *testing.T) {
 		t.Errorf("%d are in quarantine", len(got))
 	}
 	if !slices.ContainsFunc(d.Report().GetDiagnostics(), func(d *snapshotv1.Diagnostic) bool { return d.GetCode() == "quarantines" }) {
-		t.Error("nobody says that there are too many")
+		t.Error("no diagnostic says that there are too many")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// What a segment on the log begins with is kept, whoever else has forgotten it.
+// The base of a segment on the log is kept, even if no version names it.
 func TestSweepKeepsBases(t *testing.T) {
 	k, chain := openKeeper(t)
 	log := k.events
@@ -23,7 +23,7 @@ func TestSweepKeepsBases(t *testing.T) {
 		}
 		return h
 	}
-	chunk, forgotten := put([]byte("what the base holds")), put([]byte("what nobody names"))
+	chunk, forgotten := put([]byte("what the base holds")), put([]byte("what no record names"))
 	checkpoint, err := store.EncodeCheckpoint(&snapshotv1.Checkpoint{
 		Version: store.VersionProto(ident.Position{Epoch: 1, Seq: 1}), Chunks: []*snapshotv1.ChunkRef{{Hash: chunk[:]}},
 	})
