@@ -22,9 +22,40 @@ type law struct {
 // tests are packages that only tests link.
 var tests = []string{
 	module + "mesh/meshtest", module + "suite/...", module + "watcher/watchertest", module + "frontend/frontendtest", module + "internal/process/processtest",
+	module + "operate/operatetest",
 }
 
 var laws = []law{
+	{
+		of: []string{module + "operate/..."}, except: tests,
+		never:  []string{module + "roles/...", module + "cmd/..."},
+		reason: "commands inspect and change a mesh over its bus and its data; cmd/meshlog adds those that run one",
+	},
+	{
+		of:     []string{module + "operate/past"},
+		never:  []string{module + "operate/command"},
+		reason: "imports point downwards: cli > inspect, history, act > command > past",
+	},
+	{
+		of:     []string{module + "operate/command"},
+		never:  []string{module + "operate/inspect", module + "operate/history", module + "operate/act", module + "operate/cli"},
+		reason: "imports point downwards: cli > inspect, history, act > command > past",
+	},
+	{
+		of:     []string{module + "operate/inspect"},
+		never:  []string{module + "operate/history", module + "operate/act", module + "operate/cli"},
+		reason: "inspect, history and act share only command: a command that shows a mesh cannot change it",
+	},
+	{
+		of:     []string{module + "operate/history"},
+		never:  []string{module + "operate/inspect", module + "operate/act", module + "operate/cli"},
+		reason: "inspect, history and act share only command",
+	},
+	{
+		of:     []string{module + "operate/act"},
+		never:  []string{module + "operate/inspect", module + "operate/history", module + "operate/cli"},
+		reason: "inspect, history and act share only command",
+	},
 	{
 		of: []string{module + "mesh/..."}, except: append(slices.Clip(tests), module+"mesh/kind/validate/gen"),
 		never:  []string{"context", "os", "io/fs", "net", "log/...", "os/...", "math/rand/...", "crypto/rand", "syscall"},
@@ -108,7 +139,7 @@ var laws = []law{
 		reason: "the log is the only way in: a watcher publishes what it sees and knows nothing of what becomes of it",
 	},
 	{
-		of: []string{module + "builder/..."},
+		of: []string{module + "builder/..."}, except: []string{module + "builder/streams"},
 		never: []string{
 			module + "frontend/...", module + "watcher/...", module + "internal/bus", module + "roles/...", module + "operate/...",
 			"github.com/nats-io/...", "go.etcd.io/...", "google.golang.org/grpc/...",
@@ -138,8 +169,10 @@ var laws = []law{
 		reason: "files are the business of store/bolt",
 	},
 	{
-		of:     []string{module + "..."},
-		except: []string{module + "cmd/...", module + "operate/cli", module + "roles/...", module + "suite/faultsim", module + "internal/busauth"},
+		of: []string{module + "..."},
+		except: []string{
+			module + "cmd/...", module + "roles/...", module + "builder/streams", module + "operate/command", module + "suite/faultsim", module + "internal/busauth",
+		},
 		never: []string{
 			"meshlog.dev/events/natslog", "meshlog.dev/events/memlog",
 			"meshlog.dev/store/bolt", "meshlog.dev/store/memstore", "meshlog.dev/store/natsfeed",
@@ -154,9 +187,9 @@ var laws = []law{
 	},
 	{
 		of:     []string{module + "..."},
-		except: []string{module + "watcher/kube/...", module + "roles/up", module + "roles/kube", module + "operate/cli", module + "cmd/watcher-kube", module + "cmd/meshlog"},
+		except: append(slices.Clip(tests), module+"watcher/kube/...", module+"roles/up", module+"roles/kube", module+"cmd/watcher-kube", module+"cmd/meshlog"),
 		never:  []string{"k8s.io/client-go/..."},
-		reason: "client-go belongs to the Kubernetes watcher and to the CLI",
+		reason: "client-go belongs to the Kubernetes watcher and to the processes that run one",
 	},
 }
 

@@ -1,11 +1,37 @@
 // Meshlog runs the whole mesh control plane in one process (`meshlog up`), and
-// looks into any that runs.
+// inspects and operates any mesh that runs.
 package main
 
 import (
+	"context"
+	"os"
+
+	"github.com/spf13/cobra"
+
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/cli"
-	"os"
+	"meshlog.dev/services/roles/up"
 )
 
-func main() { os.Exit(process.Main(cli.New())) }
+func main() { os.Exit(process.Main(command())) }
+
+func command() *cobra.Command { return cli.New(upCommand()) }
+
+func upCommand() *cobra.Command {
+	s := up.DefaultSettings()
+	return process.Command(process.Spec{
+		Use: "up", Path: "meshlog up", Short: "Run a whole mesh in this process", Settings: s,
+		Long: `Run a whole mesh in this process: a bus, watchers of a directory and of a Kubernetes
+cluster, whichever are given, a builder and a frontend.
+
+Envoys connect to 127.0.0.1:15010 (xDS over gRPC). Health, metrics and debug pages
+are on 127.0.0.1:15014; /readyz answers 200 once the first version is served.
+The data directory holds all state; the other commands find the mesh by it.`,
+		Example: `  meshlog up --config mesh/ --data data/
+  meshlog up --config mesh/ --data data/ --listen 0.0.0.0:15010
+  meshlog up --kubeconfig ~/.kube/config --data data/
+  meshlog up --kubeconfig ~/.kube/config --cluster east --config mesh/ --data data/`,
+		Verify: s.Verify,
+		Run:    func(ctx context.Context, p *process.Process) error { return up.Run(ctx, p, s) },
+	})
+}

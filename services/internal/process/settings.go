@@ -262,6 +262,10 @@ func CheckData(dir string) error {
 	return nil
 }
 
+// VersionsFile returns the file with the versions of a role, "builder" or
+// "frontend", in a data directory.
+func VersionsFile(data, role string) string { return filepath.Join(data, role, "versions.db") }
+
 // VerifyData checks that the process can write to a data directory or create it,
 // without creating it.
 func VerifyData(dir string) error {

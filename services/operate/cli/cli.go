@@ -1,49 +1,47 @@
-// Package cli is the command line of meshlog, one file a command.
-//
-// Commands look at a mesh that runs: over its bus, which they find by --data
-// (the data directory of `meshlog up`) or by --bus. Where nothing runs on a
-// data directory, those that can read a copy of what was left there, and say
-// so.
-//
-// # Exit codes
-//
-//	0  done
-//	1  it failed, or what was asked for does not hold; standard error says what
-//	2  it was called in a way it does not understand
-//	3  what was asked for does not exist
-//	4  of verify: only what other builds made comes out differently
+// Package cli assembles the command line of meshlog from the commands of inspect,
+// history and act. Package command lists the exit codes.
 package cli
 
 import (
-	"errors"
+	"context"
 	"fmt"
+	"io"
 	"os"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/operate/act"
+	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/history"
+	"meshlog.dev/services/operate/inspect"
 )
 
-// helpWidth is after how many characters the text of a flag goes on in another
-// line.
+// helpWidth is the width of the texts of flags.
 const helpWidth = 100
 
-// New returns the command `meshlog`.
-func New() *cobra.Command {
+// optionsHint is printed below the flags of commands that connect to a bus.
+const optionsHint = `{{if .Flags.Lookup "bus-nkey"}}
+"meshlog options" lists the flags that say how to connect to a bus.
+{{end}}`
+
+// New returns the command `meshlog`, with run as the commands that run processes.
+func New(run ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "meshlog",
 		Short: "An event-sourced control plane for Envoy",
-		Long: `meshlog puts what sources say on a log, turns the log into versions, and
-serves versions to Envoys.
+		Long: `meshlog records the changes of its sources in a log, builds versions from the log,
+and serves the versions to Envoys.
 
-Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
-1 failed, 2 called in a wrong way, 3 what was asked for does not exist.`,
+A variable can set each flag: MESHLOG_DATA sets --data. Exit codes: 0 done,
+1 failed, 2 wrong command line, 3 the named object, version or proxy does not exist.`,
 		Example: `  meshlog up --config mesh/ --data data/
   export MESHLOG_DATA=data/
   meshlog proxy-status
   meshlog log --follow`,
-		Args:                       unknownCommand, // before flags of a command that is not there
+		Args:                       unknownCommand, // is checked before the flags of an unknown command
 		FParseErrWhitelist:         cobra.FParseErrWhitelist{UnknownFlags: true},
 		SuggestionsMinimumDistance: 2,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -52,77 +50,87 @@ Each flag can be set by a variable: --data by MESHLOG_DATA. Exit codes: 0 done,
 		},
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages", fmt.Sprintf("Flags.FlagUsagesWrapped %d", helpWidth)) + optionsHint)
-	root.CompletionOptions.DisableDefaultCmd = true // completionCommand is in its place
+	root.CompletionOptions.DisableDefaultCmd = true // completionCommand takes its place
+	sources := inspect.Sources()
+	sources.AddCommand(act.RemoveSource())
 	for _, g := range []struct {
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run it:", []*cobra.Command{upCommand(), busAuthCommand(), streamsCommand()}},
-		{"How is it?", []*cobra.Command{
-			statusCommand(), proxyStatusCommand(), proxyConfigCommand(), waitCommand(), sourcesCommand(), diagnosticsCommand(), approveCommand(),
+		{"Run:", run},
+		{"Inspect:", []*cobra.Command{
+			inspect.Status(), inspect.ProxyStatus(), inspect.ProxyConfig(), sources, inspect.Diagnostics(), inspect.Wait(),
 		}},
-		{"What happened?", []*cobra.Command{
-			logCommand(), historyCommand(), versionsCommand(), showCommand(), diffCommand(), replayCommand(), verifyCommand(),
-			exportCommand(), importCommand(),
+		{"History:", []*cobra.Command{
+			history.Log(), history.History(), history.Versions(), history.Show(), history.Diff(), history.Replay(), history.Verify(),
+			history.Export(), history.Import(),
 		}},
-		{"Besides:", []*cobra.Command{completionCommand(), optionsCommand(), versionCommand()}},
+		{"Operate:", []*cobra.Command{act.Approve(), act.Streams(), act.BusAuth()}},
+		{"Other:", []*cobra.Command{completionCommand(), optionsCommand(), versionCommand()}},
 	} {
+		if len(g.commands) == 0 {
+			continue
+		}
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, c := range g.commands {
 			c.GroupID = g.title
 			root.AddCommand(c)
 		}
-		root.SetHelpCommandGroupID(g.title) // the last one
+		root.SetHelpCommandGroupID(g.title) // the last group
 	}
 	complete(root)
 	return root
 }
 
-// unknownCommand is what is wrong with arguments of `meshlog` itself.
+// unknownCommand returns the error for arguments of `meshlog` itself.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
-		return usage("unknown command %q; did you mean %s?", args[0], strings.Join(meant, " or "))
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return command.Usage("unknown command %q; did you mean %s?", args[0], strings.Join(near, " or "))
 	}
-	return usage("unknown command %q", args[0])
+	return command.Usage("unknown command %q", args[0])
 }
 
-// errNotFound says that what was asked for does not exist.
-type errNotFound struct{ err error }
+func optionsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "options", Short: "List the flags that say how to connect to a bus", Args: command.Args(0, 0, ""),
+		Long: `List the flags that say how to connect to the bus of a mesh. All commands that need
+a mesh have them.
 
-func (e errNotFound) Error() string { return e.err.Error() }
-func (e errNotFound) Unwrap() error { return e.err }
-
-// ExitCode is that of the process.
-func (e errNotFound) ExitCode() int { return 3 }
-
-func notFound(format string, args ...any) error { return errNotFound{fmt.Errorf(format, args...)} }
-
-// usage is an error of the caller.
-func usage(format string, args ...any) error {
-	return &process.UsageError{Err: fmt.Errorf(format, args...)}
+None of them is needed with --data, the directory of ` + "`meshlog up`.",
+		Example: `  meshlog proxy-status --bus nats://10.0.0.1:4222 --bus-nkey auth/operator.nk --bus-ca auth/ca.pem
+  export MESHLOG_BUS=nats://10.0.0.1:4222 MESHLOG_BUS_NKEY=auth/operator.nk MESHLOG_BUS_CA=auth/ca.pem
+  meshlog proxy-status`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := io.WriteString(cmd.OutOrStdout(), command.Connection().FlagUsagesWrapped(helpWidth))
+			return err
+		},
+	}
 }
 
-// args says how many arguments a command takes.
-func args(least, most int, what string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		switch {
-		case len(args) > most:
-			return usage("unexpected argument %q", args[most])
-		case len(args) < least:
-			return usage("%s is missing", what)
+func versionCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "version", Short: "Show the build of this program", Args: command.Args(0, 0, ""),
+		Long: `Show the build of this program.
+
+Builders of one build make equal versions from equal logs; a builder of another
+build begins a new segment of the log.`,
+		Example: `  meshlog version
+  meshlog version -o json`,
+	}
+	return command.Local(cmd, func(_ context.Context, e *command.Env, _ []string) error {
+		build, err := process.Build()
+		if err != nil {
+			return err
 		}
+		v := struct {
+			Version string `json:"version"`
+			Build   string `json:"build"`
+			Go      string `json:"go"`
+		}{process.Version, build, runtime.Version()}
+		e.Print(v, func() { e.Line("meshlog %s (build %s, %s)", v.Version, v.Build, v.Go) })
 		return nil
-	}
-}
-
-// closeAll closes what a command opened; what is only read is not lost.
-func closeAll(closers []func() error) error {
-	var errs []error
-	for _, c := range closers {
-		errs = append(errs, c())
-	}
-	return errors.Join(errs...)
+	})
 }

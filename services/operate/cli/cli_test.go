@@ -25,6 +25,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/operate/operatetest"
 	"meshlog.dev/services/roles/frontend"
 )
 
@@ -49,7 +50,7 @@ func TestLogAndVersions(t *testing.T) {
 
 	var records []recordView
 	m.must(t, &records, "log", "--kind", "Resource", "--name", "shop")
-	if len(records) != 1 || records[0].What != "put" || records[0].Object.Origin != filepath.Join(m.config, "shop.yaml")+":2" &&
+	if len(records) != 1 || records[0].What != "put" || records[0].Object.Origin != filepath.Join(m.Config, "shop.yaml")+":2" &&
 		records[0].Object.Origin != "shop.yaml:2" {
 		t.Fatalf("log --name shop = %+v, want the one put", records)
 	}
@@ -93,9 +94,9 @@ func TestLogAndVersions(t *testing.T) {
 		{[]string{"log", "--from", "x"}, `--from "x": want SEQ or EPOCH.SEQ`, 2},
 		{[]string{"log", "--from", "0"}, "the log begins at 1", 3},
 		{[]string{"log", "-o", "xml"}, `--output "xml": want table, json or yaml`, 2},
-		{[]string{"approve", "x"}, `"x": nothing of this name is held back or in quarantine`, 3},
-		{[]string{"proxy-status", "--frontend", "x"}, `frontend "x": does not report; those that do: up`, 3},
-		{[]string{"proxy-status", "x"}, `proxy "x": is connected to none of: up`, 3},
+		{[]string{"approve", "x"}, `"x": nothing with this id is held back or in quarantine`, 3},
+		{[]string{"proxy-status", "--frontend", "x"}, `frontend "x": does not answer; the frontends that do: up`, 3},
+		{[]string{"proxy-status", "x"}, `proxy "x": not connected to any frontend (up)`, 3},
 		{[]string{"diagnostics", "--fail-on", "x"}, `--fail-on "x": want error`, 2},
 	} {
 		_, _, err := m.meshlog(t, nil, c.args...)
@@ -106,20 +107,6 @@ func TestLogAndVersions(t *testing.T) {
 			t.Errorf("meshlog %s: exit code %d, want %d", strings.Join(c.args, " "), got, c.code)
 		}
 	}
-}
-
-// exitCode is the code with which a process ends.
-func exitCode(err error) int {
-	var coded interface{ ExitCode() int }
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, new(*process.UsageError)):
-		return 2
-	case errors.As(err, &coded):
-		return coded.ExitCode()
-	}
-	return 1
 }
 
 func TestDiagnostics(t *testing.T) {
@@ -146,7 +133,7 @@ func TestApprove(t *testing.T) {
 	}
 	m := start(t, map[string]string{"many.yaml": many.String(), "shop.yaml": cluster("shop")})
 	stream, reports := m.follow(t), m.builderReports(t)
-	if err := os.Remove(filepath.Join(m.config, "many.yaml")); err != nil {
+	if err := os.Remove(filepath.Join(m.Config, "many.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	var hold recordView
@@ -175,7 +162,7 @@ func TestApprove(t *testing.T) {
 		t.Errorf("after the approval the guard still holds %+v", holds)
 	}
 
-	if err := m.stop(); err != nil {
+	if err := m.Stop(); err != nil {
 		t.Fatalf("up: %v", err)
 	}
 	var left []versionView
@@ -183,7 +170,7 @@ func TestApprove(t *testing.T) {
 	if err != nil || len(left) == 0 || left[0].Version != approved.Version {
 		t.Errorf("versions of what was left: %v, %v; want %s first", left, err, approved.Version)
 	}
-	if !strings.Contains(stderr, "Nothing runs on "+m.data) {
+	if !strings.Contains(stderr, "Nothing runs on "+m.Data) {
 		t.Errorf("standard error does not say that this is a copy: %q", stderr)
 	}
 	m.servesAlone(t)
@@ -206,14 +193,14 @@ func (m *mesh) servesAlone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
-	said := newLogEvents()
+	said := operatetest.NewEvents()
 	go func() {
 		ended <- frontend.Run(ctx, frontend.Options{
-			ID: "alone", Data: m.data, Ports: &frontend.Ports{Plain: []net.Listener{xds}},
+			ID: "alone", Data: m.Data, Ports: &frontend.Ports{Plain: []net.Listener{xds}},
 			Process: &process.Process{Build: "test", Log: slog.New(said), Admin: admin},
 		})
 	}()
-	said.wait(t, "serving", "version")
+	said.Wait(t, "serving", "version")
 	e := connectEnvoy(t, xds.Addr().String())
 	e.ask(t, ident.CDS.URL(), nil)
 	if r := e.answer(t, ""); len(r.GetResources()) != 1 {
@@ -231,7 +218,7 @@ func (m *mesh) servesAlone(t *testing.T) {
 // builderReports are the reports that the builder makes from now on.
 func (m *mesh) builderReports(t *testing.T) <-chan *reportv1.BuilderReport {
 	t.Helper()
-	nc, err := bus.Connect(bus.ConnectOptions{URL: filepath.Join(m.data, bus.FileName), Name: "test", Log: slog.New(slog.DiscardHandler)})
+	nc, err := bus.Connect(bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Name: "test", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +244,7 @@ func (m *mesh) follow(t *testing.T) *json.Decoder {
 	r, w := io.Pipe()
 	cmd := New()
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetArgs([]string{"log", "--follow", "-o", "json", "--data", m.data})
+	cmd.SetArgs([]string{"log", "--follow", "-o", "json", "--data", m.Data})
 	cmd.SetOut(w)
 	ended := make(chan struct{})
 	go func() {
@@ -274,10 +261,10 @@ func (m *mesh) follow(t *testing.T) *json.Decoder {
 
 func TestProxyStatus(t *testing.T) {
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
-	if out := m.must(t, nil, "proxy-status"); !strings.HasPrefix(out, "No proxy is connected; frontends that answer: up.") {
+	if out := m.must(t, nil, "proxy-status"); !strings.HasPrefix(out, "No proxy is connected to any frontend (up).") {
 		t.Errorf("proxy-status prints %q", out)
 	}
-	e := connectEnvoy(t, m.xds)
+	e := connectEnvoy(t, m.XDS)
 	e.ask(t, ident.CDS.URL(), nil)
 	e.answer(t, "")
 	e.ask(t, ident.LDS.URL(), nil) // answered after the ACK was taken
@@ -348,55 +335,4 @@ func (e *envoy) answer(t *testing.T, complaint string) *discoveryv3.DiscoveryRes
 		t.Fatal(err)
 	}
 	return r
-}
-
-func TestUpRefuses(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
-	running := start(t, nil)
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	config := t.TempDir()
-	for _, c := range []struct {
-		name string
-		args []string
-		want []string
-		code int
-	}{
-		{"no config", []string{"--data", t.TempDir()}, []string{"--config is missing"}, 2},
-		{"no data", []string{"--config", config}, []string{"--data is missing"}, 2},
-		{"config is missing", []string{"--config", config + "/x", "--data", t.TempDir()}, []string{config + "/x", "make the directory"}, 2},
-		{"config is a file", []string{"--config", file, "--data", t.TempDir()}, []string{file, "not a directory"}, 2},
-		{"data is a file", []string{"--config", config, "--data", file}, []string{file, "not a directory"}, 1},
-		{"data in use", []string{"--config", config, "--data", running.data}, []string{running.data, "in use by another process", fmt.Sprint(os.Getpid())}, 1},
-		{"port in use", []string{"--config", config, "--data", t.TempDir(), "--listen", taken.Addr().String()}, []string{taken.Addr().String(), "address already in use", "--listen"}, 1},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			cmd := New()
-			cmd.SilenceErrors, cmd.SilenceUsage = true, true
-			cmd.SetErr(io.Discard)
-			args := append([]string{"up", "--admin", "127.0.0.1:0"}, c.args...)
-			if !strings.Contains(strings.Join(args, " "), "--listen") {
-				args = append(args, "--listen", "127.0.0.1:0")
-			}
-			cmd.SetArgs(args)
-			err := cmd.ExecuteContext(t.Context())
-			if err == nil {
-				t.Fatal("it ran")
-			}
-			for _, w := range c.want {
-				if !strings.Contains(err.Error(), w) {
-					t.Errorf("error %q does not say %q", err, w)
-				}
-			}
-			if got := exitCode(err); got != c.code {
-				t.Errorf("exit code %d, want %d", got, c.code)
-			}
-		})
-	}
 }

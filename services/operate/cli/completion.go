@@ -4,31 +4,29 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
-	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/operate/command"
 	"meshlog.dev/store"
 )
 
 func completionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "completion bash|zsh|fish", Short: "Writes what completes commands in a shell",
-		Long: `Writes a script by which a shell completes commands and flags and, where --data or
---bus is given or set, proxies, versions, objects and sources of the mesh.`,
-		Example: `  source <(meshlog completion bash)                                    # now
-  meshlog completion bash > /etc/bash_completion.d/meshlog             # always
+		Use: "completion bash|zsh|fish", Short: "Write the completion script of a shell",
+		Long: `Write the completion script of a shell. It completes commands and flags and, if
+--data or --bus is given or set, proxies, versions, objects and sources of the mesh.`,
+		Example: `  source <(meshlog completion bash)                                    # this shell
+  meshlog completion bash > /etc/bash_completion.d/meshlog             # every shell
   meshlog completion zsh > "${fpath[1]}/_meshlog"
   meshlog completion fish > ~/.config/fish/completions/meshlog.fish`,
-		Args: args(1, 1, "the name of a shell (bash, zsh or fish)"), ValidArgs: []string{"bash", "zsh", "fish"},
+		Args: command.Args(1, 1, "the name of a shell (bash, zsh or fish)"), ValidArgs: []string{"bash", "zsh", "fish"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch args[0] {
 			case "bash":
@@ -38,49 +36,49 @@ func completionCommand() *cobra.Command {
 			case "fish":
 				return cmd.Root().GenFishCompletion(cmd.OutOrStdout(), true)
 			}
-			return usage("shell %q: want bash, zsh or fish", args[0])
+			return command.Usage("shell %q: want bash, zsh or fish", args[0])
 		},
 	}
 }
 
-// completeWithin is how long somebody waits who presses a key.
+// completeWithin is how long a completion may take.
 const completeWithin = 1500 * time.Millisecond
 
-// lister lists what may stand in a place of the command line, each as it is to
-// be written, with a tab and a few words behind it where they help.
-type lister func(ctx context.Context, t *target) ([]string, error)
+// lister lists the values of an argument or a flag, each with an optional
+// description after a tab.
+type lister func(ctx context.Context, t *command.Target) ([]string, error)
 
-// completions is what completes the arguments of commands, by path.
+// completions complete the arguments of commands, by path.
 var completions = map[string][]lister{
-	"proxy-status":   {offerProxies},
-	"proxy-config":   {offerProxies, fixed("clusters", "endpoints", "listeners", "routes")},
-	"wait":           {offerVersions},
-	"versions":       {offerVersions},
-	"show":           {offerVersions, offerKeys},
-	"diff":           {offerVersions, offerVersions},
-	"history":        {offerKeys},
-	"sources remove": {offerSources},
-	"approve":        {offerHeld},
+	"proxy-status":   {listProxies},
+	"proxy-config":   {listProxies, fixed("clusters", "endpoints", "listeners", "routes")},
+	"wait":           {listVersions},
+	"versions":       {listVersions},
+	"show":           {listVersions, listKeys},
+	"diff":           {listVersions, listVersions},
+	"history":        {listKeys},
+	"sources remove": {listSources},
+	"approve":        {listHeld},
 }
 
-// flagCompletions is what completes flags, by name; of a command that has them.
+// flagCompletions complete flags by name, in all commands that have them.
 var flagCompletions = map[string]lister{
-	"output":   fixed("table", "json", "yaml"),
+	"output":   fixed(command.Table, command.JSON, command.YAML),
 	"severity": fixed("error", "warning", "info"),
 	"fail-on":  fixed("error", "warning", "info"),
-	"frontend": offerFrontends,
-	"proxy":    offerProxies,
-	"version":  offerVersions,
-	"source":   offerSources,
-	"kind":     offerKinds,
+	"frontend": listFrontends,
+	"proxy":    listProxies,
+	"version":  listVersions,
+	"source":   listSources,
+	"kind":     listKinds,
 }
 
-// complete binds what completes commands to root.
+// complete binds the completions to the commands below root.
 func complete(root *cobra.Command) {
 	for path, listers := range completions {
 		cmd, _, err := root.Find(strings.Fields(path))
 		if err != nil {
-			panic("completion of a command that is not there: " + path)
+			panic("completion of an unknown command: " + path)
 		}
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, part string) ([]string, cobra.ShellCompDirective) {
 			if len(args) >= len(listers) {
@@ -89,60 +87,44 @@ func complete(root *cobra.Command) {
 			return listers[len(args)].run(cmd, part)
 		}
 	}
-	for _, cmd := range slices.Concat(root.Commands(), subcommands(root)) {
-		for name, list := range flagCompletions {
-			if f := cmd.Flags().Lookup(name); f == nil || f.Value.Type() == "bool" {
-				continue
-			}
-			err := cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, part string) ([]string, cobra.ShellCompDirective) {
-				return list.run(cmd, part)
-			})
-			if err != nil {
-				panic(err) // the flag is there, and nobody else completes it
-			}
+	completeFlags(root)
+}
+
+func completeFlags(cmd *cobra.Command) {
+	for name, list := range flagCompletions {
+		if f := cmd.Flags().Lookup(name); f == nil || f.Value.Type() == "bool" {
+			continue
+		}
+		err := cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, part string) ([]string, cobra.ShellCompDirective) {
+			return list.run(cmd, part)
+		})
+		if err != nil {
+			panic(err) // the flag exists, and has no other completion
 		}
 	}
-}
-
-func subcommands(root *cobra.Command) (all []*cobra.Command) {
-	for _, c := range root.Commands() {
-		all = append(all, c.Commands()...)
+	for _, c := range cmd.Commands() {
+		completeFlags(c)
 	}
-	return all
 }
 
-// run lists what begins with part. What cannot be found out completes nothing.
+// run lists the values that begin with part; none if an error occurs.
 func (l lister) run(cmd *cobra.Command, part string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmp.Or(cmd.Context(), context.Background()), completeWithin)
 	defer cancel()
-	t := targetOf(cmd)
+	t := command.Typed(cmd)
 	all, err := l(ctx, t)
-	if err := errors.Join(err, t.close()); err != nil {
+	if err := errors.Join(err, t.Close()); err != nil {
 		cobra.CompDebugln(err.Error(), false)
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return slices.DeleteFunc(all, func(s string) bool { return !strings.HasPrefix(s, part) }), cobra.ShellCompDirectiveNoFileComp
 }
 
-// targetOf is the mesh that the flags of a command name, as far as they are
-// typed by now.
-func targetOf(cmd *cobra.Command) *target {
-	typed := &cobra.Command{}
-	t := targetFlags(typed)
-	typed.Flags().VisitAll(func(f *pflag.Flag) {
-		if g := cmd.Flags().Lookup(f.Name); g != nil && g.Changed {
-			_ = f.Value.Set(g.Value.String()) // it was read by the same sort of flag
-		}
-	})
-	_ = process.ApplySettings(typed.Flags(), os.LookupEnv) // what cannot be read is said when the command runs
-	return t
-}
-
 func fixed(names ...string) lister {
-	return func(context.Context, *target) ([]string, error) { return slices.Clone(names), nil }
+	return func(context.Context, *command.Target) ([]string, error) { return slices.Clone(names), nil }
 }
 
-func offerKinds(context.Context, *target) ([]string, error) {
+func listKinds(context.Context, *command.Target) ([]string, error) {
 	var names []string
 	for _, k := range kind.All() {
 		names = append(names, k.Name)
@@ -151,16 +133,8 @@ func offerKinds(context.Context, *target) ([]string, error) {
 	return names, nil
 }
 
-func (t *target) reports(ctx context.Context, with bus.Detail) (*bus.Reports, error) {
-	nc, err := t.connect()
-	if err != nil {
-		return nil, err
-	}
-	return t.fleet(nc).Reports(ctx, with)
-}
-
-func offerProxies(ctx context.Context, t *target) ([]string, error) {
-	reports, err := t.reports(ctx, bus.Proxies)
+func listProxies(ctx context.Context, t *command.Target) ([]string, error) {
+	reports, err := t.Reports(ctx, bus.Proxies)
 	if err != nil {
 		return nil, err
 	}
@@ -174,8 +148,8 @@ func offerProxies(ctx context.Context, t *target) ([]string, error) {
 	return slices.Compact(ids), nil
 }
 
-func offerFrontends(ctx context.Context, t *target) ([]string, error) {
-	reports, err := t.reports(ctx, bus.Summary)
+func listFrontends(ctx context.Context, t *command.Target) ([]string, error) {
+	reports, err := t.Reports(ctx, bus.Summary)
 	if err != nil {
 		return nil, err
 	}
@@ -186,12 +160,12 @@ func offerFrontends(ctx context.Context, t *target) ([]string, error) {
 	return ids, nil
 }
 
-func offerHeld(ctx context.Context, t *target) ([]string, error) {
-	reports, err := t.reports(ctx, bus.Summary)
+func listHeld(ctx context.Context, t *command.Target) ([]string, error) {
+	reports, err := t.Reports(ctx, bus.Summary)
 	if err != nil {
 		return nil, err
 	}
-	b := newest(reports.Builders)
+	b := command.Newest(reports.Builders)
 	var ids []string
 	for _, h := range b.GetHolds() {
 		ids = append(ids, h.GetId()+"\t"+h.GetReason())
@@ -202,81 +176,58 @@ func offerHeld(ctx context.Context, t *target) ([]string, error) {
 	return ids, nil
 }
 
-// offeredVersions is how many versions are offered.
-const offeredVersions = 30
-
-// manifests are the newest ones.
-func (t *target) manifests(ctx context.Context, most int) ([]*store.Manifest, error) {
-	nc, err := t.connect()
+// newest returns up to n manifests, the newest first.
+func newest(ctx context.Context, t *command.Target, n int) (all []*store.Manifest, err error) {
+	chain, err := t.Chain(ctx)
 	if err != nil {
 		return nil, err
 	}
-	chain, err := t.chain(ctx, nc)
-	if err != nil {
-		return nil, err
-	}
-	var all []*store.Manifest
 	for m, err := range chain.History(ctx) {
 		if err != nil {
 			return nil, err
 		}
-		if all = append(all, m); len(all) == most {
+		if all = append(all, m); len(all) == n {
 			break
 		}
 	}
 	return all, nil
 }
 
-func offerVersions(ctx context.Context, t *target) ([]string, error) {
-	manifests, err := t.manifests(ctx, offeredVersions)
+// listedVersions is how many versions a completion lists.
+const listedVersions = 30
+
+func listVersions(ctx context.Context, t *command.Target) ([]string, error) {
+	manifests, err := newest(ctx, t, listedVersions)
 	if err != nil {
 		return nil, err
 	}
-	all := []string{latest + "\tthe newest"}
+	all := []string{command.Latest + "\tthe newest"}
 	for _, m := range manifests {
-		all = append(all, store.VersionOf(m.GetVersion()).String()+"\t"+clock(publishedAt(m)))
+		all = append(all, store.VersionOf(m.GetVersion()).String()+"\t"+command.Clock(command.PublishedAt(m)))
 	}
 	return all, nil
 }
 
-func offerSources(ctx context.Context, t *target) ([]string, error) {
-	manifests, err := t.manifests(ctx, 1)
-	if err != nil {
-		return nil, err
-	}
-	var all []string
+func listSources(ctx context.Context, t *command.Target) (all []string, err error) {
+	manifests, err := newest(ctx, t, 1)
 	for _, m := range manifests {
 		for _, w := range m.GetWatermark() {
 			all = append(all, w.GetSource()+"/"+w.GetInstance())
 		}
 	}
-	return all, nil
+	return all, err
 }
 
-func offerKeys(ctx context.Context, t *target) ([]string, error) {
-	manifests, err := t.manifests(ctx, 1)
-	if err != nil || len(manifests) == 0 {
-		return nil, err
-	}
-	chain, err := t.chain(ctx, t.nc)
-	if err != nil {
-		return nil, err
-	}
-	head, err := chain.Fetch(ctx, store.VersionOf(manifests[0].GetVersion()))
-	if err != nil {
+func listKeys(ctx context.Context, t *command.Target) ([]string, error) {
+	sources, err := t.Sources(ctx)
+	if err != nil || sources.Head.Snapshot == nil {
 		return nil, err
 	}
 	var all []string
-	for row := range head.Snapshot.Rows() {
-		k, overlay, err := ident.ParseRow(row.Key)
-		if err != nil || overlay != "" {
-			continue
+	for row := range sources.Head.Snapshot.Rows() {
+		if k, overlay, err := ident.ParseRow(row.Key); err == nil && overlay == "" {
+			all = append(all, command.Slashed(k)+"\t"+k.Shard().String())
 		}
-		parts := []string{k.Kind, k.Namespace, k.Name}
-		if k.Namespace == "" {
-			parts = []string{k.Kind, k.Name}
-		}
-		all = append(all, strings.Join(parts, "/")+"\t"+k.Shard().String())
 	}
 	slices.Sort(all)
 	return slices.Compact(all), nil

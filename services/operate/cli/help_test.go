@@ -2,66 +2,18 @@ package cli
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
-	"golang.org/x/tools/txtar"
 
 	"meshlog.dev/proto/ident"
 )
 
-// TestHelp holds the help of every command against testdata/help.golden, so
-// that whoever changes one reads it.
-func TestHelp(t *testing.T) {
-	var ar txtar.Archive
-	var visit func(*cobra.Command)
-	visit = func(c *cobra.Command) {
-		if c.Hidden || !c.IsAvailableCommand() && c.HasParent() {
-			return
-		}
-		var b bytes.Buffer
-		c.SetOut(&b)
-		if err := c.Help(); err != nil {
-			t.Fatal(err)
-		}
-		ar.Files = append(ar.Files, txtar.File{Name: c.CommandPath(), Data: b.Bytes()})
-		if c.Short == "" || c.Long == "" || c.Example == "" {
-			t.Errorf("%s: it has no short text, no long one or no examples", c.CommandPath())
-		}
-		for line := range strings.Lines(b.String()) {
-			if n := len([]rune(strings.TrimRight(line, "\n"))); n > 110 {
-				t.Errorf("%s: a line of %d characters: %s", c.CommandPath(), n, line)
-			}
-		}
-		for _, sub := range c.Commands() {
-			visit(sub)
-		}
-	}
-	visit(New())
-	got := txtar.Format(&ar)
-	path := filepath.Join("testdata", "help.golden")
-	if *update {
-		if err := os.WriteFile(path, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v; `go test -update` writes it", err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (`go test -update` rewrites it; read it): %s", path, diff)
-	}
-}
-
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
-	e := connectEnvoy(t, m.xds)
+	e := connectEnvoy(t, m.XDS)
 	e.ask(t, ident.CDS.URL(), nil)
 	e.answer(t, "")
 	for line, want := range map[string]string{
@@ -86,7 +38,7 @@ func TestCompletion(t *testing.T) {
 		var out bytes.Buffer
 		cmd.SetOut(&out)
 		cmd.SetErr(&bytes.Buffer{})
-		cmd.SetArgs(append([]string{cobra.ShellCompNoDescRequestCmd}, strings.Split(strings.ReplaceAll(line, "DIR", m.data), " ")...))
+		cmd.SetArgs(append([]string{cobra.ShellCompNoDescRequestCmd}, strings.Split(strings.ReplaceAll(line, "DIR", m.Data), " ")...))
 		if err := cmd.ExecuteContext(t.Context()); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}

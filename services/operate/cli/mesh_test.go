@@ -2,117 +2,44 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"log/slog"
-	"os"
-	"path/filepath"
+	"errors"
 	"strings"
-	"sync"
 	"testing"
+	"time"
 
 	"meshlog.dev/services/internal/process"
-	"meshlog.dev/services/roles/up"
+	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/operatetest"
 )
 
+func TestMain(m *testing.M) { operatetest.Main(m) }
+
 // mesh is a real `meshlog up` in this process.
-type mesh struct {
-	config, data string
-	xds          string // where it serves
-	events       *logEvents
-	stop         func() error // ends it and waits
-}
+type mesh struct{ *operatetest.Mesh }
 
-// logEvents hands on log lines: they are how a test learns that something has
-// happened.
-type logEvents struct {
-	lines chan slog.Record
-}
-
-func newLogEvents() *logEvents { return &logEvents{lines: make(chan slog.Record, 10_000)} }
-
-func (e *logEvents) Enabled(context.Context, slog.Level) bool { return true }
-func (e *logEvents) WithAttrs([]slog.Attr) slog.Handler       { return e }
-func (e *logEvents) WithGroup(string) slog.Handler            { return e }
-func (e *logEvents) Handle(_ context.Context, r slog.Record) error {
-	select {
-	case e.lines <- r:
-	default: // the test looks no more
-	}
-	return nil
-}
-
-// wait returns an attribute of the next line with this message.
-func (e *logEvents) wait(t *testing.T, message, attr string) (value string) {
-	t.Helper()
-	for {
-		select {
-		case r := <-e.lines:
-			if r.Message != message {
-				continue
-			}
-			r.Attrs(func(a slog.Attr) bool {
-				if a.Key == attr {
-					value = a.Value.String()
-				}
-				return true
-			})
-			return value
-		case <-t.Context().Done():
-			t.Fatalf("never logged: %s", message)
-		}
-	}
-}
-
-func writeConfig(t *testing.T, dir string, files map[string]string) {
-	t.Helper()
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// start runs `meshlog up` until it serves its first version.
 func start(t *testing.T, files map[string]string) *mesh {
 	t.Helper()
-	m := &mesh{config: t.TempDir(), data: t.TempDir()}
-	writeConfig(t, m.config, files)
-	m.run(t)
-	m.events.wait(t, "serving", "version")
-	return m
+	return &mesh{operatetest.Start(t, files)}
 }
 
-// run runs `meshlog up` on the directories of m.
-func (m *mesh) run(t *testing.T) {
-	t.Helper()
-	m.events = newLogEvents()
-	admin, err := process.NewAdmin("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+// exitCode returns the code with which a process ends.
+func exitCode(err error) int {
+	var coded interface{ ExitCode() int }
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, new(*process.UsageError)):
+		return 2
+	case errors.As(err, &coded):
+		return coded.ExitCode()
 	}
-	p := &process.Process{Build: "test", Log: slog.New(m.events), Admin: admin}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	settings := up.DefaultSettings()
-	settings.Config, settings.Data, settings.Frontend.Listen = m.config, m.data, "127.0.0.1:0"
-	go func() { ended <- up.Run(ctx, p, settings) }()
-	m.stop = sync.OnceValue(func() error { cancel(); return <-ended })
-	t.Cleanup(func() {
-		if err := m.stop(); err != nil {
-			t.Errorf("up: %v", err)
-		}
-	})
-	m.xds = m.events.wait(t, "up", "xds")
+	return 1
 }
 
-// meshlog runs a command. With into, it reads what it prints as JSON.
-func (m *mesh) meshlog(t *testing.T, into any, args ...string) (stdout, stderr string, err error) {
+// meshlogAt runs a command and returns its output.
+func meshlogAt(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	args = append(args, "--data", m.data)
-	if into != nil {
-		args = append(args, "-o", "json")
-	}
 	cmd := New()
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	var out, errs bytes.Buffer
@@ -120,15 +47,26 @@ func (m *mesh) meshlog(t *testing.T, into any, args ...string) (stdout, stderr s
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)
 	err = cmd.ExecuteContext(t.Context())
-	if into != nil && err == nil {
-		if err := json.Unmarshal(out.Bytes(), into); err != nil {
-			t.Fatalf("meshlog %s: %v in %s", strings.Join(args, " "), err, out.String())
-		}
-	}
 	return out.String(), errs.String(), err
 }
 
-// must is meshlog where nothing may fail.
+// meshlog runs a command on the mesh. With into, it decodes its JSON.
+func (m *mesh) meshlog(t *testing.T, into any, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	args = append(args, "--data", m.Data)
+	if into != nil {
+		args = append(args, "-o", "json")
+	}
+	stdout, stderr, err = meshlogAt(t, args...)
+	if into != nil && err == nil {
+		if err := json.Unmarshal([]byte(stdout), into); err != nil {
+			t.Fatalf("meshlog %s: %v in %s", strings.Join(args, " "), err, stdout)
+		}
+	}
+	return stdout, stderr, err
+}
+
+// must runs a command that has to succeed.
 func (m *mesh) must(t *testing.T, into any, args ...string) string {
 	t.Helper()
 	stdout, stderr, err := m.meshlog(t, into, args...)
@@ -138,10 +76,98 @@ func (m *mesh) must(t *testing.T, into any, args ...string) string {
 	return stdout
 }
 
-func decode[T any](t *testing.T, b []byte) (v T) {
+// sources returns the sources as commands see them.
+func (m *mesh) sources(t *testing.T) *command.Sources {
 	t.Helper()
-	if err := json.Unmarshal(b, &v); err != nil {
-		t.Fatalf("%v in %s", err, b)
+	target := &command.Target{Data: m.Data, Bus: process.DefaultBus()}
+	t.Cleanup(func() {
+		if err := target.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := target.Sources(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return v
+	return s
 }
+
+// The JSON of commands, as far as the tests look at it. The decoder matches
+// names in any case.
+type (
+	recordView struct {
+		What   string
+		Object *struct {
+			Key    struct{ Name string }
+			Origin string
+			Spec   json.RawMessage
+		}
+		Overlay struct{ ID string }
+	}
+	changeView struct {
+		Object, Cause, Change string
+		Removed               bool
+		Seq                   uint64
+	}
+	versionView struct {
+		Version string
+		Changes []changeView
+	}
+	diffView struct {
+		Proxy   string
+		Changes []changeView
+	}
+	diagnosticView struct{ Severity, Origin, Reason, Advice string }
+	holdView       struct {
+		ID, Source string
+		Keys       int
+	}
+	approvedView struct {
+		Version string
+		Seq     uint64
+	}
+	proxyView struct {
+		ID, Frontend string
+		Types        []struct{ Type, Status string }
+	}
+	waitView struct {
+		Reached bool
+		Version string
+	}
+	configView struct {
+		Types []struct {
+			Type      string
+			Resources []struct {
+				Name, State string
+				Config      json.RawMessage
+			}
+		}
+	}
+	verifyView struct {
+		Holds     bool
+		SameOther int
+		Findings  []struct{ Verdict string }
+	}
+	keyEventView struct{ Effect string }
+	statusView   struct {
+		Leader, Head                string
+		Sources, Frontends, Streams int
+		Wrong                       []string
+	}
+	frozenKindView struct {
+		Kind    string
+		Objects int
+	}
+	sourceView struct {
+		Source, Instance, State, Holder string
+		Objects                         int
+		Frozen, Synced                  bool
+		FrozenKinds                     []frozenKindView
+		Listed, Heard                   *time.Time
+	}
+	removeView struct {
+		Objects, Approved []string
+		Unserved          int
+		Removed           bool
+	}
+)

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"meshlog.dev/services/internal/bus"
-	"meshlog.dev/services/roles/builder"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/operate/operatetest"
 )
 
 // route is a VirtualService with the weights of a canary.
@@ -49,26 +49,13 @@ spec:
 func incident(t *testing.T) *mesh {
 	t.Helper()
 	m := start(t, map[string]string{"shop.yaml": shopService, "routes.yaml": route(90, 10)})
-	writeConfig(t, m.config, map[string]string{"routes.yaml": route(50, 50)})
-	m.events.wait(t, "serving", "version")
-	if err := os.Remove(filepath.Join(m.config, "routes.yaml")); err != nil {
+	operatetest.WriteFiles(t, m.Config, map[string]string{"routes.yaml": route(50, 50)})
+	m.Events.Wait(t, "serving", "version")
+	if err := os.Remove(filepath.Join(m.Config, "routes.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	m.events.wait(t, "serving", "version")
+	m.Events.Wait(t, "serving", "version")
 	return m
-}
-
-// meshlogAt runs a command and returns what it prints.
-func meshlogAt(t *testing.T, args ...string) (stdout, stderr string, err error) {
-	t.Helper()
-	cmd := New()
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	var out, errs bytes.Buffer
-	cmd.SetArgs(args)
-	cmd.SetOut(&out)
-	cmd.SetErr(&errs)
-	err = cmd.ExecuteContext(t.Context())
-	return out.String(), errs.String(), err
 }
 
 // The past answers the same, wherever it is read.
@@ -102,16 +89,16 @@ func TestPast(t *testing.T) {
 		}
 		return answers
 	}
-	live := ask("--data", m.data)
-	if err := m.stop(); err != nil {
+	live := ask("--data", m.Data)
+	if err := m.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(live, ask("--data", m.data)); diff != "" {
+	if diff := cmp.Diff(live, ask("--data", m.Data)); diff != "" {
 		t.Errorf("what was left (-live +left):\n%s", diff)
 	}
 	file := filepath.Join(t.TempDir(), "mesh.archive")
-	stdout, stderr, err := meshlogAt(t, "export", file, "--data", m.data)
-	if err != nil || !strings.Contains(stdout, "3 versions") || !strings.Contains(stderr, "Nothing runs on "+m.data) {
+	stdout, stderr, err := meshlogAt(t, "export", file, "--data", m.Data)
+	if err != nil || !strings.Contains(stdout, "3 versions") || !strings.Contains(stderr, "Nothing runs on "+m.Data) {
 		t.Fatalf("export: %v; it prints %q and %q", err, stdout, stderr)
 	}
 	if diff := cmp.Diff(live, ask("--archive", file)); diff != "" {
@@ -125,7 +112,7 @@ func TestPast(t *testing.T) {
 			t.Errorf("%s\ndoes not say %q", live[i], want)
 		}
 	}
-	for _, where := range [][]string{{"--data", m.data}, {"--archive", file}} {
+	for _, where := range [][]string{{"--data", m.Data}, {"--archive", file}} {
 		var v verifyView
 		out, _, err := meshlogAt(t, append([]string{"verify", "-o", "json"}, where...)...)
 		if err == nil {
@@ -151,10 +138,10 @@ func versionOf(t *testing.T, m *mesh, name string) string {
 func (m *mesh) versionsOnly(t *testing.T, want string) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Dir(builder.File(dir)), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(process.VersionsFile(dir, "builder")), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(builder.File(m.data), builder.File(dir)); err != nil {
+	if err := os.Rename(process.VersionsFile(m.Data, "builder"), process.VersionsFile(dir, "builder")); err != nil {
 		t.Fatal(err)
 	}
 	for _, data := range []string{dir, filepath.Join(dir, "builder")} {
@@ -178,7 +165,7 @@ func (m *mesh) versionsOnly(t *testing.T, want string) {
 func (m *mesh) refuses(t *testing.T, file string) {
 	t.Helper()
 	text := filepath.Join(t.TempDir(), "text")
-	writeConfig(t, filepath.Dir(text), map[string]string{"text": "no archive"})
+	operatetest.WriteFiles(t, filepath.Dir(text), map[string]string{"text": "no archive"})
 	for _, c := range []struct {
 		args string
 		want string
@@ -193,26 +180,26 @@ func (m *mesh) refuses(t *testing.T, file string) {
 		{"log --archive FILE --op puts", `--op "puts": want one of put, delete`, 2},
 		{"log --archive FILE --since noon", `--since "noon" is no time: want "14:02"`, 2},
 		{"log --archive FILE --since 14:00 --from 2", "--from and --since: give one of them", 2},
-		{"log --archive FILE --follow", "--follow: nothing is added to FILE any more", 2},
+		{"log --archive FILE --follow", "--follow: FILE gets no new records", 2},
 		{"log --archive FILE --key shop", `object "shop": want KIND/NAMESPACE/NAME`, 2},
 		{"versions --archive FILE --until soon", `--until "soon" is no time`, 2},
 		{"versions --archive FILE 9999", "version 9999: never published, or no longer kept", 3},
 		{"show --archive FILE latest~9", "version latest~9: only 3 versions are kept", 3},
 		{"show --archive FILE shop", `version "shop": want EPOCH.SEQ, .SEQ, latest, latest~N or a time`, 2},
-		{"show --archive FILE 2001-01-01", "no version was served that is still kept; the oldest is", 3},
-		{"show --archive FILE latest VirtualService/demo/shop", "object VirtualService/demo/shop: there is none; `meshlog history VirtualService/demo/shop` says whether there ever was", 3},
+		{"show --archive FILE 2001-01-01", "is kept; the oldest is", 3},
+		{"show --archive FILE latest VirtualService/demo/shop", "object VirtualService/demo/shop: there is none; `meshlog history VirtualService/demo/shop` shows whether it ever existed", 3},
 		{"show --archive FILE", "VERSION is missing", 2},
 		{"history --archive FILE VirtualService/demo/shpo", "did you mean VirtualService/demo/shop?", 3},
 		{"history --archive FILE VirtualService/demo/shop --source kubernetes", "there is none", 3},
 		{"history --archive FILE MeshPolicy/demo/default", "a MeshPolicy has no namespace", 2},
 		{"diff --archive FILE latest~2", "is the oldest that is kept", 3},
-		{"replay --archive FILE --from 5 --to 3", "--from 5 is behind --to: record 5 comes after 3", 2},
+		{"replay --archive FILE --from 5 --to 3", "--from 5 is after --to: record 5 comes after 3", 2},
 		{"replay --archive FILE --to x", `--to "x" is no time`, 2},
-		{"export --archive FILE " + text, text + ": is there already; remove it, or name another file", 1},
+		{"export --archive FILE " + text, text + ": exists; remove it, or name another file", 1},
 		{"export --archive FILE " + text + "2 --since 9999", "position 9999 is not on the log, which ends at", 1},
 		{"import FILE", "where to? Give --data DIR", 2},
 		{"import FILE --data x --bus y", "one of them", 2},
-		{"import FILE --data " + m.data, m.data + ": is not empty; name a new directory", 1},
+		{"import FILE --data " + m.Data, m.Data + ": is not empty; name a new directory", 1},
 		{"import " + text + " --data " + text + "2", "cannot be read as an archive", 1},
 	} {
 		args := strings.Fields(strings.ReplaceAll(c.args, "FILE", file))
@@ -236,26 +223,26 @@ func (m *mesh) refuses(t *testing.T, file string) {
 func TestImport(t *testing.T) {
 	m := incident(t)
 	file := filepath.Join(t.TempDir(), "mesh.archive")
-	if _, _, err := meshlogAt(t, "export", file, "--data", m.data); err != nil { // of a mesh that runs
+	if _, _, err := meshlogAt(t, "export", file, "--data", m.Data); err != nil { // of a mesh that runs
 		t.Fatal(err)
 	}
 	last := versionOf(t, m, "latest")
-	if err := m.stop(); err != nil {
+	if err := m.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	again := &mesh{config: m.config, data: filepath.Join(t.TempDir(), "new", "data")}
-	out, _, err := meshlogAt(t, "import", file, "--data", again.data)
-	if err != nil || !strings.Contains(out, "its last version is "+last) || !strings.Contains(out, "meshlog up --config DIR --data "+again.data) {
+	again := &mesh{&operatetest.Mesh{Config: m.Config, Data: filepath.Join(t.TempDir(), "new", "data")}}
+	out, _, err := meshlogAt(t, "import", file, "--data", again.Data)
+	if err != nil || !strings.Contains(out, "its last version is "+last) || !strings.Contains(out, "meshlog up --config DIR --data "+again.Data) {
 		t.Fatalf("import: %v; it prints %q", err, out)
 	}
-	again.run(t)
-	if got := again.events.wait(t, "serving", "version"); got != last {
+	again.Run(t)
+	if got := again.Events.Wait(t, "serving", "version"); got != last {
 		t.Errorf("it serves %s first, want %s, the last of the archive", got, last)
 	}
-	writeConfig(t, m.config, map[string]string{"routes.yaml": route(10, 90)})
+	operatetest.WriteFiles(t, m.Config, map[string]string{"routes.yaml": route(10, 90)})
 	newer := ""
 	for newer == "" || strings.HasPrefix(newer, strings.Split(last, ".")[0]+".") {
-		newer = again.events.wait(t, "serving", "version")
+		newer = again.Events.Wait(t, "serving", "version")
 	}
 	var diff diffView
 	again.must(t, &diff, "diff", last, "latest")
@@ -285,7 +272,7 @@ func TestImportBus(t *testing.T) {
 	m := incident(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "mesh.archive")
-	if _, _, err := meshlogAt(t, "export", file, "--data", m.data); err != nil {
+	if _, _, err := meshlogAt(t, "export", file, "--data", m.Data); err != nil {
 		t.Fatal(err)
 	}
 	server, err := bus.StartServer(bus.ServerOptions{Dir: filepath.Join(dir, "bus"), Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})

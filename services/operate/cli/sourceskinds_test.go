@@ -13,11 +13,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	security "istio.io/api/security/v1beta1"
 
-	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/watcher"
 )
 
@@ -70,7 +70,7 @@ func (c *cluster1) follows(t *testing.T, not string) string {
 }
 
 // watch runs a watcher of the source on the bus of a mesh.
-func (c *cluster1) watch(t *testing.T, s *sources, shard ident.Shard) (ask func(reason string)) {
+func (c *cluster1) watch(t *testing.T, s *command.Sources, shard ident.Shard) (ask func(reason string)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	requests := make(chan string, 8)
@@ -83,11 +83,11 @@ func (c *cluster1) watch(t *testing.T, s *sources, shard ident.Shard) (ask func(
 		})
 	}
 	run(func() error {
-		return s.fleet.ListingRequests(ctx, shard, func(r *reportv1.ListingRequest) { requests <- r.GetReason() })
+		return s.Fleet.ListingRequests(ctx, shard, func(r *reportv1.ListingRequest) { requests <- r.GetReason() })
 	})
 	run(func() error {
 		return watcher.Run(ctx, watcher.Config{
-			Shard: shard, Holder: "watcher-kube", Log: s.log, Leader: s.fleet, Logger: slog.New(slog.DiscardHandler), Watcher: c, ListingRequests: requests,
+			Shard: shard, Holder: "watcher-kube", Log: s.Log, Leader: s.Fleet, Logger: slog.New(slog.DiscardHandler), Watcher: c, ListingRequests: requests,
 			OnState: func(s watcher.State) { c.states <- s },
 		})
 	})
@@ -110,7 +110,7 @@ func anObject(t *testing.T, kindName, name string, m proto.Message) watcher.Obje
 func TestRemoveKind(t *testing.T) {
 	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
-	s := m.openSources(t)
+	s := m.sources(t)
 	shard := ident.Shard{Source: "kubernetes", Instance: "c1"}
 	policies := watcher.Listing{Objects: []watcher.Object{anObject(t, "MeshPolicy", "p", &configv1.MeshPolicy{})}}
 	all := policies
@@ -131,7 +131,7 @@ func TestRemoveKind(t *testing.T) {
 		var views []sourceView
 		m.must(t, &views, "sources")
 		for _, v := range views {
-			if v.shard() == shard {
+			if v.Source == shard.Source && v.Instance == shard.Instance {
 				return v.FrozenKinds
 			}
 		}
@@ -148,7 +148,7 @@ func TestRemoveKind(t *testing.T) {
 		{shard.String(), "PeerAuthentication,MeshPolicy", "kind MeshPolicy is not frozen", 1},
 		{shard.String(), "EnvoyFilter", "no objects of kind EnvoyFilter", 3},
 		{"file/default", "Resource", "kind Resource is not frozen", 1},
-		{"file/none", "Resource", "nobody has ever spoken for it", 3},
+		{"file/none", "Resource", "no watcher has ever published for it", 3},
 	} {
 		_, _, err := m.meshlog(t, nil, "sources", "remove", refused.name, "--kind", refused.kinds, "--yes")
 		if err == nil || !strings.Contains(err.Error(), refused.want) || exitCode(err) != refused.code {
@@ -167,18 +167,7 @@ func TestRemoveKind(t *testing.T) {
 	if left := frozen(); len(left) > 0 {
 		t.Errorf("still frozen: %+v", left)
 	}
-	if left := m.openSources(t).objects(shard); len(left) != 1 || left[0].Kind != "MeshPolicy" {
+	if left := m.sources(t).Objects(shard); len(left) != 1 || left[0].Kind != "MeshPolicy" {
 		t.Errorf("left of the source: %v, want its MeshPolicy", left)
-	}
-}
-
-func TestAliveOfKinds(t *testing.T) {
-	alive := &events.Alive{Shard: ident.Shard{Source: "kubernetes", Instance: "c1"}, Session: "s1", Kinds: events.KindsOf("Pod", "Service"), Ends: true}
-	record := events.Record{Seq: 7, Event: events.Event{ID: "x", Actor: "ann", Body: alive}}
-	if _, _, detail, _ := summary(record); detail != "session s1, of 2 kinds, ends" {
-		t.Errorf("detail %q", detail)
-	}
-	if v := viewRecord(record).Session; !v.Ends || len(v.Kinds) != 2 {
-		t.Errorf("view %+v", v)
 	}
 }

@@ -29,7 +29,8 @@ type Options struct {
 	Domain string
 	// ID names the builder, stable over restarts.
 	ID string
-	// Data is the data directory; the builder's file is File(Data).
+	// Data is the data directory; process.VersionsFile names the builder's
+	// file in it.
 	Data string
 	// Replicas is how many servers keep the streams: 1, or 3 on a cluster.
 	Replicas int
@@ -42,15 +43,6 @@ type Options struct {
 	Process  *process.Process
 }
 
-// File returns the path of the builder's file in a data directory.
-func File(data string) string { return filepath.Join(data, "builder", "versions.db") }
-
-// Defaults of Options.
-const (
-	DefaultHistory  = 8 * 24 * time.Hour
-	DefaultLogBytes = 4 << 30
-)
-
 // keptVersions is how many versions stay in the builder's own file.
 const keptVersions = 1024
 
@@ -60,7 +52,7 @@ func Run(ctx context.Context, o Options) error {
 	o.Process.Admin.Ready("builder", func() error { return bus.ErrNotConnected })
 
 	// The file is a cache of published versions and of the fold.
-	file := File(o.Data)
+	file := process.VersionsFile(o.Data, "builder")
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return process.DataError(fmt.Errorf("data directory: %w", err))
 	}

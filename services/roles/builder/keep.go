@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/services/builder/ledger"
+	"meshlog.dev/services/builder/streams"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
 )
@@ -49,7 +50,7 @@ func (k *keeper) open(ctx context.Context) (*natslog.Log, *natsfeed.Feed, error)
 // streams.
 func (k *keeper) ensure(ctx context.Context) (made bool, blobsMade time.Time, err error) {
 	o := k.o
-	log, err := natslog.EnsureStream(ctx, k.nc, LogOptions(o.Domain, o.Replicas, o.History, o.LogBytes))
+	log, err := natslog.EnsureStream(ctx, k.nc, streams.Log(o.Domain, o.Replicas, o.History, o.LogBytes))
 	if err != nil {
 		return false, time.Time{}, err
 	}

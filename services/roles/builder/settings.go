@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"meshlog.dev/services/builder/streams"
 	"meshlog.dev/services/internal/process"
 )
 
@@ -17,7 +18,7 @@ type Settings struct {
 
 // DefaultSettings returns the defaults.
 func DefaultSettings() Settings {
-	return Settings{History: DefaultHistory, LogMiB: DefaultLogBytes >> 20}
+	return Settings{History: streams.DefaultHistory, LogMiB: streams.DefaultLogBytes >> 20}
 }
 
 // Flags binds flags to the settings.

@@ -9,29 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"meshlog.dev/events/natslog"
-	"meshlog.dev/services/builder"
+	"meshlog.dev/services/builder/streams"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
-	"meshlog.dev/store/natsfeed"
 )
-
-// LogOptions returns the options of the log's stream. Records are kept longer than
-// the history, by two intervals between checkpoints of the fold, so that the
-// oldest version of the history can be folded from a checkpoint.
-func LogOptions(domain string, replicas int, history time.Duration, logBytes int64) natslog.StreamOptions {
-	return natslog.StreamOptions{
-		Options: natslog.Options{Domain: domain}, Replicas: replicas,
-		MaxAge: history + 2*builder.CheckpointEvery(history), MaxBytes: logBytes,
-	}
-}
-
-// Streams returns the streams of a mesh as a builder creates them.
-func Streams(domain string, replicas int, history time.Duration, logBytes int64) []bus.StreamConfig {
-	log := LogOptions(domain, replicas, history, logBytes)
-	chain := natsfeed.StreamOptions{Replicas: replicas, MaxAge: history}
-	return []bus.StreamConfig{log.Config(), chain.Config(), chain.BlobConfig(), bus.LeaseConfig(replicas)}
-}
 
 // compareEvery is how often the streams are compared with the settings of this
 // builder.
@@ -69,7 +50,7 @@ func (c *streamCheck) compare(ctx context.Context) ([]bus.StreamState, error) {
 	ctx, cancel := context.WithTimeout(ctx, ensureWithin)
 	defer cancel()
 	o := c.o
-	return bus.CompareStreams(ctx, c.nc, Streams(o.Domain, o.Replicas, o.History, o.LogBytes)...)
+	return bus.CompareStreams(ctx, c.nc, streams.All(o.Domain, o.Replicas, o.History, o.LogBytes)...)
 }
 
 func (c *streamCheck) tell(states []bus.StreamState) {

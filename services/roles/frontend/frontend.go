@@ -23,7 +23,8 @@ type Options struct {
 	Domain string
 	// ID names the frontend and is stable over restarts.
 	ID string
-	// Data is the data directory; the frontend's file is File(Data).
+	// Data is the data directory; process.VersionsFile names the
+	// frontend's file in it.
 	Data string
 	// Ports take xDS; Run closes them.
 	Ports *Ports
@@ -35,9 +36,6 @@ type Options struct {
 	Process *process.Process
 }
 
-// File returns the path of the frontend's file in a data directory.
-func File(data string) string { return filepath.Join(data, "frontend", "versions.db") }
-
 // keptVersions is how many versions stay in the file: those that a client which
 // reconnects may have.
 const keptVersions = 256
@@ -47,7 +45,7 @@ func Run(ctx context.Context, o Options) error {
 	log := o.Process.Log.With(process.Component, "frontend")
 
 	// The frontend serves from its own file, even if everything else is dead.
-	file := File(o.Data)
+	file := process.VersionsFile(o.Data, "frontend")
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return process.DataError(fmt.Errorf("data directory: %w", err))
 	}

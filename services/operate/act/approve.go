@@ -1,0 +1,187 @@
+package act
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os/user"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshlog.dev/events"
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/operate/command"
+)
+
+// holdView is a hold, or a quarantine.
+type holdView struct {
+	ID     string `json:"id"`
+	Kind   string `json:"kind"` // hold, quarantine
+	Reason string `json:"reason,omitempty"`
+
+	// A hold keeps the objects that a source lost.
+	Source   string `json:"source,omitempty"`
+	Instance string `json:"instance,omitempty"`
+	Keys     uint32 `json:"keys,omitempty"`
+
+	// A quarantine withholds a resource that proxies rejected.
+	Type     string     `json:"type,omitempty"` // CDS, EDS, ...
+	Resource string     `json:"resource,omitempty"`
+	Client   string     `json:"client,omitempty"`
+	Since    *time.Time `json:"since,omitempty"`
+	LastGood bool       `json:"lastGood,omitempty"` // the last good content is served
+
+	parts []string // the overlays that make it
+}
+
+func (h *holdView) what() string {
+	if h.Kind == "hold" {
+		return fmt.Sprintf("%s of %s/%s", command.Plural(int(h.Keys), "object", "objects"), h.Source, h.Instance)
+	}
+	return fmt.Sprintf("%s %s for %s", h.Type, h.Resource, h.Client)
+}
+
+// approvedView is the result of an approval.
+type approvedView struct {
+	Hold    string `json:"hold"`
+	Seq     uint64 `json:"seq"`     // of the approval on the log
+	Version string `json:"version"` // that shows it
+}
+
+// Approve returns the command `approve`.
+func Approve() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "approve [ID]", Short: "Approve a loss that is held back, or a resource in quarantine", Args: command.Args(0, 1, ""),
+		Long: `Show the losses that are held back and the resources in quarantine, or approve one
+of them.
+
+When a source loses many objects at once, the guard keeps serving them until the
+loss is approved.
+
+When two proxies reject a resource, or the only proxy does, it goes into
+quarantine: proxies of that version of Envoy get the content before it, or none,
+until its content changes. After an approval it is sent once more, and goes back
+into quarantine if it is rejected again.
+
+An approval is a record of the log.`,
+		Example: `  meshlog approve --data data/
+  meshlog approve --data data/ hold-1-1.42-file-default
+  meshlog approve --data data/ quarantine-0af7651916cd`,
+	}
+	timeout := cmd.Flags().Duration("timeout", 30*time.Second, "how long to wait for a version that shows the approval")
+	return command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
+		reports, err := e.Reports(ctx, bus.Summary)
+		if err != nil {
+			return err
+		}
+		if len(reports.Builders) == 0 {
+			return errors.New("no builder answers, so it is not known what is held back; is one running?")
+		}
+		holds := viewHolds(reports)
+		if len(args) == 0 {
+			e.Print(holds, func() { showHolds(holds, e.Output) })
+			return nil
+		}
+		i := slices.IndexFunc(holds, func(h holdView) bool { return h.ID == args[0] })
+		if i < 0 {
+			return command.NotFound("%q: nothing with this id is held back or in quarantine; `meshlog approve` lists the ids", args[0])
+		}
+		fleet, err := e.Fleet()
+		if err != nil {
+			return err
+		}
+		log, err := e.Log(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, *timeout)
+		defer cancel()
+		v, err := approve(ctx, log, fleet, reports, holds[i])
+		if err != nil {
+			return err
+		}
+		e.Print(v, func() { e.Line("Approved: version %s no longer holds %s back.", v.Version, v.Hold) })
+		return nil
+	})
+}
+
+// viewHolds returns the holds and quarantines that the newest builder reports.
+func viewHolds(reports *bus.Reports) []holdView {
+	r := command.Newest(reports.Builders)
+	views := []holdView{}
+	for _, h := range r.GetHolds() {
+		views = append(views, holdView{
+			ID: h.GetId(), Kind: "hold", Reason: h.GetReason(),
+			Source: h.GetSource(), Instance: h.GetInstance(), Keys: h.GetKeys(), parts: h.GetParts(),
+		})
+	}
+	for _, q := range r.GetQuarantines() {
+		views = append(views, holdView{
+			ID: q.GetId(), Kind: "quarantine", Reason: q.GetReason(),
+			Type: command.TypeName(q.GetTypeUrl()), Resource: q.GetName(), Client: q.GetClient(), Since: command.Stamp(q.GetSince().AsTime()),
+			LastGood: q.GetLastGood(), parts: []string{q.GetId()},
+		})
+	}
+	return views
+}
+
+func showHolds(holds []holdView, out *command.Output) {
+	if len(holds) == 0 {
+		out.Line("Nothing is held back or in quarantine.")
+		return
+	}
+	t := command.Rows{Head: []string{"ID", "WHAT", "REASON"}}
+	for _, h := range holds {
+		t.Add(h.ID, h.what(), h.Reason)
+	}
+	out.Rows(&t)
+}
+
+// approve removes all overlays of a hold or a quarantine in one batch, and waits
+// until a version shows that.
+func approve(ctx context.Context, log events.Appender, fleet *bus.Fleet, reports *bus.Reports, hold holdView) (approvedView, error) {
+	var batch []events.Event
+	for _, part := range hold.parts {
+		batch = append(batch, newEvent("approve", &events.Overlay{ID: part, Remove: true}))
+	}
+	ack, err := log.Append(ctx, batch, events.Fence{})
+	if err != nil {
+		return approvedView{}, fmt.Errorf("approve %s: %w", hold.ID, err)
+	}
+	version, err := waitFor(ctx, fleet, reports, ack.Seq)
+	if err != nil {
+		return approvedView{}, fmt.Errorf("approved %s with record %d, but %w", hold.ID, ack.Seq, err)
+	}
+	return approvedView{Hold: hold.ID, Seq: ack.Seq, Version: version.String()}, nil
+}
+
+func newEvent(command string, body events.Body) events.Event {
+	return events.Event{ID: command + "/" + rand.Text(), Observed: time.Now(), Actor: operator(), Body: body}
+}
+
+// waitFor waits until a version contains a record that was just appended, and
+// returns that version.
+func waitFor(ctx context.Context, fleet *bus.Fleet, reports *bus.Reports, seq uint64) (ident.Position, error) {
+	at, err := command.PositionOf(reports, seq)
+	if err != nil {
+		return at, err
+	}
+	w := command.Wait{Fleet: fleet, Position: at}
+	if err := w.Run(ctx); err != nil {
+		return at, fmt.Errorf("no version shows it yet; /readyz of the builder says what it waits for: %w", err)
+	}
+	return w.Head, nil
+}
+
+// operator returns the name of the user who runs the command.
+func operator() string {
+	u, err := user.Current()
+	if err != nil {
+		return "operator"
+	}
+	return u.Username
+}

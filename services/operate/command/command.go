@@ -1,0 +1,107 @@
+// Package command is what the commands of meshlog share: the mesh that the
+// flags name, the output, the exit codes, and the words that name a version, an
+// object, a time or a proxy.
+//
+// # Exit codes
+//
+//	0  done
+//	1  the command failed, or the condition that it checks does not hold
+//	2  the command line is wrong
+//	3  the named object, version or proxy does not exist
+//	4  of verify: only versions of other builds fold to another content
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"meshlog.dev/services/internal/process"
+)
+
+// Env is what one run of a command works with: the mesh that its flags name,
+// and its output.
+type Env struct {
+	*Target
+	*Output
+	Stdin io.Reader
+}
+
+// Func runs a command. What it prints with its Env needs no check: Live, Past
+// and Local return the first error of the output.
+type Func func(ctx context.Context, e *Env, args []string) error
+
+// Local returns cmd as a command that needs no mesh. Run prints with its Env in
+// the format that -o names.
+func Local(cmd *cobra.Command, run Func) *cobra.Command { return bind(cmd, &Target{}, run) }
+
+// Live returns cmd as a command about a mesh that runs, with the flags that name
+// one. The mesh is connected when run first asks for a part of it.
+func Live(cmd *cobra.Command, run Func) *cobra.Command { return bind(cmd, bindTarget(cmd), run) }
+
+// Past returns cmd as a command about the past: the mesh may run, have ended, or
+// lie in an archive.
+func Past(cmd *cobra.Command, run Func) *cobra.Command {
+	t := bindTarget(cmd)
+	cmd.Flags().Lookup("data").Usage = "data `directory` of `meshlog up`, running or not; or of a builder or a frontend, for its versions"
+	cmd.Flags().StringVar(&t.archive, "archive", "", "`file` that `meshlog export` wrote")
+	return bind(cmd, t, run)
+}
+
+func bind(cmd *cobra.Command, t *Target, run Func) *cobra.Command {
+	format := cmd.Flags().StringP("output", "o", Table, "output `format`: table, json or yaml")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if *format != Table && *format != JSON && *format != YAML {
+			return Usage("--output %q: want table, json or yaml", *format)
+		}
+		t.flags, t.Stderr = cmd.Flags(), cmd.ErrOrStderr()
+		out := NewOutput(cmd.OutOrStdout(), *format)
+		defer func() { err = errors.Join(err, t.Close()) }()
+		if err := run(cmd.Context(), &Env{Target: t, Output: out, Stdin: cmd.InOrStdin()}, args); err != nil {
+			return err
+		}
+		return out.err
+	}
+	return cmd
+}
+
+// coded is an error with an exit code of its own.
+type coded struct {
+	error
+	code int
+}
+
+func (c coded) Unwrap() error { return c.error }
+
+// ExitCode returns the exit code of the process that ends with this error.
+func (c coded) ExitCode() int { return c.code }
+
+// NotFound returns the error of a command whose argument names nothing that
+// exists: exit code 3.
+func NotFound(format string, args ...any) error { return coded{fmt.Errorf(format, args...), 3} }
+
+// OtherBuild returns the error of a command that found only differences between
+// builds: exit code 4.
+func OtherBuild(format string, args ...any) error { return coded{fmt.Errorf(format, args...), 4} }
+
+// Usage returns the error of a wrong command line: exit code 2.
+func Usage(format string, args ...any) error {
+	return &process.UsageError{Err: fmt.Errorf(format, args...)}
+}
+
+// Args demands that a command has from least to most arguments; what names the
+// one that is missing.
+func Args(least, most int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) > most:
+			return Usage("unexpected argument %q", args[most])
+		case len(args) < least:
+			return Usage("%s is missing", what)
+		}
+		return nil
+	}
+}

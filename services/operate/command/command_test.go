@@ -1,0 +1,47 @@
+package command
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/process"
+)
+
+var at = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func TestParseQuota(t *testing.T) {
+	for _, c := range []struct {
+		text    string
+		streams uint32
+		want    uint32
+	}{
+		{"100%", 7, 7}, {"95%", 20, 19}, {"95%", 21, 20}, {"50%", 0, 1}, {"0.1%", 10, 1}, {"3", 100, 3}, {"0", 100, 0},
+	} {
+		q, err := ParseQuota(c.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := q.Of(c.streams); got != c.want {
+			t.Errorf("%s of %d are %d, want %d", c.text, c.streams, got, c.want)
+		}
+	}
+	for _, text := range []string{"", "x", "x%", "0%", "101%", "-1", "1.5"} {
+		if _, err := ParseQuota(text); !errors.As(err, new(*process.UsageError)) {
+			t.Errorf("--for %q: %v, want an error of the caller", text, err)
+		}
+	}
+}
+
+// A standby is named beside the watcher that publishes.
+func TestHearWatchers(t *testing.T) {
+	var v Source
+	v.hear(&reportv1.WatcherReport{State: "standby", Holder: "w2"})
+	v.hear(&reportv1.WatcherReport{State: "listing", Holder: "w1", Keys: 3, Partial: true, Listed: timestamppb.New(at)})
+	if diff := cmp.Diff(Source{State: "listing", Holder: "w1", Standbys: []string{"w2"}, Objects: 3, Partial: true, Listed: Stamp(at), Problems: []Diagnostic{}}, v); diff != "" {
+		t.Error(diff)
+	}
+}

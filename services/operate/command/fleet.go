@@ -1,0 +1,106 @@
+package command
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/store"
+)
+
+// ErrNoFrontend says that no frontend reports.
+var ErrNoFrontend = errors.New("no frontend answers; is one running, and connected to this bus? `meshlog sources` shows which watchers answer")
+
+// Newest returns the builder that leads or, between leaders, the one that has
+// read the most of the log; nil if there is none.
+func Newest(bs []*reportv1.BuilderReport) *reportv1.BuilderReport {
+	if len(bs) == 0 {
+		return nil
+	}
+	return slices.MaxFunc(bs, func(a, b *reportv1.BuilderReport) int {
+		switch {
+		case a.GetLeader() && !b.GetLeader():
+			return 1
+		case b.GetLeader() && !a.GetLeader():
+			return -1
+		}
+		return store.VersionOf(a.GetPosition()).Compare(store.VersionOf(b.GetPosition()))
+	})
+}
+
+// NewestHead returns the newest version that builders know or, if no builder
+// answers, that a frontend serves.
+func NewestHead(r *bus.Reports) ident.Position {
+	if b := Newest(r.Builders); b != nil {
+		return store.VersionOf(b.GetHead())
+	}
+	var head ident.Position
+	for _, f := range r.Frontends {
+		if v := store.VersionOf(f.GetServing()); head.Less(v) {
+			head = v
+		}
+	}
+	return head
+}
+
+// TypeName returns the short name of an xDS type: CDS, EDS, LDS, RDS.
+func TypeName(url string) string {
+	if t, ok := ident.ResourceTypeOf(url); ok {
+		return t.String()
+	}
+	return url
+}
+
+// Diagnostic is a problem as JSON and YAML show it.
+type Diagnostic struct {
+	Severity string `json:"severity"`
+	Code     string `json:"code"`
+	Object   string `json:"object,omitempty"`
+	Origin   string `json:"origin,omitempty"`
+	Field    string `json:"field,omitempty"`
+	Reason   string `json:"reason"`
+	Advice   string `json:"advice,omitempty"`
+	Effect   string `json:"effect,omitempty"`
+
+	Shard string `json:"-"` // of the watcher that reports it
+}
+
+// Diagnostics returns problems of a shard's watcher or, without one, of a
+// builder.
+func Diagnostics(ds []*snapshotv1.Diagnostic, shard string) []Diagnostic {
+	views := []Diagnostic{}
+	for _, d := range ds {
+		views = append(views, Diagnostic{
+			Severity: Severity(d.GetSeverity()), Code: d.GetCode(), Object: d.GetObject(), Origin: d.GetOrigin(), Field: d.GetField(),
+			Reason: d.GetReason(), Advice: d.GetAdvice(), Effect: d.GetEffect(), Shard: shard,
+		})
+	}
+	return views
+}
+
+// Where returns the place of the problem: its origin or else its object.
+func (d *Diagnostic) Where() string { return cmp.Or(d.Origin, d.Object) }
+
+// What returns the field and the reason.
+func (d *Diagnostic) What() string {
+	if d.Field == "" {
+		return d.Reason
+	}
+	return d.Field + ": " + d.Reason
+}
+
+// String returns the problem in one line.
+func (d *Diagnostic) String() string {
+	if where := d.Where(); where != "" {
+		return d.Severity + ": " + where + ": " + d.What()
+	}
+	return d.Severity + ": " + d.What()
+}
+
+// Severity returns the name of a severity.
+func Severity(s snapshotv1.Severity) string { return problem.Severity(s).String() }

@@ -1,0 +1,144 @@
+package command
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/mesh/kind"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/store"
+)
+
+// Objects selects objects: each field that is not empty must contain the
+// object's.
+type Objects struct {
+	Kinds, Namespaces, Names, Sources, Instances []string
+}
+
+// Flags binds the filters.
+func (o *Objects) Flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringSliceVar(&o.Kinds, "kind", nil, "only objects of this `kind`")
+	f.StringSliceVarP(&o.Namespaces, "namespace", "N", nil, "only objects in this `namespace`")
+	f.StringSliceVar(&o.Names, "name", nil, "only objects of this `name`")
+	o.SourceFlags(cmd)
+}
+
+// SourceFlags binds the filters by source.
+func (o *Objects) SourceFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringSliceVar(&o.Sources, "source", nil, "only objects of this `source`: SOURCE or SOURCE/INSTANCE")
+	f.StringSliceVar(&o.Instances, "instance", nil, "only objects of this `instance` of a source")
+}
+
+// IsEmpty reports whether every object is selected.
+func (o *Objects) IsEmpty() bool {
+	return len(o.Kinds)+len(o.Namespaces)+len(o.Names)+len(o.Sources)+len(o.Instances) == 0
+}
+
+// Match reports whether key is selected. The zero key, of an overlay, matches
+// only if there is no filter.
+func (o *Objects) Match(key ident.Key) bool {
+	if key == (ident.Key{}) {
+		return o.IsEmpty()
+	}
+	return o.MatchName(key) && o.MatchShard(key.Shard())
+}
+
+// MatchName reports whether kind, namespace and name are selected.
+func (o *Objects) MatchName(key ident.Key) bool {
+	return Among(o.Kinds, key.Kind) && Among(o.Namespaces, key.Namespace) && Among(o.Names, key.Name)
+}
+
+// MatchShard reports whether objects of a source are selected.
+func (o *Objects) MatchShard(s ident.Shard) bool {
+	return (len(o.Sources) == 0 || slices.Contains(o.Sources, s.Source) || slices.Contains(o.Sources, s.String())) && Among(o.Instances, s.Instance)
+}
+
+// Among reports whether wanted is empty or has s, in whatever case.
+func Among(wanted []string, s string) bool {
+	return len(wanted) == 0 || s != "" && slices.ContainsFunc(wanted, func(w string) bool { return strings.EqualFold(w, s) })
+}
+
+// ParseKey reads KIND/NAMESPACE/NAME or KIND/NAME, also in the form of tables:
+// "KIND NAMESPACE/NAME (SOURCE/INSTANCE)". It adds the sources of only.
+func ParseKey(s string, only Objects) (*Objects, error) {
+	o := &Objects{Sources: only.Sources, Instances: only.Instances}
+	name := s
+	if rest, source, ok := strings.Cut(s, " ("); ok && strings.HasSuffix(source, ")") {
+		o.Sources, name = append([]string{strings.TrimSuffix(source, ")")}, o.Sources...), rest
+	}
+	parts := strings.Split(strings.Replace(name, " ", "/", 1), "/")
+	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
+		return nil, Usage("object %q: want KIND/NAMESPACE/NAME, or KIND/NAME for one without a namespace", s)
+	}
+	o.Kinds, o.Names = []string{parts[0]}, []string{parts[len(parts)-1]}
+	if k, ok := kind.ByName(parts[0]); ok && !k.Namespaced && len(parts) == 3 {
+		return nil, Usage("object %q: a %s has no namespace", s, k.Name)
+	}
+	if len(parts) == 3 {
+		o.Namespaces = []string{parts[1]}
+	}
+	return o, nil
+}
+
+// Find returns the selected keys, sorted. If there is none, the error names the
+// nearest one or says what to do.
+func (o *Objects) Find(asked string, known []ident.Key, advice string) ([]ident.Key, error) {
+	var found []ident.Key
+	names := map[string]bool{}
+	for _, key := range known {
+		if names[Slashed(key)] = true; o.Match(key) {
+			found = append(found, key)
+		}
+	}
+	if len(found) > 0 {
+		slices.SortFunc(found, byRow)
+		return found, nil
+	}
+	if near, ok := process.Nearest(asked, slices.Sorted(maps.Keys(names))); ok {
+		advice = "did you mean " + near + "?"
+	}
+	return nil, NotFound("object %s: there is none; %s", asked, advice)
+}
+
+func byRow(a, b ident.Key) int { return cmp.Compare(a.Row(), b.Row()) }
+
+// Slashed returns a key as it is typed.
+func Slashed(k ident.Key) string {
+	if k.Namespace == "" {
+		return k.Kind + "/" + k.Name
+	}
+	return k.Kind + "/" + k.Namespace + "/" + k.Name
+}
+
+// Keys returns the keys of the objects in a content, sorted, including those
+// under overlays.
+func Keys(s *store.Snapshot) []ident.Key {
+	var keys []ident.Key
+	for row := range s.Rows() {
+		k, overlay, err := ident.ParseRow(row.Key)
+		if err != nil {
+			continue
+		}
+		if overlay == "" {
+			keys = append(keys, k)
+			continue
+		}
+		if o, err := world.UnmarshalOverlay(overlay, row.Value); err == nil {
+			for _, v := range o.Values {
+				if v.Resource == nil {
+					keys = append(keys, v.Key)
+				}
+			}
+		}
+	}
+	slices.SortFunc(keys, byRow)
+	return slices.Compact(keys)
+}

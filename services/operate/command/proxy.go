@@ -1,0 +1,171 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"sigs.k8s.io/yaml"
+
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/mesh/index"
+	"meshlog.dev/services/mesh/proxy"
+	"meshlog.dev/services/mesh/xds"
+	"meshlog.dev/services/operate/past"
+)
+
+// ProxyQuery names a proxy: by the id of one that is connected, or by a file
+// with its node.
+type ProxyQuery struct {
+	ID   string
+	File string
+}
+
+// Find returns the proxy of the file or, as a frontend knows it, of the id.
+func (q *ProxyQuery) Find(ctx context.Context, t *Target, p *past.Past) (*proxy.Proxy, error) {
+	if q.File != "" {
+		node, err := readNode(q.File, q.ID)
+		if err != nil {
+			return nil, err
+		}
+		return proxy.NewProxy(node)
+	}
+	replies, _, err := q.Ask(ctx, t, p)
+	if err != nil {
+		return nil, err
+	}
+	return ProxyOf(replies[0])
+}
+
+// ProxyOf returns the proxy that a frontend describes.
+func ProxyOf(r *reportv1.ProxyReply) (*proxy.Proxy, error) {
+	node := new(corev3.Node)
+	if err := proto.Unmarshal(r.GetNode(), node); err != nil {
+		return nil, fmt.Errorf("node of %s: %w", r.GetReport().GetId(), err)
+	}
+	return proxy.NewProxy(node)
+}
+
+// Ask asks all frontends for the proxy, and returns the build of each frontend.
+func (q *ProxyQuery) Ask(ctx context.Context, t *Target, p *past.Past) ([]*reportv1.ProxyReply, map[string]string, error) {
+	if !p.Live {
+		return nil, nil, Usage("%s: no proxy is connected there; give --node FILE with its bootstrap", p.Name)
+	}
+	fleet, err := t.Fleet()
+	if err != nil {
+		return nil, nil, err
+	}
+	reports, err := fleet.Reports(ctx, bus.Summary)
+	if err != nil {
+		return nil, nil, err
+	}
+	t.WarnSilent(reports)
+	var frontends []string
+	builds := map[string]string{}
+	for _, f := range reports.Frontends {
+		frontends = append(frontends, f.GetFrontend())
+		builds[f.GetFrontend()] = f.GetBuild()
+	}
+	if len(frontends) == 0 {
+		return nil, nil, ErrNoFrontend
+	}
+	replies, err := fleet.Proxy(ctx, q.ID, frontends)
+	if err == nil && len(replies) == 0 {
+		err = NotConnected(q.ID, frontends)
+	}
+	return replies, builds, err
+}
+
+// NotConnected returns the error for a proxy that no frontend serves.
+func NotConnected(id string, frontends []string) error {
+	return NotFound("proxy %q: not connected to any frontend (%s); `meshlog proxy-status` lists the proxies that are", id, strings.Join(frontends, ", "))
+}
+
+// Served is what a frontend would serve to a proxy.
+type Served struct {
+	Sets        [ident.ResourceTypes]*xds.Set
+	Quarantined [ident.ResourceTypes][]string // names that are replaced or left out
+}
+
+// ServedTo makes what a frontend would serve to p at a version.
+func ServedTo(ctx context.Context, p *past.Past, at ident.Position, to *proxy.Proxy) (s Served, err error) {
+	w, err := past.World(ctx, p, at)
+	if err != nil {
+		return s, err
+	}
+	pc := index.NewPushContext(w)
+	catalog, class := xds.NewCatalog(pc), index.Classify(pc, to)
+	for t := range ident.ResourceTypes {
+		made := catalog.Set(class.Only(t), t)
+		s.Sets[t], s.Quarantined[t] = catalog.Replace(t, made, pc.Replacements(t, class.Release(t)))
+	}
+	return s, nil
+}
+
+// Resource decodes a resource, and prints it as Envoy's config dump does.
+func Resource(t ident.ResourceType, r *xds.Resource) (proto.Message, json.RawMessage, error) {
+	of, err := protoregistry.GlobalTypes.FindMessageByURL(t.URL())
+	if err != nil {
+		return nil, nil, err
+	}
+	m := of.New().Interface()
+	err = proto.Unmarshal(r.Value(), m)
+	var b []byte
+	if err == nil {
+		b, err = protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s %s: %w", t.Message(), r.Name, err)
+	}
+	return m, b, nil
+}
+
+// readNode reads a file with Envoy's bootstrap, whose field "node" it takes, or
+// with the node itself; YAML or JSON. An id that is not empty replaces the
+// node's.
+func readNode(file, id string) (*corev3.Node, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, Usage("--node: %w", err)
+	}
+	node, err := parseNode(b)
+	if err != nil {
+		return nil, Usage("--node %s: %w", file, err)
+	}
+	if id != "" {
+		node.Id = id
+	}
+	if node.GetId() == "" {
+		return nil, Usage("--node %s: it has no id; give the id of the proxy before the flags, as --service-node gives it to Envoy", file)
+	}
+	return node, nil
+}
+
+func parseNode(b []byte) (*corev3.Node, error) {
+	j, err := yaml.YAMLToJSON(b)
+	if err != nil {
+		return nil, err
+	}
+	var bootstrap struct {
+		Node json.RawMessage `json:"node"`
+	}
+	if err := json.Unmarshal(j, &bootstrap); err != nil {
+		return nil, fmt.Errorf("is neither Envoy's bootstrap nor a node: %w", err)
+	}
+	if bootstrap.Node != nil {
+		j = bootstrap.Node
+	}
+	node := new(corev3.Node)
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: bootstrap.Node != nil}).Unmarshal(j, node); err != nil {
+		return nil, fmt.Errorf("is neither Envoy's bootstrap with a node nor a node: %w", err)
+	}
+	return node, nil
+}

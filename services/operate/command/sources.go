@@ -1,0 +1,221 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"meshlog.dev/events"
+	"meshlog.dev/events/natslog"
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/builder/ledger"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/store"
+)
+
+// Source is a source as JSON and YAML show it.
+type Source struct {
+	Source   string `json:"source"`
+	Instance string `json:"instance"`
+	State    string `json:"state"` // following, listing, down, silent, gone
+	// Frozen says that its objects stay as they are, because it cannot be read
+	// or no watcher publishes for it.
+	Frozen bool `json:"frozen"`
+	// FrozenSince is absent if the time is not known.
+	FrozenSince *time.Time `json:"frozenSince,omitempty"`
+	Holder      string     `json:"holder,omitempty"` // the watcher that publishes for it, or did last
+	Session     string     `json:"session,omitempty"`
+	Objects     int        `json:"objects"`
+	Pending     uint64     `json:"pending,omitempty"` // changes that are not on the log yet
+	// Synced says that a listing was complete in this epoch.
+	Synced   bool     `json:"synced"`
+	Partial  bool     `json:"partial,omitempty"`  // a part of it could not be read
+	Required bool     `json:"required,omitempty"` // nothing is published before it is synced
+	Standbys []string `json:"standbys,omitempty"`
+	// FrozenKinds are the kinds that its last listing could not read: their
+	// objects stay as they are.
+	FrozenKinds []FrozenKind `json:"frozenKinds,omitempty"`
+
+	Listed  *time.Time `json:"listed,omitempty"`  // when its listing was complete on the log
+	Changed *time.Time `json:"changed,omitempty"` // when it changed last
+	Heard   *time.Time `json:"heard,omitempty"`   // when its watcher last wrote to the log
+
+	Problems []Diagnostic `json:"problems,omitempty"`
+}
+
+// FrozenKind is a kind that a source cannot be read for.
+type FrozenKind struct {
+	Kind    string `json:"kind"`
+	Objects int    `json:"objects"`
+}
+
+// The states of a source that commands treat in a special way. A watcher reports
+// StateDown; no watcher publishes for a source in the others.
+const (
+	StateDown   = "down"
+	StateSilent = "silent"
+	StateGone   = "gone" // silent, and without objects
+)
+
+// Shard returns the key of the source.
+func (v *Source) Shard() ident.Shard { return ident.Shard{Source: v.Source, Instance: v.Instance} }
+
+// Speaks reports whether a watcher publishes for the source.
+func (v *Source) Speaks() bool { return v.State != StateSilent && v.State != StateGone }
+
+// Sources is what the fleet and the newest version know of the sources.
+type Sources struct {
+	Log     *natslog.Log
+	Fleet   *bus.Fleet
+	Reports *bus.Reports
+	Head    store.Stored // the newest version; zero if nothing was published
+}
+
+// Sources asks the fleet, and reads the newest version.
+func (t *Target) Sources(ctx context.Context) (s *Sources, err error) {
+	s = &Sources{}
+	if s.Fleet, err = t.Fleet(); err != nil {
+		return nil, err
+	}
+	if s.Log, err = t.Log(ctx); err != nil {
+		return nil, err
+	}
+	chain, err := t.Chain(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.Reports, err = s.Fleet.Reports(ctx, bus.Summary); err != nil {
+		return nil, err
+	}
+	for m, err := range chain.History(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		s.Head, err = chain.Fetch(ctx, store.VersionOf(m.GetVersion()))
+		return s, err
+	}
+	return s, nil
+}
+
+// required returns the sources that the policy of the newest version requires.
+func (s *Sources) required() ([]ident.Shard, error) {
+	policy := world.DefaultPolicy()
+	if s.Head.Snapshot != nil {
+		w, err := ledger.World(s.Head.Snapshot)
+		if err != nil {
+			return nil, err
+		}
+		policy = w.Policy()
+	}
+	var all []ident.Shard
+	for _, r := range policy.Required {
+		all = append(all, ident.Shard{Source: r.Source, Instance: r.Instance})
+	}
+	return all, nil
+}
+
+// Objects returns the objects of a source in the newest version, sorted.
+func (s *Sources) Objects(of ident.Shard) []ident.Key {
+	if s.Head.Snapshot == nil {
+		return nil
+	}
+	var keys []ident.Key
+	for row := range s.Head.Snapshot.Rows() {
+		if k, overlay, err := ident.ParseRow(row.Key); err == nil && overlay == "" && k.Shard() == of {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// Views returns all sources that the newest version has or a watcher reports,
+// sorted.
+func (s *Sources) Views(ctx context.Context) ([]Source, error) {
+	byShard := map[ident.Shard]*Source{}
+	of := func(shard ident.Shard) *Source {
+		if byShard[shard] == nil {
+			byShard[shard] = &Source{Source: shard.Source, Instance: shard.Instance, State: StateSilent}
+		}
+		return byShard[shard]
+	}
+	for _, m := range s.Head.Manifest.GetWatermark() {
+		v := of(ident.Shard{Source: m.GetSource(), Instance: m.GetInstance()})
+		v.Synced, v.Partial = m.GetSynced(), m.GetPartial()
+	}
+	for _, w := range s.Reports.Watchers {
+		of(ident.Shard{Source: w.GetSource(), Instance: w.GetInstance()}).hear(w)
+	}
+	for _, k := range Newest(s.Reports.Builders).GetFrozen() {
+		v := of(ident.Shard{Source: k.GetSource(), Instance: k.GetInstance()})
+		v.FrozenKinds = append(v.FrozenKinds, FrozenKind{k.GetKind(), int(k.GetKeys())})
+	}
+	required, err := s.required()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range required {
+		of(r).Required = true
+	}
+	views := []Source{}
+	for _, v := range byShard {
+		if err := s.lastHeard(ctx, v); err != nil {
+			return nil, err
+		}
+		v.freeze(len(s.Objects(v.Shard())))
+		views = append(views, *v)
+	}
+	slices.SortFunc(views, func(a, b Source) int {
+		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Instance, b.Instance))
+	})
+	return views, nil
+}
+
+// hear takes a watcher's report.
+func (v *Source) hear(w *reportv1.WatcherReport) {
+	switch w.GetState() {
+	case "standby":
+		v.Standbys = append(v.Standbys, w.GetHolder())
+		return
+	case "": // it waits for a builder to begin the log
+		return
+	}
+	v.State, v.Holder, v.Session = w.GetState(), w.GetHolder(), w.GetSession()
+	v.Objects, v.Pending, v.Partial = int(w.GetKeys()), w.GetPending(), w.GetPartial()
+	v.Listed, v.Changed = Stamp(w.GetListed().AsTime()), Stamp(w.GetChanged().AsTime())
+	v.FrozenSince = Stamp(w.GetDown().AsTime())
+	v.Problems = Diagnostics(w.GetDiagnostics(), v.Shard().String())
+}
+
+// freeze decides whether the source is gone or frozen; served is the number of
+// its objects in the newest version.
+func (v *Source) freeze(served int) {
+	switch v.State {
+	case StateSilent:
+		if v.Objects = served; served == 0 && len(v.Standbys) == 0 {
+			v.State = StateGone
+			return
+		}
+		v.Frozen, v.FrozenSince = true, v.Heard
+	case StateDown:
+		v.Frozen = true
+		v.Objects = cmp.Or(v.Objects, served) // its watcher may not have listed since it started
+	}
+}
+
+// lastHeard looks up the last control record of the source.
+func (s *Sources) lastHeard(ctx context.Context, v *Source) error {
+	r, err := s.Log.Last(ctx, events.ControlSubject(v.Shard()))
+	switch {
+	case errors.Is(err, events.ErrNotFound):
+		return nil
+	case err != nil:
+		return fmt.Errorf("last record of %s: %w", v.Shard(), err)
+	}
+	v.Heard, v.Holder = Stamp(r.Time), cmp.Or(v.Holder, r.Event.Actor)
+	return nil
+}

@@ -1,0 +1,283 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"meshlog.dev/events/archive"
+	"meshlog.dev/events/natslog"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/operate/past"
+	"meshlog.dev/store/bolt"
+	"meshlog.dev/store/natsfeed"
+)
+
+// Target is the mesh that the flags of a command name.
+type Target struct {
+	Data    string // data directory; empty: the flags of the bus name the mesh
+	Bus     process.Bus
+	Stderr  io.Writer // takes progress and warnings
+	archive string    // file
+	flags   *pflag.FlagSet
+	conn    *bus.Conn // nil before Conn
+	closers []func() error
+}
+
+// bindTarget binds the flags that name a mesh. The flags that say how to connect
+// are the same for all commands and more than a command's own: its help does not
+// list them, `meshlog options` does.
+func bindTarget(cmd *cobra.Command) *Target {
+	t := &Target{Bus: process.DefaultBus(), Stderr: io.Discard, flags: cmd.Flags()}
+	t.flags.StringVar(&t.Data, "data", "", "data `directory` of `meshlog up`")
+	t.Bus.ID = strconv.Itoa(os.Getpid())
+	t.Bus.Flags(t.flags)
+	t.flags.VisitAll(func(f *pflag.Flag) { f.Hidden = f.Hidden || isConnection(f) || f.Name == "id" })
+	return t
+}
+
+func isConnection(f *pflag.Flag) bool { return strings.HasPrefix(f.Name, "bus-") || f.Name == "domain" }
+
+// Connection returns the flags that say how to connect to a bus.
+func Connection() *pflag.FlagSet {
+	shown := pflag.NewFlagSet("options", pflag.ContinueOnError)
+	bindTarget(&cobra.Command{}).flags.VisitAll(func(f *pflag.Flag) {
+		if isConnection(f) || f.Name == "bus" {
+			f.Hidden = false
+			shown.AddFlag(f)
+		}
+	})
+	return shown
+}
+
+// Typed returns the mesh that the flags on a partial command line name.
+func Typed(cmd *cobra.Command) *Target {
+	t := bindTarget(&cobra.Command{})
+	t.flags.VisitAll(func(f *pflag.Flag) {
+		if g := cmd.Flags().Lookup(f.Name); g != nil && g.Changed {
+			_ = f.Value.Set(g.Value.String()) // a flag of the same type has parsed it
+		}
+	})
+	_ = process.ApplySettings(t.flags, os.LookupEnv) // the command reports an invalid variable when it runs
+	return t
+}
+
+// CloseLater has Close close something before everything that was opened
+// earlier.
+func (t *Target) CloseLater(c func() error) { t.closers = append([]func() error{c}, t.closers...) }
+
+// Close closes what the command opened.
+func (t *Target) Close() error {
+	var errs []error
+	for _, c := range t.closers {
+		errs = append(errs, c())
+	}
+	return errors.Join(errs...)
+}
+
+// Given reports whether the command line itself has a flag; a variable, which
+// names the mesh of all commands, does not count.
+func (t *Target) Given(flag string) bool { return process.OnCommandLine(t.flags, flag) }
+
+// Progress returns a display of work that takes long; what is its verb
+// ("copied").
+func (t *Target) Progress(what string) *Progress { return &Progress{w: t.Stderr, what: what} }
+
+// Conn connects to the bus, once.
+func (t *Target) Conn() (*bus.Conn, error) {
+	if t.conn != nil {
+		return t.conn, nil
+	}
+	o := t.Bus.Options(bus.Operator(), slog.New(slog.DiscardHandler))
+	switch {
+	case o.URL == "" && t.Data == "":
+		return nil, Usage("which mesh? Give --data DIR, the data directory of `meshlog up` (or set MESHLOG_DATA), or --bus URL")
+	case o.URL == "":
+		o.URL = filepath.Join(t.Data, bus.FileName)
+	}
+	conn, err := bus.Connect(o)
+	if errors.Is(err, bus.ErrNoBusFile) && o.URL != t.Bus.URL {
+		return nil, fmt.Errorf("%s: %w; start `meshlog up` on it", t.Data, bus.ErrNoBusFile)
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.use(conn)
+	return conn, nil
+}
+
+func (t *Target) use(conn *bus.Conn) {
+	t.conn = conn
+	t.CloseLater(func() error { conn.Close(); return nil })
+}
+
+// Log opens the log.
+func (t *Target) Log(ctx context.Context) (*natslog.Log, error) {
+	conn, err := t.Conn()
+	if err != nil {
+		return nil, err
+	}
+	log, err := natslog.Open(ctx, conn, natslog.Options{Domain: t.Bus.Domain})
+	if err != nil {
+		return nil, err
+	}
+	t.CloseLater(log.Close)
+	return log, nil
+}
+
+// Chain opens the version chain.
+func (t *Target) Chain(ctx context.Context) (*natsfeed.Feed, error) {
+	conn, err := t.Conn()
+	if err != nil {
+		return nil, err
+	}
+	return natsfeed.Open(ctx, conn, natsfeed.Options{Domain: t.Bus.Domain})
+}
+
+// Fleet returns the processes that report on the bus.
+func (t *Target) Fleet() (*bus.Fleet, error) {
+	conn, err := t.Conn()
+	if err != nil {
+		return nil, err
+	}
+	return bus.NewFleet(conn, t.Bus.Domain, slog.New(slog.DiscardHandler)), nil
+}
+
+// Reports asks all processes to report.
+func (t *Target) Reports(ctx context.Context, with bus.Detail) (*bus.Reports, error) {
+	fleet, err := t.Fleet()
+	if err != nil {
+		return nil, err
+	}
+	return fleet.Reports(ctx, with)
+}
+
+// WarnSilent names on standard error the processes that reported before and do
+// not answer now.
+func (t *Target) WarnSilent(r *bus.Reports) {
+	for _, p := range r.Silent {
+		role, name, _ := strings.Cut(p.GetName(), ".")
+		fmt.Fprintf(t.Stderr, "%s %s reported %s and does not answer: its part is missing here.\n", role, name, Ago(time.Since(p.GetHeard().AsTime())))
+	}
+}
+
+// Past opens the past of the mesh: over the bus if the mesh runs, from a copy of
+// its data directory if not, or from an archive. Unless it is the bus, standard
+// error says which.
+func (t *Target) Past(ctx context.Context) (*past.Past, error) {
+	switch {
+	case t.archive != "" && (t.Given("data") || t.Given("bus")):
+		return nil, Usage("--archive and --data or --bus: give one of them")
+	case t.archive != "":
+		return t.archived(ctx)
+	case t.Data == "" || t.Bus.URL != "":
+		return t.running(ctx)
+	}
+	if info, err := os.Stat(t.Data); err != nil || !info.IsDir() {
+		return nil, NotFound("--data %s: there is no such directory", t.Data)
+	}
+	switch runs, err := bus.Running(t.Data); {
+	case err != nil:
+		return nil, err
+	case runs:
+		return t.running(ctx)
+	}
+	return t.ended(ctx)
+}
+
+// PastLog opens the past of the mesh for a command that needs its log.
+func (t *Target) PastLog(ctx context.Context) (*past.Past, error) {
+	p, err := t.Past(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.HasLog()
+}
+
+func (t *Target) running(ctx context.Context) (*past.Past, error) {
+	name := t.Bus.URL
+	if name == "" {
+		name = t.Data
+	}
+	p, err := t.onBus(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	p.Live = true
+	return p, nil
+}
+
+func (t *Target) onBus(ctx context.Context, name string) (*past.Past, error) {
+	log, err := t.Log(ctx)
+	if err != nil {
+		return nil, err
+	}
+	chain, err := t.Chain(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &past.Past{Name: name, Log: log, Versions: chain, Blobs: chain}, nil
+}
+
+// ended opens a copy of the data directory of a process that has ended: log and
+// versions of `meshlog up`, or else the versions of a builder or a frontend.
+func (t *Target) ended(ctx context.Context) (*past.Past, error) {
+	copied := t.Progress("copied")
+	quiet := slog.New(slog.DiscardHandler)
+	server, err := bus.StartCopy(bus.CopyOptions{Dir: t.Data, Progress: copied.Show, Log: quiet})
+	copied.Done()
+	if errors.Is(err, bus.ErrNoStreams) {
+		return t.endedFile()
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.CloseLater(server.Close)
+	conn, err := bus.Connect(bus.ConnectOptions{Server: server, Name: "meshlog", Log: quiet})
+	if err != nil {
+		return nil, err
+	}
+	t.use(conn)
+	fmt.Fprintf(t.Stderr, "Nothing runs on %s; reading a copy of its log and versions.\n", t.Data)
+	return t.onBus(ctx, t.Data)
+}
+
+// endedFile opens a copy of the file of a builder or a frontend, which may still
+// run.
+func (t *Target) endedFile() (*past.Past, error) {
+	for _, file := range []string{
+		process.VersionsFile(t.Data, "builder"), process.VersionsFile(t.Data, "frontend"), process.VersionsFile(t.Data, ""),
+	} {
+		if _, err := os.Stat(file); err != nil {
+			continue
+		}
+		copied, err := bolt.OpenCopy(file)
+		if err != nil {
+			return nil, err
+		}
+		t.CloseLater(copied.Close)
+		fmt.Fprintf(t.Stderr, "Reading a copy of %s, which has versions and no log.\n", file)
+		return &past.Past{Name: file, Versions: past.FromStore(copied)}, nil
+	}
+	return nil, NotFound("%s: holds neither a log nor versions; is it the data directory of `meshlog up`, a builder or a frontend?", t.Data)
+}
+
+func (t *Target) archived(ctx context.Context) (*past.Past, error) {
+	a, err := archive.Open(ctx, t.archive)
+	if err != nil {
+		return nil, fmt.Errorf("--archive: %w", err)
+	}
+	t.CloseLater(a.Close)
+	return past.FromArchive(t.archive, a), nil
+}

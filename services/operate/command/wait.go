@@ -1,0 +1,178 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/store"
+)
+
+// Wait waits until a position of the log is published, and until streams have
+// applied it. It compares positions by epoch and sequence: after a rewind a new
+// epoch begins with a smaller sequence, so a larger sequence proves nothing.
+type Wait struct {
+	Fleet     *bus.Fleet
+	Position  ident.Position
+	Quota     Quota  // zero: publishing is enough
+	Each      func() // if not nil, is called before each step of the wait
+	frontends map[string]heard
+
+	// Published is the first position that is as good as Position: Position
+	// itself, or an earlier version if no record between them changed anything.
+	// Zero until it is published.
+	Published ident.Position
+	// Head is the version that was the newest when Published was set.
+	Head ident.Position
+}
+
+type heard struct {
+	*reportv1.FrontendReport
+	at time.Time
+}
+
+// ErrNoBuilder says that no builder reports.
+var ErrNoBuilder = errors.New("no builder answers, so nothing is published; is one running, and connected to this bus?")
+
+// PositionOf returns the position of a record that was just appended: its epoch
+// is that of the builder's fold.
+func PositionOf(r *bus.Reports, seq uint64) (ident.Position, error) {
+	b := Newest(r.Builders)
+	if b == nil {
+		return ident.Position{}, ErrNoBuilder
+	}
+	return ident.Position{Epoch: b.GetPosition().GetEpoch(), Seq: seq}, nil
+}
+
+// Run returns nil when the position is published and enough streams have applied
+// it.
+func (w *Wait) Run(ctx context.Context) error {
+	w.frontends = map[string]heard{}
+	g, ctx := errgroup.WithContext(ctx)
+	ticks, reports, all := make(chan *reportv1.Tick), make(chan *reportv1.FrontendReport), make(chan *bus.Reports)
+	g.Go(func() error {
+		return w.Fleet.Ticks(ctx, func(t *reportv1.Tick) { send(ctx, ticks, t) })
+	})
+	g.Go(func() error {
+		return w.Fleet.FrontendReports(ctx, func(r *reportv1.FrontendReport) { send(ctx, reports, r) })
+	})
+	g.Go(func() error {
+		r, err := w.Fleet.Reports(ctx, bus.Summary)
+		send(ctx, all, r)
+		return err
+	})
+	g.Go(func() error {
+		for !w.Reached() {
+			if w.Each != nil {
+				w.Each()
+			}
+			select {
+			case t := <-ticks:
+				w.hearHead(store.VersionOf(t.GetHead()), store.VersionOf(t.GetPosition()))
+			case r := <-reports:
+				w.hear(r, time.Now())
+			case r := <-all:
+				for _, f := range r.Frontends {
+					w.hear(f, time.Now())
+				}
+				if b := Newest(r.Builders); b != nil {
+					w.hearHead(store.VersionOf(b.GetHead()), store.VersionOf(b.GetHead()))
+				}
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return errReached
+	})
+	if err := g.Wait(); !errors.Is(err, errReached) {
+		return err
+	}
+	return nil
+}
+
+var errReached = errors.New("reached")
+
+func send[T any](ctx context.Context, c chan<- T, v T) {
+	select {
+	case c <- v:
+	case <-ctx.Done():
+	}
+}
+
+// hear takes a frontend's report, and forgets frontends that leave or are
+// silent.
+func (w *Wait) hear(r *reportv1.FrontendReport, now time.Time) {
+	w.frontends[r.GetFrontend()] = heard{r, now}
+	maps.DeleteFunc(w.frontends, func(_ string, h heard) bool { return h.GetLeaving() || now.Sub(h.at) > bus.PeerSilence })
+}
+
+// hearHead takes the newest version and the position up to which the builder has
+// read without finding a change.
+func (w *Wait) hearHead(head, read ident.Position) {
+	switch {
+	case !head.Less(w.Position):
+		w.Published, w.Head = w.Position, head // streams that applied a later version count
+	case !read.Less(w.Position):
+		w.Published, w.Head = head, head
+	}
+}
+
+// Count returns how many streams there are, and how many have applied the
+// position.
+func (w *Wait) Count() (applied, streams uint32) {
+	for _, f := range w.frontends {
+		streams += f.GetStreams()
+		for _, a := range f.GetApplied() {
+			if v := store.VersionOf(a.GetVersion()); !v.IsZero() && !w.Published.IsZero() && !v.Less(w.Published) {
+				applied += a.GetStreams()
+			}
+		}
+	}
+	return applied, streams
+}
+
+// Reached reports whether the wait is over.
+func (w *Wait) Reached() bool {
+	applied, streams := w.Count()
+	return !w.Published.IsZero() && applied >= w.Quota.Of(streams)
+}
+
+// Quota is a number of streams, or a share of those that are connected.
+type Quota struct {
+	count uint32
+	share float64 // between 0 and 1; 0: count counts
+}
+
+// ParseQuota reads the value of --for: 95% or 3.
+func ParseQuota(s string) (Quota, error) {
+	if share, ok := strings.CutSuffix(s, "%"); ok {
+		f, err := strconv.ParseFloat(share, 64)
+		if err != nil || f <= 0 || f > 100 {
+			return Quota{}, Usage("--for %q: want a share between 0%% and 100%%, or a number of proxies", s)
+		}
+		return Quota{share: f / 100}, nil
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		return Quota{}, Usage("--for %q: want a share like 95%%, or a number of proxies", s)
+	}
+	return Quota{count: uint32(n)}, nil
+}
+
+// Of returns how many of that many streams are enough. A share of no streams is
+// one stream: a caller that waits for proxies expects some to connect.
+func (q Quota) Of(streams uint32) uint32 {
+	if q.share == 0 {
+		return q.count
+	}
+	return max(1, uint32(math.Ceil(q.share*float64(streams)-1e-9)))
+}

@@ -1,0 +1,236 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/operate/command"
+	"meshlog.dev/store"
+)
+
+// proxyView is one stream of a proxy.
+type proxyView struct {
+	ID        string     `json:"id"`
+	Cluster   string     `json:"cluster,omitempty"`
+	Type      string     `json:"type,omitempty"`
+	Namespace string     `json:"namespace,omitempty"`
+	Group     string     `json:"group,omitempty"`
+	UserAgent string     `json:"userAgent,omitempty"`
+	Address   string     `json:"address,omitempty"`
+	Since     *time.Time `json:"connectedSince,omitempty"`
+	Frontend  string     `json:"frontend"`
+	Stream    string     `json:"stream"`              // ADS or its one type, delta or not
+	Lingering uint32     `json:"lingering,omitempty"` // removed clusters that it still has
+	Serving   string     `json:"serving"`             // the version that its frontend serves
+	Version   string     `json:"version,omitempty"`   // that it has applied, in all types
+	Behind    *lagView   `json:"behind,omitempty"`    // absent: it has the newest version
+	Types     []typeView `json:"types"`
+}
+
+// typeView is one xDS type of a stream.
+type typeView struct {
+	Type        string     `json:"type"`   // CDS, EDS, ...
+	Status      string     `json:"status"` // SYNCED, STALE, NACK, TOO LARGE, NOT SENT
+	Sent        string     `json:"sent,omitempty"`
+	Acked       string     `json:"acked,omitempty"`
+	Since       *time.Time `json:"since,omitempty"` // of the status
+	Resources   uint32     `json:"resources"`
+	Nack        *nackView  `json:"nack,omitempty"`
+	HeldBack    []string   `json:"heldBack,omitempty"`    // rejected, and not sent until they change
+	Quarantined []string   `json:"quarantined,omitempty"` // rejected by similar proxies, and not sent
+	Waiting     *time.Time `json:"unanswered,omitempty"`  // when a response was sent that has no answer
+	TypeURL     string     `json:"typeUrl"`
+}
+
+type nackView struct {
+	Message   string     `json:"message"`
+	Time      *time.Time `json:"time,omitempty"`
+	Resources []string   `json:"resources,omitempty"`
+}
+
+// proxyFilter selects streams; the zero filter selects all.
+type proxyFilter struct {
+	id              string // or its beginning
+	frontends       []string
+	stale, rejected bool
+}
+
+// ProxyStatus returns the command `proxy-status`.
+func ProxyStatus() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "proxy-status [PROXY]", Aliases: []string{"ps"}, Args: command.Args(0, 1, ""),
+		Short: "Show what each proxy was sent and has applied",
+		Long: `Show each connected proxy: the version that it has applied in all xDS types, how
+far it is behind the newest version, and the status of each type. With the id of
+a proxy, show its details; with the beginning of an id, show the proxies whose
+ids begin so.
+
+  SYNCED       it has acknowledged the last response
+  STALE        it has not answered the last response yet
+  WARMING      it has not answered CDS for 5 s: new clusters are not warm yet
+  NACK         it rejected the last response; the reason is below the table
+  HELD BACK    it has everything except the resources that it rejected
+  QUARANTINED  it has everything except resources that similar proxies rejected
+  TOO LARGE    the response exceeds what a gRPC client can receive; import less
+  NOT SENT     it has not asked, or there is nothing to send
+
+The command asks the frontends over the bus, and names each that does not answer.`,
+		Example: `  meshlog proxy-status --data data/
+  meshlog proxy-status --data data/ edge-1
+  meshlog proxy-status --data data/ --stale --frontend frontend-1
+  meshlog proxy-status --data data/ --rejected -o json`,
+	}
+	var filter proxyFilter
+	f := cmd.Flags()
+	f.StringSliceVar(&filter.frontends, "frontend", nil, "only proxies of this `frontend`; may be given several times")
+	f.BoolVar(&filter.stale, "stale", false, "only proxies that have not applied the newest version")
+	f.BoolVar(&filter.rejected, "rejected", false, "only proxies that rejected a resource, or from which one is held back")
+	return command.Live(cmd, func(ctx context.Context, e *command.Env, args []string) error {
+		if len(args) > 0 {
+			filter.id = args[0]
+		}
+		reports, err := e.Reports(ctx, bus.Proxies)
+		if err != nil {
+			return err
+		}
+		e.WarnSilent(reports)
+		if len(reports.Frontends) == 0 {
+			return command.ErrNoFrontend
+		}
+		chain, err := e.Chain(ctx)
+		if err != nil {
+			return err
+		}
+		views, err := viewProxies(ctx, reports, lagging{chain: chain, now: time.Now()}, filter)
+		if err != nil {
+			return err
+		}
+		e.Print(views, func() { showProxies(views, reports, filter, time.Now(), e.Output) })
+		return nil
+	})
+}
+
+// viewProxies returns the selected streams.
+func viewProxies(ctx context.Context, reports *bus.Reports, lag lagging, f proxyFilter) ([]proxyView, error) {
+	views := []proxyView{}
+	var known []string
+	for _, r := range reports.Frontends {
+		known = append(known, r.GetFrontend())
+		if r.GetLeaving() || len(f.frontends) > 0 && !slices.Contains(f.frontends, r.GetFrontend()) {
+			continue
+		}
+		for _, p := range r.GetProxies() {
+			views = append(views, viewProxy(r, p))
+		}
+	}
+	for _, name := range f.frontends {
+		if !slices.Contains(known, name) {
+			return nil, command.NotFound("frontend %q: does not answer; the frontends that do: %s", name,
+				cmp.Or(strings.Join(known, ", "), "none"))
+		}
+	}
+	views, err := f.byID(views, known)
+	if err != nil {
+		return nil, err
+	}
+	if err := lag.of(ctx, command.NewestHead(reports), views); err != nil {
+		return nil, err
+	}
+	views = slices.DeleteFunc(views, func(v proxyView) bool {
+		return f.stale && v.Behind == nil || f.rejected && !v.rejects()
+	})
+	slices.SortStableFunc(views, func(a, b proxyView) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Frontend, b.Frontend))
+	})
+	return views, nil
+}
+
+// byID returns the streams of the proxy with the id or, if there is none, of the
+// proxies whose ids begin with it.
+func (f proxyFilter) byID(views []proxyView, frontends []string) ([]proxyView, error) {
+	if f.id == "" {
+		return views, nil
+	}
+	is := func(v proxyView) bool { return v.ID == f.id }
+	if !slices.ContainsFunc(views, is) {
+		is = func(v proxyView) bool { return strings.HasPrefix(v.ID, f.id) }
+	}
+	views = slices.DeleteFunc(views, func(v proxyView) bool { return !is(v) })
+	if len(views) == 0 {
+		return nil, command.NotConnected(f.id, frontends)
+	}
+	return views, nil
+}
+
+// rejects reports whether the proxy lacks something that it should have.
+func (v *proxyView) rejects() bool {
+	return slices.ContainsFunc(v.Types, func(t typeView) bool {
+		return t.Nack != nil || len(t.HeldBack) > 0 || len(t.Quarantined) > 0 || t.Status == "TOO LARGE"
+	})
+}
+
+func viewProxy(r *reportv1.FrontendReport, p *reportv1.ProxyReport) proxyView {
+	v := proxyView{
+		ID: p.GetId(), Cluster: p.GetCluster(), Type: p.GetType(), Namespace: p.GetNamespace(), Group: p.GetGroup(),
+		UserAgent: p.GetUserAgent(), Address: p.GetAddress(), Since: command.Stamp(p.GetConnectedSince().AsTime()),
+		Frontend: r.GetFrontend(), Stream: streamName(p), Lingering: p.GetLingering(),
+		Serving: store.VersionOf(r.GetServing()).String(), Types: []typeView{},
+	}
+	var oldest ident.Position
+	for i, t := range p.GetTypes() {
+		v.Types = append(v.Types, viewType(t))
+		if a := store.VersionOf(t.GetAcked()); i == 0 || a.Less(oldest) {
+			oldest = a
+		}
+	}
+	v.Version = versionName(oldest)
+	return v
+}
+
+func versionName(v ident.Position) string {
+	if v.IsZero() {
+		return ""
+	}
+	return v.String()
+}
+
+// streamName returns the protocol of a stream: "ADS", "delta ADS", "EDS".
+func streamName(p *reportv1.ProxyReport) string {
+	name := "ADS"
+	if p.GetOnly() != "" {
+		name = command.TypeName(p.GetOnly())
+	}
+	if p.GetDelta() {
+		name = "delta " + name
+	}
+	return name
+}
+
+func viewType(t *reportv1.TypeReport) typeView {
+	v := typeView{
+		TypeURL: t.GetTypeUrl(), Type: command.TypeName(t.GetTypeUrl()), Resources: t.GetResources(), HeldBack: t.GetHeldBack(), Quarantined: t.GetQuarantined(),
+		Waiting: command.Stamp(t.GetUnanswered().AsTime()), Sent: versionName(store.VersionOf(t.GetSent())), Acked: versionName(store.VersionOf(t.GetAcked())),
+	}
+	switch n := t.GetNack(); {
+	case n != nil:
+		v.Status, v.Since = "NACK", command.Stamp(n.GetTime().AsTime())
+		v.Nack = &nackView{Message: n.GetMessage(), Resources: n.GetResources(), Time: v.Since}
+	case t.GetTooLarge():
+		v.Status = "TOO LARGE"
+	case t.GetSentVersion() == "":
+		v.Status = "NOT SENT"
+	case t.GetSentVersion() == t.GetAckedVersion():
+		v.Status, v.Since = "SYNCED", command.Stamp(t.GetAckedTime().AsTime())
+	default:
+		v.Status, v.Since = "STALE", command.Stamp(t.GetSentTime().AsTime())
+	}
+	return v
+}

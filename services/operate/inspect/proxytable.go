@@ -1,0 +1,278 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/operate/command"
+)
+
+// maxNotes is the number of problems below a table.
+const maxNotes = 10
+
+// slowAnswer is how long CDS may stay unanswered before the proxy counts as
+// warming.
+const slowAnswer = 5 * time.Second
+
+func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now time.Time, out *command.Output) {
+	switch {
+	case len(views) == 0 && (f.stale || f.rejected):
+		n := 0
+		for _, r := range reports.Frontends {
+			n += int(r.GetStreams())
+		}
+		out.Line("No proxy matches: all of the %s on %s are as they should be.", streams(uint32(n)), command.Plural(len(reports.Frontends), "frontend", "frontends"))
+	case len(views) == 0:
+		var names []string
+		for _, r := range reports.Frontends {
+			names = append(names, r.GetFrontend())
+		}
+		out.Line("No proxy is connected to any frontend (%s). Envoy finds one by xds_cluster in its bootstrap.", strings.Join(names, ", "))
+	case f.id != "" && views[0].ID == f.id && views[len(views)-1].ID == f.id:
+		for i, v := range views {
+			if i > 0 {
+				out.Line("")
+			}
+			v.show(now, out)
+		}
+	default:
+		proxyTable(views, now, out)
+		out.Line("\n%s", summary(views, command.NewestHead(reports)))
+	}
+}
+
+// proxyTable shows each stream in a line, and the problems below the table.
+func proxyTable(views []proxyView, now time.Time, out *command.Output) {
+	t := command.Rows{Head: []string{"PROXY", "TYPE", "FRONTEND", "STREAM", "VERSION", "BEHIND"}}
+	for x := range ident.ResourceTypes {
+		t.Head = append(t.Head, x.String())
+	}
+	for _, v := range views {
+		behind := command.Cell{Text: v.Behind.String()}
+		if v.Behind != nil {
+			behind.Color = command.Yellow
+		}
+		row := []any{out.Cut(v.ID, 48), v.Type, out.Cut(v.Frontend, 24), v.Stream, v.Version, behind}
+		for x := range ident.ResourceTypes {
+			row = append(row, v.cell(x.URL(), now))
+		}
+		t.Add(row...)
+	}
+	out.Rows(&t)
+	notes := problems(views, now)
+	if more := len(notes) - maxNotes; more > 0 {
+		notes = append(notes[:maxNotes:maxNotes], fmt.Sprintf("and %s; `meshlog proxy-status PROXY` shows those of one proxy", command.Plural(more, "more problem", "more problems")))
+	}
+	out.Notes(notes)
+}
+
+// summary counts the streams of a fleet in one sentence.
+func summary(views []proxyView, head ident.Position) string {
+	proxies, frontends := map[string]bool{}, map[string]bool{}
+	synced, behind, rejecting := 0, 0, 0
+	for _, v := range views {
+		proxies[v.ID], frontends[v.Frontend] = true, true
+		switch {
+		case v.rejects():
+			rejecting++
+		case v.Behind != nil:
+			behind++
+		default:
+			synced++
+		}
+	}
+	text := fmt.Sprintf("%s on %s", command.Plural(len(proxies), "proxy", "proxies"), command.Plural(len(frontends), "frontend", "frontends"))
+	if len(views) > len(proxies) {
+		text += fmt.Sprintf(", %d streams", len(views))
+	}
+	text += fmt.Sprintf(": %d in sync", synced)
+	if behind > 0 {
+		text += fmt.Sprintf(", %d behind", behind)
+	}
+	if rejecting > 0 {
+		text += fmt.Sprintf(", %d with rejected resources", rejecting)
+	}
+	if !head.IsZero() {
+		text += fmt.Sprintf(". The newest version is %s", head)
+	}
+	return text + "."
+}
+
+// cell shows one type of a stream.
+func (v *proxyView) cell(url string, now time.Time) command.Cell {
+	i := slices.IndexFunc(v.Types, func(t typeView) bool { return t.TypeURL == url })
+	switch {
+	case i >= 0:
+		return v.Types[i].cell(now)
+	case strings.HasSuffix(v.Stream, "ADS"):
+		return command.Cell{Text: "NOT SENT", Color: command.Faint}
+	}
+	return command.Cell{Text: "-"} // not a type of this stream
+}
+
+// cell shows the status, and for how long it lasts if that matters.
+func (v *typeView) cell(now time.Time) command.Cell {
+	c := command.Cell{Text: v.Status, Color: command.Yellow}
+	switch {
+	case v.Status == "NACK", v.Status == "TOO LARGE":
+		c.Color = command.Red
+	case len(v.HeldBack) > 0:
+		return command.Cell{Text: fmt.Sprintf("HELD BACK %d", len(v.HeldBack)), Color: command.Red}
+	case v.warms(now):
+		c.Text = "WARMING " + command.Age(now.Sub(*v.Waiting))
+		return c
+	case v.Status == "STALE":
+	case len(v.Quarantined) > 0:
+		c.Text = fmt.Sprintf("QUARANTINED %d", len(v.Quarantined))
+		return c
+	case v.Status == "NOT SENT":
+		return command.Cell{Text: v.Status, Color: command.Faint}
+	default:
+		return command.Cell{Text: v.Status, Color: command.Green}
+	}
+	if v.Since != nil {
+		c.Text += " " + command.Age(now.Sub(*v.Since))
+	}
+	return c
+}
+
+func (v *typeView) warms(now time.Time) bool {
+	return v.Waiting != nil && v.Type == "CDS" && now.Sub(*v.Waiting) >= slowAnswer
+}
+
+// problems returns the lines below a table: each problem once, with the proxies
+// that have it, the most frequent first.
+func problems(views []proxyView, now time.Time) (notes []string) {
+	var all []string
+	proxies := map[string][]string{}
+	for _, v := range views {
+		for _, t := range v.Types {
+			for _, what := range t.problems(now) {
+				if proxies[what] == nil {
+					all = append(all, what)
+				}
+				proxies[what] = append(proxies[what], v.ID)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b string) int { return cmp.Compare(len(proxies[b]), len(proxies[a])) })
+	for _, what := range all {
+		notes = append(notes, command.Some(proxies[what])+": "+what)
+	}
+	return notes
+}
+
+const (
+	heldBackUntil = " held back until it changes"
+	inQuarantine  = " in quarantine (`meshlog diagnostics` shows why)"
+)
+
+func (v *typeView) problems(now time.Time) (all []string) {
+	if v.Nack != nil {
+		names := ""
+		if len(v.Nack.Resources) > 0 {
+			names = " (" + command.Some(v.Nack.Resources) + ")"
+		}
+		all = append(all, fmt.Sprintf("%s rejected%s: %s", v.Type, names, strings.TrimSpace(v.Nack.Message)))
+	}
+	if len(v.HeldBack) > 0 {
+		all = append(all, v.Type+heldBackUntil+": "+command.Some(v.HeldBack))
+	}
+	if len(v.Quarantined) > 0 {
+		all = append(all, v.Type+inQuarantine+": "+command.Some(v.Quarantined))
+	}
+	if v.warms(now) {
+		all = append(all, fmt.Sprintf("warming: CDS not acknowledged for %d s", int(now.Sub(*v.Waiting).Seconds())))
+	}
+	if v.Status == "TOO LARGE" {
+		all = append(all, v.Type+" not sent: the response exceeds what a gRPC client can receive; let it import less")
+	}
+	return all
+}
+
+// show shows the details of a stream.
+func (v *proxyView) show(now time.Time, out *command.Output) {
+	var facts command.Rows
+	fact := func(name, text string) {
+		if text != "" {
+			facts.Fact(name, text)
+		}
+	}
+	fact("proxy", v.ID)
+	kind := v.Type
+	if v.Namespace != "" {
+		kind += ", namespace " + v.Namespace
+	}
+	fact("type", kind)
+	fact("cluster", v.Cluster)
+	fact("group", v.Group)
+	client := cmp.Or(v.UserAgent, "unknown")
+	if v.Address != "" {
+		client += " at " + v.Address
+	}
+	if v.Since != nil {
+		client += ", connected " + command.Since(v.Since, now)
+	}
+	fact("client", client)
+	fact("frontend", fmt.Sprintf("%s, %s, serves %s", v.Frontend, v.Stream, v.Serving))
+	applied := cmp.Or(v.Version, "none yet")
+	if v.Version != "" && v.Behind == nil {
+		applied += ", the newest"
+	} else if v.Version != "" {
+		applied += ", behind by " + v.Behind.String()
+	}
+	fact("applied", applied)
+	if v.Lingering > 0 {
+		fact("lingering", command.Plural(int(v.Lingering), "removed cluster stays", "removed clusters stay")+" until nothing uses it")
+	}
+	out.Rows(&facts)
+	if len(v.Types) == 0 {
+		out.Line("\nThe proxy has not asked for any resources yet.")
+		return
+	}
+	t := command.Rows{Head: []string{"TYPE", "STATUS", "SENT", "APPLIED", "SINCE", "RESOURCES"}}
+	for _, x := range v.Types {
+		since := ""
+		if x.Since != nil {
+			since = command.Clock(*x.Since)
+		}
+		t.Add(x.Type, x.cell(now), x.Sent, x.Acked, since, x.Resources)
+	}
+	out.Line("")
+	out.Rows(&t)
+	for _, x := range v.Types {
+		for _, note := range x.details(now) {
+			out.Line("\n%s", note)
+		}
+	}
+}
+
+// details returns the problems with all names.
+func (v *typeView) details(now time.Time) (all []string) {
+	if v.Nack != nil {
+		text := v.Type + " rejected"
+		if v.Nack.Time != nil {
+			text += " at " + command.Clock(*v.Nack.Time)
+		}
+		if len(v.Nack.Resources) > 0 {
+			text += ", " + strings.Join(v.Nack.Resources, ", ")
+		}
+		all = append(all, text+":\n  "+strings.ReplaceAll(strings.TrimSpace(v.Nack.Message), "\n", "\n  "))
+	}
+	if len(v.HeldBack) > 0 {
+		all = append(all, v.Type+heldBackUntil+":\n  "+strings.Join(v.HeldBack, "\n  "))
+	}
+	if len(v.Quarantined) > 0 {
+		all = append(all, v.Type+inQuarantine+":\n  "+strings.Join(v.Quarantined, "\n  "))
+	}
+	if v.warms(now) {
+		all = append(all, fmt.Sprintf("warming: CDS not acknowledged for %d s; a cluster has no endpoints, has names that do not resolve, or waits for a secret",
+			int(now.Sub(*v.Waiting).Seconds())))
+	}
+	return all
+}

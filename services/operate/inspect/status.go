@@ -1,0 +1,258 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
+	"meshlog.dev/services/internal/bus"
+	"meshlog.dev/services/operate/command"
+	"meshlog.dev/store"
+)
+
+// statusView is a mesh on one page.
+type statusView struct {
+	Bus      string `json:"bus"`
+	Leader   string `json:"leader,omitempty"` // absent: no builder leads
+	Standbys int    `json:"standbys"`         // builders that do not lead
+	Head     string `json:"head,omitempty"`
+	// Published is when the head was.
+	Published   *time.Time        `json:"published,omitempty"`
+	Sources     int               `json:"sources"`
+	Frozen      []string          `json:"frozen,omitempty"`      // sources
+	FrozenKinds []frozenKindsView `json:"frozenKinds,omitempty"` // of the other sources
+	Frontends   int               `json:"frontends"`
+	Behind      []string          `json:"behind,omitempty"` // frontends that serve an older version
+	Streams     uint32            `json:"streams"`
+	InSync      uint32            `json:"inSync"` // streams that have applied the head
+	Held        int               `json:"held"`   // by the guard
+	Quarantined int               `json:"quarantined"`
+	Errors      int               `json:"errors"` // diagnostics
+	Warnings    int               `json:"warnings"`
+	Wrong       []string          `json:"wrong"` // what needs attention
+}
+
+type frozenKindsView struct {
+	Source  string   `json:"source"`
+	Kinds   []string `json:"kinds"`
+	Objects int      `json:"objects"`
+	// Since is when a listing of the source first lacked them.
+	Since *time.Time `json:"since,omitempty"`
+}
+
+// Status returns the command `status`.
+func Status() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "status", Short: "Show a one-page summary of the mesh", Args: command.Args(0, 0, ""),
+		Long: `Show a one-page summary of the mesh: which builder leads, which version is the
+newest, the state of the sources, how many proxies have applied the newest
+version, and what needs attention.
+
+Exit code 0: nothing needs attention. 1: something does; the last lines name it.`,
+		Example: `  meshlog status --data data/
+  meshlog status --bus nats://10.0.0.1:4222 -o json`,
+	}
+	return command.Live(cmd, func(ctx context.Context, e *command.Env, _ []string) error {
+		s, err := e.Sources(ctx)
+		if err != nil {
+			return err
+		}
+		v, err := status(ctx, s, time.Now())
+		if err != nil {
+			return err
+		}
+		nc, err := e.Conn()
+		if err != nil {
+			return err
+		}
+		v.Bus = nc.ConnectedUrlRedacted()
+		e.Print(v, func() { v.show(time.Now(), e.Output) })
+		if len(v.Wrong) > 0 {
+			return fmt.Errorf("%s attention", command.Plural(len(v.Wrong), "thing needs", "things need"))
+		}
+		return nil
+	})
+}
+
+// status summarizes all reports.
+func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView, error) {
+	v := &statusView{Wrong: []string{}}
+	v.builders(s.Reports)
+	if m := s.Head.Manifest; m != nil {
+		v.Published = command.Stamp(command.PublishedAt(m))
+	}
+	views, err := s.Views(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v.sources(views, now)
+	v.frontends(s.Reports, v.Published == nil || now.Sub(*v.Published) < underWay)
+	reports, err := s.Fleet.Reports(ctx, bus.Diagnostics)
+	if err != nil {
+		return nil, err
+	}
+	problems := slices.Clone(command.Newest(reports.Builders).GetDiagnostics())
+	for _, w := range reports.Watchers { // problems that no record on the log has
+		problems = append(problems, w.GetDiagnostics()...)
+	}
+	for _, d := range problems {
+		switch d.GetSeverity() {
+		case snapshotv1.Severity_SEVERITY_ERROR:
+			v.Errors++
+		case snapshotv1.Severity_SEVERITY_WARNING:
+			v.Warnings++
+		}
+	}
+	if v.Errors > 0 {
+		v.wrong("%s in the configuration; `meshlog diagnostics` shows them", command.Plural(v.Errors, "error", "errors"))
+	}
+	for _, p := range s.Reports.Silent {
+		v.wrong("%s reported %s and does not answer", strings.Replace(p.GetName(), ".", " ", 1), command.Ago(now.Sub(p.GetHeard().AsTime())))
+	}
+	return v, nil
+}
+
+func (v *statusView) wrong(format string, args ...any) {
+	v.Wrong = append(v.Wrong, fmt.Sprintf(format, args...))
+}
+
+func (v *statusView) builders(r *bus.Reports) {
+	b := command.Newest(r.Builders)
+	if b == nil {
+		v.wrong("no builder answers: nothing new is published")
+		return
+	}
+	v.Standbys = len(r.Builders)
+	if b.GetLeader() {
+		v.Leader = b.GetBuilder()
+		v.Standbys--
+	} else {
+		v.wrong("no builder leads: nothing new is published")
+	}
+	if head := store.VersionOf(b.GetHead()); !head.IsZero() {
+		v.Head = head.String()
+	}
+	for _, o := range r.Builders {
+		if o.GetError() != "" {
+			v.wrong("builder %s: %s", o.GetBuilder(), o.GetError())
+		}
+	}
+	if len(b.GetWaiting()) > 0 {
+		v.wrong("nothing is published: %s", strings.Join(b.GetWaiting(), "; "))
+	}
+	v.Held, v.Quarantined = len(b.GetHolds()), len(b.GetQuarantines())
+	if v.Held > 0 {
+		v.wrong("the guard holds back %s; `meshlog approve` shows them", command.Plural(v.Held, "loss", "losses"))
+	}
+	if v.Quarantined > 0 {
+		v.wrong("%s in quarantine; `meshlog approve` shows them", command.Plural(v.Quarantined, "resource is", "resources are"))
+	}
+}
+
+func (v *statusView) sources(views []command.Source, now time.Time) {
+	begun := func(since *time.Time) string {
+		if since == nil {
+			return ""
+		}
+		return fmt.Sprintf(" since %s (%s)", command.Clock(*since), command.Since(since, now))
+	}
+	for _, s := range views {
+		switch {
+		case s.State == command.StateGone:
+			continue
+		case s.Frozen:
+			v.Frozen = append(v.Frozen, s.Shard().String())
+			v.wrong("%s is %s%s: its objects stay as they are; `meshlog sources` shows more", s.Shard(), s.State, begun(s.FrozenSince))
+		case len(s.FrozenKinds) > 0:
+			f := frozenKindsView{Source: s.Shard().String(), Since: s.Listed}
+			for _, k := range s.FrozenKinds {
+				f.Kinds, f.Objects = append(f.Kinds, k.Kind), f.Objects+k.Objects
+			}
+			v.FrozenKinds = append(v.FrozenKinds, f)
+			v.wrong("%s cannot be read for %s%s: %s; `meshlog sources` shows more", f.Source, strings.Join(f.Kinds, ", "), begun(f.Since),
+				command.Plural(f.Objects, "object stays as it is", "objects stay as they are"))
+		}
+		v.Sources++
+	}
+}
+
+// underWay is how long a version may take to reach all proxies without a
+// complaint.
+const underWay = 5 * time.Second
+
+func (v *statusView) frontends(r *bus.Reports, fresh bool) {
+	head := command.NewestHead(r)
+	v.Frontends = len(r.Frontends)
+	if v.Frontends == 0 {
+		v.wrong("no frontend answers: proxies keep what they have")
+	}
+	for _, f := range r.Frontends {
+		v.Streams += f.GetStreams()
+		for _, a := range f.GetApplied() {
+			if at := store.VersionOf(a.GetVersion()); !at.IsZero() && !at.Less(head) {
+				v.InSync += a.GetStreams()
+			}
+		}
+		switch serving := store.VersionOf(f.GetServing()); {
+		case fresh: // the version is under way
+		case serving.Less(head):
+			v.Behind = append(v.Behind, f.GetFrontend())
+			v.wrong("frontend %s serves %s, which is not the newest version", f.GetFrontend(), serving)
+		case !f.GetPersisted() && !serving.IsZero():
+			v.wrong("frontend %s cannot write its file: it keeps serving, and needs the bus to start", f.GetFrontend())
+		}
+		if f.GetChainMismatch() != nil {
+			v.wrong("frontend %s has a version chain that differs from the bus; the leader begins an epoch", f.GetFrontend())
+		}
+	}
+	if behind := v.Streams - min(v.InSync, v.Streams); behind > 0 && !fresh {
+		v.wrong("%s not applied %s; `meshlog proxy-status --stale` lists them", command.Plural(int(behind), "stream has", "streams have"), head)
+	}
+	slices.Sort(v.Behind)
+}
+
+func (v *statusView) show(now time.Time, out *command.Output) {
+	var t command.Rows
+	row := func(name string, ok bool, format string, args ...any) {
+		color := ""
+		if !ok {
+			color = command.Yellow
+		}
+		t.Fact(name, command.Cell{Text: fmt.Sprintf(format, args...), Color: color})
+	}
+	and := func(n int, what string) string {
+		if n == 0 {
+			return ""
+		}
+		return fmt.Sprintf(", %d %s", n, what)
+	}
+	row("bus", true, "%s", v.Bus)
+	switch {
+	case v.Leader == "":
+		row("builder", false, "none leads")
+	case v.Standbys > 0:
+		row("builder", true, "%s leads, %s", v.Leader, command.Plural(v.Standbys, "standby", "standbys"))
+	default:
+		row("builder", true, "%s leads", v.Leader)
+	}
+	if v.Head == "" {
+		row("version", false, "none yet")
+	} else {
+		row("version", true, "%s, published %s", v.Head, command.Since(v.Published, now))
+	}
+	row("sources", len(v.Frozen)+len(v.FrozenKinds) == 0, "%d%s%s", v.Sources, and(len(v.Frozen), "frozen"), and(len(v.FrozenKinds), "frozen in part"))
+	row("frontends", len(v.Behind) == 0 && v.Frontends > 0, "%d%s", v.Frontends, and(len(v.Behind), "behind"))
+	row("proxies", v.InSync >= v.Streams, "%d of %s in sync", v.InSync, command.Plural(int(v.Streams), "stream", "streams"))
+	row("held back", v.Held+v.Quarantined == 0, "%d by the guard, %d in quarantine", v.Held, v.Quarantined)
+	row("problems", v.Errors == 0, "%s, %s", command.Plural(v.Errors, "error", "errors"), command.Plural(v.Warnings, "warning", "warnings"))
+	out.Rows(&t)
+	if len(v.Wrong) == 0 {
+		out.Line("\nNothing needs attention.")
+	}
+	out.Notes(v.Wrong)
+}

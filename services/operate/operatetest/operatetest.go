@@ -1,0 +1,165 @@
+// Package operatetest runs a mesh for tests of commands, and compares their
+// output with golden files.
+package operatetest
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshlog.dev/services/internal/process"
+	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/roles/up"
+)
+
+// Update is the flag that rewrites golden files.
+var Update = flag.Bool("update", false, "rewrite golden files")
+
+// Main runs the tests of a package in UTC, the zone of the golden files.
+func Main(m *testing.M) {
+	time.Local = time.UTC
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+// Golden compares what print prints in each format with
+// testdata/<name>.golden.
+func Golden(t *testing.T, name string, print func(*command.Output)) {
+	t.Helper()
+	var got bytes.Buffer
+	for _, format := range []string{command.Table, command.JSON, command.YAML} {
+		got.WriteString("-- " + format + " --\n")
+		before := got.Len()
+		out := command.NewOutput(&got, format)
+		if print(out); out.Err() != nil {
+			t.Fatal(out.Err())
+		}
+		if got.Len() == before {
+			t.Errorf("%s: as %s nothing is printed", name, format)
+		}
+	}
+	GoldenFile(t, name, got.String())
+}
+
+// GoldenFile compares got with testdata/<name>.golden.
+func GoldenFile(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	if *Update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; `go test -update` writes it", err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (`go test -update` rewrites it; read it): %s", path, diff)
+	}
+}
+
+// Mesh is a real `meshlog up` in the process of the test.
+type Mesh struct {
+	Config, Data string
+	XDS          string // the address of its frontend
+	Events       *Events
+	Stop         func() error // ends it and waits
+}
+
+// Events passes on log lines, from which a test learns what has happened.
+type Events struct{ lines chan slog.Record }
+
+// NewEvents returns a log handler for a process.
+func NewEvents() *Events { return &Events{lines: make(chan slog.Record, 10_000)} }
+
+// Enabled implements slog.Handler.
+func (e *Events) Enabled(context.Context, slog.Level) bool { return true }
+
+// WithAttrs implements slog.Handler.
+func (e *Events) WithAttrs([]slog.Attr) slog.Handler { return e }
+
+// WithGroup implements slog.Handler.
+func (e *Events) WithGroup(string) slog.Handler { return e }
+
+// Handle implements slog.Handler.
+func (e *Events) Handle(_ context.Context, r slog.Record) error {
+	select {
+	case e.lines <- r:
+	default: // the test reads no more
+	}
+	return nil
+}
+
+// Wait returns an attribute of the next line with this message.
+func (e *Events) Wait(t *testing.T, message, attr string) (value string) {
+	t.Helper()
+	for {
+		select {
+		case r := <-e.lines:
+			if r.Message != message {
+				continue
+			}
+			r.Attrs(func(a slog.Attr) bool {
+				if a.Key == attr {
+					value = a.Value.String()
+				}
+				return true
+			})
+			return value
+		case <-t.Context().Done():
+			t.Fatalf("never logged: %s", message)
+		}
+	}
+}
+
+// WriteFiles writes files into dir.
+func WriteFiles(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Start runs `meshlog up` until it serves its first version.
+func Start(t *testing.T, files map[string]string) *Mesh {
+	t.Helper()
+	m := &Mesh{Config: t.TempDir(), Data: t.TempDir()}
+	WriteFiles(t, m.Config, files)
+	m.Run(t)
+	m.Events.Wait(t, "serving", "version")
+	return m
+}
+
+// Run runs `meshlog up` on the directories of m.
+func (m *Mesh) Run(t *testing.T) {
+	t.Helper()
+	m.Events = NewEvents()
+	admin, err := process.NewAdmin("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process.Process{Build: "test", Log: slog.New(m.Events), Admin: admin}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	settings := up.DefaultSettings()
+	settings.Config, settings.Data, settings.Frontend.Listen = m.Config, m.Data, "127.0.0.1:0"
+	go func() { ended <- up.Run(ctx, p, settings) }()
+	m.Stop = sync.OnceValue(func() error { cancel(); return <-ended })
+	t.Cleanup(func() {
+		if err := m.Stop(); err != nil {
+			t.Errorf("up: %v", err)
+		}
+	})
+	m.XDS = m.Events.Wait(t, "up", "xds")
+}
