@@ -1,5 +1,5 @@
-// Builder turns the log into versions. Any number of them may run: one leads,
-// the others follow it, compare every version and take over.
+// Builder builds versions from the log. Any number of builders may run: one leads,
+// the standbys compare every version and take over.
 package main
 
 import (
@@ -43,8 +43,8 @@ func main() { os.Exit(process.Main(command())) }
 func command() *cobra.Command {
 	s := &settings{Bus: process.DefaultBus(), Settings: builder.DefaultSettings()}
 	return process.Command(process.Spec{
-		Use: "builder", Short: "Turns the log into versions", Settings: s,
-		Long:    "Folds the log and publishes versions of the world. Any number may run: one leads, the others take over.",
+		Use: "builder", Short: "Build versions from the log", Settings: s,
+		Long:    "Fold the log and publish versions of the world. Any number may run: one leads, the standbys take over.",
 		Example: "  builder --bus nats://127.0.0.1:4222 --bus-token-file token --data /var/lib/meshlog/builder-1 --id builder-1",
 		Verify: func(context.Context, io.Writer) error {
 			return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data))

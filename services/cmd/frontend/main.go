@@ -1,5 +1,5 @@
-// Frontend serves Envoys from its own replica of the published versions. It
-// starts without a bus, and serves on without one.
+// Frontend serves Envoys from its own replica of the published versions. It needs
+// no bus to start or to keep serving.
 package main
 
 import (
@@ -41,8 +41,8 @@ func main() { os.Exit(process.Main(command())) }
 func command() *cobra.Command {
 	s := &settings{Bus: process.DefaultBus(), Settings: frontend.DefaultSettings()}
 	return process.Command(process.Spec{
-		Use: "frontend", Short: "Serves Envoys over xDS", Settings: s,
-		Long:    "Serves Envoys from its own replica of the published versions; without --bus, what that has.",
+		Use: "frontend", Short: "Serve Envoys over xDS", Settings: s,
+		Long:    "Serve Envoys from a replica of the published versions. Without --bus the replica stays as it is.",
 		Example: "  frontend --bus nats://127.0.0.1:4222 --bus-token-file token --data /var/lib/meshlog/frontend-1 --id frontend-1",
 		Verify: func(context.Context, io.Writer) error {
 			return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data), s.Settings.Verify())

@@ -71,8 +71,8 @@ func TestUpRefuses(t *testing.T) {
 	}
 }
 
-// TestHelp holds the help of every command against testdata/help.golden, so
-// that whoever changes one reads it.
+// TestHelp compares the help of every command with testdata/help.golden, so that
+// the author of a change reads it.
 func TestHelp(t *testing.T) {
 	var ar txtar.Archive
 	var visit func(*cobra.Command)

@@ -1,4 +1,4 @@
-// Watcher-file puts the objects in a directory of YAML on the log.
+// Watcher-file publishes the objects in a directory of YAML to the log.
 package main
 
 import (
@@ -43,8 +43,8 @@ func main() { os.Exit(process.Main(command())) }
 func command() *cobra.Command {
 	s := &settings{Bus: process.DefaultBus()}
 	return process.Command(process.Spec{
-		Use: "watcher-file", Short: "Puts the objects in a directory of YAML on the log", Settings: s,
-		Long:    "Watches a directory of YAML and puts what changes on the log. A twin of the same --instance stands by.",
+		Use: "watcher-file", Short: "Publish the objects in a directory of YAML", Settings: s,
+		Long:    "Watch a directory of YAML and publish its changes to the log. A second watcher with the same --instance stands by.",
 		Example: "  watcher-file --bus nats://127.0.0.1:4222 --bus-token-file token --config mesh/ --id watcher-1",
 		Verify: func(ctx context.Context, w io.Writer) error {
 			return errors.Join(s.Bus.Verify(), watcher.VerifyDirectory(ctx, s.Config, w))

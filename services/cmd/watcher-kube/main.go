@@ -1,4 +1,4 @@
-// Watcher-kube puts the objects of a Kubernetes cluster on the log.
+// Watcher-kube publishes the objects of a Kubernetes cluster to the log.
 package main
 
 import (
@@ -33,11 +33,11 @@ func main() { os.Exit(process.Main(command())) }
 func command() *cobra.Command {
 	s := &settings{Bus: process.DefaultBus(), Settings: kube.DefaultSettings()}
 	return process.Command(process.Spec{
-		Use: "watcher-kube", Short: "Puts the objects of a Kubernetes cluster on the log", Settings: s,
-		Long: `Watches a Kubernetes cluster and puts what changes on the log: Services and
+		Use: "watcher-kube", Short: "Publish the objects of a Kubernetes cluster", Settings: s,
+		Long: `Watch a Kubernetes cluster and publish its changes to the log: Services and
 their endpoints, Pods, Nodes, Namespaces, and the objects of Istio, of the
 Gateway API and of meshlog whose definitions are installed, now or later.
-A twin of the same --cluster stands by.`,
+A second watcher with the same --cluster stands by.`,
 		Example: `  watcher-kube --bus nats://127.0.0.1:4222 --bus-token-file token --cluster east --kubeconfig ~/.kube/config
   watcher-kube --bus nats://nats:4222 --cluster east    # in a pod of the cluster`,
 		Verify: func(context.Context, io.Writer) error {

@@ -30,8 +30,8 @@ import (
 )
 
 // rolesFile has the ClusterRoles of the watcher; namedOnly are the kinds that
-// they leave out: more than the objects that a setting names is nobody's
-// business.
+// they leave out: the watcher may read only the objects of them that a setting
+// names.
 const rolesFile = "../../../deploy/kubernetes/rbac/roles.yaml"
 
 var namedOnly = []string{"Secret", "ConfigMap"}
@@ -266,8 +266,8 @@ subsets: [{addresses: [{ip: 10.9.9.9}], ports: [{port: 80}]}]
 	}
 }
 
-// mayNothingElse asks the API server, as the watcher, whether it may do what
-// somebody who has broken into it would like to.
+// mayNothingElse asks the API server, as the watcher, whether it may do what an
+// attacker in its place would try.
 func mayNothingElse(t *testing.T, c *rest.Config) {
 	reviews, err := dynamic.NewForConfig(c)
 	must(t, err)

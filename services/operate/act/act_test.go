@@ -87,8 +87,8 @@ func openSources(t *testing.T, m *operatetest.Mesh) *command.Sources {
 	return s
 }
 
-// A source without a watcher stays as it is until an operator removes it, who
-// thereby approves the hold that the guard places.
+// A source without a watcher stays as it is until an operator removes it. The
+// removal also approves the hold that the guard places.
 func TestRemoveSource(t *testing.T) {
 	t.Parallel()
 	m := operatetest.Start(t, nil)

@@ -58,9 +58,9 @@ func TestLogAndVersions(t *testing.T) {
 		t.Errorf("spec %s does not show the cluster", spec)
 	}
 	records = nil
-	m.must(t, &records, "log", "--name", "nobody")
+	m.must(t, &records, "log", "--name", "absent")
 	if len(records) != 0 {
-		t.Errorf("log --name nobody = %+v", records)
+		t.Errorf("log --name absent = %+v", records)
 	}
 	if out := m.must(t, nil, "log", "-n", "1", "--name", "shop"); !strings.Contains(out, "PUT") || strings.Count(out, "\n") != 2 {
 		t.Errorf("log prints\n%swant a head and a PUT", out)
@@ -269,7 +269,7 @@ func TestProxyStatus(t *testing.T) {
 	e.answer(t, "")
 	e.ask(t, ident.LDS.URL(), nil) // answered after the ACK was taken
 	e.answer(t, "no such filter")
-	e.ask(t, ident.EDS.URL(), []string{"nobody"})
+	e.ask(t, ident.EDS.URL(), []string{"absent"})
 
 	var proxies []proxyView
 	m.must(t, &proxies, "proxy-status")

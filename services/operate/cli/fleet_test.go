@@ -66,7 +66,7 @@ func TestProxyConfig(t *testing.T) {
 	e := connectEnvoy(t, m.XDS)
 	e.ask(t, ident.CDS.URL(), nil)
 	e.answer(t, "")
-	e.ask(t, ident.EDS.URL(), []string{"nobody"})
+	e.ask(t, ident.EDS.URL(), []string{"absent"})
 	if _, err := e.stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestProxyConfig(t *testing.T) {
 			for _, c := range v.Types {
 				for _, r := range c.Resources {
 					got[c.Type+" "+r.Name] = r.State
-					if (r.Config == nil) != (r.State == "ABSENT" || r.Name == "nobody") {
+					if (r.Config == nil) != (r.State == "ABSENT" || r.Name == "absent") {
 						t.Errorf("%s %s: config %s", c.Type, r.Name, r.Config)
 					}
 				}
@@ -86,7 +86,7 @@ func TestProxyConfig(t *testing.T) {
 		}
 		return got
 	}
-	want := map[string]string{"CDS cart": "ACKED", "CDS shop": "ACKED", "EDS nobody": "SENT"}
+	want := map[string]string{"CDS cart": "ACKED", "CDS shop": "ACKED", "EDS absent": "SENT"}
 	if diff := cmp.Diff(want, states()); diff != "" {
 		t.Error(diff)
 	}
@@ -100,7 +100,7 @@ func TestProxyConfig(t *testing.T) {
 	e.answer(t, "") // without it
 	e.ask(t, ident.LDS.URL(), nil)
 	e.answer(t, "") // so the last ACK was taken
-	want = map[string]string{"CDS cart": "ACKED", "CDS shop": "ACKED", "CDS new": "HELD BACK", "EDS nobody": "SENT"}
+	want = map[string]string{"CDS cart": "ACKED", "CDS shop": "ACKED", "CDS new": "HELD BACK", "EDS absent": "SENT"}
 	if diff := cmp.Diff(want, states()); diff != "" {
 		t.Error(diff)
 	}
@@ -138,7 +138,7 @@ func TestProxyConfig(t *testing.T) {
 	}{
 		{nil, "PROXY is missing", 2},
 		{[]string{"envoy-1", "x"}, `type "x": want clusters, endpoints, listeners or routes`, 2},
-		{[]string{"nobody"}, "not connected to any frontend (up)", 3},
+		{[]string{"absent"}, "not connected to any frontend (up)", 3},
 		{[]string{"envoy-1", "cds", "none"}, `has no resource of CDS whose name contains "none"`, 3},
 		{[]string{"envoy-1", "rds"}, "has not asked for RDS", 3},
 		{[]string{"--node", "/nowhere"}, "--node: open /nowhere", 2},

@@ -267,7 +267,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// An empty bus takes an archive once; a damaged one is taken by nobody.
+// An empty bus takes an archive once; a damaged one is refused.
 func TestImportBus(t *testing.T) {
 	m := incident(t)
 	dir := t.TempDir()

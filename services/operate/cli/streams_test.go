@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What nobody asks to change stays, however often --apply is given: the log is
-// kept for longer than the history, of which that is made.
+// Settings without a flag stay, however often --apply is given, although the log is
+// kept longer than the history from which its age is derived.
 func TestStreams(t *testing.T) {
 	m := start(t, nil)
 	for _, step := range []struct {

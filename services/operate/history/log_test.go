@@ -132,7 +132,7 @@ func TestLogFilters(t *testing.T) {
 		{"beyond", logOptions{from: "99"}, nil},
 		{"source", logOptions{tail: -1, only: command.Objects{Sources: []string{"file"}}}, []uint64{2, 3, 4, 6}},
 		{"shard", logOptions{tail: -1, only: command.Objects{Sources: []string{"file/default"}, Names: []string{"default"}}}, []uint64{3, 6}},
-		{"nobody", logOptions{tail: -1, only: command.Objects{Namespaces: []string{"x"}}}, nil},
+		{"absent", logOptions{tail: -1, only: command.Objects{Namespaces: []string{"x"}}}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b bytes.Buffer

@@ -20,18 +20,15 @@ const maxNotes = 10
 const slowAnswer = 5 * time.Second
 
 func showProxies(views []proxyView, reports *bus.Reports, f proxyFilter, now time.Time, out *command.Output) {
+	var names []string
+	var all uint32
+	for _, r := range reports.Frontends {
+		names, all = append(names, r.GetFrontend()), all+r.GetStreams()
+	}
 	switch {
-	case len(views) == 0 && (f.stale || f.rejected):
-		n := 0
-		for _, r := range reports.Frontends {
-			n += int(r.GetStreams())
-		}
-		out.Line("No proxy matches: all of the %s on %s are as they should be.", streams(uint32(n)), command.Plural(len(reports.Frontends), "frontend", "frontends"))
+	case len(views) == 0 && all > 0 && (f.stale || f.rejected):
+		out.Line("No proxy matches the filters, of %s on %s.", streams(all), command.Plural(len(names), "frontend", "frontends"))
 	case len(views) == 0:
-		var names []string
-		for _, r := range reports.Frontends {
-			names = append(names, r.GetFrontend())
-		}
 		out.Line("No proxy is connected to any frontend (%s). Envoy finds one by xds_cluster in its bootstrap.", strings.Join(names, ", "))
 	case f.id != "" && views[0].ID == f.id && views[len(views)-1].ID == f.id:
 		for i, v := range views {

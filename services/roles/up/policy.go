@@ -10,9 +10,9 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// policySource says what holds where a user says nothing: that each source
-// which `up` starts is required. It loses against any MeshPolicy of another
-// source, because its own is in nobody's priority.
+// policySource publishes the default policy: each source that `up` starts is
+// required. A MeshPolicy of any other source overrides it, because no policy gives
+// this source a priority.
 type policySource struct{ policy watcher.Object }
 
 func newPolicySource(required ...*configv1.RequiredSource) (*policySource, error) {

@@ -1,12 +1,12 @@
-// Package up is all of meshlog in one process: the one wiring function.
+// Package up runs all roles of meshlog in one process.
 //
 //	DIR ──────> watcher/file ──> log ──> builder ──> version chain ──> frontend ──> Envoys
 //	CLUSTER ──> watcher/kube ──>  │                       │
 //	            policy ────────>  └──── embedded bus ─────┘
 //
-// Each role has its own connection to the bus, its own file and its own
-// reports, as if it were alone; builderup, frontendup, watcherup and kubeup put
-// them together for `up` and for the separate processes alike.
+// Each role has its own connection to the bus, its own file and its own reports.
+// Packages roles/builder, roles/frontend, roles/watcher and roles/kube run it in
+// the same way in a process of its own.
 package up
 
 import (
@@ -33,23 +33,23 @@ import (
 
 // Settings of `meshlog up`.
 type Settings struct {
-	// Config is the directory of YAML that is watched, subdirectories
-	// included; empty: none.
+	// Config is the directory of YAML to watch, including its subdirectories;
+	// empty: none.
 	Config string
-	// Kube is the cluster that is watched, if it has a Kubeconfig: what is not
-	// told is not looked for here.
+	// Kube is the cluster to watch, if it has a Kubeconfig; `up` looks for no
+	// other credentials.
 	Kube kube.Settings
-	// Data is the data directory, made where it is missing: nats/ is the bus,
-	// builder/ and frontend/ hold a file each, bus says where the bus is.
+	// Data is the data directory, created if it is missing: nats/ is the bus,
+	// builder/ and frontend/ hold a file each, bus has the address of the bus.
 	Data string
-	// BusListen is where the bus listens, for the CLI and for processes of
-	// their own; port 0 takes a free one.
+	// BusListen is the address of the bus, for the command line and for separate
+	// processes; port 0 takes a free one.
 	BusListen string
 	Frontend  frontend.Settings
 	Builder   builder.Settings
 }
 
-// DefaultSettings lack Data, and what is watched.
+// DefaultSettings returns settings without Data and without a source to watch.
 func DefaultSettings() *Settings {
 	return &Settings{
 		BusListen: "127.0.0.1:0", Kube: kube.DefaultSettings(), Frontend: frontend.DefaultSettings(), Builder: builder.DefaultSettings(),
@@ -69,7 +69,7 @@ func (s *Settings) Flags(fs *pflag.FlagSet) {
 	s.Builder.Flags(fs)
 }
 
-// Check says what is missing.
+// Check returns what is missing.
 func (s *Settings) Check() error {
 	var config error
 	switch {
@@ -81,8 +81,8 @@ func (s *Settings) Check() error {
 	return errors.Join(config, process.CheckData(s.Data), s.Kube.Check(), s.Frontend.Check(), s.Builder.Check())
 }
 
-// Verify says what is wrong with what the settings name, and writes to w what
-// there is to say about documents.
+// Verify checks the directories and files that the settings name, and writes the
+// problems of documents to w.
 func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
 	var directory, cluster error
 	if s.Config != "" {
@@ -97,16 +97,16 @@ func (s *Settings) Verify(ctx context.Context, w io.Writer) error {
 // id names each role of the process: there is one of each on a data directory.
 const id = "up"
 
-// Run is `meshlog up`.
+// Run runs the bus and all roles until ctx is done.
 func Run(ctx context.Context, p *process.Process, s *Settings) error {
-	// Listen first: a port in use is said before anything is touched.
+	// Listen first: a port in use is reported before anything is changed.
 	ports, err := s.Frontend.Open()
 	if err != nil {
 		return err
 	}
 	defer ports.Close()
 
-	// The bus: a NATS server in this process, on DATA/nats. The last to end.
+	// The bus is a NATS server in this process, on DATA/nats. It ends last.
 	if err := free(s.BusListen); err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 // connector connects to the bus under a name.
 type connector func(name string) func(context.Context) (*bus.Conn, error)
 
-// sources watch the directory and the cluster, and say that both are required.
+// sources returns the watchers of the directory, the cluster and the policy.
 func (s *Settings) sources(p *process.Process, connect connector) (process.Stage, error) {
 	var all process.Stage
 	var required []*configv1.RequiredSource
@@ -166,8 +166,8 @@ func (s *Settings) sources(p *process.Process, connect connector) (process.Stage
 			})
 		})
 	}
-	// A file that is broken, or a kind that may not be read, keeps only itself
-	// from being served.
+	// AcceptPartial: an invalid file, or a kind without permission, withholds only
+	// its own objects.
 	if s.Config != "" {
 		shard := ident.Shard{Source: "file", Instance: "default"}
 		required = append(required, &configv1.RequiredSource{Source: shard.Source, Instance: shard.Instance, AcceptPartial: true})
@@ -189,7 +189,7 @@ func (s *Settings) sources(p *process.Process, connect connector) (process.Stage
 	return all, nil
 }
 
-// free says that nobody else listens where the bus will.
+// free returns an error if another process listens on addr.
 func free(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
