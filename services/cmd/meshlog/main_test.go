@@ -40,7 +40,7 @@ func TestUpRefuses(t *testing.T) {
 	}{
 		{"no config", []string{"--data", t.TempDir()}, []string{"--config is missing"}, 2},
 		{"no data", []string{"--config", config}, []string{"--data is missing"}, 2},
-		{"config is missing", []string{"--config", config + "/x", "--data", t.TempDir()}, []string{config + "/x", "make the directory"}, 2},
+		{"config is missing", []string{"--config", config + "/x", "--data", t.TempDir()}, []string{config + "/x", "create the directory"}, 2},
 		{"config is a file", []string{"--config", file, "--data", t.TempDir()}, []string{file, "not a directory"}, 2},
 		{"data is a file", []string{"--config", config, "--data", file}, []string{file, "not a directory"}, 1},
 		{"data in use", []string{"--config", config, "--data", running.Data}, []string{running.Data, "in use by another process", fmt.Sprint(os.Getpid())}, 1},
