@@ -36,18 +36,18 @@ const rolesFile = "../../../deploy/kubernetes/rbac/roles.yaml"
 
 var namedOnly = []string{"Secret", "ConfigMap"}
 
-// pageFile says what is watched, between two lines with pageMark.
+// pageFile lists the watched kinds between two lines with pageMark.
 const (
 	pageFile = "../../../deploy/kubernetes/README.md"
 	pageMark = "<!-- watched: made of the table of kinds -->\n"
 )
 
-// inConfigMap are the kinds that are the content of a ConfigMap.
+// inConfigMap are the kinds whose objects are in a ConfigMap.
 var inConfigMap = []string{"MeshConfig", "MeshNetworks"}
 
-// TestRoles demands that the roles that are delivered are what the table of
-// kinds needs, as a real API server calls it; that with them, and no other
-// right, the watcher reads all; and that they give nothing else.
+// TestRoles checks that rbac/roles.yaml has exactly the rights for the table of kinds,
+// with the names of a real API server, and that the watcher can read all kinds with
+// them alone.
 func TestRoles(t *testing.T) {
 	s := kubetest.Start(t)
 	for _, install := range []func(context.Context, ...string) error{s.InstallIstioCRDs, s.InstallGatewayCRDs, s.InstallMeshlogCRDs} {
@@ -85,12 +85,12 @@ type role struct {
 func rolesOf(t *testing.T, lists []*metav1.APIResourceList) []role {
 	t.Helper()
 	in := role{
-		name: "meshlog-watcher-kube", comment: "What is in namespaces: bound for all of them, or in each that is watched.",
+		name: "meshlog-watcher-kube", comment: "Namespaced kinds: bound for all namespaces, or in each watched one.",
 		resources: map[string][]string{},
 		get:       map[string][]string{"": {"endpoints"}}, // of Services without slices
 	}
 	of := role{
-		name: "meshlog-watcher-kube-cluster", comment: "What is in no namespace, and which kinds there are.",
+		name: "meshlog-watcher-kube-cluster", comment: "Cluster-scoped kinds, and definitions.",
 		resources: map[string][]string{"apiextensions.k8s.io": {"customresourcedefinitions"}},
 	}
 	for _, k := range kind.All() {
@@ -131,7 +131,7 @@ func resourceOf(lists []*metav1.APIResourceList, k *kind.Kind) (metav1.APIResour
 
 func renderRoles(roles []role) string {
 	var b strings.Builder
-	b.WriteString("# What watcher-kube reads, and nothing else: made of the table of kinds by\n" +
+	b.WriteString("# All that watcher-kube may read. Generated from the table of kinds by\n" +
 		"# `go test ./services/cmd/watcher-kube -update`.\n\n")
 	for i, r := range roles {
 		if i > 0 {
@@ -151,7 +151,7 @@ func renderRules(b *strings.Builder, resources map[string][]string, verbs string
 	}
 }
 
-// renderTable is what the page says of the kinds.
+// renderTable returns the table of pageFile.
 func renderTable(t *testing.T, lists []*metav1.APIResourceList) string {
 	t.Helper()
 	names := map[kind.Meaning]map[string][]string{} // by group
@@ -163,14 +163,14 @@ func renderTable(t *testing.T, lists []*metav1.APIResourceList) string {
 			names[k.Meaning][k.Group] = append(names[k.Meaning][k.Group], r.Name)
 		}
 	}
-	b := "| Watched | What for |\n|---|---|\n"
+	b := "| Watched | Purpose |\n|---|---|\n"
 	for _, m := range []struct {
 		meaning kind.Meaning
 		why     string
 	}{
-		{kind.Served, "proxies are configured by them"},
-		{kind.Context, "by them others are understood: whose an endpoint is, and where"},
-		{kind.NotYet, "carried on the log, without an effect so far"},
+		{kind.Served, "configure proxies"},
+		{kind.Context, "context for others: the pod and the locality of an endpoint"},
+		{kind.NotYet, "published, but without an effect so far"},
 	} {
 		var groups []string
 		for _, group := range slices.Sorted(maps.Keys(names[m.meaning])) {
@@ -185,18 +185,18 @@ func renderTable(t *testing.T, lists []*metav1.APIResourceList) string {
 	return b
 }
 
-// golden demands that a file is so, or makes it so.
+// golden compares a file with want, or writes it with -update.
 func golden(t *testing.T, path, want string) {
 	t.Helper()
 	if *update {
 		must(t, os.WriteFile(path, []byte(want), 0o644))
 	}
 	if diff := cmp.Diff(want, string(read(t, path))); diff != "" {
-		t.Errorf("%s is not what the table of kinds says; run with -update (-want +got):\n%s", path, diff)
+		t.Errorf("%s differs from the table of kinds; run with -update (-want +got):\n%s", path, diff)
 	}
 }
 
-// delivered are the rules of the file.
+// delivered returns the rules in rolesFile.
 func delivered(t *testing.T) (rules []rbacv1.PolicyRule) {
 	t.Helper()
 	for document := range strings.SplitSeq(string(read(t, rolesFile)), "\n---\n") {
@@ -207,8 +207,8 @@ func delivered(t *testing.T) (rules []rbacv1.PolicyRule) {
 	return rules
 }
 
-// sink takes the first listing, and what is reported until a Service without
-// slices is: that comes last.
+// sink records the first listing, and the diagnostics up to the one about a Service
+// without slices, which comes last.
 type sink struct {
 	stop     context.CancelFunc
 	kinds    []string

@@ -336,3 +336,54 @@ func (e *envoy) answer(t *testing.T, complaint string) *discoveryv3.DiscoveryRes
 	}
 	return r
 }
+
+func TestUpRefuses(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	running := start(t, nil)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := t.TempDir()
+	for _, c := range []struct {
+		name string
+		args []string
+		want []string
+		code int
+	}{
+		{"no config", []string{"--data", t.TempDir()}, []string{"--config is missing"}, 2},
+		{"no data", []string{"--config", config}, []string{"--data is missing"}, 2},
+		{"config is missing", []string{"--config", config + "/x", "--data", t.TempDir()}, []string{config + "/x", "create the directory"}, 2},
+		{"config is a file", []string{"--config", file, "--data", t.TempDir()}, []string{file, "not a directory"}, 2},
+		{"data is a file", []string{"--config", config, "--data", file}, []string{file, "not a directory"}, 1},
+		{"data in use", []string{"--config", config, "--data", running.data}, []string{running.data, "in use by another process", fmt.Sprint(os.Getpid())}, 1},
+		{"port in use", []string{"--config", config, "--data", t.TempDir(), "--listen", taken.Addr().String()}, []string{taken.Addr().String(), "address already in use", "--listen"}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := New()
+			cmd.SilenceErrors, cmd.SilenceUsage = true, true
+			cmd.SetErr(io.Discard)
+			args := append([]string{"up", "--admin", "127.0.0.1:0"}, c.args...)
+			if !strings.Contains(strings.Join(args, " "), "--listen") {
+				args = append(args, "--listen", "127.0.0.1:0")
+			}
+			cmd.SetArgs(args)
+			err := cmd.ExecuteContext(t.Context())
+			if err == nil {
+				t.Fatal("it ran")
+			}
+			for _, w := range c.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("error %q does not say %q", err, w)
+				}
+			}
+			if got := exitCode(err); got != c.code {
+				t.Errorf("exit code %d, want %d", got, c.code)
+			}
+		})
+	}
+}
