@@ -60,7 +60,7 @@ func TestStartRefused(t *testing.T) {
 			file + `:3: log-level: "loud": no level "loud"`,
 		}},
 		{"no settings file", []string{"frontend", "--settings", dir + "/x"}, 2, []string{"settings: open " + dir + "/x: no such file"}},
-		{"no bus URL", with(watcher, "--bus", "http://x"), 2, []string{"http://x is not one of a NATS server: give nats://HOST:PORT"}},
+		{"no bus URL", with(watcher, "--bus", "http://x"), 2, []string{"http://x is not the address of a NATS server: give nats://HOST:PORT"}},
 		{"no directory", []string{"watcher-file", "--bus", "nats://x", "--config", dir + "/x"}, 2, []string{"--config " + dir + "/x: no such file or directory; create the directory"}},
 
 		{"admin port taken", with(frontend, "--data", dir, "--admin", taken), 1, []string{taken + ": bind: address already in use; give another address with --admin"}},
