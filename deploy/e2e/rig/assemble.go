@@ -10,33 +10,34 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// Parts say which processes a mesh is made of, and where they run.
+// Parts lists the processes that a mesh is made of, and where they run.
 type Parts struct {
 	// One of the two is the bus.
 	NATS    *NATS
 	Cluster *NATSCluster
 
 	Builders, Frontends int
-	Twins               int // watchers besides the first
-	// Kube are clusters that are watched.
+	Twins               int // standby watchers, besides the first
+	// Kube lists the Kubernetes clusters to watch.
 	Kube []KubeCluster
-	// Folder of bin/ that has the programs.
+	// Folder is the directory of bin/ that holds the programs.
 	Folder string
-	// OfBuilders are more flags of builders.
+	// OfBuilders are additional flags of builders.
 	OfBuilders []string
-	// Place is where a process runs; nil: here.
+	// Place returns where a process runs; nil: on this machine.
 	Place func(name string) (Place, error)
 }
 
-// KubeCluster is a Kubernetes cluster that a number of bin/watcher-kube watch.
+// KubeCluster is a Kubernetes cluster that one or more bin/watcher-kube watch.
 type KubeCluster struct {
 	Name, Kubeconfig string
 	Watchers         int
 }
 
-// Assemble runs processes that share nothing but a bus, which is the mesh's
-// from then on, on a directory of configuration, empty: none, and waits until
-// they do their job. It ends them all, and the bus, if they do not.
+// Assemble runs separate processes that share only a bus and waits until they are
+// ready. The watchers read the configuration directory config; if it is empty, no
+// file watcher runs. The mesh owns the bus from then on. If a process does not
+// become ready, Assemble ends all of them, and the bus.
 func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err error) {
 	m := &Mesh{dir: dir, NATS: p.NATS, Cluster: p.Cluster}
 	defer func() {
@@ -80,7 +81,7 @@ func Assemble(ctx context.Context, dir, config string, p Parts) (_ *Mesh, err er
 	return m, m.started(ctx)
 }
 
-// assembly is a mesh that is being put together.
+// assembly is a mesh under construction.
 type assembly struct {
 	*Mesh
 	parts  Parts
@@ -107,7 +108,7 @@ func (a *assembly) watch(ctx context.Context, config string) error {
 	var watchers []*Server
 	for i := range 1 + a.parts.Twins {
 		name := "watcher"
-		if i > 0 { // it finds an active watcher, and stands by
+		if i > 0 { // a twin finds an active watcher, and stands by
 			name = fmt.Sprintf("twin-%d", i)
 			if err := a.Watcher.Ready(ctx); err != nil {
 				return err

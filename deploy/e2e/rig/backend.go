@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// Backend is an HTTP server in this process that answers every request with
-// its name.
+// Backend is an HTTP server in this process that answers every request with its
+// name.
 type Backend struct {
 	Name string
 	Port int
@@ -21,7 +21,7 @@ type Backend struct {
 	ended  chan struct{}
 }
 
-// StartBackend listens on a free port of loopback and serves.
+// StartBackend listens on a free loopback port and serves.
 func StartBackend(name string) (*Backend, error) { return StartBackendAt("127.0.0.1", name) }
 
 // StartBackendAt is StartBackend on an address: loopback, or OwnAddress.
@@ -42,7 +42,7 @@ func StartBackendAt(address, name string) (*Backend, error) {
 	return b, nil
 }
 
-// Served is how many requests it has answered.
+// Served returns how many requests the backend has answered.
 func (b *Backend) Served() int64 { return b.served.Load() }
 
 // Stop closes the server and its connections.
@@ -51,7 +51,8 @@ func (b *Backend) Stop() {
 	<-b.ended
 }
 
-// ask sends one request and returns what answered, "" for none, and the code.
+// ask sends one request and returns the name of the backend that answered, or ""
+// without an answer, and the status code.
 func ask(ctx context.Context, client *http.Client, url string) (backend string, status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// TLS names PEM files: a certificate, its key, and the CAs of the other
-// side.
+// TLS names PEM files: a certificate, its key, and the CAs that the peer is
+// verified with.
 type TLS struct{ Cert, Key, CA string }
 
-// CA signs certificates on loopback, for a day.
+// CA signs certificates for loopback that are valid for a day.
 type CA struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// NewCA makes a CA that keeps its files, and those that it signs, in dir.
+// NewCA creates a CA that keeps its own files and the signed ones in dir.
 func NewCA(dir, name string) (*CA, error) {
 	c := &CA{dir: dir}
 	t, err := template(name)
@@ -48,8 +48,8 @@ func NewCA(dir, name string) (*CA, error) {
 	return c, err
 }
 
-// Sign makes a certificate for localhost and an identity, which may be empty,
-// in the place of one of that name if there is one.
+// Sign writes a certificate for localhost and an identity, which may be empty. It
+// replaces an earlier certificate of the same name.
 func (c *CA) Sign(name, identity string) (TLS, error) {
 	t, err := template(name)
 	if err != nil {
@@ -92,7 +92,7 @@ func template(name string) (*x509.Certificate, error) {
 	}, err
 }
 
-// write puts a file in the place of another in one step.
+// write replaces a file in one step.
 func (c *CA) write(name, kind string, der []byte) (string, error) {
 	path := filepath.Join(c.dir, name+".pem")
 	if err := os.WriteFile(path+".new", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {

@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// ConfigDir is a watched directory as a user's editor writes to it.
+// ConfigDir is a watched directory; Save writes to it as a user's editor does.
 type ConfigDir struct{ Path string }
 
-// NewConfigDir makes dir/config.
+// NewConfigDir creates dir/config.
 func NewConfigDir(dir string) (*ConfigDir, error) {
 	c := &ConfigDir{Path: filepath.Join(dir, "config")}
 	return c, os.MkdirAll(c.Path, 0o700)
 }
 
-// Save replaces a file at once, and returns the moment at which that happened.
+// Save replaces a file atomically, and returns the time of the replacement.
 func (c *ConfigDir) Save(name, text string) (time.Time, error) {
-	// Beside the watched directory: only the rename is seen.
+	// The new file is written beside the watched directory: the watcher sees only
+	// the rename.
 	next := filepath.Join(filepath.Dir(c.Path), ".next-"+name)
 	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
 		return time.Time{}, err
@@ -30,7 +31,7 @@ func (c *ConfigDir) Save(name, text string) (time.Time, error) {
 	return at, nil
 }
 
-// Read is what a file says.
+// Read returns the content of a file.
 func (c *ConfigDir) Read(name string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(c.Path, name))
 	return string(b), err

@@ -10,14 +10,15 @@ import (
 	"syscall"
 )
 
-// SmallDisk is a file system of its own that a test fills. It needs root.
+// SmallDisk is a small file system that a test can fill. It needs root.
 type SmallDisk struct{ Dir string }
 
-// diskName and the process that mounted it is what the system calls a disk.
+// diskName and the process id of the owner are the device name of the mount.
 const diskName = "meshlog-"
 
-// MountSmallDisk makes dir, where it is missing, and a file system of so many
-// MiB in it. The caller unmounts it; where it was killed before, the next one does.
+// MountSmallDisk creates dir if it is missing, and mounts a file system of mib
+// MiB on it. The caller unmounts it; if the caller is killed before, the next
+// MountSmallDisk does.
 func MountSmallDisk(dir string, mib int) (*SmallDisk, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -31,7 +32,7 @@ func MountSmallDisk(dir string, mib int) (*SmallDisk, error) {
 	return &SmallDisk{dir}, nil
 }
 
-// unmountStale takes away the disks of processes that are gone.
+// unmountStale unmounts the disks of processes that have ended.
 func unmountStale() error {
 	b, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -51,13 +52,13 @@ func unmountStale() error {
 
 func (d *SmallDisk) ballast() string { return filepath.Join(d.Dir, "ballast") }
 
-// Fill takes all the room that is left.
+// Fill uses up all the space that is left.
 func (d *SmallDisk) Fill() error {
 	f, err := os.OpenFile(d.ballast(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
-	for _, size := range []int{1 << 20, 4 << 10} { // to the last page
+	for _, size := range []int{1 << 20, 4 << 10} { // down to the last page
 		for chunk := make([]byte, size); err == nil; {
 			_, err = f.Write(chunk)
 		}
@@ -69,9 +70,9 @@ func (d *SmallDisk) Fill() error {
 	return f.Close()
 }
 
-// Free gives back what Fill has taken.
+// Free gives back the space that Fill has used up.
 func (d *SmallDisk) Free() error { return os.Remove(d.ballast()) }
 
-// Unmount takes the file system away, with its content; a process that still uses it
+// Unmount removes the file system with its content. A process that still uses it
 // keeps it until it ends.
 func (d *SmallDisk) Unmount() error { return syscall.Unmount(d.Dir, syscall.MNT_DETACH) }

@@ -16,35 +16,36 @@ import (
 	"strings"
 )
 
-// EnvoyConfig says how an Envoy joins.
+// EnvoyConfig says how an Envoy connects to a mesh.
 type EnvoyConfig struct {
-	// Node id, and the name of its process; unique among those that share Dir.
+	// Node is the node id, and the name of the process; unique among Envoys that
+	// share Dir.
 	Node string
-	// Cluster of the node.
+	// Cluster is the cluster of the node.
 	Cluster string
-	// Overlay is YAML that is laid over the bootstrap; if it is not empty, it
-	// says the node's id and cluster.
+	// Overlay is YAML that is merged over the bootstrap. If it is not empty, it
+	// must set the node's id and cluster.
 	Overlay string
-	// Delta: it joins with delta.yaml, not sotw.yaml.
+	// Delta selects delta.yaml instead of sotw.yaml.
 	Delta bool
-	// TLS: it joins with tls.yaml and these files.
+	// TLS selects tls.yaml with these files.
 	TLS *TLS
-	// XDS are the ports of the frontends, one at least; Hosts are their
-	// addresses, nil: loopback.
+	// XDS are the ports of the frontends, at least one; Hosts are their addresses,
+	// nil: loopback.
 	XDS   []int
 	Hosts []string
-	// Dir takes its bootstrap, log and admin address.
+	// Dir is the directory of its bootstrap, log and admin address.
 	Dir string
 }
 
-// Envoy is an Envoy that runs with a bootstrap of deploy/envoy.
+// Envoy is a running Envoy with a bootstrap of deploy/envoy.
 type Envoy struct {
 	*Process
 	admin string // host:port
 }
 
-// StartEnvoy starts Envoy and waits until its admin interface answers; it
-// is then not yet Ready.
+// StartEnvoy starts Envoy and waits until its admin interface answers. Envoy is
+// not yet Ready then.
 func StartEnvoy(ctx context.Context, c EnvoyConfig) (*Envoy, error) {
 	bin, err := Tool(ctx, "envoy")
 	if err != nil {
@@ -64,7 +65,8 @@ func StartEnvoy(ctx context.Context, c EnvoyConfig) (*Envoy, error) {
 	}
 	p, err := Start(c.Node, c.Dir, append([]string{
 		bin, "-c", boot, "--admin-address-path", adminPath,
-		// Two on one machine, neither the other's successor.
+		// Two Envoys on one machine must not take part in each other's hot
+		// restart.
 		"--disable-hot-restart",
 		"--concurrency", "1", "--log-level", "warning", "--drain-time-s", "1",
 	}, node...))
@@ -129,8 +131,8 @@ func bootstrap(c EnvoyConfig) (string, error) {
 	return path, os.WriteFile(path, []byte(out.String()), 0o600)
 }
 
-// ValidateBootstrap asks Envoy what it thinks of a bootstrap file, with
-// another laid over it if overlay is not empty.
+// ValidateBootstrap lets Envoy validate a bootstrap file, with overlay merged
+// over it if that is not empty.
 func ValidateBootstrap(ctx context.Context, path, overlay string) error {
 	bin, err := Tool(ctx, "envoy")
 	if err != nil {
@@ -143,7 +145,7 @@ func ValidateBootstrap(ctx context.Context, path, overlay string) error {
 	return nil
 }
 
-// Admin is the address of the admin interface, host:port.
+// Admin returns the address of the admin interface, host:port.
 func (e *Envoy) Admin() string { return e.admin }
 
 // Ready waits until Envoy has its first configuration and serves.
@@ -154,14 +156,14 @@ func (e *Envoy) Ready(ctx context.Context) error {
 	})
 }
 
-// Listening waits until Envoy takes connections on a port.
+// Listening waits until Envoy accepts connections on a port.
 func (e *Envoy) Listening(ctx context.Context, port int) error {
 	return e.UntilAlive(ctx, fmt.Sprintf("%s to listen on port %d", e.Name, port), func(ctx context.Context) error {
 		return dial(ctx, loopback(port))
 	})
 }
 
-// Stat is the value of one counter or gauge.
+// Stat returns the value of one counter or gauge.
 func (e *Envoy) Stat(ctx context.Context, name string) (int, error) {
 	b, err := e.get(ctx, "/stats?usedonly&format=json&filter=^"+name+"$")
 	if err != nil {
@@ -181,11 +183,11 @@ func (e *Envoy) Stat(ctx context.Context, name string) (int, error) {
 			return s.Value, nil
 		}
 	}
-	return 0, nil // never touched
+	return 0, nil // Envoy omits a stat that was never touched
 }
 
-// Connected waits until Envoy has (or, with false, has no) stream to a
-// frontend.
+// Connected waits until Envoy has a stream to a frontend, or with false, until it
+// has none.
 func (e *Envoy) Connected(ctx context.Context, want bool) error {
 	what := e.Name + " to be connected"
 	if !want {
@@ -200,7 +202,7 @@ func (e *Envoy) Connected(ctx context.Context, want bool) error {
 	})
 }
 
-// ConfigDump is all that Envoy has been told.
+// ConfigDump decodes all configuration that Envoy has received.
 func (e *Envoy) ConfigDump(ctx context.Context, into any) error {
 	b, err := e.get(ctx, "/config_dump?include_eds")
 	if err != nil {
@@ -209,8 +211,8 @@ func (e *Envoy) ConfigDump(ctx context.Context, into any) error {
 	return decode("/config_dump of "+e.Name, b, into)
 }
 
-// Hosts are the endpoints of a cluster, host:port, and whether Envoy sends
-// requests there.
+// Hosts returns the endpoints of a cluster, host:port, and whether Envoy sends
+// requests to each.
 func (e *Envoy) Hosts(ctx context.Context, cluster string) (map[string]bool, error) {
 	b, err := e.get(ctx, "/clusters?format=json&filter=^"+url.QueryEscape(regexp.QuoteMeta(cluster))+"$")
 	if err != nil {
@@ -245,7 +247,8 @@ func (e *Envoy) Hosts(ctx context.Context, cluster string) (map[string]bool, err
 	return hosts, nil
 }
 
-// Rejected is how many responses Envoy has rejected in its life, of all types.
+// Rejected returns how many responses, of all types, Envoy has rejected since it
+// started.
 func (e *Envoy) Rejected(ctx context.Context) (int, error) {
 	b, err := e.get(ctx, "/stats?usedonly&filter=update_rejected$")
 	if err != nil {
@@ -268,7 +271,7 @@ func (e *Envoy) get(ctx context.Context, path string) ([]byte, error) {
 	return httpGet(ctx, "http://"+e.admin+path)
 }
 
-// httpGet is the body of an answer with code 200.
+// httpGet returns the body of a response with code 200.
 func httpGet(ctx context.Context, url string) ([]byte, error) {
 	return httpGetWith(ctx, http.DefaultClient, url)
 }

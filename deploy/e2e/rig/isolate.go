@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// isolated is set once this program has a network of its own; it says how
-	// nsenter gets there.
+	// isolated is set once this program has a network of its own. Its value is how
+	// nsenter enters that network.
 	isolated = "RIG_ISOLATED"
-	// ownAddress is of those set aside for benchmarks (RFC 2544).
+	// ownAddress is in the range reserved for benchmarks (RFC 2544).
 	ownAddress = "198.18.0.1"
 )
 
-// OwnAddress is an address that is not loopback and that nothing outside can
-// send to: Isolate must have been called.
+// OwnAddress returns an address that is not loopback and that no other machine
+// can reach. The program must have called Isolate.
 func OwnAddress() (string, error) {
 	switch n, err := findNetwork(); {
 	case err != nil:
@@ -29,11 +29,11 @@ func OwnAddress() (string, error) {
 	return ownAddress, nil
 }
 
-// Enter is a command that gives the user a shell on the network that Isolate
-// made, while this process runs.
+// Enter returns a command that opens a shell on the network that Isolate made,
+// while this process runs.
 func Enter() string { return fmt.Sprintf("nsenter --target %d %s", os.Getpid(), os.Getenv(isolated)) }
 
-// network is what addresses there are beside loopback.
+// network describes which addresses exist besides loopback.
 type network struct{ own, others bool }
 
 func findNetwork() (n network, err error) {

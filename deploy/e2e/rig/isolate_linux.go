@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Isolate gives this program a network of its own, where there is loopback and
-// OwnAddress and nothing else, for servers that may not be on loopback. All that it
-// starts is there too, and cannot fetch anything.
+// Isolate gives this program a network of its own that has loopback, OwnAddress
+// and nothing else, for servers that cannot be on loopback. Processes that the
+// program starts are on that network too, and cannot download anything.
 //
-// It must be called first of all, for it begins the program anew: in a network
-// namespace, with the same process id, arguments, environment and files. It
-// takes the program unshare, and root or the right to make user namespaces. In
-// one of those the user is called root, and has no more rights than before.
+// Call Isolate before anything else: it executes the program again in a network
+// namespace, with the same process id, arguments, environment and files. It needs
+// the program unshare, and root or the right to create user namespaces. In a user
+// namespace the user appears as root, and has no more rights than before.
 func Isolate() error {
 	if os.Getenv(isolated) != "" {
 		return setUp()
@@ -38,7 +38,7 @@ func Isolate() error {
 		{"--user --map-root-user --net", "--user --preserve-credentials --net"},
 	} {
 		args := append([]string{unshare}, strings.Fields(way.unshare)...)
-		// What follows replaces this process, which can then say nothing any more.
+		// Exec replaces this process, so any advice must come before it.
 		if err := run(unshare, append(args[1:], "true")...); err != nil {
 			errs = append(errs, err)
 			continue
@@ -49,12 +49,12 @@ func Isolate() error {
 	return fmt.Errorf("no network of its own for this program: %w: %s", errors.Join(errs...), permit)
 }
 
-// permit says what to do where namespaces are forbidden.
+// permit says what to do if namespaces are forbidden.
 const permit = "run it as root; or let users make namespaces, which these settings forbid where a system has them: " +
 	"user.max_user_namespaces=0, kernel.unprivileged_userns_clone=0, kernel.apparmor_restrict_unprivileged_userns=1 (sysctl -w); " +
 	"or, in a container, give it CAP_SYS_ADMIN"
 
-// setUp makes loopback and the address, in a namespace that has neither.
+// setUp configures loopback and the address, in a namespace that has neither.
 func setUp() error {
 	switch n, err := findNetwork(); {
 	case err != nil:
@@ -77,11 +77,11 @@ func setUp() error {
 	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
 		return fmt.Errorf("set lo up: %w: %s", err, permit)
 	}
-	// lo itself has 127.0.0.1 now, and would lose it.
+	// The address goes to another interface: lo would lose 127.0.0.1.
 	return addAddress(fd, "lo:1", ownAddress)
 }
 
-// addAddress gives an interface an address, by a socket of any kind.
+// addAddress gives an interface an address; any socket serves for the ioctl.
 func addAddress(socket int, name, address string) error {
 	i, err := unix.NewIfreq(name)
 	if err != nil {

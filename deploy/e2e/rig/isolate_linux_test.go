@@ -17,19 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside is what a program says that has called Isolate.
+// inside is the report of a program that has called Isolate.
 type inside struct {
 	PID       int
 	Args      []string
 	Addresses []string
 	Own       string
-	Answered  int    // of requests to a server on that address
-	Outside   string // what connecting to a server outside came to
+	Answered  int    // requests to a server on that address
+	Outside   string // result of connecting to a server outside
 	Errors    []string
-	Joined    []string // what it is told where others are there too
+	Joined    []string // result of joining with other addresses present
 }
 
-// beInside is such a program: it says what it sees, and ends with code 5 on
+// beInside is that program: it prints its report, and ends with code 5 on
 // SIGTERM.
 func beInside(server string) int {
 	if err := Isolate(); err != nil {
@@ -53,7 +53,7 @@ func look(server string) inside {
 			saw.Errors = append(saw.Errors, err.Error())
 		}
 	}
-	note(Isolate()) // once more: there is nothing left to do
+	note(Isolate()) // a second call has no effect
 	saw.Addresses, err = addresses()
 	note(err)
 	saw.Own, err = OwnAddress()
@@ -87,7 +87,7 @@ func addresses() (all []string, err error) {
 	return all, err
 }
 
-// The test is also the program that it starts.
+// The test binary is also the program that the test starts.
 func TestIsolate(t *testing.T) {
 	if server := os.Getenv("RIG_SERVER"); server != "" {
 		os.Exit(beInside(server))
@@ -125,7 +125,7 @@ func TestIsolate(t *testing.T) {
 			"RIG_ISOLATED is set, and this is no network of its own: unset it",
 		},
 	}
-	// A machine may have the family or not.
+	// A machine may have this address family or not.
 	saw.Addresses = slices.DeleteFunc(saw.Addresses, func(a string) bool { return a == "::1" })
 	if diff := cmp.Diff(want, saw); diff != "" {
 		t.Errorf("inside (-want +got):\n%s", diff)
@@ -145,7 +145,7 @@ func TestIsolate(t *testing.T) {
 	}
 }
 
-// A program that forgot to call Isolate gets no address.
+// A program that did not call Isolate gets no address.
 func TestNotIsolated(t *testing.T) {
 	if a, err := OwnAddress(); err == nil || !strings.Contains(err.Error(), "rig.Isolate") {
 		t.Errorf("an address outside: %q, %v", a, err)

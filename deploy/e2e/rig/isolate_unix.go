@@ -4,7 +4,7 @@ package rig
 
 import "errors"
 
-// Isolate is not possible: it takes network namespaces.
+// Isolate fails: it needs network namespaces.
 func Isolate() error {
 	return errors.New("what may not be on loopback needs a network of its own, which takes Linux")
 }

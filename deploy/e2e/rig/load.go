@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// Tally is what came back of a number of requests.
+// Tally counts the results of a number of requests.
 type Tally struct {
 	Sent     int
 	Backends map[string]int // answers with code 200, by backend
 	Statuses map[int]int    // other answers, by code
-	Failed   int            // without an answer
-	LastErr  error          // of those
+	Failed   int            // requests without an answer
+	LastErr  error          // error of the last of those
 }
 
-// Share is the part of all requests that a backend answered, in percent.
+// Share returns the part of all requests that a backend answered, in percent.
 func (t Tally) Share(backend string) float64 {
 	if t.Sent == 0 {
 		return 0
@@ -28,7 +28,7 @@ func (t Tally) Share(backend string) float64 {
 	return 100 * float64(t.Backends[backend]) / float64(t.Sent)
 }
 
-// Err is nil if every request was answered with code 200.
+// Err returns nil if every request was answered with code 200.
 func (t Tally) Err() error {
 	var bad []string
 	for _, code := range slices.Sorted(maps.Keys(t.Statuses)) {
@@ -61,7 +61,7 @@ func (t *Tally) add(backend string, status int, err error) {
 
 func newTally() Tally { return Tally{Backends: map[string]int{}, Statuses: map[int]int{}} }
 
-// RequestTimeout is how long a request may take.
+// RequestTimeout bounds a request.
 const RequestTimeout = 5 * time.Second
 
 func newClient(conns int) *http.Client {
@@ -71,8 +71,8 @@ func newClient(conns int) *http.Client {
 	}
 }
 
-// Call makes one request and returns which backend answered with which code, or
-// why none did.
+// Call makes one request. It returns the name of the backend that answered, and
+// the code, or the reason why no backend answered.
 type Call func(context.Context) (backend string, status int, err error)
 
 // Send sends n requests, one after the other, over one kept connection.
@@ -103,19 +103,19 @@ type Load struct {
 	tally Tally
 }
 
-// pause lies between two requests of one connection of a Load.
+// pause separates two requests of one connection of a Load.
 const pause = 2 * time.Millisecond
 
-// StartLoad sends requests over conns kept connections until Stop, or until
-// ctx ends: it must have a deadline.
+// StartLoad sends requests over conns kept connections until Stop, or until ctx
+// ends. ctx must have a deadline.
 func StartLoad(ctx context.Context, url string, conns int) (*Load, error) {
 	client := newClient(conns)
 	one := func(ctx context.Context) (string, int, error) { return ask(ctx, client, url) }
 	return StartCalls(ctx, url, conns, one, client.CloseIdleConnections)
 }
 
-// StartCalls is StartLoad for any calls: each of n goroutines makes one after
-// the other, and calls end when it stops.
+// StartCalls is StartLoad for any calls: each of n goroutines makes one call
+// after the other. It calls end when the load stops.
 func StartCalls(ctx context.Context, what string, n int, one Call, end func()) (*Load, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		return nil, fmt.Errorf("load on %s: the context has no deadline", what)
@@ -133,7 +133,7 @@ func StartCalls(ctx context.Context, what string, n int, one Call, end func()) (
 					return
 				case <-tick.C:
 				}
-				// The request is finished although the load was stopped.
+				// The request is allowed to finish although the load was stopped.
 				backend, status, err := one(context.WithoutCancel(ctx))
 				l.mu.Lock()
 				l.tally.add(backend, status, err)
@@ -144,14 +144,15 @@ func StartCalls(ctx context.Context, what string, n int, one Call, end func()) (
 	return l, nil
 }
 
-// Sent is how many requests came back so far, or since the last Reset.
+// Sent returns how many requests have finished since the start, or the last
+// Reset.
 func (l *Load) Sent() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tally.Sent
 }
 
-// Reset returns what came back so far, or since the last Reset.
+// Reset returns the results since the start, or the last Reset.
 func (l *Load) Reset() Tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,7 +161,7 @@ func (l *Load) Reset() Tally {
 	return t
 }
 
-// Stop ends the load and returns what came back since the last Reset.
+// Stop ends the load and returns the results since the last Reset.
 func (l *Load) Stop() Tally {
 	l.cancel()
 	l.wg.Wait()

@@ -20,17 +20,17 @@ import (
 type Server struct {
 	*Process
 	Admin int  // health, metrics, debug
-	XDS   int  // 0 where it serves none
-	TLS   *TLS // of XDS; nil: it is served without
+	XDS   int  // 0 if it serves no xDS
+	TLS   *TLS // for xDS; nil: xDS is served without TLS
 	Place Place
-	// Started is when its process was started last.
+	// Started is when its process was last started.
 	Started time.Time
 
 	program, name, dir string
 	args               []string
 }
 
-// startServer runs bin/<program> with the ports and the place of s and further
+// startServer runs bin/<program> with the ports and the place of s and additional
 // flags.
 func startServer(program, name, dir string, s Server, flags ...string) (*Server, error) {
 	var err error
@@ -53,14 +53,14 @@ func startServer(program, name, dir string, s Server, flags ...string) (*Server,
 
 func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 
-// Restart starts the server anew with the same flags, files and ports. It
-// must have ended.
+// Restart starts the server again with the same flags, files and ports. The old
+// process must have ended.
 func (s *Server) Restart() error { return s.RestartAs(s.program) }
 
-// RestartWith is Restart with more in the environment, this time.
+// RestartWith is Restart with additional environment variables, for this run.
 func (s *Server) RestartWith(env ...string) error { return s.RestartAs(s.program, env...) }
 
-// RestartAs is RestartWith, this time of another program of bin/.
+// RestartAs is RestartWith of another program of bin/, for this run.
 func (s *Server) RestartAs(program string, env ...string) error {
 	bin, err := Bin(program)
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *Server) RestartAs(program string, env ...string) error {
 	return err
 }
 
-// RSS is how much memory the server holds, in bytes.
+// RSS returns the resident memory of the server, in bytes.
 func (s *Server) RSS() (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Server) get(ctx context.Context, path string) ([]byte, error) {
 	return httpGetWith(ctx, s.Place.client(), "http://"+loopback(s.Admin)+path)
 }
 
-// Ready waits until the server says that it does its job.
+// Ready waits until the server reports that it is ready.
 func (s *Server) Ready(ctx context.Context) error {
 	return s.UntilAlive(ctx, s.Name+" to be ready", func(ctx context.Context) error {
 		_, err := s.get(ctx, "/readyz")
@@ -99,11 +99,11 @@ func (s *Server) Ready(ctx context.Context) error {
 	})
 }
 
-// answer is how long a process may take to say how it is; one that is paused
-// never does.
+// answer bounds a request to the admin interface, because a paused process never
+// answers.
 const answer = 2 * time.Second
 
-// Debug reads what the server reports under /debug/<name>.
+// Debug reads the server's report under /debug/<name>.
 func (s *Server) Debug(ctx context.Context, name string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
@@ -114,32 +114,31 @@ func (s *Server) Debug(ctx context.Context, name string, into any) error {
 	return decode("/debug/"+name, b, into)
 }
 
-// bus are flags that say how a process of its own, or the command line, finds
-// NATS.
+// bus are the flags by which a separate process, or the command line, finds NATS.
 type bus []string
 
 // StartFrontend runs bin/frontend with its data in data, serving on a port.
-// With no flags for the bus it serves what data has.
+// Without flags for the bus it serves the content of data.
 func StartFrontend(dir, name, data string, port int, bus ...string) (*Server, error) {
 	return startServer("frontend", name, dir, Server{XDS: port}, append(bus, "--id", name, "--data", data)...)
 }
 
-// Mesh is meshlog as it runs: in one process, or each part on its own.
+// Mesh is a running meshlog: in one process, or in separate ones.
 type Mesh struct {
-	// Watcher, Builders and Frontends are one and the same server if meshlog
-	// runs in one process.
+	// Watcher, Builders and Frontends are the same server if meshlog runs in one
+	// process.
 	Watcher             *Server
 	Builders, Frontends []*Server
 	// Twins stand by for the watcher.
 	Twins []*Server
-	// Kube are the watchers of each of the clusters of Parts; the first of a
-	// cluster speaks, at first.
+	// Kube are the watchers of each cluster of Parts; the first watcher of a
+	// cluster is active, at first.
 	Kube [][]*Server
-	// NATS is the bus where it is one process of its own, Cluster where it is
-	// three; else they are nil.
+	// NATS is the bus if it is one separate process, Cluster if it is three.
+	// Otherwise they are nil.
 	NATS    *NATS
 	Cluster *NATSCluster
-	// Data is the data directory of the one process, else "".
+	// Data is the data directory of the one process, or "".
 	Data string
 
 	servers []*Server
@@ -151,12 +150,12 @@ type Mesh struct {
 // dir/data.
 func Up(ctx context.Context, dir, config string) (*Mesh, error) { return UpTLS(ctx, dir, config, nil) }
 
-// UpTLS is Up with xDS over mutual TLS alone; nil: without.
+// UpTLS is Up that serves xDS over mutual TLS only; nil: without TLS.
 func UpTLS(ctx context.Context, dir, config string, tls *TLS) (*Mesh, error) {
 	return UpWith(ctx, dir, tls, "--config", config)
 }
 
-// UpWith is UpTLS on what flags say.
+// UpWith is UpTLS with the configuration that flags name.
 func UpWith(ctx context.Context, dir string, tls *TLS, flags ...string) (*Mesh, error) {
 	port, err := testport.TCP()
 	if err != nil {
@@ -173,7 +172,7 @@ func UpWith(ctx context.Context, dir string, tls *TLS, flags ...string) (*Mesh, 
 	return m, m.started(ctx)
 }
 
-// Apart runs a NATS server and the processes that share nothing but that:
+// Apart runs a NATS server and separate processes that share only it:
 // bin/watcher-file on a directory of configuration, and a number of bin/builder
 // and bin/frontend.
 func Apart(ctx context.Context, dir, config string, builders, frontends int) (*Mesh, error) {
@@ -184,13 +183,14 @@ func Apart(ctx context.Context, dir, config string, builders, frontends int) (*M
 	return Assemble(ctx, dir, config, Parts{NATS: nats, Builders: builders, Frontends: frontends})
 }
 
-// ApartOnCluster is Apart on three NATS servers, each of which has all of the
-// streams. They are the mesh's from then on.
+// ApartOnCluster is Apart on three NATS servers, each with a replica of all
+// streams. The mesh owns them from then on.
 func ApartOnCluster(ctx context.Context, dir, config string, c *NATSCluster, builders, frontends int) (*Mesh, error) {
 	return Assemble(ctx, dir, config, Parts{Cluster: c, Builders: builders, Frontends: frontends})
 }
 
-// started waits until everything does its job, and ends it all if it does not.
+// started waits until every server is ready. If one does not become ready, it
+// ends all of them.
 func (m *Mesh) started(ctx context.Context) error {
 	for _, s := range m.servers {
 		if err := s.Ready(ctx); err != nil {
@@ -201,10 +201,10 @@ func (m *Mesh) started(ctx context.Context) error {
 	return nil
 }
 
-// Servers are all processes of ours.
+// Servers returns all meshlog processes.
 func (m *Mesh) Servers() []*Server { return m.servers }
 
-// End kills what runs.
+// End kills every process that runs.
 func (m *Mesh) End() {
 	for _, s := range m.servers {
 		s.Kill()
@@ -217,7 +217,7 @@ func (m *Mesh) End() {
 	}
 }
 
-// Envoy starts an Envoy that knows all frontends; it is then not yet Ready. It
+// Envoy starts an Envoy that knows all frontends. It is not yet Ready then. Envoy
 // sets the XDS and Dir of c.
 func (m *Mesh) Envoy(ctx context.Context, c EnvoyConfig) (*Envoy, error) {
 	c.Dir, c.XDS, c.Hosts = m.dir, nil, nil
@@ -227,7 +227,7 @@ func (m *Mesh) Envoy(ctx context.Context, c EnvoyConfig) (*Envoy, error) {
 	return StartEnvoy(ctx, c)
 }
 
-// Join is Envoy, and waits until it takes requests on a port.
+// Join is Envoy, and waits until the Envoy accepts requests on a port.
 func (m *Mesh) Join(ctx context.Context, c EnvoyConfig, port int) (*Envoy, error) {
 	e, err := m.Envoy(ctx, c)
 	if err != nil {
@@ -243,8 +243,8 @@ func (m *Mesh) Join(ctx context.Context, c EnvoyConfig, port int) (*Envoy, error
 	return e, nil
 }
 
-// Acked waits until a proxy has acknowledged what it was sent last of a type,
-// by whichever frontend it is connected to, and that is newer than before.
+// Acked waits until a proxy, connected to any frontend, has acknowledged the last
+// response of a type, in a version newer than before.
 func (m *Mesh) Acked(ctx context.Context, proxy, typeURL string, before Version) (TypeReport, error) {
 	var t TypeReport
 	err := Until(ctx, proxy+" to acknowledge "+typeURL, func(ctx context.Context) error {
@@ -261,13 +261,12 @@ func (m *Mesh) Acked(ctx context.Context, proxy, typeURL string, before Version)
 	return t, err
 }
 
-// CLI runs a command of bin/meshlog on this mesh and reads what it prints as
-// JSON.
+// CLI runs a command of bin/meshlog on this mesh and decodes its JSON output.
 func (m *Mesh) CLI(ctx context.Context, into any, args ...string) error {
 	return meshlog(ctx, into, append(args, m.cli...)...)
 }
 
-// Show is what a command of bin/meshlog on this mesh prints for people.
+// Show returns the text output of a command of bin/meshlog on this mesh.
 func (m *Mesh) Show(ctx context.Context, args ...string) (string, error) {
 	out, err := command(ctx, append(args, m.cli...)...)
 	return string(out), err
@@ -282,7 +281,7 @@ func meshlog(ctx context.Context, into any, args ...string) error {
 	return decode("meshlog "+strings.Join(args, " "), out, into)
 }
 
-// command is what bin/meshlog prints.
+// command returns the output of bin/meshlog.
 func command(ctx context.Context, args ...string) ([]byte, error) {
 	bin, err := Bin("meshlog")
 	if err != nil {

@@ -12,17 +12,17 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Metric is what a server exports under one name.
+// Metric is a metric that a server exports.
 type Metric struct {
 	Name, Help string
 	Type       string   // counter, gauge or histogram
 	Labels     []string // sorted
-	// Sum is that of the values of all label values; of a histogram, how many
-	// were observed.
+	// Sum adds up the values of all label values; for a histogram, the numbers of
+	// observations.
 	Sum float64
 }
 
-// Metrics reads what the server exports to Prometheus, by name.
+// Metrics reads the metrics that the server exports to Prometheus, by name.
 func (s *Server) Metrics(ctx context.Context) (map[string]Metric, error) {
 	text, err := httpGet(ctx, "http://"+loopback(s.Admin)+"/metrics")
 	if err != nil {

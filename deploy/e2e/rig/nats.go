@@ -11,11 +11,11 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// natsToken opens the servers.
+// natsToken is the token that the servers accept.
 const natsToken = "only-on-loopback"
 
-// NATS is a NATS server with JetStream as a process of its own, opened by a
-// token or, where Auth is set, by a key of each role and certificates.
+// NATS is a separate NATS server process with JetStream. It accepts a token or,
+// if Auth is set, a key of each role together with a certificate.
 type NATS struct {
 	*Process
 	Port      int
@@ -27,20 +27,20 @@ type NATS struct {
 	Auth string
 
 	host    string
-	monitor string // host and port of its own reports
+	monitor string // host and port of its monitoring endpoint
 }
 
-// natsConfig is what differs between servers.
+// natsConfig holds the settings in which servers differ.
 type natsConfig struct {
 	name, dir, host string
-	more            string // of its configuration
+	more            string // additional configuration
 	token           string
 	tokenFile       string
-	auth            string // directory within dir; empty: the token opens it
+	auth            string // directory within dir; empty: clients use the token
 	wrap            func(argv []string) []string
 }
 
-// access is the server's configuration of its users.
+// access returns the server's configuration of its users.
 func (c natsConfig) access() string {
 	if c.auth == "" {
 		return fmt.Sprintf("authorization { token: %q }", c.token)
@@ -51,7 +51,7 @@ tls { cert_file: "%[2]s/server.pem", key_file: "%[2]s/server.key", ca_file: "%[2
 }
 
 // StartNATS starts a server that keeps its streams in dir and syncs each write
-// before it acknowledges it, and waits until it takes connections.
+// before it acknowledges it. It waits until the server accepts connections.
 func StartNATS(ctx context.Context, dir string) (*NATS, error) {
 	c := natsConfig{
 		name: "nats-server", dir: dir, host: "127.0.0.1", token: natsToken, tokenFile: filepath.Join(dir, "nats.token"),
@@ -63,8 +63,8 @@ func StartNATS(ctx context.Context, dir string) (*NATS, error) {
 	return startNATS(ctx, c)
 }
 
-// StartSecuredNATS starts a server that takes the users that `meshlog bus-auth`
-// writes, each with its key, and clients with a certificate only.
+// StartSecuredNATS starts a server that accepts only the users that `meshlog
+// bus-auth` writes, each with its key, and only clients with a certificate.
 func StartSecuredNATS(ctx context.Context, dir string) (*NATS, error) {
 	c := natsConfig{
 		name: "nats-server", dir: dir, host: "127.0.0.1", auth: "auth",
@@ -87,7 +87,7 @@ func BusAuth(ctx context.Context, dir string, flags ...string) error {
 }
 
 // Flags returns the flags by which a program with a role, or the command line
-// (its role is operator), finds the server and its key.
+// (role operator), finds the server and its key.
 func (n *NATS) Flags(role string) []string {
 	if n.Auth == "" {
 		return []string{"--bus", n.URL(), "--bus-token-file", n.TokenFile}
@@ -136,8 +136,8 @@ jetstream { store_dir: %q, sync_interval: always }
 	return n, n.listening(ctx)
 }
 
-// Restart starts the server anew, with the same streams on the same port. It
-// must have ended.
+// Restart starts the server again, with the same streams on the same port. The
+// old process must have ended.
 func (n *NATS) Restart(ctx context.Context) error {
 	p, err := n.Again()
 	if err != nil {
@@ -147,7 +147,7 @@ func (n *NATS) Restart(ctx context.Context) error {
 	return n.listening(ctx)
 }
 
-// listening waits until the server takes connections, and kills one that does
+// listening waits until the server accepts connections, and kills it if it does
 // not.
 func (n *NATS) listening(ctx context.Context) error {
 	err := n.UntilAlive(ctx, n.Name+" to listen", func(ctx context.Context) error {
@@ -161,5 +161,5 @@ func (n *NATS) listening(ctx context.Context) error {
 
 func (n *NATS) addr() string { return net.JoinHostPort(n.host, strconv.Itoa(n.Port)) }
 
-// URL is where clients connect.
+// URL returns the address for clients.
 func (n *NATS) URL() string { return "nats://" + n.addr() }

@@ -12,31 +12,32 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// clusterSize is how many servers a cluster has: the fewest that outlive one.
+// clusterSize is the smallest number of servers that survives the loss of one.
 const clusterSize = 3
 
-// NATSCluster is three NATS servers that keep streams together. Each is a
-// process of its own, with its own data; any of them may be killed, paused,
-// restarted or robbed of its data.
+// NATSCluster is three NATS servers that replicate streams. Each is a separate
+// process with its own data. A test may kill, pause or restart any of them, or
+// delete its data.
 type NATSCluster struct {
 	Nodes     []*NATS
 	Token     string
 	TokenFile string
 }
 
-// ClusterOptions say where the servers of a cluster run; the zero value is
+// ClusterOptions says where the servers of a cluster run; the zero value is
 // loopback.
 type ClusterOptions struct {
 	// Hosts are the addresses that the servers listen on, one each.
 	Hosts []string
-	// Wrap puts something before the command line of a server, such as
-	// ip netns exec. nil: nothing.
+	// Wrap returns the command line of a server with a prefix such as ip netns
+	// exec. nil: no prefix.
 	Wrap func(node int, argv []string) []string
 }
 
 // StartNATSCluster starts three servers that keep their data in
-// dir/nats-<n>.data, where a SmallDisk may be mounted before, and waits until
-// they make streams. A server syncs each write before it acknowledges it.
+// dir/nats-<n>.data, on which a SmallDisk may already be mounted. It waits until
+// the servers can create streams. A server syncs each write before it
+// acknowledges it.
 func StartNATSCluster(ctx context.Context, dir string, o ClusterOptions) (_ *NATSCluster, err error) {
 	if o.Hosts == nil {
 		o.Hosts = []string{"127.0.0.1", "127.0.0.1", "127.0.0.1"}
@@ -81,7 +82,7 @@ func StartNATSCluster(ctx context.Context, dir string, o ClusterOptions) (_ *NAT
 	return c, c.Ready(ctx)
 }
 
-// URL is all servers' addresses, as clients take them.
+// URL returns the addresses of all servers, in the form that clients accept.
 func (c *NATSCluster) URL() string {
 	var urls []string
 	for _, n := range c.Nodes {
@@ -90,12 +91,13 @@ func (c *NATSCluster) URL() string {
 	return strings.Join(urls, ",")
 }
 
-// Flags say how a program of ours finds the servers; all roles have the token.
+// Flags returns the flags by which a program finds the servers; all roles share
+// the token.
 func (c *NATSCluster) Flags(string) []string {
 	return []string{"--bus", c.URL(), "--bus-token-file", c.TokenFile}
 }
 
-// Ready waits until every server that runs has what the others have.
+// Ready waits until every running server is in sync with the others.
 func (c *NATSCluster) Ready(ctx context.Context) error {
 	for _, n := range c.Nodes {
 		if n.Running() != nil {
@@ -108,8 +110,8 @@ func (c *NATSCluster) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Leader waits until a stream has a leader among the servers that answer, and
-// returns it.
+// Leader waits until one of the servers that answer leads a stream, and returns
+// that server.
 func (c *NATSCluster) Leader(ctx context.Context, stream string) (leader *NATS, err error) {
 	err = Until(ctx, "a leader of "+stream, func(ctx context.Context) error {
 		var errs []error
@@ -121,7 +123,7 @@ func (c *NATSCluster) Leader(ctx context.Context, stream string) (leader *NATS, 
 			switch {
 			case err != nil:
 				errs = append(errs, err)
-			case s.Cluster.Leader == n.Name: // its own word; others may not have heard of an election
+			case s.Cluster.Leader == n.Name: // only the leader's own report counts: other servers may not know of an election yet
 				leader = n
 				return nil
 			}
@@ -131,7 +133,7 @@ func (c *NATSCluster) Leader(ctx context.Context, stream string) (leader *NATS, 
 	return leader, err
 }
 
-// Others are the servers besides one.
+// Others returns the servers other than one.
 func (c *NATSCluster) Others(than *NATS) []*NATS {
 	var others []*NATS
 	for _, n := range c.Nodes {
@@ -149,7 +151,7 @@ func (c *NATSCluster) Kill() {
 	}
 }
 
-// Restart starts all servers anew. They must have ended.
+// Restart starts all servers again. They must have ended.
 func (c *NATSCluster) Restart(ctx context.Context) error {
 	for _, n := range c.Nodes {
 		if err := n.Restart(ctx); err != nil {
@@ -159,7 +161,7 @@ func (c *NATSCluster) Restart(ctx context.Context) error {
 	return c.Ready(ctx)
 }
 
-// Ready waits until the server has joined, and has all that it is to have.
+// Ready waits until the server has joined, and has caught up.
 func (n *NATS) Ready(ctx context.Context) error {
 	return n.UntilAlive(ctx, n.Name+" to be healthy", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, answer)
@@ -169,12 +171,12 @@ func (n *NATS) Ready(ctx context.Context) error {
 	})
 }
 
-// Wipe deletes what the server keeps. It must have ended.
+// Wipe deletes the server's data. The server must have ended.
 func (n *NATS) Wipe() error {
 	if n.Running() == nil {
 		return fmt.Errorf("%s runs: kill it before its data is deleted", n.Name)
 	}
-	// Not the directory itself: it may be a file system of its own.
+	// The directory itself stays: it may be a mount point.
 	entries, err := os.ReadDir(n.Data)
 	if err != nil {
 		return err
@@ -186,7 +188,7 @@ func (n *NATS) Wipe() error {
 	return errors.Join(errs...)
 }
 
-// streamState is what a server says of a stream.
+// streamState is a server's report of a stream.
 type streamState struct {
 	Name  string `json:"name"`
 	State struct {
@@ -228,7 +230,7 @@ func (n *NATS) stream(ctx context.Context, name string) (streamState, error) {
 	return streamState{}, fmt.Errorf("%s has no stream %s", n.Name, name)
 }
 
-// CaughtUp waits until all servers have all of a stream.
+// CaughtUp waits until all servers have caught up with a stream.
 func (c *NATSCluster) CaughtUp(ctx context.Context, stream string) error {
 	return Until(ctx, "all servers to have "+stream, func(ctx context.Context) error {
 		leader, err := c.Leader(ctx, stream)

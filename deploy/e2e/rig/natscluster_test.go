@@ -9,10 +9,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// A cluster loses each of its servers in turn, in each way, and has all that
-// it acknowledged in the end.
+// A cluster loses each of its servers in turn, in each way, and in the end still
+// has all acknowledged records.
 func TestNATSCluster(t *testing.T) {
-	t.Parallel() // most of it is waiting for elections
+	t.Parallel() // most of the test waits for elections
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	c, err := StartNATSCluster(ctx, t.TempDir(), ClusterOptions{})
@@ -88,7 +88,7 @@ func TestNATSCluster(t *testing.T) {
 	publish("all restarted")
 	s, err := leader().stream(ctx, "S")
 	must(err)
-	// A publish that was not acknowledged may have been taken.
+	// The server may have stored a publish that it did not acknowledge.
 	if s.State.First != 1 || s.State.Last < uint64(acked) {
 		t.Errorf("the stream has %d to %d, and %d were acknowledged", s.State.First, s.State.Last, acked)
 	}

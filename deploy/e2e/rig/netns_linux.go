@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Network is a switch on this machine. Each process that joins has a network
-// namespace, an address and a cable of its own; cables can be cut between any
-// two. It takes root, and the programs ip and iptables.
+// Network is a virtual switch on this machine. Each process that joins gets a
+// network namespace, an address and a cable of its own. The traffic between any
+// two can be cut. It needs root, and the programs ip and iptables.
 type Network struct {
-	name   string // of this machine's own cable; all others begin with it
-	prefix string // of all addresses, with the last dot
+	name   string // this machine's own cable; all other names begin with it
+	prefix string // prefix of all addresses, with the last dot
 	places map[string]Place
 	cuts   []cut
 }
 
-// cut is what is to be undone in a namespace: rules of iptables.
+// cut holds the iptables rules of a namespace that Heal removes.
 type cut struct {
 	namespace string
 	rules     [][]string
@@ -35,8 +35,8 @@ type cut struct {
 // Here is the place of processes that joined no network, this process included.
 const Here = "here"
 
-// NewNetwork makes a switch to which this machine itself is connected. What an
-// earlier process has left behind is removed. The caller closes it.
+// NewNetwork creates a switch and connects this machine to it. It removes
+// networks that an earlier process left behind. The caller closes it.
 func NewNetwork() (*Network, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("network namespaces take root: run this as root, or with sudo")
@@ -55,8 +55,8 @@ func NewNetwork() (*Network, error) {
 		return nil, err
 	}
 	n.places[Here] = Place{Host: n.prefix + "1"}
-	// The switch has a namespace too: what this machine's firewall says of
-	// switches is not our business.
+	// The switch has its own namespace, so that this machine's firewall rules for
+	// bridges do not apply.
 	own := n.namespace("switch")
 	for _, args := range [][]string{
 		{"netns", "add", own},
@@ -74,8 +74,8 @@ func NewNetwork() (*Network, error) {
 	return n, nil
 }
 
-// freeNet is a /24 of those set aside for benchmarks (RFC 2544) that this
-// machine has no address in.
+// freeNet returns a /24 in the range reserved for benchmarks (RFC 2544) in which
+// this machine has no address.
 func freeNet() (string, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -94,7 +94,7 @@ func freeNet() (string, error) {
 	return "", errors.New("no free network in 198.18.0.0/16")
 }
 
-// removeStale removes the networks of processes that are gone.
+// removeStale removes the networks of processes that have ended.
 func removeStale() error {
 	out, err := exec.Command("ip", "-o", "link", "show", "type", "veth").CombinedOutput()
 	if err != nil {
@@ -116,7 +116,7 @@ func removeStale() error {
 	return errors.Join(errs...)
 }
 
-// Join makes a place on the network; the same for the same name.
+// Join creates a place on the network. The same name returns the same place.
 func (n *Network) Join(name string) (Place, error) {
 	if p, ok := n.places[name]; ok {
 		return p, nil
@@ -161,8 +161,8 @@ func dialIn(ctx context.Context, namespace, network, addr string) (net.Conn, err
 		return nil, err
 	}
 	defer there.Close()
-	// The namespace is the thread's; what connects is done by this thread
-	// alone, for addr is one address.
+	// The namespace belongs to the thread. This thread alone connects, because
+	// addr is one address.
 	runtime.LockOSThread()
 	if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
@@ -171,15 +171,16 @@ func dialIn(ctx context.Context, namespace, network, addr string) (net.Conn, err
 	var d net.Dialer
 	c, err := d.DialContext(ctx, network, addr)
 	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err != nil {
-		// The thread ends with its goroutine, rather than serve others there.
+		// The thread ends with its goroutine, so that no other goroutine runs in
+		// this namespace.
 		return nil, fmt.Errorf("leave %s: %w", namespace, err)
 	}
 	runtime.UnlockOSThread()
 	return c, err
 }
 
-// Cut drops whatever is sent between two places from now on, without a word to
-// either. One of them may be Here.
+// Cut silently drops all traffic between two places from now on. One of them may
+// be Here.
 func (n *Network) Cut(a, b string) error {
 	if a == Here {
 		a, b = b, a
@@ -221,7 +222,8 @@ func (c cut) each(how string) error {
 
 // Close removes everything. Processes that are still there lose their network.
 func (n *Network) Close() error {
-	// First what says that there is something to remove; it may be gone.
+	// This link marks the network for removeStale, so it goes first; it may be
+	// gone already.
 	_ = run("ip", "link", "del", n.name)
 	out, err := exec.Command("ip", "netns", "list").CombinedOutput()
 	if err != nil {

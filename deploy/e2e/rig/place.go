@@ -6,15 +6,16 @@ import (
 	"net/http"
 )
 
-// Place is where a process runs. The zero Place is this machine, as it is; a
-// Network has others.
+// Place is where a process runs. The zero Place is this machine; a Network has
+// others.
 type Place struct {
-	// Host is the address at which others reach the process; empty: loopback.
+	// Host is the address at which other processes reach this one; empty:
+	// loopback.
 	Host string
 
-	// wrap makes a command line run there; nil: it does here.
+	// wrap makes a command line run at the place; nil: it runs here.
 	wrap func(argv []string) []string
-	// dial connects from there to loopback there; nil: there is here.
+	// dial connects from the place to loopback there; nil: the place is here.
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
@@ -25,7 +26,7 @@ func (p Place) host() string {
 	return p.Host
 }
 
-// Command is a command line that runs argv there.
+// Command returns a command line that runs argv at the place.
 func (p Place) Command(argv ...string) []string {
 	if p.wrap == nil {
 		return argv
@@ -33,12 +34,12 @@ func (p Place) Command(argv ...string) []string {
 	return p.wrap(argv)
 }
 
-// client talks to what listens on loopback there.
+// client returns an HTTP client for servers on loopback at the place.
 func (p Place) client() *http.Client {
 	if p.dial == nil {
 		return http.DefaultClient
 	}
-	// No connection is kept: the place may be gone before it is asked again.
+	// Connections are not kept: the place may be gone before the next request.
 	return &http.Client{Transport: &http.Transport{DialContext: p.dial, DisableKeepAlives: true}}
 }
 

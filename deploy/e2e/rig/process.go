@@ -12,15 +12,14 @@ import (
 	"time"
 )
 
-// grace is how long a process may take to end after SIGTERM.
+// grace bounds how long a process may take to end after SIGTERM.
 const grace = 10 * time.Second
 
-// Process is a program that runs. Its methods may be called from any
-// goroutine.
+// Process is a running program. Its methods may be called from any goroutine.
 type Process struct {
 	Name string
-	// LogPath has everything it prints; a process of the same name and
-	// directory that is started later appends.
+	// LogPath is the file with all its output. A later process of the same name
+	// and directory appends to it.
 	LogPath string
 
 	dir  string
@@ -29,12 +28,12 @@ type Process struct {
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed once it has ended
-	err  error         // how; read after done
+	err  error         // how it ended; read after done
 }
 
-// Start runs argv. Its output goes to dir/name.log. The process is in a
-// process group of its own, so that Ctrl-C reaches only the process that started
-// it, and dies with that one.
+// Start runs argv with its output in dir/name.log. The process is in a process
+// group of its own, so that Ctrl-C reaches only this program. It dies with this
+// program.
 func Start(name, dir string, argv []string, env ...string) (*Process, error) {
 	p := &Process{
 		Name: name, LogPath: filepath.Join(dir, name+".log"),
@@ -64,13 +63,13 @@ func Start(name, dir string, argv []string, env ...string) (*Process, error) {
 // itself must have ended.
 func (p *Process) Again() (*Process, error) { return Start(p.Name, p.dir, p.argv, p.env...) }
 
-// PID is the process id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed once the process has ended.
+// Done returns a channel that is closed once the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Running is nil, or an error that says how the process ended and what it
+// Running returns nil, or an error that says how the process ended and what it
 // printed last.
 func (p *Process) Running() error {
 	select {
@@ -81,9 +80,9 @@ func (p *Process) Running() error {
 	}
 }
 
-// Stop asks the process to end and waits until it has. It is an error if it
-// ends with another code than 0, or not within ten seconds: then it is killed.
-// A process that has ended already is stopped.
+// Stop asks the process to end and waits until it has. It is an error if the
+// process ends with a code other than 0, or does not end within ten seconds; then
+// Stop kills it. A process that has ended already counts as stopped.
 func (p *Process) Stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only if it has ended
 	timer := time.NewTimer(grace)
@@ -106,25 +105,24 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Pause stops the process as it is, as a machine does that is swapping;
-// Resume lets it go on.
+// Pause freezes the process, as a swapping machine does; Resume continues it.
 func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 
-// Paused says whether the process stands still; it does some moments after it
-// was told to, or told itself.
+// Paused reports whether the process is stopped. It stops some moments after
+// Pause, or after it stopped itself.
 func (p *Process) Paused() (bool, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
 	if err != nil {
 		return false, err
 	}
-	_, state, _ := bytes.Cut(b, []byte(") ")) // behind the name
+	_, state, _ := bytes.Cut(b, []byte(") ")) // the state follows the name
 	return bytes.HasPrefix(state, []byte("T")), nil
 }
 
 // Resume ends a Pause.
 func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// Tail is the last lines that the process printed.
+// Tail returns the last lines that the process printed.
 func (p *Process) Tail(lines int) string {
 	b, err := os.ReadFile(p.LogPath)
 	if err != nil {
@@ -134,7 +132,8 @@ func (p *Process) Tail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// UntilAlive is Until for something that p does: it gives up when p ends.
+// UntilAlive is Until for a condition that p brings about: it gives up when p
+// ends.
 func (p *Process) UntilAlive(ctx context.Context, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

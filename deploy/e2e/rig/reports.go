@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The types of xDS.
+// The xDS types.
 const (
 	Cluster               = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	ClusterLoadAssignment = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -15,25 +15,25 @@ const (
 	RouteConfiguration    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 )
 
-// Version names a published world, as JSON says it.
+// Version names a published world, in its JSON form.
 type Version struct {
 	Epoch uint64 `json:"epoch,string"`
 	Seq   uint64 `json:"seq,string"`
 }
 
-// After says whether v is newer than w.
+// After reports whether v is newer than w.
 func (v Version) After(w Version) bool {
 	return v.Epoch > w.Epoch || v.Epoch == w.Epoch && v.Seq > w.Seq
 }
 
-// String is EPOCH.SEQ.
+// String returns EPOCH.SEQ.
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Epoch, v.Seq) }
 
-// FrontendReport is what a frontend says of itself (/debug/frontend).
+// FrontendReport is a frontend's report of itself (/debug/frontend).
 type FrontendReport struct {
 	Frontend string
 	Serving  Version
-	Root     string // of what it serves
+	Root     string // of the version that it serves
 	Proxies  []struct {
 		ID    string
 		Types []TypeReport
@@ -51,7 +51,7 @@ type TypeReport struct {
 	}
 }
 
-// BuilderReport is what a builder says of itself (/debug/builder).
+// BuilderReport is a builder's report of itself (/debug/builder).
 type BuilderReport struct {
 	Builder  string
 	Leader   bool
@@ -61,13 +61,13 @@ type BuilderReport struct {
 	Timings  []StageTiming
 }
 
-// StageTiming is what one version cost the builder.
+// StageTiming holds when the builder did each stage of one version.
 type StageTiming struct {
 	Version                                       Version
 	Observed, Logged, Read, Due, Built, Published time.Time
 }
 
-// find is the state of a type with a proxy.
+// find returns the state of a type on a proxy's stream.
 func (r *FrontendReport) find(proxy, typeURL string) (TypeReport, error) {
 	for _, p := range r.Proxies {
 		if p.ID != proxy {
@@ -82,8 +82,8 @@ func (r *FrontendReport) find(proxy, typeURL string) (TypeReport, error) {
 	return TypeReport{}, fmt.Errorf("%s is not connected to %s", proxy, r.Frontend)
 }
 
-// acked is the state of a type with a proxy, if that has acknowledged what it
-// was sent last, and that is newer than before.
+// acked returns the state of a type on a proxy's stream. It is an error unless
+// the proxy has acknowledged the last response, in a version newer than before.
 func (s *Server) acked(ctx context.Context, proxy, typeURL string, before Version) (TypeReport, error) {
 	if err := s.Running(); err != nil {
 		return TypeReport{}, err
@@ -103,7 +103,7 @@ func (s *Server) acked(ctx context.Context, proxy, typeURL string, before Versio
 	return t, err
 }
 
-// ProxyStatus is what a frontend says of a proxy (meshlog proxy-status).
+// ProxyStatus is a frontend's report of a proxy (meshlog proxy-status).
 type ProxyStatus struct {
 	ID, Frontend, Stream string
 	Types                []TypeStatus
@@ -118,17 +118,18 @@ type TypeStatus struct {
 	}
 	HeldBack    []string
 	Quarantined []string
-	// Unanswered is since when a response has no answer; nil: none has.
+	// Unanswered is since when a response has had no answer; nil: every response
+	// has one.
 	Unanswered *time.Time
 }
 
-// Diagnostic is a problem in what a user wrote (meshlog diagnostics).
+// Diagnostic is a problem in the configuration (meshlog diagnostics).
 type Diagnostic struct {
 	Severity, Code, Object, Origin, Field, Reason, Advice, Effect string
 }
 
-// Published is a version (meshlog versions) and what brought it about (meshlog
-// versions VERSION).
+// Published is a version (meshlog versions) and the changes that caused it
+// (meshlog versions VERSION).
 type Published struct {
 	Version, Previous string
 	Root              string
@@ -136,7 +137,7 @@ type Published struct {
 	Changes           []Change
 }
 
-// Change is an object that differs in a version, and the record that says so.
+// Change is an object that differs in a version, and the record that changed it.
 type Change struct {
 	Object  string
 	Removed bool

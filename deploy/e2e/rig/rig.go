@@ -1,11 +1,11 @@
-// Package rig runs the real parts that tests, the demo and the bench drive
-// from outside: the programs in bin/, a NATS server, Envoy, backends behind it
-// and clients before it. It knows of meshlog what a user knows: files, flags,
-// ports and `-o json`.
+// Package rig runs the real parts that tests, the demo and the bench drive from
+// outside: the programs in bin/, a NATS server, Envoy, backends behind it and
+// clients in front of it. It knows only what a user knows of meshlog: files,
+// flags, ports and `-o json`.
 //
 // A test ends every process that it started. All traffic stays on loopback, or in
-// networks that no other machine is on: the one that
-// Isolate makes for a whole program, and a Network.
+// networks without another machine: the one that Isolate makes for a whole
+// program, and a Network.
 package rig
 
 import (
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// Root is the directory of the workspace: the one with go.work, at or above
+// Root returns the directory of the workspace: the one with go.work, at or above
 // the working directory.
 func Root() (string, error) {
 	dir, err := os.Getwd()
@@ -39,7 +39,7 @@ func Root() (string, error) {
 	}
 }
 
-// Bin is the path of a program of ours, by its name in bin/.
+// Bin returns the path of one of our programs, by its name in bin/.
 func Bin(name string) (string, error) {
 	root, err := Root()
 	if err != nil {
@@ -56,8 +56,8 @@ func Bin(name string) (string, error) {
 	return path, nil
 }
 
-// Tool is the path of a pinned tool of others, fetched first where it is
-// missing, unless Isolate was called: "envoy", "nats-server".
+// Tool returns the path of a pinned third-party tool, "envoy" or "nats-server".
+// It downloads a missing tool, unless Isolate was called.
 func Tool(ctx context.Context, name string) (string, error) {
 	root, err := Root()
 	if err != nil {
@@ -72,7 +72,7 @@ func Tool(ctx context.Context, name string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// dial says whether something takes connections on an address.
+// dial checks that a server accepts connections on an address.
 func dial(ctx context.Context, addr string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", addr)
@@ -82,8 +82,8 @@ func dial(ctx context.Context, addr string) error {
 	return c.Close()
 }
 
-// Until asks check every few milliseconds until it returns nil. Where ctx ends
-// first, the error names what was waited for and what check said last.
+// Until calls check every few milliseconds until it returns nil. If ctx ends
+// first, the error names what Until waited for and the last error of check.
 func Until(ctx context.Context, what string, check func(context.Context) error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -93,7 +93,7 @@ func Until(ctx context.Context, what string, check func(context.Context) error) 
 		if err == nil {
 			return nil
 		}
-		// A check that ctx cut short knows less than the one before.
+		// A check that ctx cut short reports less than the check before it.
 		if ctx.Err() == nil {
 			last = err
 		}

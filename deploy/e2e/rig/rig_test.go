@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// The test binary is also the process that the tests start: it says "up" and
-// ends on SIGTERM with the code that it is told.
+// The test binary is also the process that the tests start: it prints "up" and
+// ends on SIGTERM with the code that it was given.
 func TestMain(m *testing.M) {
 	switch os.Getenv("RIG_CHILD") {
 	case "":
@@ -157,7 +157,7 @@ func TestLoadCountsEveryRequest(t *testing.T) {
 	}
 }
 
-// Every Envoy that starts with the bootstraps of this tree joins.
+// Every Envoy that starts with the bootstraps of this tree connects.
 func TestBootstrapsAreValid(t *testing.T) {
 	root, err := Root()
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Span is one that a process has exported.
+// Span is a span that a process has exported.
 type Span struct {
-	Service, Role, Name     string   // of the process, the part of it, and the stage
-	TraceID, SpanID, Parent string   // hex; Parent is empty of a root
+	Service, Role, Name     string   // Service is the process, Role the part of it, Name the stage
+	TraceID, SpanID, Parent string   // hex; a root has an empty Parent
 	Links                   []string // ids of other traces
 	Attributes              map[string]string
 	Start, End              time.Time
@@ -28,14 +28,14 @@ type Span struct {
 	Failed                  bool
 }
 
-// SpanEvent is something that happened in a span.
+// SpanEvent is an event of a span.
 type SpanEvent struct {
 	Name       string
 	Time       time.Time
 	Attributes map[string]string
 }
 
-// Traces takes traces as OpenTelemetry's collector does: OTLP over HTTP.
+// Traces receives traces as OpenTelemetry's collector does: OTLP over HTTP.
 type Traces struct {
 	server *http.Server
 	addr   string
@@ -43,7 +43,7 @@ type Traces struct {
 
 	mu    sync.Mutex
 	spans []Span
-	wrong error // what was not OTLP
+	wrong error // the first request that was not OTLP
 }
 
 // StartTraces listens on loopback.
@@ -63,17 +63,17 @@ func StartTraces() (*Traces, error) {
 	return t, nil
 }
 
-// URL is where exporters send to.
+// URL returns the address that exporters send to.
 func (t *Traces) URL() string { return "http://" + t.addr }
 
-// Stop takes no more.
+// Stop closes the receiver.
 func (t *Traces) Stop() {
 	_ = t.server.Close() // no trace is needed any more
 	<-t.served
 }
 
-// Spans are all that were taken so far; the error says that something else was
-// sent.
+// Spans returns all spans received so far. The error says that a process sent
+// something other than OTLP.
 func (t *Traces) Spans() ([]Span, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,7 +98,7 @@ func (t *Traces) take(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-protobuf")
-	_, _ = w.Write(answer) // an exporter that has gone does not mind
+	_, _ = w.Write(answer) // the exporter may have gone
 }
 
 func readSpans(r *http.Request) ([]Span, error) {

@@ -13,24 +13,24 @@ import (
 	"time"
 )
 
-// Flow is a steady stream of requests; each answer says by which revision of
-// the configuration they were routed.
+// Flow is a steady stream of requests. Each answer carries the revision of the
+// configuration by which the request was routed.
 type Flow struct {
 	loads   []*Load
 	clients []*flowClient
 }
 
-// FlowConfig says what is asked for.
+// FlowConfig says which requests a Flow sends.
 type FlowConfig struct {
 	URL  string
 	Host string // Host header of the requests; empty: the host of URL
-	// Header of each answer has the revision, a number that grows.
+	// Header of each answer holds the revision, a number that grows.
 	Header string
 	// Conns is how many connections send one request after the other.
 	Conns int
 }
 
-// StartFlow sends requests until Stop, or until ctx ends: it must have a
+// StartFlow sends requests until Stop, or until ctx ends. ctx must have a
 // deadline.
 func StartFlow(ctx context.Context, c FlowConfig) (*Flow, error) {
 	f := &Flow{}
@@ -46,7 +46,7 @@ func StartFlow(ctx context.Context, c FlowConfig) (*Flow, error) {
 	return f, nil
 }
 
-// Revision is the newest that an answer had on every connection.
+// Revision returns the newest revision that every connection has seen.
 func (f *Flow) Revision() int {
 	oldest := math.MaxInt
 	for _, c := range f.clients {
@@ -57,8 +57,8 @@ func (f *Flow) Revision() int {
 	return oldest
 }
 
-// Stalled is the longest time for which no answer had a newer revision, since
-// the start or the last Reset.
+// Stalled returns the longest time without a newer revision, since the start or
+// the last Reset.
 func (f *Flow) Stalled() time.Duration {
 	var longest time.Duration
 	for _, c := range f.clients {
@@ -69,7 +69,7 @@ func (f *Flow) Stalled() time.Duration {
 	return longest
 }
 
-// Sent is how many requests came back so far.
+// Sent returns how many requests have finished.
 func (f *Flow) Sent() int {
 	n := 0
 	for _, l := range f.loads {
@@ -78,9 +78,9 @@ func (f *Flow) Sent() int {
 	return n
 }
 
-// Reset returns what came back since the start, or the last Reset; the error
-// is nil if every request was answered with code 200, and none by an older
-// revision than the one before it.
+// Reset returns the number of answers since the start, or the last Reset. The
+// error is nil if every request was answered with code 200, and none by an older
+// revision than the answer before it on its connection.
 func (f *Flow) Reset() (Tally, error) {
 	all := newTally()
 	var errs []error
@@ -102,7 +102,7 @@ func (f *Flow) Reset() (Tally, error) {
 	return all, errors.Join(append(errs, all.Err())...)
 }
 
-// Stop ends the flow. Reset says what came back.
+// Stop ends the flow. Reset returns the results.
 func (f *Flow) Stop() {
 	for _, l := range f.loads {
 		l.cancel()
@@ -112,17 +112,17 @@ func (f *Flow) Stop() {
 	}
 }
 
-// flowClient is one connection; one goroutine asks.
+// flowClient is one connection; one goroutine sends.
 type flowClient struct {
 	config FlowConfig
 	http   *http.Client
 
 	mu      sync.Mutex
 	newest  int           // revision
-	since   time.Time     // when it came, or the last reset
-	stalled time.Duration // the longest time between two
-	first   string        // of the answers that were not right
-	wrong   int           // how many there were
+	since   time.Time     // when the newest revision came, or the last reset
+	stalled time.Duration // the longest time between two revisions
+	first   string        // the first wrong answer
+	wrong   int           // how many answers were wrong
 }
 
 func (c *flowClient) reset() (err error) {
@@ -135,14 +135,14 @@ func (c *flowClient) reset() (err error) {
 	return err
 }
 
-// complain notes an answer that is not right; mu is held.
+// complain notes a wrong answer; mu is held.
 func (c *flowClient) complain(format string, args ...any) {
 	if c.wrong++; c.wrong == 1 {
 		c.first = time.Now().Format(time.TimeOnly+".000 ") + fmt.Sprintf(format, args...)
 	}
 }
 
-// ask is one request.
+// ask sends one request.
 func (c *flowClient) ask(ctx context.Context) (backend string, status int, err error) {
 	body, status, revision, err := c.get(ctx)
 	c.mu.Lock()

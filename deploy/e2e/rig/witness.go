@@ -18,23 +18,22 @@ const (
 	Versions = "MESHLOG_VERSIONS"
 )
 
-// Witness reads what the bus keeps in a stream, as it comes, and remembers it:
-// a record that a client could read was acknowledged, and must never be gone
-// or be something else.
+// Witness reads the records of a stream as they come, and remembers them. The bus
+// has acknowledged every record that a client could read, so none may be lost or
+// change.
 type Witness struct {
 	stream string
 	nc     *nats.Conn
 	js     jetstream.JetStream
 
-	reading sync.Mutex // by one at a time
+	reading sync.Mutex // one reader at a time
 
 	mu   sync.Mutex
-	seen map[uint64][sha256.Size]byte // by sequence: subject, time, headers, data
+	seen map[uint64][sha256.Size]byte // by sequence: a hash of subject, time, headers and data
 	last uint64
 }
 
-// NewWitness connects to a bus. It stays connected through whatever happens
-// there.
+// NewWitness connects to a bus. It stays connected through any fault of the bus.
 func NewWitness(url, token, stream string) (*Witness, error) {
 	nc, err := nats.Connect(url, nats.Token(token), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
 		nats.PingInterval(time.Second), nats.MaxPingsOutstanding(2), nats.RetryOnFailedConnect(true),
@@ -61,11 +60,11 @@ func (w *Witness) Run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		_ = w.read(ctx) // the bus may be away: what it has is read when it is back
+		_ = w.read(ctx) // the bus may be down: the next read catches up
 	}
 }
 
-// read reads what is new.
+// read reads the new records.
 func (w *Witness) read(ctx context.Context) error {
 	w.reading.Lock()
 	defer w.reading.Unlock()
@@ -89,14 +88,14 @@ func (w *Witness) read(ctx context.Context) error {
 	return nil
 }
 
-// open asks for the stream. A question that is lost with its server is answered
-// never.
+// open asks for the stream. A request that is lost with its server never gets an
+// answer.
 func (w *Witness) open(ctx context.Context) (jetstream.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
 	s, err := w.js.Stream(ctx, w.stream)
 	if err == nil {
-		// Records are asked of the stream's leader: another server may lag.
+		// Read from the stream's leader: another server may lag.
 		s.CachedInfo().Config.AllowDirect = false
 	}
 	return s, err
@@ -115,14 +114,14 @@ func sumOf(ctx context.Context, s jetstream.Stream, seq uint64) (sum [sha256.Siz
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
-// Seen is how many records were seen.
+// Seen returns how many records were seen.
 func (w *Witness) Seen() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.seen)
 }
 
-// Forget forgets all that was seen: the stream is not the one that it was.
+// Forget forgets all seen records, because the stream was replaced.
 func (w *Witness) Forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,9 +129,9 @@ func (w *Witness) Forget() {
 	w.last = 0
 }
 
-// Check reads the whole stream again. It is an error if something that was seen
-// is not there any more, or is something else. A question that is lost, as
-// between servers that have just found each other again, is asked again.
+// Check reads the whole stream again. It is an error if a seen record is missing
+// or has changed. Check repeats a request that is lost, as happens between
+// servers that have just reconnected.
 func (w *Witness) Check(ctx context.Context) error {
 	if err := Until(ctx, w.stream+" to be read", w.read); err != nil {
 		return err
