@@ -14,9 +14,9 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// Behind one address that stands for two frontends, an Envoy gets to the other
-// one whenever its stream has aged, although it keeps connections: it says
-// nothing about that, and no request fails (E40, E41).
+// One address stands for two frontends. An Envoy reaches the other frontend
+// whenever its stream has aged, although it keeps connections. Envoy logs nothing
+// about that, and no request fails (E40, E41).
 func TestStreamsAge(t *testing.T) {
 	t.Setenv("MESHLOG_MAX_STREAM_AGE", "1s")
 	for name, delta := range modes {
@@ -28,7 +28,7 @@ func TestStreamsAge(t *testing.T) {
 				}
 				port := inTurn(t, m.Frontends[0].XDS, m.Frontends[1].XDS)
 				for _, f := range m.Frontends {
-					f.XDS = port // as far as an Envoy knows
+					f.XDS = port // the port that Envoy knows
 				}
 				return m, nil
 			}
@@ -42,7 +42,7 @@ func TestStreamsAge(t *testing.T) {
 			log, err := os.ReadFile(f.envoy.LogPath)
 			f.must(err)
 			if strings.Contains(string(log), "config stream") {
-				t.Errorf("Envoy speaks of its streams:\n%s", log)
+				t.Errorf("Envoy logs about its streams:\n%s", log)
 			}
 		})
 	}
@@ -50,7 +50,7 @@ func TestStreamsAge(t *testing.T) {
 
 // at waits until Envoy has a stream to a frontend.
 func at(ctx context.Context, s *rig.Server) error {
-	return s.UntilAlive(ctx, node+" to come to "+s.Name, func(ctx context.Context) error {
+	return s.UntilAlive(ctx, node+" to connect to "+s.Name, func(ctx context.Context) error {
 		var r rig.FrontendReport
 		if err := s.Debug(ctx, "frontend", &r); err != nil {
 			return err
@@ -60,12 +60,12 @@ func at(ctx context.Context, s *rig.Server) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("it has %d others", len(r.Proxies))
+		return fmt.Errorf("it has %d proxies, not this one", len(r.Proxies))
 	})
 }
 
-// inTurn takes connections on a port, until the test ends, and gives each to
-// the next of others.
+// inTurn accepts connections on a port until the test ends, and forwards each to
+// the next of other ports.
 func inTurn(t *testing.T, ports ...int) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -95,12 +95,13 @@ func inTurn(t *testing.T, ports ...int) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// pass passes bytes between a connection and one to a port until either ends.
+// pass copies bytes between a connection and a new one to a port until either
+// ends.
 func pass(ctx context.Context, client net.Conn, port int) {
 	defer client.Close()
 	server, err := new(net.Dialer).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
-		return // the client comes again
+		return // the client tries again
 	}
 	defer server.Close()
 	end := func() { client.Close(); server.Close() }
@@ -109,7 +110,7 @@ func pass(ctx context.Context, client net.Conn, port int) {
 	for _, way := range [][2]net.Conn{{server, client}, {client, server}} {
 		wg.Go(func() {
 			defer end()
-			_, _ = io.Copy(way[0], way[1]) // how it ends is for the two to say
+			_, _ = io.Copy(way[0], way[1]) // the two ends notice how it ended
 		})
 	}
 	wg.Wait()

@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// secured is every part on its own, each with a user and a certificate of its
-// own, on a server that accepts no other user.
+// secured runs separate processes, each with a user and a certificate of its own,
+// on a server that accepts no other user.
 func secured(builders, frontends int) arrangement {
 	return func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
 		nats, err := rig.StartSecuredNATS(ctx, dir)
@@ -26,8 +26,9 @@ func secured(builders, frontends int) arrangement {
 	}
 }
 
-// Each role is let do all that it does: a mesh works, its processes die and come
-// back, and the command line sees it all. No process is denied a subject.
+// Each role has all the rights it needs: a mesh works, its processes die and come
+// back, and the command line shows all of it. The server denies no process a
+// subject.
 func TestRolesSuffice(t *testing.T) {
 	f := start(t, secured(2, 2))
 	more := f.backend(shop.V2)
@@ -74,7 +75,7 @@ func processes(m *rig.Mesh) []*rig.Process {
 	return all
 }
 
-// No role is let do more than it does.
+// No role has more rights than it needs.
 func TestRolesSufficeBarely(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -95,12 +96,12 @@ func TestRolesSufficeBarely(t *testing.T) {
 		"meshlog.live.ver.mesh", "meshlog.ver.other", "meshlog.ev.other.file.default._ctl", "meshlog.fleet.other.ask",
 		"_IN.watcher.file.other.x.y", "$SYS.REQ.SERVER.PING", "anything",
 	}
-	write := []string{ // builders'
+	write := []string{ // rights of builders
 		"meshlog.ver.mesh", "meshlog.ev.mesh._builder.segment", "meshlog.ev.mesh._builder.overlay",
 		"$KV.meshlog_lease.builder.mesh", "$O.meshlog_blobs.C.x", "$O.meshlog_blobs.M.x", "$JS.API.STREAM.PURGE.OBJ_meshlog_blobs",
 		"$JS.API.STREAM.CREATE.MESHLOG_EVENTS", "meshlog.fleet.mesh.tick", "meshlog.fleet.mesh.report.builder.x", "$JS.API.DIRECT.GET.KV_meshlog_lease.$KV.meshlog_lease.builder.mesh",
 	}
-	operate := []string{ // operators'
+	operate := []string{ // rights of operators
 		"meshlog.ev.mesh._operator.overlay", "$JS.API.STREAM.UPDATE.MESHLOG_EVENTS", "$JS.API.STREAM.UPDATE.MESHLOG_VERSIONS",
 		"meshlog.fleet.mesh.ask", "meshlog.fleet.mesh.proxy", "meshlog.ev.mesh.kubernetes.eu._ctl",
 	}
@@ -117,8 +118,8 @@ func TestRolesSufficeBarely(t *testing.T) {
 		"meshlog.ev.mesh.file.default._ctl", "meshlog.ev.mesh.file.default.Gateway.x",
 		"meshlog.fleet.mesh.digests", "meshlog.fleet.mesh.report.watcher.x.file.default",
 	}
-	ask := []string{"meshlog.fleet.mesh.listing.file.default"} // builders' and operators'
-	others := []string{                                        // another watcher's
+	ask := []string{"meshlog.fleet.mesh.listing.file.default"} // rights of builders and operators
+	others := []string{                                        // rights of another watcher
 		"meshlog.ev.mesh.file.other._ctl", "meshlog.ev.mesh.kubernetes.default.Gateway.x",
 		"meshlog.fleet.mesh.report.watcher.x.kubernetes.eu",
 	}
@@ -162,7 +163,7 @@ func TestRolesSufficeBarely(t *testing.T) {
 	}
 }
 
-// deny demands that the server says no to what was just done.
+// deny demands that the server refused the last operation.
 func deny(t *testing.T, nc *nats.Conn, subject string, err error) {
 	t.Helper()
 	if err == nil {
@@ -172,7 +173,7 @@ func deny(t *testing.T, nc *nats.Conn, subject string, err error) {
 		t.Fatalf("%s: %v", subject, err)
 	}
 	if said := nc.LastError(); said == nil || !strings.Contains(said.Error(), `"`+subject+`"`) {
-		t.Errorf("%s: is allowed; the server said last: %v", subject, said)
+		t.Errorf("%s is allowed; the last error of the server: %v", subject, said)
 	}
 }
 
@@ -184,7 +185,7 @@ func connectAs(t *testing.T, server *rig.NATS, role string) *nats.Conn {
 		t.Fatal(err)
 	}
 	nc, err := nats.Connect(server.URL(), key, nats.RootCAs(in("ca.pem")), nats.ClientCert(in("client.pem"), in("client.key")),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // LastError has it
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // LastError returns it
 	if err != nil {
 		t.Fatal(err)
 	}

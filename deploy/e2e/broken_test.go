@@ -13,8 +13,8 @@ import (
 // broken is a way to break the routes.
 type broken struct {
 	what, old, new string
-	field          string // that is named in the report
-	at             string // is in the line that is named; empty: new
+	field          string // named in the report
+	at             string // text in the line that is reported; empty: new
 }
 
 var brokenRoutes = []broken{
@@ -25,11 +25,11 @@ var brokenRoutes = []broken{
 }
 
 // A broken file is reported with file, line, field and reason, keeps its last
-// good value, and harms nothing else.
+// good value, and affects nothing else.
 func brokenFiles(f *fixture) {
 	f.shift(50, 50)
 	good := f.read(shop.Routes)
-	twin := f.backend(shop.V1) // that calls itself v1, and runs as v2
+	twin := f.backend(shop.V1) // calls itself v1, and runs as v2
 	f.during("a file is broken", func() {
 		for _, b := range brokenRoutes {
 			text := strings.Replace(good, b.old, b.new, 1)
@@ -54,7 +54,7 @@ func brokenFiles(f *fixture) {
 	f.undiagnosed()
 }
 
-// undiagnosed waits until nothing is wrong.
+// undiagnosed waits until there is no diagnostic.
 func (f *fixture) undiagnosed() {
 	f.Helper()
 	f.must(rig.Until(f.ctx, "no diagnostics", func(ctx context.Context) error {
@@ -66,7 +66,7 @@ func (f *fixture) undiagnosed() {
 	}))
 }
 
-// reported waits until there is a diagnostic about file:line, the only one.
+// reported waits until exactly one diagnostic exists, and it is about file:line.
 func (f *fixture) reported(what, origin string) rig.Diagnostic {
 	f.Helper()
 	var found rig.Diagnostic

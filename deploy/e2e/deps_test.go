@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestImports holds that what is tested here is what users have: programs, xDS,
-// and what the programs print. deploy/testkit, which runs an API server to drive
-// them with, shares no code with them: its own import law holds that.
+// TestImports demands that tests use only the things that users have: programs,
+// xDS, and the output of the programs. deploy/testkit runs an API server to drive
+// them with; its own import law says that it shares no code with them.
 func TestImports(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-test", "./...").Output()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// All frontends are restarted while nothing else is alive: they serve from
+// All frontends are restarted while every other process is dead: they serve from
 // their files, and Envoy does not notice.
 func TestFrontendsRestartAlone(t *testing.T) {
 	for name, delta := range modes {
@@ -27,7 +27,7 @@ func TestFrontendsRestartAlone(t *testing.T) {
 	}
 }
 
-// onlyFrontends kills everything else.
+// onlyFrontends kills every other process.
 func (f *fixture) onlyFrontends() {
 	f.mesh.Watcher.Kill()
 	for _, s := range f.mesh.Builders {
@@ -36,8 +36,8 @@ func (f *fixture) onlyFrontends() {
 	f.mesh.NATS.Kill()
 }
 
-// restartFrontends stops all frontends, starts them anew once Envoy has noticed,
-// and waits until it is back.
+// restartFrontends stops all frontends, restarts them once Envoy has noticed, and
+// waits until Envoy is connected again.
 func (f *fixture) restartFrontends() {
 	f.Helper()
 	for _, s := range f.mesh.Frontends {
@@ -53,14 +53,14 @@ func (f *fixture) restartFrontends() {
 	f.back(node)
 }
 
-// back waits until a proxy is connected to a frontend, and says to which one.
+// back waits until a proxy is connected to a frontend, and returns that frontend.
 func (f *fixture) back(proxy string) (to *rig.Server) {
 	f.Helper()
 	f.must(rig.Until(f.ctx, proxy+" to be connected", func(ctx context.Context) error {
 		for _, s := range f.mesh.Frontends {
 			var r rig.FrontendReport
 			if s.Running() != nil || s.Debug(ctx, "frontend", &r) != nil {
-				continue // dead, or about to be there
+				continue // dead, or about to die
 			}
 			for _, p := range r.Proxies {
 				if p.ID == proxy && len(p.Types) > 0 {
@@ -69,7 +69,7 @@ func (f *fixture) back(proxy string) (to *rig.Server) {
 				}
 			}
 		}
-		return fmt.Errorf("none of %d frontends has it", len(f.mesh.Frontends))
+		return fmt.Errorf("it is connected to none of %d frontends", len(f.mesh.Frontends))
 	}))
 	return to
 }
@@ -84,7 +84,7 @@ func TestBuilderLeaderKilled(t *testing.T) {
 		f.shift(0, 100)
 		f.share(shop.V2, 100)
 
-		// It comes back as a standby, which has compared what it stood by for.
+		// It comes back as a standby, and compares its work with the leader's.
 		f.must(leader.Restart())
 		f.must(leader.Ready(f.ctx))
 		f.shift(100, 0)
@@ -122,8 +122,8 @@ func (f *fixture) leader() *rig.Server {
 	return leader
 }
 
-// The watcher is killed, and a file changes before it is back: nothing is
-// taken away meanwhile, and the change arrives.
+// The watcher is killed, and a file changes before it is back: no object is
+// removed meanwhile, and the change arrives.
 func TestWatcherKilled(t *testing.T) {
 	f := start(t, apart(1, 1))
 	f.shift(50, 50)
@@ -148,7 +148,7 @@ func TestNATSKilled(t *testing.T) {
 	f.during("the NATS server is killed", func() {
 		f.mesh.NATS.Kill()
 		f.weigh(0, 100)
-		f.share(shop.V2, 50) // the change has no way in
+		f.share(shop.V2, 50) // the watcher cannot publish the change
 		f.must(f.mesh.NATS.Restart(f.ctx))
 		f.acked(rig.RouteConfiguration)
 		f.share(shop.V2, 100)

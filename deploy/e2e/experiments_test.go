@@ -13,11 +13,11 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// warming is how long Envoy waits for endpoints that it is not sent (E2).
+// warming bounds how long Envoy waits for endpoints that no frontend sends (E2).
 const warming = 15 * time.Second
 
-// A cluster that changes is warm at once: its endpoints come with it, though
-// they are what they were (E2, E3).
+// A changed cluster is warm at once: its endpoints are sent with it, although
+// they have not changed (E2, E3).
 func TestClusterChanges(t *testing.T) {
 	for name, delta := range modes {
 		t.Run(name, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestClusterChanges(t *testing.T) {
 	}
 }
 
-// within demands that something takes no longer.
+// within demands that an action takes at most a given time.
 func (f *fixture) within(most time.Duration, what string, happens func()) {
 	f.Helper()
 	begin := time.Now()
@@ -45,13 +45,13 @@ func (f *fixture) within(most time.Duration, what string, happens func()) {
 	}
 }
 
-// The frontend that Envoy is connected to dies, again and again: Envoy is with
-// the other one in no time, for it hears something on every stream (E9, E24,
-// E29).
+// The frontend that Envoy is connected to dies, again and again. Envoy connects
+// to the other one at once, because every one of its streams gets an answer (E9,
+// E24, E29).
 func TestFrontendsDieInTurn(t *testing.T) {
 	const (
 		times = 6
-		// The last of so many silent streams is followed by over 10 s.
+		// After so many silent streams, Envoy's last backoff would exceed 10 s.
 		most = 5 * time.Second
 	)
 	for name, delta := range modes {
@@ -73,8 +73,8 @@ func TestFrontendsDieInTurn(t *testing.T) {
 	}
 }
 
-// While all frontends are down, a service goes and another one comes, with the
-// routes to them: Envoy is taken from the old to the new without a failed
+// While all frontends are down, one service goes and another comes, with the
+// routes to them. Envoy moves from the old to the new service without a failed
 // request (E7).
 func TestResumeOnNewer(t *testing.T) {
 	for name, delta := range modes {
@@ -108,7 +108,7 @@ func TestResumeOnNewer(t *testing.T) {
 	}
 }
 
-// head is the version that the builder published last.
+// head returns the version that the builder published last.
 func (f *fixture) head() rig.Version {
 	f.Helper()
 	var r rig.BuilderReport
@@ -116,11 +116,12 @@ func (f *fixture) head() rig.Version {
 	return r.Head
 }
 
-// A cluster whose name no DNS server resolves stays cold for longer than a user would
-// wait: all else takes effect, and a route that names it does, too; also by
-// another frontend, which Envoy does not ask for clusters then (E4, E9, E16).
+// A cluster whose name no DNS server resolves stays cold for longer than a user
+// would wait. All other changes take effect, and so does a route that names the
+// cluster. The same holds after Envoy moves to another frontend, which it then
+// does not ask for clusters (E4, E9, E16).
 func TestNameIsNotResolved(t *testing.T) {
-	const most = 10 * time.Second // of which the frontend waits 5
+	const most = 10 * time.Second // includes the 5 s that the frontend waits
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +139,7 @@ func TestNameIsNotResolved(t *testing.T) {
 				f.save(shop.Routes, strings.Replace(f.weighted(0, 100), "  http:\n", toNowhere, 1)+"---"+nowhere)
 				f.within(most, "a route that names it", func() { f.goes(f.shop.URL(), shop.V2) })
 				f.within(most, "what comes then", func() { changes(f, "---"+nowhere) })
-				// Envoy asks the other frontend for everything but clusters.
+				// Envoy asks the other frontend for all types except clusters.
 				it := f.back(node)
 				it.Kill()
 				f.within(most, "what comes by another frontend", func() { changes(f, "---"+nowhere) })
@@ -149,7 +150,8 @@ func TestNameIsNotResolved(t *testing.T) {
 	}
 }
 
-// warms waits until it is shown that Envoy warms clusters, and answers nothing.
+// warms waits until the status shows that Envoy is warming clusters and does not
+// answer.
 func (f *fixture) warms() {
 	f.Helper()
 	f.must(rig.Until(f.ctx, "CDS without an answer", func(ctx context.Context) error {
@@ -166,7 +168,8 @@ func (f *fixture) warms() {
 	}))
 }
 
-// silentDNS lets Envoy ask a server that never answers; laid over a bootstrap.
+// silentDNS makes Envoy ask a DNS server that never answers; merged over a
+// bootstrap.
 const silentDNS = `
 node: {id: %s, cluster: demo}
 typed_dns_resolver_config:
@@ -192,8 +195,8 @@ const toNowhere = `  http:
       route: [{destination: {host: nowhere.example.com}}]
 `
 
-// An Envoy that has a stream for each type, of one protocol, is
-// configured beside one that has them all on one stream, of the other: both
+// One Envoy has a stream for each type, with one variant of the protocol. It runs
+// beside an Envoy that has one stream for all types, with the other variant. Both
 // follow a canary (E33).
 func TestStreamsPerType(t *testing.T) {
 	for name, delta := range modes {
@@ -232,7 +235,7 @@ func TestStreamsPerType(t *testing.T) {
 }
 
 // shares waits until a backend gets its share of the requests, and demands that
-// it is the right one.
+// the share is right.
 func (f *fixture) shares(url, backend string, want float64) {
 	f.Helper()
 	f.must(rig.Until(f.ctx, fmt.Sprintf("%s to get %.0f %% of the requests", backend, want), func(ctx context.Context) error {
@@ -245,10 +248,10 @@ func (f *fixture) shares(url, backend string, want float64) {
 	f.checkShare(rig.Send(f.ctx, url, 2000), backend, want)
 }
 
-// ownStream is where the resources of one type come from.
+// ownStream is the config source of one type.
 const ownStream = `{resource_api_version: V3, initial_fetch_timeout: 0s, api_config_source: {api_type: %s, transport_api_version: V3, set_node_on_first_message_only: true, grpc_services: [{envoy_grpc: {cluster_name: meshlog}}]}}`
 
-// ownTypes is laid over a bootstrap.
+// ownTypes is merged over a bootstrap.
 const ownTypes = `
 node: {id: own, cluster: own, metadata: {LABELS: {app: own}}}
 dynamic_resources:
@@ -256,7 +259,7 @@ dynamic_resources:
   lds_config: *source
 `
 
-// ownResources name, for each type, a stream of its own.
+// ownResources gives each type a stream of its own.
 const ownResources = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource

@@ -1,6 +1,6 @@
 // Package e2e tests the programs in bin/ from outside, with a real NATS server
-// and a real Envoy: what a file that is saved does to the requests that flow,
-// and what they feel when something dies.
+// and a real Envoy: how a saved file changes running requests, and how requests
+// fare when a process dies.
 package e2e
 
 import (
@@ -33,7 +33,7 @@ type fixture struct {
 // arrangement starts a mesh on a directory of configuration.
 type arrangement func(ctx context.Context, dir, config string) (*rig.Mesh, error)
 
-// apart is every part on its own.
+// apart runs every part as a separate process.
 func apart(builders, frontends int) arrangement {
 	return func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
 		return rig.Apart(ctx, dir, config, builders, frontends)
@@ -72,14 +72,14 @@ func startWith(t *testing.T, arranged arrangement, c rig.EnvoyConfig) *fixture {
 	return f
 }
 
-// explain shows what the parts said last if the test has failed.
+// explain logs the last output of each process if the test has failed.
 func (f *fixture) explain() {
 	if !f.Failed() {
 		return
 	}
-	f.Logf("%s said last:\n%s", f.envoy.Name, f.envoy.Tail(15))
+	f.Logf("Last output of %s:\n%s", f.envoy.Name, f.envoy.Tail(15))
 	for _, s := range f.mesh.Servers() {
-		f.Logf("%s said last:\n%s", s.Name, s.Tail(15))
+		f.Logf("Last output of %s:\n%s", s.Name, s.Tail(15))
 	}
 }
 
@@ -93,8 +93,8 @@ func (f *fixture) backend(name string) *rig.Backend {
 	return b
 }
 
-// during runs what happens while requests flow, and demands that every one of
-// them is answered.
+// during runs an action while requests flow, and demands that every request is
+// answered.
 func (f *fixture) during(what string, happens func()) {
 	f.Helper()
 	load, err := rig.StartLoad(f.ctx, f.shop.URL(), 4)
@@ -108,7 +108,7 @@ func (f *fixture) during(what string, happens func()) {
 	}
 }
 
-// acked waits until Envoy has acknowledged what a save changed, in a version
+// acked waits until Envoy has acknowledged the change of a save, in a version
 // newer than any before.
 func (f *fixture) acked(typeURL string) {
 	f.Helper()
@@ -140,8 +140,8 @@ func (f *fixture) endpoints(v1, v2 []int) {
 	f.acked(rig.ClusterLoadAssignment)
 }
 
-// settle lets the requests pass that Envoy's worker takes up before it hears
-// from its main thread what that has acknowledged.
+// settle lets the requests pass that an Envoy worker accepts before Envoy's main
+// thread hands it the acknowledged configuration.
 func (f *fixture) settle() {
 	f.Helper()
 	if err := rig.Send(f.ctx, f.shop.URL(), 20).Err(); err != nil {
@@ -150,7 +150,7 @@ func (f *fixture) settle() {
 }
 
 // share sends requests and demands that a backend answers so many percent of
-// them, give or take six: five standard deviations and more.
+// them, plus or minus six: more than five standard deviations.
 func (f *fixture) share(backend string, want float64) {
 	f.Helper()
 	f.checkShare(rig.Send(f.ctx, f.shop.URL(), 2000), backend, want)
@@ -168,7 +168,7 @@ func (f *fixture) checkShare(t rig.Tally, backend string, want float64) {
 	}
 }
 
-// nothingRejected demands that Envoy took all it was ever sent.
+// nothingRejected demands that Envoy rejected no response.
 func (f *fixture) nothingRejected() {
 	f.Helper()
 	if n, err := f.envoy.Rejected(f.ctx); err != nil || n != 0 {

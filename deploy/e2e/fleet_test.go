@@ -9,12 +9,12 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// modes are the two forms of the protocol.
+// modes are the two variants of the protocol.
 var modes = map[string]bool{"sotw": false, "delta": true}
 
-// Three frontends configure an Envoy, in both forms of the protocol: a canary
-// moves real requests, endpoints and whole services come and go without a
-// failed request, and whichever frontend dies, nothing is felt.
+// Three frontends configure an Envoy, in both variants of the protocol. A canary
+// moves real requests, endpoints and whole services come and go without a failed
+// request, and no request fails when any frontend dies.
 func TestThreeFrontends(t *testing.T) {
 	for name, delta := range modes {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +62,7 @@ func services(f *fixture) {
 	good := f.read(shop.Routes)
 	f.during("a service and its route come and go", func() {
 		for range 3 {
-			// Both in one file's save: one batch, one version.
+			// Both in one save: one batch, one version.
 			f.save(shop.Routes, moved+"---"+fmt.Sprintf(blue, other.Port))
 			f.acked(rig.RouteConfiguration)
 			f.share(other.Name, 100)
@@ -73,8 +73,8 @@ func services(f *fixture) {
 	})
 }
 
-// frontendsDie kills each frontend in turn, the one that Envoy is connected to
-// too; a change made meanwhile arrives by another.
+// frontendsDie kills each frontend in turn, including the one that Envoy is
+// connected to. A change made meanwhile arrives through another.
 func frontendsDie(f *fixture) {
 	f.during("frontends are killed", func() {
 		for i, s := range f.mesh.Frontends {
@@ -86,8 +86,8 @@ func frontendsDie(f *fixture) {
 	})
 }
 
-// A frontend that lags behind the others never takes an Envoy back (I5): it
-// answers once it has caught up.
+// A frontend that lags behind the others never takes an Envoy back to an older
+// version (I5): it answers once it has caught up.
 func TestFrontendLags(t *testing.T) {
 	for name, delta := range modes {
 		t.Run(name, func(t *testing.T) {
@@ -96,9 +96,9 @@ func TestFrontendLags(t *testing.T) {
 			connected, other := f.connected()
 			f.during("a frontend lags", func() {
 				f.must(other.Pause())
-				f.shift(0, 100) // heard by one only
+				f.shift(0, 100) // only one frontend has the change
 				f.share(shop.V2, 100)
-				connected.Kill() // only the frontend that lags is left to Envoy
+				connected.Kill() // leaves Envoy only the frontend that lags
 				f.must(f.envoy.Connected(f.ctx, false))
 				f.must(other.Resume())
 				f.must(f.envoy.Connected(f.ctx, true))
@@ -109,7 +109,7 @@ func TestFrontendLags(t *testing.T) {
 	}
 }
 
-// connected finds the frontend that Envoy is connected to, and another.
+// connected returns the frontend that Envoy is connected to, and another.
 func (f *fixture) connected() (it, other *rig.Server) {
 	f.Helper()
 	f.must(rig.Until(f.ctx, "a frontend that has "+node, func(ctx context.Context) error {

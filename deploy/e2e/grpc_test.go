@@ -48,14 +48,14 @@ spec:
 }
 
 // A gRPC client without a proxy resolves and calls through the frontends that
-// configure Envoys: weights move its calls, an endpoint that goes loses none,
-// and whichever frontend dies, or all of them with everything else, calls go on
-// (G3, G5, G8, G12).
+// configure Envoys. Weights move its calls, the removal of an endpoint loses no
+// call, and calls continue when any frontend dies, or all frontends and every
+// other process (G3, G5, G8, G12).
 //
 // No weight is 0 here: a call that comes while a cluster is new to a channel may
-// fail with "unknown cluster selected for RPC" and is not repeated, because
-// grpc-go takes up routes a moment before the clusters that they name,
-// whatever it is sent.
+// fail with "unknown cluster selected for RPC" and is not retried, because
+// grpc-go applies routes a moment before the clusters that they name, whatever
+// the frontends send.
 func TestGRPCClient(t *testing.T) {
 	f := start(t, apart(1, 2))
 	one, twin, two := f.grpcBackend("v1"), f.grpcBackend("v1-twin"), f.grpcBackend("v2")
@@ -125,7 +125,8 @@ func (f *fixture) duringCalls(c *xdsclient.Client, what string, happens func()) 
 	}
 }
 
-// callsGo waits until a backend answers so many percent of the calls.
+// callsGo waits until a backend answers a share of the calls between two limits,
+// in percent.
 func (f *fixture) callsGo(c *xdsclient.Client, to *xdsclient.Backend, atLeast, atMost float64) {
 	f.Helper()
 	f.must(rig.Until(f.ctx, "calls to move", func(ctx context.Context) error {

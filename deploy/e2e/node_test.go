@@ -9,8 +9,8 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// forShop is a listener for the proxies of a namespace, as Istio's nodes name
-// it, that answers by itself.
+// forShop is a listener for the proxies of one namespace, as Istio names their
+// nodes. It answers by itself.
 const forShop = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
@@ -37,8 +37,8 @@ spec:
                   typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
 `
 
-// A proxy that names itself as Istio's do joins with the bootstrap for that,
-// and gets what is for it; the plain one does not.
+// A proxy whose node id has Istio's form connects with the bootstrap for that,
+// and gets the listener of its namespace. The plain proxy does not get it.
 func istioNode(f *fixture) {
 	port, err := testport.TCP()
 	f.must(err)
@@ -58,7 +58,7 @@ func istioNode(f *fixture) {
 	for _, config := range dump.Configs {
 		for _, l := range list(config["dynamic_listeners"]) {
 			if l["name"] == "greeter" {
-				f.Errorf("%s got the listener that is for others", node)
+				f.Errorf("%s got a listener of another namespace", node)
 			}
 		}
 	}

@@ -27,8 +27,8 @@ type exported struct {
 	from map[string]bool
 }
 
-// TestObservability holds that what is written about metrics is what programs
-// export that run: the table, the dashboard, the alerts.
+// TestObservability demands that the table, the dashboard and the alerts describe
+// the metrics that running programs export.
 func TestObservability(t *testing.T) {
 	cluster := apiServer(t)
 	f := start(t, func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
@@ -49,7 +49,7 @@ func TestObservability(t *testing.T) {
 	f.answerable(all, f.alerts())
 	f.onDashboard(all)
 
-	// One process exports what they export together.
+	// One process exports all metrics of the separate ones.
 	up := startWith(t, func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
 		return rig.UpWith(ctx, dir, &serves, "--config", config, "--cluster", cluster.Name, "--kubeconfig", cluster.Kubeconfig)
 	}, rig.EnvoyConfig{Node: node, Cluster: "demo", TLS: &edge}).exports()
@@ -63,21 +63,21 @@ func TestObservability(t *testing.T) {
 	}
 }
 
-// apiServer starts that of a cluster without a node, to be watched.
+// apiServer starts the API server of a cluster without a node, for a watcher.
 func apiServer(t *testing.T) rig.KubeCluster {
 	t.Helper()
 	access, err := kubetest.Kubeconfig(kubetest.Start(t).Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := rig.KubeCluster{Name: "watcher", Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), Watchers: 1} // a watcher too, in the table
+	c := rig.KubeCluster{Name: "watcher", Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), Watchers: 1} // it gives the table a watcher too
 	if err := os.WriteFile(c.Kubeconfig, access, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// signed makes certificates for a server of xDS and for an Envoy.
+// signed creates certificates for an xDS server and for an Envoy.
 func (f *fixture) signed() (server, client rig.TLS) {
 	f.Helper()
 	ca, err := rig.NewCA(f.TempDir(), "mesh")
@@ -89,7 +89,7 @@ func (f *fixture) signed() (server, client rig.TLS) {
 	return server, client
 }
 
-// overTLS has a frontend serve over TLS too.
+// overTLS makes a frontend serve over TLS too.
 func (f *fixture) overTLS(s *rig.Server, files rig.TLS) {
 	f.Helper()
 	f.must(s.Stop())
@@ -97,7 +97,7 @@ func (f *fixture) overTLS(s *rig.Server, files rig.TLS) {
 	f.must(s.Ready(f.ctx))
 }
 
-// onDashboard demands that the dashboard shows every metric of ours.
+// onDashboard demands that the dashboard shows each of our metrics.
 func (f *fixture) onDashboard(all map[string]exported) {
 	f.Helper()
 	dashboard := string(f.observability("dashboard.json"))
@@ -108,12 +108,12 @@ func (f *fixture) onDashboard(all map[string]exported) {
 	}
 }
 
-// ours says whether a metric is not the Go runtime's.
+// ours reports whether a metric is ours, and not the Go runtime's.
 func ours(name string) bool {
 	return strings.HasPrefix(name, "meshlog_") || strings.HasPrefix(name, "pilot_")
 }
 
-// exports reads what all programs export.
+// exports reads the metrics of all programs.
 func (f *fixture) exports() map[string]exported {
 	f.Helper()
 	all := map[string]exported{}
@@ -133,8 +133,8 @@ func (f *fixture) exports() map[string]exported {
 	return all
 }
 
-// stagesCounted demands that each stage through which a change went was timed,
-// somewhere.
+// stagesCounted demands that some process timed each stage that a change goes
+// through.
 func (f *fixture) stagesCounted(all map[string]exported) {
 	f.Helper()
 	for _, name := range []string{
@@ -146,7 +146,8 @@ func (f *fixture) stagesCounted(all map[string]exported) {
 			f.Errorf("%s is not exported, or no histogram: %+v", name, all[name])
 		}
 	}
-	// Of two builders one leads, whichever: all but its own were seen above.
+	// Either builder may lead and count, so only the other programs are checked
+	// here.
 	for _, s := range []*rig.Server{f.mesh.Watcher, f.mesh.Frontends[0]} {
 		metrics, err := s.Metrics(f.ctx)
 		f.must(err)
@@ -161,7 +162,7 @@ func (f *fixture) stagesCounted(all map[string]exported) {
 // Where the table of metrics begins and ends.
 const tableBegin, tableEnd = "<!-- metrics: written by `go test ./deploy/e2e -run TestObservability -update` -->\n", "<!-- end of metrics -->\n"
 
-// table demands that the README's table says what is exported.
+// table demands that the README's table matches the exported metrics.
 func (f *fixture) table(all map[string]exported) {
 	f.Helper()
 	root, err := rig.Root()

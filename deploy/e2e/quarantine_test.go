@@ -12,7 +12,7 @@ import (
 )
 
 // ownListener is a listener of the Envoys of one cluster, with the routes that
-// all share.
+// all of them share.
 const ownListener = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
@@ -35,8 +35,8 @@ spec:
                   typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
 ---`
 
-// commonRoutes are routes that all Envoys share: those to a cluster that is not
-// there are rejected.
+// commonRoutes are routes that all Envoys share. Envoy rejects routes to a
+// cluster that does not exist.
 const commonRoutes = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
@@ -66,7 +66,7 @@ spec:
     load_assignment: {cluster_name: common}
 ---`
 
-// trusting is a cluster of all Envoys that none of them takes.
+// trusting is a cluster for all Envoys that every Envoy rejects.
 const trusting = `
 apiVersion: envoy.meshlog.dev/v1
 kind: Resource
@@ -84,15 +84,16 @@ spec:
         common_tls_context: {validation_context: {trusted_ca: {filename: /nowhere/such-ca.pem}}}
 ---`
 
-// quarantine is what is in quarantine (meshlog approve).
+// quarantine is an entry of the quarantine (meshlog approve).
 type quarantine struct {
 	ID, Kind, Type, Resource, Client, Reason string
 	LastGood                                 bool
 }
 
-// What two Envoys reject, a third one is never sent: it starts with what the
-// others had before, or without, and its other listeners serve. It is on the
-// log and in files, and ends with its content.
+// When two Envoys have rejected a resource, no frontend sends it to a third one.
+// The third Envoy starts with the last good resource, or without one, and its
+// other listeners serve. The quarantine is stored on the log and in files, and
+// ends when the content changes.
 func TestQuarantine(t *testing.T) {
 	for name, delta := range modes {
 		t.Run(name, func(t *testing.T) {
@@ -126,10 +127,11 @@ func TestQuarantine(t *testing.T) {
 				third := f.join(rig.EnvoyConfig{Node: "envoy-3", Cluster: "three", Delta: delta})
 				f.goes(urls["three"], "first")
 				f.shown("envoy-3")
-				f.shift(100, 0) // all else flows
+				f.shift(100, 0) // all other changes take effect
 				f.share(shop.V1, 100)
 				f.neverRejected(third)
-				// A frontend that serves from its file alone knows it too.
+				// A frontend that serves from its file alone has the quarantine
+				// too.
 				f.mesh.NATS.Kill()
 				for _, s := range f.mesh.Frontends {
 					s.Kill()
@@ -141,11 +143,12 @@ func TestQuarantine(t *testing.T) {
 				f.neverRejected(fourth)
 				f.must(f.mesh.NATS.Restart(f.ctx))
 			})
-			// An operator has it sent once more: it is no better than before.
+			// An operator lets it be sent once more, and the Envoys reject it
+			// again.
 			f.approved(is[0].ID)
 			again := f.quarantined("CDS trusting", "RDS common, last good")
 			if again[0].ID == is[0].ID {
-				f.Errorf("%s was approved, and is there again", is[0].ID)
+				f.Errorf("%s was approved, and is in quarantine under the same id", is[0].ID)
 			}
 			f.during("it is repaired", func() {
 				f.save("common.yaml", fmt.Sprintf(commonRoutes, "common", "third"))
@@ -168,12 +171,12 @@ func (f *fixture) join(c rig.EnvoyConfig) *rig.Envoy {
 	return e
 }
 
-// quarantined waits until that and nothing else is in quarantine, which
-// `diagnostics` explains; it comes sorted by type.
+// quarantined waits until exactly the wanted resources are in quarantine, which
+// `diagnostics` explains. The result is sorted by type.
 func (f *fixture) quarantined(want ...string) (got []quarantine) {
 	f.Helper()
 	f.must(rig.Until(f.ctx, fmt.Sprintf("%v to be in quarantine", want), func(ctx context.Context) error {
-		got = nil // what JSON leaves out stays as it was
+		got = nil // json.Unmarshal keeps fields that the JSON omits
 		if err := f.mesh.CLI(ctx, &got, "approve"); err != nil {
 			return err
 		}
@@ -202,9 +205,9 @@ func (f *fixture) quarantined(want ...string) (got []quarantine) {
 	return got
 }
 
-// shown waits until proxy-status says of these proxies that they have what is
-// served in the place of what is in quarantine, and of all that they reject
-// nothing any more; of no proxies: that nothing is in quarantine for any.
+// shown waits until proxy-status shows, for each of these proxies, that it has
+// the replacement of each quarantined resource and rejects nothing any more.
+// Without proxies, it waits until no proxy has anything in quarantine.
 func (f *fixture) shown(proxies ...string) {
 	f.Helper()
 	f.must(rig.Until(f.ctx, fmt.Sprintf("proxy-status of %v", proxies), func(ctx context.Context) error {
@@ -236,7 +239,7 @@ func (f *fixture) shown(proxies ...string) {
 	}))
 }
 
-// approved has a quarantine lifted.
+// approved lifts a quarantine.
 func (f *fixture) approved(id string) {
 	f.Helper()
 	f.must(rig.Until(f.ctx, "the approval of "+id, func(ctx context.Context) error {

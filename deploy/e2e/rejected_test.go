@@ -14,9 +14,9 @@ import (
 
 // refusal is a resource that Envoy rejects for a reason that only Envoy can know.
 type refusal struct {
-	kind    string // as proxy-status says it
+	kind    string // as proxy-status names it
 	name    string
-	message string // is in what Envoy says
+	message string // part of Envoy's message
 }
 
 var refusals = []refusal{
@@ -26,8 +26,8 @@ var refusals = []refusal{
 	{"RDS", "extra", "unknown cluster"},
 }
 
-// extras are a listener with routes of its own, and what Envoy rejects: of each
-// type one resource, that is good with the first form and bad with the second.
+// extras are a listener with routes of its own, and one resource of each type
+// that Envoy accepts in its first form and rejects in its second.
 func extras(port, taken int, bad bool) string {
 	ca, path, cluster := "", "/tmp/short", "unreadable"
 	if bad {
@@ -128,12 +128,13 @@ spec:
             direct_response: {status: 200, body: {inline_string: extra}}
 `
 
-// What Envoy rejects is held back, of each type, while everything else flows:
-// what comes in the same save, what comes later, and to an Envoy that starts.
-// As there is no other, it is in quarantine soon, but for an address that is
-// taken.
-// It is shown with what Envoy says, its last good form stays, and what is
-// repaired is served (E11 to E15, E26).
+// A resource that Envoy rejects is held back, for each type, while all other
+// changes take effect: changes in the same save, later changes, and changes to an
+// Envoy that starts. With no other Envoy to compare with, the resource soon is in
+// quarantine, unless the reason is a port that is in use.
+//
+// The status shows it with Envoy's message, the last good form stays, and the
+// repaired resource is served (E11 to E15, E26).
 func TestRejected(t *testing.T) {
 	for name, delta := range modes {
 		t.Run(name, func(t *testing.T) {
@@ -164,8 +165,8 @@ func TestRejected(t *testing.T) {
 			f.envoy, err = f.mesh.Join(f.ctx, c, f.shop.Port)
 			f.must(err)
 			f.Cleanup(f.envoy.Kill)
-			// By delta, Envoy drops the good routes of a response that it rejects
-			// and listens without any until they come again (E13).
+			// With delta, Envoy drops the good routes of a response that it
+			// rejects, and listens without routes until they are sent again (E13).
 			f.goes(f.shop.URL(), shop.V1)
 			f.share(shop.V1, 100)
 			f.during("an Envoy that is new rejects it", func() {
@@ -179,8 +180,8 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// changes are all that flows beside what is held back, which the rest of the
-// file says: endpoints, routes, and a service with its route.
+// changes makes all kinds of changes beside the rest of the file, which is held
+// back: endpoints, routes, and a service with its route.
 func changes(f *fixture, rest string) {
 	f.Helper()
 	other := f.backend("other")
@@ -196,7 +197,7 @@ func changes(f *fixture, rest string) {
 	f.goes(f.shop.URL(), shop.V1)
 }
 
-// weighted is the file of the routes with new weights.
+// weighted returns the file of the routes with new weights.
 func (f *fixture) weighted(v1, v2 int) string {
 	f.Helper()
 	text, err := f.shop.Weighted(v1, v2)
@@ -211,7 +212,7 @@ func (f *fixture) freePort() int {
 	return port
 }
 
-// goes waits until requests are answered by one backend alone.
+// goes waits until one backend alone answers the requests.
 func (f *fixture) goes(url, backend string) {
 	f.Helper()
 	f.must(rig.Until(f.ctx, backend+" to answer", func(ctx context.Context) error {
@@ -222,8 +223,8 @@ func (f *fixture) goes(url, backend string) {
 	}))
 }
 
-// heldBack waits until that and nothing else is held back from Envoy, or in
-// quarantine, and shown.
+// heldBack waits until the status shows that exactly the wanted resources are
+// held back from Envoy, or in quarantine.
 func (f *fixture) heldBack(want ...refusal) {
 	f.Helper()
 	f.must(rig.Until(f.ctx, fmt.Sprintf("%d resources to be held back", len(want)), func(ctx context.Context) error {

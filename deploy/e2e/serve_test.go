@@ -7,7 +7,7 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// arrangements are the ways in which the same code runs.
+// arrangements are the ways to run the same code.
 var arrangements = map[string]arrangement{"up": rig.Up, "apart": apart(1, 1)}
 
 func TestServe(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 // unwritable is a directory that no user can write to, not even root.
 const unwritable = "/sys/meshlog"
 
-// TestStartRefused starts programs in ways that cannot work: they end at once,
-// with the exit code for the kind of error, and say what to do.
+// TestStartRefused starts programs with settings that cannot work. They end at
+// once with the exit code for the kind of error, and say what to do.
 func TestStartRefused(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -94,13 +94,13 @@ func TestStartRefused(t *testing.T) {
 		})
 	}
 	if _, err := os.Stat(dir + "/up"); !os.IsNotExist(err) {
-		t.Errorf("--check made the data directory: %v", err)
+		t.Errorf("--check created the data directory: %v", err)
 	}
 }
 
 func with(argv []string, more ...string) []string { return slices.Concat(argv, more) }
 
-// runTo runs a program of ours to its end.
+// runTo runs one of our programs to its end.
 func runTo(ctx context.Context, argv []string) (code int, stderr string, err error) {
 	bin, err := rig.Bin(argv[0])
 	if err != nil {
@@ -113,7 +113,7 @@ func runTo(ctx context.Context, argv []string) (code int, stderr string, err err
 	cmd.Stderr = &said
 	err = cmd.Run()
 	if ctx.Err() != nil {
-		return 0, "", fmt.Errorf("%s did not end; it said:\n%s", strings.Join(argv, " "), &said)
+		return 0, "", fmt.Errorf("%s did not end; its output:\n%s", strings.Join(argv, " "), &said)
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

@@ -10,9 +10,8 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// TestTLS serves an Envoy over mutual TLS, and no other way. Certificates are
-// replaced while requests flow; a proxy whose node differs from its certificate
-// gets nothing.
+// TestTLS serves an Envoy over mutual TLS only. Certificates are replaced while
+// requests flow. A proxy whose node differs from its certificate gets nothing.
 func TestTLS(t *testing.T) {
 	ca, err := rig.NewCA(t.TempDir(), "mesh")
 	if err != nil {
@@ -53,10 +52,10 @@ func TestTLS(t *testing.T) {
 		t.Errorf("Envoy made %d connections, %v, want the one from before", n, err)
 	}
 
-	// New connections get the new certificate.
+	// New connections use the new certificate.
 	f.must(join(f, "second", edge).Ready(f.ctx))
 
-	// Another namespace's certificate, and one of another CA.
+	// A certificate of another namespace, and one of another CA.
 	impostor := sign("impostor", "spiffe://cluster.local/ns/bank/sa/edge")
 	refused(f, "impostor", impostor, "meshlog_frontend_identity_mismatches_total")
 	others, err := rig.NewCA(t.TempDir(), "others")
@@ -67,7 +66,7 @@ func TestTLS(t *testing.T) {
 	refused(f, "stranger", stranger, "meshlog_frontend_tls_handshake_failures_total")
 }
 
-// loaded is when the certificate in use was.
+// loaded returns when the frontend loaded its certificate.
 func loaded(f *fixture, s *rig.Server) time.Time {
 	f.Helper()
 	var r struct{ Loaded time.Time }
@@ -75,7 +74,7 @@ func loaded(f *fixture, s *rig.Server) time.Time {
 	return r.Loaded
 }
 
-// join starts another Envoy, which need not get in.
+// join starts another Envoy, which may be refused.
 func join(f *fixture, name string, files rig.TLS) *rig.Envoy {
 	f.Helper()
 	e, err := rig.StartEnvoy(f.ctx, rig.EnvoyConfig{
@@ -86,8 +85,8 @@ func join(f *fixture, name string, files rig.TLS) *rig.Envoy {
 	return e
 }
 
-// refused demands that an Envoy with these files is counted by a metric, and
-// gets nothing.
+// refused demands that a metric counts an Envoy with these files, and that the
+// Envoy gets nothing.
 func refused(f *fixture, name string, files rig.TLS, metric string) {
 	f.Helper()
 	e := join(f, name, files)

@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// stages are the spans of a change from being seen to its ACKs, each below the
-// one that is its parent.
+// stages are the spans of a change from its observation to its ACKs, each after
+// its parent.
 var stages = []struct{ name, parent string }{
 	{"watcher/observe", ""},
 	{"watcher/publish", "watcher/observe"},
@@ -24,8 +24,8 @@ var stages = []struct{ name, parent string }{
 	{"frontend/ack", "frontend/receive"},
 }
 
-// A saved file makes one trace, whichever processes the change passes, and
-// whichever of them die on the way.
+// A saved file makes one trace across all processes, even when one of them dies
+// on the way.
 func TestTrace(t *testing.T) {
 	t.Run("up", func(t *testing.T) {
 		f, traces := traced(t, rig.Up)
@@ -59,7 +59,7 @@ func traced(t *testing.T, arranged arrangement) (*fixture, *rig.Traces) {
 }
 
 // trace waits for the trace of the version that Envoy acknowledged last, demands
-// that all stages are in it, and returns its id.
+// that it has all stages, and returns its id.
 func (f *fixture) trace(traces *rig.Traces) string {
 	f.Helper()
 	var spans map[string]rig.Span
@@ -93,12 +93,12 @@ func (f *fixture) trace(traces *rig.Traces) string {
 	return ack.TraceID
 }
 
-// traceOf is the trace of a version, by role and name.
+// traceOf returns the trace of a version, by role and name.
 func traceOf(v rig.Version, all []rig.Span) (map[string]rig.Span, error) {
 	of := func(s rig.Span) bool { return s.Name == "ack" && s.Attributes["version"] == v.String() }
 	i := slices.IndexFunc(all, of)
 	if i < 0 {
-		return nil, fmt.Errorf("among %d spans is none of its ACKs", len(all))
+		return nil, fmt.Errorf("none of %d spans is an ACK of this version", len(all))
 	}
 	spans := map[string]rig.Span{}
 	for _, s := range all {

@@ -8,11 +8,11 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// object is JSON of whatever form.
+// object is a JSON object.
 type object = map[string]any
 
-// What Envoy was sent is a configuration that Envoy, asked again from the
-// start, calls valid as a whole.
+// All the configuration that Envoy received is valid as a whole, when Envoy
+// validates it from the start.
 func generatedIsValid(f *fixture) {
 	var dump struct{ Configs []object }
 	f.must(f.envoy.ConfigDump(f.ctx, &dump))
@@ -30,11 +30,11 @@ func generatedIsValid(f *fixture) {
 			clusters = append(clusters, inner(c["cluster"]))
 		}
 		for _, c := range list(config["static_clusters"]) {
-			clusters = append(clusters, inner(c["cluster"])) // that of the frontends
+			clusters = append(clusters, inner(c["cluster"])) // the frontends' cluster
 		}
 	}
-	// The shop's service and its two versions, and that of the frontends; more
-	// where something that is gone lingers.
+	// The shop's service and its two versions, and the frontends' cluster; more if
+	// a removed cluster lingers.
 	if len(routes) != 1 || len(listeners) != 1 || len(clusters) < 4 {
 		f.Fatalf("Envoy has %d routes, %d listeners, %d clusters", len(routes), len(listeners), len(clusters))
 	}
@@ -55,7 +55,7 @@ func generatedIsValid(f *fixture) {
 	f.must(rig.ValidateBootstrap(f.ctx, path, ""))
 }
 
-// inlineRoutes puts the routes of a listener where it names them.
+// inlineRoutes puts the routes of a listener in the place of their name.
 func inlineRoutes(f *fixture, listener object, routes map[string]object) {
 	for _, chain := range list(listener["filter_chains"]) {
 		for _, filter := range list(chain["filters"]) {
@@ -71,7 +71,7 @@ func inlineRoutes(f *fixture, listener object, routes map[string]object) {
 	}
 }
 
-// list is a JSON list of objects; an absent one is empty.
+// list returns a JSON list of objects; an absent one is empty.
 func list(v any) []object {
 	items, _ := v.([]any)
 	out := make([]object, len(items))
@@ -81,7 +81,7 @@ func list(v any) []object {
 	return out
 }
 
-// inner is the message within an Any.
+// inner returns the message inside an Any.
 func inner(v any) object {
 	m := v.(object)
 	delete(m, "@type")

@@ -21,8 +21,8 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// dashboard is what is used of Grafana's model (schema version 41), and all that
-// deploy/observability/dashboard.json may say.
+// dashboard is the part of Grafana's model (schema version 41) that
+// deploy/observability/dashboard.json may use.
 type dashboard struct {
 	UID, Title, Description, Refresh, Timezone string
 	Tags                                       []string
@@ -60,11 +60,11 @@ type panel struct {
 
 type datasource struct{ Type, UID string }
 
-// rows are the rows of the dashboard, a stage each.
+// rows are the rows of the dashboard, one for each stage.
 var rows = []string{"At a glance", "Sources", "Log", "Builder", "Versions", "Frontends", "Proxies", "Bus", "Resources"}
 
-// dashboard demands that Grafana takes the dashboard, and returns what it asks
-// for, with where.
+// dashboard demands that Grafana accepts the dashboard, and returns its queries,
+// by place.
 func (f *fixture) dashboard() map[string]string {
 	f.Helper()
 	var d dashboard
@@ -79,7 +79,7 @@ func (f *fixture) dashboard() map[string]string {
 	for _, p := range d.Panels {
 		where := "panel " + p.Title
 		if ids[p.ID] || p.ID == 0 || p.Title == "" {
-			f.Errorf("%s: id %d is another one's too, or none", where, p.ID)
+			f.Errorf("%s: id %d is missing, or used twice", where, p.ID)
 		}
 		ids[p.ID] = true
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
@@ -107,7 +107,8 @@ func (f *fixture) dashboard() map[string]string {
 	return asked
 }
 
-// rule is an alert rule as Prometheus reads it; all that alerts.yaml may say.
+// rule is an alert rule in Prometheus' format, with the fields that alerts.yaml
+// may use.
 type rule struct {
 	Alert, Expr string
 	For         string
@@ -115,8 +116,8 @@ type rule struct {
 	Annotations map[string]string
 }
 
-// alerts demands that Prometheus takes the rules, and that each says what to do;
-// it returns what they ask for, with where.
+// alerts demands that Prometheus accepts the rules, and that each says what to
+// do. It returns their queries, by place.
 func (f *fixture) alerts() map[string]string {
 	f.Helper()
 	var file struct {
@@ -188,8 +189,8 @@ func (f *fixture) observability(name string) []byte {
 // byPrometheus are labels that Prometheus itself adds.
 var byPrometheus = []string{"instance", "job"}
 
-// answerable demands that what is asked for is PromQL, and about metrics and
-// labels that programs export.
+// answerable demands that the queries are PromQL, and use metrics and labels that
+// programs export.
 func (f *fixture) answerable(all map[string]exported, asked map[string]string) {
 	f.Helper()
 	var expressions, plain []string
@@ -217,7 +218,8 @@ func (f *fixture) answerable(all map[string]exported, asked map[string]string) {
 	}
 }
 
-// metric is the metric of a time series, and labels that only the series has.
+// metric returns the metric of a time series, and labels that only the series
+// has.
 func metric(all map[string]exported, series string) (exported, []string) {
 	if m, ok := all[series]; ok && m.Type != "histogram" {
 		return m, nil
@@ -230,16 +232,16 @@ func metric(all map[string]exported, series string) (exported, []string) {
 	return exported{}, nil
 }
 
-// found is what tools/promql says of an expression.
+// found is the result of tools/promql for an expression.
 type found struct {
 	Error   string
 	Metrics map[string][]string
 }
 
-// promql asks Prometheus' own parser, which is in a module of its own.
+// promql runs Prometheus' own parser, which is in a separate module.
 func (f *fixture) promql(expressions []string) (all []found) {
 	f.Helper()
-	ctx, cancel := context.WithTimeout(f.Context(), 5*time.Minute) // it may have to be compiled, or fetched
+	ctx, cancel := context.WithTimeout(f.Context(), 5*time.Minute) // the parser may have to be compiled, or fetched
 	defer cancel()
 	root, err := rig.Root()
 	f.must(err)

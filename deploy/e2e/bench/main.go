@@ -1,7 +1,7 @@
 // Bench measures what one change costs, from the save of a file to Envoy's
 // acknowledgement, stage by stage: with everything in one process, and with
-// every part on its own. Beside it stands the floor: what NATS and the disk
-// alone cost. `make bench` builds what it needs and runs it.
+// separate processes. It compares the results with the floor: the cost of NATS
+// and the disk alone. `make bench` builds the programs and runs it.
 package main
 
 import (
@@ -20,10 +20,11 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// changes is how many are measured in each arrangement, one after the other.
+// changes is how many changes the bench measures in each arrangement, one after
+// the other.
 const changes = 200
 
-// patience is how long all of it may take.
+// patience bounds the whole run.
 const patience = 5 * time.Minute
 
 func main() {
@@ -84,7 +85,7 @@ func bus(ctx context.Context, n int) (_ []time.Duration, err error) {
 	return floor.Measure(ctx, nats.URL(), nats.Token, n)
 }
 
-// stage is how long one part of the way took, for each change.
+// stage is how long one stage took, for each change.
 type stage struct {
 	name string
 	took []time.Duration
@@ -105,21 +106,21 @@ func ratio(a, b []time.Duration, p int) float64 {
 	return float64(percentile(a, p)) / float64(percentile(b, p))
 }
 
-// percentile is the smallest value that p percent do not exceed.
+// percentile returns the smallest value that p percent do not exceed.
 func percentile(took []time.Duration, p int) time.Duration {
 	sorted := slices.Sorted(slices.Values(took))
 	return sorted[max(0, (len(sorted)*p+99)/100-1)]
 }
 
-// change is the moments of one.
+// change holds the times of one change.
 type change struct {
 	saved                                         time.Time
 	observed, logged, read, due, built, published time.Time // as the builder saw them
 	sent, acked                                   time.Time // as the frontend saw them
 }
 
-// spans are the parts of the way, in order, then sums; the last one is what is
-// aimed at and compared with the floor.
+// spans are the stages, in order, followed by sums. The last one is the target,
+// and is compared with the floor.
 var spans = []struct {
 	name string
 	took func(change) time.Duration
@@ -129,7 +130,8 @@ var spans = []struct {
 	{"on the log -> read by the builder", func(c change) time.Duration { return c.read.Sub(c.logged) }},
 	{"read -> holdoff is over", func(c change) time.Duration { return c.due.Sub(c.read) }},
 	{"holdoff is over -> built", func(c change) time.Duration { return c.built.Sub(c.due) }},
-	// A frontend may have it before the builder hears that it is published.
+	// A frontend may have the version before the builder gets the acknowledgement
+	// of the publish.
 	{"built -> first byte from the frontend", func(c change) time.Duration { return c.sent.Sub(c.built) }},
 	{"  built -> published, synced", func(c change) time.Duration { return c.published.Sub(c.built) }},
 	{"first byte -> Envoy's ACK", func(c change) time.Duration { return c.acked.Sub(c.sent) }},
@@ -188,12 +190,12 @@ func save(ctx context.Context, s *shop.Shop, mesh *rig.Mesh, i int, before rig.V
 	return change{saved: saved, sent: t.SentTime, acked: t.AckedTime}, t.Sent, err
 }
 
-// staged adds what the builder noted, and turns changes into stages.
+// staged adds the builder's timings, and turns changes into stages.
 func staged(ctx context.Context, mesh *rig.Mesh, all map[rig.Version]*change) ([]stage, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	builder := mesh.Builders[0]
-	// It says what it noted a moment later.
+	// The builder reports its timings a moment later.
 	err := rig.Until(ctx, "the timings of "+builder.Name, func(ctx context.Context) error {
 		var r rig.BuilderReport
 		if err := builder.Debug(ctx, "builder", &r); err != nil {
@@ -207,7 +209,7 @@ func staged(ctx context.Context, mesh *rig.Mesh, all map[rig.Version]*change) ([
 		}
 		for v, c := range all {
 			if c.published.IsZero() {
-				return fmt.Errorf("none of version %s among %d", v, len(r.Timings))
+				return fmt.Errorf("none of %[2]d timings is of version %[1]s", v, len(r.Timings))
 			}
 		}
 		return nil

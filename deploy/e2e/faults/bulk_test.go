@@ -9,8 +9,8 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// bulk is more services than one atomic batch of the bus takes. No Envoy here
-// sees them.
+// bulk is more services than fit in one atomic batch of the bus. No Envoy here
+// uses them.
 const (
 	bulk     = 600
 	bulkFile = "bulk.yaml"
@@ -28,7 +28,7 @@ spec:
   endpoints: [{address: 192.0.2.1}]
 `
 
-// saveBulk saves them all at once.
+// saveBulk saves all of them at once.
 func (m *mesh) saveBulk(t *testing.T) {
 	t.Helper()
 	var text strings.Builder
@@ -39,26 +39,26 @@ func (m *mesh) saveBulk(t *testing.T) {
 	must(t, err)
 }
 
-// hasBulk waits until the watcher has said that they are there.
+// hasBulk waits until the watcher has published all of them.
 func (m *mesh) hasBulk(t *testing.T) {
 	t.Helper()
-	must(t, m.Watcher.UntilAlive(m.ctx, "the watcher to have said all", func(ctx context.Context) error {
+	must(t, m.Watcher.UntilAlive(m.ctx, "the watcher to publish every object", func(ctx context.Context) error {
 		var r struct {
 			Keys, Pending int `json:",string"`
 		}
 		err := m.Watcher.Debug(ctx, "watcher-file-default", &r)
 		if err == nil && (r.Keys < bulk || r.Pending > 0) {
-			err = fmt.Errorf("it has said %d objects, %d are pending", r.Keys-r.Pending, r.Pending)
+			err = fmt.Errorf("it has published %d objects, %d are pending", r.Keys-r.Pending, r.Pending)
 		}
 		return err
 	}))
-	m.flows(t) // what was said before is served, too
+	m.flows(t) // earlier changes are served, too
 }
 
-// hold is what the guard keeps being served (meshlog approve).
+// hold is a removal that the guard holds (meshlog approve).
 type hold struct{ ID string }
 
-// held waits until the guard holds something, or nothing.
+// held waits until the guard holds as many removals as wanted.
 func (m *mesh) held(t *testing.T, want int) (holds []hold) {
 	t.Helper()
 	must(t, rig.Until(m.ctx, fmt.Sprintf("%d holds", want), func(ctx context.Context) error {
@@ -71,13 +71,14 @@ func (m *mesh) held(t *testing.T, want int) (holds []hold) {
 	return holds
 }
 
-// loseBulk removes them all at once, and waits until the guard holds them.
+// loseBulk removes all of them at once, and waits until the guard holds the
+// removal.
 func (m *mesh) loseBulk(t *testing.T) {
 	t.Helper()
 	must(t, m.writer.dir.Remove(bulkFile))
 }
 
-// approve lets what is held go.
+// approve approves the held removal.
 func (m *mesh) approve(t *testing.T) {
 	t.Helper()
 	for _, h := range m.held(t, 1) {

@@ -23,25 +23,25 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// What misbehaving clients may cost: so much more memory for each frontend, and
-// so many responses a second for a client that rejects all of them.
+// The most that misbehaving clients may cost: memory of each frontend, and
+// responses a second for a client that rejects all of them.
 const (
 	memoryOfBad    = 96 << 20
 	responsesOfBad = 200
 )
 
-// many is how many names a client asks for that are of no use.
+// many is how many useless names a client asks for.
 const many = 10_000
 
-// stream is what a misbehaving client does with.
+// stream is the stream that a misbehaving client opens.
 type stream = discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 
 // bad is a client that misbehaves.
 type bad struct {
 	what string
-	// does misbehaves until ctx ends or the stream does.
+	// does misbehaves until ctx or the stream ends.
 	does func(ctx context.Context, s stream, node *corev3.Node, received *atomic.Int64) error
-	// ends: the server ends such a stream, and that is the point.
+	// the server is expected to end such a stream
 	ends  bool
 	alone bool // one at each frontend is enough
 }
@@ -58,7 +58,7 @@ var badClients = []bad{
 	{what: "a client sends neither a node nor a type", does: saysNothing, ends: true},
 }
 
-// Clients misbehave, on every frontend: others are not disturbed, and what they
+// Clients misbehave on every frontend: other clients are not disturbed, and the
 // cost is bounded.
 func TestBadClients(t *testing.T) {
 	m := start(t, onOne("", 1, 0))
@@ -69,7 +69,7 @@ func TestBadClients(t *testing.T) {
 	}
 }
 
-// misbehave has some clients misbehave while others are served.
+// misbehave runs misbehaving clients while other clients are served.
 func (m *mesh) misbehave(t *testing.T, b bad, quiet time.Duration) {
 	t.Helper()
 	before := m.memory(t)
@@ -78,7 +78,7 @@ func (m *mesh) misbehave(t *testing.T, b bad, quiet time.Duration) {
 	var received atomic.Int64
 	var clients sync.WaitGroup
 	began := time.Now()
-	each := 3 // at each frontend
+	each := 3 // clients at each frontend
 	if b.alone {
 		each = 1
 	}
@@ -129,7 +129,7 @@ func again(ctx context.Context) {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// memory is what all frontends hold.
+// memory returns the resident memory of all frontends.
 func (m *mesh) memory(t *testing.T) (bytes int64) {
 	t.Helper()
 	for _, s := range m.Frontends {
@@ -140,8 +140,8 @@ func (m *mesh) memory(t *testing.T) (bytes int64) {
 	return bytes
 }
 
-// latency is how long it takes from a save until both Envoys route by it: the
-// median of n.
+// latency returns how long it takes from a save until both Envoys route by it:
+// the median of n.
 func (m *mesh) latency(t *testing.T, n int) time.Duration {
 	t.Helper()
 	m.writer.mu.Lock()
@@ -197,7 +197,7 @@ func reads(s stream, received *atomic.Int64, each func(*discoveryv3.DiscoveryRes
 	}
 }
 
-// every sends a request each d; nothing else sends on the stream.
+// every sends a request every d; no other goroutine sends on the stream.
 func every(ctx context.Context, d time.Duration, send func(i int) error) error {
 	tick := time.NewTicker(d)
 	defer tick.Stop()
@@ -213,7 +213,7 @@ func every(ctx context.Context, d time.Duration, send func(i int) error) error {
 	}
 }
 
-// both reads, and sends a request each d.
+// both reads, and sends a request every d.
 func both(ctx context.Context, s stream, received *atomic.Int64, d time.Duration, send func(i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -243,7 +243,7 @@ func rejectsAll(_ context.Context, s stream, node *corev3.Node, received *atomic
 		}
 	}
 	return reads(s, received, func(r *discoveryv3.DiscoveryResponse) {
-		_ = s.Send(&discoveryv3.DiscoveryRequest{ // if the stream has ended, reading says so
+		_ = s.Send(&discoveryv3.DiscoveryRequest{ // if the stream has ended, receiving returns the error
 			TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(),
 			ErrorDetail: &statusv3.Status{Code: 13, Message: "not to my taste"},
 		})
@@ -266,7 +266,7 @@ func subscribesToMany(others bool) func(context.Context, stream, *corev3.Node, *
 	}
 }
 
-// names returns many names that do not exist, others for another i.
+// names returns many names that do not exist, and different ones for each i.
 func names(i int) []string {
 	all := make([]string, many)
 	for n := range all {

@@ -12,11 +12,11 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// nodeDisk is how many MiB a NATS server has where its disk may fill up.
+// nodeDisk is the disk size, in MiB, of a NATS server whose disk a test fills.
 const nodeDisk = 64
 
-// onThree is a mesh on three NATS servers, each process with a network of its
-// own if there is a network.
+// onThree is a mesh on three NATS servers. If there is a network, each process
+// has its own place on it.
 func onThree(folder string, network *rig.Network, builders, twins int, ofBuilders ...string) arrangement {
 	return func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
 		var o rig.ClusterOptions
@@ -51,12 +51,12 @@ func (m *mesh) wait(d time.Duration) {
 	}
 }
 
-// noticed is longer than it takes any process to notice that nothing comes any more
-// from the bus.
+// noticed is longer than any process takes to notice that the bus sends nothing
+// any more.
 const noticed = 16 * time.Second
 
-// One of three NATS servers dies in every way, whichever part it has in what
-// streams do: nothing that was acknowledged is lost, and changes flow on.
+// One of three NATS servers dies in every way, in each of the roles that it may
+// have for a stream. No acknowledged record is lost, and changes continue.
 func TestOneOfThreeNATS(t *testing.T) {
 	m := start(t, onThree("", nil, 2, 1))
 	leader := func(t *testing.T, stream string) *rig.NATS {
@@ -123,7 +123,7 @@ func TestOneOfThreeNATS(t *testing.T) {
 	})
 }
 
-// The disk of a NATS server fills up: of one of three, and of all.
+// The disk of a NATS server fills up: of one server of three, and of all.
 func TestNATSDiskFull(t *testing.T) {
 	var disks []*rig.SmallDisk
 	m := start(t, func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
@@ -145,8 +145,8 @@ func TestNATSDiskFull(t *testing.T) {
 			m.flows(t)
 			must(t, d.Free())
 			n := m.Cluster.Nodes[i]
-			// A server that could not write says so, and stays out until it is
-			// started anew.
+			// A server that failed to write logs that, and stays out of the
+			// cluster until it is restarted.
 			n.Kill()
 			must(t, n.Restart(m.ctx))
 			must(t, n.Ready(m.ctx))

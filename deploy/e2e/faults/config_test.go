@@ -18,7 +18,7 @@ const (
 	filesOfConfig
 )
 
-// The headers in which Envoy says by which revision of a file it routed.
+// The headers in which Envoy reports by which revision of a file it routed.
 const (
 	routesHeader = "x-routes"
 	extraHeader  = "x-extra"
@@ -27,7 +27,7 @@ const (
 // extraHost is the host of the requests that the file extra.yaml routes.
 const extraHost = "extra.shop"
 
-// gatewayYAML is where an Envoy with the label listens.
+// gatewayYAML says where an Envoy with the label listens.
 const gatewayYAML = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: %[1]s, namespace: demo}
@@ -38,7 +38,7 @@ spec:
 ---
 `
 
-// routesYAML says its revision in a header, and moves the weights with it.
+// routesYAML carries its revision in a header, and changes the weights with it.
 const routesYAML = `apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {name: shop, namespace: demo}
@@ -52,8 +52,8 @@ spec:
         - {destination: {host: shop.internal, subset: v2}, weight: %[3]d}
 `
 
-// shopYAML says its revision in the weights of its endpoints; that of v1's
-// second one comes and goes.
+// shopYAML carries its revision in the weights of its endpoints. The second
+// endpoint of v1 comes and goes.
 const shopYAML = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: shop, namespace: demo}
@@ -76,8 +76,8 @@ spec:
     - {name: v2, labels: {version: v2}}
 `
 
-// extraYAML is a service that goes with its revision, while another one comes,
-// and the route to it.
+// extraYAML is a service that is replaced by another one with each revision, and
+// the route to it.
 const extraYAML = `apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {name: extra, namespace: demo}
@@ -99,7 +99,7 @@ spec:
   endpoints: [{address: 127.0.0.1, ports: {http: %[3]d}}]
 `
 
-// extras is how many names the service of extra.yaml has in turn.
+// extras is how many names the service of extra.yaml takes in turn.
 const extras = 5
 
 // writer is a load of changes: it saves one file after the other, each with a
@@ -112,12 +112,12 @@ type writer struct {
 	stop     chan struct{}
 	stopped  chan struct{}
 
-	mu   sync.Mutex // held: nothing is saved
+	mu   sync.Mutex // while held, no file is saved
 	last [filesOfConfig]int
 	err  error
 }
 
-// newWriter saves the first revision of everything.
+// newWriter saves the first revision of every file.
 func newWriter(dir string, seed uint64, ports map[string]int) (*writer, error) {
 	w := &writer{dice: rand.New(rand.NewPCG(seed, 0)), pause: 200 * time.Millisecond, stop: make(chan struct{}), stopped: make(chan struct{})}
 	var err error
@@ -171,7 +171,7 @@ func (w *writer) close() {
 	}
 }
 
-// revisions are those saved last.
+// revisions returns the revisions saved last.
 func (w *writer) revisions() [filesOfConfig]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

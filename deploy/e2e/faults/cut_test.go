@@ -11,8 +11,7 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// The network is cut between any two parts, without a word to either, and
-// heals.
+// The network is cut silently between any two parts, and heals.
 func TestNetworkCut(t *testing.T) {
 	network, err := rig.NewNetwork()
 	must(t, err)
@@ -22,7 +21,7 @@ func TestNetworkCut(t *testing.T) {
 		}
 	})
 	m := start(t, onThree("", network, 2, 1))
-	t.Cleanup(func() { must(t, network.Heal()) }) // before processes are asked what they said
+	t.Cleanup(func() { must(t, network.Heal()) }) // before the processes are asked for their output
 
 	nats := []string{"nats-1", "nats-2", "nats-3"}
 	cut := func(t *testing.T, some, others []string) {
@@ -44,11 +43,11 @@ func TestNetworkCut(t *testing.T) {
 		return n.Name
 	}
 
-	// From all of the bus: for a moment, and for longer than that goes unnoticed.
+	// Cut off from the whole bus: for a moment, and long enough to be noticed.
 	for _, c := range []struct {
 		what    string
 		who     func(*testing.T) string
-		goesOn  bool // changes flow meanwhile
+		goesOn  bool // changes continue meanwhile
 		lasting time.Duration
 	}{
 		{"the watcher, briefly", named("watcher"), false, 3 * time.Second},
@@ -70,7 +69,7 @@ func TestNetworkCut(t *testing.T) {
 			heal(t)
 		})
 	}
-	// From the one server that leads the log.
+	// Cut off from the one server that leads the log.
 	for what, who := range map[string]func(*testing.T) string{
 		"watcher": named("watcher"), "leader": leader, "standby": standby, "frontend": named("frontend-1"),
 	} {
@@ -121,8 +120,8 @@ func TestNetworkCut(t *testing.T) {
 	m.fault(t, "frontend from its Envoys", func(t *testing.T) {
 		connected := m.connected(t)
 		cut(t, []string{connected}, []string{rig.Here})
-		// Envoy notices by the keepalive of its bootstrap: after 30 s, and 5 s
-		// for the answer.
+		// Envoy notices by the keepalive of its bootstrap: after 30 s, and 5 s for
+		// the answer.
 		m.flows(t)
 		heal(t)
 	})
@@ -136,8 +135,7 @@ func TestNetworkCut(t *testing.T) {
 	})
 }
 
-// whole waits until all NATS servers have found each other again and have all
-// that was acknowledged.
+// whole waits until all NATS servers are connected again and have caught up.
 func (m *mesh) whole(t *testing.T) {
 	t.Helper()
 	must(t, m.Cluster.Ready(m.ctx))
@@ -146,7 +144,7 @@ func (m *mesh) whole(t *testing.T) {
 	}
 }
 
-// connected is the name of a frontend that an Envoy is connected to.
+// connected returns the name of a frontend that an Envoy is connected to.
 func (m *mesh) connected(t *testing.T) (name string) {
 	t.Helper()
 	must(t, rig.Until(m.ctx, "a frontend with an Envoy", func(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// file is the one that a builder or a frontend keeps.
+// file returns the path of the file that a builder or a frontend keeps.
 func (m *mesh) file(s *rig.Server) string {
 	role := "builder"
 	if s.XDS != 0 {
@@ -19,8 +19,8 @@ func (m *mesh) file(s *rig.Server) string {
 	return filepath.Join(m.Dir(), s.Name, role, "versions.db")
 }
 
-// The file of a builder or a frontend is damaged while it is down, or is gone:
-// what was in there comes from the bus again.
+// The file of a builder or a frontend is damaged or deleted while the process is
+// down. The process gets the content from the bus again.
 func TestFileDamaged(t *testing.T) {
 	m := start(t, onOne("", 1, 0))
 	m.fault(t, "none, but files of more than a few pages", func(t *testing.T) {

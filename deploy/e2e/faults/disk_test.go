@@ -10,8 +10,8 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// The disk of a builder or a frontend is full: they go on without it, and use
-// it again when there is room.
+// The disk of a builder or a frontend is full: the process continues without it,
+// and uses it again when there is room.
 func TestDiskFull(t *testing.T) {
 	disks := map[string]*rig.SmallDisk{}
 	one := onOne("", 2, 0)
@@ -30,7 +30,7 @@ func TestDiskFull(t *testing.T) {
 		for _, name := range names {
 			must(t, disks[name].Fill())
 		}
-		m.saveBulk(t) // more than there may be room for in a file's free pages
+		m.saveBulk(t) // may be more than fits in a file's free pages
 		m.hasBulk(t)
 		m.loseBulk(t)
 		m.approve(t)

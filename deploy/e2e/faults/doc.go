@@ -1,8 +1,9 @@
-// Package faults kills, stops, cuts off and robs what a mesh is made of, while
-// requests run through Envoys and changes through the watcher, and judges after
-// each fault what was promised: nothing acknowledged is lost, there is one chain
-// of versions, the Envoys come to the last one, and no request fails.
+// Package faults kills, stops and disconnects the processes of a mesh and deletes
+// their data, while requests run through Envoys and changes through the watcher.
+// After each fault it checks the promises: no acknowledged record is lost, there
+// is one chain of versions, the Envoys reach the last version, and no request
+// fails.
 //
-// What needs root, or minutes, is built with the tag `faults` and run by `make
-// test-faults`.
+// Tests that need root or minutes have the build tag `faults`; `make test-faults`
+// runs them.
 package faults

@@ -12,18 +12,19 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// blobs is the stream of what is too large for a message.
+// blobs is the stream of objects that are too large for a message.
 const blobs = "OBJ_meshlog_blobs"
 
-// The bus comes back with less than it had acknowledged, as a whole or in one
-// stream: an epoch begins, and what sources hold is served as before.
+// The bus comes back with fewer records than it had acknowledged, in all streams
+// or in one. An epoch begins, and the objects of the sources are served as
+// before.
 func TestBusForgets(t *testing.T) {
 	m := start(t, onOne("", 2, 0))
 	for _, c := range []struct {
 		what    string
-		stream  string // empty: all
-		rewound bool   // else it is gone
-		epoch   bool   // one has to begin; else one may
+		stream  string // empty: all streams
+		rewound bool   // otherwise the stream is gone
+		epoch   bool   // an epoch must begin; otherwise one may
 	}{
 		{"everything is rewound", "", true, true},
 		{"everything is gone", "", false, true},
@@ -66,7 +67,7 @@ func TestBusForgets(t *testing.T) {
 	}
 }
 
-// cold starts a server that has nothing of its own.
+// cold starts a server without local data.
 func (m *mesh) cold(t *testing.T, s *rig.Server) {
 	t.Helper()
 	s.Kill()
@@ -75,7 +76,7 @@ func (m *mesh) cold(t *testing.T, s *rig.Server) {
 	must(t, s.Ready(m.ctx))
 }
 
-// stream is where NATS keeps a stream, or all.
+// stream returns the directories in which NATS keeps a stream, or all streams.
 func (m *mesh) stream(t *testing.T, name string) string {
 	t.Helper()
 	if name == "" {
@@ -89,7 +90,7 @@ func (m *mesh) stream(t *testing.T, name string) string {
 	return found[0]
 }
 
-// epoch is that of the newest version that all frontends serve.
+// epoch returns the epoch of the newest version that all frontends serve.
 func (m *mesh) epoch(t *testing.T) uint64 {
 	t.Helper()
 	var v rig.Version

@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// judge holds the changes, waits until everything has come to rest, and demands
-// what is promised. Then changes go on.
+// judge stops the changes, waits until the mesh is idle, and checks the promises.
+// Then changes continue.
 func (m *mesh) judge(t *testing.T) {
 	t.Helper()
 	for _, e := range m.envoys {
@@ -35,7 +35,7 @@ func (m *mesh) judge(t *testing.T) {
 	}
 	versions := m.oneChain(t)
 	if !m.noReplay {
-		// Folds the log again: every version is what its records say.
+		// verify folds the log again: every version matches its records.
 		var verified any
 		if err := m.CLI(m.ctx, &verified, "verify"); err != nil {
 			t.Error(err)
@@ -57,8 +57,9 @@ func (m *mesh) judge(t *testing.T) {
 	t.Logf("%d requests, none failed; %d records, %d versions; at rest %.1f s after the last save", requests, m.log.Seen(), versions, took.Seconds())
 }
 
-// settle waits until the newest of what was saved is what every Envoy does, and
-// everybody agrees on the version. The writer is at rest, or about to begin.
+// settle waits until every Envoy routes by the files saved last, and all
+// frontends and Envoys agree on the version. The writer is paused, or has not
+// started.
 func (m *mesh) settle(t *testing.T) {
 	t.Helper()
 	if m.writer.mu.TryLock() {
@@ -66,20 +67,20 @@ func (m *mesh) settle(t *testing.T) {
 	}
 	want := m.writer.last
 	for _, e := range m.envoys {
-		must(t, rig.Until(m.ctx, e.name+" to do what was saved last", func(ctx context.Context) error {
+		must(t, rig.Until(m.ctx, e.name+" to route by the files saved last", func(ctx context.Context) error {
 			got := [filesOfConfig]int{routesFile: e.routes.Revision(), extraFile: e.extra.Revision()}
 			var err error
 			if got[shopFile], err = e.endpointWeight(ctx); err == nil && got != want {
-				err = fmt.Errorf("it has revisions %d, saved are %d", got, want)
+				err = fmt.Errorf("it has revisions %d, the saved ones are %d", got, want)
 			}
 			return err
 		}))
 	}
-	must(t, rig.Until(m.ctx, "everybody to serve one version", m.agreed))
+	must(t, rig.Until(m.ctx, "all frontends to serve one version", m.agreed))
 }
 
-// agreed is nil if all frontends serve the newest version, with the same root,
-// and both Envoys have acknowledged all that they were sent.
+// agreed returns nil if all frontends serve the newest version, with the same
+// root, and both Envoys have acknowledged all their responses.
 func (m *mesh) agreed(ctx context.Context) error {
 	var newest []rig.Published
 	if err := m.CLI(ctx, &newest, "versions", "-n", "1"); err != nil {
@@ -100,7 +101,7 @@ func (m *mesh) agreed(ctx context.Context) error {
 		roots[r.Root] = s.Name
 	}
 	if len(roots) != 1 {
-		return fmt.Errorf("frontends serve other contents by one version: %v", roots)
+		return fmt.Errorf("frontends serve different roots for one version: %v", roots)
 	}
 	var proxies []rig.ProxyStatus
 	if err := m.CLI(ctx, &proxies, "proxy-status"); err != nil {
@@ -126,8 +127,8 @@ func (m *mesh) agreed(ctx context.Context) error {
 	return nil
 }
 
-// oneChain demands that versions follow one another, and that none has another
-// content than it had. It returns how many there are.
+// oneChain demands that versions follow one another, and that no version changed
+// its root. It returns the number of versions.
 func (m *mesh) oneChain(t *testing.T) int {
 	t.Helper()
 	var all []rig.Published
@@ -138,13 +139,13 @@ func (m *mesh) oneChain(t *testing.T) int {
 		}
 		m.roots[v.Version] = v.Root
 		if i+1 < len(all) && v.Previous != all[i+1].Version {
-			t.Errorf("version %s says that %s was before it, which was %s", v.Version, v.Previous, all[i+1].Version)
+			t.Errorf("version %s names %s as its predecessor, which is %s", v.Version, v.Previous, all[i+1].Version)
 		}
 	}
 	return len(all)
 }
 
-// endpointWeight is the weight of the endpoints of shop.yaml, which is its
+// endpointWeight returns the weight of the endpoints of shop.yaml, which is its
 // revision.
 func (p *proxy) endpointWeight(ctx context.Context) (int, error) {
 	var dump struct {

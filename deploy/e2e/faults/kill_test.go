@@ -25,7 +25,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// killEach kills each process of ours, and starts it anew.
+// killEach kills each of our processes, and restarts it.
 func (m *mesh) killEach(t *testing.T) {
 	t.Helper()
 	m.fault(t, "watcher", func(t *testing.T) { m.killed(t, m.Watcher) })
@@ -47,7 +47,7 @@ func (m *mesh) killEach(t *testing.T) {
 	})
 }
 
-// killed kills a server, and starts it anew.
+// killed kills a server, and restarts it.
 func (m *mesh) killed(t *testing.T, s *rig.Server) {
 	t.Helper()
 	m.later(time.Second)

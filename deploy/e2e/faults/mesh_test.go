@@ -13,7 +13,7 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-var seed = flag.Uint64("seed", 0, "of all that is random; 0: another one each time")
+var seed = flag.Uint64("seed", 0, "`seed` of all random choices; 0: a new one each time")
 
 // mesh is a mesh under load: two Envoys, requests through them, changes through
 // its watcher.
@@ -25,8 +25,8 @@ type mesh struct {
 	envoys []*proxy
 
 	log, chain *rig.Witness
-	roots      map[string]string // of every version that was ever seen
-	noReplay   bool              // a test has deleted what it takes to fold the log again
+	roots      map[string]string // root of every version that was ever seen
+	noReplay   bool              // a test has deleted records that a replay of the log needs
 }
 
 // proxy is an Envoy, and the requests through it.
@@ -36,14 +36,14 @@ type proxy struct {
 	routes, extra *rig.Flow
 }
 
-// arrangement starts a bus and what runs on it.
+// arrangement starts a bus and the processes that use it.
 type arrangement func(ctx context.Context, dir, config string) (*rig.Mesh, error)
 
-// patience is for the start, and for each fault: NATS servers alone take most of
-// a minute to agree on a leader, now and then.
+// patience bounds the start, and each fault. NATS servers alone sometimes take
+// most of a minute to agree on a leader.
 const patience = 4 * time.Minute
 
-// onOne is the mesh of programs in a folder of bin/ on one NATS server.
+// onOne is a mesh of the programs in a folder of bin/ on one NATS server.
 func onOne(folder string, builders, twins int) arrangement {
 	return func(ctx context.Context, dir, config string) (*rig.Mesh, error) {
 		nats, err := rig.StartNATS(ctx, dir)
@@ -113,7 +113,7 @@ func (m *mesh) join(t *testing.T, name string, port int) {
 	m.envoys = append(m.envoys, p)
 }
 
-// witness begins to remember what the bus has acknowledged.
+// witness starts to remember the records that the bus has acknowledged.
 func (m *mesh) witness(t *testing.T) {
 	t.Helper()
 	url, token := "", ""
@@ -136,20 +136,20 @@ func (m *mesh) witness(t *testing.T) {
 	}
 }
 
-// explain shows what the parts said last if the test has failed.
+// explain logs the last output of each process if the test has failed.
 func (m *mesh) explain(t *testing.T) {
 	if !t.Failed() {
 		return
 	}
 	for _, s := range m.Servers() {
-		t.Logf("%s said last:\n%s", s.Name, s.Tail(12))
+		t.Logf("Last output of %s:\n%s", s.Name, s.Tail(12))
 	}
 	for _, e := range m.envoys {
-		t.Logf("%s said last:\n%s", e.Name, e.Tail(8))
+		t.Logf("Last output of %s:\n%s", e.Name, e.Tail(8))
 	}
 }
 
-// fault makes something happen, and judges what has become of it.
+// fault causes a fault, and judges the outcome.
 func (m *mesh) fault(t *testing.T, what string, happens func(t *testing.T)) {
 	t.Helper()
 	ok := t.Run(what, func(t *testing.T) {
@@ -161,7 +161,7 @@ func (m *mesh) fault(t *testing.T, what string, happens func(t *testing.T)) {
 		m.judge(t)
 	})
 	if !ok {
-		t.FailNow() // what comes now would fail for no reason of its own
+		t.FailNow() // later faults would fail as a consequence of this one
 	}
 }
 
@@ -189,8 +189,8 @@ func (m *mesh) flows(t *testing.T) {
 	}
 }
 
-// leader waits until one builder leads and the others that run have compared
-// its work.
+// leader waits until one builder leads and every other running builder has
+// compared its work.
 func (m *mesh) leader(t *testing.T) (leader, standby *rig.Server) {
 	t.Helper()
 	must(t, rig.Until(m.ctx, "a leader and a warm standby", func(ctx context.Context) error {

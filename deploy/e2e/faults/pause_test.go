@@ -13,8 +13,8 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// A leader is stopped as it is about to publish, and goes on when another one
-// leads: what it has to say comes too late, and it stands by.
+// A leader is stopped right before it publishes, and resumes when the other
+// builder leads. Its version comes too late, and it stands by.
 func TestLeaderComesBackLate(t *testing.T) {
 	m := start(t, onOne(withStops, 2, 0))
 	for _, point := range []string{"builder.publish", "builder.published"} {
@@ -40,11 +40,11 @@ func (m *mesh) paused(t *testing.T, s *rig.Server, point string) {
 	t.Helper()
 	must(t, s.UntilAlive(m.ctx, s.Name+" to be stopped at "+point, func(context.Context) error {
 		if still, err := s.Paused(); err != nil || !still {
-			return cmp.Or(err, errors.New("it goes on"))
+			return cmp.Or(err, errors.New("it runs"))
 		}
-		// Others of its goroutines may have said more since.
+		// Its other goroutines may have logged more since.
 		if !slices.Contains(strings.Split(s.Tail(20), "\n"), stopAt+" "+point) {
-			return errors.New("it stands somewhere else")
+			return errors.New("it is stopped somewhere else")
 		}
 		return nil
 	}))

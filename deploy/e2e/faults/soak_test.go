@@ -50,7 +50,7 @@ func TestKilledAtRandom(t *testing.T) {
 	}
 }
 
-// Leader and standby are killed at each step, and the other one goes on.
+// Leader and standby are killed at each step, and the other builder takes over.
 func TestStandbyGoesOnAtEachStep(t *testing.T) { goesOn(t, onOne(withStops, 2, 0)) }
 
 // The same, and the steps of watchers and frontends, on three NATS servers.
@@ -61,8 +61,8 @@ func TestKilledAtEachStepOnThreeNATS(t *testing.T) {
 	}
 }
 
-// goesOn has the standby take over, to be killed at a step as it leads; or, at
-// the steps that it comes to as a standby, before.
+// goesOn lets the standby take over, and kills it at a step while it leads. At
+// the steps that it reaches as a standby, it is killed before.
 func goesOn(t *testing.T, arranged arrangement) {
 	m := start(t, arranged)
 	for _, point := range points(t) {

@@ -11,25 +11,25 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// The programs in bin/faults, in which a process can be ended at a step.
+// The programs in bin/faults, which a test can kill at a step.
 const (
 	withStops = "faults"
 	stopAt    = "MESHLOG_STOP_AT"
 )
 
-// reached bounds how long a process takes to a step.
+// reached bounds how long a process takes to reach a step.
 const reached = 20 * time.Second
 
-// way is how a process comes to a step, where it does not come by itself under
+// way is how a process reaches a step that it does not reach by itself under
 // load.
 type way struct {
-	pass   string // the pass at which it ends, where that is not the first
+	pass   string // the pass at which it is killed, if that is not the first
 	before func(*mesh, *testing.T, *rig.Server)
 	reach  func(*mesh, *testing.T)
 	after  func(*mesh, *testing.T)
 }
 
-// ways are those to steps that are rare, by point.
+// ways are the ways to rare steps, by point.
 var ways = map[string]way{
 	// A builder of another build was there before.
 	"builder.base":    {before: (*mesh).anotherBuild},
@@ -37,13 +37,13 @@ var ways = map[string]way{
 	// A source loses much at once.
 	"builder.hold": {before: (*mesh).withBulk, reach: (*mesh).loseBulk, after: (*mesh).approve},
 	"builder.held": {before: (*mesh).withBulk, reach: (*mesh).loseBulk, after: (*mesh).approve},
-	// In the middle of what one batch of the bus does not take.
+	// In the middle of more records than fit in one batch of the bus.
 	"watcher.batch": {pass: ":2", reach: (*mesh).saveBulk, after: func(m *mesh, t *testing.T) {
 		m.hasBulk(t)
 		m.loseBulk(t)
 		m.approve(t)
 	}},
-	// In the middle of what a proxy gets that comes from another frontend.
+	// In the middle of the responses to a proxy that comes from another frontend.
 	"frontend.push": {pass: ":3", reach: (*mesh).leaveSecond},
 }
 
@@ -55,7 +55,7 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// killedAt kills the process at that point, and starts it anew.
+// killedAt kills the process at that point, and restarts it.
 func (m *mesh) killedAt(t *testing.T, point string, w way) {
 	t.Helper()
 	s := m.owner(t, point)
@@ -85,10 +85,10 @@ func (m *mesh) stopped(t *testing.T, s *rig.Server, point string) {
 	select {
 	case <-s.Done():
 	case <-late.Done():
-		t.Fatalf("%s has not come to %s within %s", s.Name, point, reached)
+		t.Fatalf("%s has not reached %s within %s", s.Name, point, reached)
 	}
 	if said := s.Tail(1); said != stopAt+" "+point {
-		t.Fatalf("%s ended, not at %s; it said last:\n%s", s.Name, point, s.Tail(10))
+		t.Fatalf("%s ended, not at %s; its last output:\n%s", s.Name, point, s.Tail(10))
 	}
 }
 
@@ -108,7 +108,8 @@ func (m *mesh) owner(t *testing.T, point string) *rig.Server {
 	return nil
 }
 
-// saves waits until more was saved: a process that is down has missed it.
+// saves waits until more files were saved, so that a process that is down has
+// missed a change.
 func (m *mesh) saves(t *testing.T) {
 	t.Helper()
 	was := m.writer.revisions()
@@ -120,7 +121,7 @@ func (m *mesh) saves(t *testing.T) {
 	}))
 }
 
-// anotherBuild has a builder of another build lead and publish.
+// anotherBuild lets a builder of another build lead and publish.
 func (m *mesh) anotherBuild(t *testing.T, s *rig.Server) {
 	t.Helper()
 	must(t, s.Stop())
@@ -129,21 +130,21 @@ func (m *mesh) anotherBuild(t *testing.T, s *rig.Server) {
 	m.flows(t)
 }
 
-// withBulk has the many services served.
+// withBulk waits until the many services are served.
 func (m *mesh) withBulk(t *testing.T, _ *rig.Server) {
 	t.Helper()
 	m.saveBulk(t)
 	m.hasBulk(t)
 }
 
-// leaveSecond has all proxies leave the second frontend.
+// leaveSecond makes all proxies leave the second frontend.
 func (m *mesh) leaveSecond(t *testing.T) {
 	t.Helper()
 	must(t, m.Frontends[1].Stop())
 	must(t, m.Frontends[1].Restart())
 }
 
-// points are all steps at which a process can be ended.
+// points returns all steps at which a process can be killed.
 func points(t *testing.T) []string {
 	t.Helper()
 	bin, err := rig.Bin(withStops + "/points")

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// A watcher that speaks for its source is silent for longer than its twin
-// waits: the twin speaks, and goes on to when the first one is back, wherever
-// that was stopped.
+// The active watcher of a source is silent for longer than its twin waits. The
+// twin becomes active, and stays active when the first watcher is back, wherever
+// that one was stopped.
 func TestTwin(t *testing.T) {
 	m := start(t, onOne(withStops, 2, 1))
 	m.fault(t, "killed", func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestTwin(t *testing.T) {
 			must(t, m.Watcher.Ready(m.ctx))
 			m.flows(t)
 			m.speaker(t, 1)
-			// For the next round.
+			// Prepare the next round.
 			m.Twins[0].Kill()
 			m.flows(t)
 			must(t, m.Twins[0].Restart())
@@ -47,12 +47,12 @@ func TestTwin(t *testing.T) {
 	}
 }
 
-// speaker demands that the watcher (0) or its twin (1) speaks, and that the other
-// one stands by, or does once it has noticed.
+// speaker demands that the watcher (0) or its twin (1) is active, and that the
+// other one stands by, or does once it has noticed.
 func (m *mesh) speaker(t *testing.T, want int) {
 	t.Helper()
 	for i, s := range append(m.Twins[:0:0], m.Watcher, m.Twins[0]) {
-		must(t, s.UntilAlive(m.ctx, s.Name+" to know whether it speaks", func(ctx context.Context) error {
+		must(t, s.UntilAlive(m.ctx, s.Name+" to know whether it is active", func(ctx context.Context) error {
 			var r struct{ State string }
 			if err := s.Debug(ctx, "watcher-file-default", &r); err != nil {
 				return err

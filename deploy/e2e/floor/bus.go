@@ -12,8 +12,8 @@ import (
 // payload is about the size of a route configuration with its envelope.
 const payload = 1 << 10
 
-// Measure sends n changes, one after the other, along the way that a change
-// takes through meshlog, with nothing done to it: published to one stream and
+// Measure sends n changes, one after the other, along the path that a change
+// takes through meshlog, without processing them: published to one stream and
 // synced, read by a consumer, published to a second stream and synced,
 // republished to a core subscription. It returns how long each took.
 func Measure(ctx context.Context, url, token string, n int) ([]time.Duration, error) {

@@ -1,4 +1,4 @@
-// Package floor is what no control plane can go below on a machine: what a
-// NATS server and its disk alone cost for one change (Measure), and what
-// grpc-go alone costs to write responses to many streams (Serve).
+// Package floor measures the costs that no control plane can avoid on a machine:
+// the cost of one change for a NATS server and its disk alone (Measure), and the
+// cost of writing responses to many streams for grpc-go alone (Serve).
 package floor

@@ -18,17 +18,17 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Script is what a server says: for each type the resources of the first
-// answer and of a change, encoded as fields of a response.
+// Script holds the responses of a server: for each type the resources of the
+// first answer and of a change, encoded as fields of a response.
 type Script struct {
 	First, Change map[string][]byte // by type URL
 }
 
 // Serve answers ADS streams, of state of the world and of delta, with the same
-// slices for all of them, and does nothing else: it looks at no node, no name
-// and no version. PUT /change?type=URL on the second listener writes the change
-// of a type to every stream that has asked for it; /debug/pprof/ is there too.
-// It returns when ctx ends, and closes the listeners.
+// slices for all of them. It reads no node, no name and no version. PUT
+// /change?type=URL on the second listener writes the change of a type to every
+// stream that has asked for it; /debug/pprof/ is there too. Serve returns when
+// ctx ends, and closes the listeners.
 func Serve(ctx context.Context, xds, admin net.Listener, s Script) error {
 	f := &server{script: s, streams: map[*stream]struct{}{}}
 	g := grpc.NewServer(
@@ -69,13 +69,13 @@ type server struct {
 // stream is one client; its handler writes.
 type stream struct {
 	out   chan mem.BufferSlice
-	asked map[string]bool // of server.mu
+	asked map[string]bool // guarded by server.mu
 }
 
-// pending is how many responses wait for a stream before the server does.
+// pending is how many responses may wait for a stream before the server blocks.
 const pending = 8
 
-// serve runs a stream, whatever its method.
+// serve runs a stream, of either method.
 func (f *server) serve(_ any, gs grpc.ServerStream) error {
 	st := &stream{out: make(chan mem.BufferSlice, pending), asked: map[string]bool{}}
 	f.mu.Lock()
@@ -101,8 +101,8 @@ func (f *server) serve(_ any, gs grpc.ServerStream) error {
 	}
 }
 
-// receive answers the first request of each type. Others are ACKs: once all
-// types were asked for, requests are not looked at.
+// receive answers the first request of each type. Later requests are ACKs: once
+// all types were asked for, receive does not decode requests.
 func (f *server) receive(gs grpc.ServerStream, st *stream) error {
 	typeField := protowire.Number(requestTypeSotW)
 	if method, _ := grpc.MethodFromServerStream(gs); strings.HasSuffix(method, "/DeltaAggregatedResources") {
@@ -165,14 +165,14 @@ func respond(typeURL, version string, resources []byte) mem.BufferSlice {
 	return mem.BufferSlice{mem.SliceBuffer(head), mem.SliceBuffer(resources)}
 }
 
-// request is what is read of one: its type, or nothing.
+// request holds the type of a request, or nothing.
 type request struct {
 	ignore  bool
-	field   protowire.Number // where the type stands
+	field   protowire.Number // the field that holds the type
 	typeURL string
 }
 
-// codec writes slices as they are, and reads of requests their type.
+// codec writes slices as they are, and reads only the type of a request.
 type codec struct{}
 
 var _ encoding.CodecV2 = codec{}

@@ -115,10 +115,10 @@ func (w *world) explain(t *testing.T) {
 		return
 	}
 	for _, s := range w.mesh.Servers() {
-		t.Logf("%s said last:\n%s", s.Name, s.Tail(15))
+		t.Logf("Last output of %s:\n%s", s.Name, s.Tail(15))
 	}
 	for _, c := range []*cluster.Cluster{w.east, w.west} {
-		t.Logf("the API server of %s said last:\n%s", c.Name, c.API.Tail(5))
+		t.Logf("Last output of the API server of %s:\n%s", c.Name, c.API.Tail(5))
 	}
 }
 

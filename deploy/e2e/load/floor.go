@@ -20,13 +20,13 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// floorCommand makes this program the floor's server: a process of its own, as
-// a frontend is.
+// floorCommand makes this program the floor's server, in a separate process like
+// a frontend.
 const floorCommand = "serve-floor"
 
 func serveFloor(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet(floorCommand, flag.ContinueOnError)
-	script := fs.String("script", "", "`file` with what is answered")
+	script := fs.String("script", "", "`file` with the responses")
 	xds := fs.String("listen", "", "`address` of xDS")
 	admin := fs.String("admin", "", "`address` of changes and pprof")
 	if err := fs.Parse(args); err != nil {
@@ -49,7 +49,7 @@ func serveFloor(ctx context.Context, args []string) error {
 	return floor.Serve(ctx, listeners[0], listeners[1], s)
 }
 
-// script is what a frontend said to a proxy, as a file.
+// script writes the responses that a proxy got from a frontend to a file.
 func (r *results) script(dir string, said *result) (string, error) {
 	s := floor.Script{First: map[string][]byte{}, Change: map[string][]byte{
 		fleet.EDS.URL(): said.endpoint.resources, fleet.RDS.URL(): said.route.resources,
@@ -65,8 +65,8 @@ func (r *results) script(dir string, said *result) (string, error) {
 	return file, os.WriteFile(file, b, 0o600)
 }
 
-// floorCase measures the proxies of a case with a floor's server, which says
-// what the frontend had said.
+// floorCase measures the proxies of a case with a floor's server, which sends the
+// responses that the frontend had sent.
 func floorCase(ctx context.Context, dir string, w *world.World, r *results, of *result) (*result, error) {
 	script, err := r.script(dir, of)
 	if err != nil {

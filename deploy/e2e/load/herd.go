@@ -16,26 +16,25 @@ import (
 	"meshlog.dev/deploy/e2e/load/fleet"
 )
 
-// herdCommand makes this program a herd of proxies, a process of its own, which
-// is told over standard input what to do.
+// herdCommand makes this program a herd of proxies, in a separate process that
+// takes orders over standard input.
 const herdCommand = "be-herd"
 
-// behind is how far the herd stands behind others for the processors: the
-// proxies of a mesh have machines of their own, and do not slow the server down
-// by what they do with what they are sent.
+// behind is the nice value of the herd. The proxies of a mesh run on machines of
+// their own, and their work does not slow the server down.
 const behind = 10
 
-// order is what a herd is told, a line of JSON each; it answers each with a
-// herdReport.
+// order is an order to a herd, one JSON object a line. The herd answers each with
+// a herdReport.
 type order struct {
 	Herd    *fleet.HerdConfig `json:",omitempty"` // connect; the first order
-	Expect  *int              `json:",omitempty"` // the return of those at a target
-	Forget  *int              `json:",omitempty"` // make those at a target come without versions
+	Expect  *int              `json:",omitempty"` // await the return of the proxies at a target
+	Forget  *int              `json:",omitempty"` // make the proxies at a target return without versions
 	Scatter bool              `json:",omitempty"` // end all streams
-	Wait    bool              `json:",omitempty"` // until all are back that are expected
+	Wait    bool              `json:",omitempty"` // until all expected proxies are back
 }
 
-// herdReport is how it went. Counts are since the herd was made.
+// herdReport is the result of an order. Counts are since the herd was made.
 type herdReport struct {
 	Error  string `json:",omitempty"`
 	Took   []time.Duration
@@ -48,10 +47,10 @@ func (c herdCounts) since(then herdCounts) herdCounts {
 	return herdCounts{c.Bytes - then.Bytes, c.Refused - then.Refused, c.Failed - then.Failed}
 }
 
-// beHerd takes orders until there are no more.
+// beHerd takes orders until its input ends.
 func beHerd(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, behind); err != nil {
-		return fmt.Errorf("stand behind others: %w", err)
+		return fmt.Errorf("lower the priority: %w", err)
 	}
 	var h *fleet.Herd
 	var back *fleet.Return
@@ -130,7 +129,7 @@ func startHerd(ctx context.Context) (*herd, error) {
 	return h, h.cmd.Start()
 }
 
-// tell gives an order and waits for the answer.
+// tell sends an order and waits for the answer.
 func (h *herd) tell(o order) (herdReport, error) {
 	var r herdReport
 	if err := h.ordered.Encode(o); err != nil {
@@ -145,7 +144,7 @@ func (h *herd) tell(o order) (herdReport, error) {
 	return r, nil
 }
 
-// end sends all of it away.
+// end stops the herd's process.
 func (h *herd) end() error {
 	if err := h.in.Close(); err != nil {
 		return err

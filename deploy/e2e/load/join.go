@@ -16,25 +16,26 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// joinCommand measures how soon a frontend that is new serves a proxy, and what
-// that costs the builder.
+// joinCommand measures how soon a new frontend serves a proxy, and what that
+// costs the builder.
 const joinCommand = "join"
 
 // maxJoin is the target at 1000 services.
 const maxJoin = 2 * time.Second
 
-// joinPlan says what is measured.
+// joinPlan holds the settings of the measurement.
 type joinPlan struct {
 	size  world.Size
 	joins int // one after the other; all stay
-	// watch is how long the builder is looked at: without a join, and with one.
+	// watch is how long the builder's processor time is measured: without a join,
+	// and with one.
 	watch time.Duration
 }
 
-// join is what one new frontend took.
+// join is the cost of one new frontend.
 type join struct {
-	// served is from the start of its process, with nothing but the address of
-	// the bus and who it is there, to the last first answer to a proxy.
+	// served is the time from the start of its process, which has only its
+	// identity and the address of the bus, to the last first answer to a proxy.
 	served time.Duration
 	// builder is the processor time of the builder in the watch that began with
 	// the join.
@@ -78,7 +79,7 @@ func runJoins(ctx context.Context, p joinPlan) (_ *joins, err error) {
 		return nil, err
 	}
 	defer mesh.End()
-	// The first frontend says when the builder has published the world.
+	// The first frontend shows when the builder has published the world.
 	if _, err := learn(ctx, mesh, w, plan{size: p.size}); err != nil {
 		return nil, err
 	}
@@ -112,8 +113,8 @@ func runJoins(ctx context.Context, p joinPlan) (_ *joins, err error) {
 	return out, nil
 }
 
-// watch is the processor time that the builder uses in a stretch of time at
-// whose beginning something is done.
+// watch returns the processor time that the builder uses in a stretch of time
+// that begins with do.
 func watch(ctx context.Context, mesh *rig.Mesh, stretch time.Duration, do func() error) (time.Duration, error) {
 	pid := mesh.Builders[0].PID()
 	before, err := cpuOf(pid)

@@ -16,12 +16,12 @@ import (
 	"meshlog.dev/deploy/testkit/kubetest"
 )
 
-// kubernetesCommand measures a mesh that comes from a Kubernetes cluster: how
-// long it takes from nothing to the first version, what that costs each
-// process, and one endpoint's change, leg by leg.
+// kubernetesCommand measures a mesh whose source is a Kubernetes cluster: how
+// long it takes from nothing to the first version, what that costs each process,
+// and one endpoint's change, leg by leg.
 const kubernetesCommand = "kubernetes"
 
-// kubernetesPlan says what is measured.
+// kubernetesPlan holds the settings of the measurement.
 type kubernetesPlan struct {
 	size    kube.Size
 	streams int
@@ -29,34 +29,34 @@ type kubernetesPlan struct {
 	pause   time.Duration // between two rounds
 }
 
-// cold is how it went from an API server that has it all, and a mesh that has
-// nothing. Times are from the start of the watcher's process.
+// cold holds the timings of a start with a full API server and an empty mesh,
+// measured from the start of the watcher's process.
 type cold struct {
 	filled  time.Duration // how long it took to write the objects
 	begun   time.Duration // the watcher's session is on the log
-	first   time.Duration // the first object is
-	logged  time.Duration // the last one is
+	first   time.Duration // the first object is on the log
+	logged  time.Duration // the last object is on the log
 	records int
 	version time.Duration // the first version is published
-	served  time.Duration // by the frontend
-	proxies time.Duration // all have everything
+	served  time.Duration // the frontend serves it
+	proxies time.Duration // all proxies have everything
 }
 
 // held is the memory of a process: its peak until the first version was served,
-// and what it holds once all is quiet.
+// and its size once the mesh is idle.
 type held struct {
 	name    string
 	peak    int64
 	settled int64
 }
 
-// moments are those of one change.
+// moments holds the times of one change.
 type moments struct {
 	kube.Change
 	rig.StageTiming
 	sent time.Time       // the first byte to the Envoy
-	acks []time.Duration // of the proxies, since it was written
-	// envoy is when the Envoy had acknowledged it.
+	acks []time.Duration // of the proxies, since the change was written
+	// envoy is when Envoy had acknowledged the change.
 	envoy time.Time
 }
 
@@ -126,7 +126,7 @@ func runKubernetes(ctx context.Context, p kubernetesPlan) (_ *kubernetesResults,
 	return r, r.changeAll(ctx, mesh, filled)
 }
 
-// start starts a mesh, and notes what the cold listing takes.
+// start starts a mesh, and measures the cold listing.
 func (r *kubernetesResults) start(ctx context.Context, dir string, server *kubetest.Server) (*rig.Mesh, error) {
 	access, err := kubetest.Kubeconfig(server.Config())
 	if err != nil {
@@ -163,13 +163,13 @@ func (r *kubernetesResults) start(ctx context.Context, dir string, server *kubet
 	return mesh, nil
 }
 
-// record is one of the log.
+// record is a record of the log.
 type record struct {
 	Seq  int
 	Time time.Time
 }
 
-// logged notes what the log and the versions say of the cold listing.
+// logged reads the times of the cold listing from the log and the versions.
 func (r *kubernetesResults) logged(ctx context.Context, mesh *rig.Mesh, since time.Time) error {
 	one := func(args ...string) (record, error) {
 		var found []record
@@ -284,12 +284,12 @@ func (r *kubernetesResults) connect(ctx context.Context, mesh *rig.Mesh) (*fleet
 	return proxies, nil
 }
 
-// timings adds what the builder noted of each change.
+// timings adds the builder's timings of each change.
 func (r *kubernetesResults) timings(ctx context.Context, mesh *rig.Mesh) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	builder := mesh.Builders[0]
-	// It says what it noted a moment later.
+	// The builder reports its timings a moment later.
 	return rig.Until(ctx, "the timings of "+builder.Name, func(ctx context.Context) error {
 		var report rig.BuilderReport
 		if err := builder.Debug(ctx, "builder", &report); err != nil {
@@ -301,7 +301,7 @@ func (r *kubernetesResults) timings(ctx context.Context, mesh *rig.Mesh) error {
 				return t.Observed.After(c.Written) && t.Observed.Before(c.envoy)
 			})
 			if at < 0 {
-				return fmt.Errorf("none of %d is of change %d", len(report.Timings), i)
+				return fmt.Errorf("none of %d timings is of change %d", len(report.Timings), i)
 			}
 			c.StageTiming = report.Timings[at]
 		}
@@ -309,7 +309,7 @@ func (r *kubernetesResults) timings(ctx context.Context, mesh *rig.Mesh) error {
 	})
 }
 
-// settle notes what each process holds once nothing happens.
+// settle records the memory of each process once the mesh is idle.
 func (r *kubernetesResults) settle(ctx context.Context, servers []*rig.Server) error {
 	for i, s := range servers {
 		m, err := target{pid: s.PID(), admin: s.Admin}.settled(ctx, r.plan.pause)

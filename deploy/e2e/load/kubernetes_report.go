@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// legs are the parts of the way of a change, in order; then sums.
+// legs are the stages of a change, in order, followed by sums.
 var legs = []struct {
 	name string
 	took func(moments) []time.Duration
@@ -33,7 +33,7 @@ func (r *kubernetesResults) print(w io.Writer) {
 	fmt.Fprintf(w, "\nKubernetes: %d services x %d endpoints of %d pods, %d with VirtualService and DestinationRule: %d objects, written in %s (%.0f a second)\n",
 		s.Services, s.Endpoints, s.Pods, min(s.Rules, s.Services), r.objects, seconds(r.cold.filled), float64(r.objects)/r.cold.filled.Seconds())
 	c := r.cold
-	fmt.Fprint(w, "\nCold: since the watcher's process was started\n\n")
+	fmt.Fprint(w, "\nCold start: time since the watcher's process was started\n\n")
 	for _, row := range []struct {
 		what string
 		at   time.Duration
@@ -41,7 +41,7 @@ func (r *kubernetesResults) print(w io.Writer) {
 	}{
 		{"the watcher's session begins", c.begun, ""},
 		{"the first object is on the log", c.first, ""},
-		{"the last one is", c.logged, fmt.Sprintf("%d events, %.0f a second", c.records, float64(c.records)/(c.logged-c.first).Seconds())},
+		{"the last object is on the log", c.logged, fmt.Sprintf("%d events, %.0f a second", c.records, float64(c.records)/(c.logged-c.first).Seconds())},
 		{"the first version is published", c.version, ""},
 		{"the frontend serves it", c.served, ""},
 	} {

@@ -1,8 +1,7 @@
-// Load measures meshlog under many proxies: how long all of them take to get
-// everything at once, an endpoint that changed, a route that changed, and what
-// that costs the frontend. Beside it stands the floor: a server of grpc-go that
-// writes the same bytes and does nothing else. `make bench` builds what it
-// needs and runs it.
+// Load measures meshlog under many proxies: how long all of them take to get a
+// first sync at once, a changed endpoint and a changed route, and what that costs
+// the frontend. It compares the results with the floor: a grpc-go server that
+// only writes the same bytes. `make bench` builds the programs and runs it.
 package main
 
 import (
@@ -25,11 +24,11 @@ import (
 const (
 	// patience is how long all of it may take.
 	patience = 10 * time.Minute
-	// most is how many proxies there may be: each is a connection, and a
-	// machine has so many ports and files.
+	// most is the largest number of proxies: each is a connection, and a machine's
+	// ports and files are limited.
 	most = 2000
-	// garbage makes this process collect less often: its memory is not
-	// measured, its share of the processors is.
+	// garbage makes this process collect less often: its memory is not measured,
+	// but its processor time is.
 	garbage = 400
 )
 
@@ -47,8 +46,8 @@ func main() {
 	}
 }
 
-// command is what the arguments say: a run, or the floor's server, which a run
-// starts.
+// command runs the command that args name: a measurement, or a process that a
+// measurement starts.
 func command(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == floorCommand {
 		return serveFloor(ctx, args[1:])
@@ -108,23 +107,23 @@ func command(ctx context.Context, args []string) error {
 	return nil
 }
 
-// parse reads flags.
+// parse reads the flags of a load run.
 func parse(args []string) (plan, error) {
 	p := standard
 	fs := flag.NewFlagSet("load", flag.ContinueOnError)
-	fs.Func("streams", "how many proxies, as `N,N,...`; at most 2000", numbers(&p.streams))
-	fs.Func("classes", "over how many namespaces they are spread, as `N,N,...`", numbers(&p.classes))
+	fs.Func("streams", "numbers of proxies, as `N,N,...`; at most 2000 each", numbers(&p.streams))
+	fs.Func("classes", "numbers of namespaces to spread the proxies over, as `N,N,...`", numbers(&p.classes))
 	fs.IntVar(&p.size.Services, "services", p.size.Services, "`services` in the mesh")
 	fs.IntVar(&p.size.Endpoints, "endpoints", p.size.Endpoints, "`endpoints` of each service")
 	fs.IntVar(&p.rounds, "rounds", p.rounds, "`changes` of each kind; at most 100")
-	fs.Func("mode", "sotw or delta", func(s string) error {
+	fs.Func("mode", "variant of xDS: `sotw` or delta", func(s string) error {
 		for _, m := range []fleet.Mode{fleet.SotW, fleet.Delta} {
 			if s == m.String() {
 				p.mode = m
 				return nil
 			}
 		}
-		return errors.New("is neither sotw nor delta")
+		return errors.New("want sotw or delta")
 	})
 	if err := fs.Parse(args); err != nil {
 		return p, err

@@ -12,9 +12,8 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// TestMain makes the test's own program the floor's server where a run starts
-// it, and puts the tests on a network of their own, as the run with Kubernetes
-// is.
+// TestMain makes the test's own program the floor's server when a run starts it,
+// and puts the tests on a network of their own, like the run with Kubernetes.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == floorCommand {
 		main()
@@ -27,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The program works; how fast, a test does not say.
+// The program works. The test does not check how fast it is.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -58,7 +57,7 @@ func TestRun(t *testing.T) {
 			}
 		}
 		if c.unexpected != 0 {
-			t.Errorf("%s: %d responses that nothing had brought about", c.name(), c.unexpected)
+			t.Errorf("%s: %d responses without a cause", c.name(), c.unexpected)
 		}
 		if c.settled.resident <= 0 || c.settled.peak < c.settled.resident {
 			t.Errorf("%s: memory %+v", c.name(), c.settled)

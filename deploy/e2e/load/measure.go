@@ -10,20 +10,20 @@ import (
 	"meshlog.dev/deploy/e2e/load/world"
 )
 
-// warmups is how many changes come before those that count: the holdoff adapts
-// to how long the build before took, which was that of the whole world.
+// warmups is how many changes come before the counted ones: the holdoff adapts to
+// how long the previous build took, which built the whole world.
 const warmups = 1
 
-// target is a server that is measured.
+// target is a server under measurement.
 type target struct {
 	address string // of xDS
 	pid     int
 	admin   int // port of its pprof
-	// change brings about a response of a type.
+	// change causes a response of a type.
 	change func(ctx context.Context, t fleet.Type) (world.Change, error)
 }
 
-// figures are what a server took for a fleet.
+// figures are the measurements of a server with a fleet.
 type figures struct {
 	first      []time.Duration // of each proxy, from when all connect to its last ACK
 	firstUsage usage
@@ -32,14 +32,14 @@ type figures struct {
 	idle       memory // before the first proxy
 	settled    memory // with all proxies, after all rounds
 	refused    int64  // streams that had to try again
-	unexpected int64  // responses that nothing had brought about
+	unexpected int64  // responses without a cause
 }
 
-// changed is the rounds of one kind of change.
+// changed holds the rounds of one kind of change.
 type changed struct {
 	rounds    []round
 	usage     usage
-	resources []byte // what the last of them sent to one proxy
+	resources []byte // resources of the last response to one proxy
 }
 
 // round is one change.
@@ -106,7 +106,7 @@ func (t target) rounds(ctx context.Context, proxies *fleet.Fleet, of fleet.Type,
 			c.rounds = append(c.rounds, round{change.Saved, sorted(wave.Took(change.Saved))})
 		}
 	}
-	// What the last round brings after its last ACK counts too.
+	// Responses that the last round causes after its last ACK count too.
 	if err := wait(ctx, p.pause); err != nil {
 		return c, err
 	}
@@ -114,12 +114,12 @@ func (t target) rounds(ctx context.Context, proxies *fleet.Fleet, of fleet.Type,
 	return c, err
 }
 
-// all is how long every proxy took in every round.
+// all returns the time that every proxy took in every round.
 func (c changed) all() []time.Duration {
 	return c.but(func(round) time.Duration { return 0 })
 }
 
-// but is the same without a part of each round that does not count.
+// but is all without a part of each round that does not count.
 func (c changed) but(part func(round) time.Duration) []time.Duration {
 	var all []time.Duration
 	for _, r := range c.rounds {
@@ -131,7 +131,7 @@ func (c changed) but(part func(round) time.Duration) []time.Duration {
 	return sorted(all)
 }
 
-// lasts is how long the last proxy of each round took.
+// lasts returns the time of the last proxy of each round.
 func (c changed) lasts() []time.Duration {
 	var out []time.Duration
 	for _, r := range c.rounds {
@@ -145,10 +145,10 @@ func sorted(took []time.Duration) []time.Duration {
 	return took
 }
 
-// last is the longest of what is sorted.
+// last returns the longest of sorted times.
 func last(took []time.Duration) time.Duration { return took[len(took)-1] }
 
-// percentile is the smallest value of what is sorted that p percent do not
+// percentile returns the smallest of the sorted values that p percent do not
 // exceed.
 func percentile(sorted []time.Duration, p int) time.Duration {
 	return sorted[max(0, (len(sorted)*p+99)/100-1)]

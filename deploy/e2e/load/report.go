@@ -11,7 +11,7 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// print says it all: figures, where the time of a change goes, targets.
+// print writes the report: figures, stages of a change, targets.
 func (r *results) print(w io.Writer) {
 	r.printWorld(w)
 	r.table(w, "", figureRows, func(*result) bool { return true })
@@ -36,7 +36,7 @@ func (r *results) printWorld(w io.Writer) {
 		bytes(int64(len(c.endpoint.resources))), bytes(int64(len(c.route.resources))))
 }
 
-// row is a line of a table; of a heading there are no figures.
+// row is a line of a table. A heading has no figures.
 type row struct {
 	name string
 	of   func(*result) string
@@ -47,7 +47,7 @@ const (
 	figureWidth = 15
 )
 
-// table prints the cases that are wanted side by side.
+// table prints the wanted cases side by side.
 func (r *results) table(w io.Writer, title string, rows []row, want func(*result) bool) {
 	var cases []*result
 	for _, c := range r.cases {
@@ -98,7 +98,7 @@ var figureRows = slices.Concat(
 		{"  all have", func(c *result) string { return ms(last(c.first)) }},
 		{"  processor time, server", func(c *result) string { return ms(c.firstUsage.server) }},
 		{"  processor time, proxies", func(c *result) string { return ms(c.firstUsage.own) }},
-		{"  processor time, everybody else", func(c *result) string { return ms(c.firstUsage.others()) }},
+		{"  processor time, other processes", func(c *result) string { return ms(c.firstUsage.others()) }},
 		{"  sent", func(c *result) string { return bytes(c.firstUsage.bytes) }},
 	},
 	changeRows("Endpoint change, save to ACK", endpointOf),
@@ -107,16 +107,16 @@ var figureRows = slices.Concat(
 		{"Memory, resident", nil},
 		{"  before the first proxy", func(c *result) string { return bytes(c.idle.resident) }},
 		{"  settled, with all of them", func(c *result) string { return bytes(c.settled.resident) }},
-		{"  the difference, a proxy", func(c *result) string { return bytes(c.perProxy()) }},
-		{"  the same, to the fewest proxies", func(c *result) string {
+		{"  increase for each proxy", func(c *result) string { return bytes(c.perProxy()) }},
+		{"  increase from the fewest proxies", func(c *result) string {
 			if c.fewest == c {
 				return "-"
 			}
 			return bytes(c.perMoreProxy())
 		}},
 		{"  peak", func(c *result) string { return bytes(c.settled.peak) }},
-		{"Streams that were refused at first", func(c *result) string { return fmt.Sprint(c.refused) }},
-		{"Responses that nothing brought about", func(c *result) string { return fmt.Sprint(c.unexpected) }},
+		{"Streams refused at first", func(c *result) string { return fmt.Sprint(c.refused) }},
+		{"Responses without a cause", func(c *result) string { return fmt.Sprint(c.unexpected) }},
 	},
 )
 
@@ -131,41 +131,41 @@ func changeRows(title string, of func(*result) *changed) []row {
 		{"  p99, holdoff not counted", func(c *result) string { return ms(percentile(of(c).but(c.holdoff), 99)) }},
 		{"  processor time of a round, server", func(c *result) string { return ms(of(c).each(of(c).usage.server)) }},
 		{"  processor time of a round, proxies", func(c *result) string { return ms(of(c).each(of(c).usage.own)) }},
-		{"  processor time of a round, everybody else", func(c *result) string { return ms(of(c).each(of(c).usage.others())) }},
+		{"  processor time of a round, other processes", func(c *result) string { return ms(of(c).each(of(c).usage.others())) }},
 	}
 }
 
-// perProxy is what a proxy costs the server in memory. What is kept for all of
-// them is shared by as many.
+// perProxy returns the server's memory for each proxy. State that is kept for all
+// proxies is divided among them.
 func (c *result) perProxy() int64 {
 	return (c.settled.resident - c.idle.resident) / int64(c.streams)
 }
 
-// perMoreProxy is what each proxy costs that is there besides the fewest that
-// were measured: what is kept for all of them is not in there. There must be
-// fewer ones.
+// perMoreProxy returns the memory of each proxy beyond the fewest that were
+// measured, which leaves out state that is kept for all of them. There must be a
+// case with fewer proxies.
 func (c *result) perMoreProxy() int64 {
 	return (c.settled.resident - c.fewest.settled.resident) / int64(c.streams-c.fewest.streams)
 }
 
-// each is the share of one round.
+// each returns the share of one round.
 func (c *changed) each(all time.Duration) time.Duration {
 	return all / time.Duration(len(c.rounds))
 }
 
-// holdoff is how long the builder waited for more changes in a round.
+// holdoff returns how long the builder waited for more changes in a round.
 func (c *result) holdoff(r round) time.Duration {
 	t, err := r.timing(c.timings)
 	if err != nil {
-		return 0 // the floor waits for nothing
+		return 0 // the floor has no holdoff
 	}
 	return t.Due.Sub(t.Read)
 }
 
-// stage is what the builder noted of a round.
+// stage holds the builder's timings of a round.
 type stage = rig.StageTiming
 
-// stages are the parts of the way of one change, in order.
+// stages are the stages of one change, in order.
 var stages = []struct {
 	name string
 	took func(r round, t stage) time.Duration
@@ -176,7 +176,8 @@ var stages = []struct {
 	{"read -> holdoff is over", func(_ round, t stage) time.Duration { return t.Due.Sub(t.Read) }},
 	{"holdoff is over -> built", func(_ round, t stage) time.Duration { return t.Built.Sub(t.Due) }},
 	{"built -> published, synced", func(_ round, t stage) time.Duration { return t.Published.Sub(t.Built) }},
-	// A frontend may have it before the builder hears that it is published.
+	// A frontend may have the version before the builder gets the acknowledgement
+	// of the publish.
 	{"published -> first proxy's ACK", func(r round, t stage) time.Duration { return r.saved.Add(r.took[0]).Sub(t.Published) }},
 	{"first -> last proxy's ACK", func(r round, _ stage) time.Duration { return last(r.took) - r.took[0] }},
 	{"save -> last proxy's ACK", func(r round, _ stage) time.Duration { return last(r.took) }},

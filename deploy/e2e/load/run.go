@@ -14,19 +14,19 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// plan says what is measured.
+// plan holds the settings of a run.
 type plan struct {
 	size    world.Size
 	streams []int // numbers of proxies
-	classes []int // each with all of these numbers of namespaces
+	classes []int // numbers of namespaces; each is measured with every number of proxies
 	rounds  int   // changes of each kind
 	mode    fleet.Mode
-	// pause lies between two rounds, so that none meets the ACKs of the one
-	// before.
+	// pause separates two rounds, so that a round does not overlap with the ACKs
+	// of the one before.
 	pause time.Duration
 }
 
-// standard is what the figures of README are about.
+// standard is the plan of the figures in the README.
 var standard = plan{
 	size:    world.Size{Services: 1001, Endpoints: 10, Rules: 100, Namespaces: 100},
 	streams: []int{100, 500},
@@ -64,16 +64,16 @@ type results struct {
 	cases  []*result // by number of proxies: the floor, then by classes
 }
 
-// result is what was measured of one fleet.
+// result is the measurement of one fleet.
 type result struct {
 	streams int
 	classes int // 0: the floor
 	*figures
-	timings []rig.StageTiming // of the builder
+	timings []rig.StageTiming // from the builder
 	fewest  *result           // the case of as many classes with the fewest proxies
 }
 
-// run measures it all.
+// run measures all cases.
 func run(ctx context.Context, p plan) (_ *results, err error) {
 	dir, err := os.MkdirTemp("", "meshlog-load-")
 	if err != nil {
@@ -102,8 +102,8 @@ func run(ctx context.Context, p plan) (_ *results, err error) {
 	return r, nil
 }
 
-// order puts cases side by side as they are compared, and finds for each the
-// one with the fewest proxies.
+// order sorts the cases so that compared cases stand side by side, and finds the
+// case with the fewest proxies for each.
 func (r *results) order() {
 	slices.SortStableFunc(r.cases, func(a, b *result) int {
 		return cmp.Or(a.streams-b.streams, a.classes-b.classes)
@@ -114,8 +114,9 @@ func (r *results) order() {
 	}
 }
 
-// measure measures so many proxies: in the first number of classes, then with
-// the floor, so that little time lies between, then in the other ones.
+// measure measures one number of proxies: in the first number of classes, then
+// with the floor, so that little time lies between the two, then in the other
+// numbers of classes.
 func (r *results) measure(ctx context.Context, dir string, mesh *rig.Mesh, w *world.World, streams int) error {
 	for i, classes := range r.plan.classes {
 		c, err := meshCase(ctx, mesh, w, r, streams, classes)
@@ -134,7 +135,7 @@ func (r *results) measure(ctx context.Context, dir string, mesh *rig.Mesh, w *wo
 	return nil
 }
 
-// learn finds out what there is to ask for.
+// learn finds out which names there are to ask for.
 func learn(ctx context.Context, mesh *rig.Mesh, w *world.World, p plan) (*fleet.Lesson, error) {
 	node, err := fleet.Sidecar(0, w.Namespace(0))
 	if err != nil {
@@ -156,7 +157,7 @@ func learn(ctx context.Context, mesh *rig.Mesh, w *world.World, p plan) (*fleet.
 
 func address(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 
-// meshCase measures a fleet with a frontend that has just been started.
+// meshCase measures a fleet with a newly started frontend.
 func meshCase(ctx context.Context, mesh *rig.Mesh, w *world.World, r *results, streams, classes int) (*result, error) {
 	f := mesh.Frontends[0]
 	if err := f.Stop(); err != nil {
@@ -187,7 +188,7 @@ func meshCase(ctx context.Context, mesh *rig.Mesh, w *world.World, r *results, s
 	return out, err
 }
 
-// config is a fleet, spread over as many namespaces as there are classes.
+// config returns a fleet, spread over as many namespaces as there are classes.
 func (r *results) config(w *world.World, t target, streams, classes int) (fleet.Config, error) {
 	c := fleet.Config{Target: t.address, Mode: r.plan.mode, Names: r.lesson.Names}
 	for i := range streams {
@@ -200,13 +201,13 @@ func (r *results) config(w *world.World, t target, streams, classes int) (fleet.
 	return c, nil
 }
 
-// timings are what the builder noted of the rounds.
+// timings returns the builder's timings of the rounds.
 func timings(ctx context.Context, mesh *rig.Mesh, f *figures) ([]rig.StageTiming, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	builder := mesh.Builders[0]
 	var r rig.BuilderReport
-	// It says what it noted a moment later.
+	// The builder reports its timings a moment later.
 	err := rig.Until(ctx, "the timings of "+builder.Name, func(ctx context.Context) error {
 		if err := builder.Debug(ctx, "builder", &r); err != nil {
 			return err
@@ -221,7 +222,7 @@ func timings(ctx context.Context, mesh *rig.Mesh, f *figures) ([]rig.StageTiming
 	return r.Timings, err
 }
 
-// timing is that of the version which a round brought about.
+// timing returns the timing of the version that a round caused.
 func (r round) timing(all []rig.StageTiming) (rig.StageTiming, error) {
 	end := r.saved.Add(last(r.took))
 	for _, t := range all {
@@ -229,5 +230,5 @@ func (r round) timing(all []rig.StageTiming) (rig.StageTiming, error) {
 			return t, nil
 		}
 	}
-	return rig.StageTiming{}, fmt.Errorf("none of %d is of the change saved at %s", len(all), r.saved.Format(time.TimeOnly))
+	return rig.StageTiming{}, fmt.Errorf("none of %d timings is of the change saved at %s", len(all), r.saved.Format(time.TimeOnly))
 }

@@ -13,14 +13,14 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// stormCommand measures what happens when all proxies come at once.
+// stormCommand measures what happens when all proxies reconnect at once.
 const stormCommand = "storm"
 
-// stormPlan says what is measured.
+// stormPlan holds the settings of the measurement.
 type stormPlan struct {
 	size    world.Size
-	streams int // that come again
-	served  int // that are served meanwhile
+	streams int // proxies that reconnect
+	served  int // proxies that are served meanwhile
 	rounds  int // changes before the storm
 	pause   time.Duration
 }
@@ -36,7 +36,7 @@ var standardStorm = stormPlan{
 func parseStorm(args []string) (stormPlan, error) {
 	p := standardStorm
 	fs := flag.NewFlagSet("load "+stormCommand, flag.ContinueOnError)
-	fs.IntVar(&p.streams, "streams", p.streams, "`proxies` that come again at once; at most 2000")
+	fs.IntVar(&p.streams, "streams", p.streams, "`proxies` that reconnect at once; at most 2000")
 	fs.IntVar(&p.served, "served", p.served, "`proxies` that stay, and see changes meanwhile; at most 500")
 	fs.IntVar(&p.size.Services, "services", p.size.Services, "`services` in the mesh")
 	fs.IntVar(&p.rounds, "rounds", p.rounds, "`changes` before each storm, to compare with; at most 100")
@@ -56,38 +56,38 @@ func parseStorm(args []string) (stormPlan, error) {
 	return p, nil
 }
 
-// storm is what was measured of one.
+// storm is the measurement of one storm.
 type storm struct {
 	name string
-	// back is how long each proxy took that came again, from when its stream
-	// ended; wanted is how many that must be.
+	// back is how long each returning proxy took, from the end of its stream;
+	// wanted is the least number of proxies that must return.
 	back   []time.Duration
 	counts herdCounts
-	usage  usage  // of the frontend that was watched
-	idle   memory // of it, before
-	peak   int64  // of it, from when the storm began
-	// quiet and meanwhile are how long a change took to the proxies that
-	// stayed.
+	usage  usage  // of the watched frontend
+	idle   memory // of the watched frontend, before
+	peak   int64  // of the watched frontend, since the storm began
+	// quiet and meanwhile are how long a change took to reach the proxies that
+	// stayed, before and during the storm.
 	quiet, meanwhile []time.Duration
-	changes          int // meanwhile
+	changes          int // during the storm
 }
 
 // scenario is one kind of storm.
 type scenario struct {
 	name      string
 	frontends int
-	cold      bool // the proxies come without versions
-	die       bool // a frontend is killed; else all streams end by themselves
+	cold      bool // the proxies return without versions
+	die       bool // a frontend is killed; otherwise all streams end by themselves
 }
 
 var scenarios = []scenario{
-	{"one frontend, all come again", 1, false, false},
-	{"one frontend, all come cold", 1, true, false},
+	{"one frontend, all reconnect", 1, false, false},
+	{"one frontend, all cold", 1, true, false},
 	{"one of three dies", 3, false, true},
-	{"one of three dies, all come cold", 3, true, true},
+	{"one of three dies, all cold", 3, true, true},
 }
 
-// runStorms measures all scenarios, each with processes of its own.
+// runStorms measures all scenarios, each with its own processes.
 func runStorms(ctx context.Context, p stormPlan) ([]*storm, error) {
 	var all []*storm
 	for _, s := range scenarios {
@@ -119,7 +119,7 @@ func runStorm(ctx context.Context, p stormPlan, s scenario) (_ *storm, err error
 	if err != nil {
 		return nil, err
 	}
-	// Those that stay are at the last frontend, which is not the one that dies.
+	// The proxies that stay are at the last frontend, which does not die.
 	last := mesh.Frontends[s.frontends-1]
 	nodes, err := sidecars(w, p.streams, p.served)
 	if err != nil {
@@ -151,7 +151,7 @@ func runStorm(ctx context.Context, p stormPlan, s scenario) (_ *storm, err error
 	return b.measure(ctx)
 }
 
-// sidecars are nodes of one class.
+// sidecars returns nodes of one class.
 func sidecars(w *world.World, first, n int) ([][]byte, error) {
 	var nodes [][]byte
 	for i := range n {
@@ -172,7 +172,7 @@ type storming struct {
 	world   *world.World
 	stay    *fleet.Fleet
 	herd    *herd
-	watched target // the frontend of those that stay
+	watched target // the frontend of the proxies that stay
 }
 
 func (b *storming) measure(ctx context.Context) (*storm, error) {
@@ -225,7 +225,7 @@ func (b *storming) measure(ctx context.Context) (*storm, error) {
 		return nil, herdErr
 	}
 	if len(report.Took) < back {
-		return nil, fmt.Errorf("%d proxies came again, want %d or more", len(report.Took), back)
+		return nil, fmt.Errorf("%d proxies returned, want %d or more", len(report.Took), back)
 	}
 	m.back, m.counts = report.Took, report.Counts.since(counted)
 	if m.usage, err = b.watched.since(before, m.counts.Bytes); err != nil {
@@ -237,8 +237,8 @@ func (b *storming) measure(ctx context.Context) (*storm, error) {
 	return m, err
 }
 
-// begin brings the storm about. It returns how many proxies must come again at
-// least, and what the herd had counted before.
+// begin starts the storm. It returns the least number of proxies that must
+// return, and the herd's earlier counts.
 func (b *storming) begin() (least int, before herdCounts, err error) {
 	who := fleet.Everybody
 	least = b.p.streams
@@ -262,8 +262,8 @@ func (b *storming) begin() (least int, before herdCounts, err error) {
 	return least, r.Counts, err
 }
 
-// change changes an endpoint, and says how long it took to each proxy that
-// stayed.
+// change changes an endpoint, and returns how long it took to reach each proxy
+// that stayed.
 func (b *storming) change(ctx context.Context) ([]time.Duration, error) {
 	if err := wait(ctx, b.p.pause); err != nil {
 		return nil, err

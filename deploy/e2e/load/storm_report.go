@@ -6,24 +6,24 @@ import (
 	"slices"
 )
 
-// mostLater is how much later, as a multiple, a change may reach proxies that
-// are served while others storm.
+// mostLater is how many times longer a change may take to reach proxies that are
+// served during a storm.
 const mostLater = 2.0
 
-// printStorms says it all.
+// printStorms writes the report.
 func printStorms(w io.Writer, p stormPlan, all []*storm) {
-	fmt.Fprintf(w, "\nStorms: %d services x %d endpoints; %d proxies come again, %d stay and see an endpoint change; sotw\n",
+	fmt.Fprintf(w, "\nStorms: %d services x %d endpoints; %d proxies reconnect, %d stay and see an endpoint change; sotw\n",
 		p.size.Services, p.size.Endpoints, p.streams, p.served)
 	fmt.Fprintf(w, "  The frontend that is measured serves the proxies that stay. Proxies that reconnect have nice %d.\n\n", behind)
 	rows := []struct {
 		name string
 		of   func(*storm) string
 	}{
-		{"Proxies that came again", func(s *storm) string { return fmt.Sprint(len(s.back)) }},
+		{"Proxies that returned", func(s *storm) string { return fmt.Sprint(len(s.back)) }},
 		{"  half are back", func(s *storm) string { return ms(percentile(s.back, 50)) }},
 		{"  all are back: the last ACK", func(s *storm) string { return ms(last(s.back)) }},
 		{"  sent to all of them", func(s *storm) string { return bytes(s.counts.Bytes) }},
-		{"  streams refused and tried again", func(s *storm) string { return fmt.Sprint(s.counts.Refused) }},
+		{"  streams refused and retried", func(s *storm) string { return fmt.Sprint(s.counts.Refused) }},
 		{"  connections refused", func(s *storm) string { return fmt.Sprint(s.counts.Failed) }},
 		{"Frontend: processor time", func(s *storm) string { return ms(s.usage.server) }},
 		{"  memory before", func(s *storm) string { return bytes(s.idle.resident) }},

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// maxPerStream is what a proxy may cost a frontend in memory.
+// maxPerStream is the frontend memory that a proxy may cost.
 const maxPerStream = 64 << 10
 
-// limit is one on what a frontend takes, as a multiple of the floor.
+// limit is a limit on a frontend's time, as a multiple of the floor.
 type limit struct {
 	name string
 	took func(*result) time.Duration
@@ -19,8 +19,8 @@ type limit struct {
 	manyClasses float64
 }
 
-// limits are the targets. The endpoint's counts everything, commits to disk and
-// the bus included; the route's all but the holdoff.
+// limits are the targets. An endpoint change counts everything, including commits
+// to disk and the bus; a route change counts all but the holdoff.
 var limits = []limit{
 	{"first sync, the last proxy", func(c *result) time.Duration { return last(c.first) }, firstUsage, 1.5, 2},
 	{"endpoint change, p99", func(c *result) time.Duration { return percentile(c.endpoint.all(), 99) }, endpointUsage, 2.5, 2.5},
@@ -32,14 +32,14 @@ func firstUsage(c *result) usage    { return c.firstUsage }
 func endpointUsage(c *result) usage { return c.endpoint.usage }
 func routeUsage(c *result) usage    { return c.route.usage }
 
-// printTargets says which targets are met. The ratio of processor time, of the
-// server and of the proxies, tells what is slow from what was disturbed: the
-// target is the ratio of what was waited for.
+// printTargets prints which targets are met. The target is the ratio of elapsed
+// times. The ratio of processor times, of the server and of the proxies, shows
+// whether a missed target is slow or was disturbed.
 func (r *results) printTargets(w io.Writer) {
 	const line = "  %-28s %12s %12s %11s %11s %8s %8s %9s  %s\n"
 	fmt.Fprint(w, "\nTargets: a multiple of the floor in the same run; a route's holdoff is not counted\n\n")
 	fmt.Fprintf(w, line, "", "", "", "meshlog", "floor", "CPU", "ratio", "at most", "")
-	var floor *result // of as many proxies: it stands first among them
+	var floor *result // with as many proxies: it is the first case among them
 	for _, c := range r.cases {
 		if c.classes == 0 {
 			floor = c
@@ -55,7 +55,7 @@ func (r *results) printTargets(w io.Writer) {
 				times(quotient(l.used(c).both(), l.used(floor).both())), times(ratio), fmt.Sprintf("%.1fx", most), verdict(ratio <= most))
 		}
 		if c.fewest == c {
-			continue // what is kept for all proxies cannot be told from what each costs
+			continue // state kept for all proxies cannot be separated from each proxy's own
 		}
 		fmt.Fprintf(w, line, "memory a proxy", fmt.Sprintf("%d proxies", c.streams), c.name(), bytes(c.perMoreProxy()), bytes(floor.perMoreProxy()),
 			"", "", bytes(maxPerStream), verdict(c.perMoreProxy() <= maxPerStream))

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tick is the unit of the machine's processor time in /proc: the kernel says so
-// to all.
+// tick is the unit of processor time in /proc; the kernel reports the same unit
+// on every machine.
 const tick = 10 * time.Millisecond
 
-// cpuOf is the processor time that a process has used. The clock of another
-// process is exact, other than the ticks in /proc.
+// cpuOf returns the processor time that a process has used. A process's clock is
+// exact, unlike the ticks in /proc.
 func cpuOf(pid int) (time.Duration, error) {
 	var used unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &used); err != nil { // see clock_getcpuclockid(3)
@@ -28,7 +28,7 @@ func cpuOf(pid int) (time.Duration, error) {
 	return time.Duration(used.Nano()), nil
 }
 
-// ownCPU is the processor time that this process has used.
+// ownCPU returns the processor time that this process has used.
 func ownCPU() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -37,7 +37,7 @@ func ownCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// machineCPU is the processor time that all processes have used.
+// machineCPU returns the processor time that all processes have used.
 func machineCPU() (time.Duration, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -51,20 +51,20 @@ func machineCPU() (time.Duration, error) {
 	return time.Duration(user+nice+system+irq+softirq) * tick, nil
 }
 
-// usage is what a stretch of the run used.
+// usage is the processor time and traffic of a stretch of the run.
 type usage struct {
 	server, own, machine time.Duration // of processors
-	bytes                int64         // that all proxies were sent
+	bytes                int64         // sent to all proxies
 }
 
-// others is the processor time of all but the server and the proxies: where
-// that is much, the figures are worth little.
+// others returns the processor time of all processes other than the server and
+// the proxies. If it is large, the figures are worth little.
 func (u usage) others() time.Duration { return max(0, u.machine-u.both()) }
 
-// both is the processor time of the server and the proxies.
+// both returns the processor time of the server and the proxies.
 func (u usage) both() time.Duration { return u.server + u.own }
 
-// usage is what was used so far.
+// usage returns the usage so far.
 func (t target) usage(bytes int64) (usage, error) {
 	server, err := cpuOf(t.pid)
 	if err != nil {
@@ -74,13 +74,13 @@ func (t target) usage(bytes int64) (usage, error) {
 	return usage{server, ownCPU(), machine, bytes}, err
 }
 
-// since is what was used since then.
+// since returns the usage since then.
 func (t target) since(then usage, bytes int64) (usage, error) {
 	now, err := t.usage(bytes)
 	return usage{now.server - then.server, now.own - then.own, now.machine - then.machine, now.bytes - then.bytes}, err
 }
 
-// memory is bytes of a process.
+// memory is the memory of a process, in bytes.
 type memory struct{ resident, peak int64 }
 
 func memoryOf(pid int) (m memory, err error) {
@@ -103,22 +103,23 @@ func memoryOf(pid int) (m memory, err error) {
 	return m, nil
 }
 
-// resetPeak makes the peak of a process's memory what it holds now.
+// resetPeak resets the peak of a process's memory to its present size.
 func resetPeak(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
 }
 
-// How memory settles: garbage is collected in steps, until it has not shrunk by
-// a percent in some of them. One collection is not enough: a sync.Pool is empty
-// after the second, and how much is given back is decided by the one before.
+// How memory settles: the run collects garbage in steps, until some steps in a
+// row have not shrunk memory by a percent. One collection is not enough: a
+// sync.Pool is empty only after the second, and a collection decides how much
+// memory the next one returns.
 const (
 	settleSteps = 6  // without shrinking
 	settleMax   = 32 // in all
 )
 
-// settled is what the server holds once it has given back what it does not
-// need. Go collects garbage every two minutes where nothing happens; this asks
-// it to do so now.
+// settled returns the server's memory once it has returned what it does not need.
+// An idle Go process collects garbage every two minutes; this asks it to do so
+// now.
 func (t target) settled(ctx context.Context, step time.Duration) (memory, error) {
 	last, err := memoryOf(t.pid)
 	for n, still := 0, 0; err == nil && n < settleMax && still < settleSteps; n++ {
@@ -148,7 +149,7 @@ func collect(ctx context.Context, admin int) error {
 	return do(req)
 }
 
-// do sends a request of which only success counts.
+// do sends a request and checks only that it succeeds.
 func do(req *http.Request) error {
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -164,7 +165,7 @@ func do(req *http.Request) error {
 	return nil
 }
 
-// wait lets time pass.
+// wait waits for a duration, or until ctx ends.
 func wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

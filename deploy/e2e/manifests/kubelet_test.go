@@ -60,7 +60,7 @@ func newKubelet(ctx context.Context, t *testing.T) *kubelet {
 			p := k.run[name]
 			p.Kill()
 			if t.Failed() {
-				t.Logf("%s said last:\n%s", name, p.Tail(15))
+				t.Logf("Last output of %s:\n%s", name, p.Tail(15))
 			}
 		}
 	})

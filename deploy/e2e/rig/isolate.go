@@ -22,9 +22,9 @@ func OwnAddress() (string, error) {
 	case err != nil:
 		return "", err
 	case n.others:
-		return "", errors.New("this program is on the network of the machine: have it call rig.Isolate first of all, a test in TestMain")
+		return "", errors.New("this program is on the network of the machine: call rig.Isolate before anything else, in a test in TestMain")
 	case !n.own:
-		return "", fmt.Errorf("this program has no address %s: have it call rig.Isolate first of all, a test in TestMain", ownAddress)
+		return "", fmt.Errorf("this program has no address %s: call rig.Isolate before anything else, in a test in TestMain", ownAddress)
 	}
 	return ownAddress, nil
 }

@@ -46,7 +46,7 @@ func Isolate() error {
 		args = append(append(args, self), os.Args[1:]...)
 		return fmt.Errorf("%s: %w", unshare, syscall.Exec(unshare, args, append(os.Environ(), isolated+"="+way.enter)))
 	}
-	return fmt.Errorf("no network of its own for this program: %w: %s", errors.Join(errs...), permit)
+	return fmt.Errorf("cannot create a network for this program: %w: %s", errors.Join(errs...), permit)
 }
 
 // permit says what to do if namespaces are forbidden.

@@ -121,7 +121,7 @@ func TestIsolate(t *testing.T) {
 		PID: p.PID(), Args: args, Addresses: []string{"127.0.0.1", ownAddress},
 		Own: ownAddress, Answered: 6, Outside: "dial tcp " + server.Addr + ": connect: connection refused",
 		Joined: []string{
-			"this program is on the network of the machine: have it call rig.Isolate first of all, a test in TestMain",
+			"this program is on the network of the machine: call rig.Isolate before anything else, in a test in TestMain",
 			"RIG_ISOLATED is set, and this is no network of its own: unset it",
 		},
 	}

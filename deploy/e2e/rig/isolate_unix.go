@@ -6,5 +6,5 @@ import "errors"
 
 // Isolate fails: it needs network namespaces.
 func Isolate() error {
-	return errors.New("what may not be on loopback needs a network of its own, which takes Linux")
+	return errors.New("servers that cannot be on loopback need a network of their own, which needs Linux")
 }

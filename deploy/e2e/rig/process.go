@@ -74,7 +74,7 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 func (p *Process) Running() error {
 	select {
 	case <-p.done:
-		return fmt.Errorf("%s has ended (%s); it said last:\n%s", p.Name, p.cmd.ProcessState, p.Tail(10))
+		return fmt.Errorf("%s has ended (%s); its last output:\n%s", p.Name, p.cmd.ProcessState, p.Tail(10))
 	default:
 		return nil
 	}
@@ -91,10 +91,10 @@ func (p *Process) Stop() error {
 	case <-p.done:
 	case <-timer.C:
 		p.Kill()
-		return fmt.Errorf("%s did not end within %s of SIGTERM and was killed; it said last:\n%s", p.Name, grace, p.Tail(10))
+		return fmt.Errorf("%s did not end within %s of SIGTERM and was killed; its last output:\n%s", p.Name, grace, p.Tail(10))
 	}
 	if p.err != nil {
-		return fmt.Errorf("%s ended badly: %w; it said last:\n%s", p.Name, p.err, p.Tail(10))
+		return fmt.Errorf("%s ended with an error: %w; its last output:\n%s", p.Name, p.err, p.Tail(10))
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func Bin(name string) (string, error) {
 		if folder, _, ok := strings.Cut(filepath.ToSlash(name), "/"); ok {
 			make += "-" + folder
 		}
-		return "", fmt.Errorf("bin/%s is not there: run `%s` first", name, make)
+		return "", fmt.Errorf("bin/%s is missing: run `%s` first", name, make)
 	}
 	return path, nil
 }
@@ -87,7 +87,7 @@ func dial(ctx context.Context, addr string) error {
 func Until(ctx context.Context, what string, check func(context.Context) error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	last := errors.New("not asked yet")
+	last := errors.New("not checked yet")
 	for {
 		err := check(ctx)
 		if err == nil {

@@ -78,9 +78,9 @@ func (f *Flow) Sent() int {
 	return n
 }
 
-// Reset returns the number of answers since the start, or the last Reset. The
-// error is nil if every request was answered with code 200, and none by an older
-// revision than the answer before it on its connection.
+// Reset returns the results since the start, or the last Reset. The error is nil
+// if every request was answered with code 200, and none by an older revision than
+// the answer before it on its connection.
 func (f *Flow) Reset() (Tally, error) {
 	all := newTally()
 	var errs []error

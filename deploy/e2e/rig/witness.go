@@ -153,9 +153,9 @@ func (w *Witness) Check(ctx context.Context) error {
 			sum, err = sumOf(ctx, s, seq)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: was seen, and is lost: %w", w.stream, err))
+			errs = append(errs, fmt.Errorf("%s: a seen record is lost: %w", w.stream, err))
 		} else if sum != was {
-			errs = append(errs, fmt.Errorf("%s: record %d is another one than was seen", w.stream, seq))
+			errs = append(errs, fmt.Errorf("%s: record %d has changed since it was seen", w.stream, seq))
 		}
 	}
 	return errors.Join(errs...)

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Config says what a fleet is made of.
+// Config describes a fleet.
 type Config struct {
 	Target string // address of the server, without TLS
 	Mode   Mode
 	Nodes  [][]byte // the node of each proxy, encoded
-	Names  Names    // what all of them ask for
+	Names  Names    // names that all of them ask for
 }
 
-// Fleet is a number of connected proxies. Its methods belong to one goroutine.
+// Fleet is a number of connected proxies. One goroutine owns its methods.
 type Fleet struct {
 	target  string
 	mode    Mode
@@ -30,15 +30,15 @@ type Fleet struct {
 	cause  func() error
 	wg     sync.WaitGroup
 
-	wave       atomic.Pointer[Wave] // what is waited for
+	wave       atomic.Pointer[Wave] // the expected responses
 	sent       atomic.Int64
 	unexpected atomic.Int64
 	refused    atomic.Int64
 }
 
-// Connect connects all proxies at once. The wave that it returns ends when the
-// last of them has acknowledged all four types. Close ends the fleet, also
-// where ctx has ended.
+// Connect connects all proxies at once. The returned wave ends when the last of
+// them has acknowledged all four types. The caller closes the fleet, even if ctx
+// has ended.
 func Connect(ctx context.Context, c Config) (*Fleet, *Wave) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	f := &Fleet{
@@ -70,15 +70,15 @@ func (f *Fleet) Close() {
 	f.wg.Wait()
 }
 
-// Bytes is what all proxies were sent so far.
+// Bytes returns how many bytes all proxies have received.
 func (f *Fleet) Bytes() int64 { return f.sent.Load() }
 
-// Unexpected is how many responses came after the first sync while no proxy
-// was to get one.
+// Unexpected returns how many responses came after the first sync outside of any
+// wave.
 func (f *Fleet) Unexpected() int64 { return f.unexpected.Load() }
 
-// Refused is how many streams a server turned away before it had sent anything.
-// Such a proxy comes again a moment later.
+// Refused returns how many streams a server ended before it sent a response. Such
+// a proxy retries a moment later.
 func (f *Fleet) Refused() int64 { return f.refused.Load() }
 
 // Wave is one response of a type that every proxy is to get.
@@ -88,7 +88,7 @@ type Wave struct {
 	at    []time.Time // by proxy, when its ACK was handed to the transport
 	left  atomic.Int64
 	done  chan struct{}
-	body  []byte // as the first proxy got it
+	body  []byte // the response of the first proxy
 }
 
 // Expect begins a wave; the one before must have ended.
@@ -99,7 +99,8 @@ func (f *Fleet) Expect(t Type) *Wave {
 	return w
 }
 
-// received notes a response at a proxy, which calls it one at a time.
+// received notes a response at a proxy. Each proxy calls it for one response at a
+// time.
 func (f *Fleet) received(proxy int, t Type, r *response, at time.Time) {
 	w := f.wave.Load()
 	if w.typ != t || !w.at[proxy].IsZero() {
@@ -127,8 +128,8 @@ func (w *Wave) Wait(ctx context.Context) error {
 	}
 }
 
-// Took is how long after a moment each proxy had acknowledged its response.
-// The wave must have ended.
+// Took returns how long after start each proxy had acknowledged its response. The
+// wave must have ended.
 func (w *Wave) Took(start time.Time) []time.Duration {
 	took := make([]time.Duration, len(w.at))
 	for i, at := range w.at {
@@ -137,9 +138,10 @@ func (w *Wave) Took(start time.Time) []time.Duration {
 	return took
 }
 
-// Resources is what the first proxy was sent, encoded as fields of a response.
-// It is an error if the token is not in there: then it was sent something
-// else. The wave must have ended, and not be that of the first sync.
+// Resources returns the resources of the first proxy's response, encoded as
+// fields of a response. It is an error if they do not contain the token: then the
+// proxy got another response. The wave must have ended, and must not be the first
+// sync.
 func (w *Wave) Resources(token []byte) ([]byte, error) {
 	if !bytes.Contains(w.body, token) {
 		return nil, fmt.Errorf("%d bytes of %s were sent, without %q", len(w.body), w.typ, token)

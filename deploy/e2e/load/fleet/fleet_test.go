@@ -16,12 +16,12 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// field is a field of bytes.
+// field encodes a bytes field.
 func field(n protowire.Number, parts ...string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, n, protowire.BytesType), strings.Join(parts, ""))
 }
 
-// text is field as a part of another.
+// text is field as a part of another field.
 func text(n protowire.Number, parts ...string) string { return string(field(n, parts...)) }
 
 const (
@@ -138,7 +138,7 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// A proxy that a server refuses ends the wait, and the error names it.
+// A proxy that cannot connect ends the wait, and the error names it.
 func TestFleetRefused(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

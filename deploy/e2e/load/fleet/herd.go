@@ -12,19 +12,19 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// HerdConfig says what a herd is made of.
+// HerdConfig describes a herd.
 type HerdConfig struct {
-	// Targets are the servers' addresses. The i-th proxy begins with the i-th
-	// of them, by turns, and tries any other one when it has to come again.
+	// Targets are the servers' addresses. The proxies start at the targets in
+	// turn. A proxy that returns tries a random other target.
 	Targets []string
 	Nodes   [][]byte // the node of each proxy, encoded
-	Names   Names    // what all of them ask for
+	Names   Names    // names that all of them ask for
 }
 
-// Herd is proxies that come back whenever their stream has ended, as Envoys do:
-// at once if they had been answered, else after a pause that grows. They speak
-// the state of the world variant, and name the versions that they have unless
-// they are told to forget them.
+// Herd is proxies that reconnect whenever their stream has ended, as Envoys do:
+// at once if the stream had an answer, otherwise after a growing pause. They use
+// state of the world, and name the versions that they have unless they are told
+// to forget them.
 type Herd struct {
 	phrases [types]phrase
 	targets []string
@@ -38,15 +38,14 @@ type Herd struct {
 	failed  atomic.Int64
 }
 
-// Pauses of a member that was not answered: up to the first, then up to twice
-// as long each time, as Envoy's.
+// Pauses of a member that got no answer: up to the first, then up to twice as
+// long each time, as Envoy's backoff.
 const (
 	firstPause = 500 * time.Millisecond
 	maxPause   = 30 * time.Second
 )
 
-// NewHerd connects all proxies at once; the Return ends when each has
-// everything.
+// NewHerd connects all proxies at once. The Return ends when each has everything.
 func NewHerd(ctx context.Context, c HerdConfig) (*Herd, *Return) {
 	ctx, cancel := context.WithCancel(ctx)
 	h := &Herd{targets: c.Targets, cancel: cancel}
@@ -71,28 +70,28 @@ func (h *Herd) Close() {
 	h.wg.Wait()
 }
 
-// Bytes is what all proxies were sent so far.
+// Bytes returns how many bytes all proxies have received.
 func (h *Herd) Bytes() int64 { return h.sent.Load() }
 
-// Refused is how many streams were turned away.
+// Refused returns how many streams a server refused.
 func (h *Herd) Refused() int64 { return h.refused.Load() }
 
-// Failed is how many attempts found no server.
+// Failed returns how many attempts found no server.
 func (h *Herd) Failed() int64 { return h.failed.Load() }
 
-// Everybody is all members of a herd, wherever they are connected.
+// Everybody stands for all members of a herd, at every target.
 const Everybody = -1
 
-// Return is the coming back of members.
+// Return tracks the return of members.
 type Return struct {
-	at   []time.Time // by member; zero: it has not gone, or is not back
+	at   []time.Time // by member; zero: still connected, or not back yet
 	gone []bool
 	left atomic.Int64
 	done chan struct{}
 }
 
-// Expect begins the return of those members that are connected to a target.
-// Only then may something end their streams; the Return before must have ended.
+// Expect begins the return of the members that are connected to a target. Call it
+// before their streams end, and after the earlier Return has ended.
 func (h *Herd) Expect(target int) *Return {
 	r := &Return{at: make([]time.Time, len(h.members)), gone: make([]bool, len(h.members)), done: make(chan struct{})}
 	for i, m := range h.members {
@@ -108,8 +107,8 @@ func (h *Herd) Expect(target int) *Return {
 	return r
 }
 
-// Forget makes those members that are connected to a target come without
-// versions the next time, as a proxy does that was started anew.
+// Forget makes the members that are connected to a target return without
+// versions, as a restarted proxy does.
 func (h *Herd) Forget(target int) {
 	for _, m := range h.members {
 		if target == Everybody || m.target.Load() == int64(target) {
@@ -125,7 +124,7 @@ func (h *Herd) Scatter() {
 	}
 }
 
-// Wait waits until all are back.
+// Wait waits until all expected members are back.
 func (r *Return) Wait(ctx context.Context) error {
 	select {
 	case <-r.done:
@@ -135,7 +134,7 @@ func (r *Return) Wait(ctx context.Context) error {
 	}
 }
 
-// Took is how long after a moment each of those was back that had gone.
+// Took returns how long after start each member was back.
 func (r *Return) Took(start time.Time) []time.Duration {
 	var took []time.Duration
 	for i, at := range r.at {
@@ -157,7 +156,7 @@ func (r *Return) back(i int) {
 	}
 }
 
-// member is one proxy. Its goroutine owns what is not atomic.
+// member is one proxy. Its goroutine owns all fields that are not atomic.
 type member struct {
 	index  int
 	herd   *Herd
@@ -167,7 +166,7 @@ type member struct {
 	end    atomic.Pointer[ender]
 
 	versions [types]string // acknowledged; empty: none
-	asked    Type          // the last type that was asked for on this stream
+	asked    Type          // the last type that the member asked for on this stream
 	resuming bool
 	answered bool
 }
@@ -206,14 +205,14 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// elsewhere makes any other target the next one.
+// elsewhere picks another target at random.
 func (m *member) elsewhere() {
 	if n := int64(len(m.herd.targets)); n > 1 {
 		m.target.Store((m.target.Load() + 1 + rand.N(n-1)) % n)
 	}
 }
 
-// converse asks and acknowledges until the stream ends, and says whether there
+// converse asks and acknowledges until the stream ends, and reports whether there
 // was a server.
 func (m *member) converse(ctx context.Context) (ready bool) {
 	conn, err := dial(m.herd.targets[m.target.Load()])
@@ -233,7 +232,7 @@ func (m *member) converse(ctx context.Context) (ready bool) {
 	node := m.node
 	for t := CDS; t <= m.asked; t++ {
 		if err := stream.SendMsg(m.herd.phrases[t].resume(m.versions[t], node)); err != nil {
-			break // receiving says why
+			break // receiving returns the error
 		}
 		node = nil
 	}
@@ -249,12 +248,12 @@ func (m *member) converse(ctx context.Context) (ready bool) {
 	}
 }
 
-// take acknowledges a response, and asks for the next type after the first one
-// of each.
+// take acknowledges a response. After the first response of a type, it asks for
+// the next type.
 func (m *member) take(send func(any) error, r *response) error {
 	t := typeOf(r.typeURL)
 	if t < 0 {
-		return errors.New("was sent what it has not asked for")
+		return errors.New("received a type that it has not asked for")
 	}
 	h := m.herd
 	h.sent.Add(int64(r.size))

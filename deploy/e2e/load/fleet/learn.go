@@ -7,8 +7,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Lesson is what a first proxy learns for all: what to ask for, and what the
-// answers are.
+// Lesson is what one proxy learns for all: the names to ask for, and the answers.
 type Lesson struct {
 	Names Names
 	// Answers are the resources of the first answer of each type, encoded as
@@ -16,7 +15,7 @@ type Lesson struct {
 	Answers [types][]byte
 }
 
-// Size is the bytes of all first answers.
+// Size returns the bytes of all first answers.
 func (l *Lesson) Size() int {
 	n := 0
 	for _, a := range l.Answers {
@@ -25,7 +24,7 @@ func (l *Lesson) Size() int {
 	return n
 }
 
-// Learn connects one proxy, asks for everything in order, and leaves.
+// Learn connects one proxy, asks for everything in order, and disconnects.
 func Learn(ctx context.Context, target string, m Mode, node []byte) (*Lesson, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -63,14 +62,14 @@ func Learn(ctx context.Context, target string, m Mode, node []byte) (*Lesson, er
 	return l, nil
 }
 
-// answer is the first answer of a type, which is acknowledged.
+// answer returns the first answer of a type, and acknowledges it.
 func answer(stream grpc.ClientStream, m Mode, t Type, said phrase) ([]byte, error) {
 	r := response{keep: true}
 	if err := stream.RecvMsg(&r); err != nil {
 		return nil, fmt.Errorf("wait for %s: %w", t, err)
 	}
 	if got := typeOf(r.typeURL); got != t {
-		return nil, fmt.Errorf("asked for %s, was answered %q", t, r.typeURL)
+		return nil, fmt.Errorf("asked for %s, received %q", t, r.typeURL)
 	}
 	if err := stream.SendMsg(said.acknowledge(m, r.version, r.nonce)); err != nil {
 		return nil, fmt.Errorf("acknowledge %s: %w", t, err)

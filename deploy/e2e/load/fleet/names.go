@@ -8,19 +8,19 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Names are what a proxy asks for by name: what its clusters and listeners
-// refer to.
+// Names are the names that a proxy asks for, because its clusters and listeners
+// refer to them.
 type Names struct {
 	Endpoints []string // of EDS
 	Routes    []string // of RDS
 }
 
-// path leads to a field of a message, through messages in it. A protobuf
-// message is read here without its Go type: this module drives meshlog with
-// no code that meshlog has.
+// path leads to a field of a message, through nested messages. This package reads
+// protobuf messages without their Go types, so that it shares no code with
+// meshlog.
 type path []protowire.Number
 
-// Where names stand in the messages.
+// Where names are in the messages.
 var (
 	clusterName     = path{1}
 	clusterType     = path{2}
@@ -39,7 +39,7 @@ const (
 	httpManager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 )
 
-// endpointNames are the names of EDS that clusters refer to.
+// endpointNames returns the EDS names that clusters refer to.
 func endpointNames(m Mode, resources []byte) ([]string, error) {
 	var names []string
 	err := each(resources, func(r []byte) error {
@@ -62,7 +62,7 @@ func endpointNames(m Mode, resources []byte) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// routeNames are the names of RDS that listeners refer to.
+// routeNames returns the RDS names that listeners refer to.
 func routeNames(m Mode, resources []byte) ([]string, error) {
 	var names []string
 	err := each(resources, func(r []byte) error {
@@ -103,7 +103,8 @@ func each(resources []byte, do func([]byte) error) error {
 	return nil
 }
 
-// find is every value of bytes at a path. What is no message has none.
+// find returns every bytes value at a path. Bytes that are not a message have
+// none.
 func find(b []byte, p path) [][]byte {
 	var out [][]byte
 	walk(b, p, func(wire protowire.Type, v []byte) {
@@ -117,7 +118,7 @@ func find(b []byte, p path) [][]byte {
 	return out
 }
 
-// number is the last number at a path, 0 if there is none.
+// number returns the last number at a path, 0 if there is none.
 func number(b []byte, p path) (out uint64) {
 	walk(b, p, func(wire protowire.Type, v []byte) {
 		if wire == protowire.VarintType {

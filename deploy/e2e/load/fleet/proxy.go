@@ -15,10 +15,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// comeback is how long a proxy that was refused stays away, on average.
+// comeback is the average time until a refused proxy retries.
 const comeback = 200 * time.Millisecond
 
-// window is how much a proxy lets a server send ahead: Envoy's own default.
+// window is how much a server may send ahead: Envoy's own default.
 const window = 16 << 20
 
 func dial(target string) (*grpc.ClientConn, error) {
@@ -44,7 +44,7 @@ type proxy struct {
 	fleet *Fleet
 	node  []byte
 
-	asked    Type // the last type that was asked for
+	asked    Type // the last type that the proxy asked for
 	answered bool // the server has sent something
 	synced   bool // all types have been acknowledged
 }
@@ -68,7 +68,7 @@ func (p *proxy) run(ctx context.Context) error {
 	}
 }
 
-// sleep says whether ctx is still alive after d.
+// sleep reports whether ctx is still alive after d.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -87,12 +87,12 @@ func (p *proxy) converse(ctx context.Context, conn *grpc.ClientConn) error {
 		return err
 	}
 	first := p.fleet.phrases[CDS].first(p.fleet.mode, p.node)
-	// After EOF, receiving says why.
+	// After EOF, receiving returns the error.
 	if err := stream.SendMsg(first); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	for {
-		// The first proxy is the witness of what all are sent.
+		// Only the first proxy keeps what it receives; all get the same.
 		r := response{keep: p.index == 0 && p.synced}
 		if err := stream.RecvMsg(&r); err != nil {
 			return gone(err)
@@ -104,13 +104,13 @@ func (p *proxy) converse(ctx context.Context, conn *grpc.ClientConn) error {
 	}
 }
 
-// take acknowledges a response, and asks for the next type after the first
-// one of each.
+// take acknowledges a response. After the first response of a type, it asks for
+// the next type.
 func (p *proxy) take(stream grpc.ClientStream, r *response) error {
 	f := p.fleet
 	t := typeOf(r.typeURL)
 	if t < 0 {
-		return fmt.Errorf("was sent %q, which it has not asked for", r.typeURL)
+		return fmt.Errorf("received %q, which it has not asked for", r.typeURL)
 	}
 	f.sent.Add(int64(r.size))
 	if err := stream.SendMsg(f.phrases[t].acknowledge(f.mode, r.version, r.nonce)); err != nil {
@@ -127,7 +127,7 @@ func (p *proxy) take(stream grpc.ClientStream, r *response) error {
 	return nil
 }
 
-// gone tells which side ended the stream, where grpc says EOF only.
+// gone says that the server ended the stream if grpc only returns EOF.
 func gone(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errors.New("the server ended the stream")

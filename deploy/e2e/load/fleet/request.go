@@ -14,7 +14,7 @@ const (
 	Delta
 )
 
-// String is the name of the variant.
+// String returns the name of the variant.
 func (m Mode) String() string { return [...]string{"sotw", "delta"}[m] }
 
 func (m Mode) method() string {
@@ -22,7 +22,8 @@ func (m Mode) method() string {
 		[...]string{"StreamAggregatedResources", "DeltaAggregatedResources"}[m]
 }
 
-// fields of a request of a variant; 0: it has none.
+// fields are the fields of a request of a variant; 0: the variant lacks the
+// field.
 type fields struct{ version, node, names, typeURL, nonce protowire.Number }
 
 var requestFields = [...]fields{
@@ -30,11 +31,11 @@ var requestFields = [...]fields{
 	Delta: {node: 1, typeURL: 2, names: 3, nonce: 6},
 }
 
-// phrase is what all proxies say of one type: encoded once, shared by all
-// requests.
+// phrase holds the parts of requests for one type: encoded once, shared by all
+// proxies.
 type phrase struct {
 	subscribe mem.SliceBuffer // type and names
-	ack       mem.SliceBuffer // what an ACK says beside version and nonce
+	ack       mem.SliceBuffer // an ACK without version and nonce
 }
 
 func phraseOf(m Mode, t Type, names []string) phrase {
@@ -51,8 +52,8 @@ func phraseOf(m Mode, t Type, names []string) phrase {
 	return phrase{all, all}
 }
 
-// first is the first request of a type. The node comes with the first one of
-// the stream, else it is nil.
+// first returns the first request of a type. Only the first request of a stream
+// has a node; otherwise it is nil.
 func (p phrase) first(m Mode, node []byte) request {
 	r := make(request, 0, 2)
 	if node != nil {
@@ -61,8 +62,8 @@ func (p phrase) first(m Mode, node []byte) request {
 	return append(r, p.subscribe)
 }
 
-// resume is the first request of a type, in state of the world, by a proxy that
-// has a version; empty: none.
+// resume returns the first request of a type, in state of the world, by a proxy
+// that has a version; empty: none.
 func (p phrase) resume(version string, node []byte) request {
 	r := p.first(SotW, node)
 	if version != "" {
@@ -71,7 +72,7 @@ func (p phrase) resume(version string, node []byte) request {
 	return r
 }
 
-// acknowledge is the ACK of a response.
+// acknowledge returns the ACK of a response.
 func (p phrase) acknowledge(m Mode, version, nonce string) request {
 	f := requestFields[m]
 	nonceField := mem.SliceBuffer(appendText(nil, f.nonce, nonce))

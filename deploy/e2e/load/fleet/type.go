@@ -16,19 +16,19 @@ const (
 	EDS
 	LDS
 	RDS
-	types = iota // how many there are
+	types = iota // number of types
 )
 
-// Types are all types, in the order in which a proxy asks for them.
+// Types returns all types, in the order in which a proxy asks for them.
 func Types() []Type { return []Type{CDS, EDS, LDS, RDS} }
 
-// String is the short name of the type.
+// String returns the short name of the type.
 func (t Type) String() string { return [...]string{"CDS", "EDS", "LDS", "RDS"}[t] }
 
 var urls = []string{rig.Cluster, rig.ClusterLoadAssignment, rig.Listener, rig.RouteConfiguration}
 
-// URL is the name of the type on the wire.
+// URL returns the name of the type on the wire.
 func (t Type) URL() string { return urls[t] }
 
-// typeOf is -1 if a proxy has not asked for the type.
+// typeOf returns -1 if a proxy does not ask for the type.
 func typeOf(url string) Type { return Type(slices.Index(urls, url)) }

@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// codec sends requests as slices that proxies share, and reads of a response
-// only what an ACK needs: a client that decoded resources would be what is
-// measured.
+// codec sends requests as slices that proxies share, and reads only those parts
+// of a response that an ACK needs. A client that decoded resources would measure
+// itself.
 type codec struct{}
 
 var _ encoding.CodecV2 = codec{}
@@ -22,11 +22,11 @@ type request mem.BufferSlice
 
 // response is a DiscoveryResponse or a DeltaDiscoveryResponse.
 type response struct {
-	keep bool // body is wanted
+	keep bool // keep body
 
 	version, typeURL, nonce string
 	size                    int
-	body                    []byte // nil if it is not wanted
+	body                    []byte // nil unless keep
 }
 
 // Fields of DiscoveryResponse and, with the same numbers,
@@ -63,7 +63,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return r.read(data)
 }
 
-// read steps over the resources without looking at them.
+// read skips the resources without decoding them.
 func (r *response) read(data mem.BufferSlice) error {
 	in := data.Reader()
 	defer in.Close()
@@ -109,8 +109,7 @@ func text(in io.Reader, n uint64) (string, error) {
 	return string(b), err
 }
 
-// resources is what of an encoded response is resources: field 2, with its
-// tags.
+// resources returns the resources of an encoded response: field 2, with its tags.
 func resources(body []byte) ([]byte, error) {
 	var out []byte
 	for len(body) > 0 {
@@ -126,7 +125,7 @@ func resources(body []byte) ([]byte, error) {
 	return out, nil
 }
 
-// appendText appends a field of bytes or text.
+// appendText appends a bytes or string field.
 func appendText[T string | []byte](b []byte, field protowire.Number, v T) []byte {
 	b = protowire.AppendTag(b, field, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(len(v)))

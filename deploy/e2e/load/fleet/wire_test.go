@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A response comes in frames that end anywhere.
+// The frames of a response end anywhere.
 func TestResponseOfAnyFrames(t *testing.T) {
 	var body []byte
 	body = appendText(body, responseVersion, "v1")
@@ -51,7 +51,7 @@ func TestCutOffResponse(t *testing.T) {
 	}
 }
 
-// said is an encoded request, as field numbers and texts.
+// said decodes a request to field numbers and texts.
 func said(t *testing.T, r request) map[protowire.Number][]string {
 	t.Helper()
 	out := map[protowire.Number][]string{}

@@ -1,5 +1,5 @@
-// Package kube is a large mesh in a real Kubernetes API server, and the change
-// of it that is measured: an endpoint of a slice.
+// Package kube writes a large mesh to a real Kubernetes API server, and makes the
+// measured change: an endpoint of a slice.
 package kube
 
 import (
@@ -16,16 +16,16 @@ import (
 	"meshlog.dev/deploy/testkit/kubetest"
 )
 
-// Size says how large a mesh is.
+// Size describes how large a mesh is.
 type Size struct {
 	Services  int
 	Endpoints int // of each service, in one slice; at most 100
-	Pods      int // over which the endpoints are spread, in each namespace its own
+	Pods      int // pods that the endpoints are spread over, in each namespace its own
 	// Rules is how many services have a VirtualService and a DestinationRule.
 	Rules int
 }
 
-// Objects is how many objects a mesh of that size has.
+// Objects returns how many objects a mesh of that size has.
 func (s Size) Objects() int {
 	return namespaces + nodes + s.Services*2 + s.Pods + 2*min(s.Rules, s.Services)
 }
@@ -33,8 +33,8 @@ func (s Size) Objects() int {
 const (
 	namespaces = 100
 	nodes      = 200
-	// writers write at once. The API server and etcd share the processors: more
-	// wait for each other.
+	// writers is how many goroutines write at once. The API server and etcd share
+	// the processors, so more writers would only wait for each other.
 	writers = 32
 )
 
@@ -42,11 +42,11 @@ const (
 type Mesh struct {
 	size    Size
 	client  kubernetes.Interface
-	slice   *discoveryv1.EndpointSlice // the one that changes, as it was written last
+	slice   *discoveryv1.EndpointSlice // the slice that changes, as it was last written
 	changes int
 }
 
-// Fill writes a mesh of a size. It asks in protobuf, as controllers do.
+// Fill writes a mesh of a size. It uses protobuf, as controllers do.
 func Fill(ctx context.Context, s *kubetest.Server, size Size) (*Mesh, error) {
 	config := s.Config()
 	config.ContentType = "application/vnd.kubernetes.protobuf"
@@ -87,16 +87,17 @@ func each(ctx context.Context, n int, f func(context.Context, int) error) error 
 	return g.Wait()
 }
 
-// Change is one that was written.
+// Change is a change that was written.
 type Change struct {
-	// Written is when the API server was asked, Answered when it had answered.
+	// Written is when the request began, Answered when the API server had
+	// answered.
 	Written, Answered time.Time
-	// Token is in what every proxy is sent because of it, and in nothing that
-	// was sent before.
+	// Token is in the response that every proxy gets for the change, and in no
+	// earlier response.
 	Token []byte
 }
 
-// ChangeEndpoint gives the last service another endpoint in place of its first.
+// ChangeEndpoint replaces the first endpoint of the last service.
 func (m *Mesh) ChangeEndpoint(ctx context.Context) (Change, error) {
 	m.changes++
 	address := fmt.Sprintf("10.250.%d.%d", m.changes/250, m.changes%250+1)
@@ -110,7 +111,7 @@ func (m *Mesh) ChangeEndpoint(ctx context.Context) (Change, error) {
 	return c, err
 }
 
-// Namespace is the name of the i-th namespace, of as many as there are.
+// Namespace returns the name of the i-th namespace; it wraps around.
 func Namespace(i int) string { return fmt.Sprintf("ns-%d", i%namespaces) }
 
 func (m *Mesh) rules(i int) string {

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Objects are as large as those of clusters: what a watcher does not need is
-// there too.
+// Objects are as large as in real clusters: they include fields that a watcher
+// does not need.
 
 func service(i int) string { return fmt.Sprintf("svc-%d", i) }
 
@@ -25,8 +25,7 @@ func address(pod int) string {
 	return fmt.Sprintf("10.%d.%d.%d", 16+pod/62500, pod/250%250, pod%250+1)
 }
 
-// podOf is the j-th of the pods behind a service: one of those in its
-// namespace.
+// podOf returns the j-th of the pods behind a service: a pod in its namespace.
 func (m *Mesh) podOf(service, j int) int {
 	each := max(1, m.size.Pods/namespaces)
 	return (service%namespaces + namespaces*((service/namespaces*m.size.Endpoints+j)%each)) % m.size.Pods
@@ -63,7 +62,7 @@ func (m *Mesh) writeService(ctx context.Context, i int) error {
 }
 
 // writePod writes a pod as its Deployment's controller and the scheduler would,
-// and then its status as its kubelet.
+// and then its status as its kubelet would.
 func (m *Mesh) writePod(ctx context.Context, i int) error {
 	pods := m.client.CoreV1().Pods(Namespace(i))
 	version := fmt.Sprintf("v%d", 1+i/namespaces%2)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// entry is a service with its endpoints, half of version v1 and half of v2.
+// entry returns a service with its endpoints, half of version v1 and half of v2.
 func (w *World) entry(s service, first string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `---
@@ -31,7 +31,8 @@ spec:
 	return b.String()
 }
 
-// routes splits the requests for a service by weight.
+// routes returns a VirtualService that splits the requests for a service by
+// weight.
 func (w *World) routes(s service, v1 int) string {
 	return fmt.Sprintf(`---
 apiVersion: networking.istio.io/v1
@@ -50,7 +51,8 @@ spec:
 `, s.name(), w.namespaceOf(s), w.host(s), v1, 100-v1)
 }
 
-// subsets are the versions of a service, and how it is called.
+// subsets returns a DestinationRule with the versions of a service and its
+// connection settings.
 func (w *World) subsets(s service) string {
 	return fmt.Sprintf(`---
 apiVersion: networking.istio.io/v1
@@ -68,8 +70,8 @@ spec:
 `, s.name(), w.namespaceOf(s), w.host(s))
 }
 
-// private is what only clients of a namespace see: how they call one service
-// that has no rule of its own.
+// private returns a DestinationRule that only clients of a namespace see, for a
+// service that has no other rule.
 func (w *World) private(namespace int) string {
 	s := service(w.size.Rules + namespace%max(1, w.size.Services-w.size.Rules))
 	return fmt.Sprintf(`---

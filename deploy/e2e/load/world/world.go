@@ -1,5 +1,5 @@
-// Package world is a large configuration in a watched directory, and the two
-// changes that are measured: an endpoint, and a route's weights.
+// Package world writes a large configuration to a watched directory, and makes
+// the two measured changes: an endpoint, and a route's weights.
 package world
 
 import (
@@ -10,14 +10,14 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// Size says how large a world is.
+// Size describes how large a world is.
 type Size struct {
 	Services  int
 	Endpoints int // of each service
-	// Rules is how many services, the first ones, have a VirtualService and a
-	// DestinationRule.
+	// Rules is how many services, from the first one on, have a VirtualService and
+	// a DestinationRule.
 	Rules int
-	// Namespaces is over how many the services are spread.
+	// Namespaces is how many namespaces the services are spread over.
 	Namespaces int
 }
 
@@ -28,7 +28,7 @@ type World struct {
 	saved int // changes so far
 }
 
-// Namespace is the name of the i-th namespace, of as many as there are.
+// Namespace returns the name of the i-th namespace; it wraps around.
 func (w *World) Namespace(i int) string { return namespace(i % w.size.Namespaces) }
 
 func namespace(i int) string { return fmt.Sprintf("ns-%d", i) }
@@ -40,7 +40,7 @@ func (s service) name() string { return fmt.Sprintf("svc-%d", int(s)) }
 
 func (w *World) namespaceOf(s service) string { return w.Namespace(int(s)) }
 
-// host is Istio's name of a Kubernetes service.
+// host returns Istio's name of a Kubernetes service.
 func (w *World) host(s service) string {
 	return fmt.Sprintf("%s.%s.svc.cluster.local", s.name(), w.namespaceOf(s))
 }
@@ -52,16 +52,16 @@ func (s service) endpoint(i int) string {
 	return fmt.Sprintf("10.%d.%d.%d", 128+i, int(s)/250, int(s)%250+1)
 }
 
-// Change is one that was saved.
+// Change is a change that was saved.
 type Change struct {
 	Saved time.Time
-	// Token is in what every proxy is sent because of it, and in nothing that
-	// was sent before.
+	// Token is in the response that every proxy gets for the change, and in no
+	// earlier response.
 	Token []byte
 }
 
-// The services that change, apart from each other: the last one's endpoints,
-// the first one's routes.
+// changing returns the two services that change: the last one's endpoints, the
+// first one's routes.
 func (w *World) changing() (endpoints, routes service) { return service(w.size.Services - 1), 0 }
 
 // New writes a world to dir/config: a file for each namespace, and one for each
@@ -107,13 +107,13 @@ func New(dir string, size Size) (*World, error) {
 	return w, nil
 }
 
-// The files of what changes.
+// The files that change.
 const (
 	endpointsFile = "changing-endpoints.yaml"
 	routesFile    = "changing-routes.yaml"
 )
 
-// ChangeEndpoint gives a service another endpoint in place of its first.
+// ChangeEndpoint replaces the first endpoint of a service.
 func (w *World) ChangeEndpoint() (Change, error) {
 	w.saved++
 	s, _ := w.changing()
@@ -122,7 +122,7 @@ func (w *World) ChangeEndpoint() (Change, error) {
 	return Change{saved, []byte(address)}, err
 }
 
-// ChangeRoute gives a route other weights.
+// ChangeRoute changes the weights of a route.
 func (w *World) ChangeRoute() (Change, error) {
 	w.saved++
 	_, s := w.changing()
