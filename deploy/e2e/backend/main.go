@@ -1,6 +1,6 @@
-// Backend is what the compose deployment puts behind its Envoys: an HTTP
-// server that answers every request with its name. It is also what looks after
-// containers whose images have no shell.
+// Backend is the server behind the Envoys of the compose deployment: it answers
+// every HTTP request with its name. It also has the health check and the kill
+// command for containers whose images have no shell.
 package main
 
 import (
@@ -18,20 +18,20 @@ import (
 
 const usage = `Usage:
   backend serve ADDRESS NAME   answer every request with NAME
-  backend get URL              ends with 0 if URL answers with 200: a health check
-  backend kill PID             ends a process as a crash does
+  backend get URL              exit with 0 if URL answers with 200: a health check
+  backend kill PID             end a process as a crash does
 Examples:
   backend serve :8080 shop-v1
   backend get http://127.0.0.1:8222/healthz
 `
 
-// How long a request may take to be read, to be answered while the server
-// ends, and to be answered to a health check.
+// timeout bounds reading a request, answering it while the server ends, and
+// answering a health check.
 const timeout = 5 * time.Second
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-// run is 2 if it does not understand its arguments.
+// run returns 2 if it does not understand its arguments.
 func run(args []string) int {
 	var err error
 	switch {
@@ -52,7 +52,8 @@ func run(args []string) int {
 	return 0
 }
 
-// serve answers until it is told to end, and then the requests that are there.
+// serve answers until it gets a signal to end, and then finishes the open
+// requests.
 func serve(addr, name string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

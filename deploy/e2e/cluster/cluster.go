@@ -1,10 +1,10 @@
-// Package cluster is a Kubernetes cluster that tests and the demo drive the
-// programs with: a real API server, and pods that are servers in this process.
-// What a Deployment, a kubelet and the controller of EndpointSlices would write
-// of them, the pods write themselves, because no controller runs.
+// Package cluster runs a Kubernetes cluster that tests and the demo use: a real
+// API server, and pods that are servers in this process. No controller runs, so
+// the pods themselves write the objects that a Deployment, a kubelet and the
+// controller of EndpointSlices would write for them.
 //
-// Kubernetes takes no endpoint on loopback: pods are on rig.OwnAddress, so
-// a program that starts a Cluster calls rig.Isolate before anything else.
+// Kubernetes refuses endpoints on loopback, so pods are on rig.OwnAddress. A
+// program that starts a Cluster must call rig.Isolate before anything else.
 package cluster
 
 import (
@@ -20,23 +20,24 @@ import (
 // Cluster is a Kubernetes cluster.
 type Cluster struct {
 	*kubetest.Server
-	// Name is what it is called by.
+	// Name is the name under which meshlog knows the cluster.
 	Name string
 	// Kubeconfig is a file with the administrator's access.
 	Kubeconfig string
 
-	// address is what all pods have, as those on the network of their node do.
+	// address is the address of all pods, as of pods on their node's network.
 	address string
 	pods    []*Pod
 }
 
-// definitions are those of the kinds that the shop has.
+// definitions are the definitions of the kinds that the shop uses.
 var definitions = []string{
 	"gateways.networking.istio.io", "virtualservices.networking.istio.io", "destinationrules.networking.istio.io",
 }
 
-// Start starts a cluster that has the kinds of the shop, and keeps everything
-// in dir/name. The caller has called rig.Isolate, and ends it with End.
+// Start starts a cluster that has the kinds of the shop, and keeps its files in
+// dir/name. The caller must have called rig.Isolate, and ends the cluster with
+// End.
 func Start(ctx context.Context, dir, name string) (*Cluster, error) {
 	c := &Cluster{Name: name, Kubeconfig: filepath.Join(dir, name, "kubeconfig")}
 	var err error
@@ -67,7 +68,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	return c.InstallIstioCRDs(ctx, definitions...)
 }
 
-// End kills what runs.
+// End kills every process that runs.
 func (c *Cluster) End() {
 	for _, p := range c.pods {
 		p.Stop()
@@ -75,7 +76,7 @@ func (c *Cluster) End() {
 	c.Kill()
 }
 
-// ApplyFile writes the objects of a file, as kubectl does.
+// ApplyFile applies the objects of a file, as kubectl does.
 func (c *Cluster) ApplyFile(ctx context.Context, path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// Pod is a server in this process that a cluster has as a pod, and the only
-// endpoint of an EndpointSlice: pods on one address have ports of their own,
-// and a slice has one port for all of its endpoints.
+// Pod is a server in this process that appears in a cluster as a pod and as the
+// only endpoint of an EndpointSlice. Pods share an address and differ in their
+// port, and a slice has one port for all of its endpoints.
 type Pod struct {
 	*rig.Backend
 	Namespace, Service, Version, Name string
@@ -17,11 +17,11 @@ type Pod struct {
 	cluster *Cluster
 }
 
-// endpoint is what a slice says of a pod.
+// endpoint is the state of a pod in its slice.
 type endpoint struct{ ready, serving, terminating bool }
 
-// Run starts a pod of a version of a Service, which exists, and has the
-// cluster know that it is ready. Its answers name the version: shop-v1.
+// Run starts a pod of a version of a Service, which must exist, and writes that
+// the pod is ready. Its answers name the version: shop-v1.
 func (c *Cluster) Run(ctx context.Context, namespace, service, version string) (*Pod, error) {
 	p, err := c.Begin(ctx, namespace, service, version)
 	if err != nil {
@@ -44,10 +44,10 @@ func (c *Cluster) Begin(ctx context.Context, namespace, service, version string)
 	return p, p.Ready(ctx, false)
 }
 
-// Cluster is the name of the cluster that it is in.
+// Cluster returns the name of the pod's cluster.
 func (p *Pod) Cluster() string { return p.cluster.Name }
 
-// Ready says whether requests may be sent to the pod.
+// Ready writes whether the pod accepts requests.
 func (p *Pod) Ready(ctx context.Context, ready bool) error {
 	if err := p.cluster.ApplyAs(ctx, "kubelet", p.pod(ready)); err != nil {
 		return err
@@ -55,13 +55,13 @@ func (p *Pod) Ready(ctx context.Context, ready bool) error {
 	return p.cluster.ApplyAs(ctx, "kube-controller-manager", p.slice(endpoint{ready: ready, serving: ready}))
 }
 
-// Terminate says that the pod is about to end: it answers, but nothing new
-// should be sent there.
+// Terminate writes that the pod is about to end: it answers, but should get no
+// new requests.
 func (p *Pod) Terminate(ctx context.Context) error {
 	return p.cluster.ApplyAs(ctx, "kube-controller-manager", p.slice(endpoint{serving: true, terminating: true}))
 }
 
-// Remove ends the pod, and has the cluster know of it.
+// Remove ends the pod, and deletes its objects.
 func (p *Pod) Remove(ctx context.Context) error {
 	p.Stop()
 	return p.cluster.Delete(ctx, p.slice(endpoint{}), p.pod(false))

@@ -28,26 +28,27 @@ const (
 	routes  = "routes.yaml"
 )
 
-// Shop is what a user applies: deploy/e2e/demo/kubernetes, on free ports.
+// Shop is the configuration that a user applies: deploy/e2e/demo/kubernetes, on
+// free ports.
 type Shop struct {
 	// Path is the directory with the files.
 	Path  string
 	Edges []Edge
 
-	routes string // as they are in the tree, for all edges
+	routes string // as in the tree, for all edges
 }
 
-// Edge is where an Envoy takes requests that has this label, app.
+// Edge is where the Envoys with a label, app, accept requests.
 type Edge struct {
 	App  string
 	Port int
 }
 
-// URL is where requests go.
+// URL returns the address for requests.
 func (e Edge) URL() string { return fmt.Sprintf("http://127.0.0.1:%d/", e.Port) }
 
-// NewShop copies the files to dir/kubernetes, with a Gateway for Envoys with
-// each of these labels.
+// NewShop copies the files to dir/kubernetes, with a Gateway for the Envoys of
+// each label.
 func NewShop(dir string, apps ...string) (*Shop, error) {
 	root, err := rig.Root()
 	if err != nil {
@@ -104,7 +105,7 @@ func (s *Shop) Apply(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// ApplyService applies the Service and its versions, and no routes to them.
+// ApplyService applies the Service and its versions, without routes to them.
 func (s *Shop) ApplyService(ctx context.Context, c *Cluster) error {
 	return c.ApplyFile(ctx, filepath.Join(s.Path, files[0]))
 }
@@ -112,8 +113,8 @@ func (s *Shop) ApplyService(ctx context.Context, c *Cluster) error {
 // DeleteRoutes deletes the routes.
 func (s *Shop) DeleteRoutes(ctx context.Context, c *Cluster) error { return c.Delete(ctx, s.routes) }
 
-// Weigh applies the routes with other weights, as a field manager, and returns
-// when it began to.
+// Weigh applies the routes with new weights, as a field manager, and returns when
+// it began to.
 func (s *Shop) Weigh(ctx context.Context, c *Cluster, manager string, v1, v2 int) (time.Time, error) {
 	text := shop.Weighted(s.routes, v1, v2)
 	if err := os.WriteFile(filepath.Join(s.Path, routes), []byte(text), 0o600); err != nil {

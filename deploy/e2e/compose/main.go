@@ -1,8 +1,8 @@
-// Compose proves the deployment of deploy/compose.yaml with a real Docker
-// engine, as `make test-compose`: that it comes up and serves, that frontends
-// can be added and taken away under load, that any container may die, and that
-// the data outlives them all. It makes a project of its own, with free ports,
-// and removes it at the end.
+// Compose tests the deployment of deploy/compose.yaml with a real Docker engine;
+// `make test-compose` runs it. It checks that the deployment comes up and serves,
+// that frontends can be added and removed under load, that any container may die,
+// and that the data outlives the containers. It creates a project of its own,
+// with free ports, and removes it at the end.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// limit bounds the whole run, and cleanup what is done after it.
+// limit bounds the whole run, and cleanup the removal after it.
 const (
 	limit   = 10 * time.Minute
 	cleanup = time.Minute
@@ -31,13 +31,13 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the exit code: 2 if the arguments are not understood.
+// run returns the exit code: 2 if it does not understand the arguments.
 func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	fs := flag.NewFlagSet("compose", flag.ContinueOnError)
 	fs.SetOutput(errs)
 	age := fs.Duration("age", 15*time.Second, "`age` at which streams end, --max-stream-age of the frontends")
 	if err := fs.Parse(args); err != nil || fs.NArg() > 0 || *age < time.Second {
-		fmt.Fprintln(errs, "Usage: compose [-age 15s]   after `make images`; an age of a second at least")
+		fmt.Fprintln(errs, "Usage: compose [-age 15s]   after `make images`; the age is at least a second")
 		return 2
 	}
 	if err := test(ctx, out, *age); err != nil {
@@ -79,18 +79,18 @@ func test(ctx context.Context, out io.Writer, age time.Duration) (err error) {
 	return nil
 }
 
-// trial is one run. Its parts belong to the goroutine that runs the steps.
+// trial is one run. The goroutine that runs the steps owns its fields.
 type trial struct {
 	*project
 	out io.Writer
 	age time.Duration
 
-	loads   map[string]*rig.Load // by Envoy, those that run
+	loads   map[string]*rig.Load // running loads, by Envoy
 	streams *streams
-	weights int // which version answers: an index of versions
+	weights int // the version that answers: an index of versions
 }
 
-// step is something that happens; its figure is what is worth knowing of it.
+// step is one event; its figure is a measurement to print.
 type step struct {
 	name string
 	do   func(context.Context) (figure string, err error)
@@ -107,7 +107,7 @@ func (t *trial) step(ctx context.Context, s step) error {
 	return nil
 }
 
-// stop ends what runs beside the steps.
+// stop ends the loads and streams.
 func (t *trial) stop() {
 	for _, l := range t.loads {
 		l.Stop()

@@ -19,16 +19,16 @@ import (
 // project is the deployment under a name of its own.
 type project struct {
 	name  string
-	argv  []string // of docker-compose with the files
+	argv  []string // command line of docker-compose with the files
 	env   []string
 	mesh  string            // the watched directory
-	ports map[string]string // on loopback, by service
+	ports map[string]string // loopback ports, by service
 }
 
 // The two Envoys, by service.
 var envoys = []string{"envoy-sotw", "envoy-delta"}
 
-// newProject copies the configuration to dir; nothing runs yet.
+// newProject copies the configuration to dir; it starts nothing.
 func newProject(ctx context.Context, dir string, age time.Duration) (*project, error) {
 	root, err := rig.Root()
 	if err != nil {
@@ -57,7 +57,7 @@ func newProject(ctx context.Context, dir string, age time.Duration) (*project, e
 	if err := os.CopyFS(p.mesh, os.DirFS(filepath.Join(deploy, "compose", "mesh"))); err != nil {
 		return nil, err
 	}
-	// The watcher is another user.
+	// The watcher runs as another user.
 	if err := os.Chmod(p.mesh, 0o755); err != nil {
 		return nil, err
 	}
@@ -77,23 +77,23 @@ func newProject(ctx context.Context, dir string, age time.Duration) (*project, e
 	return p, nil
 }
 
-// addr is where a service is published on this machine.
+// addr returns the address on which this machine publishes a service.
 func (p *project) addr(service string) string { return "127.0.0.1:" + p.ports[service] }
 
-// compose runs a command of docker-compose and returns what it printed.
+// compose runs a command of docker-compose and returns its output.
 func (p *project) compose(ctx context.Context, args ...string) (string, error) {
 	return command(ctx, p.env, append(p.argv, args...)...)
 }
 
-// up brings the deployment to a state in which so many frontends and all else
-// run and are healthy.
+// up brings the deployment to a state in which the given number of frontends and
+// all other services run and are healthy.
 func (p *project) up(ctx context.Context, frontends int) error {
 	_, err := p.compose(ctx, "up", "--detach", "--wait", "--wait-timeout", "120", "--no-recreate",
 		"--scale", fmt.Sprintf("frontend=%d", frontends))
 	return err
 }
 
-// meshlog asks the command line, in a container, for JSON.
+// meshlog runs a command of the CLI in a container and decodes its JSON output.
 func (p *project) meshlog(ctx context.Context, into any, args ...string) error {
 	out, err := p.compose(ctx, append([]string{"run", "--rm", "--no-TTY", "meshlog", "-o", "json"}, args...)...)
 	if err != nil {
@@ -105,7 +105,7 @@ func (p *project) meshlog(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// containers are the ids of a service's containers, running or not.
+// containers returns the ids of a service's containers, running or not.
 func (p *project) containers(ctx context.Context, service string) ([]string, error) {
 	out, err := command(ctx, nil, "docker", "ps", "--all", "--quiet", "--no-trunc",
 		"--filter", "label=com.docker.compose.project="+p.name, "--filter", "label=com.docker.compose.service="+service)
@@ -115,13 +115,13 @@ func (p *project) containers(ctx context.Context, service string) ([]string, err
 	return strings.Fields(out), err
 }
 
-// inspect is a part of what Docker knows of a container.
+// inspect returns a part of Docker's description of a container.
 func inspect(ctx context.Context, id, format string) (string, error) {
 	return command(ctx, nil, "docker", "inspect", "--format", format, id)
 }
 
-// healthy waits until a container's own health check says that it is well. It
-// does not wait for the next time that Docker asks.
+// healthy waits until a container's own health check succeeds. It runs the check
+// itself instead of waiting for Docker's next one.
 func healthy(ctx context.Context, id string) error {
 	out, err := inspect(ctx, id, "{{json .Config.Healthcheck.Test}}")
 	if err != nil {
@@ -137,7 +137,7 @@ func healthy(ctx context.Context, id string) error {
 	})
 }
 
-// logs is what the containers said last.
+// logs returns the last output of the containers.
 func (p *project) logs(ctx context.Context) string {
 	out, err := p.compose(ctx, "logs", "--no-color", "--tail", "15")
 	if err != nil {
@@ -147,7 +147,7 @@ func (p *project) logs(ctx context.Context) string {
 }
 
 // down removes all containers. It stops them one after the other: an engine
-// before 20.10.27 hangs now and then where several end at once (moby #46661).
+// before 20.10.27 sometimes hangs when several end at once (moby #46661).
 func (p *project) down(ctx context.Context, args ...string) error {
 	out, err := command(ctx, nil, "docker", "ps", "--quiet", "--filter", "label=com.docker.compose.project="+p.name)
 	if err != nil {
@@ -162,7 +162,7 @@ func (p *project) down(ctx context.Context, args ...string) error {
 	return err
 }
 
-// remove removes all that the project has made.
+// remove removes everything that the project has created.
 func (p *project) remove(ctx context.Context) error {
 	err := p.down(ctx, "--volumes")
 	// The volumes of frontends that were scaled away belong to no container.
@@ -175,8 +175,7 @@ func (p *project) remove(ctx context.Context) error {
 	return err
 }
 
-// command runs a program and returns what it printed; an error has what it
-// said.
+// command runs a program and returns its output; an error has its standard error.
 func command(ctx context.Context, env []string, argv ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)
@@ -189,8 +188,8 @@ func command(ctx context.Context, env []string, argv ...string) (string, error) 
 	return strings.TrimSpace(string(out)), err
 }
 
-// await asks check now and then until it returns nil. Where ctx ends first, the
-// error has what check said last.
+// await calls check now and then until it returns nil. If ctx ends first, the
+// error has the last error of check.
 func await(ctx context.Context, what string, check func(context.Context) error) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -201,7 +200,7 @@ func await(ctx context.Context, what string, check func(context.Context) error) 
 			return nil
 		}
 		if ctx.Err() == nil {
-			last = err // one that ctx cut short knows less
+			last = err // a check that ctx cut short reports less
 		}
 		select {
 		case <-ctx.Done():

@@ -15,13 +15,13 @@ import (
 const (
 	streamCount = 40
 	spreadLimit = 0.2 // how far the streams of one frontend may be from even
-	// arrival is how long a change may take, at worst: the bus elects anew.
+	// arrival bounds how long a change may take while the bus elects a leader.
 	arrival = time.Minute
-	// enough requests to tell that they flow.
+	// enough is how many requests show that they flow.
 	enough = 200
 )
 
-// versions of the shop, of which one answers everything after a change.
+// versions of the shop, one of which answers everything after a change.
 var versions = []string{"shop-v1", "shop-v2"}
 
 func (t *trial) steps() []step {
@@ -70,7 +70,7 @@ func (t *trial) load(ctx context.Context, envoy string) error {
 	return err
 }
 
-// flows waits for some more requests to be answered.
+// flows waits until some more requests are answered.
 func (t *trial) flows(ctx context.Context, through []string) error {
 	for _, envoy := range through {
 		sent := t.loads[envoy].Sent()
@@ -86,8 +86,8 @@ func (t *trial) flows(ctx context.Context, through []string) error {
 	return nil
 }
 
-// noneFailed says how many requests have been answered since it was last asked;
-// it is an error if one was not.
+// noneFailed returns how many requests were answered since its last call; it is
+// an error if a request failed.
 func (t *trial) noneFailed() (string, error) {
 	n := 0
 	for envoy, l := range t.loads {
@@ -100,13 +100,14 @@ func (t *trial) noneFailed() (string, error) {
 	return fmt.Sprintf("%d requests, none failed", n), nil
 }
 
-// changed changes the routes, and waits until Envoys have acknowledged that.
+// changed changes the routes, and waits until Envoys have acknowledged the
+// change.
 func (t *trial) changed(ctx context.Context) (string, error) {
 	took, err := t.change(ctx, envoys)
 	if err != nil {
 		return "", err
 	}
-	var wait struct{ Applied int } // it fails if that is not all
+	var wait struct{ Applied int } // the command fails unless all proxies have it
 	if err := t.meshlog(ctx, &wait, "wait", "latest"); err != nil {
 		return "", err
 	}
@@ -119,8 +120,8 @@ func (t *trial) proxies(ctx context.Context) ([]rig.ProxyStatus, error) {
 	return proxies, t.meshlog(ctx, &proxies, "proxy-status")
 }
 
-// change gives all requests to the other version of the shop, and waits until
-// that is what Envoys do.
+// change sends all requests to the other version of the shop, and waits until
+// Envoys route so.
 func (t *trial) change(ctx context.Context, through []string) (time.Duration, error) {
 	began, err := t.save()
 	if err != nil {
@@ -129,7 +130,7 @@ func (t *trial) change(ctx context.Context, through []string) (time.Duration, er
 	return t.arrived(ctx, began, through)
 }
 
-// save gives all requests to the other version.
+// save saves routes that send all requests to the other version.
 func (t *trial) save() (time.Time, error) {
 	t.weights = 1 - t.weights
 	path := filepath.Join(t.mesh, "routes.yaml")
@@ -146,7 +147,7 @@ func (t *trial) save() (time.Time, error) {
 		}
 		lines = append(lines, line)
 	}
-	// At once, as an editor does.
+	// Atomically, as an editor does.
 	aside := path + ".new"
 	if err := os.WriteFile(aside, []byte(strings.Join(lines, "")), 0o644); err != nil {
 		return time.Time{}, err
@@ -171,7 +172,7 @@ func (t *trial) arrived(ctx context.Context, began time.Time, through []string) 
 	return time.Since(began).Round(time.Millisecond), nil
 }
 
-// scale changes the number of frontends, and looks after two ages how the
+// scale changes the number of frontends, and checks after two ages how the
 // streams are spread.
 func (t *trial) scale(ctx context.Context, frontends int) (string, error) {
 	var err error
@@ -211,11 +212,12 @@ func (t *trial) scale(ctx context.Context, frontends int) (string, error) {
 		return "", err
 	}
 	figure, err := t.noneFailed()
-	return fmt.Sprintf("streams per frontend: %v; %d came again, within %s at most; %s",
+	return fmt.Sprintf("streams per frontend: %v; %d reconnected, within %s at most; %s",
 		counts, ended, longest.Round(time.Millisecond), figure), err
 }
 
-// spread is how many streams each frontend has, once all of them are there.
+// spread returns how many streams each frontend has, once all streams are
+// connected.
 func (t *trial) spread(ctx context.Context) ([]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, arrival)
 	defer cancel()
@@ -245,14 +247,14 @@ func (t *trial) spread(ctx context.Context) ([]int, error) {
 	return counts, err
 }
 
-// victim is a service of which one container is killed.
+// victim is a service; kill kills one of its containers.
 type victim struct {
 	service string
 	stalls  bool // no change arrives without it
 }
 
-// kill kills a container: requests go on; changes arrive meanwhile where that is
-// promised, and when it is back.
+// kill kills a container. Requests continue. Changes arrive meanwhile if the
+// deployment promises that, and in any case when the container is back.
 func (t *trial) kill(ctx context.Context, v victim) (string, error) {
 	ids, err := t.containers(ctx, v.service)
 	if err != nil {
@@ -305,7 +307,7 @@ func (t *trial) kill(ctx context.Context, v victim) (string, error) {
 	}
 	if v.stalls {
 		_, err = t.arrived(ctx, began, envoys)
-		figures = append(figures, fmt.Sprintf("what changed meanwhile arrives %s after its return", time.Since(back).Round(time.Millisecond)))
+		figures = append(figures, fmt.Sprintf("a change made meanwhile arrives %s after its return", time.Since(back).Round(time.Millisecond)))
 	} else {
 		var took time.Duration
 		took, err = t.change(ctx, envoys)
@@ -318,8 +320,8 @@ func (t *trial) kill(ctx context.Context, v victim) (string, error) {
 	return strings.Join(append(figures, figure), "; "), err
 }
 
-// crash ends a process from outside of its container, as an error of the
-// program does: Docker starts it again.
+// crash kills a process from outside of its container, as a bug in the program
+// would end it: Docker restarts the container.
 func (t *trial) crash(ctx context.Context) (string, error) {
 	ids, err := t.containers(ctx, "builder-1")
 	if err != nil {
@@ -329,7 +331,7 @@ func (t *trial) crash(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// It is a process of the same user, so no capability is needed.
+	// The process has the same user, so no capability is needed.
 	if _, err := command(ctx, nil, "docker", "run", "--rm", "--pid", "host", "--network", "none", "--cap-drop", "ALL",
 		"meshlog-demo:dev", "backend", "kill", pid); err != nil {
 		return "", err
@@ -355,7 +357,7 @@ func (t *trial) crash(ctx context.Context) (string, error) {
 	return fmt.Sprintf("restarted and ready after %s; a change arrives after %s; %s", back, took, figure), err
 }
 
-// again removes all containers and makes them anew: the data stays.
+// again removes all containers and creates them again: the data stays.
 func (t *trial) again(ctx context.Context) (string, error) {
 	type version struct{ Version, Root string }
 	var before, after []version

@@ -17,20 +17,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// streamID is how the ids of the nodes of streams begin.
+// streamID is the prefix of the streams' node ids.
 const streamID = "stream-"
 
-// streams are clients of xDS that come back whenever their stream has ended, as
-// Envoys do: on the connection that they have for as long as that takes new
-// streams.
+// streams are xDS clients that reconnect whenever their stream has ended, as
+// Envoys do. They keep their connection for as long as it accepts new streams.
 type streams struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex // protects what follows
-	ended   int        // streams that ended as they should
+	mu      sync.Mutex // protects the fields below
+	ended   int        // streams that ended as expected
 	longest time.Duration
-	bad     []string // how others ended
+	bad     []string // how other streams ended
 }
 
 // startStreams connects n clients to target until stop.
@@ -56,9 +55,9 @@ func (s *streams) stop() {
 	s.wg.Wait()
 }
 
-// tally is how often streams have ended in order since the last tally, and the
-// longest time that a client was without one. It is an error if some ended in
-// another way.
+// tally returns how many streams have ended as expected since the last tally, and
+// the longest time that a client was without one. It is an error if a stream
+// ended in another way.
 func (s *streams) tally() (ended int, longest time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +69,7 @@ func (s *streams) tally() (ended int, longest time.Duration, err error) {
 	return ended, longest, err
 }
 
-// pause lies between two streams of which the first was not answered.
+// pause precedes a new stream when the last one got no answer.
 const pause = 200 * time.Millisecond
 
 // run opens one stream after the other.
@@ -104,8 +103,8 @@ func (s *streams) run(ctx context.Context, conn *grpc.ClientConn, node *corev3.N
 	}
 }
 
-// converse asks for all clusters and acknowledges them until the stream ends;
-// it calls answered at the first response.
+// converse asks for all clusters and acknowledges them until the stream ends. It
+// calls answered at the first response.
 func converse(ctx context.Context, conn *grpc.ClientConn, node *corev3.Node, answered func()) error {
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx, grpc.WaitForReady(true))
 	if err != nil {
@@ -113,7 +112,7 @@ func converse(ctx context.Context, conn *grpc.ClientConn, node *corev3.Node, ans
 	}
 	request := &discoveryv3.DiscoveryRequest{Node: node, TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster"}
 	for first := true; ; first = false {
-		// After EOF, receiving says why.
+		// After EOF, receiving returns the error.
 		if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}

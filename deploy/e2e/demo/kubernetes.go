@@ -9,7 +9,7 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// clusterStage is all that runs of the demo with Kubernetes.
+// clusterStage holds the running parts of the demo with Kubernetes.
 type clusterStage struct {
 	scene
 
@@ -32,7 +32,7 @@ func (s *clusterStage) set(ctx context.Context) (err error) {
 	if s.cluster, err = cluster.Start(ctx, s.dir, "east"); err != nil {
 		return err
 	}
-	// All kinds of Istio and of the Gateway API, as in a cluster that has both.
+	// All of Istio's and the Gateway API's kinds, as in a cluster that has both.
 	if err := errors.Join(s.cluster.InstallIstioCRDs(ctx), s.cluster.InstallGatewayCRDs(ctx)); err != nil {
 		return err
 	}
@@ -59,17 +59,17 @@ func (s *clusterStage) set(ctx context.Context) (err error) {
 	s.where("manifests", "what is applied, a copy of deploy/e2e/demo/kubernetes", s.shop.Path)
 	s.where("data", "the log, the versions, the frontend's replica", s.mesh.Data)
 	s.note("")
-	s.note("All of it is on a network of its own, where 127.0.0.1 is another one than yours. A shell there:")
+	s.note("The demo runs on a network of its own with its own 127.0.0.1. To open a shell there:")
 	s.note("%s", rig.Enter())
-	s.note("There is no kubectl here: what you would type is shown, and sent to the API server as kubectl")
-	s.note("would (server-side apply). Nor are there controllers: pods and EndpointSlices are the demo's.")
+	s.note("The demo does not run kubectl: it shows the command, and sends the API server the same request")
+	s.note("(server-side apply). No controllers run: the demo writes the pods and EndpointSlices itself.")
 	return nil
 }
 
-// edge is where Envoy takes requests.
+// edge is where Envoy accepts requests.
 func (s *clusterStage) edge() cluster.Edge { return s.shop.Edges[0] }
 
-// end stops what still runs, the first to start last.
+// end stops the running parts, the last started first.
 func (s *clusterStage) end() {
 	if s.envoy != nil {
 		s.envoy.Kill()

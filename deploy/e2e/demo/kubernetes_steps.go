@@ -11,7 +11,7 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// apply brings the shop into the cluster, and Envoy to serve it.
+// apply writes the shop to the cluster, and waits until Envoy serves it.
 func (s *clusterStage) apply(ctx context.Context) (err error) {
 	s.chapter("From kubectl apply to Envoy's ACK")
 	s.command("kubectl apply --server-side -f " + s.shop.Path)
@@ -55,7 +55,8 @@ func (s *clusterStage) pod(ctx context.Context, version string) (*cluster.Pod, e
 	return s.cluster.Run(ctx, cluster.Namespace, cluster.Service, version)
 }
 
-// known waits until Envoy sends requests to a pod, or does not any more.
+// known waits until Envoy sends requests to a pod, or with want false, no longer
+// does.
 func (s *clusterStage) known(ctx context.Context, p *cluster.Pod, want bool) error {
 	of := fmt.Sprintf("outbound|80|%s|%s", p.Version, cluster.Host)
 	return s.envoy.UntilAlive(ctx, fmt.Sprintf("envoy-1 to have %s as an endpoint: %t", p.Name, want), func(ctx context.Context) error {
@@ -98,7 +99,7 @@ func (s *clusterStage) canary(ctx context.Context) error {
 	return s.lostNone(ctx, load.Stop(), total)
 }
 
-// lostNone says that all requests were answered.
+// lostNone demands that all requests were answered, and prints how many.
 func (s *clusterStage) lostNone(ctx context.Context, last rig.Tally, before int) error {
 	if last.Sent > 0 && last.Err() != nil {
 		return last.Err()
@@ -107,7 +108,7 @@ func (s *clusterStage) lostNone(ctx context.Context, last rig.Tally, before int)
 	return s.unrejected(ctx, s.envoy)
 }
 
-// scale brings pods, and takes them again, and loses no request.
+// scale adds pods and removes them again, and loses no request.
 func (s *clusterStage) scale(ctx context.Context) error {
 	s.chapter("Scale shop-v2 to three pods and back to one while requests flow")
 	s.command("kubectl scale deployment/shop-v2 --replicas 3    # the demo starts the pods itself, and writes their slices")
@@ -129,8 +130,8 @@ func (s *clusterStage) scale(ctx context.Context) error {
 	}
 	for len(s.v2) > 1 {
 		p := s.v2[len(s.v2)-1]
-		// The way a pod goes: its slice says that it terminates while it still
-		// answers, and it ends once nothing is sent there any more.
+		// The way a pod ends: its slice marks it terminating while it still
+		// answers, and it ends once no request is sent to it any more.
 		if err := s.slice(ctx, len(s.v2)-1, p, false, func() error { return p.Terminate(ctx) }); err != nil {
 			return err
 		}
@@ -142,7 +143,7 @@ func (s *clusterStage) scale(ctx context.Context) error {
 	return s.lostNone(ctx, load.Stop(), 0)
 }
 
-// slice writes a pod's slice and says when Envoy had it.
+// slice writes a pod's slice and prints when Envoy had it.
 func (s *clusterStage) slice(ctx context.Context, pods int, p *cluster.Pod, want bool, write func() error) error {
 	at, served := time.Now(), p.Served()
 	if err := write(); err != nil {
@@ -156,7 +157,7 @@ func (s *clusterStage) slice(ctx context.Context, pods int, p *cluster.Pod, want
 		return err
 	}
 	s.seen = c.version
-	measured := "nothing is sent there"
+	measured := "no request is sent there"
 	if want {
 		measured = "the new one answers"
 		err := rig.Until(ctx, "a request to "+p.Name, func(context.Context) error {
@@ -173,13 +174,13 @@ func (s *clusterStage) slice(ctx context.Context, pods int, p *cluster.Pod, want
 	return nil
 }
 
-// history asks which client changed the weights.
+// history prints which client changed the weights.
 func (s *clusterStage) history(ctx context.Context) error {
 	s.chapter("Which client changed the weights?")
 	return s.ask(ctx, "release-bot", "history", "VirtualService/demo/shop")
 }
 
-// away kills the API server: everything goes on as it is.
+// away kills the API server: requests continue.
 func (s *clusterStage) away(ctx context.Context) error {
 	s.chapter("The API server is killed")
 	before, err := s.source(ctx)
@@ -194,7 +195,7 @@ func (s *clusterStage) away(ctx context.Context) error {
 	s.cluster.API.Kill()
 	s.holds("kube-apiserver is dead (pid %d)", s.cluster.API.PID())
 	var after source
-	err = s.up().UntilAlive(ctx, "the cluster to be reported as down", func(ctx context.Context) (err error) {
+	err = s.up().UntilAlive(ctx, "meshlog to report the cluster as down", func(ctx context.Context) (err error) {
 		if after, err = s.source(ctx); err == nil && after.State != "down" {
 			err = fmt.Errorf("it is %s", after.State)
 		}
@@ -213,7 +214,7 @@ func (s *clusterStage) away(ctx context.Context) error {
 	return s.lostNone(ctx, load.Stop(), 0)
 }
 
-// source is what the cluster is reported as.
+// source is meshlog's report of the cluster.
 type source struct {
 	Source, Instance, State string
 	Objects                 int
@@ -232,7 +233,7 @@ func (s *clusterStage) source(ctx context.Context) (source, error) {
 	return source{}, fmt.Errorf("no source %s in %+v", s.cluster.Name, all)
 }
 
-// back starts the API server again, and changes go on.
+// back starts the API server again, and changes continue.
 func (s *clusterStage) back(ctx context.Context) error {
 	s.chapter("It comes back")
 	if err := s.cluster.API.Start(ctx); err != nil {
@@ -252,8 +253,9 @@ func (s *clusterStage) back(ctx context.Context) error {
 	}
 	s.seen = c.version
 	s.holds("weights 100/0, applied at once: %s later envoy-1 has acknowledged version %s (%s);", c.toACK.Round(100*time.Millisecond), c.version, c.cause)
-	s.note("   most of that is the pause after which the watcher asks for the API server again, 30s at most")
-	// What Envoy's worker took up before it heard of it from its main thread.
+	s.note("   most of that is the watcher's backoff before it retries the API server, 30s at most")
+	// An Envoy worker accepts some requests before Envoy's main thread hands it
+	// the new routes.
 	if err := rig.Send(ctx, s.edge().URL(), 10*conns).Err(); err != nil {
 		return err
 	}
@@ -268,8 +270,8 @@ func (s *clusterStage) back(ctx context.Context) error {
 	return nil
 }
 
-// next has the next change be one of what is served now: pods that are gone made
-// versions that the demo did not wait for.
+// next makes sure that the next change is one to the version served now: removed
+// pods caused versions that the demo did not wait for.
 func (s *clusterStage) next(ctx context.Context) error {
 	var r rig.FrontendReport
 	err := s.up().Debug(ctx, "frontend", &r)
@@ -277,7 +279,7 @@ func (s *clusterStage) next(ctx context.Context) error {
 	return err
 }
 
-// yours says what there is to play with.
+// yours prints the commands that a user at the terminal can try.
 func (s *clusterStage) yours(context.Context) error {
 	s.chapter("Your turn")
 	s.note("%s    # a shell on the network of the demo, for all of these", rig.Enter())

@@ -1,12 +1,12 @@
-// Demo shows the whole path: files, log, versions, a real Envoy that answers
-// requests; a canary that costs no request; Envoy serving on while everything
-// else is dead; and meshlog serving from its data directory while every file is
-// broken. `make demo` builds what it needs and runs it.
-// `demo kubernetes` shows it from what is applied to a real API server; `make
+// Demo shows the whole path: files, log, versions, and a real Envoy that answers
+// requests. A canary fails no request, Envoy keeps serving while every other
+// process is dead, and meshlog serves from its data directory while every file is
+// broken. `make demo` builds the programs and runs it. `demo kubernetes` shows
+// the path from objects that are applied to a real API server; `make
 // demo-kubernetes` runs that.
 //
-// On a terminal it stays up until Ctrl-C. Otherwise it ends with code 0 once
-// every step was seen to hold, 1 if one did not.
+// On a terminal the demo stays up until Ctrl-C. Otherwise it ends with code 0 if
+// every step held, and with 1 if one did not.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// patience is how long all steps together may take.
+// patience bounds all steps together.
 const patience = 2 * time.Minute
 
 func main() {
@@ -58,7 +58,7 @@ type step func(context.Context) error
 // play is one of the demos.
 type play interface {
 	steps() []step
-	// yours says what a user at the terminal can try.
+	// yours prints the commands that a user at the terminal can try.
 	yours(context.Context) error
 	proxy() *rig.Envoy
 	end()
@@ -73,7 +73,7 @@ func run(ctx context.Context, p *printer, begin func(scene) play, terminal bool)
 		if err == nil {
 			err = os.RemoveAll(dir)
 		} else {
-			fmt.Fprintln(os.Stderr, "demo: what the processes printed is in", dir)
+			fmt.Fprintln(os.Stderr, "demo: the output of the processes is in", dir)
 		}
 	}()
 	s := begin(scene{printer: p, dir: dir})

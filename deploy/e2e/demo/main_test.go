@@ -9,7 +9,7 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// TestMain does for all demos what main does for the one with Kubernetes.
+// TestMain gives all demos the network that main gives the one with Kubernetes.
 func TestMain(m *testing.M) {
 	if err := rig.Isolate(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -9,15 +9,15 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// change is what became of one save.
+// change is the outcome of one save.
 type change struct {
 	version rig.Version
-	cause   string // the event: where it was saved, and what it is about
+	cause   string // the record: where the object was saved, and which object it is
 	toACK   time.Duration
 }
 
-// applied waits until Envoy has acknowledged what is newer than before, and
-// says which change of an object brought it there.
+// applied waits until Envoy has acknowledged a version newer than before, and
+// returns the change of an object that caused it.
 func (s *scene) applied(ctx context.Context, typeURL, object string, saved time.Time, before rig.Version) (change, error) {
 	t, err := s.mesh.Acked(ctx, s.envoy.Name, typeURL, before)
 	if err != nil {
@@ -28,7 +28,8 @@ func (s *scene) applied(ctx context.Context, typeURL, object string, saved time.
 	return c, err
 }
 
-// cause is what the log says of the change of an object that a version has.
+// cause returns the cause that meshlog reports for the change of an object in a
+// version.
 func (s *scene) cause(ctx context.Context, version rig.Version, object string) (string, error) {
 	var v rig.Published
 	if err := s.mesh.CLI(ctx, &v, "versions", version.String()); err != nil {
@@ -39,10 +40,11 @@ func (s *scene) cause(ctx context.Context, version rig.Version, object string) (
 			return fmt.Sprintf("#%d %s: %s", c.Seq, c.Cause, c.Object), nil
 		}
 	}
-	return "", fmt.Errorf("version %s does not say that it changes %s: %+v", version, object, v.Changes)
+	return "", fmt.Errorf("version %s does not list a change of %s: %+v", version, object, v.Changes)
 }
 
-// ask runs a command, shows its output, and demands that it contains a text.
+// ask runs a command, shows its output, and demands that the output contains a
+// text.
 func (s *scene) ask(ctx context.Context, want string, args ...string) error {
 	out, err := s.mesh.Show(ctx, args...)
 	if err != nil {
@@ -56,5 +58,5 @@ func (s *scene) ask(ctx context.Context, want string, args ...string) error {
 	return nil
 }
 
-// theRoute is the object that a canary is about.
+// theRoute is the object that a canary changes.
 const theRoute = "VirtualService demo/shop "

@@ -9,7 +9,7 @@ import (
 	"meshlog.dev/deploy/e2e/shop"
 )
 
-// scene is what both demos have.
+// scene holds the parts that both demos have.
 type scene struct {
 	*printer
 	dir   string
@@ -17,21 +17,21 @@ type scene struct {
 	envoy *rig.Envoy
 }
 
-// stage is all that runs of the demo with files.
+// stage holds the running parts of the demo with files.
 type stage struct {
 	scene
 
 	v1, v2 *rig.Backend
 	shop   *shop.Shop
-	repair func() error // puts back the files that fromDisk broke
+	repair func() error // restores the files that fromDisk broke
 }
 
 func newStage(s scene) play { return &stage{scene: s} }
 
 func (s *stage) steps() []step { return []step{s.set, s.canary, s.alone, s.fromDisk, s.repaired} }
 
-// sample is how many requests a split is measured over: at 50/50 its standard
-// deviation is 1.1 percent points, and tolerance more than five of them.
+// sample is how many requests a split is measured over. At 50/50 its standard
+// deviation is 1.1 percentage points; tolerance is more than five of them.
 const (
 	sample    = 2000
 	tolerance = 6.0
@@ -66,17 +66,17 @@ func (s *stage) set(ctx context.Context) (err error) {
 	return nil
 }
 
-// proxy is the Envoy that serves.
+// proxy returns the Envoy that serves.
 func (s *scene) proxy() *rig.Envoy { return s.envoy }
 
-// up is the one process.
+// up returns the one process.
 func (s *scene) up() *rig.Server { return s.mesh.Frontends[0] }
 
-// split measures the steady load and says whether it is what the weights say.
-// It returns what it measured, and how many requests were sent meanwhile.
+// split measures the steady load and checks that it follows the weights. It
+// returns the measured split, and how many requests were sent meanwhile.
 func (s *scene) split(ctx context.Context, load *rig.Load, v1, v2 int) (measured string, sent int, err error) {
-	// Those from before the routes changed, and those that were on their way
-	// just then, are no part of the sample.
+	// Requests from before the routes changed, and requests in flight at that
+	// moment, are not part of the sample.
 	var t rig.Tally
 	for _, n := range []int{1, 10 * conns, sample} {
 		err := rig.Until(ctx, fmt.Sprintf("%d requests", n), func(context.Context) error {
@@ -101,7 +101,7 @@ func (s *scene) split(ctx context.Context, load *rig.Load, v1, v2 int) (measured
 	return measured, sent, nil
 }
 
-// end stops what still runs, the first to start last.
+// end stops the running parts, the last started first.
 func (s *stage) end() {
 	if s.envoy != nil {
 		s.envoy.Kill()

@@ -48,13 +48,13 @@ func (s *stage) canary(ctx context.Context) error {
 	if last.Sent > 0 && last.Err() != nil {
 		return last.Err()
 	}
-	s.holds("all %d requests were answered, also those under way when the routes changed", total+last.Sent)
+	s.holds("all %d requests were answered, including those in flight when the routes changed", total+last.Sent)
 	return s.unrejected(ctx, s.envoy)
 }
 
-// alone kills everything but Envoy and the backends.
+// alone kills every process but Envoy and the backends.
 func (s *stage) alone(ctx context.Context) error {
-	s.chapter("Everything dies but Envoy and the backends")
+	s.chapter("Everything dies except Envoy and the backends")
 	s.up().Kill()
 	s.holds("meshlog up is killed (pid %d)", s.up().PID())
 	if err := s.envoy.Connected(ctx, false); err != nil {
@@ -64,10 +64,10 @@ func (s *stage) alone(ctx context.Context) error {
 	return s.serves(ctx, shop.V2)
 }
 
-// fromDisk restarts meshlog while no file can be read as configuration: it
-// serves from its data directory.
+// fromDisk restarts meshlog while every file is broken: it serves from its data
+// directory.
 func (s *stage) fromDisk(ctx context.Context) (err error) {
-	s.chapter("It comes back, and every file is broken: it serves what its data directory has")
+	s.chapter("meshlog comes back while every file is broken: it serves from its data directory")
 	if s.repair, err = s.shop.Break(); err != nil {
 		return err
 	}
@@ -84,15 +84,15 @@ func (s *stage) fromDisk(ctx context.Context) (err error) {
 	if err := s.serves(ctx, shop.V2); err != nil {
 		return err
 	}
-	// An Envoy without any configuration proves that meshlog has all of it on disk.
-	// It takes the place of the first one, whose port it gets.
+	// An Envoy without any configuration proves that meshlog has all of it on
+	// disk. It replaces the first one and uses its port.
 	if err := s.envoy.Stop(); err != nil {
 		return err
 	}
 	if s.envoy, err = s.mesh.Join(ctx, rig.EnvoyConfig{Node: "envoy-2", Cluster: "demo"}, s.shop.Port); err != nil {
 		return err
 	}
-	s.holds("envoy-2 has joined in place of envoy-1 and knows only what meshlog read from disk (pid %d)", s.envoy.PID())
+	s.holds("envoy-2 has replaced envoy-1, and has only the configuration that meshlog read from disk (pid %d)", s.envoy.PID())
 	return s.serves(ctx, shop.V2)
 }
 
@@ -123,7 +123,7 @@ func (s *stage) diagnosed(ctx context.Context) error {
 	return s.ask(ctx, shop.Routes+":1", "diagnostics")
 }
 
-// repaired puts the files back; changes take effect again.
+// repaired restores the files; changes take effect again.
 func (s *stage) repaired(ctx context.Context) error {
 	s.chapter("The files are repaired")
 	before, err := s.mesh.Acked(ctx, s.envoy.Name, rig.RouteConfiguration, rig.Version{})
@@ -142,14 +142,14 @@ func (s *stage) repaired(ctx context.Context) error {
 		return err
 	}
 	s.holds("weights 100/0: envoy-2 has acknowledged version %s %s after the save (%s)", c.version, tenths(c.toACK), c.cause)
-	// Requests that Envoy's worker took up before it had the new routes.
+	// Requests that an Envoy worker accepted before it had the new routes.
 	if err := rig.Send(ctx, s.shop.URL(), 10*conns).Err(); err != nil {
 		return err
 	}
 	return s.serves(ctx, shop.V1)
 }
 
-// yours says what there is to play with.
+// yours prints the commands that a user at the terminal can try.
 func (s *stage) yours(context.Context) error {
 	s.chapter("Your turn")
 	s.note("curl %s", s.shop.URL())
@@ -174,7 +174,7 @@ func (s *stage) serves(ctx context.Context, version string) error {
 	return nil
 }
 
-// unrejected says that e took all it was ever sent.
+// unrejected demands that e rejected no response, and prints that.
 func (s *scene) unrejected(ctx context.Context, e *rig.Envoy) error {
 	n, err := e.Rejected(ctx)
 	if err != nil {
@@ -183,6 +183,6 @@ func (s *scene) unrejected(ctx context.Context, e *rig.Envoy) error {
 	if n > 0 {
 		return fmt.Errorf("%s rejected %d responses; its log says:\n%s", e.Name, n, e.Tail(5))
 	}
-	s.holds("%s has rejected nothing", e.Name)
+	s.holds("%s has rejected no response", e.Name)
 	return nil
 }

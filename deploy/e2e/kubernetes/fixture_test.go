@@ -24,8 +24,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// world is two clusters, a mesh that watches both, and two Envoys: state of the
-// world and delta. The shop is configured in the east; its Service is in both.
+// world is two clusters, a mesh that watches both, and two Envoys: one with state
+// of the world and one with delta. The shop is configured in the east; its
+// Service is in both.
 type world struct {
 	dir        string
 	east, west *cluster.Cluster
@@ -79,7 +80,7 @@ func start(t *testing.T) *world {
 	return w
 }
 
-// startClusters starts both at once: each waits for itself most of the time.
+// startClusters starts both at once, because each start is mostly waiting.
 func (w *world) startClusters(ctx context.Context, t *testing.T) {
 	t.Helper()
 	type started struct {
@@ -109,7 +110,7 @@ func (w *world) startClusters(ctx context.Context, t *testing.T) {
 	}
 }
 
-// explain shows what the parts said last if a test has failed.
+// explain logs the last output of each process if a test has failed.
 func (w *world) explain(t *testing.T) {
 	if !t.Failed() {
 		return
@@ -130,7 +131,8 @@ func run(ctx context.Context, t *testing.T, c *cluster.Cluster, version string) 
 	return p
 }
 
-// known waits until both Envoys send requests to a pod, or do not any more.
+// known waits until both Envoys send requests to a pod, or with want false, no
+// longer do.
 func (w *world) known(ctx context.Context, t *testing.T, p *cluster.Pod, want bool) {
 	t.Helper()
 	of := fmt.Sprintf("outbound|80|%s|%s", p.Version, cluster.Host)
@@ -138,7 +140,7 @@ func (w *world) known(ctx context.Context, t *testing.T, p *cluster.Pod, want bo
 		must(t, e.UntilAlive(ctx, fmt.Sprintf("%s to have %s: %t", e.Name, p.Name, want), func(ctx context.Context) error {
 			hosts, err := e.Hosts(ctx, of)
 			if err == nil && hosts[p.Addr] != want {
-				err = fmt.Errorf("%s has %v, where true takes requests", of, hosts)
+				err = fmt.Errorf("%s has %v, where true means that it gets requests", of, hosts)
 			}
 			return err
 		}))
@@ -146,8 +148,8 @@ func (w *world) known(ctx context.Context, t *testing.T, p *cluster.Pod, want bo
 	w.settle(ctx, t)
 }
 
-// settle lets the requests pass that Envoys' workers take up before they hear
-// from their main threads what those have acknowledged.
+// settle lets the requests pass that Envoy workers accept before Envoy's main
+// thread hands them the acknowledged configuration.
 func (w *world) settle(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for _, e := range w.shop.Edges {
@@ -155,7 +157,7 @@ func (w *world) settle(ctx context.Context, t *testing.T) {
 	}
 }
 
-// asked waits until a request came to each of the pods.
+// asked waits until each of the pods got a request.
 func (w *world) asked(ctx context.Context, t *testing.T, pods ...*cluster.Pod) {
 	t.Helper()
 	before := map[*cluster.Pod]int64{}
@@ -170,14 +172,14 @@ func (w *world) asked(ctx context.Context, t *testing.T, pods ...*cluster.Pod) {
 		}
 		for p, n := range before {
 			if p.Served() == n {
-				return fmt.Errorf("none came to %s of %s", p.Name, p.Cluster())
+				return fmt.Errorf("none reached %s of %s", p.Name, p.Cluster())
 			}
 		}
 		return nil
 	}))
 }
 
-// weigh applies other weights, and waits until requests have moved.
+// weigh applies new weights, and waits until requests have moved.
 func (w *world) weigh(ctx context.Context, t *testing.T, v1, v2 int) {
 	t.Helper()
 	before := w.serving(ctx, t)
@@ -186,7 +188,7 @@ func (w *world) weigh(ctx context.Context, t *testing.T, v1, v2 int) {
 	w.acked(ctx, t, rig.RouteConfiguration, before)
 }
 
-// serving is the version that the frontend has.
+// serving returns the version that the frontend serves.
 func (w *world) serving(ctx context.Context, t *testing.T) rig.Version {
 	t.Helper()
 	var r rig.FrontendReport
@@ -204,8 +206,8 @@ func (w *world) acked(ctx context.Context, t *testing.T, typeURL string, before 
 	w.settle(ctx, t)
 }
 
-// share demands that a version answers so many percent of requests, give or
-// take six: five standard deviations and more.
+// share demands that a version answers so many percent of requests, plus or minus
+// six: more than five standard deviations.
 func (w *world) share(ctx context.Context, t *testing.T, version string, want float64) {
 	t.Helper()
 	for _, e := range w.shop.Edges {
@@ -219,8 +221,8 @@ func (w *world) share(ctx context.Context, t *testing.T, version string, want fl
 	}
 }
 
-// during runs what happens while requests flow through both Envoys, and demands
-// that every one of them is answered.
+// during runs an action while requests flow through both Envoys, and demands that
+// every request is answered.
 func (w *world) during(ctx context.Context, t *testing.T, happens func()) {
 	t.Helper()
 	var loads []*rig.Load
@@ -239,7 +241,7 @@ func (w *world) during(ctx context.Context, t *testing.T, happens func()) {
 	happens()
 }
 
-// source is what a cluster is reported as (meshlog sources).
+// source is meshlog's report of a cluster (meshlog sources).
 type source struct {
 	Source, Instance, State, Holder string
 	Frozen                          bool
@@ -265,7 +267,7 @@ func (w *world) source(ctx context.Context, c *cluster.Cluster) (source, error) 
 	return source{}, fmt.Errorf("no source kubernetes/%s in %+v", c.Name, all)
 }
 
-// untilSource waits until a cluster is reported as wanted.
+// untilSource waits until meshlog reports a cluster as wanted.
 func (w *world) untilSource(ctx context.Context, t *testing.T, c *cluster.Cluster, what string, is func(source) bool) source {
 	t.Helper()
 	var s source
@@ -282,7 +284,7 @@ func following(s source) bool { return s.State == "following" }
 
 func down(s source) bool { return s.State == "down" && s.Frozen }
 
-// objects is how many objects of each cluster are served.
+// objects returns how many objects of each cluster are served.
 func (w *world) objects(ctx context.Context, t *testing.T) map[string]int {
 	t.Helper()
 	n := map[string]int{}
@@ -294,7 +296,7 @@ func (w *world) objects(ctx context.Context, t *testing.T) map[string]int {
 	return n
 }
 
-// same demands that what is served is what was served in a version.
+// same demands that the served configuration is the one of a version.
 func (w *world) same(ctx context.Context, t *testing.T, before rig.Version) {
 	t.Helper()
 	var diff struct {
@@ -306,7 +308,7 @@ func (w *world) same(ctx context.Context, t *testing.T, before rig.Version) {
 	}
 }
 
-// nothingRejected demands that the Envoys took all they were ever sent.
+// nothingRejected demands that the Envoys rejected no response.
 func (w *world) nothingRejected(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for _, e := range w.envoys {

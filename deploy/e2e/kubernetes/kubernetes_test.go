@@ -35,7 +35,7 @@ func TestKubernetes(t *testing.T) {
 			w.nothingRejected(ctx, t)
 		})
 		if t.Failed() {
-			break // the next would begin with what this one has left
+			break // a later test would fail because of this one
 		}
 	}
 }
@@ -50,7 +50,7 @@ func (w *world) changed(ctx context.Context, t *testing.T) {
 	w.weigh(ctx, t, 50, 50)
 	w.share(ctx, t, "v2", 50)
 
-	// Without a route Envoy knows no answer; with the route, the old one.
+	// Without a route Envoy answers 404; with the route, as before.
 	before := w.serving(ctx, t)
 	must(t, w.shop.DeleteRoutes(ctx, w.east))
 	w.acked(ctx, t, rig.RouteConfiguration, before)
@@ -66,9 +66,9 @@ func (w *world) changed(ctx context.Context, t *testing.T) {
 
 func (w *world) scaled(ctx context.Context, t *testing.T) {
 	w.during(ctx, t, func() {
-		// Pods and slices as a Deployment that is scaled to four and back to one
-		// has them written: a pod is there before it is ready, and answers until
-		// after its slice says that it terminates.
+		// Pods and slices in the order in which a Deployment that scales to four
+		// and back to one has them: a pod runs before it is ready, and answers
+		// until after its slice marks it terminating.
 		var more []*cluster.Pod
 		for range 3 {
 			p, err := w.east.Begin(ctx, cluster.Namespace, cluster.Service, "v2")
@@ -82,7 +82,7 @@ func (w *world) scaled(ctx context.Context, t *testing.T) {
 			w.known(ctx, t, p, true)
 		}
 		w.asked(ctx, t, append(more, w.v2)...)
-		// One is replaced: unready, then ready again.
+		// One of them becomes unready, then ready again.
 		must(t, more[0].Ready(ctx, false))
 		w.known(ctx, t, more[0], false)
 		must(t, more[0].Ready(ctx, true))
@@ -96,15 +96,15 @@ func (w *world) scaled(ctx context.Context, t *testing.T) {
 			served := p.Served()
 			w.settle(ctx, t)
 			if now := p.Served(); now != served {
-				t.Errorf("%s terminates, and %d requests came", p.Name, now-served)
+				t.Errorf("%s terminates, and got %d requests", p.Name, now-served)
 			}
 			must(t, p.Remove(ctx))
 		}
 	})
 }
 
-// watcherDead kills a watcher while requests flow: what changes meanwhile comes
-// when it is back, deletions too, and nothing before.
+// watcherDead kills a watcher while requests flow. Changes made meanwhile,
+// deletions too, arrive when it is back, and none before.
 func (w *world) watcherDead(ctx context.Context, t *testing.T) {
 	watcher := w.mesh.Kube[eastern][0]
 	w.during(ctx, t, func() {
@@ -142,12 +142,13 @@ func (w *world) serverRestarted(ctx context.Context, t *testing.T) {
 	})
 }
 
-// die kills, under one load, what must cost no request: the API server of the
-// east, then its watcher too, and the watcher of the west; its standby takes over.
+// die kills, under one load, the API server of the east, then its watcher too,
+// and the active watcher of the west, whose standby takes over. No request may
+// fail.
 func (w *world) die(ctx context.Context, t *testing.T) {
 	before := w.serving(ctx, t)
 	w.during(ctx, t, func() {
-		t.Run("both", func(t *testing.T) { // ends when both have
+		t.Run("both", func(t *testing.T) { // ends when both have ended
 			for name, dies := range map[string]func(context.Context, *testing.T){"east": w.eastDies, "west": w.westDies} {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
@@ -167,7 +168,7 @@ func (w *world) eastDies(ctx context.Context, t *testing.T) {
 	w.untilSource(ctx, t, w.east, "down", down)
 	watcher.Kill()
 	must(t, watcher.Restart())
-	now := w.untilSource(ctx, t, w.east, "down, by a watcher that never saw it", func(s source) bool {
+	now := w.untilSource(ctx, t, w.east, "down, reported by a watcher that never reached it", func(s source) bool {
 		return down(s) && s.Holder == watcher.Name
 	})
 	if now.Objects != before.Objects {
@@ -175,13 +176,14 @@ func (w *world) eastDies(ctx context.Context, t *testing.T) {
 	}
 	w.asked(ctx, t, w.v1, w.v2, w.far)
 	must(t, w.east.API.Start(ctx))
-	// Its definitions are served some time after it.
+	// The API server serves the definitions some time after it starts.
 	w.untilSource(ctx, t, w.east, "following, with all objects", func(s source) bool {
 		return following(s) && s.Objects == before.Objects
 	})
 }
 
-// takeover is how long after its last word a watcher's twin may speak.
+// takeover is the longest time between a watcher's last record and its twin
+// becoming active.
 const takeover = 30 * time.Second
 
 func (w *world) westDies(ctx context.Context, t *testing.T) {
@@ -194,7 +196,7 @@ func (w *world) westDies(ctx context.Context, t *testing.T) {
 	p := run(ctx, t, w.west, "v1")
 	w.known(ctx, t, p, true)
 	took := time.Since(at)
-	t.Logf("the twin spoke %s after the first was killed", took.Round(100*time.Millisecond))
+	t.Logf("the twin became active %s after the first was killed", took.Round(100*time.Millisecond))
 	if took > takeover+5*time.Second {
 		t.Errorf("a change in the west took %s, want %s and a few seconds", took, takeover)
 	}
@@ -207,7 +209,8 @@ func (w *world) westDies(ctx context.Context, t *testing.T) {
 	})
 }
 
-// definitionGone deletes a definition, and with it all objects: they stay.
+// definitionGone deletes a definition, and with it all its objects: meshlog keeps
+// them.
 func (w *world) definitionGone(ctx context.Context, t *testing.T) {
 	const definition = "virtualservices.networking.istio.io"
 	w.during(ctx, t, func() {
@@ -223,7 +226,7 @@ func (w *world) definitionGone(ctx context.Context, t *testing.T) {
 			}
 			return err
 		}))
-		p := run(ctx, t, w.east, "v2") // all else goes on
+		p := run(ctx, t, w.east, "v2") // all other changes take effect
 		w.known(ctx, t, p, true)
 		must(t, p.Terminate(ctx))
 		w.known(ctx, t, p, false)
@@ -240,7 +243,8 @@ func (w *world) definitionGone(ctx context.Context, t *testing.T) {
 			return err
 		}))
 	})
-	// Back, and written again: it counts as it is.
+	// The definition is back, and the objects are written again: they count as
+	// they are.
 	must(t, w.east.InstallIstioCRDs(ctx, definition))
 	w.weigh(ctx, t, 0, 100)
 	w.share(ctx, t, "v2", 100)

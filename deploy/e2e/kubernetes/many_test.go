@@ -12,13 +12,14 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// The builder's holdoff: how long it waits for nothing to come, and at most.
+// The builder's holdoff: the quiet period that it waits for, and the longest
+// wait.
 const (
 	quiet      = 20 * time.Millisecond
 	holdoffMax = 500 * time.Millisecond
 )
 
-// applied writes many objects, and counts the versions that come of it.
+// applied writes many objects, and counts the versions that they cause.
 func (w *world) applied(ctx context.Context, t *testing.T) {
 	const objects, writers = 500, 5
 	before, begun := w.serving(ctx, t), w.objects(ctx, t)
@@ -37,13 +38,13 @@ func (w *world) applied(ctx context.Context, t *testing.T) {
 	})
 	versions, pauses := w.versions(ctx, t, before), w.pauses(ctx, t, before)
 	t.Logf("%d objects applied in %s: %d versions, %d pauses", objects, took.Round(time.Millisecond), versions, pauses)
-	// A pause of the log of more than the quiet period ends a version.
+	// A pause of the log longer than the quiet period ends a version.
 	if most := int(took/holdoffMax) + 2 + pauses; versions > most {
 		t.Errorf("%d objects applied in %s made %d versions, want %d at most", objects, took, versions, most)
 	}
 }
 
-// manyRoutes are n VirtualServices that no Envoy here is told of, in parts.
+// manyRoutes returns n VirtualServices that no Envoy here uses, in parts.
 func manyRoutes(parts, n int) []string {
 	all := make([]strings.Builder, parts)
 	for i := range n {
@@ -61,12 +62,12 @@ spec: {hosts: [many-%[1]d.example.com], http: [{route: [{destination: {host: sho
 	return documents
 }
 
-// versions is how many were published after one.
+// versions returns how many versions were published after one.
 func (w *world) versions(ctx context.Context, t *testing.T, after rig.Version) int {
 	t.Helper()
 	var all []rig.Published
 	must(t, w.mesh.CLI(ctx, &all, "versions", "--tail", "-1"))
-	for n, v := range all { // the newest first
+	for n, v := range all { // newest first
 		if v.Version == after.String() {
 			return n
 		}
@@ -75,7 +76,7 @@ func (w *world) versions(ctx context.Context, t *testing.T, after rig.Version) i
 	return 0
 }
 
-// pauses is how often nothing came to the log for the quiet period, since a
+// pauses returns how often the log was idle for the quiet period, since a
 // version.
 func (w *world) pauses(ctx context.Context, t *testing.T, after rig.Version) int {
 	t.Helper()

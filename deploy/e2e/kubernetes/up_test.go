@@ -10,8 +10,8 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// oneProcess runs `meshlog up` on the east and on a directory: the routes in
-// its files lead to the pods of the cluster.
+// oneProcess runs `meshlog up` on the east and on a directory: the routes in its
+// files lead to the pods of the cluster.
 func (w *world) oneProcess(ctx context.Context, t *testing.T) {
 	dir := t.TempDir()
 	port, err := testport.TCP()
@@ -47,7 +47,7 @@ spec:
 		t.Errorf("%+v, want %s alone", tally, w.v2.Backend.Name)
 	}
 
-	// What is in the cluster alone, and what is in files alone, is required.
+	// Both the cluster and the directory are required sources.
 	var sources []struct {
 		Source, Instance, State string
 		Required                bool
@@ -58,7 +58,7 @@ spec:
 			t.Errorf("source %+v, want one that is required and followed", s)
 		}
 	}
-	if len(sources) != 3 { // and the process's own policy
+	if len(sources) != 3 { // the third is the process's own policy
 		t.Errorf("sources %+v, want the directory, the cluster and the process", sources)
 	}
 	must(t, up.Frontends[0].Stop())

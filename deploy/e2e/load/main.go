@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// patience is how long all of it may take.
+	// patience is the limit of the whole run.
 	patience = 10 * time.Minute
 	// most is the largest number of proxies: each is a connection, and a machine's
 	// ports and files are limited.

@@ -43,7 +43,7 @@ type row struct {
 }
 
 const (
-	nameWidth   = 42
+	nameWidth   = 44
 	figureWidth = 15
 )
 
@@ -108,7 +108,7 @@ var figureRows = slices.Concat(
 		{"  before the first proxy", func(c *result) string { return bytes(c.idle.resident) }},
 		{"  settled, with all of them", func(c *result) string { return bytes(c.settled.resident) }},
 		{"  increase for each proxy", func(c *result) string { return bytes(c.perProxy()) }},
-		{"  increase from the fewest proxies", func(c *result) string {
+		{"  increase for each further proxy", func(c *result) string {
 			if c.fewest == c {
 				return "-"
 			}

@@ -15,14 +15,14 @@ import (
 	"meshlog.dev/deploy/e2e/cluster"
 )
 
-// account is a ServiceAccount, as a pod is given it.
+// account is a ServiceAccount, as a pod gets it.
 type account struct {
 	dir        string // with its token
 	host, port string // of the API server
 }
 
-// serviceAccount has the API server give out a token for a ServiceAccount in
-// the namespace meshlog.
+// serviceAccount requests a token for a ServiceAccount in the namespace meshlog
+// from the API server.
 func serviceAccount(ctx context.Context, t *testing.T, c *cluster.Cluster, name string) account {
 	t.Helper()
 	access := c.Config()
@@ -45,8 +45,8 @@ func serviceAccount(ctx context.Context, t *testing.T, c *cluster.Cluster, name 
 	return a
 }
 
-// mountAccount runs a command that finds an account where pods have theirs, and
-// because no controller runs.
+// mountAccount runs a command with an account mounted in the place where pods
+// have theirs, because no kubelet runs.
 const mountAccount = `set -e
 run=$(readlink -f /var/run)
 mount -t tmpfs none "$run"
@@ -54,7 +54,8 @@ mkdir -p "$run/secrets/kubernetes.io"
 cp -R "$0" "$run/secrets/kubernetes.io/serviceaccount"
 exec "$@"`
 
-// given is how a command is started, and its environment, that has the account.
+// given returns a command line and environment that run a command with the
+// account.
 func (a account) given(argv, env []string) (with, withEnv []string) {
 	return append([]string{"unshare", "--mount", "sh", "-c", mountAccount, a.dir}, argv...),
 		append(env, "KUBERNETES_SERVICE_HOST="+a.host, "KUBERNETES_SERVICE_PORT="+a.port)

@@ -21,9 +21,9 @@ import (
 	"meshlog.dev/deploy/testkit/kubetest"
 )
 
-// TestApply applies all manifests to a real API server, which refuses fields
-// that it does not know and pods that their namespace does not let in; one way
-// to install after the other, since one must lead to the other.
+// TestApply applies all manifests to a real API server, which refuses unknown
+// fields and pods that their namespace does not admit. It applies one way to
+// install after the other, because a user may switch from one to the other.
 func TestApply(t *testing.T) {
 	render, dir := kustomize(t), tree(t)
 	s := kubetest.Start(t)
@@ -55,7 +55,7 @@ func TestApply(t *testing.T) {
 	t.Run("our kinds", func(t *testing.T) { ownKinds(t, s) })
 }
 
-// ownKinds applies objects of meshlog's kinds, and what is none.
+// ownKinds applies objects of meshlog's kinds, and invalid objects.
 func ownKinds(t *testing.T, s *kubetest.Server) {
 	policy, err := os.ReadFile(filepath.Join(tree(t), "mesh-policy.yaml"))
 	must(t, err)
@@ -84,7 +84,7 @@ spec:
 	}
 }
 
-// components are all of them.
+// components returns all components.
 func components(t *testing.T) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(tree(t), "components", "*"))
@@ -98,7 +98,7 @@ func components(t *testing.T) []string {
 	return found
 }
 
-// pod is one of those that a controller would make, as YAML.
+// pod returns a pod that a controller would create for a workload, as YAML.
 func pod(t *testing.T, u *unstructured.Unstructured) (string, bool) {
 	t.Helper()
 	w, ok := workloadOf(t, u)
@@ -120,8 +120,8 @@ func pod(t *testing.T, u *unstructured.Unstructured) (string, bool) {
 	return string(b), true
 }
 
-// checkSettings demands that the variables that a program of ours is given are
-// settings of it.
+// checkSettings demands that the variables of a program of ours are settings of
+// it.
 func checkSettings(t *testing.T, u *unstructured.Unstructured) {
 	t.Helper()
 	w, ok := workloadOf(t, u)
@@ -146,8 +146,8 @@ func checkSettings(t *testing.T, u *unstructured.Unstructured) {
 	}
 }
 
-// checkNames demands that whatever selects pods selects some, and ports that
-// they have.
+// checkNames demands that every selector matches a pod, and that the pods have
+// the ports that are named.
 func checkNames(t *testing.T, all []*unstructured.Unstructured) {
 	t.Helper()
 	var pods []*workload
@@ -182,8 +182,8 @@ func checkNames(t *testing.T, all []*unstructured.Unstructured) {
 	}
 }
 
-// selects are the pods that an object is about, then those that it lets in, and
-// the ports that it names of the former.
+// selects returns the pods that an object is about, then the pods that it admits,
+// and the ports of the former that it names.
 func selects(t *testing.T, u *unstructured.Unstructured) (pods []labels.Selector, ports []intstr.IntOrString) {
 	t.Helper()
 	add := func(s *metav1.LabelSelector) {

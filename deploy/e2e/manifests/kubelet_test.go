@@ -22,21 +22,22 @@ import (
 	"meshlog.dev/deploy/testkit/testport"
 )
 
-// kubelet runs the containers of workloads as processes of this machine. A
-// volume is a directory that each process knows by another path, a port another
-// one of loopback: both are put in the place of what the manifests say wherever
-// they say it.
+// kubelet runs the containers of workloads as processes of this machine. A volume
+// becomes a directory, which each process knows by its own path, and a port
+// becomes another port of loopback. kubelet replaces both wherever the manifests
+// use them.
 type kubelet struct {
 	*testing.T
 	ctx context.Context
 	dir string
-	// files are those of Secrets and ConfigMaps, by kind, namespace and name.
+	// files are the contents of Secrets and ConfigMaps, by kind, namespace and
+	// name.
 	files map[string]map[string]string
-	// ports are those of this machine, by pod and the pod's own; services are
-	// the pod that stands for all of a Service, by its name.
+	// ports are the ports of this machine, by pod and the pod's own port. services
+	// maps a Service to the one pod that stands for it.
 	ports    map[string]int
 	services map[string]string
-	// account is what pods are given that may ask the API server.
+	// account is the account of pods that may use the API server.
 	account account
 	run     map[string]*running // by name of the pod
 }
@@ -47,7 +48,7 @@ type running struct {
 	probes []probe
 }
 
-// probe is nil when the pod is as it should be.
+// probe returns nil if the pod is healthy.
 type probe func(context.Context) error
 
 func newKubelet(ctx context.Context, t *testing.T) *kubelet {
@@ -67,7 +68,7 @@ func newKubelet(ctx context.Context, t *testing.T) *kubelet {
 	return k
 }
 
-// know takes in what is mounted.
+// know reads the Secrets and ConfigMaps.
 func (k *kubelet) know(all []*unstructured.Unstructured) {
 	k.Helper()
 	for _, u := range all {
@@ -97,7 +98,7 @@ func (k *kubelet) start(w *workload) {
 	}
 }
 
-// ready waits until all pods of a workload are.
+// ready waits until all pods of a workload are ready.
 func (k *kubelet) ready(w *workload) {
 	k.Helper()
 	for _, name := range w.podNames() {
@@ -149,8 +150,8 @@ func (k *kubelet) startPod(name string, w *workload) {
 	k.run[name] = r
 }
 
-// mount makes the volumes of a pod, and returns what puts their directories in
-// the place of the paths that the container has for them.
+// mount creates the volumes of a pod. The returned function replaces the
+// container's paths by their directories.
 func (k *kubelet) mount(dir, name string, w *workload, c corev1.Container) (paths func(string) string) {
 	k.Helper()
 	must(k.T, os.MkdirAll(dir, 0o700))
@@ -176,7 +177,7 @@ func (k *kubelet) mount(dir, name string, w *workload, c corev1.Container) (path
 	return paths
 }
 
-// content are the files in a volume.
+// content returns the files of a volume.
 func (k *kubelet) content(namespace string, v corev1.Volume) map[string]string {
 	k.Helper()
 	all := map[string]string{}
@@ -205,13 +206,13 @@ func (k *kubelet) content(namespace string, v corev1.Volume) map[string]string {
 	return all
 }
 
-// Addresses as manifests write them: HOST:PORT, and Envoy's.
+// Addresses in the manifests: HOST:PORT, and Envoy's form.
 var (
 	address = regexp.MustCompile(`([a-z0-9.-]*):([0-9]{4,5})\b`)
 	ofEnvoy = regexp.MustCompile(`address: ([a-z0-9.-]+), port_value: ([0-9]+)`)
 )
 
-// here puts ports of this machine in the place of those of pods.
+// here replaces the ports of pods by ports of this machine.
 func (k *kubelet) here(pod, s string) string {
 	s = address.ReplaceAllStringFunc(s, func(a string) string {
 		m := address.FindStringSubmatch(a)
@@ -223,7 +224,7 @@ func (k *kubelet) here(pod, s string) string {
 	})
 }
 
-// host is the pod that a name means to a pod.
+// host returns the pod that a name refers to, from the point of view of a pod.
 func (k *kubelet) host(pod, name string) string {
 	if name == "" || name == "0.0.0.0" || name == "127.0.0.1" {
 		return pod
@@ -235,7 +236,7 @@ func (k *kubelet) host(pod, name string) string {
 	return of
 }
 
-// port is the one of this machine for a pod's own.
+// port returns the port of this machine for a pod's own.
 func (k *kubelet) port(pod, own string) int {
 	k.Helper()
 	key := pod + ":" + own
@@ -247,7 +248,7 @@ func (k *kubelet) port(pod, own string) int {
 	return k.ports[key]
 }
 
-// expand puts variables in the place of $(NAME).
+// expand replaces $(NAME) by variables.
 func expand(s string, env map[string]string) string {
 	for name, value := range env {
 		s = strings.ReplaceAll(s, "$("+name+")", value)
@@ -255,7 +256,7 @@ func expand(s string, env map[string]string) string {
 	return s
 }
 
-// program is what a container's command is here.
+// program returns the path of a container's command on this machine.
 func (k *kubelet) program(command string) string {
 	k.Helper()
 	var path string
@@ -269,8 +270,8 @@ func (k *kubelet) program(command string) string {
 	return path
 }
 
-// probe asks what a probe asks. Of programs that it would run in the container
-// there is wget.
+// probe returns a function that does what a probe does. The only program that a
+// probe may run in the container is wget.
 func (k *kubelet) probe(pod string, c corev1.Container, p *corev1.Probe) probe {
 	k.Helper()
 	at := func(port intstr.IntOrString) string {
@@ -279,7 +280,7 @@ func (k *kubelet) probe(pod string, c corev1.Container, p *corev1.Probe) probe {
 				return fmt.Sprintf("127.0.0.1:%d", k.port(pod, fmt.Sprint(own.ContainerPort)))
 			}
 		}
-		k.Fatalf("%s: a probe names a port that is not there: %s", pod, port.String())
+		k.Fatalf("%s: a probe names a port that does not exist: %s", pod, port.String())
 		return ""
 	}
 	switch {

@@ -1,5 +1,5 @@
-// Package manifests tests deploy/kubernetes: that a real API server takes the
-// manifests, and that what they describe works.
+// Package manifests tests deploy/kubernetes: a real API server accepts the
+// manifests, and the deployment that they describe works.
 package manifests
 
 import (
@@ -21,7 +21,7 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// patience is how long a test may wait for anything: none comes near.
+// patience bounds each wait; none comes close to it.
 const patience = 2 * time.Minute
 
 // TestMain puts all tests on a network of their own, for their pods.
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tree is where they are.
+// tree returns the directory of the manifests.
 func tree(t *testing.T) string {
 	t.Helper()
 	root, err := rig.Root()
@@ -41,8 +41,8 @@ func tree(t *testing.T) string {
 	return filepath.Join(root, "deploy", "kubernetes")
 }
 
-// kustomize builds tools/kustomize, and returns what renders a directory as
-// `kubectl apply -k` does.
+// kustomize builds tools/kustomize, and returns a function that renders a
+// directory as `kubectl apply -k` does.
 func kustomize(t *testing.T) (render func(dir string) string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // it may have to be compiled
@@ -67,7 +67,7 @@ func kustomize(t *testing.T) (render func(dir string) string) {
 	}
 }
 
-// own writes a kustomization that names what is in the tree, as a user has one.
+// own writes a kustomization that refers to the tree, as a user writes one.
 func own(t *testing.T, resources, components []string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -107,7 +107,7 @@ func parse(t *testing.T, text string) (all []*unstructured.Unstructured) {
 	}
 }
 
-// as is an object of its Go type, or a part of one.
+// as converts an object, or a part of one, to its Go type.
 func as[T any](t *testing.T, from map[string]any) *T {
 	t.Helper()
 	to := new(T)

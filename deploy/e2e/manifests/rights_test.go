@@ -16,10 +16,10 @@ import (
 	"meshlog.dev/deploy/testkit/kubetest"
 )
 
-// TestRights asks a real API server what the account of watcher-kube may do
-// where only some namespaces are watched, and with the components that give it
-// more. What it may do in a cluster that is watched whole, and that this is
-// enough, services/cmd/watcher-kube tests.
+// TestRights asks a real API server for the rights of the account of watcher-kube
+// when only some namespaces are watched, and with the components that add rights.
+// services/cmd/watcher-kube tests the rights for a whole cluster, and that they
+// suffice.
 func TestRights(t *testing.T) {
 	render := kustomize(t)
 	s := kubetest.Start(t)
@@ -71,19 +71,19 @@ func TestRights(t *testing.T) {
 				if ok, err := may(ctx, r); err != nil || ok {
 					return err
 				}
-				return fmt.Errorf("it may not")
+				return fmt.Errorf("it has no such right")
 			}))
 		}
 		for _, r := range step.not {
 			if ok, err := may(t.Context(), r); err != nil || ok {
-				t.Errorf("%s: it may (%v)", r, err)
+				t.Errorf("%s: it has this right (%v)", r, err)
 			}
 		}
 	}
 }
 
-// right is to do something with a resource of Kubernetes itself; without a
-// namespace in all, without a name with all.
+// right is the right to use a verb on a resource of Kubernetes itself. Without a
+// namespace it is for all namespaces, without a name for all names.
 type right struct{ verb, resource, namespace, name string }
 
 func (r right) String() string {

@@ -14,9 +14,9 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// TestRun runs what the manifests describe, with the Secrets of `meshlog
-// bus-auth`, the settings of the containers and the rights of the ServiceAccount,
-// up to a request through the Envoy of the example.
+// TestRun runs the deployment that the manifests describe, with the Secrets of
+// `meshlog bus-auth`, the settings of the containers and the rights of the
+// ServiceAccount, up to a request through the Envoy of the example.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -44,7 +44,8 @@ func TestRun(t *testing.T) {
 		k.ready(w)
 	}
 
-	// The example: pods of the shop are of the test, its Envoy is of the manifests.
+	// In the example, the shop's pods come from the test, and its Envoy from the
+	// manifests.
 	example := render(filepath.Join(dir, "example"))
 	edge := workloads(t, parse(t, example))["edge"]
 	example = strings.ReplaceAll(example, "10000", fmt.Sprint(k.port("edge-0", "10000")))
@@ -71,13 +72,13 @@ func TestRun(t *testing.T) {
 	}
 	for _, s := range got {
 		for _, p := range s.Problems {
-			// Kinds of which no definition is installed are none of ours.
+			// Missing definitions of other projects' kinds are expected.
 			if p.Severity != "info" {
 				t.Errorf("%s/%s: %s: %s", s.Source, s.Instance, p.Severity, p.Reason)
 			}
 		}
 	}
-	// No process is denied a subject of the bus.
+	// The server denies no process a subject of the bus.
 	for name, p := range k.run {
 		log, err := os.ReadFile(p.LogPath)
 		must(t, err)
@@ -89,7 +90,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// source is what `meshlog sources` says of one.
+// source is the report of a source by `meshlog sources`.
 type source struct {
 	Source, Instance, State string
 	Synced, Required        bool
@@ -97,7 +98,7 @@ type source struct {
 	Problems                []struct{ Severity, Reason string }
 }
 
-// sources asks as the README does it: through a port that leads to one server.
+// sources runs the README's command: through a port that leads to one server.
 func sources(t *testing.T, k *kubelet, secrets string) (all []source) {
 	t.Helper()
 	bin, err := rig.Bin("meshlog")

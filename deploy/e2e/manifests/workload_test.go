@@ -15,10 +15,10 @@ type workload struct {
 	Name, Namespace string
 	Replicas        int
 	Template        corev1.PodTemplateSpec
-	claims          []string // volumes that a StatefulSet makes
+	claims          []string // volumes that a StatefulSet creates
 }
 
-// workloadOf is what an object has run, if anything.
+// workloadOf returns the workload of an object, if it has one.
 func workloadOf(t *testing.T, u *unstructured.Unstructured) (*workload, bool) {
 	t.Helper()
 	w := &workload{Name: u.GetName(), Namespace: u.GetNamespace(), Replicas: 1}
@@ -42,8 +42,8 @@ func workloadOf(t *testing.T, u *unstructured.Unstructured) (*workload, bool) {
 	return w, true
 }
 
-// workloads are all of them, with as many replicas as their autoscalers have at
-// least.
+// workloads returns all workloads, with the minimum of replicas that their
+// autoscalers set.
 func workloads(t *testing.T, all []*unstructured.Unstructured) map[string]*workload {
 	t.Helper()
 	out := map[string]*workload{}
@@ -61,7 +61,7 @@ func workloads(t *testing.T, all []*unstructured.Unstructured) map[string]*workl
 	return out
 }
 
-// podNames are the names that its pods have; those of a Deployment are others.
+// podNames returns the names of its pods; a real Deployment chooses other names.
 func (w *workload) podNames() (names []string) {
 	for i := range w.Replicas {
 		names = append(names, fmt.Sprintf("%s-%d", w.Name, i))

@@ -1,5 +1,5 @@
-// Package shop is the configuration of the demo, deploy/e2e/demo/config, on
-// free ports: a gateway, a route by weight to two versions, their endpoints.
+// Package shop is the configuration of the demo, deploy/e2e/demo/config, on free
+// ports: a gateway, a route by weight to two versions, and their endpoints.
 package shop
 
 import (
@@ -35,7 +35,7 @@ var Files = []string{gatewayFile, Routes, Versions}
 // Shop is a copy of the configuration in a watched directory.
 type Shop struct {
 	*rig.ConfigDir
-	// Port is where Envoy takes requests.
+	// Port is the port on which Envoy accepts requests.
 	Port int
 	from string
 }
@@ -63,7 +63,7 @@ func New(dir string, v1, v2 []int) (*Shop, error) {
 	return s, err
 }
 
-// URL is where Envoy takes requests.
+// URL returns the address on which Envoy accepts requests.
 func (s *Shop) URL() string { return fmt.Sprintf("http://127.0.0.1:%d/", s.Port) }
 
 // Weights saves the routes with new weights, and returns when.
@@ -75,15 +75,15 @@ func (s *Shop) Weights(v1, v2 int) (time.Time, error) {
 	return s.Save(Routes, text)
 }
 
-// Weighted is the file of the routes with new weights.
+// Weighted returns the file of the routes with new weights.
 func (s *Shop) Weighted(v1, v2 int) (string, error) {
 	text, err := s.read(Routes)
 	return Weighted(text, v1, v2), err
 }
 
-// Weighted is a route with weights 90 and 10 with new ones.
+// Weighted replaces the weights 90 and 10 of a route by new ones.
 func Weighted(text string, v1, v2 int) string {
-	// In the order of the file: one number may be the other's old one.
+	// In the order of the file: a new weight may equal the other's old one.
 	first, second, _ := strings.Cut(text, "weight: 90")
 	return first + fmt.Sprintf("weight: %d", v1) + strings.Replace(second, "weight: 10", fmt.Sprintf("weight: %d", v2), 1)
 }
@@ -98,7 +98,8 @@ func (s *Shop) Endpoints(v1, v2 []int) (time.Time, error) {
 	return s.Save(Versions, Ports(Ports(text, 8081, v1...), 8082, v2...))
 }
 
-// Break replaces each file by a line that is no object; repair puts them back.
+// Break replaces each file by a line that is no object; repair restores the
+// files.
 func (s *Shop) Break() (repair func() error, err error) {
 	whole := map[string]string{}
 	for _, name := range Files {
@@ -132,7 +133,7 @@ func (s *Shop) read(name string) (string, error) {
 	return string(b), err
 }
 
-// Ports repeats the line with the port old for each of now.
+// Ports repeats the line with the port old for each port of now.
 func Ports(text string, old int, now ...int) string {
 	var out strings.Builder
 	was := regexp.MustCompile(fmt.Sprintf(`(number|http): %d\b`, old))

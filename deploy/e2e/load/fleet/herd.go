@@ -145,7 +145,7 @@ func (r *Return) Took(start time.Time) []time.Duration {
 	return took
 }
 
-// back notes that a member has what it came for. Each calls it for itself.
+// back notes that a member is back. Each member calls it for itself.
 func (r *Return) back(i int) {
 	if !r.gone[i] || !r.at[i].IsZero() {
 		return

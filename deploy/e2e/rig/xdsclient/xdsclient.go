@@ -1,6 +1,6 @@
-// Package xdsclient is a gRPC client that gets its configuration by xDS, without
-// a proxy, and servers for it to call. It is apart from rig because it links all
-// of grpc-go's xDS client, which the demo does not need.
+// Package xdsclient runs a gRPC client that gets its configuration by xDS,
+// without a proxy, and servers for it to call. It is separate from rig because it
+// links all of grpc-go's xDS client, which the demo does not need.
 package xdsclient
 
 import (
@@ -22,8 +22,8 @@ import (
 	"meshlog.dev/deploy/e2e/rig"
 )
 
-// Backend is a gRPC server in this process with the service grpc.health.v1,
-// that says its name with every answer.
+// Backend is a gRPC server in this process with the service grpc.health.v1. Every
+// answer carries its name.
 type Backend struct {
 	Name   string
 	Port   int
@@ -31,7 +31,7 @@ type Backend struct {
 	ended  chan struct{}
 }
 
-// StartBackend listens on a free port of loopback and serves.
+// StartBackend listens on a free loopback port and serves.
 func StartBackend(name string) (*Backend, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -53,7 +53,7 @@ func StartBackend(name string) (*Backend, error) {
 	return b, nil
 }
 
-// nameHeader is the metadata that says which backend has answered.
+// nameHeader is the metadata that names the backend.
 const nameHeader = "backend"
 
 // Stop closes the server and its connections.
@@ -65,11 +65,11 @@ func (b *Backend) Stop() {
 // Client is a channel that gets its configuration by xDS.
 type Client struct{ conn *grpc.ClientConn }
 
-// Dial makes a channel to xds:///target that knows the frontends on these
-// ports. The node is the name by which they know it.
+// Dial creates a channel to xds:///target that knows the frontends on these
+// ports. node is its node id.
 func Dial(node, target string, ports []int) (*Client, error) {
-	// One name for all of them, as DNS would have it: where one fails, the
-	// next one is tried.
+	// One name for all frontends, as with DNS: if one address fails, grpc-go tries
+	// the next.
 	frontends := manual.NewBuilderWithScheme("frontends-of-" + node)
 	var state resolver.State
 	for _, port := range ports {
@@ -97,13 +97,13 @@ func (c *Client) Close() error { return c.conn.Close() }
 // Send makes n calls, one after the other.
 func (c *Client) Send(ctx context.Context, n int) rig.Tally { return rig.SendCalls(ctx, n, c.call) }
 
-// StartLoad makes calls from conns goroutines until Stop, or until ctx ends: it
+// StartLoad makes calls from conns goroutines until Stop, or until ctx ends. ctx
 // must have a deadline.
 func (c *Client) StartLoad(ctx context.Context, conns int) (*rig.Load, error) {
 	return rig.StartCalls(ctx, "gRPC", conns, c.call, func() {})
 }
 
-// call does not wait for a backend that can be reached.
+// call fails at once if no backend is reachable.
 func (c *Client) call(ctx context.Context) (backend string, status int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, rig.RequestTimeout)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Kustomize prints what `kubectl apply -k DIRECTORY` would apply, in that order.
-// It is a module of its own because kustomize brings much along.
+// Kustomize prints the objects that `kubectl apply -k DIRECTORY` would apply, in
+// that order. It is a module of its own because kustomize has many dependencies.
 package main
 
 import (

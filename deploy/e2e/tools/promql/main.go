@@ -1,6 +1,7 @@
-// Promql says what PromQL expressions ask for. It reads a JSON list of them from
-// standard input and prints one of what it found, in that order. It is a module
-// of its own because Prometheus' parser brings much along.
+// Promql prints the metrics and labels that PromQL expressions use. It reads a
+// JSON list of expressions from standard input and prints a list of results in
+// the same order. It is a module of its own because Prometheus' parser has many
+// dependencies.
 package main
 
 import (
@@ -14,12 +15,12 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// Found is what an expression asks for.
+// Found is the result for one expression.
 type Found struct {
-	// Error says why it is none; empty: it is one.
+	// Error says why the expression is not valid; empty: it is valid.
 	Error string `json:"error,omitempty"`
-	// Metrics are the names of metrics in it, with the labels that are asked of
-	// each: in its selector, or in what is done with it.
+	// Metrics are the names of its metrics, with the labels that the expression
+	// uses of each: in its selector, or in the operations on it.
 	Metrics map[string][]string `json:"metrics,omitempty"`
 }
 
@@ -77,7 +78,7 @@ func look(expression string) Found {
 	return f
 }
 
-// askedBy are the labels that a step of an expression asks of what it works on.
+// askedBy returns the labels that a step of an expression uses of its operands.
 func askedBy(n parser.Node) []string {
 	switch n := n.(type) {
 	case *parser.AggregateExpr:
