@@ -112,7 +112,7 @@ func TestQuarantine(t *testing.T) {
 
 			var is []quarantine
 			f.during("two Envoys reject what they are sent", func() {
-				f.save("common.yaml", fmt.Sprintf(commonRoutes, "nobody", "second")+trusting)
+				f.save("common.yaml", fmt.Sprintf(commonRoutes, "absent", "second")+trusting)
 				is = f.quarantined("CDS trusting", "RDS common, last good")
 				for _, q := range is {
 					if !strings.HasPrefix(q.Client, "envoy 1.") || q.Reason == "" {

@@ -31,7 +31,7 @@ var refusals = []refusal{
 func extras(port, taken int, bad bool) string {
 	ca, path, cluster := "", "/tmp/short", "unreadable"
 	if bad {
-		cluster, path = "nobody", "/tmp/"+strings.Repeat("long", 40)
+		cluster, path = "absent", "/tmp/"+strings.Repeat("long", 40)
 		ca = `
     transport_socket:
       name: tls

@@ -270,7 +270,7 @@ func subscribesToMany(others bool) func(context.Context, stream, *corev3.Node, *
 func names(i int) []string {
 	all := make([]string, many)
 	for n := range all {
-		all[n] = fmt.Sprintf("outbound|80||nobody-%d-%d.internal", i, n)
+		all[n] = fmt.Sprintf("outbound|80||absent-%d-%d.internal", i, n)
 	}
 	return all
 }

@@ -46,7 +46,7 @@ func TestNetworkCut(t *testing.T) {
 	// Cut off from the whole bus: for a moment, and long enough to be noticed.
 	for _, c := range []struct {
 		what    string
-		who     func(*testing.T) string
+		part    func(*testing.T) string
 		goesOn  bool // changes continue meanwhile
 		lasting time.Duration
 	}{
@@ -61,7 +61,7 @@ func TestNetworkCut(t *testing.T) {
 	} {
 		m.fault(t, "bus from "+c.what, func(t *testing.T) {
 			m.later(time.Second)
-			cut(t, []string{c.who(t)}, nats)
+			cut(t, []string{c.part(t)}, nats)
 			if c.goesOn {
 				m.flows(t)
 			}
@@ -70,12 +70,12 @@ func TestNetworkCut(t *testing.T) {
 		})
 	}
 	// Cut off from the one server that leads the log.
-	for what, who := range map[string]func(*testing.T) string{
+	for what, part := range map[string]func(*testing.T) string{
 		"watcher": named("watcher"), "leader": leader, "standby": standby, "frontend": named("frontend-1"),
 	} {
 		m.fault(t, "first NATS server from the "+what, func(t *testing.T) {
 			m.later(time.Second)
-			cut(t, []string{who(t)}, []string{streams(t)})
+			cut(t, []string{part(t)}, []string{streams(t)})
 			m.flows(t)
 			m.wait(noticed)
 			m.flows(t)
@@ -103,7 +103,7 @@ func TestNetworkCut(t *testing.T) {
 		heal(t)
 		m.whole(t)
 	})
-	m.fault(t, "first NATS server from everybody", func(t *testing.T) {
+	m.fault(t, "first NATS server from all processes", func(t *testing.T) {
 		n := streams(t)
 		cut(t, []string{n}, append([]string{"watcher", "twin-1", "builder-1", "builder-2", "frontend-1", "frontend-2", rig.Here}, nats...))
 		m.flows(t)

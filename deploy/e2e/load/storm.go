@@ -240,17 +240,17 @@ func (b *storming) measure(ctx context.Context) (*storm, error) {
 // begin starts the storm. It returns the least number of proxies that must
 // return, and the herd's earlier counts.
 func (b *storming) begin() (least int, before herdCounts, err error) {
-	who := fleet.Everybody
+	members := fleet.AllTargets
 	least = b.p.streams
 	if b.s.die {
-		who, least = 0, b.p.streams/b.s.frontends
+		members, least = 0, b.p.streams/b.s.frontends
 	}
-	r, err := b.herd.tell(order{Expect: &who})
+	r, err := b.herd.tell(order{Expect: &members})
 	if err != nil {
 		return 0, before, err
 	}
 	if b.s.cold {
-		if _, err := b.herd.tell(order{Forget: &who}); err != nil {
+		if _, err := b.herd.tell(order{Forget: &members}); err != nil {
 			return 0, before, err
 		}
 	}

@@ -57,7 +57,7 @@ func NewHerd(ctx context.Context, c HerdConfig) (*Herd, *Return) {
 		h.members = append(h.members, &member{index: i, herd: h, node: node})
 		h.members[i].target.Store(int64(i % len(c.Targets)))
 	}
-	r := h.Expect(Everybody)
+	r := h.Expect(AllTargets)
 	for _, m := range h.members {
 		h.wg.Go(func() { m.run(ctx) })
 	}
@@ -79,8 +79,8 @@ func (h *Herd) Refused() int64 { return h.refused.Load() }
 // Failed returns how many attempts found no server.
 func (h *Herd) Failed() int64 { return h.failed.Load() }
 
-// Everybody stands for all members of a herd, at every target.
-const Everybody = -1
+// AllTargets stands for the members at every target.
+const AllTargets = -1
 
 // Return tracks the return of members.
 type Return struct {
@@ -95,7 +95,7 @@ type Return struct {
 func (h *Herd) Expect(target int) *Return {
 	r := &Return{at: make([]time.Time, len(h.members)), gone: make([]bool, len(h.members)), done: make(chan struct{})}
 	for i, m := range h.members {
-		if target == Everybody || m.target.Load() == int64(target) {
+		if target == AllTargets || m.target.Load() == int64(target) {
 			r.gone[i] = true
 			r.left.Add(1)
 		}
@@ -111,7 +111,7 @@ func (h *Herd) Expect(target int) *Return {
 // versions, as a restarted proxy does.
 func (h *Herd) Forget(target int) {
 	for _, m := range h.members {
-		if target == Everybody || m.target.Load() == int64(target) {
+		if target == AllTargets || m.target.Load() == int64(target) {
 			m.forget.Store(true)
 		}
 	}
