@@ -69,21 +69,26 @@ func chunksOf(s *Snapshot) []part {
 		return []part{{s, s.Rows()}}
 	}
 	var parts []part
-	for _, m := range s.mids {
+	for _, m := range s.children {
 		if m == nil {
 			continue
 		}
 		if m.size <= chunkSize {
-			parts = append(parts, part{m, m.all})
+			parts = append(parts, part{m, all(m)})
 			continue
 		}
-		for _, b := range m.buckets {
+		for _, b := range m.children {
 			if b != nil {
-				parts = append(parts, part{b, b.all})
+				parts = append(parts, part{b, all(b)})
 			}
 		}
 	}
 	return parts
+}
+
+// all yields the rows of a subtree.
+func all[C child[C]](c C) iter.Seq[Row] {
+	return func(yield func(Row) bool) { c.each(yield) }
 }
 
 func putChunk(ctx context.Context, blobs Blobs, seq iter.Seq[Row]) (*snapshotv1.ChunkRef, error) {

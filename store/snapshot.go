@@ -15,26 +15,38 @@ import (
 // O(rows changed), the root included. The nil *Snapshot is the empty one.
 //
 // Snapshots share values with their callers: neither side may write to them.
-type Snapshot struct {
-	mids [fanOut]*mid
-	len  int
-	size int
-	root ident.Hash
-}
+type Snapshot struct{ node[*mid] }
 
 // mid is a node between the root and the buckets; it has at least one row.
-type mid struct {
-	buckets [fanOut]*bucket
-	len     int
-	size    int
-	hash    ident.Hash
+type mid struct{ node[*bucket] }
+
+// node is the root or a mid.
+type node[C child[C]] struct {
+	children [fanOut]C
+	total
 }
+
+// child is a *mid or a *bucket. The empty subtree is nil; its methods accept it.
+type child[C any] interface {
+	comparable
+	with(changes []change) C
+	sum() *total
+	each(yield func(Row) bool) bool
+}
+
+// total describes all rows of a subtree; it is zero for the empty one.
+type total struct {
+	len  int
+	size int // of keys and values
+	hash ident.Hash
+}
+
+var empty total
 
 // bucket holds rows sorted by key, at least one.
 type bucket struct {
 	leaves []*leaf
-	size   int
-	hash   ident.Hash
+	total
 }
 
 type leaf struct {
@@ -53,31 +65,52 @@ type change struct {
 // With returns s with d applied. To remove a missing row, or to put an equal one,
 // changes nothing; if d changes nothing, the result is s itself.
 func (s *Snapshot) With(d Delta) *Snapshot {
-	changes := changesOf(d)
 	next := new(Snapshot)
 	if s != nil {
 		*next = *s
 	}
-	changed := false
-	for of := range chunkBy(changes, func(a, b change) bool { return a.mid == b.mid }) {
-		i := of[0].mid
-		m := next.mids[i].with(of)
-		if m == next.mids[i] {
-			continue
-		}
-		changed = true
-		next.len += m.rows() - next.mids[i].rows()
-		next.size += m.bytes() - next.mids[i].bytes()
-		next.mids[i] = m
-	}
 	switch {
-	case !changed:
+	case !next.apply(changesOf(d), rootTag, func(c change) int { return c.mid }):
 		return s
 	case next.len == 0:
 		return nil
 	}
-	next.root = nodeHash(rootTag, func(i int) ident.Hash { return next.mids[i].sum() })
 	return next
+}
+
+func (m *mid) with(changes []change) *mid {
+	next := new(mid)
+	if m != nil {
+		*next = *m
+	}
+	switch {
+	case !next.apply(changes, midTag, func(c change) int { return c.bucket }):
+		return m
+	case next.len == 0:
+		return nil
+	}
+	return next
+}
+
+// apply applies changes, sorted by the slot of the child, and reports whether they
+// change anything.
+func (n *node[C]) apply(changes []change, tag byte, slot func(change) int) (changed bool) {
+	for of := range chunkBy(changes, func(a, b change) bool { return slot(a) == slot(b) }) {
+		i := slot(of[0])
+		was := n.children[i]
+		is := was.with(of)
+		if is == was {
+			continue
+		}
+		changed = true
+		n.len += is.sum().len - was.sum().len
+		n.size += is.sum().size - was.sum().size
+		n.children[i] = is
+	}
+	if changed {
+		n.hash = nodeHash(tag, func(i int) ident.Hash { return n.children[i].sum().hash })
+	}
+	return changed
 }
 
 // changesOf sorts the rows of d by their place in the tree.
@@ -111,33 +144,6 @@ func chunkBy[E any](s []E, same func(a, b E) bool) iter.Seq[[]E] {
 			s = s[n:]
 		}
 	}
-}
-
-func (m *mid) with(changes []change) *mid {
-	next := new(mid)
-	if m != nil {
-		*next = *m
-	}
-	changed := false
-	for of := range chunkBy(changes, func(a, b change) bool { return a.bucket == b.bucket }) {
-		i := of[0].bucket
-		b := next.buckets[i].with(of)
-		if b == next.buckets[i] {
-			continue
-		}
-		changed = true
-		next.len += b.rows() - next.buckets[i].rows()
-		next.size += b.bytes() - next.buckets[i].bytes()
-		next.buckets[i] = b
-	}
-	switch {
-	case !changed:
-		return m
-	case next.len == 0:
-		return nil
-	}
-	next.hash = nodeHash(midTag, func(i int) ident.Hash { return next.buckets[i].sum() })
-	return next
 }
 
 // with merges the bucket with changes, both sorted by key.
@@ -179,6 +185,7 @@ func (b *bucket) with(changes []change) *bucket {
 	case len(next.leaves) == 0:
 		return nil
 	}
+	next.len = len(next.leaves)
 	for _, l := range next.leaves {
 		next.size += len(l.key) + len(l.value)
 	}
@@ -194,10 +201,10 @@ func (s *Snapshot) Get(key string) ([]byte, bool) {
 		return nil, false
 	}
 	i, j := slotOf(key)
-	if s.mids[i] == nil || s.mids[i].buckets[j] == nil {
+	if s.children[i] == nil || s.children[i].children[j] == nil {
 		return nil, false
 	}
-	leaves := s.mids[i].buckets[j].leaves
+	leaves := s.children[i].children[j].leaves
 	n, found := slices.BinarySearchFunc(leaves, key, compareLeaf)
 	if !found {
 		return nil, false
@@ -219,38 +226,29 @@ func (s *Snapshot) Root() ident.Hash {
 	if s == nil {
 		return ident.Hash{}
 	}
-	return s.root
+	return s.hash
 }
 
 // Rows yields all rows; the order is the same for equal snapshots.
 func (s *Snapshot) Rows() iter.Seq[Row] {
 	return func(yield func(Row) bool) {
-		if s == nil {
-			return
-		}
-		for _, m := range s.mids {
-			if !m.each(yield) {
-				return
-			}
+		if s != nil {
+			s.yieldAll(yield)
 		}
 	}
 }
 
-func (m *mid) each(yield func(Row) bool) bool {
-	if m == nil {
-		return true
-	}
-	for _, b := range m.buckets {
-		if !b.each(yield) {
+func (m *mid) each(yield func(Row) bool) bool { return m == nil || m.yieldAll(yield) }
+
+// yieldAll yields the rows of all children, and reports whether yield wants more.
+func (n *node[C]) yieldAll(yield func(Row) bool) bool {
+	for _, c := range n.children {
+		if !c.each(yield) {
 			return false
 		}
 	}
 	return true
 }
-
-func (m *mid) all(yield func(Row) bool) { m.each(yield) }
-
-func (b *bucket) all(yield func(Row) bool) { b.each(yield) }
 
 func (b *bucket) each(yield func(Row) bool) bool {
 	if b == nil {
@@ -269,33 +267,21 @@ func (b *bucket) each(yield func(Row) bool) bool {
 func Diff(from, to *Snapshot) Delta {
 	var d Delta
 	var none Snapshot
-	if from == nil {
-		from = &none
-	}
-	if to == nil {
-		to = &none
-	}
-	for i := range fanOut {
-		if from.mids[i].sum() != to.mids[i].sum() {
-			diffMids(from.mids[i], to.mids[i], &d)
-		}
-	}
+	from, to = cmp.Or(from, &none), cmp.Or(to, &none)
+	from.diff(&to.node, func(from, to *mid) {
+		var none mid
+		cmp.Or(from, &none).diff(&cmp.Or(to, &none).node, func(from, to *bucket) { diffBuckets(from, to, &d) })
+	})
 	slices.SortFunc(d.Put, compareRows)
 	slices.Sort(d.Remove)
 	return d
 }
 
-func diffMids(from, to *mid, d *Delta) {
-	var none mid
-	if from == nil {
-		from = &none
-	}
-	if to == nil {
-		to = &none
-	}
+// diff calls differ for the children that differ.
+func (n *node[C]) diff(to *node[C], differ func(from, to C)) {
 	for i := range fanOut {
-		if from.buckets[i].sum() != to.buckets[i].sum() {
-			diffBuckets(from.buckets[i], to.buckets[i], d)
+		if n.children[i] != to.children[i] && n.children[i].sum().hash != to.children[i].sum().hash {
+			differ(n.children[i], to.children[i])
 		}
 	}
 }
@@ -325,46 +311,16 @@ func diffBuckets(from, to *bucket, d *Delta) {
 	}
 }
 
-// The empty subtree is nil; the methods below accept it.
-
-func (m *mid) rows() int {
+func (m *mid) sum() *total {
 	if m == nil {
-		return 0
+		return &empty
 	}
-	return m.len
+	return &m.total
 }
 
-func (m *mid) bytes() int {
-	if m == nil {
-		return 0
-	}
-	return m.size
-}
-
-func (m *mid) sum() ident.Hash {
-	if m == nil {
-		return ident.Hash{}
-	}
-	return m.hash
-}
-
-func (b *bucket) rows() int {
+func (b *bucket) sum() *total {
 	if b == nil {
-		return 0
+		return &empty
 	}
-	return len(b.leaves)
-}
-
-func (b *bucket) bytes() int {
-	if b == nil {
-		return 0
-	}
-	return b.size
-}
-
-func (b *bucket) sum() ident.Hash {
-	if b == nil {
-		return ident.Hash{}
-	}
-	return b.hash
+	return &b.total
 }
