@@ -171,9 +171,7 @@ func retryCases(t *testing.T, d Driver, again func(name string, batch []events.E
 			name := fmt.Sprintf("%d events, fence %d", size, kind)
 			batch := puts(name, size, name)
 			bounds, err := d.Log.Bounds(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			fence := []events.Fence{{}, onSubject(t, batch[0], 0), onLog(bounds.Last)}[kind]
 			ack, err := d.Log.Append(t.Context(), batch, fence)
 			if err != nil || ack.Duplicate {
@@ -206,9 +204,7 @@ func testLateRetries(t *testing.T, d Driver) {
 func testAppendEach(t *testing.T, d Driver) {
 	all := puts("a", 1200, "x")
 	for range 2 { // the second time is a retry
-		if err := d.Log.AppendEach(t.Context(), all); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Log.AppendEach(t.Context(), all))
 		wantBounds(t, d.Log, 1, 1200)
 	}
 	missing := map[string]bool{}
@@ -242,11 +238,7 @@ func testFull(t *testing.T, d Driver) {
 	mustAppend(t, d.Log, a)
 	d.SetFull(true)
 	batch := puts("b", 3, "x")
-	_, err := d.Log.Append(t.Context(), batch[:1], events.Fence{})
-	wantErr(t, "append", err, events.ErrFull)
-	_, err = d.Log.Append(t.Context(), batch, events.Fence{})
-	wantErr(t, "append a batch", err, events.ErrFull)
-	wantErr(t, "append each", d.Log.AppendEach(t.Context(), batch), events.ErrFull)
+	wantRefused(t.Context(), t, d.Log, batch, events.ErrFull)
 	wantLog(t, d.Log, a)
 
 	d.SetFull(false)
@@ -290,34 +282,33 @@ func testRacers(t *testing.T, d Driver) {
 		}
 		last += uint64(size)
 		wantBounds(t, d.Log, 1, last)
-		r, err := d.Log.Get(t.Context(), last)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wantRecord(t, r, last, batches[winner][size-1])
+		wantAt(t, d.Log, last, batches[winner][size-1])
 	}
 }
 
 func testAppendCancelled(t *testing.T, d Driver) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := d.Log.Append(ctx, puts("a", 1, "x"), events.Fence{})
-	wantErr(t, "append", err, context.Canceled)
-	_, err = d.Log.Append(ctx, puts("a", 2, "x"), onLog(0))
-	wantErr(t, "append a batch", err, context.Canceled)
-	wantErr(t, "append each", d.Log.AppendEach(ctx, puts("a", 2, "x")), context.Canceled)
+	wantRefused(ctx, t, d.Log, puts("a", 2, "x"), context.Canceled)
 }
 
 func testAppendClosed(t *testing.T, d Driver) {
-	if err := d.Log.Close(); err != nil {
-		t.Fatal(err)
-	}
-	_, err := d.Log.Append(t.Context(), puts("a", 1, "x"), events.Fence{})
-	wantErr(t, "append", err, events.ErrClosed)
-	wantErr(t, "append each", d.Log.AppendEach(t.Context(), puts("a", 1, "x")), events.ErrClosed)
+	must(t, d.Log.Close())
+	wantRefused(t.Context(), t, d.Log, puts("a", 2, "x"), events.ErrClosed)
 	if err := d.Log.Close(); err != nil {
 		t.Fatalf("closed again: %v", err)
 	}
+}
+
+// wantRefused checks that every append of the batch, and of its first event, returns
+// the error want.
+func wantRefused(ctx context.Context, t *testing.T, l Log, batch []events.Event, want error) {
+	t.Helper()
+	_, err := l.Append(ctx, batch[:1], events.Fence{})
+	wantErr(t, "append", err, want)
+	_, err = l.Append(ctx, batch, events.Fence{})
+	wantErr(t, "append a batch", err, want)
+	wantErr(t, "append each", l.AppendEach(ctx, batch), want)
 }
 
 // appendFenced appends with a fence that holds, and checks the last Seq.

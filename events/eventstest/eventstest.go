@@ -112,9 +112,7 @@ func large(id string, n int) events.Event {
 func subjectOf(t *testing.T, e events.Event) events.Subject {
 	t.Helper()
 	s, err := events.SubjectOf(e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -131,9 +129,7 @@ func onLog(seq uint64) events.Fence {
 func mustAppend(t *testing.T, l Log, batch ...events.Event) uint64 {
 	t.Helper()
 	ack, err := l.Append(t.Context(), batch, events.Fence{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if ack.Duplicate {
 		t.Fatalf("append of %s: called a duplicate", batch[0].ID)
 	}
@@ -154,12 +150,16 @@ func wantLog(t *testing.T, l Log, want ...events.Event) {
 	t.Helper()
 	wantBounds(t, l, 1, uint64(len(want)))
 	for i, e := range want {
-		r, err := l.Get(t.Context(), uint64(i+1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		wantRecord(t, r, uint64(i+1), e)
+		wantAt(t, l, uint64(i+1), e)
 	}
+}
+
+// wantAt checks the record at seq.
+func wantAt(t *testing.T, l Log, seq uint64, e events.Event) {
+	t.Helper()
+	r, err := l.Get(t.Context(), seq)
+	must(t, err)
+	wantRecord(t, r, seq, e)
 }
 
 func wantRecord(t *testing.T, r events.Record, seq uint64, e events.Event) {
@@ -171,11 +171,17 @@ func wantRecord(t *testing.T, r events.Record, seq uint64, e events.Event) {
 		t.Fatalf("record %d (-appended +read):\n%s", seq, diff)
 	}
 	raw, err := events.Encode(e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if r.Time.IsZero() || r.Hash != events.RecordHash(raw, r.Time) {
 		t.Fatalf("record %d: time %v, hash %s", seq, r.Time, r.Hash)
+	}
+}
+
+// must fails on an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

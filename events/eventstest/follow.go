@@ -76,9 +76,7 @@ func testFollowBlocks(t *testing.T, d Driver) {
 
 func testFollowMany(t *testing.T, d Driver) {
 	const n = 3000
-	if err := d.Log.AppendEach(t.Context(), puts("a", n, "x")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Log.AppendEach(t.Context(), puts("a", n, "x")))
 	for _, e := range []events.Event{large("l1", 300<<10), large("l2", 400<<10), large("l3", 10)} {
 		mustAppend(t, d.Log, e)
 	}
@@ -124,10 +122,7 @@ func testFollowGap(t *testing.T, d Driver) {
 	mustAppend(t, d.Log, puts("a", 5, "x")...)
 	d.Trim(4)
 	for _, after := range []uint64{0, 2} {
-		_, err := follow(t, d.Log, after, "").Next(t.Context())
-		wantErr(t, fmt.Sprint("after ", after), err, events.ErrGap)
-		_, err = follow(t, d.Log, after, "named").Next(t.Context())
-		wantErr(t, fmt.Sprint("after ", after, ", named"), err, events.ErrGap)
+		wantNoStart(t, d.Log, after, events.ErrGap)
 	}
 	if got := readTo(t, d.Log, 3, 5); len(got) != 2 {
 		t.Fatalf("from the first record: %d records", len(got))
@@ -137,10 +132,7 @@ func testFollowGap(t *testing.T, d Driver) {
 func testFollowBeyond(t *testing.T, d Driver) {
 	mustAppend(t, d.Log, puts("a", 3, "x")...)
 	for _, after := range []uint64{4, 1 << 40} {
-		_, err := follow(t, d.Log, after, "").Next(t.Context())
-		wantErr(t, fmt.Sprint("after ", after), err, events.ErrRewound)
-		_, err = follow(t, d.Log, after, "named").Next(t.Context())
-		wantErr(t, fmt.Sprint("after ", after, ", named"), err, events.ErrRewound)
+		wantNoStart(t, d.Log, after, events.ErrRewound)
 	}
 }
 
@@ -154,11 +146,7 @@ func testFollowCancelledAtEnd(t *testing.T, d Driver) {
 			read += uint64(len(next(t, f)))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		stopped := make(chan error, 1)
-		go func() {
-			_, err := f.Next(ctx)
-			stopped <- err
-		}()
+		stopped := nextLater(ctx, f)
 		cancel()
 		wantErr(t, "next", <-stopped, context.Canceled)
 	}
@@ -168,17 +156,13 @@ func testFollowRewound(t *testing.T, d Driver) {
 	a := puts("a", 6, "x")
 	mustAppend(t, d.Log, a...)
 	f := follow(t, d.Log, 6, "")
-	_, err := follow(t, d.Log, 7, "").Next(t.Context())
-	wantErr(t, "beyond the end", err, events.ErrRewound)
+	wantNoStart(t, d.Log, 7, events.ErrRewound)
 
 	d.Rewind(4)
 	wantBounds(t, d.Log, 1, 4)
-	_, err = f.Next(t.Context())
+	_, err := f.Next(t.Context())
 	wantErr(t, "a follower of the old connection", err, events.ErrReconnected)
-	_, err = follow(t, d.Log, 6, "").Next(t.Context())
-	wantErr(t, "follow", err, events.ErrRewound)
-	_, err = follow(t, d.Log, 6, "named").Next(t.Context())
-	wantErr(t, "follow, named", err, events.ErrRewound)
+	wantNoStart(t, d.Log, 6, events.ErrRewound)
 
 	// The log has forgotten the dropped record: its event can be appended again.
 	f = follow(t, d.Log, 4, "")
@@ -189,11 +173,7 @@ func testFollowRewound(t *testing.T, d Driver) {
 func testFollowReconnected(t *testing.T, d Driver) {
 	mustAppend(t, d.Log, put("a", 1, "x"))
 	f := follow(t, d.Log, 1, "")
-	blocked := make(chan error, 1)
-	go func() {
-		_, err := f.Next(t.Context())
-		blocked <- err
-	}()
+	blocked := nextLater(t.Context(), f)
 	d.Reconnect()
 	wantErr(t, "next", <-blocked, events.ErrReconnected)
 	_, err := f.Next(t.Context())
@@ -213,37 +193,27 @@ func testFollowNames(t *testing.T, d Driver) {
 	for read := 0; read < 7; {
 		read += len(next(t, f))
 	}
-	for _, seq := range []uint64{2, 7} {
-		if err := f.Ack(t.Context(), seq); err != nil {
-			t.Fatal(err)
-		}
+	ack := func(f events.Follower, seq uint64) {
+		t.Helper()
+		must(t, f.Ack(t.Context(), seq))
 		if got := d.Acked(name); got != seq {
 			t.Fatalf("acknowledged %d, the log shows %d", seq, got)
 		}
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	ack(f, 2)
+	ack(f, 7)
+	must(t, f.Close())
 	// The caller's cursor decides, whether it is before or after the acknowledgement.
 	for _, after := range []uint64{3, 9} {
 		f := follow(t, d.Log, after, name)
 		wantRecord(t, next(t, f)[0], after+1, want[after])
-		if err := f.Ack(t.Context(), after+1); err != nil {
-			t.Fatal(err)
-		}
-		if got := d.Acked(name); got != after+1 {
-			t.Fatalf("acknowledged %d, the log shows %d", after+1, got)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		ack(f, after+1)
+		must(t, f.Close())
 	}
 	// Without a name the log keeps no acknowledgement.
 	f = follow(t, d.Log, 0, "")
 	next(t, f)
-	if err := f.Ack(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Ack(t.Context(), 1))
 }
 
 // testFollowCancelled cancels one read; the next one returns the record.
@@ -251,11 +221,7 @@ func testFollowCancelled(t *testing.T, d Driver) {
 	mustAppend(t, d.Log, put("a", 1, "x"))
 	f := follow(t, d.Log, 1, "")
 	ctx, cancel := context.WithCancel(t.Context())
-	stopped := make(chan error, 1)
-	go func() {
-		_, err := f.Next(ctx)
-		stopped <- err
-	}()
+	stopped := nextLater(ctx, f)
 	cancel()
 	wantErr(t, "next", <-stopped, context.Canceled)
 	e := put("a", 2, "x")
@@ -270,9 +236,7 @@ func testFollowClosed(t *testing.T, d Driver) {
 	for _, name := range []string{"", "named"} {
 		f := follow(t, d.Log, 0, name)
 		for range 2 {
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.Close())
 		}
 		_, err := f.Next(t.Context())
 		wantErr(t, "next", err, events.ErrClosed)
@@ -282,38 +246,48 @@ func testFollowClosed(t *testing.T, d Driver) {
 
 func testFollowLogClosed(t *testing.T, d Driver) {
 	f := follow(t, d.Log, 0, "")
-	blocked := make(chan error, 1)
-	go func() {
-		_, err := f.Next(t.Context())
-		blocked <- err
-	}()
-	if err := d.Log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	blocked := nextLater(t.Context(), f)
+	must(t, d.Log.Close())
 	wantErr(t, "next", <-blocked, events.ErrClosed)
 }
 
 func follow(t *testing.T, l Log, after uint64, name string) events.Follower {
 	t.Helper()
 	f, err := l.Follow(t.Context(), after, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
+}
+
+// wantNoStart checks that followers with and without a name cannot begin after a
+// position.
+func wantNoStart(t *testing.T, l Log, after uint64, want error) {
+	t.Helper()
+	for _, name := range []string{"", "named"} {
+		_, err := follow(t, l, after, name).Next(t.Context())
+		wantErr(t, fmt.Sprintf("after %d, named %q", after, name), err, want)
+	}
 }
 
 // next reads at least one record.
 func next(t *testing.T, f events.Follower) []events.Record {
 	t.Helper()
 	records, err := f.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(records) == 0 {
 		t.Fatal("next returned nothing")
 	}
 	return records
+}
+
+// nextLater reads in another goroutine and returns the error of Next.
+func nextLater(ctx context.Context, f events.Follower) <-chan error {
+	err := make(chan error, 1)
+	go func() {
+		_, e := f.Next(ctx)
+		err <- e
+	}()
+	return err
 }
 
 // readTo follows the log from after up to last, and checks that it is dense.
@@ -329,8 +303,6 @@ func readTo(t *testing.T, l Log, after, last uint64) []events.Record {
 			t.Fatalf("record %d follows %d", r.Seq, after+uint64(i))
 		}
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Close())
 	return all
 }

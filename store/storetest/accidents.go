@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"errors"
 	"testing"
 
 	"meshlog.dev/proto/ident"
@@ -15,15 +14,9 @@ func testExpired(t *testing.T, bus Bus) {
 	fo := follow(t, f, v[2])
 	bus.Expire(t)
 	wantHead(t, f, 3, store.Stored{})
-	if _, err := f.Fetch(t.Context(), v[2].Version()); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("fetch of an expired version: %v, want ErrNotFound", err)
-	}
-	for m, err := range f.History(t.Context()) {
-		t.Errorf("the history of a chain that has expired has %v, %v", m, err)
-	}
-	if _, err := f.Publish(t.Context(), updateOf(v[2], v[3]), 0, f.Generation()); !errors.Is(err, store.ErrConflict) {
-		t.Errorf("publish as if the chain had never been written: %v, want ErrConflict", err)
-	}
+	wantNoFetch(t, f, v[2].Version(), store.ErrNotFound)
+	wantManifests(t, f.History(t.Context()))
+	wantErr(t, "publish as if the chain had never been written", tryPublish(t, f, updateOf(v[2], v[3]), 0, f.Generation()), store.ErrConflict)
 	// An epoch begins; its first version has a checkpoint.
 	begin := withCheckpoint(t, f, next(v[2], ident.Position{Epoch: 9, Seq: 5}, rows{"epoch": is("9")}))
 	publish(t, f, v[2], begin)
@@ -43,9 +36,7 @@ func testReconnect(t *testing.T, bus Bus) {
 	if f.Generation() == was {
 		t.Error("the connection was renewed, the generation is the same")
 	}
-	if _, err := f.Publish(t.Context(), updateOf(v[1], v[2]), 2, was); !errors.Is(err, store.ErrReconnected) {
-		t.Errorf("publish with the generation before: %v, want ErrReconnected", err)
-	}
+	wantErr(t, "publish with the generation before", tryPublish(t, f, updateOf(v[1], v[2]), 2, was), store.ErrReconnected)
 	wantHead(t, f, 2, v[1])
 	publish(t, f, v[1], v[2], v[3])
 	fo.wantLinks(t, v[2], v[3])

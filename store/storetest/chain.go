@@ -82,6 +82,18 @@ func publish(t *testing.T, f Feed, prev store.Stored, versions ...store.Stored) 
 	}
 }
 
+// tryPublish returns the error of Publish.
+func tryPublish(t *testing.T, f Feed, u store.Update, expect, generation uint64) error {
+	_, err := f.Publish(t.Context(), u, expect, generation)
+	return err
+}
+
+func wantNoFetch(t *testing.T, f Feed, v ident.Position, want error) {
+	t.Helper()
+	_, err := f.Fetch(t.Context(), v)
+	wantErr(t, "fetch of "+v.String(), err, want)
+}
+
 func wantHead(t *testing.T, f Feed, seq uint64, want store.Stored) {
 	t.Helper()
 	head, err := f.Head(t.Context())
@@ -150,12 +162,8 @@ func testNeverWritten(t *testing.T, bus Bus) {
 	if f.Generation() == 0 {
 		t.Error("the generation is 0")
 	}
-	if _, err := f.Fetch(t.Context(), ident.Position{Epoch: 1, Seq: 1}); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("fetch: %v, want ErrNotFound", err)
-	}
-	for m, err := range f.History(t.Context()) {
-		t.Errorf("the history of a chain that was never written has %v, %v", m, err)
-	}
+	wantNoFetch(t, f, ident.Position{Epoch: 1, Seq: 1}, store.ErrNotFound)
+	wantManifests(t, f.History(t.Context()))
 }
 
 func testPublish(t *testing.T, bus Bus) {
@@ -166,9 +174,7 @@ func testPublish(t *testing.T, bus Bus) {
 	publish(t, other, v[0], v[1])
 	wantHead(t, f, 2, v[1])
 	for _, expect := range []uint64{0, 1, 3} {
-		if _, err := f.Publish(t.Context(), updateOf(v[1], v[2]), expect, f.Generation()); !errors.Is(err, store.ErrConflict) {
-			t.Errorf("publish after sequence %d of 2: %v, want ErrConflict", expect, err)
-		}
+		wantErr(t, fmt.Sprintf("publish after sequence %d of 2", expect), tryPublish(t, f, updateOf(v[1], v[2]), expect, f.Generation()), store.ErrConflict)
 	}
 	wantHead(t, other, 2, v[1])
 }
@@ -182,7 +188,7 @@ func testPublishRefused(t *testing.T, bus Bus) {
 		"no root":           {Manifest: &store.Manifest{Version: v.Manifest.Version}},
 		"rows out of order": {Manifest: v.Manifest, Delta: store.Delta{Remove: []string{"b", "a"}}},
 	} {
-		if _, err := f.Publish(t.Context(), u, 0, f.Generation()); err == nil {
+		if tryPublish(t, f, u, 0, f.Generation()) == nil {
 			t.Errorf("%s: Publish accepted it", name)
 		}
 	}
@@ -255,19 +261,23 @@ func testBlobs(t *testing.T, bus Bus) {
 			t.Errorf("blob of %d bytes came back with %d, or others", len(b), len(got))
 		}
 	}
-	if _, err := f.GetBlob(t.Context(), ident.HashOf([]byte("other"))); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("a blob that is not there: %v, want ErrNotFound", err)
+	_, err := f.GetBlob(t.Context(), ident.HashOf([]byte("other")))
+	wantErr(t, "a blob that is not there", err, store.ErrNotFound)
+}
+
+// largeRows returns rows that do not fit into a message.
+func largeRows() rows {
+	r := rows{}
+	for i := range 3000 {
+		r[fmt.Sprintf("big%d", i)] = is("%01000d", i)
 	}
+	return r
 }
 
 func testLargeDelta(t *testing.T, bus Bus) {
 	f := bus.Open(t)
 	v := history(2)
-	big := rows{}
-	for i := range 3000 {
-		big[fmt.Sprintf("big%d", i)] = is("%01000d", i)
-	}
-	large := next(v[1], ident.Position{Epoch: 1, Seq: 3}, big)
+	large := next(v[1], ident.Position{Epoch: 1, Seq: 3}, largeRows())
 	after := next(large, ident.Position{Epoch: 1, Seq: 4}, rows{"small": is("")})
 	live := follow(t, f, v[0])
 	publish(t, f, store.Stored{}, v[0], v[1])
@@ -301,9 +311,7 @@ func testFetch(t *testing.T, bus Bus) {
 		same(t, "fetched", got, v[i])
 	}
 	for _, no := range []ident.Position{{}, {Epoch: 1}, {Epoch: 1, Seq: 91}, {Epoch: 2, Seq: 1}} {
-		if _, err := f.Fetch(t.Context(), no); !errors.Is(err, store.ErrNotFound) {
-			t.Errorf("fetch of %s, which is not there: %v, want ErrNotFound", no, err)
-		}
+		wantNoFetch(t, f, no, store.ErrNotFound)
 	}
 }
 
@@ -320,9 +328,7 @@ func testFetchLateCheckpoint(t *testing.T, bus Bus) {
 		must(t, err)
 		same(t, "fetched", got, v[i])
 	}
-	if _, err := f.Fetch(t.Context(), v[5].Version()); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("fetch of %s, before the checkpoint came: %v, want ErrNotFound", v[5].Version(), err)
-	}
+	wantNoFetch(t, f, v[5].Version(), store.ErrNotFound)
 }
 
 // Fetch fails if a part of the content is missing, or the root differs.
@@ -334,33 +340,19 @@ func testFetchLost(t *testing.T, bus Bus) {
 	publish(t, f, v[0], v[1]) // the first one is not on the chain
 	publish(t, f, v[1], v[2], v[3])
 	for _, i := range []int{1, 2, 3} {
-		if _, err := f.Fetch(t.Context(), v[i].Version()); !errors.Is(err, store.ErrNotFound) {
-			t.Errorf("fetch of %s, of which something is lost: %v, want ErrNotFound", v[i].Version(), err)
-		}
+		wantNoFetch(t, f, v[i].Version(), store.ErrNotFound)
 	}
 	wrong := withCheckpoint(t, f, next(v[3], ident.Position{Epoch: 1, Seq: 5}, rows{"a": is("1")}))
 	wrong.Manifest.Root = bytes.Repeat([]byte{1}, 32)
 	publish(t, f, v[3], wrong)
-	if _, err := f.Fetch(t.Context(), wrong.Version()); !errors.Is(err, store.ErrCorrupt) {
-		t.Errorf("fetch of a version with another root than its content: %v, want ErrCorrupt", err)
-	}
+	wantNoFetch(t, f, wrong.Version(), store.ErrCorrupt) // its root is not that of its content
 }
 
 func testHistory(t *testing.T, bus Bus) {
 	f := bus.Open(t)
 	v := history(150)
 	publish(t, f, store.Stored{}, v...)
-	n := len(v)
-	for m, err := range f.History(t.Context()) {
-		must(t, err)
-		n--
-		if n < 0 || store.VersionOf(m.GetVersion()) != v[n].Version() {
-			t.Fatalf("history has %s, not expected there", store.VersionOf(m.GetVersion()))
-		}
-	}
-	if n != 0 {
-		t.Errorf("history ends before the first %d versions", n)
-	}
+	wantManifests(t, f.History(t.Context()), v...)
 	for _, err := range f.History(t.Context()) {
 		must(t, err)
 		break
@@ -370,11 +362,7 @@ func testHistory(t *testing.T, bus Bus) {
 func testUpdates(t *testing.T, bus Bus) {
 	f := bus.Open(t)
 	v := history(150)
-	big := rows{}
-	for i := range 3000 { // the delta is larger than a message
-		big[fmt.Sprintf("big%d", i)] = is("%01000d", i)
-	}
-	v = append(v, next(v[149], ident.Position{Epoch: 2, Seq: 3}, big))
+	v = append(v, next(v[149], ident.Position{Epoch: 2, Seq: 3}, largeRows()))
 	publish(t, f, store.Stored{}, v...)
 	for _, c := range []struct {
 		from ident.Position
@@ -503,9 +491,7 @@ func testFollowCancelled(t *testing.T, bus Bus) {
 		done <- err
 	}()
 	cancel()
-	if err := receive(t, done); !errors.Is(err, context.Canceled) {
-		t.Errorf("next: %v, want it to end with its context", err)
-	}
+	wantErr(t, "next", receive(t, done), context.Canceled)
 }
 
 // A follower ahead of the head gets one error per head.

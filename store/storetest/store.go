@@ -72,17 +72,7 @@ func commit(t *testing.T, s store.Store, latest store.Stored, versions ...store.
 func wantVersions(t *testing.T, s store.Store, versions ...store.Stored) {
 	t.Helper()
 	ctx := t.Context()
-	n := len(versions)
-	for m, err := range s.Manifests(ctx) {
-		must(t, err)
-		n--
-		if n < 0 || store.VersionOf(m.GetVersion()) != versions[n].Version() {
-			t.Fatalf("manifests: version %s is kept, not expected there", store.VersionOf(m.GetVersion()))
-		}
-	}
-	if n != 0 {
-		t.Fatalf("manifests: %d of %d versions are not there, the oldest ones", n, len(versions))
-	}
+	wantManifests(t, s.Manifests(ctx), versions...)
 	latest, err := s.Latest(ctx)
 	if len(versions) == 0 {
 		if !errors.Is(err, store.ErrEmpty) {
@@ -96,6 +86,23 @@ func wantVersions(t *testing.T, s store.Store, versions ...store.Stored) {
 		got, err := s.At(ctx, want.Version())
 		must(t, err)
 		same(t, "at "+want.Version().String(), got, want)
+	}
+}
+
+// wantManifests fails unless manifests yields exactly those of versions, newest
+// first.
+func wantManifests(t *testing.T, manifests iter.Seq2[*store.Manifest, error], versions ...store.Stored) {
+	t.Helper()
+	n := len(versions)
+	for m, err := range manifests {
+		must(t, err)
+		n--
+		if n < 0 || store.VersionOf(m.GetVersion()) != versions[n].Version() {
+			t.Fatalf("manifests: version %s does not come next", store.VersionOf(m.GetVersion()))
+		}
+	}
+	if n != 0 {
+		t.Fatalf("manifests: %d of %d versions are not there, the oldest ones", n, len(versions))
 	}
 }
 
@@ -125,9 +132,8 @@ func testEmpty(t *testing.T, disk Disk) {
 	s := open(t, disk, store.Retention{})
 	wantVersions(t, s)
 	wantSide(t, s, map[string]string{})
-	if _, err := s.At(t.Context(), ident.Position{Epoch: 1, Seq: 1}); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("at a version that is not there: %v, want ErrNotFound", err)
-	}
+	_, err := s.At(t.Context(), ident.Position{Epoch: 1, Seq: 1})
+	wantErr(t, "at a version that is not there", err, store.ErrNotFound)
 }
 
 func testCommitAndRead(t *testing.T, disk Disk) {
@@ -153,9 +159,7 @@ func testConflict(t *testing.T, disk Disk) {
 	for _, prev := range []ident.Position{{}, v[0].Version(), v[2].Version()} {
 		c := commitOf(v[1], v[2])
 		c.Side = rows{"side": is("")}.delta()
-		if err := s.Commit(t.Context(), prev, c); !errors.Is(err, store.ErrConflict) {
-			t.Errorf("commit after %s: %v, want ErrConflict", prev, err)
-		}
+		wantErr(t, fmt.Sprintf("commit after %s", prev), s.Commit(t.Context(), prev, c), store.ErrConflict)
 	}
 	wantVersions(t, s, v[0], v[1])
 	wantSide(t, s, map[string]string{})
@@ -198,8 +202,7 @@ func testRefused(t *testing.T, disk Disk) {
 	s := open(t, disk, store.Retention{})
 	v := history(3)
 	commit(t, s, store.Stored{}, v[0], v[1])
-	good := func() store.Commit { return commitOf(v[1], v[2]) }
-	tests := []struct {
+	for _, tt := range []struct {
 		name  string
 		spoil func(c *store.Commit)
 	}{
@@ -214,9 +217,8 @@ func testRefused(t *testing.T, disk Disk) {
 		{"a key put and removed", func(c *store.Commit) {
 			c.Side = store.Delta{Put: []store.Row{{Key: "a"}}, Remove: []string{"a"}}
 		}},
-	}
-	for _, tt := range tests {
-		c := good()
+	} {
+		c := commitOf(v[1], v[2])
 		tt.spoil(&c)
 		if err := s.Commit(t.Context(), v[1].Version(), c); err == nil || errors.Is(err, store.ErrConflict) {
 			t.Errorf("%s: commit returned %v", tt.name, err)
@@ -327,9 +329,8 @@ func testRetentionByCount(t *testing.T, disk Disk) {
 	s := open(t, disk, store.Retention{Versions: 3})
 	commit(t, s, store.Stored{}, v[:10]...)
 	wantVersions(t, s, v[7:10]...)
-	if _, err := s.At(t.Context(), v[6].Version()); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("at a version that was dropped: %v, want ErrNotFound", err)
-	}
+	_, err := s.At(t.Context(), v[6].Version())
+	wantErr(t, "at a version that was dropped", err, store.ErrNotFound)
 	s.Close()
 	s = open(t, disk, store.Retention{Versions: 1})
 	commit(t, s, v[9], v[10])
