@@ -96,60 +96,6 @@ func SubjectOf(e Event) (Subject, error) {
 	return s, nil
 }
 
-// SubjectClass is a form of subjects.
-type SubjectClass uint8
-
-// The forms of subjects.
-const (
-	ObjectClass   SubjectClass = iota + 1 // objects of a shard, kind and namespace
-	ControlClass                          // begin and alive of a shard
-	BuilderClass                          // SegmentSubject, BuilderOverlaySubject
-	OperatorClass                         // OperatorOverlaySubject
-)
-
-// SubjectParts are the parts of a subject.
-type SubjectParts struct {
-	Class     SubjectClass
-	Shard     ident.Shard // of ObjectClass and ControlClass
-	Kind      string      // of ObjectClass
-	Namespace string      // of ObjectClass
-}
-
-// ParseSubject returns the parts of s. It accepts exactly the subjects that the
-// functions above return, so no meaning has two subjects.
-func ParseSubject(s Subject) (SubjectParts, error) {
-	switch s {
-	case SegmentSubject, BuilderOverlaySubject:
-		return SubjectParts{Class: BuilderClass}, nil
-	case OperatorOverlaySubject:
-		return SubjectParts{Class: OperatorClass}, nil
-	}
-	tokens := strings.Split(string(s), ".")
-	control := len(tokens) == 3 && tokens[2] == controlToken
-	if !control && len(tokens) != 4 {
-		return SubjectParts{}, fmt.Errorf("subject %q: want <source>.<instance>.<kind>.<namespace> or <source>.<instance>.%s", s, controlToken)
-	}
-	names := tokens
-	if control || tokens[3] == noNamespace {
-		names = tokens[:len(tokens)-1]
-	}
-	var n [4]string
-	for i, token := range names {
-		var err error
-		if n[i], err = ParseToken(token); err != nil {
-			return SubjectParts{}, fmt.Errorf("subject %q: token %q: %w", s, token, err)
-		}
-	}
-	shard := ident.Shard{Source: n[0], Instance: n[1]}
-	if control {
-		return SubjectParts{Class: ControlClass, Shard: shard}, nil
-	}
-	if len(names) == 4 && n[3] == "" {
-		return SubjectParts{}, fmt.Errorf("subject %q: write %q for no namespace", s, noNamespace)
-	}
-	return SubjectParts{Class: ObjectClass, Shard: shard, Kind: n[2], Namespace: n[3]}, nil
-}
-
 // In returns the full subject on the bus in the mesh called domain.
 func (s Subject) In(domain string) string {
 	return subjectPrefix + Token(domain) + "." + string(s)

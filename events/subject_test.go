@@ -1,6 +1,7 @@
 package events
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,29 +14,29 @@ import (
 func TestSubjects(t *testing.T) {
 	tests := []struct {
 		subject Subject
-		parts   SubjectParts
+		parts   subjectParts
 	}{
-		{"file.default.Resource.shop", SubjectParts{ObjectClass, ident.Shard{Source: "file", Instance: "default"}, "Resource", "shop"}},
-		{"file.default.MeshPolicy._", SubjectParts{ObjectClass, ident.Shard{Source: "file", Instance: "default"}, "MeshPolicy", ""}},
-		{"kubernetes.eu-1=2Eprod.Service.a_b", SubjectParts{ObjectClass, ident.Shard{Source: "kubernetes", Instance: "eu-1.prod"}, "Service", "a_b"}},
-		{"=5Fbuilder.=5Fctl.=5Foperator.=5F", SubjectParts{ObjectClass, ident.Shard{Source: "_builder", Instance: "_ctl"}, "_operator", "_"}},
-		{"=.=2A.=3E.=3D", SubjectParts{ObjectClass, ident.Shard{Source: "", Instance: "*"}, ">", "="}},
-		{"=20.=00.=C3=A9.=0A", SubjectParts{ObjectClass, ident.Shard{Source: " ", Instance: "\x00"}, "é", "\n"}},
-		{"file.default._ctl", SubjectParts{ControlClass, ident.Shard{Source: "file", Instance: "default"}, "", ""}},
-		{"=5Fbuilder.=5Fctl._ctl", SubjectParts{ControlClass, ident.Shard{Source: "_builder", Instance: "_ctl"}, "", ""}},
+		{"file.default.Resource.shop", subjectParts{objectClass, ident.Shard{Source: "file", Instance: "default"}, "Resource", "shop"}},
+		{"file.default.MeshPolicy._", subjectParts{objectClass, ident.Shard{Source: "file", Instance: "default"}, "MeshPolicy", ""}},
+		{"kubernetes.eu-1=2Eprod.Service.a_b", subjectParts{objectClass, ident.Shard{Source: "kubernetes", Instance: "eu-1.prod"}, "Service", "a_b"}},
+		{"=5Fbuilder.=5Fctl.=5Foperator.=5F", subjectParts{objectClass, ident.Shard{Source: "_builder", Instance: "_ctl"}, "_operator", "_"}},
+		{"=.=2A.=3E.=3D", subjectParts{objectClass, ident.Shard{Source: "", Instance: "*"}, ">", "="}},
+		{"=20.=00.=C3=A9.=0A", subjectParts{objectClass, ident.Shard{Source: " ", Instance: "\x00"}, "é", "\n"}},
+		{"file.default._ctl", subjectParts{controlClass, ident.Shard{Source: "file", Instance: "default"}, "", ""}},
+		{"=5Fbuilder.=5Fctl._ctl", subjectParts{controlClass, ident.Shard{Source: "_builder", Instance: "_ctl"}, "", ""}},
 	}
 	for _, test := range tests {
 		p := test.parts
 		got := ControlSubject(p.Shard)
-		if p.Class == ObjectClass {
+		if p.Class == objectClass {
 			got = ObjectSubject(ident.Key{Source: p.Shard.Source, Instance: p.Shard.Instance, Kind: p.Kind, Namespace: p.Namespace, Name: "any"})
 		}
 		if got != test.subject {
 			t.Errorf("subject of %+v = %q, want %q", p, got, test.subject)
 		}
-		parts, err := ParseSubject(test.subject)
+		parts, err := parseSubject(test.subject)
 		if diff := cmp.Diff(p, parts); err != nil || diff != "" {
-			t.Errorf("ParseSubject(%q): %v (-want +got):\n%s", test.subject, err, diff)
+			t.Errorf("parseSubject(%q): %v (-want +got):\n%s", test.subject, err, diff)
 		}
 	}
 }
@@ -45,25 +46,25 @@ func TestSubjectOf(t *testing.T) {
 	tests := []struct {
 		body  Body
 		want  Subject
-		class SubjectClass
+		class subjectClass
 	}{
-		{&Object{Key: ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "shop", Name: "web"}}, "file.default.Resource.shop", ObjectClass},
-		{&Begin{Shard: shard}, "file.default._ctl", ControlClass},
-		{&Alive{Shard: shard}, "file.default._ctl", ControlClass},
-		{&Segment{}, SegmentSubject, BuilderClass},
-		{&Overlay{Kind: ident.Hold}, BuilderOverlaySubject, BuilderClass},
-		{&Overlay{Kind: ident.Rollback}, OperatorOverlaySubject, OperatorClass},
-		{&Overlay{Kind: ident.Quarantine}, BuilderOverlaySubject, BuilderClass},
-		{&Overlay{Kind: ident.Quarantine, Remove: true}, BuilderOverlaySubject, BuilderClass},
-		{&Overlay{Remove: true}, OperatorOverlaySubject, OperatorClass},
+		{&Object{Key: ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "shop", Name: "web"}}, "file.default.Resource.shop", objectClass},
+		{&Begin{Shard: shard}, "file.default._ctl", controlClass},
+		{&Alive{Shard: shard}, "file.default._ctl", controlClass},
+		{&Segment{}, SegmentSubject, builderClass},
+		{&Overlay{Kind: ident.Hold}, BuilderOverlaySubject, builderClass},
+		{&Overlay{Kind: ident.Rollback}, OperatorOverlaySubject, operatorClass},
+		{&Overlay{Kind: ident.Quarantine}, BuilderOverlaySubject, builderClass},
+		{&Overlay{Kind: ident.Quarantine, Remove: true}, BuilderOverlaySubject, builderClass},
+		{&Overlay{Remove: true}, OperatorOverlaySubject, operatorClass},
 	}
 	for _, test := range tests {
 		got, err := SubjectOf(Event{Body: test.body})
 		if got != test.want || err != nil {
 			t.Errorf("SubjectOf(%T) = %q, %v, want %q", test.body, got, err, test.want)
 		}
-		if p, err := ParseSubject(got); p.Class != test.class || err != nil {
-			t.Errorf("ParseSubject(%q) = %+v, %v", got, p, err)
+		if p, err := parseSubject(got); p.Class != test.class || err != nil {
+			t.Errorf("parseSubject(%q) = %+v, %v", got, p, err)
 		}
 	}
 	if s, err := SubjectOf(Event{}); err == nil {
@@ -82,8 +83,8 @@ func TestParseSubjectRefuses(t *testing.T) {
 		"a.b..d", ".b.c.d", "a.b.c.", "a.b.c.*", "a.b.c.>", "a.b.c.d e", "a.b.c.é",
 		"a.b.c.=", "a.b.c.=2e", "a.b.c.=41", "a.b.c.=4", "a.b.c.=G0", "a.b.c.==", "a.b.c.a=5F", "a.b.c.x=", "=.=._ctl ",
 	} {
-		if p, err := ParseSubject(s); err == nil {
-			t.Errorf("ParseSubject(%q) = %+v", s, p)
+		if p, err := parseSubject(s); err == nil {
+			t.Errorf("parseSubject(%q) = %+v", s, p)
 		}
 	}
 }
@@ -120,10 +121,10 @@ func FuzzSubject(f *testing.F) {
 		shard := ident.Shard{Source: source, Instance: instance}
 		for _, want := range []struct {
 			s Subject
-			p SubjectParts
+			p subjectParts
 		}{
-			{ObjectSubject(ident.Key{Source: source, Instance: instance, Kind: kind, Namespace: namespace, Name: ""}), SubjectParts{ObjectClass, shard, kind, namespace}},
-			{ControlSubject(shard), SubjectParts{ControlClass, shard, "", ""}},
+			{ObjectSubject(ident.Key{Source: source, Instance: instance, Kind: kind, Namespace: namespace, Name: ""}), subjectParts{objectClass, shard, kind, namespace}},
+			{ControlSubject(shard), subjectParts{controlClass, shard, "", ""}},
 		} {
 			full := want.s.In(domain)
 			for token := range strings.SplitSeq(full, ".") {
@@ -135,29 +136,29 @@ func FuzzSubject(f *testing.F) {
 			if d != domain || s != want.s || err != nil {
 				t.Fatalf("CutDomain(%q) = %q, %q, %v", full, d, s, err)
 			}
-			p, err := ParseSubject(s)
+			p, err := parseSubject(s)
 			if diff := cmp.Diff(want.p, p); err != nil || diff != "" {
-				t.Fatalf("ParseSubject(%q): %v (-want +got):\n%s", s, err, diff)
+				t.Fatalf("parseSubject(%q): %v (-want +got):\n%s", s, err, diff)
 			}
 		}
 	})
 }
 
-// FuzzParseSubject checks that an accepted subject is the one for its parts.
+// FuzzparseSubject checks that an accepted subject is the one for its parts.
 func FuzzParseSubject(f *testing.F) {
 	for _, s := range []string{"file.default.Resource._", "=.=._ctl", "_builder.segment", "a.b.c.=5F", "a.b.c.="} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		p, err := ParseSubject(Subject(s))
+		p, err := parseSubject(Subject(s))
 		if err != nil {
 			return
 		}
 		var again Subject
 		switch p.Class {
-		case ObjectClass:
+		case objectClass:
 			again = ObjectSubject(ident.Key{Source: p.Shard.Source, Instance: p.Shard.Instance, Kind: p.Kind, Namespace: p.Namespace, Name: ""})
-		case ControlClass:
+		case controlClass:
 			again = ControlSubject(p.Shard)
 		default:
 			return
@@ -166,4 +167,59 @@ func FuzzParseSubject(f *testing.F) {
 			t.Fatalf("%q was taken, but %+v lies under %q", s, p, again)
 		}
 	})
+}
+
+// subjectClass is a form of subjects.
+type subjectClass uint8
+
+// The forms of subjects.
+const (
+	objectClass   subjectClass = iota + 1 // objects of a shard, kind and namespace
+	controlClass                          // begin and alive of a shard
+	builderClass                          // SegmentSubject, BuilderOverlaySubject
+	operatorClass                         // OperatorOverlaySubject
+)
+
+// subjectParts are the parts of a subject.
+type subjectParts struct {
+	Class     subjectClass
+	Shard     ident.Shard // of objectClass and controlClass
+	Kind      string      // of objectClass
+	Namespace string      // of objectClass
+}
+
+// parseSubject returns the parts of s. It accepts exactly the subjects that
+// SubjectOf and ControlSubject return: if it is their reverse, no subject has two
+// meanings.
+func parseSubject(s Subject) (subjectParts, error) {
+	switch s {
+	case SegmentSubject, BuilderOverlaySubject:
+		return subjectParts{Class: builderClass}, nil
+	case OperatorOverlaySubject:
+		return subjectParts{Class: operatorClass}, nil
+	}
+	tokens := strings.Split(string(s), ".")
+	control := len(tokens) == 3 && tokens[2] == controlToken
+	if !control && len(tokens) != 4 {
+		return subjectParts{}, fmt.Errorf("subject %q: want <source>.<instance>.<kind>.<namespace> or <source>.<instance>.%s", s, controlToken)
+	}
+	names := tokens
+	if control || tokens[3] == noNamespace {
+		names = tokens[:len(tokens)-1]
+	}
+	var n [4]string
+	for i, token := range names {
+		var err error
+		if n[i], err = ParseToken(token); err != nil {
+			return subjectParts{}, fmt.Errorf("subject %q: token %q: %w", s, token, err)
+		}
+	}
+	shard := ident.Shard{Source: n[0], Instance: n[1]}
+	if control {
+		return subjectParts{Class: controlClass, Shard: shard}, nil
+	}
+	if len(names) == 4 && n[3] == "" {
+		return subjectParts{}, fmt.Errorf("subject %q: write %q for no namespace", s, noNamespace)
+	}
+	return subjectParts{Class: objectClass, Shard: shard, Kind: n[2], Namespace: n[3]}, nil
 }
