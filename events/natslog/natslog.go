@@ -16,6 +16,7 @@
 package natslog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +26,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"meshlog.dev/events"
-	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
 )
 
 // Defaults of Options.
@@ -50,12 +51,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Domain == "" {
-		o.Domain = DefaultDomain
-	}
-	if o.Stream == "" {
-		o.Stream = DefaultStream
-	}
+	o.Domain, o.Stream = cmp.Or(o.Domain, DefaultDomain), cmp.Or(o.Stream, DefaultStream)
 	return o
 }
 

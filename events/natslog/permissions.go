@@ -2,8 +2,8 @@ package natslog
 
 import (
 	"meshlog.dev/events"
-	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
 )
 
 // ShardPermissions returns the subjects that a client publishes to when it

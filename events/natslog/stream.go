@@ -1,6 +1,7 @@
 package natslog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,11 +78,8 @@ func ensure(ctx context.Context, js jetstream.JetStream, o StreamOptions) (creat
 // starting reports whether a cluster without a leader answered err, or did not
 // answer.
 func starting(err error) bool {
-	switch jsapi.Code(err) {
-	case jsapi.NoSuitablePeers, jsapi.ClusterNotAvailable:
-		return true
-	}
-	return errors.Is(err, context.DeadlineExceeded)
+	code := jsapi.Code(err)
+	return code == jsapi.NoSuitablePeers || code == jsapi.ClusterNotAvailable || errors.Is(err, context.DeadlineExceeded)
 }
 
 // Config returns the settings with which EnsureStream makes the stream.
@@ -99,7 +97,7 @@ func (o StreamOptions) Config() jetstream.StreamConfig {
 		Retention:         jetstream.LimitsPolicy,
 		Discard:           jetstream.DiscardNew,
 		MaxAge:            o.MaxAge,
-		MaxBytes:          orUnlimited(o.MaxBytes),
+		MaxBytes:          cmp.Or(max(0, o.MaxBytes), -1),
 		MaxMsgs:           -1,
 		MaxMsgsPerSubject: -1,
 		MaxMsgSize:        maxEvent,
@@ -115,13 +113,6 @@ func (o StreamOptions) Config() jetstream.StreamConfig {
 		c.Duplicates = min(duplicates, o.MaxAge)
 	}
 	return c
-}
-
-func orUnlimited(n int64) int64 {
-	if n <= 0 {
-		return -1
-	}
-	return n
 }
 
 // check returns the settings that keep a stream from being used with these

@@ -13,6 +13,7 @@
 package natsfeed
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -21,8 +22,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
 )
 
 // Names on the bus.
@@ -43,12 +44,7 @@ type Options struct {
 	Domain string
 }
 
-func (o Options) domain() string {
-	if o.Domain == "" {
-		return "mesh"
-	}
-	return o.Domain
-}
+func (o Options) domain() string { return cmp.Or(o.Domain, "mesh") }
 
 // subject returns the subject of the domain's versions.
 func (o Options) subject() string { return SubjectPrefix + o.domain() }

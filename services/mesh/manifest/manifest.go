@@ -210,10 +210,7 @@ func (c chunk) objects(n *yaml.Node) []Document {
 
 // field returns the value of a key of a mapping; nil if there is none.
 func field(n *yaml.Node, key string) *yaml.Node {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	if n.Kind != yaml.MappingNode {
+	if n = resolve(n); n.Kind != yaml.MappingNode {
 		return nil
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {

@@ -12,9 +12,7 @@ import (
 
 // object reads the envelope of an object and turns it into JSON.
 func object(n *yaml.Node, start int) Document {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
+	n = resolve(n)
 	d := Document{Line: start + n.Line, node: n, start: start}
 	r := reader{start: start}
 	d.Err = r.object(n, &d)

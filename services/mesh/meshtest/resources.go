@@ -10,7 +10,6 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
-	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -33,26 +32,6 @@ func Cluster(name string, seconds int) *clusterv3.Cluster {
 	}
 }
 
-// DNSCluster returns a cluster that must resolve a name to be warm.
-func DNSCluster(name string) *clusterv3.Cluster {
-	return &clusterv3.Cluster{
-		Name:                 name,
-		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS},
-		LoadAssignment:       Endpoints(name, 80),
-	}
-}
-
-// SecretCluster returns a cluster that waits for a secret.
-func SecretCluster(name string) *clusterv3.Cluster {
-	c := Cluster(name, 1)
-	c.TransportSocket = &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{
-		TypedConfig: packed(&tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
-			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: "cert", SdsConfig: adsSource}},
-		}}),
-	}}
-	return c
-}
-
 // Endpoints returns a cluster's endpoints: ports of 127.0.0.1.
 func Endpoints(cluster string, ports ...uint32) *endpointv3.ClusterLoadAssignment {
 	l := &endpointv3.LocalityLbEndpoints{}
@@ -72,31 +51,27 @@ func address(port uint32) *corev3.Address {
 
 // Listener returns a listener that gets its routes by RDS.
 func Listener(name string, port uint32, routes string) *listenerv3.Listener {
-	return &listenerv3.Listener{
-		Name:    name,
-		Address: address(port),
-		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
-			Name: "http",
-			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(&hcmv3.HttpConnectionManager{
-				StatPrefix: name,
-				RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
-					RouteConfigName: routes, ConfigSource: adsSource,
-				}},
-			})},
-		}}}},
-	}
+	return listener(name, port, "http", &hcmv3.HttpConnectionManager{
+		StatPrefix:     name,
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{RouteConfigName: routes, ConfigSource: adsSource}},
+	})
 }
 
 // TCPListener returns a listener that forwards connections to a cluster.
 func TCPListener(name string, port uint32, cluster string) *listenerv3.Listener {
+	return listener(name, port, "tcp", &tcpv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster}})
+}
+
+func listener(name string, port uint32, filter string, config proto.Message) *listenerv3.Listener {
+	packed, err := anypb.New(config)
+	if err != nil {
+		panic(err)
+	}
 	return &listenerv3.Listener{
 		Name:    name,
 		Address: address(port),
 		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
-			Name: "tcp",
-			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(&tcpv3.TcpProxy{
-				StatPrefix: name, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
-			})},
+			Name: filter, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed},
 		}}}},
 	}
 }
@@ -125,25 +100,6 @@ func Routes(name string, weights ...Weight) *routev3.RouteConfiguration {
 			}},
 		}},
 	}}}
-}
-
-// MirrorRoutes returns a RouteConfiguration that sends everything to a cluster, and
-// a copy to another.
-func MirrorRoutes(name, cluster, mirror string) *routev3.RouteConfiguration {
-	rc := Routes(name)
-	rc.VirtualHosts[0].Routes[0].Action = &routev3.Route_Route{Route: &routev3.RouteAction{
-		ClusterSpecifier:      &routev3.RouteAction_Cluster{Cluster: cluster},
-		RequestMirrorPolicies: []*routev3.RouteAction_RequestMirrorPolicy{{Cluster: mirror}},
-	}}
-	return rc
-}
-
-func packed(m proto.Message) *anypb.Any {
-	a, err := anypb.New(m)
-	if err != nil {
-		panic(err)
-	}
-	return a
 }
 
 // EmptyRoutes returns a RouteConfiguration without virtual hosts.

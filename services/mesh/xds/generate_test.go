@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"testing"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -82,13 +86,13 @@ func TestInspect(t *testing.T) {
 	}{
 		"EDS":                   {ident.CDS, Cluster("a", 1), piece.Facts{Endpoints: "a"}},
 		"EDS by another name":   {ident.CDS, named, piece.Facts{Endpoints: "other"}},
-		"DNS":                   {ident.CDS, DNSCluster("a"), piece.Facts{SlowWarm: true}},
-		"secrets":               {ident.CDS, SecretCluster("a"), piece.Facts{Endpoints: "a", SlowWarm: true, Secrets: true}},
+		"DNS":                   {ident.CDS, dnsCluster("a"), piece.Facts{SlowWarm: true}},
+		"secrets":               {ident.CDS, secretCluster(t, "a"), piece.Facts{Endpoints: "a", SlowWarm: true, Secrets: true}},
 		"endpoints":             {ident.EDS, Endpoints("a", 1), piece.Facts{}},
 		"weighted routes":       {ident.RDS, Routes("r", To("b", 1), To("a", 0), To("b", 2)), piece.Facts{Clusters: []string{"a", "b"}}},
 		"a listener with RDS":   {ident.LDS, Listener("l", 1, "r"), piece.Facts{}},
 		"a listener with TCP":   {ident.LDS, TCPListener("l", 1, "a"), piece.Facts{Clusters: []string{"a"}}},
-		"mirrors, single names": {ident.RDS, MirrorRoutes("r", "a", "b"), piece.Facts{Clusters: []string{"a", "b"}}},
+		"mirrors, single names": {ident.RDS, mirrorRoutes("r", "a", "b"), piece.Facts{Clusters: []string{"a", "b"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := proto.Marshal(test.message)
@@ -121,4 +125,38 @@ func BenchmarkClassifyGenerate(b *testing.B) {
 	for b.Loop() {
 		xds.Generate(pc, index.Classify(pc, p), ident.CDS)
 	}
+}
+
+// dnsCluster returns a cluster that must resolve a name to be warm.
+func dnsCluster(name string) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS},
+		LoadAssignment:       Endpoints(name, 80),
+	}
+}
+
+// secretCluster returns a cluster that waits for a secret.
+func secretCluster(t *testing.T, name string) *clusterv3.Cluster {
+	t.Helper()
+	c := Cluster(name, 1)
+	tls, err := anypb.New(&tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: "cert", SdsConfig: c.GetEdsClusterConfig().GetEdsConfig()}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.TransportSocket = &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: tls}}
+	return c
+}
+
+// mirrorRoutes returns a RouteConfiguration that sends everything to a cluster, and
+// a copy to another.
+func mirrorRoutes(name, cluster, mirror string) *routev3.RouteConfiguration {
+	rc := Routes(name)
+	rc.VirtualHosts[0].Routes[0].Action = &routev3.Route_Route{Route: &routev3.RouteAction{
+		ClusterSpecifier:      &routev3.RouteAction_Cluster{Cluster: cluster},
+		RequestMirrorPolicies: []*routev3.RouteAction_RequestMirrorPolicy{{Cluster: mirror}},
+	}}
+	return rc
 }
