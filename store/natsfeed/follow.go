@@ -9,8 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/store"
 	"meshlog.dev/store/internal/link"
 )

@@ -8,8 +8,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/store"
 )
 

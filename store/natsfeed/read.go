@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/store"
 	"meshlog.dev/store/internal/link"
 )

@@ -12,8 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
 )

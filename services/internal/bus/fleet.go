@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
-	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 

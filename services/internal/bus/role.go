@@ -2,8 +2,8 @@ package bus
 
 import (
 	"meshlog.dev/events"
-	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
 )
 
 // Role is the role of a process on the bus. Its permissions follow from it.

@@ -18,8 +18,8 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
-	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/proto/jsapi"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/store/natsfeed"
 )

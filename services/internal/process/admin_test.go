@@ -15,7 +15,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
-// newAdmin is an admin server that is asked without a connection.
+// newAdmin returns an admin server for requests without a connection.
 func newAdmin(t *testing.T) *Admin {
 	t.Helper()
 	a, err := NewAdmin("127.0.0.1:0")
@@ -29,7 +29,7 @@ func newAdmin(t *testing.T) *Admin {
 	return a
 }
 
-// request asks a; from is the address of the client, headers are pairs.
+// request sends a request; from is the address of the client, headers are pairs.
 func request(a *Admin, method, url, from string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, url, nil)
 	r.RemoteAddr = from
@@ -141,7 +141,7 @@ func TestReadyzWarns(t *testing.T) {
 	}
 }
 
-// Not more pages are made at a time than a process can afford.
+// The number of concurrent pages is limited.
 func TestDebugPagesAreBounded(t *testing.T) {
 	a := newAdmin(t)
 	inside, leave := make(chan bool), make(chan bool)
@@ -187,7 +187,7 @@ func TestWriteJSONList(t *testing.T) {
 	}
 }
 
-// What is asked on the command line is what the admin server does.
+// Flags configure the admin server.
 func TestAdminSettings(t *testing.T) {
 	token := settingsFile(t, "sesame")
 	err := execute(t, Spec{Use: "test", Settings: none{}, Run: func(_ context.Context, p *Process) error {

@@ -79,7 +79,7 @@ func TestHealthRefuses(t *testing.T) {
 		usage bool
 		want  string
 	}{
-		{"nobody there", []string{"--admin", gone.Addr().String()}, false, "no answer from " + gone.Addr().String() + ": dial tcp"},
+		{"no server", []string{"--admin", gone.Addr().String()}, false, "no answer from " + gone.Addr().String() + ": dial tcp"},
 		{"free port", []string{"--admin", "127.0.0.1:0"}, true, "the process took a free port"},
 		{"no port", []string{"--admin", "here"}, true, `--admin "here": want HOST:PORT`},
 		{"argument", []string{"x"}, true, `unexpected argument "x"`},

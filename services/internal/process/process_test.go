@@ -182,7 +182,7 @@ func TestRevision(t *testing.T) {
 	}
 }
 
-// checked is a process of which --check looks at more than its settings.
+// checked runs --check of a process with a Verify function.
 func checked(t *testing.T, verify error, args ...string) (said string, err error) {
 	t.Helper()
 	cmd := Command(Spec{

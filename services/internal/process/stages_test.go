@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// trace notes in which order things end.
+// trace records the order in which functions end.
 type trace struct {
 	mu   sync.Mutex
 	ends []string

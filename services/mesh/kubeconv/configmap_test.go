@@ -15,7 +15,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// undecoded is what such a payload says.
+// undecoded decodes an Undecoded payload.
 func undecoded(t *testing.T, p *anypb.Any) *registryv1.Undecoded {
 	t.Helper()
 	var u registryv1.Undecoded
@@ -42,7 +42,7 @@ binaryData: {x: AAEC}
 	wantText(t, m, `api_version: "v1" kind: "ConfigMap" json: '{"binaryData":{"x":"AAEC"},"data":{"b":"1","ca.crt":"certificate"}}'`)
 }
 
-// TestPrivateKey: a private key does not go on the log, wherever it is written.
+// TestPrivateKey: no payload has a private key.
 func TestPrivateKey(t *testing.T) {
 	const key = "-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----\n"
 	c := read[corev1.ConfigMap](t, "metadata: {name: x, namespace: prod}")
@@ -63,8 +63,8 @@ func TestPrivateKey(t *testing.T) {
 	}
 }
 
-// TestMesh: the two keys of Istio's ConfigMap are two objects, each good or bad
-// for itself; where each is broken is said.
+// TestMesh: the two keys of Istio's ConfigMap are two objects, valid or invalid each for
+// itself, with the line of the error.
 func TestMesh(t *testing.T) {
 	of := func(data string) map[string]kubeconv.Document {
 		docs := map[string]kubeconv.Document{}
@@ -141,7 +141,7 @@ networks {key: "network1" value {endpoints {from_registry: "cluster1"} gateways 
 	}
 }
 
-// TestMeshOfIstio: what an installation of Istio writes there is good.
+// TestMeshOfIstio: the ConfigMap of an Istio installation is valid.
 func TestMeshOfIstio(t *testing.T) {
 	c := read[corev1.ConfigMap](t, `
 metadata: {name: istio, namespace: istio-system}

@@ -17,7 +17,7 @@ import (
 	"meshlog.dev/services/mesh/kubeconv"
 )
 
-// served is an object of testdata/served.txtar, the n-th of its sort.
+// served returns the n-th object of a kind in testdata/served.txtar.
 func served[T any](t testing.TB, name string, n int) *T {
 	t.Helper()
 	ar, err := txtar.ParseFile("testdata/served.txtar")
@@ -37,7 +37,7 @@ func served[T any](t testing.TB, name string, n int) *T {
 	return nil
 }
 
-// TestKeeper holds that what many objects have alike is in memory once.
+// TestKeeper checks that equal values share memory.
 func TestKeeper(t *testing.T) {
 	var k kubeconv.Keeper
 	a, b := k.Pod(served[corev1.Pod](t, "pod", 1)), k.Pod(served[corev1.Pod](t, "pod", 2))
@@ -54,7 +54,7 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// TestServed holds that what an API server serves of a healthy cluster is good.
+// TestServed checks that objects of a healthy cluster are valid.
 func TestServed(t *testing.T) {
 	var k kubeconv.Keeper
 	c := kubeconv.Converter{Lookup: &cluster{nodes: []*corev1.Node{served[corev1.Node](t, "node", 1)}}}
@@ -75,8 +75,7 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// BenchmarkSlice converts a slice of 100 endpoints of as many pods, as a change
-// of any of them does.
+// BenchmarkSlice converts a slice with 100 endpoints, as a change of any of its pods does.
 func BenchmarkSlice(b *testing.B) {
 	var k kubeconv.Keeper
 	in := known{"eu", map[string]*kubeconv.Pod{}}
@@ -95,7 +94,7 @@ func BenchmarkSlice(b *testing.B) {
 	}
 }
 
-// known is a Lookup of pods of one namespace, by name.
+// known is a Lookup with pods of one namespace, by name.
 type known struct {
 	region string
 	pods   map[string]*kubeconv.Pod
@@ -105,7 +104,7 @@ func (k known) Pod(_, name string) *kubeconv.Pod     { return k.pods[name] }
 func (k known) PodAt(string, string) *kubeconv.Pod   { return nil }
 func (k known) Locality(string) *registryv1.Locality { return &registryv1.Locality{Region: k.region} }
 
-// hundred is a slice of as many endpoints.
+// hundred returns a slice with 100 endpoints.
 func hundred(b *testing.B) *discoveryv1.EndpointSlice {
 	b.Helper()
 	s := served[discoveryv1.EndpointSlice](b, "slice", 7)
@@ -119,8 +118,8 @@ func hundred(b *testing.B) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// BenchmarkKeeper reports how much memory an object takes that is kept, whole as
-// it comes from an API server and as a Keeper has it.
+// BenchmarkKeeper reports the memory of an object, as an API server sends it and as a Keeper
+// keeps it.
 func BenchmarkKeeper(b *testing.B) {
 	b.Run("pod", func(b *testing.B) {
 		measure(b, served[corev1.Pod](b, "pod", 7), (*kubeconv.Keeper).Pod)
@@ -161,7 +160,7 @@ func measure[T any, P interface {
 	}
 }
 
-// live is how much of the heap is in use.
+// live returns the used part of the heap.
 func live() int64 {
 	runtime.GC()
 	runtime.GC()

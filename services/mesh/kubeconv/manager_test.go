@@ -43,8 +43,8 @@ func TestManager(t *testing.T) {
 	}
 }
 
-// TestUnmirrored: endpoints that nobody sees are told; where there are none, or
-// the Service selects pods, there is nothing to tell.
+// TestUnmirrored: unmirrored endpoints are reported, but not empty ones, nor those of a
+// Service with a selector.
 func TestUnmirrored(t *testing.T) {
 	for spec, want := range map[string]bool{
 		"{clusterIP: 10.0.0.1}":                              true,

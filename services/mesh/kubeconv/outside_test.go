@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/services/mesh/kubeconv"
 )
 
-// TestSVC5SVC6Outside holds by which addresses a Service may be a gateway; a
-// load balancer that lists them in another order has changed nothing.
+// TestSVC5SVC6Outside checks the external addresses of a Service; their order in the status
+// has no meaning.
 func TestSVC5SVC6Outside(t *testing.T) {
 	balanced := func(ingress ...corev1.LoadBalancerIngress) *corev1.Service {
 		return &corev1.Service{
@@ -51,7 +51,7 @@ func TestSVC5SVC6Outside(t *testing.T) {
 	}
 }
 
-// TestNodeOutside holds that a Node says its external IPs and no others.
+// TestNodeOutside checks that a Node has its external IPs and no others.
 func TestNodeOutside(t *testing.T) {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"edge": "yes"}},

@@ -17,9 +17,9 @@ import (
 	"meshlog.dev/services/mesh/kubeconv"
 )
 
-// A test here is named after the row of the configuration API that it holds.
+// Each test here is named after its row of the configuration API.
 
-// read is an object as Kubernetes' clients have it.
+// read returns an object as Kubernetes' clients do.
 func read[T any](t testing.TB, text string) *T {
 	t.Helper()
 	o := new(T)
@@ -41,7 +41,7 @@ func wantText[M proto.Message](t *testing.T, m M, text string) {
 	}
 }
 
-// service converts one of namespace prod.
+// service converts a Service of namespace prod.
 func service(t *testing.T, text string) *registryv1.Service {
 	t.Helper()
 	return kubeconv.Service(read[corev1.Service](t, "metadata: {name: web, namespace: prod}\n"+text), "")
@@ -56,7 +56,7 @@ func mustKind(t testing.TB, name string) *kind.Kind {
 	return k
 }
 
-// payload is that of an object, which has to be on the log.
+// payload returns the payload of an object, which must be published.
 func payload(t testing.TB, c *kubeconv.Converter, name string, o any) *anypb.Any {
 	t.Helper()
 	p := c.Payload(mustKind(t, name), o)
@@ -66,8 +66,8 @@ func payload(t testing.TB, c *kubeconv.Converter, name string, o any) *anypb.Any
 	return p
 }
 
-// TestSVC1Identity: the host is made of the key and the domain suffix, which is
-// a setting of each cluster.
+// TestSVC1Identity: the host consists of the key and the domain suffix, which is a setting of
+// each cluster.
 func TestSVC1Identity(t *testing.T) {
 	s := read[corev1.Service](t, "metadata: {name: web, namespace: prod}\nspec: {ports: [{port: 80}]}")
 	wantText(t, kubeconv.Service(s, ""), `ports {number: 80}`)
@@ -92,16 +92,16 @@ func TestSVC3Headless(t *testing.T) {
 	wantText(t, service(t, `spec: {clusterIP: None}`), `headless: true`)
 }
 
-// TestSVC4ExternalName: the name alone counts. Kubernetes allows it to end in a
-// dot, a host never does.
+// TestSVC4ExternalName: only the name counts. Kubernetes allows a final dot, which a host never
+// has.
 func TestSVC4ExternalName(t *testing.T) {
 	wantText(t, service(t, `spec: {type: ExternalName, externalName: db.example.com, clusterIP: None}`), `external_name: "db.example.com"`)
 	wantText(t, service(t, `spec: {type: ExternalName, externalName: db.example.com.}`), `external_name: "db.example.com"`)
 	wantText(t, service(t, `spec: {type: ClusterIP, externalName: ignored.example.com}`), ``)
 }
 
-// TestSVC7Protocol: what the port says is taken over; what it means is decided
-// behind the log, and so is that UDP is left alone.
+// TestSVC7Protocol: the port's protocol is converted as it is; builders interpret it and drop
+// UDP.
 func TestSVC7Protocol(t *testing.T) {
 	wantText(t, service(t, `
 spec:
@@ -117,13 +117,13 @@ ports {number: 53 name: "dns" transport: "UDP"}
 ports {number: 90 name: "sig" transport: "SCTP"}`)
 }
 
-// TestSVC8NoHint: a port that says nothing is converted as such.
+// TestSVC8NoHint: a port without a protocol hint.
 func TestSVC8NoHint(t *testing.T) {
 	wantText(t, service(t, `spec: {ports: [{port: 3306}]}`), `ports {number: 3306}`)
 }
 
-// TestSVC9TargetPort: by number or by name; a name means a port of each pod's
-// containers, also of those that are sidecars by restartPolicy.
+// TestSVC9TargetPort: by number or by name; a name refers to a port of each pod's containers,
+// also of sidecars (by restartPolicy).
 func TestSVC9TargetPort(t *testing.T) {
 	wantText(t, service(t, `spec: {ports: [{port: 80, name: a, targetPort: 8080}, {port: 81, name: b, targetPort: web}]}`), `
 ports {number: 80 name: "a" target_port: 8080}
@@ -149,8 +149,8 @@ func TestSVC10InternalTrafficPolicy(t *testing.T) {
 	wantText(t, service(t, `spec: {internalTrafficPolicy: Cluster}`), ``)
 }
 
-// TestSVC11TrafficDistribution: the field comes before the annotation, and what
-// a namespace says is there for its Services.
+// TestSVC11TrafficDistribution: the field overrides the annotation, and the annotation of a
+// namespace is converted for its Services.
 func TestSVC11TrafficDistribution(t *testing.T) {
 	annotated := func(value, spec string) *registryv1.Service {
 		return kubeconv.Service(read[corev1.Service](t,
@@ -175,9 +175,8 @@ func TestSVC11TrafficDistribution(t *testing.T) {
 	wantText(t, ns, `api_version: "v1" kind: "Namespace" json: "{\"metadata\":{\"annotations\":{\"networking.istio.io/traffic-distribution\":\"PreferClose\"}}}"`)
 }
 
-// TestSVC12PublishNotReady: the wish is a fact of the Service, readiness one of
-// the endpoints. What Kubernetes itself says of such endpoints is believed: they
-// are ready while they are not, and while they terminate.
+// TestSVC12PublishNotReady: the Service has the flag, the endpoints have the readiness that
+// Kubernetes reports: with the flag, also unready and terminating ones are ready.
 func TestSVC12PublishNotReady(t *testing.T) {
 	wantText(t, service(t, `spec: {publishNotReadyAddresses: true}`), `publish_not_ready_addresses: true`)
 	wantText(t, endpoints(t, nil, `
@@ -196,8 +195,8 @@ func TestSVC13ExportTo(t *testing.T) {
 	wantText(t, kubeconv.Service(s, ""), `export_to: [".", "other"]`)
 }
 
-// TestSVC14Identities: names of service accounts are completed behind the log,
-// other names are taken as they are.
+// TestSVC14Identities: builders complete names of service accounts; other names stay as they
+// are.
 func TestSVC14Identities(t *testing.T) {
 	s := read[corev1.Service](t, `
 metadata:
@@ -213,13 +212,13 @@ func TestSVC15SessionLabels(t *testing.T) {
 	wantText(t, kubeconv.Service(s, ""), `labels {key: "istio.io/persistent-session" value: "cookie:/path"}`)
 }
 
-// TestSVC16Selector: by which WorkloadEntries are selected too.
+// TestSVC16Selector: the selector, which also selects WorkloadEntries.
 func TestSVC16Selector(t *testing.T) {
 	wantText(t, service(t, `spec: {selector: {app: web}}`), `selector {key: "app" value: "web"}`)
 }
 
-// TestSVC17Suppression: what means nothing to proxies is no change; a target
-// port that is another one is.
+// TestSVC17Suppression: fields without an effect on proxies are not changes; another target
+// port is.
 func TestSVC17Suppression(t *testing.T) {
 	const spec = "\nspec: {clusterIP: 10.0.0.1, ports: [{port: 80, targetPort: 8080}]}\n"
 	var c kubeconv.Converter

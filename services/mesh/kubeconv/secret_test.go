@@ -29,8 +29,8 @@ func secret(kind corev1.SecretType, data ...string) *corev1.Secret {
 
 var hmacKey = []byte("a key that is not on the log....")
 
-// TestSecretKinds: only what can be a TLS credential is taken, and of that only
-// what it is made of.
+// TestSecretKinds: only Secrets that can be TLS credentials are converted, and only the fields
+// of a credential.
 func TestSecretKinds(t *testing.T) {
 	for _, c := range []struct {
 		kind corev1.SecretType
@@ -69,8 +69,8 @@ func TestSecretKinds(t *testing.T) {
 	}
 }
 
-// TestSecretSums: the sums change with the content, the key and the object that
-// it is in, and are what whoever has the key can make too.
+// TestSecretSums: the sums depend on the content, the key and the object, and every holder of
+// the key can compute them.
 func TestSecretSums(t *testing.T) {
 	s := secret("kubernetes.io/tls", "tls.crt", "tls.key")
 	ref, _ := kubeconv.Secret(s, hmacKey)
@@ -101,8 +101,7 @@ func TestSecretSums(t *testing.T) {
 	}
 }
 
-// TestSecretNeverLeaks: no payload holds any of the content, and nothing is left
-// of it in memory.
+// TestSecretNeverLeaks: no payload has any of the content, and the content is wiped.
 func TestSecretNeverLeaks(t *testing.T) {
 	s := secret("kubernetes.io/tls", "tls.crt", "tls.key", "password")
 	held := s.Data["tls.key"]
@@ -127,7 +126,7 @@ func TestSecretNeverLeaks(t *testing.T) {
 	}
 }
 
-// TestSecretValidation refuses whatever could be key material, whoever wrote it.
+// TestSecretValidation: references with possible key material are invalid, from every source.
 func TestSecretValidation(t *testing.T) {
 	sum := bytes.Repeat([]byte{1}, sha256.Size)
 	for name, c := range map[string]struct {

@@ -16,7 +16,7 @@ import (
 	"meshlog.dev/services/mesh/manifest"
 )
 
-// unstructured is an object as the dynamic client has it.
+// unstructured returns an object as the dynamic client does.
 func unstructured(t testing.TB, text string) *k8s.Unstructured {
 	t.Helper()
 	b, err := yaml.YAMLToJSON([]byte(text))
@@ -67,8 +67,7 @@ spec: {rules: [{host: web.example.com, http: {paths: [{path: /, pathType: Prefix
 status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}
 `
 
-// TestSameAsFile: an object is the same content, whether an API server serves it
-// or a file holds it.
+// TestSameAsFile: an object has the same content from an API server and from a file.
 func TestSameAsFile(t *testing.T) {
 	for name, text := range map[string]string{"VirtualService": virtualService, "HTTPRoute": httpRoute, "Ingress": ingress} {
 		docs := manifest.Parse([]byte(text))
@@ -87,8 +86,8 @@ func TestSameAsFile(t *testing.T) {
 	}
 }
 
-// TestNoContent: what only the API server or its clients care about is no
-// change; of an object that cannot be decoded neither.
+// TestNoContent: metadata for the API server and its clients is not content, even of an object
+// that cannot be decoded.
 func TestNoContent(t *testing.T) {
 	for name, text := range map[string]string{
 		"VirtualService": virtualService, "HTTPRoute": httpRoute, "Ingress": ingress,
@@ -111,8 +110,7 @@ func TestNoContent(t *testing.T) {
 	}
 }
 
-// TestUnknownFields: the rule is that of files. What is not known is offered as
-// it is, with the field.
+// TestUnknownFields: as in files, an unknown field makes an Undecoded with the field.
 func TestUnknownFields(t *testing.T) {
 	for _, c := range []struct{ was, is, field, reason string }{
 		{"timeout: 2s", "timeuot: 2s", "spec.http[0].timeuot", `unknown field "timeuot"`},

@@ -11,8 +11,7 @@ import (
 	"meshlog.dev/deploy/testkit/kubetest"
 )
 
-// TestKubeconfig: of a file that is of no use it is said why, and of none what to
-// give.
+// TestKubeconfig checks the errors for unusable and missing files.
 func TestKubeconfig(t *testing.T) {
 	good, err := kubetest.Kubeconfig(&rest.Config{Host: "https://127.0.0.1:1"})
 	must(t, err)

@@ -27,7 +27,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// secret names a cluster, reached as a kubeconfig says.
+// secret makes a Secret with the kubeconfig of a cluster.
 func secret(name, cluster, kubeconfig string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -56,7 +56,7 @@ func TestSupervise(t *testing.T) {
 		API: apiserver.Config{REST: s.Config(), QPS: 100, Burst: 100}, Home: cfg.Cluster, Namespace: "default",
 		Logger: cfg.Logger, Limits: apiserver.DefaultLimits(),
 	}
-	// What a watch does: it says that it begins and ends, and uses its access.
+	// Each watch reports its start and end, and uses its credentials.
 	said := make(chan string)
 	watch := func(ctx context.Context, r clusters.Cluster) error {
 		d, err := discovery.NewDiscoveryClientForConfig(r.REST)
@@ -88,10 +88,10 @@ func TestSupervise(t *testing.T) {
 	hears("west begins: <nil>")
 	must(t, s.Apply(ctx, secret("b", "south", access("two"))))
 	hears("south begins: <nil>")
-	// A rotation is that of one cluster.
+	// A rotation affects one cluster.
 	must(t, s.Apply(ctx, secret("a", "west", access("three"))))
 	hears("west ends", "west begins: <nil>")
-	// One that would run a program is as if it were not there.
+	// A kubeconfig that would run a program is ignored.
 	bad := base64.StdEncoding.EncodeToString([]byte(strings.Replace(`
 apiVersion: v1
 kind: Config
@@ -111,7 +111,7 @@ users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, com
 	}
 }
 
-// warnings are what a log warns of.
+// warnings records the warnings of a log.
 type warnings chan string
 
 func (w warnings) Enabled(context.Context, slog.Level) bool { return true }
@@ -125,16 +125,15 @@ func (w warnings) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// problems is a sink that takes problems alone.
+// problems is a sink that records only problems.
 type problems map[string][]problem.Diagnostic
 
 func (problems) List(context.Context, watcher.Listing) error       { return nil }
 func (problems) Change(context.Context, []watcher.Object) error    { return nil }
 func (p problems) Problems(origin string, ds []problem.Diagnostic) { p[origin] = ds }
 
-// TestSuperviseWithoutHome: while the API server that has the Secrets is away
-// from the start, it is said that other clusters wait for it; they are watched
-// once it is there.
+// TestSuperviseWithoutHome: if the API server with the Secrets is down at the start, the
+// supervisor reports that other clusters wait, and watches them when it is back.
 func TestSuperviseWithoutHome(t *testing.T) {
 	s := kubetest.Start(t)
 	ctx := t.Context()

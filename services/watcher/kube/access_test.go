@@ -10,7 +10,7 @@ import (
 	"meshlog.dev/deploy/testkit/kubetest"
 )
 
-// testAccess: whoever cannot get in is told where to, and why not.
+// testAccess checks the error for an API server that rejects or does not answer.
 func testAccess(t *testing.T, s *kubetest.Server) {
 	access := func(change func(*rest.Config)) *rest.Config {
 		c := &rest.Config{Host: s.Config().Host, TLSClientConfig: rest.TLSClientConfig{CAData: s.Config().CAData}, BearerToken: "expired"}
@@ -23,7 +23,7 @@ func testAccess(t *testing.T, s *kubetest.Server) {
 	}{
 		"a token that has expired": {access(func(*rest.Config) {}), "does not accept these credentials (401)"},
 		"another authority":        {access(func(c *rest.Config) { c.CAData = nil }), "certificate signed by unknown authority"},
-		"nobody is there":          {access(func(c *rest.Config) { c.Host = "https://127.0.0.1:1" }), "connection refused"},
+		"no server":                {access(func(c *rest.Config) { c.Host = "https://127.0.0.1:1" }), "connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, stop := observe(t, test.access)
@@ -36,7 +36,7 @@ func testAccess(t *testing.T, s *kubetest.Server) {
 	}
 }
 
-// testRenewed: who could not get in can with what was renewed.
+// testRenewed checks that a new run uses renewed credentials.
 func testRenewed(t *testing.T, s *kubetest.Server) {
 	bad := s.Config()
 	bad.TLSClientConfig.CertData, bad.TLSClientConfig.KeyData, bad.BearerToken = nil, nil, "expired"
@@ -55,8 +55,8 @@ func testRenewed(t *testing.T, s *kubetest.Server) {
 	w.lists("Service")
 }
 
-// testDefinitionsForbidden: who may not see definitions looks from time to time
-// for what is served.
+// testDefinitionsForbidden checks that a watcher that may not read definitions
+// repeats discovery.
 func testDefinitionsForbidden(t *testing.T, s *kubetest.Server) {
 	ctx := t.Context()
 	var rules []rbacv1.PolicyRule

@@ -14,8 +14,8 @@ import (
 	"meshlog.dev/deploy/testkit/kubetest"
 )
 
-// testClocks: the API server's clock is a day ahead of ours, or behind. What is
-// there, what changes, what goes and what is held back are the same.
+// testClocks checks that the results are the same if the API server's clock is a day
+// ahead of ours, or behind.
 func testClocks(t *testing.T, s *kubetest.Server) {
 	for name, ahead := range map[string]time.Duration{"ahead": 26 * time.Hour, "behind": -26 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -44,13 +44,13 @@ func testClocks(t *testing.T, s *kubetest.Server) {
 	must(t, s.Apply(t.Context(), route))
 }
 
-// skewed is an access to an API server whose clock is ahead of its own.
+// skewed returns a configuration for an API server whose clock is ahead.
 func skewed(c *rest.Config, ahead time.Duration) *rest.Config {
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return &skew{next, ahead} })
 	return c
 }
 
-// skew shifts all times that the API server says; they are text in JSON alone.
+// skew shifts all times in the API server's JSON answers.
 type skew struct {
 	next  http.RoundTripper
 	ahead time.Duration
@@ -81,7 +81,7 @@ func (s *skew) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets the client close idle connections.
 func (s *skew) WrappedRoundTripper() http.RoundTripper { return s.next }
 
-// skewedBody is read by lines: each event of a watch is one.
+// skewedBody is read line by line, because each event of a watch is a line.
 type skewedBody struct {
 	io.Closer
 	lines *bufio.Reader

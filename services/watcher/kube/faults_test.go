@@ -19,7 +19,7 @@ import (
 	"meshlog.dev/services/watcher/kube/apiserver"
 )
 
-// through is a proxy to the server, until the test ends.
+// through returns a proxy to the server, until the test ends.
 func through(t *testing.T, s *kubetest.Server) (*kubetest.Proxy, *rest.Config) {
 	t.Helper()
 	p, err := s.Proxy(s.Config())
@@ -51,7 +51,7 @@ func testFailing(t *testing.T, s *kubetest.Server) {
 	p.Intercept(nil)
 	w.lists("VirtualService")
 	w.isWell("kind VirtualService")
-	// While it is read, its failing is told and takes nothing.
+	// A failing kind is reported and loses no objects.
 	p.Intercept(fail("virtualservices", http.StatusInternalServerError))
 	p.Cut()
 	w.says("kind VirtualService", "unreadable")
@@ -88,7 +88,7 @@ func testCut(t *testing.T, s *kubetest.Server) {
 	}
 }
 
-// testWatchHangs: the API server answers, and one watch brings nothing.
+// testWatchHangs: the API server answers, but one watch brings no events.
 func testWatchHangs(t *testing.T, s *kubetest.Server) {
 	p, c := through(t, s)
 	hang := make(chan struct{})
@@ -115,8 +115,7 @@ func testWatchHangs(t *testing.T, s *kubetest.Server) {
 
 const empty = `{"apiVersion":"networking.istio.io/v1","kind":"ServiceEntryList","metadata":{"resourceVersion":"1"},"items":[]}`
 
-// testEmptyList: an API server that comes back says that there is nothing, for
-// a while.
+// testEmptyList: after an outage, the API server returns an empty list for a while.
 func testEmptyList(t *testing.T, s *kubetest.Server) {
 	for i := range 3 {
 		must(t, s.Apply(t.Context(), serviceEntry(fmt.Sprint("e", i))))
@@ -149,8 +148,7 @@ func testEmptyList(t *testing.T, s *kubetest.Server) {
 	w.lacks("ServiceEntry shop/e0", "ServiceEntry shop/e1", "ServiceEntry shop/e2")
 }
 
-// testEmptyLists: between two lists that say that there is nothing the API server
-// failed: they are not one after another.
+// testEmptyLists: an empty list does not confirm one from before an error.
 func testEmptyLists(t *testing.T, s *kubetest.Server) {
 	must(t, s.Apply(t.Context(), serviceEntry("e")))
 	p, c := through(t, s)
@@ -193,8 +191,7 @@ func testEmptyLists(t *testing.T, s *kubetest.Server) {
 	w.lacks("ServiceEntry shop/e", "ServiceEntry shop/f")
 }
 
-// testGone: watches cannot be gone on with, for what happened meanwhile is
-// forgotten.
+// testGone: watches cannot be resumed because the history is compacted.
 func testGone(t *testing.T, s *kubetest.Server) {
 	p, c := through(t, s)
 	w, _ := observe(t, c)
@@ -215,7 +212,7 @@ func testGone(t *testing.T, s *kubetest.Server) {
 	w.lacks("ServiceEntry shop/g")
 }
 
-// pager counts the lists of ServiceEntries that pass, and has pages of two.
+// pager counts the lists of ServiceEntries and limits their pages to two objects.
 type pager struct {
 	streamless atomic.Bool // nothing is streamed
 	breaks     atomic.Bool // the next watch breaks off
@@ -246,8 +243,8 @@ func (c *pager) intercept(rw http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// testPages: what cannot be streamed is listed in pages, the first time and
-// later. Where the second page is asked for too late, all is read once more.
+// testPages: without streams, lists have pages, the first time and later. If the token of
+// the second page has expired, the watcher lists again.
 func testPages(t *testing.T, s *kubetest.Server) {
 	for i := range 5 {
 		must(t, s.Apply(t.Context(), serviceEntry(fmt.Sprint("p", i))))
@@ -288,7 +285,7 @@ func testPages(t *testing.T, s *kubetest.Server) {
 	}
 }
 
-// expired says that what happened since is forgotten.
+// expired answers that the resource version is too old.
 func expired(rw http.ResponseWriter) {
 	rw.Header().Set("Content-Type", "application/json")
 	rw.WriteHeader(http.StatusGone)
@@ -320,8 +317,8 @@ func definitionGoes(t *testing.T, s *kubetest.Server, access *rest.Config) {
 	w.neverDeleted()
 }
 
-// testDefinitionGoing: some of its objects are gone with a definition, others
-// hold it up. A watcher that finds it so knows no better than one that saw it.
+// testDefinitionGoing: a definition is being removed, some of its objects are gone and a
+// finalizer keeps others. A watcher that starts now behaves like one that saw it.
 func testDefinitionGoing(t *testing.T, s *kubetest.Server) {
 	ctx := t.Context()
 	held := strings.NewReplacer("{name: cart,", "{name: held, finalizers: [example.com/hold],").Replace(route)

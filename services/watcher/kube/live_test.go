@@ -70,8 +70,7 @@ spec: {hosts: [%s.example.com], ports: [{number: 80, name: http}], resolution: D
 `, name, name)
 }
 
-// TestServer tries everything for which one server will do: each test leaves
-// the shop as it was.
+// TestServer runs the tests that can share a server. Each restores the shop.
 func TestServer(t *testing.T) {
 	s := kubetest.Start(t)
 	must(t, s.InstallIstioCRDs(t.Context(), virtualServices, serviceEntries))
@@ -80,11 +79,11 @@ func TestServer(t *testing.T) {
 		name string
 		run  func(*testing.T, *kubetest.Server)
 	}{
-		{"says what is there and what changes", testChanges},
+		{"lists and reports changes", testChanges},
 		{"a namespace is enough", testNamespaces},
 		{"discovery selectors", testSelectors},
 		{"settings of the mesh", testMeshConfig},
-		{"endpoints that nobody mirrors", testUnmirrored},
+		{"unmirrored endpoints", testUnmirrored},
 		{"one kind is forbidden", testForbidden},
 		{"one kind fails", testFailing},
 		{"the API server hangs", testHangs},
@@ -94,13 +93,13 @@ func TestServer(t *testing.T) {
 		{"empty lists with errors between them", testEmptyLists},
 		{"history is gone", testGone},
 		{"history is gone while pages are read", testPages},
-		{"access that is no good", testAccess},
-		{"access that is renewed", testRenewed},
+		{"rejected credentials", testAccess},
+		{"renewed credentials", testRenewed},
 		{"definitions are forbidden", testDefinitionsForbidden},
 		{"clocks differ", testClocks},
 		{"suite", testSuite},
-		{"a definition comes and goes", testDefinition},
-		{"a definition that is held up", testDefinitionGoing},
+		{"a definition is removed and installed", testDefinition},
+		{"a definition is being removed", testDefinitionGoing},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, s) })
 	}
@@ -131,7 +130,7 @@ func testChanges(t *testing.T, s *kubetest.Server) {
 	w.has("ServiceEntry shop/a")
 	must(t, s.ApplyAs(ctx, "zoe", strings.ReplaceAll(serviceEntry("a"), "DNS", "NONE")))
 	w.until("the change of zoe", func() bool { return w.objects["ServiceEntry shop/a"].Actor == "zoe" })
-	// Status and metadata are no change, and what is last tells that nothing was told in between.
+	// Status and metadata are not changes. The last object shows that nothing was reported before it.
 	must(t, s.ApplyAs(ctx, "annotator", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop, annotations: {note: "1"}}}`))
 	must(t, s.ApplyAs(ctx, "controller", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, status: {conditions: [{type: Seen, status: "True", reason: Seen, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]}}`))
 	must(t, s.ApplyAs(ctx, "owner", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, spec: {ports: [{name: http, port: 80, targetPort: 8080}]}}`)) // as it is: managed fields alone
@@ -141,7 +140,7 @@ func testChanges(t *testing.T, s *kubetest.Server) {
 		return slices.Contains(sets, "+EndpointSlice shop/cart-1") && slices.Contains(sets, "+Pod shop/cart-1")
 	})
 	if slices.Contains(slices.Concat(w.sets...), "+Service shop/cart") {
-		t.Errorf("what nobody reads of a Service was told: %v", w.sets)
+		t.Errorf("a change without an effect was reported: %v", w.sets)
 	}
 	must(t, s.ApplyAs(ctx, "zoe", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop, annotations: {networking.istio.io/exportTo: "."}}}`))
 	w.until("zoe's change of the Service", func() bool { return w.objects["Service shop/cart"].Actor == "zoe" })
@@ -262,7 +261,7 @@ func testForbidden(t *testing.T, s *kubetest.Server) {
 	w.lists("Pod", "EndpointSlice")
 	w.isWell("kind Pod")
 	w.isWell("kind EndpointSlice")
-	// Who loses the right to read again loses no objects.
+	// A watcher that loses a right again loses no objects.
 	_, err = s.User(ctx, "partly", allButPods...)
 	must(t, err)
 	p.Cut()

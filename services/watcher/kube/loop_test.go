@@ -11,8 +11,7 @@ import (
 	"meshlog.dev/services/watcher/kube/apiserver"
 )
 
-// TestNothingDueIsMissed: what falls due between a step and the wait for the next
-// one is waited for no more.
+// TestNothingDueIsMissed: something becomes due between a step and the following wait.
 func TestNothingDueIsMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := &rest.Config{Host: "127.0.0.1:1"}

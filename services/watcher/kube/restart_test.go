@@ -8,8 +8,8 @@ import (
 	"meshlog.dev/deploy/testkit/kubetest"
 )
 
-// TestRestarts: watcher, API server and both go and come back, and what happened
-// meanwhile is told then, no more and no less.
+// TestRestarts restarts the watcher, the API server and both, and checks that the watcher
+// reports exactly the changes in between.
 func TestRestarts(t *testing.T) {
 	ctx := t.Context()
 	s := kubetest.Start(t)
@@ -38,13 +38,13 @@ func TestRestarts(t *testing.T) {
 	w.has(entry(7))
 	w.lacks(entry(1))
 
-	// All of the cluster: the machine went down.
+	// The whole machine crashes.
 	must(t, s.Restart(ctx))
 	must(t, s.Delete(ctx, serviceEntry("r2")), s.Apply(ctx, serviceEntry("r8")))
 	w.has(entry(8))
 	w.lacks(entry(2))
 
-	// The database alone.
+	// Only etcd.
 	must(t, s.Etcd.Stop())
 	if d := w.says("API server", "not-ready"); !strings.Contains(d.Reason, "etcd") {
 		t.Errorf("%+v", d)
@@ -54,7 +54,7 @@ func TestRestarts(t *testing.T) {
 	must(t, s.Apply(ctx, serviceEntry("r9")))
 	w.has(entry(9))
 
-	// Watcher and API server, and the history in between is gone.
+	// Watcher and API server, and the history in between is compacted.
 	stop()
 	s.API.Kill()
 	must(t, s.API.Start(ctx))

@@ -18,7 +18,7 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// patience is how long a test waits for what has to come: no test comes near.
+// patience limits a wait; no test comes near it.
 const patience = 30 * time.Second
 
 // quick are limits for tests.
@@ -31,8 +31,8 @@ func quick() limits {
 	return l
 }
 
-// watched is a cluster as a watcher of it says that it is: what the log would
-// hold. It runs the watcher as a publisher does.
+// watched runs a watcher as a publisher does and holds the reported objects, as the log
+// would.
 type watched struct {
 	t *testing.T
 
@@ -48,15 +48,14 @@ type watched struct {
 
 type option func(*Config, *limits)
 
-// observe runs a watcher until the test ends, or the function that it returns is
-// called.
+// observe runs a watcher until the test ends or the returned function is called.
 func observe(t *testing.T, c *rest.Config, options ...option) (*watched, func()) {
 	t.Helper()
 	w := &watched{t: t, news: make(chan struct{}), objects: map[string]watcher.Object{}, problems: map[string][]problem.Diagnostic{}}
 	return w, w.run(c, options...)
 }
 
-// run runs another watcher of what is known already.
+// run runs another watcher on top of the known objects.
 func (w *watched) run(c *rest.Config, options ...option) (stop func()) {
 	w.t.Helper()
 	cfg := Config{REST: c, Cluster: "east", Logger: slog.New(slog.DiscardHandler)}
@@ -144,7 +143,7 @@ func (w *watched) Problems(origin string, ds []problem.Diagnostic) {
 	w.set(func() { w.problems[origin] = ds })
 }
 
-// until waits until something is so.
+// until waits until a condition holds.
 func (w *watched) until(what string, is func() bool) {
 	w.t.Helper()
 	timeout := time.After(patience)
@@ -205,7 +204,7 @@ func (w *watched) isWell(origin string) {
 	w.until(origin+" to be well", func() bool { return len(w.problems[origin]) == 0 })
 }
 
-// get is what an object says.
+// get returns the content of an object.
 func (w *watched) get(n string) (watcher.Object, any) {
 	w.t.Helper()
 	w.has(n)
@@ -220,7 +219,7 @@ func (w *watched) get(n string) (watcher.Object, any) {
 	return o, m
 }
 
-// ran demands that there were so many runs.
+// ran checks the number of runs.
 func (w *watched) ran(n int) {
 	w.t.Helper()
 	w.mu.Lock()
@@ -230,7 +229,7 @@ func (w *watched) ran(n int) {
 	}
 }
 
-// neverDeleted demands that no object was said to be gone.
+// neverDeleted checks that no deletion was reported.
 func (w *watched) neverDeleted() {
 	w.t.Helper()
 	w.mu.Lock()

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// testSuite has a ServiceEntry an object; what else a cluster holds is left out.
-// Several at once are what the network held back.
+// testSuite uses a ServiceEntry for each object and ignores other kinds. PutAll holds
+// changes back with the proxy.
 func testSuite(t *testing.T, s *kubetest.Server) {
 	watchertest.Run(t, func(t *testing.T) watchertest.Source {
 		p, c := through(t, s)
@@ -69,7 +69,7 @@ spec: {hosts: [` + name + `-` + value + `.example.com], ports: [{number: 80, nam
 `
 }
 
-// entriesOnly leaves out what is no ServiceEntry.
+// entriesOnly drops objects of other kinds.
 type entriesOnly struct{ watcher.Watcher }
 
 func (w entriesOnly) Run(ctx context.Context, s watcher.Sink) error {

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestHeardIsNoWallClock: a clock that is set must not look like a long silence.
-// Only a time with a monotonic reading is safe from that, which its text shows.
+// TestHeardIsNoWallClock: a clock that is set must not look like a long silence. The text
+// of a time shows whether it has a monotonic reading.
 func TestHeardIsNoWallClock(t *testing.T) {
 	c, err := New(Config{REST: &rest.Config{Host: "127.0.0.1:1"}, QPS: 1, Burst: 1})
 	if err != nil {
@@ -28,8 +28,7 @@ func TestHeardIsNoWallClock(t *testing.T) {
 	}
 }
 
-// TestRequestsAreLimited: those that are not in the burst wait for their turn,
-// but for probes.
+// TestRequestsAreLimited: requests beyond the burst wait, except probes.
 func TestRequestsAreLimited(t *testing.T) {
 	var definitions, probes atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestWatchOver: what an API server may answer, and what that is taken for.
+// TestWatchOver checks the meaning of answers to a probe.
 func TestWatchOver(t *testing.T) {
 	var code atomic.Int64
 	const page = "[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed\n"
@@ -29,7 +29,7 @@ func TestWatchOver(t *testing.T) {
 		unready, err string
 	}{
 		{http.StatusOK, "", ""},
-		{http.StatusForbidden, "", ""}, // whoever may not ask was answered
+		{http.StatusForbidden, "", ""}, // forbidden is an answer
 		{http.StatusTooManyRequests, "", ""},
 		{http.StatusInternalServerError, "not ready: etcd", ""},
 		{http.StatusUnauthorized, "", "does not accept these credentials"},
@@ -45,7 +45,7 @@ func TestWatchOver(t *testing.T) {
 			}
 		}
 	}
-	// Whoever is refused for long is down, as one that gets no answer.
+	// An API server that rejects our credentials for long is down.
 	l := Limits{Probe: 500 * time.Millisecond, Down: 1}
 	err = c.WatchOver(t.Context(), l, func(error) {})
 	if err == nil || !strings.Contains(err.Error(), s.URL) {

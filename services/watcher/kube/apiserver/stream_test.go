@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/watcher/kube/index"
 )
 
-// TestIdleStreamEnds: a watch that brings nothing for too long, not even a
-// bookmark, is over, and so is its request. A bookmark is something.
+// TestIdleStreamEnds: a watch without events, even bookmarks, ends with its request after
+// a while.
 func TestIdleStreamEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const idle = 3 * time.Minute

@@ -37,7 +37,7 @@ func TestSelfContained(t *testing.T) {
 		{"a file with a certificate", "token: secret", "client-certificate: /etc/passwd", "user.client-certificate: a file is not read"},
 		{"a file with a key", "token: secret", "client-key: /etc/passwd", "user.client-key: a file is not read"},
 		{"a file with an authority", "{server:", "{certificate-authority: /etc/passwd, server:", "cluster.certificate-authority: a file is not read"},
-		{"anybody", "{server:", "{insecure-skip-tls-verify: true, server:", "cluster.insecure-skip-tls-verify: "},
+		{"insecure", "{server:", "{insecure-skip-tls-verify: true, server:", "cluster.insecure-skip-tls-verify: "},
 		{"in the clear", "https://", "http://", "cluster.server: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {

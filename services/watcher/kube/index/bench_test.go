@@ -73,8 +73,7 @@ func benchIndex() *Index {
 	return x
 }
 
-// BenchmarkIndex is what the index of a large cluster takes to be made, and
-// what it holds.
+// BenchmarkIndex measures the time and the memory for the index of a large cluster.
 func BenchmarkIndex(b *testing.B) {
 	var before, after runtime.MemStats
 	for b.Loop() {
@@ -88,7 +87,7 @@ func BenchmarkIndex(b *testing.B) {
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB")
 }
 
-// BenchmarkEndpointChange is one endpoint that becomes unready in that cluster.
+// BenchmarkEndpointChange makes one endpoint unready in that cluster.
 func BenchmarkEndpointChange(b *testing.B) {
 	x := benchIndex()
 	k, _ := kind.ByName(sliceKind)

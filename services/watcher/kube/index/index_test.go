@@ -63,7 +63,7 @@ func (c *cluster) add(name string, from runtime.Object) {
 
 func (c *cluster) drop(kind, namespace, name string) { c.Remove(Key{kind, namespace, name}, start) }
 
-// says demands what is to be said, of each object its operation and its name.
+// says checks the operations and names of the reported changes.
 func (c *cluster) says(want ...string) []watcher.Object {
 	c.t.Helper()
 	set := c.Changes()
@@ -113,7 +113,7 @@ func service(namespace, name string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: named(namespace, name), Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1", Selector: map[string]string{"app": name}}}
 }
 
-// slice has an endpoint for each "pod" or "@address".
+// slice makes a slice with an endpoint for each "pod" or "@address".
 func slice(namespace, name, service string, endpoints ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{ObjectMeta: named(namespace, name, discoveryv1.LabelServiceName, service), AddressType: discoveryv1.AddressTypeIPv4}
 	n1 := "n1"
@@ -130,7 +130,7 @@ func slice(namespace, name, service string, endpoints ...string) *discoveryv1.En
 	return s
 }
 
-// endpoint is the i-th one of a slice that was said.
+// endpoint returns the i-th endpoint of a reported slice.
 func endpoint(t *testing.T, set []watcher.Object, i int) *registryv1.Endpoint {
 	t.Helper()
 	at := slices.IndexFunc(set, func(o watcher.Object) bool { return o.Kind == sliceKind })
@@ -165,13 +165,13 @@ func TestOnlyConvertedContentIsAChange(t *testing.T) {
 	}
 	c.drop("Service", "prod", "a")
 	c.says()
-	// What came and went in between is not worth a word.
+	// An object that came and went in between is not reported.
 	c.add("Service", s)
 	c.drop("Service", "prod", "a")
 	c.says()
 }
 
-// TestEndpointsBeforeTheirPod is EPS-4.
+// TestEndpointsBeforeTheirPod: an endpoint gets the data of a pod that arrives later (EPS-4).
 func TestEndpointsBeforeTheirPod(t *testing.T) {
 	c := newCluster(t)
 	c.add("EndpointSlice", slice("prod", "a-1", "a", "p1", "p2"))
@@ -187,7 +187,7 @@ func TestEndpointsBeforeTheirPod(t *testing.T) {
 	if e := endpoint(t, set, 1); e.GetLocality().GetZone() != "eu-1" {
 		t.Errorf("the node is known, but the endpoint is in %v", e.GetLocality())
 	}
-	// Not ready to be on the log itself, it says what it is already.
+	// A pod that is not published yet already provides its data.
 	c.add("Pod", pod("prod", "p2", "", "version", "v2"))
 	set = c.says("+EndpointSlice prod/a-1")
 	if e := endpoint(t, set, 1); e.GetLabels()["version"] != "v2" {
@@ -200,9 +200,8 @@ func TestEndpointsBeforeTheirPod(t *testing.T) {
 	}
 }
 
-// TestNodeMovesWhatIsOnIt: pods and endpoints are where their node is, whichever
-// comes first, and as long as it says so (NOD-1). An endpoint may know its node by
-// its pod alone.
+// TestNodeMovesWhatIsOnIt: pods and endpoints have the locality of their node, whichever
+// arrives first (NOD-1). An endpoint may know its node only through its pod.
 func TestNodeMovesWhatIsOnIt(t *testing.T) {
 	c := newCluster(t)
 	c.add("Pod", pod("prod", "p1", "10.0.0.1"))
@@ -231,8 +230,8 @@ func TestNodeMovesWhatIsOnIt(t *testing.T) {
 	}
 }
 
-// TestSlicesOfOneService: each is an object of its own; an endpoint that moves
-// from one to the other is in one of them after a change set (EPS-3).
+// TestSlicesOfOneService: each slice is an object; an endpoint that moves between two is in
+// exactly one after a change set (EPS-3).
 func TestSlicesOfOneService(t *testing.T) {
 	c := newCluster(t)
 	c.add("EndpointSlice", slice("prod", "a-1", "a", "p1", "p2"))
@@ -257,7 +256,7 @@ func TestPodChangeIsItsSlicesOnly(t *testing.T) {
 	c.says("+EndpointSlice prod/a-1", "+EndpointSlice prod/b-1", "+EndpointSlice prod/c-1", "+EndpointSlice test/a-1", "+Pod prod/p1")
 	c.add("Pod", pod("prod", "p1", "10.0.0.1", "v", "2"))
 	c.says("+EndpointSlice prod/a-1", "+EndpointSlice prod/b-1", "+Pod prod/p1")
-	// Readiness is no business of endpoints: their slices say it.
+	// A pod's readiness does not affect endpoints: their slices have it.
 	ready := pod("prod", "p1", "10.0.0.1", "v", "2")
 	ready.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	c.add("Pod", ready)
@@ -268,8 +267,8 @@ func TestPodChangeIsItsSlicesOnly(t *testing.T) {
 	c.says("+EndpointSlice prod/a-1", "-Pod prod/p1")
 }
 
-// TestPodsByAddress: an endpoint that names no pod is the one pod that has its
-// address for itself (POD-3).
+// TestPodsByAddress: an endpoint without a targetRef is the only pod with its address as
+// own address (POD-3).
 func TestPodsByAddress(t *testing.T) {
 	c := newCluster(t)
 	c.add("EndpointSlice", slice("prod", "a-1", "a", "@10.0.0.7"))
@@ -290,7 +289,7 @@ func TestPodsByAddress(t *testing.T) {
 	c.says("+Pod prod/p2")
 }
 
-// TestEndedPodLeaves is POD-3: its address may be another's.
+// TestEndedPodLeaves: a pod that has ended loses its address (POD-3).
 func TestEndedPodLeaves(t *testing.T) {
 	c := newCluster(t)
 	p := pod("prod", "p1", "10.0.0.1")
