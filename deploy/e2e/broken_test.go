@@ -21,7 +21,7 @@ var brokenRoutes = []broken{
 	{"a field that does not exist", "- route:", "- rout:", "rout", ""},
 	{"a value of another type", "weight: 50", "weight: plenty", "weight", ""},
 	{"no YAML", "gateways: [edge]", "gateways: [edge", "", ""},
-	{"what makes no sense", `hosts: ["*"]`, `hosts: ["a b"]`, "hosts", ""},
+	{"an invalid host", `hosts: ["*"]`, `hosts: ["a b"]`, "hosts", ""},
 }
 
 // A broken file is reported with file, line, field and reason, keeps its last

@@ -83,7 +83,7 @@ func TestResumeOnNewer(t *testing.T) {
 			old, next := f.backend("blue"), f.backend("green")
 			f.save(shop.Routes, moved+"---"+fmt.Sprintf(blue, old.Port))
 			f.goes(f.shop.URL(), old.Name)
-			f.during("all frontends are down and the world changes", func() {
+			f.during("all frontends are down and the configuration changes", func() {
 				for _, s := range f.mesh.Frontends {
 					f.must(s.Stop())
 				}
@@ -133,16 +133,16 @@ func TestNameIsNotResolved(t *testing.T) {
 			f := startWith(t, apart(1, 2), rig.EnvoyConfig{Node: node, Overlay: overlay, Delta: delta})
 			f.during("a name is not resolved", func() {
 				f.save(shop.Routes, f.weighted(0, 100)+"---"+nowhere)
-				f.within(most, "what comes with it", func() { f.goes(f.shop.URL(), shop.V2) })
+				f.within(most, "a change saved with it", func() { f.goes(f.shop.URL(), shop.V2) })
 				f.warms()
-				f.within(most, "what comes later", func() { changes(f, "---"+nowhere) })
+				f.within(most, "a later change", func() { changes(f, "---"+nowhere) })
 				f.save(shop.Routes, strings.Replace(f.weighted(0, 100), "  http:\n", toNowhere, 1)+"---"+nowhere)
 				f.within(most, "a route that names it", func() { f.goes(f.shop.URL(), shop.V2) })
-				f.within(most, "what comes then", func() { changes(f, "---"+nowhere) })
+				f.within(most, "a change after that", func() { changes(f, "---"+nowhere) })
 				// Envoy asks the other frontend for all types except clusters.
 				it := f.back(node)
 				it.Kill()
-				f.within(most, "what comes by another frontend", func() { changes(f, "---"+nowhere) })
+				f.within(most, "a change through another frontend", func() { changes(f, "---"+nowhere) })
 				f.must(it.Restart())
 			})
 			f.nothingRejected()

@@ -111,7 +111,7 @@ func TestQuarantine(t *testing.T) {
 			f.goes(urls["two"], "first")
 
 			var is []quarantine
-			f.during("two Envoys reject what they are sent", func() {
+			f.during("two Envoys reject resources", func() {
 				f.save("common.yaml", fmt.Sprintf(commonRoutes, "absent", "second")+trusting)
 				is = f.quarantined("CDS trusting", "RDS common, last good")
 				for _, q := range is {
@@ -150,7 +150,7 @@ func TestQuarantine(t *testing.T) {
 			if again[0].ID == is[0].ID {
 				f.Errorf("%s was approved, and is in quarantine under the same id", is[0].ID)
 			}
-			f.during("it is repaired", func() {
+			f.during("the resources are repaired", func() {
 				f.save("common.yaml", fmt.Sprintf(commonRoutes, "common", "third"))
 				f.quarantined()
 				for _, url := range urls {

@@ -145,7 +145,7 @@ func TestRejected(t *testing.T) {
 			bad := "---" + extras(extra, f.v1.Port, true)
 			good := "---" + extras(extra, free, false)
 
-			f.during("Envoy rejects what is new", func() {
+			f.during("Envoy rejects new resources", func() {
 				f.save(shop.Routes, f.weighted(0, 100)+bad)
 				f.goes(f.shop.URL(), shop.V2)
 				f.heldBack(refusals...)
@@ -154,7 +154,7 @@ func TestRejected(t *testing.T) {
 				f.heldBack()
 				f.goes(url, "extra")
 			})
-			f.during("Envoy rejects what was good", func() {
+			f.during("Envoy rejects changed resources", func() {
 				f.save(shop.Routes, f.weighted(0, 100)+bad)
 				f.heldBack(refusals...)
 				f.goes(url, "extra")
@@ -169,7 +169,7 @@ func TestRejected(t *testing.T) {
 			// rejects, and listens without routes until they are sent again (E13).
 			f.goes(f.shop.URL(), shop.V1)
 			f.share(shop.V1, 100)
-			f.during("an Envoy that is new rejects it", func() {
+			f.during("a new Envoy rejects them", func() {
 				f.heldBack(refusals...)
 				changes(f, bad)
 				f.save(shop.Routes, f.weighted(100, 0)+good)

@@ -245,7 +245,7 @@ func rejectsAll(_ context.Context, s stream, node *corev3.Node, received *atomic
 	return reads(s, received, func(r *discoveryv3.DiscoveryResponse) {
 		_ = s.Send(&discoveryv3.DiscoveryRequest{ // if the stream has ended, receiving returns the error
 			TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(),
-			ErrorDetail: &statusv3.Status{Code: 13, Message: "not to my taste"},
+			ErrorDetail: &statusv3.Status{Code: 13, Message: "rejected by the test"},
 		})
 	})
 }

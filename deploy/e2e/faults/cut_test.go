@@ -51,7 +51,7 @@ func TestNetworkCut(t *testing.T) {
 		lasting time.Duration
 	}{
 		{"the watcher, briefly", named("watcher"), false, 3 * time.Second},
-		{"the watcher, until its twin speaks", named("watcher"), true, 0},
+		{"the watcher, until its twin is active", named("watcher"), true, 0},
 		{"the twin", named("twin-1"), true, noticed},
 		{"the leader, briefly", leader, false, 3 * time.Second},
 		{"the leader, until the standby leads", leader, true, noticed},
@@ -125,7 +125,7 @@ func TestNetworkCut(t *testing.T) {
 		m.flows(t)
 		heal(t)
 	})
-	m.fault(t, "those that never talk", func(t *testing.T) {
+	m.fault(t, "parts that exchange no data", func(t *testing.T) {
 		cut(t, []string{"watcher", "twin-1"}, []string{"builder-1", "builder-2", "frontend-1", "frontend-2"})
 		cut(t, []string{"builder-1", "builder-2"}, []string{"frontend-1", "frontend-2", rig.Here})
 		cut(t, []string{"builder-1"}, []string{"builder-2"})

@@ -23,7 +23,7 @@ func (m *mesh) file(s *rig.Server) string {
 // down. The process gets the content from the bus again.
 func TestFileDamaged(t *testing.T) {
 	m := start(t, onOne("", 1, 0))
-	m.fault(t, "none, but files of more than a few pages", func(t *testing.T) {
+	m.fault(t, "no fault, but files of more than a few pages", func(t *testing.T) {
 		m.saveBulk(t)
 		m.hasBulk(t)
 	})
@@ -38,7 +38,7 @@ func TestFileDamaged(t *testing.T) {
 			{"removed", func(t *testing.T, path string) { must(t, os.Remove(path)) }},
 			{"bit flipped", func(t *testing.T, path string) { m.flip(t, path, 0, size(t, path), 1) }},
 			{"bits flipped", func(t *testing.T, path string) { m.flip(t, path, 0, size(t, path), 64) }},
-			{"bits flipped in front", func(t *testing.T, path string) { m.flip(t, path, 0, 2*4096, 4) }},
+			{"bits flipped at the start", func(t *testing.T, path string) { m.flip(t, path, 0, 2*4096, 4) }},
 			{"replaced by zeros", func(t *testing.T, path string) { must(t, os.WriteFile(path, make([]byte, 1<<16), 0o600)) }},
 		} {
 			m.fault(t, s.Name+"'s "+harm.what, func(t *testing.T) {

@@ -51,11 +51,11 @@ func TestDiskFull(t *testing.T) {
 		}
 		free(t, leader.Name)
 	})
-	m.fault(t, "both builders'", func(t *testing.T) {
+	m.fault(t, "both builders' disks", func(t *testing.T) {
 		full(t, "builder-1", "builder-2")
 		free(t, "builder-1", "builder-2")
 	})
-	m.fault(t, "both builders', and they are killed", func(t *testing.T) {
+	m.fault(t, "both builders' disks, and they are killed", func(t *testing.T) {
 		full(t, "builder-1", "builder-2")
 		for _, s := range m.Builders {
 			s.Kill()
@@ -64,11 +64,11 @@ func TestDiskFull(t *testing.T) {
 		m.flows(t)
 		free(t, "builder-1", "builder-2")
 	})
-	m.fault(t, "both frontends'", func(t *testing.T) {
+	m.fault(t, "both frontends' disks", func(t *testing.T) {
 		full(t, "frontend-1", "frontend-2")
 		free(t, "frontend-1", "frontend-2")
 	})
-	m.fault(t, "a frontend's, and it is killed", func(t *testing.T) {
+	m.fault(t, "a frontend's disk, and it is killed", func(t *testing.T) {
 		full(t, "frontend-1")
 		m.killed(t, m.Frontends[0])
 		free(t, "frontend-1")

@@ -16,7 +16,7 @@ func TestKilled(t *testing.T) {
 		m.NATS.Kill()
 		must(t, m.NATS.Restart(m.ctx))
 	})
-	m.fault(t, "NATS, and what it kept is gone", func(t *testing.T) {
+	m.fault(t, "NATS, and its data is deleted", func(t *testing.T) {
 		m.NATS.Kill()
 		must(t, m.NATS.Wipe())
 		m.log.Forget()

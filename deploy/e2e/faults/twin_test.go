@@ -20,7 +20,7 @@ func TestTwin(t *testing.T) {
 		must(t, m.Watcher.Ready(m.ctx))
 		m.speaker(t, 1)
 	})
-	m.fault(t, "back to the first", func(t *testing.T) {
+	m.fault(t, "the first watcher is active again", func(t *testing.T) {
 		m.Twins[0].Kill()
 		m.flows(t)
 		must(t, m.Twins[0].Restart())

@@ -19,13 +19,13 @@ func TestKubernetes(t *testing.T) {
 		run  func(context.Context, *testing.T)
 	}{
 		{"endpoints of both clusters are served", w.bothServed},
-		{"objects are changed, deleted and made again", w.changed},
+		{"objects are changed, deleted and created again", w.changed},
 		{"pods come and go under load", w.scaled},
-		{"what changed while a watcher was dead", w.watcherDead},
-		{"what changed while an API server was dead", w.serverRestarted},
+		{"changes while a watcher is dead", w.watcherDead},
+		{"changes while an API server is dead", w.serverRestarted},
 		{"an API server, its watcher, and another's watcher die", w.die},
-		{"one process beside a directory", w.oneProcess},
-		{"a definition goes", w.definitionGone},
+		{"one process with a cluster and a directory", w.oneProcess},
+		{"a definition is deleted", w.definitionGone},
 		{"many objects are applied at once", w.applied},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -219,7 +219,7 @@ func (w *world) definitionGone(ctx context.Context, t *testing.T) {
 		w.untilSource(ctx, t, w.east, "frozen for VirtualServices", func(s source) bool {
 			return len(s.FrozenKinds) == 1 && s.FrozenKinds[0].Kind == "VirtualService"
 		})
-		must(t, rig.Until(ctx, "the builder to count what is frozen", func(ctx context.Context) error {
+		must(t, rig.Until(ctx, "the builder to count the frozen kinds", func(ctx context.Context) error {
 			metrics, err := w.mesh.Builders[0].Metrics(ctx)
 			if n := metrics["meshlog_builder_frozen_kinds"].Sum; err == nil && n != 1 {
 				err = fmt.Errorf("%v kinds are", n)
@@ -231,7 +231,7 @@ func (w *world) definitionGone(ctx context.Context, t *testing.T) {
 		must(t, p.Terminate(ctx))
 		w.known(ctx, t, p, false)
 		must(t, p.Remove(ctx))
-		must(t, rig.Until(ctx, "nothing but the pod to go", func(ctx context.Context) error {
+		must(t, rig.Until(ctx, "only the pod to be removed", func(ctx context.Context) error {
 			s, err := w.source(ctx, w.east)
 			n := s.Objects
 			for _, k := range s.FrozenKinds {
