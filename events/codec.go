@@ -130,16 +130,15 @@ func objectToProto(o *Object) *eventv1.Object {
 	return m
 }
 
+// overlayKinds has no zero kind, which is valid in a removal; check decides.
+var overlayKinds = map[ident.OverlayKind]eventv1.OverlayKind{
+	ident.Rollback:   eventv1.OverlayKind_OVERLAY_KIND_ROLLBACK,
+	ident.Hold:       eventv1.OverlayKind_OVERLAY_KIND_HOLD,
+	ident.Quarantine: eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE,
+}
+
 func overlayToProto(o *Overlay) *eventv1.Overlay {
-	m := &eventv1.Overlay{Id: o.ID, Reason: o.Reason, Remove: o.Remove}
-	switch o.Kind {
-	case ident.Rollback:
-		m.Kind = eventv1.OverlayKind_OVERLAY_KIND_ROLLBACK
-	case ident.Hold:
-		m.Kind = eventv1.OverlayKind_OVERLAY_KIND_HOLD
-	case ident.Quarantine:
-		m.Kind = eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE
-	}
+	m := &eventv1.Overlay{Id: o.ID, Kind: overlayKinds[o.Kind], Reason: o.Reason, Remove: o.Remove}
 	for _, v := range o.Values {
 		mv := &eventv1.OverlayValue{Base: hashToProto(v.Base)}
 		if r := v.Resource; r != nil {
@@ -284,15 +283,12 @@ func aliveFromProto(m *eventv1.Alive) (*Alive, error) {
 
 func overlayFromProto(m *eventv1.Overlay) (*Overlay, error) {
 	o := &Overlay{ID: m.GetId(), Reason: m.GetReason(), Remove: m.GetRemove()}
-	switch m.GetKind() {
-	case eventv1.OverlayKind_OVERLAY_KIND_UNSPECIFIED: // valid in a removal; check decides
-	case eventv1.OverlayKind_OVERLAY_KIND_ROLLBACK:
-		o.Kind = ident.Rollback
-	case eventv1.OverlayKind_OVERLAY_KIND_HOLD:
-		o.Kind = ident.Hold
-	case eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE:
-		o.Kind = ident.Quarantine
-	default:
+	for kind, is := range overlayKinds {
+		if is == m.GetKind() {
+			o.Kind = kind
+		}
+	}
+	if o.Kind == 0 && m.GetKind() != 0 {
 		return nil, fmt.Errorf("overlay.kind: this build does not know %d", m.GetKind())
 	}
 	for i, mv := range m.GetValues() {

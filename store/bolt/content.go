@@ -82,19 +82,28 @@ func (c *changer) remove(key []byte) error {
 	return c.bucket.Delete(key)
 }
 
-// apply applies d.
-func (c *changer) apply(d store.Delta) error {
+// apply applies d by the functions of a bucket or of a changer.
+func apply(d store.Delta, put func(key, value []byte) error, remove func(key []byte) error) error {
 	for _, key := range d.Remove {
-		if err := c.remove([]byte(key)); err != nil {
+		if err := remove([]byte(key)); err != nil {
 			return fmt.Errorf("row %q: %w", key, err)
 		}
 	}
 	for _, row := range d.Put {
-		if err := c.put([]byte(row.Key), row.Value); err != nil {
+		if err := put([]byte(row.Key), row.Value); err != nil {
 			return fmt.Errorf("row %q: %w", row.Key, err)
 		}
 	}
 	return nil
+}
+
+// changeSide applies d to the side table.
+func changeSide(tx *bbolt.Tx, d store.Delta) error {
+	side := change(tx, sideBucket)
+	if err := apply(d, side.put, side.remove); err != nil {
+		return err
+	}
+	return side.done()
 }
 
 // done writes the digest; the caller must not change rows after it.

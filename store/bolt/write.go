@@ -64,22 +64,11 @@ func (s *Store) has(ctx context.Context, v ident.Position) bool {
 
 func write(tx *bbolt.Tx, latest store.Stored, c store.Commit, gone []kept) error {
 	rows := tx.Bucket(rowsBucket)
-	for _, key := range c.Delta.Remove {
-		if err := rows.Delete([]byte(key)); err != nil {
-			return fmt.Errorf("row %q: %w", key, err)
-		}
-	}
-	for _, row := range c.Delta.Put {
-		if err := rows.Put([]byte(row.Key), row.Value); err != nil {
-			return fmt.Errorf("row %q: %w", row.Key, err)
-		}
-	}
-	side := change(tx, sideBucket)
-	if err := side.apply(c.Side); err != nil {
-		return fmt.Errorf("side table: %w", err)
-	}
-	if err := side.done(); err != nil {
+	if err := apply(c.Delta, rows.Put, rows.Delete); err != nil {
 		return err
+	}
+	if err := changeSide(tx, c.Side); err != nil {
+		return fmt.Errorf("side table: %w", err)
 	}
 	return writeVersion(tx, latest, c, gone)
 }
@@ -144,14 +133,7 @@ func (s *Store) SaveSide(ctx context.Context, d store.Delta) error {
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	err := s.update(ctx, func(tx *bbolt.Tx) error {
-		side := change(tx, sideBucket)
-		if err := side.apply(d); err != nil {
-			return err
-		}
-		return side.done()
-	})
-	if err != nil {
+	if err := s.update(ctx, func(tx *bbolt.Tx) error { return changeSide(tx, d) }); err != nil {
 		return fmt.Errorf("save the side table: %w", err)
 	}
 	return nil

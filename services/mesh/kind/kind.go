@@ -74,9 +74,7 @@ const (
 
 // All returns the table, sorted by name.
 func All() []*Kind {
-	all := slices.Clone(table)
-	slices.SortFunc(all, func(a, b *Kind) int { return cmp.Compare(a.Name, b.Name) })
-	return all
+	return slices.SortedFunc(slices.Values(table), func(a, b *Kind) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // ByName finds a kind by its name.

@@ -130,7 +130,11 @@ func (e *encoder) value(n *yaml.Node, path string) *problem.Diagnostic {
 	if n.Kind == yaml.SequenceNode {
 		return e.list(n, path)
 	}
-	return e.mapping(n, path)
+	fields, err := e.fields(n, path)
+	if err != nil {
+		return err
+	}
+	return e.entries(fields, path)
 }
 
 func (e *encoder) list(n *yaml.Node, path string) *problem.Diagnostic {
@@ -148,14 +152,6 @@ func (e *encoder) list(n *yaml.Node, path string) *problem.Diagnostic {
 	}
 	e.out = append(e.out, ']')
 	return nil
-}
-
-func (e *encoder) mapping(n *yaml.Node, path string) *problem.Diagnostic {
-	fields, err := e.fields(n, path)
-	if err != nil {
-		return err
-	}
-	return e.entries(fields, path)
 }
 
 func (e *encoder) entries(fields []entry, path string) *problem.Diagnostic {

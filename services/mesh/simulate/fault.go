@@ -1,7 +1,6 @@
 package simulate
 
 import (
-	"fmt"
 	"strconv"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -37,5 +36,5 @@ func percent(p *typev3.FractionalPercent) string {
 	of := map[typev3.FractionalPercent_DenominatorType]float64{
 		typev3.FractionalPercent_HUNDRED: 100, typev3.FractionalPercent_TEN_THOUSAND: 1e4, typev3.FractionalPercent_MILLION: 1e6,
 	}[p.GetDenominator()]
-	return fmt.Sprintf("%s%%", strconv.FormatFloat(100*float64(p.GetNumerator())/of, 'g', -1, 64))
+	return strconv.FormatFloat(100*float64(p.GetNumerator())/of, 'g', -1, 64) + "%"
 }

@@ -104,10 +104,7 @@ func (x *index) remove(name string) {
 
 // before returns what a file held, even if it was gone for a moment.
 func (x *index) before(name string) *file {
-	if f := x.files[name]; f != nil {
-		return f
-	}
-	return x.removed[name]
+	return cmp.Or(x.files[name], x.removed[name])
 }
 
 // keep removes the files that a walk did not find, except files in unreadable
