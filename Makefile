@@ -120,7 +120,7 @@ image: ## Accept the .proto files as they are: later ones may not break them
 	@cd proto && $$(../$(TOOL) buf) build --exclude-source-info -o image.binpb
 
 .PHONY: golden
-golden: ## Rewrite the golden files; look at the diff
+golden: build build-faults $(TEST_TOOLS) ## Rewrite the golden files; look at the diff
 	@for d in $$(git grep -lE 'flag\.Bool\("update"' -- '*_test.go' | xargs -r -n1 dirname | sort -u); do \
 	  go test "./$$d" -update; done
 

@@ -4,58 +4,44 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/proto/ident"
+	eventv1 "meshlog.dev/proto/meshlog/event/v1"
 )
 
-// check returns an error that names the first invalid field of an event, as the
-// schema does. Encode and Decode both call it, so Encode writes only events that
-// Decode reads.
-func check(e Event) error {
-	if err := checkID(e.ID); err != nil {
-		return err
-	}
+// check returns an error that names the first invalid field of an event. Encode
+// and Decode both call it, so Encode writes only events that Decode reads.
+func check(m *eventv1.Event) error {
 	err := cmp.Or(
-		checkTime("observed_time", e.Observed),
-		text("actor", e.Actor),
-		text("traceparent", e.Trace),
+		checkID(m.GetId()),
+		checkTime("observed_time", m.GetObservedTime()),
+		text("actor", m.GetActor()),
+		text("traceparent", m.GetTraceparent()),
 	)
 	if err != nil {
 		return err
 	}
-	switch b := e.Body.(type) {
-	case *Object:
-		err = checkObject(b)
-	case *Begin:
-		err = cmp.Or(
-			within("begin.shard", checkShard(b.Shard)),
-			required("begin.session", b.Session),
-			required("begin.holder", b.Holder),
-		)
-	case *Alive:
-		err = cmp.Or(
-			within("alive.shard", checkShard(b.Shard)),
-			required("alive.session", b.Session),
-			within("alive", checkKinds(b.Kinds)),
-		)
-	case *Overlay:
-		err = checkOverlay(b)
-	case *Segment:
-		err = checkSegment(b)
-	default:
-		err = errors.New("body: is missing")
+	switch b := m.GetBody().(type) {
+	case *eventv1.Event_Object:
+		return within("object", checkObject(b.Object))
+	case *eventv1.Event_Begin:
+		return within("begin", cmp.Or(
+			within("shard", checkShard(b.Begin.GetShard())),
+			required("session", b.Begin.GetSession()),
+			required("holder", b.Begin.GetHolder()),
+		))
+	case *eventv1.Event_Alive:
+		return within("alive", checkAlive(b.Alive))
+	case *eventv1.Event_Overlay:
+		return within("overlay", checkOverlay(b.Overlay))
+	case *eventv1.Event_Segment:
+		return within("segment", checkSegment(b.Segment))
 	}
-	if err != nil {
-		return err
-	}
-	_, err = SubjectOf(e)
-	return err
+	return errors.New("body: is missing, or of a type that a newer build writes")
 }
 
 // checkID refuses ids that a message header would change: drivers recognize a
@@ -73,149 +59,165 @@ func checkID(id string) error {
 	return text("id", id)
 }
 
-func checkObject(o *Object) error {
+func checkObject(o *eventv1.Object) error {
+	payload := o.GetPayload()
 	err := cmp.Or(
-		within("object.key", checkKey(o.Key)),
-		text("object.payload.type_url", o.Value.Type),
-		text("object.source_version", o.SourceVersion),
-		checkTime("object.create_time", o.Value.Created),
-		text("object.origin", o.Origin),
-		required("object.session", o.Session),
+		within("key", checkKey(o.GetKey())),
+		text("payload.type_url", payload.GetTypeUrl()),
+		text("source_version", o.GetSourceVersion()),
+		checkTime("create_time", o.GetCreateTime()),
+		text("origin", o.GetOrigin()),
+		required("session", o.GetSession()),
+		checkBatch(o.GetBatch()),
 	)
-	if err != nil {
+	isPut, isDelete := o.GetOp() == eventv1.Op_OP_PUT, o.GetOp() == eventv1.Op_OP_DELETE
+	switch {
+	case err != nil:
 		return err
-	}
-	switch o.Op {
-	case Put:
-		if o.Value.Type == "" {
-			return errors.New("object.payload.type_url: is missing in a PUT")
-		}
-	case Delete:
-		if o.Value.Type != "" || len(o.Value.Bytes) != 0 {
-			return errors.New("object.payload: must be absent in a DELETE")
-		}
-	default:
-		return fmt.Errorf("object.op: %d is neither PUT nor DELETE", o.Op)
-	}
-	if o.Pseq == 0 {
-		return errors.New("object.pseq: is missing; it counts from 1")
-	}
-	if o.Low > o.Pseq {
-		return fmt.Errorf("object.low: %d is above pseq %d, of which no acknowledgement exists yet", o.Low, o.Pseq)
-	}
-	return checkBatch(o.Batch)
-}
-
-func checkBatch(b Batch) error {
-	if b.Total == 0 {
-		if b != (Batch{}) {
-			return errors.New("object.batch.total: must be at least 1")
-		}
-		return nil
-	}
-	if b.Index >= b.Total {
-		return fmt.Errorf("object.batch.index: %d is not below the total of %d", b.Index, b.Total)
-	}
-	return required("object.batch.id", b.ID)
-}
-
-func checkOverlay(o *Overlay) error {
-	if err := cmp.Or(required("overlay.id", o.ID), text("overlay.reason", o.Reason)); err != nil {
-		return err
-	}
-	if o.Remove {
-		if o.Kind != 0 && o.Kind != ident.Quarantine || len(o.Values) != 0 {
-			return errors.New("overlay.remove: values must be empty in a removal, and kind too, or QUARANTINE")
-		}
-		return nil
-	}
-	if o.Kind != ident.Rollback && o.Kind != ident.Hold && o.Kind != ident.Quarantine {
-		return fmt.Errorf("overlay.kind: %d is none of ROLLBACK, HOLD and QUARANTINE", o.Kind)
-	}
-	if len(o.Values) == 0 {
-		return errors.New("overlay.values: is empty")
-	}
-	seen := make(map[ident.Key]bool, len(o.Values))
-	for i, v := range o.Values {
-		err := checkOverlayValue(o.Kind, v)
-		switch {
-		case err != nil:
-		case o.Kind == ident.Quarantine:
-			if slices.ContainsFunc(o.Values[:i], func(w ident.OverlayValue) bool { return w.Resource.Rejected == v.Resource.Rejected }) {
-				err = fmt.Errorf("resource: %s %q occurs twice", v.Resource.Type, v.Resource.Name)
-			}
-		case seen[v.Key]:
-			err = fmt.Errorf("key: %s occurs twice", v.Key)
-		}
-		if err != nil {
-			return within(fmt.Sprintf("overlay.values[%d]", i), err)
-		}
-		seen[v.Key] = true
+	case isPut && payload == nil:
+		return errors.New("payload: is missing in a PUT")
+	case isPut && payload.GetTypeUrl() == "":
+		return errors.New("payload.type_url: is missing in a PUT")
+	case isDelete && payload != nil:
+		return errors.New("payload: must be absent in a DELETE")
+	case !isPut && !isDelete:
+		return fmt.Errorf("op: %d is neither PUT nor DELETE", o.GetOp())
+	case o.GetPseq() == 0:
+		return errors.New("pseq: is missing; it counts from 1")
+	case o.GetLow() > o.GetPseq():
+		return fmt.Errorf("low: %d is above pseq %d, of which no acknowledgement exists yet", o.GetLow(), o.GetPseq())
 	}
 	return nil
 }
 
-func checkOverlayValue(k ident.OverlayKind, v ident.OverlayValue) error {
-	var err error
+func checkBatch(b *eventv1.Batch) error {
 	switch {
-	case k == ident.Quarantine:
-		err = within("resource", checkResource(v))
-	case v.Resource != nil:
-		err = errors.New("resource: must be absent but in a QUARANTINE")
-	default:
-		err = within("key", checkKey(v.Key))
+	case b == nil:
+		return nil
+	case b.GetTotal() == 0:
+		return errors.New("batch.total: must be at least 1")
+	case b.GetIndex() >= b.GetTotal():
+		return fmt.Errorf("batch.index: %d is not below the total of %d", b.GetIndex(), b.GetTotal())
 	}
-	if err == nil && v.Value != nil {
-		err = cmp.Or(checkTime("create_time", v.Value.Created), required("payload.type_url", v.Value.Type))
+	return required("batch.id", b.GetId())
+}
+
+func checkAlive(a *eventv1.Alive) error {
+	err := cmp.Or(
+		within("shard", checkShard(a.GetShard())),
+		required("session", a.GetSession()),
+		size("digest", a.GetDigest(), len(Digest{})),
+		checkKinds(a.GetKinds()),
+	)
+	if n := len(a.GetListed()); err == nil && n != 0 && n != Buckets/8 {
+		err = fmt.Errorf("listed: has %d bytes instead of none or %d", n, Buckets/8)
 	}
 	return err
 }
 
-func checkResource(v ident.OverlayValue) error {
-	r := v.Resource
+func checkOverlay(o *eventv1.Overlay) error {
+	err := cmp.Or(required("id", o.GetId()), text("reason", o.GetReason()))
+	kind := o.GetKind()
+	_, known := eventv1.OverlayKind_name[int32(kind)]
+	quarantine := kind == eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE
+	switch {
+	case err != nil:
+		return err
+	case !known:
+		return fmt.Errorf("kind: this build does not know %d", kind)
+	case o.GetRemove() && (kind != 0 && !quarantine || len(o.GetValues()) != 0):
+		return errors.New("remove: values must be empty in a removal, and kind too, or QUARANTINE")
+	case o.GetRemove():
+		return nil
+	case kind == 0:
+		return errors.New("kind: 0 is none of ROLLBACK, HOLD and QUARANTINE")
+	case len(o.GetValues()) == 0:
+		return errors.New("values: is empty")
+	}
+	type target struct {
+		key      ident.Key
+		rejected ident.Rejected
+	}
+	seen := make(map[target]bool, len(o.GetValues()))
+	for i, v := range o.GetValues() {
+		if err := checkOverlayValue(v, quarantine); err != nil {
+			return within(fmt.Sprintf("values[%d]", i), err)
+		}
+		at := target{key: keyFromProto(v.GetKey())}
+		if quarantine {
+			at.rejected = rejectedFromProto(v.GetResource())
+		}
+		switch {
+		case seen[at] && quarantine:
+			return fmt.Errorf("values[%d].resource: %s %q occurs twice", i, at.rejected.Type, at.rejected.Name)
+		case seen[at]:
+			return fmt.Errorf("values[%d].key: %s occurs twice", i, at.key)
+		}
+		seen[at] = true
+	}
+	return nil
+}
+
+func checkOverlayValue(v *eventv1.OverlayValue, quarantine bool) error {
+	var err error
+	switch {
+	case quarantine:
+		err = within("resource", checkResource(v))
+	case v.GetResource() != nil:
+		err = errors.New("resource: must be absent but in a QUARANTINE")
+	default:
+		err = within("key", checkKey(v.GetKey()))
+	}
+	err = cmp.Or(err, checkHash("base", v.GetBase()), checkTime("create_time", v.GetCreateTime()))
+	if err == nil && v.GetPayload() != nil {
+		err = required("payload.type_url", v.GetPayload().GetTypeUrl())
+	}
+	return err
+}
+
+func checkResource(v *eventv1.OverlayValue) error {
+	r := v.GetResource()
 	switch {
 	case r == nil:
 		return errors.New("type_url: is missing in a QUARANTINE")
-	case v.Key != ident.Key{} || !v.Base.IsZero() || v.Value != nil && !v.Value.Created.IsZero():
+	case v.GetKey() != nil || len(v.GetBase()) != 0 || v.GetCreateTime() != nil:
 		return errors.New("name: key, base and create_time must be absent beside it")
 	}
 	return cmp.Or(
-		required("type_url", r.Type),
-		required("name", r.Name),
-		required("client", r.Client),
+		required("type_url", r.GetTypeUrl()),
+		required("name", r.GetName()),
+		required("client", r.GetClient()),
+		size("sum", r.GetSum(), len(ident.Rejected{}.Sum)),
 	)
 }
 
-func checkSegment(s *Segment) error {
-	if s.Epoch == 0 {
-		return errors.New("segment.epoch: is missing; epochs count from 1")
+func checkSegment(s *eventv1.Segment) error {
+	switch {
+	case s.GetEpoch() == 0:
+		return errors.New("epoch: is missing; epochs count from 1")
+	case s.GetHeadEpoch() == 0 && s.GetHeadSeq() != 0:
+		return errors.New("head_epoch: is missing beside head_seq")
 	}
-	if s.Head.Epoch == 0 && s.Head.Seq != 0 {
-		return errors.New("segment.head_epoch: is missing beside head_seq")
-	}
-	return required("segment.build", s.Build)
+	return cmp.Or(required("build", s.GetBuild()), checkHash("base", s.GetBase()))
 }
 
 // checkKey does not require a namespace: some kinds have none.
-func checkKey(k ident.Key) error {
+func checkKey(k *eventv1.Key) error {
 	return cmp.Or(
-		required("source", k.Source),
-		required("instance", k.Instance),
-		required("kind", k.Kind),
-		text("namespace", k.Namespace),
-		required("name", k.Name),
+		required("source", k.GetSource()),
+		required("instance", k.GetInstance()),
+		required("kind", k.GetKind()),
+		text("namespace", k.GetNamespace()),
+		required("name", k.GetName()),
 	)
 }
 
-func checkShard(s ident.Shard) error {
-	return cmp.Or(
-		required("source", s.Source),
-		required("instance", s.Instance),
-	)
+func checkShard(s *eventv1.Shard) error {
+	return cmp.Or(required("source", s.GetSource()), required("instance", s.GetInstance()))
 }
 
 // checkKinds requires the one encoding of a set: sorted, each kind once.
-func checkKinds(kinds Kinds) error {
+func checkKinds(kinds []string) error {
 	for i, k := range kinds {
 		field := fmt.Sprintf("kinds[%d]", i)
 		if err := required(field, k); err != nil {
@@ -236,12 +238,30 @@ func within(field string, err error) error {
 	return fmt.Errorf("%s.%w", field, err)
 }
 
-func checkTime(field string, t time.Time) error {
-	if t.IsZero() {
+func checkTime(field string, t *timestamppb.Timestamp) error {
+	if t == nil {
 		return nil
 	}
-	if err := timestamppb.New(t).CheckValid(); err != nil {
+	if err := t.CheckValid(); err != nil {
 		return fmt.Errorf("%s: %w", field, err)
+	}
+	if t.AsTime().IsZero() {
+		return fmt.Errorf("%s: is the zero time; leave it absent", field)
+	}
+	return nil
+}
+
+// checkHash accepts no bytes: the zero hash.
+func checkHash(field string, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	return size(field, b, len(ident.Hash{}))
+}
+
+func size(field string, b []byte, want int) error {
+	if len(b) != want {
+		return fmt.Errorf("%s: has %d bytes instead of %d", field, len(b), want)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package events
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
@@ -18,10 +17,15 @@ import (
 // Encode returns the bytes of a meshlog.event.v1.Event. Equal events give equal
 // bytes, and Decode reads them. The error names the invalid field.
 func Encode(e Event) ([]byte, error) {
-	if err := check(e); err != nil {
-		return nil, fmt.Errorf("encode event %q: %w", e.ID, err)
+	m := toProto(e)
+	err := check(m)
+	if err == nil {
+		_, err = SubjectOf(e)
 	}
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(toProto(e))
+	var b []byte
+	if err == nil {
+		b, err = proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("encode event %q: %w", e.ID, err)
 	}
@@ -37,14 +41,14 @@ func Decode(raw []byte) (Event, error) {
 	if err := proto.Unmarshal(raw, &m); err != nil {
 		return Event{}, fmt.Errorf("decode event: %w", err)
 	}
-	e, err := fromProto(&m)
+	err := check(&m)
 	if err == nil {
-		err = check(e)
+		e := fromProto(&m)
+		if _, err = SubjectOf(e); err == nil {
+			return e, nil
+		}
 	}
-	if err != nil {
-		return Event{}, fmt.Errorf("decode event %q: %w", m.GetId(), err)
-	}
-	return e, nil
+	return Event{}, fmt.Errorf("decode event %q: %w", m.GetId(), err)
 }
 
 // DecodeRecord makes the record at seq from its bytes and the server's time.
@@ -66,6 +70,7 @@ func RecordHash(raw []byte, t time.Time) ident.Hash {
 	return ident.Hash(h.Sum(nil))
 }
 
+// toProto returns the message of an event, which may be invalid; check finds out.
 func toProto(e Event) *eventv1.Event {
 	m := &eventv1.Event{
 		Id:           e.ID,
@@ -110,6 +115,7 @@ func toProto(e Event) *eventv1.Event {
 func objectToProto(o *Object) *eventv1.Object {
 	m := &eventv1.Object{
 		Key:           keyToProto(o.Key),
+		Op:            eventv1.Op(o.Op),
 		SourceVersion: o.SourceVersion,
 		CreateTime:    toTimestamp(o.Value.Created),
 		Origin:        o.Origin,
@@ -117,33 +123,23 @@ func objectToProto(o *Object) *eventv1.Object {
 		Pseq:          o.Pseq,
 		Low:           o.Low,
 	}
-	switch o.Op {
-	case Put:
-		m.Op = eventv1.Op_OP_PUT
+	if o.Op != Delete || o.Value.Type != "" || len(o.Value.Bytes) != 0 {
 		m.Payload = payloadToProto(o.Value)
-	case Delete:
-		m.Op = eventv1.Op_OP_DELETE
 	}
-	if o.Batch.Total != 0 {
+	if o.Batch != (Batch{}) {
 		m.Batch = &eventv1.Batch{Id: o.Batch.ID, Index: o.Batch.Index, Total: o.Batch.Total}
 	}
 	return m
 }
 
-// overlayKinds has no zero kind, which is valid in a removal; check decides.
-var overlayKinds = map[ident.OverlayKind]eventv1.OverlayKind{
-	ident.Rollback:   eventv1.OverlayKind_OVERLAY_KIND_ROLLBACK,
-	ident.Hold:       eventv1.OverlayKind_OVERLAY_KIND_HOLD,
-	ident.Quarantine: eventv1.OverlayKind_OVERLAY_KIND_QUARANTINE,
-}
-
 func overlayToProto(o *Overlay) *eventv1.Overlay {
-	m := &eventv1.Overlay{Id: o.ID, Kind: overlayKinds[o.Kind], Reason: o.Reason, Remove: o.Remove}
+	m := &eventv1.Overlay{Id: o.ID, Kind: eventv1.OverlayKind(o.Kind), Reason: o.Reason, Remove: o.Remove}
 	for _, v := range o.Values {
 		mv := &eventv1.OverlayValue{Base: hashToProto(v.Base)}
 		if r := v.Resource; r != nil {
 			mv.Resource = &eventv1.Resource{TypeUrl: r.Type, Name: r.Name, Sum: r.Sum[:], Client: r.Client, Class: r.Class}
-		} else {
+		}
+		if v.Key != (ident.Key{}) {
 			mv.Key = keyToProto(v.Key)
 		}
 		if v.Value != nil {
@@ -192,162 +188,85 @@ func toTimestamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-func fromProto(m *eventv1.Event) (Event, error) {
-	e := Event{ID: m.GetId(), Actor: m.GetActor(), Trace: m.GetTraceparent()}
-	var err error
-	if e.Observed, err = fromTimestamp("observed_time", m.GetObservedTime()); err != nil {
-		return Event{}, err
-	}
+// fromProto returns the event in a message that check accepted.
+func fromProto(m *eventv1.Event) Event {
+	e := Event{ID: m.GetId(), Observed: fromTimestamp(m.GetObservedTime()), Actor: m.GetActor(), Trace: m.GetTraceparent()}
 	switch b := m.GetBody().(type) {
 	case *eventv1.Event_Object:
-		e.Body, err = objectFromProto(b.Object)
+		e.Body = objectFromProto(b.Object)
 	case *eventv1.Event_Begin:
 		e.Body = &Begin{
 			Shard: shardFromProto(b.Begin.GetShard()), Session: b.Begin.GetSession(), Holder: b.Begin.GetHolder(),
 		}
 	case *eventv1.Event_Alive:
-		e.Body, err = aliveFromProto(b.Alive)
+		e.Body = aliveFromProto(b.Alive)
 	case *eventv1.Event_Overlay:
-		e.Body, err = overlayFromProto(b.Overlay)
+		e.Body = overlayFromProto(b.Overlay)
 	case *eventv1.Event_Segment:
-		e.Body, err = segmentFromProto(b.Segment)
-	default:
-		err = errors.New("body: is missing, or of a type that a newer build writes")
+		e.Body = &Segment{
+			Epoch:       b.Segment.GetEpoch(),
+			Build:       b.Segment.GetBuild(),
+			Base:        hashFromProto(b.Segment.GetBase()),
+			Head:        ident.Position{Epoch: b.Segment.GetHeadEpoch(), Seq: b.Segment.GetHeadSeq()},
+			VersionsSeq: b.Segment.GetVersionsSeq(),
+			EpochRecord: b.Segment.GetEpochRecord(),
+		}
 	}
-	if err != nil {
-		return Event{}, err
-	}
-	return e, nil
+	return e
 }
 
-func objectFromProto(m *eventv1.Object) (*Object, error) {
+func objectFromProto(m *eventv1.Object) *Object {
 	o := &Object{
 		Key:           keyFromProto(m.GetKey()),
+		Op:            Op(m.GetOp()),
+		Value:         valueFromProto(m.GetPayload(), m.GetCreateTime()),
 		SourceVersion: m.GetSourceVersion(),
 		Origin:        m.GetOrigin(),
 		Session:       m.GetSession(),
 		Pseq:          m.GetPseq(),
 		Low:           m.GetLow(),
 	}
-	switch m.GetOp() {
-	case eventv1.Op_OP_PUT:
-		o.Op = Put
-		if m.GetPayload() == nil {
-			return nil, errors.New("object.payload: is missing in a PUT")
-		}
-		o.Value = payloadFromProto(m.GetPayload())
-	case eventv1.Op_OP_DELETE:
-		o.Op = Delete
-		if m.GetPayload() != nil {
-			return nil, errors.New("object.payload: must be absent in a DELETE")
-		}
-	default:
-		return nil, fmt.Errorf("object.op: %d is neither PUT nor DELETE", m.GetOp())
-	}
-	var err error
-	if o.Value.Created, err = fromTimestamp("object.create_time", m.GetCreateTime()); err != nil {
-		return nil, err
-	}
 	if b := m.GetBatch(); b != nil {
-		if b.GetTotal() == 0 {
-			return nil, errors.New("object.batch.total: must be at least 1")
-		}
 		o.Batch = Batch{ID: b.GetId(), Index: b.GetIndex(), Total: b.GetTotal()}
 	}
-	return o, nil
+	return o
 }
 
-func aliveFromProto(m *eventv1.Alive) (*Alive, error) {
+func aliveFromProto(m *eventv1.Alive) *Alive {
 	a := &Alive{
 		Shard:   shardFromProto(m.GetShard()),
 		Session: m.GetSession(),
 		Low:     m.GetLow(),
+		Digest:  Digest(m.GetDigest()),
 		Partial: m.GetPartial(),
 		Kinds:   m.GetKinds(),
 		Ends:    m.GetEnds(),
 	}
-	if n := copy(a.Digest[:], m.GetDigest()); n != len(a.Digest) || n != len(m.GetDigest()) {
-		return nil, fmt.Errorf("alive.digest: has %d bytes instead of %d", len(m.GetDigest()), len(a.Digest))
-	}
-	switch listed := m.GetListed(); len(listed) {
-	case 0:
-	case Buckets / 8:
+	if listed := m.GetListed(); len(listed) > 0 {
 		for i := range a.Listed {
 			a.Listed[i] = binary.LittleEndian.Uint64(listed[8*i:])
 		}
-	default:
-		return nil, fmt.Errorf("alive.listed: has %d bytes instead of none or %d", len(listed), Buckets/8)
 	}
-	return a, nil
+	return a
 }
 
-func overlayFromProto(m *eventv1.Overlay) (*Overlay, error) {
-	o := &Overlay{ID: m.GetId(), Reason: m.GetReason(), Remove: m.GetRemove()}
-	for kind, is := range overlayKinds {
-		if is == m.GetKind() {
-			o.Kind = kind
+func overlayFromProto(m *eventv1.Overlay) *Overlay {
+	o := &Overlay{ID: m.GetId(), Kind: ident.OverlayKind(m.GetKind()), Reason: m.GetReason(), Remove: m.GetRemove()}
+	for _, mv := range m.GetValues() {
+		v := ident.OverlayValue{Key: keyFromProto(mv.GetKey()), Base: hashFromProto(mv.GetBase())}
+		if r := mv.GetResource(); r != nil {
+			v.Resource = &ident.Resource{Rejected: rejectedFromProto(r), Class: r.GetClass()}
 		}
-	}
-	if o.Kind == 0 && m.GetKind() != 0 {
-		return nil, fmt.Errorf("overlay.kind: this build does not know %d", m.GetKind())
-	}
-	for i, mv := range m.GetValues() {
-		v, err := overlayValueFromProto(mv)
-		if err != nil {
-			return nil, within(fmt.Sprintf("overlay.values[%d]", i), err)
+		if mv.GetPayload() != nil {
+			v.Value = new(valueFromProto(mv.GetPayload(), mv.GetCreateTime()))
 		}
 		o.Values = append(o.Values, v)
 	}
-	return o, nil
+	return o
 }
 
-func overlayValueFromProto(m *eventv1.OverlayValue) (ident.OverlayValue, error) {
-	v := ident.OverlayValue{Key: keyFromProto(m.GetKey())}
-	var err error
-	if v.Resource, err = resourceFromProto(m.GetResource()); err != nil {
-		return v, within("resource", err)
-	}
-	if v.Base, err = hashFromProto("base", m.GetBase()); err != nil {
-		return v, err
-	}
-	created, err := fromTimestamp("create_time", m.GetCreateTime())
-	switch {
-	case err != nil:
-		return v, err
-	case m.GetPayload() != nil:
-		v.Value = new(payloadFromProto(m.GetPayload()))
-		v.Value.Created = created
-	case v.Resource != nil && !created.IsZero():
-		return v, errors.New("resource.create_time: must be absent")
-	}
-	return v, nil
-}
-
-func resourceFromProto(m *eventv1.Resource) (*ident.Resource, error) {
-	if m == nil {
-		return nil, nil
-	}
-	r := &ident.Resource{Rejected: ident.Rejected{Type: m.GetTypeUrl(), Name: m.GetName(), Client: m.GetClient()}, Class: m.GetClass()}
-	if len(m.GetSum()) != len(r.Sum) {
-		return nil, fmt.Errorf("sum: has %d bytes instead of %d", len(m.GetSum()), len(r.Sum))
-	}
-	r.Sum = [16]byte(m.GetSum())
-	return r, nil
-}
-
-func segmentFromProto(m *eventv1.Segment) (*Segment, error) {
-	base, err := hashFromProto("segment.base", m.GetBase())
-	if err != nil {
-		return nil, err
-	}
-	return &Segment{
-		Epoch:       m.GetEpoch(),
-		Build:       m.GetBuild(),
-		Base:        base,
-		Head:        ident.Position{Epoch: m.GetHeadEpoch(), Seq: m.GetHeadSeq()},
-		VersionsSeq: m.GetVersionsSeq(),
-		EpochRecord: m.GetEpochRecord(),
-	}, nil
+func rejectedFromProto(m *eventv1.Resource) ident.Rejected {
+	return ident.Rejected{Type: m.GetTypeUrl(), Name: m.GetName(), Sum: [16]byte(m.GetSum()), Client: m.GetClient()}
 }
 
 func keyFromProto(m *eventv1.Key) ident.Key {
@@ -361,35 +280,24 @@ func shardFromProto(m *eventv1.Shard) ident.Shard {
 	return ident.Shard{Source: m.GetSource(), Instance: m.GetInstance()}
 }
 
-func payloadFromProto(m *anypb.Any) ident.Value {
-	p := ident.Value{Type: m.GetTypeUrl()}
+func valueFromProto(m *anypb.Any, created *timestamppb.Timestamp) ident.Value {
+	v := ident.Value{Type: m.GetTypeUrl(), Created: fromTimestamp(created)}
 	if len(m.GetValue()) > 0 { // an empty value is nil, present or not
-		p.Bytes = m.GetValue()
+		v.Bytes = m.GetValue()
 	}
-	return p
+	return v
 }
 
-func hashFromProto(field string, b []byte) (ident.Hash, error) {
-	var h ident.Hash
+func hashFromProto(b []byte) ident.Hash {
 	if len(b) == 0 {
-		return h, nil
+		return ident.Hash{}
 	}
-	if len(b) != len(h) {
-		return ident.Hash{}, fmt.Errorf("%s: has %d bytes instead of %d", field, len(b), len(h))
-	}
-	return ident.Hash(b), nil
+	return ident.Hash(b)
 }
 
-func fromTimestamp(field string, m *timestamppb.Timestamp) (time.Time, error) {
+func fromTimestamp(m *timestamppb.Timestamp) time.Time {
 	if m == nil {
-		return time.Time{}, nil
+		return time.Time{}
 	}
-	if err := m.CheckValid(); err != nil {
-		return time.Time{}, fmt.Errorf("%s: %w", field, err)
-	}
-	t := m.AsTime()
-	if t.IsZero() {
-		return time.Time{}, fmt.Errorf("%s: is the zero time; leave it absent", field)
-	}
-	return t, nil
+	return m.AsTime()
 }

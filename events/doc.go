@@ -16,6 +16,6 @@
 // Events, payloads and keys are immutable: callers may share them, and must not
 // write to their bytes.
 //
-// natslog keeps the log on NATS JetStream, memlog in memory; both pass
-// eventstest. archive reads a log from a file.
+// natslog keeps the log on NATS JetStream, memlog in memory; archive reads a log
+// from a file. Package suite tests all of them.
 package events

@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // Errors of a log, to be tested with errors.Is. Any other error of an append
@@ -82,6 +83,19 @@ type Appender interface {
 // Bounds are the first and last Seq on a log. A log without any record so far
 // has First 1, Last 0.
 type Bounds struct{ First, Last uint64 }
+
+// Within returns an error unless the log has the records from first to last:
+// ErrRewound or ErrGap. With last = first - 1 it looks only whether a reader can
+// begin at first.
+func (b Bounds) Within(first, last uint64) error {
+	switch {
+	case last > b.Last:
+		return fmt.Errorf("%w: its last record is %d", ErrRewound, b.Last)
+	case first < b.First:
+		return fmt.Errorf("%w: the log begins at %d", ErrGap, b.First)
+	}
+	return nil
+}
 
 // Reader reads a log. It is safe for concurrent use.
 type Reader interface {

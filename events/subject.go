@@ -101,19 +101,6 @@ func (s Subject) In(domain string) string {
 	return subjectPrefix + Token(domain) + "." + string(s)
 }
 
-// CutDomain is the reverse of In.
-func CutDomain(full string) (domain string, s Subject, err error) {
-	rest, ok := strings.CutPrefix(full, subjectPrefix)
-	token, subject, ok2 := strings.Cut(rest, ".")
-	if !ok || !ok2 {
-		return "", "", fmt.Errorf("subject %q: want %s<domain>.<subject>", full, subjectPrefix)
-	}
-	if domain, err = ParseToken(token); err != nil {
-		return "", "", fmt.Errorf("subject %q: domain %q: %w", full, token, err)
-	}
-	return domain, Subject(subject), nil
-}
-
 // AllSubjects returns the wildcard for the log of the mesh called domain.
 func AllSubjects(domain string) string {
 	return Subject(">").In(domain)
@@ -139,35 +126,6 @@ func Token(name string) string {
 		b.WriteByte(upperHex[c&0xf])
 	}
 	return b.String()
-}
-
-// ParseToken is the reverse of Token. It refuses tokens that Token does not make.
-func ParseToken(token string) (string, error) {
-	if token == "=" {
-		return "", nil
-	}
-	var b strings.Builder
-	for i := 0; i < len(token); i++ {
-		c := token[i]
-		if c != '=' {
-			b.WriteByte(c)
-			continue
-		}
-		if i+2 >= len(token) {
-			return "", errors.New("ends within an escape")
-		}
-		hi := strings.IndexByte(upperHex, token[i+1])
-		lo := strings.IndexByte(upperHex, token[i+2])
-		if hi < 0 || lo < 0 {
-			return "", errors.New("has an escape that is not =HH in upper-case hex")
-		}
-		b.WriteByte(byte(hi<<4 | lo))
-		i += 2
-	}
-	if Token(b.String()) != token {
-		return "", errors.New("is reserved, or escaped in another way than Token escapes it")
-	}
-	return b.String(), nil
 }
 
 func plain(c byte) bool {

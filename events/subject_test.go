@@ -1,6 +1,7 @@
 package events
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -89,20 +90,20 @@ func TestParseSubjectRefuses(t *testing.T) {
 	}
 }
 
-func TestCutDomain(t *testing.T) {
+func TestIn(t *testing.T) {
 	if got, want := SegmentSubject.In("mesh"), "meshlog.ev.mesh._builder.segment"; got != want {
 		t.Errorf("In = %q, want %q", got, want)
 	}
 	if got, want := AllSubjects("eu.prod"), "meshlog.ev.eu=2Eprod.>"; got != want {
 		t.Errorf("AllSubjects = %q, want %q", got, want)
 	}
-	domain, s, err := CutDomain("meshlog.ev.eu=2Eprod._builder.segment")
+	domain, s, err := cutDomain("meshlog.ev.eu=2Eprod._builder.segment")
 	if domain != "eu.prod" || s != SegmentSubject || err != nil {
-		t.Errorf("CutDomain = %q, %q, %v", domain, s, err)
+		t.Errorf("cutDomain = %q, %q, %v", domain, s, err)
 	}
 	for _, full := range []string{"", "meshlog.ev.", "meshlog.ev.mesh", "meshlog.ver.mesh.x", "meshlog.ev..x", "meshlog.ev.e*.x"} {
-		if d, s, err := CutDomain(full); err == nil {
-			t.Errorf("CutDomain(%q) = %q, %q", full, d, s)
+		if d, s, err := cutDomain(full); err == nil {
+			t.Errorf("cutDomain(%q) = %q, %q", full, d, s)
 		}
 	}
 }
@@ -132,9 +133,9 @@ func FuzzSubject(f *testing.F) {
 					t.Fatalf("%q: token %q", full, token)
 				}
 			}
-			d, s, err := CutDomain(full)
+			d, s, err := cutDomain(full)
 			if d != domain || s != want.s || err != nil {
-				t.Fatalf("CutDomain(%q) = %q, %q, %v", full, d, s, err)
+				t.Fatalf("cutDomain(%q) = %q, %q, %v", full, d, s, err)
 			}
 			p, err := parseSubject(s)
 			if diff := cmp.Diff(want.p, p); err != nil || diff != "" {
@@ -144,7 +145,7 @@ func FuzzSubject(f *testing.F) {
 	})
 }
 
-// FuzzparseSubject checks that an accepted subject is the one for its parts.
+// FuzzParseSubject checks that an accepted subject is the one for its parts.
 func FuzzParseSubject(f *testing.F) {
 	for _, s := range []string{"file.default.Resource._", "=.=._ctl", "_builder.segment", "a.b.c.=5F", "a.b.c.="} {
 		f.Add(s)
@@ -210,7 +211,7 @@ func parseSubject(s Subject) (subjectParts, error) {
 	var n [4]string
 	for i, token := range names {
 		var err error
-		if n[i], err = ParseToken(token); err != nil {
+		if n[i], err = parseToken(token); err != nil {
 			return subjectParts{}, fmt.Errorf("subject %q: token %q: %w", s, token, err)
 		}
 	}
@@ -222,4 +223,46 @@ func parseSubject(s Subject) (subjectParts, error) {
 		return subjectParts{}, fmt.Errorf("subject %q: write %q for no namespace", s, noNamespace)
 	}
 	return subjectParts{Class: objectClass, Shard: shard, Kind: n[2], Namespace: n[3]}, nil
+}
+
+// cutDomain is the reverse of In.
+func cutDomain(full string) (domain string, s Subject, err error) {
+	rest, ok := strings.CutPrefix(full, subjectPrefix)
+	token, subject, ok2 := strings.Cut(rest, ".")
+	if !ok || !ok2 {
+		return "", "", fmt.Errorf("subject %q: want %s<domain>.<subject>", full, subjectPrefix)
+	}
+	if domain, err = parseToken(token); err != nil {
+		return "", "", fmt.Errorf("subject %q: domain %q: %w", full, token, err)
+	}
+	return domain, Subject(subject), nil
+}
+
+// parseToken is the reverse of Token. It refuses tokens that Token does not make.
+func parseToken(token string) (string, error) {
+	if token == "=" {
+		return "", nil
+	}
+	var b strings.Builder
+	for i := 0; i < len(token); i++ {
+		c := token[i]
+		if c != '=' {
+			b.WriteByte(c)
+			continue
+		}
+		if i+2 >= len(token) {
+			return "", errors.New("ends within an escape")
+		}
+		hi := strings.IndexByte(upperHex, token[i+1])
+		lo := strings.IndexByte(upperHex, token[i+2])
+		if hi < 0 || lo < 0 {
+			return "", errors.New("has an escape that is not =HH in upper-case hex")
+		}
+		b.WriteByte(byte(hi<<4 | lo))
+		i += 2
+	}
+	if Token(b.String()) != token {
+		return "", errors.New("is reserved, or escaped in another way than Token escapes it")
+	}
+	return b.String(), nil
 }

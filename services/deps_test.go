@@ -9,7 +9,7 @@ import (
 
 const module = "meshlog.dev/services/"
 
-// law is one rule of who may import whom.
+// law is one rule about imports.
 type law struct {
 	of     []string // packages, with "/..." for a whole tree
 	except []string // packages within of that may

@@ -103,6 +103,14 @@ func (u Update) Check() error {
 	return nil
 }
 
+// Check returns an error unless the content has the root in the manifest.
+func (s Stored) Check() error {
+	if got, want := s.Snapshot.Root(), RootOf(s.Manifest); got != want {
+		return fmt.Errorf("version %s has root %s, its manifest says %s: %w", s.Version(), got, want, ErrCorrupt)
+	}
+	return nil
+}
+
 // Check returns an error unless c can be committed after latest, the newest
 // version so far (zero for none). Stores call it before they write.
 func (c Commit) Check(latest Stored) error {
@@ -113,8 +121,8 @@ func (c Commit) Check(latest Stored) error {
 	if !latest.Version().Less(v) {
 		return fmt.Errorf("version %s: must be greater than %s, the latest", v, latest.Version())
 	}
-	if root := c.Snapshot.Root(); !bytes.Equal(c.Manifest.GetRoot(), root[:]) {
-		return fmt.Errorf("version %s: the manifest has root %s, the content %s: %w", v, RootOf(c.Manifest), root, ErrCorrupt)
+	if err := (Stored{c.Manifest, c.Snapshot}).Check(); err != nil {
+		return err
 	}
 	if err := c.Delta.Check(); err != nil {
 		return fmt.Errorf("version %s: %w", v, err)

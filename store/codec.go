@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -96,26 +97,27 @@ func EncodeUpdate(u Update, blob ident.Hash) ([]byte, error) {
 func DecodeUpdate(b []byte) (u Update, blob ident.Hash, err error) {
 	p := new(snapshotv1.Update)
 	if err := proto.Unmarshal(b, p); err != nil {
-		return Update{}, ident.Hash{}, fmt.Errorf("update: %w", err)
+		return u, blob, fmt.Errorf("update: %w", err)
 	}
-	if err := CheckManifest(p.GetManifest()); err != nil {
-		return Update{}, ident.Hash{}, fmt.Errorf("update: %w", err)
+	u.Manifest = p.GetManifest()
+	if err := CheckManifest(u.Manifest); err != nil {
+		return u, blob, fmt.Errorf("update: %w", err)
 	}
-	v := VersionOf(p.GetManifest().GetVersion())
-	if p.Delta != nil && len(p.DeltaBlob) > 0 {
-		return Update{}, ident.Hash{}, fmt.Errorf("update %s: delta_blob: must be absent beside a delta", v)
+	blob, err = HashFrom(p.GetDeltaBlob())
+	switch {
+	case err != nil:
+		err = fmt.Errorf("delta_blob: %w", err)
+	case p.Delta != nil && len(p.DeltaBlob) > 0:
+		err = errors.New("delta_blob: must be absent beside a delta")
+	case p.Delta == nil && blob.IsZero():
+		err = errors.New("delta: is missing")
+	default:
+		u.Delta, err = deltaOf(p.GetDelta())
 	}
-	if blob, err = HashFrom(p.GetDeltaBlob()); err != nil {
-		return Update{}, ident.Hash{}, fmt.Errorf("update %s: delta_blob: %w", v, err)
-	}
-	if p.Delta == nil && blob.IsZero() {
-		return Update{}, ident.Hash{}, fmt.Errorf("update %s: delta: is missing", v)
-	}
-	d, err := deltaOf(p.GetDelta())
 	if err != nil {
-		return Update{}, ident.Hash{}, fmt.Errorf("update %s: %w", v, err)
+		return u, blob, fmt.Errorf("update %s: %w", VersionOf(u.Manifest.GetVersion()), err)
 	}
-	return Update{Manifest: p.Manifest, Delta: d}, blob, nil
+	return u, blob, nil
 }
 
 // EncodeCheckpoint encodes c, for a checkpoint that is a blob itself, such as the

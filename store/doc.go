@@ -8,6 +8,6 @@
 //
 // A version is a position of the log. All values of this package are immutable.
 //
-// bolt keeps versions in a file, memstore in memory; both pass storetest.
-// natsfeed is the version chain on NATS JetStream, memstore has one in memory.
+// bolt keeps versions in a file, memstore in memory. natsfeed is the version chain
+// on NATS JetStream, memstore has one in memory. Package suite tests all of them.
 package store

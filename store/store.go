@@ -68,9 +68,6 @@ type Reader interface {
 	At(ctx context.Context, v ident.Position) (Stored, error)
 	// Manifests yields the kept manifests, newest first.
 	Manifests(ctx context.Context) iter.Seq2[*Manifest, error]
-	// Watch sends the latest version, and then newer ones; a slow receiver gets
-	// only the newest. The channel closes when ctx is done.
-	Watch(ctx context.Context) <-chan ident.Position
 	// Side yields the side table, sorted by key.
 	Side(ctx context.Context) iter.Seq2[Row, error]
 }

@@ -12,6 +12,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // secured runs separate processes, each with a user and a certificate of its own,
@@ -56,7 +57,7 @@ func TestRolesSuffice(t *testing.T) {
 		f.shift(0, 100)
 	})
 	f.share(shop.V2, 100)
-	for _, p := range append([]*rig.Process{f.mesh.NATS.Process}, processes(f.mesh)...) {
+	for _, p := range append([]*program.Process{f.mesh.NATS.Process}, processes(f.mesh)...) {
 		log, err := os.ReadFile(p.LogPath)
 		f.must(err)
 		for line := range strings.Lines(string(log)) {
@@ -67,8 +68,8 @@ func TestRolesSuffice(t *testing.T) {
 	}
 }
 
-func processes(m *rig.Mesh) []*rig.Process {
-	var all []*rig.Process
+func processes(m *rig.Mesh) []*program.Process {
+	var all []*program.Process
 	for _, s := range m.Servers() {
 		all = append(all, s.Process)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // broken is a way to break the routes.
@@ -57,7 +58,7 @@ func brokenFiles(f *fixture) {
 // undiagnosed waits until there is no diagnostic.
 func (f *fixture) undiagnosed() {
 	f.Helper()
-	f.must(rig.Until(f.ctx, "no diagnostics", func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, "no diagnostics", func(ctx context.Context) error {
 		ds, err := f.diagnostics(ctx)
 		if err == nil && len(ds) > 0 {
 			err = fmt.Errorf("diagnostics: %+v", ds)
@@ -70,7 +71,7 @@ func (f *fixture) undiagnosed() {
 func (f *fixture) reported(what, origin string) rig.Diagnostic {
 	f.Helper()
 	var found rig.Diagnostic
-	f.must(rig.Until(f.ctx, "a diagnostic of "+origin+" ("+what+")", func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, "a diagnostic of "+origin+" ("+what+")", func(ctx context.Context) error {
 		ds, err := f.diagnostics(ctx)
 		if err != nil {
 			return err

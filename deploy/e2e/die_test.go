@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // All frontends are restarted while every other process is dead: they serve from
@@ -56,7 +57,7 @@ func (f *fixture) restartFrontends() {
 // back waits until a proxy is connected to a frontend, and returns that frontend.
 func (f *fixture) back(proxy string) (to *rig.Server) {
 	f.Helper()
-	f.must(rig.Until(f.ctx, proxy+" to be connected", func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, proxy+" to be connected", func(ctx context.Context) error {
 		for _, s := range f.mesh.Frontends {
 			var r rig.FrontendReport
 			if s.Running() != nil || s.Debug(ctx, "frontend", &r) != nil {
@@ -97,7 +98,7 @@ func TestBuilderLeaderKilled(t *testing.T) {
 func (f *fixture) leader() *rig.Server {
 	f.Helper()
 	var leader *rig.Server
-	f.must(rig.Until(f.ctx, "a leader and a warm standby", func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, "a leader and a warm standby", func(ctx context.Context) error {
 		leader = nil
 		var compared uint64
 		for _, s := range f.mesh.Builders {

@@ -11,6 +11,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // warming bounds how long Envoy waits for endpoints that no frontend sends (E2).
@@ -91,7 +92,7 @@ func TestResumeOnNewer(t *testing.T) {
 				green := strings.NewReplacer("blue", "green")
 				before := f.head()
 				f.save(shop.Routes, green.Replace(moved+"---"+fmt.Sprintf(blue, next.Port)))
-				f.must(rig.Until(f.ctx, "a newer version", func(context.Context) error {
+				f.must(program.Until(f.ctx, "a newer version", func(context.Context) error {
 					if now := f.head(); !now.After(before) {
 						return fmt.Errorf("the head is %s", now)
 					}
@@ -154,7 +155,7 @@ func TestNameIsNotResolved(t *testing.T) {
 // answer.
 func (f *fixture) warms() {
 	f.Helper()
-	f.must(rig.Until(f.ctx, "CDS without an answer", func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, "CDS without an answer", func(ctx context.Context) error {
 		var proxies []rig.ProxyStatus
 		if err := f.mesh.CLI(ctx, &proxies, "proxy-status", node); err != nil {
 			return err
@@ -238,7 +239,7 @@ func TestStreamsPerType(t *testing.T) {
 // the share is right.
 func (f *fixture) shares(url, backend string, want float64) {
 	f.Helper()
-	f.must(rig.Until(f.ctx, fmt.Sprintf("%s to get %.0f %% of the requests", backend, want), func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, fmt.Sprintf("%s to get %.0f %% of the requests", backend, want), func(ctx context.Context) error {
 		t := rig.Send(ctx, url, 50)
 		if got := t.Share(backend); got != want && (want == 0 || want == 100 || got < want-30 || got > want+30) {
 			return fmt.Errorf("%+v", t)

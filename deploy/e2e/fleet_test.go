@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // modes are the two variants of the protocol.
@@ -112,7 +113,7 @@ func TestFrontendLags(t *testing.T) {
 // connected returns the frontend that Envoy is connected to, and another.
 func (f *fixture) connected() (it, other *rig.Server) {
 	f.Helper()
-	f.must(rig.Until(f.ctx, "a frontend that has "+node, func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, "a frontend that has "+node, func(ctx context.Context) error {
 		it, other = nil, nil
 		for _, s := range f.mesh.Frontends {
 			var r rig.FrontendReport

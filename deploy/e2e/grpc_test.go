@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/rig/xdsclient"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 const (
@@ -71,7 +71,7 @@ func TestGRPCClient(t *testing.T) {
 	c, err := xdsclient.Dial(greeterClient, "greeter.internal:80", ports)
 	f.must(err)
 	f.Cleanup(func() { f.must(c.Close()) })
-	f.must(rig.Until(f.ctx, "the first call", func(ctx context.Context) error { return c.Send(ctx, 1).Err() }))
+	f.must(program.Until(f.ctx, "the first call", func(ctx context.Context) error { return c.Send(ctx, 1).Err() }))
 	f.callShare(c, two, 10)
 
 	f.duringCalls(c, "the weights change, and an endpoint comes and goes", func() {
@@ -129,7 +129,7 @@ func (f *fixture) duringCalls(c *xdsclient.Client, what string, happens func()) 
 // in percent.
 func (f *fixture) callsGo(c *xdsclient.Client, to *xdsclient.Backend, atLeast, atMost float64) {
 	f.Helper()
-	f.must(rig.Until(f.ctx, "calls to move", func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, "calls to move", func(ctx context.Context) error {
 		t := c.Send(ctx, 60)
 		if got := t.Share(to.Name); got < atLeast || got > atMost {
 			return fmt.Errorf("%s answers %.0f %%: %+v", to.Name, got, t)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
@@ -43,7 +44,7 @@ func istioNode(f *fixture) {
 	port, err := testport.TCP()
 	f.must(err)
 	f.save("greeter.yaml", fmt.Sprintf(forShop, port))
-	root, err := rig.Root()
+	root, err := program.Root()
 	f.must(err)
 	overlay, err := os.ReadFile(filepath.Join(root, "deploy", "envoy", "istio-node.yaml"))
 	f.must(err)

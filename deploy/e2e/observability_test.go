@@ -17,6 +17,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/testkit/kubetest"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of metrics in deploy/observability/README.md")
@@ -165,7 +166,7 @@ const tableBegin, tableEnd = "<!-- metrics: written by `go test ./deploy/e2e -ru
 // table demands that the README's table matches the exported metrics.
 func (f *fixture) table(all map[string]exported) {
 	f.Helper()
-	root, err := rig.Root()
+	root, err := program.Root()
 	f.must(err)
 	path := filepath.Join(root, "deploy", "observability", "README.md")
 	readme, err := os.ReadFile(path)

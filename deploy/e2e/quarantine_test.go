@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // ownListener is a listener of the Envoys of one cluster, with the routes that
@@ -175,7 +176,7 @@ func (f *fixture) join(c rig.EnvoyConfig) *rig.Envoy {
 // `diagnostics` explains. The result is sorted by type.
 func (f *fixture) quarantined(want ...string) (got []quarantine) {
 	f.Helper()
-	f.must(rig.Until(f.ctx, fmt.Sprintf("%v to be in quarantine", want), func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, fmt.Sprintf("%v to be in quarantine", want), func(ctx context.Context) error {
 		got = nil // json.Unmarshal keeps fields that the JSON omits
 		if err := f.mesh.CLI(ctx, &got, "approve"); err != nil {
 			return err
@@ -210,7 +211,7 @@ func (f *fixture) quarantined(want ...string) (got []quarantine) {
 // Without proxies, it waits until no proxy has anything in quarantine.
 func (f *fixture) shown(proxies ...string) {
 	f.Helper()
-	f.must(rig.Until(f.ctx, fmt.Sprintf("proxy-status of %v", proxies), func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, fmt.Sprintf("proxy-status of %v", proxies), func(ctx context.Context) error {
 		var all []rig.ProxyStatus
 		if err := f.mesh.CLI(ctx, &all, "proxy-status"); err != nil {
 			return err
@@ -242,7 +243,7 @@ func (f *fixture) shown(proxies ...string) {
 // approved lifts a quarantine.
 func (f *fixture) approved(id string) {
 	f.Helper()
-	f.must(rig.Until(f.ctx, "the approval of "+id, func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, "the approval of "+id, func(ctx context.Context) error {
 		var done struct{ Version string }
 		return f.mesh.CLI(ctx, &done, "approve", id)
 	}))

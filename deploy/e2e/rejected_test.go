@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
@@ -215,7 +216,7 @@ func (f *fixture) freePort() int {
 // goes waits until one backend alone answers the requests.
 func (f *fixture) goes(url, backend string) {
 	f.Helper()
-	f.must(rig.Until(f.ctx, backend+" to answer", func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, backend+" to answer", func(ctx context.Context) error {
 		if t := rig.Send(ctx, url, 20); t.Share(backend) != 100 {
 			return fmt.Errorf("%+v", t)
 		}
@@ -227,7 +228,7 @@ func (f *fixture) goes(url, backend string) {
 // held back from Envoy, or in quarantine.
 func (f *fixture) heldBack(want ...refusal) {
 	f.Helper()
-	f.must(rig.Until(f.ctx, fmt.Sprintf("%d resources to be held back", len(want)), func(ctx context.Context) error {
+	f.must(program.Until(f.ctx, fmt.Sprintf("%d resources to be held back", len(want)), func(ctx context.Context) error {
 		var proxies []rig.ProxyStatus
 		if err := f.mesh.CLI(ctx, &proxies, "proxy-status", node); err != nil {
 			return err

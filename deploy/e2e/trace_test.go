@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // stages are the spans of a change from its observation to its ACKs, each after
@@ -63,7 +64,7 @@ func traced(t *testing.T, arranged arrangement) (*fixture, *rig.Traces) {
 func (f *fixture) trace(traces *rig.Traces) string {
 	f.Helper()
 	var spans map[string]rig.Span
-	f.must(rig.Until(f.ctx, "the trace of version "+f.seen.String(), func(context.Context) error {
+	f.must(program.Until(f.ctx, "the trace of version "+f.seen.String(), func(context.Context) error {
 		all, err := traces.Spans()
 		if err != nil {
 			return err

@@ -18,7 +18,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // dashboard is the part of Grafana's model (schema version 41) that
@@ -179,7 +179,7 @@ func expand(text string) error {
 // observability reads a file of deploy/observability.
 func (f *fixture) observability(name string) []byte {
 	f.Helper()
-	root, err := rig.Root()
+	root, err := program.Root()
 	f.must(err)
 	b, err := os.ReadFile(filepath.Join(root, "deploy", "observability", name))
 	f.must(err)
@@ -243,7 +243,7 @@ func (f *fixture) promql(expressions []string) (all []found) {
 	f.Helper()
 	ctx, cancel := context.WithTimeout(f.Context(), 5*time.Minute) // the parser may have to be compiled, or fetched
 	defer cancel()
-	root, err := rig.Root()
+	root, err := program.Root()
 	f.must(err)
 	in, err := json.Marshal(expressions)
 	f.must(err)

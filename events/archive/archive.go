@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -71,84 +72,74 @@ func (a *Archive) open(ctx context.Context) error {
 	if err := checkHeader(head); err != nil {
 		return err
 	}
-	if err := a.readIndex(info.Size()); err != nil {
-		return err
-	}
-	return a.checkBlocks(ctx)
-}
-
-// readIndex reads the index that the footer names.
-func (a *Archive) readIndex(size int64) error {
-	if size < int64(len(header())+footerSize) {
-		return fmt.Errorf("%w: it ends after %d bytes", ErrDamaged, size)
-	}
-	b := make([]byte, footerSize)
-	if _, err := a.file.ReadAt(b, size-int64(footerSize)); err != nil {
-		return err
-	}
-	f, err := parseFooter(b)
+	index, err := a.readIndex(info.Size())
 	if err != nil {
 		return err
 	}
+	return a.checkBlocks(ctx, index)
+}
+
+// readIndex reads the index that the footer names, and returns its offset.
+func (a *Archive) readIndex(size int64) (offset uint64, err error) {
+	if size < int64(len(header())+footerSize) {
+		return 0, fmt.Errorf("%w: it ends after %d bytes", ErrDamaged, size)
+	}
+	b := make([]byte, footerSize)
+	if _, err := a.file.ReadAt(b, size-int64(footerSize)); err != nil {
+		return 0, err
+	}
+	if !bytes.HasSuffix(b, []byte(end)) {
+		return 0, fmt.Errorf("%w: its end is missing, the file was cut off", ErrDamaged)
+	}
+	offset = binary.BigEndian.Uint64(b)
 	atMost := uint64(size) - uint64(footerSize)
-	if f.offset > atMost || f.size != atMost-f.offset {
-		return fmt.Errorf("%w: its footer does not name the index", ErrDamaged)
+	if offset > atMost || binary.BigEndian.Uint64(b[8:]) != atMost-offset {
+		return 0, fmt.Errorf("%w: its footer does not name the index", ErrDamaged)
 	}
-	packed := make([]byte, f.size)
-	if _, err := a.file.ReadAt(packed, int64(f.offset)); err != nil {
-		return err
+	packed := make([]byte, atMost-offset)
+	if _, err := a.file.ReadAt(packed, int64(offset)); err != nil {
+		return 0, err
 	}
-	if f.sumOver(packed) != f.sum {
-		return fmt.Errorf("%w: its index is not what was written", ErrDamaged)
+	if !bytes.Equal(footer(packed, offset), b) {
+		return 0, fmt.Errorf("%w: its index is not what was written", ErrDamaged)
 	}
 	a.index = new(archivev1.Index)
 	if err := a.unpack(packed, a.index); err != nil {
-		return fmt.Errorf("%w: index: %w", ErrDamaged, err)
+		return 0, fmt.Errorf("%w: index: %w", ErrDamaged, err)
 	}
 	a.last = a.index.GetFirst() - 1
 	for _, b := range a.index.GetLog() {
 		a.starts = append(a.starts, a.last+1)
 		a.last += uint64(b.GetRecords())
 	}
-	return a.checkPlaces(f.offset)
+	return offset, nil
 }
 
-// checkPlaces checks that there is no gap between header, blocks and index.
-func (a *Archive) checkPlaces(index uint64) error {
-	at := uint64(len(header()))
-	for _, b := range a.blocks() {
-		if b.GetOffset() != at || b.GetSize() > index-at || len(b.GetSum()) != sha256.Size {
-			return fmt.Errorf("%w: its blocks are not where the index says", ErrDamaged)
-		}
-		at += b.GetSize()
-	}
-	if at != index || a.index.GetFirst() == 0 {
-		return fmt.Errorf("%w: its index does not cover the whole file", ErrDamaged)
-	}
-	return nil
-}
-
-// blocks returns all blocks, in the order of the file.
-func (a *Archive) blocks() []*archivev1.Block {
-	all := slices.Clone(a.index.GetLog())
+// checkBlocks reads all blocks once, and checks that there is no gap between
+// header, blocks and the index at an offset.
+func (a *Archive) checkBlocks(ctx context.Context, index uint64) error {
+	blocks := slices.Clone(a.index.GetLog())
 	for _, f := range a.index.GetFiles() {
-		all = append(all, f.GetBlock())
+		blocks = append(blocks, f.GetBlock())
 	}
-	slices.SortFunc(all, func(x, y *archivev1.Block) int { return cmp.Compare(x.GetOffset(), y.GetOffset()) })
-	return all
-}
-
-// checkBlocks reads all blocks once.
-func (a *Archive) checkBlocks(ctx context.Context) error {
+	slices.SortFunc(blocks, func(x, y *archivev1.Block) int { return cmp.Compare(x.GetOffset(), y.GetOffset()) })
+	at := uint64(len(header()))
 	var b []byte
-	for _, block := range a.blocks() {
+	for _, block := range blocks {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if block.GetOffset() != at || block.GetSize() > index-at || len(block.GetSum()) != sha256.Size {
+			return fmt.Errorf("%w: its blocks are not where the index says", ErrDamaged)
+		}
+		at += block.GetSize()
 		var err error
 		if b, err = a.packed(block, b); err != nil {
 			return err
 		}
+	}
+	if at != index || a.index.GetFirst() == 0 {
+		return fmt.Errorf("%w: its index does not cover the whole file", ErrDamaged)
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,71 +16,9 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/events/archive"
-	"meshlog.dev/events/eventstest"
 	"meshlog.dev/events/memlog"
 	"meshlog.dev/proto/ident"
 )
-
-// TestSuite appends to a log in memory and reads from an archive of it.
-func TestSuite(t *testing.T) {
-	eventstest.RunStatic(t, func(t *testing.T) eventstest.Driver {
-		l := &copied{Log: memlog.New(time.Now), t: t}
-		return eventstest.Driver{
-			Log:       l,
-			AppendRaw: func(s events.Subject, raw []byte) { l.Log.AppendRaw(s, raw) },
-			Trim:      l.Log.Trim,
-		}
-	})
-}
-
-// copied is a log that appends in memory and reads from an archive.
-type copied struct {
-	*memlog.Log
-	t *testing.T
-
-	open   *archive.Archive
-	bounds events.Bounds // of what is in open
-	closed bool
-}
-
-// archive returns an archive of the whole log.
-func (c *copied) archive() *archive.Archive {
-	if c.closed {
-		return c.open
-	}
-	bounds, err := c.Log.Bounds(context.Background())
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if c.open == nil || bounds != c.bounds {
-		c.open, c.bounds = open(c.t, write(c.t, c.Log, nil)), bounds
-	}
-	return c.open
-}
-
-func (c *copied) Bounds(ctx context.Context) (events.Bounds, error) { return c.archive().Bounds(ctx) }
-
-func (c *copied) Get(ctx context.Context, seq uint64) (events.Record, error) {
-	return c.archive().Get(ctx, seq)
-}
-
-func (c *copied) Last(ctx context.Context, s events.Subject) (events.Record, error) {
-	return c.archive().Last(ctx, s)
-}
-
-func (c *copied) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw, error] {
-	return c.archive().Raw(ctx, first, last)
-}
-
-func (c *copied) Follow(ctx context.Context, after uint64, name string) (events.Follower, error) {
-	return c.archive().Follow(ctx, after, name)
-}
-
-func (c *copied) Close() error {
-	open := c.archive()
-	c.closed = true
-	return open.Close()
-}
 
 // write makes an archive of a log, with files, and returns its path.
 func write(t *testing.T, l *memlog.Log, files map[string][]byte) string {

@@ -51,42 +51,16 @@ func checkHeader(b []byte) error {
 	}
 }
 
-// footer is the end of the file. It locates the index.
-type footer struct {
-	offset, size uint64
-	sum          [sha256.Size]byte
-}
-
-func (f footer) bytes() []byte {
-	b := f.place()
-	b = append(b, f.sum[:]...)
-	return append(b, end...)
-}
-
-// place returns the part of the footer that its sum covers.
-func (f footer) place() []byte {
-	b := binary.BigEndian.AppendUint64(nil, f.offset)
-	return binary.BigEndian.AppendUint64(b, f.size)
-}
-
-// sumOver returns the sum with which the footer closes an index.
-func (f footer) sumOver(index []byte) [sha256.Size]byte {
+// footer returns the end of the file, which locates and proves the index at an
+// offset.
+func footer(index []byte, offset uint64) []byte {
+	b := binary.BigEndian.AppendUint64(nil, offset)
+	b = binary.BigEndian.AppendUint64(b, uint64(len(index)))
 	h := sha256.New()
 	h.Write(index)
-	h.Write(f.place())
+	h.Write(b)
 	h.Write([]byte(end))
-	return [sha256.Size]byte(h.Sum(nil))
-}
-
-func parseFooter(b []byte) (footer, error) {
-	if !strings.HasSuffix(string(b), end) {
-		return footer{}, fmt.Errorf("%w: its end is missing, the file was cut off", ErrDamaged)
-	}
-	return footer{
-		offset: binary.BigEndian.Uint64(b),
-		size:   binary.BigEndian.Uint64(b[8:]),
-		sum:    [sha256.Size]byte(b[16:]),
-	}, nil
+	return append(h.Sum(b), end...)
 }
 
 func newEncoder() (*zstd.Encoder, error) {

@@ -2,6 +2,7 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -20,18 +21,19 @@ func (a *Archive) Bounds(ctx context.Context) (events.Bounds, error) {
 	if err := a.ready(ctx); err != nil {
 		return events.Bounds{}, fmt.Errorf("bounds: %w", err)
 	}
-	return events.Bounds{First: a.index.GetFirst(), Last: a.last}, nil
+	return a.bounds(), nil
+}
+
+func (a *Archive) bounds() events.Bounds {
+	return events.Bounds{First: a.index.GetFirst(), Last: a.last}
 }
 
 // Get implements events.Reader.
 func (a *Archive) Get(ctx context.Context, seq uint64) (events.Record, error) {
-	if err := a.ready(ctx); err != nil {
-		return events.Record{}, fmt.Errorf("get record %d: %w", seq, err)
+	run, err := a.from(ctx, seq, seq)
+	if errors.Is(err, events.ErrGap) || errors.Is(err, events.ErrRewound) {
+		err = events.ErrNotFound
 	}
-	if seq < a.index.GetFirst() || seq > a.last {
-		return events.Record{}, fmt.Errorf("get record %d: %w", seq, events.ErrNotFound)
-	}
-	run, err := a.from(seq)
 	if err != nil {
 		return events.Record{}, fmt.Errorf("get record %d: %w", seq, err)
 	}
@@ -56,40 +58,20 @@ func (a *Archive) Last(ctx context.Context, subject events.Subject) (events.Reco
 // Raw implements events.RawReader.
 func (a *Archive) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw, error] {
 	return func(yield func(events.Raw, error) bool) {
-		if err := a.within(first, last); err != nil {
-			yield(events.Raw{}, fmt.Errorf("read from %d to %d: %w", first, last, err))
-			return
-		}
-		for first <= last {
-			run, err := run{}, a.ready(ctx)
-			if err == nil {
-				run, err = a.from(first)
-			}
+		for next := first; next <= last; {
+			run, err := a.from(ctx, next, last)
 			if err != nil {
-				yield(events.Raw{}, fmt.Errorf("read from %d: %w", first, err))
+				yield(events.Raw{}, fmt.Errorf("read from %d to %d: %w", next, last, err))
 				return
 			}
 			for i := range run.records {
-				if first > last || !yield(run.raw(i), nil) {
+				if next > last || !yield(run.raw(i), nil) {
 					return
 				}
-				first++
+				next++
 			}
 		}
 	}
-}
-
-// within returns an error unless the log has the records from first to last.
-func (a *Archive) within(first, last uint64) error {
-	switch {
-	case first > last:
-		return nil
-	case last > a.last:
-		return fmt.Errorf("%w: its last record is %d", events.ErrRewound, a.last)
-	case first < a.index.GetFirst():
-		return fmt.Errorf("%w: the log begins at %d", events.ErrGap, a.index.GetFirst())
-	}
-	return nil
 }
 
 // run is a record and the records behind it in its block.
@@ -106,8 +88,15 @@ func (r run) raw(i int) events.Raw {
 	}
 }
 
-// from reads the block of the record at seq, which must exist.
-func (a *Archive) from(seq uint64) (run, error) {
+// from reads the record at seq and those behind it in its block. It fails unless
+// the log has all records up to last.
+func (a *Archive) from(ctx context.Context, seq, last uint64) (run, error) {
+	if err := a.ready(ctx); err != nil {
+		return run{}, err
+	}
+	if err := a.bounds().Within(seq, last); err != nil {
+		return run{}, err
+	}
 	i, found := slices.BinarySearch(a.starts, seq)
 	if !found {
 		i--
@@ -149,26 +138,16 @@ type follower struct {
 
 // Next implements events.Follower.
 func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
-	a := f.archive
-	if err := a.ready(ctx); err != nil {
-		return nil, fmt.Errorf("follow: %w", err)
-	}
-	switch {
-	case f.closed:
+	if f.closed {
 		return nil, fmt.Errorf("follow: %w", events.ErrClosed)
-	case f.cursor > a.last:
-		return nil, fmt.Errorf("follow after %d: %w: its last record is %d", f.cursor, events.ErrRewound, a.last)
-	case f.cursor+1 < a.index.GetFirst():
-		return nil, fmt.Errorf("follow after %d: %w: the log begins at %d", f.cursor, events.ErrGap, a.index.GetFirst())
-	case f.cursor == a.last:
+	}
+	if f.cursor == f.archive.last {
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-a.closed:
-			return nil, fmt.Errorf("follow: %w", events.ErrClosed)
+		case <-f.archive.closed:
 		}
 	}
-	run, err := a.from(f.cursor + 1)
+	run, err := f.archive.from(ctx, f.cursor+1, f.cursor)
 	if err != nil {
 		return nil, fmt.Errorf("follow after %d: %w", f.cursor, err)
 	}
@@ -182,11 +161,12 @@ func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
 
 // Ack implements events.Follower.
 func (f *follower) Ack(ctx context.Context, seq uint64) error {
-	if err := f.archive.ready(ctx); err != nil {
-		return fmt.Errorf("acknowledge %d: %w", seq, err)
-	}
+	err := f.archive.ready(ctx)
 	if f.closed {
-		return fmt.Errorf("acknowledge %d: %w", seq, events.ErrClosed)
+		err = events.ErrClosed
+	}
+	if err != nil {
+		return fmt.Errorf("acknowledge %d: %w", seq, err)
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/klauspost/compress/zstd"
 	"google.golang.org/protobuf/proto"
@@ -129,7 +128,7 @@ func (a *Writer) Close() error {
 	for _, s := range slices.Sorted(maps.Keys(a.subjects)) {
 		index.Subjects = append(index.Subjects, &archivev1.Subject{Subject: s, Seq: a.subjects[s]})
 	}
-	for _, name := range slices.SortedFunc(maps.Keys(a.files), strings.Compare) {
+	for _, name := range slices.Sorted(maps.Keys(a.files)) {
 		index.Files = append(index.Files, &archivev1.File{Name: name, Block: a.files[name]})
 	}
 	b, err := marshal(index)
@@ -137,12 +136,7 @@ func (a *Writer) Close() error {
 		return err
 	}
 	packed := a.encoder.EncodeAll(b, nil)
-	f := footer{offset: a.offset, size: uint64(len(packed))}
-	f.sum = f.sumOver(packed)
-	if err := a.write(packed); err != nil {
-		return err
-	}
-	return a.write(f.bytes())
+	return a.write(append(packed, footer(packed, a.offset)...))
 }
 
 func marshal(m proto.Message) ([]byte, error) {

@@ -63,7 +63,7 @@ func New(now func() time.Time) *Log {
 //
 // If some events of a batch are on the log and others are not, the batch is no
 // retry but a mistake of the caller; Append refuses it with ErrInvalid.
-func (l *Log) Append(ctx context.Context, batch []events.Event, fence events.Fence) (events.Ack, error) {
+func (l *Log) Append(ctx context.Context, batch []events.Event, fence events.Fence) (ack events.Ack, err error) {
 	messages, err := events.BatchMessages(batch)
 	if err == nil {
 		err = checkSize(messages)
@@ -71,16 +71,11 @@ func (l *Log) Append(ctx context.Context, batch []events.Event, fence events.Fen
 	if err != nil {
 		return events.Ack{}, fmt.Errorf("append: %w", err)
 	}
-	if err := ctx.Err(); err != nil {
-		return events.Ack{}, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	ack, err := l.append(messages, fence)
-	if err != nil {
-		return events.Ack{}, fmt.Errorf("append %s: %w", batch[0].ID, err)
-	}
-	return ack, nil
+	err = l.do(ctx, "append "+batch[0].ID, func() (err error) {
+		ack, err = l.append(messages, fence)
+		return err
+	})
+	return ack, err
 }
 
 // AppendEach implements events.Appender.
@@ -92,15 +87,29 @@ func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
 	if err != nil {
 		return fmt.Errorf("append: %w", err)
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+	return l.do(ctx, "append", func() error {
+		for i := range messages {
+			if _, err := l.append(messages[i:i+1], events.Fence{}); err != nil {
+				return fmt.Errorf("%s: %w", messages[i].ID, err)
+			}
+		}
+		return nil
+	})
+}
+
+// do runs act under the lock, unless ctx has ended or the log is closed.
+func (l *Log) do(ctx context.Context, what string, act func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range messages {
-		if _, err := l.append(messages[i:i+1], events.Fence{}); err != nil {
-			return fmt.Errorf("append %s: %w", messages[i].ID, err)
-		}
+	err := ctx.Err()
+	if err == nil && l.closed {
+		err = events.ErrClosed
+	}
+	if err == nil {
+		err = act()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }
@@ -116,9 +125,6 @@ func checkSize(messages []events.Message) error {
 
 // append needs l.mu.
 func (l *Log) append(messages []events.Message, fence events.Fence) (events.Ack, error) {
-	if l.closed {
-		return events.Ack{}, events.ErrClosed
-	}
 	if fence.Generation != 0 && fence.Generation != l.generation {
 		return events.Ack{}, events.ErrReconnected
 	}

@@ -7,29 +7,9 @@ import (
 	"time"
 
 	"meshlog.dev/events"
-	"meshlog.dev/events/eventstest"
 	"meshlog.dev/events/memlog"
 	"meshlog.dev/proto/ident"
 )
-
-func TestSuite(t *testing.T) {
-	eventstest.Run(t, func(t *testing.T) eventstest.Driver {
-		l := memlog.New(time.Now)
-		return eventstest.Driver{
-			Log:       l,
-			AppendRaw: func(s events.Subject, raw []byte) { l.AppendRaw(s, raw) },
-			Trim:      l.Trim,
-			Rewind:    l.Rewind,
-			Reconnect: l.Reconnect,
-			SetFull: func(full bool) {
-				if l.SetMaxBytes(0); full {
-					l.SetMaxBytes(l.Bytes())
-				}
-			},
-			Acked: l.Acked,
-		}
-	})
-}
 
 func begin(n int) events.Event {
 	return events.Event{

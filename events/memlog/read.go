@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"strconv"
 
 	"meshlog.dev/events"
 )
@@ -16,73 +17,60 @@ func (l *Log) Generation() uint64 {
 }
 
 // Bounds implements events.Reader.
-func (l *Log) Bounds(ctx context.Context) (events.Bounds, error) {
-	if err := ctx.Err(); err != nil {
-		return events.Bounds{}, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return events.Bounds{}, fmt.Errorf("bounds: %w", events.ErrClosed)
-	}
-	return events.Bounds{First: l.first, Last: l.last()}, nil
+func (l *Log) Bounds(ctx context.Context) (b events.Bounds, err error) {
+	err = l.do(ctx, "bounds", func() error {
+		b = l.bounds()
+		return nil
+	})
+	return b, err
 }
 
+// bounds needs l.mu.
+func (l *Log) bounds() events.Bounds { return events.Bounds{First: l.first, Last: l.last()} }
+
 // Get implements events.Reader.
-func (l *Log) Get(ctx context.Context, seq uint64) (events.Record, error) {
-	if err := ctx.Err(); err != nil {
-		return events.Record{}, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return events.Record{}, fmt.Errorf("get record %d: %w", seq, events.ErrClosed)
-	}
-	if seq < l.first || seq > l.last() {
-		return events.Record{}, fmt.Errorf("get record %d: %w", seq, events.ErrNotFound)
-	}
-	return l.records[seq-l.first].record, nil
+func (l *Log) Get(ctx context.Context, seq uint64) (r events.Record, err error) {
+	err = l.do(ctx, "get record "+strconv.FormatUint(seq, 10), func() error {
+		if l.bounds().Within(seq, seq) != nil {
+			return events.ErrNotFound
+		}
+		r = l.records[seq-l.first].record
+		return nil
+	})
+	return r, err
 }
 
 // Last implements events.Reader.
-func (l *Log) Last(ctx context.Context, subject events.Subject) (events.Record, error) {
-	if err := ctx.Err(); err != nil {
-		return events.Record{}, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return events.Record{}, fmt.Errorf("last of %s: %w", subject, events.ErrClosed)
-	}
-	seq := l.head(subject)
-	if seq == 0 {
-		return events.Record{}, fmt.Errorf("last of %s: %w", subject, events.ErrNotFound)
-	}
-	return l.records[seq-l.first].record, nil
+func (l *Log) Last(ctx context.Context, subject events.Subject) (r events.Record, err error) {
+	err = l.do(ctx, "last of "+string(subject), func() error {
+		seq := l.head(subject)
+		if seq == 0 {
+			return events.ErrNotFound
+		}
+		r = l.records[seq-l.first].record
+		return nil
+	})
+	return r, err
 }
 
 // ReadAfter returns up to limit records behind seq, none if the log ends there.
 // It never blocks. Errors: ErrGap, ErrRewound, ErrClosed.
-func (l *Log) ReadAfter(seq uint64, limit int) ([]events.Record, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.read(seq, limit)
+func (l *Log) ReadAfter(seq uint64, limit int) (records []events.Record, err error) {
+	err = l.do(context.Background(), "read", func() (err error) {
+		records, err = l.read(seq, limit)
+		return err
+	})
+	return records, err
 }
 
 // read needs l.mu.
 func (l *Log) read(after uint64, limit int) ([]events.Record, error) {
-	switch {
-	case l.closed:
-		return nil, events.ErrClosed
-	case after > l.last():
-		return nil, fmt.Errorf("read after %d: %w: its last is %d", after, events.ErrRewound, l.last())
-	case after+1 < l.first:
-		return nil, fmt.Errorf("read after %d: %w: the log begins at %d", after, events.ErrGap, l.first)
+	if err := l.bounds().Within(after+1, after); err != nil {
+		return nil, fmt.Errorf("after %d: %w", after, err)
 	}
 	from := l.records[after+1-l.first:]
-	from = from[:min(limit, len(from))]
 	var records []events.Record
-	for _, r := range from {
+	for _, r := range from[:min(limit, len(from))] {
 		records = append(records, r.record)
 	}
 	return records, nil
@@ -92,7 +80,15 @@ func (l *Log) read(after uint64, limit int) ([]events.Record, error) {
 func (l *Log) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw, error] {
 	return func(yield func(events.Raw, error) bool) {
 		for seq := first; seq <= last; seq++ {
-			r, err := l.raw(ctx, seq)
+			var r events.Raw
+			err := l.do(ctx, "read", func() error {
+				if err := l.bounds().Within(seq, seq); err != nil {
+					return err
+				}
+				s := l.records[seq-l.first]
+				r = events.Raw{Seq: seq, Time: s.record.Time, Subject: s.subject, Data: s.data}
+				return nil
+			})
 			if !yield(r, err) || err != nil {
 				return
 			}
@@ -100,33 +96,13 @@ func (l *Log) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw,
 	}
 }
 
-func (l *Log) raw(ctx context.Context, seq uint64) (events.Raw, error) {
-	if err := ctx.Err(); err != nil {
-		return events.Raw{}, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, err := l.read(seq-1, 1); err != nil {
-		return events.Raw{}, err
-	}
-	if seq > l.last() {
-		return events.Raw{}, fmt.Errorf("read record %d: %w: its last is %d", seq, events.ErrRewound, l.last())
-	}
-	s := l.records[seq-l.first]
-	return events.Raw{Seq: seq, Time: s.record.Time, Subject: s.subject, Data: s.data}, nil
-}
-
 // Follow implements events.Reader.
-func (l *Log) Follow(ctx context.Context, after uint64, name string) (events.Follower, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil, fmt.Errorf("follow: %w", events.ErrClosed)
-	}
-	return &follower{log: l, name: name, generation: l.generation, cursor: after}, nil
+func (l *Log) Follow(ctx context.Context, after uint64, name string) (f events.Follower, err error) {
+	err = l.do(ctx, "follow", func() error {
+		f = &follower{log: l, name: name, generation: l.generation, cursor: after}
+		return nil
+	})
+	return f, err
 }
 
 type follower struct {
@@ -138,14 +114,19 @@ type follower struct {
 }
 
 // Next implements events.Follower.
-func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
+func (f *follower) Next(ctx context.Context) (records []events.Record, err error) {
 	for {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		records, changed, err := f.poll()
+		var changed <-chan struct{}
+		err := f.do(ctx, "follow", func() (err error) {
+			if f.generation != f.log.generation {
+				return events.ErrReconnected
+			}
+			changed = f.log.changed
+			records, err = f.log.read(f.cursor, maxRead)
+			return err
+		})
 		if err != nil {
-			return nil, fmt.Errorf("follow: %w", err)
+			return nil, err
 		}
 		if len(records) > 0 {
 			f.cursor = records[len(records)-1].Seq
@@ -158,33 +139,24 @@ func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
 	}
 }
 
-func (f *follower) poll() ([]events.Record, <-chan struct{}, error) {
-	f.log.mu.Lock()
-	defer f.log.mu.Unlock()
-	if f.closed {
-		return nil, nil, events.ErrClosed
-	}
-	if f.generation != f.log.generation {
-		return nil, nil, events.ErrReconnected
-	}
-	records, err := f.log.read(f.cursor, maxRead)
-	return records, f.log.changed, err
-}
-
 // Ack implements events.Follower.
 func (f *follower) Ack(ctx context.Context, seq uint64) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	f.log.mu.Lock()
-	defer f.log.mu.Unlock()
-	if f.closed || f.log.closed {
-		return fmt.Errorf("acknowledge %d: %w", seq, events.ErrClosed)
-	}
-	if f.name != "" {
-		f.log.acked[f.name] = seq
-	}
-	return nil
+	return f.do(ctx, "acknowledge "+strconv.FormatUint(seq, 10), func() error {
+		if f.name != "" {
+			f.log.acked[f.name] = seq
+		}
+		return nil
+	})
+}
+
+// do is Log.do for a follower that is open.
+func (f *follower) do(ctx context.Context, what string, act func() error) error {
+	return f.log.do(ctx, what, func() error {
+		if f.closed {
+			return events.ErrClosed
+		}
+		return act()
+	})
 }
 
 // Close implements events.Follower.

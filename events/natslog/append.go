@@ -87,7 +87,7 @@ func (l *Log) send(ctx context.Context, msgs []*nats.Msg, generation uint64) (ac
 
 // publish sends one message, or several as an atomic batch.
 func (l *Log) publish(ctx context.Context, msgs []*nats.Msg) (events.Ack, error) {
-	ctx, cancel := l.bound(ctx, l.prefix())
+	ctx, cancel := l.bound(ctx, l.prefix)
 	defer cancel()
 	if len(msgs) == 1 {
 		// The library must not retry: the connection may be a new one by then.
@@ -103,9 +103,6 @@ func (l *Log) publish(ctx context.Context, msgs []*nats.Msg) (events.Ack, error)
 	}
 	return events.Ack{Seq: seq}, nil
 }
-
-// prefix returns the beginning of the log's subjects.
-func (l *Log) prefix() string { return events.Subject("").In(l.domain) }
 
 // settle finds out which writer moved the log past the fence: the server calls
 // a retry a conflict too, if the first attempt was appended.
@@ -124,15 +121,8 @@ func (l *Log) settle(ctx context.Context, messages []events.Message, fence event
 // can have been appended only while the fence held. find asks the leader.
 func (l *Log) find(ctx context.Context, messages []events.Message, fence events.Fence) (uint64, error) {
 	last := len(messages) - 1
-	if fence.Kind == events.FenceLog {
-		m, err := l.get(ctx, jsapi.GetRequest{Seq: fence.Seq + 1})
-		if err == nil && id(m) != messages[0].ID {
-			err = events.ErrNotFound
-		}
-		return fence.Seq + uint64(len(messages)), err
-	}
 	for i, m := range messages {
-		if m.Subject == fence.Subject {
+		if fence.Kind == events.FenceLog || m.Subject == fence.Subject {
 			// If the batch is on the log, this is the next record under the subject.
 			next, err := l.get(ctx, jsapi.GetRequest{Seq: fence.Seq + 1, NextFor: m.Subject.In(l.domain)})
 			if err == nil && id(next) != m.ID {
@@ -178,7 +168,7 @@ func (l *Log) AppendEach(ctx context.Context, batch []events.Event) error {
 		return fmt.Errorf("append: %w", err)
 	}
 	// The library bounds the wait for each acknowledgement.
-	watched, cancel := jsapi.Watch(ctx, l.nc, l.prefix())
+	watched, cancel := jsapi.Watch(ctx, l.nc, l.prefix)
 	defer cancel()
 	futures := make([]jetstream.PubAckFuture, len(msgs))
 	wait := func(i int) error {
@@ -219,7 +209,7 @@ func (l *Log) natsMessages(messages []events.Message) ([]*nats.Msg, error) {
 		msg := nats.NewMsg(m.Subject.In(l.domain))
 		msg.Data = m.Data
 		msg.Header.Set(jetstream.MsgIDHeader, m.ID)
-		msg.Header.Set(jetstream.ExpectedStreamHeader, l.stream)
+		msg.Header.Set(jetstream.ExpectedStreamHeader, Stream)
 		size := len(msg.Data) + len(msg.Subject) + batchHeaders
 		for name, values := range msg.Header {
 			size += len(name) + len(values[0])

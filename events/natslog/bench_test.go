@@ -6,9 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
-
+	"meshlog.dev/deploy/testkit/natstest"
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
@@ -18,12 +16,12 @@ import (
 // loopback TCP or in process.
 func benchLog(b *testing.B, tcp bool) *natslog.Log {
 	b.Helper()
-	s := runServer(b, &server.Options{Host: "127.0.0.1", Port: -1, StoreDir: b.TempDir()})
-	var opts []nats.Option
-	if !tcp {
-		opts = append(opts, nats.InProcessServer(s))
+	s := natstest.StartTCP(b)
+	nc := s.Connect(b)
+	if tcp {
+		nc = natstest.Connect(b, s.ClientURL())
 	}
-	return newRig(b, connect(b, s, opts...), natslog.StreamOptions{}).log
+	return newLog(b, nc, natslog.StreamOptions{})
 }
 
 var transports = []struct {

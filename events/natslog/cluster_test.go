@@ -1,48 +1,30 @@
 package natslog_test
 
 import (
-	"fmt"
+	"context"
+	"errors"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
-	"meshlog.dev/deploy/testkit/testport"
+	"meshlog.dev/deploy/testkit/natstest"
 	"meshlog.dev/events"
-	"meshlog.dev/events/eventstest"
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
 )
 
-// TestCluster runs the suite on three servers and three replicas: a cluster has
-// other codes for conflicts, answers retries in another way, and replicas lag.
-func TestCluster(t *testing.T) {
-	t.Parallel() // most of it is waiting for an election
-	servers := runCluster(t)
-	t.Run("reads", func(t *testing.T) { testClusterReads(t, servers) })
-	tests := 0
-	eventstest.Run(t, func(t *testing.T) eventstest.Driver {
-		tests++
-		s := servers[tests%len(servers)]
-		o := natslog.StreamOptions{Replicas: 3, Options: natslog.Options{
-			Domain: fmt.Sprint("mesh-", tests), Stream: fmt.Sprint("EVENTS_", tests),
-		}}
-		return newRig(t, connect(t, s, nats.InProcessServer(s)), o).driver()
-	})
-}
-
-// testClusterReads appends with one client and reads at once with another, on
+// TestClusterReads appends with one client and reads at once with another, on
 // every pair of servers.
-func testClusterReads(t *testing.T, servers []*server.Server) {
-	var logs []*natslog.Log
-	for _, s := range servers {
-		nc := connect(t, s, nats.InProcessServer(s))
-		if len(logs) == 0 {
-			logs = append(logs, newRig(t, nc, natslog.StreamOptions{Replicas: 3}).log)
-			continue
-		}
-		logs = append(logs, open(t, nc, natslog.Options{}))
+func TestClusterReads(t *testing.T) {
+	t.Parallel() // it waits for an election
+	servers := natstest.StartCluster(t)
+	logs := []*natslog.Log{newLog(t, servers[0].Connect(t), natslog.StreamOptions{Replicas: 3})}
+	for _, s := range servers[1:] {
+		logs = append(logs, open(t, s.Connect(t), natslog.Options{}))
 	}
 	for n := 1; n <= 30; n++ {
 		if _, err := logs[n%3].Append(t.Context(), begins(n, n), events.Fence{Kind: events.FenceLog, Seq: uint64(n - 1)}); err != nil {
@@ -61,32 +43,118 @@ func testClusterReads(t *testing.T, servers []*server.Server) {
 	}
 }
 
-func runCluster(t *testing.T) []*server.Server {
-	t.Helper()
-	// Each must know the others' ports before any of them starts.
-	var routes []string
-	var ports []int
-	for range 3 {
-		port, err := testport.TCP()
+// TestElections makes the stream's leader step down, stops it, and removes its
+// data, while one client appends and another one reads. Each acknowledged event
+// is on the log once, in order, and the reader gets all of them.
+func TestElections(t *testing.T) {
+	t.Parallel() // most of it is waiting for elections
+	servers := natstest.StartCluster(t)
+	var urls []string
+	for _, s := range servers {
+		urls = append(urls, s.ClientURL())
+	}
+	nc := natstest.Connect(t, strings.Join(urls, ","))
+	l := newLog(t, nc, natslog.StreamOptions{Replicas: 3})
+
+	next := 1
+	write := func(n int) {
+		t.Helper()
+		for range n {
+			appendOne(t, l, next)
+			next++
+		}
+	}
+	write(20)
+	for round := range 3 {
+		stepDown(t, nc)
+		write(20)
+		t.Logf("election %d: %d records", round, next-1)
+	}
+
+	leader := leaderOf(t, servers)
+	leader.Restart(t, func() {
+		write(20)
+		if err := os.RemoveAll(leader.Dir); err != nil {
+			t.Fatal(err)
+		}
+	})
+	write(20)
+
+	f := follow(t, l)
+	defer f.Close()
+	for want := 1; want < next; {
+		records, err := f.Next(t.Context())
+		if errors.Is(err, events.ErrReconnected) {
+			f.Close()
+			f, want = follow(t, l), 1
+			continue
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		routes = append(routes, fmt.Sprint("nats://127.0.0.1:", port))
-		ports = append(ports, port)
+		for _, r := range records {
+			if r.Seq != uint64(want) || r.Event.ID != begin(want).ID {
+				t.Fatalf("record %d is %s, want %s", r.Seq, r.Event.ID, begin(want).ID)
+			}
+			want++
+		}
 	}
-	var servers []*server.Server
-	for i := range 3 {
-		servers = append(servers, startServer(t, &server.Options{
-			ServerName: fmt.Sprint("node-", i),
-			Host:       "127.0.0.1", // without a listener it makes no routes
-			Port:       -1,
-			StoreDir:   t.TempDir(),
-			Cluster:    server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[i]},
-			Routes:     server.RoutesFromStr(strings.Join(routes, ",")),
-		}))
+	if b, err := l.Bounds(t.Context()); err != nil || b != (events.Bounds{First: 1, Last: uint64(next - 1)}) {
+		t.Errorf("bounds %+v, %v; %d were acknowledged", b, err, next-1)
 	}
-	for _, s := range servers {
-		waitReady(t, s)
+}
+
+// appendOne appends event n at sequence n, and retries until it is acknowledged.
+func appendOne(t *testing.T, l *natslog.Log, n int) {
+	t.Helper()
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ack, err := l.Append(ctx, begins(n, n), events.Fence{Kind: events.FenceLog, Seq: uint64(n - 1)})
+		cancel()
+		switch {
+		case err == nil && (ack.Seq == uint64(n) || ack.Duplicate && ack.Seq == 0):
+			return
+		case err == nil:
+			t.Fatalf("event %d came to %+v", n, ack)
+		case errors.Is(err, events.ErrConflict):
+			t.Fatalf("event %d: a conflict without another writer: %v", n, err)
+		case t.Context().Err() != nil:
+			t.Fatal(err)
+		}
 	}
-	return servers
+}
+
+func follow(t *testing.T, l *natslog.Log) events.Follower {
+	t.Helper()
+	for {
+		f, err := l.Follow(t.Context(), 0, "")
+		if err == nil {
+			return f
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func stepDown(t *testing.T, nc *nats.Conn) {
+	t.Helper()
+	m, err := nc.Request("$JS.API.STREAM.LEADER.STEPDOWN."+natslog.Stream, nil, 5*time.Second)
+	if err != nil || !strings.Contains(string(m.Data), `"success":true`) {
+		t.Fatalf("step down: %v, %v", m, err)
+	}
+}
+
+// leaderOf returns the server that leads the stream.
+func leaderOf(t *testing.T, servers []*natstest.Server) *natstest.Server {
+	t.Helper()
+	for t.Context().Err() == nil {
+		for _, s := range servers {
+			if s.JetStreamIsStreamLeader(server.DEFAULT_GLOBAL_ACCOUNT, natslog.Stream) {
+				return s
+			}
+		}
+	}
+	t.Fatal("no server leads the stream")
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -47,7 +48,7 @@ type follower struct {
 // messages are the records that the follower has yet to read.
 func (l *Log) Follow(ctx context.Context, after uint64, name string) (events.Follower, error) {
 	f := newFollower(l, after)
-	err := f.start(ctx)
+	err := f.start(ctx, after)
 	if errors.Is(err, events.ErrGap) || errors.Is(err, events.ErrRewound) {
 		f.err = err // Next returns it
 		return f, nil
@@ -58,7 +59,7 @@ func (l *Log) Follow(ctx context.Context, after uint64, name string) (events.Fol
 	}
 	if err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("follow %s after %d: %w", l.stream, after, err)
+		return nil, fmt.Errorf("follow %s after %d: %w", Stream, after, err)
 	}
 	return f, nil
 }
@@ -73,18 +74,16 @@ func newFollower(l *Log, after uint64) *follower {
 	}
 }
 
-// start makes a reader that begins after the cursor. It compares the cursor
-// with the log first: the server accepts any start, and waits silently for a
-// sequence beyond the end.
-func (f *follower) start(ctx context.Context) error {
+// start makes a reader that begins after the cursor. The log must have the
+// records up to last. start compares both with the log first: the server accepts
+// any start, and waits silently for a sequence beyond the end.
+func (f *follower) start(ctx context.Context, last uint64) error {
 	bounds, err := f.log.Bounds(ctx)
-	switch {
-	case err != nil:
+	if err == nil {
+		err = bounds.Within(f.cursor+1, last)
+	}
+	if err != nil {
 		return err
-	case f.cursor > bounds.Last:
-		return fmt.Errorf("%w: its last record is %d", events.ErrRewound, bounds.Last)
-	case f.cursor+1 < bounds.First:
-		return fmt.Errorf("%w: the log begins at %d", events.ErrGap, bounds.First)
 	}
 	for range createAttempts {
 		f.reader, err = f.log.newReader(ctx, f.cursor+1)
@@ -101,14 +100,14 @@ func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
 		return nil, err
 	}
 	if f.closed {
-		return nil, fmt.Errorf("follow %s: %w", f.log.stream, events.ErrClosed)
+		return nil, fmt.Errorf("follow %s: %w", Stream, events.ErrClosed)
 	}
 	if f.err == nil {
 		messages, err := f.next(ctx)
 		if err == nil {
 			records := make([]events.Record, len(messages))
 			for i, m := range messages {
-				records[i] = events.DecodeRecord(m.seq, m.time, m.data)
+				records[i] = m.Record()
 			}
 			return records, nil
 		}
@@ -117,18 +116,10 @@ func (f *follower) Next(ctx context.Context) ([]events.Record, error) {
 		}
 		f.err = err
 	}
-	return nil, fmt.Errorf("follow %s after %d: %w", f.log.stream, f.cursor, f.err)
+	return nil, fmt.Errorf("follow %s after %d: %w", Stream, f.cursor, f.err)
 }
 
-// stored is a message of the stream.
-type stored struct {
-	seq     uint64
-	time    time.Time
-	subject string
-	data    []byte
-}
-
-func (f *follower) next(ctx context.Context) ([]stored, error) {
+func (f *follower) next(ctx context.Context) ([]events.Raw, error) {
 	f.timer.Reset(silence)
 	for {
 		if err := f.check(); err != nil {
@@ -176,7 +167,7 @@ func (f *follower) check() error {
 // until the connection is renewed or closed.
 func (f *follower) restart(ctx context.Context) error {
 	if f.log.nc.IsConnected() {
-		err := f.start(ctx)
+		err := f.start(ctx, f.cursor)
 		if err == nil {
 			return nil
 		}
@@ -197,8 +188,8 @@ func (f *follower) restart(ctx context.Context) error {
 }
 
 // take returns the records in m and in the messages that have arrived behind it.
-func (f *follower) take(m *nats.Msg) ([]stored, error) {
-	var records []stored
+func (f *follower) take(m *nats.Msg) ([]events.Raw, error) {
+	var records []events.Raw
 	for {
 		seq, t, ok, err := f.reader.accept(m)
 		if err != nil { // the consumer ended, not the log
@@ -208,7 +199,8 @@ func (f *follower) take(m *nats.Msg) ([]stored, error) {
 		if ok {
 			switch {
 			case seq == f.cursor+1:
-				records = append(records, stored{seq, t, m.Subject, m.Data})
+				subject := events.Subject(strings.TrimPrefix(m.Subject, f.log.prefix))
+				records = append(records, events.Raw{Seq: seq, Time: t.UTC(), Subject: subject, Data: m.Data})
 				f.cursor = seq
 			case seq > f.cursor+1 && f.reader.start == f.cursor+1:
 				return nil, fmt.Errorf("%w: record %d comes next", events.ErrGap, seq)
@@ -251,9 +243,9 @@ func (f *follower) Ack(ctx context.Context, seq uint64) error {
 }
 
 func (f *follower) makeBookmark(ctx context.Context) error {
-	rctx, cancel := f.log.bound(ctx, jsapi.ConsumerCreate+f.log.stream)
+	rctx, cancel := f.log.bound(ctx, jsapi.ConsumerCreate+Stream)
 	defer cancel()
-	_, err := f.log.js.CreateOrUpdateConsumer(rctx, f.log.stream, jetstream.ConsumerConfig{
+	_, err := f.log.js.CreateOrUpdateConsumer(rctx, Stream, jetstream.ConsumerConfig{
 		Durable:       f.name,
 		Description:   "shows the position of " + f.name + "; no client reads from it",
 		AckPolicy:     jetstream.AckAllPolicy,
@@ -272,8 +264,8 @@ func (f *follower) moveBookmark(ctx context.Context, seq uint64) error {
 	}
 	var err error
 	for range bookmarkAttempts {
-		rctx, cancel := jsapi.Bound(ctx, f.log.nc, bookmarkTimeout, jsapi.ConsumerReset+f.log.stream)
-		_, err = f.log.js.ResetConsumerToSequence(rctx, f.log.stream, f.name, seq+1)
+		rctx, cancel := jsapi.Bound(ctx, f.log.nc, bookmarkTimeout, jsapi.ConsumerReset+Stream)
+		_, err = f.log.js.ResetConsumerToSequence(rctx, Stream, f.name, seq+1)
 		err = jsapi.Cause(rctx, err)
 		cancel()
 		if err == nil {

@@ -81,7 +81,7 @@ func (l *Log) get(ctx context.Context, r jsapi.GetRequest) (jsapi.Message, error
 	if err := l.ready(ctx); err != nil {
 		return jsapi.Message{}, err
 	}
-	m, err := jsapi.Get(ctx, l.nc, l.stream, r)
+	m, err := jsapi.Get(ctx, l.nc, Stream, r)
 	return m, l.readError(ctx, err)
 }
 
@@ -149,7 +149,7 @@ func (l *Log) lastOwn(ctx context.Context, subject string) (jsapi.Message, error
 	if err := l.ready(ctx); err != nil {
 		return jsapi.Message{}, err
 	}
-	api := jsapi.DirectGet + l.stream + "." + subject
+	api := jsapi.DirectGet + Stream + "." + subject
 	rctx, cancel := l.bound(ctx, api)
 	defer cancel()
 	reply, err := l.nc.RequestWithContext(rctx, api, nil)

@@ -30,19 +30,13 @@ import (
 	"meshlog.dev/proto/jsapi"
 )
 
-// Defaults of Options.
-const (
-	DefaultStream = "MESHLOG_EVENTS"
-	DefaultDomain = "mesh"
-)
+// Stream holds the log.
+const Stream = "MESHLOG_EVENTS"
 
 // Options name the log.
 type Options struct {
-	// Domain is the name of the mesh, a token of every subject. Default
-	// DefaultDomain.
+	// Domain is the name of the mesh, a token of every subject; default "mesh".
 	Domain string
-	// Stream is the name of the stream. Default DefaultStream.
-	Stream string
 	// Shard, if not nil, is the only shard that the log reads and writes. The
 	// client then needs ShardPermissions only, and cannot Follow. Any server
 	// may answer Last, so its answer may be old; Get returns the shard's newest
@@ -50,17 +44,14 @@ type Options struct {
 	Shard *ident.Shard
 }
 
-func (o Options) withDefaults() Options {
-	o.Domain, o.Stream = cmp.Or(o.Domain, DefaultDomain), cmp.Or(o.Stream, DefaultStream)
-	return o
-}
+func (o Options) domain() string { return cmp.Or(o.Domain, "mesh") }
 
 // Log is a log on JetStream. It is safe for concurrent use.
 type Log struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	domain  string
-	stream  string
+	prefix  string       // of the log's subjects
 	shard   *ident.Shard // nil: all shards
 	maxSize int          // of a message with its headers, in bytes
 
@@ -72,25 +63,25 @@ type Log struct {
 // stream's settings break a promise of the log. The caller closes the
 // connection.
 func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
-	o = o.withDefaults()
 	js, err := jetstream.New(nc,
 		jetstream.WithDefaultTimeout(jsapi.Timeout),
 		jetstream.WithPublishAsyncMaxPending(maxPending),
 		jetstream.WithPublishAsyncTimeout(jsapi.Timeout),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("open log %s: %w", o.Stream, err)
+		return nil, fmt.Errorf("open log %s: %w", Stream, err)
 	}
-	l := &Log{nc: nc, js: js, domain: o.Domain, stream: o.Stream, shard: o.Shard, closed: make(chan struct{})}
+	l := &Log{nc: nc, js: js, domain: o.domain(), shard: o.Shard, closed: make(chan struct{})}
+	l.prefix = events.Subject("").In(l.domain)
 	info, err := l.info(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, fmt.Errorf("open log %s: there is no such stream: a builder makes it when it starts", o.Stream)
+		return nil, fmt.Errorf("open log %s: there is no such stream: a builder makes it when it starts", Stream)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open log %s: %w", o.Stream, err)
+		return nil, fmt.Errorf("open log %s: %w", Stream, err)
 	}
-	if err := faults(info.Config, o.Domain).Err(); err != nil {
-		return nil, fmt.Errorf("open log %s: %w", o.Stream, err)
+	if err := faults(info.Config, l.domain).Err(); err != nil {
+		return nil, fmt.Errorf("open log %s: %w", Stream, err)
 	}
 	l.maxSize = int(nc.MaxPayload())
 	if limit := int(info.Config.MaxMsgSize); limit > 0 {
@@ -106,7 +97,7 @@ func (l *Log) Generation() uint64 { return l.nc.Stats().Reconnects + 1 }
 func (l *Log) Bounds(ctx context.Context) (events.Bounds, error) {
 	info, err := l.info(ctx)
 	if err != nil {
-		return events.Bounds{}, fmt.Errorf("bounds of %s: %w", l.stream, err)
+		return events.Bounds{}, fmt.Errorf("bounds of %s: %w", Stream, err)
 	}
 	b := events.Bounds{First: info.State.FirstSeq, Last: info.State.LastSeq}
 	if info.State.Msgs == 0 {
@@ -129,9 +120,9 @@ func (l *Log) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	if err := l.ready(ctx); err != nil {
 		return nil, err
 	}
-	rctx, cancel := l.bound(ctx, jsapi.StreamInfo+l.stream)
+	rctx, cancel := l.bound(ctx, jsapi.StreamInfo+Stream)
 	defer cancel()
-	s, err := l.js.Stream(rctx, l.stream)
+	s, err := l.js.Stream(rctx, Stream)
 	if err != nil {
 		return nil, l.explain(ctx, jsapi.Cause(rctx, err))
 	}

@@ -17,7 +17,7 @@ func (l *Log) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw,
 		}
 		err := l.raw(ctx, first, last, func(r events.Raw) bool { return yield(r, nil) })
 		if err != nil {
-			yield(events.Raw{}, fmt.Errorf("read %s from %d to %d: %w", l.stream, first, last, err))
+			yield(events.Raw{}, fmt.Errorf("read %s from %d to %d: %w", Stream, first, last, err))
 		}
 	}
 }
@@ -25,13 +25,8 @@ func (l *Log) Raw(ctx context.Context, first, last uint64) iter.Seq2[events.Raw,
 func (l *Log) raw(ctx context.Context, first, last uint64, yield func(events.Raw) bool) (err error) {
 	f := newFollower(l, first-1)
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if err := f.start(ctx); err != nil {
+	if err := f.start(ctx, last); err != nil {
 		return err
-	}
-	if bounds, err := l.Bounds(ctx); err != nil {
-		return err
-	} else if last > bounds.Last {
-		return fmt.Errorf("%w: its last record is %d", events.ErrRewound, bounds.Last)
 	}
 	for f.cursor < last {
 		messages, err := f.next(ctx)
@@ -39,11 +34,7 @@ func (l *Log) raw(ctx context.Context, first, last uint64, yield func(events.Raw
 			return err
 		}
 		for _, m := range messages {
-			_, subject, err := events.CutDomain(m.subject)
-			if err != nil {
-				return fmt.Errorf("record %d: %w", m.seq, err)
-			}
-			if m.seq > last || !yield(events.Raw{Seq: m.seq, Time: m.time.UTC(), Subject: subject, Data: m.data}) {
+			if m.Seq > last || !yield(m) {
 				return nil
 			}
 		}

@@ -51,9 +51,9 @@ func (l *Log) newReader(ctx context.Context, start uint64) (*reader, error) {
 		inbox:    l.nc.NewInbox(),
 		messages: make(chan *nats.Msg, prefetch+statusRoom),
 	}
-	rctx, cancel := jsapi.Bound(ctx, l.nc, createTimeout, jsapi.ConsumerCreate+l.stream)
+	rctx, cancel := jsapi.Bound(ctx, l.nc, createTimeout, jsapi.ConsumerCreate+Stream)
 	defer cancel()
-	_, err := l.js.CreateConsumer(rctx, l.stream, jetstream.ConsumerConfig{
+	_, err := l.js.CreateConsumer(rctx, Stream, jetstream.ConsumerConfig{
 		Name:              r.name,
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       start,
@@ -86,7 +86,7 @@ func (r *reader) pull() error {
 	if err != nil {
 		return err
 	}
-	if err := r.log.nc.PublishRequest(jsapi.ConsumerNext+r.log.stream+"."+r.name, r.inbox, request); err != nil {
+	if err := r.log.nc.PublishRequest(jsapi.ConsumerNext+Stream+"."+r.name, r.inbox, request); err != nil {
 		return err
 	}
 	r.pending = prefetch
@@ -133,5 +133,5 @@ func (r *reader) done(n int) error {
 // consumer when it has been inactive.
 func (r *reader) close() {
 	_ = r.sub.Unsubscribe()
-	_ = r.log.nc.Publish(jsapi.ConsumerDelete+r.log.stream+"."+r.name, nil)
+	_ = r.log.nc.Publish(jsapi.ConsumerDelete+Stream+"."+r.name, nil)
 }

@@ -22,30 +22,17 @@ var ErrExists = errors.New("the stream exists already")
 // stream exists; Restore then changes nothing. After any other error the stream
 // may hold part of the records.
 func Restore(ctx context.Context, nc *nats.Conn, o StreamOptions, first uint64, records iter.Seq2[events.Raw, error]) error {
-	o.Options = o.withDefaults()
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(maxPending), jetstream.WithPublishAsyncTimeout(jsapi.Timeout))
 	if err != nil {
-		return fmt.Errorf("restore %s: %w", o.Stream, err)
+		return fmt.Errorf("restore %s: %w", Stream, err)
 	}
 	defer js.CleanupPublisher()
-	config := o.Config()
-	if first > 1 {
-		config.FirstSeq = first
+	r := restorer{js: js, domain: o.domain(), settled: first - 1}
+	if err = r.create(ctx, o.Config(), first); err == nil {
+		err = r.publish(ctx, records)
 	}
-	rctx, cancel := context.WithTimeout(ctx, jsapi.Timeout)
-	defer cancel()
-	switch _, err := js.Stream(rctx, o.Stream); {
-	case err == nil:
-		return fmt.Errorf("restore %s: %w", o.Stream, ErrExists)
-	case !errors.Is(err, jetstream.ErrStreamNotFound):
-		return fmt.Errorf("restore %s: %w", o.Stream, err)
-	}
-	if _, err := js.CreateStream(rctx, config); err != nil {
-		return fmt.Errorf("restore %s: make the stream: %w", o.Stream, err)
-	}
-	r := restorer{js: js, o: o}
-	if err := r.all(ctx, first, records); err != nil {
-		return fmt.Errorf("restore %s: %w", o.Stream, err)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", Stream, err)
 	}
 	return nil
 }
@@ -54,14 +41,26 @@ func Restore(ctx context.Context, nc *nats.Conn, o StreamOptions, first uint64, 
 // before, so that each gets its own sequence.
 type restorer struct {
 	js       jetstream.JetStream
-	o        StreamOptions
+	domain   string
 	underWay []jetstream.PubAckFuture // oldest first
 	settled  uint64                   // Seq of the last durable record
 }
 
-func (r *restorer) all(ctx context.Context, first uint64, records iter.Seq2[events.Raw, error]) error {
-	r.settled = first - 1
-	next := first
+func (r *restorer) create(ctx context.Context, config jetstream.StreamConfig, first uint64) error {
+	if first > 1 {
+		config.FirstSeq = first
+	}
+	ctx, cancel := context.WithTimeout(ctx, jsapi.Timeout)
+	defer cancel()
+	_, created, err := jsapi.Ensure(ctx, r.js, config)
+	if err == nil && !created {
+		err = ErrExists
+	}
+	return err
+}
+
+func (r *restorer) publish(ctx context.Context, records iter.Seq2[events.Raw, error]) error {
+	next := r.settled + 1
 	for rec, err := range records {
 		if err != nil {
 			return err
@@ -76,9 +75,9 @@ func (r *restorer) all(ctx context.Context, first uint64, records iter.Seq2[even
 		}
 		// No Nats-Msg-Id: no client retries an append of long ago, and a log may
 		// hold one id twice.
-		msg := nats.NewMsg(rec.Subject.In(r.o.Domain))
+		msg := nats.NewMsg(rec.Subject.In(r.domain))
 		msg.Data = rec.Data
-		msg.Header.Set(jetstream.ExpectedStreamHeader, r.o.Stream)
+		msg.Header.Set(jetstream.ExpectedStreamHeader, Stream)
 		msg.Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(rec.Seq-1, 10))
 		future, err := r.js.PublishMsgAsync(msg, jetstream.WithStallWait(jsapi.Timeout))
 		if err != nil {

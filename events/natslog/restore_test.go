@@ -8,19 +8,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
-
+	"meshlog.dev/deploy/testkit/natstest"
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
 )
 
 // TestRestore restores logs that begin at any sequence.
 func TestRestore(t *testing.T) {
-	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
-	nc := connect(t, s, nats.InProcessServer(s))
 	for _, first := range []uint64{1, 1000} {
-		o := natslog.StreamOptions{Options: natslog.Options{Domain: fmt.Sprint("d", first), Stream: fmt.Sprint("RESTORED_", first)}, MaxAge: time.Hour}
+		nc := natstest.Start(t).Connect(t)
+		o := natslog.StreamOptions{Options: natslog.Options{Domain: fmt.Sprint("d", first)}, MaxAge: time.Hour}
 		var want []events.Raw
 		for i := range uint64(700) {
 			want = append(want, events.Raw{Seq: first + i, Time: time.Unix(1, 0), Subject: "a.b.Thing.c", Data: fmt.Appendf(nil, "record %d", i%5)})
@@ -60,15 +57,14 @@ func TestRestore(t *testing.T) {
 }
 
 func TestRestoreRefuses(t *testing.T) {
-	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
-	nc := connect(t, s, nats.InProcessServer(s))
 	broken := errors.New("broken")
 	for name, records := range map[string]iter.Seq2[events.Raw, error]{
 		"a gap":        sequence([]events.Raw{{Seq: 1, Subject: "a.b._ctl", Data: []byte("1")}, {Seq: 3, Subject: "a.b._ctl", Data: []byte("3")}}),
 		"a read error": func(yield func(events.Raw, error) bool) { yield(events.Raw{}, broken) },
 		"too large":    sequence([]events.Raw{{Seq: 1, Subject: "a.b._ctl", Data: make([]byte, 2<<20)}}),
 	} {
-		o := natslog.StreamOptions{Options: natslog.Options{Domain: events.Token(name), Stream: "R_" + fmt.Sprint(len(name))}}
+		nc := natstest.Start(t).Connect(t)
+		o := natslog.StreamOptions{Options: natslog.Options{Domain: events.Token(name)}}
 		if err := natslog.Restore(t.Context(), nc, o, 1, records); err == nil {
 			t.Errorf("%s: restored", name)
 		}

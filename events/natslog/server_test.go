@@ -10,14 +10,37 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"meshlog.dev/deploy/testkit/natstest"
 	"meshlog.dev/events"
 	"meshlog.dev/events/natslog"
 	"meshlog.dev/proto/ident"
 )
+
+// newLog makes the stream and opens the log.
+func newLog(t testing.TB, nc *nats.Conn, o natslog.StreamOptions) *natslog.Log {
+	t.Helper()
+	if created, err := natslog.EnsureStream(t.Context(), nc, o); err != nil || !created {
+		t.Fatalf("EnsureStream = %v, %v", created, err)
+	}
+	return open(t, nc, o.Options)
+}
+
+func open(t testing.TB, nc *nats.Conn, o natslog.Options) *natslog.Log {
+	t.Helper()
+	l, err := natslog.Open(t.Context(), nc, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
 
 func begin(n int) events.Event {
 	return events.Event{
@@ -36,10 +59,9 @@ func begins(from, to int) []events.Event {
 
 // TestServerRestart restarts the server over TCP; it keeps its directory.
 func TestServerRestart(t *testing.T) {
-	o := &server.Options{Host: "127.0.0.1", Port: -1, StoreDir: t.TempDir()}
-	s := runServer(t, o)
-	nc := connect(t, s)
-	l := newRig(t, nc, natslog.StreamOptions{}).log
+	s := natstest.StartTCP(t)
+	nc := natstest.Connect(t, s.ClientURL())
+	l := newLog(t, nc, natslog.StreamOptions{})
 	batch := begins(1, 3)
 	fence := events.Fence{Kind: events.FenceLog, Generation: l.Generation()}
 	if _, err := l.Append(t.Context(), batch, fence); err != nil {
@@ -62,18 +84,12 @@ func TestServerRestart(t *testing.T) {
 
 	status := nc.StatusChanged(nats.RECONNECTING, nats.CONNECTED)
 	defer nc.RemoveStatusListener(status)
-	port := s.Addr().String()
-	s.Shutdown()
-	s.WaitForShutdown()
-	<-status
-	if _, err := l.Append(t.Context(), begins(4, 4), events.Fence{}); err == nil || errors.Is(err, events.ErrConflict) {
-		t.Errorf("append without a server: %v", err)
-	}
-	again := &server.Options{Host: "127.0.0.1", StoreDir: o.StoreDir}
-	if _, err := fmt.Sscanf(port, "127.0.0.1:%d", &again.Port); err != nil {
-		t.Fatal(err)
-	}
-	runServer(t, again)
+	s.Restart(t, func() {
+		<-status
+		if _, err := l.Append(t.Context(), begins(4, 4), events.Fence{}); err == nil || errors.Is(err, events.ErrConflict) {
+			t.Errorf("append without a server: %v", err)
+		}
+	})
 	<-status
 
 	if err := <-next; !errors.Is(err, events.ErrReconnected) {
@@ -98,15 +114,15 @@ func TestServerRestart(t *testing.T) {
 
 // TestConsumerDeleted deletes the consumer of a follower.
 func TestConsumerDeleted(t *testing.T) {
-	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
-	r := newRig(t, connect(t, s, nats.InProcessServer(s)), natslog.StreamOptions{Options: natslog.Options{Stream: natslog.DefaultStream}})
-	f, err := r.log.Follow(t.Context(), 0, "")
+	nc := natstest.Start(t).Connect(t)
+	js, l := natstest.JetStream(t, nc), newLog(t, nc, natslog.StreamOptions{})
+	f, err := l.Follow(t.Context(), 0, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
 	for n := 1; n <= 6; n += 2 {
-		if _, err := r.log.Append(t.Context(), begins(n, n+1), events.Fence{}); err != nil {
+		if _, err := l.Append(t.Context(), begins(n, n+1), events.Fence{}); err != nil {
 			t.Fatal(err)
 		}
 		for want := uint64(n); want <= uint64(n+1); {
@@ -121,7 +137,7 @@ func TestConsumerDeleted(t *testing.T) {
 				want++
 			}
 		}
-		stream, err := r.js.Stream(t.Context(), r.o.Stream)
+		stream, err := js.Stream(t.Context(), natslog.Stream)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,14 +155,14 @@ func TestConsumerDeleted(t *testing.T) {
 
 // TestFollowerLeavesNothing closes followers: only a bookmark outlives them.
 func TestFollowerLeavesNothing(t *testing.T) {
-	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
-	r := newRig(t, connect(t, s, nats.InProcessServer(s)), natslog.StreamOptions{Options: natslog.Options{Stream: natslog.DefaultStream}})
-	deleted, err := r.nc.SubscribeSync("$JS.EVENT.ADVISORY.CONSUMER.DELETED." + r.o.Stream + ".*")
+	nc := natstest.Start(t).Connect(t)
+	js, l := natstest.JetStream(t, nc), newLog(t, nc, natslog.StreamOptions{})
+	deleted, err := nc.SubscribeSync("$JS.EVENT.ADVISORY.CONSUMER.DELETED." + natslog.Stream + ".*")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"", "builder"} {
-		f, err := r.log.Follow(t.Context(), 0, name)
+		f, err := l.Follow(t.Context(), 0, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,18 +177,14 @@ func TestFollowerLeavesNothing(t *testing.T) {
 			t.Errorf("%s", m.Subject)
 		}
 	}
-	if _, err := r.js.Consumer(t.Context(), r.o.Stream, "builder"); err != nil {
+	if _, err := js.Consumer(t.Context(), natslog.Stream, "builder"); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestEnsureStream(t *testing.T) {
-	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
-	nc := connect(t, s, nats.InProcessServer(s))
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := natstest.Start(t).Connect(t)
+	js := natstest.JetStream(t, nc)
 	o := natslog.StreamOptions{MaxAge: time.Hour, MaxBytes: 1 << 30}
 	if created, err := natslog.EnsureStream(t.Context(), nc, o); err != nil || !created {
 		t.Fatalf("EnsureStream = %v, %v", created, err)
@@ -231,15 +243,6 @@ func TestEnsureStream(t *testing.T) {
 // TestBrokenStream breaks settings of a stream: EnsureStream and Open refuse it
 // and name each setting.
 func TestBrokenStream(t *testing.T) {
-	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
-	nc := connect(t, s, nats.InProcessServer(s))
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := natslog.Open(t.Context(), nc, natslog.Options{}); err == nil || !strings.Contains(err.Error(), "open log MESHLOG_EVENTS: there is no such stream") {
-		t.Errorf("Open without a stream: %v", err)
-	}
 	for i, test := range []struct {
 		breaks func(c *jetstream.StreamConfig)
 		want   []string
@@ -262,7 +265,12 @@ func TestBrokenStream(t *testing.T) {
 		{func(c *jetstream.StreamConfig) { c.AllowMsgTTL = true }, []string{"allow_msg_ttl: is true, must be false"}},
 		{func(c *jetstream.StreamConfig) { c.AllowRollup, c.DenyPurge = true, false }, []string{"allow_rollup_hdrs: is true", "deny_purge"}},
 	} {
-		o := natslog.StreamOptions{Options: natslog.Options{Domain: fmt.Sprint("d", i), Stream: fmt.Sprint("S", i)}}
+		nc := natstest.Start(t).Connect(t)
+		js := natstest.JetStream(t, nc)
+		if _, err := natslog.Open(t.Context(), nc, natslog.Options{}); err == nil || !strings.Contains(err.Error(), "open log MESHLOG_EVENTS: there is no such stream") {
+			t.Errorf("Open without a stream: %v", err)
+		}
+		o := natslog.StreamOptions{Options: natslog.Options{Domain: fmt.Sprint("d", i)}}
 		c := o.Config()
 		test.breaks(&c)
 		if _, err := js.CreateStream(t.Context(), c); err != nil {
@@ -282,8 +290,7 @@ func TestBrokenStream(t *testing.T) {
 
 // TestUnder reads the records under one subject, with others in between.
 func TestUnder(t *testing.T) {
-	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
-	l := newRig(t, connect(t, s, nats.InProcessServer(s)), natslog.StreamOptions{}).log
+	l := newLog(t, natstest.Start(t).Connect(t), natslog.StreamOptions{})
 	other := events.Event{ID: "other", Body: &events.Begin{Shard: ident.Shard{Source: "s", Instance: "j"}, Session: "1", Holder: "h"}}
 	for _, e := range []events.Event{begin(1), other, begin(3), begin(4)} {
 		if _, err := l.Append(t.Context(), []events.Event{e}, events.Fence{}); err != nil {
@@ -307,9 +314,8 @@ func TestUnder(t *testing.T) {
 
 // TestNoAnswer tells the caller's deadline from a closed connection.
 func TestNoAnswer(t *testing.T) {
-	s := runServer(t, &server.Options{DontListen: true, StoreDir: t.TempDir()})
-	nc := connect(t, s, nats.InProcessServer(s))
-	l := newRig(t, nc, natslog.StreamOptions{}).log
+	nc := natstest.Start(t).Connect(t)
+	l := newLog(t, nc, natslog.StreamOptions{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
 	<-ctx.Done()

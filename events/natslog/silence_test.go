@@ -4,9 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
-
+	"meshlog.dev/deploy/testkit/natstest"
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 )
@@ -15,18 +13,7 @@ import (
 // no pull request reached it.
 func TestSilence(t *testing.T) {
 	t.Parallel() // it waits for the silence to last
-	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	defer s.WaitForShutdown()
-	defer s.Shutdown()
-	nc, err := nats.Connect("", nats.InProcessServer(s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := natstest.Start(t).Connect(t)
 	if _, err := EnsureStream(t.Context(), nc, StreamOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -47,10 +47,9 @@ type StreamOptions struct {
 // make streams for some seconds; EnsureStream retries until ctx ends, so give
 // ctx a deadline.
 func EnsureStream(ctx context.Context, nc *nats.Conn, o StreamOptions) (created bool, err error) {
-	o.Options = o.withDefaults()
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return false, fmt.Errorf("make stream %s: %w", o.Stream, err)
+		return false, fmt.Errorf("make stream %s: %w", Stream, err)
 	}
 	for {
 		created, err = ensure(ctx, js, o)
@@ -84,11 +83,10 @@ func starting(err error) bool {
 
 // Config returns the settings with which EnsureStream makes the stream.
 func (o StreamOptions) Config() jetstream.StreamConfig {
-	o.Options = o.withDefaults()
 	c := jetstream.StreamConfig{
-		Name:        o.Stream,
+		Name:        Stream,
 		Description: "The event log: records of sources, builders and operators.",
-		Subjects:    []string{events.AllSubjects(o.Domain)},
+		Subjects:    []string{events.AllSubjects(o.domain())},
 		Storage:     jetstream.FileStorage,
 		Replicas:    max(1, o.Replicas),
 
@@ -118,10 +116,10 @@ func (o StreamOptions) Config() jetstream.StreamConfig {
 // check returns the settings that keep a stream from being used with these
 // options.
 func (o StreamOptions) check(c jetstream.StreamConfig) error {
-	faults := faults(c, o.Domain)
+	faults := faults(c, o.domain())
 	faults.Age(c, o.MaxAge, "records")
 	if err := faults.Err(); err != nil {
-		return fmt.Errorf("stream %s: %w", o.Stream, err)
+		return fmt.Errorf("stream %s: %w", Stream, err)
 	}
 	return nil
 }

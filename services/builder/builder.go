@@ -51,7 +51,6 @@ type Builder struct {
 	calls   chan func(context.Context) error // to be run by own
 	report  atomic.Pointer[reportv1.BuilderReport]
 	records chan reading
-	heads   chan struct{}
 
 	// The rest belongs to the goroutine of own.
 	m        *Machine
@@ -87,7 +86,7 @@ func New(o Options) *Builder {
 	if o.Changed == nil {
 		o.Changed = func() {}
 	}
-	b := &Builder{o: o, calls: make(chan func(context.Context) error), records: make(chan reading), heads: make(chan struct{}, 1)}
+	b := &Builder{o: o, calls: make(chan func(context.Context) error), records: make(chan reading)}
 	b.report.Store(&reportv1.BuilderReport{Builder: o.ID, Build: o.Build})
 	return b
 }
@@ -169,10 +168,12 @@ func (b *Builder) BlobsLost(ctx context.Context, epoch uint64) error {
 // Run builds until ctx is done. It returns another error only if it cannot start.
 func (b *Builder) Run(ctx context.Context) error {
 	work, workCtx := errgroup.WithContext(ctx)
-	if b.o.Checkpoints == nil {
-		b.o.Checkpoints = &checkpointer{b: b, spawn: func(f func(context.Context)) {
-			work.Go(func() error { f(workCtx); return nil })
-		}}
+	b.o.StartCheckpoint = func(write WriteCheckpoint) {
+		work.Go(func() error {
+			done := write(workCtx, chunks{b.o.Feed})
+			failpoint.At(failpoint.BuilderCheckpointed)
+			return b.call(workCtx, func(context.Context) error { b.m.Checkpointed(done); return nil })
+		})
 	}
 	m, err := Open(ctx, b.o.Config)
 	if err != nil {
@@ -212,8 +213,6 @@ func (b *Builder) own(ctx context.Context) error {
 					b.retry = 0
 				}
 			}
-		case <-b.heads: // another builder has published
-			err = b.m.Head(ctx)
 		case held := <-b.o.Lease: // a new leader first folds the records that it kept
 			b.m.Lead(held)
 			b.pace.again()
@@ -228,7 +227,7 @@ func (b *Builder) own(ctx context.Context) error {
 			if b.conn != nil { // else Connect comes first, however often it fails
 				err = b.m.Advance(ctx)
 			}
-		case f := <-b.calls: // a question, or news from another process
+		case f := <-b.calls: // a newer version, a question, or news from another process
 			err = f(ctx)
 		case <-tick.C:
 			err = b.tick(ctx)
@@ -340,27 +339,21 @@ func (b *Builder) readLog(ctx context.Context, f events.Follower) {
 	}
 }
 
-// readChain tells own of newer versions, until the connection ends.
+// readChain makes own read the head when there are newer versions, until the
+// connection ends.
 func (b *Builder) readChain(ctx context.Context, f store.Follower, have ident.Position, root ident.Hash) {
 	for {
 		links, err := f.Next(ctx, have, root)
-		if ctx.Err() != nil {
-			return
-		}
+		read := b.m.Head
 		if err != nil {
 			// The chain has changed: Connect finds out how.
-			select {
-			case b.records <- reading{err: fmt.Errorf("follow the version chain: %w", err)}:
-			case <-ctx.Done():
-			}
+			read = func(context.Context) error { return fmt.Errorf("follow the version chain: %w", err) }
+		}
+		if b.call(ctx, read) != nil || err != nil {
 			return
 		}
 		newest := links[len(links)-1].Manifest
 		have, root = store.VersionOf(newest.GetVersion()), store.RootOf(newest)
-		select {
-		case b.heads <- struct{}{}:
-		default: // one is waiting already
-		}
 	}
 }
 

@@ -102,25 +102,38 @@ func (c *chain) worthAVersion() bool {
 }
 
 // contentOfHead returns the content of the head, nil without a head: from
-// memory, from the file, or from the chain.
-func (c *chain) contentOfHead(ctx context.Context) (*store.Snapshot, error) {
+// memory, from the file, or from the chain. lost says that the content has not
+// been found for so long that the builder must continue without it.
+func (c *chain) contentOfHead(ctx context.Context) (content *store.Snapshot, lost bool, err error) {
 	man := c.head.Manifest
 	if man == nil {
-		return nil, nil
+		return nil, false, nil
 	}
 	root := store.RootOf(man)
 	for _, near := range []*store.Snapshot{c.content.Snapshot, c.file.stored.Snapshot, c.ledger.Content()} {
 		if near.Root() == root {
 			c.content = store.Stored{Manifest: man, Snapshot: near}
-			return near, nil
+			return near, false, nil
 		}
 	}
 	far, err := c.cfg.Feed.Fetch(ctx, c.head.Version())
-	if err != nil {
-		return nil, fmt.Errorf("content of head %s: %w", c.head.Version(), err)
+	if err == nil {
+		c.content = far
+		return far.Snapshot, false, nil
 	}
-	c.content = far
-	return far.Snapshot, nil
+	err = fmt.Errorf("content of head %s: %w", c.head.Version(), err)
+	if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrCorrupt) {
+		return nil, false, err
+	}
+	now := c.cfg.Now()
+	if c.missing.head != c.head.Version() {
+		c.missing = missing{c.head.Version(), now}
+	}
+	if now.Sub(c.missing.since) < lostAfter {
+		return nil, false, err
+	}
+	c.cfg.Logger.Error("the content of the head is lost, this builder continues without it", "head", c.head.Version(), "error", err)
+	return nil, true, nil
 }
 
 // missing is a head whose content was not found, and since when.
@@ -132,23 +145,6 @@ type missing struct {
 // lostAfter is how long the content of a head, or a base, is looked for: a
 // checkpoint may be on its way.
 const lostAfter = 30 * time.Second
-
-// unlessLost returns err, or nil if the content of the head has not been found
-// for so long that the builder must continue without it.
-func (c *chain) unlessLost(err error) error {
-	if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrCorrupt) {
-		return err
-	}
-	now := c.cfg.Now()
-	if c.missing.head != c.head.Version() {
-		c.missing = missing{c.head.Version(), now}
-	}
-	if now.Sub(c.missing.since) < lostAfter {
-		return err
-	}
-	c.cfg.Logger.Error("the content of the head is lost, this builder continues without it", "head", c.head.Version(), "error", err)
-	return nil
-}
 
 // worldAt returns the world of a version, from the file or from the chain.
 func (c *chain) worldAt(ctx context.Context, v ident.Position) (*world.World, error) {
@@ -211,8 +207,8 @@ func (c *chain) publish(ctx context.Context, delta store.Delta, diagnostics []*s
 		latency = now.Sub(first.AsTime()).Round(100 * time.Microsecond)
 	}
 	c.cfg.Logger.Info("published", append(published.Attrs(man), "latency", latency)...)
-	if c.cfg.Checkpoints != nil {
-		c.ckpt.start(c.cfg.Checkpoints, version, c.ledger.Content(), now, c.cfg.History)
+	if c.cfg.StartCheckpoint != nil {
+		c.startCheckpoint(now)
 	}
 	return true, nil
 }

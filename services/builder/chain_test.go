@@ -25,7 +25,7 @@ func TestPublishIsFenced(t *testing.T) {
 		}
 	}
 	for i, d := range []*driver{a, b} {
-		before, err := d.chain.contentOfHead(t.Context())
+		before, _, err := d.chain.contentOfHead(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -37,9 +37,8 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 	if m.waiting = m.chain.waits(policy); len(m.waiting) > 0 || !m.chain.worthAVersion() {
 		return false, nil
 	}
-	before, err := m.chain.contentOfHead(ctx)
-	lost := err != nil
-	if err = m.chain.unlessLost(err); err != nil {
+	before, lost, err := m.chain.contentOfHead(ctx)
+	if err != nil {
 		return false, err
 	}
 	delta := store.Diff(before, m.ledger.Content())

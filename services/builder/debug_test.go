@@ -2,6 +2,7 @@ package builder
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 
@@ -20,10 +21,10 @@ func TestFoldState(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.Position.Seq != r.bounds().Last || f.Segment.Build != "one" || f.Counts.Keys != 1 || f.Backlog != 0 {
+		if f.Position != fmt.Sprintf("%d.%d", f.Epoch, r.bounds().Last) || f.Build != "one" || f.Keys != 1 || f.Backlog != 0 {
 			t.Errorf("the fold stands at %+v", f)
 		}
-		if len(f.Shards) != 1 || !f.Shards[0].Synced || f.Shards[0].Keys != 1 || f.Shards[0].Seq == 0 {
+		if len(f.Shards) != 1 || f.Shards[0].State != "synced" || f.Shards[0].Keys != 1 || f.Shards[0].LastSeq == 0 {
 			t.Errorf("shards: %+v", f.Shards)
 		}
 		// A builder that does not run does not answer.

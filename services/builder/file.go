@@ -71,6 +71,17 @@ func (f *file) side(ctx context.Context, fold *fold.Fold) (store.Delta, error) {
 	return d, f.store.ClearSide(ctx)
 }
 
+// sideRows returns the rows of the fold in a store.
+func sideRows(ctx context.Context, s store.Store) (rows []store.Row, err error) {
+	for r, err := range s.Side(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
 // saved notes whether a write succeeded. A builder whose file takes nothing
 // publishes from memory; its owner decides whether it keeps the lease.
 func (f *file) saved(fold *fold.Fold, err error) bool {

@@ -36,8 +36,9 @@ type Config struct {
 	Store store.Store
 	Fleet Fleet
 	Judge fold.Judge
-	// Checkpoints may be nil: none are written.
-	Checkpoints Checkpoints
+	// StartCheckpoint starts to write a checkpoint, one at a time; the owner of the
+	// Machine hands the outcome to Checkpointed. nil: none are written.
+	StartCheckpoint func(WriteCheckpoint)
 	// History is how long log and chain are kept; default 8 days.
 	History time.Duration
 	Now     func() time.Time // default time.Now
@@ -101,12 +102,9 @@ func Open(ctx context.Context, cfg Config) (*Machine, error) {
 	if err != nil && !errors.Is(err, store.ErrEmpty) {
 		return nil, fmt.Errorf("latest version in the builder's store: %w", err)
 	}
-	var rows []store.Row
-	for row, err := range cfg.Store.Side(ctx) {
-		if err != nil {
-			return nil, fmt.Errorf("fold in the builder's store: %w", err)
-		}
-		rows = append(rows, row)
+	rows, err := sideRows(ctx, cfg.Store)
+	if err != nil {
+		return nil, fmt.Errorf("fold in the builder's store: %w", err)
 	}
 	f, err := fold.Restore(cfg.Build, cfg.Judge, ledger.Pairs(slices.Values(rows)))
 	if err != nil {

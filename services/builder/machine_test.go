@@ -347,17 +347,16 @@ func TestAFrontendAboveTheHeadMakesAnEpochBegin(t *testing.T) {
 	}
 }
 
-// written collects what checkpoints a Machine asks for.
-type written struct{ content []ident.Position }
-
-func (w *written) Content(v ident.Position, _ *store.Snapshot) { w.content = append(w.content, v) }
-func (w *written) Fold()                                       {}
-
 func TestACheckpointIsWrittenEveryQuarterOfTheHistory(t *testing.T) {
 	r := newRig(t)
-	w := &written{}
+	var written []ident.Position // the contents
 	config := r.config("b0", "one", &memstore.File{})
-	config.Checkpoints, config.History = w, 4*time.Hour
+	config.History = 4 * time.Hour
+	config.StartCheckpoint = func(write WriteCheckpoint) {
+		if content := write(t.Context(), r.chain).Content; content != nil {
+			written = append(written, store.VersionOf(content.GetVersion()))
+		}
+	}
 	b := r.start(config, true)
 	b.settle()
 	r.list()
@@ -366,14 +365,14 @@ func TestACheckpointIsWrittenEveryQuarterOfTheHistory(t *testing.T) {
 		b.settle()
 		b.Checkpointed(Checkpointed{})
 	}
-	if len(w.content) != 1 {
-		t.Fatalf("%d checkpoints of 3 versions in a moment, want 1: that of the first", len(w.content))
+	if len(written) != 1 {
+		t.Fatalf("%d checkpoints of 3 versions in a moment, want 1: that of the first", len(written))
 	}
 	r.now = r.now.Add(time.Hour)
 	r.put("a", "good later")
 	b.settle()
-	if head, _ := r.chain.Head(t.Context()); len(w.content) != 2 || w.content[1] != head.Version() {
-		t.Errorf("checkpoints of %v an hour later, want one of the head %v", w.content, head.Version())
+	if head, _ := r.chain.Head(t.Context()); len(written) != 2 || written[1] != head.Version() {
+		t.Errorf("checkpoints of %v an hour later, want one of the head %v", written, head.Version())
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/proto/ident"
@@ -18,8 +19,8 @@ import (
 // stages: log, holdoff, build, publish. The process registers them. A metric that
 // istiod has too has istiod's name.
 type Metrics struct {
-	collectors []prometheus.Collector
-	counters   []counter // of the stats
+	prometheus.Collector
+	counters []counter // of the stats
 
 	// The log.
 	unfolded, waiting prometheus.Gauge
@@ -58,86 +59,61 @@ type counter struct {
 
 // NewMetrics makes the metrics of one builder.
 func NewMetrics() *Metrics {
-	m := &Metrics{sources: map[string]bool{}}
-	m.counts("meshlog_builder_records_total", func(s *stats) uint64 { return s.Records }, "Records of the log that this builder has folded.")
-	m.unfolded = m.gauge("meshlog_builder_unfolded_records", "Records that were read and not folded. A standby keeps the records after the head; a leader above 0 for long cannot keep up: give it more CPU.")
-	m.position = m.place("meshlog_builder_position", "Position of the log up to which this builder has folded, in two parts.")
-	m.logLag = m.histogram("meshlog_builder_log_lag_seconds", "Seconds from when the log has the first change of a version (by the bus's clock) until this builder has read it. If it is long, the bus or the network to it is slow, or the clocks differ.")
-	m.waiting = m.gauge("meshlog_builder_waiting_sources", "Required sources that have not listed, for which publishing waits. Above 0 for long: start their watchers, or see `meshlog sources`.")
-	m.frozen = add(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	registry := prometheus.NewRegistry()
+	factory := promauto.With(registry)
+	m := &Metrics{Collector: registry, sources: map[string]bool{}}
+	counts := func(name string, of func(*stats) uint64, help string) {
+		m.counters = append(m.counters, counter{factory.NewCounter(prometheus.CounterOpts{Name: name, Help: help}), of})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return factory.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	twoParts := func(name, help string) place {
+		v := factory.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"part"})
+		return place{epoch: v.WithLabelValues("epoch"), seq: v.WithLabelValues("seq")}
+	}
+	histogram := func(name, help string) prometheus.Histogram { // of the time that a stage takes: 0.5 ms to 16 s
+		return factory.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(.0005, 2, 16)})
+	}
+	counts("meshlog_builder_records_total", func(s *stats) uint64 { return s.Records }, "Records of the log that this builder has folded.")
+	m.unfolded = gauge("meshlog_builder_unfolded_records", "Records that were read and not folded. A standby keeps the records after the head; a leader above 0 for long cannot keep up: give it more CPU.")
+	m.position = twoParts("meshlog_builder_position", "Position of the log up to which this builder has folded, in two parts.")
+	m.logLag = histogram("meshlog_builder_log_lag_seconds", "Seconds from when the log has the first change of a version (by the bus's clock) until this builder has read it. If it is long, the bus or the network to it is slow, or the clocks differ.")
+	m.waiting = gauge("meshlog_builder_waiting_sources", "Required sources that have not listed, for which publishing waits. Above 0 for long: start their watchers, or see `meshlog sources`.")
+	m.frozen = factory.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "meshlog_builder_frozen_kinds",
 		Help: "Kinds that a source cannot read (a definition or a permission is gone): their objects stay as they are. Above 0: `meshlog sources` says which kinds, and what to do.",
-	}, []string{"source"}))
-	m.counts("meshlog_builder_segments_total", func(s *stats) uint64 { return s.Segments }, "Segments and epochs that this builder began: one for each new build, and for each rewind of the log.")
-	m.counts("meshlog_builder_rewinds_total", func(s *stats) uint64 { return s.Recovered }, "Times that the log was not the one that this builder had read. Each is a loss on the bus: find out why its data was restored or deleted.")
+	}, []string{"source"})
+	counts("meshlog_builder_segments_total", func(s *stats) uint64 { return s.Segments }, "Segments and epochs that this builder began: one for each new build, and for each rewind of the log.")
+	counts("meshlog_builder_rewinds_total", func(s *stats) uint64 { return s.Recovered }, "Times that the log was not the one that this builder had read. Each is a loss on the bus: find out why its data was restored or deleted.")
 
-	m.holdoff = m.histogram("pilot_debounce_time", "Seconds that the first change of a version waited for further changes: the holdoff, 500 ms at most, 50 ms with an endpoint among them. Longer: the builder was busy, or waited for a source.")
-	m.build = m.histogram("meshlog_builder_build_seconds", "Seconds to build and check a version. If it is long, changes come late: give the builder more CPU.")
-	m.publish = m.histogram("meshlog_builder_publish_seconds", "Seconds until the bus has a version. If it is long, the disks of the bus or the network to it are slow.")
-	m.commit = m.histogram("meshlog_builder_commit_seconds", "Seconds from the end of the holdoff until a version is published and in the builder's own file. Much more than build and publish: the builder's disk is slow.")
-	m.counts("meshlog_builder_versions_total", func(s *stats) uint64 { return s.Versions }, "Versions that this builder has published.")
-	m.keys = add(m, prometheus.NewCounter(prometheus.CounterOpts{Name: "meshlog_builder_changed_keys_total", Help: "Rows of the world that differ from the previous version, summed over the published versions."}))
-	m.counts("meshlog_builder_build_errors_total", func(s *stats) uint64 { return s.BuildErrors }, "Builds that failed; the previous version is still served. The builder's log names the error, `meshlog log` the record.")
-	m.counts("meshlog_builder_conflicts_total", func(s *stats) uint64 { return s.Conflicts }, "Fences lost to another builder. Many: two builders lead in turns; see whether the network between them and the bus is cut.")
-	m.head = m.place("meshlog_builder_head", "The newest published version that this builder knows, in two parts. A frontend's meshlog_frontend_version that stays below it lags.")
-	diagnostics := add(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	m.holdoff = histogram("pilot_debounce_time", "Seconds that the first change of a version waited for further changes: the holdoff, 500 ms at most, 50 ms with an endpoint among them. Longer: the builder was busy, or waited for a source.")
+	m.build = histogram("meshlog_builder_build_seconds", "Seconds to build and check a version. If it is long, changes come late: give the builder more CPU.")
+	m.publish = histogram("meshlog_builder_publish_seconds", "Seconds until the bus has a version. If it is long, the disks of the bus or the network to it are slow.")
+	m.commit = histogram("meshlog_builder_commit_seconds", "Seconds from the end of the holdoff until a version is published and in the builder's own file. Much more than build and publish: the builder's disk is slow.")
+	counts("meshlog_builder_versions_total", func(s *stats) uint64 { return s.Versions }, "Versions that this builder has published.")
+	m.keys = factory.NewCounter(prometheus.CounterOpts{Name: "meshlog_builder_changed_keys_total", Help: "Rows of the world that differ from the previous version, summed over the published versions."})
+	counts("meshlog_builder_build_errors_total", func(s *stats) uint64 { return s.BuildErrors }, "Builds that failed; the previous version is still served. The builder's log names the error, `meshlog log` the record.")
+	counts("meshlog_builder_conflicts_total", func(s *stats) uint64 { return s.Conflicts }, "Fences lost to another builder. Many: two builders lead in turns; see whether the network between them and the bus is cut.")
+	m.head = twoParts("meshlog_builder_head", "The newest published version that this builder knows, in two parts. A frontend's meshlog_frontend_version that stays below it lags.")
+	diagnostics := factory.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "meshlog_builder_diagnostics", Help: "Problems in user data in the newest version, 1000 at most. `meshlog diagnostics` lists them, and says what to do.",
-	}, []string{"severity"}))
+	}, []string{"severity"})
 	m.diagnostics = map[problem.Severity]prometheus.Gauge{}
 	for _, s := range []problem.Severity{problem.Info, problem.Warning, problem.Error} {
 		m.diagnostics[s] = diagnostics.WithLabelValues(s.String())
 	}
 
-	m.counts("meshlog_builder_holds_total", func(s *stats) uint64 { return s.Holds }, "Mass losses of a source that were held back.")
-	m.counts("meshlog_builder_quarantines_total", func(s *stats) uint64 { return s.Quarantines }, "Resources that were put into quarantine because proxies rejected them.")
-	m.openQuarantines = m.gauge("meshlog_builder_open_quarantines", "Resources in quarantine, 100 at most: every frontend serves their last good content. Above 0: `meshlog diagnostics` says what to correct; correcting it lifts them.")
-	m.openHolds = m.gauge("meshlog_builder_open_holds", "Mass losses that wait for approval. Above 0: `meshlog approve` lists them; approve the intended ones, restore the objects of the others.")
+	counts("meshlog_builder_holds_total", func(s *stats) uint64 { return s.Holds }, "Mass losses of a source that were held back.")
+	counts("meshlog_builder_quarantines_total", func(s *stats) uint64 { return s.Quarantines }, "Resources that were put into quarantine because proxies rejected them.")
+	m.openQuarantines = gauge("meshlog_builder_open_quarantines", "Resources in quarantine, 100 at most: every frontend serves their last good content. Above 0: `meshlog diagnostics` says what to correct; correcting it lifts them.")
+	m.openHolds = gauge("meshlog_builder_open_holds", "Mass losses that wait for approval. Above 0: `meshlog approve` lists them; approve the intended ones, restore the objects of the others.")
 
-	m.leader = m.gauge("meshlog_builder_leader", "1 while this builder holds the lease. The sum over all builders should be 1: at 0 for long no version is published; above 1 for long the network is cut.")
-	m.failing = m.gauge("meshlog_builder_failing", "1 while /debug/builder shows an error.")
-	m.counts("meshlog_builder_compared_roots_total", func(s *stats) uint64 { return s.Compared }, "Versions of other builders whose root this builder found equal to its own.")
-	m.refused = m.gauge("meshlog_builder_refused", "1 after this builder made another content of the same log than the leader; it no longer leads. One of the two machines cannot be trusted: compare with `meshlog verify`.")
+	m.leader = gauge("meshlog_builder_leader", "1 while this builder holds the lease. The sum over all builders should be 1: at 0 for long no version is published; above 1 for long the network is cut.")
+	m.failing = gauge("meshlog_builder_failing", "1 while /debug/builder shows an error.")
+	counts("meshlog_builder_compared_roots_total", func(s *stats) uint64 { return s.Compared }, "Versions of other builders whose root this builder found equal to its own.")
+	m.refused = gauge("meshlog_builder_refused", "1 after this builder made another content of the same log than the leader; it no longer leads. One of the two machines cannot be trusted: compare with `meshlog verify`.")
 	return m
-}
-
-// stages returns the buckets for the time that a stage takes: 0.5 ms to 16 s.
-func stages() []float64 { return prometheus.ExponentialBuckets(.0005, 2, 16) }
-
-// add makes a collector part of the metrics.
-func add[C prometheus.Collector](m *Metrics, c C) C {
-	m.collectors = append(m.collectors, c)
-	return c
-}
-
-func (m *Metrics) gauge(name, help string) prometheus.Gauge {
-	return add(m, prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help}))
-}
-
-func (m *Metrics) counts(name string, of func(*stats) uint64, help string) {
-	m.counters = append(m.counters, counter{add(m, prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})), of})
-}
-
-func (m *Metrics) histogram(name, help string) prometheus.Histogram {
-	return add(m, prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: stages()}))
-}
-
-func (m *Metrics) place(name, help string) place {
-	v := add(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"part"}))
-	return place{epoch: v.WithLabelValues("epoch"), seq: v.WithLabelValues("seq")}
-}
-
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.collectors {
-		c.Describe(ch)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range m.collectors {
-		c.Collect(ch)
-	}
 }
 
 // observe updates the metrics. The builder's goroutine calls it.

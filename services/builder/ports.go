@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"meshlog.dev/events"
-	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
@@ -31,14 +30,10 @@ type Fleet interface {
 	AskListing(ctx context.Context, r *reportv1.ListingRequest) error
 }
 
-// Checkpoints writes checkpoints to the blobs. The Machine starts one at a time,
-// and its owner hands the outcome to Machine.Checkpointed.
-type Checkpoints interface {
-	// Content writes the content of a version.
-	Content(v ident.Position, s *store.Snapshot)
-	// Fold writes the fold in the side table of the store.
-	Fold()
-}
+// WriteCheckpoint writes a checkpoint of a content or of a fold. It may run in a
+// goroutine of its own: snapshots are immutable, and the file has the fold as of
+// one transaction.
+type WriteCheckpoint func(context.Context, store.Blobs) Checkpointed
 
 // Checkpointed is the outcome of a checkpoint: one of Content, Fold and Err.
 type Checkpointed struct {

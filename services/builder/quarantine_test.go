@@ -87,7 +87,7 @@ func (r *rig) made(v ident.Position, name string) (xds.Sum, index.ProxyClass) {
 	}
 	pc := index.NewPushContext(w)
 	class := index.Classify(pc, &proxy.Proxy{ID: "p"}).Only(ident.CDS)
-	made := xds.Generate(pc, class, ident.CDS).Set.Find(name)
+	made := xds.NewCatalog(pc).Set(class, ident.CDS).Find(name)
 	if made == nil {
 		r.t.Fatalf("version %s has no cluster %s", v, name)
 	}
@@ -107,7 +107,7 @@ func (r *rig) verdict() *reportv1.Verdict {
 	}
 }
 
-// quarantined is what is in quarantine, in short.
+// quarantined describes the quarantines in short.
 func quarantined(d *driver) (all []string) {
 	d.r.t.Helper()
 	for _, q := range d.Report().GetQuarantines() {
@@ -288,8 +288,8 @@ func TestQuarantineEnds(t *testing.T) {
 	}
 }
 
-// What is served instead is what the class had, whatever was in quarantine then;
-// what cannot be found is not made up.
+// A quarantine serves the previous content of the class, whatever was in quarantine
+// then; without a previous content it serves none.
 func TestLastGood(t *testing.T) {
 	for _, test := range []struct {
 		name   string

@@ -44,7 +44,7 @@ func TestFrozenKinds(t *testing.T) {
 	}
 }
 
-// frozenKinds is what the metric says, by source.
+// frozenKinds returns the values of the metric, by source.
 func frozenKinds(t *testing.T, b *Machine) map[string]float64 {
 	t.Helper()
 	m := NewMetrics()

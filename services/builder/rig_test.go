@@ -58,7 +58,7 @@ func (f *fleet) AskListing(_ context.Context, r *reportv1.ListingRequest) error 
 	return nil
 }
 
-// judge takes what begins with "good", and what names its build.
+// judge accepts values that begin with "good" or name its build.
 type judge struct{ build string }
 
 func (j judge) Judge(_ ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
@@ -99,7 +99,7 @@ func (r *rig) config(id, build string, file *memstore.File) Config {
 	}
 }
 
-// driver does for a Machine what Builder does, one step at a time.
+// driver drives a Machine as Builder does, one step at a time.
 type driver struct {
 	*Machine
 	r         *rig
@@ -117,7 +117,7 @@ func (r *rig) start(c Config, leads bool) *driver {
 	return &driver{Machine: m, r: r}
 }
 
-// step reads what there is and commits once.
+// step reads the available records and commits once.
 func (d *driver) step() error {
 	ctx := d.r.t.Context()
 	if !d.connected || d.Stale() {
@@ -207,7 +207,7 @@ func (r *rig) digest() events.Digest {
 	return d.Sum()
 }
 
-// list makes the source begin a session and list what it offers.
+// list makes the source begin a session and list its objects.
 func (r *rig) list() {
 	r.t.Helper()
 	r.session++
@@ -230,7 +230,7 @@ func (r *rig) object(k ident.Key, op events.Op, p ident.Value) {
 	r.append(&events.Object{Key: k, Op: op, Value: p, Session: r.sessionName(), Pseq: r.pseq, Low: r.pseq})
 }
 
-// put changes what the source offers.
+// put changes an object of the source.
 func (r *rig) put(name, value string) {
 	r.t.Helper()
 	p := ident.Value{Type: "type.test/thing", Bytes: []byte(value)}
@@ -238,7 +238,7 @@ func (r *rig) put(name, value string) {
 	r.object(key(name), events.Put, p)
 }
 
-// served is what the chain's head serves, by name.
+// served returns the values that the chain's head serves, by name.
 func (r *rig) served() map[string]string {
 	r.t.Helper()
 	got := map[string]string{}

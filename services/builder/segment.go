@@ -238,9 +238,7 @@ func (e *epochs) fold(ctx context.Context, rec events.Record) ([]problem.Diagnos
 		e.baseless[base] = e.cfg.Now()
 		// A bus that lost this base has probably lost the head's content too:
 		// look for both from now on.
-		if _, err := e.chain.contentOfHead(ctx); err != nil {
-			_ = e.chain.unlessLost(err)
-		}
+		_, _, _ = e.chain.contentOfHead(ctx)
 	}
 	return nil, err
 }
@@ -290,8 +288,8 @@ func (e *epochs) due() func(context.Context) error {
 // or, where the fold is behind the head, that of the head. readAll says that the
 // fold has read this log to its end.
 func (e *epochs) beginEpoch(ctx context.Context, reason string, readAll bool) error {
-	head, err := e.chain.contentOfHead(ctx)
-	if err = e.chain.unlessLost(err); err != nil {
+	head, _, err := e.chain.contentOfHead(ctx)
+	if err != nil {
 		return err
 	}
 	version := e.chain.head.Version()
@@ -311,8 +309,8 @@ func (e *epochs) beginEpoch(ctx context.Context, reason string, readAll bool) er
 // beginSegment puts on the log that versions are of this build from here on; the
 // values that the head serves become the last good ones.
 func (e *epochs) beginSegment(ctx context.Context) error {
-	head, err := e.chain.contentOfHead(ctx)
-	if err = e.chain.unlessLost(err); err != nil {
+	head, _, err := e.chain.contentOfHead(ctx)
+	if err != nil {
 		return err
 	}
 	rows, err := fold.BuildBase(ledger.Pairs(head.Rows()))

@@ -28,7 +28,6 @@ const admissionStep = 10 * time.Millisecond
 type admission struct {
 	perSecond int
 	places    int
-	metrics   *Metrics
 
 	mu      sync.Mutex
 	tokens  float64
@@ -38,9 +37,9 @@ type admission struct {
 	timer   *time.Timer        // runs while a stream waits for a token
 }
 
-func newAdmission(l Limits, m *Metrics) *admission {
+func newAdmission(l Limits) *admission {
 	return &admission{
-		perSecond: l.StreamsPerSecond, places: l.FirstAnswers, metrics: m,
+		perSecond: l.StreamsPerSecond, places: l.FirstAnswers,
 		tokens: float64(l.StreamsPerSecond), free: l.FirstAnswers,
 	}
 }
@@ -105,7 +104,6 @@ func (g *admission) stopWaiting(class int, turn chan struct{}, err error) error 
 		return nil
 	}
 	g.waiting[class] = slices.Delete(g.waiting[class], i, i+1)
-	g.count()
 	return err
 }
 
@@ -134,7 +132,6 @@ func (g *admission) admit(now time.Time) {
 			g.timer.Reset(admissionStep)
 		}
 	}
-	g.count()
 }
 
 // next lets in the first stream in line, if there is one; mu is held.
@@ -153,10 +150,4 @@ func (g *admission) refill() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.admit(time.Now())
-}
-
-// count sets the metrics; mu is held.
-func (g *admission) count() {
-	g.metrics.waiting.Set(float64(len(g.waiting[0]) + len(g.waiting[1])))
-	g.metrics.firstAnswers.Set(float64(g.places - g.free))
 }

@@ -25,7 +25,7 @@ type crowd struct {
 }
 
 func newCrowd(t *testing.T, perSecond, places int) *crowd {
-	return &crowd{t: t, gate: newAdmission(Limits{StreamsPerSecond: perSecond, FirstAnswers: places}, NewMetrics()), start: time.Now()}
+	return &crowd{t: t, gate: newAdmission(Limits{StreamsPerSecond: perSecond, FirstAnswers: places}), start: time.Now()}
 }
 
 func (c *crowd) come(name string, resuming bool) { c.comeUntil(context.Background(), name, resuming) }
@@ -115,7 +115,7 @@ func TestGateGoneMeanwhile(t *testing.T) {
 }
 
 func TestRefusalSaysWhatToDo(t *testing.T) {
-	err := newAdmission(Limits{StreamsPerSecond: 7, FirstAnswers: 8}, NewMetrics()).refusal()
+	err := newAdmission(Limits{StreamsPerSecond: 7, FirstAnswers: 8}).refusal()
 	want := "too many new streams: 7 begin in a second and 8 are at their first answers at a time; try another frontend, or later"
 	if s := status.Convert(err); s.Code() != codes.Unavailable || s.Message() != want {
 		t.Errorf("got %v", err)

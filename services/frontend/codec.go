@@ -274,19 +274,8 @@ func (r *request) decodeNames(f *fields, b []byte) int {
 }
 
 func (r *request) decodeField(f *fields, b []byte) int {
-	field, wire, tag := protowire.ConsumeTag(b)
-	if tag < 0 {
-		return tag
-	}
-	if wire != protowire.BytesType {
-		n := protowire.ConsumeFieldValue(field, wire, b[tag:])
-		if n < 0 {
-			return n
-		}
-		return tag + n
-	}
-	value, n := protowire.ConsumeBytes(b[tag:])
-	if n < 0 {
+	field, value, n := names.Field(b)
+	if value == nil {
 		return n
 	}
 	switch field {
@@ -303,7 +292,7 @@ func (r *request) decodeField(f *fields, b []byte) int {
 	case f.failure:
 		r.Rejected, r.Error = true, errorMessage(value)
 	}
-	return tag + n
+	return n
 }
 
 // typeURL makes no string of a known type URL.
@@ -316,20 +305,16 @@ func typeURL(b []byte) string {
 	return string(b)
 }
 
-// errorMessage returns the message of a google.rpc.Status.
+// errorMessage returns the message of a google.rpc.Status. Envoy's may hold
+// bytes that proto does not take for text.
 func errorMessage(b []byte) string {
 	for len(b) > 0 {
-		field, wire, n := protowire.ConsumeTag(b)
-		if n < 0 {
+		field, value, n := names.Field(b)
+		switch {
+		case n < 0:
 			return ""
-		}
-		b = b[n:]
-		if field == statusMessage && wire == protowire.BytesType {
-			value, _ := protowire.ConsumeBytes(b)
+		case field == statusMessage && value != nil:
 			return string(value)
-		}
-		if n = protowire.ConsumeFieldValue(field, wire, b); n < 0 {
-			return ""
 		}
 		b = b[n:]
 	}

@@ -87,25 +87,6 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Check returns an error if a limit makes no sense.
-func (l Limits) Check() error {
-	switch {
-	case l.StreamsPerSecond <= 0:
-		return fmt.Errorf("%d streams per second: give a positive number", l.StreamsPerSecond)
-	case l.FirstAnswers <= 0:
-		return fmt.Errorf("first answers to %d streams at a time: give a positive number", l.FirstAnswers)
-	case l.SendTimeout <= 0:
-		return fmt.Errorf("a send timeout of %s: give a positive time", l.SendTimeout)
-	case l.MaxAge < 0:
-		return fmt.Errorf("a greatest stream age of %s: give a positive time, or 0 for streams that do not age", l.MaxAge)
-	case l.Drain <= 0:
-		return fmt.Errorf("a drain of %s: give a positive time", l.Drain)
-	case l.Linger <= 0:
-		return fmt.Errorf("a linger of %s: give a positive time", l.Linger)
-	}
-	return nil
-}
-
 func (c *Config) check() error {
 	switch {
 	case c.ID == "":
@@ -119,8 +100,9 @@ func (c *Config) check() error {
 	case c.Logger == nil:
 		return errors.New("frontend: Logger is nil")
 	}
-	if err := c.Limits.Check(); err != nil {
-		return fmt.Errorf("frontend: %w; begin with DefaultLimits", err)
+	l := c.Limits
+	if l.StreamsPerSecond <= 0 || l.FirstAnswers <= 0 || min(l.SendTimeout, l.Drain, l.Linger) <= 0 || l.MaxAge < 0 {
+		return fmt.Errorf("frontend: Limits %+v: all but MaxAge must be positive; begin with DefaultLimits", l)
 	}
 	return nil
 }

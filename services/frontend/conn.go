@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +17,6 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
-	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
@@ -56,23 +54,14 @@ type conn struct {
 	alarm    *time.Timer // wakes the stream
 	alarmAt  time.Time   // when alarm is due; zero: it is not set
 
-	mu             sync.Mutex      // protects what follows
-	state          *stream.Stream  // nil: not begun, or ended
-	inFirstAnswers bool            // it has a place among the first responses
-	responded      bool            // something was sent
-	head           *ident.Position // must be served before a client that may know more is answered
-	asking         bool            // a goroutine asks for the head
-	toReport       bool            // the report has changed
+	mu             sync.Mutex     // protects what follows
+	state          *stream.Stream // nil: not begun, or ended
+	inFirstAnswers bool           // it has a place among the first responses
+	responded      bool           // something was sent
+	asking         bool           // a goroutine asks for the head
+	toReport       bool           // the report has changed
 	class          index.ProxyClass
 	group          string // class, printed
-
-	subscribed [ident.ResourceTypes]subscription
-}
-
-// subscription is the names of one type whose changes wake the stream.
-type subscription struct {
-	all   bool
-	names *names.Names
 }
 
 // serve runs a stream. It returns when the client leaves or does not accept a
@@ -117,20 +106,13 @@ func receive(gs grpc.ServerStream, r *request) (ok bool, err error) {
 
 func readNode(b []byte) (*proxy.Proxy, error) {
 	if b == nil {
-		return proxy.NewProxy(nil)
+		return proxy.New(nil)
 	}
 	node := new(corev3.Node)
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, node); err != nil {
 		return nil, err
 	}
-	return proxy.NewProxy(node)
-}
-
-func addressOf(a net.Addr) string {
-	if a == nil {
-		return ""
-	}
-	return a.String()
+	return proxy.New(node)
 }
 
 // run is the stream from its first request to its end.
@@ -173,7 +155,7 @@ func (c *conn) enter(r *request) (err error) {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	if p, ok := peer.FromContext(c.grpc.Context()); ok {
-		c.address = addressOf(p.Addr)
+		c.address = p.Addr.String()
 		if err := checkIdentity(p.AuthInfo, c.proxy); err != nil {
 			c.server.identityMismatch(c.proxy, c.address, err)
 			return status.Error(codes.PermissionDenied, err.Error())
@@ -202,6 +184,16 @@ func (c *conn) begin() {
 	c.client.Notify(c.changed)
 	c.state = stream.New(c.config(), c.client.View())
 	c.toReport = true
+}
+
+// withState calls f with the stream's state under mu, if the stream has begun
+// and not ended.
+func (c *conn) withState(f func(*stream.Stream)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != nil {
+		f(c.state)
+	}
 }
 
 func (c *conn) config() stream.Config {
@@ -262,16 +254,7 @@ func (c *conn) request(r *request) {
 // subscribes to, and no others; mu is held.
 func (c *conn) subscribe() {
 	for t := range ident.ResourceTypes {
-		var now subscription
-		if now.all, now.names = c.state.Subscription(t); now == c.subscribed[t] {
-			continue
-		}
-		c.subscribed[t] = now
-		if now.all {
-			c.client.WatchAll(t)
-		} else {
-			c.client.Watch(t, now.names)
-		}
+		c.client.Watch(t, c.state.Subscription(t))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/mesh/xds"
@@ -42,37 +43,38 @@ func (s *Server) sortedStreams() []*conn {
 type PushStatus struct {
 	// Version is served. Published is when its builder published it, by the
 	// builder's clock.
-	Version   ident.Position
-	Published time.Time
+	Version   ident.Position `json:"version"`
+	Published time.Time      `json:"published,omitzero"`
 	// Streams are open. Applied of them have all that they should have; Behind
-	// have not been sent the last change.
-	Streams, Applied, Behind int
+	// have not been sent the last change; Rejected have a rejection that stands.
+	Streams  int `json:"streams"`
+	Applied  int `json:"applied"`
+	Behind   int `json:"behind"`
+	Rejected int `json:"rejected"`
 	// Waiting are new streams that wait to begin; FirstAnswers have not
 	// acknowledged their first responses.
-	Waiting, FirstAnswers int
+	Waiting      int `json:"waiting"`
+	FirstAnswers int `json:"firstAnswers"`
 	// Unanswered are responses without an answer, the oldest first, up to the
 	// given number; AllUnanswered is how many there are.
-	Unanswered    []Unanswered
-	AllUnanswered int
-	// Rejected are streams with a rejection that stands.
-	Rejected int
+	AllUnanswered int          `json:"unanswered"`
+	Unanswered    []Unanswered `json:"oldestUnanswered"`
+
+	heldBack [ident.ResourceTypes]int // resources, for metrics
 }
 
 // Unanswered is a response without an answer.
 type Unanswered struct {
-	Proxy string
-	Type  ident.ResourceType
-	Since time.Time
+	Proxy string    `json:"proxy"`
+	Type  string    `json:"type"` // CDS
+	Since time.Time `json:"since"`
 }
 
 // PushStatus looks at every stream, and lists at most that many of Unanswered.
 func (s *Server) PushStatus(most int) PushStatus {
-	var p PushStatus
+	p := PushStatus{Unanswered: []Unanswered{}} // as JSON not null
 	if st := s.serving.Load(); st != nil {
-		p.Version = st.Version()
-		if t := st.Manifest.GetPublishTime(); t != nil {
-			p.Published = t.AsTime()
-		}
+		p.Version, p.Published = st.Version(), timeOf(st.Manifest.GetPublishTime())
 	}
 	p.Waiting, p.FirstAnswers = s.admission.state()
 	for _, c := range s.openStreams() {
@@ -80,7 +82,7 @@ func (s *Server) PushStatus(most int) PushStatus {
 	}
 	p.AllUnanswered = len(p.Unanswered)
 	slices.SortFunc(p.Unanswered, func(a, b Unanswered) int {
-		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Proxy, b.Proxy), cmp.Compare(a.Type, b.Type))
+		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Proxy, b.Proxy), strings.Compare(a.Type, b.Type))
 	})
 	p.Unanswered = p.Unanswered[:min(most, len(p.Unanswered))]
 	return p
@@ -92,24 +94,22 @@ func (c *conn) pushStatus(p *PushStatus) {
 	if c.behind.Load() {
 		p.Behind++
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state == nil {
-		return
-	}
-	if _, all := c.state.Applied(); all {
-		p.Applied++
-	}
-	rejected := false
-	for _, t := range c.state.Status().Types {
-		rejected = rejected || t.Nack != nil
-		if !t.Unanswered.IsZero() {
-			p.Unanswered = append(p.Unanswered, Unanswered{c.proxy.ID, t.Type, t.Unanswered})
+	c.withState(func(state *stream.Stream) {
+		if _, all := state.Applied(); all {
+			p.Applied++
 		}
-	}
-	if rejected {
-		p.Rejected++
-	}
+		rejected := false
+		for _, t := range state.Status().Types {
+			rejected = rejected || t.Nack != nil
+			p.heldBack[t.Type] += len(t.HeldBack)
+			if !t.Unanswered.IsZero() {
+				p.Unanswered = append(p.Unanswered, Unanswered{c.proxy.ID, t.Type.String(), t.Unanswered})
+			}
+		}
+		if rejected {
+			p.Rejected++
+		}
+	})
 }
 
 // Dumped is a resource that a proxy should have, or has.
@@ -120,9 +120,9 @@ type Dumped struct {
 	// Resource is what the proxy should have; nil: nothing, or its content is
 	// unknown.
 	Resource *xds.Resource
-	// ResourceContents is what the proxy was sent; only the name is set if it
+	// ResourceContent is what the proxy was sent; only the name is set if it
 	// was sent nothing.
-	stream.ResourceContents
+	*reportv1.ResourceContent
 }
 
 // Dump yields the resources that the streams of a proxy should have or have,
@@ -139,17 +139,14 @@ func (s *Server) Dump(id string) iter.Seq[Dumped] {
 
 // dump reports whether the caller wants more.
 func (c *conn) dump(yield func(Dumped) bool) bool {
-	c.mu.Lock()
-	if c.state == nil {
-		c.mu.Unlock()
-		return true
-	}
-	view, contents := c.state.Status().View, c.state.Contents()
-	c.mu.Unlock() // the reader of the dump may be slow
-	for _, t := range contents {
-		set := view.Sets[t.Type]
-		for _, r := range t.Resources {
-			if !yield(Dumped{Since: c.since, Type: t.Type, Resource: set.Find(r.Name), ResourceContents: r}) {
+	var view content.View
+	var contents []*reportv1.TypeContent
+	c.withState(func(state *stream.Stream) { view, contents = state.Status().View, state.Contents() })
+	// No lock is held here, because the reader of the dump may be slow.
+	for _, of := range contents {
+		t, _ := ident.ResourceTypeOf(of.GetTypeUrl())
+		for _, r := range of.GetResources() {
+			if !yield(Dumped{c.since, t, view.Sets[t].Find(r.GetName()), r}) {
 				return false
 			}
 		}

@@ -35,7 +35,7 @@ func TestPushStatusAndDump(t *testing.T) {
 		if got := fmt.Sprint(status.Streams, status.Applied, status.Rejected, status.AllUnanswered, len(status.Unanswered)); got != "2 1 0 1 1" {
 			t.Errorf("streams, applied, rejected, unanswered: %s", got)
 		}
-		if u := status.Unanswered[0]; u.Proxy != "e2" || u.Type != ident.CDS || time.Since(u.Since) > time.Minute {
+		if u := status.Unanswered[0]; u.Proxy != "e2" || u.Type != ident.CDS.String() || time.Since(u.Since) > time.Minute {
 			t.Errorf("unanswered: %+v", u)
 		}
 		if got := len(f.server.PushStatus(0).Unanswered); got != 0 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/store"
 )
 
@@ -52,22 +53,14 @@ func (c *conn) askHead() {
 }
 
 func (c *conn) headAnswered(v ident.Position, err error) {
-	c.mu.Lock()
-	switch {
-	case err == nil:
-		c.head = &v
-	case c.state != nil:
-		c.state.HeadAway()
-	}
-	c.mu.Unlock()
+	c.withState(func(state *stream.Stream) {
+		if err == nil {
+			state.HeadIs(v)
+		} else {
+			state.HeadAway()
+		}
+	})
 	c.changed()
-}
-
-// reached tells the state if the head is served; mu is held.
-func (c *conn) reached(now time.Time, served ident.Position) {
-	if c.head != nil && !served.Less(*c.head) {
-		c.state.HeadConfirmed(now)
-	}
 }
 
 // sleep waits for d and reports whether ctx is still alive.

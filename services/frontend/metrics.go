@@ -15,8 +15,8 @@ import (
 // the same metric, its name is used, so that istiod's dashboards show it. No
 // label names a proxy.
 type Metrics struct {
-	collectors []prometheus.Collector
-	refresh    atomic.Pointer[func()] // sets the metrics that are computed when scraped
+	all     *prometheus.Registry
+	refresh atomic.Pointer[func()] // sets the metrics that are computed when scraped
 
 	// What is served.
 	epoch, seq                         prometheus.Gauge
@@ -41,7 +41,7 @@ type Metrics struct {
 
 // NewMetrics returns metrics that are not registered.
 func NewMetrics() *Metrics {
-	m := &Metrics{}
+	m := &Metrics{all: prometheus.NewRegistry()}
 	m.ofVersions()
 	m.ofStreams()
 	m.ofResponses()
@@ -131,7 +131,7 @@ func (m *Metrics) histograms(name, help string, buckets []float64) [ident.Resour
 }
 
 func collect[C prometheus.Collector](m *Metrics, c C) C {
-	m.collectors = append(m.collectors, c)
+	m.all.MustRegister(c)
 	return c
 }
 
@@ -147,7 +147,6 @@ func (m *Metrics) serves(st *replica.State, had, now time.Time) {
 	v := st.Version()
 	m.epoch.Set(float64(v.Epoch))
 	m.seq.Set(float64(v.Seq))
-	m.persisted.Set(0)
 	m.indexing.Observe(st.Indexing.Seconds())
 	m.generation.Observe(now.Sub(had).Seconds())
 	if at := timeOf(st.Manifest.GetPublishTime()); !at.IsZero() && !st.Received.IsZero() {
@@ -178,18 +177,12 @@ func (m *Metrics) acked(t ident.ResourceType, sent time.Time, cause *versionTime
 }
 
 // Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.collectors {
-		c.Describe(ch)
-	}
-}
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) { m.all.Describe(ch) }
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	if refresh := m.refresh.Load(); refresh != nil {
 		(*refresh)()
 	}
-	for _, c := range m.collectors {
-		c.Collect(ch)
-	}
+	m.all.Collect(ch)
 }

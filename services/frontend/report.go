@@ -11,7 +11,6 @@ import (
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/store"
 )
 
@@ -38,9 +37,16 @@ func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 	r := &reportv1.FrontendReport{
 		Frontend: s.cfg.ID, Build: s.cfg.Build, Time: timestamppb.Now(),
 		Persisted: s.replica.Persisted(),
-		Streams:   uint32(len(conns)), Applied: appliedReport(conns),
-		Verdicts: s.verdictReports(conns),
+		Streams:   uint32(len(conns)),
 	}
+	applied := map[ident.Position]uint32{}
+	var rejectors []rejector
+	for _, c := range conns {
+		v, rejects := c.answers()
+		applied[v]++
+		rejectors = append(rejectors, rejects...)
+	}
+	r.Applied, r.Verdicts = appliedReport(applied), s.verdictReports(conns, rejectors)
 	if st := s.serving.Load(); st != nil {
 		root := st.Root()
 		r.Serving, r.Root = store.VersionProto(st.Version()), root[:]
@@ -56,13 +62,9 @@ func (s *Server) report(conns []*conn) *reportv1.FrontendReport {
 	return r
 }
 
-// appliedReport counts streams by the version that they have applied, the
-// newest first.
-func appliedReport(conns []*conn) []*reportv1.Applied {
-	count := map[ident.Position]uint32{}
-	for _, c := range conns {
-		count[c.applied()]++
-	}
+// appliedReport returns how many streams have applied each version, the newest
+// first.
+func appliedReport(count map[ident.Position]uint32) []*reportv1.Applied {
 	var report []*reportv1.Applied
 	for _, v := range slices.SortedFunc(maps.Keys(count), func(a, b ident.Position) int { return b.Compare(a) }) {
 		report = append(report, &reportv1.Applied{Version: store.VersionProto(v), Streams: count[v]})
@@ -70,19 +72,19 @@ func appliedReport(conns []*conn) []*reportv1.Applied {
 	return report
 }
 
-// applied returns the version that the client has applied in all of its types;
-// zero: none.
-func (c *conn) applied() ident.Position {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state == nil {
-		return ident.Position{}
-	}
-	v, all := c.state.Applied()
-	if all {
-		v = c.client.Version() // newer than the last view where nothing was woken
-	}
-	return v
+// answers returns the version that the client has applied in all of its types
+// (zero: none) and the rejections that stand.
+func (c *conn) answers() (applied ident.Position, rejects []rejector) {
+	c.withState(func(state *stream.Stream) {
+		var all bool
+		if applied, all = state.Applied(); all {
+			applied = c.client.Version() // newer than the last view where nothing was woken
+		}
+		for _, r := range state.Rejections() {
+			rejects = append(rejects, rejector{c, c.client.Class(), r})
+		}
+	})
+	return applied, rejects
 }
 
 func mismatchReport(m *store.MismatchError) *reportv1.ChainMismatch {
@@ -133,20 +135,13 @@ func (c *conn) report() *reportv1.ProxyReport {
 func firstNames(names []string) []string { return names[:min(len(names), 100)] }
 
 func typeReport(t stream.TypeStatus) *reportv1.TypeReport {
-	r := &reportv1.TypeReport{
+	return &reportv1.TypeReport{
 		TypeUrl: t.Type.URL(), Sent: store.VersionProto(t.Sent), Acked: store.VersionProto(t.Acked),
 		SentVersion: t.SentVersion, AckedVersion: t.AckedVersion,
 		SentTime: timestamp(t.SentTime), AckedTime: timestamp(t.AckedTime),
 		Resources: uint32(t.Resources), HeldBack: firstNames(t.HeldBack),
-		Unanswered: timestamp(t.Unanswered), TooLarge: t.TooLarge,
+		Unanswered: timestamp(t.Unanswered), TooLarge: t.TooLarge, Nack: t.Nack,
 	}
-	if t.Nack != nil {
-		r.Nack = &reportv1.Nack{
-			Version: t.Nack.Version, Message: t.Nack.Message,
-			Time: timestamppb.New(t.Nack.Time), Resources: t.Nack.Resources,
-		}
-	}
-	return r
 }
 
 func timestamp(t time.Time) *timestamppb.Timestamp {
@@ -166,6 +161,19 @@ func (s *Server) refreshMetrics() {
 		m.services.Set(float64(services))
 		m.virtuals.Set(float64(virtuals))
 	}
+	p := s.PushStatus(1)
+	m.waiting.Set(float64(p.Waiting))
+	m.firstAnswers.Set(float64(p.FirstAnswers))
+	m.streams.Set(float64(p.Streams))
+	m.unconverged.Set(float64(p.Streams - p.Applied))
+	for t, n := range p.heldBack {
+		m.heldBack[t].Set(float64(n))
+	}
+	persisted := 0.0
+	if s.replica.Persisted() {
+		persisted = 1
+	}
+	m.persisted.Set(persisted)
 	now := time.Now()
 	s.mu.Lock()
 	behind, records := s.lag.behind(now)
@@ -177,34 +185,10 @@ func (s *Server) refreshMetrics() {
 	m.behindSeconds.Set(behind.Seconds())
 	m.behindRecords.Set(float64(records))
 	m.unpersisted.Set(unpersisted.Seconds())
-	s.refreshStreams(now)
-}
-
-// refreshStreams sets the metrics that need a look at every stream.
-func (s *Server) refreshStreams(now time.Time) {
-	m := s.cfg.Metrics
-	var held [ident.ResourceTypes]int
-	unconverged, oldest := 0, now
-	for _, c := range s.openStreams() {
-		c.mu.Lock()
-		if c.state != nil {
-			if _, all := c.state.Applied(); !all {
-				unconverged++
-			}
-			for _, t := range c.state.Status().Types {
-				held[t.Type] += len(t.HeldBack)
-				if !t.Unanswered.IsZero() && t.Unanswered.Before(oldest) {
-					oldest = t.Unanswered
-				}
-			}
-		}
-		c.mu.Unlock()
+	m.unanswered.Set(0)
+	for _, oldest := range p.Unanswered {
+		m.unanswered.Set(now.Sub(oldest.Since).Seconds())
 	}
-	for t, n := range held {
-		m.heldBack[t].Set(float64(n))
-	}
-	m.unconverged.Set(float64(unconverged))
-	m.unanswered.Set(now.Sub(oldest).Seconds())
 }
 
 // observe counts and logs what happens on a stream; mu is held.
@@ -231,7 +215,7 @@ func (c *conn) observe(e stream.Event) {
 		warn("the proxy rejected a response", "type", e.Type.String(), "version", e.Nack.Version,
 			"world", e.World, "resources", e.Nack.Resources, "message", e.Nack.Message)
 		c.toReport = true
-		if c.server.verdicts.rejected(c) {
+		if c.server.urgent() {
 			c.server.cfg.OnChange(true)
 		}
 	case stream.Stale:
@@ -274,29 +258,9 @@ func (c *conn) reply() *reportv1.ProxyReply {
 	if node, err := proto.Marshal(c.proxy.Node()); err == nil { // it came from the wire
 		r.Node = node
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state == nil {
-		return r
-	}
-	r.Version = store.VersionProto(c.client.Version())
-	for _, t := range c.state.Contents() {
-		r.Types = append(r.Types, typeContent(t))
-	}
+	c.withState(func(state *stream.Stream) {
+		r.Version = store.VersionProto(c.client.Version())
+		r.Types = state.Contents()
+	})
 	return r
-}
-
-func typeContent(t stream.TypeContents) *reportv1.TypeContent {
-	c := &reportv1.TypeContent{TypeUrl: t.Type.URL(), Wildcard: t.Wildcard}
-	for _, r := range t.Resources {
-		of := &reportv1.ResourceContent{
-			Name: r.Name, Sent: r.Sent, Applied: r.Applied, HeldBack: r.HeldBack,
-			Quarantined: r.Quarantined, Lingering: r.Lingering,
-		}
-		if r.Sum != (xds.Sum{}) {
-			of.Sum = r.Sum[:]
-		}
-		c.Resources = append(c.Resources, of)
-	}
-	return c
 }

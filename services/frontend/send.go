@@ -6,7 +6,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"meshlog.dev/services/frontend/stream"
 	"meshlog.dev/services/internal/failpoint"
 )
 
@@ -73,34 +72,27 @@ func (c *conn) failed(err error) {
 // next makes the next response ready, if one is due.
 func (c *conn) next() bool {
 	now := time.Now()
-	r, ok, news := c.nextResponse(now)
-	if news {
-		c.server.cfg.OnChange(false)
-	}
-	if ok {
-		c.out, c.ready = response{r, c.server.cfg.ID}, true
-	}
-	return ok
-}
-
-func (c *conn) nextResponse(now time.Time) (r stream.Response, ok, news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == nil {
-		return r, false, false
+		return false
 	}
 	if c.behind.Swap(false) {
-		c.update(now)
+		c.state.Update(now, c.client.View())
 	}
-	if r, ok = c.state.Next(now); ok {
-		c.responded = true
+	r, ok := c.state.Next(now)
+	if ok {
+		c.out, c.ready, c.responded = response{r, c.server.cfg.ID}, true, true
 		c.subscribe() // CDS may be sent without a request
 	} else {
 		c.askHead()
 		c.setAlarm(now)
 	}
-	news, c.toReport = c.toReport, false
-	return r, ok, news
+	if c.toReport {
+		c.toReport = false
+		c.server.cfg.OnChange(false)
+	}
+	return ok
 }
 
 // setAlarm sets the timer for when the stream must be looked at again; mu is
@@ -153,11 +145,4 @@ func (c *conn) tooSlow() {
 	c.server.cfg.Metrics.sendTimeout.Inc()
 	c.server.streamLog.Warn("the proxy does not accept a response; ending its stream", "proxy", c.proxy.ID, "limit", c.server.cfg.Limits.SendTimeout)
 	c.end(status.Errorf(codes.Unavailable, "the client did not accept a response in %s", c.server.cfg.Limits.SendTimeout))
-}
-
-// update gives the state the newest view; mu is held.
-func (c *conn) update(now time.Time) {
-	view := c.client.View()
-	c.state.Update(now, view)
-	c.reached(now, view.Version)
 }

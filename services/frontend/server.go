@@ -45,19 +45,18 @@ const (
 
 // Server is a frontend.
 type Server struct {
-	cfg       Config
-	streamLog *slog.Logger // for events on streams
-	replica   *replica.Replica
-	cache     *content.Cache
-	head      headQuery
-	names     *names.Table
-	acceptor  *connections
-	admission *admission
-	verdicts  verdictTracker
-	codec     codec
-	health    *health.Server
-	streams   sync.WaitGroup // receiving and asking goroutines of streams
-	failed    handshakes
+	cfg             Config
+	streamLog       *slog.Logger // for events on streams
+	replica         *replica.Replica
+	cache           *content.Cache
+	head            headQuery
+	names           *names.Table
+	acceptor        *connections
+	admission       *admission
+	codec           codec
+	health          *health.Server
+	streams         sync.WaitGroup // receiving and asking goroutines of streams
+	handshakeLogged atomic.Int64   // when the last failed handshake was logged, Unix nanoseconds
 
 	mu       sync.Mutex // protects what follows
 	conns    map[*conn]struct{}
@@ -67,9 +66,11 @@ type Server struct {
 	// unpersisted is since when the served version is not in the store; zero:
 	// it is.
 	unpersisted time.Time
+	suspects    []ident.Rejected // resources that the leader asks about
+	lastUrgent  time.Time        // when the last urgent report was made
 
 	recent  recentVersions
-	tracer  *tracer
+	tracer  tracer
 	serving atomic.Pointer[replica.State] // nil: nothing yet
 }
 
@@ -93,13 +94,13 @@ func New(cfg Config) (*Server, error) {
 		streamLog: cfg.Logger.With("component", "xds"),
 		cache:     content.New(),
 		head:      headQuery{ask: cfg.Head},
-		names:     names.NewTable(),
+		names:     new(names.Table),
 		acceptor:  newAcceptor(cfg.Listeners, cfg.TLSListeners),
-		admission: newAdmission(cfg.Limits, cfg.Metrics),
+		admission: newAdmission(cfg.Limits),
 		health:    health.NewServer(),
 		codec:     codec,
 		conns:     make(map[*conn]struct{}),
-		tracer:    newTracer(cfg.Tracer),
+		tracer:    tracer{spans: cfg.Tracer},
 	}
 	refresh := s.refreshMetrics
 	cfg.Metrics.refresh.Store(&refresh)
@@ -107,7 +108,7 @@ func New(cfg Config) (*Server, error) {
 	s.replica = replica.New(replica.Config{
 		Store: cfg.Store, Logger: cfg.Logger,
 		Serve: s.serveState, OnMismatch: s.chainRewound, OnChange: s.persistedChanged,
-		Remember: s.remember, Earlier: content.Retained,
+		Remember: s.updateCache, Earlier: content.Retained,
 	})
 	return s, nil
 }
@@ -231,15 +232,12 @@ func (s *Server) register(c *conn) {
 		c.end(status.Error(codes.Unavailable, errDraining.Error()))
 	}
 	s.conns[c] = struct{}{}
-	s.cfg.Metrics.streams.Set(float64(len(s.conns)))
 }
 
 func (s *Server) unregister(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
-	s.cfg.Metrics.streams.Set(float64(len(s.conns)))
 	s.mu.Unlock()
-	s.verdicts.gone(c)
 	s.cfg.Metrics.age.Observe(time.Since(c.since).Seconds())
 	s.cfg.OnChange(false)
 }
@@ -267,9 +265,9 @@ func (s *Server) Ready() error {
 	return nil
 }
 
-// remember adds an earlier version that is no longer served, so that clients
-// which reconnect with it are recognised.
-func (s *Server) remember(st *replica.State, changed []index.Input) {
+// updateCache makes the cache serve a version. An earlier one is replaced at once,
+// but clients which reconnect with it are recognised.
+func (s *Server) updateCache(st *replica.State, changed []index.Input) {
 	s.cache.Update(st.Version(), timeOf(st.Manifest.GetPublishTime()), st.PushContext, changed)
 }
 
@@ -280,7 +278,7 @@ func (s *Server) serveState(st *replica.State, changed []index.Input) {
 	next := timesOf(st, had)
 	next.trace = s.tracer.received(st, had)
 	s.recent.add(next) // before the cache wakes streams, which look for it
-	s.cache.Update(v, timeOf(st.Manifest.GetPublishTime()), st.PushContext, changed)
+	s.updateCache(st, changed)
 	now := time.Now()
 	if s.serving.Swap(st) == nil {
 		s.health.SetServingStatus("", healthv1.HealthCheckResponse_SERVING)
@@ -324,14 +322,11 @@ func (s *Server) chainRewound(err *store.MismatchError) {
 }
 
 func (s *Server) persistedChanged() {
-	persisted := 0.0
 	if s.replica.Persisted() {
-		persisted = 1
 		s.mu.Lock()
 		s.unpersisted = time.Time{}
 		s.mu.Unlock()
 	}
-	s.cfg.Metrics.persisted.Set(persisted)
 	s.cfg.OnChange(false)
 }
 

@@ -36,13 +36,12 @@ func (s *Server) services() []*grpc.ServiceDesc {
 		}
 		return d
 	}
-	of := func(t ident.ResourceType) *ident.ResourceType { return &t }
 	return []*grpc.ServiceDesc{
 		service("envoy.service.discovery.v3.AggregatedDiscoveryService", "AggregatedResources", nil),
-		service("envoy.service.cluster.v3.ClusterDiscoveryService", "Clusters", of(ident.CDS)),
-		service("envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints", of(ident.EDS)),
-		service("envoy.service.listener.v3.ListenerDiscoveryService", "Listeners", of(ident.LDS)),
-		service("envoy.service.route.v3.RouteDiscoveryService", "Routes", of(ident.RDS)),
+		service("envoy.service.cluster.v3.ClusterDiscoveryService", "Clusters", new(ident.CDS)),
+		service("envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints", new(ident.EDS)),
+		service("envoy.service.listener.v3.ListenerDiscoveryService", "Listeners", new(ident.LDS)),
+		service("envoy.service.route.v3.RouteDiscoveryService", "Routes", new(ident.RDS)),
 	}
 }
 

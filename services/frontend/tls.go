@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -52,16 +51,13 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 // handshakes: every client that reaches the port can make them fail.
 const handshakeLogs = time.Second
 
-// handshakes counts failed handshakes.
-type handshakes struct{ logged atomic.Int64 } // the last one that was logged, Unix nanoseconds
-
 func (s *Server) handshakeFailed(from net.Addr, err error) {
 	if errors.Is(err, io.EOF) {
 		return // a probe of the port
 	}
 	s.cfg.Metrics.handshakeFailures.Inc()
-	now, logged := time.Now().UnixNano(), s.failed.logged.Load()
-	if now-logged >= int64(handshakeLogs) && s.failed.logged.CompareAndSwap(logged, now) {
+	now, logged := time.Now().UnixNano(), s.handshakeLogged.Load()
+	if now-logged >= int64(handshakeLogs) && s.handshakeLogged.CompareAndSwap(logged, now) {
 		s.streamLog.Warn("a TLS handshake failed; further ones within a second are only counted", "address", from.String(), "error", err)
 	}
 }

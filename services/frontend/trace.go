@@ -29,25 +29,18 @@ const (
 	maxTimed  = 10_000
 )
 
-// tracer makes the spans of versions in this frontend. A nil tracer makes none.
+// tracer makes the spans of versions in this frontend.
 type tracer struct {
-	spans *tracing.Tracer
+	spans *tracing.Tracer // nil: none are made
 
 	mu   sync.Mutex
 	open []*convergence // the newest last
 }
 
-func newTracer(t *tracing.Tracer) *tracer {
-	if t == nil {
-		return nil
-	}
-	return &tracer{spans: t}
-}
-
 // received makes the receive span of a version and returns its convergence; nil
 // if the version is not traced.
 func (t *tracer) received(st *replica.State, had time.Time) *convergence {
-	if t == nil || len(st.Manifest.GetTraceparents()) == 0 || st.Received.IsZero() {
+	if t.spans == nil || len(st.Manifest.GetTraceparents()) == 0 || st.Received.IsZero() {
 		return nil
 	}
 	parent := tracing.Context(st.Manifest.GetTraceparents()[0])
@@ -69,7 +62,7 @@ func (t *tracer) received(st *replica.State, had time.Time) *convergence {
 
 // run ends convergences that are over; when ctx is done, all.
 func (t *tracer) run(ctx context.Context) error {
-	if t == nil {
+	if t.spans == nil {
 		return nil
 	}
 	tick := time.NewTicker(traceStep)

@@ -63,7 +63,9 @@ type inbox struct {
 	ended  chan struct{}
 }
 
-func newInbox(w Watcher, requests <-chan string) *inbox {
+// NewInbox returns the Inbox of a process, which runs w and takes the reasons for
+// which the leader asks for a new listing from requests, which may be nil.
+func NewInbox(w Watcher, requests <-chan string) Inbox {
 	return &inbox{watcher: w, requests: requests}
 }
 
@@ -71,7 +73,9 @@ func (b *inbox) Now() time.Time { return time.Now() }
 
 func (b *inbox) Watch(ctx context.Context) {
 	b.Rest()
-	b.dropRequests()
+	for len(b.requests) > 0 {
+		<-b.requests
+	}
 	ctx, b.cancel = context.WithCancel(ctx)
 	inputs, ended := make(chan Input, queued), make(chan struct{})
 	b.inputs, b.ended = inputs, ended
@@ -81,19 +85,6 @@ func (b *inbox) Watch(ctx context.Context) {
 		err := b.watcher.Run(ctx, s)
 		_ = s.put(ctx, Ended{err}) // when ctx is done, its error does not matter
 	}()
-}
-
-func (b *inbox) dropRequests() {
-	for {
-		select {
-		case _, ok := <-b.requests:
-			if !ok {
-				b.requests = nil
-			}
-		default:
-			return
-		}
-	}
 }
 
 func (b *inbox) Rest() {
@@ -109,38 +100,22 @@ func (b *inbox) Wait(ctx context.Context, until time.Time) (Input, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	d := time.Until(until)
-	if d <= 0 {
-		select {
-		case in := <-b.inputs:
-			return in, nil
-		case reason, ok := <-b.requests:
-			return b.requested(reason, ok), nil
-		default:
-			return nil, nil
-		}
+	var due <-chan time.Time // nil if something waits
+	if d := time.Until(until); d > 0 {
+		due = time.After(d)
+	} else if len(b.inputs)+len(b.requests) == 0 {
+		return nil, nil
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case in := <-b.inputs:
 		return in, nil
-	case reason, ok := <-b.requests:
-		return b.requested(reason, ok), nil
-	case <-timer.C:
+	case reason := <-b.requests:
+		return Requested{reason}, nil
+	case <-due:
 		return nil, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// requested returns the request, or forgets the channel once it is closed.
-func (b *inbox) requested(reason string, ok bool) Input {
-	if !ok {
-		b.requests = nil
-		return nil
-	}
-	return Requested{reason}
 }
 
 // sink is the Sink of one run.
@@ -164,10 +139,7 @@ func (s sink) Change(ctx context.Context, set []Object) error {
 }
 
 func (s sink) Problems(origin string, ds []problem.Diagnostic) {
-	select {
-	case s.inputs <- Reported{origin, ds}:
-	case <-s.done:
-	}
+	_ = s.put(context.Background(), Reported{origin, ds}) // the run has ended otherwise
 }
 
 func (s sink) put(ctx context.Context, in Input) error {

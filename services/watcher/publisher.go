@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -284,7 +285,7 @@ func (p *Publisher) tell(phase Phase) {
 	if phase == PhaseDown {
 		s.Down = p.source.down
 	}
-	if s.equal(p.state) {
+	if reflect.DeepEqual(s, p.state) {
 		return
 	}
 	if s.Phase != p.state.Phase {
@@ -295,12 +296,6 @@ func (p *Publisher) tell(phase Phase) {
 	if p.cfg.OnState != nil {
 		p.cfg.OnState(s)
 	}
-}
-
-func (s State) equal(t State) bool {
-	return s.Phase == t.Phase && s.Session == t.Session && s.Keys == t.Keys && s.Pending == t.Pending &&
-		s.Partial == t.Partial && s.Listed.Equal(t.Listed) && s.Changed.Equal(t.Changed) &&
-		s.Down.Equal(t.Down) && slices.Equal(s.Diagnostics, t.Diagnostics)
 }
 
 func (p *Publisher) diagnostics() []problem.Diagnostic {
@@ -328,9 +323,7 @@ func (p *Publisher) diagnostics() []problem.Diagnostic {
 			Effect: "changes wait",
 		})
 	}
-	slices.SortFunc(ds, func(a, b problem.Diagnostic) int {
-		return cmp.Or(a.Compare(b), cmp.Compare(a.Origin, b.Origin))
-	})
+	slices.SortFunc(ds, problem.Diagnostic.Compare)
 	return ds
 }
 

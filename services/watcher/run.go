@@ -33,7 +33,9 @@ type Config struct {
 	// Watcher is what Run runs.
 	Watcher Watcher
 	// ListingRequests carries the reasons for which the leader asks for a new
-	// listing. The publisher drops them while it is listing.
+	// listing. It has a buffer, because the publisher looks at its length; requests
+	// for an unbuffered channel get lost. At the begin of a listing the publisher
+	// drops the requests that wait. It is never closed.
 	ListingRequests <-chan string
 }
 
@@ -83,7 +85,7 @@ type State struct {
 // closed, and returns that error. It stands by while another holder publishes for
 // the shard. No goroutine outlives it.
 func Run(ctx context.Context, cfg Config) error {
-	in := newInbox(cfg.Watcher, cfg.ListingRequests)
+	in := NewInbox(cfg.Watcher, cfg.ListingRequests)
 	defer in.Rest()
 	return NewPublisher(cfg, in).Run(ctx)
 }

@@ -77,11 +77,7 @@ func (p *Publisher) flush(ctx context.Context) error {
 	defer func() { p.session.sending = 0 }()
 	failpoint.At(failpoint.WatcherSend)
 	_, ended := p.trace(changes)
-	send := p.sendEach
-	if atomic && len(changes) > 1 {
-		send = p.sendBatch
-	}
-	err := send(ctx, changes)
+	err := p.send(ctx, changes, atomic && len(changes) > 1, failpoint.WatcherBatch)
 	if ended(err); err != nil {
 		return err
 	}
@@ -91,73 +87,50 @@ func (p *Publisher) flush(ctx context.Context) error {
 	return nil
 }
 
-// sendEach sends changes of different keys, each on its own.
-func (p *Publisher) sendEach(ctx context.Context, changes []change) error {
-	low := p.session.pseq + 1
-	group := make([]events.Event, len(changes))
-	for i, c := range changes {
-		p.session.pseq++
-		group[i] = p.event(c, p.session.pseq, low, events.Batch{})
-	}
-	err := p.persist(ctx, func() error {
-		err := p.cfg.Log.AppendEach(ctx, group)
-		if !isRefusal(err) {
-			return err
-		}
-		for i := range group {
-			if err := p.appendChunk(ctx, group[i:i+1]); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err == nil {
-		p.cfg.Metrics.events.Add(float64(len(group)))
-	}
-	return err
-}
-
 // many is how many changes are worth a chunk even if they need not be atomic: a
 // log that syncs before it acknowledges appends a chunk about as fast as one event.
 const many = 100
 
-// sendListed sends changes of different keys, events.MaxBatch at most, which
-// are staged until the listing is closed.
-func (p *Publisher) sendListed(ctx context.Context, changes []change) error {
-	if len(changes) < many {
-		return p.sendEach(ctx, changes)
+// send appends changes of different keys in parts of events.MaxBatch, each
+// acknowledged before the next. Atomic changes are applied as one.
+func (p *Publisher) send(ctx context.Context, changes []change, atomic bool, beforePart failpoint.Point) error {
+	var batch events.Batch
+	if atomic {
+		batch = events.Batch{ID: fmt.Sprintf("%s/%d", p.session.name, p.session.pseq+1), Total: uint32(len(changes))}
 	}
-	low := p.session.pseq + 1
-	chunk := make([]events.Event, len(changes))
-	for i, c := range changes {
-		p.session.pseq++
-		chunk[i] = p.event(c, p.session.pseq, low, events.Batch{})
-	}
-	err := p.persist(ctx, func() error { return p.appendChunk(ctx, chunk) })
-	if err == nil {
-		p.cfg.Metrics.events.Add(float64(len(chunk)))
-	}
-	return err
-}
-
-// sendBatch sends changes that are applied as one: in chunks that are atomic
-// each, and acknowledged before the next.
-func (p *Publisher) sendBatch(ctx context.Context, changes []change) error {
-	first := p.session.pseq + 1
-	batch := events.Batch{ID: fmt.Sprintf("%s/%d", p.session.name, first), Total: uint32(len(changes))}
-	var all []events.Event
-	for i, c := range changes {
-		p.session.pseq++
-		batch.Index = uint32(i)
-		low := first + uint64(i/events.MaxBatch*events.MaxBatch)
-		all = append(all, p.event(c, p.session.pseq, low, batch))
-	}
-	for chunk := range slices.Chunk(all, events.MaxBatch) {
-		failpoint.At(failpoint.WatcherBatch)
-		if err := p.persist(ctx, func() error { return p.appendChunk(ctx, chunk) }); err != nil {
+	for part := range slices.Chunk(changes, events.MaxBatch) {
+		failpoint.At(beforePart)
+		low := p.session.pseq + 1
+		group := make([]events.Event, len(part))
+		for i, c := range part {
+			p.session.pseq++
+			group[i] = p.event(c, p.session.pseq, low, batch)
+			if atomic {
+				batch.Index++
+			}
+		}
+		try := p.appendEach
+		if atomic || len(part) >= many {
+			try = p.appendChunk
+		}
+		if err := p.persist(ctx, func() error { return try(ctx, group) }); err != nil {
 			return err
 		}
-		p.cfg.Metrics.events.Add(float64(len(chunk)))
+		p.cfg.Metrics.events.Add(float64(len(group)))
+	}
+	return nil
+}
+
+// appendEach appends events, each on its own.
+func (p *Publisher) appendEach(ctx context.Context, group []events.Event) error {
+	err := p.cfg.Log.AppendEach(ctx, group)
+	if !isRefusal(err) {
+		return err
+	}
+	for i := range group {
+		if err := p.appendChunk(ctx, group[i:i+1]); err != nil {
+			return err
+		}
 	}
 	return nil
 }

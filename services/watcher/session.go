@@ -120,11 +120,8 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	slices.SortFunc(send, func(a, b change) int { return compareKeys(a.key, b.key) })
 	trace, ended := p.trace(send)
 	defer func() { ended(err) }()
-	for group := range slices.Chunk(send, events.MaxBatch) {
-		failpoint.At(failpoint.WatcherListing)
-		if err := p.sendListed(ctx, group); err != nil {
-			return err
-		}
+	if err := p.send(ctx, send, false, failpoint.WatcherListing); err != nil {
+		return err
 	}
 	failpoint.At(failpoint.WatcherListed)
 	if p.session.over != "" {

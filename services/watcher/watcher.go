@@ -3,6 +3,7 @@
 package watcher
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -63,4 +64,9 @@ type Object struct {
 	Actor                 string
 	Trace                 string    // W3C traceparent of its cause, if the source has one
 	Observed              time.Time // when the watcher saw the change
+}
+
+// Compare orders objects by kind, namespace and name.
+func (o Object) Compare(p Object) int {
+	return cmp.Or(cmp.Compare(o.Kind, p.Kind), cmp.Compare(o.Namespace, p.Namespace), cmp.Compare(o.Name, p.Name))
 }

@@ -32,7 +32,7 @@ func BenchmarkCommit(b *testing.B) {
 	for _, all := range []int{10_000, 100_000} {
 		for _, n := range []int{1, 100} {
 			b.Run(fmt.Sprintf("of=%d/rows=%d", all, n), func(b *testing.B) {
-				s, _, err := bolt.Open(filepath.Join(b.TempDir(), "store.db"), bolt.Options{Retention: store.Retention{Versions: 1000}})
+				s, _, err := bolt.Open(filepath.Join(b.TempDir(), "store.db"), store.Retention{Versions: 1000})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -58,7 +58,7 @@ func BenchmarkCommit(b *testing.B) {
 func BenchmarkOpen100k(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "store.db")
 	open := func() *bolt.Store {
-		s, aside, err := bolt.Open(path, bolt.Options{})
+		s, aside, err := bolt.Open(path, store.Retention{})
 		if err != nil || aside != nil {
 			b.Fatal(aside, err)
 		}
@@ -77,7 +77,7 @@ func BenchmarkOpen100k(b *testing.B) {
 
 // BenchmarkAt goes back 1000 versions of 100 rows each.
 func BenchmarkAt1000Back(b *testing.B) {
-	s, _, err := bolt.Open(filepath.Join(b.TempDir(), "store.db"), bolt.Options{})
+	s, _, err := bolt.Open(filepath.Join(b.TempDir(), "store.db"), store.Retention{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -20,17 +20,10 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"meshlog.dev/store"
-	"meshlog.dev/store/internal/watch"
 )
 
 // lockTimeout is how long Open waits for another process to release the file.
 const lockTimeout = time.Second
-
-// Options describe a Store.
-type Options struct {
-	// Retention selects the versions that the store keeps.
-	Retention store.Retention
-}
 
 // Store is a store in a file. It implements store.Store.
 type Store struct {
@@ -38,12 +31,11 @@ type Store struct {
 	path      string
 	file      *os.File // the file under db
 	db        *bbolt.DB
-	hub       watch.Hub
 
-	writing sync.Mutex // held during a change; protects kept
-	kept    []kept     // the versions in the file, oldest first
+	writing sync.Mutex // held during a change
 
 	mu     sync.Mutex // protects what follows
+	kept   []kept     // the versions in the file, oldest first; changed while writing is held
 	latest store.Stored
 	broken error // the reason why db must not be used any more
 	closed bool
@@ -51,11 +43,12 @@ type Store struct {
 
 var errClosed = errors.New("the store is closed")
 
-// Open opens the store at path, or makes one. It sets a damaged file aside and
+// Open opens the store at path, or makes one; keep selects the versions that the
+// store keeps. It sets a damaged file aside and
 // makes a new one: then, and only then, the Discarded is not nil. The error is
 // store.ErrLocked while another process uses the file.
-func Open(path string, o Options) (*Store, *Discarded, error) {
-	s, err := open(path, o)
+func Open(path string, keep store.Retention) (*Store, *Discarded, error) {
+	s, err := open(path, keep)
 	var bad damage
 	if !errors.As(err, &bad) {
 		return s, nil, err
@@ -64,7 +57,7 @@ func Open(path string, o Options) (*Store, *Discarded, error) {
 	if err := os.Rename(path, d.Path); err != nil {
 		return nil, nil, fmt.Errorf("open %s: it is damaged (%w), and cannot be renamed: %w", path, bad.reason, err)
 	}
-	if s, err = open(path, o); err != nil {
+	if s, err = open(path, keep); err != nil {
 		return nil, d, err
 	}
 	return s, d, nil
@@ -94,11 +87,11 @@ func (d damage) Error() string { return d.reason.Error() }
 func (d damage) Unwrap() error { return d.reason }
 
 // open opens the file if it is whole.
-func open(path string, o Options) (*Store, error) {
+func open(path string, keep store.Retention) (*Store, error) {
 	if err := check(path); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	s := &Store{retention: o.Retention, path: path}
+	s := &Store{retention: keep, path: path}
 	err := guard(func() (err error) {
 		s.db, err = bbolt.Open(path, 0o600, s.options(false))
 		return err
@@ -112,9 +105,6 @@ func open(path string, o Options) (*Store, error) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	writeOwner(path)
-	if v := s.latest.Version(); !v.IsZero() {
-		s.hub.Send(v)
-	}
 	return s, nil
 }
 

@@ -35,7 +35,7 @@ func OpenCopy(path string) (*Copy, error) {
 			break
 		}
 		var s *Store
-		if s, err = open(to, Options{}); err == nil {
+		if s, err = open(to, store.Retention{}); err == nil {
 			return &Copy{Reader: s, s: s, dir: dir}, nil
 		}
 		if !errors.As(err, &bad) {

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 // commitForever commits versions and prints each one.
 func commitForever(path string) error {
 	ctx := context.Background()
-	s, aside, err := bolt.Open(path, bolt.Options{Retention: store.Retention{Versions: 10}})
+	s, aside, err := bolt.Open(path, store.Retention{Versions: 10})
 	if err != nil || aside != nil {
 		return fmt.Errorf("open: %w, set aside: %v", err, aside)
 	}
@@ -119,7 +119,7 @@ func TestKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		s := d.Open(t, store.Retention{})
+		s := d.open(t, store.Retention{})
 		latest, err := s.Latest(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -190,7 +190,7 @@ func commitToFullDisk(path string) error {
 // failed, and commits again without the limit.
 func commitWithLimit(path string, limit uint64) (failed bool, err error) {
 	ctx := context.Background()
-	s, _, err := bolt.Open(path, bolt.Options{})
+	s, _, err := bolt.Open(path, store.Retention{})
 	if err != nil {
 		return false, err
 	}
@@ -235,7 +235,7 @@ func commitWithLimit(path string, limit uint64) (failed bool, err error) {
 	if err := s.Close(); err != nil {
 		return false, err
 	}
-	s, aside, err := bolt.Open(path, bolt.Options{})
+	s, aside, err := bolt.Open(path, store.Retention{})
 	if err != nil || aside != nil {
 		return false, fmt.Errorf("open again: set aside %v, %w", aside, err)
 	}
@@ -252,7 +252,7 @@ func commitWithLimit(path string, limit uint64) (failed bool, err error) {
 // A copy can be read while the owner uses the file, and after it was killed.
 func TestOpenCopy(t *testing.T) {
 	d := newDisk(t)
-	s := d.Open(t, store.Retention{})
+	s := d.open(t, store.Retention{})
 	fill(t, s, 3, 40)
 	want := dump(t, s)
 	c, err := bolt.OpenCopy(d.path)

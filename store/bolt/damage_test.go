@@ -22,6 +22,39 @@ import (
 	"meshlog.dev/store/bolt"
 )
 
+// disk is a file.
+type disk struct{ path string }
+
+func newDisk(t *testing.T) disk { return disk{filepath.Join(t.TempDir(), "store.db")} }
+
+func (d disk) open(t *testing.T, r store.Retention) store.Store {
+	t.Helper()
+	s, discarded, err := bolt.Open(d.path, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if discarded != nil {
+		t.Fatal(discarded)
+	}
+	return s
+}
+
+func (d disk) read(t *testing.T) []byte {
+	t.Helper()
+	b, err := os.ReadFile(d.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (d disk) write(t *testing.T, b []byte) {
+	t.Helper()
+	if err := os.WriteFile(d.path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // version makes version 1.seq, which puts and removes rows after prev.
 func version(prev store.Stored, seq uint64, d store.Delta) (store.Stored, store.Commit) {
 	s := prev.Snapshot.With(d)
@@ -108,7 +141,7 @@ func said(ctx context.Context, s store.Reader) (string, error) {
 // the hash of the store before and after the last change.
 func full(t *testing.T, d disk) (file []byte, says []string) {
 	t.Helper()
-	s := d.Open(t, store.Retention{})
+	s := d.open(t, store.Retention{})
 	fill(t, s, 4, 60)
 	says = append(says, dump(t, s))
 	fill(t, s, 1, 5)
@@ -132,7 +165,7 @@ func full(t *testing.T, d disk) (file []byte, says []string) {
 // store must return the same as before.
 func openDamaged(t *testing.T, d disk, says []string) (discarded bool) {
 	t.Helper()
-	s, aside, err := bolt.Open(d.path, bolt.Options{})
+	s, aside, err := bolt.Open(d.path, store.Retention{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +256,7 @@ func TestNoStore(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			d := newDisk(t)
 			tt.make(t, d.path)
-			s, aside, err := bolt.Open(d.path, bolt.Options{})
+			s, aside, err := bolt.Open(d.path, store.Retention{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -245,26 +278,26 @@ func TestOpenFails(t *testing.T) {
 	if err := os.Mkdir(d.path, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, aside, err := bolt.Open(d.path, bolt.Options{}); err == nil || aside != nil || !strings.Contains(err.Error(), d.path) {
+	if _, aside, err := bolt.Open(d.path, store.Retention{}); err == nil || aside != nil || !strings.Contains(err.Error(), d.path) {
 		t.Errorf("open of a directory: %v, set aside %v", err, aside)
 	}
 	missing := filepath.Join(t.TempDir(), "no", "store.db")
-	if _, _, err := bolt.Open(missing, bolt.Options{}); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := bolt.Open(missing, store.Retention{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("open in a directory that is not there: %v", err)
 	}
 }
 
 func TestLocked(t *testing.T) {
 	d := newDisk(t)
-	s := d.Open(t, store.Retention{})
-	_, _, err := bolt.Open(d.path, bolt.Options{})
+	s := d.open(t, store.Retention{})
+	_, _, err := bolt.Open(d.path, store.Retention{})
 	if !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), d.path) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
 		t.Errorf("open of a file that is open: %v; want ErrLocked with the file and the pid", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	d.Open(t, store.Retention{}).Close()
+	d.open(t, store.Retention{}).Close()
 }
 
 // The file becomes shorter while it is open: the store neither reads nor writes it
@@ -272,7 +305,7 @@ func TestLocked(t *testing.T) {
 func TestTruncatedWhileOpen(t *testing.T) {
 	d := newDisk(t)
 	full(t, d)
-	s := d.Open(t, store.Retention{})
+	s := d.open(t, store.Retention{})
 	latest, err := s.Latest(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -293,7 +326,7 @@ func TestTruncatedWhileOpen(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s, aside, err := bolt.Open(d.path, bolt.Options{})
+	s, aside, err := bolt.Open(d.path, store.Retention{})
 	if err != nil || aside == nil {
 		t.Fatalf("open again: set aside %v, %v", aside, err)
 	}
@@ -304,7 +337,7 @@ func TestTruncatedWhileOpen(t *testing.T) {
 func TestTruncatedBeforeCommit(t *testing.T) {
 	d := newDisk(t)
 	full(t, d)
-	s := d.Open(t, store.Retention{})
+	s := d.open(t, store.Retention{})
 	latest, err := s.Latest(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -132,10 +133,7 @@ func readLatest(tx *bbolt.Tx) (store.Stored, error) {
 			return store.Stored{}, err
 		}
 	}
-	if got, want := latest.Snapshot.Root(), store.RootOf(latest.Manifest); got != want {
-		return store.Stored{}, fmt.Errorf("version %s has root %s, its manifest says %s: %w", latest.Version(), got, want, store.ErrCorrupt)
-	}
-	return latest, nil
+	return latest, latest.Check()
 }
 
 func decodeManifest(k, v []byte) (*store.Manifest, error) {
@@ -173,19 +171,25 @@ func (s *Store) last() store.Stored {
 // At implements store.Reader. It undoes one version after the other, from the
 // latest on.
 func (s *Store) At(ctx context.Context, v ident.Position) (store.Stored, error) {
+	at, err := s.at(ctx, v)
+	if err != nil {
+		return store.Stored{}, fmt.Errorf("read version %s: %w", v, err)
+	}
+	return at, nil
+}
+
+func (s *Store) at(ctx context.Context, v ident.Position) (at store.Stored, err error) {
 	latest := s.last()
-	var m *store.Manifest
 	var undo [][]byte // newest first
-	err := s.view(ctx, func(tx *bbolt.Tx) (err error) {
-		key := versionKey(v)
-		b := tx.Bucket(versionsBucket).Get(key)
-		if b == nil || latest.Version().Less(v) {
+	err = s.view(ctx, func(tx *bbolt.Tx) (err error) {
+		if latest.Version().Less(v) {
 			return store.ErrNotFound
 		}
-		if m, err = decodeManifest(key, b); err != nil {
+		if at.Manifest, err = readManifest(tx, v); err != nil {
 			return err
 		}
-		c, from := tx.Bucket(undoBucket).Cursor(), versionKey(latest.Version())
+		key, from := versionKey(v), versionKey(latest.Version())
+		c := tx.Bucket(undoBucket).Cursor()
 		k, d := c.Seek(from)
 		if !bytes.Equal(k, from) {
 			return nil // the latest version is the only one
@@ -196,75 +200,63 @@ func (s *Store) At(ctx context.Context, v ident.Position) (store.Stored, error) 
 		return nil
 	})
 	if err != nil {
-		return store.Stored{}, fmt.Errorf("read version %s: %w", v, err)
+		return at, err
 	}
-	snapshot := latest.Snapshot
+	at.Snapshot = latest.Snapshot
 	for _, b := range undo {
 		d, err := store.DecodeDelta(b)
 		if err != nil {
-			return store.Stored{}, fmt.Errorf("read version %s: %w: %w", v, store.ErrCorrupt, err)
+			return at, fmt.Errorf("%w: %w", store.ErrCorrupt, err)
 		}
-		snapshot = snapshot.With(d)
+		at.Snapshot = at.Snapshot.With(d)
 	}
-	if root := snapshot.Root(); root != store.RootOf(m) {
-		return store.Stored{}, fmt.Errorf("read version %s: it has root %s, its manifest says %s: %w", v, root, store.RootOf(m), store.ErrCorrupt)
-	}
-	return store.Stored{Manifest: m, Snapshot: snapshot}, nil
+	return at, at.Check()
 }
 
-// manifestsAtOnce is how many manifests one transaction reads.
-const manifestsAtOnce = 64
-
-// Manifests implements store.Reader. It may or may not yield versions that are
-// added or removed while it runs.
+// Manifests implements store.Reader. It yields no version that is added or
+// removed while it runs.
 func (s *Store) Manifests(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	return func(yield func(*store.Manifest, error) bool) {
-		var before []byte // the last key yielded
-		for {
-			run, err := s.manifestsBefore(ctx, before)
+		if err := s.ready(ctx); err != nil {
+			yield(nil, fmt.Errorf("list versions: %w", err))
+			return
+		}
+		s.mu.Lock()
+		all := s.kept
+		s.mu.Unlock()
+		for _, k := range slices.Backward(all) {
+			m, err := s.manifest(ctx, k.version)
+			if errors.Is(err, store.ErrNotFound) { // removed
+				return
+			}
 			if err != nil {
 				yield(nil, fmt.Errorf("list versions: %w", err))
 				return
 			}
-			for _, m := range run {
-				if !yield(m, nil) {
-					return
-				}
-				before = versionKey(store.VersionOf(m.GetVersion()))
-			}
-			if len(run) < manifestsAtOnce {
+			if !yield(m, nil) {
 				return
 			}
 		}
 	}
 }
 
-// manifestsBefore reads the next manifests before a key, or, if it is nil, the
-// newest ones; newest first.
-func (s *Store) manifestsBefore(ctx context.Context, key []byte) ([]*store.Manifest, error) {
-	var run []*store.Manifest
-	err := s.view(ctx, func(tx *bbolt.Tx) error {
-		c := tx.Bucket(versionsBucket).Cursor()
-		k, v := c.Last()
-		if key != nil {
-			if k, _ = c.Seek(key); k != nil {
-				k, v = c.Prev()
-			}
-		}
-		for ; k != nil && len(run) < manifestsAtOnce; k, v = c.Prev() {
-			m, err := decodeManifest(k, v)
-			if err != nil {
-				return err
-			}
-			run = append(run, m)
-		}
-		return nil
+func (s *Store) manifest(ctx context.Context, v ident.Position) (m *store.Manifest, err error) {
+	err = s.view(ctx, func(tx *bbolt.Tx) (err error) {
+		m, err = readManifest(tx, v)
+		return err
 	})
-	return run, err
+	return m, err
 }
 
-// Watch implements store.Reader.
-func (s *Store) Watch(ctx context.Context) <-chan ident.Position { return s.hub.Watch(ctx) }
+// readManifest reads the manifest of a version, or returns store.ErrNotFound.
+func readManifest(tx *bbolt.Tx, v ident.Position) (*store.Manifest, error) {
+	key := versionKey(v)
+	b := tx.Bucket(versionsBucket).Get(key)
+	if b == nil {
+		return nil, store.ErrNotFound
+	}
+	return decodeManifest(key, b)
+}
 
 // Side implements store.Reader. It reads the whole table before it yields the
 // first row.

@@ -28,16 +28,15 @@ func (s *Store) Commit(ctx context.Context, prev ident.Position, c store.Commit)
 	err := s.update(ctx, func(tx *bbolt.Tx) error { return write(tx, latest, c, gone) })
 	if err != nil {
 		err = fmt.Errorf("commit version %s: %w", v, err)
-		if !s.has(ctx, v) {
+		if _, none := s.manifest(context.WithoutCancel(ctx), v); none != nil {
 			return err
 		}
 		// The disk failed after the file had the version, so the commit holds.
 	}
-	s.kept = kept
 	s.mu.Lock()
+	s.kept = kept
 	s.latest = store.Stored{Manifest: c.Manifest, Snapshot: c.Snapshot}
 	s.mu.Unlock()
-	s.hub.Send(v)
 	return err
 }
 
@@ -50,16 +49,6 @@ func (s *Store) plan(m *store.Manifest) (gone, stay []kept) {
 		n++
 	}
 	return stay[:n], stay[n:]
-}
-
-// has reports whether the file has version v.
-func (s *Store) has(ctx context.Context, v ident.Position) bool {
-	found := false
-	err := s.view(context.WithoutCancel(ctx), func(tx *bbolt.Tx) error {
-		found = tx.Bucket(versionsBucket).Get(versionKey(v)) != nil
-		return nil
-	})
-	return err == nil && found
 }
 
 func write(tx *bbolt.Tx, latest store.Stored, c store.Commit, gone []kept) error {

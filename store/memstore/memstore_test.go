@@ -1,51 +1,12 @@
 package memstore_test
 
 import (
-	"iter"
 	"testing"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/memstore"
-	"meshlog.dev/store/storetest"
 )
-
-type disk struct{ file *memstore.File }
-
-func (d disk) Open(_ *testing.T, r store.Retention) store.Store { return memstore.Open(d.file, r) }
-
-// Crashes has one step, because a write is atomic.
-func (d disk) Crashes(_ *testing.T, r store.Retention, write func(store.Store)) iter.Seq2[string, storetest.Disk] {
-	return func(yield func(string, storetest.Disk) bool) {
-		before := d.file.Clone()
-		s := memstore.Open(d.file, r)
-		write(s)
-		s.Close()
-		_ = yield("not persisted", disk{before}) && yield("persisted", disk{d.file.Clone()})
-	}
-}
-
-func TestStore(t *testing.T) {
-	storetest.Stores(t, func(*testing.T) storetest.Disk { return disk{new(memstore.File)} })
-}
-
-type bus struct{ chain *memstore.Chain }
-
-func (b bus) Open(*testing.T) storetest.Feed       { return b.chain }
-func (b bus) Renew(_ *testing.T, f storetest.Feed) { f.(*memstore.Chain).Reconnect() }
-func (b bus) Expire(*testing.T)                    { b.chain.Expire() }
-
-func (b bus) Image(t *testing.T) (rewind func()) {
-	head, err := b.chain.Head(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func() { b.chain.Rewind(head.Seq) }
-}
-
-func TestChain(t *testing.T) {
-	storetest.Chains(t, func(*testing.T) storetest.Bus { return bus{memstore.NewChain()} })
-}
 
 // Poll in one thread returns the same as Next.
 func TestPoll(t *testing.T) {

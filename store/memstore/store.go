@@ -1,6 +1,6 @@
 // Package memstore keeps versions, and the version chain, in memory, for tests and
-// simulations. Only Watch and Follower.Next block, and there are no goroutines, so
-// a single thread can drive it deterministically.
+// simulations. Only Follower.Next blocks, and there are no goroutines, so a single
+// thread can drive it deterministically.
 package memstore
 
 import (
@@ -9,12 +9,10 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 	"sync"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
-	"meshlog.dev/store/internal/watch"
 )
 
 // File is the state that survives the process of a Store. The zero File is empty.
@@ -36,66 +34,56 @@ func (f *File) Clone() *File {
 type Store struct {
 	file      *File
 	retention store.Retention
-	hub       watch.Hub
-
-	mu     sync.Mutex
-	closed bool
+	closed    bool // guarded by file.mu
 }
 
 // Open opens the store in f. If two stores are open on one File, both see all
-// commits, but each watches only its own.
-func Open(f *File, r store.Retention) *Store {
-	s := &Store{file: f, retention: r}
-	if latest, ok := f.latest(); ok {
-		s.hub.Send(latest.Version())
-	}
-	return s
-}
-
-func (f *File) latest() (store.Stored, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.versions) == 0 {
-		return store.Stored{}, false
-	}
-	return f.versions[len(f.versions)-1], true
-}
+// commits.
+func Open(f *File, r store.Retention) *Store { return &Store{file: f, retention: r} }
 
 var errClosed = errors.New("the store is closed")
 
-func (s *Store) check(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// do runs act on the file, unless ctx has ended or the store is closed.
+func (s *Store) do(ctx context.Context, what string, act func(f *File) error) error {
+	s.file.mu.Lock()
+	defer s.file.mu.Unlock()
+	err := ctx.Err()
 	if s.closed {
-		return errClosed
+		err = errClosed
 	}
-	return ctx.Err()
+	if err == nil {
+		err = act(s.file)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }
 
 // Commit implements store.Writer.
 func (s *Store) Commit(ctx context.Context, prev ident.Position, c store.Commit) error {
 	v := store.VersionOf(c.Manifest.GetVersion())
-	if err := s.check(ctx); err != nil {
-		return fmt.Errorf("commit version %s: %w", v, err)
+	return s.do(ctx, "commit version "+v.String(), func(f *File) error {
+		latest := f.latest()
+		if latest.Version() != prev {
+			return fmt.Errorf("after %s: the latest is %s: %w", prev, latest.Version(), store.ErrConflict)
+		}
+		if err := c.Check(latest); err != nil {
+			return err
+		}
+		f.versions = append(f.versions, store.Stored{Manifest: c.Manifest, Snapshot: c.Snapshot})
+		f.side = f.side.With(c.Side)
+		f.drop(s.retention)
+		return nil
+	})
+}
+
+// latest returns the newest version, zero if there is none.
+func (f *File) latest() store.Stored {
+	if len(f.versions) == 0 {
+		return store.Stored{}
 	}
-	f := s.file
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var latest store.Stored
-	if n := len(f.versions); n > 0 {
-		latest = f.versions[n-1]
-	}
-	if latest.Version() != prev {
-		return fmt.Errorf("commit version %s after %s: the latest is %s: %w", v, prev, latest.Version(), store.ErrConflict)
-	}
-	if err := c.Check(latest); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	f.versions = append(f.versions, store.Stored{Manifest: c.Manifest, Snapshot: c.Snapshot})
-	f.side = f.side.With(c.Side)
-	f.drop(s.retention)
-	s.hub.Send(v)
-	return nil
+	return f.versions[len(f.versions)-1]
 }
 
 // drop removes the versions that r does not keep.
@@ -111,63 +99,59 @@ func (f *File) drop(r store.Retention) {
 
 // SaveSide implements store.Writer.
 func (s *Store) SaveSide(ctx context.Context, d store.Delta) error {
-	if err := s.check(ctx); err != nil {
-		return fmt.Errorf("save the side table: %w", err)
-	}
-	if err := d.Check(); err != nil {
-		return fmt.Errorf("save the side table: %w", err)
-	}
-	s.file.mu.Lock()
-	defer s.file.mu.Unlock()
-	s.file.side = s.file.side.With(d)
-	return nil
+	return s.do(ctx, "save the side table", func(f *File) error {
+		if err := d.Check(); err != nil {
+			return err
+		}
+		f.side = f.side.With(d)
+		return nil
+	})
 }
 
 // ClearSide implements store.Writer.
 func (s *Store) ClearSide(ctx context.Context) error {
-	if err := s.check(ctx); err != nil {
-		return fmt.Errorf("clear the side table: %w", err)
-	}
-	s.file.mu.Lock()
-	defer s.file.mu.Unlock()
-	s.file.side = nil
-	return nil
+	return s.do(ctx, "clear the side table", func(f *File) error {
+		f.side = nil
+		return nil
+	})
 }
 
 // Latest implements store.Reader.
-func (s *Store) Latest(ctx context.Context) (store.Stored, error) {
-	if err := s.check(ctx); err != nil {
-		return store.Stored{}, fmt.Errorf("read the latest version: %w", err)
-	}
-	if latest, ok := s.file.latest(); ok {
-		return latest, nil
-	}
-	return store.Stored{}, store.ErrEmpty
+func (s *Store) Latest(ctx context.Context) (latest store.Stored, err error) {
+	err = s.do(ctx, "read the latest version", func(f *File) error {
+		if latest = f.latest(); latest.Manifest == nil {
+			return store.ErrEmpty
+		}
+		return nil
+	})
+	return latest, err
 }
 
 // At implements store.Reader.
-func (s *Store) At(ctx context.Context, v ident.Position) (store.Stored, error) {
-	if err := s.check(ctx); err != nil {
-		return store.Stored{}, fmt.Errorf("read version %s: %w", v, err)
-	}
-	s.file.mu.Lock()
-	defer s.file.mu.Unlock()
-	for _, stored := range s.file.versions {
-		if stored.Version() == v {
-			return stored, nil
+func (s *Store) At(ctx context.Context, v ident.Position) (at store.Stored, err error) {
+	err = s.do(ctx, "read version "+v.String(), func(f *File) error {
+		i := slices.IndexFunc(f.versions, func(s store.Stored) bool { return s.Version() == v })
+		if i < 0 {
+			return store.ErrNotFound
 		}
-	}
-	return store.Stored{}, fmt.Errorf("read version %s: %w", v, store.ErrNotFound)
+		at = f.versions[i]
+		return nil
+	})
+	return at, err
 }
 
 // Manifests implements store.Reader.
 func (s *Store) Manifests(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	return func(yield func(*store.Manifest, error) bool) {
-		if err := s.check(ctx); err != nil {
-			yield(nil, fmt.Errorf("list versions: %w", err))
-			return
+		var versions []store.Stored
+		err := s.do(ctx, "list versions", func(f *File) error {
+			versions = slices.Clone(f.versions)
+			return nil
+		})
+		if err != nil {
+			yield(nil, err)
 		}
-		for _, stored := range slices.Backward(s.file.Clone().versions) {
+		for _, stored := range slices.Backward(versions) {
 			if !yield(stored.Manifest, nil) {
 				return
 			}
@@ -175,18 +159,18 @@ func (s *Store) Manifests(ctx context.Context) iter.Seq2[*store.Manifest, error]
 	}
 }
 
-// Watch implements store.Reader.
-func (s *Store) Watch(ctx context.Context) <-chan ident.Position { return s.hub.Watch(ctx) }
-
 // Side implements store.Reader.
 func (s *Store) Side(ctx context.Context) iter.Seq2[store.Row, error] {
 	return func(yield func(store.Row, error) bool) {
-		if err := s.check(ctx); err != nil {
-			yield(store.Row{}, fmt.Errorf("read the side table: %w", err))
-			return
+		var side *store.Snapshot
+		err := s.do(ctx, "read the side table", func(f *File) error {
+			side = f.side
+			return nil
+		})
+		if err != nil {
+			yield(store.Row{}, err)
 		}
-		rows := slices.SortedFunc(s.file.Clone().side.Rows(), func(a, b store.Row) int { return strings.Compare(a.Key, b.Key) })
-		for _, row := range rows {
+		for _, row := range store.Diff(nil, side).Put { // sorted by key
 			if !yield(row, nil) {
 				return
 			}
@@ -196,8 +180,8 @@ func (s *Store) Side(ctx context.Context) iter.Seq2[store.Row, error] {
 
 // Close implements store.Store.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.file.mu.Lock()
+	defer s.file.mu.Unlock()
 	s.closed = true
 	return nil
 }

@@ -24,7 +24,7 @@ func (f *Feed) PutBlob(ctx context.Context, b []byte) (ident.Hash, error) {
 	if err == nil && info.Size == uint64(len(b)) && !f.old(info.ModTime) {
 		return h, nil
 	}
-	if err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return h, fmt.Errorf("put blob %s: %w", h, err)
 	}
 	ctx, cancel := jsapi.Watch(ctx, f.nc, blobMeta, blobChunks)
@@ -45,30 +45,27 @@ func (f *Feed) old(t time.Time) bool {
 // GetBlob implements store.Blobs. It reads the chunks by Direct Get:
 // ObjectStore.Get would make a consumer on the server.
 func (f *Feed) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
-	var err error
-	for range 2 { // a process that writes a blob again replaces its chunks: read again
-		var b []byte
-		if b, err = f.getBlob(ctx, h); err == nil || !errors.Is(err, store.ErrCorrupt) {
-			return b, err
-		}
+	b, err := f.getBlob(ctx, h)
+	if errors.Is(err, store.ErrCorrupt) { // a process that writes a blob again replaces its chunks: read again
+		b, err = f.getBlob(ctx, h)
 	}
-	return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("get blob %s: %w", h, err)
+	}
+	return b, nil
 }
 
 func (f *Feed) getBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	info, err := f.blobInfo(ctx, h)
-	if errors.Is(err, jetstream.ErrObjectNotFound) {
-		return nil, fmt.Errorf("get blob %s: %w", h, store.ErrNotFound)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("get blob %s: %w", h, err)
+		return nil, err
 	}
 	var b []byte
 	chunks := blobChunks + info.NUID
 	for next, left := uint64(1), int(info.Chunks); left > 0; {
 		run, err := f.direct(ctx, blobStream, chunks, next, min(left, window))
 		if err != nil {
-			return nil, fmt.Errorf("get blob %s: %w", h, err)
+			return nil, err
 		}
 		if len(run) == 0 {
 			break
@@ -79,15 +76,18 @@ func (f *Feed) getBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 		next, left = run[len(run)-1].Seq+1, left-len(run)
 	}
 	if ident.HashOf(b) != h {
-		return nil, fmt.Errorf("get blob %s: %w", h, store.ErrCorrupt)
+		return nil, store.ErrCorrupt
 	}
 	return b, nil
 }
 
-// blobInfo returns the metadata of a blob, from any server.
+// blobInfo returns the metadata of a blob, from any server, or store.ErrNotFound.
 func (f *Feed) blobInfo(ctx context.Context, h ident.Hash) (*jetstream.ObjectInfo, error) {
 	ctx, cancel := f.bound(ctx, jsapi.DirectGet+blobStream)
 	defer cancel()
 	info, err := f.blobs.GetInfo(ctx, h.String())
+	if errors.Is(err, jetstream.ErrObjectNotFound) {
+		return nil, store.ErrNotFound
+	}
 	return info, jsapi.Cause(ctx, err)
 }

@@ -10,14 +10,34 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"meshlog.dev/deploy/testkit/natstest"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 	"meshlog.dev/store/natsfeed"
 )
+
+// newBus starts a server with the streams of a chain.
+func newBus(t testing.TB) *natstest.Server {
+	t.Helper()
+	b := natstest.Start(t)
+	if e, err := natsfeed.EnsureStreams(t.Context(), b.Connect(t), natsfeed.StreamOptions{}); err != nil || !e.Created {
+		t.Fatalf("the streams of a new server: %+v, %v", e, err)
+	}
+	return b
+}
+
+func open(t testing.TB, b *natstest.Server) (*natsfeed.Feed, *nats.Conn) {
+	t.Helper()
+	nc := b.Connect(t)
+	f, err := natsfeed.Open(t.Context(), nc, natsfeed.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, nc
+}
 
 // version returns 1.seq after prev, with one row changed to value.
 func version(prev store.Stored, seq uint64, value []byte) (store.Stored, store.Update) {
@@ -68,12 +88,12 @@ func wantNext(t testing.TB, fo store.Follower, have, want store.Stored) {
 
 func TestEnsureStreams(t *testing.T) {
 	b := newBus(t)
-	nc := b.connect(t)
+	nc := b.Connect(t)
 	first, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{})
 	if err != nil || first.Created {
 		t.Errorf("a second time: %+v, %v", first, err)
 	}
-	js := jetStream(t, nc)
+	js := natstest.JetStream(t, nc)
 	if err := js.DeleteStream(t.Context(), "OBJ_"+natsfeed.BlobBucket); err != nil {
 		t.Fatal(err)
 	}
@@ -120,8 +140,8 @@ func TestEnsureStreams(t *testing.T) {
 // The object store keeps blobs without an age.
 func TestBrokenBlobs(t *testing.T) {
 	b := newBus(t)
-	nc := b.connect(t)
-	js := jetStream(t, nc)
+	nc := b.Connect(t)
+	js := natstest.JetStream(t, nc)
 	for field, spoil := range map[string]func(c *jetstream.StreamConfig){
 		"max_age: is 1h0m0s, must be 0":       func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
 		"discard: is DiscardOld, must":        func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
@@ -144,13 +164,13 @@ func TestBrokenBlobs(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	b := newBus(t)
-	nc := b.connect(t)
+	nc := b.Connect(t)
 	for _, domain := range []string{"a.b", "*", ">", "a b", "\x00"} {
 		if _, err := natsfeed.Open(t.Context(), nc, natsfeed.Options{Domain: domain}); err == nil {
 			t.Errorf("domain %q was opened", domain)
 		}
 	}
-	if err := jetStream(t, nc).DeleteStream(t.Context(), natsfeed.Stream); err != nil {
+	if err := natstest.JetStream(t, nc).DeleteStream(t.Context(), natsfeed.Stream); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := natsfeed.Open(t.Context(), nc, natsfeed.Options{}); err == nil || !strings.Contains(err.Error(), natsfeed.Stream) {
@@ -161,7 +181,7 @@ func TestOpenRefuses(t *testing.T) {
 // Two domains share the stream and have a chain each.
 func TestDomains(t *testing.T) {
 	b := newBus(t)
-	one, nc := b.open(t)
+	one, nc := open(t, b)
 	two, err := natsfeed.Open(t.Context(), nc, natsfeed.Options{Domain: "other"})
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +212,7 @@ func TestDomains(t *testing.T) {
 // A delta that is too large for a message goes into a blob.
 func TestLargeDeltaIsABlob(t *testing.T) {
 	b := newBus(t)
-	f, nc := b.open(t)
+	f, nc := open(t, b)
 	fo, err := f.Follow(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +229,7 @@ func TestLargeDeltaIsABlob(t *testing.T) {
 		wantNext(t, fo, first, second)
 		first = second
 	}
-	js := jetStream(t, nc)
+	js := natstest.JetStream(t, nc)
 	blobs, err := js.ObjectStore(t.Context(), natsfeed.BlobBucket)
 	if err != nil {
 		t.Fatal(err)
@@ -223,14 +243,14 @@ func TestLargeDeltaIsABlob(t *testing.T) {
 // Equal blobs are stored once, and so are their chunks.
 func TestBlobIsKeptOnce(t *testing.T) {
 	b := newBus(t)
-	f, nc := b.open(t)
+	f, nc := open(t, b)
 	blob := bytes.Repeat([]byte("x"), 300<<10)
 	for range 3 {
 		if _, err := f.PutBlob(t.Context(), blob); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s, err := jetStream(t, nc).Stream(t.Context(), "OBJ_"+natsfeed.BlobBucket)
+	s, err := natstest.JetStream(t, nc).Stream(t.Context(), "OBJ_"+natsfeed.BlobBucket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,8 +262,8 @@ func TestBlobIsKeptOnce(t *testing.T) {
 // GetBlob refuses bytes that do not have the hash in the name.
 func TestBlobIsVerified(t *testing.T) {
 	b := newBus(t)
-	f, nc := b.open(t)
-	blobs, err := jetStream(t, nc).ObjectStore(t.Context(), natsfeed.BlobBucket)
+	f, nc := open(t, b)
+	blobs, err := natstest.JetStream(t, nc).ObjectStore(t.Context(), natsfeed.BlobBucket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +279,7 @@ func TestBlobIsVerified(t *testing.T) {
 // The server keeps no state for a reader.
 func TestNoConsumers(t *testing.T) {
 	b := newBus(t)
-	f, nc := b.open(t)
+	f, nc := open(t, b)
 	fo, err := f.Follow(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -280,7 +300,7 @@ func TestNoConsumers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	js := jetStream(t, nc)
+	js := natstest.JetStream(t, nc)
 	for _, name := range []string{natsfeed.Stream, "OBJ_" + natsfeed.BlobBucket} {
 		s, err := js.Stream(t.Context(), name)
 		if err != nil {
@@ -295,8 +315,8 @@ func TestNoConsumers(t *testing.T) {
 // The live message of the last version is lost: a hint makes the follower ask.
 func TestHint(t *testing.T) {
 	b := newBus(t)
-	b.mute(t) // no live messages at all
-	f, _ := b.open(t)
+	mute(t, b) // no live messages at all
+	f, _ := open(t, b)
 	first := publish(t, f, store.Stored{}, 1, nil)
 	fo, err := f.Follow(t.Context())
 	if err != nil {
@@ -325,9 +345,9 @@ func TestHint(t *testing.T) {
 }
 
 // mute makes the server repeat messages on subjects without subscribers.
-func (b *bus) mute(t testing.TB) {
+func mute(t testing.TB, b *natstest.Server) {
 	t.Helper()
-	js := jetStream(t, b.connect(t))
+	js := natstest.JetStream(t, b.Connect(t))
 	s, err := js.Stream(t.Context(), natsfeed.Stream)
 	if err != nil {
 		t.Fatal(err)
@@ -342,7 +362,7 @@ func (b *bus) mute(t testing.TB) {
 // More messages arrive than the buffer of an idle follower holds.
 func TestSlowFollower(t *testing.T) {
 	b := newBus(t)
-	f, _ := b.open(t)
+	f, _ := open(t, b)
 	first := publish(t, f, store.Stored{}, 1, nil)
 	fo, err := f.Follow(t.Context())
 	if err != nil {
@@ -372,8 +392,8 @@ func TestSlowFollower(t *testing.T) {
 // The server restarts between all steps.
 func TestServerRestarts(t *testing.T) {
 	b := newBus(t)
-	f, _ := b.open(t)
-	reader, _ := b.open(t)
+	f, _ := open(t, b)
+	reader, _ := open(t, b)
 	fo, err := reader.Follow(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -381,15 +401,15 @@ func TestServerRestarts(t *testing.T) {
 	defer fo.Close()
 	nothing := func() {}
 	first := publish(t, f, store.Stored{}, 1, nil)
-	b.restart(t, nothing)
+	b.Restart(t, nothing)
 	if v := store.VersionOf(next(t, fo, store.Stored{})[0].Manifest.GetVersion()); v != first.Version() {
 		t.Fatalf("next returned %s", v)
 	}
-	b.restart(t, nothing)
+	b.Restart(t, nothing)
 	last := first
 	for seq := range uint64(5) {
 		was := f.Generation()
-		b.restart(t, nothing)
+		b.Restart(t, nothing)
 		v, u := version(last, seq+2, make([]byte, seq*200<<10))
 		if _, err := f.Publish(t.Context(), u, seq+1, was); !errors.Is(err, store.ErrReconnected) {
 			t.Fatalf("publish of the generation before: %v, want ErrReconnected", err)
@@ -397,11 +417,11 @@ func TestServerRestarts(t *testing.T) {
 		if _, err := f.Publish(t.Context(), u, seq+1, f.Generation()); err != nil {
 			t.Fatal(err)
 		}
-		b.restart(t, nothing)
+		b.Restart(t, nothing)
 		wantNext(t, fo, last, v)
 		last = v
 	}
-	b.restart(t, nothing)
+	b.Restart(t, nothing)
 	got, err := reader.Fetch(t.Context(), last.Version())
 	if err != nil || got.Snapshot.Root() != last.Snapshot.Root() {
 		t.Fatalf("fetch: %s, %v", got.Version(), err)
@@ -411,7 +431,7 @@ func TestServerRestarts(t *testing.T) {
 // A reader that waits for a stopped server continues when the server is back.
 func TestRestartWhileNextWaits(t *testing.T) {
 	b := newBus(t)
-	f, _ := b.open(t)
+	f, _ := open(t, b)
 	first := publish(t, f, store.Stored{}, 1, nil)
 	fo, err := f.Follow(t.Context())
 	if err != nil {
@@ -433,7 +453,7 @@ func TestRestartWhileNextWaits(t *testing.T) {
 			}
 		}
 	}()
-	b.restart(t, func() {})
+	b.Restart(t, func() {})
 	if _, err := f.Publish(t.Context(), u, 1, f.Generation()); err != nil {
 		t.Fatal(err)
 	}
@@ -444,7 +464,7 @@ func TestRestartWhileNextWaits(t *testing.T) {
 
 func TestClosedConnection(t *testing.T) {
 	b := newBus(t)
-	f, nc := b.open(t)
+	f, nc := open(t, b)
 	v := publish(t, f, store.Stored{}, 1, nil)
 	fo, err := f.Follow(t.Context())
 	if err != nil {
@@ -469,22 +489,7 @@ func TestClosedConnection(t *testing.T) {
 
 // The same over TCP, as between processes.
 func TestTCP(t *testing.T) {
-	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, NoLog: true, NoSigs: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	defer func() { s.Shutdown(); s.WaitForShutdown() }()
-	if !s.ReadyForConnections(time.Minute) {
-		t.Fatal("the server does not start")
-	}
-	nc, err := nats.Connect(s.ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := natstest.Connect(t, natstest.StartTCP(t).ClientURL())
 	if _, err := natsfeed.EnsureStreams(t.Context(), nc, natsfeed.StreamOptions{MaxAge: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
@@ -507,8 +512,8 @@ func BenchmarkPublishToNext(b *testing.B) {
 	for _, size := range []int{1 << 10, 100 << 10} {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
 			bus := newBus(b)
-			f, _ := bus.open(b)
-			reader, _ := bus.open(b)
+			f, _ := open(b, bus)
+			reader, _ := open(b, bus)
 			fo, err := reader.Follow(b.Context())
 			if err != nil {
 				b.Fatal(err)

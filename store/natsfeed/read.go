@@ -74,6 +74,34 @@ func (f *Feed) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	}
 }
 
+// Updates implements store.Copier.
+func (f *Feed) Updates(ctx context.Context, from ident.Position) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
+		info, err := f.info(ctx)
+		if err != nil {
+			yield(store.Update{}, fmt.Errorf("read the version chain: %w", err))
+			return
+		}
+		for m, err := range f.forward(ctx, f.subject, max(info.State.FirstSeq, 1), info.State.LastSeq) {
+			if err != nil {
+				yield(store.Update{}, fmt.Errorf("read the version chain: %w", err))
+				return
+			}
+			u := store.Update{Manifest: m.update.Manifest}
+			v := store.VersionOf(u.Manifest.GetVersion())
+			if v.Less(from) {
+				continue
+			}
+			if u.Delta, err = f.delta(ctx, m); err != nil {
+				err = fmt.Errorf("delta of version %s: %w", v, err)
+			}
+			if !yield(u, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
 // back yields the chain, newest first. It ends with the first error.
 func (f *Feed) back(ctx context.Context) iter.Seq2[message, error] {
 	return func(yield func(message, error) bool) {
@@ -104,27 +132,39 @@ func (f *Feed) back(ctx context.Context) iter.Seq2[message, error] {
 // oldest first.
 func (f *Feed) between(ctx context.Context, from, to uint64) ([]message, error) {
 	var all []message
-	for from <= to {
-		run, err := f.direct(ctx, Stream, f.subject, from, int(min(to-from+1, window)))
+	for m, err := range f.forward(ctx, f.subject, from, to) {
 		if err != nil {
 			return nil, err
 		}
-		if len(run) == 0 {
-			return all, nil
-		}
-		for _, r := range run {
-			if r.Seq > to {
-				return all, nil
-			}
-			m, err := decode(r)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, m)
-		}
-		from = run[len(run)-1].Seq + 1
+		all = append(all, m)
 	}
 	return all, nil
+}
+
+// forward yields the messages on subject from sequence from to sequence to. It
+// ends with the first error.
+func (f *Feed) forward(ctx context.Context, subject string, from, to uint64) iter.Seq2[message, error] {
+	return func(yield func(message, error) bool) {
+		for from <= to {
+			run, err := f.direct(ctx, Stream, subject, from, int(min(to-from+1, window)))
+			if err != nil {
+				yield(message{}, err)
+				return
+			}
+			for _, r := range run {
+				if r.Seq > to {
+					return
+				}
+				if m, err := decode(r); !yield(m, err) || err != nil {
+					return
+				}
+			}
+			if len(run) == 0 {
+				return
+			}
+			from = run[len(run)-1].Seq + 1
+		}
+	}
 }
 
 // direct reads up to n messages on subject, from sequence from on, by Direct

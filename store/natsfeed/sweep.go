@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -215,26 +216,36 @@ func (f *Feed) named(ctx context.Context, bases []ident.Hash) (map[ident.Hash]bo
 	if err != nil {
 		return nil, err
 	}
-	for from := max(info.State.FirstSeq, 1); from <= info.State.LastSeq; {
-		run, err := f.direct(ctx, Stream, SubjectPrefix+">", from, window)
-		if err != nil {
-			return nil, err
+	err = f.visitVersions(ctx, max(info.State.FirstSeq, 1), info.State.LastSeq, func(m message) {
+		if !m.blob.IsZero() {
+			named[m.blob] = true
 		}
-		if len(run) == 0 { // a server that lags must not make blobs look unnamed
-			return nil, fmt.Errorf("the server that answers has no version from %d on, and the stream ends at %d", from, info.State.LastSeq)
-		}
-		for _, r := range run {
-			m, err := decode(r)
-			if err != nil {
-				return nil, err
-			}
-			if !m.blob.IsZero() {
-				named[m.blob] = true
-			}
-			chunks(m.update.Manifest.GetCheckpoint())
-			chunks(m.update.Manifest.GetFoldCheckpoint())
-		}
-		from = run[len(run)-1].Seq + 1
+		chunks(m.update.Manifest.GetCheckpoint())
+		chunks(m.update.Manifest.GetFoldCheckpoint())
+	})
+	if err != nil {
+		return nil, err
 	}
 	return named, nil
+}
+
+// visitVersions calls visit for the versions of all meshes from sequence first on,
+// until one at last or behind it: last itself may expire meanwhile. Without such a
+// version it fails, because a server that lags must not make blobs look unnamed.
+func (f *Feed) visitVersions(ctx context.Context, first, last uint64, visit func(message)) error {
+	if first > last {
+		return nil
+	}
+	next := first
+	for m, err := range f.forward(ctx, SubjectPrefix+">", first, math.MaxUint64) {
+		if err != nil {
+			return err
+		}
+		visit(m)
+		if m.seq >= last {
+			return nil
+		}
+		next = m.seq + 1
+	}
+	return fmt.Errorf("the server that answers has no version from %d on, and the stream ends at %d", next, last)
 }

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
-
+	"meshlog.dev/deploy/testkit/natstest"
 	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
@@ -18,22 +17,7 @@ import (
 // sweepFeed opens a chain on a server of its own.
 func sweepFeed(t *testing.T, maxAge time.Duration) *Feed {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{
-		ServerName: "test", DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(time.Minute) {
-		t.Fatal("the server does not start")
-	}
-	nc, err := nats.Connect("", nats.InProcessServer(s), nats.ReconnectBufSize(-1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := natstest.Start(t).Connect(t)
 	if _, err := EnsureStreams(t.Context(), nc, StreamOptions{MaxAge: maxAge}); err != nil {
 		t.Fatal(err)
 	}
@@ -158,6 +142,41 @@ func TestSweepRacesWithWriter(t *testing.T) {
 	}
 	if !has(t, f, h) {
 		t.Error("what was put again is gone")
+	}
+}
+
+// The versions up to the last one may expire before they are read; a newer version
+// proves that the server does not lag.
+func TestVisitVersions(t *testing.T) {
+	f := sweepFeed(t, 0)
+	for seq := range uint64(3) {
+		u := store.Update{Manifest: &store.Manifest{
+			Version: store.VersionProto(ident.Position{Epoch: 1, Seq: seq + 1}), RecordHash: make([]byte, 32), Root: make([]byte, 32),
+		}}
+		m, err := store.EncodeUpdate(u, ident.Hash{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.js.Publish(t.Context(), f.subject, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stream, err := f.js.Stream(t.Context(), Stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.MaxMsgs = 1
+	if _, err := f.js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	var seen []uint64
+	visit := func(m message) { seen = append(seen, m.seq) }
+	if err := f.visitVersions(t.Context(), 1, 2, visit); err != nil || !slices.Equal(seen, []uint64{3}) {
+		t.Errorf("visited %v, %v; want the version behind the expired ones", seen, err)
+	}
+	if err := f.visitVersions(t.Context(), 1, 4, visit); err == nil {
+		t.Error("the server lags, and the visit did not fail")
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"meshlog.dev/deploy/e2e/floor"
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // changes is how many changes the bench measures in each arrangement, one after
@@ -196,7 +197,7 @@ func staged(ctx context.Context, mesh *rig.Mesh, all map[rig.Version]*change) ([
 	defer cancel()
 	builder := mesh.Builders[0]
 	// The builder reports its timings a moment later.
-	err := rig.Until(ctx, "the timings of "+builder.Name, func(ctx context.Context) error {
+	err := program.Until(ctx, "the timings of "+builder.Name, func(ctx context.Context) error {
 		var r rig.BuilderReport
 		if err := builder.Debug(ctx, "builder", &r); err != nil {
 			return err

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
@@ -50,7 +50,7 @@ func (e Edge) URL() string { return fmt.Sprintf("http://127.0.0.1:%d/", e.Port) 
 // NewShop copies the files to dir/kubernetes, with a Gateway for the Envoys of
 // each label.
 func NewShop(dir string, apps ...string) (*Shop, error) {
-	root, err := rig.Root()
+	root, err := program.Root()
 	if err != nil {
 		return nil, err
 	}

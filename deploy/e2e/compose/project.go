@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
@@ -30,7 +30,7 @@ var envoys = []string{"envoy-sotw", "envoy-delta"}
 
 // newProject copies the configuration to dir; it starts nothing.
 func newProject(ctx context.Context, dir string, age time.Duration) (*project, error) {
-	root, err := rig.Root()
+	root, err := program.Root()
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func newProject(ctx context.Context, dir string, age time.Duration) (*project, e
 	if out, err := command(ctx, nil, "docker", "image", "inspect", "meshlog:dev", "meshlog-demo:dev", "meshlog-standin-nats:dev", "meshlog-standin-envoy:dev"); err != nil {
 		return nil, fmt.Errorf("images are missing: run `make images`: %w\n%.300s", err, out)
 	}
-	compose, err := rig.Tool(ctx, "docker-compose")
+	compose, err := program.Tool(ctx, "docker-compose")
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 const (
@@ -160,7 +161,7 @@ func (t *trial) arrived(ctx context.Context, began time.Time, through []string) 
 	ctx, cancel := context.WithTimeoutCause(ctx, arrival, fmt.Errorf("not within %s", arrival))
 	defer cancel()
 	for _, envoy := range through {
-		if err := rig.Until(ctx, "the change at "+envoy, func(ctx context.Context) error {
+		if err := program.Until(ctx, "the change at "+envoy, func(ctx context.Context) error {
 			if share := rig.Send(ctx, "http://"+t.addr(envoy)+"/", 10).Share(versions[t.weights]); share < 100 {
 				return fmt.Errorf("%s answers %.0f %%", versions[t.weights], share)
 			}

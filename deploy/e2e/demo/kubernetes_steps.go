@@ -9,6 +9,7 @@ import (
 	"meshlog.dev/deploy/e2e/cluster"
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // apply writes the shop to the cluster, and waits until Envoy serves it.
@@ -160,7 +161,7 @@ func (s *clusterStage) slice(ctx context.Context, pods int, p *cluster.Pod, want
 	measured := "no request is sent there"
 	if want {
 		measured = "the new one answers"
-		err := rig.Until(ctx, "a request to "+p.Name, func(context.Context) error {
+		err := program.Until(ctx, "a request to "+p.Name, func(context.Context) error {
 			if p.Served() == served {
 				return errors.New("none came")
 			}

@@ -7,6 +7,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // scene holds the parts that both demos have.
@@ -79,7 +80,7 @@ func (s *scene) split(ctx context.Context, load *rig.Load, v1, v2 int) (measured
 	// moment, are not part of the sample.
 	var t rig.Tally
 	for _, n := range []int{1, 10 * conns, sample} {
-		err := rig.Until(ctx, fmt.Sprintf("%d requests", n), func(context.Context) error {
+		err := program.Until(ctx, fmt.Sprintf("%d requests", n), func(context.Context) error {
 			if got := load.Sent(); got < n {
 				return fmt.Errorf("%d were sent", got)
 			}

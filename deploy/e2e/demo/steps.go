@@ -8,6 +8,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/e2e/shop"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // canary shifts requests from one version to the other, and loses none.
@@ -109,7 +110,7 @@ func (s *stage) back(ctx context.Context) error {
 
 // diagnosed waits until meshlog reports an error in every file, and shows them.
 func (s *stage) diagnosed(ctx context.Context) error {
-	err := rig.Until(ctx, "a diagnostic for every file", func(ctx context.Context) error {
+	err := program.Until(ctx, "a diagnostic for every file", func(ctx context.Context) error {
 		var found []rig.Diagnostic
 		err := s.mesh.CLI(ctx, &found, "diagnostics")
 		if err == nil && len(found) != len(shop.Files) {

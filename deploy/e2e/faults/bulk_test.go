@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // bulk is more services than fit in one atomic batch of the bus. No Envoy here
@@ -61,7 +61,7 @@ type hold struct{ ID string }
 // held waits until the guard holds as many removals as wanted.
 func (m *mesh) held(t *testing.T, want int) (holds []hold) {
 	t.Helper()
-	must(t, rig.Until(m.ctx, fmt.Sprintf("%d holds", want), func(ctx context.Context) error {
+	must(t, program.Until(m.ctx, fmt.Sprintf("%d holds", want), func(ctx context.Context) error {
 		err := m.CLI(ctx, &holds, "approve")
 		if err == nil && len(holds) != want {
 			err = fmt.Errorf("holds: %v", holds)

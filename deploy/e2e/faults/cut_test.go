@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // The network is cut silently between any two parts, and heals.
@@ -147,7 +148,7 @@ func (m *mesh) whole(t *testing.T) {
 // connected returns the name of a frontend that an Envoy is connected to.
 func (m *mesh) connected(t *testing.T) (name string) {
 	t.Helper()
-	must(t, rig.Until(m.ctx, "a frontend with an Envoy", func(ctx context.Context) error {
+	must(t, program.Until(m.ctx, "a frontend with an Envoy", func(ctx context.Context) error {
 		for _, s := range m.Frontends {
 			var r rig.FrontendReport
 			if err := s.Debug(ctx, "frontend", &r); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // blobs is the stream of objects that are too large for a message.
@@ -94,7 +95,7 @@ func (m *mesh) stream(t *testing.T, name string) string {
 func (m *mesh) epoch(t *testing.T) uint64 {
 	t.Helper()
 	var v rig.Version
-	must(t, rig.Until(m.ctx, "frontends that serve one epoch", func(ctx context.Context) error {
+	must(t, program.Until(m.ctx, "frontends that serve one epoch", func(ctx context.Context) error {
 		v = rig.Version{}
 		for _, s := range m.Frontends {
 			var r rig.FrontendReport

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // judge stops the changes, waits until the mesh is idle, and checks the promises.
@@ -67,7 +68,7 @@ func (m *mesh) settle(t *testing.T) {
 	}
 	want := m.writer.last
 	for _, e := range m.envoys {
-		must(t, rig.Until(m.ctx, e.name+" to route by the files saved last", func(ctx context.Context) error {
+		must(t, program.Until(m.ctx, e.name+" to route by the files saved last", func(ctx context.Context) error {
 			got := [filesOfConfig]int{routesFile: e.routes.Revision(), extraFile: e.extra.Revision()}
 			var err error
 			if got[shopFile], err = e.endpointWeight(ctx); err == nil && got != want {
@@ -76,7 +77,7 @@ func (m *mesh) settle(t *testing.T) {
 			return err
 		}))
 	}
-	must(t, rig.Until(m.ctx, "all frontends to serve one version", m.agreed))
+	must(t, program.Until(m.ctx, "all frontends to serve one version", m.agreed))
 }
 
 // agreed returns nil if all frontends serve the newest version, with the same

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
@@ -180,7 +181,7 @@ func (m *mesh) flows(t *testing.T) {
 	t.Helper()
 	want := m.writer.revisions()[routesFile] + 1
 	for _, e := range m.envoys {
-		must(t, rig.Until(m.ctx, fmt.Sprintf("%s to route by revision %d", e.name, want), func(context.Context) error {
+		must(t, program.Until(m.ctx, fmt.Sprintf("%s to route by revision %d", e.name, want), func(context.Context) error {
 			if got := e.routes.Revision(); got < want {
 				return fmt.Errorf("it routes by %d", got)
 			}
@@ -193,7 +194,7 @@ func (m *mesh) flows(t *testing.T) {
 // compared its work.
 func (m *mesh) leader(t *testing.T) (leader, standby *rig.Server) {
 	t.Helper()
-	must(t, rig.Until(m.ctx, "a leader and a warm standby", func(ctx context.Context) error {
+	must(t, program.Until(m.ctx, "a leader and a warm standby", func(ctx context.Context) error {
 		leader, standby = nil, nil
 		for _, s := range m.Builders {
 			if s.Running() != nil {

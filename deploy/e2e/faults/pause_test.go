@@ -21,7 +21,7 @@ func TestLeaderComesBackLate(t *testing.T) {
 		m.fault(t, point, func(t *testing.T) {
 			leader, standby := m.leader(t)
 			must(t, standby.Stop())
-			must(t, standby.RestartWith(stopAt+"="+point+":3:pause"))
+			must(t, standby.RestartWith(failAt+"="+point+":3:pause"))
 			must(t, standby.Ready(m.ctx))
 			must(t, leader.Stop())
 			m.paused(t, standby, point)
@@ -43,7 +43,7 @@ func (m *mesh) paused(t *testing.T, s *rig.Server, point string) {
 			return cmp.Or(err, errors.New("it runs"))
 		}
 		// Its other goroutines may have logged more since.
-		if !slices.Contains(strings.Split(s.Tail(20), "\n"), stopAt+" "+point) {
+		if !slices.Contains(strings.Split(s.Tail(20), "\n"), failAt+" "+point) {
 			return errors.New("it is stopped somewhere else")
 		}
 		return nil

@@ -72,7 +72,7 @@ func goesOn(t *testing.T, arranged arrangement) {
 		m.fault(t, point, func(t *testing.T) {
 			leader, standby := m.leader(t)
 			must(t, standby.Stop())
-			must(t, standby.RestartWith(stopAt+"="+point))
+			must(t, standby.RestartWith(failAt+"="+point))
 			must(t, leader.Stop())
 			m.stopped(t, standby, point)
 			must(t, leader.Restart())

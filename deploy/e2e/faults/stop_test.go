@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // The programs in bin/faults, which a test can kill at a step.
 const (
 	withStops = "faults"
-	stopAt    = "MESHLOG_STOP_AT"
+	failAt    = "MESHLOG_FAIL_AT"
 )
 
 // reached bounds how long a process takes to reach a step.
@@ -64,7 +65,7 @@ func (m *mesh) killedAt(t *testing.T, point string, w way) {
 	}
 	must(t, s.Stop())
 	m.saves(t)
-	must(t, s.RestartWith(stopAt+"="+point+w.pass))
+	must(t, s.RestartWith(failAt+"="+point+w.pass))
 	if w.reach != nil {
 		must(t, s.Ready(m.ctx))
 		w.reach(m, t)
@@ -87,7 +88,7 @@ func (m *mesh) stopped(t *testing.T, s *rig.Server, point string) {
 	case <-late.Done():
 		t.Fatalf("%s has not reached %s within %s", s.Name, point, reached)
 	}
-	if said := s.Tail(1); said != stopAt+" "+point {
+	if said := s.Tail(1); said != failAt+" "+point {
 		t.Fatalf("%s ended, not at %s; its last output:\n%s", s.Name, point, s.Tail(10))
 	}
 }
@@ -113,7 +114,7 @@ func (m *mesh) owner(t *testing.T, point string) *rig.Server {
 func (m *mesh) saves(t *testing.T) {
 	t.Helper()
 	was := m.writer.revisions()
-	must(t, rig.Until(m.ctx, "a change", func(context.Context) error {
+	must(t, program.Until(m.ctx, "a change", func(context.Context) error {
 		if m.writer.revisions() == was {
 			return fmt.Errorf("revisions %v", was)
 		}

@@ -31,7 +31,7 @@ func TestTwin(t *testing.T) {
 		m.fault(t, "paused at "+point, func(t *testing.T) {
 			must(t, m.Watcher.Stop())
 			m.saves(t)
-			must(t, m.Watcher.RestartWith(stopAt+"="+point+":pause"))
+			must(t, m.Watcher.RestartWith(failAt+"="+point+":pause"))
 			m.paused(t, m.Watcher, point)
 			m.flows(t)
 			must(t, m.Watcher.Resume())

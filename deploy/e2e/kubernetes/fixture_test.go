@@ -10,6 +10,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/cluster"
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // patience bounds all tests together.
@@ -164,7 +165,7 @@ func (w *world) asked(ctx context.Context, t *testing.T, pods ...*cluster.Pod) {
 	for _, p := range pods {
 		before[p] = p.Served()
 	}
-	must(t, rig.Until(ctx, "requests to all pods", func(ctx context.Context) error {
+	must(t, program.Until(ctx, "requests to all pods", func(ctx context.Context) error {
 		for _, e := range w.shop.Edges {
 			if err := rig.Send(ctx, e.URL(), 20).Err(); err != nil {
 				return err
@@ -271,7 +272,7 @@ func (w *world) source(ctx context.Context, c *cluster.Cluster) (source, error) 
 func (w *world) untilSource(ctx context.Context, t *testing.T, c *cluster.Cluster, what string, is func(source) bool) source {
 	t.Helper()
 	var s source
-	must(t, rig.Until(ctx, c.Name+" to be "+what, func(ctx context.Context) (err error) {
+	must(t, program.Until(ctx, c.Name+" to be "+what, func(ctx context.Context) (err error) {
 		if s, err = w.source(ctx, c); err == nil && !is(s) {
 			err = fmt.Errorf("it is %+v", s)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/cluster"
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 func TestKubernetes(t *testing.T) {
@@ -219,7 +220,7 @@ func (w *world) definitionGone(ctx context.Context, t *testing.T) {
 		w.untilSource(ctx, t, w.east, "frozen for VirtualServices", func(s source) bool {
 			return len(s.FrozenKinds) == 1 && s.FrozenKinds[0].Kind == "VirtualService"
 		})
-		must(t, rig.Until(ctx, "the builder to count the frozen kinds", func(ctx context.Context) error {
+		must(t, program.Until(ctx, "the builder to count the frozen kinds", func(ctx context.Context) error {
 			metrics, err := w.mesh.Builders[0].Metrics(ctx)
 			if n := metrics["meshlog_builder_frozen_kinds"].Sum; err == nil && n != 1 {
 				err = fmt.Errorf("%v kinds are", n)
@@ -231,7 +232,7 @@ func (w *world) definitionGone(ctx context.Context, t *testing.T) {
 		must(t, p.Terminate(ctx))
 		w.known(ctx, t, p, false)
 		must(t, p.Remove(ctx))
-		must(t, rig.Until(ctx, "only the pod to be removed", func(ctx context.Context) error {
+		must(t, program.Until(ctx, "only the pod to be removed", func(ctx context.Context) error {
 			s, err := w.source(ctx, w.east)
 			n := s.Objects
 			for _, k := range s.FrozenKinds {

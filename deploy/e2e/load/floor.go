@@ -16,7 +16,7 @@ import (
 	"meshlog.dev/deploy/e2e/floor"
 	"meshlog.dev/deploy/e2e/load/fleet"
 	"meshlog.dev/deploy/e2e/load/world"
-	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
@@ -84,7 +84,7 @@ func floorCase(ctx context.Context, dir string, w *world.World, r *results, of *
 	if err != nil {
 		return nil, err
 	}
-	p, err := rig.Start("floor", dir, []string{
+	p, err := program.Start("floor", dir, []string{
 		self, floorCommand, "-script", script, "-listen", address(xds), "-admin", address(admin),
 	})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"meshlog.dev/deploy/e2e/load/kube"
 	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/testkit/kubetest"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // kubernetesCommand measures a mesh whose source is a Kubernetes cluster: how
@@ -290,7 +291,7 @@ func (r *kubernetesResults) timings(ctx context.Context, mesh *rig.Mesh) error {
 	defer cancel()
 	builder := mesh.Builders[0]
 	// The builder reports its timings a moment later.
-	return rig.Until(ctx, "the timings of "+builder.Name, func(ctx context.Context) error {
+	return program.Until(ctx, "the timings of "+builder.Name, func(ctx context.Context) error {
 		var report rig.BuilderReport
 		if err := builder.Debug(ctx, "builder", &report); err != nil {
 			return err

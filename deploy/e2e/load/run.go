@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/deploy/e2e/load/fleet"
 	"meshlog.dev/deploy/e2e/load/world"
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // plan holds the settings of a run.
@@ -208,7 +209,7 @@ func timings(ctx context.Context, mesh *rig.Mesh, f *figures) ([]rig.StageTiming
 	builder := mesh.Builders[0]
 	var r rig.BuilderReport
 	// The builder reports its timings a moment later.
-	err := rig.Until(ctx, "the timings of "+builder.Name, func(ctx context.Context) error {
+	err := program.Until(ctx, "the timings of "+builder.Name, func(ctx context.Context) error {
 		if err := builder.Debug(ctx, "builder", &r); err != nil {
 			return err
 		}

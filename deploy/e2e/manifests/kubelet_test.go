@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
@@ -44,7 +45,7 @@ type kubelet struct {
 
 // running is a pod that runs.
 type running struct {
-	*rig.Process
+	*program.Process
 	probes []probe
 }
 
@@ -139,7 +140,7 @@ func (k *kubelet) startPod(name string, w *workload) {
 	if auto := w.Template.Spec.AutomountServiceAccountToken; auto == nil || *auto {
 		argv, all = k.account.given(argv, all)
 	}
-	p, err := rig.Start(name, dir, argv, all...)
+	p, err := program.Start(name, dir, argv, all...)
 	must(k.T, err)
 	r := &running{Process: p}
 	for _, probe := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
@@ -264,7 +265,7 @@ func (k *kubelet) program(command string) string {
 	if own, ok := strings.CutPrefix(command, "/bin/"); ok {
 		path, err = rig.Bin(own)
 	} else {
-		path, err = rig.Tool(k.ctx, command)
+		path, err = program.Tool(k.ctx, command)
 	}
 	must(k.T, err)
 	return path

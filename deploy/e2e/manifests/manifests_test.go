@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // patience bounds each wait; none comes close to it.
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 // tree returns the directory of the manifests.
 func tree(t *testing.T) string {
 	t.Helper()
-	root, err := rig.Root()
+	root, err := program.Root()
 	must(t, err)
 	return filepath.Join(root, "deploy", "kubernetes")
 }

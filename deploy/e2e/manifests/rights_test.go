@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 
-	"meshlog.dev/deploy/e2e/rig"
 	"meshlog.dev/deploy/testkit/kubetest"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // TestRights asks a real API server for the rights of the account of watcher-kube
@@ -67,7 +67,7 @@ func TestRights(t *testing.T) {
 	} {
 		must(t, s.Apply(t.Context(), render(step.dir)))
 		for _, r := range step.yes {
-			must(t, rig.Until(t.Context(), r.String(), func(ctx context.Context) error {
+			must(t, program.Until(t.Context(), r.String(), func(ctx context.Context) error {
 				if ok, err := may(ctx, r); err != nil || ok {
 					return err
 				}

@@ -12,6 +12,7 @@ import (
 
 	"meshlog.dev/deploy/e2e/cluster"
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // TestRun runs the deployment that the manifests describe, with the Secrets of
@@ -62,7 +63,7 @@ func TestRun(t *testing.T) {
 	k.start(edge)
 	k.ready(edge)
 	url := fmt.Sprintf("http://127.0.0.1:%d/", k.port("edge-0", "10000"))
-	must(t, rig.Until(ctx, "an answer of the shop", func(ctx context.Context) error {
+	must(t, program.Until(ctx, "an answer of the shop", func(ctx context.Context) error {
 		return rig.Send(ctx, url, 1).Err()
 	}))
 

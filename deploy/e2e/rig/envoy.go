@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // EnvoyConfig says how an Envoy connects to a mesh.
@@ -40,14 +42,14 @@ type EnvoyConfig struct {
 
 // Envoy is a running Envoy with a bootstrap of deploy/envoy.
 type Envoy struct {
-	*Process
+	*program.Process
 	admin string // host:port
 }
 
 // StartEnvoy starts Envoy and waits until its admin interface answers. Envoy is
 // not yet Ready then.
 func StartEnvoy(ctx context.Context, c EnvoyConfig) (*Envoy, error) {
-	bin, err := Tool(ctx, "envoy")
+	bin, err := program.Tool(ctx, "envoy")
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +65,7 @@ func StartEnvoy(ctx context.Context, c EnvoyConfig) (*Envoy, error) {
 	if c.Overlay != "" {
 		node = []string{"--config-yaml", c.Overlay}
 	}
-	p, err := Start(c.Node, c.Dir, append([]string{
+	p, err := program.Start(c.Node, c.Dir, append([]string{
 		bin, "-c", boot, "--admin-address-path", adminPath,
 		// Two Envoys on one machine must not take part in each other's hot
 		// restart.
@@ -92,7 +94,7 @@ func StartEnvoy(ctx context.Context, c EnvoyConfig) (*Envoy, error) {
 
 // bootstrap writes a bootstrap of deploy/envoy with the ports of c.
 func bootstrap(c EnvoyConfig) (string, error) {
-	root, err := Root()
+	root, err := program.Root()
 	if err != nil {
 		return "", err
 	}
@@ -134,7 +136,7 @@ func bootstrap(c EnvoyConfig) (string, error) {
 // ValidateBootstrap lets Envoy validate a bootstrap file, with overlay merged
 // over it if that is not empty.
 func ValidateBootstrap(ctx context.Context, path, overlay string) error {
-	bin, err := Tool(ctx, "envoy")
+	bin, err := program.Tool(ctx, "envoy")
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // inside is the report of a program that has called Isolate.
@@ -106,7 +108,7 @@ func TestIsolate(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{"-test.run=^TestIsolate$", "an argument"}
-	p, err := Start("child", t.TempDir(), append([]string{self}, args...), "RIG_SERVER="+server.Addr)
+	p, err := program.Start("child", t.TempDir(), append([]string{self}, args...), "RIG_SERVER="+server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,12 +13,13 @@ import (
 	"strings"
 	"time"
 
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
 // Server is one of our programs, with the ports that it was given.
 type Server struct {
-	*Process
+	*program.Process
 	Admin int  // health, metrics, debug
 	XDS   int  // 0 if it serves no xDS
 	TLS   *TLS // for xDS; nil: xDS is served without TLS
@@ -61,13 +62,13 @@ func (s *Server) Restart() error { return s.RestartAs(s.program) }
 func (s *Server) RestartWith(env ...string) error { return s.RestartAs(s.program, env...) }
 
 // RestartAs is RestartWith of another program of bin/, for this run.
-func (s *Server) RestartAs(program string, env ...string) error {
-	bin, err := Bin(program)
+func (s *Server) RestartAs(name string, env ...string) error {
+	bin, err := Bin(name)
 	if err != nil {
 		return err
 	}
 	s.Started = time.Now()
-	s.Process, err = Start(s.name, s.dir, s.Place.Command(append([]string{bin}, s.args...)...), env...)
+	s.Process, err = program.Start(s.name, s.dir, s.Place.Command(append([]string{bin}, s.args...)...), env...)
 	return err
 }
 
@@ -247,7 +248,7 @@ func (m *Mesh) Join(ctx context.Context, c EnvoyConfig, port int) (*Envoy, error
 // response of a type, in a version newer than before.
 func (m *Mesh) Acked(ctx context.Context, proxy, typeURL string, before Version) (TypeReport, error) {
 	var t TypeReport
-	err := Until(ctx, proxy+" to acknowledge "+typeURL, func(ctx context.Context) error {
+	err := program.Until(ctx, proxy+" to acknowledge "+typeURL, func(ctx context.Context) error {
 		var errs []error
 		for _, f := range m.Frontends {
 			var err error

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
@@ -17,7 +18,7 @@ const natsToken = "only-on-loopback"
 // NATS is a separate NATS server process with JetStream. It accepts a token or,
 // if Auth is set, a key of each role together with a certificate.
 type NATS struct {
-	*Process
+	*program.Process
 	Port      int
 	Token     string
 	TokenFile string
@@ -100,7 +101,7 @@ func (n *NATS) Flags(role string) []string {
 }
 
 func startNATS(ctx context.Context, c natsConfig) (*NATS, error) {
-	bin, err := Tool(ctx, "nats-server")
+	bin, err := program.Tool(ctx, "nats-server")
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +130,7 @@ jetstream { store_dir: %q, sync_interval: always }
 	if err != nil {
 		return nil, err
 	}
-	n.Process, err = Start(c.name, c.dir, c.wrap([]string{bin, "-c", config}))
+	n.Process, err = program.Start(c.name, c.dir, c.wrap([]string{bin, "-c", config}))
 	if err != nil {
 		return nil, err
 	}

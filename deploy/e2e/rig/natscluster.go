@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
@@ -113,7 +114,7 @@ func (c *NATSCluster) Ready(ctx context.Context) error {
 // Leader waits until one of the servers that answer leads a stream, and returns
 // that server.
 func (c *NATSCluster) Leader(ctx context.Context, stream string) (leader *NATS, err error) {
-	err = Until(ctx, "a leader of "+stream, func(ctx context.Context) error {
+	err = program.Until(ctx, "a leader of "+stream, func(ctx context.Context) error {
 		var errs []error
 		for _, n := range c.Nodes {
 			if n.Running() != nil {
@@ -232,7 +233,7 @@ func (n *NATS) stream(ctx context.Context, name string) (streamState, error) {
 
 // CaughtUp waits until all servers have caught up with a stream.
 func (c *NATSCluster) CaughtUp(ctx context.Context, stream string) error {
-	return Until(ctx, "all servers to have "+stream, func(ctx context.Context) error {
+	return program.Until(ctx, "all servers to have "+stream, func(ctx context.Context) error {
 		leader, err := c.Leader(ctx, stream)
 		if err != nil {
 			return err

@@ -7,6 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // A cluster loses each of its servers in turn, in each way, and in the end still
@@ -37,7 +39,7 @@ func TestNATSCluster(t *testing.T) {
 	publish := func(what string) {
 		t.Helper()
 		begin := time.Now()
-		if err := Until(ctx, "an acknowledgement", func(ctx context.Context) error {
+		if err := program.Until(ctx, "an acknowledgement", func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			_, err := js.Publish(ctx, "s", nil)

@@ -10,38 +10,18 @@ package rig
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
-)
 
-// Root returns the directory of the workspace: the one with go.work, at or above
-// the working directory.
-func Root() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
-			return dir, nil
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return "", errors.New("no go.work at or above the working directory: run this inside the meshlog tree")
-		}
-		dir = up
-	}
-}
+	"meshlog.dev/deploy/testkit/program"
+)
 
 // Bin returns the path of one of our programs, by its name in bin/.
 func Bin(name string) (string, error) {
-	root, err := Root()
+	root, err := program.Root()
 	if err != nil {
 		return "", err
 	}
@@ -56,22 +36,6 @@ func Bin(name string) (string, error) {
 	return path, nil
 }
 
-// Tool returns the path of a pinned third-party tool, "envoy" or "nats-server".
-// It downloads a missing tool, unless Isolate was called.
-func Tool(ctx context.Context, name string) (string, error) {
-	root, err := Root()
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.CommandContext(ctx, filepath.Join(root, "deploy", "tools", "get"), name)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("get %s: %w: run `make tools`", name, err)
-	}
-	return strings.TrimSpace(string(out)), nil
-}
-
 // dial checks that a server accepts connections on an address.
 func dial(ctx context.Context, addr string) error {
 	var d net.Dialer
@@ -80,27 +44,4 @@ func dial(ctx context.Context, addr string) error {
 		return err
 	}
 	return c.Close()
-}
-
-// Until calls check every few milliseconds until it returns nil. If ctx ends
-// first, the error names what Until waited for and the last error of check.
-func Until(ctx context.Context, what string, check func(context.Context) error) error {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	last := errors.New("not checked yet")
-	for {
-		err := check(ctx)
-		if err == nil {
-			return nil
-		}
-		// A check that ctx cut short reports less than the check before it.
-		if ctx.Err() == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w: %w", what, context.Cause(ctx), last)
-		case <-tick.C:
-		}
-	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // The streams of a mesh.
@@ -133,7 +135,7 @@ func (w *Witness) Forget() {
 // or has changed. Check repeats a request that is lost, as happens between
 // servers that have just reconnected.
 func (w *Witness) Check(ctx context.Context) error {
-	if err := Until(ctx, w.stream+" to be read", w.read); err != nil {
+	if err := program.Until(ctx, w.stream+" to be read", w.read); err != nil {
 		return err
 	}
 	s, err := w.open(ctx)

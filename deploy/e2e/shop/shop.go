@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"meshlog.dev/deploy/e2e/rig"
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
@@ -42,7 +43,7 @@ type Shop struct {
 
 // New copies the configuration to dir/config, with the endpoints' ports.
 func New(dir string, v1, v2 []int) (*Shop, error) {
-	root, err := rig.Root()
+	root, err := program.Root()
 	if err != nil {
 		return nil, err
 	}

@@ -48,18 +48,22 @@ func (c *CA) Pool() *x509.CertPool {
 
 // Server makes a certificate for a server on loopback that expires at a time.
 func (c *CA) Server(name string, expires time.Time) Pair {
-	t := template(pkix.Name{CommonName: name}, expires)
-	t.DNSNames, t.IPAddresses = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
-	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	return c.sign(t)
+	return c.sign(server(pkix.Name{CommonName: name}, expires))
 }
 
 // Client makes a client certificate with these URIs as alternative names.
 func (c *CA) Client(name string, uris ...string) Pair {
 	t := client(pkix.Name{CommonName: name}, time.Now().Add(time.Hour))
-	for _, s := range uris {
-		t.URIs = append(t.URIs, must(url.Parse(s)))
-	}
+	t.URIs = parse(uris)
+	return c.sign(t)
+}
+
+// Peer makes a certificate for a server on loopback that is also a client with
+// these URIs as alternative names, valid for a day.
+func (c *CA) Peer(name string, uris ...string) Pair {
+	t := server(pkix.Name{CommonName: name}, day())
+	t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
+	t.URIs = parse(uris)
 	return c.sign(t)
 }
 
@@ -109,10 +113,24 @@ func template(subject pkix.Name, expires time.Time) *x509.Certificate {
 	}
 }
 
+func server(subject pkix.Name, expires time.Time) *x509.Certificate {
+	t := template(subject, expires)
+	t.DNSNames, t.IPAddresses = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	return t
+}
+
 func client(subject pkix.Name, expires time.Time) *x509.Certificate {
 	t := template(subject, expires)
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	return t
+}
+
+func parse(uris []string) (all []*url.URL) {
+	for _, s := range uris {
+		all = append(all, must(url.Parse(s)))
+	}
+	return all
 }
 
 func newKey() *ecdsa.PrivateKey { return must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)) }

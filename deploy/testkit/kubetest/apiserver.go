@@ -14,11 +14,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
 func (s *Server) startAPI(ctx context.Context, dir string, flags []string) error {
-	bin, err := tool(ctx, "kube-apiserver")
+	bin, err := program.Tool(ctx, "kube-apiserver")
 	if err != nil {
 		return err
 	}
@@ -55,9 +56,7 @@ func (s *Server) startAPI(ctx context.Context, dir string, flags []string) error
 		"--shutdown-watch-termination-grace-period=5s",
 		"--profiling=false",
 	}
-	s.API = &Process{
-		name: "kube-apiserver", LogPath: in("kube-apiserver.log"), argv: append(own, flags...), ready: s.apiReady,
-	}
+	s.API = &Process{name: "kube-apiserver", dir: dir, argv: append(own, flags...), ready: s.apiReady}
 	return s.API.Start(ctx)
 }
 

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"meshlog.dev/deploy/testkit/program"
 )
 
 var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -21,7 +23,7 @@ var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "
 // waits until their objects can be written. They come from the version of
 // istio.io/api that the services use.
 func (s *Server) InstallIstioCRDs(ctx context.Context, names ...string) error {
-	file, err := tool(ctx, "istio-crds")
+	file, err := program.Tool(ctx, "istio-crds")
 	if err != nil {
 		return err
 	}
@@ -31,7 +33,7 @@ func (s *Server) InstallIstioCRDs(ctx context.Context, names ...string) error {
 // InstallGatewayCRDs installs definitions of the Gateway API's experimental
 // channel, which has all kinds, as InstallIstioCRDs does.
 func (s *Server) InstallGatewayCRDs(ctx context.Context, names ...string) error {
-	dir, err := tool(ctx, "gateway-crds")
+	dir, err := program.Tool(ctx, "gateway-crds")
 	if err != nil {
 		return err
 	}
@@ -41,7 +43,7 @@ func (s *Server) InstallGatewayCRDs(ctx context.Context, names ...string) error 
 // InstallMeshlogCRDs installs definitions of deploy/kubernetes/crds, as
 // InstallIstioCRDs does.
 func (s *Server) InstallMeshlogCRDs(ctx context.Context, names ...string) error {
-	root, err := root()
+	root, err := program.Root()
 	if err != nil {
 		return err
 	}

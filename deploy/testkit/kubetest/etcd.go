@@ -8,11 +8,12 @@ import (
 	"net/http"
 	"path/filepath"
 
+	"meshlog.dev/deploy/testkit/program"
 	"meshlog.dev/deploy/testkit/testport"
 )
 
 func (s *Server) startEtcd(ctx context.Context, dir string) error {
-	bin, err := tool(ctx, "etcd")
+	bin, err := program.Tool(ctx, "etcd")
 	if err != nil {
 		return err
 	}
@@ -24,7 +25,7 @@ func (s *Server) startEtcd(ctx context.Context, dir string) error {
 	// There are no peers, so any free port will do.
 	const peers = "http://127.0.0.1:0"
 	s.Etcd = &Process{
-		name: "etcd", LogPath: filepath.Join(dir, "etcd.log"),
+		name: "etcd", dir: dir,
 		argv: []string{
 			bin, "--name=kubetest", "--data-dir=" + filepath.Join(dir, "etcd"),
 			"--listen-client-urls=" + s.etcdURL, "--advertise-client-urls=" + s.etcdURL,

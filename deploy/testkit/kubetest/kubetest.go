@@ -24,13 +24,8 @@ package kubetest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -118,37 +113,4 @@ func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.It
 // serverCertificate makes a certificate for a server on loopback.
 func (s *Server) serverCertificate() certtest.Pair {
 	return s.ca.Server("kube-apiserver", time.Now().Add(24*time.Hour))
-}
-
-// tool returns the path that deploy/tools/get prints for a tool.
-func tool(ctx context.Context, name string) (string, error) {
-	root, err := root()
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.CommandContext(ctx, filepath.Join(root, "deploy", "tools", "get"), name)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("no %s (%w): run `make tools`", name, err)
-	}
-	return strings.TrimSpace(string(out)), nil
-}
-
-// root finds the directory with go.work at or above the working directory.
-func root() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
-			return dir, nil
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return "", errors.New("no go.work at or above the working directory: run this inside the meshlog tree")
-		}
-		dir = up
-	}
 }

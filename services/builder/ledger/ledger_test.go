@@ -105,7 +105,7 @@ func rowsOf(f *fold.Fold) map[string][]byte {
 	return rows
 }
 
-// content is what a ledger serves, by name.
+// content returns the values that a ledger serves, by name.
 func content(t *testing.T, l *ledger.Ledger) map[string]string {
 	t.Helper()
 	all := map[string]string{}

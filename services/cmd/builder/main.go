@@ -19,14 +19,15 @@ import (
 type settings struct {
 	process.Bus
 	builder.Settings
-	Data     string // holds builder/versions.db; another for each builder
-	Replicas int    // how many servers of the bus keep the streams: 1 or 3
+	Data     string // holds builder/versions.db; each builder has its own
+	Replicas int    // number of servers of the bus that store the streams: 1 or 3
 }
 
 func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Bus.Flags(fs)
-	fs.StringVar(&s.Data, "data", "", "data `directory` of this builder alone, made where it is missing. It is a cache: without what was there, the builder starts from the bus")
-	fs.IntVar(&s.Replicas, "replicas", 1, "how many `servers` of the bus keep the streams: 1, or 3 on a cluster. Give 3 on a cluster, which then loses nothing when a server dies")
+	fs.StringVar(&s.Data, "data", "", "data `directory` of this builder alone, created if it is missing. It is a cache: if its files are lost, the builder starts from the bus")
+	fs.IntVar(&s.Replicas, "replicas", 1, "number of `servers` of the bus that store the streams: 1, or 3 on a cluster. "+
+		"Set it to 3 on a cluster, which then loses no data when a server dies")
 	s.Settings.Flags(fs)
 }
 
@@ -44,7 +45,7 @@ func command() *cobra.Command {
 	s := &settings{Bus: process.DefaultBus(), Settings: builder.DefaultSettings()}
 	return process.Command(process.Spec{
 		Use: "builder", Short: "Build versions from the log", Settings: s,
-		Long:    "Fold the log and publish versions of the world. Any number may run: one leads, the standbys take over.",
+		Long:    "Fold the log and publish versions of the world. Any number of builders may run: one leads, and the standbys take over.",
 		Example: "  builder --bus nats://127.0.0.1:4222 --bus-token-file token --data /var/lib/meshlog/builder-1 --id builder-1",
 		Verify: func(context.Context, io.Writer) error {
 			return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data))
@@ -52,8 +53,7 @@ func command() *cobra.Command {
 		Run: func(ctx context.Context, p *process.Process) error {
 			return builder.Run(ctx, builder.Options{
 				Domain: s.Domain, ID: s.ID, Data: s.Data, Process: p,
-				Replicas: s.Replicas, History: s.History, LogBytes: s.LogMiB << 20,
-				Connect: s.Connect(bus.Builder(), p),
+				Replicas: s.Replicas, Settings: s.Settings, Connect: s.Connect(bus.Builder(), p),
 			})
 		},
 	})

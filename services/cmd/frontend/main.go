@@ -17,20 +17,20 @@ import (
 )
 
 type settings struct {
-	process.Bus // without a URL it serves what its file has
+	process.Bus // without a URL the frontend serves the versions in its file
 	frontend.Settings
-	Data string // holds frontend/versions.db; another for each frontend
+	Data string // holds frontend/versions.db; each frontend has its own
 }
 
 func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Bus.Flags(fs)
-	fs.StringVar(&s.Data, "data", "", "data `directory` of this frontend alone, made where it is missing. From there it serves when all else is down: keep it over restarts")
+	fs.StringVar(&s.Data, "data", "", "data `directory` of this frontend alone, created if it is missing. The frontend serves from it while all other processes are down: keep it over restarts")
 	s.Settings.Flags(fs)
 }
 
 func (s *settings) Check() error {
 	var bus error
-	if s.URL != "" || s.ID == "" { // no bus: the file will do
+	if s.URL != "" || s.ID == "" { // without a bus only the file matters
 		bus = s.Bus.Check()
 	}
 	return errors.Join(bus, process.CheckData(s.Data), s.Settings.Check())
@@ -42,7 +42,7 @@ func command() *cobra.Command {
 	s := &settings{Bus: process.DefaultBus(), Settings: frontend.DefaultSettings()}
 	return process.Command(process.Spec{
 		Use: "frontend", Short: "Serve Envoys over xDS", Settings: s,
-		Long:    "Serve Envoys from a replica of the published versions. Without --bus the replica stays as it is.",
+		Long:    "Serve Envoys from a replica of the published versions. Without --bus the replica does not change.",
 		Example: "  frontend --bus nats://127.0.0.1:4222 --bus-token-file token --data /var/lib/meshlog/frontend-1 --id frontend-1",
 		Verify: func(context.Context, io.Writer) error {
 			return errors.Join(s.Bus.Verify(), process.VerifyData(s.Data), s.Settings.Verify())

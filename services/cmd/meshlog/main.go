@@ -21,8 +21,8 @@ func upCommand() *cobra.Command {
 	s := up.DefaultSettings()
 	return process.Command(process.Spec{
 		Use: "up", Path: "meshlog up", Short: "Run a whole mesh in this process", Settings: s,
-		Long: `Run a whole mesh in this process: a bus, watchers of a directory and of a Kubernetes
-cluster, whichever are given, a builder and a frontend.
+		Long: `Run a whole mesh in this process: a bus, a builder, a frontend, and a watcher for
+the directory, the Kubernetes cluster, or both.
 
 Envoys connect to 127.0.0.1:15010 (xDS over gRPC). Health, metrics and debug pages
 are on 127.0.0.1:15014; /readyz answers 200 once the first version is served.

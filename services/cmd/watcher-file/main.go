@@ -19,15 +19,15 @@ import (
 
 type settings struct {
 	process.Bus
-	Config   string // the directory, subdirectories included
-	Instance string // tells this directory from others
+	Config   string // the directory, including its subdirectories
+	Instance string // unique name of the directory
 }
 
 func (s *settings) Flags(fs *pflag.FlagSet) {
 	s.Bus.Flags(fs)
-	fs.StringVar(&s.Config, "config", "", "`directory` of YAML to watch, subdirectories included")
-	fs.StringVar(&s.Instance, "instance", "default", "`name` that tells this directory from those of other watchers: what two say under one name is taken for one source. "+
-		"Give one where several directories are watched")
+	fs.StringVar(&s.Config, "config", "", "`directory` of YAML to watch, including its subdirectories")
+	fs.StringVar(&s.Instance, "instance", "default", "unique `name` of the directory: watchers with the same name publish as one source. "+
+		"Set it if several directories are watched")
 }
 
 func (s *settings) Check() error {
@@ -44,7 +44,7 @@ func command() *cobra.Command {
 	s := &settings{Bus: process.DefaultBus()}
 	return process.Command(process.Spec{
 		Use: "watcher-file", Short: "Publish the objects in a directory of YAML", Settings: s,
-		Long:    "Watch a directory of YAML and publish its changes to the log. A second watcher with the same --instance stands by.",
+		Long:    "Watch a directory of YAML and publish its changes to the log. A second watcher with the same --instance is a standby.",
 		Example: "  watcher-file --bus nats://127.0.0.1:4222 --bus-token-file token --config mesh/ --id watcher-1",
 		Verify: func(ctx context.Context, w io.Writer) error {
 			return errors.Join(s.Bus.Verify(), watcher.VerifyDirectory(ctx, s.Config, w))

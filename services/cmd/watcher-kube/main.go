@@ -37,7 +37,7 @@ func command() *cobra.Command {
 		Long: `Watch a Kubernetes cluster and publish its changes to the log: Services and
 their endpoints, Pods, Nodes, Namespaces, and the objects of Istio, of the
 Gateway API and of meshlog whose definitions are installed, now or later.
-A second watcher with the same --cluster stands by.`,
+A second watcher with the same --cluster is a standby.`,
 		Example: `  watcher-kube --bus nats://127.0.0.1:4222 --bus-token-file token --cluster east --kubeconfig ~/.kube/config
   watcher-kube --bus nats://nats:4222 --cluster east    # in a pod of the cluster`,
 		Verify: func(context.Context, io.Writer) error {

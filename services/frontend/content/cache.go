@@ -25,13 +25,13 @@ type Cache struct {
 	// goroutine at a time, for all that wait for it.
 	remaking sync.Mutex
 
-	mu         sync.Mutex // protects what follows; no resource is made under it
-	current    servedVersion
-	past       []servedVersion // newest first
-	entries    map[key]*entry
-	idle       map[*entry]struct{}  // without clients; dropped with the next version
-	pastWanted map[key]*pastContent // keys whose earlier content must be made
-	clients    map[*Client]struct{}
+	mu      sync.Mutex // protects what follows; no resource is made under it
+	current servedVersion
+	past    *pastVersions
+	entries map[key]*entry
+	idle    map[*entry]struct{} // without clients; dropped with the next version
+	wanted  map[key]struct{}    // keys whose earlier content must be made
+	clients map[*Client]struct{}
 }
 
 // servedVersion is a version of the world that is or was served.
@@ -58,7 +58,7 @@ type entry struct {
 	// the entry exists and versions are retained.
 	history []revision
 	// watchers are the clients of the entry, by the names that they watch.
-	watchers map[watch]map[*Client]struct{}
+	watchers map[Watch]map[*Client]struct{}
 }
 
 // revision is a Set, and the version in which it replaced the one before or was
@@ -71,16 +71,21 @@ type revision struct {
 
 func (e *entry) set() *xds.Set { return e.history[0].set }
 
+// oldest returns the first version that history covers. It covers every later
+// one.
+func (e *entry) oldest() ident.Position { return e.history[len(e.history)-1].version }
+
 // New returns a cache of the empty world.
 func New() *Cache {
 	pc := index.NewPushContext(world.NewWorld())
 	return &Cache{
-		catalog:    xds.NewCatalog(pc),
-		current:    servedVersion{pc: pc},
-		entries:    make(map[key]*entry),
-		idle:       make(map[*entry]struct{}),
-		pastWanted: make(map[key]*pastContent),
-		clients:    make(map[*Client]struct{}),
+		catalog: xds.NewCatalog(pc),
+		current: servedVersion{pc: pc},
+		past:    &pastVersions{},
+		entries: make(map[key]*entry),
+		idle:    make(map[*entry]struct{}),
+		wanted:  make(map[key]struct{}),
+		clients: make(map[*Client]struct{}),
 	}
 }
 
@@ -104,7 +109,7 @@ func (c *Cache) prewarm(pc *index.PushContext) {
 	c.mu.Lock()
 	classes := c.current.classes
 	c.mu.Unlock()
-	for _, t := range []proxy.ProxyType{proxy.Sidecar, proxy.Router} {
+	for _, t := range []proxy.Type{proxy.Sidecar, proxy.Router} {
 		c.makeClass(classes, index.Classify(pc, &proxy.Proxy{Type: t}))
 	}
 }
@@ -132,13 +137,7 @@ func (c *Cache) swap(next servedVersion, changes []change) []*Client {
 	if next.classes = c.current.classes; !same {
 		next.classes++
 	}
-	if !c.current.version.IsZero() {
-		c.past = slices.Insert(c.past, 0, c.current)
-		if len(c.past) > Retained {
-			c.past[Retained] = servedVersion{}
-			c.past = c.past[:Retained]
-		}
-	}
+	c.past = c.past.next(c.current, next.version)
 	before := c.current.version
 	c.current = next
 	var woken []*Client

@@ -17,28 +17,30 @@ type Client struct {
 	cache *Cache
 	proxy *proxy.Proxy
 	wake  func()
+	// watching is read and written only by the client's goroutine, so it needs no
+	// lock. Others find the client in entry.watchers.
+	watching [ident.ResourceTypes]Watch
 
 	// guarded by cache.mu
-	class    index.ProxyClass
-	classes  uint64 // servedVersion.classes when class was found, if there are entries
-	entries  [ident.ResourceTypes]*entry
-	watching [ident.ResourceTypes]watch
-	viewed   View
-	due      bool           // woken, and View not called since
-	until    ident.Position // if due: the newest version at which viewed was current
+	class   index.ProxyClass
+	classes uint64 // servedVersion.classes when class was found, if there are entries
+	entries [ident.ResourceTypes]*entry
+	viewed  View
+	due     bool           // woken, and View not called since
+	until   ident.Position // if due: the newest version at which viewed was current
 }
 
-// watch is the names of one type that a client wants to hear of.
-type watch struct {
-	all   bool
-	names *names.Names
+// Watch is the names of one type for which a client is woken.
+type Watch struct {
+	All   bool
+	Names *names.Names
 }
 
-func (w watch) any() bool { return w.all || w.names.Len() > 0 }
+func (w Watch) any() bool { return w.All || w.Names.Len() > 0 }
 
 // wants reports whether one of the changed names is watched.
-func (w watch) wants(changed []string) bool {
-	return w.all || slices.ContainsFunc(changed, w.names.Has)
+func (w Watch) wants(changed []string) bool {
+	return w.All || slices.ContainsFunc(changed, w.Names.Has)
 }
 
 // Join adds a client for p, which watches nothing yet; Leave removes it.
@@ -70,18 +72,12 @@ func (cl *Client) Leave() {
 
 // Watch sets the names of type t for which the client is woken. At first it
 // watches nothing.
-func (cl *Client) Watch(t ident.ResourceType, n *names.Names) { cl.watch(t, watch{names: n}) }
-
-// WatchAll makes the client be woken for all resources of type t.
-func (cl *Client) WatchAll(t ident.ResourceType) { cl.watch(t, watch{all: true}) }
-
-func (cl *Client) watch(t ident.ResourceType, w watch) {
-	c := cl.cache
-	c.mu.Lock()
+func (cl *Client) Watch(t ident.ResourceType, w Watch) {
 	if cl.watching[t] == w {
-		c.mu.Unlock()
 		return
 	}
+	c := cl.cache
+	c.mu.Lock()
 	e := cl.entries[t]
 	if e != nil {
 		e.unwatch(cl.watching[t], cl)
@@ -106,7 +102,7 @@ func (cl *Client) View() View {
 	for {
 		c.mu.Lock()
 		now := c.current
-		if cl.entered() && cl.classes == now.classes {
+		if cl.entries[0] != nil && cl.classes == now.classes {
 			v := cl.view()
 			c.mu.Unlock()
 			return v
@@ -118,9 +114,6 @@ func (cl *Client) View() View {
 		}
 	}
 }
-
-// entered reports whether the client is in a class; mu is held.
-func (cl *Client) entered() bool { return cl.entries[0] != nil }
 
 // view returns what is served now; mu is held.
 func (cl *Client) view() View {
@@ -177,7 +170,7 @@ func (c *Cache) makeClass(classes uint64, class index.ProxyClass) {
 		first := withQuarantine(c.catalog, current, k, made)
 		c.mu.Lock()
 		if c.entries[k] == nil {
-			e := &entry{key: k, made: made, history: []revision{first}, watchers: make(map[watch]map[*Client]struct{})}
+			e := &entry{key: k, made: made, history: []revision{first}, watchers: make(map[Watch]map[*Client]struct{})}
 			c.entries[k] = e
 			c.idle[e] = struct{}{}
 		}
@@ -217,7 +210,7 @@ func (cl *Client) Version() ident.Position {
 	return cl.cache.current.version
 }
 
-func (e *entry) watch(w watch, cl *Client) {
+func (e *entry) watch(w Watch, cl *Client) {
 	if !w.any() {
 		return
 	}
@@ -229,7 +222,7 @@ func (e *entry) watch(w watch, cl *Client) {
 	clients[cl] = struct{}{}
 }
 
-func (e *entry) unwatch(w watch, cl *Client) {
+func (e *entry) unwatch(w Watch, cl *Client) {
 	delete(e.watchers[w], cl)
 	if len(e.watchers[w]) == 0 {
 		delete(e.watchers, w)

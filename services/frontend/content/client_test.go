@@ -30,7 +30,7 @@ type mesh struct {
 }
 
 func newMesh(t testing.TB, changes ...Change) *mesh {
-	m := &mesh{Cache: New(), t: t, world: world.NewWorld(), names: names.NewTable()}
+	m := &mesh{Cache: New(), t: t, world: world.NewWorld(), names: new(names.Table)}
 	m.pc = index.NewPushContext(m.world)
 	m.change(changes...)
 	return m
@@ -76,13 +76,13 @@ func TestWhoIsWoken(t *testing.T) {
 	for _, name := range []string{"all", "a", "b", "nothing", "left"} {
 		clients[name] = m.join("m")
 	}
-	clients["all"].WatchAll(ident.CDS)
-	clients["a"].Watch(ident.EDS, one)
-	clients["b"].Watch(ident.EDS, two)
-	clients["left"].WatchAll(ident.CDS)
+	clients["all"].Watch(ident.CDS, Watch{All: true})
+	clients["a"].Watch(ident.EDS, Watch{Names: one})
+	clients["b"].Watch(ident.EDS, Watch{Names: two})
+	clients["left"].Watch(ident.CDS, Watch{All: true})
 	clients["left"].Leave()
 	clients["n"] = m.join("n")
-	clients["n"].WatchAll(ident.CDS)
+	clients["n"].Watch(ident.CDS, Watch{All: true})
 
 	for _, step := range []struct {
 		name    string
@@ -123,12 +123,12 @@ func TestWatchLate(t *testing.T) {
 	if l.was() {
 		t.Error("woken for what is not watched")
 	}
-	l.Watch(ident.EDS, m.names.InternList([]string{"a"}))
+	l.Watch(ident.EDS, Watch{Names: m.names.InternList([]string{"a"})})
 	if !l.was() {
 		t.Error("not told of what changed before it was watched")
 	}
 	l.View()
-	l.Watch(ident.EDS, m.names.InternList([]string{"a", "b"}))
+	l.Watch(ident.EDS, Watch{Names: m.names.InternList([]string{"a", "b"})})
 	if l.was() {
 		t.Error("told of what it has")
 	}
@@ -138,7 +138,7 @@ func TestWatchLate(t *testing.T) {
 func TestClientVersion(t *testing.T) {
 	m := newMesh(t, Put("ea", Endpoints("a", 1)))
 	l := m.join("m")
-	l.Watch(ident.EDS, m.names.InternList([]string{"a"}))
+	l.Watch(ident.EDS, Watch{Names: m.names.InternList([]string{"a"})})
 	for _, step := range []struct {
 		change Change
 		look   bool
@@ -164,7 +164,7 @@ func TestClientVersion(t *testing.T) {
 func TestUntil(t *testing.T) {
 	m := newMesh(t, Put("ea", Endpoints("a", 1)))
 	l := m.join("m")
-	l.Watch(ident.EDS, m.names.InternList([]string{"a"}))
+	l.Watch(ident.EDS, Watch{Names: m.names.InternList([]string{"a"})})
 	for _, step := range []struct {
 		change Change
 		want   uint64
@@ -341,7 +341,7 @@ func TestNobodyMissesAnything(t *testing.T) {
 				v := cl.View()
 				views[i] = append(views[i], v)
 				name := objects[r.IntN(len(objects))]
-				cl.Watch(ident.EDS, m.names.InternList([]string{name}))
+				cl.Watch(ident.EDS, Watch{Names: m.names.InternList([]string{name})})
 				for range 1 + r.IntN(6) {
 					select {
 					case <-wake:
@@ -410,7 +410,7 @@ func BenchmarkUpdate(b *testing.B) {
 				var joined []*listener
 				for i := range clients {
 					l := m.join(fmt.Sprint(i % classes))
-					l.Watch(ident.EDS, subscription)
+					l.Watch(ident.EDS, Watch{Names: subscription})
 					joined = append(joined, l)
 				}
 				i := uint32(0)

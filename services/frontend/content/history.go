@@ -13,6 +13,29 @@ import (
 // names them.
 const Retained = 16
 
+// pastVersions is the earlier versions that are retained while one version is
+// served. An iteration of Past keeps the same ones to its end, and what is made
+// for it stays with them, so that it never passes for the content of a version
+// that came later.
+type pastVersions struct {
+	served   ident.Position  // the served version
+	versions []servedVersion // retained, all before served; newest first
+	// made is the content at these versions, for keys whose entry cannot hold
+	// it. Cache.mu protects it.
+	made map[key][]revision
+}
+
+// next returns the versions before served. The last of them is last, which is
+// zero if none was served before.
+func (p *pastVersions) next(last servedVersion, served ident.Position) *pastVersions {
+	n := &pastVersions{served: served, made: make(map[key][]revision)}
+	if !last.version.IsZero() {
+		kept := p.versions[:min(len(p.versions), Retained-1)]
+		n.versions = append([]servedVersion{last}, kept...)
+	}
+	return n
+}
+
 // Past yields what the client would have been served at the retained earlier
 // versions, newest first. The client must have a View. Content that no client
 // was served then is made now.
@@ -20,118 +43,125 @@ func (cl *Client) Past() iter.Seq[View] {
 	return func(yield func(View) bool) {
 		c := cl.cache
 		c.mu.Lock()
-		classes, class, past := cl.classes, cl.class, slices.Clone(c.past)
+		classes, class, past := cl.classes, cl.class, c.past
 		c.mu.Unlock()
-		wants := map[key]*pastContent{}
-		for _, p := range past {
+		for _, p := range past.versions {
 			was := class
 			if p.classes != classes {
 				was = index.Classify(p.pc, cl.proxy)
 			}
-			v := View{Version: p.version, Published: p.published}
-			c.fill(&v, was, past, wants)
-			if !yield(v) {
+			if !yield(c.pastView(past, p, was)) {
 				return
 			}
 		}
 	}
 }
 
-// pastContent is what a key was served at earlier versions.
-type pastContent struct {
-	newest  ident.Position // the newest version in history; zero: not made yet
-	history []revision
-}
-
-// fill sets v to what a class was served at its version, one of past. If
-// resources must be made, they are made at once for all clients that wait: most
-// of them are shared.
-func (c *Cache) fill(v *View, class index.ProxyClass, past []servedVersion, wants map[key]*pastContent) {
-	if c.known(v, class, wants) {
-		return
+// pastView returns what a class was served at p, one of past. If resources must
+// be made, they are made at once for all clients that wait: most of them are
+// shared.
+func (c *Cache) pastView(past *pastVersions, p servedVersion, class index.ProxyClass) View {
+	if v, ok := c.known(past, p, class); ok {
+		return v
 	}
 	c.remaking.Lock()
 	defer c.remaking.Unlock()
-	for !c.known(v, class, wants) { // the goroutine before may have made other versions
+	for {
+		if v, ok := c.known(past, p, class); ok {
+			return v
+		}
 		c.remake(past)
 	}
 }
 
-// known fills v with what is known, and adds the rest to the wanted keys.
-func (c *Cache) known(v *View, class index.ProxyClass, wants map[key]*pastContent) bool {
+// known returns what is known of a past View, and adds the rest to the wanted
+// keys.
+func (c *Cache) known(past *pastVersions, p servedVersion, class index.ProxyClass) (v View, all bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := true
+	v, all = View{Version: p.version, Published: p.published}, true
 	for t := range ident.ResourceTypes {
 		k := key{t, class.Only(t)}
 		if e := c.entries[k]; e != nil {
-			v.Sets[t] = at(e.history, v.Version)
+			v.Sets[t] = at(e.history, p.version)
 		}
-		if w := wants[k]; v.Sets[t] == nil && w != nil && !w.newest.Less(v.Version) {
-			v.Sets[t] = at(w.history, v.Version)
+		if v.Sets[t] == nil {
+			v.Sets[t] = at(past.made[k], p.version)
 		}
-		if v.Sets[t] != nil {
-			continue
+		if v.Sets[t] == nil {
+			all, c.wanted[k] = false, struct{}{}
 		}
-		all = false
-		if c.pastWanted[k] == nil {
-			c.pastWanted[k] = new(pastContent)
-		}
-		wants[k] = c.pastWanted[k]
 	}
-	return all
+	return v, all
 }
 
-// remake makes, for every wanted key, what was served at the versions in past
-// (newest first) that its entry does not cover.
-func (c *Cache) remake(past []servedVersion) {
-	type making struct {
-		*pastContent
-		before  ident.Position // make only versions before it; zero: all
-		through ident.Position // the newest that was made
-	}
-	wanted := map[key]*making{}
+// making is a key whose earlier content is made.
+type making struct {
+	key
+	// covered is the first version that the key's entry covers: only versions
+	// before it are made. Zero: all are made, because there is no entry, or
+	// because it begins at a version that came after past.
+	covered ident.Position
+	history []revision
+}
+
+// remake makes what the wanted keys were served at the past versions. A client
+// that waits with other past versions wants its keys again, unless their entries
+// have what it needs now.
+func (c *Cache) remake(past *pastVersions) {
 	c.mu.Lock()
-	for k, w := range c.pastWanted {
-		m := &making{pastContent: w}
-		if e := c.entries[k]; e != nil {
-			m.before = e.history[len(e.history)-1].version
+	wanted := make([]making, 0, len(c.wanted))
+	for k := range c.wanted {
+		r := making{key: k}
+		if e := c.entries[k]; e != nil && !past.served.Less(e.oldest()) {
+			r.covered = e.oldest()
 		}
-		wanted[k] = m
+		wanted = append(wanted, r)
 	}
-	clear(c.pastWanted)
+	clear(c.wanted)
 	c.mu.Unlock()
 
-	histories := make(map[key][]revision, len(wanted))
 	var catalog *xds.Catalog
-	for _, p := range slices.Backward(past) {
+	for _, p := range slices.Backward(past.versions) {
 		if catalog == nil {
 			catalog = xds.NewCatalog(p.pc)
 		} else {
 			catalog.Update(p.pc, p.changed)
 		}
-		for k, m := range wanted {
-			if !m.before.IsZero() && !p.version.Less(m.before) {
-				continue
-			}
-			m.through = p.version
-			was := withQuarantine(catalog, p, k, catalog.Set(k.class, k.t))
-			if h := histories[k]; len(h) == 0 || h[0].set != was.set {
-				histories[k] = slices.Insert(h, 0, was)
-			}
+		for i := range wanted {
+			wanted[i].add(catalog, p)
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for k, m := range wanted {
-		history := histories[k]
-		if e := c.entries[k]; e != nil && e.history[len(e.history)-1].version == m.before {
-			for i := range history {
-				history[i].set = sharing(history[i].set, e.set())
-			}
-			e.history = append(e.history, history...)
+	for _, r := range wanted {
+		e := c.entries[r.key]
+		switch {
+		case r.covered.IsZero():
+			past.made[r.key] = r.history
+		case e != nil && e.oldest() == r.covered:
+			e.addOlder(r.history)
+		default: // the entry was dropped or trimmed: known wants the key again
 		}
-		m.newest, m.history = m.through, history
+	}
+}
+
+// add makes the content at p, which is newer than what history has.
+func (r *making) add(catalog *xds.Catalog, p servedVersion) {
+	if !r.covered.IsZero() && !p.version.Less(r.covered) {
+		return
+	}
+	was := withQuarantine(catalog, p, r.key, catalog.Set(r.class, r.t))
+	if len(r.history) == 0 || r.history[0].set != was.set {
+		r.history = slices.Insert(r.history, 0, was)
+	}
+}
+
+// addOlder adds what was served before the entry's history begins.
+func (e *entry) addOlder(history []revision) {
+	for _, r := range history {
+		r.set = sharing(r.set, e.set())
+		e.history = append(e.history, r)
 	}
 }
 
@@ -160,10 +190,11 @@ func sharing(s, o *xds.Set) *xds.Set {
 
 // trim forgets what was served before the oldest retained version; mu is held.
 func (c *Cache) trim() {
-	if len(c.past) == 0 {
+	retained := c.past.versions
+	if len(retained) == 0 {
 		return
 	}
-	oldest := c.past[len(c.past)-1].version
+	oldest := retained[len(retained)-1].version
 	for _, e := range c.entries {
 		i := slices.IndexFunc(e.history, func(h revision) bool { return !oldest.Less(h.version) })
 		if i >= 0 && i < len(e.history)-1 {

@@ -40,7 +40,7 @@ func TestQuarantine(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)), Put("ea", Endpoints("a", 1)))
 	one, two, other := m.as("m", release), m.as("n", release), m.as("m", "envoy 1.37.0")
 	for _, l := range []*listener{one, two, other} {
-		l.WatchAll(ident.CDS)
+		l.Watch(ident.CDS, Watch{All: true})
 	}
 	m.change(Put("b", Cluster("b", 2)))
 	made := one.View()

@@ -89,36 +89,49 @@ func (n *Names) fingerprinted() fingerprint {
 	return n.fingerprint
 }
 
-// Table holds the sets, lists and changes in use. It is safe for concurrent
-// use.
+// Table holds the sets, lists and changes in use. The zero Table is empty; it
+// must not be copied. It is safe for concurrent use.
 type Table struct {
+	sets    inUse[fingerprint, Names]
+	lists   inUse[listKey, List]
+	changes inUse[changesKey, Changes]
+}
+
+// inUse holds values for as long as a stream uses them.
+type inUse[K comparable, V any] struct {
 	mu     sync.Mutex
-	sets   map[fingerprint]weak.Pointer[Names]
-	shared shared
+	values map[K]weak.Pointer[V]
 }
 
-// NewTable returns an empty Table.
-func NewTable() *Table {
-	return &Table{
-		sets: map[fingerprint]weak.Pointer[Names]{},
-		shared: shared{
-			lists:   map[listKey]weak.Pointer[List]{},
-			changes: map[changesKey]weak.Pointer[Changes]{},
-		},
-	}
+// find returns the value of a key, or nil.
+func (u *inUse[K, V]) find(key K) *V {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.values[key].Value()
 }
 
-// Len returns how many sets are in use, as far as the garbage collector knows.
-func (t *Table) Len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := 0
-	for _, p := range t.sets {
-		if p.Value() != nil {
-			n++
-		}
+// add returns the value of a key, which is v if there was none.
+func (u *inUse[K, V]) add(key K, v *V) *V {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if first := u.values[key].Value(); first != nil {
+		return first
 	}
-	return n
+	if u.values == nil {
+		u.values = map[K]weak.Pointer[V]{}
+	}
+	u.values[key] = weak.Make(v)
+	runtime.AddCleanup(v, u.forget, key)
+	return v
+}
+
+// forget removes a value that was freed, unless it was made again.
+func (u *inUse[K, V]) forget(key K) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.values[key].Value() == nil {
+		delete(u.values, key)
+	}
 }
 
 // Intern returns the set of the names in w. It makes strings of them only if
@@ -131,7 +144,7 @@ func (t *Table) Intern(w Wire) *Names {
 	for name := range w.All() {
 		p = p.addBytes(name)
 	}
-	if n := t.find(p); n != nil {
+	if n := t.sets.find(p); n != nil {
 		return n
 	}
 	return t.InternList(w.strings())
@@ -162,30 +175,7 @@ func (t *Table) InternList(list []string) *Names {
 	for _, name := range list {
 		p = p.add(name)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n := t.sets[p].Value(); n != nil {
-		return n
-	}
-	n := &Names{list: list, fingerprint: p}
-	t.sets[p] = weak.Make(n)
-	runtime.AddCleanup(n, t.forget, p)
-	return n
-}
-
-func (t *Table) find(p fingerprint) *Names {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.sets[p].Value()
-}
-
-// forget removes a set that was freed, unless it was made again.
-func (t *Table) forget(p fingerprint) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.sets[p].Value() == nil {
-		delete(t.sets, p)
-	}
+	return t.sets.add(p, &Names{list: list, fingerprint: p})
 }
 
 // With returns the union of n and added.
@@ -199,7 +189,7 @@ func (t *Table) With(n *Names, added Wire) *Names {
 	if p == n.fingerprinted() {
 		return n
 	}
-	if o := t.find(p); o != nil {
+	if o := t.sets.find(p); o != nil {
 		return o
 	}
 	return t.InternList(append(slices.Clone(n.List()), added.strings()...))
@@ -216,7 +206,7 @@ func (t *Table) Without(n *Names, removed Wire) *Names {
 	if p == n.fingerprinted() {
 		return n
 	}
-	if o := t.find(p); o != nil {
+	if o := t.sets.find(p); o != nil {
 		return o
 	}
 	gone := removed.strings()

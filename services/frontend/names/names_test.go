@@ -17,7 +17,7 @@ import (
 )
 
 func TestEqualSetsAreOne(t *testing.T) {
-	table := names.NewTable()
+	table := new(names.Table)
 	abc := table.Intern(names.Of("a", "b", "c"))
 	for name, same := range map[string]*names.Names{
 		"another order":      table.Intern(names.Of("c", "a", "b")),
@@ -52,7 +52,7 @@ func TestEqualSetsAreOne(t *testing.T) {
 // TestRandomSets compares with maps.
 func TestRandomSets(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	table := names.NewTable()
+	table := new(names.Table)
 	some := func() []string {
 		var list []string
 		for range r.IntN(6) {
@@ -149,7 +149,7 @@ func TestVersions(t *testing.T) {
 
 // TestUnusedLeaves: what no stream uses any more is freed.
 func TestUnusedLeaves(t *testing.T) {
-	table := names.NewTable()
+	table := new(names.Table)
 	keep := table.Intern(names.Of("kept"))
 	for i := range 100 {
 		table.Intern(names.Of(fmt.Sprint("gone", i)))
@@ -164,7 +164,7 @@ func TestUnusedLeaves(t *testing.T) {
 }
 
 func TestManyGoroutines(t *testing.T) {
-	table := names.NewTable()
+	table := new(names.Table)
 	old, next := set("a@1", "b@1"), set("a@2", "c@1")
 	var wg sync.WaitGroup
 	for range 8 {
@@ -189,7 +189,7 @@ func TestManyGoroutines(t *testing.T) {
 
 func TestChanges(t *testing.T) {
 	old, next := set("a@1", "b@1", "c@1", "e@1"), set("b@1", "c@2", "d@1", "e@1")
-	ch := names.NewTable().Changes(old, next)
+	ch := new(names.Table).Changes(old, next)
 	text := func(list []*xds.Resource) (all []string) {
 		for _, r := range list {
 			if r == nil {
@@ -227,7 +227,7 @@ func many() names.Wire {
 
 // BenchmarkIntern1001 recognises names in another order.
 func BenchmarkIntern1001(b *testing.B) {
-	table, w := names.NewTable(), many()
+	table, w := new(names.Table), many()
 	n := table.Intern(w)
 	b.ReportAllocs()
 	for b.Loop() {

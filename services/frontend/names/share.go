@@ -1,8 +1,6 @@
 package names
 
 import (
-	"runtime"
-	"sync"
 	"sync/atomic"
 	"weak"
 
@@ -10,17 +8,18 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// List is resources that many streams send. Resources are read-only.
+// List is resources that many streams send.
 type List struct {
-	Resources []*xds.Resource // sorted by name
+	Resources []*xds.Resource
 	Memo      Memo
 }
 
 // Changes is how one Set differs from an older one.
 type Changes struct {
-	List                 // new and changed resources, as they are now
-	Old  []*xds.Resource // what each was before; nil: it is new
-	Gone []*xds.Resource // removed resources, as they were
+	Resources []*xds.Resource // new and changed ones, as they are now
+	Memo      Memo            // of Resources
+	Old       []*xds.Resource // what each was before; nil: it is new
+	Gone      []*xds.Resource // removed ones, as they were
 }
 
 type listKey struct {
@@ -30,55 +29,24 @@ type listKey struct {
 
 type changesKey struct{ old, new weak.Pointer[xds.Set] }
 
-// shared holds what streams share, for as long as one of them uses it.
-type shared struct {
-	mu      sync.Mutex
-	lists   map[listKey]weak.Pointer[List]
-	changes map[changesKey]weak.Pointer[Changes]
-}
-
 // List returns the list of resources of that type and Sum; make makes it if no
 // stream has it.
 func (t *Table) List(of ident.ResourceType, sum xds.Sum, make func() []*xds.Resource) *List {
-	s := &t.shared
 	key := listKey{of, sum}
-	s.mu.Lock()
-	l := s.lists[key].Value()
-	s.mu.Unlock()
-	if l != nil {
+	if l := t.lists.find(key); l != nil {
 		return l
 	}
-	l = &List{Resources: make()}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if first := s.lists[key].Value(); first != nil {
-		return first
-	}
-	s.lists[key] = weak.Make(l)
-	runtime.AddCleanup(l, s.forgetList, key)
-	return l
-}
-
-func (s *shared) forgetList(key listKey) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lists[key].Value() == nil {
-		delete(s.lists, key)
-	}
+	return t.lists.add(key, &List{Resources: make()})
 }
 
 // Changes returns how next differs from old.
 func (t *Table) Changes(old, next *xds.Set) *Changes {
-	s := &t.shared
 	key := changesKey{weak.Make(old), weak.Make(next)}
-	s.mu.Lock()
-	c := s.changes[key].Value()
-	s.mu.Unlock()
-	if c != nil {
+	if c := t.changes.find(key); c != nil {
 		return c
 	}
-	c = new(Changes)
-	Compare(old.Resources, next.Resources, func(was, is *xds.Resource) {
+	c := new(Changes)
+	compare(old.Resources, next.Resources, func(was, is *xds.Resource) {
 		if is == nil {
 			c.Gone = append(c.Gone, was)
 			return
@@ -86,27 +54,12 @@ func (t *Table) Changes(old, next *xds.Set) *Changes {
 		c.Resources = append(c.Resources, is)
 		c.Old = append(c.Old, was)
 	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if first := s.changes[key].Value(); first != nil {
-		return first
-	}
-	s.changes[key] = weak.Make(c)
-	runtime.AddCleanup(c, s.forgetChanges, key)
-	return c
+	return t.changes.add(key, c)
 }
 
-func (s *shared) forgetChanges(key changesKey) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.changes[key].Value() == nil {
-		delete(s.changes, key)
-	}
-}
-
-// Compare calls differ, in the order of names, for each name whose content
+// compare calls differ, in the order of names, for each name whose content
 // differs between two sorted lists; nil: the list lacks it.
-func Compare(old, next []*xds.Resource, differ func(was, is *xds.Resource)) {
+func compare(old, next []*xds.Resource, differ func(was, is *xds.Resource)) {
 	for len(old) > 0 || len(next) > 0 {
 		switch {
 		case len(old) > 0 && len(next) > 0 && old[0] == next[0]:

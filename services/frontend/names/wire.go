@@ -139,31 +139,38 @@ func (v Versions) All() iter.Seq2[[]byte, []byte] {
 
 func readEntry(b []byte) (name, version []byte) {
 	for len(b) > 0 {
-		field, wire, n := protowire.ConsumeTag(b)
-		if n < 0 {
+		field, value, n := Field(b)
+		switch {
+		case n < 0:
 			return name, version
+		case value == nil:
+		case field == 1:
+			name = value
+		case field == 2:
+			version = value
 		}
 		b = b[n:]
-		if wire != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(field, wire, b); n < 0 {
-				return name, version
-			}
-			b = b[n:]
-			continue
-		}
-		v, n := protowire.ConsumeBytes(b)
-		if n < 0 {
-			return name, version
-		}
-		b = b[n:]
-		switch field {
-		case 1:
-			name = v
-		case 2:
-			version = v
-		}
 	}
 	return name, version
+}
+
+// Field reads the field at the front of a message, and returns how many bytes it
+// takes; negative: b is malformed. Value is nil if the field is no string, bytes
+// or message.
+func Field(b []byte) (field protowire.Number, value []byte, n int) {
+	field, wire, tag := protowire.ConsumeTag(b)
+	if tag < 0 {
+		return 0, nil, tag
+	}
+	if wire == protowire.BytesType {
+		value, n = protowire.ConsumeBytes(b[tag:])
+	} else {
+		n = protowire.ConsumeFieldValue(field, wire, b[tag:])
+	}
+	if n < 0 {
+		return 0, nil, n
+	}
+	return field, value, tag + n
 }
 
 // Sum returns the sum of all versions: equal to the Sum of a set of resources

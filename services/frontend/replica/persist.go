@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
 	"meshlog.dev/services/internal/failpoint"
 	"meshlog.dev/store"
 )
@@ -15,29 +16,23 @@ func (r *Replica) Persist(ctx context.Context) error {
 	if st == nil {
 		return nil
 	}
-	err := r.persist(ctx, st)
-	if errors.Is(err, store.ErrConflict) {
-		r.storedKnown = false
-		err = r.persist(ctx, st)
-	}
-	if err != nil {
-		// The write may have succeeded nevertheless.
-		r.storedKnown = false
+	if err := r.persist(ctx, st); err != nil {
+		r.stored = nil // the write may have succeeded nevertheless
 		r.setPersisted(false)
 		return fmt.Errorf("persist: %w", err)
 	}
-	r.stored, r.storedKnown = store.Stored{Manifest: st.Manifest, Snapshot: st.Snapshot}, true
+	r.stored = &store.Stored{Manifest: st.Manifest, Snapshot: st.Snapshot}
 	r.setPersisted(r.state.Load() == st)
 	return nil
 }
 
 func (r *Replica) persist(ctx context.Context, st *State) error {
-	if !r.storedKnown {
+	if r.stored == nil {
 		latest, err := r.cfg.Store.Latest(ctx)
 		if err != nil && !errors.Is(err, store.ErrEmpty) {
 			return err
 		}
-		r.stored, r.storedKnown = latest, true
+		r.stored = &latest
 	}
 	if r.stored.Version() == st.Version() && r.stored.Snapshot.Root() == st.Root() {
 		return nil

@@ -60,8 +60,7 @@ type Config struct {
 	// differ from the state before, by the caller of Load or Step.
 	Serve func(st *State, changed []index.Input)
 	// Remember is called instead of Serve with up to Earlier versions before
-	// one that is served: clients that reconnect may have them. nil: they are
-	// skipped.
+	// one that is served: clients that reconnect may have them.
 	Remember func(st *State, changed []index.Input)
 	Earlier  int
 	// OnMismatch is called if the chain's head contradicts the served version.
@@ -81,9 +80,7 @@ type Replica struct {
 	stepped bool // Step has changed the state
 
 	// Owned by the goroutine that calls Persist.
-	stored      store.Stored // the latest in Store
-	storedKnown bool
-	failing     bool // the last Persist failed
+	stored *store.Stored // the latest in Store; nil: unknown
 
 	persisted atomic.Bool
 	newer     chan struct{} // something to persist; latest wins
@@ -135,11 +132,8 @@ func (r *Replica) Load(ctx context.Context) error {
 }
 
 // earlier returns the versions before the latest one in the store, oldest
-// first; none if Remember is nil.
+// first.
 func (r *Replica) earlier(ctx context.Context, latest ident.Position) (all []store.Stored) {
-	if r.cfg.Remember == nil {
-		return nil
-	}
 	for m, err := range r.cfg.Store.Manifests(ctx) {
 		if err != nil || len(all) == r.cfg.Earlier {
 			break
@@ -179,7 +173,7 @@ func (r *Replica) Step(ctx context.Context, links []store.Update, fetch Fetch) e
 	failpoint.At(failpoint.FrontendReceived)
 	if snapshots, ok := applyLinks(have, links); ok {
 		last := len(links) - 1
-		if r.cfg.Remember != nil && !r.stepped {
+		if !r.stepped {
 			for i := max(0, last-r.cfg.Earlier); i < last; i++ {
 				st, changed := r.advance(links[i].Manifest, snapshots[i], received)
 				r.cfg.Remember(st, changed)

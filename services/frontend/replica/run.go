@@ -79,7 +79,7 @@ func (r *Replica) followOnce(ctx context.Context, chain store.Chain) error {
 
 // persistLoop writes served versions beside serving.
 func (r *Replica) persistLoop(ctx context.Context) error {
-	pause := retryFirst
+	pause, failing := retryFirst, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -95,14 +95,14 @@ func (r *Replica) persistLoop(ctx context.Context) error {
 		err := r.Persist(ctx)
 		switch {
 		case err == nil:
-			if r.failing {
+			if failing {
 				r.cfg.Logger.Info("the served version is persisted again")
 			}
-			r.failing, pause = false, retryFirst
+			failing, pause = false, retryFirst
 			wait(ctx, persistEvery)
 			continue
-		case !r.failing && ctx.Err() == nil:
-			r.failing = true
+		case !failing && ctx.Err() == nil:
+			failing = true
 			r.cfg.Logger.Error("the served version is not persisted yet; serving on", "error", err)
 		}
 		wait(ctx, pause)

@@ -5,7 +5,10 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/mesh/xds"
 )
 
@@ -25,18 +28,6 @@ type heldBack struct {
 	blamed  bool
 	message string
 	world   ident.Position
-}
-
-// Nack is a rejection that still stands.
-type Nack struct {
-	Version string
-	Message string // cut where it is very long
-	Time    time.Time
-	// Resources are the rejected names, as far as they are known.
-	Resources []string
-	// Bind: the client could not listen on an address. The content is not to
-	// blame, and other clients are not concerned.
-	Bind bool
 }
 
 // answer handles the ACK or NACK of a response.
@@ -69,43 +60,34 @@ func (s *Stream) answer(now time.Time, w *watch, r Request) {
 	s.ack(now, w, &o)
 	w.sendAgain(again)
 	if r.Rejected && len(again) > 0 {
-		s.recordNack(now, w, Nack{Message: cut(r.Error), Time: now})
+		s.recordNack(now, w, &reportv1.Nack{Message: cut(r.Error), Time: timestamppb.New(now)})
 	}
 }
 
 // ack records that the client applied o.
 func (s *Stream) ack(now time.Time, w *watch, o *outstanding) {
-	w.status.ackedVersion, w.status.ackedTime = o.version, now
+	w.progress.AckedVersion, w.progress.AckedTime = o.version, now
 	s.cfg.Observe(Event{Kind: Acked, Type: w.t, World: o.world, Published: o.made, Sent: o.at})
-	whole := true
-	if w.whole {
-		w.ackedList, w.ackedSum = o.list, o.sum
-		if !w.wildcard {
-			w.ackedList, w.ackedSum = only(o.list, w.names)
+	for i := range w.entries {
+		e := &w.entries[i]
+		if r, ok := o.find(e.name); ok {
+			e.acked, e.applied = r, true
 		}
-	} else {
-		for i := range w.entries {
-			e := &w.entries[i]
-			if r, ok := o.find(e.name); ok {
-				e.acked, e.applied = r, true
-			}
-			e.owed, e.lost = e.owed || e.lost, false
-		}
-		if o.set != nil {
-			w.acked = o.set
-		}
-		if len(w.unanswered) == 0 {
-			w.ledger.dropNeedless()
-		}
-		whole = w.applied()
+		e.owed, e.lost = e.owed || e.lost, false
 	}
-	whole = whole && len(w.trials) == 0
-	if whole {
+	if o.set != nil {
+		w.acked = o.set
+	}
+	if len(w.unanswered) == 0 {
+		w.dropNeedless()
+	}
+	full := (w.whole || w.applied()) && len(w.trials) == 0
+	if full {
 		w.tainted, w.tried = false, 0
 	}
-	if whole && len(w.heldBack) == 0 {
+	if full && len(w.heldBack) == 0 {
 		w.nack = nil
-		w.status.acked = o.world
+		w.progress.Acked = o.world
 	}
 }
 
@@ -123,14 +105,11 @@ func overtaken(earlier []outstanding, o *outstanding) []item {
 	return items
 }
 
-// exceptItems makes entries of items before the Sets change, so that what was
-// applied of them stays known.
+// exceptItems makes entries of the items that the client may not have applied,
+// so that what it has stays known when the Sets change.
 func (w *watch) exceptItems(items []item) {
-	if w.whole {
-		return
-	}
 	for _, it := range items {
-		if w.covers(it.name) {
+		if e := w.state(it.name); w.covers(it.name) && (!e.applied || !e.acked.Same(it.resource)) {
 			w.except(it.name)
 		}
 	}
@@ -138,9 +117,6 @@ func (w *watch) exceptItems(items []item) {
 
 // sendAgain marks the items that the client may not have to be sent again.
 func (w *watch) sendAgain(items []item) {
-	if w.whole {
-		return
-	}
 	for _, it := range items {
 		if e := w.entry(it.name); e != nil && (!e.applied || !e.acked.Same(it.resource)) {
 			e.owed = true
@@ -157,20 +133,20 @@ func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstan
 	w.exceptItems(missed)
 	w.exceptItems(items)
 	suspects := slices.DeleteFunc(slices.Clone(items), func(it item) bool {
-		return it.resource == nil || w.lastGood(it.name).Same(it.resource)
+		return it.resource == nil || w.state(it.name).acked.Same(it.resource)
 	})
-	n := Nack{Version: o.version, Message: cut(message), Time: now, Bind: isBind(message)}
+	n := &reportv1.Nack{Version: o.version, Message: cut(message), Time: timestamppb.New(now)}
 	culprits := mentioned(message, suspects)
 	known := len(culprits) > 0 || len(suspects) == 1
 	if len(culprits) == 0 && (known || w.tried >= maxTrials) {
 		culprits = suspects
 	}
 	for _, c := range culprits {
-		if s.holdBack(w, c, false) && known && !n.Bind {
+		if s.holdBack(w, c, false) && known && !isBind(message) {
 			h := w.heldBack[c.name]
 			h.blamed, h.message, h.world = true, n.Message, w.appliedAllOf
 			if h.world.IsZero() {
-				h.world = w.status.acked
+				h.world = w.progress.Acked
 			}
 			w.heldBack[c.name] = h
 		}
@@ -186,10 +162,8 @@ func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstan
 		rest = append(rest, items...)
 	}
 	w.sendAgain(slices.DeleteFunc(rest, func(it item) bool { _, held := w.heldBack[it.name]; return held }))
-	if w.whole {
-		w.owed = w.owed || len(suspects) > 0
-	} else if len(w.unanswered) == 0 {
-		w.ledger.dropNeedless()
+	if len(w.unanswered) == 0 {
+		w.dropNeedless()
 	}
 	named := culprits
 	if len(named) == 0 {
@@ -202,11 +176,10 @@ func (s *Stream) nack(now time.Time, w *watch, o *outstanding, earlier []outstan
 }
 
 // recordNack makes n the rejection that stands.
-func (s *Stream) recordNack(now time.Time, w *watch, n Nack) {
+func (s *Stream) recordNack(now time.Time, w *watch, n *reportv1.Nack) {
 	w.tainted = true
-	w.nack = &n
-	w.status.nacks++
-	s.cfg.Observe(Event{Kind: Nacked, Type: w.t, World: w.status.sent, Nack: n, Sent: now})
+	w.nack = n
+	s.cfg.Observe(Event{Kind: Nacked, Type: w.t, World: w.progress.Sent, Nack: n, Sent: now})
 }
 
 // maxMessage is how many bytes of a message are kept. A message names every
@@ -221,7 +194,8 @@ func cut(message string) string {
 }
 
 // isBind reports whether an Envoy message is about an address on which Envoy
-// cannot listen.
+// cannot listen. The content is not to blame, and other clients are not
+// concerned.
 func isBind(message string) bool {
 	return strings.Contains(message, "cannot bind") || strings.Contains(message, "Address already in use")
 }
@@ -235,18 +209,19 @@ func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
 	if w.heldBack == nil {
 		w.heldBack = make(map[string]heldBack)
 	}
-	good := w.lastGood(bad.name)
+	good := w.state(bad.name).acked
 	h := heldBack{bad: bad.resource, good: good, trial: trial}
 	if w.t == ident.CDS && good != nil && good.Endpoints() != "" {
 		h.endpoints = s.view.Sets[ident.EDS].Find(good.Endpoints())
 		if eds := s.watches[ident.EDS]; h.endpoints == nil && eds != nil {
-			h.endpoints = eds.lastGood(good.Endpoints())
+			h.endpoints = eds.state(good.Endpoints()).acked
 		}
 	}
 	w.heldBack[bad.name] = h
 	e := w.entry(bad.name)
 	switch {
-	case w.whole || e == nil || trial: // on trial: unknown whether the client has it
+	case e == nil || trial: // on trial: unknown whether the client has it
+	case w.whole: // the next response holds good
 	case good != nil:
 		e.sent = good // the client still has it
 	case w.t == ident.EDS || w.t == ident.RDS:

@@ -35,15 +35,10 @@ func (s *Stream) nextTrial(w *watch) bool {
 				continue // its content changed
 			}
 			delete(w.heldBack, name)
-			switch {
-			case !w.covers(name):
-				continue
-			case w.whole:
-				w.owed = true
-			default:
+			if w.covers(name) {
 				w.except(name).owed = true
+				any = true
 			}
-			any = true
 		}
 		if any {
 			w.tried++

@@ -18,7 +18,6 @@ const wildcard = "*"
 func (s *Stream) subscribeDelta(w *watch, r Request) {
 	all := w.t == ident.CDS || w.t == ident.LDS
 	w.wildcard = all && (r.Names.Len() == 0 || r.Names.Has(wildcard))
-	w.named = r.Names.Len() > 0
 	w.names = s.cfg.Names.Without(s.cfg.Names.Intern(r.Names), names.Of(wildcard))
 }
 
@@ -37,13 +36,14 @@ func (s *Stream) resubscribe(w *watch, r Request) {
 	if r.Names.Len() == 0 {
 		return
 	}
-	w.named, w.dirty = true, true
+	w.dirty = true
 	var asked []string
 	for name := range r.Names.All() {
 		if n := string(name); n != wildcard {
 			asked = append(asked, n)
 		} else if all && !w.wildcard {
-			w.wildcard, w.owed = true, w.sent != nil
+			w.owed = w.sent != nil
+			w.subscribeAll()
 		}
 	}
 	w.subscribe(s.cfg.Names.With(w.names, names.Of(asked...)))
@@ -127,51 +127,42 @@ func (w *watch) hasAllOf(set *xds.Set) bool {
 // resolveDelta decides on the first response: what differs from what the client
 // has. It removes no clusters (E7).
 func (s *Stream) resolveDelta(now time.Time, w *watch) {
-	s.resume(now, w)
-	if len(w.asked) > 0 {
-		// The subscription changed before it was known what the client has.
-		slices.Sort(w.asked)
-		w.ask(slices.DeleteFunc(slices.Compact(w.asked), func(name string) bool { return !w.covers(name) }))
-		w.asked = nil
-	}
-}
-
-// resume fills the ledger with what the client named in its first request.
-func (s *Stream) resume(now time.Time, w *watch) {
 	initial, set := w.initial, s.view.Sets[w.t]
-	w.initial = names.Versions{}
-	if initial.Len() == 0 {
-		w.mayHave(set)
-		return // everything
-	}
 	// Endpoints are answered whole unless the client requested its clusters
 	// on this stream and they are current (E9).
 	whole := s.cfg.GRPC || w.t == ident.EDS && !s.cdsCurrent
-	w.initial = initial
-	current := w.hasAllOf(set)
-	w.initial = names.Versions{}
-	if current {
+	differs := false
+	switch {
+	case initial.Len() == 0: // everything is sent
+	case w.hasAllOf(set):
 		w.acked = set
 		if !whole {
 			w.sent = set
 		}
 		s.cdsCurrent = s.cdsCurrent || w.t == ident.CDS && !whole
 		s.isCurrent(now, w, set.Sum.String())
-		w.mayHave(set)
-		return
-	}
-	s.listed(w, initial, set)
-	if whole {
-		w.sent = nil
-		for i := range w.entries {
-			e := &w.entries[i]
-			e.answered = e.sent != nil && set.Find(e.name) == nil
+	default:
+		differs = true
+		s.listed(w, initial, set)
+		if whole {
+			w.sent = nil
+			for i := range w.entries {
+				e := &w.entries[i]
+				e.answered = e.sent != nil && set.Find(e.name) == nil
+			}
 		}
 	}
+	w.initial = names.Versions{}
 	w.mayHave(set)
-	if w.t == ident.CDS {
+	if differs && w.t == ident.CDS {
 		s.lingerRemoved(now, s.view)
-		s.findEndpoints()
+		s.findEndpoints(s.cfg.Past)
+	}
+	if len(w.asked) > 0 {
+		// The subscription changed before it was known what the client has.
+		slices.Sort(w.asked)
+		w.ask(slices.DeleteFunc(slices.Compact(w.asked), func(name string) bool { return !w.covers(name) }))
+		w.asked = nil
 	}
 }
 
@@ -189,22 +180,6 @@ func (w *watch) mayHave(set *xds.Set) {
 		}
 	}
 	w.crossed = nil
-}
-
-// findEndpoints looks in earlier views for the endpoints of lingering clusters.
-func (s *Stream) findEndpoints() {
-	for i := range s.lingering {
-		h := &s.lingering[i]
-		name := h.cluster.Endpoints()
-		if name == "" || h.endpoints != nil {
-			continue
-		}
-		for v := range s.cfg.Past {
-			if h.endpoints = s.lastEndpoints(v, name); h.endpoints != nil {
-				break
-			}
-		}
-	}
 }
 
 // listed fills the ledger with the versions that the client named. If a version

@@ -22,8 +22,8 @@
 //	stream.go      requests, views, order of types, timers
 //	watch.go       one type's subscription and what its client was sent
 //	ledger.go      what the client has, by name
-//	push.go        responses that hold everything (SotW CDS and LDS)
-//	pushdue.go     responses that hold what is due (all others)
+//	push.go        what the client should have, versions, what follows CDS
+//	pushdue.go     the next response of a type
 //	acknack.go     ACKs and NACKs, resources held back
 //	bisect.go      the search for the culprit after a NACK
 //	linger.go      removed clusters that stay with the client

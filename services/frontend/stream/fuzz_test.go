@@ -17,10 +17,10 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// FuzzStream lets a client of either protocol, what is served, and the time do
-// anything: the stream never panics, never loops, never sends older content
-// after newer, and in the end a client that accepts everything has everything
-// and nothing else, and one that rejects some contents has all others.
+// FuzzStream drives a stream with random requests, views and times, in either
+// protocol. The stream must not panic, loop, or send older content after newer.
+// In the end, a client that accepts everything has all that the view holds and
+// nothing else, and a client that rejects some contents has all others.
 func FuzzStream(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(noise(seed, 200))
@@ -46,7 +46,7 @@ func noise(seed uint64, n int) []byte {
 	return b
 }
 
-// chaosClient is a client that may do anything.
+// chaosClient sends the requests that the input picks.
 type chaosClient struct {
 	t      *testing.T
 	bytes  []byte
@@ -61,7 +61,7 @@ type chaosClient struct {
 	nonce   [ident.ResourceTypes]string
 	names   [ident.ResourceTypes][]string
 	asked   [ident.ResourceTypes]bool
-	newest  map[string]int // by type and name: what was sent
+	newest  map[string]int // number of the newest content sent, by type and name
 	nacked  bool
 	trace   []string
 
@@ -69,12 +69,13 @@ type chaosClient struct {
 	only        *ident.ResourceType
 	// odd: the client may send nonsense, so its state is unknown.
 	odd bool
-	// strict: the client rejects some contents, always, and no others.
+	// strict: the client always rejects the same contents, and accepts all others.
 	strict bool
-	// crossed: the client requested a type while a response of it was on its way;
-	// its ACK may be ignored.
+	// crossed: the client requested a type while a response of that type was
+	// under way; the stream may ignore its ACK.
 	crossed bool
-	// has is the client's resources by name; all are the types it wants all of.
+	// has is the client's resources by name; all tells of which types it
+	// subscribes to every resource.
 	has [ident.ResourceTypes]map[string]xds.Sum
 	all [ident.ResourceTypes]bool
 }
@@ -156,17 +157,17 @@ func (c *chaosClient) step() {
 		c.stream.Request(c.now, r)
 	case 10:
 		if c.stream.WantsHead() {
-			c.stream.HeadConfirmed(c.now)
+			c.stream.HeadIs(c.views[len(c.views)-1].Version)
 		} else {
 			c.stream.HeadAway()
 		}
 	case 11:
-		return // no look at what is to be sent
+		return // the client reads no response now
 	}
 	c.drain(c.pick(4))
 }
 
-// world changes what is served.
+// world makes a new view.
 func (c *chaosClient) world() {
 	v := content.View{Version: ident.Position{Epoch: 1, Seq: uint64(len(c.views) + 1)}}
 	for t := range ident.ResourceTypes {
@@ -255,7 +256,8 @@ func (c *chaosClient) ask(t ident.ResourceType) {
 	c.request(t, "", "")
 }
 
-// askDelta is the first request of a type, with some of what set holds.
+// askDelta sends the first request of a type, with the versions of some
+// resources in set.
 func (c *chaosClient) askDelta(t ident.ResourceType, set *xds.Set) {
 	c.all[t] = (t == ident.CDS || t == ident.LDS) && (len(c.names[t]) == 0 || c.pick(4) == 0)
 	sub := c.names[t]
@@ -265,7 +267,7 @@ func (c *chaosClient) askDelta(t ident.ResourceType, set *xds.Set) {
 	r := stream.Request{TypeURL: t.URL(), Names: names.Of(sub...)}
 	c.crossed = c.crossed || len(c.queue[t]) > 0
 	how := c.pick(4)
-	for _, name := range slices.Sorted(maps.Keys(c.has[t])) { // what came unasked
+	for _, name := range slices.Sorted(maps.Keys(c.has[t])) { // sent before it was requested
 		if how = 0; c.all[t] || slices.Contains(c.names[t], name) {
 			r.Initial = r.Initial.With(name, c.has[t][name].String())
 		} else {
@@ -350,10 +352,10 @@ func (c *chaosClient) answer(t ident.ResourceType, reject bool) {
 		return
 	}
 	c.nacked = true
-	c.request(t, r.Nonce, []string{"b: is bad", "nobody is named", "a, c"}[c.pick(3)])
+	c.request(t, r.Nonce, []string{"b: is bad", "no name given", "a, c"}[c.pick(3)])
 }
 
-// bad is the names in a response with contents that a strict client rejects.
+// bad returns the names in a response whose contents a strict client rejects.
 func (c *chaosClient) bad(r stream.Response) (bad []string) {
 	for _, res := range r.Resources {
 		if c.isBad(res) {
@@ -367,8 +369,9 @@ func (c *chaosClient) isBad(r *xds.Resource) bool {
 	return c.number[r.Sum] != 0 && c.number[r.Sum]%4 == 0
 }
 
-// refuse rejects a response because of what is bad in it. Of the rest the
-// client may have applied nothing, all, or what came before (E11, E12, E13).
+// refuse rejects a response because of its bad resources. The client may have
+// applied none of the others, all of them, or those before the first bad one
+// (E11, E12, E13).
 func (c *chaosClient) refuse(r stream.Response, bad []string) {
 	c.nacked = true
 	message := "Unable to parse"
@@ -387,7 +390,7 @@ func (c *chaosClient) refuse(r stream.Response, bad []string) {
 	c.request(r.Type, r.Nonce, message)
 }
 
-// drain takes up to n responses.
+// drain receives up to n responses.
 func (c *chaosClient) drain(n int) {
 	for range n {
 		r, ok := c.stream.Next(c.now)
@@ -419,7 +422,8 @@ func (c *chaosClient) take(r stream.Response) {
 	c.queue[r.Type] = append(c.queue[r.Type], r)
 }
 
-// apply makes the client have what it is sent and wants.
+// apply adds the resources in a response to the client's, if it subscribes to
+// them.
 func (c *chaosClient) apply(r stream.Response) {
 	if len(r.Removed) > 0 && (!c.delta || r.Type == ident.EDS || r.Type == ident.RDS) {
 		c.t.Errorf("%s removed %v (E1)", r.Type, r.Removed)
@@ -441,7 +445,7 @@ func (c *chaosClient) apply(r stream.Response) {
 	}
 }
 
-// compare says where the client has other things than it should.
+// compare reports where the client's resources differ from the view.
 func (c *chaosClient) compare() {
 	view := c.views[len(c.views)-1]
 	for t := range ident.ResourceTypes {
@@ -451,7 +455,7 @@ func (c *chaosClient) compare() {
 		whole := t == ident.CDS || t == ident.LDS
 		wild := c.all[t] || !c.delta && whole && len(c.names[t]) == 0 && !c.grpc
 		if !c.delta && whole && len(c.names[t]) == 0 {
-			continue // all or none: that depends on what was asked before
+			continue // all or none, depending on earlier requests (G4)
 		}
 		for _, r := range view.Sets[t].Resources {
 			if c.strict && c.isBad(r) {
@@ -462,19 +466,20 @@ func (c *chaosClient) compare() {
 			}
 		}
 		for name := range c.has[t] {
-			// A cluster may stay for a route that is gone and serves on.
+			// A cluster may linger for a removed route that the client still uses.
 			if whole && view.Sets[t].Find(name) == nil && (t == ident.LDS || c.stream.Status().Lingering == 0) {
-				c.t.Errorf("%s %s is gone, and the client has it", t, name)
+				c.t.Errorf("%s %s was removed, and the client has it", t, name)
 			}
 		}
 	}
 }
 
-// finish accepts everything: the stream comes to rest, and the client has all.
+// finish accepts every response until the stream is idle, and then checks what
+// the client has.
 func (c *chaosClient) finish() {
 	for round := 0; ; round++ {
 		if round == 200 {
-			c.t.Error("it does not come to rest")
+			c.t.Error("the stream does not become idle")
 			return
 		}
 		before := len(c.trace)
@@ -494,7 +499,7 @@ func (c *chaosClient) finish() {
 		if at.After(c.now) {
 			c.now = at
 		} else if _, ok := c.stream.Next(c.now); !ok && !c.stream.Wake().After(c.now) && !c.stream.Wake().IsZero() {
-			c.t.Error("it wants to be woken at once, for nothing")
+			c.t.Error("nothing is due, but Wake returns a time that has passed")
 			return
 		}
 	}

@@ -9,12 +9,13 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// ledger records, by name, what the client has of a type whose responses hold
-// what is due: EDS and RDS, and every type in delta.
+// ledger records, by name, what the client has of a type.
 //
 // Usually it is a subscription and two Sets: the client was sent sent and has
 // applied acked, for every subscribed name. An entry records a name for which
 // that is not true, and is dropped when it is true again. An idle stream has no
+// entries. For CDS and LDS in SotW, whose responses hold everything
+// (watch.whole), the Sets are what these responses held, and there never are
 // entries.
 type ledger struct {
 	names    *names.Names
@@ -22,7 +23,7 @@ type ledger struct {
 	// What was sent, and last applied, of names without an entry; nil: nothing.
 	// A name that is not in sent was answered as absent.
 	sent, acked *xds.Set
-	// sum is the Sum of the names in sent.
+	// sum is the Sum of the names in sent, unless wildcard is set.
 	sum     xds.Sum
 	entries []entry // by name
 }
@@ -125,9 +126,6 @@ func (l *ledger) dropNeedless() {
 		return
 	}
 	l.acked = l.sent
-	if len(l.entries) == 0 {
-		return
-	}
 	l.forget(func(e *entry) bool {
 		if e.ahead {
 			return false
@@ -159,6 +157,28 @@ func (l *ledger) subscribe(n *names.Names) {
 		}
 	})
 	l.ask(added)
+}
+
+// subscribeAll makes the subscription a wildcard. The client has nothing under
+// the names that this adds.
+func (l *ledger) subscribeAll() {
+	only := func(set *xds.Set) *xds.Set {
+		if set == nil {
+			return nil
+		}
+		return &xds.Set{Resources: slices.Collect(l.in(set))}
+	}
+	l.sent, l.acked = only(l.sent), only(l.acked)
+	l.wildcard = true
+}
+
+// sumOf returns what a name and its resource, or nil, add to the Sum of the
+// subscription.
+func (l *ledger) sumOf(name string, r *xds.Resource) xds.Sum {
+	if r == nil && l.wildcard {
+		return xds.Sum{}
+	}
+	return names.SumOf(name, r)
 }
 
 // ask makes sorted names unanswered, as if the client requested them for the
@@ -199,6 +219,18 @@ func (l *ledger) had() iter.Seq[*xds.Resource] {
 // has yields the resources that the client has applied.
 func (l *ledger) has() iter.Seq[*xds.Resource] {
 	return l.each(l.acked, func(e *entry) *xds.Resource { return e.acked })
+}
+
+// size returns how many resources the client was sent.
+func (l *ledger) size() int {
+	if l.wildcard && l.sent != nil && len(l.entries) == 0 {
+		return len(l.sent.Resources)
+	}
+	n := 0
+	for range l.had() {
+		n++
+	}
+	return n
 }
 
 func (l *ledger) each(set *xds.Set, of func(*entry) *xds.Resource) iter.Seq[*xds.Resource] {

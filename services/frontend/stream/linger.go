@@ -8,7 +8,6 @@ import (
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
-	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/mesh/xds"
 )
 
@@ -31,26 +30,24 @@ func (s *Stream) lingerRemoved(now time.Time, before content.View) {
 	clusters := s.view.Sets[ident.CDS]
 	s.lingering = slices.DeleteFunc(s.lingering, func(h lingeringCluster) bool { return clusters.Find(h.cluster.Name) != nil })
 	for _, r := range s.clustersGone(w) {
-		if s.lingeringResource(ident.CDS, r.Name) != nil {
-			continue
-		}
 		if h, ok := w.heldBack[r.Name]; ok {
-			if r = h.good; r == nil {
-				continue
-			}
+			r = h.good
 		}
-		h := lingeringCluster{cluster: r, since: now}
-		if name := r.Endpoints(); name != "" {
-			h.endpoints = s.lastEndpoints(before, name)
+		if r != nil {
+			s.linger(now, r, s.lastEndpoints(before, r.Endpoints()))
 		}
-		s.lingering = append(s.lingering, h)
 	}
-	if len(s.lingering) == 0 {
-		s.lingering = nil
-		return
+	s.refreshLingering()
+}
+
+// linger lets a cluster linger, unless it does already.
+func (s *Stream) linger(now time.Time, cluster, endpoints *xds.Resource) {
+	i, lingers := slices.BinarySearchFunc(s.lingering, cluster.Name, func(h lingeringCluster, name string) int {
+		return strings.Compare(h.cluster.Name, name)
+	})
+	if !lingers {
+		s.lingering = slices.Insert(s.lingering, i, lingeringCluster{cluster: cluster, endpoints: endpoints, since: now})
 	}
-	slices.SortFunc(s.lingering, func(a, b lingeringCluster) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
-	s.refreshLingering(s.view.Sets[ident.EDS])
 }
 
 // lingerPast lets the clusters of all retained views linger that the current
@@ -64,20 +61,37 @@ func (s *Stream) lingerPast(now time.Time, w *watch) {
 	past := slices.Collect(s.cfg.Past)
 	for _, v := range past {
 		for _, r := range s.cfg.Names.Changes(v.Sets[ident.CDS], s.view.Sets[ident.CDS]).Gone {
-			if !w.covers(r.Name) || s.lingeringResource(ident.CDS, r.Name) != nil {
-				continue
+			if w.covers(r.Name) {
+				s.linger(now, r, nil)
 			}
-			h := lingeringCluster{cluster: r, since: now}
-			for _, v := range past { // the newest that has them
-				if name := r.Endpoints(); name != "" && h.endpoints == nil {
-					h.endpoints = s.lastEndpoints(v, name)
-				}
-			}
-			s.lingering = append(s.lingering, h)
 		}
 	}
-	slices.SortFunc(s.lingering, func(a, b lingeringCluster) int { return strings.Compare(a.cluster.Name, b.cluster.Name) })
-	s.refreshLingering(s.view.Sets[ident.EDS])
+	s.findEndpoints(slices.Values(past))
+	s.refreshLingering()
+}
+
+// findEndpoints looks in earlier views, the newest first, for the endpoints of
+// lingering clusters. It looks at no view if none lacks them, because views may
+// have to be made.
+func (s *Stream) findEndpoints(past iter.Seq[content.View]) {
+	var lacking []*lingeringCluster
+	for i := range s.lingering {
+		if h := &s.lingering[i]; h.endpoints == nil && h.cluster.Endpoints() != "" {
+			lacking = append(lacking, h)
+		}
+	}
+	if len(lacking) == 0 {
+		return
+	}
+	for v := range past {
+		lacking = slices.DeleteFunc(lacking, func(h *lingeringCluster) bool {
+			h.endpoints = s.lastEndpoints(v, h.cluster.Endpoints())
+			return h.endpoints != nil
+		})
+		if len(lacking) == 0 {
+			return
+		}
+	}
 }
 
 // lastEndpoints returns the newest endpoints of a removed cluster: those that
@@ -96,14 +110,6 @@ func (s *Stream) lastEndpoints(before content.View, name string) *xds.Resource {
 func (s *Stream) clustersGone(w *watch) []*xds.Resource {
 	clusters := s.view.Sets[ident.CDS]
 	var gone []*xds.Resource
-	if w.whole {
-		names.Compare(w.list, clusters.Resources, func(was, is *xds.Resource) {
-			if is == nil {
-				gone = append(gone, was)
-			}
-		})
-		return gone
-	}
 	if w.sent != nil && w.sent != clusters {
 		for _, r := range s.cfg.Names.Changes(w.sent, clusters).Gone {
 			if w.covers(r.Name) && w.entry(r.Name) == nil {
@@ -121,54 +127,49 @@ func (s *Stream) clustersGone(w *watch) []*xds.Resource {
 
 // refreshLingering keeps the newest endpoints of lingering clusters, because
 // their endpoints may be removed later than the cluster.
-func (s *Stream) refreshLingering(endpoints *xds.Set) {
+func (s *Stream) refreshLingering() {
 	for i := range s.lingering {
 		h := &s.lingering[i]
-		if r := endpoints.Find(h.cluster.Endpoints()); r != nil {
+		if r := s.view.Sets[ident.EDS].Find(h.cluster.Endpoints()); r != nil {
 			h.endpoints = r
 		}
 	}
 }
 
-// lingeringNames yields the names for which lingeringResource may return
-// something.
-func (s *Stream) lingeringNames(t ident.ResourceType) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, h := range s.lingering {
-			if t == ident.CDS && !yield(h.cluster.Name) || t == ident.EDS && h.endpoints != nil && !yield(h.endpoints.Name) {
-				return
-			}
+// lingeringOf yields what the client keeps although the view lacks it: lingering
+// clusters or their endpoints, and the endpoints of a cluster that the client
+// keeps because it rejected the next one.
+func (s *Stream) lingeringOf(t ident.ResourceType, yield func(*xds.Resource) bool) {
+	if t != ident.CDS && t != ident.EDS {
+		return
+	}
+	for _, h := range s.lingering {
+		r := h.cluster
+		if t == ident.EDS {
+			r = h.endpoints
 		}
-		if w := s.watches[ident.CDS]; t == ident.EDS && w != nil {
-			for _, h := range w.heldBack {
-				if h.endpoints != nil && !yield(h.endpoints.Name) {
-					return
-				}
+		if r != nil && !yield(r) {
+			return
+		}
+	}
+	if w := s.watches[ident.CDS]; t == ident.EDS && w != nil {
+		for _, h := range w.heldBack {
+			if h.endpoints != nil && !yield(h.endpoints) {
+				return
 			}
 		}
 	}
 }
 
-// lingeringResource returns a lingering cluster or its endpoints, or the
-// endpoints of a cluster that the client keeps because it rejected the next
-// one.
-func (s *Stream) lingeringResource(t ident.ResourceType, name string) *xds.Resource {
-	for _, h := range s.lingering {
-		switch {
-		case t == ident.CDS && h.cluster.Name == name:
-			return h.cluster
-		case t == ident.EDS && h.endpoints != nil && h.endpoints.Name == name:
-			return h.endpoints
+// lingeringResource returns the resource of that name from lingeringOf, or nil.
+func (s *Stream) lingeringResource(t ident.ResourceType, name string) (found *xds.Resource) {
+	s.lingeringOf(t, func(r *xds.Resource) bool {
+		if r.Name == name {
+			found = r
 		}
-	}
-	if w := s.watches[ident.CDS]; t == ident.EDS && w != nil {
-		for _, h := range w.heldBack {
-			if h.endpoints != nil && h.endpoints.Name == name {
-				return h.endpoints
-			}
-		}
-	}
-	return nil
+		return found == nil
+	})
+	return found
 }
 
 // endLingering lets go of clusters that have lingered long enough, if the
@@ -214,8 +215,6 @@ func (s *Stream) appliedAll(w *watch) bool {
 		return true
 	case w.unresolved || !w.applied():
 		return false
-	case w.whole:
-		return s.desiredSum(w) == w.listSum
 	case w.empty():
 		return true
 	case w.sent != s.view.Sets[w.t] && s.changed(w):
@@ -245,18 +244,13 @@ func (s *Stream) changed(w *watch) bool {
 // names the cluster (E6).
 func (s *Stream) refersTo(cluster string) bool {
 	for _, w := range [...]*watch{s.watches[ident.LDS], s.watches[ident.RDS]} {
-		switch {
-		case w == nil:
-		case w.whole:
-			if slices.ContainsFunc(w.ackedList, func(r *xds.Resource) bool { return r.RefersTo(cluster) }) {
-				return true
-			}
-		default:
-			for _, all := range [...]iter.Seq[*xds.Resource]{w.has(), w.had()} {
-				for r := range all {
-					if r.RefersTo(cluster) {
-						return true
-					}
+		if w == nil {
+			continue
+		}
+		for _, all := range [...]iter.Seq[*xds.Resource]{w.has(), w.had()} {
+			for r := range all {
+				if r.RefersTo(cluster) {
+					return true
 				}
 			}
 		}

@@ -15,23 +15,13 @@ import (
 // pass for the ACK of another.
 const taint = "nack-"
 
+// repeat stands in the version of a response between what the client should
+// have and the nonce, if an earlier response had the same version.
+const repeat = "+"
+
 // maxGRPC is the size of the largest response for a gRPC client, which can
 // receive 4 MiB (G11). The rest is for the head of the message.
 const maxGRPC = 4<<20 - 16<<10
-
-// push returns the next response of a type, if one is due.
-func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
-	if len(w.retake) > 0 {
-		return s.takeBack(now, w), true
-	}
-	if !w.dirty {
-		return Response{}, false
-	}
-	if w.whole {
-		return s.pushWhole(now, w)
-	}
-	return s.pushDue(now, w)
-}
 
 // want returns the resource that the client should have under a name; nil:
 // none, or the empty resource.
@@ -46,176 +36,66 @@ func (s *Stream) want(w *watch, name string) *xds.Resource {
 	return r
 }
 
-// desiredSum returns the Sum of the clusters or listeners that the client
-// should have.
-func (s *Stream) desiredSum(w *watch) xds.Sum {
-	set := s.view.Sets[w.t]
-	if !w.wildcard {
-		var sum xds.Sum
-		for _, name := range w.names.List() {
-			sum = sum.Add(names.SumOf(name, s.want(w, name)))
-		}
-		return sum
-	}
-	sum := set.Sum
-	change := func(was, is *xds.Resource) {
-		if was != nil {
-			sum = sum.Add(was.Sum)
-		}
-		if is != nil {
-			sum = sum.Add(is.Sum)
-		}
-	}
-	if w.t == ident.CDS {
-		for _, h := range s.lingering {
-			change(nil, s.want(w, h.cluster.Name))
-		}
-	}
-	for name := range w.heldBack {
-		if r := set.Find(name); r != nil {
-			change(r, s.want(w, name))
-		}
-	}
-	return sum
-}
-
-// desiredList returns the clusters or listeners that the client should have.
-func (s *Stream) desiredList(w *watch) []*xds.Resource {
-	set := s.view.Sets[w.t]
-	if !w.wildcard {
-		list := make([]*xds.Resource, 0, w.names.Len())
-		for _, name := range w.names.List() {
-			if r := s.want(w, name); r != nil {
-				list = append(list, r)
-			}
-		}
-		return list
-	}
-	var own []*xds.Resource // lingering clusters, sorted
-	if w.t == ident.CDS {
-		for _, h := range s.lingering {
-			own = append(own, h.cluster)
-		}
-	}
-	if len(own) == 0 && len(w.heldBack) == 0 {
-		return set.Resources
-	}
-	list := merge(set.Resources, own)
-	kept := list[:0]
-	for _, r := range list {
-		if len(w.heldBack) > 0 {
-			r = s.want(w, r.Name)
-		}
-		if r != nil {
-			kept = append(kept, r)
-		}
-	}
-	return kept
-}
-
-// merge returns one sorted list of two that have no name in common.
-func merge(a, b []*xds.Resource) []*xds.Resource {
-	all := make([]*xds.Resource, 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		if a[0].Name < b[0].Name {
-			all, a = append(all, a[0]), a[1:]
-		} else {
-			all, b = append(all, b[0]), b[1:]
-		}
-	}
-	return append(append(all, a...), b...)
-}
-
-// version returns the version of what the client should have of the type, for a
-// response with that nonce.
+// version returns the version of a response of the type with that nonce: it
+// tells what the client should have. No response has a version that the client
+// may already have: Envoy names its version in a NACK too, and a request that
+// names the version of its nonce is an ACK (E14).
 func (s *Stream) version(w *watch, nonce string) string {
-	var sum xds.Sum
-	switch {
-	case w.delta:
+	if s.cfg.Delta {
 		return s.view.Sets[w.t].Sum.String()
-	case w.whole:
-		sum = s.desiredSum(w)
-	default:
-		sum = s.subscriptionSum(w)
 	}
+	sum := s.subscriptionSum(w)
 	if w.tainted {
 		return taint + nonce + "-" + sum.String()
 	}
-	return sum.String()
+	version := sum.String()
+	for w.mayName(version) && !s.cfg.GRPC {
+		version += repeat + nonce
+	}
+	return version
 }
 
-// subscriptionSum returns the Sum of the endpoints or routes that the client
-// should have, including those that were pushed ahead.
+// mayName reports whether the client may name the version as its own.
+func (w *watch) mayName(version string) bool {
+	return w.progress.AckedVersion == version ||
+		slices.ContainsFunc(w.unanswered, func(o outstanding) bool { return o.version == version })
+}
+
+// subscriptionSum returns the Sum of what the client should have, including what
+// was pushed ahead.
 func (s *Stream) subscriptionSum(w *watch) xds.Sum {
 	if w.sent == nil {
 		return w.names.SumIn(s.view.Sets[w.t])
 	}
 	sum := w.sum
+	if w.wildcard {
+		sum = w.sent.Sum
+	}
 	for i := range w.entries {
 		e := &w.entries[i]
-		sum = sum.Add(names.SumOf(e.name, s.want(w, e.name)))
-		if w.names.Has(e.name) {
-			sum = sum.Add(names.SumOf(e.name, w.sent.Find(e.name)))
+		sum = sum.Add(w.sumOf(e.name, s.want(w, e.name)))
+		if w.covers(e.name) {
+			sum = sum.Add(w.sumOf(e.name, w.sent.Find(e.name)))
 		}
 	}
 	return sum
 }
 
-// pushWhole sends all clusters or all listeners if they differ from the last
-// response.
-func (s *Stream) pushWhole(now time.Time, w *watch) (Response, bool) {
-	if w.empty() {
-		w.dirty, w.owed = false, false
-		return Response{}, false
-	}
-	s.nextTrial(w)
-	sum := s.desiredSum(w)
-	for w.gotAll && !w.owed && sum == w.listSum {
-		if !s.nextTrial(w) {
-			w.dirty = false
-			return Response{}, false
-		}
-		sum = s.desiredSum(w)
-	}
-	if w.oversize == sum && sum != (xds.Sum{}) {
-		w.dirty = false
-		return Response{}, false
-	}
-	l := s.cfg.Names.List(w.t, sum, func() []*xds.Resource { return s.desiredList(w) })
-	if size := sizeOf(l.Resources); s.cfg.GRPC && size > maxGRPC {
-		w.oversize, w.dirty = sum, false
-		s.cfg.Observe(Event{Kind: TooLarge, Type: w.t, Size: size})
-		return Response{}, false
-	}
-	w.oversize = xds.Sum{}
-	o := outstanding{list: l.Resources, sum: sum}
-	if w.t == ident.CDS {
-		cold := !w.gotAll && w.claimed == ""
-		o.secrets = s.clustersSent(now, w, cold, func(each func(was, is *xds.Resource)) { names.Compare(w.list, l.Resources, each) })
-	}
-	w.list, w.listSum, w.gotAll, w.owed, w.dirty = l.Resources, sum, true, false, false
-	return s.respond(now, w, o, &l.Memo), true
-}
-
-// sizeOf returns how many bytes resources take in a response.
-func sizeOf(list []*xds.Resource) int {
-	size := 0
-	for _, r := range list {
-		size += len(r.Head) + r.Size()
-	}
-	return size
-}
-
 // clustersSent does what must follow a CDS response: the endpoints of every
 // added or changed cluster are owed at once (E2), and listeners and routes wait
-// for clusters that are slow to warm. It reports whether an added cluster waits
+// for clusters that are slow to warm. Old has, for each cluster in list, the one
+// that was sent before; nil: none was. It reports whether an added cluster waits
 // for secrets.
-func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, sent func(each func(was, is *xds.Resource))) (secrets bool) {
+func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, list, old []*xds.Resource) (secrets bool) {
 	eds := s.watches[ident.EDS]
 	var owed []string
-	sent(func(was, is *xds.Resource) {
-		if is == nil || was.Same(is) {
-			return
+	for i, is := range list {
+		var was *xds.Resource
+		if old != nil {
+			was = old[i]
+		}
+		if was.Same(is) {
+			continue
 		}
 		if name := is.Endpoints(); name != "" && (eds != nil || !cold) {
 			owed = append(owed, name)
@@ -224,7 +104,7 @@ func (s *Stream) clustersSent(now time.Time, w *watch, cold bool, sent func(each
 		if is.SlowWarm() && was == nil && !cold {
 			s.warmUntil = now.Add(warmWait)
 		}
-	})
+	}
 	switch {
 	case eds != nil:
 		s.oweEndpoints(eds, owed)
@@ -252,7 +132,7 @@ func (s *Stream) oweEndpoints(eds *watch, owed []string) {
 // due reports whether the next response must hold this name, perhaps as
 // removed.
 func (s *Stream) due(w *watch, e *entry) bool {
-	if w.heldBack[e.name].trial {
+	if w.heldBack[e.name].trial && !w.whole {
 		return false
 	}
 	if e.owed || !e.answered {
@@ -285,10 +165,8 @@ func (s *Stream) clusterWaitsFor(endpoints string) bool {
 		return waits(clusters.Find(endpoints)) || slices.ContainsFunc(clusters.Resources, waits)
 	case w == nil:
 		return true
-	case waits(w.sentOf(endpoints)):
+	case waits(w.state(endpoints).sent):
 		return true
-	case w.whole:
-		return slices.ContainsFunc(w.list, waits)
 	}
 	for r := range w.had() {
 		if waits(r) {
@@ -309,7 +187,7 @@ func (s *Stream) respond(now time.Time, w *watch, o outstanding, memo *names.Mem
 	}
 	w.lastNonce = o.nonce
 	w.remember(o)
-	w.status.sent, w.status.sentVersion, w.status.sentTime = o.world, o.version, now
+	w.progress.Sent, w.progress.SentVersion, w.progress.SentTime = o.world, o.version, now
 	s.responded = true
 	return Response{
 		Type: w.t, Delta: s.cfg.Delta, Version: o.version, Nonce: o.nonce,

@@ -20,44 +20,93 @@ type batch struct {
 	removed []string
 }
 
-// pushDue sends what is due.
-func (s *Stream) pushDue(now time.Time, w *watch) (Response, bool) {
-	first := w.sent == nil
+// push returns the next response of a type, if something of it is due.
+//
+// A whole response holds everything, but only what is due of it follows in other
+// types.
+func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
+	if len(w.retake) > 0 {
+		return s.takeBack(now, w), true
+	}
+	if !w.dirty {
+		return Response{}, false
+	}
 	if w.empty() && !slices.ContainsFunc(w.entries, func(e entry) bool { return e.ahead }) {
 		w.dirty, w.owed = false, false
 		return Response{}, false
 	}
+	if w.whole {
+		s.nextTrial(w)
+	}
+	first, before := w.sent == nil, w.ledger
+	if s.cfg.GRPC {
+		before.entries = slices.Clone(w.entries)
+	}
 	b := s.advanceTo(w, s.view.Sets[w.t])
 	s.oweAll(w)
 	b = s.takeEntries(w, b)
-	for len(b.list)+len(b.removed) == 0 && s.nextTrial(w) {
+	for b.empty() && s.nextTrial(w) {
 		b = s.takeEntries(w, b)
 	}
-	if len(b.list)+len(b.removed) == 0 && !(first && w.wildcard) {
+	if b.empty() && !(first && w.wildcard) && !(w.whole && w.owed) {
 		w.dirty = false
 		if len(w.unanswered) == 0 {
 			w.dropNeedless()
 		}
 		return Response{}, false
 	}
-	if s.cfg.GRPC {
-		b = w.postpone(b, first)
-	}
 	o := outstanding{list: b.list, removed: b.removed, set: w.sent}
+	memo := b.memo
+	switch {
+	case w.whole:
+		l := s.everything(w)
+		if s.tooLarge(w, l) {
+			w.ledger, w.dirty = before, false
+			return Response{}, false
+		}
+		o.list, o.removed, o.whole, memo = l.Resources, nil, true, &l.Memo
+	case s.cfg.GRPC:
+		b = w.postpone(b, first)
+		o.list, memo = b.list, b.memo
+	}
 	if w.t == ident.CDS {
-		o.secrets = s.clustersSent(now, w, first, func(each func(was, is *xds.Resource)) {
-			for i, r := range b.list {
-				if b.old == nil {
-					each(nil, r)
-				} else {
-					each(b.old[i], r)
-				}
-			}
-		})
+		o.secrets = s.clustersSent(now, w, first && w.claimed == "", b.list, b.old)
 	}
 	w.owed = false
-	return s.respond(now, w, o, b.memo), true
+	return s.respond(now, w, o, memo), true
 }
+
+// everything returns all that the client should have of a type.
+func (s *Stream) everything(w *watch) *names.List {
+	return s.cfg.Names.List(w.t, s.subscriptionSum(w), func() []*xds.Resource {
+		if w.wildcard && len(w.entries) == 0 {
+			return w.sent.Resources
+		}
+		return slices.SortedFunc(w.had(), func(a, b *xds.Resource) int { return strings.Compare(a.Name, b.Name) })
+	})
+}
+
+// tooLarge reports whether a gRPC client cannot receive a response that holds l.
+func (s *Stream) tooLarge(w *watch, l *names.List) bool {
+	if !s.cfg.GRPC {
+		return false
+	}
+	size := 0
+	for _, r := range l.Resources {
+		size += len(r.Head) + r.Size()
+	}
+	if size <= maxGRPC {
+		w.oversize = xds.Sum{}
+		return false
+	}
+	if sum := s.subscriptionSum(w); w.oversize != sum {
+		w.oversize = sum
+		s.cfg.Observe(Event{Kind: TooLarge, Type: w.t, Size: size})
+	}
+	return true
+}
+
+func (b *batch) empty() bool { return len(b.list)+len(b.removed) == 0 }
 
 // advanceTo makes set what was sent of the names without an entry, and returns
 // the resources that must be sent for that.
@@ -75,16 +124,12 @@ func (s *Stream) advanceTo(w *watch, set *xds.Set) batch {
 
 // firstAnswer returns everything that is subscribed.
 func (s *Stream) firstAnswer(w *watch, set *xds.Set) batch {
-	for name := range w.heldBack {
-		if w.covers(name) {
-			w.except(name)
+	s.lingeringOf(w.t, func(r *xds.Resource) bool {
+		if w.covers(r.Name) {
+			w.except(r.Name)
 		}
-	}
-	for name := range s.lingeringNames(w.t) {
-		if w.covers(name) {
-			w.except(name)
-		}
-	}
+		return true
+	})
 	sum := set.Sum
 	if !w.wildcard {
 		w.sum = w.names.SumIn(set)
@@ -145,9 +190,6 @@ func (s *Stream) changes(w *watch, set *xds.Set) batch {
 			all = false
 			continue
 		}
-		if _, held := w.heldBack[r.Name]; held {
-			w.except(r.Name)
-		}
 		w.sum = w.sum.Add(names.SumOf(r.Name, ch.Old[i])).Add(r.Sum)
 		all = all && w.entry(r.Name) == nil
 	}
@@ -165,7 +207,7 @@ func (s *Stream) changes(w *watch, set *xds.Set) batch {
 
 // oweAll makes entries for everything if all of it must be sent again.
 func (s *Stream) oweAll(w *watch) {
-	if !w.owed {
+	if !w.owed || w.whole {
 		return
 	}
 	w.exceptAll(func(yield func(string) bool) {
@@ -182,9 +224,6 @@ func (s *Stream) oweAll(w *watch) {
 
 // takeEntries adds the entries that are due to b.
 func (s *Stream) takeEntries(w *watch, b batch) batch {
-	if len(w.entries) == 0 {
-		return b
-	}
 	for i := range w.entries {
 		e := &w.entries[i]
 		if !s.due(w, e) {
@@ -216,7 +255,7 @@ func (b batch) insert(r, was *xds.Resource) batch {
 	if b.old == nil {
 		b.old = make([]*xds.Resource, len(b.list))
 	}
-	i, in := slices.BinarySearchFunc(b.list, r.Name, func(r *xds.Resource, name string) int { return strings.Compare(r.Name, name) })
+	i, in := xds.Search(b.list, r.Name)
 	if in {
 		b.list[i] = r
 		return b

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/mesh/xds"
 )
 
@@ -35,35 +36,21 @@ func (s *Stream) Rejections() []Rejection {
 	return all
 }
 
-// Answer is what a client did with a resource.
-type Answer uint8
-
-// The answers.
-const (
-	// NoAnswer: the client never should have had it.
-	NoAnswer Answer = iota
-	// Pending: the client should have it, and has not answered yet.
-	Pending
-	// Applied: the client has it.
-	Applied
-	// Rejected: the client rejects it.
-	Rejected
-)
-
-// AnswerTo returns what the client did with a resource of that content.
-func (s *Stream) AnswerTo(t ident.ResourceType, name string, sum xds.Sum) Answer {
-	w := s.watches[t]
+// Count adds to a verdict on the resource of that type and Sum what the client
+// did with it; nothing if the client never should have had it.
+func (s *Stream) Count(v *reportv1.Verdict, t ident.ResourceType, sum xds.Sum) {
+	w, name := s.watches[t], v.GetName()
 	if w == nil || !w.covers(name) {
-		return NoAnswer
+		return
 	}
-	if h, ok := w.heldBack[name]; ok && h.bad.Sum == sum && h.blamed && !h.trial {
-		return Rejected
+	h, held := w.heldBack[name]
+	has, should := w.state(name).acked, s.view.Sets[t].Find(name)
+	switch {
+	case held && h.bad.Sum == sum && h.blamed && !h.trial:
+		v.Rejected++
+	case has != nil && has.Sum == sum:
+		v.Applied++
+	case should != nil && should.Sum == sum:
+		v.Undecided++ // not answered yet
 	}
-	if has := w.lastGood(name); has != nil && has.Sum == sum {
-		return Applied
-	}
-	if should := s.view.Sets[t].Find(name); should != nil && should.Sum == sum {
-		return Pending
-	}
-	return NoAnswer
 }

@@ -26,22 +26,24 @@ type headCheck struct {
 	away    bool
 	since   time.Time
 	until   time.Time
+	version *ident.Position // nil: unknown
 }
 
-// WantsHead reports whether the stream answers nothing until HeadConfirmed is
-// called, or until some time after HeadAway.
+// reached reports whether the served version is as new as the head.
+func (h *headCheck) reached(served ident.Position) bool {
+	return h.waiting && h.version != nil && !served.Less(*h.version)
+}
+
+// WantsHead reports whether the stream waits for the head: it answers nothing
+// until it serves the version of HeadIs, or until some time after HeadAway.
 func (s *Stream) WantsHead() bool { return s.head.waiting }
 
-// HeadConfirmed tells the stream that the served version is at least as new as
-// the head was when WantsHead became true.
-func (s *Stream) HeadConfirmed(now time.Time) {
-	if s.head.waiting {
-		s.headResolved(now)
-	}
-}
+// HeadIs tells the stream the version of the head, as it was after WantsHead
+// became true.
+func (s *Stream) HeadIs(v ident.Position) { s.head.version = &v }
 
-// HeadAway tells the stream that the head cannot be found out now.
-// HeadConfirmed may follow.
+// HeadAway tells the stream that the head cannot be found out now. HeadIs may
+// follow.
 func (s *Stream) HeadAway() {
 	if s.head.waiting && !s.head.away {
 		s.head.away = true
@@ -68,7 +70,7 @@ func (s *Stream) known(w *watch) bool {
 		return s.knownVersions(w)
 	}
 	if w.claimed == "" || w.claimed == (xds.Sum{}).String() || strings.HasPrefix(w.claimed, taint) ||
-		w.claimed == w.versionAt(s.view) {
+		w.claims(s.view) {
 		return true
 	}
 	_, ok := s.pastOf(w)
@@ -83,6 +85,13 @@ func (w *watch) versionAt(v content.View) string {
 	return w.names.SumIn(v.Sets[w.t]).String()
 }
 
+// claims reports whether the client named the version of its subscription in a
+// view.
+func (w *watch) claims(v content.View) bool {
+	version, _, _ := strings.Cut(w.claimed, repeat)
+	return version != "" && version == w.versionAt(v)
+}
+
 // pastOf returns the newest earlier view with the version that the client
 // named. If it named none, no earlier view is looked at, because views may have
 // to be made.
@@ -91,7 +100,7 @@ func (s *Stream) pastOf(w *watch) (content.View, bool) {
 		return content.View{}, false
 	}
 	for v := range s.cfg.Past {
-		if w.versionAt(v) == w.claimed {
+		if w.claims(v) {
 			return v, true
 		}
 	}
@@ -117,7 +126,7 @@ func (s *Stream) resolve(now time.Time) {
 }
 
 func (s *Stream) resolveOne(now time.Time, w *watch) {
-	current := w.claimed != "" && w.claimed == w.versionAt(s.view)
+	current := w.claims(s.view)
 	has := s.view
 	if !current {
 		past, ok := s.pastOf(w)
@@ -126,31 +135,25 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 				s.cfg.Observe(Event{Kind: Unmatched, Type: w.t})
 				s.lingerPast(now, w)
 			}
-			w.owed = w.whole
 			return // answered whole
 		}
 		has = past
 	}
 	// The client has what the view in has holds. A gRPC client may have
 	// dropped a resource and kept the version (G4), so it is answered whole.
-	if w.whole {
-		w.list, w.listSum = w.allIn(has)
-		w.ackedList, w.ackedSum = w.list, w.listSum
-		w.gotAll = true
-		w.owed = !current || s.cfg.GRPC
-		if w.t == ident.CDS {
-			s.lingerRemoved(now, has)
-			s.cdsCurrent = !w.owed
-		}
-	} else {
-		w.acked = has.Sets[w.t]
-		// Endpoints are answered whole unless the client requested its clusters
-		// on this stream and they are current (E9); then only the differences.
-		if !s.cfg.GRPC && (w.t == ident.EDS && s.cdsCurrent || w.t != ident.EDS && current) {
-			w.sent, w.sum = w.acked, w.names.SumIn(w.acked)
-		} else if w.t == ident.RDS {
-			w.keepGone(s.view.Sets[w.t])
-		}
+	w.acked = has.Sets[w.t]
+	w.owed = w.whole && (!current || s.cfg.GRPC)
+	switch {
+	// Endpoints are answered whole unless the client requested its clusters on
+	// this stream and they are current (E9); then only the differences.
+	case w.whole, !s.cfg.GRPC && (w.t == ident.EDS && s.cdsCurrent || w.t != ident.EDS && current):
+		w.sent, w.sum = w.acked, w.names.SumIn(w.acked)
+	case w.t == ident.RDS:
+		w.keepGone(s.view.Sets[w.t])
+	}
+	if w.t == ident.CDS {
+		s.lingerRemoved(now, has)
+		s.cdsCurrent = !w.owed
 	}
 	if current {
 		s.isCurrent(now, w, w.claimed)
@@ -159,9 +162,10 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 
 // isCurrent records that the client reconnected with what is served.
 func (s *Stream) isCurrent(now time.Time, w *watch, version string) {
-	p := &w.status
-	p.sent, p.sentVersion, p.sentTime = s.view.Version, version, now
-	p.acked, p.ackedVersion, p.ackedTime = s.view.Version, version, now
+	w.progress = Progress{
+		Sent: s.view.Version, SentVersion: version, SentTime: now,
+		Acked: s.view.Version, AckedVersion: version, AckedTime: now,
+	}
 }
 
 // keepGone keeps resources that the client has and the set has not out of the
@@ -173,13 +177,4 @@ func (w *watch) keepGone(set *xds.Set) {
 			e.sent, e.answered = r, true
 		}
 	}
-}
-
-// allIn returns what a subscription to a whole type holds in a view.
-func (w *watch) allIn(v content.View) ([]*xds.Resource, xds.Sum) {
-	set := v.Sets[w.t]
-	if w.wildcard {
-		return set.Resources, set.Sum
-	}
-	return only(set.Resources, w.names)
 }

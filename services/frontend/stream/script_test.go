@@ -21,46 +21,47 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// TestScripts runs every section of testdata/*.txtar: what a client says, what
-// is served, and what must be sent. Lines:
+// TestScripts runs every section of testdata/*.txtar: the client's requests, the
+// served worlds, and the responses that the stream must send. Lines:
 //
 //	grpc                        the client is a gRPC library
-//	delta                       the stream is incremental
+//	delta                       the stream speaks the delta protocol
 //	only TYPE                   the stream is for one type
 //	world N: cds a@1 b@1!dns; eds a@1; lds l@1>a; rds r@1>a,b
-//	                            what is served from here on; NAME@CONTENT>CLUSTERS;
-//	                            !dns, !sds and !static are clusters without EDS,
-//	                            !big is of 1.5 MB
+//	                            serves this world: NAME@CONTENT>CLUSTERS; !dns,
+//	                            !sds and !static are clusters without EDS, !big
+//	                            has 1.5 MB
 //	ask TYPE [names] [version=N|version=TEXT] [has=NAME@CONTENT]
-//	                            the first request of a type; with the version,
-//	                            in delta the versions, that the content of world
-//	                            N has; or with that of some content, in delta,
-//	                            NAME@0 being the empty one
-//	sub TYPE names              names are added, in delta
-//	unsub TYPE names            names leave, in delta
-//	get TYPE resources          what must be sent next; NAME@0 is the empty one,
-//	                            -NAME is removed
-//	ack TYPE [names]            the last response of a type is accepted
-//	ack-late TYPE               the one before it is; ack@2, nack@2: the second one
-//	nack TYPE message           the last response is rejected
-//	nack-late TYPE message      the one before it is
-//	sticky TYPE message         it is accepted, with the error of an earlier one
-//	again TYPE [names]          a request with the nonce of the one before
-//	bare TYPE [names]           a request without nonce
-//	wait DURATION
-//	head confirmed|away         what the head check says
-//	held names                  clusters that are gone and stay
-//	event NAME                  what must have been observed since the last one
+//	                            sends the first request of a type, with the
+//	                            version (in delta: versions) of the content of
+//	                            world N, or in delta of one content; NAME@0 is
+//	                            the empty resource
+//	sub TYPE names              subscribes to names, in delta
+//	unsub TYPE names            unsubscribes from names, in delta
+//	get TYPE resources          requires this response next; NAME@0 is the empty
+//	                            resource, -NAME a removal
+//	ack TYPE [names]            ACKs the last response of a type
+//	ack-late TYPE               ACKs the response before it; ack@2 and nack@2
+//	                            answer the second response
+//	nack TYPE message           NACKs the last response
+//	nack-late TYPE message      NACKs the response before it
+//	sticky TYPE message         ACKs it with the error of an earlier response
+//	again TYPE [names]          repeats the nonce of the response before the last
+//	bare TYPE [names]           sends a request without nonce
+//	wait DURATION               lets time pass
+//	head confirmed|away         answers the question for the head of the chain
+//	held names                  requires that removed clusters linger
+//	event NAME                  requires an event since the last such line
 //	status TYPE sent|acked|waits
-//	                            all was sent, and applied, or not
+//	                            requires that all was sent, or applied, or not
 //	contents TYPE resources|none
-//	                            what the client was sent, each with applied, sent,
-//	                            due, held-back, lingering behind ":"
-//	applied N                   the oldest world that is applied, of all types;
-//	                            "all" behind it if that is all there is
+//	                            requires what the client was sent, each with
+//	                            applied, sent, due, held-back, lingering after ":"
+//	applied N                   requires the oldest applied world among the types,
+//	                            followed by "all" if the client has applied all
 //
-// Nothing else may be sent. A line that ends with " &" goes on before what it
-// brings is looked at.
+// A response that no line requires is an error. After a line that ends with " &"
+// the script goes on before it checks that.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -81,8 +82,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// Lines that expect what does not come, or that are no commands, fail, and so
-// does a script that expects nothing.
+// TestEmptyScript checks that a script fails if a requirement is not met, a line
+// is no command, or nothing is required.
 func TestEmptyScript(t *testing.T) {
 	const begin = "world 1: cds a@1; eds a@1\nask CDS\n"
 	const first = begin + "get CDS a@1\n"
@@ -95,7 +96,7 @@ func TestEmptyScript(t *testing.T) {
 		first + "held a\n", first + "hold\n", first + "hold CDS\n", first + "ack XDS\n",
 	} {
 		if err := runScript(script); err == nil {
-			t.Errorf("this passes:\n%s", script)
+			t.Errorf("this script passes:\n%s", script)
 		}
 	}
 }
@@ -123,7 +124,7 @@ func runScript(text string) error {
 		return fmt.Errorf("at the end: %w", err)
 	}
 	if r.stream == nil {
-		return errors.New("the client asks for nothing")
+		return errors.New("the client sends no request")
 	}
 	return nil
 }
@@ -155,7 +156,7 @@ func newScript() *script {
 	return r
 }
 
-// past is the worlds before the current one.
+// past yields the worlds before the current one, newest first.
 func (r *script) past() iter.Seq[content.View] {
 	return func(yield func(content.View) bool) {
 		for i := len(r.worlds) - 2; i >= 0; i-- {
@@ -174,7 +175,7 @@ func (r *script) quiet() error {
 		return fmt.Errorf("unexpected: %s", r.print(got))
 	}
 	if at := r.stream.Wake(); !at.IsZero() && !at.After(r.now) {
-		return fmt.Errorf("nothing to do, and yet it wants to be woken at once")
+		return errors.New("nothing is due, but Wake returns a time that has passed")
 	}
 	return nil
 }
@@ -198,17 +199,17 @@ func (r *script) line(line string) error {
 		return err
 	case "head":
 		if !r.stream.WantsHead() {
-			return fmt.Errorf("it does not want to know the head")
+			return errors.New("the stream does not wait for the head")
 		}
 		if rest == "away" {
 			r.stream.HeadAway()
 		} else {
-			r.stream.HeadConfirmed(r.now)
+			r.stream.HeadIs(r.worlds[len(r.worlds)-1].Version)
 		}
 		return nil
 	case "held":
 		if got := r.stream.Status().Lingering; got != len(words)-1 {
-			return fmt.Errorf("%d are held", got)
+			return fmt.Errorf("%d clusters linger", got)
 		}
 		return nil
 	case "applied":
@@ -218,7 +219,7 @@ func (r *script) line(line string) error {
 			got += " all"
 		}
 		if got != rest {
-			return fmt.Errorf("it is %s", got)
+			return fmt.Errorf("the stream reports %s", got)
 		}
 		return nil
 	case "event":
@@ -277,7 +278,7 @@ func (r *script) talkOf(verb string, t ident.ResourceType, args []string) error 
 	case "get":
 		got, ok := r.stream.Next(r.now)
 		if !ok {
-			return fmt.Errorf("nothing is sent")
+			return errors.New("the stream sends nothing")
 		}
 		r.last[got.Type] = append(r.last[got.Type], got)
 		if want := strings.TrimSpace(t.String() + " " + strings.Join(args, " ")); r.print(got) != want {
@@ -331,20 +332,22 @@ func (r *script) status(t ident.ResourceType, want string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("the client has not asked for %s", t)
+	return fmt.Errorf("the client has not requested %s", t)
 }
 
 func (r *script) contents(t ident.ResourceType, want string) error {
 	var got []string
 	for _, c := range r.stream.Contents() {
-		if c.Type != t {
+		if c.GetTypeUrl() != t.URL() {
 			continue
 		}
-		if c.Wildcard {
+		if c.GetWildcard() {
 			got = append(got, "*")
 		}
-		for _, res := range c.Resources {
-			id := r.text[res.Sum]
+		for _, res := range c.GetResources() {
+			var sum xds.Sum
+			copy(sum[:], res.GetSum())
+			id := r.text[sum]
 			if id == "" {
 				id = res.Name + "@0"
 			}
@@ -374,7 +377,8 @@ func (r *script) contents(t ident.ResourceType, want string) error {
 	return nil
 }
 
-// rename changes the names of a request; "none" is none.
+// rename returns the names of the next request: the given ones, "none" for an
+// empty list, or those of the request before.
 func rename(have, names []string) []string {
 	switch {
 	case slices.Equal(names, []string{"none"}):
@@ -418,7 +422,8 @@ func (r *script) ask(req *stream.Request, t ident.ResourceType, args []string) (
 	return subscription
 }
 
-// initial is what a client says in delta that has what set holds of names.
+// initial returns the versions that a delta client names if it has the subscribed
+// resources of set.
 func initial(set *xds.Set, subscription []string) names.Versions {
 	var v names.Versions
 	for _, res := range set.Resources {
@@ -429,7 +434,7 @@ func initial(set *xds.Set, subscription []string) names.Versions {
 	return v
 }
 
-// world reads what is served.
+// world reads a view and makes the stream serve it.
 func (r *script) world(def string) error {
 	v := content.View{Version: ident.Position{Epoch: 1, Seq: uint64(len(r.worlds) + 1)}}
 	for t := range ident.ResourceTypes {

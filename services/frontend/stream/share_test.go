@@ -10,24 +10,25 @@ import (
 	"meshlog.dev/services/frontend/stream"
 )
 
-// TestColdClientCostsNoPast: for a new class, earlier versions must be made, which
-// takes a hundred times as long as a response.
+// TestColdClientCostsNoPast checks that the stream of a new client does not look
+// at earlier versions: making them for a new class takes a hundred times as long
+// as a response.
 func TestColdClientCostsNoPast(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		t.Run(fmt.Sprintf("delta=%v", delta), func(t *testing.T) {
 			v, all := bigMesh()
-			newClientOf(stream.Config{Delta: delta, Past: func(func(content.View) bool) { t.Error("looked at the past") }}, v, all).connect()
+			newClientOf(stream.Config{Delta: delta, Past: func(func(content.View) bool) { t.Error("the stream looked at earlier versions") }}, v, all).connect()
 		})
 	}
 }
 
-// TestStreamsShareWhatTheyAreSent: streams of one class and subscription are
-// sent the same slices, first answers and changes, whole or in part.
+// TestStreamsShareWhatTheyAreSent checks that streams of one class and
+// subscription are sent the same slices, in first responses and in changes.
 func TestStreamsShareWhatTheyAreSent(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		t.Run(fmt.Sprintf("delta=%v", delta), func(t *testing.T) {
 			v, all := bigMesh()
-			table := names.NewTable()
+			table := new(names.Table)
 			one, two := newClient(table, v, all, delta), newClient(table, v, all, delta)
 			same := func(what string) {
 				t.Helper()

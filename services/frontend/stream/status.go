@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/mesh/xds"
 )
@@ -48,7 +49,7 @@ type Event struct {
 	World     ident.Position
 	Published time.Time
 	Sent      time.Time
-	Nack      Nack
+	Nack      *reportv1.Nack
 	Detail    string // the type URL of Unsupported
 	Size      int    // of TooLarge, in bytes
 }
@@ -65,17 +66,12 @@ type Status struct {
 // TypeStatus is the state of one type.
 type TypeStatus struct {
 	Type ident.ResourceType
-	// The newest version of the world that was sent, and that was applied. A
-	// later version with the same content counts as applied too.
-	Sent, Acked               ident.Position
-	SentVersion, AckedVersion string
-	SentTime, AckedTime       time.Time
+	Progress
 	// SentAll, AckedAll: the client was sent, and has applied, all that View
 	// holds for it.
 	SentAll, AckedAll bool
 	Resources         int
-	Nacks             int   // so far
-	Nack              *Nack // that still stands
+	Nack              *reportv1.Nack // that still stands; read-only
 	// HeldBack are the names that the client rejected, sorted.
 	HeldBack []string
 	// TooLarge: the response exceeds what the client can receive, and was not
@@ -84,6 +80,14 @@ type TypeStatus struct {
 	// Unanswered is when the oldest response without an answer was sent; zero:
 	// there is none.
 	Unanswered time.Time
+}
+
+// Progress is the newest version of the world that was sent, and that was
+// applied. A later version with the same content counts as applied too.
+type Progress struct {
+	Sent, Acked               ident.Position
+	SentVersion, AckedVersion string
+	SentTime, AckedTime       time.Time
 }
 
 // Status returns the state of the client.
@@ -109,7 +113,7 @@ func (s *Stream) Applied() (oldest ident.Position, all bool) {
 		}
 		v := s.view.Version
 		if !s.sentAll(w) || !w.applied() {
-			v, all = w.status.acked, false
+			v, all = w.progress.Acked, false
 		}
 		if !asked || v.Less(oldest) {
 			oldest = v
@@ -129,21 +133,13 @@ func (w *watch) tooLarge() bool { return w.oversize != (xds.Sum{}) }
 
 func (s *Stream) statusOf(w *watch) TypeStatus {
 	t := TypeStatus{
-		Type: w.t,
-		Sent: w.status.sent, SentVersion: w.status.sentVersion, SentTime: w.status.sentTime,
-		Acked: w.status.acked, AckedVersion: w.status.ackedVersion, AckedTime: w.status.ackedTime,
-		Resources: w.names.Len(), Nacks: w.status.nacks,
-		TooLarge: w.tooLarge(),
+		Type: w.t, Progress: w.progress, Resources: w.names.Len(), TooLarge: w.tooLarge(), Nack: w.nack,
 	}
 	switch {
 	case w.whole:
-		t.Resources = len(w.list)
-	case w.wildcard && w.sent != nil:
+		t.Resources = w.size()
+	case w.sent != nil && w.wildcard:
 		t.Resources = len(w.sent.Resources)
-	}
-	if w.nack != nil {
-		n := *w.nack
-		t.Nack = &n
 	}
 	if len(w.heldBack) > 0 {
 		t.HeldBack = slices.Sorted(maps.Keys(w.heldBack))

@@ -123,7 +123,7 @@ func New(cfg Config, view content.View) *Stream {
 		cfg.Observe = func(Event) {}
 	}
 	if cfg.Names == nil {
-		cfg.Names = names.NewTable()
+		cfg.Names = new(names.Table)
 	}
 	return &Stream{cfg: cfg, view: view}
 }
@@ -136,7 +136,7 @@ func (s *Stream) Update(now time.Time, v content.View) {
 	if old.Sets[ident.CDS] != v.Sets[ident.CDS] {
 		s.lingerRemoved(now, old)
 	}
-	s.refreshLingering(v.Sets[ident.EDS])
+	s.refreshLingering()
 	for t, w := range s.watches {
 		if w != nil && (old.Sets[t] != v.Sets[t] || old.Sets[ident.CDS] != v.Sets[ident.CDS]) {
 			if old.Sets[t] != v.Sets[t] && s.sentAll(w) && w.applied() {
@@ -224,7 +224,7 @@ func (s *Stream) subscribe(now time.Time, t ident.ResourceType, r Request) {
 }
 
 func (s *Stream) newWatch(t ident.ResourceType) *watch {
-	return &watch{t: t, delta: s.cfg.Delta, whole: !s.cfg.Delta && (t == ident.CDS || t == ident.LDS), dirty: true}
+	return &watch{t: t, whole: !s.cfg.Delta && (t == ident.CDS || t == ident.LDS), dirty: true}
 }
 
 // Next returns the next response, if one is due. It counts as sent.
@@ -250,7 +250,7 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 // breakSilence returns a response without content if the stream would send
 // nothing at all.
 func (s *Stream) breakSilence(now time.Time) (Response, bool) {
-	if !s.silentTooLong(now) {
+	if at := s.silentAt(); at.IsZero() || now.Before(at) {
 		return Response{}, false
 	}
 	t := ident.EDS
@@ -265,8 +265,8 @@ func (s *Stream) breakSilence(now time.Time) (Response, bool) {
 		if w.unresolved {
 			return Response{}, false
 		}
-		w.owed = true
-		return s.pushWhole(now, w)
+		w.owed, w.dirty = true, true
+		return s.push(now, w)
 	}
 	r := Response{Type: t, Delta: s.cfg.Delta, Version: xds.Sum{}.String(), Nonce: s.nextNonce()}
 	if w := s.watches[t]; w != nil {
@@ -279,15 +279,15 @@ func (s *Stream) breakSilence(now time.Time) (Response, bool) {
 	return r, true
 }
 
-func (s *Stream) silentTooLong(now time.Time) bool {
-	return !s.responded && s.resumed && !s.cfg.GRPC && !now.Before(s.silentAt())
-}
-
+// silentAt returns when a client that was sent nothing is sent a response
+// without content; zero: not at all.
 func (s *Stream) silentAt() time.Time {
-	if s.head.waiting && s.head.away {
+	switch {
+	case s.responded || !s.resumed || s.cfg.GRPC:
+		return time.Time{}
+	case s.head.waiting && s.head.away:
 		return s.started
-	}
-	if s.head.waiting {
+	case s.head.waiting:
 		return s.head.until
 	}
 	if w := s.watches[ident.EDS]; s.cdsCurrent && (s.cfg.Delta || w != nil && !w.unresolved) {
@@ -325,9 +325,7 @@ func (s *Stream) Wake() time.Time {
 			}
 		}
 	}
-	if !s.responded && s.resumed && !s.cfg.GRPC {
-		earlier(s.silentAt())
-	}
+	earlier(s.silentAt())
 	return at
 }
 
@@ -336,7 +334,10 @@ func (s *Stream) advance(now time.Time) {
 	if s.started.IsZero() {
 		return
 	}
-	if s.head.waiting && !now.Before(s.head.until) {
+	switch {
+	case s.head.reached(s.view.Version):
+		s.headResolved(now)
+	case s.head.waiting && !now.Before(s.head.until):
 		s.cfg.Observe(Event{Kind: Downgrade})
 		s.headResolved(now)
 	}
@@ -397,7 +398,7 @@ func (s *Stream) suspect(w *watch) {
 	w.suspected = takenBack
 	for i := range w.unanswered {
 		for _, r := range w.unanswered[i].list {
-			if r.Endpoints() != "" && w.lastGood(r.Name) == nil && w.sentOf(r.Name) != nil {
+			if e := w.state(r.Name); r.Endpoints() != "" && e.acked == nil && e.sent != nil {
 				w.retake = append(w.retake, r.Name)
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"meshlog.dev/proto/ident"
+	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/mesh/xds"
 )
@@ -12,16 +14,14 @@ import (
 // watch is one type's subscription on a stream, and what the client was sent.
 //
 // In SotW a CDS or LDS response holds everything that is subscribed (whole). An
-// EDS or RDS response, and every delta response, holds what is due (E1), and
-// the ledger records what the client has.
+// EDS or RDS response, and every delta response, holds what is due (E1).
 type watch struct {
 	t     ident.ResourceType
-	delta bool
 	whole bool
 
-	ledger            // for whole types, only its subscription is used
-	named  bool       // names were given on this stream
-	mark   names.Mark // of the subscription in the last request
+	ledger
+	named bool       // names were given on this stream, in SotW
+	mark  names.Mark // of the subscription in the last request
 	// unasked: the client did not request the type, and was sent it (E16).
 	unasked bool
 	// crossed is what was sent before the client requested the type; the client
@@ -40,11 +40,6 @@ type watch struct {
 	// owed: send everything, even if it was sent before.
 	owed bool
 
-	// For whole types: everything that was last sent, and last applied.
-	gotAll            bool // a response was sent, or the client reconnected with list
-	list, ackedList   []*xds.Resource
-	listSum, ackedSum xds.Sum
-
 	lastNonce  string
 	unanswered []outstanding // responses, oldest first
 	suspected  suspicion
@@ -58,17 +53,9 @@ type watch struct {
 	trials       [][]string          // groups of names held back on trial, to be sent one by one
 	tried        int                 // how many groups were sent since the last full ACK
 	appliedAllOf ident.Position      // the newest earlier version that the client applied in full
-	nack         *Nack
+	nack         *reportv1.Nack
 
-	status progress
-}
-
-// progress is the part of a TypeStatus that cannot be computed.
-type progress struct {
-	sent, acked               ident.Position
-	sentVersion, ackedVersion string
-	sentTime, ackedTime       time.Time
-	nacks                     int
+	progress Progress
 }
 
 // suspicion is what was done about CDS without an answer.
@@ -89,8 +76,8 @@ type outstanding struct {
 	made    time.Time // when that version was published; zero: it is not the cause
 	list    []*xds.Resource
 	removed []string
-	sum     xds.Sum  // for whole types
-	set     *xds.Set // for others: ledger.sent at that time
+	set     *xds.Set // ledger.sent at that time
+	whole   bool     // the client removes every name that list lacks
 	secrets bool     // it adds a cluster that waits for secrets
 }
 
@@ -118,8 +105,8 @@ func (o *outstanding) find(name string) (*xds.Resource, bool) {
 	if i, ok := xds.Search(o.list, name); ok {
 		return notEmpty(o.list[i]), true
 	}
-	_, ok := slices.BinarySearch(o.removed, name)
-	return nil, ok
+	_, removed := slices.BinarySearch(o.removed, name)
+	return nil, removed || o.whole
 }
 
 // notEmpty returns r, or nil if r is the empty resource that answers an unknown
@@ -158,15 +145,25 @@ func (w *watch) subscribed(table *names.Table, wire names.Wire, first bool) {
 	}
 	w.mark = mark
 	n := table.Intern(wire)
-	if w.whole {
-		w.subscribeWhole(n, first)
-		return
-	}
-	if n == w.names && !first {
+	// An empty list of clusters or listeners means all, after named ones none (G4).
+	all := w.whole && (n.Has(wildcard) || n.Len() == 0 && !w.named)
+	w.named = w.named || n.Len() > 0
+	switch {
+	case all && w.wildcard, !all && !w.wildcard && n == w.names:
 		w.dropAhead()
 		return
+	case all:
+		w.subscribeAll()
+		w.names, w.owed = nil, !first
+	case w.wildcard: // the client has what it names now
+		w.wildcard, w.names, w.owed = false, n, true
+		w.forget(func(e *entry) bool { return !w.covers(e.name) })
+		if w.sent != nil {
+			w.sum = n.SumIn(w.sent)
+		}
+	default:
+		w.subscribe(n)
 	}
-	w.subscribe(n)
 	w.dirty = true
 }
 
@@ -178,21 +175,12 @@ func (w *watch) unsubscribed(table *names.Table, wire names.Wire) {
 		return
 	}
 	left := table.Intern(wire)
-	var gone []string
-	compareNames(w.names.List(), left.List(), func(name string, added bool) {
-		if !added {
-			gone = append(gone, name)
-		}
-	})
+	gone := slices.DeleteFunc(slices.Clone(w.names.List()), left.Has)
 	if len(gone) == 0 {
 		return
 	}
 	w.mark = names.Mark{}
 	n := table.Without(w.names, names.Of(gone...))
-	if w.whole {
-		w.subscribeWhole(n, false)
-		return
-	}
 	ahead := slices.DeleteFunc(slices.Clone(w.entries), func(e entry) bool { return !e.ahead })
 	w.subscribe(n)
 	for _, e := range ahead {
@@ -203,48 +191,7 @@ func (w *watch) unsubscribed(table *names.Table, wire names.Wire) {
 
 // dropAhead forgets what was pushed ahead and not requested.
 func (w *watch) dropAhead() {
-	if len(w.entries) > 0 {
-		w.forget(func(e *entry) bool { return e.ahead })
-	}
-}
-
-// subscribeWhole makes n the subscription to clusters or listeners.
-func (w *watch) subscribeWhole(n *names.Names, first bool) {
-	wasNamed := w.named
-	w.named = w.named || n.Len() > 0
-	if n.Has("*") || n.Len() == 0 && !wasNamed {
-		if !w.wildcard {
-			w.wildcard, w.names, w.dirty = true, nil, true
-			w.owed = w.owed || !first
-		}
-		return
-	}
-	if n == w.names && !w.wildcard {
-		return
-	}
-	// An empty list after named ones means none (G4). A name that leaves is
-	// forgotten; a new name is answered.
-	added := w.wildcard
-	compareNames(w.names.List(), n.List(), func(_ string, is bool) { added = added || is })
-	w.wildcard, w.names = false, n
-	w.owed = w.owed || !first && added && n.Len() > 0
-	w.dirty = true
-	w.list, w.listSum = only(w.list, n)
-	w.ackedList, w.ackedSum = only(w.ackedList, n)
-}
-
-// only returns the resources in list that n names, and the Sum of a
-// subscription to n.
-func only(list []*xds.Resource, n *names.Names) ([]*xds.Resource, xds.Sum) {
-	var sum xds.Sum
-	named := make([]*xds.Resource, 0, n.Len())
-	n.Select(&xds.Set{Resources: list}, func(name string, r *xds.Resource) {
-		sum = sum.Add(names.SumOf(name, r))
-		if r != nil {
-			named = append(named, r)
-		}
-	})
-	return named, sum
+	w.forget(func(e *entry) bool { return e.ahead })
 }
 
 // owe marks names to be sent. With ahead, it adds names that are not
@@ -268,29 +215,6 @@ func (w *watch) owe(list []string, ahead bool) {
 	w.dirty = w.dirty || len(list) > 0
 }
 
-// sentOf returns the resource that the client was last sent under a name.
-func (w *watch) sentOf(name string) *xds.Resource {
-	if !w.whole {
-		return w.state(name).sent
-	}
-	if i, ok := xds.Search(w.list, name); ok {
-		return w.list[i]
-	}
-	return nil
-}
-
-// lastGood returns the resource that the client last applied under a name; nil:
-// none.
-func (w *watch) lastGood(name string) *xds.Resource {
-	if !w.whole {
-		return w.state(name).acked
-	}
-	if i, ok := xds.Search(w.ackedList, name); ok {
-		return w.ackedList[i]
-	}
-	return nil
-}
-
 // empty reports that the client subscribes to nothing.
 func (w *watch) empty() bool { return !w.wildcard && w.names.Len() == 0 }
 
@@ -299,23 +223,21 @@ func (w *watch) applied() bool {
 	switch {
 	case len(w.unanswered) > 0:
 		return false
-	case w.whole:
-		return w.empty() || w.gotAll && w.ackedSum == w.listSum
-	case w.sent == nil:
+	case w.sent == nil || w.empty():
 		return w.empty()
 	}
 	return !slices.ContainsFunc(w.entries, func(e entry) bool { return !e.applied || !e.acked.Same(e.sent) })
 }
 
 // Subscription returns the names of a type whose changes the Stream must be
-// told by Update; all: every name. Request and Next may change it.
-func (s *Stream) Subscription(t ident.ResourceType) (all bool, n *names.Names) {
+// told by Update. Request and Next may change it.
+func (s *Stream) Subscription(t ident.ResourceType) content.Watch {
 	w := s.watches[t]
 	switch {
 	case w == nil:
-		return false, nil
+		return content.Watch{}
 	case w.wildcard:
-		return true, nil
+		return content.Watch{All: true}
 	}
-	return false, w.names
+	return content.Watch{Names: w.names}
 }

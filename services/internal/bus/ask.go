@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshlog.dev/proto/jsapi"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
@@ -25,7 +26,8 @@ type Reports struct {
 	Frontends []*reportv1.FrontendReport
 	Watchers  []*reportv1.WatcherReport
 	Builders  []*reportv1.BuilderReport
-	// Silent are the processes that reported lately and do not answer.
+	// Silent are the processes that reported lately and do not answer, and those
+	// with an answer that is incomplete or unreadable.
 	Silent []*reportv1.Peer
 }
 
@@ -42,42 +44,66 @@ const (
 // Reports asks all processes to report and gathers the answers, until every
 // process that builders know has answered, or no answer came for 300 ms.
 func (f *Fleet) Reports(ctx context.Context, with Detail) (*Reports, error) {
-	g := gathered{answers: map[string]*answer{}}
-	err := f.ask(ctx, askSubject, &reportv1.ReportRequest{Whole: string(with)}, askQuiet, g.take)
+	g := gathered{answers: map[string]proto.Message{}}
+	unread, err := f.ask(ctx, askSubject, &reportv1.ReportRequest{Whole: string(with)}, askQuiet, g.take)
 	if err != nil {
 		return nil, fmt.Errorf("gather reports: %w", err)
 	}
-	return g.reports(), nil
+	return g.reports(unread), nil
 }
 
-// ask publishes a question and calls take for each answer, until take is done or
-// no answer comes for the time quiet.
-func (f *Fleet) ask(ctx context.Context, subject string, q proto.Message, quiet time.Duration, take func(*nats.Msg) (done bool, err error)) error {
+// ask publishes a question and calls take for each answer with the name of the
+// process, until take is done or no message comes for the time quiet. It returns
+// the names of the processes whose answer is incomplete, or gave an error of take:
+// that does not keep other processes from answering.
+func (f *Fleet) ask(
+	ctx context.Context, subject string, q proto.Message, quiet time.Duration,
+	take func(name string, answer []byte) (done bool, err error),
+) (unread []string, err error) {
 	b, err := proto.Marshal(q)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	inbox := f.nc.NewInbox()
 	sub, err := f.nc.SubscribeSync(inbox)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer sub.Unsubscribe()
 	if err := f.nc.PublishRequest(f.prefix+subject, inbox, b); err != nil {
-		return err
+		return nil, err
 	}
+	drop := func(name string, why error) {
+		f.log.Warn("an answer cannot be read", "process", name, "error", why)
+		unread = append(unread, name)
+	}
+	begun := begunAnswers{}
 	for {
 		m, err := nextWithin(ctx, sub, quiet)
 		switch {
 		case errors.Is(err, nats.ErrNoResponders):
-			return nil
+			return nil, nil
+		case errors.Is(err, nats.ErrSlowConsumer):
+			continue // messages are lost; onError has logged it
 		case err != nil:
-			return err
+			return nil, err
 		case m == nil:
-			return jsapi.Denied(f.nc, f.prefix+subject)
+			for name, b := range begun {
+				drop(name, b.failure())
+			}
+			return unread, jsapi.Denied(f.nc, f.prefix+subject)
 		}
-		if done, err := take(m); done || err != nil {
-			return err
+		name := m.Header.Get(nameHeader)
+		answer, whole := begun.join(name, m)
+		if !whole {
+			continue
+		}
+		done, err := take(name, answer)
+		if err != nil {
+			drop(name, err)
+		}
+		if done && len(begun) == 0 {
+			return unread, nil
 		}
 	}
 }
@@ -93,45 +119,30 @@ func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*
 	return m, err
 }
 
-// gathered are the reports that have arrived, by name.
+// gathered are the reports that have arrived.
 type gathered struct {
-	answers map[string]*answer
+	answers map[string]proto.Message  // by the name of the process
 	peers   map[string]*reportv1.Peer // processes that builders know; nil: no builder has answered
 }
 
-// answer is the report of one process, in one or several messages.
-type answer struct {
-	parts    []proto.Message
-	complete bool
-}
-
 // take adds an answer; it is done when all known processes have answered.
-func (g *gathered) take(m *nats.Msg) (done bool, err error) {
-	name := m.Header.Get(nameHeader)
-	var part interface {
-		proto.Message
-		GetMore() bool
-	}
+func (g *gathered) take(name string, answer []byte) (done bool, err error) {
+	var report proto.Message
 	switch role, _, _ := strings.Cut(name, "."); role {
 	case "frontend":
-		part = new(reportv1.FrontendReport)
+		report = new(reportv1.FrontendReport)
 	case "watcher":
-		part = single{new(reportv1.WatcherReport)}
+		report = new(reportv1.WatcherReport)
 	case "builder":
-		part = new(reportv1.BuilderReport)
+		report = new(reportv1.BuilderReport)
 	default:
 		return false, nil // a role of a later build
 	}
-	if err := proto.Unmarshal(m.Data, part); err != nil {
-		return false, fmt.Errorf("report of %s: %w", name, err)
+	if err := proto.Unmarshal(answer, report); err != nil {
+		return false, err
 	}
-	a := g.answers[name]
-	if a == nil {
-		a = &answer{}
-		g.answers[name] = a
-	}
-	a.parts, a.complete = append(a.parts, part), !part.GetMore()
-	if b, ok := part.(*reportv1.BuilderReport); ok {
+	g.answers[name] = report
+	if b, ok := report.(*reportv1.BuilderReport); ok {
 		for _, p := range b.GetPeers() {
 			if g.peers == nil {
 				g.peers = map[string]*reportv1.Peer{}
@@ -139,53 +150,37 @@ func (g *gathered) take(m *nats.Msg) (done bool, err error) {
 			g.peers[p.GetName()] = p
 		}
 	}
-	return g.peers != nil && g.all(), nil
+	return g.peers != nil && len(g.silent()) == 0, nil
 }
 
-// single is a report that always fits into one message.
-type single struct{ *reportv1.WatcherReport }
-
-func (single) GetMore() bool { return false }
-
-// all reports whether every known process has sent all messages of its answer.
-func (g *gathered) all() bool {
-	for name := range g.peers {
-		if g.answers[name] == nil {
-			return false
-		}
-	}
-	for _, a := range g.answers {
-		if !a.complete {
-			return false
-		}
-	}
-	return true
-}
-
-func (g *gathered) reports() *Reports {
-	var r Reports
-	for _, name := range slices.Sorted(maps.Keys(g.answers)) {
-		parts := g.answers[name].parts
-		switch first := parts[0].(type) {
-		case *reportv1.FrontendReport:
-			for _, p := range parts[1:] {
-				first.Proxies = append(first.Proxies, p.(*reportv1.FrontendReport).GetProxies()...)
-			}
-			first.More = false
-			r.Frontends = append(r.Frontends, first)
-		case *reportv1.BuilderReport:
-			for _, p := range parts[1:] {
-				first.Diagnostics = append(first.Diagnostics, p.(*reportv1.BuilderReport).GetDiagnostics()...)
-			}
-			first.More = false
-			r.Builders = append(r.Builders, first)
-		case single:
-			r.Watchers = append(r.Watchers, first.WatcherReport)
-		}
-	}
+// silent returns the known processes that have not answered, sorted by name.
+func (g *gathered) silent() (peers []*reportv1.Peer) {
 	for _, name := range slices.Sorted(maps.Keys(g.peers)) {
 		if g.answers[name] == nil {
-			r.Silent = append(r.Silent, g.peers[name])
+			peers = append(peers, g.peers[name])
+		}
+	}
+	return peers
+}
+
+// reports returns the reports. Builders may not know the processes with unread
+// answers.
+func (g *gathered) reports(unread []string) *Reports {
+	for _, name := range unread {
+		if g.peers == nil {
+			g.peers = map[string]*reportv1.Peer{}
+		}
+		g.peers[name] = &reportv1.Peer{Name: name, Heard: timestamppb.Now()}
+	}
+	r := Reports{Silent: g.silent()}
+	for _, name := range slices.Sorted(maps.Keys(g.answers)) {
+		switch report := g.answers[name].(type) {
+		case *reportv1.FrontendReport:
+			r.Frontends = append(r.Frontends, report)
+		case *reportv1.WatcherReport:
+			r.Watchers = append(r.Watchers, report)
+		case *reportv1.BuilderReport:
+			r.Builders = append(r.Builders, report)
 		}
 	}
 	return &r

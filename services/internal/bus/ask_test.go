@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -148,6 +149,85 @@ func TestLargeReports(t *testing.T) {
 	}
 	if diff := cmp.Diff([]*reportv1.BuilderReport{builder}, got.Builders, protocmp.Transform()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// reported returns a message of an answer; part numbers it unless it is empty.
+func reported(name, part string, data []byte) *nats.Msg {
+	m := &nats.Msg{Header: nats.Header{}, Data: data}
+	m.Header.Set(nameHeader, name)
+	if part != "" {
+		m.Header.Set(partHeader, part)
+	}
+	return m
+}
+
+// Parts that are lost or mixed cost the answer of one process, and no other.
+func TestPartsOfAnswers(t *testing.T) {
+	report, err := proto.Marshal(&reportv1.FrontendReport{Frontend: "f1", Build: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := proto.Marshal(&reportv1.FrontendReport{Frontend: "f1", Build: "two"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b, c := report[:2], report[2:5], report[5:]
+	f1 := func(part string, data []byte) *nats.Msg { return reported("frontend.f1", part, data) }
+	for name, test := range map[string]struct {
+		parts  []*nats.Msg
+		silent bool
+	}{
+		"in order":     {[]*nats.Msg{f1("1/3", a), f1("2/3", b), f1("3/3", c)}, false},
+		"out of order": {[]*nats.Msg{f1("3/3", c), f1("1/3", a), f1("2/3", b)}, false},
+		"first lost":   {[]*nats.Msg{f1("2/3", b), f1("3/3", c)}, true},
+		"last lost":    {[]*nats.Msg{f1("1/3", a), f1("2/3", b)}, true},
+		"unreadable":   {[]*nats.Msg{f1("", []byte("no report"))}, true},
+		"no number":    {[]*nats.Msg{f1("last", report)}, true},
+		"beyond":       {[]*nats.Msg{f1("4/3", report)}, true},
+		"two processes": {[]*nats.Msg{
+			f1("1/2", report[:4]), f1("1/2", other[:4]), f1("2/2", report[4:]), f1("2/2", other[4:]),
+		}, true},
+		"two processes, other sizes": {[]*nats.Msg{
+			f1("1/3", a), f1("1/2", other[:4]), f1("2/3", b), f1("2/2", other[4:]), f1("3/3", c),
+		}, true},
+		"two processes, one after the other": {[]*nats.Msg{
+			f1("1/2", other[:4]), f1("2/2", other[4:]), f1("1/3", a), f1("2/3", b), f1("3/3", c),
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startServer(t, t.TempDir())
+			nc := connect(t, s)
+			_, err := nc.Subscribe("meshlog.fleet.mesh.ask", func(question *nats.Msg) {
+				rest := []*nats.Msg{reported("frontend.f2", "", nil)}
+				for _, m := range append(test.parts, rest...) {
+					m.Subject = question.Reply
+					if err := nc.PublishMsg(m); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := nc.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			got, err := NewFleet(connect(t, s), "mesh", quiet).Reports(t.Context(), Proxies)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []*reportv1.FrontendReport{{Frontend: "f1", Build: "one"}, {}}
+			if test.silent {
+				want = want[1:]
+			}
+			if diff := cmp.Diff(want, got.Frontends, protocmp.Transform()); diff != "" {
+				t.Errorf("reports (-want +got):\n%s", diff)
+			}
+			if silent := len(got.Silent) == 1 && got.Silent[0].GetName() == "frontend.f1"; silent != test.silent {
+				t.Errorf("silent: %v", got.Silent)
+			}
+		})
 	}
 }
 

@@ -95,15 +95,11 @@ func CheckURL(urls string) error {
 }
 
 // ConnectWait calls Connect until it succeeds or ctx is done.
-func ConnectWait(ctx context.Context, o ConnectOptions) (nc *Conn, err error) {
+func ConnectWait(ctx context.Context, o ConnectOptions) (*Conn, error) {
 	if err := CheckURL(o.URL); err != nil {
 		return nil, err
 	}
-	err = Retry(ctx, o.Log, func(context.Context) error {
-		nc, err = Connect(o)
-		return err
-	})
-	return nc, err
+	return Retry(ctx, o.Log, func(context.Context) (*Conn, error) { return Connect(o) })
 }
 
 // ErrNotConnected reports that there is no connection to the bus now.
@@ -136,12 +132,12 @@ func Ready(nc *Conn) error {
 // Retry calls f until it succeeds or ctx is done, with growing pauses. It logs each
 // new error of a failure that lasts longer than a second: a bus that has just
 // started returns errors for some seconds.
-func Retry(ctx context.Context, log *slog.Logger, f func(context.Context) error) error {
+func Retry[T any](ctx context.Context, log *slog.Logger, f func(context.Context) (T, error)) (T, error) {
 	logged := ""
 	for wait := firstRetry; ; wait = min(2*wait, retryAtMost) {
-		err := f(ctx)
+		result, err := f(ctx)
 		if err == nil {
-			return nil
+			return result, nil
 		}
 		if wait > silentRetry && err.Error() != logged {
 			logged = err.Error()
@@ -149,7 +145,7 @@ func Retry(ctx context.Context, log *slog.Logger, f func(context.Context) error)
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), err)
+			return result, errors.Join(ctx.Err(), err)
 		case <-time.After(wait):
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -41,13 +42,8 @@ func (o ConnectOptions) busFile() (File, []nats.Option, error) {
 
 // credentials returns options that read the credentials for each connection.
 func (o ConnectOptions) credentials() ([]nats.Option, error) {
-	given := 0
-	for _, file := range []string{o.TokenFile, o.NkeyFile, o.CredsFile} {
-		if file != "" {
-			given++
-		}
-	}
-	if given > 1 {
+	files := []string{o.TokenFile, o.NkeyFile, o.CredsFile}
+	if given := slices.DeleteFunc(files, func(file string) bool { return file == "" }); len(given) > 1 {
 		return nil, errors.New("credentials of the bus: give one of a token file, a key file and a credentials file")
 	}
 	switch {
@@ -60,14 +56,14 @@ func (o ConnectOptions) credentials() ([]nats.Option, error) {
 			return t
 		})}, nil
 	case o.NkeyFile != "":
-		user, err := readNkey(o.NkeyFile)
-		if err != nil {
+		if _, err := ReadNkey(o.NkeyFile); err != nil {
 			return nil, err
 		}
-		return []nats.Option{nats.Nkey(user, func(nonce []byte) ([]byte, error) { return signNkey(o.NkeyFile, nonce) })}, nil
+		key, err := nats.NkeyOptionFromSeed(o.NkeyFile)
+		return []nats.Option{key}, err
 	case o.CredsFile != "":
-		if _, err := os.Stat(o.CredsFile); err != nil {
-			return nil, fmt.Errorf("credentials of the bus: %w", err)
+		if err := checkCreds(o.CredsFile); err != nil {
+			return nil, err
 		}
 		return []nats.Option{nats.UserCredentials(o.CredsFile)}, nil
 	}
@@ -113,16 +109,13 @@ func (o ConnectOptions) secure() ([]nats.Option, error) {
 // Verify returns the errors in the files that the options name. It does not
 // connect.
 func (o ConnectOptions) Verify() error {
-	var file, creds error
+	var file error
 	if o.fromFile() {
 		_, file = ReadBusFile(o.URL)
 	}
-	_, given := o.credentials()
+	_, credentials := o.credentials()
 	_, secure := o.secure()
-	if o.CredsFile != "" && given == nil {
-		creds = checkCreds(o.CredsFile)
-	}
-	return errors.Join(file, given, creds, secure)
+	return errors.Join(file, credentials, secure)
 }
 
 // checkCreds checks a file as nsc writes it.
@@ -188,7 +181,7 @@ func (o ConnectOptions) user() string {
 	case o.CredsFile != "":
 		return "the credentials in " + o.CredsFile
 	case o.NkeyFile != "":
-		user, err := readNkey(o.NkeyFile)
+		user, err := ReadNkey(o.NkeyFile)
 		if err != nil {
 			return "the key in " + o.NkeyFile
 		}
@@ -211,11 +204,16 @@ func readToken(path string) (string, error) {
 	return t, nil
 }
 
-// readNkey returns the public key of a seed. Servers know users by it.
-func readNkey(path string) (string, error) {
-	pair, err := nkeyPair(path)
+// ReadNkey returns the public key of the seed in a file. Servers know users by it.
+func ReadNkey(path string) (string, error) {
+	seed, err := os.ReadFile(path)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("key of the bus: %w", err)
+	}
+	defer clear(seed)
+	pair, err := nkeys.ParseDecoratedNKey(seed)
+	if err != nil {
+		return "", fmt.Errorf("key of the bus: %s: holds no seed of a user's key, which begins with SU: %w", path, err)
 	}
 	defer pair.Wipe()
 	user, err := pair.PublicKey()
@@ -226,26 +224,4 @@ func readNkey(path string) (string, error) {
 		return "", fmt.Errorf("key of the bus: %s: %w", path, err)
 	}
 	return user, nil
-}
-
-func signNkey(path string, nonce []byte) ([]byte, error) {
-	pair, err := nkeyPair(path)
-	if err != nil {
-		return nil, err
-	}
-	defer pair.Wipe()
-	return pair.Sign(nonce)
-}
-
-func nkeyPair(path string) (nkeys.KeyPair, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("key of the bus: %w", err)
-	}
-	defer clear(b)
-	pair, err := nkeys.ParseDecoratedNKey(b)
-	if err != nil {
-		return nil, fmt.Errorf("key of the bus: %s: holds no seed of a user's key, which begins with SU: %w", path, err)
-	}
-	return pair, nil
 }

@@ -4,24 +4,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"meshlog.dev/deploy/testkit/natstest"
 )
 
 // The connection leaves a server without JetStream, like one that is cut off from
 // its cluster, for a server with it.
 func TestCutOff(t *testing.T) {
-	servers := map[string]*server.Server{}
+	servers := map[string]*natstest.Server{}
 	for range 2 {
-		ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ns.Start()
-		t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
-		if !ns.ReadyForConnections(10 * time.Second) {
-			t.Fatal("the server does not start")
-		}
+		ns := natstest.StartTCP(t)
 		servers[ns.ClientURL()] = ns
 	}
 	var urls string

@@ -29,6 +29,10 @@
 //	meshlog.fleet.<domain>.report.watcher.<holder>.<source>.<inst>  WatcherReport
 //	meshlog.fleet.<domain>.report.builder.<id>        BuilderReport, a summary
 //	meshlog.fleet.<domain>.ask                        ReportRequest; every process answers to its
-//	                                                  inbox with a report, in several messages if it is large
+//	                                                  inbox with a report
 //	meshlog.fleet.<domain>.proxy                      ProxyRequest; every frontend answers to its inbox
+//
+// An answer that is too large for a message is cut into several. Each has its number
+// in the header Meshlog-Part, such as 2/3; the asker joins their bytes by
+// Meshlog-Name. It drops an answer without all parts: the process is silent.
 package bus

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -63,56 +64,40 @@ var ErrNoAnswer = errors.New("no leader answered")
 // Digests asks the leader for the bucket digests of the keys of these kinds in a
 // shard, after the begin of that session. After 3 s it returns ErrNoAnswer.
 func (f *Fleet) Digests(ctx context.Context, shard ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, error) {
-	b, err := proto.Marshal(&reportv1.DigestRequest{Source: shard.Source, Instance: shard.Instance, Session: session, Kinds: kinds})
+	d, err := f.askDigests(ctx, &reportv1.DigestRequest{Source: shard.Source, Instance: shard.Instance, Session: session, Kinds: kinds})
 	if err != nil {
 		return nil, fmt.Errorf("ask for digests of %s: %w", shard, err)
 	}
-	inbox := f.nc.NewInbox()
-	sub, err := f.nc.SubscribeSync(inbox)
-	if err != nil {
-		return nil, fmt.Errorf("ask for digests of %s: %w", shard, err)
-	}
-	defer sub.Unsubscribe()
-	deadline := time.Now().Add(digestWait)
-	for time.Now().Before(deadline) {
-		if err := f.nc.PublishRequest(f.prefix+digestsSubject, inbox, b); err != nil {
-			return nil, fmt.Errorf("ask for digests of %s: %w", shard, err)
-		}
-		d, err := f.digestReply(ctx, sub)
-		if d != nil || err != nil {
-			return d, err
-		}
-	}
-	return nil, fmt.Errorf("ask for digests of %s: %w", shard, jsapi.Explain(f.nc, ErrNoAnswer, f.prefix+digestsSubject))
+	return d, nil
 }
 
-// digestReply waits for the answer to one question. Without one, both results are
-// nil.
-func (f *Fleet) digestReply(ctx context.Context, sub *nats.Subscription) (*events.ShardDigests, error) {
-	try, cancel := context.WithTimeout(ctx, digestRetry)
-	defer cancel()
-	for {
-		m, err := sub.NextMsgWithContext(try)
-		switch {
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case errors.Is(err, context.DeadlineExceeded):
-			return nil, nil
-		case errors.Is(err, nats.ErrNoResponders):
-			// No builder listens yet: wait for the rest of the time.
-			continue
-		case err != nil:
-			return nil, fmt.Errorf("wait for digests: %w", err)
-		}
-		var r reportv1.DigestReply
-		if err := proto.Unmarshal(m.Data, &r); err != nil {
-			return nil, fmt.Errorf("digests: %w", err)
-		}
-		if !r.GetKnown() {
-			continue
-		}
-		return decodeDigests(r.GetDigests())
+func (f *Fleet) askDigests(ctx context.Context, q *reportv1.DigestRequest) (*events.ShardDigests, error) {
+	b, err := proto.Marshal(q)
+	if err != nil {
+		return nil, err
 	}
+	inbox := f.nc.NewInbox() // one for all attempts: the answer to an earlier one counts
+	sub, err := f.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer sub.Unsubscribe()
+	for deadline := time.Now().Add(digestWait); time.Now().Before(deadline); {
+		if err := f.nc.PublishRequest(f.prefix+digestsSubject, inbox, b); err != nil {
+			return nil, err
+		}
+		for again := time.Now().Add(digestRetry); time.Now().Before(again); {
+			m, err := nextWithin(ctx, sub, time.Until(again))
+			switch {
+			case errors.Is(err, nats.ErrNoResponders): // no builder listens yet
+			case err != nil:
+				return nil, err
+			case m != nil:
+				return decodeDigests(m.Data)
+			}
+		}
+	}
+	return nil, jsapi.Explain(f.nc, ErrNoAnswer, f.prefix+digestsSubject)
 }
 
 // ServeDigests answers Digests until ctx is done. known is false if this process
@@ -127,7 +112,7 @@ func (f *Fleet) ServeDigests(
 		if !known {
 			return
 		}
-		b, err := proto.Marshal(&reportv1.DigestReply{Known: true, Digests: encodeDigests(d)})
+		b, err := encodeDigests(d)
 		if err == nil {
 			err = m.Respond(b)
 		}
@@ -137,23 +122,25 @@ func (f *Fleet) ServeDigests(
 	})
 }
 
-func encodeDigests(d *events.ShardDigests) []byte {
-	var b []byte
-	for i := range d {
-		b = append(b, d[i][:]...)
+func encodeDigests(d *events.ShardDigests) ([]byte, error) {
+	b, err := binary.Append(nil, binary.BigEndian, d)
+	if err != nil {
+		return nil, err
 	}
-	return b
+	return proto.Marshal(&reportv1.DigestReply{Known: true, Digests: b})
 }
 
-func decodeDigests(b []byte) (*events.ShardDigests, error) {
+func decodeDigests(reply []byte) (*events.ShardDigests, error) {
+	var r reportv1.DigestReply
+	if err := proto.Unmarshal(reply, &r); err != nil {
+		return nil, err
+	}
 	var d events.ShardDigests
-	if len(b) != len(d)*len(d[0]) {
-		return nil, fmt.Errorf("digests: %d bytes, want %d", len(b), len(d)*len(d[0]))
+	if have, want := len(r.GetDigests()), binary.Size(d); have != want {
+		return nil, fmt.Errorf("%d bytes, want %d", have, want)
 	}
-	for i := range d {
-		copy(d[i][:], b[i*len(d[i]):])
-	}
-	return &d, nil
+	_, err := binary.Decode(r.GetDigests(), binary.BigEndian, &d)
+	return &d, err
 }
 
 func (f *Fleet) publish(subject string, m proto.Message) error {
@@ -174,6 +161,18 @@ func listen[M any, P interface {
 	*M
 	proto.Message
 }](ctx context.Context, f *Fleet, subject string, handle func(*nats.Msg, P)) error {
+	return f.receive(ctx, subject, func(m *nats.Msg) {
+		p := P(new(M))
+		if err := proto.Unmarshal(m.Data, p); err != nil {
+			f.log.Warn("unreadable message", "subject", m.Subject, "error", err)
+			return
+		}
+		handle(m, p)
+	})
+}
+
+// receive is listen for messages as they are.
+func (f *Fleet) receive(ctx context.Context, subject string, handle func(*nats.Msg)) error {
 	sub, err := f.nc.SubscribeSync(f.prefix + subject)
 	if err != nil {
 		return fmt.Errorf("listen to %s: %w", subject, err)
@@ -187,11 +186,6 @@ func listen[M any, P interface {
 		if err != nil {
 			return fmt.Errorf("listen to %s: %w", subject, err)
 		}
-		p := P(new(M))
-		if err := proto.Unmarshal(m.Data, p); err != nil {
-			f.log.Warn("unreadable message", "subject", m.Subject, "error", err)
-			continue
-		}
-		handle(m, p)
+		handle(m)
 	}
 }

@@ -97,7 +97,7 @@ func (l *link) Dial(network, addr string) (net.Conn, error) {
 		addr = u.Host
 	}
 	if nc := l.nc.Load(); nc != nil && l.o.NkeyFile != "" {
-		user, err := readNkey(l.o.NkeyFile)
+		user, err := ReadNkey(l.o.NkeyFile)
 		if err != nil {
 			return nil, err
 		}

@@ -20,14 +20,9 @@ const lockName = "lock"
 // lockDir locks the data directory for this process until the file is closed; the
 // kernel releases the lock when the process dies. DATA/lock names the owner.
 func lockDir(dir string) (*os.File, error) {
-	path := filepath.Join(dir, lockName)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openLocked(dir, os.O_RDWR|os.O_CREATE, syscall.LOCK_EX)
 	if err != nil {
-		return nil, fmt.Errorf("data directory: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		defer f.Close()
-		return nil, lockError(dir, f, err)
+		return nil, err
 	}
 	err = f.Truncate(0)
 	if err == nil {
@@ -35,7 +30,7 @@ func lockDir(dir string) (*os.File, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	return f, nil
 }
@@ -44,16 +39,12 @@ func lockDir(dir string) (*os.File, error) {
 // closed, and changes nothing there. A directory without a lock file never had a
 // server.
 func shareDir(dir string) (io.Closer, error) {
-	f, err := os.Open(filepath.Join(dir, lockName))
+	f, err := openLocked(dir, os.O_RDONLY, syscall.LOCK_SH)
 	if errors.Is(err, fs.ErrNotExist) {
 		return io.NopCloser(nil), nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("data directory: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err != nil {
-		defer f.Close()
-		return nil, lockError(dir, f, err)
+		return nil, err
 	}
 	return f, nil
 }
@@ -70,12 +61,21 @@ func Running(dir string) (bool, error) {
 	return false, lock.Close()
 }
 
-// lockError explains the error of locking dir.
-func lockError(dir string, f *os.File, err error) error {
+// openLocked opens and locks the lock file of a data directory.
+func openLocked(dir string, flags, lock int) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockName), flags, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), lock|syscall.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	defer f.Close()
 	if !errors.Is(err, syscall.EWOULDBLOCK) {
-		return fmt.Errorf("lock %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	owner, _ := io.ReadAll(io.LimitReader(f, 64)) // best effort, for the text
-	return fmt.Errorf("data directory %s: %w (process %s); stop it, or give another directory",
+	return nil, fmt.Errorf("data directory %s: %w (process %s); stop it, or give another directory",
 		dir, ErrInUse, strings.TrimSpace(string(owner)))
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,114 +34,90 @@ func ConnMetrics(role string, nc *Conn) []prometheus.Collector {
 	}
 }
 
-// streamsEvery is how often Run reads the state of the streams.
-const streamsEvery = 5 * time.Second
-
-// StreamMetrics are the sizes of streams, at most some seconds old.
+// StreamMetrics are the sizes of streams. Each scrape reads them from the bus; a
+// stream that does not answer has no metrics.
 type StreamMetrics struct {
-	js    jetstream.JetStream
-	names []string
-	log   *slog.Logger
-
-	bytes, maxBytes, messages, oldest, maxAge, missing *prometheus.GaugeVec
+	js     jetstream.JetStream
+	names  []string
+	log    *slog.Logger
+	logged atomic.Value // the error of the last scrape, as text
 }
 
-// NewStreamMetrics makes the metrics of streams; Run sets them.
+// NewStreamMetrics returns the metrics of streams.
 func NewStreamMetrics(nc *Conn, log *slog.Logger, streams ...string) (*StreamMetrics, error) {
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(callTimeout))
+	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("metrics of streams: %w", err)
 	}
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshlog_bus_stream_" + name, Help: help}, []string{"stream"})
-	}
-	return &StreamMetrics{
-		js: js, names: streams, log: log,
-		bytes:    gauge("bytes", "Bytes in a stream of the bus: MESHLOG_EVENTS is the log, MESHLOG_VERSIONS the published versions, OBJ_meshlog_blobs the blobs."),
-		maxBytes: gauge("max_bytes", "Limit of the bytes in a stream; 0: no limit. A full log refuses records: raise --log-mib, or lower --history, before that."),
-		messages: gauge("messages", "Messages in a stream."),
-		oldest:   gauge("oldest_seconds", "Age in seconds of the oldest message in a stream: how far back history reaches."),
-		maxAge:   gauge("max_age_seconds", "Age in seconds at which messages of a stream expire; 0: never."),
-		missing:  gauge("replicas_missing", "Replicas of a stream that are offline or lag. Above 0: start the missing NATS server; if another one fails, writes may stop."),
-	}, nil
+	return &StreamMetrics{js: js, names: streams, log: log}, nil
 }
 
-func (m *StreamMetrics) all() []*prometheus.GaugeVec {
-	return []*prometheus.GaugeVec{m.bytes, m.maxBytes, m.messages, m.oldest, m.maxAge, m.missing}
+// streamGauge is one metric of a stream.
+type streamGauge struct {
+	desc  *prometheus.Desc
+	value func(*jetstream.StreamInfo) float64
+}
+
+func newStreamGauge(name, help string, value func(*jetstream.StreamInfo) float64) streamGauge {
+	return streamGauge{prometheus.NewDesc("meshlog_bus_stream_"+name, help, []string{"stream"}, nil), value}
+}
+
+var streamGauges = []streamGauge{
+	newStreamGauge("bytes", "Bytes in a stream of the bus: MESHLOG_EVENTS is the log, MESHLOG_VERSIONS the published versions, OBJ_meshlog_blobs the blobs.",
+		func(i *jetstream.StreamInfo) float64 { return float64(i.State.Bytes) }),
+	newStreamGauge("max_bytes", "Limit of the bytes in a stream; 0: no limit. A full log refuses records: raise --log-mib, or lower --history, before that.",
+		func(i *jetstream.StreamInfo) float64 { return float64(max(0, i.Config.MaxBytes)) }),
+	newStreamGauge("messages", "Messages in a stream.",
+		func(i *jetstream.StreamInfo) float64 { return float64(i.State.Msgs) }),
+	newStreamGauge("oldest_seconds", "Age in seconds of the oldest message in a stream: how far back history reaches.", oldest),
+	newStreamGauge("max_age_seconds", "Age in seconds at which messages of a stream expire; 0: never.",
+		func(i *jetstream.StreamInfo) float64 { return i.Config.MaxAge.Seconds() }),
+	newStreamGauge("replicas_missing", "Replicas of a stream that are offline or lag. Above 0: start the missing NATS server; if another one fails, writes may stop.", replicasMissing),
+}
+
+func oldest(i *jetstream.StreamInfo) float64 {
+	if i.State.Msgs == 0 {
+		return 0
+	}
+	return i.TimeStamp.Sub(i.State.FirstTime).Seconds() // both by the server's clock
+}
+
+func replicasMissing(i *jetstream.StreamInfo) (missing float64) {
+	if i.Cluster == nil {
+		return 0
+	}
+	for _, r := range i.Cluster.Replicas {
+		if r.Offline || !r.Current {
+			missing++
+		}
+	}
+	return missing
 }
 
 // Describe implements prometheus.Collector.
 func (m *StreamMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, g := range m.all() {
-		g.Describe(ch)
+	for _, g := range streamGauges {
+		ch <- g.desc
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *StreamMetrics) Collect(ch chan<- prometheus.Metric) {
-	for _, g := range m.all() {
-		g.Collect(ch)
-	}
-}
-
-// Run reads the streams until ctx is done. A stream that does not answer has no
-// metrics meanwhile.
-func (m *StreamMetrics) Run(ctx context.Context) error {
-	tick := time.NewTicker(streamsEvery)
-	defer tick.Stop()
-	logged := ""
-	for {
-		err := m.look(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err == nil {
-			logged = ""
-		} else if err.Error() != logged {
-			logged = err.Error()
-			m.log.Warn("cannot read the size of the streams; their metrics are missing", "error", err)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func (m *StreamMetrics) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
 	var errs []error
 	for _, name := range m.names {
 		s, err := m.js.Stream(ctx, name)
 		if err != nil {
-			for _, g := range m.all() {
-				g.DeleteLabelValues(name)
-			}
 			errs = append(errs, fmt.Errorf("stream %s: %w", name, err))
 			continue
 		}
-		m.set(name, s.CachedInfo())
-	}
-	return errors.Join(errs...)
-}
-
-func (m *StreamMetrics) set(name string, i *jetstream.StreamInfo) {
-	m.bytes.WithLabelValues(name).Set(float64(i.State.Bytes))
-	m.maxBytes.WithLabelValues(name).Set(float64(max(0, i.Config.MaxBytes)))
-	m.messages.WithLabelValues(name).Set(float64(i.State.Msgs))
-	m.maxAge.WithLabelValues(name).Set(i.Config.MaxAge.Seconds())
-	oldest := 0.0
-	if i.State.Msgs > 0 {
-		oldest = i.TimeStamp.Sub(i.State.FirstTime).Seconds() // both by the server's clock
-	}
-	m.oldest.WithLabelValues(name).Set(oldest)
-	missing := 0
-	if i.Cluster != nil {
-		for _, r := range i.Cluster.Replicas {
-			if r.Offline || !r.Current {
-				missing++
-			}
+		for _, g := range streamGauges {
+			ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, g.value(s.CachedInfo()), name)
 		}
 	}
-	m.missing.WithLabelValues(name).Set(float64(missing))
+	err := errors.Join(errs...)
+	if text := fmt.Sprint(err); m.logged.Swap(text) != text && err != nil {
+		m.log.Warn("cannot read the size of the streams; their metrics are missing", "error", err)
+	}
 }

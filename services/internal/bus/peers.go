@@ -2,8 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -39,25 +37,13 @@ func NewPeers(f *Fleet) *Peers { return &Peers{fleet: f, heard: map[string]time.
 
 // Run listens until ctx is done.
 func (p *Peers) Run(ctx context.Context) error {
-	prefix := p.fleet.prefix + reportSubject
-	sub, err := p.fleet.nc.SubscribeSync(prefix + ">")
-	if err != nil {
-		return fmt.Errorf("listen to reports: %w", err)
-	}
-	defer sub.Unsubscribe()
 	p.mu.Lock()
 	p.since, p.last = time.Now(), time.Now()
 	p.mu.Unlock()
-	for {
-		m, err := sub.NextMsgWithContext(ctx)
-		if errors.Is(err, nats.ErrSlowConsumer) {
-			continue // processes repeat their reports
-		}
-		if err != nil {
-			return fmt.Errorf("listen to reports: %w", err)
-		}
-		p.hear(strings.TrimPrefix(m.Subject, prefix), m.Header.Get(lastHeader) != "", time.Now())
-	}
+	return p.fleet.receive(ctx, reportSubject+">", func(m *nats.Msg) {
+		name := strings.TrimPrefix(m.Subject, p.fleet.prefix+reportSubject)
+		p.hear(name, m.Header.Get(lastHeader) != "", time.Now())
+	})
 }
 
 func (p *Peers) hear(name string, last bool, now time.Time) {

@@ -89,14 +89,12 @@ func StartServer(o ServerOptions) (_ *Server, err error) {
 	logger := &serverLogger{log: o.Log}
 	s.ns.SetLoggerV2(logger, false, false, false)
 	s.ns.Start()
-	fatal := logger.fatal.Load()
-	if fatal == nil && s.ns.ReadyForConnections(serverStart) {
-		fatal = logger.fatal.Load()
-	} else if fatal == nil {
-		return nil, fmt.Errorf("embedded bus on %s: not ready after %v", o.Dir, serverStart)
-	}
-	if fatal != nil {
+	ready := logger.fatal.Load() == nil && s.ns.ReadyForConnections(serverStart)
+	if fatal := logger.fatal.Load(); fatal != nil {
 		return nil, fmt.Errorf("embedded bus on %s: %s", o.Dir, *fatal)
+	}
+	if !ready {
+		return nil, fmt.Errorf("embedded bus on %s: not ready after %v", o.Dir, serverStart)
 	}
 	if o.Listen == "" {
 		return s, nil

@@ -225,19 +225,19 @@ func TestRetry(t *testing.T) {
 		var logged bytes.Buffer
 		log := slog.New(slog.NewTextHandler(&logged, nil))
 		start := time.Now()
-		err := Retry(t.Context(), log, func(context.Context) error {
+		result, err := Retry(t.Context(), log, func(context.Context) (string, error) {
 			switch age := time.Since(start); {
 			case age < time.Second:
-				return errors.New("starting")
+				return "", errors.New("starting")
 			case age < 10*time.Second:
-				return errors.New("no leader")
+				return "", errors.New("no leader")
 			case age < 20*time.Second:
-				return errors.New("no stream")
+				return "", errors.New("no stream")
 			}
-			return nil
+			return "ready", nil
 		})
-		if err != nil {
-			t.Fatal(err)
+		if err != nil || result != "ready" {
+			t.Fatalf("Retry = %q, %v", result, err)
 		}
 		got := logged.String()
 		if strings.Contains(got, "starting") || strings.Count(got, "no leader") != 1 || strings.Count(got, "no stream") != 1 {
@@ -247,7 +247,7 @@ func TestRetry(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		broken := errors.New("broken")
-		err = Retry(ctx, quiet, func(context.Context) error { return broken })
+		_, err = Retry(ctx, quiet, func(context.Context) (string, error) { return "", broken })
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, broken) {
 			t.Errorf("Retry without end = %v, want the context's error and the last one", err)
 		}

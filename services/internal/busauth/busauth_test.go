@@ -97,6 +97,25 @@ func TestWriteUsers(t *testing.T) {
 	}
 }
 
+// Only a file that holds no key is to be moved away: a key that cannot be read may
+// be one that servers know.
+func TestWriteUsersKeepsKeys(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, KeyName(roles[0]))
+	if err := os.WriteFile(path, []byte("no key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := WriteUsers(dir, "mesh", roles); err == nil || !strings.Contains(err.Error(), "move the file away") {
+		t.Errorf("a file without a key: %v", err)
+	}
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := WriteUsers(dir, "mesh", roles); err == nil || strings.Contains(err.Error(), "move the file away") {
+		t.Errorf("a file that cannot be read: %v", err)
+	}
+}
+
 func TestWriteCertificates(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	write := func(now time.Time, names []string, want map[string]string) {

@@ -17,7 +17,7 @@ import (
 
 // Permissions returns the permissions of a role on the bus of the mesh called domain.
 func Permissions(r bus.Role, domain string) bus.Permissions {
-	log, chain := natslog.Options{Domain: domain}, natsfeed.Options{Domain: domain}
+	chain := natsfeed.Options{Domain: domain}
 	p := r.Permissions(domain)
 	publish := func(lists ...[]string) {
 		for _, l := range lists {
@@ -27,12 +27,12 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 	shard, watches := r.Shard()
 	switch {
 	case watches && shard.Instance == "":
-		publish(natslog.SourcePermissions(log, shard.Source))
+		publish(natslog.SourcePermissions(domain, shard.Source))
 	case watches:
-		publish(natslog.ShardPermissions(log, shard))
+		publish(natslog.ShardPermissions(domain, shard))
 	case r == bus.Builder():
 		publish(
-			natslog.CreatePermissions(log), natslog.ReadPermissions(log),
+			natslog.CreatePermissions(), natslog.ReadPermissions(),
 			subjects(domain, events.SegmentSubject, events.BuilderOverlaySubject),
 			natsfeed.CreatePermissions(), natsfeed.ReadPermissions(), natsfeed.PublishPermissions(chain),
 		)
@@ -42,7 +42,7 @@ func Permissions(r bus.Role, domain string) bus.Permissions {
 		p.Subscribe = append(p.Subscribe, chain.LiveSubject())
 	case r == bus.Operator():
 		publish(
-			natslog.ReadPermissions(log), natslog.UpdatePermissions(log),
+			natslog.ReadPermissions(), natslog.UpdatePermissions(),
 			// Operators approve, and end the sessions of a removed source.
 			subjects(domain, events.OperatorOverlaySubject, events.AnyControlSubject),
 			natsfeed.ReadPermissions(), natsfeed.UpdatePermissions(),

@@ -86,20 +86,15 @@ func ensureKey(path string) (user, state string, err error) {
 			return "", "", err
 		}
 	}
-	seed, err := os.ReadFile(path)
-	if err != nil {
+	user, err = bus.ReadNkey(path)
+	var unread *fs.PathError
+	switch {
+	case errors.As(err, &unread): // the file may hold a key that servers know
 		return "", "", err
+	case err != nil:
+		return "", "", fmt.Errorf("%w; move the file away to get a new key", err)
 	}
-	defer clear(seed)
-	pair, err := nkeys.ParseDecoratedNKey(seed)
-	if err != nil {
-		return "", "", fmt.Errorf("%s: is not a key: %w; move the file away to get a new key", path, err)
-	}
-	defer pair.Wipe()
-	if user, err = pair.PublicKey(); err == nil && !nkeys.IsValidPublicUserKey(user) {
-		err = fmt.Errorf("%s: is not the key of a user", path)
-	}
-	return user, state, err
+	return user, state, nil
 }
 
 func newKey(path string) error {

@@ -15,7 +15,7 @@ import (
 
 // variable holds POINT[:N][:pause]: when the process passes the point the Nth
 // time (default 1), it is killed or, with pause, stopped until SIGCONT.
-const variable = "MESHLOG_STOP_AT"
+const variable = "MESHLOG_FAIL_AT"
 
 type order struct {
 	point  Point

@@ -31,7 +31,7 @@ type Admin struct {
 
 	listener net.Listener
 	registry *prometheus.Registry
-	levels   *logLevels    // for /debug/log; nil removes the page
+	levels   logLevels     // for /debug/log; nil removes the page
 	busy     chan struct{} // limits the debug pages that run concurrently
 
 	mu       sync.Mutex
@@ -93,25 +93,21 @@ func (a *Admin) Forget(names ...string) {
 
 // Ready adds a condition to /readyz. The process is ready when all conditions
 // return nil.
-func (a *Admin) Ready(name string, check func() error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.ready[name] = check
-}
+func (a *Admin) Ready(name string, check func() error) { add(a, a.ready, name, check) }
 
 // Warn adds a check to /readyz whose error is a warning: the process stays ready.
-func (a *Admin) Warn(name string, check func() error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.warnings[name] = check
-}
+func (a *Admin) Warn(name string, check func() error) { add(a, a.warnings, name, check) }
 
 // Page adds /debug/<name>. The index shows about, which describes the page and its
 // parameters.
 func (a *Admin) Page(name, about string, handler http.HandlerFunc) {
+	add(a, a.pages, name, page{about, handler})
+}
+
+func add[V any](a *Admin, to map[string]V, name string, v V) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.pages[name] = page{about, handler}
+	to[name] = v
 }
 
 // Params returns the parameters of a request. If one is not in known, Params
@@ -143,24 +139,26 @@ func (a *Admin) Report(name string, report func() any) {
 // NotReady returns the errors of all conditions, one per line, or nil. A process
 // without conditions is still starting.
 func (a *Admin) NotReady() error {
-	a.mu.Lock()
-	checks := maps.Clone(a.ready)
-	a.mu.Unlock()
-	if len(checks) == 0 {
+	n, err := a.run(a.ready)
+	if n == 0 {
 		return errors.New("starting")
 	}
-	return all(checks)
+	return err
 }
 
-// all runs the checks in the order of their names.
-func all(checks map[string]func() error) error {
+// run runs checks in the order of their names, and returns their number and all
+// errors.
+func (a *Admin) run(checks map[string]func() error) (n int, err error) {
+	a.mu.Lock()
+	checks = maps.Clone(checks)
+	a.mu.Unlock()
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(checks)) {
 		if err := checks[name](); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
 	}
-	return errors.Join(errs...)
+	return len(checks), errors.Join(errs...)
 }
 
 // Run serves until ctx is done.
@@ -206,10 +204,7 @@ func (a *Admin) readyz(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	fmt.Fprintln(w, "ok")
-	a.mu.Lock()
-	warnings := maps.Clone(a.warnings)
-	a.mu.Unlock()
-	if err := all(warnings); err != nil {
+	if _, err := a.run(a.warnings); err != nil {
 		fmt.Fprintf(w, "warning: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nwarning: "))
 	}
 }

@@ -14,12 +14,9 @@ import (
 // Bus holds the settings of a process that connects to a bus. The flags' texts
 // describe them.
 type Bus struct {
-	URL string
-	// At most one of these is set.
-	TokenFile, NkeyFile, CredsFile string
-	CAFile, CertFile, KeyFile      string
-	Domain                         string
-	ID                             string
+	bus.ConnectOptions // the address and the files; Options adds the rest
+	Domain             string
+	ID                 string
 }
 
 // DefaultBus returns the default settings. ID is empty if the machine has no name.
@@ -72,21 +69,14 @@ func (b *Bus) Verify() error {
 	if b.URL == "" {
 		return nil
 	}
-	return b.options().Verify()
+	return b.ConnectOptions.Verify()
 }
 
 // Options returns the options of a connection for a process or command of a role.
 func (b *Bus) Options(role bus.Role, log *slog.Logger) bus.ConnectOptions {
-	o := b.options()
+	o := b.ConnectOptions
 	o.Name, o.Role, o.Log = role.String()+"-"+b.ID, role, log
 	return o
-}
-
-func (b *Bus) options() bus.ConnectOptions {
-	return bus.ConnectOptions{
-		URL: b.URL, TokenFile: b.TokenFile, NkeyFile: b.NkeyFile, CredsFile: b.CredsFile,
-		CAFile: b.CAFile, CertFile: b.CertFile, KeyFile: b.KeyFile,
-	}
 }
 
 // Connect returns a function that connects a process of a role and retries until

@@ -20,7 +20,7 @@ type common struct {
 	logFormat string
 	traces    tracing
 
-	levels *logLevels // parsed from logLevel
+	levels logLevels // parsed from logLevel
 }
 
 func defaultCommon() *common {

@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"golang.org/x/term"
 )
@@ -31,39 +29,28 @@ var components = []string{
 
 var levelNames = []string{"debug", "info", "warn", "error"}
 
-// logLevels holds the minimum levels. It is safe for concurrent use.
-type logLevels struct{ now atomic.Pointer[levels] }
+// logLevels holds the minimum level of each component, and that of the lines
+// without one under "". It is safe for concurrent use.
+type logLevels map[string]*slog.LevelVar
 
-// levels is immutable.
-type levels struct {
-	all slog.Level
-	of  map[string]slog.Level // exceptions, by component
-}
-
-func (l *levels) minimum(component string) slog.Level {
-	if level, ok := l.of[component]; ok {
-		return level
+func newLogLevels(spec string) (logLevels, error) {
+	l := logLevels{"": new(slog.LevelVar)}
+	for _, c := range components {
+		l[c] = new(slog.LevelVar)
 	}
-	return l.all
-}
-
-func newLogLevels(spec string) (*logLevels, error) {
-	l := &logLevels{}
-	l.now.Store(&levels{all: slog.LevelInfo})
 	return l, l.set(spec)
 }
 
 // set changes the levels. spec is a comma-separated list of a level for all
 // components and of pairs COMPONENT=LEVEL. If any part is invalid, set changes
 // nothing.
-func (l *logLevels) set(spec string) error {
-	before := l.now.Load()
-	next := &levels{all: before.all, of: maps.Clone(before.of)}
-	own := map[string]slog.Level{}
+func (l logLevels) set(spec string) error {
+	next := map[string]slog.Level{}
+	all := false
 	for part := range strings.SplitSeq(spec, ",") {
 		component, name, isPair := strings.Cut(strings.TrimSpace(part), "=")
 		if !isPair {
-			component, name = "", component
+			component, name, all = "", component, true
 		}
 		level, err := parseLevel(name)
 		switch {
@@ -72,18 +59,16 @@ func (l *logLevels) set(spec string) error {
 				suggest(component, components, "components are "+strings.Join(components, ", ")))
 		case err != nil:
 			return err
-		case isPair:
-			own[component] = level
-		default:
-			next.all, next.of = level, nil
+		}
+		next[component] = level
+	}
+	for component, level := range l {
+		if own, ok := next[component]; ok {
+			level.Set(own)
+		} else if all {
+			level.Set(next[""])
 		}
 	}
-	if next.of == nil {
-		next.of = own
-	} else {
-		maps.Copy(next.of, own)
-	}
-	l.now.Store(next)
 	return nil
 }
 
@@ -100,20 +85,19 @@ type levelsReport struct {
 	Components map[string]string `json:"components"`
 }
 
-func (l *logLevels) report() levelsReport {
-	now := l.now.Load()
-	r := levelsReport{All: levelName(now.all), Components: map[string]string{}}
+func (l logLevels) report() levelsReport {
+	r := levelsReport{All: levelName(l[""]), Components: map[string]string{}}
 	for _, c := range components {
-		r.Components[c] = levelName(now.minimum(c))
+		r.Components[c] = levelName(l[c])
 	}
 	return r
 }
 
-func levelName(l slog.Level) string { return strings.ToLower(l.String()) }
+func levelName(l slog.Leveler) string { return strings.ToLower(l.Level().String()) }
 
 var logForms = []string{"auto", "text", "json"}
 
-func newLogger(w io.Writer, form string, levels *logLevels) *slog.Logger {
+func newLogger(w io.Writer, form string, levels logLevels) *slog.Logger {
 	f, isFile := w.(*os.File)
 	// componentHandler checks the level.
 	o := &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: readable}
@@ -127,13 +111,17 @@ func newLogger(w io.Writer, form string, levels *logLevels) *slog.Logger {
 // componentHandler applies the level of its component.
 type componentHandler struct {
 	slog.Handler
-	levels    *logLevels
+	levels    logLevels
 	component string
 }
 
 // Enabled implements slog.Handler.
 func (h *componentHandler) Enabled(_ context.Context, l slog.Level) bool {
-	return l >= h.levels.now.Load().minimum(h.component)
+	minimum, known := h.levels[h.component]
+	if !known {
+		minimum = h.levels[""]
+	}
+	return l >= minimum.Level()
 }
 
 // Handle implements slog.Handler.

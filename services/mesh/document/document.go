@@ -103,10 +103,8 @@ func inlineKey(d *manifest.Document) *problem.Diagnostic {
 // FirstProblem returns the line of the first field that makes the object
 // invalid; if it is valid, the line where it begins.
 func FirstProblem(d *manifest.Document, o Object) int {
-	for _, p := range o.Kind.Validate(o.Message) {
-		if p.Severity == problem.Error {
-			return d.FieldLine(p.Field)
-		}
+	if found := o.Kind.Validate(o.Message); len(found) > 0 && found[0].Severity == problem.Error {
+		return d.FieldLine(found[0].Field)
 	}
 	return d.Line
 }
@@ -138,8 +136,8 @@ func decode(k *kind.Kind, d *manifest.Document) (proto.Message, *problem.Diagnos
 // line in the file.
 func located(k *kind.Kind, d *manifest.Document, err error) *problem.Diagnostic {
 	e := invalid(d, "spec", err.Error(), "see this kind in its API reference")
-	var found *problem.Diagnostic
-	if !errors.As(err, &found) {
+	found, ok := errors.AsType[*problem.Diagnostic](err)
+	if !ok {
 		return e
 	}
 	e.Reason = found.Reason

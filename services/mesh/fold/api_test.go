@@ -116,7 +116,7 @@ func TestApplyRefuses(t *testing.T) {
 		{"no base", 6, segment, nil, ErrNeedsBase},
 		{"a base that is none", 6, segment, []kv{{"k/x", []byte{0xff}}}, ErrCorrupt},
 		{"a row of no kind", 6, segment, append(collect(base), kv{"z", nil}), ErrCorrupt},
-		{"a key that is none", 6, segment, append(collect(base), kv{"k/a/b", marshalRow(wrapKey((&entry{}).proto()))}), ErrCorrupt},
+		{"a key that is none", 6, segment, append(collect(base), kv{"k/a/b", (&entry{}).bytes()}), ErrCorrupt},
 		{"another segment's epoch record", 7, &events.Segment{Epoch: 6, Build: "A", EpochRecord: 3}, nil, ErrOrder},
 	} {
 		t.Run(test.name, func(t *testing.T) {

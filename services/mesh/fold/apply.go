@@ -1,6 +1,7 @@
 package fold
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -63,16 +64,16 @@ func (s *step) object(e events.Event, o *events.Object) {
 	sh := s.shard(o.Key.Shard())
 	s.unsaved.shard(sh)
 	if s.variant.fenced(sh, o.Session) {
-		sh.strangers++
+		sh.Strangers++
 		return
 	}
 	if s.lost(sh, o.Pseq, o.Low) {
 		return
 	}
-	sh.seq = s.seq
+	sh.Seq = s.seq
 	r := newStaged(s.seq, e)
 	switch {
-	case sh.listing:
+	case sh.Listing:
 		s.variant.list(s, sh, r)
 	case s.variant.atomic(o.Batch):
 		s.batch(sh, r)
@@ -125,15 +126,7 @@ func (s *step) batch(sh *shard, r staged) {
 	}
 }
 
-func byPseq(a, b staged) int {
-	switch p, q := a.object().Pseq, b.object().Pseq; {
-	case p < q:
-		return -1
-	case p > q:
-		return 1
-	}
-	return 0
-}
+func byPseq(a, b staged) int { return cmp.Compare(a.object().Pseq, b.object().Pseq) }
 
 // speak applies r, unless the session already set the key with a later pseq.
 func (s *step) speak(sh *shard, r staged) {
@@ -216,26 +209,21 @@ func (s *step) overlay(e events.Event, o *events.Overlay) {
 			"append it again under another id", "nothing changes")
 		return
 	}
-	over := newOverlay(world.Overlay{
-		ID: o.ID, Kind: o.Kind, Reason: o.Reason, Actor: e.Actor, Observed: e.Observed,
-	}, s.seq)
-	for _, v := range o.Values {
-		if v.Resource != nil {
-			over.resources = append(over.resources, v)
-			continue
-		}
-		k := v.Key
-		if !s.variant.lies(v.Base, s.offeredHash(k)) {
+	values := slices.DeleteFunc(slices.Clone(o.Values), func(v ident.OverlayValue) bool {
+		late := v.Resource == nil && !s.variant.lies(v.Base, s.offeredHash(v.Key))
+		if late {
 			s.problems = append(s.problems, problem.Diagnostic{
-				Severity: problem.Warning, Code: "overlay-late", Key: k,
+				Severity: problem.Warning, Code: "overlay-late", Key: v.Key,
 				Reason: fmt.Sprintf("overlay %q was made for another value of the object than its source offers now", o.ID),
 				Advice: "look at the object, and append the overlay again if it still applies",
 				Effect: "the overlay does not change the object",
 			})
-			continue
 		}
-		over.values[k] = v
-	}
+		return late
+	})
+	over := newOverlay(world.Overlay{
+		ID: o.ID, Kind: o.Kind, Reason: o.Reason, Actor: e.Actor, Observed: e.Observed, Values: values,
+	}, s.seq)
 	if !over.empty() {
 		s.setOverlay(over)
 		s.touch(o.ID)

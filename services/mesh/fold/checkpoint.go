@@ -4,7 +4,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 
 	"meshlog.dev/proto/ident"
 )
@@ -73,51 +72,19 @@ func (u *unsaved) staged(seq uint64, r *staged) {
 // Checkpoint returns the change of the fold's rows since the last call. The first
 // one is whole, and so is the one after a segment.
 func (f *Fold) Checkpoint() Checkpoint {
-	var c Checkpoint
-	if f.unsaved.whole {
-		c.Reset = true
-		for k, v := range f.Rows() {
-			c.Put = append(c.Put, Row{k, v})
-		}
-		f.unsaved.forget()
-		return c
-	}
-	set := func(key string, value []byte) {
-		if value == nil {
-			c.Remove = append(c.Remove, key)
-		} else {
-			c.Put = append(c.Put, Row{key, value})
-		}
-	}
-	set(metaRow, f.metaBytes())
-	saved := make(map[ident.Key]struct{}, len(f.unsaved.keys))
-	for _, k := range f.unsaved.keys {
-		if _, again := saved[k]; again {
-			continue
-		}
-		saved[k] = struct{}{}
-		if e := f.entry(k); e != nil {
-			set(keyRow(e.row), marshalRow(wrapKey(e.proto())))
-		} else {
-			set(keyRow(k.Row()), nil)
-		}
-	}
-	for name := range f.unsaved.shards {
-		set(shardRow(name), marshalRow(wrapShard(f.shards[name].proto())))
-	}
-	for id := range f.unsaved.overlays {
-		set(overlayRow(id), f.overlayBytes(id))
-	}
-	for seq, r := range f.unsaved.waiting {
-		if r == nil {
-			set(stagedRow(seq), nil)
-		} else {
-			set(stagedRow(seq), r.bytes())
-		}
+	c := Checkpoint{Reset: f.unsaved.whole}
+	rows := f.unsavedRows()
+	if c.Reset {
+		rows = f.rows()
 	}
 	f.unsaved.forget()
-	slices.SortFunc(c.Put, func(a, b Row) int { return strings.Compare(a.Key, b.Key) })
-	slices.Sort(c.Remove)
+	for key, b := range rows.sorted() {
+		if b != nil {
+			c.Put = append(c.Put, Row{key, b})
+		} else {
+			c.Remove = append(c.Remove, key)
+		}
+	}
 	return c
 }
 
@@ -125,25 +92,16 @@ func (f *Fold) Checkpoint() Checkpoint {
 // not written, or to another place.
 func (f *Fold) Rewrite() { f.unsaved.rewrite() }
 
-// Rows returns all rows, sorted by key. The fold must not change while the
-// caller iterates.
-func (f *Fold) Rows() iter.Seq2[string, []byte] {
-	rows := map[string]func() []byte{metaRow: f.metaBytes}
-	for name, sh := range f.shards {
-		rows[shardRow(name)] = func() []byte { return marshalRow(wrapShard(sh.proto())) }
-		for _, e := range sh.entries {
-			rows[keyRow(e.row)] = func() []byte { return marshalRow(wrapKey(e.proto())) }
-		}
-		for _, r := range sh.staged {
-			rows[stagedRow(r.seq)] = r.bytes
-		}
-	}
-	for id := range f.gone {
-		rows[overlayRow(id)] = func() []byte { return f.overlayBytes(id) }
-	}
-	for id := range f.overlays {
-		rows[overlayRow(id)] = func() []byte { return f.overlayBytes(id) }
-	}
+// Rows yields all rows, sorted by key. The fold must not change while the caller
+// iterates.
+func (f *Fold) Rows() iter.Seq2[string, []byte] { return f.rows().sorted() }
+
+// encoders are the functions that encode rows, by their keys. Such a function
+// returns nil if the row is gone.
+type encoders map[string]func() []byte
+
+// sorted yields the rows, sorted by key.
+func (rows encoders) sorted() iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
 		for _, key := range slices.Sorted(maps.Keys(rows)) {
 			if !yield(key, rows[key]()) {
@@ -151,4 +109,55 @@ func (f *Fold) Rows() iter.Seq2[string, []byte] {
 			}
 		}
 	}
+}
+
+// rows returns the fold's rows.
+func (f *Fold) rows() encoders {
+	rows := f.state.rows()
+	rows[metaRow] = f.metaBytes
+	return rows
+}
+
+// rows returns all rows but the one of the position.
+func (s *state) rows() encoders {
+	rows := encoders{}
+	for name, sh := range s.shards {
+		rows[shardRow(name)] = sh.bytes
+		for _, e := range sh.entries {
+			rows[keyRow(e.row)] = e.bytes
+		}
+		for _, r := range sh.staged {
+			rows[stagedRow(r.seq)] = r.bytes
+		}
+	}
+	for id := range s.gone {
+		rows[overlayRow(id)] = func() []byte { return s.overlayBytes(id) }
+	}
+	for id := range s.overlays {
+		rows[overlayRow(id)] = func() []byte { return s.overlayBytes(id) }
+	}
+	return rows
+}
+
+// unsavedRows returns those of the rows that changed since the last checkpoint.
+func (f *Fold) unsavedRows() encoders {
+	rows := encoders{metaRow: f.metaBytes}
+	for _, k := range f.unsaved.keys {
+		rows[keyRow(k.Row())] = func() []byte {
+			if e := f.entry(k); e != nil {
+				return e.bytes()
+			}
+			return nil
+		}
+	}
+	for name := range f.unsaved.shards {
+		rows[shardRow(name)] = f.shards[name].bytes
+	}
+	for id := range f.unsaved.overlays {
+		rows[overlayRow(id)] = func() []byte { return f.overlayBytes(id) }
+	}
+	for seq, r := range f.unsaved.waiting {
+		rows[stagedRow(seq)] = r.bytes
+	}
+	return rows
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
@@ -61,26 +59,11 @@ func New(build string, j Judge) *Fold {
 // rows it returns New.
 func Restore(build string, j Judge, rows iter.Seq2[string, []byte]) (*Fold, error) {
 	f := New(build, j)
-	var meta *snapshotv1.FoldMeta
-	empty := true
-	s, err := f.parse(func(yield func(string, []byte) bool) {
-		for key, b := range rows {
-			empty = false
-			if key == metaRow {
-				var r snapshotv1.FoldRow
-				if proto.Unmarshal(b, &r) == nil {
-					meta = r.GetMeta()
-				}
-			}
-			if !yield(key, b) {
-				return
-			}
-		}
-	})
+	s, meta, err := parse(rows)
 	switch {
 	case err != nil:
 		return nil, err
-	case empty:
+	case meta == nil && len(s.shards)+len(s.overlays)+len(s.gone) == 0:
 		return f, nil
 	case meta == nil:
 		return nil, fmt.Errorf("%w: the row of the position is missing", ErrCorrupt)
@@ -90,6 +73,7 @@ func Restore(build string, j Judge, rows iter.Seq2[string, []byte]) (*Fold, erro
 		return nil, fmt.Errorf("%w: the hash of the record has %d bytes", ErrCorrupt, len(meta.GetRecordHash()))
 	}
 	f.state = s
+	f.undecoded = meta.GetUndecoded()
 	f.seq = meta.GetPosition().GetSeq()
 	f.recordHash = ident.Hash(meta.GetRecordHash())
 	if meta.GetRecordTime() != nil {
@@ -190,7 +174,7 @@ func (f *Fold) Waiting(p world.Policy) []string {
 // time in this epoch.
 func (f *Fold) FirstListings() (listing []string) {
 	for _, sh := range f.inOrder() {
-		if sh.listing && !f.variant.listed(sh, true) {
+		if sh.Listing && !f.variant.listed(sh, true) {
 			listing = append(listing, fmt.Sprintf("%s is listing", sh.name))
 		}
 	}
@@ -208,8 +192,8 @@ func (f *Fold) inOrder() []*shard {
 func (f *Fold) Needs() []Need {
 	var needs []Need
 	for _, sh := range f.inOrder() {
-		if sh.need != "" {
-			needs = append(needs, Need{Shard: sh.name, Session: sh.session, Reason: sh.need})
+		if sh.Need != "" {
+			needs = append(needs, Need{Shard: sh.name, Session: sh.Session, Reason: sh.Need})
 		}
 	}
 	return needs
@@ -219,7 +203,7 @@ func (f *Fold) Needs() []Need {
 // false unless session is the shard's last.
 func (f *Fold) Digests(name ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
 	sh := f.shards[name]
-	if sh == nil || session == "" || sh.session != session {
+	if sh == nil || session == "" || sh.Session != session {
 		return nil, false
 	}
 	digests := sh.digestsOf(f.variant.compared(kinds))
@@ -231,7 +215,7 @@ func (f *Fold) Watermark() []*snapshotv1.Watermark {
 	var marks []*snapshotv1.Watermark
 	for _, sh := range f.inOrder() {
 		marks = append(marks, &snapshotv1.Watermark{
-			Source: sh.name.Source, Instance: sh.name.Instance, Seq: sh.seq, Synced: sh.synced, Partial: sh.partial,
+			Source: sh.name.Source, Instance: sh.name.Instance, Seq: sh.Seq, Synced: sh.Synced, Partial: sh.Partial,
 		})
 	}
 	return marks
@@ -251,8 +235,8 @@ func (f *Fold) Diagnostics() []problem.Diagnostic {
 func (f *Fold) Counts() Counts {
 	c := Counts{Overlays: len(f.overlays), Undecoded: f.undecoded}
 	for _, sh := range f.shards {
-		c.Keys += len(sh.entries) - len(sh.buried)
-		c.Strangers += sh.strangers
+		c.Keys += sh.keys()
+		c.Strangers += sh.Strangers
 	}
 	return c
 }
@@ -273,16 +257,15 @@ func (f *Fold) Held(k ident.Key) bool {
 // for the end of the listing.
 func (f *Fold) Listing(name ident.Shard) bool {
 	sh := f.shards[name]
-	return sh != nil && sh.listing
+	return sh != nil && sh.Listing
 }
 
 // CountKeys returns how many keys the shard offers.
 func (f *Fold) CountKeys(name ident.Shard) int {
-	sh := f.shards[name]
-	if sh == nil {
-		return 0
+	if sh := f.shards[name]; sh != nil {
+		return sh.keys()
 	}
-	return len(sh.entries) - len(sh.buried)
+	return 0
 }
 
 // Content returns the last good values and the overlays, as a change that

@@ -217,7 +217,7 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 	}
 	base := newState()
 	if rows != nil {
-		base, _ = (&Fold{}).parse(rows)
+		base, _, _ = parse(rows)
 	}
 	was := map[ident.Key]*value{}
 	for _, sh := range base.shards {
@@ -305,7 +305,7 @@ func overlaid(vals map[ident.Key]ident.OverlayValue) (rows []string) {
 func (f *Fold) known() known {
 	n := known{map[string]string{}, map[string]string{}, map[string][]string{}, slices.Sorted(maps.Keys(f.gone)), map[string]string{}}
 	for name, sh := range f.shards {
-		n.Shards[name.String()] = fmt.Sprint(sh.session, sh.listing, sh.synced, sh.need != "", sh.hole, len(sh.staged))
+		n.Shards[name.String()] = fmt.Sprint(sh.Session, sh.Listing, sh.Synced, sh.Need != "", sh.Hole, len(sh.staged))
 		for _, e := range sh.entries {
 			if e.offered != nil {
 				n.Offered[e.row] = string(e.offered.Value.Bytes)

@@ -15,12 +15,12 @@ func (f *Fold) OverlayRemoved(id string) bool {
 	return gone
 }
 
-// Holds returns the overlays that keep serving what a source lost at once, sorted
-// by id.
+// Holds returns the overlays that keep serving objects of which a source lost
+// many at once, sorted by id.
 func (f *Fold) Holds() []world.Overlay { return f.ofKind(ident.Hold) }
 
-// Quarantines returns the overlays that keep resources from clients of which
-// others rejected them, sorted by id.
+// Quarantines returns the overlays that keep a resource from the clients of a
+// version that rejects it, sorted by id.
 func (f *Fold) Quarantines() []world.Overlay { return f.ofKind(ident.Quarantine) }
 
 func (f *Fold) ofKind(k ident.OverlayKind) []world.Overlay {

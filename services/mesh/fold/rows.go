@@ -1,8 +1,11 @@
 package fold
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 
@@ -33,16 +36,11 @@ func shardRow(s ident.Shard) string {
 	return "s" + strings.TrimPrefix(ident.Key{Source: s.Source, Instance: s.Instance}.Row(), "v")
 }
 
-func wrapKey(k *snapshotv1.FoldKey) *snapshotv1.FoldRow {
-	return &snapshotv1.FoldRow{Row: &snapshotv1.FoldRow_Key{Key: k}}
-}
-
-func wrapShard(s *snapshotv1.FoldShard) *snapshotv1.FoldRow {
-	return &snapshotv1.FoldRow{Row: &snapshotv1.FoldRow_Shard{Shard: s}}
-}
-
-func wrapOverlay(o *snapshotv1.FoldOverlay) *snapshotv1.FoldRow {
-	return &snapshotv1.FoldRow{Row: &snapshotv1.FoldRow_Overlay{Overlay: o}}
+// parseRow returns the key in a row with that prefix.
+func parseRow(row, prefix string) (ident.Key, bool) {
+	rest, ok := strings.CutPrefix(row, prefix)
+	k, _, err := ident.ParseRow(ident.ValuePrefix + rest)
+	return k, ok && err == nil
 }
 
 func marshalRow(r *snapshotv1.FoldRow) []byte {
@@ -91,21 +89,22 @@ func (e *entry) proto() *snapshotv1.FoldKey {
 	return k
 }
 
-func (sh *shard) proto() *snapshotv1.FoldShard {
-	p := &snapshotv1.FoldShard{
-		Session: sh.session, Holder: sh.holder, BeginSeq: sh.beginSeq,
-		Listing: sh.listing, Synced: sh.synced, Partial: sh.partial,
-		Need: sh.need, Floor: sh.floor, Hole: sh.hole, Seq: sh.seq, Strangers: sh.strangers,
-		Kinds: sh.covered,
-	}
-	for n := range sh.seen {
-		p.Seen = append(p.Seen, n)
-	}
-	slices.Sort(p.Seen)
-	return p
+func (e *entry) bytes() []byte {
+	return marshalRow(&snapshotv1.FoldRow{Row: &snapshotv1.FoldRow_Key{Key: e.proto()}})
 }
 
-func (r staged) bytes() []byte {
+func (sh *shard) bytes() []byte {
+	sh.Seen = slices.Sorted(maps.Keys(sh.arrived))
+	row := marshalRow(&snapshotv1.FoldRow{Row: &snapshotv1.FoldRow_Shard{Shard: sh.FoldShard}})
+	sh.Seen = nil // only the row has it
+	return row
+}
+
+// bytes returns the row of a staged record; nil if it is no longer staged.
+func (r *staged) bytes() []byte {
+	if r == nil {
+		return nil
+	}
 	event, err := events.Encode(r.event)
 	if err != nil {
 		panic(fmt.Sprintf("an event that was decoded cannot fail to encode: %v", err))
@@ -124,21 +123,21 @@ func (s *state) overlayBytes(id string) []byte {
 	} else if !p.Gone {
 		return nil
 	}
-	return marshalRow(wrapOverlay(p))
+	return marshalRow(&snapshotv1.FoldRow{Row: &snapshotv1.FoldRow_Overlay{Overlay: p}})
 }
 
-// parse reads the state in rows. It takes only the counter from the row of the
-// position.
-func (f *Fold) parse(rows iter.Seq2[string, []byte]) (state, error) {
+// parse reads the state in rows, and the row of the position, if there is one.
+func parse(rows iter.Seq2[string, []byte]) (state, *snapshotv1.FoldMeta, error) {
 	s := newState()
-	waiting := []staged{}
+	var meta *snapshotv1.FoldMeta
+	var waiting []staged
 	for key, b := range rows {
 		var r snapshotv1.FoldRow
 		err := proto.Unmarshal(b, &r)
 		if err == nil {
 			switch p := r.GetRow().(type) {
 			case *snapshotv1.FoldRow_Meta:
-				s.undecoded = p.Meta.GetUndecoded()
+				meta = p.Meta
 			case *snapshotv1.FoldRow_Key:
 				err = s.parseKey(key, p.Key)
 			case *snapshotv1.FoldRow_Shard:
@@ -146,38 +145,31 @@ func (f *Fold) parse(rows iter.Seq2[string, []byte]) (state, error) {
 			case *snapshotv1.FoldRow_Staged:
 				var e events.Event
 				e, err = events.Decode(p.Staged.GetEvent())
-				if _, ok := e.Body.(*events.Object); err == nil && !ok {
-					err = fmt.Errorf("only objects wait")
+				if _, ok := e.Body.(*events.Object); ok {
+					waiting = append(waiting, newStaged(p.Staged.GetSeq(), e))
+				} else if err == nil {
+					err = errors.New("only objects wait")
 				}
-				if err != nil {
-					break
-				}
-				waiting = append(waiting, newStaged(p.Staged.GetSeq(), e))
 			case *snapshotv1.FoldRow_Overlay:
 				err = s.parseOverlay(key, p.Overlay)
 			default:
-				err = fmt.Errorf("a row of no kind that this build knows")
+				err = errors.New("a row of no kind that this build knows")
 			}
 		}
 		if err != nil {
-			return state{}, fmt.Errorf("%w: row %q: %w", ErrCorrupt, key, err)
+			return state{}, nil, fmt.Errorf("%w: row %q: %w", ErrCorrupt, key, err)
 		}
 	}
-	slices.SortFunc(waiting, func(a, b staged) int {
-		if a.seq < b.seq {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(waiting, func(a, b staged) int { return cmp.Compare(a.seq, b.seq) })
 	for _, r := range waiting {
 		s.shard(r.object().Key.Shard()).restoreStaged(r)
 	}
-	return s, nil
+	return s, meta, nil
 }
 
 func (sh *shard) restoreStaged(r staged) {
 	sh.staged = append(sh.staged, r)
-	if sh.listing {
+	if sh.Listing {
 		return
 	}
 	if sh.indexes == nil {
@@ -187,9 +179,8 @@ func (sh *shard) restoreStaged(r staged) {
 }
 
 func (s *state) parseKey(row string, p *snapshotv1.FoldKey) error {
-	rest, ok := strings.CutPrefix(row, "k/")
-	k, _, err := ident.ParseRow(ident.ValuePrefix + rest)
-	if !ok || err != nil {
+	k, ok := parseRow(row, "k/")
+	if !ok {
 		return fmt.Errorf("its key names no object")
 	}
 	sh := s.shard(k.Shard())
@@ -219,22 +210,16 @@ func (s *state) parseKey(row string, p *snapshotv1.FoldKey) error {
 }
 
 func (s *state) parseShard(row string, p *snapshotv1.FoldShard) error {
-	rest, ok := strings.CutPrefix(row, "s/")
-	k, _, err := ident.ParseRow(ident.ValuePrefix + rest)
-	if !ok || err != nil {
+	k, ok := parseRow(row, "s/")
+	if !ok {
 		return fmt.Errorf("its key names no shard")
 	}
 	sh := s.shard(k.Shard())
-	sh.session, sh.holder, sh.beginSeq = p.GetSession(), p.GetHolder(), p.GetBeginSeq()
-	sh.listing, sh.synced, sh.partial = p.GetListing(), p.GetSynced(), p.GetPartial()
-	sh.need, sh.seq, sh.strangers = p.GetNeed(), p.GetSeq(), p.GetStrangers()
-	sh.floor, sh.hole, sh.covered = p.GetFloor(), p.GetHole(), p.GetKinds()
-	if len(p.GetSeen()) > 0 {
-		sh.seen = map[uint64]struct{}{}
-		for _, n := range p.GetSeen() {
-			sh.seen[n] = struct{}{}
-		}
+	sh.FoldShard, sh.arrived = p, make(map[uint64]struct{}, len(p.GetSeen()))
+	for _, n := range p.GetSeen() {
+		sh.arrived[n] = struct{}{}
 	}
+	sh.Seen = nil
 	return nil
 }
 

@@ -1,5 +1,3 @@
-//go:build !mutants
-
 package fold
 
 import (
@@ -8,53 +6,63 @@ import (
 )
 
 // The rules that the scenarios and the fault simulation prove necessary. Each
-// is a function, so that mutants.go can replace it in a build with the tag
-// "mutants"; a rule acts on state that only the fold has, so no wrapper around
-// records or the judge can take all of them away.
-
-// variant has no rule to take away in this build.
-type variant struct{}
-
-func variantOf(Judge) variant { return variant{} }
+// is a method of variant and asks it by name whether it counts, which is always
+// so except in a build with the tag "mutants". A rule acts on state that only
+// the fold has, so no wrapper around records or the judge can take all of them
+// away.
 
 // fenced reports whether a record is of another session than the shard's last.
-func (variant) fenced(sh *shard, session string) bool {
-	return sh.session == "" || sh.session != session
+func (v variant) fenced(sh *shard, session string) bool {
+	return v.has("session_fence") && (sh.Session == "" || sh.Session != session)
 }
 
 // outdated reports whether the session set e's key with this pseq or a later
 // one.
-func (variant) outdated(sh *shard, e *entry, pseq uint64) bool {
-	return sh.speaks(e) && e.lastPseq >= pseq
+func (v variant) outdated(sh *shard, e *entry, pseq uint64) bool {
+	return v.has("p_order") && sh.speaks(e) && e.lastPseq >= pseq
 }
 
 // gap reports whether a record below low, which is acknowledged, is not on the
 // log.
-func (variant) gap(sh *shard, low uint64) bool { return low > sh.floor+1 }
+func (v variant) gap(sh *shard, low uint64) bool { return v.has("gap") && low > sh.Floor+1 }
 
 // list keeps a record of a listing until the alive that closes the listing.
-func (variant) list(s *step, sh *shard, r staged) { s.stage(sh, r) }
+func (v variant) list(s *step, sh *shard, r staged) {
+	s.stage(sh, r)
+	if !v.has("stage") {
+		s.speak(sh, r)
+	}
+}
 
 // differ reports whether an alive has another digest than the fold.
-func (variant) differ(said, known events.Digest) bool { return said != known }
+func (v variant) differ(said, known events.Digest) bool { return v.has("digest") && said != known }
 
 // partial reports whether an alive closes a listing that could not read
 // everything: it removes nothing, is not compared and makes nothing SYNCED.
-func (variant) partial(a *events.Alive) bool { return a.Partial }
+func (v variant) partial(a *events.Alive) bool { return v.has("partial") && a.Partial }
 
 // compared returns the kinds that a session's digests and sweeps cover.
-func (variant) compared(kinds events.Kinds) events.Kinds { return kinds }
+func (v variant) compared(kinds events.Kinds) events.Kinds {
+	if !v.has("kinds") {
+		return nil
+	}
+	return kinds
+}
 
 // stranger asks for a listing after an alive of another session than the
 // shard's last.
-func (variant) stranger(s *step, sh *shard, reason string) { s.ask(sh, reason) }
+func (v variant) stranger(s *step, sh *shard, reason string) {
+	if v.has("stranger") {
+		s.ask(sh, reason)
+	}
+}
 
 // atomic reports whether a record waits for the rest of its batch.
-func (variant) atomic(b events.Batch) bool { return b.Total > 0 }
+func (v variant) atomic(b events.Batch) bool { return v.has("atomic") && b.Total > 0 }
 
 // lastGood returns the last good value that k has in the base of a segment.
-func (variant) lastGood(base *state, k ident.Key) *value {
-	if e := base.entry(k); e != nil {
+func (v variant) lastGood(base *state, k ident.Key) *value {
+	if e := base.entry(k); e != nil && v.has("last_good") {
 		return e.good
 	}
 	return nil
@@ -62,16 +70,18 @@ func (variant) lastGood(base *state, k ident.Key) *value {
 
 // lies reports whether an overlay made for the value base lies over the offered
 // one.
-func (variant) lies(base, offered ident.Hash) bool { return base == offered }
+func (v variant) lies(base, offered ident.Hash) bool {
+	return !v.has("overlay_base") || base == offered
+}
 
 // used reports whether an overlay of that id was removed.
-func (variant) used(s *state, id string) bool {
+func (v variant) used(s *state, id string) bool {
 	_, gone := s.gone[id]
-	return gone
+	return v.has("once") && gone
 }
 
 // listed reports whether sh closed a listing in this epoch; partial: also one
 // that could not read everything.
-func (variant) listed(sh *shard, partial bool) bool {
-	return sh != nil && (sh.synced || partial && sh.partial)
+func (v variant) listed(sh *shard, partial bool) bool {
+	return !v.has("gate") || sh != nil && (sh.Synced || partial && sh.Partial)
 }

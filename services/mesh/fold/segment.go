@@ -4,12 +4,9 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"slices"
-	"strings"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
-	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/mesh/world"
 )
 
@@ -36,7 +33,7 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 	next := newState()
 	if base != nil {
 		var err error
-		if next, err = s.parse(base); err != nil {
+		if next, _, err = parse(base); err != nil {
 			return fmt.Errorf("base of segment %d: %w", s.seq, err)
 		}
 	}
@@ -45,7 +42,7 @@ func (s *step) segmentRecord(g *events.Segment, base iter.Seq2[string, []byte]) 
 		segment.EpochRecord = s.seq
 		s.state = next.asBase()
 		for _, sh := range s.shards {
-			sh.need = fmt.Sprintf("epoch %d began", g.Epoch)
+			sh.Need = fmt.Sprintf("epoch %d began", g.Epoch)
 		}
 	}
 	s.segment = segment
@@ -95,8 +92,9 @@ func (s state) asBase() state {
 		}
 	}
 	for _, o := range s.overlays {
-		o.seq = 0
-		next.setOverlay(o)
+		clean := *o
+		clean.seq, clean.values = 0, maps.Clone(o.values)
+		next.setOverlay(&clean)
 	}
 	maps.Copy(next.gone, s.gone)
 	return next
@@ -115,42 +113,26 @@ func (f *Fold) EpochBase(head ident.Position, content iter.Seq2[string, []byte])
 			return nil, err
 		}
 	}
-	rows := map[string]*snapshotv1.FoldRow{}
-	for name := range f.shards {
-		rows[shardRow(name)] = wrapShard(&snapshotv1.FoldShard{})
-	}
-	for name := range published.shards {
-		rows[shardRow(name)] = wrapShard(&snapshotv1.FoldShard{})
-	}
-	behind := f.Position().Less(head)
-	overlays := f.overlays
-	if behind {
-		overlays = published.overlays
-	}
-	for id := range f.gone {
-		rows[overlayRow(id)] = wrapOverlay(&snapshotv1.FoldOverlay{Gone: true})
-	}
-	for id, o := range overlays {
-		_, gone := f.gone[id]
-		rows[overlayRow(id)] = wrapOverlay(&snapshotv1.FoldOverlay{Gone: gone, Overlay: o.full().Proto()})
-	}
 	from := f.state
-	if behind {
+	if f.Position().Less(head) {
 		from = published
 	}
-	for _, sh := range from.shards {
+	base := from.asBase()
+	for _, sh := range base.shards {
 		for k, e := range sh.entries {
-			if e.offered == nil {
-				continue
+			e.good = from.entry(k).good
+			if p := published.entry(k); e.good == nil && p != nil {
+				e.good = p.good
 			}
-			clean := entry{offered: e.offered, good: e.good, origin: e.origin}
-			if p := published.entry(k); clean.good == nil && p != nil {
-				clean.good = p.good
-			}
-			rows[keyRow(e.row)] = wrapKey(clean.proto())
 		}
 	}
-	return sorted(rows), nil
+	for _, s := range []state{f.state, published} {
+		for name := range s.shards {
+			base.shard(name)
+		}
+	}
+	maps.Copy(base.gone, f.gone)
+	return base.rows().sorted(), nil
 }
 
 // BuildBase returns the base with which another build takes over within an
@@ -161,14 +143,14 @@ func BuildBase(content iter.Seq2[string, []byte]) (iter.Seq2[string, []byte], er
 	if err != nil {
 		return nil, err
 	}
-	rows := map[string]*snapshotv1.FoldRow{}
+	rows := encoders{}
 	for _, sh := range published.shards {
 		for _, e := range sh.entries {
 			clean := entry{good: e.good}
-			rows[keyRow(e.row)] = wrapKey(clean.proto())
+			rows[keyRow(e.row)] = clean.bytes
 		}
 	}
-	return sorted(rows), nil
+	return rows.sorted(), nil
 }
 
 // parseContent returns the state in which every value of content is offered and
@@ -198,14 +180,4 @@ func parseContent(content iter.Seq2[string, []byte]) (state, error) {
 		e.good = e.offered
 	}
 	return s, nil
-}
-
-func sorted(rows map[string]*snapshotv1.FoldRow) iter.Seq2[string, []byte] {
-	return func(yield func(string, []byte) bool) {
-		for _, key := range slices.SortedFunc(maps.Keys(rows), strings.Compare) {
-			if !yield(key, marshalRow(rows[key])) {
-				return
-			}
-		}
-	}
 }

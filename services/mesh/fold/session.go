@@ -14,77 +14,78 @@ func (s *step) begin(b *events.Begin) {
 	sh := s.shard(b.Shard)
 	s.unsaved.shard(sh)
 	s.unstage(sh)
-	for k, e := range sh.buried {
-		delete(sh.entries, k)
-		s.unsaved.entry(e)
+	for k, e := range sh.entries {
+		if e.offered == nil {
+			delete(sh.entries, k)
+			s.unsaved.entry(e)
+		}
 	}
-	clear(sh.buried)
-	sh.session, sh.holder, sh.beginSeq, sh.seq = b.Session, b.Holder, s.seq, s.seq
-	sh.listing, sh.need = true, ""
-	sh.floor, sh.seen, sh.hole = 0, nil, false
+	sh.Session, sh.Holder, sh.BeginSeq, sh.Seq = b.Session, b.Holder, s.seq, s.seq
+	sh.Listing, sh.Need = true, ""
+	sh.Floor, sh.arrived, sh.Hole = 0, nil, false
 }
 
 // lost notes the pseq of a record (0: it has none) and reports whether the log
 // has lost an acknowledged record of the session. From then on no record of the
 // session counts.
 func (s *step) lost(sh *shard, pseq, low uint64) bool {
-	if sh.hole {
+	if sh.Hole {
 		return true
 	}
-	if pseq > sh.floor+1 {
-		if sh.seen == nil {
-			sh.seen = map[uint64]struct{}{}
+	if pseq > sh.Floor+1 {
+		if sh.arrived == nil {
+			sh.arrived = map[uint64]struct{}{}
 		}
-		sh.seen[pseq] = struct{}{}
+		sh.arrived[pseq] = struct{}{}
 	}
-	if pseq == sh.floor+1 {
-		sh.floor++
-		for len(sh.seen) > 0 {
-			if _, ok := sh.seen[sh.floor+1]; !ok {
+	if pseq == sh.Floor+1 {
+		sh.Floor++
+		for len(sh.arrived) > 0 {
+			if _, ok := sh.arrived[sh.Floor+1]; !ok {
 				break
 			}
-			sh.floor++
-			delete(sh.seen, sh.floor)
+			sh.Floor++
+			delete(sh.arrived, sh.Floor)
 		}
 	}
 	if !s.variant.gap(sh, low) {
 		return false
 	}
-	sh.hole, sh.seen = true, nil
-	s.ask(sh, fmt.Sprintf("record %d of session %s was acknowledged and is not on the log", sh.floor+1, sh.session))
+	sh.Hole, sh.arrived = true, nil
+	s.ask(sh, fmt.Sprintf("record %d of session %s was acknowledged and is not on the log", sh.Floor+1, sh.Session))
 	return true
 }
 
 // ask asks sh for a new listing.
 func (s *step) ask(sh *shard, reason string) {
-	if sh.need == "" {
+	if sh.Need == "" {
 		s.warn("listing-needed", sh.name.String()+": "+reason, "", "its objects do not change until it lists again")
 	}
-	sh.need = reason
+	sh.Need = reason
 }
 
 // alive applies a heartbeat; the first one of a session closes its listing.
 func (s *step) alive(a *events.Alive) {
 	sh := s.shard(a.Shard)
 	s.unsaved.shard(sh)
-	if sh.session == "" || sh.session != a.Session {
-		sh.strangers++
+	if sh.Session == "" || sh.Session != a.Session {
+		sh.Strangers++
 		s.variant.stranger(s, sh, fmt.Sprintf("session %s sent a heartbeat, and it is not the session that began last", a.Session))
 		return
 	}
 	if s.lost(sh, 0, a.Low) {
 		return
 	}
-	sh.seq = s.seq
+	sh.Seq = s.seq
 	partial := s.variant.partial(a)
 	kinds := s.variant.compared(a.Kinds)
 	switch {
 	case partial:
-		if sh.listing {
+		if sh.Listing {
 			s.closeListing(sh, nil, kinds)
-			sh.partial, sh.covered = true, kinds
+			sh.Partial, sh.Kinds = true, kinds
 		}
-	case sh.listing:
+	case sh.Listing:
 		if s.variant.differ(a.Digest, sh.listingDigest(&a.Listed, kinds)) {
 			s.ask(sh, fmt.Sprintf("the listing of session %s does not have the digest that it sent", a.Session))
 			return
@@ -93,13 +94,13 @@ func (s *step) alive(a *events.Alive) {
 		if a.Ends && len(kinds) > 0 {
 			return // an operator removed these kinds, which does not mean that the source was read
 		}
-		sh.synced, sh.partial, sh.covered = true, false, kinds
+		sh.Synced, sh.Partial, sh.Kinds = true, false, kinds
 	case a.Digest == events.Digest{}:
 		// The watcher has unacknowledged changes, so it sends no digest.
 	case s.variant.differ(a.Digest, sh.digest(kinds)):
 		s.ask(sh, fmt.Sprintf("the objects of the shard do not have the digest that session %s sent", a.Session))
 	default:
-		sh.synced, sh.partial = true, false
+		sh.Synced, sh.Partial = true, false
 	}
 }
 
@@ -119,31 +120,20 @@ func (sh *shard) listingDigest(listed *events.BucketSet, kinds events.Kinds) eve
 			digests[b] = events.Digest{}
 		}
 	}
-	inOrder := slices.Clone(sh.staged)
-	slices.SortStableFunc(inOrder, byPseq)
-	type change struct {
-		hash ident.Hash
-		pseq uint64
-	}
-	listing := make(map[ident.Key]change, len(inOrder))
-	for _, r := range inOrder {
+	last := make(map[ident.Key]staged, len(sh.staged))
+	for _, r := range sh.staged {
 		o := r.object()
-		if !kinds.Cover(o.Key.Kind) {
-			continue
+		before, again := last[o.Key]
+		if kinds.Cover(o.Key.Kind) && (!again || before.object().Pseq < o.Pseq) {
+			last[o.Key] = r
 		}
-		b := events.Bucket(o.Key)
-		before, again := listing[o.Key]
-		switch {
-		case again && before.pseq == o.Pseq:
-			continue // speak drops it
-		case !again && !listed.Has(b):
-			if e := sh.entries[o.Key]; e != nil {
-				before.hash = hashOf(e.offered)
-			}
+	}
+	for k, r := range last {
+		d := &digests[events.Bucket(k)]
+		if e := sh.entries[k]; e != nil && !listed.Has(events.Bucket(k)) {
+			*d = d.With(hashOf(e.offered))
 		}
-		now := change{pseq: o.Pseq, hash: hashOf(r.value)}
-		digests[b] = digests[b].With(before.hash).With(now.hash) // a zero hash changes no digest
-		listing[o.Key] = now
+		*d = d.With(hashOf(r.value)) // a zero hash changes no digest
 	}
 	return digests.Sum()
 }
@@ -153,7 +143,7 @@ func (sh *shard) listingDigest(listed *events.BucketSet, kinds events.Kinds) eve
 func (s *step) closeListing(sh *shard, listed *events.BucketSet, kinds events.Kinds) {
 	all := sh.staged
 	s.unstage(sh)
-	sh.listing = false
+	sh.Listing = false
 	var swept []*entry
 	if listed != nil {
 		kept := make(map[ident.Key]struct{}, len(all))
@@ -174,7 +164,6 @@ func (s *step) closeListing(sh *shard, listed *events.BucketSet, kinds events.Ki
 		s.offer(sh, e, nil, s.seq)
 		if !sh.speaks(e) {
 			delete(sh.entries, e.key)
-			delete(sh.buried, e.key)
 		}
 		s.unsaved.entry(e)
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 )
 
@@ -36,9 +37,9 @@ type FrozenKind struct {
 }
 
 func (sh *shard) frozen() (frozen []FrozenKind) {
-	for _, kind := range slices.Sorted(maps.Keys(sh.kinds)) {
-		if !sh.covered.Cover(kind) {
-			frozen = append(frozen, FrozenKind{kind, sh.kinds[kind].keys})
+	for _, kind := range slices.Sorted(maps.Keys(sh.byKind)) {
+		if !events.Kinds(sh.Kinds).Cover(kind) {
+			frozen = append(frozen, FrozenKind{kind, sh.byKind[kind].keys})
 		}
 	}
 	return frozen
@@ -49,9 +50,9 @@ func (f *Fold) Shards() []ShardState {
 	var all []ShardState
 	for _, sh := range f.inOrder() {
 		all = append(all, ShardState{
-			Shard: sh.name, Session: sh.session, Holder: sh.holder,
-			Listing: sh.listing, Synced: sh.synced, Partial: sh.partial, Need: sh.need,
-			Frozen: sh.frozen(), Seq: sh.seq, Strangers: sh.strangers, Keys: len(sh.entries) - len(sh.buried), Staged: len(sh.staged),
+			Shard: sh.name, Session: sh.Session, Holder: sh.Holder,
+			Listing: sh.Listing, Synced: sh.Synced, Partial: sh.Partial, Need: sh.Need,
+			Frozen: sh.frozen(), Seq: sh.Seq, Strangers: sh.Strangers, Keys: sh.keys(), Staged: len(sh.staged),
 		})
 	}
 	return all

@@ -10,6 +10,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 )
@@ -68,27 +69,17 @@ type entry struct {
 
 // shard is the state of one source instance.
 type shard struct {
+	// FoldShard is the row of a checkpoint; its Seen stays empty, because arrived
+	// is in its place. Session is the last one begun in this epoch; Synced: a whole
+	// listing was closed in this epoch; Kinds are those of the last listing. The log
+	// has every pseq up to Floor, and those in arrived. Hole: it has lost an
+	// acknowledged one.
+	*snapshotv1.FoldShard
+	arrived map[uint64]struct{}
+
 	name    ident.Shard
 	entries map[ident.Key]*entry
-	buried  map[ident.Key]*entry // the entries without an offered value
-	kinds   map[string]*ofKind   // kinds that have offered values
-
-	session   string // the last one begun; empty: none in this epoch
-	holder    string
-	beginSeq  uint64
-	listing   bool
-	synced    bool         // a whole listing was closed in this epoch
-	partial   bool         // the last listing could not read everything
-	covered   events.Kinds // kinds of the last listing; none: all
-	need      string       // why it must list again; empty: it need not
-	seq       uint64       // last record that counted
-	strangers uint64       // records of other sessions in this epoch
-
-	// The log has every pseq up to floor, and those in seen. hole: it has lost
-	// an acknowledged one.
-	floor uint64
-	seen  map[uint64]struct{}
-	hole  bool
+	byKind  map[string]*ofKind // kinds that have offered values
 
 	// staged records wait for the rest of their change set, in the order of the
 	// log: all records of a listing, else those of one batch.
@@ -119,15 +110,23 @@ func newStaged(seq uint64, e events.Event) staged {
 
 func (s staged) object() *events.Object { return s.event.Body.(*events.Object) }
 
+// keys returns how many keys the shard offers.
+func (sh *shard) keys() (n int) {
+	for _, of := range sh.byKind {
+		n += of.keys
+	}
+	return n
+}
+
 // speaks reports whether e's lastPseq is of the current session.
-func (sh *shard) speaks(e *entry) bool { return e.lastPseq > 0 && e.seq > sh.beginSeq }
+func (sh *shard) speaks(e *entry) bool { return e.lastPseq > 0 && e.seq > sh.BeginSeq }
 
 // setOffered sets the value that e's source offers, and updates the digests.
 func (sh *shard) setOffered(e *entry, v *value) {
-	of := sh.kinds[e.key.Kind]
+	of := sh.byKind[e.key.Kind]
 	if of == nil {
 		of = &ofKind{}
-		sh.kinds[e.key.Kind] = of
+		sh.byKind[e.key.Kind] = of
 	}
 	d := &of.digests[e.bucket]
 	if e.offered != nil {
@@ -139,19 +138,14 @@ func (sh *shard) setOffered(e *entry, v *value) {
 		of.keys++
 	}
 	if of.keys == 0 {
-		delete(sh.kinds, e.key.Kind)
+		delete(sh.byKind, e.key.Kind)
 	}
 	e.offered = v
-	if v == nil {
-		sh.buried[e.key] = e
-	} else {
-		delete(sh.buried, e.key)
-	}
 }
 
 // digestsOf returns the digests of the offered values of these kinds.
 func (sh *shard) digestsOf(kinds events.Kinds) (sum events.ShardDigests) {
-	for kind, of := range sh.kinds {
+	for kind, of := range sh.byKind {
 		if kinds.Cover(kind) {
 			sum.Add(&of.digests)
 		}
@@ -257,7 +251,10 @@ type Fold struct {
 func (s *state) shard(name ident.Shard) *shard {
 	sh, ok := s.shards[name]
 	if !ok {
-		sh = &shard{name: name, entries: map[ident.Key]*entry{}, buried: map[ident.Key]*entry{}, kinds: map[string]*ofKind{}}
+		sh = &shard{
+			FoldShard: &snapshotv1.FoldShard{}, name: name,
+			entries: map[ident.Key]*entry{}, byKind: map[string]*ofKind{},
+		}
 		s.shards[name] = sh
 	}
 	return sh

@@ -24,12 +24,28 @@ func New() *Gate { return new(Gate) }
 // of the classes that stand for all proxies. Each build continues from the one
 // before. One goroutine uses a Gate.
 type Gate struct {
-	pc      *index.PushContext // nil: nothing was built yet
-	catalog *xds.Catalog
+	pc   *index.PushContext // nil: nothing was built yet
+	all  *selection
+	kept *selection // the classes that Keep names; nil: none
+}
+
+// selection is a catalog that retains the resources of some classes.
+type selection struct {
+	*xds.Catalog
 	classes map[ClassOf]struct{}
-	// kept has the resources of the classes that Keep names; nil: none.
-	kept        *xds.Catalog
-	keptClasses map[ClassOf]struct{}
+}
+
+// retain makes s retain the classes in now, and drop the others.
+func (s *selection) retain(now map[ClassOf]struct{}) {
+	for of := range now {
+		s.Set(of.Class, of.Type)
+	}
+	for of := range s.classes {
+		if _, still := now[of]; !still {
+			s.Drop(of.Class, of.Type)
+		}
+	}
+	s.classes = now
 }
 
 // Build generates the resources of a world, of which changed keys differ from the
@@ -42,15 +58,15 @@ func (g *Gate) Build(w *world.World, changed []ident.Key) (problems []problem.Di
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	switch before := g.pc; before {
-	case nil:
+	before := g.pc
+	if before == nil {
 		g.pc = index.NewPushContext(w)
-		g.catalog, g.classes = xds.NewDryCatalog(g.pc), map[ClassOf]struct{}{}
+		g.all = &selection{Catalog: xds.NewDryCatalog(g.pc)}
 		g.choose()
-	default:
+	} else {
 		next, inputs := before.Next(w, changed)
 		g.pc = next
-		g.catalog.Update(next, inputs)
+		g.all.Update(next, inputs)
 		if g.kept != nil {
 			g.kept.Update(next, inputs)
 		}
@@ -58,7 +74,7 @@ func (g *Gate) Build(w *world.World, changed []ident.Key) (problems []problem.Di
 			g.choose()
 		}
 	}
-	return slices.Concat(g.pc.Diagnostics(), g.catalog.Diagnostics()), nil
+	return slices.Concat(g.pc.Diagnostics(), g.all.Diagnostics()), nil
 }
 
 // choose makes the catalog retain the classes that stand for all proxies.
@@ -69,56 +85,46 @@ func (g *Gate) choose() {
 			classes[ClassOf{t, c.Only(t)}] = struct{}{}
 		}
 	}
-	keep(g.catalog, g.classes, classes)
-	g.classes = classes
-}
-
-// keep makes a catalog retain the classes in now, and drop the others.
-func keep(c *xds.Catalog, before, now map[ClassOf]struct{}) {
-	for of := range now {
-		c.Set(of.Class, of.Type)
-	}
-	for of := range before {
-		if _, still := now[of]; !still {
-			c.Drop(of.Class, of.Type)
-		}
-	}
+	g.all.retain(classes)
 }
 
 // Keep makes the gate retain the resources of these classes, of every world that it
 // builds, so that Made can answer.
 func (g *Gate) Keep(classes []ClassOf) {
 	if len(classes) == 0 || g.pc == nil {
-		g.kept, g.keptClasses = nil, nil
+		g.kept = nil
 		return
 	}
 	if g.kept == nil {
-		g.kept = xds.NewCatalog(g.pc)
+		g.kept = &selection{Catalog: xds.NewCatalog(g.pc)}
 	}
 	now := map[ClassOf]struct{}{}
 	for _, of := range classes {
 		now[of] = struct{}{}
 	}
-	keep(g.kept, g.keptClasses, now)
-	g.keptClasses = now
+	g.kept.retain(now)
 }
 
 // Made returns the sum of a resource as it is generated for a class, one of those
 // that are kept, in the world that was built last. Quarantines do not count. ok is
 // false if that class has no resource of that name.
 func (g *Gate) Made(of ClassOf, name string) (sum [16]byte, ok bool) {
-	if _, kept := g.keptClasses[of]; !kept {
-		return [16]byte{}, false
+	if g.kept == nil {
+		return sum, false
+	}
+	if _, kept := g.kept.classes[of]; !kept {
+		return sum, false
 	}
 	r := g.kept.Set(of.Class, of.Type).Find(name)
 	if r == nil {
-		return [16]byte{}, false
+		return sum, false
 	}
 	return r.Sum, true
 }
 
-// Served returns a function that says what a class is served in a world, its
-// quarantines included: nil if there is no resource of that name.
+// Served returns a function that finds the bytes and the sum of a resource that a
+// class is served in a world, its quarantines included: nil if there is none of
+// that name.
 func (g *Gate) Served(w *world.World) func(of ClassOf, name string) ([]byte, [16]byte) {
 	pc := index.NewPushContext(w)
 	catalog := xds.NewCatalog(pc)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -121,11 +122,11 @@ var resolutions = map[networking.ServiceEntry_Resolution]Resolution{
 func (s *settings) entryClaims(o world.Object, m *networking.ServiceEntry) []*claim {
 	var ports []Port
 	for _, p := range m.GetPorts() {
-		if isUDP(p.GetProtocol()) {
-			continue
+		if strings.EqualFold(p.GetProtocol(), "udp") {
+			continue // not of the TCP family
 		}
 		ports = append(ports, Port{
-			Number: p.GetNumber(), Name: p.GetName(), Target: p.GetTargetPort(), Protocol: namedProtocol(p.GetProtocol()),
+			Number: p.GetNumber(), Name: p.GetName(), Target: p.GetTargetPort(), Protocol: protocols[strings.ToLower(p.GetProtocol())],
 		})
 	}
 	ports = sortPorts(ports)
@@ -235,6 +236,9 @@ func clustersOf(claims []*claim) []ServiceCluster {
 
 // claimProblems reports the claims that do not count.
 func (s *settings) claimProblems(claims []*claim) []problem.Diagnostic {
+	if len(claims) == 0 {
+		return nil
+	}
 	winner := claims[0]
 	var ds []problem.Diagnostic
 	for _, c := range claims[1:] {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -102,17 +103,18 @@ type RDSClass struct {
 // Only returns the class of type t: c without everything that concerns other
 // types.
 func (c ProxyClass) Only(t ident.ResourceType) ProxyClass {
+	var only ProxyClass
 	switch t {
 	case ident.CDS:
-		return ProxyClass{CDS: c.CDS}
+		only.CDS = c.CDS
 	case ident.EDS:
-		return ProxyClass{EDS: c.EDS}
+		only.EDS = c.EDS
 	case ident.LDS:
-		return ProxyClass{LDS: c.LDS}
+		only.LDS = c.LDS
 	case ident.RDS:
-		return ProxyClass{RDS: c.RDS}
+		only.RDS = c.RDS
 	}
-	return ProxyClass{}
+	return only
 }
 
 // Raw returns the selectors of raw resources of type t that matched.
@@ -127,8 +129,8 @@ func (c ProxyClass) Release(t ident.ResourceType) string {
 }
 
 // Released returns c as the class of clients of that name and version, set for
-// each type in which something is quarantined. Generate makes the same for all
-// releases.
+// each type in which something is quarantined. Generation makes the same for
+// all releases.
 func (c ProxyClass) Released(release [ident.ResourceTypes]string) ProxyClass {
 	c.CDS.Release, c.EDS.Release, c.LDS.Release, c.RDS.Release = release[ident.CDS], release[ident.EDS], release[ident.LDS], release[ident.RDS]
 	return c
@@ -279,14 +281,15 @@ func (pc *PushContext) Classes() []ProxyClass {
 			add(pc.classOf(client, ns))
 		}
 	}
-	for _, s := range pc.gateways.selectors {
+	gateways := maps.Collect(pc.gateways.bySelector.All())
+	for _, text := range slices.Sorted(maps.Keys(gateways)) {
 		homes := []string{""}
-		for _, g := range pc.gateways.bySelector.Get(s.text) {
+		for _, g := range gateways[text] {
 			homes = append(homes, g.Key.Namespace)
 		}
 		for _, ns := range homes {
 			c := pc.classOf(ClientRouter, ns)
-			c.LDS.Gateways, c.RDS.Gateways = SelectorSet(s.text), SelectorSet(s.text)
+			c.LDS.Gateways, c.RDS.Gateways = SelectorSet(text), SelectorSet(text)
 			add(c)
 		}
 	}
@@ -307,18 +310,22 @@ func (pc *PushContext) Classes() []ProxyClass {
 	return all
 }
 
-// setOf returns the set of selectors with these texts, which are sorted.
-func setOf(texts []string) SelectorSet { return SelectorSet(strings.Join(texts, "\n")) }
+// setOf returns the set of selectors with these texts.
+func setOf(texts []string) SelectorSet {
+	slices.Sort(texts)
+	return SelectorSet(strings.Join(texts, "\n"))
+}
 
 // selected returns, by type, the selectors of raw resources that match p.
 func (x *rawIndex) selected(p *proxy.Proxy) [ident.ResourceTypes]SelectorSet {
 	var texts [ident.ResourceTypes][]string
+	at := placeOf(p)
 	for _, s := range x.selectors {
-		if !s.Matches(p) {
+		if !s.matches(&at, p.Metadata) {
 			continue
 		}
 		for t := range ident.ResourceTypes {
-			if _, used := x.cells[cellKey{t, s.text}]; used {
+			if len(x.cells.Get(cellKey{t, s.text})) > 0 {
 				texts[t] = append(texts[t], s.text)
 			}
 		}
@@ -333,9 +340,9 @@ func (x *rawIndex) selected(p *proxy.Proxy) [ident.ResourceTypes]SelectorSet {
 // selected returns the selectors of Gateways that match a router.
 func (x *gatewayIndex) selected(p *proxy.Proxy) SelectorSet {
 	var texts []string
-	for _, s := range x.selectors {
-		if matchLabels(s.labels, p.Labels) {
-			texts = append(texts, s.text)
+	for text, gateways := range x.bySelector.All() {
+		if matchLabels(gateways[0].Spec.GetSelector(), p.Labels) {
+			texts = append(texts, text)
 		}
 	}
 	return setOf(texts)
@@ -344,10 +351,13 @@ func (x *gatewayIndex) selected(p *proxy.Proxy) SelectorSet {
 // sourcesOf returns the sources that a proxy matches, of those that affect
 // resources of type t.
 func (x *virtualServiceIndex) sourcesOf(t ident.ResourceType, is func(*sourceMatch) bool) SelectorSet {
+	if x.sources[t].Len() == 0 {
+		return "" // true of most meshes
+	}
 	var texts []string
-	for _, m := range x.matches {
-		if x.sources[t].Get(m.text) > 0 && is(m) {
-			texts = append(texts, m.text)
+	for text, matches := range x.sources[t].All() {
+		if is(matches[0]) {
+			texts = append(texts, text)
 		}
 	}
 	return setOf(texts)

@@ -4,9 +4,9 @@
 //
 // A PushContext consists of indexes, one for each kind of answer (raw
 // resources, services, endpoints, VirtualServices, rules, Gateways). Each index
-// is immutable and has an edit, which takes objects before and after a change,
-// records the inputs that differ and makes the next index; the two share
-// everything unchanged. If only one object can have something, a host above
+// is immutable. Its next takes objects before and after a change, records the
+// inputs that differ and makes the index after it; the two share everything
+// unchanged. If only one object can have something, a host above
 // all, the winner has it: by source priority, then age, then name.
 //
 // Classify maps a proxy to its class for each xDS type. Generation sees the

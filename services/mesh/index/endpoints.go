@@ -20,7 +20,7 @@ import (
 // endpointIndex holds the endpoints of services and the objects that they come
 // from.
 type endpointIndex struct {
-	slices    table.Groups[sliceOf, *slice]
+	slices    table.Groups[ident.Key, *slice]  // by the Service, whether it exists yet or not
 	workloads table.Groups[string, *workload]  // by namespace
 	selecting table.Groups[string, *selecting] // by namespace
 	byID      table.Table[ServiceID, Endpoints]
@@ -31,13 +31,6 @@ type endpointIndex struct {
 type slice struct {
 	ident.Key
 	*registryv1.Endpoints
-}
-
-// sliceOf names the Service of a slice: of the same shard, by name, whether it
-// exists yet or not.
-type sliceOf struct {
-	ident.Shard
-	world.Name
 }
 
 // workload is an object that services may select.
@@ -59,24 +52,6 @@ type selecting struct {
 func (s *slice) MemberKey() ident.Key     { return s.Key }
 func (w *workload) MemberKey() ident.Key  { return w.Key }
 func (s *selecting) MemberKey() ident.Key { return s.Key }
-
-func hashSliceOf(s sliceOf) uint64 {
-	return table.HashStrings(s.Source, s.Instance, s.Namespace, s.Name.Name)
-}
-
-func newEndpointIndex() endpointIndex {
-	return endpointIndex{
-		slices:    table.NewGroups[sliceOf, *slice](hashSliceOf),
-		workloads: table.NewGroups[string, *workload](hashString),
-		selecting: table.NewGroups[string, *selecting](hashString),
-		byID:      table.New[ServiceID, Endpoints](hashServiceID),
-		spreads:   table.New[ServiceID, *spread](hashServiceID),
-	}
-}
-
-func sliceOfKey(k ident.Key, service string) sliceOf {
-	return sliceOf{k.Shard(), world.Name{Namespace: k.Namespace, Name: service}}
-}
 
 func newWorkload(o world.Object) *workload {
 	switch m := o.Message.(type) {
@@ -124,7 +99,7 @@ func matchLabels(selector, labels map[string]string) bool {
 type endpointEdit struct {
 	*transition
 	from      endpointIndex
-	slices    *table.GroupsEdit[sliceOf, *slice]
+	slices    *table.GroupsEdit[ident.Key, *slice]
 	workloads *table.GroupsEdit[string, *workload]
 	selecting *table.GroupsEdit[string, *selecting]
 	// services whose endpoints may differ
@@ -132,30 +107,42 @@ type endpointEdit struct {
 	moved   []*workload // before and after the change
 }
 
-func (x endpointIndex) edit(t *transition) *endpointEdit {
-	return &endpointEdit{
+// next returns the index after changes, with the new services and networks.
+// Workloads of shards for which moved reports true may be in other networks; nil:
+// of none.
+func (x endpointIndex) next(
+	t *transition, w *world.World, changes map[string][]change,
+	services *serviceIndex, networks *networkIndex, moved func(ident.Shard) bool,
+) endpointIndex {
+	e := &endpointEdit{
 		transition: t, from: x,
 		slices:    x.slices.Edit(func(a, b *slice) int { return world.CompareKeys(a.Key, b.Key) }),
 		workloads: x.workloads.Edit(func(a, b *workload) int { return world.CompareKeys(a.Key, b.Key) }),
 		selecting: x.selecting.Edit(func(a, b *selecting) int { return world.CompareKeys(a.Key, b.Key) }),
 		touched:   make(map[ServiceID]struct{}),
 	}
-}
-
-// service applies a change of a Service or ServiceEntry.
-func (e *endpointEdit) service(was, is *world.Object) {
-	if was != nil {
-		e.touch(*was)
-		if s := e.newSelecting(*was); s != nil {
-			e.selecting.Drop(was.Key.Namespace, was.Key)
+	for _, c := range slices.Concat(changes[world.ServiceKind], changes[serviceEntryKind]) {
+		for o, after := range c.versions() {
+			e.touch(*o)
+			if s := e.newSelecting(*o); s != nil {
+				e.selecting.Keep(o.Key.Namespace, s, after)
+			}
 		}
 	}
-	if is != nil {
-		e.touch(*is)
-		if s := e.newSelecting(*is); s != nil {
-			e.selecting.Put(is.Key.Namespace, s)
+	for _, c := range changes[world.EndpointsKind] {
+		for o, after := range c.versions() {
+			e.slice(w, o, after)
 		}
 	}
+	for _, c := range slices.Concat(changes[workloadEntryKind], changes[world.WorkloadKind]) {
+		for o, after := range c.versions() {
+			if one := newWorkload(*o); one != nil {
+				e.workloads.Keep(one.Namespace, one, after)
+				e.moved = append(e.moved, one)
+			}
+		}
+	}
+	return e.done(services, networks, moved)
 }
 
 // touch marks the endpoints of an object's hosts.
@@ -165,42 +152,17 @@ func (e *endpointEdit) touch(o world.Object) {
 	}
 }
 
-// slice applies a change of an EndpointSlice.
-func (e *endpointEdit) slice(w *world.World, was, is *world.Object) {
-	for _, o := range []*world.Object{was, is} {
-		if o == nil {
-			continue
-		}
-		m, ok := o.Message.(*registryv1.Endpoints)
-		if !ok {
-			continue
-		}
-		of := sliceOfKey(o.Key, m.GetService())
-		if o == is {
-			e.slices.Put(of, &slice{o.Key, m})
-		} else {
-			e.slices.Drop(of, o.Key)
-		}
-		service := ident.Key{Source: o.Key.Source, Instance: o.Key.Instance, Kind: world.ServiceKind, Namespace: o.Key.Namespace, Name: m.GetService()}
-		if s := w.Served(service); s != nil {
-			e.touch(*s)
-		}
+// slice puts or removes an EndpointSlice.
+func (e *endpointEdit) slice(w *world.World, o *world.Object, after bool) {
+	m, ok := o.Message.(*registryv1.Endpoints)
+	if !ok {
+		return
 	}
-}
-
-// workload applies a change of a WorkloadEntry or Pod.
-func (e *endpointEdit) workload(was, is *world.Object) {
-	if was != nil {
-		if w := newWorkload(*was); w != nil {
-			e.workloads.Drop(w.Namespace, w.Key)
-			e.moved = append(e.moved, w)
-		}
-	}
-	if is != nil {
-		if w := newWorkload(*is); w != nil {
-			e.workloads.Put(w.Namespace, w)
-			e.moved = append(e.moved, w)
-		}
+	service := o.Key
+	service.Kind, service.Name = world.ServiceKind, m.GetService()
+	e.slices.Keep(service, &slice{o.Key, m}, after)
+	if s := w.Served(service); s != nil {
+		e.touch(*s)
 	}
 }
 
@@ -216,8 +178,6 @@ func (e *endpointEdit) touchMoved(x *endpointIndex, services *serviceIndex, move
 	}
 }
 
-// done makes the next index, with the new services and networks. Workloads of
-// shards for which moved reports true may be in other networks; nil: of none.
 func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, moved func(ident.Shard) bool) endpointIndex {
 	x := e.from
 	x.slices, x.workloads, x.selecting = e.slices.Done(), e.workloads.Done(), e.selecting.Done()
@@ -245,7 +205,7 @@ func (e *endpointEdit) done(services *serviceIndex, networks *networkIndex, move
 			continue
 		}
 		e.changed(Input{Kind: InputEndpoints, A: id.Namespace, B: id.Hostname})
-		keep(byID, id, is, len(is) > 0)
+		byID.Keep(id, is, len(is) > 0)
 	}
 	x.byID, x.spreads = byID.Table, spreads.Table
 	return x
@@ -256,7 +216,7 @@ func (e *endpointEdit) spread(spreads *table.Edit[ServiceID, *spread], id Servic
 		return
 	}
 	e.changed(Input{Kind: InputSpread})
-	keep(spreads, id, s, s != nil)
+	spreads.Keep(id, s, s != nil)
 }
 
 // doneUnselected reports WorkloadEntries that nothing selects, as far as that
@@ -267,12 +227,7 @@ func (e *endpointEdit) doneUnselected(x *endpointIndex) {
 			return
 		}
 		var ds []problem.Diagnostic
-		here := slices.ContainsFunc(x.workloads.Get(w.Namespace), func(o *workload) bool { return o.Key == w.Key && o.entry == w.entry })
-		selected := slices.ContainsFunc(x.selecting.Get(w.Namespace), func(s *selecting) bool { return s.selects(w) })
-		if !here {
-			return
-		}
-		if !selected {
+		if !slices.ContainsFunc(x.selecting.Get(w.Namespace), func(s *selecting) bool { return s.selects(w) }) {
 			ds = []problem.Diagnostic{{
 				Severity: problem.Warning, Code: "unused", Key: w.Key, Field: "spec.labels",
 				Reason: "no ServiceEntry or Service of namespace " + w.Namespace + " selects these labels",
@@ -282,11 +237,13 @@ func (e *endpointEdit) doneUnselected(x *endpointIndex) {
 		}
 		e.problem(about{workloadEntryKind, "", w.Row()}, ds)
 	}
-	for _, w := range e.moved {
-		e.problem(about{workloadEntryKind, "", w.Row()}, nil)
-	}
-	for _, w := range e.moved {
-		judge(w)
+	for _, moved := range e.workloads.Moved {
+		for k, w := range moved {
+			e.problem(about{workloadEntryKind, "", k.Row()}, nil)
+			if w != nil {
+				judge(*w)
+			}
+		}
 	}
 	for ns, moved := range e.selecting.Moved {
 		var selectors []*selecting
@@ -366,7 +323,7 @@ func addHost(all Endpoints, s *Service) {
 // EPS-3).
 func (x *endpointIndex) sliced(networks *networkIndex, c *claim, p Port) []Endpoint {
 	var list []Endpoint
-	for _, s := range x.slices.Get(sliceOfKey(c.service.Key, c.service.Key.Name)) {
+	for _, s := range x.slices.Get(c.service.Key) {
 		number, ok := slicePort(s.Endpoints, c.service, p)
 		if !ok {
 			continue
@@ -379,7 +336,7 @@ func (x *endpointIndex) sliced(networks *networkIndex, c *claim, p Port) []Endpo
 				Address: m.GetAddresses()[0], Port: number, Labels: m.GetLabels(),
 				Locality: localityOf(m.GetLocality()), Weight: max(1, m.GetWeight()),
 				Health: healthOf(m.GetHealth()), ClusterID: s.Instance, Kubernetes: s.Source == kubernetesSource,
-				Node: m.GetNode(), ServiceAccount: m.GetServiceAccount(), MutualTLS: m.GetMutualTls(),
+				Node: m.GetNode(), MutualTLS: m.GetMutualTls(),
 				WorkloadNamespace: s.Namespace, Workload: m.GetWorkload(),
 			}
 			e.Network = networks.of(s.Shard(), m.GetNetwork(), e.Address)
@@ -490,7 +447,7 @@ func entryEndpoint(m *networking.WorkloadEntry, c *claim, p Port) Endpoint {
 	e := Endpoint{
 		Address: m.GetAddress(), Port: cmp.Or(m.GetPorts()[p.Name], c.namedTarget(p, m.GetPorts()), p.Target, p.Number),
 		Labels: m.GetLabels(), Locality: parseLocality(m.GetLocality()), Weight: max(1, m.GetWeight()),
-		Network: workloadNetwork(m.GetNetwork(), m.GetLabels()), ServiceAccount: m.GetServiceAccount(),
+		Network:   cmp.Or(m.GetNetwork(), m.GetLabels()[networkLabel]),
 		MutualTLS: m.GetServiceAccount() != "",
 	}
 	if mode, ok := m.GetLabels()[tlsModeLabel]; ok {
@@ -506,7 +463,7 @@ func podEndpoint(m *registryv1.Workload, c *claim, p Port) Endpoint {
 	e := Endpoint{
 		Port:   cmp.Or(c.namedTarget(p, m.GetPorts()), p.Target, p.Number),
 		Labels: m.GetLabels(), Locality: localityOf(m.GetLocality()), Weight: 1, Health: healthOf(m.GetHealth()),
-		Network: m.GetNetwork(), Node: m.GetNode(), ServiceAccount: m.GetServiceAccount(), MutualTLS: m.GetMutualTls(),
+		Network: m.GetNetwork(), Node: m.GetNode(), MutualTLS: m.GetMutualTls(),
 	}
 	if len(m.GetAddresses()) > 0 {
 		e.Address = m.GetAddresses()[0]
@@ -549,6 +506,5 @@ func equalEndpoints(a, b Endpoints) bool {
 func (e Endpoint) equal(o Endpoint) bool {
 	return e.Address == o.Address && e.Port == o.Port && e.Locality == o.Locality && e.Weight == o.Weight &&
 		e.Health == o.Health && e.Network == o.Network && e.ClusterID == o.ClusterID && e.Kubernetes == o.Kubernetes && e.Node == o.Node &&
-		e.ServiceAccount == o.ServiceAccount && e.MutualTLS == o.MutualTLS &&
-		e.WorkloadNamespace == o.WorkloadNamespace && e.Workload == o.Workload && maps.Equal(e.Labels, o.Labels)
+		e.MutualTLS == o.MutualTLS && e.WorkloadNamespace == o.WorkloadNamespace && e.Workload == o.Workload && maps.Equal(e.Labels, o.Labels)
 }

@@ -24,6 +24,13 @@ func (pc *PushContext) Structure() []string {
 	for id, s := range pc.services.byID.All() {
 		line("service %v %+v", id, *s)
 	}
+	for name, list := range pc.raw.names.All() {
+		line("raw name %v %v", name, keysOf(list))
+	}
+	for at, list := range pc.raw.cells.All() {
+		line("raw cell %v %v", at, keysOf(list))
+	}
+	line("raw selectors %q", pc.raw.selectors)
 	for host, list := range pc.services.byHost.All() {
 		line("host %s %v", host, keysOf(list))
 	}
@@ -36,7 +43,7 @@ func (pc *PushContext) Structure() []string {
 		}
 	}
 	if x := pc.services.aliases; len(x.said) > 0 {
-		line("aliases %v %v %v %v", x.said, x.target, x.of, x.loops)
+		line("aliases %v %v %v", x.said, x.target, x.of)
 	}
 	counts("service scope", pc.services.scopes)
 	counts("home", pc.services.homes)
@@ -68,11 +75,10 @@ func (pc *PushContext) Structure() []string {
 		line("routed %s %v", host, keysOf(list))
 	}
 	counts("virtual service scope", pc.virtualServices.scopes)
-	for t, c := range pc.virtualServices.sources {
-		counts(fmt.Sprint("sources ", t), c)
-	}
-	for i, m := range pc.virtualServices.matches {
-		line("match %d %s", i, m.text)
+	for t, sources := range pc.virtualServices.sources {
+		for text, list := range sources.All() {
+			line("source %d %s %v", t, text, keysOf(list))
+		}
 	}
 	for at, list := range pc.rules.merged.All() {
 		for _, m := range list {
@@ -92,9 +98,6 @@ func (pc *PushContext) Structure() []string {
 	for text, list := range pc.gateways.bySelector.All() {
 		line("gateways %s %v", text, keysOf(list))
 	}
-	for i, s := range pc.gateways.selectors {
-		line("gateway selector %d %s", i, s.text)
-	}
 	counts("cluster", pc.services.clusters)
 	for id, s := range pc.endpoints.spreads.All() {
 		line("spread %v %+v", id, *s)
@@ -102,7 +105,7 @@ func (pc *PushContext) Structure() []string {
 	x := &pc.networks
 	line("networks %v %v %v %v", x.registries, x.blocks, x.labelled, x.gateways.sorted)
 	for k, s := range x.entrances.All() {
-		line("entrance %v %v %+v", k, s.labelled, *s)
+		line("entrance %v %s %v", k, s.host, s.service)
 	}
 	for k, n := range x.nodes.All() {
 		line("node %v %+v", k, *n)

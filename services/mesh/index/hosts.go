@@ -1,17 +1,17 @@
 package index
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/table"
 )
 
 // hostView says which service each namespace sees under a host (VIS-3).
-// Immutable; nil if no service claims the host.
+// Immutable; the zero value is the view of a host that no service claims.
 type hostView struct {
 	services []*Service // one per namespace, the winner first
 	public   *Service   // the common view; nil: nothing
@@ -20,11 +20,8 @@ type hostView struct {
 	own map[string]*Service
 }
 
-func viewHost(services []*Service) *hostView {
-	if len(services) == 0 {
-		return nil
-	}
-	v := &hostView{services: services}
+func viewHost(services []*Service) hostView {
+	v := hostView{services: services}
 	var interested []string
 	for _, s := range services {
 		if s.ExportTo.Public() {
@@ -65,10 +62,7 @@ func seenFrom(services []*Service, namespace string) *Service {
 }
 
 // sees returns the service that a namespace sees; "" is the common view.
-func (v *hostView) sees(namespace string) *Service {
-	if v == nil {
-		return nil
-	}
+func (v hostView) sees(namespace string) *Service {
 	if s, ok := v.own[namespace]; ok {
 		return s
 	}
@@ -76,19 +70,11 @@ func (v *hostView) sees(namespace string) *Service {
 }
 
 // views returns the namespaces whose view differs from the common one.
-func (v *hostView) views() []string {
-	if v == nil {
-		return nil
-	}
-	return slices.Collect(maps.Keys(v.own))
-}
+func (v hostView) views() []string { return slices.Collect(maps.Keys(v.own)) }
 
 // homes returns the namespaces that see a Kubernetes Service of their own,
 // which they can call by its bare name.
-func (v *hostView) homes() []string {
-	if v == nil {
-		return nil
-	}
+func (v hostView) homes() []string {
 	var names []string
 	for _, s := range v.services {
 		if s.Kubernetes && s.AliasOf == "" && v.sees(s.Namespace) == s {
@@ -98,24 +84,9 @@ func (v *hostView) homes() []string {
 	return names
 }
 
-// namespaces returns the namespaces of the host's services.
-func (v *hostView) namespaces() []string {
-	if v == nil {
-		return nil
-	}
-	names := make([]string, len(v.services))
-	for i, s := range v.services {
-		names[i] = s.Namespace
-	}
-	return names
-}
-
 // viewProblems reports services that are public but hidden from some
 // namespaces.
-func (s *settings) viewProblems(v *hostView) []problem.Diagnostic {
-	if v == nil {
-		return nil
-	}
+func (s *settings) viewProblems(v hostView) []problem.Diagnostic {
 	var ds []problem.Diagnostic
 	for _, loser := range v.services {
 		if loser == v.public || !loser.ExportTo.Public() {
@@ -134,22 +105,16 @@ func (s *settings) viewProblems(v *hostView) []problem.Diagnostic {
 // aliasIndex says which host is an alias of which (SVC-4). Immutable.
 type aliasIndex struct {
 	said   map[ServiceID]string // what each alias names, perhaps another alias
-	target map[string]string    // the end of an alias's chain
+	target map[string]string    // the end of an alias's chain, if it has one
 	of     map[string][]string  // the aliases of a host, sorted
-	loops  []string             // hosts whose chain has no end
 }
 
 // with returns the index after the given services changed what they name; "":
 // no alias.
-func (x *aliasIndex) with(said map[ServiceID]string) *aliasIndex {
-	next := &aliasIndex{said: maps.Clone(x.said), target: make(map[string]string), of: make(map[string][]string)}
-	for id, target := range said {
-		if target == "" {
-			delete(next.said, id)
-		} else {
-			next.said[id] = target
-		}
-	}
+func (x aliasIndex) with(said map[ServiceID]string) aliasIndex {
+	next := aliasIndex{said: table.CloneMap(x.said), target: make(map[string]string), of: make(map[string][]string)}
+	maps.Copy(next.said, said)
+	maps.DeleteFunc(next.said, func(_ ServiceID, target string) bool { return target == "" })
 	// Of several namespaces with the host the first wins.
 	direct := make(map[string]string, len(next.said))
 	first := make(map[string]string, len(next.said))
@@ -166,7 +131,6 @@ func (x *aliasIndex) with(said map[ServiceID]string) *aliasIndex {
 			}
 		}
 		if _, endless := direct[end]; endless {
-			next.loops = append(next.loops, host)
 			continue
 		}
 		next.target[host] = end
@@ -175,35 +139,7 @@ func (x *aliasIndex) with(said map[ServiceID]string) *aliasIndex {
 	for _, list := range next.of {
 		slices.Sort(list)
 	}
-	slices.Sort(next.loops)
 	return next
-}
-
-// end returns the end of a host's chain, or the host itself.
-func (x *aliasIndex) end(host string) string {
-	return cmp.Or(x.target[host], host)
-}
-
-// looping reports whether the chain of an alias has no end.
-func (x *aliasIndex) looping(host string) bool {
-	_, ok := slices.BinarySearch(x.loops, host)
-	return ok
-}
-
-// changed returns the hosts whose aliases differ.
-func (x *aliasIndex) changed(next *aliasIndex) []string {
-	var hosts []string
-	for host, list := range next.of {
-		if !slices.Equal(list, x.of[host]) {
-			hosts = append(hosts, host)
-		}
-	}
-	for host := range x.of {
-		if _, ok := next.of[host]; !ok {
-			hosts = append(hosts, host)
-		}
-	}
-	return hosts
 }
 
 // editList returns a list of services, sorted by host, with other services

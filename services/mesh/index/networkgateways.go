@@ -66,13 +66,10 @@ func (g *NetworkGateways) has(network string) bool { return len(g.byNetwork[netw
 // networks returns the networks with gateways, sorted.
 func (g *NetworkGateways) networks() []string { return slices.Sorted(maps.Keys(g.byNetwork)) }
 
-func newNetworkGateways(all []NetworkGateway) *NetworkGateways {
+func newNetworkGateways(all []NetworkGateway) NetworkGateways {
 	slices.SortFunc(all, NetworkGateway.Compare)
-	g := &NetworkGateways{sorted: slices.Compact(all)}
+	g := NetworkGateways{sorted: slices.Compact(all), byNetwork: make(map[string][]NetworkGateway)}
 	for _, one := range g.sorted {
-		if g.byNetwork == nil {
-			g.byNetwork = make(map[string][]NetworkGateway)
-		}
 		g.byNetwork[one.Network] = append(g.byNetwork[one.Network], one)
 	}
 	return g
@@ -88,14 +85,8 @@ const (
 // because MeshNetworks names its host. Immutable.
 type entrance struct {
 	ident.Key
-	host      string
-	labelled  *networkPort // nil: not by its label
-	addresses []string     // IPs or host names
-	// byNode: callers reach it at ports of the nodes with these labels.
-	byNode    bool
-	nodes     map[string]string
-	nodePorts map[uint32]uint32
-	badPort   string // the value of its port label, if that is invalid
+	host    string
+	service *registryv1.Service
 }
 
 // networkPort is a port through which a network is entered.
@@ -106,39 +97,17 @@ type networkPort struct {
 
 // newEntrance returns nil for a Service that cannot be reached from outside.
 func (s *settings) newEntrance(k ident.Key, m *registryv1.Service) *entrance {
-	e := &entrance{
-		Key: k, host: s.registryHost(k, m), addresses: m.GetExternalAddresses(),
-		byNode: m.GetNodeSelector() != nil, nodes: m.GetNodeSelector().GetLabels(),
-	}
-	if network := m.GetLabels()[networkLabel]; network != "" {
-		e.labelled = &networkPort{network, defaultGatewayPort}
-		if text, ok := m.GetLabels()[gatewayPortLabel]; ok {
-			if n, err := strconv.ParseUint(text, 10, 16); err == nil && n > 0 {
-				e.labelled.port = uint32(n)
-			} else {
-				e.badPort = text
-			}
-		}
-	}
-	if e.labelled == nil && !e.byNode && len(e.addresses) == 0 {
+	if m.GetLabels()[networkLabel] == "" && m.GetNodeSelector() == nil && len(m.GetExternalAddresses()) == 0 {
 		return nil
 	}
-	for _, p := range m.GetPorts() {
-		if p.GetNodePort() != 0 {
-			if e.nodePorts == nil {
-				e.nodePorts = make(map[uint32]uint32)
-			}
-			e.nodePorts[p.GetNumber()] = p.GetNodePort()
-		}
-	}
-	return e
+	return &entrance{k, s.registryHost(k, m), m}
 }
 
 // entered returns the networks that a Service leads to. Its label wins over
 // MeshNetworks.
 func (x *networkIndex) entered(e *entrance) []networkPort {
-	if e.labelled != nil {
-		return []networkPort{*e.labelled}
+	if network := e.service.GetLabels()[networkLabel]; network != "" {
+		return []networkPort{{network, cmp.Or(e.labelledPort(), defaultGatewayPort)}}
 	}
 	network := x.registries[e.Instance]
 	var ports []networkPort
@@ -148,6 +117,26 @@ func (x *networkIndex) entered(e *entrance) []networkPort {
 		}
 	}
 	return ports
+}
+
+// labelledPort returns the port of the gateway's label; 0: none, or it is no
+// port.
+func (e *entrance) labelledPort() uint32 {
+	n, err := strconv.ParseUint(e.service.GetLabels()[gatewayPortLabel], 10, 16)
+	if err != nil {
+		return 0
+	}
+	return uint32(n)
+}
+
+// nodePort returns the port of the nodes that leads to a port; 0: none.
+func (e *entrance) nodePort(port uint32) (nodePort uint32) {
+	for _, p := range e.service.GetPorts() {
+		if p.GetNumber() == port {
+			nodePort = cmp.Or(p.GetNodePort(), nodePort)
+		}
+	}
+	return nodePort
 }
 
 // doneGateways recomputes the gateways: there are few.
@@ -214,21 +203,22 @@ func (x *networkIndex) addressed(s *entrance, p networkPort) (all []NetworkGatew
 		report("status.loadBalancer.ingress", fmt.Sprintf("%q is no IP address, and names of gateways are not resolved", address),
 			"give the load balancer a fixed IP address and name it in spec.externalIPs", "proxies of other networks do not use it")
 	}
-	if s.badPort != "" {
-		report("metadata.labels["+gatewayPortLabel+"]", fmt.Sprintf("%q is no port", s.badPort),
+	labels := s.service.GetLabels()
+	if text := labels[gatewayPortLabel]; text != "" && labels[networkLabel] != "" && s.labelledPort() == 0 {
+		report("metadata.labels["+gatewayPortLabel+"]", fmt.Sprintf("%q is no port", text),
 			"use a port from 1 to 65535", fmt.Sprintf("port %d is used", p.port))
 	}
-	for _, a := range s.addresses {
+	for _, a := range s.service.GetExternalAddresses() {
 		add(a, p.port)
 	}
-	switch nodePort := s.nodePorts[p.port]; {
-	case !s.byNode:
+	switch nodePort := s.nodePort(p.port); {
+	case s.service.GetNodeSelector() == nil:
 	case nodePort == 0:
 		report("spec.ports", fmt.Sprintf("port %d of the gateway of network %s has no nodePort", p.port, p.network),
 			"add the port, with a nodePort", "proxies of other networks do not use it")
 	default:
 		for k, n := range x.nodes.All() {
-			if k.Shard() != s.Shard() || !matchLabels(s.nodes, n.labels) {
+			if k.Shard() != s.Shard() || !matchLabels(s.service.GetNodeSelector().GetLabels(), n.labels) {
 				continue
 			}
 			for _, a := range n.addresses {

@@ -34,7 +34,7 @@ type networkIndex struct {
 	labelled   map[ident.Shard]string               // by the label of the root namespace
 	entrances  table.Table[ident.Key, *entrance]    // Services that may be gateways
 	nodes      table.Table[ident.Key, *outsideNode] // with external addresses
-	gateways   *NetworkGateways
+	gateways   NetworkGateways
 }
 
 type networkBlock struct {
@@ -46,13 +46,6 @@ type networkBlock struct {
 type outsideNode struct {
 	labels    map[string]string
 	addresses []string
-}
-
-func newNetworkIndex() networkIndex {
-	return networkIndex{
-		entrances: table.New[ident.Key, *entrance](table.HashKey), nodes: table.New[ident.Key, *outsideNode](table.HashKey),
-		gateways: &NetworkGateways{},
-	}
 }
 
 // of returns the network of a workload (NET-4): its own, else its cluster's,
@@ -85,13 +78,10 @@ func (x *networkIndex) ofAddress(address string) string {
 
 // read reads MeshNetworks; nil: none.
 func (x *networkIndex) read(m *meshconfig.MeshNetworks) {
-	x.mesh, x.registries, x.blocks = m, nil, nil
+	x.mesh, x.registries, x.blocks = m, make(map[string]string), nil
 	for _, name := range slices.Sorted(maps.Keys(m.GetNetworks())) {
 		for _, e := range m.GetNetworks()[name].GetEndpoints() {
 			if r := e.GetFromRegistry(); r != "" && x.registries[r] == "" {
-				if x.registries == nil {
-					x.registries = make(map[string]string)
-				}
 				x.registries[r] = name
 			}
 			if p, err := netip.ParsePrefix(e.GetFromCidr()); err == nil {
@@ -112,58 +102,45 @@ type networkEdit struct {
 	outside    bool                   // external addresses may differ
 }
 
-func (x networkIndex) edit(t *transition) *networkEdit {
-	return &networkEdit{transition: t, from: x, entrances: x.entrances.Edit(), nodes: x.nodes.Edit(), relabelled: make(map[ident.Shard]string)}
-}
-
-// namespace applies a change of a Namespace, whose label is its cluster's
-// network (NS-1); either may be nil.
-func (e *networkEdit) namespace(was, is *world.Object) {
-	for _, o := range []*world.Object{was, is} {
-		if o == nil || o.Key.Name != e.rootNamespace {
-			continue
-		}
-		e.relabelled[o.Key.Shard()] = ""
-		if o == is {
-			e.relabelled[o.Key.Shard()] = metadataOf(*o).Metadata.Labels[networkLabel]
+// next returns the index after changes. Moved reports the shards whose workloads
+// may be in other networks than before; nil: none.
+func (x networkIndex) next(t *transition, w *world.World, changes map[string][]change) (next networkIndex, moved func(ident.Shard) bool) {
+	e := &networkEdit{
+		transition: t, from: x, entrances: x.entrances.Edit(), nodes: x.nodes.Edit(), relabelled: make(map[ident.Shard]string),
+	}
+	for _, c := range changes[world.NamespaceKind] {
+		if c.Name == t.rootNamespace { // its label is its cluster's network (NS-1)
+			e.relabelled[c.Shard()] = metadataOf(c.is).Metadata.Labels[networkLabel]
 		}
 	}
-}
-
-// node applies a change of a Node; either may be nil.
-func (e *networkEdit) node(was, is *world.Object) {
-	if was != nil && e.from.nodes.Get(was.Key) != nil {
-		e.nodes.Remove(was.Key)
-		e.outside = true
-	}
-	if is == nil {
-		return
-	}
-	if m := metadataOf(*is); len(m.ExternalIPs) > 0 {
-		e.nodes.Set(is.Key, &outsideNode{m.Metadata.Labels, m.ExternalIPs})
-		e.outside = true
-	}
-}
-
-// service applies a change of a Service; either may be nil.
-func (e *networkEdit) service(was, is *world.Object) {
-	if was != nil && e.from.entrances.Get(was.Key) != nil {
-		e.entrances.Remove(was.Key)
-		e.outside = true
-	}
-	if is == nil {
-		return
-	}
-	if m, ok := is.Message.(*registryv1.Service); ok {
-		if s := e.newEntrance(is.Key, m); s != nil {
-			e.entrances.Set(is.Key, s)
-			e.outside = true
+	for _, c := range changes[world.NodeKind] {
+		var n *outsideNode
+		if m := metadataOf(c.is); len(m.ExternalIPs) > 0 {
+			n = &outsideNode{m.Metadata.Labels, m.ExternalIPs}
 		}
+		setOutside(e, e.nodes, c.Key, n)
+	}
+	for _, c := range changes[world.ServiceKind] {
+		var s *entrance
+		if c.is != nil {
+			if m, ok := c.is.Message.(*registryv1.Service); ok {
+				s = t.newEntrance(c.Key, m)
+			}
+		}
+		setOutside(e, e.entrances, c.Key, s)
+	}
+	return e.done(w)
+}
+
+// setOutside sets the value of a key; nil: none. External addresses differ
+// unless there was none either.
+func setOutside[V any](e *networkEdit, to *table.Edit[ident.Key, *V], k ident.Key, v *V) {
+	if v != nil || to.Get(k) != nil {
+		to.Keep(k, v, v != nil)
+		e.outside = true
 	}
 }
 
-// done makes the next index. Moved reports the shards whose workloads may be in
-// other networks than before; nil: none.
 func (e *networkEdit) done(w *world.World) (x networkIndex, moved func(ident.Shard) bool) {
 	x = e.from
 	var mesh *meshconfig.MeshNetworks
@@ -183,10 +160,7 @@ func (e *networkEdit) done(w *world.World) (x networkIndex, moved func(ident.Sha
 		}
 	}
 	if len(e.relabelled) > 0 {
-		x.labelled = maps.Clone(x.labelled)
-		if x.labelled == nil {
-			x.labelled = make(map[ident.Shard]string)
-		}
+		x.labelled = table.CloneMap(x.labelled)
 		maps.Copy(x.labelled, e.relabelled)
 		maps.DeleteFunc(x.labelled, func(_ ident.Shard, network string) bool { return network == "" })
 		if moved == nil {
@@ -209,17 +183,14 @@ type metadata struct {
 	ExternalIPs []string `json:"externalIPs"`
 }
 
-func metadataOf(o world.Object) (m metadata) {
+func metadataOf(o *world.Object) (m metadata) {
+	if o == nil {
+		return m
+	}
 	if whole, ok := o.Message.(*registryv1.Object); ok && json.Unmarshal(whole.GetJson(), &m) != nil {
 		return metadata{} // another kind of object
 	}
 	return m
-}
-
-// workloadNetwork returns the network that a WorkloadEntry or an endpoint of a
-// ServiceEntry names.
-func workloadNetwork(network string, labels map[string]string) string {
-	return cmp.Or(network, labels[networkLabel])
 }
 
 // networkOf returns the network of a proxy: by its metadata or labels, else its

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// protocols by name. A protocol without support of its own counts as the one
-// that carries it.
+// protocols by name, as ports of Services (SVC-7) and ServiceEntries (SE-2) name
+// them. A protocol without support of its own counts as the one that carries it.
 var protocols = map[string]Protocol{
 	"http":       HTTP,
 	"http_proxy": HTTP,
@@ -53,9 +53,3 @@ func selectProtocol(number uint32, appProtocol, portName string) Protocol {
 	}
 	return Sniffed
 }
-
-// namedProtocol returns the protocol of a ServiceEntry's port (SE-2).
-func namedProtocol(word string) Protocol { return protocols[strings.ToLower(word)] }
-
-// isUDP reports whether a ServiceEntry's port is not of the TCP family.
-func isUDP(word string) bool { return strings.EqualFold(word, "udp") }

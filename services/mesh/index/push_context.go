@@ -3,6 +3,7 @@ package index
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -42,22 +43,28 @@ var indexedKinds = []string{
 
 // NewPushContext indexes the whole world.
 func NewPushContext(w *world.World) *PushContext {
+	pc, _ := indexAll(w)
+	return pc
+}
+
+// indexAll indexes the whole world and returns the inputs that it has.
+func indexAll(w *world.World) (*PushContext, map[Input]struct{}) {
+	s := settingsOf(w)
+	empty := &PushContext{
+		world: world.NewWorld(), mesh: w.MeshConfig(), settings: s, classes: new(byte), rules: ruleIndex{root: s.rootNamespace},
+	}
+	return empty.next(w, indexedKeys(w))
+}
+
+// indexedKeys returns the keys of the objects that a PushContext reads.
+func indexedKeys(w *world.World) []ident.Key {
 	var keys []ident.Key
 	for _, kind := range indexedKinds {
 		for o := range w.Objects(kind) {
 			keys = append(keys, o.Key)
 		}
 	}
-	s := settingsOf(w)
-	empty := &PushContext{
-		world: world.NewWorld(), mesh: w.MeshConfig(), settings: s, classes: new(byte),
-		raw: newRawIndex(), services: newServiceIndex(), endpoints: newEndpointIndex(),
-		virtualServices: newVirtualServiceIndex(), rules: newRuleIndex(s.rootNamespace), gateways: newGatewayIndex(),
-		networks: newNetworkIndex(),
-		problems: table.New[about, []problem.Diagnostic](hashAbout),
-	}
-	pc, _ := empty.next(w, keys)
-	return pc
+	return keys
 }
 
 func settingsOf(w *world.World) *settings {
@@ -69,111 +76,46 @@ func settingsOf(w *world.World) *settings {
 	}
 }
 
-func (s *settings) equal(o *settings) bool {
-	return slices.Equal(s.priority, o.priority) && s.domainSuffix == o.domainSuffix && s.rootNamespace == o.rootNamespace &&
-		slices.Equal(s.serviceExport, o.serviceExport) && slices.Equal(s.virtualExport, o.virtualExport) &&
-		slices.Equal(s.ruleExport, o.ruleExport) && slices.Equal(s.clusterLocal, o.clusterLocal)
-}
-
 // Next returns the PushContext of w, which came from pc's world by a change of
 // these keys, and the inputs that differ, sorted. Its cost grows with the
 // change, not with the world. If settings changed how objects are read, it
-// costs the world and names every input.
+// costs both worlds and names every input of either.
 func (pc *PushContext) Next(w *world.World, changed []ident.Key) (*PushContext, []Input) {
-	if !pc.settings.equal(settingsOf(w)) {
-		next := NewPushContext(w)
-		inputs := make(map[Input]struct{})
-		pc.every(inputs)
-		next.every(inputs)
+	if reflect.DeepEqual(pc.settings, settingsOf(w)) {
+		next, inputs := pc.next(w, changed)
 		return next, sortInputs(inputs)
 	}
-	return pc.next(w, changed)
+	_, left := pc.next(world.NewWorld(), indexedKeys(pc.world))
+	next, inputs := indexAll(w)
+	maps.Copy(inputs, left)
+	inputs[Input{Kind: InputMesh}] = struct{}{}
+	return next, sortInputs(inputs)
 }
 
-func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, []Input) {
+func (pc *PushContext) next(w *world.World, changed []ident.Key) (*PushContext, map[Input]struct{}) {
 	t := &transition{settings: pc.settings, inputs: make(map[Input]struct{}), problems: pc.problems.Edit()}
-	raw, services, endpoints := pc.raw.edit(t), pc.services.edit(t), pc.endpoints.edit(t)
-	virtualServices, rules, gateways := pc.virtualServices.edit(t), pc.rules.edit(t), pc.gateways.edit(t)
-	networks := pc.networks.edit(t)
+	changes := make(map[string][]change)
 	for _, k := range changed {
-		was, is := pc.world.Served(k), w.Served(k)
-		switch k.Kind {
-		case resourceKind:
-			raw.change(k, is)
-		case world.ServiceKind, serviceEntryKind:
-			services.change(was, is)
-			endpoints.service(was, is)
-			networks.service(was, is)
-		case world.EndpointsKind:
-			endpoints.slice(w, was, is)
-		case workloadEntryKind, world.WorkloadKind:
-			endpoints.workload(was, is)
-		case virtualServiceKind:
-			virtualServices.change(world.Name{Namespace: k.Namespace, Name: k.Name}, w.Winner(k))
-		case destinationRuleKind:
-			rules.change(was, is)
-		case gatewayKind:
-			gateways.change(was, is)
-		case world.NamespaceKind:
-			networks.namespace(was, is)
-		case world.NodeKind:
-			networks.node(was, is)
-		}
+		changes[k.Kind] = append(changes[k.Kind], change{k, pc.world.Served(k), w.Served(k)})
 	}
 	next := &PushContext{world: w, mesh: w.MeshConfig(), settings: pc.settings, classes: pc.classes}
 	if next.mesh != pc.mesh && !proto.Equal(next.mesh, pc.mesh) {
 		t.changed(Input{Kind: InputMesh})
 	}
-	next.raw = raw.done()
-	next.services = services.done()
+	next.raw = pc.raw.next(t, changes[resourceKind])
+	var hosts map[string]struct{}
+	next.services, hosts = pc.services.next(t, slices.Concat(changes[world.ServiceKind], changes[serviceEntryKind]))
 	var moved func(ident.Shard) bool
-	next.networks, moved = networks.done(w)
-	next.endpoints = endpoints.done(&next.services, &next.networks, moved)
-	next.virtualServices = virtualServices.done()
-	next.rules = rules.done(&next.services, services.hosts)
-	next.gateways = gateways.done()
+	next.networks, moved = pc.networks.next(t, w, changes)
+	next.endpoints = pc.endpoints.next(t, w, changes, &next.services, &next.networks, moved)
+	next.virtualServices = pc.virtualServices.next(t, w, changes[virtualServiceKind])
+	next.rules = pc.rules.next(t, changes[destinationRuleKind], &next.services, hosts)
+	next.gateways = pc.gateways.next(t, changes[gatewayKind])
 	next.problems = t.problems.Table
 	if t.other || !pc.world.SameQuarantinedClients(w) {
 		next.classes = new(byte)
 	}
-	return next, sortInputs(t.inputs)
-}
-
-// every returns all inputs.
-func (pc *PushContext) every(inputs map[Input]struct{}) {
-	note := func(kind InputKind, a, b string) { inputs[Input{kind, a, b}] = struct{}{} }
-	note(InputMesh, "", "")
-	note(InputNetworks, "", "")
-	note(InputSpread, "", "")
-	for k, c := range pc.raw.cells {
-		inputs[RawInput(k.Type, k.Selector)] = struct{}{}
-		for _, r := range c.resources {
-			inputs[RawOneInput(k.Type, k.Selector, r.Name)] = struct{}{}
-		}
-	}
-	for id := range pc.services.byID.All() {
-		note(InputService, id.Namespace, id.Hostname)
-	}
-	for id := range pc.endpoints.byID.All() {
-		note(InputEndpoints, id.Namespace, id.Hostname)
-	}
-	for n := range pc.virtualServices.byName.All() {
-		note(InputVirtualService, n.Namespace, n.Name)
-	}
-	for at := range pc.rules.merged.All() {
-		note(InputRule, at.namespace, at.host)
-	}
-	for text := range pc.gateways.bySelector.All() {
-		note(InputGateways, text, "")
-	}
-	for kind, scopes := range map[InputKind]table.Counter{
-		InputServices: pc.services.scopes, InputVirtualServices: pc.virtualServices.scopes, InputRules: pc.rules.scopes,
-	} {
-		note(kind, "", "")
-		for ns := range scopes.All() {
-			note(kind, ns, "")
-		}
-	}
+	return next, t.inputs
 }
 
 func sortInputs(inputs map[Input]struct{}) []Input {

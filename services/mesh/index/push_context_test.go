@@ -1,6 +1,7 @@
 package index_test
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -196,7 +197,7 @@ func policy(t *testing.T, fileFirst bool) world.RowChange {
 	if fileFirst {
 		slices.Reverse(p.SourcePriority)
 	}
-	return Policy(p)
+	return Object("MeshPolicy", "", "default", p).Row()
 }
 
 func everyInput() []index.Input {
@@ -243,7 +244,7 @@ func winners(resources []*index.RawResource) []string {
 func print(resources []*index.RawResource) []string {
 	out := []string{}
 	for _, r := range resources {
-		out = append(out, fmt.Sprintf("%s %x of %s", r.Name, r.Hash[:4], r.Key))
+		out = append(out, fmt.Sprintf("%s %x of %s", r.Name, sha256.Sum256(r.Value), r.Key))
 	}
 	return out
 }

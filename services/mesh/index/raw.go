@@ -1,7 +1,6 @@
 package index
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,10 +23,9 @@ const resourceKind = "Resource"
 
 // rawIndex holds the raw Envoy resources by the proxies that get them.
 type rawIndex struct {
-	byKey     table.Table[ident.Key, *RawResource]
-	names     table.Table[nameKey, []*RawResource] // the winner first
-	cells     map[cellKey]*cell
-	selectors []*Selector // of the cells, sorted by text
+	names     table.Groups[nameKey, *RawResource] // the winner first
+	cells     table.Groups[cellKey, *RawResource] // the winner of each name, sorted by name
+	selectors []*Selector                         // of the cells, sorted by text
 }
 
 // RawResource is an Envoy resource from an object.
@@ -37,8 +35,7 @@ type RawResource struct {
 	Type     ident.ResourceType
 	Name     string // Envoy's name of it
 	Selector *Selector
-	Value    []byte   // as on the log; must not be changed
-	Hash     [32]byte // SHA-256 of Value
+	Value    []byte // as on the log; must not be changed
 }
 
 type (
@@ -46,33 +43,22 @@ type (
 		Type ident.ResourceType
 		Name string
 	}
+	// cellKey names the resources of one type and selector.
 	cellKey struct {
 		Type     ident.ResourceType
 		Selector string
 	}
-	// cell holds the raw resources of one type and selector, sorted by name, the
-	// winner of each name.
-	cell struct{ resources []*RawResource }
 )
 
-func newRawIndex() rawIndex {
-	return rawIndex{
-		byKey: table.New[ident.Key, *RawResource](table.HashKey),
-		names: table.New[nameKey, []*RawResource](hashNameKey),
-		cells: make(map[cellKey]*cell),
-	}
-}
+// MemberKey returns the key of the object.
+func (r *RawResource) MemberKey() ident.Key { return r.Key }
 
-// list returns the resources of a type and selector.
-func (x *rawIndex) list(t ident.ResourceType, selector string) []*RawResource {
-	if c := x.cells[cellKey{t, selector}]; c != nil {
-		return c.resources
-	}
-	return nil
-}
+func (r *RawResource) nameKey() nameKey { return nameKey{r.Type, r.Name} }
+
+func (r *RawResource) cellKey() cellKey { return cellKey{r.Type, r.Selector.text} }
 
 func (x *rawIndex) one(t ident.ResourceType, selector, name string) *RawResource {
-	list := x.list(t, selector)
+	list := x.cells.Get(cellKey{t, selector})
 	i, ok := slices.BinarySearchFunc(list, name, func(r *RawResource, name string) int { return strings.Compare(r.Name, name) })
 	if !ok {
 		return nil
@@ -83,8 +69,6 @@ func (x *rawIndex) one(t ident.ResourceType, selector, name string) *RawResource
 func (s *settings) compareRaw(a, b *RawResource) int {
 	return world.Wins(s.priority, a.Key, a.Created, b.Key, b.Created)
 }
-
-func hashNameKey(k nameKey) uint64 { return table.HashStrings(k.Type.String(), k.Name) }
 
 // newRawResource reads a raw resource.
 func newRawResource(o world.Object) (*RawResource, error) {
@@ -104,11 +88,7 @@ func newRawResource(o world.Object) (*RawResource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nodes: %w", err)
 	}
-	value := spec.GetResource().GetValue()
-	return &RawResource{
-		Key: o.Key, Created: o.Created, Type: t, Name: name, Selector: selector,
-		Value: value, Hash: sha256.Sum256(value),
-	}, nil
+	return &RawResource{o.Key, o.Created, t, name, selector, spec.GetResource().GetValue()}, nil
 }
 
 func envoyName(m proto.Message) (ident.ResourceType, string, bool) {

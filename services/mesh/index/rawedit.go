@@ -1,151 +1,101 @@
 package index
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/table"
-	"meshlog.dev/services/mesh/world"
 )
 
-// rawEdit makes one rawIndex from another.
-type rawEdit struct {
-	*transition
-	from    rawIndex
-	byKey   *table.Edit[ident.Key, *RawResource]
-	names   *table.Edit[nameKey, []*RawResource]
-	touched map[nameKey]bool
-	cells   map[cellKey]map[string]bool // and the names that may differ in them
-}
-
-func (x rawIndex) edit(t *transition) *rawEdit {
-	return &rawEdit{
-		transition: t, from: x, byKey: x.byKey.Edit(), names: x.names.Edit(),
-		touched: map[nameKey]bool{}, cells: map[cellKey]map[string]bool{},
+// next returns the index after changes of raw resources.
+func (x rawIndex) next(t *transition, changes []change) rawIndex {
+	if len(changes) == 0 {
+		return x
 	}
-}
-
-// change applies the new object of k; nil: it is gone.
-func (e *rawEdit) change(k ident.Key, is *world.Object) {
-	unread := about{resourceKind, "", k.Row()}
-	e.problem(unread, nil)
-	if old := e.byKey.Get(k); old != nil {
-		e.byKey.Remove(k)
-		e.unlist(old)
-	}
-	if is == nil {
-		return
-	}
-	r, err := newRawResource(*is)
-	if err != nil {
-		e.problem(unread, []problem.Diagnostic{{
-			Severity: problem.Error, Code: "invalid", Key: k, Field: "spec.resource", Reason: err.Error(),
-			Advice: "correct the resource, which another build accepted", Effect: "it is not served",
-		}})
-		return
-	}
-	e.byKey.Set(k, r)
-	e.list(r)
-}
-
-func (e *rawEdit) list(r *RawResource) {
-	k := e.touch(r)
-	list := e.names.Get(k)
-	i, _ := slices.BinarySearchFunc(list, r, e.compareRaw)
-	e.names.Set(k, slices.Insert(slices.Clone(list), i, r))
-}
-
-func (e *rawEdit) unlist(r *RawResource) {
-	k := e.touch(r)
-	list := e.names.Get(k)
-	list = slices.DeleteFunc(slices.Clone(list), func(o *RawResource) bool { return o == r })
-	keep(e.names, k, list, len(list) > 0)
-}
-
-func (e *rawEdit) touch(r *RawResource) nameKey {
-	k := nameKey{r.Type, r.Name}
-	e.touched[k] = true
-	c := cellKey{r.Type, r.Selector.text}
-	if e.cells[c] == nil {
-		e.cells[c] = map[string]bool{}
-	}
-	e.cells[c][r.Name] = true
-	return k
-}
-
-func (e *rawEdit) done() rawIndex {
-	if len(e.touched) == 0 {
-		return e.from
-	}
-	x := e.from
-	x.byKey, x.names = e.byKey.Table, e.names.Table
-	for k := range e.touched {
-		e.problem(about{"resource " + k.Type.String(), "", k.Name}, conflicts(x.names.Get(k)))
-	}
-	e.doneCells(&x)
-	return x
-}
-
-// doneCells makes the cells that differ and records what differs in them.
-func (e *rawEdit) doneCells(x *rawIndex) {
-	cells := maps.Clone(e.from.cells)
-	differ, regroup := false, false
-	for k, names := range e.cells {
-		old := e.from.list(k.Type, k.Selector)
-		next := e.cell(old, x, k, names)
-		if slices.Equal(old, next.resources) {
-			continue
+	next, names := x, x.names.Edit(t.compareRaw)
+	for _, c := range changes {
+		var unread []problem.Diagnostic
+		for o, after := range c.versions() {
+			r, err := newRawResource(*o)
+			switch {
+			case err == nil:
+				names.Keep(r.nameKey(), r, after)
+			case after:
+				unread = []problem.Diagnostic{{
+					Severity: problem.Error, Code: "invalid", Key: c.Key, Field: "spec.resource", Reason: err.Error(),
+					Advice: "correct the resource, which another build accepted", Effect: "it is not served",
+				}}
+			}
 		}
-		differ = true
-		if !slices.EqualFunc(old, next.resources, sameWinner) {
-			e.changed(RawInput(k.Type, k.Selector))
-		}
-		for name := range names {
-			e.changed(RawOneInput(k.Type, k.Selector, name))
-		}
-		if len(next.resources) == 0 {
-			delete(cells, k)
-		} else {
-			cells[k] = next
-		}
-		regroup = regroup || len(old) == 0 || len(next.resources) == 0
+		t.problem(about{resourceKind, "", c.Row()}, unread)
 	}
-	if !differ {
-		return
-	}
-	x.cells = cells
-	if regroup {
-		x.selectors = selectorsOf(cells)
-		e.reclassify(true)
-	}
-}
-
-// sameWinner reports whether two resources can differ in their content only.
-func sameWinner(a, b *RawResource) bool {
-	return a.Name == b.Name && a.Key == b.Key && a.Created.Equal(b.Created)
-}
-
-// cell returns old with the current resources under the given names.
-func (e *rawEdit) cell(old []*RawResource, x *rawIndex, k cellKey, names map[string]bool) *cell {
-	next := &cell{slices.DeleteFunc(slices.Clone(old), func(r *RawResource) bool { return names[r.Name] })}
-	for name := range names {
-		list := x.names.Get(nameKey{k.Type, name})
-		if i := slices.IndexFunc(list, func(r *RawResource) bool { return r.Selector.text == k.Selector }); i >= 0 {
-			next.resources = append(next.resources, list[i])
-		}
-	}
-	slices.SortFunc(next.resources, func(a, b *RawResource) int { return strings.Compare(a.Name, b.Name) })
+	next.names = names.Done()
+	next.remakeCells(t, x, names)
 	return next
 }
 
-func selectorsOf(cells map[cellKey]*cell) []*Selector {
+// remakeCells remakes the cells in which changed names have another winner.
+func (x *rawIndex) remakeCells(t *transition, from rawIndex, names *table.GroupsEdit[nameKey, *RawResource]) {
+	cells := x.cells.Edit(func(a, b *RawResource) int { return strings.Compare(a.Name, b.Name) })
+	var came []*RawResource
+	for k := range names.Moved {
+		t.problem(about{"resource " + k.Type.String(), "", k.Name}, conflicts(x.names.Get(k)))
+		was, is := winners(from.names.Get(k)), winners(x.names.Get(k))
+		for at, r := range was {
+			if r != is[at] {
+				t.winnerChanged(at, r, is[at])
+				cells.Drop(at, r.Key)
+			}
+		}
+		for at, r := range is {
+			if r != was[at] {
+				t.winnerChanged(at, was[at], r)
+				came = append(came, r)
+			}
+		}
+	}
+	// An object that took another name is in the cell again.
+	for _, r := range came {
+		cells.Put(r.cellKey(), r)
+	}
+	x.cells = cells.Done()
+	for at := range cells.Moved {
+		if (len(from.cells.Get(at)) == 0) != (len(x.cells.Get(at)) == 0) {
+			x.selectors = selectorsOf(x.cells)
+			t.reclassify(true)
+			break
+		}
+	}
+}
+
+// winners returns the winner of one name in each cell.
+func winners(list []*RawResource) map[cellKey]*RawResource {
+	first := make(map[cellKey]*RawResource, len(list))
+	for _, r := range list {
+		if first[r.cellKey()] == nil {
+			first[r.cellKey()] = r
+		}
+	}
+	return first
+}
+
+// winnerChanged records what differs if a name has another winner in a cell;
+// nil: none.
+func (t *transition) winnerChanged(at cellKey, was, is *RawResource) {
+	t.changed(RawOneInput(at.Type, at.Selector, cmp.Or(was, is).Name))
+	if was == nil || is == nil || was.Key != is.Key || !was.Created.Equal(is.Created) {
+		t.changed(RawInput(at.Type, at.Selector)) // not only the content differs
+	}
+}
+
+func selectorsOf(cells table.Groups[cellKey, *RawResource]) []*Selector {
 	byText := map[string]*Selector{}
-	for k, c := range cells {
-		byText[k.Selector] = c.resources[0].Selector
+	for at, list := range cells.All() {
+		byText[at.Selector] = list[0].Selector
 	}
 	return slices.SortedFunc(maps.Values(byText), func(a, b *Selector) int { return strings.Compare(a.text, b.text) })
 }

@@ -98,7 +98,7 @@ func (r *Reader) note(in Input) {
 // sorted by name, the winner of each name.
 func (r *Reader) Raw(t ident.ResourceType, selector string) []*RawResource {
 	r.note(RawInput(t, selector))
-	return r.pc.raw.list(t, selector)
+	return r.pc.raw.cells.Get(cellKey{t, selector})
 }
 
 // RawOne returns the one of that name, or nil: it changes less often.

@@ -49,20 +49,6 @@ type mergedRule struct {
 
 func (r *rule) MemberKey() ident.Key { return r.Key }
 
-func hashRuleHost(h ruleHost) uint64 { return table.HashStrings(h.namespace, h.host) }
-
-func newRuleIndex(root string) ruleIndex {
-	return ruleIndex{
-		byHost: table.NewGroups[ruleHost, *rule](hashRuleHost),
-		merged: table.New[ruleHost, []*mergedRule](hashRuleHost),
-		wild:   table.New[string, []string](hashString),
-		exact:  table.New[string, []string](hashString),
-		scopes: table.NewCounter(),
-		reach:  table.New[ruleHost, []string](hashRuleHost),
-		root:   root,
-	}
-}
-
 // newRule reads a DestinationRule: its host in full (DR-3) and the namespaces
 // that see it (DR-24). It returns nil for a rule without effect.
 func (s *settings) newRule(o world.Object, m *networking.DestinationRule) *rule {
@@ -192,31 +178,29 @@ type ruleEdit struct {
 	byHost *table.GroupsEdit[ruleHost, *rule]
 }
 
-func (x ruleIndex) edit(t *transition) *ruleEdit {
-	return &ruleEdit{transition: t, from: x, byHost: x.byHost.Edit(func(a, b *rule) int {
+// next returns the index after changes of DestinationRules, with the new services
+// and the hosts whose services differ.
+func (x ruleIndex) next(t *transition, changes []change, services *serviceIndex, hosts map[string]struct{}) ruleIndex {
+	e := &ruleEdit{transition: t, from: x, byHost: x.byHost.Edit(func(a, b *rule) int {
 		return world.Wins(t.priority, a.Key, a.created, b.Key, b.created)
 	})}
+	for _, c := range changes {
+		e.change(c)
+	}
+	return e.done(services, hosts)
 }
 
-// change applies a change of a DestinationRule; either may be nil.
-func (e *ruleEdit) change(was, is *world.Object) {
-	for _, o := range []*world.Object{was, is} {
-		if o == nil {
-			continue
-		}
+// change applies the change of a DestinationRule.
+func (e *ruleEdit) change(c change) {
+	for o, after := range c.versions() {
 		m, ok := o.Message.(*networking.DestinationRule)
 		if !ok {
 			continue
 		}
-		r := e.newRule(*o, m)
-		switch {
-		case o == was && r != nil:
-			e.byHost.Drop(ruleHost{r.Namespace, r.spec.GetHost()}, r.Key)
-		case o == is && r != nil:
-			e.byHost.Put(ruleHost{r.Namespace, r.spec.GetHost()}, r)
-		}
 		var ds []problem.Diagnostic
-		if o == is && r == nil {
+		if r := e.newRule(*o, m); r != nil {
+			e.byHost.Keep(ruleHost{r.Namespace, r.spec.GetHost()}, r, after)
+		} else if after {
 			ds = []problem.Diagnostic{{
 				Severity: problem.Warning, Code: "unsupported", Key: o.Key, Field: "spec.workloadSelector",
 				Reason: "workloadSelector is not supported yet",
@@ -228,8 +212,6 @@ func (e *ruleEdit) change(was, is *world.Object) {
 	}
 }
 
-// done makes the next index, with the new services and the hosts whose services
-// differ.
 func (e *ruleEdit) done(services *serviceIndex, hosts map[string]struct{}) ruleIndex {
 	x := e.from
 	touched := make(map[ruleHost]struct{}) // whose reach may differ
@@ -257,7 +239,7 @@ func (e *ruleEdit) doneMerged(x *ruleIndex) {
 	for at := range e.byHost.Moved {
 		list := x.byHost.Get(at)
 		e.problem(about{destinationRuleKind, at.namespace, at.host}, ruleProblems(at, list))
-		keep(merged, at, mergeRules(at, list), len(list) > 0)
+		merged.Keep(at, mergeRules(at, list), len(list) > 0)
 		if isWildcard(at.host) {
 			setMember(wild, at.namespace, at.host, len(list) > 0, func(a, b string) int {
 				return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
@@ -277,10 +259,8 @@ func setMember(lists *table.Edit[string, []string], list, s string, is bool, com
 	case is == was:
 	case is:
 		lists.Set(list, slices.Insert(slices.Clone(old), i, s))
-	case len(old) == 1:
-		lists.Remove(list)
 	default:
-		lists.Set(list, slices.Delete(slices.Clone(old), i, i+1))
+		lists.Keep(list, slices.Delete(slices.Clone(old), i, i+1), len(old) > 1)
 	}
 }
 
@@ -291,13 +271,12 @@ func (e *ruleEdit) doneScopes(x *ruleIndex, services *serviceIndex, touched map[
 		scopes.Add(-1, reach.Get(at)...)
 		names := x.reaches(at, services)
 		scopes.Add(1, names...)
-		keep(reach, at, names, len(names) > 0)
+		reach.Keep(at, names, len(names) > 0)
 	}
 	x.reach = reach.Table
-	var came, left []string
-	x.scopes, came, left = scopes.Done()
-	e.reclassify(len(came)+len(left) > 0)
-	for _, ns := range append(came, left...) {
+	var moved []string
+	x.scopes, moved = e.counted(scopes)
+	for _, ns := range moved {
 		e.changed(Input{Kind: InputRules, A: ns})
 	}
 }
@@ -316,8 +295,8 @@ func (x *ruleIndex) reaches(at ruleHost, services *serviceIndex) []string {
 		if at.namespace == x.root {
 			continue
 		}
-		elsewhere := func(ns string) bool { return ns != at.namespace }
-		if isWildcard(at.host) || slices.ContainsFunc(services.views.Get(at.host).namespaces(), elsewhere) {
+		elsewhere := func(s *Service) bool { return s.Namespace != at.namespace }
+		if isWildcard(at.host) || slices.ContainsFunc(services.byHost.Get(at.host), elsewhere) {
 			names = append(names, at.namespace)
 		}
 	}

@@ -15,8 +15,16 @@ import (
 // Selector selects the proxies that get a raw resource. Equal selectors have
 // equal texts.
 type Selector struct {
-	spec *configv1.NodeSelector
-	text string
+	place    place
+	metadata *structpb.Struct
+	text     string
+}
+
+// place holds cluster, region, zone and sub_zone; in a Selector, "" is any.
+type place [4]string
+
+func placeOf(p *proxy.Proxy) place {
+	return place{p.Cluster, p.Locality.Region, p.Locality.Zone, p.Locality.SubZone}
 }
 
 // everyProxy is the text of the selector that matches all proxies.
@@ -24,91 +32,69 @@ const everyProxy = "*"
 
 // newSelector reads a selector; nil selects all proxies.
 func newSelector(spec *configv1.NodeSelector) (*Selector, error) {
+	l := spec.GetLocality()
+	s := &Selector{place{spec.GetCluster(), l.GetRegion(), l.GetZone(), l.GetSubZone()}, spec.GetMetadata(), everyProxy}
 	var parts []string
-	add := func(field, value string) {
-		if value != "" {
-			parts = append(parts, fmt.Sprintf("%s=%q", field, value))
+	for i, field := range []string{"cluster", "region", "zone", "sub_zone"} {
+		if s.place[i] != "" {
+			parts = append(parts, fmt.Sprintf("%s=%q", field, s.place[i]))
+		}
+		if i == 0 && len(s.metadata.GetFields()) > 0 {
+			b, err := json.Marshal(s.metadata.AsMap()) // one line, keys sorted
+			if err != nil {
+				return nil, fmt.Errorf("metadata: %w", err)
+			}
+			parts = append(parts, "metadata="+string(b))
 		}
 	}
-	add("cluster", spec.GetCluster())
-	if fields := spec.GetMetadata().GetFields(); len(fields) > 0 {
-		b, err := json.Marshal(spec.GetMetadata().AsMap()) // one line, keys sorted
-		if err != nil {
-			return nil, fmt.Errorf("metadata: %w", err)
-		}
-		parts = append(parts, "metadata="+string(b))
+	if len(parts) > 0 {
+		s.text = strings.Join(parts, " ")
 	}
-	add("region", spec.GetLocality().GetRegion())
-	add("zone", spec.GetLocality().GetZone())
-	add("sub_zone", spec.GetLocality().GetSubZone())
-	if len(parts) == 0 {
-		parts = []string{everyProxy}
-	}
-	return &Selector{spec: spec, text: strings.Join(parts, " ")}, nil
+	return s, nil
 }
 
 // String returns the selector's text.
 func (s *Selector) String() string { return s.text }
 
-// Matches reports whether the proxy's node has everything that the selector
-// sets.
-func (s *Selector) Matches(p *proxy.Proxy) bool {
-	l := s.spec.GetLocality()
-	return matchText(s.spec.GetCluster(), p.Cluster) &&
-		matchText(l.GetRegion(), p.Locality.Region) &&
-		matchText(l.GetZone(), p.Locality.Zone) &&
-		matchText(l.GetSubZone(), p.Locality.SubZone) &&
-		matchStruct(s.spec.GetMetadata(), p.Metadata)
-}
-
-func matchText(want, have string) bool { return want == "" || want == have }
-
-// matchStruct reports whether have has every field of want: an object by its
-// fields in turn, anything else with an equal value.
-func matchStruct(want, have *structpb.Struct) bool {
-	for name, w := range want.GetFields() {
-		h, ok := have.GetFields()[name]
-		if !ok || !matchValue(w, h) {
+// matches reports whether a proxy at that place, with that metadata, has
+// everything that the selector sets.
+func (s *Selector) matches(at *place, metadata *structpb.Struct) bool {
+	for i, want := range &s.place {
+		if want != "" && want != at[i] {
 			return false
 		}
 	}
-	return true
-}
-
-func matchValue(want, have *structpb.Value) bool {
-	w, isStruct := want.GetKind().(*structpb.Value_StructValue)
-	if !isStruct {
-		return proto.Equal(want, have)
-	}
-	h, ok := have.GetKind().(*structpb.Value_StructValue)
-	return ok && matchStruct(w.StructValue, h.StructValue)
+	return agree(s.metadata, metadata, false)
 }
 
 // overlaps reports whether a proxy might match both s and o.
 func (s *Selector) overlaps(o *Selector) bool {
-	a, b := s.spec, o.spec
-	return overlapText(a.GetCluster(), b.GetCluster()) &&
-		overlapText(a.GetLocality().GetRegion(), b.GetLocality().GetRegion()) &&
-		overlapText(a.GetLocality().GetZone(), b.GetLocality().GetZone()) &&
-		overlapText(a.GetLocality().GetSubZone(), b.GetLocality().GetSubZone()) &&
-		overlapStruct(a.GetMetadata(), b.GetMetadata())
+	for i, theirs := range &o.place {
+		if s.place[i] != "" && theirs != "" && s.place[i] != theirs {
+			return false
+		}
+	}
+	return agree(s.metadata, o.metadata, true)
 }
 
-func overlapText(a, b string) bool { return a == "" || b == "" || a == b }
-
-func overlapStruct(a, b *structpb.Struct) bool {
-	for name, x := range a.GetFields() {
-		y, both := b.GetFields()[name]
-		if !both {
+// agree reports whether have has the fields of want: an object by its fields in
+// turn, anything else with an equal value. If partial, have may lack fields.
+func agree(want, have *structpb.Struct, partial bool) bool {
+	for name, w := range want.GetFields() {
+		h, ok := have.GetFields()[name]
+		if !ok && partial {
 			continue
 		}
-		xs, xIs := x.GetKind().(*structpb.Value_StructValue)
-		ys, yIs := y.GetKind().(*structpb.Value_StructValue)
-		if xIs && yIs {
-			if !overlapStruct(xs.StructValue, ys.StructValue) {
+		ws, wantStruct := w.GetKind().(*structpb.Value_StructValue)
+		hs, haveStruct := h.GetKind().(*structpb.Value_StructValue)
+		switch {
+		case !ok:
+			return false
+		case wantStruct && haveStruct:
+			if !agree(ws.StructValue, hs.StructValue, partial) {
 				return false
 			}
-		} else if !proto.Equal(x, y) {
+		case !proto.Equal(w, h):
 			return false
 		}
 	}

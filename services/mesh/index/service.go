@@ -143,9 +143,6 @@ func (p Protocol) IsHTTP2() bool { return p == HTTP2 || p == GRPC || p == GRPCWe
 // IsTLS reports whether the caller encrypts.
 func (p Protocol) IsTLS() bool { return p == HTTPS || p == TLS }
 
-// IsTCP reports whether a proxy can see connections only.
-func (p Protocol) IsTCP() bool { return p >= HTTPS }
-
 // Visibility are the namespaces that see an object: "." its own, "*" all, "~"
 // none (VIS-1). Sorted; never empty in a PushContext.
 type Visibility []string
@@ -175,9 +172,8 @@ type Endpoint struct {
 	// ClusterID is the Kubernetes cluster, or other instance, of its source.
 	ClusterID string
 	// Kubernetes: ClusterID is a Kubernetes cluster.
-	Kubernetes     bool
-	Node           string
-	ServiceAccount string
+	Kubernetes bool
+	Node       string
 	// MutualTLS: it speaks Istio's mutual TLS.
 	MutualTLS bool
 	// WorkloadNamespace and Workload name its Pod or WorkloadEntry, for people.

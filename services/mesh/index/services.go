@@ -16,8 +16,8 @@ type serviceIndex struct {
 	claims  table.Groups[ServiceID, *claim]
 	byID    table.Table[ServiceID, *Service]
 	byHost  table.Groups[string, *Service]
-	views   table.Table[string, *hostView]
-	aliases *aliasIndex
+	views   table.Table[string, hostView]
+	aliases aliasIndex
 	scopes  table.Counter // namespaces whose view differs from the common one, by how many hosts
 	homes   table.Counter // namespaces whose services have bare names
 	// clusters of Kubernetes with Services, by how many.
@@ -25,27 +25,10 @@ type serviceIndex struct {
 	lists    map[string][]*Service // what scopes see, sorted by host; "" is the common view
 }
 
-func hashServiceID(id ServiceID) uint64 { return table.HashStrings(id.Namespace, id.Hostname) }
-func hashString(s string) uint64        { return table.HashStrings(s) }
-
 // MemberKey returns the key of the object.
 func (s *Service) MemberKey() ident.Key { return s.Key }
 
-func newServiceIndex() serviceIndex {
-	return serviceIndex{
-		claims:   table.NewGroups[ServiceID, *claim](hashServiceID),
-		byID:     table.New[ServiceID, *Service](hashServiceID),
-		byHost:   table.NewGroups[string, *Service](hashString),
-		views:    table.New[string, *hostView](hashString),
-		aliases:  &aliasIndex{said: make(map[ServiceID]string)},
-		scopes:   table.NewCounter(),
-		homes:    table.NewCounter(),
-		clusters: table.NewCounter(),
-		lists:    map[string][]*Service{"": nil},
-	}
-}
-
-// scope returns the namespace if it is counted, else the common view.
+// scopeOf returns the namespace if it is counted, else the common view.
 func scopeOf(c table.Counter, namespace string) string {
 	if c.Get(namespace) > 0 {
 		return namespace
@@ -61,12 +44,11 @@ func (x *serviceIndex) list(scope string) []*Service {
 }
 
 func (x *serviceIndex) find(scope, host string) *Service {
-	view := x.views.Get(host)
-	s := view.sees(scope)
+	s := x.views.Get(host).sees(scope)
 	if s == nil || s.AliasOf == "" {
 		return s
 	}
-	end := x.views.Get(x.aliases.end(host)).sees(scope)
+	end := x.views.Get(x.aliases.target[host]).sees(scope)
 	if end == nil || end.AliasOf != "" {
 		return nil
 	}
@@ -83,24 +65,30 @@ type serviceEdit struct {
 	hosts map[string]struct{}
 }
 
-func (x serviceIndex) edit(t *transition) *serviceEdit {
-	return &serviceEdit{transition: t, from: x, claims: x.claims.Edit(t.compareClaims), clusters: x.clusters.Edit(), hosts: make(map[string]struct{})}
-}
-
-// change applies a change of an object; either may be nil.
-func (e *serviceEdit) change(was, is *world.Object) {
-	if was != nil {
-		e.count(-1, was.Key)
-		for _, host := range e.settings.hosts(*was) {
-			e.claims.Drop(ServiceID{was.Key.Namespace, host}, was.Key)
+// next returns the index after changes of Services and ServiceEntries, and the
+// hosts whose services differ.
+func (x serviceIndex) next(t *transition, changes []change) (serviceIndex, map[string]struct{}) {
+	if len(changes) == 0 {
+		return x, nil
+	}
+	e := &serviceEdit{
+		transition: t, from: x, claims: x.claims.Edit(t.compareClaims), clusters: x.clusters.Edit(), hosts: make(map[string]struct{}),
+	}
+	for _, c := range changes {
+		if c.was != nil {
+			e.count(-1, c.Key)
+			for _, host := range e.settings.hosts(*c.was) {
+				e.claims.Drop(ServiceID{c.Namespace, host}, c.Key)
+			}
+		}
+		if c.is != nil {
+			e.count(1, c.Key)
+			for _, claim := range e.settings.claims(*c.is) {
+				e.claims.Put(claim.service.ServiceID, claim)
+			}
 		}
 	}
-	if is != nil {
-		e.count(1, is.Key)
-		for _, c := range e.settings.claims(*is) {
-			e.claims.Put(c.service.ServiceID, c)
-		}
-	}
+	return e.done(), e.hosts
 }
 
 // count counts the Services of each cluster.
@@ -111,14 +99,9 @@ func (e *serviceEdit) count(n int, k ident.Key) {
 }
 
 func (e *serviceEdit) done() serviceIndex {
-	if len(e.claims.Moved) == 0 {
-		return e.from
-	}
 	x := e.from
 	x.claims = e.claims.Done()
-	var came, left []string
-	x.clusters, came, left = e.clusters.Done()
-	e.reclassify(len(came)+len(left) > 0)
+	x.clusters, _ = e.counted(e.clusters)
 	touched := make(map[ServiceID]struct{})
 	said := make(map[ServiceID]string)
 	for id := range e.claims.Moved {
@@ -127,10 +110,8 @@ func (e *serviceEdit) done() serviceIndex {
 		claims := x.claims.Get(id)
 		if len(claims) > 0 {
 			target = claims[0].service.AliasOf
-			e.problem(about{"host", id.Namespace, id.Hostname}, e.claimProblems(claims))
-		} else {
-			e.problem(about{"host", id.Namespace, id.Hostname}, nil)
 		}
+		e.problem(about{"host", id.Namespace, id.Hostname}, e.claimProblems(claims))
 		if old := e.from.byID.Get(id); target != "" || old != nil && old.AliasOf != "" {
 			said[id] = target
 		}
@@ -145,21 +126,23 @@ func (e *serviceEdit) done() serviceIndex {
 
 // doneAliases returns the new aliases and marks the services whose aliases
 // differ.
-func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, touched map[ServiceID]struct{}) *aliasIndex {
+func (e *serviceEdit) doneAliases(x *serviceIndex, said map[ServiceID]string, touched map[ServiceID]struct{}) aliasIndex {
 	next := x.aliases.with(said)
-	for _, host := range x.aliases.changed(next) {
-		for _, s := range x.byHost.Get(host) {
-			touched[s.ServiceID] = struct{}{}
+	for _, of := range []map[string][]string{x.aliases.of, next.of} {
+		for host := range of {
+			if slices.Equal(x.aliases.of[host], next.of[host]) {
+				continue
+			}
+			for _, s := range x.byHost.Get(host) {
+				touched[s.ServiceID] = struct{}{}
+			}
 		}
-	}
-	for id := range said {
-		e.problem(about{"alias", id.Namespace, id.Hostname}, nil)
 	}
 	for id := range x.aliases.said {
 		e.problem(about{"alias", id.Namespace, id.Hostname}, nil)
 	}
 	for id := range next.said {
-		if !next.looping(id.Hostname) {
+		if next.target[id.Hostname] != "" {
 			continue
 		}
 		e.problem(about{"alias", id.Namespace, id.Hostname}, []problem.Diagnostic{{
@@ -212,38 +195,32 @@ func (e *serviceEdit) doneHosts(x *serviceIndex) {
 		scopes.Add(1, is.views()...)
 		homes.Add(-1, was.homes()...)
 		homes.Add(1, is.homes()...)
-		keep(views, host, is, is != nil)
+		views.Keep(host, is, len(is.services) > 0)
 		e.problem(about{"view", "", host}, e.viewProblems(is))
 	}
 	x.views = views.Table
-	var came, left, settled, deserted []string
-	x.scopes, came, left = scopes.Done()
-	x.homes, settled, deserted = homes.Done()
-	e.reclassify(len(came)+len(left)+len(settled)+len(deserted) > 0)
-	e.doneLists(x, came, left)
+	var moved []string
+	x.homes, _ = e.counted(homes)
+	x.scopes, moved = e.counted(scopes)
+	e.doneLists(x, moved)
 }
 
-// doneLists makes the lists that differ.
-func (e *serviceEdit) doneLists(x *serviceIndex, came, left []string) {
-	lists := make(map[string][]*Service, len(x.lists)+len(came))
-	for scope, list := range x.lists {
-		if !slices.Contains(left, scope) {
-			lists[scope] = list
-		}
-	}
-	for _, scope := range left {
-		e.changed(Input{Kind: InputServices, A: scope})
-	}
+// doneLists makes the lists that differ. Moved are the scopes that came or left.
+func (e *serviceEdit) doneLists(x *serviceIndex, moved []string) {
+	lists := table.CloneMap(x.lists)
 	e.doneList(x, lists, "")
 	for scope := range x.lists {
-		if _, ok := lists[scope]; ok && scope != "" {
+		if scope != "" && !slices.Contains(moved, scope) {
 			e.doneList(x, lists, scope)
 		}
 	}
-	for _, scope := range came {
-		lists[scope] = lists[""]
+	for _, scope := range moved {
 		e.changed(Input{Kind: InputServices, A: scope})
-		e.doneList(x, lists, scope)
+		delete(lists, scope)
+		if x.scopes.Get(scope) > 0 {
+			lists[scope] = lists[""]
+			e.doneList(x, lists, scope)
+		}
 	}
 	x.lists = lists
 }
@@ -251,11 +228,11 @@ func (e *serviceEdit) doneLists(x *serviceIndex, came, left []string) {
 // doneList makes the list of one scope if it differs.
 func (e *serviceEdit) doneList(x *serviceIndex, lists map[string][]*Service, scope string) {
 	moved := make(map[string]*Service)
-	_, had := e.from.lists[scope]
+	_, had := x.lists[scope]
 	for host := range e.hosts {
 		is := x.views.Get(host).sees(scope)
 		was := e.from.views.Get(host).sees(scope)
-		if !had {
+		if !had && scope != "" {
 			was = x.views.Get(host).sees("") // a new scope's list starts from the common one
 		}
 		if was != is {

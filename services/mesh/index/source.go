@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/proxy"
 )
 
@@ -25,17 +26,17 @@ func SourceSelector(labels map[string]string, namespace string) string {
 // Has reports whether the set has the selector of that text.
 func (s SelectorSet) Has(text string) bool { return slices.Contains(s.Selectors(), text) }
 
-// sourceMatch holds a match's conditions on the caller. Equal ones have equal
-// texts.
+// sourceMatch holds the conditions on the caller of a VirtualService's matches.
+// Equal ones have equal texts.
 type sourceMatch struct {
+	ident.Key
 	labels    map[string]string
 	namespace string
 	text      string
 }
 
-func newSourceMatch(labels map[string]string, namespace string) *sourceMatch {
-	return &sourceMatch{labels, namespace, SourceSelector(labels, namespace)}
-}
+// MemberKey returns the key of the VirtualService.
+func (m *sourceMatch) MemberKey() ident.Key { return m.Key }
 
 func (m *sourceMatch) matches(p *proxy.Proxy) bool {
 	return (m.namespace == "" || m.namespace == p.Namespace) && matchLabels(m.labels, p.Labels)

@@ -87,7 +87,7 @@ type ServiceView struct {
 // Views are the ServiceViews of a class.
 type Views struct {
 	of       EndpointView
-	spreads  *table.Table[ServiceID, *spread]
+	spreads  table.Table[ServiceID, *spread]
 	gateways *NetworkGateways
 }
 
@@ -97,22 +97,18 @@ func (r *Reader) Views(of EndpointView) Views {
 		return Views{}
 	}
 	r.note(Input{Kind: InputSpread})
-	r.note(Input{Kind: InputNetworks})
-	return Views{of, &r.pc.endpoints.spreads, r.pc.networks.gateways}
+	return Views{of, r.pc.endpoints.spreads, r.NetworkGateways()}
 }
 
 // NetworkGateways returns the gateways of all networks.
 func (r *Reader) NetworkGateways() *NetworkGateways {
 	r.note(Input{Kind: InputNetworks})
-	return r.pc.networks.gateways
+	return &r.pc.networks.gateways
 }
 
 // Of returns the view of a service.
 func (v Views) Of(id ServiceID) ServiceView {
 	var view ServiceView
-	if v.spreads == nil {
-		return view
-	}
 	s := v.spreads.Get(id)
 	if s == nil {
 		return view

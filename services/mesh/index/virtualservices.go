@@ -24,14 +24,14 @@ const (
 // that see them.
 type virtualServiceIndex struct {
 	byName table.Table[world.Name, *virtualService]
-	// seen are the VirtualServices of a gateway in a scope, the winner first; only
-	// are those that a namespace sees besides the common view.
-	seen    table.Groups[seenAt, *VirtualServiceHead]
+	// seen has all VirtualServices that a scope sees at a gateway. only has, for the
+	// common view, the public ones and, for a namespace, those that it sees besides
+	// them. In both the winner comes first.
+	seen    table.Table[seenAt, []*VirtualServiceHead]
 	only    table.Groups[seenAt, *VirtualServiceHead]
-	scopes  table.Counter                         // namespaces that see more than the common view
-	hosts   table.Groups[string, *virtualService] // those of sidecars, by host
-	sources [ident.ResourceTypes]table.Counter    // texts of SourceSelector, by how many matches have them
-	matches []*sourceMatch                        // counted there
+	scopes  table.Counter                                           // namespaces that see more than the common view
+	hosts   table.Groups[string, *virtualService]                   // those of sidecars, by host
+	sources [ident.ResourceTypes]table.Groups[string, *sourceMatch] // of LDS and RDS, by text
 }
 
 // seenAt is a gateway in a scope.
@@ -46,21 +46,6 @@ type virtualService struct {
 
 // MemberKey returns the key of the object.
 func (h *VirtualServiceHead) MemberKey() ident.Key { return h.Key }
-
-func newVirtualServiceIndex() virtualServiceIndex {
-	hash := func(s seenAt) uint64 { return table.HashStrings(s.scope, s.gateway) }
-	x := virtualServiceIndex{
-		byName: table.New[world.Name, *virtualService](world.HashName),
-		seen:   table.NewGroups[seenAt, *VirtualServiceHead](hash),
-		only:   table.NewGroups[seenAt, *VirtualServiceHead](hash),
-		scopes: table.NewCounter(),
-		hosts:  table.NewGroups[string, *virtualService](hashString),
-	}
-	for t := range x.sources {
-		x.sources[t] = table.NewCounter()
-	}
-	return x
-}
 
 func (x *virtualServiceIndex) list(scope, gateway string) []*VirtualServiceHead {
 	return x.seen.Get(seenAt{scopeOf(x.scopes, scope), gateway})
@@ -108,29 +93,27 @@ func (s *settings) newVirtualService(o world.Object, m *networking.VirtualServic
 // readMatches completes the gateways' names in matches and collects their
 // conditions on the caller.
 func (v *virtualService) readMatches(namespace string) {
-	sources := func(t ident.ResourceType, labels map[string]string, from string) {
-		if m := newSourceMatch(labels, from); m.text != "" {
-			v.matches[t] = append(v.matches[t], m)
-			v.Sources = append(v.Sources, m.text)
+	read := func(t ident.ResourceType, gateways *[]string, labels map[string]string, from string) {
+		*gateways = gatewayNames(*gateways, namespace)
+		if text := SourceSelector(labels, from); text != "" {
+			v.matches[t] = append(v.matches[t], &sourceMatch{v.Key, labels, from, text})
+			v.Sources = append(v.Sources, text)
 		}
 	}
 	for _, r := range v.spec.GetHttp() {
 		v.Delegates = v.Delegates || r.GetDelegate() != nil
 		for _, m := range r.GetMatch() {
-			m.Gateways = gatewayNames(m.GetGateways(), namespace)
-			sources(ident.RDS, m.GetSourceLabels(), m.GetSourceNamespace())
+			read(ident.RDS, &m.Gateways, m.GetSourceLabels(), m.GetSourceNamespace())
 		}
 	}
 	for _, r := range v.spec.GetTls() {
 		for _, m := range r.GetMatch() {
-			m.Gateways = gatewayNames(m.GetGateways(), namespace)
-			sources(ident.LDS, m.GetSourceLabels(), m.GetSourceNamespace())
+			read(ident.LDS, &m.Gateways, m.GetSourceLabels(), m.GetSourceNamespace())
 		}
 	}
 	for _, r := range v.spec.GetTcp() {
 		for _, m := range r.GetMatch() {
-			m.Gateways = gatewayNames(m.GetGateways(), namespace)
-			sources(ident.LDS, m.GetSourceLabels(), m.GetSourceNamespace())
+			read(ident.LDS, &m.Gateways, m.GetSourceLabels(), m.GetSourceNamespace())
 		}
 	}
 	v.Sources = sortUnique(v.Sources)
@@ -146,21 +129,15 @@ func gatewayNames(names []string, namespace string) []string {
 		case qualified && ns == ".":
 			n = namespace + "/" + rest
 		case qualified:
+		case strings.Contains(n, "."): // the form of a host: name.namespace.svc.cluster.local
+			parts := strings.Split(n, ".")
+			n = parts[1] + "/" + parts[0]
 		default:
-			n = gatewayByHost(n, namespace)
+			n = namespace + "/" + n
 		}
 		full = append(full, n)
 	}
 	return full
-}
-
-// gatewayByHost reads a gateway's name without a slash, which may have the form
-// of a host: name.namespace.svc.cluster.local.
-func gatewayByHost(n, namespace string) string {
-	if parts := strings.Split(n, "."); len(parts) > 1 {
-		return parts[1] + "/" + parts[0]
-	}
-	return namespace + "/" + n
 }
 
 // destinations returns the destinations in m.
@@ -216,12 +193,14 @@ type virtualServiceEdit struct {
 	only    *table.GroupsEdit[seenAt, *VirtualServiceHead]
 	hosts   *table.GroupsEdit[string, *virtualService]
 	scopes  *table.CounterEdit
-	sources [ident.ResourceTypes]*table.CounterEdit
-	matches map[string]*sourceMatch // may be new
-	touched bool
+	sources [ident.ResourceTypes]*table.GroupsEdit[string, *sourceMatch]
 }
 
-func (x virtualServiceIndex) edit(t *transition) *virtualServiceEdit {
+// next returns the index after changes of VirtualServices in w.
+func (x virtualServiceIndex) next(t *transition, w *world.World, changes []change) virtualServiceIndex {
+	if len(changes) == 0 {
+		return x
+	}
 	e := &virtualServiceEdit{
 		transition: t, from: x,
 		byName: x.byName.Edit(),
@@ -229,13 +208,15 @@ func (x virtualServiceIndex) edit(t *transition) *virtualServiceEdit {
 		hosts: x.hosts.Edit(func(a, b *virtualService) int {
 			return t.compareHeads(a.VirtualServiceHead, b.VirtualServiceHead)
 		}),
-		scopes:  x.scopes.Edit(),
-		matches: make(map[string]*sourceMatch),
+		scopes: x.scopes.Edit(),
 	}
 	for t := range e.sources {
-		e.sources[t] = x.sources[t].Edit()
+		e.sources[t] = x.sources[t].Edit(func(a, b *sourceMatch) int { return world.CompareKeys(a.Key, b.Key) })
 	}
-	return e
+	for _, c := range changes {
+		e.change(world.Name{Namespace: c.Namespace, Name: c.Name}, w.Winner(c.Key))
+	}
+	return e.done()
 }
 
 func (s *settings) compareHeads(a, b *VirtualServiceHead) int {
@@ -254,71 +235,53 @@ func (e *virtualServiceEdit) change(n world.Name, is *world.Object) {
 	if was == nil && v == nil {
 		return
 	}
-	e.touched = true
 	if was != nil && v != nil && reflect.DeepEqual(was.VirtualServiceHead, v.VirtualServiceHead) {
 		v.VirtualServiceHead = was.VirtualServiceHead // so that it stays in the lists
 	}
 	if was == nil || v == nil || !proto.Equal(was.spec, v.spec) {
 		e.changed(Input{Kind: InputVirtualService, A: n.Namespace, B: n.Name})
 	}
-	e.count(was, -1)
-	e.count(v, 1)
-	keep(e.byName, n, v, v != nil)
-	if was != nil && v != nil && was.VirtualServiceHead == v.VirtualServiceHead && slices.Equal(was.exportTo, v.exportTo) {
-		return
-	}
-	if was != nil {
-		for _, place := range was.places() {
-			for _, g := range was.Gateways {
-				e.only.Drop(seenAt{place, g}, was.Key)
+	e.byName.Keep(n, v, v != nil)
+	listed := was != nil && v != nil && was.VirtualServiceHead == v.VirtualServiceHead && slices.Equal(was.exportTo, v.exportTo)
+	for version, after := range versions(was, v) {
+		for t, matches := range version.matches {
+			for _, m := range matches {
+				e.sources[t].Keep(m.text, m, after)
 			}
 		}
-		for _, host := range was.sidecarHosts() {
-			e.hosts.Drop(host, was.Key)
-		}
-	}
-	if v != nil {
-		for _, place := range v.places() {
-			for _, g := range v.Gateways {
-				e.only.Put(seenAt{place, g}, v.VirtualServiceHead)
-			}
-		}
-		for _, host := range v.sidecarHosts() {
-			e.hosts.Put(host, v)
+		if !listed {
+			e.list(version, after)
 		}
 	}
 }
 
-// count counts the conditions that tell proxies apart.
-func (e *virtualServiceEdit) count(v *virtualService, n int) {
-	if v == nil {
-		return
-	}
+// list puts v into the lists, or takes it out.
+func (e *virtualServiceEdit) list(v *virtualService, in bool) {
 	for _, place := range v.places() {
-		if place != "" {
-			e.scopes.Add(n, place)
+		switch {
+		case place == "":
+		case in:
+			e.scopes.Add(1, place)
+		default:
+			e.scopes.Add(-1, place)
+		}
+		for _, g := range v.Gateways {
+			e.only.Keep(seenAt{place, g}, v.VirtualServiceHead, in)
 		}
 	}
-	for t, matches := range v.matches {
-		for _, m := range matches {
-			e.sources[t].Add(n, m.text)
-			e.matches[m.text] = m
-		}
+	for _, host := range v.sidecarHosts() {
+		e.hosts.Keep(host, v, in)
 	}
 }
 
 func (e *virtualServiceEdit) done() virtualServiceIndex {
-	if !e.touched {
-		return e.from
-	}
 	x := e.from
 	x.byName = e.byName.Table
 	e.doneSources(&x)
 	x.only, x.hosts = e.only.Done(), e.hosts.Done()
-	var came, left []string
-	x.scopes, came, left = e.scopes.Done()
-	e.reclassify(len(came)+len(left) > 0)
-	e.doneSeen(&x, came, left)
+	var moved []string
+	x.scopes, moved = e.counted(e.scopes)
+	e.doneSeen(&x, moved)
 	for host := range e.hosts.Moved {
 		e.problem(about{virtualServiceKind, "", host}, routeProblems(host, x.hosts.Get(host)))
 	}
@@ -327,30 +290,17 @@ func (e *virtualServiceEdit) done() virtualServiceIndex {
 
 // doneSources finds the conditions in use.
 func (e *virtualServiceEdit) doneSources(x *virtualServiceIndex) {
-	differ := false
-	for t := range x.sources {
-		var came, left []string
-		x.sources[t], came, left = e.sources[t].Done()
-		differ = differ || len(came)+len(left) > 0
-	}
-	if !differ {
-		return
-	}
-	e.reclassify(true)
-	for _, m := range x.matches {
-		e.matches[m.text] = m
-	}
-	x.matches = nil
-	for text, m := range e.matches {
-		if x.sources[ident.LDS].Get(text) > 0 || x.sources[ident.RDS].Get(text) > 0 {
-			x.matches = append(x.matches, m)
+	for t, edit := range e.sources {
+		x.sources[t] = edit.Done()
+		for text := range edit.Moved {
+			e.reclassify((len(e.from.sources[t].Get(text)) == 0) != (len(x.sources[t].Get(text)) == 0))
 		}
 	}
-	slices.SortFunc(x.matches, func(a, b *sourceMatch) int { return strings.Compare(a.text, b.text) })
 }
 
-// doneSeen makes the lists of scopes that differ.
-func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, came, left []string) {
+// doneSeen makes the lists of scopes that differ. Moved are the scopes that came
+// or left.
+func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, moved []string) {
 	remake := make(map[seenAt]struct{})
 	for at := range e.only.Moved {
 		remake[at] = struct{}{}
@@ -360,18 +310,18 @@ func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, came, left []strin
 			}
 		}
 	}
-	if len(came)+len(left) > 0 {
+	if len(moved) > 0 {
+		gateways := make(map[string]struct{}) // few, while seen has each once for every scope
 		for at := range x.seen.All() {
-			if at.scope == "" {
-				for _, ns := range came {
-					remake[seenAt{ns, at.gateway}] = struct{}{}
-				}
-			} else if slices.Contains(left, at.scope) {
-				remake[at] = struct{}{}
+			gateways[at.gateway] = struct{}{}
+		}
+		for gateway := range gateways {
+			for _, ns := range moved {
+				remake[seenAt{ns, gateway}] = struct{}{}
 			}
 		}
 	}
-	seen := x.seen.Table.Edit()
+	seen := x.seen.Edit()
 	for at := range remake {
 		var list []*VirtualServiceHead
 		switch {
@@ -380,11 +330,11 @@ func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, came, left []strin
 		case x.scopes.Get(at.scope) > 0:
 			list = e.mergeHeads(x.only.Get(at), x.only.Get(seenAt{"", at.gateway}))
 		}
-		keep(seen, at, list, len(list) > 0)
+		seen.Keep(at, list, len(list) > 0)
 		e.changed(Input{Kind: InputVirtualServices, A: at.scope})
 	}
-	x.seen = table.Groups[seenAt, *VirtualServiceHead]{Table: seen.Table}
-	for _, ns := range append(came, left...) {
+	x.seen = seen.Table
+	for _, ns := range moved {
 		e.changed(Input{Kind: InputVirtualServices, A: ns})
 	}
 }

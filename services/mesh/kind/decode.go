@@ -1,6 +1,8 @@
 package kind
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -38,6 +40,22 @@ func (k *Kind) Decode(typeURL string, b []byte) (proto.Message, error) {
 
 func undecoded(field, reason string) *problem.Diagnostic {
 	return &problem.Diagnostic{Severity: problem.Error, Code: "undecoded", Field: field, Reason: reason, Advice: "correct the object at its source"}
+}
+
+// Undecoded returns the value of an object that cannot be decoded because of bad:
+// on the log, its key keeps its last good value. data is the object as its source
+// gave it, which the value leaves out if it holds a private key. The value has no
+// line, so that moving an object in its file is no change.
+func Undecoded(data []byte, mediaType string, bad *problem.Diagnostic) ident.Value {
+	if validate.HasPrivateKey(data) {
+		data = nil
+	}
+	u := &registryv1.Undecoded{
+		Data: data, MediaType: mediaType,
+		Field: strings.ToValidUTF8(bad.Field, "?"), Error: strings.ToValidUTF8(bad.Reason, "?"),
+	}
+	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(u) // it cannot fail: the texts are valid UTF-8
+	return ident.Value{Type: ident.Undecoded, Bytes: b}
 }
 
 // DecodeJSON reads the spec of an object whose kind has the form Spec. The spec
@@ -78,4 +96,33 @@ func syntaxError(err error) *problem.Diagnostic {
 		d.Reason = strings.ToValidUTF8(d.Reason[:maxReason], "") + " ..."
 	}
 	return d
+}
+
+// Document returns a payload of the log as JSON, as its source would write it:
+// the spec of an Istio kind, the whole object of other kinds. Equal payloads have
+// equal documents. It is an error if this build cannot read the payload.
+func Document(name, typeURL string, b []byte) (json.RawMessage, error) {
+	k, ok := ByName(name)
+	if !ok {
+		return nil, fmt.Errorf("this build knows no kind %q", name)
+	}
+	m, err := k.Decode(typeURL, b)
+	if err != nil {
+		return nil, err
+	}
+	if whole, ok := m.(*registryv1.Object); ok {
+		return compact(whole.GetJson())
+	}
+	if b, err = protojson.Marshal(m); err != nil {
+		return nil, err
+	}
+	return compact(b) // protojson puts spaces where it likes
+}
+
+func compact(b []byte) (json.RawMessage, error) {
+	var out bytes.Buffer
+	if err := json.Compact(&out, b); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
 }

@@ -35,6 +35,63 @@ func TestNoEffects(t *testing.T) {
 	}
 }
 
+// TestNoEffectRows sets each field of these kinds alone, an enumeration to each of
+// its values: every warning about an effect has a row in the table.
+func TestNoEffectRows(t *testing.T) {
+	rows := map[string]bool{}
+	kinds := map[string]bool{}
+	for _, row := range validate.NoEffects() {
+		rows["has no effect yet: "+row.Instead] = true
+		kinds[row.Kind] = true
+	}
+	for name := range kinds {
+		k := mustKind(t, name)
+		empty, err := k.Decode(k.TypeURL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eachField(empty.ProtoReflect().Descriptor(), nil, func(path []string, value string) {
+			m := empty.ProtoReflect().New()
+			set(t, m, path, value)
+			for _, d := range k.Validate(m.Interface()) {
+				_, effect, _ := strings.Cut(d.Reason, "has no effect yet: ")
+				if d.Code == "no-effect" && effect != "" && !rows["has no effect yet: "+effect] {
+					t.Errorf("%s with %s %s: %q is in no row", name, strings.Join(path, "."), value, d.Reason)
+				}
+			}
+		})
+	}
+}
+
+// eachField yields the path of each field below a message, and each value of an
+// enumeration. It does not enter a message that contains itself.
+func eachField(md protoreflect.MessageDescriptor, above []protoreflect.FieldDescriptor, yield func(path []string, value string)) {
+	for i := range md.Fields().Len() {
+		fd := md.Fields().Get(i)
+		fields := append(slices.Clone(above), fd)
+		var path []string
+		for _, f := range fields {
+			path = append(path, f.JSONName())
+		}
+		child := fd.Message()
+		if fd.IsMap() {
+			child = fd.MapValue().Message()
+		}
+		inside := slices.ContainsFunc(above, func(f protoreflect.FieldDescriptor) bool { return f.Message() == fd.Message() })
+		switch {
+		case child != nil && child.ParentFile().Package() != "google.protobuf" && !inside:
+			eachField(child, fields, yield)
+			yield(path, "")
+		case fd.Enum() != nil && !fd.IsList():
+			for j := range fd.Enum().Values().Len() {
+				yield(path, string(fd.Enum().Values().Get(j).Name()))
+			}
+		default:
+			yield(path, "")
+		}
+	}
+}
+
 // set sets the field at a path to a value, or to any if value is empty.
 func set(t *testing.T, m protoreflect.Message, path []string, value string) {
 	t.Helper()
@@ -55,15 +112,17 @@ func set(t *testing.T, m protoreflect.Message, path []string, value string) {
 			set(t, e, rest, value)
 		}
 	case fd.IsList():
-		m.Mutable(fd).List().Append(protoreflect.ValueOfString("x"))
+		m.Mutable(fd).List().Append(scalar(t, fd, value))
 	case fd.Message() != nil && len(rest) > 0:
 		set(t, m.Mutable(fd).Message(), rest, value)
+	case fd.Message() != nil:
+		m.Mutable(fd)
 	default:
-		m.Set(fd, scalar(t, m, fd, value))
+		m.Set(fd, scalar(t, fd, value))
 	}
 }
 
-func scalar(t *testing.T, m protoreflect.Message, fd protoreflect.FieldDescriptor, value string) protoreflect.Value {
+func scalar(t *testing.T, fd protoreflect.FieldDescriptor, value string) protoreflect.Value {
 	t.Helper()
 	switch fd.Kind() {
 	case protoreflect.EnumKind:
@@ -83,7 +142,7 @@ func scalar(t *testing.T, m protoreflect.Message, fd protoreflect.FieldDescripto
 	case protoreflect.Uint32Kind:
 		return protoreflect.ValueOfUint32(1)
 	}
-	return m.NewField(fd)
+	return fd.Default()
 }
 
 // TestGoodObjectsAllocateNothing: the fold validates every object of a mesh, so

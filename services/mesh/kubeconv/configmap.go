@@ -4,10 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"google.golang.org/protobuf/types/known/anypb"
-
 	corev1 "k8s.io/api/core/v1"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/manifest"
@@ -15,71 +14,45 @@ import (
 )
 
 // ConfigMap converts a ConfigMap: its data.
-func ConfigMap(c *corev1.ConfigMap) (*registryv1.Object, error) {
-	content := map[string]any{}
-	if len(c.Data) > 0 {
-		content["data"] = c.Data
-	}
-	if len(c.BinaryData) > 0 {
-		content["binaryData"] = c.BinaryData
-	}
-	b, err := json.Marshal(content)
-	if err != nil {
-		return nil, &problem.Diagnostic{Reason: err.Error()}
-	}
-	return &registryv1.Object{ApiVersion: "v1", Kind: "ConfigMap", Json: b}, nil
+func ConfigMap(c *corev1.ConfigMap) *registryv1.Object {
+	b, _ := json.Marshal(struct { // it cannot fail for texts and bytes
+		BinaryData map[string][]byte `json:"binaryData,omitempty"`
+		Data       map[string]string `json:"data,omitempty"`
+	}{c.BinaryData, c.Data})
+	return &registryv1.Object{ApiVersion: "v1", Kind: "ConfigMap", Json: b}
 }
 
-// Document is an object in the text of another one.
-type Document struct {
-	Kind, Name string
-	Payload    *anypb.Any
-	// Origin tells users where it is, with the line of the first error in it.
-	Origin string
-}
+// settingsKeys has the key of the settings of a kind in the ConfigMap with Istio's
+// settings of a mesh.
+var settingsKeys = map[string]string{"MeshConfig": "mesh", "MeshNetworks": "meshNetworks"}
 
-// Mesh converts the ConfigMap with Istio's settings of a mesh: the key mesh has the
-// MeshConfig and meshNetworks the MeshNetworks, each named default. Invalid text
-// becomes an Undecoded.
-func Mesh(c *corev1.ConfigMap) []Document {
-	var docs []Document
-	for _, of := range [][2]string{{"mesh", "MeshConfig"}, {"meshNetworks", "MeshNetworks"}} {
-		text, there := c.Data[of[0]]
-		k, known := kind.ByName(of[1])
-		if !there || !known {
-			continue
-		}
-		d := Document{Kind: of[1], Name: k.Only}
-		var line int
-		d.Payload, line = settings(k, []byte(text))
-		d.Origin = fmt.Sprintf("ConfigMap %s/%s, %s:%d", c.Namespace, c.Name, of[0], line)
-		docs = append(docs, d)
+// Mesh converts the settings of a kind in the ConfigMap with Istio's settings of a
+// mesh; ok is false if it has none. Invalid text becomes an Undecoded. origin tells
+// users where the settings are, with the line of the first error in them.
+func Mesh(k *kind.Kind, c *corev1.ConfigMap) (p ident.Value, origin string, ok bool) {
+	key := settingsKeys[k.Name]
+	text, ok := c.Data[key]
+	if !ok {
+		return p, "", false
 	}
-	return docs
+	p, line := settings(k, []byte(text))
+	return p, fmt.Sprintf("ConfigMap %s/%s, %s:%d", c.Namespace, c.Name, key, line), true
 }
 
 // settings returns the payload of the text of a spec, and the line of the first error
 // in it.
-func settings(k *kind.Kind, text []byte) (*anypb.Any, int) {
-	bad := func(e *problem.Diagnostic) (*anypb.Any, int) {
-		return undecoded(text, "application/yaml", e), max(e.Line, 1)
-	}
+func settings(k *kind.Kind, text []byte) (ident.Value, int) {
 	d := manifest.Spec(text)
-	if d.Err != nil {
-		return bad(d.Err)
-	}
-	m, err := k.DecodeJSON(d.Spec)
-	if err != nil {
-		return bad(located(k, d, err))
+	m, bad := decodeSpec(k, &d)
+	if bad != nil {
+		return kind.Undecoded(text, "application/yaml", bad), max(bad.Line, 1)
 	}
 	p, err := encoded(k, m)
 	if err != nil {
-		return bad(&problem.Diagnostic{Reason: err.Error()})
+		return undecoded(text, "application/yaml", err), 1
 	}
-	for _, found := range k.Validate(m) {
-		if found.Severity == problem.Error {
-			return p, d.FieldLine(found.Field)
-		}
+	if found := k.Validate(m); len(found) > 0 && found[0].Severity == problem.Error {
+		return p, d.FieldLine(found[0].Field)
 	}
 	return p, 1
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -16,16 +15,48 @@ import (
 )
 
 // undecoded decodes an Undecoded payload.
-func undecoded(t *testing.T, p *anypb.Any) *registryv1.Undecoded {
+func undecoded(t *testing.T, p ident.Value) *registryv1.Undecoded {
 	t.Helper()
 	var u registryv1.Undecoded
-	if p.GetTypeUrl() != ident.Undecoded {
-		t.Fatalf("payload is a %s, want an Undecoded", p.GetTypeUrl())
+	if p.Type != ident.Undecoded {
+		t.Fatalf("payload is a %s, want an Undecoded", p.Type)
 	}
-	if err := proto.Unmarshal(p.GetValue(), &u); err != nil {
+	if err := proto.Unmarshal(p.Bytes, &u); err != nil {
 		t.Fatal(err)
 	}
 	return &u
+}
+
+// settings is what a ConfigMap holds of a kind.
+type settings struct {
+	kind, origin string
+	payload      ident.Value
+}
+
+// settingsIn returns the settings in a ConfigMap, the MeshConfig first.
+func settingsIn(t *testing.T, c *corev1.ConfigMap) []settings {
+	t.Helper()
+	var all []settings
+	for _, name := range []string{"MeshConfig", "MeshNetworks"} {
+		k := mustKind(t, name)
+		if k.Only != "default" {
+			t.Errorf("%s is named %q", name, k.Only)
+		}
+		if p, origin, ok := kubeconv.Mesh(k, c); ok {
+			all = append(all, settings{name, origin, p})
+		}
+	}
+	return all
+}
+
+// message decodes settings, which must be valid.
+func (s settings) message(t *testing.T) proto.Message {
+	t.Helper()
+	m, err := mustKind(t, s.kind).Decode(s.payload.Type, s.payload.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // TestConfigMap: its data, all of it and nothing else.
@@ -35,11 +66,7 @@ metadata: {name: ca, namespace: prod, labels: {a: b}, resourceVersion: "7"}
 data: {ca.crt: certificate, b: "1"}
 binaryData: {x: AAEC}
 `)
-	m, err := kubeconv.ConfigMap(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantText(t, m, `api_version: "v1" kind: "ConfigMap" json: '{"binaryData":{"x":"AAEC"},"data":{"b":"1","ca.crt":"certificate"}}'`)
+	wantText(t, kubeconv.ConfigMap(c), `api_version: "v1" kind: "ConfigMap" json: '{"binaryData":{"x":"AAEC"},"data":{"b":"1","ca.crt":"certificate"}}'`)
 }
 
 // TestPrivateKey: no payload has a private key.
@@ -47,9 +74,9 @@ func TestPrivateKey(t *testing.T) {
 	const key = "-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----\n"
 	c := read[corev1.ConfigMap](t, "metadata: {name: x, namespace: prod}")
 	c.Data = map[string]string{"key.pem": key, "mesh": "accessLogFile: |\n  " + strings.ReplaceAll(key, "\n", "\n  ")}
-	payloads := []*anypb.Any{payload(t, &kubeconv.Converter{}, "ConfigMap", c)}
-	for _, d := range kubeconv.Mesh(c) {
-		payloads = append(payloads, d.Payload)
+	payloads := []ident.Value{payload(t, &kubeconv.Converter{}, "ConfigMap", c)}
+	for _, s := range settingsIn(t, c) {
+		payloads = append(payloads, s.payload)
 	}
 	filter := unstructured(t, "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: x, namespace: prod}\nspec: {configPatches: [{patch: {value: {a: b}}}]}")
 	patch := filter.Object["spec"].(map[string]any)["configPatches"].([]any)[0].(map[string]any)["patch"].(map[string]any)
@@ -57,7 +84,7 @@ func TestPrivateKey(t *testing.T) {
 	payloads = append(payloads, payload(t, &kubeconv.Converter{}, "EnvoyFilter", filter))
 	for i, p := range payloads {
 		u := undecoded(t, p)
-		if !strings.Contains(u.GetError(), "holds a private key") || strings.Contains(string(p.GetValue()), "abc") {
+		if !strings.Contains(u.GetError(), "holds a private key") || strings.Contains(string(p.Bytes), "abc") {
 			t.Errorf("payload %d: %v", i, u)
 		}
 	}
@@ -66,23 +93,8 @@ func TestPrivateKey(t *testing.T) {
 // TestMesh: the two keys of Istio's ConfigMap are two objects, valid or invalid each for
 // itself, with the line of the error.
 func TestMesh(t *testing.T) {
-	of := func(data string) map[string]kubeconv.Document {
-		docs := map[string]kubeconv.Document{}
-		for _, d := range kubeconv.Mesh(read[corev1.ConfigMap](t, "metadata: {name: istio, namespace: istio-system}\n"+data)) {
-			if d.Name != "default" {
-				t.Errorf("%s is named %q", d.Kind, d.Name)
-			}
-			docs[d.Kind] = d
-		}
-		return docs
-	}
-	message := func(d kubeconv.Document) proto.Message {
-		t.Helper()
-		m, err := mustKind(t, d.Kind).Decode(d.Payload.GetTypeUrl(), d.Payload.GetValue())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m
+	of := func(data string) []settings {
+		return settingsIn(t, read[corev1.ConfigMap](t, "metadata: {name: istio, namespace: istio-system}\n"+data))
 	}
 
 	docs := of(`
@@ -104,22 +116,22 @@ data:
           port: 15443
 `)
 	if len(docs) != 2 {
-		t.Fatalf("%d documents", len(docs))
+		t.Fatalf("settings of %d kinds", len(docs))
 	}
-	wantText(t, message(docs["MeshConfig"]), `
+	wantText(t, docs[0].message(t), `
 access_log_file: "/dev/stdout" connect_timeout {seconds: 5} root_namespace: "istio-system"
 default_config {discovery_address: "istiod.istio-system.svc:15012"}`)
-	wantText(t, message(docs["MeshNetworks"]), `
+	wantText(t, docs[1].message(t), `
 networks {key: "network1" value {endpoints {from_registry: "cluster1"} gateways {address: "203.0.113.1" port: 15443}}}`)
-	if got, want := docs["MeshConfig"].Origin, "ConfigMap istio-system/istio, mesh:1"; got != want {
+	if got, want := docs[0].origin, "ConfigMap istio-system/istio, mesh:1"; got != want {
 		t.Errorf("origin %q, want %q", got, want)
 	}
 
 	docs = of("data: {mesh: '', meshNetworks: 'networks: {}'}")
-	wantText(t, message(docs["MeshConfig"]), ``)
-	wantText(t, message(docs["MeshNetworks"]), ``)
+	wantText(t, docs[0].message(t), ``)
+	wantText(t, docs[1].message(t), ``)
 	if docs = of("data: {other: x}"); len(docs) != 0 {
-		t.Errorf("of a ConfigMap without the keys: %v", docs)
+		t.Errorf("a ConfigMap without the keys has %v", docs)
 	}
 
 	for _, c := range []struct{ mesh, field, reason, origin string }{
@@ -129,15 +141,15 @@ networks {key: "network1" value {endpoints {from_registry: "cluster1"} gateways 
 		{"a: 1\n---\nb: 2", "", "there is more than one document", "mesh:2"},
 		{"\n\nconnectTimeout: soon", "spec.connectTimeout", "", "mesh:3"},
 	} {
-		d := kubeconv.Mesh(&corev1.ConfigMap{Data: map[string]string{"mesh": c.mesh}})[0]
-		u := undecoded(t, d.Payload)
-		if u.GetField() != c.field || !strings.Contains(u.GetError(), c.reason) || !strings.HasSuffix(d.Origin, c.origin) || string(u.GetData()) != c.mesh {
-			t.Errorf("%q: %s: %s: %s", c.mesh, d.Origin, u.GetField(), u.GetError())
+		d := settingsIn(t, &corev1.ConfigMap{Data: map[string]string{"mesh": c.mesh}})[0]
+		u := undecoded(t, d.payload)
+		if u.GetField() != c.field || !strings.Contains(u.GetError(), c.reason) || !strings.HasSuffix(d.origin, c.origin) || string(u.GetData()) != c.mesh {
+			t.Errorf("%q: %s: %s: %s", c.mesh, d.origin, u.GetField(), u.GetError())
 		}
 	}
-	invalid := kubeconv.Mesh(&corev1.ConfigMap{Data: map[string]string{"mesh": "accessLogFile: x\nconnectTimeout: -1s"}})[0]
-	if invalid.Payload.GetTypeUrl() == ident.Undecoded || !strings.HasSuffix(invalid.Origin, "mesh:2") {
-		t.Errorf("an invalid one is a %s of %s", invalid.Payload.GetTypeUrl(), invalid.Origin)
+	invalid := settingsIn(t, &corev1.ConfigMap{Data: map[string]string{"mesh": "accessLogFile: x\nconnectTimeout: -1s"}})[0]
+	if invalid.payload.Type == ident.Undecoded || !strings.HasSuffix(invalid.origin, "mesh:2") {
+		t.Errorf("an invalid one is a %s of %s", invalid.payload.Type, invalid.origin)
 	}
 }
 
@@ -169,14 +181,10 @@ data:
     trustDomain: cluster.local
   meshNetworks: 'networks: {}'
 `)
-	for _, d := range kubeconv.Mesh(c) {
-		m, err := mustKind(t, d.Kind).Decode(d.Payload.GetTypeUrl(), d.Payload.GetValue())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range mustKind(t, d.Kind).Validate(m) {
+	for _, d := range settingsIn(t, c) {
+		for _, p := range mustKind(t, d.kind).Validate(d.message(t)) {
 			if p.Severity == problem.Error {
-				t.Errorf("%s: %+v", d.Origin, p)
+				t.Errorf("%s: %+v", d.origin, p)
 			}
 		}
 	}

@@ -1,12 +1,10 @@
 package kubeconv
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -36,21 +34,20 @@ type Converter struct {
 // *unstructured.Unstructured of any other kind. An object that cannot be converted
 // becomes an Undecoded. Equal content has equal payloads.
 //
-// Payload returns nil for an object that is not published: a Pod without an address or
-// that has ended (POD-3), or a Secret that is not a TLS credential.
-func (c *Converter) Payload(k *kind.Kind, object any) *anypb.Any {
+// ok is false for an object that is not published: a Pod without an address or that
+// has ended (POD-3), or a Secret that is not a TLS credential.
+func (c *Converter) Payload(k *kind.Kind, object any) (p ident.Value, ok bool) {
 	m, err := c.convert(k, object)
 	if m == nil && err == nil {
-		return nil
+		return p, false
 	}
-	var p *anypb.Any
 	if err == nil {
 		p, err = encoded(k, m)
 	}
 	if err != nil {
 		p = undecoded(content(object), "application/json", err)
 	}
-	return p
+	return p, true
 }
 
 // convert returns nil for an object that is not published.
@@ -79,7 +76,7 @@ func (c *Converter) convert(k *kind.Kind, object any) (proto.Message, error) {
 		}
 		return nil, nil
 	case *corev1.ConfigMap:
-		return ConfigMap(o)
+		return ConfigMap(o), nil
 	case *unstructured.Unstructured:
 		return FromUnstructured(k, o.Object)
 	}
@@ -88,48 +85,31 @@ func (c *Converter) convert(k *kind.Kind, object any) (proto.Message, error) {
 
 // encoded returns the payload of m, or an error if m has a private key, which must not
 // be on the log.
-func encoded(k *kind.Kind, m proto.Message) (*anypb.Any, error) {
+func encoded(k *kind.Kind, m proto.Message) (ident.Value, error) {
 	b, err := k.Encode(m)
 	switch {
 	case err != nil: // a text is not UTF-8
-		return nil, err
+		return ident.Value{}, err
 	case validate.HasPrivateKey(b):
-		return nil, &problem.Diagnostic{Reason: "holds a private key, and whoever reads the log would read it; put it into a Secret"}
+		return ident.Value{}, &problem.Diagnostic{Reason: "holds a private key, and every reader of the log would see it; put it into a Secret"}
 	}
-	return &anypb.Any{TypeUrl: k.TypeURL, Value: b}, nil
+	return ident.Value{Type: k.TypeURL, Bytes: b}, nil
 }
 
-// undecoded returns the payload of data that cannot be converted. On the log, its key
-// keeps its last good value.
-func undecoded(data []byte, mediaType string, why error) *anypb.Any {
-	if validate.HasPrivateKey(data) {
-		data = nil
-	}
-	u := &registryv1.Undecoded{Data: data, MediaType: mediaType, Error: valid(why.Error())}
-	if e := (*problem.Diagnostic)(nil); errors.As(why, &e) {
-		u.Field, u.Error = valid(e.Field), valid(e.Reason)
-	}
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(u)
-	if err != nil { // cannot happen: all texts are valid UTF-8
-		b = nil
-	}
-	return &anypb.Any{TypeUrl: ident.Undecoded, Value: b}
+func undecoded(data []byte, mediaType string, why error) ident.Value {
+	bad := &problem.Diagnostic{Reason: why.Error()}
+	errors.As(why, &bad) // if it is a Diagnostic
+	return kind.Undecoded(data, mediaType, bad)
 }
 
-// content returns an object as JSON, without metadata that changes on its own. It
-// returns nil for objects that may have keys and for converted ones.
+// content returns an object of a custom kind as JSON, without metadata that changes
+// on its own. It returns nil for other objects, which may hold keys.
 func content(object any) []byte {
-	switch o := object.(type) {
-	case *corev1.Secret, *corev1.ConfigMap, *Pod, *Slice:
-		return nil
-	case *unstructured.Unstructured:
-		object = o.Object
-	}
-	b, err := json.Marshal(object)
-	if err != nil {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
 		return nil
 	}
-	m, err := validate.FromObject(b)
+	m, err := whole(u.Object)
 	if err != nil {
 		return nil
 	}

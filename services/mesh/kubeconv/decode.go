@@ -19,72 +19,54 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// FromJSON reads the JSON of a whole object of a kind in the form Converted,
-// in which a field that Kubernetes does not have is an error (an *problem.Diagnostic), and
-// converts it.
-func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) {
-	switch k.Name {
-	case "Service":
-		s, err := decode[corev1.Service](object)
-		if err != nil {
-			return nil, err
-		}
-		return Service(s, ""), nil
-	case "EndpointSlice":
-		s, err := decode[discoveryv1.EndpointSlice](object)
-		if err != nil {
-			return nil, err
-		}
-		return new(Keeper).Slice(s).Endpoints(nil)
-	case "Pod":
-		p, err := decode[corev1.Pod](object)
-		if err != nil {
-			return nil, err
-		}
-		return new(Keeper).Pod(p).Workload(nil), nil
-	case "Node":
-		n, err := decode[corev1.Node](object)
-		if err != nil {
-			return nil, err
-		}
-		return Node(n)
-	case "Namespace":
-		n, err := decode[corev1.Namespace](object)
-		if err != nil {
-			return nil, err
-		}
-		return Namespace(n)
-	case "Ingress":
-		return whole[networkingv1.Ingress](object)
-	case "IngressClass":
-		return whole[networkingv1.IngressClass](object)
-	}
-	return nil, fmt.Errorf("a %s is not converted", k.Name)
+// objectTypes has the types of the kinds in the form Converted that files may hold.
+var objectTypes = map[string]func() any{
+	"Service":       func() any { return new(corev1.Service) },
+	"EndpointSlice": func() any { return new(discoveryv1.EndpointSlice) },
+	"Pod":           func() any { return new(corev1.Pod) },
+	"Node":          func() any { return new(corev1.Node) },
+	"Namespace":     func() any { return new(corev1.Namespace) },
+	"Ingress":       func() any { return new(networkingv1.Ingress) },
+	"IngressClass":  func() any { return new(networkingv1.IngressClass) },
 }
 
-// whole keeps all fields of an object that is a valid T.
-func whole[T any](object []byte) (proto.Message, error) {
-	if _, err := decode[T](object); err != nil {
+// FromJSON reads the JSON of a whole object of a kind in the form Converted, and
+// converts it. A field that Kubernetes does not have is an error, a
+// *problem.Diagnostic.
+func FromJSON(k *kind.Kind, object []byte) (proto.Message, error) {
+	newObject, ok := objectTypes[k.Name]
+	if !ok {
+		return nil, fmt.Errorf("a %s is not converted", k.Name)
+	}
+	into := newObject()
+	if err := decode(object, into); err != nil {
 		return nil, err
 	}
-	return validate.FromObject(object)
+	switch o := into.(type) {
+	case *discoveryv1.EndpointSlice:
+		return new(Keeper).Slice(o).Endpoints(nil)
+	case *corev1.Pod:
+		return new(Keeper).Pod(o).Workload(nil), nil
+	case *networkingv1.Ingress, *networkingv1.IngressClass:
+		return validate.FromObject(object)
+	}
+	return new(Converter).convert(k, into)
 }
 
 // decode decodes an object and rejects unknown fields outside its status. The
 // standard library locates values of a wrong type, sigs.k8s.io/json unknown fields.
-func decode[T any](object []byte) (*T, error) {
-	into := new(T)
+func decode(object []byte, into any) error {
 	if err := gojson.Unmarshal(object, into); err != nil {
 		e := &problem.Diagnostic{Reason: err.Error()}
 		if wrong := (*gojson.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
 			e.Line = 1 + bytes.Count(object[:min(int(wrong.Offset), len(object))], []byte("\n"))
 			e.Reason = fmt.Sprintf("is a JSON %s, want a value of type %s", wrong.Value, wrong.Type)
 		}
-		return nil, e
+		return e
 	}
 	strict, err := json.UnmarshalStrict(object, into, json.DisallowUnknownFields)
 	if err != nil {
-		return nil, &problem.Diagnostic{Reason: err.Error()}
+		return &problem.Diagnostic{Reason: err.Error()}
 	}
 	for _, err := range strict {
 		e := &problem.Diagnostic{Reason: err.Error()}
@@ -93,8 +75,8 @@ func decode[T any](object []byte) (*T, error) {
 			e.Reason = "Kubernetes has no such field"
 		}
 		if !strings.HasPrefix(e.Field, "status.") {
-			return nil, e
+			return e
 		}
 	}
-	return into, nil
+	return nil
 }

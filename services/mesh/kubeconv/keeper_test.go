@@ -64,7 +64,7 @@ func TestServed(t *testing.T) {
 		"Namespace": served[corev1.Namespace](t, "namespace", 1),
 	} {
 		p := payload(t, &c, name, o)
-		m, err := mustKind(t, name).Decode(p.GetTypeUrl(), p.GetValue())
+		m, err := mustKind(t, name).Decode(p.Type, p.Bytes)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -88,7 +88,7 @@ func BenchmarkSlice(b *testing.B) {
 	c, kept, of := kubeconv.Converter{Lookup: in}, k.Slice(s), mustKind(b, "EndpointSlice")
 	b.ReportAllocs()
 	for b.Loop() {
-		if p := c.Payload(of, kept); len(p.GetValue()) < 100*10 {
+		if p, _ := c.Payload(of, kept); len(p.Bytes) < 100*10 {
 			b.Fatal(p)
 		}
 	}

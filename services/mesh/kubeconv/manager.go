@@ -1,6 +1,8 @@
 package kubeconv
 
 import (
+	"cmp"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -8,24 +10,13 @@ import (
 // according to its managed fields, or "". Of several at the same time it returns
 // the last by name. It compares only times of the API server's clock.
 func Manager(fields []metav1.ManagedFieldsEntry) string {
-	var last *metav1.ManagedFieldsEntry
-	for i := range fields {
-		if f := &fields[i]; f.Subresource != "status" && (last == nil || later(f, last)) {
-			last = f
+	var last metav1.Time // zero as the time of an entry without one
+	var manager string
+	for _, f := range fields {
+		later := cmp.Or(value(f.Time).Compare(last.Time), cmp.Compare(f.Manager, manager)) > 0
+		if f.Subresource != "status" && later {
+			last, manager = value(f.Time), f.Manager
 		}
 	}
-	if last == nil {
-		return ""
-	}
-	return last.Manager
-}
-
-func later(a, b *metav1.ManagedFieldsEntry) bool {
-	switch {
-	case a.Time.Equal(b.Time):
-		return a.Manager > b.Manager
-	case b.Time == nil:
-		return true
-	}
-	return b.Time.Before(a.Time) // false if a has no time
+	return manager
 }

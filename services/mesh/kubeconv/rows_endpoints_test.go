@@ -133,8 +133,8 @@ func TestEPS3Names(t *testing.T) {
 		t.Errorf("got %v, want an error of addressType", err)
 	}
 	var c kubeconv.Converter
-	if p := payload(t, &c, "EndpointSlice", s); p.GetTypeUrl() != ident.Undecoded {
-		t.Errorf("its payload is a %s", p.GetTypeUrl())
+	if p := payload(t, &c, "EndpointSlice", s); p.Type != ident.Undecoded {
+		t.Errorf("its payload is a %s", p.Type)
 	}
 }
 
@@ -210,7 +210,7 @@ func TestPOD2LabelChange(t *testing.T) {
 	s := slice(t, "endpoints: [{addresses: [10.0.0.1], targetRef: {kind: Pod, name: a}}]")
 	pod, of := payload(t, &c, "Pod", p), payload(t, &c, "EndpointSlice", s)
 	p.Labels = map[string]string{"version": "v2"}
-	if string(pod.GetValue()) == string(payload(t, &c, "Pod", p).GetValue()) || string(of.GetValue()) == string(payload(t, &c, "EndpointSlice", s).GetValue()) {
+	if string(pod.Bytes) == string(payload(t, &c, "Pod", p).Bytes) || string(of.Bytes) == string(payload(t, &c, "EndpointSlice", s).Bytes) {
 		t.Error("another label is no change")
 	}
 }
@@ -225,7 +225,7 @@ func TestPOD3Ended(t *testing.T) {
 		"{phase: Pending}",
 	} {
 		p := pod(t, "metadata: {name: a, namespace: prod}\nstatus: "+status)
-		if c.Payload(mustKind(t, "Pod"), p) != nil || len(p.OwnAddresses()) > 0 {
+		if _, ok := c.Payload(mustKind(t, "Pod"), p); ok || len(p.OwnAddresses()) > 0 {
 			t.Errorf("%s: it is there", status)
 		}
 	}

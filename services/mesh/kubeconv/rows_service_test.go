@@ -7,11 +7,11 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
-	"google.golang.org/protobuf/types/known/anypb"
 	"sigs.k8s.io/yaml"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/kubeconv"
@@ -57,10 +57,10 @@ func mustKind(t testing.TB, name string) *kind.Kind {
 }
 
 // payload returns the payload of an object, which must be published.
-func payload(t testing.TB, c *kubeconv.Converter, name string, o any) *anypb.Any {
+func payload(t testing.TB, c *kubeconv.Converter, name string, o any) ident.Value {
 	t.Helper()
-	p := c.Payload(mustKind(t, name), o)
-	if p == nil {
+	p, ok := c.Payload(mustKind(t, name), o)
+	if !ok {
 		t.Fatalf("%s %+v is not to be on the log", name, o)
 	}
 	return p
@@ -75,7 +75,7 @@ func TestSVC1Identity(t *testing.T) {
 	var c kubeconv.Converter
 	east := payload(t, &c, "Service", s)
 	c.DomainSuffix = "west.example"
-	if west := payload(t, &c, "Service", s); string(east.GetValue()) == string(west.GetValue()) {
+	if west := payload(t, &c, "Service", s); string(east.Bytes) == string(west.Bytes) {
 		t.Error("the domain suffix of the cluster is not in the payload")
 	}
 }
@@ -223,7 +223,7 @@ func TestSVC17Suppression(t *testing.T) {
 	const spec = "\nspec: {clusterIP: 10.0.0.1, ports: [{port: 80, targetPort: 8080}]}\n"
 	var c kubeconv.Converter
 	of := func(text string) string {
-		return string(payload(t, &c, "Service", read[corev1.Service](t, text)).GetValue())
+		return string(payload(t, &c, "Service", read[corev1.Service](t, text)).Bytes)
 	}
 	before := of("metadata: {name: web, resourceVersion: '1'}" + spec)
 	for _, same := range []string{

@@ -107,17 +107,17 @@ func TestSecretNeverLeaks(t *testing.T) {
 	held := s.Data["tls.key"]
 	c := kubeconv.Converter{SecretKey: hmacKey}
 	p := payload(t, &c, "Secret", s)
-	if bytes.Contains(p.GetValue(), []byte("content")) {
-		t.Errorf("content is on the log: %q", p.GetValue())
+	if bytes.Contains(p.Bytes, []byte("content")) {
+		t.Errorf("content is on the log: %q", p.Bytes)
 	}
-	m, err := mustKind(t, "Secret").Decode(p.GetTypeUrl(), p.GetValue())
+	m, err := mustKind(t, "Secret").Decode(p.Type, p.Bytes)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if problems := mustKind(t, "Secret").Validate(m); len(problems) > 0 {
 		t.Errorf("its payload is invalid: %+v", problems)
 	}
-	if p := c.Payload(mustKind(t, "Secret"), secret("Opaque", "password")); p != nil {
+	if _, ok := c.Payload(mustKind(t, "Secret"), secret("Opaque", "password")); ok {
 		t.Error("a Secret without a credential is on the log")
 	}
 	kubeconv.Wipe(s)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -21,11 +20,7 @@ import (
 // status and what only the API server cares about is not looked at.
 func FromUnstructured(k *kind.Kind, object map[string]any) (proto.Message, error) {
 	if k.Form != kind.Spec {
-		b, err := json.Marshal(object)
-		if err != nil {
-			return nil, &problem.Diagnostic{Reason: err.Error()}
-		}
-		return validate.FromObject(b)
+		return whole(object)
 	}
 	for _, field := range slices.Sorted(maps.Keys(object)) {
 		switch field {
@@ -43,24 +38,32 @@ func FromUnstructured(k *kind.Kind, object map[string]any) (proto.Message, error
 	}
 	m, err := k.DecodeJSON(spec)
 	if err != nil {
-		return nil, located(k, manifest.Spec(spec), err)
+		// JSON in one line tells no fields apart; a manifest has each on a line of its own.
+		d := manifest.Spec(spec)
+		_, bad := decodeSpec(k, &d)
+		return nil, bad
 	}
 	return m, nil
 }
 
-// located is an error of a spec with its field. JSON in one line tells no
-// fields apart, so it is read again as d, where each is on a line of its own.
-func located(k *kind.Kind, d manifest.Document, err error) *problem.Diagnostic {
-	e := &problem.Diagnostic{Field: "spec", Reason: err.Error()}
-	if d.Err != nil {
-		return e
+// whole converts an object of a kind without a schema.
+func whole(object map[string]any) (proto.Message, error) {
+	b, err := json.Marshal(object)
+	if err != nil {
+		return nil, &problem.Diagnostic{Reason: err.Error()}
 	}
-	var syntax *problem.Diagnostic
-	if _, err := k.DecodeJSON(d.Spec); errors.As(err, &syntax) {
-		e.Reason = syntax.Reason
-		e.Field, e.Line = d.Place(syntax.Line)
-	}
-	return e
+	return validate.FromObject(b)
 }
 
-func valid(s string) string { return strings.ToValidUTF8(s, "?") }
+// decodeSpec decodes the spec of d. The problem has the field and its line.
+func decodeSpec(k *kind.Kind, d *manifest.Document) (proto.Message, *problem.Diagnostic) {
+	if d.Err != nil {
+		return nil, d.Err
+	}
+	m, err := k.DecodeJSON(d.Spec)
+	if bad, ok := errors.AsType[*problem.Diagnostic](err); ok {
+		bad.Field, bad.Line = d.Place(bad.Line)
+		return nil, bad
+	}
+	return m, nil
+}

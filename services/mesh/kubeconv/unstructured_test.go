@@ -80,8 +80,8 @@ func TestSameAsFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := payload(t, &kubeconv.Converter{}, name, unstructured(t, text))
-		if diff := cmp.Diff(string(want), string(p.GetValue())); diff != "" || p.GetTypeUrl() != o.Kind.TypeURL {
-			t.Errorf("%s, a %s (-file +cluster):\n%s", name, p.GetTypeUrl(), diff)
+		if diff := cmp.Diff(string(want), string(p.Bytes)); diff != "" || p.Type != o.Kind.TypeURL {
+			t.Errorf("%s, a %s (-file +cluster):\n%s", name, p.Type, diff)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func TestUnknownFields(t *testing.T) {
 // TestNoSpec: an object may have none.
 func TestNoSpec(t *testing.T) {
 	p := payload(t, &kubeconv.Converter{}, "PeerAuthentication", unstructured(t, "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: prod}"))
-	if p.GetTypeUrl() != mustKind(t, "PeerAuthentication").TypeURL || len(p.GetValue()) != 0 {
+	if p.Type != mustKind(t, "PeerAuthentication").TypeURL || len(p.Bytes) != 0 {
 		t.Errorf("payload %+v", p)
 	}
 }

@@ -46,12 +46,11 @@ type Document struct {
 
 // Metadata holds the metadata that every object may have.
 type Metadata struct {
-	Name            string
-	Namespace       string
-	Labels          map[string]string
-	Annotations     map[string]string
-	Created         time.Time // creationTimestamp; zero if there is none
-	ResourceVersion string
+	Name        string
+	Namespace   string
+	Labels      map[string]string
+	Annotations map[string]string
+	Created     time.Time // creationTimestamp; zero if there is none
 }
 
 // Parse reads a file. It returns its documents in order, and leaves out documents
@@ -96,7 +95,7 @@ func split(file []byte) []chunk {
 		line++
 	}
 	chunks = append(chunks, c)
-	return slices.DeleteFunc(chunks, chunk.isEmpty)
+	return slices.DeleteFunc(chunks, func(c chunk) bool { return c.first() == 0 })
 }
 
 // isSeparator reports whether a line begins a document. YAML allows such a line
@@ -106,31 +105,42 @@ func isSeparator(line []byte) bool {
 	return ok && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
 }
 
-// isEmpty reports whether there are only comments and directives.
-func (c chunk) isEmpty() bool {
+// first returns the number of the first line with content, from 1; 0 if there are
+// only comments and directives.
+func (c chunk) first() int {
+	n := 0
 	for l := range bytes.Lines(c.text) {
+		n++
 		l = bytes.TrimSpace(bytes.TrimPrefix(l, []byte("---")))
 		if len(l) > 0 && l[0] != '#' && l[0] != '%' && string(l) != "..." {
-			return false
+			return n
 		}
 	}
-	return true
+	return 0
 }
 
 func (c chunk) parse() []Document {
-	if json.Valid(c.text) {
-		c.text = unescape(c.text)
-	}
-	nodes, err := decode(c.text)
+	nodes, bad := c.nodes()
 	var docs []Document
 	for _, n := range nodes {
 		docs = append(docs, c.objects(n)...)
 	}
-	if err != nil {
-		e := c.syntaxError(err)
-		docs = append(docs, Document{Line: c.start + c.first(), Err: e})
+	if bad != nil {
+		docs = append(docs, Document{Line: c.start + c.first(), Err: bad})
 	}
 	return docs
+}
+
+// nodes returns the documents before the first syntax error, and that error.
+func (c chunk) nodes() ([]*yaml.Node, *problem.Diagnostic) {
+	if json.Valid(c.text) {
+		c.text = unescape(c.text)
+	}
+	nodes, err := decode(c.text)
+	if err != nil {
+		return nodes, c.syntaxError(err)
+	}
+	return nodes, nil
 }
 
 // decode returns the documents before the first syntax error, and that error.
@@ -147,18 +157,6 @@ func decode(text []byte) ([]*yaml.Node, error) {
 			nodes = append(nodes, n.Content[0])
 		}
 	}
-}
-
-// first returns the number of the first line with content, from 1.
-func (c chunk) first() int {
-	n := 1
-	for l := range bytes.Lines(c.text) {
-		if l = bytes.TrimSpace(l); len(l) > 0 && l[0] != '#' && string(l) != "---" {
-			return n
-		}
-		n++
-	}
-	return 1
 }
 
 var yamlPrefix = regexp.MustCompile(`^(?:yaml: )?(?:line \d+: )?`)
@@ -233,9 +231,6 @@ func (d *Document) Text() []byte {
 	if d.node == nil {
 		return nil
 	}
-	b, err := yaml.Marshal(d.node)
-	if err != nil {
-		return nil
-	}
+	b, _ := yaml.Marshal(d.node) // nil on an error
 	return b
 }

@@ -1,9 +1,7 @@
 package manifest
 
 import (
-	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -21,12 +19,9 @@ func object(n *yaml.Node, start int) Document {
 
 // spec returns the document of a chunk that is only a spec.
 func (c chunk) spec() Document {
-	if json.Valid(c.text) {
-		c.text = unescape(c.text)
-	}
-	nodes, err := decode(c.text)
-	if err != nil {
-		return Document{Line: 1, Err: c.syntaxError(err)}
+	nodes, bad := c.nodes()
+	if bad != nil {
+		return Document{Line: 1, Err: bad}
 	}
 	if len(nodes) == 0 { // null
 		return Document{Object: []byte("{}"), Spec: []byte("{}"), Line: 1}
@@ -92,14 +87,12 @@ func (e *encoder) object(n *yaml.Node, top []entry, d *Document) *problem.Diagno
 }
 
 // Unknown returns a problem for the first field of the object that is none of
-// apiVersion, kind, metadata, spec, status and known.
-func (d *Document) Unknown(known ...string) *problem.Diagnostic {
+// apiVersion, kind, metadata, spec and status.
+func (d *Document) Unknown() *problem.Diagnostic {
 	for _, f := range d.top {
 		switch f.key {
 		case "apiVersion", "kind", "metadata", "spec", "status":
-			continue
-		}
-		if !slices.Contains(known, f.key) {
+		default:
 			return reader{d.start}.fail(f.at, f.key, "an object has apiVersion, kind, metadata and spec; move the field under spec", "unknown field %q", f.key)
 		}
 	}
@@ -130,9 +123,6 @@ func (r reader) metadata(n *yaml.Node, top []entry, d *Document) *problem.Diagno
 	}
 	if d.Metadata.Annotations, err = r.texts(meta, "annotations"); err != nil {
 		return err
-	}
-	if v := find(meta, "resourceVersion"); v != nil {
-		d.Metadata.ResourceVersion = v.Value
 	}
 	if v := find(meta, "creationTimestamp"); v != nil && v.ShortTag() != "!!null" {
 		t, err := time.Parse(time.RFC3339, v.Value)

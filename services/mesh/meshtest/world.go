@@ -139,13 +139,3 @@ func World(t testing.TB, changes ...Change) *world.World {
 	}
 	return w
 }
-
-// Row returns the row of the Resource of that name.
-func Row(object string, r *configv1.Resource) world.RowChange {
-	return Change{key: Key(object), message: r}.Row()
-}
-
-// Policy returns the row of the mesh's MeshPolicy.
-func Policy(p *configv1.MeshPolicy) world.RowChange {
-	return Object("MeshPolicy", "", "default", p).Row()
-}

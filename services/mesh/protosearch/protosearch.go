@@ -70,25 +70,24 @@ func messageOf(fd protoreflect.FieldDescriptor) protoreflect.MessageDescriptor {
 }
 
 // Each calls visit for every message in the fields of m that may lead to a
-// wanted one. For an element of a list, index is its place; for a value of a map,
-// key is valid.
-func (s *Search) Each(m protoreflect.Message, visit func(fd protoreflect.FieldDescriptor, index int, key protoreflect.MapKey, m protoreflect.Message)) {
+// wanted one.
+func (s *Search) Each(m protoreflect.Message, visit func(protoreflect.Message)) {
 	for _, fd := range s.Fields(m.Descriptor()) {
 		if !m.Has(fd) {
 			continue
 		}
 		switch v := m.Get(fd); {
 		case fd.IsMap():
-			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				visit(fd, 0, k, v.Message())
+			v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+				visit(v.Message())
 				return true
 			})
 		case fd.IsList():
 			for i := range v.List().Len() {
-				visit(fd, i, protoreflect.MapKey{}, v.List().Get(i).Message())
+				visit(v.List().Get(i).Message())
 			}
 		default:
-			visit(fd, 0, protoreflect.MapKey{}, v.Message())
+			visit(v.Message())
 		}
 	}
 }

@@ -49,22 +49,18 @@ func TestFieldsThatLeadToAType(t *testing.T) {
 func TestEachVisitsFieldsListsAndMaps(t *testing.T) {
 	m := &routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{{Name: "a"}, {Name: "b"}}}
 	var names []string
-	searchFor("envoy.config.route.v3.VirtualHost").Each(m.ProtoReflect(), func(_ protoreflect.FieldDescriptor, index int, _ protoreflect.MapKey, m protoreflect.Message) {
-		h := m.Interface().(*routev3.VirtualHost)
-		if index != len(names) {
-			t.Errorf("%s has index %d, want %d", h.GetName(), index, len(names))
-		}
-		names = append(names, h.GetName())
+	searchFor("envoy.config.route.v3.VirtualHost").Each(m.ProtoReflect(), func(m protoreflect.Message) {
+		names = append(names, m.Interface().(*routev3.VirtualHost).GetName())
 	})
 	if !slices.Equal(names, []string{"a", "b"}) {
 		t.Errorf("visited %q", names)
 	}
 	c := &clusterv3.Cluster{Name: "c", Metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"k": {}}}}
 	visited := 0
-	searchFor("google.protobuf.Struct").Each(c.GetMetadata().ProtoReflect(), func(_ protoreflect.FieldDescriptor, _ int, key protoreflect.MapKey, _ protoreflect.Message) {
+	searchFor("google.protobuf.Struct").Each(c.GetMetadata().ProtoReflect(), func(m protoreflect.Message) {
 		visited++
-		if key.String() != "k" {
-			t.Errorf("key %q, want k", key.String())
+		if s := m.Interface().(*structpb.Struct); s != c.GetMetadata().GetFilterMetadata()["k"] {
+			t.Errorf("visited %v, want the value of k", s)
 		}
 	})
 	if visited != 1 {

@@ -11,13 +11,13 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// ProxyType says what a proxy is for.
-type ProxyType string
+// Type says what a proxy is for.
+type Type string
 
 // The types of proxies, as Istio's node ids name them.
 const (
-	Sidecar ProxyType = "sidecar"
-	Router  ProxyType = "router"
+	Sidecar Type = "sidecar"
+	Router  Type = "router"
 )
 
 // Locality is where a proxy runs; empty fields are unknown.
@@ -33,7 +33,7 @@ type Locality struct{ Region, Zone, SubZone string }
 type Proxy struct {
 	// ID is the whole node id.
 	ID        string
-	Type      ProxyType
+	Type      Type
 	Namespace string
 	// Domain is the DNS domain that short names are completed with; empty for
 	// a plain Envoy without metadata DNS_DOMAIN.
@@ -56,8 +56,8 @@ func (p *Proxy) Client() string { return cmp.Or(p.UserAgent, "unknown") }
 
 const plainNamespace = "default"
 
-// NewProxy reads a node. Its error tells the operator of the client what to set.
-func NewProxy(node *corev3.Node) (*Proxy, error) {
+// New reads a node. Its error tells the operator of the client what to set.
+func New(node *corev3.Node) (*Proxy, error) {
 	if node == nil {
 		return nil, errors.New("node is missing: the first request of a stream carries it; set node.id and node.cluster in Envoy's bootstrap")
 	}
@@ -99,7 +99,7 @@ func (p *Proxy) readIstioID() {
 	if len(parts) != 4 {
 		return
 	}
-	switch t := ProxyType(parts[0]); t {
+	switch t := Type(parts[0]); t {
 	case Sidecar, Router:
 		p.Type = t
 	default:
@@ -121,7 +121,7 @@ func (p *Proxy) Text(field string) string {
 func userAgent(node *corev3.Node) string {
 	version := node.GetUserAgentVersion()
 	if b := node.GetUserAgentBuildVersion().GetVersion(); b != nil {
-		version = versionString(b.GetMajorNumber(), b.GetMinorNumber(), b.GetPatch())
+		version = fmt.Sprintf("%d.%d.%d", b.GetMajorNumber(), b.GetMinorNumber(), b.GetPatch())
 	}
 	return strings.TrimSpace(node.GetUserAgentName() + " " + version)
 }
@@ -141,6 +141,17 @@ func (p *Proxy) Addresses() []netip.Addr {
 	return ips
 }
 
-func versionString(major, minor, patch uint32) string {
-	return fmt.Sprintf("%d.%d.%d", major, minor, patch)
+// Node returns a node from which New makes an equal Proxy: the part of the
+// client's node that decides what it is served.
+func (p *Proxy) Node() *corev3.Node {
+	n := &corev3.Node{Id: p.ID, Cluster: p.Cluster, Metadata: p.Metadata}
+	if p.Locality != (Locality{}) {
+		n.Locality = &corev3.Locality{Region: p.Locality.Region, Zone: p.Locality.Zone, SubZone: p.Locality.SubZone}
+	}
+	name, version, _ := strings.Cut(p.UserAgent, " ")
+	n.UserAgentName = name
+	if version != "" {
+		n.UserAgentVersionType = &corev3.Node_UserAgentVersion{UserAgentVersion: version}
+	}
+	return n
 }

@@ -21,7 +21,7 @@ func metadata(t *testing.T, fields map[string]any) *structpb.Struct {
 	return s
 }
 
-func TestNewProxy(t *testing.T) {
+func TestNew(t *testing.T) {
 	for name, test := range map[string]struct {
 		node *corev3.Node
 		want proxy.Proxy
@@ -66,7 +66,7 @@ func TestNewProxy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := proxy.NewProxy(test.node)
+			got, err := proxy.New(test.node)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +74,7 @@ func TestNewProxy(t *testing.T) {
 			if diff := cmp.Diff(&test.want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			again, err := proxy.NewProxy(got.Node())
+			again, err := proxy.New(got.Node())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -85,12 +85,12 @@ func TestNewProxy(t *testing.T) {
 	}
 }
 
-func TestNewProxyErrors(t *testing.T) {
+func TestNewErrors(t *testing.T) {
 	for want, node := range map[string]*corev3.Node{
 		"node is missing":  nil,
 		"node.id is empty": {Cluster: "edge"},
 	} {
-		_, err := proxy.NewProxy(node)
+		_, err := proxy.New(node)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "bootstrap") {
 			t.Errorf("got %v, want %q and what to do", err, want)
 		}

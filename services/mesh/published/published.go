@@ -34,7 +34,7 @@ func Cause(m *store.Manifest) string {
 		return ""
 	}
 	first := m.GetChanges()[0]
-	cause := object(first.GetKey())
+	cause := Object(first.GetKey())
 	if first.GetRemoved() {
 		cause += " removed"
 	}
@@ -47,8 +47,8 @@ func Cause(m *store.Manifest) string {
 	return cause
 }
 
-// object is what the key of a content row names.
-func object(row string) string {
+// Object returns the object or overlay that the key of a content row names.
+func Object(row string) string {
 	key, overlay, err := ident.ParseRow(row)
 	switch {
 	case err != nil:

@@ -11,7 +11,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/xds"
@@ -46,23 +46,19 @@ func NewProxy(sets [ident.ResourceTypes]*xds.Set) (*Proxy, error) {
 }
 
 func (p *Proxy) add(t ident.ResourceType, r *xds.Resource) error {
-	var m proto.Message
-	switch t {
-	case ident.CDS:
-		c := new(clusterv3.Cluster)
-		p.clusters[r.Name], m = c, c
-	case ident.EDS:
-		l := new(endpointv3.ClusterLoadAssignment)
-		p.endpoints[r.Name], m = l, l
-	case ident.LDS:
-		l := new(listenerv3.Listener)
-		p.listeners, m = append(p.listeners, l), l
-	case ident.RDS:
-		rc := new(routev3.RouteConfiguration)
-		p.routes[r.Name], m = rc, rc
-	}
-	if err := proto.Unmarshal(r.Value(), m); err != nil {
+	m, err := (&anypb.Any{TypeUrl: t.URL(), Value: r.Value()}).UnmarshalNew()
+	if err != nil {
 		return fmt.Errorf("%s %q: %w", t.Message(), r.Name, err)
+	}
+	switch m := m.(type) {
+	case *clusterv3.Cluster:
+		p.clusters[r.Name] = m
+	case *endpointv3.ClusterLoadAssignment:
+		p.endpoints[r.Name] = m
+	case *listenerv3.Listener:
+		p.listeners = append(p.listeners, m)
+	case *routev3.RouteConfiguration:
+		p.routes[r.Name] = m
 	}
 	return nil
 }

@@ -2,8 +2,5 @@
 // time: a Table, Groups of members by a key of their group, and a Counter. The
 // next map shares all that did not change with the one before it. A map is
 // changed through an Edit, which one goroutine uses; maps themselves are safe
-// for concurrent use.
-//
-// It is pure, and its hashes are the same in every process, so that a walk over
-// a map has the same order everywhere.
+// for concurrent use. As with Go's maps, a walk has no order.
 package table

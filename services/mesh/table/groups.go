@@ -13,11 +13,6 @@ type Groups[G comparable, T Keyed] struct{ Table[G, []T] }
 // Keyed is a member of a list in Groups.
 type Keyed interface{ MemberKey() ident.Key }
 
-// NewGroups returns Groups without a list.
-func NewGroups[G comparable, T Keyed](hash func(G) uint64) Groups[G, T] {
-	return Groups[G, T]{New[G, []T](hash)}
-}
-
 // GroupsEdit is Groups being changed. It collects changes, so that a list that
 // several changes concern is made once.
 type GroupsEdit[G comparable, T Keyed] struct {
@@ -33,6 +28,16 @@ func (g Groups[G, T]) Edit(compare func(a, b T) int) *GroupsEdit[G, T] {
 
 // Put makes m a member of the group, in place of the member with its key.
 func (e *GroupsEdit[G, T]) Put(group G, m T) { e.move(group, m.MemberKey(), &m) }
+
+// Keep makes m a member of the group if it is kept, and removes the member with
+// its key otherwise.
+func (e *GroupsEdit[G, T]) Keep(group G, m T, kept bool) {
+	if kept {
+		e.Put(group, m)
+	} else {
+		e.Drop(group, m.MemberKey())
+	}
+}
 
 // Drop removes the member with that key from the group.
 func (e *GroupsEdit[G, T]) Drop(group G, k ident.Key) { e.move(group, k, nil) }
@@ -66,23 +71,14 @@ func (e *GroupsEdit[G, T]) Done() Groups[G, T] {
 				list = append(list, *m)
 			}
 		}
-		if len(list) == 0 {
-			lists.Remove(group)
-			continue
-		}
 		slices.SortFunc(list, e.compare)
-		lists.Set(group, list)
+		lists.Keep(group, list, len(list) > 0)
 	}
 	return Groups[G, T]{lists.Table}
 }
 
 // Counter is an immutable count by name, without the names that count zero.
 type Counter struct{ Table[string, int] }
-
-// NewCounter returns a Counter without names.
-func NewCounter() Counter {
-	return Counter{New[string, int](func(s string) uint64 { return HashStrings(s) })}
-}
 
 // Names returns the names that count, sorted.
 func (c Counter) Names() []string {
@@ -110,27 +106,21 @@ func (e *CounterEdit) Add(n int, names ...string) {
 	}
 }
 
-// Done returns the changed Counter, the names that came into it, and those that
-// left it, sorted.
-func (e *CounterEdit) Done() (c Counter, came, left []string) {
+// Done returns the changed Counter and the names that came into it or left it,
+// sorted.
+func (e *CounterEdit) Done() (c Counter, moved []string) {
 	counts := e.from.Table.Edit()
 	for name, delta := range e.delta {
 		was := counts.Get(name)
 		is := was + delta
-		switch {
-		case delta == 0:
+		if delta == 0 {
 			continue
-		case is == 0:
-			counts.Remove(name)
-			left = append(left, name)
-		default:
-			counts.Set(name, is)
-			if was == 0 {
-				came = append(came, name)
-			}
+		}
+		counts.Keep(name, is, is != 0)
+		if was == 0 || is == 0 {
+			moved = append(moved, name)
 		}
 	}
-	slices.Sort(came)
-	slices.Sort(left)
-	return Counter{counts.Table}, came, left
+	slices.Sort(moved)
+	return Counter{counts.Table}, moved
 }

@@ -1,20 +1,28 @@
 package table
 
 import (
+	"hash/maphash"
 	"iter"
-	"math/bits"
+	"maps"
+	"math"
 	"slices"
-
-	"meshlog.dev/proto/ident"
 )
 
-// Table is an immutable map. A table and the one that was made from it share
-// what they have in common: it is a tree by the bits of the keys' hashes, and a
-// change copies the few nodes that lead to its key.
+// CloneMap returns a copy of m to write to. Unlike maps.Clone, it returns an
+// empty map, not nil, if m is nil.
+func CloneMap[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil {
+		return make(map[K]V)
+	}
+	return maps.Clone(m)
+}
+
+// Table is an immutable map; its zero value is empty. A table and the one that
+// was made from it share what they have in common: it is a tree by the bits of
+// the keys' hashes, and a change copies the few nodes that lead to its key.
 type Table[K comparable, V any] struct {
 	root *node[K, V]
 	n    int
-	hash func(K) uint64
 }
 
 const (
@@ -35,17 +43,22 @@ type pair[K comparable, V any] struct {
 	value V
 }
 
-// New returns an empty table. The hash must be the same in every process.
-func New[K comparable, V any](hash func(K) uint64) Table[K, V] {
-	return Table[K, V]{hash: hash}
-}
+var (
+	seed = maphash.MakeSeed()
+	// hashMask never changes in a program. Tests lower it, because they find no
+	// keys whose hashes collide; a hash function in every Table would cost a word
+	// and an indirect call.
+	hashMask = uint64(math.MaxUint64)
+)
+
+func hash[K comparable](k K) uint64 { return maphash.Comparable(seed, k) & hashMask }
 
 // kid returns the index of the kid that leads to a key of hash h at a depth.
 func kid(h uint64, depth int) int { return int(h >> (fanBits * depth) & (1<<fanBits - 1)) }
 
 // Get returns the value of k, or the zero value.
-func (t *Table[K, V]) Get(k K) V {
-	n, h := t.root, t.hash(k)
+func (t Table[K, V]) Get(k K) V {
+	n, h := t.root, hash(k)
 	for depth := 0; n != nil && n.kids != nil; depth++ {
 		n = n.kids[kid(h, depth)]
 	}
@@ -63,10 +76,10 @@ func (n *node[K, V]) index(k K) int {
 }
 
 // Len returns how many keys there are.
-func (t *Table[K, V]) Len() int { return t.n }
+func (t Table[K, V]) Len() int { return t.n }
 
 // All yields all pairs, in an order without meaning.
-func (t *Table[K, V]) All() iter.Seq2[K, V] {
+func (t Table[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { t.root.each(yield) }
 }
 
@@ -109,7 +122,7 @@ func (e *Edit[K, V]) own(n *node[K, V]) *node[K, V] {
 }
 
 // Set sets the value of k.
-func (e *Edit[K, V]) Set(k K, v V) { e.root = e.insert(e.root, 0, e.hash(k), k, v) }
+func (e *Edit[K, V]) Set(k K, v V) { e.root = e.insert(e.root, 0, hash(k), k, v) }
 
 func (e *Edit[K, V]) insert(n *node[K, V], depth int, h uint64, k K, v V) *node[K, V] {
 	n = e.own(n)
@@ -134,15 +147,24 @@ func (e *Edit[K, V]) insert(n *node[K, V], depth int, h uint64, k K, v V) *node[
 func (e *Edit[K, V]) fork(n *node[K, V], depth int) {
 	n.kids = make([]*node[K, V], 1<<fanBits)
 	for _, p := range n.pairs {
-		i := kid(e.hash(p.key), depth)
+		i := kid(hash(p.key), depth)
 		n.kids[i] = e.own(n.kids[i])
 		n.kids[i].pairs = append(n.kids[i].pairs, p)
 	}
 	n.pairs = nil
 }
 
+// Keep sets the value of k if it is kept, and removes k otherwise.
+func (e *Edit[K, V]) Keep(k K, v V, kept bool) {
+	if kept {
+		e.Set(k, v)
+	} else {
+		e.Remove(k)
+	}
+}
+
 // Remove removes k; it does nothing if k is not there.
-func (e *Edit[K, V]) Remove(k K) { e.root = e.cut(e.root, 0, e.hash(k), k) }
+func (e *Edit[K, V]) Remove(k K) { e.root = e.cut(e.root, 0, hash(k), k) }
 
 // cut returns n without k: n itself if k is not there, nil if the leaf is empty
 // then.
@@ -170,37 +192,4 @@ func (e *Edit[K, V]) cut(n *node[K, V], depth int, h uint64, k K) *node[K, V] {
 	n = e.own(n)
 	n.pairs = slices.Delete(n.pairs, i, i+1)
 	return n
-}
-
-// HashStrings hashes parts. The hash is the same in every process, so that a walk
-// over a table has the same order everywhere.
-func HashStrings(parts ...string) uint64 {
-	h := uint64(len(parts))
-	for _, s := range parts {
-		size := uint64(len(s))
-		for ; len(s) >= 8; s = s[8:] {
-			h = mix(h ^ eightBytes(s))
-		}
-		var rest uint64
-		for i := range len(s) {
-			rest = rest<<8 | uint64(s[i])
-		}
-		h = mix(h ^ rest ^ size<<56)
-	}
-	return h
-}
-
-func eightBytes(s string) uint64 {
-	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
-		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
-}
-
-func mix(h uint64) uint64 {
-	high, low := bits.Mul64(h^0xa0761d6478bd642f, 0xe7037ed1a0b428db)
-	return high ^ low
-}
-
-// HashKey hashes the key of an object.
-func HashKey(k ident.Key) uint64 {
-	return HashStrings(k.Source, k.Instance, k.Kind, k.Namespace, k.Name)
 }

@@ -30,23 +30,11 @@ type RowChange struct {
 	// Key is the key of a value's row. Rows that come from a store leave it
 	// empty: Apply parses Row then.
 	Key ident.Key
-	// Object is what Value holds, so that Apply need not decode it. Rows that
+	// Object is Value decoded, so that Apply need not decode it again. Rows that
 	// come from a store have none.
 	Object *Object
 	// Seq is the record that changed the row; 0 if no single record did.
 	Seq uint64
-}
-
-// object returns the value of k's row; nil if the row is gone.
-func (r RowChange) object(k ident.Key) (*Object, error) {
-	if r.Object != nil || r.Value == nil {
-		return r.Object, nil
-	}
-	v, err := UnmarshalValue(r.Value)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", k, err)
-	}
-	return &Object{Key: k, Created: v.Created, Value: v}, nil
 }
 
 // Change is a change of the content.
@@ -63,16 +51,16 @@ type Change struct {
 // IsEmpty reports whether c changes nothing.
 func (c Change) IsEmpty() bool { return len(c.Rows) == 0 && !c.Reset }
 
-var deterministic = proto.MarshalOptions{Deterministic: true}
-
-// MarshalValue returns the bytes of a value's row.
-func MarshalValue(v ident.Value) []byte {
-	b, err := deterministic.Marshal(ValueProto(v))
+func marshal(m proto.Message) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
-		panic(fmt.Sprintf("a value of bytes cannot fail to marshal: %v", err))
+		panic(fmt.Sprintf("a %T of bytes cannot fail to marshal: %v", m, err))
 	}
 	return b
 }
+
+// MarshalValue returns the bytes of a value's row.
+func MarshalValue(v ident.Value) []byte { return marshal(ValueProto(v)) }
 
 // ValueProto returns v on the wire.
 func ValueProto(v ident.Value) *snapshotv1.Value {
@@ -103,13 +91,7 @@ func UnmarshalValue(b []byte) (ident.Value, error) {
 
 // MarshalOverlay returns the bytes of an overlay's row; the row's key holds its
 // ID.
-func MarshalOverlay(o Overlay) []byte {
-	b, err := deterministic.Marshal(o.Proto())
-	if err != nil {
-		panic(fmt.Sprintf("an overlay of bytes cannot fail to marshal: %v", err))
-	}
-	return b
-}
+func MarshalOverlay(o Overlay) []byte { return marshal(o.Proto()) }
 
 // Proto returns o on the wire, without its ID.
 func (o Overlay) Proto() *snapshotv1.Overlay {

@@ -8,9 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshconfig "istio.io/api/mesh/v1alpha1"
-	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/proto/ident"
 	configv1 "meshlog.dev/proto/meshlog/config/v1"
@@ -131,28 +129,14 @@ func meshConfigOf(m *meshconfig.MeshConfig, p Policy) *meshconfig.MeshConfig {
 	everywhere := []string{"*"}
 	defaults := &meshconfig.MeshConfig{
 		ProxyListenPort:                15001,
-		ProxyInboundListenPort:         15006,
 		ConnectTimeout:                 durationpb.New(10 * time.Second),
 		ProtocolDetectionTimeout:       durationpb.New(0),
 		DnsRefreshRate:                 durationpb.New(60 * time.Second),
-		EnableTracing:                  true,
-		EnableAutoMtls:                 wrapperspb.Bool(true),
-		TrustDomain:                    "cluster.local",
 		RootNamespace:                  p.RootNamespace,
 		OutboundTrafficPolicy:          &meshconfig.MeshConfig_OutboundTrafficPolicy{Mode: meshconfig.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY},
-		InboundTrafficPolicy:           &meshconfig.MeshConfig_InboundTrafficPolicy{Mode: meshconfig.MeshConfig_InboundTrafficPolicy_PASSTHROUGH},
-		LocalityLbSetting:              &networking.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)},
 		DefaultServiceExportTo:         everywhere,
 		DefaultVirtualServiceExportTo:  everywhere,
 		DefaultDestinationRuleExportTo: everywhere,
-		IngressClass:                   "istio",
-		IngressService:                 "istio-ingressgateway",
-		IngressControllerMode:          meshconfig.MeshConfig_STRICT,
-		DefaultConfig: &meshconfig.ProxyConfig{
-			DrainDuration:            durationpb.New(45 * time.Second),
-			TerminationDrainDuration: durationpb.New(5 * time.Second),
-			StatNameLength:           189,
-		},
 	}
 	if m == nil {
 		return defaults

@@ -25,8 +25,8 @@ func resourceOf(p *snapshotv1.Resource) (*ident.Resource, error) {
 	return r, nil
 }
 
-// ResourceName returns the type and name of r for people.
-func ResourceName(r *ident.Resource) string {
+// resourceName returns the type and name of r for people.
+func resourceName(r *ident.Resource) string {
 	if t, ok := ident.ResourceTypeOf(r.Type); ok {
 		return t.Message() + " " + r.Name
 	}
@@ -132,7 +132,7 @@ func (q *quarantines) diagnostics() (all []problem.Diagnostic) {
 				effect = "it is not sent to them, and nothing is served instead"
 			}
 			all = append(all, problem.Diagnostic{
-				Severity: problem.Error, Code: "quarantined", Resource: ResourceName(v.Resource),
+				Severity: problem.Error, Code: "quarantined", Resource: resourceName(v.Resource),
 				Reason: fmt.Sprintf("%s rejects it: %s", v.Resource.Client, cmp.Or(o.Reason, "no reason was given")),
 				Advice: fmt.Sprintf("correct the objects it is made of, or run `meshlog approve %s` to send it again", o.ID),
 				Effect: effect,

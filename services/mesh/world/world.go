@@ -63,10 +63,9 @@ type World struct {
 
 // place is the content of one key. It is immutable.
 type place struct {
-	good    *Object // without a Message until it is served
-	words   []word  // of overlays, the effective one first
-	object  *Object // nil: not served
-	problem string  // why this build cannot read the value to serve
+	good   *Object // without a Message until it is served
+	words  []word  // of overlays, the effective one first
+	object *Object // nil: not served
 }
 
 // word is the value that one overlay gives a key.
@@ -84,20 +83,12 @@ type identity struct {
 	Name
 }
 
-// HashName hashes a name for a table.Table.
-func HashName(n Name) uint64          { return table.HashStrings(n.Namespace, n.Name) }
-func hashIdentity(i identity) uint64  { return table.HashStrings(i.kind, i.Namespace, i.Name.Name) }
 func identityOf(k ident.Key) identity { return identity{k.Kind, Name{k.Namespace, k.Name}} }
 
 // NewWorld returns the empty world.
 func NewWorld() *World {
-	return &World{
-		places:    table.New[ident.Key, *place](table.HashKey),
-		contested: table.New[identity, struct{}](hashIdentity),
-		opaque:    table.New[ident.Key, string](table.HashKey),
-		policy:    policyOf(nil),
-		config:    meshConfigOf(nil, policyOf(nil)),
-	}
+	policy := policyOf(nil)
+	return &World{policy: policy, config: meshConfigOf(nil, policy)}
 }
 
 // merged are the kinds of which every copy counts: mesh/index merges the
@@ -119,10 +110,7 @@ func counting(kind string, copies []*Object) []*Object {
 // the winning copy of each or, of merged kinds, every copy, the winner first.
 func (w *World) Objects(kind string) iter.Seq[Object] {
 	return func(yield func(Object) bool) {
-		t, ok := w.kinds[kind]
-		if !ok {
-			return
-		}
+		t := w.kinds[kind]
 		lists := make([][]*Object, 0, t.Len())
 		for _, copies := range t.All() {
 			lists = append(lists, counting(kind, copies))
@@ -138,14 +126,6 @@ func (w *World) Objects(kind string) iter.Seq[Object] {
 			}
 		}
 	}
-}
-
-// Object returns the winning object of that kind and name.
-func (w *World) Object(kind, namespace, objectName string) (Object, bool) {
-	if copies := w.copies(identity{kind, Name{namespace, objectName}}); len(copies) > 0 {
-		return *copies[0], true
-	}
-	return Object{}, false
 }
 
 // Served returns the object of k if Objects yields it; else nil.
@@ -166,12 +146,7 @@ func (w *World) Winner(k ident.Key) *Object {
 	return nil
 }
 
-func (w *World) copies(id identity) []*Object {
-	if t, ok := w.kinds[id.kind]; ok {
-		return t.Get(id.Name)
-	}
-	return nil
-}
+func (w *World) copies(id identity) []*Object { return w.kinds[id.kind].Get(id.Name) }
 
 // Policy returns the effective MeshPolicy: the one named CountedName; of several
 // copies the winner by the default priority.

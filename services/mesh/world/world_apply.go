@@ -34,7 +34,7 @@ func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 	n := &next{
 		World: *w, was: w,
 		places: w.places.Edit(), contested: w.contested.Edit(), opaque: w.opaque.Edit(),
-		touched: map[ident.Key]struct{}{}, moved: map[identity]struct{}{},
+		edits: map[string]*table.Edit[Name, []*Object]{}, touched: map[ident.Key]struct{}{}, moved: map[identity]struct{}{},
 	}
 	for i, r := range rows {
 		if last[r.Row] != i {
@@ -45,7 +45,7 @@ func (w *World) Apply(c Change) (*World, []ident.Key, error) {
 		}
 	}
 	for k := range n.touched {
-		n.serve(k)
+		n.updateServed(k)
 	}
 	changed := n.settle()
 	if n.quarantined {
@@ -114,11 +114,15 @@ func (n *next) row(r RowChange) error {
 			return n.overlay(id, r.Value)
 		}
 	}
-	p := n.place(k)
-	is, err := r.object(k)
-	if err != nil {
-		return err
+	is := r.Object
+	if is == nil && r.Value != nil {
+		v, err := UnmarshalValue(r.Value)
+		if err != nil {
+			return fmt.Errorf("%s: %w", k, err)
+		}
+		is = &Object{Key: k, Created: v.Created, Value: v}
 	}
+	p := n.place(k)
 	if is == nil || p.good == nil || !sameValue(p.good, is) {
 		p.good = is
 	}
@@ -127,8 +131,7 @@ func (n *next) row(r RowChange) error {
 }
 
 func (n *next) unknownRow(r RowChange) {
-	unknown := map[string]struct{}{}
-	maps.Copy(unknown, n.unknown)
+	unknown := table.CloneMap(n.unknown)
 	if n.unknown = unknown; r.Value == nil {
 		delete(unknown, r.Row)
 	} else {
@@ -160,10 +163,7 @@ func (n *next) overlay(id string, b []byte) error {
 		p.words = slices.DeleteFunc(slices.Clone(p.words), func(x word) bool { return x.overlay.ID == id })
 		n.setPlace(v.Key, p)
 	}
-	overlays := maps.Clone(n.overlays)
-	if overlays == nil {
-		overlays = map[string]Overlay{}
-	}
+	overlays := table.CloneMap(n.overlays)
 	n.overlays = overlays
 	delete(overlays, id)
 	n.quarantined = n.quarantined || was.Kind == ident.Quarantine
@@ -205,8 +205,9 @@ func objectOf(v ident.OverlayValue) *Object {
 	return &Object{Key: v.Key, Created: v.Value.Created, Value: *v.Value}
 }
 
-// serve decides what is served for k.
-func (n *next) serve(k ident.Key) {
+// updateServed decodes the value that is served for k, which an overlay may have
+// put in place of the last good one.
+func (n *next) updateServed(k ident.Key) {
 	p := n.place(k)
 	is := p.good
 	if len(p.words) > 0 {
@@ -216,26 +217,18 @@ func (n *next) serve(k ident.Key) {
 	if old != nil && is != nil && sameValue(old, is) {
 		return
 	}
-	p.object, p.problem = decode(is)
+	object, unreadable := decode(is)
+	p.object = object
 	if p.object != nil && len(p.words) == 0 {
 		p.good = p.object
 	}
-	switch {
-	case p.good == nil && len(p.words) == 0:
-		n.places.Remove(k)
-	default:
-		n.places.Set(k, &p)
-	}
-	if p.problem != "" {
-		n.opaque.Set(k, p.problem)
-	} else {
-		n.opaque.Remove(k)
-	}
+	n.places.Keep(k, &p, p.good != nil || len(p.words) > 0)
+	n.opaque.Keep(k, unreadable, unreadable != "")
 	if old == nil && p.object == nil {
 		return
 	}
 	id := identityOf(k)
-	copies := slices.DeleteFunc(slices.Clone(n.current(id)), func(o *Object) bool { return o.Key == k })
+	copies := slices.DeleteFunc(slices.Clone(n.edit(id.kind).Get(id.Name)), func(o *Object) bool { return o.Key == k })
 	if p.object != nil {
 		copies = append(copies, p.object)
 	}
@@ -262,38 +255,18 @@ func decode(o *Object) (*Object, string) {
 	return &Object{Key: o.Key, Created: o.Created, Value: o.Value, Message: m}, ""
 }
 
-// current returns the copies of an object as edited so far.
-func (n *next) current(id identity) []*Object {
-	if e, ok := n.edits[id.kind]; ok {
-		return e.Get(id.Name)
+// edit returns the edit of a kind's objects.
+func (n *next) edit(kind string) *table.Edit[Name, []*Object] {
+	if n.edits[kind] == nil {
+		n.edits[kind] = n.kinds[kind].Edit()
 	}
-	return n.copies(id)
+	return n.edits[kind]
 }
 
 // setCopies sets the copies of an object, in any order.
 func (n *next) setCopies(id identity, copies []*Object) {
-	e, ok := n.edits[id.kind]
-	if !ok {
-		t, ok := n.kinds[id.kind]
-		if !ok {
-			t = table.New[Name, []*Object](HashName)
-		}
-		if n.edits == nil {
-			n.edits = map[string]*table.Edit[Name, []*Object]{}
-		}
-		e = t.Edit()
-		n.edits[id.kind] = e
-	}
-	if len(copies) == 0 {
-		e.Remove(id.Name)
-	} else {
-		e.Set(id.Name, copies)
-	}
-	if len(copies) > 1 {
-		n.contested.Set(id, struct{}{})
-	} else {
-		n.contested.Remove(id)
-	}
+	n.edit(id.kind).Keep(id.Name, copies, len(copies) > 0)
+	n.contested.Keep(id, struct{}{}, len(copies) > 1)
 	n.moved[id] = struct{}{}
 }
 
@@ -302,26 +275,21 @@ func (n *next) setCopies(id identity, copies []*Object) {
 func (n *next) settle() []ident.Key {
 	policy := identity{policyKind, Name{"", CountedName}}
 	if _, ok := n.moved[policy]; ok {
-		n.order(policy)
-		n.policy = policyOf(message[*configv1.MeshPolicy](n.current(policy)))
+		n.policy = policyOf(message[*configv1.MeshPolicy](n.order(policy)))
 	}
 	if !slices.Equal(n.policy.SourcePriority, n.was.policy.SourcePriority) {
 		for id := range n.contested.All() {
-			n.setCopies(id, slices.Clone(n.current(id)))
+			n.setCopies(id, slices.Clone(n.edit(id.kind).Get(id.Name)))
 		}
 	}
 	changed := map[ident.Key]struct{}{}
 	for id := range n.moved {
-		n.order(id)
-		was, is := counting(id.kind, n.was.copies(id)), counting(id.kind, n.current(id))
-		for _, o := range was {
-			if !slices.Contains(is, o) {
-				changed[o.Key] = struct{}{}
-			}
-		}
-		for _, o := range is {
-			if !slices.Contains(was, o) {
-				changed[o.Key] = struct{}{}
+		was, is := counting(id.kind, n.was.copies(id)), counting(id.kind, n.order(id))
+		for _, list := range [][]*Object{was, is} {
+			for _, o := range list {
+				if !slices.Contains(was, o) || !slices.Contains(is, o) {
+					changed[o.Key] = struct{}{}
+				}
 			}
 		}
 	}
@@ -330,15 +298,15 @@ func (n *next) settle() []ident.Key {
 	if _, ok := n.moved[config]; ok || n.policy.RootNamespace != n.was.policy.RootNamespace {
 		n.config = meshConfigOf(message[*meshconfig.MeshConfig](n.copies(config)), n.policy)
 	}
-	keys := slices.Collect(maps.Keys(changed))
-	slices.SortFunc(keys, CompareKeys)
-	return keys
+	return slices.SortedFunc(maps.Keys(changed), CompareKeys)
 }
 
-// order puts the winning copy first. The slice is not yet shared.
-func (n *next) order(id identity) {
-	priority := n.priority(id.kind)
-	slices.SortFunc(n.current(id), func(a, b *Object) int { return Wins(priority, a.Key, a.Created, b.Key, b.Created) })
+// order returns the copies of a moved object, the winning one first. It sorts
+// them in place: until the edit is done, no other world has the slice.
+func (n *next) order(id identity) []*Object {
+	priority, copies := n.priority(id.kind), n.edit(id.kind).Get(id.Name)
+	slices.SortFunc(copies, func(a, b *Object) int { return Wins(priority, a.Key, a.Created, b.Key, b.Created) })
+	return copies
 }
 
 // closeKinds puts the edited kinds into the world.
@@ -346,10 +314,7 @@ func (n *next) closeKinds() {
 	if len(n.edits) == 0 {
 		return
 	}
-	kinds := maps.Clone(n.kinds)
-	if kinds == nil {
-		kinds = map[string]table.Table[Name, []*Object]{}
-	}
+	kinds := table.CloneMap(n.kinds)
 	for k, e := range n.edits {
 		kinds[k] = e.Table
 		if e.Len() == 0 {
@@ -361,11 +326,10 @@ func (n *next) closeKinds() {
 
 // message returns the winner's message, or nil.
 func message[M proto.Message](copies []*Object) M {
-	var none M
-	if len(copies) == 0 {
-		return none
+	var m M
+	if len(copies) > 0 {
+		m, _ = copies[0].Message.(M)
 	}
-	m, _ := copies[0].Message.(M)
 	return m
 }
 

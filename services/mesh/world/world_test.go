@@ -142,8 +142,8 @@ func TestWorldWinner(t *testing.T) {
 		}
 		w = next
 	}
-	if o, ok := w.Object("Resource", "ns", "x"); !ok || o.Key.Source != "kubernetes" {
-		t.Errorf("object: %v %v", o.Key, ok)
+	if o := w.Winner(ident.Key{Kind: "Resource", Namespace: "ns", Name: "x"}); o == nil || o.Key.Source != "kubernetes" {
+		t.Errorf("winner: %v", o)
 	}
 	for key, want := range map[string]bool{"kubernetes/c/Resource/ns/x": true, "kubernetes/d/Resource/ns/x": false, "file/a/Resource/ns/y": false} {
 		if ok := w.Served(worldKey(t, key)) != nil; ok != want {
@@ -314,7 +314,7 @@ func TestMeshConfig(t *testing.T) {
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if want.GetProxyListenPort() != 15001 || !want.GetEnableAutoMtls().GetValue() || want.GetTrustDomain() != "cluster.local" {
+	if want.GetProxyListenPort() != 15001 || want.GetDnsRefreshRate().GetSeconds() != 60 || !slices.Equal(want.GetDefaultVirtualServiceExportTo(), []string{"*"}) {
 		t.Errorf("defaults: %v", want)
 	}
 	w, _ = worldApply(t, w, rowOf(worldKey(t, "file/a/MeshConfig//default"), nil), rowOf(worldKey(t, "file/a/MeshPolicy//default"), nil))

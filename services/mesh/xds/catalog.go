@@ -1,20 +1,18 @@
 package xds
 
 import (
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/mesh/xds/piece"
 )
 
 // Catalog keeps the Sets of the classes in use up to date. A change makes only
 // those parts again that have read a changed input, once for all classes, and
-// assembles only the resources that have pieces of them. It comes to the same
-// Sets as Generate.
+// assembles only the resources that have pieces of them.
 //
 // Results are immutable and may be kept. Equal content is the same pointer in
 // all classes and in all versions that are still referenced. A Catalog is for
@@ -30,7 +28,7 @@ type Catalog struct {
 	latest   [ident.ResourceTypes]*list // a list in use, or nil
 	names    map[nameKey]*name
 	unnamed  []*name // may have no pieces left
-	readers  map[index.Input]*readers
+	readers  map[index.Input]map[*reading]struct{}
 	problems problems
 	pool     pool
 	empty    *Set
@@ -52,20 +50,24 @@ type (
 		of index.ProxyClass // Only(t)
 	}
 	class struct {
-		key      classKey
-		inputs   []index.Input
-		list     *list
-		problems []problem.Diagnostic
+		reading
+		key  classKey
+		list *list
 	}
-	// readers are the parts that have read an input.
-	readers struct {
-		parts   map[*part]struct{}
-		classes map[*class]struct{}
+	// reading is what a part, or the search for the parts of a class, has read and
+	// found.
+	reading struct {
+		by       any // *part or *class
+		inputs   []index.Input
+		problems []problem.Diagnostic
 	}
 )
 
+// partsFunc is partsOf, or a test's replacement.
+type partsFunc func(*index.Reader, index.ProxyClass, ident.ResourceType) []piece.Part
+
 // NewCatalog returns a Catalog of pc that keeps no class yet.
-func NewCatalog(pc *index.PushContext) *Catalog { return newCatalog(pc, Parts) }
+func NewCatalog(pc *index.PushContext) *Catalog { return newCatalog(pc, partsOf) }
 
 // NewDryCatalog returns a Catalog that makes the parts of its classes, to find
 // out whether they can be made, and assembles nothing: its Sets are nil.
@@ -79,11 +81,11 @@ func newCatalog(pc *index.PushContext, parts partsFunc) *Catalog {
 	c := &Catalog{
 		pc: pc, generate: parts, empty: &Set{},
 		classes: map[classKey]*class{}, lists: map[listKey]*list{}, parts: map[partKey]*part{},
-		names: map[nameKey]*name{}, readers: map[index.Input]*readers{},
+		names: map[nameKey]*name{}, readers: map[index.Input]map[*reading]struct{}{},
 		problems: problems{count: map[problem.Diagnostic]int{}},
 	}
 	for t := range ident.ResourceTypes {
-		c.pool.sets.put(typeSum{t: t}, c.empty)
+		c.pool.sets.of(typeSum{t: t}, func() *Set { return c.empty })
 	}
 	return c
 }
@@ -95,6 +97,7 @@ func (c *Catalog) Set(of index.ProxyClass, t ident.ResourceType) *Set {
 	cl := c.classes[k]
 	if cl == nil {
 		cl = &class{key: k}
+		cl.by = cl
 		c.classes[k] = cl
 		e := edit{Catalog: c, stale: map[*part]struct{}{}}
 		e.list(cl)
@@ -111,8 +114,7 @@ func (c *Catalog) Drop(of index.ProxyClass, t ident.ResourceType) {
 		return
 	}
 	delete(c.classes, k)
-	c.reads(cl.inputs, nil, func(r *readers) { delete(r.classes, cl) }, nil)
-	c.problems.replace(cl.problems, nil)
+	c.reread(&cl.reading, nil, nil)
 	delete(cl.list.classes, cl)
 	c.abandon(cl.list)
 	c.sweepNames()
@@ -125,15 +127,13 @@ func (c *Catalog) Update(pc *index.PushContext, changed []index.Input) []Change 
 	e := edit{Catalog: c, stale: map[*part]struct{}{}}
 	stale := map[*class]struct{}{}
 	for _, in := range changed {
-		r := c.readers[in]
-		if r == nil {
-			continue
-		}
-		for p := range r.parts {
-			e.stale[p] = struct{}{}
-		}
-		for cl := range r.classes {
-			stale[cl] = struct{}{}
+		for r := range c.readers[in] {
+			switch by := r.by.(type) {
+			case *part:
+				e.stale[by] = struct{}{}
+			case *class:
+				stale[by] = struct{}{}
+			}
 		}
 	}
 	for cl := range stale {
@@ -149,68 +149,26 @@ func (c *Catalog) Size() int { return len(c.parts) }
 // The result must not be changed.
 func (c *Catalog) Diagnostics() []problem.Diagnostic { return c.problems.list() }
 
-// reads updates the inputs that a part has read; both lists are sorted.
-func (c *Catalog) reads(before, now []index.Input, remove, add func(*readers)) {
-	if slices.Equal(before, now) {
+// reread replaces what r has read and found; inputs are sorted.
+func (c *Catalog) reread(r *reading, inputs []index.Input, problems []problem.Diagnostic) {
+	c.problems.replace(r.problems, problems)
+	r.problems = problems
+	if slices.Equal(r.inputs, inputs) {
 		return
 	}
-	for _, in := range before {
-		r := c.readers[in]
-		remove(r)
-		if len(r.parts) == 0 && len(r.classes) == 0 {
+	for _, in := range r.inputs {
+		readers := c.readers[in]
+		if delete(readers, r); len(readers) == 0 {
 			delete(c.readers, in)
 		}
 	}
-	for _, in := range now {
-		r := c.readers[in]
-		if r == nil {
-			r = &readers{parts: map[*part]struct{}{}, classes: map[*class]struct{}{}}
-			c.readers[in] = r
+	r.inputs = inputs
+	for _, in := range inputs {
+		if c.readers[in] == nil {
+			c.readers[in] = map[*reading]struct{}{}
 		}
-		add(r)
+		c.readers[in][r] = struct{}{}
 	}
-}
-
-// Verify returns how the kept Sets differ from those that Generate makes, and
-// which parts give something else when they are made again although none of
-// their inputs changed. It is slow and meant for tests.
-func (c *Catalog) Verify() error {
-	for k, p := range c.parts {
-		again := makePart(c.pc, k)
-		if !again.failed && !slices.EqualFunc(p.pieces, again.pieces, func(a given, b made) bool {
-			return a.of.text == b.name && a.partial == b.partial && a.Hash == b.Hash
-		}) {
-			return fmt.Errorf("%s of %+v: made again, it is another", k.t, k.part)
-		}
-		if !slices.Equal(p.problems, again.problems) {
-			return fmt.Errorf("%s of %+v: made again, it has other problems", k.t, k.part)
-		}
-	}
-	if c.dry {
-		return nil
-	}
-	for k, cl := range c.classes {
-		want := generate(c.pc, c.generate, k.of, k.t).Set
-		if d := differences(cl.list.set, want); d != "" {
-			return fmt.Errorf("%s of class %+v: kept and generated differ: %s", k.t, k.of, d)
-		}
-	}
-	return nil
-}
-
-func differences(a, b *Set) string {
-	if names := Changed(a, b); len(names) > 0 {
-		return strings.Join(names, ", ")
-	}
-	if a.Sum != b.Sum {
-		return "the sum"
-	}
-	for i, r := range a.Resources {
-		if string(r.Value()) != string(b.Resources[i].Value()) {
-			return "the bytes of " + r.Name
-		}
-	}
-	return ""
 }
 
 // Changed returns the names of the resources in which two Sets of one type

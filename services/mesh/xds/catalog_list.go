@@ -23,9 +23,9 @@ type (
 	// parts, and the Set that they make.
 	list struct {
 		key     listKey
-		parts   []*part // the first wins
 		has     bits
-		set     *Set // nil: not made yet
+		parts   []*part // in order; nil if nothing is assembled
+		set     *Set    // nil: not made yet
 		classes map[*class]struct{}
 
 		// Set is made from another list and its Set; nil: from nothing.
@@ -40,8 +40,9 @@ type edit struct {
 	*Catalog
 	stale map[*part]struct{} // must be made
 	moved map[*class]moved
-	row   []*Encoded // used by collect
 	dirty [ident.ResourceTypes][]dirty
+	// changes is collect's result, which the next call overwrites.
+	changes []change
 }
 
 type (
@@ -53,15 +54,9 @@ type (
 	// dirty is a part whose pieces changed.
 	dirty struct {
 		*part
-		before  []given
-		touched []touched // each name once
+		before []given
 	}
-	// touched is a name that has, or had, a piece of the part.
-	touched struct {
-		*name
-		given *given // nil: nothing now
-		more  bool   // than one piece
-	}
+	nameSet map[*name]struct{}
 	// change is the new resource of a name, or nil.
 	change struct {
 		name     string
@@ -72,12 +67,7 @@ type (
 // list finds the parts of a class.
 func (e *edit) list(cl *class) {
 	parts, inputs, problems := e.partsOf(cl.key)
-	e.reads(cl.inputs, inputs,
-		func(r *readers) { delete(r.classes, cl) },
-		func(r *readers) { r.classes[cl] = struct{}{} })
-	cl.inputs = inputs
-	e.problems.replace(cl.problems, problems)
-	cl.problems = problems
+	e.reread(&cl.reading, inputs, problems)
 	if problems != nil && cl.list != nil {
 		return // the parts did not change
 	}
@@ -111,7 +101,10 @@ func (e *edit) partsOf(k classKey) (parts []piece.Part, inputs []index.Input, pr
 // listOf finds the list of these parts, or makes one without a Set.
 func (e *edit) listOf(k classKey, of []piece.Part, base *list) *list {
 	t, client := k.t, clientOf(k.of, k.t)
-	l := &list{key: listKey{t: t}, parts: make([]*part, 0, len(of)), classes: map[*class]struct{}{}}
+	l := &list{key: listKey{t: t}, classes: map[*class]struct{}{}}
+	if !e.dry { // a dry Catalog keeps hundreds of lists, and needs no order
+		l.parts = make([]*part, 0, len(of))
+	}
 	ids := make([]byte, 0, 4*len(of))
 	for _, one := range of {
 		p := e.part(partKey{t, client, one})
@@ -119,15 +112,17 @@ func (e *edit) listOf(k classKey, of []piece.Part, base *list) *list {
 			continue // the first wins
 		}
 		l.has.add(p.id)
-		l.parts = append(l.parts, p)
+		if !e.dry {
+			l.parts = append(l.parts, p)
+		}
 		ids = binary.LittleEndian.AppendUint32(ids, p.id)
 	}
 	l.key.ids = sha256.Sum256(ids)
 	if have := e.lists[l.key]; have != nil {
 		return have
 	}
-	for _, p := range l.parts {
-		p.lists++
+	for id := range l.has.all {
+		e.ids.parts[id].lists++
 	}
 	if base == nil {
 		base = e.latest[t]
@@ -186,46 +181,15 @@ func (e *edit) sets() []Change {
 func (e *edit) make() {
 	for p := range e.stale {
 		if before, differs := e.Catalog.make(p); differs && !e.dry {
-			e.dirty[p.key.t] = append(e.dirty[p.key.t], dirty{part: p, before: before})
-		}
-	}
-	for t := range e.dirty {
-		for i := range e.dirty[t] {
-			e.dirty[t][i].touch()
+			e.dirty[p.key.t] = append(e.dirty[p.key.t], dirty{p, before})
 		}
 	}
 }
 
-// touch finds the touched names.
-func (d *dirty) touch() {
-	at := make(map[*name]int, len(d.pieces))
-	for i := range d.pieces {
-		g := &d.pieces[i]
-		if j, twice := at[g.of]; twice {
-			d.touched[j].more = true
-			continue
-		}
-		at[g.of] = len(d.touched)
-		d.touched = append(d.touched, touched{name: g.of, given: g})
+func (s nameSet) add(pieces []given) {
+	for i := range pieces {
+		s[pieces[i].of] = struct{}{}
 	}
-	for i := range d.before {
-		n := d.before[i].of
-		if _, known := at[n]; !known {
-			at[n] = len(d.touched)
-			d.touched = append(d.touched, touched{name: n})
-		}
-	}
-}
-
-// fewGivers is the number of parts for a name up to which they are looked at
-// one by one. A name has one part as a rule, or thousands.
-const fewGivers = 8
-
-// alone reports whether no other part of a list gives a piece to the name, and
-// d at most one.
-func (d *dirty) alone(n touched, l *list) bool {
-	return !n.more && len(n.givers) <= fewGivers &&
-		!slices.ContainsFunc(n.givers, func(p *part) bool { return p != d.part && l.has.has(p.id) })
 }
 
 // next returns the Set of a list after some of its parts have changed, and the
@@ -234,60 +198,42 @@ func (e *edit) next(l *list) (*Set, []string) {
 	if len(l.classes) == 0 {
 		return l.set, nil
 	}
-	var changes []change
-	var shared map[*name]struct{}
-	for i := range e.dirty[l.key.t] {
-		d := &e.dirty[l.key.t][i]
-		if !l.has.has(d.id) {
-			continue
-		}
-		for _, n := range d.touched {
-			switch {
-			case !d.alone(n, l):
-				if shared == nil {
-					shared = map[*name]struct{}{}
-				}
-				shared[n.name] = struct{}{}
-			case n.given != nil:
-				changes = append(changes, change{n.text, e.alone(n.given)})
-			default:
-				changes = append(changes, change{n.text, nil})
-			}
+	names := nameSet{}
+	for _, d := range e.dirty[l.key.t] {
+		if l.has.has(d.id) {
+			names.add(d.before)
+			names.add(d.pieces)
 		}
 	}
-	if len(shared) > 0 {
-		changes = append(changes, e.collect(l, shared, l.set)...)
-	}
-	return e.splice(l.key.t, l.set, changes)
+	return e.splice(l.key.t, l.set, e.collect(l, names, l.set))
 }
 
 // first makes the Set of a new list, from another list's Set if the two differ
 // little.
 func (e *edit) first(l *list) *Set {
-	if l.base != nil {
-		if names, ok := e.differing(l); ok {
-			set, _ := e.splice(l.key.t, l.baseSet, e.collect(l, names, l.baseSet))
-			return set
+	base, names := l.baseSet, e.differing(l)
+	if names == nil {
+		base, names = e.empty, nameSet{}
+		for _, p := range l.parts {
+			names.add(p.pieces)
 		}
 	}
-	set, _ := e.splice(l.key.t, e.empty, e.collect(l, nil, e.empty))
+	set, _ := e.splice(l.key.t, base, e.collect(l, names, base))
 	return set
 }
 
 // differing returns the names for which a new list and its base have different
-// pieces, if these are few.
-func (e *edit) differing(l *list) (map[*name]struct{}, bool) {
-	names := map[*name]struct{}{}
-	differ := 0
-	add := func(pieces []given) {
-		for i := range pieces {
-			names[pieces[i].of] = struct{}{}
-		}
+// pieces; nil: there is no base, or the names are many.
+func (e *edit) differing(l *list) nameSet {
+	if l.base == nil {
+		return nil
 	}
+	names := nameSet{}
+	differ := 0
 	i := 0 // counts the parts of l that base has too
 	for _, p := range l.base.parts {
 		if !l.has.has(p.id) {
-			add(p.pieces)
+			names.add(p.pieces)
 			differ++
 			continue
 		}
@@ -295,69 +241,64 @@ func (e *edit) differing(l *list) (map[*name]struct{}, bool) {
 			i++
 		}
 		if l.parts[i] != p {
-			return nil, false // their order differs
+			return nil // their order differs
 		}
 		i++
 	}
 	for _, p := range l.parts {
 		if !l.base.has.has(p.id) {
-			add(p.pieces)
+			names.add(p.pieces)
 			differ++
 		}
 	}
 	for _, d := range e.dirty[l.key.t] {
 		if l.has.has(d.id) || l.base.has.has(d.id) {
-			add(d.before)
-			add(d.pieces)
+			names.add(d.before)
+			names.add(d.pieces)
 			differ++
 		}
 	}
-	return names, differ <= len(l.parts)/2
+	if differ > len(l.parts)/2 {
+		return nil
+	}
+	return names
 }
 
-// collect assembles the resources of these names from the parts of a list; nil:
-// of all names. A name without pieces has no resource. Before is a Set with
-// much of the same content.
-func (e *edit) collect(l *list, names map[*name]struct{}, before *Set) []change {
-	pieces := make(map[*name]*[]*given, len(names))
+// collect assembles the resources of names from the parts of a list. A name
+// without pieces has no resource. Before is a Set with much of the same content.
+func (e *edit) collect(l *list, names nameSet, before *Set) []change {
+	e.changes = e.changes[:0]
+	several := map[*name]*row{}
+	for n := range names {
+		switch g, more := n.givenIn(l); {
+		case more:
+			several[n] = &row{pieces: make([]*Encoded, 0, len(n.givers))}
+		case g != nil:
+			e.changes = append(e.changes, change{n.text, e.alone(g)})
+		default:
+			e.changes = append(e.changes, change{n.text, nil})
+		}
+	}
+	if len(several) == 0 {
+		return e.changes
+	}
 	var last *name // pieces of one name are adjacent
-	var of *[]*given
+	var of *row    // its row, or nil
 	for _, p := range l.parts {
 		for i := range p.pieces {
 			g := &p.pieces[i]
 			if g.of != last {
-				if names != nil {
-					if _, asked := names[g.of]; !asked {
-						continue
-					}
-				}
-				if last, of = g.of, pieces[g.of]; of == nil {
-					list := make([]*given, 0, len(last.givers))
-					of = &list
-					pieces[last] = of
-				}
+				last, of = g.of, several[g.of]
 			}
-			*of = join(*of, g, func(g *given) bool { return g.partial })
+			if of != nil {
+				of.add(g.Encoded, g.partial)
+			}
 		}
 	}
-	changes := make([]change, 0, max(len(names), len(pieces)))
-	for n := range names {
-		if pieces[n] == nil {
-			changes = append(changes, change{n.text, nil})
-		}
+	for n, of := range several {
+		e.changes = append(e.changes, change{n.text, e.resource(n.nameKey, of.pieces, before.Find(n.text))})
 	}
-	for n, of := range pieces {
-		if len(*of) == 1 {
-			changes = append(changes, change{n.text, e.alone((*of)[0])})
-			continue
-		}
-		e.row = e.row[:0]
-		for _, g := range *of {
-			e.row = append(e.row, g.Encoded)
-		}
-		changes = append(changes, change{n.text, e.resource(n, e.row, before.Find(n.text))})
-	}
-	return changes
+	return e.changes
 }
 
 // splice returns a Set in which some names have other resources, and the names
@@ -393,24 +334,20 @@ func (c *Catalog) splice(t ident.ResourceType, s *Set, changes []change) (*Set, 
 	if len(kept) == 0 {
 		return s, nil
 	}
-	k := typeSum{t, sum}
-	if have := c.pool.sets.get(k); have != nil {
-		return have, names
-	}
-	next := &Set{Sum: sum, Resources: make([]*Resource, 0, size)}
-	done := 0
-	for j, ch := range kept {
-		next.Resources = append(next.Resources, s.Resources[done:at[j]]...)
-		if done = at[j]; done < len(s.Resources) && s.Resources[done].Name == ch.name {
-			done++
+	return c.pool.sets.of(typeSum{t, sum}, func() *Set {
+		next := make([]*Resource, 0, size)
+		done := 0
+		for j, ch := range kept {
+			next = append(next, s.Resources[done:at[j]]...)
+			if done = at[j]; done < len(s.Resources) && s.Resources[done].Name == ch.name {
+				done++
+			}
+			if ch.resource != nil {
+				next = append(next, ch.resource)
+			}
 		}
-		if ch.resource != nil {
-			next.Resources = append(next.Resources, ch.resource)
-		}
-	}
-	next.Resources = append(next.Resources, s.Resources[done:]...)
-	c.pool.sets.put(k, next)
-	return next, names
+		return &Set{Sum: sum, Resources: append(next, s.Resources[done:]...)}
+	}), names
 }
 
 // abandon drops a list that no class has any more.
@@ -422,9 +359,11 @@ func (c *Catalog) abandon(l *list) {
 	if c.latest[l.key.t] == l {
 		c.latest[l.key.t] = nil
 	}
-	for _, p := range l.parts {
-		if p.lists--; p.lists == 0 {
+	for id := range l.has.all {
+		if p := c.ids.parts[id]; p.lists == 1 {
 			c.dropPart(p)
+		} else {
+			p.lists--
 		}
 	}
 }

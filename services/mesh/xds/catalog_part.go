@@ -1,11 +1,11 @@
 package xds
 
 import (
+	mathbits "math/bits"
 	"slices"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
-	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
@@ -17,12 +17,11 @@ type (
 	}
 	// part is a Part with its pieces.
 	part struct {
-		key      partKey
-		id       uint32
-		pieces   []given
-		inputs   []index.Input
-		problems []problem.Diagnostic
-		lists    int // with this part
+		reading
+		key    partKey
+		id     uint32
+		pieces []given
+		lists  int // with this part
 	}
 	// given is a piece that a part contributes to the resource of a name.
 	given struct {
@@ -46,14 +45,14 @@ type (
 // alone returns the resource that this piece alone makes.
 func (c *Catalog) alone(g *given) *Resource {
 	if g.alone == nil {
-		g.alone = c.resource(g.of, []*Encoded{g.Encoded}, nil)
+		g.alone = c.resource(g.of.nameKey, []*Encoded{g.Encoded}, nil)
 	}
 	return g.alone
 }
 
 // resource returns the resource that the pieces make; before is the name's last
 // resource, or nil.
-func (c *Catalog) resource(of *name, all []*Encoded, before *Resource) *Resource {
+func (c *Catalog) resource(of nameKey, all []*Encoded, before *Resource) *Resource {
 	var others Pieces
 	if before != nil {
 		others = before.Pieces
@@ -62,37 +61,18 @@ func (c *Catalog) resource(of *name, all []*Encoded, before *Resource) *Resource
 		if len(some) == 1 {
 			return newBlock(some)
 		}
-		k := typeHash{of.t, hashOf(some)}
-		b := c.pool.blocks.get(k)
-		if b == nil {
-			b = newBlock(some)
-			c.pool.blocks.put(k, b)
-		}
-		return b
+		return c.pool.blocks.of(typeHash{of.t, hashOf(some)}, func() *block { return newBlock(some) })
 	})
-	k := typeSum{of.t, pieces.sum(of.text)}
-	r := c.pool.resources.get(k)
-	if r == nil {
-		r = newResource(of.t, of.text, k.sum, pieces)
-		c.pool.resources.put(k, r)
-	}
-	return r
+	sum := pieces.sum(of.text)
+	return c.pool.resources.of(typeSum{of.t, sum}, func() *Resource { return newResource(of.t, of.text, sum, pieces) })
 }
 
 // make makes a part, for the first time or again. It returns the pieces from
 // before if they changed.
 func (c *Catalog) make(p *part) (before []given, differs bool) {
 	out := makePart(c.pc, p.key)
-	c.reads(p.inputs, out.inputs,
-		func(r *readers) { delete(r.parts, p) },
-		func(r *readers) { r.parts[p] = struct{}{} })
-	p.inputs = out.inputs
-	c.problems.replace(p.problems, out.problems)
-	p.problems = out.problems
-	if out.failed {
-		return nil, false // keep its last pieces
-	}
-	if p.gives(out.pieces) {
+	c.reread(&p.reading, out.inputs, out.problems)
+	if out.failed || p.gives(out.pieces) { // a part that failed keeps its last pieces
 		return nil, false
 	}
 	before = p.pieces
@@ -108,15 +88,9 @@ func (c *Catalog) make(p *part) (before []given, differs bool) {
 
 // gives reports whether p has these pieces already.
 func (p *part) gives(pieces []made) bool {
-	if len(p.pieces) != len(pieces) {
-		return false
-	}
-	for i, m := range pieces {
-		if g := &p.pieces[i]; g.of.text != m.name || g.partial != m.partial || g.Hash != m.Hash {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(p.pieces, pieces, func(g given, m made) bool {
+		return g.of.text == m.name && g.partial == m.partial && g.Hash == m.Hash
+	})
 }
 
 // name returns a name, which it adds if it is new.
@@ -127,6 +101,22 @@ func (c *Catalog) name(k nameKey) *name {
 		c.names[k] = n
 	}
 	return n
+}
+
+// givenIn returns the name's piece from the parts of a list, or nil; more: there
+// are several.
+func (n *name) givenIn(l *list) (g *given, more bool) {
+	for _, p := range n.givers {
+		if !l.has.has(p.id) {
+			continue
+		}
+		if g != nil {
+			return nil, true
+		}
+		i := slices.IndexFunc(p.pieces, func(g given) bool { return g.of == n })
+		g = &p.pieces[i]
+	}
+	return g, false
 }
 
 // forget removes the pieces of a part from their names.
@@ -155,7 +145,9 @@ func (c *Catalog) sweepNames() {
 func (e *edit) part(k partKey) *part {
 	p := e.parts[k]
 	if p == nil {
-		p = &part{key: k, id: e.ids.take()}
+		p = &part{key: k}
+		p.by = p
+		e.ids.take(p)
 		e.parts[k] = p
 		e.stale[p] = struct{}{}
 	}
@@ -165,29 +157,30 @@ func (e *edit) part(k partKey) *part {
 // dropPart removes a part that no list has.
 func (c *Catalog) dropPart(p *part) {
 	delete(c.parts, p.key)
-	c.reads(p.inputs, nil, func(r *readers) { delete(r.parts, p) }, nil)
-	c.problems.replace(p.problems, nil)
+	c.reread(&p.reading, nil, nil)
 	c.forget(p, p.pieces)
 	c.ids.give(p.id)
 }
 
 // ids assigns small numbers to parts.
 type ids struct {
-	next uint32
-	free []uint32
+	parts []*part // by id; nil: free
+	free  []uint32
 }
 
-func (s *ids) take() uint32 {
-	if n := len(s.free); n > 0 {
-		id := s.free[n-1]
-		s.free = s.free[:n-1]
-		return id
+func (s *ids) take(p *part) {
+	if last := len(s.free) - 1; last >= 0 {
+		p.id, s.free = s.free[last], s.free[:last]
+	} else {
+		p.id, s.parts = uint32(len(s.parts)), append(s.parts, nil)
 	}
-	s.next++
-	return s.next - 1
+	s.parts[p.id] = p
 }
 
-func (s *ids) give(id uint32) { s.free = append(s.free, id) }
+func (s *ids) give(id uint32) {
+	s.parts[id] = nil
+	s.free = append(s.free, id)
+}
 
 // bits is a set of ids.
 type bits []uint64
@@ -199,4 +192,15 @@ func (b *bits) add(id uint32) {
 		*b = append(*b, 0)
 	}
 	(*b)[id/64] |= 1 << (id % 64)
+}
+
+// all iterates over the ids in ascending order.
+func (b bits) all(yield func(uint32) bool) {
+	for i, word := range b {
+		for ; word != 0; word &= word - 1 {
+			if !yield(uint32(64*i + mathbits.TrailingZeros64(word))) {
+				return
+			}
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -55,10 +56,11 @@ func (p testHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	if raw == nil {
 		return nil, nil
 	}
-	text := fmt.Sprintf("%x", raw.Hash[:1])
+	hash := sha256.Sum256(raw.Value)
+	text := fmt.Sprintf("%x", hash[:1])
 	rc := &routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{{Name: p.cluster + p.selector, Domains: []string{text}}}}
 	pieces := []piece.Piece{{Name: "80", Partial: true, Message: rc}, {Name: text, Message: &routev3.RouteConfiguration{Name: text}}}
-	switch raw.Hash[0] % 5 {
+	switch hash[0] % 5 {
 	case 0:
 		return nil, nil
 	case 1:

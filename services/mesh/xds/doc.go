@@ -4,9 +4,8 @@
 // order. It knows the class of a proxy, never the proxy, so nothing can leak
 // between proxies; and it never imports envoy/service.
 //
-// Parts returns the parts of a class. Each part makes pieces; pieces that
-// clients would reject are left out. The pieces of one name are a resource, and
-// all resources of a type are a Set. Generate does that from nothing and is the
-// definition. A Catalog comes to the same Sets for many classes and repeats
-// only what a change requires.
+// A class has parts. Each part makes pieces; pieces that clients would reject
+// are left out. The pieces of one name are a resource, and all resources of a
+// type are a Set. A Catalog makes the Sets of many classes and repeats only what
+// a change requires; tests compare them with Sets that are made from nothing.
 package xds

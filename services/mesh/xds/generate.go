@@ -10,40 +10,26 @@ import (
 	"meshlog.dev/services/mesh/xds/cluster"
 	"meshlog.dev/services/mesh/xds/listener"
 	"meshlog.dev/services/mesh/xds/piece"
-	"meshlog.dev/services/mesh/xds/proxyless"
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// Parts returns the parts of the resources of type t for a class; of several
+// partsOf returns the parts of the resources of type t for a class; of several
 // resources of one name the first wins, so raw resources come first. It reads
 // only what decides which parts there are; the parts read their content
 // themselves.
-func Parts(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []piece.Part {
-	class = class.Released([ident.ResourceTypes]string{}) // a release decides what is replaced, not what is made
-	return append(rawParts(r, t, class.Raw(t)), madeParts(r, class, t)...)
-}
-
-func madeParts(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []piece.Part {
+func partsOf(r *index.Reader, class index.ProxyClass, t ident.ResourceType) []piece.Part {
+	var parts []piece.Part
 	switch t {
 	case ident.CDS:
-		if class.CDS.Client == index.ClientGRPC {
-			return proxyless.Clusters(r, class.CDS)
-		}
-		return cluster.Clusters(r, class.CDS)
+		parts = cluster.Clusters(r, class.CDS)
 	case ident.EDS:
-		if class.EDS.Client == index.ClientGRPC {
-			return proxyless.Endpoints(r, class.EDS)
-		}
-		return cluster.Endpoints(r, class.EDS)
+		parts = cluster.Endpoints(r, class.EDS)
 	case ident.LDS:
-		if class.LDS.Client == index.ClientGRPC {
-			return proxyless.Listeners(r, class.LDS)
-		}
-		return listener.Listeners(r, class.LDS)
+		parts = listener.Listeners(r, class.LDS)
 	case ident.RDS:
-		return route.Routes(r, class.RDS)
+		parts = route.Routes(r, class.RDS)
 	}
-	return nil
+	return slices.Insert(parts, 0, rawParts(r, t, class.Raw(t))...)
 }
 
 // rawPart is a raw resource, served with the bytes from the log.

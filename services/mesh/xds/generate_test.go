@@ -18,7 +18,6 @@ import (
 	"meshlog.dev/services/mesh/index"
 	. "meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/services/mesh/proxy"
-	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/services/mesh/xds/piece"
 )
@@ -64,13 +63,10 @@ func TestBytesAreUntouched(t *testing.T) {
 	}
 	value = protowire.AppendTag(value, 9999, protowire.VarintType)
 	value = protowire.AppendVarint(value, 7)
-	w, _, err := world.NewWorld().Apply(world.Change{Rows: []world.RowChange{Row("a", &configv1.Resource{
+	pc := PushContext(t, Object("Resource", "default", "a", &configv1.Resource{
 		Resource: &anypb.Any{TypeUrl: ident.CDS.URL(), Value: value},
-	})}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := generate(index.NewPushContext(w), "", ident.CDS)
+	}))
+	got := generate(pc, "", ident.CDS)
 	if len(got.Set.Resources) != 1 || !bytes.Equal(got.Set.Resources[0].Value(), value) {
 		t.Errorf("got %v", got.Set.Resources)
 	}

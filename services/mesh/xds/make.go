@@ -116,6 +116,16 @@ func origin(inputs []index.Input) string {
 	return ", made of " + strings.Join(slices.Compact(names), ", ") + ","
 }
 
+// asIs returns a message that was valid when it arrived or that clients applied.
+// If this build cannot read it, it is served all the same, without facts about
+// its order.
+func asIs(t ident.ResourceType, value []byte) *Encoded {
+	return encodings.get(t, value, func() piece.Facts {
+		facts, _ := piece.Inspect(t, value)
+		return facts
+	})
+}
+
 // encode encodes a piece, or returns why clients would reject it. It panics on
 // a message that cannot be marshalled; the world's texts are UTF-8, so there is
 // none.
@@ -124,13 +134,8 @@ func origin(inputs []index.Input) string {
 // on its bytes only, so a piece that another Catalog of this process holds,
 // such as the builder's beside the frontend's, is not checked again.
 func encode(k partKey, p piece.Piece, inputs []index.Input) (*Encoded, []problem.Diagnostic) {
-	if p.Message == nil { // a raw resource, which was checked when it arrived
-		return encodings.get(k.t, p.Value, func() piece.Facts {
-			// The fold lets only valid messages through. If this build cannot read it,
-			// it is served all the same, without facts about its order.
-			facts, _ := piece.Inspect(k.t, p.Value)
-			return facts
-		}), nil
+	if p.Message == nil {
+		return asIs(k.t, p.Value), nil
 	}
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Message)
 	if err != nil {
@@ -147,15 +152,19 @@ func encode(k partKey, p piece.Piece, inputs []index.Input) (*Encoded, []problem
 	return e, nil
 }
 
-// join adds a piece to those of its name. Partial pieces are one resource; a
-// whole one counts alone, the first of several. P reports whether a piece is
-// partial.
-func join[P any](have []P, one P, partial func(P) bool) []P {
+// row collects the pieces of one name. Partial pieces are one resource; a whole
+// one counts alone, the first of several.
+type row struct {
+	pieces []*Encoded
+	whole  bool
+}
+
+func (r *row) add(one *Encoded, partial bool) {
 	switch {
-	case len(have) == 0 || partial(have[0]) && partial(one):
-		return append(have, one)
-	case partial(have[0]):
-		return []P{one}
+	case r.whole:
+	case partial:
+		r.pieces = append(r.pieces, one)
+	default:
+		r.pieces, r.whole = append(r.pieces[:0], one), true
 	}
-	return have
 }

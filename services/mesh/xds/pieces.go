@@ -71,14 +71,6 @@ func (p Pieces) sum(name string) Sum {
 	return sumOf(name, sha256.Sum256(b))
 }
 
-// Len returns the number of pieces.
-func (p Pieces) Len() int {
-	if len(p) == 0 {
-		return 0
-	}
-	return (len(p)-1)*blockSize + len(p[len(p)-1].pieces)
-}
-
 // All iterates over the pieces in order.
 func (p Pieces) All() iter.Seq[*Encoded] {
 	return func(yield func(*Encoded) bool) {

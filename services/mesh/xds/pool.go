@@ -9,7 +9,11 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// encodings finds the encoded pieces that any Catalog of this process holds.
+// encodings finds the encoded pieces that any Catalog of this process holds. It
+// is global because it has no state of its own: it knows only what Catalogs hold,
+// and what it returns depends on the bytes alone. As a value it would have to
+// pass through the builder, the gate, the frontend and its cache, only so that
+// meshlog up checks the pieces of a first version once and not twice.
 var encodings encodingPool
 
 type encodingPool struct {
@@ -29,11 +33,7 @@ func (p *encodingPool) get(t ident.ResourceType, value []byte, factsOf func() pi
 	e = &Encoded{Value: value, Hash: k.hash, Facts: factsOf()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if first := p.pieces.get(k); first != nil {
-		return first // another goroutine was faster
-	}
-	p.pieces.put(k, e)
-	return e
+	return p.pieces.of(k, func() *Encoded { return e }) // another goroutine may have been faster
 }
 
 // pool finds content that is still referenced anywhere: equal content exists
@@ -67,8 +67,12 @@ const minSweep = 1024
 // get returns the value of k, or nil.
 func (w *weakMap[K, V]) get(k K) *V { return w.m[k].Value() }
 
-// put sets the value of k.
-func (w *weakMap[K, V]) put(k K, v *V) {
+// of returns the value of k, which make makes if there is none.
+func (w *weakMap[K, V]) of(k K, make func() *V) *V {
+	v := w.get(k)
+	if v != nil {
+		return v
+	}
 	if w.m == nil {
 		w.m, w.limit = map[K]weak.Pointer[V]{}, minSweep
 	}
@@ -80,5 +84,7 @@ func (w *weakMap[K, V]) put(k K, v *V) {
 		}
 		w.limit = max(minSweep, 2*len(w.m))
 	}
+	v = make()
 	w.m[k] = weak.Make(v)
+	return v
 }

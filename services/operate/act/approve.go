@@ -29,11 +29,11 @@ type holdView struct {
 	Keys     uint32 `json:"keys,omitempty"`
 
 	// A quarantine withholds a resource that proxies rejected.
-	Type     string     `json:"type,omitempty"` // CDS, EDS, ...
-	Resource string     `json:"resource,omitempty"`
-	Client   string     `json:"client,omitempty"`
-	Since    *time.Time `json:"since,omitempty"`
-	LastGood bool       `json:"lastGood,omitempty"` // the last good content is served
+	Type     string    `json:"type,omitempty"` // CDS, EDS, ...
+	Resource string    `json:"resource,omitempty"`
+	Client   string    `json:"client,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+	LastGood bool      `json:"lastGood,omitempty"` // the last good content is served
 
 	parts []string // the overlays that make it
 }

@@ -125,9 +125,9 @@ func checkSilent(v *command.Source, now time.Time) error {
 		return fmt.Errorf("source %s: watcher %s publishes for it; stop the watcher first", v.Shard(), v.Holder)
 	case len(v.Standbys) > 0:
 		return fmt.Errorf("source %s: watcher %s stands by for it; stop the watcher first", v.Shard(), strings.Join(v.Standbys, ", "))
-	case v.Heard == nil && v.Objects == 0:
+	case v.Heard.IsZero() && v.Objects == 0:
 		return command.NotFound("source %s: the log has no record of it", v.Shard())
-	case v.Heard != nil && now.Sub(*v.Heard) < removedAfter:
+	case !v.Heard.IsZero() && now.Sub(v.Heard) < removedAfter:
 		return fmt.Errorf("source %s: watcher %s published for it %s, and does not answer. The source can be removed after %s of silence",
 			v.Shard(), v.Holder, command.Since(v.Heard, now), removedAfter)
 	}

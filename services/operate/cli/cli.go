@@ -78,7 +78,6 @@ A variable can set each flag: MESHLOG_DATA sets --data. Exit codes: 0 done,
 		}
 		root.SetHelpCommandGroupID(g.title) // the last group
 	}
-	complete(root)
 	return root
 }
 
@@ -133,4 +132,28 @@ build begins a new segment of the log.`,
 		e.Print(v, func() { e.Line("meshlog %s (build %s, %s)", v.Version, v.Build, v.Go) })
 		return nil
 	})
+}
+
+func completionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "completion bash|zsh|fish", Short: "Write the completion script of a shell",
+		Long: `Write the completion script of a shell. It completes commands and flags and, if
+--data or --bus is given or set, proxies, versions, objects and sources of the mesh.`,
+		Example: `  source <(meshlog completion bash)                                    # this shell
+  meshlog completion bash > /etc/bash_completion.d/meshlog             # every shell
+  meshlog completion zsh > "${fpath[1]}/_meshlog"
+  meshlog completion fish > ~/.config/fish/completions/meshlog.fish`,
+		Args: command.Args(1, 1, "the name of a shell (bash, zsh or fish)"), ValidArgs: []string{"bash", "zsh", "fish"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch args[0] {
+			case "bash":
+				return cmd.Root().GenBashCompletionV2(cmd.OutOrStdout(), true)
+			case "zsh":
+				return cmd.Root().GenZshCompletion(cmd.OutOrStdout())
+			case "fish":
+				return cmd.Root().GenFishCompletion(cmd.OutOrStdout(), true)
+			}
+			return command.Usage("shell %q: want bash, zsh or fish", args[0])
+		},
+	}
 }

@@ -193,11 +193,11 @@ func (m *mesh) servesAlone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
-	said := operatetest.NewEvents()
+	log, said := operatetest.NewEvents()
 	go func() {
 		ended <- frontend.Run(ctx, frontend.Options{
 			ID: "alone", Data: m.Data, Ports: &frontend.Ports{Plain: []net.Listener{xds}},
-			Process: &process.Process{Build: "test", Log: slog.New(said), Admin: admin},
+			Process: &process.Process{Build: "test", Log: log, Admin: admin},
 		})
 	}()
 	said.Wait(t, "serving", "version")

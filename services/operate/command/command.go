@@ -53,11 +53,13 @@ func Past(cmd *cobra.Command, run Func) *cobra.Command {
 
 func bind(cmd *cobra.Command, t *Target, run Func) *cobra.Command {
 	format := cmd.Flags().StringP("output", "o", Table, "output `format`: table, json or yaml")
+	t.flags = cmd.Flags()
+	t.complete(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if *format != Table && *format != JSON && *format != YAML {
 			return Usage("--output %q: want table, json or yaml", *format)
 		}
-		t.flags, t.Stderr = cmd.Flags(), cmd.ErrOrStderr()
+		t.Stderr = cmd.ErrOrStderr()
 		out := NewOutput(cmd.OutOrStdout(), *format)
 		defer func() { err = errors.Join(err, t.Close()) }()
 		if err := run(cmd.Context(), &Env{Target: t, Output: out, Stdin: cmd.InOrStdin()}, args); err != nil {

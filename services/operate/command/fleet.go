@@ -3,7 +3,6 @@ package command
 import (
 	"cmp"
 	"errors"
-	"slices"
 
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
@@ -18,19 +17,14 @@ var ErrNoFrontend = errors.New("no frontend answers; is one running, and connect
 
 // Newest returns the builder that leads or, between leaders, the one that has
 // read the most of the log; nil if there is none.
-func Newest(bs []*reportv1.BuilderReport) *reportv1.BuilderReport {
-	if len(bs) == 0 {
-		return nil
-	}
-	return slices.MaxFunc(bs, func(a, b *reportv1.BuilderReport) int {
-		switch {
-		case a.GetLeader() && !b.GetLeader():
-			return 1
-		case b.GetLeader() && !a.GetLeader():
-			return -1
+func Newest(bs []*reportv1.BuilderReport) (newest *reportv1.BuilderReport) {
+	for _, b := range bs {
+		ahead := store.VersionOf(newest.GetPosition()).Less(store.VersionOf(b.GetPosition()))
+		if newest == nil || b.GetLeader() && !newest.GetLeader() || b.GetLeader() == newest.GetLeader() && ahead {
+			newest = b
 		}
-		return store.VersionOf(a.GetPosition()).Compare(store.VersionOf(b.GetPosition()))
-	})
+	}
+	return newest
 }
 
 // NewestHead returns the newest version that builders know or, if no builder
@@ -46,6 +40,17 @@ func NewestHead(r *bus.Reports) ident.Position {
 		}
 	}
 	return head
+}
+
+// Applied returns how many streams of a frontend have applied version v or a newer
+// one.
+func Applied(f *reportv1.FrontendReport, v ident.Position) (streams uint32) {
+	for _, a := range f.GetApplied() {
+		if at := store.VersionOf(a.GetVersion()); !at.IsZero() && !at.Less(v) {
+			streams += a.GetStreams()
+		}
+	}
+	return streams
 }
 
 // TypeName returns the short name of an xDS type: CDS, EDS, LDS, RDS.

@@ -2,7 +2,6 @@ package command
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 
@@ -11,8 +10,6 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/mesh/kind"
-	"meshlog.dev/services/mesh/world"
-	"meshlog.dev/store"
 )
 
 // Objects selects objects: each field that is not empty must contain the
@@ -88,27 +85,29 @@ func ParseKey(s string, only Objects) (*Objects, error) {
 	return o, nil
 }
 
-// Find returns the selected keys, sorted. If there is none, the error names the
+// Select returns the selected keys, sorted.
+func (o *Objects) Select(known []ident.Key) []ident.Key {
+	found := slices.DeleteFunc(slices.Clone(known), func(key ident.Key) bool { return !o.Match(key) })
+	slices.SortFunc(found, func(a, b ident.Key) int { return cmp.Compare(a.Row(), b.Row()) })
+	return found
+}
+
+// Find is Select for an argument that the user gave: asked. If there is none, the error names the
 // nearest one or says what to do.
 func (o *Objects) Find(asked string, known []ident.Key, advice string) ([]ident.Key, error) {
-	var found []ident.Key
-	names := map[string]bool{}
-	for _, key := range known {
-		if names[Slashed(key)] = true; o.Match(key) {
-			found = append(found, key)
-		}
-	}
-	if len(found) > 0 {
-		slices.SortFunc(found, byRow)
+	if found := o.Select(known); len(found) > 0 {
 		return found, nil
 	}
-	if near, ok := process.Nearest(asked, slices.Sorted(maps.Keys(names))); ok {
+	var names []string
+	for _, key := range known {
+		names = append(names, Slashed(key))
+	}
+	slices.Sort(names)
+	if near, ok := process.Nearest(asked, names); ok {
 		advice = "did you mean " + near + "?"
 	}
 	return nil, NotFound("object %s: there is none; %s", asked, advice)
 }
-
-func byRow(a, b ident.Key) int { return cmp.Compare(a.Row(), b.Row()) }
 
 // Slashed returns a key as it is typed.
 func Slashed(k ident.Key) string {
@@ -116,29 +115,4 @@ func Slashed(k ident.Key) string {
 		return k.Kind + "/" + k.Name
 	}
 	return k.Kind + "/" + k.Namespace + "/" + k.Name
-}
-
-// Keys returns the keys of the objects in a content, sorted, including those
-// under overlays.
-func Keys(s *store.Snapshot) []ident.Key {
-	var keys []ident.Key
-	for row := range s.Rows() {
-		k, overlay, err := ident.ParseRow(row.Key)
-		if err != nil {
-			continue
-		}
-		if overlay == "" {
-			keys = append(keys, k)
-			continue
-		}
-		if o, err := world.UnmarshalOverlay(overlay, row.Value); err == nil {
-			for _, v := range o.Values {
-				if v.Resource == nil {
-					keys = append(keys, v.Key)
-				}
-			}
-		}
-	}
-	slices.SortFunc(keys, byRow)
-	return slices.Compact(keys)
 }

@@ -9,7 +9,10 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
+
+	"meshlog.dev/proto/ident"
 )
 
 // The formats of -o.
@@ -138,18 +141,22 @@ type Rows struct {
 	widths []int
 }
 
-// Add adds a row of strings and cells; an empty one is shown as "-".
+// Add adds a row of cells, times and other values; an empty text, a zero time
+// and a zero position are shown as "-".
 func (t *Rows) Add(columns ...any) {
 	row := make([]Cell, len(columns))
 	for i, c := range columns {
-		cell, ok := c.(Cell)
-		if !ok {
-			cell.Text = fmt.Sprint(c)
+		switch c := c.(type) {
+		case Cell:
+			row[i] = c
+		case time.Time:
+			row[i].Text = Clock(c)
+		default:
+			row[i].Text = fmt.Sprint(c)
 		}
-		if cell.Text == "" {
-			cell.Text = "-"
+		if row[i].Text == "" || c == (ident.Position{}) {
+			row[i].Text = "-"
 		}
-		row[i] = cell
 	}
 	t.rows = append(t.rows, row)
 }
@@ -203,18 +210,18 @@ func (o *Output) Rows(t *Rows) {
 	fmt.Fprint(o, b.String())
 }
 
-// Stamp returns t in UTC, or nil if it is zero.
-func Stamp(t time.Time) *time.Time {
-	if t.IsZero() || t.Unix() == 0 {
-		return nil
+// Stamp returns t in UTC, or the zero time if t is the time of an absent
+// timestamp.
+func Stamp(t time.Time) time.Time {
+	if t.Unix() == 0 {
+		return time.Time{}
 	}
-	t = t.UTC()
-	return &t
+	return t.UTC()
 }
 
-// Clock formats a time in the zone of the reader.
+// Clock formats a time in the zone of the reader; empty if it is zero.
 func Clock(t time.Time) string {
-	if t.IsZero() || t.Unix() == 0 {
+	if Stamp(t).IsZero() {
 		return ""
 	}
 	return t.Local().Format("2006-01-02 15:04:05.000")
@@ -265,12 +272,12 @@ func Ago(d time.Duration) string {
 	return Age(d) + " ago"
 }
 
-// Since formats how long ago t was; empty if it is nil.
-func Since(t *time.Time, now time.Time) string {
-	if t == nil {
+// Since formats how long ago t was; empty if it is zero.
+func Since(t, now time.Time) string {
+	if t.IsZero() {
 		return ""
 	}
-	return Ago(now.Sub(*t))
+	return Ago(now.Sub(t))
 }
 
 // Age formats a duration in its largest unit.
@@ -286,4 +293,50 @@ func Age(d time.Duration) string {
 		return fmt.Sprintf("%dh", int(d.Hours()))
 	}
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// Progress shows on a terminal how far work is that takes long.
+type Progress struct {
+	w       io.Writer
+	what    string
+	started time.Time // of the first Show
+	shown   time.Time
+}
+
+// Show shows progress from progressAfter on, at most once in progressEvery.
+const (
+	progressAfter = time.Second
+	progressEvery = 200 * time.Millisecond
+)
+
+// Show says that done of total are done.
+func (p *Progress) Show(done, total int64) {
+	now := time.Now()
+	if p.started.IsZero() {
+		p.started = now
+	}
+	if total > 0 && now.Sub(p.started) >= progressAfter && now.Sub(p.shown) >= progressEvery {
+		p.Say("%s %d %%", p.what, done*100/total)
+	}
+}
+
+// Say replaces the line that is shown.
+func (p *Progress) Say(format string, args ...any) {
+	if p.w != nil && IsTerminal(p.w) {
+		p.shown = time.Now()
+		fmt.Fprintf(p.w, "\r"+format+"\x1b[K", args...)
+	}
+}
+
+// Done clears the line.
+func (p *Progress) Done() {
+	if !p.shown.IsZero() {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
+
+// IsTerminal reports whether a reader or a writer is a terminal.
+func IsTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }

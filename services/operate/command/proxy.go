@@ -15,6 +15,7 @@ import (
 
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
+	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/proxy"
@@ -36,7 +37,7 @@ func (q *ProxyQuery) Find(ctx context.Context, t *Target, p *past.Past) (*proxy.
 		if err != nil {
 			return nil, err
 		}
-		return proxy.NewProxy(node)
+		return proxy.New(node)
 	}
 	replies, _, err := q.Ask(ctx, t, p)
 	if err != nil {
@@ -51,7 +52,7 @@ func ProxyOf(r *reportv1.ProxyReply) (*proxy.Proxy, error) {
 	if err := proto.Unmarshal(r.GetNode(), node); err != nil {
 		return nil, fmt.Errorf("node of %s: %w", r.GetReport().GetId(), err)
 	}
-	return proxy.NewProxy(node)
+	return proxy.New(node)
 }
 
 // Ask asks all frontends for the proxy, and returns the build of each frontend.
@@ -97,7 +98,11 @@ type Served struct {
 
 // ServedTo makes what a frontend would serve to p at a version.
 func ServedTo(ctx context.Context, p *past.Past, at ident.Position, to *proxy.Proxy) (s Served, err error) {
-	w, err := past.World(ctx, p, at)
+	content, err := past.At(ctx, p, at)
+	if err != nil {
+		return s, err
+	}
+	w, err := ledger.World(content.Snapshot)
 	if err != nil {
 		return s, err
 	}

@@ -26,21 +26,12 @@ func Restore(ctx context.Context, nc *bus.Conn, a *archive.Archive, domain strin
 		return err
 	}
 	log := streams.Log(domain, replicas, streams.DefaultHistory, streams.DefaultLogBytes)
-	err = past.Import(ctx, a, &destination{Feed: chain, nc: nc, log: log}, progress)
+	restore := func(ctx context.Context, first uint64, records iter.Seq2[events.Raw, error]) error {
+		return natslog.Restore(ctx, nc, log, first, records)
+	}
+	err = past.Import(ctx, a, chain, restore, progress)
 	if errors.Is(err, natslog.ErrExists) {
 		return fmt.Errorf("the bus %w: a builder has made the log already; import before one is started: %w", past.ErrNotEmpty, err)
 	}
 	return err
-}
-
-// destination is a bus that is filled.
-type destination struct {
-	*natsfeed.Feed
-	nc  *bus.Conn
-	log natslog.StreamOptions
-}
-
-// Restore implements past.Destination.
-func (d *destination) Restore(ctx context.Context, first uint64, records iter.Seq2[events.Raw, error]) error {
-	return natslog.Restore(ctx, d.nc, d.log, first, records)
 }

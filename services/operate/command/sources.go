@@ -14,8 +14,9 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/internal/bus"
-	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store"
+	"meshlog.dev/store/natsfeed"
 )
 
 // Source is a source as JSON and YAML show it.
@@ -27,11 +28,11 @@ type Source struct {
 	// or no watcher publishes for it.
 	Frozen bool `json:"frozen"`
 	// FrozenSince is absent if the time is not known.
-	FrozenSince *time.Time `json:"frozenSince,omitempty"`
-	Holder      string     `json:"holder,omitempty"` // the watcher that publishes for it, or did last
-	Session     string     `json:"session,omitempty"`
-	Objects     int        `json:"objects"`
-	Pending     uint64     `json:"pending,omitempty"` // changes that are not on the log yet
+	FrozenSince time.Time `json:"frozenSince,omitzero"`
+	Holder      string    `json:"holder,omitempty"` // the watcher that publishes for it, or did last
+	Session     string    `json:"session,omitempty"`
+	Objects     int       `json:"objects"`
+	Pending     uint64    `json:"pending,omitempty"` // changes that are not on the log yet
 	// Synced says that a listing was complete in this epoch.
 	Synced   bool     `json:"synced"`
 	Partial  bool     `json:"partial,omitempty"`  // a part of it could not be read
@@ -41,9 +42,9 @@ type Source struct {
 	// objects stay as they are.
 	FrozenKinds []FrozenKind `json:"frozenKinds,omitempty"`
 
-	Listed  *time.Time `json:"listed,omitempty"`  // when its listing was complete on the log
-	Changed *time.Time `json:"changed,omitempty"` // when it changed last
-	Heard   *time.Time `json:"heard,omitempty"`   // when its watcher last wrote to the log
+	Listed  time.Time `json:"listed,omitzero"`  // when its listing was complete on the log
+	Changed time.Time `json:"changed,omitzero"` // when it changed last
+	Heard   time.Time `json:"heard,omitzero"`   // when its watcher last wrote to the log
 
 	Problems []Diagnostic `json:"problems,omitempty"`
 }
@@ -82,55 +83,24 @@ func (t *Target) Sources(ctx context.Context) (s *Sources, err error) {
 	if s.Fleet, err = t.Fleet(); err != nil {
 		return nil, err
 	}
-	if s.Log, err = t.Log(ctx); err != nil {
-		return nil, err
-	}
-	chain, err := t.Chain(ctx)
-	if err != nil {
+	var chain *natsfeed.Feed
+	if s.Log, chain, err = t.open(ctx); err != nil {
 		return nil, err
 	}
 	if s.Reports, err = s.Fleet.Reports(ctx, bus.Summary); err != nil {
 		return nil, err
 	}
-	for m, err := range chain.History(ctx) {
-		if err != nil {
-			return nil, err
-		}
-		s.Head, err = chain.Fetch(ctx, store.VersionOf(m.GetVersion()))
-		return s, err
+	head, err := Head(ctx, chain)
+	if head.Manifest != nil {
+		s.Head, err = chain.Fetch(ctx, head.Version)
 	}
-	return s, nil
+	return s, err
 }
 
-// required returns the sources that the policy of the newest version requires.
-func (s *Sources) required() ([]ident.Shard, error) {
-	policy := world.DefaultPolicy()
-	if s.Head.Snapshot != nil {
-		w, err := ledger.World(s.Head.Snapshot)
-		if err != nil {
-			return nil, err
-		}
-		policy = w.Policy()
-	}
-	var all []ident.Shard
-	for _, r := range policy.Required {
-		all = append(all, ident.Shard{Source: r.Source, Instance: r.Instance})
-	}
-	return all, nil
-}
-
-// Objects returns the objects of a source in the newest version, sorted.
+// Objects returns the objects of a source in the newest version.
 func (s *Sources) Objects(of ident.Shard) []ident.Key {
-	if s.Head.Snapshot == nil {
-		return nil
-	}
-	var keys []ident.Key
-	for row := range s.Head.Snapshot.Rows() {
-		if k, overlay, err := ident.ParseRow(row.Key); err == nil && overlay == "" && k.Shard() == of {
-			keys = append(keys, k)
-		}
-	}
-	return keys
+	isOther := func(k ident.Key) bool { return k.Shard() != of }
+	return slices.DeleteFunc(slices.Collect(past.Offered(s.Head.Snapshot)), isOther)
 }
 
 // Views returns all sources that the newest version has or a watcher reports,
@@ -154,12 +124,14 @@ func (s *Sources) Views(ctx context.Context) ([]Source, error) {
 		v := of(ident.Shard{Source: k.GetSource(), Instance: k.GetInstance()})
 		v.FrozenKinds = append(v.FrozenKinds, FrozenKind{k.GetKind(), int(k.GetKeys())})
 	}
-	required, err := s.required()
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range required {
-		of(r).Required = true
+	if s.Head.Snapshot != nil {
+		w, err := ledger.World(s.Head.Snapshot)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range w.Policy().Required {
+			of(r.Shard).Required = true
+		}
 	}
 	views := []Source{}
 	for _, v := range byShard {

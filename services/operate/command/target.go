@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -61,26 +63,14 @@ func Connection() *pflag.FlagSet {
 	return shown
 }
 
-// Typed returns the mesh that the flags on a partial command line name.
-func Typed(cmd *cobra.Command) *Target {
-	t := bindTarget(&cobra.Command{})
-	t.flags.VisitAll(func(f *pflag.Flag) {
-		if g := cmd.Flags().Lookup(f.Name); g != nil && g.Changed {
-			_ = f.Value.Set(g.Value.String()) // a flag of the same type has parsed it
-		}
-	})
-	_ = process.ApplySettings(t.flags, os.LookupEnv) // the command reports an invalid variable when it runs
-	return t
-}
-
 // CloseLater has Close close something before everything that was opened
 // earlier.
-func (t *Target) CloseLater(c func() error) { t.closers = append([]func() error{c}, t.closers...) }
+func (t *Target) CloseLater(c func() error) { t.closers = append(t.closers, c) }
 
 // Close closes what the command opened.
 func (t *Target) Close() error {
 	var errs []error
-	for _, c := range t.closers {
+	for _, c := range slices.Backward(t.closers) {
 		errs = append(errs, c())
 	}
 	return errors.Join(errs...)
@@ -100,14 +90,12 @@ func (t *Target) Conn() (*bus.Conn, error) {
 		return t.conn, nil
 	}
 	o := t.Bus.Options(bus.Operator(), slog.New(slog.DiscardHandler))
-	switch {
-	case o.URL == "" && t.Data == "":
+	if o.URL == "" && t.Data == "" {
 		return nil, Usage("which mesh? Give --data DIR, the data directory of `meshlog up` (or set MESHLOG_DATA), or --bus URL")
-	case o.URL == "":
-		o.URL = filepath.Join(t.Data, bus.FileName)
 	}
+	o.URL = cmp.Or(o.URL, filepath.Join(t.Data, bus.FileName))
 	conn, err := bus.Connect(o)
-	if errors.Is(err, bus.ErrNoBusFile) && o.URL != t.Bus.URL {
+	if errors.Is(err, bus.ErrNoBusFile) && t.Bus.URL == "" {
 		return nil, fmt.Errorf("%s: %w; start `meshlog up` on it", t.Data, bus.ErrNoBusFile)
 	}
 	if err != nil {
@@ -120,6 +108,16 @@ func (t *Target) Conn() (*bus.Conn, error) {
 func (t *Target) use(conn *bus.Conn) {
 	t.conn = conn
 	t.CloseLater(func() error { conn.Close(); return nil })
+}
+
+// open opens the log and the version chain.
+func (t *Target) open(ctx context.Context) (*natslog.Log, *natsfeed.Feed, error) {
+	log, err := t.Log(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	chain, err := t.Chain(ctx)
+	return log, chain, err
 }
 
 // Log opens the log.
@@ -182,7 +180,7 @@ func (t *Target) Past(ctx context.Context) (*past.Past, error) {
 	case t.archive != "":
 		return t.archived(ctx)
 	case t.Data == "" || t.Bus.URL != "":
-		return t.running(ctx)
+		return t.onBus(ctx, true)
 	}
 	if info, err := os.Stat(t.Data); err != nil || !info.IsDir() {
 		return nil, NotFound("--data %s: there is no such directory", t.Data)
@@ -191,7 +189,7 @@ func (t *Target) Past(ctx context.Context) (*past.Past, error) {
 	case err != nil:
 		return nil, err
 	case runs:
-		return t.running(ctx)
+		return t.onBus(ctx, true)
 	}
 	return t.ended(ctx)
 }
@@ -205,29 +203,12 @@ func (t *Target) PastLog(ctx context.Context) (*past.Past, error) {
 	return p, p.HasLog()
 }
 
-func (t *Target) running(ctx context.Context) (*past.Past, error) {
-	name := t.Bus.URL
-	if name == "" {
-		name = t.Data
-	}
-	p, err := t.onBus(ctx, name)
+func (t *Target) onBus(ctx context.Context, live bool) (*past.Past, error) {
+	log, chain, err := t.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p.Live = true
-	return p, nil
-}
-
-func (t *Target) onBus(ctx context.Context, name string) (*past.Past, error) {
-	log, err := t.Log(ctx)
-	if err != nil {
-		return nil, err
-	}
-	chain, err := t.Chain(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &past.Past{Name: name, Log: log, Versions: chain, Blobs: chain}, nil
+	return &past.Past{Name: cmp.Or(t.Bus.URL, t.Data), Log: log, Versions: chain, Blobs: chain, Live: live}, nil
 }
 
 // ended opens a copy of the data directory of a process that has ended: log and
@@ -250,7 +231,7 @@ func (t *Target) ended(ctx context.Context) (*past.Past, error) {
 	}
 	t.use(conn)
 	fmt.Fprintf(t.Stderr, "Nothing runs on %s; reading a copy of its log and versions.\n", t.Data)
-	return t.onBus(ctx, t.Data)
+	return t.onBus(ctx, false)
 }
 
 // endedFile opens a copy of the file of a builder or a frontend, which may still

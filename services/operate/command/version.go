@@ -1,9 +1,11 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -54,20 +56,19 @@ func FindMoment(ctx context.Context, p *past.Past, arg string) (Moment, error) {
 }
 
 func beforeLatest(ctx context.Context, p *past.Past, n int) (Moment, error) {
-	have := 0
-	for m, err := range p.Versions.History(ctx) {
-		if err != nil {
-			return Moment{}, err
-		}
-		if have == n {
-			return MomentOf(m), nil
-		}
-		have++
+	seen := 0
+	m, err := FindVersion(ctx, p.Versions, func(Moment) bool {
+		seen++
+		return seen > n
+	})
+	switch {
+	case err != nil || m.Manifest != nil:
+		return m, err
+	case seen == 0:
+		return m, noVersions(p)
 	}
-	if have == 0 {
-		return Moment{}, noVersions(p)
-	}
-	return Moment{}, NotFound("version latest~%d: only %s kept; `meshlog versions -n -1` lists them", n, Plural(have, "version is", "versions are"))
+	return m, NotFound("version latest~%d: only %s kept; `meshlog versions -n -1` lists them",
+		n, Plural(seen, "version is", "versions are"))
 }
 
 func noVersions(p *past.Past) error {
@@ -76,20 +77,19 @@ func noVersions(p *past.Past) error {
 
 // servedAt returns the last version that was published at t or before.
 func servedAt(ctx context.Context, p *past.Past, t time.Time) (Moment, error) {
-	var oldest *store.Manifest
-	for m, err := range p.Versions.History(ctx) {
-		if err != nil {
-			return Moment{}, err
-		}
-		if oldest = m; !PublishedAt(m).After(t) {
-			return MomentOf(m), nil
-		}
+	var oldest Moment
+	m, err := FindVersion(ctx, p.Versions, func(m Moment) bool {
+		oldest = m
+		return !PublishedAt(m.Manifest).After(t)
+	})
+	switch {
+	case err != nil || m.Manifest != nil:
+		return m, err
+	case oldest.Manifest == nil:
+		return m, noVersions(p)
 	}
-	if oldest == nil {
-		return Moment{}, noVersions(p)
-	}
-	return Moment{}, NotFound("no version that was served at %s is kept; the oldest is %s, of %s",
-		Clock(t), store.VersionOf(oldest.GetVersion()), Clock(PublishedAt(oldest)))
+	return m, NotFound("no version that was served at %s is kept; the oldest is %s, of %s",
+		Clock(t), oldest.Version, Clock(PublishedAt(oldest.Manifest)))
 }
 
 // PublishedAt returns when a version was published or, if its manifest does not
@@ -109,23 +109,19 @@ func findPosition(ctx context.Context, p *past.Past, arg string) (Moment, error)
 	}
 	var found Moment
 	var names []string
-	for m, err := range p.Versions.History(ctx) {
-		if err != nil {
-			return Moment{}, err
-		}
-		at := MomentOf(m)
-		name := at.Version.String()
-		if name == arg {
-			return at, nil
-		}
+	exact, err := FindVersion(ctx, p.Versions, func(m Moment) bool {
+		name := m.Version.String()
 		if strings.HasSuffix(name, end) {
-			found, names = at, append(names, name)
+			found, names = m, append(names, name)
 		}
-	}
-	switch len(names) {
-	case 0:
+		return name == arg
+	})
+	switch {
+	case err != nil || exact.Manifest != nil:
+		return exact, err
+	case len(names) == 0:
 		return unpublished(ctx, p, arg)
-	case 1:
+	case len(names) == 1:
 		return found, nil
 	}
 	return Moment{}, Usage("version %q may be %s; write it in full", arg, strings.Join(names, " or "))
@@ -151,8 +147,24 @@ func unpublished(ctx context.Context, p *past.Past, arg string) (Moment, error) 
 	return Moment{Version: at}, nil
 }
 
-// MomentOf returns the moment of a published version.
-func MomentOf(m *store.Manifest) Moment { return Moment{store.VersionOf(m.GetVersion()), m} }
+// FindVersion returns the newest published version that is wanted; the zero Moment
+// if none is.
+func FindVersion(ctx context.Context, versions past.Versions, wanted func(Moment) bool) (Moment, error) {
+	for m, err := range versions.History(ctx) {
+		if err != nil {
+			return Moment{}, err
+		}
+		if at := (Moment{store.VersionOf(m.GetVersion()), m}); wanted(at) {
+			return at, nil
+		}
+	}
+	return Moment{}, nil
+}
+
+// Head returns the newest published version; the zero Moment if there is none.
+func Head(ctx context.Context, versions past.Versions) (Moment, error) {
+	return FindVersion(ctx, versions, func(Moment) bool { return true })
+}
 
 // Content returns the content that was served at a moment.
 func (m Moment) Content(ctx context.Context, p *past.Past) (*store.Snapshot, error) {
@@ -179,13 +191,26 @@ func ParseSeq(flag, s string, otherwise uint64) (uint64, error) {
 	return seq, nil
 }
 
-// SeqAt returns the first record at the time of the flag's value, or later.
+// SeqAt returns the first record that the server took at the time of the flag's
+// value or later; without one, the number after the last record.
 func SeqAt(ctx context.Context, log events.Reader, flag, s string) (uint64, error) {
 	t, err := ParseWhen(s, time.Now())
 	if err != nil {
 		return 0, Usage("%s %w", flag, err)
 	}
-	return seqAt(ctx, log, t)
+	b, err := log.Bounds(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n := sort.Search(int(b.Last+1-b.First), func(i int) bool {
+		if err != nil {
+			return true
+		}
+		var r events.Record
+		r, err = log.Get(ctx, b.First+uint64(i))
+		return err != nil || !r.Time.Before(t)
+	})
+	return b.First + uint64(n), err
 }
 
 // SeqOrTime reads the flag's value as ParseSeq does or, if it is a time, as
@@ -195,4 +220,60 @@ func SeqOrTime(ctx context.Context, log events.Reader, flag, s string, otherwise
 		return ParseSeq(flag, s, otherwise)
 	}
 	return SeqAt(ctx, log, flag, s)
+}
+
+// whenForms lists the forms that ParseWhen takes.
+const whenForms = `want "14:02", "yesterday 14:02", "10m ago", "2026-11-21 14:02" or RFC 3339`
+
+var dateForms = []string{
+	time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02",
+}
+
+// ParseWhen reads a time in the zone of now. A time of the day means its last
+// occurrence before now.
+func ParseWhen(s string, now time.Time) (time.Time, error) {
+	s = strings.Join(strings.Fields(strings.ToLower(s)), " ")
+	if s == "now" {
+		return now, nil
+	}
+	if span, ok := strings.CutSuffix(s, "ago"); ok {
+		if d, err := parseSpan(strings.TrimSpace(span)); err == nil {
+			return now.Add(-d), nil
+		}
+	}
+	today, yesterday := now.Format(time.DateOnly), now.AddDate(0, 0, -1).Format(time.DateOnly)
+	dated := strings.NewReplacer("yesterday", yesterday, "today", today).Replace(s)
+	for _, date := range []string{dated, today + " " + s, yesterday + " " + s} {
+		t, ok := parseDate(date, now.Location())
+		if ok && (date == dated || !t.After(now)) {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is no time: %s", s, whenForms)
+}
+
+func parseDate(s string, zone *time.Location) (time.Time, bool) {
+	for _, form := range dateForms {
+		if t, err := time.ParseInLocation(form, strings.ToUpper(s), zone); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// parseSpan is time.ParseDuration with days: 2d, 1d12h.
+func parseSpan(s string) (time.Duration, error) {
+	var days uint64
+	if n, rest, ok := strings.Cut(s, "d"); ok {
+		var err error
+		if days, err = strconv.ParseUint(n, 10, 32); err != nil {
+			return 0, err
+		}
+		s = cmp.Or(rest, "0s")
+	}
+	d, err := time.ParseDuration(s)
+	if err == nil && d < 0 {
+		err = fmt.Errorf("span %q", s)
+	}
+	return time.Duration(days)*24*time.Hour + d, err
 }

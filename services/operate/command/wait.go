@@ -1,12 +1,14 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"math"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,7 +26,7 @@ type Wait struct {
 	Fleet     *bus.Fleet
 	Position  ident.Position
 	Quota     Quota  // zero: publishing is enough
-	Each      func() // if not nil, is called before each step of the wait
+	Each      func() // if not nil, is called at the beginning and after each report, one call at a time
 	frontends map[string]heard
 
 	// Published is the first position that is as good as Position: Position
@@ -57,60 +59,57 @@ func PositionOf(r *bus.Reports, seq uint64) (ident.Position, error) {
 // it.
 func (w *Wait) Run(ctx context.Context) error {
 	w.frontends = map[string]heard{}
-	g, ctx := errgroup.WithContext(ctx)
-	ticks, reports, all := make(chan *reportv1.Tick), make(chan *reportv1.FrontendReport), make(chan *bus.Reports)
-	g.Go(func() error {
-		return w.Fleet.Ticks(ctx, func(t *reportv1.Tick) { send(ctx, ticks, t) })
-	})
-	g.Go(func() error {
-		return w.Fleet.FrontendReports(ctx, func(r *reportv1.FrontendReport) { send(ctx, reports, r) })
-	})
-	g.Go(func() error {
-		r, err := w.Fleet.Reports(ctx, bus.Summary)
-		send(ctx, all, r)
-		return err
-	})
-	g.Go(func() error {
-		for !w.Reached() {
-			if w.Each != nil {
-				w.Each()
-			}
-			select {
-			case t := <-ticks:
-				w.hearHead(store.VersionOf(t.GetHead()), store.VersionOf(t.GetPosition()))
-			case r := <-reports:
-				w.hear(r, time.Now())
-			case r := <-all:
-				for _, f := range r.Frontends {
-					w.hear(f, time.Now())
-				}
-				if b := Newest(r.Builders); b != nil {
-					w.hearHead(store.VersionOf(b.GetHead()), store.VersionOf(b.GetHead()))
-				}
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+	listening, reached := context.WithCancel(ctx)
+	defer reached()
+	var mu sync.Mutex // protects w
+	step := func(hear func()) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !w.Reached() { // a later report does not undo it
+			hear()
 		}
-		return errReached
+		if w.Reached() {
+			reached()
+		} else if w.Each != nil {
+			w.Each()
+		}
+	}
+	step(func() {})
+	g, listening := errgroup.WithContext(listening)
+	g.Go(func() error {
+		return w.Fleet.Ticks(listening, func(t *reportv1.Tick) {
+			step(func() { w.hearHead(store.VersionOf(t.GetHead()), store.VersionOf(t.GetPosition())) })
+		})
 	})
-	if err := g.Wait(); !errors.Is(err, errReached) {
-		return err
+	g.Go(func() error {
+		return w.Fleet.FrontendReports(listening, func(r *reportv1.FrontendReport) { step(func() { w.hear(r) }) })
+	})
+	g.Go(func() error {
+		r, err := w.Fleet.Reports(listening, bus.Summary)
+		if err != nil {
+			return err
+		}
+		step(func() {
+			for _, f := range r.Frontends {
+				w.hear(f)
+			}
+			if b := Newest(r.Builders); b != nil {
+				w.hearHead(store.VersionOf(b.GetHead()), store.VersionOf(b.GetHead()))
+			}
+		})
+		return nil
+	})
+	err := g.Wait()
+	if w.Reached() {
+		return nil
 	}
-	return nil
-}
-
-var errReached = errors.New("reached")
-
-func send[T any](ctx context.Context, c chan<- T, v T) {
-	select {
-	case c <- v:
-	case <-ctx.Done():
-	}
+	return cmp.Or(ctx.Err(), err)
 }
 
 // hear takes a frontend's report, and forgets frontends that leave or are
 // silent.
-func (w *Wait) hear(r *reportv1.FrontendReport, now time.Time) {
+func (w *Wait) hear(r *reportv1.FrontendReport) {
+	now := time.Now()
 	w.frontends[r.GetFrontend()] = heard{r, now}
 	maps.DeleteFunc(w.frontends, func(_ string, h heard) bool { return h.GetLeaving() || now.Sub(h.at) > bus.PeerSilence })
 }
@@ -131,10 +130,8 @@ func (w *Wait) hearHead(head, read ident.Position) {
 func (w *Wait) Count() (applied, streams uint32) {
 	for _, f := range w.frontends {
 		streams += f.GetStreams()
-		for _, a := range f.GetApplied() {
-			if v := store.VersionOf(a.GetVersion()); !v.IsZero() && !w.Published.IsZero() && !v.Less(w.Published) {
-				applied += a.GetStreams()
-			}
+		if !w.Published.IsZero() {
+			applied += Applied(f.FrontendReport, w.Published)
 		}
 	}
 	return applied, streams

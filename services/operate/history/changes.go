@@ -2,7 +2,6 @@ package history
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -12,91 +11,25 @@ import (
 	"meshlog.dev/store"
 )
 
-// objectChange is an object that differs between two contents.
-type objectChange struct {
-	Object  string          `json:"object"`            // for people
-	Key     *keyView        `json:"key,omitempty"`     // of an object
-	Overlay string          `json:"overlay,omitempty"` // id of an overlay
-	Change  string          `json:"change"`            // added, removed, changed
-	Fields  []fieldView     `json:"fields,omitempty"`  // of changed
-	Before  json.RawMessage `json:"before,omitempty"`  // of removed: the document
-	After   json.RawMessage `json:"after,omitempty"`   // of added
-	// Unreadable says why this build cannot show the difference.
-	Unreadable string `json:"unreadable,omitempty"`
-	Seq        uint64 `json:"seq,omitempty"`   // of the record that caused the change
-	Cause      string `json:"cause,omitempty"` // that record in words
-}
-
-// fieldView is a field that differs; a side without the field is absent.
-type fieldView struct {
-	Path   string          `json:"path"`
-	Before json.RawMessage `json:"before,omitempty"`
-	After  json.RawMessage `json:"after,omitempty"`
-}
-
-func viewChanges(changes []past.ObjectChange) []objectChange {
-	views := make([]objectChange, len(changes))
-	for i, c := range changes {
-		views[i] = viewChange(c)
-	}
-	return views
-}
-
-func viewChange(c past.ObjectChange) objectChange {
-	v := objectChange{Object: c.Name(), Overlay: c.Overlay, Seq: c.Seq}
-	if c.Overlay == "" {
-		key := viewKey(c.Key)
-		v.Key = &key
-	}
-	v.fill(c.Before, c.After, c.Fields, c.Unreadable)
-	return v
-}
-
-// fill sets the change and the parts that it shows.
-func (c *objectChange) fill(before, after json.RawMessage, fields []past.FieldChange, unreadable string) {
-	c.Unreadable = unreadable
-	switch {
-	case before == nil:
-		c.Change, c.After = "added", after
-	case after == nil:
-		c.Change, c.Before = "removed", before
-	default:
-		c.Change, c.Fields = "changed", viewFields(fields)
-	}
-	if unreadable != "" {
-		c.Before, c.After = nil, nil
-	}
-}
-
-func viewFields(fields []past.FieldChange) []fieldView {
-	views := make([]fieldView, len(fields))
-	for i, f := range fields {
-		views[i] = fieldView(f)
-	}
-	return views
-}
+// signs are the signs of changes, in their colors.
+var signs = map[string]command.Cell{"added": {Text: "+", Color: command.Green}, "removed": {Text: "-", Color: command.Red}, "changed": {Text: "~", Color: command.Yellow}}
 
 // title returns the object with the sign of its change.
-func (c *objectChange) title(out *command.Output) string {
-	switch c.Change {
-	case "added":
-		return out.Paint("+ "+c.Object, command.Green)
-	case "removed":
-		return out.Paint("- "+c.Object, command.Red)
-	}
-	return out.Paint("~ "+c.Object, command.Yellow)
+func title(c past.ObjectChange, out *command.Output) string {
+	sign := signs[c.Change]
+	return out.Paint(sign.Text+" "+c.Object, sign.Color)
 }
 
-// lines returns the fields that differ. An object that was added or removed has
-// none.
-func (c *objectChange) lines() []string {
+// changeLines returns the fields that differ. An object that was added or removed
+// has none.
+func changeLines(c past.ObjectChange) []string {
 	if c.Unreadable != "" {
 		return []string{"cannot be shown: " + c.Unreadable}
 	}
 	return fieldLines(c.Fields)
 }
 
-func fieldLines(fields []fieldView) []string {
+func fieldLines(fields []past.FieldChange) []string {
 	lines := make([]string, len(fields))
 	for i, f := range fields {
 		switch {
@@ -122,45 +55,25 @@ func brief(b []byte) string {
 	return string(s[:maxValue]) + "..."
 }
 
-// printChanges prints changes of objects, and below each its fields.
-func printChanges(out *command.Output, changes []objectChange) {
-	for _, c := range changes {
-		line := c.title(out)
-		if c.Seq != 0 {
-			line += out.Paint(strings.TrimRight(fmt.Sprintf("  #%d %s", c.Seq, c.Cause), " "), command.Faint)
+// explainer returns a function that describes record seq in one line; empty if the
+// log does not have it any more. The function reads each record once.
+func explainer(ctx context.Context, p *past.Past) func(seq uint64) string {
+	known := map[uint64]string{0: ""}
+	return func(seq uint64) string {
+		text, ok := known[seq]
+		if ok || p.Log == nil {
+			return text
 		}
-		out.Line("%s", line)
-		for _, l := range c.lines() {
-			out.Line("    %s", l)
-		}
-	}
-}
-
-// explainer describes records in one line each.
-type explainer struct {
-	past  *past.Past
-	known map[uint64]string
-}
-
-func newExplainer(p *past.Past) *explainer { return &explainer{p, map[uint64]string{}} }
-
-// cause describes record seq; empty if the log does not have it any more.
-func (e *explainer) cause(ctx context.Context, seq uint64) string {
-	if seq == 0 || e.past.Log == nil {
-		return ""
-	}
-	text, ok := e.known[seq]
-	if !ok {
-		if r, err := e.past.Log.Get(ctx, seq); err == nil {
-			what, _, detail, by := summary(r)
-			text = strings.TrimSpace(what + " " + detail)
-			if by != "" {
-				text += " by " + by
+		if r, err := p.Log.Get(ctx, seq); err == nil {
+			_, detail := summary(r)
+			text = strings.TrimSpace(strings.ToUpper(past.What(r)) + " " + detail)
+			if r.Event.Actor != "" {
+				text += " by " + r.Event.Actor
 			}
 		}
-		e.known[seq] = text
+		known[seq] = text
+		return text
 	}
-	return text
 }
 
 // causes finds the newest record that changed each row between two versions. It

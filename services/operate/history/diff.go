@@ -1,8 +1,13 @@
 package history
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,10 +19,16 @@ import (
 
 // diffView is the difference between two versions.
 type diffView struct {
-	From    string         `json:"from"`
-	To      string         `json:"to"`
+	From    ident.Position `json:"from"`
+	To      ident.Position `json:"to"`
 	Proxy   string         `json:"proxy,omitempty"` // whose xDS differs; absent: objects
-	Changes []objectChange `json:"changes"`
+	Changes []causedChange `json:"changes"`
+}
+
+// causedChange is a change and the record that caused it, in words.
+type causedChange struct {
+	past.ObjectChange
+	Cause string `json:"cause,omitempty"`
 }
 
 // Diff returns the command `diff`.
@@ -58,7 +69,7 @@ The exit code is 0 whether the versions differ or not.`,
 		if err != nil {
 			return err
 		}
-		v := &diffView{From: from.Version.String(), To: to.Version.String(), Changes: []objectChange{}}
+		v := &diffView{From: from.Version, To: to.Version, Changes: []causedChange{}}
 		if ofProxy {
 			err = v.proxy(ctx, e.Target, p, from, to, &proxy)
 		} else {
@@ -85,15 +96,11 @@ func twoMoments(ctx context.Context, p *past.Past, args []string) (from, to comm
 	if to.Manifest == nil {
 		return from, to, command.Usage("position %s was not published: give two positions", to.Version)
 	}
-	for m, err := range p.Versions.History(ctx) {
-		if err != nil {
-			return from, to, err
-		}
-		if v := command.MomentOf(m); v.Version.Less(to.Version) {
-			return v, to, nil
-		}
+	from, err = command.FindVersion(ctx, p.Versions, func(m command.Moment) bool { return m.Version.Less(to.Version) })
+	if err == nil && from.Manifest == nil {
+		err = command.NotFound("version %s is the oldest that is kept: there is none before it to compare it with", to.Version)
 	}
-	return from, to, command.NotFound("version %s is the oldest that is kept: there is none before it to compare it with", to.Version)
+	return from, to, err
 }
 
 func (v *diffView) objects(ctx context.Context, p *past.Past, from, to command.Moment, only *command.Objects) error {
@@ -107,22 +114,17 @@ func (v *diffView) objects(ctx context.Context, p *past.Past, from, to command.M
 	}
 	var rows []string
 	for _, c := range past.Diff(a, b) {
-		if !only.Match(c.Key) {
-			continue
+		if only.Match(ident.Key(c.Key)) {
+			v.Changes, rows = append(v.Changes, causedChange{ObjectChange: c}), append(rows, c.Row)
 		}
-		row := c.Key.Row()
-		if c.Overlay != "" {
-			row = ident.OverlayRow(c.Overlay)
-		}
-		v.Changes, rows = append(v.Changes, viewChange(c)), append(rows, row)
 	}
 	seqs, err := causes(ctx, p, from.Version, to.Version, rows)
 	if err != nil {
 		return err
 	}
-	explain := newExplainer(p)
+	explain := explainer(ctx, p)
 	for i, row := range rows {
-		v.Changes[i].Seq, v.Changes[i].Cause = seqs[row], explain.cause(ctx, seqs[row])
+		v.Changes[i].Seq, v.Changes[i].Cause = seqs[row], explain(seqs[row])
 	}
 	return nil
 }
@@ -149,45 +151,34 @@ func (v *diffView) proxy(ctx context.Context, t *command.Target, p *past.Past, f
 }
 
 // diffSets returns the resources of a type that differ, sorted by name.
-func diffSets(t ident.ResourceType, a, b *xds.Set) (changes []objectChange) {
-	i, j := 0, 0
-	for i < len(a.Resources) || j < len(b.Resources) {
-		switch {
-		case j == len(b.Resources) || i < len(a.Resources) && a.Resources[i].Name < b.Resources[j].Name:
-			changes = append(changes, diffResource(t, a.Resources[i], nil))
-			i++
-		case i == len(a.Resources) || b.Resources[j].Name < a.Resources[i].Name:
-			changes = append(changes, diffResource(t, nil, b.Resources[j]))
-			j++
-		default:
-			if !a.Resources[i].Same(b.Resources[j]) {
-				changes = append(changes, diffResource(t, a.Resources[i], b.Resources[j]))
-			}
-			i, j = i+1, j+1
+func diffSets(t ident.ResourceType, a, b *xds.Set) (changes []causedChange) {
+	names := map[string]bool{}
+	for _, r := range slices.Concat(a.Resources, b.Resources) {
+		names[r.Name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		before, after := a.Find(name), b.Find(name)
+		if before == nil || after == nil || !before.Same(after) {
+			changes = append(changes, causedChange{ObjectChange: diffResource(t, before, after)})
 		}
 	}
 	return changes
 }
 
 // diffResource returns the change from before to after; nil: there is none.
-func diffResource(t ident.ResourceType, before, after *xds.Resource) (c objectChange) {
-	var docs [2][]byte
-	unreadable := ""
+func diffResource(t ident.ResourceType, before, after *xds.Resource) past.ObjectChange {
+	var docs [2]json.RawMessage
+	var errs [2]error
 	for i, r := range []*xds.Resource{before, after} {
 		if r == nil {
 			continue
 		}
-		c.Object = t.Message() + " " + r.Name
-		_, doc, err := command.Resource(t, r)
-		if docs[i] = doc; err != nil {
-			docs[i], unreadable = []byte{}, err.Error()
+		if _, docs[i], errs[i] = command.Resource(t, r); errs[i] != nil {
+			docs[i] = json.RawMessage("null")
 		}
 	}
-	var fields []past.FieldChange
-	if unreadable == "" && before != nil && after != nil {
-		fields = past.DiffDocuments("", docs[0], docs[1])
-	}
-	c.fill(docs[0], docs[1], fields, unreadable)
+	c := past.ObjectChange{Object: t.Message() + " " + cmp.Or(before, after).Name}
+	c.Compare("", docs[0], docs[1], cmp.Or(errs[0], errs[1]))
 	return c
 }
 
@@ -202,5 +193,14 @@ func (v *diffView) show(out *command.Output) {
 	}
 	out.Line("%s", out.Paint(fmt.Sprintf("from %s to %s: %d changed, %d added, %d removed",
 		v.From, v.To, count["changed"], count["added"], count["removed"]), command.Faint))
-	printChanges(out, v.Changes)
+	for _, c := range v.Changes {
+		line := title(c.ObjectChange, out)
+		if c.Seq != 0 {
+			line += out.Paint(strings.TrimRight(fmt.Sprintf("  #%d %s", c.Seq, c.Cause), " "), command.Faint)
+		}
+		out.Line("%s", line)
+		for _, l := range changeLines(c.ObjectChange) {
+			out.Line("    %s", l)
+		}
+	}
 }

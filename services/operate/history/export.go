@@ -1,7 +1,6 @@
 package history
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -16,16 +15,11 @@ import (
 	"meshlog.dev/services/operate/past"
 )
 
-// exportView is the content of an archive that was written.
+// exportView is an archive that was written.
 type exportView struct {
-	File     string `json:"file"`
-	Bytes    uint64 `json:"bytes"`
-	First    uint64 `json:"first"` // record of the log
-	Last     uint64 `json:"last"`
-	From     string `json:"from,omitempty"` // version
-	To       string `json:"to,omitempty"`
-	Versions int    `json:"versions"`
-	Blobs    int    `json:"blobs"`
+	File  string `json:"file"`
+	Bytes uint64 `json:"bytes"`
+	*past.Export
 }
 
 // Export returns the command `export`.
@@ -69,10 +63,7 @@ nearest checkpoint before.`,
 		if err != nil {
 			return err
 		}
-		v := exportView{File: file, Bytes: size, First: plan.First, Last: plan.Last, Versions: plan.Versions, Blobs: plan.Blobs}
-		if plan.Versions > 0 {
-			v.From, v.To = plan.From.String(), plan.To.String()
-		}
+		v := exportView{File: file, Bytes: size, Export: plan}
 		e.Print(v, func() { v.show(e.Output) })
 		return nil
 	})
@@ -93,16 +84,12 @@ func writeArchive(ctx context.Context, plan *past.Export, path string, wrote *co
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
 	}()
-	b := bufio.NewWriterSize(f, 1<<20)
-	w, err := archive.NewWriter(b, plan.First)
+	w, err := archive.NewWriter(f, plan.First)
 	if err == nil {
 		err = plan.Write(ctx, w, wrote.Show)
 	}
 	if err == nil {
 		err = w.Close()
-	}
-	if err == nil {
-		err = b.Flush()
 	}
 	if err == nil {
 		err = f.Sync()

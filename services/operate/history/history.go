@@ -3,35 +3,13 @@ package history
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"meshlog.dev/events"
-	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/past"
 )
-
-// keyEventView is one event in the history of an object.
-type keyEventView struct {
-	Key      keyView         `json:"key"`
-	Seq      uint64          `json:"seq"`
-	Time     time.Time       `json:"time"` // the server's
-	What     string          `json:"what"` // as in `meshlog log`
-	Effect   string          `json:"effect"`
-	Applied  string          `json:"applied,omitempty"` // the position from which it had its effect
-	Version  string          `json:"version,omitempty"` // the first version that shows it
-	Overlay  string          `json:"overlay,omitempty"` // of covered and uncovered
-	Actor    string          `json:"actor,omitempty"`
-	Origin   string          `json:"origin,omitempty"`
-	Fields   []fieldView     `json:"fields,omitempty"`   // that differ from the last good value before
-	Spec     json.RawMessage `json:"spec,omitempty"`     // in the record
-	Problems []string        `json:"problems,omitempty"` // why it was refused, or warnings
-}
 
 // History returns the command `history`.
 func History() *cobra.Command {
@@ -74,82 +52,39 @@ several sources have the object, all are shown; --source selects one.`,
 		if err != nil {
 			return err
 		}
-		views, err := keyEvents(ctx, p, keys, e.Progress("read"))
+		read := e.Progress("read")
+		all, err := past.Of(ctx, p, keys, read.Show)
+		read.Done()
 		if err != nil {
 			return err
 		}
-		e.Print(views, func() { showHistory(views, e.Output) })
+		e.Print(all, func() { showHistory(all, e.Output) })
 		return nil
 	})
 }
 
-// keyEvents returns the histories of all keys in the order of the log.
-func keyEvents(ctx context.Context, p *past.Past, keys []ident.Key, read *command.Progress) ([]keyEventView, error) {
-	defer read.Done()
-	views := []keyEventView{}
-	for _, key := range keys {
-		all, err := past.Of(ctx, p, key, read.Show)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range all {
-			views = append(views, viewKeyEvent(key, e))
-		}
-	}
-	slices.SortStableFunc(views, func(a, b keyEventView) int { return cmp.Compare(a.Seq, b.Seq) })
-	return views, nil
-}
-
-func viewKeyEvent(key ident.Key, e past.KeyEvent) keyEventView {
-	what, _, _, by := summary(e.Record)
-	v := keyEventView{
-		Key: viewKey(key), Seq: e.Record.Seq, Time: e.Record.Time.UTC(), What: strings.ToLower(what),
-		Effect: string(e.Effect), Overlay: e.Overlay, Actor: by, Fields: viewFields(e.Fields),
-	}
-	if !e.Applied.IsZero() {
-		v.Applied = e.Applied.String()
-	}
-	if !e.Version.IsZero() {
-		v.Version = e.Version.String()
-	}
-	if o, ok := e.Record.Event.Body.(*events.Object); ok {
-		v.Origin = o.Origin
-		if o.Op == events.Put {
-			v.Spec = specJSON(o.Key.Kind, o.Value)
-		}
-	}
-	for _, d := range e.Problems {
-		s := d.Reason
-		if d.Field != "" {
-			s = d.Field + ": " + s
-		}
-		v.Problems = append(v.Problems, s)
-	}
-	return v
-}
-
-func showHistory(views []keyEventView, out *command.Output) {
-	several := slices.ContainsFunc(views, func(v keyEventView) bool { return v.Key != views[0].Key })
+func showHistory(all []*past.KeyEvent, out *command.Output) {
+	several := slices.ContainsFunc(all, func(e *past.KeyEvent) bool { return e.Key != all[0].Key })
 	t := command.Rows{Head: []string{"SEQ", "TIME", "WHAT", "EFFECT", "VERSION", "FROM", "BY"}}
 	if several {
 		t.Head = append(t.Head, "SOURCE")
 	}
-	for _, v := range views {
-		row := []any{v.Seq, command.Clock(v.Time), whatCell(v.What), effectCell(v.Effect), v.Version, cmp.Or(v.Overlay, v.Origin), v.Actor}
+	for _, e := range all {
+		row := []any{e.Seq, e.Time, whatCell(e.What), effectCell(e.Effect), e.Version, cmp.Or(e.Overlay, e.Origin), e.Actor}
 		if several {
-			row = append(row, v.Key.Source+"/"+v.Key.Instance)
+			row = append(row, e.Key.Source+"/"+e.Key.Instance)
 		}
 		t.Add(row...)
-		for _, line := range append(v.Problems, fieldLines(v.Fields)...) {
+		for _, line := range append(e.Problems, fieldLines(e.Fields)...) {
 			t.Note(line)
 		}
 	}
 	out.Rows(&t)
 }
 
-func effectCell(effect string) command.Cell {
-	c := command.Cell{Text: effect, Color: command.Faint}
-	switch past.Effect(effect) {
+func effectCell(effect past.Effect) command.Cell {
+	c := command.Cell{Text: string(effect), Color: command.Faint}
+	switch effect {
 	case past.Served:
 		c.Color = command.Green
 	case past.Gone, past.Refused:

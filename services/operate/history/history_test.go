@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/operatetest"
@@ -16,46 +18,56 @@ import (
 
 // What is printed of the past, in all formats: scripts read it.
 
-var exampleKey = keyView{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "demo", Name: "shop"}
+var exampleKey = past.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "demo", Name: "shop"}
 
-func exampleChanges() []objectChange {
+func exampleChanges() []past.ObjectChange {
 	text := func(s string) json.RawMessage { return json.RawMessage(s) }
-	return viewChanges([]past.ObjectChange{
+	return []past.ObjectChange{
 		{
-			Key: ident.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "demo", Name: "shop"}, Seq: 41,
-			Before: text(`{"a":1}`), After: text(`{"a":2}`),
+			Object: "VirtualService demo/shop (file/default)", Key: exampleKey, Seq: 41, Change: "changed",
 			Fields: []past.FieldChange{
 				{Path: "spec.http[0].route[0].weight", Before: text("90"), After: text("50")},
 				{Path: "spec.http[0].timeout", After: text(`"5s"`)},
 				{Path: "spec.http[1]", Before: text(`{"route":[{"destination":{"host":"a.very.long.name.of.a.service.in.another.namespace.svc.cluster.local"}}]}`)},
 			},
 		},
-		{Key: ident.Key{Source: "file", Instance: "default", Kind: "ServiceEntry", Namespace: "demo", Name: "shop"}, After: text(`{"hosts":["shop"]}`), Seq: 42},
-		{Overlay: "hold-1", Before: text(`{"kind":"hold"}`)},
-		{Key: ident.Key{Source: "x", Instance: "y", Kind: "Strange", Name: "z"}, Before: text("null"), After: text("null"), Unreadable: `this build knows no kind "Strange"`},
-	})
+		{
+			Object: "ServiceEntry demo/shop (file/default)", Key: past.Key{Source: "file", Instance: "default", Kind: "ServiceEntry", Namespace: "demo", Name: "shop"},
+			Change: "added", After: text(`{"hosts":["shop"]}`), Seq: 42,
+		},
+		{Object: "overlay hold-1", Overlay: "hold-1", Change: "removed", Before: text(`{"kind":"hold"}`)},
+		{
+			Object: "Strange z (x/y)", Key: past.Key{Source: "x", Instance: "y", Kind: "Strange", Name: "z"},
+			Change: "changed", Unreadable: `this build knows no kind "Strange"`,
+		},
+	}
 }
 
+func position(seq uint64) ident.Position { return ident.Position{Epoch: 1, Seq: seq} }
+
 func TestPrintDiff(t *testing.T) {
-	v := &diffView{From: "1.40", To: "1.42", Changes: exampleChanges()}
+	v := &diffView{From: position(40), To: position(42)}
+	for _, c := range exampleChanges() {
+		v.Changes = append(v.Changes, causedChange{ObjectChange: c})
+	}
 	v.Changes[0].Cause = "PUT routes.yaml:2 by file"
 	operatetest.Golden(t, "diff", func(o *command.Output) { o.Print(v, func() { v.show(o) }) })
-	none := &diffView{From: "1.40", To: "1.40", Changes: []objectChange{}}
+	none := &diffView{From: position(40), To: position(40), Changes: []causedChange{}}
 	operatetest.Golden(t, "diff-none", func(o *command.Output) { o.Print(none, func() { none.show(o) }) })
 }
 
 func TestPrintHistory(t *testing.T) {
-	views := []keyEventView{
-		{Key: exampleKey, Seq: 7, Time: at, What: "put", Effect: "served", Applied: "1.8", Version: "1.10", Actor: "file", Origin: "routes.yaml:2", Spec: json.RawMessage(`{"hosts":["*"]}`)},
+	views := []*past.KeyEvent{
+		{Key: exampleKey, Seq: 7, Time: at, What: "put", Effect: "served", Applied: position(8), Version: position(10), Actor: "file", Origin: "routes.yaml:2", Spec: json.RawMessage(`{"hosts":["*"]}`)},
 		{
-			Key: exampleKey, Seq: 11, Time: at.Add(time.Minute), What: "put", Effect: "served", Applied: "1.11", Version: "1.11", Actor: "file", Origin: "routes.yaml:2",
-			Fields: []fieldView{{"spec.http[0].route[0].weight", json.RawMessage("90"), json.RawMessage("50")}},
+			Key: exampleKey, Seq: 11, Time: at.Add(time.Minute), What: "put", Effect: "served", Applied: position(11), Version: position(11), Actor: "file", Origin: "routes.yaml:2",
+			Fields: []past.FieldChange{{Path: "spec.http[0].route[0].weight", Before: json.RawMessage("90"), After: json.RawMessage("50")}},
 		},
 		{
-			Key: exampleKey, Seq: 12, Time: at.Add(2 * time.Minute), What: "put", Effect: "refused", Applied: "1.12", Actor: "file", Origin: "routes.yaml:2",
+			Key: exampleKey, Seq: 12, Time: at.Add(2 * time.Minute), What: "put", Effect: "refused", Applied: position(12), Actor: "file", Origin: "routes.yaml:2",
 			Problems: []string{"spec.http[0].route[0].weight: is -1"},
 		},
-		{Key: exampleKey, Seq: 20, Time: at.Add(3 * time.Minute), What: "overlay", Effect: "covered", Applied: "1.20", Version: "1.20", Overlay: "hold-1", Actor: "builder-1"},
+		{Key: exampleKey, Seq: 20, Time: at.Add(3 * time.Minute), What: "overlay", Effect: "covered", Applied: position(20), Version: position(20), Overlay: "hold-1", Actor: "builder-1"},
 	}
 	operatetest.Golden(t, "history", func(o *command.Output) { o.Print(views, func() { showHistory(views, o) }) })
 	views[1].Key.Source, views[1].Key.Instance = "kubernetes", "eu"
@@ -64,14 +76,13 @@ func TestPrintHistory(t *testing.T) {
 }
 
 func TestPrintShow(t *testing.T) {
-	published := at
-	entry := keyView{Source: "file", Instance: "default", Kind: "ServiceEntry", Namespace: "demo", Name: "shop"}
+	entry := past.Key{Source: "file", Instance: "default", Kind: "ServiceEntry", Namespace: "demo", Name: "shop"}
 	v := &contentView{
-		Version: "1.42", Time: &published, Root: "abcd", Overlays: []string{"hold-1"},
+		Version: position(42), Time: at, Root: "abcd", Overlays: []string{"hold-1"},
 		Objects: []objectStanding{
 			{Object: "ServiceEntry demo/shop (file/default)", Key: entry, Served: true, Overlays: []string{"hold-1"}},
 			{Object: "VirtualService demo/shop (file/default)", Key: exampleKey, Served: true, Seq: 11},
-			{Object: "VirtualService demo/shop (kubernetes/eu)", Key: keyView{"kubernetes", "eu", "VirtualService", "demo", "shop"}, Seq: 12},
+			{Object: "VirtualService demo/shop (kubernetes/eu)", Key: past.Key{Source: "kubernetes", Instance: "eu", Kind: "VirtualService", Namespace: "demo", Name: "shop"}, Seq: 12},
 		},
 	}
 	operatetest.Golden(t, "show", func(o *command.Output) { o.Print(v, func() { v.show(o) }) })
@@ -92,12 +103,32 @@ func TestPrintShow(t *testing.T) {
 	})
 }
 
+// A document can be applied again: it names the kind as its API does.
+func TestDocumentKind(t *testing.T) {
+	gateway := past.Key{Source: "file", Instance: "default", Kind: "KubernetesGateway", Namespace: "demo", Name: "edge"}
+	b, err := documentYAML(gateway, json.RawMessage(`{"spec":{"gatewayClassName":"meshlog"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata:
+  name: edge
+  namespace: demo
+spec:
+  gatewayClassName: meshlog
+`
+	if diff := cmp.Diff(want, string(b)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestPrintReplay(t *testing.T) {
 	step := stepView{
-		Position: "1.42", Time: at, What: "put", Object: "VirtualService demo/shop (file/default)", Detail: "routes.yaml:2", Actor: "file",
+		Position: position(42), Time: at, What: "put", Object: "VirtualService demo/shop (file/default)", Detail: "routes.yaml:2", Actor: "file",
 		Changes: exampleChanges(), Problems: []string{"warning: routes.yaml:2: spec.http: is doubtful"},
 	}
-	end := replayView{From: "1.1", To: "1.42", Time: at, Records: 41, Objects: 2, Root: "abababababababab", Recorded: "abababababababab", Build: "0.1.0+abc", Steps: []stepView{}}
+	end := replayView{From: position(1), To: position(42), Time: at, Records: 41, Objects: 2, Root: "abababababababab", Recorded: "abababababababab", Build: "0.1.0+abc", Steps: []stepView{}}
 	for name, o := range map[string]replayOptions{"replay": {}, "replay-step": {step: true}} {
 		operatetest.Golden(t, name, func(out *command.Output) {
 			s := &replayer{out: out, o: o, view: end}
@@ -120,8 +151,9 @@ func TestPrintVerify(t *testing.T) {
 			{Version: ident.Position{Epoch: 2, Seq: 61}, Verdict: past.Restored, Build: "0.1.0+abc", Reason: "record 61 has another time"},
 		},
 	}
-	view := viewVerification(v)
-	operatetest.Golden(t, "verify", func(o *command.Output) { o.Print(view, func() { showVerification(v, view, o) }) })
+	operatetest.Golden(t, "verify", func(o *command.Output) {
+		o.Print(verifyView{false, v}, func() { showVerification(v, o) })
+	})
 	if err := verdict(v); exitCode(err) != 0 || fmt.Sprint(err) != "1 thing does not hold" {
 		t.Errorf("verdict: %v, exit code %d, want the general one", err, exitCode(err))
 	}
@@ -134,16 +166,19 @@ func TestPrintVerify(t *testing.T) {
 		t.Error(err)
 	}
 	var b bytes.Buffer
-	showVerification(v, viewVerification(v), command.NewOutput(&b, command.Table))
+	showVerification(v, command.NewOutput(&b, command.Table))
 	if !bytes.HasSuffix(b.Bytes(), []byte("All versions hold.\n")) {
 		t.Error(b.String())
 	}
 }
 
 func TestPrintExport(t *testing.T) {
-	e := exportView{File: "mesh.archive", Bytes: 20 << 20, First: 10, Last: 99, From: "1.9", To: "1.99", Versions: 20, Blobs: 3}
+	e := exportView{
+		File: "mesh.archive", Bytes: 20 << 20,
+		Export: &past.Export{First: 10, Last: 99, From: position(9), To: position(99), Versions: 20, Blobs: 3},
+	}
 	operatetest.Golden(t, "export", func(o *command.Output) { o.Print(e, func() { e.show(o) }) })
-	i := importView{Into: "copy", First: 10, Last: 99, Version: "1.99"}
+	i := importView{Into: "copy", First: 10, Last: 99, Version: position(99)}
 	operatetest.Golden(t, "import", func(o *command.Output) { o.Print(i, func() { i.show(true, o) }) })
 }
 

@@ -12,19 +12,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/events/archive"
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/past"
-	"meshlog.dev/store"
 )
 
 // importView is the content of an archive that was restored.
 type importView struct {
-	Into    string `json:"into"`
-	First   uint64 `json:"first"` // record of the log
-	Last    uint64 `json:"last"`
-	Version string `json:"version,omitempty"` // the last one, which is served first
+	Into    string         `json:"into"`
+	First   uint64         `json:"first"` // record of the log
+	Last    uint64         `json:"last"`
+	Version ident.Position `json:"version,omitzero"` // the last one, which is served first
 }
 
 // Import returns the command `import`.
@@ -55,18 +55,20 @@ objects as they list.`,
 			return err
 		}
 		e.CloseLater(a.Close)
-		im := &importer{archive: a, domain: e.Bus.Domain, replicas: *replicas, restored: e.Progress("restored")}
+		restored := e.Progress("restored")
 		v := importView{Into: e.Data}
 		if data {
-			err = im.intoDirectory(ctx, e.Data)
+			err = intoDirectory(e.Data, func(nc *bus.Conn) error {
+				return command.Restore(ctx, nc, a, process.DefaultDomain, 1, restored.Show)
+			})
 		} else {
 			v.Into = e.Bus.URL
 			var nc *bus.Conn
 			if nc, err = e.Conn(); err == nil {
-				err = im.restore(ctx, nc)
+				err = command.Restore(ctx, nc, a, e.Bus.Domain, *replicas, restored.Show)
 			}
 		}
-		im.restored.Done()
+		restored.Done()
 		if err != nil {
 			return err
 		}
@@ -80,16 +82,9 @@ objects as they list.`,
 	return cmd
 }
 
-// importer restores one archive.
-type importer struct {
-	archive  *archive.Archive
-	domain   string
-	replicas int
-	restored *command.Progress
-}
-
-// intoDirectory creates the whole data directory or none.
-func (im *importer) intoDirectory(ctx context.Context, dir string) error {
+// intoDirectory creates the whole data directory or none. It calls fill with a
+// connection to the server of the directory.
+func intoDirectory(dir string, fill func(*bus.Conn) error) error {
 	entries, err := os.ReadDir(dir)
 	if err == nil && len(entries) > 0 {
 		return fmt.Errorf("%s: %w; name a new directory", dir, past.ErrNotEmpty)
@@ -105,7 +100,7 @@ func (im *importer) intoDirectory(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	err = im.intoServer(ctx, tmp)
+	err = intoServer(tmp, fill)
 	if err == nil && entries != nil {
 		err = os.Remove(dir) // it is empty
 	}
@@ -116,7 +111,7 @@ func (im *importer) intoDirectory(ctx context.Context, dir string) error {
 }
 
 // intoServer fills dir by a server that runs on it.
-func (im *importer) intoServer(ctx context.Context, dir string) (err error) {
+func intoServer(dir string, fill func(*bus.Conn) error) (err error) {
 	quiet := slog.New(slog.DiscardHandler)
 	server, err := bus.StartServer(bus.ServerOptions{Dir: dir, Log: quiet})
 	if err != nil {
@@ -128,12 +123,7 @@ func (im *importer) intoServer(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	defer nc.Close()
-	im.domain, im.replicas = process.DefaultDomain, 1
-	return im.restore(ctx, nc)
-}
-
-func (im *importer) restore(ctx context.Context, nc *bus.Conn) error {
-	return command.Restore(ctx, nc, im.archive, im.domain, im.replicas, im.restored.Show)
+	return fill(nc)
 }
 
 // fill reads the bounds and the last version of an archive.
@@ -143,11 +133,9 @@ func (v *importView) fill(ctx context.Context, a *archive.Archive) error {
 		return err
 	}
 	v.First, v.Last = b.First, b.Last
-	for m, err := range past.FromArchive("", a).Versions.History(ctx) {
-		v.Version = store.VersionOf(m.GetVersion()).String()
-		return err
-	}
-	return nil
+	head, err := command.Head(ctx, past.FromArchive("", a).Versions)
+	v.Version = head.Version
+	return err
 }
 
 func (v *importView) show(directory bool, out *command.Output) {
@@ -156,8 +144,8 @@ func (v *importView) show(directory bool, out *command.Output) {
 		next = fmt.Sprintf("Start `meshlog up --config DIR --data %s` on it.", v.Into)
 	}
 	version := "it had no versions"
-	if v.Version != "" {
-		version = "its last version is " + v.Version
+	if !v.Version.IsZero() {
+		version = "its last version is " + v.Version.String()
 	}
 	out.Line("%s: records %d to %d are restored; %s.\n%s", v.Into, v.First, v.Last, version, next)
 }

@@ -12,6 +12,7 @@ import (
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/operate/command"
+	"meshlog.dev/services/operate/past"
 )
 
 // logOptions select records.
@@ -73,7 +74,7 @@ in RFC 3339; they are times of the server.`,
 	})
 }
 
-// ops are the sorts of records, as summary names them.
+// ops are the sorts of records, as past.What names them.
 var ops = []string{"put", "delete", "begin", "alive", "overlay", "remove", "segment", "unreadable"}
 
 // check validates the options and parses the key.
@@ -100,31 +101,31 @@ func (o *logOptions) check() (err error) {
 // stretch returns the first and the last record to read; first is 0 if only the
 // newest records are wanted.
 func (o *logOptions) stretch(ctx context.Context, log events.Reader, bounds events.Bounds) (first, last uint64, err error) {
-	if first, err = command.ParseSeq("--from", o.from, 0); err != nil {
-		return 0, 0, err
+	if o.since != "" {
+		first, err = command.SeqAt(ctx, log, "--since", o.since)
+	} else {
+		first, err = command.ParseSeq("--from", o.from, 0)
 	}
-	if last, err = command.ParseSeq("--to", o.to, bounds.Last); err != nil {
+	if err != nil {
 		return 0, 0, err
 	}
 	if o.from != "" && first < bounds.First {
 		return 0, 0, command.NotFound("--from %s: the log begins at %d", o.from, bounds.First)
 	}
-	if o.since != "" {
-		if first, err = command.SeqAt(ctx, log, "--since", o.since); err != nil {
-			return 0, 0, err
-		}
-	}
 	if o.until != "" {
-		if last, err = command.SeqAt(ctx, log, "--until", o.until); err != nil {
-			return 0, 0, err
-		}
-		last--
+		last, err = command.SeqAt(ctx, log, "--until", o.until)
+		last-- // the last record before that time
+	} else {
+		last, err = command.ParseSeq("--to", o.to, bounds.Last)
+	}
+	if err != nil {
+		return 0, 0, err
 	}
 	return first, min(last, bounds.Last), nil
 }
 
 // showLog prints the selected records and, with --follow, those that come later.
-func showLog(ctx context.Context, log events.Reader, o logOptions, out *command.Output) error {
+func showLog(ctx context.Context, log past.Log, o logOptions, out *command.Output) error {
 	if err := o.check(); err != nil {
 		return err
 	}
@@ -165,7 +166,7 @@ func showLog(ctx context.Context, log events.Reader, o logOptions, out *command.
 
 // readTail returns the newest records that match, oldest first. It reads longer
 // and longer stretches of the log until it has enough.
-func readTail(ctx context.Context, log events.Reader, first, last uint64, o logOptions) ([]events.Record, error) {
+func readTail(ctx context.Context, log past.Log, first, last uint64, o logOptions) ([]events.Record, error) {
 	if o.tail < 0 {
 		return read(ctx, log, first, last, o.match)
 	}
@@ -185,30 +186,25 @@ func readTail(ctx context.Context, log events.Reader, first, last uint64, o logO
 	return found[max(0, len(found)-o.tail):], nil
 }
 
-// read returns the records between two positions, inclusive, that match.
-func read(ctx context.Context, log events.Reader, from, to uint64, match func(events.Record) bool) ([]events.Record, error) {
-	if from > to {
-		return nil, nil
-	}
+// read returns the records between two positions, inclusive, that match. It reads
+// over any number of connections.
+func read(ctx context.Context, log past.Log, from, to uint64, match func(events.Record) bool) ([]events.Record, error) {
 	var found []events.Record
-	err := follow(ctx, log, from-min(1, from), func(recs []events.Record) error {
-		for _, r := range recs {
-			if r.Seq <= to && match(r) {
+	for from <= to {
+		for r, err := range past.Records(ctx, log, from, to) {
+			if errors.Is(err, events.ErrReconnected) {
+				break
+			}
+			if err != nil {
+				return nil, err
+			}
+			if from = r.Seq + 1; match(r) {
 				found = append(found, r)
 			}
-			if r.Seq >= to {
-				return errEnough
-			}
 		}
-		return nil
-	})
-	if !errors.Is(err, errEnough) {
-		return nil, err
 	}
 	return found, nil
 }
-
-var errEnough = errors.New("enough")
 
 // follow passes all records after one to handle, over any number of connections,
 // until handle returns an error or ctx is done.
@@ -250,8 +246,7 @@ func (o *logOptions) match(r events.Record) bool {
 	batch := ""
 	switch b := r.Event.Body.(type) {
 	case *events.Object:
-		key, batch = b.Key, b.Batch.ID
-		shard = key.Shard()
+		key, shard, batch = b.Key, b.Key.Shard(), b.Batch.ID
 	case *events.Begin:
 		shard = b.Shard
 	case *events.Alive:
@@ -260,13 +255,7 @@ func (o *logOptions) match(r events.Record) bool {
 			return false
 		}
 	}
-	if len(o.ops) > 0 {
-		what, _, _, _ := summary(r)
-		if !command.Among(o.ops, what) {
-			return false
-		}
-	}
-	return o.only.MatchName(key) && o.only.MatchShard(shard) && command.Among(o.batches, batch) &&
+	return command.Among(o.ops, past.What(r)) && o.only.MatchName(key) && o.only.MatchShard(shard) && command.Among(o.batches, batch) &&
 		(o.object == nil || key != ident.Key{} && o.object.Match(key))
 }
 
@@ -281,8 +270,8 @@ func (p *logPrinter) print(recs []events.Record) {
 	p.table.Head = []string{"SEQ", "TIME", "WHAT", "OBJECT", "FROM", "BY"}
 	views := make([]recordView, len(recs))
 	for i, r := range recs {
-		what, object, detail, by := summary(r)
-		p.table.Add(r.Seq, command.Clock(r.Time), whatCell(what), object, detail, by)
+		object, detail := summary(r)
+		p.table.Add(r.Seq, r.Time, whatCell(past.What(r)), object, detail, r.Event.Actor)
 		views[i] = viewRecord(r)
 	}
 	switch {

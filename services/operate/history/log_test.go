@@ -18,6 +18,7 @@ import (
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/operatetest"
+	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store"
 )
 
@@ -67,7 +68,7 @@ func TestPrintVersions(t *testing.T) {
 }
 
 // exampleLog has one record of each sort.
-func exampleLog(t *testing.T) events.Reader {
+func exampleLog(t *testing.T) past.Log {
 	t.Helper()
 	k, _ := kind.ByName("MeshPolicy")
 	payload, err := k.Encode(&configv1.MeshPolicy{RootNamespace: "istio-system"})
@@ -182,7 +183,7 @@ func (w *cancelAfter) Write(b []byte) (int, error) {
 func TestAliveOfKinds(t *testing.T) {
 	alive := &events.Alive{Shard: ident.Shard{Source: "kubernetes", Instance: "c1"}, Session: "s1", Kinds: events.KindsOf("Pod", "Service"), Ends: true}
 	record := events.Record{Seq: 7, Event: events.Event{ID: "x", Actor: "ann", Body: alive}}
-	if _, _, detail, _ := summary(record); detail != "session s1, of 2 kinds, ends" {
+	if _, detail := summary(record); detail != "session s1, of 2 kinds, ends" {
 		t.Errorf("detail %q", detail)
 	}
 	if v := viewRecord(record).Session; !v.Ends || len(v.Kinds) != 2 {

@@ -15,15 +15,15 @@ import (
 
 // recordView is a record of the log.
 type recordView struct {
-	Seq      uint64     `json:"seq"`
-	Time     time.Time  `json:"time"` // the server's
-	Hash     string     `json:"hash"`
-	What     string     `json:"what"` // put, delete, begin, alive, overlay, segment, unreadable
-	ID       string     `json:"id,omitempty"`
-	Observed *time.Time `json:"observed,omitempty"`
-	Actor    string     `json:"actor,omitempty"`
-	Trace    string     `json:"trace,omitempty"`
-	Error    string     `json:"error,omitempty"` // of unreadable
+	Seq      uint64    `json:"seq"`
+	Time     time.Time `json:"time"` // the server's
+	Hash     string    `json:"hash"`
+	What     string    `json:"what"` // put, delete, begin, alive, overlay, segment, unreadable
+	ID       string    `json:"id,omitempty"`
+	Observed time.Time `json:"observed,omitzero"`
+	Actor    string    `json:"actor,omitempty"`
+	Trace    string    `json:"trace,omitempty"`
+	Error    string    `json:"error,omitempty"` // of unreadable
 
 	Object  *objectView  `json:"object,omitempty"`
 	Session *sessionView `json:"session,omitempty"`
@@ -31,25 +31,17 @@ type recordView struct {
 	Segment *segmentView `json:"segment,omitempty"`
 }
 
-type keyView struct {
-	Source    string `json:"source"`
-	Instance  string `json:"instance"`
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-}
-
 type objectView struct {
-	Key           keyView         `json:"key"`
+	Key           past.Key        `json:"key"`
 	Type          string          `json:"type,omitempty"`
 	Spec          json.RawMessage `json:"spec,omitempty"`
 	Raw           string          `json:"raw,omitempty"` // base64, where spec cannot be shown
 	SourceVersion string          `json:"sourceVersion,omitempty"`
-	Created       *time.Time      `json:"created,omitempty"`
+	Created       time.Time       `json:"created,omitzero"`
 	Origin        string          `json:"origin,omitempty"`
 	Session       string          `json:"session,omitempty"`
 	Pseq          uint64          `json:"pseq,omitempty"`
-	Batch         *batchView      `json:"batch,omitempty"`
+	Batch         batchView       `json:"batch,omitzero"`
 }
 
 type batchView struct {
@@ -91,38 +83,33 @@ type resourceView struct {
 }
 
 type overlayValueView struct {
-	Key  keyView         `json:"key"`
+	Key  past.Key        `json:"key"`
 	Base string          `json:"base,omitempty"` // hash of the content that it covers
 	Spec json.RawMessage `json:"spec,omitempty"`
 	Gone bool            `json:"gone,omitempty"` // the key is not served
 }
 
 type segmentView struct {
-	Epoch uint64 `json:"epoch"`
-	Build string `json:"build"`
-	Base  string `json:"base,omitempty"`
-	Head  string `json:"head,omitempty"`
+	Epoch uint64         `json:"epoch"`
+	Build string         `json:"build"`
+	Base  string         `json:"base,omitempty"`
+	Head  ident.Position `json:"head,omitzero"`
 }
 
 func viewRecord(r events.Record) recordView {
-	v := recordView{Seq: r.Seq, Time: r.Time.UTC(), Hash: r.Hash.String()}
+	v := recordView{Seq: r.Seq, Time: r.Time.UTC(), Hash: r.Hash.String(), What: past.What(r)}
 	if r.Err != nil {
-		v.What, v.Error = "unreadable", r.Err.Error()
+		v.Error = r.Err.Error()
 		return v
 	}
 	e := r.Event
 	v.ID, v.Actor, v.Trace, v.Observed = e.ID, e.Actor, e.Trace, command.Stamp(e.Observed)
 	switch b := e.Body.(type) {
 	case *events.Object:
-		v.What, v.Object = "put", viewObject(b)
-		if b.Op == events.Delete {
-			v.What = "delete"
-		}
+		v.Object = viewObject(b)
 	case *events.Begin:
-		v.What = "begin"
 		v.Session = &sessionView{Source: b.Shard.Source, Instance: b.Shard.Instance, Session: b.Session, Holder: b.Holder}
 	case *events.Alive:
-		v.What = "alive"
 		v.Session = &sessionView{
 			Source: b.Shard.Source, Instance: b.Shard.Instance, Session: b.Session,
 			Digest: fmt.Sprintf("%x", b.Digest), Listed: b.Listed.Len(), Partial: b.Partial,
@@ -131,86 +118,62 @@ func viewRecord(r events.Record) recordView {
 	case *events.Overlay:
 		v.What, v.Overlay = "overlay", viewOverlay(b)
 	case *events.Segment:
-		v.What = "segment"
-		v.Segment = &segmentView{Epoch: b.Epoch, Build: b.Build}
+		v.Segment = &segmentView{Epoch: b.Epoch, Build: b.Build, Head: b.Head}
 		if !b.Base.IsZero() {
 			v.Segment.Base = b.Base.String()
-		}
-		if !b.Head.IsZero() {
-			v.Segment.Head = b.Head.String()
 		}
 	}
 	return v
 }
 
-func viewKey(k ident.Key) keyView {
-	return keyView{Source: k.Source, Instance: k.Instance, Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
-}
-
 func viewObject(o *events.Object) *objectView {
 	v := &objectView{
-		Key: viewKey(o.Key), Type: o.Value.Type, SourceVersion: o.SourceVersion, Created: command.Stamp(o.Value.Created),
-		Origin: o.Origin, Session: o.Session, Pseq: o.Pseq,
+		Key: past.Key(o.Key), Type: o.Value.Type, SourceVersion: o.SourceVersion, Created: command.Stamp(o.Value.Created),
+		Origin: o.Origin, Session: o.Session, Pseq: o.Pseq, Batch: batchView(o.Batch),
 	}
 	if o.Op == events.Put {
-		if v.Spec = specJSON(o.Key.Kind, o.Value); v.Spec == nil {
+		var err error
+		if v.Spec, err = past.Document(o.Key.Kind, o.Value); err != nil {
 			v.Raw = base64.StdEncoding.EncodeToString(o.Value.Bytes)
 		}
-	}
-	if o.Batch.Total > 0 {
-		v.Batch = &batchView{o.Batch.ID, o.Batch.Index, o.Batch.Total}
 	}
 	return v
 }
 
 func viewOverlay(o *events.Overlay) *overlayView {
-	kinds := map[ident.OverlayKind]string{ident.Rollback: "rollback", ident.Hold: "hold", ident.Quarantine: "quarantine"}
-	v := &overlayView{ID: o.ID, Kind: kinds[o.Kind], Reason: o.Reason, Remove: o.Remove}
+	v := &overlayView{ID: o.ID, Kind: past.OverlayKinds[o.Kind], Reason: o.Reason, Remove: o.Remove}
 	for _, value := range o.Values {
 		if r := value.Resource; r != nil {
 			v.Resources = append(v.Resources, resourceView{command.TypeName(r.Type), r.Name, fmt.Sprintf("%x", r.Sum[:]), r.Client, value.Value != nil})
 			continue
 		}
-		vv := overlayValueView{Key: viewKey(value.Key), Gone: value.Value == nil}
+		vv := overlayValueView{Key: past.Key(value.Key), Gone: value.Value == nil}
 		if !value.Base.IsZero() {
 			vv.Base = value.Base.String()
 		}
 		if value.Value != nil {
-			vv.Spec = specJSON(value.Key.Kind, *value.Value)
+			vv.Spec, _ = past.Document(value.Key.Kind, *value.Value) // none if this build cannot read it
 		}
 		v.Values = append(v.Values, vv)
 	}
 	return v
 }
 
-// specJSON returns a payload as JSON; nil if this build cannot read it.
-func specJSON(kindName string, p ident.Value) json.RawMessage {
-	doc, err := past.Document(kindName, p)
-	if err != nil {
-		return nil
-	}
-	return doc
-}
-
-// summary returns the cells of a record in a table.
-func summary(r events.Record) (what, object, detail, by string) {
+// summary returns the object and the details of a record, for a table.
+func summary(r events.Record) (object, detail string) {
 	if r.Err != nil {
-		return "UNREADABLE", "", r.Err.Error(), ""
+		return "", r.Err.Error()
 	}
-	by = r.Event.Actor
 	switch b := r.Event.Body.(type) {
 	case *events.Object:
-		what, object, detail = "PUT", b.Key.String(), b.Origin
-		if b.Op == events.Delete {
-			what = "DELETE"
-		}
+		object, detail = b.Key.String(), b.Origin
 		if b.Batch.Total > 1 {
 			detail += fmt.Sprintf(" (%d of %d)", b.Batch.Index+1, b.Batch.Total)
 		}
 	case *events.Begin:
-		what, object, detail = "BEGIN", b.Shard.String(), "session "+shortSession(b.Session)
+		object, detail = b.Shard.String(), "session "+shortSession(b.Session)
 	case *events.Alive:
-		what, object, detail = "ALIVE", b.Shard.String(), "session "+shortSession(b.Session)
+		object, detail = b.Shard.String(), "session "+shortSession(b.Session)
 		if n := b.Listed.Len(); n > 0 {
 			detail += fmt.Sprintf(", listed %d of %d buckets", n, events.Buckets)
 		}
@@ -224,19 +187,18 @@ func summary(r events.Record) (what, object, detail, by string) {
 			detail += ", ends"
 		}
 	case *events.Overlay:
-		what, object, detail = "OVERLAY", b.ID, b.Reason
-		if b.Remove {
-			what = "REMOVE"
-		} else {
+		object, detail = b.ID, b.Reason
+		switch {
+		case b.Remove:
+		case b.Kind == ident.Quarantine:
+			detail = command.Plural(len(b.Values), "resource", "resources") + ": " + b.Reason
+		default:
 			detail = command.Plural(len(b.Values), "key", "keys") + ": " + b.Reason
-			if b.Kind == ident.Quarantine {
-				detail = command.Plural(len(b.Values), "resource", "resources") + ": " + b.Reason
-			}
 		}
 	case *events.Segment:
-		what, object, detail = "SEGMENT", fmt.Sprintf("epoch %d", b.Epoch), "build "+b.Build
+		object, detail = fmt.Sprintf("epoch %d", b.Epoch), "build "+b.Build
 	}
-	return what, object, detail, by
+	return object, detail
 }
 
 // shortSession returns enough of a session to tell it from its neighbors.
@@ -251,12 +213,12 @@ func shortSession(s string) string {
 // whatCell shows what a record is, in the color of its sort.
 func whatCell(what string) command.Cell {
 	c := command.Cell{Text: strings.ToUpper(what), Color: command.Faint}
-	switch c.Text {
-	case "PUT":
+	switch what {
+	case "put":
 		c.Color = command.Green
-	case "DELETE", "UNREADABLE":
+	case "delete", "unreadable":
 		c.Color = command.Red
-	case "OVERLAY", "REMOVE", "SEGMENT":
+	case "overlay", "remove", "segment":
 		c.Color = command.Yellow
 	}
 	return c

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/services/operate/past"
@@ -18,28 +18,28 @@ import (
 
 // stepView is one record and its effect.
 type stepView struct {
-	Position string         `json:"position"`
-	Time     time.Time      `json:"time"` // the server's
-	What     string         `json:"what"`
-	Object   string         `json:"object,omitempty"`
-	Detail   string         `json:"detail,omitempty"`
-	Actor    string         `json:"actor,omitempty"`
-	Reset    bool           `json:"reset,omitempty"` // a segment replaced the content
-	Changes  []objectChange `json:"changes,omitempty"`
-	Problems []string       `json:"problems,omitempty"`
+	Position ident.Position      `json:"position"`
+	Time     time.Time           `json:"time"` // the server's
+	What     string              `json:"what"`
+	Object   string              `json:"object,omitempty"`
+	Detail   string              `json:"detail,omitempty"`
+	Actor    string              `json:"actor,omitempty"`
+	Reset    bool                `json:"reset,omitempty"` // a segment replaced the content
+	Changes  []past.ObjectChange `json:"changes,omitempty"`
+	Problems []string            `json:"problems,omitempty"`
 }
 
 // replayView is the result of a replay.
 type replayView struct {
-	From     string     `json:"from"` // the position after which it began
-	To       string     `json:"to"`
-	Time     time.Time  `json:"time"` // of the last record
-	Records  int        `json:"records"`
-	Objects  int        `json:"objects"`
-	Root     string     `json:"root"`
-	Recorded string     `json:"recorded,omitempty"` // the root of the version that was published there
-	Build    string     `json:"build,omitempty"`    // that published it
-	Steps    []stepView `json:"steps"`
+	From     ident.Position `json:"from"` // the position after which it began
+	To       ident.Position `json:"to"`
+	Time     time.Time      `json:"time"` // of the last record
+	Records  int            `json:"records"`
+	Objects  int            `json:"objects"`
+	Root     string         `json:"root"`
+	Recorded string         `json:"recorded,omitempty"` // the root of the version that was published there
+	Build    string         `json:"build,omitempty"`    // that published it
+	Steps    []stepView     `json:"steps"`
 }
 
 type replayOptions struct {
@@ -137,11 +137,9 @@ type replayer struct {
 }
 
 func (s *replayer) run(ctx context.Context, r *past.Replay, to uint64, read *command.Progress) error {
-	s.view.From, s.view.Steps = r.From().String(), []stepView{}
-	first := r.Position().Seq
-	err := r.To(ctx, to, func(step past.Step) error {
+	s.view.From, s.view.Steps = r.From(), []stepView{}
+	err := r.To(ctx, to, read.Show, func(step past.Step) error {
 		s.view.Records++
-		read.Show(int64(step.Record.Seq-first), int64(to-first))
 		if step.Record.Seq < s.from || !s.o.all && len(step.Changes) == 0 && len(step.Problems) == 0 && !step.Reset {
 			return nil
 		}
@@ -153,10 +151,10 @@ func (s *replayer) run(ctx context.Context, r *past.Replay, to uint64, read *com
 }
 
 func viewStep(step past.Step) stepView {
-	what, object, detail, by := summary(step.Record)
+	object, detail := summary(step.Record)
 	v := stepView{
-		Position: step.Position.String(), Time: step.Record.Time.UTC(), What: strings.ToLower(what), Object: object,
-		Detail: detail, Actor: by, Reset: step.Reset, Changes: viewChanges(past.Objects(step.Changes)),
+		Position: step.Position, Time: step.Record.Time.UTC(), What: past.What(step.Record), Object: object,
+		Detail: detail, Actor: step.Record.Event.Actor, Reset: step.Reset, Changes: past.Objects(step.Changes),
 	}
 	for _, d := range step.Problems {
 		v.Problems = append(v.Problems, problemLine(d))
@@ -189,11 +187,11 @@ func (s *replayer) step(v stepView) error {
 	}
 	s.out.Line("%s", line)
 	for _, c := range v.Changes {
-		s.out.Line("  %s", c.title(s.out))
+		s.out.Line("  %s", title(c, s.out))
 		if !s.o.step {
 			continue
 		}
-		lines := c.lines()
+		lines := changeLines(c)
 		switch {
 		case c.After != nil:
 			lines = append(lines, brief(c.After))
@@ -236,18 +234,15 @@ func (s *replayer) wait() error {
 // end prints the result of the replay.
 func (s *replayer) end(ctx context.Context, p *past.Past, r *past.Replay) error {
 	v := &s.view
-	v.To, v.Time, v.Root = r.Position().String(), r.Fold().RecordTime().UTC(), r.Content().Root().String()
-	v.Objects = len(command.Keys(r.Content()))
-	for m, err := range p.Versions.History(ctx) {
-		if err != nil {
-			return err
-		}
-		if at := store.VersionOf(m.GetVersion()); at == r.Position() {
-			v.Recorded, v.Build = store.RootOf(m).String(), m.GetBuild()
-		} else if r.Position().Less(at) {
-			continue
-		}
-		break
+	v.To, v.Time, v.Root = r.Position(), r.Fold().RecordTime().UTC(), r.Content().Root().String()
+	over, _, _ := past.Layers(r.Content()) // an overlay that this build cannot read counts no objects
+	v.Objects = len(over)
+	at, err := command.FindVersion(ctx, p.Versions, func(m command.Moment) bool { return !v.To.Less(m.Version) })
+	if err != nil {
+		return err
+	}
+	if at.Manifest != nil && at.Version == v.To {
+		v.Recorded, v.Build = store.RootOf(at.Manifest).String(), at.Manifest.GetBuild()
 	}
 	s.out.Print(v, s.summary)
 	if v.Recorded != "" && v.Recorded != v.Root {

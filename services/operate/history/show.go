@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,8 +22,8 @@ import (
 
 // contentView is the content of a version.
 type contentView struct {
-	Version  string           `json:"version"`
-	Time     *time.Time       `json:"time,omitempty"` // published; absent for a position that was not
+	Version  ident.Position   `json:"version"`
+	Time     time.Time        `json:"time,omitzero"` // published; absent for a position that was not
 	Root     string           `json:"root"`
 	Objects  []objectStanding `json:"objects"`
 	Overlays []string         `json:"overlays,omitempty"` // ids
@@ -30,8 +31,8 @@ type contentView struct {
 
 // objectStanding is one object of a version.
 type objectStanding struct {
-	Object string  `json:"object"`
-	Key    keyView `json:"key"`
+	Object string   `json:"object"`
+	Key    past.Key `json:"key"`
 	// Served says that no overlay hides it, and no copy of another source takes
 	// precedence.
 	Served   bool     `json:"served"`
@@ -107,12 +108,12 @@ type content struct {
 	moment command.Moment
 	rows   *store.Snapshot
 	world  *world.World
-	over   map[ident.Key][]string // ids of the overlays over a key
+	over   map[ident.Key][]string // the objects, with the ids of the overlays over each
 	ids    []string               // of all overlays
 }
 
 func openContent(ctx context.Context, p *past.Past, m command.Moment) (*content, error) {
-	c := &content{past: p, moment: m, over: map[ident.Key][]string{}}
+	c := &content{past: p, moment: m}
 	var err error
 	if c.rows, err = m.Content(ctx, p); err != nil {
 		return nil, err
@@ -120,24 +121,13 @@ func openContent(ctx context.Context, p *past.Past, m command.Moment) (*content,
 	if c.world, err = ledger.World(c.rows); err != nil {
 		return nil, fmt.Errorf("version %s: %w", m.Version, err)
 	}
-	for row := range c.rows.Rows() {
-		_, id, err := ident.ParseRow(row.Key)
-		if err != nil || id == "" {
-			continue
-		}
-		c.ids = append(c.ids, id)
-		o, err := world.UnmarshalOverlay(id, row.Value)
-		if err != nil {
-			return nil, fmt.Errorf("version %s: %w", m.Version, err)
-		}
-		for _, v := range o.Values {
-			if v.Resource == nil {
-				c.over[v.Key] = append(c.over[v.Key], id)
-			}
-		}
+	if c.over, c.ids, err = past.Layers(c.rows); err != nil {
+		return nil, fmt.Errorf("version %s: %w", m.Version, err)
 	}
 	return c, nil
 }
+
+func (c *content) keys() []ident.Key { return slices.Collect(maps.Keys(c.over)) }
 
 // standings returns how objects stand.
 func (c *content) standings(ctx context.Context, keys ...ident.Key) ([]objectStanding, error) {
@@ -151,25 +141,22 @@ func (c *content) standings(ctx context.Context, keys ...ident.Key) ([]objectSta
 	}
 	all := make([]objectStanding, len(keys))
 	for i, k := range keys {
-		all[i] = objectStanding{Object: k.String(), Key: viewKey(k), Served: c.world.Served(k) != nil, Overlays: c.over[k], Seq: seqs[rows[i]]}
+		all[i] = objectStanding{Object: k.String(), Key: past.Key(k), Served: c.world.Served(k) != nil, Overlays: c.over[k], Seq: seqs[rows[i]]}
 	}
 	return all, nil
 }
 
 // list returns the selected objects.
 func (c *content) list(ctx context.Context, only *command.Objects) (v *contentView, err error) {
-	v = &contentView{Version: c.moment.Version.String(), Root: c.rows.Root().String(), Overlays: c.ids}
-	if m := c.moment.Manifest; m != nil {
-		v.Time = command.Stamp(command.PublishedAt(m))
-	}
-	keys := slices.DeleteFunc(command.Keys(c.rows), func(k ident.Key) bool { return !only.Match(k) })
-	v.Objects, err = c.standings(ctx, keys...)
+	v = &contentView{Version: c.moment.Version, Root: c.rows.Root().String(), Overlays: c.ids}
+	v.Time = command.Stamp(command.PublishedAt(c.moment.Manifest))
+	v.Objects, err = c.standings(ctx, only.Select(c.keys())...)
 	return v, err
 }
 
 // one returns the selected object; of several copies, the served one.
 func (c *content) one(ctx context.Context, asked string, only *command.Objects) (*objectStanding, error) {
-	keys, err := only.Find(asked, command.Keys(c.rows), fmt.Sprintf("`meshlog history %s` shows whether it ever existed", asked))
+	keys, err := only.Find(asked, c.keys(), fmt.Sprintf("`meshlog history %s` shows whether it ever existed", asked))
 	if err != nil {
 		return nil, fmt.Errorf("version %s: %w", c.moment.Version, err)
 	}
@@ -179,7 +166,7 @@ func (c *content) one(ctx context.Context, asked string, only *command.Objects) 
 		return nil, err
 	}
 	v := all[0]
-	v.Cause = newExplainer(c.past).cause(ctx, v.Seq)
+	v.Cause = explainer(ctx, c.past)(v.Seq)
 	if o := c.world.Served(k); o != nil {
 		v.Value, err = past.Document(k.Kind, o.Value)
 	}
@@ -250,30 +237,27 @@ func (v *objectStanding) show(at ident.Position, out *command.Output) error {
 }
 
 // documentYAML returns an object in the form of a configuration file.
-func documentYAML(k keyView, doc json.RawMessage) ([]byte, error) {
+func documentYAML(k past.Key, doc json.RawMessage) ([]byte, error) {
 	kd, ok := kind.ByName(k.Kind)
 	if !ok || kd.Form == kind.Converted {
 		return yaml.JSONToYAML(doc)
 	}
-	version := kd.Versions[0]
-	if kd.Group != "" {
-		version = kd.Group + "/" + version
+	fields := map[string]any{"spec": doc}
+	if kd.Form == kind.Whole {
+		fields = nil
+		if err := json.Unmarshal(doc, &fields); err != nil {
+			return nil, err
+		}
 	}
-	var fields map[string]any
-	if err := json.Unmarshal(doc, &fields); err != nil {
-		return nil, err
-	}
-	meta := map[string]any{}
-	if kd.Form == kind.Spec {
-		fields = map[string]any{"spec": fields}
-	} else if was, ok := fields["metadata"].(map[string]any); ok {
-		meta = was
+	meta, ok := fields["metadata"].(map[string]any)
+	if !ok {
+		meta = map[string]any{}
 	}
 	meta["name"] = k.Name
 	if k.Namespace != "" {
 		meta["namespace"] = k.Namespace
 	}
-	b, err := yaml.Marshal(map[string]any{"apiVersion": version, "kind": k.Kind, "metadata": meta})
+	b, err := yaml.Marshal(map[string]any{"apiVersion": kd.APIVersion(), "kind": kd.DocumentKind(), "metadata": meta})
 	if err != nil {
 		return nil, err
 	}

@@ -14,23 +14,8 @@ import (
 
 // verifyView is the result of a verification.
 type verifyView struct {
-	Holds       bool          `json:"holds"`
-	Build       string        `json:"build"`       // that folded the log
-	ReplayFloor string        `json:"replayFloor"` // the position from which the log can be folded
-	First       uint64        `json:"first"`       // record of the log
-	Last        uint64        `json:"last"`
-	Versions    int           `json:"versions"`
-	Same        int           `json:"same"`      // of this build, with the same root
-	SameOther   int           `json:"sameOther"` // of other builds, with the same root
-	Findings    []findingView `json:"findings"`  // about the other versions
-}
-
-type findingView struct {
-	Version string `json:"version"`
-	// Verdict is broken, other-build, rewound, restored, unfolded, or unread.
-	Verdict string `json:"verdict"`
-	Build   string `json:"build,omitempty"`
-	Reason  string `json:"reason"`
+	Holds bool `json:"holds"`
+	*past.Verification
 }
 
 // Verify returns the command `verify`.
@@ -68,8 +53,7 @@ holds, and this build folds versions of another build to other contents.`,
 		if err != nil {
 			return err
 		}
-		v := viewVerification(found)
-		e.Print(v, func() { showVerification(found, v, e.Output) })
+		e.Print(verifyView{found.Count(past.Broken) == 0, found}, func() { showVerification(found, e.Output) })
 		return verdict(found)
 	})
 }
@@ -85,23 +69,12 @@ func verdict(v *past.Verification) error {
 	return nil
 }
 
-func viewVerification(v *past.Verification) *verifyView {
-	view := &verifyView{
-		Holds: v.Count(past.Broken) == 0, Build: v.Build, ReplayFloor: v.Floor.String(), First: v.First, Last: v.Last,
-		Versions: v.Versions, Same: v.Same, SameOther: v.SameOther, Findings: []findingView{},
-	}
-	for _, f := range v.Findings {
-		view.Findings = append(view.Findings, findingView{f.Version.String(), string(f.Verdict), f.Build, f.Reason})
-	}
-	return view
-}
-
 // maxFindings is how many findings of one verdict a text shows.
 const maxFindings = 10
 
-func showVerification(v *past.Verification, view *verifyView, out *command.Output) {
+func showVerification(v *past.Verification, out *command.Output) {
 	var facts command.Rows
-	facts.Fact("log", fmt.Sprintf("%d to %d, folded from %s on by %s", v.First, v.Last, view.ReplayFloor, v.Build))
+	facts.Fact("log", fmt.Sprintf("%d to %d, folded from %s on by %s", v.First, v.Last, v.Floor, v.Build))
 	facts.Fact("versions", v.Versions)
 	facts.Fact("same root", v.Same)
 	if v.SameOther > 0 {

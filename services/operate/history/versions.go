@@ -11,19 +11,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/mesh/published"
 	"meshlog.dev/services/operate/command"
 	"meshlog.dev/store"
 )
 
 // versionView is a version.
 type versionView struct {
-	Version       string          `json:"version"`
+	Version       ident.Position  `json:"version"`
 	Time          time.Time       `json:"time"` // of its last record, by the server's clock
-	Previous      string          `json:"previous,omitempty"`
+	Previous      ident.Position  `json:"previous,omitzero"`
 	Positions     uint64          `json:"positions"` // records since the previous version
 	ChangeCount   uint32          `json:"changeCount"`
 	Changes       []changeView    `json:"changes,omitempty"`
-	PublishedAt   *time.Time      `json:"publishedAt,omitempty"`
+	PublishedAt   time.Time       `json:"publishedAt,omitzero"`
 	PublishMillis float64         `json:"publishMillis"` // from the last record to the publish
 	Publisher     string          `json:"publisher,omitempty"`
 	Build         string          `json:"build"`
@@ -97,9 +98,9 @@ last record until it was published.
 			return command.NotFound("version %s: never published; `meshlog versions` lists the published versions, and `meshlog show` shows any position", args[0])
 		}
 		v := viewVersion(m.Manifest)
-		explain := newExplainer(p)
-		for i := range v.Changes {
-			v.Changes[i].Cause = explain.cause(ctx, v.Changes[i].Seq)
+		explain := explainer(ctx, p)
+		for i, c := range v.Changes {
+			v.Changes[i].Cause = explain(c.Seq)
 		}
 		e.Print(v, func() { v.show(e.Output) })
 		return nil
@@ -147,7 +148,7 @@ func listVersions(manifests iter.Seq2[*store.Manifest, error], o versionsOptions
 		default:
 			t := command.Rows{Head: []string{"VERSION", "TIME", "POSITIONS", "KEYS", "CAUSE", "LATENCY", "ROOT", "BUILD"}}
 			for _, v := range views {
-				t.Add(v.Version, command.Clock(v.Time), v.Positions, v.ChangeCount, v.cause(), v.latency(), command.Short(v.Root), v.Build)
+				t.Add(v.Version, v.Time, v.Positions, v.ChangeCount, v.cause(), v.latency(), command.Short(v.Root), v.Build)
 			}
 			out.Rows(&t)
 		}
@@ -157,22 +158,16 @@ func listVersions(manifests iter.Seq2[*store.Manifest, error], o versionsOptions
 
 func viewVersion(m *store.Manifest) *versionView {
 	v := &versionView{
-		Version: store.VersionOf(m.GetVersion()).String(), Time: m.GetRecordTime().AsTime(),
-		Positions: m.GetVersion().GetSeq(), ChangeCount: m.GetChangeCount(),
+		Version: store.VersionOf(m.GetVersion()), Time: m.GetRecordTime().AsTime(), Previous: store.VersionOf(m.GetPrevious()),
+		Positions: published.Positions(m), ChangeCount: m.GetChangeCount(),
 		Publisher: m.GetPublisher(), Build: m.GetBuild(), Root: store.RootOf(m).String(),
 		RecordHash: fmt.Sprintf("%x", m.GetRecordHash()), Checkpoint: m.GetCheckpoint() != nil,
 	}
-	if p := store.VersionOf(m.GetPrevious()); !p.IsZero() {
-		v.Previous = p.String()
-		if p.Epoch == m.GetVersion().GetEpoch() {
-			v.Positions -= p.Seq
-		}
-	}
-	if v.PublishedAt = command.Stamp(m.GetPublishTime().AsTime()); v.PublishedAt != nil {
+	if v.PublishedAt = command.Stamp(m.GetPublishTime().AsTime()); !v.PublishedAt.IsZero() {
 		v.PublishMillis = float64(v.PublishedAt.Sub(v.Time).Microseconds()) / 1000
 	}
 	for _, c := range m.GetChanges() {
-		v.Changes = append(v.Changes, changeView{Object: rowName(c.GetKey()), Removed: c.GetRemoved(), Seq: c.GetSeq()})
+		v.Changes = append(v.Changes, changeView{Object: published.Object(c.GetKey()), Removed: c.GetRemoved(), Seq: c.GetSeq()})
 	}
 	for _, w := range m.GetWatermark() {
 		v.Watermark = append(v.Watermark, watermarkView{w.GetSource(), w.GetInstance(), w.GetSeq(), w.GetSynced(), w.GetPartial()})
@@ -184,18 +179,6 @@ func viewVersion(m *store.Manifest) *versionView {
 		v.Diagnostics[command.Severity(d.GetSeverity())]++
 	}
 	return v
-}
-
-// rowName returns the object of a row for people.
-func rowName(row string) string {
-	key, overlay, err := ident.ParseRow(row)
-	switch {
-	case err != nil:
-		return row
-	case overlay != "":
-		return "overlay " + overlay
-	}
-	return key.String()
 }
 
 // cause names the first object that changed, and the records.
@@ -223,7 +206,7 @@ func (v *versionView) cause() string {
 }
 
 func (v *versionView) latency() string {
-	if v.PublishedAt == nil {
+	if v.PublishedAt.IsZero() {
 		return ""
 	}
 	return command.Span(v.PublishedAt.Sub(v.Time))
@@ -233,7 +216,7 @@ func (v *versionView) show(out *command.Output) {
 	var facts command.Rows
 	facts.Fact("version", v.Version)
 	facts.Fact("previous", v.Previous)
-	facts.Fact("time", command.Clock(v.Time))
+	facts.Fact("time", v.Time)
 	facts.Fact("published", fmt.Sprintf("%s by %s", v.latency(), v.Publisher))
 	facts.Fact("positions", v.Positions)
 	facts.Fact("build", v.Build)

@@ -131,13 +131,12 @@ func published(ctx context.Context, e *command.Env, p *past.Past) ([]command.Dia
 	if p.Live {
 		fmt.Fprintln(e.Stderr, "No builder reports; these are the problems of the last version.")
 	}
-	for m, err := range p.Versions.History(ctx) {
-		if len(m.GetDiagnostics()) >= namedInManifest {
-			fmt.Fprintf(e.Stderr, "A version names the first %d of its problems; there may be more.\n", namedInManifest)
-		}
-		return command.Diagnostics(m.GetDiagnostics(), ""), err
+	head, err := command.Head(ctx, p.Versions)
+	problems := head.Manifest.GetDiagnostics()
+	if len(problems) >= namedInManifest {
+		fmt.Fprintf(e.Stderr, "A version names the first %d of its problems; there may be more.\n", namedInManifest)
 	}
-	return []command.Diagnostic{}, nil
+	return command.Diagnostics(problems, ""), err
 }
 
 // showDiagnostics shows the selected problems; all counts those without filter.
@@ -166,19 +165,17 @@ func showDiagnostics(views []command.Diagnostic, all int, out *command.Output) {
 }
 
 func countSeverities(views []command.Diagnostic, all int) string {
+	counts := map[string]int{}
+	for _, v := range views {
+		counts[v.Severity]++
+	}
 	var parts []string
 	for _, s := range severities {
-		n := 0
-		for _, v := range views {
-			if v.Severity == s {
-				n++
-			}
-		}
 		many := s + "s"
 		if s == "info" {
 			many = s
 		}
-		if n > 0 {
+		if n := counts[s]; n > 0 {
 			parts = append(parts, command.Plural(n, s, many))
 		}
 	}

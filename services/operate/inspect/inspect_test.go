@@ -1,8 +1,7 @@
 package inspect
 
 import (
-	"context"
-	"iter"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -59,31 +58,25 @@ func TestPrintProxies(t *testing.T) {
 		}}},
 	}
 	all := &bus.Reports{Frontends: reports, Builders: []*reportv1.BuilderReport{{Leader: true, Head: v(44)}}}
-	chain := chainOf{{Version: v(44), PublishTime: stamp(55 * time.Second)}, {Version: v(42), PublishTime: stamp(50 * time.Second)}, {Version: v(12)}}
+	manifests := []*store.Manifest{{Version: v(44), PublishTime: stamp(55 * time.Second)}, {Version: v(42), PublishTime: stamp(50 * time.Second)}, {Version: v(12)}}
+	chain := func(yield func(*store.Manifest, error) bool) {
+		for _, m := range manifests {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
 	now := at.Add(time.Minute)
 	for name, f := range map[string]proxyFilter{
 		"proxy-status": {}, "proxy-status-one": {id: "envoy-1"}, "proxy-status-rejected": {id: "envoy", rejected: true},
 	} {
-		views, err := viewProxies(t.Context(), all, lagging{chain, now}, f)
+		views, err := viewProxies(all, f, chain, now)
 		if err != nil {
 			t.Fatal(err)
 		}
 		operatetest.Golden(t, name, func(o *command.Output) {
 			o.Print(views, func() { showProxies(views, all, f, now, o) })
 		})
-	}
-}
-
-// chainOf is the manifests of a chain, newest first.
-type chainOf []*store.Manifest
-
-func (c chainOf) History(context.Context) iter.Seq2[*store.Manifest, error] {
-	return func(yield func(*store.Manifest, error) bool) {
-		for _, m := range c {
-			if !yield(m, nil) {
-				return
-			}
-		}
 	}
 }
 
@@ -203,5 +196,14 @@ func TestDiagnosticFilter(t *testing.T) {
 		if s := strings.Join(got, " "); s != c.want {
 			t.Errorf("%+v: %s, want %s", c.filter, s, c.want)
 		}
+	}
+}
+
+// A type without a list of its own shows the names.
+func TestTableOfUnknownType(t *testing.T) {
+	c := configType{Type: "SDS", Resources: []configResource{{Name: "certificate", message: &reportv1.Tick{}}}}
+	rows := c.table(command.NewOutput(io.Discard, command.Table))
+	if len(rows.Head) != 1 || rows.Head[0] != "NAME" {
+		t.Errorf("head %v", rows.Head)
 	}
 }

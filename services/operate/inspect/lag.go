@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"context"
 	"fmt"
 	"iter"
 	"time"
@@ -36,53 +35,36 @@ func (l *lagView) String() string {
 // maxLag is how many versions are counted.
 const maxLag = 256
 
-// lagging computes how far proxies are behind.
-type lagging struct {
-	chain interface {
-		History(ctx context.Context) iter.Seq2[*store.Manifest, error]
-	}
-	now time.Time
-}
-
-// of sets how far each proxy is behind head. It reads the chain back to the
-// oldest version that a proxy has.
-func (l lagging) of(ctx context.Context, head ident.Position, views []proxyView) error {
-	if head.IsZero() {
-		return nil
-	}
-	behind := map[ident.Position]*lagView{{}: {}} // the zero position: nothing applied
+// setLag sets how far each proxy is behind head. It reads the chain, which is
+// newest first, back to the oldest version that a proxy has.
+func setLag(views []proxyView, head ident.Position, chain iter.Seq2[*store.Manifest, error], now time.Time) error {
+	behind := map[ident.Position]*lagView{}
 	oldest := head
 	for i := range views {
-		v, _ := ident.ParsePosition(views[i].Version)
-		if v.IsZero() || v.Less(head) {
-			if behind[v] == nil {
-				behind[v] = &lagView{}
-			}
-			views[i].Behind = behind[v]
+		v := views[i].Version
+		if !v.IsZero() && !v.Less(head) || head.IsZero() {
+			continue
 		}
-		if !v.IsZero() && v.Less(oldest) {
+		if behind[v] == nil {
+			behind[v] = &lagView{}
+		}
+		if views[i].Behind = behind[v]; !v.IsZero() && v.Less(oldest) {
 			oldest = v
 		}
 	}
-	delete(behind, ident.Position{})
-	return l.count(ctx, head, oldest, behind)
-}
-
-// count goes back from head to the oldest version.
-func (l lagging) count(ctx context.Context, head, oldest ident.Position, behind map[ident.Position]*lagView) error {
+	delete(behind, ident.Position{}) // it has applied none: nothing is counted
 	if len(behind) == 0 {
 		return nil
 	}
 	n := 0
-	for m, err := range l.chain.History(ctx) {
-		if err != nil {
-			return err
-		}
+	for m, err := range chain {
 		v := store.VersionOf(m.GetVersion())
-		if head.Less(v) {
+		switch {
+		case err != nil:
+			return err
+		case head.Less(v):
 			continue // published after the reports
-		}
-		if !oldest.Less(v) {
+		case !oldest.Less(v):
 			return nil
 		}
 		if n == maxLag {
@@ -92,7 +74,7 @@ func (l lagging) count(ctx context.Context, head, oldest ident.Position, behind 
 		for at, lag := range behind {
 			if at.Less(v) {
 				lag.Versions = n
-				lag.Seconds = max(0, l.now.Sub(m.GetPublishTime().AsTime()).Seconds())
+				lag.Seconds = max(0, now.Sub(m.GetPublishTime().AsTime()).Seconds())
 			}
 		}
 	}

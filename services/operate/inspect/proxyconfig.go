@@ -22,11 +22,11 @@ import (
 
 // configView is what one stream of a proxy has, or what a proxy would have.
 type configView struct {
-	Proxy    string       `json:"proxy"`
-	Frontend string       `json:"frontend,omitempty"` // absent: it would have it
-	Stream   string       `json:"stream,omitempty"`
-	Version  string       `json:"version"`
-	Types    []configType `json:"types"`
+	Proxy    string         `json:"proxy"`
+	Frontend string         `json:"frontend,omitempty"` // absent: it would have it
+	Stream   string         `json:"stream,omitempty"`
+	Version  ident.Position `json:"version"`
+	Types    []configType   `json:"types"`
 
 	otherBuild string // of the frontend, if it differs
 }
@@ -119,7 +119,7 @@ not run: --data and --archive are enough.
 			return err
 		}
 		for i := range views {
-			if err := views[i].keep(q.only, q.name, !e.IsTable()); err != nil {
+			if err := views[i].keep(q.only, q.name); err != nil {
 				return err
 			}
 		}
@@ -136,49 +136,40 @@ type configQuery struct {
 }
 
 func parseQuery(args []string, file string) (q configQuery, err error) {
-	next := func() (arg string) {
-		if len(args) > 0 {
-			arg, args = args[0], args[1:]
-		}
-		return arg
+	if file != "" && len(args) > 0 && typeNamed(args[0]) != nil {
+		args = slices.Insert(args, 0, "") // with a file the id is optional
 	}
-	q.File = file
-	// With a file the id is optional.
-	if _, err := parseType(strings.Join(args[:min(len(args), 1)], "")); file == "" || err != nil {
-		q.ID = next()
+	if len(args) > 3 {
+		return q, command.Usage("unexpected argument %q", args[3])
 	}
+	var words [3]string
+	copy(words[:], args)
+	q.ID, q.File, q.name = words[0], file, words[2]
 	if q.ID == "" && file == "" {
 		return q, command.Usage("PROXY is missing: give its id, which `meshlog proxy-status` lists, or --node FILE")
 	}
-	if name := next(); name != "" {
-		t, err := parseType(name)
-		if err != nil {
-			return q, err
-		}
-		q.only = &t
-	}
-	if q.name = next(); len(args) > 0 {
-		return q, command.Usage("unexpected argument %q", args[0])
+	if q.only = typeNamed(words[1]); q.only == nil && words[1] != "" {
+		return q, command.Usage("type %q: want clusters, endpoints, listeners or routes", words[1])
 	}
 	return q, nil
 }
 
-// parseType reads the name of an xDS type in its common forms.
-func parseType(s string) (ident.ResourceType, error) {
+// typeNames are the common names of the xDS types.
+var typeNames = [ident.ResourceTypes][]string{
+	ident.CDS: {"cds", "cluster", "clusters"},
+	ident.EDS: {"eds", "endpoint", "endpoints", "clusterloadassignment", "clusterloadassignments"},
+	ident.LDS: {"lds", "listener", "listeners"},
+	ident.RDS: {"rds", "route", "routes", "routeconfiguration", "routeconfigurations"},
+}
+
+// typeNamed returns the type with a common name; nil if there is none.
+func typeNamed(name string) *ident.ResourceType {
 	for t := range ident.ResourceTypes {
-		message := strings.ToLower(t.Message())
-		names := []string{strings.ToLower(t.String()), message, message + "s"}
-		switch t {
-		case ident.EDS:
-			names = append(names, "endpoint", "endpoints")
-		case ident.RDS:
-			names = append(names, "route", "routes")
-		}
-		if slices.Contains(names, strings.ToLower(s)) {
-			return t, nil
+		if slices.Contains(typeNames[t], strings.ToLower(name)) {
+			return &t
 		}
 	}
-	return 0, command.Usage("type %q: want clusters, endpoints, listeners or routes", s)
+	return nil
 }
 
 // has returns what each stream of the proxy has.
@@ -219,7 +210,7 @@ func (q *configQuery) wouldHave(ctx context.Context, t *command.Target, p *past.
 	if err != nil {
 		return nil, err
 	}
-	v := configView{Proxy: proxy.ID, Version: m.Version.String(), Types: []configType{}}
+	v := configView{Proxy: proxy.ID, Version: m.Version, Types: []configType{}}
 	for t := range ident.ResourceTypes {
 		c := configType{Type: t.String(), Resources: []configResource{}}
 		for _, r := range served.Sets[t].Resources {
@@ -235,8 +226,8 @@ func (q *configQuery) wouldHave(ctx context.Context, t *command.Target, p *past.
 }
 
 // keep removes the resources of other types than only, and those whose name
-// neither is name nor, if none is, contains it. A table needs no configs.
-func (v *configView) keep(only *ident.ResourceType, name string, configs bool) error {
+// neither is name nor, if none is, contains it.
+func (v *configView) keep(only *ident.ResourceType, name string) error {
 	if only != nil {
 		v.Types = slices.DeleteFunc(v.Types, func(t configType) bool { return t.Type != only.String() })
 		if len(v.Types) == 0 {
@@ -252,11 +243,6 @@ func (v *configView) keep(only *ident.ResourceType, name string, configs bool) e
 		}
 		t.Resources = slices.DeleteFunc(t.Resources, func(r configResource) bool { return !is(r) })
 		found = found || len(t.Resources) > 0
-		for k := range t.Resources {
-			if !configs {
-				t.Resources[k].Config = nil
-			}
-		}
 	}
 	if name != "" && !found {
 		return command.NotFound("proxy %q: has no resource of %s whose name contains %q", v.Proxy, v.Types[0].Type, name)
@@ -280,7 +266,7 @@ func compareReply(ctx context.Context, p *past.Past, r *reportv1.ProxyReply) (co
 	at := store.VersionOf(r.GetVersion())
 	v := configView{
 		Proxy: r.GetReport().GetId(), Frontend: r.GetFrontend(), Stream: streamName(r.GetReport()),
-		Version: at.String(), Types: []configType{},
+		Version: at, Types: []configType{},
 	}
 	if at.IsZero() || len(r.GetTypes()) == 0 {
 		return v, nil // it has just connected, and asked for nothing yet
@@ -347,25 +333,22 @@ func (c *typeComparison) state(r *xds.Resource, h *reportv1.ResourceContent) str
 	if r != nil {
 		should = r.Sum.String()
 	}
+	has := h.GetSent() && fmt.Sprintf("%x", h.GetSum()) == should
 	switch {
 	case h.GetHeldBack():
 		return stateHeldBack
 	case h.GetLingering():
 		return stateLingering
-	case h.GetSent() && fmt.Sprintf("%x", h.GetSum()) == should:
-		switch {
-		case slices.Contains(c.quarantined, h.GetName()):
-			return stateQuarantined
-		case !h.GetApplied():
-			return stateSent
-		case r == nil:
-			return stateAbsent
-		}
-		return stateAcked
-	case !c.current:
+	case !has && !c.current:
 		return stateStale
-	case r == nil && slices.Contains(c.quarantined, h.GetName()):
+	case (has || r == nil) && slices.Contains(c.quarantined, h.GetName()):
 		return stateQuarantined
+	case !has:
+		return stateDiffers
+	case !h.GetApplied():
+		return stateSent
+	case r == nil:
+		return stateAbsent
 	}
-	return stateDiffers
+	return stateAcked
 }

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"slices"
@@ -47,10 +48,14 @@ func (v *configView) showCounts(out *command.Output) {
 	t := command.Rows{Head: []string{"TYPE", "RESOURCES", "STATE", "NOT ASKED FOR"}}
 	var notes []string
 	for _, c := range v.Types {
+		byState := map[string][]string{}
+		for _, r := range c.Resources {
+			byState[r.State] = append(byState[r.State], r.Name)
+		}
 		var counts []string
 		color := command.Green
 		for _, s := range configStates {
-			names := c.named(s)
+			names := byState[s]
 			if len(names) == 0 {
 				continue
 			}
@@ -63,7 +68,7 @@ func (v *configView) showCounts(out *command.Output) {
 				color = stateColor(s)
 			}
 		}
-		if len(c.named(stateDiffers)) > 0 && v.otherBuild != "" {
+		if len(byState[stateDiffers]) > 0 && v.otherBuild != "" {
 			notes = append(notes, fmt.Sprintf("The frontend runs another build, %s: this build may make other resources of the same version.", v.otherBuild))
 		}
 		t.Add(c.Type, len(c.Resources), command.Cell{Text: strings.Join(counts, ", "), Color: color}, c.NotAsked)
@@ -87,16 +92,6 @@ func stateColor(s string) string {
 	return command.Yellow
 }
 
-// named returns the names of the resources in a state.
-func (c *configType) named(state string) (names []string) {
-	for _, r := range c.Resources {
-		if r.State == state {
-			names = append(names, r.Name)
-		}
-	}
-	return names
-}
-
 func (v *configView) showList(out *command.Output) {
 	for _, c := range v.Types {
 		if len(c.Resources) == 0 {
@@ -110,32 +105,37 @@ func (v *configView) showList(out *command.Output) {
 	}
 }
 
+// lists are the lists of resources by type: their titles, and the cells behind the
+// name, in one or more rows for each resource.
+var lists = map[string]struct {
+	head []string
+	rows func(proto.Message) [][]any
+}{
+	ident.CDS.String(): {[]string{"CLUSTER", "TYPE", "BALANCER", "ENDPOINTS"}, clusterRows},
+	ident.EDS.String(): {[]string{"CLUSTER", "ENDPOINT", "LOCALITY", "WEIGHT", "HEALTH"}, endpointRows},
+	ident.LDS.String(): {[]string{"LISTENER", "ADDRESS", "MATCH", "DESTINATION"}, listenerRows},
+	ident.RDS.String(): {[]string{"ROUTES", "HOSTS", "MATCH", "DESTINATION"}, routeRows},
+}
+
 // table lists resources: one in a line, or each endpoint and route of one.
 func (c *configType) table(out *command.Output) *command.Rows {
-	t := &command.Rows{}
-	var rows func(proto.Message) [][]any
-	switch c.Type {
-	case ident.CDS.String():
-		t.Head, rows = []string{"CLUSTER", "TYPE", "BALANCER", "ENDPOINTS"}, clusterRows
-	case ident.EDS.String():
-		t.Head, rows = []string{"CLUSTER", "ENDPOINT", "LOCALITY", "WEIGHT", "HEALTH"}, endpointRows
-	case ident.LDS.String():
-		t.Head, rows = []string{"LISTENER", "ADDRESS", "MATCH", "DESTINATION"}, listenerRows
-	default:
-		t.Head, rows = []string{"ROUTES", "HOSTS", "MATCH", "DESTINATION"}, routeRows
+	list, known := lists[c.Type]
+	if !known {
+		list.head = []string{"NAME"}
+		list.rows = func(proto.Message) [][]any { return nil }
 	}
-	columns := len(t.Head) - 1
+	t := &command.Rows{Head: list.head}
 	hasState := slices.ContainsFunc(c.Resources, func(r configResource) bool { return r.State != "" })
 	if hasState {
-		t.Head = append(t.Head, "STATE")
+		t.Head = append(slices.Clone(t.Head), "STATE")
 	}
 	for _, r := range c.Resources {
 		var of [][]any
 		if r.message != nil {
-			of = rows(r.message)
+			of = list.rows(r.message)
 		}
 		if len(of) == 0 {
-			of = [][]any{slices.Repeat([]any{""}, columns)}
+			of = [][]any{slices.Repeat([]any{""}, len(list.head)-1)}
 		}
 		for _, cells := range of {
 			row := []any{out.Cut(r.Name, 60)}
@@ -152,10 +152,7 @@ func (c *configType) table(out *command.Output) *command.Rows {
 }
 
 func clusterRows(m proto.Message) [][]any {
-	c, ok := m.(*clusterv3.Cluster)
-	if !ok {
-		return nil
-	}
+	c := m.(*clusterv3.Cluster)
 	of := c.GetType().String()
 	if c.GetClusterType() != nil {
 		of = c.GetClusterType().GetName()
@@ -192,16 +189,10 @@ func endpointRows(m proto.Message) (rows [][]any) {
 }
 
 func address(a *corev3.Address) string {
-	switch {
-	case a.GetSocketAddress() != nil:
-		s := a.GetSocketAddress()
+	if s := a.GetSocketAddress(); s != nil {
 		return net.JoinHostPort(s.GetAddress(), strconv.FormatUint(uint64(s.GetPortValue()), 10))
-	case a.GetPipe() != nil:
-		return a.GetPipe().GetPath()
-	case a.GetEnvoyInternalAddress() != nil:
-		return a.GetEnvoyInternalAddress().GetServerListenerName()
 	}
-	return ""
+	return cmp.Or(a.GetPipe().GetPath(), a.GetEnvoyInternalAddress().GetServerListenerName())
 }
 
 func listenerRows(m proto.Message) (rows [][]any) {

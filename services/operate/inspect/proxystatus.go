@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -18,42 +19,42 @@ import (
 
 // proxyView is one stream of a proxy.
 type proxyView struct {
-	ID        string     `json:"id"`
-	Cluster   string     `json:"cluster,omitempty"`
-	Type      string     `json:"type,omitempty"`
-	Namespace string     `json:"namespace,omitempty"`
-	Group     string     `json:"group,omitempty"`
-	UserAgent string     `json:"userAgent,omitempty"`
-	Address   string     `json:"address,omitempty"`
-	Since     *time.Time `json:"connectedSince,omitempty"`
-	Frontend  string     `json:"frontend"`
-	Stream    string     `json:"stream"`              // ADS or its one type, delta or not
-	Lingering uint32     `json:"lingering,omitempty"` // removed clusters that it still has
-	Serving   string     `json:"serving"`             // the version that its frontend serves
-	Version   string     `json:"version,omitempty"`   // that it has applied, in all types
-	Behind    *lagView   `json:"behind,omitempty"`    // absent: it has the newest version
-	Types     []typeView `json:"types"`
+	ID        string         `json:"id"`
+	Cluster   string         `json:"cluster,omitempty"`
+	Type      string         `json:"type,omitempty"`
+	Namespace string         `json:"namespace,omitempty"`
+	Group     string         `json:"group,omitempty"`
+	UserAgent string         `json:"userAgent,omitempty"`
+	Address   string         `json:"address,omitempty"`
+	Since     time.Time      `json:"connectedSince,omitzero"`
+	Frontend  string         `json:"frontend"`
+	Stream    string         `json:"stream"`              // ADS or its one type, delta or not
+	Lingering uint32         `json:"lingering,omitempty"` // removed clusters that it still has
+	Serving   ident.Position `json:"serving"`             // the version that its frontend serves
+	Version   ident.Position `json:"version,omitzero"`    // that it has applied, in all types
+	Behind    *lagView       `json:"behind,omitempty"`    // absent: it has the newest version
+	Types     []typeView     `json:"types"`
 }
 
 // typeView is one xDS type of a stream.
 type typeView struct {
-	Type        string     `json:"type"`   // CDS, EDS, ...
-	Status      string     `json:"status"` // SYNCED, STALE, NACK, TOO LARGE, NOT SENT
-	Sent        string     `json:"sent,omitempty"`
-	Acked       string     `json:"acked,omitempty"`
-	Since       *time.Time `json:"since,omitempty"` // of the status
-	Resources   uint32     `json:"resources"`
-	Nack        *nackView  `json:"nack,omitempty"`
-	HeldBack    []string   `json:"heldBack,omitempty"`    // rejected, and not sent until they change
-	Quarantined []string   `json:"quarantined,omitempty"` // rejected by similar proxies, and not sent
-	Waiting     *time.Time `json:"unanswered,omitempty"`  // when a response was sent that has no answer
-	TypeURL     string     `json:"typeUrl"`
+	Type        string         `json:"type"`   // CDS, EDS, ...
+	Status      string         `json:"status"` // SYNCED, STALE, NACK, TOO LARGE, NOT SENT
+	Sent        ident.Position `json:"sent,omitzero"`
+	Acked       ident.Position `json:"acked,omitzero"`
+	Since       time.Time      `json:"since,omitzero"` // of the status
+	Resources   uint32         `json:"resources"`
+	Nack        *nackView      `json:"nack,omitempty"`
+	HeldBack    []string       `json:"heldBack,omitempty"`    // rejected, and not sent until they change
+	Quarantined []string       `json:"quarantined,omitempty"` // rejected by similar proxies, and not sent
+	Waiting     time.Time      `json:"unanswered,omitzero"`   // when a response was sent that has no answer
+	TypeURL     string         `json:"typeUrl"`
 }
 
 type nackView struct {
-	Message   string     `json:"message"`
-	Time      *time.Time `json:"time,omitempty"`
-	Resources []string   `json:"resources,omitempty"`
+	Message   string    `json:"message"`
+	Time      time.Time `json:"time,omitzero"`
+	Resources []string  `json:"resources,omitempty"`
 }
 
 // proxyFilter selects streams; the zero filter selects all.
@@ -109,7 +110,7 @@ The command asks the frontends over the bus, and names each that does not answer
 		if err != nil {
 			return err
 		}
-		views, err := viewProxies(ctx, reports, lagging{chain: chain, now: time.Now()}, filter)
+		views, err := viewProxies(reports, filter, chain.History(ctx), time.Now())
 		if err != nil {
 			return err
 		}
@@ -118,8 +119,11 @@ The command asks the frontends over the bus, and names each that does not answer
 	})
 }
 
-// viewProxies returns the selected streams.
-func viewProxies(ctx context.Context, reports *bus.Reports, lag lagging, f proxyFilter) ([]proxyView, error) {
+// viewProxies returns the selected streams; chain is the version chain, newest
+// first.
+func viewProxies(
+	reports *bus.Reports, f proxyFilter, chain iter.Seq2[*store.Manifest, error], now time.Time,
+) ([]proxyView, error) {
 	views := []proxyView{}
 	var known []string
 	for _, r := range reports.Frontends {
@@ -141,7 +145,7 @@ func viewProxies(ctx context.Context, reports *bus.Reports, lag lagging, f proxy
 	if err != nil {
 		return nil, err
 	}
-	if err := lag.of(ctx, command.NewestHead(reports), views); err != nil {
+	if err := setLag(views, command.NewestHead(reports), chain, now); err != nil {
 		return nil, err
 	}
 	views = slices.DeleteFunc(views, func(v proxyView) bool {
@@ -182,24 +186,15 @@ func viewProxy(r *reportv1.FrontendReport, p *reportv1.ProxyReport) proxyView {
 		ID: p.GetId(), Cluster: p.GetCluster(), Type: p.GetType(), Namespace: p.GetNamespace(), Group: p.GetGroup(),
 		UserAgent: p.GetUserAgent(), Address: p.GetAddress(), Since: command.Stamp(p.GetConnectedSince().AsTime()),
 		Frontend: r.GetFrontend(), Stream: streamName(p), Lingering: p.GetLingering(),
-		Serving: store.VersionOf(r.GetServing()).String(), Types: []typeView{},
+		Serving: store.VersionOf(r.GetServing()), Types: []typeView{},
 	}
-	var oldest ident.Position
 	for i, t := range p.GetTypes() {
 		v.Types = append(v.Types, viewType(t))
-		if a := store.VersionOf(t.GetAcked()); i == 0 || a.Less(oldest) {
-			oldest = a
+		if a := store.VersionOf(t.GetAcked()); i == 0 || a.Less(v.Version) {
+			v.Version = a
 		}
 	}
-	v.Version = versionName(oldest)
 	return v
-}
-
-func versionName(v ident.Position) string {
-	if v.IsZero() {
-		return ""
-	}
-	return v.String()
 }
 
 // streamName returns the protocol of a stream: "ADS", "delta ADS", "EDS".
@@ -217,7 +212,7 @@ func streamName(p *reportv1.ProxyReport) string {
 func viewType(t *reportv1.TypeReport) typeView {
 	v := typeView{
 		TypeURL: t.GetTypeUrl(), Type: command.TypeName(t.GetTypeUrl()), Resources: t.GetResources(), HeldBack: t.GetHeldBack(), Quarantined: t.GetQuarantined(),
-		Waiting: command.Stamp(t.GetUnanswered().AsTime()), Sent: versionName(store.VersionOf(t.GetSent())), Acked: versionName(store.VersionOf(t.GetAcked())),
+		Waiting: command.Stamp(t.GetUnanswered().AsTime()), Sent: store.VersionOf(t.GetSent()), Acked: store.VersionOf(t.GetAcked()),
 	}
 	switch n := t.GetNack(); {
 	case n != nil:

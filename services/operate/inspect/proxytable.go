@@ -114,32 +114,29 @@ func (v *proxyView) cell(url string, now time.Time) command.Cell {
 
 // cell shows the status, and for how long it lasts if that matters.
 func (v *typeView) cell(now time.Time) command.Cell {
-	c := command.Cell{Text: v.Status, Color: command.Yellow}
+	lasting := v.Status
+	if !v.Since.IsZero() {
+		lasting += " " + command.Age(now.Sub(v.Since))
+	}
 	switch {
 	case v.Status == "NACK", v.Status == "TOO LARGE":
-		c.Color = command.Red
+		return command.Cell{Text: lasting, Color: command.Red}
 	case len(v.HeldBack) > 0:
 		return command.Cell{Text: fmt.Sprintf("HELD BACK %d", len(v.HeldBack)), Color: command.Red}
 	case v.warms(now):
-		c.Text = "WARMING " + command.Age(now.Sub(*v.Waiting))
-		return c
+		return command.Cell{Text: "WARMING " + command.Age(now.Sub(v.Waiting)), Color: command.Yellow}
 	case v.Status == "STALE":
+		return command.Cell{Text: lasting, Color: command.Yellow}
 	case len(v.Quarantined) > 0:
-		c.Text = fmt.Sprintf("QUARANTINED %d", len(v.Quarantined))
-		return c
+		return command.Cell{Text: fmt.Sprintf("QUARANTINED %d", len(v.Quarantined)), Color: command.Yellow}
 	case v.Status == "NOT SENT":
 		return command.Cell{Text: v.Status, Color: command.Faint}
-	default:
-		return command.Cell{Text: v.Status, Color: command.Green}
 	}
-	if v.Since != nil {
-		c.Text += " " + command.Age(now.Sub(*v.Since))
-	}
-	return c
+	return command.Cell{Text: v.Status, Color: command.Green}
 }
 
 func (v *typeView) warms(now time.Time) bool {
-	return v.Waiting != nil && v.Type == "CDS" && now.Sub(*v.Waiting) >= slowAnswer
+	return !v.Waiting.IsZero() && v.Type == "CDS" && now.Sub(v.Waiting) >= slowAnswer
 }
 
 // problems returns the lines below a table: each problem once, with the proxies
@@ -184,7 +181,7 @@ func (v *typeView) problems(now time.Time) (all []string) {
 		all = append(all, v.Type+inQuarantine+": "+command.Some(v.Quarantined))
 	}
 	if v.warms(now) {
-		all = append(all, fmt.Sprintf("warming: CDS not acknowledged for %d s", int(now.Sub(*v.Waiting).Seconds())))
+		all = append(all, fmt.Sprintf("warming: CDS not acknowledged for %d s", int(now.Sub(v.Waiting).Seconds())))
 	}
 	if v.Status == "TOO LARGE" {
 		all = append(all, v.Type+" not sent: the response exceeds what a gRPC client can receive; let it import less")
@@ -212,18 +209,19 @@ func (v *proxyView) show(now time.Time, out *command.Output) {
 	if v.Address != "" {
 		client += " at " + v.Address
 	}
-	if v.Since != nil {
+	if !v.Since.IsZero() {
 		client += ", connected " + command.Since(v.Since, now)
 	}
 	fact("client", client)
 	fact("frontend", fmt.Sprintf("%s, %s, serves %s", v.Frontend, v.Stream, v.Serving))
-	applied := cmp.Or(v.Version, "none yet")
-	if v.Version != "" && v.Behind == nil {
-		applied += ", the newest"
-	} else if v.Version != "" {
-		applied += ", behind by " + v.Behind.String()
+	switch {
+	case v.Version.IsZero():
+		fact("applied", "none yet")
+	case v.Behind == nil:
+		fact("applied", v.Version.String()+", the newest")
+	default:
+		fact("applied", v.Version.String()+", behind by "+v.Behind.String())
 	}
-	fact("applied", applied)
 	if v.Lingering > 0 {
 		fact("lingering", command.Plural(int(v.Lingering), "removed cluster stays", "removed clusters stay")+" until nothing uses it")
 	}
@@ -234,11 +232,7 @@ func (v *proxyView) show(now time.Time, out *command.Output) {
 	}
 	t := command.Rows{Head: []string{"TYPE", "STATUS", "SENT", "APPLIED", "SINCE", "RESOURCES"}}
 	for _, x := range v.Types {
-		since := ""
-		if x.Since != nil {
-			since = command.Clock(*x.Since)
-		}
-		t.Add(x.Type, x.cell(now), x.Sent, x.Acked, since, x.Resources)
+		t.Add(x.Type, x.cell(now), x.Sent, x.Acked, x.Since, x.Resources)
 	}
 	out.Line("")
 	out.Rows(&t)
@@ -253,8 +247,8 @@ func (v *proxyView) show(now time.Time, out *command.Output) {
 func (v *typeView) details(now time.Time) (all []string) {
 	if v.Nack != nil {
 		text := v.Type + " rejected"
-		if v.Nack.Time != nil {
-			text += " at " + command.Clock(*v.Nack.Time)
+		if !v.Nack.Time.IsZero() {
+			text += " at " + command.Clock(v.Nack.Time)
 		}
 		if len(v.Nack.Resources) > 0 {
 			text += ", " + strings.Join(v.Nack.Resources, ", ")
@@ -269,7 +263,7 @@ func (v *typeView) details(now time.Time) (all []string) {
 	}
 	if v.warms(now) {
 		all = append(all, fmt.Sprintf("warming: CDS not acknowledged for %d s; a cluster has no endpoints, has names that do not resolve, or waits for a secret",
-			int(now.Sub(*v.Waiting).Seconds())))
+			int(now.Sub(v.Waiting).Seconds())))
 	}
 	return all
 }

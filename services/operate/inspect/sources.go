@@ -56,7 +56,7 @@ A silent source or a frozen kind never removes an object; ` + "`meshlog sources\
 
 func showSources(views []command.Source, now time.Time, out *command.Output) {
 	if len(views) == 0 {
-		out.Line("No source has published yet. `meshlog up` watches a directory; `watcher-file --help` shows how to start a watcher.")
+		out.Line("No source has published yet. `meshlog up` watches a directory; `watcher-file --help` and `watcher-kube --help` show how to start a watcher.")
 		return
 	}
 	t := command.Rows{Head: []string{"SOURCE", "STATE", "WATCHER", "OBJECTS", "PENDING", "SYNCED", "LISTED", "CHANGED", "HEARD", "STANDBYS"}}
@@ -105,8 +105,8 @@ func sourceNotes(v *command.Source, now time.Time) (notes []string) {
 	}
 	if v.State == command.StateSilent {
 		silent := "no watcher has ever published for it"
-		if v.Heard != nil {
-			silent = fmt.Sprintf("no watcher publishes for it since %s (%s)", command.Clock(*v.Heard), command.Since(v.Heard, now))
+		if !v.Heard.IsZero() {
+			silent = fmt.Sprintf("no watcher publishes for it since %s (%s)", command.Clock(v.Heard), command.Since(v.Heard, now))
 		}
 		note("%s. Its objects (%d) stay as they are: start its watcher, or `meshlog sources remove %s`.", silent, v.Objects, v.Shard())
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/operate/command"
@@ -17,12 +18,12 @@ import (
 
 // statusView is a mesh on one page.
 type statusView struct {
-	Bus      string `json:"bus"`
-	Leader   string `json:"leader,omitempty"` // absent: no builder leads
-	Standbys int    `json:"standbys"`         // builders that do not lead
-	Head     string `json:"head,omitempty"`
+	Bus      string         `json:"bus"`
+	Leader   string         `json:"leader,omitempty"` // absent: no builder leads
+	Standbys int            `json:"standbys"`         // builders that do not lead
+	Head     ident.Position `json:"head,omitzero"`
 	// Published is when the head was.
-	Published   *time.Time        `json:"published,omitempty"`
+	Published   time.Time         `json:"published,omitzero"`
 	Sources     int               `json:"sources"`
 	Frozen      []string          `json:"frozen,omitempty"`      // sources
 	FrozenKinds []frozenKindsView `json:"frozenKinds,omitempty"` // of the other sources
@@ -42,7 +43,7 @@ type frozenKindsView struct {
 	Kinds   []string `json:"kinds"`
 	Objects int      `json:"objects"`
 	// Since is when a listing of the source first lacked them.
-	Since *time.Time `json:"since,omitempty"`
+	Since time.Time `json:"since,omitzero"`
 }
 
 // Status returns the command `status`.
@@ -79,19 +80,16 @@ Exit code 0: nothing needs attention. 1: something does; the last lines name it.
 	})
 }
 
-// status summarizes all reports.
 func status(ctx context.Context, s *command.Sources, now time.Time) (*statusView, error) {
 	v := &statusView{Wrong: []string{}}
 	v.builders(s.Reports)
-	if m := s.Head.Manifest; m != nil {
-		v.Published = command.Stamp(command.PublishedAt(m))
-	}
+	v.Published = command.Stamp(command.PublishedAt(s.Head.Manifest))
 	views, err := s.Views(ctx)
 	if err != nil {
 		return nil, err
 	}
 	v.sources(views, now)
-	v.frontends(s.Reports, v.Published == nil || now.Sub(*v.Published) < underWay)
+	v.frontends(s.Reports, v.Published.IsZero() || now.Sub(v.Published) < underWay)
 	reports, err := s.Fleet.Reports(ctx, bus.Diagnostics)
 	if err != nil {
 		return nil, err
@@ -134,9 +132,7 @@ func (v *statusView) builders(r *bus.Reports) {
 	} else {
 		v.wrong("no builder leads: nothing new is published")
 	}
-	if head := store.VersionOf(b.GetHead()); !head.IsZero() {
-		v.Head = head.String()
-	}
+	v.Head = store.VersionOf(b.GetHead())
 	for _, o := range r.Builders {
 		if o.GetError() != "" {
 			v.wrong("builder %s: %s", o.GetBuilder(), o.GetError())
@@ -155,11 +151,11 @@ func (v *statusView) builders(r *bus.Reports) {
 }
 
 func (v *statusView) sources(views []command.Source, now time.Time) {
-	begun := func(since *time.Time) string {
-		if since == nil {
+	begun := func(since time.Time) string {
+		if since.IsZero() {
 			return ""
 		}
-		return fmt.Sprintf(" since %s (%s)", command.Clock(*since), command.Since(since, now))
+		return fmt.Sprintf(" since %s (%s)", command.Clock(since), command.Since(since, now))
 	}
 	for _, s := range views {
 		switch {
@@ -193,11 +189,7 @@ func (v *statusView) frontends(r *bus.Reports, fresh bool) {
 	}
 	for _, f := range r.Frontends {
 		v.Streams += f.GetStreams()
-		for _, a := range f.GetApplied() {
-			if at := store.VersionOf(a.GetVersion()); !at.IsZero() && !at.Less(head) {
-				v.InSync += a.GetStreams()
-			}
-		}
+		v.InSync += command.Applied(f, head)
 		switch serving := store.VersionOf(f.GetServing()); {
 		case fresh: // the version is under way
 		case serving.Less(head):
@@ -240,7 +232,7 @@ func (v *statusView) show(now time.Time, out *command.Output) {
 	default:
 		row("builder", true, "%s leads", v.Leader)
 	}
-	if v.Head == "" {
+	if v.Head.IsZero() {
 		row("version", false, "none yet")
 	} else {
 		row("version", true, "%s, published %s", v.Head, command.Since(v.Published, now))

@@ -18,13 +18,13 @@ import (
 
 // waitView is the result of a wait.
 type waitView struct {
-	Version string      `json:"version"` // that the command waited for
-	Reached bool        `json:"reached"`
-	Applied uint32      `json:"applied"` // streams that have it, or a newer one
-	Streams uint32      `json:"streams"`
-	Seconds float64     `json:"seconds"`
-	Why     string      `json:"why,omitempty"` // the wait failed
-	Lagging []proxyView `json:"lagging,omitempty"`
+	Version ident.Position `json:"version"` // that the command waited for
+	Reached bool           `json:"reached"`
+	Applied uint32         `json:"applied"` // streams that have it, or a newer one
+	Streams uint32         `json:"streams"`
+	Seconds float64        `json:"seconds"`
+	Why     string         `json:"why,omitempty"` // the wait failed
+	Lagging []proxyView    `json:"lagging,omitempty"`
 }
 
 // latestAfter is how long a watcher may take to publish a change that was saved
@@ -52,46 +52,42 @@ names the proxies that lag, and why.`,
 		if w.Quota, err = command.ParseQuota(*enough); err != nil {
 			return err
 		}
-		if args[0] != command.Latest {
-			if w.Position, err = ident.ParsePosition(args[0]); err != nil {
-				return command.Usage("%w, or %q", err, command.Latest)
-			}
+		if args[0] == command.Latest {
+			w.Position, err = lastPosition(ctx, e)
+		} else if w.Position, err = ident.ParsePosition(args[0]); err != nil {
+			err = command.Usage("%w, or %q", err, command.Latest)
+		}
+		if err != nil {
+			return err
 		}
 		if w.Fleet, err = e.Fleet(); err != nil {
 			return err
-		}
-		if args[0] == command.Latest {
-			if w.Position, err = lastPosition(ctx, e); err != nil {
-				return err
-			}
 		}
 		return w.run(ctx, e, *most)
 	})
 }
 
 // lastPosition returns the position of the last record, latestAfter from now.
-func lastPosition(ctx context.Context, e *command.Env) (ident.Position, error) {
+func lastPosition(ctx context.Context, e *command.Env) (at ident.Position, err error) {
 	reports, err := e.Reports(ctx, bus.Summary)
 	if err != nil {
-		return ident.Position{}, err
+		return at, err
 	}
 	log, err := e.Log(ctx)
 	if err != nil {
-		return ident.Position{}, err
+		return at, err
 	}
-	if at, err := command.PositionOf(reports, 0); err != nil {
+	if at, err = command.PositionOf(reports, 0); err != nil {
 		return at, err
 	}
 	select {
 	case <-time.After(latestAfter):
 	case <-ctx.Done():
-		return ident.Position{}, ctx.Err()
+		return at, ctx.Err()
 	}
 	bounds, err := log.Bounds(ctx)
-	if err != nil {
-		return ident.Position{}, err
-	}
-	return command.PositionOf(reports, bounds.Last)
+	at.Seq = bounds.Last
+	return at, err
 }
 
 type wait struct {
@@ -125,7 +121,6 @@ func (w *wait) run(ctx context.Context, e *command.Env, most time.Duration) erro
 
 func streams(n uint32) string { return command.Plural(int(n), "stream", "streams") }
 
-// tell shows the progress of the wait.
 func (w *wait) tell() {
 	applied, all := w.Count()
 	text := fmt.Sprintf("%s is not published yet", w.Position)
@@ -136,10 +131,10 @@ func (w *wait) tell() {
 }
 
 func (w *wait) view(ctx context.Context, e *command.Env) (waitView, error) {
-	v := waitView{Version: w.Position.String(), Reached: w.Reached(), Seconds: time.Since(w.started).Seconds()}
+	v := waitView{Version: w.Position, Reached: w.Reached(), Seconds: time.Since(w.started).Seconds()}
 	v.Applied, v.Streams = w.Count()
 	if !w.Published.IsZero() {
-		v.Version = w.Published.String()
+		v.Version = w.Published
 	}
 	if v.Reached {
 		return v, nil
@@ -155,15 +150,13 @@ func (w *wait) view(ctx context.Context, e *command.Env) (waitView, error) {
 	if err != nil {
 		return v, err
 	}
-	v.Lagging, err = viewProxies(ctx, reports, lagging{chain: chain, now: time.Now()}, proxyFilter{})
+	v.Lagging, err = viewProxies(reports, proxyFilter{}, chain.History(ctx), time.Now())
 	v.Lagging = slices.DeleteFunc(v.Lagging, func(p proxyView) bool {
-		applied, _ := ident.ParsePosition(p.Version)
-		return p.Version != "" && !applied.Less(w.Published)
+		return !p.Version.IsZero() && !p.Version.Less(w.Published)
 	})
 	return v, err
 }
 
-// why explains why the wait failed.
 func (w *wait) why(reports *bus.Reports) string {
 	b := command.Newest(reports.Builders)
 	applied, all := w.Count()

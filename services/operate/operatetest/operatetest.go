@@ -5,7 +5,9 @@ package operatetest
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -71,50 +73,41 @@ func GoldenFile(t *testing.T, name, got string) {
 type Mesh struct {
 	Config, Data string
 	XDS          string // the address of its frontend
-	Events       *Events
+	Events       Events
 	Stop         func() error // ends it and waits
 }
 
 // Events passes on log lines, from which a test learns what has happened.
-type Events struct{ lines chan slog.Record }
+type Events chan map[string]any
 
-// NewEvents returns a log handler for a process.
-func NewEvents() *Events { return &Events{lines: make(chan slog.Record, 10_000)} }
+// NewEvents returns the log of a process, and its lines.
+func NewEvents() (*slog.Logger, Events) {
+	e := make(Events, 10_000)
+	return slog.New(slog.NewJSONHandler(e, nil)), e
+}
 
-// Enabled implements slog.Handler.
-func (e *Events) Enabled(context.Context, slog.Level) bool { return true }
-
-// WithAttrs implements slog.Handler.
-func (e *Events) WithAttrs([]slog.Attr) slog.Handler { return e }
-
-// WithGroup implements slog.Handler.
-func (e *Events) WithGroup(string) slog.Handler { return e }
-
-// Handle implements slog.Handler.
-func (e *Events) Handle(_ context.Context, r slog.Record) error {
+// Write implements io.Writer.
+func (e Events) Write(line []byte) (int, error) {
+	var attrs map[string]any
+	if err := json.Unmarshal(line, &attrs); err != nil {
+		return 0, err
+	}
 	select {
-	case e.lines <- r:
+	case e <- attrs:
 	default: // the test reads no more
 	}
-	return nil
+	return len(line), nil
 }
 
 // Wait returns an attribute of the next line with this message.
-func (e *Events) Wait(t *testing.T, message, attr string) (value string) {
+func (e Events) Wait(t *testing.T, message, attr string) string {
 	t.Helper()
 	for {
 		select {
-		case r := <-e.lines:
-			if r.Message != message {
-				continue
+		case attrs := <-e:
+			if attrs[slog.MessageKey] == message {
+				return fmt.Sprint(attrs[attr])
 			}
-			r.Attrs(func(a slog.Attr) bool {
-				if a.Key == attr {
-					value = a.Value.String()
-				}
-				return true
-			})
-			return value
 		case <-t.Context().Done():
 			t.Fatalf("never logged: %s", message)
 		}
@@ -144,12 +137,13 @@ func Start(t *testing.T, files map[string]string) *Mesh {
 // Run runs `meshlog up` on the directories of m.
 func (m *Mesh) Run(t *testing.T) {
 	t.Helper()
-	m.Events = NewEvents()
+	log, lines := NewEvents()
+	m.Events = lines
 	admin, err := process.NewAdmin("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process.Process{Build: "test", Log: slog.New(m.Events), Admin: admin}
+	p := &process.Process{Build: "test", Log: log, Admin: admin}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	settings := up.DefaultSettings()

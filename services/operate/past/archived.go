@@ -1,30 +1,19 @@
 package past
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"slices"
-	"strings"
-	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"meshlog.dev/events"
+	"meshlog.dev/events/archive"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
-
-// Archive is an open archive. events/archive implements it.
-type Archive interface {
-	Log
-	// File returns events.ErrNotFound if there is no file of that name.
-	File(ctx context.Context, name string) ([]byte, error)
-	// Files returns the names that begin with a prefix, sorted.
-	Files(prefix string) []string
-}
 
 // The files of an archive, beside its log:
 //
@@ -45,29 +34,26 @@ func versionFile(v ident.Position) string {
 }
 
 // FromArchive returns the Past in an archive.
-func FromArchive(name string, a Archive) *Past {
-	v := &archived{a: a, runs: a.Files(versionFiles)}
+func FromArchive(name string, a *archive.Archive) *Past {
+	v := &archived{file: a, runs: a.Files(versionFiles)}
 	return &Past{Name: name, Log: a, Versions: v, Blobs: v}
 }
 
-// archived reads the versions and blobs of an archive.
+// archived reads the versions and blobs of an archive. One goroutine uses it,
+// several may call GetBlob.
 type archived struct {
-	a    Archive
-	runs []string // names of the files with versions, oldest first
-
-	mu     sync.Mutex // protects what follows
-	recent int        // index in runs of the run in last
+	file   *archive.Archive
+	runs   []string // names of the files with versions, oldest first
+	recent int      // index in runs of the run in last
 	last   []store.Update
 }
 
 // run reads a file of versions, oldest first.
 func (a *archived) run(ctx context.Context, i int) ([]store.Update, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if a.last != nil && a.recent == i {
 		return a.last, nil
 	}
-	b, err := a.a.File(ctx, a.runs[i])
+	b, err := a.file.File(ctx, a.runs[i])
 	if err != nil {
 		return nil, err
 	}
@@ -79,9 +65,9 @@ func (a *archived) run(ctx context.Context, i int) ([]store.Update, error) {
 	return updates, nil
 }
 
-// GetBlob implements Blobs.
+// GetBlob implements store.Blobs.
 func (a *archived) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
-	b, err := a.a.File(ctx, blobFile(h))
+	b, err := a.file.File(ctx, blobFile(h))
 	if errors.Is(err, events.ErrNotFound) {
 		return nil, fmt.Errorf("blob %s: %w", h, store.ErrNotFound)
 	}
@@ -89,6 +75,11 @@ func (a *archived) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 		err = fmt.Errorf("blob %s: %w", h, store.ErrCorrupt)
 	}
 	return b, err
+}
+
+// PutBlob implements store.Blobs. An open archive cannot be changed.
+func (a *archived) PutBlob(context.Context, []byte) (ident.Hash, error) {
+	return ident.Hash{}, errors.ErrUnsupported
 }
 
 // History implements Versions.
@@ -132,7 +123,7 @@ func (a *archived) Updates(ctx context.Context, from ident.Position) iter.Seq2[s
 
 // find returns the index of the run in which v would be; -1 if v is before all.
 func (a *archived) find(v ident.Position) int {
-	i, found := slices.BinarySearchFunc(a.runs, versionFile(v), strings.Compare)
+	i, found := slices.BinarySearch(a.runs, versionFile(v))
 	if found {
 		return i
 	}
@@ -141,74 +132,65 @@ func (a *archived) find(v ident.Position) int {
 
 // Fetch implements Versions.
 func (a *archived) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
-	i := a.find(v)
-	if i < 0 {
-		return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, store.ErrNotFound)
-	}
-	updates, err := a.run(ctx, i)
-	if err != nil {
-		return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, err)
-	}
-	at, err := a.content(ctx, updates, v)
+	at, err := a.content(ctx, v)
 	if err != nil {
 		return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, err)
 	}
 	return at, nil
 }
 
-// content applies the deltas of a run up to v to the nearest checkpoint.
-func (a *archived) content(ctx context.Context, run []store.Update, v ident.Position) (store.Stored, error) {
+// content applies the deltas of a run, up to that of v, to the checkpoint of the
+// run's first version.
+func (a *archived) content(ctx context.Context, v ident.Position) (at store.Stored, err error) {
+	i := a.find(v)
+	if i < 0 {
+		return at, store.ErrNotFound
+	}
+	run, err := a.run(ctx, i)
+	if err != nil {
+		return at, err
+	}
 	last := slices.IndexFunc(run, func(u store.Update) bool { return store.VersionOf(u.Manifest.GetVersion()) == v })
 	if last < 0 {
-		return store.Stored{}, store.ErrNotFound
+		return at, store.ErrNotFound
 	}
-	whole := last
-	for whole > 0 && run[whole].Manifest.GetCheckpoint() == nil {
-		whole--
-	}
-	s, err := store.ReadCheckpoint(ctx, blobs{&Past{Blobs: a}}, run[whole].Manifest.GetCheckpoint())
+	s, err := store.ReadCheckpoint(ctx, a, run[0].Manifest.GetCheckpoint())
 	if err != nil {
-		return store.Stored{}, err
+		return at, err
 	}
-	for _, u := range run[whole+1 : last+1] {
+	for _, u := range run[1 : last+1] {
 		s = s.With(u.Delta)
 	}
-	at := store.Stored{Manifest: run[last].Manifest, Snapshot: s}
-	if root := s.Root(); root != store.RootOf(at.Manifest) {
-		return store.Stored{}, fmt.Errorf("it has root %s, its manifest says %s: %w", root, store.RootOf(at.Manifest), store.ErrCorrupt)
+	at = store.Stored{Manifest: run[last].Manifest, Snapshot: s}
+	return at, checkRoot(at)
+}
+
+// checkRoot returns store.ErrCorrupt unless a content has the root in its manifest.
+func checkRoot(at store.Stored) error {
+	if root := at.Snapshot.Root(); root != store.RootOf(at.Manifest) {
+		return fmt.Errorf("it has root %s, its manifest says %s: %w", root, store.RootOf(at.Manifest), store.ErrCorrupt)
 	}
-	return at, nil
+	return nil
 }
 
 // encodeUpdate adds an update to a run.
 func encodeUpdate(run []byte, u store.Update) ([]byte, error) {
 	b, err := store.EncodeUpdate(u, ident.Hash{})
-	if err != nil {
-		return nil, err
-	}
-	return append(binary.AppendUvarint(run, uint64(len(b))), b...), nil
+	return protowire.AppendBytes(run, b), err
 }
 
 func decodeRun(b []byte) ([]store.Update, error) {
-	r := bytes.NewReader(b)
 	var updates []store.Update
-	for r.Len() > 0 {
-		n, err := binary.ReadUvarint(r)
-		if err == nil && n > uint64(r.Len()) {
-			err = io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return nil, err
-		}
-		one := make([]byte, n)
-		if _, err := io.ReadFull(r, one); err != nil {
+	for len(b) > 0 {
+		one, n := protowire.ConsumeBytes(b)
+		if err := protowire.ParseError(n); err != nil {
 			return nil, err
 		}
 		u, _, err := store.DecodeUpdate(one)
 		if err != nil {
 			return nil, err
 		}
-		updates = append(updates, u)
+		updates, b = append(updates, u), b[n:]
 	}
 	return updates, nil
 }

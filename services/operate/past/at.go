@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/builder/ledger"
-	"meshlog.dev/services/mesh/world"
 	"meshlog.dev/store"
 )
 
@@ -21,11 +19,8 @@ func At(ctx context.Context, p *Past, v ident.Position) (store.Stored, error) {
 		}
 		return published, err
 	}
-	r, err := Begin(ctx, p, v.Seq)
+	r, err := foldTo(ctx, p, v.Seq)
 	if err != nil {
-		return store.Stored{}, err
-	}
-	if err := r.To(ctx, v.Seq, nil); err != nil {
 		return store.Stored{}, err
 	}
 	if r.Position() != v {
@@ -34,26 +29,23 @@ func At(ctx context.Context, p *Past, v ident.Position) (store.Stored, error) {
 	return store.Stored{Snapshot: r.Content()}, nil
 }
 
-// ErrNotPublished says that a version is not on the chain.
-var ErrNotPublished = errors.New("was never published, or is no longer kept")
-
-// World returns the world at a position, as a frontend has it.
-func World(ctx context.Context, p *Past, v ident.Position) (*world.World, error) {
-	at, err := At(ctx, p, v)
+// foldTo returns a Replay that stands at the record seq.
+func foldTo(ctx context.Context, p *Past, seq uint64) (*Replay, error) {
+	r, err := Begin(ctx, p, seq)
 	if err != nil {
 		return nil, err
 	}
-	return ledger.World(at.Snapshot)
+	return r, r.To(ctx, seq, nil, nil)
 }
+
+// ErrNotPublished says that a version is not on the chain.
+var ErrNotPublished = errors.New("was never published, or is no longer kept")
 
 // Locate returns the position of the record seq, that is, its epoch. The record
 // need not have been published.
 func Locate(ctx context.Context, p *Past, seq uint64) (ident.Position, error) {
-	r, err := Begin(ctx, p, seq)
+	r, err := foldTo(ctx, p, seq)
 	if err != nil {
-		return ident.Position{}, err
-	}
-	if err := r.To(ctx, seq, nil); err != nil {
 		return ident.Position{}, err
 	}
 	return r.Position(), nil

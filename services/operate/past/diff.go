@@ -1,45 +1,66 @@
 package past
 
 import (
+	"cmp"
 	"encoding/json"
-	"fmt"
 
-	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
-// ObjectChange is one object or overlay that differs between two contents.
-type ObjectChange struct {
-	Key     ident.Key // zero for an overlay
-	Overlay string    // id of an overlay
-	// Before and After are documents; nil: there is none.
-	Before, After json.RawMessage
-	// Fields differ, if there is a document before and after.
-	Fields []FieldChange
-	// Unreadable says why this build cannot make the documents.
-	Unreadable string
-	// Seq is the record that made the change; 0: unknown.
-	Seq uint64
+// Key is an ident.Key as JSON shows it.
+type Key struct {
+	Source    string `json:"source"`
+	Instance  string `json:"instance"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
 }
 
-// Name returns the name that people read.
-func (c *ObjectChange) Name() string {
-	if c.Overlay != "" {
-		return "overlay " + c.Overlay
-	}
-	return c.Key.String()
+// ObjectChange is one object, overlay or xDS resource that differs between two
+// contents.
+type ObjectChange struct {
+	Row     string          `json:"-"`                 // of an object or an overlay
+	Object  string          `json:"object"`            // for people
+	Key     Key             `json:"key,omitzero"`      // of an object
+	Overlay string          `json:"overlay,omitempty"` // id of an overlay
+	Change  string          `json:"change"`            // added, removed, changed
+	Fields  []FieldChange   `json:"fields,omitempty"`  // of changed
+	Before  json.RawMessage `json:"before,omitempty"`  // of removed: the document
+	After   json.RawMessage `json:"after,omitempty"`   // of added
+	// Unreadable says why this build cannot show the difference.
+	Unreadable string `json:"unreadable,omitempty"`
+	Seq        uint64 `json:"seq,omitempty"` // of the record that caused the change; 0: unknown
 }
 
 // FieldChange is one field of a document before and after; nil: there is none.
 type FieldChange struct {
-	Path          string
-	Before, After json.RawMessage
+	Path   string          `json:"path"`
+	Before json.RawMessage `json:"before,omitempty"`
+	After  json.RawMessage `json:"after,omitempty"`
+}
+
+// Compare sets the change from one document to another, and what it shows of
+// them; nil: there is none. Prefix begins the paths of the fields. Err says why
+// this build cannot read a document, which is not nil all the same.
+func (c *ObjectChange) Compare(prefix string, before, after json.RawMessage, err error) {
+	switch {
+	case before == nil:
+		c.Change, c.After = "added", after
+	case after == nil:
+		c.Change, c.Before = "removed", before
+	default:
+		c.Change = "changed"
+	}
+	switch {
+	case err != nil:
+		c.Before, c.After, c.Unreadable = nil, nil, err.Error()
+	case c.Change == "changed":
+		c.Fields = diffDocuments(prefix, before, after)
+	}
 }
 
 // Diff returns the objects in which two contents differ, sorted by row.
-func Diff(a, b *store.Snapshot) []ObjectChange {
-	return Objects(diffRows(a, b))
-}
+func Diff(a, b *store.Snapshot) []ObjectChange { return Objects(diffRows(a, b)) }
 
 // Objects returns the objects of changed rows.
 func Objects(rows []RowChange) []ObjectChange {
@@ -52,54 +73,12 @@ func Objects(rows []RowChange) []ObjectChange {
 
 func readChange(r RowChange) ObjectChange {
 	at := parseRow(r.Row)
-	c := ObjectChange{Key: at.key, Overlay: at.overlay, Seq: r.Seq}
-	var err error
-	if c.Before, err = at.document(r.Before); err == nil {
-		c.After, err = at.document(r.After)
+	c := ObjectChange{Row: r.Row, Object: at.key.String(), Key: Key(at.key), Overlay: at.overlay, Seq: r.Seq}
+	if at.overlay != "" {
+		c.Object = "overlay " + at.overlay
 	}
-	if err != nil {
-		c.Unreadable = err.Error()
-		// It is still known whether there is a value.
-		c.Before, c.After = present(r.Before), present(r.After)
-		return c
-	}
-	if c.Before != nil && c.After != nil {
-		c.Fields = DiffDocuments(prefix(at.key.Kind), c.Before, c.After)
-	}
+	before, err := at.document(r.Before)
+	after, afterErr := at.document(r.After)
+	c.Compare(prefix(at.key.Kind), before, after, cmp.Or(err, afterErr))
 	return c
-}
-
-// present returns a stand-in for a value that cannot be read.
-func present(b []byte) json.RawMessage {
-	if b == nil {
-		return nil
-	}
-	return json.RawMessage("null")
-}
-
-// DiffDocuments returns the fields in which two documents differ, in the order of
-// the first. The paths begin with prefix.
-func DiffDocuments(prefix string, a, b json.RawMessage) []FieldChange {
-	x, err := parse(a)
-	if err == nil {
-		var y any
-		if y, err = parse(b); err == nil {
-			var d differ
-			d.values(prefix, x, y)
-			return d.changes
-		}
-	}
-	return []FieldChange{{Path: prefix, Before: a, After: b}}
-}
-
-// String returns the change as one line.
-func (f FieldChange) String() string {
-	return fmt.Sprintf("%s: %s -> %s", f.Path, text(f.Before), text(f.After))
-}
-
-func text(b json.RawMessage) string {
-	if b == nil {
-		return "(none)"
-	}
-	return string(b)
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
+	"meshlog.dev/events/archive"
 	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/store"
@@ -16,21 +17,14 @@ import (
 
 // Export is the extent of an archive.
 type Export struct {
-	// First and Last are the records of the log.
-	First, Last uint64
-	// From and To are the first and the last version; zero if there is none.
-	From, To ident.Position
-	// Versions and Blobs are counts; Blobs is known once the archive is written.
-	Versions, Blobs int
+	First    uint64         `json:"first"` // record of the log
+	Last     uint64         `json:"last"`
+	From     ident.Position `json:"from,omitzero"` // version
+	To       ident.Position `json:"to,omitzero"`
+	Versions int            `json:"versions"`
+	Blobs    int            `json:"blobs"` // known once the archive is written
 
 	past *Past
-}
-
-// ArchiveWriter writes an archive. events/archive implements it.
-type ArchiveWriter interface {
-	Append(r events.Raw) error
-	Put(name string, b []byte) error
-	Has(name string) bool
 }
 
 // A run of versions is closed after so many versions or bytes. To read one
@@ -59,47 +53,34 @@ func PlanExport(ctx context.Context, p *Past, since uint64) (*Export, error) {
 		if err != nil {
 			return nil, err
 		}
-		if at = r.From(); r.begun { // with the record itself
-			e.First = at.Seq
-		} else {
-			e.First = at.Seq + 1
-		}
+		at, e.First = r.From(), r.first
 	}
 	first := slices.IndexFunc(chain, func(l link) bool { return at.Compare(l.version) <= 0 })
 	if first < 0 {
 		first = len(chain)
 	}
-	if first > 0 && at != (ident.Position{}) && (first == len(chain) || at != chain[first].version) {
+	if first > 0 && !at.IsZero() && (first == len(chain) || at != chain[first].version) {
 		first-- // served at the beginning
 	}
-	return e, e.versions(ctx, chain[first:])
-}
-
-// versions skips the versions that are older than the oldest checkpoint.
-func (e *Export) versions(ctx context.Context, chain []link) error {
-	for i, l := range chain {
-		_, err := e.past.Versions.Fetch(ctx, l.version)
+	for i, l := range chain[first:] {
+		_, err := p.Versions.Fetch(ctx, l.version)
 		if errors.Is(err, store.ErrNotFound) {
-			continue
+			continue // it is older than the oldest checkpoint
 		}
-		if err != nil {
-			return err
-		}
-		e.From, e.To, e.Versions = l.version, chain[len(chain)-1].version, len(chain)-i
-		return nil
+		e.From, e.To, e.Versions = l.version, chain[len(chain)-1].version, len(chain)-first-i
+		return e, err
 	}
-	return nil
+	return e, nil
 }
 
-// Write writes the archive, but does not close it. progress may be nil.
-func (e *Export) Write(ctx context.Context, w ArchiveWriter, progress func(done, total int64)) error {
-	x := &exporter{Export: e, w: w}
+// Write writes the archive, but does not close it.
+func (e *Export) Write(ctx context.Context, w *archive.Writer, progress Progress) error {
+	x := &exporter{Blobs: e.past.Blobs, plan: e, w: w}
 	if e.Versions > 0 {
 		if err := x.writeVersions(ctx); err != nil {
 			return err
 		}
 	}
-	total := int64(e.Last + 1 - e.First)
 	for r, err := range e.past.Log.Raw(ctx, e.First, e.Last) {
 		if err != nil {
 			return err
@@ -110,16 +91,16 @@ func (e *Export) Write(ctx context.Context, w ArchiveWriter, progress func(done,
 		if err := w.Append(r); err != nil {
 			return err
 		}
-		if progress != nil {
-			progress(int64(r.Seq+1-e.First), total)
-		}
+		progress.show(r.Seq+1-e.First, e.Last+1-e.First)
 	}
 	return nil
 }
 
+// exporter reads blobs where the past has them, and puts them into the archive.
 type exporter struct {
-	*Export
-	w       ArchiveWriter
+	store.Blobs
+	plan    *Export
+	w       *archive.Writer
 	content store.CheckpointWriter
 	run     []byte
 	name    string // of run
@@ -128,44 +109,37 @@ type exporter struct {
 
 // writeVersions writes the versions, oldest first.
 func (x *exporter) writeVersions(ctx context.Context) error {
-	var at store.Stored
-	for u, err := range x.past.Versions.Updates(ctx, x.From) {
+	for c, err := range assemble(ctx, x.plan.past.Versions, x.plan.From) {
 		if err != nil {
 			return err
 		}
-		v := store.VersionOf(u.Manifest.GetVersion())
-		if prev, _ := store.PreviousOf(u.Manifest); at.Manifest != nil && prev == at.Version() {
-			at = store.Stored{Manifest: u.Manifest, Snapshot: at.Snapshot.With(u.Delta)}
-		} else if at, err = x.past.Versions.Fetch(ctx, v); err != nil {
-			return err
+		err = checkRoot(c.Stored)
+		if err == nil {
+			err = x.version(ctx, c)
 		}
-		if root := at.Snapshot.Root(); root != store.RootOf(u.Manifest) {
-			return fmt.Errorf("version %s has root %s, its manifest says %s: %w", v, root, store.RootOf(u.Manifest), store.ErrCorrupt)
+		if err != nil {
+			return fmt.Errorf("version %s: %w", c.Version(), err)
 		}
-		if err := x.version(ctx, u, at.Snapshot); err != nil {
-			return fmt.Errorf("version %s: %w", v, err)
-		}
-		if v == x.To {
+		if c.Version() == x.plan.To {
 			break
 		}
 	}
 	return x.closeRun()
 }
 
-func (x *exporter) version(ctx context.Context, u store.Update, content *store.Snapshot) (err error) {
-	v := store.VersionOf(u.Manifest.GetVersion())
-	m := proto.CloneOf(u.Manifest)
+func (x *exporter) version(ctx context.Context, c chained) (err error) {
+	m := proto.CloneOf(c.Manifest)
 	m.Checkpoint = nil
 	if x.count == 0 {
-		x.name = versionFile(v)
-		if m.Checkpoint, err = x.content.Write(ctx, x, content, v); err != nil {
+		x.name = versionFile(c.Version())
+		if m.Checkpoint, err = x.content.Write(ctx, x, c.Snapshot, c.Version()); err != nil {
 			return err
 		}
 	}
-	if m.FoldCheckpoint, err = x.foldCheckpoint(ctx, u.Manifest.GetFoldCheckpoint()); err != nil {
+	if m.FoldCheckpoint, err = x.foldCheckpoint(ctx, c.Manifest.GetFoldCheckpoint()); err != nil {
 		return err
 	}
-	if x.run, err = encodeUpdate(x.run, store.Update{Manifest: m, Delta: u.Delta}); err != nil {
+	if x.run, err = encodeUpdate(x.run, store.Update{Manifest: m, Delta: c.delta}); err != nil {
 		return err
 	}
 	if x.count++; x.count >= runVersions || len(x.run) >= runBytes {
@@ -186,11 +160,11 @@ func (x *exporter) closeRun() error {
 // foldCheckpoint copies the blobs of a checkpoint from which the log of the
 // archive continues. It returns nil if the log does not, or a blob is lost.
 func (x *exporter) foldCheckpoint(ctx context.Context, c *snapshotv1.Checkpoint) (*snapshotv1.Checkpoint, error) {
-	if c == nil || x.past.Blobs == nil {
+	if c == nil {
 		return nil, nil
 	}
-	_, meta, err := x.past.foldRows(ctx, c)
-	if errors.Is(err, store.ErrNotFound) || err == nil && meta.GetPosition().GetSeq()+1 < x.First {
+	_, meta, err := x.plan.past.foldRows(ctx, c)
+	if errors.Is(err, store.ErrNotFound) || err == nil && meta.GetPosition().GetSeq()+1 < x.plan.First {
 		return nil, nil
 	}
 	if err != nil {
@@ -234,10 +208,7 @@ func (x *exporter) base(ctx context.Context, r events.Raw) error {
 
 // blob copies a blob.
 func (x *exporter) blob(ctx context.Context, h ident.Hash) ([]byte, error) {
-	if x.past.Blobs == nil {
-		return nil, fmt.Errorf("blob %s: %w", h, store.ErrNotFound)
-	}
-	b, err := x.past.Blobs.GetBlob(ctx, h)
+	b, err := x.GetBlob(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -251,11 +222,6 @@ func (x *exporter) PutBlob(_ context.Context, b []byte) (ident.Hash, error) {
 	if x.w.Has(blobFile(h)) {
 		return h, nil
 	}
-	x.Blobs++
+	x.plan.Blobs++
 	return h, x.w.Put(blobFile(h), b)
-}
-
-// GetBlob implements store.Blobs. An archive that is being written is not read.
-func (x *exporter) GetBlob(context.Context, ident.Hash) ([]byte, error) {
-	return nil, errors.ErrUnsupported
 }

@@ -8,6 +8,19 @@ import (
 	"slices"
 )
 
+// diffDocuments returns the fields in which two documents differ, in the order of
+// the first. The paths begin with prefix.
+func diffDocuments(prefix string, a, b json.RawMessage) []FieldChange {
+	x, err := parse(a)
+	y, errOfB := parse(b)
+	if err != nil || errOfB != nil {
+		return []FieldChange{{prefix, a, b}}
+	}
+	var d differ
+	d.values(prefix, x, y)
+	return d.changes
+}
+
 // parse reads JSON, and keeps numbers as they are written.
 func parse(b []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -15,9 +28,15 @@ func parse(b []byte) (v any, err error) {
 	return v, d.Decode(&v)
 }
 
+// absent stands for a field or an element that does not exist.
+type absent struct{}
+
 // printValue returns the JSON of a value that parse returned; equal values give
-// equal JSON.
+// equal JSON, and absent gives none.
 func printValue(v any) json.RawMessage {
+	if v == (absent{}) {
+		return nil
+	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -49,33 +68,22 @@ func (d *differ) values(path string, a, b any) {
 }
 
 func (d *differ) objects(path string, a, b map[string]any) {
-	names := slices.Collect(maps.Keys(a))
-	for name := range b {
-		if _, ok := a[name]; !ok {
-			names = append(names, name)
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		at := name
+		if path != "" {
+			at = path + "." + name
 		}
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		x, before := a[name]
-		y, after := b[name]
-		at := join(path, name)
-		switch {
-		case !before:
-			d.changes = append(d.changes, FieldChange{Path: at, After: printValue(y)})
-		case !after:
-			d.changes = append(d.changes, FieldChange{Path: at, Before: printValue(x)})
-		default:
-			d.values(at, x, y)
-		}
+		d.values(at, field(a, name), field(b, name))
 	}
 }
 
-func join(path, name string) string {
-	if path == "" {
-		return name
+func field(object map[string]any, name string) any {
+	if v, ok := object[name]; ok {
+		return v
 	}
-	return path + "." + name
+	return absent{}
 }
 
 // maxPairs bounds how many pairs of elements are compared to find the elements
@@ -86,12 +94,19 @@ const maxPairs = 1_000_000
 // pairs; an element without a partner was added or removed.
 func (d *differ) lists(path string, a, b []any) {
 	x, y := printed(a), printed(b)
-	i, j := 0, 0
-	for _, m := range stayed(x, y) {
-		d.between(path, a, b, i, m[0], j, m[1])
-		i, j = m[0]+1, m[1]+1
+	first, endA, endB := 0, len(x), len(y)
+	for first < min(endA, endB) && x[first] == y[first] {
+		first++
 	}
-	d.between(path, a, b, i, len(a), j, len(b))
+	for min(endA, endB) > first && x[endA-1] == y[endB-1] {
+		endA, endB = endA-1, endB-1
+	}
+	i, j := first, first
+	for _, m := range common(x[first:endA], y[first:endB]) {
+		d.between(path, a, b, i, first+m[0], j, first+m[1])
+		i, j = first+m[0]+1, first+m[1]+1
+	}
+	d.between(path, a, b, i, endA, j, endB)
 }
 
 // between compares a[i:endA] with b[j:endB].
@@ -100,10 +115,10 @@ func (d *differ) between(path string, a, b []any, i, endA, j, endB int) {
 		d.values(fmt.Sprintf("%s[%d]", path, j), a[i], b[j])
 	}
 	for ; i < endA; i++ {
-		d.changes = append(d.changes, FieldChange{Path: fmt.Sprintf("%s[%d]", path, i), Before: printValue(a[i])})
+		d.values(fmt.Sprintf("%s[%d]", path, i), a[i], absent{})
 	}
 	for ; j < endB; j++ {
-		d.changes = append(d.changes, FieldChange{Path: fmt.Sprintf("%s[%d]", path, j), After: printValue(b[j])})
+		d.values(fmt.Sprintf("%s[%d]", path, j), absent{}, b[j])
 	}
 }
 
@@ -115,27 +130,7 @@ func printed(list []any) []string {
 	return out
 }
 
-// stayed returns a longest common subsequence of two lists, as pairs of indexes.
-func stayed(a, b []string) [][2]int {
-	var pairs, tail [][2]int
-	first := 0
-	for first < len(a) && first < len(b) && a[first] == b[first] {
-		pairs = append(pairs, [2]int{first, first})
-		first++
-	}
-	endA, endB := len(a), len(b)
-	for endA > first && endB > first && a[endA-1] == b[endB-1] {
-		endA, endB = endA-1, endB-1
-		tail = append(tail, [2]int{endA, endB})
-	}
-	for _, m := range common(a[first:endA], b[first:endB]) {
-		pairs = append(pairs, [2]int{first + m[0], first + m[1]})
-	}
-	slices.Reverse(tail)
-	return append(pairs, tail...)
-}
-
-// common computes the longest common subsequence by dynamic programming.
+// common returns a longest common subsequence of two lists, as pairs of indexes.
 func common(a, b []string) [][2]int {
 	if len(a)*len(b) > maxPairs {
 		return nil

@@ -1,10 +1,24 @@
 package past
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
+
+// String returns the change as one line.
+func (f FieldChange) String() string {
+	text := func(b json.RawMessage) string {
+		if b == nil {
+			return "(none)"
+		}
+		return string(b)
+	}
+	return fmt.Sprintf("%s: %s -> %s", f.Path, text(f.Before), text(f.After))
+}
 
 func TestDiffDocuments(t *testing.T) {
 	for _, c := range []struct {
@@ -24,11 +38,32 @@ func TestDiffDocuments(t *testing.T) {
 		{"no escapes for people", `{"a":"x"}`, `{"a":"<&>"}`, []string{`spec.a: "x" -> "<&>"`}},
 	} {
 		var got []string
-		for _, f := range DiffDocuments("spec", []byte(c.a), []byte(c.b)) {
+		for _, f := range diffDocuments("spec", []byte(c.a), []byte(c.b)) {
 			got = append(got, f.String())
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+func TestCompare(t *testing.T) {
+	one, two := json.RawMessage(`{"a":1}`), json.RawMessage(`{"a":2}`)
+	for _, c := range []struct {
+		before, after json.RawMessage
+		err           error
+		want          ObjectChange
+	}{
+		{nil, one, nil, ObjectChange{Change: "added", After: one}},
+		{one, nil, nil, ObjectChange{Change: "removed", Before: one}},
+		{one, two, nil, ObjectChange{Change: "changed", Fields: []FieldChange{{"spec.a", json.RawMessage("1"), json.RawMessage("2")}}}},
+		{nil, one, errors.New("no such kind"), ObjectChange{Change: "added", Unreadable: "no such kind"}},
+		{one, two, errors.New("no such kind"), ObjectChange{Change: "changed", Unreadable: "no such kind"}},
+	} {
+		var got ObjectChange
+		got.Compare("spec", c.before, c.after, c.err)
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s to %s (-want +got):\n%s", c.before, c.after, diff)
 		}
 	}
 }

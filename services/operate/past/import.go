@@ -7,24 +7,22 @@ import (
 	"iter"
 
 	"meshlog.dev/events"
+	"meshlog.dev/events/archive"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/store"
 )
 
-// Destination is an empty bus, to which an archive is restored.
-type Destination interface {
-	store.Publisher
-	// Restore puts records on the empty log, with their sequence numbers.
-	Restore(ctx context.Context, first uint64, records iter.Seq2[events.Raw, error]) error
-}
+// RestoreLog puts records on an empty log, with their sequence numbers.
+type RestoreLog func(ctx context.Context, first uint64, records iter.Seq2[events.Raw, error]) error
 
-// Import restores an archive. The records of the log keep their events and
-// sequence numbers, and get new times; versions keep everything. By the times, a
-// builder that is started afterwards sees that this is not the log from which the
-// last version was made, and begins an epoch with that version as its base.
-// progress may be nil.
-func Import(ctx context.Context, a Archive, to Destination, progress func(done, total int64)) error {
-	head, err := to.Head(ctx)
+// Import restores an archive to an empty bus. The records of the log keep their
+// events and sequence numbers, and get new times; versions keep everything. By the
+// times, a builder that is started afterwards sees that this is not the log from
+// which the last version was made, and begins an epoch with that version as its base.
+func Import(
+	ctx context.Context, a *archive.Archive, chain store.Publisher, restore RestoreLog, progress Progress,
+) error {
+	head, err := chain.Head(ctx)
 	if err != nil {
 		return err
 	}
@@ -36,11 +34,10 @@ func Import(ctx context.Context, a Archive, to Destination, progress func(done, 
 	if err != nil {
 		return err
 	}
-	total, done := int64(len(blobs))+int64(bounds.Last+1-bounds.First), int64(0)
+	done, total := uint64(0), uint64(len(blobs))+bounds.Last+1-bounds.First
 	step := func() {
-		if done++; progress != nil {
-			progress(done, total)
-		}
+		done++
+		progress.show(done, total)
 	}
 	// Blobs first: after an error, nothing refers to a blob that is not there.
 	for _, name := range blobs {
@@ -48,7 +45,7 @@ func Import(ctx context.Context, a Archive, to Destination, progress func(done, 
 		if err != nil {
 			return err
 		}
-		if _, err := to.PutBlob(ctx, b); err != nil {
+		if _, err := chain.PutBlob(ctx, b); err != nil {
 			return err
 		}
 		step()
@@ -61,23 +58,15 @@ func Import(ctx context.Context, a Archive, to Destination, progress func(done, 
 			step()
 		}
 	}
-	if err := to.Restore(ctx, bounds.First, records); err != nil {
+	if err := restore(ctx, bounds.First, records); err != nil {
 		return err
 	}
-	return publishAll(ctx, FromArchive("", a).Versions, to)
-}
-
-// ErrNotEmpty says that the destination of an import has data.
-var ErrNotEmpty = errors.New("is not empty")
-
-// publishAll publishes the versions in order.
-func publishAll(ctx context.Context, versions Versions, to store.Publisher) error {
-	seq, generation := uint64(0), to.Generation()
-	for u, err := range versions.Updates(ctx, ident.Position{}) {
+	seq, generation := uint64(0), chain.Generation()
+	for u, err := range FromArchive("", a).Versions.Updates(ctx, ident.Position{}) {
 		if err != nil {
 			return err
 		}
-		if seq, err = to.Publish(ctx, u, seq, generation); errors.Is(err, store.ErrConflict) {
+		if seq, err = chain.Publish(ctx, u, seq, generation); errors.Is(err, store.ErrConflict) {
 			return fmt.Errorf("%w any more: stop the builder that publishes there, and import into an empty bus: %w", ErrNotEmpty, err)
 		}
 		if err != nil {
@@ -86,3 +75,6 @@ func publishAll(ctx context.Context, versions Versions, to store.Publisher) erro
 	}
 	return nil
 }
+
+// ErrNotEmpty says that the destination of an import has data.
+var ErrNotEmpty = errors.New("is not empty")

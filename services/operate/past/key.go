@@ -1,13 +1,15 @@
 package past
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"maps"
 	"slices"
+	"time"
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
-	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/world"
 )
 
@@ -16,46 +18,42 @@ type Effect string
 
 // The effects.
 const (
-	// Served: the record's value is served, unless an overlay lies over the key.
-	Served Effect = "served"
-	// Gone: the key is no longer offered, and not served.
-	Gone Effect = "gone"
-	// Refused: the value is offered and invalid; the last good value is served.
-	Refused Effect = "refused"
-	// Unchanged: the key had this value already.
-	Unchanged Effect = "unchanged"
-	// Waiting: the rest of the listing or batch has not come.
-	Waiting Effect = "waiting"
-	// Ignored: the record does not count, because of its session.
-	Ignored Effect = "ignored"
-	// Covered: an overlay began to lie over the key.
-	Covered Effect = "covered"
-	// Uncovered: an overlay was removed.
-	Uncovered Effect = "uncovered"
-	// Renewed: a segment began in which the key has another value.
-	Renewed Effect = "renewed"
+	Served    Effect = "served"    // the record's value is served, unless an overlay lies over the key
+	Gone      Effect = "gone"      // the key is no longer offered, and not served
+	Refused   Effect = "refused"   // the value is offered and invalid; the last good value is served
+	Unchanged Effect = "unchanged" // the key had this value already
+	Waiting   Effect = "waiting"   // the rest of the listing or batch has not come
+	Ignored   Effect = "ignored"   // the record does not count, because of its session
+	Covered   Effect = "covered"   // an overlay began to lie over the key
+	Uncovered Effect = "uncovered" // an overlay was removed
+	Renewed   Effect = "renewed"   // a segment began in which the key has another value
 )
 
 // KeyEvent is one event in the history of a key.
 type KeyEvent struct {
-	Record events.Record
-	Effect Effect
+	Key    Key       `json:"key"`
+	Seq    uint64    `json:"seq"`
+	Time   time.Time `json:"time"` // the server's
+	What   string    `json:"what"` // see What
+	Effect Effect    `json:"effect"`
 	// Applied is the position at which the record came to count: the end of its
 	// listing or batch, if it is part of one. Zero if it did not.
-	Applied ident.Position
-	// Version is the first one that contains it; zero if there is none.
-	Version ident.Position
-	// Overlay is the id of the overlay of Covered and Uncovered.
-	Overlay string
-	// Fields differ from the last good value before.
-	Fields []FieldChange
-	// Problems are the diagnostics of the value.
-	Problems []problem.Diagnostic
+	Applied  ident.Position  `json:"applied,omitzero"`
+	Version  ident.Position  `json:"version,omitzero"`  // the first one that contains it; zero if there is none
+	Overlay  string          `json:"overlay,omitempty"` // id of the overlay of Covered and Uncovered
+	Actor    string          `json:"actor,omitempty"`
+	Origin   string          `json:"origin,omitempty"`
+	Fields   []FieldChange   `json:"fields,omitempty"`   // that differ from the last good value before
+	Spec     json.RawMessage `json:"spec,omitempty"`     // in the record; none if this build cannot read it
+	Problems []string        `json:"problems,omitempty"` // of the value
+
+	hash ident.Hash // of the value in the record; zero if it deletes the key
+	part bool       // the record is part of a batch
 }
 
-// Of returns the history of a key as far as the log goes back, oldest first: all
-// records about it, and what they did. progress may be nil.
-func Of(ctx context.Context, p *Past, key ident.Key, progress func(done, total int64)) ([]KeyEvent, error) {
+// Of returns the history of keys as far as the log goes back, oldest first: all
+// records about them, and what they did.
+func Of(ctx context.Context, p *Past, keys []ident.Key, progress Progress) ([]*KeyEvent, error) {
 	bounds, err := p.bounds(ctx)
 	if err != nil {
 		return nil, err
@@ -68,36 +66,35 @@ func Of(ctx context.Context, p *Past, key ident.Key, progress func(done, total i
 	if err != nil {
 		return nil, err
 	}
-	k := &keyHistory{key: key, row: key.Row(), replay: r}
-	k.offered, _ = r.Fold().Offered(key)
-	first := r.Position().Seq
-	err = r.To(ctx, bounds.Last, func(s Step) error {
-		k.step(s)
-		if progress != nil {
-			progress(int64(s.Record.Seq-first), int64(bounds.Last-first))
+	histories := make([]*keyHistory, len(keys))
+	for i, key := range keys {
+		offered, _ := r.Fold().Offered(key)
+		histories[i] = &keyHistory{key: key, row: key.Row(), replay: r, offered: offered}
+	}
+	err = r.To(ctx, bounds.Last, progress, func(s Step) error {
+		for _, k := range histories {
+			k.step(s)
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	for i := range k.events {
-		k.events[i].Version = firstWith(chain, k.events[i])
+	all := []*KeyEvent{}
+	for _, k := range histories {
+		all = append(all, k.events...)
 	}
-	return k.events, nil
-}
-
-// firstWith returns the first version that contains an event.
-func firstWith(chain []link, e KeyEvent) ident.Position {
-	if e.Applied.IsZero() || e.Effect == Unchanged || e.Effect == Refused {
-		return ident.Position{}
-	}
-	for _, l := range chain {
-		if e.Applied.Compare(l.version) <= 0 {
-			return l.version
+	slices.SortStableFunc(all, func(a, b *KeyEvent) int { return cmp.Compare(a.Seq, b.Seq) })
+	for _, e := range all {
+		if e.Applied.IsZero() || e.Effect == Unchanged || e.Effect == Refused {
+			continue
+		}
+		i := slices.IndexFunc(chain, func(l link) bool { return e.Applied.Compare(l.version) <= 0 })
+		if i >= 0 {
+			e.Version = chain[i].version
 		}
 	}
-	return ident.Position{}
+	return all, nil
 }
 
 type keyHistory struct {
@@ -105,8 +102,8 @@ type keyHistory struct {
 	row     string
 	replay  *Replay
 	offered ident.Hash
-	events  []KeyEvent
-	waiting []int // of events: not applied yet
+	events  []*KeyEvent
+	waiting []*KeyEvent // of events: not applied yet
 }
 
 // step takes one record: it may be about the key, end the wait of earlier
@@ -117,12 +114,11 @@ func (k *keyHistory) step(s Step) {
 	switch b := s.Record.Event.Body.(type) {
 	case *events.Object:
 		if b.Key == k.key {
-			k.events = append(k.events, KeyEvent{Record: s.Record, Effect: Waiting})
-			k.waiting = append(k.waiting, len(k.events)-1)
+			k.waiting = append(k.waiting, k.add(s, Waiting))
 		}
 	case *events.Begin:
-		if b.Shard == k.key.Shard() {
-			k.drop()
+		if b.Shard == k.key.Shard() { // the session of the records that wait has ended
+			k.settleWaiting(Ignored)
 		}
 	}
 	var change *RowChange
@@ -135,10 +131,26 @@ func (k *keyHistory) step(s Step) {
 	k.overlays(s)
 }
 
-// drop marks the records that wait as ignored: their session has ended.
-func (k *keyHistory) drop() {
-	for _, i := range k.waiting {
-		k.events[i].Effect = Ignored
+// add adds the event of a step.
+func (k *keyHistory) add(s Step, effect Effect) *KeyEvent {
+	e := &KeyEvent{
+		Key: Key(k.key), Seq: s.Record.Seq, Time: s.Record.Time.UTC(), What: What(s.Record), Effect: effect, Actor: s.Record.Event.Actor,
+	}
+	if o, ok := s.Record.Event.Body.(*events.Object); ok {
+		e.Origin, e.part = o.Origin, o.Batch.Total > 1
+		if o.Op == events.Put {
+			e.hash = events.ContentHash(o.Key, o.Value)
+			e.Spec, _ = Document(o.Key.Kind, o.Value)
+		}
+	}
+	k.events = append(k.events, e)
+	return e
+}
+
+// settleWaiting sets the effect of all records that wait.
+func (k *keyHistory) settleWaiting(effect Effect) {
+	for _, e := range k.waiting {
+		e.Effect = effect
 	}
 	k.waiting = nil
 }
@@ -148,65 +160,53 @@ func (k *keyHistory) settle(s Step, before ident.Hash, change *RowChange) (settl
 	if len(k.waiting) == 0 {
 		return false
 	}
-	newest := &k.events[k.waiting[len(k.waiting)-1]]
-	hash := hashOf(newest.Record)
-	applied := k.offered == hash && (before != hash || change != nil)
-	sameStep := newest.Record.Seq == s.Record.Seq
+	newest := k.waiting[len(k.waiting)-1]
+	// A record may wait for the rest of its batch or listing.
+	mayWait := newest.part || k.replay.Fold().Listing(k.key.Shard())
+	ownStep := newest.Seq == s.Record.Seq
+	applied := k.offered == newest.hash && (before != newest.hash || change != nil)
+	effect := Ignored
 	switch {
 	case applied:
-		newest.Applied = s.Position
-		k.applied(newest, s, change)
-	case sameStep && k.offered == hash:
-		newest.Effect, newest.Applied = Unchanged, s.Position
-	case sameStep && !k.mayWait(newest.Record):
-		newest.Effect = Ignored
-	case k.closes(s):
-		newest.Effect = Ignored
-		if k.offered == hash {
-			newest.Effect, newest.Applied = Unchanged, s.Position
-		}
-	default:
+		effect = k.apply(newest, s, change)
+	case k.offered == newest.hash && (ownStep || k.closes(s)):
+		effect = Unchanged
+	case ownStep && mayWait, !ownStep && !k.closes(s):
 		return false
 	}
-	// If several waited, the newest counts.
-	for _, i := range k.waiting[:len(k.waiting)-1] {
-		k.events[i].Effect = Unchanged
+	if effect != Ignored {
+		newest.Applied = s.Position
 	}
-	k.waiting = nil
+	k.settleWaiting(Unchanged) // if several waited, the newest counts
+	newest.Effect = effect
 	return applied
 }
 
-// applied notes the effect of a record that came to count.
-func (k *keyHistory) applied(e *KeyEvent, s Step, change *RowChange) {
+// apply returns the effect of a record that came to count.
+func (k *keyHistory) apply(e *KeyEvent, s Step, change *RowChange) Effect {
 	for _, d := range s.Problems {
-		if d.Key == k.key {
-			e.Problems = append(e.Problems, d)
+		if d.Key != k.key {
+			continue
 		}
-	}
-	switch {
-	case k.offered.IsZero():
-		e.Effect = Gone
-	case change == nil:
-		e.Effect = Refused
-		if _, held := k.replay.Content().Get(k.row); held && len(e.Problems) == 0 {
-			e.Effect = Unchanged // the value is good, and was served already
+		reason := d.Reason
+		if d.Field != "" {
+			reason = d.Field + ": " + reason
 		}
-	default:
-		e.Effect = Served
+		e.Problems = append(e.Problems, reason)
 	}
 	if change != nil {
 		e.Fields = readChange(*change).Fields
 	}
-}
-
-// mayWait reports whether a record may wait for others: it is part of a listing or
-// of a batch.
-func (k *keyHistory) mayWait(rec events.Record) bool {
-	o, ok := rec.Event.Body.(*events.Object)
-	if !ok {
-		return false
+	switch {
+	case k.offered.IsZero():
+		return Gone
+	case change != nil:
+		return Served
 	}
-	return o.Batch.Total > 1 || k.replay.Fold().Listing(k.key.Shard())
+	if _, held := k.replay.Content().Get(k.row); held && len(e.Problems) == 0 {
+		return Unchanged // the value is good, and was served already
+	}
+	return Refused
 }
 
 // closes reports whether a step ends a listing or batch of the shard.
@@ -223,11 +223,11 @@ func (k *keyHistory) closes(s Step) bool {
 // besides notes a change that no record about the key made: a listing without the
 // key, or a segment.
 func (k *keyHistory) besides(s Step, change *RowChange) {
-	e := KeyEvent{Record: s.Record, Effect: Renewed, Applied: s.Position, Fields: readChange(*change).Fields}
+	e := k.add(s, Renewed)
+	e.Applied, e.Fields = s.Position, readChange(*change).Fields
 	if change.After == nil {
 		e.Effect = Gone
 	}
-	k.events = append(k.events, e)
 }
 
 // overlays notes the overlays that began or ceased to lie over the key.
@@ -241,11 +241,11 @@ func (k *keyHistory) overlays(s Step) {
 		if over == was {
 			continue
 		}
-		e := KeyEvent{Record: s.Record, Effect: Covered, Applied: s.Position, Overlay: id}
+		e := k.add(s, Covered)
+		e.Applied, e.Overlay = s.Position, id
 		if was {
 			e.Effect = Uncovered
 		}
-		k.events = append(k.events, e)
 	}
 }
 
@@ -256,15 +256,6 @@ func (k *keyHistory) over(id string, row []byte) bool {
 	}
 	o, err := world.UnmarshalOverlay(id, row)
 	return err == nil && slices.ContainsFunc(o.Values, func(v ident.OverlayValue) bool { return v.Resource == nil && v.Key == k.key })
-}
-
-// hashOf returns the content hash of a record's value; zero if it deletes the key.
-func hashOf(rec events.Record) ident.Hash {
-	o, ok := rec.Event.Body.(*events.Object)
-	if !ok || o.Op == events.Delete {
-		return ident.Hash{}
-	}
-	return events.ContentHash(o.Key, o.Value)
 }
 
 // Keys returns the keys of all objects that the log has records about, in no
@@ -279,10 +270,8 @@ func Keys(ctx context.Context, p *Past) ([]ident.Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	for row := range r.Content().Rows() {
-		if at := parseRow(row.Key); at.overlay == "" {
-			keys[at.key] = struct{}{}
-		}
+	for key := range Offered(r.Content()) {
+		keys[key] = struct{}{}
 	}
 	for rec, err := range Records(ctx, p.Log, bounds.First, bounds.Last) {
 		if err != nil {

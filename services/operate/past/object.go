@@ -1,11 +1,14 @@
 package past
 
 import (
+	"cmp"
 	"encoding/json"
+	"iter"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/world"
+	"meshlog.dev/store"
 )
 
 // Document returns a value as JSON; see kind.Document.
@@ -24,7 +27,7 @@ func prefix(kindName string) string {
 
 // overlayDocument returns an overlay as JSON.
 func overlayDocument(o world.Overlay) (json.RawMessage, error) {
-	doc := overlayDoc{Kind: overlayKind(o.Kind), Reason: o.Reason, Actor: o.Actor}
+	doc := overlayDoc{Kind: cmp.Or(OverlayKinds[o.Kind], "unknown"), Reason: o.Reason, Actor: o.Actor}
 	for _, v := range o.Values {
 		value := overlaidDoc{Object: v.Key.String(), Served: v.Value != nil}
 		if v.Resource != nil {
@@ -53,18 +56,8 @@ type overlaidDoc struct {
 	Client string          `json:"client,omitempty"` // of a quarantine
 }
 
-// overlayKind returns the name of a kind of overlays.
-func overlayKind(k ident.OverlayKind) string {
-	switch k {
-	case ident.Rollback:
-		return "rollback"
-	case ident.Hold:
-		return "hold"
-	case ident.Quarantine:
-		return "quarantine"
-	}
-	return "unknown"
-}
+// OverlayKinds are the names of the kinds of overlays.
+var OverlayKinds = map[ident.OverlayKind]string{ident.Rollback: "rollback", ident.Hold: "hold", ident.Quarantine: "quarantine"}
 
 // row is the decoded key of a content row.
 type row struct {
@@ -80,21 +73,64 @@ func parseRow(key string) row {
 	return row{k, overlay}
 }
 
-// document returns the value of a row as JSON; nil if there is none.
-func (r row) document(b []byte) (json.RawMessage, error) {
-	switch {
-	case b == nil:
-		return nil, nil
-	case r.overlay != "":
-		o, err := world.UnmarshalOverlay(r.overlay, b)
-		if err != nil {
-			return nil, err
+// Offered yields the keys of the objects in a content, without those that only an
+// overlay has.
+func Offered(s *store.Snapshot) iter.Seq[ident.Key] {
+	return func(yield func(ident.Key) bool) {
+		for r := range s.Rows() {
+			if at := parseRow(r.Key); at.overlay == "" && !yield(at.key) {
+				return
+			}
 		}
-		return overlayDocument(o)
 	}
-	v, err := world.UnmarshalValue(b)
+}
+
+// Layers returns the objects in a content, each with the ids of the overlays over
+// it, and the ids of all overlays. After an error, which says that this build
+// cannot read an overlay, they are complete but for that.
+func Layers(s *store.Snapshot) (objects map[ident.Key][]string, overlays []string, err error) {
+	objects = map[ident.Key][]string{}
+	add := func(k ident.Key, ids ...string) { objects[k] = append(objects[k], ids...) }
+	for r := range s.Rows() {
+		k, id, unknown := ident.ParseRow(r.Key)
+		switch {
+		case unknown != nil:
+			continue
+		case id == "":
+			add(k)
+			continue
+		}
+		overlays = append(overlays, id)
+		o, unreadable := world.UnmarshalOverlay(id, r.Value)
+		err = cmp.Or(err, unreadable)
+		for _, v := range o.Values {
+			if v.Resource == nil {
+				add(v.Key, id)
+			}
+		}
+	}
+	return objects, overlays, err
+}
+
+// document returns the value of a row as JSON: nil if there is none, null if this
+// build cannot read it.
+func (r row) document(b []byte) (doc json.RawMessage, err error) {
+	if b == nil {
+		return nil, nil
+	}
+	if r.overlay != "" {
+		var o world.Overlay
+		if o, err = world.UnmarshalOverlay(r.overlay, b); err == nil {
+			doc, err = overlayDocument(o)
+		}
+	} else {
+		var v ident.Value
+		if v, err = world.UnmarshalValue(b); err == nil {
+			doc, err = Document(r.key.Kind, v)
+		}
+	}
 	if err != nil {
-		return nil, err
+		doc = json.RawMessage("null")
 	}
-	return Document(r.key.Kind, v)
+	return doc, err
 }

@@ -24,7 +24,7 @@ type Past struct {
 	Name     string
 	Log      Log
 	Versions Versions
-	Blobs    Blobs
+	Blobs    store.Blobs // only to be read
 	// Live says that records and versions are still being added.
 	Live bool
 }
@@ -43,12 +43,6 @@ type Versions interface {
 	// History yields the manifests, newest first.
 	History(ctx context.Context) iter.Seq2[*store.Manifest, error]
 	store.Copier
-}
-
-// Blobs reads blobs by their hash.
-type Blobs interface {
-	// GetBlob returns store.ErrNotFound if there is no blob of that hash.
-	GetBlob(ctx context.Context, h ident.Hash) ([]byte, error)
 }
 
 // ErrNoLog says that the place has versions and no log.
@@ -77,28 +71,9 @@ func (k kept) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	return k.r.Manifests(ctx)
 }
 
-// Updates implements Versions.
-func (k kept) Updates(ctx context.Context, from ident.Position) iter.Seq2[store.Update, error] {
-	return func(yield func(store.Update, error) bool) {
-		var before *store.Snapshot
-		chain, err := links(k.r.Manifests(ctx))
-		for _, l := range chain {
-			if l.version.Less(from) {
-				continue
-			}
-			var at store.Stored
-			if at, err = k.r.At(ctx, l.version); err != nil {
-				break
-			}
-			u := store.Update{Manifest: at.Manifest, Delta: store.Diff(before, at.Snapshot)}
-			if before = at.Snapshot; !yield(u, nil) {
-				return
-			}
-		}
-		if err != nil {
-			yield(store.Update{}, err)
-		}
-	}
+// Updates implements Versions. Only readers of a log too ask for updates.
+func (kept) Updates(context.Context, ident.Position) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) { yield(store.Update{}, errors.ErrUnsupported) }
 }
 
 // link is a version's place on the chain. Whole manifests may be large, and there
@@ -126,4 +101,40 @@ func links(history iter.Seq2[*store.Manifest, error]) ([]link, error) {
 	}
 	slices.Reverse(all)
 	return all, nil
+}
+
+// chained is a version with its content and the delta that led to it.
+type chained struct {
+	store.Stored
+	delta store.Delta
+}
+
+// assemble yields the versions from one on, whose content can be read; oldest
+// first. It ends with the first error. Beside an error of Fetch it yields the
+// manifest of the version that Fetch does not return, beside others no manifest.
+func assemble(ctx context.Context, versions Versions, from ident.Position) iter.Seq2[chained, error] {
+	return func(yield func(chained, error) bool) {
+		var c chained
+		for u, err := range versions.Updates(ctx, from) {
+			if err != nil {
+				yield(chained{}, err)
+				return
+			}
+			next := chained{store.Stored{Manifest: u.Manifest}, u.Delta}
+			if prev, _ := store.PreviousOf(u.Manifest); c.Manifest != nil && prev == c.Version() {
+				next.Snapshot = c.Snapshot.With(u.Delta)
+			} else {
+				at, err := versions.Fetch(ctx, next.Version())
+				if err != nil {
+					yield(next, err)
+					return
+				}
+				next.Snapshot = at.Snapshot
+			}
+			c = next
+			if !yield(c, nil) {
+				return
+			}
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/events"
 	"meshlog.dev/proto/ident"
+	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/operate/past"
 	"meshlog.dev/store"
 )
@@ -57,13 +58,13 @@ func TestOf(t *testing.T) {
 	}
 	copied, _ := archived(t, m.past(), 0)
 	for _, p := range []*past.Past{m.past(), copied} {
-		all, err := past.Of(t.Context(), p, key("VirtualService", "demo", "shop"), nil)
+		all, err := past.Of(t.Context(), p, []ident.Key{key("VirtualService", "demo", "shop")}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []row
 		for _, e := range all {
-			r := row{Seq: e.Record.Seq, Effect: e.Effect, New: !e.Version.IsZero()}
+			r := row{Seq: e.Seq, Effect: e.Effect, New: !e.Version.IsZero()}
 			for _, f := range e.Fields {
 				r.Fields = append(r.Fields, f.String())
 			}
@@ -105,7 +106,7 @@ func TestOfHeld(t *testing.T) {
 	}
 	m.append(&events.Overlay{ID: hold, Remove: true})
 	m.settle()
-	all, err := past.Of(t.Context(), m.past(), key("VirtualService", "demo", "v3"), nil)
+	all, err := past.Of(t.Context(), m.past(), []ident.Key{key("VirtualService", "demo", "v3")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,23 +137,23 @@ func TestAt(t *testing.T) {
 	if err != nil || at.Manifest != nil {
 		t.Fatalf("a position between versions: %+v, %v", at.Manifest, err)
 	}
-	w, err := past.World(t.Context(), m.past(), between)
+	w, err := ledger.World(at.Snapshot)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := w.Object("VirtualService", "demo", "shop"); !ok {
+	if w.Winner(ident.Key{Kind: "VirtualService", Namespace: "demo", Name: "shop"}) == nil {
 		t.Error("the world there lacks what was put")
 	}
-	if _, ok := w.Object("VirtualService", "demo", "other"); ok {
+	if w.Winner(ident.Key{Kind: "VirtualService", Namespace: "demo", Name: "other"}) != nil {
 		t.Error("the world there has what was put later")
 	}
 	last := all[len(all)-1]
 	changes := past.Diff(at.Snapshot, mustAt(t, m, store.VersionOf(last.GetVersion())).Snapshot)
 	var got []string
 	for _, c := range changes {
-		got = append(got, fmt.Sprintf("%s %v %v", c.Name(), c.Before == nil, len(c.Fields)))
+		got = append(got, fmt.Sprintf("%s %s %v", c.Object, c.Change, len(c.Fields)))
 	}
-	if diff := cmp.Diff([]string{"VirtualService demo/other (file/default) true 0", "VirtualService demo/shop (file/default) false 2"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"VirtualService demo/other (file/default) added 0", "VirtualService demo/shop (file/default) changed 2"}, got); diff != "" {
 		t.Errorf("diff (-want +got):\n%s", diff)
 	}
 	if _, err := past.At(t.Context(), m.past(), ident.Position{Epoch: 1, Seq: one}); !errors.Is(err, past.ErrNotThere) {

@@ -2,7 +2,6 @@ package past
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -22,13 +21,10 @@ import (
 type Replay struct {
 	past   *Past
 	ledger *ledger.Ledger
-	from   ident.Position // where it began
-	begun  bool           // with the record at from, not after it
-
-	// What the last record did.
-	changes []RowChange
-	before  *store.Snapshot // of a reset; nil: there was none
-	reset   bool
+	from   ident.Position  // where it began
+	first  uint64          // the first record that it folds
+	last   Step            // what the last record did
+	before *store.Snapshot // the content before a reset
 }
 
 // Step is one record and its effect.
@@ -41,6 +37,30 @@ type Step struct {
 	Reset bool
 	// Problems are the diagnostics of the record and of the objects it applied.
 	Problems []problem.Diagnostic
+}
+
+// What returns in one word what a record is: put, delete, begin, alive, overlay,
+// remove, segment or unreadable.
+func What(r events.Record) string {
+	switch b := r.Event.Body.(type) {
+	case *events.Object:
+		if b.Op == events.Delete {
+			return "delete"
+		}
+		return "put"
+	case *events.Begin:
+		return "begin"
+	case *events.Alive:
+		return "alive"
+	case *events.Overlay:
+		if b.Remove {
+			return "remove"
+		}
+		return "overlay"
+	case *events.Segment:
+		return "segment"
+	}
+	return "unreadable"
 }
 
 // RowChange is one row of the content before and after; nil: there is none.
@@ -61,14 +81,14 @@ func (j judge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagn
 }
 
 func newReplay(p *Past, f *fold.Fold) *Replay {
-	r := &Replay{past: p, from: f.Position()}
-	r.ledger = ledger.New(f, blobs{p}, func(_ events.Record, c world.Change) {
+	r := &Replay{past: p, from: f.Position(), first: f.Position().Seq + 1}
+	r.ledger = ledger.New(f, p.Blobs, func(_ events.Record, c world.Change) {
 		switch {
 		case r.ledger == nil: // not a change: the ledger is being made
 		case c.Reset:
-			r.reset, r.before = true, r.ledger.Content()
+			r.last.Reset, r.before = true, r.ledger.Content()
 		default:
-			r.changes = r.rowChanges(c.Rows)
+			r.last.Changes = r.rowChanges(c.Rows)
 		}
 	})
 	return r
@@ -86,14 +106,20 @@ func (r *Replay) Fold() *fold.Fold { return r.ledger.Fold() }
 // Content returns the content at Position.
 func (r *Replay) Content() *store.Snapshot { return r.ledger.Content() }
 
+// Progress is told how far work is that takes long. It may be nil.
+type Progress func(done, total int64)
+
+func (p Progress) show(done, total uint64) {
+	if p != nil {
+		p(int64(done), int64(total))
+	}
+}
+
 // To folds up to the record seq and calls each, if not nil, with every step. It
 // stops at the first error of each.
-func (r *Replay) To(ctx context.Context, seq uint64, each func(Step) error) error {
-	at := r.Position().Seq
-	if seq <= at {
-		return nil
-	}
-	for rec, err := range Records(ctx, r.past.Log, at+1, seq) {
+func (r *Replay) To(ctx context.Context, seq uint64, progress Progress, each func(Step) error) error {
+	first := r.Position().Seq
+	for rec, err := range Records(ctx, r.past.Log, first+1, seq) {
 		if err != nil {
 			return err
 		}
@@ -101,6 +127,7 @@ func (r *Replay) To(ctx context.Context, seq uint64, each func(Step) error) erro
 		if err != nil {
 			return err
 		}
+		progress.show(rec.Seq-first, seq-first)
 		if each == nil {
 			continue
 		}
@@ -113,15 +140,16 @@ func (r *Replay) To(ctx context.Context, seq uint64, each func(Step) error) erro
 
 // Next folds one record.
 func (r *Replay) Next(ctx context.Context, rec events.Record) (Step, error) {
-	r.changes, r.before, r.reset = nil, nil, false
+	r.last, r.before = Step{Record: rec}, nil
 	problems, err := r.ledger.Apply(ctx, rec)
 	if err != nil {
 		return Step{}, err
 	}
-	if r.reset {
-		r.changes = diffRows(r.before, r.Content())
+	r.last.Position, r.last.Problems = r.Position(), problems
+	if r.last.Reset {
+		r.last.Changes = diffRows(r.before, r.Content())
 	}
-	return Step{Record: rec, Position: r.Position(), Changes: r.changes, Reset: r.reset, Problems: problems}, nil
+	return r.last, nil
 }
 
 // rowChanges returns the rows with their values before, sorted; a row may have
@@ -160,32 +188,15 @@ func diffRows(a, b *store.Snapshot) []RowChange {
 
 // Records yields the records of a log from first to last. It ends with the
 // first error.
-func Records(ctx context.Context, log events.Reader, first, last uint64) iter.Seq2[events.Record, error] {
+func Records(ctx context.Context, log events.RawReader, first, last uint64) iter.Seq2[events.Record, error] {
 	return func(yield func(events.Record, error) bool) {
-		if first > last {
-			return
-		}
-		err := follow(ctx, log, first, last, func(r events.Record) bool { return yield(r, nil) })
-		if err != nil {
-			yield(events.Record{}, fmt.Errorf("read the log: %w", err))
-		}
-	}
-}
-
-func follow(ctx context.Context, log events.Reader, first, last uint64, yield func(events.Record) bool) (err error) {
-	f, err := log.Follow(ctx, first-1, "")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	for {
-		recs, err := f.Next(ctx)
-		if err != nil {
-			return err
-		}
-		for _, r := range recs {
-			if r.Seq > last || !yield(r) || r.Seq == last {
-				return nil
+		for r, err := range log.Raw(ctx, first, last) {
+			if err != nil {
+				yield(events.Record{}, fmt.Errorf("read the log: %w", err))
+				return
+			}
+			if !yield(r.Record(), nil) {
+				return
 			}
 		}
 	}

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
 
 	"meshlog.dev/events"
-	"meshlog.dev/proto/ident"
 	snapshotv1 "meshlog.dev/proto/meshlog/snapshot/v1"
 	"meshlog.dev/services/builder/ledger"
 	"meshlog.dev/services/mesh/fold"
@@ -38,13 +38,14 @@ func Begin(ctx context.Context, p *Past, seq uint64) (*Replay, error) {
 		return nil, err
 	}
 	inNewest := epoch.Seq != 0 && epoch.Seq <= seq
-	cp, err := p.checkpoint(ctx, bounds, func(at uint64) bool { return at <= seq && (!inNewest || at > epoch.Seq) })
-	switch {
-	case err != nil:
-		return nil, err
-	case cp != nil:
+	nearer := func(at uint64) bool { return at <= seq && (!inNewest || at > epoch.Seq) }
+	for cp, err := range p.checkpoints(ctx, bounds, nearer) {
+		if err != nil {
+			return nil, err
+		}
 		return newReplay(p, cp), nil
-	case inNewest:
+	}
+	if inNewest {
 		return p.beginAt(ctx, epoch)
 	}
 	r, err := p.beginFirst(ctx, bounds)
@@ -67,15 +68,12 @@ func BeginAtFloor(ctx context.Context, p *Past) (*Replay, error) {
 	}
 	// The head of the log expired: a checkpoint may lie before its first epoch.
 	var lowest *fold.Fold
-	for {
-		cp, cerr := p.checkpoint(ctx, bounds, func(at uint64) bool {
-			return (lowest == nil || at < lowest.Position().Seq) && (first == nil || at < first.Position().Seq)
-		})
-		if cerr != nil {
-			return nil, cerr
-		}
-		if cp == nil {
-			break
+	earlier := func(at uint64) bool {
+		return (lowest == nil || at < lowest.Position().Seq) && (first == nil || at < first.Position().Seq)
+	}
+	for cp, err := range p.checkpoints(ctx, bounds, earlier) {
+		if err != nil {
+			return nil, err
 		}
 		lowest = cp
 	}
@@ -113,66 +111,66 @@ func (p *Past) beginFirst(ctx context.Context, bounds events.Bounds) (*Replay, e
 func (p *Past) beginAt(ctx context.Context, rec events.Record) (*Replay, error) {
 	r := newReplay(p, fold.New("", judge{}))
 	_, err := r.Next(ctx, rec)
-	r.from, r.begun = r.Position(), true
+	r.from, r.first = r.Position(), rec.Seq
 	return r, err
 }
 
-// checkpoint returns the newest checkpoint of the fold, at a wanted position, from
-// which the log continues; nil if there is none.
-func (p *Past) checkpoint(ctx context.Context, bounds events.Bounds, wanted func(seq uint64) bool) (*fold.Fold, error) {
-	if p.Blobs == nil {
+// checkpoints yields the folds of checkpoints that restore accepts, newest first.
+// Its caller stops at an error.
+func (p *Past) checkpoints(ctx context.Context, bounds events.Bounds, wanted func(seq uint64) bool) iter.Seq2[*fold.Fold, error] {
+	return func(yield func(*fold.Fold, error) bool) {
+		for m, err := range p.Versions.History(ctx) {
+			var f *fold.Fold
+			if err == nil {
+				f, err = p.restore(ctx, m.GetFoldCheckpoint(), bounds, wanted)
+			}
+			if (f != nil || err != nil) && !yield(f, err) {
+				return
+			}
+		}
+	}
+}
+
+// restore returns the fold in a checkpoint of any build. It returns nil if the
+// checkpoint is lost or at no wanted position, or the log does not continue there.
+func (p *Past) restore(ctx context.Context, c *snapshotv1.Checkpoint, bounds events.Bounds, wanted func(seq uint64) bool) (*fold.Fold, error) {
+	at := store.VersionOf(c.GetVersion())
+	if at.IsZero() || at.Seq > bounds.Last || !wanted(at.Seq) {
 		return nil, nil
 	}
-	for m, err := range p.Versions.History(ctx) {
-		if err != nil {
-			return nil, err
-		}
-		at := store.VersionOf(m.GetFoldCheckpoint().GetVersion())
-		if at.IsZero() || at.Seq > bounds.Last || !wanted(at.Seq) {
-			continue
-		}
-		f, err := p.restore(ctx, m.GetFoldCheckpoint())
-		if errors.Is(err, store.ErrNotFound) || errors.Is(err, fold.ErrCorrupt) {
-			continue // try an older one, or the log
-		}
-		if err != nil {
-			return nil, err
-		}
-		// The checkpoint may be later than its manifest says: the builder continued
-		// while it was written.
-		if at := f.Position().Seq; at+1 < bounds.First || at > bounds.Last || !wanted(at) {
-			continue
-		}
-		if ours, err := p.leadsOn(ctx, f, bounds); err != nil || ours {
-			return f, err
-		}
+	rows, meta, err := p.foldRows(ctx, c)
+	var f *fold.Fold
+	if err == nil {
+		f, err = fold.Restore(meta.GetBuild(), judge{}, ledger.Pairs(slices.Values(rows)))
 	}
-	return nil, nil
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, fold.ErrCorrupt) {
+		return nil, nil // an older one, or the log, may do
+	}
+	// The checkpoint may be later than its manifest says: the builder continued
+	// while it was written.
+	if err != nil || !wanted(f.Position().Seq) {
+		return nil, err
+	}
+	if leads, err := p.leadsOn(ctx, f, bounds); !leads {
+		return nil, err
+	}
+	return f, nil
 }
 
 // leadsOn reports whether the log continues where f ends: the log may have been
 // rewound since.
 func (p *Past) leadsOn(ctx context.Context, f *fold.Fold, bounds events.Bounds) (bool, error) {
 	at := f.Position().Seq
-	if at < bounds.First {
-		return true, nil // the record has expired, the next one has not
+	if at < bounds.First || at > bounds.Last {
+		return at+1 == bounds.First, nil // the record has expired, the next one has not
 	}
 	rec, err := p.Log.Get(ctx, at)
 	return err == nil && rec.Hash == f.RecordHash(), err
 }
 
-// restore returns the fold in a checkpoint of any build.
-func (p *Past) restore(ctx context.Context, c *snapshotv1.Checkpoint) (*fold.Fold, error) {
-	rows, meta, err := p.foldRows(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return fold.Restore(meta.GetBuild(), judge{}, ledger.Pairs(slices.Values(rows)))
-}
-
 // foldRows returns the rows of a checkpoint of the fold, and its meta row.
 func (p *Past) foldRows(ctx context.Context, c *snapshotv1.Checkpoint) ([]store.Row, *snapshotv1.FoldMeta, error) {
-	rows, err := store.ReadRows(ctx, blobs{p}, c)
+	rows, err := store.ReadRows(ctx, p.Blobs, c)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -183,20 +181,4 @@ func (p *Past) foldRows(ctx context.Context, c *snapshotv1.Checkpoint) ([]store.
 		}
 	}
 	return rows, nil, nil
-}
-
-// blobs are the blobs of a Past, to which nothing can be written.
-type blobs struct{ p *Past }
-
-// GetBlob implements store.Blobs.
-func (b blobs) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
-	if b.p.Blobs == nil {
-		return nil, fmt.Errorf("%s has no blobs", b.p.Name)
-	}
-	return b.p.Blobs.GetBlob(ctx, h)
-}
-
-// PutBlob implements store.Blobs.
-func (blobs) PutBlob(context.Context, []byte) (ident.Hash, error) {
-	return ident.Hash{}, errors.ErrUnsupported
 }

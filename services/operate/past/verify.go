@@ -16,43 +16,36 @@ type Verdict string
 const (
 	// Broken: the chain or the log has changed since the version was published, or
 	// the same build makes another content.
-	Broken Verdict = "broken"
-	// OtherBuild: this build makes another content than the build that published
-	// the version.
-	OtherBuild Verdict = "other-build"
-	// Rewound: the version comes from a part of the log that was lost, which a
-	// later epoch shows.
-	Rewound Verdict = "rewound"
+	Broken     Verdict = "broken"
+	OtherBuild Verdict = "other-build" // this build makes another content than the build that published it
+	Rewound    Verdict = "rewound"     // its part of the log was lost, which a later epoch shows
 	// Restored: this log holds the same events with other times, as after an
 	// import; the content is the same.
 	Restored Verdict = "restored"
-	// Unfolded: the version lies before the replay floor.
-	Unfolded Verdict = "unfolded"
-	// Unread: the content of the version cannot be read any more: it is older than
-	// the oldest checkpoint.
-	Unread Verdict = "unread"
+	Unfolded Verdict = "unfolded" // it lies before the replay floor
+	Unread   Verdict = "unread"   // its content cannot be read any more: it is older than the oldest checkpoint
 )
 
 // Finding is a verdict about a version.
 type Finding struct {
-	Version ident.Position
-	Verdict Verdict
-	Build   string // published the version
-	Reason  string
+	Version ident.Position `json:"version"`
+	Verdict Verdict        `json:"verdict"`
+	Build   string         `json:"build,omitempty"` // published the version
+	Reason  string         `json:"reason"`
 }
 
 // Verification is the result of Verify.
 type Verification struct {
-	Build string // folded the log again
-	// Floor is the position at which the fold began; First and Last are the
-	// bounds of the log.
-	Floor       ident.Position
-	First, Last uint64
-	Versions    int // on the chain
+	Build    string         `json:"build"`       // folded the log again
+	Floor    ident.Position `json:"replayFloor"` // where the fold began
+	First    uint64         `json:"first"`       // record of the log
+	Last     uint64         `json:"last"`
+	Versions int            `json:"versions"` // on the chain
 	// Same counts the versions of this build with the same content, SameOther
 	// those of other builds.
-	Same, SameOther int
-	Findings        []Finding // by check, in the order of the versions
+	Same      int       `json:"same"`
+	SameOther int       `json:"sameOther"`
+	Findings  []Finding `json:"findings"` // by check, in the order of the versions
 }
 
 // Count returns how many findings have a verdict.
@@ -69,8 +62,7 @@ func (v *Verification) Count(d Verdict) int {
 // Verify folds the whole log again with this build, and compares the root of
 // every version of the chain. It also checks that each version follows the one
 // before it, is at the record that it names, and has a content with its root.
-// progress may be nil.
-func Verify(ctx context.Context, p *Past, build string, progress func(done, total int64)) (*Verification, error) {
+func Verify(ctx context.Context, p *Past, build string, progress Progress) (*Verification, error) {
 	chain, err := links(p.Versions.History(ctx))
 	if err != nil {
 		return nil, err
@@ -85,15 +77,21 @@ func Verify(ctx context.Context, p *Past, build string, progress func(done, tota
 		return nil, err
 	}
 	v := &verifier{
-		Verification: Verification{Build: build, Floor: replay.From(), First: bounds.First, Last: bounds.Last, Versions: len(chain)},
-		bySeq:        map[uint64][]link{},
-		replay:       replay,
+		Verification: Verification{
+			Build: build, Floor: replay.From(), First: bounds.First, Last: bounds.Last, Versions: len(chain), Findings: []Finding{},
+		},
+		replay: replay, came: map[uint64]*outcome{},
 	}
 	v.follows(chain)
 	for _, l := range chain {
-		v.bySeq[l.version.Seq] = append(v.bySeq[l.version.Seq], l)
+		v.came[l.version.Seq] = nil
 	}
-	if err := v.fold(ctx, bounds.Last, progress); err != nil {
+	v.note()
+	err = replay.To(ctx, bounds.Last, progress, func(Step) error {
+		v.note()
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	for _, l := range chain {
@@ -108,8 +106,7 @@ func Verify(ctx context.Context, p *Past, build string, progress func(done, tota
 type verifier struct {
 	Verification
 	replay *Replay
-	bySeq  map[uint64][]link
-	came   map[ident.Position]outcome // of the fold, by version of the chain
+	came   map[uint64]*outcome // by the records of versions; nil: the fold has not reached it
 }
 
 // outcome is the state of the fold at the record of a version.
@@ -126,11 +123,8 @@ func (v *verifier) find(l link, d Verdict, format string, args ...any) {
 
 // follows checks that each version follows the one before it.
 func (v *verifier) follows(chain []link) {
-	for i, l := range chain {
-		if i == 0 {
-			continue
-		}
-		switch before := chain[i-1]; {
+	for i := 1; i < len(chain); i++ {
+		switch before, l := chain[i-1], chain[i]; {
 		case !before.version.Less(l.version):
 			v.find(l, Broken, "it comes after version %s on the chain, and is not greater", before.version)
 		case l.previous != before.version:
@@ -141,32 +135,19 @@ func (v *verifier) follows(chain []link) {
 	}
 }
 
-// fold folds the log again and notes the outcome at each version.
-func (v *verifier) fold(ctx context.Context, last uint64, progress func(done, total int64)) error {
-	v.came = map[ident.Position]outcome{}
-	v.note()
-	first := v.replay.Position().Seq
-	return v.replay.To(ctx, last, func(s Step) error {
-		v.note()
-		if progress != nil {
-			progress(int64(s.Record.Seq-first), int64(last-first))
-		}
-		return nil
-	})
-}
-
 // note notes the outcome, if there is a version at this record.
 func (v *verifier) note() {
 	f := v.replay.Fold()
-	for _, l := range v.bySeq[f.Position().Seq] {
-		v.came[l.version] = outcome{f.Position(), f.RecordHash(), v.replay.Content().Root(), f.Segment().Build}
+	if _, wanted := v.came[f.Position().Seq]; wanted {
+		v.came[f.Position().Seq] = &outcome{f.Position(), f.RecordHash(), v.replay.Content().Root(), f.Segment().Build}
 	}
 }
 
 // judge compares a version with the outcome of the fold.
 func (v *verifier) judge(l link) {
 	version := l.version
-	came, folded := v.came[version]
+	came := v.came[version.Seq]
+	folded := came != nil
 	later := v.replay.Position().Epoch > version.Epoch
 	switch {
 	case !folded && version.Seq > v.Last && later, folded && came.at.Epoch != version.Epoch && later:
@@ -205,46 +186,39 @@ func (v *verifier) judge(l link) {
 // contents checks that the content of every version can be read, and has its
 // root.
 func (v *verifier) contents(ctx context.Context, p *Past, chain []link) error {
-	from := 0
-	for ; from < len(chain); from++ { // the oldest may be without a checkpoint by now
-		_, err := p.Versions.Fetch(ctx, chain[from].version)
-		if err == nil {
-			break
-		}
+	for _, l := range chain {
+		_, err := p.Versions.Fetch(ctx, l.version)
 		switch {
+		case err == nil:
+			return v.deltas(ctx, p, l.version)
 		case errors.Is(err, store.ErrNotFound):
-			v.find(chain[from], Unread, "no checkpoint of the content is left before it")
+			v.find(l, Unread, "no checkpoint of the content is left before it")
 		case errors.Is(err, store.ErrCorrupt):
-			v.find(chain[from], Broken, "its content: %v", err)
+			v.find(l, Broken, "its content: %v", err)
 		default:
 			return err
 		}
 	}
-	if from == len(chain) {
-		return nil
-	}
-	return v.deltas(ctx, p, chain[from].version)
+	return nil
 }
 
 // deltas applies all deltas from a version whose content can be read.
 func (v *verifier) deltas(ctx context.Context, p *Past, from ident.Position) error {
-	var at store.Stored
-	for u, err := range p.Versions.Updates(ctx, from) {
-		if err != nil {
-			if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) {
-				v.Findings = append(v.Findings, Finding{Version: at.Version(), Verdict: Broken, Reason: fmt.Sprintf("the next version: %v", err)})
-				return nil
-			}
+	last := from // the last version with a content that can be read
+	for c, err := range assemble(ctx, p.Versions, from) {
+		lost := errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt)
+		switch {
+		case lost && c.Manifest == nil:
+			v.find(link{version: last}, Broken, "the next version: %v", err)
+			return nil
+		case err != nil && c.Manifest != nil:
+			return fmt.Errorf("content of version %s: %w", c.Version(), err)
+		case err != nil:
 			return err
 		}
-		version := store.VersionOf(u.Manifest.GetVersion())
-		if prev, _ := store.PreviousOf(u.Manifest); at.Manifest != nil && prev == at.Version() {
-			at = store.Stored{Manifest: u.Manifest, Snapshot: at.Snapshot.With(u.Delta)}
-		} else if at, err = p.Versions.Fetch(ctx, version); err != nil {
-			return err
-		}
-		if root := at.Snapshot.Root(); root != store.RootOf(u.Manifest) {
-			v.find(link{version: version, build: u.Manifest.GetBuild()}, Broken, "its content has root %s, its manifest says %s", root, store.RootOf(u.Manifest))
+		last = c.Version()
+		if root := c.Snapshot.Root(); root != store.RootOf(c.Manifest) {
+			v.find(link{version: last, build: c.Manifest.GetBuild()}, Broken, "its content has root %s, its manifest says %s", root, store.RootOf(c.Manifest))
 		}
 	}
 	return nil

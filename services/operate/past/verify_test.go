@@ -1,7 +1,9 @@
 package past_test
 
 import (
+	"context"
 	"errors"
+	"iter"
 	"strings"
 	"testing"
 
@@ -175,5 +177,55 @@ func TestVerifyBroken(t *testing.T) {
 				t.Errorf("verified %+v, %v", v, err)
 			}
 		})
+	}
+}
+
+// brokenVersions are versions that cannot be read.
+type brokenVersions struct {
+	past.Versions
+	skipped   ident.Position // Updates skips it
+	unfetched ident.Position // Fetch fails for it
+	first     error          // of Updates, instead of the first version
+}
+
+func (b brokenVersions) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
+	if v == b.unfetched {
+		return store.Stored{}, store.ErrCorrupt
+	}
+	return b.Versions.Fetch(ctx, v)
+}
+
+func (b brokenVersions) Updates(ctx context.Context, from ident.Position) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
+		if b.first != nil {
+			yield(store.Update{}, b.first)
+			return
+		}
+		for u, err := range b.Versions.Updates(ctx, from) {
+			if store.VersionOf(u.Manifest.GetVersion()) != b.skipped && !yield(u, err) {
+				return
+			}
+		}
+	}
+}
+
+// What cannot be read has the name of a version.
+func TestVerifyUnreadable(t *testing.T) {
+	m := newMesh(t, "one")
+	m.canary(4)
+	var chain []ident.Position // oldest first
+	for _, v := range m.versions() {
+		chain = append(chain, store.VersionOf(v.GetVersion()))
+	}
+	p := m.past()
+	p.Versions = brokenVersions{Versions: m.chain, skipped: chain[2], unfetched: chain[3]}
+	_, err := past.Verify(t.Context(), p, "one", nil)
+	if !errors.Is(err, store.ErrCorrupt) || !strings.Contains(err.Error(), "version "+chain[3].String()) {
+		t.Errorf("a content in the middle of the chain: %v, want an error that names %s", err, chain[3])
+	}
+	p.Versions = brokenVersions{Versions: m.chain, first: store.ErrCorrupt}
+	v, err := past.Verify(t.Context(), p, "one", nil)
+	if err != nil || len(v.Findings) != 1 || v.Findings[0].Version != chain[0] || v.Findings[0].Verdict != past.Broken {
+		t.Errorf("the first update: %+v, %v; want a finding of %s", v, err, chain[0])
 	}
 }

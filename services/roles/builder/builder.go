@@ -32,15 +32,11 @@ type Options struct {
 	// Data is the data directory; process.VersionsFile names the builder's
 	// file in it.
 	Data string
-	// Replicas is how many servers keep the streams: 1, or 3 on a cluster.
+	// Replicas is the number of servers that store the streams: 1, or 3 on a cluster.
 	Replicas int
-	// History is how long the log and the versions are kept.
-	History time.Duration
-	// LogBytes is how large the log may grow, which the bus reserves; when it is
-	// full, the log takes no record.
-	LogBytes int64
-	Connect  func(context.Context) (*bus.Conn, error)
-	Process  *process.Process
+	Settings
+	Connect func(context.Context) (*bus.Conn, error)
+	Process *process.Process
 }
 
 // keptVersions is how many versions stay in the builder's own file.
@@ -56,7 +52,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return process.DataError(fmt.Errorf("data directory: %w", err))
 	}
-	versions, damaged, err := bolt.Open(file, bolt.Options{Retention: store.Retention{Versions: keptVersions, Age: o.History}})
+	versions, damaged, err := bolt.Open(file, store.Retention{Versions: keptVersions, Age: o.History})
 	if err != nil {
 		return process.DataError(err)
 	}
@@ -72,22 +68,17 @@ func Run(ctx context.Context, o Options) error {
 	defer nc.Close()
 	o.Process.Admin.Register(process.FileMetric("builder", file))
 	o.Process.Admin.Register(bus.ConnMetrics("builder", nc)...)
-	var events *natslog.Log
-	var chain *natsfeed.Feed
 	keep := &keeper{o: &o, nc: nc, log: log}
-	err = bus.Retry(ctx, log, func(ctx context.Context) error {
-		events, chain, err = keep.open(ctx)
-		return err
-	})
+	chain, err := bus.Retry(ctx, log, keep.open)
 	if err != nil {
 		return err
 	}
-	defer events.Close()
+	defer keep.events.Close()
 	return o.build(ctx, nc, builder.Config{
-		ID: o.ID, Build: o.Process.Build, Log: events, Feed: chain, Store: versions,
+		ID: o.ID, Build: o.Process.Build, Log: keep.events, Feed: chain, Store: versions,
 		Judge: fold.KindJudge{}, History: o.History, Logger: log,
 		Tracer: tracing.New(o.Process.Traces, "builder"),
-	}, keep, &sweeper{log: events, chain: chain, history: o.History, logger: log})
+	}, keep, &sweeper{log: keep.events, chain: chain, history: o.History, logger: log})
 }
 
 // build runs a builder on a bus, with its messages to and from the fleet.
@@ -98,7 +89,7 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 	if err != nil {
 		return err
 	}
-	streams, err := bus.NewStreamMetrics(nc, log, natslog.DefaultStream, natsfeed.Stream, "OBJ_"+natsfeed.BlobBucket)
+	streams, err := bus.NewStreamMetrics(nc, log, natslog.Stream, natsfeed.Stream, "OBJ_"+natsfeed.BlobBucket)
 	if err != nil {
 		return err
 	}
@@ -138,20 +129,18 @@ func (o *Options) build(ctx context.Context, nc *bus.Conn, c builder.Config, kee
 			sweeper.run,
 			// Answers watchers that list with the digests of their shard.
 			func(ctx context.Context) error { return fleet.ServeDigests(ctx, b.Digests) },
-			// Hears from the leader up to which record its head is right.
+			// Receives the leader's ticks: up to which record its head is right.
 			func(ctx context.Context) error {
 				return fleet.Ticks(ctx, func(t *reportv1.Tick) {
 					latest(ticks, t)
 					sweeper.chain.Hint(store.VersionOf(t.GetHead()), t.GetVersionsSeq())
 				})
 			},
-			// Hears from frontends that the chain was rewound, and which resources
-			// proxies reject.
+			// Receives the reports of frontends: that the chain was rewound, and which
+			// resources proxies reject.
 			func(ctx context.Context) error {
 				return fleet.FrontendReports(ctx, func(r *reportv1.FrontendReport) { _ = b.Heard(ctx, r) })
 			},
-			// Measures how full the bus is.
-			streams.Run,
 			// Reports its own state, and collects the reports of others.
 			reporter.Run,
 			peers.Run,
@@ -175,13 +164,27 @@ func latest[T any](c chan T, v T) {
 	}
 }
 
+// every calls f at this interval until ctx is done.
+func every(ctx context.Context, interval time.Duration, f func(context.Context)) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			f(ctx)
+		}
+	}
+}
+
 // ready returns why the builder is not ready.
 func ready(r *reportv1.BuilderReport) error {
 	switch {
 	case r.GetError() != "":
 		return errors.New(r.GetError())
 	case r.GetPosition().GetSeq() == 0:
-		return errors.New("has read nothing of the log yet")
+		return errors.New("has not read the log yet")
 	case r.GetLeader() && len(r.GetWaiting()) > 0:
 		return errors.New(strings.Join(r.GetWaiting(), "; "))
 	}

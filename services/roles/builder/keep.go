@@ -32,17 +32,17 @@ type keeper struct {
 	blobsMade time.Time // when the blobs were made that the newest epoch is known to have
 }
 
-// open creates missing streams, and opens log and chain.
-func (k *keeper) open(ctx context.Context) (*natslog.Log, *natsfeed.Feed, error) {
+// open creates missing streams, opens the log as k.events, and returns the chain.
+func (k *keeper) open(ctx context.Context) (*natsfeed.Feed, error) {
 	if _, _, err := k.ensure(ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	chain, err := natsfeed.Open(ctx, k.nc, natsfeed.Options{Domain: k.o.Domain})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	k.events, err = natslog.Open(ctx, k.nc, natslog.Options{Domain: k.o.Domain})
-	return k.events, chain, err
+	return chain, err
 }
 
 // ensure creates missing streams, and reports whether it created the log's or the
@@ -50,7 +50,7 @@ func (k *keeper) open(ctx context.Context) (*natslog.Log, *natsfeed.Feed, error)
 // streams.
 func (k *keeper) ensure(ctx context.Context) (made bool, blobsMade time.Time, err error) {
 	o := k.o
-	log, err := natslog.EnsureStream(ctx, k.nc, streams.Log(o.Domain, o.Replicas, o.History, o.LogBytes))
+	log, err := natslog.EnsureStream(ctx, k.nc, streams.Log(o.Domain, o.Replicas, o.History, o.logBytes()))
 	if err != nil {
 		return false, time.Time{}, err
 	}
@@ -64,17 +64,10 @@ func (k *keeper) ensure(ctx context.Context) (made bool, blobsMade time.Time, er
 // run creates streams again that the bus has lost. An epoch begins then, for which
 // all sources list.
 func (k *keeper) run(ctx context.Context) error {
-	tick := time.NewTicker(ensureEvery)
-	defer tick.Stop()
-	said := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
+	logged := ""
+	return every(ctx, ensureEvery, func(ctx context.Context) {
 		if !k.nc.IsConnected() {
-			continue
+			return
 		}
 		one, cancel := context.WithTimeout(ctx, ensureWithin)
 		made, blobsMade, err := k.ensure(one)
@@ -86,12 +79,12 @@ func (k *keeper) run(ctx context.Context) error {
 			k.log.Error("the bus had lost streams; they are created again, empty")
 		}
 		if err == nil {
-			said = ""
-		} else if ctx.Err() == nil && err.Error() != said {
-			said = err.Error()
+			logged = ""
+		} else if ctx.Err() == nil && err.Error() != logged {
+			logged = err.Error()
 			k.log.Warn("cannot look for lost streams", "error", err)
 		}
-	}
+	})
 }
 
 // saw compares when the stream of the blobs was made with when the newest epoch

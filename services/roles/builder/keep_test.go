@@ -30,10 +30,10 @@ func openKeeper(t *testing.T) (*keeper, *natsfeed.Feed) {
 	}
 	t.Cleanup(nc.Close)
 	k := &keeper{
-		o: &Options{Domain: "mesh", Replicas: 1, History: time.Hour, LogBytes: 1 << 20}, nc: nc, log: quiet,
+		o: &Options{Domain: "mesh", Replicas: 1, Settings: Settings{History: time.Hour, LogMiB: 1}}, nc: nc, log: quiet,
 		epoch: func() uint64 { return 0 },
 	}
-	_, chain, err := k.open(t.Context())
+	chain, err := k.open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,11 @@ import (
 // Settings configure the streams that a builder creates.
 type Settings struct {
 	History time.Duration // how long the log and the versions are kept
-	LogMiB  int64         // how large the log may grow; the bus reserves that
+	LogMiB  int64         // maximum size of the log; the bus reserves it
 }
+
+// logBytes returns the maximum size of the log. A full log refuses records.
+func (s *Settings) logBytes() int64 { return s.LogMiB << 20 }
 
 // DefaultSettings returns the defaults.
 func DefaultSettings() Settings {
@@ -23,10 +26,10 @@ func DefaultSettings() Settings {
 
 // Flags binds flags to the settings.
 func (s *Settings) Flags(fs *pflag.FlagSet) {
-	fs.DurationVar(&s.History, "history", s.History, "`time` for which the log and the versions are kept, an hour at least. "+
-		"More lets you look back further; it takes disk on the bus and in the data directory")
-	fs.Int64Var(&s.LogMiB, "log-mib", s.LogMiB, "`MiB` that the log may grow to, which the bus sets aside; it takes nothing more when that is full. "+
-		"Give more where a history of that length needs more, less where the bus has not as much disk")
+	fs.DurationVar(&s.History, "history", s.History, "`time` for which the log and the versions are kept, at least an hour. "+
+		"Raise it to look back further; a longer history takes more disk on the bus and in the data directory")
+	fs.Int64Var(&s.LogMiB, "log-mib", s.LogMiB, "maximum size of the log in `MiB`, which the bus reserves; a full log refuses records. "+
+		"Raise it if the history needs more; lower it if the bus has less disk")
 }
 
 // Check returns an error for settings that are out of range.

@@ -30,19 +30,15 @@ type streamCheck struct {
 
 // run compares until ctx is done.
 func (c *streamCheck) run(ctx context.Context) error {
-	tick := time.NewTicker(compareEvery)
-	defer tick.Stop()
-	for {
-		if states, err := c.compare(ctx); err == nil {
-			c.tell(states)
-		} else if ctx.Err() == nil {
-			c.log.Debug("cannot read the settings of the streams", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
+	c.look(ctx)
+	return every(ctx, compareEvery, c.look)
+}
+
+func (c *streamCheck) look(ctx context.Context) {
+	if states, err := c.compare(ctx); err == nil {
+		c.tell(states)
+	} else if ctx.Err() == nil {
+		c.log.Debug("cannot read the settings of the streams", "error", err)
 	}
 }
 
@@ -50,7 +46,7 @@ func (c *streamCheck) compare(ctx context.Context) ([]bus.StreamState, error) {
 	ctx, cancel := context.WithTimeout(ctx, ensureWithin)
 	defer cancel()
 	o := c.o
-	return bus.CompareStreams(ctx, c.nc, streams.All(o.Domain, o.Replicas, o.History, o.LogBytes)...)
+	return bus.CompareStreams(ctx, c.nc, streams.All(o.Domain, o.Replicas, o.History, o.logBytes())...)
 }
 
 func (c *streamCheck) tell(states []bus.StreamState) {

@@ -27,27 +27,18 @@ type sweeper struct {
 
 // run sweeps until ctx is done.
 func (s *sweeper) run(ctx context.Context) error {
-	tick := time.NewTicker(s.history / sweepShare)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
+	return every(ctx, s.history/sweepShare, func(ctx context.Context) {
 		if !s.leads.Load() {
-			continue
+			return
 		}
 		done, err := s.sweep(ctx)
 		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil:
-			s.logger.Warn("blobs were not swept; the next attempt is in an eighth of the history", "error", err)
-		default:
+		case err == nil:
 			s.logger.Info("blobs swept", "deleted", done.Blobs, "bytes", done.Bytes, "kept", done.Kept)
+		case ctx.Err() == nil:
+			s.logger.Warn("blobs were not swept; the next attempt is in an eighth of the history", "error", err)
 		}
-	}
+	})
 }
 
 // sweep keeps the blobs that versions name, and the bases of all segments on the

@@ -22,24 +22,19 @@ import (
 	"meshlog.dev/services/watcher/file"
 )
 
-// Result holds the problems of a directory.
-type Result struct {
-	Objects     int
-	Diagnostics []problem.Diagnostic // sorted, the worst first
-}
-
-// Directory judges the objects of a directory. The only errors are that the
-// directory cannot be read, and errors of this program.
-func Directory(ctx context.Context, dir string) (Result, error) {
+// Directory judges the objects of a directory, and returns their problems, the
+// worst first. The only errors are that the directory cannot be read, and errors of
+// this program.
+func Directory(ctx context.Context, dir string) ([]problem.Diagnostic, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	l := listing{stop: stop, problems: map[string][]problem.Diagnostic{}}
 	if err := file.New(dir).Run(ctx, &l); !l.listed {
-		return Result{}, fmt.Errorf("read %s: %w", dir, err)
+		return nil, fmt.Errorf("read %s: %w", dir, err)
 	}
 	all, err := judge(l.objects)
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
 	for _, ds := range l.problems {
 		all = append(all, ds...)
@@ -47,7 +42,7 @@ func Directory(ctx context.Context, dir string) (Result, error) {
 	slices.SortFunc(all, func(a, b problem.Diagnostic) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Origin, b.Origin), a.Compare(b))
 	})
-	return Result{Objects: len(l.objects), Diagnostics: slices.Compact(all)}, nil
+	return slices.Compact(all), nil
 }
 
 // listing is a watcher.Sink that takes the first listing and ends the watcher.
@@ -112,9 +107,9 @@ func judge(objects []watcher.Object) ([]problem.Diagnostic, error) {
 	return slices.Concat(f.Diagnostics(), world.Diagnostics(), built), nil
 }
 
-// Print writes the diagnostics, one a line, and returns the number of errors.
-func (r Result) Print(w io.Writer) (failed int) {
-	for _, d := range r.Diagnostics {
+// Print writes problems, one per line, and returns the number of errors.
+func Print(w io.Writer, problems []problem.Diagnostic) (failed int) {
+	for _, d := range problems {
 		if d.Severity == problem.Error {
 			failed++
 		}

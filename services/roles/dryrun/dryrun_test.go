@@ -69,12 +69,12 @@ func TestDirectory(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			r, err := dryrun.Directory(t.Context(), dir)
+			problems, err := dryrun.Directory(t.Context(), dir)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var out strings.Builder
-			if failed := r.Print(&out); failed != c.failed {
+			if failed := dryrun.Print(&out, problems); failed != c.failed {
 				t.Errorf("%d errors, want %d", failed, c.failed)
 			}
 			lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 
-	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend"
 	"meshlog.dev/services/internal/bus"
 	"meshlog.dev/services/internal/process"
@@ -49,7 +48,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return process.DataError(fmt.Errorf("data directory: %w", err))
 	}
-	versions, damaged, err := bolt.Open(file, bolt.Options{Retention: store.Retention{Versions: keptVersions}})
+	versions, damaged, err := bolt.Open(file, store.Retention{Versions: keptVersions})
 	if err != nil {
 		return process.DataError(err)
 	}
@@ -60,10 +59,11 @@ func Run(ctx context.Context, o Options) error {
 
 	metrics := frontend.NewMetrics()
 	o.Process.Admin.Register(metrics, process.FileMetric("frontend", file))
-	reports := &busReports{}
+	link := &busLink{ready: make(chan struct{})}
 	config := frontend.Config{
 		ID: o.ID, Build: o.Process.Build, Store: versions, Listeners: o.Ports.Plain, TLSListeners: o.Ports.TLS,
-		Logger: log, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "frontend"), OnChange: reports.changed, Limits: o.Limits,
+		Logger: log, Metrics: metrics, Tracer: tracing.New(o.Process.Traces, "frontend"),
+		OnChange: link.changed, Limits: o.Limits,
 	}
 	if config.Limits == (frontend.Limits{}) {
 		config.Limits = frontend.DefaultLimits()
@@ -74,21 +74,14 @@ func Run(ctx context.Context, o Options) error {
 		beside = append(beside, o.Ports.certificatesStage(&o, log))
 	}
 	if o.Connect != nil {
-		chain := newBusChain()
-		config.Chain, config.Head, config.Connected = chain, chain.Head, chain.connected
-		beside = append(beside, func(ctx context.Context) error { return o.connectBus(ctx, log, chain, reports) })
+		config.Chain, config.Head, config.Connected = link, link.Head, link.connected
 	}
 	server, err := frontend.New(config)
 	if err != nil {
 		return err
 	}
-	reports.proxy = server.Proxy
-	reports.head, reports.suspects = server.HeadIs, server.Suspects
-	reports.report = func(summary bool) *reportv1.FrontendReport {
-		if summary {
-			return server.Summary()
-		}
-		return server.Report()
+	if o.Connect != nil {
+		beside = append(beside, func(ctx context.Context) error { return o.connectBus(ctx, log, link, server) })
 	}
 	o.Process.Admin.Ready("frontend", server.Ready)
 	o.Process.Admin.Report("frontend", func() any { return server.Report() })

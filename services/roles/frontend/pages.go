@@ -1,9 +1,9 @@
 package frontend
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
-	"iter"
 	"net/http"
 	"net/url"
 	"slices"
@@ -59,55 +59,22 @@ func (p *debugPages) syncz(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id := params.Get("proxyID")
-	process.WriteJSONList(w, filter(p.server.Proxies(), func(r *reportv1.ProxyReport) bool { return id == "" || r.GetId() == id }))
-}
-
-func filter[T any](all iter.Seq[T], keep func(T) bool) iter.Seq[T] {
-	return func(yield func(T) bool) {
-		for v := range all {
-			if keep(v) && !yield(v) {
+	process.WriteJSONList(w, func(yield func(*reportv1.ProxyReport) bool) {
+		for r := range p.server.Proxies() {
+			if (id == "" || r.GetId() == id) && !yield(r) {
 				return
 			}
 		}
-	}
+	})
 }
 
 // mostUnanswered is how many responses without an answer push_status lists.
 const mostUnanswered = 100
 
-type pushStatus struct {
-	Version      string       `json:"version"`
-	Published    time.Time    `json:"published,omitzero"`
-	Streams      int          `json:"streams"`
-	Applied      int          `json:"applied"`
-	Behind       int          `json:"behind"`
-	Rejected     int          `json:"rejected"`
-	Waiting      int          `json:"waiting"`
-	FirstAnswers int          `json:"firstAnswers"`
-	Unanswered   int          `json:"unanswered"`
-	Oldest       []unanswered `json:"oldestUnanswered"`
-}
-
-type unanswered struct {
-	Proxy string    `json:"proxy"`
-	Type  string    `json:"type"`
-	Since time.Time `json:"since"`
-}
-
 func (p *debugPages) pushStatus(w http.ResponseWriter, r *http.Request) {
-	if process.Params(w, r) == nil {
-		return
+	if process.Params(w, r) != nil {
+		process.WriteJSON(w, p.server.PushStatus(mostUnanswered))
 	}
-	s := p.server.PushStatus(mostUnanswered)
-	view := pushStatus{
-		Version: s.Version.String(), Published: s.Published,
-		Streams: s.Streams, Applied: s.Applied, Behind: s.Behind, Rejected: s.Rejected,
-		Waiting: s.Waiting, FirstAnswers: s.FirstAnswers, Unanswered: s.AllUnanswered, Oldest: []unanswered{},
-	}
-	for _, u := range s.Unanswered {
-		view.Oldest = append(view.Oldest, unanswered{u.Proxy, u.Type.String(), u.Since})
-	}
-	process.WriteJSON(w, view)
 }
 
 type dumped struct {
@@ -172,7 +139,7 @@ func dumpOf(d frontend.Dumped) dumped {
 	if d.Resource == nil {
 		return view
 	}
-	view.Version, view.Same = d.Resource.Sum.String(), d.Resource.Sum == d.Sum
+	view.Version, view.Same = d.Resource.Sum.String(), bytes.Equal(d.Resource.Sum[:], d.Sum)
 	m, err := (&anypb.Any{TypeUrl: d.Type.URL(), Value: d.Resource.Value()}).UnmarshalNew()
 	if err == nil {
 		view.Resource, err = protojson.Marshal(m)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"meshlog.dev/proto/ident"
@@ -57,16 +58,12 @@ func Run(ctx context.Context, s *Settings, o Options) error {
 		limits := apiserver.DefaultLimits()
 		limits.MaxRetry = remoteRetry
 		others := clusters.Config{
-			API:  apiserver.Config{REST: cfg.REST, QPS: cfg.QPS, Burst: cfg.Burst},
-			Home: cfg.Cluster, Namespace: s.RemoteClusters, Logger: log, Limits: limits,
-		}
-		common, err := s.common(log)
-		if err != nil {
-			return err
+			API: cfg.REST, Home: cfg.Cluster, Namespace: s.RemoteClusters, Logger: log, Limits: limits,
 		}
 		remote := newSupervisor(others, w, func(ctx context.Context, r clusters.Cluster) error {
-			cfg := common
-			cfg.Cluster, cfg.REST, cfg.Metrics = r.Name, r.REST, kube.NewMetrics(r.Name)
+			cfg := cfg
+			cfg.Cluster, cfg.REST, cfg.Renew, cfg.Metrics = r.Name, rest.CopyConfig(r.REST), nil, kube.NewMetrics(r.Name)
+			cfg.REST.QPS, cfg.REST.Burst = float32(s.QPS), s.Burst
 			w, err := kube.New(cfg)
 			if err != nil {
 				return err

@@ -38,7 +38,7 @@ type Settings struct {
 
 // DefaultSettings returns the defaults.
 func DefaultSettings() Settings {
-	return Settings{Cluster: "default", QPS: kube.DefaultQPS, Burst: kube.DefaultBurst, MeshConfigMap: "istio-system/istio"}
+	return Settings{Cluster: "default", QPS: 50, Burst: 100, MeshConfigMap: "istio-system/istio"}
 }
 
 // Flags binds the settings.
@@ -79,19 +79,8 @@ func (s *Settings) Check() error {
 			errs = append(errs, process.Invalid("namespaces", "%q is not the name of a namespace: %s", n, bad[0]))
 		}
 	}
-	if _, err := s.selectors(); err != nil {
-		errs = append(errs, process.Invalid("discovery-selectors", "%w", err))
-	}
-	if s.MeshConfigMap != "" {
-		if _, err := namespaced(s.MeshConfigMap); err != nil {
-			errs = append(errs, process.Invalid("mesh-config-map", "%w", err))
-		}
-	}
-	for _, n := range s.ConfigMaps {
-		if _, err := namespaced(n); err != nil {
-			errs = append(errs, process.Invalid("config-maps", "%w", err))
-		}
-	}
+	_, err := s.parse()
+	errs = append(errs, err)
 	return errors.Join(append(errs, process.Positive("kube-qps", s.QPS), process.Positive("kube-burst", s.Burst))...)
 }
 
@@ -105,36 +94,40 @@ func (s *Settings) Verify() error {
 
 // Config returns the configuration of the watcher of the cluster.
 func (s *Settings) Config(log *slog.Logger) (kube.Config, error) {
-	c, err := s.common(log)
+	c, err := s.parse()
 	if err != nil {
-		return kube.Config{}, err
+		return c, err
 	}
-	c.Cluster = s.Cluster
+	c.Cluster, c.Logger, c.Renew = s.Cluster, log, s.rest
+	if c.SecretKey, err = s.secretKey(); err != nil {
+		return c, err
+	}
 	c.REST, err = s.rest()
-	c.Renew = s.rest
 	return c, err
 }
 
-// common returns the parts of the configuration that all clusters share.
-func (s *Settings) common(log *slog.Logger) (c kube.Config, err error) {
-	c = kube.Config{DomainSuffix: s.DomainSuffix, Namespaces: s.Namespaces, QPS: float32(s.QPS), Burst: s.Burst, Logger: log}
+// parse returns the settings that need no file as a configuration, and all their
+// errors.
+func (s *Settings) parse() (kube.Config, error) {
+	c := kube.Config{DomainSuffix: s.DomainSuffix, Namespaces: s.Namespaces}
+	var errs []error
+	var err error
 	if c.DiscoverySelectors, err = s.selectors(); err != nil {
-		return c, err
+		errs = append(errs, process.Invalid("discovery-selectors", "%w", err))
 	}
 	if s.MeshConfigMap != "" {
 		if c.MeshConfigMap, err = namespaced(s.MeshConfigMap); err != nil {
-			return c, err
+			errs = append(errs, process.Invalid("mesh-config-map", "%w", err))
 		}
 	}
 	for _, n := range s.ConfigMaps {
 		name, err := namespaced(n)
 		if err != nil {
-			return c, err
+			errs = append(errs, process.Invalid("config-maps", "%w", err))
 		}
 		c.ConfigMaps = append(c.ConfigMaps, name)
 	}
-	c.SecretKey, err = s.secretKey()
-	return c, err
+	return c, errors.Join(errs...)
 }
 
 func (s *Settings) selectors() (all []labels.Selector, err error) {
@@ -161,6 +154,14 @@ func namespaced(s string) (types.NamespacedName, error) {
 
 // rest reads the configuration of the API server from the current files.
 func (s *Settings) rest() (*rest.Config, error) {
+	c, err := s.access()
+	if err == nil {
+		c.QPS, c.Burst = float32(s.QPS), s.Burst
+	}
+	return c, err
+}
+
+func (s *Settings) access() (*rest.Config, error) {
 	if s.Kubeconfig == "" {
 		c, err := rest.InClusterConfig()
 		switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,13 +20,7 @@ const restartPause = 5 * time.Second
 // supervised is a running watcher of a cluster.
 type supervised struct {
 	version string
-	cancel  context.CancelFunc
-	done    chan struct{} // closed when the watcher has ended
-}
-
-func (c *supervised) stop() {
-	c.cancel()
-	<-c.done
+	stop    func() // returns when the watcher has ended
 }
 
 // supervisor runs a watcher for each cluster that Secrets name. The watchers are
@@ -37,11 +32,11 @@ type supervisor struct {
 	watch  func(context.Context, clusters.Cluster) error
 
 	waits   atomic.Pointer[error] // see wait
-	running map[string]*supervised
+	running map[string]supervised
 }
 
 func newSupervisor(others clusters.Config, home *kube.Watcher, watch func(context.Context, clusters.Cluster) error) *supervisor {
-	s := &supervisor{others: others, home: home, watch: watch, running: map[string]*supervised{}}
+	s := &supervisor{others: others, home: home, watch: watch, running: map[string]supervised{}}
 	s.wait(errors.New("reading them"))
 	return s
 }
@@ -60,12 +55,11 @@ func (s *supervisor) known() error {
 
 // run watches clusters until ctx is done.
 func (s *supervisor) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
+		cancel() // of all watchers, before the first wait
 		for _, c := range s.running {
-			c.cancel() // all of them before the first wait
-		}
-		for _, c := range s.running {
-			<-c.done
+			c.stop()
 		}
 	}()
 	warned := false
@@ -94,9 +88,9 @@ func (s *supervisor) follow(ctx context.Context, found []clusters.Cluster) {
 		}
 	}
 	for _, r := range found {
-		c := s.running[r.Name]
+		c, known := s.running[r.Name]
 		switch {
-		case c == nil:
+		case !known:
 			log.Info("watching another cluster", "cluster", r.Name, "api_server", r.REST.Host)
 		case c.version == r.Version:
 			continue
@@ -109,11 +103,10 @@ func (s *supervisor) follow(ctx context.Context, found []clusters.Cluster) {
 }
 
 // start watches a cluster until stop.
-func start(ctx context.Context, r clusters.Cluster, log *slog.Logger, watch func(context.Context, clusters.Cluster) error) *supervised {
+func start(ctx context.Context, r clusters.Cluster, log *slog.Logger, watch func(context.Context, clusters.Cluster) error) supervised {
 	ctx, cancel := context.WithCancel(ctx)
-	c := &supervised{version: r.Version, cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(c.done)
+	var running sync.WaitGroup
+	running.Go(func() {
 		for {
 			err := watch(ctx, r)
 			if ctx.Err() != nil {
@@ -126,6 +119,9 @@ func start(ctx context.Context, r clusters.Cluster, log *slog.Logger, watch func
 				return
 			}
 		}
-	}()
-	return c
+	})
+	return supervised{r.Version, func() {
+		cancel()
+		running.Wait()
+	}}
 }

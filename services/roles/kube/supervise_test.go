@@ -53,7 +53,7 @@ func TestSupervise(t *testing.T) {
 	home, err := kube.New(cfg)
 	must(t, err)
 	others := clusters.Config{
-		API: apiserver.Config{REST: s.Config(), QPS: 100, Burst: 100}, Home: cfg.Cluster, Namespace: "default",
+		API: s.Config(), Home: cfg.Cluster, Namespace: "default",
 		Logger: cfg.Logger, Limits: apiserver.DefaultLimits(),
 	}
 	// Each watch reports its start and end, and uses its credentials.
@@ -150,7 +150,7 @@ func TestSuperviseWithoutHome(t *testing.T) {
 	limits.MaxRetry = remoteRetry
 	began, end := make(chan string), make(chan error, 1)
 	remote := newSupervisor(clusters.Config{
-		API: apiserver.Config{REST: s.Config(), QPS: 100, Burst: 100}, Home: cfg.Cluster, Namespace: "default", Logger: cfg.Logger, Limits: limits,
+		API: s.Config(), Home: cfg.Cluster, Namespace: "default", Logger: cfg.Logger, Limits: limits,
 	}, home, func(ctx context.Context, r clusters.Cluster) error {
 		began <- r.Name
 		<-ctx.Done()

@@ -58,13 +58,13 @@ func DefaultSettings() *Settings {
 
 // Flags binds the settings.
 func (s *Settings) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Config, "config", s.Config, "`directory` of YAML to watch, subdirectories included")
-	fs.StringVar(&s.Data, "data", s.Data, "data `directory`, made where it is missing: it holds the log and all that was published. Keep it")
-	fs.StringVar(&s.BusListen, "bus-listen", s.BusListen, "`address` of the bus, for the command line and other processes; port 0 takes a free one, which DATA/bus tells. "+
-		"Change it where processes of other machines join")
+	fs.StringVar(&s.Config, "config", s.Config, "`directory` of YAML to watch, including its subdirectories")
+	fs.StringVar(&s.Data, "data", s.Data, "data `directory`, created if it is missing. It holds the log and all published versions: keep it over restarts")
+	fs.StringVar(&s.BusListen, "bus-listen", s.BusListen, "`address` of the bus, for the command line and other processes. Port 0 takes a free port, which DATA/bus names. "+
+		"Change it if processes of other machines join")
 	s.Kube.Flags(fs)
-	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` that says where a cluster's API server is and who asks it. " +
-		"Give it to watch a cluster, beside the directory of --config or without one"
+	fs.Lookup("kubeconfig").Usage = "kubeconfig `file` with the API server's address and credentials. " +
+		"Set it to watch a cluster, with or without a directory in --config"
 	s.Frontend.Flags(fs)
 	s.Builder.Flags(fs)
 }
@@ -140,8 +140,7 @@ func Run(ctx context.Context, p *process.Process, s *Settings) error {
 		process.Stage{func(ctx context.Context) error {
 			return builder.Run(ctx, builder.Options{
 				Domain: process.DefaultDomain, ID: id, Data: s.Data, Replicas: 1,
-				History: s.Builder.History, LogBytes: s.Builder.LogMiB << 20,
-				Connect: connect("builder"), Process: p,
+				Settings: s.Builder, Connect: connect("builder"), Process: p,
 			})
 		}},
 		// sources -> watchers -> log.

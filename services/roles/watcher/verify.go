@@ -14,11 +14,11 @@ func VerifyDirectory(ctx context.Context, dir string, w io.Writer) error {
 	if process.CheckConfig(dir) != nil {
 		return nil // CheckConfig has reported it
 	}
-	r, err := dryrun.Directory(ctx, dir)
+	problems, err := dryrun.Directory(ctx, dir)
 	if err != nil {
 		return process.Invalid("config", "%w", err)
 	}
-	switch failed := r.Print(w); failed {
+	switch failed := dryrun.Print(w, problems); failed {
 	case 0:
 		return nil
 	case 1:

@@ -59,10 +59,8 @@ func Run(ctx context.Context, o Options) error {
 	admin.Register(connection...)
 	defer admin.Unregister(connection...)
 
-	var log *natslog.Log
-	err = bus.Retry(ctx, logger.With("shard", o.Shard.String()), func(ctx context.Context) error {
-		log, err = openLog(ctx, nc, o.Domain, o.Shard)
-		return err
+	log, err := bus.Retry(ctx, logger.With("shard", o.Shard.String()), func(ctx context.Context) (*natslog.Log, error) {
+		return openLog(ctx, nc, o.Domain, o.Shard)
 	})
 	if err != nil {
 		return err

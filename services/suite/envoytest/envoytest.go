@@ -6,8 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +20,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"meshlog.dev/deploy/testkit/program"
 )
 
 // Config is what one Envoy is to take.
@@ -41,36 +41,38 @@ const patience = 30 * time.Second
 // that no listener asks for get a listener of their own.
 func Validate(t testing.TB, c Config) {
 	t.Helper()
-	envoy := find(t)
-	b, err := protojson.Marshal(c.bootstrap(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "envoy.json")
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := Write(t, t.TempDir(), c.bootstrap(t))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, envoy, "--mode", "validate", "-l", "warning", "-c", path).CombinedOutput()
+	out, err := exec.CommandContext(ctx, Envoy(t), "--mode", "validate", "-l", "warning", "-c", path).CombinedOutput()
 	if err != nil {
 		t.Errorf("Envoy does not take it (%v):\n%s", err, out)
 	}
 }
 
-// find is the Envoy that all tests use.
-func find(t testing.TB) string {
+// Envoy returns the path of the Envoy that all tests use: that in the variable
+// ENVOY, or the pinned one.
+func Envoy(t testing.TB) string {
 	t.Helper()
-	_, here, _, ok := runtime.Caller(0)
-	if !ok {
-		t.Fatal("where is this file?")
-	}
-	get := filepath.Join(filepath.Dir(here), "..", "..", "..", "deploy", "tools", "get")
-	out, err := exec.CommandContext(t.Context(), get, "envoy").Output()
+	path, err := program.Tool(t.Context(), "envoy")
 	if err != nil {
-		t.Fatalf("no Envoy (%v): run `make tools`, or set ENVOY to an envoy binary from 1.34 on", err)
+		t.Fatalf("no Envoy (%v), or set ENVOY to an envoy binary from 1.34 on", err)
 	}
-	return strings.TrimSpace(string(out))
+	return path
+}
+
+// Write writes a bootstrap into dir and returns its path.
+func Write(t testing.TB, dir string, b *bootstrapv3.Bootstrap) string {
+	t.Helper()
+	text, err := protojson.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "envoy.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func (c Config) bootstrap(t testing.TB) *bootstrapv3.Bootstrap {
@@ -147,21 +149,31 @@ func (c Config) inlineRoutes(t testing.TB, f *listenerv3.Filter, asked map[strin
 	f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, m)}
 }
 
+// listenerFor returns a listener that serves routes on a port of loopback.
 func listenerFor(t testing.TB, r *routev3.RouteConfiguration, port uint32) *listenerv3.Listener {
+	return Listener(t, "routes "+r.GetName(), port, &hcmv3.HttpConnectionManager{
+		StatPrefix:     "routes",
+		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: r},
+		HttpFilters:    []*hcmv3.HttpFilter{router(t)},
+	})
+}
+
+// Listener returns a listener with one manager on a port of loopback; 0 is any
+// free port.
+func Listener(t testing.TB, name string, port uint32, m *hcmv3.HttpConnectionManager) *listenerv3.Listener {
 	return &listenerv3.Listener{
-		Name: "routes " + r.GetName(),
-		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-			Address: "127.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
-		}}},
+		Name: name, Address: Loopback(port),
 		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
-			Name: "http",
-			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, &hcmv3.HttpConnectionManager{
-				StatPrefix:     "routes",
-				RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: r},
-				HttpFilters:    []*hcmv3.HttpFilter{router(t)},
-			})},
+			Name: "http", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, m)},
 		}}}},
 	}
+}
+
+// Loopback returns an address on loopback; port 0 is any free port.
+func Loopback(port uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: "127.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+	}}}
 }
 
 func router(t testing.TB) *hcmv3.HttpFilter {

@@ -20,17 +20,17 @@ import (
 
 var archives = flag.String("archives", "", "write the logs of the archived schedules to this directory, and their digests to testdata")
 
-// archived is how many schedules are archived, with the sets of faults by turns.
+// archived is the number of archived schedules. They take the sets of faults in
+// turn.
 const archived = 28
 
 // logDigests has a line for each archived schedule.
 const logDigests = "testdata/logs.digests"
 
-// TestArchivedSchedules compares the logs of some schedules with what they were
-// when services/suite/samebytes took them as archives: every process took the
-// same steps and wrote the same records. A change of the steps is no error, but
-// a change that only moves or renames code must not bring one about. To accept
-// the new logs:
+// TestArchivedSchedules compares the logs of some schedules with the archives of
+// services/suite/samebytes: equal logs mean that every process took the same
+// steps and wrote the same records. Other steps are no error, but a change that
+// only moves or renames code must not cause them. To accept the new logs:
 //
 //	go test ./services/suite/faultsim -run ArchivedSchedules -archives $PWD/services/suite/samebytes/testdata/faultsim
 //	go test ./services/suite/samebytes -update
@@ -64,7 +64,7 @@ func TestArchivedSchedules(t *testing.T) {
 	}
 }
 
-// logDigest is over all records but the prose in them.
+// logDigest covers everything in the records except prose.
 func logDigest(t *testing.T, s *sim) []byte {
 	t.Helper()
 	h := sha256.New()
@@ -84,8 +84,8 @@ func logDigest(t *testing.T, s *sim) []byte {
 	return h.Sum(nil)[:8]
 }
 
-// export writes an archive of the log, without versions: with the log, their
-// content can be had again.
+// export writes an archive of the log without versions; a fold of the log makes
+// their content again.
 func export(ctx context.Context, s *sim, path string) error {
 	plan, err := past.PlanExport(ctx, &past.Past{Name: "simulation", Log: s.log, Versions: memstore.NewChain(), Blobs: s.chain}, 0)
 	if err != nil {

@@ -14,42 +14,41 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// builderProc is a builder.Machine and a driver that does, one turn at a time
-// and in any order, what Builder.own does in its select.
+// builderProc is a builder.Machine with a driver. The driver does one ready case
+// of Builder.own's select each turn, in any order.
 type builderProc struct {
 	proc
-	writer proc // the goroutine that writes checkpoints
+	writer proc // stands for the goroutine that writes checkpoints
 	disk   *disk
 	build  string
 	lead   bool          // holds the lease
-	skew   time.Duration // of its clock
+	skew   time.Duration // how far its clock is ahead
 
-	// What came in.
+	// Inputs that the machine has not processed.
 	ticks   []*reportv1.Tick
 	wants   []ident.Position
 	reports []*reportv1.FrontendReport
 	written []builder.Checkpointed
 
-	// Of one life.
+	// State of one life of the process.
 	m         *builder.Machine // nil: not open
 	log       *logPort
-	told      bool // of lead
+	told      bool // the machine knows about lead
 	connected bool
-	gen       uint64 // of the log, when connected
+	gen       uint64 // generation of the log at the last connection
 	cursor    uint64
-	read      []events.Record // read and not handed on
+	read      []events.Record // read, not yet given to the machine
 	chain     *memstore.ChainFollower
-	have      ident.Position // the last link that chain told of
+	have      ident.Position // the last link that chain reported
 	root      ident.Hash
-	news      bool // chain told of a link
+	news      bool // chain reported a link
 	tried     ident.Position
 	triedAt   time.Time
 	tickedAt  time.Time
-	write     func(store.Blobs) builder.Checkpointed // nil: nothing is to be written
-	writes    store.CheckpointWriter
+	write     builder.WriteCheckpoint // the checkpoint to write, or nil
 }
 
-// kept makes a checkpoint due every 15 s.
+// kept is a checkpoint policy: one every 15 s.
 const kept = time.Minute
 
 func newBuilder(s *sim, name string) *builderProc {
@@ -66,13 +65,13 @@ func (b *builderProc) run() {
 	b.m, b.told, b.connected, b.ticks, b.wants = nil, false, false, nil, nil
 	b.reports = nil
 	b.tried, b.triedAt, b.tickedAt = ident.Position{}, time.Time{}, b.s.time()
-	b.written, b.write, b.writes = nil, nil, store.CheckpointWriter{}
+	b.written, b.write = nil, nil
 	m, err := builder.Open(ctx, builder.Config{
 		ID: b.name, Build: b.build,
 		Log: b.log, Feed: &feedPort{&b.proc}, Store: b.open(b.disk, b.build), Fleet: fleetPort{&b.proc},
 		Judge: b.s.judge(b.build),
 		Now:   func() time.Time { return b.s.time().Add(b.skew) }, NewID: b.newID, Logger: b.s.logger(b.name),
-		Checkpoints: b, History: kept,
+		StartCheckpoint: func(write builder.WriteCheckpoint) { b.write = write }, History: kept,
 	})
 	if err != nil {
 		panic(fmt.Sprintf("%s does not open: %v", b.name, err))
@@ -92,7 +91,7 @@ func (b *builderProc) run() {
 	}
 }
 
-// turn does one of the things that there are to do.
+// turn runs one of the ready cases.
 func (b *builderProc) turn(ctx context.Context) error {
 	var ready []func(context.Context) error
 	when := func(is bool, do func(context.Context) error) {
@@ -138,8 +137,8 @@ func (b *builderProc) connect(ctx context.Context) error {
 	return nil
 }
 
-// fetch is the goroutine that reads the log: it may have read what the log no
-// longer has.
+// fetch stands for the goroutine that reads the log. It may hold records that the
+// log has since lost.
 func (b *builderProc) fetch() {
 	if len(b.read) > 0 || b.gen != b.s.log.Generation() {
 		return
@@ -164,7 +163,7 @@ func (b *builderProc) hand(ctx context.Context) error {
 	return b.m.Read(ctx, recs)
 }
 
-// poll is the goroutine that follows the chain.
+// poll stands for the goroutine that follows the chain.
 func (b *builderProc) poll() {
 	links, ok, err := b.chain.Poll(b.have, b.root)
 	if err != nil {
@@ -207,7 +206,7 @@ func (b *builderProc) opinions(ctx context.Context) error {
 	return b.m.Quarantine(ctx)
 }
 
-// due is Builder.dueIn, with a holdoff as long as the dice say.
+// due is Builder.dueIn with a random holdoff.
 func (b *builderProc) due(now time.Time) bool {
 	if b.m.Backlog() > 0 || b.tried == b.m.Position() {
 		return now.Sub(b.triedAt) >= time.Second
@@ -222,39 +221,18 @@ func (b *builderProc) commit(ctx context.Context) error {
 	b.tried, b.triedAt = b.m.Position(), b.s.time()
 	_, err := b.m.Commit(ctx)
 	if errors.Is(err, context.Canceled) {
-		panic("sim: nobody cancels a context here")
+		panic("sim: a context was cancelled, but no code of the simulation cancels one")
 	}
 	return err
 }
 
-// Content implements builder.Checkpoints.
-func (b *builderProc) Content(v ident.Position, s *store.Snapshot) {
-	b.write = func(blobs store.Blobs) builder.Checkpointed {
-		c, err := b.writes.Write(context.Background(), blobs, s, v)
-		return builder.Checkpointed{Content: c, Err: err}
-	}
-}
-
-// Fold implements builder.Checkpoints.
-func (b *builderProc) Fold() {
-	at, file := b.m.Filed(), b.disk.file.Clone()
-	b.write = func(blobs store.Blobs) builder.Checkpointed {
-		var rows []store.Row
-		for k, v := range (checkpoint{b.build, file}).rows {
-			rows = append(rows, store.Row{Key: k, Value: v})
-		}
-		c, err := store.WriteRows(context.Background(), blobs, rows, at)
-		return builder.Checkpointed{Fold: c, Err: err}
-	}
-}
-
-// checkpoint is the goroutine that writes.
+// checkpoint stands for the goroutine that writes checkpoints.
 func (b *builderProc) checkpoint() {
 	for {
 		b.writer.pause()
 		if write := b.write; write != nil && b.m != nil {
 			b.write = nil
-			b.written = append(b.written, write(&feedPort{&b.writer}))
+			b.written = append(b.written, write(context.Background(), &feedPort{&b.writer}))
 		}
 	}
 }

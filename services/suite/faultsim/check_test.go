@@ -14,7 +14,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// violation says which invariant does not hold: M1 to M8 or SIM-1 to SIM-8.
+// violation names an invariant that does not hold: M1 to M8 or SIM-1 to SIM-8.
 type violation struct{ invariant, text string }
 
 func (v violation) Error() string { return v.invariant + ": " + v.text }
@@ -23,29 +23,29 @@ func fail(invariant, format string, args ...any) {
 	panic(violation{invariant, fmt.Sprintf(format, args...)})
 }
 
-// checks is what the invariants are checked against.
+// checks holds the history that the invariants are checked against.
 type checks struct {
-	versions []*version // of the chain, by sequence
-	expired  int        // how many of them are gone
-	ever     []*version // of all that were published
+	versions []*version // the chain, by sequence
+	expired  int        // number of versions that retention removed
+	ever     []*version // all versions ever published
 	byName   map[ident.Position]*version
 	roots    map[folded]ident.Hash
 
-	batches   [][]change // whole or not at all
+	batches   [][]change // each is visible as a whole or not at all
 	noBatches bool
 	rollbacks map[string]*rollback
-	unsure    map[string]bool // overlays of which nobody knows
+	unsure    map[string]bool // overlays that may or may not be on the log
 	rewinds   int
 	dropped   map[dropped]bool
 	replayed  []checkpoint
 
 	served   map[served]xds.Sum
-	rejected map[subject]map[string]bool // by which proxies, ever
-	bad      map[subject]value           // of what was rejected
+	rejected map[subject]map[string]bool // the proxies that ever rejected the resource
+	bad      map[subject]value           // the value that the rejected resource was made of
 }
 
-// folded is a place in a history, and who folded up to it: the content there is
-// a function of it.
+// folded is a record of a history and the build that folded up to it. The two
+// determine the content.
 type folded struct {
 	record ident.Hash
 	build  string
@@ -59,14 +59,14 @@ func newChecks() checks {
 	}
 }
 
-// version is one that was published, taken apart.
+// version is a published version with its decoded values.
 type version struct {
 	v, prev  ident.Position
 	manifest *store.Manifest
 	update   store.Update
 	content  *store.Snapshot
-	src      map[ident.Key]value // what sources say, as far as good
-	eff      map[ident.Key]value // what is served
+	src      map[ident.Key]value // values of the sources, without invalid ones
+	eff      map[ident.Key]value // values that are served
 	rolled   map[ident.Key]string
 	rolledBy map[string]bool
 	holds    []hold
@@ -89,7 +89,7 @@ func (v *version) held() map[ident.Key]bool {
 	return keys
 }
 
-// read takes the content apart.
+// read decodes the content.
 func (v *version) read() {
 	v.src, v.rolled, v.rolledBy = map[ident.Key]value{}, map[ident.Key]string{}, map[string]bool{}
 	v.quarantined = map[subject]bool{}
@@ -141,7 +141,7 @@ func (v *version) read() {
 	}
 }
 
-// head is the head of the chain; nil: there is none.
+// head returns the newest version of the chain, nil for an empty chain.
 func (s *sim) head() *version {
 	if len(s.versions) == s.expired {
 		return nil
@@ -151,7 +151,7 @@ func (s *sim) head() *version {
 
 func (s *sim) chainVersions() []*version { return s.versions[s.expired:] }
 
-// sawRoot notes what a builder has folded to.
+// sawRoot records the root that a builder folded to.
 func (s *sim) sawRoot(build string, m *builder.Machine) {
 	record, root := m.Folded()
 	s.oneRoot(record, build, root, m.Position())
@@ -167,7 +167,7 @@ func (s *sim) oneRoot(record ident.Hash, build string, root ident.Hash, at ident
 	}
 }
 
-// published checks a version that the chain took at seq.
+// published checks a version that the chain accepted at seq.
 func (s *sim) published(u store.Update, seq uint64) {
 	prev, _ := store.PreviousOf(u.Manifest)
 	v := &version{v: store.VersionOf(u.Manifest.GetVersion()), prev: prev, manifest: u.Manifest, update: u}
@@ -187,8 +187,8 @@ func (s *sim) published(u store.Update, seq uint64) {
 	}
 	v.content = v.content.With(u.Delta)
 	if c := u.Manifest.GetCheckpoint(); c != nil && store.VersionOf(c.GetVersion()) == v.v {
-		// It brings its content along; whoever its delta does not lead there
-		// fetches it.
+		// The version names a checkpoint of its content. A reader that cannot
+		// apply the delta fetches the checkpoint.
 		var err error
 		if v.content, err = store.ReadCheckpoint(context.Background(), s.chain, c); err != nil {
 			fail("M2", "version %s brings a content that cannot be read: %v", v.v, err)
@@ -281,9 +281,9 @@ func (s *sim) checkGuard(v *version) {
 	}
 }
 
-// checkBatches is M6: a batch is shown whole or not at all. It goes by values
-// that no other change has. A later change of a key may hide its part; an
-// earlier one may not.
+// checkBatches is M6: a version shows a batch as a whole or not at all. Values
+// are unique, so a value identifies the batch. A later change of a key may
+// replace the batch's value; an earlier one may not.
 func (s *sim) checkBatches(v *version) {
 	held := v.held()
 	for _, b := range s.batches {
@@ -311,9 +311,9 @@ func (s *sim) checkBatches(v *version) {
 	}
 }
 
-// rewound forgets what a rewind of both streams took away: what it published
-// may be published again with other content, which a report heals and nothing
-// prevents.
+// rewound forgets the versions that a rewind of both streams removed. Builders may
+// publish these positions again with other content: nothing prevents it, and a
+// report repairs it.
 func (s *sim) rewound(k uint64, vk int) {
 	s.versions = s.versions[:vk:vk]
 	s.expired = min(s.expired, vk)
@@ -329,7 +329,7 @@ func (s *sim) rewound(k uint64, vk int) {
 	}
 }
 
-// unsettled says what is not yet as it must be in the end.
+// unsettled returns the reasons why the system is not at rest yet.
 func (s *sim) unsettled() *violation {
 	no := func(invariant, format string, args ...any) *violation {
 		return &violation{invariant, fmt.Sprintf(format, args...)}
@@ -370,8 +370,8 @@ func (s *sim) unsettled() *violation {
 	return s.unruly(head)
 }
 
-// checkQuarantines is SIM-6: nothing is put into quarantine that two proxies have
-// not rejected. Where faults strike, the leader may not know of all proxies.
+// checkQuarantines is SIM-6: a quarantined resource was rejected by two proxies.
+// Under faults one is enough, because the leader may not know all proxies.
 func (s *sim) checkQuarantines(v *version) {
 	for _, x := range slices.SortedFunc(maps.Keys(v.quarantined), compareSubjects) {
 		switch {
@@ -387,8 +387,8 @@ func (s *sim) everQuarantined(x subject) bool {
 	return slices.ContainsFunc(s.ever[:len(s.ever)-1], func(v *version) bool { return v.quarantined[x] })
 }
 
-// misjudged is SIM-8: what all proxies reject is in quarantine, and nothing that is
-// not served.
+// misjudged is SIM-8: a resource that all proxies reject is in quarantine, and a
+// resource that is no longer served is not.
 func (s *sim) misjudged(head *version) *violation {
 	no := func(format string, args ...any) *violation { return &violation{"SIM-8", fmt.Sprintf(format, args...)} }
 	byName := map[string]value{}
@@ -413,8 +413,8 @@ func (s *sim) misjudged(head *version) *violation {
 	return nil
 }
 
-// unfiled says whose file lacks what it serves, or has published. The model has
-// no name for it: SIM-4.
+// unfiled is SIM-4: it returns the processes whose file lacks a version that they
+// serve or have published. The model has no rule for it.
 func (s *sim) unfiled(head *version) *violation {
 	no := func(name string) *violation {
 		return &violation{"SIM-4", fmt.Sprintf("%s has no file of %s", name, head.v)}
@@ -438,7 +438,7 @@ func (s *sim) unfiled(head *version) *violation {
 	return nil
 }
 
-// unlike is M1: what is served is what the source has.
+// unlike is M1: frontends serve the values that the source has.
 func (s *sim) unlike(head *version, src *source, held map[ident.Key]bool) *violation {
 	no := func(format string, args ...any) *violation { return &violation{"M1", fmt.Sprintf(format, args...)} }
 	keys := map[ident.Key]bool{}
@@ -516,7 +516,7 @@ func (s *sim) unruly(head *version) *violation {
 	return nil
 }
 
-// records are all of the log, those that retention took included.
+// records returns all records of the log, including those that retention removed.
 func (s *sim) records() []events.Record {
 	first := uint64(len(s.gone))
 	records, err := s.log.ReadAfter(first, int(s.last()-first))
@@ -526,7 +526,8 @@ func (s *sim) records() []events.Record {
 	return append(s.gone[:first:first], records...)
 }
 
-// final checks what can be checked only at the end: M3 by replays, and SIM-3.
+// final checks the invariants that need the whole history: M3 by replays, and
+// SIM-3.
 func (s *sim) final() {
 	head := s.head()
 	s.replay(checkpoint{build: head.manifest.GetBuild()})

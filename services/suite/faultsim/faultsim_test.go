@@ -16,7 +16,7 @@ var (
 	show   = flag.Bool("show", false, "print the trace of the schedule -start, and run no other")
 )
 
-// turns are the sets of faults that schedules have by turns.
+// turns are the sets of faults that schedules take in turn.
 var turns = []string{"all", "norewind", "expire", "rewind", "session", "retain", "kinds"}
 
 func faultsNamed(set string) []string {
@@ -26,7 +26,7 @@ func faultsNamed(set string) []string {
 	return strings.Split(set, ",")
 }
 
-// TestSim runs schedules, and finds no invariant broken.
+// TestSim runs schedules and fails if one breaks an invariant.
 func TestSim(t *testing.T) {
 	p := plan{trace: *show}
 	if *rules != "" {
@@ -81,13 +81,12 @@ func TestWithoutRule(t *testing.T) {
 	})
 }
 
-// needed is a rule, and the faults under which the simulation notices that it
-// is missing.
+// needed is a rule with the faults under which the simulation notices its absence.
 type needed struct{ rule, faults string }
 
 func testWithout(t *testing.T, tests []needed) {
 	t.Helper()
-	const most = 600 // schedules until one must have failed
+	const most = 600 // one of this many schedules must fail
 	for _, test := range tests {
 		t.Run(test.rule, func(t *testing.T) {
 			p := plan{faults: faultsNamed(test.faults), without: []string{test.rule}}

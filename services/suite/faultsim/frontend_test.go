@@ -12,23 +12,23 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// reportEvery is how often a frontend says again what it has to say.
+// reportEvery is how often a frontend repeats its report.
 const reportEvery = 10 * time.Second
 
-// frontendProc is a frontend's replica.Replica and a driver that does what
-// Replica.Run does with two goroutines: one follows the chain, one persists.
+// frontendProc is a frontend's replica.Replica with a driver. The driver stands for
+// the two goroutines of Replica.Run: one follows the chain, one persists.
 type frontendProc struct {
 	proc
 	persister proc
 	disk      *disk
 	proxies
 
-	// Of one life.
+	// State of one life of the process.
 	replica      *replica.Replica // nil: not loaded
 	chain        *memstore.ChainFollower
-	newer        bool // something to persist
+	newer        bool // a version waits to be persisted
 	at           ident.Position
-	mismatch     *store.MismatchError // still to be reported
+	mismatch     *store.MismatchError // not reported yet
 	mismatchTold time.Time
 }
 
@@ -39,7 +39,7 @@ func newFrontend(s *sim, name string, proxyNames ...string) *frontendProc {
 	return f
 }
 
-// serving is what the frontend serves.
+// serving returns the version that the frontend serves.
 func (f *frontendProc) serving() (ident.Position, ident.Hash) {
 	if f.replica == nil {
 		return ident.Position{}, ident.Hash{}
@@ -98,7 +98,7 @@ func (f *frontendProc) follow(ctx context.Context, r *replica.Replica, feed *fee
 	return r.Step(ctx, links, feed.Fetch)
 }
 
-// stale is what a replica of the chain that lags may answer instead.
+// stale returns the answer that a lagging replica of the chain may give instead.
 func (f *frontendProc) stale(links []store.Update) []store.Update {
 	switch x := f.s.rnd.Float64(); {
 	case x < .2:
@@ -110,7 +110,8 @@ func (f *frontendProc) stale(links []store.Update) []store.Update {
 	return links
 }
 
-// serve is told of what is served from now on. M5: it never goes back.
+// serve receives each version that the frontend begins to serve. M5: the version
+// never decreases.
 func (f *frontendProc) serve(st *replica.State, changed []index.Input) {
 	if !f.at.Less(st.Version()) {
 		fail("M5", "%s goes from %s to %s", f.name, f.at, st.Version())
@@ -123,7 +124,7 @@ func (f *frontendProc) serve(st *replica.State, changed []index.Input) {
 	f.proxies.serve(f.s, st, changed)
 }
 
-// persist is the goroutine that writes what is served.
+// persist stands for the goroutine that writes the served version.
 func (f *frontendProc) persist() {
 	for {
 		f.persister.pause()

@@ -18,7 +18,7 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// moment is everything that a fold holds at a record.
+// moment is the complete state of a fold after a record.
 type moment struct {
 	record  ident.Hash
 	content map[string]string
@@ -44,9 +44,9 @@ func (m moment) root() ident.Hash {
 	return (*store.Snapshot)(nil).With(d).Root()
 }
 
-// TestAnyWayToRead: the same log is the same content, byte for byte, at every
-// record, whether it was read at once, in any batches, with restarts anywhere,
-// or from a checkpoint on.
+// TestAnyWayToRead holds that a log gives the same content, byte for byte, at
+// every record: read at once, in any batches, with restarts anywhere, or from a
+// checkpoint.
 func TestAnyWayToRead(t *testing.T) {
 	for _, set := range []string{"all", "rewind", "norewind"} {
 		for seed := range uint64(6) {
@@ -77,7 +77,7 @@ type history struct {
 	build   string
 	rnd     *rand.Rand
 	records []events.Record
-	moments []moment // [n] is that of n records
+	moments []moment // moments[n] is the state after n records
 }
 
 func (h *history) apply(f *fold.Fold, n int) {
@@ -104,7 +104,7 @@ func (h *history) atOnce() {
 	}
 }
 
-// fromEveryCheckpoint goes on for a record from each checkpoint.
+// fromEveryCheckpoint folds one record from each checkpoint.
 func (h *history) fromEveryCheckpoint() {
 	for n := range h.records {
 		f := h.restore(h.moments[n].fold)
@@ -129,8 +129,8 @@ func (h *history) restore(rows map[string]string) *fold.Fold {
 	return f
 }
 
-// fromSavedRows keeps a file by what Checkpoint says of changes, and starts
-// from it again and again.
+// fromSavedRows keeps a file up to date with the dirty rows that Checkpoint
+// returns, and restarts from that file after every step.
 func (h *history) fromSavedRows() {
 	f := fold.New(h.build, judge{build: h.build})
 	file := map[string]string{}
@@ -157,7 +157,7 @@ func (h *history) fromSavedRows() {
 	}
 }
 
-// byBuilder reads in batches with a builder that dies now and then.
+// byBuilder reads in batches with a builder that dies at random.
 func (h *history) byBuilder() {
 	ctx := context.Background()
 	file := new(memstore.File)
@@ -194,13 +194,13 @@ func (h *history) byBuilder() {
 	}
 }
 
-// headless is a chain of which nothing is known but its blobs: who reads it
-// reads the log to the end.
+// headless is a chain that has blobs but no head. A builder that finds no head
+// reads the log to its end.
 type headless struct{ *memstore.Chain }
 
 func (headless) Head(context.Context) (store.Head, error) { return store.Head{}, nil }
 
-// silent is a fleet in which nobody listens.
+// silent is a fleet without listeners.
 type silent struct{}
 
 func (silent) Tick(context.Context, *reportv1.Tick) error                 { return nil }

@@ -9,7 +9,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
-// kinds are what a listing of the source names.
+// kinds are the kinds that a listing of the source names.
 func (o *source) kinds() []string {
 	switch {
 	case o.hidden == config:
@@ -36,38 +36,38 @@ func (o *source) hide(kind string, named bool) {
 	o.s.note("source %d: kinds %v", o.n, o.kinds())
 }
 
-// seen notes that k, if it is not there, may be known not to be there.
+// seen records that the source could observe the absence of k, if k is absent.
 func (o *source) seen(k ident.Key) {
 	if o.truth[k] == 0 {
 		o.gone[k] = append(o.gone[k], len(o.hist[k]))
 	}
 }
 
-// leaks says whether what cannot be read is seen this once. Configs are not:
-// they change in batches, of which a part would be seen.
+// leaks decides whether the watch shows an unreadable object this once. It never
+// shows configs: they change in batches, and it would show a part of one.
 func (o *source) leaks() bool { return o.hidden == endpoint && o.s.rnd.IntN(3) == 0 }
 
-// readable is what a watch shows of a set of changes.
+// readable returns the part of the changes that a watch shows.
 func (o *source) readable(set []change) []change {
 	leaks := o.leaks()
 	return slices.DeleteFunc(slices.Clone(set), func(c change) bool {
 		hidden := c.key.Kind == o.hidden && !leaks
-		if !hidden && c.value == 0 { // it may be there again by now
+		if !hidden && c.value == 0 { // the key may exist again by now
 			o.gone[c.key] = append(o.gone[c.key], len(o.hist[c.key]))
 		}
 		return hidden
 	})
 }
 
-// turnKinds lets a kind of a source become unreadable, or readable again.
+// turnKinds makes a kind of a source unreadable, or readable again.
 func (s *sim) turnKinds() {
 	if src := s.sources[s.rnd.IntN(sources)]; !src.removed {
 		src.hide([]string{"", endpoint, config}[s.rnd.IntN(3)], s.rnd.IntN(2) == 0)
 	}
 }
 
-// kindRemover is an operator that takes away the objects of kinds for which
-// their source does not speak, as `meshlog sources remove --kind` does.
+// kindRemover is an operator that removes the objects of frozen kinds, as
+// `meshlog sources remove --kind` does.
 type kindRemover struct {
 	proc
 	log *logPort
@@ -89,8 +89,8 @@ func (r *kindRemover) run() {
 	}
 }
 
-// speak says in the source's place that it has nothing of the kind that it
-// cannot be read for, if its session does not speak for that either.
+// speak publishes an empty listing of the kind that the source cannot be read
+// for, unless the source's session names that kind.
 func (r *kindRemover) speak(src *source) {
 	ctx := context.Background()
 	shard, kind := shardOf(src.n), src.hidden
@@ -123,11 +123,11 @@ type dropped struct {
 	kind   string
 }
 
-// checkKinds is SIM-5: what a version has of a source does not vanish, unless the
-// source could be read for its kind at a time when it was not there, or an
-// operator took the kind away. A new epoch goes on from the version that its
-// segment names; what is newer, or all where that version's content is lost too,
-// no source may tell again, as after a rewind.
+// checkKinds is SIM-5: an object in a version does not vanish unless its source
+// could be read for its kind when the object was absent, or an operator removed
+// the kind. A new epoch continues from the version that its segment names. Newer
+// objects may be lost, as after a rewind, and all of them if that version's
+// content is lost too.
 func (s *sim) checkKinds(v *version) {
 	before := s.byName[v.prev]
 	if before != nil && before.v.Epoch != v.v.Epoch {
@@ -143,12 +143,12 @@ func (s *sim) checkKinds(v *version) {
 		}
 		since := slices.Index(src.hist[k], before.src[k])
 		if !slices.ContainsFunc(src.gone[k], func(at int) bool { return at > since }) {
-			fail("SIM-5", "version %s has no %s any more, which was %d; nobody could see it go", v.v, short(k), before.src[k])
+			fail("SIM-5", "version %s has no %s any more, which was %d, and its source was never readable while it was absent", v.v, short(k), before.src[k])
 		}
 	}
 }
 
-// epochHead is the head from which an epoch goes on; zero: from nothing.
+// epochHead is the head that an epoch continues from; zero if it starts empty.
 func (s *sim) epochHead(epoch uint64) ident.Position {
 	for _, r := range s.records() {
 		if g, ok := r.Event.Body.(*events.Segment); ok && g.Epoch == epoch && g.EpochRecord == 0 && !g.Base.IsZero() {

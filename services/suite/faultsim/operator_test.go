@@ -17,17 +17,17 @@ type operatorProc struct {
 	log *logPort
 }
 
-// rollback is an overlay that the operator made and did not delete.
+// rollback is an overlay that the operator created and has not deleted.
 type rollback struct {
 	id   string
 	key  ident.Key
-	base value // what was served when it was made
-	at   int   // how many values the key had had
-	same bool  // base was what the source had
+	base value // the value that was served when the overlay was created
+	at   int   // number of values that the key had had
+	same bool  // base was the source's value
 	seq  uint64
 
-	acked bool // the log has it
-	shown bool // a version had it
+	acked bool // the log has acknowledged it
+	shown bool // a version contained it
 }
 
 func newOperator(s *sim) *operatorProc {
@@ -71,7 +71,7 @@ func (o *operatorProc) remove(id string) {
 	}
 }
 
-// rollBack serves an earlier value of a config that nothing lies over.
+// rollBack makes meshlog serve an earlier value of a config without an overlay.
 func (o *operatorProc) rollBack(head *version) {
 	s := o.s
 	busy := head.held()
@@ -117,13 +117,13 @@ func (o *operatorProc) rollBack(head *version) {
 	}
 }
 
-// giveUp forgets an overlay of which nobody knows whether the log has it.
+// giveUp forgets an overlay whose append got no answer: it may be on the log.
 func (o *operatorProc) giveUp(id string) {
 	delete(o.s.rollbacks, id)
 	o.s.unsure[id] = true
 }
 
-// append returns the place of the record, 0 if none is known.
+// append returns the sequence of the record, 0 if it is unknown.
 func (o *operatorProc) append(b *events.Overlay) uint64 {
 	ev := events.Event{ID: o.newID(), Body: b, Actor: o.name}
 	for range 5 {

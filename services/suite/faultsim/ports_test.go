@@ -13,11 +13,11 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// logPort is the log as one process reaches it.
+// logPort is one process's connection to the log.
 type logPort struct {
 	*proc
-	// read is the hash of every record that the process has read, for the
-	// mutation that trusts its cursor.
+	// read holds the hash of every record that the process has read, for the run
+	// without the rule "cursor".
 	read map[uint64]ident.Hash
 }
 
@@ -108,7 +108,7 @@ func describe(batch []events.Event) string {
 	return text
 }
 
-// feedPort is the version chain as one process reaches it.
+// feedPort is one process's connection to the version chain.
 type feedPort struct{ *proc }
 
 func (f *feedPort) Generation() uint64 { return f.s.chain.Generation() }
@@ -157,10 +157,10 @@ func (f *feedPort) Follow(context.Context) (store.Follower, error) {
 	panic("sim: a driver polls memstore's Follower")
 }
 
-// disk is what a process leaves behind when it dies.
+// disk is the data that survives a process.
 type disk struct {
 	file  *memstore.File
-	stale *memstore.File // as it was before the last version
+	stale *memstore.File // the file before the last version
 	full  bool
 }
 
@@ -174,9 +174,9 @@ type storePort struct {
 	store.Store
 	*proc
 	disk  *disk
-	build string // of the fold beside the versions; empty: there is none
-	// lost counts the commits in a row that took another version for the
-	// latest than the file has.
+	build string // build of the fold beside the versions; empty if there is none
+	// lost counts consecutive commits that expected another latest version than
+	// the file has.
 	lost int
 }
 
@@ -184,7 +184,7 @@ func (p *proc) open(d *disk, build string) *storePort {
 	return &storePort{memstore.Open(d.file, store.Retention{Versions: 8}), p, d, build, 0}
 }
 
-// filed keeps the fold for a replay in the end.
+// filed keeps the fold for the replay at the end of the run.
 func (s *storePort) filed(err error) error {
 	if err == nil && s.build != "" {
 		s.s.replayed = append(s.s.replayed, checkpoint{s.build, s.disk.file.Clone()})
@@ -192,7 +192,7 @@ func (s *storePort) filed(err error) error {
 	return err
 }
 
-// do is a step on the disk; one that is full takes nothing.
+// do runs a step on the disk. A full disk refuses it.
 func (s *storePort) do(what string, act func() error) error {
 	if !s.disk.full {
 		return do(s.proc, what, act)
@@ -223,7 +223,7 @@ func (s *storePort) ClearSide(ctx context.Context) error {
 	return s.do("clears its fold", func() error { return s.Store.ClearSide(ctx) })
 }
 
-// fleetPort is what a builder says to the others.
+// fleetPort is a builder's connection to the other processes.
 type fleetPort struct{ *proc }
 
 func (f fleetPort) Tick(_ context.Context, t *reportv1.Tick) error {

@@ -7,29 +7,28 @@ import (
 	"runtime/debug"
 )
 
-// proc is a process of the system as a coroutine: real sequential code that
-// gives way at every step of IO. It can be stopped there for as long as the
-// scheduler likes, and killed.
+// proc is a process of the system as a coroutine: real sequential code that yields
+// to the scheduler at every step of IO. There the scheduler can pause it for any
+// time, or kill it.
 type proc struct {
 	s    *sim
 	name string
-	// body is the process from its start on; it ends by being killed, or to
-	// be started anew.
+	// body runs the process from its start. It returns when the process is killed
+	// or restarts.
 	body func()
-	// twin is another goroutine of the same process; nil: there is none. The
-	// two die together.
+	// twin is another goroutine of the same process, or nil. The two die together.
 	twin *proc
 
 	next  func() (struct{}, bool) // nil: not running
 	stop  func()
 	yield func(struct{}) bool
 	dying bool
-	// paused counts the times that the process gave way; at the killAt-th it
-	// is killed.
+	// paused counts how often the process has yielded. At the killAt-th time the
+	// process is killed.
 	paused, killAt int
 }
 
-// killed unwinds the stack of a process that is killed.
+// killed is the panic value that unwinds the stack of a killed process.
 type killed struct{}
 
 // crash is a panic of the code under test.
@@ -38,7 +37,7 @@ type crash struct {
 	stack  []byte
 }
 
-// step lets the process run until it next gives way.
+// step runs the process until it yields.
 func (p *proc) step() {
 	if p.next == nil {
 		p.next, p.stop = iter.Pull(p.run)
@@ -66,7 +65,7 @@ func (p *proc) run(yield func(struct{}) bool) {
 	p.body()
 }
 
-// pause gives way. It does not return if the process is killed meanwhile.
+// pause yields. It does not return if the process is killed meanwhile.
 func (p *proc) pause() {
 	p.paused++
 	if !p.yield(struct{}{}) {
@@ -75,7 +74,7 @@ func (p *proc) pause() {
 	}
 }
 
-// kill ends the process as SIGKILL does: what it would do next is not done.
+// kill ends the process as SIGKILL does: no further step happens.
 func (p *proc) kill(why string) {
 	p.s.note("%s killed %s", p.name, why)
 	p.exit()
@@ -97,8 +96,8 @@ var (
 	errDisk    = errors.New("sim: the disk fails")
 )
 
-// call is a request that changes something. It may be delivered or not, late,
-// and its answer may be lost.
+// call makes a request that changes state. The request may arrive, arrive late or
+// be lost, and its answer may be lost.
 func call[T any](p *proc, what string, act func() (T, error)) (T, error) {
 	var none T
 	if p.dying {
@@ -129,7 +128,7 @@ func call[T any](p *proc, what string, act func() (T, error)) (T, error) {
 	return answer, err
 }
 
-// ask is a request that changes nothing; now and then there is no answer.
+// ask makes a request that changes nothing. Sometimes no answer comes.
 func ask[T any](p *proc, what string, act func() (T, error)) (T, error) {
 	var none T
 	if p.dying {
@@ -143,8 +142,7 @@ func ask[T any](p *proc, what string, act func() (T, error)) (T, error) {
 	return act()
 }
 
-// do is a step on the process's own disk. If it fails, it may have been done or
-// not.
+// do runs a step on the process's own disk. A failed step may have taken effect.
 func do(p *proc, what string, act func() error) error {
 	if p.dying {
 		return errKilled
@@ -175,7 +173,7 @@ func outcome(err error) string {
 	return err.Error()
 }
 
-// late is a request that outlived its caller's patience.
+// late is a request in flight whose caller has given up.
 type late struct {
 	what string
 	act  func() error

@@ -20,39 +20,39 @@ import (
 	"meshlog.dev/store"
 )
 
-// release is what all proxies are.
+// release is the Envoy version of all proxies.
 const release = "envoy 1"
 
-// proxies is what a frontend knows of its proxies: what they have, and what they
-// reject. It is frontend.Server and stream.Stream, as far as rejections go, over
-// the real content.Cache.
+// proxies holds what a frontend knows about its proxies: the resources that they
+// applied and rejected. It stands for the handling of rejections in
+// frontend.Server and stream.Stream, and uses the real content.Cache.
 type proxies struct {
 	names    []string
 	cache    *content.Cache
 	client   *content.Client
-	version  ident.Position // that is served
+	version  ident.Position // the served version
 	served   map[string]*xds.Resource
 	streams  map[string]map[string]*opinion // by proxy, and resource
 	suspects []*reportv1.Suspect
 	told     time.Time
-	open     []question // to proxies, without an answer
-	news     bool       // there is something to tell
+	open     []question // sent resources without an answer
+	news     bool       // a report is due
 }
 
-// question is a resource that a proxy was sent.
+// question is a resource that the frontend sent to a proxy.
 type question struct {
 	proxy    string
 	resource *xds.Resource
 }
 
-// opinion is what a proxy thinks of a resource.
+// opinion is a proxy's verdict about a resource.
 type opinion struct {
-	has     xds.Sum // what it has applied; zero: nothing
+	has     xds.Sum // the applied bytes; zero if none
 	since   ident.Position
-	rejects xds.Sum // what it does not take; zero: nothing
+	rejects xds.Sum // the rejected bytes; zero if none
 }
 
-// begin is a frontend that starts: its proxies come again.
+// begin starts the frontend: its proxies connect again.
 func (p *proxies) begin() {
 	*p = proxies{names: p.names, cache: content.New(), streams: map[string]map[string]*opinion{}}
 	p.client = p.cache.Join(&proxy.Proxy{UserAgent: release})
@@ -61,7 +61,8 @@ func (p *proxies) begin() {
 	}
 }
 
-// serve is told of what is served from now on. SIM-7: it is the same everywhere.
+// serve receives each version that the frontend begins to serve. SIM-7: all
+// frontends serve a version alike.
 func (p *proxies) serve(s *sim, st *replica.State, changed []index.Input) {
 	p.cache.Update(st.Version(), noTime, st.PushContext, changed)
 	view := p.client.View()
@@ -100,7 +101,7 @@ type served struct {
 	root    ident.Hash
 }
 
-// think lets proxies answer for what they were sent.
+// think lets proxies answer the resources that they were sent.
 func (p *proxies) think(s *sim) {
 	p.open = slices.DeleteFunc(p.open, func(q question) bool {
 		r, o := q.resource, p.streams[q.proxy][q.resource.Name]
@@ -126,13 +127,13 @@ func (p *proxies) think(s *sim) {
 	})
 }
 
-// suspect takes in what the leader suspects.
+// suspect receives the leader's list of suspects.
 func (p *proxies) suspect(list []*reportv1.Suspect) {
 	p.news = p.news || fmt.Sprint(list) != fmt.Sprint(p.suspects)
 	p.suspects = list
 }
 
-// subject is a resource that somebody may reject.
+// subject is a resource that a proxy may reject.
 type subject struct {
 	name string
 	sum  xds.Sum
@@ -142,7 +143,7 @@ func compareSubjects(a, b subject) int {
 	return cmp.Or(cmp.Compare(a.name, b.name), slices.Compare(a.sum[:], b.sum[:]))
 }
 
-// verdicts is what is reported.
+// verdicts returns the verdicts to report.
 func (p *proxies) verdicts(pc *index.PushContext) []*reportv1.Verdict {
 	asked := map[subject]bool{}
 	for _, x := range p.suspects {
@@ -179,7 +180,7 @@ func (p *proxies) verdicts(pc *index.PushContext) []*reportv1.Verdict {
 	return all
 }
 
-// report says what proxies think, when that is something else, and every 10 s.
+// report sends the verdicts when they change, and every 10 s.
 func (f *frontendProc) report() {
 	p := &f.proxies
 	if f.replica.State() == nil || !p.news && f.s.time().Sub(p.told) < reportEvery {
@@ -194,7 +195,7 @@ func (f *frontendProc) report() {
 	}
 }
 
-// valueOf is the value of which a cluster was made.
+// valueOf returns the value that a cluster was made of.
 func valueOf(r *xds.Resource) value {
 	c := new(clusterv3.Cluster)
 	if err := proto.Unmarshal(r.Value(), c); err != nil {
@@ -203,7 +204,7 @@ func valueOf(r *xds.Resource) value {
 	return value(c.GetConnectTimeout().GetSeconds())
 }
 
-// rejects notes that a proxy has rejected a resource.
+// rejects records that a proxy rejected a resource.
 func (s *sim) rejects(proxy string, r *xds.Resource, v value) {
 	x := subject{r.Name, r.Sum}
 	if s.rejected[x] == nil {

@@ -7,8 +7,8 @@ import (
 	"meshlog.dev/events"
 )
 
-// remover is an operator that takes away a source that is no more, as
-// `meshlog sources remove` does.
+// remover is an operator that removes a source that has ended, as `meshlog sources
+// remove` does.
 type remover struct {
 	proc
 	src *source
@@ -22,7 +22,7 @@ func newRemover(s *sim, src *source) *remover {
 	return r
 }
 
-// patience is how many times it looks before it says something again.
+// patience is how often the remover checks before it publishes again.
 const patience = 400
 
 func (r *remover) run() {
@@ -38,7 +38,7 @@ func (r *remover) run() {
 	}
 }
 
-// there says whether the source still has something in the head.
+// there reports whether the head still holds objects of the source.
 func (r *remover) there() bool {
 	head := r.s.head()
 	if head == nil {
@@ -52,13 +52,13 @@ func (r *remover) there() bool {
 	return false
 }
 
-// speak says an empty listing in the source's place.
+// speak publishes an empty listing for the source.
 func (r *remover) speak() {
 	ctx := context.Background()
 	shard := shardOf(r.src.n)
 	subject := events.ControlSubject(shard)
 	last, err := r.log.Last(ctx, subject)
-	if err != nil && !errors.Is(err, events.ErrNotFound) { // retention may have taken it
+	if err != nil && !errors.Is(err, events.ErrNotFound) { // retention may have removed it
 		return
 	}
 	session := r.newID() + "-1"

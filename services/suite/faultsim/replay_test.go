@@ -10,7 +10,7 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// checkpoint is a fold as a builder filed it; none is the fold of nothing.
+// checkpoint is a fold that a builder stored. The zero checkpoint is an empty fold.
 type checkpoint struct {
 	build string
 	file  *memstore.File
@@ -50,8 +50,8 @@ func rowSeq(rows []store.Row) iter.Seq2[string, []byte] {
 	}
 }
 
-// replay folds the log from a checkpoint to its end: the content at every
-// record is what everybody else made of it.
+// replay folds the log from a checkpoint to its end. The content at every record
+// must be the one that all builders made.
 func (s *sim) replay(c checkpoint) {
 	f, err := fold.Restore(c.build, s.judge(c.build), c.rows)
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *sim) replay(c checkpoint) {
 	}
 	if at.Seq > 0 {
 		if s.records()[at.Seq-1].Hash != f.RecordHash() {
-			return // of a log that was rewound
+			return // the checkpoint belongs to a log that was rewound
 		}
 	}
 	s.note("replay of build %s from %s", c.build, at)
@@ -103,7 +103,7 @@ func contentOf(f *fold.Fold) store.Delta {
 	return d
 }
 
-// baseOf is the base that a segment names, from the blobs.
+// baseOf reads the base that a segment names from the blobs.
 func (s *sim) baseOf(f *fold.Fold, rec events.Record) iter.Seq2[string, []byte] {
 	h, needs := f.NeedsBase(rec)
 	if !needs {

@@ -9,18 +9,18 @@ import (
 	"meshlog.dev/store"
 )
 
-// How long a schedule is, in units of time, and how many steps one has.
+// The length of a schedule in units of time, and the number of steps in a unit.
 const (
 	faultTime  = 260
-	faultSteps = 75 // of all processes together
+	faultSteps = 75 // steps of all processes together
 	settleTime = 900
-	calmSteps  = 5   // of each process
-	checkEvery = 50  // while it settles
-	restless   = 200 // from when on sessions must have come to rest
-	mostBegins = 7   // that are no sign of unrest
+	calmSteps  = 5   // steps of each process
+	checkEvery = 50  // interval between checks while the system settles
+	restless   = 200 // sessions must be stable after this time
+	mostBegins = 7   // more Begins than this are a sign of unrest
 )
 
-// run runs one schedule; what does not hold comes back as an error.
+// run runs one schedule. The error is the violated invariant.
 func run(p plan) (s *sim, err error) {
 	s = newSim(p)
 	defer func() {
@@ -42,7 +42,7 @@ func run(p plan) (s *sim, err error) {
 	return s, nil
 }
 
-// storm is the time in which faults strike.
+// storm runs the part of the schedule in which faults are injected.
 func (s *sim) storm() {
 	for range 3 {
 		for _, src := range s.sources {
@@ -65,7 +65,7 @@ func (s *sim) storm() {
 	}
 }
 
-// strike lets one fault happen, if it is one of the plan's.
+// strike injects one fault if the plan contains it.
 func (s *sim) strike() {
 	rnd := s.rnd
 	switch x := rnd.Float64(); {
@@ -147,7 +147,7 @@ func (s *sim) strike() {
 	}
 }
 
-// disks are those of all processes that have one.
+// disks returns the disks of all processes that have one.
 func (s *sim) disks() (all []*disk) {
 	for _, f := range s.frontends {
 		all = append(all, f.disk)
@@ -158,7 +158,7 @@ func (s *sim) disks() (all []*disk) {
 	return all
 }
 
-// stepClock sets a clock: the log server's or a builder's.
+// stepClock changes a clock: the log server's or a builder's.
 func (s *sim) stepClock() {
 	step := []time.Duration{time.Second, 30 * time.Second, 10 * time.Minute}[s.rnd.IntN(3)]
 	if s.rnd.IntN(2) == 0 {
@@ -170,14 +170,14 @@ func (s *sim) stepClock() {
 		b := s.builders[which-1]
 		clock, name = &b.skew, b.name
 	}
-	if next := *clock + step; next.Abs() < 15*time.Minute { // the year stays
+	if next := *clock + step; next.Abs() < 15*time.Minute { // keeps the year
 		*clock = next
 		s.note("the clock of %s steps by %s", name, step)
 	}
 }
 
-// retain lets retention take of the log what the newest checkpoint of the fold
-// on the chain makes dispensable.
+// retain lets retention remove the records of the log that are older than the
+// newest fold checkpoint on the chain.
 func (s *sim) retain() {
 	for _, v := range slices.Backward(s.chainVersions()) {
 		at := v.manifest.GetFoldCheckpoint().GetVersion().GetSeq()
@@ -191,7 +191,7 @@ func (s *sim) retain() {
 	}
 }
 
-// removeSource ends source 1 and its watcher: an operator takes it away.
+// removeSource ends source 1 and its watcher; an operator then removes the source.
 func (s *sim) removeSource() {
 	src, w := s.sources[1], s.watchers[2]
 	w.kill("for good")
@@ -224,8 +224,8 @@ func (s *sim) loseFile() {
 	}
 }
 
-// trim lets retention take of VERSIONS what the newest checkpoint on it makes
-// dispensable.
+// trim lets retention remove the messages of VERSIONS that are older than the
+// newest checkpoint there.
 func (s *sim) trim() {
 	for _, v := range slices.Backward(s.chainVersions()) {
 		c := v.manifest.GetCheckpoint()
@@ -276,8 +276,8 @@ func (s *sim) deliver(i int) {
 	s.note("arrives late: %s: %s", l.what, outcome(l.act()))
 }
 
-// calm lets the system settle: nothing strikes any more, though a twin may stay
-// dead and the source that is not required away.
+// calm lets the system settle. No further fault is injected, but a twin may stay
+// dead and the source that is not required may stay away.
 func (s *sim) calm() {
 	rnd := s.rnd
 	s.faults = false
@@ -345,7 +345,7 @@ func (s *sim) settle(procs []*proc) {
 	}
 }
 
-// turn lets a unit of time pass without faults.
+// turn advances a unit of time without faults.
 func (s *sim) turn(procs []*proc) {
 	s.now++
 	for range calmSteps {

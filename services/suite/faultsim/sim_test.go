@@ -15,12 +15,12 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// plan says which schedule is run.
+// plan names the schedule to run.
 type plan struct {
 	seed uint64
-	// faults are the names of the kinds of faults that strike.
+	// faults names the kinds of faults that the schedule injects.
 	faults []string
-	// without are the rules that are taken away, by name.
+	// without names the rules that the run leaves out.
 	without []string
 	trace   bool
 }
@@ -38,7 +38,8 @@ var faultSets = map[string][]string{
 
 var allFaults = []string{"crash", "delay", "rewind", "op", "build", "bad", "nack", "partial", "twolead", "files", "window", "net", "small", "disk", "trim", "full", "clock", "remove", "kinds"}
 
-// tick is how long a unit of time is; a session's heartbeat comes every 25.
+// tick is the length of a unit of time. A session sends a heartbeat every 25
+// units.
 const tick = 400 * time.Millisecond
 
 // epoch zero of the simulation's clock: early, so that epochs named after it
@@ -59,12 +60,12 @@ type sim struct {
 	marks  int           // records so far, so that no two have one time
 	ids    int
 	values int
-	faults bool   // they strike
-	net    []late // requests that are still on their way
-	most   int    // events that the log takes at once
+	faults bool   // the scheduler injects faults now
+	net    []late // requests in flight
+	most   int    // largest batch that the log accepts, in events
 
 	log       *memlog.Log
-	gone      []events.Record // of the log, by retention
+	gone      []events.Record // records that retention removed from the log
 	chain     *memstore.Chain
 	sources   []*source
 	watchers  []*watcherProc
@@ -144,7 +145,7 @@ func (s *sim) newValue(flag int) value { s.values++; return value(s.values*flags
 
 func (p *proc) newID() string { p.s.ids++; return fmt.Sprintf("%s.%d", p.name, p.s.ids) }
 
-// heard says whether a word that nobody waits for arrives.
+// heard decides whether a message without an acknowledgement arrives.
 func (s *sim) heard() bool { return !s.faults || s.rnd.IntN(10) > 0 }
 
 func (s *sim) sourceOf(k ident.Key) *source {
@@ -163,7 +164,7 @@ func (s *sim) note(format string, args ...any) {
 	}
 }
 
-// logger puts what a process logs into the trace.
+// logger writes the log lines of a process to the trace.
 func (s *sim) logger(name string) *slog.Logger {
 	if s.trace == nil {
 		return slog.New(slog.DiscardHandler)
@@ -179,7 +180,7 @@ type tracer struct {
 func (t *tracer) Enabled(context.Context, slog.Level) bool { return true }
 func (t *tracer) WithGroup(string) slog.Handler            { return t }
 
-func (t *tracer) WithAttrs([]slog.Attr) slog.Handler { return t } // who speaks is in the name
+func (t *tracer) WithAttrs([]slog.Attr) slog.Handler { return t } // the tracer's name already says which process logs
 
 func (t *tracer) Handle(_ context.Context, r slog.Record) error {
 	text := ""
@@ -188,8 +189,8 @@ func (t *tracer) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// judge makes the judge of a builder's fold, which also names the rules that
-// the fold does without.
+// judge returns the judge of a builder's fold. The judge also names the rules
+// that the fold leaves out.
 func (s *sim) judge(build string) judge {
 	j := judge{build: build}
 	for _, r := range foldRules {
@@ -200,25 +201,26 @@ func (s *sim) judge(build string) judge {
 	return j
 }
 
-// foldRules are the rules that a fold can do without: none, unless the tag
-// "mutants" is set.
+// foldRules names the rules that a fold can leave out. Without the build tag
+// "mutants" there are none.
 var foldRules []string
 
-// portRules are the rules that hold through a port, which can forget them.
+// portRules names the rules that a port enforces, and for each what happens when
+// the port does not.
 var portRules = map[string]string{
-	"begin_fence":   "the log takes every Begin",
-	"alive_fence":   "the log takes every Alive",
-	"epoch_fence":   "the log takes every Segment",
-	"hold_fence":    "the log takes every hold",
-	"dedupe":        "the log forgets every id at once",
-	"msgid_session": "ids are made of the content",
-	"vfence":        "the chain takes every version",
-	"cursor":        "the log says of every record that it is the one that was read",
+	"begin_fence":   "the log accepts every Begin",
+	"alive_fence":   "the log accepts every Alive",
+	"epoch_fence":   "the log accepts every Segment",
+	"hold_fence":    "the log accepts every hold",
+	"dedupe":        "the log forgets every message id at once",
+	"msgid_session": "message ids depend on the content only",
+	"vfence":        "the chain accepts every version",
+	"cursor":        "the log confirms every cursor, also one of another history",
 	"guard":         "the policy switches the guard off",
-	"fe_report":     "nobody hears that a frontend is ahead of the chain",
+	"fe_report":     "reports that a frontend is ahead of the chain are lost",
 }
 
-// mutateAppend takes away what a mutation takes away of an append.
+// mutateAppend changes an append as the rules that are left out demand.
 func (s *sim) mutateAppend(batch []events.Event, fence events.Fence) ([]events.Event, events.Fence) {
 	rule := ""
 	switch b := batch[0].Body.(type) {
@@ -244,8 +246,8 @@ func (s *sim) mutateAppend(batch []events.Event, fence events.Fence) ([]events.E
 	return batch, fence
 }
 
-// rewind takes the log back to its first k records, as a restored backup does,
-// and with both the chain to what was published of them.
+// rewind cuts the log to its first k records, as a restored backup does. With
+// both it also cuts the chain to the versions of these records.
 func (s *sim) rewind(k uint64, both bool) {
 	s.net = nil
 	s.rewinds++
@@ -274,7 +276,8 @@ func (s *sim) last() uint64 {
 	return b.Last
 }
 
-// report takes a frontend's word that the chain lacks what it has.
+// report receives a frontend's report that the chain lacks a version that the
+// frontend serves.
 func (s *sim) report(from string, own ident.Position) {
 	if s.without["fe_report"] {
 		return

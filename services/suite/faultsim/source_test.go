@@ -9,8 +9,8 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// source is the truth of one source: a list of operations, each of which is a
-// set of changes that belong together.
+// source is the true state of one source: a list of operations. Each operation is
+// a set of changes that belong together.
 type source struct {
 	s     *sim
 	n     int
@@ -19,18 +19,18 @@ type source struct {
 	ops   [][]change
 
 	down, partial bool
-	removed       bool // it is no more, and nobody watches it
+	removed       bool // the source has ended, and its watcher too
 
-	// hidden is the kind that it cannot be read for; empty: none. named: a
-	// listing names the kinds that it can be read for, though they are all.
+	// hidden is the unreadable kind, or empty. If named is set, a listing names the
+	// readable kinds even when all kinds are readable.
 	hidden string
 	named  bool
-	// gone are the lengths of a key's hist at which it could be seen that the
-	// key is not there.
+	// gone holds the lengths of a key's hist at which the key's absence could be
+	// observed.
 	gone map[ident.Key][]int
 }
 
-// change is what became of a key; no value: it is gone.
+// change is a key's new value; zero removes the key.
 type change struct {
 	key   ident.Key
 	value value
@@ -42,7 +42,7 @@ func newSource(s *sim, n int) *source {
 	return &source{s: s, n: n, truth: map[ident.Key]value{}, hist: map[ident.Key][]value{}, gone: map[ident.Key][]int{}}
 }
 
-// op lets something happen at the source.
+// op runs a random operation at the source.
 func (o *source) op() {
 	if !o.removed {
 		o.set(o.draw()...)
@@ -103,7 +103,8 @@ func (o *source) draw() []change {
 	return []change{{k, o.s.newValue(goodValue)}}
 }
 
-// list is what can be read now, and up to which operation that is.
+// list returns the readable objects and the number of operations that they
+// include.
 func (o *source) list() (l watcher.Listing, off int) {
 	l.Partial, l.Kinds = o.partial, o.kinds()
 	besides := o.leaks()

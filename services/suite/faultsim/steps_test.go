@@ -5,12 +5,11 @@ import (
 	"testing"
 )
 
-// A script is something that happens to a system at rest. It runs without any
-// other fault, so that every run of it is the same up to the step at which a
-// process is killed.
+// A script is an event in a system at rest. It runs without faults, so every run
+// is the same up to the step at which a process is killed.
 var scripts = []struct {
 	name string
-	cold bool // the system has just been started
+	cold bool // the system has just started
 	do   func(*sim)
 }{
 	{"start", true, func(*sim) {}},
@@ -48,7 +47,7 @@ var scripts = []struct {
 	}},
 }
 
-// The processes that are killed. after says what becomes of one.
+// The processes that the test kills. after is what happens to one then.
 var victims = []struct {
 	name  string
 	proc  func(*sim) *proc
@@ -66,12 +65,11 @@ var victims = []struct {
 	{"frontend's disk", func(s *sim) *proc { return &s.frontends[0].persister }, func(*sim) *proc { return nil }},
 }
 
-// speaker is the watcher that speaks for source 0 where nothing goes wrong.
+// speaker is the watcher that publishes for source 0 without faults.
 func (s *sim) speaker() *proc { return &s.watchers[0].proc }
 
-// TestKillAtEveryStep kills one process at every single step of IO of every
-// script, before and behind its effect, and finds everything in order in the
-// end.
+// TestKillAtEveryStep kills one process at every step of IO of every script,
+// before and after the step's effect. All invariants hold at the end.
 func TestKillAtEveryStep(t *testing.T) {
 	for i, script := range scripts {
 		for j, victim := range victims {
@@ -97,8 +95,8 @@ func TestKillAtEveryStep(t *testing.T) {
 	}
 }
 
-// kill runs a script with a process killed at one of its steps; killed is false
-// if all was done before.
+// kill runs a script and kills a process at one of its steps. killed is false if
+// the script ended before that step.
 func kill(script, victim, at int) (killed bool, err error) {
 	s := newSim(plan{})
 	s.faults = false
@@ -128,7 +126,7 @@ func kill(script, victim, at int) (killed bool, err error) {
 	p := v.proc(s)
 	p.paused, p.killAt = 0, at
 	procs := s.procs
-	for settled := 0; settled < 8; { // what comes behind a version has its steps too
+	for settled := 0; settled < 8; { // steps that follow a version count too
 		s.turn(procs)
 		if !killed && p.paused >= at {
 			killed = true
@@ -150,11 +148,11 @@ func kill(script, victim, at int) (killed bool, err error) {
 	return killed, nil
 }
 
-// mostTime is how long a script may take, in units of time: a twin takes over
-// from a dead watcher after 75.
+// mostTime is the longest time that a script may take, in units of time. A twin
+// takes over from a dead watcher after 75.
 const mostTime = 400
 
-// rest lets time pass until the system is as it must be.
+// rest advances time until the system is settled.
 func (s *sim) rest(procs []*proc) {
 	for {
 		s.turn(procs)

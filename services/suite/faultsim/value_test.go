@@ -21,7 +21,7 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// value is what a source says of a key: 8*n + flag, n unique. 0 is no value.
+// value is a key's value at its source: 8*n + flag with a unique n. 0 is no value.
 type value int
 
 // The flags of values.
@@ -29,10 +29,10 @@ const (
 	goodValue    = iota
 	onlyB        // good for build B alone
 	onlyA        // good for build A alone
-	invalidValue // decoded, and wrong
-	rawValue     // what the watcher could not decode
-	badValue     // good, and every proxy rejects it
-	pickyValue   // good, and one proxy rejects it
+	invalidValue // decodes, but is invalid
+	rawValue     // the watcher cannot decode it
+	badValue     // good, but every proxy rejects it
+	pickyValue   // good, but one proxy rejects it
 	flags        = 8
 )
 
@@ -44,7 +44,7 @@ const (
 
 func (v value) flag() int { return int(v) % flags }
 
-// good says whether a build serves v.
+// good reports whether a build serves v.
 func (v value) good(build string) bool {
 	switch v.flag() {
 	case goodValue, badValue, pickyValue:
@@ -57,12 +57,12 @@ func (v value) good(build string) bool {
 	return false
 }
 
-// rejectedBy says whether a proxy does not take it.
+// rejectedBy reports whether a proxy rejects the value.
 func (v value) rejectedBy(proxy string) bool {
 	return v.flag() == badValue || v.flag() == pickyValue && proxy == "p0"
 }
 
-// payload is v as k has it: a config is a cluster with that timeout.
+// payload encodes v for k: a config is a cluster with the timeout v.
 func (v value) payload(k ident.Key) ident.Value {
 	text := strconv.AppendInt(nil, int64(v), 10)
 	switch {
@@ -94,7 +94,7 @@ func valueFrom(b []byte) value {
 	return value(c.GetConnectTimeout().GetSeconds())
 }
 
-// judge knows the values of the sources; the mesh's policy it leaves to the
+// judge judges the values of the sources. It passes the mesh's policy to the
 // judge of production.
 type judge struct {
 	fold.KindJudge
@@ -102,7 +102,7 @@ type judge struct {
 	without []string
 }
 
-// Without names the rules that a fold with the tag "mutants" does without.
+// Without names the rules that a fold with the tag "mutants" leaves out.
 func (j judge) Without() []string { return j.without }
 
 func (j judge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
@@ -124,10 +124,10 @@ const (
 	perKind  = 4 // keys of each kind in a source
 )
 
-// sources is how many there are; the first one is required.
+// sources is the number of sources. The first one is required.
 const sources = 2
 
-// massLoss is how many keys of a source may not go at once.
+// massLoss is the number of keys of a source whose loss at once is held.
 const massLoss = 3
 
 func shardOf(source int) ident.Shard {
@@ -149,11 +149,11 @@ func sortedKeys[V any](m map[ident.Key]V) []ident.Key {
 
 func short(k ident.Key) string { return k.Source + "/" + k.Kind + "/" + k.Name }
 
-// policyKey is the MeshPolicy. No source speaks for it: like `up` where a mesh
-// has none, the simulation appends it first of all.
+// policyKey is the MeshPolicy. No source publishes it: the simulation appends it
+// first, as `up` does for a mesh without one.
 var policyKey = ident.Key{Source: "mesh", Instance: "default", Kind: "MeshPolicy", Name: "default"}
 
-// policyRecords is how many records the policy takes; no rewind takes it away.
+// policyRecords is the number of records of the policy. No rewind removes them.
 const policyRecords = 3
 
 // policy requires the first source, and lets the guard hold small losses.

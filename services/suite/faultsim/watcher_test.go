@@ -12,25 +12,25 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// watcherProc is a watcher.Publisher. It is its Inbox too, with the source's
-// own watch behind it, and its Leader.
+// watcherProc is a watcher.Publisher. It is also the publisher's Inbox, fed by the
+// source's watch, and its Leader.
 type watcherProc struct {
 	proc
 	src   *source
 	shard ident.Shard
 	log   *logPort
-	skew  time.Duration // of its clock: it was stopped, or the other one was
+	skew  time.Duration // how far its clock is ahead: one of the twins was paused
 
 	requests []string
 
-	// The run of the source's watch.
+	// State of the source's watch.
 	running bool
 	listed  bool
-	partial bool            // could not list everything
-	hidden  string          // the kind that it could not be read for
-	named   bool            // it named all kinds
-	early   []watcher.Input // said before it was waited for
-	off     int             // operations of the source that were seen
+	partial bool            // the listing was incomplete
+	hidden  string          // the kind that was unreadable
+	named   bool            // the listing named all kinds
+	early   []watcher.Input // inputs that arrived before Wait
+	off     int             // operations of the source that the watch has shown
 }
 
 func newWatcher(s *sim, name string, src *source) *watcherProc {
@@ -49,7 +49,7 @@ func (w *watcherProc) run() {
 	panic(fmt.Sprintf("%s ends: %v", w.name, p.Run(context.Background())))
 }
 
-// asked takes the leader's wish for a new listing.
+// asked receives the leader's request for a new listing.
 func (w *watcherProc) asked(r *reportv1.ListingRequest) {
 	if w.next != nil && len(w.requests) < 4 {
 		w.requests = append(w.requests, r.GetReason())
@@ -103,7 +103,7 @@ func (w *watcherProc) Wait(_ context.Context, until time.Time) (watcher.Input, e
 
 var errDown = errors.New("the source is down")
 
-// input is what the source's watch says next; nil: nothing.
+// input returns the next input of the source's watch, or nil.
 func (w *watcherProc) input() watcher.Input {
 	src := w.src
 	ended := func(err error) watcher.Input {

@@ -43,7 +43,8 @@ func TestRecordKubernetes(t *testing.T) {
 		}
 		c.step(words[0], words[1], string(section.Data))
 	}
-	writeArchive(t, w.file(".archive"), &past.Past{Name: "recorder", Log: c.log, Versions: memstore.NewChain()}, nil)
+	chain := memstore.NewChain()
+	writeArchive(t, w.file(".archive"), &past.Past{Name: "recorder", Log: c.log, Versions: chain, Blobs: chain}, nil)
 }
 
 // clusters are Kubernetes clusters whose watchers publish to one log.

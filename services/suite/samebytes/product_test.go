@@ -204,7 +204,7 @@ var typeNames = func() (names []string) {
 }()
 
 func (m *mesh) join(n node) (*client, error) {
-	p, err := proxy.NewProxy(n.node)
+	p, err := proxy.New(n.node)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.name, err)
 	}

@@ -181,7 +181,8 @@ func (r *recorder) publish(changed []events.Object) {
 }
 
 func (r *recorder) past() *past.Past {
-	return &past.Past{Name: "recorder", Log: r.log, Versions: memstore.NewChain()}
+	chain := memstore.NewChain()
+	return &past.Past{Name: "recorder", Log: r.log, Versions: chain, Blobs: chain}
 }
 
 // write exports the log to an archive, with the documents beside it.

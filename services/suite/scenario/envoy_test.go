@@ -20,7 +20,6 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/simulate"
 	"meshlog.dev/services/mesh/xds"
-	"meshlog.dev/services/suite/envoytest"
 )
 
 // asked is a call of a story, what became of it, and how Envoy is asked for the
@@ -63,9 +62,9 @@ func TestSimulatedAsEnvoyRoutes(t *testing.T) {
 		t.Fatalf("%d calls to compare: this test tests nothing", len(all))
 	}
 	slices.Sort(clusters)
-	envoy := envoytest.NewRouter(t, managers, slices.Compact(clusters))
+	envoy := newRouter(t, managers, slices.Compact(clusters))
 	for _, a := range all {
-		got, err := envoy.Ask(request(a.call), a.manager)
+		got, err := envoy.ask(request(a.call), a.manager)
 		if err != nil {
 			t.Errorf("%s: %s: %v", a.story, a.line, err)
 			continue
@@ -78,13 +77,13 @@ func TestSimulatedAsEnvoyRoutes(t *testing.T) {
 
 // expected is the outcome as Envoy tells it; where it is up to chance, as it
 // came.
-func expected(o simulate.Outcome, got envoytest.Answer) envoytest.Answer {
-	want := envoytest.Answer{Route: o.Route, Status: int(o.Status), Location: o.Location}
+func expected(o simulate.Outcome, got answer) answer {
+	want := answer{Route: o.Route, Status: int(o.Status), Location: o.Location}
 	for i, to := range o.To {
 		if i == 0 || to.Cluster == got.Cluster {
 			want.Cluster = to.Cluster
 		}
-		want.Status = http.StatusServiceUnavailable // nobody is there
+		want.Status = http.StatusServiceUnavailable // no server listens behind the cluster
 	}
 	return want
 }

@@ -113,11 +113,13 @@ func (s *stage) changes(proxy string) ([]byte, error) {
 // watcher says of files.
 func (s *stage) diagnostics() []byte {
 	all := slices.Concat(s.fold.Diagnostics(), s.world.Diagnostics(), s.pc.Diagnostics())
+	catalog := xds.NewCatalog(s.pc)
 	for _, class := range s.pc.Classes() {
 		for t := range ident.ResourceTypes {
-			all = append(all, xds.Generate(s.pc, class.Only(t), t).Diagnostics...)
+			catalog.Set(class, t)
 		}
 	}
+	all = append(all, catalog.Diagnostics()...)
 	for _, ds := range s.origins {
 		all = append(all, ds...)
 	}
@@ -145,11 +147,11 @@ func (s *stage) diagnostics() []byte {
 // check holds the stage to what must hold after every step.
 func (s *stage) check() {
 	s.t.Helper()
-	fresh := index.NewPushContext(s.world)
+	fresh := xds.NewCatalog(index.NewPushContext(s.world))
 	for _, class := range s.pc.Classes() {
 		for t := range ident.ResourceTypes {
 			class := class.Only(t)
-			want := xds.Generate(fresh, class, t).Set
+			want := fresh.Set(class, t)
 			got := s.catalog.Set(class, t)
 			if got.Sum != want.Sum {
 				s.t.Errorf("step %d: %s of class %s: incrementally other than from nothing", s.seq, t, class)

@@ -186,7 +186,7 @@ func (s *stage) join(name, id string, metadata map[string]any, agent string) err
 	if err != nil {
 		return err
 	}
-	p, err := proxy.NewProxy(&corev3.Node{Id: id, Cluster: name, Metadata: m, UserAgentName: agent})
+	p, err := proxy.New(&corev3.Node{Id: id, Cluster: name, Metadata: m, UserAgentName: agent})
 	if err != nil {
 		return err
 	}
@@ -219,10 +219,10 @@ func (s *stage) proxy(name string) (*proxy.Proxy, error) {
 
 // sets is what a proxy is served.
 func (s *stage) sets(pc *index.PushContext, p *proxy.Proxy) [ident.ResourceTypes]*xds.Set {
-	class := index.Classify(pc, p)
+	class, catalog := index.Classify(pc, p), xds.NewCatalog(pc)
 	var sets [ident.ResourceTypes]*xds.Set
 	for t := range ident.ResourceTypes {
-		sets[t] = xds.Generate(pc, class.Only(t), t).Set
+		sets[t] = catalog.Set(class, t)
 	}
 	return sets
 }

@@ -7,11 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	"meshlog.dev/proto/ident"
-	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
 	"meshlog.dev/services/mesh/document"
+	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/kind/validate"
 	"meshlog.dev/services/mesh/manifest"
 	"meshlog.dev/services/mesh/problem"
@@ -89,26 +87,7 @@ func (p *parser) payload(d *manifest.Document, o document.Object, bad *problem.D
 		}
 		bad = &problem.Diagnostic{Line: d.Line, Field: "spec", Reason: err.Error()}
 	}
-	return undecoded(d, bad), p.origin(bad.Line)
-}
-
-// undecoded returns the payload of an object that cannot be decoded. It holds no
-// line, which the origin has: otherwise moving an object in its file would be a
-// change.
-func undecoded(d *manifest.Document, bad *problem.Diagnostic) ident.Value {
-	text := d.Text()
-	if validate.HasPrivateKey(text) {
-		text = nil
-	}
-	u := &registryv1.Undecoded{
-		Data: text, MediaType: "application/yaml",
-		Field: strings.ToValidUTF8(bad.Field, "?"), Error: strings.ToValidUTF8(bad.Reason, "?"),
-	}
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(u)
-	if err != nil { // impossible: texts and bytes
-		b = nil
-	}
-	return ident.Value{Type: ident.Undecoded, Bytes: b}
+	return kind.Undecoded(d.Text(), "application/yaml", bad), p.origin(bad.Line)
 }
 
 func (p *parser) origin(line int) string { return fmt.Sprintf("%s:%d", p.name, line) }

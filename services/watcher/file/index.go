@@ -196,6 +196,15 @@ func (x *index) unsettled() bool {
 // readable reports whether a partial listing could be complete now.
 func (x *index) readable() bool { return x.wasPartial && !x.partial() }
 
+// Objects returns the objects of a file as a Watcher reads them, sorted by key,
+// and the problems of its documents. If several objects have one key it returns
+// the first. It is pure.
+func Objects(name string, data []byte) ([]watcher.Object, []problem.Diagnostic) {
+	x := newIndex()
+	x.set(name, data)
+	return x.changes(time.Time{}), x.files[name].problems
+}
+
 // changes returns the objects that differ from what it returned before, by key.
 func (x *index) changes(observed time.Time) []watcher.Object {
 	var set []watcher.Object
@@ -224,9 +233,7 @@ func (x *index) changes(observed time.Time) []watcher.Object {
 	clear(x.touched)
 	clear(x.removed)
 	clear(x.doubted)
-	slices.SortFunc(set, func(a, b watcher.Object) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(set, watcher.Object.Compare)
 	return set
 }
 

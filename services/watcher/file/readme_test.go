@@ -55,7 +55,7 @@ func TestReadmeTables(t *testing.T) {
 	if !ok {
 		t.Fatalf("%s has no %q", name, end)
 	}
-	want := kindTable() + "\nOf those that have one, these fields have none yet; trafficPolicy stands for those of ports and subsets too, defaultConfig for all in it but gatewayTopology:\n\n" + noEffectTable()
+	want := kindTable() + "\nThese fields of kinds with an effect have none yet. `trafficPolicy` includes those of ports and subsets; `defaultConfig` is all its fields except `gatewayTopology`:\n\n" + noEffectTable()
 	if *update {
 		if err := os.WriteFile(name, []byte(before+begin+want+end+after), 0o644); err != nil {
 			t.Fatal(err)

@@ -3,7 +3,6 @@ package file
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -184,34 +183,22 @@ func (t *tree) watch(dir string) error {
 // isLimit reports whether the system refuses to watch more directories.
 func isLimit(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) }
 
-type changed int
-
-// The meanings of a change of a path.
-const (
-	nothingChanged changed = iota
-	fileChanged            // a file of the tree was written, created or removed
-	treeChanged            // directories or links changed: read everything
-)
-
-// classify returns the meaning of a notification, and the name of the file. It
-// looks at the present state of the path.
-func (t *tree) classify(path string) (changed, string) {
-	if _, is := t.dirs[path]; is {
-		return treeChanged, ""
-	}
+// classify returns the name of the file that a notification of path is about, and
+// "" if no file of the tree changed. all reports that directories or links changed,
+// so that everything must be read. It looks at the present state of path.
+func (t *tree) classify(path string) (name string, all bool) {
+	_, isDir := t.dirs[path]
 	dir, in := t.dirs[filepath.Dir(path)]
-	if !in || dir == outside {
-		return treeChanged, ""
+	if isDir || !in || dir == outside {
+		return "", true
 	}
-	name := filepath.Join(dir, filepath.Base(path))
-	info, err := os.Lstat(path)
-	switch {
-	case err == nil && !info.Mode().IsRegular():
-		return treeChanged, ""
-	case wanted(name):
-		return fileChanged, name
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return "", true
 	}
-	return nothingChanged, ""
+	if name = filepath.Join(dir, filepath.Base(path)); !wanted(name) {
+		name = ""
+	}
+	return name, false
 }
 
 func (t *tree) read(name string) ([]byte, error) {
@@ -225,12 +212,7 @@ func (t *tree) read(name string) ([]byte, error) {
 	case info.Size() > maxFile:
 		return nil, fmt.Errorf("it has %d bytes, more than %d", info.Size(), maxFile)
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, unwrap(err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(f)
+	data, err := os.ReadFile(path)
 	return data, unwrap(err)
 }
 

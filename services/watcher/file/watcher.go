@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -210,10 +209,9 @@ func (r *run) read(c changes) error {
 	files := map[string]bool{}
 	all := c.all
 	for path := range c.paths {
-		switch what, name := r.tree.classify(path); what {
-		case treeChanged:
-			all = true
-		case fileChanged:
+		name, tree := r.tree.classify(path)
+		all = all || tree
+		if name != "" {
 			files[name] = true
 		}
 	}
@@ -264,13 +262,8 @@ func (r *run) report() {
 // unwrap removes from an error of package os the operation and the path, which its
 // reader knows.
 func unwrap(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
-	}
-	var link *os.LinkError
-	if errors.As(err, &link) {
-		return link.Err
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/watcher/kube/apiserver"
+	"meshlog.dev/services/watcher/kube/index"
 )
 
 // This file decides which kinds the watcher can list.
@@ -17,18 +18,18 @@ import (
 // would change, so the watcher does not list the kind.
 func (c *Config) needs(name string) []string {
 	switch {
-	case name == sliceKind && len(c.Namespaces) > 0:
-		return []string{podKind} // a Role cannot allow to read nodes
-	case name == sliceKind:
-		return []string{podKind, nodeKind}
-	case name == podKind && len(c.Namespaces) == 0:
-		return []string{nodeKind}
+	case name == index.SliceKind && len(c.Namespaces) > 0:
+		return []string{index.PodKind} // a Role cannot allow to read nodes
+	case name == index.SliceKind:
+		return []string{index.PodKind, index.NodeKind}
+	case name == index.PodKind && len(c.Namespaces) == 0:
+		return []string{index.NodeKind}
 	}
 	return nil
 }
 
 // needy are the kinds that have needs. A kind comes before the kinds that need it.
-var needy = []string{podKind, sliceKind}
+var needy = []string{index.PodKind, index.SliceKind}
 
 // readable returns the kinds whose objects are all known. A kind that is not
 // wanted counts as readable and empty.
@@ -45,7 +46,7 @@ func (r *run) readable() map[string]bool {
 			is[name] = is[name] && is[need]
 		}
 	}
-	if len(r.cfg.DiscoverySelectors) > 0 && !is[namespaceKind] {
+	if len(r.cfg.DiscoverySelectors) > 0 && !is[index.NamespaceKind] {
 		for _, k := range kind.All() { // the selected namespaces are unknown
 			is[k.Name] = is[k.Name] && !k.Namespaced
 		}
@@ -99,7 +100,7 @@ func (r *run) outdated(now time.Time) bool {
 	}
 	for _, f := range r.feeds {
 		switch f.Trouble(now) {
-		case apiserver.Gone, apiserver.Unserved, apiserver.Forbidden:
+		case apiserver.Unserved, apiserver.Forbidden:
 			if r.covered[f.Kind.Name] {
 				return true
 			}

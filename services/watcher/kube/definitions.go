@@ -63,19 +63,27 @@ func (r *run) defines(o *index.Object) bool {
 // compare freezes the feeds whose definition is gone, being removed or replaced.
 func (r *run) compare() {
 	for _, f := range r.feeds {
-		name := f.Definition()
-		d, ok := r.defined[name]
-		switch {
-		case name == "":
-		case !ok:
-			r.freeze(f, "its definition is gone")
-		case d.Deleting:
-			r.freeze(f, "its definition is being removed")
-		case f.UID == "":
-			f.UID = d.UID
-		case f.UID != d.UID:
-			r.freeze(f, "its definition was removed and created again")
+		if name := f.Definition(); name != "" {
+			d, ok := r.defined[name]
+			r.judge(f, d, ok)
 		}
+	}
+}
+
+// judge freezes a feed unless its definition d exists, stays, and is the one that
+// the feed began with.
+func (r *run) judge(f *apiserver.Feed, d apiserver.Definition, exists bool) {
+	switch {
+	case f.Frozen != "":
+	case !exists:
+		r.freeze(f, "its definition is gone")
+	case d.Deleting:
+		r.freeze(f, "its definition is being removed")
+	case f.UID == "":
+		f.UID = d.UID
+	case f.UID != d.UID:
+		r.freeze(f, "its definition was removed and created again")
+		r.asking.again(time.Now())
 	}
 }
 
@@ -119,17 +127,11 @@ func (r *run) judgeLoss(ctx context.Context, f *apiserver.Feed) {
 	defer cancel()
 	d, err := r.client.Definition(ctx, f.Definition())
 	switch {
-	case apierrors.IsNotFound(err):
-		r.freeze(f, "its definition is gone")
-	case apierrors.IsForbidden(err): // reported by the feed of definitions
-	case err != nil:
+	case err == nil || apierrors.IsNotFound(err):
+		r.judge(f, d, err == nil)
+	case !apierrors.IsForbidden(err): // reported by the feed of definitions
 		r.freeze(f, fmt.Sprintf("objects are gone, and its definition cannot be read: %v", err))
 		r.asking.again(time.Now().Add(r.limits.rediscover))
-	case d.Deleting:
-		r.freeze(f, "its definition is being removed")
-	case f.UID != "" && f.UID != d.UID:
-		r.freeze(f, "its definition was removed and created again")
-		r.asking.again(time.Now())
 	}
 }
 
@@ -153,13 +155,6 @@ func (a *asking) sooner(at time.Time) {
 
 func (a *asking) due(now time.Time) bool { return !a.under && !a.at.IsZero() && !now.Before(a.at) }
 
-// discovered is the message with the result of a discovery.
-type discovered struct {
-	served *apiserver.Served
-	err    error
-	at     time.Time
-}
-
 // rediscover starts a discovery if one is due. If definitions cannot be watched,
 // it is due periodically.
 func (r *run) rediscover(ctx context.Context, now time.Time) {
@@ -172,7 +167,7 @@ func (r *run) rediscover(ctx context.Context, now time.Time) {
 	r.asking.under, r.asking.at = true, time.Time{}
 	r.running.Go(func() {
 		s, err := r.discover(ctx)
-		r.send(ctx, discovered{s, err, time.Now()})
+		r.send(ctx, func() { r.rediscovered(ctx, s, err) })
 	})
 }
 
@@ -187,15 +182,15 @@ const maxVain = 5
 
 // rediscovered applies a discovery, and schedules another one if the API server
 // does not serve all definitions yet.
-func (r *run) rediscovered(ctx context.Context, m discovered) {
+func (r *run) rediscovered(ctx context.Context, served *apiserver.Served, err error) {
 	r.asking.under = false
-	again := m.err != nil
-	if m.err == nil {
-		r.serve(ctx, m.served)
+	again := err != nil
+	if err == nil {
+		r.serve(ctx, served)
 		for name, d := range r.defined {
-			again = again || !d.Deleting && !m.served.Names[name]
+			again = again || !d.Deleting && !served.Names[name]
 		}
-		for group := range m.served.Broken {
+		for group := range served.Broken {
 			again = again || ours("x."+group)
 		}
 	}
@@ -203,6 +198,6 @@ func (r *run) rediscovered(ctx context.Context, m discovered) {
 		r.asking.vain = 0
 		return
 	}
-	r.asking.sooner(m.at.Add(r.limits.rediscover << min(r.asking.vain, maxVain)))
+	r.asking.sooner(time.Now().Add(r.limits.rediscover << min(r.asking.vain, maxVain)))
 	r.asking.vain++
 }

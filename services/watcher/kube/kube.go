@@ -8,7 +8,6 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,8 +32,7 @@ const Source = "kubernetes"
 
 // Config describes a cluster and which of its objects to watch.
 type Config struct {
-	// REST configures access to the API server. QPS and Burst below replace its
-	// limits.
+	// REST configures access to the API server, and limits the requests to it.
 	REST *rest.Config
 	// Renew returns the configuration for a run, because credentials may have been
 	// renewed. If it is nil, all runs use REST.
@@ -47,10 +45,6 @@ type Config struct {
 	// DiscoverySelectors select namespaces by their labels. Objects in a namespace
 	// that no selector matches are ignored. Without selectors all namespaces count.
 	DiscoverySelectors []labels.Selector
-	// QPS and Burst limit the requests to the API server. Starting a watch is one
-	// request. 0 means DefaultQPS and DefaultBurst.
-	QPS   float32
-	Burst int
 	// MeshConfigMap has Istio's settings of the mesh in its keys mesh and
 	// meshNetworks. Without a name, the settings come from another source.
 	MeshConfigMap types.NamespacedName
@@ -63,12 +57,6 @@ type Config struct {
 	Logger  *slog.Logger // nil means slog.Default
 	Metrics *Metrics     // nil discards the metrics
 }
-
-// Default limits on requests.
-const (
-	DefaultQPS   = 50
-	DefaultBurst = 100
-)
 
 // Watcher watches a cluster. Only one goroutine at a time may call Run.
 type Watcher struct {
@@ -92,7 +80,6 @@ func New(cfg Config) (*Watcher, error) {
 	if slices.Contains(cfg.Namespaces, "") {
 		return nil, fmt.Errorf("cluster %s: the name of a namespace is empty", cfg.Cluster)
 	}
-	cfg.QPS, cfg.Burst = cmp.Or(cfg.QPS, DefaultQPS), cmp.Or(cfg.Burst, DefaultBurst)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
@@ -125,7 +112,7 @@ func (w *Watcher) Run(ctx context.Context, sink watcher.Sink) error {
 	if err != nil {
 		return err
 	}
-	client, err := apiserver.New(apiserver.Config{REST: access, QPS: w.cfg.QPS, Burst: w.cfg.Burst})
+	client, err := apiserver.New(access)
 	if err != nil {
 		return err
 	}

@@ -26,11 +26,10 @@ type run struct {
 	begun  time.Time
 	looked time.Time // time of the last step; everything due later is still to be done
 
-	inbox   chan any       // see step
+	inbox   chan any       // an apiserver.Message, a func() for step to call, or the error that ends the run
 	running sync.WaitGroup // all goroutines of the run
 
 	feeds       map[string]*apiserver.Feed // by name
-	ends        map[*apiserver.Feed]context.CancelFunc
 	definitions *apiserver.Feed
 	defined     map[string]apiserver.Definition // by name, in the groups of our kinds
 	missing     []*kind.Kind                    // kinds that the API server does not serve
@@ -46,12 +45,6 @@ type run struct {
 	lookAt     time.Time            // when to search for them again
 }
 
-// down is the message that the API server no longer answers.
-type down struct{ err error }
-
-// probed is the message that the API server became ready (nil) or unready.
-type probed struct{ unready error }
-
 // queued limits the messages that wait for the loop. When the queue is full, the
 // feeds wait.
 const queued = 1024
@@ -60,23 +53,24 @@ func newRun(w *Watcher, c *apiserver.Client, sink watcher.Sink) *run {
 	now := time.Now()
 	return &run{
 		Watcher: w, client: c, sink: sink, index: index.New(w.cfg.DiscoverySelectors), begun: now, looked: now,
-		inbox: make(chan any, queued), feeds: map[string]*apiserver.Feed{}, ends: map[*apiserver.Feed]context.CancelFunc{},
-		defined: map[string]apiserver.Definition{}, reported: map[string][]problem.Diagnostic{},
-		lookAt: now.Add(w.limits.again),
+		inbox: make(chan any, queued), feeds: map[string]*apiserver.Feed{}, defined: map[string]apiserver.Definition{},
+		reported: map[string][]problem.Diagnostic{}, lookAt: now.Add(w.limits.again),
 	}
 }
 
 // loop reports a listing of the cluster and then its changes.
 func (r *run) loop(ctx context.Context) error {
-	r.reportTold()
+	r.report(time.Now()) // what Tell was told, which does not need the API server
 	s, err := r.discover(ctx)
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", r.client.Unreachable(err))
 	}
 	r.running.Go(func() {
-		err := r.client.WatchOver(ctx, r.limits.Limits, func(unready error) { r.send(ctx, probed{unready}) })
+		err := r.client.WatchOver(ctx, r.limits.Limits, func(unready error) {
+			r.send(ctx, func() { r.unready = unready })
+		})
 		if err != nil {
-			r.send(ctx, down{err})
+			r.send(ctx, err)
 		}
 	})
 	r.definitions = r.newFeed(ctx, nil, apiserver.Scope{Resource: apiserver.Definitions}, apiserver.DefinitionObject)
@@ -131,31 +125,17 @@ func (r *run) gather(ctx context.Context) (ms []any, err error) {
 // due returns the time after now at which something is to be done without a
 // message.
 func (r *run) due(now time.Time) time.Time {
-	until := now.Add(time.Hour)
-	soonest := func(t time.Time) {
-		if t.After(now) && t.Before(until) {
-			until = t
-		}
-	}
 	if r.asking.due(now) {
 		return now
 	}
-	soonest(r.asking.at)
-	soonest(r.begun.Add(r.limits.again))
-	soonest(r.lookAt)
+	times := []time.Time{r.asking.at, r.begun.Add(r.limits.again), r.lookAt}
 	if r.unreported {
-		soonest(r.reportedAt.Add(reportEvery))
+		times = append(times, r.reportedAt.Add(reportEvery))
 	}
 	for _, f := range r.all() {
-		if f.Err != nil {
-			soonest(f.Since.Add(f.Patience()))
-			soonest(f.Since.Add(r.limits.Down))
-		}
-		if !f.Synced {
-			soonest(f.Heard().Add(r.limits.Silence))
-		}
+		times = append(times, f.Deadlines()...)
 	}
-	return until
+	return apiserver.Next(now, times)
 }
 
 // all returns all feeds, including the feed of definitions.
@@ -171,14 +151,10 @@ func (r *run) step(ctx context.Context, messages []any) (done bool, err error) {
 		switch m := m.(type) {
 		case apiserver.Message:
 			r.take(m)
-		case discovered:
-			r.rediscovered(ctx, m)
-		case probed:
-			r.unready = m.unready
-		case looked:
-			r.unmirrored, r.lookAt = m.unmirrored, m.at.Add(r.limits.unmirrored)
-		case down:
-			return false, m.err
+		case func():
+			m()
+		case error:
+			return false, m
 		}
 	}
 	now := time.Now()

@@ -17,7 +17,7 @@ func TestNothingDueIsMissed(t *testing.T) {
 		access := &rest.Config{Host: "127.0.0.1:1"}
 		w, err := New(Config{REST: access, Cluster: "east", Logger: slog.New(slog.DiscardHandler)})
 		must(t, err)
-		client, err := apiserver.New(apiserver.Config{REST: access, QPS: 1, Burst: 1})
+		client, err := apiserver.New(access)
 		must(t, err)
 		r := newRun(w, client, nil)
 		r.definitions = r.newFeed(t.Context(), nil, apiserver.Scope{Resource: apiserver.Definitions}, apiserver.DefinitionObject)

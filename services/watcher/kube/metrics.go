@@ -2,6 +2,7 @@ package kube
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/watcher/kube/index"
@@ -19,21 +20,17 @@ type Metrics struct {
 // NewMetrics returns the metrics of the watcher of a cluster.
 func NewMetrics(cluster string) *Metrics {
 	labels, kind := prometheus.Labels{"source": ident.Shard{Source: Source, Instance: cluster}.String()}, []string{"kind"}
-	gauge := func(name, help string) prometheus.GaugeOpts {
-		return prometheus.GaugeOpts{Name: "meshlog_watcher_kube_" + name, Help: help, ConstLabels: labels}
-	}
-	counter := func(name, help string) prometheus.CounterOpts { return prometheus.CounterOpts(gauge(name, help)) }
-	m := &Metrics{
-		objects:   prometheus.NewGaugeVec(gauge("objects", "Objects of the cluster, by kind."), kind),
-		undecoded: prometheus.NewGaugeVec(gauge("undecoded_objects", "Objects that could not be converted: they keep their last good value. `meshlog diagnostics` says why."), kind),
-		lists:     prometheus.NewCounterVec(counter("lists_total", "Lists of a kind that the watcher requested, as pages and streams. If there are many, watches cannot be resumed."), kind),
-		restarts:  prometheus.NewCounterVec(counter("watch_restarts_total", "Watches of a kind that were restarted after the previous one ended. A watch lasts 5 to 10 minutes; if restarts are more frequent, the API server or the network cuts them."), kind),
-		podless:   prometheus.NewGauge(gauge("endpoints_without_pod", "Endpoints that name an unknown pod: they have no labels and no identity, so they are in no subset. If this lasts, check whether the watcher may read pods.")),
-	}
 	all := prometheus.NewRegistry()
-	all.MustRegister(m.objects, m.undecoded, m.lists, m.restarts, m.podless)
-	m.Collector = all
-	return m
+	prefixed := prometheus.WrapRegistererWithPrefix("meshlog_watcher_kube_", all)
+	add := promauto.With(prometheus.WrapRegistererWith(labels, prefixed))
+	return &Metrics{
+		Collector: all,
+		objects:   add.NewGaugeVec(prometheus.GaugeOpts{Name: "objects", Help: "Objects of the cluster, by kind."}, kind),
+		undecoded: add.NewGaugeVec(prometheus.GaugeOpts{Name: "undecoded_objects", Help: "Objects that could not be converted: they keep their last good value. `meshlog diagnostics` says why."}, kind),
+		lists:     add.NewCounterVec(prometheus.CounterOpts{Name: "lists_total", Help: "Lists of a kind that the watcher requested, as pages and streams. If there are many, watches cannot be resumed."}, kind),
+		restarts:  add.NewCounterVec(prometheus.CounterOpts{Name: "watch_restarts_total", Help: "Watches of a kind that were restarted after the previous one ended. A watch lasts 5 to 10 minutes; if restarts are more frequent, the API server or the network cuts them."}, kind),
+		podless:   add.NewGauge(prometheus.GaugeOpts{Name: "endpoints_without_pod", Help: "Endpoints that name an unknown pod: they have no labels and no identity, so they are in no subset. If this lasts, check whether the watcher may read pods."}),
+	}
 }
 
 // update sets the gauges from the figures of an index.

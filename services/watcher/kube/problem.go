@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/kind"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher/kube/index"
 )
 
 // report sends the diagnostics of each origin if they have changed.
@@ -30,10 +30,12 @@ func (r *run) report(now time.Time) {
 			all[about(f.Kind.Name)] = append(all[about(f.Kind.Name)], d)
 		}
 	}
-	if d, is := r.definitions.Problem(now); is {
-		d.Severity = problem.Warning
-		d.Effect = "the watcher notices a new definition within a minute; when a definition is removed, its objects are removed"
-		all["definitions"] = []problem.Diagnostic{d}
+	if r.definitions != nil { // else the API server was not reached yet
+		if d, is := r.definitions.Problem(now); is {
+			d.Severity = problem.Warning
+			d.Effect = "the watcher notices a new definition within a minute; when a definition is removed, its objects are removed"
+			all["definitions"] = []problem.Diagnostic{d}
+		}
 	}
 	if r.covered != nil {
 		r.reportNeeds(all)
@@ -43,22 +45,10 @@ func (r *run) report(now time.Time) {
 	r.mu.Unlock()
 	for origin, ds := range all {
 		ds = slices.Clone(ds)
-		slices.SortFunc(ds, func(a, b problem.Diagnostic) int { return cmp.Or(a.Compare(b), cmp.Compare(a.Origin, b.Origin)) })
+		slices.SortFunc(ds, problem.Diagnostic.Compare)
 		if !slices.Equal(ds, r.reported[origin]) {
 			r.sink.Problems(origin, ds)
 			r.reported[origin] = ds
-		}
-	}
-}
-
-// reportTold reports the diagnostics of Tell, which do not need the API server.
-func (r *run) reportTold() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for origin, ds := range r.told {
-		if len(ds) > 0 {
-			r.sink.Problems(origin, ds)
-			r.reported[origin] = slices.Clone(ds)
 		}
 	}
 }
@@ -77,8 +67,8 @@ func (r *run) reportNeeds(all map[string][]problem.Diagnostic) {
 			}
 		}
 	}
-	if len(r.cfg.DiscoverySelectors) > 0 && !r.covered[namespaceKind] {
-		all["discovery selectors"] = []problem.Diagnostic{waits("", namespaceKind)}
+	if len(r.cfg.DiscoverySelectors) > 0 && !r.covered[index.NamespaceKind] {
+		all["discovery selectors"] = []problem.Diagnostic{waits("", index.NamespaceKind)}
 	}
 }
 

@@ -13,13 +13,8 @@ import (
 
 // This file starts and ends feeds.
 
-// Kinds with special treatment.
+// Kinds with special treatment, besides those of the index.
 const (
-	serviceKind      = "Service"
-	sliceKind        = "EndpointSlice"
-	podKind          = "Pod"
-	nodeKind         = "Node"
-	namespaceKind    = "Namespace"
 	secretKind       = "Secret"
 	configMapKind    = "ConfigMap"
 	meshConfigKind   = "MeshConfig"
@@ -50,7 +45,7 @@ func (c *Config) scopes(k *kind.Kind, r apiserver.Resource) []apiserver.Scope {
 		named = []types.NamespacedName{c.MeshConfigMap}
 	case k.Name == configMapKind:
 		named = c.ConfigMaps
-	case k.Name == namespaceKind:
+	case k.Name == index.NamespaceKind:
 		for _, n := range c.Namespaces {
 			named = append(named, types.NamespacedName{Name: n})
 		}
@@ -118,7 +113,7 @@ func (r *run) follow(ctx context.Context, k *kind.Kind, s apiserver.Scope) {
 	case old != nil && old.Scope.Resource == s.Resource && old.Frozen == "":
 		return
 	case old != nil:
-		r.end(old)
+		old.End()
 		f.Held.Store(r.index.Held(f.Source))
 	default:
 		f.Held.Store(r.held[f.Name()])
@@ -129,28 +124,17 @@ func (r *run) follow(ctx context.Context, k *kind.Kind, s apiserver.Scope) {
 }
 
 func (r *run) newFeed(ctx context.Context, k *kind.Kind, s apiserver.Scope, c index.Converter) *apiserver.Feed {
-	name := s.Resource.Resource
-	if k != nil {
-		name = k.Name
-	}
+	name := s.Label(k)
 	return r.client.NewFeed(k, s, apiserver.Options{
 		Convert: c, Send: func(m apiserver.Message) { r.send(ctx, m) }, Limits: r.limits.Limits,
 		Lists: r.cfg.Metrics.lists.WithLabelValues(name), Restarts: r.cfg.Metrics.restarts.WithLabelValues(name),
 	})
 }
 
-// start runs a feed until end, or until the run ends.
+// start runs a feed until f.End is called, or until the run ends.
 func (r *run) start(ctx context.Context, f *apiserver.Feed) {
-	ctx, cancel := context.WithCancel(ctx)
-	r.ends[f] = cancel
+	ctx, f.End = context.WithCancel(ctx)
 	r.running.Go(func() { f.Run(ctx) })
-}
-
-func (r *run) end(f *apiserver.Feed) {
-	if end := r.ends[f]; end != nil { // nil if the feed has ended already
-		end()
-		delete(r.ends, f)
-	}
 }
 
 // freeze ends a feed and keeps its objects as they are.
@@ -160,7 +144,7 @@ func (r *run) freeze(f *apiserver.Feed, why string) {
 	}
 	r.cfg.Logger.Warn("freezing a resource; its objects stay as they are", "resource", f.Scope.String(), "reason", why)
 	f.Frozen = why
-	r.end(f)
+	f.End()
 }
 
 // lose freezes the feeds of a kind that is no longer served. If the listing did not

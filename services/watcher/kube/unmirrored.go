@@ -6,6 +6,7 @@ import (
 
 	"meshlog.dev/services/mesh/kubeconv"
 	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher/kube/index"
 )
 
 // This file finds Services with unmirrored endpoints: an Endpoints object for
@@ -18,16 +19,10 @@ const (
 	askTimeout = 30 * time.Second
 )
 
-// looked is the result of a search.
-type looked struct {
-	unmirrored []problem.Diagnostic
-	at         time.Time
-}
-
 // lookUnmirrored starts a search through the Endpoints of Services without slices
 // if one is due.
 func (r *run) lookUnmirrored(ctx context.Context, now time.Time) {
-	if !r.covered[serviceKind] || !r.covered[sliceKind] || now.Before(r.lookAt) {
+	if !r.covered[index.ServiceKind] || !r.covered[index.SliceKind] || now.Before(r.lookAt) {
 		return
 	}
 	services := r.index.Sliceless()
@@ -39,17 +34,16 @@ func (r *run) lookUnmirrored(ctx context.Context, now time.Time) {
 	r.running.Go(func() {
 		asking, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
-		var found looked
+		var found []problem.Diagnostic
 		for _, k := range services[:min(len(services), maxAsked)] {
 			e, err := r.client.Endpoints(asking, k.Namespace, k.Name)
 			if err != nil {
 				continue // not found or forbidden
 			}
 			if d := kubeconv.Unmirrored(e); d != nil {
-				found.unmirrored = append(found.unmirrored, *d)
+				found = append(found, *d)
 			}
 		}
-		found.at = time.Now()
-		r.send(ctx, found)
+		r.send(ctx, func() { r.unmirrored, r.lookAt = found, time.Now().Add(r.limits.unmirrored) })
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/watcher"
@@ -68,7 +69,7 @@ func listsNow(t *testing.T, s Source) {
 	s.Put("a", "1")
 	r := start(t, w)
 	first := r.list()
-	r.stop()
+	r.Rest()
 	s.Put("a", "2")
 	r = start(t, w)
 	if again := r.list(); len(first.Objects) != 1 || len(again.Objects) != 1 || same(first.Objects[0], again.Objects[0]) {
@@ -123,19 +124,37 @@ func nothingNew(t *testing.T, s Source) {
 }
 
 func endsWithContext(t *testing.T, s Source) {
-	r := start(t, s.Watcher())
-	r.list()
-	r.stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	err := s.Watcher().Run(ctx, &sink{list: func() error { cancel(); return nil }})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("Run returned %v after its context was done while it listed", err)
+	}
+
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	listed, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- s.Watcher().Run(ctx, &sink{list: func() error { close(listed); return nil }})
+	}()
+	select {
+	case <-listed:
+	case err := <-ended:
+		t.Fatalf("Run returned %v before it listed", err)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run returned %v after its context was done while it waited for changes", err)
+	}
 }
 
 func endsWithSink(t *testing.T, s Source) {
 	over := errors.New("the session is over")
-	if err := s.Watcher().Run(t.Context(), &sink{list: func(watcher.Listing) error { return over }}); !errors.Is(err, over) {
+	if err := s.Watcher().Run(t.Context(), &sink{list: func() error { return over }}); !errors.Is(err, over) {
 		t.Errorf("Run returned %v when List failed", err)
 	}
 	err := s.Watcher().Run(t.Context(), &sink{
-		list:   func(watcher.Listing) error { s.Put("a", "1"); return nil },
-		change: func([]watcher.Object) error { return over },
+		list:   func() error { s.Put("a", "1"); return nil },
+		change: func() error { return over },
 	})
 	if !errors.Is(err, over) {
 		t.Errorf("Run returned %v when Change failed", err)
@@ -165,102 +184,74 @@ func goesDown(t *testing.T, s Source) {
 	r.fails()
 }
 
-// runner runs a watcher until the test ends.
+// runner runs a watcher as a publisher does, until the test ends.
 type runner struct {
-	t       *testing.T
-	cancel  context.CancelFunc
-	reports chan any // watcher.Listing or []watcher.Object
-	ended   chan error
+	t *testing.T
+	watcher.Inbox
 }
 
 func start(t *testing.T, w watcher.Watcher) *runner {
-	ctx, cancel := context.WithCancel(t.Context())
-	r := &runner{t: t, cancel: cancel, reports: make(chan any), ended: make(chan error, 1)}
-	report := func(what any) error {
-		select {
-		case r.reports <- what:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.ended <- w.Run(ctx, &sink{
-			list:   func(l watcher.Listing) error { return report(l) },
-			change: func(set []watcher.Object) error { return report(set) },
-		})
-	}()
-	t.Cleanup(func() { cancel(); <-done })
+	r := &runner{t, watcher.NewInbox(w, nil)}
+	r.Watch(t.Context())
+	t.Cleanup(r.Rest)
 	return r
 }
 
-func (r *runner) stop() {
+// next returns the next input that is not a report of problems.
+func (r *runner) next() watcher.Input {
 	r.t.Helper()
-	r.cancel()
-	if err := <-r.ended; !errors.Is(err, context.Canceled) {
-		r.t.Errorf("Run returned %v after its context was done", err)
+	for {
+		in, err := r.Wait(r.t.Context(), time.Now().Add(time.Hour))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if _, is := in.(watcher.Reported); !is {
+			return in
+		}
 	}
 }
 
 // list returns the listing, which must be the first report.
 func (r *runner) list() watcher.Listing {
 	r.t.Helper()
-	select {
-	case what := <-r.reports:
-		if l, ok := what.(watcher.Listing); ok {
-			return l
-		}
-		r.t.Fatalf("the watcher reported %v before it listed", what)
-	case err := <-r.ended:
-		r.t.Fatalf("Run returned %v before it listed", err)
+	in := r.next()
+	l, ok := in.(watcher.Listed)
+	if !ok {
+		r.t.Fatalf("%+v came before the listing", in)
 	}
-	return watcher.Listing{}
+	return l.Listing
 }
 
 // change returns the next change set, which must have n objects.
 func (r *runner) change(n int) []watcher.Object {
 	r.t.Helper()
-	select {
-	case what := <-r.reports:
-		set, ok := what.([]watcher.Object)
-		if !ok {
-			r.t.Fatalf("the watcher listed a second time")
-		}
-		if len(set) != n {
-			r.t.Fatalf("a change of %d objects, want %d: %s", len(set), n, describe(set))
-		}
-		return set
-	case err := <-r.ended:
-		r.t.Fatalf("Run returned %v", err)
+	in := r.next()
+	c, ok := in.(watcher.Changed)
+	if !ok {
+		r.t.Fatalf("%+v came instead of a change", in)
 	}
-	return nil
+	if len(c.Set) != n {
+		r.t.Fatalf("a change of %d objects, want %d: %s", len(c.Set), n, describe(c.Set))
+	}
+	return c.Set
 }
 
 // fails waits until the run ends with an error that is not its context's. Until
 // then the watcher must report nothing.
 func (r *runner) fails() {
 	r.t.Helper()
-	select {
-	case what := <-r.reports:
-		r.t.Fatalf("the source is down, and the watcher reported %v", what)
-	case err := <-r.ended:
-		if err == nil || errors.Is(err, context.Canceled) {
-			r.t.Fatalf("the source is down, and Run returned %v", err)
-		}
+	in := r.next()
+	if end, ok := in.(watcher.Ended); !ok || end.Err == nil || errors.Is(end.Err, context.Canceled) {
+		r.t.Fatalf("the source is down, and %+v came", in)
 	}
 }
 
-// sink implements watcher.Sink with functions.
-type sink struct {
-	list   func(watcher.Listing) error
-	change func([]watcher.Object) error
-}
+// sink calls functions that may fail.
+type sink struct{ list, change func() error }
 
-func (s *sink) List(_ context.Context, l watcher.Listing) error      { return s.list(l) }
-func (s *sink) Change(_ context.Context, set []watcher.Object) error { return s.change(set) }
-func (s *sink) Problems(string, []problem.Diagnostic)                {}
+func (s *sink) List(context.Context, watcher.Listing) error    { return s.list() }
+func (s *sink) Change(context.Context, []watcher.Object) error { return s.change() }
+func (s *sink) Problems(string, []problem.Diagnostic)          {}
 
 func same(a, b watcher.Object) bool {
 	return a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name &&

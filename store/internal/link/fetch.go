@@ -21,42 +21,35 @@ type Message struct {
 // Fetch makes the content of v from the nearest checkpoint at or before v and the
 // deltas behind it. back yields the chain, newest first.
 func Fetch(ctx context.Context, blobs store.Blobs, back iter.Seq2[Message, error], v ident.Position) (store.Stored, error) {
-	from, err := toCheckpoint(back, v)
+	at, err := fetch(ctx, blobs, back, v)
 	if err != nil {
 		return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, err)
+	}
+	return at, nil
+}
+
+func fetch(ctx context.Context, blobs store.Blobs, back iter.Seq2[Message, error], v ident.Position) (store.Stored, error) {
+	from, err := toCheckpoint(back, v)
+	if err != nil {
+		return store.Stored{}, err
 	}
 	at := store.Stored{Manifest: from.manifest}
 	if from.checkpoint != nil {
 		if at.Snapshot, err = store.ReadCheckpoint(ctx, blobs, from.checkpoint); err != nil {
-			return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, err)
+			return store.Stored{}, err
 		}
 	}
 	for _, l := range slices.Backward(from.links) {
-		if at.Snapshot, err = with(ctx, at.Snapshot, l); err != nil {
-			return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, err)
+		d, err := l.Delta(ctx)
+		if err != nil {
+			return store.Stored{}, fmt.Errorf("delta of version %s: %w", store.VersionOf(l.Manifest.GetVersion()), err)
 		}
-		if err := check(at.Snapshot, l.Manifest); err != nil {
-			return store.Stored{}, fmt.Errorf("fetch version %s: %w", v, err)
+		at = store.Stored{Manifest: l.Manifest, Snapshot: at.Snapshot.With(d)}
+		if err := at.Check(); err != nil {
+			return store.Stored{}, err
 		}
 	}
-	return at, check(at.Snapshot, at.Manifest)
-}
-
-// check compares a content with the root in its manifest.
-func check(s *store.Snapshot, m *store.Manifest) error {
-	if got, want := s.Root(), store.RootOf(m); got != want {
-		return fmt.Errorf("version %s has root %s, its manifest says %s: %w",
-			store.VersionOf(m.GetVersion()), got, want, store.ErrCorrupt)
-	}
-	return nil
-}
-
-func with(ctx context.Context, s *store.Snapshot, l Message) (*store.Snapshot, error) {
-	d, err := l.Delta(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("delta of version %s: %w", store.VersionOf(l.Manifest.GetVersion()), err)
-	}
-	return s.With(d), nil
+	return at, at.Check()
 }
 
 // way leads to a version: from a checkpoint (nil: from an empty content) through

@@ -258,9 +258,7 @@ type FrontendReport struct {
 	// Number of open streams.
 	Streams uint32 `protobuf:"varint,13,opt,name=streams,proto3" json:"streams,omitempty"`
 	// How many streams have applied a version, in all of their types.
-	Applied []*Applied `protobuf:"bytes,14,rep,name=applied,proto3" json:"applied,omitempty"`
-	// Another message with more of the proxies follows.
-	More          bool `protobuf:"varint,15,opt,name=more,proto3" json:"more,omitempty"`
+	Applied       []*Applied `protobuf:"bytes,14,rep,name=applied,proto3" json:"applied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -391,13 +389,6 @@ func (x *FrontendReport) GetApplied() []*Applied {
 		return x.Applied
 	}
 	return nil
-}
-
-func (x *FrontendReport) GetMore() bool {
-	if x != nil {
-		return x.More
-	}
-	return false
 }
 
 type Applied struct {
@@ -1197,8 +1188,6 @@ type BuilderReport struct {
 	Quarantines []*Quarantine    `protobuf:"bytes,14,rep,name=quarantines,proto3" json:"quarantines,omitempty"`
 	// Processes that reported in the last 25 s and have not stopped.
 	Peers []*Peer `protobuf:"bytes,15,rep,name=peers,proto3" json:"peers,omitempty"`
-	// Another message with more of the diagnostics follows.
-	More bool `protobuf:"varint,16,opt,name=more,proto3" json:"more,omitempty"`
 	// Objects that do not change because their watcher cannot read their kind.
 	Frozen        []*FrozenKind `protobuf:"bytes,17,rep,name=frozen,proto3" json:"frozen,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1338,13 +1327,6 @@ func (x *BuilderReport) GetPeers() []*Peer {
 		return x.Peers
 	}
 	return nil
-}
-
-func (x *BuilderReport) GetMore() bool {
-	if x != nil {
-		return x.More
-	}
-	return false
 }
 
 func (x *BuilderReport) GetFrozen() []*FrozenKind {
@@ -1994,8 +1976,7 @@ func (x *ProxyRequest) GetId() string {
 	return ""
 }
 
-// ProxyReply is the state of one stream of a proxy at a frontend. If it does not fit
-// into a message, more messages for the stream follow, with types only.
+// ProxyReply is the state of one stream of a proxy at a frontend.
 type ProxyReply struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Frontend string                 `protobuf:"bytes,1,opt,name=frontend,proto3" json:"frontend,omitempty"`
@@ -2007,7 +1988,7 @@ type ProxyReply struct {
 	Types   []*TypeContent `protobuf:"bytes,5,rep,name=types,proto3" json:"types,omitempty"`
 	// The number of the stream at its frontend, from 1; 0: it has no stream.
 	Stream uint32 `protobuf:"varint,6,opt,name=stream,proto3" json:"stream,omitempty"`
-	// Another message of this frontend follows.
+	// Another reply of this frontend follows.
 	More          bool `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2269,7 +2250,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x03sum\x18\x03 \x01(\fR\x03sum\x12\x16\n" +
 	"\x06client\x18\x04 \x01(\tR\x06client\"%\n" +
 	"\rReportRequest\x12\x14\n" +
-	"\x05whole\x18\x01 \x01(\tR\x05whole\"\xd4\x04\n" +
+	"\x05whole\x18\x01 \x01(\tR\x05whole\"\xcc\x04\n" +
 	"\x0eFrontendReport\x12\x1a\n" +
 	"\bfrontend\x18\x01 \x01(\tR\bfrontend\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -2285,8 +2266,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\bverdicts\x18\v \x03(\v2\x1a.meshlog.report.v1.VerdictR\bverdicts\x12\x18\n" +
 	"\asummary\x18\f \x01(\bR\asummary\x12\x18\n" +
 	"\astreams\x18\r \x01(\rR\astreams\x124\n" +
-	"\aapplied\x18\x0e \x03(\v2\x1a.meshlog.report.v1.AppliedR\aapplied\x12\x12\n" +
-	"\x04more\x18\x0f \x01(\bR\x04more\"[\n" +
+	"\aapplied\x18\x0e \x03(\v2\x1a.meshlog.report.v1.AppliedR\aappliedJ\x04\b\x0f\x10\x10R\x04more\"[\n" +
 	"\aApplied\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.meshlog.snapshot.v1.VersionR\aversion\x12\x18\n" +
 	"\astreams\x18\x02 \x01(\rR\astreams\"\xd4\x02\n" +
@@ -2364,7 +2344,7 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\vdiagnostics\x18\v \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x122\n" +
 	"\x06listed\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x06listed\x124\n" +
 	"\achanged\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\achanged\x12.\n" +
-	"\x04down\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04down\"\xc8\x05\n" +
+	"\x04down\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04down\"\xc0\x05\n" +
 	"\rBuilderReport\x12\x18\n" +
 	"\abuilder\x18\x01 \x01(\tR\abuilder\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12.\n" +
@@ -2382,9 +2362,8 @@ const file_meshlog_report_v1_report_proto_rawDesc = "" +
 	"\x05holds\x18\f \x03(\v2\x17.meshlog.report.v1.HoldR\x05holds\x12A\n" +
 	"\vdiagnostics\x18\r \x03(\v2\x1f.meshlog.snapshot.v1.DiagnosticR\vdiagnostics\x12?\n" +
 	"\vquarantines\x18\x0e \x03(\v2\x1d.meshlog.report.v1.QuarantineR\vquarantines\x12-\n" +
-	"\x05peers\x18\x0f \x03(\v2\x17.meshlog.report.v1.PeerR\x05peers\x12\x12\n" +
-	"\x04more\x18\x10 \x01(\bR\x04more\x125\n" +
-	"\x06frozen\x18\x11 \x03(\v2\x1d.meshlog.report.v1.FrozenKindR\x06frozen\"h\n" +
+	"\x05peers\x18\x0f \x03(\v2\x17.meshlog.report.v1.PeerR\x05peers\x125\n" +
+	"\x06frozen\x18\x11 \x03(\v2\x1d.meshlog.report.v1.FrozenKindR\x06frozenJ\x04\b\x10\x10\x11R\x04more\"h\n" +
 	"\n" +
 	"FrozenKind\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +

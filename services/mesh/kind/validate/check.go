@@ -109,18 +109,6 @@ func (p *fieldPath) append(b []byte) []byte {
 	return append(append(b, '.'), p.name...)
 }
 
-// appendPlain appends the path below the root, without indices and keys, and a
-// dot after each field.
-func (p *fieldPath) appendPlain(b []byte) []byte {
-	if p.up == nil {
-		return b
-	}
-	if b = p.up.appendPlain(b); p.step == stepField {
-		b = append(append(b, p.name...), '.')
-	}
-	return b
-}
-
 // first reports whether v is new, and remembers it.
 func first[T comparable](seen map[T]bool, v T) bool {
 	was := seen[v]

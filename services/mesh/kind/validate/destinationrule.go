@@ -82,7 +82,6 @@ func (c *checker) portPolicy(at *fieldPath, p portPolicy) {
 	c.loadBalancer(at.field("loadBalancer"), p.GetLoadBalancer())
 	c.connectionPool(at.field("connectionPool"), p.GetConnectionPool())
 	c.outliers(at.field("outlierDetection"), p.GetOutlierDetection())
-	c.noEffect(p.GetOutlierDetection().GetConsecutiveErrors() != 0, at.field("outlierDetection.consecutiveErrors")) //nolint:staticcheck // deprecated, and still in use
 	c.clientTLS(at.field("tls"), p.GetTls())
 }
 
@@ -193,7 +192,9 @@ func (c *checker) outliers(at *fieldPath, o *networking.OutlierDetection) {
 	c.atLeast(at.field("baseEjectionTime"), o.GetBaseEjectionTime(), time.Millisecond)
 	c.percent(at.field("maxEjectionPercent"), float64(o.GetMaxEjectionPercent()))
 	c.percent(at.field("minHealthPercent"), float64(o.GetMinHealthPercent()))
-	c.notNegative(at.field("consecutiveErrors"), o.GetConsecutiveErrors()) //nolint:staticcheck // deprecated, and still in use
+	errors := o.GetConsecutiveErrors() //nolint:staticcheck // deprecated, and still in use
+	c.notNegative(at.field("consecutiveErrors"), errors)
+	c.noEffect(errors != 0, at.field("consecutiveErrors"))
 	c.errorIf(o.GetConsecutiveLocalOriginFailures().GetValue() > 0 && !o.GetSplitExternalLocalOriginErrors(), at.field("consecutiveLocalOriginFailures"),
 		"set splitExternalLocalOriginErrors: true", "has an effect only with splitExternalLocalOriginErrors")
 	for i, code := range o.GetOutlierDetectionHttpErrorCodes() {

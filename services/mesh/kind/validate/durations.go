@@ -2,6 +2,7 @@ package validate
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -42,20 +43,21 @@ func (w *durationWriter) value(of protoreflect.MessageDescriptor, isMap bool) er
 	if err != nil {
 		return err
 	}
-	switch t := t.(type) {
-	case string:
-		if of != nil && of.FullName() == durationType {
-			w.write(t)
-		}
-		return nil
-	case json.Delim:
+	text, isText := t.(string)
+	switch {
+	case isText && of != nil && of.FullName() == durationType:
+		w.write(text)
+	case t == json.Delim('['), t == json.Delim('{'):
 		for w.json.More() {
-			if t == '[' {
-				err = w.value(of, false)
-			} else {
-				err = w.field(of, isMap)
+			item, itemIsMap := of, false
+			if t == json.Delim('{') {
+				name, err := w.json.Token()
+				if err != nil {
+					return err
+				}
+				item, itemIsMap = member(of, isMap, name.(string))
 			}
-			if err != nil {
+			if err := w.value(item, itemIsMap); err != nil {
 				return err
 			}
 		}
@@ -64,34 +66,20 @@ func (w *durationWriter) value(of protoreflect.MessageDescriptor, isMap bool) er
 	return err
 }
 
-// field reads a name and its value.
-func (w *durationWriter) field(of protoreflect.MessageDescriptor, isMap bool) error {
-	t, err := w.json.Token()
-	if err != nil {
-		return err
+// member returns the type of the value under a name in a message of type of, or in
+// a map of such messages.
+func member(of protoreflect.MessageDescriptor, isMap bool, name string) (item protoreflect.MessageDescriptor, itemIsMap bool) {
+	if of == nil || isMap {
+		return of, false
 	}
-	name, _ := t.(string)
-	if isMap {
-		return w.value(of, false)
-	}
-	fd := fieldByName(of, name)
+	fd := cmp.Or(of.Fields().ByJSONName(name), of.Fields().ByTextName(name))
 	switch {
 	case fd == nil:
-		return w.value(nil, false)
+		return nil, false
 	case fd.IsMap():
-		return w.value(fd.MapValue().Message(), true)
+		return fd.MapValue().Message(), true
 	}
-	return w.value(fd.Message(), false)
-}
-
-func fieldByName(of protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
-	if of == nil {
-		return nil
-	}
-	if fd := of.Fields().ByJSONName(name); fd != nil {
-		return fd
-	}
-	return of.Fields().ByTextName(name)
+	return fd.Message(), false
 }
 
 // write replaces the text that was just read by its form in protobuf.

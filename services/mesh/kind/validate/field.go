@@ -83,16 +83,13 @@ func isHost(s string, wildcard bool) bool {
 		}
 		s = rest
 	}
-	for {
-		l, rest, more := strings.Cut(s, ".")
-		if !isHostLabel(l) {
+	last := ""
+	for last = range strings.SplitSeq(s, ".") {
+		if !isHostLabel(last) {
 			return false
 		}
-		if !more {
-			return strings.Trim(l, "0123456789") != "" // otherwise s is an address
-		}
-		s = rest
 	}
+	return strings.Trim(last, "0123456789") != "" // otherwise s is an address
 }
 
 func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }

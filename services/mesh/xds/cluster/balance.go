@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"cmp"
+
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -61,12 +63,9 @@ func hash(c *clusterv3.Cluster, by *networking.LoadBalancerSettings_ConsistentHa
 	if by.GetRingHash() == nil {
 		size = by.GetMinimumRingSize() //nolint:staticcheck // users still write it
 	}
-	if size == 0 {
-		size = defaultRing
-	}
 	c.LbPolicy = clusterv3.Cluster_RING_HASH
 	c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{
-		MinimumRingSize: wrapperspb.UInt64(size),
+		MinimumRingSize: wrapperspb.UInt64(cmp.Or(size, defaultRing)),
 	}}
 }
 
@@ -74,17 +73,14 @@ func hash(c *clusterv3.Cluster, by *networking.LoadBalancerSettings_ConsistentHa
 // its full share at once.
 func slowStart(b *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {
 	w := b.GetWarmup()
+	window := w.GetDuration()
 	if w == nil {
-		window := positive(b.GetWarmupDurationSecs())
-		if window == nil {
-			return nil
-		}
-		return &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: window}
+		window = b.GetWarmupDurationSecs()
 	}
-	if positive(w.GetDuration()) == nil {
+	if positive(window) == nil {
 		return nil
 	}
-	s := &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: w.GetDuration()}
+	s := &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: window}
 	if w.GetMinimumPercent() != nil {
 		s.MinWeightPercent = percent(w.GetMinimumPercent().GetValue())
 	}
@@ -109,9 +105,7 @@ func outlierDetection(o *networking.OutlierDetection) *clusterv3.OutlierDetectio
 		d.ConsecutiveGatewayFailure, d.EnforcingConsecutiveGatewayFailure = wrapperspb.UInt32(n.GetValue()), enforceIf(n.GetValue() > 0)
 	}
 	d.Interval, d.BaseEjectionTime = positive(o.GetInterval()), positive(o.GetBaseEjectionTime())
-	if n := o.GetMaxEjectionPercent(); n > 0 {
-		d.MaxEjectionPercent = wrapperspb.UInt32(uint32(n))
-	}
+	d.MaxEjectionPercent = atLeastOne(o.GetMaxEjectionPercent())
 	if o.GetSplitExternalLocalOriginErrors() {
 		d.SplitExternalLocalOriginErrors = true
 		d.EnforcingLocalOriginSuccessRate = wrapperspb.UInt32(0)

@@ -1,5 +1,6 @@
 // Package cluster makes the Clusters and ClusterLoadAssignments of services for
-// Envoys. The rows that it follows are in ../ROWS.md and ../../index/ROWS.md.
+// Envoys and gRPC clients. The rows that it follows are in ../ROWS.md and
+// ../../index/ROWS.md.
 //
 // It is pure.
 package cluster
@@ -23,27 +24,25 @@ import (
 	"meshlog.dev/services/mesh/xds/traffic"
 )
 
-// clusters is the part for the clusters of one service: one for each port, and
-// one for each port and subset.
+// clusters is the part for the clusters of one service.
 type clusters struct {
 	service index.ServiceID
 	rule    index.RuleID // zero: none
-	router  bool
+	client  index.Client
 }
 
-// Clusters returns the parts that Envoys of a class get by CDS.
+// Clusters returns the parts that a class gets by CDS.
 func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 	services := r.Services(class.Scope)
-	router := class.Client == index.ClientRouter
 	parts := make([]piece.Part, 0, len(services)+2)
 	for _, s := range services {
 		rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
-		parts = append(parts, clusters{s.ServiceID, rule, router})
+		parts = append(parts, clusters{s.ServiceID, rule, class.Client})
 	}
 	switch {
-	case !router:
+	case class.Client == index.ClientSidecar:
 		parts = append(parts, fixed{piece.BlackHoleCluster}, fixed{piece.PassthroughCluster})
-	case len(services) > 0:
+	case class.Client == index.ClientRouter && len(services) > 0:
 		// A world without services has raw resources only, to which nothing is added.
 		parts = append(parts, fixed{piece.BlackHoleCluster})
 	}
@@ -51,95 +50,134 @@ func Clusters(r *index.Reader, class index.CDSClass) []piece.Part {
 }
 
 func (p clusters) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	s := r.Service(p.service)
-	if s == nil {
+	m := newMaker(r, p.service, p.rule)
+	if m == nil {
 		return nil, nil
 	}
-	m := maker{mesh: r.Mesh(), service: s, router: p.router}
-	if p.rule != (index.RuleID{}) {
-		m.rule, m.ruleKeys = r.DestinationRule(p.rule)
-	}
-	if s.Resolution == index.DNS || s.Resolution == index.DNSRoundRobin {
+	m.router, m.grpc = p.client == index.ClientRouter, p.client == index.ClientGRPC
+	if m.byName() {
 		m.endpoints = r.Endpoints(p.service) // a DNS cluster contains its endpoints (I19)
 	}
 	return m.clusters(), m.problems
 }
 
-// maker makes the clusters of one service.
+// maker makes the clusters or the assignments of one service.
 type maker struct {
 	mesh      *meshconfig.MeshConfig
 	service   *index.Service
 	rule      *networking.DestinationRule // nil: none
-	ruleKeys  []ident.Key                 // the objects that it was merged from
+	ruleKey   ident.Key                   // the first object that it was merged from
 	endpoints index.Endpoints             // set only if the caller needs them
 	view      index.ServiceView           // where the proxy is, for EDS
 	gateways  *index.NetworkGateways      // nil: the view needs none
 	router    bool
+	grpc      bool
 
 	problems []problem.Diagnostic
 }
 
-func (m *maker) clusters() []piece.Piece {
-	if m.service.Resolution == index.DynamicDNS { // a host that each request names is not supported yet (SE-8)
+// newMaker returns nil if the service is gone.
+func newMaker(r *index.Reader, service index.ServiceID, rule index.RuleID) *maker {
+	m := &maker{service: r.Service(service)}
+	if m.service == nil {
 		return nil
 	}
-	var pieces []piece.Piece
-	add := func(c *clusterv3.Cluster) {
-		if c != nil {
-			pieces = append(pieces, piece.Piece{Name: c.GetName(), Message: c})
+	m.mesh = r.Mesh()
+	if rule != (index.RuleID{}) {
+		var keys []ident.Key
+		if m.rule, keys = r.DestinationRule(rule); len(keys) > 0 {
+			m.ruleKey = keys[0]
 		}
 	}
+	return m
+}
+
+// byName reports whether clients resolve the names of the service's endpoints.
+func (m *maker) byName() bool {
+	return m.service.Resolution == index.DNS || m.service.Resolution == index.DNSRoundRobin
+}
+
+// target is a port of the service, or a subset of the port's endpoints.
+type target struct {
+	name   string // of its cluster and assignment
+	port   index.Port
+	subset *networking.Subset // nil: all endpoints
+	policy traffic.Policy
+}
+
+// each calls f for every port and for every subset of it (SVC-1, DR-4).
+func (m *maker) each(f func(target)) {
 	for _, port := range m.service.Ports {
-		add(m.cluster(port, nil, traffic.Of(m.mesh, m.rule, port.Number)))
-		for i, subset := range m.rule.GetSubsets() {
-			add(m.cluster(port, subset, traffic.OfSubset(m.mesh, m.rule, i, port.Number)))
+		if m.grpc && !piece.TakesRequests(port.Protocol) {
+			continue
+		}
+		f(target{piece.ClusterName(m.service.Hostname, "", port.Number), port, nil, traffic.Of(m.mesh, m.rule, port.Number)})
+		for i, s := range m.rule.GetSubsets() {
+			name := piece.ClusterName(m.service.Hostname, s.GetName(), port.Number)
+			f(target{name, port, s, traffic.OfSubset(m.mesh, m.rule, i, port.Number)})
 		}
 	}
+}
+
+func (m *maker) clusters() []piece.Piece {
+	var pieces []piece.Piece
+	m.each(func(t target) {
+		if c := m.cluster(t); c != nil {
+			pieces = append(pieces, piece.Piece{Name: t.name, Message: c})
+		}
+	})
 	return pieces
 }
 
-// cluster returns the cluster of a port and, unless subset is nil, of a subset
-// (SVC-1, DR-4). It returns nil if there can be none.
-func (m *maker) cluster(port index.Port, subset *networking.Subset, policy traffic.Policy) *clusterv3.Cluster {
-	c := &clusterv3.Cluster{
-		Name:           piece.ClusterName(m.service.Hostname, subset.GetName(), port.Number),
-		ConnectTimeout: m.connectTimeout(policy.Pool),
-		Metadata:       m.metadata(subset),
+// cluster returns nil if there can be none.
+func (m *maker) cluster(t target) *clusterv3.Cluster {
+	if m.grpc {
+		return m.grpcCluster(t)
 	}
-	socket, err := m.transportSocket(port, policy)
+	if m.service.Resolution == index.DynamicDNS { // a host that each request names is not supported yet (SE-8)
+		return nil
+	}
+	c := &clusterv3.Cluster{
+		Name:           t.name,
+		ConnectTimeout: m.connectTimeout(t.policy.Pool),
+		Metadata:       m.metadata(t.subset),
+	}
+	socket, err := m.transportSocket(t.port, t.policy)
 	if err != nil {
-		m.failClosed(c, policy, err)
+		m.failClosed(c, t.policy, err)
 		return c
 	}
 	c.TransportSocket = socket
-	if !m.discover(c, port, subset, policy) {
+	if !m.discover(c, t) {
 		return nil
 	}
-	balance(c, policy)
-	limit(c, policy)
-	keepAlive(c, m.mesh, policy.Pool)
-	if options := m.httpOptions(port, policy); options != nil {
+	balance(c, t.policy)
+	limit(c, t.policy)
+	keepAlive(c, m.mesh, t.policy.Pool)
+	if options := m.httpOptions(t.port, t.policy); options != nil {
 		c.TypedExtensionProtocolOptions = options
 	}
 	return c
 }
 
-// discover sets where a cluster gets its endpoints from.
-func (m *maker) discover(c *clusterv3.Cluster, port index.Port, subset *networking.Subset, policy traffic.Policy) bool {
+// discover sets where a cluster gets its endpoints from, and reports whether
+// there can be any.
+func (m *maker) discover(c *clusterv3.Cluster, t target) bool {
 	switch {
-	case policy.Balancer.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH, // connections go to the address that the caller chose (DR-10)
+	// Connections go to the address that the caller chose (DR-10).
+	case t.policy.Balancer.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH,
 		m.service.Resolution == index.Passthrough && !m.headlessEDS():
 		setType(c, clusterv3.Cluster_ORIGINAL_DST)
-		if port.Target != 0 && port.Target != port.Number && !m.service.Kubernetes { // targetPort replaces the port that the caller chose (SE-2)
+		// A targetPort replaces the port that the caller chose (SE-2).
+		if t.port.Target != 0 && t.port.Target != t.port.Number && !m.service.Kubernetes {
 			c.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{
-				UpstreamPortOverride: wrapperspb.UInt32(port.Target),
+				UpstreamPortOverride: wrapperspb.UInt32(t.port.Target),
 			}}
 		}
-	case m.service.Resolution == index.DNS, m.service.Resolution == index.DNSRoundRobin:
-		return m.resolve(c, port, subset)
+	case m.byName():
+		return m.resolve(c, t)
 	default:
-		setType(c, clusterv3.Cluster_EDS)
-		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: piece.FromADS()}
+		byEDS(c, "")
 	}
 	return true
 }
@@ -153,13 +191,19 @@ func setType(c *clusterv3.Cluster, t clusterv3.Cluster_DiscoveryType) {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: t}
 }
 
+// byEDS makes c wait for an assignment; "": for that of its own name.
+func byEDS(c *clusterv3.Cluster, assignment string) {
+	setType(c, clusterv3.Cluster_EDS)
+	c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: piece.FromADS(), ServiceName: assignment}
+}
+
 // failClosed makes c a cluster without endpoints: what cannot be encrypted as
 // the rule says is not sent at all (I25).
 func (m *maker) failClosed(c *clusterv3.Cluster, policy traffic.Policy, why error) {
 	setType(c, clusterv3.Cluster_STATIC)
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName()}
 	m.report(problem.Diagnostic{
-		Severity: problem.Error, Code: "unsupported", Key: m.ruleKeys[0], Field: policy.Fields.TLS, Reason: why.Error(),
+		Severity: problem.Error, Code: "unsupported", Key: m.ruleKey, Field: policy.Fields.TLS, Reason: why.Error(),
 		Advice: "use mode SIMPLE or MUTUAL with files, or DISABLE",
 		Effect: "the cluster has no endpoints, so that nothing is sent in plain text: requests get 503",
 	})
@@ -170,10 +214,9 @@ func (m *maker) failClosed(c *clusterv3.Cluster, policy traffic.Policy, why erro
 // come and go would make Envoy warm that cluster again.
 func (m *maker) metadata(subset *networking.Subset) *corev3.Metadata {
 	fields := map[string]*structpb.Value{}
-	if len(m.ruleKeys) > 0 && (subset != nil || m.rule.GetTrafficPolicy() != nil) {
-		key := m.ruleKeys[0]
+	if m.ruleKey != (ident.Key{}) && (subset != nil || m.rule.GetTrafficPolicy() != nil) {
 		fields["config"] = structpb.NewStringValue(
-			"/apis/networking.istio.io/v1/namespaces/" + key.Namespace + "/destination-rule/" + key.Name)
+			"/apis/networking.istio.io/v1/namespaces/" + m.ruleKey.Namespace + "/destination-rule/" + m.ruleKey.Name)
 	}
 	if subset != nil {
 		fields["subset"] = structpb.NewStringValue(subset.GetName())

@@ -9,7 +9,6 @@ import (
 	lookupv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
 	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
-	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
@@ -25,15 +24,9 @@ const dnsJitter = 100 * time.Millisecond
 //
 // The types STRICT_DNS and LOGICAL_DNS would do the same, but Envoy warns of
 // their settings and will remove them.
-func (m *maker) resolve(c *clusterv3.Cluster, port index.Port, subset *networking.Subset) bool {
+func (m *maker) resolve(c *clusterv3.Cluster, t target) bool {
 	roundRobin := m.service.Resolution == index.DNSRoundRobin
-	var names []*index.Endpoint
-	for i := range m.endpoints[port.Number] {
-		e := &m.endpoints[port.Number][i]
-		if HasLabels(e, subset.GetLabels()) && !strings.HasPrefix(e.Address, unixScheme) {
-			names = append(names, e)
-		}
-	}
+	names := m.endpointsOf(t, func(e *index.Endpoint) bool { return !strings.HasPrefix(e.Address, unixScheme) })
 	if len(names) == 0 {
 		m.report(problem.Diagnostic{
 			Severity: problem.Warning, Code: "no-endpoints", Key: m.service.Key, Field: "spec.endpoints",
@@ -55,6 +48,6 @@ func (m *maker) resolve(c *clusterv3.Cluster, port index.Port, subset *networkin
 			AllAddressesInSingleEndpoint: roundRobin,
 		}),
 	}}
-	c.LoadAssignment = Assignment(c.GetName(), names)
+	c.LoadAssignment = assignment(c.GetName(), names)
 	return true
 }

@@ -15,63 +15,59 @@ import (
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds/piece"
-	"meshlog.dev/services/mesh/xds/traffic"
 )
 
-// assignments is the part for the ClusterLoadAssignments of one service: one
-// for each port, and one for each port and subset. If a policy makes a cluster
-// something else than EDS, no client asks for its assignment.
+// assignments is the part for the ClusterLoadAssignments of one service. If a
+// policy makes a cluster something else than EDS, no client asks for its
+// assignment.
 type assignments struct {
 	service index.ServiceID
 	rule    index.RuleID // zero: none
 	view    index.ServiceView
+	grpc    bool
 }
 
-// Endpoints returns the parts that Envoys of a class get by EDS.
+// Endpoints returns the parts that a class gets by EDS.
 func Endpoints(r *index.Reader, class index.EDSClass) []piece.Part {
 	services, views := r.Services(class.Scope), r.Views(class.View)
-	parts := make([]piece.Part, 0, len(services))
+	parts := make([]piece.Part, 0, len(services)+1)
+	grpc := class.Client == index.ClientGRPC
 	for _, s := range services {
-		headless := s.Headless && class.Client == index.ClientRouter // routers get the endpoints of headless services (SVC-3)
+		headless := s.Headless && class.Client != index.ClientSidecar // the others get their endpoints (SVC-3)
 		if s.Resolution == index.Static || headless {
 			rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
-			parts = append(parts, assignments{s.ServiceID, rule, views.Of(s.ServiceID)})
+			parts = append(parts, assignments{s.ServiceID, rule, views.Of(s.ServiceID), grpc})
 		}
+	}
+	if grpc && len(parts) > 0 {
+		parts = append(parts, nothing{})
 	}
 	return parts
 }
 
 func (p assignments) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	s := r.Service(p.service)
-	if s == nil {
+	m := newMaker(r, p.service, p.rule)
+	if m == nil {
 		return nil, nil
 	}
-	m := maker{mesh: r.Mesh(), service: s, endpoints: r.Endpoints(p.service)}
-	if p.rule != (index.RuleID{}) {
-		m.rule, _ = r.DestinationRule(p.rule)
-	}
-	if m.view = p.view; m.view.Through != "" {
+	m.endpoints, m.view, m.grpc = r.Endpoints(p.service), p.view, p.grpc
+	if m.view.Through != "" && !m.grpc { // gRPC clients do not speak Istio's mutual TLS, which gateways need
 		m.gateways = r.NetworkGateways()
 	}
 	return m.assignments(), nil
 }
 
-// assignments returns an assignment for every port and subset, also without
-// endpoints: Envoy keeps the endpoints of an assignment that is left out (I16).
+// assignments returns an assignment for every target, also without endpoints:
+// Envoy keeps the endpoints of an assignment that is left out (I16).
 func (m *maker) assignments() []piece.Piece {
-	subsets := m.rule.GetSubsets()
-	pieces := make([]piece.Piece, 0, len(m.service.Ports)*(1+len(subsets)))
-	for _, port := range m.service.Ports {
-		add := func(subset string, labels map[string]string, policy traffic.Policy) {
-			name := piece.ClusterName(m.service.Hostname, subset, port.Number)
-			chosen := m.choose(port.Number, labels, policy.Outliers.GetMinHealthPercent() == 0)
-			pieces = append(pieces, piece.Piece{Name: name, Message: Assignment(name, See(chosen, m.view, m.gateways))})
+	pieces := make([]piece.Piece, 0, len(m.service.Ports)*(1+len(m.rule.GetSubsets())))
+	m.each(func(t target) {
+		a := assignment(t.name, See(m.choose(t), m.view, m.gateways))
+		if m.grpc {
+			adapt(a)
 		}
-		add("", nil, traffic.Of(m.mesh, m.rule, port.Number))
-		for i, s := range subsets {
-			add(s.GetName(), s.GetLabels(), traffic.OfSubset(m.mesh, m.rule, i, port.Number))
-		}
-	}
+		pieces = append(pieces, piece.Piece{Name: t.name, Message: a})
+	})
 	return pieces
 }
 
@@ -81,28 +77,34 @@ const (
 	sessionHeaderLabel = "istio.io/persistent-session-header"
 )
 
-// choose returns the endpoints of a port with the labels of a subset. Unhealthy
-// ones are sent if Envoy has no panic mode, in which it would use them, or if a
-// client's session may be bound to one (EPS-2). Draining ones are sent in the
-// latter case only (EPS-1).
-func (m *maker) choose(port uint32, labels map[string]string, noPanic bool) []*index.Endpoint {
+// choose returns the endpoints that clients of a target get. Unhealthy ones are
+// sent if Envoy has no panic mode, in which it would use them, or if a client's
+// session may be bound to one (EPS-2). Draining ones are sent in the latter case
+// only (EPS-1).
+func (m *maker) choose(t target) []*index.Endpoint {
+	if m.grpc {
+		return m.endpointsOf(t, forGRPC)
+	}
 	sessions := m.service.Labels[sessionLabel] != "" || m.service.Labels[sessionHeaderLabel] != ""
-	all := m.endpoints[port]
+	noPanic := t.policy.Outliers.GetMinHealthPercent() == 0
+	return m.endpointsOf(t, func(e *index.Endpoint) bool {
+		return sessions || e.Health == index.Healthy || e.Health == index.Unhealthy && noPanic
+	})
+}
+
+// endpointsOf returns the endpoints of a target that use accepts.
+func (m *maker) endpointsOf(t target, use func(*index.Endpoint) bool) []*index.Endpoint {
+	all, labels := m.endpoints[t.port.Number], t.subset.GetLabels()
 	chosen := make([]*index.Endpoint, 0, len(all))
 	for i := range all {
-		e := &all[i]
-		switch {
-		case e.Health == index.Draining && !sessions:
-		case e.Health == index.Unhealthy && !noPanic && !sessions:
-		case HasLabels(e, labels):
+		if e := &all[i]; hasLabels(e, labels) && use(e) {
 			chosen = append(chosen, e)
 		}
 	}
 	return chosen
 }
 
-// HasLabels reports whether an endpoint has all these labels.
-func HasLabels(e *index.Endpoint, labels map[string]string) bool {
+func hasLabels(e *index.Endpoint, labels map[string]string) bool {
 	for name, value := range labels {
 		if v, ok := e.Labels[name]; !ok || v != value {
 			return false
@@ -111,9 +113,9 @@ func HasLabels(e *index.Endpoint, labels map[string]string) bool {
 	return true
 }
 
-// Assignment returns a ClusterLoadAssignment with these endpoints, grouped by
+// assignment returns a ClusterLoadAssignment with these endpoints, grouped by
 // locality and sorted (LOC-4, EPB-1). It sorts the slice.
-func Assignment(name string, endpoints []*index.Endpoint) *endpointv3.ClusterLoadAssignment {
+func assignment(name string, endpoints []*index.Endpoint) *endpointv3.ClusterLoadAssignment {
 	slices.SortStableFunc(endpoints, func(a, b *index.Endpoint) int { return compareLocalities(a.Locality, b.Locality) })
 	scale := weightScale(endpoints)
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: name}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 	"time"
@@ -85,10 +86,7 @@ func retryBudget(b *networking.TrafficPolicy_RetryBudget) *clusterv3.CircuitBrea
 
 // keepAlive sets TCP keepalive from the rule, else from the mesh.
 func keepAlive(c *clusterv3.Cluster, mesh *meshconfig.MeshConfig, pool *networking.ConnectionPoolSettings) {
-	k := pool.GetTcp().GetTcpKeepalive()
-	if k == nil {
-		k = mesh.GetTcpKeepalive()
-	}
+	k := cmp.Or(pool.GetTcp().GetTcpKeepalive(), mesh.GetTcpKeepalive())
 	if k == nil {
 		return
 	}
@@ -102,11 +100,11 @@ func keepAlive(c *clusterv3.Cluster, mesh *meshconfig.MeshConfig, pool *networki
 	c.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: keep}
 }
 
-func atLeastOne(n uint32) *wrapperspb.UInt32Value {
-	if n == 0 {
+func atLeastOne[N int32 | uint32](n N) *wrapperspb.UInt32Value {
+	if n <= 0 {
 		return nil
 	}
-	return wrapperspb.UInt32(n)
+	return wrapperspb.UInt32(uint32(n))
 }
 
 const httpOptionsKey = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
@@ -185,10 +183,7 @@ func asCaller(http *networking.ConnectionPoolSettings_HTTPSettings) *httpv3.Http
 }
 
 func http2(http *networking.ConnectionPoolSettings_HTTPSettings) *corev3.Http2ProtocolOptions {
-	o := &corev3.Http2ProtocolOptions{}
-	if n := http.GetMaxConcurrentStreams(); n > 0 {
-		o.MaxConcurrentStreams = wrapperspb.UInt32(uint32(n))
-	}
+	o := &corev3.Http2ProtocolOptions{MaxConcurrentStreams: atLeastOne(http.GetMaxConcurrentStreams())}
 	if k := http.GetHttp2KeepAlive(); positive(k.GetInterval()) != nil && positive(k.GetTimeout()) != nil {
 		o.ConnectionKeepalive = &corev3.KeepaliveSettings{Interval: k.GetInterval(), Timeout: k.GetTimeout()}
 	}
@@ -199,14 +194,9 @@ func http2(http *networking.ConnectionPoolSettings_HTTPSettings) *corev3.Http2Pr
 // over those for TCP.
 func commonOptions(pool *networking.ConnectionPoolSettings) *corev3.HttpProtocolOptions {
 	o := &corev3.HttpProtocolOptions{
-		IdleTimeout:           pool.GetHttp().GetIdleTimeout(),
-		MaxConnectionDuration: pool.GetTcp().GetMaxConnectionDuration(),
-	}
-	if o.GetIdleTimeout() == nil {
-		o.IdleTimeout = pool.GetTcp().GetIdleTimeout()
-	}
-	if n := pool.GetHttp().GetMaxRequestsPerConnection(); n > 0 {
-		o.MaxRequestsPerConnection = wrapperspb.UInt32(uint32(n))
+		IdleTimeout:              cmp.Or(pool.GetHttp().GetIdleTimeout(), pool.GetTcp().GetIdleTimeout()),
+		MaxConnectionDuration:    pool.GetTcp().GetMaxConnectionDuration(),
+		MaxRequestsPerConnection: atLeastOne(pool.GetHttp().GetMaxRequestsPerConnection()),
 	}
 	if o.GetIdleTimeout() == nil && o.GetMaxConnectionDuration() == nil && o.GetMaxRequestsPerConnection() == nil {
 		return nil

@@ -105,7 +105,7 @@ func readRow(t *testing.T, a *txtar.Archive) *row {
 func (r *row) maker(router bool) *maker {
 	m := &maker{mesh: r.mesh, service: r.service, rule: r.rule, endpoints: r.ends, router: router}
 	if r.rule != nil {
-		m.ruleKeys = []ident.Key{{Source: "file", Kind: "DestinationRule", Namespace: "shop", Name: "rule"}}
+		m.ruleKey = ident.Key{Source: "file", Kind: "DestinationRule", Namespace: "shop", Name: "rule"}
 	}
 	return m
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -97,10 +98,7 @@ func tlsParameters(defaults *meshconfig.MeshConfig_TLSConfig) *tlsv3.TlsParamete
 func (m *maker) validation(tls *networking.ClientTLSSettings) *tlsv3.CommonTlsContext_ValidationContext {
 	v := &tlsv3.CertificateValidationContext{}
 	if !tls.GetInsecureSkipVerify().GetValue() {
-		v.TrustedCa = file(systemCAs)
-		if ca := tls.GetCaCertificates(); ca != "" {
-			v.TrustedCa = file(ca)
-		}
+		v.TrustedCa = file(cmp.Or(tls.GetCaCertificates(), systemCAs))
 		if crl := tls.GetCaCrl(); crl != "" {
 			v.Crl = file(crl)
 		}

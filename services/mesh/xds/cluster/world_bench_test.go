@@ -31,7 +31,7 @@ func BenchmarkGenerate(b *testing.B) {
 				var bytes int
 				for b.Loop() {
 					bytes = 0
-					for _, r := range xds.Generate(pc, class, rt).Set.Resources {
+					for _, r := range xds.NewCatalog(pc).Set(class, rt).Resources {
 						bytes += r.Size()
 					}
 				}

@@ -134,9 +134,9 @@ func TestRuleOfAnotherNamespace(t *testing.T) {
 		"shop": clusterv3.Cluster_EDS, "third": clusterv3.Cluster_EDS, "other": clusterv3.Cluster_STATIC,
 	} {
 		class := index.Classify(pc, &proxy.Proxy{Type: proxy.Sidecar, Namespace: namespace})
-		result := xds.Generate(pc, class, ident.CDS)
+		set := xds.NewCatalog(pc).Set(class, ident.CDS)
 		c := new(clusterv3.Cluster)
-		if err := proto.Unmarshal(result.Set.Find(name).Value(), c); err != nil {
+		if err := proto.Unmarshal(set.Find(name).Value(), c); err != nil {
 			t.Fatal(err)
 		}
 		if c.GetType() != want {
@@ -147,12 +147,13 @@ func TestRuleOfAnotherNamespace(t *testing.T) {
 
 func generate[M proto.Message](t *testing.T, pc *index.PushContext, class index.ProxyClass, rt ident.ResourceType) []M {
 	t.Helper()
-	result := xds.Generate(pc, class, rt)
-	for _, d := range result.Diagnostics {
+	catalog := xds.NewCatalog(pc)
+	set := catalog.Set(class, rt)
+	for _, d := range catalog.Diagnostics() {
 		t.Errorf("%s: %+v", rt, d)
 	}
 	var all []M
-	for _, r := range result.Set.Resources {
+	for _, r := range set.Resources {
 		var zero M
 		m := zero.ProtoReflect().New().Interface().(M)
 		if err := proto.Unmarshal(r.Value(), m); err != nil {

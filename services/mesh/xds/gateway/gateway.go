@@ -17,31 +17,21 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
-)
-
-// Kind says how the servers of a port treat connections. All servers of a port
-// have one kind.
-type Kind uint8
-
-// Kinds of ports.
-const (
-	HTTP Kind = iota // plain HTTP
-	TCP              // connections are forwarded as they are
+	"meshlog.dev/services/mesh/xds/piece"
 )
 
 // Port is a port that a router listens on.
 type Port struct {
 	Number uint32
 	Bind   string // an IP
-	Kind   Kind
+	// TCP: connections are forwarded as they are; else all its servers take plain
+	// HTTP.
+	TCP bool
 	// GRPCWeb: one of its servers takes gRPC-Web.
 	GRPCWeb bool
 	// Servers, the first wins; one for TCP.
 	Servers []Server
 }
-
-// Name returns the name of the listener.
-func (p *Port) Name() string { return p.Bind + "_" + strconv.FormatUint(uint64(p.Number), 10) }
 
 // Routes returns the name of an HTTP port's RouteConfiguration (GW-7).
 func (p *Port) Routes() string {
@@ -104,7 +94,7 @@ const anyAddress = "0.0.0.0"
 
 // Ports merges the Gateways whose selectors matched a router, sorted by number
 // and address. It leaves out what cannot be served and reports it.
-func Ports(r *index.Reader, selectors index.SelectorSet) ([]*Port, []problem.Diagnostic) {
+func Ports(r *index.Reader, selectors index.SelectorSet) (ports []*Port, problems []piece.Part) {
 	var all []*index.Gateway
 	for _, s := range selectors.Selectors() {
 		all = append(all, r.Gateways(s)...)
@@ -116,7 +106,6 @@ func Ports(r *index.Reader, selectors index.SelectorSet) ([]*Port, []problem.Dia
 			m.add(g, i)
 		}
 	}
-	ports := make([]*Port, 0, len(m.ports))
 	for _, p := range m.ports {
 		if p.served {
 			ports = append(ports, &p.Port)
@@ -127,21 +116,18 @@ func Ports(r *index.Reader, selectors index.SelectorSet) ([]*Port, []problem.Dia
 }
 
 func older(a, b *index.Gateway) int {
-	if !a.Created.Equal(b.Created) {
-		switch {
-		case a.Created.IsZero():
-			return 1
-		case b.Created.IsZero():
-			return -1
-		}
-		return a.Created.Compare(b.Created)
+	switch {
+	case a.Created.IsZero() == b.Created.IsZero():
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
+	case a.Created.IsZero():
+		return 1
 	}
-	return cmp.Or(cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
+	return -1
 }
 
 type merge struct {
 	ports    map[address]*merged
-	problems []problem.Diagnostic
+	problems []piece.Part
 }
 
 type address struct {
@@ -162,7 +148,7 @@ func (m *merge) add(g *index.Gateway, i int) {
 	s := g.Spec.GetServers()[i]
 	at := fmt.Sprintf("spec.servers[%d]", i)
 	reject := func(field, reason, advice string) {
-		m.problems = append(m.problems, problem.Diagnostic{
+		m.problems = append(m.problems, piece.Problem{
 			Severity: problem.Warning, Code: "gateway", Key: g.Key, Field: at + field,
 			Reason: reason, Advice: advice, Effect: "this server is left out",
 		})
@@ -173,15 +159,15 @@ func (m *merge) add(g *index.Gateway, i int) {
 		return
 	}
 	protocol := strings.ToUpper(s.GetPort().GetProtocol())
-	kind, served := kindOf(protocol, s.GetTls())
+	tcp, served := forwards(protocol, s.GetTls())
 	where := address{bind, s.GetPort().GetNumber()}
 	p := m.ports[where]
 	if p == nil {
 		// A port that cannot be served stays reserved: a plain server must not
 		// replace one that was meant to be encrypted.
-		p = &merged{Port: Port{Number: where.number, Bind: bind, Kind: kind}, served: served, protocol: protocol, first: g.Key}
+		p = &merged{Port: Port{Number: where.number, Bind: bind, TCP: tcp}, served: served, protocol: protocol, first: g.Key}
 		m.ports[where] = p
-	} else if p.served && served && (p.Kind != kind || kind == TCP) || p.served != served {
+	} else if p.served && served && (p.TCP || tcp) || p.served != served {
 		reject(".port", fmt.Sprintf("port %d is served as %s by %s", where.number, p.protocol, p.first), "use another port")
 		return
 	}
@@ -194,20 +180,20 @@ func (m *merge) add(g *index.Gateway, i int) {
 	p.GRPCWeb = p.GRPCWeb || protocol == "GRPC-WEB"
 	p.Servers = append(p.Servers, Server{
 		Gateway: g.Key.Namespace + "/" + g.Key.Name, Hosts: hosts(s.GetHosts(), g.Key.Namespace),
-		HTTPSRedirect: kind == HTTP && s.GetTls().GetHttpsRedirect(),
+		HTTPSRedirect: !tcp && s.GetTls().GetHttpsRedirect(),
 	})
 }
 
-// kindOf returns how a server treats connections (GW-4); ok is false if it
-// cannot be served.
-func kindOf(protocol string, tls *networking.ServerTLSSettings) (kind Kind, ok bool) {
+// forwards reports whether a server forwards connections or takes requests
+// (GW-4); ok is false if it cannot be served.
+func forwards(protocol string, tls *networking.ServerTLSSettings) (tcp, ok bool) {
 	switch protocol {
 	case "HTTP", "HTTP2", "GRPC", "GRPC-WEB":
-		return HTTP, true
+		return false, true
 	case "TCP", "MONGO", "MYSQL", "REDIS":
-		return TCP, tls == nil
+		return true, tls == nil
 	}
-	return TCP, false
+	return true, false
 }
 
 // hosts reads ns/host, ./host, */host and host (GW-6).

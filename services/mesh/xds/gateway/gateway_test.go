@@ -8,6 +8,7 @@ import (
 	"meshlog.dev/services/mesh/meshtest"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds/gateway"
+	"meshlog.dev/services/mesh/xds/piece"
 )
 
 // Of each pair of hosts the narrower one is served, for the namespaces that may
@@ -57,7 +58,7 @@ spec:
 `)...)
 	p := &proxy.Proxy{Type: proxy.Router, Labels: map[string]string{"a": "1", "b": "1"}}
 	ports, problems := gateway.Ports(pc.Read(), index.Classify(pc, p).LDS.Gateways)
-	if len(ports) != 1 || ports[0].Name() != "0.0.0.0_80" || ports[0].Routes() != "http.80" || len(ports[0].Servers) != 1 {
+	if len(ports) != 1 || ports[0].Bind != "0.0.0.0" || ports[0].Number != 80 || ports[0].Routes() != "http.80" || len(ports[0].Servers) != 1 {
 		t.Fatalf("got %+v", ports)
 	}
 	want := []gateway.Host{{Namespace: "edge", Name: "a.example"}, {Namespace: "b", Name: "b.example"}, {Name: "c.example"}}
@@ -65,7 +66,8 @@ spec:
 		t.Errorf("got %+v", got)
 	}
 	var fields []string
-	for _, d := range problems {
+	for _, p := range problems {
+		d := p.(piece.Problem)
 		fields = append(fields, d.Key.Name+" "+d.Field)
 	}
 	if want := []string{"young spec.servers[0].port", "young spec.servers[1].port", "young spec.servers[2].tls"}; !slices.Equal(fields, want) {

@@ -7,7 +7,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
@@ -51,7 +50,7 @@ func (p toEndpoints) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 				continue
 			}
 			taken[ip] = true
-			to = append(to, &corev3.CidrRange{AddressPrefix: ip.String(), PrefixLen: wrapperspb.UInt32(uint32(ip.BitLen()))})
+			to = append(to, cidrRange(netip.PrefixFrom(ip, ip.BitLen())))
 		}
 		if len(to) > 0 {
 			all = append(all, &listenerv3.FilterChain{

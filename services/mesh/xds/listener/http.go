@@ -1,6 +1,8 @@
 package listener
 
 import (
+	"slices"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
@@ -81,17 +83,21 @@ func normalize(m *hcmv3.HttpConnectionManager, how meshconfig.MeshConfig_ProxyPa
 
 // filters returns the HTTP filters in their order (LSN-15).
 func filters(grpcWeb bool) []*hcmv3.HttpFilter {
-	var all []*hcmv3.HttpFilter
-	add := func(name string, config proto.Message) {
-		all = append(all, &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: piece.Any(config)}})
+	all := []*hcmv3.HttpFilter{
+		httpFilter(route.FaultFilter, &faultv3.HTTPFault{}),
+		httpFilter(route.CORSFilter, &corsv3.Cors{}),
+		httpFilter(routerFilter, &routerv3.Router{}),
 	}
 	if grpcWeb {
-		add("envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{})
+		return slices.Insert(all, 0, httpFilter("envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{}))
 	}
-	add(route.FaultFilter, &faultv3.HTTPFault{})
-	add(route.CORSFilter, &corsv3.Cors{})
-	add("envoy.filters.http.router", &routerv3.Router{})
 	return all
+}
+
+const routerFilter = "envoy.filters.http.router"
+
+func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
+	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: piece.Any(config)}}
 }
 
 func networkFilter(name string, config proto.Message) *listenerv3.Filter {

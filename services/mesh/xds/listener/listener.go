@@ -1,5 +1,6 @@
 // Package listener makes Listeners: for sidecars those of the services that
-// they call, for routers those of their Gateways.
+// they call, for routers those of their Gateways, for gRPC clients one for each
+// name that they dial.
 //
 // A sidecar's Listener consists of a head and a piece for each filter chain, so
 // a service's chain is made once for all Listeners that have it.
@@ -24,13 +25,15 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// Listeners returns the parts of the Listeners for a class of Envoys.
+// Listeners returns the parts of the Listeners for a class.
 func Listeners(r *index.Reader, class index.LDSClass) []piece.Part {
 	switch class.Client {
 	case index.ClientSidecar:
 		return sidecarParts(r, class)
 	case index.ClientRouter:
 		return routerParts(r, class)
+	case index.ClientGRPC:
+		return grpcParts(r, class)
 	}
 	return nil
 }

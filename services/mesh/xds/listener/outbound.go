@@ -11,7 +11,6 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
-	"meshlog.dev/services/mesh/xds/gateway"
 	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/route"
 )
@@ -22,14 +21,14 @@ func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	if len(services) == 0 {
 		return nil // a world with raw resources only, to which nothing is added
 	}
-	o := &outbound{r: r, class: class, wildcard: anyAddress, entries: map[place]*entry{}}
+	all := slices.Clone(r.VirtualServices(class.Scope, route.Mesh))
+	heads := slices.DeleteFunc(all, func(vs *index.VirtualServiceHead) bool { return !vs.TCP })
+	o := &outbound{
+		r: r, class: class, wildcard: anyAddress,
+		virtualServices: route.NewHostIndex(heads), entries: map[place]*entry{},
+	}
 	if class.Bind {
 		o.wildcard = loopback
-	}
-	for _, vs := range r.VirtualServices(class.Scope, route.Mesh) {
-		if vs.TCP {
-			o.virtualServices = append(o.virtualServices, vs)
-		}
 	}
 	for _, s := range services {
 		s = s.In(class.Cluster)
@@ -53,8 +52,8 @@ func sidecarParts(r *index.Reader, class index.LDSClass) []piece.Part {
 type outbound struct {
 	r               *index.Reader
 	class           index.LDSClass
-	wildcard        string // address of listeners that services share
-	virtualServices []*index.VirtualServiceHead
+	wildcard        string           // address of listeners that services share
+	virtualServices *route.HostIndex // those with TCP routes
 	entries         map[place]*entry
 	problems        []piece.Part
 }
@@ -258,30 +257,9 @@ func (o *outbound) connections(listener string, u *user, c condition, fallback b
 		listener: listener, service: u.service.ServiceID, port: u.port.Number,
 		cidr: c.cidr, serverName: c.serverName != "", fallback: fallback,
 	}
-	if vs := o.virtualServiceOf(u.service.Hostname); vs != nil {
+	if vs := o.virtualServices.Of(u.service.Hostname); vs != nil {
 		part.virtualService = vs.Key
-		part.sources = route.Relevant(o.class.Sources, vs)
-		part.scope = route.Narrow(o.r, index.Scope{Services: o.class.Scope.Services}, vs)
+		part.caller = route.CallerOf(o.r, o.class.Sources, o.class.Scope, vs)
 	}
 	return part
-}
-
-// virtualServiceOf returns the VirtualService that decides about a host: the
-// oldest one with TCP routes, an exact host before wildcards.
-func (o *outbound) virtualServiceOf(host string) *index.VirtualServiceHead {
-	host = strings.ToLower(host)
-	var best *index.VirtualServiceHead
-	length := -1
-	for _, vs := range o.virtualServices {
-		for _, h := range vs.Hosts {
-			h = strings.ToLower(h)
-			if h == host {
-				return vs
-			}
-			if gateway.Covers(h, host) && len(h) > length {
-				best, length = vs, len(h)
-			}
-		}
-	}
-	return best
 }

@@ -1,9 +1,6 @@
 package listener
 
 import (
-	"fmt"
-	"strings"
-
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
@@ -12,7 +9,6 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
-	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/gateway"
@@ -26,17 +22,13 @@ func routerParts(r *index.Reader, class index.LDSClass) []piece.Part {
 	ports, problems := gateway.Ports(r, class.Gateways)
 	var parts []piece.Part
 	for _, p := range ports {
-		switch p.Kind {
-		case gateway.HTTP:
-			parts = append(parts, routerRequests{bind: p.Bind, port: p.Number, routes: p.Routes(), grpcWeb: p.GRPCWeb})
-		case gateway.TCP:
+		if p.TCP {
 			parts = append(parts, tcpPart(r, class, p))
+		} else {
+			parts = append(parts, routerRequests{bind: p.Bind, port: p.Number, routes: p.Routes(), grpcWeb: p.GRPCWeb})
 		}
 	}
-	for _, d := range problems {
-		parts = append(parts, piece.Problem(d))
-	}
-	return parts
+	return append(parts, problems...)
 }
 
 func routerListener(mesh *meshconfig.MeshConfig, bind string, port uint32, filter *listenerv3.Filter) []piece.Piece {
@@ -88,60 +80,35 @@ func topology(mesh *meshconfig.MeshConfig) *meshconfig.Topology {
 // clientCertificates returns how the header about client certificates is
 // treated.
 func clientCertificates(how meshconfig.ForwardClientCertDetails) hcmv3.HttpConnectionManager_ForwardClientCertDetails {
-	switch how {
-	case meshconfig.ForwardClientCertDetails_SANITIZE:
-		return hcmv3.HttpConnectionManager_SANITIZE
-	case meshconfig.ForwardClientCertDetails_FORWARD_ONLY:
-		return hcmv3.HttpConnectionManager_FORWARD_ONLY
-	case meshconfig.ForwardClientCertDetails_APPEND_FORWARD:
-		return hcmv3.HttpConnectionManager_APPEND_FORWARD
-	case meshconfig.ForwardClientCertDetails_ALWAYS_FORWARD_ONLY:
-		return hcmv3.HttpConnectionManager_ALWAYS_FORWARD_ONLY
+	if v, ok := hcmv3.HttpConnectionManager_ForwardClientCertDetails_value[how.String()]; ok {
+		return hcmv3.HttpConnectionManager_ForwardClientCertDetails(v) // Istio's names are Envoy's
 	}
 	return hcmv3.HttpConnectionManager_SANITIZE_SET
 }
 
 // routerConnections is the part for a router's listener for TCP.
 type routerConnections struct {
-	bind string
-	port uint32
-	// virtualServices may route it, the first that matches does. Each line has a
-	// Gateway, a space and the row of a key.
-	virtualServices string
-	sources         index.SelectorSet
-	scope           index.Scope
+	bind  string
+	port  uint32
+	bound route.Bound // the first VirtualService with a route for the port counts
 }
 
 func tcpPart(r *index.Reader, class index.LDSClass, p *gateway.Port) piece.Part {
-	var lines []string
-	var heads []*index.VirtualServiceHead
+	var bindings []route.Binding
 	for _, s := range p.Servers {
 		for _, vs := range r.VirtualServices(class.Scope, s.Gateway) {
 			if vs.TCP && len(s.Intersect(vs.Key.Namespace, vs.Hosts)) > 0 {
-				lines = append(lines, s.Gateway+" "+vs.Key.Row())
-				heads = append(heads, vs)
+				bindings = append(bindings, route.Binding{Gateway: s.Gateway, VirtualService: vs})
 			}
 		}
 	}
-	return routerConnections{
-		bind: p.Bind, port: p.Number, virtualServices: strings.Join(lines, "\n"),
-		sources: route.Relevant(class.Sources, heads...),
-		scope:   route.Narrow(r, index.Scope{Services: class.Scope.Services}, heads...),
-	}
+	return routerConnections{bind: p.Bind, port: p.Number, bound: route.Bind(r, class.Sources, class.Scope, bindings)}
 }
 
 // Make returns no listener if no route matches (VST-9).
 func (c routerConnections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
-	for line := range strings.SplitSeq(c.virtualServices, "\n") {
-		name, row, ok := strings.Cut(line, " ")
-		if !ok {
-			continue
-		}
-		key, _, err := ident.ParseRow(row)
-		if err != nil {
-			panic(fmt.Sprintf("row %q is a key's: %v", row, err))
-		}
-		t := &connector{r: r, key: key, port: c.port, gateway: name, sources: c.sources, scope: c.scope}
+	for name, key := range c.bound.All() {
+		t := &connector{Options: route.NewOptions(r, c.bound.Caller, c.port, name), key: key}
 		if _, filter := t.routes(r.VirtualService(key)); filter != nil {
 			return routerListener(r.Mesh(), c.bind, c.port, filter), t.problems
 		}

@@ -31,11 +31,9 @@ type connections struct {
 	serverName bool
 	// fallback: for connections that no other chain takes.
 	fallback bool
-	// virtualService decides, unless it is zero, for callers that match sources
-	// and see scope.
+	// virtualService decides for these callers, unless it is zero.
 	virtualService ident.Key
-	sources        index.SelectorSet
-	scope          index.Scope
+	caller         route.Caller
 }
 
 func (c connections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
@@ -43,9 +41,7 @@ func (c connections) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic)
 	if s == nil {
 		return nil, nil
 	}
-	t := &connector{
-		r: r, key: c.virtualService, port: c.port, gateway: route.Mesh, sources: c.sources, scope: c.scope,
-	}
+	t := &connector{Options: route.NewOptions(r, c.caller, c.port, route.Mesh), key: c.virtualService}
 	var all []*listenerv3.FilterChain
 	base := c.match(s)
 	final := forward(piece.ClusterName(s.Hostname, "", c.port))
@@ -90,9 +86,13 @@ func ranges(all []string) []*corev3.CidrRange {
 		if !ok {
 			continue
 		}
-		out = append(out, &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits()))})
+		out = append(out, cidrRange(p))
 	}
 	return out
+}
+
+func cidrRange(p netip.Prefix) *corev3.CidrRange {
+	return &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits()))}
 }
 
 func prefix(s string) (netip.Prefix, bool) {
@@ -108,12 +108,8 @@ func prefix(s string) (netip.Prefix, bool) {
 
 // connector translates the TCP routes of a VirtualService.
 type connector struct {
-	r        *index.Reader
+	route.Options
 	key      ident.Key
-	port     uint32
-	gateway  string
-	sources  index.SelectorSet
-	scope    index.Scope
 	problems []problem.Diagnostic
 }
 
@@ -134,7 +130,7 @@ func (t *connector) routes(vs *networking.VirtualService) (some []narrowed, othe
 		}
 		var subnets []string
 		for _, m := range matches {
-			if !t.applies(m) {
+			if !t.Applies(m) {
 				continue
 			}
 			if len(m.GetDestinationSubnets()) == 0 {
@@ -165,24 +161,9 @@ func (t *connector) unclaimed(earlier []narrowed, all []*corev3.CidrRange) []*co
 	})
 }
 
-// applies decides the conditions that do not depend on the connection (VST-3).
-func (t *connector) applies(m *networking.L4MatchAttributes) bool {
-	if m.GetPort() != 0 && m.GetPort() != t.port {
-		return false
-	}
-	if len(m.GetGateways()) > 0 {
-		return slices.Contains(m.GetGateways(), t.gateway)
-	}
-	source := index.SourceSelector(m.GetSourceLabels(), m.GetSourceNamespace())
-	return source == "" || t.sources.Has(source)
-}
-
 // filter forwards connections to destinations by weight.
 func (t *connector) filter(at string, all []*networking.RouteDestination) *listenerv3.Filter {
-	shares := all
-	if len(all) > 1 {
-		shares = slices.DeleteFunc(slices.Clone(all), func(d *networking.RouteDestination) bool { return d.GetWeight() <= 0 })
-	}
+	shares := route.Weighted(all)
 	cluster := func(d *networking.RouteDestination) string {
 		return t.cluster(fmt.Sprintf("%s[%d].destination", at, slices.Index(all, d)), d.GetDestination())
 	}
@@ -206,14 +187,13 @@ func (t *connector) filter(at string, all []*networking.RouteDestination) *liste
 }
 
 func (t *connector) cluster(at string, d *networking.Destination) string {
-	s := t.r.ServiceByHost(t.scope, d.GetHost())
-	host := d.GetHost()
+	s, host := t.Service(d.GetHost()), d.GetHost()
 	if s == nil {
 		t.warn(at+".host", fmt.Sprintf("there is no service %q that the caller may see", host), "correct the destination, or add what it names")
 	} else {
 		host = s.Hostname
 	}
-	return piece.ClusterName(host, d.GetSubset(), route.Port(s, d, t.port))
+	return piece.ClusterName(host, d.GetSubset(), route.Port(s, d, t.Port))
 }
 
 func (t *connector) warn(at, reason, advice string) {

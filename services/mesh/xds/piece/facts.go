@@ -1,13 +1,14 @@
 package piece
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3" // Inspect finds the type by its URL
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
@@ -37,8 +38,8 @@ func Inspect(t ident.ResourceType, value []byte) (Facts, error) {
 	if t == ident.EDS {
 		return Facts{}, nil
 	}
-	m := newMessage(t)
-	if err := proto.Unmarshal(value, m); err != nil {
+	m, err := (&anypb.Any{TypeUrl: t.URL(), Value: value}).UnmarshalNew()
+	if err != nil {
 		return Facts{}, fmt.Errorf("%s: %w", t.Message(), err)
 	}
 	return FactsOf(t, m), nil
@@ -56,7 +57,7 @@ func FactsOf(t ident.ResourceType, m proto.Message) Facts {
 		}
 		switch c.GetType() {
 		case clusterv3.Cluster_EDS:
-			f.Endpoints = endpointsName(c)
+			f.Endpoints = cmp.Or(c.GetEdsClusterConfig().GetServiceName(), c.GetName())
 		case clusterv3.Cluster_STRICT_DNS, clusterv3.Cluster_LOGICAL_DNS:
 			f.SlowWarm = true
 		}
@@ -66,7 +67,13 @@ func FactsOf(t ident.ResourceType, m proto.Message) Facts {
 			}
 		})
 	case ident.LDS, ident.RDS:
-		walk(referrers, m.ProtoReflect(), 0, func(m protoreflect.Message) { f.Clusters = append(f.Clusters, references(m)...) })
+		walk(referrers, m.ProtoReflect(), 0, func(m protoreflect.Message) {
+			for _, fd := range referenceFields(m.Descriptor()) {
+				if name := m.Get(fd).String(); name != "" {
+					f.Clusters = append(f.Clusters, name)
+				}
+			}
+		})
 		slices.Sort(f.Clusters)
 		f.Clusters = slices.Compact(f.Clusters)
 	}
@@ -92,27 +99,6 @@ func Empty(t ident.ResourceType, name string) []byte {
 	return b
 }
 
-func newMessage(t ident.ResourceType) proto.Message {
-	switch t {
-	case ident.CDS:
-		return new(clusterv3.Cluster)
-	case ident.EDS:
-		return new(endpointv3.ClusterLoadAssignment)
-	case ident.LDS:
-		return new(listenerv3.Listener)
-	case ident.RDS:
-		return new(routev3.RouteConfiguration)
-	}
-	panic(fmt.Sprintf("no resource type %d", t))
-}
-
-func endpointsName(c *clusterv3.Cluster) string {
-	if name := c.GetEdsClusterConfig().GetServiceName(); name != "" {
-		return name
-	}
-	return c.GetName()
-}
-
 // maxNesting limits the depth of nested messages; Envoy's own are less deep.
 const maxNesting = 64
 
@@ -129,9 +115,7 @@ func walk(search *protosearch.Search, m protoreflect.Message, depth int, visit f
 		return
 	}
 	visit(m)
-	search.Each(m, func(_ protoreflect.FieldDescriptor, _ int, _ protoreflect.MapKey, m protoreflect.Message) {
-		walk(search, m, depth+1, visit)
-	})
+	search.Each(m, func(m protoreflect.Message) { walk(search, m, depth+1, visit) })
 }
 
 var (
@@ -141,24 +125,14 @@ var (
 	referrers = protosearch.For(func(d protoreflect.MessageDescriptor) bool { return len(referenceFields(d)) > 0 })
 )
 
-// references returns the clusters that m itself names. Envoy's API calls such a
-// field cluster or cluster_name nearly everywhere; one name too many only keeps
-// a cluster somewhat longer.
-func references(m protoreflect.Message) (names []string) {
-	for _, fd := range referenceFields(m.Descriptor()) {
-		if name := m.Get(fd).String(); name != "" {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 var (
 	clusterWeight = (*routev3.WeightedCluster_ClusterWeight)(nil).ProtoReflect().Descriptor().FullName()
 	node          = (*corev3.Node)(nil).ProtoReflect().Descriptor().FullName()
 )
 
-// referenceFields returns the fields of a type that name a cluster.
+// referenceFields returns the fields of a type that name a cluster. Envoy's API
+// calls such a field cluster or cluster_name nearly everywhere; one name too
+// many only keeps a cluster somewhat longer.
 func referenceFields(d protoreflect.MessageDescriptor) (all []protoreflect.FieldDescriptor) {
 	names := []protoreflect.Name{"cluster", "cluster_name"}
 	switch d.FullName() {

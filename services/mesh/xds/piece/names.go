@@ -7,6 +7,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"meshlog.dev/services/mesh/index"
 )
 
 // Clusters that belong to no service.
@@ -22,6 +24,10 @@ const (
 func ClusterName(host, subset string, port uint32) string {
 	return "outbound|" + strconv.FormatUint(uint64(port), 10) + "|" + subset + "|" + host
 }
+
+// TakesRequests reports whether a port with this protocol may receive HTTP
+// requests, gRPC included.
+func TakesRequests(p index.Protocol) bool { return p.IsHTTP() || p == index.Sniffed }
 
 // Any packs m; equal messages have equal bytes.
 func Any(m proto.Message) *anypb.Any {

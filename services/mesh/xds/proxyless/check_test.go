@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"meshlog.dev/services/mesh/kind/validate"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/piece"
 	"meshlog.dev/services/mesh/xds/proxyless"
 )
@@ -124,20 +126,32 @@ func TestCheckRoutes(t *testing.T) {
 
 func check[M proto.Message](t *testing.T, good func() M, changes map[string]func(M)) {
 	t.Helper()
-	if problems := proxyless.Check(good()); len(problems) > 0 {
+	if problems := refused(good()); len(problems) > 0 {
 		t.Errorf("the good one: %v", problems)
 	}
 	for name, change := range changes {
 		bad := good()
 		change(bad)
-		if len(proxyless.Check(bad)) == 0 {
+		if len(refused(bad)) == 0 {
 			t.Errorf("%s: no problem is found", name)
 		}
 	}
 }
 
+// refused returns why a message is not served to gRPC clients.
+func refused(m proto.Message) []string {
+	reasons := proxyless.Check(m)
+	for _, d := range validate.CheckEnvoy(m) {
+		if d.Severity == problem.Error {
+			reasons = append(reasons, d.Reason)
+		}
+	}
+	return reasons
+}
+
 func goodListener() *listenerv3.Listener {
 	l := &listenerv3.Listener{Name: "l", ApiListener: &listenerv3.ApiListener{ApiListener: piece.Any(&hcmv3.HttpConnectionManager{
+		StatPrefix:     "l",
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{RouteConfigName: "r", ConfigSource: piece.FromADS()}},
 		HttpFilters:    []*hcmv3.HttpFilter{filter("router", &routerv3.Router{})},
 	})}}

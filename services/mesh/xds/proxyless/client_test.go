@@ -236,7 +236,7 @@ func (c *control) answer(req *discoveryv3.DiscoveryRequest, nonce int) *discover
 	if !ok {
 		panic("asked for " + req.GetTypeUrl())
 	}
-	set := c.world.generate(rt).Set
+	set, _ := c.world.generate(rt)
 	resp := &discoveryv3.DiscoveryResponse{TypeUrl: req.GetTypeUrl(), VersionInfo: set.Sum.String(), Nonce: fmt.Sprint(nonce)}
 	for _, name := range req.GetResourceNames() {
 		if r := set.Find(name); r != nil {

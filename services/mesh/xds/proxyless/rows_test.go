@@ -22,6 +22,7 @@ import (
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/meshtest"
+	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/proxy"
 	"meshlog.dev/services/mesh/xds"
 	"meshlog.dev/services/mesh/xds/proxyless"
@@ -108,13 +109,17 @@ func (w *world) load(text []byte) {
 	w.class = index.Classify(w.pc, &proxy.Proxy{GRPC: true, Namespace: "shop"})
 }
 
-func (w *world) generate(rt ident.ResourceType) xds.Result { return xds.Generate(w.pc, w.class, rt) }
+func (w *world) generate(rt ident.ResourceType) (*xds.Set, []problem.Diagnostic) {
+	catalog := xds.NewCatalog(w.pc)
+	return catalog.Set(w.class, rt), catalog.Diagnostics()
+}
 
 // show returns all resources of a type as YAML.
 func (w *world) show(rt ident.ResourceType) []byte {
 	w.t.Helper()
 	var out []byte
-	for i, r := range w.generate(rt).Set.Resources {
+	set, _ := w.generate(rt)
+	for i, r := range set.Resources {
 		if i > 0 {
 			out = append(out, "---\n"...)
 		}
@@ -137,7 +142,8 @@ func (w *world) show(rt ident.ResourceType) []byte {
 func (w *world) problems() []byte {
 	var all []string
 	for rt := range ident.ResourceTypes {
-		for _, d := range w.generate(rt).Diagnostics {
+		_, problems := w.generate(rt)
+		for _, d := range problems {
 			line := fmt.Sprintf("%s %s %s/%s %s: %s; %s; %s\n", d.Severity, d.Code, d.Key.Kind, d.Key.Name, d.Field, d.Reason, d.Advice, d.Effect)
 			if !slices.Contains(all, line) {
 				all = append(all, line)

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -63,17 +64,14 @@ func hasSubset(rule *networking.DestinationRule, name string) bool {
 func (t *translation) forward(at string, out *routev3.Route, in *networking.HTTPRoute, authority string) {
 	action := &routev3.RouteAction{}
 	out.Action = &routev3.Route_Route{Route: action}
-	t.timeout(action, in.GetTimeout())
+	timeout(action, in.GetTimeout(), t.GRPC)
 	rewrite(action, in.GetRewrite())
-	if a := in.GetRewrite().GetAuthority(); a != "" {
-		authority = a
-	}
-	if authority != "" {
+	if authority := cmp.Or(in.GetRewrite().GetAuthority(), authority); authority != "" {
 		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: authority}
 	}
 	t.mirrors(at, action, in)
 
-	shares := weighted(in.GetRoute())
+	shares := Weighted(in.GetRoute())
 	switch len(shares) {
 	case 0:
 		t.warn(at+".route", "all weights are 0", "give one destination a weight", "requests that match are answered with 503")
@@ -84,20 +82,16 @@ func (t *translation) forward(at string, out *routev3.Route, in *networking.HTTP
 	default:
 		t.split(at+".route", action, shares, in.GetRoute())
 	}
-	policy := in.GetRetries()
-	if policy == nil {
-		policy = t.Mesh.GetDefaultHttpRetryPolicy()
-	}
-	action.RetryPolicy = retryPolicy(policy, len(action.HashPolicy) > 0)
+	action.RetryPolicy = retryPolicy(cmp.Or(in.GetRetries(), t.Mesh().GetDefaultHttpRetryPolicy()), len(action.HashPolicy) > 0)
 }
 
-// weighted leaves out destinations of weight 0 (VSA-2); a single destination
+// Weighted leaves out destinations of weight 0 (VSA-2); a single destination
 // gets everything.
-func weighted(all []*networking.HTTPRouteDestination) []*networking.HTTPRouteDestination {
+func Weighted[D interface{ GetWeight() int32 }](all []D) []D {
 	if len(all) == 1 {
 		return all
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(d *networking.HTTPRouteDestination) bool { return d.GetWeight() <= 0 })
+	return slices.DeleteFunc(slices.Clone(all), func(d D) bool { return d.GetWeight() <= 0 })
 }
 
 // single sends everything to one destination (VSA-1).
@@ -110,7 +104,7 @@ func (t *translation) single(at string, out *routev3.Route, action *routev3.Rout
 	if h.authority != "" && action.HostRewriteSpecifier == nil {
 		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: h.authority}
 	}
-	action.HashPolicy = hashPolicy(hashOf(t.Mesh, t.Rule(d.GetDestination().GetHost()), to.subset, to.port))
+	action.HashPolicy = hashPolicy(hashOf(t.Mesh(), t.Rule(d.GetDestination().GetHost()), to.subset, to.port))
 }
 
 // split shares requests by weight (VSA-2).
@@ -126,19 +120,19 @@ func (t *translation) split(at string, action *routev3.RouteAction, shares, all 
 			w.HostRewriteSpecifier = &routev3.WeightedCluster_ClusterWeight_HostRewriteLiteral{HostRewriteLiteral: h.authority}
 		}
 		split.Clusters = append(split.Clusters, w)
-		action.HashPolicy = append(action.HashPolicy, hashPolicy(hashOf(t.Mesh, t.Rule(d.GetDestination().GetHost()), to.subset, to.port))...)
+		action.HashPolicy = append(action.HashPolicy, hashPolicy(hashOf(t.Mesh(), t.Rule(d.GetDestination().GetHost()), to.subset, to.port))...)
 	}
 	action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: split}
 }
 
 // timeout sets how long a request may take; without a timeout, for ever
 // (VSA-9). Envoy lets the deadline of a gRPC caller count up to that.
-func (t *translation) timeout(action *routev3.RouteAction, d *durationpb.Duration) {
+func timeout(action *routev3.RouteAction, d *durationpb.Duration, grpc bool) {
 	if d == nil {
 		d = durationpb.New(0)
 	}
 	action.Timeout = d
-	if t.GRPC {
+	if grpc {
 		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{MaxStreamDuration: d}
 	} else {
 		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: d}

@@ -1,21 +1,20 @@
 package route
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	networking "istio.io/api/networking/v1alpha3"
 )
 
 // delegated returns the routes of the VirtualService that a route delegates to,
 // restricted to the requests that the root hands over (VS-4).
 func (t *translation) delegated(at string, root *networking.HTTPRoute) []*networking.HTTPRoute {
-	namespace := root.GetDelegate().GetNamespace()
-	if namespace == "" {
-		namespace = t.key.Namespace
-	}
+	namespace := cmp.Or(root.GetDelegate().GetNamespace(), t.key.Namespace)
 	name := root.GetDelegate().GetName()
 	const effect = "the route is left out"
 	vs := t.Delegate(namespace, name)
@@ -49,7 +48,7 @@ func (t *translation) delegated(at string, root *networking.HTTPRoute) []*networ
 func (t *translation) exported(vs *networking.VirtualService, namespace string) bool {
 	to := vs.GetExportTo()
 	if len(to) == 0 {
-		to = t.Mesh.GetDefaultVirtualServiceExportTo()
+		to = t.Mesh().GetDefaultVirtualServiceExportTo()
 	}
 	return slices.Contains(to, "*") || slices.Contains(to, t.key.Namespace) ||
 		namespace == t.key.Namespace && !slices.Contains(to, "~")
@@ -63,27 +62,20 @@ func mergeRoutes(root, leaf *networking.HTTPRoute) *networking.HTTPRoute {
 		return nil
 	}
 	out := proto.Clone(leaf).(*networking.HTTPRoute)
+	inherit(out, root, "delegate", "route", "redirect")
 	out.Match, out.Name = matches, joinNames(root.GetName(), leaf.GetName())
-	inherit(&out.Rewrite, root.GetRewrite())
-	inherit(&out.DirectResponse, root.GetDirectResponse())
-	inherit(&out.Timeout, root.GetTimeout())
-	inherit(&out.Retries, root.GetRetries())
-	inherit(&out.Fault, root.GetFault())
-	inherit(&out.Mirror, root.GetMirror())
-	inherit(&out.MirrorPercent, root.GetMirrorPercent()) //nolint:staticcheck // users still write it
-	inherit(&out.MirrorPercentage, root.GetMirrorPercentage())
-	inherit(&out.CorsPolicy, root.GetCorsPolicy())
-	inherit(&out.Headers, root.GetHeaders())
-	if len(out.GetMirrors()) == 0 {
-		out.Mirrors = root.GetMirrors()
-	}
 	return out
 }
 
-func inherit[T any](leaf **T, root *T) {
-	if *leaf == nil {
-		*leaf = root
-	}
+// inherit sets the fields of leaf that only root sets, except the named ones.
+func inherit(leaf, root proto.Message, except ...protoreflect.Name) {
+	out := leaf.ProtoReflect()
+	root.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if !out.Has(field) && !slices.Contains(except, field.Name()) {
+			out.Set(field, v)
+		}
+		return true
+	})
 }
 
 func joinNames(root, leaf string) string {
@@ -118,27 +110,12 @@ func mergeMatches(root, leaf []*networking.HTTPMatchRequest) ([]*networking.HTTP
 
 func mergeMatch(root, leaf *networking.HTTPMatchRequest) *networking.HTTPMatchRequest {
 	out := proto.Clone(leaf).(*networking.HTTPMatchRequest)
+	inherit(out, root)
 	out.Name = joinNames(root.GetName(), leaf.GetName())
-	inherit(&out.Uri, root.GetUri())
-	inherit(&out.Scheme, root.GetScheme())
-	inherit(&out.Method, root.GetMethod())
-	inherit(&out.Authority, root.GetAuthority())
 	out.Headers = union(root.GetHeaders(), leaf.GetHeaders())
 	out.WithoutHeaders = union(root.GetWithoutHeaders(), leaf.GetWithoutHeaders())
 	out.QueryParams = union(root.GetQueryParams(), leaf.GetQueryParams())
 	out.SourceLabels = union(root.GetSourceLabels(), leaf.GetSourceLabels())
-	if out.GetPort() == 0 {
-		out.Port = root.GetPort()
-	}
-	if out.GetSourceNamespace() == "" {
-		out.SourceNamespace = root.GetSourceNamespace()
-	}
-	if len(out.GetGateways()) == 0 {
-		out.Gateways = root.GetGateways()
-	}
-	if out.GetStatPrefix() == "" {
-		out.StatPrefix = root.GetStatPrefix()
-	}
 	return out
 }
 

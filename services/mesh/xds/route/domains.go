@@ -63,35 +63,45 @@ func written(host string) string {
 	return host
 }
 
+// kubernetesSuffix returns what follows name.namespace in the host of a
+// Kubernetes service.
+func kubernetesSuffix(r *index.Reader) string { return ".svc." + r.DomainSuffix() }
+
+// qualified returns name.namespace of a host with that suffix.
+func qualified(host, suffix string) (name string, ok bool) {
+	name, ok = strings.CutSuffix(host, suffix)
+	return name, ok && strings.Count(name, ".") == 1 && !isWildcard(name)
+}
+
 // appendNames appends a host and its short forms. For name.ns.svc.suffix these
 // are name.ns, name.ns.svc and, in its own namespace, name.
 func appendNames(all []string, host, suffix string, own bool) []string {
 	all = append(all, host)
-	svc, ok := strings.CutSuffix(host, suffix)
+	short, ok := qualified(host, suffix)
 	if !ok {
 		return all
 	}
-	svc = strings.TrimSuffix(svc, ".")
-	qualified, ok := strings.CutSuffix(svc, ".svc")
-	if !ok || len(svc) == len(host) || strings.Count(qualified, ".") != 1 || strings.HasPrefix(host, "*") {
-		return all
-	}
-	all = append(all, qualified, svc)
+	all = append(all, short, host[:len(short)+len(".svc")])
 	if own {
-		name, _, _ := strings.Cut(qualified, ".")
+		name, _, _ := strings.Cut(short, ".")
 		all = append(all, name)
 	}
 	return all
 }
 
+// ShortNames returns the short names of a Kubernetes service's host that mean it
+// in all namespaces: name.namespace and name.namespace.svc.
+func ShortNames(r *index.Reader, host string) []string {
+	return appendNames(nil, host, kubernetesSuffix(r), false)[1:]
+}
+
 // namespaceOf returns the namespace in which a host has a bare name.
 func namespaceOf(host, suffix string) string {
-	names := appendNames(make([]string, 0, 3), host, suffix, false)
-	if len(names) == 1 {
-		return ""
+	if short, ok := qualified(host, suffix); ok {
+		_, namespace, _ := strings.Cut(short, ".")
+		return namespace
 	}
-	_, namespace, _ := strings.Cut(names[1], ".")
-	return namespace
+	return ""
 }
 
 func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
@@ -99,27 +109,28 @@ func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 // claims says which virtual host of a RouteConfiguration holds which domain: no
 // two may have one domain, in upper or lower case (I33).
 type claims struct {
-	hosts  []*candidate
-	holder map[string]claim
+	hosts   []*candidate
+	cluster string // of the callers
+	holder  map[string]claim
 }
 
 // claim is the holder of a domain. Whole: the domain is its host, not another
 // form of it.
 type claim struct {
-	host  int
+	host  int32 // -1: none of hosts
 	whole bool
 }
 
 // add claims a domain for a host, or leaves it to the holder: a whole host wins
 // over other forms of a name, then the senior service wins.
-func (c *claims) add(i int, domain string, whole bool) {
+func (c *claims) add(i int32, domain string, whole bool) {
 	domain = strings.ToLower(domain)
 	held, ok := c.holder[domain]
 	switch {
 	case !ok:
 		c.holder[domain] = claim{i, whole}
 	case held.host == i: // two of its names have one short form
-	case held.whole || !whole && c.hosts[held.host].senior(c.hosts[i]):
+	case held.whole || !whole && c.hosts[held.host].senior(c.hosts[i], c.cluster):
 		c.hosts[i].lost = append(c.hosts[i].lost, domain)
 	default:
 		c.hosts[held.host].lost = append(c.hosts[held.host].lost, domain)

@@ -9,7 +9,7 @@ import (
 
 // A service has the domains that callers may write (VS-7).
 func TestDomains(t *testing.T) {
-	const suffix = "cluster.local"
+	const suffix = ".svc.cluster.local"
 	for name, test := range map[string]struct {
 		service index.Service
 		own     bool

@@ -1,14 +1,12 @@
 package route
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
-	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
 	"meshlog.dev/services/mesh/xds/gateway"
@@ -21,14 +19,11 @@ func routerParts(r *index.Reader, class index.RDSClass) []piece.Part {
 	ports, problems := gateway.Ports(r, class.Gateways)
 	var parts []piece.Part
 	for _, p := range ports {
-		if p.Kind == gateway.HTTP {
+		if !p.TCP {
 			parts = append(parts, portParts(r, class, p)...)
 		}
 	}
-	for _, d := range problems {
-		parts = append(parts, piece.Problem(d))
-	}
-	return parts
+	return append(parts, problems...)
 }
 
 // portParts returns the virtual hosts of a port: the hosts that both its
@@ -47,8 +42,10 @@ func portParts(r *index.Reader, class index.RDSClass, p *gateway.Port) []piece.P
 				continue
 			}
 			for _, name := range s.Intersect(vs.Key.Namespace, vs.Hosts) {
-				h := host(name)
-				h.add(s.Gateway, vs)
+				h, b := host(name), Binding{s.Gateway, vs}
+				if !slices.Contains(h.bindings, b) {
+					h.bindings = append(h.bindings, b)
+				}
 				h.redirect = h.redirect || s.HTTPSRedirect
 			}
 		}
@@ -70,7 +67,8 @@ func merged(r *index.Reader, class index.RDSClass, hosts map[string]*routerCandi
 	at := map[routerHost]int{} // from the part without hosts to its index
 	var parts []routerHost
 	for _, name := range slices.Sorted(maps.Keys(hosts)) {
-		part := hosts[name].part(r, class)
+		part := hosts[name].routerHost
+		part.bound = Bind(r, class.Sources, class.Scope, hosts[name].bindings)
 		i, ok := at[part]
 		if !ok {
 			i = len(parts)
@@ -91,33 +89,7 @@ func merged(r *index.Reader, class index.RDSClass, hosts map[string]*routerCandi
 // routerCandidate is a virtual host with the VirtualServices that route it.
 type routerCandidate struct {
 	routerHost
-	bound []binding
-}
-
-type binding struct {
-	gateway string
-	vs      *index.VirtualServiceHead
-}
-
-func (h *routerCandidate) add(gateway string, vs *index.VirtualServiceHead) {
-	b := binding{gateway, vs}
-	if !slices.Contains(h.bound, b) {
-		h.bound = append(h.bound, b)
-	}
-}
-
-// part returns the virtual host without its hosts.
-func (h *routerCandidate) part(r *index.Reader, class index.RDSClass) routerHost {
-	lines := make([]string, len(h.bound))
-	heads := make([]*index.VirtualServiceHead, len(h.bound))
-	for i, b := range h.bound {
-		lines[i] = b.gateway + " " + b.vs.Key.Row()
-		heads[i] = b.vs
-	}
-	h.virtualServices = strings.Join(lines, "\n")
-	h.sources = Relevant(class.Sources, heads...)
-	h.scope = Narrow(r, class.Scope, heads...)
-	return h.routerHost
+	bindings []Binding
 }
 
 // routerHost is the part for a virtual host of a router.
@@ -125,12 +97,8 @@ type routerHost struct {
 	routes   string
 	hosts    string // one per line
 	port     uint32
-	redirect bool // to HTTPS
-	// virtualServices route it, the first wins (VS-5). Each line has a Gateway, a
-	// space and the row of a key.
-	virtualServices string
-	sources         index.SelectorSet
-	scope           index.Scope
+	redirect bool  // to HTTPS
+	bound    Bound // the first VirtualService wins (VS-5)
 }
 
 func (h routerHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
@@ -143,20 +111,8 @@ func (h routerHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) 
 		out.RequireTls = routev3.VirtualHost_ALL
 	}
 	var problems []problem.Diagnostic
-	for line := range strings.SplitSeq(h.virtualServices, "\n") {
-		name, row, ok := strings.Cut(line, " ")
-		if !ok {
-			continue // redirect only
-		}
-		key, _, err := ident.ParseRow(row)
-		if err != nil {
-			panic(fmt.Sprintf("row %q is a key's: %v", row, err))
-		}
-		vs := r.VirtualService(key)
-		if vs == nil {
-			continue
-		}
-		routes, found := Translate(key, vs, options(r, h.scope, h.port, name, h.sources))
+	for name, key := range h.bound.All() {
+		routes, found := Translate(key, r.VirtualService(key), NewOptions(r, h.bound.Caller, h.port, name))
 		out.Routes = append(out.Routes, routes...)
 		problems = append(problems, found...)
 	}

@@ -18,14 +18,13 @@ import (
 // each port of a service, named after its cluster, because a client asks only
 // for the service that it dials.
 func grpcParts(r *index.Reader, class index.RDSClass) []piece.Part {
-	b := &sidecar{r: r, class: class, suffix: r.DomainSuffix()}
-	b.index(r.VirtualServices(class.Scope, Mesh))
+	b := newSidecar(r, class)
 	var parts []piece.Part
 	for _, s := range r.Services(class.Scope) {
-		vs := b.virtualServiceOf(s.Hostname)
+		vs := b.hosts.Of(s.Hostname)
 		rule, _ := r.Rule(class.Scope, s.Namespace, s.Hostname)
 		for _, p := range s.Ports {
-			if !p.Protocol.IsHTTP() && p.Protocol != index.Sniffed {
+			if !piece.TakesRequests(p.Protocol) {
 				continue
 			}
 			h := virtualHost{

@@ -76,7 +76,7 @@ func (c catchAll) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	name := "allow_any"
 	if AllowsAny(r.Mesh()) {
 		action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: piece.PassthroughCluster}}
-		(&translation{}).timeout(action, nil)
+		timeout(action, nil, false)
 		route.Action = &routev3.Route_Route{Route: action}
 	} else {
 		name = "block_all"

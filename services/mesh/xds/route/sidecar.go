@@ -14,13 +14,12 @@ import (
 
 // sidecarParts returns the parts of a sidecar's RouteConfigurations.
 func sidecarParts(r *index.Reader, class index.RDSClass) []piece.Part {
-	b := &sidecar{r: r, class: class, suffix: r.DomainSuffix(), ports: map[uint32]*portHosts{}}
-	b.index(r.VirtualServices(class.Scope, Mesh))
+	b := newSidecar(r, class)
 	for _, s := range r.Services(class.Scope) {
-		vs := b.virtualServiceOf(s.Hostname)
+		vs := b.hosts.Of(s.Hostname)
 		own := class.Namespace != "" && class.Namespace == namespaceOf(s.Hostname, b.suffix)
 		for _, p := range s.Ports {
-			if p.Protocol.IsHTTP() || p.Protocol == index.Sniffed {
+			if piece.TakesRequests(p.Protocol) {
 				b.addService(s, p, vs, own)
 			}
 		}
@@ -38,10 +37,18 @@ type sidecar struct {
 	suffix string
 
 	virtualServices []*index.VirtualServiceHead
-	exact           map[string]*index.VirtualServiceHead // by lower-case host
-	wildcards       []string                             // the most specific first
+	hosts           *HostIndex
 	ports           map[uint32]*portHosts
 	alone           []piece.Part // of services with a RouteConfiguration of their own
+}
+
+func newSidecar(r *index.Reader, class index.RDSClass) *sidecar {
+	all := slices.Clone(r.VirtualServices(class.Scope, Mesh))
+	heads := slices.DeleteFunc(all, func(vs *index.VirtualServiceHead) bool { return !vs.HTTP })
+	return &sidecar{
+		r: r, class: class, suffix: kubernetesSuffix(r),
+		virtualServices: heads, hosts: NewHostIndex(heads), ports: map[uint32]*portHosts{},
+	}
 }
 
 // portHosts are the virtual hosts of a port.
@@ -51,59 +58,20 @@ type portHosts struct {
 	applied    map[ident.Key]bool // VirtualServices that route a service here
 }
 
-// index finds the VirtualService of each host: the oldest, which comes first
-// (VS-5).
-func (b *sidecar) index(heads []*index.VirtualServiceHead) {
-	b.exact = make(map[string]*index.VirtualServiceHead, len(heads))
-	for _, h := range heads {
-		if !h.HTTP {
-			continue
-		}
-		b.virtualServices = append(b.virtualServices, h)
-		for _, host := range h.Hosts {
-			host = strings.ToLower(host)
-			if b.exact[host] != nil {
-				continue
-			}
-			b.exact[host] = h
-			if isWildcard(host) {
-				b.wildcards = append(b.wildcards, host)
-			}
-		}
-	}
-	slices.SortFunc(b.wildcards, func(x, y string) int { return cmp.Or(cmp.Compare(len(y), len(x)), cmp.Compare(x, y)) })
-}
-
-// virtualServiceOf returns the VirtualService of a service: that of its host,
-// else of the longest wildcard (VS-1); nil: none.
-func (b *sidecar) virtualServiceOf(host string) *index.VirtualServiceHead {
-	host = strings.ToLower(host)
-	if vs := b.exact[host]; vs != nil {
-		return vs
-	}
-	for _, w := range b.wildcards {
-		if gateway.Covers(w, host) {
-			return b.exact[w]
-		}
-	}
-	return nil
-}
-
 // candidate is a virtual host whose domains are not settled yet.
 type candidate struct {
 	virtualHost
 	service *index.Service // nil: a host that only a VirtualService has
-	in      string         // the callers' cluster
 	lost    []string       // domains that other virtual hosts have
 }
 
 // senior reports whether c keeps a domain that o claims too: a service wins
 // over a mere host, then Senior decides.
-func (c *candidate) senior(o *candidate) bool {
+func (c *candidate) senior(o *candidate, cluster string) bool {
 	if c.service == nil || o.service == nil {
 		return c.service != nil || o.service == nil && c.host < o.host
 	}
-	return Senior(c.service, o.service, c.in)
+	return Senior(c.service, o.service, cluster)
 }
 
 // Senior reports whether a wins where callers in a cluster can have only one of
@@ -140,7 +108,7 @@ func (b *sidecar) addService(s *index.Service, p index.Port, vs *index.VirtualSe
 	if vs != nil {
 		hosts.applied[vs.Key] = true
 	}
-	hosts.candidates = append(hosts.candidates, &candidate{virtualHost: h, service: s, in: b.class.Cluster})
+	hosts.candidates = append(hosts.candidates, &candidate{virtualHost: h, service: s})
 	if name, ok := Sniffed(s, p); ok {
 		h.routes, h.alone, h.own, h.cluster = name, true, false, ""
 		b.alone = append(b.alone, head{routes: name}, h)
@@ -156,7 +124,7 @@ func (b *sidecar) addOthers(port uint32, hosts *portHosts) {
 		}
 		for _, host := range vs.Hosts {
 			lower := strings.ToLower(host)
-			if b.exact[lower] != vs || hosts.services[lower] || isWildcard(lower) && hosts.any(lower) {
+			if b.hosts.exact[lower] != vs || hosts.services[lower] || isWildcard(lower) && hosts.any(lower) {
 				continue
 			}
 			h := virtualHost{routes: ForPort(port), host: host, port: port}
@@ -179,57 +147,7 @@ func (p *portHosts) any(wildcard string) bool {
 // route sets the VirtualService of a virtual host.
 func (b *sidecar) route(h *virtualHost, vs *index.VirtualServiceHead) {
 	h.virtualService = vs.Key
-	h.sources = Relevant(b.class.Sources, vs)
-	h.scope = Narrow(b.r, b.class.Scope, vs)
-}
-
-// Relevant returns the caller's sources that make a difference to the
-// VirtualServices.
-func Relevant(all index.SelectorSet, heads ...*index.VirtualServiceHead) index.SelectorSet {
-	if all == "" {
-		return ""
-	}
-	own := slices.DeleteFunc(all.Selectors(), func(s string) bool {
-		return !slices.ContainsFunc(heads, func(vs *index.VirtualServiceHead) bool { return vs.Delegates || slices.Contains(vs.Sources, s) })
-	})
-	return index.SelectorSet(strings.Join(own, "\n"))
-}
-
-// Narrow returns the widest scope in which the destinations of the
-// VirtualServices look as they do in scope. Mostly that is the view of all
-// namespaces, which all classes share.
-func Narrow(r *index.Reader, scope index.Scope, heads ...*index.VirtualServiceHead) index.Scope {
-	scope.VirtualServices = ""
-	for _, o := range []index.Scope{{}, {Rules: scope.Rules}, {Services: scope.Services}} {
-		if looksEqual(r, scope, o, heads) {
-			return o
-		}
-	}
-	return scope
-}
-
-func looksEqual(r *index.Reader, a, b index.Scope, heads []*index.VirtualServiceHead) bool {
-	for _, vs := range heads {
-		if vs.Delegates { // the delegate is not known here
-			return a == b
-		}
-		for _, host := range vs.Destinations {
-			serviceA, serviceB := r.ServiceByHost(a, host), r.ServiceByHost(b, host)
-			if serviceA != serviceB {
-				return false
-			}
-			namespace := ""
-			if serviceA != nil {
-				namespace = serviceA.Namespace
-			}
-			ruleA, _ := r.Rule(a, namespace, host)
-			ruleB, _ := r.Rule(b, namespace, host)
-			if ruleA != ruleB {
-				return false
-			}
-		}
-	}
-	return true
+	h.caller = CallerOf(b.r, b.class.Sources, b.class.Scope, vs)
 }
 
 // parts returns all parts in order.
@@ -253,13 +171,16 @@ func (b *sidecar) parts() []piece.Part {
 // and appends them in order.
 func (b *sidecar) settle(all []piece.Part, hosts []*candidate) []piece.Part {
 	slices.SortStableFunc(hosts, func(x, y *candidate) int { return cmp.Or(cmp.Compare(x.host, y.host), cmp.Compare(x.port, y.port)) })
-	c := claims{hosts: hosts, holder: make(map[string]claim, 6*len(hosts))}
+	c := claims{
+		hosts: hosts, cluster: b.class.Cluster,
+		holder: make(map[string]claim, 4*len(hosts)), // most have a host, two short names and an IP
+	}
 	c.holder["*"] = claim{-1, true} // catchAll's
 	buffer := make([]string, 0, 32)
 	for i, h := range hosts {
 		buffer = h.domains(buffer[:0], h.service, b.suffix)
 		for _, d := range buffer {
-			c.add(i, d, h.isHost(d))
+			c.add(int32(i), d, h.isHost(d))
 		}
 	}
 	for _, h := range hosts {
@@ -276,7 +197,7 @@ func (b *sidecar) proxied(ports []uint32) []*candidate {
 	var all []*candidate
 	for _, port := range ports {
 		for _, h := range b.ports[port].candidates {
-			again := &candidate{virtualHost: h.virtualHost, service: h.service, in: h.in}
+			again := &candidate{virtualHost: h.virtualHost, service: h.service}
 			again.routes, again.withPort, again.without = ForProxying, true, ""
 			all = append(all, again)
 		}

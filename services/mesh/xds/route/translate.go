@@ -36,7 +36,8 @@ type Options struct {
 	Gateway string
 	// Sources are the selectors of sources that match the caller.
 	Sources index.SelectorSet
-	Mesh    *meshconfig.MeshConfig
+	// Mesh returns the MeshConfig.
+	Mesh func() *meshconfig.MeshConfig
 	// GRPC: the client is a gRPC client, which reads timeouts from
 	// max_stream_duration only.
 	GRPC bool
@@ -76,7 +77,7 @@ func (t *translation) add(at string, in *networking.HTTPRoute) bool {
 		matches = []*networking.HTTPMatchRequest{nil}
 	}
 	for j, m := range matches {
-		if !t.applies(m) {
+		if !t.Applies(m) {
 			continue
 		}
 		out := t.route(at, field(at+".match", j), in, m)
@@ -105,20 +106,6 @@ func (t *translation) warn(at, reason, advice, effect string) {
 	if !slices.Contains(t.problems, d) {
 		t.problems = append(t.problems, d)
 	}
-}
-
-// applies decides the conditions that do not depend on the request (VSM-9,
-// VSM-10). A match that names gateways is not restricted by the caller's
-// labels.
-func (t *translation) applies(m *networking.HTTPMatchRequest) bool {
-	if m.GetPort() != 0 && m.GetPort() != t.Port {
-		return false
-	}
-	if len(m.GetGateways()) > 0 {
-		return slices.Contains(m.GetGateways(), t.Gateway)
-	}
-	source := index.SourceSelector(m.GetSourceLabels(), m.GetSourceNamespace())
-	return source == "" || t.Sources.Has(source)
 }
 
 func (t *translation) route(at, matchAt string, in *networking.HTTPRoute, m *networking.HTTPMatchRequest) *routev3.Route {

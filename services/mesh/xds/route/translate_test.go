@@ -91,11 +91,12 @@ func readRow(t testing.TB, path string) *row {
 	if err != nil {
 		t.Fatal(err)
 	}
+	mesh := &meshconfig.MeshConfig{}
 	r := &row{
 		archive: a,
 		key:     ident.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "shop", Name: "vs"},
 		vs:      &networking.VirtualService{},
-		options: route.Options{Port: 80, Gateway: route.Mesh, Mesh: &meshconfig.MeshConfig{}},
+		options: route.Options{Port: 80, Gateway: route.Mesh, Mesh: func() *meshconfig.MeshConfig { return mesh }},
 		plain:   filepath.Base(path) == "plain.txtar",
 	}
 	rule := &networking.DestinationRule{}
@@ -106,7 +107,7 @@ func readRow(t testing.TB, path string) *row {
 		case "rule.yaml":
 			readYAML(t, f.Data, rule)
 		case "mesh.yaml":
-			readYAML(t, f.Data, r.options.Mesh)
+			readYAML(t, f.Data, mesh)
 		case "caller":
 			r.readCaller(t, string(f.Data))
 		case "routes", "diagnostics": // output

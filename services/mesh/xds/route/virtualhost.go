@@ -38,11 +38,9 @@ type virtualHost struct {
 
 	// rule of the service, which counts if no VirtualService decides.
 	rule index.RuleID
-	// virtualService decides, unless it is zero, for callers that match sources
-	// and see scope.
+	// virtualService decides for these callers, unless it is zero.
 	virtualService ident.Key
-	sources        index.SelectorSet
-	scope          index.Scope
+	caller         Caller
 }
 
 func (h virtualHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
@@ -102,7 +100,7 @@ func (h *virtualHost) settled(r *index.Reader, s *index.Service) ([]string, []pr
 	var problems []problem.Diagnostic
 	lost := strings.Split(h.without, "\n")
 	seen := map[string]bool{}
-	domains := slices.DeleteFunc(h.domains(nil, s, r.DomainSuffix()), func(d string) bool {
+	domains := slices.DeleteFunc(h.domains(nil, s, kubernetesSuffix(r)), func(d string) bool {
 		lower := strings.ToLower(d)
 		twice := seen[lower]
 		seen[lower] = true
@@ -130,41 +128,13 @@ func (h *virtualHost) translate(r *index.Reader) ([]*routev3.Route, []problem.Di
 	if h.virtualService == (ident.Key{}) {
 		return nil, nil
 	}
-	vs := r.VirtualService(h.virtualService)
-	if vs == nil {
-		return nil, nil
-	}
-	o := options(r, h.scope, h.port, Mesh, h.sources)
+	o := NewOptions(r, h.caller, h.port, Mesh)
 	o.GRPC = h.grpc
-	routes, problems := Translate(h.virtualService, vs, o)
+	routes, problems := Translate(h.virtualService, r.VirtualService(h.virtualService), o)
 	if h.grpc {
 		forGRPC(routes)
 	}
 	return routes, problems
-}
-
-// options returns the inputs of a translation.
-func options(r *index.Reader, scope index.Scope, port uint32, gateway string, sources index.SelectorSet) Options {
-	o := Options{
-		Port: port, Gateway: gateway, Sources: sources, Mesh: r.Mesh(),
-		Service: func(host string) *index.Service { return r.ServiceByHost(scope, host) },
-		Delegate: func(namespace, name string) *networking.VirtualService {
-			return r.VirtualService(ident.Key{Namespace: namespace, Name: name})
-		},
-	}
-	o.Rule = func(host string) *networking.DestinationRule {
-		namespace := ""
-		if s := o.Service(host); s != nil {
-			namespace = s.Namespace
-		}
-		id, ok := r.Rule(scope, namespace, host)
-		if !ok {
-			return nil
-		}
-		rule, _ := r.DestinationRule(id)
-		return rule
-	}
-	return o
 }
 
 // fallback is the route to a service without VirtualService.
@@ -177,7 +147,7 @@ func (h *virtualHost) fallback(r *index.Reader) *routev3.Route {
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: piece.ClusterName(h.host, "", h.port)},
 		HashPolicy:       hashPolicy(hashOf(r.Mesh(), rule, "", h.port)),
 	}
-	(&translation{Options: Options{GRPC: h.grpc}}).timeout(action, nil)
+	timeout(action, nil, h.grpc)
 	action.RetryPolicy = retryPolicy(r.Mesh().GetDefaultHttpRetryPolicy(), len(action.HashPolicy) > 0)
 	return &routev3.Route{
 		Name: "default", Match: everything(),

@@ -5,6 +5,7 @@
 package traffic
 
 import (
+	"cmp"
 	"fmt"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -20,15 +21,15 @@ type Policy struct {
 	TLS           *networking.ClientTLSSettings
 	ProxyProtocol *networking.TrafficPolicy_ProxyProtocol
 	RetryBudget   *networking.TrafficPolicy_RetryBudget
-	Tunnel        *networking.TrafficPolicy_TunnelSettings
 
-	// Fields are the places of the groups in the DestinationRule, for Diagnostics.
+	// Fields are the places of Balancer and TLS in the DestinationRule, for
+	// Diagnostics.
 	Fields Fields
 }
 
 // Fields are paths of fields of a DestinationRule; empty if it does not set the
 // group.
-type Fields struct{ Pool, Outliers, Balancer, TLS, Tunnel string }
+type Fields struct{ Balancer, TLS string }
 
 // Of returns the policy of a port without a subset (DR-5): the mesh's, replaced
 // by the rule's, replaced by the rule's for the port. Both may be nil.
@@ -56,26 +57,15 @@ func (p Policy) under(base Policy, t *networking.TrafficPolicy, field string, po
 	if t == nil {
 		return p
 	}
-	if t.GetConnectionPool() != nil {
-		p.Pool, p.Fields.Pool = t.GetConnectionPool(), field+".connectionPool"
-	}
-	if t.GetOutlierDetection() != nil {
-		p.Outliers, p.Fields.Outliers = t.GetOutlierDetection(), field+".outlierDetection"
-	}
+	p.Pool = cmp.Or(t.GetConnectionPool(), p.Pool)
+	p.Outliers = cmp.Or(t.GetOutlierDetection(), p.Outliers)
+	p.ProxyProtocol = cmp.Or(t.GetProxyProtocol(), p.ProxyProtocol)
+	p.RetryBudget = cmp.Or(t.GetRetryBudget(), p.RetryBudget)
 	if t.GetLoadBalancer() != nil {
 		p.Balancer, p.Fields.Balancer = t.GetLoadBalancer(), field+".loadBalancer"
 	}
 	if t.GetTls() != nil {
 		p.TLS, p.Fields.TLS = t.GetTls(), field+".tls"
-	}
-	if t.GetTunnel() != nil {
-		p.Tunnel, p.Fields.Tunnel = t.GetTunnel(), field+".tunnel"
-	}
-	if t.GetProxyProtocol() != nil {
-		p.ProxyProtocol = t.GetProxyProtocol()
-	}
-	if t.GetRetryBudget() != nil {
-		p.RetryBudget = t.GetRetryBudget()
 	}
 	for i, ps := range t.GetPortLevelSettings() {
 		if ps.GetPort().GetNumber() == port {
@@ -88,16 +78,9 @@ func (p Policy) under(base Policy, t *networking.TrafficPolicy, field string, po
 // onPort returns p with all groups replaced that a port may set: groups that
 // the port leaves out have their defaults.
 func (p Policy) onPort(base Policy, ps *networking.TrafficPolicy_PortTrafficPolicy, field string) Policy {
-	p.Pool, p.Outliers, p.Balancer, p.TLS = base.Pool, base.Outliers, ps.GetLoadBalancer(), ps.GetTls()
-	p.Fields = Fields{
-		Pool: field + ".connectionPool", Outliers: field + ".outlierDetection",
-		Balancer: field + ".loadBalancer", TLS: field + ".tls", Tunnel: p.Fields.Tunnel,
-	}
-	if ps.GetConnectionPool() != nil {
-		p.Pool = ps.GetConnectionPool()
-	}
-	if ps.GetOutlierDetection() != nil {
-		p.Outliers = ps.GetOutlierDetection()
-	}
+	p.Pool = cmp.Or(ps.GetConnectionPool(), base.Pool)
+	p.Outliers = cmp.Or(ps.GetOutlierDetection(), base.Outliers)
+	p.Balancer, p.TLS = ps.GetLoadBalancer(), ps.GetTls()
+	p.Fields = Fields{Balancer: field + ".loadBalancer", TLS: field + ".tls"}
 	return p
 }

@@ -22,16 +22,17 @@ func onPort(number uint32, pool *networking.ConnectionPoolSettings) []*networkin
 // DR-25).
 func TestDR5Levels(t *testing.T) {
 	mesh := &meshconfig.MeshConfig{DefaultTrafficPolicy: &meshconfig.MeshConfig_DefaultTrafficPolicy{ConnectionPool: maxConnections(1)}}
+	balancer := &networking.LoadBalancerSettings{}
 	tls := &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE}
 	rule := &networking.DestinationRule{
 		TrafficPolicy: &networking.TrafficPolicy{
-			ConnectionPool: maxConnections(2), Tls: tls,
+			ConnectionPool: maxConnections(2), LoadBalancer: balancer, Tls: tls,
 			PortLevelSettings: append(onPort(81, maxConnections(3)), onPort(82, nil)...),
 		},
 		Subsets: []*networking.Subset{
 			{Name: "silent"},
 			{Name: "speaks", TrafficPolicy: &networking.TrafficPolicy{
-				ConnectionPool: maxConnections(4), PortLevelSettings: onPort(81, maxConnections(5)),
+				ConnectionPool: maxConnections(4), LoadBalancer: balancer, PortLevelSettings: onPort(81, maxConnections(5)),
 			}},
 		},
 	}
@@ -43,19 +44,19 @@ func TestDR5Levels(t *testing.T) {
 		tls   bool
 	}{
 		"mesh":                      {traffic.Of(mesh, nil, 80), 1, "", false},
-		"rule":                      {traffic.Of(mesh, rule, 80), 2, "trafficPolicy.connectionPool", true},
-		"port":                      {traffic.Of(mesh, rule, 81), 3, inPort + ".connectionPool", false},
-		"port that says nothing":    {traffic.Of(mesh, rule, 82), 1, "trafficPolicy.portLevelSettings[1].connectionPool", false},
-		"subset that says nothing":  {traffic.OfSubset(mesh, rule, 0, 81), 3, inPort + ".connectionPool", false},
-		"subset":                    {traffic.OfSubset(mesh, rule, 1, 80), 4, inSubset + ".connectionPool", true},
-		"subset on its port":        {traffic.OfSubset(mesh, rule, 1, 81), 5, inSubset + ".portLevelSettings[0].connectionPool", false},
-		"subset over a port's mesh": {traffic.OfSubset(mesh, rule, 1, 82), 4, inSubset + ".connectionPool", false},
+		"rule":                      {traffic.Of(mesh, rule, 80), 2, "trafficPolicy.loadBalancer", true},
+		"port":                      {traffic.Of(mesh, rule, 81), 3, inPort + ".loadBalancer", false},
+		"port that says nothing":    {traffic.Of(mesh, rule, 82), 1, "trafficPolicy.portLevelSettings[1].loadBalancer", false},
+		"subset that says nothing":  {traffic.OfSubset(mesh, rule, 0, 81), 3, inPort + ".loadBalancer", false},
+		"subset":                    {traffic.OfSubset(mesh, rule, 1, 80), 4, inSubset + ".loadBalancer", true},
+		"subset on its port":        {traffic.OfSubset(mesh, rule, 1, 81), 5, inSubset + ".portLevelSettings[0].loadBalancer", false},
+		"subset over a port's mesh": {traffic.OfSubset(mesh, rule, 1, 82), 4, inSubset + ".loadBalancer", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.max, test.got.Pool.GetTcp().GetMaxConnections()); diff != "" {
 				t.Errorf("maxConnections (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(test.field, test.got.Fields.Pool); diff != "" {
+			if diff := cmp.Diff(test.field, test.got.Fields.Balancer); diff != "" {
 				t.Errorf("field (-want +got):\n%s", diff)
 			}
 			if got := test.got.TLS != nil; got != test.tls {

@@ -5,35 +5,28 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
-	"time"
+
+	"github.com/go-logr/logr"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
 
 	"meshlog.dev/services/watcher/kube/index"
 )
-
-// Config configures access to an API server.
-type Config struct {
-	// REST has the address and the credentials. QPS and Burst replace its limits.
-	REST *rest.Config
-	// QPS and Burst limit the requests. Starting a watch is one request.
-	QPS   float32
-	Burst int
-}
 
 // Client reads one API server over one pool of connections.
 type Client struct {
@@ -42,21 +35,9 @@ type Client struct {
 	discovery *discovery.DiscoveryClient
 	objects   dynamic.Interface
 	metadata  metadata.Interface
-	typed     map[schema.GroupVersion]rest.Interface
-	// probe is not throttled.
-	probe rest.Interface
-}
-
-// typedLists are the list types of the resources that are read as protobuf. All
-// other resources are read as JSON.
-var typedLists = map[schema.GroupVersionResource]func() runtime.Object{
-	corev1.SchemeGroupVersion.WithResource("services"):            func() runtime.Object { return &corev1.ServiceList{} },
-	corev1.SchemeGroupVersion.WithResource("pods"):                func() runtime.Object { return &corev1.PodList{} },
-	corev1.SchemeGroupVersion.WithResource("nodes"):               func() runtime.Object { return &corev1.NodeList{} },
-	corev1.SchemeGroupVersion.WithResource("namespaces"):          func() runtime.Object { return &corev1.NamespaceList{} },
-	corev1.SchemeGroupVersion.WithResource("secrets"):             func() runtime.Object { return &corev1.SecretList{} },
-	corev1.SchemeGroupVersion.WithResource("configmaps"):          func() runtime.Object { return &corev1.ConfigMapList{} },
-	discoveryv1.SchemeGroupVersion.WithResource("endpointslices"): func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
+	// typed has the clients of the groups whose resources are read as protobuf. All
+	// other resources are read as JSON.
+	typed map[schema.GroupVersion]rest.Interface
 }
 
 // Secrets is the resource of Secrets.
@@ -67,11 +48,14 @@ var Definitions = Resource{GroupVersionResource: definitions}
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// New returns a client. It sends no request.
-func New(c Config) (*Client, error) {
-	cfg := rest.CopyConfig(c.REST)
+// New returns a client. It sends no request. If c has a QPS, it limits all requests
+// together; starting a watch is one request.
+func New(c *rest.Config) (*Client, error) {
+	cfg := rest.CopyConfig(c)
 	cfg.WarningHandler = rest.NoWarnings{} // operators cannot act on warnings about deprecated resources
-	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
+	if c.QPS > 0 {
+		cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
+	}
 	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
@@ -86,30 +70,17 @@ func New(c Config) (*Client, error) {
 	if out.metadata, err = metadata.NewForConfigAndClient(cfg, h); err != nil {
 		return nil, err
 	}
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
-	}
-	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
 	for _, gv := range []schema.GroupVersion{corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion} {
-		if out.typed[gv], err = restClient(cfg, h, gv, codecs); err != nil {
+		if out.typed[gv], err = typedClient(cfg, h, gv); err != nil {
 			return nil, err
 		}
-	}
-	unthrottled := rest.CopyConfig(cfg)
-	unthrottled.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter()
-	if out.probe, err = restClient(unthrottled, h, corev1.SchemeGroupVersion, codecs); err != nil {
-		return nil, err
 	}
 	return out, nil
 }
 
-func restClient(cfg *rest.Config, h *http.Client, gv schema.GroupVersion, codecs runtime.NegotiatedSerializer) (rest.Interface, error) {
+func typedClient(cfg *rest.Config, h *http.Client, gv schema.GroupVersion) (rest.Interface, error) {
 	cfg = rest.CopyConfig(cfg)
-	cfg.GroupVersion, cfg.NegotiatedSerializer = &gv, codecs
+	cfg.GroupVersion, cfg.NegotiatedSerializer = &gv, scheme.Codecs.WithoutConversion()
 	cfg.APIPath = "/apis"
 	if gv.Group == "" {
 		cfg.APIPath = "/api"
@@ -122,46 +93,24 @@ func restClient(cfg *rest.Config, h *http.Client, gv schema.GroupVersion, codecs
 // Close closes idle connections, so that the next run opens new ones.
 func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
-// reader lists and watches a resource.
-type reader struct {
-	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
-}
-
-// reader returns the reader of a resource in a namespace, or in all if it is "".
-func (c *Client) reader(r schema.GroupVersionResource, namespace string) reader {
+// requests returns the requests that list and watch a resource in a namespace, or in
+// all if it is "".
+func (c *Client) requests(r schema.GroupVersionResource, namespace string) *cache.ListWatch {
+	if typed, ok := c.typed[r.GroupVersion()]; ok {
+		return cache.NewFilteredListWatchFromClient(typed, r.Resource, namespace, func(*metav1.ListOptions) {})
+	}
 	if r == definitions {
 		m := c.metadata.Resource(r)
-		return reader{
-			list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return m.List(ctx, o) },
-			watch: m.Watch,
-		}
+		return listWatch(m.List, m.Watch)
 	}
-	newList, ok := typedLists[r]
-	if !ok {
-		in := c.objects.Resource(r).Namespace(namespace)
-		return reader{
-			list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return in.List(ctx, o) },
-			watch: in.Watch,
-		}
-	}
-	client := c.typed[r.GroupVersion()]
-	get := func(o metav1.ListOptions) *rest.Request {
-		return client.Get().NamespaceIfScoped(namespace, namespace != "").Resource(r.Resource).VersionedParams(&o, metav1.ParameterCodec)
-	}
-	return reader{
-		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			l := newList()
-			return l, get(o).Do(ctx).Into(l)
-		},
-		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.Watch = true
-			var timeout time.Duration
-			if o.TimeoutSeconds != nil {
-				timeout = time.Duration(*o.TimeoutSeconds) * time.Second
-			}
-			return get(o).Timeout(timeout).Watch(ctx)
-		},
+	in := c.objects.Resource(r).Namespace(namespace)
+	return listWatch(in.List, in.Watch)
+}
+
+func listWatch[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error), watch cache.WatchFuncWithContext) *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) },
+		WatchFuncWithContext: watch,
 	}
 }
 
@@ -200,10 +149,7 @@ func (c *Client) Definitions(ctx context.Context) (map[string]Definition, error)
 // DefinitionObject converts the metadata of a CustomResourceDefinition to an object
 // whose Body is a Definition.
 func DefinitionObject(from runtime.Object) (*index.Object, bool) {
-	m, err := meta.Accessor(from)
-	if err != nil {
-		return &index.Object{}, false
-	}
+	m := from.(metav1.Object)
 	return &index.Object{Key: index.Key{Name: m.GetName()}, Version: m.GetResourceVersion(), Body: definitionOf(m)}, true
 }
 
@@ -213,3 +159,25 @@ func (c *Client) Endpoints(ctx context.Context, namespace, name string) (*corev1
 	err := c.typed[corev1.SchemeGroupVersion].Get().Namespace(namespace).Resource("endpoints").Name(name).Do(ctx).Into(out)
 	return out, err
 }
+
+// Quietly returns a context in which client-go logs to log at level debug.
+func Quietly(ctx context.Context, log *slog.Logger) context.Context {
+	return klog.NewContext(ctx, logr.FromSlogHandler(quiet{log.Handler()}))
+}
+
+// quiet lowers all records to debug: feeds report client-go's errors with their
+// consequences.
+type quiet struct{ slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.Handler.Enabled(ctx, slog.LevelDebug)
+}
+
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return q.Handler.Handle(ctx, r)
+}
+
+func (q quiet) WithAttrs(as []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(as)} }
+
+func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }

@@ -49,40 +49,31 @@ func (c *Client) Discover(ctx context.Context) (*Served, error) {
 // resources finds the resources of all kinds.
 func resources(lists []*metav1.APIResourceList) *Served {
 	s := &Served{Resources: map[string]Resource{}, Names: map[string]bool{}, Broken: map[string]bool{}}
+	watchable := map[schema.GroupVersionKind]Resource{} // the first of each
 	for _, l := range lists {
 		gv, err := schema.ParseGroupVersion(l.GroupVersion)
 		if err != nil {
 			continue
 		}
 		for _, r := range l.APIResources {
-			if !strings.Contains(r.Name, "/") {
-				s.Names[gv.WithResource(r.Name).GroupResource().String()] = true
+			if strings.Contains(r.Name, "/") {
+				continue // a subresource, which may have the kind of another resource
+			}
+			s.Names[gv.WithResource(r.Name).GroupResource().String()] = true
+			_, known := watchable[gv.WithKind(r.Kind)]
+			if !known && slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch") {
+				watchable[gv.WithKind(r.Kind)] = Resource{gv.WithResource(r.Name), r.Namespaced}
 			}
 		}
 	}
 	for _, k := range kind.All() {
 		for _, version := range slices.Backward(k.Versions) { // the preferred version last, so that it wins
-			if r, ok := find(lists, schema.GroupVersion{Group: k.Group, Version: version}, k.DocumentKind()); ok {
+			if r, ok := watchable[schema.GroupVersionKind{Group: k.Group, Version: version, Kind: k.DocumentKind()}]; ok {
 				s.Resources[k.Name] = r
 			}
 		}
 	}
 	return s
-}
-
-func find(lists []*metav1.APIResourceList, gv schema.GroupVersion, document string) (Resource, bool) {
-	for _, l := range lists {
-		if l.GroupVersion != gv.String() {
-			continue
-		}
-		for _, r := range l.APIResources {
-			// A subresource may have the kind of another resource.
-			if r.Kind == document && !strings.Contains(r.Name, "/") && slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch") {
-				return Resource{gv.WithResource(r.Name), r.Namespaced}, true
-			}
-		}
-	}
-	return Resource{}, false
 }
 
 // IsCustom reports whether a kind has a CustomResourceDefinition.

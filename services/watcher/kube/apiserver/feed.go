@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	metainternal "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +41,14 @@ func (s Scope) String() string {
 		}
 	}
 	return out
+}
+
+// Label returns the name of a kind or, if it is nil, of the resource.
+func (s Scope) Label(k *kind.Kind) string {
+	if k == nil {
+		return s.Resource.Resource
+	}
+	return k.Name
 }
 
 func (s Scope) fieldSelector() string {
@@ -120,9 +130,11 @@ type Feed struct {
 	// Held is the number of objects, or before the first list the number in the
 	// previous run. The receiver of the messages sets it.
 	Held atomic.Int64
+	// End ends Run. The caller of Run may set it.
+	End context.CancelFunc
 
-	reader reader
-	o      Options
+	api *cache.ListWatch
+	o   Options
 
 	// owned by the Reflector
 	doubt   doubt
@@ -164,20 +176,13 @@ func (s *State) Note(m Message) {
 
 // NewFeed returns a feed for objects of a kind, which may be nil.
 func (c *Client) NewFeed(k *kind.Kind, s Scope, o Options) *Feed {
-	f := &Feed{Scope: s, Kind: k, reader: c.reader(s.Resource.GroupVersionResource, s.Namespace), o: o, begun: time.Now()}
-	f.Source = &index.Feed{Name: f.label() + " " + s.String(), Resource: s.Resource.String()}
+	f := &Feed{Scope: s, Kind: k, api: c.requests(s.Resource.GroupVersionResource, s.Namespace), o: o, begun: time.Now()}
+	f.Source = &index.Feed{Name: s.Label(k) + " " + s.String(), Resource: s.Resource.String()}
 	return f
 }
 
 // Name is unique. It has the kind because several kinds may share a resource.
 func (f *Feed) Name() string { return f.Source.Name }
-
-func (f *Feed) label() string {
-	if f.Kind == nil {
-		return f.Scope.Resource.Resource
-	}
-	return f.Kind.Name
-}
 
 // Definition returns the name of a custom resource's definition, else "".
 func (f *Feed) Definition() string {
@@ -216,15 +221,12 @@ func (f *Feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, 
 	f.o.Lists.Inc()
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	l, err := f.reader.list(ctx, o)
+	l, err := f.api.ListWithContext(ctx, o)
 	f.answer(err)
 	if err != nil {
 		return nil, err
 	}
-	m, err := meta.ListAccessor(l)
-	if err != nil {
-		return nil, err
-	}
+	m := l.(metav1.ListInterface)
 	out := &metainternal.List{ListMeta: metav1.ListMeta{
 		ResourceVersion: m.GetResourceVersion(), Continue: m.GetContinue(), RemainingItemCount: m.GetRemainingItemCount(),
 	}}
@@ -249,7 +251,7 @@ func (f *Feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 	o.FieldSelector, o.LabelSelector = f.fieldSelector(), f.Labels
 	ctx, cancel := context.WithCancel(ctx)
 	opening := time.AfterFunc(f.o.Limits.Silence, cancel)
-	w, err := f.reader.watch(ctx, o)
+	w, err := f.api.WatchWithContext(ctx, o)
 	if !opening.Stop() && err != nil {
 		err = fmt.Errorf("no answer for %s", f.o.Limits.Silence)
 	}
@@ -267,7 +269,7 @@ func (f *Feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 	case !streams:
 		f.answer(nil)
 	}
-	return newStream(w, f, cancel), nil
+	return newStream(ctx, cancel, w, f), nil
 }
 
 // answer sends the result of a request if it differs from the previous one.
@@ -369,4 +371,54 @@ func (d *doubt) judge(n, were int, now time.Time, settle time.Duration) error {
 	}
 	d.since = time.Time{}
 	return nil
+}
+
+// stream is a watch that converts its objects.
+type stream struct {
+	watch.Interface
+	end context.CancelFunc // of the request
+}
+
+// newStream returns the stream of in, whose request ends with ctx, by end. A long
+// silence ends it, too.
+func newStream(ctx context.Context, end context.CancelFunc, in watch.Interface, f *Feed) stream {
+	idle := time.AfterFunc(f.o.Limits.Idle, end)
+	out := watch.Filter(in, func(e watch.Event) (watch.Event, bool) {
+		idle.Reset(f.o.Limits.Idle)
+		e, ok := f.convert(e)
+		// After the end nothing may come: the event before it may be lost.
+		return e, ok && ctx.Err() == nil
+	})
+	context.AfterFunc(ctx, func() {
+		idle.Stop()
+		in.Stop()
+		for range out.ResultChan() { // drops what nothing reads any more
+		}
+	})
+	return stream{out, end}
+}
+
+// Stop implements watch.Interface; the stream has ended when it returns.
+func (s stream) Stop() {
+	s.end()
+	for range s.ResultChan() {
+	}
+}
+
+// convert converts an event. ok is false if the event is to be dropped.
+func (f *Feed) convert(e watch.Event) (watch.Event, bool) {
+	if !slices.Contains([]watch.EventType{watch.Added, watch.Modified, watch.Deleted}, e.Type) {
+		f.hear(time.Now())
+		return e, true
+	}
+	o, ok := f.arrive(e.Object)
+	e.Object = o
+	if ok || e.Type == watch.Deleted {
+		return e, true
+	}
+	if e.Type == watch.Added {
+		return e, false
+	}
+	e.Type = watch.Deleted
+	return e, true
 }

@@ -15,7 +15,7 @@ import (
 // TestHeardIsNoWallClock: a clock that is set must not look like a long silence. The text
 // of a time shows whether it has a monotonic reading.
 func TestHeardIsNoWallClock(t *testing.T) {
-	c, err := New(Config{REST: &rest.Config{Host: "127.0.0.1:1"}, QPS: 1, Burst: 1})
+	c, err := New(&rest.Config{Host: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestRequestsAreLimited(t *testing.T) {
 	}))
 	defer s.Close()
 	const burst = 3
-	c, err := New(Config{REST: &rest.Config{Host: s.URL, QPS: 1000, Burst: 1000}, QPS: .001, Burst: burst})
+	c, err := New(&rest.Config{Host: s.URL, QPS: .001, Burst: burst})
 	if err != nil {
 		t.Fatal(err)
 	}

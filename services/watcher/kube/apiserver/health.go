@@ -8,8 +8,10 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/flowcontrol"
 )
 
 // WatchOver probes the API server until ctx is done. It returns an error if the
@@ -49,7 +51,8 @@ func (c *Client) WatchOver(ctx context.Context, l Limits, tell func(unready erro
 func (c *Client) ready(ctx context.Context, timeout time.Duration) (unready, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err = c.probe.Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Error()
+	request := c.typed[corev1.SchemeGroupVersion].Get().AbsPath("/readyz").MaxRetries(0)
+	err = request.Throttle(flowcontrol.NewFakeAlwaysRateLimiter()).Do(ctx).Error()
 	var status apierrors.APIStatus
 	switch {
 	case apierrors.IsUnauthorized(err):

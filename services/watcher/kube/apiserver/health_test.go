@@ -20,7 +20,7 @@ func TestWatchOver(t *testing.T) {
 		_, _ = w.Write([]byte(page))
 	}))
 	defer s.Close()
-	c, err := New(Config{REST: &rest.Config{Host: s.URL}, QPS: 1, Burst: 1})
+	c, err := New(&rest.Config{Host: s.URL})
 	if err != nil {
 		t.Fatal(err)
 	}

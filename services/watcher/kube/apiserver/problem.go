@@ -11,17 +11,16 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Trouble is the reason why a feed cannot be read.
-type Trouble uint8
+// Trouble is the reason why a feed cannot be read: the code of its diagnostic.
+type Trouble string
 
 // Reasons why a feed cannot be read.
 const (
-	None      Trouble = iota
-	Forbidden         // RBAC does not allow it
-	Unserved          // the API server no longer serves the resource
-	Gone              // the feed is frozen: its definition is gone or being removed
-	Suspect           // a list that lost most objects waits for confirmation
-	Failing           // errors, or no answer
+	None      Trouble = ""
+	Forbidden Trouble = "forbidden"  // RBAC does not allow it
+	Unserved  Trouble = "not-served" // the API server no longer serves the resource, or the feed is frozen
+	Suspect   Trouble = "doubted"    // a list that lost most objects waits for confirmation
+	Failing   Trouble = "unreadable" // errors, or no answer
 )
 
 // Trouble returns the trouble of a feed. Errors that may pass count only after
@@ -29,7 +28,7 @@ const (
 func (f *Feed) Trouble(now time.Time) Trouble {
 	switch {
 	case f.Frozen != "":
-		return Gone
+		return Unserved
 	case f.Doubts:
 		return Suspect
 	case apierrors.IsForbidden(f.Err):
@@ -52,23 +51,46 @@ func (f *Feed) Patience() time.Duration {
 	return f.o.Limits.Silence
 }
 
-// Problem returns the diagnostic of a feed in trouble; ok is false if it has none.
+// Deadlines returns the times at which the feed gets into trouble, or into worse
+// trouble, unless a message comes before.
+func (f *Feed) Deadlines() []time.Time {
+	var at []time.Time
+	if f.Err != nil {
+		at = append(at, f.Since.Add(f.Patience()), f.Since.Add(f.o.Limits.Down))
+	}
+	if !f.Synced {
+		at = append(at, f.Heard().Add(f.o.Limits.Silence))
+	}
+	return at
+}
+
+// Next returns the earliest time after now, or the time in an hour.
+func Next(now time.Time, times []time.Time) time.Time {
+	next := now.Add(time.Hour)
+	for _, t := range times {
+		if t.After(now) && t.Before(next) {
+			next = t
+		}
+	}
+	return next
+}
+
+// Problem returns the diagnostic of a feed in trouble; ok is false if it has none, or
+// its trouble is too new.
 func (f *Feed) Problem(now time.Time) (problem.Diagnostic, bool) {
+	trouble := f.Trouble(now)
 	d := problem.Diagnostic{
-		Severity: problem.Error, Code: "unreadable", Origin: f.Scope.String(),
+		Severity: problem.Error, Code: string(cmp.Or(trouble, Failing)), Origin: f.Scope.String(),
 		Effect: "objects of this kind stay as they are on the log; nothing is removed",
 	}
-	switch f.Trouble(now) {
-	case None:
-		return d, false
+	switch trouble {
 	case Forbidden:
-		d.Code, d.Reason, d.Advice = "forbidden", f.Err.Error(), "allow it: "+f.rule()
-	case Unserved, Gone:
-		d.Severity, d.Code = problem.Warning, "not-served"
-		d.Reason = cmp.Or(f.Frozen, "the API server no longer serves it")
-		d.Advice = "install its definition again, or drop its frozen objects with meshlog sources remove SOURCE --kind " + f.label()
+		d.Reason, d.Advice = f.Err.Error(), "allow it: "+f.rule()
+	case Unserved:
+		d.Severity, d.Reason = problem.Warning, cmp.Or(f.Frozen, "the API server no longer serves it")
+		d.Advice = "install its definition again, or drop its frozen objects with meshlog sources remove SOURCE --kind " + f.Label(f.Kind)
 	case Suspect:
-		d.Severity, d.Code, d.Reason = problem.Warning, "doubted", f.Err.Error()
+		d.Severity, d.Reason = problem.Warning, f.Err.Error()
 		d.Advice = "wait: the watcher lists again and accepts the list if it says the same"
 	case Failing:
 		d.Reason = "no answer"
@@ -77,7 +99,7 @@ func (f *Feed) Problem(now time.Time) (problem.Diagnostic, bool) {
 		}
 		d.Advice = "check the API server; the watcher retries"
 	}
-	return d, true
+	return d, trouble != None
 }
 
 // rule describes the RBAC rule that a feed needs.

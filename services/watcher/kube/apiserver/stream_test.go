@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,9 +21,10 @@ func TestIdleStreamEnds(t *testing.T) {
 			Limits:  Limits{Idle: idle},
 			Convert: func(runtime.Object) (*index.Object, bool) { return &index.Object{}, true },
 		}}
-		in, ended := watch.NewFake(), false
+		in := watch.NewFake()
+		ctx, cancel := context.WithCancel(t.Context())
 		begun := time.Now()
-		s := newStream(in, f, func() { ended = true })
+		s := newStream(ctx, cancel, in, f)
 		<-time.After(idle - time.Second)
 		in.Action(watch.Bookmark, nil)
 		<-s.ResultChan()
@@ -36,7 +38,7 @@ func TestIdleStreamEnds(t *testing.T) {
 			t.Errorf("it lasted %s, want %s", lasted, want)
 		}
 		s.Stop()
-		if !ended || !in.IsStopped() {
+		if ctx.Err() == nil || !in.IsStopped() {
 			t.Error("the request goes on")
 		}
 	})

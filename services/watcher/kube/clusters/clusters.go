@@ -42,8 +42,8 @@ type Cluster struct {
 
 // Config names the Secrets.
 type Config struct {
-	API       apiserver.Config // of the cluster with the Secrets
-	Home      string           // name of that cluster, which no other cluster may have
+	API       *rest.Config // of the cluster with the Secrets
+	Home      string       // name of that cluster, which no other cluster may have
 	Namespace string
 	Logger    *slog.Logger
 	Limits    apiserver.Limits
@@ -105,7 +105,7 @@ func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan api
 				delete(held, m.Gone)
 			}
 			f.Held.Store(int64(len(held)))
-		case <-time.After(time.Until(looked.Add(c.due(f, looked)))):
+		case <-time.After(time.Until(apiserver.Next(looked, f.Deadlines()))):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -124,23 +124,6 @@ func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan api
 		}
 		tell(Found{Clusters: clusters, Diagnostics: ds})
 	}
-}
-
-// due returns the time until a feed that is well may get into trouble.
-func (c *Config) due(f *apiserver.Feed, now time.Time) time.Duration {
-	wait := time.Hour
-	sooner := func(t time.Time) {
-		if d := t.Sub(now); d > 0 {
-			wait = min(wait, d)
-		}
-	}
-	if f.Err != nil {
-		sooner(f.Since.Add(f.Patience()))
-	}
-	if !f.Synced {
-		sooner(f.Heard().Add(c.Limits.Silence))
-	}
-	return wait
 }
 
 // unread returns the result before the first read. d is the feed's diagnostic, which
@@ -163,10 +146,7 @@ type remote struct {
 
 // read converts a Secret and wipes its content.
 func read(from runtime.Object) (*index.Object, bool) {
-	s, ok := from.(*corev1.Secret)
-	if !ok {
-		return &index.Object{}, false
-	}
+	s := from.(*corev1.Secret)
 	o := &index.Object{Key: index.Key{Name: s.Name}, Version: s.ResourceVersion, Created: s.CreationTimestamp.UTC()}
 	var all []remote
 	for _, name := range slices.Sorted(maps.Keys(s.Data)) {

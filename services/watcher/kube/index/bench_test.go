@@ -90,7 +90,7 @@ func BenchmarkIndex(b *testing.B) {
 // BenchmarkEndpointChange makes one endpoint unready in that cluster.
 func BenchmarkEndpointChange(b *testing.B) {
 	x := benchIndex()
-	k, _ := kind.ByName(sliceKind)
+	k, _ := kind.ByName(SliceKind)
 	convert := Objects(k, kubeconv.Converter{}, &kubeconv.Keeper{})
 	i := 0
 	for b.Loop() {

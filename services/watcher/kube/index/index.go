@@ -20,11 +20,11 @@ import (
 
 // Kinds with special treatment.
 const (
-	serviceKind   = "Service"
-	sliceKind     = "EndpointSlice"
-	podKind       = "Pod"
-	nodeKind      = "Node"
-	namespaceKind = "Namespace"
+	ServiceKind   = "Service"
+	SliceKind     = "EndpointSlice"
+	PodKind       = "Pod"
+	NodeKind      = "Node"
+	NamespaceKind = "Namespace"
 )
 
 // Index holds the objects of all feeds and the state that was reported of them. It
@@ -150,7 +150,7 @@ func (x *Index) set(e *entry, feed *Feed, o *Object, seen time.Time) {
 		x.held[e.feed.Name]++
 		x.refer(e, o, link)
 	}
-	if e.key.Kind != podKind || samePod(old, o) {
+	if e.key.Kind != PodKind || samePod(old, o) {
 		return
 	}
 	x.touchSlices(reference{namespace: e.key.Namespace, name: e.key.Name}, seen)
@@ -243,15 +243,13 @@ func (x *Index) Changes() []watcher.Object {
 			}
 		}
 	}
-	settle(func(k Key) bool { return k.Kind == namespaceKind })
-	settle(func(k Key) bool { return k.Kind == nodeKind })
+	settle(func(k Key) bool { return k.Kind == NamespaceKind })
+	settle(func(k Key) bool { return k.Kind == NodeKind })
 	x.touchNodes()
-	settle(func(k Key) bool { return k.Kind == podKind })
+	settle(func(k Key) bool { return k.Kind == PodKind })
 	settle(func(Key) bool { return true })
 	x.touched = map[Key]time.Time{} // a new map, because iterating over one that was large is slow
-	slices.SortFunc(set, func(a, b watcher.Object) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(set, watcher.Object.Compare)
 	return set
 }
 
@@ -263,7 +261,7 @@ func (x *Index) settle(k Key, seen time.Time) (watcher.Object, bool) {
 	if e == nil {
 		return watcher.Object{}, false
 	}
-	if k.Kind == namespaceKind {
+	if k.Kind == NamespaceKind {
 		x.selectNamespace(e, seen)
 	}
 	out := watcher.Object{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Observed: seen}
@@ -283,7 +281,7 @@ func (x *Index) settle(k Key, seen time.Time) (watcher.Object, bool) {
 	if e.object == nil {
 		delete(x.entries, k)
 	}
-	if !said && k.Kind == nodeKind {
+	if !said && k.Kind == NodeKind {
 		x.moved[k.Name] = seen
 	}
 	return out, !said
@@ -332,17 +330,16 @@ func (x *Index) payload(e *entry) (p ident.Value, f Figures, ok bool) {
 		return p, f, false
 	}
 	p, ok = e.object.Payload, true
-	switch body := e.object.Body.(type) {
-	case *kubeconv.Slice:
-		p, ok = x.convert(e.key, body)
-		names, _ := body.References()
+	if p.Type == "" { // a Pod or a Slice
+		p, ok = x.convert(e.key, e.object.Body)
+	}
+	if slice, is := e.object.Body.(*kubeconv.Slice); is {
+		names, _ := slice.References()
 		for _, name := range names {
 			if x.Pod(e.key.Namespace, name) == nil {
 				f.Podless++
 			}
 		}
-	case *kubeconv.Pod:
-		p, ok = x.convert(e.key, body)
 	}
 	f.Objects = 1
 	if p.Type == ident.Undecoded {
@@ -352,12 +349,9 @@ func (x *Index) payload(e *entry) (p ident.Value, f Figures, ok bool) {
 }
 
 func (x *Index) convert(k Key, body any) (ident.Value, bool) {
-	of, known := kind.ByName(k.Kind)
-	if !known { // cannot happen: the kind has a feed
-		return ident.Value{}, false
-	}
+	of, _ := kind.ByName(k.Kind) // known, because it has a feed
 	c := kubeconv.Converter{Lookup: x}
-	return payloadOf(c.Payload(of, body))
+	return c.Payload(of, body)
 }
 
 // touchNodes touches the pods and slices on changed nodes. It goes through all
@@ -427,7 +421,7 @@ func (x *Index) visible(k Key) bool {
 	switch {
 	case len(x.selectors) == 0:
 		return true
-	case k.Kind == namespaceKind:
+	case k.Kind == NamespaceKind:
 		return x.selected[k.Name]
 	}
 	return k.Namespace == "" || x.selected[k.Namespace]
@@ -435,7 +429,7 @@ func (x *Index) visible(k Key) bool {
 
 // Pod implements kubeconv.Lookup.
 func (x *Index) Pod(namespace, name string) *kubeconv.Pod {
-	return body[*kubeconv.Pod](x, Key{podKind, namespace, name})
+	return body[*kubeconv.Pod](x, Key{PodKind, namespace, name})
 }
 
 // PodAt implements kubeconv.Lookup.
@@ -450,7 +444,7 @@ func (x *Index) PodAt(namespace, ip string) *kubeconv.Pod {
 
 // Locality implements kubeconv.Lookup.
 func (x *Index) Locality(name string) *registryv1.Locality {
-	return body[*registryv1.Locality](x, Key{nodeKind, "", name})
+	return body[*registryv1.Locality](x, Key{NodeKind, "", name})
 }
 
 func body[T any](x *Index, k Key) (t T) {
@@ -475,7 +469,7 @@ func (x *Index) Sliceless() []Key {
 		case ownEndpoints:
 			found = append(found, k)
 		case *kubeconv.Slice:
-			with[Key{serviceKind, k.Namespace, body.Service()}] = true
+			with[Key{ServiceKind, k.Namespace, body.Service()}] = true
 		}
 	}
 	return slices.DeleteFunc(found, func(k Key) bool { return with[k] })

@@ -133,11 +133,11 @@ func slice(namespace, name, service string, endpoints ...string) *discoveryv1.En
 // endpoint returns the i-th endpoint of a reported slice.
 func endpoint(t *testing.T, set []watcher.Object, i int) *registryv1.Endpoint {
 	t.Helper()
-	at := slices.IndexFunc(set, func(o watcher.Object) bool { return o.Kind == sliceKind })
+	at := slices.IndexFunc(set, func(o watcher.Object) bool { return o.Kind == SliceKind })
 	if at < 0 {
 		t.Fatal("no slice was said")
 	}
-	k, _ := kind.ByName(sliceKind)
+	k, _ := kind.ByName(SliceKind)
 	m, err := k.Decode(set[at].Value.Type, set[at].Value.Bytes)
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestEndpointsBeforeTheirPod(t *testing.T) {
 	if e := endpoint(t, set, 0); len(e.GetLabels()) != 0 || e.GetLocality() != nil {
 		t.Errorf("nothing is known of the pod, but %v", e)
 	}
-	if got := c.Figures()[sliceKind].Podless; got != 2 {
+	if got := c.Figures()[SliceKind].Podless; got != 2 {
 		t.Errorf("%d endpoints without pod, want 2", got)
 	}
 	c.add("Node", node("n1", "eu-1"))
@@ -195,7 +195,7 @@ func TestEndpointsBeforeTheirPod(t *testing.T) {
 	}
 	c.add("Pod", pod("prod", "p1", "10.0.0.1", "version", "v1"))
 	c.says("+EndpointSlice prod/a-1", "+Pod prod/p1")
-	if got := c.Figures()[sliceKind].Podless; got != 0 {
+	if got := c.Figures()[SliceKind].Podless; got != 0 {
 		t.Errorf("%d endpoints without pod, want none", got)
 	}
 }
@@ -371,12 +371,12 @@ func TestUndecodedIsCounted(t *testing.T) {
 	s.AddressType = discoveryv1.AddressTypeFQDN
 	c.add("EndpointSlice", s)
 	set := c.says("+EndpointSlice prod/a-1")
-	if set[0].Value.Type != ident.Undecoded || c.Figures()[sliceKind].Undecoded != 1 {
+	if set[0].Value.Type != ident.Undecoded || c.Figures()[SliceKind].Undecoded != 1 {
 		t.Errorf("said %s, stats %v", set[0].Value.Type, c.Figures())
 	}
 	c.add("EndpointSlice", slice("prod", "a-1", "a"))
 	c.says("+EndpointSlice prod/a-1")
-	if got := c.Figures()[sliceKind]; got != (Figures{Objects: 1}) {
+	if got := c.Figures()[SliceKind]; got != (Figures{Objects: 1}) {
 		t.Errorf("stats %v", got)
 	}
 }

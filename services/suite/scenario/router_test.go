@@ -1,0 +1,173 @@
+package scenario
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+
+	"meshlog.dev/services/suite/envoytest"
+)
+
+// router is an Envoy that says where it would send requests, and sends none.
+type router struct {
+	client http.Client
+	ports  []uint32
+}
+
+// answer is what Envoy makes of a request.
+type answer struct {
+	// Route is the name of the route that matched.
+	Route string
+	// Cluster is where the request would have gone, if that is among the
+	// clusters of the router; Status is 503 then.
+	Cluster  string
+	Status   int
+	Location string
+}
+
+// told is the body of every answer.
+const told = "%ROUTE_NAME%\n%UPSTREAM_CLUSTER%\n"
+
+// newRouter starts an Envoy in which each of managers, whose routes are their
+// own, has a port; the clusters have no endpoints. It ends with the test.
+func newRouter(t testing.TB, managers []*hcmv3.HttpConnectionManager, clusters []string) *router {
+	t.Helper()
+	static := &bootstrapv3.Bootstrap_StaticResources{}
+	for _, name := range clusters {
+		static.Clusters = append(static.Clusters, &clusterv3.Cluster{
+			Name:                 name,
+			ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+			LoadAssignment:       &endpointv3.ClusterLoadAssignment{ClusterName: name},
+		})
+	}
+	for i, m := range managers {
+		m = proto.Clone(m).(*hcmv3.HttpConnectionManager)
+		m.LocalReplyConfig = &hcmv3.LocalReplyConfig{BodyFormat: &corev3.SubstitutionFormatString{
+			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
+				Specifier: &corev3.DataSource_InlineString{InlineString: told},
+			}},
+		}}
+		static.Listeners = append(static.Listeners, envoytest.Listener(t, strconv.Itoa(i), 0, m))
+	}
+	admin := start(t, &bootstrapv3.Bootstrap{
+		Node:            &corev3.Node{Id: "router", Cluster: "router"},
+		Admin:           &bootstrapv3.Admin{Address: envoytest.Loopback(0)},
+		StaticResources: static,
+	})
+	r := &router{ports: make([]uint32, len(managers))}
+	r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	t.Cleanup(r.client.CloseIdleConnections)
+	r.findPorts(t, admin)
+	return r
+}
+
+// start runs an Envoy until the test ends, and returns the address of its admin
+// interface once it serves.
+func start(t testing.TB, b *bootstrapv3.Bootstrap) (admin string) {
+	t.Helper()
+	dir := t.TempDir()
+	adminPath := filepath.Join(dir, "admin")
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, envoytest.Envoy(t), "-c", envoytest.Write(t, dir, b), "--admin-address-path", adminPath,
+		"--disable-hot-restart", "--concurrency", "1", "-l", "info")
+	stderr, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	serving, ended := make(chan struct{}), make(chan string, 1)
+	up := serving
+	go func() { // ends with the process
+		var said []string
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), "starting workers") {
+				close(serving)
+				serving = nil
+			}
+			said = append(said[max(0, len(said)-10):], lines.Text())
+		}
+		ended <- strings.Join(said, "\n")
+	}()
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // it was killed
+	})
+	select {
+	case <-up:
+	case said := <-ended:
+		t.Fatalf("Envoy does not take it:\n%s", said)
+	}
+	address, err := os.ReadFile(adminPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(address)
+}
+
+// findPorts asks for the ports.
+func (r *router) findPorts(t testing.TB, admin string) {
+	t.Helper()
+	resp, err := r.client.Get("http://" + admin + "/listeners?format=json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var reply struct {
+		Statuses []struct {
+			Name    string
+			Address struct {
+				Socket struct {
+					Port uint32 `json:"port_value"`
+				} `json:"socket_address"`
+			} `json:"local_address"`
+		} `json:"listener_statuses"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&reply); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range reply.Statuses {
+		i, err := strconv.Atoi(s.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.ports[i] = s.Address.Socket.Port
+	}
+}
+
+// ask sends a request to the manager of that index: its host, path and headers
+// count.
+func (r *router) ask(req *http.Request, manager int) (answer, error) {
+	req.URL.Scheme, req.URL.Host = "http", fmt.Sprintf("127.0.0.1:%d", r.ports[manager])
+	resp, err := r.client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	a := answer{Status: resp.StatusCode, Location: resp.Header.Get("Location")}
+	lines := bufio.NewScanner(resp.Body)
+	for _, field := range []*string{&a.Route, &a.Cluster} {
+		if lines.Scan() && lines.Text() != "-" {
+			*field = lines.Text()
+		}
+	}
+	return a, lines.Err()
+}
