@@ -74,23 +74,25 @@ func (c *Cache) pastView(past *pastVersions, p servedVersion, class index.ProxyC
 	}
 }
 
-// known returns what is known of a past View, and adds the rest to the wanted
-// keys.
+// known returns a past View, and whether all of its Sets are made. It adds the
+// keys of the others to the wanted ones.
 func (c *Cache) known(past *pastVersions, p servedVersion, class index.ProxyClass) (v View, all bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	v, all = View{Version: p.version, Published: p.published}, true
 	for t := range ident.ResourceTypes {
 		k := key{t, class.Only(t)}
+		var was revision
 		if e := c.entries[k]; e != nil {
-			v.Sets[t] = at(e.history, p.version)
+			was = at(e.history, p.version)
 		}
-		if v.Sets[t] == nil {
-			v.Sets[t] = at(past.made[k], p.version)
+		if was.set == nil {
+			was = at(past.made[k], p.version)
 		}
-		if v.Sets[t] == nil {
+		if was.set == nil {
 			all, c.wanted[k] = false, struct{}{}
 		}
+		v.Sets[t], v.Quarantined[t] = was.set, was.quarantined
 	}
 	return v, all
 }
@@ -152,7 +154,7 @@ func (r *making) add(catalog *xds.Catalog, p servedVersion) {
 		return
 	}
 	was := withQuarantine(catalog, p, r.key, catalog.Set(r.class, r.t))
-	if len(r.history) == 0 || r.history[0].set != was.set {
+	if len(r.history) == 0 || r.history[0].set != was.set || !slices.Equal(r.history[0].quarantined, was.quarantined) {
 		r.history = slices.Insert(r.history, 0, was)
 	}
 }
@@ -165,13 +167,15 @@ func (e *entry) addOlder(history []revision) {
 	}
 }
 
-func at(history []revision, v ident.Position) *xds.Set {
+// at returns the revision that was served at v; a zero one if history begins
+// later.
+func at(history []revision, v ident.Position) revision {
 	for _, h := range history {
 		if !v.Less(h.version) {
-			return h.set
+			return h
 		}
 	}
-	return nil
+	return revision{}
 }
 
 // sharing returns s with the resources of o in place of equal ones.

@@ -105,27 +105,35 @@ func TestQuarantineFacts(t *testing.T) {
 	}
 }
 
+// served is the clusters of a view.
+type served struct {
+	Sum         xds.Sum
+	Quarantined []string
+}
+
+func clusters(v View) served { return served{v.Sets[ident.CDS].Sum, v.Quarantined[ident.CDS]} }
+
 // A resuming client is recognised by what it was served at an earlier version,
 // with the quarantine of that time.
 func TestQuarantineInThePast(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
 	l := m.as("m", release)
 	bad := l.View().Sets[ident.CDS].Find("b").Sum
-	var want []xds.Sum
+	var want []served
 	for _, change := range []Change{
 		Quarantine("q", release, ident.CDS, "b", bad, Cluster("b", 7)),
 		Put("a", Cluster("a", 2)),
 		Quarantine("q", release, ident.CDS, "b", bad, nil),
 		Quarantine("q", "", ident.CDS, "", bad, nil).Gone(),
 	} {
-		want = append([]xds.Sum{l.View().Sets[ident.CDS].Sum}, want...)
+		want = append([]served{clusters(l.View())}, want...)
 		m.change(change)
 	}
-	past := func(l *listener) (sums []xds.Sum) {
+	past := func(l *listener) (all []served) {
 		for v := range l.Past() {
-			sums = append(sums, v.Sets[ident.CDS].Sum)
+			all = append(all, clusters(v))
 		}
-		return sums
+		return all
 	}
 	if diff := cmp.Diff(want, past(l)); diff != "" {
 		t.Errorf("of an earlier client (-want +got):\n%s", diff)
@@ -133,7 +141,7 @@ func TestQuarantineInThePast(t *testing.T) {
 	l.Leave()
 	m.change() // its classes are forgotten
 	late := m.as("m", release)
-	if diff := cmp.Diff(append([]xds.Sum{late.View().Sets[ident.CDS].Sum}, want...), past(late)); diff != "" {
+	if diff := cmp.Diff(append([]served{clusters(late.View())}, want...), past(late)); diff != "" {
 		t.Errorf("of a later client (-want +got):\n%s", diff)
 	}
 }

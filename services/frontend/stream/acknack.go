@@ -203,7 +203,7 @@ func isBind(message string) bool {
 // holdBack keeps a resource from the client. It reports false if the client
 // should already have another one.
 func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
-	if !bad.resource.Same(s.want(w, bad.name)) {
+	if !bad.resource.Same(s.want(w, bad.name)) || !trial && s.dropLingering(w.t, bad.name) {
 		return false
 	}
 	if w.heldBack == nil {

@@ -53,18 +53,21 @@ func (s *Stream) linger(now time.Time, cluster, endpoints *xds.Resource) {
 // lingerPast lets the clusters of all retained views linger that the current
 // view has not. It serves a client whose version matches none of them: some
 // clusters lingered when its stream ended, and it may still have any of them
-// (E7).
+// (E7). A cluster that a quarantine has taken away since is left out: clients
+// like this one reject it.
 func (s *Stream) lingerPast(now time.Time, w *watch) {
 	if s.cfg.GRPC {
 		return
 	}
 	past := slices.Collect(s.cfg.Past)
+	quarantined := slices.Clone(s.view.Quarantined[ident.CDS]) // in any newer view
 	for _, v := range past {
 		for _, r := range s.cfg.Names.Changes(v.Sets[ident.CDS], s.view.Sets[ident.CDS]).Gone {
-			if w.covers(r.Name) {
+			if w.covers(r.Name) && !slices.Contains(quarantined, r.Name) {
 				s.linger(now, r, nil)
 			}
 		}
+		quarantined = append(quarantined, v.Quarantined[ident.CDS]...)
 	}
 	s.findEndpoints(slices.Values(past))
 	s.refreshLingering()
@@ -199,6 +202,17 @@ func (s *Stream) endLingering(now time.Time) {
 	if eds := s.watches[ident.EDS]; eds != nil {
 		eds.dirty = true
 	}
+}
+
+// dropLingering lets go of a lingering cluster that the client rejected, and
+// reports whether there was one. A client does not reject what it has (E23), so
+// this one never had the cluster.
+func (s *Stream) dropLingering(t ident.ResourceType, name string) bool {
+	lingering := len(s.lingering)
+	if t == ident.CDS {
+		s.lingering = slices.DeleteFunc(s.lingering, func(h lingeringCluster) bool { return h.cluster.Name == name })
+	}
+	return len(s.lingering) < lingering
 }
 
 // routesApplied reports whether the client has applied the listeners and routes

@@ -30,7 +30,7 @@ import (
 //	world N: cds a@1 b@1!dns; eds a@1; lds l@1>a; rds r@1>a,b
 //	                            serves this world: NAME@CONTENT>CLUSTERS; !dns,
 //	                            !sds and !static are clusters without EDS, !big
-//	                            has 1.5 MB
+//	                            has 1.5 MB; -NAME is left out by a quarantine
 //	ask TYPE [names] [version=N|version=TEXT] [has=NAME@CONTENT]
 //	                            sends the first request of a type, with the
 //	                            version (in delta: versions) of the content of
@@ -448,6 +448,10 @@ func (r *script) world(def string) error {
 		t := ident.ResourceType(slices.Index([]string{"cds", "eds", "lds", "rds"}, words[0]))
 		set := v.Sets[t]
 		for _, w := range words[1:] {
+			if name, out := strings.CutPrefix(w, "-"); out {
+				v.Quarantined[t] = append(v.Quarantined[t], name)
+				continue
+			}
 			res := r.resource(t, w)
 			set.Resources = append(set.Resources, res)
 			set.Sum = set.Sum.Add(res.Sum)
