@@ -61,9 +61,9 @@ type Object struct {
 
 // Batch ties the objects of one change set. Total 0 means none.
 type Batch struct {
-	ID    string
-	Index uint32 // from 0
-	Total uint32
+	ID    string `json:"id"`
+	Index uint32 `json:"index"` // from 0
+	Total uint32 `json:"total"`
 }
 
 // Begin opens a session for a shard (sync.begin).

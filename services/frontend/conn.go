@@ -180,8 +180,7 @@ func (c *conn) enter(r *request) (err error) {
 func (c *conn) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.client = c.server.cache.Join(c.proxy)
-	c.client.Notify(c.changed)
+	c.client = c.server.cache.Join(c.proxy, c.changed)
 	c.state = stream.New(c.config(), c.client.View())
 	c.toReport = true
 }

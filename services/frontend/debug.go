@@ -1,18 +1,22 @@
 package frontend
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"iter"
 	"slices"
 	"strings"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 	"meshlog.dev/services/frontend/content"
 	"meshlog.dev/services/frontend/replica"
 	"meshlog.dev/services/frontend/stream"
-	"meshlog.dev/services/mesh/xds"
 )
 
 // Serving returns the served state; nil: none yet.
@@ -114,23 +118,30 @@ func (c *conn) pushStatus(p *PushStatus) {
 
 // Dumped is a resource that a proxy should have, or has.
 type Dumped struct {
-	// Since is when the stream began: it tells the streams of a proxy apart.
-	Since time.Time
-	Type  ident.ResourceType
-	// Resource is what the proxy should have; nil: nothing, or its content is
-	// unknown.
-	Resource *xds.Resource
-	// ResourceContent is what the proxy was sent; only the name is set if it
-	// was sent nothing.
-	*reportv1.ResourceContent
+	// Connected is when the stream began: it tells the streams of a proxy apart.
+	Connected time.Time `json:"connected"`
+	Type      string    `json:"type"` // CDS
+	Name      string    `json:"name"`
+	// Version is the hash of the name and the content that the proxy should
+	// have, as in delta; empty: it should have nothing, or the content is not
+	// known.
+	Version     string          `json:"version,omitempty"`
+	Sent        bool            `json:"sent"`
+	Applied     bool            `json:"applied"`
+	Current     bool            `json:"current"` // the proxy was sent what it should have
+	HeldBack    bool            `json:"heldBack,omitempty"`
+	Quarantined bool            `json:"quarantined,omitempty"`
+	Lingering   bool            `json:"lingering,omitempty"`
+	Resource    json.RawMessage `json:"resource,omitempty"` // of Version
+	Unreadable  string          `json:"unreadable,omitempty"`
 }
 
-// Dump yields the resources that the streams of a proxy should have or have,
-// sorted by type and name for each stream.
-func (s *Server) Dump(id string) iter.Seq[Dumped] {
+// Dump yields the resources of a type, or of all, that the streams of a proxy
+// should have or have, sorted by type and name for each stream.
+func (s *Server) Dump(id string, only *ident.ResourceType) iter.Seq[Dumped] {
 	return func(yield func(Dumped) bool) {
 		for _, c := range s.sortedStreams() {
-			if c.proxy.ID == id && !c.dump(yield) {
+			if c.proxy.ID == id && !c.dump(only, yield) {
 				return
 			}
 		}
@@ -138,15 +149,32 @@ func (s *Server) Dump(id string) iter.Seq[Dumped] {
 }
 
 // dump reports whether the caller wants more.
-func (c *conn) dump(yield func(Dumped) bool) bool {
+func (c *conn) dump(only *ident.ResourceType, yield func(Dumped) bool) bool {
 	var view content.View
 	var contents []*reportv1.TypeContent
 	c.withState(func(state *stream.Stream) { view, contents = state.Status().View, state.Contents() })
 	// No lock is held here, because the reader of the dump may be slow.
 	for _, of := range contents {
 		t, _ := ident.ResourceTypeOf(of.GetTypeUrl())
+		if only != nil && t != *only {
+			continue
+		}
 		for _, r := range of.GetResources() {
-			if !yield(Dumped{c.since, t, view.Sets[t].Find(r.GetName()), r}) {
+			d := Dumped{
+				Connected: c.since, Type: t.String(), Name: r.GetName(), Sent: r.GetSent(), Applied: r.GetApplied(),
+				HeldBack: r.GetHeldBack(), Quarantined: r.GetQuarantined(), Lingering: r.GetLingering(),
+			}
+			if should := view.Sets[t].Find(d.Name); should != nil {
+				d.Version, d.Current = should.Sum.String(), bytes.Equal(should.Sum[:], r.GetSum())
+				m, err := (&anypb.Any{TypeUrl: t.URL(), Value: should.Value()}).UnmarshalNew()
+				if err == nil {
+					d.Resource, err = protojson.Marshal(m)
+				}
+				if err != nil {
+					d.Unreadable = err.Error()
+				}
+			}
+			if !yield(d) {
 				return false
 			}
 		}

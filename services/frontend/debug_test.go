@@ -2,6 +2,7 @@ package frontend_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,14 +56,15 @@ func TestPushStatusAndDump(t *testing.T) {
 			t.Error(diff)
 		}
 		var dump []string
-		for d := range f.server.Dump("e1") {
-			dump = append(dump, fmt.Sprintf("%s %s sent=%t applied=%t size=%t", d.Type, d.Name, d.Sent, d.Applied, d.Resource.Size() > 0))
+		for d := range f.server.Dump("e1", nil) {
+			dump = append(dump, fmt.Sprintf("%s %s sent=%t applied=%t current=%t named=%t", d.Type, d.Name, d.Sent, d.Applied, d.Current,
+				strings.Contains(string(d.Resource), `"`+d.Name+`"`)))
 		}
-		want := []string{"CDS a sent=true applied=true size=true", "CDS b sent=true applied=true size=true"}
+		want := []string{"CDS a sent=true applied=true current=true named=true", "CDS b sent=true applied=true current=true named=true"}
 		if diff := cmp.Diff(want, dump); diff != "" {
 			t.Error(diff)
 		}
-		for d := range f.server.Dump("e3") {
+		for d := range f.server.Dump("e3", nil) {
 			t.Errorf("dump of an unknown proxy: %v", d)
 		}
 	})

@@ -43,23 +43,16 @@ func (w Watch) wants(changed []string) bool {
 	return w.All || slices.ContainsFunc(changed, w.Names.Has)
 }
 
-// Join adds a client for p, which watches nothing yet; Leave removes it.
-func (c *Cache) Join(p *proxy.Proxy) *Client {
-	cl := &Client{cache: c, proxy: p, wake: func() {}}
+// Join adds a client for p, which watches nothing yet; Leave removes it. The
+// cache calls wake, from any goroutine, when View would return another content
+// of what the client watches than its last call did; perhaps once more after
+// Leave. Wake must not block, nor call the Client.
+func (c *Cache) Join(p *proxy.Proxy, wake func()) *Client {
+	cl := &Client{cache: c, proxy: p, wake: wake}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clients[cl] = struct{}{}
 	return cl
-}
-
-// Notify makes the cache call wake, from any goroutine, when View would return
-// another content of what the client watches than its last call did; perhaps
-// once more after Leave. Wake must not block, nor call the Client. Notify is
-// called before Watch.
-func (cl *Client) Notify(wake func()) {
-	cl.cache.mu.Lock()
-	defer cl.cache.mu.Unlock()
-	cl.wake = wake
 }
 
 // Leave ends the client's use of the cache.

@@ -56,8 +56,12 @@ type listener struct {
 }
 
 func (m *mesh) join(cluster string) *listener {
-	l := &listener{Client: m.Join(&proxy.Proxy{ID: cluster, Cluster: cluster})}
-	l.Notify(func() { l.woken = true })
+	return m.joinAs(&proxy.Proxy{ID: cluster, Cluster: cluster})
+}
+
+func (m *mesh) joinAs(p *proxy.Proxy) *listener {
+	l := new(listener)
+	l.Client = m.Join(p, func() { l.woken = true })
 	l.View()
 	return l
 }
@@ -194,7 +198,7 @@ func TestViewDoesNotWait(t *testing.T) {
 	if got := l.View().Version.Seq; got != 1 {
 		t.Errorf("version %d", got)
 	}
-	late := m.Join(&proxy.Proxy{Cluster: "m"})
+	late := m.Join(&proxy.Proxy{Cluster: "m"}, func() {})
 	if got := late.View().Sets; got != l.View().Sets {
 		t.Error("a client of a class that is there has something else")
 	}
@@ -223,7 +227,7 @@ func TestPastOfAnotherClass(t *testing.T) {
 		}
 		return all
 	}
-	late := m.Join(&proxy.Proxy{Cluster: "n"})
+	late := m.Join(&proxy.Proxy{Cluster: "n"}, func() {})
 	if diff := cmp.Diff(want, sums(witness.Client)); diff != "" {
 		t.Errorf("of an earlier client (-want +got):\n%s", diff)
 	}
@@ -280,7 +284,7 @@ func TestPastOfManyTogether(t *testing.T) {
 	var clients sync.WaitGroup
 	for g := range 3 * groups {
 		group := fmt.Sprint(g % groups)
-		cl := m.Join(&proxy.Proxy{Cluster: group})
+		cl := m.Join(&proxy.Proxy{Cluster: group}, func() {})
 		clients.Go(func() {
 			cl.View()
 			found := 0
@@ -331,8 +335,7 @@ func TestNobodyMissesAnything(t *testing.T) {
 		clients.Go(func() {
 			for stopped := false; !stopped; {
 				wake := make(chan struct{}, 1)
-				cl := m.Join(&proxy.Proxy{Cluster: []string{"m", "g"}[i%2]})
-				cl.Notify(func() {
+				cl := m.Join(&proxy.Proxy{Cluster: []string{"m", "g"}[i%2]}, func() {
 					select {
 					case wake <- struct{}{}:
 					default:

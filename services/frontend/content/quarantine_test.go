@@ -16,10 +16,7 @@ const release = "envoy 1.38.0"
 
 // as joins as a client of that name and version.
 func (m *mesh) as(cluster, userAgent string) *listener {
-	l := &listener{Client: m.Join(&proxy.Proxy{ID: cluster, Cluster: cluster, UserAgent: userAgent})}
-	l.Notify(func() { l.woken = true })
-	l.View()
-	return l
+	return m.joinAs(&proxy.Proxy{ID: cluster, Cluster: cluster, UserAgent: userAgent})
 }
 
 // timeouts is the clusters of a view, with their connect timeouts.

@@ -206,6 +206,17 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+func TestSumIn(t *testing.T) {
+	ab, table := set("a@1", "b@1"), new(names.Table)
+	sum := func(list ...string) xds.Sum { return table.InternList(list).SumIn(ab) }
+	if sum("b", "a") != ab.Sum {
+		t.Error("a subscription to all names has another sum than the set")
+	}
+	if sum("a") == sum("a", "x") {
+		t.Error("a name that is not in the set does not count")
+	}
+}
+
 func set(contents ...string) *xds.Set {
 	s := &xds.Set{}
 	for _, c := range contents {

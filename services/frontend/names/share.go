@@ -46,7 +46,7 @@ func (t *Table) Changes(old, next *xds.Set) *Changes {
 		return c
 	}
 	c := new(Changes)
-	compare(old.Resources, next.Resources, func(was, is *xds.Resource) {
+	xds.Compare(old, next, func(was, is *xds.Resource) {
 		if is == nil {
 			c.Gone = append(c.Gone, was)
 			return
@@ -55,28 +55,6 @@ func (t *Table) Changes(old, next *xds.Set) *Changes {
 		c.Old = append(c.Old, was)
 	})
 	return t.changes.add(key, c)
-}
-
-// compare calls differ, in the order of names, for each name whose content
-// differs between two sorted lists; nil: the list lacks it.
-func compare(old, next []*xds.Resource, differ func(was, is *xds.Resource)) {
-	for len(old) > 0 || len(next) > 0 {
-		switch {
-		case len(old) > 0 && len(next) > 0 && old[0] == next[0]:
-			old, next = old[1:], next[1:]
-		case len(next) == 0 || len(old) > 0 && old[0].Name < next[0].Name:
-			differ(old[0], nil)
-			old = old[1:]
-		case len(old) == 0 || next[0].Name < old[0].Name:
-			differ(nil, next[0])
-			next = next[1:]
-		default:
-			if !old[0].Same(next[0]) {
-				differ(old[0], next[0])
-			}
-			old, next = old[1:], next[1:]
-		}
-	}
 }
 
 // Select calls each with every name of n and its resource in set, or nil.

@@ -242,13 +242,14 @@ func (c *chaosClient) ask(t ident.ResourceType) {
 		c.askDelta(t, set)
 		return
 	}
-	version := []string{"", set.Sum.String(), set.SumOf(c.names[t]).String(), "ffff", "nack-2-ff"}[c.pick(5)]
+	subscribed := new(names.Table).InternList(c.names[t]).SumIn(set).String()
+	version := []string{"", set.Sum.String(), subscribed, "ffff", "nack-2-ff"}[c.pick(5)]
 	wild := (t == ident.CDS || t == ident.LDS) && len(c.names[t]) == 0
 	if c.strict && slices.ContainsFunc(set.Resources, c.isBad) {
 		version = ""
 	}
 	for _, r := range set.Resources {
-		if wild && version == set.Sum.String() || slices.Contains(c.names[t], r.Name) && version == set.SumOf(c.names[t]).String() {
+		if wild && version == set.Sum.String() || slices.Contains(c.names[t], r.Name) && version == subscribed {
 			c.has[t][r.Name] = r.Sum
 		}
 	}

@@ -414,7 +414,7 @@ func (r *script) ask(req *stream.Request, t ident.ResourceType, args []string) (
 			set := r.worlds[n-1].Sets[t]
 			req.Initial = initial(set, subscription)
 			if req.Version = set.Sum.String(); len(subscription) > 0 {
-				req.Version = set.SumOf(subscription).String()
+				req.Version = new(names.Table).InternList(subscription).SumIn(set).String()
 			}
 		}
 	}

@@ -171,32 +171,6 @@ func (c *Catalog) reread(r *reading, inputs []index.Input, problems []problem.Di
 	}
 }
 
-// Changed returns the names of the resources in which two Sets of one type
-// differ; sorted.
-func Changed(a, b *Set) []string {
-	var names []string
-	if a == b {
-		return nil
-	}
-	x, y := a.Resources, b.Resources
-	for len(x) > 0 || len(y) > 0 {
-		switch {
-		case len(y) == 0 || len(x) > 0 && x[0].Name < y[0].Name:
-			names = append(names, x[0].Name)
-			x = x[1:]
-		case len(x) == 0 || x[0].Name > y[0].Name:
-			names = append(names, y[0].Name)
-			y = y[1:]
-		default:
-			if !x[0].Same(y[0]) {
-				names = append(names, x[0].Name)
-			}
-			x, y = x[1:], y[1:]
-		}
-	}
-	return names
-}
-
 // problems is a multiset of Diagnostics.
 type problems struct {
 	count  map[problem.Diagnostic]int

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
@@ -127,17 +128,37 @@ func (s *Set) Find(name string) *Resource {
 	return nil
 }
 
-// SumOf returns the Sum of a subscription to names.
-func (s *Set) SumOf(names []string) Sum {
-	var sum Sum
-	for _, name := range names {
-		if r := s.Find(name); r != nil {
-			sum = sum.Add(r.Sum)
-		} else {
-			sum = sum.Add(Absent(name))
+// Compare calls differ, in the order of names, for each name whose resource
+// differs between two Sets of one type; nil: the Set lacks it.
+func Compare(old, next *Set, differ func(was, is *Resource)) {
+	if old == next {
+		return
+	}
+	a, b := old.Resources, next.Resources
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(a) > 0 && len(b) > 0 && a[0] == b[0]:
+			a, b = a[1:], b[1:]
+		case len(b) == 0 || len(a) > 0 && a[0].Name < b[0].Name:
+			differ(a[0], nil)
+			a = a[1:]
+		case len(a) == 0 || b[0].Name < a[0].Name:
+			differ(nil, b[0])
+			b = b[1:]
+		default:
+			if !a[0].Same(b[0]) {
+				differ(a[0], b[0])
+			}
+			a, b = a[1:], b[1:]
 		}
 	}
-	return sum
+}
+
+// Changed returns the names of the resources in which two Sets of one type
+// differ; sorted.
+func Changed(old, next *Set) (names []string) {
+	Compare(old, next, func(was, is *Resource) { names = append(names, cmp.Or(is, was).Name) })
+	return names
 }
 
 // Search finds a name in resources that are sorted by name.

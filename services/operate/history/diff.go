@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -145,24 +143,11 @@ func (v *diffView) proxy(ctx context.Context, t *command.Target, p *past.Past, f
 		return err
 	}
 	for t := range ident.ResourceTypes {
-		v.Changes = append(v.Changes, diffSets(t, before.Sets[t], after.Sets[t])...)
+		xds.Compare(before.Sets[t], after.Sets[t], func(was, is *xds.Resource) {
+			v.Changes = append(v.Changes, causedChange{ObjectChange: diffResource(t, was, is)})
+		})
 	}
 	return nil
-}
-
-// diffSets returns the resources of a type that differ, sorted by name.
-func diffSets(t ident.ResourceType, a, b *xds.Set) (changes []causedChange) {
-	names := map[string]bool{}
-	for _, r := range slices.Concat(a.Resources, b.Resources) {
-		names[r.Name] = true
-	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		before, after := a.Find(name), b.Find(name)
-		if before == nil || after == nil || !before.Same(after) {
-			changes = append(changes, causedChange{ObjectChange: diffResource(t, before, after)})
-		}
-	}
-	return changes
 }
 
 // diffResource returns the change from before to after; nil: there is none.

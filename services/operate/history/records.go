@@ -41,13 +41,7 @@ type objectView struct {
 	Origin        string          `json:"origin,omitempty"`
 	Session       string          `json:"session,omitempty"`
 	Pseq          uint64          `json:"pseq,omitempty"`
-	Batch         batchView       `json:"batch,omitzero"`
-}
-
-type batchView struct {
-	ID    string `json:"id"`
-	Index uint32 `json:"index"`
-	Total uint32 `json:"total"`
+	Batch         events.Batch    `json:"batch,omitzero"`
 }
 
 type sessionView struct {
@@ -129,7 +123,7 @@ func viewRecord(r events.Record) recordView {
 func viewObject(o *events.Object) *objectView {
 	v := &objectView{
 		Key: past.Key(o.Key), Type: o.Value.Type, SourceVersion: o.SourceVersion, Created: command.Stamp(o.Value.Created),
-		Origin: o.Origin, Session: o.Session, Pseq: o.Pseq, Batch: batchView(o.Batch),
+		Origin: o.Origin, Session: o.Session, Pseq: o.Pseq, Batch: o.Batch,
 	}
 	if o.Op == events.Put {
 		var err error

@@ -1,7 +1,6 @@
 package frontend
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshlog.dev/proto/ident"
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
@@ -77,49 +75,29 @@ func (p *debugPages) pushStatus(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-type dumped struct {
-	Connected   time.Time       `json:"connected"`
-	Type        string          `json:"type"`
-	Name        string          `json:"name"`
-	Version     string          `json:"version,omitempty"` // hash of name and content, as in delta
-	Sent        bool            `json:"sent"`
-	Applied     bool            `json:"applied"`
-	Same        bool            `json:"current"` // the proxy was sent what it should have
-	HeldBack    bool            `json:"heldBack,omitempty"`
-	Quarantined bool            `json:"quarantined,omitempty"`
-	Lingering   bool            `json:"lingering,omitempty"`
-	Resource    json.RawMessage `json:"resource,omitempty"`
-	Unreadable  string          `json:"unreadable,omitempty"`
-}
-
 func (p *debugPages) configDump(w http.ResponseWriter, r *http.Request) {
 	params := process.Params(w, r, "proxyID", "type")
 	if params == nil {
 		return
 	}
-	id, only := params.Get("proxyID"), params.Get("type")
-	types := []string{""}
+	id := params.Get("proxyID")
+	var types []string
+	var only *ident.ResourceType
 	for t := range ident.ResourceTypes {
-		types = append(types, t.String())
+		if types = append(types, t.String()); t.String() == params.Get("type") {
+			only = &t
+		}
 	}
 	switch {
 	case id == "":
 		http.Error(w, "give ?proxyID=; /debug/syncz lists them", http.StatusBadRequest)
-		return
-	case !slices.Contains(types, only):
-		http.Error(w, fmt.Sprintf("no type %q; there are %s", only, strings.Join(types[1:], ", ")), http.StatusBadRequest)
-		return
+	case only == nil && params.Get("type") != "":
+		http.Error(w, fmt.Sprintf("no type %q; there are %s", params.Get("type"), strings.Join(types, ", ")), http.StatusBadRequest)
 	case !p.connected(id):
 		http.Error(w, fmt.Sprintf("proxy %q is not connected here; /debug/syncz lists those that are", id), http.StatusNotFound)
-		return
+	default:
+		process.WriteJSONList(w, p.server.Dump(id, only))
 	}
-	process.WriteJSONList(w, func(yield func(dumped) bool) {
-		for d := range p.server.Dump(id) {
-			if (only == "" || only == d.Type.String()) && !yield(dumpOf(d)) {
-				return
-			}
-		}
-	})
 }
 
 func (p *debugPages) connected(id string) bool {
@@ -129,25 +107,6 @@ func (p *debugPages) connected(id string) bool {
 		}
 	}
 	return false
-}
-
-func dumpOf(d frontend.Dumped) dumped {
-	view := dumped{
-		Connected: d.Since, Type: d.Type.String(), Name: d.Name, Sent: d.Sent, Applied: d.Applied,
-		HeldBack: d.HeldBack, Quarantined: d.Quarantined, Lingering: d.Lingering,
-	}
-	if d.Resource == nil {
-		return view
-	}
-	view.Version, view.Same = d.Resource.Sum.String(), bytes.Equal(d.Resource.Sum[:], d.Sum)
-	m, err := (&anypb.Any{TypeUrl: d.Type.URL(), Value: d.Resource.Value()}).UnmarshalNew()
-	if err == nil {
-		view.Resource, err = protojson.Marshal(m)
-	}
-	if err != nil {
-		view.Unreadable = err.Error()
-	}
-	return view
 }
 
 type service struct {

@@ -55,7 +55,7 @@ type opinion struct {
 // begin starts the frontend: its proxies connect again.
 func (p *proxies) begin() {
 	*p = proxies{names: p.names, cache: content.New(), streams: map[string]map[string]*opinion{}}
-	p.client = p.cache.Join(&proxy.Proxy{UserAgent: release})
+	p.client = p.cache.Join(&proxy.Proxy{UserAgent: release}, func() {})
 	for _, name := range p.names {
 		p.streams[name] = map[string]*opinion{}
 	}

@@ -17,6 +17,7 @@ import (
 	"meshlog.dev/events/archive"
 	"meshlog.dev/proto/ident"
 	"meshlog.dev/services/frontend/content"
+	"meshlog.dev/services/frontend/names"
 	"meshlog.dev/services/mesh/gate"
 	"meshlog.dev/services/mesh/index"
 	"meshlog.dev/services/mesh/problem"
@@ -208,15 +209,15 @@ func (m *mesh) join(n node) (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.name, err)
 	}
-	return &client{n, m.cache.Join(p)}, nil
+	return &client{n, m.cache.Join(p, func() {})}, nil
 }
 
 // served returns by type what the client is served.
 func (m *mesh) served(c *client) []served {
 	view := c.client.View()
-	names := map[ident.ResourceType][]string{}
+	subscribed := map[ident.ResourceType][]string{}
 	if c.node.names != nil {
-		names = subscriptions(view.Sets, c.node.names)
+		subscribed = subscriptions(view.Sets, c.node.names)
 	}
 	all := make([]served, ident.ResourceTypes)
 	for t := range ident.ResourceTypes {
@@ -225,8 +226,8 @@ func (m *mesh) served(c *client) []served {
 		if c.node.names == nil {
 			continue
 		}
-		all[t].set, all[t].version, all[t].resources = nil, set.SumOf(names[t]), nil
-		for _, name := range names[t] {
+		all[t].set, all[t].version, all[t].resources = nil, new(names.Table).InternList(subscribed[t]).SumIn(set), nil
+		for _, name := range subscribed[t] {
 			r := set.Find(name)
 			if r == nil && (t == ident.EDS || t == ident.RDS) {
 				r = xds.Empty(t, name)
