@@ -135,11 +135,8 @@ func (s *Stream) statusOf(w *watch) TypeStatus {
 	t := TypeStatus{
 		Type: w.t, Progress: w.progress, Resources: w.names.Len(), TooLarge: w.tooLarge(), Nack: w.nack,
 	}
-	switch {
-	case w.whole:
+	if w.whole || w.wildcard {
 		t.Resources = w.size()
-	case w.sent != nil && w.wildcard:
-		t.Resources = len(w.sent.Resources)
 	}
 	if len(w.heldBack) > 0 {
 		t.HeldBack = slices.Sorted(maps.Keys(w.heldBack))

@@ -160,9 +160,6 @@ func (w *World) Policy() Policy {
 // change it.
 func (w *World) MeshConfig() *meshconfig.MeshConfig { return w.config }
 
-// Opaque returns how many rows this build cannot read. It serves without them.
-func (w *World) Opaque() int { return w.opaque.Len() + len(w.unknown) }
-
 // Diagnostics returns, sorted, the problems of what is not served: losing copies,
 // values that this build cannot read, and resources in quarantine.
 func (w *World) Diagnostics() []problem.Diagnostic {

@@ -284,10 +284,10 @@ func compareReply(ctx context.Context, p *past.Past, r *reportv1.ProxyReply) (co
 		if !ok {
 			continue // a type of a later version of meshlog
 		}
-		current := slices.ContainsFunc(r.GetReport().GetTypes(), func(t *reportv1.TypeReport) bool {
+		compared := typeComparison{t: t, should: served.Sets[t], quarantined: served.Quarantined[t]}
+		compared.current = slices.ContainsFunc(r.GetReport().GetTypes(), func(t *reportv1.TypeReport) bool {
 			return t.GetTypeUrl() == c.GetTypeUrl() && store.VersionOf(t.GetSent()) == at
 		})
-		compared := typeComparison{t: t, should: served.Sets[t], quarantined: served.Quarantined[t], current: current}
 		v.Types = append(v.Types, compared.compare(c))
 	}
 	return v, nil

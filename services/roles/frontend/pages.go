@@ -93,20 +93,11 @@ func (p *debugPages) configDump(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "give ?proxyID=; /debug/syncz lists them", http.StatusBadRequest)
 	case only == nil && params.Get("type") != "":
 		http.Error(w, fmt.Sprintf("no type %q; there are %s", params.Get("type"), strings.Join(types, ", ")), http.StatusBadRequest)
-	case !p.connected(id):
+	case len(p.server.Proxy(id)) == 0:
 		http.Error(w, fmt.Sprintf("proxy %q is not connected here; /debug/syncz lists those that are", id), http.StatusNotFound)
 	default:
 		process.WriteJSONList(w, p.server.Dump(id, only))
 	}
-}
-
-func (p *debugPages) connected(id string) bool {
-	for r := range p.server.Proxies() {
-		if r.GetId() == id {
-			return true
-		}
-	}
-	return false
 }
 
 type service struct {
