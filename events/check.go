@@ -85,7 +85,7 @@ func checkObject(o *eventv1.Object) error {
 	case o.GetPseq() == 0:
 		return errors.New("pseq: is missing; it counts from 1")
 	case o.GetLow() > o.GetPseq():
-		return fmt.Errorf("low: %d is above pseq %d, of which no acknowledgement exists yet", o.GetLow(), o.GetPseq())
+		return fmt.Errorf("low: %d is above pseq %d, which is not acknowledged yet", o.GetLow(), o.GetPseq())
 	}
 	return nil
 }
