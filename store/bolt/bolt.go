@@ -43,10 +43,10 @@ type Store struct {
 
 var errClosed = errors.New("the store is closed")
 
-// Open opens the store at path, or makes one; keep selects the versions that the
-// store keeps. It sets a damaged file aside and
-// makes a new one: then, and only then, the Discarded is not nil. The error is
-// store.ErrLocked while another process uses the file.
+// Open opens the store at path, and creates it if there is none. The store keeps
+// the versions that keep selects. If the file is damaged, Open renames it, creates
+// an empty store and returns a Discarded; else the Discarded is nil. While another
+// process uses the file, the error is store.ErrLocked.
 func Open(path string, keep store.Retention) (*Store, *Discarded, error) {
 	s, err := open(path, keep)
 	var bad damage
@@ -63,8 +63,8 @@ func Open(path string, keep store.Retention) (*Store, *Discarded, error) {
 	return s, d, nil
 }
 
-// discardedSuffix is added to the name of a damaged file. It replaces the one
-// before, so that damaged files do not fill the disk.
+// discardedSuffix is added to the name of a damaged file. Renaming overwrites an
+// earlier damaged file, so that they do not fill the disk.
 const discardedSuffix = ".damaged"
 
 // Discarded describes a damaged file that Open renamed.
@@ -86,7 +86,7 @@ type damage struct{ reason error }
 func (d damage) Error() string { return d.reason.Error() }
 func (d damage) Unwrap() error { return d.reason }
 
-// open opens the file if it is whole.
+// open opens the file, and fails with a damage if its content is damaged.
 func open(path string, keep store.Retention) (*Store, error) {
 	if err := check(path); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
