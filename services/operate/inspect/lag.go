@@ -12,8 +12,8 @@ import (
 
 // lagView is how far a proxy is behind the newest version.
 type lagView struct {
-	// Versions is the number of versions that it has not applied; More says that
-	// there are more. Both are absent if it has applied none yet.
+	// Versions is the number of versions that it has not applied; More is true if
+	// there are more. Both are absent if it has not applied any yet.
 	Versions int  `json:"versions,omitempty"`
 	More     bool `json:"more,omitempty"`
 	// Seconds counts since the first of these versions was published.
@@ -32,11 +32,11 @@ func (l *lagView) String() string {
 	return fmt.Sprintf("%d (%s)", l.Versions, command.Age(time.Duration(l.Seconds*float64(time.Second))))
 }
 
-// maxLag is how many versions are counted.
+// maxLag is the number of versions at which setLag stops counting.
 const maxLag = 256
 
-// setLag sets how far each proxy is behind head. It reads the chain, which is
-// newest first, back to the oldest version that a proxy has.
+// setLag sets how far each proxy is behind head. It reads chain, which yields the
+// newest version first, back to the oldest version that a proxy has.
 func setLag(views []proxyView, head ident.Position, chain iter.Seq2[*store.Manifest, error], now time.Time) error {
 	behind := map[ident.Position]*lagView{}
 	oldest := head
@@ -48,11 +48,12 @@ func setLag(views []proxyView, head ident.Position, chain iter.Seq2[*store.Manif
 		if behind[v] == nil {
 			behind[v] = &lagView{}
 		}
-		if views[i].Behind = behind[v]; !v.IsZero() && v.Less(oldest) {
+		views[i].Behind = behind[v]
+		if !v.IsZero() && v.Less(oldest) {
 			oldest = v
 		}
 	}
-	delete(behind, ident.Position{}) // it has applied none: nothing is counted
+	delete(behind, ident.Position{}) // these proxies have applied none, so nothing is counted
 	if len(behind) == 0 {
 		return nil
 	}

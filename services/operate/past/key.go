@@ -126,7 +126,7 @@ func (k *keyHistory) step(s Step) {
 		change = &s.Changes[i]
 	}
 	if !k.settle(s, before, change) && change != nil {
-		k.besides(s, change)
+		k.indirect(s, change)
 	}
 	k.overlays(s)
 }
@@ -220,9 +220,9 @@ func (k *keyHistory) closes(s Step) bool {
 	return false
 }
 
-// besides notes a change that no record about the key made: a listing without the
-// key, or a segment.
-func (k *keyHistory) besides(s Step, change *RowChange) {
+// indirect adds an event for a change that no record of the key caused: a listing
+// without the key, or a segment.
+func (k *keyHistory) indirect(s Step, change *RowChange) {
 	e := k.add(s, Renewed)
 	e.Applied, e.Fields = s.Position, readChange(*change).Fields
 	if change.After == nil {
