@@ -139,7 +139,7 @@ func (s sink) Change(ctx context.Context, set []Object) error {
 }
 
 func (s sink) Problems(origin string, ds []problem.Diagnostic) {
-	_ = s.put(context.Background(), Reported{origin, ds}) // the run has ended otherwise
+	_ = s.put(context.Background(), Reported{origin, ds}) // it fails only after the run has ended
 }
 
 func (s sink) put(ctx context.Context, in Input) error {

@@ -135,7 +135,7 @@ func (r *run) due(now time.Time) time.Time {
 	for _, f := range r.all() {
 		times = append(times, f.Deadlines()...)
 	}
-	return apiserver.Next(now, times)
+	return apiserver.EarliestAfter(now, times)
 }
 
 // all returns all feeds, including the feed of definitions.

@@ -13,7 +13,7 @@ import (
 
 // This file starts and ends feeds.
 
-// Kinds with special treatment, besides those of the index.
+// Kinds that this package treats specially; package index names others.
 const (
 	secretKind       = "Secret"
 	configMapKind    = "ConfigMap"

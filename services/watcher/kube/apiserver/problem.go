@@ -64,8 +64,9 @@ func (f *Feed) Deadlines() []time.Time {
 	return at
 }
 
-// Next returns the earliest time after now, or the time in an hour.
-func Next(now time.Time, times []time.Time) time.Time {
+// EarliestAfter returns the earliest of times after now, or now plus one hour if
+// that is earlier.
+func EarliestAfter(now time.Time, times []time.Time) time.Time {
 	next := now.Add(time.Hour)
 	for _, t := range times {
 		if t.After(now) && t.Before(next) {

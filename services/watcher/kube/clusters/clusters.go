@@ -105,7 +105,7 @@ func (c *Config) follow(ctx context.Context, f *apiserver.Feed, inbox <-chan api
 				delete(held, m.Gone)
 			}
 			f.Held.Store(int64(len(held)))
-		case <-time.After(time.Until(apiserver.Next(looked, f.Deadlines()))):
+		case <-time.After(time.Until(apiserver.EarliestAfter(looked, f.Deadlines()))):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -18,7 +18,7 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// Kinds with special treatment.
+// Kinds that this package treats specially.
 const (
 	ServiceKind   = "Service"
 	SliceKind     = "EndpointSlice"
