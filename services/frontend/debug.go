@@ -118,7 +118,7 @@ func (c *conn) pushStatus(p *PushStatus) {
 
 // Dumped is a resource that a proxy should have, or has.
 type Dumped struct {
-	// Connected is when the stream began: it tells the streams of a proxy apart.
+	// Connected is when the stream began. It identifies one of a proxy's streams.
 	Connected time.Time `json:"connected"`
 	Type      string    `json:"type"` // CDS
 	Name      string    `json:"name"`

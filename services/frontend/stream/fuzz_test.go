@@ -74,8 +74,8 @@ type chaosClient struct {
 	// crossed: the client requested a type while a response of that type was
 	// under way; the stream may ignore its ACK.
 	crossed bool
-	// has is the client's resources by name; all tells of which types it
-	// subscribes to every resource.
+	// has holds the client's resources by type and name; all is set for the
+	// types that it subscribes to with a wildcard.
 	has [ident.ResourceTypes]map[string]xds.Sum
 	all [ident.ResourceTypes]bool
 }
