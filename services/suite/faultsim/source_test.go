@@ -107,9 +107,9 @@ func (o *source) draw() []change {
 // include.
 func (o *source) list() (l watcher.Listing, off int) {
 	l.Partial, l.Kinds = o.partial, o.kinds()
-	besides := o.leaks()
+	leaks := o.leaks()
 	for _, k := range sortedKeys(o.truth) {
-		if o.partial && k.Name >= "2" || k.Kind == o.hidden && !besides {
+		if o.partial && k.Name >= "2" || k.Kind == o.hidden && !leaks {
 			continue
 		}
 		l.Objects = append(l.Objects, object(change{k, o.truth[k]}))

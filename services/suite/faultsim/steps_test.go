@@ -47,7 +47,8 @@ var scripts = []struct {
 	}},
 }
 
-// The processes that the test kills. after is what happens to one then.
+// victims are the processes that the test kills. after runs after the kill and
+// returns the process if it must not start again, else nil.
 var victims = []struct {
 	name  string
 	proc  func(*sim) *proc

@@ -23,28 +23,29 @@ import (
 	"meshlog.dev/services/suite/envoytest"
 )
 
-// router is an Envoy that says where it would send requests, and sends none.
+// router is an Envoy without upstreams. Its responses name the route and the
+// cluster that it selected.
 type router struct {
 	client http.Client
 	ports  []uint32
 }
 
-// answer is what Envoy makes of a request.
+// answer is Envoy's response to a request.
 type answer struct {
 	// Route is the name of the route that matched.
 	Route string
-	// Cluster is where the request would have gone, if that is among the
-	// clusters of the router; Status is 503 then.
+	// Cluster is the destination if it is one of the router's clusters. Status
+	// is 503 then, because they have no endpoints.
 	Cluster  string
 	Status   int
 	Location string
 }
 
-// told is the body of every answer.
-const told = "%ROUTE_NAME%\n%UPSTREAM_CLUSTER%\n"
+// bodyFormat is the format of every response body.
+const bodyFormat = "%ROUTE_NAME%\n%UPSTREAM_CLUSTER%\n"
 
-// newRouter starts an Envoy in which each of managers, whose routes are their
-// own, has a port; the clusters have no endpoints. It ends with the test.
+// newRouter starts an Envoy with a port for each of managers, which must contain
+// their routes. The clusters have no endpoints. Envoy stops when the test ends.
 func newRouter(t testing.TB, managers []*hcmv3.HttpConnectionManager, clusters []string) *router {
 	t.Helper()
 	static := &bootstrapv3.Bootstrap_StaticResources{}
@@ -59,7 +60,7 @@ func newRouter(t testing.TB, managers []*hcmv3.HttpConnectionManager, clusters [
 		m = proto.Clone(m).(*hcmv3.HttpConnectionManager)
 		m.LocalReplyConfig = &hcmv3.LocalReplyConfig{BodyFormat: &corev3.SubstitutionFormatString{
 			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
-				Specifier: &corev3.DataSource_InlineString{InlineString: told},
+				Specifier: &corev3.DataSource_InlineString{InlineString: bodyFormat},
 			}},
 		}}
 		static.Listeners = append(static.Listeners, envoytest.Listener(t, strconv.Itoa(i), 0, m))
