@@ -15,12 +15,12 @@ func (f *Fold) OverlayRemoved(id string) bool {
 	return gone
 }
 
-// Holds returns the overlays that keep serving objects of which a source lost
-// many at once, sorted by id.
+// Holds returns the overlays that the guard set, sorted by id. If a source loses
+// many objects at once, they keep these objects in service.
 func (f *Fold) Holds() []world.Overlay { return f.ofKind(ident.Hold) }
 
-// Quarantines returns the overlays that keep a resource from the clients of a
-// version that rejects it, sorted by id.
+// Quarantines returns the overlays that stop serving a resource to clients of
+// the software version that rejects it, sorted by id.
 func (f *Fold) Quarantines() []world.Overlay { return f.ofKind(ident.Quarantine) }
 
 func (f *Fold) ofKind(k ident.OverlayKind) []world.Overlay {

@@ -24,9 +24,9 @@ const (
 // that see them.
 type virtualServiceIndex struct {
 	byName table.Table[world.Name, *virtualService]
-	// seen has all VirtualServices that a scope sees at a gateway. only has, for the
-	// common view, the public ones and, for a namespace, those that it sees besides
-	// them. In both the winner comes first.
+	// seen holds all VirtualServices that are visible in a scope, by gateway. only
+	// holds the public ones under scope "" and, under a namespace, the others that
+	// are visible in it. In both, the VirtualService that wins a host comes first.
 	seen    table.Table[seenAt, []*VirtualServiceHead]
 	only    table.Groups[seenAt, *VirtualServiceHead]
 	scopes  table.Counter                                           // namespaces that see more than the common view

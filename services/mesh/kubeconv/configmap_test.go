@@ -27,7 +27,7 @@ func undecoded(t *testing.T, p ident.Value) *registryv1.Undecoded {
 	return &u
 }
 
-// settings is what a ConfigMap holds of a kind.
+// settings is the object of a kind that a ConfigMap contains.
 type settings struct {
 	kind, origin string
 	payload      ident.Value

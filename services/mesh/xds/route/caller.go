@@ -55,17 +55,17 @@ func (x *HostIndex) Of(host string) *index.VirtualServiceHead {
 	return nil
 }
 
-// Caller is what a part knows of the proxies whose requests VirtualServices
-// route. It leaves out what makes no difference to these VirtualServices, so
-// that most classes share the part.
+// Caller holds the properties of proxies that some VirtualServices depend on.
+// Classes that differ in other properties have equal Callers, and so share the
+// parts that are made for a Caller.
 type Caller struct {
-	sources index.SelectorSet // conditions that the proxies match
-	scope   index.Scope       // in which destinations are looked up
+	sources index.SelectorSet // source conditions that the proxies match
+	scope   index.Scope       // for looking up destinations
 }
 
-// CallerOf returns the proxies of a class as the VirtualServices tell them
-// apart. Scope is the widest in which the destinations look as they do in the
-// class's: mostly the view of all namespaces.
+// CallerOf returns the Caller of a class for the VirtualServices heads. Its
+// scope is the least specific one in which their destinations resolve to the
+// same services and rules as in scope: mostly the common view.
 func CallerOf(r *index.Reader, sources index.SelectorSet, scope index.Scope, heads ...*index.VirtualServiceHead) Caller {
 	relevant := slices.DeleteFunc(sources.Selectors(), func(s string) bool {
 		return !slices.ContainsFunc(heads, func(vs *index.VirtualServiceHead) bool {
@@ -84,7 +84,7 @@ func CallerOf(r *index.Reader, sources index.SelectorSet, scope index.Scope, hea
 
 func looksEqual(r *index.Reader, a, b index.Scope, heads []*index.VirtualServiceHead) bool {
 	for _, vs := range heads {
-		if vs.Delegates { // the delegate is not known here
+		if vs.Delegates { // the destinations of delegates are not in heads
 			return a == b
 		}
 		for _, host := range vs.Destinations {

@@ -24,15 +24,15 @@ const (
 	banned = "google.golang.org/grpc"
 )
 
-// left are packages that only a bootstrap file uses.
-var left = []string{
+// bootstrapOnly are packages that only a bootstrap file uses.
+var bootstrapOnly = []string{
 	"config/bootstrap/", "config/metrics/", "config/overload/",
 	"extensions/bootstrap/", "extensions/regex_engines/", "extensions/resource_monitors/",
 	"extensions/stat_sinks/", "extensions/watchdog/",
 }
 
-// besides are types of other projects that Envoy's resources hold.
-var besides = []string{
+// otherTypes are packages of other projects whose types Envoy resources contain.
+var otherTypes = []string{
 	"github.com/cncf/xds/go/udpa/type/v1",
 	"github.com/cncf/xds/go/xds/type/matcher/v3",
 	"github.com/cncf/xds/go/xds/type/v3",
@@ -50,7 +50,7 @@ func main() {
 }
 
 func run() error {
-	packages, err := list(append([]string{envoy + "config/...", envoy + "extensions/..."}, besides...)...)
+	packages, err := list(append([]string{envoy + "config/...", envoy + "extensions/..."}, otherTypes...)...)
 	if err != nil {
 		return err
 	}
@@ -67,8 +67,8 @@ func run() error {
 	return os.WriteFile(output, src, 0o644)
 }
 
-// list returns the current packages under patterns that link no gRPC stack and that
-// no other one of them imports, sorted.
+// list returns the current packages under patterns that do not link a gRPC stack,
+// sorted and without those that another one of them imports.
 func list(patterns ...string) ([]string, error) {
 	cmd := exec.Command("go", append([]string{"list", "-f", `{{.ImportPath}} {{join .Deps " "}}`}, patterns...)...)
 	cmd.Stderr = os.Stderr
@@ -76,14 +76,14 @@ func list(patterns ...string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
-	linked := map[string]bool{} // false: only another package imports it
+	linked := map[string]bool{} // false: another package imports it
 	for line := range strings.Lines(string(out)) {
 		pkg, deps := strings.Fields(line)[0], strings.Fields(line)[1:]
 		rest, isEnvoy := strings.CutPrefix(pkg, envoy)
 		switch {
 		case isEnvoy && !strings.HasSuffix(rest, "/v3"): // earlier and unfinished versions of the API
 			continue
-		case slices.ContainsFunc(left, func(l string) bool { return strings.HasPrefix(rest, l) }):
+		case slices.ContainsFunc(bootstrapOnly, func(l string) bool { return strings.HasPrefix(rest, l) }):
 			continue
 		case slices.ContainsFunc(deps, isBanned):
 			log.Printf("left out, because it links %s: %s", banned, pkg)
