@@ -26,19 +26,19 @@ const (
 	consumerName = "builder-"
 )
 
-// Options are what a Builder needs beside its Machine's Config.
+// Options configure a Builder and its Machine.
 type Options struct {
 	Config
 	Holdoff Holdoff // DefaultHoldoff if zero
-	// Lease says true when this builder has become the leader, false when it
+	// Lease yields true when this builder has become the leader, false when it
 	// no longer is.
 	Lease <-chan bool
-	// Resign gives the lease up, because this builder's file takes nothing;
-	// nil: it never does.
+	// Resign gives up the lease. The Builder calls it if its file cannot be
+	// written; nil: the builder keeps the lease.
 	Resign func()
-	// Ticks are the leader's, as heard on the bus.
+	// Ticks yields the leader's ticks, as received from the bus.
 	Ticks <-chan *reportv1.Tick
-	// Metrics are NewMetrics' if nil.
+	// Metrics defaults to NewMetrics().
 	Metrics *Metrics
 	// Changed is called after each version and each change of leadership,
 	// from the builder's goroutine; it must not block.
@@ -48,11 +48,11 @@ type Options struct {
 // Builder is a Machine with goroutines, clock and select.
 type Builder struct {
 	o       Options
-	calls   chan func(context.Context) error // to be run by own
+	calls   chan func(context.Context) error // own runs them
 	report  atomic.Pointer[reportv1.BuilderReport]
 	records chan reading
 
-	// The rest belongs to the goroutine of own.
+	// Only the goroutine that runs own uses the fields below.
 	m        *Machine
 	conn     *connection // nil: there is none
 	retry    time.Duration
@@ -91,8 +91,7 @@ func New(o Options) *Builder {
 	return b
 }
 
-// call makes the goroutine of own run f, and returns once it has begun, or when
-// ctx is done. An error of f ends the connection.
+// call makes own run f, and returns once f has begun, or when ctx is done. An error of f ends the connection.
 func (b *Builder) call(ctx context.Context, f func(context.Context) error) error {
 	select {
 	case b.calls <- f:
@@ -102,7 +101,7 @@ func (b *Builder) call(ctx context.Context, f func(context.Context) error) error
 	}
 }
 
-// ask returns what f answers in the goroutine of own.
+// ask runs f in the goroutine of own and returns its result.
 func ask[T any](ctx context.Context, b *Builder, f func(*Machine) T) (t T, err error) {
 	answer := make(chan T, 1)
 	if err := b.call(ctx, func(context.Context) error { answer <- f(b.m); return nil }); err != nil {
@@ -154,7 +153,7 @@ func (b *Builder) Heard(ctx context.Context, r *reportv1.FrontendReport) error {
 	})
 }
 
-// BlobsLost says that the bus has lost its blobs under an epoch; see
+// BlobsLost reports that the bus has lost the blobs of an epoch; see
 // Machine.BlobsLost. It waits for the builder's goroutine, until ctx is done.
 // Safe for concurrent use.
 func (b *Builder) BlobsLost(ctx context.Context, epoch uint64) error {
@@ -199,7 +198,7 @@ func (b *Builder) own(ctx context.Context) error {
 	for {
 		records := b.records
 		if b.m.Backlog() > maxBacklog {
-			records = nil // the leader has published nothing for long: leave the records on the log
+			records = nil // leave the records on the log until the leader publishes
 		}
 		var err error
 		select {
@@ -227,7 +226,7 @@ func (b *Builder) own(ctx context.Context) error {
 			if b.conn != nil { // else Connect comes first, however often it fails
 				err = b.m.Advance(ctx)
 			}
-		case f := <-b.calls: // a newer version, a question, or news from another process
+		case f := <-b.calls: // a newer version, or a request or report of another process
 			err = f(ctx)
 		case <-tick.C:
 			err = b.tick(ctx)
@@ -268,7 +267,7 @@ func (b *Builder) commit(ctx context.Context) error {
 	return err
 }
 
-// resign gives the lease up once when the file takes nothing any more. If there
+// resign gives up the lease, once, when the file can no longer be written. If there
 // is no other builder, this one is leader again soon, and publishes from memory.
 func (b *Builder) resign() {
 	failed := b.m.chain.file.err != nil
@@ -288,7 +287,7 @@ func (b *Builder) dueIn() time.Duration {
 }
 
 func (b *Builder) tick(ctx context.Context) error {
-	// A restart reads less of the log if the fold is in the file.
+	// With a newer fold in the file, a restart reads less of the log.
 	if b.ticks++; b.ticks%saveEvery == 0 {
 		if err := b.m.SaveFold(ctx); err != nil {
 			return err
@@ -324,7 +323,7 @@ func (b *Builder) connect(ctx context.Context) error {
 	return nil
 }
 
-// readLog hands records of the log to own, until the connection ends.
+// readLog sends records of the log to own, until the connection ends.
 func (b *Builder) readLog(ctx context.Context, f events.Follower) {
 	for {
 		recs, err := f.Next(ctx)
@@ -376,9 +375,9 @@ func (b *Builder) disconnect() {
 	b.conn = nil
 }
 
-// acknowledge tells the log up to which record the file holds everything.
-// Operators see it; the cursor that counts is in the file. It costs the server a
-// synced write.
+// acknowledge acknowledges to the log the records that the file includes. This is
+// only for operators: a restart continues from the cursor in the file. It costs
+// the server a synced write.
 func (b *Builder) acknowledge(ctx context.Context) {
 	at := b.m.Filed()
 	if at.Seq <= b.conn.acked || at.Epoch != b.m.Position().Epoch {

@@ -27,8 +27,8 @@ const (
 	maxDiagnostics = 1000
 )
 
-// chain knows the head of the version chain, and publishes the position of the
-// ledger behind it.
+// chain reads the head of the version chain, and publishes the position of the
+// ledger after it.
 type chain struct {
 	cfg    *Config
 	stats  *stats
@@ -74,9 +74,9 @@ func (c *chain) reached() {
 	c.since = since{}
 }
 
-// waits returns the sources for which the next version waits. Where no policy
+// waits returns the sources for which the next version waits. If no policy
 // requires sources, an epoch's first version waits for all that are listing: a
-// world that is known in part must not replace a whole one.
+// partial world must not replace a complete one.
 func (c *chain) waits(policy world.Policy) []string {
 	waiting := c.ledger.Fold().Waiting(policy)
 	if len(policy.Required) == 0 && c.head.Version().Epoch != c.ledger.Position().Epoch {
@@ -102,8 +102,8 @@ func (c *chain) worthAVersion() bool {
 }
 
 // contentOfHead returns the content of the head, nil without a head: from
-// memory, from the file, or from the chain. lost says that the content has not
-// been found for so long that the builder must continue without it.
+// memory, from the file, or from the chain. lost: the content has not been found
+// for so long that the builder must continue without it.
 func (c *chain) contentOfHead(ctx context.Context) (content *store.Snapshot, lost bool, err error) {
 	man := c.head.Manifest
 	if man == nil {
@@ -142,8 +142,8 @@ type missing struct {
 	since time.Time
 }
 
-// lostAfter is how long the content of a head, or a base, is looked for: a
-// checkpoint may be on its way.
+// lostAfter is how long the builder looks for the content of a head, or for a
+// base: a checkpoint may be on its way.
 const lostAfter = 30 * time.Second
 
 // worldAt returns the world of a version, from the file or from the chain.

@@ -36,13 +36,13 @@ type checkpoints struct {
 	generation, epoch uint64
 }
 
-// forget drops the checkpoints that no manifest names yet: an epoch begins, and
-// they may be lost.
+// forget drops the checkpoints that no manifest names yet: a new epoch begins, and
+// the bus may have lost them.
 func (c *checkpoints) forget() {
 	c.content, c.fold, c.next, c.nextFold = nil, nil, time.Time{}, time.Time{}
 }
 
-// sent says that a manifest was published.
+// sent notes that a manifest was published.
 func (c *checkpoints) sent(man *store.Manifest) {
 	c.sinceContent++
 	c.sinceFold++

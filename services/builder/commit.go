@@ -16,7 +16,7 @@ import (
 
 // Commit publishes the position of the fold if the world there differs from the
 // head. If a segment or a hold has to be on the log first, it appends that
-// instead, and the record comes back by the log. A standby does nothing.
+// instead; the record takes effect when Read folds it. A standby does nothing.
 //
 // The order is: fold (done) - publish, fenced - file - acknowledge (the
 // caller). A version exists once the chain has it; the file never holds one
@@ -47,8 +47,8 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 			return false, err
 		}
 	}
-	// Without the content of the head no delta leads on from there. In a new
-	// epoch, the chain may have lost the versions of which its head was made.
+	// Without the content of the head, frontends cannot apply a delta to it. In a
+	// new epoch, the chain may have lost the versions before its head.
 	if head := m.chain.head; lost || head.Manifest != nil && head.Version().Epoch != m.ledger.Position().Epoch {
 		if err := m.chain.bringWhole(ctx); err != nil {
 			return false, err
@@ -57,7 +57,7 @@ func (m *Machine) Commit(ctx context.Context) (published bool, err error) {
 	if published, err = m.chain.publish(ctx, delta, m.diagnosticProtos(maxDiagnostics)); !published {
 		return false, err
 	}
-	// From here on as after a restart: the fold stands where the head is.
+	// Continue as after a restart: the fold is at the position of the head.
 	return true, m.compare(ctx)
 }
 
@@ -107,8 +107,8 @@ func (m *Machine) guard(ctx context.Context, policy world.Guard, before *store.S
 // Heard takes the report of a frontend.
 func (m *Machine) Heard(r *reportv1.FrontendReport) { m.jury.Hear(m.cfg.Now(), r) }
 
-// Quarantine is done by the leader: it announces new suspects, and appends the
-// overlays that the jury proposes. Like all overlays they come back by the log.
+// Quarantine announces new suspects, and appends the overlays that the jury
+// proposes; they take effect when Read folds them. A standby does nothing.
 func (m *Machine) Quarantine(ctx context.Context) error {
 	if !m.leader {
 		m.jury.Rest()
@@ -124,7 +124,7 @@ func (m *Machine) Quarantine(ctx context.Context) error {
 		}
 	}
 	if len(m.ahead) > 0 || m.draft.unbuilt.records > 0 || m.draft.err != nil {
-		return nil // the gate does not know yet what is served at the position of the fold
+		return nil // the gate has not built the world at the position of the fold yet
 	}
 	proposed, err := m.jury.Propose(m.cfg.Now(), f, func(v ident.Position) (*world.World, error) { return m.chain.worldAt(ctx, v) })
 	if err != nil {

@@ -8,7 +8,7 @@
 //
 // Many builders may run. One holds the lease and publishes; the others fold as
 // far as it has published, compare every root, and take over warm. The lease
-// is for liveness only. What keeps the chain one is the fence at each publish,
-// and what keeps content one is that a version is a function of the log: two
-// leaders make extra versions, never two contents.
+// is for liveness only: each publish is fenced, so the chain never forks, and a
+// version is a function of the log, so two leaders publish more versions but
+// never different contents.
 package builder

@@ -82,7 +82,7 @@ func sideRows(ctx context.Context, s store.Store) (rows []store.Row, err error) 
 	return rows, nil
 }
 
-// saved notes whether a write succeeded. A builder whose file takes nothing
+// saved notes whether a write succeeded. A builder whose file cannot be written
 // publishes from memory; its owner decides whether it keeps the lease.
 func (f *file) saved(fold *fold.Fold, err error) bool {
 	if err != nil {

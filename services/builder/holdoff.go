@@ -6,7 +6,7 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// Holdoff says how long a change waits for others to come with it.
+// Holdoff configures how long a change waits for further ones.
 type Holdoff struct {
 	// Endpoints is the quiet period while nothing but endpoints is pending.
 	Endpoints time.Duration
@@ -20,8 +20,8 @@ type Holdoff struct {
 	EndpointsMax time.Duration
 }
 
-// DefaultHoldoff waits 2 ms for endpoints and 20 ms for other changes, 500 ms at
-// most, and 50 ms at most while endpoints are pending.
+// DefaultHoldoff waits 2 ms for endpoints and 20 ms for other changes, at most
+// 500 ms, and at most 50 ms while endpoints are pending.
 func DefaultHoldoff() Holdoff {
 	return Holdoff{
 		Endpoints:    2 * time.Millisecond,
@@ -31,9 +31,9 @@ func DefaultHoldoff() Holdoff {
 	}
 }
 
-// due returns when the pending changes are built. first and last are when the
-// first and the newest of them came; only says that all of them are endpoints,
-// some that one of them is; build is what the last build took.
+// due returns when the pending changes are built. first and last are the times of
+// the first and the newest of them; only: all of them are endpoints; some: one of
+// them is; build is the duration of the last build.
 func (h Holdoff) due(first, last time.Time, only, some bool, build time.Duration) time.Time {
 	quiet, most := max(h.Quiet, build), h.Max
 	if only {
@@ -53,12 +53,12 @@ func (h Holdoff) due(first, last time.Time, only, some bool, build time.Duration
 type pace struct {
 	first, last time.Time      // when the first, and the newest, pending change came
 	pending     int            // how many there were then
-	building    time.Duration  // what the last build took
+	building    time.Duration  // duration of the last build
 	tried       ident.Position // of the last commit
 	triedAt     time.Time      // zero: try again at once
 }
 
-// again makes a commit worth trying although none is due.
+// again allows another commit at the same position at once.
 func (p *pace) again() { p.triedAt = time.Time{} }
 
 // dueIn returns how long until the next commit. A commit that did not publish (it

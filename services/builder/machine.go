@@ -24,11 +24,10 @@ import (
 	"meshlog.dev/store"
 )
 
-// Config is what a Machine works with. All fields without a default are
-// required.
+// Config configures a Machine. All fields without a default are required.
 type Config struct {
-	// ID names this builder, Build its program. Two builders of one build make
-	// the same content of the same log.
+	// ID names this builder, Build its program. Builders with the same Build make
+	// the same content from the same log.
 	ID, Build string
 
 	Log   Log
@@ -37,14 +36,14 @@ type Config struct {
 	Fleet Fleet
 	Judge fold.Judge
 	// StartCheckpoint starts to write a checkpoint, one at a time; the owner of the
-	// Machine hands the outcome to Checkpointed. nil: none are written.
+	// Machine passes the outcome to Checkpointed. nil: none are written.
 	StartCheckpoint func(WriteCheckpoint)
 	// History is how long log and chain are kept; default 8 days.
 	History time.Duration
 	Now     func() time.Time // default time.Now
 	NewID   func() string    // ids of events; default 128 random bits
 	Logger  *slog.Logger
-	// Tracer makes spans of what is published; nil: of nothing.
+	// Tracer makes spans of published versions; nil: none are made.
 	Tracer *tracing.Tracer
 }
 
@@ -62,16 +61,16 @@ func (c *Config) overlays(all []*events.Overlay) (batch []events.Event) {
 }
 
 // Machine is a builder without goroutine, clock and select: each method is one
-// step. It wires the values that do the work, and decides which of them acts.
+// step. It connects the values that do the work, and calls them in turn.
 // One goroutine uses it.
 type Machine struct {
 	cfg    Config
 	stats  stats
-	ledger *ledger.Ledger // what the log says
+	ledger *ledger.Ledger // the fold of the log and its content
 	draft  draft          // the world at the position of the ledger
-	chain  chain          // what was published; publishes
-	epochs epochs         // whether this is the log that was read; begins segments
-	jury   *jury.Jury     // what proxies must not receive; proposes overlays
+	chain  chain          // the published versions; publishes
+	epochs epochs         // detects a rewound log; begins segments and epochs
+	jury   *jury.Jury     // proposes overlays for what proxies must not receive
 
 	leader   bool
 	ahead    []events.Record // read and not folded: a standby stays behind the head
@@ -87,8 +86,8 @@ type stats struct {
 	Records, Versions, Compared, Segments, Holds, Quarantines, Conflicts, Recovered, BuildErrors uint64
 }
 
-// Open makes a Machine from what its store holds. It does not use a fold of
-// another build.
+// Open makes a Machine from the version and the fold in its store. It does not use
+// a fold of another build.
 func Open(ctx context.Context, cfg Config) (*Machine, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -151,9 +150,9 @@ func (m *Machine) WantEpoch(v ident.Position) {
 	}
 }
 
-// BlobsLost says that the bus has lost its blobs under an epoch. A process that
+// BlobsLost reports that the bus has lost the blobs of an epoch. A process that
 // has neither the head nor a fold checkpoint cannot catch up then, so the leader
-// begins an epoch, which brings both along. Older versions stay lost.
+// begins an epoch, which writes both again. Older versions stay lost.
 func (m *Machine) BlobsLost(epoch uint64) { m.epochs.blobless = max(m.epochs.blobless, epoch) }
 
 // StandsTo takes the leader's tick: its head is the content of the log up to seq.
@@ -169,9 +168,9 @@ func (m *Machine) Stale() bool {
 }
 
 // Connect compares what this builder has with the log and with the chain, and
-// returns the position from which to read the log. It comes first, and again
-// whenever Stale says so or a step failed. ErrWait says that the log was rewound
-// and another builder has to begin the next epoch.
+// returns the position from which to read the log. It must be called first, and
+// again whenever Stale returns true or a step has failed. ErrWait: the log was
+// rewound, and another builder has to begin the next epoch.
 func (m *Machine) Connect(ctx context.Context) (after uint64, err error) {
 	m.epochs.gen, m.chain.gen = m.cfg.Log.Generation(), m.cfg.Feed.Generation()
 	m.ahead = nil
@@ -185,7 +184,7 @@ func (m *Machine) Connect(ctx context.Context) (after uint64, err error) {
 	return m.ledger.Position().Seq, nil
 }
 
-// ErrWait says that this builder cannot continue until another one has acted.
+// ErrWait: this builder cannot continue until another one has begun an epoch.
 var ErrWait = errors.New("waiting for a new epoch")
 
 // Head reads the head again, because the chain has a newer one, and folds what
@@ -214,8 +213,8 @@ func (m *Machine) Folded() (record, root ident.Hash) {
 	return m.ledger.Fold().RecordHash(), m.ledger.Content().Root()
 }
 
-// Filed returns the position up to which the file holds everything. The owner
-// may acknowledge the log up to there.
+// Filed returns the position of the fold in the file. The owner may acknowledge
+// the log up to there.
 func (m *Machine) Filed() ident.Position { return m.chain.file.at }
 
 // Read takes records, dense and in order, and folds them: a leader folds all of

@@ -16,8 +16,8 @@ import (
 )
 
 // Metrics are the metrics of a builder, in the order in which a change passes its
-// stages: log, holdoff, build, publish. The process registers them. A metric that
-// istiod has too has istiod's name.
+// stages: log, holdoff, build, publish. The process registers them. Metrics that
+// istiod has too are named as in istiod.
 type Metrics struct {
 	prometheus.Collector
 	counters []counter // of the stats

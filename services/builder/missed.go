@@ -9,52 +9,51 @@ import (
 	"meshlog.dev/events"
 )
 
-// heard holds the overlays and removals on a log that is not the one that was
-// read.
-type heard struct {
+// missed holds the overlays and removals that a rewound log has and that the
+// fold has not read.
+type missed struct {
 	generation uint64
 	upTo       uint64
 	overlays   []events.Event
 }
 
-// hear reads the overlays on the log after the last record that the fold is
-// known to have. It may take long; an attempt that fails is continued by the
-// next one.
-func (e *epochs) hear(ctx context.Context) error {
-	if e.heard.generation != e.gen {
+// readMissed reads the overlays on the log after the last record that the fold is
+// known to have. It may take long; after an error the next call continues.
+func (e *epochs) readMissed(ctx context.Context) error {
+	if e.missed.generation != e.gen {
 		common, err := e.lastCommon(ctx)
 		if err != nil {
 			return err
 		}
-		e.heard = heard{generation: e.gen, upTo: common}
+		e.missed = missed{generation: e.gen, upTo: common}
 	}
 	bounds, err := e.bounds(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = e.heardUpTo(ctx, bounds.Last)
+	_, err = e.missedUpTo(ctx, bounds.Last)
 	return err
 }
 
-// heardUpTo returns the overlays up to a record, as new events. Appending an
-// overlay again that is known already changes nothing.
-func (e *epochs) heardUpTo(ctx context.Context, last uint64) ([]events.Event, error) {
-	h := &e.heard
-	for h.upTo < last {
-		rec, err := e.get(ctx, h.upTo+1)
+// missedUpTo returns the missed overlays up to a record, as new events. Appending
+// an overlay a second time changes nothing.
+func (e *epochs) missedUpTo(ctx context.Context, last uint64) ([]events.Event, error) {
+	m := &e.missed
+	for m.upTo < last {
+		rec, err := e.get(ctx, m.upTo+1)
 		if err != nil && !errors.Is(err, events.ErrNotFound) { // it may have expired meanwhile
 			return nil, err
 		}
-		h.upTo++
+		m.upTo++
 		if o, ok := rec.Event.Body.(*events.Overlay); ok {
 			// The last event of an id counts.
-			h.overlays = slices.DeleteFunc(h.overlays, func(ev events.Event) bool { return ev.Body.(*events.Overlay).ID == o.ID })
-			h.overlays = append(h.overlays, rec.Event)
+			m.overlays = slices.DeleteFunc(m.overlays, func(ev events.Event) bool { return ev.Body.(*events.Overlay).ID == o.ID })
+			m.overlays = append(m.overlays, rec.Event)
 		}
 	}
-	// They and the segment are one append. Versions have contained any earlier
-	// overlay for long.
-	again := slices.Clone(h.overlays[max(0, len(h.overlays)-(events.MaxBatch-1)):])
+	// The newest ones that fit into one append with the segment. The earlier ones
+	// have been in published versions for long.
+	again := slices.Clone(m.overlays[max(0, len(m.overlays)-(events.MaxBatch-1)):])
 	for i := range again {
 		again[i].ID = e.cfg.NewID()
 	}

@@ -31,8 +31,8 @@ type Fleet interface {
 }
 
 // WriteCheckpoint writes a checkpoint of a content or of a fold. It may run in a
-// goroutine of its own: snapshots are immutable, and the file has the fold as of
-// one transaction.
+// goroutine of its own: snapshots are immutable, and it reads the fold from the
+// file in one transaction.
 type WriteCheckpoint func(context.Context, store.Blobs) Checkpointed
 
 // Checkpointed is the outcome of a checkpoint: one of Content, Fold and Err.

@@ -61,9 +61,9 @@ func (m *Machine) Digests(s ident.Shard, session string, kinds events.Kinds) (*e
 	return m.ledger.Fold().Digests(s, session, kinds)
 }
 
-// Tick is done by the leader once a second: it reads the head, in case that has
+// Tick is called once a second. The leader reads the head, in case that has
 // expired, announces the head and the suspects, asks shards to list again, and
-// does what Quarantine does.
+// calls Quarantine.
 func (m *Machine) Tick(ctx context.Context) error {
 	if !m.leader {
 		return nil
@@ -80,8 +80,8 @@ func (m *Machine) Tick(ctx context.Context) error {
 	return m.Quarantine(ctx)
 }
 
-// sayTick announces the head, the position up to which it is right, and the
-// suspects.
+// sayTick announces the head, the position up to which its content is that of the
+// log, and the suspects.
 func (m *Machine) sayTick(ctx context.Context) error {
 	if err := m.chain.readHead(ctx); err != nil {
 		return err
@@ -124,8 +124,7 @@ func (m *Machine) Report() *reportv1.BuilderReport {
 	return r
 }
 
-// failure returns the worst thing that is wrong with this builder; nil if there
-// is none.
+// failure returns the most severe error of this builder, or nil.
 func (m *Machine) failure() error {
 	return cmp.Or(m.refused, m.draft.err, m.holdErr, m.chain.file.err)
 }

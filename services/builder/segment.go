@@ -27,10 +27,10 @@ type epochs struct {
 	chain  *chain
 	gen    uint64 // the connection in which the log was compared
 
-	want     ident.Position           // a frontend's report: begin an epoch above it
-	blobless uint64                   // the epoch under which the bus has lost its blobs
+	want     ident.Position           // begin an epoch above it: a frontend reported a newer version than the head
+	blobless uint64                   // the bus has lost the blobs of this epoch
 	baseless map[ident.Hash]time.Time // bases of segments that are not found, and since when
-	heard    heard
+	missed   missed
 }
 
 // connect compares the ledger and the head with the log, until they agree.
@@ -73,8 +73,8 @@ func (e *epochs) recover(ctx context.Context, reason string, leader bool) error 
 	return err
 }
 
-// rewound says why the log is not the one from which the ledger and the head
-// were made; empty if it is.
+// rewound returns why the log is not the one from which the ledger and the head
+// were made, or "" if it is.
 func (e *epochs) rewound(ctx context.Context) (string, error) {
 	bounds, err := e.bounds(ctx)
 	if err != nil {
@@ -100,8 +100,8 @@ func (e *epochs) rewound(ctx context.Context) (string, error) {
 	return e.headUnknown(ctx, bounds)
 }
 
-// headUnknown says why the head of the chain cannot come from this log. A head
-// of an earlier epoch than the log's newest is explained by that epoch.
+// headUnknown returns why the head of the chain cannot come from this log, or "".
+// If the log has a newer epoch than the head, an unknown head is expected.
 func (e *epochs) headUnknown(ctx context.Context, bounds events.Bounds) (string, error) {
 	head := e.chain.head.Version()
 	if head.IsZero() || head.Seq < bounds.First {
@@ -243,8 +243,8 @@ func (e *epochs) fold(ctx context.Context, rec events.Record) ([]problem.Diagnos
 	return nil, err
 }
 
-// baseLost reports whether a base has not been found for so long that it is not
-// on its way.
+// baseLost reports whether a base has been missing for so long that it counts as
+// lost.
 func (e *epochs) baseLost(h ident.Hash) bool {
 	since, noted := e.baseless[h]
 	return noted && e.cfg.Now().Sub(since) >= lostAfter
@@ -259,8 +259,8 @@ func (e *epochs) anyBaseLost() bool {
 	return false
 }
 
-// due returns the function that begins the segment or epoch that must be on the
-// log before anything is published; nil if there is none to begin.
+// due returns the function that begins the segment or epoch which must be on the
+// log before anything is published; nil if none is due.
 func (e *epochs) due() func(context.Context) error {
 	epoch := func(reason string) func(context.Context) error {
 		return func(ctx context.Context) error { return e.beginEpoch(ctx, reason, true) }
@@ -284,8 +284,8 @@ func (e *epochs) due() func(context.Context) error {
 	return nil
 }
 
-// beginEpoch puts a greater epoch on the log. Its base is the state of this fold
-// or, where the fold is behind the head, that of the head. readAll says that the
+// beginEpoch appends a greater epoch to the log. Its base is the state of this
+// fold or, if the fold is behind the head, the state of the head. readAll: the
 // fold has read this log to its end.
 func (e *epochs) beginEpoch(ctx context.Context, reason string, readAll bool) error {
 	head, _, err := e.chain.contentOfHead(ctx)
@@ -298,7 +298,7 @@ func (e *epochs) beginEpoch(ctx context.Context, reason string, readAll bool) er
 		return fmt.Errorf("base of an epoch from head %s: %w", version, err)
 	}
 	if !readAll {
-		if err := e.hear(ctx); err != nil {
+		if err := e.readMissed(ctx); err != nil {
 			return err
 		}
 	}
@@ -306,8 +306,8 @@ func (e *epochs) beginEpoch(ctx context.Context, reason string, readAll bool) er
 	return e.segment(ctx, events.Segment{}, rows, readAll)
 }
 
-// beginSegment puts on the log that versions are of this build from here on; the
-// values that the head serves become the last good ones.
+// beginSegment appends a segment: later versions are of this build, and the values
+// that the head serves become the last good ones.
 func (e *epochs) beginSegment(ctx context.Context) error {
 	head, _, err := e.chain.contentOfHead(ctx)
 	if err != nil {
@@ -322,10 +322,10 @@ func (e *epochs) beginSegment(ctx context.Context) error {
 	return e.segment(ctx, events.Segment{Epoch: epoch, EpochRecord: was.EpochRecord}, rows, true)
 }
 
-// segment appends a segment; without Epoch it begins a greater epoch. The fence
-// is the end of the log: on the log that was read, the builder has read it to
-// the end, and no record may come between. On another log, overlays that were
-// not read are appended again with the segment; sources list again anyway.
+// segment appends a segment; if seg has no Epoch, it begins a greater one. The
+// fence is the end of the log. If readAll, it appends nothing when the log has
+// records that the fold has not read yet. Otherwise the missed overlays are appended again with the segment;
+// sources list again anyway.
 func (e *epochs) segment(ctx context.Context, seg events.Segment, rows iter.Seq2[string, []byte], readAll bool) (err error) {
 	// Durable first. A crash after this leaves blobs that no record names.
 	if seg.Base, err = e.ledger.WriteBase(ctx, rows); err != nil {
@@ -339,11 +339,11 @@ func (e *epochs) segment(ctx context.Context, seg events.Segment, rows iter.Seq2
 	var again []events.Event
 	switch {
 	case !readAll:
-		if again, err = e.heardUpTo(ctx, bounds.Last); err != nil {
+		if again, err = e.missedUpTo(ctx, bounds.Last); err != nil {
 			return err
 		}
 	case bounds.Last != e.ledger.Position().Seq:
-		return nil // read the records that came meanwhile first
+		return nil // first read the records that were appended meanwhile
 	}
 	if seg.Epoch == 0 {
 		// After bounds: an epoch that another builder began before them is lower
@@ -355,11 +355,10 @@ func (e *epochs) segment(ctx context.Context, seg events.Segment, rows iter.Seq2
 	seg.Build, seg.Head, seg.VersionsSeq = e.cfg.Build, e.chain.head.Version(), e.chain.head.Seq
 	batch := append([]events.Event{e.cfg.event(&seg)}, again...)
 	fence := events.Fence{Kind: events.FenceLog, Seq: bounds.Last, Generation: e.gen}
-	// A crash after this leaves a segment that counts for all builders; the next
-	// leader reads it.
+	// After a crash here the segment is valid, and the next leader reads it.
 	_, err = e.cfg.Log.Append(ctx, batch, fence)
 	if errors.Is(err, events.ErrTooLarge) && len(again) > 0 {
-		// Then one after the other. A crash in between loses the rest of them.
+		// Append them one by one. A crash in between loses the rest.
 		if _, err = e.cfg.Log.Append(ctx, batch[:1], fence); err == nil {
 			err = e.cfg.Log.AppendEach(ctx, again)
 		}
@@ -376,8 +375,8 @@ func (e *epochs) segment(ctx context.Context, seg events.Segment, rows iter.Seq2
 	return nil
 }
 
-// next returns an epoch that is greater than every known one; 0 if the log has
-// an epoch by now that is newer than the ledger's, in which to resume.
+// next returns an epoch that is greater than every known one. It returns 0 if the
+// log meanwhile has a newer epoch than the ledger: the builder must resume in it.
 func (e *epochs) next(ctx context.Context) (uint64, error) {
 	here := e.ledger.Position().Epoch
 	seg, rec, err := e.newest(ctx)
@@ -391,8 +390,8 @@ func (e *epochs) next(ctx context.Context) (uint64, error) {
 	return max(known+1, uint64(e.cfg.Now().Unix())), nil
 }
 
-// appendOverlays appends events with overlays, all of them or none, unless another builder
-// has appended some meanwhile.
+// appendOverlays appends events with overlays, all of them or none. appended is
+// false if another builder has appended overlays meanwhile.
 func (e *epochs) appendOverlays(ctx context.Context, batch []events.Event) (appended bool, err error) {
 	last, err := e.cfg.Log.Last(ctx, events.BuilderOverlaySubject)
 	if err != nil && !errors.Is(err, events.ErrNotFound) {

@@ -21,7 +21,7 @@ func (s *since) traced(rec events.Record) {
 
 // trace makes spans of the stages that a version has passed, as children of its
 // first change, and begins the span of its publishing, which the caller ends.
-// The manifest carries the contexts on.
+// It puts the trace contexts into the manifest.
 func (s *since) trace(tracer *tracing.Tracer, man *store.Manifest) trace.Span {
 	man.Traceparents = slices.Clone(s.traces)
 	if s.read.IsZero() {
@@ -33,7 +33,7 @@ func (s *since) trace(tracer *tracing.Tracer, man *store.Manifest) trace.Span {
 	}
 	holdoff := tracer.Start("holdoff", s.read, parent)
 	tracing.End(holdoff, s.due, nil)
-	if !parent.IsValid() { // an operator's overlay, say
+	if !parent.IsValid() { // for example an operator's overlay
 		parent = holdoff.SpanContext()
 	}
 	tracing.End(tracer.Start("build", s.due, parent), s.built, nil)

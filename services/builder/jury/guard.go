@@ -13,7 +13,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// Hold keeps the objects served that a source lost at once, until an operator
+// Hold keeps objects in service that a source lost at once, until an operator
 // approves the loss.
 type Hold struct {
 	ID, Reason string
@@ -25,7 +25,7 @@ type Hold struct {
 
 // Guard returns the hold that must be on the log before the next version: before
 // is the content of the head, delta leads from there to the next version. It
-// returns nil if no source would lose as much at once as the policy says (I12).
+// returns nil if no source would lose as much at once as the policy limits (I12).
 //
 // An object that is still offered and has become invalid is no loss: its last
 // good value is served.
@@ -66,8 +66,8 @@ func Guard(f *fold.Fold, policy world.Guard, head ident.Position, before *store.
 	return nil, nil
 }
 
-// maxHold is how many bytes of values one overlay carries, so that it fits into
-// a message.
+// maxHold is the maximum number of bytes of values in one overlay, so that it fits
+// into a message.
 const maxHold = 400 << 10
 
 func parts(id, reason string, values []ident.OverlayValue) []*events.Overlay {

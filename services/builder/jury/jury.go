@@ -1,5 +1,5 @@
-// Package jury decides what proxies are not to receive: resources that proxies
-// reject (quarantines), and the loss of many objects of a source at once
+// Package jury decides which changes proxies must not receive: resources that
+// proxies reject (quarantines), and the loss of many objects of a source at once
 // (holds).
 //
 // It proposes overlays and writes nothing: the leader appends them to the log,
@@ -24,24 +24,24 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// Gate answers what proxies are served; see gate.Gate.
+// Gate generates the resources that proxies are served; see gate.Gate.
 type Gate interface {
 	Keep(classes []gate.ClassOf)
 	Made(class gate.ClassOf, name string) (sum [16]byte, ok bool)
 	Served(w *world.World) func(class gate.ClassOf, name string) (value []byte, sum [16]byte)
 }
 
-// Jury weighs what frontends report about rejections. One goroutine uses it.
+// Jury evaluates the rejections that frontends report. One goroutine uses it.
 type Jury struct {
 	gate      Gate
 	log       *slog.Logger
-	since     time.Time                   // reports are heard since then
+	since     time.Time                   // reports are counted since then
 	frontends map[string]report           // the last report of each
 	suspects  map[ident.Rejected]*suspect // only a leader has some
 	crowded   bool                        // there are MaxQuarantines
 }
 
-// New returns a Jury that hears reports from now on.
+// New returns a Jury that counts reports from now on.
 func New(g Gate, now time.Time, log *slog.Logger) *Jury {
 	return &Jury{gate: g, log: log, since: now, frontends: map[string]report{}, suspects: map[ident.Rejected]*suspect{}}
 }
@@ -66,7 +66,7 @@ func (j *Jury) Suspects() []*reportv1.Suspect {
 	return all
 }
 
-// Diagnostics says so if no further resource can be put into quarantine.
+// Diagnostics returns a diagnostic if no further resource can be quarantined.
 func (j *Jury) Diagnostics() []problem.Diagnostic {
 	if !j.crowded {
 		return nil

@@ -20,8 +20,8 @@ import (
 const (
 	// MaxQuarantines is how many resources can be in quarantine.
 	MaxQuarantines = 100
-	// maxGood is how many bytes a quarantine may serve instead. The overlay
-	// carries them, so that a frontend serves them from its own file.
+	// maxGood is the maximum size in bytes of the replacement that a quarantine
+	// serves. The overlay contains it, so frontends serve it from their own file.
 	maxGood = 256 << 10
 )
 
@@ -58,8 +58,8 @@ func standing(f *fold.Fold) map[ident.Rejected]bool {
 	return all
 }
 
-// keepClasses makes the gate retain what the classes that are concerned are
-// served.
+// keepClasses makes the gate retain the resources of the classes that quarantines
+// and suspects name.
 func (j *Jury) keepClasses(f *fold.Fold) {
 	var classes []gate.ClassOf
 	add := func(x ident.Rejected, encoded []byte) {
@@ -140,12 +140,12 @@ func quarantineID(f *fold.Fold, x ident.Rejected) string {
 	return id
 }
 
-// past holds what earlier versions served. If many resources are rejected at
-// once, that is one version as a rule.
+// past caches the resources of earlier versions. Resources that are rejected
+// together mostly had their last good content in the same version.
 type past map[ident.Position]func(gate.ClassOf, string) ([]byte, [16]byte)
 
-// lastGood returns what the class was served in the version that the rejecting
-// proxies had before. It returns nil if that is not found, or too large.
+// lastGood returns the resource that the class was served in the version which the
+// rejecting proxies had before, or nil if it is not found or too large.
 func (j *Jury) lastGood(then past, x ident.Rejected, e evidence, worlds Worlds) (*ident.Value, error) {
 	t, ok := ident.ResourceTypeOf(x.Type)
 	class, err := index.DecodeClass(e.class)

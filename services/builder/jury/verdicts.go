@@ -19,8 +19,8 @@ const (
 	// allReport is how long it takes until every frontend has reported: they
 	// report every 10 s.
 	allReport = 11 * time.Second
-	// decideWithin is how long, after the leader has announced a suspect, proxies
-	// have to answer and frontends to report it.
+	// decideWithin is the time that proxies have to answer, and frontends to report,
+	// after the leader has announced a suspect.
 	decideWithin = 2 * time.Second
 	// maxSuspects bounds the leader's tick.
 	maxSuspects = 100
@@ -44,15 +44,15 @@ func (j *Jury) Hear(now time.Time, r *reportv1.FrontendReport) {
 		delete(j.frontends, r.GetFrontend())
 		return
 	}
-	heard := report{now, map[ident.Rejected]*reportv1.Verdict{}}
+	latest := report{now, map[ident.Rejected]*reportv1.Verdict{}}
 	for _, v := range r.GetVerdicts() {
 		x := ident.Rejected{Type: v.GetTypeUrl(), Name: v.GetName(), Client: v.GetClient()}
 		if len(v.GetSum()) == len(x.Sum) {
 			x.Sum = [16]byte(v.GetSum())
-			heard.verdicts[x] = v
+			latest.verdicts[x] = v
 		}
 	}
-	j.frontends[r.GetFrontend()] = heard
+	j.frontends[r.GetFrontend()] = latest
 }
 
 // Suspect makes suspects of the resources that some proxy rejects and that are

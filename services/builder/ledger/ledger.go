@@ -1,6 +1,5 @@
-// Package ledger holds what the log says up to a position: the fold of its
-// records, the content of that fold as a snapshot, and the bases on which its
-// segments stand.
+// Package ledger holds the state of the log at a position: the fold of its
+// records, the content of that fold as a snapshot, and the bases of its segments.
 //
 // The builder follows the log with a Ledger, and operate/past replays the log
 // with one, so both come to the same content by the same code.
@@ -32,10 +31,9 @@ type Ledger struct {
 
 // New returns the Ledger of a fold. It reads the bases of segments from blobs.
 //
-// The Ledger calls changed, if that is not nil, with every change of the
-// content, and with the record that made it. Content and Get answer as before
-// the change during that call. A change with Reset carries all rows of the new
-// content.
+// If changed is not nil, the Ledger calls it with every change of the content and
+// the record that made it. During that call, Content and Get return the state
+// before the change. A change with Reset contains all rows of the new content.
 func New(f *fold.Fold, blobs store.Blobs, changed func(events.Record, world.Change)) *Ledger {
 	l := &Ledger{blobs: blobs, changed: changed, behind: map[string][]byte{}}
 	l.Restart(f)
@@ -54,8 +52,8 @@ func (l *Ledger) Fold() *fold.Fold { return l.fold }
 // Position returns the position of the last record that was folded.
 func (l *Ledger) Position() ident.Position { return l.fold.Position() }
 
-// Content returns the content at Position. The Ledger applies the changes to the
-// snapshot only here, so a long stretch of the log costs one change of it.
+// Content returns the content at Position. Only here the changes since the last
+// call are applied to the snapshot, all at once.
 func (l *Ledger) Content() *store.Snapshot {
 	if len(l.behind) > 0 {
 		l.content = l.content.With(deltaFrom(l.behind))
@@ -74,8 +72,8 @@ func (l *Ledger) Get(row string) []byte {
 	return value
 }
 
-// Apply folds the next record, and returns what is wrong with the record and
-// with the objects that it applied. It reads the base of a segment first, and
+// Apply folds the next record, and returns the problems of the record and of the
+// objects that it applied. It reads the base of a segment first, and
 // returns a *BaseError if that fails. The Ledger is unchanged after an error.
 func (l *Ledger) Apply(ctx context.Context, rec events.Record) ([]problem.Diagnostic, error) {
 	var base iter.Seq2[string, []byte]

@@ -1,5 +1,5 @@
-// Package streams holds the settings of the streams that a builder makes: a
-// builder gives them, and `meshlog streams` and `meshlog import` need the same.
+// Package streams holds the settings of the streams that a builder creates.
+// `meshlog streams` and `meshlog import` use the same.
 package streams
 
 import (
