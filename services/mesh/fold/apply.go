@@ -140,8 +140,8 @@ func (s *step) speak(sh *shard, r staged) {
 	s.offer(sh, e, r.value, r.seq)
 }
 
-// offer makes v the value that e's source offers, as of record seq; nil: the key
-// is gone.
+// offer sets the value that e's source offers since record seq; nil: the source
+// has deleted the key.
 func (s *step) offer(sh *shard, e *entry, v *value, seq uint64) {
 	s.liftOver(e.key, hashOf(v))
 	switch {

@@ -1,6 +1,5 @@
 // Package fold turns the records of the log into content: the last good
-// values of all keys and the overlays over them. RULES.md has the rules that it
-// keeps.
+// values of all keys and the overlays over them. RULES.md lists its rules.
 //
 // A fold is a function of the records up to a position and of the base that the
 // position's segment names. When, in which batches and from which process the

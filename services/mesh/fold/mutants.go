@@ -7,13 +7,14 @@ import (
 	"slices"
 )
 
-// Mutants are the names of the rules of rules.go. In a build with the tag "mutants", a fold does without those that its
-// judge names by a method Without() []string.
+// Mutants are the names of the rules in rules.go. In a build with the tag
+// "mutants", a fold leaves out the rules that its judge's method Without() []string
+// returns.
 var Mutants = []string{
 	"session_fence", "p_order", "gap", "stage", "digest", "partial", "kinds", "stranger", "atomic", "last_good", "overlay_base", "once", "gate",
 }
 
-// variant is the rules that a fold does without.
+// variant holds the rules that a fold leaves out.
 type variant struct{ without []string }
 
 func variantOf(j Judge) variant {

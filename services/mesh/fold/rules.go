@@ -6,10 +6,9 @@ import (
 )
 
 // The rules that the scenarios and the fault simulation prove necessary. Each
-// is a method of variant and asks it by name whether it counts, which is always
-// so except in a build with the tag "mutants". A rule acts on state that only
-// the fold has, so no wrapper around records or the judge can take all of them
-// away.
+// is a method of variant and calls variant.has with its name, which returns true
+// except in a build with the tag "mutants". The rules use state inside the fold, so
+// a wrapper around records or the judge could not leave out all of them.
 
 // fenced reports whether a record is of another session than the shard's last.
 func (v variant) fenced(sh *shard, session string) bool {

@@ -344,7 +344,7 @@ func (e *entry) diagnostics() []problem.Diagnostic {
 	return out
 }
 
-// effect tells a user what happens while the offered value stays.
+// effect describes to a user what is served while the offered value stays.
 func (e *entry) effect() string {
 	switch {
 	case e.good == nil:
