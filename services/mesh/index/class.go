@@ -28,7 +28,7 @@ func (s SelectorSet) Selectors() []string {
 	return strings.Split(string(s), "\n")
 }
 
-// ProxyClass is everything that generation may know of a proxy, by type.
+// ProxyClass holds all properties of a proxy that generation may use, by type.
 // Proxies of equal class get the same bytes.
 type ProxyClass struct {
 	CDS CDSClass

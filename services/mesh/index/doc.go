@@ -1,13 +1,13 @@
-// Package index answers the questions of generation about a world: which
-// services, endpoints, routes, rules and gateways a class of proxies sees. The
-// rows that it follows are in ROWS.md.
+// Package index indexes a world for generation: it finds the services, endpoints,
+// routes, rules and gateways that a class of proxies sees. ROWS.md lists the rules
+// that it follows.
 //
 // A PushContext consists of indexes, one for each kind of answer (raw
 // resources, services, endpoints, VirtualServices, rules, Gateways). Each index
 // is immutable. Its next takes objects before and after a change, records the
 // inputs that differ and makes the index after it; the two share everything
-// unchanged. If only one object can have something, a host above
-// all, the winner has it: by source priority, then age, then name.
+// unchanged. If objects claim something that only one can have, such as a host,
+// the winner has it: by source priority, then age, then name.
 //
 // Classify maps a proxy to its class for each xDS type. Generation sees the
 // class and never the proxy, so nothing can leak between proxies of one class.

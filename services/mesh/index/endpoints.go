@@ -426,8 +426,8 @@ func (x *endpointIndex) selected(networks *networkIndex, c *claim, p Port) []End
 
 const unixPrefix = "unix://"
 
-// usable reports whether Envoy takes an address for a resolution. No address
-// will do if the endpoint is behind a gateway of its network.
+// usable reports whether Envoy accepts an address for a resolution. An empty
+// address is usable if the endpoint is behind a gateway of its network.
 func usable(r Resolution, address, network string) bool {
 	if address == "" {
 		return network != "" && r == Static

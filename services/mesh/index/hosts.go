@@ -10,7 +10,7 @@ import (
 	"meshlog.dev/services/mesh/table"
 )
 
-// hostView says which service each namespace sees under a host (VIS-3).
+// hostView holds the service that each namespace sees under a host (VIS-3).
 // Immutable; the zero value is the view of a host that no service claims.
 type hostView struct {
 	services []*Service // one per namespace, the winner first
@@ -102,9 +102,9 @@ func (s *settings) viewProblems(v hostView) []problem.Diagnostic {
 	return ds
 }
 
-// aliasIndex says which host is an alias of which (SVC-4). Immutable.
+// aliasIndex holds the aliases of hosts (SVC-4). Immutable.
 type aliasIndex struct {
-	said   map[ServiceID]string // what each alias names, perhaps another alias
+	said   map[ServiceID]string // the host that each alias names, perhaps another alias
 	target map[string]string    // the end of an alias's chain, if it has one
 	of     map[string][]string  // the aliases of a host, sorted
 }

@@ -24,8 +24,7 @@ const (
 	kubernetesSource = "kubernetes"
 )
 
-// networkIndex says which network an endpoint is in, and which gateways lead to
-// it.
+// networkIndex finds the network of an endpoint and the gateways that lead to it.
 type networkIndex struct {
 	mesh       *meshconfig.MeshNetworks             // nil: there is none
 	meshKey    ident.Key                            // its object

@@ -101,7 +101,8 @@ func (r *Reader) Raw(t ident.ResourceType, selector string) []*RawResource {
 	return r.pc.raw.cells.Get(cellKey{t, selector})
 }
 
-// RawOne returns the one of that name, or nil: it changes less often.
+// RawOne returns the one of that name, or nil. Its input changes less often than
+// that of Raw.
 func (r *Reader) RawOne(t ident.ResourceType, selector, name string) *RawResource {
 	r.note(RawOneInput(t, selector, name))
 	return r.pc.raw.one(t, selector, name)

@@ -36,8 +36,8 @@ const (
 // same.
 const elsewhere = "~"
 
-// spread says which places make a difference to a service's endpoints.
-// Immutable.
+// spread describes how the endpoints that proxies see of a service depend on the
+// proxies' places. Immutable.
 type spread struct {
 	// networks of the endpoints and of the service's clusters: endpoints come and
 	// go more often. Sorted, none empty.
@@ -73,8 +73,8 @@ func (x *networkIndex) spreadOf(claims []*claim, endpoints Endpoints, local bool
 	return s
 }
 
-// ServiceView says how a place changes the endpoints of one service. The zero
-// value changes nothing.
+// ServiceView describes how the endpoints of one service differ for a place. The
+// zero value: not at all.
 type ServiceView struct {
 	// Cluster is the only one whose endpoints are seen.
 	Cluster string

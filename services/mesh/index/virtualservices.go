@@ -311,7 +311,7 @@ func (e *virtualServiceEdit) doneSeen(x *virtualServiceIndex, moved []string) {
 		}
 	}
 	if len(moved) > 0 {
-		gateways := make(map[string]struct{}) // few, while seen has each once for every scope
+		gateways := make(map[string]struct{}) // few; in seen each is repeated for every scope
 		for at := range x.seen.All() {
 			gateways[at.gateway] = struct{}{}
 		}
