@@ -22,9 +22,10 @@ const (
 // admissionStep is how often tokens are added while streams wait.
 const admissionStep = 10 * time.Millisecond
 
-// admission limits what new streams cost the connected ones: so many begin in a
-// second, with bursts of as many, and so many are in their first responses at a
-// time. Streams wait in line, resuming clients before new ones.
+// admission protects connected streams from the load of new ones: it limits how
+// many begin in a second, with bursts of that size, and how many are in their
+// first responses at a time. Streams wait in line, resuming clients before new
+// ones.
 type admission struct {
 	perSecond int
 	places    int
@@ -52,8 +53,8 @@ func (g *admission) state() (waiting, first int) {
 	return len(g.waiting[0]) + len(g.waiting[1]), g.places - g.free
 }
 
-// wait returns when a stream may begin; release gives its place back. It
-// refuses a stream that would wait too long, at once if the line is too long
+// wait returns when a stream may begin; release gives its place back. It returns
+// an error for a stream that would wait too long, at once if the line is too long
 // already.
 func (g *admission) wait(ctx context.Context, resuming bool) error {
 	class, wait := 1, coldWait

@@ -42,7 +42,7 @@ func (codec) Name() string { return "proto" }
 // request is a DiscoveryRequest, or with delta a DeltaDiscoveryRequest. Its
 // names and its node are parts of the received message, whose bytes gRPC may
 // reuse after free; without free the garbage collector gets them. A request may
-// be received into again.
+// be reused for the next message.
 //
 // The node, up to 61 KB that may come with every request (E34), is skipped
 // unless wantNode is set.
@@ -295,7 +295,7 @@ func (r *request) decodeField(f *fields, b []byte) int {
 	return n
 }
 
-// typeURL makes no string of a known type URL.
+// typeURL returns b as a string, without an allocation if the type is known.
 func typeURL(b []byte) string {
 	for t := range ident.ResourceTypes {
 		if url := t.URL(); url == string(b) {
@@ -305,8 +305,8 @@ func typeURL(b []byte) string {
 	return string(b)
 }
 
-// errorMessage returns the message of a google.rpc.Status. Envoy's may hold
-// bytes that proto does not take for text.
+// errorMessage returns the message of a google.rpc.Status. It does not use proto,
+// which fails if Envoy's message is not valid UTF-8.
 func errorMessage(b []byte) string {
 	for len(b) > 0 {
 		field, value, n := names.Field(b)

@@ -13,7 +13,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// Config is what a frontend needs. The caller owns everything in it and closes
+// Config configures a frontend. The caller owns everything in it and closes
 // it after Run has returned; Run closes the listeners.
 type Config struct {
 	// ID names this frontend in reports, stable over restarts.
@@ -24,9 +24,9 @@ type Config struct {
 	Store store.Store
 	// Chain is followed for new versions; nil serves what Store has.
 	Chain store.Chain
-	// Head asks the chain for its head, so that a client that names versions
-	// unknown here is not sent older ones; nil: the bus counts as away.
-	// store.Publisher has such a method.
+	// Head reads the head of the chain, so that a client that names versions
+	// unknown here is not sent older ones; nil: the bus counts as away. It can be
+	// store.Publisher's method.
 	Head func(context.Context) (store.Head, error)
 	// Connected reports whether the bus is connected, for reports; nil: it is
 	// if Chain is set.

@@ -210,7 +210,7 @@ func (c *conn) maxAgeReached() {
 	c.end(nil)
 }
 
-// leave releases what the stream has, after its sender has finished.
+// leave releases the resources of the stream, after its sender has finished.
 func (c *conn) leave() {
 	c.server.unregister(c)
 	c.server.streamLog.Info("proxy disconnected", "proxy", c.proxy.ID, "address", c.address, "after", time.Since(c.since).Round(time.Millisecond))

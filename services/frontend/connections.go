@@ -83,8 +83,8 @@ func (l listener) Accept() (net.Conn, error) {
 	return accepted, nil
 }
 
-// acceptedConn is what the gRPC server has of a connection until the handshake;
-// the transport reads and writes the connection itself.
+// acceptedConn wraps a connection to detect the end of its handshake. Afterwards
+// the transport uses the wrapped connection itself.
 type acceptedConn struct {
 	net.Conn
 	acceptor *connections

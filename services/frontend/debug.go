@@ -49,18 +49,19 @@ type PushStatus struct {
 	// builder's clock.
 	Version   ident.Position `json:"version"`
 	Published time.Time      `json:"published,omitzero"`
-	// Streams are open. Applied of them have all that they should have; Behind
-	// have not been sent the last change; Rejected have a rejection that stands.
+	// Streams is the number of open streams. Applied of them have applied all that
+	// they should have, Behind have not been sent the last change, and Rejected
+	// have a rejection that stands.
 	Streams  int `json:"streams"`
 	Applied  int `json:"applied"`
 	Behind   int `json:"behind"`
 	Rejected int `json:"rejected"`
-	// Waiting are new streams that wait to begin; FirstAnswers have not
-	// acknowledged their first responses.
+	// Waiting counts the new streams that wait to begin, FirstAnswers those that
+	// have not acknowledged their first responses.
 	Waiting      int `json:"waiting"`
 	FirstAnswers int `json:"firstAnswers"`
-	// Unanswered are responses without an answer, the oldest first, up to the
-	// given number; AllUnanswered is how many there are.
+	// Unanswered lists the oldest responses without an answer, up to the given
+	// number; AllUnanswered counts all of them.
 	AllUnanswered int          `json:"unanswered"`
 	Unanswered    []Unanswered `json:"oldestUnanswered"`
 
@@ -74,7 +75,7 @@ type Unanswered struct {
 	Since time.Time `json:"since"`
 }
 
-// PushStatus looks at every stream, and lists at most that many of Unanswered.
+// PushStatus returns the state of all streams, with at most that many Unanswered.
 func (s *Server) PushStatus(most int) PushStatus {
 	p := PushStatus{Unanswered: []Unanswered{}} // as JSON not null
 	if st := s.serving.Load(); st != nil {

@@ -3,6 +3,6 @@
 // proxies (content), and runs the gRPC server with one state machine for each
 // stream (stream).
 //
-// It knows neither the log nor the builders. If everything else is dead, it
-// serves from its local replica.
+// It uses neither the log nor the builders. If everything else is dead, it serves
+// from its local replica.
 package frontend

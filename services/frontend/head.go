@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// headAge is for how long an answer about the head is reused.
+	// headAge is how long a head that was read is reused.
 	headAge = time.Second
-	// headTimeout is after what time the bus counts as away.
+	// headTimeout is the time after which the bus counts as away.
 	headTimeout = time.Second
-	// headRetry is the pause before the bus is asked again.
+	// headRetry is the pause before the head is read again.
 	headRetry = time.Second
 )
 
-// headQuery asks for the head of the version chain, once for all streams that
-// need it at the same time.
+// headQuery reads the head of the version chain, once for all streams that need
+// it at the same time.
 type headQuery struct {
 	ask func(context.Context) (store.Head, error) // nil: there is no chain
 

@@ -142,7 +142,7 @@ func perType[T any](with func(...string) T) (all [ident.ResourceTypes]T) {
 	return all
 }
 
-// serves counts a version that the frontend had at had and serves since now.
+// serves counts a version that was received at had and is served from now on.
 func (m *Metrics) serves(st *replica.State, had, now time.Time) {
 	v := st.Version()
 	m.epoch.Set(float64(v.Epoch))

@@ -78,7 +78,7 @@ func (c *conn) answers() (applied ident.Position, rejects []rejector) {
 	c.withState(func(state *stream.Stream) {
 		var all bool
 		if applied, all = state.Applied(); all {
-			applied = c.client.Version() // newer than the last view where nothing was woken
+			applied = c.client.Version() // newer than the last View if nothing changed for the client
 		}
 		for _, r := range state.Rejections() {
 			rejects = append(rejects, rejector{c, c.client.Class(), r})
@@ -114,7 +114,7 @@ func (c *conn) report() *reportv1.ProxyReport {
 	if c.mode.only != nil {
 		p.Only = c.mode.only.URL()
 	}
-	has := c.client.Version() // newer than the last view where nothing was woken
+	has := c.client.Version() // newer than the last View if nothing changed for the client
 	st := c.state.Status()
 	p.Lingering = uint32(st.Lingering)
 	for _, t := range st.Types {

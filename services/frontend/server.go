@@ -63,8 +63,8 @@ type Server struct {
 	draining bool
 	mismatch *store.MismatchError
 	lag      lag
-	// unpersisted is since when the served version is not in the store; zero:
-	// it is.
+	// unpersisted is when the served version was first missing in the store;
+	// zero: the store has it.
 	unpersisted time.Time
 	suspects    []ident.Rejected // resources that the leader asks about
 	lastUrgent  time.Time        // when the last urgent report was made
@@ -224,7 +224,7 @@ func (s *Server) begin() error {
 	return nil
 }
 
-// register makes changes reach the stream, and the drain end it.
+// register adds a stream, so that changes wake it and the drain ends it.
 func (s *Server) register(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,7 +310,7 @@ func latency(st *replica.State, now time.Time) time.Duration {
 func (s *Server) HeadIs(v ident.Position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lag.hears(time.Now(), v)
+	s.lag.headIs(time.Now(), v)
 }
 
 func (s *Server) chainRewound(err *store.MismatchError) {

@@ -10,7 +10,7 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// mode is what the streams of a method speak.
+// mode is the protocol of a method's streams.
 type mode struct {
 	delta bool
 	// only is the type of a stream for a single type; nil: ADS.
@@ -18,7 +18,7 @@ type mode struct {
 }
 
 // services returns the discovery services: ADS, and one for each type. All use
-// the same two pairs of messages, which the codec knows.
+// the same two pairs of messages, which the codec encodes.
 func (s *Server) services() []*grpc.ServiceDesc {
 	poll := func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
 		return nil, status.Error(codes.Unimplemented, "polling is not served: use a stream (api_type GRPC or DELTA_GRPC in Envoy's config source)")

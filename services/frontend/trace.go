@@ -89,8 +89,8 @@ func (t *tracer) run(ctx context.Context) error {
 	}
 }
 
-// convergence follows one traced version to the proxies: the first response,
-// and the last answer. A nil convergence ignores all calls.
+// convergence records how one traced version reaches the proxies: the first
+// response, and the last answer. A nil convergence ignores all calls.
 type convergence struct {
 	tracer  *tracer
 	parent  trace.SpanContext

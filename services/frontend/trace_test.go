@@ -56,16 +56,16 @@ func TestLag(t *testing.T) {
 		}
 	}
 	l.serves(start, at(1, 10))
-	l.hears(start, at(1, 10))
+	l.headIs(start, at(1, 10))
 	want("at the head", after(1), 0, 0)
-	l.hears(after(1), at(1, 20))
-	l.hears(after(3), at(1, 30))
+	l.headIs(after(1), at(1, 20))
+	l.headIs(after(3), at(1, 30))
 	want("two versions behind", after(4), 3*time.Second, 20)
 	l.serves(after(4), at(1, 20))
 	want("one version behind", after(5), time.Second, 10)
 	l.serves(after(5), at(1, 30))
 	want("at the head again", after(9), 0, 0)
-	l.hears(after(9), at(2, 5))
+	l.headIs(after(9), at(2, 5))
 	want("an epoch behind", after(10), time.Second, 5)
 	l.serves(after(10), at(2, 7)) // the word of the head is late
 	want("ahead of what was heard", after(11), 0, 0)

@@ -134,7 +134,8 @@ func (c *conn) count(tallies []*tally) {
 	})
 }
 
-// explain adds to the verdict what the rejectors say and have.
+// explain adds to the verdict the rejectors' messages and the resource that they
+// have instead.
 func (t *tally) explain() {
 	if len(t.rejectors) == 0 {
 		return

@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/frontend/replica"
 )
 
-// keptVersions is for how many versions the times of their stages are kept: an
-// ACK of an older one is not timed.
+// keptVersions is the number of versions whose stage times are kept: the ACK of an
+// older one is not timed.
 const keptVersions = 16
 
 // versionTimes is when a version passed each stage; zero: unknown.
@@ -21,7 +21,7 @@ type versionTimes struct {
 	// observed is when a watcher saw the first change in it, by the watcher's
 	// clock; published is when the leader published it, by the leader's.
 	observed, published time.Time
-	had                 time.Time // when the frontend had it, before it made resources
+	had                 time.Time // when the frontend had received it, before it made resources
 	trace               *convergence
 }
 
@@ -72,8 +72,8 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 // the head is known.
 type lag struct {
 	served, head ident.Position
-	// since is when the oldest head was heard that is not reached yet, and mark
-	// is that head.
+	// mark is the oldest known head that is not served yet, and since is when it
+	// became known.
 	since time.Time
 	mark  ident.Position
 }
@@ -83,12 +83,12 @@ func (l *lag) serves(now time.Time, v ident.Position) {
 	l.served = v
 	if !l.since.IsZero() && !v.Less(l.mark) {
 		l.since = time.Time{}
-		l.hears(now, l.head)
+		l.headIs(now, l.head)
 	}
 }
 
-// hears sets the head.
-func (l *lag) hears(now time.Time, v ident.Position) {
+// headIs sets the head.
+func (l *lag) headIs(now time.Time, v ident.Position) {
 	l.head = v
 	if l.since.IsZero() && l.served.Less(v) {
 		l.since, l.mark = now, v

@@ -222,8 +222,8 @@ func (e *entry) unwatch(w Watch, cl *Client) {
 	}
 }
 
-// View is what one class is served at one version of the world. If content does
-// not change, later Views have the same pointers.
+// View holds the resources that one class is served at one version of the world.
+// If content does not change, later Views have the same pointers.
 type View struct {
 	Version   ident.Position
 	Published time.Time // by the leader's clock, for people; zero: unknown

@@ -107,9 +107,9 @@ type making struct {
 	history []revision
 }
 
-// remake makes what the wanted keys were served at the past versions. A client
-// that waits with other past versions wants its keys again, unless their entries
-// have what it needs now.
+// remake makes the content of the wanted keys at the past versions. A client that
+// waits for other past versions adds its keys again, unless their entries cover
+// them now.
 func (c *Cache) remake(past *pastVersions) {
 	c.mu.Lock()
 	wanted := make([]making, 0, len(c.wanted))
@@ -143,7 +143,7 @@ func (c *Cache) remake(past *pastVersions) {
 			past.made[r.key] = r.history
 		case e != nil && e.oldest() == r.covered:
 			e.addOlder(r.history)
-		default: // the entry was dropped or trimmed: known wants the key again
+		default: // the entry was dropped or trimmed: known adds the key again
 		}
 	}
 }

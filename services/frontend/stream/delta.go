@@ -183,7 +183,7 @@ func (w *watch) mayHave(set *xds.Set) {
 }
 
 // listed fills the ledger with the versions that the client named. If a version
-// is neither served nor was served, only the name of the resource is known.
+// was never served here, only the name of the resource is known.
 func (s *Stream) listed(w *watch, initial names.Versions, set *xds.Set) {
 	had := make(map[string]*xds.Resource, initial.Len())
 	var past []content.View

@@ -72,7 +72,7 @@ func (l *ledger) state(name string) entry {
 	return l.implied(name)
 }
 
-// implied returns what the Sets say about a subscribed name.
+// implied returns the entry of a subscribed name that follows from the Sets.
 func (l *ledger) implied(name string) entry {
 	e := entry{name: name}
 	if l.sent != nil {
@@ -110,8 +110,7 @@ func (l *ledger) exceptAll(sorted iter.Seq[string]) {
 	l.entries = append(merged, left...)
 }
 
-// forget drops entries. A subscribed name without an entry has what the Sets
-// say.
+// forget drops entries. For a subscribed name without an entry the Sets count.
 func (l *ledger) forget(drop func(*entry) bool) {
 	l.entries = slices.DeleteFunc(l.entries, func(e entry) bool { return drop(&e) })
 	if len(l.entries) == 0 {
@@ -119,8 +118,8 @@ func (l *ledger) forget(drop func(*entry) bool) {
 	}
 }
 
-// dropNeedless drops the entries that say what the Sets say. Every response
-// must have been answered.
+// dropNeedless drops the entries that are equal to what the Sets imply. Every
+// response must have been answered.
 func (l *ledger) dropNeedless() {
 	if l.sent == nil {
 		return

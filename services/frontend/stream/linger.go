@@ -20,8 +20,8 @@ type lingeringCluster struct {
 	lingered  bool
 }
 
-// lingerRemoved lets the clusters linger that the client has and the view has
-// not. The client has them from the view before.
+// lingerRemoved makes the clusters linger that the client was sent and the view
+// lacks. before is the view before.
 func (s *Stream) lingerRemoved(now time.Time, before content.View) {
 	w := s.watches[ident.CDS]
 	if w == nil {
@@ -40,7 +40,7 @@ func (s *Stream) lingerRemoved(now time.Time, before content.View) {
 	s.refreshLingering()
 }
 
-// linger lets a cluster linger, unless it does already.
+// linger makes a cluster linger, unless it does already.
 func (s *Stream) linger(now time.Time, cluster, endpoints *xds.Resource) {
 	i, lingers := slices.BinarySearchFunc(s.lingering, cluster.Name, func(h lingeringCluster, name string) int {
 		return strings.Compare(h.cluster.Name, name)
@@ -50,8 +50,8 @@ func (s *Stream) linger(now time.Time, cluster, endpoints *xds.Resource) {
 	}
 }
 
-// lingerPast lets the clusters of all retained views linger that the current
-// view has not. It serves a client whose version matches none of them: some
+// lingerPast makes the clusters of all retained views linger that the current
+// view lacks. It serves a client whose version matches none of them: some
 // clusters lingered when its stream ended, and it may still have any of them
 // (E7). A cluster that a quarantine has taken away since is left out: clients
 // like this one reject it.
@@ -139,8 +139,8 @@ func (s *Stream) refreshLingering() {
 	}
 }
 
-// lingeringOf yields what the client keeps although the view lacks it: lingering
-// clusters or their endpoints, and the endpoints of a cluster that the client
+// lingeringOf yields the resources that the client keeps although the view lacks
+// them: lingering clusters or their endpoints, and the endpoints of a cluster that the client
 // keeps because it rejected the next one.
 func (s *Stream) lingeringOf(t ident.ResourceType, yield func(*xds.Resource) bool) {
 	if t != ident.CDS && t != ident.EDS {

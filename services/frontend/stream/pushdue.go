@@ -20,10 +20,10 @@ type batch struct {
 	removed []string
 }
 
-// push returns the next response of a type, if something of it is due.
+// push returns the next response of a type, if one is due.
 //
-// A whole response holds everything, but only what is due of it follows in other
-// types.
+// A whole CDS response holds all clusters, but only the endpoints of those that
+// were due are sent after it.
 func (s *Stream) push(now time.Time, w *watch) (Response, bool) {
 	if len(w.retake) > 0 {
 		return s.takeBack(now, w), true

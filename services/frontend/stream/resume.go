@@ -38,12 +38,10 @@ func (h *headCheck) reached(served ident.Position) bool {
 // until it serves the version of HeadIs, or until some time after HeadAway.
 func (s *Stream) WantsHead() bool { return s.head.waiting }
 
-// HeadIs tells the stream the version of the head, as it was after WantsHead
-// became true.
+// HeadIs sets the version of the head, as read after WantsHead became true.
 func (s *Stream) HeadIs(v ident.Position) { s.head.version = &v }
 
-// HeadAway tells the stream that the head cannot be found out now. HeadIs may
-// follow.
+// HeadAway notes that the head cannot be read now. HeadIs may follow.
 func (s *Stream) HeadAway() {
 	if s.head.waiting && !s.head.away {
 		s.head.away = true

@@ -11,10 +11,10 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// EventKind says what happened on a stream.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
-// What may happen.
+// The kinds of events.
 const (
 	// Acked: the client applied a response.
 	Acked EventKind = iota
@@ -39,7 +39,7 @@ const (
 	Retaken
 )
 
-// Event is something that happened.
+// Event is something that happened on a stream.
 type Event struct {
 	Kind EventKind
 	Type ident.ResourceType

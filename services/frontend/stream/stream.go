@@ -32,10 +32,9 @@ const (
 	warmWait = 5 * time.Second
 )
 
-// Request is what a stream needs of a DiscoveryRequest, or of a
-// DeltaDiscoveryRequest if Config.Delta is set. The Stream keeps nothing of
-// Names, Unsubscribe and Initial: their bytes may be reused when Request
-// returns.
+// Request holds the fields of a DiscoveryRequest, or of a DeltaDiscoveryRequest
+// if Config.Delta is set, that a Stream uses. The Stream copies what it needs of
+// Names, Unsubscribe and Initial: their bytes may be reused when Request returns.
 type Request struct {
 	TypeURL string
 	Version string // not in delta
@@ -74,7 +73,7 @@ type Response struct {
 type Config struct {
 	// GRPC: the client is a gRPC library.
 	GRPC bool
-	// Delta says that the stream speaks the incremental protocol.
+	// Delta: the stream uses the incremental protocol.
 	Delta bool
 	// Only is the type of a stream for a single type; nil on ADS. Its requests
 	// may omit the type URL, requests for other types are not answered, and
@@ -106,7 +105,7 @@ type Stream struct {
 	// cdsCurrent: the client has the clusters that it should have, and none
 	// were sent on this stream.
 	cdsCurrent bool
-	// warmUntil is until when listeners and routes wait for clusters to warm.
+	// warmUntil is when listeners and routes stop waiting for clusters to warm.
 	warmUntil time.Time
 	// early are the endpoints of clusters that were sent before the client
 	// requested EDS: a client that reconnects requests only what it knew (E3).

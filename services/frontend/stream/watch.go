@@ -24,8 +24,8 @@ type watch struct {
 	mark  names.Mark // of the subscription in the last request
 	// unasked: the client did not request the type, and was sent it (E16).
 	unasked bool
-	// crossed is what was sent before the client requested the type; the client
-	// may not have had it when it did.
+	// crossed holds what was sent before the client requested the type. The client
+	// may have sent the request before it received this.
 	crossed []entry
 
 	// Until it is known whether the versions that the client named are newer
@@ -73,7 +73,7 @@ type outstanding struct {
 	version string
 	at      time.Time
 	world   ident.Position
-	made    time.Time // when that version was published; zero: it is not the cause
+	made    time.Time // when world was published; zero: it did not cause the response
 	list    []*xds.Resource
 	removed []string
 	set     *xds.Set // ledger.sent at that time
@@ -145,7 +145,8 @@ func (w *watch) subscribed(table *names.Table, wire names.Wire, first bool) {
 	}
 	w.mark = mark
 	n := table.Intern(wire)
-	// An empty list of clusters or listeners means all, after named ones none (G4).
+	// An empty list of clusters or listeners means all, or none if the client has
+	// named some before (G4).
 	all := w.whole && (n.Has(wildcard) || n.Len() == 0 && !w.named)
 	w.named = w.named || n.Len() > 0
 	switch {
@@ -215,7 +216,7 @@ func (w *watch) owe(list []string, ahead bool) {
 	w.dirty = w.dirty || len(list) > 0
 }
 
-// empty reports that the client subscribes to nothing.
+// empty reports whether the client subscribes to nothing.
 func (w *watch) empty() bool { return !w.wildcard && w.names.Len() == 0 }
 
 // applied reports whether the client has applied everything that it was sent.
