@@ -1,7 +1,7 @@
 // Package xds generates the xDS resources of a world for classes of proxies.
 //
 // It is pure: the same PushContext and class give the same bytes in the same
-// order. It knows the class of a proxy, never the proxy, so nothing can leak
+// order. It gets the class of a proxy, never the proxy, so nothing can leak
 // between proxies; and it never imports envoy/service.
 //
 // A class has parts. Each part makes pieces; pieces that clients would reject

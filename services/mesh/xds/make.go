@@ -41,8 +41,8 @@ func clientOf(class index.ProxyClass, t ident.ResourceType) index.Client {
 	return index.ClientRouter
 }
 
-// makePart makes a part. It leaves out and reports what clients would reject;
-// every process leaves out the same.
+// makePart makes a part. It leaves out and reports the pieces that clients would
+// reject, the same ones in every process.
 func makePart(pc *index.PushContext, k partKey) (out output) {
 	r := pc.Read()
 	defer func() {

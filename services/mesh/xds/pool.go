@@ -10,10 +10,9 @@ import (
 )
 
 // encodings finds the encoded pieces that any Catalog of this process holds. It
-// is global because it has no state of its own: it knows only what Catalogs hold,
-// and what it returns depends on the bytes alone. As a value it would have to
-// pass through the builder, the gate, the frontend and its cache, only so that
-// meshlog up checks the pieces of a first version once and not twice.
+// can be global because its results depend on the bytes alone. As a value it would
+// have to pass through the builder, the gate, the frontend and its cache, only so
+// that meshlog up checks the pieces of a first version once and not twice.
 var encodings encodingPool
 
 type encodingPool struct {

@@ -68,7 +68,8 @@ func (m *maker) grpcResolve(c *clusterv3.Cluster, t target) *clusterv3.Cluster {
 	return c
 }
 
-// grpcBalance sets the load balancing that gRPC knows; its default is round robin.
+// grpcBalance sets the load balancing that gRPC supports; its default is round
+// robin.
 func (m *maker) grpcBalance(c *clusterv3.Cluster, policy traffic.Policy) {
 	unsupported := func(what string) {
 		m.cannot(m.ruleKey, policy.Fields.Balancer, "gRPC clients do not know "+what,
@@ -95,7 +96,7 @@ func (m *maker) grpcBalance(c *clusterv3.Cluster, policy traffic.Policy) {
 	}
 }
 
-// forGRPC reports whether gRPC clients get an endpoint: they know IPs only, and
+// forGRPC reports whether gRPC clients get an endpoint: they support IPs only, and
 // use unhealthy endpoints like others.
 func forGRPC(e *index.Endpoint) bool {
 	_, err := netip.ParseAddr(e.Address)
@@ -115,7 +116,7 @@ func adapt(a *endpointv3.ClusterLoadAssignment) {
 	}
 }
 
-// cannot reports what gRPC clients have no equivalent for. It is informational:
+// cannot reports a setting for which gRPC has no equivalent. It is informational:
 // most meshes have no gRPC clients.
 func (m *maker) cannot(key ident.Key, field, reason, advice, effect string) {
 	m.report(problem.Diagnostic{

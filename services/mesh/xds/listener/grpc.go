@@ -63,7 +63,7 @@ func (p dialed) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	return pieces, nil
 }
 
-// otherNames returns what clients dial besides the host of s.
+// otherNames returns the names under which clients dial s, without its host.
 func otherNames(r *index.Reader, s *index.Service) []string {
 	if !s.Kubernetes {
 		return s.Aliases

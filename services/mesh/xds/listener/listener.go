@@ -94,7 +94,7 @@ func socket(address string, port uint32) *corev3.Address {
 }
 
 // virtualOutbound is the part for the listener that takes all redirected
-// connections and hands each to the listener of its destination (LSN-1).
+// connections and passes each to the listener of its destination (LSN-1).
 type virtualOutbound struct{}
 
 func (virtualOutbound) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {

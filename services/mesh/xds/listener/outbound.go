@@ -83,7 +83,7 @@ type place struct {
 	port    uint32
 }
 
-// entry is a listener with the services that want it.
+// entry is a listener with its services.
 type entry struct {
 	place
 	routes  string // empty: no routes for requests
@@ -103,7 +103,7 @@ type user struct {
 	port    index.Port
 }
 
-// condition says which connections a chain takes.
+// condition selects the connections that a chain takes.
 type condition struct {
 	cidr       string
 	serverName string // lower case

@@ -12,7 +12,7 @@ import (
 )
 
 // delegated returns the routes of the VirtualService that a route delegates to,
-// restricted to the requests that the root hands over (VS-4).
+// restricted to the requests that the root delegates (VS-4).
 func (t *translation) delegated(at string, root *networking.HTTPRoute) []*networking.HTTPRoute {
 	namespace := cmp.Or(root.GetDelegate().GetNamespace(), t.key.Namespace)
 	name := root.GetDelegate().GetName()

@@ -106,8 +106,8 @@ func namespaceOf(host, suffix string) string {
 
 func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 
-// claims says which virtual host of a RouteConfiguration holds which domain: no
-// two may have one domain, in upper or lower case (I33).
+// claims maps each domain of a RouteConfiguration to the virtual host that has it:
+// no two may have the same domain, in upper or lower case (I33).
 type claims struct {
 	hosts   []*candidate
 	cluster string // of the callers

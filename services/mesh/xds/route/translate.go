@@ -28,7 +28,7 @@ const (
 	CORSFilter  = "envoy.filters.http.cors"
 )
 
-// Options are the inputs of Translate besides the VirtualService.
+// Options are the further inputs of Translate.
 type Options struct {
 	// Port of the listener.
 	Port uint32
@@ -49,8 +49,8 @@ type Options struct {
 	Delegate func(namespace, name string) *networking.VirtualService
 }
 
-// Translate returns the routes of a VirtualService in order. None means that it
-// says nothing about this port, gateway and caller. The Diagnostics report what
+// Translate returns the routes of a VirtualService in order; none if it has none
+// for this port, gateway and caller. The Diagnostics report what
 // does not work as written.
 func Translate(key ident.Key, vs *networking.VirtualService, o Options) ([]*routev3.Route, []problem.Diagnostic) {
 	t := &translation{Options: o, key: key}
