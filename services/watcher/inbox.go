@@ -8,7 +8,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Inbox brings a Publisher its inputs and the time. One goroutine uses it. Run
+// Inbox provides a Publisher with its inputs and the time. One goroutine uses it. Run
 // makes one; the simulation has its own.
 type Inbox interface {
 	Now() time.Time
@@ -63,8 +63,8 @@ type inbox struct {
 	ended  chan struct{}
 }
 
-// NewInbox returns the Inbox of a process, which runs w and takes the reasons for
-// which the leader asks for a new listing from requests, which may be nil.
+// NewInbox returns the Inbox of a process. It runs w. requests yields the reasons
+// for which the leader asks for a new listing, and may be nil.
 func NewInbox(w Watcher, requests <-chan string) Inbox {
 	return &inbox{watcher: w, requests: requests}
 }

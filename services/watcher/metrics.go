@@ -43,7 +43,7 @@ func NewMetrics(shard ident.Shard) *Metrics {
 	m.unsent = add.NewCounter(prometheus.CounterOpts{Name: "unsent_objects_total", Help: "Objects of listings that were not sent because the leader already had them, by its digests."})
 	m.retries = add.NewCounter(prometheus.CounterOpts{Name: "retries_total", Help: "Appends that were retried because the log did not accept them. See the watcher's log for the reason."})
 	m.sessions = add.NewCounter(prometheus.CounterOpts{Name: "sessions_total", Help: "Sessions begun; each lists the whole source. Many: the log was rewound, watchers take turns, or the leader keeps asking. See the watcher's log for the reason."})
-	m.tell(State{})
+	m.set(State{})
 	return m
 }
 
@@ -55,8 +55,8 @@ func (m *Metrics) downSeconds() float64 {
 	return time.Since(since).Seconds()
 }
 
-// tell takes in a new state.
-func (m *Metrics) tell(s State) {
+// set updates the metrics to a new state.
+func (m *Metrics) set(s State) {
 	m.speaks.Set(one(s.Phase != PhaseStandby && s.Phase != ""))
 	m.partial.Set(one(s.Partial))
 	m.objects.Set(float64(s.Keys))

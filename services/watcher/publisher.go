@@ -34,8 +34,8 @@ const (
 )
 
 // Publisher publishes the objects of a shard: it stands by, begins sessions,
-// lists, and appends changes. It is sequential code that reaches the outside only
-// through its Log, its Leader and its Inbox.
+// lists, and appends changes. It is sequential code whose only IO is its Log, its
+// Leader and its Inbox.
 type Publisher struct {
 	cfg Config
 	in  Inbox
@@ -50,7 +50,7 @@ type Publisher struct {
 	session session
 	source  source
 	warm    warm
-	stuck   error // why an append is being retried; nil: none is
+	stuck   error // why an append is being retried; nil: no retry
 	// When the log had all of the last listing, and of the last change.
 	listed, changedAt time.Time
 
@@ -68,7 +68,7 @@ type session struct {
 	// over is why the session must end; empty: it goes on.
 	over string
 
-	said    shadow
+	sent    shadow
 	sending int // changes that are being appended
 	waiting backlog
 	// refused are objects that no log accepts, with the reason.
@@ -81,7 +81,7 @@ type source struct {
 	restart  time.Time // when to run it again; zero: it runs
 	pause    time.Duration
 	err      error     // why the last run failed; nil: it did not
-	down     time.Time // since when err is one
+	down     time.Time // when err was first set
 	problems map[string][]problem.Diagnostic
 }
 
@@ -116,7 +116,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		err = p.speak(ctx, head)
+		err = p.runSession(ctx, head)
 		switch {
 		case errors.Is(err, events.ErrConflict):
 			p.in.Rest()
@@ -150,10 +150,10 @@ func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
 			p.cool()
 			return head.Seq, nil
 		}
-		var said uint64
+		var newest uint64
 		var ago time.Duration
 		if err == nil {
-			said, ago, err = p.lastWord(ctx, head)
+			newest, ago, err = p.lastRecord(ctx, head)
 		}
 		now := p.in.Now()
 		switch {
@@ -164,8 +164,8 @@ func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
 		case err != nil:
 			p.log.Warn("cannot read the log", "error", err)
 			seen = 0 // the other holder may have appended meanwhile
-		case said > seen:
-			seen, spoke = said, now.Add(-ago)
+		case newest > seen:
+			seen, spoke = newest, now.Add(-ago)
 		}
 		if p.warm.since != 0 && p.warm.since != seen {
 			p.cool() // the twin read its source before the other holder's record
@@ -178,7 +178,7 @@ func (p *Publisher) standBy(ctx context.Context) (uint64, error) {
 			p.warm.since = seen
 			p.watch(ctx)
 		}
-		p.tell(PhaseStandby)
+		p.reportState(PhaseStandby)
 		next := now.Add(standbyPoll)
 		if due := spoke.Add(silence); seen != 0 && due.Before(next) {
 			next = due
@@ -215,9 +215,9 @@ func (p *Publisher) mayBegin(head events.Record) bool {
 	return strings.HasPrefix(sessionOf(head), p.id+"-") || !p.lost && holder == p.cfg.Holder
 }
 
-// lastWord returns the newest known record of head's session, and how long before
+// lastRecord returns the newest known record of head's session, and how long before
 // the newest record of the log it was appended, by the server's clock.
-func (p *Publisher) lastWord(ctx context.Context, head events.Record) (uint64, time.Duration, error) {
+func (p *Publisher) lastRecord(ctx context.Context, head events.Record) (uint64, time.Duration, error) {
 	b, err := p.cfg.Log.Bounds(ctx)
 	if err != nil {
 		return 0, 0, err
@@ -255,7 +255,7 @@ func (p *Publisher) sleep(ctx context.Context, until time.Time) error {
 			return err
 		}
 		if p.warm.since == 0 && len(p.warm.inputs) == 0 {
-			p.hear(in)
+			p.handle(in)
 			continue
 		}
 		if _, asked := in.(Requested); in != nil && !asked { // the twin lists anyway
@@ -275,10 +275,10 @@ func (p *Publisher) next(ctx context.Context, until time.Time) (Input, error) {
 	return in, ctx.Err()
 }
 
-// tell reports the state if it changed.
-func (p *Publisher) tell(phase Phase) {
+// reportState reports the state if it changed.
+func (p *Publisher) reportState(phase Phase) {
 	s := State{
-		Phase: phase, Session: p.session.name, Keys: len(p.session.said.hashes),
+		Phase: phase, Session: p.session.name, Keys: len(p.session.sent.hashes),
 		Pending: p.session.waiting.len() + p.session.sending, Partial: p.session.partial, Diagnostics: p.diagnostics(),
 		Listed: p.listed, Changed: p.changedAt,
 	}
@@ -292,7 +292,7 @@ func (p *Publisher) tell(phase Phase) {
 		p.log.Info("watcher is "+string(s.Phase), "session", s.Session, "keys", s.Keys, "partial", s.Partial)
 	}
 	p.state = s
-	p.cfg.Metrics.tell(s)
+	p.cfg.Metrics.set(s)
 	if p.cfg.OnState != nil {
 		p.cfg.OnState(s)
 	}

@@ -30,7 +30,7 @@ func (p *Publisher) change(o Object) (change, bool) {
 	if !o.Delete {
 		c.hash = events.ContentHash(c.key, o.Value)
 	}
-	if _, ok := p.session.said.hashes[c.key]; ok {
+	if _, ok := p.session.sent.hashes[c.key]; ok {
 		return c, true
 	}
 	bare := p.event(change{key: c.key}, 1, 1, events.Batch{})
@@ -71,7 +71,7 @@ func (p *Publisher) event(c change, pseq, low uint64, batch events.Batch) events
 func (p *Publisher) flush(ctx context.Context) error {
 	changes, atomic := p.session.waiting.take()
 	for _, c := range changes {
-		p.session.said.set(c.key, c.bucket, c.hash)
+		p.session.sent.set(c.key, c.bucket, c.hash)
 	}
 	p.session.sending = len(changes)
 	defer func() { p.session.sending = 0 }()
@@ -87,8 +87,9 @@ func (p *Publisher) flush(ctx context.Context) error {
 	return nil
 }
 
-// many is how many changes are worth a chunk even if they need not be atomic: a
-// log that syncs before it acknowledges appends a chunk about as fast as one event.
+// many is the number of changes that are sent as a chunk even if they need not be
+// atomic: a log that syncs each append takes about as long for a chunk as for one
+// event.
 const many = 100
 
 // send appends changes of different keys in parts of events.MaxBatch, each
@@ -156,16 +157,16 @@ func (p *Publisher) appendChunk(ctx context.Context, chunk []events.Event) error
 	return err
 }
 
-// errAbandoned: this session cannot go on, a new one can.
-var errAbandoned = errors.New("the log refuses what must be said")
+// errAbandoned ends this session; a new one begins.
+var errAbandoned = errors.New("the log refuses an event of the session")
 
 // isRefusal reports whether a retry would fail, too.
 func isRefusal(err error) bool {
 	return errors.Is(err, events.ErrTooLarge) || errors.Is(err, events.ErrInvalid)
 }
 
-// replace replaces each event that the log refuses by an Undecoded that says why:
-// the object keeps its last good value and is reported.
+// replace replaces each event that the log refuses by an Undecoded with the
+// reason: the object keeps its last good value and is reported.
 func (p *Publisher) replace(chunk []events.Event, refusal error) bool {
 	replaced := false
 	for i, e := range chunk {
@@ -187,7 +188,7 @@ func (p *Publisher) replace(chunk []events.Event, refusal error) bool {
 		put := *o
 		put.Value = ident.Value{Type: ident.Undecoded, Bytes: b}
 		chunk[i].Body = &put
-		p.session.said.set(put.Key, events.Bucket(put.Key), events.ContentHash(put.Key, put.Value))
+		p.session.sent.set(put.Key, events.Bucket(put.Key), events.ContentHash(put.Key, put.Value))
 		p.log.Warn("object replaced by a notice", "key", put.Key.String(), "error", refusal)
 		replaced = true
 	}
@@ -201,7 +202,7 @@ func (p *Publisher) alive(ctx context.Context, listed events.BucketSet, trace st
 	s.alives++
 	err := p.control(ctx, fmt.Sprintf("%s/alive/%d", s.name, s.alives), trace, &events.Alive{
 		Shard: p.cfg.Shard, Session: s.name, Low: s.pseq + 1,
-		Digest: s.said.digests.Sum(), Listed: listed, Partial: s.partial, Kinds: s.said.kinds,
+		Digest: s.sent.digests.Sum(), Listed: listed, Partial: s.partial, Kinds: s.sent.kinds,
 	})
 	s.beat = p.in.Now().Add(heartbeat)
 	if err == nil {
@@ -227,7 +228,7 @@ func (p *Publisher) control(ctx context.Context, id, trace string, body events.B
 			p.session.ctl = ack.Seq
 			return nil
 		}
-		// Whatever the answer was: if the event is the last there, it is on the log.
+		// Despite the error, the event is on the log if it is the last one there.
 		head, lastErr := p.cfg.Log.Last(ctx, subject)
 		switch {
 		case lastErr == nil && head.Event.ID == e.ID:
@@ -261,7 +262,7 @@ func (p *Publisher) persist(ctx context.Context, try func() error) error {
 		}
 		p.stuck = err
 		p.cfg.Metrics.retries.Inc()
-		p.tell(p.state.Phase)
+		p.reportState(p.state.Phase)
 		if err := p.sleep(ctx, p.in.Now().Add(pause)); err != nil {
 			return err
 		}

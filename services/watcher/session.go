@@ -12,10 +12,10 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// speak runs a session, fenced on head, the last control record seen of the
+// runSession runs a session, fenced on head, the last control record seen of the
 // shard, until the session is over. The error is ErrConflict if another holder
 // published for the shard.
-func (p *Publisher) speak(ctx context.Context, head uint64) error {
+func (p *Publisher) runSession(ctx context.Context, head uint64) error {
 	if err := p.begin(ctx, head); err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 	}
 	p.session = session{
 		name: fmt.Sprintf("%s-%d", p.id, p.sessions), ctl: head,
-		said: newShadow(nil), refused: map[ident.Key]string{},
+		sent: newShadow(nil), refused: map[ident.Key]string{},
 	}
 	err := p.control(ctx, p.session.name+"/begin", "", &events.Begin{
 		Shard: p.cfg.Shard, Session: p.session.name, Holder: p.cfg.Holder,
@@ -58,7 +58,7 @@ func (p *Publisher) begin(ctx context.Context, head uint64) error {
 	} else {
 		p.source.started, p.warm.since = p.in.Now(), 0
 	}
-	p.tell(PhaseListing)
+	p.reportState(PhaseListing)
 	return nil
 }
 
@@ -85,25 +85,25 @@ func (p *Publisher) awaitListing(ctx context.Context) (Listing, error) {
 			p.source.err = nil
 			return l.Listing, nil
 		}
-		p.hear(in)
+		p.handle(in)
 		if r := p.source.restart; !r.IsZero() && !p.in.Now().Before(r) {
 			p.watch(ctx)
 		}
 		if p.source.err != nil {
-			p.tell(PhaseDown)
+			p.reportState(PhaseDown)
 		}
 	}
 }
 
 // list sends the objects that the leader lacks, and closes the listing.
 func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
-	p.tell(PhaseListing)
-	p.session.partial, p.session.said = l.Partial, newShadow(events.KindsOf(l.Kinds...))
+	p.reportState(PhaseListing)
+	p.session.partial, p.session.sent = l.Partial, newShadow(events.KindsOf(l.Kinds...))
 	changes := make(map[ident.Key]change, len(l.Objects))
 	for _, o := range l.Objects {
 		if c, ok := p.change(o); ok {
 			changes[c.key] = c
-			p.session.said.set(c.key, c.bucket, c.hash)
+			p.session.sent.set(c.key, c.bucket, c.hash)
 		}
 	}
 	listed := events.AllBuckets()
@@ -113,7 +113,7 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	var send []change
 	for k, c := range changes {
 		// The digests do not cover other kinds: the leader may lack any of them.
-		if listed.Has(c.bucket) || !p.session.said.kinds.Cover(k.Kind) {
+		if listed.Has(c.bucket) || !p.session.sent.kinds.Cover(k.Kind) {
 			send = append(send, c)
 		}
 	}
@@ -127,7 +127,7 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 	if p.session.over != "" {
 		return nil
 	}
-	p.log.Info("listed", "session", p.session.name, "keys", len(changes), "sent", len(send), "partial", l.Partial, "kinds", len(p.session.said.kinds))
+	p.log.Info("listed", "session", p.session.name, "keys", len(changes), "sent", len(send), "partial", l.Partial, "kinds", len(p.session.sent.kinds))
 	if err := p.alive(ctx, listed, trace); err != nil {
 		return err
 	}
@@ -140,14 +140,14 @@ func (p *Publisher) list(ctx context.Context, l Listing) (err error) {
 // differing returns the buckets in which the leader has other objects; all if it
 // does not answer.
 func (p *Publisher) differing(ctx context.Context) events.BucketSet {
-	held, err := p.cfg.Leader.Digests(ctx, p.cfg.Shard, p.session.name, p.session.said.kinds)
+	held, err := p.cfg.Leader.Digests(ctx, p.cfg.Shard, p.session.name, p.session.sent.kinds)
 	if err != nil {
 		p.log.Info("sending all objects: no digests from the leader", "error", err)
 		return events.AllBuckets()
 	}
 	var differ events.BucketSet
 	for b := range held {
-		if held[b] != p.session.said.digests[b] {
+		if held[b] != p.session.sent.digests[b] {
 			differ.Add(b)
 		}
 	}
@@ -157,7 +157,7 @@ func (p *Publisher) differing(ctx context.Context) events.BucketSet {
 // follow publishes what changes until the session is to end.
 func (p *Publisher) follow(ctx context.Context) error {
 	for {
-		p.tell(p.phase())
+		p.reportState(p.phase())
 		if err := p.gather(ctx); err != nil {
 			return err
 		}
@@ -165,10 +165,10 @@ func (p *Publisher) follow(ctx context.Context) error {
 		restart := p.source.restart
 		due := !restart.IsZero() && !now.Before(restart)
 		switch {
-		case due && p.source.err == nil && (p.session.partial || len(p.session.said.kinds) > 0):
+		case due && p.source.err == nil && (p.session.partial || len(p.session.sent.kinds) > 0):
 			// The source may be readable for other kinds by now, which needs a
 			// session of their own.
-			p.session.over = "what was unreadable may be readable"
+			p.session.over = "the source may be readable for other kinds"
 			return nil
 		case due:
 			p.watch(ctx)
@@ -210,14 +210,14 @@ func (p *Publisher) gather(ctx context.Context) error {
 		if in == nil || err != nil {
 			return err
 		}
-		p.hear(in)
+		p.handle(in)
 		until = p.in.Now()
 	}
 	return nil
 }
 
-// hear handles an input; without a session it drops it.
-func (p *Publisher) hear(in Input) {
+// handle handles an input; without a session it drops it.
+func (p *Publisher) handle(in Input) {
 	if p.session.name == "" {
 		return
 	}
@@ -280,9 +280,9 @@ func (p *Publisher) changed(set []Object) {
 // c. It reports whether c is in the backlog.
 func (p *Publisher) queue(c change) bool {
 	s := &p.session
-	said, known := s.said.hashes[c.key]
-	known = known || !s.partial && s.said.kinds.Cover(c.key.Kind) // else the log may have a key that was not listed
-	if said == c.hash && known {
+	sent, known := s.sent.hashes[c.key]
+	known = known || !s.partial && s.sent.kinds.Cover(c.key.Kind) // else the log may have a key that was not listed
+	if sent == c.hash && known {
 		s.waiting.drop(c.key)
 		return false
 	}
@@ -300,7 +300,7 @@ func (p *Publisher) relisted(l Listing) {
 	case s.partial && !l.Partial:
 		s.over = "what was unreadable can be read"
 		return
-	case !s.said.kinds.Equal(events.KindsOf(l.Kinds...)):
+	case !s.sent.kinds.Equal(events.KindsOf(l.Kinds...)):
 		s.over = "the source can be read for other kinds"
 		return
 	}
@@ -311,7 +311,7 @@ func (p *Publisher) relisted(l Listing) {
 		for _, o := range l.Objects {
 			listed[p.key(o)] = true
 		}
-		for _, k := range absent(&s.said, &s.waiting, listed) {
+		for _, k := range absent(&s.sent, &s.waiting, listed) {
 			set = append(set, Object{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Delete: true, Observed: p.in.Now()})
 		}
 	}

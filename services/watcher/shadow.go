@@ -8,9 +8,9 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// shadow is the content of the shard as this session sent it, which the log has
-// once everything is acknowledged. Of kinds that the session does not cover the
-// log may have more keys; no digest covers these kinds.
+// shadow is the content of the shard as this session sent it. The log has the same
+// once everything is acknowledged, except that it may have more keys of kinds that
+// the session does not cover; no digest covers these kinds.
 type shadow struct {
 	kinds   events.Kinds
 	hashes  map[ident.Key]ident.Hash
@@ -43,8 +43,7 @@ type change struct {
 }
 
 // backlog holds the changes that were not sent yet, the last one of each key.
-// Change sets that wait together become one: it is always right to show fewer
-// states in between.
+// Change sets that wait together become one: intermediate states may be skipped.
 type backlog struct {
 	changes map[ident.Key]change
 	order   []ident.Key // each key once, in the order in which they came first

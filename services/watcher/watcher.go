@@ -12,7 +12,7 @@ import (
 )
 
 // Watcher observes one source instance: it lists the source's objects, then
-// reports changes. Implementations know neither sessions nor retries nor the log.
+// reports changes. The publisher handles sessions, retries and the log.
 type Watcher interface {
 	// Run calls sink.List once with everything that the source holds, read
 	// after Run was called, then sink.Change for every change until ctx is
@@ -33,7 +33,7 @@ type Watcher interface {
 type Sink interface {
 	List(ctx context.Context, l Listing) error
 	// Change reports objects that changed together; they are applied together.
-	// The sink drops an object whose content it already knows.
+	// The sink drops an object whose content has not changed.
 	Change(ctx context.Context, set []Object) error
 	// Problems replaces the problems of an origin (a file) that cannot be put on
 	// the log because their keys are not known.
@@ -47,14 +47,14 @@ type Listing struct {
 	Partial bool
 	// Kinds are the kinds that the source can be read for, in any order; nil:
 	// all. The listing removes no objects of other kinds, and no digest covers
-	// them; one that the watcher sees all the same may be listed and counts. If
+	// them; the watcher may list those that it sees, and they are published. If
 	// the kinds change, Run returns nil, to be run again. If there is none, the
 	// source is down: Run returns an error.
 	Kinds []string
 }
 
-// Object is one object of the source, or (Delete) its end. Source and
-// instance are the sink's business.
+// Object is one object of the source, or (Delete) its deletion. The sink adds
+// source and instance.
 type Object struct {
 	Kind, Namespace, Name string
 	Delete                bool

@@ -26,7 +26,7 @@ type entry struct {
 // content is the content of a file.
 type content struct {
 	entries []entry
-	// broken: it is not known which object one of the documents is.
+	// broken: one of the documents cannot be attributed to an object.
 	broken   bool
 	problems []problem.Diagnostic
 }

@@ -53,7 +53,7 @@ func newIndex() *index {
 	}
 }
 
-// set takes in the data of a file. A broken file keeps the objects that it held
+// set stores the data of a file. A broken file keeps the objects that it held
 // before.
 func (x *index) set(name string, data []byte) {
 	sum := sha256.Sum256(data)
@@ -82,7 +82,7 @@ func cut(data []byte) bool {
 	return !bytes.HasSuffix(data, []byte("\n")) && !bytes.HasPrefix(data, []byte("{"))
 }
 
-// fail takes in the error of reading a file or a directory.
+// fail stores the error of reading a file or a directory.
 func (x *index) fail(name string, err error) {
 	f := &file{content: content{broken: true, problems: []problem.Diagnostic{{
 		Severity: problem.Error, Code: "unreadable", Origin: origin(name), Reason: err.Error(),
@@ -94,7 +94,7 @@ func (x *index) fail(name string, err error) {
 	x.replace(name, f)
 }
 
-// remove takes in that a file is gone.
+// remove notes that a file is gone.
 func (x *index) remove(name string) {
 	if f := x.files[name]; f != nil {
 		x.removed[name] = f

@@ -25,7 +25,7 @@ const (
 	quiet = 2 * time.Millisecond
 	// longest bounds the wait when changes never pause.
 	longest = 50 * time.Millisecond
-	// settle is the quiet after which the watcher believes that objects are gone,
+	// settle is the quiet after which the watcher reports that objects are gone,
 	// or that a file is broken or ends within a line: a program may be about to
 	// write the file or to replace it. A removal is not urgent. Ten times settle
 	// bounds the wait.
@@ -259,8 +259,8 @@ func (r *run) report() {
 	}
 }
 
-// unwrap removes from an error of package os the operation and the path, which its
-// reader knows.
+// unwrap removes from an error of package os the operation and the path, which the
+// diagnostic already contains.
 func unwrap(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err

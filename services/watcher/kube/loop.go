@@ -40,7 +40,7 @@ type run struct {
 	reportedAt time.Time
 	unreported bool // diagnostics may have changed since the last report
 
-	unready    error                // why the API server says it is not ready; nil if it is
+	unready    error                // why the API server is not ready; nil if it is
 	unmirrored []problem.Diagnostic // Services with unmirrored endpoints
 	lookAt     time.Time            // when to search for them again
 }
@@ -60,7 +60,7 @@ func newRun(w *Watcher, c *apiserver.Client, sink watcher.Sink) *run {
 
 // loop reports a listing of the cluster and then its changes.
 func (r *run) loop(ctx context.Context) error {
-	r.report(time.Now()) // what Tell was told, which does not need the API server
+	r.report(time.Now()) // the diagnostics of Tell do not need the API server
 	s, err := r.discover(ctx)
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", r.client.Unreachable(err))
@@ -164,7 +164,7 @@ func (r *run) step(ctx context.Context, messages []any) (done bool, err error) {
 	}
 	r.rediscover(ctx, now)
 	r.lookUnmirrored(ctx, now)
-	if err := r.say(ctx, now); err != nil {
+	if err := r.publish(ctx, now); err != nil {
 		return false, err
 	}
 	if r.unreported = onlyObjects(messages) && now.Before(r.reportedAt.Add(reportEvery)); r.unreported {
@@ -214,9 +214,9 @@ func (r *run) take(m apiserver.Message) {
 	f.Held.Store(r.index.Held(f.Source))
 }
 
-// say reports the listing when all readable feeds are synced, and later the
+// publish reports the listing when all readable feeds are synced, and later the
 // changes.
-func (r *run) say(ctx context.Context, now time.Time) error {
+func (r *run) publish(ctx context.Context, now time.Time) error {
 	if r.covered != nil {
 		if set := r.index.Changes(); len(set) > 0 {
 			return r.sink.Change(ctx, set)

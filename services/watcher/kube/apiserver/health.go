@@ -15,8 +15,8 @@ import (
 )
 
 // WatchOver probes the API server until ctx is done. It returns an error if the
-// API server has not answered for too long. Watches alone cannot show that: a dead
-// connection and a hanging server look like an idle watch. WatchOver calls tell
+// API server has not answered for too long. Watches cannot detect that, because a
+// dead connection and a hanging server look like an idle watch. WatchOver calls tell
 // when the API server becomes unready or ready (nil); an unready API server may
 // still serve.
 func (c *Client) WatchOver(ctx context.Context, l Limits, tell func(unready error)) error {

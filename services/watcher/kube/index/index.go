@@ -52,12 +52,12 @@ type reference struct{ namespace, name, address string }
 // entry is an object of the cluster. A nil object is gone, and its deletion is still
 // to be reported.
 type entry struct {
-	key     Key
-	feed    *Feed
-	object  *Object
-	said    bool   // the object was reported as existing
-	sum     uint64 // hash of the reported content
-	figures Figures
+	key      Key
+	feed     *Feed
+	object   *Object
+	reported bool   // the object was reported as existing
+	sum      uint64 // hash of the reported content
+	figures  Figures
 }
 
 // Figures count the reported objects of a kind.
@@ -265,26 +265,26 @@ func (x *Index) settle(k Key, seen time.Time) (watcher.Object, bool) {
 		x.selectNamespace(e, seen)
 	}
 	out := watcher.Object{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name, Observed: seen}
-	said := e.said
+	unchanged := e.reported
 	if p, f, ok := x.payload(e); ok {
 		o, sum := e.object, x.sum(p, e.object.Created)
 		out.Value, out.SourceVersion, out.Value.Created, out.Actor, out.Trace = p, o.Version, o.Created, o.Actor, o.Trace
 		out.Origin = cmp.Or(o.Origin, origin(e))
-		said = said && e.sum == sum
+		unchanged = unchanged && e.sum == sum
 		e.sum = sum
-		x.say(e, true, f)
+		x.setReported(e, true, f)
 	} else {
-		out.Delete, said = true, !said
+		out.Delete, unchanged = true, !unchanged
 		out.Origin = origin(e)
-		x.say(e, false, Figures{})
+		x.setReported(e, false, Figures{})
 	}
 	if e.object == nil {
 		delete(x.entries, k)
 	}
-	if !said && k.Kind == NodeKind {
+	if !unchanged && k.Kind == NodeKind {
 		x.moved[k.Name] = seen
 	}
-	return out, !said
+	return out, !unchanged
 }
 
 // origin returns an object's name for kubectl.
@@ -295,13 +295,13 @@ func origin(e *entry) string {
 	return e.feed.Resource + "/" + e.key.Name + " -n " + e.key.Namespace
 }
 
-// say records that an entry is reported as existing or not, and its figures.
-func (x *Index) say(e *entry, counts bool, f Figures) {
+// setReported records whether an entry is reported as existing, and its figures.
+func (x *Index) setReported(e *entry, counts bool, f Figures) {
 	all := x.stats[e.key.Kind]
 	all.add(e.figures, -1)
 	all.add(f, +1)
 	x.stats[e.key.Kind] = all
-	e.said, e.figures = counts, f
+	e.reported, e.figures = counts, f
 	// With selectors the object may have to be reported again.
 	if e.object != nil && len(x.selectors) == 0 {
 		e.object.Payload.Bytes = nil

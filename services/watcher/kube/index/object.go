@@ -31,8 +31,8 @@ type Object struct {
 	Trace   string
 	Seen    time.Time // when it arrived
 
-	// Payload is what the log is to carry, of kinds that are converted alone.
-	// Its bytes are dropped after it has been reported.
+	// Payload is published, for kinds that are converted alone. Its bytes are
+	// dropped after it has been reported.
 	Payload ident.Value
 	// Body has the data of an object that is converted together with others: a
 	// *kubeconv.Slice, a *kubeconv.Pod, the *registryv1.Locality of a Node, the
