@@ -17,8 +17,8 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
-// askQuiet is how long Reports waits for another answer while no builder has told
-// which processes report.
+// askQuiet is how long Reports waits for another answer while no builder has
+// answered with the list of processes.
 const askQuiet = 300 * time.Millisecond
 
 // Reports are the reports of a fleet, sorted by name.
@@ -26,8 +26,8 @@ type Reports struct {
 	Frontends []*reportv1.FrontendReport
 	Watchers  []*reportv1.WatcherReport
 	Builders  []*reportv1.BuilderReport
-	// Silent are the processes that reported lately and do not answer, and those
-	// with an answer that is incomplete or unreadable.
+	// Silent are the processes that reported lately and did not answer, or whose
+	// answer is incomplete or unreadable.
 	Silent []*reportv1.Peer
 }
 
@@ -42,7 +42,7 @@ const (
 )
 
 // Reports asks all processes to report and gathers the answers, until every
-// process that builders know has answered, or no answer came for 300 ms.
+// process in the builders' lists has answered, or no answer came for 300 ms.
 func (f *Fleet) Reports(ctx context.Context, with Detail) (*Reports, error) {
 	g := gathered{answers: map[string]proto.Message{}}
 	unread, err := f.ask(ctx, askSubject, &reportv1.ReportRequest{Whole: string(with)}, askQuiet, g.take)
@@ -122,7 +122,7 @@ func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*
 // gathered are the reports that have arrived.
 type gathered struct {
 	answers map[string]proto.Message  // by the name of the process
-	peers   map[string]*reportv1.Peer // processes that builders know; nil: no builder has answered
+	peers   map[string]*reportv1.Peer // processes in the builders' lists; nil: no builder has answered
 }
 
 // take adds an answer; it is done when all known processes have answered.

@@ -90,7 +90,7 @@ func (c *copier) copy() error {
 	}
 	var streams []string
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), "KV_") || !e.IsDir() { // the leases of a server that ended mean nothing
+		if strings.HasPrefix(e.Name(), "KV_") || !e.IsDir() { // leases of a server that has ended are void
 			continue
 		}
 		streams = append(streams, filepath.Join(c.from, e.Name()))

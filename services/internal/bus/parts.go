@@ -49,9 +49,9 @@ type begunAnswer struct {
 	err   error          // the parts make no answer
 }
 
-// join returns the answer that is whole with m, if there is one. After parts of
-// two answers at once, as two processes with one name send them, it joins none of
-// that name: no part says to which answer it belongs.
+// join returns the answer that m completes, if any. If parts of two answers with
+// one name arrive at once, as from two processes of the same name, it joins none of
+// them: parts do not identify their answer.
 func (all begunAnswers) join(name string, m *nats.Msg) (answer []byte, whole bool) {
 	header := m.Header.Get(partHeader)
 	if header == "" {
@@ -88,7 +88,7 @@ func (all begunAnswers) join(name string, m *nats.Msg) (answer []byte, whole boo
 	return answer, true
 }
 
-// failure says why the answer cannot be read.
+// failure returns why the answer cannot be read.
 func (b *begunAnswer) failure() error {
 	if b.err != nil {
 		return b.err

@@ -37,7 +37,7 @@ const (
 // intervals, and the whole report as an answer.
 type Reporter struct {
 	fleet   *Fleet
-	name    string // behind "report."
+	name    string // after "report."
 	report  func(summary bool) proto.Message
 	changed chan struct{}
 	urgent  chan struct{}
@@ -81,7 +81,7 @@ func (f *Fleet) reporter(name string, report func(summary bool) proto.Message) *
 func (r *Reporter) Changed() {
 	select {
 	case r.changed <- struct{}{}:
-	default: // said already
+	default: // already signalled
 	}
 }
 
@@ -89,7 +89,7 @@ func (r *Reporter) Changed() {
 func (r *Reporter) Urgent() {
 	select {
 	case r.urgent <- struct{}{}:
-	default: // said already
+	default: // already signalled
 	}
 }
 
@@ -109,7 +109,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		pause   <-chan time.Time // nil: Run may report now
 	)
 	say := func() {
-		r.say(nil)
+		r.publish(nil)
 		pending, pause = false, time.After(reportPause)
 	}
 	for {
@@ -118,7 +118,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			r.say(nats.Header{lastHeader: {"1"}})
+			r.publish(nats.Header{lastHeader: {"1"}})
 			return ctx.Err()
 		case <-r.changed:
 			pending = true
@@ -134,9 +134,9 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// say publishes the summary. If that fails, the next report makes up for it, and
-// the connection logs the reason.
-func (r *Reporter) say(h nats.Header) {
+// publish publishes the summary. After an error, which the connection logs, the
+// next report replaces this one.
+func (r *Reporter) publish(h nats.Header) {
 	b, err := proto.Marshal(r.report(true))
 	if err == nil {
 		err = r.fleet.nc.PublishMsg(&nats.Msg{Subject: r.fleet.prefix + reportSubject + r.name, Header: h, Data: b})
@@ -144,8 +144,8 @@ func (r *Reporter) say(h nats.Header) {
 	r.logFailure(err)
 }
 
-// answer reports to the inbox of a question, which asks the processes of one role
-// for more than a summary.
+// answer sends the report to the inbox of a question. The question names the role
+// whose processes send more than a summary.
 func (r *Reporter) answer(question *nats.Msg) {
 	var q reportv1.ReportRequest
 	if err := proto.Unmarshal(question.Data, &q); err != nil || question.Reply == "" {

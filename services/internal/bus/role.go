@@ -79,7 +79,7 @@ type Permissions struct {
 }
 
 // Permissions returns the permissions that the functions of this package need: for
-// the fleet and the lease. Log and version chain know their own.
+// the fleet and the lease. Log and version chain have their own.
 func (r Role) Permissions(domain string) Permissions {
 	prefix := fleetPrefix(domain)
 	p := Permissions{Publish: []string{jsapi.AccountInfo}, Subscribe: []string{r.inboxes() + ".>"}}
