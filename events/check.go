@@ -251,7 +251,7 @@ func checkTime(field string, t *timestamppb.Timestamp) error {
 	return nil
 }
 
-// checkHash accepts no bytes: the zero hash.
+// checkHash accepts a hash, or no bytes, which are the zero hash.
 func checkHash(field string, b []byte) error {
 	if len(b) == 0 {
 		return nil

@@ -10,8 +10,8 @@
 //	Segment  is the restart record: another build continues, or a new epoch begins
 //
 // A log numbers its records densely from 1. A position (ident.Position) is such
-// a number with its epoch. Segment records begin epochs, which only the fold
-// knows, so a [Record] carries just its Seq.
+// a number with its epoch. A [Record] has only its Seq: the fold derives the epoch
+// from the Segment records.
 //
 // Events, payloads and keys are immutable: callers may share them, and must not
 // write to their bytes.

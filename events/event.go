@@ -41,14 +41,14 @@ const (
 	Delete Op = 2 // the key does not exist any more
 )
 
-// Object is the new value of a key, or its end.
+// Object is the new value of a key, or its deletion.
 type Object struct {
 	Key   ident.Key
 	Op    Op
 	Value ident.Value // zero in a Delete
 	// SourceVersion is the source's own version of the object.
 	SourceVersion string
-	// Origin tells a user where the object is: "file:line", a field manager.
+	// Origin is where users find the object: "file:line", a field manager.
 	Origin string
 	// Session, Pseq (from 1) and Low are the position in the watcher's session:
 	// every record of the session with a Pseq below Low is acknowledged.

@@ -12,7 +12,7 @@ var (
 	// ErrConflict: the fence did not hold; nothing was appended.
 	ErrConflict = errors.New("fence lost: another writer appended first")
 	// ErrReconnected: the connection is not the one of the fence's
-	// Generation; nothing was appended. Read again what you know of the log.
+	// Generation; nothing was appended. Read the log again before a retry.
 	ErrReconnected = errors.New("the connection to the log was renewed")
 	// ErrFull: the log takes no more records; nothing was appended. Keep the
 	// events and retry.

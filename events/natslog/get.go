@@ -125,7 +125,7 @@ func (l *Log) getOwn(ctx context.Context, r jsapi.GetRequest) (jsapi.Message, er
 }
 
 // getNewest reads by sequence for a client that may read one shard only. Of
-// another shard's record it knows the time, and only if it is the newest one.
+// another shard's record it can read the time only, and only of the newest one.
 func (l *Log) getNewest(ctx context.Context, seq uint64) (jsapi.Message, error) {
 	m, err := l.lastOwn(ctx, events.ShardSubjects(*l.shard).In(l.domain))
 	if err == nil && m.Seq == seq {
