@@ -4,7 +4,7 @@
 //
 // A Snapshot holds the published world and never xDS resources: rows of opaque
 // bytes under opaque keys. Package services/mesh/published encodes the rows; rows
-// of kinds that a reader does not know pass through it unchanged.
+// of unknown kinds pass through a reader unchanged.
 //
 // A version is a position of the log. All values of this package are immutable.
 //

@@ -150,6 +150,7 @@ func (s *Store) Manifests(ctx context.Context) iter.Seq2[*store.Manifest, error]
 		})
 		if err != nil {
 			yield(nil, err)
+			return
 		}
 		for _, stored := range slices.Backward(versions) {
 			if !yield(stored.Manifest, nil) {
@@ -169,6 +170,7 @@ func (s *Store) Side(ctx context.Context) iter.Seq2[store.Row, error] {
 		})
 		if err != nil {
 			yield(store.Row{}, err)
+			return
 		}
 		for _, row := range store.Diff(nil, side).Put { // sorted by key
 			if !yield(row, nil) {

@@ -75,8 +75,8 @@ func (fo *Follower) Close() error {
 	return nil
 }
 
-// Hint reports the head. A follower that knows another head asks the server.
-// Hint never blocks.
+// Hint reports the head. If the follower has another head, Next reads the head from
+// the server. Hint never blocks.
 func (fo *Follower) Hint(v ident.Position, seq uint64) {
 	select {
 	case <-fo.hints:
@@ -179,8 +179,8 @@ func same(a, b message) bool {
 		store.RootOf(a.update.Manifest) == store.RootOf(b.update.Manifest)
 }
 
-// hear takes a republished message.
-func (fo *Follower) hear(live *nats.Msg) {
+// receive takes a republished message.
+func (fo *Follower) receive(live *nats.Msg) {
 	seq, err := strconv.ParseUint(live.Header.Get("Nats-Sequence"), 10, 64)
 	if err != nil {
 		fo.stale = true
@@ -188,11 +188,11 @@ func (fo *Follower) hear(live *nats.Msg) {
 	}
 	m, err := decode(jsapi.Message{Seq: seq, Data: live.Data})
 	if err != nil {
-		fo.stale = true // the leader's answer tells what is wrong
+		fo.stale = true // Next asks the leader
 		return
 	}
 	if head := fo.head(); seq <= head.Seq {
-		// The follower knows it, or the chain was rewound.
+		// The follower has it already, or the chain was rewound.
 		fo.stale = fo.stale || seq < head.Seq || !same(fo.run[len(fo.run)-1], m)
 		return
 	}
@@ -204,9 +204,9 @@ func (fo *Follower) drain() {
 	for {
 		select {
 		case m := <-fo.live:
-			fo.hear(m)
+			fo.receive(m)
 		case h := <-fo.hints:
-			fo.listen(h)
+			fo.takeHint(h)
 		case _, open := <-fo.status:
 			fo.renewed(open)
 		default:
@@ -222,9 +222,9 @@ func (fo *Follower) wait(ctx context.Context) error {
 	}
 	select {
 	case m := <-fo.live:
-		fo.hear(m)
+		fo.receive(m)
 	case h := <-fo.hints:
-		fo.listen(h)
+		fo.takeHint(h)
 	case _, open := <-fo.status:
 		fo.renewed(open)
 	case <-ctx.Done():
@@ -242,9 +242,10 @@ func (fo *Follower) renewed(open bool) {
 	}
 }
 
-// listen takes a hint. Its sequence is that of the stream: a message of another
-// domain makes it greater, only a rewind makes it smaller.
-func (fo *Follower) listen(h hint) {
+// takeHint compares a hint with the head. The hint's sequence is that of the
+// stream: a message of another domain makes it greater, only a rewind makes it
+// smaller.
+func (fo *Follower) takeHint(h hint) {
 	head := fo.head()
 	fo.stale = fo.stale || h.version != head.Version() || h.seq < head.Seq
 }

@@ -3,7 +3,7 @@
 // Each version is one message of the stream MESHLOG_VERSIONS, on the subject of
 // its domain. The message holds manifest and delta; if they are larger than half
 // the size limit, it holds the manifest and the hash of a blob with the delta,
-// which is durable before. The publisher fences each message on the stream's
+// which is stored before. The publisher fences each message on the stream's
 // last sequence; that, and nothing else, makes the chain linear. Blobs are the
 // objects of the store meshlog_blobs, named by their hash.
 //
@@ -32,9 +32,10 @@ const (
 	Stream = "MESHLOG_VERSIONS"
 	// BlobBucket is the object store of the blobs.
 	BlobBucket = "meshlog_blobs"
-	// SubjectPrefix and a domain are the subject of the domain's versions.
+	// SubjectPrefix, followed by a domain, is the subject of its versions.
 	SubjectPrefix = "meshlog.ver."
-	// LivePrefix and a domain are the subject on which the server repeats them.
+	// LivePrefix, followed by a domain, is the subject on which the server repeats
+	// them.
 	LivePrefix = "meshlog.live.ver."
 )
 
@@ -96,8 +97,7 @@ func (f *Feed) bound(ctx context.Context, subjects ...string) (context.Context, 
 	return jsapi.Bound(ctx, f.nc, jsapi.Timeout, subjects...)
 }
 
-// Hint tells all followers the reported head. A follower that knows another head
-// asks the server. Hint never blocks.
+// Hint passes a reported head to all followers; see Follower.Hint.
 func (f *Feed) Hint(v ident.Position, seq uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

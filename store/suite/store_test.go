@@ -298,6 +298,7 @@ func testClosed(t *testing.T, disk Disk) {
 	s := open(t, disk, store.Retention{})
 	v := history(2)
 	commit(t, s, store.Stored{}, v[0])
+	must(t, s.SaveSide(t.Context(), rows{"a": is("1")}.delta()))
 	must(t, s.Close())
 	ctx := t.Context()
 	_, latest := s.Latest(ctx)
@@ -310,15 +311,21 @@ func testClosed(t *testing.T, disk Disk) {
 			t.Errorf("%s of a closed store returned no error", name)
 		}
 	}
-	for _, err := range s.Manifests(ctx) {
-		if err == nil {
-			t.Error("a closed store yields manifests")
+	wantOnlyError(t, "Manifests", s.Manifests(ctx))
+	wantOnlyError(t, "Side", s.Side(ctx))
+}
+
+// wantOnlyError wants an iteration that yields one error and then ends.
+func wantOnlyError[V any](t *testing.T, name string, all iter.Seq2[V, error]) {
+	t.Helper()
+	n := 0
+	for _, err := range all {
+		if n++; err == nil {
+			t.Errorf("%s of a closed store yields a value", name)
 		}
 	}
-	for _, err := range s.Side(ctx) {
-		if err == nil {
-			t.Error("a closed store yields its side table")
-		}
+	if n != 1 {
+		t.Errorf("%s of a closed store yields %d times, want one error", name, n)
 	}
 }
 
