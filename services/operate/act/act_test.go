@@ -108,7 +108,7 @@ func TestRemoveSource(t *testing.T) {
 	got := map[string]string{}
 	for _, v := range sources() {
 		got[v.Shard().String()] = fmt.Sprintf("%s %s %d frozen=%t synced=%t", v.State, v.Holder, v.Objects, v.Frozen, v.Synced)
-		if v.Speaks() && (v.Listed.IsZero() || v.Heard.IsZero()) {
+		if v.HasWatcher() && (v.Listed.IsZero() || v.Heard.IsZero()) {
 			t.Errorf("%s: does not say when it was listed and heard: %+v", v.Shard(), v)
 		}
 	}

@@ -121,7 +121,7 @@ func (r *removal) check(ctx context.Context, now time.Time) error {
 // checkSilent returns an error if a watcher may publish for the source.
 func checkSilent(v *command.Source, now time.Time) error {
 	switch {
-	case v.Speaks():
+	case v.HasWatcher():
 		return fmt.Errorf("source %s: watcher %s publishes for it; stop the watcher first", v.Shard(), v.Holder)
 	case len(v.Standbys) > 0:
 		return fmt.Errorf("source %s: watcher %s stands by for it; stop the watcher first", v.Shard(), strings.Join(v.Standbys, ", "))
@@ -134,8 +134,8 @@ func checkSilent(v *command.Source, now time.Time) error {
 	return nil
 }
 
-// checkFrozen returns an error unless the source's session has given up all the
-// kinds. It judges by the session's last record, and the removal is fenced on it.
+// checkFrozen returns an error unless the source's session covers none of the
+// kinds, by the session's last record. The removal is fenced on that record.
 func (r *removal) checkFrozen(last events.Record) error {
 	alive, ok := last.Event.Body.(*events.Alive)
 	switch {

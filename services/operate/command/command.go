@@ -1,4 +1,4 @@
-// Package command is what the commands of meshlog share: the mesh that the
+// Package command holds what the commands of meshlog share: the mesh that the
 // flags name, the output, the exit codes, and the words that name a version, an
 // object, a time or a proxy.
 //
@@ -22,7 +22,7 @@ import (
 	"meshlog.dev/services/internal/process"
 )
 
-// Env is what one run of a command works with: the mesh that its flags name,
+// Env is the environment of one run of a command: the mesh that its flags name,
 // and its output.
 type Env struct {
 	*Target
@@ -30,8 +30,8 @@ type Env struct {
 	Stdin io.Reader
 }
 
-// Func runs a command. What it prints with its Env needs no check: Live, Past
-// and Local return the first error of the output.
+// Func runs a command. It need not check errors of its output: Live, Past and Local
+// return the first one.
 type Func func(ctx context.Context, e *Env, args []string) error
 
 // Local returns cmd as a command that needs no mesh. Run prints with its Env in
@@ -39,7 +39,7 @@ type Func func(ctx context.Context, e *Env, args []string) error
 func Local(cmd *cobra.Command, run Func) *cobra.Command { return bind(cmd, &Target{}, run) }
 
 // Live returns cmd as a command about a mesh that runs, with the flags that name
-// one. The mesh is connected when run first asks for a part of it.
+// one. The connection is made when run first uses it.
 func Live(cmd *cobra.Command, run Func) *cobra.Command { return bind(cmd, bindTarget(cmd), run) }
 
 // Past returns cmd as a command about the past: the mesh may run, have ended, or

@@ -39,8 +39,8 @@ func TestParseQuota(t *testing.T) {
 // A standby is named beside the watcher that publishes.
 func TestHearWatchers(t *testing.T) {
 	var v Source
-	v.hear(&reportv1.WatcherReport{State: "standby", Holder: "w2"})
-	v.hear(&reportv1.WatcherReport{State: "listing", Holder: "w1", Keys: 3, Partial: true, Listed: timestamppb.New(at)})
+	v.addReport(&reportv1.WatcherReport{State: "standby", Holder: "w2"})
+	v.addReport(&reportv1.WatcherReport{State: "listing", Holder: "w1", Keys: 3, Partial: true, Listed: timestamppb.New(at)})
 	if diff := cmp.Diff(Source{State: "listing", Holder: "w1", Standbys: []string{"w2"}, Objects: 3, Partial: true, Listed: Stamp(at), Problems: []Diagnostic{}}, v); diff != "" {
 		t.Error(diff)
 	}

@@ -12,7 +12,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// ErrNoFrontend says that no frontend reports.
+// ErrNoFrontend: no frontend answers.
 var ErrNoFrontend = errors.New("no frontend answers; is one running, and connected to this bus? `meshlog sources` shows which watchers answer")
 
 // Newest returns the builder that leads or, between leaders, the one that has
@@ -27,8 +27,8 @@ func Newest(bs []*reportv1.BuilderReport) (newest *reportv1.BuilderReport) {
 	return newest
 }
 
-// NewestHead returns the newest version that builders know or, if no builder
-// answers, that a frontend serves.
+// NewestHead returns the newest head that builders report or, if no builder
+// answers, the newest version that a frontend serves.
 func NewestHead(r *bus.Reports) ident.Position {
 	if b := Newest(r.Builders); b != nil {
 		return store.VersionOf(b.GetHead())

@@ -120,8 +120,8 @@ func (o *Output) Paint(s, color string) string {
 	return "\x1b[" + color + "m" + s + "\x1b[0m"
 }
 
-// Cut returns s without its middle if it is longer than n runes and a terminal
-// shows it; a pipe gets it whole.
+// Cut returns s without its middle if it is longer than n runes and the output is a
+// terminal.
 func (o *Output) Cut(s string, n int) string {
 	r := []rune(s)
 	if !o.terminal || len(r) <= n {
@@ -264,7 +264,7 @@ func Some(names []string) string {
 // MaxNamed is the number of names in a line that does not list all.
 const MaxNamed = 3
 
-// Ago formats how long ago something was.
+// Ago formats the age of something.
 func Ago(d time.Duration) string {
 	if d < time.Second {
 		return "just now"
@@ -295,7 +295,7 @@ func Age(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// Progress shows on a terminal how far work is that takes long.
+// Progress shows the progress of long work on a terminal.
 type Progress struct {
 	w       io.Writer
 	what    string
@@ -309,7 +309,7 @@ const (
 	progressEvery = 200 * time.Millisecond
 )
 
-// Show says that done of total are done.
+// Show shows that done of total units of work are finished.
 func (p *Progress) Show(done, total int64) {
 	now := time.Now()
 	if p.started.IsZero() {
@@ -320,7 +320,7 @@ func (p *Progress) Show(done, total int64) {
 	}
 }
 
-// Say replaces the line that is shown.
+// Say replaces the shown line.
 func (p *Progress) Say(format string, args ...any) {
 	if p.w != nil && IsTerminal(p.w) {
 		p.shown = time.Now()

@@ -30,7 +30,7 @@ type ProxyQuery struct {
 	File string
 }
 
-// Find returns the proxy of the file or, as a frontend knows it, of the id.
+// Find returns the proxy of the file or, as a frontend reports it, of the id.
 func (q *ProxyQuery) Find(ctx context.Context, t *Target, p *past.Past) (*proxy.Proxy, error) {
 	if q.File != "" {
 		node, err := readNode(q.File, q.ID)
@@ -90,13 +90,13 @@ func NotConnected(id string, frontends []string) error {
 	return NotFound("proxy %q: not connected to any frontend (%s); `meshlog proxy-status` lists the proxies that are", id, strings.Join(frontends, ", "))
 }
 
-// Served is what a frontend would serve to a proxy.
+// Served holds the resources that a frontend would serve to a proxy.
 type Served struct {
 	Sets        [ident.ResourceTypes]*xds.Set
 	Quarantined [ident.ResourceTypes][]string // names that are replaced or left out
 }
 
-// ServedTo makes what a frontend would serve to p at a version.
+// ServedTo makes the resources that a frontend would serve to a proxy at a version.
 func ServedTo(ctx context.Context, p *past.Past, at ident.Position, to *proxy.Proxy) (s Served, err error) {
 	content, err := past.At(ctx, p, at)
 	if err != nil {

@@ -66,10 +66,11 @@ const (
 // Shard returns the key of the source.
 func (v *Source) Shard() ident.Shard { return ident.Shard{Source: v.Source, Instance: v.Instance} }
 
-// Speaks reports whether a watcher publishes for the source.
-func (v *Source) Speaks() bool { return v.State != StateSilent && v.State != StateGone }
+// HasWatcher reports whether a watcher publishes for the source.
+func (v *Source) HasWatcher() bool { return v.State != StateSilent && v.State != StateGone }
 
-// Sources is what the fleet and the newest version know of the sources.
+// Sources holds the reports of the fleet and the newest version, which together
+// describe the sources.
 type Sources struct {
 	Log     *natslog.Log
 	Fleet   *bus.Fleet
@@ -118,7 +119,7 @@ func (s *Sources) Views(ctx context.Context) ([]Source, error) {
 		v.Synced, v.Partial = m.GetSynced(), m.GetPartial()
 	}
 	for _, w := range s.Reports.Watchers {
-		of(ident.Shard{Source: w.GetSource(), Instance: w.GetInstance()}).hear(w)
+		of(ident.Shard{Source: w.GetSource(), Instance: w.GetInstance()}).addReport(w)
 	}
 	for _, k := range Newest(s.Reports.Builders).GetFrozen() {
 		v := of(ident.Shard{Source: k.GetSource(), Instance: k.GetInstance()})
@@ -135,7 +136,7 @@ func (s *Sources) Views(ctx context.Context) ([]Source, error) {
 	}
 	views := []Source{}
 	for _, v := range byShard {
-		if err := s.lastHeard(ctx, v); err != nil {
+		if err := s.addLastRecord(ctx, v); err != nil {
 			return nil, err
 		}
 		v.freeze(len(s.Objects(v.Shard())))
@@ -147,8 +148,8 @@ func (s *Sources) Views(ctx context.Context) ([]Source, error) {
 	return views, nil
 }
 
-// hear takes a watcher's report.
-func (v *Source) hear(w *reportv1.WatcherReport) {
+// addReport adds the report of one of the source's watchers.
+func (v *Source) addReport(w *reportv1.WatcherReport) {
 	switch w.GetState() {
 	case "standby":
 		v.Standbys = append(v.Standbys, w.GetHolder())
@@ -179,8 +180,8 @@ func (v *Source) freeze(served int) {
 	}
 }
 
-// lastHeard looks up the last control record of the source.
-func (s *Sources) lastHeard(ctx context.Context, v *Source) error {
+// addLastRecord adds the last control record of the source.
+func (s *Sources) addLastRecord(ctx context.Context, v *Source) error {
 	r, err := s.Log.Last(ctx, events.ControlSubject(v.Shard()))
 	switch {
 	case errors.Is(err, events.ErrNotFound):

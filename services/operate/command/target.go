@@ -63,8 +63,7 @@ func Connection() *pflag.FlagSet {
 	return shown
 }
 
-// CloseLater has Close close something before everything that was opened
-// earlier.
+// CloseLater makes Close call c. Close calls the last added function first.
 func (t *Target) CloseLater(c func() error) { t.closers = append(t.closers, c) }
 
 // Close closes what the command opened.
@@ -80,8 +79,7 @@ func (t *Target) Close() error {
 // names the mesh of all commands, does not count.
 func (t *Target) Given(flag string) bool { return process.OnCommandLine(t.flags, flag) }
 
-// Progress returns a display of work that takes long; what is its verb
-// ("copied").
+// Progress returns a display for long work; what is its verb ("copied").
 func (t *Target) Progress(what string) *Progress { return &Progress{w: t.Stderr, what: what} }
 
 // Conn connects to the bus, once.

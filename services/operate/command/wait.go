@@ -29,7 +29,7 @@ type Wait struct {
 	Each      func() // if not nil, is called at the beginning and after each report, one call at a time
 	frontends map[string]heard
 
-	// Published is the first position that is as good as Position: Position
+	// Published is the first version with the content of Position: Position
 	// itself, or an earlier version if no record between them changed anything.
 	// Zero until it is published.
 	Published ident.Position
@@ -78,11 +78,11 @@ func (w *Wait) Run(ctx context.Context) error {
 	g, listening := errgroup.WithContext(listening)
 	g.Go(func() error {
 		return w.Fleet.Ticks(listening, func(t *reportv1.Tick) {
-			step(func() { w.hearHead(store.VersionOf(t.GetHead()), store.VersionOf(t.GetPosition())) })
+			step(func() { w.setHead(store.VersionOf(t.GetHead()), store.VersionOf(t.GetPosition())) })
 		})
 	})
 	g.Go(func() error {
-		return w.Fleet.FrontendReports(listening, func(r *reportv1.FrontendReport) { step(func() { w.hear(r) }) })
+		return w.Fleet.FrontendReports(listening, func(r *reportv1.FrontendReport) { step(func() { w.addReport(r) }) })
 	})
 	g.Go(func() error {
 		r, err := w.Fleet.Reports(listening, bus.Summary)
@@ -91,10 +91,10 @@ func (w *Wait) Run(ctx context.Context) error {
 		}
 		step(func() {
 			for _, f := range r.Frontends {
-				w.hear(f)
+				w.addReport(f)
 			}
 			if b := Newest(r.Builders); b != nil {
-				w.hearHead(store.VersionOf(b.GetHead()), store.VersionOf(b.GetHead()))
+				w.setHead(store.VersionOf(b.GetHead()), store.VersionOf(b.GetHead()))
 			}
 		})
 		return nil
@@ -106,17 +106,16 @@ func (w *Wait) Run(ctx context.Context) error {
 	return cmp.Or(ctx.Err(), err)
 }
 
-// hear takes a frontend's report, and forgets frontends that leave or are
-// silent.
-func (w *Wait) hear(r *reportv1.FrontendReport) {
+// addReport adds a frontend's report, and drops frontends that leave or are silent.
+func (w *Wait) addReport(r *reportv1.FrontendReport) {
 	now := time.Now()
 	w.frontends[r.GetFrontend()] = heard{r, now}
 	maps.DeleteFunc(w.frontends, func(_ string, h heard) bool { return h.GetLeaving() || now.Sub(h.at) > bus.PeerSilence })
 }
 
-// hearHead takes the newest version and the position up to which the builder has
+// setHead sets the newest version, and the position up to which the builder has
 // read without finding a change.
-func (w *Wait) hearHead(head, read ident.Position) {
+func (w *Wait) setHead(head, read ident.Position) {
 	switch {
 	case !head.Less(w.Position):
 		w.Published, w.Head = w.Position, head // streams that applied a later version count

@@ -129,7 +129,8 @@ func openContent(ctx context.Context, p *past.Past, m command.Moment) (*content,
 
 func (c *content) keys() []ident.Key { return slices.Collect(maps.Keys(c.over)) }
 
-// standings returns how objects stand.
+// standings returns whether objects are served, the overlays over them, and the
+// records that they come from.
 func (c *content) standings(ctx context.Context, keys ...ident.Key) ([]objectStanding, error) {
 	rows := make([]string, len(keys))
 	for i, k := range keys {

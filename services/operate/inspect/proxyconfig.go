@@ -20,7 +20,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// configView is what one stream of a proxy has, or what a proxy would have.
+// configView holds the resources that a stream of a proxy has, or that a proxy
+// would have.
 type configView struct {
 	Proxy    string         `json:"proxy"`
 	Frontend string         `json:"frontend,omitempty"` // absent: it would have it
@@ -225,8 +226,8 @@ func (q *configQuery) wouldHave(ctx context.Context, t *command.Target, p *past.
 	return []configView{v}, nil
 }
 
-// keep removes the resources of other types than only, and those whose name
-// neither is name nor, if none is, contains it.
+// keep keeps the resources of type only (nil: all types) with this name or, if a
+// type has none, whose names contain it.
 func (v *configView) keep(only *ident.ResourceType, name string) error {
 	if only != nil {
 		v.Types = slices.DeleteFunc(v.Types, func(t configType) bool { return t.Type != only.String() })

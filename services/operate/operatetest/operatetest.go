@@ -77,7 +77,7 @@ type Mesh struct {
 	Stop         func() error // ends it and waits
 }
 
-// Events passes on log lines, from which a test learns what has happened.
+// Events passes log lines to a test, which waits for some of them.
 type Events chan map[string]any
 
 // NewEvents returns the log of a process, and its lines.

@@ -39,9 +39,9 @@ type FieldChange struct {
 	After  json.RawMessage `json:"after,omitempty"`
 }
 
-// Compare sets the change from one document to another, and what it shows of
-// them; nil: there is none. Prefix begins the paths of the fields. Err says why
-// this build cannot read a document, which is not nil all the same.
+// Compare sets the kind of the change from one document to another (nil: there is
+// none), and the fields or the document to show. prefix begins the paths of the
+// fields. err is why this build cannot read a document; pass that document as null.
 func (c *ObjectChange) Compare(prefix string, before, after json.RawMessage, err error) {
 	switch {
 	case before == nil:

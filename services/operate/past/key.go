@@ -36,8 +36,8 @@ type KeyEvent struct {
 	Time   time.Time `json:"time"` // the server's
 	What   string    `json:"what"` // see What
 	Effect Effect    `json:"effect"`
-	// Applied is the position at which the record came to count: the end of its
-	// listing or batch, if it is part of one. Zero if it did not.
+	// Applied is the position at which the record took effect: the end of its
+	// listing or batch, if it is part of one. Zero if it had no effect.
 	Applied  ident.Position  `json:"applied,omitzero"`
 	Version  ident.Position  `json:"version,omitzero"`  // the first one that contains it; zero if there is none
 	Overlay  string          `json:"overlay,omitempty"` // id of the overlay of Covered and Uncovered
@@ -103,11 +103,11 @@ type keyHistory struct {
 	replay  *Replay
 	offered ident.Hash
 	events  []*KeyEvent
-	waiting []*KeyEvent // of events: not applied yet
+	waiting []*KeyEvent // those of events that are not applied yet
 }
 
-// step takes one record: it may be about the key, end the wait of earlier
-// records, or change the key in another way.
+// step processes one record: it may be about the key, settle earlier records, or
+// change the key indirectly.
 func (k *keyHistory) step(s Step) {
 	before := k.offered
 	k.offered, _ = k.replay.Fold().Offered(k.key)
@@ -182,7 +182,7 @@ func (k *keyHistory) settle(s Step, before ident.Hash, change *RowChange) (settl
 	return applied
 }
 
-// apply returns the effect of a record that came to count.
+// apply returns the effect of a record that took effect.
 func (k *keyHistory) apply(e *KeyEvent, s Step, change *RowChange) Effect {
 	for _, d := range s.Problems {
 		if d.Key != k.key {

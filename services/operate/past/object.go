@@ -86,8 +86,8 @@ func Offered(s *store.Snapshot) iter.Seq[ident.Key] {
 }
 
 // Layers returns the objects in a content, each with the ids of the overlays over
-// it, and the ids of all overlays. After an error, which says that this build
-// cannot read an overlay, they are complete but for that.
+// it, and the ids of all overlays. If this build cannot
+// read an overlay, its error is returned with all other results.
 func Layers(s *store.Snapshot) (objects map[ident.Key][]string, overlays []string, err error) {
 	objects = map[ident.Key][]string{}
 	add := func(k ident.Key, ids ...string) { objects[k] = append(objects[k], ids...) }

@@ -1,5 +1,5 @@
-// Package past answers questions about the past of a mesh: what changed, when
-// and why, and whether the same log still makes the same versions.
+// Package past reads the past of a mesh: what changed, when and why, and whether
+// the same log still makes the same versions.
 //
 // It reads a log and a chain of versions from a bus, from the data directory of
 // a process that has ended, or from an archive.
@@ -17,8 +17,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// Past is where a mesh can be read. A field is nil if the place does not have
-// it: a builder's file has versions and no log.
+// Past gives access to the log, versions and blobs of a mesh in one place. A field
+// is nil if the place does not have it: a builder's file has versions and no log.
 type Past struct {
 	// Name names the place in messages.
 	Name     string
@@ -71,13 +71,13 @@ func (k kept) History(ctx context.Context) iter.Seq2[*store.Manifest, error] {
 	return k.r.Manifests(ctx)
 }
 
-// Updates implements Versions. Only readers of a log too ask for updates.
+// Updates implements Versions. It is not called, because there is no log.
 func (kept) Updates(context.Context, ident.Position) iter.Seq2[store.Update, error] {
 	return func(yield func(store.Update, error) bool) { yield(store.Update{}, errors.ErrUnsupported) }
 }
 
-// link is a version's place on the chain. Whole manifests may be large, and there
-// may be many.
+// link is a version's place on the chain, without the manifest, because there may
+// be many large ones.
 type link struct {
 	version, previous  ident.Position
 	root, previousRoot ident.Hash

@@ -106,7 +106,7 @@ func (r *Replay) Fold() *fold.Fold { return r.ledger.Fold() }
 // Content returns the content at Position.
 func (r *Replay) Content() *store.Snapshot { return r.ledger.Content() }
 
-// Progress is told how far work is that takes long. It may be nil.
+// Progress is called with the progress of long work. It may be nil.
 type Progress func(done, total int64)
 
 func (p Progress) show(done, total uint64) {

@@ -16,8 +16,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// ErrTooOld says that a position lies before the replay floor: it cannot be
-// reached with the records and checkpoints that are left.
+// ErrTooOld: a position lies before the replay floor, so it cannot be reached with
+// the records and checkpoints that are left.
 var ErrTooOld = errors.New("lies before the replay floor")
 
 // ErrNotThere says that the log has no such record.
@@ -144,7 +144,7 @@ func (p *Past) restore(ctx context.Context, c *snapshotv1.Checkpoint, bounds eve
 		f, err = fold.Restore(meta.GetBuild(), judge{}, ledger.Pairs(slices.Values(rows)))
 	}
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, fold.ErrCorrupt) {
-		return nil, nil // an older one, or the log, may do
+		return nil, nil // an older checkpoint, or the log, may suffice
 	}
 	// The checkpoint may be later than its manifest says: the builder continued
 	// while it was written.
