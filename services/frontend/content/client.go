@@ -44,9 +44,9 @@ func (w Watch) wants(changed []string) bool {
 }
 
 // Join adds a client for p, which watches nothing yet; Leave removes it. The
-// cache calls wake, from any goroutine, when View would return another content
-// of what the client watches than its last call did; perhaps once more after
-// Leave. Wake must not block, nor call the Client.
+// cache calls wake, from any goroutine, when resources that the client watches
+// have changed since its last View; perhaps once more after Leave. wake must not
+// block, nor call the Client.
 func (c *Cache) Join(p *proxy.Proxy, wake func()) *Client {
 	cl := &Client{cache: c, proxy: p, wake: wake}
 	c.mu.Lock()

@@ -36,7 +36,8 @@ func (c *Cache) changes(next servedVersion, made []xds.Change) []change {
 	return changes
 }
 
-// released returns what the entries are served that a quarantine may concern.
+// released returns the current revisions of the entries that a quarantine may
+// affect.
 func (c *Cache) released() map[*entry]revision {
 	c.mu.Lock()
 	defer c.mu.Unlock()

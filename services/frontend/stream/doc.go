@@ -29,6 +29,6 @@
 //	linger.go      removed clusters that stay with the client
 //	resume.go      first responses to a client that reconnects
 //	delta.go       subscriptions and reconnects of the delta protocol
-//	rejections.go  what the leader learns about rejections
+//	rejections.go  reports of rejections for the leader
 //	status.go, contents.go  what reports and debug pages show
 package stream

@@ -15,8 +15,8 @@ import (
 // pass for the ACK of another.
 const taint = "nack-"
 
-// repeat stands in the version of a response between what the client should
-// have and the nonce, if an earlier response had the same version.
+// repeat begins the suffix with the nonce that a version gets if the client may
+// already name the same version as its own.
 const repeat = "+"
 
 // maxGRPC is the size of the largest response for a gRPC client, which can

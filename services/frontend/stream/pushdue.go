@@ -108,8 +108,8 @@ func (s *Stream) tooLarge(w *watch, l *names.List) bool {
 
 func (b *batch) empty() bool { return len(b.list)+len(b.removed) == 0 }
 
-// advanceTo makes set what was sent of the names without an entry, and returns
-// the resources that must be sent for that.
+// advanceTo replaces the sent Set of the ledger by set, and returns the resources
+// that must be sent for that.
 func (s *Stream) advanceTo(w *watch, set *xds.Set) batch {
 	var b batch
 	switch {

@@ -36,8 +36,9 @@ func (s *Stream) Rejections() []Rejection {
 	return all
 }
 
-// Count adds to a verdict on the resource of that type and Sum what the client
-// did with it; nothing if the client never should have had it.
+// Count adds the client to a verdict on the resource of that type and Sum, as one
+// that rejected it, applied it, or has not answered yet; it does nothing for a
+// client that should not have it.
 func (s *Stream) Count(v *reportv1.Verdict, t ident.ResourceType, sum xds.Sum) {
 	w, name := s.watches[t], v.GetName()
 	if w == nil || !w.covers(name) {

@@ -137,7 +137,7 @@ func (s *Stream) resolveOne(now time.Time, w *watch) {
 		}
 		has = past
 	}
-	// The client has what the view in has holds. A gRPC client may have
+	// The client has the resources of the view has. A gRPC client may have
 	// dropped a resource and kept the version (G4), so it is answered whole.
 	w.acked = has.Sets[w.t]
 	w.owed = w.whole && (!current || s.cfg.GRPC)

@@ -201,7 +201,7 @@ func (s *Stream) subscribe(now time.Time, t ident.ResourceType, r Request) {
 		}
 		w.unanswered = unasked.unanswered
 		for i := range w.unanswered {
-			w.unanswered[i].set = nil // the set tells nothing about other names
+			w.unanswered[i].set = nil // the client may have requested other names
 		}
 	}
 	if s.cfg.Delta {
