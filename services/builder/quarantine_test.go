@@ -212,8 +212,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// The leader asks at once what others think of what one rejects, for as long as
-// one does.
+// The leader announces a suspect at once, and for as long as one proxy rejects it.
 func TestSuspectsAreAnnounced(t *testing.T) {
 	r, d := rejecting(t)
 	v := r.verdict()

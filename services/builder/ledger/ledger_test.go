@@ -158,7 +158,7 @@ func TestContentFollowsTheFold(t *testing.T) {
 	}
 }
 
-// The owner hears of each change, with the row as it was before.
+// The Ledger calls changed with each change, while Get returns the row before it.
 func TestChangesAreTold(t *testing.T) {
 	r := newRig(t)
 	r.append(&events.Segment{Epoch: 5, Build: "one"})
