@@ -48,8 +48,8 @@ func (s *selection) retain(now map[ClassOf]struct{}) {
 	s.classes = now
 }
 
-// Build generates the resources of a world, of which changed keys differ from the
-// world before, and returns what is wrong with them. After an error, the world
+// Build generates the resources of a world, which differs from the world before in
+// the changed keys, and returns their problems. After an error, the world
 // must not be published. The next build after a panic starts from nothing.
 func (g *Gate) Build(w *world.World, changed []ident.Key) (problems []problem.Diagnostic, err error) {
 	defer func() {

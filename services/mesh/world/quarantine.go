@@ -48,7 +48,7 @@ type quarantines struct {
 	by       map[affected][]Replacement
 }
 
-// affected is a version of a client, and a type of which it gets replacements.
+// affected is a version of a client, and a type with replacements for it.
 type affected struct {
 	client string
 	t      ident.ResourceType
@@ -85,7 +85,7 @@ func newQuarantines(overlays map[string]Overlay) *quarantines {
 	return q
 }
 
-// Releases returns client for each type of which a quarantine affects it, and ""
+// Releases returns client for each type with a quarantine that affects it, and ""
 // for the others.
 func (w *World) Releases(client string) (releases [ident.ResourceTypes]string) {
 	if w.quarantines == nil {

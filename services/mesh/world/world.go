@@ -91,7 +91,7 @@ func NewWorld() *World {
 	return &World{policy: policy, config: meshConfigOf(nil, policy)}
 }
 
-// merged are the kinds of which every copy counts: mesh/index merges the
+// merged are the kinds whose copies all count: mesh/index merges the
 // Services and endpoints of several registries, and each cluster has its own
 // nodes, namespaces, Secrets and ConfigMaps.
 var merged = []string{ServiceKind, EndpointsKind, WorkloadKind, NodeKind, NamespaceKind, "Secret", "ConfigMap"}
@@ -160,8 +160,8 @@ func (w *World) Policy() Policy {
 // change it.
 func (w *World) MeshConfig() *meshconfig.MeshConfig { return w.config }
 
-// Diagnostics returns, sorted, the problems of what is not served: losing copies,
-// values that this build cannot read, and resources in quarantine.
+// Diagnostics returns, sorted, why objects and resources are not served: losing
+// copies, values that this build cannot read, and resources in quarantine.
 func (w *World) Diagnostics() []problem.Diagnostic {
 	var all []problem.Diagnostic
 	for k, reason := range w.opaque.All() {

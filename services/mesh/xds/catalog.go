@@ -54,8 +54,8 @@ type (
 		key  classKey
 		list *list
 	}
-	// reading is what a part, or the search for the parts of a class, has read and
-	// found.
+	// reading holds the inputs and the problems of a part, or of the search for the
+	// parts of a class.
 	reading struct {
 		by       any // *part or *class
 		inputs   []index.Input

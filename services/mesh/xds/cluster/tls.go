@@ -109,7 +109,7 @@ func (m *maker) validation(tls *networking.ClientTLSSettings) *tlsv3.CommonTlsCo
 	return &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: v}
 }
 
-// subjectAltNames returns the names of which a certificate must have one; none:
+// subjectAltNames returns the names that are accepted in a certificate; none: only
 // the name of the request's host. Names of the rule win over names of the
 // ServiceEntry (SE-12).
 func (m *maker) subjectAltNames(tls *networking.ClientTLSSettings) []string {

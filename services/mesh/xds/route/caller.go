@@ -148,9 +148,8 @@ func (b Bound) All() iter.Seq2[string, ident.Key] {
 	}
 }
 
-// NewOptions returns what routes of VirtualServices depend on at a port, for
-// requests or connections through a Gateway. It reads nothing yet: the caller
-// depends on what it asks the Options for.
+// NewOptions returns the Options for a port and for requests or connections through
+// a gateway. It reads nothing from r: calls of the Options' functions do.
 func NewOptions(r *index.Reader, c Caller, port uint32, gateway string) Options {
 	o := Options{
 		Port: port, Gateway: gateway, Sources: c.sources, Mesh: r.Mesh,
