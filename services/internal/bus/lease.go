@@ -44,7 +44,7 @@ type Lease struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	subject string
-	run     string // tells the renewals of this Lease from those of a namesake
+	run     string // distinguishes renewals of this Lease from those of a namesake
 	resign  chan struct{}
 	o       LeaseOptions
 }

@@ -39,8 +39,7 @@ func (f *Fleet) answer(question *nats.Msg, name string, answer proto.Message) er
 	return nil
 }
 
-// begunAnswers are the answers of which parts are missing, by the name of the
-// process.
+// begunAnswers are the incomplete answers, by the name of the process.
 type begunAnswers map[string]*begunAnswer
 
 type begunAnswer struct {

@@ -14,15 +14,15 @@ import (
 	"meshlog.dev/services/watcher/file"
 )
 
-// heard hands on when a change came.
-type heard chan time.Time
+// arrivals is a Sink that sends the times of listings and changes.
+type arrivals chan time.Time
 
-func (h heard) List(context.Context, watcher.Listing) error { h <- time.Now(); return nil }
-func (h heard) Change(_ context.Context, set []watcher.Object) error {
-	h <- time.Now()
+func (a arrivals) List(context.Context, watcher.Listing) error { a <- time.Now(); return nil }
+func (a arrivals) Change(_ context.Context, set []watcher.Object) error {
+	a <- time.Now()
 	return nil
 }
-func (h heard) Problems(string, []problem.Diagnostic) {}
+func (a arrivals) Problems(string, []problem.Diagnostic) {}
 
 // BenchmarkSave is the time from the end of a save to Sink.Change, gathering
 // (2 ms) included, next to so many other files.
@@ -37,7 +37,7 @@ func BenchmarkSave(b *testing.B) {
 				}
 			}
 			ctx, cancel := context.WithCancel(b.Context())
-			h, ended := make(heard), make(chan error, 1)
+			h, ended := make(arrivals), make(chan error, 1)
 			go func() { ended <- file.New(dir).Run(ctx, h) }()
 			<-h
 			var total time.Duration

@@ -36,8 +36,8 @@ type file struct {
 	sum [sha256.Size]byte // of the data that was read last; zero: the file is unreadable
 	cut bool              // it ends within a line
 	content
-	// unknown: the file was broken at the listing, and still is; what it held
-	// before is not known.
+	// unknown: the file was broken at the listing, and still is; its earlier
+	// objects are not known.
 	unknown bool
 }
 
