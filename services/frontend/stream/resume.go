@@ -11,7 +11,7 @@ import (
 
 // How long a client that names versions unknown here waits for its first
 // response: while this frontend catches up with the head of the chain, or while
-// the bus that could tell the head is away.
+// the head cannot be read because the bus is away.
 const (
 	catchUp = 2 * time.Second
 	busAway = 30 * time.Second
