@@ -32,8 +32,8 @@ import (
 // quiet is how long no record comes before a version ends.
 const quiet = 100 * time.Millisecond
 
-// documentFiles are the files of an archive with the documents of which its
-// records were made: documents/<step>/<source>/<instance>/<file>.
+// documentFiles are the files of an archive with the documents that its records
+// were made from: documents/<step>/<source>/<instance>/<file>.
 const documentFiles = "documents/"
 
 // document is a file that a watcher read.
@@ -248,7 +248,7 @@ type served struct {
 	digest    func(*xds.Resource) string
 }
 
-// subscriptions are the names of which a gRPC client asks: from the Listeners to
+// subscriptions are the names that a gRPC client requests: from the Listeners to
 // the endpoints, sorted.
 func subscriptions(sets [ident.ResourceTypes]*xds.Set, listeners []string) map[ident.ResourceType][]string {
 	names := map[ident.ResourceType][]string{ident.LDS: slices.Sorted(slices.Values(listeners))}

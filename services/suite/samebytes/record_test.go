@@ -85,7 +85,7 @@ func recordStory(t *testing.T, w sample, story *txtar.Archive) {
 	write(t, w.file(".nodes"), string(text))
 }
 
-// recorder is a log, and the files of which it is made, at fixed times.
+// recorder is a log with fixed times, and the files that it is made from.
 type recorder struct {
 	t         *testing.T
 	log       *memlog.Log

@@ -52,7 +52,7 @@ const (
 	session = "s"
 )
 
-// files is the source of the files of which a story does not say another.
+// files is the source of files for which a story names no other source.
 var files = ident.Shard{Source: "file", Instance: "default"}
 
 func newStage(t *testing.T) *stage {
