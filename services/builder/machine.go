@@ -184,7 +184,8 @@ func (m *Machine) Connect(ctx context.Context) (after uint64, err error) {
 	return m.ledger.Position().Seq, nil
 }
 
-// ErrWait: this builder cannot continue until another one has begun an epoch.
+// ErrWait says that this builder cannot continue until another one has begun an
+// epoch.
 var ErrWait = errors.New("waiting for a new epoch")
 
 // Head reads the head again, because the chain has a newer one, and folds what

@@ -12,8 +12,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// BaseError: the base of a segment could not be read. Err is store.ErrNotFound if
-// the bus does not have it.
+// BaseError says that the base of a segment could not be read. Err is
+// store.ErrNotFound if the bus does not have it.
 type BaseError struct {
 	Base   ident.Hash
 	Record uint64 // the segment
@@ -68,8 +68,8 @@ func (l *Ledger) WriteBase(ctx context.Context, rows iter.Seq2[string, []byte]) 
 	return h, nil
 }
 
-// ErrNoSegment: the newest record under events.SegmentSubject, or the record that
-// it names as the beginning of its epoch, is no segment.
+// ErrNoSegment says that the newest record under events.SegmentSubject, or the
+// record that it names as the beginning of its epoch, is no segment.
 var ErrNoSegment = errors.New("is no segment")
 
 // NewestEpoch returns the segment that began the newest epoch of a log, and its

@@ -203,7 +203,13 @@ func isBind(message string) bool {
 // holdBack keeps a resource from the client. It reports false if the client
 // should already have another one.
 func (s *Stream) holdBack(w *watch, bad item, trial bool) bool {
-	if !bad.resource.Same(s.want(w, bad.name)) || !trial && s.dropLingering(w.t, bad.name) {
+	if !bad.resource.Same(s.want(w, bad.name)) {
+		return false
+	}
+	// A client does not reject what it has (E23): it never had this lingering
+	// cluster.
+	rejected := func(h lingeringCluster) bool { return h.cluster.Name == bad.name }
+	if !trial && w.t == ident.CDS && s.dropLingering(rejected) {
 		return false
 	}
 	if w.heldBack == nil {

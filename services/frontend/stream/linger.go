@@ -188,31 +188,28 @@ func (s *Stream) endLingering(now time.Time) {
 		h.lingered = h.lingered || !now.Before(h.since.Add(s.cfg.Linger))
 	}
 	applied := s.routesApplied()
-	kept := slices.DeleteFunc(slices.Clone(s.lingering), func(h lingeringCluster) bool {
+	s.dropLingering(func(h lingeringCluster) bool {
 		if !w.covers(h.cluster.Name) {
 			return true
 		}
 		return h.lingered && applied && !s.refersTo(h.cluster.Name)
 	})
-	if len(kept) == len(s.lingering) {
-		return
-	}
-	s.lingering = kept
-	w.dirty = true
-	if eds := s.watches[ident.EDS]; eds != nil {
-		eds.dirty = true
-	}
 }
 
-// dropLingering lets go of a lingering cluster that the client rejected, and
-// reports whether there was one. A client does not reject what it has (E23), so
-// this one never had the cluster.
-func (s *Stream) dropLingering(t ident.ResourceType, name string) bool {
-	lingering := len(s.lingering)
-	if t == ident.CDS {
-		s.lingering = slices.DeleteFunc(s.lingering, func(h lingeringCluster) bool { return h.cluster.Name == name })
+// dropLingering lets go of some lingering clusters, and reports whether there
+// was one.
+func (s *Stream) dropLingering(which func(lingeringCluster) bool) bool {
+	kept := slices.DeleteFunc(slices.Clone(s.lingering), which)
+	if len(kept) == len(s.lingering) {
+		return false
 	}
-	return len(s.lingering) < lingering
+	s.lingering = kept
+	for _, t := range [...]ident.ResourceType{ident.CDS, ident.EDS} {
+		if w := s.watches[t]; w != nil {
+			w.dirty = true
+		}
+	}
+	return true
 }
 
 // routesApplied reports whether the client has applied the listeners and routes

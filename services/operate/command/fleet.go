@@ -12,7 +12,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// ErrNoFrontend: no frontend answers.
+// ErrNoFrontend says that no frontend answers.
 var ErrNoFrontend = errors.New("no frontend answers; is one running, and connected to this bus? `meshlog sources` shows which watchers answer")
 
 // Newest returns the builder that leads or, between leaders, the one that has

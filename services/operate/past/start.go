@@ -16,8 +16,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// ErrTooOld: a position lies before the replay floor, so it cannot be reached with
-// the records and checkpoints that are left.
+// ErrTooOld says that a position lies before the replay floor, so it cannot be
+// reached with the records and checkpoints that are left.
 var ErrTooOld = errors.New("lies before the replay floor")
 
 // ErrNotThere says that the log has no such record.
