@@ -3,14 +3,15 @@ package kube
 import (
 	"context"
 	"log/slog"
-	"meshlog.dev/deploy/testkit/kubetest"
-	"meshlog.dev/services/mesh/problem"
-	"meshlog.dev/services/watcher"
-	"meshlog.dev/services/watcher/watchertest"
 	"net/http"
 	"slices"
 	"testing"
 	"time"
+
+	"meshlog.dev/deploy/testkit/kubetest"
+	"meshlog.dev/services/mesh/problem"
+	"meshlog.dev/services/watcher"
+	"meshlog.dev/services/watcher/watchertest"
 )
 
 // testSuite uses a ServiceEntry for each object and ignores other kinds. PutAll holds
@@ -37,7 +38,9 @@ func testSuite(t *testing.T, s *kubetest.Server) {
 				w, err := New(Config{REST: c, Cluster: "east", Logger: slog.New(slog.DiscardHandler)})
 				must(t, err)
 				w.limits = quick()
-				w.limits.quiet, w.limits.longest = 100*time.Millisecond, 10*time.Second
+				// PutAll holds the changes back for less than Down, and what it
+				// releases arrives without a gap of quiet, on a busy machine too.
+				w.limits.Down, w.limits.quiet, w.limits.longest = 5*time.Second, 500*time.Millisecond, 10*time.Second
 				return entriesOnly{w}
 			},
 			Put: put, Delete: remove,
