@@ -79,6 +79,7 @@ func (c *conn) answers() (applied ident.Position, rejects []rejector) {
 		var all bool
 		if applied, all = state.Applied(); all {
 			applied = c.client.Version() // newer than the last View if nothing changed for the client
+			return                       // nothing is held back
 		}
 		for _, r := range state.Rejections() {
 			rejects = append(rejects, rejector{c, c.client.Class(), r})

@@ -312,6 +312,9 @@ func (pc *PushContext) Classes() []ProxyClass {
 
 // setOf returns the set of selectors with these texts.
 func setOf(texts []string) SelectorSet {
+	if len(texts) == 0 {
+		return "" // most often
+	}
 	slices.Sort(texts)
 	return SelectorSet(strings.Join(texts, "\n"))
 }
