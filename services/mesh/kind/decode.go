@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"meshlog.dev/proto/ident"
 	registryv1 "meshlog.dev/proto/meshlog/registry/v1"
@@ -17,8 +20,9 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// Decode reads a payload of the log. The error is a *problem.Diagnostic: if a
-// watcher could not decode the object, it holds what the watcher found wrong.
+// Decode reads a payload of the log. The message is read-only, because endpoints
+// share their labels. The error is a *problem.Diagnostic: if a watcher could not
+// decode the object, it holds what the watcher found wrong.
 func (k *Kind) Decode(typeURL string, b []byte) (proto.Message, error) {
 	var u registryv1.Undecoded
 	m := proto.Message(&u)
@@ -35,7 +39,29 @@ func (k *Kind) Decode(typeURL string, b []byte) (proto.Message, error) {
 	if typeURL == ident.Undecoded {
 		return nil, undecoded(u.GetField(), u.GetError())
 	}
+	switch m := m.(type) {
+	case *registryv1.Endpoints:
+		shareLabels(m.GetEndpoints(), func(e *registryv1.Endpoint) *map[string]string { return &e.Labels })
+	case *networking.ServiceEntry:
+		shareLabels(m.GetEndpoints(), func(e *networking.WorkloadEntry) *map[string]string { return &e.Labels })
+	}
 	return m, nil
+}
+
+// shareLabels gives endpoints with equal labels one map: the endpoints of a
+// service have few different labels, and the maps are most of their memory.
+func shareLabels[E any](endpoints []E, labels func(E) *map[string]string) {
+	const most = 8
+	var known []map[string]string
+	for _, e := range endpoints {
+		of := labels(e)
+		i := slices.IndexFunc(known, func(k map[string]string) bool { return maps.Equal(k, *of) })
+		if i >= 0 {
+			*of = known[i]
+		} else if len(known) < most {
+			known = append(known, *of)
+		}
+	}
 }
 
 func undecoded(field, reason string) *problem.Diagnostic {
