@@ -169,8 +169,17 @@ func (f *Feed) forward(ctx context.Context, subject string, from, to uint64) ite
 
 // direct reads up to n messages on subject, from sequence from on, by Direct
 // Get. The server may end the run earlier if it has become large. A lost answer
-// is an error and never ends the run.
+// never ends the run: direct asks once more, because answers get lost when the
+// servers of a cluster connect to one another again, and then fails.
 func (f *Feed) direct(ctx context.Context, stream, subject string, from uint64, n int) ([]jsapi.Message, error) {
+	run, err := f.directOnce(ctx, stream, subject, from, n)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		run, err = f.directOnce(ctx, stream, subject, from, n)
+	}
+	return run, err
+}
+
+func (f *Feed) directOnce(ctx context.Context, stream, subject string, from uint64, n int) ([]jsapi.Message, error) {
 	ctx, cancel := f.bound(ctx, jsapi.DirectGet+stream)
 	defer cancel()
 	request, err := json.Marshal(map[string]any{"seq": from, "next_by_subj": subject, "batch": n})
