@@ -54,15 +54,3 @@ func bucketHash(leaves []*leaf) ident.Hash {
 	}
 	return ident.HashOf(b)
 }
-
-// nodeHash returns the hash of a node's children; an empty child has the zero
-// Hash. A node without children does not exist and has the zero Hash itself.
-func nodeHash(tag byte, child func(i int) ident.Hash) ident.Hash {
-	var b [1 + fanOut*sha256.Size]byte
-	b[0] = tag
-	for i := range fanOut {
-		h := child(i)
-		copy(b[1+i*sha256.Size:], h[:])
-	}
-	return ident.HashOf(b[:])
-}

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"iter"
 	"slices"
 	"strings"
@@ -108,9 +109,20 @@ func (n *node[C]) apply(changes []change, tag byte, slot func(change) int) (chan
 		n.children[i] = is
 	}
 	if changed {
-		n.hash = nodeHash(tag, func(i int) ident.Hash { return n.children[i].sum().hash })
+		n.hash = n.hashOf(tag)
 	}
 	return changed
+}
+
+// hashOf returns the hash of a node's children; an empty child has the zero Hash.
+// A node without children does not exist and has the zero Hash itself.
+func (n *node[C]) hashOf(tag byte) ident.Hash {
+	var b [1 + fanOut*sha256.Size]byte
+	b[0] = tag
+	for i := range n.children {
+		copy(b[1+i*sha256.Size:], n.children[i].sum().hash[:])
+	}
+	return ident.HashOf(b[:])
 }
 
 // changesOf sorts the rows of d by their place in the tree.

@@ -344,7 +344,8 @@ func (e *entry) diagnostics() []problem.Diagnostic {
 	return out
 }
 
-// effect describes to a user what is served while the offered value stays.
+// effect returns the text of a diagnostic about the entry: what is served now,
+// while the source offers a value with a problem.
 func (e *entry) effect() string {
 	switch {
 	case e.good == nil:
