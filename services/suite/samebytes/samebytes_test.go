@@ -104,7 +104,7 @@ func check(t *testing.T, path, got string) {
 	}
 	if d := difference(string(want), got); d != "" {
 		t.Errorf("%s: this build serves other bytes:\n%s"+
-			"if that is meant, run `go test ./services/suite/samebytes -update`, and say in the commit which digests change, and why; doc.go says how to look at the bytes", path, d)
+			"if that is meant, run `go test ./services/suite/samebytes -update`, and say in the commit which digests change, and why; README.md says how to look at the bytes", path, d)
 	}
 }
 

@@ -83,7 +83,7 @@ func find(name string) (section, []string, error) {
 	}
 	found, ok := sections[words[0]]
 	if args := len(words) - 1; !ok || args < found.least || args > found.most {
-		return section{}, nil, fmt.Errorf("-- %s --: no such section: doc.go lists them", name)
+		return section{}, nil, fmt.Errorf("-- %s --: no such section: README.md lists them", name)
 	}
 	return found, words[1:], nil
 }

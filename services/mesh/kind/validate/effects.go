@@ -26,8 +26,8 @@ type NoEffect struct {
 	Instead string
 }
 
-// NoEffects returns the one table of what is accepted and has no effect yet, in
-// the order of kinds and fields.
+// NoEffects returns the one table of what is accepted and has no effect yet,
+// grouped by kind.
 func NoEffects() []NoEffect { return slices.Clone(noEffects) }
 
 // position matches the indices and keys in a path.
