@@ -17,7 +17,7 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// told is a fold of a script, and the script to go on with.
+// told returns a fold that has applied a script.
 func told(t *testing.T, build, lines string) *Fold {
 	t.Helper()
 	f := New(build, testJudge(build))
@@ -42,7 +42,7 @@ func content(f *Fold) map[string]string {
 	return rows
 }
 
-// begin applies a segment that begins an epoch on the base given.
+// begin applies a segment that begins an epoch from base.
 func begin(t *testing.T, f *Fold, base []kv) {
 	t.Helper()
 	rec := events.Record{Seq: f.Position().Seq + 1}
@@ -52,7 +52,8 @@ func begin(t *testing.T, f *Fold, base []kv) {
 	}
 }
 
-// Rule epoch_head: an epoch never begins from behind the head.
+// Rule epoch_head: an epoch never begins from a state older than the published
+// head. From a fold behind the head, EpochBase takes only shards and removed IDs.
 func TestEpochBase(t *testing.T) {
 	const row = "v/file/a/Thing//"
 	published := words{args: []string{"a=good9", "c=good3"}, shard: ident.Shard{Source: "file", Instance: "a"}}.content()
@@ -71,7 +72,7 @@ remove o2
 		want map[string]string
 	}{
 		{"at the head", f.Position(), map[string]string{
-			row + "a": "good1", row + "b": "good2", row + "c": "good3", // of the head: what the fold has nothing good for
+			row + "a": "good1", row + "b": "good2", row + "c": "good3", // c is from the head: the fold has no good value of it
 			"o/o1": "rollback by ann: b:good0",
 		}},
 		{"behind the head", ident.Position{Epoch: 5, Seq: 99}, map[string]string{
@@ -112,11 +113,11 @@ func TestApplyRefuses(t *testing.T) {
 		want error
 	}{
 		{"a gap", 7, &events.Begin{}, nil, ErrOrder},
-		{"the same again", 5, &events.Begin{}, nil, ErrOrder},
+		{"a record twice", 5, &events.Begin{}, nil, ErrOrder},
 		{"no base", 6, segment, nil, ErrNeedsBase},
-		{"a base that is none", 6, segment, []kv{{"k/x", []byte{0xff}}}, ErrCorrupt},
-		{"a row of no kind", 6, segment, append(collect(base), kv{"z", nil}), ErrCorrupt},
-		{"a key that is none", 6, segment, append(collect(base), kv{"k/a/b", (&entry{}).bytes()}), ErrCorrupt},
+		{"an unreadable base", 6, segment, []kv{{"k/x", []byte{0xff}}}, ErrCorrupt},
+		{"an unknown row", 6, segment, append(collect(base), kv{"z", nil}), ErrCorrupt},
+		{"an invalid key", 6, segment, append(collect(base), kv{"k/a/b", (&entry{}).bytes()}), ErrCorrupt},
 		{"another segment's epoch record", 7, &events.Segment{Epoch: 6, Build: "A", EpochRecord: 3}, nil, ErrOrder},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -169,7 +170,7 @@ func TestRestoreRefuses(t *testing.T) {
 func TestCheckpoint(t *testing.T) {
 	f := told(t, "A", twoKeys)
 	if c := f.Checkpoint(); !c.Reset || len(c.Put) != 4 {
-		t.Fatalf("the first is not whole: reset %v, %d rows", c.Reset, len(c.Put))
+		t.Fatalf("the first checkpoint is not whole: reset %v, %d rows", c.Reset, len(c.Put))
 	}
 	restored := restore(t, f)
 	for _, g := range []*Fold{f, restored} {
@@ -184,11 +185,11 @@ func TestCheckpoint(t *testing.T) {
 			keys = append(keys, r.Key)
 		}
 		if diff := cmp.Diff([]string{"k/file/a/Thing//b", "m", "s/file/a///"}, keys); diff != "" {
-			t.Errorf("one change (-want +got):\n%s", diff)
+			t.Errorf("rows of the checkpoint after one change (-want +got):\n%s", diff)
 		}
 		g.Rewrite()
 		if c := g.Checkpoint(); !c.Reset || len(c.Put) != 4 {
-			t.Errorf("after Rewrite it is not whole: reset %v, %d rows", c.Reset, len(c.Put))
+			t.Errorf("the checkpoint after Rewrite is not whole: reset %v, %d rows", c.Reset, len(c.Put))
 		}
 	}
 }
@@ -239,7 +240,7 @@ func TestQuestions(t *testing.T) {
 		t.Errorf("%d keys", n)
 	}
 	if n := f.CountKeys(ident.Shard{Source: "none"}); n != 0 {
-		t.Errorf("%d keys of a shard that is none", n)
+		t.Errorf("%d keys of an unknown shard", n)
 	}
 	if holds := f.Holds(); len(holds) != 1 || holds[0].ID != "h1" || len(holds[0].Values) != 1 {
 		t.Errorf("holds %v", holds)
@@ -316,7 +317,7 @@ func TestKindJudgeEndpointsOnly(t *testing.T) {
 	}
 }
 
-// A restored fold holds on to nothing of the rows that it was made from.
+// A restored fold does not refer to the bytes of the rows that it was made from.
 func TestRestoreCopies(t *testing.T) {
 	f := told(t, "A", twoKeys)
 	rows := maps.Collect(f.Rows())

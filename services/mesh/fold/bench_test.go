@@ -19,9 +19,9 @@ import (
 
 const benchKeys = 100_000
 
-// BenchmarkApply is what one PUT of a changed object costs in a world of
-// 100,000 keys: bare (1 KB, a judge that looks at nothing), and as in
-// production, with raw clusters (1 KB) and endpoints (of 4 hosts).
+// BenchmarkApply measures one PUT of a changed object in a world of 100,000 keys:
+// bare (1 KB, a judge that validates nothing), and as in production, with raw
+// clusters (1 KB) and endpoints (4 hosts each).
 func BenchmarkApply(b *testing.B) {
 	kilobyte := strings.Repeat("x", 1000)
 	for _, bench := range []struct {
@@ -65,9 +65,9 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkAlive is what a heartbeat costs in a world of 100,000 keys of one
-// kind and one each of 20 others: of a session that speaks for all kinds, and of
-// one that does not speak for the large one.
+// BenchmarkAlive measures a heartbeat in a world of 100,000 keys of one kind and
+// one key each of 20 others: from a session that covers all kinds, and from one
+// that does not cover the large kind.
 func BenchmarkAlive(b *testing.B) {
 	f, seq := full(b, testJudge("A"), []ident.Value{testPayload("good")})
 	var kinds []string
@@ -102,7 +102,7 @@ func BenchmarkAlive(b *testing.B) {
 	}
 }
 
-// BenchmarkRestore is what a restart costs: a fold of 100,000 keys of 1 KB
+// BenchmarkRestore measures a restart: it restores a fold of 100,000 keys of 1 KB
 // from its rows.
 func BenchmarkRestore(b *testing.B) {
 	payload := testPayload("good" + strings.Repeat("x", 1000))
@@ -120,7 +120,8 @@ func benchKey(i int) ident.Key {
 	return ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: fmt.Sprint("ns", i%100), Name: fmt.Sprint("object-", i)}
 }
 
-// full is a fold of all keys, listed and followed.
+// full returns a fold that has applied a complete listing of benchKeys keys, and
+// its last sequence number.
 func full(b *testing.B, j Judge, payloads []ident.Value) (*Fold, uint64) {
 	b.Helper()
 	f, seq := New("A", j), uint64(0)

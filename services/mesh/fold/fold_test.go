@@ -18,11 +18,11 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-var update = flag.Bool("update", false, "rewrite what the scenarios expect")
+var update = flag.Bool("update", false, "rewrite the expected output of the scenarios")
 
-// Each file of testdata is a scenario: a comment that cites the rule, "log",
-// and "told", what the fold does with it. A file "rules" names the rules
-// without which the fold would do something else.
+// Each file of testdata is a scenario: a comment that cites the rule, a log, and
+// what the fold does with it ("told"). The section "rules" names the rules that
+// the scenario proves necessary: without one of them the output is different.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -44,13 +44,13 @@ func TestScenarios(t *testing.T) {
 				return
 			}
 			if diff := cmp.Diff(sections["told"], got); diff != "" {
-				t.Errorf("told otherwise (-want +got); -update accepts it:\n%s", diff)
+				t.Errorf("the output differs (-want +got); -update accepts it:\n%s", diff)
 			}
 		})
 	}
 }
 
-// sectionsOf are the sections of a scenario by name.
+// sectionsOf returns the sections of a scenario by name.
 func sectionsOf(archive *txtar.Archive) (map[string]string, error) {
 	sections := map[string]string{}
 	for _, f := range archive.Files {
@@ -66,8 +66,8 @@ func sectionsOf(archive *txtar.Archive) (map[string]string, error) {
 	return sections, nil
 }
 
-// A scenario with an empty or unknown section fails. What a fold does with a
-// log is never empty, so a scenario without "told" fails as well.
+// A scenario with an empty or unknown section fails. The output of run is never
+// empty, so a scenario without "told" fails as well.
 func TestEmptySection(t *testing.T) {
 	for _, text := range []string{
 		"", "-- told --\nx\n", "-- log --\n-- told --\n", "-- log --\nbegin s\n-- told --\n",
@@ -78,11 +78,11 @@ func TestEmptySection(t *testing.T) {
 		}
 	}
 	if run(t, New("A", testJudge("A")), "", nil) == "" {
-		t.Error("a fold without records tells nothing")
+		t.Error("a fold without records has no output")
 	}
 }
 
-// rewrite writes the archive with what was told.
+// rewrite writes the scenario with told as its expected output.
 func rewrite(t *testing.T, file string, archive *txtar.Archive, told string) {
 	t.Helper()
 	next := &txtar.Archive{Comment: archive.Comment}
@@ -97,14 +97,14 @@ func rewrite(t *testing.T, file string, archive *txtar.Archive, told string) {
 	}
 }
 
-// checkRestored checks that a fold restored from the rows of the one at hand
-// does the same with the next record, to the byte; and that those rows are the
-// ones that its checkpoints add up to.
+// checkRestored checks that a fold restored from the rows of f does exactly the
+// same as f with the next record, and that the checkpoints of f add up to its
+// rows.
 func checkRestored(t *testing.T) func(*Fold, events.Record, iter.Seq2[string, []byte]) {
 	saved := table{}
 	return func(f *Fold, rec events.Record, base iter.Seq2[string, []byte]) {
 		t.Helper()
-		if rec.Seq%3 != 0 { // now and then
+		if rec.Seq%3 != 0 { // so that some checkpoints cover several records
 			saved.apply(f.Checkpoint())
 			if diff := diffRows(collect(f.Rows()), collect(saved.rows())); diff != "" {
 				t.Fatalf("before %d: checkpoints do not add up to the rows:\n%s", rec.Seq, diff)
@@ -113,7 +113,7 @@ func checkRestored(t *testing.T) func(*Fold, events.Record, iter.Seq2[string, []
 		restored := restore(t, f)
 		twin := restore(t, f)
 		compareStep(t, rec, base, twin, restored)
-		live := restore(t, twin) // what the record left can be restored, too
+		live := restore(t, twin) // the state after the record can be restored, too
 		if diff := diffRows(collect(twin.Rows()), collect(live.Rows())); diff != "" {
 			t.Fatalf("after %d: %s", rec.Seq, diff)
 		}
@@ -129,7 +129,7 @@ func restore(t *testing.T, f *Fold) *Fold {
 	return restored
 }
 
-// compareStep applies a record to two folds that must not differ.
+// compareStep applies a record to two folds and checks that they do the same.
 func compareStep(t *testing.T, rec events.Record, base iter.Seq2[string, []byte], a, b *Fold) {
 	t.Helper()
 	changeA, problemsA, errA := a.Apply(rec, base)

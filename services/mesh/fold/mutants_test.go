@@ -11,7 +11,7 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// mutantJudge has the fold do without a rule.
+// mutantJudge makes the fold leave out a rule.
 type mutantJudge struct {
 	testJudge
 	rule string
@@ -19,8 +19,8 @@ type mutantJudge struct {
 
 func (j mutantJudge) Without() []string { return []string{j.rule} }
 
-// TestWithoutRule holds that each rule changes what the fold does with the log
-// of a scenario that names it, and that each rule has a scenario.
+// TestWithoutRule checks that each rule changes the output of a scenario that
+// names it, and that each rule has a scenario.
 func TestWithoutRule(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
@@ -56,7 +56,7 @@ func TestWithoutRule(t *testing.T) {
 func TestWithoutUnknownRule(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("an unknown rule was taken away")
+			t.Error("New accepted an unknown rule")
 		}
 	}()
 	New("A", mutantJudge{"A", "fence"})

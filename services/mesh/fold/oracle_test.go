@@ -14,12 +14,11 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// oracle is a second fold, as simple as its rules: slow, and without anything
-// that is kept up to date on the side. Kinds that a session does not speak for
-// are left out of mine and saw.
+// oracle is a second fold, as simple as its rules. It is slow, because it keeps no
+// derived state such as digests.
 type oracle struct {
 	judge         testJudge
-	epoch, record uint64 // and the record that began it
+	epoch, record uint64 // record began the epoch
 	offered, good map[ident.Key]*value
 	over          map[string]map[ident.Key]ident.OverlayValue
 	gone          map[string]bool
@@ -148,6 +147,8 @@ func (o *oracle) alive(x *oracleShard, a *events.Alive) {
 	if !x.listing && a.Digest == (events.Digest{}) {
 		return // nothing to compare
 	}
+	// mine are the shard's objects that the fold has, saw those that the watcher saw.
+	// Both leave out kinds that the session does not cover.
 	mine, saw := map[ident.Key]*value{}, map[ident.Key]*value{}
 	for k, v := range o.offered {
 		if k.Shard() == a.Shard && a.Kinds.Cover(k.Kind) {
@@ -161,7 +162,7 @@ func (o *oracle) alive(x *oracleShard, a *events.Alive) {
 	if !a.Partial {
 		last := map[ident.Key]uint64{}
 		for _, r := range inPseqOrder(x.staged) {
-			// Of one pseq the first counts, as in data.
+			// The first record with a pseq counts, as in data.
 			if k := r.Key; x.listing && last[k] != r.Pseq {
 				saw[k], last[k] = valueOf(r), r.Pseq
 			}
@@ -257,7 +258,7 @@ func (o *oracle) segment(seq uint64, g *events.Segment, rows iter.Seq2[string, [
 	}
 }
 
-// known is all that the two have in common.
+// known is the state that oracle and Fold have in common.
 type known struct {
 	Offered, Good map[string]string
 	Over          map[string][]string
@@ -282,10 +283,10 @@ func (o *oracle) known() known {
 	return n
 }
 
-// inQuarantine is a key that stands for a resource; no source has such keys.
+// inQuarantine returns a key that stands for a resource; no source has such keys.
 func inQuarantine(resource string) ident.Key { return ident.Key{Kind: "quarantine", Name: resource} }
 
-// everything is what o lies over.
+// everything returns all keys that o covers.
 func (o *overlay) everything() map[ident.Key]ident.OverlayValue {
 	all := maps.Clone(o.values)
 	for _, v := range o.resources {
@@ -321,7 +322,7 @@ func (f *Fold) known() known {
 	return n
 }
 
-// The fold agrees with the oracle over random logs.
+// The fold and the oracle have the same state after every record of random logs.
 func TestOracle(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 6))

@@ -17,8 +17,8 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// author writes random logs, as watchers, builders and operators do when much
-// goes wrong: choose(n) is the next decision, 0 to n-1.
+// author writes random logs, as watchers, builders and operators would if many
+// things failed. choose(n) returns the next decision, 0 to n-1.
 type author struct {
 	choose func(n int) int
 	seq    uint64
@@ -43,7 +43,7 @@ func newAuthor(choose func(int) int) *author {
 	}}
 }
 
-// pick is one of some words.
+// pick returns one of the words.
 func (a *author) pick(words ...string) string { return words[a.choose(len(words))] }
 
 func (a *author) rare() bool { return a.choose(8) == 0 }
@@ -56,7 +56,8 @@ func (a *author) payload() ident.Value {
 	return testPayload(a.pick("good1", "good2", "good3", "bad1", "warn1", "onlyA1", "onlyB1"))
 }
 
-// next is the next record, after what f knows, through the codec.
+// next returns the next record. It depends on the state of f, and has been encoded
+// and decoded.
 func (a *author) next(f *Fold) events.Record {
 	a.seq++
 	e := events.Event{ID: fmt.Sprint("id", a.seq), Actor: "ann", Observed: time.Unix(int64(a.seq), 5).UTC()}
@@ -87,7 +88,7 @@ func (a *author) next(f *Fold) events.Record {
 func (a *author) object(s *speaker) *events.Object {
 	s.pseq++
 	if a.rare() {
-		s.pseq++ // one is lost
+		s.pseq++ // a record is lost
 	}
 	o := &events.Object{Key: a.key(s), Op: events.Put, Session: s.session, Pseq: s.pseq, Low: 1, Origin: fmt.Sprint("f:", a.seq)}
 	if a.rare() {
@@ -117,7 +118,7 @@ func (a *author) object(s *speaker) *events.Object {
 	return o
 }
 
-// alive mostly says the truth about what the fold has, so that listings close.
+// alive mostly has the digest of what the fold has, so that listings close.
 func (a *author) alive(f *Fold, s *speaker) *events.Alive {
 	al := &events.Alive{Shard: s.shard, Session: s.session, Low: 1, Listed: events.AllBuckets(), Partial: a.rare()}
 	if s.session == "" || a.rare() {
@@ -184,7 +185,7 @@ func (a *author) segment(f *Fold) *events.Segment {
 	base, err := BuildBase(each(a.rows))
 	if g.Epoch == 0 || a.choose(2) == 0 {
 		if g.EpochRecord = 0; g.Epoch == 0 || !a.rare() {
-			g.Epoch++ // else void
+			g.Epoch++ // otherwise the segment is void
 		}
 		head := a.head
 		if a.rare() {
@@ -213,10 +214,10 @@ func (a *author) baseOf(f *Fold, rec events.Record) iter.Seq2[string, []byte] {
 }
 
 // follow lets an author write n records, and checks after each that
-//   - a fold restored from the rows before it is the same after it,
-//   - the checkpoints taken now and then add up to the rows,
+//   - a fold restored before the record does the same with it,
+//   - checkpoints, taken at random, add up to the rows,
 //   - the changes add up to the content,
-//   - the digests are those of what is offered.
+//   - the digests are those of the offered values.
 func follow(t *testing.T, a *author, n int) {
 	t.Helper()
 	f := New("A", testJudge("A"))
@@ -233,7 +234,7 @@ func follow(t *testing.T, a *author, n int) {
 			t.Fatalf("record %d, restored: %v", rec.Seq, err)
 		}
 		if !reflect.DeepEqual(change, twinChange) {
-			t.Fatalf("record %d: a restored fold changes otherwise:\n%s", rec.Seq, cmp.Diff(change, twinChange))
+			t.Fatalf("record %d: a restored fold makes another change:\n%s", rec.Seq, cmp.Diff(change, twinChange))
 		}
 		if !slices.Equal(problems, twinProblems) {
 			t.Fatalf("record %d: a restored fold finds other problems:\n%s", rec.Seq, cmp.Diff(problems, twinProblems))
@@ -278,7 +279,7 @@ func checkDigests(t *testing.T, f *Fold) {
 		for k, e := range sh.entries {
 			if e.offered == nil {
 				if e.good != nil {
-					t.Fatalf("at %s: %s is gone, and has a good value", f.Position(), k)
+					t.Fatalf("at %s: %s was deleted but has a good value", f.Position(), k)
 				}
 				continue
 			}
@@ -309,7 +310,7 @@ func TestRandomLogs(t *testing.T) {
 	}
 }
 
-// FuzzApply lets the input decide what goes wrong.
+// FuzzApply takes the decisions of the author from its input.
 func FuzzApply(f *testing.F) {
 	for seed := range uint64(3) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -332,8 +333,8 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// TestJumpIn: a fold that begins at the segment of the last epoch is the same
-// as one that read everything.
+// TestJumpIn checks that a fold that begins at the segment of the last epoch has
+// the same state as one that read the whole log.
 func TestJumpIn(t *testing.T) {
 	tried := 0
 	for seed := range uint64(100) {
@@ -366,8 +367,8 @@ func TestJumpIn(t *testing.T) {
 	}
 }
 
-// TestBuildsAgree: whichever build reads a log, it knows the same of sessions,
-// overlays and of what is offered.
+// TestBuildsAgree checks that all builds that read a log have the same sessions,
+// overlays and offered values.
 func TestBuildsAgree(t *testing.T) {
 	known := func(f *Fold) string {
 		s := fmt.Sprintln(f.Position(), f.Needs(), f.Watermark(), slices.Sorted(maps.Keys(f.overlays)))

@@ -22,24 +22,24 @@ import (
 
 // A script is a log in words, one record a line:
 //
-//	epoch N BUILD                     a segment that begins epoch N; its base is the fold's, over the last published content
-//	build BUILD                       a segment of this epoch; its base is the last published content
+//	epoch N BUILD                     a segment that begins epoch N; its base is EpochBase of the fold and the published head
+//	build BUILD                       a segment of this epoch; its base is the content of the published head
 //	begin SESSION
 //	put SESSION PSEQ KEY=VALUE        options low=N batch=ID:INDEX/TOTAL origin=PLACE
 //	del SESSION PSEQ KEY
 //	alive SESSION KEY=VALUE...        with the digest of exactly these; options low=N, partial, nodigest, ends,
-//	                                  listed=KEY,KEY (the buckets of these; all of them where it is missing),
-//	                                  kinds=KIND,KIND (for which the session speaks; for all where it is missing)
-//	overlay ID KIND KEY:VALUE/BASE... the value served while the base is offered; - is none
+//	                                  listed=KEY,KEY (the buckets of these keys; by default all buckets),
+//	                                  kinds=KIND,KIND (that the session covers; by default all kinds)
+//	overlay ID KIND KEY:VALUE/BASE... the value served while the base is offered; - means no value
 //	overlay ID quarantine RESOURCE:VALUE
-//	                                  the value is served instead; - is none
+//	                                  the value served instead; - means no value
 //	remove ID
 //	junk                              a record that cannot be decoded
-//	publish [KEY=VALUE...]            no record: this, else what the fold serves, becomes the published head
-//	seq N                             no record: the next one has this number
+//	publish [KEY=VALUE...]            no record: these values, or without any the fold's content, become the published head
+//	seq N                             no record: the next record has this number
 //
-// Each takes shard=SOURCE/INSTANCE; without it is file/a. A KEY is a name of
-// kind Thing, or Endpoint/name. What a VALUE is worth is testJudge's business.
+// Each takes shard=SOURCE/INSTANCE; the default is file/a. A KEY is the name of a
+// Thing, or KIND/NAME. testJudge decides which VALUEs are good.
 type script struct {
 	fold      *Fold
 	seq       uint64
@@ -78,7 +78,7 @@ func each(all []kv) iter.Seq2[string, []byte] {
 	}
 }
 
-// diffRows is empty if the rows are the same.
+// diffRows returns the difference, "" if there is none.
 func diffRows(want, got []kv) string {
 	same := slices.EqualFunc(want, got, func(a, b kv) bool { return a.key == b.key && bytes.Equal(a.value, b.value) })
 	if same {
@@ -87,8 +87,8 @@ func diffRows(want, got []kv) string {
 	return cmp.Diff(want, got, cmp.AllowUnexported(kv{}))
 }
 
-// testJudge judges by how a value begins: "bad" is not good, "warn" is good
-// with a warning, "onlyX" is good for build X only.
+// testJudge judges a value by its prefix: "bad" is not good, "warn" is good with a
+// warning, "onlyX" is good for build X only.
 type testJudge string
 
 func (build testJudge) Judge(k ident.Key, v ident.Value) (proto.Message, []problem.Diagnostic, bool) {
@@ -125,7 +125,7 @@ func testHash(k ident.Key, value string) ident.Hash {
 	return events.ContentHash(k, testPayload(value))
 }
 
-// words are a line taken apart.
+// words is a parsed line.
 type words struct {
 	verb    string
 	args    []string
@@ -160,7 +160,7 @@ func (w words) number(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
-// record is the record of a line; false: the line is none.
+// record returns the record of a line, or false if the line makes none.
 func (s *script) record(line string) (events.Record, bool) {
 	w := parseWords(line)
 	switch w.verb {
@@ -200,7 +200,7 @@ func (s *script) record(line string) (events.Record, bool) {
 	return rec, true
 }
 
-// content is the content rows of KEY=VALUE words.
+// content returns the content rows of KEY=VALUE words.
 func (w words) content() []kv {
 	var rows []kv
 	for _, arg := range w.args {
@@ -300,7 +300,8 @@ func (w words) overlay() *events.Overlay {
 	return o
 }
 
-// quarantine keeps a resource from clients; value is served instead, - is none.
+// quarantine returns an overlay that keeps a resource from clients. value is served
+// instead; - means no value.
 func quarantine(id, resource, value string) *events.Overlay {
 	v := ident.OverlayValue{Resource: &ident.Resource{Rejected: ident.Rejected{Type: testType, Name: resource, Sum: [16]byte{1}, Client: "envoy 1.38.0"}, Class: []byte("{}")}}
 	if value != "-" {
@@ -310,7 +311,7 @@ func quarantine(id, resource, value string) *events.Overlay {
 	return &events.Overlay{ID: id, Kind: ident.Quarantine, Reason: "a reason", Values: []ident.OverlayValue{v}}
 }
 
-// base takes the base that the last segment named.
+// base returns the base that a segment needs, nil for other records.
 func (s *script) base(rec events.Record) iter.Seq2[string, []byte] {
 	if _, needs := s.fold.NeedsBase(rec); !needs {
 		return nil
@@ -318,9 +319,8 @@ func (s *script) base(rec events.Record) iter.Seq2[string, []byte] {
 	return *s.pending
 }
 
-// run feeds a whole script to a fold and tells what it did. again, where it is
-// not nil, is called with the fold, each record and its base before the fold
-// takes it.
+// run feeds a script to a fold and returns what the fold did. If again is not nil,
+// run calls it with each record before the fold applies it.
 func run(t *testing.T, f *Fold, lines string, again func(*Fold, events.Record, iter.Seq2[string, []byte])) string {
 	t.Helper()
 	s := &script{fold: f}
@@ -450,7 +450,7 @@ func writeState(f *Fold) string {
 	return out.String()
 }
 
-// table is rows as a store would keep them.
+// table holds rows as a store would.
 type table map[string][]byte
 
 func (t table) rows() iter.Seq2[string, []byte] {
