@@ -13,7 +13,7 @@ import (
 	"meshlog.dev/services/suite/envoytest"
 )
 
-// record takes what Validate says.
+// record counts the errors that Validate reports.
 type record struct {
 	testing.TB
 	said int
@@ -39,7 +39,7 @@ func TestValidate(t *testing.T) {
 		r := &record{TB: t}
 		envoytest.Validate(r, c)
 		if r.said == 0 {
-			t.Errorf("bad %s pass", name)
+			t.Errorf("Validate accepts bad %s", name)
 		}
 	}
 }

@@ -48,7 +48,8 @@ type builderProc struct {
 	write     builder.WriteCheckpoint // the checkpoint to write, or nil
 }
 
-// kept is a checkpoint policy: one every 15 s.
+// kept is how long builders keep history. It makes them write a checkpoint every
+// 15 s.
 const kept = time.Minute
 
 func newBuilder(s *sim, name string) *builderProc {

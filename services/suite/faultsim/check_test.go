@@ -157,7 +157,7 @@ func (s *sim) sawRoot(build string, m *builder.Machine) {
 	s.oneRoot(record, build, root, m.Position())
 }
 
-// oneRoot is M3: the content is a function of the log.
+// oneRoot checks M3: the content is a function of the log.
 func (s *sim) oneRoot(record ident.Hash, build string, root ident.Hash, at ident.Position) {
 	f := folded{record, build}
 	if was, ok := s.roots[f]; !ok {
@@ -191,7 +191,7 @@ func (s *sim) published(u store.Update, seq uint64) {
 		// apply the delta fetches the checkpoint.
 		var err error
 		if v.content, err = store.ReadCheckpoint(context.Background(), s.chain, c); err != nil {
-			fail("M2", "version %s brings a content that cannot be read: %v", v.v, err)
+			fail("M2", "version %s names a checkpoint that cannot be read: %v", v.v, err)
 		}
 	}
 	root := store.RootOf(u.Manifest)
@@ -248,7 +248,8 @@ func difference(a, b *store.Snapshot) string {
 	return text
 }
 
-// checkSynced is M8: nothing before the required source is SYNCED.
+// checkSynced checks M8: nothing is published before the required source is
+// SYNCED.
 func (s *sim) checkSynced(v *version) {
 	for _, w := range v.manifest.GetWatermark() {
 		if w.GetSource() == shardOf(0).Source && w.GetSynced() {
@@ -258,7 +259,7 @@ func (s *sim) checkSynced(v *version) {
 	fail("M8", "version %s was published while %s was not synced", v.v, shardOf(0))
 }
 
-// checkGuard is SIM-1: no mass loss is published unheld.
+// checkGuard checks SIM-1: no version publishes a large loss that is not held.
 func (s *sim) checkGuard(v *version) {
 	before := s.byName[v.prev]
 	if before == nil || s.rewinds > 0 || s.has("build") || s.has("bad") {
@@ -276,12 +277,12 @@ func (s *sim) checkGuard(v *version) {
 			}
 		}
 		if len(lost) >= massLoss && unheld {
-			fail("SIM-1", "version %s lost %v unheld", v.v, lost)
+			fail("SIM-1", "version %s lost %v, and no hold covers all of them", v.v, lost)
 		}
 	}
 }
 
-// checkBatches is M6: a version shows a batch as a whole or not at all. Values
+// checkBatches checks M6: a version shows a batch as a whole or not at all. Values
 // are unique, so a value identifies the batch. A later change of a key may
 // replace the batch's value; an earlier one may not.
 func (s *sim) checkBatches(v *version) {
@@ -329,7 +330,7 @@ func (s *sim) rewound(k uint64, vk int) {
 	}
 }
 
-// unsettled returns the reasons why the system is not at rest yet.
+// unsettled returns the first reason why the system is not at rest yet, or nil.
 func (s *sim) unsettled() *violation {
 	no := func(invariant, format string, args ...any) *violation {
 		return &violation{invariant, fmt.Sprintf(format, args...)}
@@ -358,7 +359,7 @@ func (s *sim) unsettled() *violation {
 	}
 	for _, f := range s.frontends {
 		if at, root := f.serving(); at != head.v || root != head.content.Root() {
-			return no("M5", "%s is at %s, root %.12s; the head is %s, root %.12s", f.name, at, root, head.v, head.content.Root())
+			return no("M5", "%s serves %s, root %.12s; the head is %s, root %.12s", f.name, at, root, head.v, head.content.Root())
 		}
 	}
 	if err := s.unfiled(head); err != nil {
@@ -370,15 +371,15 @@ func (s *sim) unsettled() *violation {
 	return s.unruly(head)
 }
 
-// checkQuarantines is SIM-6: a quarantined resource was rejected by two proxies.
+// checkQuarantines checks SIM-6: a quarantined resource was rejected by two proxies.
 // Under faults one is enough, because the leader may not know all proxies.
 func (s *sim) checkQuarantines(v *version) {
 	for _, x := range slices.SortedFunc(maps.Keys(v.quarantined), compareSubjects) {
 		switch {
 		case len(s.rejected[x]) == 0:
-			fail("SIM-6", "version %s keeps %s from proxies, and none has rejected it", v.v, x.name)
+			fail("SIM-6", "version %s has %s in quarantine, but no proxy has rejected it", v.v, x.name)
 		case !s.faults && s.rewinds == 0 && !s.everQuarantined(x) && len(s.rejected[x]) < 2:
-			fail("SIM-6", "version %s keeps %s from proxies, and one alone has rejected it", v.v, x.name)
+			fail("SIM-6", "version %s has %s in quarantine, but only one proxy has rejected it", v.v, x.name)
 		}
 	}
 }
@@ -387,8 +388,8 @@ func (s *sim) everQuarantined(x subject) bool {
 	return slices.ContainsFunc(s.ever[:len(s.ever)-1], func(v *version) bool { return v.quarantined[x] })
 }
 
-// misjudged is SIM-8: a resource that all proxies reject is in quarantine, and a
-// resource that is no longer served is not.
+// misjudged checks SIM-8: a resource that all proxies reject is in quarantine, and
+// a resource that is no longer served is not.
 func (s *sim) misjudged(head *version) *violation {
 	no := func(format string, args ...any) *violation { return &violation{"SIM-8", fmt.Sprintf(format, args...)} }
 	byName := map[string]value{}
@@ -400,21 +401,21 @@ func (s *sim) misjudged(head *version) *violation {
 	inQuarantine := map[string]bool{}
 	for _, x := range slices.SortedFunc(maps.Keys(head.quarantined), compareSubjects) {
 		if byName[x.name] != s.bad[x] {
-			return no("%s=%d is in quarantine, and %d is served", x.name, s.bad[x], byName[x.name])
+			return no("%s=%d is in quarantine, but the world has %d", x.name, s.bad[x], byName[x.name])
 		}
 		inQuarantine[x.name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		v := byName[name]
 		if v.flag() == badValue && !inQuarantine[name] {
-			return no("%s=%d is rejected by all, and is not in quarantine", name, v)
+			return no("all proxies reject %s=%d, but it is not in quarantine", name, v)
 		}
 	}
 	return nil
 }
 
-// unfiled is SIM-4: it returns the processes whose file lacks a version that they
-// serve or have published. The model has no rule for it.
+// unfiled checks SIM-4: the files hold the version that is served and published. It
+// returns the first process whose file lacks it.
 func (s *sim) unfiled(head *version) *violation {
 	no := func(name string) *violation {
 		return &violation{"SIM-4", fmt.Sprintf("%s has no file of %s", name, head.v)}
@@ -438,7 +439,7 @@ func (s *sim) unfiled(head *version) *violation {
 	return nil
 }
 
-// unlike is M1: frontends serve the values that the source has.
+// unlike checks M1: frontends serve the values that the source has.
 func (s *sim) unlike(head *version, src *source, held map[ident.Key]bool) *violation {
 	no := func(format string, args ...any) *violation { return &violation{"M1", fmt.Sprintf(format, args...)} }
 	keys := map[ident.Key]bool{}
@@ -456,7 +457,7 @@ func (s *sim) unlike(head *version, src *source, held map[ident.Key]bool) *viola
 		is, served := src.truth[k], head.eff[k]
 		switch {
 		case is == 0 && served != 0 && !held[k]:
-			return no("%s came back or was not removed: %d in %s, the source has nothing", short(k), served, head.v)
+			return no("%s came back or was not removed: %d in %s, the source has no value", short(k), served, head.v)
 		case is != 0 && is.good(build) && served != is:
 			return no("%s: %d is served by %s, the source has %d (held: %t)", short(k), served, head.v, is, held[k])
 		case is != 0 && !is.good(build) && served == 0 && s.rewinds == 0 && !s.has("build"):
@@ -469,7 +470,7 @@ func (s *sim) unlike(head *version, src *source, held map[ident.Key]bool) *viola
 			}
 			for _, v := range s.ever {
 				if slices.Contains(hist, v.src[k]) {
-					return no("%s vanished: the source has %d, which is of no use; the last good one was %d", short(k), is, v.src[k])
+					return no("%s vanished: the source has %d, which is invalid; the last good value was %d", short(k), is, v.src[k])
 				}
 			}
 		}
@@ -477,7 +478,7 @@ func (s *sim) unlike(head *version, src *source, held map[ident.Key]bool) *viola
 	return nil
 }
 
-// unruly is M7: an overlay holds until its base is replaced.
+// unruly checks M7: an overlay holds until its base is replaced.
 func (s *sim) unruly(head *version) *violation {
 	no := func(format string, args ...any) *violation { return &violation{"M7", fmt.Sprintf(format, args...)} }
 	records := s.records()
@@ -562,6 +563,6 @@ func (s *sim) final() {
 		s.turn(procs)
 	}
 	if holds := s.head().holds; len(holds) > 0 {
-		fail("SIM-3", "approved, and held again: %v", holds)
+		fail("SIM-3", "all holds were approved, but there are holds again: %v", holds)
 	}
 }

@@ -10,10 +10,10 @@ import (
 
 var (
 	seeds  = flag.Int("seeds", 300, "how many schedules TestSim runs")
-	start  = flag.Uint64("start", 0, "the seed of the first one")
-	faults = flag.String("faults", "", "what strikes: a set of faults by name, or names of faults with commas; default: the sets by turns")
-	rules  = flag.String("without", "", "rules to take away, with commas")
-	show   = flag.Bool("show", false, "print the trace of the schedule -start, and run no other")
+	start  = flag.Uint64("start", 0, "the seed of the first schedule")
+	faults = flag.String("faults", "", "the faults to inject: the name of a set, or names of faults, separated by commas; by default the sets take turns")
+	rules  = flag.String("without", "", "rules to leave out, separated by commas")
+	show   = flag.Bool("show", false, "print the trace of the schedule -start, and run only this one")
 )
 
 // turns are the sets of faults that schedules take in turn.
@@ -54,7 +54,7 @@ func TestSim(t *testing.T) {
 	t.Logf("%d schedules, %d versions, %d schedules broke an invariant", n, versions, failed)
 }
 
-// TestSameSeed: a seed is a schedule, byte for byte.
+// TestSameSeed checks that two runs of a seed have the same trace, byte for byte.
 func TestSameSeed(t *testing.T) {
 	for _, set := range turns {
 		for seed := range uint64(4) {
@@ -65,13 +65,13 @@ func TestSameSeed(t *testing.T) {
 				t.Errorf("faults %s, seed %d: %v, %v", set, seed, err, again)
 			}
 			if a.trace.String() != b.trace.String() {
-				t.Errorf("faults %s, seed %d: two runs have two traces", set, seed)
+				t.Errorf("faults %s, seed %d: two runs have different traces", set, seed)
 			}
 		}
 	}
 }
 
-// TestWithoutRule holds that the simulation notices that a rule is missing.
+// TestWithoutRule checks that the simulation notices that a rule is missing.
 func TestWithoutRule(t *testing.T) {
 	testWithout(t, []needed{
 		{"guard", "crash,op"},
@@ -86,7 +86,7 @@ type needed struct{ rule, faults string }
 
 func testWithout(t *testing.T, tests []needed) {
 	t.Helper()
-	const most = 600 // one of this many schedules must fail
+	const most = 600 // at least one of these schedules must fail
 	for _, test := range tests {
 		t.Run(test.rule, func(t *testing.T) {
 			p := plan{faults: faultsNamed(test.faults), without: []string{test.rule}}

@@ -117,7 +117,7 @@ func (f *frontendProc) serve(st *replica.State, changed []index.Input) {
 		fail("M5", "%s goes from %s to %s", f.name, f.at, st.Version())
 	}
 	if v := f.s.byName[st.Version()]; f.replica != nil && v != nil && f.s.rewinds == 0 && v.content.Root() != st.Root() {
-		fail("M2", "%s serves %s with another content than was published", f.name, st.Version())
+		fail("M2", "%s serves %s with other content than the published version", f.name, st.Version())
 	}
 	f.s.note("%s serves %s", f.name, st.Version())
 	f.at, f.newer, f.mismatch = st.Version(), true, nil

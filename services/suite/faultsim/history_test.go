@@ -44,7 +44,7 @@ func (m moment) root() ident.Hash {
 	return (*store.Snapshot)(nil).With(d).Root()
 }
 
-// TestAnyWayToRead holds that a log gives the same content, byte for byte, at
+// TestAnyWayToRead checks that a log gives the same content, byte for byte, at
 // every record: read at once, in any batches, with restarts anywhere, or from a
 // checkpoint.
 func TestAnyWayToRead(t *testing.T) {
@@ -90,7 +90,7 @@ func (h *history) apply(f *fold.Fold, n int) {
 func (h *history) compare(n int, way string, got moment) {
 	h.t.Helper()
 	if diff := cmp.Diff(h.moments[n], got, cmp.AllowUnexported(moment{})); diff != "" {
-		h.t.Errorf("record %d, %s (-at once +so):\n%s", n, way, diff)
+		h.t.Errorf("record %d, %s (-read at once +read this way):\n%s", n, way, diff)
 	}
 }
 
@@ -153,7 +153,7 @@ func (h *history) fromSavedRows() {
 		h.compare(n+1, "from its file", momentOf(f))
 	}
 	if !maps.Equal(h.moments[len(h.records)].fold, momentOf(f).fold) {
-		h.t.Errorf("in the end the fold with restarts is another")
+		h.t.Errorf("at the end the fold with restarts has other rows")
 	}
 }
 
@@ -184,7 +184,7 @@ func (h *history) byBuilder() {
 		}
 		n += len(batch)
 		if record, root := m.Folded(); record != h.moments[n].record || root != h.moments[n].root() {
-			h.t.Errorf("record %d, by a builder in batches: another content", n)
+			h.t.Errorf("record %d, read in batches by a builder: the content differs", n)
 		}
 		if h.rnd.IntN(3) == 0 {
 			if err := m.SaveFold(ctx); err != nil {

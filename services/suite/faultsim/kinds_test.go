@@ -9,7 +9,7 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
-// kinds are the kinds that a listing of the source names.
+// kinds returns the kinds that a listing of the source names.
 func (o *source) kinds() []string {
 	switch {
 	case o.hidden == config:
@@ -123,7 +123,7 @@ type dropped struct {
 	kind   string
 }
 
-// checkKinds is SIM-5: an object in a version does not vanish unless its source
+// checkKinds checks SIM-5: an object in a version does not vanish unless its source
 // could be read for its kind when the object was absent, or an operator removed
 // the kind. A new epoch continues from the version that its segment names. Newer
 // objects may be lost, as after a rewind, and all of them if that version's
@@ -148,7 +148,7 @@ func (s *sim) checkKinds(v *version) {
 	}
 }
 
-// epochHead is the head that an epoch continues from; zero if it starts empty.
+// epochHead returns the head that an epoch continues from, zero if it starts empty.
 func (s *sim) epochHead(epoch uint64) ident.Position {
 	for _, r := range s.records() {
 		if g, ok := r.Event.Body.(*events.Segment); ok && g.Epoch == epoch && g.EpochRecord == 0 && !g.Base.IsZero() {

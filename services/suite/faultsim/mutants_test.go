@@ -10,7 +10,7 @@ import (
 
 func init() { foldRules = fold.Mutants }
 
-// TestWithoutFoldRule holds that the simulation notices that a rule of the fold
+// TestWithoutFoldRule checks that the simulation notices that a rule of the fold
 // is missing. The scenarios of the fold prove that the other rules are needed.
 func TestWithoutFoldRule(t *testing.T) {
 	testWithout(t, []needed{

@@ -71,7 +71,7 @@ func (o *operatorProc) remove(id string) {
 	}
 }
 
-// rollBack makes meshlog serve an earlier value of a config without an overlay.
+// rollBack rolls a config that has no overlay back to an earlier value.
 func (o *operatorProc) rollBack(head *version) {
 	s := o.s
 	busy := head.held()

@@ -88,7 +88,7 @@ func newSim(p plan) *sim {
 	s.has = func(fault string) bool { return has[fault] }
 	for _, r := range p.without {
 		if portRules[r] == "" && !slices.Contains(foldRules, r) {
-			panic(fmt.Sprintf("sim: no rule %q can be taken away", r))
+			panic(fmt.Sprintf("sim: no rule %q can be left out", r))
 		}
 		s.without[r] = true
 	}

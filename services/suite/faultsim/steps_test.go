@@ -88,7 +88,7 @@ func TestKillAtEveryStep(t *testing.T) {
 					steps++
 				}
 				if steps < 2 {
-					t.Errorf("there were %d steps to be killed at", steps)
+					t.Errorf("the process took only %d steps at which it can be killed", steps)
 				}
 				t.Logf("%d steps", steps)
 			})

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// mostDifferences is how many are printed of one archive.
+// mostDifferences is the number of differences that are printed of one archive.
 const mostDifferences = 20
 
 // difference returns how two texts of digests differ, and "" if they do not.
@@ -43,7 +43,8 @@ func difference(want, got string) string {
 	return b.String()
 }
 
-// keyed returns what the lines say, by what they speak of.
+// keyed returns the values of the lines by their keys: what a line is about, such
+// as a version and a node.
 func keyed(text string) (lines map[string]string, order []string) {
 	lines = map[string]string{}
 	var version, place string

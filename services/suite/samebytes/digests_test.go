@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// listing is what a node is served of a type.
+// listing holds the digests of the resources of a type that a node is served.
 type listing struct {
 	version string            // on the wire
 	digests map[string]string // by name
@@ -36,10 +36,10 @@ type writer struct {
 	current  [][]*listing // by client and type
 	root     string
 	problems map[string]int
-	kept     map[any]*listing // by the set that they were made of
+	kept     map[any]*listing // of the version before, by the set that they are made from
 
-	// summary has a line for each node and type; lines has one for each resource
-	// too. They are the same text where the world is small.
+	// summary has a line for each node and type; lines has a line for each
+	// resource too.
 	summary, lines strings.Builder
 }
 

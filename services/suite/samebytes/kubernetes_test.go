@@ -101,7 +101,7 @@ func (c *clusters) start(cluster string) *kubetest.Server {
 	return s
 }
 
-// watch publishes what is in a cluster until the test ends.
+// watch publishes the objects of a cluster until the test ends.
 func (c *clusters) watch(cluster string, s *kubetest.Server) {
 	c.t.Helper()
 	logger := slog.New(slog.DiscardHandler)
@@ -131,7 +131,7 @@ func (c *clusters) watch(cluster string, s *kubetest.Server) {
 	})
 }
 
-// noLeader knows nothing of a session, so that its watcher sends everything.
+// noLeader has no digests, so that a watcher publishes all its objects.
 type noLeader struct{}
 
 // Digests implements watcher.Leader.
@@ -139,7 +139,7 @@ func (noLeader) Digests(context.Context, ident.Shard, string, events.Kinds) (*ev
 	return nil, errors.New("there is no leader")
 }
 
-// rest returns when no object came for three seconds.
+// rest returns when no record was appended for three seconds.
 func (c *clusters) rest() {
 	c.t.Helper()
 	bounds, err := c.log.Bounds(c.t.Context())

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// The world of the load run: so many services with so many endpoints, spread
-// over so many namespaces. The first ones have a VirtualService and a
-// DestinationRule, and each namespace a DestinationRule of its own.
+// The size of the world of the load run: services, endpoints of each, and
+// namespaces. The first loadRules services have a VirtualService and a
+// DestinationRule, and each namespace has a DestinationRule of its own.
 const (
 	loadServices   = 1001
 	loadEndpoints  = 10
@@ -65,7 +65,8 @@ func (s loadService) endpoint(i int) string {
 	return fmt.Sprintf("10.%d.%d.%d", 128+i, int(s)/250, int(s)%250+1)
 }
 
-// entry is the service with its endpoints, half of version v1 and half of v2.
+// entry returns the ServiceEntry with its endpoints, half of version v1 and half of
+// v2. first is the address of the first endpoint.
 func (s loadService) entry(first string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `---
@@ -91,7 +92,7 @@ spec:
 	return b.String()
 }
 
-// routes splits the requests for the service by weight.
+// routes returns a VirtualService that splits the requests by weight.
 func (s loadService) routes(v1 int) string {
 	return fmt.Sprintf(`---
 apiVersion: networking.istio.io/v1
@@ -127,8 +128,8 @@ spec:
 `, s.name(), s.namespace(), s.host())
 }
 
-// private is a rule that only clients of a namespace see, for a service that has
-// no other rule.
+// private returns a DestinationRule that only clients of a namespace see, for a
+// service that has no other rule.
 func private(namespace int) string {
 	return fmt.Sprintf(`---
 apiVersion: networking.istio.io/v1

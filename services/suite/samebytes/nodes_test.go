@@ -12,14 +12,14 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// defaultAgent is the client of a node that names none.
+// defaultAgent is the user agent of a node that names none.
 const defaultAgent = "envoy/1.40.0"
 
 // node is a line of a .nodes file.
 type node struct {
 	name string
 	node *corev3.Node
-	// names are the Listeners that it subscribes to; nil: it is served all.
+	// names are the Listeners that the node subscribes to; nil for all resources.
 	names []string
 }
 
@@ -49,7 +49,7 @@ func parseNodes(text string) ([]node, error) {
 			return nil, fmt.Errorf("%s: %w", line, err)
 		}
 		if seen[n.name] {
-			return nil, fmt.Errorf("%s: the name is there twice", n.name)
+			return nil, fmt.Errorf("%s: another node has that name", n.name)
 		}
 		seen[n.name] = true
 		nodes = append(nodes, n)

@@ -9,7 +9,7 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// The files of the world that the overlays lie over.
+// The files of the world that the overlays cover.
 const (
 	overlaidServices = `
 apiVersion: networking.istio.io/v1
@@ -54,7 +54,7 @@ func TestRecordOverlays(t *testing.T) {
 	r.overlay("rollback", ident.Rollback, ident.OverlayValue{Key: route, Base: hashOf(r.objects[route]), Value: &before.Value})
 	r.save("003/file/default/routes.yaml", "")
 	r.overlay("hold", ident.Hold, ident.OverlayValue{Key: route, Value: &before.Value})
-	// Of two quarantines of one content, the one with the greater ID counts.
+	// If two quarantines name the same content, the one with the greater ID counts.
 	for _, name := range []string{"1-none-", "2-good-"} {
 		for _, typ := range []ident.ResourceType{ident.CDS, ident.EDS, ident.LDS, ident.RDS} {
 			v := r.quarantine(typ)
@@ -83,8 +83,8 @@ func (r *recorder) overlay(id string, kind ident.OverlayKind, v ident.OverlayVal
 // rejecting is the client for which resources are in quarantine.
 const rejecting = "envoy 1.39.0"
 
-// quarantine has the empty resource served instead of the last resource of a
-// type that a sidecar is served now.
+// quarantine returns a quarantine of the last resource of a type that a sidecar is
+// served. The first resource of the type is served instead.
 func (r *recorder) quarantine(t ident.ResourceType) ident.OverlayValue {
 	r.t.Helper()
 	m := newMesh()

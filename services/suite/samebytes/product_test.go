@@ -1,8 +1,7 @@
 package samebytes
 
-// All that the comparison uses of the product is in this file. suggest_test.go
-// uses it too, and the recorders: record_test.go, overlays_test.go and
-// kubernetes_test.go.
+// The comparison uses the product only in this file. Only suggest_test.go and the
+// recorders (record_test.go, overlays_test.go, kubernetes_test.go) use it as well.
 
 import (
 	"context"
@@ -29,11 +28,11 @@ import (
 	"meshlog.dev/store"
 )
 
-// quiet is how long no record comes before a version ends.
+// quiet is the shortest time between the records of two versions.
 const quiet = 100 * time.Millisecond
 
-// documentFiles are the files of an archive with the documents that its records
-// were made from: documents/<step>/<source>/<instance>/<file>.
+// documentFiles is the prefix of the files of an archive that hold the documents
+// that its records were made from: documents/<step>/<source>/<instance>/<file>.
 const documentFiles = "documents/"
 
 // document is a file that a watcher read.
@@ -77,7 +76,7 @@ func objectsOf(d document) string {
 	return b.String()
 }
 
-// problemLine is what of a problem is compared: everything but its prose.
+// problemLine returns what is compared of a problem: everything but its prose.
 func problemLine(d problem.Diagnostic) string {
 	object := d.Resource
 	if d.Key != (ident.Key{}) {
@@ -86,7 +85,7 @@ func problemLine(d problem.Diagnostic) string {
 	return strings.TrimRight(fmt.Sprintf("%s %s %s %s", d.Severity, d.Code, object, d.Field), " ")
 }
 
-// digest is over the parts, one behind the other.
+// digest returns the digest of the concatenated parts.
 func digest(parts ...[]byte) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -95,8 +94,8 @@ func digest(parts ...[]byte) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// mesh is a log that is replayed, and the content that a frontend serves at the
-// version where the replay stands.
+// mesh replays a log, and has the content that a frontend serves at the version
+// that the replay has reached.
 type mesh struct {
 	replay  *past.Replay
 	content *store.Snapshot
@@ -149,7 +148,7 @@ func (m *mesh) run(ctx context.Context, p *past.Past, version func() error) (err
 	return end()
 }
 
-// advance makes a version of what was replayed, as a replica in a frontend does.
+// advance makes a version of the replayed content, as a frontend's replica does.
 func (m *mesh) advance() error {
 	next := m.replay.Content()
 	if m.content != nil && m.content.Root() == next.Root() {
@@ -180,8 +179,8 @@ func (m *mesh) root() string { return hex.EncodeToString(first8(m.content.Root()
 
 func first8(h ident.Hash) []byte { return h[:8] }
 
-// problems are those that a builder would publish with the version: each line
-// with how often it is there.
+// problems returns the problems that a builder would publish with the version:
+// lines, and how often each occurs.
 func (m *mesh) problems() map[string]int {
 	count := map[string]int{}
 	for _, d := range slices.Concat(m.replay.Fold().Diagnostics(), m.world.Diagnostics(), m.made) {
@@ -190,13 +189,13 @@ func (m *mesh) problems() map[string]int {
 	return count
 }
 
-// client is a node's place in the mesh.
+// client is a node that is connected to the mesh.
 type client struct {
 	node   node
 	client *content.Client
 }
 
-// typeNames are the types that are served, by their short names.
+// typeNames are the short names of the resource types.
 var typeNames = func() (names []string) {
 	for t := range ident.ResourceTypes {
 		names = append(names, t.String())
@@ -212,7 +211,7 @@ func (m *mesh) join(n node) (*client, error) {
 	return &client{n, m.cache.Join(p, func() {})}, nil
 }
 
-// served returns by type what the client is served.
+// served returns what the client is served, by type.
 func (m *mesh) served(c *client) []served {
 	view := c.client.View()
 	subscribed := map[ident.ResourceType][]string{}
@@ -242,14 +241,14 @@ func (m *mesh) served(c *client) []served {
 
 // served is what a node is served of a type.
 type served struct {
-	set       *xds.Set // nil: only what the node asked for
+	set       *xds.Set // nil if the node subscribes to names
 	version   xds.Sum
 	resources []*xds.Resource
 	digest    func(*xds.Resource) string
 }
 
-// subscriptions are the names that a gRPC client requests: from the Listeners to
-// the endpoints, sorted.
+// subscriptions returns the names that a gRPC client requests, by type and sorted:
+// the Listeners, and what they refer to, down to the endpoints.
 func subscriptions(sets [ident.ResourceTypes]*xds.Set, listeners []string) map[ident.ResourceType][]string {
 	names := map[ident.ResourceType][]string{ident.LDS: slices.Sorted(slices.Values(listeners))}
 	for _, step := range []struct{ from, to ident.ResourceType }{
@@ -277,7 +276,7 @@ func (m *mesh) texts() map[string]string {
 	return texts
 }
 
-// digestOf is over the bytes of the resource in a DiscoveryResponse.
+// digestOf returns the digest of the bytes of a resource in a DiscoveryResponse.
 func (m *mesh) digestOf(r *xds.Resource) string {
 	d, ok := m.digests[r]
 	if !ok {

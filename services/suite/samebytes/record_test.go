@@ -25,11 +25,11 @@ import (
 
 var record = flag.Bool("record", false, "write the archives of stories that have none")
 
-// stories are those of services/suite/scenario.
+// stories matches the stories of services/suite/scenario.
 const stories = "../scenario/testdata/*.txtar"
 
-// TestRecordStories writes an archive of each story that has none. What an
-// archive holds stays as it is.
+// TestRecordStories writes an archive for each story that has none. It does not
+// change existing archives.
 func TestRecordStories(t *testing.T) {
 	if !*record {
 		return
@@ -85,7 +85,7 @@ func recordStory(t *testing.T, w sample, story *txtar.Archive) {
 	write(t, w.file(".nodes"), string(text))
 }
 
-// recorder is a log with fixed times, and the files that it is made from.
+// recorder writes a log with fixed times from the contents of files.
 type recorder struct {
 	t         *testing.T
 	log       *memlog.Log
@@ -107,7 +107,7 @@ func newRecorder(t *testing.T) *recorder {
 	return r
 }
 
-// append puts records on the log, in batches that it takes.
+// append appends records to the log, in batches that the log accepts.
 func (r *recorder) append(bodies ...events.Body) {
 	r.t.Helper()
 	for batch := range slices.Chunk(bodies, events.MaxBatch) {
@@ -122,8 +122,8 @@ func (r *recorder) append(bodies ...events.Body) {
 	}
 }
 
-// save makes text what a file holds, one second later: the name is
-// STEP/SOURCE/INSTANCE/FILE. Without text the file is removed.
+// save writes text to a file, one second after the step before. The name is
+// STEP/SOURCE/INSTANCE/FILE. An empty text removes the file.
 func (r *recorder) save(name, text string) { r.saveAll(map[string]string{name: text}) }
 
 // saveAll saves several files at once.

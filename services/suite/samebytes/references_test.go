@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// references are the names of resources of another type in a resource that a
-// gRPC client has.
+// references returns the names of resources of type to that a gRPC client finds in
+// a resource of type from.
 func references(from, to string, value []byte) []string {
 	decode := func(m proto.Message) {
 		if err := proto.Unmarshal(value, m); err != nil {
@@ -66,7 +66,7 @@ func clustersOf(rc *routev3.RouteConfiguration) (names []string) {
 	return names
 }
 
-// yamlOf is a resource in a DiscoveryResponse, for people.
+// yamlOf returns the resource in a DiscoveryResponse as YAML.
 func yamlOf(response []byte) string {
 	r := new(discoveryv3.DiscoveryResponse)
 	err := proto.Unmarshal(response, r)

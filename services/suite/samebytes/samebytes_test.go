@@ -17,18 +17,19 @@ var (
 	linesDir = flag.String("lines", "", "write the digest of every resource, and the resources, to this directory")
 )
 
-// mesh under test: a log, nodes, and the golden digests of what they are served.
+// sample is a world under test: a log, nodes, and the golden digests of what they
+// are served.
 type sample struct {
 	name      string // of the files in testdata, without extension
 	past      *past.Past
 	documents []document
-	summary   bool // the golden file has no lines for resources
+	summary   bool // the golden file has no lines for single resources
 }
 
 func (w sample) file(extension string) string { return filepath.Join("testdata", w.name+extension) }
 
-// TestSameBytes compares what this build serves of each log with what was served
-// by the build that wrote the digests.
+// TestSameBytes checks that this build serves the same bytes from each log as the
+// build that wrote the digests.
 func TestSameBytes(t *testing.T) {
 	paths := archives(t)
 	if len(paths) == 0 {
@@ -104,7 +105,7 @@ func check(t *testing.T, path, got string) {
 	}
 	if d := difference(string(want), got); d != "" {
 		t.Errorf("%s: this build serves other bytes:\n%s"+
-			"if that is meant, run `go test ./services/suite/samebytes -update`, and say in the commit which digests change, and why; README.md says how to look at the bytes", path, d)
+			"If that is intended, run `go test ./services/suite/samebytes -update`, and say in the commit which digests change, and why. README.md says how to look at the bytes.", path, d)
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 // mostNames is how many Listeners a suggested gRPC client subscribes to.
 const mostNames = 12
 
-// suggestion collects, over all versions of a log, which nodes see something of
-// their own.
+// suggestion collects, over all versions of a log, the properties of nodes that
+// make a difference to what they are served.
 type suggestion struct {
 	namespaces, clusters, agents, raw map[string]bool
 	gateways                          map[string]bool            // "namespace label=value ..."
@@ -92,7 +92,7 @@ func (s *suggestion) look(m *mesh) error {
 	return nil
 }
 
-// words is a text, followed by keys and values.
+// words returns a text, followed by keys and values.
 func words(first, prefix string, values map[string]string) string {
 	for _, k := range slices.Sorted(maps.Keys(values)) {
 		first += fmt.Sprintf(" %s%s=%s", prefix, k, values[k])
@@ -100,7 +100,7 @@ func words(first, prefix string, values map[string]string) string {
 	return first
 }
 
-// rawWords describe a node that a selector of raw resources matches.
+// rawWords describes a node that a selector of raw resources matches.
 func rawWords(s *configv1.NodeSelector) string {
 	fields := map[string]string{}
 	if s.GetCluster() != "" {

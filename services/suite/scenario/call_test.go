@@ -10,7 +10,7 @@ import (
 	"meshlog.dev/services/mesh/simulate"
 )
 
-// call simulates one line, without its ">".
+// call simulates the call of a line, which comes without its ">".
 func (s *stage) call(line string) (string, error) {
 	words := strings.Fields(line)
 	if len(words) < 3 {
@@ -66,7 +66,7 @@ func parseCall(method, target string, more []string) (simulate.Call, error) {
 	return c, nil
 }
 
-// render is an outcome for people: where it goes, by what way, and what else.
+// render describes an outcome: the way of the call, its destinations, its status.
 func render(o simulate.Outcome) string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, "    "+format+"\n", args...) }

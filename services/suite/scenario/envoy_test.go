@@ -22,8 +22,8 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// asked is a call of a story, what became of it, and how Envoy is asked for the
-// same: by which HTTP connection manager.
+// asked is a call of a story with its simulated outcome. manager is the index of
+// the HTTP connection manager that gets the same request in Envoy.
 type asked struct {
 	story, line string
 	call        simulate.Call
@@ -31,9 +31,9 @@ type asked struct {
 	manager     int
 }
 
-// What is simulated is what a real Envoy does: the calls of all stories, sent to
-// the routes that their proxies are served, match the same route, and go to one
-// of the same clusters or get the same answer.
+// A real Envoy does what the simulation says: with the routes that the proxies of
+// the stories are served, each call of a story matches the same route, and goes to
+// one of the same clusters or gets the same answer.
 func TestSimulatedAsEnvoyRoutes(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
@@ -46,7 +46,7 @@ func TestSimulatedAsEnvoyRoutes(t *testing.T) {
 		for _, a := range calls(t, file) {
 			m := manager(t, a.sets, a.outcome)
 			if m == nil || slices.ContainsFunc(a.outcome.Notes, func(n string) bool { return strings.Contains(n, "aborted with") }) {
-				continue // no HTTP, or answered on purpose before it is routed
+				continue // not HTTP, or an injected fault answers before the call is routed
 			}
 			index := slices.IndexFunc(managers, func(o *hcmv3.HttpConnectionManager) bool { return proto.Equal(o, m) })
 			if index < 0 {
@@ -59,7 +59,7 @@ func TestSimulatedAsEnvoyRoutes(t *testing.T) {
 		}
 	}
 	if len(all) < 30 {
-		t.Fatalf("%d calls to compare: this test tests nothing", len(all))
+		t.Fatalf("only %d calls to compare", len(all))
 	}
 	slices.Sort(clusters)
 	envoy := newRouter(t, managers, slices.Compact(clusters))
@@ -75,8 +75,8 @@ func TestSimulatedAsEnvoyRoutes(t *testing.T) {
 	}
 }
 
-// expected is the outcome as Envoy tells it; where it is up to chance, as it
-// came.
+// expected returns the outcome as Envoy should report it. If the outcome has
+// several clusters, Envoy's choice among them is accepted.
 func expected(o simulate.Outcome, got answer) answer {
 	want := answer{Route: o.Route, Status: int(o.Status), Location: o.Location}
 	for i, to := range o.To {
@@ -96,8 +96,8 @@ func request(c simulate.Call) *http.Request {
 	return r
 }
 
-// manager is the HTTP connection manager that took the call, with its routes;
-// nil: none did.
+// manager returns the HTTP connection manager that takes the call, with its routes
+// in it, or nil if none does.
 func manager(t *testing.T, sets [ident.ResourceTypes]*xds.Set, o simulate.Outcome) *hcmv3.HttpConnectionManager {
 	t.Helper()
 	var routes routev3.RouteConfiguration
@@ -106,7 +106,7 @@ func manager(t *testing.T, sets [ident.ResourceTypes]*xds.Set, o simulate.Outcom
 	} else if err := proto.Unmarshal(r.Value(), &routes); err != nil {
 		t.Fatal(err)
 	}
-	routes.ValidateClusters = wrapperspb.Bool(false) // as it is by RDS
+	routes.ValidateClusters = wrapperspb.Bool(false) // the default for routes by RDS
 	var l listenerv3.Listener
 	if err := proto.Unmarshal(sets[ident.LDS].Find(o.Listener).Value(), &l); err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func manager(t *testing.T, sets [ident.ResourceTypes]*xds.Set, o simulate.Outcom
 	return nil
 }
 
-// made is a call of a story.
+// made is a call of a story, its simulated outcome, and what its proxy is served.
 type made struct {
 	line    string
 	call    simulate.Call
@@ -137,7 +137,7 @@ type made struct {
 	sets    [ident.ResourceTypes]*xds.Set
 }
 
-// calls are those of a story that are no bare connections, nor from gRPC
+// calls returns the calls of a story, except bare connections and calls of gRPC
 // clients.
 func calls(t *testing.T, file string) []made {
 	t.Helper()

@@ -115,7 +115,7 @@ func start(t testing.TB, b *bootstrapv3.Bootstrap) (admin string) {
 	select {
 	case <-up:
 	case said := <-ended:
-		t.Fatalf("Envoy does not take it:\n%s", said)
+		t.Fatalf("Envoy ended before it served:\n%s", said)
 	}
 	address, err := os.ReadFile(adminPath)
 	if err != nil {
@@ -124,7 +124,7 @@ func start(t testing.TB, b *bootstrapv3.Bootstrap) (admin string) {
 	return string(address)
 }
 
-// findPorts asks for the ports.
+// findPorts reads the listeners' ports from the admin interface.
 func (r *router) findPorts(t testing.TB, admin string) {
 	t.Helper()
 	resp, err := r.client.Get("http://" + admin + "/listeners?format=json")
@@ -154,8 +154,8 @@ func (r *router) findPorts(t testing.TB, admin string) {
 	}
 }
 
-// ask sends a request to the manager of that index: its host, path and headers
-// count.
+// ask sends a request to the manager with that index. It keeps the request's Host,
+// path and headers.
 func (r *router) ask(req *http.Request, manager int) (answer, error) {
 	req.URL.Scheme, req.URL.Host = "http", fmt.Sprintf("127.0.0.1:%d", r.ports[manager])
 	resp, err := r.client.Do(req)

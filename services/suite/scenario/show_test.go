@@ -28,7 +28,7 @@ func resourceType(name string) (ident.ResourceType, error) {
 			return t, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is none of CDS, EDS, LDS, RDS", name)
+	return 0, fmt.Errorf("%q: want CDS, EDS, LDS or RDS", name)
 }
 
 func (s *stage) set(proxy, typeName string) (ident.ResourceType, *xds.Set, error) {
@@ -83,7 +83,7 @@ func message(t ident.ResourceType, r *xds.Resource) (proto.Message, error) {
 	return m, proto.Unmarshal(r.Value(), m)
 }
 
-// changes is what differs for a proxy from before the last step.
+// changes returns what the last step changed for a proxy.
 func (s *stage) changes(proxy string) ([]byte, error) {
 	p, err := s.proxy(proxy)
 	if err != nil {
@@ -109,8 +109,8 @@ func (s *stage) changes(proxy string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// diagnostics is what the builder publishes with the version, and what the
-// watcher says of files.
+// diagnostics returns the diagnostics that the builder publishes with the version,
+// and those that the watcher reports about files.
 func (s *stage) diagnostics() []byte {
 	all := slices.Concat(s.fold.Diagnostics(), s.world.Diagnostics(), s.pc.Diagnostics())
 	catalog := xds.NewCatalog(s.pc)
@@ -144,7 +144,8 @@ func (s *stage) diagnostics() []byte {
 	return b.Bytes()
 }
 
-// check holds the stage to what must hold after every step.
+// check checks what must hold after every step: incremental generation equals
+// generation from nothing, and all resources are valid.
 func (s *stage) check() {
 	s.t.Helper()
 	fresh := xds.NewCatalog(index.NewPushContext(s.world))
@@ -154,7 +155,7 @@ func (s *stage) check() {
 			want := fresh.Set(class, t)
 			got := s.catalog.Set(class, t)
 			if got.Sum != want.Sum {
-				s.t.Errorf("step %d: %s of class %s: incrementally other than from nothing", s.seq, t, class)
+				s.t.Errorf("step %d: %s of class %s: incremental generation differs from generation from nothing", s.seq, t, class)
 			}
 			for _, r := range want.Resources {
 				m, err := message(t, r)
@@ -172,8 +173,8 @@ func (s *stage) check() {
 	}
 }
 
-// askEnvoy lets a real Envoy look at what each of the story's proxies has in the
-// end.
+// askEnvoy lets a real Envoy validate what each of the story's proxies is served
+// at the end.
 func (s *stage) askEnvoy() {
 	for _, name := range slices.Sorted(maps.Keys(s.proxies)) {
 		if s.proxies[name].GRPC {

@@ -24,16 +24,16 @@ import (
 	"meshlog.dev/services/watcher/file"
 )
 
-// stage is where a story takes place: files, the log made of them, its fold,
-// and the proxies that look at it.
+// stage runs a story: it has the files, the log that is made from them, the fold
+// of the log, and the proxies.
 type stage struct {
 	t       *testing.T
 	files   map[place]string
-	objects map[ident.Key]ident.Value      // what the log holds
-	origins map[place][]problem.Diagnostic // of files
+	objects map[ident.Key]ident.Value      // the objects on the log
+	origins map[place][]problem.Diagnostic // the watcher's, by file
 	fold    *fold.Fold
 	seq     uint64
-	pseqs   map[ident.Shard]uint64 // of those that have a session
+	pseqs   map[ident.Shard]uint64 // the last pseq of each shard that has a session
 	world   *world.World
 	pc      *index.PushContext
 	before  *index.PushContext
@@ -52,7 +52,7 @@ const (
 	session = "s"
 )
 
-// files is the source of files for which a story names no other source.
+// files is the source of files for which the story names no source.
 var files = ident.Shard{Source: "file", Instance: "default"}
 
 func newStage(t *testing.T) *stage {
@@ -75,7 +75,7 @@ func placeOf(words []string) place {
 	return place{ident.Shard{Source: source, Instance: instance}, words[1]}
 }
 
-// open begins the session of a shard, with an empty listing.
+// open begins the session of a shard, with an empty listing, if it has none.
 func (s *stage) open(shard ident.Shard) {
 	if _, ok := s.pseqs[shard]; ok {
 		return
@@ -97,7 +97,8 @@ func (s *stage) record(body events.Body) world.Change {
 	return c
 }
 
-// put makes text what a file holds, and everything that follows from it.
+// put writes text to a file and publishes all changed objects. An empty text
+// removes the file.
 func (s *stage) put(at place, text string) error {
 	s.open(at.shard)
 	s.files[at] = text
@@ -131,7 +132,7 @@ func (s *stage) put(at place, text string) error {
 	return nil
 }
 
-// publish folds objects as one change set, and takes it into the world.
+// publish folds objects and applies the changes to the world as one change.
 func (s *stage) publish(all []events.Object) {
 	var rows []world.RowChange
 	for i := range all {
@@ -153,7 +154,7 @@ func (s *stage) publish(all []events.Object) {
 	s.check()
 }
 
-// define reads proxies.
+// define reads the section "proxies".
 func (s *stage) define(text string) error {
 	for line := range strings.Lines(text) {
 		if strings.TrimSpace(line) == "" {
@@ -194,7 +195,7 @@ func (s *stage) join(name, id string, metadata map[string]any, agent string) err
 	return nil
 }
 
-// proxy finds one of the story's, or one of the usual.
+// proxy returns a proxy that the story defines, or one of those that always exist.
 func (s *stage) proxy(name string) (*proxy.Proxy, error) {
 	if p := s.proxies[name]; p != nil {
 		return p, nil
@@ -212,12 +213,12 @@ func (s *stage) proxy(name string) (*proxy.Proxy, error) {
 	case "plain":
 		err = s.join(name, "edge-1", map[string]any{}, "envoy")
 	default:
-		err = fmt.Errorf("no proxy is called %q", name)
+		err = fmt.Errorf("unknown proxy %q", name)
 	}
 	return s.proxies[name], err
 }
 
-// sets is what a proxy is served.
+// sets returns what a proxy is served.
 func (s *stage) sets(pc *index.PushContext, p *proxy.Proxy) [ident.ResourceTypes]*xds.Set {
 	class, catalog := index.Classify(pc, p), xds.NewCatalog(pc)
 	var sets [ident.ResourceTypes]*xds.Set

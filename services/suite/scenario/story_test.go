@@ -15,7 +15,7 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-var update = flag.Bool("update", false, "rewrite what comes out")
+var update = flag.Bool("update", false, "rewrite the output of the stories")
 
 func TestStories(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -75,7 +75,7 @@ var sections = map[string]section{
 	"diagnostics": {0, 0, nil, func(s *stage, _ []string, _ string) ([]byte, error) { return s.diagnostics(), nil }},
 }
 
-// find returns the section of a name, and the words behind the first.
+// find returns the section that a name begins with, and the words behind it.
 func find(name string) (section, []string, error) {
 	words := strings.Fields(name)
 	if len(words) == 0 {
@@ -83,14 +83,13 @@ func find(name string) (section, []string, error) {
 	}
 	found, ok := sections[words[0]]
 	if args := len(words) - 1; !ok || args < found.least || args > found.most {
-		return section{}, nil, fmt.Errorf("-- %s --: no such section: README.md lists them", name)
+		return section{}, nil, fmt.Errorf("-- %s --: no such section; README.md lists them", name)
 	}
 	return found, words[1:], nil
 }
 
-// play runs the sections of a story, and returns the story with what comes out
-// now. Where nothing does, the section holds "none": no section of output is
-// right while it is empty.
+// play runs the sections of a story, and returns the story with its output. A
+// section without output holds "none", so that an empty section always fails.
 func (s *stage) play(story *txtar.Archive) (*txtar.Archive, error) {
 	now := &txtar.Archive{Comment: story.Comment}
 	outputs := 0
@@ -113,7 +112,7 @@ func (s *stage) play(story *txtar.Archive) (*txtar.Archive, error) {
 		now.Files = append(now.Files, f)
 	}
 	if outputs == 0 {
-		return nil, errors.New("the story expects nothing: add calls, or another section of output")
+		return nil, errors.New("the story has no output: add calls, or another section with output")
 	}
 	return now, nil
 }
@@ -142,7 +141,7 @@ func TestEmptyOutput(t *testing.T) {
 	}
 }
 
-// calls runs the lines that begin with ">", and puts what comes out below each.
+// calls simulates the lines that begin with ">", and writes the outcome below each.
 func (s *stage) calls(text string) ([]byte, error) {
 	var out bytes.Buffer
 	made := 0
@@ -154,7 +153,7 @@ func (s *stage) calls(text string) ([]byte, error) {
 			out.WriteString(line)
 			continue
 		default:
-			continue // what came out last time
+			continue // the outcome of an earlier run
 		}
 		made++
 		out.WriteString(line)
