@@ -24,7 +24,7 @@ const (
 	benchServices   = 1001
 	benchEndpoints  = 10
 	benchRules      = 100 // services with a VirtualService and a DestinationRule
-	benchNamespaces = 100 // each with a rule of its own, so a class of its own
+	benchNamespaces = 100 // each has a rule of its own, so its proxies are a class
 )
 
 type benchMesh struct {
@@ -125,7 +125,7 @@ func benchRule(i int) meshtest.Change {
 	})
 }
 
-// classes returns the classes of sidecars in that many namespaces.
+// classes returns the classes of the sidecars in n namespaces.
 func (m *benchMesh) classes(n int) []index.ProxyClass {
 	var all []index.ProxyClass
 	for i := range n {
@@ -144,8 +144,8 @@ func (m *benchMesh) catalog(classes []index.ProxyClass) *xds.Catalog {
 	return c
 }
 
-// BenchmarkCatalogFirst makes everything for all classes from nothing. MB is
-// the memory that it takes, wire-MB the size of what one class is served.
+// BenchmarkCatalogFirst makes the resources of all classes from nothing. MB is the
+// memory that they take, wire-MB the size of the resources of one class.
 func BenchmarkCatalogFirst(b *testing.B) {
 	m := newBenchMesh(b)
 	for _, n := range []int{1, 100} {

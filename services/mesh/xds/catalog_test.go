@@ -20,8 +20,8 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// Parts for tests: every raw cluster that a class has is a virtual host too,
-// in the RouteConfiguration "80" and in one whose name its content says.
+// The parts of these tests: each raw cluster of a class makes a virtual host in the
+// RouteConfiguration "80", and a RouteConfiguration named after the cluster's hash.
 
 type (
 	testHead struct{ name string }
@@ -64,7 +64,7 @@ func (p testHost) Make(r *index.Reader) ([]piece.Piece, []problem.Diagnostic) {
 	case 0:
 		return nil, nil
 	case 1:
-		rc.VirtualHosts[0].Name = "" // Envoy refuses it
+		rc.VirtualHosts[0].Name = "" // Envoy would reject it
 	case 2:
 		return pieces, []problem.Diagnostic{{Severity: problem.Warning, Code: "test", Reason: text}}
 	}
@@ -99,7 +99,7 @@ func (w *testWorld) change(changes ...meshtest.Change) []Change {
 	return w.catalog.Update(w.pc, inputs)
 }
 
-// class returns the class of the proxies of a cluster.
+// class returns the class of the proxies with this cluster in their node.
 func (w *testWorld) class(cluster string) index.ProxyClass {
 	return index.Classify(w.pc, &proxy.Proxy{Cluster: cluster})
 }
@@ -123,8 +123,8 @@ func randomChange(r *rand.Rand) meshtest.Change {
 	return meshtest.PutFor(object, group, meshtest.Cluster(name, r.IntN(20)))
 }
 
-// After any changes in any steps, with classes that come and go, the kept Sets
-// equal those that are generated from nothing, and the reported changes are the
+// After random changes in random steps, with classes that come and go, the kept
+// Sets equal Sets generated from nothing, and the reported changes are exactly the
 // differences.
 func TestCatalogIsGenerate(t *testing.T) {
 	everyRaw := index.SelectorSet("*\ncluster=\"m\"\ncluster=\"n\"")
@@ -193,7 +193,7 @@ func TestCatalogIsGenerate(t *testing.T) {
 	}
 }
 
-// testPart does what a test tells it, to one RouteConfiguration.
+// testPart makes one RouteConfiguration with a function of the test.
 type testPart struct {
 	name string
 	make func() *routev3.RouteConfiguration
@@ -266,11 +266,11 @@ func TestCatalogPanic(t *testing.T) {
 	panics = true
 	fresh := newCatalog(w.pc, only(bad, good))
 	if diff := cmp.Diff([]string{"good"}, names(fresh.Set(index.ProxyClass{}, ident.RDS))); diff != "" {
-		t.Errorf("of a part that never was made (-want +got):\n%s", diff)
+		t.Errorf("names if the first make of a part panics (-want +got):\n%s", diff)
 	}
 }
 
-// A class whose parts cannot be listed keeps those that it had.
+// A class keeps its parts if listing them panics.
 func TestCatalogListPanic(t *testing.T) {
 	panics := false
 	part := &testPart{"a", func() *routev3.RouteConfiguration { return meshtest.EmptyRoutes("a") }}
@@ -292,7 +292,7 @@ func TestCatalogListPanic(t *testing.T) {
 	panics = false
 	w.change(meshtest.Put("p", meshtest.Cluster("parts", 2)))
 	if ds := w.catalog.Diagnostics(); len(ds) != 0 {
-		t.Errorf("after it went well again: %v", ds)
+		t.Errorf("diagnostics after a listing without panic: %v", ds)
 	}
 }
 
@@ -317,8 +317,8 @@ func TestCatalogRefused(t *testing.T) {
 	}
 }
 
-// A piece that Envoys were found to accept is still checked for gRPC clients,
-// although its bytes are known.
+// A piece that Envoys accept is checked again for gRPC clients, although its bytes
+// are already known.
 func TestCatalogChecksForEachClient(t *testing.T) {
 	part := &testPart{"a", func() *routev3.RouteConfiguration {
 		r := meshtest.Routes("a", meshtest.To("c", 1))
@@ -337,7 +337,7 @@ func TestCatalogChecksForEachClient(t *testing.T) {
 	}
 }
 
-// Two catalogs of a process hold equal pieces once.
+// Two catalogs of a process share equal pieces.
 func TestCatalogsSharePieces(t *testing.T) {
 	part := &testPart{"a", func() *routev3.RouteConfiguration { return meshtest.Routes("a", meshtest.To("c", 1)) }}
 	var pieces []*Encoded
@@ -352,7 +352,7 @@ func TestCatalogsSharePieces(t *testing.T) {
 	}
 }
 
-// Verify finds a part that depends on something that it did not read.
+// Verify finds a part that depends on an input that it did not read.
 func TestVerifyFindsWhatWasNotRead(t *testing.T) {
 	hidden := "1"
 	w := newTestWorld(t, only(&testPart{"a", func() *routev3.RouteConfiguration {
@@ -364,31 +364,31 @@ func TestVerifyFindsWhatWasNotRead(t *testing.T) {
 	}
 	hidden = "2"
 	if err := w.catalog.Verify(); err == nil {
-		t.Error("nothing found")
+		t.Error("Verify found no problem")
 	}
 }
 
-// Equal content is the same pointer in all classes, also after a change and
-// back.
+// Equal content has the same pointer in all classes, also after a change was
+// undone.
 func TestCatalogShares(t *testing.T) {
 	w := newTestWorld(t, testParts, meshtest.Put("a", meshtest.Cluster("a", 1)), meshtest.Put("b", meshtest.Cluster("b", 1)),
 		meshtest.PutFor("m", meshtest.Group("m"), meshtest.Cluster("c", 1)))
 	all, m := w.class(""), w.class("m")
 	before := w.catalog.Set(all, ident.CDS)
 	if before.Find("a") != w.catalog.Set(m, ident.CDS).Find("a") {
-		t.Error("two classes have a resource twice")
+		t.Error("two classes do not share a resource")
 	}
 	one, two := index.ProxyClass{RDS: index.RDSClass{Namespace: "x"}}, index.ProxyClass{RDS: index.RDSClass{Namespace: "y"}}
 	if w.catalog.Set(one, ident.RDS) != w.catalog.Set(two, ident.RDS) {
-		t.Error("two classes of equal parts have two sets")
+		t.Error("two classes with equal parts do not share a set")
 	}
 	w.change(meshtest.Put("a", meshtest.Cluster("a", 2)))
 	after := w.catalog.Set(all, ident.CDS)
 	if after == before || after.Find("b") != before.Find("b") || after.Find("a").Same(before.Find("a")) {
-		t.Error("not just a changed")
+		t.Error("a change of cluster a did not change exactly this cluster")
 	}
 	w.change(meshtest.Put("a", meshtest.Cluster("a", 1)))
 	if w.catalog.Set(all, ident.CDS) != before {
-		t.Error("there and back is another set")
+		t.Error("the set is another one after the change was undone")
 	}
 }

@@ -47,10 +47,10 @@ func TestGenerate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got.Set.Resources[0].Value(), want) {
-		t.Error("a is not that of the object that wins")
+		t.Error("cluster a is not from the object that wins")
 	}
 	if diff := cmp.Diff(got.Set.Sum, generate(pc, "edge", ident.CDS).Set.Sum); diff != "" {
-		t.Errorf("generated twice:\n%s", diff)
+		t.Errorf("the second Generate has another sum:\n%s", diff)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestInspect(t *testing.T) {
 		})
 	}
 	if _, err := piece.Inspect(ident.CDS, []byte{0xff}); err == nil {
-		t.Error("nonsense has no error")
+		t.Error("Inspect accepts invalid bytes")
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// The inputs that Generate reports are everything that its result depends on:
-// over random changes a class whose inputs did not change gets the same.
+// Generate reports all inputs that its result depends on: over random changes the
+// result for a class does not change if none of its inputs did.
 func TestInputsAreAllThatCounts(t *testing.T) {
 	type key struct {
 		t     ident.ResourceType
@@ -36,7 +36,7 @@ func TestInputsAreAllThatCounts(t *testing.T) {
 					}
 					spared++
 					if was.Set.Sum != is.Set.Sum || !slices.Equal(was.Diagnostics, is.Diagnostics) {
-						t.Errorf("seed %d: %s of %s is another, and nothing that it has read has changed: %v", seed, rt, class, xds.Changed(was.Set, is.Set))
+						t.Errorf("seed %d: %s of %s changed although none of its inputs did: %v", seed, rt, class, xds.Changed(was.Set, is.Set))
 					}
 				}
 			}
@@ -44,6 +44,6 @@ func TestInputsAreAllThatCounts(t *testing.T) {
 		})
 	}
 	if spared < 1000 {
-		t.Errorf("only %d results had read nothing that changed", spared)
+		t.Errorf("only %d results had no changed input", spared)
 	}
 }

@@ -11,17 +11,17 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// Result is the resources of one type for a class.
+// Result has the resources of one type for a class.
 type Result struct {
 	Set *Set
-	// Inputs that were read; sorted, each once. While they do not change, neither
-	// do the Set and the Diagnostics.
+	// Inputs that Generate read, sorted and without duplicates. While they do not
+	// change, neither do the Set and the Diagnostics.
 	Inputs      []index.Input
-	Diagnostics []problem.Diagnostic // sorted, each once
+	Diagnostics []problem.Diagnostic // sorted, without duplicates
 }
 
-// Generate makes the resources of type t for a class, from nothing. A Catalog
-// comes to the same Set with less work.
+// Generate makes the resources of type t for a class from nothing. A Catalog makes
+// the same Set with less work.
 func Generate(pc *index.PushContext, class index.ProxyClass, t ident.ResourceType) Result {
 	return generate(pc, partsOf, class, t)
 }
@@ -61,14 +61,13 @@ func generate(pc *index.PushContext, parts partsFunc, class index.ProxyClass, t 
 	return Result{Set: s, Inputs: slices.Compact(inputs), Diagnostics: slices.Compact(problems)}
 }
 
-// Verify returns how the kept Sets differ from those that Generate makes, and
-// which parts give something else when they are made again although none of
-// their inputs changed. It is slow and meant for tests.
+// Verify returns an error if a kept Set differs from the one that Generate makes,
+// or if a part has another result when it is made again without changed inputs.
 func (c *Catalog) Verify() error {
 	for k, p := range c.parts {
 		again := makePart(c.pc, k)
 		if !again.failed && !p.gives(again.pieces) {
-			return fmt.Errorf("%s of %+v: made again, it is another", k.t, k.part)
+			return fmt.Errorf("%s of %+v: made again, it has other pieces", k.t, k.part)
 		}
 		if !slices.Equal(p.problems, again.problems) {
 			return fmt.Errorf("%s of %+v: made again, it has other problems", k.t, k.part)

@@ -30,7 +30,7 @@ type classOf struct {
 	of index.ProxyClass
 }
 
-// next moves to a world and checks that each change was reported.
+// next moves to a world and checks that the Catalog reports each change.
 func (k *kept) next(w *world.World, keys []ident.Key) error {
 	var changed []index.Input
 	before := k.pc
@@ -38,7 +38,7 @@ func (k *kept) next(w *world.World, keys []ident.Key) error {
 	for _, ch := range k.Update(k.pc, changed) {
 		c := classOf{ch.Type, *ch.Class}
 		if want := xds.Changed(k.sets[c], ch.Set); !slices.Equal(want, ch.Names) || len(want) == 0 {
-			return fmt.Errorf("%v: it is said that %q changed; %q did", c, ch.Names, want)
+			return fmt.Errorf("%v: Update reports changes of %q; %q changed", c, ch.Names, want)
 		}
 		k.sets[c] = ch.Set
 	}
@@ -47,13 +47,13 @@ func (k *kept) next(w *world.World, keys []ident.Key) error {
 	}
 	for c, set := range k.sets {
 		if k.Set(c.of, c.t) != set {
-			return fmt.Errorf("%v changed, and it was not said", c)
+			return fmt.Errorf("%v changed, but Update did not report it", c)
 		}
 	}
 	return nil
 }
 
-// verify runs Verify now and then: it is slow.
+// verify runs Verify at every fourth step, because it is slow.
 func (k *kept) verify(step int) error {
 	if step%4 > 0 {
 		return nil
@@ -61,8 +61,8 @@ func (k *kept) verify(step int) error {
 	return k.Verify()
 }
 
-// whole checks that Envoy takes the RouteConfigurations as a whole: their parts
-// were checked one by one.
+// whole checks that Envoy accepts whole RouteConfigurations; the Catalog checks
+// only their pieces.
 func (k *kept) whole() error {
 	seen := map[*xds.Resource]bool{}
 	for c, set := range k.sets {
@@ -83,7 +83,8 @@ func (k *kept) whole() error {
 	return nil
 }
 
-// choose keeps the classes of all kinds of proxies, and those of Classes.
+// choose makes the Catalog keep the classes of all kinds of proxies, and those of
+// Classes, and no others.
 func (k *kept) choose() {
 	sets := map[classOf]*xds.Set{}
 	classes := k.pc.Classes()
@@ -105,8 +106,8 @@ func (k *kept) choose() {
 }
 
 // Over random changes of everything, for every class: kept Sets equal generated
-// ones byte for byte; a part made again without changed inputs is equal; and
-// its client accepts everything that is served.
+// ones byte for byte, a part made again without changed inputs is equal, and
+// clients accept all resources.
 func TestKeptIsGenerated(t *testing.T) {
 	for seed := range uint64(6) {
 		pc := index.NewPushContext(world.NewWorld())
@@ -126,7 +127,7 @@ func TestKeptIsGenerated(t *testing.T) {
 			for c, set := range k.sets {
 				want := fresh.Set(c.of, c.t)
 				if names := xds.Changed(want, set); want.Sum != set.Sum || len(names) > 0 {
-					t.Fatalf("seed %d, step %d: %v: made of the same world by other steps, %q are others", seed, step, c, names)
+					t.Fatalf("seed %d, step %d: %v: %q differ from those of a new Catalog of the same world", seed, step, c, names)
 				}
 			}
 			if diff := cmp.Diff(fresh.Diagnostics(), k.Diagnostics()); diff != "" {
@@ -137,7 +138,7 @@ func TestKeptIsGenerated(t *testing.T) {
 			}
 			for _, d := range k.Diagnostics() {
 				if d.Code == "refused" || d.Code == "internal" {
-					t.Errorf("seed %d, step %d: generated and not served: %+v", seed, step, d)
+					t.Errorf("seed %d, step %d: a resource is generated but not served: %+v", seed, step, d)
 				}
 			}
 		})

@@ -13,7 +13,7 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// service10 is a service of three ports and ten endpoints.
+// service10 returns a service with three ports and ten endpoints.
 func service10() *maker {
 	m := &maker{mesh: &meshconfig.MeshConfig{}, endpoints: index.Endpoints{}, service: &index.Service{
 		ServiceID: index.ServiceID{Namespace: "shop", Hostname: "reviews.shop.svc.cluster.local"},
@@ -32,7 +32,8 @@ func service10() *maker {
 	return m
 }
 
-// A changed endpoint makes one part again: these assignments, encoded.
+// BenchmarkEndpoints makes and encodes the assignments of a service, the part that
+// a changed endpoint makes again.
 func BenchmarkEndpoints(b *testing.B) {
 	rule := &networking.DestinationRule{Subsets: []*networking.Subset{
 		{Name: "v0", Labels: map[string]string{"version": "v0"}}, {Name: "v1", Labels: map[string]string{"version": "v1"}},

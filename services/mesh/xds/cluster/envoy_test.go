@@ -60,7 +60,7 @@ func fixedClusters() []*clusterv3.Cluster {
 	}
 }
 
-// certificates is a directory with the kinds of files that rules name.
+// certificates is a directory that has a file of each kind that rules name.
 type certificates string
 
 func newCertificates(t *testing.T) certificates {

@@ -28,9 +28,9 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-var update = flag.Bool("update", false, "write what comes out into testdata")
+var update = flag.Bool("update", false, "rewrite the output in testdata")
 
-// Each archive in testdata is a row of ROWS.md: parts of a world, and the
+// Each archive in testdata shows a row of ROWS.md: parts of a world, and the
 // output. Clusters show only fields that differ from those of plain.txtar.
 func TestRows(t *testing.T) {
 	for _, path := range archives(t) {
@@ -114,7 +114,7 @@ func (r *row) maker(router bool) *maker {
 func (r *row) archive(t *testing.T) *txtar.Archive {
 	t.Helper()
 	if len(r.output) == 0 {
-		t.Fatal("the archive expects no output")
+		t.Fatal("the archive has no output")
 	}
 	a := &txtar.Archive{Comment: r.comment, Files: slices.Clone(r.input)}
 	sidecar, router := r.maker(false), r.maker(true)
@@ -132,10 +132,10 @@ func (r *row) archive(t *testing.T) *txtar.Archive {
 				f.Data = fmt.Appendf(f.Data, "%s %s %s %s: %s; %s; %s\n", d.Severity, d.Code, d.Key.Name, d.Field, d.Reason, d.Advice, d.Effect)
 			}
 		default:
-			t.Fatalf("no output is called %q", name)
+			t.Fatalf("unknown output %q", name)
 		}
 		if len(f.Data) == 0 {
-			f.Data = []byte("none\n") // an empty section is never right
+			f.Data = []byte("none\n") // so that an empty section always fails
 		}
 		a.Files = append(a.Files, f)
 	}
@@ -159,8 +159,8 @@ func show(t *testing.T, pieces []piece.Piece) []byte {
 	return out
 }
 
-// differences returns c without metadata and without what every cluster of an
-// HTTP port has, and names what is missing of that.
+// differences returns c without metadata and without the fields that every cluster
+// of an HTTP port has. A comment names those of these fields that c lacks.
 func differences(t *testing.T, c *clusterv3.Cluster) []byte {
 	t.Helper()
 	plain := &maker{mesh: &meshconfig.MeshConfig{ConnectTimeout: &durationpb.Duration{Seconds: 10}}, service: &index.Service{
@@ -210,7 +210,7 @@ func readMessage(t *testing.T, text []byte, m proto.Message) {
 	}
 }
 
-// readService reads a service as the tests write it.
+// readService reads a service from service.yaml.
 func readService(t *testing.T, text []byte) (*index.Service, index.Endpoints) {
 	t.Helper()
 	var in struct {
@@ -267,8 +267,8 @@ func word[T any](t *testing.T, text string, words map[string]T) T {
 	return v
 }
 
-// Clusters and assignments are the same each time, and pass the checks that go
-// with the messages.
+// Clusters and assignments have the same bytes each time, and pass the validation
+// that is generated for their messages.
 func TestRowsAreValidAndDeterministic(t *testing.T) {
 	for _, path := range archives(t) {
 		a, err := txtar.ParseFile(path)
@@ -284,7 +284,7 @@ func TestRowsAreValidAndDeterministic(t *testing.T) {
 					t.Errorf("%s: %s: %v", path, p.Name, err)
 				}
 				if !slices.Equal(encoded(t, p.Message), encoded(t, repeated[i].Message)) {
-					t.Errorf("%s: %s has other bytes each time", path, p.Name)
+					t.Errorf("%s: %s has other bytes the second time", path, p.Name)
 				}
 			}
 		}

@@ -90,8 +90,8 @@ func TestNET2SplitHorizon(t *testing.T) {
 	}
 }
 
-// Proxies of all networks share the assignment of a service that they see
-// alike, and everything but the assignments of the others.
+// Proxies of different networks share the assignment of a service if they see the
+// same endpoints, and all resources that are not assignments.
 func TestNET2SharedBytes(t *testing.T) {
 	const world = gatewaysOfTwo + `
 ---
@@ -121,7 +121,7 @@ spec:
 	}
 	one, two, five, none := view("one"), view("two"), view("five"), view("")
 	if two != five {
-		t.Errorf("networks without gateways are of two classes: %s, %s", two, five)
+		t.Errorf("proxies of two networks without gateways have different classes: %s, %s", two, five)
 	}
 	for rt := range ident.ResourceTypes {
 		sets := []*xds.Set{catalog.Set(one, rt), catalog.Set(two, rt), catalog.Set(none, rt)}
@@ -132,13 +132,13 @@ spec:
 			continue
 		}
 		if a, b := sets[0].Find("outbound|80||alike.com"), sets[1].Find("outbound|80||alike.com"); a != b {
-			t.Error("the endpoints of a service that all see alike are not shared")
+			t.Error("proxies that see the same endpoints do not share the assignment")
 		}
 		if sets[0] != sets[2] {
-			t.Error("from network one, all is called as from nowhere")
+			t.Error("a proxy of network one does not share the assignments of a proxy without a network")
 		}
 		if a, b := sets[0].Find("outbound|80||split.com"), sets[1].Find("outbound|80||split.com"); a.Same(b) {
-			t.Error("network one is entered without its gateway")
+			t.Error("a proxy of network two calls endpoints of network one directly")
 		}
 	}
 	for _, m := range generate[*endpointv3.ClusterLoadAssignment](t, pc, two, ident.EDS) {
@@ -148,7 +148,7 @@ spec:
 				all = append(all, e.GetEndpoint().GetAddress().GetSocketAddress().GetAddress())
 			}
 			if got := strings.Join(all, " "); got != "10.0.0.2 192.0.2.1" {
-				t.Errorf("from network two: %s", got)
+				t.Errorf("endpoints for network two: %s", got)
 			}
 		}
 	}

@@ -88,7 +88,7 @@ spec:
   trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}
 `
 
-// A real Envoy accepts everything that each kind of Envoy gets, together.
+// A real Envoy accepts all resources of a sidecar together, and those of a router.
 func TestWorld(t *testing.T) {
 	pc := meshtest.PushContext(t, meshtest.YAML(t, shop)...)
 	reviews := []string{
@@ -125,8 +125,8 @@ func TestWorld(t *testing.T) {
 	}
 }
 
-// A rule that only one namespace sees changes the resources of its proxies
-// only.
+// A rule that only one namespace sees changes only the resources of that
+// namespace's proxies.
 func TestRuleOfAnotherNamespace(t *testing.T) {
 	pc := meshtest.PushContext(t, meshtest.YAML(t, shop)...)
 	const name = "outbound|80||reviews.shop.svc.cluster.local"
@@ -140,7 +140,7 @@ func TestRuleOfAnotherNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.GetType() != want {
-			t.Errorf("in %s it is of type %s, want %s", namespace, c.GetType(), want)
+			t.Errorf("namespace %s: the cluster has type %s, want %s", namespace, c.GetType(), want)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/mesh/xds/piece"
 )
 
-// Of each pair of hosts the narrower one is served, for the namespaces that may
-// (GW-6).
+// Of a server's and a VirtualService's host the narrower one is served, if the
+// server allows the VirtualService's namespace (GW-6).
 func TestIntersect(t *testing.T) {
 	s := gateway.Server{Hosts: []gateway.Host{
 		{Name: "*.example.com"}, {Namespace: "shop", Name: "one.shop.com"}, {Namespace: "shop", Name: "two.shop.com"},
@@ -34,8 +34,8 @@ func TestIntersect(t *testing.T) {
 	}
 }
 
-// The older Gateway wins, whichever selector it has. A server that conflicts is
-// left out, and no plain server replaces one with TLS (GW-2).
+// The older Gateway wins, whatever its selector. A server that conflicts is left
+// out, and no plain server replaces a server with TLS (GW-2).
 func TestPorts(t *testing.T) {
 	pc := meshtest.PushContext(t, meshtest.YAML(t, `apiVersion: networking.istio.io/v1
 kind: Gateway

@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/mesh/xds/listener"
 )
 
-// 1001 services: every second one speaks HTTP, the others have listeners of
-// their own.
+// BenchmarkParts lists the parts of the listeners of 1001 services: every second
+// service speaks HTTP, the others have listeners of their own.
 func BenchmarkParts(b *testing.B) {
 	var docs []string
 	for i := range 1001 {

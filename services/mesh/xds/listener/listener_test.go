@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/mesh/xds/listener"
 )
 
-// A change of the MeshConfig makes the parts that read it again. There is one
-// filter chain for each TCP service, so none of these may read it.
+// A change of the MeshConfig makes all parts again that have read it. Each TCP
+// service has a filter chain, so filter chains must not read the MeshConfig.
 func TestFilterChainsDoNotReadMeshConfig(t *testing.T) {
 	pc := meshtest.PushContext(t, meshtest.YAML(t, `apiVersion: v1
 kind: Service

@@ -22,7 +22,7 @@ import (
 	"meshlog.dev/services/mesh/xds/proxyless"
 )
 
-// Each case is valid but for its change.
+// Each listener is valid except for its change.
 func TestCheckListener(t *testing.T) {
 	check(t, goodListener, map[string]func(*listenerv3.Listener){
 		"no manager":      func(l *listenerv3.Listener) { l.ApiListener = nil },
@@ -43,7 +43,7 @@ func TestCheckListener(t *testing.T) {
 		m.HttpFilters = append([]*hcmv3.HttpFilter{cors}, m.HttpFilters...)
 	})(optional)
 	if problems := proxyless.Check(optional); len(problems) > 0 {
-		t.Errorf("an unknown filter that is optional: %v", problems)
+		t.Errorf("problems with an unknown but optional filter: %v", problems)
 	}
 }
 
@@ -127,18 +127,18 @@ func TestCheckRoutes(t *testing.T) {
 func check[M proto.Message](t *testing.T, good func() M, changes map[string]func(M)) {
 	t.Helper()
 	if problems := refused(good()); len(problems) > 0 {
-		t.Errorf("the good one: %v", problems)
+		t.Errorf("problems with the valid message: %v", problems)
 	}
 	for name, change := range changes {
 		bad := good()
 		change(bad)
 		if len(refused(bad)) == 0 {
-			t.Errorf("%s: no problem is found", name)
+			t.Errorf("%s: no problem was found", name)
 		}
 	}
 }
 
-// refused returns why a message is not served to gRPC clients.
+// refused returns the reasons why a message is not served to gRPC clients.
 func refused(m proto.Message) []string {
 	reasons := proxyless.Check(m)
 	for _, d := range validate.CheckEnvoy(m) {

@@ -25,9 +25,9 @@ import (
 // patience is the deadline of a call; a failing call ends sooner.
 const patience = 20 * time.Second
 
-// A real gRPC client resolves and calls the services and rejects no resource:
-// under all names of a service, by weights and subsets, and by a name that it
-// resolves itself. It does not reach a host that must be encrypted.
+// A real gRPC client resolves and calls services, and rejects no resource. It calls
+// them by all their names, by weights and subsets, and by a name that it resolves
+// itself. It does not reach a host that must be encrypted.
 func TestGRPCClient(t *testing.T) {
 	backend := serve(t, func(s *grpc.Server) { healthv1.RegisterHealthServer(s, health.NewServer()) })
 	w := &world{t: t}
@@ -206,8 +206,8 @@ type control struct {
 	rejected []string
 }
 
-// StreamAggregatedResources answers each request for names with all of them
-// that exist.
+// StreamAggregatedResources answers each request for names with all resources of
+// these names that exist.
 func (c *control) StreamAggregatedResources(s discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 	asked := map[string]string{} // names by type
 	for nonce := 0; ; nonce++ {

@@ -28,9 +28,9 @@ import (
 	"meshlog.dev/services/mesh/xds/proxyless"
 )
 
-var update = flag.Bool("update", false, "write what comes out into testdata")
+var update = flag.Bool("update", false, "rewrite the output in testdata")
 
-// Each archive in testdata is a world and what a gRPC client gets of it.
+// Each archive in testdata has a world and what a gRPC client is served from it.
 func TestRows(t *testing.T) {
 	for _, path := range archives(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
@@ -77,12 +77,12 @@ func output(t *testing.T, a *txtar.Archive) *txtar.Archive {
 		case f.Name == "problems":
 			f.Data = orNone(w.problems())
 		default:
-			t.Fatalf("no output is called %q", f.Name)
+			t.Fatalf("unknown output %q", f.Name)
 		}
 		out.Files = append(out.Files, f)
 	}
 	if len(out.Files) < 2 {
-		t.Fatal("the archive expects no output")
+		t.Fatal("the archive has no output")
 	}
 	return out
 }
@@ -95,7 +95,7 @@ func orNone(text []byte) []byte {
 	return text
 }
 
-// world returns what a gRPC client of namespace shop sees.
+// world generates the resources of a gRPC client of namespace shop.
 type world struct {
 	t     *testing.T
 	name  string
@@ -125,7 +125,7 @@ func (w *world) show(rt ident.ResourceType) []byte {
 		}
 		m := decode(w.t, rt, r)
 		if problems := proxyless.Check(m); len(problems) > 0 {
-			w.t.Errorf("gRPC would not take %s: %s", r.Name, strings.Join(problems, "; "))
+			w.t.Errorf("gRPC clients would reject %s: %s", r.Name, strings.Join(problems, "; "))
 		}
 		b, err := protojson.Marshal(m)
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 	"meshlog.dev/services/mesh/xds/route"
 )
 
-// thousand is 1001 services in 100 namespaces, about 100 of them with a
-// VirtualService.
+// thousand returns a mesh of 1001 services in 100 namespaces, about 100 of them
+// with a VirtualService.
 func thousand(b testing.TB) *index.PushContext {
 	var docs []string
 	for i := range 1001 {
@@ -57,8 +57,8 @@ func class(pc *index.PushContext, namespace string) index.RDSClass {
 	return index.Classify(pc, &proxy.Proxy{Type: proxy.Sidecar, Namespace: namespace}).RDS
 }
 
-// Classes of several namespaces share all virtual hosts except those of their
-// own services: a change makes one part again for all.
+// Classes of several namespaces share all virtual hosts except those of their own
+// services, so that a change makes one part again for all of them.
 func TestClassesShareParts(t *testing.T) {
 	pc := meshtest.PushContext(t, meshtest.YAML(t, `apiVersion: v1
 kind: Service

@@ -7,7 +7,7 @@ import (
 	"meshlog.dev/services/mesh/index"
 )
 
-// A service has the domains that callers may write (VS-7).
+// A service has the domains by which callers may call it (VS-7).
 func TestDomains(t *testing.T) {
 	const suffix = ".svc.cluster.local"
 	for name, test := range map[string]struct {

@@ -27,10 +27,10 @@ import (
 	"meshlog.dev/services/suite/envoytest"
 )
 
-var update = flag.Bool("update", false, "write what comes out into testdata")
+var update = flag.Bool("update", false, "rewrite the output in testdata")
 
-// Each archive in testdata is a row of ROWS.md: a VirtualService and its
-// routes. Routes show only what differs from plain.txtar.
+// Each archive in testdata shows a row of ROWS.md: a VirtualService and its
+// routes. Routes show only fields that differ from plain.txtar.
 func TestTranslate(t *testing.T) {
 	for _, path := range archives(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
@@ -82,7 +82,7 @@ type row struct {
 	key     ident.Key
 	vs      *networking.VirtualService
 	options route.Options
-	plain   bool // shows all
+	plain   bool // show all fields
 }
 
 func readRow(t testing.TB, path string) *row {
@@ -112,7 +112,7 @@ func readRow(t testing.TB, path string) *row {
 			r.readCaller(t, string(f.Data))
 		case "routes", "diagnostics": // output
 		default:
-			t.Fatalf("%s: no section is called %q", path, f.Name)
+			t.Fatalf("%s: unknown section %q", path, f.Name)
 		}
 	}
 	r.options.Service = func(host string) *index.Service {
@@ -221,7 +221,7 @@ func (r *row) show(t testing.TB, routes []*routev3.Route) []byte {
 	return b
 }
 
-// leaveOut removes what every route has.
+// leaveOut removes the fields that every route has.
 func leaveOut(m map[string]any) {
 	delete(m, "metadata")
 	delete(m, "decorator")
@@ -238,8 +238,8 @@ func leaveOut(m map[string]any) {
 	}
 }
 
-// A route that matches every request ends the list, and conditions that do not
-// depend on the request are decided beforehand (VSM-1, VSM-9, VSM-10).
+// A route that matches every request ends the list. Conditions that do not depend
+// on the request are decided when routes are generated (VSM-1, VSM-9, VSM-10).
 func TestNothingApplies(t *testing.T) {
 	row := readRow(t, "testdata/VSM-10-source.txtar")
 	row.options.Sources = ""
