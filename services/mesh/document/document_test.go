@@ -18,7 +18,7 @@ import (
 	"meshlog.dev/services/mesh/manifest"
 )
 
-var update = flag.Bool("update", false, "rewrite what the testdata expects")
+var update = flag.Bool("update", false, "rewrite the expected output in testdata")
 
 // TestRead reads pairs of a file and its objects. It encodes and decodes each
 // payload on the way.
@@ -51,7 +51,7 @@ func dump(t *testing.T, file []byte) string {
 	return b.String()
 }
 
-// payload is what the log would carry, as JSON.
+// payload returns the payload of an object's event as JSON.
 func payload(t *testing.T, o document.Object) string {
 	t.Helper()
 	encoded, err := o.Kind.Encode(o.Message)
@@ -103,8 +103,8 @@ func TestEveryKind(t *testing.T) {
 	}
 }
 
-// TestNoSecret: Read refuses a Secret as a Secret, even if it has other errors:
-// no watcher publishes its text as an undecoded object.
+// TestNoSecret checks that Read refuses a Secret as a Secret even if it has other
+// errors. Otherwise a watcher would publish its text as an undecoded object.
 func TestNoSecret(t *testing.T) {
 	for _, text := range []string{
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: x}\ndata: {tls.key: c2VjcmV0}\n",
@@ -137,14 +137,14 @@ func FuzzRead(f *testing.F) {
 				t.Errorf("a problem on line %d of %d", line, lines)
 			}
 			if !o.Kind.EndpointsOnly(o.Message, o.Message) && o.Kind.EndpointsOnly(nil, o.Message) {
-				t.Errorf("%s: new, it is endpoints only; the same, it is not", o.Kind.Name)
+				t.Errorf("%s: a new object is endpoints only, an unchanged one is not", o.Kind.Name)
 			}
 		}
 	})
 }
 
-// TestInlineKey: Read refuses an object with a private key, with the field, and
-// no message quotes the key.
+// TestInlineKey checks that Read refuses an object that contains a private key. The
+// error names the field and does not quote the key.
 func TestInlineKey(t *testing.T) {
 	const pem = "-----BEGIN PRIVATE KEY-----\n        c2VjcmV0\n        -----END PRIVATE KEY-----\n"
 	gateway := func(field string) string {
@@ -176,6 +176,6 @@ func TestInlineKey(t *testing.T) {
 	}
 	d := manifest.Parse([]byte(gateway("      serverCertificate: /etc/cert.pem\n      privateKey: /etc/key.pem # no -----BEGIN PRIVATE KEY-----\n")))[0]
 	if _, err := document.Read(&d); err != nil {
-		t.Errorf("a path of a key: %v", err)
+		t.Errorf("Read refuses the path of a key: %v", err)
 	}
 }

@@ -33,12 +33,12 @@ type schema struct {
 	Properties map[string]*schema
 	Items      *schema
 	Enum       []string
-	// Open: the schema takes fields that it does not name.
+	// Open means that the schema accepts fields that it does not name.
 	Open bool `json:"x-kubernetes-preserve-unknown-fields"`
 }
 
-// TestDefinitions: the definitions of meshlog's own kinds have the fields of the
-// protobuf types in the table, with the same names.
+// TestDefinitions checks that the definitions of meshlog's own kinds have the
+// fields of the protobuf types in the table, with the same names.
 func TestDefinitions(t *testing.T) {
 	const dir = "../../../deploy/kubernetes/crds"
 	var own []string
@@ -74,7 +74,7 @@ func TestDefinitions(t *testing.T) {
 func checkDefinition(t *testing.T, d definition) {
 	k := mustKind(t, d.Spec.Names.Kind)
 	if k.Group != d.Spec.Group || k.Namespaced != (d.Spec.Scope == "Namespaced") {
-		t.Errorf("%s: group %s, scope %s are not those of the table", k.Name, d.Spec.Group, d.Spec.Scope)
+		t.Errorf("%s: group %s and scope %s differ from the table", k.Name, d.Spec.Group, d.Spec.Scope)
 	}
 	var versions []string
 	for _, v := range d.Spec.Versions {
@@ -86,7 +86,7 @@ func checkDefinition(t *testing.T, d definition) {
 		checkSchema(t, k.Name+" spec", v.Schema.OpenAPIV3Schema.Properties["spec"], m.ProtoReflect().Descriptor())
 	}
 	if !slices.Equal(versions, k.Versions) {
-		t.Errorf("%s: versions %v, %v in the table", k.Name, versions, k.Versions)
+		t.Errorf("%s: got versions %v, the table has %v", k.Name, versions, k.Versions)
 	}
 }
 
@@ -97,7 +97,7 @@ func checkSchema(t *testing.T, path string, s *schema, m protoreflect.MessageDes
 	}
 	free := m.FullName() == "google.protobuf.Any" || m.FullName() == "google.protobuf.Struct"
 	if s.Open != free {
-		t.Errorf("%s: it takes fields that it does not name: %t, a %s: %t", path, s.Open, m.FullName(), free)
+		t.Errorf("%s: preserve-unknown-fields is %t; the type is %s, want %t", path, s.Open, m.FullName(), free)
 	}
 	if free {
 		return
@@ -141,8 +141,8 @@ func checkField(t *testing.T, path string, s *schema, f protoreflect.FieldDescri
 	}
 }
 
-// TestDefinitionOfResource: the definition takes exactly the Envoy types that
-// meshlog serves.
+// TestDefinitionOfResource checks that the definition accepts exactly the Envoy
+// types that meshlog serves.
 func TestDefinitionOfResource(t *testing.T) {
 	b, err := os.ReadFile("../../../deploy/kubernetes/crds/resources.yaml")
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// TestDurations: DecodeJSON reads durations as users of Istio write them,
-// wherever they are, and keeps the numbers of lines.
+// TestDurations checks that DecodeJSON reads durations as users of Istio write
+// them, in any field, and that line numbers in errors stay correct.
 func TestDurations(t *testing.T) {
 	for _, c := range []struct{ name, kind, json, want string }{
 		{"forms", "VirtualService", `{"http": [{"timeout": "1m30s"}, {"timeout": "250ms"}, {"timeout": "0s"}, {"timeout": "2.5s"}, {"retries": {"per_try_timeout": "-1h"}}]}`,
 			`{"http": [{"timeout": "90s"}, {"timeout": "0.250s"}, {"timeout": "0s"}, {"timeout": "2.5s"}, {"retries": {"perTryTimeout": "-3600s"}}]}`},
-		{"text that looks like one", "VirtualService", `{"hosts": ["1m"], "http": [{"name": "5m", "match": [{"headers": {"timeout": {"exact": "5m"}}}]}]}`, ""},
+		{"text that looks like a duration", "VirtualService", `{"hosts": ["1m"], "http": [{"name": "5m", "match": [{"headers": {"timeout": {"exact": "5m"}}}]}]}`, ""},
 		{"within a map", "MeshConfig", `{"defaultConfig": {"proxyMetadata": {"timeout": "5m"}, "drainDuration": "1m"}}`,
 			`{"defaultConfig": {"proxyMetadata": {"timeout": "5m"}, "drainDuration": "60s"}}`},
 		{"escaped", "VirtualService", `{"http": [{"timeout": "\u0035s"}]}`, `{"http": [{"timeout": "5s"}]}`},
@@ -68,15 +68,15 @@ func TestEndpointsOnlyOfServiceEntries(t *testing.T) {
 	}
 	for _, name := range []string{"EndpointSlice", "Pod", "WorkloadEntry"} {
 		if !mustKind(t, name).EndpointsOnly(nil, nil) {
-			t.Errorf("a %s is not about endpoints only", name)
+			t.Errorf("a change of a %s is not endpoints only", name)
 		}
 	}
 }
 
-// TestWithoutEndpointsKnowsEveryField fails when Istio's API grows: then the
-// copy has to take the new field over.
+// TestWithoutEndpointsKnowsEveryField fails if Istio's API gets a new field, which
+// withoutEndpoints must then copy.
 func TestWithoutEndpointsKnowsEveryField(t *testing.T) {
 	if n := (*networking.ServiceEntry)(nil).ProtoReflect().Descriptor().Fields().Len(); n != 9 {
-		t.Errorf("a ServiceEntry has %d fields, and withoutEndpoints knows 8 beside the endpoints", n)
+		t.Errorf("a ServiceEntry has %d fields; withoutEndpoints knows the endpoints and 8 others", n)
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-// TestNoEffects sets the field of each row of the table, and only that field:
-// the validation warns of it.
+// TestNoEffects sets only the field of a row of the table, for each row, and checks
+// that the validation warns of it.
 func TestNoEffects(t *testing.T) {
 	seen := map[[2]string]bool{}
 	for _, row := range validate.NoEffects() {
 		if seen[[2]string{row.Kind, row.Field}] || row.Instead == "" {
-			t.Errorf("%s %s: is there twice, or without what happens instead", row.Kind, row.Field)
+			t.Errorf("%s %s: the row occurs twice, or does not say what happens instead", row.Kind, row.Field)
 		}
 		seen[[2]string{row.Kind, row.Field}] = true
 		k := mustKind(t, row.Kind)
@@ -35,8 +35,8 @@ func TestNoEffects(t *testing.T) {
 	}
 }
 
-// TestNoEffectRows sets each field of these kinds alone, an enumeration to each of
-// its values: every warning about an effect has a row in the table.
+// TestNoEffectRows sets each field of these kinds alone, and an enumeration to each
+// of its values. Every warning about a missing effect must have a row in the table.
 func TestNoEffectRows(t *testing.T) {
 	rows := map[string]bool{}
 	kinds := map[string]bool{}
@@ -56,7 +56,7 @@ func TestNoEffectRows(t *testing.T) {
 			for _, d := range k.Validate(m.Interface()) {
 				_, effect, _ := strings.Cut(d.Reason, "has no effect yet: ")
 				if d.Code == "no-effect" && effect != "" && !rows["has no effect yet: "+effect] {
-					t.Errorf("%s with %s %s: %q is in no row", name, strings.Join(path, "."), value, d.Reason)
+					t.Errorf("%s with %s %s: no row has %q", name, strings.Join(path, "."), value, d.Reason)
 				}
 			}
 		})
@@ -145,9 +145,9 @@ func scalar(t *testing.T, fd protoreflect.FieldDescriptor, value string) protore
 	return fd.Default()
 }
 
-// TestGoodObjectsAllocateNothing: the fold validates every object of a mesh, so
-// the validation of a good one must not allocate. Resources are excepted: they
-// hold an Any that has to be decoded.
+// TestGoodObjectsAllocateNothing checks that the validation of a good object does
+// not allocate, because the fold validates every object of a mesh. Resources are
+// the exception: they hold an Any that has to be decoded.
 func TestGoodObjectsAllocateNothing(t *testing.T) {
 	for name, spec := range map[string]string{
 		"ServiceEntry": `{"hosts": ["a.example.com", "*.b.example.com"], "addresses": ["10.0.0.0/8", "fd00::1"], "resolution": "STATIC", "exportTo": [".", "prod"],

@@ -37,7 +37,7 @@ func TestCheckEnvoy(t *testing.T) {
 				got = problems[0].Field
 			}
 			if got != test.want {
-				t.Errorf("the first problem is in %q, want %q", got, test.want)
+				t.Errorf("the first problem is in field %q, want %q", got, test.want)
 			}
 		})
 	}

@@ -40,7 +40,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	if _, ok := kind.ByGVK("envoy.meshlog.dev", "v2", "Resource"); ok {
-		t.Error("a version that is not in the table was found")
+		t.Error("ByGVK finds a version that is not in the table")
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/mesh/kind"
 )
 
-// Endpoints with equal labels share them, and the message is the one that was
-// encoded.
+// Endpoints with equal labels share the map, and the decoded message equals the
+// encoded one.
 func TestLabelsAreShared(t *testing.T) {
 	k, _ := kind.ByName("ServiceEntry")
 	entry := &networking.ServiceEntry{}
@@ -35,7 +35,7 @@ func TestLabelsAreShared(t *testing.T) {
 	for _, e := range m.(*networking.ServiceEntry).GetEndpoints() {
 		distinct[reflect.ValueOf(e.GetLabels()).Pointer()] = true
 	}
-	if len(distinct) != 4 { // none, and three versions
+	if len(distinct) != 4 { // no labels, and three versions
 		t.Errorf("%d maps of labels, want 4", len(distinct))
 	}
 	again, err := k.Encode(m)

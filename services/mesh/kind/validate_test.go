@@ -12,7 +12,7 @@ import (
 	"meshlog.dev/services/mesh/problem"
 )
 
-var update = flag.Bool("update", false, "rewrite what the testdata expects")
+var update = flag.Bool("update", false, "rewrite the expected output in testdata")
 
 // TestValidate reads pairs of a spec and its problems, a line each. The first word
 // of the archive's comment is the kind.

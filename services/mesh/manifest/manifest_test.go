@@ -15,7 +15,7 @@ import (
 	"meshlog.dev/services/mesh/manifest"
 )
 
-var update = flag.Bool("update", false, "rewrite what the testdata expects")
+var update = flag.Bool("update", false, "rewrite the expected output in testdata")
 
 // TestParse reads pairs of a file and its documents.
 func TestParse(t *testing.T) {
@@ -117,7 +117,7 @@ spec:
 	}
 }
 
-// TestSpec reads texts that are only a spec; lines count from the text's first.
+// TestSpec reads texts that are only a spec. Their line numbers begin at 1.
 func TestSpec(t *testing.T) {
 	d := manifest.Spec([]byte("# a comment\na: 1\n\nb:\n- c: &x {d: 2}\n- *x\n"))
 	if d.Err != nil {
@@ -127,7 +127,7 @@ func TestSpec(t *testing.T) {
 		t.Error(diff)
 	}
 	if path, line := d.Place(4); path != "spec.b[0]" || line != 5 {
-		t.Errorf("the first of b is %s on line %d", path, line)
+		t.Errorf("the first element of b is %s on line %d", path, line)
 	}
 	if line := d.FieldLine("spec.b[0].c.d"); line != 5 {
 		t.Errorf("d is on line %d", line)
@@ -167,10 +167,10 @@ func FuzzParse(f *testing.F) {
 				continue
 			}
 			if !json.Valid(d.Spec) || !json.Valid(d.Object) {
-				t.Errorf("no JSON: %s, %s", d.Spec, d.Object)
+				t.Errorf("invalid JSON: %s, %s", d.Spec, d.Object)
 			}
 			if d.Kind == "" || d.APIVersion == "" || d.Metadata.Name == "" {
-				t.Errorf("no error, and no key: %+v", d)
+				t.Errorf("a document without error has no key: %+v", d)
 			}
 			last := strings.Count(string(d.Spec), "\n") + 1
 			for _, l := range []int{1, last/2 + 1, last} {

@@ -9,7 +9,8 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 )
 
-// Of each form, whether it is plain. What is not is decoded and checked.
+// assignments of each form, and whether they are plain. An assignment that is not
+// plain has to be decoded and checked.
 var assignments = []struct {
 	name, json string
 	plain      bool
@@ -49,7 +50,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// FuzzPlain holds that nothing is wrong with plain bytes.
+// FuzzPlain checks that plain bytes decode and have no problems.
 func FuzzPlain(f *testing.F) {
 	for _, test := range assignments {
 		m := new(endpointv3.ClusterLoadAssignment)
@@ -61,7 +62,7 @@ func FuzzPlain(f *testing.F) {
 			f.Fatal(err)
 		}
 		f.Add(b)
-		f.Add(append(b, b...)) // fields twice
+		f.Add(append(b, b...)) // each field twice
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if !plainAssignment.holds(b) {
