@@ -59,7 +59,7 @@ func (s settings) message(t *testing.T) proto.Message {
 	return m
 }
 
-// TestConfigMap: its data, all of it and nothing else.
+// TestConfigMap checks that a payload has all data of a ConfigMap and nothing else.
 func TestConfigMap(t *testing.T) {
 	c := read[corev1.ConfigMap](t, `
 metadata: {name: ca, namespace: prod, labels: {a: b}, resourceVersion: "7"}
@@ -69,7 +69,7 @@ binaryData: {x: AAEC}
 	wantText(t, kubeconv.ConfigMap(c), `api_version: "v1" kind: "ConfigMap" json: '{"binaryData":{"x":"AAEC"},"data":{"b":"1","ca.crt":"certificate"}}'`)
 }
 
-// TestPrivateKey: no payload has a private key.
+// TestPrivateKey checks that no payload contains a private key.
 func TestPrivateKey(t *testing.T) {
 	const key = "-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----\n"
 	c := read[corev1.ConfigMap](t, "metadata: {name: x, namespace: prod}")
@@ -90,8 +90,8 @@ func TestPrivateKey(t *testing.T) {
 	}
 }
 
-// TestMesh: the two keys of Istio's ConfigMap are two objects, valid or invalid each for
-// itself, with the line of the error.
+// TestMesh checks that the two keys of Istio's ConfigMap make two objects. Each is valid or
+// invalid by itself, and an error has its line.
 func TestMesh(t *testing.T) {
 	of := func(data string) []settings {
 		return settingsIn(t, read[corev1.ConfigMap](t, "metadata: {name: istio, namespace: istio-system}\n"+data))
@@ -149,11 +149,11 @@ networks {key: "network1" value {endpoints {from_registry: "cluster1"} gateways 
 	}
 	invalid := settingsIn(t, &corev1.ConfigMap{Data: map[string]string{"mesh": "accessLogFile: x\nconnectTimeout: -1s"}})[0]
 	if invalid.payload.Type == ident.Undecoded || !strings.HasSuffix(invalid.origin, "mesh:2") {
-		t.Errorf("an invalid one is a %s of %s", invalid.payload.Type, invalid.origin)
+		t.Errorf("an invalid MeshConfig is a %s with origin %s", invalid.payload.Type, invalid.origin)
 	}
 }
 
-// TestMeshOfIstio: the ConfigMap of an Istio installation is valid.
+// TestMeshOfIstio checks that the ConfigMap of an Istio installation is valid.
 func TestMeshOfIstio(t *testing.T) {
 	c := read[corev1.ConfigMap](t, `
 metadata: {name: istio, namespace: istio-system}

@@ -45,7 +45,7 @@ func TestKeeper(t *testing.T) {
 		t.Fatalf("both are %s", a.Name)
 	}
 	if reflect.ValueOf(a.Labels).Pointer() != reflect.ValueOf(b.Labels).Pointer() || unsafe.StringData(a.Node) != unsafe.StringData(b.Node) {
-		t.Error("labels and node of two pods are in memory twice")
+		t.Error("two pods do not share equal labels and node names")
 	}
 	other := served[corev1.Pod](t, "pod", 3)
 	other.Labels["version"] = "v2"
@@ -94,7 +94,7 @@ func BenchmarkSlice(b *testing.B) {
 	}
 }
 
-// known is a Lookup with pods of one namespace, by name.
+// known is a Lookup that has the pods of a namespace by name.
 type known struct {
 	region string
 	pods   map[string]*kubeconv.Pod

@@ -38,13 +38,13 @@ func TestManager(t *testing.T) {
 		}
 		slices.Reverse(c.fields)
 		if got := kubeconv.Manager(c.fields); got != c.want {
-			t.Errorf("%s, the other way around: %q, want %q", name, got, c.want)
+			t.Errorf("%s, in reverse order: %q, want %q", name, got, c.want)
 		}
 	}
 }
 
-// TestUnmirrored: unmirrored endpoints are reported, but not empty ones, nor those of a
-// Service with a selector.
+// TestUnmirrored checks that Endpoints without slices are reported, except empty ones and
+// those of a Service with a selector.
 func TestUnmirrored(t *testing.T) {
 	for spec, want := range map[string]bool{
 		"{clusterIP: 10.0.0.1}":                              true,
@@ -56,17 +56,17 @@ func TestUnmirrored(t *testing.T) {
 			t.Errorf("%s: %t, want %t", spec, got, want)
 		}
 	}
-	e := read[corev1.Endpoints](t, "metadata: {name: db, namespace: prod}\nsubsets: [{addresses: [{ip: 192.168.0.9}], ports: [{port: 5432}]}]") //nolint:staticcheck // what is deprecated is what this looks for
+	e := read[corev1.Endpoints](t, "metadata: {name: db, namespace: prod}\nsubsets: [{addresses: [{ip: 192.168.0.9}], ports: [{port: 5432}]}]") //nolint:staticcheck // Unmirrored is about the deprecated type
 	d := kubeconv.Unmirrored(e)
 	if d == nil || d.Key.String() != "Service prod/db" || d.Reason == "" || d.Effect == "" {
 		t.Fatalf("got %+v", d)
 	}
 	e.Labels = map[string]string{discoveryv1.LabelSkipMirror: "true"}
 	if skipped := kubeconv.Unmirrored(e); skipped.Advice == d.Advice {
-		t.Error("the label that is in the way is not named")
+		t.Error("the advice does not name the label that prevents mirroring")
 	}
 	e.Subsets = nil
 	if d := kubeconv.Unmirrored(e); d != nil {
-		t.Errorf("of no endpoints: %+v", d)
+		t.Errorf("Endpoints without addresses: %+v", d)
 	}
 }

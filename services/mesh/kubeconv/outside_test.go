@@ -32,10 +32,10 @@ func TestSVC5SVC6Outside(t *testing.T) {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 	if !proto.Equal(a, b) {
-		t.Error("the order of a load balancer's addresses is content")
+		t.Error("the order of a load balancer's addresses changes the content")
 	}
 	if a.GetPorts()[0].GetNodePort() != 0 || a.GetNodeSelector() != nil {
-		t.Errorf("a load balancer's nodes count: %v", a)
+		t.Errorf("a load balancer has the addresses of nodes: %v", a)
 	}
 
 	ports := &corev1.Service{

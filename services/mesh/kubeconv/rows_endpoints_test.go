@@ -76,8 +76,8 @@ func endpoints(t *testing.T, in kubeconv.Lookup, text string) *registryv1.Endpoi
 	return e
 }
 
-// TestEPS1Health: a nil condition has Kubernetes' default; a terminating endpoint is draining
-// while it serves, and gone when it does not.
+// TestEPS1Health checks that a nil condition has Kubernetes' default. A terminating endpoint is
+// draining while it serves, and gone when it does not.
 func TestEPS1Health(t *testing.T) {
 	const gone = registryv1.Health(-1)
 	for _, c := range []struct {
@@ -103,8 +103,8 @@ func TestEPS1Health(t *testing.T) {
 	}
 }
 
-// TestEPS3Slices: each slice is converted alone, and an endpoint that moves to another slice
-// is converted the same way; both address families.
+// TestEPS3Slices checks that each slice is converted alone, that an endpoint in another slice is
+// converted the same way, and that both address families are.
 func TestEPS3Slices(t *testing.T) {
 	const moved = "ports: [{name: http, port: 8080}]\nendpoints: [{addresses: [10.0.0.1], nodeName: n1, targetRef: {kind: Pod, name: a}}]\n"
 	other := read[discoveryv1.EndpointSlice](t, "metadata: {name: web-2, namespace: prod, labels: {kubernetes.io/service-name: web}}\n"+moved)
@@ -124,7 +124,7 @@ ports {name: "http" number: 8080 app_protocol: "http2"}
 endpoints {addresses: "fd00::1" health: HEALTH_HEALTHY}`)
 }
 
-// TestEPS3Names: a slice of host names is an error.
+// TestEPS3Names checks that a slice of host names is an error.
 func TestEPS3Names(t *testing.T) {
 	s := slice(t, "addressType: FQDN\nendpoints: [{addresses: [db.example.com]}]")
 	_, err := s.Endpoints(nil)
@@ -138,8 +138,8 @@ func TestEPS3Names(t *testing.T) {
 	}
 }
 
-// TestEPS4EndpointBeforeItsPod: an endpoint of an unknown pod has none of its data, and gets
-// them when the slice is converted again. References returns the pods to wait for.
+// TestEPS4EndpointBeforeItsPod checks that an endpoint of an unknown pod has none of the pod's
+// data, and gets them when the slice is converted again. References returns the pods to wait for.
 func TestEPS4EndpointBeforeItsPod(t *testing.T) {
 	s := slice(t, `
 endpoints:
@@ -175,7 +175,7 @@ endpoints {addresses: "10.0.0.2" health: HEALTH_HEALTHY node: "n2" workload: "b"
 endpoints {addresses: "10.0.0.3" health: HEALTH_HEALTHY}`)
 }
 
-// TestEPS6Metadata: the identity of an endpoint, and whether it uses mutual TLS.
+// TestEPS6Metadata checks the identity of an endpoint, and whether it uses mutual TLS.
 func TestEPS6Metadata(t *testing.T) {
 	in := cluster{pods: []*kubeconv.Pod{
 		pod(t, "metadata: {name: a, namespace: prod, labels: {security.istio.io/tlsMode: istio}}"),
@@ -190,7 +190,7 @@ endpoints {addresses: "10.0.0.1" health: HEALTH_HEALTHY workload: "a" mutual_tls
 endpoints {addresses: "10.0.0.2" health: HEALTH_HEALTHY workload: "b" labels {key: "security.istio.io/tlsMode" value: "disabled"}}`)
 }
 
-// TestPOD1Facts: all data of a pod as a workload.
+// TestPOD1Facts checks all data that a pod has as a workload.
 func TestPOD1Facts(t *testing.T) {
 	p := pod(t, `
 metadata: {name: a, namespace: prod, labels: {version: v1, topology.istio.io/network: net1, security.istio.io/tlsMode: istio}}
@@ -203,7 +203,7 @@ labels {key: "version" value: "v1"} labels {key: "topology.istio.io/network" val
 locality {region: "eu" zone: "eu-1"} ports {key: "http" value: 8080}`)
 }
 
-// TestPOD2LabelChange: a change of labels changes the pod and its endpoints.
+// TestPOD2LabelChange checks that a change of labels changes the pod and its endpoints.
 func TestPOD2LabelChange(t *testing.T) {
 	p := pod(t, "metadata: {name: a, namespace: prod, labels: {version: v1}}\nstatus: {podIP: 10.0.0.1}")
 	c := kubeconv.Converter{Lookup: &cluster{pods: []*kubeconv.Pod{p}}}
@@ -211,12 +211,12 @@ func TestPOD2LabelChange(t *testing.T) {
 	pod, of := payload(t, &c, "Pod", p), payload(t, &c, "EndpointSlice", s)
 	p.Labels = map[string]string{"version": "v2"}
 	if string(pod.Bytes) == string(payload(t, &c, "Pod", p).Bytes) || string(of.Bytes) == string(payload(t, &c, "EndpointSlice", s).Bytes) {
-		t.Error("another label is no change")
+		t.Error("another label does not change the payload")
 	}
 }
 
-// TestPOD3Ended: a pod that has ended, or has no IP yet, is not published and is not found by
-// its IP.
+// TestPOD3Ended checks that a pod that has ended, or has no IP yet, is not published and is not
+// found by its IP.
 func TestPOD3Ended(t *testing.T) {
 	var c kubeconv.Converter
 	for _, status := range []string{
@@ -226,7 +226,7 @@ func TestPOD3Ended(t *testing.T) {
 	} {
 		p := pod(t, "metadata: {name: a, namespace: prod}\nstatus: "+status)
 		if _, ok := c.Payload(mustKind(t, "Pod"), p); ok || len(p.OwnAddresses()) > 0 {
-			t.Errorf("%s: it is there", status)
+			t.Errorf("status %s: the pod is published or found by its IP", status)
 		}
 	}
 	p := pod(t, `
@@ -236,7 +236,7 @@ status: {phase: Running, podIP: 10.0.0.1, conditions: [{type: Ready, status: "Tr
 	wantText(t, p.Workload(nil), `addresses: "10.0.0.1" health: HEALTH_DRAINING`)
 }
 
-// TestPOD3HostNetwork: pods with the IP of their node are found by name, never by IP.
+// TestPOD3HostNetwork checks that pods with the IP of their node are found by name, never by IP.
 func TestPOD3HostNetwork(t *testing.T) {
 	on := func(name string) *kubeconv.Pod {
 		return pod(t, "metadata: {name: "+name+", namespace: prod, labels: {app: "+name+"}}\nspec: {hostNetwork: true, nodeName: n1}\nstatus: {podIP: 192.168.0.1}")
@@ -252,8 +252,8 @@ endpoints {addresses: "192.168.0.1" health: HEALTH_HEALTHY node: "n1"}`)
 	wantText(t, on("a").Workload(nil), `addresses: "192.168.0.1" node: "n1" host_network: true health: HEALTH_UNHEALTHY labels {key: "app" value: "a"}`)
 }
 
-// TestNOD1Locality: the locality comes from the labels of the pod, else of the node, or from
-// the zone of the endpoint while the node is unknown.
+// TestNOD1Locality checks that the locality comes from the labels of the pod, else of the node,
+// or from the zone of the endpoint while the node is unknown.
 func TestNOD1Locality(t *testing.T) {
 	node := read[corev1.Node](t, `
 metadata:
@@ -276,7 +276,7 @@ metadata:
 	}
 }
 
-// TestNS1Labels: a namespace has its labels and the annotations that affect proxies.
+// TestNS1Labels checks that a namespace has its labels and the annotations that affect proxies.
 func TestNS1Labels(t *testing.T) {
 	m, err := kubeconv.Namespace(read[corev1.Namespace](t, `
 metadata:

@@ -17,7 +17,7 @@ import (
 	"meshlog.dev/services/mesh/kubeconv"
 )
 
-// Each test here is named after its row of the configuration API.
+// Each test is named after its row of ROWS.md in services/mesh/index.
 
 // read returns an object as Kubernetes' clients do.
 func read[T any](t testing.TB, text string) *T {
@@ -61,13 +61,13 @@ func payload(t testing.TB, c *kubeconv.Converter, name string, o any) ident.Valu
 	t.Helper()
 	p, ok := c.Payload(mustKind(t, name), o)
 	if !ok {
-		t.Fatalf("%s %+v is not to be on the log", name, o)
+		t.Fatalf("%s %+v has no payload", name, o)
 	}
 	return p
 }
 
-// TestSVC1Identity: the host consists of the key and the domain suffix, which is a setting of
-// each cluster.
+// TestSVC1Identity checks that the host consists of the key and the domain suffix, which is a
+// setting of each cluster.
 func TestSVC1Identity(t *testing.T) {
 	s := read[corev1.Service](t, "metadata: {name: web, namespace: prod}\nspec: {ports: [{port: 80}]}")
 	wantText(t, kubeconv.Service(s, ""), `ports {number: 80}`)
@@ -80,11 +80,11 @@ func TestSVC1Identity(t *testing.T) {
 	}
 }
 
-// TestSVC2Addresses: virtual IPs of both families, in their order.
+// TestSVC2Addresses checks that virtual IPs of both families keep their order.
 func TestSVC2Addresses(t *testing.T) {
 	wantText(t, service(t, `spec: {clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1, "fd00::1"]}`), `addresses: ["10.0.0.1", "fd00::1"]`)
 	wantText(t, service(t, `spec: {clusterIP: 10.0.0.1}`), `addresses: "10.0.0.1"`)
-	wantText(t, service(t, `spec: {clusterIP: ""}`), ``) // not given one yet
+	wantText(t, service(t, `spec: {clusterIP: ""}`), ``) // Kubernetes has not assigned an IP yet
 }
 
 func TestSVC3Headless(t *testing.T) {
@@ -92,16 +92,16 @@ func TestSVC3Headless(t *testing.T) {
 	wantText(t, service(t, `spec: {clusterIP: None}`), `headless: true`)
 }
 
-// TestSVC4ExternalName: only the name counts. Kubernetes allows a final dot, which a host never
-// has.
+// TestSVC4ExternalName checks that only the name counts. Kubernetes allows a final dot, which a
+// host never has.
 func TestSVC4ExternalName(t *testing.T) {
 	wantText(t, service(t, `spec: {type: ExternalName, externalName: db.example.com, clusterIP: None}`), `external_name: "db.example.com"`)
 	wantText(t, service(t, `spec: {type: ExternalName, externalName: db.example.com.}`), `external_name: "db.example.com"`)
 	wantText(t, service(t, `spec: {type: ClusterIP, externalName: ignored.example.com}`), ``)
 }
 
-// TestSVC7Protocol: the port's protocol is converted as it is; builders interpret it and drop
-// UDP.
+// TestSVC7Protocol checks that the port's protocol is converted unchanged; builders interpret it
+// and drop UDP.
 func TestSVC7Protocol(t *testing.T) {
 	wantText(t, service(t, `
 spec:
@@ -117,13 +117,13 @@ ports {number: 53 name: "dns" transport: "UDP"}
 ports {number: 90 name: "sig" transport: "SCTP"}`)
 }
 
-// TestSVC8NoHint: a port without a protocol hint.
+// TestSVC8NoHint converts a port without a protocol hint.
 func TestSVC8NoHint(t *testing.T) {
 	wantText(t, service(t, `spec: {ports: [{port: 3306}]}`), `ports {number: 3306}`)
 }
 
-// TestSVC9TargetPort: by number or by name; a name refers to a port of each pod's containers,
-// also of sidecars (by restartPolicy).
+// TestSVC9TargetPort converts target ports by number and by name. A name refers to a port of each
+// pod's containers, also of sidecar containers (restartPolicy: Always).
 func TestSVC9TargetPort(t *testing.T) {
 	wantText(t, service(t, `spec: {ports: [{port: 80, name: a, targetPort: 8080}, {port: 81, name: b, targetPort: web}]}`), `
 ports {number: 80 name: "a" target_port: 8080}
@@ -149,8 +149,8 @@ func TestSVC10InternalTrafficPolicy(t *testing.T) {
 	wantText(t, service(t, `spec: {internalTrafficPolicy: Cluster}`), ``)
 }
 
-// TestSVC11TrafficDistribution: the field overrides the annotation, and the annotation of a
-// namespace is converted for its Services.
+// TestSVC11TrafficDistribution checks that the field overrides the annotation, and that the
+// annotation of a namespace is converted for its Services.
 func TestSVC11TrafficDistribution(t *testing.T) {
 	annotated := func(value, spec string) *registryv1.Service {
 		return kubeconv.Service(read[corev1.Service](t,
@@ -175,8 +175,8 @@ func TestSVC11TrafficDistribution(t *testing.T) {
 	wantText(t, ns, `api_version: "v1" kind: "Namespace" json: "{\"metadata\":{\"annotations\":{\"networking.istio.io/traffic-distribution\":\"PreferClose\"}}}"`)
 }
 
-// TestSVC12PublishNotReady: the Service has the flag, the endpoints have the readiness that
-// Kubernetes reports: with the flag, also unready and terminating ones are ready.
+// TestSVC12PublishNotReady checks that the Service has the flag, and that endpoints have the
+// readiness that Kubernetes reports: with the flag it reports unready and terminating ones as ready.
 func TestSVC12PublishNotReady(t *testing.T) {
 	wantText(t, service(t, `spec: {publishNotReadyAddresses: true}`), `publish_not_ready_addresses: true`)
 	wantText(t, endpoints(t, nil, `
@@ -195,8 +195,8 @@ func TestSVC13ExportTo(t *testing.T) {
 	wantText(t, kubeconv.Service(s, ""), `export_to: [".", "other"]`)
 }
 
-// TestSVC14Identities: builders complete names of service accounts; other names stay as they
-// are.
+// TestSVC14Identities checks that service accounts stay short names, which builders complete, and
+// that other names are not changed.
 func TestSVC14Identities(t *testing.T) {
 	s := read[corev1.Service](t, `
 metadata:
@@ -212,13 +212,13 @@ func TestSVC15SessionLabels(t *testing.T) {
 	wantText(t, kubeconv.Service(s, ""), `labels {key: "istio.io/persistent-session" value: "cookie:/path"}`)
 }
 
-// TestSVC16Selector: the selector, which also selects WorkloadEntries.
+// TestSVC16Selector checks that a Service keeps its selector, which also selects WorkloadEntries.
 func TestSVC16Selector(t *testing.T) {
 	wantText(t, service(t, `spec: {selector: {app: web}}`), `selector {key: "app" value: "web"}`)
 }
 
-// TestSVC17Suppression: fields without an effect on proxies are not changes; another target
-// port is.
+// TestSVC17Suppression checks that fields without an effect on proxies do not change the payload,
+// and that another target port does.
 func TestSVC17Suppression(t *testing.T) {
 	const spec = "\nspec: {clusterIP: 10.0.0.1, ports: [{port: 80, targetPort: 8080}]}\n"
 	var c kubeconv.Converter
@@ -234,10 +234,10 @@ func TestSVC17Suppression(t *testing.T) {
 		"metadata: {name: web}" + spec + "status: {conditions: [{type: x, status: 'True', reason: r, message: m, lastTransitionTime: null}]}",
 	} {
 		if of(same) != before {
-			t.Errorf("is a change:\n%s", same)
+			t.Errorf("this object has another payload:\n%s", same)
 		}
 	}
 	if of("metadata: {name: web}\nspec: {clusterIP: 10.0.0.1, ports: [{port: 80, targetPort: 8081}]}") == before {
-		t.Error("another target port is no change")
+		t.Error("another target port does not change the payload")
 	}
 }

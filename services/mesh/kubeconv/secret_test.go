@@ -29,13 +29,13 @@ func secret(kind corev1.SecretType, data ...string) *corev1.Secret {
 
 var hmacKey = []byte("a key that is not on the log....")
 
-// TestSecretKinds: only Secrets that can be TLS credentials are converted, and only the fields
-// of a credential.
+// TestSecretKinds checks that only Secrets that can be TLS credentials are converted, and only the
+// fields of a credential.
 func TestSecretKinds(t *testing.T) {
 	for _, c := range []struct {
 		kind corev1.SecretType
 		data string
-		want string // the fields; empty: it is none
+		want string // the fields, empty if the Secret is not converted
 	}{
 		{"kubernetes.io/tls", "tls.crt tls.key", "tls.crt tls.key"},
 		{"kubernetes.io/tls", "tls.crt tls.key ca.crt password", "ca.crt tls.crt tls.key"},
@@ -65,12 +65,12 @@ func TestSecretKinds(t *testing.T) {
 	empty := secret("kubernetes.io/tls", "tls.crt", "tls.key")
 	empty.Data["tls.key"] = nil
 	if ref, is := kubeconv.Secret(empty, hmacKey); is {
-		t.Errorf("without a key it is %v", ref)
+		t.Errorf("a Secret without a private key is converted to %v", ref)
 	}
 }
 
-// TestSecretSums: the sums depend on the content, the key and the object, and every holder of
-// the key can compute them.
+// TestSecretSums checks that the sums depend on the content, the HMAC key and the object, and that
+// every process with the key can compute them.
 func TestSecretSums(t *testing.T) {
 	s := secret("kubernetes.io/tls", "tls.crt", "tls.key")
 	ref, _ := kubeconv.Secret(s, hmacKey)
@@ -101,24 +101,25 @@ func TestSecretSums(t *testing.T) {
 	}
 }
 
-// TestSecretNeverLeaks: no payload has any of the content, and the content is wiped.
+// TestSecretNeverLeaks checks that the payload has none of the content, and that Wipe removes the
+// content from memory.
 func TestSecretNeverLeaks(t *testing.T) {
 	s := secret("kubernetes.io/tls", "tls.crt", "tls.key", "password")
 	held := s.Data["tls.key"]
 	c := kubeconv.Converter{SecretKey: hmacKey}
 	p := payload(t, &c, "Secret", s)
 	if bytes.Contains(p.Bytes, []byte("content")) {
-		t.Errorf("content is on the log: %q", p.Bytes)
+		t.Errorf("the payload has content of the Secret: %q", p.Bytes)
 	}
 	m, err := mustKind(t, "Secret").Decode(p.Type, p.Bytes)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if problems := mustKind(t, "Secret").Validate(m); len(problems) > 0 {
-		t.Errorf("its payload is invalid: %+v", problems)
+		t.Errorf("the payload is invalid: %+v", problems)
 	}
 	if _, ok := c.Payload(mustKind(t, "Secret"), secret("Opaque", "password")); ok {
-		t.Error("a Secret without a credential is on the log")
+		t.Error("a Secret without a credential has a payload")
 	}
 	kubeconv.Wipe(s)
 	if len(s.Data) > 0 || len(bytes.Trim(held, "\x00")) > 0 {
@@ -126,7 +127,8 @@ func TestSecretNeverLeaks(t *testing.T) {
 	}
 }
 
-// TestSecretValidation: references with possible key material are invalid, from every source.
+// TestSecretValidation checks that a reference that may contain key material is invalid, whatever
+// its source.
 func TestSecretValidation(t *testing.T) {
 	sum := bytes.Repeat([]byte{1}, sha256.Size)
 	for name, c := range map[string]struct {
@@ -155,6 +157,6 @@ func TestSecretValidation(t *testing.T) {
 	unknown := &registryv1.SecretReference{Type: "Opaque"}
 	unknown.ProtoReflect().SetUnknown([]byte{0x7a, 1, 'x'})
 	if len(mustKind(t, "Secret").Validate(unknown)) == 0 {
-		t.Error("unknown fields are good")
+		t.Error("a reference with unknown fields is valid")
 	}
 }

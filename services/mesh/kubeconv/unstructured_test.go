@@ -67,7 +67,7 @@ spec: {rules: [{host: web.example.com, http: {paths: [{path: /, pathType: Prefix
 status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}
 `
 
-// TestSameAsFile: an object has the same content from an API server and from a file.
+// TestSameAsFile checks that an object has the same content from an API server and from a file.
 func TestSameAsFile(t *testing.T) {
 	for name, text := range map[string]string{"VirtualService": virtualService, "HTTPRoute": httpRoute, "Ingress": ingress} {
 		docs := manifest.Parse([]byte(text))
@@ -86,8 +86,8 @@ func TestSameAsFile(t *testing.T) {
 	}
 }
 
-// TestNoContent: metadata for the API server and its clients is not content, even of an object
-// that cannot be decoded.
+// TestNoContent checks that metadata for the API server and its clients is not part of the
+// payload, even if the object cannot be decoded.
 func TestNoContent(t *testing.T) {
 	for name, text := range map[string]string{
 		"VirtualService": virtualService, "HTTPRoute": httpRoute, "Ingress": ingress,
@@ -105,12 +105,13 @@ func TestNoContent(t *testing.T) {
 		u.SetAnnotations(annotations)
 		u.Object["status"] = map[string]any{"ready": true}
 		if diff := cmp.Diff(before, payload(t, &kubeconv.Converter{}, name, u), protocmp.Transform()); diff != "" {
-			t.Errorf("%s is a change:\n%s", name, diff)
+			t.Errorf("%s: the payload changed with the metadata:\n%s", name, diff)
 		}
 	}
 }
 
-// TestUnknownFields: as in files, an unknown field makes an Undecoded with the field.
+// TestUnknownFields checks that an unknown field makes an Undecoded that names the field, as in
+// files.
 func TestUnknownFields(t *testing.T) {
 	for _, c := range []struct{ was, is, field, reason string }{
 		{"timeout: 2s", "timeuot: 2s", "spec.http[0].timeuot", `unknown field "timeuot"`},
@@ -125,7 +126,7 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
-// TestNoSpec: an object may have none.
+// TestNoSpec checks that an object without spec is converted.
 func TestNoSpec(t *testing.T) {
 	p := payload(t, &kubeconv.Converter{}, "PeerAuthentication", unstructured(t, "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: prod}"))
 	if p.Type != mustKind(t, "PeerAuthentication").TypeURL || len(p.Bytes) != 0 {
