@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// BenchmarkGate is what the gate adds to a version: of a mesh of 1001 services
-// in 100 namespaces, each of which has a rule of its own.
+// BenchmarkGate measures what the gate adds to a version of a mesh of 1001 services
+// in 100 namespaces, each with a rule of its own.
 func BenchmarkGate(b *testing.B) {
 	host := func(i int) string { return fmt.Sprintf("s%d.ns-%d.svc.cluster.local", i, i%100) }
 	slice := func(i, version int) meshtest.Change {

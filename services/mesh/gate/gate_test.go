@@ -12,7 +12,7 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// gated is a world that goes through a gate.
+// gated is a world whose changes go through a gate.
 type gated struct {
 	t     testing.TB
 	gate  *gate.Gate
@@ -23,7 +23,7 @@ func newGated(t testing.TB) *gated {
 	return &gated{t: t, gate: gate.New(), world: world.NewWorld()}
 }
 
-// change is the problems, in a word each, after a change.
+// change applies changes and returns the objects and codes of all problems.
 func (g *gated) change(changes ...meshtest.Change) []string {
 	g.t.Helper()
 	next, keys, err := g.world.Apply(meshtest.Rows(changes...))
@@ -43,7 +43,7 @@ func (g *gated) change(changes ...meshtest.Change) []string {
 	return all
 }
 
-// rule has the same subset so often.
+// rule returns a DestinationRule that has the same subset several times.
 func rule(namespace string, subsets int, exportTo ...string) meshtest.Change {
 	r := &networking.DestinationRule{Host: "x.a.svc.cluster.local", ExportTo: exportTo}
 	for range subsets {
@@ -52,9 +52,9 @@ func rule(namespace string, subsets int, exportTo ...string) meshtest.Change {
 	return meshtest.Object("DestinationRule", namespace, "r", r)
 }
 
-// What comes of the world is known before it is published: problems that only
-// making it shows are reported, also those that one namespace alone sees.
-func TestGateSaysWhatMakingShows(t *testing.T) {
+// The gate reports problems that only generation finds before a version is
+// published, also those that only one namespace sees.
+func TestGateReportsProblemsOfGeneration(t *testing.T) {
 	g := newGated(t)
 	for _, step := range []struct {
 		name    string
@@ -63,9 +63,9 @@ func TestGateSaysWhatMakingShows(t *testing.T) {
 	}{
 		{"a service", []meshtest.Change{meshtest.Service("a", "x", "80 http"), meshtest.Slice("a", "x", "80 http", "10.0.0.9")}, nil},
 		{"a bad rule", []meshtest.Change{rule("a", 2)}, []string{"a/r conflict"}},
-		{"one of a namespace too", []meshtest.Change{rule("b", 2, ".")}, []string{"a/r conflict", "b/r conflict"}},
-		{"corrected", []meshtest.Change{rule("a", 1)}, []string{"b/r conflict"}},
-		{"the namespace is like all others", []meshtest.Change{rule("b", 1).Gone()}, nil},
+		{"another that one namespace sees", []meshtest.Change{rule("b", 2, ".")}, []string{"a/r conflict", "b/r conflict"}},
+		{"the first is corrected", []meshtest.Change{rule("a", 1)}, []string{"b/r conflict"}},
+		{"the second is removed", []meshtest.Change{rule("b", 1).Gone()}, nil},
 	} {
 		if diff := cmp.Diff(step.want, g.change(step.changes...)); diff != "" {
 			t.Errorf("%s: problems (-want +got):\n%s", step.name, diff)
@@ -73,14 +73,14 @@ func TestGateSaysWhatMakingShows(t *testing.T) {
 	}
 }
 
-// A panic keeps one version back, not those after it.
+// A panic makes Build of one world fail, and does not affect the next one.
 func TestGatePanic(t *testing.T) {
 	g := newGated(t)
 	g.change(meshtest.Service("a", "x", "80 http"))
 	if _, err := g.gate.Build(nil, nil); err == nil {
-		t.Error("a world that is none is built")
+		t.Error("Build of a nil world has no error")
 	}
 	if diff := cmp.Diff([]string{"a/r conflict"}, g.change(rule("a", 2))); diff != "" {
-		t.Errorf("problems after it (-want +got):\n%s", diff)
+		t.Errorf("problems after the panic (-want +got):\n%s", diff)
 	}
 }

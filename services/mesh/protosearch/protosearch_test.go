@@ -25,13 +25,13 @@ func TestFieldsThatLeadToAType(t *testing.T) {
 		of   proto.Message
 		want []protoreflect.Name
 	}{
-		{&endpointv3.LbEndpoint{}, []protoreflect.Name{"metadata"}}, // it may hold an Any
-		{&corev3.Address{}, nil},                                    // deep, but without one
-		{&structpb.Struct{}, nil},                                   // refers to itself
+		{&endpointv3.LbEndpoint{}, []protoreflect.Name{"metadata"}}, // may contain an Any
+		{&corev3.Address{}, nil},                                    // deep, but has no Duration
+		{&structpb.Struct{}, nil},                                   // recursive
 		{&routev3.RetryPolicy_RetryBackOff{}, []protoreflect.Name{"base_interval", "max_interval"}},
 	} {
 		d := test.of.ProtoReflect().Descriptor()
-		for range 2 { // learned, then known
+		for range 2 { // the second search uses the result of the first
 			var got []protoreflect.Name
 			for _, fd := range durations.Fields(d) {
 				got = append(got, fd.Name())
@@ -42,7 +42,7 @@ func TestFieldsThatLeadToAType(t *testing.T) {
 		}
 	}
 	if len(searchFor("google.protobuf.Value").Fields((&structpb.Struct{}).ProtoReflect().Descriptor())) != 1 {
-		t.Error("the values of a Struct are not found")
+		t.Error("the search does not find the values of a Struct")
 	}
 }
 

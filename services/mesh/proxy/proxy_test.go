@@ -79,7 +79,7 @@ func TestNew(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(got, again, protocmp.Transform()); diff != "" {
-				t.Errorf("of its own node (-want +got):\n%s", diff)
+				t.Errorf("the proxy made from Node() differs (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -92,7 +92,7 @@ func TestNewErrors(t *testing.T) {
 	} {
 		_, err := proxy.New(node)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "bootstrap") {
-			t.Errorf("got %v, want %q and what to do", err, want)
+			t.Errorf("got %v, want %q and advice about the bootstrap", err, want)
 		}
 	}
 }

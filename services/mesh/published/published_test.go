@@ -25,11 +25,11 @@ func TestAttrs(t *testing.T) {
 	}{
 		{"one key", &store.Manifest{Version: at(7, 12), Previous: at(7, 10), ChangeCount: 1, Changes: []*snapshotv1.KeyChange{{Key: route, Seq: 12}}},
 			`version=7.12 positions=2 keys=1 cause="VirtualService demo/shop (file/default), #12"`},
-		{"many, the first gone", &store.Manifest{Version: at(7, 12), Previous: at(7, 10), ChangeCount: 3, Changes: []*snapshotv1.KeyChange{{Key: route, Removed: true}}},
+		{"many, the first removed", &store.Manifest{Version: at(7, 12), Previous: at(7, 10), ChangeCount: 3, Changes: []*snapshotv1.KeyChange{{Key: route, Removed: true}}},
 			`version=7.12 positions=2 keys=3 cause="VirtualService demo/shop (file/default) removed, and 2 more"`},
 		{"an overlay", &store.Manifest{Version: at(7, 12), Previous: at(7, 11), ChangeCount: 1, Changes: []*snapshotv1.KeyChange{{Key: ident.OverlayRow("pin-1"), Seq: 12}}},
 			`version=7.12 positions=1 keys=1 cause="overlay pin-1, #12"`},
-		{"of an earlier epoch", &store.Manifest{Version: at(8, 3), Previous: at(7, 10)},
+		{"the previous version has another epoch", &store.Manifest{Version: at(8, 3), Previous: at(7, 10)},
 			`version=8.3 positions=3 keys=0 cause=""`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

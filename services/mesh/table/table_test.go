@@ -28,7 +28,7 @@ func TestTable(t *testing.T) {
 				}
 			}
 			if !maps.Equal(before, maps.Collect(table.All())) {
-				t.Fatalf("%s: an edit changed the table that it was made from", name)
+				t.Fatalf("%s: an Edit changed its original table", name)
 			}
 			table = e.Table
 			if !maps.Equal(want, maps.Collect(table.All())) || table.Len() != len(want) {
@@ -41,10 +41,10 @@ func TestTable(t *testing.T) {
 			}
 		}
 		for range table.All() {
-			break // leaves early
+			break // All must allow the loop to end early
 		}
 		if got := table.Get("none"); got != 0 {
-			t.Errorf("%s: something of nothing: %d", name, got)
+			t.Errorf("%s: an unknown key has the value %d", name, got)
 		}
 	}
 }

@@ -21,8 +21,8 @@ import (
 
 const worldType = "type.googleapis.com/"
 
-// worldValue is m as a value, of an object created at second created (0: no
-// creation time).
+// worldValue returns m as the value of an object that was created at second
+// created; 0 means no creation time.
 func worldValue(t testing.TB, m proto.Message, created int64) ident.Value {
 	t.Helper()
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
@@ -36,7 +36,7 @@ func worldValue(t testing.TB, m proto.Message, created int64) ident.Value {
 	return v
 }
 
-// thing is a value of kind Resource that differs by its text.
+// thing returns a Resource that contains text.
 func thing(t testing.TB, text string, created int64) *ident.Value {
 	v := worldValue(t, &configv1.Resource{Nodes: &configv1.NodeSelector{Cluster: text}}, created)
 	return &v
@@ -77,7 +77,7 @@ func keyTexts(keys []ident.Key) []string {
 	return texts
 }
 
-// served is what w serves: keys with the text of their Resource.
+// served returns the Resources that w serves: their keys and texts.
 func served(w *World) []string {
 	var all []string
 	for o := range w.Objects("Resource") {
@@ -86,7 +86,8 @@ func served(w *World) []string {
 	return all
 }
 
-// A story of one object, step after step.
+// Copies of one object from several sources come, change and go. After each step
+// the copy that wins is served and the others are reported.
 func TestWorldWinner(t *testing.T) {
 	row := func(key string, v *ident.Value) RowChange { return rowOf(worldKey(t, key), v) }
 	policy := func(sources ...string) RowChange {
@@ -107,7 +108,7 @@ func TestWorldWinner(t *testing.T) {
 			"kubernetes/c/Resource/ns/x two", []string{"file/a: the copy of kubernetes/c wins: it comes first by source priority"}},
 		{"a source without priority", row("acme/a/Resource/ns/x", thing(t, "six", 1)), nil, "kubernetes/c/Resource/ns/x two",
 			[]string{"acme/a: the copy of kubernetes/c wins: it comes first by source priority", "file/a: the copy of kubernetes/c wins: it comes first by source priority"}},
-		{"and it goes", row("acme/a/Resource/ns/x", nil), nil, "kubernetes/c/Resource/ns/x two", []string{"file/a: the copy of kubernetes/c wins: it comes first by source priority"}},
+		{"without that source", row("acme/a/Resource/ns/x", nil), nil, "kubernetes/c/Resource/ns/x two", []string{"file/a: the copy of kubernetes/c wins: it comes first by source priority"}},
 		{"by age", row("kubernetes/d/Resource/ns/x", thing(t, "three", 80)), []string{"kubernetes/c/Resource/ns/x", "kubernetes/d/Resource/ns/x"},
 			"kubernetes/d/Resource/ns/x three", []string{"file/a: the copy of kubernetes/d wins: it comes first by source priority", "kubernetes/c: the copy of kubernetes/d wins: it is older"}},
 		{"no age is youngest", row("kubernetes/d/Resource/ns/x", thing(t, "three", 0)), []string{"kubernetes/c/Resource/ns/x", "kubernetes/d/Resource/ns/x"},
@@ -138,7 +139,7 @@ func TestWorldWinner(t *testing.T) {
 			t.Errorf("%s: losers (-want +got):\n%s", step.name, diff)
 		}
 		if diff := cmp.Diff(before, served(w)); diff != "" {
-			t.Errorf("%s: the world before changed:\n%s", step.name, diff)
+			t.Errorf("%s: Apply changed the world that it was called on:\n%s", step.name, diff)
 		}
 		w = next
 	}
@@ -160,8 +161,8 @@ func overlayChange(t testing.TB, id string, kind ident.OverlayKind, observed int
 	return RowChange{Row: ident.OverlayRow(id), Value: MarshalOverlay(o)}
 }
 
-// The effective value is what an overlay says, over the last good one: an
-// operator's word before a hold's, then the later.
+// An overlay's value is served instead of the last good one. A rollback goes before
+// a hold, and a later rollback before an earlier one.
 func TestWorldOverlays(t *testing.T) {
 	const key = "file/a/Resource//x"
 	over := func(id string, kind ident.OverlayKind, observed int64, text string) RowChange {
@@ -177,19 +178,19 @@ func TestWorldOverlays(t *testing.T) {
 		row    RowChange
 		served []string
 	}{
-		{"a hold of what is gone", over("h", ident.Hold, 50, "held"), []string{key + " held"}},
-		{"the object is back under it", rowOf(worldKey(t, key), thing(t, "good", 0)), []string{key + " held"}},
-		{"an operator's word", over("r1", ident.Rollback, 10, "old"), []string{key + " old"}},
-		{"a later one", over("r2", ident.Rollback, 20, ""), nil},
-		{"one of the same time", over("r3", ident.Rollback, 20, "older"), []string{key + " older"}},
-		{"it says otherwise", over("r3", ident.Rollback, 20, "oldest"), []string{key + " oldest"}},
-		{"it is lifted", RowChange{Row: ident.OverlayRow("r3")}, nil},
-		{"so is the other", RowChange{Row: ident.OverlayRow("r2")}, []string{key + " old"}},
-		{"it turns to another object", overlayChange(t, "r1", ident.Rollback, 10, map[string]*ident.Value{"file/a/Resource//y": thing(t, "why", 0)}),
+		{"a hold of a removed object", over("h", ident.Hold, 50, "held"), []string{key + " held"}},
+		{"the object comes back", rowOf(worldKey(t, key), thing(t, "good", 0)), []string{key + " held"}},
+		{"a rollback", over("r1", ident.Rollback, 10, "old"), []string{key + " old"}},
+		{"a later rollback to no value", over("r2", ident.Rollback, 20, ""), nil},
+		{"a third at the same time", over("r3", ident.Rollback, 20, "older"), []string{key + " older"}},
+		{"the third has another value", over("r3", ident.Rollback, 20, "oldest"), []string{key + " oldest"}},
+		{"the third is removed", RowChange{Row: ident.OverlayRow("r3")}, nil},
+		{"the second is removed", RowChange{Row: ident.OverlayRow("r2")}, []string{key + " old"}},
+		{"the first is for another object", overlayChange(t, "r1", ident.Rollback, 10, map[string]*ident.Value{"file/a/Resource//y": thing(t, "why", 0)}),
 			[]string{key + " held", "file/a/Resource//y why"}},
 		{"the hold is approved", RowChange{Row: ident.OverlayRow("h")}, []string{key + " good", "file/a/Resource//y why"}},
-		{"nothing over anything", RowChange{Row: ident.OverlayRow("r1")}, []string{key + " good"}},
-		{"nothing at all", rowOf(worldKey(t, key), nil), nil},
+		{"no overlays", RowChange{Row: ident.OverlayRow("r1")}, []string{key + " good"}},
+		{"no object", rowOf(worldKey(t, key), nil), nil},
 	} {
 		w, _ = worldApply(t, w, step.row)
 		if diff := cmp.Diff(step.served, served(w)); diff != "" {
@@ -197,12 +198,12 @@ func TestWorldOverlays(t *testing.T) {
 		}
 	}
 	if w.places.Len() != 0 || w.opaque.Len() != 0 || len(w.kinds) != 0 || len(w.overlays) != 0 {
-		t.Errorf("an empty world remembers: %d places, %v kinds, %v overlays", w.places.Len(), w.kinds, w.overlays)
+		t.Errorf("an empty world still has %d places, %v kinds, %v overlays", w.places.Len(), w.kinds, w.overlays)
 	}
 }
 
-// What this build cannot read passes through, is counted and told, and harms
-// nothing.
+// Rows that this build cannot read are kept and reported, and do not affect other
+// rows.
 func TestWorldOpaque(t *testing.T) {
 	good, newer := worldKey(t, "kubernetes/c/Resource//x"), worldKey(t, "file/a/Resource//x")
 	w, _ := worldApply(t, NewWorld(),
@@ -236,7 +237,7 @@ func TestWorldRefuses(t *testing.T) {
 	key := worldKey(t, "file/a/Resource//x")
 	for name, row := range map[string]RowChange{
 		"a key of three parts":  {Row: "v/a/b/c"},
-		"a value that is none":  {Row: key.Row(), Value: []byte{0xff}},
+		"an unreadable value":   {Row: key.Row(), Value: []byte{0xff}},
 		"an overlay of no key":  {Row: "o/x", Value: []byte{0x1a, 2, 0x0a, 0}},
 		"an overlay without id": {Row: "o/"},
 	} {
@@ -263,7 +264,7 @@ func TestPolicy(t *testing.T) {
 	}{
 		{"none", nil, defaults},
 		{"empty", []RowChange{message(&configv1.MeshPolicy{}, "file/a/MeshPolicy//default", 0)}, defaults},
-		{"of another name", []RowChange{message(&configv1.MeshPolicy{RootNamespace: "x"}, "file/a/MeshPolicy//other", 0)}, defaults},
+		{"with another name", []RowChange{message(&configv1.MeshPolicy{RootNamespace: "x"}, "file/a/MeshPolicy//other", 0)}, defaults},
 		{"with a namespace", []RowChange{message(&configv1.MeshPolicy{RootNamespace: "x"}, "file/a/MeshPolicy/x/default", 0)}, defaults},
 		{"everything", []RowChange{message(&configv1.MeshPolicy{
 			SourcePriority:  []string{"nacos"},
@@ -274,7 +275,7 @@ func TestPolicy(t *testing.T) {
 			SourcePriority: []string{"nacos"}, Required: []RequiredSource{{ident.Shard{Source: "file", Instance: "a"}, true}},
 			Guard: Guard{true, 7, 9}, RootNamespace: "root", DomainSuffix: "mesh.example",
 		}},
-		{"by the default priority, not its own", []RowChange{
+		{"two, the default priority decides", []RowChange{
 			message(&configv1.MeshPolicy{RootNamespace: "f", SourcePriority: []string{"file"}}, "file/a/MeshPolicy//default", 0),
 			message(&configv1.MeshPolicy{RootNamespace: "k", SourcePriority: []string{"file"}}, "kubernetes/c/MeshPolicy//default", 0),
 		}, Policy{SourcePriority: []string{"file"}, Guard: defaults.Guard, RootNamespace: "k", DomainSuffix: defaults.DomainSuffix}},
@@ -316,11 +317,12 @@ func TestMeshConfig(t *testing.T) {
 	}
 	w, _ = worldApply(t, w, rowOf(worldKey(t, "file/a/MeshConfig//default"), nil), rowOf(worldKey(t, "file/a/MeshPolicy//default"), nil))
 	if diff := cmp.Diff(NewWorld().MeshConfig(), w.MeshConfig(), protocmp.Transform()); diff != "" {
-		t.Errorf("gone again (-want +got):\n%s", diff)
+		t.Errorf("after its removal (-want +got):\n%s", diff)
 	}
 }
 
-// randomRow is some row of a small world, so that keys meet.
+// randomRow returns a random row of a small world, so that rows often have the same
+// key.
 func randomRow(t testing.TB, r *rand.Rand) RowChange {
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }
 	key := func() string {
@@ -355,7 +357,7 @@ func randomRow(t testing.TB, r *rand.Rand) RowChange {
 	return rowOf(worldKey(t, key()), value())
 }
 
-// describe is everything that can be asked of a world.
+// describe returns everything that a world's methods return.
 func describe(w *World) []string {
 	all := served(w)
 	all = append(all, fmt.Sprintf("%+v", w.Policy()), "root "+w.MeshConfig().GetRootNamespace(), fmt.Sprint("opaque ", w.opaque.Len()+len(w.unknown)))
@@ -365,8 +367,8 @@ func describe(w *World) []string {
 	return all
 }
 
-// TestWorldIncremental: a world that changed step by step is the one built
-// from nothing; what is said to have changed is what differs.
+// TestWorldIncremental checks that a world that changed step by step equals one
+// built from nothing, and that the changed keys are exactly those that differ.
 func TestWorldIncremental(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -411,7 +413,7 @@ func TestWorldIncremental(t *testing.T) {
 	}
 }
 
-// differing is the keys that two worlds do not serve alike.
+// differing returns the keys that have different values in two worlds.
 func differing(a, b *World) []string {
 	values := func(w *World) map[ident.Key]string {
 		all := map[ident.Key]string{}
@@ -453,8 +455,8 @@ func BenchmarkWorldApply(b *testing.B) {
 	}
 }
 
-// TestDefaultMeshPolicyGivesWaySilently holds that no diagnostic tells a user who
-// writes a MeshPolicy that it wins over the default of `meshlog up`.
+// TestDefaultMeshPolicyGivesWaySilently checks that a user's MeshPolicy wins over
+// the default of `meshlog up` without a diagnostic.
 func TestDefaultMeshPolicyGivesWaySilently(t *testing.T) {
 	row := func(source string) RowChange {
 		k := ident.Key{Source: source, Instance: "default", Kind: "MeshPolicy", Name: "default"}
@@ -470,7 +472,7 @@ func TestDefaultMeshPolicyGivesWaySilently(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := w.Policy().DomainSuffix; got != "file.test" {
-		t.Errorf("the policy of %s counts, want that of the file", got)
+		t.Errorf("the domain suffix is %s, want that of the file's policy", got)
 	}
 	if ds := w.Diagnostics(); len(ds) != 0 {
 		t.Errorf("diagnostics %v, want none", ds)
