@@ -15,8 +15,8 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// endpoints gives the slice of a service, ten endpoints of which the first is
-// on that node.
+// endpoints puts the slice of a service with ten endpoints. The first endpoint is
+// on the node.
 func endpoints(namespace, service, node string) Change {
 	m := &registryv1.Endpoints{Service: service, Ports: []*registryv1.EndpointPort{{Name: "http", Number: 8080}}}
 	for i := range 10 {
@@ -39,8 +39,9 @@ func virtualService(namespace, host string, timeout int) Change {
 	})
 }
 
-// publicMesh is n namespaces of ten services of ten endpoints and one more, of
-// which one has a VirtualService and a DestinationRule.
+// publicMesh returns a world of n namespaces. Each has ten services with ten
+// endpoints, and a VirtualService and a DestinationRule for one of them. One more
+// service has no endpoints.
 func publicMesh(t testing.TB, n int) *world.World {
 	changes := []Change{Service("default", "one-more", "80 http")}
 	for i := range n {
@@ -56,8 +57,8 @@ func publicMesh(t testing.TB, n int) *world.World {
 	return World(t, changes...)
 }
 
-// BenchmarkNextOf is what it costs to take in one change of a mesh of 1001
-// services of 10 endpoints, 100 VirtualServices and DestinationRules.
+// BenchmarkNextOf measures one change of a mesh of 1001 services with 10 endpoints,
+// 100 VirtualServices and 100 DestinationRules.
 func BenchmarkNextOf(b *testing.B) {
 	for name, change := range map[string]func(i int) Change{
 		"endpoint":       func(i int) Change { return endpoints("ns007", "svc3", fmt.Sprint(i)) },
@@ -71,7 +72,7 @@ func BenchmarkNextOf(b *testing.B) {
 		},
 	} {
 		b.Run(name, func(b *testing.B) { benchmarkNext(b, publicMesh(b, 100), change) })
-		b.Run(name+", every namespace with a view of its own", func(b *testing.B) {
+		b.Run(name+", each namespace has a view of its own", func(b *testing.B) {
 			var private []Change
 			for i := range 100 {
 				ns := fmt.Sprintf("ns%03d", i)

@@ -46,7 +46,7 @@ func TestEPS3SlicesAreMerged(t *testing.T) {
 		t.Errorf("endpoints %s", got)
 	}
 	if got := addresses(pc, id, 90); got != "" {
-		t.Errorf("endpoints of a port that no slice has: %s", got)
+		t.Errorf("a port that no slice has has the endpoints %s", got)
 	}
 	for i, want := range []index.Health{index.Healthy, index.Healthy, index.Unhealthy} {
 		if e := pc.Read().Endpoints(id)[80][i]; e.Health != want || e.Weight != 1 {
@@ -74,7 +74,7 @@ func TestSVC12NotReadyAddresses(t *testing.T) {
 	}
 }
 
-// A service has its endpoints, whichever object arrives first.
+// A service gets its endpoints even if they arrive before it.
 func TestEndpointsArriveBeforeTheirService(t *testing.T) {
 	service, slice := Service("a", "x", "80 http"), Slice("a", "x", "8080 http", "10.0.0.1")
 	for _, order := range [][]Change{{service, slice}, {slice, service}, {slice, service, service.Gone(), service}} {
@@ -95,7 +95,7 @@ func TestEndpointsArriveBeforeTheirService(t *testing.T) {
 	}
 }
 
-// A changed endpoint changes nothing else.
+// A changed endpoint changes only the input of its service's endpoints.
 func TestEndpointChangeNamesOneInput(t *testing.T) {
 	w := publicMesh(t, 2)
 	pc := index.NewPushContext(w)
@@ -220,10 +220,10 @@ func TestWE1PortPriority(t *testing.T) {
 		ports  map[string]uint32
 		want   string
 	}{
-		"its own":               {8000, map[string]uint32{"http": 8080}, "10.0.0.1:8080"},
-		"the ServiceEntry's":    {8000, map[string]uint32{"other": 8080}, "10.0.0.1:8000"},
-		"the number":            {0, nil, "10.0.0.1:80"},
-		"its own before number": {0, map[string]uint32{"http": 8080}, "10.0.0.1:8080"},
+		"port of the entry":    {8000, map[string]uint32{"http": 8080}, "10.0.0.1:8080"},
+		"target port":          {8000, map[string]uint32{"other": 8080}, "10.0.0.1:8000"},
+		"port of the service":  {0, nil, "10.0.0.1:80"},
+		"entry before service": {0, map[string]uint32{"http": 8080}, "10.0.0.1:8080"},
 	} {
 		pc := PushContext(t, Object("ServiceEntry", "a", "e", &networking.ServiceEntry{
 			Hosts: []string{"x.example"}, Resolution: networking.ServiceEntry_STATIC,

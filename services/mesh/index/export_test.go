@@ -8,8 +8,8 @@ import (
 	"meshlog.dev/services/mesh/table"
 )
 
-// Structure is all that pc holds, a line each, sorted: equal worlds have equal
-// structures, however they came about.
+// Structure returns everything that pc holds as sorted lines. Equal worlds have
+// equal structures, whatever changes led to them.
 func (pc *PushContext) Structure() []string {
 	var out []string
 	line := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
@@ -125,7 +125,7 @@ func keysOf[T table.Keyed](list []T) []ident.Key {
 	return keys
 }
 
-// Scope is the canonical scope of a namespace.
+// Scope returns the canonical scope of a namespace.
 func (pc *PushContext) Scope(namespace string) Scope {
 	return Scope{
 		Services:        scopeOf(pc.services.scopes, namespace),
@@ -134,7 +134,7 @@ func (pc *PushContext) Scope(namespace string) Scope {
 	}
 }
 
-// ServiceIDs is the names of all services.
+// ServiceIDs returns the IDs of all services.
 func (pc *PushContext) ServiceIDs() []ServiceID {
 	var ids []ServiceID
 	for id := range pc.services.byID.All() {

@@ -39,9 +39,9 @@ func networks(pc *index.PushContext, id index.ServiceID, port uint32) string {
 	return strings.Join(all, ", ")
 }
 
-// A workload's own network wins over its cluster's, that over MeshNetworks;
-// there the registry wins over blocks, and the smallest block that has the
-// address over larger ones (NET-4).
+// A workload's own network wins over that of its cluster, and both win over
+// MeshNetworks. There the registry wins over CIDR blocks, and of the blocks with the
+// address the smallest one (NET-4).
 func TestNET4NetworkOfAWorkload(t *testing.T) {
 	service := inCluster("c1", Service("a", "x", "80 http"))
 	slice := func(network string) Change {
@@ -76,8 +76,8 @@ func TestNET4NetworkOfAWorkload(t *testing.T) {
 	}
 }
 
-// A label of one cluster changes the endpoints of that cluster, and those of
-// others that select its workloads (NET-4).
+// The network label of a cluster changes the endpoints of that cluster, and those
+// of other services that select its workloads (NET-4).
 func TestNET4NetworkChanges(t *testing.T) {
 	pod := Object("Pod", "a", "p", &registryv1.Workload{Addresses: []string{"10.1.0.9"}, Labels: map[string]string{"app": "x"}})
 	w := World(t,
@@ -116,8 +116,8 @@ func gateways(pc *index.PushContext, network, cluster string) string {
 	return strings.Join(all, ", ")
 }
 
-// Gateways are Services with a label, Services that MeshNetworks names by host
-// in the clusters of a network, and addresses in MeshNetworks. Those of an
+// Gateways are Services with the network label, Services that MeshNetworks names by
+// host in the clusters of a network, and addresses in MeshNetworks. Gateways of an
 // endpoint's own cluster win over the others of its network (NET-3).
 func TestNET3Gateways(t *testing.T) {
 	service := func(labels map[string]string, addresses ...string) *registryv1.Service {
@@ -132,7 +132,7 @@ func TestNET3Gateways(t *testing.T) {
 		inCluster("c1", Object("Service", "istio-system", "gw", service(network("net1"), "192.0.2.1", "gw.example.com"))),
 		inCluster("c2", Object("Service", "istio-system", "gw", service(network("net1"), "192.0.2.2"))),
 		inCluster("c3", Object("Service", "istio-system", "named", service(nil, "192.0.2.3"))),
-		inCluster("c1", Object("Service", "istio-system", "named", service(nil, "192.0.2.4"))), // MeshNetworks does not know c1
+		inCluster("c1", Object("Service", "istio-system", "named", service(nil, "192.0.2.4"))), // no gateway: net2 does not have c1
 		inCluster("c4", Object("Service", "istio-system", "nodes", nodePort)),
 		inCluster("c4", Node("n1", map[string]string{"edge": "yes"}, "192.0.2.5")),
 		inCluster("c4", Node("n2", nil, "192.0.2.6")),
@@ -152,7 +152,7 @@ func TestNET3Gateways(t *testing.T) {
 		{"net1", "c1", "192.0.2.1:15443 c1"},
 		{"net1", "c2", "192.0.2.2:15443 c2"},
 		{"net1", "c9", "192.0.2.1:15443 c1, 192.0.2.2:15443 c2"},
-		{"net2", "", "192.0.2.8:15443 "}, // neither has a cluster
+		{"net2", "", "192.0.2.8:15443 "}, // endpoint and gateway both have no cluster
 		{"net2", "c3", "192.0.2.3:15444 c3"},
 		{"net2", "c9", "192.0.2.3:15444 c3, 192.0.2.8:15443 "},
 		{"net3", "c4", "192.0.2.5:31000 c4"},
@@ -181,8 +181,9 @@ func TestNET3Gateways(t *testing.T) {
 	}
 }
 
-// An invalid port means the default, a Service without nodePort is no gateway,
-// and a gateway without address is reported (NET-3).
+// A gateway with an invalid port has the default port. A Service with a node
+// selector but no nodePort is no gateway, nor is one without address; both are
+// reported (NET-3).
 func TestNET3BadGateways(t *testing.T) {
 	labels := map[string]string{"topology.istio.io/network": "net1", "networking.istio.io/gatewayPort": "x"}
 	pc := PushContext(t, Object("Service", "a", "x", &registryv1.Service{Labels: labels, ExternalAddresses: []string{"192.0.2.1"}, Ports: []*registryv1.ServicePort{{Number: 15443}}}))
@@ -202,8 +203,8 @@ func TestNET3BadGateways(t *testing.T) {
 	}
 }
 
-// A proxy's network makes a difference only if networks have gateways, and its
-// cluster only if there are several; else all proxies are of one class.
+// The class of a proxy depends on its network only if networks have gateways, and
+// on its cluster only if there are several clusters.
 func TestNET2ClassesOfNetworks(t *testing.T) {
 	node := func(cluster, network, ip string) *proxy.Proxy {
 		return &proxy.Proxy{
@@ -216,7 +217,7 @@ func TestNET2ClassesOfNetworks(t *testing.T) {
 	pc := PushContext(t, one...)
 	for _, p := range []*proxy.Proxy{node("c1", "", "10.1.0.9"), node("c2", "net2", "10.1.0.9"), node("", "", "")} {
 		if v := view(pc, p); v != (index.EndpointView{}) {
-			t.Errorf("one network without a gateway: %+v", v)
+			t.Errorf("with one network and no gateway the view is %+v, want none", v)
 		}
 	}
 	gateway := &registryv1.Service{Labels: map[string]string{"topology.istio.io/network": "net2"}, ExternalAddresses: []string{"192.0.2.1", "2001:db8::1"}}
@@ -236,7 +237,7 @@ func TestNET2ClassesOfNetworks(t *testing.T) {
 		}
 	}
 	x := index.ServiceID{Namespace: "a", Hostname: "x.a.svc.cluster.local"}
-	for network, want := range map[string]index.ServiceView{"net2": {}, "~": {}} { // net1 has no gateway: nothing differs
+	for network, want := range map[string]index.ServiceView{"net2": {}, "~": {}} { // net1 has no gateway, so all call its endpoints directly
 		if got := pc.Read().Views(index.EndpointView{Network: network}).Of(x); got != want {
 			t.Errorf("seen from %s: %+v", network, got)
 		}

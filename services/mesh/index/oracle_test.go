@@ -19,14 +19,15 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// oracle finds what a namespace sees by looking at every object of the world
-// each time, as the rows of ROWS.md say.
+// oracle finds what a namespace sees, as the rows of ROWS.md say. It looks at every
+// object of the world each time.
 type oracle struct {
 	world *world.World
 	pc    *index.PushContext
 }
 
-// Every namespace sees through its shared scope what it would see alone.
+// Every namespace sees through its scope, which others may share, what the oracle
+// says that it sees.
 func TestScopesAreSound(t *testing.T) {
 	for seed := range uint64(30) {
 		pc := index.NewPushContext(world.NewWorld())
@@ -71,7 +72,7 @@ func heads(r *index.Reader, s index.Scope, gateway string) []string {
 	return names
 }
 
-// order of objects that compete for one name.
+// order compares objects that compete for one name; the first one wins.
 func (o oracle) order(a, b ident.Key, aCreated, bCreated time.Time) int {
 	place := func(source string) int {
 		if i := slices.Index(o.world.Policy().SourcePriority, source); i >= 0 {
@@ -212,11 +213,11 @@ func TestPublicNamespacesShareAScope(t *testing.T) {
 		}
 		class := index.Classify(pc, &proxy.Proxy{Type: proxy.Sidecar, Namespace: ns})
 		if class.RDS.Namespace != ns {
-			t.Errorf("bare names of %s are those of %q", ns, class.RDS.Namespace)
+			t.Errorf("%s has the short names of namespace %q", ns, class.RDS.Namespace)
 		}
 		class.RDS.Namespace = ""
 		if elsewhere := index.Classify(pc, &proxy.Proxy{Type: proxy.Sidecar, Namespace: "elsewhere"}); class != elsewhere {
-			t.Errorf("class of %s %+v, of elsewhere %+v", ns, class, elsewhere)
+			t.Errorf("the class of %s is %+v, want the common %+v", ns, class, elsewhere)
 		}
 	}
 }

@@ -43,12 +43,12 @@ func TestClassify(t *testing.T) {
 		proxy proxy.Proxy
 		want  index.ProxyClass
 	}{
-		"nothing in particular": {proxy.Proxy{}, index.ProxyClass{CDS: index.CDSClass{Raw: "*"}}},
+		"no selector but *": {proxy.Proxy{}, index.ProxyClass{CDS: index.CDSClass{Raw: "*"}}},
 		"a cluster": {
 			proxy.Proxy{Cluster: "edge"},
 			index.ProxyClass{CDS: index.CDSClass{Raw: "*\ncluster=\"edge\""}, LDS: index.LDSClass{Raw: `cluster="edge"`}},
 		},
-		"metadata with more in it": {
+		"more metadata than selected": {
 			proxy.Proxy{Metadata: labelled},
 			index.ProxyClass{CDS: index.CDSClass{Raw: "*"}, EDS: index.EDSClass{Raw: `metadata={"LABELS":{"app":"web"}}`}},
 		},
@@ -69,8 +69,8 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// Of two resources of one name for one proxy, one wins: by source, then by age,
-// then by name. The other is reported.
+// Of two resources of a proxy with the same name one wins: by source, then by age,
+// then by the object's name. The other is reported.
 func TestConflicts(t *testing.T) {
 	old, young := time.Unix(1, 0).UTC(), time.Unix(2, 0).UTC()
 	for name, test := range map[string]struct {
@@ -84,8 +84,8 @@ func TestConflicts(t *testing.T) {
 		"by source": {
 			[]Change{Put("x", Cluster("a", 1)).At(old), Put("y", Cluster("a", 2)).From("kubernetes")}, "y", []string{"x"},
 		},
-		"another type has no part in it": {[]Change{Put("x", Cluster("a", 1)), Put("y", Endpoints("a", 2))}, "x", nil},
-		"three":                          {[]Change{Put("x", Cluster("a", 1)), Put("y", Cluster("a", 2)), Put("z", Cluster("a", 3))}, "x", []string{"y", "z"}},
+		"another type does not compete": {[]Change{Put("x", Cluster("a", 1)), Put("y", Endpoints("a", 2))}, "x", nil},
+		"three":                         {[]Change{Put("x", Cluster("a", 1)), Put("y", Cluster("a", 2)), Put("z", Cluster("a", 3))}, "x", []string{"y", "z"}},
 		"selectors that exclude each other": {
 			[]Change{Put("x", Cluster("b", 1)), PutFor("y", Group("m"), Cluster("a", 1)), PutFor("z", Group("n"), Cluster("a", 2))}, "x", nil,
 		},
@@ -113,8 +113,8 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// After any changes in any steps, the PushContext equals one that is built from
-// the world at once, and the inputs that it names are those that differ.
+// After random changes in random steps, the PushContext equals one that is built
+// from the world at once, and Next returns all inputs that differ.
 func TestNextIsRebuild(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -143,7 +143,7 @@ func TestNextIsRebuild(t *testing.T) {
 			}
 			for _, in := range everyInput() {
 				if !slices.Equal(winners(raw(before, in)), winners(raw(pc, in))) && !slices.Contains(inputs, in) {
-					t.Fatalf("seed %d: %v changed and is not named", seed, in)
+					t.Fatalf("seed %d: %v changed, but Next did not return it", seed, in)
 				}
 			}
 			for _, in := range everyInput() {
@@ -151,7 +151,7 @@ func TestNextIsRebuild(t *testing.T) {
 				for _, name := range []string{"a", "b", "c"} {
 					was, is := before.Read().RawOne(typ, in.A, name), pc.Read().RawOne(typ, in.A, name)
 					if !slices.Equal(print(one(was)), print(one(is))) && !slices.Contains(inputs, index.RawOneInput(typ, in.A, name)) {
-						t.Fatalf("seed %d: %v %s changed and is not named", seed, in, name)
+						t.Fatalf("seed %d: %v %s changed, but Next did not return it", seed, in, name)
 					}
 				}
 			}
@@ -160,7 +160,7 @@ func TestNextIsRebuild(t *testing.T) {
 			}
 			for _, p := range proxies() {
 				if index.Classify(pc, p) != index.Classify(before, p) {
-					t.Fatalf("seed %d: another class by the same selectors", seed)
+					t.Fatalf("seed %d: a proxy has another class, but SameClasses is true", seed)
 				}
 			}
 		}
@@ -190,7 +190,7 @@ func randomChange(r *rand.Rand) Change {
 	return change.From(source)
 }
 
-// policy is a MeshPolicy with one of two orders of sources.
+// policy returns a MeshPolicy with one of two orders of sources.
 func policy(t *testing.T, fileFirst bool) world.RowChange {
 	t.Helper()
 	p := &configv1.MeshPolicy{SourcePriority: []string{"kubernetes", "file"}}

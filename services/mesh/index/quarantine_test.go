@@ -21,7 +21,7 @@ func TestReplacements(t *testing.T) {
 	pc := PushContext(t,
 		Quarantine("a", release, ident.CDS, "web", bad, Cluster("web", 1)),
 		Quarantine("b", release, ident.CDS, "web", [16]byte{2}, nil),
-		Quarantine("c", release, ident.CDS, "web", bad, nil), // again, so the greater id wins
+		Quarantine("c", release, ident.CDS, "web", bad, nil), // the same content as a: the greater ID wins
 		Quarantine("d", "envoy 1.37.0", ident.LDS, "ingress", bad, nil),
 	)
 	class := index.Classify(pc, &proxy.Proxy{UserAgent: release})
@@ -30,21 +30,21 @@ func TestReplacements(t *testing.T) {
 		t.Errorf("clusters (-want +got):\n%s", diff)
 	}
 	if got := pc.Replacements(ident.LDS, class.Release(ident.LDS)); got != nil || class.Release(ident.LDS) != "" {
-		t.Errorf("listeners of another release are replaced: %v", got)
+		t.Errorf("a quarantine for another release replaces listeners: %v", got)
 	}
 	if got := index.Classify(pc, &proxy.Proxy{UserAgent: "envoy 1.36.0"}); got != index.Classify(PushContext(t), &proxy.Proxy{}) {
-		t.Errorf("a release of which nothing is in quarantine is of class %v", got)
+		t.Errorf("a release without quarantines has the class %v, want the common one", got)
 	}
 	if got := class.Only(ident.CDS).Release(ident.CDS); got != release {
-		t.Errorf("the class of one type is of release %q", got)
+		t.Errorf("the class of one type has the release %q", got)
 	}
 	if !strings.Contains(class.String(), release) {
-		t.Errorf("for people, the class is %q", class)
+		t.Errorf("String returns %q, want the release in it", class)
 	}
 }
 
-// Classes change only when a quarantine names a client for the first time, or
-// the last quarantine of a client ends.
+// Classes change only when a client gets its first quarantine for a type, or when
+// its last one ends.
 func TestQuarantineClasses(t *testing.T) {
 	w := World(t, Put("a", Cluster("a", 1)))
 	pc := index.NewPushContext(w)
@@ -93,7 +93,7 @@ func TestClassEncoding(t *testing.T) {
 	}
 	for _, text := range []string{"", "{}", `{"x":1}`, string(class.Encode()) + " ", strings.Replace(string(class.Encode()), "Raw", "Rav", 1)} {
 		if _, err := index.DecodeClass([]byte(text)); err == nil {
-			t.Errorf("%q is a class", text)
+			t.Errorf("DecodeClass accepts %q", text)
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"meshlog.dev/services/mesh/world"
 )
 
-// After any change Next comes to the same as a new PushContext, and every
-// result of a Reader that differs has a named input.
+// After any change the result of Next equals a new PushContext, and Next returns an
+// input of every Reader result that differs.
 func TestNextIsRebuildOfEverything(t *testing.T) {
 	for seed := range uint64(10) {
 		pc := index.NewPushContext(world.NewWorld())
@@ -42,7 +42,7 @@ func TestNextIsRebuildOfEverything(t *testing.T) {
 					t.Fatalf("seed %d, step %d: %s\nincremental %s\nrebuilt     %s", seed, step, is[i].what, is[i].result, fresh[i].result)
 				}
 				if was[i].result != is[i].result && !slices.ContainsFunc(is[i].inputs, func(in index.Input) bool { return named[in] }) {
-					t.Fatalf("seed %d, step %d: %s differs, of %v none is named\nwas %s\nis  %s", seed, step, is[i].what, is[i].inputs, was[i].result, is[i].result)
+					t.Fatalf("seed %d, step %d: %s differs, but Next returned none of its inputs %v\nwas %s\nis  %s", seed, step, is[i].what, is[i].inputs, was[i].result, is[i].result)
 				}
 			}
 			if !pc.SameClasses(before) {
@@ -50,20 +50,20 @@ func TestNextIsRebuildOfEverything(t *testing.T) {
 			}
 			for _, p := range AnyProxy() {
 				if a, b := index.Classify(before, p), index.Classify(pc, p); a != b {
-					t.Fatalf("seed %d, step %d: same classes, but %+v is of class\n%+v, was\n%+v", seed, step, p, b, a)
+					t.Fatalf("seed %d, step %d: SameClasses is true, but %+v has the class\n%+v, had\n%+v", seed, step, p, b, a)
 				}
 			}
 		})
 	}
 }
 
-// reading is one result.
+// reading is the result of one Reader method.
 type reading struct {
 	what, result string
 	inputs       []index.Input
 }
 
-// readings reads everything of pc that the scopes and objects of others have.
+// readings reads everything from pc for the scopes and objects of others.
 func readings(pc *index.PushContext, others ...*index.PushContext) []reading {
 	var all []reading
 	read := func(what string, f func(r *index.Reader) any) {

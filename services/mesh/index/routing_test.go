@@ -72,7 +72,7 @@ func TestVS2MeshIsImplicit(t *testing.T) {
 		}
 	}
 	if pc.Read().VirtualService(ident.Key{Namespace: "a", Name: "delegate"}) == nil {
-		t.Error("what is delegated to is not there")
+		t.Error("the VirtualService without hosts is missing")
 	}
 }
 
@@ -92,7 +92,7 @@ func TestVS5OldestFirst(t *testing.T) {
 			routes("b", "x", &networking.VirtualService{Hosts: []string{"h.com"}}),
 			routes("a", "y", &networking.VirtualService{Hosts: []string{"h.com"}}),
 		}, []string{"y", "x"}, []string{"x (spec.hosts): conflict"}},
-		"private ones of two namespaces": {[]Change{
+		"private in two namespaces": {[]Change{
 			routes("b", "x", &networking.VirtualService{Hosts: []string{"h.com"}, ExportTo: private}),
 			routes("a", "y", &networking.VirtualService{Hosts: []string{"h.com"}, ExportTo: private}),
 		}, []string{"y"}, nil},
@@ -166,7 +166,7 @@ func TestDR1Lookup(t *testing.T) {
 		"of the client":                           {[]Change{ruleIn("client", "c", x), ruleIn("svc-ns", "s", "x"), ruleIn("istio-system", "r", x)}, "c"},
 		"of the service":                          {[]Change{ruleIn("svc-ns", "s", "x"), ruleIn("istio-system", "r", x)}, "s"},
 		"of the root":                             {[]Change{ruleIn("istio-system", "r", x), ruleIn("other", "o", x)}, "r"},
-		"of others never":                         {[]Change{ruleIn("other", "o", x)}, ""},
+		"never of other namespaces":               {[]Change{ruleIn("other", "o", x)}, ""},
 		"a wildcard of the client":                {[]Change{ruleIn("client", "c", "*.local"), ruleIn("svc-ns", "s", "x")}, "c"},
 		"the most specific":                       {[]Change{ruleIn("svc-ns", "a", "*"), ruleIn("svc-ns", "b", "*.cluster.local"), ruleIn("svc-ns", "c", "*.local")}, "b"},
 		"the host itself":                         {[]Change{ruleIn("svc-ns", "a", "*.svc-ns.svc.cluster.local"), ruleIn("svc-ns", "b", x)}, "b"},
@@ -174,7 +174,7 @@ func TestDR1Lookup(t *testing.T) {
 		"exported to the client (DR-24)":          {[]Change{ruleIn("svc-ns", "s", x, "client"), ruleIn("istio-system", "r", x)}, "s"},
 		"exported to no namespace (DR-24)":        {[]Change{ruleIn("client", "c", x, "~")}, ""},
 		"the client's own, exported to others":    {[]Change{ruleIn("client", "c", x, "other"), ruleIn("svc-ns", "s", x)}, "s"},
-		"the less specific where that is visible": {[]Change{ruleIn("svc-ns", "s", x, "."), ruleIn("svc-ns", "w", "*.local")}, "w"},
+		"the less specific if only it is visible": {[]Change{ruleIn("svc-ns", "s", x, "."), ruleIn("svc-ns", "w", "*.local")}, "w"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pc := PushContext(t, append(test.rules, Service("svc-ns", "x", "80"))...)
@@ -186,8 +186,9 @@ func TestDR1Lookup(t *testing.T) {
 	}
 }
 
-// A rule of the root namespace holds for all namespaces; its own proxies see a
-// rule for them only, else the rule of the service's namespace.
+// A rule of the root namespace holds for all namespaces. For proxies in the root
+// namespace a rule exported only to them wins, else the rule of the service's
+// namespace.
 func TestDR1RootNamespace(t *testing.T) {
 	const x = "x.svc-ns.svc.cluster.local"
 	service, all, own := ruleIn("svc-ns", "s", x), ruleIn("istio-system", "all", "*"), ruleIn("istio-system", "own", x, ".")
@@ -202,7 +203,7 @@ func TestDR1RootNamespace(t *testing.T) {
 			t.Errorf("rule %s, want %s", got.Name, test.want)
 		}
 		if got, _ := pc.Read().Rule(pc.Scope("client"), "svc-ns", x); got.Name == "own" {
-			t.Error("a private rule of the root namespace is seen by others")
+			t.Error("other namespaces see a private rule of the root namespace")
 		}
 	}
 }
@@ -237,12 +238,12 @@ func TestDR2Merge(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if len(keys) != 3 || keys[0].Name != "first" || keys[2].Name != "third" {
-		t.Errorf("of %v", keys)
+		t.Errorf("the rule is merged from %v", keys)
 	}
 	expectProblems(t, pc, "apart (spec.exportTo): conflict", "third (spec.subsets): conflict", "third (spec.trafficPolicy): conflict")
 }
 
-func TestDR23IsSaidToBeMissing(t *testing.T) {
+func TestDR23IsReported(t *testing.T) {
 	pc := PushContext(t, Service("a", "x", "80"), Object("DestinationRule", "a", "r", &networking.DestinationRule{
 		Host: "x", WorkloadSelector: &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "x"}},
 	}))
@@ -260,13 +261,13 @@ func TestRuleScopes(t *testing.T) {
 		more  []Change
 		scope string
 	}{
-		"of its own hosts":                {nil, ""},
-		"of a host of another":            {[]Change{ruleIn("a", "r", "y.b.svc.cluster.local")}, "a"},
-		"of a host that no service has":   {[]Change{ruleIn("a", "r", "z.example")}, ""},
-		"of a host that another has, too": {[]Change{Object("ServiceEntry", "b", "e", &networking.ServiceEntry{Hosts: []string{"x.a.svc.cluster.local"}})}, "a"},
-		"for itself alone":                {[]Change{ruleIn("a", "r", "x", ".")}, "a"},
-		"for it alone":                    {[]Change{ruleIn("b", "r", "y", "a")}, "a"},
-		"of many hosts":                   {[]Change{ruleIn("a", "r", "*.local")}, "a"},
+		"for its own hosts":          {nil, ""},
+		"for a host of another":      {[]Change{ruleIn("a", "r", "y.b.svc.cluster.local")}, "a"},
+		"for a host without service": {[]Change{ruleIn("a", "r", "z.example")}, ""},
+		"for a host that two have":   {[]Change{Object("ServiceEntry", "b", "e", &networking.ServiceEntry{Hosts: []string{"x.a.svc.cluster.local"}})}, "a"},
+		"exported to itself only":    {[]Change{ruleIn("a", "r", "x", ".")}, "a"},
+		"of another, exported to it": {[]Change{ruleIn("b", "r", "y", "a")}, "a"},
+		"for many hosts":             {[]Change{ruleIn("a", "r", "*.local")}, "a"},
 	} {
 		pc := PushContext(t, append(own, test.more...)...)
 		if got := pc.Scope("a").Rules; got != test.scope {
@@ -288,7 +289,7 @@ func TestGW1Selector(t *testing.T) {
 	}{
 		"a router":                  {proxy.Proxy{Type: proxy.Router}, "*"},
 		"a router with labels":      {proxy.Proxy{Type: proxy.Router, Labels: edge}, "*\nistio=\"edge\""},
-		"no sidecar, whatever":      {proxy.Proxy{Type: proxy.Sidecar, Labels: edge}, ""},
+		"no sidecar":                {proxy.Proxy{Type: proxy.Sidecar, Labels: edge}, ""},
 		"no gRPC client":            {proxy.Proxy{Type: proxy.Router, GRPC: true, Labels: edge}, ""},
 		"a router with other value": {proxy.Proxy{Type: proxy.Router, Labels: map[string]string{"istio": "x"}}, "*"},
 	} {
@@ -321,7 +322,7 @@ func TestVSM10Sources(t *testing.T) {
 		t.Errorf("LDS (-want +got):\n%s", diff)
 	}
 	if class := index.Classify(pc, &proxy.Proxy{Type: proxy.Sidecar, Namespace: "b"}); class.RDS.Sources != "" {
-		t.Errorf("sources of another: %q", class.RDS.Sources)
+		t.Errorf("a proxy without labels has the sources %q", class.RDS.Sources)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	. "meshlog.dev/services/mesh/meshtest"
 )
 
-// commonView is the view of namespaces without one of their own.
+// commonView is the scope of all namespaces that have none of their own.
 var commonView index.Scope
 
 const entry = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\n"
@@ -82,7 +82,7 @@ func TestSVC7ProtocolSelection(t *testing.T) {
 		{80, "x", "kubernetes.io/h2c", index.HTTP2},
 		{80, "x", "kubernetes.io/ws", index.HTTP},
 		{80, "x", "kubernetes.io/wss", index.HTTPS},
-		// These servers speak first, so detection would wait (SVC-8).
+		// The servers of these ports speak first, so detection would wait (SVC-8).
 		{3306, "", "", index.TCP},
 		{3306, "http", "", index.HTTP},
 		{25, "mail", "", index.TCP},
@@ -143,7 +143,7 @@ func expectProblems(t *testing.T, pc *index.PushContext, want ...string) {
 	for _, d := range pc.Diagnostics() {
 		got = append(got, d.Key.Name+" ("+d.Field+"): "+d.Code)
 		if d.Reason == "" || d.Advice == "" || d.Effect == "" || d.Key == (ident.Key{}) {
-			t.Errorf("a diagnostic that does not say all: %+v", d)
+			t.Errorf("an incomplete diagnostic: %+v", d)
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -199,7 +199,7 @@ func TestSE14DuplicateHosts(t *testing.T) {
 		s := only(t, pc)
 		want := []index.Port{{Number: 80, Name: "p", Protocol: index.HTTP}, {Number: 90, Name: "p", Protocol: index.TCP}}
 		if diff := cmp.Diff(want, s.Ports); diff != "" || s.Key.Name != "old" {
-			t.Errorf("of %s (-want +got):\n%s", s.Key, diff)
+			t.Errorf("ports of %s (-want +got):\n%s", s.Key, diff)
 		}
 		if got := addresses(pc, s.ServiceID, 80); got != "10.0.0.1:80 10.0.0.2:80" {
 			t.Errorf("endpoints %s", got)
@@ -213,7 +213,7 @@ func TestSE14DuplicateHosts(t *testing.T) {
 		}
 		expectProblems(t, pc, "young (spec.hosts): conflict")
 	})
-	t.Run("a Service beats it, however old it is", func(t *testing.T) {
+	t.Run("a Service beats an older ServiceEntry", func(t *testing.T) {
 		pc := PushContext(t, entryOf("old", static, 80, "HTTP", "10.0.0.1").At(old), Service("a", "x", "90 tcp").At(young))
 		if s := only(t, pc); !s.Kubernetes || len(s.Ports) != 1 || addresses(pc, s.ServiceID, 90) != "" {
 			t.Errorf("%+v", s)
@@ -249,18 +249,18 @@ func TestVIS3OneServiceAHost(t *testing.T) {
 	pc := PushContext(t, entryIn("a", 1), entryIn("b", 2), entryIn("k2", 3), Service("k", "x", "80").At(time.Unix(9, 0)))
 	for namespace, want := range map[string]string{"a": "a", "b": "b", "k2": "k2", "k": "k", "elsewhere": "k"} {
 		if got := pc.Read().ServiceByHost(pc.Scope(namespace), "x.k.svc.cluster.local"); got.Namespace != want {
-			t.Errorf("%s sees that of %s, want %s", namespace, got.Namespace, want)
+			t.Errorf("%s sees the service of %s, want %s", namespace, got.Namespace, want)
 		}
 	}
 	expectProblems(t, pc, "e (spec.hosts): conflict", "e (spec.hosts): conflict", "e (spec.hosts): conflict")
 	pc = PushContext(t, entryIn("b", 2), entryIn("a", 3))
 	if got := pc.Read().ServiceByHost(pc.Scope("elsewhere"), "x.k.svc.cluster.local"); got.Namespace != "b" {
-		t.Errorf("the oldest is in b, not %s", got.Namespace)
+		t.Errorf("got the service of %s, want that of b, which is older", got.Namespace)
 	}
 }
 
-// Services of one name in several clusters are one service. An object of
-// another source with their host is not part of it.
+// Services with equal names in several clusters are one service. An object of
+// another source with the same host is not part of it.
 func TestServicesOfSeveralClusters(t *testing.T) {
 	in := func(cluster string, c Change) Change { return c.From("kubernetes").In(cluster) }
 	pc := PushContext(t,
@@ -282,7 +282,7 @@ func TestServicesOfSeveralClusters(t *testing.T) {
 	expectProblems(t, pc, "x (metadata.name): conflict", "x (spec.ports): conflict")
 }
 
-// A cluster of another DNS domain has hosts of its own.
+// A cluster with another DNS domain has hosts of its own.
 func TestServicesOfAnotherDomain(t *testing.T) {
 	in := func(cluster, suffix string) Change {
 		return Object("Service", "a", "x", &registryv1.Service{DomainSuffix: suffix, Ports: []*registryv1.ServicePort{{Number: 80}}}).From("kubernetes").In(cluster)
@@ -298,8 +298,8 @@ func TestServicesOfAnotherDomain(t *testing.T) {
 	}
 }
 
-// A Service that differs between clusters is what it is in the winning one, and
-// the difference is reported.
+// If a Service differs between clusters, the Service of the winning cluster counts
+// and the difference is reported.
 func TestServicesThatDifferByCluster(t *testing.T) {
 	alias := Object("Service", "a", "x", &registryv1.Service{ExternalName: "y.com"})
 	headless := Object("Service", "a", "x", &registryv1.Service{Headless: true, Ports: []*registryv1.ServicePort{{Number: 80, Name: "http"}}})
