@@ -353,7 +353,7 @@ func TestCatalogsSharePieces(t *testing.T) {
 }
 
 // Verify finds a part that depends on an input that it did not read.
-func TestVerifyFindsWhatWasNotRead(t *testing.T) {
+func TestVerifyFindsUnreadInputs(t *testing.T) {
 	hidden := "1"
 	w := newTestWorld(t, only(&testPart{"a", func() *routev3.RouteConfiguration {
 		return meshtest.Routes("a", meshtest.To(hidden, 1))

@@ -13,7 +13,7 @@ import (
 
 // Generate reports all inputs that its result depends on: over random changes the
 // result for a class does not change if none of its inputs did.
-func TestInputsAreAllThatCounts(t *testing.T) {
+func TestInputsAreComplete(t *testing.T) {
 	type key struct {
 		t     ident.ResourceType
 		class index.ProxyClass
