@@ -114,7 +114,7 @@ func (f *frontendProc) stale(links []store.Update) []store.Update {
 // never decreases.
 func (f *frontendProc) serve(st *replica.State, changed []index.Input) {
 	if !f.at.Less(st.Version()) {
-		fail("M5", "%s goes from %s to %s", f.name, f.at, st.Version())
+		fail("M5", "%s went from version %s to %s, which is not newer", f.name, f.at, st.Version())
 	}
 	if v := f.s.byName[st.Version()]; f.replica != nil && v != nil && f.s.rewinds == 0 && v.content.Root() != st.Root() {
 		fail("M2", "%s serves %s with other content than the published version", f.name, st.Version())

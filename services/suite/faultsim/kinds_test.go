@@ -143,7 +143,7 @@ func (s *sim) checkKinds(v *version) {
 		}
 		since := slices.Index(src.hist[k], before.src[k])
 		if !slices.ContainsFunc(src.gone[k], func(at int) bool { return at > since }) {
-			fail("SIM-5", "version %s has no %s any more, which was %d, and its source was never readable while it was absent", v.v, short(k), before.src[k])
+			fail("SIM-5", "version %s lost %s=%d, but its source was never readable while the object was absent", v.v, short(k), before.src[k])
 		}
 	}
 }

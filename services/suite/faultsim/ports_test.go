@@ -209,7 +209,7 @@ func (s *storePort) Commit(ctx context.Context, prev ident.Position, c store.Com
 			s.lost = 0
 		}
 		if s.lost == 3 {
-			fail("SIM-4", "%s does not know what its own file holds: %v", s.name, err)
+			fail("SIM-4", "%s expects another latest version than its own file has: %v", s.name, err)
 		}
 		return s.filed(err)
 	})

@@ -75,7 +75,7 @@ func (p *proxies) serve(s *sim, st *replica.State, changed []index.Input) {
 	}
 	at := served{st.Version(), st.Root()}
 	if sum, known := s.served[at]; known && sum != view.Sets[ident.CDS].Sum {
-		fail("SIM-7", "version %s is served in two ways", st.Version())
+		fail("SIM-7", "version %s was served with other resources before", st.Version())
 	}
 	s.served[at] = view.Sets[ident.CDS].Sum
 	for _, stream := range p.streams {

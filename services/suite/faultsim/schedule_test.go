@@ -341,7 +341,7 @@ func (s *sim) settle(procs []*proc) {
 		panic(*err)
 	}
 	if n := s.begins() - begins; n > mostBegins {
-		fail("SIM-2", "sessions never stop being restarted: %d were begun while nothing happened", n)
+		fail("SIM-2", "%d sessions began although nothing changed or failed", n)
 	}
 }
 

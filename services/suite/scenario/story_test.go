@@ -117,8 +117,8 @@ func (s *stage) play(story *txtar.Archive) (*txtar.Archive, error) {
 	return now, nil
 }
 
-// A section whose output is empty now, a section that expects an empty output,
-// and a section that does not exist fail their story.
+// A story fails if a section that had output has none now, if a section expects an
+// empty output, or if a section does not exist.
 func TestEmptyOutput(t *testing.T) {
 	for _, name := range []string{"names sidecar.shop EDS", "xds sidecar.shop CDS outbound|80||a", "changes sidecar.shop", "diagnostics"} {
 		for _, text := range []string{"", "what came out once\n"} {

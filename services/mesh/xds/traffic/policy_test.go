@@ -18,7 +18,7 @@ func onPort(number uint32, pool *networking.ConnectionPoolSettings) []*networkin
 	return []*networking.TrafficPolicy_PortTrafficPolicy{{Port: &networking.PortSelector{Number: number}, ConnectionPool: pool}}
 }
 
-// Each level replaces the one before and names its place in the rule (DR-5,
+// Each level replaces the one before it and names its place in the rule (DR-5,
 // DR-25).
 func TestDR5Levels(t *testing.T) {
 	mesh := &meshconfig.MeshConfig{DefaultTrafficPolicy: &meshconfig.MeshConfig_DefaultTrafficPolicy{ConnectionPool: maxConnections(1)}}
@@ -46,8 +46,8 @@ func TestDR5Levels(t *testing.T) {
 		"mesh":                      {traffic.Of(mesh, nil, 80), 1, "", false},
 		"rule":                      {traffic.Of(mesh, rule, 80), 2, "trafficPolicy.loadBalancer", true},
 		"port":                      {traffic.Of(mesh, rule, 81), 3, inPort + ".loadBalancer", false},
-		"port that says nothing":    {traffic.Of(mesh, rule, 82), 1, "trafficPolicy.portLevelSettings[1].loadBalancer", false},
-		"subset that says nothing":  {traffic.OfSubset(mesh, rule, 0, 81), 3, inPort + ".loadBalancer", false},
+		"port without settings":     {traffic.Of(mesh, rule, 82), 1, "trafficPolicy.portLevelSettings[1].loadBalancer", false},
+		"subset without policy":     {traffic.OfSubset(mesh, rule, 0, 81), 3, inPort + ".loadBalancer", false},
 		"subset":                    {traffic.OfSubset(mesh, rule, 1, 80), 4, inSubset + ".loadBalancer", true},
 		"subset on its port":        {traffic.OfSubset(mesh, rule, 1, 81), 5, inSubset + ".portLevelSettings[0].loadBalancer", false},
 		"subset over a port's mesh": {traffic.OfSubset(mesh, rule, 1, 82), 4, inSubset + ".loadBalancer", false},
