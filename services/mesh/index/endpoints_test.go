@@ -46,7 +46,7 @@ func TestEPS3SlicesAreMerged(t *testing.T) {
 		t.Errorf("endpoints %s", got)
 	}
 	if got := addresses(pc, id, 90); got != "" {
-		t.Errorf("a port that no slice has has the endpoints %s", got)
+		t.Errorf("endpoints of a port that no slice has: %s", got)
 	}
 	for i, want := range []index.Health{index.Healthy, index.Healthy, index.Unhealthy} {
 		if e := pc.Read().Endpoints(id)[80][i]; e.Health != want || e.Weight != 1 {

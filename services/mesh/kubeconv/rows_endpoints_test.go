@@ -103,8 +103,8 @@ func TestEPS1Health(t *testing.T) {
 	}
 }
 
-// TestEPS3Slices checks that each slice is converted alone, that an endpoint in another slice is
-// converted the same way, and that both address families are.
+// TestEPS3Slices checks that each slice is converted alone, so that an endpoint is converted the
+// same way in any slice, and that IPv6 slices are converted like IPv4 slices.
 func TestEPS3Slices(t *testing.T) {
 	const moved = "ports: [{name: http, port: 8080}]\nendpoints: [{addresses: [10.0.0.1], nodeName: n1, targetRef: {kind: Pod, name: a}}]\n"
 	other := read[discoveryv1.EndpointSlice](t, "metadata: {name: web-2, namespace: prod, labels: {kubernetes.io/service-name: web}}\n"+moved)
