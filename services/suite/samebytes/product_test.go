@@ -1,7 +1,8 @@
 package samebytes
 
-// The comparison uses the product only in this file. Only suggest_test.go and the
-// recorders (record_test.go, overlays_test.go, kubernetes_test.go) use it as well.
+// This file has everything that the comparison uses of the product. suggest_test.go
+// and the recorders (record_test.go, overlays_test.go, kubernetes_test.go) use the
+// product too.
 
 import (
 	"context"
