@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestImports holds that the words on the wire can be read by any program: they
-// pull nothing but protobuf.
+// TestImports checks that any program can read the messages on the wire: their
+// package imports nothing but protobuf.
 func TestImports(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./...").Output()
 	if err != nil {
@@ -16,7 +16,7 @@ func TestImports(t *testing.T) {
 	for _, dep := range strings.Fields(string(out)) {
 		domain, _, _ := strings.Cut(dep, "/")
 		if strings.Contains(domain, ".") && !strings.HasPrefix(dep, "google.golang.org/protobuf/") && !strings.HasPrefix(dep, "meshlog.dev/proto") {
-			t.Errorf("imports %s: every client of these words would have to", dep)
+			t.Errorf("imports %s: every client of these messages would have to", dep)
 		}
 	}
 }

@@ -139,7 +139,7 @@ func FuzzDecodeUpdate(f *testing.F) {
 		}
 		again, err := store.EncodeUpdate(u, blob)
 		if err != nil {
-			t.Fatalf("what was decoded cannot be encoded: %v", err)
+			t.Fatalf("a decoded update cannot be encoded: %v", err)
 		}
 		if u2, blob2, err := store.DecodeUpdate(again); err != nil || blob2 != blob || !proto.Equal(u.Manifest, u2.Manifest) {
 			t.Fatalf("second round: %v, blob %s and %s", err, blob, blob2)

@@ -12,7 +12,7 @@ func TestImportLaw(t *testing.T) {
 	const module = "meshlog.dev/store"
 	laws := []struct {
 		ban    string
-		except string // the package that may
+		except string // the package that may import it
 		reason string
 	}{
 		{"meshlog.dev/events", "", "log and store meet in the builder only"},

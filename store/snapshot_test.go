@@ -118,8 +118,8 @@ func TestSnapshotEdges(t *testing.T) {
 		want *store.Snapshot
 	}{
 		{"nothing on nothing", (*store.Snapshot)(nil).With(store.Delta{}), nil},
-		{"remove what is not there", one.With(store.Delta{Remove: []string{"b"}}), one},
-		{"put what is there", one.With(deltaOf(map[string]string{"a": "1"})), one},
+		{"remove a row that does not exist", one.With(store.Delta{Remove: []string{"b"}}), one},
+		{"put a row with the value it has", one.With(deltaOf(map[string]string{"a": "1"})), one},
 		{"remove the last row", one.With(store.Delta{Remove: []string{"a"}}), nil},
 	}
 	for _, tt := range tests {

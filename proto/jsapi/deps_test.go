@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestImports holds that the package brings the NATS client along and no other
-// part of meshlog.
+// TestImports checks that the package imports the NATS client and no other part
+// of meshlog.
 func TestImports(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
 	if err != nil {

@@ -20,9 +20,9 @@ import (
 	"meshlog.dev/store/bolt"
 )
 
-// The test binary is also a process that commits to the file of committerEnv
-// until it is killed, or one that commits to the file of fullDiskEnv while the
-// disk is full.
+// With committerEnv set, the test binary commits to the file that the variable
+// names until it is killed. With fullDiskEnv set, it commits to that file while
+// the disk is full.
 const (
 	committerEnv = "MESHLOG_TEST_COMMIT_TO"
 	fullDiskEnv  = "MESHLOG_TEST_FULL_DISK"
@@ -95,8 +95,8 @@ func startCommitter(t *testing.T, d disk) (*exec.Cmd, *bufio.Scanner) {
 	return cmd, bufio.NewScanner(out)
 }
 
-// A process that commits is killed again and again: the store has all versions
-// that it printed.
+// A committing process is killed again and again. The store has all versions that
+// the process printed.
 func TestKilled(t *testing.T) {
 	d := newDisk(t)
 	for round := range 8 {
@@ -144,8 +144,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// The disk is full from a byte on, for each page in turn: the commit fails, the
-// versions before it can be read, and commits succeed again when there is room.
+// For each page in turn, the file cannot grow beyond that page: the commit fails,
+// the earlier versions can be read, and commits succeed again when there is room.
 // Each case runs in a process of its own, because the limit applies to a process.
 func TestDiskFull(t *testing.T) {
 	d := newDisk(t)
@@ -219,10 +219,10 @@ func commitWithLimit(path string, limit uint64) (failed bool, err error) {
 
 	if failure != nil {
 		if !errors.Is(failure, syscall.EFBIG) && !strings.Contains(failure.Error(), syscall.EFBIG.Error()) {
-			return false, fmt.Errorf("commit: %w, want it to say that the file cannot grow", failure)
+			return false, fmt.Errorf("commit: %w, want an error about the size of the file", failure)
 		}
 		if got, err := said(ctx, s); err != nil || got != before {
-			return false, fmt.Errorf("after a commit that failed the store says something else: %w", err)
+			return false, fmt.Errorf("the store returns something else after the failed commit: %w", err)
 		}
 		if err := s.Commit(ctx, latest.Version(), c); err != nil {
 			return false, fmt.Errorf("commit when there is room again: %w", err)
@@ -244,7 +244,7 @@ func commitWithLimit(path string, limit uint64) (failed bool, err error) {
 		return false, fmt.Errorf("latest is %s: %w", got.Version(), err)
 	}
 	if got, err := said(ctx, s); err != nil || got != after {
-		return false, fmt.Errorf("opened again, the store says something else: %w", err)
+		return false, fmt.Errorf("the reopened store returns something else: %w", err)
 	}
 	return failure != nil, nil
 }
@@ -261,7 +261,7 @@ func TestOpenCopy(t *testing.T) {
 	}
 	fill(t, s, 1, 40)
 	if got := dump(t, c); got != want {
-		t.Error("the copy says something else than the file at its time")
+		t.Error("the copy returns something else than the file did when it was copied")
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
@@ -294,7 +294,7 @@ func TestOpenCopyOfBusyFile(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for lines.Scan() { // so that it goes on
+		for lines.Scan() { // keeps the process from blocking on a full pipe
 		}
 	})
 	for range 5 {

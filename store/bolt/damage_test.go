@@ -100,7 +100,7 @@ func randomRows(rnd *rand.Rand, n int) store.Delta {
 	return store.Diff(nil, s)
 }
 
-// dump is said for a test.
+// dump returns the hash of said, and fails the test on an error.
 func dump(t *testing.T, s store.Reader) string {
 	t.Helper()
 	sum, err := said(t.Context(), s)
@@ -110,7 +110,7 @@ func dump(t *testing.T, s store.Reader) string {
 	return sum
 }
 
-// said returns a hash of all that a store returns.
+// said returns a hash of everything that a store returns.
 func said(ctx context.Context, s store.Reader) (string, error) {
 	h := sha256.New()
 	for m, err := range s.Manifests(ctx) {
@@ -173,12 +173,12 @@ func openDamaged(t *testing.T, d disk, says []string) (discarded bool) {
 	got := dump(t, s)
 	if aside == nil {
 		if got != says[0] && got != says[1] {
-			t.Fatal("the file was opened, and says something else than before")
+			t.Fatal("Open accepted the file, and the store returns something else than before")
 		}
 		return false
 	}
 	if _, err := s.Latest(t.Context()); !errors.Is(err, store.ErrEmpty) {
-		t.Fatalf("the file was set aside, and the new one is not empty: %v", err)
+		t.Fatalf("the damaged file was set aside, and the new file is not empty: %v", err)
 	}
 	if aside.Reason == nil || aside.Path == d.path {
 		t.Fatalf("set aside as %s for %v", aside.Path, aside.Reason)
@@ -211,9 +211,9 @@ func TestFlippedBit(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d flips were seen, the others changed nothing", set, all)
+	t.Logf("%d of %d flips were detected, the others changed nothing", set, all)
 	if set < all/3 {
-		t.Errorf("only %d of %d flips were seen: the file has no more than free pages", set, all)
+		t.Errorf("only %d of %d flips were detected: most pages of the file must be free", set, all)
 	}
 }
 
@@ -225,7 +225,7 @@ func TestTruncated(t *testing.T) {
 		for _, size := range []int{size - 1, size, size + page/2} {
 			d.write(t, file[:size])
 			if !openDamaged(t, d, says) && size < len(file)/2 {
-				t.Fatalf("a file of %d bytes was cut to %d, and opened", len(file), size)
+				t.Fatalf("Open accepted a file of %d bytes that was cut to %d", len(file), size)
 			}
 		}
 	}
@@ -245,7 +245,7 @@ func TestNoStore(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		make func(t *testing.T, path string)
-		want string // in the reason; empty: nothing is set aside
+		want string // part of the reason; empty: Open keeps the file
 	}{
 		{"text", func(t *testing.T, path string) { disk{path}.write(t, bytes.Repeat([]byte("no database\n"), 9999)) }, "invalid database"},
 		{"short text", func(t *testing.T, path string) { disk{path}.write(t, []byte("no")) }, "invalid database"},
@@ -272,7 +272,7 @@ func TestNoStore(t *testing.T) {
 	}
 }
 
-// An error of the machine loses no file.
+// Open sets no file aside because of an error of the operating system.
 func TestOpenFails(t *testing.T) {
 	d := newDisk(t)
 	if err := os.Mkdir(d.path, 0o700); err != nil {
@@ -300,8 +300,8 @@ func TestLocked(t *testing.T) {
 	d.open(t, store.Retention{}).Close()
 }
 
-// The file becomes shorter while it is open: the store neither reads nor writes it
-// any more, returns the latest version from memory, and releases the lock.
+// The file becomes shorter while it is open: the store stops reading and writing
+// it, returns the latest version from memory, and releases the lock.
 func TestTruncatedWhileOpen(t *testing.T) {
 	d := newDisk(t)
 	full(t, d)
@@ -333,7 +333,7 @@ func TestTruncatedWhileOpen(t *testing.T) {
 	s.Close()
 }
 
-// The same, but a commit finds it.
+// The same, but a commit is the first call that detects the truncation.
 func TestTruncatedBeforeCommit(t *testing.T) {
 	d := newDisk(t)
 	full(t, d)

@@ -254,7 +254,7 @@ func TestBlobIsKeptOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := s.CachedInfo().State.Msgs; n != 4 { // three chunks and what is said of them
+	if n := s.CachedInfo().State.Msgs; n != 4 { // three chunks and the blob's metadata
 		t.Errorf("%d messages for one blob, want 4", n)
 	}
 }
@@ -385,7 +385,7 @@ func TestSlowFollower(t *testing.T) {
 		if have.Snapshot.Root() != store.RootOf(m) {
 			t.Fatalf("the links do not lead to %s", have.Version())
 		}
-		f.Hint(last.Version(), 201) // as the leader says every second
+		f.Hint(last.Version(), 201) // as the leader does every second
 	}
 }
 

@@ -54,7 +54,8 @@ func checkpointOf(hs ...ident.Hash) *snapshotv1.Checkpoint {
 	return c
 }
 
-// Sweep deletes only blobs without a name, and only after their age.
+// Sweep deletes only blobs that no version or base names, and only once they are
+// old enough.
 func TestSweep(t *testing.T) {
 	f := sweepFeed(t, 0)
 	content, fold, delta, chunk := put(t, f, "content"), put(t, f, "fold"), put(t, f, "delta"), put(t, f, "a base's chunk")
@@ -80,7 +81,7 @@ func TestSweep(t *testing.T) {
 	}
 
 	if got, err := f.Sweep(t.Context(), time.Hour, []ident.Hash{base}); err != nil || got.Blobs != 0 || got.Kept != 6 {
-		t.Fatalf("a sweep of what is young: %+v, %v", got, err)
+		t.Fatalf("a sweep of young blobs: %+v, %v", got, err)
 	}
 	got, err := f.Sweep(t.Context(), 0, []ident.Hash{base})
 	if want := (Swept{Blobs: 1, Bytes: 5, Kept: 5}); err != nil || got != want {
@@ -92,18 +93,18 @@ func TestSweep(t *testing.T) {
 		}
 	}
 	if has(t, f, stray) {
-		t.Error("a blob without a name was kept")
+		t.Error("a blob that nothing names was kept")
 	}
 	all, err := f.blobList(t.Context())
 	if err != nil || len(all.nuids) != 5 {
 		t.Errorf("%d blobs have bytes, %v; want 5", len(all.nuids), err)
 	}
 	if h := put(t, f, "stray"); !has(t, f, h) {
-		t.Error("what was swept cannot be put again")
+		t.Error("a deleted blob cannot be put again")
 	}
 }
 
-// A blob that is put again during a sweep stays, at whichever step.
+// A blob that a writer puts again during any step of a sweep stays.
 func TestSweepRacesWithWriter(t *testing.T) {
 	f := sweepFeed(t, 0)
 	h := put(t, f, "x")
@@ -134,19 +135,19 @@ func TestSweepRacesWithWriter(t *testing.T) {
 		t.Fatalf("purged %d, %v", n, err)
 	}
 	if has(t, f, h) {
-		t.Error("without its name it is still there")
+		t.Error("the blob can be read although its metadata was purged")
 	}
-	put(t, f, "x") // in new bytes
+	put(t, f, "x") // writes new chunks
 	if _, err := f.Sweep(t.Context(), time.Hour, nil); err != nil {
 		t.Fatal(err)
 	}
 	if !has(t, f, h) {
-		t.Error("what was put again is gone")
+		t.Error("a blob that was put again is gone")
 	}
 }
 
-// The versions up to the last one may expire before they are read; a newer version
-// proves that the server does not lag.
+// The requested versions may expire before they are read. If the server returns a
+// newer version instead, it does not lag, so the visit succeeds.
 func TestVisitVersions(t *testing.T) {
 	f := sweepFeed(t, 0)
 	for seq := range uint64(3) {
@@ -180,7 +181,7 @@ func TestVisitVersions(t *testing.T) {
 	}
 }
 
-// Several processes write and sweep at once; all blobs named in time stay.
+// A writer and a sweep run at once. No blob that was just written is deleted.
 func TestSweepConcurrently(t *testing.T) {
 	f := sweepFeed(t, time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -210,7 +211,7 @@ func TestSweepConcurrently(t *testing.T) {
 // about to delete it.
 func TestPutOldBlob(t *testing.T) {
 	f := sweepFeed(t, time.Hour)
-	f.stream.CachedInfo().Config.MaxAge = time.Nanosecond // whatever is there is old
+	f.stream.CachedInfo().Config.MaxAge = time.Nanosecond // every blob counts as old
 	h := put(t, f, "x")
 	seq := func() uint64 {
 		t.Helper()

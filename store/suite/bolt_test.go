@@ -51,7 +51,7 @@ func (d boltDisk) Crashes(t *testing.T, r store.Retention, write func(store.Stor
 		for p := 2; p*page < len(after); p++ {
 			steps = append(steps, p)
 		}
-		steps = append(steps, 0, 1) // of the meta pages, one changes
+		steps = append(steps, 0, 1) // the meta pages; a commit changes one of them
 		for _, p := range steps {
 			was, is := now[p*page:][:page], after[p*page:][:page]
 			if bytes.Equal(was, is) {
@@ -64,7 +64,7 @@ func (d boltDisk) Crashes(t *testing.T, r store.Retention, write func(store.Stor
 			half := bytes.Clone(is)
 			copy(half[page/2:], was[page/2:])
 			if p < 2 {
-				copy(half[40:], was[40:]) // all of a meta page is in its first bytes
+				copy(half[40:], was[40:]) // a meta page uses only its first bytes
 			}
 			if copy(was, half); !left(step, "half persisted") {
 				return

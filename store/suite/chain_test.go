@@ -253,7 +253,7 @@ func testBlobs(t *testing.T, bus Bus) {
 		got, err := other.GetBlob(t.Context(), h)
 		must(t, err)
 		if !bytes.Equal(got, b) {
-			t.Errorf("blob of %d bytes came back with %d, or others", len(b), len(got))
+			t.Errorf("blob of %d bytes came back with %d bytes, or with other ones", len(b), len(got))
 		}
 	}
 	_, err := f.GetBlob(t.Context(), ident.HashOf([]byte("other")))
@@ -340,7 +340,7 @@ func testFetchLost(t *testing.T, bus Bus) {
 	wrong := withCheckpoint(t, f, next(v[3], ident.Position{Epoch: 1, Seq: 5}, rows{"a": is("1")}))
 	wrong.Manifest.Root = bytes.Repeat([]byte{1}, 32)
 	publish(t, f, v[3], wrong)
-	wantNoFetch(t, f, wrong.Version(), store.ErrCorrupt) // its root is not that of its content
+	wantNoFetch(t, f, wrong.Version(), store.ErrCorrupt) // its root does not match its content
 }
 
 func testHistory(t *testing.T, bus Bus) {
@@ -492,7 +492,7 @@ func testFollowCancelled(t *testing.T, bus Bus) {
 // A follower ahead of the head gets one error per head.
 func testMismatchAhead(t *testing.T, bus Bus) { mismatch(t, bus, history(4)[3]) }
 
-// A follower with another content at the head's version gets it too.
+// So does a follower that has the head's version with other content.
 func testMismatchContent(t *testing.T, bus Bus) {
 	mismatch(t, bus, next(store.Stored{}, history(3)[2].Version(), rows{"a": is("1")}))
 }
@@ -571,7 +571,7 @@ func testRewind(t *testing.T, bus Bus) {
 	}
 	wantHead(t, f, 2, v[1])
 	fo.wantMismatch(t, v[1])
-	// The chain uses the same sequences again, for other messages.
+	// The chain reuses the sequences for other messages.
 	again := next(v[1], ident.Position{Epoch: 2, Seq: 3}, rows{"again": is("1")})
 	publish(t, f, v[1], again)
 	fo.wantNewest(t, f, again)

@@ -18,9 +18,8 @@ import (
 type Disk interface {
 	// Open opens the store; the suite closes it before it opens it again.
 	Open(t *testing.T, r store.Retention) store.Store
-	// Crashes opens the store, calls write, and yields a pair of disks for each
-	// step of IO: as a crash would have left them right before the step, and
-	// right after it.
+	// Crashes opens the store, calls write, and for each step of IO yields disks
+	// in the states in which a crash at that step may leave them.
 	Crashes(t *testing.T, r store.Retention, write func(store.Store)) iter.Seq2[string, Disk]
 }
 

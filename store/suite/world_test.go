@@ -19,7 +19,7 @@ import (
 // rows is a set of rows, or a change of one: an absent value removes the key.
 type rows map[string]*string
 
-// is is a value.
+// is returns a formatted value for rows.
 func is(format string, args ...any) *string {
 	s := fmt.Sprintf(format, args...)
 	return &s
@@ -91,7 +91,7 @@ func content(s *store.Snapshot) map[string]string {
 	return m
 }
 
-// same fails unless manifest, rows and root of got equal those of want.
+// same fails unless got and want have equal manifests, rows and roots.
 func same(t *testing.T, what string, got, want store.Stored) {
 	t.Helper()
 	if diff := cmp.Diff(want.Manifest, got.Manifest, protocmp.Transform()); diff != "" {
