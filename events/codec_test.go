@@ -25,7 +25,7 @@ var (
 	exampleKey  = ident.Key{Source: "file", Instance: "default", Kind: "Resource", Namespace: "shop", Name: "web"}
 )
 
-// examples has one event for every form, all fields set, in a fixed order.
+// examples returns an event of every form, with all fields set, in a fixed order.
 func examples() []struct {
 	name  string
 	event Event
@@ -106,7 +106,8 @@ func TestGoldenBytes(t *testing.T) {
 	}
 }
 
-// TestGoldenRead reads the bytes of the file, not those of this build.
+// TestGoldenRead decodes the bytes in the golden file, not the bytes that this
+// build encodes.
 func TestGoldenRead(t *testing.T) {
 	b, err := os.ReadFile("testdata/events.golden")
 	if err != nil {
@@ -177,7 +178,7 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 	shard := exampleKey.Shard()
 	tests := []struct {
-		want  string // in the error
+		want  string // part of the error
 		event Event
 	}{
 		{"id: is missing", Event{Body: &Begin{}}},
@@ -278,7 +279,7 @@ func TestDecodeRefuses(t *testing.T) {
 		}
 	}
 	if _, err := Decode([]byte("\xffno event")); err == nil {
-		t.Error("Decode takes anything")
+		t.Error("Decode accepts anything")
 	}
 }
 
@@ -301,8 +302,8 @@ func TestDecodeRecord(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that Decode never panics, and that an event that it accepts
-// is encoded and decoded again as the same, always in the same bytes.
+// FuzzDecode checks that Decode never panics, that an accepted event stays the
+// same when it is encoded and decoded again, and that its encoding never changes.
 func FuzzDecode(f *testing.F) {
 	for _, x := range examples() {
 		raw, err := Encode(x.event)
@@ -318,7 +319,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		once, err := Encode(e)
 		if err != nil {
-			t.Fatalf("Decode took what Encode refuses: %v", err)
+			t.Fatalf("Decode accepted an event that Encode refuses: %v", err)
 		}
 		again, err := Decode(once)
 		if err != nil {
@@ -329,7 +330,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		twice, err := Encode(again)
 		if err != nil || !bytes.Equal(once, twice) {
-			t.Fatalf("%x and %x of one event (%v)", once, twice, err)
+			t.Fatalf("one event was encoded as %x and as %x (%v)", once, twice, err)
 		}
 	})
 }

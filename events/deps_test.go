@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// TestImports holds the import law: the packages that a package may not depend
-// on, and why. Tests may import more.
+// TestImports checks the import law, which lists the packages that a package may
+// not depend on, and why. Tests may import more.
 func TestImports(t *testing.T) {
 	const root = "meshlog.dev/events"
 	bans := []struct {
 		prefix string
 		reason string
-		except []string // packages that may
+		except []string // packages that may depend on it
 	}{
 		{"meshlog.dev/store", "events and store meet in the builder only", nil},
 		{"meshlog.dev/services", "the log does not depend on its users", nil},

@@ -145,7 +145,7 @@ func FuzzSubject(f *testing.F) {
 	})
 }
 
-// FuzzParseSubject checks that an accepted subject is the one for its parts.
+// FuzzParseSubject checks that an accepted subject is built again from its parts.
 func FuzzParseSubject(f *testing.F) {
 	for _, s := range []string{"file.default.Resource._", "=.=._ctl", "_builder.segment", "a.b.c.=5F", "a.b.c.="} {
 		f.Add(s)
@@ -165,7 +165,7 @@ func FuzzParseSubject(f *testing.F) {
 			return
 		}
 		if again != Subject(s) {
-			t.Fatalf("%q was taken, but %+v lies under %q", s, p, again)
+			t.Fatalf("%q was accepted, but its parts %+v have the subject %q", s, p, again)
 		}
 	})
 }
@@ -190,8 +190,8 @@ type subjectParts struct {
 }
 
 // parseSubject returns the parts of s. It accepts exactly the subjects that
-// SubjectOf and ControlSubject return: if it is their reverse, no subject has two
-// meanings.
+// SubjectOf and ControlSubject return. Because it can invert both functions, no
+// subject has two meanings.
 func parseSubject(s Subject) (subjectParts, error) {
 	switch s {
 	case SegmentSubject, BuilderOverlaySubject:

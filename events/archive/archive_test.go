@@ -132,26 +132,26 @@ func TestDeterministic(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(a, b) {
-		t.Errorf("two archives of the same differ: %d and %d bytes", len(a), len(b))
+		t.Errorf("two archives of the same log differ: %d and %d bytes", len(a), len(b))
 	}
 }
 
 func TestWriterRefuses(t *testing.T) {
 	if _, err := archive.NewWriter(new(bytes.Buffer), 0); err == nil {
-		t.Error("a log from 0 on was begun")
+		t.Error("a log that begins at record 0 was accepted")
 	}
 	w, err := archive.NewWriter(new(bytes.Buffer), 7)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Append(events.Raw{Seq: 8}); err == nil {
-		t.Error("a gap was taken")
+		t.Error("a gap was accepted")
 	}
 	if err := w.Put("x", nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Put("x", nil); err == nil {
-		t.Error("a name was taken twice")
+		t.Error("a name was accepted twice")
 	}
 	if _, err := archive.NewWriter(fullDisk{}, 1); !errors.Is(err, errFull) {
 		t.Errorf("a full disk: %v", err)
@@ -199,7 +199,7 @@ func TestFlips(t *testing.T) {
 	}
 	longer := append(bytes.Clone(whole), 0)
 	if _, err := archive.Open(t.Context(), file(t, longer)); !errors.Is(err, archive.ErrDamaged) {
-		t.Errorf("a byte more: %v", err)
+		t.Errorf("one byte more: %v", err)
 	}
 }
 

@@ -41,7 +41,7 @@ func TestMixedBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := l.Append(t.Context(), []events.Event{begin(1), begin(2)}, events.Fence{}); !errors.Is(err, events.ErrInvalid) {
-		t.Errorf("append of one that is there and one that is not: %v", err)
+		t.Errorf("append of one known event and one new event: %v", err)
 	}
 }
 

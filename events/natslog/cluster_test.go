@@ -115,7 +115,7 @@ func appendOne(t *testing.T, l *natslog.Log, n int) {
 		case err == nil && (ack.Seq == uint64(n) || ack.Duplicate && ack.Seq == 0):
 			return
 		case err == nil:
-			t.Fatalf("event %d came to %+v", n, ack)
+			t.Fatalf("event %d was appended as %+v", n, ack)
 		case errors.Is(err, events.ErrConflict):
 			t.Fatalf("event %d: a conflict without another writer: %v", n, err)
 		case t.Context().Err() != nil:

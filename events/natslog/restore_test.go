@@ -41,7 +41,7 @@ func TestRestore(t *testing.T) {
 			}
 			i++
 		}
-		// Sequences go on, and EnsureStream changes nothing.
+		// Sequences continue, and EnsureStream changes nothing.
 		created, err := natslog.EnsureStream(t.Context(), nc, o)
 		if err != nil || created {
 			t.Errorf("EnsureStream = %v, %v", created, err)

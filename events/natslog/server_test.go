@@ -223,7 +223,7 @@ func TestEnsureStream(t *testing.T) {
 	// EnsureStream never changes an existing stream.
 	for _, step := range []struct {
 		o    natslog.StreamOptions
-		want string // in the error; empty: there is none
+		want string // part of the error; empty: no error
 	}{
 		{o, ""},
 		{natslog.StreamOptions{MaxAge: time.Minute, MaxBytes: 1 << 20, Replicas: 3}, ""},
@@ -308,11 +308,12 @@ func TestUnder(t *testing.T) {
 		t.Errorf("records (-want +got):\n%s", diff)
 	}
 	for r, err := range l.Under(t.Context(), "none.s._ctl") {
-		t.Errorf("under a subject that has no record there is %d, %v", r.Seq, err)
+		t.Errorf("a subject without records has record %d, %v", r.Seq, err)
 	}
 }
 
-// TestNoAnswer tells the caller's deadline from a closed connection.
+// TestNoAnswer checks that the caller can tell its own deadline from a closed
+// connection.
 func TestNoAnswer(t *testing.T) {
 	nc := natstest.Start(t).Connect(t)
 	l := newLog(t, nc, natslog.StreamOptions{})

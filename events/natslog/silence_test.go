@@ -9,8 +9,8 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// TestSilence replaces a consumer that sends nothing. This one is silent because
-// no pull request reached it.
+// TestSilence checks that a follower replaces a consumer that sends nothing. Here
+// the consumer is silent because the follower's subscription is gone.
 func TestSilence(t *testing.T) {
 	t.Parallel() // it waits for the silence to last
 	nc := natstest.Start(t).Connect(t)

@@ -46,7 +46,7 @@ func testBatches(t *testing.T, d Driver) {
 	first := put("a", 1, "x")
 	mustAppend(t, d.Log, first)
 	batch := puts("b", 3, "y")
-	batch[1] = put("b", 2, "z") // of several subjects
+	batch[1] = put("b", 2, "z") // another subject than the rest of the batch
 	if seq := mustAppend(t, d.Log, batch...); seq != 4 {
 		t.Fatalf("the batch ends at %d, want 4", seq)
 	}
@@ -243,11 +243,11 @@ func testRacers(t *testing.T, d Driver) {
 		wg.Wait()
 		winner := slices.Index(errs, nil)
 		if winner < 0 {
-			t.Fatalf("round %d: no racer has won: %v", round, errs)
+			t.Fatalf("round %d: no racer won: %v", round, errs)
 		}
 		for i, err := range errs {
 			if i != winner && !errors.Is(err, events.ErrConflict) {
-				t.Fatalf("round %d: racer %d has won, racer %d got %v", round, winner, i, err)
+				t.Fatalf("round %d: racer %d won, racer %d got %v", round, winner, i, err)
 			}
 		}
 		last += uint64(size)
@@ -270,8 +270,8 @@ func testAppendClosed(t *testing.T, d Driver) {
 	}
 }
 
-// wantRefused checks that every append of the batch, and of its first event, returns
-// the error want.
+// wantRefused checks that every kind of append, of the batch or of its first event,
+// returns the error want.
 func wantRefused(ctx context.Context, t *testing.T, l Log, batch []events.Event, want error) {
 	t.Helper()
 	_, err := l.Append(ctx, batch[:1], events.Fence{})

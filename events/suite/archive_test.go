@@ -28,7 +28,7 @@ type copied struct {
 	t *testing.T
 
 	open   *archive.Archive
-	bounds events.Bounds // of what is in open
+	bounds events.Bounds // of the records in open
 	closed bool
 }
 

@@ -21,8 +21,8 @@ func openNatslog(t *testing.T) Driver {
 	return newRig(t, natstest.Start(t).Connect(t), o).driver()
 }
 
-// startNatslogCluster opens logs on three servers and three replicas: a cluster has
-// other codes for conflicts, answers retries in another way, and replicas lag.
+// startNatslogCluster opens logs with three replicas on three servers. A cluster
+// has other codes for conflicts and other answers to retries, and its replicas lag.
 func startNatslogCluster(t *testing.T) func(t *testing.T) Driver {
 	servers := natstest.StartCluster(t)
 	opened := 0
@@ -36,8 +36,8 @@ func startNatslogCluster(t *testing.T) func(t *testing.T) Driver {
 	}
 }
 
-// storeFailed is the server's error while it deletes the files of another stream
-// of that name.
+// storeFailed is the server's error while it still deletes the files of an earlier
+// stream with the same name.
 const storeFailed jetstream.ErrorCode = 10049
 
 // create makes the stream.

@@ -12,7 +12,7 @@ var readTests = []test{
 	{"an empty log has no records", testEmpty},
 	{"last under a subject", testLast},
 	{"expired records are not found", testTrimmed},
-	{"bytes that are no event make a record with an error", testUndecodable},
+	{"bytes that are not an event make a record with an error", testUndecodable},
 	{"raw records equal the decoded ones", testRaw},
 	{"a cancelled context ends a read", testReadCancelled},
 	{"a closed log returns no records", testReadClosed},
@@ -53,7 +53,7 @@ func testTrimmed(t *testing.T, d Driver) {
 	wantErr(t, "last of an expired subject", err, events.ErrNotFound)
 	wantAt(t, d.Log, 4, kept[0])
 
-	// Sequences go on; a subject without records left counts as never written.
+	// Sequences continue. A subject without remaining records counts as never written.
 	wantNoAppend(t, d.Log, events.ErrConflict, onSubject(t, gone[0], 3), put("c", 1, "gone"))
 	appendFenced(t, d.Log, 7, onSubject(t, gone[0], 0), puts("d", 1, "gone")...)
 	appendFenced(t, d.Log, 8, onLog(7), puts("e", 1, "x")...)
@@ -112,7 +112,7 @@ func testRaw(t *testing.T, d Driver) {
 	}
 }
 
-// wantRaw compares with what the log returns for the record at seq.
+// wantRaw compares raw with the record that the log returns at seq.
 func wantRaw(t *testing.T, l Log, raw events.Raw, seq uint64) {
 	t.Helper()
 	r, err := l.Get(t.Context(), seq)
@@ -126,7 +126,7 @@ func wantRaw(t *testing.T, l Log, raw events.Raw, seq uint64) {
 		subject = subjectOf(t, r.Event)
 	}
 	if raw.Subject != subject {
-		t.Fatalf("record %d lies under %s, want %s", raw.Seq, raw.Subject, subject)
+		t.Fatalf("record %d has subject %s, want %s", raw.Seq, raw.Subject, subject)
 	}
 }
 
@@ -143,7 +143,7 @@ func testReadClosed(t *testing.T, d Driver) {
 	wantNoReads(t.Context(), t, d.Log, events.ErrClosed)
 }
 
-// wantNoReads checks that all reads return the error want.
+// wantNoReads checks that every kind of read returns the error want.
 func wantNoReads(ctx context.Context, t *testing.T, l Log, want error) {
 	t.Helper()
 	_, err := l.Get(ctx, 1)

@@ -18,8 +18,8 @@ import (
 var drivers = []struct {
 	name  string
 	start func(t *testing.T) (open func(t *testing.T) Driver)
-	// static logs do not grow while a client reads them, such as a copy in a file.
-	// They hold the events of a case when the case first reads.
+	// static logs, such as a copy in a file, do not grow while a client reads them.
+	// They contain the events that a case appended before its first read.
 	static bool
 }{
 	{name: "memlog", start: alone(openMemlog)},
@@ -74,7 +74,7 @@ type Log interface {
 // returns when the log shows the effect. Static logs have Log, AppendRaw and Trim.
 type Driver struct {
 	Log Log
-	// AppendRaw appends bytes that are no event.
+	// AppendRaw appends bytes that are not an event.
 	AppendRaw func(s events.Subject, raw []byte)
 	// Trim drops the records before seq first.
 	Trim func(first uint64)
@@ -153,7 +153,7 @@ func mustAppend(t *testing.T, l Log, batch ...events.Event) uint64 {
 	ack, err := l.Append(t.Context(), batch, events.Fence{})
 	must(t, err)
 	if ack.Duplicate {
-		t.Fatalf("append of %s: called a duplicate", batch[0].ID)
+		t.Fatalf("append of %s: reported as a duplicate", batch[0].ID)
 	}
 	return ack.Seq
 }
