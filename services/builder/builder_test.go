@@ -17,7 +17,7 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// run starts a Builder; it is stopped and waited for when the test ends.
+// run starts a Builder. When the test ends, it stops the Builder and waits for it.
 func (r *rig) run(o Options) *Builder {
 	r.t.Helper()
 	b := New(o)
@@ -70,15 +70,15 @@ func (r *rig) segments(n int) {
 	}
 }
 
-// leads is a lease that is held from the start.
+// leads returns a lease that is held from the start.
 func leads() <-chan bool {
 	c := make(chan bool, 1)
 	c <- true
 	return c
 }
 
-// TestRunWaitsTheHoldoff holds that changes that come one after the other
-// become one version once it is quiet, and that time is what decides.
+// TestRunWaitsTheHoldoff checks that successive changes become one version once
+// the log has been quiet for the holdoff.
 func TestRunWaitsTheHoldoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -97,7 +97,7 @@ func TestRunWaitsTheHoldoff(t *testing.T) {
 			t.Errorf("the version came %v after the first of five changes, want %v: quiet for 20 ms since the last", took, want)
 		}
 		if second.GetVersion().GetSeq() != r.bounds().Last {
-			t.Errorf("version %v, want one that contains all of the log up to %d", second.GetVersion(), r.bounds().Last)
+			t.Errorf("version %v, want one that contains the whole log up to %d", second.GetVersion(), r.bounds().Last)
 		}
 		wantServed(t, r, map[string]string{"a": "good 5"})
 	})
@@ -144,7 +144,7 @@ func TestRunHandsOver(t *testing.T) {
 	})
 }
 
-// TestRunSurvivesARewoundLog takes records back under a running builder.
+// TestRunSurvivesARewoundLog rewinds the log under a running builder.
 func TestRunSurvivesARewoundLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -166,8 +166,8 @@ func TestRunSurvivesARewoundLog(t *testing.T) {
 	})
 }
 
-// TestDigestsAreTheLeadersWord asks a standby, and then the leader.
-func TestDigestsAreTheLeadersWord(t *testing.T) {
+// TestOnlyTheLeaderAnswersForDigests asks a standby, and then the leader.
+func TestOnlyTheLeaderAnswersForDigests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		lease := make(chan bool, 1)
@@ -185,14 +185,14 @@ func TestDigestsAreTheLeadersWord(t *testing.T) {
 		synctest.Wait()
 		d, ok := b.Digests(t.Context(), shard, r.sessionName(), nil)
 		if !ok || d.Sum() != r.digest() {
-			t.Errorf("digests known %v, want those of what the source offers", ok)
+			t.Errorf("digests known: %v; want the digests of the objects that the source offers", ok)
 		}
 	})
 }
 
-// A standby that starts with nothing, where an earlier epoch stands on what is
-// lost, resumes in the newest one, however often the leader says where its head
-// is meanwhile.
+// A standby starts without local data, and the base of an earlier epoch is lost.
+// The standby resumes in the newest epoch, however many ticks the leader sends
+// meanwhile.
 func TestTicksDoNotKeepAStandbyFromConnecting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, leader := servingA(t)

@@ -8,8 +8,8 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// A publish is fenced on the head: the loser publishes nothing, and knows the
-// winner's head.
+// A publish is fenced on the head: the builder that loses publishes nothing, and
+// then knows the winner's head.
 func TestPublishIsFenced(t *testing.T) {
 	r, a := servingA(t)
 	b := r.start(r.config("b1", "one", &memstore.File{}), true)
@@ -34,15 +34,15 @@ func TestPublishIsFenced(t *testing.T) {
 			t.Errorf("%s published: %v, %v", d.cfg.ID, published, err)
 		}
 		if by := d.chain.head.Manifest.GetPublisher(); by != "b0" || d.chain.head.Version() != d.Position() {
-			t.Errorf("%s has the head %s of %s, want that of b0", d.cfg.ID, d.chain.head.Version(), by)
+			t.Errorf("%s has the head %s published by %s, want the head of b0", d.cfg.ID, d.chain.head.Version(), by)
 		}
 	}
 	if b.stats.Conflicts != 1 || a.stats.Conflicts != 0 {
-		t.Errorf("%d and %d fences were lost, want that of b1", a.stats.Conflicts, b.stats.Conflicts)
+		t.Errorf("b0 lost %d fences and b1 %d, want 0 and 1", a.stats.Conflicts, b.stats.Conflicts)
 	}
 }
 
-// The file follows the chain, never the other way round.
+// The builder commits a version to its file only after the chain has it.
 func TestTheFileIsNeverAheadOfTheChain(t *testing.T) {
 	r, b := servingA(t)
 	was := b.chain.file.stored.Version()
@@ -60,7 +60,7 @@ func TestTheFileIsNeverAheadOfTheChain(t *testing.T) {
 	if at := b.chain.file.stored.Version(); at != was {
 		t.Errorf("the file has %s before the fold was compared with the head, want %s", at, was)
 	}
-	if err := b.Advance(t.Context()); err != nil { // as after a restart
+	if err := b.Advance(t.Context()); err != nil { // as a restarted builder does
 		t.Fatal(err)
 	}
 	if at, head := b.chain.file.stored.Version(), b.chain.head.Version(); at != head || b.Filed() != head {
@@ -68,7 +68,7 @@ func TestTheFileIsNeverAheadOfTheChain(t *testing.T) {
 	}
 }
 
-func TestWhatIsWorthAVersion(t *testing.T) {
+func TestWorthAVersion(t *testing.T) {
 	r, b := servingA(t)
 	worth := func(when string, want bool) {
 		t.Helper()

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// In a mesh in which nothing changes versions come once in a quarter of the
-// history, and the chain forgets what is older than that: neither a failure nor
-// a clock that steps back keeps a checkpoint from being there.
+// In a mesh without changes, the builder publishes a version once in a quarter of
+// the history, and the chain drops versions older than the history. Checkpoints
+// stay due even after a failure or when the clock steps back.
 func TestCheckpointsOfAQuietMesh(t *testing.T) {
 	const history = 4 * time.Hour
 	var ckpt checkpoints
@@ -29,7 +29,7 @@ func TestCheckpointsOfAQuietMesh(t *testing.T) {
 	now = now.Add(-24 * time.Hour)
 	expect("when the clock has stepped back", "content")
 	expect("a quarter later", "fold")
-	now = now.Add(-time.Minute) // a version a moment early
+	now = now.Add(-time.Minute) // the next version comes a moment early
 	ckpt.done(Checkpointed{Err: errors.New("no answer")}, nil)
 	expect("after a failure", "content")
 }

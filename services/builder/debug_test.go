@@ -22,7 +22,7 @@ func TestFoldState(t *testing.T) {
 			t.Fatal(err)
 		}
 		if f.Position != fmt.Sprintf("%d.%d", f.Epoch, r.bounds().Last) || f.Build != "one" || f.Keys != 1 || f.Backlog != 0 {
-			t.Errorf("the fold stands at %+v", f)
+			t.Errorf("fold state: %+v", f)
 		}
 		if len(f.Shards) != 1 || f.Shards[0].State != "synced" || f.Shards[0].Keys != 1 || f.Shards[0].LastSeq == 0 {
 			t.Errorf("shards: %+v", f.Shards)
@@ -31,7 +31,7 @@ func TestFoldState(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
 		if _, err := New(Options{Config: r.config("b1", "one", &memstore.File{})}).FoldState(ctx); err == nil {
-			t.Error("a builder that does not run says where it stands")
+			t.Error("a builder that does not run reported its fold")
 		}
 	})
 }

@@ -20,7 +20,7 @@ import (
 func wantServed(t *testing.T, r *rig, want map[string]string) {
 	t.Helper()
 	if diff := cmp.Diff(want, r.served()); diff != "" {
-		t.Errorf("what the head serves (-want +got):\n%s", diff)
+		t.Errorf("content of the head (-want +got):\n%s", diff)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestAVersionNamesWhatChangedAndWhy(t *testing.T) {
 		t.Errorf("changes = %v, want key a by the record before the version's last", changes)
 	}
 	if ds := last.GetDiagnostics(); len(ds) == 0 || ds[0].GetObject() != "Thing default/bad (file/default)" || ds[0].GetReason() != "not good" {
-		t.Errorf("diagnostics = %v, want that of bad first", ds)
+		t.Errorf("diagnostics = %v, want the one about bad first", ds)
 	}
 	if len(last.GetWatermark()) != 1 || !last.GetWatermark()[0].GetSynced() {
 		t.Errorf("watermark = %v, want file/default synced", last.GetWatermark())
@@ -71,7 +71,7 @@ func TestOnlyAChangedWorldIsPublished(t *testing.T) {
 	}
 }
 
-// accident does to one call what a crash or a lost answer does.
+// accident simulates a crash or a lost answer during one call.
 type accident func(do func() error) error
 
 var errLost = errors.New("the answer was lost")
@@ -98,8 +98,8 @@ func (f *faultyStore) Commit(ctx context.Context, prev ident.Position, c store.C
 	return f.commit(func() error { return f.Store.Commit(ctx, prev, c) })
 }
 
-// TestCommitCrashPairs drives each step of the commit order through both ways
-// to fail: not done, and done but not known to be.
+// TestCommitCrashPairs fails each step of a commit in both ways: the step is not
+// done, or it is done but its answer is lost.
 func TestCommitCrashPairs(t *testing.T) {
 	whole := func(do func() error) error { return do() }
 	never := func(func() error) error { return errLost }
@@ -127,7 +127,7 @@ func TestCommitCrashPairs(t *testing.T) {
 
 			feed.publish, files.commit = c.publish, c.commit
 			r.put("a", "good 2")
-			_ = b.step() // fails, or does not know: the process dies here
+			_ = b.step() // the step fails, or its answer is lost; then the process dies
 			b = r.start(r.config("b0", "one", file), true)
 			b.settle()
 			wantServed(t, r, map[string]string{"a": "good 2"})
@@ -172,7 +172,7 @@ func TestTwoLeadersMakeOneChain(t *testing.T) {
 	}
 	ra, rb := a.ledger.Content().Root(), b.ledger.Content().Root()
 	if !bytes.Equal(ra[:], rb[:]) {
-		t.Error("two leaders came to two contents")
+		t.Error("the two leaders have different contents")
 	}
 }
 
@@ -192,7 +192,7 @@ func TestStandbyComparesEveryRootAndTakesOverWarm(t *testing.T) {
 	if got, want := standby.stats.Compared, uint64(len(r.versions())); got != want {
 		t.Errorf("compared %d roots, want %d", got, want)
 	}
-	r.put("a", "good last") // the leader is dead by now
+	r.put("a", "good last") // the leader is dead by now and does not publish this
 	standby.settle()
 	if standby.Backlog() == 0 {
 		t.Error("the standby folded past the head: it cannot compare what the leader publishes next")
@@ -216,7 +216,7 @@ func TestAnotherRootOfTheSameBuildNeverLeads(t *testing.T) {
 	standby.settle()
 	standby.Lead(true)
 	if standby.leader {
-		t.Error("a builder that came to another content leads")
+		t.Error("a builder with another root of the same build leads")
 	}
 	if got := standby.Report().GetError(); got == "" {
 		t.Error("the report does not say why it does not lead")
@@ -263,7 +263,7 @@ func TestGuardHoldsAMassLossUntilApproved(t *testing.T) {
 
 func TestAHoldApprovedBeforeItWasPublishedIsNotMadeAgain(t *testing.T) {
 	r, b := losingTen(t)
-	if err := b.step(); err != nil { // the hold is on the log, and not read yet
+	if err := b.step(); err != nil { // the hold is on the log, but the builder has not read it
 		t.Fatal(err)
 	}
 	rec, err := r.log.Last(t.Context(), events.BuilderOverlaySubject)
@@ -275,7 +275,7 @@ func TestAHoldApprovedBeforeItWasPublishedIsNotMadeAgain(t *testing.T) {
 	wantServed(t, r, map[string]string{})
 }
 
-func TestARewoundLogBeginsAnEpochAndEverySourceListsAnew(t *testing.T) {
+func TestARewoundLogBeginsAnEpochAndEverySourceListsAgain(t *testing.T) {
 	r, b := servingA(t)
 	before, _ := r.log.Bounds(t.Context())
 	r.put("b", "good 1")
@@ -290,7 +290,7 @@ func TestARewoundLogBeginsAnEpochAndEverySourceListsAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(r.fleet.asked) == 0 {
-		t.Error("no source was asked to list anew")
+		t.Error("no source was asked to list again")
 	}
 	wantServed(t, r, map[string]string{"a": "good 1", "b": "good 1"})
 	r.list()
@@ -366,7 +366,7 @@ func TestACheckpointIsWrittenEveryQuarterOfTheHistory(t *testing.T) {
 		b.Checkpointed(Checkpointed{})
 	}
 	if len(written) != 1 {
-		t.Fatalf("%d checkpoints of 3 versions in a moment, want 1: that of the first", len(written))
+		t.Fatalf("%d checkpoints for 3 versions in quick succession, want 1 for the first", len(written))
 	}
 	r.now = r.now.Add(time.Hour)
 	r.put("a", "good later")
@@ -376,7 +376,7 @@ func TestACheckpointIsWrittenEveryQuarterOfTheHistory(t *testing.T) {
 	}
 }
 
-func TestAHeadThatStandsForLongIsSaidAgain(t *testing.T) {
+func TestAnUnchangedHeadIsPublishedAgain(t *testing.T) {
 	r := newRig(t)
 	config := r.config("b0", "one", &memstore.File{})
 	config.History = 4 * time.Hour
@@ -395,8 +395,8 @@ func TestAHeadThatStandsForLongIsSaidAgain(t *testing.T) {
 	}
 }
 
-// Without blobs, neither head nor fold can be read from the bus;
-// an epoch brings both, although nothing changes.
+// Without the blobs, a builder can read neither the head nor the fold from the
+// bus. A new epoch writes both again, although no object changes.
 func TestBlobsThatAreLostComeBack(t *testing.T) {
 	r := newRig(t)
 	b := r.start(r.config("b0", "one", &memstore.File{}), true)
@@ -410,7 +410,7 @@ func TestBlobsThatAreLostComeBack(t *testing.T) {
 	r.chain.Trim(head.Seq - 1)
 	r.chain.LoseBlobs()
 	if _, err := r.chain.Fetch(t.Context(), head.Version()); err == nil {
-		t.Fatal("the head can be read without blobs and what is before it")
+		t.Fatal("the head can be read without the blobs and the versions before it")
 	}
 
 	b.BlobsLost(head.Version().Epoch)
@@ -419,12 +419,12 @@ func TestBlobsThatAreLostComeBack(t *testing.T) {
 	b.settle()
 	after, _ := r.chain.Head(t.Context())
 	if got, err := r.chain.Fetch(t.Context(), after.Version()); err != nil || got.Snapshot.Root() != store.RootOf(head.Manifest) {
-		t.Errorf("the head %v: %v, want what was served before", after.Version(), err)
+		t.Errorf("the head %v: %v, want the content from before", after.Version(), err)
 	}
 	b.BlobsLost(head.Version().Epoch) // a late report changes nothing
 	b.settle()
 	if b.Position().Epoch != after.Version().Epoch {
-		t.Errorf("epoch %d begins after %v, which has its blobs", b.Position().Epoch, after.Version())
+		t.Errorf("epoch %d began after %v, which still has its blobs", b.Position().Epoch, after.Version())
 	}
 	cold := r.start(r.config("b1", "one", &memstore.File{}), false)
 	cold.settle()
@@ -441,7 +441,7 @@ func TestAHeadThatExpiredUnderALeaderIsNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !b.Urgent() {
-		t.Fatal("the leader has nothing to say although its head is gone")
+		t.Fatal("the leader sees no reason to publish although its head is gone")
 	}
 	b.settle()
 	r.list()
@@ -472,7 +472,7 @@ func TestAHoldMayBeLargerThanAMessage(t *testing.T) {
 	r.put("new", "good")
 	b.settle()
 	if got := r.served()["new"]; got != "good" {
-		t.Error("nothing else is published while the loss is held")
+		t.Error("other changes are not published while the loss is held")
 	}
 	var batch []events.Event
 	for _, part := range holds[0].GetParts() {
@@ -513,9 +513,9 @@ func TestLostVersionsBeginAnEpoch(t *testing.T) {
 	}
 }
 
-// TestAHeadWhoseContentIsLostStopsNothing takes the versions before the head
-// away from a builder that has no file: the content of the head is lost.
-func TestAHeadWhoseContentIsLostStopsNothing(t *testing.T) {
+// TestALostHeadContentStopsNothing removes the versions before the head, and
+// starts a builder without a file. It cannot get the content of the head.
+func TestALostHeadContentStopsNothing(t *testing.T) {
 	r, b := servingA(t)
 	r.put("a", "2 for one")
 	r.put("b", "good 1")
@@ -527,7 +527,7 @@ func TestAHeadWhoseContentIsLostStopsNothing(t *testing.T) {
 	r.chain.Trim(head.Seq - 1)
 	b = r.start(r.config("b1", "two", &memstore.File{}), true)
 	if err := b.step(); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("at first: %v, want ErrNotFound: a checkpoint may be on its way", err)
+		t.Errorf("at first: %v, want ErrNotFound: a checkpoint may still arrive", err)
 	}
 	r.now = r.now.Add(lostAfter)
 	b.settle()
@@ -537,9 +537,10 @@ func TestAHeadWhoseContentIsLostStopsNothing(t *testing.T) {
 	wantServed(t, r, map[string]string{"a": "good 3", "b": "good 1"})
 }
 
-// TestAnOverlayBetweenARewindAndItsEpochCounts: an operator's word that was
-// acknowledged is never lost, though no builder folded it.
-func TestAnOverlayBetweenARewindAndItsEpochCounts(t *testing.T) {
+// TestAnOverlayBetweenARewindAndItsEpochIsKept checks that an operator's overlay
+// that the log acknowledged is not lost, even if no builder had folded it when the
+// epoch began.
+func TestAnOverlayBetweenARewindAndItsEpochIsKept(t *testing.T) {
 	r, b := servingA(t)
 	common := r.bounds().Last
 	r.put("b", "good 1")

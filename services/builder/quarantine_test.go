@@ -27,7 +27,7 @@ import (
 
 const release = "envoy 1.38.0"
 
-// anything is good.
+// anything is a judge that accepts every value.
 type anything struct{}
 
 func (anything) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnostic, bool) {
@@ -53,7 +53,7 @@ func (r *rig) cluster(name string, timeout int) {
 	r.object(k, events.Put, p)
 }
 
-// rejecting is a leader that serves the cluster b in its second version.
+// rejecting returns a leader that has published a second version of the cluster b.
 func rejecting(t *testing.T) (*rig, *driver) {
 	t.Helper()
 	r := newRig(t)
@@ -69,8 +69,8 @@ func rejecting(t *testing.T) (*rig, *driver) {
 	return r, d
 }
 
-// made is the sum of a cluster as the class of a proxy is made it in a version,
-// and that class.
+// made returns the sum of a cluster as generated for a proxy in a version, and the
+// proxy's class.
 func (r *rig) made(v ident.Position, name string) (xds.Sum, index.ProxyClass) {
 	r.t.Helper()
 	at, err := r.chain.Fetch(r.t.Context(), v)
@@ -94,7 +94,7 @@ func (r *rig) made(v ident.Position, name string) (xds.Sum, index.ProxyClass) {
 	return made.Sum, class
 }
 
-// verdict is about the cluster b as the head serves it.
+// verdict returns a verdict about the cluster b as it is in the head.
 func (r *rig) verdict() *reportv1.Verdict {
 	r.t.Helper()
 	all := r.versions()
@@ -107,7 +107,7 @@ func (r *rig) verdict() *reportv1.Verdict {
 	}
 }
 
-// quarantined describes the quarantines in short.
+// quarantined returns a short text for each quarantine.
 func quarantined(d *driver) (all []string) {
 	d.r.t.Helper()
 	for _, q := range d.Report().GetQuarantines() {
@@ -120,7 +120,7 @@ func quarantined(d *driver) (all []string) {
 	return all
 }
 
-// hear lets a frontend report a verdict.
+// hear delivers a frontend's verdicts to the builder.
 func (d *driver) hear(frontend string, v ...*reportv1.Verdict) {
 	d.r.t.Helper()
 	d.Heard(&reportv1.FrontendReport{Frontend: frontend, Verdicts: v})
@@ -138,19 +138,20 @@ func with(v *reportv1.Verdict, applied, undecided uint32, rejectedBy ...string) 
 	}
 }
 
-// What it takes to put a resource into quarantine.
+// TestConfirm lists the verdicts that put a resource into quarantine, and those
+// that do not.
 func TestConfirm(t *testing.T) {
 	const at, later = "b of " + release + ": it is bad, last good", 3 * time.Second
 	for _, test := range []struct {
 		name        string
 		hear        func(d *driver, v *reportv1.Verdict)
-		now, waited bool // it is in quarantine, after a while
+		now, waited bool // in quarantine at once, and after a while
 	}{
 		{"two reject it", func(d *driver, v *reportv1.Verdict) { d.hear("f0", with(v, 0, 0, "p1", "p2")) }, true, true},
 		{"the only one rejects it", func(d *driver, v *reportv1.Verdict) { d.hear("f0", with(v, 0, 0, "p1")) }, true, true},
 		{"one of two rejects it", func(d *driver, v *reportv1.Verdict) { d.hear("f0", with(v, 0, 1, "p1")) }, false, false},
 		{"one has it", func(d *driver, v *reportv1.Verdict) { d.hear("f0", with(v, 1, 0, "p1", "p2")) }, false, false},
-		{"some say nothing", func(d *driver, v *reportv1.Verdict) { d.hear("f0", with(v, 0, 3, "p1", "p2")) }, false, true},
+		{"some have not answered", func(d *driver, v *reportv1.Verdict) { d.hear("f0", with(v, 0, 3, "p1", "p2")) }, false, true},
 		{"two of two frontends", func(d *driver, v *reportv1.Verdict) {
 			d.hear("f1", with(v, 0, 1))
 			d.hear("f0", with(v, 0, 0, "p1"))
@@ -160,7 +161,7 @@ func TestConfirm(t *testing.T) {
 			d.hear("f1", with(v, 1, 0))
 			d.hear("f0", with(v, 0, 0, "p1", "p2"))
 		}, false, false},
-		{"a frontend says nothing of it", func(d *driver, v *reportv1.Verdict) {
+		{"a frontend does not report it", func(d *driver, v *reportv1.Verdict) {
 			d.hear("f1")
 			d.hear("f0", with(v, 0, 0, "p1", "p2"))
 		}, false, true},
@@ -186,7 +187,7 @@ func TestConfirm(t *testing.T) {
 			v.Class = []byte("{}")
 			d.hear("f0", with(v, 0, 0, "p1", "p2"))
 		}, false, false},
-		{"they are content again", func(d *driver, v *reportv1.Verdict) {
+		{"the proxies no longer reject it", func(d *driver, v *reportv1.Verdict) {
 			d.hear("f0", with(v, 0, 3, "p1", "p2"))
 			d.hear("f0")
 		}, false, false},
@@ -235,7 +236,7 @@ func TestSuspectsAreAnnounced(t *testing.T) {
 	}
 }
 
-// A quarantine ends when its content does, and not before.
+// A quarantine ends when the rejected content changes, and not before.
 func TestQuarantineEnds(t *testing.T) {
 	r, d := rejecting(t)
 	d.hear("f0", with(r.verdict(), 0, 0, "p1", "p2"))
@@ -265,7 +266,7 @@ func TestQuarantineEnds(t *testing.T) {
 	r.cluster("b", 2)
 	r.list()
 	d.settle()
-	stands("the same is offered again", 1)
+	stands("the same content is offered again", 1)
 	r.cluster("b", 3)
 	d.settle()
 	stands("another content is offered", 0)
@@ -275,7 +276,7 @@ func TestQuarantineEnds(t *testing.T) {
 	stands("the content is back", 0)
 	d.hear("f0", with(r.verdict(), 0, 0, "p1", "p2"))
 	stands("it is rejected again", 1)
-	// An operator wants it to be sent once more.
+	// An operator lifts the quarantine, so the content is sent once more.
 	r.append(&events.Overlay{ID: d.Report().GetQuarantines()[0].GetId(), Remove: true})
 	d.Heard(&reportv1.FrontendReport{Frontend: "f0"})
 	d.settle()
@@ -287,15 +288,15 @@ func TestQuarantineEnds(t *testing.T) {
 	}
 }
 
-// A quarantine serves the previous content of the class, whatever was in quarantine
-// then; without a previous content it serves none.
+// A quarantine serves the content that the class had before, if that content is
+// known, and otherwise omits the resource.
 func TestLastGood(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(v *reportv1.Verdict)
 		want   bool
 	}{
-		{"what they had", func(*reportv1.Verdict) {}, true},
+		{"they had good content", func(*reportv1.Verdict) {}, true},
 		{"they had nothing", func(v *reportv1.Verdict) { v.Good, v.GoodSum = nil, nil }, false},
 		{"they had something else", func(v *reportv1.Verdict) { v.GoodSum = make([]byte, 16) }, false},
 		{"in an unknown version", func(v *reportv1.Verdict) { v.Good = store.VersionProto(ident.Position{Epoch: 1, Seq: 1}) }, false},
@@ -311,7 +312,7 @@ func TestLastGood(t *testing.T) {
 	}
 }
 
-// Two leaders that come to the same conclusion say the same.
+// Two leaders with the same verdicts make the same quarantine.
 func TestTwoLeadersQuarantine(t *testing.T) {
 	r, d := rejecting(t)
 	v := with(r.verdict(), 0, 0, "p1", "p2")
@@ -331,7 +332,8 @@ func TestTwoLeadersQuarantine(t *testing.T) {
 	}
 }
 
-// No more than a hundred are in quarantine, and that is said.
+// At most MaxQuarantines resources are in quarantine. If more are rejected, a
+// diagnostic reports it.
 func TestQuarantinesAreBounded(t *testing.T) {
 	r, d := rejecting(t)
 	var verdicts []*reportv1.Verdict

@@ -12,12 +12,12 @@ import (
 	reportv1 "meshlog.dev/proto/meshlog/report/v1"
 )
 
-// TestFrozenKinds: what a source cannot be read for is reported with its keys,
-// and its digests are those of the kinds that are asked for.
+// TestFrozenKinds checks that the builder reports a kind that the watcher can no
+// longer read, with its number of keys, and that Digests covers the given kinds.
 func TestFrozenKinds(t *testing.T) {
 	r, b := servingA(t)
 	if frozen := b.Report().GetFrozen(); len(frozen) != 0 {
-		t.Errorf("frozen %v, and the source can be read whole", frozen)
+		t.Errorf("frozen %v, although the watcher reads all kinds", frozen)
 	}
 	r.session++
 	r.append(&events.Begin{Shard: shard, Session: r.sessionName(), Holder: "test"})
@@ -29,7 +29,7 @@ func TestFrozenKinds(t *testing.T) {
 		t.Errorf("frozen (-want +got):\n%s", diff)
 	}
 	if got := frozenKinds(t, b.Machine); !maps.Equal(got, map[string]float64{shard.String(): 1}) {
-		t.Errorf("the metric of frozen kinds says %v, want 1", got)
+		t.Errorf("the metric of frozen kinds is %v, want 1", got)
 	}
 	if diff := cmp.Diff(map[string]string{"a": "good 1"}, r.served()); diff != "" {
 		t.Errorf("served (-want +got):\n%s", diff)
@@ -39,7 +39,7 @@ func TestFrozenKinds(t *testing.T) {
 		want  events.Digest
 	}{{nil, r.digest()}, {events.KindsOf("Thing"), r.digest()}, {events.KindsOf("Other"), none}} {
 		if d, ok := b.Digests(shard, r.sessionName(), test.kinds); !ok || d.Sum() != test.want {
-			t.Errorf("digests of %v: %t, and not those of what is offered", test.kinds, ok)
+			t.Errorf("digests of %v: known: %t; they do not match the offered objects", test.kinds, ok)
 		}
 	}
 }

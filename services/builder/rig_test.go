@@ -21,20 +21,20 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// rig is a log, a chain and a source, and the builders that a test makes.
+// rig holds a log, a chain and a source, and starts builders on them.
 type rig struct {
 	t     *testing.T
 	log   *memlog.Log
 	chain *memstore.Chain
 	fleet fleet
 
-	mu  sync.Mutex // over what builders use too
+	mu  sync.Mutex // guards now and ids, which builders use too
 	now time.Time
 	ids int
 
 	session int
 	pseq    uint64
-	trace   string // of the next events
+	trace   string // traceparent of the next events
 	offered map[ident.Key]ident.Value
 }
 
@@ -91,7 +91,7 @@ func (r *rig) id() string {
 	return fmt.Sprintf("id%d", r.ids)
 }
 
-// config is that of a builder; a test may change it before start.
+// config returns the configuration of a builder; a test may change it before start.
 func (r *rig) config(id, build string, file *memstore.File) Config {
 	return Config{
 		ID: id, Build: build, Log: r.log, Feed: r.chain, Store: memstore.Open(file, store.Retention{}), Fleet: &r.fleet,
@@ -144,7 +144,7 @@ func (d *driver) step() error {
 	return err
 }
 
-// settle steps until nothing moves any more.
+// settle steps until the builder has nothing left to do.
 func (d *driver) settle() {
 	d.r.t.Helper()
 	for range 20 {
@@ -154,7 +154,7 @@ func (d *driver) settle() {
 	}
 }
 
-// servingA is a leader that has published the object a.
+// servingA returns a leader that has published the object a.
 func servingA(t *testing.T) (*rig, *driver) {
 	t.Helper()
 	r := newRig(t)
@@ -166,8 +166,8 @@ func servingA(t *testing.T) (*rig, *driver) {
 	return r, b
 }
 
-// losingTen is a leader that has published ten objects, none of which its
-// source offers any more.
+// losingTen returns a leader that has published ten objects that its source no
+// longer offers.
 func losingTen(t *testing.T) (*rig, *driver) {
 	t.Helper()
 	r := newRig(t)
@@ -271,8 +271,8 @@ func (r *rig) served() map[string]string {
 	return got
 }
 
-// versions are all that the chain holds, oldest first; it fails the test where
-// they are not one chain.
+// versions returns all versions on the chain, oldest first. It fails the test if
+// one of them does not follow the version before it.
 func (r *rig) versions() []*store.Manifest {
 	r.t.Helper()
 	var all []*store.Manifest

@@ -13,9 +13,9 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// The record that began the epoch expired, a later segment of it did not, and a
-// builder of another build comes without a file: there is nothing to resume at,
-// and what the head serves is the base of a new epoch.
+// The record that began the epoch has expired, but a later segment of the epoch has
+// not. A builder of another build starts without a file. It can resume nowhere, so
+// it begins a new epoch whose base is the content of the head.
 func TestEpochRecordExpired(t *testing.T) {
 	r, _ := servingA(t)
 	old := r.versions()[0].GetVersion().GetEpoch()
@@ -38,15 +38,15 @@ func TestEpochRecordExpired(t *testing.T) {
 	r.list()
 	three.settle()
 	if at := three.Position(); at.Epoch <= old || at.Seq <= bounds.Last {
-		t.Errorf("it stands at %s, want a new epoch", at)
+		t.Errorf("the builder is at %s, want a new epoch", at)
 	}
 	if diff := cmp.Diff(map[string]string{"a": "good 1", "b": "good 2"}, r.served()); diff != "" {
 		t.Errorf("served (-want +got):\n%s", diff)
 	}
 }
 
-// forgetful is a chain that has lost its blobs: it has those that were put
-// since.
+// forgetful is a chain that has lost its blobs. It returns only blobs that were put
+// through it.
 type forgetful struct {
 	*memstore.Chain
 	put map[ident.Hash]bool
@@ -65,8 +65,8 @@ func (f *forgetful) GetBlob(ctx context.Context, h ident.Hash) ([]byte, error) {
 	return f.Chain.GetBlob(ctx, h)
 }
 
-// What an epoch stands on is lost, and a builder without a file leads: what the
-// head serves is the base of a new epoch.
+// The base of the epoch is lost, and a builder without a file leads. It begins a new
+// epoch whose base is the content of the head.
 func TestBaseOfTheEpochIsLost(t *testing.T) {
 	r, b := servingA(t)
 	r.put("b", "good 1")
@@ -83,17 +83,17 @@ func TestBaseOfTheEpochIsLost(t *testing.T) {
 	c.Feed = &forgetful{r.chain, map[ident.Hash]bool{}}
 	b = r.start(c, true)
 	if err := b.step(); !errors.Is(err, store.ErrNotFound) {
-		t.Fatalf("at first: %v, want ErrNotFound: it may be on its way", err)
+		t.Fatalf("at first: %v, want ErrNotFound: the base may still arrive", err)
 	}
 	for range 3 {
 		r.now = r.now.Add(lostAfter)
 		b.connected = false
-		_ = b.step() // one base after the other is found to be lost
+		_ = b.step() // the builder finds one lost base after the other
 	}
 	r.list()
 	b.settle()
 	if at := b.Position(); at.Epoch <= old.Epoch {
-		t.Errorf("it stands at %s, want an epoch after %s", at, old)
+		t.Errorf("the builder is at %s, want an epoch after %s", at, old)
 	}
 	wantServed(t, r, map[string]string{"a": "good 1", "b": "good 1"})
 }

@@ -12,12 +12,12 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// traceparent is of trace n.
+// traceparent returns the traceparent of trace n.
 func traceparent(n int) string { return fmt.Sprintf("00-%032x-%016x-01", n, n) }
 
-// A version belongs to the trace of its first change, is linked to the others,
-// and hands the context on, also by a builder that traces nothing and by one
-// that takes over.
+// A version belongs to the trace of its first change and is linked to the traces of
+// the other changes. Its manifest carries these contexts, even if the builder
+// exports no spans, or has just taken over.
 func TestTrace(t *testing.T) {
 	var other []string
 	for n := 2; n <= tracing.MaxContexts; n++ {
@@ -25,7 +25,7 @@ func TestTrace(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name          string
-		traced, after bool // spans are made; a standby takes over
+		traced, after bool // the builder makes spans; a standby takes over
 	}{
 		{"not traced", false, false}, {"traced", true, false}, {"traced, after a takeover", true, true},
 	} {

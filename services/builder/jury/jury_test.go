@@ -23,12 +23,13 @@ import (
 )
 
 var (
-	bad  = [16]byte{1} // the sum of the content that is generated now
-	good = [16]byte{2} // and of the content before
+	bad  = [16]byte{1} // the sum of the current content
+	good = [16]byte{2} // the sum of the previous content
 	then = ident.Position{Epoch: 5, Seq: 7}
 )
 
-// fixed is a gate in whose world every class has the content bad, after good.
+// fixed is a gate that reports the sum bad as current and good as previous for
+// every class.
 type fixed struct{ value []byte }
 
 func (fixed) Keep([]gate.ClassOf)                        {}
@@ -49,11 +50,11 @@ var start = time.Unix(1_800_000_000, 0)
 
 func worlds(ident.Position) (*world.World, error) { return world.NewWorld(), nil }
 
-// The jury waits for what it does not know yet, and no longer than it says.
+// The jury waits for missing reports and answers, but no longer than its limits.
 func TestJuryDecides(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		since    time.Duration // the builder runs
+		since    time.Duration // how long the builder has run
 		verdicts map[string]*reportv1.Verdict
 		at       []time.Duration // after the suspicion
 		want     []bool
@@ -61,7 +62,7 @@ func TestJuryDecides(t *testing.T) {
 		{"two proxies reject, all answered", time.Minute, map[string]*reportv1.Verdict{"f0": verdict(0, 0, "p1", "p2")}, []time.Duration{0}, []bool{true}},
 		{"not every frontend may be known", time.Second, map[string]*reportv1.Verdict{"f0": verdict(0, 0, "p1", "p2")}, []time.Duration{0, time.Second, 2 * time.Second}, []bool{false, false, true}},
 		{"a proxy has not answered", time.Minute, map[string]*reportv1.Verdict{"f0": verdict(0, 1, "p1", "p2")}, []time.Duration{0, 2 * time.Second}, []bool{false, true}},
-		{"the only one that rejects is not the only one", time.Minute, map[string]*reportv1.Verdict{"f0": verdict(0, 1, "p1")}, []time.Duration{0, 20 * time.Second}, []bool{false, false}},
+		{"the only proxy that rejects is not the only proxy", time.Minute, map[string]*reportv1.Verdict{"f0": verdict(0, 1, "p1")}, []time.Duration{0, 20 * time.Second}, []bool{false, false}},
 		{"a frontend's proxy has applied it", time.Minute, map[string]*reportv1.Verdict{"f0": verdict(0, 0, "p1", "p2"), "f1": verdict(1, 0)}, []time.Duration{0, 20 * time.Second}, []bool{false, false}},
 		{"a frontend has not reported about it", time.Minute, map[string]*reportv1.Verdict{"f0": verdict(0, 0, "p1", "p2"), "f1": nil}, []time.Duration{0, 2 * time.Second}, []bool{false, true}},
 	} {
@@ -87,7 +88,7 @@ func TestJuryDecides(t *testing.T) {
 	}
 }
 
-// A quarantine carries what proxies had before, unless that is not known.
+// A quarantine carries the content that proxies had before, if the jury knows it.
 func TestQuarantineServesLastGood(t *testing.T) {
 	lost := func(ident.Position) (*world.World, error) { return nil, store.ErrNotFound }
 	failing := func(ident.Position) (*world.World, error) { return nil, errors.New("no answer") }
@@ -98,7 +99,7 @@ func TestQuarantineServesLastGood(t *testing.T) {
 		want   string
 		fails  bool
 	}{
-		{"what they had before", "before", worlds, "before", false},
+		{"the content before", "before", worlds, "before", false},
 		{"too large", strings.Repeat("x", 256<<10+1), worlds, "", false},
 		{"no longer kept", "before", lost, "", false},
 		{"the bus does not answer", "before", failing, "", true},
@@ -126,7 +127,7 @@ func TestQuarantineServesLastGood(t *testing.T) {
 	}
 }
 
-// anything is good.
+// anything is a judge that accepts every value.
 type anything struct{}
 
 func (anything) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnostic, bool) {
@@ -134,14 +135,14 @@ func (anything) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnost
 }
 func (anything) EndpointsOnly(ident.Key, *world.Object, *world.Object) bool { return false }
 
-// TestGuard takes objects away from a source that offers the others.
+// TestGuard removes objects of a source, and checks which losses the guard holds.
 func TestGuard(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		had, loses int
 		size       int
 		policy     world.Guard
-		parts      int // of the hold; 0: none
+		parts      int // of the hold; 0: no hold
 	}{
 		{"a third is lost", 9, 3, 1, world.Guard{MaxLossPercent: 30, MinKeys: 3}, 1},
 		{"a quarter is lost", 12, 3, 1, world.Guard{MaxLossPercent: 30, MinKeys: 3}, 0},

@@ -25,17 +25,17 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// rig is a log with a source, and the blobs on which its segments stand.
+// rig is a log with a source, and the blobs that hold the bases of its segments.
 type rig struct {
 	t     *testing.T
 	log   *memlog.Log
 	blobs *memstore.Chain
 	ids   int
 	pseq  uint64
-	named int // sessions
+	named int // number of sessions so far
 }
 
-// good takes every value.
+// good is a judge that accepts every value.
 type good struct{}
 
 func (good) Judge(ident.Key, ident.Value) (proto.Message, []problem.Diagnostic, bool) {
@@ -70,7 +70,7 @@ func (r *rig) begin() {
 	r.append(&events.Begin{Shard: shard, Session: fmt.Sprint("s", r.named), Holder: "test"})
 }
 
-// put makes the source offer a value; empty: it offers none any more.
+// put makes the source offer a value. An empty value deletes the object.
 func (r *rig) put(name, value string) {
 	r.pseq++
 	o := &events.Object{Key: key(name), Op: events.Delete, Session: fmt.Sprint("s", r.named), Pseq: r.pseq, Low: r.pseq}
@@ -122,8 +122,8 @@ func content(t *testing.T, l *ledger.Ledger) map[string]string {
 
 func nothing() {}
 
-// The snapshot has the rows of the fold at every record, whether the content is
-// asked for after each record or once.
+// The snapshot has the rows of the fold at every record, whether the test asks for
+// the content after each record or only at the end.
 func TestContentFollowsTheFold(t *testing.T) {
 	r := newRig(t)
 	r.append(&events.Segment{Epoch: 5, Build: "one"})
@@ -154,12 +154,12 @@ func TestContentFollowsTheFold(t *testing.T) {
 		}
 	}
 	if once.Content().Root() != each.Content().Root() {
-		t.Error("the content depends on when it is asked for")
+		t.Error("the content depends on how often it was requested")
 	}
 }
 
 // The Ledger calls changed with each change, while Get returns the row before it.
-func TestChangesAreTold(t *testing.T) {
+func TestChangesAreReported(t *testing.T) {
 	r := newRig(t)
 	r.append(&events.Segment{Epoch: 5, Build: "one"})
 	r.begin()
@@ -192,12 +192,12 @@ func TestChangesAreTold(t *testing.T) {
 	}
 	want := "0: reset, 1: reset, 4: none to 1, 5: 1 to 2"
 	if got := strings.Join(told, ", "); got != want {
-		t.Errorf("told of %s, want %s", got, want)
+		t.Errorf("changed was called with %s, want %s", got, want)
 	}
 }
 
-// A segment's base is all that a ledger needs of earlier records; without the
-// base it stays where it is, and goes on once the base is there.
+// A ledger can start at a segment: it needs the segment's base instead of the
+// earlier records. Without the base, it stays where it is until the base is there.
 func TestSegmentStandsOnItsBase(t *testing.T) {
 	r := newRig(t)
 	r.append(&events.Segment{Epoch: 5, Build: "one"})
@@ -229,7 +229,7 @@ func TestSegmentStandsOnItsBase(t *testing.T) {
 		t.Errorf("without the base: %v, want a BaseError of base %s", err, base)
 	}
 	if at := fresh.Position(); !at.IsZero() {
-		t.Errorf("without the base it stands at %s", at)
+		t.Errorf("without the base, the ledger is at %s", at)
 	}
 	blobs.lost = false
 	if _, err := fresh.Apply(t.Context(), rec); err != nil {
@@ -240,7 +240,7 @@ func TestSegmentStandsOnItsBase(t *testing.T) {
 	}
 }
 
-// lossy are blobs that may be away.
+// lossy is a blob store that returns ErrNotFound while lost is set.
 type lossy struct {
 	store.Blobs
 	lost bool
