@@ -14,7 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// crowd is streams that wait for admission, and when each was admitted.
+// crowd starts streams that wait for admission, and logs when each was admitted or
+// refused.
 type crowd struct {
 	t     *testing.T
 	gate  *admission
@@ -62,8 +63,9 @@ func TestGateRate(t *testing.T) {
 			c.come(fmt.Sprint("cold", 2+i), false)
 		}
 		c.come("back", true)
-		// A burst is as many as begin in a second. Resuming clients come first,
-		// and a client that would wait too long is refused at once.
+		// At first, a second's worth of streams is admitted at once. Resuming
+		// clients come first, and a client that would wait too long is refused at
+		// once.
 		c.expect(
 			"0s cold0 in", "0s cold1 in", "1.5s cold3 in", "100ms cold12 Unavailable", "100ms cold13 Unavailable",
 			"1s cold2 in", "2.5s cold5 in", "2s cold4 in", "3.5s cold7 in", "3s cold6 in", "4.5s cold9 in", "4s cold8 in",

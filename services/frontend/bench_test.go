@@ -7,9 +7,9 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// BenchmarkStreams measures what an idle stream costs a frontend, what a change
-// of one service's endpoints costs for each stream that watches it, and both for
-// gRPC alone.
+// BenchmarkStreams measures the cost of an idle stream, and the cost of a change of
+// one service's endpoints for each stream that watches it, both for a frontend and
+// for gRPC alone.
 func BenchmarkStreams(b *testing.B) {
 	for _, c := range []struct{ streams, services int }{{500, 1000}, {2000, 100}, {2000, 1000}} {
 		for _, floor := range []bool{true, false} {

@@ -32,8 +32,8 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// Benchmarks measure a server in a process of its own, this test program with
-// childEnv set, so that the figures exclude the clients.
+// Benchmarks measure a server in a process of its own, so that the figures exclude
+// the clients. The process is this test program with childEnv set.
 const childEnv = "MESHLOG_FRONTEND_CHILD"
 
 func TestMain(m *testing.M) {
@@ -49,16 +49,17 @@ func TestMain(m *testing.M) {
 // childTask is the first line that a child reads.
 type childTask struct {
 	Services int
-	// Floor serves with nothing but grpc: each change is written to all
-	// streams as it is.
+	// Floor selects a server that uses nothing but grpc and writes each change
+	// unchanged to all streams.
 	Floor bool
 }
 
-// childStats is what a child writes when it listens, and after each line.
+// childStats is what a child prints when it listens, and after each line that it
+// reads.
 type childStats struct {
 	Address     string
 	CPU         time.Duration // so far
-	RSS         uint64        // this and what follows after "settle" only
+	RSS         uint64        // RSS and the fields below are set only after "settle"
 	Heap, Stack uint64
 	Goroutines  int
 }
@@ -111,8 +112,8 @@ func (fatal) Helper() {}
 
 func (fatal) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
-// serveFrontend serves that many services on one listener until the process
-// ends. Each change is to the endpoints of the first service.
+// serveFrontend serves a mesh with the given number of services on one listener
+// until the process ends. Each change is to the endpoints of the first service.
 func serveFrontend(l net.Listener, services int) (change func(), err error) {
 	chain := memstore.NewChain()
 	mesh := frontendtest.NewMesh(fatal{}, chain)

@@ -39,7 +39,7 @@ func TestDecodeRequest(t *testing.T) {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 		if (got.node != nil) != wantNode {
-			t.Errorf("node %v where it is wanted: %v", got.node, wantNode)
+			t.Errorf("decoded node: %v, want one: %v", got.node, wantNode)
 		}
 	}
 }
@@ -157,7 +157,8 @@ func TestEncodeDeltaResponse(t *testing.T) {
 	}
 }
 
-// TestSharedBuffers: responses of one list share all but their heads.
+// TestSharedBuffers checks that responses with the same resources share all bytes
+// except their heads.
 func TestSharedBuffers(t *testing.T) {
 	shared := stream.Response{
 		Type: ident.EDS, Nonce: "1", Resources: []*xds.Resource{xds.Empty(ident.EDS, "a")}, Memo: new(names.Memo),

@@ -40,7 +40,7 @@ func TestPushStatusAndDump(t *testing.T) {
 			t.Errorf("unanswered: %+v", u)
 		}
 		if got := len(f.server.PushStatus(0).Unanswered); got != 0 {
-			t.Errorf("%d unanswered responses told, none was asked for", got)
+			t.Errorf("PushStatus(0) lists %d unanswered responses, want none", got)
 		}
 		two.nack(first, "b is bad")
 		synctest.Wait()

@@ -118,7 +118,7 @@ func TestReject(t *testing.T) {
 	r := e.expect(ident.CDS, "v1", "v2")
 	e.expect(ident.EDS, "v1", "v2")
 	e.nack(r, "Error adding/updating cluster(s) v1: it is bad")
-	// The good one is served, and v1 as it was.
+	// The frontend sends the accepted v2, and v1 as it was before.
 	r = e.expect(ident.CDS, "v1", "v2")
 	if r.GetVersionInfo()[:5] != "nack-" {
 		t.Errorf("version %s", r.GetVersionInfo())
@@ -130,10 +130,10 @@ func TestReject(t *testing.T) {
 	e.expect(ident.EDS, "v1")
 	e.ack(r)
 	if e.versions[ident.CDS] == good {
-		t.Error("the version is the one from before")
+		t.Error("the version did not change")
 	}
 
-	// Another content ends it.
+	// New content ends the rejection.
 	mesh.Publish(Put("v1", Cluster("v1", 3)))
 	e.ack(e.expect(ident.CDS, "v1", "v2"))
 	f.until("no NACK", func(r *reportv1.FrontendReport) bool { return nackOf(r) == nil })
@@ -150,9 +150,9 @@ func nackOf(r *reportv1.FrontendReport) *reportv1.Nack {
 	return nil
 }
 
-// Two frontends and every restart name the same content with the same
-// versions, so a client that reconnects is sent only a response without content
-// (E29).
+// Any two frontends, and a frontend before and after a restart, give the same
+// content the same version. So a client that reconnects is sent only a response
+// without content (E29).
 func TestReconnect(t *testing.T) {
 	mesh := shop(t)
 	file := &memstore.File{}
@@ -174,7 +174,7 @@ func TestReconnect(t *testing.T) {
 		e.ask(ident.RDS, "routes")
 		e.ack(e.expect(ident.EDS))
 	}
-	// Nothing else was sent: the next response is for the next change.
+	// Nothing else is sent: the next response is for the next change.
 	last := start(t, "f3", mesh)
 	last.serves(mesh.Last().Version())
 	e = e.reconnect(last)
@@ -187,11 +187,11 @@ func TestReconnect(t *testing.T) {
 	e.ack(e.expect(ident.EDS, "v1"))
 }
 
-// A client that knows more than a frontend is answered when the frontend has
-// caught up, never with an older version.
+// A client with a newer version than a frontend is answered when the frontend has
+// caught up, and never with an older version.
 func TestNeverOlderAfterNewer(t *testing.T) {
 	mesh := shop(t)
-	behind := newMesh(t) // a chain that ends before the other
+	behind := newMesh(t) // a chain that lacks the last version of the other
 	behind.Publish(
 		Put("v1", Cluster("v1", 1)), Put("v1-endpoints", Endpoints("v1", 8001)),
 		Put("listener", Listener("http", 10000, "routes")),
@@ -256,8 +256,8 @@ func TestNodeMissing(t *testing.T) {
 	}
 }
 
-// Same snapshot, any frontend, any order of streams and of versions before it:
-// the same bytes and versions.
+// For the same snapshot, all frontends send the same bytes and versions, whatever
+// the order of streams and of earlier versions.
 func TestSameEverywhere(t *testing.T) {
 	mesh := newMesh(t)
 	early := start(t, "f1", mesh)

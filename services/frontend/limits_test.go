@@ -84,18 +84,19 @@ func TestStreamLimit(t *testing.T) {
 			if err == nil {
 				taken++
 			} else if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "another frontend") {
-				t.Errorf("got %v, want UNAVAILABLE and what to do", err)
+				t.Errorf("got %v, want UNAVAILABLE with advice", err)
 			}
 		}
-		// Two at once, two in each of the five seconds that new ones wait.
+		// Two are admitted at once, and two in each of the five seconds that the
+		// others may wait.
 		if refused := f.counted("meshlog_frontend_streams_refused_total"); taken < 11 || taken > 12 || taken+int(refused) != 20 {
-			t.Errorf("%d taken, %v refused", taken, refused)
+			t.Errorf("%d admitted, %v refused", taken, refused)
 		}
 	})
 }
 
-// A new client is in its first responses until it has its listeners; the next
-// client waits for that.
+// A new client holds a place until it has its listeners. The next client waits for
+// the place.
 func TestFirstAnswersLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.FirstAnswers = 1 }))
@@ -105,7 +106,7 @@ func TestFirstAnswersLimit(t *testing.T) {
 		two.ask(ident.CDS)
 		synctest.Wait()
 		if in, waiting := f.counted("meshlog_frontend_first_answers"), f.counted("meshlog_frontend_streams_waiting"); in != 1 || waiting != 1 {
-			t.Errorf("%v at their first answers, %v waiting; want 1 and 1", in, waiting)
+			t.Errorf("%v clients hold a place, %v wait; want 1 and 1", in, waiting)
 		}
 		one.ask(ident.EDS, "v1")
 		one.ack(one.expect(ident.EDS, "v1"))
@@ -115,7 +116,7 @@ func TestFirstAnswersLimit(t *testing.T) {
 	})
 }
 
-// A client that resumes with everything gives its place back at once.
+// A client that resumes with all content gives its place back at once.
 func TestFirstAnswersOfResuming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.FirstAnswers = 1 }))
@@ -132,7 +133,7 @@ func TestFirstAnswersOfResuming(t *testing.T) {
 	})
 }
 
-// A client that never ACKs keeps its place for a moment.
+// A client that never ACKs loses its place after a moment.
 func TestFirstAnswersBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.FirstAnswers = 1 }))
@@ -146,8 +147,8 @@ func TestFirstAnswersBounded(t *testing.T) {
 	})
 }
 
-// A client that does not accept a response loses its stream, and delays no
-// other client.
+// A client that does not read its responses loses its stream, and delays no other
+// client.
 func TestSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := newMesh(t)
@@ -169,7 +170,7 @@ func TestSlowClient(t *testing.T) {
 			other.ack(other.expect(ident.EDS, "big"))
 		}
 		if took := time.Since(began); took != 0 {
-			t.Errorf("a slow client costs another one %s", took)
+			t.Errorf("a slow client delays another one by %s", took)
 		}
 		f.until("one stream", func(r *reportv1.FrontendReport) bool { return len(r.GetProxies()) == 1 })
 		if took := time.Since(began); took != 30*time.Second || f.counted("pilot_xds_write_timeout") != 1 {
@@ -242,7 +243,8 @@ func TestAge(t *testing.T) {
 		if age := time.Since(began); age < 27*time.Minute || age > 33*time.Minute {
 			t.Errorf("the stream ends after %s", age)
 		}
-		// The next one is on another connection, and costs next to nothing.
+		// The next stream is on another connection, and needs only one response
+		// without content.
 		next := connect(t, conn, e.node)
 		next.versions, next.names = e.versions, e.names
 		e = next
@@ -250,7 +252,7 @@ func TestAge(t *testing.T) {
 		e.ask(ident.EDS, "v1")
 		e.ack(e.expect(ident.EDS))
 		if n := conns.Load(); n != 2 {
-			t.Errorf("%d connections, want 2: one that may lead elsewhere", n)
+			t.Errorf("%d connections, want 2: the second may lead to another frontend", n)
 		}
 		if aged := f.counted("meshlog_frontend_streams_aged_total"); aged != 1 {
 			t.Errorf("%v counted", aged)
@@ -258,8 +260,8 @@ func TestAge(t *testing.T) {
 	})
 }
 
-// During the drain, a client whose stream has ended cannot connect here again,
-// and goes to another frontend.
+// During the drain, a client whose stream has ended cannot reconnect to this
+// frontend, so it connects to another one.
 func TestDrainTakesNoConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "f1", shop(t), withLimits(func(l *frontend.Limits) { l.Drain = 10 * time.Second }))
@@ -282,7 +284,7 @@ func TestDrainTakesNoConnections(t *testing.T) {
 				t.Errorf("stream %d ends after %s, want %s", i, took, after)
 			}
 			if _, err := f.pipes.dial(t.Context(), nil); !errors.Is(err, net.ErrClosed) {
-				t.Errorf("a new connection: %v, want none", err)
+				t.Errorf("a new connection: %v, want it refused", err)
 			}
 		}
 		f.end()
@@ -351,7 +353,7 @@ func TestNoAge(t *testing.T) {
 	})
 }
 
-// panics is a log that panics at a warning.
+// panics is a log handler that panics at a warning.
 type panics struct{ slog.Handler }
 
 func (panics) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
@@ -375,7 +377,7 @@ func TestPanic(t *testing.T) {
 		e.ask(ident.CDS)
 		e.nack(e.expect(ident.CDS, "v1"), "no")
 		if _, err := e.stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "log") {
-			t.Errorf("the stream ends with %v, want UNAVAILABLE and where to look", err)
+			t.Errorf("the stream ends with %v, want UNAVAILABLE with a hint to the log", err)
 		}
 		mesh.Publish(Put("v1-endpoints", Endpoints("v1", 8001, 8002)))
 		other.ack(other.expect(ident.EDS, "v1"))

@@ -10,9 +10,9 @@ import (
 	. "meshlog.dev/services/mesh/meshtest"
 )
 
-// BenchmarkReport makes the reports of a frontend with 2000 streams: the whole
-// one, as on request, and the summary, which goes over the bus once a second
-// while something changes and else every 10 s.
+// BenchmarkReport makes the reports of a frontend with 2000 streams: the full
+// report, which is made on request, and the summary, which goes over the bus once a
+// second while something changes, and otherwise every 10 s.
 func BenchmarkReport(b *testing.B) {
 	const streams = 2000
 	m := newMesh(b)

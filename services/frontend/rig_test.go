@@ -152,7 +152,7 @@ func (r *rig) end() {
 		if err != nil {
 			r.t.Errorf("Run: %v", err)
 		}
-		r.done <- nil // it may be asked again
+		r.done <- nil // for a later call
 	case <-time.After(waitLimit):
 		r.t.Fatal("Run does not end")
 	}
@@ -184,7 +184,7 @@ func (r *rig) persisted() {
 	r.until("persisted", func(f *reportv1.FrontendReport) bool { return f.GetPersisted() })
 }
 
-// envoy is a client that speaks as Envoy does.
+// envoy is a client that behaves like Envoy.
 type envoy struct {
 	t        testing.TB
 	stream   grpc.BidiStreamingClient[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
@@ -245,7 +245,7 @@ func open[Request, Response any](ctx context.Context, t testing.TB, conn *grpc.C
 	return &grpc.GenericClientStream[Request, Response]{ClientStream: s}
 }
 
-// reconnect is the same Envoy on another stream.
+// reconnect opens another stream of the same Envoy.
 func (e *envoy) reconnect(r *rig) *envoy {
 	e.t.Helper()
 	next := r.connect(e.node)
@@ -262,7 +262,7 @@ func (e *envoy) ask(t ident.ResourceType, names ...string) {
 
 func (e *envoy) send(r *discoveryv3.DiscoveryRequest) {
 	e.t.Helper()
-	// When the stream has ended, receiving says why.
+	// If the stream has ended, Recv returns the reason.
 	if err := e.stream.Send(r); err != nil && !errors.Is(err, io.EOF) {
 		e.t.Fatalf("send: %v", err)
 	}
@@ -344,7 +344,7 @@ func (e *envoy) boot(clusters, endpoints []string, listener, routes string) {
 	e.ack(e.expect(ident.RDS, routes))
 }
 
-// withHead asks another mesh's chain for the head.
+// withHead makes the frontend ask another mesh's chain for the head.
 func withHead(m *mesh) option {
 	return func(c *frontend.Config) { c.Head = m.chain.Head }
 }

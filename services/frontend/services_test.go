@@ -20,7 +20,7 @@ import (
 	. "meshlog.dev/services/mesh/meshtest"
 )
 
-// perType are the services of one type each.
+// perType holds the method names of the services for one type each.
 var perType = map[ident.ResourceType]string{
 	ident.CDS: "/envoy.service.cluster.v3.ClusterDiscoveryService/%sClusters",
 	ident.EDS: "/envoy.service.endpoint.v3.EndpointDiscoveryService/%sEndpoints",
@@ -28,12 +28,12 @@ var perType = map[ident.ResourceType]string{
 	ident.RDS: "/envoy.service.route.v3.RouteDiscoveryService/%sRoutes",
 }
 
-// inShop is the resources of each type in a shop, and the names that request them.
+// inShop holds, for each type, the resource in a shop and the name that requests it.
 var inShop = map[ident.ResourceType]struct{ name, subscription string }{
 	ident.CDS: {"v1", "*"}, ident.EDS: {"v1", "v1"}, ident.LDS: {"http", "*"}, ident.RDS: {"routes", "routes"},
 }
 
-// deltaEnvoy is a client that speaks the incremental protocol.
+// deltaEnvoy is a client of the incremental protocol.
 type deltaEnvoy struct {
 	t      testing.TB
 	stream grpc.BidiStreamingClient[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
@@ -66,8 +66,8 @@ func (e *deltaEnvoy) send(r *discoveryv3.DeltaDiscoveryRequest) {
 	}
 }
 
-// expect receives a response of a type that holds these names, "-" before
-// removed ones, and accepts it.
+// expect receives a response of a type with these names, and ACKs it. Removed names
+// have the prefix "-".
 func (e *deltaEnvoy) expect(t ident.ResourceType, names ...string) *discoveryv3.DeltaDiscoveryResponse {
 	e.t.Helper()
 	r, err := e.stream.Recv()
@@ -110,7 +110,7 @@ func TestPerType(t *testing.T) {
 
 			err := f.dial(nil).Invoke(t.Context(), fmt.Sprintf(method, "Fetch"), &discoveryv3.DiscoveryRequest{}, &emptypb.Empty{})
 			if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "DELTA_GRPC") {
-				t.Errorf("polling: got %v, want UNIMPLEMENTED and what to do", err)
+				t.Errorf("polling: got %v, want UNIMPLEMENTED with advice", err)
 			}
 		})
 	}
@@ -146,7 +146,7 @@ func TestDelta(t *testing.T) {
 	e.expect(ident.RDS, "routes")
 	f.until("all is acknowledged", func(r *reportv1.FrontendReport) bool { return ackedAll(r, v.Seq) })
 
-	// Another frontend sends nothing to a client that reconnects with all of it.
+	// Another frontend sends no content to a client that reconnects with all of it.
 	other := start(t, "f2", mesh)
 	has := e.has
 	e = other.connectDelta(deltaADS, node("web-1", "web"))

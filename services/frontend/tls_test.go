@@ -28,14 +28,14 @@ import (
 	. "meshlog.dev/services/mesh/meshtest"
 )
 
-// tlsPorts is a frontend that listens with TLS beside without.
+// tlsPorts is a frontend that listens both with and without TLS.
 type tlsPorts struct {
 	*rig
 	ca, clientCA *certtest.CA
 	plain, tls   net.Addr
 }
 
-// startTLS asks clients for certificates if mutual.
+// startTLS starts a frontend that requires client certificates if mutual is set.
 func startTLS(t *testing.T, mutual bool) *tlsPorts {
 	t.Helper()
 	p := &tlsPorts{ca: certtest.NewCA("servers"), clientCA: certtest.NewCA("clients")}
@@ -80,7 +80,7 @@ func ask(t *testing.T, to net.Addr, creds credentials.TransportCredentials, n *c
 	if err != nil {
 		return err
 	}
-	// When the stream has ended, receiving says why.
+	// If the stream has ended, Recv returns the reason.
 	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: n, TypeUrl: ident.CDS.URL()}); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -159,8 +159,8 @@ func TestMutualTLS(t *testing.T) {
 	}
 }
 
-// When a certificate is replaced, open streams go on, and the next connection
-// gets the new one.
+// When a certificate is replaced, open streams continue, and the next connection
+// gets the new certificate.
 func TestCertificateIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca, dir := certtest.NewCA("servers"), t.TempDir()

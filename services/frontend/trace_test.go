@@ -7,7 +7,7 @@ import (
 	"meshlog.dev/proto/ident"
 )
 
-// A version that is not traced costs its responses and ACKs one lookup.
+// For an untraced version, a response or an ACK costs one lookup and no allocation.
 func TestUntracedCostsNothing(t *testing.T) {
 	var r recentVersions
 	for seq := range uint64(2 * keptVersions) {
@@ -67,6 +67,6 @@ func TestLag(t *testing.T) {
 	want("at the head again", after(9), 0, 0)
 	l.headIs(after(9), at(2, 5))
 	want("an epoch behind", after(10), time.Second, 5)
-	l.serves(after(10), at(2, 7)) // the word of the head is late
-	want("ahead of what was heard", after(11), 0, 0)
+	l.serves(after(10), at(2, 7)) // the report of the head is late
+	want("ahead of the reported head", after(11), 0, 0)
 }

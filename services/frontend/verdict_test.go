@@ -34,8 +34,9 @@ func opinionsOf(r *reportv1.FrontendReport) (all []string) {
 	return all
 }
 
-// A resource that some proxies reject is reported with what all proxies of the
-// same version did with it, and what the rejecting ones have instead.
+// If some proxies reject a resource, the frontend reports how many proxies of the
+// same release rejected, applied or have not answered it, and the content that the
+// rejecting proxies have instead.
 func TestVerdicts(t *testing.T) {
 	m := newMesh(t)
 	first := m.Publish(Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)), Put("x", Endpoints("x", 1)))
@@ -58,7 +59,7 @@ func TestVerdicts(t *testing.T) {
 		})
 	})
 	says("nothing")
-	f.serves(m.Publish(Put("x", Endpoints("x", 2)))) // which concerns no cluster
+	f.serves(m.Publish(Put("x", Endpoints("x", 2)))) // changes no cluster
 	m.Publish(Put("b", Cluster("b", 2)))
 	for i, e := range clients {
 		r := e.expect(ident.CDS, "a", "b")
@@ -77,14 +78,15 @@ func TestVerdicts(t *testing.T) {
 	if v.GetMessage() != "Error adding/updating cluster(s) b: it is bad" || len(v.GetSum()) != 16 || len(v.GetGoodSum()) != 16 {
 		t.Errorf("verdict %v", v)
 	}
-	// It was good up to the version before, which changed nothing for the proxies.
+	// The previous content was good up to the version before, which changed no
+	// cluster.
 	if got, want := v.GetGood().GetSeq(), first.Seq+10; got != want {
-		t.Errorf("what they have instead was served in version %d, want %d", got, want)
+		t.Errorf("the content that they have instead was served in version %d, want %d", got, want)
 	}
 	if class, err := index.DecodeClass(v.GetClass()); err != nil || class.CDS.Raw != "*" {
 		t.Errorf("class %v, %v", class, err)
 	}
-	// The leader asks about it.
+	// The leader asks about the resource.
 	f.server.Suspects([]*reportv1.Suspect{{TypeUrl: v.GetTypeUrl(), Name: "b", Sum: v.GetSum(), Client: "envoy 1.37.0"}})
 	says("asked",
 		"CDS b of envoy 1.37.0: rejected 0 by [], applied 1, undecided 0",
@@ -119,8 +121,8 @@ func heldBack(r *reportv1.FrontendReport) (names []string) {
 	return names
 }
 
-// A client is served something else for a quarantined resource, even if it never
-// rejected that, and the report says so.
+// The report names the quarantined resources of each client that is served a
+// replacement, even if the client never rejected the resource.
 func TestServedInQuarantine(t *testing.T) {
 	m := newMesh(t)
 	m.Publish(Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
@@ -137,7 +139,7 @@ func TestServedInQuarantine(t *testing.T) {
 	e.ack(without)
 	v := f.until("a verdict", func(r *reportv1.FrontendReport) bool { return len(r.GetVerdicts()) > 0 }).GetVerdicts()[0]
 	q := m.Publish(Quarantine("q", v.GetClient(), ident.CDS, "b", [16]byte(v.GetSum()), Cluster("b", 1)))
-	// It has what is served now: nothing is sent, and the rejection is over.
+	// p1 already has the replacement, so nothing is sent, and the rejection is over.
 	r := f.until("in quarantine", func(r *reportv1.FrontendReport) bool {
 		return len(r.GetVerdicts()) == 0 && nackOf(r) == nil && r.GetServing().GetSeq() == q.Seq
 	})
@@ -150,7 +152,7 @@ func TestServedInQuarantine(t *testing.T) {
 	fresh := f.connect(release("p2", "1.38.0"))
 	fresh.ask(ident.CDS)
 	if diff := cmp.Diff(without.GetResources(), fresh.expect(ident.CDS, "a", "b").GetResources(), protocmp.Transform()); diff != "" {
-		t.Errorf("one that comes later (-want +got):\n%s", diff)
+		t.Errorf("a client that connects later (-want +got):\n%s", diff)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// world is a cache, and the world that it serves.
+// cached is a cache and the world that it serves.
 type cached struct {
 	*content.Cache
 	t     testing.TB
@@ -65,13 +65,13 @@ func TestClassesShareContent(t *testing.T) {
 		t.Error("proxies of one class have different sets")
 	}
 	if m.Sets[ident.CDS] == n.Sets[ident.CDS] {
-		t.Error("proxies of different classes have one set")
+		t.Error("proxies of different classes share a set")
 	}
 	if m.Sets[ident.EDS] != n.Sets[ident.EDS] {
-		t.Error("classes differ in clusters only, and their endpoints are not one set")
+		t.Error("classes that differ only in clusters do not share the set of endpoints")
 	}
 	if m.Sets[ident.CDS].Find("a") != n.Sets[ident.CDS].Find("a") {
-		t.Error("one content is encoded twice")
+		t.Error("the same content is encoded twice")
 	}
 	if diff := cmp.Diff([]string{"a", "b"}, names(m.Sets[ident.CDS])); diff != "" {
 		t.Errorf("m's clusters (-want +got):\n%s", diff)
@@ -85,26 +85,26 @@ func TestUpdateTouchesWhatItChanges(t *testing.T) {
 	w.change(PutFor("b", Group("m"), Cluster("b", 2)))
 	after := m.View()
 	if after.Sets[ident.CDS] == before.Sets[ident.CDS] {
-		t.Error("the class that has read it is as before")
+		t.Error("the class that uses the changed cluster has its old set")
 	}
 	if after.Sets[ident.EDS] != before.Sets[ident.EDS] || n.View().Sets != other.Sets {
-		t.Error("what has not read it was made anew")
+		t.Error("a set that does not use the changed cluster was made again")
 	}
 	if after.Sets[ident.CDS].Find("a") != before.Sets[ident.CDS].Find("a") {
-		t.Error("what has not changed was encoded anew")
+		t.Error("an unchanged cluster was encoded again")
 	}
 	if got := n.View().Version; got.Seq != 2 {
 		t.Errorf("version %s", got)
 	}
-	// There and back is the same version again.
+	// Content that changes back has its earlier version again.
 	w.change(PutFor("b", Group("m"), Cluster("b", 1)))
 	if got, want := m.View().Sets[ident.CDS].Sum, before.Sets[ident.CDS].Sum; got != want {
-		t.Errorf("sum %s, want %s as before with the same content", got, want)
+		t.Errorf("sum %s, want %s as before for the same content", got, want)
 	}
 }
 
-// A proxy whose class changes with the selectors is in the new one at once, and
-// a class without clients is dropped with the next version.
+// If new selectors change a proxy's class, the proxy is in the new class at once.
+// A class without clients is dropped with the next version.
 func TestClassesComeAndGo(t *testing.T) {
 	w := newWorld(t, Put("a", Cluster("a", 1)))
 	m := w.join("m")
@@ -124,12 +124,12 @@ func TestClassesComeAndGo(t *testing.T) {
 	}
 }
 
-// What most proxies need is made before the first one connects, and dropped with
-// the next version if none did.
+// The cache makes the sets that most proxies need before the first proxy connects,
+// and drops them with the next version if no proxy has connected.
 func TestForesees(t *testing.T) {
 	w := newWorld(t, Put("a", Cluster("a", 1)))
 	if got := w.Sets(); got == 0 {
-		t.Error("nothing is made before the first client")
+		t.Error("no set is made before the first client")
 	}
 	w.change(Put("b", Cluster("b", 1)))
 	if got := w.Sets(); got != 0 {
@@ -153,7 +153,7 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// Versions depend on content alone.
+// Versions of sets depend on their content alone.
 func TestVersionsAreEqualEverywhere(t *testing.T) {
 	one := newWorld(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)), Put("r", Routes("r", To("a", 1))))
 	two := newWorld(t, Put("x", Cluster("x", 1)))
@@ -167,7 +167,7 @@ func TestVersionsAreEqualEverywhere(t *testing.T) {
 	}
 }
 
-// Encoded is one field of a DiscoveryResponse, with the bytes on the log.
+// A set's encoding is one field of a DiscoveryResponse, with the bytes on the log.
 func TestEncoded(t *testing.T) {
 	w := newWorld(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 2)))
 	var wire []byte

@@ -19,7 +19,7 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// mesh is a cache, and the world that it serves.
+// mesh is a cache and the world that it serves.
 type mesh struct {
 	*Cache
 	t     testing.TB
@@ -49,7 +49,7 @@ func (m *mesh) change(changes ...Change) {
 	m.Update(ident.Position{Epoch: 1, Seq: m.seq}, time.Time{}, m.pc, inputs)
 }
 
-// listener is a client that says when it was woken.
+// listener is a client that notes when it was woken.
 type listener struct {
 	*Client
 	woken bool
@@ -72,7 +72,7 @@ func (l *listener) was() bool {
 	return was
 }
 
-func TestWhoIsWoken(t *testing.T) {
+func TestWoken(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)), Put("ea", Endpoints("a", 1)), Put("eb", Endpoints("b", 1)),
 		PutFor("n", Group("n"), Cluster("n", 1)))
 	one, two := m.names.InternList([]string{"a", "absent"}), m.names.InternList([]string{"b"})
@@ -95,12 +95,12 @@ func TestWhoIsWoken(t *testing.T) {
 	}{
 		{"nothing", nil, nil},
 		{"endpoints", []Change{Put("ea", Endpoints("a", 2))}, []string{"a"}},
-		{"those that were absent", []Change{Put("absent", Endpoints("absent", 2))}, []string{"a"}},
+		{"absent endpoints appear", []Change{Put("absent", Endpoints("absent", 2))}, []string{"a"}},
 		{"names without a watcher", []Change{Put("ec", Endpoints("c", 2))}, nil},
-		{"both", []Change{Put("ea", Endpoints("a", 3)), Remove("eb")}, []string{"a", "b"}},
+		{"endpoints of two clients", []Change{Put("ea", Endpoints("a", 3)), Remove("eb")}, []string{"a", "b"}},
 		{"a cluster for all", []Change{Put("a", Cluster("a", 2))}, []string{"all", "n"}},
 		{"a cluster of one class", []Change{PutFor("n", Group("n"), Cluster("n", 2))}, []string{"n"}},
-		{"there and back", []Change{Put("ea", Endpoints("a", 4)), Put("ea", Endpoints("a", 3))}, nil},
+		{"a change that is undone", []Change{Put("ea", Endpoints("a", 4)), Put("ea", Endpoints("a", 3))}, nil},
 		{"selectors", []Change{PutFor("o", Group("o"), Cluster("o", 1))}, []string{"a", "all", "b", "n", "nothing"}},
 	} {
 		m.change(step.changes...)
@@ -125,20 +125,20 @@ func TestWatchLate(t *testing.T) {
 	l := m.join("m")
 	m.change(Put("ea", Endpoints("a", 2)))
 	if l.was() {
-		t.Error("woken for what is not watched")
+		t.Error("woken for an unwatched name")
 	}
 	l.Watch(ident.EDS, Watch{Names: m.names.InternList([]string{"a"})})
 	if !l.was() {
-		t.Error("not told of what changed before it was watched")
+		t.Error("not woken for a change from before the watch")
 	}
 	l.View()
 	l.Watch(ident.EDS, Watch{Names: m.names.InternList([]string{"a", "b"})})
 	if l.was() {
-		t.Error("told of what it has")
+		t.Error("woken for content that it has")
 	}
 }
 
-// A client that is not woken has all that it watches at the current version.
+// A client that is not woken has everything that it watches at the current version.
 func TestClientVersion(t *testing.T) {
 	m := newMesh(t, Put("ea", Endpoints("a", 1)))
 	l := m.join("m")
@@ -164,7 +164,7 @@ func TestClientVersion(t *testing.T) {
 	}
 }
 
-// View.Until is the last version at which the view before was current.
+// View.Until is the last version at which the previous view was current.
 func TestUntil(t *testing.T) {
 	m := newMesh(t, Put("ea", Endpoints("a", 1)))
 	l := m.join("m")
@@ -173,13 +173,13 @@ func TestUntil(t *testing.T) {
 		change Change
 		want   uint64
 	}{
-		{Put("eb", Endpoints("b", 1)), 2}, // nothing to it
+		{Put("eb", Endpoints("b", 1)), 2}, // not watched
 		{Put("ea", Endpoints("a", 2)), 2},
 		{Put("ec", Endpoints("c", 1)), 4},
 	} {
 		m.change(step.change)
 		if got := l.View().Until.Seq; got != step.want {
-			t.Errorf("at version %d: the view before was right until %d, want %d", m.seq, got, step.want)
+			t.Errorf("at version %d: the previous view was current until %d, want %d", m.seq, got, step.want)
 		}
 	}
 	m.change(Put("ea", Endpoints("a", 3)))
@@ -200,12 +200,13 @@ func TestViewDoesNotWait(t *testing.T) {
 	}
 	late := m.Join(&proxy.Proxy{Cluster: "m"}, func() {})
 	if got := late.View().Sets; got != l.View().Sets {
-		t.Error("a client of a class that is there has something else")
+		t.Error("a client of an existing class has another view")
 	}
 	late.Leave()
 }
 
-// Past yields what was served, also to clients that join later.
+// Past yields the content served at earlier versions, also to clients that joined
+// later.
 func TestPastOfAnotherClass(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
 	witness := m.join("n")
@@ -235,7 +236,7 @@ func TestPastOfAnotherClass(t *testing.T) {
 	m.change() // its class is forgotten
 	want = slices.Insert(want, 0, want[0])[:Retained]
 	want[0] = late.View().Sets[ident.CDS].Sum
-	for range 2 { // made, and then known
+	for range 2 { // the first time, the cache makes the sets; then it has them
 		if diff := cmp.Diff(want, sums(late)); diff != "" {
 			t.Errorf("of a later client (-want +got):\n%s", diff)
 		}
@@ -243,13 +244,13 @@ func TestPastOfAnotherClass(t *testing.T) {
 	a := late.View().Sets[ident.CDS].Find("b")
 	for v := range late.Past() {
 		if v.Sets[ident.CDS].Find("b") != a {
-			t.Fatal("what did not change is there twice")
+			t.Fatal("an unchanged cluster was made twice")
 		}
 	}
 }
 
-// Clients of many new classes join at once, while versions come: each finds what
-// its class was served.
+// Clients of many new classes join at once while new versions are served. Each
+// client's past has the content that its class was served.
 func TestPastOfManyTogether(t *testing.T) {
 	const groups = 12
 	var changes []Change
@@ -292,12 +293,12 @@ func TestPastOfManyTogether(t *testing.T) {
 				if want, ok := served[v.Version][group]; ok {
 					found++
 					if v.Sets[ident.CDS].Sum != want {
-						t.Errorf("group %s at %s: not what was served", group, v.Version)
+						t.Errorf("group %s at %s: the past differs from the served content", group, v.Version)
 					}
 				}
 			}
 			if found < 5 {
-				t.Errorf("group %s: %d versions are known, want 5 at least", group, found)
+				t.Errorf("group %s: the past has %d versions, want at least 5", group, found)
 			}
 		})
 	}
@@ -307,9 +308,9 @@ func TestPastOfManyTogether(t *testing.T) {
 	clients.Wait()
 }
 
-// Versions come while clients join, watch, view and leave: no client misses what
-// it watches, and every view is of one version.
-func TestNobodyMissesAnything(t *testing.T) {
+// New versions are served while clients join, watch, view and leave. No client
+// misses a change that it watches, and every view is of one version.
+func TestNoChangeIsMissed(t *testing.T) {
 	m := newMesh(t)
 	objects := []string{"a", "b", "c", "d"}
 	// In every version, the endpoints of all names have the same port, and so
@@ -363,7 +364,7 @@ func TestNobodyMissesAnything(t *testing.T) {
 					v = cl.View()
 				default:
 				}
-				if stopped { // no version comes any more
+				if stopped { // no new version is served any more
 					if !v.Sets[ident.EDS].Find(name).Same(cl.View().Sets[ident.EDS].Find(name)) {
 						t.Errorf("a change of %s was missed at %s", name, v.Version)
 					}
@@ -393,8 +394,8 @@ func TestNobodyMissesAnything(t *testing.T) {
 	}
 }
 
-// BenchmarkUpdate changes one service's endpoints, from the PushContext to the
-// last wake, while that many clients watch the endpoints of all services.
+// BenchmarkUpdate changes one service's endpoints while many clients watch the
+// endpoints of all services. It measures from the PushContext to the last wake.
 func BenchmarkUpdate(b *testing.B) {
 	for _, clients := range []int{1, 500} {
 		for _, classes := range []int{1, 100} {

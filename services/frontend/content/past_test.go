@@ -11,9 +11,9 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// One client begins to look at earlier versions and goes on when newer ones are
-// served. What is made for it never passes for the content of a version that it
-// does not know, whenever another client of that class joins.
+// A client begins to read its past, and continues after newer versions were served.
+// The sets that the cache makes for it are never used as the content of another
+// version, whenever another client of that class joins.
 func TestPastOfSlowClient(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -21,7 +21,7 @@ func TestPastOfSlowClient(t *testing.T) {
 	}{
 		{"joins after", false, false},
 		{"joins before", true, false},
-		{"another one of its class stays", false, true},
+		{"another client of its class stays", false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := newMesh(t, Put("a", Cluster("a", 1)))
@@ -33,13 +33,13 @@ func TestPastOfSlowClient(t *testing.T) {
 			if c.stay {
 				m.join("m")
 			}
-			change(PutFor("n", Group("n"), Cluster("n", 1))) // 1.2: n is of another class than m from now on
+			change(PutFor("n", Group("n"), Cluster("n", 1))) // 1.2: from here on, n is of another class than m
 			slow := m.join("n")
 			change(Put("a", Cluster("a", 2)))
 			next, stop := iter.Pull(slow.Past())
 			defer stop()
 			if v, _ := next(); v.Version.Seq != 2 {
-				t.Fatalf("the slow client begins at %s", v.Version)
+				t.Fatalf("the slow client's past begins at %s", v.Version)
 			}
 			change(Put("a", Cluster("a", 3)))
 			change(Put("a", Cluster("a", 4)))
@@ -48,23 +48,23 @@ func TestPastOfSlowClient(t *testing.T) {
 				late = m.join("m")
 			}
 			if v, _ := next(); v.Version.Seq != 1 { // made now, for m's class
-				t.Fatalf("the slow client goes on at %s", v.Version)
+				t.Fatalf("the slow client's past continues at %s", v.Version)
 			}
 			if late == nil {
 				late = m.join("m")
 			}
-			for range 2 { // made, and then known
+			for range 2 { // the first time, the cache makes the sets; then it has them
 				seen := 0
 				for v := range late.Past() {
 					pc := served[v.Version]
 					class := index.Classify(pc, &proxy.Proxy{ID: "m", Cluster: "m"}).Only(ident.CDS)
 					if want := xds.NewCatalog(pc).Set(class, ident.CDS).Sum; v.Sets[ident.CDS].Sum != want {
-						t.Errorf("at %s: not what was served", v.Version)
+						t.Errorf("at %s: the past differs from the served content", v.Version)
 					}
 					seen++
 				}
 				if seen != 4 {
-					t.Errorf("%d versions are known, want 4", seen)
+					t.Errorf("the past has %d versions, want 4", seen)
 				}
 			}
 		})

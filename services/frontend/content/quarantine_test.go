@@ -14,12 +14,12 @@ import (
 
 const release = "envoy 1.38.0"
 
-// as joins as a client of that name and version.
+// as joins as a client of a cluster, with a user agent.
 func (m *mesh) as(cluster, userAgent string) *listener {
 	return m.joinAs(&proxy.Proxy{ID: cluster, Cluster: cluster, UserAgent: userAgent})
 }
 
-// timeouts is the clusters of a view, with their connect timeouts.
+// timeouts returns the connect timeouts of the clusters of a view, by name.
 func timeouts(t *testing.T, v View) map[string]int64 {
 	t.Helper()
 	got := map[string]int64{}
@@ -46,14 +46,14 @@ func TestQuarantine(t *testing.T) {
 		name        string
 		change      Change
 		want        map[string]int64
-		others      int64 // the timeout that others have
+		others      int64 // b's timeout for clients of other releases
 		quarantined []string
 	}{
-		{"what is good is served instead", Quarantine("q", release, ident.CDS, "b", bad, Cluster("b", 1)), map[string]int64{"a": 1, "b": 1}, 2, []string{"b"}},
-		{"what is not concerned changes", Put("a", Cluster("a", 3)), map[string]int64{"a": 3, "b": 1}, 2, []string{"b"}},
-		{"nothing is known to be good", Quarantine("q", release, ident.CDS, "b", bad, nil), map[string]int64{"a": 3}, 2, []string{"b"}},
+		{"the last good content is served instead", Quarantine("q", release, ident.CDS, "b", bad, Cluster("b", 1)), map[string]int64{"a": 1, "b": 1}, 2, []string{"b"}},
+		{"another resource changes", Put("a", Cluster("a", 3)), map[string]int64{"a": 3, "b": 1}, 2, []string{"b"}},
+		{"no good content is known", Quarantine("q", release, ident.CDS, "b", bad, nil), map[string]int64{"a": 3}, 2, []string{"b"}},
 		{"its content changes", Put("b", Cluster("b", 3)), map[string]int64{"a": 3, "b": 3}, 3, nil},
-		{"it is as it was", Put("b", Cluster("b", 2)), map[string]int64{"a": 3}, 2, []string{"b"}},
+		{"the rejected content is back", Put("b", Cluster("b", 2)), map[string]int64{"a": 3}, 2, []string{"b"}},
 		{"the quarantine is lifted", Quarantine("q", "", ident.CDS, "", bad, nil).Gone(), map[string]int64{"a": 3, "b": 2}, 2, nil},
 	} {
 		m.change(step.change)
@@ -86,15 +86,15 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// What is served instead is a resource like any other: a listener's clusters
-// are known.
+// The replacement of a quarantined resource is a resource like any other: the cache
+// knows which clusters it refers to.
 func TestQuarantineFacts(t *testing.T) {
 	m := newMesh(t, Put("r", Routes("r", To("a", 1))))
 	l := m.as("m", release)
 	m.change(Quarantine("q", release, ident.RDS, "r", l.View().Sets[ident.RDS].Find("r").Sum, Routes("r", To("b", 1))))
 	r := l.View().Sets[ident.RDS].Find("r")
 	if !r.RefersTo("b") || r.RefersTo("a") {
-		t.Error("the clusters of what is served instead are not known")
+		t.Error("the clusters of the replacement are not known")
 	}
 	fresh := newMesh(t, Put("r", Routes("r", To("b", 1)))).as("m", release).View().Sets[ident.RDS].Find("r")
 	if fresh.Sum != r.Sum {
@@ -102,7 +102,7 @@ func TestQuarantineFacts(t *testing.T) {
 	}
 }
 
-// served is the clusters of a view.
+// served describes the clusters of a view.
 type served struct {
 	Sum         xds.Sum
 	Quarantined []string
@@ -110,8 +110,8 @@ type served struct {
 
 func clusters(v View) served { return served{v.Sets[ident.CDS].Sum, v.Quarantined[ident.CDS]} }
 
-// A resuming client is recognised by what it was served at an earlier version,
-// with the quarantine of that time.
+// A client's past has the content that it was served at each version, with the
+// quarantine of that time, so that a resuming client is recognised.
 func TestQuarantineInThePast(t *testing.T) {
 	m := newMesh(t, Put("a", Cluster("a", 1)), Put("b", Cluster("b", 1)))
 	l := m.as("m", release)

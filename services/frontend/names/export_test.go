@@ -1,6 +1,6 @@
 package names
 
-// Len returns how many sets are in use, as far as the garbage collector knows.
+// Len returns the number of sets that the garbage collector has not found unused.
 func (t *Table) Len() int {
 	t.sets.mu.Lock()
 	defer t.sets.mu.Unlock()

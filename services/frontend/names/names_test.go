@@ -20,14 +20,14 @@ func TestEqualSetsAreOne(t *testing.T) {
 	table := new(names.Table)
 	abc := table.Intern(names.Of("a", "b", "c"))
 	for name, same := range map[string]*names.Names{
-		"another order":      table.Intern(names.Of("c", "a", "b")),
-		"doubles":            table.Intern(names.Of("a", "b", "a", "c", "c")),
-		"a list":             table.InternList([]string{"b", "a", "c"}),
-		"with":               table.With(table.Intern(names.Of("a", "c")), names.Of("b", "a", "b")),
-		"with nothing":       table.With(abc, names.Wire{}),
-		"with what is there": table.With(abc, names.Of("b")),
-		"without":            table.Without(table.Intern(names.Of("a", "b", "c", "d")), names.Of("d", "x", "d")),
-		"without nothing":    table.Without(abc, names.Of("x")),
+		"another order":     table.Intern(names.Of("c", "a", "b")),
+		"doubles":           table.Intern(names.Of("a", "b", "a", "c", "c")),
+		"a list":            table.InternList([]string{"b", "a", "c"}),
+		"with":              table.With(table.Intern(names.Of("a", "c")), names.Of("b", "a", "b")),
+		"with nothing":      table.With(abc, names.Wire{}),
+		"with a known name": table.With(abc, names.Of("b")),
+		"without":           table.Without(table.Intern(names.Of("a", "b", "c", "d")), names.Of("d", "x", "d")),
+		"without nothing":   table.Without(abc, names.Of("x")),
 	} {
 		if same != abc {
 			t.Errorf("%s: %v", name, same.List())
@@ -49,7 +49,7 @@ func TestEqualSetsAreOne(t *testing.T) {
 	runtime.KeepAlive(abc)
 }
 
-// TestRandomSets compares with maps.
+// TestRandomSets compares random sets with maps.
 func TestRandomSets(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	table := new(names.Table)
@@ -95,14 +95,14 @@ func TestWire(t *testing.T) {
 		t.Error("Has is wrong")
 	}
 	if w.Mark() != names.Of("a", "", long, "b").Mark() || w.Mark() == names.Of("b", "", long, "a").Mark() {
-		t.Error("Mark does not tell orders apart, or equal names")
+		t.Error("Mark is equal for another order, or differs for equal names")
 	}
 	if joined := names.Of("a").Join(names.Of("b")); joined.Mark() != names.Of("a", "b").Mark() || joined.Len() != 2 {
-		t.Error("Join is not the names of both")
+		t.Error("Join does not have the names of both")
 	}
 }
 
-// FuzzScan: of any bytes, Scan takes the run of well-formed names at the front.
+// FuzzScan checks that Scan takes the well-formed names at the front of any bytes.
 func FuzzScan(f *testing.F) {
 	f.Add([]byte("\x1a\x01a\x1a\x80\x01x"))
 	f.Add([]byte("\x1a\x81\x00a"))
@@ -115,7 +115,7 @@ func FuzzScan(f *testing.F) {
 		for rest := b; len(rest) > 0 && rest[0] == 0x1a; {
 			v, size := protowire.ConsumeBytes(rest[1:])
 			if size < 0 {
-				t.Fatalf("%q is malformed, and was taken", b)
+				t.Fatalf("Scan accepted %q, which is malformed", b)
 			}
 			want, rest = append(want, string(v)), rest[1+size:]
 		}
@@ -136,7 +136,7 @@ func TestVersions(t *testing.T) {
 		t.Errorf("Sum %v %v", sum, ok)
 	}
 	if _, ok := v.With("c", "2026-01-01T00:00:00Z/7").Sum(); ok {
-		t.Error("a version of another control plane passes for ours")
+		t.Error("a version of another control plane was accepted as ours")
 	}
 	got := map[string]string{}
 	for name, version := range v.Clone().All() {
@@ -147,7 +147,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestUnusedLeaves: what no stream uses any more is freed.
+// TestUnusedLeaves checks that sets that no stream uses are freed.
 func TestUnusedLeaves(t *testing.T) {
 	table := new(names.Table)
 	keep := table.Intern(names.Of("kept"))
@@ -172,7 +172,7 @@ func TestManyGoroutines(t *testing.T) {
 			for i := range 200 {
 				a := table.Intern(names.Of("x", fmt.Sprint(i%7)))
 				if b := table.Intern(names.Of(fmt.Sprint(i%7), "x")); a != b {
-					t.Error("equal sets are two")
+					t.Error("equal sets have different pointers")
 				}
 				l := table.List(ident.CDS, next.Sum, func() []*xds.Resource { return next.Resources })
 				if n := l.Memo.Do(false, func() any { return len(l.Resources) }); n != 2 {
@@ -210,10 +210,10 @@ func TestSumIn(t *testing.T) {
 	ab, table := set("a@1", "b@1"), new(names.Table)
 	sum := func(list ...string) xds.Sum { return table.InternList(list).SumIn(ab) }
 	if sum("b", "a") != ab.Sum {
-		t.Error("a subscription to all names has another sum than the set")
+		t.Error("a subscription to all names has a sum other than the set's")
 	}
 	if sum("a") == sum("a", "x") {
-		t.Error("a name that is not in the set does not count")
+		t.Error("a name that is not in the set does not affect the sum")
 	}
 }
 

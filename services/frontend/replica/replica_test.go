@@ -109,7 +109,7 @@ func TestFollow(t *testing.T) {
 		t.Errorf("changed inputs (-want +got):\n%s", diff)
 	}
 	if len(r.served) != 2 {
-		t.Errorf("served %v; versions that came together are one step", r.served)
+		t.Errorf("served %v; versions that arrive together are one step", r.served)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestColdStart(t *testing.T) {
 	if !r.Persisted() {
 		t.Error("not persisted")
 	}
-	again := newRig(t, newMesh(t), file(f)) // a chain that has nothing
+	again := newRig(t, newMesh(t), file(f)) // the chain is empty
 	if err := again.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestColdStart(t *testing.T) {
 		t.Errorf("loaded %s, want %s", again.State().Version(), r.State().Version())
 	}
 	if err := again.Persist(t.Context()); err != nil || !again.Persisted() {
-		t.Errorf("what was loaded is persisted: %v, %v", again.Persisted(), err)
+		t.Errorf("a loaded version counts as persisted: %v, %v", again.Persisted(), err)
 	}
 }
 
@@ -163,7 +163,7 @@ func TestRemembers(t *testing.T) {
 	if err := again.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time it just lags
+	for range 2 { // the second time, the replica merely lags
 		links, _, err := mesh.chain.Follower().Poll(again.State().Version(), again.State().Root())
 		if err == nil {
 			err = again.Step(t.Context(), links, mesh.chain.Fetch)
@@ -208,8 +208,8 @@ func TestPersistSkips(t *testing.T) {
 	}
 }
 
-// A link without the root that it promises, or that does not follow on the
-// served version, is ignored: the whole content is fetched.
+// If a link does not lead to the root in its manifest, or does not follow the served
+// version, the replica ignores the link and fetches the whole content.
 func TestLinksAreProved(t *testing.T) {
 	for name, spoil := range map[string]func(*store.Update){
 		"another delta": func(u *store.Update) { u.Delta = store.Delta{Remove: []string{"v/x"}} },
@@ -258,7 +258,7 @@ func TestOnlyGreaterVersions(t *testing.T) {
 		t.Errorf("went to %s: %v", r.State().Version(), err)
 	}
 
-	// A fetch that returns another version.
+	// The fetched content does not match its manifest.
 	mesh.Publish(Put("c", Cluster("c", 1)))
 	links, _, err = r.follower.Poll(ident.Position{}, ident.Hash{})
 	if err != nil {
@@ -276,7 +276,7 @@ func TestOnlyGreaterVersions(t *testing.T) {
 	}
 }
 
-// Across epochs only the differences change.
+// A new epoch reports only the inputs that differ.
 func TestEpoch(t *testing.T) {
 	mesh := newMesh(t)
 	r := newRig(t, mesh, file(&memstore.File{}))
@@ -324,7 +324,7 @@ func TestUnreadableRow(t *testing.T) {
 type failing struct {
 	store.Store
 	fail bool
-	lost bool // the commit is made all the same
+	lost bool // the commit succeeds although it returns an error
 }
 
 func (f *failing) Commit(ctx context.Context, prev ident.Position, c store.Commit) error {
@@ -351,7 +351,7 @@ func TestDiskFails(t *testing.T) {
 				t.Errorf("persisted %v: %v", r.Persisted(), err)
 			}
 			mesh.Publish(Put("b", Cluster("b", 1)))
-			r.mustStep() // it serves on
+			r.mustStep() // the replica still serves
 			disk.fail = false
 			if err := r.Persist(t.Context()); err != nil || !r.Persisted() {
 				t.Errorf("persisted %v: %v", r.Persisted(), err)
@@ -377,8 +377,8 @@ func TestUnreadableStore(t *testing.T) {
 	r.mustStep()
 }
 
-// Run: the first version is in the store at once, those after it 250 ms later
-// at most, and a rewound chain is reported once.
+// Run stores the first version at once and later versions within 250 ms, and reports
+// a rewound chain once.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh, f := newMesh(t), &memstore.File{}
