@@ -67,7 +67,7 @@ type chaosClient struct {
 
 	grpc, delta bool
 	only        *ident.ResourceType
-	// odd: the client may send nonsense, so its state is unknown.
+	// odd: the client may send invalid requests, so its state is unknown.
 	odd bool
 	// strict: the client always rejects the same contents, and accepts all others.
 	strict bool
@@ -143,7 +143,7 @@ func (c *chaosClient) step() {
 		if c.asked[t] {
 			c.resubscribe(t)
 		}
-	case 9: // nonsense
+	case 9: // invalid requests
 		if !c.odd {
 			return
 		}
@@ -469,7 +469,7 @@ func (c *chaosClient) compare() {
 		for name := range c.has[t] {
 			// A cluster may linger for a removed route that the client still uses.
 			if whole && view.Sets[t].Find(name) == nil && (t == ident.LDS || c.stream.Status().Lingering == 0) {
-				c.t.Errorf("%s %s was removed, and the client has it", t, name)
+				c.t.Errorf("%s %s was removed, but the client has it", t, name)
 			}
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"meshlog.dev/services/mesh/xds"
 )
 
-// TestLingerPastLooksOnce: a client with an unknown version keeps the clusters
-// of all earlier views. However many these are, the views are looked at once for
-// the version that the client named, and once for clusters and their endpoints.
+// TestLingerPastLooksOnce checks the cost of a client with an unknown version, which
+// keeps the clusters of all earlier views. The stream reads the views once to find
+// the version, and once for the clusters and their endpoints.
 func TestLingerPastLooksOnce(t *testing.T) {
 	big, all := bigMesh()
 	view := content.View{Version: ident.Position{Epoch: 1, Seq: 9}}

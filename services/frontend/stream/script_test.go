@@ -60,8 +60,8 @@ import (
 //	applied N                   requires the oldest applied world among the types,
 //	                            followed by "all" if the client has applied all
 //
-// A response that no line requires is an error. After a line that ends with " &"
-// the script goes on before it checks that.
+// A response that no line requires is an error. After a line that ends with " &",
+// the script runs the next line before it checks that.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -82,8 +82,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestEmptyScript checks that a script fails if a requirement is not met, a line
-// is no command, or nothing is required.
+// TestEmptyScript checks that a script fails if a requirement is not met, if a line
+// is not a command, or if the script requires nothing.
 func TestEmptyScript(t *testing.T) {
 	const begin = "world 1: cds a@1; eds a@1\nask CDS\n"
 	const first = begin + "get CDS a@1\n"
@@ -134,7 +134,7 @@ type script struct {
 	cfg    stream.Config
 	stream *stream.Stream
 	now    time.Time
-	worlds []content.View // by number, from 1
+	worlds []content.View // world N is worlds[N-1]
 	text   map[xds.Sum]string
 	last   map[ident.ResourceType][]stream.Response
 	names  map[ident.ResourceType][]string
@@ -377,8 +377,8 @@ func (r *script) contents(t ident.ResourceType, want string) error {
 	return nil
 }
 
-// rename returns the names of the next request: the given ones, "none" for an
-// empty list, or those of the request before.
+// rename returns the names of the next request: the given names, an empty list for
+// "none", or the names of the previous request if none are given.
 func rename(have, names []string) []string {
 	switch {
 	case slices.Equal(names, []string{"none"}):
@@ -434,7 +434,7 @@ func initial(set *xds.Set, subscription []string) names.Versions {
 	return v
 }
 
-// world reads a view and makes the stream serve it.
+// world parses a view and makes the stream serve it.
 func (r *script) world(def string) error {
 	v := content.View{Version: ident.Position{Epoch: 1, Seq: uint64(len(r.worlds) + 1)}}
 	for t := range ident.ResourceTypes {

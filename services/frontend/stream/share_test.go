@@ -10,9 +10,9 @@ import (
 	"meshlog.dev/services/frontend/stream"
 )
 
-// TestColdClientCostsNoPast checks that the stream of a new client does not look
-// at earlier versions: making them for a new class takes a hundred times as long
-// as a response.
+// TestColdClientCostsNoPast checks that the stream of a new client does not read
+// earlier versions: making them for a new class takes a hundred times as long as a
+// response.
 func TestColdClientCostsNoPast(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		t.Run(fmt.Sprintf("delta=%v", delta), func(t *testing.T) {
