@@ -17,11 +17,11 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// shaky is a log of which single appends can be made to go wrong.
+// shaky is a log that can fail chosen appends.
 type shaky struct {
 	watcher.Log
-	// before and after run around each append; an error is what the caller
-	// gets: from before without, from after with the events on the log.
+	// before and after run around each append. The caller gets their error. If
+	// before fails, the events are not on the log; if after fails, they are.
 	before, after func(batch []events.Event) error
 }
 
@@ -49,8 +49,8 @@ func (l *shaky) AppendEach(ctx context.Context, batch []events.Event) error {
 
 func (l *shaky) wrap(log watcher.Log) watcher.Log { l.Log = log; return l }
 
-// TestLostReply loses the reply, or the request, of every append in turn: the
-// log ends up the same.
+// TestLostReply loses the request or the reply of every append in turn, and checks
+// that the log ends up the same.
 func TestLostReply(t *testing.T) {
 	want := []string{
 		"begin a-1 by a", "put x=1 pseq 1 low 1", "put y=1 pseq 2 low 1", "alive a-1 low 3 listed 1024",
@@ -87,8 +87,8 @@ func TestLostReply(t *testing.T) {
 	}
 }
 
-// TestCoalesce: while an append is on its way, of what changes only the last
-// waits.
+// TestCoalesce checks that, while an append is in flight, only the last change of
+// each object waits.
 func TestCoalesce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
@@ -169,7 +169,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestTakeover: a twin waits for 30 s of silence.
+// TestTakeover checks that a twin takes over after 30 s without a record of the
+// holder.
 func TestTakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		objects := map[string]string{"x": "1"}
@@ -180,7 +181,7 @@ func TestTakeover(t *testing.T) {
 		if b.state().Phase != watcher.PhaseStandby || a.state().Phase != watcher.PhaseFollowing {
 			t.Fatalf("a is %s, b is %s", a.state().Phase, b.state().Phase)
 		}
-		_ = a.stop() // 5 s after its last word
+		_ = a.stop() // 5 s after its last record
 		pass(20 * time.Second)
 		synctest.Wait()
 		if b.state().Phase != watcher.PhaseStandby {
@@ -192,15 +193,16 @@ func TestTakeover(t *testing.T) {
 		again := start(t, newSource(objects), options{log: a.log})
 		synctest.Wait()
 		if again.state().Phase != watcher.PhaseStandby {
-			t.Errorf("a is back and is %s", again.state().Phase)
+			t.Errorf("the restarted a is %s", again.state().Phase)
 		}
 		_ = b.stop()
 		_ = again.stop()
 	})
 }
 
-// TestWarmTwin: after 20 s of silence a twin reads its source, so that it has it
-// when it begins. Where the holder speaks again, that is forgotten.
+// TestWarmTwin checks that a twin reads its source after 20 s of silence, so that it
+// can list at once when it takes over. If the holder publishes again, the twin drops
+// what it read.
 func TestWarmTwin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		objects := map[string]string{"x": "1"}
@@ -243,22 +245,22 @@ func TestWarmTwin(t *testing.T) {
 	})
 }
 
-// TestTwinStartsLate: a twin takes the length of the silence from the server's
-// clock.
+// TestTwinStartsLate checks that a twin that starts late measures the earlier silence
+// by the server's clock.
 func TestTwinStartsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := start(t, newSource(map[string]string{}), options{})
 		_ = a.stop()
 		pass(time.Minute)
-		a.log.AppendRaw("_operator.overlay", []byte("whatever is newer"))
+		a.log.AppendRaw("_operator.overlay", []byte("a newer record"))
 		b := start(t, newSource(map[string]string{}), options{holder: "b", log: a.log})
 		b.want(3, "begin b-1 by b", "alive b-1 low 1 listed 1024")
 		_ = b.stop()
 	})
 }
 
-// TestServersClock: the server's clock is another one, or is set while a twin
-// waits. It waits for 30 s of silence all the same, and not for more.
+// TestServersClock checks that a twin waits for 30 s of silence even if the server's
+// clock differs from its own, or is set while the twin waits.
 func TestServersClock(t *testing.T) {
 	for name, clock := range map[string]struct{ ahead, later time.Duration }{
 		"ahead":            {time.Hour, time.Hour},
@@ -274,7 +276,7 @@ func TestServersClock(t *testing.T) {
 				objects := map[string]string{"x": "1"}
 				a := start(t, newSource(objects), options{log: log})
 				b := start(t, newSource(objects), options{holder: "b", log: log})
-				pass(12 * time.Second) // a has spoken 2 s ago
+				pass(12 * time.Second) // a's last record is 2 s old
 				_ = a.stop()
 				ahead = clock.later
 				pass(26 * time.Second)
@@ -286,7 +288,7 @@ func TestServersClock(t *testing.T) {
 					t.Errorf("after 33 s of silence b is %s", b.state().Phase)
 				}
 				if strings.Contains(b.records(0), "delete") {
-					t.Errorf("something is deleted:\n%s", b.records(0))
+					t.Errorf("an object was deleted:\n%s", b.records(0))
 				}
 				_ = b.stop()
 			})
@@ -294,7 +296,7 @@ func TestServersClock(t *testing.T) {
 	}
 }
 
-// TestRestart: a holder that comes back begins at once.
+// TestRestart checks that a restarted holder begins at once.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := start(t, newSource(map[string]string{}), options{})
@@ -305,7 +307,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestFenceLost: a publisher that loses its fence stands by.
+// TestFenceLost checks that a publisher that loses its fence stands by.
 func TestFenceLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(map[string]string{})
@@ -326,7 +328,8 @@ func TestFenceLost(t *testing.T) {
 	})
 }
 
-// TestLongListing: a holder that has been listing for long is not silent.
+// TestLongListing checks that a holder that takes long to list does not count as
+// silent.
 func TestLongListing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := &shaky{after: func(b []events.Event) error {
@@ -351,7 +354,8 @@ func TestLongListing(t *testing.T) {
 	})
 }
 
-// TestRewind: after a rewind, the holder of the last record begins at once.
+// TestRewind checks that, after a rewind, the holder of the last record begins at
+// once.
 func TestRewind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(map[string]string{"x": "1"})
@@ -377,8 +381,8 @@ func TestLogClosed(t *testing.T) {
 	})
 }
 
-// TestOldRunBeforeListing: what the watcher said before a session begins is
-// older than the session's listing, and is not said after it.
+// TestOldRunBeforeListing checks that the publisher drops a change that the watcher
+// reported before the session's listing, because the change is older.
 func TestOldRunBeforeListing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := false
@@ -392,7 +396,7 @@ func TestOldRunBeforeListing(t *testing.T) {
 		s := newSource(map[string]string{"x": "1"})
 		r := start(t, s, options{faulty: l.wrap})
 		r.requests <- "digests differ"
-		synctest.Wait() // the begin of a-2 failed, and waits to be tried again
+		synctest.Wait() // the begin of a-2 failed, and the publisher will retry it
 		older := func(ctx context.Context, sink watcher.Sink) error {
 			if err := sink.Change(ctx, []watcher.Object{object("x", "2")}); err != nil {
 				return err
@@ -410,8 +414,8 @@ func TestOldRunBeforeListing(t *testing.T) {
 	})
 }
 
-// A large listing is appended in few chunks, which are no batch; what the log
-// refuses is replaced alone.
+// A large listing is appended in few chunks, which are not a batch. If the log
+// refuses one object, only that object is replaced.
 func TestListsMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		objects := map[string]string{"huge": strings.Repeat("x", memlog.MaxEvent)}
@@ -422,14 +426,14 @@ func TestListsMany(t *testing.T) {
 		l := &shaky{before: func([]events.Event) error { appends++; return nil }}
 		r := start(t, newSource(objects), options{faulty: l.wrap})
 		if s := r.state(); s.Phase != watcher.PhaseFollowing || s.Keys != len(objects) {
-			t.Errorf("state %+v, want one that follows %d objects", s, len(objects))
+			t.Errorf("state %+v, want it following with %d objects", s, len(objects))
 		}
-		// Two halves of each size are refused and the rest is taken, from 500 to 1.
+		// The publisher halves each refused chunk, from 500 events down to 1.
 		if appends > 30 {
 			t.Errorf("%d objects in %d appends", len(objects), appends)
 		}
 		if said := r.records(0); strings.Count(said, "put ") != len(objects) || strings.Contains(said, "batch") {
-			t.Errorf("%d objects on the log, want %d, none of a batch", strings.Count(said, "put "), len(objects))
+			t.Errorf("%d objects on the log, want %d, none in a batch", strings.Count(said, "put "), len(objects))
 		}
 		_ = r.stop()
 	})

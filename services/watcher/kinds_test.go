@@ -11,8 +11,8 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// TestKinds: a session speaks for the kinds that its listing names, in each of
-// its alives, and its digests are of these.
+// TestKinds checks that each alive of a session names the kinds of its listing, and
+// that its digests cover these kinds.
 func TestKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(map[string]string{"A/x": "1", "B/y": "1"})
@@ -29,9 +29,9 @@ func TestKinds(t *testing.T) {
 	})
 }
 
-// TestKindsBesides: what is seen of another kind all the same is sent, whatever
-// the digests say, and counts in none.
-func TestKindsBesides(t *testing.T) {
+// TestOtherKindsThanListed checks that objects of a kind that the listing does not
+// name are sent whatever the digests are, and are not part of the digests.
+func TestOtherKindsThanListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(map[string]string{"A/x": "1", "B/y": "1"})
 		s.kinds = []string{"A"}
@@ -39,9 +39,9 @@ func TestKindsBesides(t *testing.T) {
 		r.want(0, "begin a-1 by a", "put y=1 pseq 1 low 1", "alive a-1 low 2 listed 0 of [A]")
 		s.change("B/y=2")
 		synctest.Wait()
-		s.change("B/y=2")      // nothing new
+		s.change("B/y=2")      // unchanged
 		s.change("B/unknown=") // the log may hold it
-		s.change("A/unknown=") // it does not
+		s.change("A/unknown=") // the log does not hold it
 		pass(10 * time.Second)
 		r.want(3, "put y=2 pseq 2 low 2", "delete unknown pseq 3 low 3", "alive a-1 low 4 listed 0 of [A]")
 		if got := r.lastAlive().Digest; got != s.digest() {
@@ -51,9 +51,9 @@ func TestKindsBesides(t *testing.T) {
 	})
 }
 
-// TestOtherKinds: another set of kinds has a session of its own, whether the
-// watcher is run again or lists again.
-func TestOtherKinds(t *testing.T) {
+// TestChangedKinds checks that a listing of other kinds begins a new session, whether
+// the watcher is run again or lists again.
+func TestChangedKinds(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		before, now []string
@@ -73,7 +73,7 @@ func TestOtherKinds(t *testing.T) {
 				s.end(nil)
 				synctest.Wait()
 				if got := r.lastAlive(); got.Session != "a-2" || !got.Kinds.Equal(events.KindsOf(test.now...)) {
-					t.Errorf("run again: session %s speaks for %v", got.Session, got.Kinds)
+					t.Errorf("run again: session %s has the kinds %v", got.Session, got.Kinds)
 				}
 				s.set(func(s *source) { s.kinds = test.before })
 				s.say <- func(ctx context.Context, sink watcher.Sink) error {
@@ -83,7 +83,7 @@ func TestOtherKinds(t *testing.T) {
 				}
 				synctest.Wait()
 				if got := r.lastAlive(); got.Session != "a-3" || !got.Kinds.Equal(events.KindsOf(test.before...)) {
-					t.Errorf("listed again: session %s speaks for %v", got.Session, got.Kinds)
+					t.Errorf("listed again: session %s has the kinds %v", got.Session, got.Kinds)
 				}
 				_ = r.stop()
 			})
@@ -91,8 +91,8 @@ func TestOtherKinds(t *testing.T) {
 	}
 }
 
-// TestRelistedKinds: a listing within a session removes nothing of kinds that
-// it does not speak for.
+// TestRelistedKinds checks that a listing within a session deletes no objects of
+// kinds that it does not name.
 func TestRelistedKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(map[string]string{"A/x": "1", "A/z": "1", "B/y": "1"})
@@ -109,8 +109,8 @@ func TestRelistedKinds(t *testing.T) {
 	})
 }
 
-// TestNoKind: a listing of no kind would be one of all kinds on the log; the
-// source counts as down.
+// TestNoKind checks that a source that lists no kind counts as down: on the log, a
+// listing without kinds would mean all kinds.
 func TestNoKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(map[string]string{})
@@ -124,9 +124,9 @@ func TestNoKind(t *testing.T) {
 	})
 }
 
-// TestEndedSession: after a session that says that it ends, as an operator's
-// does, a watcher begins at once: when it is asked to list, else when its next
-// alive is refused. So does a twin.
+// TestEndedSession checks that a watcher begins a session without waiting after a
+// session that ended itself, as an operator's does: when it is asked to list, or when
+// its next alive is refused. A twin does not wait either.
 func TestEndedSession(t *testing.T) {
 	end := func(t *testing.T, r *rig) {
 		t.Helper()
@@ -174,7 +174,7 @@ func TestEndedSession(t *testing.T) {
 	})
 }
 
-// fence is behind the last control record.
+// fence returns a fence on the last control record.
 func fence(r *rig) events.Fence {
 	rec, err := r.log.Last(r.t.Context(), events.ControlSubject(shard))
 	if err != nil {

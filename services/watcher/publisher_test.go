@@ -23,15 +23,15 @@ import (
 
 var shard = ident.Shard{Source: "file", Instance: "default"}
 
-// source is a watcher that a test plays on. It lists what is in it whenever it
-// is run, and says what it is told to say.
+// source is a watcher that a test controls. It lists its objects whenever it is run,
+// and then runs the functions that the test sends to say.
 type source struct {
 	say chan func(context.Context, watcher.Sink) error
 
 	mu      sync.Mutex
-	objects map[string]string // by name, the content
+	objects map[string]string // content by name
 	partial bool
-	kinds   []string // that can be read; nil: all
+	kinds   []string // the kinds that can be read; nil: all
 	down    error
 	runs    int
 }
@@ -71,7 +71,7 @@ func (s *source) list() (watcher.Listing, error) {
 	return l, s.down
 }
 
-// set changes what the source holds, without a word.
+// set changes the source without reporting the change.
 func (s *source) set(f func(s *source)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *source) set(f func(s *source)) {
 
 var errGoOn = errors.New("go on")
 
-// object is one of kind K, or as its name says: K/name.
+// object returns an object of kind K, or of the kind in a name of the form Kind/name.
 func object(name, content string) watcher.Object {
 	kind, rest, ok := strings.Cut(name, "/")
 	if !ok {
@@ -92,7 +92,8 @@ func object(name, content string) watcher.Object {
 	}
 }
 
-// change says name=content, name=content at once; no content is a delete.
+// change reports pairs of the form name=content in one change set. An empty content
+// deletes the object.
 func (s *source) change(pairs ...string) {
 	var set []watcher.Object
 	for _, p := range pairs {
@@ -118,7 +119,7 @@ func (s *source) end(err error) {
 	s.say <- func(context.Context, watcher.Sink) error { return err }
 }
 
-// noLeader never answers; leader answers what it holds.
+// noLeader never answers; leader returns its digests.
 type noLeader struct{}
 
 func (noLeader) Digests(context.Context, ident.Shard, string, events.Kinds) (*events.ShardDigests, error) {
@@ -145,7 +146,7 @@ type rig struct {
 
 type options struct {
 	holder string
-	id     string // of its sessions; the holder where empty
+	id     string // prefix of its sessions; empty: the holder
 	log    *memlog.Log
 	faulty func(watcher.Log) watcher.Log
 	leader watcher.Leader
@@ -194,7 +195,7 @@ func (r *rig) state() watcher.State {
 	return r.last
 }
 
-// records are what is on the log after seq, a line each.
+// records returns the records of the log after seq, one line each.
 func (r *rig) records(after uint64) string {
 	r.t.Helper()
 	records, err := r.log.ReadAfter(after, 100000)
@@ -231,7 +232,7 @@ func (r *rig) records(after uint64) string {
 	return b.String()
 }
 
-// pass lets time pass: that of the bubble, which passes when all is waiting.
+// pass lets the bubble's time pass, which passes when all goroutines wait.
 func pass(d time.Duration) { <-time.After(d) }
 
 func (r *rig) want(after uint64, lines ...string) {
@@ -246,7 +247,7 @@ func (r *rig) want(after uint64, lines ...string) {
 	}
 }
 
-// digest is over what the source holds.
+// digest returns the digest of the source's objects.
 func (s *source) digest() events.Digest {
 	d := s.digests()
 	return d.Sum()
@@ -319,9 +320,9 @@ func TestChanges(t *testing.T) {
 		s := newSource(map[string]string{"x": "A"})
 		r := start(t, s, options{})
 		for _, c := range [][]string{
-			{"x=A"},          // nothing new
+			{"x=A"},          // unchanged
 			{"x=B"}, {"x=A"}, // A, B, A are three events
-			{"y="},               // was never there
+			{"y="},               // never existed
 			{"x=", "y=1", "z=1"}, // several at once
 			{"x=", "y=1", "z=2"}, // one of them changed
 		} {
@@ -387,7 +388,7 @@ func TestPartial(t *testing.T) {
 		s.partial = true
 		r := start(t, s, options{leader: leader{s.digests()}})
 		r.want(0, "begin a-1 by a", "put x=1 pseq 1 low 1", "alive a-1 low 2 listed 1024 partial")
-		s.change("unknown=") // a delete of what could not be listed
+		s.change("unknown=") // deletes an object that could not be listed
 		r.want(3, "delete unknown pseq 2 low 2")
 		pass(time.Second)
 		s.set(func(s *source) { s.partial = false })
@@ -422,7 +423,7 @@ func TestSourceDown(t *testing.T) {
 			t.Errorf("state %+v", r.state())
 		}
 		if at := r.state().Down; !at.Equal(began) {
-			t.Errorf("down since %s, want %s: since it failed first", at, began)
+			t.Errorf("down since %s, want %s, when it first failed", at, began)
 		}
 		s.set(func(s *source) {
 			if s.runs > 9 {

@@ -13,8 +13,8 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// The source's own trace goes on, through the watcher's spans where those are
-// made; a listing's is on the word that closes it.
+// The source's own trace continues on the log, through the watcher's spans if it
+// makes any. The trace of a listing is on the alive that closes it.
 func TestTrace(t *testing.T) {
 	const own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	withTrace := func(trace string) watcher.Object {
@@ -26,17 +26,17 @@ func TestTrace(t *testing.T) {
 		name   string
 		traced bool
 		object watcher.Object
-		// want is the trace on the log, and spans those that end with the change.
+		// want checks the trace on the log and the spans that end with the change.
 		want  func(onLog string, spans tracetest.SpanStubs) bool
 		spans int
 	}{
 		{"no tracer", false, object("x", "2"), func(onLog string, _ tracetest.SpanStubs) bool { return onLog == "" }, 0},
-		{"the source does", false, withTrace(own), func(onLog string, _ tracetest.SpanStubs) bool { return onLog == own }, 0},
-		{"nonsense", false, withTrace("00-x"), func(onLog string, _ tracetest.SpanStubs) bool { return onLog == "" }, 0},
-		{"the watcher does", true, object("x", "2"), func(onLog string, s tracetest.SpanStubs) bool {
+		{"only the source traces", false, withTrace(own), func(onLog string, _ tracetest.SpanStubs) bool { return onLog == own }, 0},
+		{"the source's trace is malformed", false, withTrace("00-x"), func(onLog string, _ tracetest.SpanStubs) bool { return onLog == "" }, 0},
+		{"only the watcher traces", true, object("x", "2"), func(onLog string, s tracetest.SpanStubs) bool {
 			return onLog == tracing.Traceparent(s[1].SpanContext) && s[1].Parent.SpanID() == s[0].SpanContext.SpanID() && !s[0].Parent.IsValid()
 		}, 2},
-		{"both do", true, withTrace(own), func(onLog string, s tracetest.SpanStubs) bool {
+		{"both trace", true, withTrace(own), func(onLog string, s tracetest.SpanStubs) bool {
 			return onLog == tracing.Traceparent(s[1].SpanContext) && s[0].Parent.Equal(tracing.Context(own).WithRemote(true))
 		}, 2},
 	} {
@@ -52,7 +52,7 @@ func TestTrace(t *testing.T) {
 				pass(time.Second)
 				listing := exporter.GetSpans()
 				if len(listing) != c.spans || c.traced && traceOn(t, r, 3) != tracing.Traceparent(listing[1].SpanContext) {
-					t.Errorf("a listing has %d spans, the word that closes it is of trace %q", len(listing), traceOn(t, r, 3))
+					t.Errorf("a listing has %d spans, the alive that closes it has trace %q", len(listing), traceOn(t, r, 3))
 				}
 				exporter.Reset()
 				s.say <- func(ctx context.Context, sink watcher.Sink) error {
@@ -64,7 +64,7 @@ func TestTrace(t *testing.T) {
 				pass(time.Second)
 				spans := exporter.GetSpans()
 				if onLog := traceOn(t, r, 4); len(spans) != c.spans || !c.want(onLog, spans) {
-					t.Errorf("on the log is trace %q, the spans are %v", onLog, spans)
+					t.Errorf("the trace on the log is %q, the spans are %v", onLog, spans)
 				}
 				_ = r.stop()
 			})
@@ -72,7 +72,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// traceOn is the trace of a record.
+// traceOn returns the trace of a record.
 func traceOn(t *testing.T, r *rig, seq uint64) string {
 	t.Helper()
 	rec, err := r.log.Get(t.Context(), seq)

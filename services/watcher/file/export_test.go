@@ -2,7 +2,8 @@ package file
 
 import "time"
 
-// NewPatient returns a watcher that believes nothing is gone before so long.
+// NewPatient returns a watcher that reports a missing file only after it was missing
+// for settle.
 func NewPatient(dir string, settle time.Duration) *Watcher {
 	return &Watcher{dir: dir, settle: settle}
 }

@@ -19,7 +19,7 @@ import (
 	"meshlog.dev/services/watcher/file"
 )
 
-// TestReadme takes the examples of the README at their word.
+// TestReadme checks that the objects in the examples of the README are valid.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -42,8 +42,8 @@ func TestReadme(t *testing.T) {
 
 var update = flag.Bool("update", false, "rewrite the README's tables")
 
-// TestReadmeTables holds that the README says of all kinds and fields what the
-// tables of package kind say.
+// TestReadmeTables checks that the README's tables of kinds and fields match the
+// tables of package kind.
 func TestReadmeTables(t *testing.T) {
 	const name, begin, end = "../README.md", "-update` -->\n", "<!-- /kinds -->"
 	readme, err := os.ReadFile(name)
@@ -102,7 +102,7 @@ func noEffectTable() string {
 	for _, n := range validate.NoEffects() {
 		field := gocmp.Or(n.As, n.Field)
 		if strings.Contains(field, "portLevelSettings") || strings.HasPrefix(field, "subsets.trafficPolicy") {
-			continue // as trafficPolicy itself
+			continue // part of trafficPolicy
 		}
 		if strings.HasPrefix(field, "defaultConfig.") {
 			field = "defaultConfig"

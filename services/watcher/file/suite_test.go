@@ -10,7 +10,8 @@ import (
 	"meshlog.dev/services/watcher/watchertest"
 )
 
-// TestSuite has one file an object; several at once come with a directory.
+// TestSuite writes one file for each object, and several objects at once by renaming
+// a directory.
 func TestSuite(t *testing.T) {
 	watchertest.Run(t, func(t *testing.T) watchertest.Source {
 		top := t.TempDir()

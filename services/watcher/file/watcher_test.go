@@ -22,10 +22,10 @@ import (
 	"meshlog.dev/services/watcher/file"
 )
 
-// said is one word of the watcher, as text.
+// said is one report of the watcher, as text.
 type said string
 
-// rig runs a watcher of a directory and hears what it says.
+// rig runs a watcher of a directory and receives its reports.
 type rig struct {
 	t    *testing.T
 	dir  string
@@ -85,7 +85,7 @@ func objects(set []watcher.Object) string {
 	return b.String()
 }
 
-// text is what an object says, in short.
+// text returns a short text for an object's content.
 func text(o watcher.Object) string {
 	if o.Value.Type == ident.Undecoded {
 		var u registryv1.Undecoded
@@ -105,7 +105,7 @@ func text(o watcher.Object) string {
 	return ""
 }
 
-// want waits for the next words and compares them.
+// want waits for the next reports and compares them.
 func (r *rig) want(words ...string) {
 	r.t.Helper()
 	for _, w := range words {
@@ -141,14 +141,15 @@ func (r *rig) wantEnd(reason string) {
 	}
 }
 
-// marker is a change that comes after everything that was to be ignored.
+// marker makes a change and requires that it is the next report, so the watcher
+// ignored all changes before it.
 func (r *rig) marker(n int) {
 	r.t.Helper()
 	r.write(fmt.Sprintf("zz-marker-%d.yaml", n), policy(fmt.Sprintf("marker-%d", n), "x"))
 	r.want(fmt.Sprintf("change\n  Resource default/marker-%d zz-marker-%d.yaml:1 ", n, n))
 }
 
-// write puts a file there at once.
+// write writes a file atomically.
 func (r *rig) write(name, content string) {
 	r.t.Helper()
 	tmp := filepath.Join(r.dir, ".tmp")
@@ -169,7 +170,8 @@ func (r *rig) do(err error) {
 
 func (r *rig) path(name string) string { return filepath.Join(r.dir, name) }
 
-// policy is a document: a Resource, whose content shows only in what changes.
+// policy returns a document with a Resource. Reports show that its content changed,
+// but not the content.
 func policy(name, content string) string {
 	return fmt.Sprintf("apiVersion: envoy.meshlog.dev/v1\nkind: Resource\nmetadata: {name: %s}\n"+
 		"spec: {nodes: {cluster: %q}, resource: {\"@type\": type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment, clusterName: x}}\n", name, content)
@@ -228,13 +230,13 @@ func TestNothingNew(t *testing.T) {
 	r.want("list\n  Resource default/a a.yaml:1 ")
 	r.write("a.yaml", policy("a", "x"))                       // touched
 	r.write("a.yaml", "# moved down\n"+policy("a", "x"))      // moved
-	r.write(".a.yaml.swp", policy("b", "x"))                  // not ours
+	r.write(".a.yaml.swp", policy("b", "x"))                  // ignored
 	r.write("a.txt", policy("b", "x"))                        // not ours
 	r.do(os.Rename(r.path("a.yaml"), r.path("renamed.yaml"))) // of the file only
 	r.marker(1)
 }
 
-// TestSaves are ways in which programs write a file.
+// TestSaves writes a file in the ways in which programs do.
 func TestSaves(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -272,11 +274,11 @@ func TestSaves(t *testing.T) {
 	}
 }
 
-// TestHalfWritten: a file that ends within a line may be half written; it is
-// waited for, when it changes as when all is listed.
+// TestHalfWritten checks that the watcher waits for the rest of a file that ends
+// within a line, both in a change and in the listing.
 func TestHalfWritten(t *testing.T) {
 	whole := docs(policy("a", "1"), policy("b", "1"))
-	half, _, _ := strings.Cut(whole, "\nspec: {nodes: {cluster: \"1\"}}\n---") // good YAML, and b is not there
+	half, _, _ := strings.Cut(whole, "\nspec: {nodes: {cluster: \"1\"}}\n---") // valid YAML without b
 	for _, c := range []struct{ name, before, first string }{
 		{"changed", docs(policy("a", "0"), policy("b", "0")), "list"},
 		{"listed", half, ""},
@@ -298,7 +300,7 @@ func TestHalfWritten(t *testing.T) {
 	}
 }
 
-// TestManyFiles: one save of many files is one change set.
+// TestManyFiles checks that saving many files at once is one change set.
 func TestManyFiles(t *testing.T) {
 	r := start(t, dirWith(t))
 	r.want("list")
@@ -335,13 +337,13 @@ func TestSubdirectories(t *testing.T) {
 func TestBroken(t *testing.T) {
 	r := start(t, dirWith(t, "a.yaml", docs(policy("a1", "x"), policy("a2", "x"))))
 	r.want("list\n  Resource default/a1 a.yaml:1 \n  Resource default/a2 a.yaml:6 ")
-	// The good document applies, what is missing stays.
+	// The valid document applies, and the missing object stays.
 	r.write("a.yaml", docs(policy("a1", "y"), broken))
 	r.want("change\n  Resource default/a1 a.yaml:1 ",
 		"problems a.yaml\n  error syntax a.yaml:7 : did not find expected node content")
-	r.write("a.yaml", docs(policy("a1", "y"), policy("a2", "x"))) // as it was
+	r.write("a.yaml", docs(policy("a1", "y"), policy("a2", "x"))) // with a2 as before
 	r.want("problems a.yaml")
-	r.write("a.yaml", "") // written to
+	r.write("a.yaml", "") // truncated, as at the start of a write
 	r.want("problems a.yaml\n  error unreadable a.yaml:1 : the file is empty; its writer may not have finished")
 	r.write("a.yaml", docs(policy("a2", "y")))
 	r.want("change\n  delete Resource default/a1 a.yaml:1\n  Resource default/a2 a.yaml:1 ", "problems a.yaml")
@@ -381,7 +383,7 @@ func (r *rig) wantProblems(origins ...string) {
 	}
 }
 
-// TestUnreadable: a broken link stands for all that cannot be read.
+// TestUnreadable uses a broken link as a file that cannot be read.
 func TestUnreadable(t *testing.T) {
 	dir := dirWith(t, "a.yaml", policy("a", "x"))
 	if err := os.Symlink("nowhere", filepath.Join(dir, "b.yaml")); err != nil {
@@ -391,13 +393,13 @@ func TestUnreadable(t *testing.T) {
 	r.want("list partial\n  Resource default/a a.yaml:1 ", "problems b.yaml\n  error unreadable b.yaml : no such file or directory")
 	r.do(os.Symlink("nowhere", r.path(".link")))
 	r.do(os.Rename(r.path(".link"), r.path("a.yaml")))
-	r.want("problems a.yaml\n  error unreadable a.yaml : no such file or directory") // and a stays
+	r.want("problems a.yaml\n  error unreadable a.yaml : no such file or directory") // the object a is not deleted
 	r.do(os.Remove(r.path("b.yaml")))
 	r.want("problems b.yaml")
 	r.wantEnd("")
 }
 
-// TestMountedConfigMap does what kubelet does.
+// TestMountedConfigMap updates a directory as kubelet updates a mounted ConfigMap.
 func TestMountedConfigMap(t *testing.T) {
 	dir := dirWith(t, "..v1/a.yaml", policy("a", "1"), "..v1/b.yaml", policy("b", "1"))
 	for _, l := range [][2]string{{"..v1", "..data"}, {"..data/a.yaml", "a.yaml"}, {"..data/b.yaml", "b.yaml"}} {
@@ -438,7 +440,7 @@ func TestLinks(t *testing.T) {
 	r.want("change\n  Resource default/x dir/x.yaml:1 ")
 }
 
-// TestLinkedDirectory: the directory itself is a link that is swapped.
+// TestLinkedDirectory swaps a link that is the watched directory itself.
 func TestLinkedDirectory(t *testing.T) {
 	top := dirWith(t, "v1/a.yaml", policy("a", "1"), "v2/a.yaml", policy("a", "2"), "v2/b.yaml", policy("b", "2"))
 	link := filepath.Join(top, "mesh")
@@ -454,7 +456,7 @@ func TestLinkedDirectory(t *testing.T) {
 	r.want("change\n  Resource default/a a.yaml:1 ")
 }
 
-// TestGone: when the directory goes nothing is deleted.
+// TestGone checks that no object is deleted when the directory is removed.
 func TestGone(t *testing.T) {
 	if err := file.New(filepath.Join(t.TempDir(), "nothing")).Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a directory that is not there: %v", err)
@@ -490,14 +492,14 @@ func TestReports(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// The loser takes its place.
+	// Without the first file, the duplicate in b.yaml applies.
 	r.do(os.Remove(r.path("a.yaml")))
 	r.want("change\n  Resource default/x b.yaml:1 ")
 	r.wantProblems("a.yaml", "b.yaml")
 }
 
-// TestMisnamedKind: a document that is meant for meshlog and cannot be placed
-// is a broken one.
+// TestMisnamedKind checks that a document with an unknown kind of meshlog's own API
+// groups counts as broken, so the object is not deleted.
 func TestMisnamedKind(t *testing.T) {
 	r := start(t, dirWith(t, "a.yaml", policy("a", "x"), "b.yaml", policy("b", "x")))
 	r.want("list\n  Resource default/a a.yaml:1 \n  Resource default/b b.yaml:1 ")
@@ -507,7 +509,7 @@ func TestMisnamedKind(t *testing.T) {
 	r.want("problems b.yaml\n  error unknown-kind b.yaml:1 kind: meshlog does not know apiVersion envoy.meshlog.dev/v2, kind Resource")
 }
 
-// TestSinkEnds: what the sink says ends the run.
+// TestSinkEnds checks that an error of the sink ends the run.
 func TestSinkEnds(t *testing.T) {
 	over := errors.New("over")
 	if err := file.New(t.TempDir()).Run(t.Context(), deaf{over}); !errors.Is(err, over) {
@@ -521,8 +523,8 @@ func (d deaf) List(context.Context, watcher.Listing) error    { return d.err }
 func (d deaf) Change(context.Context, []watcher.Object) error { return d.err }
 func (d deaf) Problems(string, []problem.Diagnostic)          {}
 
-// TestFirstProblem holds that an invalid object is looked for where it is
-// invalid, and a valid one where it begins.
+// TestFirstProblem checks that the origin of an invalid object is the invalid line,
+// and that of a valid object its first line.
 func TestFirstProblem(t *testing.T) {
 	rule := func(size string) string {
 		return "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a}\nspec:\n  host: a\n" +
@@ -534,8 +536,8 @@ func TestFirstProblem(t *testing.T) {
 	r.want("change\n  DestinationRule default/a a.yaml:10 ")
 }
 
-// TestSecret holds that a key never gets to the log, and that the file it lies
-// in counts all the same.
+// TestSecret checks that a Secret never gets to the log, and that the other objects
+// of its file do.
 func TestSecret(t *testing.T) {
 	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: key}\nstringData: {tls.key: private}\n"
 	r := start(t, dirWith(t, "a.yaml", docs(secret, policy("a", "x"))))
@@ -543,8 +545,8 @@ func TestSecret(t *testing.T) {
 	r.want("problems a.yaml\n  error secret a.yaml:1 kind: a Secret does not go on the log, whose readers could all read the key")
 }
 
-// TestInlineKey holds that neither an object with a private key in it nor one
-// that cannot be read for another reason takes it to the log.
+// TestInlineKey checks that an inline private key never gets to the log, whether the
+// object is otherwise valid or not.
 func TestInlineKey(t *testing.T) {
 	const key = "      privateKey: |\n        -----BEGIN PRIVATE KEY-----\n        c2VjcmV0\n        -----END PRIVATE KEY-----\n"
 	gateway := "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge}\nspec:\n  servers:\n  - hosts: [\"*\"]\n    tls:\n" + key

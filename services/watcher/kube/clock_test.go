@@ -81,12 +81,12 @@ func (s *skew) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets the client close idle connections.
 func (s *skew) WrappedRoundTripper() http.RoundTripper { return s.next }
 
-// skewedBody is read line by line, because each event of a watch is a line.
+// skewedBody reads the body line by line, because each event of a watch is a line.
 type skewedBody struct {
 	io.Closer
 	lines *bufio.Reader
 	ahead time.Duration
-	rest  []byte // of a line that is read
+	rest  []byte // the unread rest of a line
 }
 
 var timeInJSON = regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"`)

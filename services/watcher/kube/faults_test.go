@@ -45,7 +45,7 @@ func testFailing(t *testing.T, s *kubetest.Server) {
 	w, _ := observe(t, c)
 	w.lists("Service", "Pod", "ServiceEntry")
 	if w.kinds["VirtualService"] {
-		t.Error("spoken of what cannot be read")
+		t.Error("the listing names a kind that cannot be read")
 	}
 	w.says("kind VirtualService", "unreadable")
 	p.Intercept(nil)
@@ -148,7 +148,7 @@ func testEmptyList(t *testing.T, s *kubetest.Server) {
 	w.lacks("ServiceEntry shop/e0", "ServiceEntry shop/e1", "ServiceEntry shop/e2")
 }
 
-// testEmptyLists: an empty list does not confirm one from before an error.
+// testEmptyLists: an empty list after an error does not confirm an empty list before it.
 func testEmptyLists(t *testing.T, s *kubetest.Server) {
 	must(t, s.Apply(t.Context(), serviceEntry("e")))
 	p, c := through(t, s)
@@ -156,7 +156,7 @@ func testEmptyLists(t *testing.T, s *kubetest.Server) {
 	w, _ := observe(t, c, func(_ *Config, l *limits) { l.Doubt = doubt })
 	w.lists("ServiceEntry")
 	var mu sync.Mutex
-	var first time.Time // of the empty lists
+	var first time.Time // time of the last empty list
 	again := make(chan struct{})
 	p.Intercept(func(rw http.ResponseWriter, r *http.Request) bool {
 		if !strings.HasSuffix(r.URL.Path, "/serviceentries") {
@@ -214,9 +214,9 @@ func testGone(t *testing.T, s *kubetest.Server) {
 
 // pager counts the lists of ServiceEntries and limits their pages to two objects.
 type pager struct {
-	streamless atomic.Bool // nothing is streamed
+	streamless atomic.Bool // refuse streamed lists
 	breaks     atomic.Bool // the next watch breaks off
-	expires    atomic.Bool // the next second page comes too late
+	expires    atomic.Bool // the token of the next second page has expired
 
 	pages, whole atomic.Int64
 }
@@ -317,8 +317,9 @@ func definitionGoes(t *testing.T, s *kubetest.Server, access *rest.Config) {
 	w.neverDeleted()
 }
 
-// testDefinitionGoing: a definition is being removed, some of its objects are gone and a
-// finalizer keeps others. A watcher that starts now behaves like one that saw it.
+// testDefinitionGoing: a definition is being removed; some of its objects are gone, and a
+// finalizer keeps others. A watcher that starts now treats the kind like a watcher that
+// saw the removal begin.
 func testDefinitionGoing(t *testing.T, s *kubetest.Server) {
 	ctx := t.Context()
 	held := strings.NewReplacer("{name: cart,", "{name: held, finalizers: [example.com/hold],").Replace(route)
@@ -335,7 +336,7 @@ func testDefinitionGoing(t *testing.T, s *kubetest.Server) {
 	after, stop := observe(t, s.Config())
 	after.lists("Service")
 	if after.kinds["VirtualService"] {
-		t.Error("spoken of what is about to go")
+		t.Error("the listing names a kind whose definition is being removed")
 	}
 	stop()
 	must(t, s.Apply(ctx, strings.ReplaceAll(held, "[example.com/hold]", "[]")))

@@ -133,7 +133,7 @@ func testChanges(t *testing.T, s *kubetest.Server) {
 	// Status and metadata are not changes. The last object shows that nothing was reported before it.
 	must(t, s.ApplyAs(ctx, "annotator", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop, annotations: {note: "1"}}}`))
 	must(t, s.ApplyAs(ctx, "controller", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, status: {conditions: [{type: Seen, status: "True", reason: Seen, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]}}`))
-	must(t, s.ApplyAs(ctx, "owner", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, spec: {ports: [{name: http, port: 80, targetPort: 8080}]}}`)) // as it is: managed fields alone
+	must(t, s.ApplyAs(ctx, "owner", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, spec: {ports: [{name: http, port: 80, targetPort: 8080}]}}`)) // the same spec: only managed fields change
 	must(t, s.Apply(ctx, strings.ReplaceAll(shop, "version: v1", "version: v2")))
 	w.until("the pod's label in its endpoint", func() bool {
 		sets := slices.Concat(w.sets...)
@@ -144,7 +144,7 @@ func testChanges(t *testing.T, s *kubetest.Server) {
 	}
 	must(t, s.ApplyAs(ctx, "zoe", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop, annotations: {networking.istio.io/exportTo: "."}}}`))
 	w.until("zoe's change of the Service", func() bool { return w.objects["Service shop/cart"].Actor == "zoe" })
-	must(t, s.ApplyAs(ctx, "zoe", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}}`)) // what she applied goes
+	must(t, s.ApplyAs(ctx, "zoe", `{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}}`)) // removes what she applied
 	must(t, s.Delete(ctx, serviceEntry("a")))
 	w.lacks("ServiceEntry shop/a")
 	must(t, s.Apply(ctx, shop))
@@ -167,7 +167,7 @@ func testNamespaces(t *testing.T, s *kubetest.Server) {
 	w.has("Service shop/cart", "EndpointSlice shop/cart-1", "Pod shop/cart-1", "VirtualService shop/cart")
 	for n := range w.objects {
 		if strings.Contains(n, "other") || strings.Contains(n, " default/") {
-			t.Errorf("%s is told", n)
+			t.Errorf("%s was reported", n)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func testSelectors(t *testing.T, s *kubetest.Server) {
 	w.lists("Service", "Namespace")
 	w.has("Service shop/cart", "VirtualService shop/cart", "Namespace /shop")
 	if _, ok := w.objects["Service default/kubernetes"]; ok {
-		t.Error("an object of another namespace is told")
+		t.Error("an object of another namespace was reported")
 	}
 	must(t, s.Apply(ctx, `{apiVersion: v1, kind: Namespace, metadata: {name: shop}}`))
 	w.lacks("Service shop/cart", "VirtualService shop/cart", "Namespace /shop")

@@ -21,7 +21,7 @@ import (
 // patience limits a wait; no test comes near it.
 const patience = 30 * time.Second
 
-// quick are limits for tests.
+// quick returns short limits for tests.
 func quick() limits {
 	l := defaultLimits()
 	l.Patience, l.Probe, l.Down, l.Doubt = 300*time.Millisecond, 250*time.Millisecond, time.Second, 300*time.Millisecond
@@ -38,12 +38,12 @@ type watched struct {
 
 	mu       sync.Mutex
 	objects  map[string]watcher.Object // by "Kind namespace/name"
-	kinds    map[string]bool           // of the last listing; nil: none came
+	kinds    map[string]bool           // of the last listing; nil: no listing yet
 	runs     int
-	down     error // of the last run, until the next listing
+	down     error // error of the last run; nil again after a listing
 	sets     [][]string
 	problems map[string][]problem.Diagnostic
-	news     chan struct{} // closed, and another one, when something comes
+	news     chan struct{} // closed and replaced at each report
 }
 
 type option func(*Config, *limits)
@@ -78,7 +78,7 @@ func (w *watched) run(c *rest.Config, options ...option) (stop func()) {
 			if ctx.Err() == nil && err != nil {
 				w.set(func() { w.down = err })
 				select {
-				case <-time.After(50 * time.Millisecond): // as the publisher pauses
+				case <-time.After(50 * time.Millisecond): // the publisher also pauses between runs
 				case <-ctx.Done():
 				}
 			}
@@ -159,7 +159,7 @@ func (w *watched) until(what string, is func() bool) {
 		case <-timeout:
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.t.Fatalf("waited in vain for %s; run %d, down: %v, holds %s, told %v, problems %v", what, w.runs, w.down,
+			w.t.Fatalf("waited in vain for %s; run %d, down: %v, objects %s, changes %v, problems %v", what, w.runs, w.down,
 				slices.Sorted(maps.Keys(w.objects)), w.sets, w.problems)
 		}
 	}
@@ -236,7 +236,7 @@ func (w *watched) neverDeleted() {
 	defer w.mu.Unlock()
 	for _, n := range slices.Concat(w.sets...) {
 		if strings.HasPrefix(n, "-") {
-			w.t.Errorf("said %s; all of it: %v", n, w.sets)
+			w.t.Errorf("reported %s; all changes: %v", n, w.sets)
 		}
 	}
 }

@@ -38,8 +38,8 @@ func testSuite(t *testing.T, s *kubetest.Server) {
 				w, err := New(Config{REST: c, Cluster: "east", Logger: slog.New(slog.DiscardHandler)})
 				must(t, err)
 				w.limits = quick()
-				// PutAll holds the changes back for less than Down, and what it
-				// releases arrives without a gap of quiet, on a busy machine too.
+				// PutAll holds the changes back for less than Down. When released, they
+				// arrive without a pause as long as quiet, even on a busy machine.
 				w.limits.Down, w.limits.quiet, w.limits.longest = 5*time.Second, 500*time.Millisecond, 10*time.Second
 				return entriesOnly{w}
 			},

@@ -12,7 +12,7 @@ func TestDoubt(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		n, were int
-		at      []time.Duration // of lists that say the same
+		at      []time.Duration // times of equal lists
 		refused []bool
 	}{
 		{"the first list", 0, 0, []time.Duration{0}, []bool{false}},
@@ -34,9 +34,9 @@ func TestDoubt(t *testing.T) {
 	var d doubt
 	_ = d.judge(0, 20, start, settle)
 	if err := d.judge(20, 20, start.Add(settle), settle); err != nil {
-		t.Errorf("nothing is lost: %v", err)
+		t.Errorf("a list without a loss: %v", err)
 	}
 	if err := d.judge(0, 20, start.Add(2*settle), settle); err == nil {
-		t.Error("a doubt that was settled counts for another loss")
+		t.Error("an earlier doubt that was settled confirmed another loss")
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestHeardIsNoWallClock: a clock that is set must not look like a long silence. The text
-// of a time shows whether it has a monotonic reading.
+// TestHeardIsNoWallClock checks that Heard returns a monotonic time, so that setting the
+// clock does not look like a long silence. The text of a time shows its monotonic reading.
 func TestHeardIsNoWallClock(t *testing.T) {
 	c, err := New(&rest.Config{Host: "127.0.0.1:1"})
 	if err != nil {
@@ -22,13 +22,13 @@ func TestHeardIsNoWallClock(t *testing.T) {
 	f := c.NewFeed(nil, Scope{Resource: Definitions}, Options{Limits: DefaultLimits()})
 	for range 2 {
 		if at := f.Heard(); !strings.Contains(at.String(), "m=") || time.Since(at) > time.Minute {
-			t.Errorf("heard at %s", at)
+			t.Errorf("Heard returned %s", at)
 		}
 		f.hear(time.Now())
 	}
 }
 
-// TestRequestsAreLimited: requests beyond the burst wait, except probes.
+// TestRequestsAreLimited checks that requests beyond the burst wait, except probes.
 func TestRequestsAreLimited(t *testing.T) {
 	var definitions, probes atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -45,7 +45,7 @@ func TestRequestsAreLimited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the next turn is later
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the limiter allows the next request later
 	defer cancel()
 	for range burst + 1 {
 		_, err = c.Definition(ctx, "d")
@@ -59,6 +59,6 @@ func TestRequestsAreLimited(t *testing.T) {
 		}
 	}
 	if definitions.Load() != burst || probes.Load() != 2*burst {
-		t.Errorf("%d requests and %d probes came", definitions.Load(), probes.Load())
+		t.Errorf("the server got %d requests and %d probes", definitions.Load(), probes.Load())
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"meshlog.dev/services/watcher/kube/index"
 )
 
-// TestIdleStreamEnds: a watch without events, even bookmarks, ends with its request after
-// a while.
+// TestIdleStreamEnds checks that a watch ends, with its request, after a while without
+// events and bookmarks.
 func TestIdleStreamEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const idle = 3 * time.Minute
@@ -29,17 +29,17 @@ func TestIdleStreamEnds(t *testing.T) {
 		in.Action(watch.Bookmark, nil)
 		<-s.ResultChan()
 		if since := time.Since(f.Heard()); since != 0 {
-			t.Errorf("heard %s ago", since)
+			t.Errorf("Heard is %s ago, want now", since)
 		}
 		if _, more := <-s.ResultChan(); more {
-			t.Error("something came")
+			t.Error("the watch returned an event")
 		}
 		if lasted, want := time.Since(begun), 2*idle-time.Second; lasted != want {
-			t.Errorf("it lasted %s, want %s", lasted, want)
+			t.Errorf("the watch lasted %s, want %s", lasted, want)
 		}
 		s.Stop()
 		if ctx.Err() == nil || !in.IsStopped() {
-			t.Error("the request goes on")
+			t.Error("the request was not ended")
 		}
 	})
 }

@@ -62,11 +62,11 @@ func TestRemotes(t *testing.T) {
 		}
 		o, ok := read(s)
 		if !ok {
-			t.Fatal("a Secret is none")
+			t.Fatal("read did not accept a cluster's Secret")
 		}
 		for _, content := range s.Data {
 			if strings.Trim(string(content), "\x00") != "" {
-				t.Error("a kubeconfig is left in memory")
+				t.Error("a kubeconfig was not erased from memory")
 			}
 		}
 		return o

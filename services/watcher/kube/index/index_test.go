@@ -76,7 +76,7 @@ func (c *cluster) says(want ...string) []watcher.Object {
 		got = append(got, strings.TrimSpace(fmt.Sprintf("%s%s %s/%s", op, o.Kind, o.Namespace, o.Name)))
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		c.t.Errorf("said (-want +got):\n%s", diff)
+		c.t.Errorf("reported (-want +got):\n%s", diff)
 	}
 	return set
 }
@@ -135,7 +135,7 @@ func endpoint(t *testing.T, set []watcher.Object, i int) *registryv1.Endpoint {
 	t.Helper()
 	at := slices.IndexFunc(set, func(o watcher.Object) bool { return o.Kind == SliceKind })
 	if at < 0 {
-		t.Fatal("no slice was said")
+		t.Fatal("no slice was reported")
 	}
 	k, _ := kind.ByName(SliceKind)
 	m, err := k.Decode(set[at].Value.Type, set[at].Value.Bytes)
@@ -357,7 +357,7 @@ func TestDiscoverySelectors(t *testing.T) {
 	c.says("-EndpointSlice prod/a-1", "-Namespace /prod", "-Pod prod/p1", "-Service prod/a", "-Service prod/b")
 }
 
-func TestOnlyCoveredKindsAreSaid(t *testing.T) {
+func TestOnlyCoveredKindsAreReported(t *testing.T) {
 	c := newCluster(t)
 	c.Cover(map[string]bool{"EndpointSlice": true})
 	c.add("Pod", pod("prod", "p1", "10.0.0.1"))
@@ -372,7 +372,7 @@ func TestUndecodedIsCounted(t *testing.T) {
 	c.add("EndpointSlice", s)
 	set := c.says("+EndpointSlice prod/a-1")
 	if set[0].Value.Type != ident.Undecoded || c.Figures()[SliceKind].Undecoded != 1 {
-		t.Errorf("said %s, stats %v", set[0].Value.Type, c.Figures())
+		t.Errorf("reported type %s, stats %v", set[0].Value.Type, c.Figures())
 	}
 	c.add("EndpointSlice", slice("prod", "a-1", "a"))
 	c.says("+EndpointSlice prod/a-1")
