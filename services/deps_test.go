@@ -12,10 +12,10 @@ const module = "meshlog.dev/services/"
 // law is one rule about imports.
 type law struct {
 	of     []string // packages, with "/..." for a whole tree
-	except []string // packages within of that may
-	never  []string // what they must not import
-	but    []string // packages within never that they may
-	direct bool     // only their own imports count, not those of what they import
+	except []string // packages within of that the rule leaves out
+	never  []string // packages that of must not import
+	but    []string // packages within never that of may import
+	direct bool     // only direct imports count
 	reason string
 }
 
@@ -136,7 +136,7 @@ var laws = []law{
 			module + "frontend/...", module + "builder/...", module + "mesh/fold", module + "mesh/xds/...", module + "roles/...", module + "operate/...",
 			"meshlog.dev/store/...", "github.com/nats-io/...", "google.golang.org/grpc/...",
 		},
-		reason: "the log is the only way in: a watcher publishes what it sees and knows nothing of what becomes of it",
+		reason: "the log is the only way in: a watcher publishes what it sees and does not know how it is used",
 	},
 	{
 		of: []string{module + "builder/..."}, except: []string{module + "builder/streams"},
@@ -211,7 +211,7 @@ func TestImportLaw(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range laws { // a rule about no package holds nothing
+	for _, l := range laws { // a rule that matches no package checks nothing
 		found := false
 		for pkg := range deps {
 			found = found || matches(pkg, l.of)
@@ -237,8 +237,8 @@ func list(t *testing.T, field string) map[string][]string {
 	return found
 }
 
-// matches says whether pkg is one of the patterns, or below one that ends in
-// "/...".
+// matches reports whether pkg is one of the patterns, or below a pattern that ends
+// in "/...".
 func matches(pkg string, patterns []string) bool {
 	for _, p := range patterns {
 		tree, isTree := strings.CutSuffix(p, "/...")

@@ -23,7 +23,7 @@ var (
 	tableRow = regexp.MustCompile(`^\| ([A-Z]+-?)(\d+) \|`)
 )
 
-// An ID such as SE-9 in code, tests or documents has a row in the table of its
+// Every ID such as SE-9 in code, tests and documents has a row in the table of its
 // prefix, and no prefix or ID is defined twice.
 func TestIDs(t *testing.T) {
 	for _, p := range idProblems(t, os.DirFS("..")) {
@@ -59,10 +59,10 @@ func TestIDProblems(t *testing.T) {
 	}
 }
 
-// idProblems returns what is wrong with the IDs in a tree.
+// idProblems returns the errors about the IDs in a tree.
 func idProblems(t *testing.T, tree fs.FS) []string {
 	t.Helper()
-	tables, problems := readIDList(t, tree) // by prefix
+	tables, problems := readIDList(t, tree) // the table of each prefix
 	defined := map[string]bool{}
 	for _, table := range slices.Compact(slices.Sorted(maps.Values(tables))) {
 		for n, line := range lines(t, tree, table) {
@@ -130,7 +130,7 @@ func readIDList(t *testing.T, tree fs.FS) (tables map[string]string, problems []
 	return tables, problems
 }
 
-// lines returns the lines of a text file; none of a binary one.
+// lines returns the lines of a text file, and none for a binary file.
 func lines(t *testing.T, tree fs.FS, name string) []string {
 	t.Helper()
 	data, err := fs.ReadFile(tree, name)

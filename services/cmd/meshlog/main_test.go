@@ -57,7 +57,7 @@ func TestUpRefuses(t *testing.T) {
 			cmd.SetArgs(args)
 			err := cmd.ExecuteContext(t.Context())
 			if err == nil {
-				t.Fatal("it ran")
+				t.Fatal("the command ran")
 			}
 			for _, w := range c.want {
 				if !strings.Contains(err.Error(), w) {
@@ -71,8 +71,8 @@ func TestUpRefuses(t *testing.T) {
 	}
 }
 
-// TestHelp compares the help of every command with testdata/help.golden, so that
-// the author of a change reads it.
+// TestHelp compares the help of every command with testdata/help.golden, so that the
+// author of a change reviews the new text.
 func TestHelp(t *testing.T) {
 	var ar txtar.Archive
 	var visit func(*cobra.Command)

@@ -29,8 +29,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// rolesFile has the ClusterRoles of the watcher; namedOnly are the kinds that
-// they leave out: the watcher may read only the objects of them that a setting
+// rolesFile has the ClusterRoles of the watcher. They leave out the kinds in
+// namedOnly, because the watcher may read only those of their objects that a setting
 // names.
 const rolesFile = "../../../deploy/kubernetes/rbac/roles.yaml"
 
@@ -42,12 +42,12 @@ const (
 	pageMark = "<!-- watched: made of the table of kinds -->\n"
 )
 
-// inConfigMap are the kinds whose objects are in a ConfigMap.
+// inConfigMap holds the kinds whose objects are in a ConfigMap.
 var inConfigMap = []string{"MeshConfig", "MeshNetworks"}
 
 // TestRoles checks that rbac/roles.yaml has exactly the rights for the table of kinds,
-// with the names of a real API server, and that the watcher can read all kinds with
-// them alone.
+// with the resource names of a real API server, and that the watcher can read all
+// kinds with these rights alone.
 func TestRoles(t *testing.T) {
 	s := kubetest.Start(t)
 	for _, install := range []func(context.Context, ...string) error{s.InstallIstioCRDs, s.InstallGatewayCRDs, s.InstallMeshlogCRDs} {
@@ -73,21 +73,21 @@ func TestRoles(t *testing.T) {
 	t.Run("may nothing else", func(t *testing.T) { mayNothingElse(t, c) })
 }
 
-// role is one of the ClusterRoles: resources by group that it may read, and
-// others of which it may get those that it names.
+// role is one of the ClusterRoles: the resources, by group, that it may get, list and
+// watch, and other resources that it may only get.
 type role struct {
 	name, comment string
 	resources     map[string][]string
 	get           map[string][]string
 }
 
-// rolesOf are the roles that the table needs.
+// rolesOf returns the roles that the table of kinds needs.
 func rolesOf(t *testing.T, lists []*metav1.APIResourceList) []role {
 	t.Helper()
 	in := role{
 		name: "meshlog-watcher-kube", comment: "Namespaced kinds: bound for all namespaces, or in each watched one.",
 		resources: map[string][]string{},
-		get:       map[string][]string{"": {"endpoints"}}, // of Services without slices
+		get:       map[string][]string{"": {"endpoints"}}, // the Endpoints of Services without slices
 	}
 	of := role{
 		name: "meshlog-watcher-kube-cluster", comment: "Cluster-scoped kinds, and definitions.",
@@ -113,7 +113,7 @@ func rolesOf(t *testing.T, lists []*metav1.APIResourceList) []role {
 	return []role{in, of}
 }
 
-// resourceOf is the resource of a kind, in any of its versions.
+// resourceOf returns the resource of a kind, in any of its versions.
 func resourceOf(lists []*metav1.APIResourceList, k *kind.Kind) (metav1.APIResource, bool) {
 	for _, l := range lists {
 		group, version, found := strings.Cut(l.GroupVersion, "/")
@@ -232,8 +232,8 @@ func (s *sink) Problems(_ string, ds []problem.Diagnostic) {
 	}
 }
 
-// readsAll has the watcher list all kinds with these rights, and look at the
-// Endpoints of a Service that has no slices.
+// readsAll checks that a watcher with these rights lists all kinds, and reads the
+// Endpoints of a Service without slices.
 func readsAll(t *testing.T, s *kubetest.Server, c *rest.Config) {
 	must(t, s.Apply(t.Context(), `
 apiVersion: v1
@@ -266,8 +266,8 @@ subsets: [{addresses: [{ip: 10.9.9.9}], ports: [{port: 80}]}]
 	}
 }
 
-// mayNothingElse asks the API server, as the watcher, whether it may do what an
-// attacker in its place would try.
+// mayNothingElse asks the API server, as the watcher, whether the watcher may do what
+// an attacker with its rights would try.
 func mayNothingElse(t *testing.T, c *rest.Config) {
 	reviews, err := dynamic.NewForConfig(c)
 	must(t, err)
@@ -287,13 +287,13 @@ func mayNothingElse(t *testing.T, c *rest.Config) {
 		return allowed
 	}
 	if !may("list", "", "services") {
-		t.Fatal("it may not list services: this test asks in the wrong way")
+		t.Fatal("the watcher may not list services: this test asks in the wrong way")
 	}
 	for _, group := range []string{"", "networking.istio.io", "meshlog.dev", "apiextensions.k8s.io"} {
 		resource := map[string]string{"": "services", "networking.istio.io": "virtualservices", "meshlog.dev": "meshpolicies", "apiextensions.k8s.io": "customresourcedefinitions"}[group]
 		for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection"} {
 			if may(verb, group, resource) {
-				t.Errorf("it may %s %s", verb, resource)
+				t.Errorf("the watcher may %s %s", verb, resource)
 			}
 		}
 	}
@@ -305,7 +305,7 @@ func mayNothingElse(t *testing.T, c *rest.Config) {
 		{"list", "*", "*"}, {"*", "", "services"},
 	} {
 		if may(what[0], what[1], what[2]) {
-			t.Errorf("it may %s %s.%s", what[0], what[2], what[1])
+			t.Errorf("the watcher may %s %s.%s", what[0], what[2], what[1])
 		}
 	}
 }

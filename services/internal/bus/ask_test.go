@@ -61,8 +61,8 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// If a builder knows the processes, Reports waits for no others, and names the
-// silent ones.
+// If the builder's Peers knows the processes, Reports waits only for these, and names
+// the ones that did not answer.
 func TestReportsOfKnownPeers(t *testing.T) {
 	s := startServer(t, t.TempDir())
 	known := subscribe(t, s)
@@ -109,7 +109,7 @@ func TestReportsWithoutProcesses(t *testing.T) {
 	}
 }
 
-// A report that does not fit into a message comes in several messages.
+// A report that does not fit into a message is sent in several messages.
 func TestLargeReports(t *testing.T) {
 	s := startServer(t, t.TempDir())
 	known := subscribe(t, s)
@@ -152,7 +152,8 @@ func TestLargeReports(t *testing.T) {
 	}
 }
 
-// reported returns a message of an answer; part numbers it unless it is empty.
+// reported returns one message of an answer. part is its number; empty: the answer has
+// only this message.
 func reported(name, part string, data []byte) *nats.Msg {
 	m := &nats.Msg{Header: nats.Header{}, Data: data}
 	m.Header.Set(nameHeader, name)
@@ -162,7 +163,7 @@ func reported(name, part string, data []byte) *nats.Msg {
 	return m
 }
 
-// Parts that are lost or mixed cost the answer of one process, and no other.
+// If parts of a process's answer are lost or mixed up, only that answer is lost.
 func TestPartsOfAnswers(t *testing.T) {
 	report, err := proto.Marshal(&reportv1.FrontendReport{Frontend: "f1", Build: "one"})
 	if err != nil {
@@ -244,7 +245,7 @@ func TestPeers(t *testing.T) {
 	p.hear("frontend.f1", false, at(1))
 	p.hear("watcher.w", false, at(2))
 	if got := list(at(5)); got != nil {
-		t.Errorf("knows %v before every process had the time to report", got)
+		t.Errorf("knows %v before every process had time to report", got)
 	}
 	p.hear("frontend.f1", false, at(11))
 	p.hear("watcher.w", true, at(12))

@@ -14,10 +14,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// TestStartCopy copies directories that a server left behind, of which every
-// message is older than the stream's max_age: one after a clean stop, and one as
-// a server leaves it that is killed. The copy has all messages, and the original
-// stays as it is.
+// TestStartCopy copies two directories of a server in which every message is older
+// than the stream's max_age: one after a clean stop, and one as a killed server leaves
+// it. The copy has all messages, and the original is unchanged.
 func TestStartCopy(t *testing.T) {
 	dir := t.TempDir()
 	s, err := StartServer(ServerOptions{Dir: dir, Log: quiet})
@@ -57,7 +56,8 @@ func TestStartCopy(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// The settings of another server with the least age, which all messages have.
+	// With these settings, of another server, max_age is so short that all messages
+	// are older.
 	settings := withLeastAge(t, c)
 	<-time.After(leastAge)
 	for name, dir := range map[string]string{"stopped": dir, "killed": killed} {
@@ -72,7 +72,7 @@ func TestStartCopy(t *testing.T) {
 			}
 			defer s.Close()
 			if info := old(t, s); info.State.Msgs != 0 {
-				t.Errorf("a server on the original keeps %d messages: this test shows nothing", info.State.Msgs)
+				t.Errorf("a server on the original keeps %d messages: this test proves nothing", info.State.Msgs)
 			}
 		})
 	}

@@ -55,7 +55,7 @@ func TestDigests(t *testing.T) {
 	asked := 0
 	run(t, func(ctx context.Context) error {
 		return leader.ServeDigests(ctx, func(_ context.Context, s ident.Shard, session string, kinds events.Kinds) (*events.ShardDigests, bool) {
-			asked++ // at first the leader has not read the begin
+			asked++ // for the first request, the leader has not read the begin yet
 			return &want, s == shard && session == "s1" && kinds.Equal(events.KindsOf("Pod", "Resource")) && asked > 1
 		})
 	})
@@ -77,7 +77,7 @@ func TestDigestsWithoutLeader(t *testing.T) {
 	}
 }
 
-// Ticks and listing requests reach the processes that they are for.
+// Ticks and listing requests reach the processes that they are meant for.
 func TestTicksAndListingRequests(t *testing.T) {
 	s := startServer(t, t.TempDir())
 	leader := NewFleet(connect(t, s), "mesh", quiet)
@@ -130,8 +130,8 @@ func subscribe(t *testing.T, s *Server) <-chan *nats.Msg {
 	return reports
 }
 
-// A reporter reports at the start, delays a change after a report, and does not delay
-// an urgent change.
+// A reporter reports at the start. It delays a change that comes soon after a report,
+// unless the change is urgent.
 func TestReporter(t *testing.T) {
 	s := startServer(t, t.TempDir())
 	reports := subscribe(t, s)

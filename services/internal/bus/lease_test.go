@@ -83,7 +83,7 @@ func TestLeaseReleased(t *testing.T) {
 // A standby takes the lease of a dead holder after the TTL; a holder that is cut off
 // stops leading by then.
 func TestLeaseExpires(t *testing.T) {
-	const ttl = time.Second // the least that the server takes
+	const ttl = time.Second // the shortest that the server accepts
 	s := leaseServer(t)
 	a := newCandidate(t, s, "a", ttl)
 	b := newCandidate(t, s, "b", ttl)
@@ -96,9 +96,9 @@ func TestLeaseExpires(t *testing.T) {
 	lost := time.Since(cut)
 	b.expect(t, true)
 	taken := time.Since(cut)
-	t.Logf("a knew after %v, b held after %v", lost, taken)
+	t.Logf("a stopped leading after %v, b held the lease after %v", lost, taken)
 	if lost > ttl+ttl/2 {
-		t.Errorf("a believed in its lease for %v after it was cut off", lost)
+		t.Errorf("a led for %v after it was cut off", lost)
 	}
 }
 

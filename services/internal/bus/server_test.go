@@ -123,7 +123,7 @@ func TestServerRefuses(t *testing.T) {
 			s, err := StartServer(c.o)
 			if err == nil {
 				s.Close()
-				t.Fatal("started")
+				t.Fatal("the server started")
 			}
 			for _, w := range c.want {
 				if !strings.Contains(err.Error(), w) {
@@ -175,8 +175,8 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// Each attempt reads the bus file again: a restarted server has another address and
-// another token.
+// Each connection attempt reads the bus file again, because a restarted server has
+// another address and another token.
 func TestReconnectAfterServerRestart(t *testing.T) {
 	dir := t.TempDir()
 	first := startServer(t, dir)
@@ -249,7 +249,7 @@ func TestRetry(t *testing.T) {
 		broken := errors.New("broken")
 		_, err = Retry(ctx, quiet, func(context.Context) (string, error) { return "", broken })
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, broken) {
-			t.Errorf("Retry without end = %v, want the context's error and the last one", err)
+			t.Errorf("Retry of a lasting failure = %v, want the context's error and the last error", err)
 		}
 	})
 }

@@ -67,11 +67,11 @@ func TestWriteUsers(t *testing.T) {
 	write(roles, map[string]string{"auth.conf": "kept", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "kept"})
 	write(roles[:3], map[string]string{"auth.conf": "changed", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "unused"})
 	if strings.Contains(read("auth.conf"), "watcher") {
-		t.Error("a role that is not named any more is still a user")
+		t.Error("a role that was left out is still a user")
 	}
 	write(roles, map[string]string{"auth.conf": "changed", "builder.nk": "kept", "frontend.nk": "kept", "operator.nk": "kept", "watcher-file-default.nk": "kept"})
 	if read("auth.conf") != conf || read("builder.nk") != key {
-		t.Error("the same users are others when they are written again")
+		t.Error("writing the same users again changed them")
 	}
 
 	// A key that was deleted is replaced.
@@ -97,8 +97,8 @@ func TestWriteUsers(t *testing.T) {
 	}
 }
 
-// Only a file that holds no key is to be moved away: a key that cannot be read may
-// be one that servers know.
+// The advice to move a file away is only given if the file holds no key. Servers may
+// know a key that cannot be read.
 func TestWriteUsersKeepsKeys(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, KeyName(roles[0]))
@@ -266,7 +266,7 @@ func TestRefused(t *testing.T) {
 func TestServerExpired(t *testing.T) {
 	s := start(t)
 	port := s.stop()
-	for _, name := range []string{"ca", "server", "client"} { // made again, long ago
+	for _, name := range []string{"ca", "server", "client"} { // again, as of long ago
 		if err := os.Remove(s.in(name + ".pem")); err != nil {
 			t.Fatal(err)
 		}
@@ -334,7 +334,7 @@ func TestNotRenewed(t *testing.T) {
 	if err := os.Remove(s.in("builder.nk")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := WriteUsers(s.dir, "mesh", roles[1:]); err != nil { // it is no longer one
+	if _, err := WriteUsers(s.dir, "mesh", roles[1:]); err != nil { // roles[0] is no longer a user
 		t.Fatal(err)
 	}
 	elsewhere := t.TempDir()
@@ -356,7 +356,7 @@ func TestNotRenewed(t *testing.T) {
 	}
 }
 
-// lines sends the log, line by line.
+// lines is a log writer that sends each line to a channel.
 type lines struct{ wait chan string }
 
 func (l *lines) Write(b []byte) (int, error) {
@@ -492,7 +492,7 @@ func TestWatchers(t *testing.T) {
 		}
 	}
 	if p := Permissions(clusters, "mesh"); !slices.Contains(p.Subscribe, "meshlog.fleet.mesh.listing.kubernetes.*") {
-		t.Errorf("it is not asked to list again: %v", p.Subscribe)
+		t.Errorf("the watcher may not receive requests to list again: %v", p.Subscribe)
 	}
 }
 
@@ -514,7 +514,7 @@ func TestStreams(t *testing.T) {
 	}
 	for _, state := range compare(time.Hour) {
 		if !state.Missing {
-			t.Errorf("%s: exists before any process made it", state.Name)
+			t.Errorf("%s: exists before any process created it", state.Name)
 		}
 	}
 	if _, err := natslog.EnsureStream(t.Context(), builder, natslog.StreamOptions{MaxAge: time.Hour}); err != nil {
@@ -528,7 +528,7 @@ func TestStreams(t *testing.T) {
 	}
 	for _, state := range compare(time.Hour) {
 		if state.Missing || len(state.Differences) > 0 {
-			t.Errorf("%s: just made, and not as it should be: %+v", state.Name, state)
+			t.Errorf("%s: was just created with wrong settings: %+v", state.Name, state)
 		}
 	}
 	states := compare(2 * time.Hour)
@@ -552,7 +552,7 @@ func TestStreams(t *testing.T) {
 	}
 	for _, state := range compare(2 * time.Hour) {
 		if len(state.Differences) > 0 {
-			t.Errorf("%s: is not as it should be after it was changed: %+v", state.Name, state.Differences)
+			t.Errorf("%s: still has wrong settings after Apply: %+v", state.Name, state.Differences)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func value(t *testing.T, c *certificates.Certificates, name, label string) float
 	return 0
 }
 
-// looks is longer than two reads of the files take.
+// looks is longer than the time between two reads of the files.
 const looks = 11 * time.Second
 
 // inUse returns the common name of the certificate that a new connection gets.
@@ -173,7 +173,7 @@ func TestInvalidFilesAreNotUsed(t *testing.T) {
 	}
 }
 
-// After one of the two files is written, they do not match for a moment.
+// Between the writes of the two files, they do not match for a moment.
 func TestHalfReplacedIsNoTrouble(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		next := f.ca.Server("second", time.Now().Add(time.Hour))
@@ -188,7 +188,7 @@ func TestHalfReplacedIsNoTrouble(t *testing.T) {
 	})
 }
 
-// Kubernetes swaps a directory by a symbolic link.
+// Kubernetes swaps the directory by replacing a symbolic link.
 func TestDirectoryIsSwapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca, dir := certtest.NewCA("ca"), t.TempDir()

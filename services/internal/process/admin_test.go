@@ -53,13 +53,13 @@ func TestDebugPagesAreGuarded(t *testing.T) {
 		{"here", local, here, nil, true, 200},
 		{"here by IPv6", "http://[::1]:15014", "[::1]:40000", nil, true, 200},
 		{"here by name", "http://localhost:15014", here, nil, true, 200},
-		{"a name for here", remote, here, nil, true, 403},
+		{"here by another name", remote, here, nil, true, 403},
 		{"by a proxy here", local, here, []string{"X-Forwarded-For", "192.0.2.7"}, true, 403},
 		{"there", remote, there, nil, true, 403},
-		{"there with a token, none is set", remote, there, []string{"Authorization", "Bearer "}, true, 403},
+		{"there with a token, but no token is set", remote, there, []string{"Authorization", "Bearer "}, true, 403},
 		{"there without the token", remote, there, nil, false, 401},
 		{"there with another token", remote, there, []string{"Authorization", "Bearer open"}, false, 401},
-		{"there with it in another form", remote, there, []string{"Authorization", "Basic sesame"}, false, 401},
+		{"there with the token in another scheme", remote, there, []string{"Authorization", "Basic sesame"}, false, 401},
 		{"there with the token", remote, there, []string{"Authorization", "Bearer sesame"}, false, 200},
 		{"by a proxy with the token", local, here, []string{"X-Forwarded-For", "192.0.2.7", "Authorization", "Bearer sesame"}, false, 200},
 	} {
@@ -84,7 +84,7 @@ func TestDebugPagesAreGuarded(t *testing.T) {
 	}
 }
 
-func TestTokenIsReadAnew(t *testing.T) {
+func TestTokenIsReadAgain(t *testing.T) {
 	a := newAdmin(t)
 	a.Report("frontend", func() any { return 1 })
 	a.TokenFile = settingsFile(t, "first")
@@ -95,7 +95,7 @@ func TestTokenIsReadAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ask("first") != 401 || ask("second") != 200 {
-		t.Error("the token before is taken")
+		t.Error("the old token is accepted")
 	}
 	if err := os.Remove(a.TokenFile); err != nil {
 		t.Fatal(err)

@@ -55,10 +55,10 @@ func TestHealth(t *testing.T) {
 		t.Setenv("MESHLOG_ADMIN", p.Admin.Addr())
 		ready = errors.New("no version yet")
 		if _, err := askProcess(t); err == nil || err.Error() != "not ready:\nfrontend: no version yet" {
-			t.Errorf("health of one that is not ready: %v", err)
+			t.Errorf("health of a process that is not ready: %v", err)
 		}
 		if _, err := askProcess(t, "--live"); err != nil {
-			t.Errorf("health --live of one that is not ready: %v", err)
+			t.Errorf("health --live of a process that is not ready: %v", err)
 		}
 		return nil
 	}})

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// said returns the messages of a log, each with its component as prefix.
+// said returns the messages of a log, each with its component as a prefix.
 func said(t *testing.T, log *bytes.Buffer) (all []string) {
 	t.Helper()
 	for line := range strings.Lines(log.String()) {

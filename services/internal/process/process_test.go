@@ -147,7 +147,7 @@ func TestCommandRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := execute(t, Spec{Use: "test", Settings: none{c.check}, Run: func(context.Context, *Process) error {
-				t.Error("it ran")
+				t.Error("the process ran")
 				return nil
 			}}, c.args...)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -192,7 +192,7 @@ func checked(t *testing.T, verify error, args ...string) (said string, err error
 			return verify
 		},
 		Run: func(context.Context, *Process) error {
-			t.Error("it ran")
+			t.Error("the process ran")
 			return nil
 		},
 	})
@@ -207,10 +207,10 @@ func checked(t *testing.T, verify error, args ...string) (said string, err error
 func TestCheck(t *testing.T) {
 	said, err := checked(t, nil, "--data", "d")
 	if want := "warning  routes.yaml:1: odd\nok\n"; err != nil || said != want {
-		t.Errorf("--check said %q, %v, want %q", said, err, want)
+		t.Errorf("--check printed %q, %v, want %q", said, err, want)
 	}
 	t.Setenv("MESHLOG_DTA", "x")
-	t.Setenv("MESHLOG_DRAIN", "1s") // another process's
+	t.Setenv("MESHLOG_DRAIN", "1s") // a setting of another process
 	path := settingsFile(t, "log-level: loud\nlogform: json\n")
 	said, err = checked(t, errors.Join(Invalid("admin", "in use"), errors.New("tls.pem: broken")), "--settings", path, "--admin", "here")
 	if !errors.As(err, new(*UsageError)) {

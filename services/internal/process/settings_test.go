@@ -141,7 +141,7 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// An error of a setting has the origin of its value.
+// An error about a setting names the origin of its value.
 func TestLocated(t *testing.T) {
 	var v values
 	fs := flagSet(&v)

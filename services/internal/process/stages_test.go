@@ -40,21 +40,21 @@ func TestRunStages(t *testing.T) {
 		err    error
 	}{
 		{
-			name: "told to end", cancel: true,
+			name: "the context ends", cancel: true,
 			stages: func(tr *trace) []Stage {
 				return []Stage{{tr.until("frontend", nil, nil)}, {tr.until("builder", nil, nil)}, {tr.until("watcher", nil, nil)}}
 			},
 			want: []string{"frontend", "builder", "watcher"},
 		},
 		{
-			name: "the last one fails",
+			name: "the last stage fails",
 			stages: func(tr *trace) []Stage {
 				return []Stage{{tr.until("frontend", nil, nil)}, {tr.until("builder", nil, nil)}, {tr.until("watcher", told, broken)}}
 			},
 			want: []string{"watcher", "frontend", "builder"}, err: broken,
 		},
 		{
-			name: "the first one is done",
+			name: "the first stage ends",
 			stages: func(tr *trace) []Stage {
 				return []Stage{{tr.until("frontend", told, nil)}, {tr.until("builder", nil, nil)}}
 			},

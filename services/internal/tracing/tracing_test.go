@@ -27,8 +27,8 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// A span follows its parent's decision; the sampler decides about a span without
-// a parent.
+// A span is sampled if its parent is. The sampler decides about a span without a
+// parent.
 func TestSampling(t *testing.T) {
 	tracer := tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample()))), "test")
 	for _, c := range []struct {

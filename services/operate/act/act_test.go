@@ -55,7 +55,7 @@ func TestPrintRemoval(t *testing.T) {
 	operatetest.Golden(t, "sources-removed-kinds", func(o *command.Output) { o.Print(remove, func() { remove.show(o) }) })
 }
 
-// meshlog runs a command on a mesh, and decodes its JSON into into.
+// meshlog runs a command on a mesh, and decodes its JSON output into into.
 func meshlog(t *testing.T, m *operatetest.Mesh, into any, args ...string) error {
 	t.Helper()
 	root, sources := &cobra.Command{SilenceErrors: true, SilenceUsage: true}, inspect.Sources()
@@ -71,7 +71,7 @@ func meshlog(t *testing.T, m *operatetest.Mesh, into any, args ...string) error 
 	return err
 }
 
-// openSources returns the sources of a mesh as commands see them.
+// openSources opens the sources of a mesh as commands do.
 func openSources(t *testing.T, m *operatetest.Mesh) *command.Sources {
 	t.Helper()
 	target := &command.Target{Data: m.Data, Bus: process.DefaultBus()}
@@ -109,7 +109,7 @@ func TestRemoveSource(t *testing.T) {
 	for _, v := range sources() {
 		got[v.Shard().String()] = fmt.Sprintf("%s %s %d frozen=%t synced=%t", v.State, v.Holder, v.Objects, v.Frozen, v.Synced)
 		if v.HasWatcher() && (v.Listed.IsZero() || v.Heard.IsZero()) {
-			t.Errorf("%s: does not say when it was listed and heard: %+v", v.Shard(), v)
+			t.Errorf("%s: has no time of the last listing or record: %+v", v.Shard(), v)
 		}
 	}
 	if diff := cmp.Diff(map[string]string{
@@ -152,8 +152,8 @@ func TestRemoveSource(t *testing.T) {
 	}
 }
 
-// speak appends the records of a watcher that lists some objects of a source and
-// then falls silent.
+// speak appends the records of a watcher that lists some objects of a source and then
+// publishes no more.
 func speak(t *testing.T, log events.Appender, shard ident.Shard, objects int) {
 	t.Helper()
 	k, _ := kind.ByName("MeshPolicy")
@@ -182,9 +182,8 @@ func speak(t *testing.T, log events.Appender, shard ident.Shard, objects int) {
 	}
 }
 
-// rewound is a bus whose log was rewound: its newest version, 1.100, is of a part
-// of the log that was lost, and the builder has begun epoch 2 with a smaller
-// sequence.
+// rewound is a bus whose log was rewound. Its newest version, 1.100, is from a part of
+// the log that was lost, and the builder has begun epoch 2 at a smaller sequence.
 type rewound struct {
 	log   events.Appender
 	fleet *bus.Fleet
@@ -232,7 +231,7 @@ func rewind(t *testing.T, dir string) *rewound {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = reporter.Run(ctx) // ends with ctx
+		_ = reporter.Run(ctx) // returns when ctx ends
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
 	return r
@@ -247,7 +246,7 @@ func (r *rewound) report() *reportv1.BuilderReport {
 	}
 }
 
-// publish has the builder publish a version.
+// publish makes the builder publish a version.
 func (r *rewound) publish(t *testing.T, v *snapshotv1.Version) {
 	t.Helper()
 	r.mu.Lock()
@@ -258,8 +257,8 @@ func (r *rewound) publish(t *testing.T, v *snapshotv1.Version) {
 	}
 }
 
-// After a rewind, a version of the old epoch does not show an approval, however
-// large its sequence is.
+// After a rewind, a version of the old epoch does not count as showing an approval,
+// however large its sequence is.
 func TestApproveAfterRewind(t *testing.T) {
 	t.Parallel()
 	m := &operatetest.Mesh{Data: t.TempDir()}

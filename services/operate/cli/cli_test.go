@@ -52,7 +52,7 @@ func TestLogAndVersions(t *testing.T) {
 	m.must(t, &records, "log", "--kind", "Resource", "--name", "shop")
 	if len(records) != 1 || records[0].What != "put" || records[0].Object.Origin != filepath.Join(m.Config, "shop.yaml")+":2" &&
 		records[0].Object.Origin != "shop.yaml:2" {
-		t.Fatalf("log --name shop = %+v, want the one put", records)
+		t.Fatalf("log --name shop = %+v, want one put", records)
 	}
 	if spec := string(records[0].Object.Spec); !strings.Contains(spec, `"shop"`) {
 		t.Errorf("spec %s does not show the cluster", spec)
@@ -114,7 +114,7 @@ func TestDiagnostics(t *testing.T) {
 	var ds []diagnosticView
 	m.must(t, &ds, "diagnostics")
 	if len(ds) != 1 || ds[0].Severity != "error" || !strings.Contains(ds[0].Origin, "broken.yaml:") || ds[0].Reason == "" || ds[0].Advice == "" {
-		t.Fatalf("diagnostics = %+v, want the one of broken.yaml with place, reason and advice", ds)
+		t.Fatalf("diagnostics = %+v, want one about broken.yaml with origin, reason and advice", ds)
 	}
 	out, _, err := m.meshlog(t, nil, "diagnostics", "--fail-on", "warning")
 	if err == nil || exitCode(err) != 1 || !strings.Contains(err.Error(), "1 problem of severity warning or worse") {
@@ -125,7 +125,8 @@ func TestDiagnostics(t *testing.T) {
 	}
 }
 
-// A loss that the guard holds back is approved, and read back after the end.
+// An operator approves a loss that the guard holds. After meshlog up has ended, the
+// approved version can be read from its data directory.
 func TestApprove(t *testing.T) {
 	var many strings.Builder
 	for i := range 10 {
@@ -168,10 +169,10 @@ func TestApprove(t *testing.T) {
 	var left []versionView
 	_, stderr, err := m.meshlog(t, &left, "versions")
 	if err != nil || len(left) == 0 || left[0].Version != approved.Version {
-		t.Errorf("versions of what was left: %v, %v; want %s first", left, err, approved.Version)
+		t.Errorf("versions of the stopped mesh: %v, %v; want %s first", left, err, approved.Version)
 	}
 	if !strings.Contains(stderr, "Nothing runs on "+m.Data) {
-		t.Errorf("standard error does not say that this is a copy: %q", stderr)
+		t.Errorf("standard error does not say that meshlog read a copy: %q", stderr)
 	}
 	m.servesAlone(t)
 	if _, _, err := m.meshlog(t, nil, "approve"); err == nil || !strings.Contains(err.Error(), "nothing runs on this data directory; start `meshlog up` on it") {
@@ -179,7 +180,8 @@ func TestApprove(t *testing.T) {
 	}
 }
 
-// servesAlone starts a frontend on what was left, with nothing else alive.
+// servesAlone starts a frontend on the data of a stopped mesh, without any other
+// process.
 func (m *mesh) servesAlone(t *testing.T) {
 	t.Helper()
 	xds, err := net.Listen("tcp", "127.0.0.1:0")
@@ -204,7 +206,7 @@ func (m *mesh) servesAlone(t *testing.T) {
 	e := connectEnvoy(t, xds.Addr().String())
 	e.ask(t, ident.CDS.URL(), nil)
 	if r := e.answer(t, ""); len(r.GetResources()) != 1 {
-		t.Errorf("a frontend on what was left serves %d clusters, want shop alone", len(r.GetResources()))
+		t.Errorf("a frontend on the data of the stopped mesh serves %d clusters, want only shop", len(r.GetResources()))
 	}
 	if err := e.close(); err != nil {
 		t.Error(err)
@@ -215,7 +217,7 @@ func (m *mesh) servesAlone(t *testing.T) {
 	}
 }
 
-// builderReports are the reports that the builder makes from now on.
+// builderReports returns a channel of the builder's later reports.
 func (m *mesh) builderReports(t *testing.T) <-chan *reportv1.BuilderReport {
 	t.Helper()
 	nc, err := bus.Connect(bus.ConnectOptions{URL: filepath.Join(m.Data, bus.FileName), Name: "test", Log: slog.New(slog.DiscardHandler)})
@@ -237,7 +239,7 @@ func (m *mesh) builderReports(t *testing.T) <-chan *reportv1.BuilderReport {
 	return reports
 }
 
-// follow is what `meshlog log --follow` prints.
+// follow returns a decoder of the output of `meshlog log --follow`.
 func (m *mesh) follow(t *testing.T) *json.Decoder {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -267,7 +269,7 @@ func TestProxyStatus(t *testing.T) {
 	e := connectEnvoy(t, m.XDS)
 	e.ask(t, ident.CDS.URL(), nil)
 	e.answer(t, "")
-	e.ask(t, ident.LDS.URL(), nil) // answered after the ACK was taken
+	e.ask(t, ident.LDS.URL(), nil) // the frontend answers this after it has read the ACK
 	e.answer(t, "no such filter")
 	e.ask(t, ident.EDS.URL(), []string{"absent"})
 
@@ -290,7 +292,7 @@ func TestProxyStatus(t *testing.T) {
 	}
 }
 
-// envoy is a client that speaks as Envoy does.
+// envoy is a client that behaves like Envoy.
 type envoy struct {
 	stream grpc.BidiStreamingClient[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
 	close  func() error
@@ -320,7 +322,8 @@ func (e *envoy) ask(t *testing.T, typeURL string, names []string) {
 	}
 }
 
-// answer takes the next response and ACKs it or, with a complaint, NACKs it.
+// answer receives the next response, and ACKs it, or NACKs it if complaint is not
+// empty.
 func (e *envoy) answer(t *testing.T, complaint string) *discoveryv3.DiscoveryResponse {
 	t.Helper()
 	r, err := e.stream.Recv()

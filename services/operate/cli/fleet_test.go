@@ -94,10 +94,10 @@ func TestProxyConfig(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// It is to have another cluster, and rejects it.
+	// The frontend sends the proxy a new cluster, which it rejects.
 	operatetest.WriteFiles(t, m.Config, map[string]string{"new.yaml": cluster("new")})
 	e.answer(t, "Error adding/updating cluster(s) new: it is bad")
-	e.answer(t, "") // without it
+	e.answer(t, "") // the response without the cluster
 	e.ask(t, ident.LDS.URL(), nil)
 	e.answer(t, "") // so the last ACK was taken
 	want = map[string]string{"CDS cart": "ACKED", "CDS shop": "ACKED", "CDS new": "HELD BACK", "EDS absent": "SENT"}
@@ -108,7 +108,7 @@ func TestProxyConfig(t *testing.T) {
 		t.Errorf("proxy-config prints\n%s", out)
 	}
 
-	// What it had, and what a proxy would have that is not there.
+	// The proxy's earlier content, and the content of a proxy that is not connected.
 	if out := m.must(t, nil, "proxy-config", "envoy-1", "clusters", "--version", "latest~1"); strings.Contains(out, "new") || !strings.Contains(out, "shop") {
 		t.Errorf("proxy-config --version latest~1 prints\n%s", out)
 	}
@@ -125,7 +125,7 @@ func TestProxyConfig(t *testing.T) {
 	var diff diffView
 	m.must(t, &diff, "diff", "latest~2", "latest", "--proxy", "envoy-1")
 	if len(diff.Changes) != 1 || diff.Changes[0].Object != "Cluster new" || diff.Changes[0].Change != "added" || diff.Proxy != "envoy-1" {
-		t.Errorf("diff latest~2 latest = %+v, want the cluster that came", diff)
+		t.Errorf("diff latest~2 latest = %+v, want the added cluster", diff)
 	}
 	out := m.must(t, nil, "diff", "latest", "--node", node)
 	if !strings.Contains(out, "~ Cluster new") || !strings.Contains(out, `connect_timeout: "1s" -> "2s"`) {
@@ -153,10 +153,10 @@ func TestProxyConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := m.must(t, nil, "proxy-config", "clusters", "--node", node); !strings.Contains(out, "shop") {
-		t.Errorf("proxy-config of what was left prints\n%s", out)
+		t.Errorf("proxy-config of a stopped mesh prints\n%s", out)
 	}
 	if _, _, err := m.meshlog(t, nil, "proxy-config", "envoy-1"); err == nil || !strings.Contains(err.Error(), "give --node FILE") {
-		t.Errorf("proxy-config of what was left without --node: %v", err)
+		t.Errorf("proxy-config of a stopped mesh without --node: %v", err)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { operatetest.Main(m) }
 
-// mesh is a real `meshlog up` in this process.
+// mesh is a `meshlog up` that runs in this process.
 type mesh struct{ *operatetest.Mesh }
 
 func start(t *testing.T, files map[string]string) *mesh {
@@ -76,7 +76,7 @@ func (m *mesh) must(t *testing.T, into any, args ...string) string {
 	return stdout
 }
 
-// sources returns the sources as commands see them.
+// sources opens the sources as commands do.
 func (m *mesh) sources(t *testing.T) *command.Sources {
 	t.Helper()
 	target := &command.Target{Data: m.Data, Bus: process.DefaultBus()}
@@ -92,8 +92,8 @@ func (m *mesh) sources(t *testing.T) *command.Sources {
 	return s
 }
 
-// The JSON of commands, as far as the tests look at it. The decoder matches
-// names in any case.
+// The fields of the commands' JSON that tests read. The decoder matches names in any
+// case.
 type (
 	recordView struct {
 		What   string

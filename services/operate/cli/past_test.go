@@ -18,7 +18,7 @@ import (
 	"meshlog.dev/services/operate/operatetest"
 )
 
-// route is a VirtualService with the weights of a canary.
+// route returns a VirtualService with the weights of a canary.
 func route(v1, v2 int) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -44,8 +44,8 @@ spec:
   endpoints: [{address: 10.0.0.1, labels: {version: v1}}]
 `
 
-// incident is a mesh with three versions: a canary of 10, of 50, and gone again.
-// Nothing is said after it but heartbeats.
+// incident returns a mesh with three versions: a canary of 10 %, of 50 %, and no
+// canary. After that, only heartbeats are on the log.
 func incident(t *testing.T) *mesh {
 	t.Helper()
 	m := start(t, map[string]string{"shop.yaml": shopService, "routes.yaml": route(90, 10)})
@@ -58,7 +58,8 @@ func incident(t *testing.T) *mesh {
 	return m
 }
 
-// The past answers the same, wherever it is read.
+// Commands about the past print the same for a running mesh, a stopped mesh and an
+// archive.
 func TestPast(t *testing.T) {
 	m := incident(t)
 	questions := [][]string{
@@ -94,7 +95,7 @@ func TestPast(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(live, ask("--data", m.Data)); diff != "" {
-		t.Errorf("what was left (-live +left):\n%s", diff)
+		t.Errorf("the stopped mesh (-live +stopped):\n%s", diff)
 	}
 	file := filepath.Join(t.TempDir(), "mesh.archive")
 	stdout, stderr, err := meshlogAt(t, "export", file, "--data", m.Data)
@@ -109,7 +110,7 @@ func TestPast(t *testing.T) {
 		13: `"change": "removed"`, 14: "as published",
 	} {
 		if !strings.Contains(live[i], want) {
-			t.Errorf("%s\ndoes not say %q", live[i], want)
+			t.Errorf("%s\ndoes not contain %q", live[i], want)
 		}
 	}
 	for _, where := range [][]string{{"--data", m.Data}, {"--archive", file}} {
@@ -118,7 +119,7 @@ func TestPast(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal([]byte(out), &v)
 		}
-		if err != nil || !v.Holds || v.SameOther != 3 || len(v.Findings) != 0 { // `up` of the tests has a build of its own
+		if err != nil || !v.Holds || v.SameOther != 3 || len(v.Findings) != 0 { // the test's `up` is of another build than its commands
 			t.Errorf("verify %v: %+v, %v", where, v, err)
 		}
 	}
@@ -126,7 +127,7 @@ func TestPast(t *testing.T) {
 	m.refuses(t, file)
 }
 
-// versionOf is the name of a version.
+// versionOf resolves a version such as latest~1.
 func versionOf(t *testing.T, m *mesh, name string) string {
 	t.Helper()
 	var v versionView
@@ -134,7 +135,7 @@ func versionOf(t *testing.T, m *mesh, name string) string {
 	return v.Version
 }
 
-// versionsOnly asks a builder's file, which has no log.
+// versionsOnly runs commands on a builder's file, which has no log.
 func (m *mesh) versionsOnly(t *testing.T, want string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -161,7 +162,8 @@ func (m *mesh) versionsOnly(t *testing.T, want string) {
 	}
 }
 
-// refuses asks for what does not exist, in every wrong way.
+// refuses runs commands with wrong arguments, and commands about things that do not
+// exist.
 func (m *mesh) refuses(t *testing.T, file string) {
 	t.Helper()
 	text := filepath.Join(t.TempDir(), "text")
@@ -218,12 +220,12 @@ func (m *mesh) refuses(t *testing.T, file string) {
 	}
 }
 
-// A data directory that is made of an archive serves the archived world at once,
-// and its sources take over.
+// A data directory made from an archive serves the archived world at once, until the
+// sources publish their objects.
 func TestImport(t *testing.T) {
 	m := incident(t)
 	file := filepath.Join(t.TempDir(), "mesh.archive")
-	if _, _, err := meshlogAt(t, "export", file, "--data", m.Data); err != nil { // of a mesh that runs
+	if _, _, err := meshlogAt(t, "export", file, "--data", m.Data); err != nil { // of a running mesh
 		t.Fatal(err)
 	}
 	last := versionOf(t, m, "latest")
@@ -237,7 +239,7 @@ func TestImport(t *testing.T) {
 	}
 	again.Run(t)
 	if got := again.Events.Wait(t, "serving", "version"); got != last {
-		t.Errorf("it serves %s first, want %s, the last of the archive", got, last)
+		t.Errorf("the first version is %s, want %s, the last of the archive", got, last)
 	}
 	operatetest.WriteFiles(t, m.Config, map[string]string{"routes.yaml": route(10, 90)})
 	newer := ""
@@ -293,10 +295,10 @@ func TestImportBus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if q[0] == "history" { // the records have other times now
+		if q[0] == "history" { // the imported records have new times
 			want, got = times.ReplaceAllString(want, ""), times.ReplaceAllString(got, "")
 		}
-		if q[0] == "versions" { // an archive has a checkpoint where it needs one
+		if q[0] == "versions" { // the export adds checkpoints to an archive
 			want, got = strings.ReplaceAll(want, `    "checkpoint": true,`+"\n", ""), strings.ReplaceAll(got, `    "checkpoint": true,`+"\n", "")
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

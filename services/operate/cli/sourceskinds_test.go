@@ -21,17 +21,17 @@ import (
 	"meshlog.dev/services/watcher"
 )
 
-// cluster1 is a source that can be read for some kinds. It says what it is told
-// to, whenever it is run.
+// cluster1 is a source of which only some kinds can be read. Each run lists what set
+// was called with last.
 type cluster1 struct {
-	listings chan watcher.Listing // the next one; each run says one
+	listings chan watcher.Listing // holds the listing of the next run
 	states   chan watcher.State
 }
 
 func (c *cluster1) Run(ctx context.Context, sink watcher.Sink) error {
 	select {
 	case l := <-c.listings:
-		c.listings <- l // until there is another one
+		c.listings <- l // for the next run, unless set replaces it
 		if err := sink.List(ctx, l); err != nil {
 			return err
 		}
@@ -41,7 +41,7 @@ func (c *cluster1) Run(ctx context.Context, sink watcher.Sink) error {
 	return ctx.Err()
 }
 
-// set makes l what is listed from now on.
+// set makes later runs list l.
 func (c *cluster1) set(l watcher.Listing) {
 	select {
 	case <-c.listings:
@@ -50,8 +50,8 @@ func (c *cluster1) set(l watcher.Listing) {
 	c.listings <- l
 }
 
-// follows waits until a session is followed that is not this one, and returns
-// it. A watcher that stands by meanwhile fails the test.
+// follows waits until the watcher follows in a session other than not, and returns
+// that session. If not is set and the watcher stands by meanwhile, the test fails.
 func (c *cluster1) follows(t *testing.T, not string) string {
 	t.Helper()
 	for {
@@ -105,8 +105,9 @@ func anObject(t *testing.T, kindName, name string, m proto.Message) watcher.Obje
 	return watcher.Object{Kind: kindName, Namespace: "shop", Name: name, Value: ident.Value{Type: k.TypeURL, Bytes: payload}}
 }
 
-// What is frozen of a source is shown, and can be removed while its watcher
-// lives, which goes on at once; what the watcher speaks for cannot.
+// `meshlog sources` shows the frozen kinds of a source. They can be removed while the
+// watcher runs, and the watcher continues at once. Kinds that the watcher reads cannot
+// be removed.
 func TestRemoveKind(t *testing.T) {
 	t.Parallel()
 	m := start(t, map[string]string{"shop.yaml": cluster("shop")})
@@ -157,7 +158,7 @@ func TestRemoveKind(t *testing.T) {
 	}
 	var v removeView
 	if m.must(t, &v, "sources", "remove", shard.String(), "--kind", "PeerAuthentication"); v.Removed || len(v.Objects) != 6 || v.Unserved != 0 {
-		t.Errorf("what would go: %+v", v)
+		t.Errorf("preview of the removal: %+v", v)
 	}
 	if m.must(t, &v, "sources", "remove", shard.String(), "--kind", "PeerAuthentication", "--yes"); !v.Removed || len(v.Approved) != 1 {
 		t.Errorf("after the removal: %+v, want a hold that was approved", v)
@@ -168,6 +169,6 @@ func TestRemoveKind(t *testing.T) {
 		t.Errorf("still frozen: %+v", left)
 	}
 	if left := m.sources(t).Objects(shard); len(left) != 1 || left[0].Kind != "MeshPolicy" {
-		t.Errorf("left of the source: %v, want its MeshPolicy", left)
+		t.Errorf("the source still has %v, want its MeshPolicy", left)
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Settings without a flag stay, however often --apply is given, although the log is
-// kept longer than the history from which its age is derived.
+// --apply changes no setting without a flag, however often it is given. The log's age
+// is derived from the history and longer than it.
 func TestStreams(t *testing.T) {
 	m := start(t, nil)
 	for _, step := range []struct {

@@ -36,7 +36,7 @@ func TestParseQuota(t *testing.T) {
 	}
 }
 
-// A standby is named beside the watcher that publishes.
+// A standby is listed beside the watcher that publishes.
 func TestHearWatchers(t *testing.T) {
 	var v Source
 	v.addReport(&reportv1.WatcherReport{State: "standby", Holder: "w2"})

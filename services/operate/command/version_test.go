@@ -19,7 +19,7 @@ func TestParseWhen(t *testing.T) {
 		"14:02:03":                  time.Date(2026, 11, 21, 14, 2, 3, 0, zone),
 		"14:02:03.5":                time.Date(2026, 11, 21, 14, 2, 3, 500_000_000, zone),
 		"15:04:05":                  now,
-		"15:04:06":                  time.Date(2026, 11, 20, 15, 4, 6, 0, zone), // the last one that has been
+		"15:04:06":                  time.Date(2026, 11, 20, 15, 4, 6, 0, zone), // the most recent time with this clock reading
 		"23:59":                     time.Date(2026, 11, 20, 23, 59, 0, 0, zone),
 		"today":                     time.Date(2026, 11, 21, 0, 0, 0, 0, zone),
 		"today 14:02":               time.Date(2026, 11, 21, 14, 2, 0, 0, zone),

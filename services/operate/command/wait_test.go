@@ -11,7 +11,7 @@ import (
 	"meshlog.dev/services/internal/bus"
 )
 
-// connect returns a connection to a server that the test ends.
+// connect returns a connection to a new server. Both end with the test.
 func connect(t *testing.T) *bus.Conn {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
@@ -40,7 +40,7 @@ func TestWaitWithoutReports(t *testing.T) {
 	}
 }
 
-// A wait for what is reached already ends at once.
+// A wait for a position that is reached already ends at once.
 func TestWaitReached(t *testing.T) {
 	nc := connect(t)
 	at := ident.Position{Epoch: 1, Seq: 1}

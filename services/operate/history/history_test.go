@@ -16,7 +16,8 @@ import (
 	"meshlog.dev/services/operate/past"
 )
 
-// What is printed of the past, in all formats: scripts read it.
+// The output of commands about the past is fixed in all formats, because scripts read
+// it.
 
 var exampleKey = past.Key{Source: "file", Instance: "default", Kind: "VirtualService", Namespace: "demo", Name: "shop"}
 
@@ -182,7 +183,7 @@ func TestPrintExport(t *testing.T) {
 	operatetest.Golden(t, "import", func(o *command.Output) { o.Print(i, func() { i.show(true, o) }) })
 }
 
-// A replay waits for Enter on a terminal, and ends where the terminal does.
+// A replay waits for Enter on a terminal, and stops waiting when the input ends.
 func TestReplayWaits(t *testing.T) {
 	var b bytes.Buffer
 	s := &replayer{out: command.NewOutput(&b, command.Table), enter: bytes.NewBufferString("\nabc\n")}
@@ -192,11 +193,11 @@ func TestReplayWaits(t *testing.T) {
 		}
 	}
 	if s.enter != nil {
-		t.Error("it still waits after the terminal is gone")
+		t.Error("the replay still waits after the input ended")
 	}
 	s.enter = failing{}
 	if err := s.wait(); err == nil {
-		t.Error("an error of the terminal is not told")
+		t.Error("an error of the terminal is not returned")
 	}
 }
 

@@ -67,7 +67,7 @@ func TestPrintVersions(t *testing.T) {
 	})
 }
 
-// exampleLog has one record of each sort.
+// exampleLog returns a log with one record of each sort.
 func exampleLog(t *testing.T) past.Log {
 	t.Helper()
 	k, _ := kind.ByName("MeshPolicy")
@@ -151,7 +151,7 @@ func TestLogFilters(t *testing.T) {
 	}
 }
 
-// Followed records stand below each other, whenever they come.
+// The columns of followed records are aligned, whenever the records arrive.
 func TestLogFollow(t *testing.T) {
 	log := exampleLog(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -165,7 +165,7 @@ func TestLogFollow(t *testing.T) {
 	}
 }
 
-// cancelAfter gives up after some lines.
+// cancelAfter is a writer that cancels after some lines.
 type cancelAfter struct {
 	printed bytes.Buffer
 	lines   int

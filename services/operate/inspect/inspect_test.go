@@ -199,7 +199,7 @@ func TestDiagnosticFilter(t *testing.T) {
 	}
 }
 
-// A type without a list of its own shows the names.
+// A type without a table of its own is shown as a list of names.
 func TestTableOfUnknownType(t *testing.T) {
 	c := configType{Type: "SDS", Resources: []configResource{{Name: "certificate", message: &reportv1.Tick{}}}}
 	rows := c.table(command.NewOutput(io.Discard, command.Table))

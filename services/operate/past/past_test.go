@@ -14,7 +14,7 @@ import (
 	"meshlog.dev/store"
 )
 
-// What was said of a key, and what came of it.
+// Of returns the records about a key, and the effect of each.
 func TestOf(t *testing.T) {
 	m := newMesh(t, "one")
 	first := m.put("VirtualService", "demo", "shop", weights(90, 10))
@@ -30,7 +30,7 @@ func TestOf(t *testing.T) {
 	stranger := m.append(&events.Object{Key: key("VirtualService", "demo", "shop"), Op: events.Put, Value: m.payload("VirtualService", weights(2, 98)), Session: "nobody", Pseq: 1, Low: 1})
 	m.begin()
 	listed := m.put("VirtualService", "demo", "shop", weights(80, 20))
-	m.begin() // and what was listed so far counts no more
+	m.begin() // a new session: the listing so far has no effect
 	for k, p := range m.offered {
 		if k.Name != "shop" {
 			m.object(k, events.Put, p)
@@ -44,7 +44,7 @@ func TestOf(t *testing.T) {
 		Seq    uint64
 		Effect past.Effect
 		Fields []string
-		New    bool // a version shows it
+		New    bool // a version has the change
 	}
 	want := []row{
 		{first, past.Served, nil, true},
@@ -70,7 +70,7 @@ func TestOf(t *testing.T) {
 			}
 			got = append(got, r)
 			if e.Effect == past.Refused && len(e.Problems) == 0 {
-				t.Error("nothing says why it was refused")
+				t.Error("a refused record has no problem")
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -78,12 +78,12 @@ func TestOf(t *testing.T) {
 		}
 		last := all[len(all)-1]
 		if last.Applied.Seq != applied+1 || last.Applied != last.Version {
-			t.Errorf("%s: the listing counts from %s on, and is in version %s; want %d", p.Name, last.Applied, last.Version, applied+1)
+			t.Errorf("%s: the listing is applied at %s, in version %s; want %d", p.Name, last.Applied, last.Version, applied+1)
 		}
 	}
 }
 
-// A hold lies over the keys that a source lost, until it is approved.
+// A hold covers the keys that a source lost, until it is approved.
 func TestOfHeld(t *testing.T) {
 	m := newMesh(t, "one")
 	for i := range 10 {
@@ -123,8 +123,8 @@ func TestOfHeld(t *testing.T) {
 	}
 }
 
-// Every position can be made, those between versions too, and what is published
-// is what the log makes.
+// At returns the world at every position, even between versions. At a published
+// version, it is the published world.
 func TestAt(t *testing.T) {
 	m := newMesh(t, "one")
 	one := m.put("VirtualService", "demo", "shop", weights(90, 10))
@@ -142,10 +142,10 @@ func TestAt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if w.Winner(ident.Key{Kind: "VirtualService", Namespace: "demo", Name: "shop"}) == nil {
-		t.Error("the world there lacks what was put")
+		t.Error("the world at that position lacks an earlier object")
 	}
 	if w.Winner(ident.Key{Kind: "VirtualService", Namespace: "demo", Name: "other"}) != nil {
-		t.Error("the world there has what was put later")
+		t.Error("the world at that position has a later object")
 	}
 	last := all[len(all)-1]
 	changes := past.Diff(at.Snapshot, mustAt(t, m, store.VersionOf(last.GetVersion())).Snapshot)
@@ -177,7 +177,7 @@ func mustAt(t *testing.T, m *mesh, v ident.Position) store.Stored {
 	return at
 }
 
-// An archive has every version, and its content, also where it begins late.
+// An archive has every version with its content, even if it begins late in the log.
 func TestArchive(t *testing.T) {
 	m := newMesh(t, "one")
 	m.canary(3)
@@ -191,7 +191,7 @@ func TestArchive(t *testing.T) {
 		first uint64
 	}{
 		{0, all, 1},
-		{late, all[3:], all[3].GetVersion().GetSeq() + 1}, // from the checkpoint on, with what was served then
+		{late, all[3:], all[3].GetVersion().GetSeq() + 1}, // begins at the checkpoint, with the world at that position
 	} {
 		p, plan := archived(t, m.past(), c.since)
 		if plan.First != c.first || plan.Versions != len(c.want) {

@@ -25,7 +25,8 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// mesh is a log, a chain, a source, and a real builder's steps between them.
+// mesh is a log, a chain, a source, and a real builder that the test runs step by
+// step.
 type mesh struct {
 	t     *testing.T
 	log   *memlog.Log
@@ -48,7 +49,7 @@ type silent struct{}
 func (silent) Tick(context.Context, *reportv1.Tick) error                 { return nil }
 func (silent) AskListing(context.Context, *reportv1.ListingRequest) error { return nil }
 
-// newMesh is a mesh whose builder has published a MeshPolicy of its source.
+// newMesh returns a mesh whose builder has published a MeshPolicy of its source.
 func newMesh(t *testing.T, build string) *mesh {
 	t.Helper()
 	m := &mesh{t: t, chain: memstore.NewChain(), file: &memstore.File{}, now: time.Unix(1_800_000_000, 0), offered: map[ident.Key]ident.Value{}}
@@ -75,7 +76,7 @@ func (m *mesh) id() string {
 	return fmt.Sprint("id", m.ids)
 }
 
-// start replaces the builder: another process, with the same file.
+// start replaces the builder, as another process with the same file would.
 func (m *mesh) start(build string, j fold.Judge) {
 	m.t.Helper()
 	b, err := builder.Open(m.t.Context(), builder.Config{
@@ -89,7 +90,7 @@ func (m *mesh) start(build string, j fold.Judge) {
 	m.builder, m.connected = b, false
 }
 
-// settle lets the builder read and publish until nothing moves any more.
+// settle lets the builder read and publish until it has nothing left to do.
 func (m *mesh) settle() {
 	m.t.Helper()
 	for range 12 {
@@ -125,9 +126,9 @@ func (m *mesh) step() error {
 	return err
 }
 
-// checkpoint makes the next version bring along content and fold as they are
-// now. The fold goes by an earlier position, as one does that went on while it
-// was written.
+// checkpoint makes the next version name checkpoints of the present content and fold.
+// The fold's checkpoint has an earlier position than its rows, as if the builder had
+// continued while writing it.
 func (m *mesh) checkpoint() {
 	m.t.Helper()
 	ctx := m.t.Context()
@@ -179,7 +180,7 @@ func (m *mesh) begin() {
 	m.append(&events.Begin{Shard: shard, Session: m.sessionName(), Holder: "test"})
 }
 
-// list makes the source list what it offers.
+// list makes the source list its objects.
 func (m *mesh) list() {
 	m.t.Helper()
 	m.begin()
@@ -204,7 +205,7 @@ func (m *mesh) object(k ident.Key, op events.Op, p ident.Value) uint64 {
 	return m.append(&events.Object{Key: k, Op: op, Value: p, Session: m.sessionName(), Pseq: m.pseq, Low: m.pseq, Origin: "file.yaml:1"})
 }
 
-// payload is the spec of an object.
+// payload returns the value of an object with a spec.
 func (m *mesh) payload(kindName, spec string) ident.Value {
 	m.t.Helper()
 	k, ok := kind.ByName(kindName)
@@ -222,7 +223,7 @@ func (m *mesh) payload(kindName, spec string) ident.Value {
 	return ident.Value{Type: k.TypeURL, Bytes: b}
 }
 
-// put changes what the source offers.
+// put changes an object of the source.
 func (m *mesh) put(kindName, namespace, name, spec string) uint64 {
 	m.t.Helper()
 	k, p := key(kindName, namespace, name), m.payload(kindName, spec)
@@ -237,7 +238,7 @@ func (m *mesh) remove(kindName, namespace, name string) uint64 {
 	return m.object(k, events.Delete, ident.Value{})
 }
 
-// weights is the spec of a VirtualService.
+// weights returns the spec of a VirtualService.
 func weights(v1, v2 int) string {
 	return fmt.Sprintf(`{"hosts":["shop"],"http":[{"route":[{"destination":{"host":"shop","subset":"v1"},"weight":%d},{"destination":{"host":"shop","subset":"v2"},"weight":%d}]}]}`, v1, v2)
 }
@@ -251,7 +252,7 @@ func (m *mesh) canary(n int) {
 	}
 }
 
-// versions are those of the chain, oldest first.
+// versions returns the versions on the chain, oldest first.
 func (m *mesh) versions() []*store.Manifest {
 	m.t.Helper()
 	return oldestFirst(m.t, m.chain)
@@ -270,7 +271,7 @@ func oldestFirst(t *testing.T, v past.Versions) []*store.Manifest {
 	return all
 }
 
-// archived is an archive of what p has since a record.
+// archived returns an archive of p from a record on.
 func archived(t *testing.T, p *past.Past, since uint64) (*past.Past, *past.Export) {
 	t.Helper()
 	plan, err := past.PlanExport(t.Context(), p, since)
@@ -301,7 +302,7 @@ func archived(t *testing.T, p *past.Past, since uint64) (*past.Past, *past.Expor
 	return past.FromArchive("archive", a), plan
 }
 
-// judge refuses what kinds accept.
+// judge refuses one object, and otherwise judges by the kinds.
 type judge struct {
 	fold.KindJudge
 	refused string // name of an object

@@ -16,8 +16,8 @@ import (
 	"meshlog.dev/store"
 )
 
-// verify checks that verdicts are found so often, and no others; and that an
-// archive of the same says the same.
+// verify checks the number of findings with each verdict, for a mesh and for an
+// archive of it.
 func verify(t *testing.T, m *mesh, build string, same, sameOther int, want map[past.Verdict]int) *past.Verification {
 	t.Helper()
 	var first *past.Verification
@@ -54,13 +54,13 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// A log that was rewound: what was lost is told from what is broken.
+// After a rewind, Verify distinguishes lost versions from broken ones.
 func TestVerifyRewound(t *testing.T) {
 	m := newMesh(t, "one")
 	m.canary(3)
 	kept := m.versions()[1].GetVersion().GetSeq()
 	m.log.Rewind(kept)
-	// Until a builder sees it, versions stand on nothing.
+	// Until a builder notices the rewind, versions without records are broken.
 	broken, err := past.Verify(t.Context(), m.past(), "one", nil)
 	if err != nil || broken.Count(past.Broken) != 2 || !strings.Contains(broken.Findings[0].Reason, "the log ends at") {
 		t.Errorf("before an epoch: %+v, %v", broken, err)
@@ -71,10 +71,10 @@ func TestVerifyRewound(t *testing.T) {
 	versions := len(m.versions())
 	verify(t, m, "one", versions-2, 0, map[past.Verdict]int{past.Rewound: 2})
 
-	// What came to a lost place is another record.
+	// The lost sequences now have other records.
 	at := m.versions()[3].GetVersion()
 	if _, err := past.At(t.Context(), m.past(), store.VersionOf(at)); err != nil {
-		t.Errorf("a lost version is on the chain still: %v", err)
+		t.Errorf("a version of the lost part cannot be read from the chain: %v", err)
 	}
 	lost := ident.Position{Epoch: at.GetEpoch(), Seq: at.GetSeq() + 1}
 	if _, err := past.At(t.Context(), m.past(), lost); !errors.Is(err, past.ErrNotThere) {
@@ -82,7 +82,8 @@ func TestVerifyRewound(t *testing.T) {
 	}
 }
 
-// Versions of other builds are compared, and a difference is no failure.
+// Verify also compares versions of other builds, but their differences are not
+// failures.
 func TestVerifyOtherBuilds(t *testing.T) {
 	m := newMesh(t, "one")
 	m.canary(2)
@@ -109,7 +110,8 @@ func TestVerifyOtherBuilds(t *testing.T) {
 	}
 }
 
-// The head of the log expired: a checkpoint of the fold is the floor.
+// The first records of the log have expired. The floor, the position from which the
+// log can be folded, is a checkpoint of the fold.
 func TestVerifyFloor(t *testing.T) {
 	m := newMesh(t, "one")
 	m.canary(3)
@@ -122,7 +124,7 @@ func TestVerifyFloor(t *testing.T) {
 	if v.Floor != floor || v.First != floor.Seq+1 {
 		t.Errorf("the floor is %s, the log begins at %d; want %s", v.Floor, v.First, floor)
 	}
-	// Positions above it are there, those below are not.
+	// Positions above the floor are found, positions below it are not.
 	for _, c := range []struct {
 		seq  uint64
 		want error
@@ -131,12 +133,12 @@ func TestVerifyFloor(t *testing.T) {
 			t.Errorf("position %d: %v, want %v", c.seq, err, c.want)
 		}
 	}
-	// Without the checkpoint there is no floor at all.
+	// If the records after the checkpoint are missing too, there is no floor.
 	m.log.Trim(floor.Seq + 2)
 	if _, err := past.Verify(t.Context(), m.past(), "one", nil); !errors.Is(err, past.ErrTooOld) {
-		t.Errorf("a log that nothing leads to: %v", err)
+		t.Errorf("a log without a floor: %v", err)
 	}
-	// The next epoch is one again.
+	// The next epoch is a floor again.
 	m.log.Rewind(floor.Seq + 2)
 	m.settle()
 	m.list()
@@ -147,7 +149,7 @@ func TestVerifyFloor(t *testing.T) {
 	}
 }
 
-// What was tampered with, or came out differently, is broken.
+// A version with a changed root, record hash or previous root is broken.
 func TestVerifyBroken(t *testing.T) {
 	for name, tamper := range map[string]func(m *store.Manifest){
 		"another root":     func(m *store.Manifest) { m.Root = make([]byte, 32) },
@@ -185,7 +187,7 @@ type brokenVersions struct {
 	past.Versions
 	skipped   ident.Position // Updates skips it
 	unfetched ident.Position // Fetch fails for it
-	first     error          // of Updates, instead of the first version
+	first     error          // error of Updates, instead of the first version
 }
 
 func (b brokenVersions) Fetch(ctx context.Context, v ident.Position) (store.Stored, error) {
@@ -209,7 +211,7 @@ func (b brokenVersions) Updates(ctx context.Context, from ident.Position) iter.S
 	}
 }
 
-// What cannot be read has the name of a version.
+// An error about unreadable content names the version.
 func TestVerifyUnreadable(t *testing.T) {
 	m := newMesh(t, "one")
 	m.canary(4)
@@ -221,7 +223,7 @@ func TestVerifyUnreadable(t *testing.T) {
 	p.Versions = brokenVersions{Versions: m.chain, skipped: chain[2], unfetched: chain[3]}
 	_, err := past.Verify(t.Context(), p, "one", nil)
 	if !errors.Is(err, store.ErrCorrupt) || !strings.Contains(err.Error(), "version "+chain[3].String()) {
-		t.Errorf("a content in the middle of the chain: %v, want an error that names %s", err, chain[3])
+		t.Errorf("unreadable content in the middle of the chain: %v, want an error that names %s", err, chain[3])
 	}
 	p.Versions = brokenVersions{Versions: m.chain, first: store.ErrCorrupt}
 	v, err := past.Verify(t.Context(), p, "one", nil)

@@ -16,7 +16,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// openKeeper is a keeper of the streams of a bus of its own.
+// openKeeper returns a keeper of the streams of a new bus.
 func openKeeper(t *testing.T) (*keeper, *natsfeed.Feed) {
 	t.Helper()
 	server, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: quiet})
@@ -41,8 +41,9 @@ func openKeeper(t *testing.T) (*keeper, *natsfeed.Feed) {
 	return k, chain
 }
 
-// Blobs that are younger than the newest epoch are not those that it knew.
-func TestKeeperSeesBlobsMadeAnew(t *testing.T) {
+// If the blobs' stream was created after the newest epoch began, the epoch has lost
+// its blobs.
+func TestKeeperDetectsLostBlobs(t *testing.T) {
 	k, _ := openKeeper(t)
 	js, err := jetstream.New(k.nc)
 	if err != nil {
@@ -64,7 +65,7 @@ func TestKeeperSeesBlobsMadeAnew(t *testing.T) {
 		}
 		return ack.Seq
 	}
-	// look compares once, and wants this epoch to have lost its blobs; 0: none.
+	// look compares once, and checks which epoch has lost its blobs; 0: none.
 	var lost uint64
 	k.lost = func(_ context.Context, epoch uint64) error { lost = epoch; return nil }
 	look := func(when string, want uint64) {
@@ -89,17 +90,17 @@ func TestKeeperSeesBlobsMadeAnew(t *testing.T) {
 	look("the blobs are gone", 5)
 	look("no other epoch has begun", 5)
 	begin(&events.Segment{Epoch: 5, Build: "two", EpochRecord: first})
-	look("a build speaks", 5)
+	look("another build continues the epoch", 5)
 	second := begin(&events.Segment{Epoch: 6, Build: "two"})
 	look("an epoch has begun since", 0)
 	lose()
 	begin(&events.Segment{Epoch: 7, Build: "three"})
-	look("an epoch began while they were gone", 7)
+	look("an epoch began before the keeper looked", 7)
 
-	// Where no record says when the epoch began, its number does.
+	// If the record that began the epoch has expired, the epoch's number is its time.
 	now := uint64(time.Now().Unix())
 	begin(&events.Segment{Epoch: now - 60, Build: "three", EpochRecord: second + 1000})
 	look("the record has expired", now-60)
 	begin(&events.Segment{Epoch: now + 60, Build: "three", EpochRecord: second + 1000})
-	look("and the epoch is younger", 0)
+	look("the record has expired, and the epoch is younger than the blobs", 0)
 }

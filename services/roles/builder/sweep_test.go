@@ -37,7 +37,7 @@ func TestSweepKeepsBases(t *testing.T) {
 		}
 	}
 
-	done, err := (&sweeper{log: log, chain: chain, logger: quiet}).sweep(t.Context()) // a history of no time
+	done, err := (&sweeper{log: log, chain: chain, logger: quiet}).sweep(t.Context()) // History is zero: every age counts as old
 	if err != nil || done.Blobs != 1 || done.Kept != 2 {
 		t.Errorf("%+v, %v; want 1 deleted, 2 kept", done, err)
 	}

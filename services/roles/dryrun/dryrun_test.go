@@ -36,20 +36,20 @@ spec:
 func TestDirectory(t *testing.T) {
 	for name, c := range map[string]struct {
 		files  map[string]string
-		want   []string // each a part of a line
+		want   []string // a part of each line
 		failed int
 	}{
 		"nothing": {},
 		"good":    {files: map[string]string{"shop.yaml": good}},
-		"what the watcher says": {
+		"a problem that the watcher finds": {
 			map[string]string{"shop.yaml": good, "sub/broken.yaml": "a: b: c\n"},
 			[]string{"error    sub/broken.yaml:1:"}, 1,
 		},
-		"what the fold says": {
+		"a problem that the fold finds": {
 			map[string]string{"shop.yaml": strings.Replace(good, "STATIC", "STATIK", 1)},
 			[]string{`error    shop.yaml:7: spec.resolution: `}, 1,
 		},
-		"what the gate says": {
+		"a problem that the gate finds": {
 			map[string]string{"shop.yaml": good, "route.yaml": nowhere},
 			[]string{`no DestinationRule of "shop.internal" has a subset "v3"; correct the destination, or add what it names`}, 0,
 		},

@@ -28,7 +28,7 @@ import (
 	"meshlog.dev/store/memstore"
 )
 
-// site is the admin server of a frontend that serves a mesh.
+// site is a frontend that serves a mesh, with its admin server.
 type site struct {
 	t       *testing.T
 	admin   *process.Admin
@@ -81,7 +81,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// publish waits until the frontend serves the version.
+// publish publishes a version and waits until the frontend serves it.
 func (s *site) publish(changes ...Change) {
 	s.t.Helper()
 	v := s.mesh.Publish(changes...)
@@ -127,7 +127,7 @@ func (s *site) join(id string) {
 	s.until(func() bool { return s.server.PushStatus(0).Applied == 1 })
 }
 
-// get asks for a page.
+// get requests a page.
 func (s *site) get(path string) (code int, body string) {
 	s.t.Helper()
 	resp, err := http.Get("http://" + s.admin.Addr() + "/debug/" + path)
@@ -155,7 +155,7 @@ func (s *site) list(path string) (items []map[string]any) {
 	return items
 }
 
-// values are those of one field.
+// values returns the values of one field.
 func values(items []map[string]any, field string) (all []any) {
 	for _, i := range items {
 		all = append(all, i[field])

@@ -27,7 +27,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// secret makes a Secret with the kubeconfig of a cluster.
+// secret returns a Secret with the kubeconfig of a cluster.
 func secret(name, cluster, kubeconfig string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -132,8 +132,9 @@ func (problems) List(context.Context, watcher.Listing) error       { return nil 
 func (problems) Change(context.Context, []watcher.Object) error    { return nil }
 func (p problems) Problems(origin string, ds []problem.Diagnostic) { p[origin] = ds }
 
-// TestSuperviseWithoutHome: if the API server with the Secrets is down at the start, the
-// supervisor reports that other clusters wait, and watches them when it is back.
+// TestSuperviseWithoutHome checks that, if the API server with the Secrets is down at the
+// start, the supervisor reports that other clusters wait, and watches them when the server
+// is back.
 func TestSuperviseWithoutHome(t *testing.T) {
 	s := kubetest.Start(t)
 	ctx := t.Context()
@@ -168,10 +169,10 @@ func TestSuperviseWithoutHome(t *testing.T) {
 	}
 	said := problems{}
 	if err := home.Run(ctx, said); err == nil {
-		t.Error("the API server is away, and its cluster can be read")
+		t.Error("the cluster can be read although its API server is down")
 	}
 	if ds := said["other clusters"]; len(ds) != 1 || !strings.Contains(ds[0].Effect, "other clusters are not watched until") || ds[0].Advice == "" {
-		t.Errorf("of other clusters is reported %v", ds)
+		t.Errorf("the problem about other clusters is %v", ds)
 	}
 	must(t, s.API.Start(ctx))
 	if name := <-began; name != "west" {
